@@ -50,7 +50,8 @@ func newPipes(c *catalog) collectFunc {
 	return collectFunc(newActivityRatios(c, pipeActivityRatios()))
 }
 
-// newActivityRatios declares some of the ratios at every level and returns a function that writes them.
+// newActivityRatios declares some of the ratios at every level and returns a function that writes
+// them.
 func newActivityRatios(c *catalog, which []int) func(*metricWriter, *view) {
 	const above = ", over the SMs of the largest profile. Absent if the activity of one of them is not reported."
 	gpuFamilies := newActivityFamilies(c, which, "nvidia_gpu_", "the GPU", activityMeaning{
@@ -94,7 +95,8 @@ func newActivityRatios(c *catalog, which []int) func(*metricWriter, *view) {
 	}
 }
 
-// hasAnyActivity reports whether the GPU or any instance has a ratio: a source may have none for a while.
+// hasAnyActivity reports whether the GPU or any instance has a ratio: a source may have none for a
+// while.
 func hasAnyActivity(g *gpu.GPU) bool {
 	for d := range g.Devices() {
 		for _, ratio := range d.Activity.All() {
@@ -107,14 +109,14 @@ func hasAnyActivity(g *gpu.GPU) bool {
 	return false
 }
 
-// activityMeaning is what the ratios mean under MIG: those of the SMs, and that of DRAM; empty if the device has no
-// such ratio.
+// activityMeaning is what the ratios mean under MIG: those of the SMs, and that of DRAM; empty if
+// the device has no such ratio.
 type activityMeaning struct{ sm, dram string }
 
 // activityFamilies are the families of one level: GPU, GPU instance or compute instance.
 type activityFamilies struct {
-	// families are in the order of gpu.Activity's fields; nil for a ratio that the device does not have or that another
-	// group serves.
+	// families are in the order of gpu.Activity's fields; nil for a ratio that the device does not
+	// have or that another group serves.
 	families [8]*family
 }
 

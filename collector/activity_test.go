@@ -57,7 +57,8 @@ func activityCases() []groupCase {
 	}
 }
 
-// A source can be known before its first window has passed, and while it is paused: nothing comes from it then.
+// A source can be known before its first window has passed, and while it is paused: nothing comes
+// from it then.
 func TestActivityBeforeItsFirstWindow(t *testing.T) {
 	g := migGPU()
 	g.ActivitySource = gpu.ActivityDCGM

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// BenchmarkGather is the first scrape of a Snapshot without its encoding, with every collector on: nine GPUs, eight
-// of them in seven instances.
+// BenchmarkGather is the first scrape of a Snapshot without its encoding, with every collector on:
+// nine GPUs, eight of them in seven instances.
 func BenchmarkGather(b *testing.B) {
 	for _, mode := range []PodLabelMode{PodLabelsSeries, PodLabelsInfo} {
 		b.Run(string(mode), func(b *testing.B) {

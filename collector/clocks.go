@@ -43,8 +43,8 @@ func newClocks(c *catalog) collectFunc {
 	}
 }
 
-// isThrottling reports whether a clock event slows down a GPU that has work. Idle clocks and clocks set by an operator
-// do not.
+// isThrottling reports whether a clock event slows down a GPU that has work. Idle clocks and clocks
+// set by an operator do not.
 func isThrottling(reason string) bool {
 	switch reason {
 	case "gpu_idle", "applications_clocks_setting", "display_clock_setting":

@@ -1,5 +1,5 @@
-// Package collector converts a Snapshot to metrics. It never calls the driver, the kubelet or anything else that can
-// block: a value that the Snapshot lacks has no series.
+// Package collector converts a Snapshot to metrics. It never calls the driver, the kubelet or
+// anything else that can block: a value that the Snapshot lacks has no series.
 package collector
 
 import (
@@ -31,33 +31,37 @@ type Options struct {
 	PodLabels PodLabelMode // empty means PodLabelsContainer
 	// PodLabelNames are the Kubernetes labels of a pod that its info series carry, as label_<name>.
 	PodLabelNames []string
-	// Jobs adds the label hpc_job to info families and to those of containers. Set it if you read a batch scheduler's
-	// mapping of devices to jobs.
+	// Jobs adds the label hpc_job to info families and to those of containers. Set it if you read a
+	// batch scheduler's mapping of devices to jobs.
 	Jobs bool
-	// Disabled says by name which groups are off. Groups that it does not name are on, except opt-in ones.
+	// Disabled says by name which groups are off. Groups that it does not name are on, except
+	// opt-in ones.
 	Disabled map[string]bool
-	// DriverUse returns the driver calls so far, by class; nil if they are not counted. It must not block.
+	// DriverUse returns the driver calls so far, by class; nil if they are not counted. It must not
+	// block.
 	DriverUse func() []gpu.CallUse
-	// ProfilerCalls returns the number of DCGM calls so far; nil if DCGM is not used. It must not block.
+	// ProfilerCalls returns the number of DCGM calls so far; nil if DCGM is not used. It must not
+	// block.
 	ProfilerCalls func() uint64
-	// Advice returns right-sizing's advice for devices; nil if it is off. It must not block. The Collector does not
-	// modify the list.
+	// Advice returns right-sizing's advice for devices; nil if it is off. It must not block. The
+	// Collector does not modify the list.
 	Advice func() []Advice
 	Now    func() time.Time // for durations; nil means time.Now
-	// Former is a Collector with the same labels that this one replaces; nil: none. This one continues its histograms
-	// and windows, so Former must not observe Snapshots any more.
+	// Former is a Collector with the same labels that this one replaces; nil: none. This one
+	// continues its histograms and windows, so Former must not observe Snapshots any more.
 	Former *Collector
 	Names  Names // empty means NamesNative
 
 	// About dcgm-exporter's names:
 
 	Counters []Counter // as returned by ParseCounters; nil means DefaultCounters
-	// RepeatGPUFields repeats the values of the whole GPU for each of its GPU instances, besides the GPU's own series.
+	// RepeatGPUFields repeats the values of the whole GPU for each of its GPU instances, besides
+	// the GPU's own series.
 	RepeatGPUFields bool
 	HostnameLabel   HostnameLabel // empty means HostnameUpper
 	NodeName        string        // value of that label; empty means the Snapshot's host name
-	// The windows of DCGM_EXP_XID_ERRORS_COUNT and DCGM_EXP_CLOCK_EVENTS_COUNT; 0 means five minutes, as in
-	// dcgm-exporter.
+	// The windows of DCGM_EXP_XID_ERRORS_COUNT and DCGM_EXP_CLOCK_EVENTS_COUNT; 0 means five
+	// minutes, as in dcgm-exporter.
 	XIDWindow, ClockEventsWindow time.Duration
 }
 
@@ -148,8 +152,8 @@ func New(opts Options) (*Collector, error) {
 	return c, nil
 }
 
-// Observe adds the readings of a Snapshot to the histograms and drops the devices that it lacks. Call it once for every
-// published Snapshot, in their order.
+// Observe adds the readings of a Snapshot to the histograms and drops the devices that it lacks.
+// Call it once for every published Snapshot, in their order.
 func (c *Collector) Observe(s *gpu.Snapshot) {
 	c.histograms.observe(s)
 
@@ -158,9 +162,9 @@ func (c *Collector) Observe(s *gpu.Snapshot) {
 	}
 }
 
-// Gather returns the metrics of a Snapshot, which must not be nil, sorted. With an error, which says what it left out,
-// the families are valid, too: serve them, as with every prometheus.Gatherer. They share memory with each other: do not
-// modify them.
+// Gather returns the metrics of a Snapshot, which must not be nil, sorted. With an error, which
+// says what it left out, the families are valid, too: serve them, as with every
+// prometheus.Gatherer. They share memory with each other: do not modify them.
 func (c *Collector) Gather(s *gpu.Snapshot) ([]*dto.MetricFamily, error) {
 	w := &metricWriter{}
 	runs := c.collect(w, s)
@@ -170,8 +174,8 @@ func (c *Collector) Gather(s *gpu.Snapshot) ([]*dto.MetricFamily, error) {
 		return families, joinErrors(runs)
 	}
 
-	// The registry left metrics out, such as one of two with equal labels. We gather each group alone to find where,
-	// and write the status families again.
+	// The registry left metrics out, such as one of two with equal labels. We gather each group
+	// alone to find where, and write the status families again.
 	for i := range runs {
 		if _, err := gatherMetrics(w.metrics[runs[i].from:runs[i].to]); err != nil {
 			runs[i].err = errors.Join(runs[i].err, err)
@@ -244,7 +248,8 @@ func (c *Collector) runGroup(g *enabledGroup, w *metricWriter, v *view) (r group
 	return r
 }
 
-// writeStatus writes the status families: success and duration of every group. The caller holds c.mu.
+// writeStatus writes the status families: success and duration of every group. The caller holds
+// c.mu.
 func (c *Collector) writeStatus(w *metricWriter, runs []groupRun) {
 	for i := range runs {
 		l := c.rootLabels.extend(statusLabel, runs[i].group)
@@ -265,8 +270,9 @@ func joinErrors(runs []groupRun) error {
 	return errors.Join(errs...)
 }
 
-// metrics is a prometheus.Collector of existing metrics. It describes none, so that the registry does not check that
-// all metrics of a family have the same labels: only devices with a holder have its labels.
+// metrics is a prometheus.Collector of existing metrics. It describes none, so that the registry
+// does not check that all metrics of a family have the same labels: only devices with a holder have
+// its labels.
 type metrics []series
 
 // Describe implements prometheus.Collector.

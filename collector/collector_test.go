@@ -62,7 +62,8 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// What is documented is what is served: every declared family has a series here, with its type and within its labels.
+// What is documented is what is served: every declared family has a series here, with its type and
+// within its labels.
 func TestFamiliesAreWhatIsServed(t *testing.T) {
 	c := mustNew(t, allOptions())
 	s := richNode(3, 2)

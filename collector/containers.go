@@ -85,7 +85,8 @@ func newContainers(c *catalog) collectFunc {
 	}
 }
 
-// usePairs returns the labels of a use besides those of its device, as alternating names and values.
+// usePairs returns the labels of a use besides those of its device, as alternating names and
+// values.
 func (p podLabels) usePairs(use *gpu.ContainerUse) []string {
 	pairs := append(containerPairs(use.Container), "sharing", string(use.Sharing))
 	if p.jobs {

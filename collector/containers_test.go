@@ -6,8 +6,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// usedNode has a whole GPU that a pod holds, a GPU that two share, and a GPU with a split GPU instance, of which a
-// pod holds a part, and one that is not split.
+// usedNode has a whole GPU that a pod holds, a GPU that two share, and a GPU with a split GPU
+// instance, of which a pod holds a part, and one that is not split.
 func usedNode() *gpu.Snapshot {
 	whole := plainGPU(0)
 	shared := plainGPU(1)

@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Control has the metrics of partition control. It is a prometheus.Collector of its own: its values are not those of a
-// Snapshot.
+// Control has the metrics of partition control. It is a prometheus.Collector of its own: its values
+// are not those of a Snapshot.
 type Control struct {
 	operations *prometheus.CounterVec
 	duration   *prometheus.HistogramVec

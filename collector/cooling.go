@@ -2,7 +2,8 @@ package collector
 
 import "strconv"
 
-// newPerformanceState declares the performance state and returns a function that writes it for a GPU.
+// newPerformanceState declares the performance state and returns a function that writes it for a
+// GPU.
 func newPerformanceState(c *catalog, mig string) func(*metricWriter, *gpuView) {
 	state := c.newFamily(
 		"nvidia_gpu_performance_state",

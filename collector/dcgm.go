@@ -136,7 +136,8 @@ type dcgmDevices struct {
 	parts []dcgmDevice
 }
 
-// dcgmDevice is a GPU or an instance with the labels of all its series. Readings that it has no series of are nil.
+// dcgmDevice is a GPU or an instance with the labels of all its series. Readings that it has no
+// series of are nil.
 type dcgmDevice struct {
 	labels   labels
 	memory   *gpu.Memory
@@ -145,8 +146,8 @@ type dcgmDevice struct {
 	instance *gpu.GPUInstance // nil except in one device of each GPU instance: its values are written once
 }
 
-// collect writes all rows of a Snapshot. If GPU instances have a value, the whole GPU has none: a sum would count it
-// twice.
+// collect writes all rows of a Snapshot. If GPU instances have a value, the whole GPU has none: a
+// sum would count it twice.
 func (d *dcgmGroup) collect(w *metricWriter, v *view) {
 	out := dcgmWriter{metrics: w, counters: d.counters, repeatsGPU: d.repeatGPUFields}
 
@@ -204,8 +205,9 @@ func (d *dcgmGroup) gpuLabels(v *view, g *gpu.GPU) labels {
 // dcgmBusID returns the PCI bus id in upper case, as NVML and DCGM write it.
 func dcgmBusID(g *gpu.GPU) string { return strings.ToUpper(g.PCIBusID) }
 
-// listParts returns the GPU instances and, after a split one, its compute instances. The activity of a split GPU
-// instance has no pod: a sum by pod would count a pod that holds all its compute instances twice.
+// listParts returns the GPU instances and, after a split one, its compute instances. The activity
+// of a split GPU instance has no pod: a sum by pod would count a pod that holds all its compute
+// instances twice.
 func (d *dcgmGroup) listParts(base labels, g *gpu.GPU) []dcgmDevice {
 	var parts []dcgmDevice
 	var plain labels // of the GPU instance, without its holder
@@ -243,10 +245,10 @@ func (d *dcgmGroup) listParts(base labels, g *gpu.GPU) []dcgmDevice {
 	return parts
 }
 
-// newDevice returns a device whose labels name its holder. As in dcgm-exporter, they name the batch job in every mode
-// of pod labels; with several jobs they name none, because a series for each would count several times. Unlike
-// dcgm-exporter, they have no labels of the pod: when the API server answers late, the series without them would end
-// and others with them begin.
+// newDevice returns a device whose labels name its holder. As in dcgm-exporter, they name the batch
+// job in every mode of pod labels; with several jobs they name none, because a series for each
+// would count several times. Unlike dcgm-exporter, they have no labels of the pod: when the API
+// server answers late, the series without them would end and others with them begin.
 func (d *dcgmGroup) newDevice(plain labels, holders []gpu.Holder, jobs []string) dcgmDevice {
 	var pairs []string
 	if h := nameableHolder(holders); h != nil && d.podLabels.namesContainers() {

@@ -49,7 +49,8 @@ func bareSnapshot(gpus ...gpu.GPU) *gpu.Snapshot {
 	return s
 }
 
-// dcgmValues are those of the first GPU of dcgmNode, the fields aside that are another's under a newer name.
+// dcgmValues are those of the first GPU of dcgmNode, the fields aside that are another's under a
+// newer name.
 func dcgmValues() map[string]float64 {
 	return map[string]float64{
 		"DCGM_FI_DEV_SM_CLOCK": 1410, "DCGM_FI_DEV_MEM_CLOCK": 1215, "DCGM_FI_DEV_VIDEO_CLOCK": 1275,
@@ -151,7 +152,8 @@ func TestDCGMUnderMIG(t *testing.T) {
 	`)
 }
 
-// A pod that holds several compute instances of one GPU instance is on its memory once and on its activity once each.
+// A pod that holds several compute instances of one GPU instance is on its memory once and on its
+// activity once each.
 func TestDCGMOnePodOfAll(t *testing.T) {
 	s := bareSnapshot(dcgmNode().GPUs[1])
 	gi := &s.GPUs[0].Instances[1]

@@ -12,17 +12,17 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Where a family has series on a GPU that is partitioned into GPU instances. (On one that is not, both have it for the
-// GPU.)
+// Where a family has series on a GPU that is partitioned into GPU instances. (On one that is not,
+// both have it for the GPU.)
 const (
 	onNothing   = "-"
 	onGPU       = "the GPU"
 	onInstances = "each GPU instance"
 )
 
-// theirRow is a row that dcgm-exporter's default list has switched on: its type in the releases before 4.8.3, whose
-// labels are the defaults here, and which series it has on a GPU with instances by default (-d f: no entity but the
-// instances is watched).
+// theirRow is a row that dcgm-exporter's default list has switched on: its type in the releases
+// before 4.8.3, whose labels are the defaults here, and which series it has on a GPU with instances
+// by default (-d f: no entity but the instances is watched).
 type theirRow struct{ kind, place string }
 
 func theirDefaults(t *testing.T) map[string]theirRow {
@@ -111,7 +111,8 @@ func besideDCGM(theirs theirRow, name, kind, place string) string {
 	return strings.Join(parts, "; ")
 }
 
-// placesUnderMIG finds, in what is served of a GPU with instances, where each family of the default list has series.
+// placesUnderMIG finds, in what is served of a GPU with instances, where each family of the default
+// list has series.
 func placesUnderMIG(t *testing.T) map[string]string {
 	t.Helper()
 	s := dcgmNode()
@@ -184,8 +185,8 @@ func besideDocs(t *testing.T) []besideDoc {
 	return list
 }
 
-// TestBesideDCGM holds the comparison complete: every default row of either side is in it, every difference has a
-// reason, and no note is of a family that is not there.
+// TestBesideDCGM holds the comparison complete: every default row of either side is in it, every
+// difference has a reason, and no note is of a family that is not there.
 func TestBesideDCGM(t *testing.T) {
 	rows := map[string]bool{}
 

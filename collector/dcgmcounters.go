@@ -11,7 +11,8 @@ import (
 // CounterType is the second column of a counters file.
 type CounterType string
 
-// The types. A label has no family of its own: its value is a label of all others, named after the field.
+// The types. A label has no family of its own: its value is a label of all others, named after the
+// field.
 const (
 	CounterGauge   CounterType = "gauge"
 	CounterCounter CounterType = "counter"
@@ -37,9 +38,10 @@ func (e *CounterError) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Text)
 }
 
-// ParseCounters parses a counters file in dcgm-exporter's format: three columns, besides lines that begin with # and
-// blank ones. faulty are the rows that cannot be served, each a *CounterError; a strict caller rejects the file for any
-// of them. err is set if the file could not be read to its end.
+// ParseCounters parses a counters file in dcgm-exporter's format: three columns, besides lines that
+// begin with # and blank ones. faulty are the rows that cannot be served, each a *CounterError; a
+// strict caller rejects the file for any of them. err is set if the file could not be read to its
+// end.
 func ParseCounters(file string, r io.Reader) (counters []Counter, faulty []error, err error) {
 	p := counterParser{
 		file:   file,
@@ -59,7 +61,8 @@ func ParseCounters(file string, r io.Reader) (counters []Counter, faulty []error
 		case errors.Is(err, io.EOF):
 			return p.counters, p.faulty, nil
 		case errors.As(err, &bad):
-			// A quote that is not closed swallows the rest of the file: where it begins is what helps.
+			// A quote that is not closed swallows the rest of the file: where it begins is what
+			// helps.
 			p.addFault(
 				bad.StartLine,
 				bad.Column,
@@ -198,8 +201,8 @@ func knownToDCGM(name string) bool {
 		strings.Contains(dcgmNames, " "+name+"\n")
 }
 
-// WithoutValue returns the fields among the counters for which this program has no source: they are accepted, because
-// dcgm-exporter's own files have them, and have no series.
+// WithoutValue returns the fields among the counters for which this program has no source: they are
+// accepted, because dcgm-exporter's own files have them, and have no series.
 func WithoutValue(counters []Counter) []string {
 	fields := dcgmFields()
 	var names []string

@@ -255,8 +255,8 @@ func readCounters(t *testing.T, name string) ([]Counter, []error) {
 	return counters, faulty
 }
 
-// TestCountersFiles reads files as operators have them: every row of a good one has series, and a bad one says all
-// that is wrong at once.
+// TestCountersFiles reads files as operators have them: every row of a good one has series, and a
+// bad one says all that is wrong at once.
 func TestCountersFiles(t *testing.T) {
 	counters, faulty := readCounters(t, "everything.good.csv")
 	if len(counters) != 19 || len(faulty) > 0 {

@@ -113,7 +113,8 @@ func dcgmPage(t *testing.T) map[string]any {
 		"Silent": silent, "Renamed": renamed, "Newer": newer}
 }
 
-// TestDocsDCGM holds docs/dcgm-names.md to the fields that are served. With -update it rewrites the page.
+// TestDocsDCGM holds docs/dcgm-names.md to the fields that are served. With -update it rewrites the
+// page.
 func TestDocsDCGM(t *testing.T) {
 	page, err := template.ParseFiles(filepath.Join("testdata", "dcgm-names.md.tmpl"))
 	if err != nil {

@@ -12,12 +12,14 @@ import (
 //go:embed dcgm_fields.txt
 var dcgmNames string
 
-// dcgmField is a field of DCGM, or a counter that only dcgm-exporter has, and its value in a Snapshot.
+// dcgmField is a field of DCGM, or a counter that only dcgm-exporter has, and its value in a
+// Snapshot.
 type dcgmField struct {
 	name string
 	id   int // DCGM's; 0 for a counter that only dcgm-exporter has
 	unit string
-	// byDefault is the type in the built-in list; empty if it is not there. The help is the project's own wording.
+	// byDefault is the type in the built-in list; empty if it is not there. The help is the
+	// project's own wording.
 	byDefault CounterType
 	help      string
 	source    dcgmSource
@@ -39,10 +41,12 @@ const (
 	fromNowhere   dcgmSource = ""
 )
 
-// hasNoValue reports whether this program has no source for the field: it is accepted and has no series.
+// hasNoValue reports whether this program has no source for the field: it is accepted and has no
+// series.
 func (f *dcgmField) hasNoValue() bool { return f.value == nil }
 
-// dcgmFieldList returns every field that a counters file may have, in the order of the documentation.
+// dcgmFieldList returns every field that a counters file may have, in the order of the
+// documentation.
 func dcgmFieldList() []dcgmField {
 	var all []dcgmField
 	for _, part := range [][]dcgmField{
@@ -68,7 +72,8 @@ func dcgmFields() map[string]*dcgmField {
 	return fields
 }
 
-// DefaultCounters returns the built-in list: the rows that dcgm-exporter's own default file has switched on.
+// DefaultCounters returns the built-in list: the rows that dcgm-exporter's own default file has
+// switched on.
 func DefaultCounters() []Counter {
 	var counters []Counter
 
@@ -404,8 +409,8 @@ func dcgmTextFields() []dcgmField {
 	}
 }
 
-// dcgmFieldsWithoutValue returns the fields in dcgm-exporter's files, switched on or as examples, for which this
-// program has no source.
+// dcgmFieldsWithoutValue returns the fields in dcgm-exporter's files, switched on or as examples,
+// for which this program has no source.
 func dcgmFieldsWithoutValue() []dcgmField {
 	return []dcgmField{
 		{

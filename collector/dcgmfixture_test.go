@@ -7,9 +7,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// dcgmNode is a node with a GPU of each kind: 0 whole and held by a pod; 1 partitioned into two halves, the first held
-// by one pod and the second by two pods, each of which has a compute instance of it; 2 partitioned into nothing; 3
-// whole and shared.
+// dcgmNode is a node with a GPU of each kind: 0 whole and held by a pod; 1 partitioned into two
+// halves, the first held by one pod and the second by two pods, each of which has a compute
+// instance of it; 2 partitioned into nothing; 3 whole and shared.
 func dcgmNode() *gpu.Snapshot {
 	s := newNode(dcgmGPU(0), dcgmGPU(1), dcgmGPU(2), dcgmGPU(3))
 	s.Hostname = "dgx"
@@ -103,8 +103,8 @@ func dcgmCompute(id int, profile string, activity float64, pod string) gpu.Compu
 		Holders: []gpu.Holder{exclusiveHolder(pod)}}}
 }
 
-// TestDocsDCGMFixture holds the exposition that internal/promtest runs dashboards' queries on. With -update it
-// rewrites it.
+// TestDocsDCGMFixture holds the exposition that internal/promtest runs dashboards' queries on. With
+// -update it rewrites it.
 func TestDocsDCGMFixture(t *testing.T) {
 	all := DefaultCounters()
 	for _, f := range []string{"DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_DEV_FB_TOTAL"} {

@@ -78,7 +78,8 @@ func dcgmLinkFields() []dcgmField {
 			"",
 			func(r *gpu.LinkRates) gpu.Opt[float64] { return r.NVLinkReceive },
 		),
-		// DCGM divides KiB/s by 1000 and calls that MB/s. dcgm-exporter's list called the rate a counter until 4.8.3.
+		// DCGM divides KiB/s by 1000 and calls that MB/s. dcgm-exporter's list called the rate a
+		// counter until 4.8.3.
 		{
 			name:      "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
 			id:        449,
@@ -268,8 +269,8 @@ func eccCount(g *gpu.GPU, severity, lifetime, location string) gpu.Opt[float64] 
 	return gpu.None[float64]()
 }
 
-// dcgmClockEventFields returns the times for which clocks were held down. This program counts them from its start, by
-// the reasons at the time of each reading.
+// dcgmClockEventFields returns the times for which clocks were held down. This program counts them
+// from its start, by the reasons at the time of each reading.
 func dcgmClockEventFields() []dcgmField {
 	held := func(name string, id int, reasons ...string) dcgmField {
 		seconds := heldSeconds(reasons...)

@@ -6,8 +6,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// dcgmRenamedField is a field's name since DCGM 4.6 or 4.7. dcgm-exporter serves them since 4.9; 11 of its 23 renamed
-// rows also have another unit. To DCGM these are additional fields, with ids of their own.
+// dcgmRenamedField is a field's name since DCGM 4.6 or 4.7. dcgm-exporter serves them since 4.9; 11
+// of its 23 renamed rows also have another unit. To DCGM these are additional fields, with ids of
+// their own.
 type dcgmRenamedField struct {
 	name, old string
 	id        int // 0: that of the old name
@@ -147,8 +148,8 @@ func dcgmFieldsRenamed() []dcgmRenamedField {
 	}
 }
 
-// newNameFields returns the fields with their new names, otherwise as the old ones unless dcgmRenamedFields has another
-// id.
+// newNameFields returns the fields with their new names, otherwise as the old ones unless
+// dcgmRenamedFields has another id.
 func newNameFields(old []dcgmField) []dcgmField {
 	byName := make(map[string]*dcgmField, len(old))
 	for i := range old {

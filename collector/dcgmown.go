@@ -9,7 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// exporterCounterFields returns the counters that dcgm-exporter makes itself, and the XID field, whose labels it makes.
+// exporterCounterFields returns the counters that dcgm-exporter makes itself, and the XID field,
+// whose labels it makes.
 func exporterCounterFields() []dcgmField {
 	return []dcgmField{
 		{name: "DCGM_FI_DEV_XID_ERRORS", id: 230, unit: "XID", byDefault: CounterGauge,
@@ -46,8 +47,8 @@ type xidCounts struct {
 	window time.Duration
 }
 
-// writeLastXID writes the XID that was seen last since the start, 0 if none was: the value stays until the next one, so
-// one that the kernel's log has from before would raise an alert for ever.
+// writeLastXID writes the XID that was seen last since the start, 0 if none was: the value stays
+// until the next one, so one that the kernel's log has from before would raise an alert for ever.
 func writeLastXID(x *xidCounts, emit emitFunc) {
 	var last gpu.XIDCount
 	for _, one := range x.list {
@@ -59,8 +60,8 @@ func writeLastXID(x *xidCounts, emit emitFunc) {
 	emit(float64(last.XID), "err_code", formatUint(last.XID), "err_msg", xidText(last.XID))
 }
 
-// writeAllXIDs writes the counts by XID. On a GPU those of WatchedXIDs begin at 0, so that increase() sees the first;
-// others begin with the first.
+// writeAllXIDs writes the counts by XID. On a GPU those of WatchedXIDs begin at 0, so that
+// increase() sees the first; others begin with the first.
 func writeAllXIDs(x *xidCounts, emit emitFunc) {
 	for _, xid := range gpu.WatchedXIDs() {
 		if x.isGPU &&
@@ -86,8 +87,8 @@ func writeRecentXIDs(x *xidCounts, emit emitFunc) {
 	}
 }
 
-// writeRecentClockEvents writes how many readings of the window had each reason that holds the clocks down, or a 0
-// without a reason.
+// writeRecentClockEvents writes how many readings of the window had each reason that holds the
+// clocks down, or a 0 without a reason.
 func writeRecentClockEvents(c *dcgmCounters, g *gpu.GPU, emit emitFunc) {
 	if !g.Readings.ClockEvents.Present() {
 		return
@@ -124,8 +125,8 @@ const (
 	healthFail = 20
 )
 
-// writeHealth writes the results of two of DCGM's health watches as the driver's readings show them. This is not DCGM's
-// own result, which has thresholds over time and further watches.
+// writeHealth writes the results of two of DCGM's health watches as the driver's readings show
+// them. This is not DCGM's own result, which has thresholds over time and further watches.
 func writeHealth(_ *dcgmCounters, g *gpu.GPU, emit emitFunc) {
 	rows, rowsOK := g.Readings.RemappedRows.Get()
 	errors, errorsOK := eccCount(g, "uncorrected", "volatile", "total").Get()

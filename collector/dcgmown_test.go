@@ -60,8 +60,8 @@ func (d *dcgmClock) expectSeries(want string) {
 	expectText(d.t, renderText(d.t, d.c, d.s), want)
 }
 
-// allXIDsText is DCGM_EXP_XID_ERRORS_TOTAL: 0 for every XID that alerts are for, so that increase() sees the first, a
-// count for XID 31, and more lines.
+// allXIDsText is DCGM_EXP_XID_ERRORS_TOTAL: 0 for every XID that alerts are for, so that increase()
+// sees the first, a count for XID 31, and more lines.
 func allXIDsText(of31 int, more string) string {
 	lines := []string{"# TYPE DCGM_EXP_XID_ERRORS_TOTAL gauge"}
 
@@ -175,7 +175,8 @@ func TestDCGMXIDWindow(t *testing.T) {
 	d.expectSeries(none)
 }
 
-// TestDCGMXIDWindowGoesOn: a collector that replaces another counts on, and no XID of before comes again.
+// TestDCGMXIDWindowGoesOn: a collector that replaces another counts on, and no XID of before comes
+// again.
 func TestDCGMXIDWindowGoesOn(t *testing.T) {
 	const field = "DCGM_EXP_XID_ERRORS_COUNT"
 	opts := func(former *Collector, fields ...string) Options {
@@ -251,7 +252,8 @@ func TestDCGMClockEvents(t *testing.T) {
 	`)
 }
 
-// The windows hold what they need and no more, however long they run; GPUs that are gone are forgotten.
+// The windows hold what they need and no more, however long they run; GPUs that are gone are
+// forgotten.
 func TestDCGMWindowsDoNotGrow(t *testing.T) {
 	d := newDCGMClock(t, Options{}, "DCGM_EXP_CLOCK_EVENTS_COUNT")
 

@@ -21,7 +21,8 @@ type (
 	ofMedia  func(*gpu.Media) gpu.Opt[float64]
 	// ofActivity is of each GPU instance and of parts of one, else of the whole GPU.
 	ofActivity func(*gpu.Activity) gpu.Opt[float64]
-	// ownCounter is a counter of the whole GPU that only dcgm-exporter has, with labels besides those of its device.
+	// ownCounter is a counter of the whole GPU that only dcgm-exporter has, with labels besides
+	// those of its device.
 	ownCounter func(*dcgmCounters, *gpu.GPU, emitFunc)
 	// xidCounter is of the whole GPU, and of each GPU instance.
 	xidCounter func(*xidCounts, emitFunc)
@@ -45,7 +46,8 @@ func (w *dcgmWriter) add(d *dcgmDevice, value gpu.Opt[float64]) {
 	addOpt(w.metrics, w.row.family, d.labels, value)
 }
 
-// repeated yields the GPU instances for which a value of the whole GPU is repeated: none unless RepeatGPUFields is set.
+// repeated yields the GPU instances for which a value of the whole GPU is repeated: none unless
+// RepeatGPUFields is set.
 func (w *dcgmWriter) repeated(g *dcgmDevices) iter.Seq[*dcgmDevice] {
 	return func(yield func(*dcgmDevice) bool) {
 		if !w.repeatsGPU || w.row.gpuOnly {
@@ -103,8 +105,8 @@ func (count ownCounter) write(w *dcgmWriter, g *dcgmDevices) {
 	})
 }
 
-// write writes the counts of XIDs. An XID of a GPU instance counts there and not on its GPU, as in DCGM. A GPU that was
-// never read has none, since its XIDs are not received.
+// write writes the counts of XIDs. An XID of a GPU instance counts there and not on its GPU, as in
+// DCGM. A GPU that was never read has none, since its XIDs are not received.
 func (count xidCounter) write(w *dcgmWriter, g *dcgmDevices) {
 	if g.Totals.XIDs.Since.IsZero() {
 		return

@@ -44,7 +44,8 @@ func newDCGMCounters(opts Options, rows []dcgmRow) *dcgmCounters {
 	return c
 }
 
-// takeOver continues with the histories of the counters that it replaces, which are not modified any more.
+// takeOver continues with the histories of the counters that it replaces, which are not modified
+// any more.
 func (c *dcgmCounters) takeOver(former *dcgmCounters) {
 	former.mu.Lock()
 	defer former.mu.Unlock()
@@ -124,7 +125,8 @@ type xidHistory struct {
 // clockEventReasonCount is the number of reasons that dcgm-exporter has.
 const clockEventReasonCount = 9
 
-// xidBurst is the number of occurrences of an XID between two Snapshots. They count at the time of the last of them.
+// xidBurst is the number of occurrences of an XID between two Snapshots. They count at the time of
+// the last of them.
 type xidBurst struct {
 	at    time.Time
 	xid   uint64
@@ -136,7 +138,8 @@ type clockReading struct {
 	events gpu.ClockEvents
 }
 
-// addXIDs fills the window that begins after since from all occurrences of each XID. before is nil if there is none.
+// addXIDs fills the window that begins after since from all occurrences of each XID. before is nil
+// if there is none.
 func (h *xidHistory) addXIDs(before *xidHistory, counts []gpu.XIDCount, since time.Time) {
 	if before == nil {
 		before = &xidHistory{}
@@ -159,8 +162,9 @@ func (h *xidHistory) addXIDs(before *xidHistory, counts []gpu.XIDCount, since ti
 	}
 }
 
-// addClockReading fills the window that begins after since. A reading counts once, even if a GPU that does not answer
-// has it in several Snapshots. The reasons of the first reading do not count as starts.
+// addClockReading fills the window that begins after since. A reading counts once, even if a GPU
+// that does not answer has it in several Snapshots. The reasons of the first reading do not count
+// as starts.
 func (h *dcgmHistory) addClockReading(before *dcgmHistory, g *gpu.GPU, since time.Time) {
 	first := slices.IndexFunc(before.clocks, func(r clockReading) bool { return r.at.After(since) })
 	if first >= 0 {

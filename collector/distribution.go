@@ -12,8 +12,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// We keep the native histograms ourselves: prometheus.Histogram takes created timestamps from its own clock. Ours come
-// from the Snapshot, so that two runs on a simulated clock are the same to the byte.
+// We keep the native histograms ourselves: prometheus.Histogram takes created timestamps from its
+// own clock. Ours come from the Snapshot, so that two runs on a simulated clock are the same to the
+// byte.
 
 // histogramReading is a reading of GPUs and GPU instances that has a histogram.
 type histogramReading struct {
@@ -26,7 +27,8 @@ type histogramReading struct {
 	of            func(gpu.Visit) gpu.Opt[float64]
 }
 
-// eightBuckets is the schema of eight buckets for every power of two, each at most 10 % wider than the one before.
+// eightBuckets is the schema of eight buckets for every power of two, each at most 10 % wider than
+// the one before.
 const eightBuckets = 3
 
 // histogramReadingCount is the number of readings that have a histogram.
@@ -141,7 +143,8 @@ func newHistogramStore() *histogramStore {
 	}
 }
 
-// observe adds the readings of every device that was read since the last Snapshot, and drops the devices that s lacks.
+// observe adds the readings of every device that was read since the last Snapshot, and drops the
+// devices that s lacks.
 func (h *histogramStore) observe(s *gpu.Snapshot) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -193,8 +196,8 @@ type valueHistogram struct {
 	buckets     map[int]int64 // nil until a value is above the zero threshold
 }
 
-// recordReadTime records the time of a reading and reports whether it is new: if a device did not answer, a Snapshot
-// has its last reading again.
+// recordReadTime records the time of a reading and reports whether it is new: if a device did not
+// answer, a Snapshot has its last reading again.
 func (d *deviceHistograms) recordReadTime(read time.Time) bool {
 	if !read.After(d.lastRead) {
 		return false
@@ -227,7 +230,8 @@ func (h *valueHistogram) add(reading gpu.Opt[float64], as *histogramReading) {
 	h.buckets[bucketIndex(value, as.schema)]++
 }
 
-// bucketIndex returns the index of the bucket (2^((i-1)/n), 2^(i/n)] that contains the value; n is 2^schema.
+// bucketIndex returns the index of the bucket (2^((i-1)/n), 2^(i/n)] that contains the value; n is
+// 2^schema.
 func bucketIndex(value float64, schema int32) int {
 	return int(math.Ceil(math.Log2(value) * float64(int(1)<<schema)))
 }

@@ -17,8 +17,8 @@ import (
 
 const instanceDistribution = "nvidia_mig_gpu_instance_memory_used_distribution_bytes"
 
-// usedSnapshot is the Snapshot of one MIG GPU at a number of seconds after epoch, with so much memory used by its
-// instance.
+// usedSnapshot is the Snapshot of one MIG GPU at a number of seconds after epoch, with so much
+// memory used by its instance.
 func usedSnapshot(seconds int, used uint64, holders ...gpu.Holder) *gpu.Snapshot {
 	g := migGPU()
 	s := newNode(g)
@@ -51,8 +51,8 @@ func theHistogram(t *testing.T, families []*dto.MetricFamily, name string) *dto.
 	return list[0].GetHistogram()
 }
 
-// Activity is counted as the library counts it too, in each of its histograms what belongs there; no value is one
-// that is not a number.
+// Activity is counted as the library counts it too, in each of its histograms what belongs there;
+// no value is one that is not a number.
 func TestActivityDistributions(t *testing.T) {
 	values := map[string][]float64{
 		"nvidia_gpu_sm_activity_distribution":                {0, 0.5, 0.001, 0.9},
@@ -243,7 +243,8 @@ func TestDistributionForgetsWhatIsGone(t *testing.T) {
 	expectText(t, renderText(t, c, small), "")
 }
 
-// TestDistributionNotInText: a sum and a count without buckets say nothing of how values are distributed.
+// TestDistributionNotInText: a sum and a count without buckets say nothing of how values are
+// distributed.
 func TestDistributionNotInText(t *testing.T) {
 	c := mustNew(t, fixedOptions("distribution"))
 	s := usedSnapshot(0, 5<<30, exclusiveHolder("first"))

@@ -54,7 +54,8 @@ func extraCases() []groupCase {
 	}
 }
 
-// Collectors whose readings cost driver calls serve, and ask for, nothing unless they are switched on.
+// Collectors whose readings cost driver calls serve, and ask for, nothing unless they are switched
+// on.
 func TestServes(t *testing.T) {
 	for _, name := range []string{GroupInstanceECC, GroupInstancePCIe, GroupFabric} {
 		cmptest.Equal(t, name+" by default", mustNew(t, Options{}).Serves(name), false)

@@ -38,8 +38,8 @@ type family struct {
 	counter bool
 }
 
-// catalog records the families that groups declare, and has what groups need besides the Snapshot. Its zero value
-// serves to list the families.
+// catalog records the families that groups declare, and has what groups need besides the Snapshot.
+// Its zero value serves to list the families.
 type catalog struct {
 	group    string
 	families []FamilyInfo
@@ -117,7 +117,8 @@ func (c *catalog) newDesc(kind, name, help, mig string, labels []string) *promet
 		help += " " + mig
 	}
 
-	// Without label names: the metrics have their own (see series), and nothing compares them with the Desc.
+	// Without label names: the metrics have their own (see series), and nothing compares them with
+	// the Desc.
 	return prometheus.NewDesc(name, help, nil, nil)
 }
 

@@ -17,10 +17,12 @@ type group struct {
 	optIn bool // off unless asked for
 }
 
-// ExporterGroup is the name of the collector for metrics about the exporter itself, which is served under all names.
+// ExporterGroup is the name of the collector for metrics about the exporter itself, which is served
+// under all names.
 const ExporterGroup = "exporter"
 
-// The collectors whose readings cost driver calls of their own: they are made only if the collector is switched on.
+// The collectors whose readings cost driver calls of their own: they are made only if the collector
+// is switched on.
 const (
 	GroupInstanceECC  = "instance_ecc"
 	GroupInstancePCIe = "instance_pcie"

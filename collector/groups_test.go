@@ -267,7 +267,8 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// A GPU that gives no handle has nothing but its place, and a group without a reading has no series at all.
+// A GPU that gives no handle has nothing but its place, and a group without a reading has no series
+// at all.
 func TestGroupsWithoutReadings(t *testing.T) {
 	silent := gpu.GPU{Facts: gpu.Facts{Index: 1}}
 

@@ -7,7 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// jobNode has a GPU with one job, a GPU that two share, and a GPU whose GPU instances have one and two.
+// jobNode has a GPU with one job, a GPU that two share, and a GPU whose GPU instances have one and
+// two.
 func jobNode() *gpu.Snapshot {
 	whole := plainGPU(0)
 	shared := plainGPU(1)
@@ -89,8 +90,8 @@ func TestJobsNotOnSeries(t *testing.T) {
 	}
 }
 
-// TestJobBesideAPod: with mode series the job and its pod are both on the device's series of use. It is not known
-// when the job began, so a counter that is older has no beginning under its label.
+// TestJobBesideAPod: with mode series the job and its pod are both on the device's series of use.
+// It is not known when the job began, so a counter that is older has no beginning under its label.
 func TestJobBesideAPod(t *testing.T) {
 	g := migGPU()
 	gi := &g.Instances[0]

@@ -61,7 +61,8 @@ func newPodLabels(mode PodLabelMode, names []string) (podLabels, error) {
 	return p, nil
 }
 
-// sanitizeLabelName replaces every character that a Prometheus label name cannot have by an underscore.
+// sanitizeLabelName replaces every character that a Prometheus label name cannot have by an
+// underscore.
 func sanitizeLabelName(name string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -73,8 +74,8 @@ func sanitizeLabelName(name string) string {
 	}, name)
 }
 
-// infoPairs appends the labels of a holder's info series to pairs, as alternating names and values: its container, the
-// chosen labels of its pod and how it holds the device.
+// infoPairs appends the labels of a holder's info series to pairs, as alternating names and values:
+// its container, the chosen labels of its pod and how it holds the device.
 func (p podLabels) infoPairs(pairs []string, h *gpu.Holder) []string {
 	pairs = append(
 		append(pairs, containerPairs(h.Container)...),
@@ -111,8 +112,9 @@ func (p podLabels) namesContainers() bool {
 	return p.mode == PodLabelsContainer || p.mode == PodLabelsSeries
 }
 
-// nameableHolder returns the exclusive holder of a device if series may name it, else nil. Series have the labels of
-// its container and no others: a label that becomes known later, or changes, would end them and begin others.
+// nameableHolder returns the exclusive holder of a device if series may name it, else nil. Series
+// have the labels of its container and no others: a label that becomes known later, or changes,
+// would end them and begin others.
 func nameableHolder(holders []gpu.Holder) *gpu.Holder {
 	if one := gpu.ExclusiveHolder(holders); one != nil && !one.Undescribed {
 		return one

@@ -7,12 +7,13 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// labels are the labels of a series; nil is none. They are shared between series and their pairs are never modified.
+// labels are the labels of a series; nil is none. They are shared between series and their pairs
+// are never modified.
 type labels = *labelSet
 
-// labelSet is a set of labels and the sets that extend it. The sets of a Collector form a tree that is kept between
-// Snapshots: while the name and the holder of a device do not change, its series have the identical set. Collector.mu
-// guards everything but pairs.
+// labelSet is a set of labels and the sets that extend it. The sets of a Collector form a tree that
+// is kept between Snapshots: while the name and the holder of a device do not change, its series
+// have the identical set. Collector.mu guards everything but pairs.
 type labelSet struct {
 	pairs     []*dto.LabelPair // sorted by name
 	extension []string         // the arguments of extend
@@ -21,9 +22,9 @@ type labelSet struct {
 	used      bool // since the last dropUnused
 }
 
-// extend returns the labels together with more, given as alternating names and values. A label with an empty value is
-// left out, which means the same to Prometheus. Invalid UTF-8 becomes U+FFFD, because a label value must be UTF-8. The
-// pairs are not retained.
+// extend returns the labels together with more, given as alternating names and values. A label with
+// an empty value is left out, which means the same to Prometheus. Invalid UTF-8 becomes U+FFFD,
+// because a label value must be UTF-8. The pairs are not retained.
 func (l *labelSet) extend(pairs ...string) labels {
 	if l == nil {
 		return (&labelSet{}).extend(pairs...)
@@ -86,7 +87,8 @@ func (l *labelSet) pairList() []*dto.LabelPair {
 	return l.pairs
 }
 
-// equal reports whether two sets have the same names and values. Equal sets of one tree are usually identical.
+// equal reports whether two sets have the same names and values. Equal sets of one tree are usually
+// identical.
 func (l *labelSet) equal(other labels) bool {
 	return l == other ||
 		slices.EqualFunc(l.pairList(), other.pairList(), func(a, b *dto.LabelPair) bool {

@@ -54,8 +54,8 @@ func (c *Collector) Serves(name string) bool {
 	return slices.ContainsFunc(c.groups, func(g enabledGroup) bool { return g.name == name })
 }
 
-// ServesMedia reports whether a collector or a counter under dcgm-exporter's names serves the media engines. It is safe
-// for concurrent use.
+// ServesMedia reports whether a collector or a counter under dcgm-exporter's names serves the media
+// engines. It is safe for concurrent use.
 func (c *Collector) ServesMedia() bool {
 	return c.Serves(groupMedia) || c.dcgm != nil && c.dcgm.servesMedia()
 }

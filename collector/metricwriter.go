@@ -13,7 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// metricWriter collects the metrics of one group. A metric that cannot be served is left out and adds to err.
+// metricWriter collects the metrics of one group. A metric that cannot be served is left out and
+// adds to err.
 type metricWriter struct {
 	metrics metrics
 	err     error
@@ -74,9 +75,9 @@ func addOptCounter(w *metricWriter, f *family, l labels, value gpu.Opt[gpu.Count
 	}
 }
 
-// addUseCounter writes a counter of use if it is present. If the labels name a holder that got the device after the
-// counter began, the counter has no beginning under these labels: with one, Prometheus would credit all of it to that
-// holder.
+// addUseCounter writes a counter of use if it is present. If the labels name a holder that got the
+// device after the counter began, the counter has no beginning under these labels: with one,
+// Prometheus would credit all of it to that holder.
 func addUseCounter(w *metricWriter, f *family, d *deviceLabels, value gpu.Opt[gpu.Counter]) {
 	if c, ok := value.Get(); ok {
 		if c.Since.Before(d.heldSince) {
@@ -87,8 +88,9 @@ func addUseCounter(w *metricWriter, f *family, d *deviceLabels, value gpu.Opt[gp
 	}
 }
 
-// series is a prometheus.Metric. Unlike the library's constant metrics, it shares its label pairs with the other
-// metrics of its device: building them for every metric is most of the cost of a gathering.
+// series is a prometheus.Metric. Unlike the library's constant metrics, it shares its label pairs
+// with the other metrics of its device: building them for every metric is most of the cost of a
+// gathering.
 type series struct {
 	family    *family
 	labels    labels

@@ -67,8 +67,9 @@ func newPods(c *catalog) collectFunc {
 	}
 }
 
-// writeHolderInfo writes a series for every holder of a device. The documented joins need at most one confirmed
-// exclusive holder of a device: if there are several, it writes none of them and records an error.
+// writeHolderInfo writes a series for every holder of a device. The documented joins need at most
+// one confirmed exclusive holder of a device: if there are several, it writes none of them and
+// records an error.
 func (p podLabels) writeHolderInfo(
 	w *metricWriter,
 	f *family,

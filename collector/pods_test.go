@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// heldGPUs are a GPU that one pod has, a GPU that two share, and a GPU whose only GPU instance has two compute
-// instances of a pod each.
+// heldGPUs are a GPU that one pod has, a GPU that two share, and a GPU whose only GPU instance has
+// two compute instances of a pod each.
 func heldGPUs() *gpu.Snapshot {
 	whole := plainGPU(0)
 	shared := plainGPU(1)
@@ -69,8 +69,8 @@ func TestPodsOfTwoComputeInstancesAndOfSharedDevices(t *testing.T) {
 	}
 }
 
-// TestHolderOnSeries: a holder is on no series that says what its device is. Mode series adds it to what says how the
-// device that was given away is used, and to nothing else.
+// TestHolderOnSeries: a holder is on no series that says what its device is. Mode series adds it to
+// what says how the device that was given away is used, and to nothing else.
 func TestHolderOnSeries(t *testing.T) {
 	s := heldGPUs()
 	whole := &s.GPUs[0]
@@ -103,8 +103,8 @@ func TestHolderOnSeries(t *testing.T) {
 	}
 }
 
-// TestChosenPodLabels are on the info series alone: they can come late, and the series of a device must not change
-// with them.
+// TestChosenPodLabels are on the info series alone: they can come late, and the series of a device
+// must not change with them.
 func TestChosenPodLabels(t *testing.T) {
 	s := newNode(plainGPU(0))
 	s.GPUs[0].Holders = []gpu.Holder{exclusiveHolder("whole")}
@@ -117,7 +117,8 @@ func TestChosenPodLabels(t *testing.T) {
 		nvidia_gpu_pod_info{confirmed="true",container="main",gpu="0",label_app_kubernetes_io_name="train",namespace="ml",pod="whole",resource="nvidia.com/gpu",sharing="exclusive",uuid="GPU-0",workload="Deployment/train"} 1`)
 }
 
-// TestUnconfirmedHolders shows the holders of each series of a device, as pod:confirmed, and the pod on its own series.
+// TestUnconfirmedHolders shows the holders of each series of a device, as pod:confirmed, and the
+// pod on its own series.
 func TestUnconfirmedHolders(t *testing.T) {
 	with := func(h gpu.Holder, change func(*gpu.Holder)) gpu.Holder {
 		change(&h)
@@ -174,7 +175,8 @@ func TestUnconfirmedHolders(t *testing.T) {
 	}
 }
 
-// The joins need one confirmed exclusive holder of a device at most: of several none is served. The others stay.
+// The joins need one confirmed exclusive holder of a device at most: of several none is served. The
+// others stay.
 func TestSeveralExclusiveHolders(t *testing.T) {
 	s := newNode(plainGPU(0), plainGPU(1))
 	s.GPUs[0].Holders = []gpu.Holder{exclusiveHolder("old"), exclusiveHolder("new"), replicaHolder("shared", "3")}
@@ -199,8 +201,9 @@ func TestSeveralExclusiveHolders(t *testing.T) {
 	}
 }
 
-// TestCountersGoOnWithoutABeginningForTheNextHolder: with mode series a counter of a device's use goes on when its
-// pod changes, but has no beginning under the new pod's labels, which would lay all that came before to it.
+// TestCountersGoOnWithoutABeginningForTheNextHolder: with mode series a counter of a device's use
+// goes on when its pod changes, but has no beginning under the new pod's labels, which would lay
+// all that came before to it.
 func TestCountersGoOnWithoutABeginningForTheNextHolder(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -229,7 +232,8 @@ func TestCountersGoOnWithoutABeginningForTheNextHolder(t *testing.T) {
 	}
 }
 
-// TestGPUWithoutAHandle has its index, that it is down and its errors; anything more would be of no GPU at all.
+// TestGPUWithoutAHandle has its index, that it is down and its errors; anything more would be of no
+// GPU at all.
 func TestGPUWithoutAHandle(t *testing.T) {
 	s := &gpu.Snapshot{Time: testEpoch(), GPUs: []gpu.GPU{{Facts: gpu.Facts{Index: 3}, Totals: gpu.Totals{
 		ReadErrors: []gpu.ErrorCount{{Reading: gpu.ReadingDevice, Reason: gpu.ReasonLost, Counter: gpu.Counter{Value: 2}}},

@@ -44,8 +44,8 @@ func newProcess(c *catalog) collectFunc {
 	}
 }
 
-// processPairs returns the labels of a process, its MIG device and, if the mode of pod labels includes them, its
-// container.
+// processPairs returns the labels of a process, its MIG device and, if the mode of pod labels
+// includes them, its container.
 func (p podLabels) processPairs(of *gpu.Process) []string {
 	pairs := []string{"pid", formatUint(of.PID)}
 	if id, ok := of.Instance.Get(); ok {

@@ -42,8 +42,8 @@ func newInstanceProcesses(c *catalog) collectFunc {
 	}
 }
 
-// countDistinct returns the number of processes; one with a compute and a graphics context, or on several instances, is
-// in the list repeatedly.
+// countDistinct returns the number of processes; one with a compute and a graphics context, or on
+// several instances, is in the list repeatedly.
 func countDistinct(list []gpu.Process) int {
 	seen := make(map[uint32]struct{}, len(list))
 	for i := range list {

@@ -29,7 +29,8 @@ func newProcessInfo(c *catalog) collectFunc {
 	}
 }
 
-// processInfoPairs returns the labels of a process that is listed, without those that it has no value for.
+// processInfoPairs returns the labels of a process that is listed, without those that it has no
+// value for.
 func (p podLabels) processInfoPairs(of *gpu.Process, detail gpu.ProcessDetail) []string {
 	pairs := append(p.processPairs(of), "name", of.Name)
 	if detail == gpu.ProcessUsers {

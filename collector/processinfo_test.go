@@ -6,8 +6,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestProcessInfo: names are served if processes are listed, users only if they are asked for, pods and jobs by the
-// modes of all families.
+// TestProcessInfo: names are served if processes are listed, users only if they are asked for, pods
+// and jobs by the modes of all families.
 func TestProcessInfo(t *testing.T) {
 	s := processNode()
 	whole, _ := s.GPUs[0].Readings.Processes.Get()

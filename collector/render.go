@@ -12,18 +12,21 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// An exposition is mostly names and labels, which change with a layout or a holder, while values change with every
-// Snapshot. Render therefore has the Prometheus library check, sort and encode the series once, keeps the encoding
-// without the values as a template, and fills in the values of each Snapshot until the series change.
+// An exposition is mostly names and labels, which change with a layout or a holder, while values
+// change with every Snapshot. Render therefore has the Prometheus library check, sort and encode
+// the series once, keeps the encoding without the values as a template, and fills in the values of
+// each Snapshot until the series change.
 
-// renderState is what Render keeps between Snapshots. There is one for text formats and one for protobuf, which alone
-// has native histograms. Collector.mu guards it.
+// renderState is what Render keeps between Snapshots. There is one for text formats and one for
+// protobuf, which alone has native histograms. Collector.mu guards it.
 type renderState struct {
 	snapshot *gpu.Snapshot // of metrics; nil for none
-	// metrics are all series of snapshot in the order in which they were collected. The memory is reused.
+	// metrics are all series of snapshot in the order in which they were collected. The memory is
+	// reused.
 	metrics metrics
 	err     error // why groups left metrics out
-	// layout has the series of metrics without their values. While it stays the same, so do the templates.
+	// layout has the series of metrics without their values. While it stays the same, so do the
+	// templates.
 	layout    []layoutSeries
 	templates map[expfmt.Format]seriesTemplate // of layout; nil for a format in which we cannot render it
 }
@@ -34,11 +37,11 @@ type layoutSeries struct {
 	since  time.Time
 }
 
-// seriesTemplate is an exposition of a layout without its values. Text and protobuf have a type each: they separate
-// values and leave out groups in different ways.
+// seriesTemplate is an exposition of a layout without its values. Text and protobuf have a type
+// each: they separate values and leave out groups in different ways.
 type seriesTemplate interface {
-	// renderMetrics appends the exposition of the selected groups to dst with the values of the metrics. After an error
-	// dst may have a part of it.
+	// renderMetrics appends the exposition of the selected groups to dst with the values of the
+	// metrics. After an error dst may have a part of it.
 	renderMetrics(dst *bytes.Buffer, m metrics, selected groupSelection) error
 }
 
@@ -49,11 +52,11 @@ type libraryFamily struct {
 	series  []int // for each metric, the index in renderState.metrics
 }
 
-// Render appends the metrics of a Snapshot to dst: byte for byte what Gather, Filter with the names and an encoder of
-// the expfmt package return, except for the durations of the groups. It returns the same error as Gather. For formats
-// other than text, OpenMetrics 1.0 and delimited protobuf, and if the registry refuses metrics, ok is false and dst
-// unchanged. All selections of a Snapshot share one collect for text and one for protobuf, and one template for each
-// format.
+// Render appends the metrics of a Snapshot to dst: byte for byte what Gather, Filter with the names
+// and an encoder of the expfmt package return, except for the durations of the groups. It returns
+// the same error as Gather. For formats other than text, OpenMetrics 1.0 and delimited protobuf,
+// and if the registry refuses metrics, ok is false and dst unchanged. All selections of a Snapshot
+// share one collect for text and one for protobuf, and one template for each format.
 func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format,
 	names []string) (ok bool, err error) {
 	r := &c.renderedText
@@ -102,8 +105,8 @@ func isOpenMetrics(format expfmt.Format) bool {
 // groupFunc returns the index of the group that a series of a family belongs to.
 type groupFunc func(family string, m *dto.Metric) int
 
-// renderSelected appends the selected metrics to dst. It returns false, and leaves dst as it was, if it cannot render
-// them.
+// renderSelected appends the selected metrics to dst. It returns false, and leaves dst as it was,
+// if it cannot render them.
 func (r *renderState) renderSelected(dst *bytes.Buffer, format expfmt.Format, groupOf groupFunc,
 	selected groupSelection) bool {
 	t, made := r.templates[format]
@@ -144,8 +147,8 @@ func (r *renderState) dropStaleTemplates() {
 	}
 }
 
-// newTemplate lets the library gather and encode the metrics and removes the values. It returns nil if the library
-// refuses anything, or if filling the template does not reproduce the encoding.
+// newTemplate lets the library gather and encode the metrics and removes the values. It returns nil
+// if the library refuses anything, or if filling the template does not reproduce the encoding.
 func (r *renderState) newTemplate(format expfmt.Format, groupOf groupFunc) seriesTemplate {
 	families, whole := r.encodeByLibrary(format)
 	if families == nil {
@@ -177,8 +180,8 @@ func (r *renderState) newTemplate(format expfmt.Format, groupOf groupFunc) serie
 	return t
 }
 
-// encodeByLibrary gathers and encodes the metrics, by family and as a whole. It returns nil if the library refuses
-// anything.
+// encodeByLibrary gathers and encodes the metrics, by family and as a whole. It returns nil if the
+// library refuses anything.
 func (r *renderState) encodeByLibrary(format expfmt.Format) ([]libraryFamily, []byte) {
 	gathered, err := gatherMetrics(r.metrics)
 	if err != nil {
@@ -225,7 +228,8 @@ func (r *renderState) encodeByLibrary(format expfmt.Format) ([]libraryFamily, []
 	return families, whole.Bytes()
 }
 
-// pointerOf returns the pointer that a metric shares with its series: to its value or its histogram.
+// pointerOf returns the pointer that a metric shares with its series: to its value or its
+// histogram.
 func pointerOf(m *dto.Metric) any {
 	switch {
 	case m.Histogram != nil:

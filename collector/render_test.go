@@ -27,7 +27,8 @@ func gatherAndEncode(t testing.TB, c *Collector, s *gpu.Snapshot, format expfmt.
 	return text, errors.Join(err, encodeErr)
 }
 
-// encode is what the library makes of families. Histograms are native ones, which text does not have.
+// encode is what the library makes of families. Histograms are native ones, which text does not
+// have.
 func encode(families []*dto.MetricFamily, format expfmt.Format) (string, error) {
 	var out bytes.Buffer
 	var errs []error
@@ -44,7 +45,8 @@ func encode(families []*dto.MetricFamily, format expfmt.Format) (string, error) 
 
 var rendersIn = []expfmt.Format{expfmt.FmtText, expfmt.FmtOpenMetrics_1_0_0, expfmt.FmtProtoDelim}
 
-// expectRendered compares both ways, and returns the error of Render. The clock of c must stand still.
+// expectRendered compares both ways, and returns the error of Render. The clock of c must stand
+// still.
 func expectRendered(t testing.TB, c *Collector, s *gpu.Snapshot) error {
 	t.Helper()
 	var last error
@@ -197,8 +199,8 @@ func TestRenderRefuses(t *testing.T) {
 	}
 }
 
-// While the series are the same a Snapshot costs few allocations, whatever their number, and what a Collector keeps
-// does not grow with the labels that it has seen.
+// While the series are the same a Snapshot costs few allocations, whatever their number, and what a
+// Collector keeps does not grow with the labels that it has seen.
 func TestRenderKeepsLittle(t *testing.T) {
 	c := mustNew(t, Options{})
 	var out bytes.Buffer

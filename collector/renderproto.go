@@ -10,8 +10,9 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// protoTemplate is a delimited protobuf exposition of a layout. The value of a gauge or a counter always takes eight
-// bytes, so that most families differ only in those between Snapshots. The library encodes the others each time.
+// protoTemplate is a delimited protobuf exposition of a layout. The value of a gauge or a counter
+// always takes eight bytes, so that most families differ only in those between Snapshots. The
+// library encodes the others each time.
 type protoTemplate struct {
 	format   expfmt.Format
 	groupOf  groupFunc
@@ -21,9 +22,9 @@ type protoTemplate struct {
 // protoFamily is a family of a template.
 type protoFamily struct {
 	libraryFamily
-	// slots are the offsets of the values in encoded. Both are nil if the library encodes the family each time: if it
-	// has histograms, which vary in length, or series of several groups, because its encoding begins with a length that
-	// depends on the selection.
+	// slots are the offsets of the values in encoded. Both are nil if the library encodes the
+	// family each time: if it has histograms, which vary in length, or series of several groups,
+	// because its encoding begins with a length that depends on the selection.
 	slots []int
 	group int // of all its series, if there are slots
 }
@@ -59,9 +60,9 @@ func newProtoTemplate(
 	return t
 }
 
-// findSlots has the library encode the family with all bits of its values inverted: the bytes that differ are the
-// values. It reports whether there is one for each metric. It replaces the metrics' values, not the values of the
-// series that they point to.
+// findSlots has the library encode the family with all bits of its values inverted: the bytes that
+// differ are the values. It reports whether there is one for each metric. It replaces the metrics'
+// values, not the values of the series that they point to.
 func (f *protoFamily) findSlots(format expfmt.Format) bool {
 	for _, m := range f.Metric {
 		if m.Gauge != nil {

@@ -43,7 +43,8 @@ func TestRenderCreatedTimestamps(t *testing.T) {
 	}
 }
 
-// Histograms grow with every Snapshot without a new template. They appear when their reading was taken first.
+// Histograms grow with every Snapshot without a new template. They appear when their reading was
+// taken first.
 func TestRenderHistograms(t *testing.T) {
 	c := mustNew(t, renderOptions())
 	templates := map[seriesTemplate]bool{}
@@ -77,7 +78,8 @@ func TestRenderHistograms(t *testing.T) {
 	}
 }
 
-// Another scrape of other series has the memory of the metrics moved, which templates must not notice.
+// Another scrape of other series has the memory of the metrics moved, which templates must not
+// notice.
 func TestRenderBetweenLayouts(t *testing.T) {
 	c := mustNew(t, renderOptions())
 	for i, s := range []*gpu.Snapshot{richNode(2, 2), richNode(2, 2), richNode(9, 7), richNode(2, 2), newNode(),

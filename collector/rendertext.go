@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// textTemplate is a text exposition of a layout without its values: for each family its comments, then its lines.
-// Filling it only formats numbers.
+// textTemplate is a text exposition of a layout without its values: for each family its comments,
+// then its lines. Filling it only formats numbers.
 type textTemplate struct {
 	text        []byte
 	families    []textFamily
@@ -45,8 +45,9 @@ func newTextTemplate(families []libraryFamily, openMetrics bool, groupOf groupFu
 	return t
 }
 
-// addFamily appends an encoded family without its values, which are at the ends of the lines that are no comments. It
-// reports whether there is a value for each line, and no comment between the lines.
+// addFamily appends an encoded family without its values, which are at the ends of the lines that
+// are no comments. It reports whether there is a value for each line, and no comment between the
+// lines.
 func (t *textTemplate) addFamily(f *libraryFamily, groupOf groupFunc) bool {
 	first := len(t.slots)
 	comments := len(t.text)
@@ -118,7 +119,8 @@ func (t *textTemplate) renderMetrics(dst *bytes.Buffer, m metrics, selected grou
 	return err
 }
 
-// appendFloat appends a number in the text format; in OpenMetrics it always has a point or an exponent.
+// appendFloat appends a number in the text format; in OpenMetrics it always has a point or an
+// exponent.
 func appendFloat(dst []byte, f float64, openMetrics bool) []byte {
 	switch {
 	case f == 0: // a negative zero, too

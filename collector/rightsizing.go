@@ -13,17 +13,18 @@ type Advice struct {
 	Placement gpu.Opt[gpu.Placement]
 	// Holder is the container that holds the device; zero if there is none, or not one alone.
 	Holder gpu.Container
-	// Action is set if the device should be another one: "slice" for a whole GPU; "shrink", "grow" or "idle" for a GPU
-	// instance.
+	// Action is set if the device should be another one: "slice" for a whole GPU; "shrink", "grow"
+	// or "idle" for a GPU instance.
 	Action string
 	// Profile is the recommended one; empty if there is none.
 	Profile string
-	// Rejected is the reason for which no slice is recommended for a whole GPU; empty if there is none to show.
+	// Rejected is the reason for which no slice is recommended for a whole GPU; empty if there is
+	// none to show.
 	Rejected                string
 	Confidence, Reclaimable gpu.Opt[float64]
 	StretchLow, StretchHigh gpu.Opt[float64]
-	// Deciding is the figure, "stretch", "busy" or "memory", of a candidate that is nearest to its limit; FreedGPUs its
-	// share of the whole GPUs that become free.
+	// Deciding is the figure, "stretch", "busy" or "memory", of a candidate that is nearest to its
+	// limit; FreedGPUs its share of the whole GPUs that become free.
 	Figure              string
 	Deciding, FreedGPUs gpu.Opt[float64]
 }
@@ -152,7 +153,8 @@ func (f *rightsizingFamilies) writeWhole(w *metricWriter, l labels, a *Advice, p
 	}
 }
 
-// findAdvised returns the GPU instance that the advice is about; nil if it or its holder is another one now.
+// findAdvised returns the GPU instance that the advice is about; nil if it or its holder is another
+// one now.
 func (g *gpuView) findAdvised(a *Advice) *deviceView {
 	for i := range g.devices {
 		d := &g.devices[i]
@@ -167,8 +169,8 @@ func (g *gpuView) findAdvised(a *Advice) *deviceView {
 	return nil
 }
 
-// isStillHeldBy reports whether a container alone holds a device, or, if it is zero, whether no container does so
-// alone.
+// isStillHeldBy reports whether a container alone holds a device, or, if it is zero, whether no
+// container does so alone.
 func isStillHeldBy(holders []gpu.Holder, container gpu.Container) bool {
 	if len(holders) != 1 {
 		return container == gpu.Container{}
@@ -177,7 +179,8 @@ func isStillHeldBy(holders []gpu.Holder, container gpu.Container) bool {
 	return holders[0].Container == container && !holders[0].Undescribed
 }
 
-// advicePairs returns the labels of a candidate besides those of its device, as alternating names and values.
+// advicePairs returns the labels of a candidate besides those of its device, as alternating names
+// and values.
 func (p podLabels) advicePairs(a *Advice, holder gpu.Container) []string {
 	pairs := []string{"recommended_profile", a.Profile}
 	if p.mode == PodLabelsOff {

@@ -57,8 +57,8 @@ func TestRightsizingOfWholeGPUs(t *testing.T) {
 		nvidia_gpu_rightsizing_rejected{gpu="2",reason="nvlink",uuid="GPU-2"} 1`)
 }
 
-// TestRightsizingOfAnotherHolder: advice that was computed before a device changed hands, or became another, is not
-// shown.
+// TestRightsizingOfAnotherHolder: advice that was computed before a device changed hands, or became
+// another, is not shown.
 func TestRightsizingOfAnotherHolder(t *testing.T) {
 	held := func(change func(*gpu.GPU)) gpu.GPU {
 		g := plainGPU(2)

@@ -26,8 +26,8 @@ func (c *Collector) enabledNames() []string {
 	return names
 }
 
-// CheckCollectors returns an error unless all names are those of enabled collectors. The error has the first other name
-// and what was expected.
+// CheckCollectors returns an error unless all names are those of enabled collectors. The error has
+// the first other name and what was expected.
 func (c *Collector) CheckCollectors(names []string) error {
 	enabled := c.enabledNames()
 
@@ -48,7 +48,8 @@ func (c *Collector) CheckCollectors(names []string) error {
 	return nil
 }
 
-// selectGroups returns the selection of the named collectors, nil for no names. Unknown names select nothing.
+// selectGroups returns the selection of the named collectors, nil for no names. Unknown names
+// select nothing.
 func (c *Collector) selectGroups(names []string) groupSelection {
 	if len(names) == 0 {
 		return nil
@@ -79,8 +80,8 @@ func (c *Collector) groupIndex(family string, m *dto.Metric) int {
 	return slices.IndexFunc(c.groups, func(g enabledGroup) bool { return g.name == name })
 }
 
-// Filter returns the families and series of the named collectors among those that Gather returned; all for no names.
-// The result shares memory with families and must not be modified either.
+// Filter returns the families and series of the named collectors among those that Gather returned;
+// all for no names. The result shares memory with families and must not be modified either.
 func (c *Collector) Filter(families []*dto.MetricFamily, names []string) []*dto.MetricFamily {
 	selected := c.selectGroups(names)
 	if selected == nil {
@@ -98,7 +99,8 @@ func (c *Collector) Filter(families []*dto.MetricFamily, names []string) []*dto.
 	return kept
 }
 
-// filter returns a family with the selected metrics alone, nil if there are none. The family is not modified.
+// filter returns a family with the selected metrics alone, nil if there are none. The family is not
+// modified.
 func (s groupSelection) filter(f *dto.MetricFamily, groupOf groupFunc) *dto.MetricFamily {
 	if s == nil {
 		return f

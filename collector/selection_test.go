@@ -25,7 +25,8 @@ func encodeFiltered(t *testing.T, c *Collector, families []*dto.MetricFamily, na
 	return text
 }
 
-// Every selection is rendered as the library encodes it, and all selections of one collector make up everything.
+// Every selection is rendered as the library encodes it, and all selections of one collector make
+// up everything.
 func TestSelections(t *testing.T) {
 	for _, names := range []Names{NamesNative, NamesBoth, NamesDCGM} {
 		opts := renderOptions()
@@ -127,8 +128,8 @@ func TestSelectionsGatherOnce(t *testing.T) {
 	}
 }
 
-// The pair of scrape jobs of the documentation has every collector that is on by default, each once: a copy of it
-// loses no family and stores none twice.
+// The pair of scrape jobs of the documentation has every collector that is on by default, each
+// once: a copy of it loses no family and stores none twice.
 func TestDocumentedSelections(t *testing.T) {
 	page, err := os.ReadFile("../docs/metrics.md")
 	if err != nil {

@@ -114,7 +114,8 @@ func mustNew(t testing.TB, opts Options) *Collector {
 	return c
 }
 
-// renderText gathers and returns the text exposition without help and without the report on the collectors.
+// renderText gathers and returns the text exposition without help and without the report on the
+// collectors.
 func renderText(t testing.TB, c *Collector, s *gpu.Snapshot) string {
 	t.Helper()
 
@@ -162,8 +163,9 @@ func expectText(t testing.TB, got, want string) {
 	}
 }
 
-// richNode has everything that a Snapshot can have: count GPUs, each with instances GPU instances of one compute
-// instance that a pod of its own holds; the first GPU is without MIG and held by two replicas.
+// richNode has everything that a Snapshot can have: count GPUs, each with instances GPU instances
+// of one compute instance that a pod of its own holds; the first GPU is without MIG and held by two
+// replicas.
 func richNode(count, instances int) *gpu.Snapshot {
 	s := newNode()
 	s.Driver = gpu.Some(gpu.Driver{Version: "580.95.05", NVML: "13.580.95.05", CUDA: "13.0"})

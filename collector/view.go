@@ -97,8 +97,9 @@ func (v *view) addDevices(g *gpu.GPU, pods podLabels) []deviceView {
 	return v.devices[first:]
 }
 
-// labelsOfDevice returns the labels of a device. In the mode series, families of use name its exclusive holder and its
-// only batch job. When a job began is not known: it counts as beginning now.
+// labelsOfDevice returns the labels of a device. In the mode series, families of use name its
+// exclusive holder and its only batch job. When a job began is not known: it counts as beginning
+// now.
 func (p podLabels) labelsOfDevice(plain labels, d gpu.Visit, now time.Time) deviceLabels {
 	l := deviceLabels{labels: plain, use: plain}
 	if p.mode != PodLabelsSeries {
@@ -142,8 +143,8 @@ func (v *view) computeInstances() iter.Seq2[*gpu.ComputeInstance, *deviceView] {
 	}
 }
 
-// splitComputeInstances iterates over the compute instances of split GPU instances and their labels. Other compute
-// instances have the same readings as their GPU instance.
+// splitComputeInstances iterates over the compute instances of split GPU instances and their
+// labels. Other compute instances have the same readings as their GPU instance.
 func (v *view) splitComputeInstances() iter.Seq2[*gpu.ComputeInstance, *deviceLabels] {
 	return func(yield func(*gpu.ComputeInstance, *deviceLabels) bool) {
 		for ci, d := range v.computeInstances() {

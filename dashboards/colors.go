@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// deviceColors are the colors of slices by placement, seven of them, and of whole GPUs by index. None is red or amber:
-// those are for problems.
+// deviceColors are the colors of slices by placement, seven of them, and of whole GPUs by index.
+// None is red or amber: those are for problems.
 func deviceColors() []string {
 	return []string{
 		"#3274d9",
@@ -24,9 +24,9 @@ func deviceColors() []string {
 // placements is how many slices a GPU has at most.
 const placements = 7
 
-// lineColors returns the colors of a panel's lines, by the end of their legend: a slice has that of its placement, and
-// a whole GPU that of its index, in every panel. Slices that are known by their id alone (1g.5gb#9) have that of the
-// id. Panels of problems are colored by their values.
+// lineColors returns the colors of a panel's lines, by the end of their legend: a slice has that of
+// its placement, and a whole GPU that of its index, in every panel. Slices that are known by their
+// id alone (1g.5gb#9) have that of the id. Panels of problems are colored by their values.
 func (p panel) lineColors() map[string]string {
 	colors := map[string]string{}
 	if p.kind != timeSeries || p.hue == red || p.hue == amber {

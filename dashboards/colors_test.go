@@ -60,7 +60,8 @@ func TestColorsCanBeTold(t *testing.T) {
 	}
 }
 
-// colorOf returns the color of a line by the overrides of a panel; the last one that matches decides, as in Grafana.
+// colorOf returns the color of a line by the overrides of a panel; the last one that matches
+// decides, as in Grafana.
 func (p panel) colorOf(legend string) string {
 	color := ""
 
@@ -73,8 +74,8 @@ func (p panel) colorOf(legend string) string {
 	return color
 }
 
-// TestSlicesHaveTheirColors: the seven slices of a GPU have seven colors, the same ones in all panels with a line for
-// each slice.
+// TestSlicesHaveTheirColors: the seven slices of a GPU have seven colors, the same ones in all
+// panels with a line for each slice.
 func TestSlicesHaveTheirColors(t *testing.T) {
 	found := 0
 

@@ -1,7 +1,8 @@
 package dashboards
 
-// The node's dashboard in the names of dcgm-exporter, for users that have not moved yet. It also reads dcgm-exporter
-// itself, which repeats what is of the whole GPU on each instance: such values are taken once.
+// The node's dashboard in the names of dcgm-exporter, for users that have not moved yet. It also
+// reads dcgm-exporter itself, which repeats what is of the whole GPU on each instance: such values
+// are taken once.
 
 const (
 	dcgmUnit = "cluster, instance, gpu, UUID, GPU_I_ID, GPU_I_PROFILE"
@@ -20,9 +21,10 @@ func (d dcgmScope) wholeGPU(field string) string { return aggregate("max", byGPU
 // each returns one value for each instance: while a pod of the exporter is replaced, there are two.
 func (d dcgmScope) each(expr string) string { return aggregate("max", dcgmUnit, expr) }
 
-// held returns one value for each device and pod that holds it. Where Prometheus honors labels, the pod is in `pod`;
-// on devices that are not held that is the exporter's own, as Prometheus adds it to what it scrapes, up included.
-// Where it does not, as with dcgm-exporter's chart, the pod is in `exported_pod`.
+// held returns one value for each device and pod that holds it. Where Prometheus honors labels, the
+// pod is in `pod`; on devices that are not held that is the exporter's own, as Prometheus adds it
+// to what it scrapes, up included. Where it does not, as with dcgm-exporter's chart, the pod is in
+// `exported_pod`.
 func (d dcgmScope) held() string {
 	const of = `{__name__=~"DCGM_FI_DEV_FB_USED|DCGM_FI_PROF_GR_ENGINE_ACTIVE",`
 	honored := of + `pod!="",exported_pod="",` + d.all + `} unless on (cluster, instance, namespace, pod) up`
@@ -168,8 +170,8 @@ func dcgmStats(d dcgmScope) []panel {
 	}
 }
 
-// dcgmMemoryShare is relative to all memory. The reserved part is in it if it is exported, which dcgm-exporter does
-// not do by default.
+// dcgmMemoryShare is relative to all memory. The reserved part is in it if it is exported, which
+// dcgm-exporter does not do by default.
 func dcgmMemoryShare(d dcgmScope, more ...string) string {
 	field := func(name string) string { return d.each(d.of(name, more...)) }
 	unreserved := field("DEV_FB_USED") + " + " + field("DEV_FB_FREE")

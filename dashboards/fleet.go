@@ -47,8 +47,8 @@ func fleet() dashboard {
 	}
 }
 
-// gone returns the nodes that reported within a day and do not now, by what became of them: "down" and "died", as for
-// the alerts MigExporterDown and MigNodeGone, or "left", as after a drain.
+// gone returns the nodes that reported within a day and do not now, by what became of them: "down"
+// and "died", as for the alerts MigExporterDown and MigNodeGone, or "left", as after a drain.
 func gone(states string) string {
 	return selectFamily("mig:node_gone:count", inFleet, `state=~"`+states+`"`)
 }

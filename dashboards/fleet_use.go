@@ -96,8 +96,8 @@ func fleetUse() []panel {
 	}
 }
 
-// underused returns the whole GPUs that are larger than their work needs, by the one definition of the rules, which is
-// that of the alerts GpuUnderused and GpuRightsizingCandidate.
+// underused returns the whole GPUs that are larger than their work needs, by the one definition of
+// the rules, which is that of the alerts GpuUnderused and GpuRightsizingCandidate.
 func (s scope) underused() string {
 	return "max by (" + onGPU + ", evidence) (mig:gpu_underused:info * on (cluster, uuid) group_left (instance, gpu) " +
 		s.gpu("mig:gpu_target:sole") + ")"

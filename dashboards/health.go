@@ -38,8 +38,8 @@ func health() dashboard {
 // ofJobs keeps what Prometheus says of the exporters' jobs, while one of them answers.
 const ofJobs = "and on (cluster, job) group by (cluster, job) (mig_exporter_build_info{" + ofExporters + "})"
 
-// scrapedUp is the exporters that Prometheus knows, also those that do not answer, and when all of a job stopped
-// within a day.
+// scrapedUp is the exporters that Prometheus knows, also those that do not answer, and when all of
+// a job stopped within a day.
 const scrapedUp = "max by (" + nodeRows + ", job) (up{" + ofExporters +
 	"} and on (cluster, job) max by (cluster, job) (max_over_time(mig_exporter_build_info{" + ofExporters + "}[1d])))"
 
@@ -54,15 +54,15 @@ func failing(label, family string) string {
 		selectFamily("mig_exporter_snapshot_generation", ofExporters)
 }
 
-// offBy is how far the Snapshot of each exporter is from the time at which Prometheus scraped it, whichever is ahead;
-// of two pods, the better one.
+// offBy is how far the Snapshot of each exporter is from the time at which Prometheus scraped it,
+// whichever is ahead; of two pods, the better one.
 func offBy() string {
 	x := selectFamily("mig_exporter_snapshot_timestamp_seconds", ofExporters)
 	return "min by (" + nodeRows + ") (abs(timestamp(" + x + ") - " + x + "))"
 }
 
-// fellBehind is how much of the last 10 minutes the Snapshot of each exporter did not move. It compares times of the
-// node's clock with each other: a clock that is wrong makes no difference.
+// fellBehind is how much of the last 10 minutes the Snapshot of each exporter did not move. It
+// compares times of the node's clock with each other: a clock that is wrong makes no difference.
 func fellBehind() string {
 	x := selectFamily("mig_exporter_snapshot_timestamp_seconds", ofExporters)
 	lag := func(at string) string {

@@ -19,8 +19,8 @@ type dashboard struct {
 	rows                    []row
 }
 
-// row is a group of panels with a heading. Collapsed rows are for families that may be absent, or that cost a lot:
-// Grafana does not run the queries of a row until it is opened.
+// row is a group of panels with a heading. Collapsed rows are for families that may be absent, or
+// that cost a lot: Grafana does not run the queries of a row until it is opened.
 type row struct {
 	title     string
 	collapsed bool

@@ -164,8 +164,8 @@ func nodeStats(s scope) []panel {
 	}
 }
 
-// mostWatts is the maximum of power gauges: no present GPU draws more. Without a maximum, one gauge that is n/a would
-// empty all.
+// mostWatts is the maximum of power gauges: no present GPU draws more. Without a maximum, one gauge
+// that is n/a would empty all.
 const mostWatts = 1400
 
 func nodeTable(s scope) panel {

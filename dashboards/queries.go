@@ -2,13 +2,14 @@ package dashboards
 
 import "strings"
 
-// Queries are written once for whole GPUs and slices. A device is a GPU instance, or a GPU without MIG: each is one
-// line, so that nothing is counted twice. Lines are grouped by place (GPU index and placement), not by identity: they
-// go on when a GPU is replaced, a layout comes back or another pod gets the device.
+// Queries are written once for whole GPUs and slices. A device is a GPU instance, or a GPU without
+// MIG: each is one line, so that nothing is counted twice. Lines are grouped by place (GPU index
+// and placement), not by identity: they go on when a GPU is replaced, a layout comes back or
+// another pod gets the device.
 //
-// While a pod of the exporter is replaced, Prometheus has the series of both for minutes, which differ in the labels
-// that it adds itself (namespace, pod, container, ...). Whatever counts, adds up or matches does so on one value for
-// each GPU or slice: eachGPU, eachSlice.
+// While a pod of the exporter is replaced, Prometheus has the series of both for minutes, which
+// differ in the labels that it adds itself (namespace, pod, container, ...). Whatever counts, adds
+// up or matches does so on one value for each GPU or slice: eachGPU, eachSlice.
 
 const (
 	onGPU   = "cluster, instance, gpu, uuid"
@@ -117,8 +118,8 @@ func (s scope) inventory() string {
 	)
 }
 
-// onInventory returns a value for every row of a table, NaN if the expressions have none. ofSlice is "" for families
-// that only whole GPUs have.
+// onInventory returns a value for every row of a table, NaN if the expressions have none. ofSlice
+// is "" for families that only whole GPUs have.
 func (s scope) onInventory(ofGPU, ofSlice string) string {
 	values := withSlice("("+ofGPU+")", wholeGPU)
 	if ofSlice != "" {
@@ -138,8 +139,8 @@ func (s scope) memoryRatios() (ofGPU, ofSlice string) {
 	return s.ratioOfGPU(used, total), s.eachSlice(family+used) + " / " + s.eachSlice(family+total)
 }
 
-// only returns what is above 0 of each GPU by a label, and one line at 0 for a GPU without: explicit, so that healthy
-// differs from missing, and not one for each of many kinds.
+// only returns what is above 0 of each GPU by a label, and one line at 0 for a GPU without:
+// explicit, so that healthy differs from missing, and not one for each of many kinds.
 func (s scope) only(label, none, expr string) string {
 	last := label[strings.LastIndex(label, " ")+1:]
 
@@ -162,8 +163,8 @@ const (
 	stateFine      = "11"
 )
 
-// fatalXIDs are those after which the GPU or the node has to be reset: those of the alerts GpuXidNode and
-// GpuXidHardware.
+// fatalXIDs are those after which the GPU or the node has to be reset: those of the alerts
+// GpuXidNode and GpuXidHardware.
 const fatalXIDs = "54|79|151|46|48|62|64|74|95|109|110|119|120|136|140|143|14[4-9]|150|155|156|158"
 
 func stateNames() []valueMap {
@@ -251,8 +252,8 @@ func (s scope) sliceState() string {
 	}, " or ")
 }
 
-// orphans selects the slices that have no compute instance. Where the driver has denied MIG devices, those that are not
-// listed may exist.
+// orphans selects the slices that have no compute instance. Where the driver has denied MIG
+// devices, those that are not listed may exist.
 func (s scope) orphans() string {
 	return s.sliceInfo() + " unless on (" + onSlice + ") " +
 		s.slice("nvidia_mig_compute_instance_info") + " unless on (" + onGPU + ") " +
@@ -260,11 +261,12 @@ func (s scope) orphans() string {
 		" > 0"
 }
 
-// podInfo is which containers hold GPUs, slices and compute instances: one series for each container and device.
+// podInfo is which containers hold GPUs, slices and compute instances: one series for each
+// container and device.
 const podInfo = `__name__=~"nvidia_(gpu|mig_gpu_instance|mig_compute_instance)_pod_info"`
 
-// holders returns one series for each row with the label holder: the pod, how many pods, or that the device is free.
-// namespace and pod are those of a link: of the pod if it is one, else All.
+// holders returns one series for each row with the label holder: the pod, how many pods, or that
+// the device is free. namespace and pod are those of a link: of the pod if it is one, else All.
 func (s scope) holders() string {
 	const byHolder = onSlice + ", mig_profile, namespace, pod"
 	pods := func(confirmed string) string {

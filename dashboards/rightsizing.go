@@ -2,8 +2,9 @@ package dashboards
 
 import "strings"
 
-// What the advisor says of devices. Its series carry the labels of the pod too, but those of a GPU that no pod holds
-// get the pod of the exporter from the scrape: holders are taken from the pod info.
+// What the advisor says of devices. Its series carry the labels of the pod too, but those of a GPU
+// that no pod holds get the pod of the exporter from the scrape: holders are taken from the pod
+// info.
 const (
 	candidate   = "nvidia_gpu_rightsizing_candidate"
 	judged      = "nvidia_gpu_rightsizing_confidence_ratio" // of all whole GPUs that are held
@@ -47,24 +48,25 @@ func rightsizing() dashboard {
 	}
 }
 
-// candidates returns the GPUs that are candidates, each once: while an exporter is replaced, two may recommend for
-// one GPU.
+// candidates returns the GPUs that are candidates, each once: while an exporter is replaced, two
+// may recommend for one GPU.
 func (s scope) candidates() string { return s.eachGPU(candidate) }
 
-// oneOf returns one value for each device of a family, with a label that differs between two exporters of the device.
+// oneOf returns one value for each device of a family, with a label that differs between two
+// exporters of the device.
 func oneOf(device, label, expr string) string {
 	return "topk by (" + device + ") (1, " + aggregate("max", device+", "+label, expr) + ")"
 }
 
-// rejections returns the GPUs that the advisor keeps whole, with the reason. An exporter of the same GPU that knows
-// more has the last word.
+// rejections returns the GPUs that the advisor keeps whole, with the reason. An exporter of the
+// same GPU that knows more has the last word.
 func (s scope) rejections() string {
 	return oneOf(onGPU, "reason", s.gpu("nvidia_gpu_rightsizing_rejected")) + " unless on (" +
 		onGPU + ") " + s.gpu(candidate)
 }
 
-// advisedSlices returns one value for each slice that should change, made from what is advised: the first of these if
-// two exporters of a slice differ.
+// advisedSlices returns one value for each slice that should change, made from what is advised: the
+// first of these if two exporters of a slice differ.
 func (s scope) advisedSlices(of func(action, selected string) string) string {
 	var list []string
 	for _, action := range []string{"grow", "idle", "shrink"} {
@@ -149,8 +151,8 @@ func rightsizingStats(s scope) []panel {
 	}
 }
 
-// deviceColumns are the first columns of a table of devices: where each is, with a link from the GPU, and which pod
-// has it.
+// deviceColumns are the first columns of a table of devices: where each is, with a link from the
+// GPU, and which pod has it.
 func deviceColumns(fromGPU object) []column {
 	node := fromField("node", "instance")
 	namespace := fromField("namespace", "namespace")

@@ -1,6 +1,7 @@
 package dashboards
 
-// This file has what all dashboards share: the data source, the variables, the links between them, and the colors.
+// This file has what all dashboards share: the data source, the variables, the links between them,
+// and the colors.
 
 const (
 	tag            = "mig-exporter"
@@ -83,8 +84,8 @@ func choice(name, label, values string, one bool) object {
 	return v
 }
 
-// annotation returns an annotation whose query is evaluated over the time range: it is there while the value is above
-// 0.
+// annotation returns an annotation whose query is evaluated over the time range: it is there while
+// the value is above 0.
 func annotation(name, color, expr, title, text string) object {
 	return object{
 		"name":            name,
@@ -101,7 +102,8 @@ func annotation(name, color, expr, title, text string) object {
 	}
 }
 
-// nodeEvents returns annotations of the events that explain other changes, by node: new layouts and XIDs.
+// nodeEvents returns annotations of the events that explain other changes, by node: new layouts and
+// XIDs.
 func nodeEvents() []object {
 	rule := func(name string) string { return "sum by (" + nodeRows + ") (" + selectFamily(name, inFleet) + ") > 0" }
 
@@ -129,7 +131,8 @@ func grafanaAnnotations() object {
 	}
 }
 
-// dashboardLinks returns links to the other dashboards that keep the data source, the variables and the time.
+// dashboardLinks returns links to the other dashboards that keep the data source, the variables and
+// the time.
 func dashboardLinks() []object {
 	return []object{
 		{
@@ -147,7 +150,8 @@ func dashboardLinks() []object {
 	}
 }
 
-// linkTo returns a link from a cell to a dashboard with values of the row as variables, its cluster included.
+// linkTo returns a link from a cell to a dashboard with values of the row as variables, its cluster
+// included.
 func linkTo(title, uid string, variables ...string) object {
 	url := "/d/" + uid + "?${datasource:queryparam}&" + fromField("cluster", linkCluster)
 	for _, v := range variables {
@@ -162,8 +166,8 @@ func fromField(variable, field string) string {
 	return "var-" + variable + "=${__data.fields." + field + ":percentencode}"
 }
 
-// linkCluster is the field that links take the cluster from. Tables have it hidden; it is All where series have no
-// cluster.
+// linkCluster is the field that links take the cluster from. Tables have it hidden; it is All where
+// series have no cluster.
 const linkCluster = "link_cluster"
 
 func withCluster(expr string) string {

@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// The queries of a table have the same labels, so that Grafana can merge them into one row for each device. Each has
-// a value for every row, NaN if it is not known, so that no column is missing: see onInventory.
+// The queries of a table have the same labels, so that Grafana can merge them into one row for each
+// device. Each has a value for every row, NaN if it is not known, so that no column is missing: see
+// onInventory.
 
 // fieldName returns Grafana's name of a column before it is renamed.
 func (p panel) fieldName(c column) string {
@@ -150,8 +151,8 @@ func (c column) properties() []object {
 	return list
 }
 
-// allColumns returns the columns of a table and the hidden one that links take the cluster from. Other panels have
-// none.
+// allColumns returns the columns of a table and the hidden one that links take the cluster from.
+// Other panels have none.
 func (p panel) allColumns() []column {
 	if p.kind != table {
 		return nil

@@ -17,7 +17,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// packages returns the Debian package and the one of a later version, which `make test-packages` has built.
+// packages returns the Debian package and the one of a later version, which `make test-packages`
+// has built.
 func packages(t *testing.T) (first, next string) {
 	t.Helper()
 
@@ -91,7 +92,8 @@ func (r root) dpkg(args ...string) string {
 	return string(calls)
 }
 
-// expectCalls fails the test for each call that was not made, in any order, and for each of those that must not be.
+// expectCalls fails the test for each call that was not made, in any order, and for each of those
+// that must not be.
 func expectCalls(t *testing.T, calls string, want, not []string) {
 	t.Helper()
 
@@ -150,7 +152,8 @@ func TestPackageInACleanRoot(t *testing.T) {
 	cmptest.Equal(t, "files after the purge", r.files("/tmp", "/var/lib/dpkg"), before)
 }
 
-// runInstalled runs the installed programs in the root: on the simulated node, with the environment file's variables.
+// runInstalled runs the installed programs in the root: on the simulated node, with the environment
+// file's variables.
 func (r root) runInstalled() {
 	t := r.t
 	t.Helper()
@@ -232,7 +235,8 @@ func unzip(t *testing.T, path string) string {
 	return string(text)
 }
 
-// TestPackageHasThePagesThatMessagesName: the pages that the programs name as docs/NAME.md are in the package.
+// TestPackageHasThePagesThatMessagesName: the pages that the programs name as docs/NAME.md are in
+// the package.
 func TestPackageHasThePagesThatMessagesName(t *testing.T) {
 	first, _ := packages(t)
 
@@ -261,7 +265,8 @@ func TestPackageHasThePagesThatMessagesName(t *testing.T) {
 	}
 }
 
-// TestDependencyOnLibc: the version that the package asks for has all symbols that the programs need.
+// TestDependencyOnLibc: the version that the package asks for has all symbols that the programs
+// need.
 func TestDependencyOnLibc(t *testing.T) {
 	m := regexp.MustCompile(`libc6 \(>= 2\.(\d+)\)`).FindStringSubmatch(readFile(t, "deb/nfpm.yaml"))
 	if m == nil {

@@ -11,7 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// runDist runs a step of dist.sh in a folder. It returns what the step prints, and whether it succeeds.
+// runDist runs a step of dist.sh in a folder. It returns what the step prints, and whether it
+// succeeds.
 func runDist(t *testing.T, dir, step string, variables ...string) (string, bool) {
 	t.Helper()
 
@@ -28,8 +29,8 @@ func runDist(t *testing.T, dir, step string, variables ...string) (string, bool)
 	return string(out), err == nil
 }
 
-// TestReleaseNotes: the notes are those of the version alone, of Unreleased if it has no section yet; their links lead to
-// the repository.
+// TestReleaseNotes: the notes are those of the version alone, of Unreleased if it has no section
+// yet; their links lead to the repository.
 func TestReleaseNotes(t *testing.T) {
 	const heading = "# Changelog\n\nAll notable changes. Entries are marked [FEATURE] or [CHANGE].\n\n"
 	const unreleased = "## Unreleased\n\n* [FEATURE] Newer.\n\n"
@@ -60,7 +61,8 @@ func TestReleaseNotes(t *testing.T) {
 	}
 }
 
-// TestChartOfARelease: the chart's archive is the same whenever it is made, whatever times Helm gives its files.
+// TestChartOfARelease: the chart's archive is the same whenever it is made, whatever times Helm
+// gives its files.
 func TestChartOfARelease(t *testing.T) {
 	dir := t.TempDir()
 	helm := filepath.Join(dir, "helm")
@@ -112,7 +114,8 @@ tar -C made -czf "$3/mig-exporter-0.1.0.tgz" $FILES
 	})
 }
 
-// TestFolderOfARelease: files of an earlier release are removed, and a folder with others is left as it is.
+// TestFolderOfARelease: files of an earlier release are removed, and a folder with others is left
+// as it is.
 func TestFolderOfARelease(t *testing.T) {
 	dir := t.TempDir()
 

@@ -28,8 +28,8 @@ func runLines(t *testing.T) []string {
 	return list
 }
 
-// cleanCopy returns a folder with the files that `docker build` sends: those of the repository that .dockerignore lets
-// through.
+// cleanCopy returns a folder with the files that `docker build` sends: those of the repository that
+// .dockerignore lets through.
 func cleanCopy(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -55,7 +55,8 @@ func cleanCopy(t *testing.T) string {
 	return dir
 }
 
-// isSent reports which files .dockerignore lets through. It knows the forms that the file has: *, !PATH, PATH, **/NAME.
+// isSent reports which files .dockerignore lets through. It knows the forms that the file has: *,
+// !PATH, PATH, **/NAME.
 func isSent(t *testing.T) func(name string) bool {
 	t.Helper()
 	patterns := strings.Split(strings.TrimSpace(readFile(t, "../.dockerignore")), "\n")
@@ -84,8 +85,8 @@ func isSent(t *testing.T) func(name string) bool {
 	}
 }
 
-// buildImage runs the commands of the Dockerfile's first stage in a clean folder, and returns the root file system. The
-// last command, which assembles it, has to give the same files a second time.
+// buildImage runs the commands of the Dockerfile's first stage in a clean folder, and returns the
+// root file system. The last command, which assembles it, has to give the same files a second time.
 func buildImage(t *testing.T, dcgm string) root {
 	t.Helper()
 	needs(t, "setpriv")
@@ -118,8 +119,9 @@ func buildImage(t *testing.T, dcgm string) root {
 	return r
 }
 
-// TestImage assembles the image's root file system with the Dockerfile's own commands and runs the program in it, as the
-// image's user and as another one, with no capability at all. No container engine takes part.
+// TestImage assembles the image's root file system with the Dockerfile's own commands and runs the
+// program in it, as the image's user and as another one, with no capability at all. No container
+// engine takes part.
 func TestImage(t *testing.T) {
 	dockerfile := readFile(t, "../Dockerfile")
 
@@ -160,8 +162,9 @@ func TestImage(t *testing.T) {
 	t.Run("driver of RHEL", func(t *testing.T) { runWithDriverOfRHEL(t, r) })
 }
 
-// runWithDriverOfRHEL mounts the simulated driver as the NVIDIA container toolkit does by CDI on a host that has libraries
-// in /usr/lib64: the library, and what its hook update-ldcache runs up to version 1.17.
+// runWithDriverOfRHEL mounts the simulated driver as the NVIDIA container toolkit does by CDI on a
+// host that has libraries in /usr/lib64: the library, and what its hook update-ldcache runs up to
+// version 1.17.
 func runWithDriverOfRHEL(t *testing.T, r root) {
 	t.Helper()
 	library := r.path("usr/lib64/libnvidia-ml.so.550.54.15")

@@ -35,7 +35,8 @@ type server struct {
 	url string
 }
 
-// serve starts a program, which is mig-exporter with --web.listen-address=127.0.0.1:0, and waits until it listens.
+// serve starts a program, which is mig-exporter with --web.listen-address=127.0.0.1:0, and waits
+// until it listens.
 func serve(t *testing.T, cmd *exec.Cmd) server {
 	t.Helper()
 

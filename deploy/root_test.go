@@ -12,13 +12,15 @@ import (
 	"testing"
 )
 
-// root is the root folder of a system of its own. Programs of it are started by chroot, which needs root's rights.
+// root is the root folder of a system of its own. Programs of it are started by chroot, which needs
+// root's rights.
 type root struct {
 	t   *testing.T
 	dir string
 }
 
-// newRoot returns an empty root with the programs of this machine that are named, and what they are linked with.
+// newRoot returns an empty root with the programs of this machine that are named, and what they are
+// linked with.
 func newRoot(t *testing.T, programs ...string) root {
 	t.Helper()
 
@@ -79,8 +81,8 @@ func (r root) copyLibraries(program string) {
 	}
 }
 
-// command returns a command in the root as a user, with no capability but those that the user has by being root. The
-// environment is nearly empty.
+// command returns a command in the root as a user, with no capability but those that the user has
+// by being root. The environment is nearly empty.
 func (r root) command(user uint32, args ...string) *exec.Cmd {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Path = args[0]

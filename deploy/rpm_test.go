@@ -33,7 +33,8 @@ type rpm struct {
 	files map[string]string
 }
 
-// readRPM reads the package that `make test-packages` has built: lead, signature, header, and a compressed cpio.
+// readRPM reads the package that `make test-packages` has built: lead, signature, header, and a
+// compressed cpio.
 func readRPM(t *testing.T) *rpm {
 	t.Helper()
 
@@ -180,7 +181,8 @@ func TestRPMHeader(t *testing.T) {
 	}
 }
 
-// TestRPMScripts: what the scripts call at an installation, an upgrade and a removal, on a host with systemd.
+// TestRPMScripts: what the scripts call at an installation, an upgrade and a removal, on a host
+// with systemd.
 func TestRPMScripts(t *testing.T) {
 	root := newRoot(t, "sh")
 	if _, err := os.Lstat(root.path("bin")); err != nil {

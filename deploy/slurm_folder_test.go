@@ -15,8 +15,8 @@ import (
 // anotherUser is a user and group without rights, by their number on Debian.
 const anotherUser = 65534
 
-// trap is a folder of files, with a file elsewhere to which all names that the scripts write to are links, and with a FIFO
-// that keeps whatever reads it waiting.
+// trap is a folder of files, with a file elsewhere to which all names that the scripts write to are
+// links, and with a FIFO that keeps whatever reads it waiting.
 func (s *slurmd) trap() (victim string) {
 	s.t.Helper()
 	victim = filepath.Join(filepath.Dir(s.folder), "victim")
@@ -77,8 +77,8 @@ func tree(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-// TestFolderOfOthers: neither script touches a folder that another user could have prepared, or to which another user
-// could lead.
+// TestFolderOfOthers: neither script touches a folder that another user could have prepared, or to
+// which another user could lead.
 func TestFolderOfOthers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("NOT TESTED: only root may give files to another user")
@@ -138,8 +138,8 @@ func (s *slurmd) behindALink(path string) {
 	s.do(os.Symlink(path+".real", path))
 }
 
-// TestLinksInTheFolder: links that another user left before the folder was closed to others lead the scripts nowhere, and
-// files that are not theirs stay.
+// TestLinksInTheFolder: links that another user left before the folder was closed to others lead
+// the scripts nowhere, and files that are not theirs stay.
 func TestLinksInTheFolder(t *testing.T) {
 	s := newSlurmd(t)
 	victim := s.trap()
@@ -151,7 +151,8 @@ func TestLinksInTheFolder(t *testing.T) {
 	s.expect("files", map[string]string{"1": "13", "0conf": theirs, "9x": theirs, "1.conf": theirs})
 }
 
-// TestFolderInTmp: a folder above may be writable to all if it is sticky. What is missing is created.
+// TestFolderInTmp: a folder above may be writable to all if it is sticky. What is missing is
+// created.
 func TestFolderInTmp(t *testing.T) {
 	s := newSlurmd(t)
 	s.do(os.Chmod(filepath.Dir(s.folder), 0o777|fs.ModeSticky))
@@ -188,7 +189,8 @@ func (s *slurmd) hold(path string) {
 	s.do(syscall.Flock(int(file.Fd()), syscall.LOCK_EX))
 }
 
-// TestLockIsRoots: another user can neither open the lock nor, by a lock on the folder, keep the scripts waiting.
+// TestLockIsRoots: another user can neither open the lock nor, by a lock on the folder, keep the
+// scripts waiting.
 func TestLockIsRoots(t *testing.T) {
 	s := newSlurmd(t)
 	s.do(os.Mkdir(s.folder, 0o755))
@@ -225,8 +227,8 @@ func (s *slurmd) expectLock() {
 	cmptest.Equal(s.t, "its user", info.Sys().(*syscall.Stat_t).Uid, uint32(os.Geteuid()))
 }
 
-// TestLeftovers: the scripts' own files work, whatever another user left in their place before the folder was closed to
-// others, and what it is linked to stays as it is.
+// TestLeftovers: the scripts' own files work, whatever another user left in their place before the
+// folder was closed to others, and what it is linked to stays as it is.
 func TestLeftovers(t *testing.T) {
 	for _, name := range []string{".lock", ".boot", ".new"} {
 		for about, leave := range map[string]func(s *slurmd, path, victim string){
@@ -273,8 +275,8 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
-// TestDeviceThatIsNoFile: a FIFO or a folder with the name of a device keeps no script from its end; the folder is
-// reported.
+// TestDeviceThatIsNoFile: a FIFO or a folder with the name of a device keeps no script from its
+// end; the folder is reported.
 func TestDeviceThatIsNoFile(t *testing.T) {
 	s := newSlurmd(t)
 	s.run("prolog.sh", "SLURM_JOB_ID=10", "SLURM_JOB_GPUS=1")
@@ -309,8 +311,8 @@ func TestScriptsEndWell(t *testing.T) {
 	}
 }
 
-// TestScriptsAreLinked: sites link the scripts into folders of their own. A copy without folder.sh does nothing, and says
-// so.
+// TestScriptsAreLinked: sites link the scripts into folders of their own. A copy without folder.sh
+// does nothing, and says so.
 func TestScriptsAreLinked(t *testing.T) {
 	s := newSlurmd(t)
 	dir := t.TempDir()

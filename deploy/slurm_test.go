@@ -16,7 +16,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// The devices of testdata/scenarios/dgx-a100-mixed.yaml, as nvidia-smi shows them. The minor numbers are not the indices.
+// The devices of testdata/scenarios/dgx-a100-mixed.yaml, as nvidia-smi shows them. The minor
+// numbers are not the indices.
 const (
 	wholeGPU     = "GPU-cfdc96fa-1ae1-5b1f-a20d-70b43ddc1a35" // GPU 1, /dev/nvidia2
 	wholeSlice   = "MIG-67b44da6-c9e9-54b9-9751-e166c58abd80" // GPU instance 7 of GPU 3
@@ -52,7 +53,8 @@ esac
 `
 )
 
-// slurmd runs prologs and epilogs as the daemon does: as root or another user, with few variables and no search path.
+// slurmd runs prologs and epilogs as the daemon does: as root or another user, with few variables
+// and no search path.
 type slurmd struct {
 	t         *testing.T
 	scripts   string // their folder
@@ -77,7 +79,8 @@ func newSlurmd(t *testing.T) *slurmd {
 	return s
 }
 
-// run runs a script, which must succeed: Slurm drains the node otherwise. It returns what the script reports.
+// run runs a script, which must succeed: Slurm drains the node otherwise. It returns what the
+// script reports.
 func (s *slurmd) run(script string, variables ...string) string {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Minute)
@@ -95,8 +98,8 @@ func (s *slurmd) run(script string, variables ...string) string {
 	return string(out)
 }
 
-// expect compares the files of devices with the wanted ones: jobs by name of the file. There is nothing else in the
-// folder but what the exporter does not look at.
+// expect compares the files of devices with the wanted ones: jobs by name of the file. There is
+// nothing else in the folder but what the exporter does not look at.
 func (s *slurmd) expect(what string, want map[string]string) {
 	s.t.Helper()
 
@@ -149,8 +152,8 @@ func TestPrologAndEpilog(t *testing.T) {
 	}
 }
 
-// TestHostileVariables: nothing in the variables is executed or leaves the folder; a job id that is no number is not
-// written.
+// TestHostileVariables: nothing in the variables is executed or leaves the folder; a job id that is
+// no number is not written.
 func TestHostileVariables(t *testing.T) {
 	s := newSlurmd(t)
 
@@ -175,8 +178,8 @@ func TestHostileVariables(t *testing.T) {
 	s.expect("files without SLURM_JOB_ID", map[string]string{})
 }
 
-// TestSharedDevices: jobs on one GPU, also when their prologs and epilogs run at the same time, and a job that is requeued
-// with the same id on another GPU.
+// TestSharedDevices: jobs on one GPU, also when their prologs and epilogs run at the same time, and
+// a job that is requeued with the same id on another GPU.
 func TestSharedDevices(t *testing.T) {
 	s := newSlurmd(t)
 	const jobs = 12
@@ -217,7 +220,8 @@ func TestWithoutNvidiaSMI(t *testing.T) {
 	for about, program := range map[string]string{
 		"fails":        "exit 9",
 		"ignores TERM": "trap '' TERM; read -r line <$0.fifo",
-		// A stand-in for a process in a driver call: the signal to the process that was started does not end it.
+		// A stand-in for a process in a driver call: the signal to the process that was started
+		// does not end it.
 		"cannot be ended": "setsid sh -c \"read -r line <$0.fifo\" & read -r line <$0.fifo",
 	} {
 		t.Run(about, func(t *testing.T) {
@@ -251,7 +255,8 @@ func TestWithoutNvidiaSMI(t *testing.T) {
 	}
 }
 
-// TestFolderOfTheExporter: without a variable the folder is that of the exporter's environment file.
+// TestFolderOfTheExporter: without a variable the folder is that of the exporter's environment
+// file.
 func TestFolderOfTheExporter(t *testing.T) {
 	s := newSlurmd(t)
 	defaults := filepath.Join(t.TempDir(), "default")
@@ -264,8 +269,8 @@ func TestFolderOfTheExporter(t *testing.T) {
 	s.expect("files after the epilog", map[string]string{})
 }
 
-// TestJobsAreServed: the exporter on the simulated node has the job on the whole GPU and on the GPU instance, and no
-// longer after the epilog.
+// TestJobsAreServed: the exporter on the simulated node has the job on the whole GPU and on the GPU
+// instance, and no longer after the epilog.
 func TestJobsAreServed(t *testing.T) {
 	s := newSlurmd(t)
 	s.run("prolog.sh", "SLURM_JOB_ID=4711", "CUDA_VISIBLE_DEVICES="+wholeGPU+","+wholeSlice)
@@ -300,7 +305,8 @@ func TestJobsAreServed(t *testing.T) {
 	cmptest.Equal(t, "series after the epilog", jobs(), nil)
 }
 
-// TestShellcheck holds the scripts that are installed, and those of the image and of a release, to shellcheck.
+// TestShellcheck holds the scripts that are installed, and those of the image and of a release, to
+// shellcheck.
 func TestShellcheck(t *testing.T) {
 	shellcheck := needs(t, "shellcheck")
 

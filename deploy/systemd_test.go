@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// needs returns the path of a program of the system; without it the test is skipped, which `make test-packages` shows.
+// needs returns the path of a program of the system; without it the test is skipped, which `make
+// test-packages` shows.
 func needs(t *testing.T, program string) string {
 	t.Helper()
 
@@ -45,7 +46,8 @@ func writeFile(t *testing.T, path, text string, mode os.FileMode) {
 	}
 }
 
-// unitFolder is a folder with the service and the socket as they are installed, and a drop-in if there is one.
+// unitFolder is a folder with the service and the socket as they are installed, and a drop-in if
+// there is one.
 func unitFolder(t *testing.T, dropIn string) string {
 	t.Helper()
 
@@ -67,7 +69,8 @@ func dropIns() []string {
 	return []string{"", "partition-control.conf", "unprivileged.conf", "xid-kernel-log.conf"}
 }
 
-// TestExposure holds the figures of docs/deploy-server.md, which systemd-analyze computes from the units.
+// TestExposure holds the figures of docs/deploy-server.md, which systemd-analyze computes from the
+// units.
 func TestExposure(t *testing.T) {
 	analyze := needs(t, "systemd-analyze")
 	figure := regexp.MustCompile(`Overall exposure level for mig-exporter\.service: ([0-9.]+)`)
@@ -95,8 +98,8 @@ func TestExposure(t *testing.T) {
 	}
 }
 
-// TestUnitsAreValid: systemd knows every setting of the units. What the units name besides, such as the program, is not
-// installed here.
+// TestUnitsAreValid: systemd knows every setting of the units. What the units name besides, such as
+// the program, is not installed here.
 func TestUnitsAreValid(t *testing.T) {
 	analyze := needs(t, "systemd-analyze")
 	elsewhere := regexp.MustCompile(`(?m)^.*(is not executable: No such file|Command 'man |Unit \S+ not found).*\n?`)
@@ -121,8 +124,8 @@ func TestUnitsAreValid(t *testing.T) {
 	}
 }
 
-// TestEnvironmentFile: each variable that the environment file proposes is that of a flag, and check-config accepts all
-// of them together.
+// TestEnvironmentFile: each variable that the environment file proposes is that of a flag, and
+// check-config accepts all of them together.
 func TestEnvironmentFile(t *testing.T) {
 	variable := regexp.MustCompile(`(?m)^#?((?:MIG_EXPORTER_)[A-Z_]+)=(.*)$`)
 

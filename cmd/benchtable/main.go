@@ -1,4 +1,5 @@
-// Benchtable makes the tables of docs/performance.md from what `go test -bench` prints: make bench runs both.
+// Benchtable makes the tables of docs/performance.md from what `go test -bench` prints: make bench
+// runs both.
 package main
 
 import (
@@ -20,7 +21,8 @@ func main() {
 	}
 }
 
-// write reads benchmarks and writes their tables. It returns an error if one of a table is missing, too.
+// write reads benchmarks and writes their tables. It returns an error if one of a table is missing,
+// too.
 func write(to io.Writer, from io.Reader, machine string) error {
 	runs, cpu, err := read(from)
 	if err != nil {

@@ -104,7 +104,8 @@ func lines() []line {
 	)
 }
 
-// loneTarget returns the target of a lone scrape in a form, 0 for protobuf, which is not rendered from templates.
+// loneTarget returns the target of a lone scrape in a form, 0 for protobuf, which is not rendered
+// from templates.
 func loneTarget(form string, target float64) float64 {
 	if strings.HasPrefix(form, "text/") {
 		return target
@@ -160,7 +161,8 @@ func tables(found results, machine string) (text string, missing []string) {
 	)
 }
 
-// levelTable shows the time and the result of compressing a scrape at several levels, the best of the runs of each.
+// levelTable shows the time and the result of compressing a scrape at several levels, the best of
+// the runs of each.
 func levelTable(found results) (text string, missing []string) {
 	var out strings.Builder
 	out.WriteString("| gzip level | text: p50 | text: packed | protobuf: p50 | protobuf: packed " +
@@ -232,7 +234,8 @@ func growthTable(found results) (text string, missing []string) {
 	return out.String(), missing
 }
 
-// callTable shows the calls of the driver's library a second, by class and then by function, the most frequent first.
+// callTable shows the calls of the driver's library a second, by class and then by function, the
+// most frequent first.
 func callTable(found results) (text string, missing []string) {
 	const benchmark = "DriverCalls"
 	isClass := func(call string) bool { return !strings.HasPrefix(call, "nvml") }

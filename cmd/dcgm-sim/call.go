@@ -35,7 +35,8 @@ func codeOf(err error) hostengine.Code {
 // call answers one function of DCGM.
 type call func(l *library, a args) hostengine.Code
 
-// args are the arguments of a function as they were passed: numbers, handles, and addresses in the caller's memory.
+// args are the arguments of a function as they were passed: numbers, handles, and addresses in the
+// caller's memory.
 type args struct {
 	raw *[C.DCGM_SIM_MAX_ARGS]uintptr
 }

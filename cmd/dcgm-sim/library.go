@@ -14,8 +14,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
 )
 
-// library is the state of the loaded library. The first connection starts the node, which lives as long as the process,
-// as does the remote engine, which outlives its clients.
+// library is the state of the loaded library. The first connection starts the node, which lives as
+// long as the process, as does the remote engine, which outlives its clients.
 type library struct {
 	getenv func(string) string
 	calls  []call // by number
@@ -64,7 +64,8 @@ func calls() map[string]call {
 	return all
 }
 
-// whileInitialized refuses calls of a function before dcgmInit and after dcgmShutdown. A nil function is not supported.
+// whileInitialized refuses calls of a function before dcgmInit and after dcgmShutdown. A nil
+// function is not supported.
 func whileInitialized(do call) call {
 	return func(l *library, a args) hostengine.Code {
 		l.mu.Lock()
@@ -109,8 +110,8 @@ func (l *library) shutdown(args) hostengine.Code {
 	return hostengine.OK
 }
 
-// startEmbedded starts an engine in this process. One that requires root leaves a line on stderr and a thread behind,
-// as seen on DCGM 4.5.3.
+// startEmbedded starts an engine in this process. One that requires root leaves a line on stderr
+// and a thread behind, as seen on DCGM 4.5.3.
 func (l *library) startEmbedded(a args) hostengine.Code {
 	code := l.openSession(hostengine.Embedded, at[uintptr](a, 1))
 	if code == hostengine.InitError {
@@ -133,7 +134,8 @@ func (l *library) connectV2(a args) hostengine.Code {
 	return l.connectTo(text(a, 0), at[uintptr](a, 2))
 }
 
-// connectTo connects to the remote engine, which has every address unless the environment gives it one.
+// connectTo connects to the remote engine, which has every address unless the environment gives it
+// one.
 func (l *library) connectTo(address string, handle *uintptr) hostengine.Code {
 	if own := l.getenv("MIG_SIM_DCGM_ADDRESS"); own != "" && own != address {
 		return hostengine.ConnectionNotValid
@@ -201,7 +203,8 @@ func (l *library) disconnect(a args) hostengine.Code {
 	return hostengine.OK
 }
 
-// printError writes to stderr what a return code cannot say, unless it is the same as the last time. It requires l.mu.
+// printError writes to stderr what a return code cannot say, unless it is the same as the last
+// time. It requires l.mu.
 func (l *library) printError(err error) {
 	if err.Error() == l.lastError {
 		return
@@ -211,8 +214,8 @@ func (l *library) printError(err error) {
 	fmt.Fprintf(os.Stderr, "libdcgm.so.4 (simulated node): %v\n", err)
 }
 
-// onSession answers for the session whose handle is the first argument. The pointers are the arguments that must not be
-// NULL.
+// onSession answers for the session whose handle is the first argument. The pointers are the
+// arguments that must not be NULL.
 func onSession(answer func(l *library, s *hostengine.Session, a args) error, pointers ...int) call {
 	return notNull(func(l *library, a args) hostengine.Code {
 		l.mu.Lock()

@@ -1,8 +1,10 @@
-// Dcgm-sim is the simulated node's DCGM host engine as NVIDIA's library: built with -buildmode=c-shared it is a
-// libdcgm.so.4 that go-dcgm can load. docs/simulated-node.md says how to use it.
+// Dcgm-sim is the simulated node's DCGM host engine as NVIDIA's library: built with
+// -buildmode=c-shared it is a libdcgm.so.4 that go-dcgm can load. docs/simulated-node.md says how
+// to use it.
 //
-// Its exported C functions are generated from dcgm_agent.h and all end in one dispatcher; the tables of calls in this
-// package say what each answers. A function that is in no table is not supported.
+// Its exported C functions are generated from dcgm_agent.h and all end in one dispatcher; the
+// tables of calls in this package say what each answers. A function that is in no table is not
+// supported.
 package main
 
 //go:generate go run ../../internal/sim/clibrary/generate dcgm_agent.h
@@ -42,7 +44,8 @@ func getenv(name string) string {
 	return C.GoString(C.getenv(key))
 }
 
-// simdcgmFields describes at most n fields, in memory that is zeroed, and returns how many there are.
+// simdcgmFields describes at most n fields, in memory that is zeroed, and returns how many there
+// are.
 //
 //export simdcgmFields
 func simdcgmFields(to *C.sim_dcgm_field_meta_t, formats *C.sim_dcgm_field_output_format_t, n C.int) C.int {

@@ -115,7 +115,8 @@ func putValueV1(c *C.sim_dcgmFieldValue_v1, v *hostengine.Value) {
 	putValue(unsafe.Slice((*byte)(unsafe.Pointer(&c.value)), len(c.value)), v)
 }
 
-// valuesSince passes the values of each entity to the client's function until it stops the enumeration.
+// valuesSince passes the values of each entity to the client's function until it stops the
+// enumeration.
 func valuesSince(_ *library, s *hostengine.Session, a args) error {
 	values, next, err := s.ValuesSince(a.raw[1], a.raw[2], int64(a.raw[3]))
 	if err != nil {
@@ -142,7 +143,8 @@ func valuesSince(_ *library, s *hostengine.Session, a args) error {
 	return nil
 }
 
-// passValues calls the client's function with the values of an entity, in C's memory, and reports whether to continue.
+// passValues calls the client's function with the values of an entity, in C's memory, and reports
+// whether to continue.
 func passValues(of hostengine.Entity, values []hostengine.Value, callback, user *byte) bool {
 	memory := C.calloc(C.size_t(len(values)), C.sizeof_sim_dcgmFieldValue_v1)
 	defer C.free(memory)
@@ -164,8 +166,8 @@ func passValues(of hostengine.Entity, values []hostengine.Value, callback, user 
 	return answer == 0
 }
 
-// putValue writes a value into the union of a dcgmFieldValue. The other bytes of the union keep what the caller had
-// there, as with DCGM.
+// putValue writes a value into the union of a dcgmFieldValue. The other bytes of the union keep
+// what the caller had there, as with DCGM.
 func putValue(to []byte, v *hostengine.Value) {
 	switch v.Type {
 	case 'i':

@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// activityNote reports that GPUs have no activity because their driver does not measure it and DCGM is not asked. It
-// is safe for concurrent use.
+// activityNote reports that GPUs have no activity because their driver does not measure it and DCGM
+// is not asked. It is safe for concurrent use.
 type activityNote struct {
 	remedy string // empty: nothing is reported
 	logger log.Logger

@@ -9,7 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// TestNoActivityIsExplained: the log and /-/ready name GPUs that only DCGM can profile, once, if DCGM is not asked.
+// TestNoActivityIsExplained: the log and /-/ready name GPUs that only DCGM can profile, once, if
+// DCGM is not asked.
 func TestNoActivityIsExplained(t *testing.T) {
 	const mixed = `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: false, privileged: true}

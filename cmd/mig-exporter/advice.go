@@ -99,11 +99,12 @@ func adviceOf(report *advise.Report) []collector.Advice {
 	return list
 }
 
-// roundedStretch has as many digits as the report: a value that hardly changes costs Prometheus little.
+// roundedStretch has as many digits as the report: a value that hardly changes costs Prometheus
+// little.
 func roundedStretch(x float64) gpu.Opt[float64] { return gpu.Some(math.Round(x*1000) / 1000) }
 
-// rejection returns the reason that metrics show for a whole GPU that is no candidate; empty if there is nothing to
-// show yet.
+// rejection returns the reason that metrics show for a whole GPU that is no candidate; empty if
+// there is nothing to show yet.
 func rejection(d *advise.Recommendation) string {
 	switch {
 	case d.Action == advise.ActionSlice && d.Provisional:

@@ -16,8 +16,8 @@ type alias struct {
 	name  string // without dashes
 	short string // another name, one letter but once, or empty
 	env   string
-	// flag is this program's flag that it stands for. If the command line or the environment sets that, the alias's
-	// environment variable is ignored.
+	// flag is this program's flag that it stands for. If the command line or the environment sets
+	// that, the alias's environment variable is ignored.
 	flag string
 	// switches reports whether the flag takes no value and is on if it is given.
 	switches bool
@@ -27,7 +27,8 @@ type alias struct {
 	// The rest is for aliases without translate.
 
 	verdict verdict
-	// accepted lists the values with which the program behaves as always, dcgm-exporter's default first.
+	// accepted lists the values with which the program behaves as always, dcgm-exporter's default
+	// first.
 	accepted []string
 	advice   string // what to do instead, or why there is nothing to do
 }
@@ -37,7 +38,8 @@ func aliases() []alias {
 	return slices.Concat(translatedAliases(), unservedAliases(), harmlessAliases())
 }
 
-// translatedAliases lists dcgm-exporter's flags and environment variables that flags of this program stand for.
+// translatedAliases lists dcgm-exporter's flags and environment variables that flags of this
+// program stand for.
 func translatedAliases() []alias {
 	as := func(flag string) func(string) ([]string, error) {
 		return func(value string) ([]string, error) { return []string{"--" + flag + "=" + value}, nil }
@@ -137,7 +139,8 @@ const (
 	clockEventsWindowFlag = "clock-events-count-window-size"
 )
 
-// translateSwitch returns a translation of a switch into a flag with the value on or off. An empty value is no flag.
+// translateSwitch returns a translation of a switch into a flag with the value on or off. An empty
+// value is no flag.
 func translateSwitch(flag, on, off string) func(string) ([]string, error) {
 	return func(value string) ([]string, error) {
 		is, err := strconv.ParseBool(value)
@@ -163,7 +166,8 @@ func translateSwitch(flag, on, off string) func(string) ([]string, error) {
 	}
 }
 
-// translateMilliseconds returns a translation of a number of milliseconds into a flag with a duration.
+// translateMilliseconds returns a translation of a number of milliseconds into a flag with a
+// duration.
 func translateMilliseconds(flag string) func(string) ([]string, error) {
 	return func(value string) ([]string, error) {
 		n, err := strconv.ParseUint(value, 10, 31)
@@ -198,8 +202,8 @@ func translateLogFormat(value string) ([]string, error) {
 	return nil, fmt.Errorf("%q: expected text or json", value)
 }
 
-// resolveValue returns the flags that an alias with a value stands for. Name is the flag, with its dashes, or the
-// variable that gave the value.
+// resolveValue returns the flags that an alias with a value stands for. Name is the flag, with its
+// dashes, or the variable that gave the value.
 func (a *alias) resolveValue(name, value string) (flags []string, warnings []warning, err error) {
 	if a.translate != nil {
 		flags, err = a.translate(value)
@@ -241,8 +245,9 @@ func (a *alias) resolveValue(name, value string) (flags []string, warnings []war
 	)
 }
 
-// translateAliases replaces dcgm-exporter's flags in a command line by this program's, and puts those that its
-// environment variables stand for before them. The error names all that are not supported.
+// translateAliases replaces dcgm-exporter's flags in a command line by this program's, and puts
+// those that its environment variables stand for before them. The error names all that are not
+// supported.
 func translateAliases(
 	args []string,
 	lookup lookupFunc,
@@ -324,7 +329,8 @@ func splitLine(args []string) (words []argument, rest []string, err error) {
 	return words, nil, nil
 }
 
-// flags returns the flags of this program that a word sets, each with its value as far as that is in the word.
+// flags returns the flags of this program that a word sets, each with its value as far as that is
+// in the word.
 func (w *argument) flags() []string {
 	if w.alias == nil {
 		return []string{w.text}
@@ -342,8 +348,9 @@ func (w *argument) flags() []string {
 	return flags
 }
 
-// checkRepeated returns an error about the flags of app that a command line sets more than once, at least once by a
-// name of dcgm-exporter, although they have one value. The error names the words that set them.
+// checkRepeated returns an error about the flags of app that a command line sets more than once, at
+// least once by a name of dcgm-exporter, although they have one value. The error names the words
+// that set them.
 func checkRepeated(app *kingpin.Application, args []string) error {
 	words, _, err := splitLine(args)
 	if err != nil {
@@ -384,8 +391,8 @@ func checkRepeated(app *kingpin.Application, args []string) error {
 	return errors.Join(errs...)
 }
 
-// findAlias finds what a word of the command line is the name of: "-f", "--f", "-collectors" or "--collectors", as
-// Go's flag package has it.
+// findAlias finds what a word of the command line is the name of: "-f", "--f", "-collectors" or
+// "--collectors", as Go's flag package has it.
 func findAlias(known []alias, word string) *alias {
 	bare := strings.TrimPrefix(strings.TrimPrefix(word, "-"), "-")
 	if bare == word || bare == "" {
@@ -400,8 +407,8 @@ func findAlias(known []alias, word string) *alias {
 	return &known[i]
 }
 
-// translateEnvironment returns the flags that dcgm-exporter's environment variables stand for. This program's own
-// flags and variables take precedence; a variable that is set but empty is ignored.
+// translateEnvironment returns the flags that dcgm-exporter's environment variables stand for. This
+// program's own flags and variables take precedence; a variable that is set but empty is ignored.
 func translateEnvironment(known []alias, args []string,
 	lookup lookupFunc) (out []string, warnings []warning, err error) {
 	var errs []error

@@ -66,8 +66,8 @@ func TestAliasesWithBadValues(t *testing.T) {
 	}
 }
 
-// TestRepeatedAliases: a flag that is given twice, by a name of dcgm-exporter, is named by the words that the command
-// line has.
+// TestRepeatedAliases: a flag that is given twice, by a name of dcgm-exporter, is named by the
+// words that the command line has.
 func TestRepeatedAliases(t *testing.T) {
 	for args, want := range map[string]string{
 		"--kubernetes.labels=info -k":              "--kubernetes.labels is set by --kubernetes.labels and -k: expected one of them",
@@ -125,7 +125,8 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// TestEveryAliasHasItsFlag: what an alias stands for exists, under the environment variable that counts more.
+// TestEveryAliasHasItsFlag: what an alias stands for exists, under the environment variable that
+// counts more.
 func TestEveryAliasHasItsFlag(t *testing.T) {
 	cfg := Config{}
 	app := newApp()

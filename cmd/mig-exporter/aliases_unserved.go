@@ -8,8 +8,9 @@ const (
 	warned                 // the flag has no effect, and a warning is logged
 )
 
-// unservedAliases lists dcgm-exporter's flags and environment variables, up to 4.8.4 and its source on the way to
-// 4.9, that no flag of this program stands for. docs/migration.md has the same list; a test compares them.
+// unservedAliases lists dcgm-exporter's flags and environment variables, up to 4.8.4 and its source
+// on the way to 4.9, that no flag of this program stands for. docs/migration.md has the same list;
+// a test compares them.
 func unservedAliases() []alias {
 	always := []string{"false", "true"}
 
@@ -132,8 +133,8 @@ func unservedAliases() []alias {
 	}
 }
 
-// harmlessAliases lists the flags and environment variables of dcgm-exporter that change nothing that this program
-// serves; they are warned of.
+// harmlessAliases lists the flags and environment variables of dcgm-exporter that change nothing
+// that this program serves; they are warned of.
 func harmlessAliases() []alias {
 	return []alias{
 		{

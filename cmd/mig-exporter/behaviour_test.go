@@ -58,7 +58,8 @@ func TestWithoutADriver(t *testing.T) {
 		}
 	}
 
-	// The collectors have written all that there is: that there is no driver is the source's to say.
+	// The collectors have written all that there is: that there is no driver is the source's to
+	// say.
 	if strings.Count(metrics, "\nmig_exporter_collector_success{") == 0 ||
 		regexp.MustCompile(`(?m)^mig_exporter_collector_success\{.*\} 0$`).MatchString(metrics) {
 		t.Error("a collector without a driver has failed, or there is none")
@@ -248,7 +249,8 @@ func TestServesTheSimulatedNode(t *testing.T) {
 	}
 }
 
-// TestScrapesCallNoDriver: the count of driver calls stands still between polls, however often one scrapes.
+// TestScrapesCallNoDriver: the count of driver calls stands still between polls, however often one
+// scrapes.
 func TestScrapesCallNoDriver(t *testing.T) {
 	p := simulate(t, "h100-underused")
 	p.advance(time.Second)
@@ -350,8 +352,8 @@ faults: [{at: 10s, for: 20s, gpu: 1, kind: lost}]
 	}
 }
 
-// TestLayoutChangeByAnyone: a layout change by another client shows in the next poll, without a restart, and what was
-// there is gone.
+// TestLayoutChangeByAnyone: a layout change by another client shows in the next poll, without a
+// restart, and what was there is gone.
 func TestLayoutChangeByAnyone(t *testing.T) {
 	scenario := write(t, "repartition.yaml", `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: false, privileged: true}

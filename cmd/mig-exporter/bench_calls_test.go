@@ -6,8 +6,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// BenchmarkDriverCalls reports the calls of the driver's C library a second at an interval of a second, by class and by
-// function, on the mean of five minutes.
+// BenchmarkDriverCalls reports the calls of the driver's C library a second at an interval of a
+// second, by class and by function, on the mean of five minutes.
 func BenchmarkDriverCalls(b *testing.B) {
 	for range b.N {
 		x := benchNode(b, benchGPUs)
@@ -17,7 +17,8 @@ func BenchmarkDriverCalls(b *testing.B) {
 	}
 }
 
-// callsPerSecond polls once a second and returns how often each function and each class was called in one.
+// callsPerSecond polls once a second and returns how often each function and each class was called
+// in one.
 func callsPerSecond(tb testing.TB, x *exporter, seconds int) map[string]float64 {
 	tb.Helper()
 
@@ -47,14 +48,16 @@ func callsPerSecond(tb testing.TB, x *exporter, seconds int) map[string]float64 
 	return rates
 }
 
-// What the node of the bench may cost its users on the mean: exclusive calls a second, and half of the calls of which
-// nothing shows that they are not, which were 489 while each poll read everything.
+// What the node of the bench may cost its users on the mean: exclusive calls a second, and half of
+// the calls of which nothing shows that they are not, which were 489 while each poll read
+// everything.
 const (
 	maxExclusive = 6
 	maxUnknown   = 489.0 / 2
 )
 
-// TestCallsOfTheBench holds what polls of h100-56 at 1 Hz keep the node's users waiting with, or may.
+// TestCallsOfTheBench holds what polls of h100-56 at 1 Hz keep the node's users waiting with, or
+// may.
 func TestCallsOfTheBench(t *testing.T) {
 	t.Parallel()
 

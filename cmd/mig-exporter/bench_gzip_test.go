@@ -10,8 +10,8 @@ import (
 	"github.com/klauspost/compress/flate"
 )
 
-// BenchmarkGzipLevel is the compression of a whole scrape at every level that is worth a thought: docs/performance.md
-// says which one is in use and why.
+// BenchmarkGzipLevel is the compression of a whole scrape at every level that is worth a thought:
+// docs/performance.md says which one is in use and why.
 func BenchmarkGzipLevel(b *testing.B) {
 	x := benchNode(b, benchGPUs)
 

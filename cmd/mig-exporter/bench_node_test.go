@@ -14,8 +14,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// The figures are of the program as run wires it, on the node of testdata/scenarios/h100-56.yaml, whose every GPU has
-// seven instances with a pod on each. docs/performance.md keeps them.
+// The figures are of the program as run wires it, on the node of testdata/scenarios/h100-56.yaml,
+// whose every GPU has seven instances with a pod on each. docs/performance.md keeps them.
 
 const (
 	benchScenario = "../../testdata/scenarios/h100-56.yaml"
@@ -43,7 +43,8 @@ func benchNode(tb testing.TB, gpus int) *exporter {
 	return x
 }
 
-// scaledScenario is the file of the bench's scenario, with as many GPUs and as many pods as they have slices.
+// scaledScenario is the file of the bench's scenario, with as many GPUs and as many pods as they
+// have slices.
 func scaledScenario(tb testing.TB, gpus int) string {
 	tb.Helper()
 

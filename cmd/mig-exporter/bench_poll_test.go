@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// BenchmarkPoll is a poll with everything that it brings about, the simulated driver's and the simulated kubelet's own
-// work included. One of fifteen is of the slow tier.
+// BenchmarkPoll is a poll with everything that it brings about, the simulated driver's and the
+// simulated kubelet's own work included. One of fifteen is of the slow tier.
 func BenchmarkPoll(b *testing.B) {
 	for _, gpus := range growth {
 		b.Run(fmt.Sprintf("gpus=%d", gpus), func(b *testing.B) {

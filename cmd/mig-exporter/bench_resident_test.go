@@ -17,7 +17,8 @@ const (
 	settled     = 1_000 // polls after which nothing may grow
 )
 
-// BenchmarkResident is the built program on the bench for longPolls polls with longScrapes scrapes among them.
+// BenchmarkResident is the built program on the bench for longPolls polls with longScrapes scrapes
+// among them.
 func BenchmarkResident(b *testing.B) {
 	for range b.N {
 		p := launch(b, "--driver=sim", "--sim.clock=step", "--sim.scenario="+benchScenario)

@@ -85,7 +85,8 @@ func (r *renewed) renew() {
 	r.Store(&s)
 }
 
-// renewedHandler serves the current Snapshot of x, each time it is renewed as one that was not scraped yet.
+// renewedHandler serves the current Snapshot of x, each time it is renewed as one that was not
+// scraped yet.
 func renewedHandler(x *exporter, freshFor time.Duration) (http.Handler, *renewed) {
 	snaps := &renewed{}
 	snaps.Store(x.poller.Current())
@@ -95,7 +96,8 @@ func renewedHandler(x *exporter, freshFor time.Duration) (http.Handler, *renewed
 	return web.NewHandler(opts, snaps, x.metrics, fresh, log.NewNopLogger()), snaps
 }
 
-// TestScrapesOfTheBenchCallNoDriver: neither the first scrape of a Snapshot nor a later one, in any form.
+// TestScrapesOfTheBenchCallNoDriver: neither the first scrape of a Snapshot nor a later one, in any
+// form.
 func TestScrapesOfTheBenchCallNoDriver(t *testing.T) {
 	x := benchNode(t, benchGPUs)
 	h, snaps := renewedHandler(x, minFresh)
@@ -142,8 +144,8 @@ func benchScrape(b *testing.B, h http.Handler, accept, coding string, before fun
 	reportQuantiles(b, "", took)
 }
 
-// BenchmarkScrapeLone is the scrape of a lone Prometheus, which always meets a new Snapshot: it gathers and encodes
-// it, and what the process says of itself.
+// BenchmarkScrapeLone is the scrape of a lone Prometheus, which always meets a new Snapshot: it
+// gathers and encodes it, and what the process says of itself.
 func BenchmarkScrapeLone(b *testing.B) {
 	x := benchNode(b, benchGPUs)
 	h, snaps := renewedHandler(x, 0)
@@ -161,8 +163,9 @@ func BenchmarkScrapeRepeated(b *testing.B) {
 	}
 }
 
-// TestLoneScrapeAllocatesLittle holds the bound of docs/performance.md for the scrape of a new Snapshot, without what
-// the library allocates to gather go_* and process_*. The race detector empties pools, and is not there in test-growth.
+// TestLoneScrapeAllocatesLittle holds the bound of docs/performance.md for the scrape of a new
+// Snapshot, without what the library allocates to gather go_* and process_*. The race detector
+// empties pools, and is not there in test-growth.
 func TestLoneScrapeAllocatesLittle(t *testing.T) {
 	x := benchNode(t, benchGPUs)
 	snaps := &renewed{}
@@ -201,8 +204,8 @@ func BenchmarkScrapeGrowth(b *testing.B) {
 	}
 }
 
-// BenchmarkLoopback compares scrapes over TCP with a bare handler that writes the same bytes. Each scraper asks both in
-// turn, so that whatever disturbs the machine disturbs both.
+// BenchmarkLoopback compares scrapes over TCP with a bare handler that writes the same bytes. Each
+// scraper asks both in turn, so that whatever disturbs the machine disturbs both.
 func BenchmarkLoopback(b *testing.B) {
 	x := benchNode(b, benchGPUs)
 

@@ -7,8 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// BenchmarkStep is a step of partition control on one GPU, until a Snapshot shows it. The figure that counts is the
-// driver calls of the dearest step.
+// BenchmarkStep is a step of partition control on one GPU, until a Snapshot shows it. The figure
+// that counts is the driver calls of the dearest step.
 func BenchmarkStep(b *testing.B) {
 	for _, gpus := range []int{1, benchGPUs, 16} {
 		b.Run(fmt.Sprintf("gpus=%d", gpus), func(b *testing.B) {

@@ -49,8 +49,8 @@ func (f *followed) renew() {
 	f.next = make(chan struct{})
 }
 
-// watchNode serves the bench's node, and opens streams of a view, packed, whose bytes are read and dropped. It returns
-// once each of them has had its first event.
+// watchNode serves the bench's node, and opens streams of a view, packed, whose bytes are read and
+// dropped. It returns once each of them has had its first event.
 func watchNode(b *testing.B, x *exporter, view string, watchers int) (http.Handler, *followed) {
 	b.Helper()
 
@@ -87,8 +87,8 @@ func watchNode(b *testing.B, x *exporter, view string, watchers int) (http.Handl
 	return h, snaps
 }
 
-// BenchmarkWatchers measures the CPU of the whole process for one Snapshot a second that is sent to all who watch, over
-// TCP. The clients, in the same process, are part of it.
+// BenchmarkWatchers measures the CPU of the whole process for one Snapshot a second that is sent to
+// all who watch, over TCP. The clients, in the same process, are part of it.
 func BenchmarkWatchers(b *testing.B) {
 	x := benchNode(b, benchGPUs)
 
@@ -109,8 +109,8 @@ func BenchmarkWatchers(b *testing.B) {
 	}
 }
 
-// BenchmarkScrapeBesideWatchers compares lone scrapes of a Snapshot that is being sent to all who watch with those of one
-// that is not.
+// BenchmarkScrapeBesideWatchers compares lone scrapes of a Snapshot that is being sent to all who
+// watch with those of one that is not.
 func BenchmarkScrapeBesideWatchers(b *testing.B) {
 	x := benchNode(b, benchGPUs)
 	alone, quiet := watchNode(b, x, "", 0)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// settleBinding is how long a GPU has to be listed until it counts as bound: the kernel lists it in /sys as soon as the
-// driver begins to set it up.
+// settleBinding is how long a GPU has to be listed until it counts as bound: the kernel lists it in
+// /sys as soon as the driver begins to set it up.
 const settleBinding = 2 * time.Second
 
 // boundGPUs tells which GPUs the kernel driver has bound.
@@ -21,7 +21,8 @@ type boundGPUs struct {
 	since map[string]time.Time // when each GPU was first listed; nil before the first list, zero for those in it
 }
 
-// list lists the PCI bus ids of the GPUs that are bound, and have been for settleBinding or since the first list.
+// list lists the PCI bus ids of the GPUs that are bound, and have been for settleBinding or since
+// the first list.
 func (b *boundGPUs) list() ([]string, error) {
 	listed, err := listBoundGPUs(b.sys, b.proc)
 	if err != nil {
@@ -52,8 +53,9 @@ func (b *boundGPUs) list() ([]string, error) {
 	return settled, nil
 }
 
-// listBoundGPUs lists the PCI bus ids of the GPUs that the kernel driver has bound. The driver's folder in /sys comes
-// first: that of /proc is mounted file by file into some containers, and stays as it was when they started.
+// listBoundGPUs lists the PCI bus ids of the GPUs that the kernel driver has bound. The driver's
+// folder in /sys comes first: that of /proc is mounted file by file into some containers, and stays
+// as it was when they started.
 func listBoundGPUs(sys, proc string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(sys, "bus", "pci", "drivers", "nvidia"))
 	if err == nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// TestBoundGPUs: the kernel's list of the driver's devices counts, and the driver's own only where that is not there: a
-// container may have a copy of it that stays as it was.
+// TestBoundGPUs: the kernel's list of the driver's devices counts, and the driver's own only where
+// that is not there: a container may have a copy of it that stays as it was.
 func TestBoundGPUs(t *testing.T) {
 	sys := t.TempDir()
 	proc := t.TempDir()

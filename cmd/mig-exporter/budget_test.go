@@ -12,7 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// costedBench is the file of the bench's scenario without pods, on which each call of the driver takes some time.
+// costedBench is the file of the bench's scenario without pods, on which each call of the driver
+// takes some time.
 func costedBench(t *testing.T, costs string) string {
 	t.Helper()
 
@@ -46,8 +47,8 @@ func everyCall(cost string) string {
 	return "{" + strings.Join(list, ", ") + "}"
 }
 
-// followPaces runs the program on the costed bench for some seconds and returns how often the GPUs were read at the end
-// of each. It fails the test if a GPU is down at any time.
+// followPaces runs the program on the costed bench for some seconds and returns how often the GPUs
+// were read at the end of each. It fails the test if a GPU is down at any time.
 func followPaces(t *testing.T, costs string, seconds int, flags ...string) (paces []gpu.Pace, last *gpu.Snapshot) {
 	t.Helper()
 	x := startInProcess(t, append(flags, "--sim.scenario="+costedBench(t, costs))...)
@@ -73,8 +74,8 @@ func followPaces(t *testing.T, costs string, seconds int, flags ...string) (pace
 	return paces, last
 }
 
-// With calls of 50 ms, of which a reading makes hundreds, no GPU is ever down: each call answers. The loop reads less
-// often, step by step.
+// With calls of 50 ms, of which a reading makes hundreds, no GPU is ever down: each call answers.
+// The loop reads less often, step by step.
 func TestSlowCallsTakeNoGPUDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		paces, last := followPaces(t, everyCall("50ms"), 120)

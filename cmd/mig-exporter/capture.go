@@ -28,14 +28,15 @@ type CaptureConfig struct {
 	KeepIdentities bool
 }
 
-// The default and the largest number of polls in a recording, which people read and the program keeps in memory.
+// The default and the largest number of polls in a recording, which people read and the program
+// keeps in memory.
 const (
 	defaultCapturePolls = 3
 	maxCapturePolls     = 1000
 )
 
-// runCapture polls the node and writes the answers of its driver to a file. That the driver is missing or does not
-// match its library is recorded, too.
+// runCapture polls the node and writes the answers of its driver to a file. That the driver is
+// missing or does not match its library is recorded, too.
 func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writer) error {
 	if err := checkOutput(&cfg.Capture); err != nil {
 		return err
@@ -117,8 +118,8 @@ type pollRun struct {
 	extras  gpu.Extras
 	// begin begins another poll: it runs move, which returns the time of it.
 	begin func(move func() (time.Time, error)) error
-	// isPending reports whether another poll may show more than the last of them, which was at a time. nil: never.
-	// They are continued for at most --poll.timeout.
+	// isPending reports whether another poll may show more than the last of them, which was at a
+	// time. nil: never. They are continued for at most --poll.timeout.
 	isPending func(s *gpu.Snapshot, last time.Time) bool
 	lastPoll  time.Time // of the last of the polls
 }
@@ -173,11 +174,12 @@ func (r *pollRun) poll(
 	return last, nil
 }
 
-// errFirstPoll is the error by which pollRepeatedly waits for the first poll without asking for another.
+// errFirstPoll is the error by which pollRepeatedly waits for the first poll without asking for
+// another.
 var errFirstPoll = errors.New("the first poll is done")
 
-// pollRepeatedly makes the polls, an interval apart, and those for which it is worth to wait. It moves a stepped clock
-// itself.
+// pollRepeatedly makes the polls, an interval apart, and those for which it is worth to wait. It
+// moves a stepped clock itself.
 func (r *pollRun) pollRepeatedly(
 	ctx context.Context,
 	poller *poll.Poller,
@@ -229,7 +231,8 @@ func (r *pollRun) pollNext(ctx context.Context, poller *poll.Poller, ticks <-cha
 	})
 }
 
-// moveToNextPoll advances a stepped clock and a recording to the next poll, and returns the time of it.
+// moveToNextPoll advances a stepped clock and a recording to the next poll, and returns the time of
+// it.
 func (n *node) moveToNextPoll(ctx context.Context, interval time.Duration) (time.Time, error) {
 	if clock, ok := n.kind.(movableClock); ok && n.stepped {
 		if err := clock.Advance(interval); err != nil {
@@ -244,7 +247,8 @@ func (n *node) moveToNextPoll(ctx context.Context, interval time.Duration) (time
 	return n.now(), nil
 }
 
-// checkOutput returns, before the capture, the errors of the output that writeOutput would return after it.
+// checkOutput returns, before the capture, the errors of the output that writeOutput would return
+// after it.
 func checkOutput(c *CaptureConfig) error {
 	if c.Output == "-" {
 		return nil

@@ -276,7 +276,8 @@ var (
 	serialKey = regexp.MustCompile(`^nvmlDeviceGetSerial: "?([^"]+)"?$`)
 )
 
-// bijection finds the pseudonym of every identity by its place in the file, and wants one for each and each for one.
+// bijection finds the pseudonym of every identity by its place in the file, and wants one for each
+// and each for one.
 func bijection(t *testing.T, kept, named string) *strings.Replacer {
 	t.Helper()
 	_, kept, _ = strings.Cut(kept, "\nversion: ") // the heads speak of identities, too

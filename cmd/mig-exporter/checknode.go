@@ -22,15 +22,16 @@ const (
 	reportJSON = "json"
 )
 
-// How many readings check-node makes, --poll.interval apart. Activity by GPM is known from the second on; DCGM connects
-// after the first, and its first samples are blank.
+// How many readings check-node makes, --poll.interval apart. Activity by GPM is known from the
+// second on; DCGM connects after the first, and its first samples are blank.
 const (
 	nodeCheckPolls     = 4
 	profiledCheckPolls = 10
 )
 
-// runCheckNode reads the node as the service would with this configuration, and reports what it can see. It changes
-// nothing. ok is false if something that the configuration asks for is missing or not known to be there.
+// runCheckNode reads the node as the service would with this configuration, and reports what it can
+// see. It changes nothing. ok is false if something that the configuration asks for is missing or
+// not known to be there.
 func runCheckNode(
 	ctx context.Context,
 	cfg *Config,
@@ -157,8 +158,8 @@ func readExtras(
 	return extrasOf(c), nil
 }
 
-// kubeletFinder remembers whether the node turned out to have no kubelet. The sources of a Snapshot do not tell that
-// from a kubelet that has not answered yet.
+// kubeletFinder remembers whether the node turned out to have no kubelet. The sources of a Snapshot
+// do not tell that from a kubelet that has not answered yet.
 type kubeletFinder struct {
 	poll.Pods
 
@@ -173,7 +174,8 @@ func (f *kubeletFinder) List(ctx context.Context) (gpu.Assignments, error) {
 	return answer, err
 }
 
-// isPending reports whether a reading of the last poll, or one that began before, has not ended: the GPU may hang.
+// isPending reports whether a reading of the last poll, or one that began before, has not ended:
+// the GPU may hang.
 func isPending(s *gpu.Snapshot, last time.Time) bool {
 	if len(s.Unread) > 0 {
 		return true

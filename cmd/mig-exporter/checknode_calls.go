@@ -24,8 +24,8 @@ type callTime struct {
 	Calls      int           `json:"calls"`
 	Seconds    float64       `json:"seconds"`
 	MaxSeconds float64       `json:"maxSeconds"` // of the longest call
-	// Unreturned are the calls that have not returned, by the seconds since they began, the longest first. Those are not
-	// in Seconds.
+	// Unreturned are the calls that have not returned, by the seconds since they began, the longest
+	// first. Those are not in Seconds.
 	Unreturned []float64 `json:"unreturnedSeconds,omitempty"`
 
 	open []time.Time // when the calls began that have not returned

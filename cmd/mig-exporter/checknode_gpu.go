@@ -60,8 +60,8 @@ func (j *nodeJudge) judgeGPU(g *gpu.GPU) {
 	}
 }
 
-// judgeMIGActivity judges what GPM says of a GPU in MIG mode besides the activity of its instances: its traffic, which
-// takes a right of its own, and whether there is an instance at all.
+// judgeMIGActivity judges what GPM says of a GPU in MIG mode besides the activity of its instances:
+// its traffic, which takes a right of its own, and whether there is an instance at all.
 func (j *nodeJudge) judgeMIGActivity(name string, g *gpu.GPU) {
 	if j.cfg.Profiling.Source == profilingOff {
 		return
@@ -160,7 +160,8 @@ func (j *nodeJudge) judgeInstance(name string, g *gpu.GPU, i *gpu.GPUInstance) {
 	j.judgeActivity(of, g.ActivitySource, i.Activity, append(slices.Clone(g.Errors), i.Errors...))
 }
 
-// judgeCompute judges a compute instance: its own readings, and its activity if it is a part of its GPU instance.
+// judgeCompute judges a compute instance: its own readings, and its activity if it is a part of its
+// GPU instance.
 func (j *nodeJudge) judgeCompute(
 	of nodeCheck,
 	g *gpu.GPU,
@@ -189,8 +190,9 @@ func (j *nodeJudge) judgeCompute(
 	}
 }
 
-// judgeReadings reports the readings of a device that fail, each once. What the GPU does not have is no failure; that
-// it has no power is worth a line, since nothing can be estimated then. The PID namespace has a line of its own.
+// judgeReadings reports the readings of a device that fail, each once. What the GPU does not have
+// is no failure; that it has no power is worth a line, since nothing can be estimated then. The PID
+// namespace has a line of its own.
 func (j *nodeJudge) judgeReadings(of nodeCheck, errs []gpu.ReadError) {
 	var seen []string
 
@@ -221,8 +223,8 @@ func (j *nodeJudge) judgeReadings(of nodeCheck, errs []gpu.ReadError) {
 	}
 }
 
-// judgeEvents judges whether XIDs arrive, by what the readings have found: the driver accepts registrations whose
-// events it does not deliver.
+// judgeEvents judges whether XIDs arrive, by what the readings have found: the driver accepts
+// registrations whose events it does not deliver.
 func (j *nodeJudge) judgeEvents(name string, g *gpu.GPU) {
 	c := nodeCheck{
 		Name:  name + " events",
@@ -255,8 +257,8 @@ func (j *nodeJudge) judgeEvents(name string, g *gpu.GPU) {
 	j.add(c)
 }
 
-// judgeCore reports, in one line, the readings that other metrics and estimates depend on and that the driver does not
-// offer. They cannot be asked for.
+// judgeCore reports, in one line, the readings that other metrics and estimates depend on and that
+// the driver does not offer. They cannot be asked for.
 func (j *nodeJudge) judgeCore(name string, g *gpu.GPU) {
 	r := &g.Readings
 	var absent []string
@@ -296,7 +298,8 @@ func (j *nodeJudge) judgeCore(name string, g *gpu.GPU) {
 	j.add(c)
 }
 
-// judgeExtras judges the collectors that are off unless asked for, and whose readings not every driver has.
+// judgeExtras judges the collectors that are off unless asked for, and whose readings not every
+// driver has.
 func (j *nodeJudge) judgeExtras() {
 	for _, of := range []struct {
 		name  string
@@ -368,7 +371,8 @@ func (j *nodeJudge) judgePersistence(name string, g *gpu.GPU) {
 	j.add(c)
 }
 
-// judgeActivity judges the activity of a GPU without instances, or of an instance, unless it is not asked for.
+// judgeActivity judges the activity of a GPU without instances, or of an instance, unless it is not
+// asked for.
 func (j *nodeJudge) judgeActivity(
 	of nodeCheck,
 	from gpu.ActivitySource,

@@ -15,7 +15,8 @@ import (
 type hostFacts struct {
 	root         bool
 	capabilities gpu.Opt[capabilities] // effective ones
-	// Whether the capability files of MIG's monitor and configuration can be opened; absent if the driver has none.
+	// Whether the capability files of MIG's monitor and configuration can be opened; absent if the
+	// driver has none.
 	migMonitor, migConfig gpu.Opt[bool]
 	cgroup                string            // its version; empty if unknown
 	logRestricted         gpu.Opt[bool]     // whether the kernel's log is for CAP_SYSLOG alone
@@ -63,8 +64,8 @@ func readHostFacts(embedded bool, proc, sys, dev string) hostFacts {
 	return h
 }
 
-// readMIGRights reports whether this process may open the capability files of MIG's monitor and configuration, whose
-// numbers the driver lists in lines such as "monitor 2".
+// readMIGRights reports whether this process may open the capability files of MIG's monitor and
+// configuration, whose numbers the driver lists in lines such as "monitor 2".
 func readMIGRights(proc, dev string) (monitor, config gpu.Opt[bool]) {
 	text, err := os.ReadFile(filepath.Join(proc, "driver", "nvidia-caps", "mig-minors"))
 	if err != nil {
@@ -117,7 +118,8 @@ func readSleeping(sys string) gpu.Opt[[]string] {
 	return gpu.Some(sleeping)
 }
 
-// readLogRestricted reports whether reading the kernel's log takes CAP_SYSLOG, absent if that cannot be read.
+// readLogRestricted reports whether reading the kernel's log takes CAP_SYSLOG, absent if that
+// cannot be read.
 func readLogRestricted(proc string) gpu.Opt[bool] {
 	text, err := os.ReadFile(filepath.Join(proc, "sys", "kernel", "dmesg_restrict"))
 	if err != nil {
@@ -127,7 +129,8 @@ func readLogRestricted(proc string) gpu.Opt[bool] {
 	return gpu.Some(strings.TrimSpace(string(text)) != "0")
 }
 
-// readCgroupVersion tells the versions apart by the file that only the second one's root folder has.
+// readCgroupVersion tells the versions apart by the file that only the second one's root folder
+// has.
 func readCgroupVersion(sys string) string {
 	_, err := os.Stat(filepath.Join(sys, "fs", "cgroup", "cgroup.controllers"))
 	if err == nil {
@@ -142,8 +145,8 @@ func readCgroupVersion(sys string) string {
 	return ""
 }
 
-// findDCGM looks for the libraries of DCGM where the dynamic linker would: the engine, and the module of profiling that
-// the package datacenter-gpu-manager-4-proprietary has.
+// findDCGM looks for the libraries of DCGM where the dynamic linker would: the engine, and the
+// module of profiling that the package datacenter-gpu-manager-4-proprietary has.
 func findDCGM() *dcgmFiles {
 	folders := append(filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")),
 		"/usr/lib64", "/usr/lib", "/lib64", "/lib", "/usr/local/lib",

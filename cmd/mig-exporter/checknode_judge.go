@@ -95,8 +95,8 @@ func (j *nodeJudge) judgeDriver() {
 	j.add(c)
 }
 
-// judgeBound reports GPUs that the kernel driver has and that its library does not list. In a container which was given
-// some of the GPUs alone that is as it should be, so it is not asked for.
+// judgeBound reports GPUs that the kernel driver has and that its library does not list. In a
+// container which was given some of the GPUs alone that is as it should be, so it is not asked for.
 func (j *nodeJudge) judgeBound() {
 	bound, known := j.host.bound.Get()
 	if !known || len(bound) <= len(j.last.GPUs) || len(j.last.GPUs) == 0 || len(j.last.Unread) > 0 {
@@ -121,7 +121,8 @@ func (j *nodeJudge) judgeBound() {
 	})
 }
 
-// judgeCalls judges whether the driver answers: a call that hangs can be about a GPU whose last reading is good.
+// judgeCalls judges whether the driver answers: a call that hangs can be about a GPU whose last
+// reading is good.
 func (j *nodeJudge) judgeCalls() {
 	var hanging []string
 
@@ -150,8 +151,9 @@ func (j *nodeJudge) judgeCalls() {
 	j.add(c)
 }
 
-// judgePIDNamespace judges whether lists of processes are complete. They are asked for by the collectors that have
-// nothing else, and by partition control, for which an instance with an unknown list is busy.
+// judgePIDNamespace judges whether lists of processes are complete. They are asked for by the
+// collectors that have nothing else, and by partition control, for which an instance with an
+// unknown list is busy.
 func (j *nodeJudge) judgePIDNamespace() {
 	asked := j.cfg.Control.Enabled
 	for _, name := range []string{"instance_processes", processCollector} {
@@ -206,8 +208,8 @@ func (j *nodeJudge) judgeHost() {
 	j.add(c)
 }
 
-// judgeRights judges the rights of this process. Those of MIG matter if a GPU has it on, and those of partition control
-// if that is on and a GPU has MIG.
+// judgeRights judges the rights of this process. Those of MIG matter if a GPU has it on, and those
+// of partition control if that is on and a GPU has MIG.
 func (j *nodeJudge) judgeRights() {
 	mig := false
 	control := false
@@ -312,8 +314,8 @@ func (j *nodeJudge) judgeDCGM() {
 	j.add(c)
 }
 
-// check judges the libraries that an embedded engine would load. It is not started: it could take the profiling of the
-// service that runs already.
+// check judges the libraries that an embedded engine would load. It is not started: it could take
+// the profiling of the service that runs already.
 func (d *dcgmFiles) check() nodeCheck {
 	c := nodeCheck{Name: "dcgm", State: checkMissing, Asked: true}
 

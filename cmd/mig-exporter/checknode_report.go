@@ -33,7 +33,8 @@ type nodeCheck struct {
 	Found  string `json:"found"`
 	Remedy string `json:"remedy,omitempty"` // what to change
 
-	// What a check of a GPU instance is about. The text has one line for all instances of which it says the same.
+	// What a check of a GPU instance is about. The text has one line for all instances of which it
+	// says the same.
 	gpu      string // "gpu 0"
 	instance gpu.Opt[gpu.InstanceID]
 	subject  string // "activity"
@@ -74,8 +75,8 @@ func (r *nodeReport) writeJSON(out io.Writer) error {
 	}{r.complete(), r})
 }
 
-// writeText writes a line for each check, each remedy below the first one that it is for, and the times of the driver's
-// calls.
+// writeText writes a line for each check, each remedy below the first one that it is for, and the
+// times of the driver's calls.
 func (r *nodeReport) writeText(out io.Writer) error {
 	var text strings.Builder
 	lines := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
@@ -143,8 +144,8 @@ func (r *nodeReport) writeCalls(lines *tabwriter.Writer) error {
 	return lines.Flush()
 }
 
-// describeUnreturned returns for how long calls have not returned: "not returned for 6.2 s", "2 not returned for up to
-// 6.2 s".
+// describeUnreturned returns for how long calls have not returned: "not returned for 6.2 s", "2 not
+// returned for up to 6.2 s".
 func (c *callTime) describeUnreturned() string {
 	if n := len(c.Unreturned); n > 1 {
 		return fmt.Sprintf("%d not returned for up to %.1f s", n, c.Unreturned[0])
@@ -153,7 +154,8 @@ func (c *callTime) describeUnreturned() string {
 	return fmt.Sprintf("not returned for %.1f s", c.Unreturned[0])
 }
 
-// joinInstances returns the checks with those that say the same of several instances of a GPU as one.
+// joinInstances returns the checks with those that say the same of several instances of a GPU as
+// one.
 func joinInstances(checks []nodeCheck) []nodeCheck {
 	var joined []nodeCheck
 	ids := map[int][]gpu.InstanceID{} // by index in joined
@@ -224,7 +226,8 @@ func stateText(c nodeCheck) string {
 	return string(c.State)
 }
 
-// printable returns a text on one line, with what is not printed escaped: a driver's text could control a terminal.
+// printable returns a text on one line, with what is not printed escaped: a driver's text could
+// control a terminal.
 func printable(text string) string {
 	var out strings.Builder
 

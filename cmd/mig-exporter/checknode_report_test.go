@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestReportIsShort: the text has one line for all instances of a GPU of which it says the same, and each remedy once.
-// The document has a check for each instance.
+// TestReportIsShort: the text has one line for all instances of a GPU of which it says the same,
+// and each remedy once. The document has a check for each instance.
 func TestReportIsShort(t *testing.T) {
 	var report nodeReport
 
@@ -63,14 +63,16 @@ func TestReportIsShort(t *testing.T) {
 	}
 }
 
-// TestCheckNodeFailsOtherwise: the exit code of a node that cannot be checked is not that of one that lacks something.
+// TestCheckNodeFailsOtherwise: the exit code of a node that cannot be checked is not that of one
+// that lacks something.
 func TestCheckNodeFailsOtherwise(t *testing.T) {
 	_, errOut, code := runBinary(t, nil, "check-node", "--driver=sim", "--sim.scenario=/nonexistent.yaml")
 	cmptest.Equal(t, "exit code", code, exitNotChecked)
 	cmptest.HasTexts(t, errOut, "/nonexistent.yaml")
 }
 
-// TestCheckNodeOfASlowGPU: a GPU whose last reading is older than the last poll is not said to answer.
+// TestCheckNodeOfASlowGPU: a GPU whose last reading is older than the last poll is not said to
+// answer.
 func TestCheckNodeOfASlowGPU(t *testing.T) {
 	last := gpu.GPU{Facts: gpu.Facts{Name: "H100"}, Device: gpu.Device{Up: true}}
 	last.LastRead = last.LastRead.Add(1)
@@ -96,8 +98,8 @@ func failedChecks(j *nodeJudge) map[string]checkState {
 	return states
 }
 
-// TestCheckNodeOfSilentSources: a kubelet, an API server and jobs that have not answered yet are not taken for ones
-// that are not there.
+// TestCheckNodeOfSilentSources: a kubelet, an API server and jobs that have not answered yet are
+// not taken for ones that are not there.
 func TestCheckNodeOfSilentSources(t *testing.T) {
 	cfg := &Config{
 		Profiling:  ProfilingConfig{Source: profilingOff},
@@ -135,7 +137,8 @@ func TestCheckNodeOfUnknownInstances(t *testing.T) {
 	cmptest.Equal(t, "activity", failedChecks(&j)["gpu 0 activity"], checkUnknown)
 }
 
-// TestCheckNodeNamesUnlistedGPUs: a GPU that has fallen off the bus is in the kernel driver's list alone.
+// TestCheckNodeNamesUnlistedGPUs: a GPU that has fallen off the bus is in the kernel driver's list
+// alone.
 func TestCheckNodeNamesUnlistedGPUs(t *testing.T) {
 	var of gpu.GPU
 	of.PCIBusID = "00000000:1B:00.0"
@@ -148,7 +151,8 @@ func TestCheckNodeNamesUnlistedGPUs(t *testing.T) {
 	}
 }
 
-// TestCheckNodeWithoutProfiling: instances that do not answer are reported although their activity is not asked for.
+// TestCheckNodeWithoutProfiling: instances that do not answer are reported although their activity
+// is not asked for.
 func TestCheckNodeWithoutProfiling(t *testing.T) {
 	of := gpu.GPU{Device: gpu.Device{Up: true}, MIG: gpu.MIGState{Enabled: gpu.Some(true)}, Instances: []gpu.GPUInstance{{ID: 3}}}
 	j := nodeJudge{cfg: &Config{Profiling: ProfilingConfig{Source: profilingOff}}, last: &gpu.Snapshot{GPUs: []gpu.GPU{of}}}

@@ -116,8 +116,8 @@ func TestGoldenCheckNode(t *testing.T) {
 	}
 }
 
-// timeless replaces what differs from run to run: the name of the simulation's folder, and times, by which the functions of
-// the driver are sorted.
+// timeless replaces what differs from run to run: the name of the simulation's folder, and times,
+// by which the functions of the driver are sorted.
 func timeless(report string) string {
 	report = regexp.MustCompile(`/tmp/mig-exporter-sim-\d+`).ReplaceAllString(report, "DIR")
 	report = regexp.MustCompile(`\d+\.\d{6}`).ReplaceAllString(report, "N.NNNNNN")
@@ -135,7 +135,8 @@ func timeless(report string) string {
 	return strings.Join(sections, "")
 }
 
-// checkNodeArgs returns the arguments for check-node on a scenario, which is given without its version.
+// checkNodeArgs returns the arguments for check-node on a scenario, which is given without its
+// version.
 func checkNodeArgs(t *testing.T, scenario string) []string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "node.yaml")
@@ -144,8 +145,8 @@ func checkNodeArgs(t *testing.T, scenario string) []string {
 	return []string{"check-node", "--driver=sim", "--sim.clock=step", "--sim.scenario=" + path, "--log.level=error"}
 }
 
-// TestCheckNodeChangesNothing: of the driver it calls functions that read alone, and it writes no file, even with the
-// flags of partition control.
+// TestCheckNodeChangesNothing: of the driver it calls functions that read alone, and it writes no
+// file, even with the flags of partition control.
 func TestCheckNodeChangesNothing(t *testing.T) {
 	t.Parallel()
 
@@ -236,7 +237,8 @@ func checkCalls(t *testing.T, document string) {
 	}
 }
 
-// TestCallTimes: a call that hangs is counted, and its time is unknown; a function without a known class may be exclusive.
+// TestCallTimes: a call that hangs is counted, and its time is unknown; a function without a known
+// class may be exclusive.
 func TestCallTimes(t *testing.T) {
 	calls := newCallTimes()
 	calls.EndCall("nvmlDeviceGetFutureReading", calls.BeginCall("nvmlDeviceGetFutureReading"))
@@ -272,7 +274,8 @@ func TestCallTimes(t *testing.T) {
 	cmptest.HasTexts(t, text.String(), "2 not returned for up to 360", "\ngpu      3 ", "\nunknown  1 ")
 }
 
-// TestCheckNodePrintsHostileText: what a driver or a kubelet says cannot control a terminal or add a line.
+// TestCheckNodePrintsHostileText: what a driver or a kubelet says cannot control a terminal or add
+// a line.
 func TestCheckNodePrintsHostileText(t *testing.T) {
 	report := nodeReport{Checks: []nodeCheck{{Name: "gpu 0", State: checkMissing, Asked: true,
 		Found: "A100\x1b[2J\nok  forged\t\u202etxt\xff", Remedy: "a\rb"}}}

@@ -135,11 +135,13 @@ type WebConfig struct {
 	Pprof         bool
 }
 
-// processesAuto lists processes if no other than a user of the node or an authenticated client can ask.
+// processesAuto lists processes if no other than a user of the node or an authenticated client can
+// ask.
 const processesAuto gpu.ProcessDetail = "auto"
 
-// processDetail returns how much of single processes is served. By default they are listed, without their users, if
-// each listener is on a loopback address, or the web configuration asks for a password or a client certificate.
+// processDetail returns how much of single processes is served. By default they are listed, without
+// their users, if each listener is on a loopback address, or the web configuration asks for a
+// password or a client certificate.
 //
 // Sockets of systemd may be on any address. The listeners of partition control always authenticate.
 func (c *WebConfig) processDetail() gpu.ProcessDetail {
@@ -260,11 +262,12 @@ func isWitness(text string) bool {
 // minInterval prevents that a typing error makes the program poll the driver all the time.
 const minInterval = 50 * time.Millisecond
 
-// maxDriverBudget is more than the threads of the exporter can spend in a second: a larger budget is a typing error, as
-// one in milliseconds.
+// maxDriverBudget is more than the threads of the exporter can spend in a second: a larger budget
+// is a typing error, as one in milliseconds.
 const maxDriverBudget = 100
 
-// maxWindow bounds the memory of the windows of dcgm-exporter's counts, which hold the clock events of each poll.
+// maxWindow bounds the memory of the windows of dcgm-exporter's counts, which hold the clock events
+// of each poll.
 const maxWindow = 24 * time.Hour
 
 // clockSpeed returns the factor by which the node's clock runs faster than real time.
@@ -279,7 +282,8 @@ func (c *DriverConfig) clockSpeed() time.Duration {
 // stepped reports whether time only moves by /-/sim/advance.
 func (c *DriverConfig) stepped() bool { return c.Kind == driverSim && c.Clock == sim.ClockStep }
 
-// pidNamespace is the PID namespace of this process: the driver's lists of processes are complete in the host's alone.
+// pidNamespace is the PID namespace of this process: the driver's lists of processes are complete
+// in the host's alone.
 type pidNamespace string
 
 const (
@@ -329,11 +333,12 @@ func (c *PollConfig) readyMaxAge(speed time.Duration) time.Duration {
 	return max(leastReadyMaxAge, readyIntervals*c.Interval) * speed
 }
 
-// freshFor is the time for which scrapers share the metrics of the process: as long as they share a Snapshot, so that
-// these are gathered again for an old Snapshot only if a poll is late.
+// freshFor is the time for which scrapers share the metrics of the process: as long as they share a
+// Snapshot, so that these are gathered again for an old Snapshot only if a poll is late.
 func (c *PollConfig) freshFor() time.Duration { return max(minFresh, c.Interval) }
 
-// stepGrace is the number of intervals of real time for which a poll on a stepped clock waits for a reading.
+// stepGrace is the number of intervals of real time for which a poll on a stepped clock waits for a
+// reading.
 const stepGrace = 10
 
 // grace returns how long one poll waits for readings.

@@ -7,8 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// TestContained: any sign of a container counts, since a container may not see its host's kubelet. Mounts that cannot
-// be read count, too.
+// TestContained: any sign of a container counts, since a container may not see its host's kubelet.
+// Mounts that cannot be read count, too.
 func TestContained(t *testing.T) {
 	const (
 		disk = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n" +

@@ -34,8 +34,9 @@ type controller struct {
 	logger  log.Logger
 }
 
-// openControl creates the engine and what it needs. It opens neither the state folder nor a socket: if these cannot
-// be used, metrics are served nevertheless. nodeName is the node's at the API server, empty: that is not asked.
+// openControl creates the engine and what it needs. It opens neither the state folder nor a socket:
+// if these cannot be used, metrics are served nevertheless. nodeName is the node's at the API
+// server, empty: that is not asked.
 func openControl(cfg *ControlConfig, nodeName string, x *exporter) error {
 	c := &controller{logger: log.With(x.logger, "component", "control")}
 
@@ -193,8 +194,8 @@ func (c *ControlConfig) hooks() ([]control.Hook, error) {
 // retryServing is the time after which partition control tries again to serve its API.
 const retryServing = 5 * time.Second
 
-// run finishes the operation that a crash interrupted, and serves the API until ctx ends. An error in that is a state
-// of partition control, and does not end the program.
+// run finishes the operation that a crash interrupted, and serves the API until ctx ends. An error
+// in that is a state of partition control, and does not end the program.
 func (c *controller) run(ctx context.Context) error {
 	return runTogether(ctx, []func(context.Context) error{c.engine.Run, c.serveAPI})
 }

@@ -64,7 +64,8 @@ func TestTheRollbackFails(t *testing.T) {
 	s.expect(t, "mended", 0, "nvidia_mig_gpu_instance_processes", `mig_profile="2g.10gb"`)
 }
 
-// A GPU whose operation cannot be rolled back can be changed again once its current layout is accepted.
+// A GPU whose operation cannot be rolled back can be changed again once its current layout is
+// accepted.
 func TestAccept(t *testing.T) {
 	t.Parallel()
 
@@ -118,8 +119,8 @@ func TestAChangeHangs(t *testing.T) {
 	s.expect(t, "over", -1, "nvidia_mig_gpu_instance_processes", `mig_profile="1g.5gb"`)
 }
 
-// TestOneControllerPerNode: a second program on the same state folder serves metrics and is read-only, does no harm
-// to the first, and takes over when the first has ended.
+// TestOneControllerPerNode: a second program on the same state folder serves metrics and is
+// read-only, does no harm to the first, and takes over when the first has ended.
 func TestOneControllerPerNode(t *testing.T) {
 	t.Parallel()
 
@@ -158,8 +159,8 @@ func (c *controlled) expectNote(note string) {
 	}
 }
 
-// TestStateFolderThatCannotBeUsed: metrics are served, plans are answered, changes are refused with the reason; and
-// all is well without a restart when the folder can be used.
+// TestStateFolderThatCannotBeUsed: metrics are served, plans are answered, changes are refused with
+// the reason; and all is well without a restart when the folder can be used.
 func TestStateFolderThatCannotBeUsed(t *testing.T) {
 	t.Parallel()
 
@@ -186,8 +187,8 @@ func TestStateFolderThatCannotBeUsed(t *testing.T) {
 	c.must(0, "apply", "--yes", "--gpus", "0", "--devices", "7g.40gb=1")
 }
 
-// TestAuditLogThatCannotBeWritten: changes are refused, and every place that shows the state says why, until it can
-// be written.
+// TestAuditLogThatCannotBeWritten: changes are refused, and every place that shows the state says
+// why, until it can be written.
 func TestAuditLogThatCannotBeWritten(t *testing.T) {
 	c := controlNode(t, write(t, "s.yaml", faultyRepartition))
 	path := filepath.Join(c.dir, "state", "audit.jsonl")
@@ -215,8 +216,9 @@ func TestAuditLogThatCannotBeWritten(t *testing.T) {
 	c.idle()
 }
 
-// TestStateFolderReplaced: it is deleted under the running program, before an operation and after it; the lock alone;
-// and all of it is moved away. The operations that come are on disk, in the new folder.
+// TestStateFolderReplaced: it is deleted under the running program, before an operation and after
+// it; the lock alone; and all of it is moved away. The operations that come are on disk, in the new
+// folder.
 func TestStateFolderReplaced(t *testing.T) {
 	t.Parallel()
 
@@ -247,7 +249,8 @@ func TestStateFolderReplaced(t *testing.T) {
 	}
 }
 
-// TestSocketThatIsTaken: metrics are served, partition control is off, and serves when the path is free.
+// TestSocketThatIsTaken: metrics are served, partition control is off, and serves when the path is
+// free.
 func TestSocketThatIsTaken(t *testing.T) {
 	t.Parallel()
 
@@ -276,8 +279,8 @@ func TestSocketThatIsTaken(t *testing.T) {
 	})
 }
 
-// TestDamagedState: with damaged documents nothing is changed until the operator has accepted the current layout, and
-// everything that asks is answered.
+// TestDamagedState: with damaged documents nothing is changed until the operator has accepted the
+// current layout, and everything that asks is answered.
 func TestDamagedState(t *testing.T) {
 	t.Parallel()
 
@@ -331,7 +334,8 @@ func TestDamagedState(t *testing.T) {
 	}
 }
 
-// TestRestore: after a reboot the layout of the last operation comes back, where --control.restore asks for it.
+// TestRestore: after a reboot the layout of the last operation comes back, where --control.restore
+// asks for it.
 func TestRestore(t *testing.T) {
 	t.Setenv(stateVariable, filepath.Join(t.TempDir(), "node.json"))
 	scenario := write(t, "s.yaml", faultyRepartition+"faults: [{at: 30s, kind: reboot}]\n")

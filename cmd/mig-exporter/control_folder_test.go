@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// TestStateFolderOfOthers: a state folder that another user can have prepared or can change is not used. Metrics are
-// served, changes are refused with the path and what was expected; once it is corrected, all is well without a restart.
+// TestStateFolderOfOthers: a state folder that another user can have prepared or can change is not
+// used. Metrics are served, changes are refused with the path and what was expected; once it is
+// corrected, all is well without a restart.
 func TestStateFolderOfOthers(t *testing.T) {
 	t.Parallel()
 
@@ -89,7 +90,8 @@ func unsafeFolders() map[string]unsafeFolder {
 	}
 }
 
-// TestAuditLogIsALink: the audit log is not written through a link, and no change is made without it.
+// TestAuditLogIsALink: the audit log is not written through a link, and no change is made without
+// it.
 func TestAuditLogIsALink(t *testing.T) {
 	c := controlNode(t, write(t, "s.yaml", faultyRepartition))
 	path := filepath.Join(c.dir, "state", "audit.jsonl")
@@ -109,8 +111,8 @@ func TestAuditLogIsALink(t *testing.T) {
 	}
 }
 
-// TestLostState: documents that are missing beside others that show that they were there are not taken for a new
-// folder. One that vanished whole is.
+// TestLostState: documents that are missing beside others that show that they were there are not
+// taken for a new folder. One that vanished whole is.
 func TestLostState(t *testing.T) {
 	t.Parallel()
 

@@ -17,9 +17,9 @@ gpus:
 - {model: A100-40GB, mig: true, layout: [FOREIGN]}
 `
 
-// TestRestoreBesideBadGPUs: after a reboot one GPU refuses a creation, one is lost, and one has an instance of another
-// client. The fourth is restored all the same; the others are shown with the reason, and restored when that is gone or
-// an operator asks.
+// TestRestoreBesideBadGPUs: after a reboot one GPU refuses a creation, one is lost, and one has an
+// instance of another client. The fourth is restored all the same; the others are shown with the
+// reason, and restored when that is gone or an operator asks.
 func TestRestoreBesideBadGPUs(t *testing.T) {
 	t.Parallel()
 
@@ -53,7 +53,8 @@ func TestRestoreBesideBadGPUs(t *testing.T) {
 		}
 	}
 
-	// A GPU with other instances is refused, and so is one that still fails. Nothing of what is there is destroyed.
+	// A GPU with other instances is refused, and so is one that still fails. Nothing of what is
+	// there is destroyed.
 	c.must(1, "restore", "--yes", "3")
 	c.must(1, "restore", "--yes", "1")
 	c.scrape().expect(t, "refused", 0, "nvidia_mig_gpu_instance_processes", `mig_profile="1g.5gb"`)
@@ -86,7 +87,8 @@ func (c *controlled) expectInstances(want map[string]int) {
 	}
 }
 
-// TestForgetLayout: the layout of a GPU that was taken out is asked for in each boot, until it is forgotten.
+// TestForgetLayout: the layout of a GPU that was taken out is asked for in each boot, until it is
+// forgotten.
 func TestForgetLayout(t *testing.T) {
 	t.Parallel()
 

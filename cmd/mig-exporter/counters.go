@@ -12,7 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/collector"
 )
 
-// dcgmExporterFiles is the folder of counters files in dcgm-exporter's image, which its manifests name.
+// dcgmExporterFiles is the folder of counters files in dcgm-exporter's image, which its manifests
+// name.
 const dcgmExporterFiles = "/etc/dcgm-exporter/"
 
 // loadCounters reads the counters file of dcgm-exporter's names; without a path it returns nil, the

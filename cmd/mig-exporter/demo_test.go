@@ -2,7 +2,8 @@ package main
 
 import "testing"
 
-// TestBuiltInScenario: --driver=sim needs no file, and the log says what is served and how to choose another node.
+// TestBuiltInScenario: --driver=sim needs no file, and the log says what is served and how to
+// choose another node.
 func TestBuiltInScenario(t *testing.T) {
 	t.Parallel()
 	p := launch(t, "--driver=sim", "--sim.clock=step")

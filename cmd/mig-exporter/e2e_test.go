@@ -176,7 +176,8 @@ func (p *program) waitFor(what string) {
 	}
 }
 
-// stopsWithin is the terminationGracePeriodSeconds that docs/faults.md says is enough, whatever the driver does.
+// stopsWithin is the terminationGracePeriodSeconds that docs/faults.md says is enough, whatever the
+// driver does.
 const stopsWithin = 15 * time.Second
 
 // stop asks the program to stop as an operator does, and returns its exit code.

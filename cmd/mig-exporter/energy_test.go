@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestEnergyOverALostRight: while a process may not see GPU instances their energy counters do not start again.
+// TestEnergyOverALostRight: while a process may not see GPU instances their energy counters do not
+// start again.
 func TestEnergyOverALostRight(t *testing.T) {
 	scenario := write(t, "s.yaml", `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: false, privileged: true}

@@ -42,7 +42,8 @@ func sortedNames(environ []string) []string {
 	return names
 }
 
-// mostFiles is how many files of arguments a command line may name. One that names itself has no end.
+// mostFiles is how many files of arguments a command line may name. One that names itself has no
+// end.
 const mostFiles = 100
 
 // expandFiles replaces each argument @FILE by the lines of the file, which can be such arguments
@@ -85,8 +86,8 @@ const envPrefix = "MIG_EXPORTER_"
 // dcgmExporterPrefix begins the names of most of dcgm-exporter's variables.
 const dcgmExporterPrefix = "DCGM_EXPORTER_"
 
-// nodeNameVariable is the variable by which dcgm-exporter's manifests name the node: the host name of a pod is the
-// pod's.
+// nodeNameVariable is the variable by which dcgm-exporter's manifests name the node: the host name
+// of a pod is the pod's.
 const nodeNameVariable = "NODE_NAME"
 
 // envName returns the environment variable of a flag of this program.
@@ -110,8 +111,8 @@ func allFlags() []*kingpin.FlagModel {
 	})
 }
 
-// flagAsTyped returns the name under which a command line sets a flag, its own or an alias of dcgm-exporter; empty if
-// it does not.
+// flagAsTyped returns the name under which a command line sets a flag, its own or an alias of
+// dcgm-exporter; empty if it does not.
 func flagAsTyped(args []string, flag string) string {
 	words, _, _ := splitLine(args) // of a line that is an error, the words before it
 
@@ -180,7 +181,8 @@ type flagErrors struct {
 	flags []flagName // that the messages name, in their order
 }
 
-// check adds an error if a condition does not hold. Arguments that are a flagName are the flags that it is about.
+// check adds an error if a condition does not hold. Arguments that are a flagName are the flags
+// that it is about.
 func (e *flagErrors) check(ok bool, format string, args ...any) {
 	if ok {
 		return
@@ -251,8 +253,8 @@ func requirements() []requirement {
 	}
 }
 
-// controlEnabled is the requirement of the flags of partition control. Without it they are refused: given alone, they
-// would seem to turn control on.
+// controlEnabled is the requirement of the flags of partition control. Without it they are refused:
+// given alone, they would seem to turn control on.
 const controlEnabled = flagName("control.enabled")
 
 // findIneffective finds the flags and variables that have no effect with the others. It adds an
@@ -296,8 +298,8 @@ func findIneffective(
 	return warnings
 }
 
-// findEmptyVariables returns a warning for each variable that is set and empty, if an empty value of its flag means
-// something: an empty variable counts as none.
+// findEmptyVariables returns a warning for each variable that is set and empty, if an empty value
+// of its flag means something: an empty variable counts as none.
 func findEmptyVariables(lookup lookupFunc) []warning {
 	var list []warning
 
@@ -333,8 +335,8 @@ func logWarnings(logger log.Logger, list []warning) {
 	}
 }
 
-// unknownVariables returns a warning for each variable of this program's prefix, or of dcgm-exporter's, that no flag
-// has.
+// unknownVariables returns a warning for each variable of this program's prefix, or of
+// dcgm-exporter's, that no flag has.
 func unknownVariables(environ []string) []warning {
 	var own []string
 	flags := map[string]string{}
@@ -370,11 +372,12 @@ func unknownVariables(environ []string) []warning {
 	return list
 }
 
-// serviceSuffix ends the names of the variables that the kubelet sets for a service, after the service's own name.
+// serviceSuffix ends the names of the variables that the kubelet sets for a service, after the
+// service's own name.
 const serviceSuffix = `_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`
 
-// isServiceVariable reports whether the kubelet has set a variable, sorted among names, for a service such as
-// "mig-exporter".
+// isServiceVariable reports whether the kubelet has set a variable, sorted among names, for a
+// service such as "mig-exporter".
 func isServiceVariable(name string, names []string) bool {
 	at := regexp.MustCompile(serviceSuffix).FindStringIndex(name)
 	if at == nil {

@@ -65,7 +65,8 @@ func TestBadVariables(t *testing.T) {
 	}
 }
 
-// TestVariablesThatNoFlagHas: each is named with the nearest; those of a Kubernetes service are none.
+// TestVariablesThatNoFlagHas: each is named with the nearest; those of a Kubernetes service are
+// none.
 func TestVariablesThatNoFlagHas(t *testing.T) {
 	got := fmt.Sprint(unknownVariables([]string{
 		"MIG_EXPORTER_POL_INTERVAL=1s", "MIG_EXPORTER_POLL_INTERVAL=1s", "MIG_EXPORTER_KUBERNETES_NODENAME=n", "PATH=/bin",
@@ -92,7 +93,8 @@ func TestVariablesThatNoFlagHas(t *testing.T) {
 	}
 }
 
-// TestIneffective: what has no effect beside the other flags is warned of by the name that it was given.
+// TestIneffective: what has no effect beside the other flags is warned of by the name that it was
+// given.
 func TestIneffective(t *testing.T) {
 	for _, tt := range []struct{ env, args, want string }{
 		{"MIG_EXPORTER_CONTROL_MODE=apply", "", "variable MIG_EXPORTER_CONTROL_MODE needs --control.enabled"},
@@ -134,8 +136,8 @@ func TestIneffective(t *testing.T) {
 	cmptest.HasTexts(t, errOut.String(), "level=warn", "nearest=MIG_EXPORTER_POLL_INTERVAL")
 }
 
-// TestHostnameInAPod: dcgm-exporter's manifests name the node by NODE_NAME; the host name of a pod is the pod's,
-// another after each restart.
+// TestHostnameInAPod: dcgm-exporter's manifests name the node by NODE_NAME; the host name of a pod
+// is the pod's, another after each restart.
 func TestHostnameInAPod(t *testing.T) {
 	for _, tt := range []struct{ env, args, want, label string }{
 		{"", "", "", ""},
@@ -170,7 +172,8 @@ func TestHostnameInAPod(t *testing.T) {
 	expectError(t, "loop", <-ended, "")
 }
 
-// TestCountersFileOfDCGMExportersImage: its manifests name a file that is in its image only; the error says what to do.
+// TestCountersFileOfDCGMExportersImage: its manifests name a file that is in its image only; the
+// error says what to do.
 func TestCountersFileOfDCGMExportersImage(t *testing.T) {
 	var out, errOut strings.Builder
 

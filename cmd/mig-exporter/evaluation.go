@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// evaluation is what really happens on a simulated node, with what right-sizing predicted. It answers GET /-/sim/truth,
-// which migctl evaluate shows; no metric has any of it.
+// evaluation is what really happens on a simulated node, with what right-sizing predicted. It
+// answers GET /-/sim/truth, which migctl evaluate shows; no metric has any of it.
 type evaluation struct {
 	node *sim.Node
 	name string // of the node

@@ -20,7 +20,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// stretched has slices that stretch what runs there, and one that is too small for its memory after ten minutes.
+// stretched has slices that stretch what runs there, and one that is too small for its memory after
+// ten minutes.
 const stretched = `version: 1
 node: {hostname: node-a}
 gpus:
@@ -70,8 +71,8 @@ func truthOf(t *testing.T, x *exporter) sim.Evaluation {
 	return e
 }
 
-// TestTruthOfASimulatedNode: the exporter of a simulated node tells what really happens, with the last prediction for
-// the workload, whichever device and pod it has now.
+// TestTruthOfASimulatedNode: the exporter of a simulated node tells what really happens, with the
+// last prediction for the workload, whichever device and pod it has now.
 func TestTruthOfASimulatedNode(t *testing.T) {
 	t.Parallel()
 	x := stretchedNode(t)
@@ -119,8 +120,8 @@ func TestTruthOfASimulatedNode(t *testing.T) {
 	}
 }
 
-// TestTruthIsNoMetric: neither metrics nor the document of the node have what only a simulated node can know, and
-// asking for it changes nothing.
+// TestTruthIsNoMetric: neither metrics nor the document of the node have what only a simulated node
+// can know, and asking for it changes nothing.
 func TestTruthIsNoMetric(t *testing.T) {
 	t.Parallel()
 	x := stretchedNode(t)

@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// TestAGPUThatHangsCostsOneGPUByDCGM: a GPU that hangs blocks the whole host engine. Where the others have GPM the
-// driver reports their activity until the engine answers again; those without have none.
+// TestAGPUThatHangsCostsOneGPUByDCGM: a GPU that hangs blocks the whole host engine. Where the
+// others have GPM the driver reports their activity until the engine answers again; those without
+// have none.
 func TestAGPUThatHangsCostsOneGPUByDCGM(t *testing.T) {
 	t.Parallel()
 
@@ -79,7 +80,8 @@ func expectAbout(t *testing.T, when string, s series, want float64, family strin
 	t.Errorf("%s: %s%v is %v, want %v", when, family, labels, got, want)
 }
 
-// TestWithoutDCGMTheDriverIsAsked: a host engine that is not there at all costs GPUs with GPM nothing.
+// TestWithoutDCGMTheDriverIsAsked: a host engine that is not there at all costs GPUs with GPM
+// nothing.
 func TestWithoutDCGMTheDriverIsAsked(t *testing.T) {
 	p := simulate(t, "gke-h100-3g", "--profiling.source=dcgm", "--dcgm.address=127.0.0.1:5555")
 	s := p.seconds(6)
@@ -90,7 +92,8 @@ func TestWithoutDCGMTheDriverIsAsked(t *testing.T) {
 	}
 }
 
-// TestPausedDCGMIsLeftAlone: profiling of GPUs with GPM is paused, and the layout changes meanwhile.
+// TestPausedDCGMIsLeftAlone: profiling of GPUs with GPM is paused, and the layout changes
+// meanwhile.
 func TestPausedDCGMIsLeftAlone(t *testing.T) {
 	p := faultyNode(t, `
 gpus: [{model: H100-80GB, mig: true, layout: ["3g.40gb@0"]}, {model: H100-80GB}]
@@ -112,7 +115,8 @@ faults:
 	}
 }
 
-// TestNoGapWhenDCGMIsBack: second by second, from when the driver is asked in the place of an engine that is down.
+// TestNoGapWhenDCGMIsBack: second by second, from when the driver is asked in the place of an
+// engine that is down.
 func TestNoGapWhenDCGMIsBack(t *testing.T) {
 	p := faultyNode(t, `
 gpus: [{model: H100-80GB, mig: true, layout: ["3g.40gb@0"]}, {model: H100-80GB}]
@@ -147,10 +151,10 @@ faults: [{at: 20s, for: 10s, kind: dcgm-down}, {at: 70s, kind: dcgm-restart}]
 	}
 }
 
-// TestNoGapWhenDCGMGoesOn: a host engine that is stopped (SIGSTOP) and goes on gives blanks at first, which are no pause
-// of profiling. The driver's values are served until the engine reports everything again, except in the poll that asks
-// the driver first: its first sample has nothing to be compared with. A stop so short that the last values still count
-// costs nothing.
+// TestNoGapWhenDCGMGoesOn: a host engine that is stopped (SIGSTOP) and goes on gives blanks at
+// first, which are no pause of profiling. The driver's values are served until the engine reports
+// everything again, except in the poll that asks the driver first: its first sample has nothing to
+// be compared with. A stop so short that the last values still count costs nothing.
 func TestNoGapWhenDCGMGoesOn(t *testing.T) {
 	t.Parallel()
 

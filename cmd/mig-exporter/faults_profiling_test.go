@@ -8,7 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// profiledNode is an A100 in two GPU instances, whose first is busy by 20 of its 42 SMs, with the given faults.
+// profiledNode is an A100 in two GPU instances, whose first is busy by 20 of its 42 SMs, with the
+// given faults.
 func profiledNode(t *testing.T, faults string) *program {
 	t.Helper()
 
@@ -31,8 +32,8 @@ func (p *program) seconds(n int) series {
 	return p.scrape()
 }
 
-// expectProfiled holds the activity of the busy GPU instance to a value, -1 to none of anything, and what follows
-// from it.
+// expectProfiled holds the activity of the busy GPU instance to a value, -1 to none of anything,
+// and what follows from it.
 func (s series) expectProfiled(t *testing.T, when string, want float64) {
 	t.Helper()
 	s.expect(t, when, want, "nvidia_mig_gpu_instance_sm_activity_ratio", `gpu_instance="1"`)
@@ -91,8 +92,8 @@ func TestProfilingByDCGMIsPaused(t *testing.T) {
 	p.seconds(10).expectProfiled(t, "resumed", busy)
 }
 
-// TestDCGMWithoutRights: an engine in the process does not start without root while MIG is on. What to do is said,
-// and it is not tried for ever.
+// TestDCGMWithoutRights: an engine in the process does not start without root while MIG is on. What
+// to do is said, and it is not tried for ever.
 func TestDCGMWithoutRights(t *testing.T) {
 	p := profiledNode(t, "{at: 0s, for: 200s, kind: dcgm-requires-root}")
 	s := p.seconds(150)

@@ -17,8 +17,8 @@ import (
 
 // What operators see of every fault: the built program on a stepped clock, from outside.
 
-// faultyNode launches a node with the given GPUs and faults. A poll waits a second of real time for a reading that
-// hangs.
+// faultyNode launches a node with the given GPUs and faults. A poll waits a second of real time for
+// a reading that hangs.
 func faultyNode(t *testing.T, rest string, args ...string) *program {
 	t.Helper()
 	scenario := write(t, "faulty.yaml", `version: 1
@@ -335,8 +335,8 @@ faults: [{at: 10s, for: 20s, gpu: 1, kind: lost, during: energy}]
 	}
 }
 
-// TestLayoutChangeBetweenEnumerationAndReading: the poll in which it happens shows the new layout, and nothing of the
-// old.
+// TestLayoutChangeBetweenEnumerationAndReading: the poll in which it happens shows the new layout,
+// and nothing of the old.
 func TestLayoutChangeBetweenEnumerationAndReading(t *testing.T) {
 	p := faultyNode(t, `
 gpus: [{model: A100-40GB, mig: true, layout: ["1g.5gb@0", "3g.20gb@4"]}]
@@ -478,8 +478,8 @@ workloads: [{name: w, memory: 1GiB, sm: 4}]
 pods: [{namespace: ns, name: p, container: c, resource: nvidia.com/gpu, workload: w}]
 `
 
-// TestKubeletDown: its last word holds for the stated time, marked as stale, and is dropped then. It is heard at once
-// when it is back.
+// TestKubeletDown: its last word holds for the stated time, marked as stale, and is dropped then.
+// It is heard at once when it is back.
 func TestKubeletDown(t *testing.T) {
 	p := faultyNode(t, podOnAGPU+"faults: [{at: 10s, for: 320s, kind: kubelet-down}]\n")
 	check := func(when string, up, stale, named float64) {
@@ -510,7 +510,8 @@ func TestKubeletDown(t *testing.T) {
 	cmptest.HasTexts(t, p.logText(), "source answers")
 }
 
-// TestKubeletDownWithoutProcesses: after a while it is not known whether an idle pod still holds its GPU.
+// TestKubeletDownWithoutProcesses: after a while it is not known whether an idle pod still holds
+// its GPU.
 func TestKubeletDownWithoutProcesses(t *testing.T) {
 	p := faultyNode(t, `
 gpus: [{model: A30, count: 2}]
@@ -649,8 +650,8 @@ const unidentifiedEvent = "the driver reported an event of a GPU that it does no
 // notConfigured is not said on a simulated node, which has a kubelet or none.
 const notConfigured = "the holders of devices are unknown, so that partition control takes them for busy"
 
-// TestChaosToTheEnd goes through the shipped scenario: whatever is wrong, scrapes are answered, and in the end the
-// program says why it ends.
+// TestChaosToTheEnd goes through the shipped scenario: whatever is wrong, scrapes are answered, and
+// in the end the program says why it ends.
 func TestChaosToTheEnd(t *testing.T) {
 	p := simulate(t, "chaos", "--poll.interval=50ms")
 	for passed := time.Duration(0); passed < 15*time.Minute-10*time.Second; passed += 10 * time.Second {

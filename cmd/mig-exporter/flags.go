@@ -41,8 +41,8 @@ type invocation struct {
 	Warnings []warning // for the log, once there is one
 }
 
-// parseCommandLine reads the command line. Each flag can come from the environment too: MIG_EXPORTER_ and the flag's
-// name in upper case with dots and dashes as underscores.
+// parseCommandLine reads the command line. Each flag can come from the environment too:
+// MIG_EXPORTER_ and the flag's name in upper case with dots and dashes as underscores.
 //
 // Flags and variables of dcgm-exporter are accepted, too: see aliases.
 func parseCommandLine(line, environ []string) (invocation, error) {

@@ -61,7 +61,8 @@ func adviseFlags(app *kingpin.Application, cfg *AdviseConfig, workloadLabel *str
 		strategyMixed, &cfg.Strategy, strategyMixed, strategySingle)
 }
 
-// gapIntervals is how many poll intervals may lie between two Snapshots that count as observed without a break.
+// gapIntervals is how many poll intervals may lie between two Snapshots that count as observed
+// without a break.
 const gapIntervals = 3
 
 // options returns the options of the advisor for Snapshots of an interval.
@@ -93,8 +94,8 @@ func (c *KubernetesConfig) validate(errs *flagErrors) {
 		flagName("advise.workload-label"), c.WorkloadLabel)
 }
 
-// isLabelKey reports whether a text can be the key of a pod's label: a name of at most 63 characters, which can have a
-// DNS subdomain and a slash before it. An empty one is none and does.
+// isLabelKey reports whether a text can be the key of a pod's label: a name of at most 63
+// characters, which can have a DNS subdomain and a slash before it. An empty one is none and does.
 func isLabelKey(text string) bool {
 	prefix, name, prefixed := strings.Cut(text, "/")
 	if !prefixed {

@@ -97,11 +97,12 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 // hooks restart services. One that takes longer should start its work and return.
 const hookTimeout = 2 * time.Minute
 
-// longestSocketDir leaves room for the socket's name, and for the temporary name under which it is created, in the
-// 107 bytes of a unix address.
+// longestSocketDir leaves room for the socket's name, and for the temporary name under which it is
+// created, in the 107 bytes of a unix address.
 const longestSocketDir = 80
 
-// markDir returns the folder that keeps across restarts that a kubelet has answered; empty: it is not kept.
+// markDir returns the folder that keeps across restarts that a kubelet has answered; empty: it is
+// not kept.
 func (c *ControlConfig) markDir() string {
 	if !c.Enabled {
 		return ""

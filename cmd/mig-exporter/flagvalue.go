@@ -10,7 +10,8 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 )
 
-// flagValue is the value of a flag whose errors name the flag and what was expected, which kingpin's own do not.
+// flagValue is the value of a flag whose errors name the flag and what was expected, which
+// kingpin's own do not.
 type flagValue struct {
 	flag     string
 	expected string

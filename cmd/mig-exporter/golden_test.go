@@ -19,7 +19,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// goldens are the shipped scenarios, each at a stated simulated time, in all label modes that its story is about.
+// goldens are the shipped scenarios, each at a stated simulated time, in all label modes that its
+// story is about.
 var goldens = []struct {
 	name     string // of the golden file
 	scenario string
@@ -27,7 +28,8 @@ var goldens = []struct {
 	steps    []time.Duration
 }{
 	{name: "dgx-a100-mixed", scenario: "dgx-a100-mixed"},
-	// After an XID, an instance that was killed for lack of memory, and a layout change by another client.
+	// After an XID, an instance that was killed for lack of memory, and a layout change by another
+	// client.
 	{name: "dgx-a100-mixed.late", scenario: "dgx-a100-mixed",
 		steps: []time.Duration{46 * time.Minute, 5 * time.Minute, time.Second}},
 	{name: "dgx-a100-mixed.series", scenario: "dgx-a100-mixed",
@@ -41,7 +43,8 @@ var goldens = []struct {
 	{name: "a30", scenario: "a30"},
 	{name: "gke-h100-3g", scenario: "gke-h100-3g"},
 	{name: "mps-and-timeslicing", scenario: "mps-and-timeslicing"},
-	// A second after a restart of the kubelet, with processes and an init container; and in an outage of the API server.
+	// A second after a restart of the kubelet, with processes and an init container; and in an
+	// outage of the API server.
 	{name: "kubelet-outages", scenario: "kubelet-outages"},
 	{name: "kubelet-outages.away", scenario: "kubelet-outages",
 		steps: []time.Duration{2*time.Minute + 9*time.Second, 6 * time.Second, 70 * time.Second}},
@@ -49,7 +52,8 @@ var goldens = []struct {
 	// Power by the energy counter, and no power at all; NVLink 5.
 	{name: "b200-power", scenario: "b200-power"},
 	{name: "rtx-pro-video", scenario: "rtx-pro-video", args: []string{"--collectors=+media"}},
-	// In and after every fault, up to GPU 0's hang. What comes after that depends on when its call returns.
+	// In and after every fault, up to GPU 0's hang. What comes after that depends on when its call
+	// returns.
 	{name: "chaos", scenario: "chaos", args: []string{"--poll.interval=500ms"}, steps: []time.Duration{
 		34 * time.Second, 30 * time.Second, 30 * time.Second, 30 * time.Second, 40 * time.Second, 20 * time.Second,
 		30 * time.Second,
@@ -65,8 +69,8 @@ var goldens = []struct {
 var goldenSteps = []time.Duration{time.Second, time.Second, 28 * time.Second, time.Second, 29 * time.Second,
 	time.Second}
 
-// notGolden reports whether a family is left out of the goldens: what depends on the build, the process or how long
-// something took.
+// notGolden reports whether a family is left out of the goldens: what depends on the build, the
+// process or how long something took.
 func notGolden(family string) bool {
 	switch family {
 	case "mig_exporter_build_info", "mig_exporter_poll_duration_seconds", "mig_exporter_collector_duration_seconds",
@@ -140,7 +144,8 @@ func keepGolden(t *testing.T, body []byte) []byte {
 	return out.Bytes()
 }
 
-// TestGoldenProtobuf holds what only the protobuf format carries: native histograms and created timestamps.
+// TestGoldenProtobuf holds what only the protobuf format carries: native histograms and created
+// timestamps.
 func TestGoldenProtobuf(t *testing.T) {
 	p := simulate(t, "dgx-a100-mixed")
 	for _, by := range goldenSteps {

@@ -154,8 +154,9 @@ func refuseGoneCollectors(words []argument, environ []string) error {
 		replaced(variables, envName(collectorsFlag), variableItems))
 }
 
-// goneCollectorVariables returns the variables of collectors in an environment: first those of collectors that exist,
-// in the order of these, then others. What the kubelet has set for a service is none of them.
+// goneCollectorVariables returns the variables of collectors in an environment: first those of
+// collectors that exist, in the order of these, then others. What the kubelet has set for a service
+// is none of them.
 func goneCollectorVariables(environ []string) []string {
 	var variables []string
 
@@ -195,8 +196,9 @@ func replaced(names []string, by string, items []string) error {
 	return errors.Join(errs...)
 }
 
-// goneItem returns the item of --collectors that does what a switch of one collector did: on is what it said by its
-// name. A name that no collector has, or a value that is neither true nor false, leaves the choice to the reader.
+// goneItem returns the item of --collectors that does what a switch of one collector did: on is
+// what it said by its name. A name that no collector has, or a value that is neither true nor
+// false, leaves the choice to the reader.
 func goneItem(name string, on bool, value string, hasValue bool) string {
 	known := slices.ContainsFunc(collector.Groups(), func(g collector.GroupInfo) bool { return g.Name == name })
 	if !known {

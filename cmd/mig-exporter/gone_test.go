@@ -136,7 +136,8 @@ func TestGoneCollectors(t *testing.T) {
 	}
 }
 
-// TestHelpDespiteGoneVariables: a variable of an earlier version does not keep the help from those who need it now.
+// TestHelpDespiteGoneVariables: a variable of an earlier version does not keep the help from those
+// who need it now.
 func TestHelpDespiteGoneVariables(t *testing.T) {
 	command := exec.CommandContext(t.Context(), binary, "--help")
 	command.Env = append(os.Environ(), "MIG_EXPORTER_DCGM_MODE=remote")
@@ -161,7 +162,8 @@ func TestWordsOfDCGMMode(t *testing.T) {
 	}
 }
 
-// TestGoneFlagsInAFile: a flag of an earlier version ends the program from a file of arguments, too.
+// TestGoneFlagsInAFile: a flag of an earlier version ends the program from a file of arguments,
+// too.
 func TestGoneFlagsInAFile(t *testing.T) {
 	dir := t.TempDir()
 	inner := filepath.Join(dir, "inner")

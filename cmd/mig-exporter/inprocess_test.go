@@ -35,8 +35,8 @@ func runInProcess(tb testing.TB, flags ...string) *exporter {
 	return x
 }
 
-// startInProcess runs the program on a simulated node, without its sockets. A test ends with what the loop and partition
-// control return.
+// startInProcess runs the program on a simulated node, without its sockets. A test ends with what
+// the loop and partition control return.
 func startInProcess(tb testing.TB, flags ...string) *exporter {
 	tb.Helper()
 

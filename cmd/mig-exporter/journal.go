@@ -13,11 +13,13 @@ import (
 	"github.com/go-kit/log/level"
 )
 
-// journalVariable has the device and the inode of the stream by which systemd connects the standard error of a service
-// to the journal, such as 8:4711. Children inherit it, also those whose standard error is another file.
+// journalVariable has the device and the inode of the stream by which systemd connects the standard
+// error of a service to the journal, such as 8:4711. Children inherit it, also those whose standard
+// error is another file.
 const journalVariable = "JOURNAL_STREAM"
 
-// isJournal reports whether what is written to w goes to the journal, by the value of journalVariable.
+// isJournal reports whether what is written to w goes to the journal, by the value of
+// journalVariable.
 func isJournal(w io.Writer, stream string) bool {
 	file, ok := w.(*os.File)
 	if !ok || stream == "" {
@@ -34,7 +36,8 @@ func isJournal(w io.Writer, stream string) bool {
 	return ok && stream == fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)
 }
 
-// The priorities of the journal, as a line begins with them (sd-daemon(3)). A line without one is as info.
+// The priorities of the journal, as a line begins with them (sd-daemon(3)). A line without one is
+// as info.
 const (
 	journalError   = "<3>"
 	journalWarning = "<4>"

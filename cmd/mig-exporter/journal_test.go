@@ -51,8 +51,8 @@ func TestIsJournal(t *testing.T) {
 	cmptest.Equal(t, "no file", isJournal(&strings.Builder{}, stream), false)
 }
 
-// TestJournalHasPriorities: each line of the log begins with the priority of its level, in both formats, so that
-// journalctl -p warning shows warnings and errors.
+// TestJournalHasPriorities: each line of the log begins with the priority of its level, in both
+// formats, so that journalctl -p warning shows warnings and errors.
 func TestJournalHasPriorities(t *testing.T) {
 	for format, want := range map[string]string{
 		"logfmt": `^<7>ts=\S+ level=debug msg=a\n<6>ts=\S+ level=info msg=b\n<4>ts=\S+ level=warn msg=c k=1\n` +
@@ -83,7 +83,8 @@ func TestUsageErrorInTheJournal(t *testing.T) {
 	cmptest.Equal(t, "terminal", out.String(), "mig-exporter: a\n")
 }
 
-// TestServiceLogsToTheJournal: a process whose standard error is the stream of the journal writes priorities.
+// TestServiceLogsToTheJournal: a process whose standard error is the stream of the journal writes
+// priorities.
 func TestServiceLogsToTheJournal(t *testing.T) {
 	file, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
 	if err != nil {

@@ -7,7 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// loggedXIDs has XIDs that the driver only prints, XIDs that it sends as well, and one from before the start.
+// loggedXIDs has XIDs that the driver only prints, XIDs that it sends as well, and one from before
+// the start.
 const loggedXIDs = `
 gpus:
 - {model: H100-80GB, count: 2}
@@ -72,8 +73,8 @@ func TestXIDsOfTheKernelLog(t *testing.T) {
 	}
 }
 
-// TestXIDsWithoutRights: events of a GPU with instances are not delivered then, so that the log alone has its XIDs. If
-// that cannot be read, either, it is said once, and nothing is counted.
+// TestXIDsWithoutRights: events of a GPU with instances are not delivered then, so that the log
+// alone has its XIDs. If that cannot be read, either, it is said once, and nothing is counted.
 func TestXIDsWithoutRights(t *testing.T) {
 	for _, tt := range []struct {
 		name, node string

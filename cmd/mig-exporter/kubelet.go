@@ -40,8 +40,8 @@ func (n *node) addMetadataState(read func() gpu.SourceState) {
 	})
 }
 
-// setContainers sets what finds the containers of the processes that the driver lists. In another PID namespace than
-// the host's their ids mean nothing in the host's process table.
+// setContainers sets what finds the containers of the processes that the driver lists. In another
+// PID namespace than the host's their ids mean nothing in the host's process table.
 func (n *node) setContainers(containers poll.Containers) {
 	if n.processesHidden == nil {
 		n.poll.Containers = containers
@@ -61,8 +61,8 @@ func (n *node) sources() []gpu.SourceState {
 	return list
 }
 
-// kubeletMark is a file that says that a kubelet has answered since the node booted. Then neither its silence nor its
-// empty folders mean that the node has no kubelet.
+// kubeletMark is a file that says that a kubelet has answered since the node booted. Then neither
+// its silence nor its empty folders mean that the node has no kubelet.
 type kubeletMark struct {
 	path, boot string
 	logger     log.Logger
@@ -103,13 +103,15 @@ type runningContainers struct {
 	on         map[containerOnDevice]bool
 }
 
-// containerOnDevice is a container with a process on a device. An instance that is gpu.Whole means any.
+// containerOnDevice is a container with a process on a device. An instance that is gpu.Whole means
+// any.
 type containerOnDevice struct {
 	device    gpu.DeviceIndex
 	container gpu.Container
 }
 
-// isRunning reports whether the container of an assignment had a process on its device when the GPUs were read last.
+// isRunning reports whether the container of an assignment had a process on its device when the
+// GPUs were read last.
 func (r *runningContainers) isRunning(containers poll.Containers, a *gpu.Assignment) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,8 +12,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/kubelet"
 )
 
-// slowAdmission: "older" is bound while the kubelet is down, and its device plugin allocates for 25 s. Until then the
-// kubelet lists that and the exporter's own pod, and neither "young" nor "idle", which are younger and run.
+// slowAdmission: "older" is bound while the kubelet is down, and its device plugin allocates for 25
+// s. Until then the kubelet lists that and the exporter's own pod, and neither "young" nor "idle",
+// which are younger and run.
 const slowAdmission = `
 version: 1
 node: {hostname: n}
@@ -28,11 +29,13 @@ faults:
   - {at: 100s, for: 1m, kind: device-plugin-slow, delay: 25s}
 `
 
-// holderSources are what a profile of the chart has to find out who holds a device, besides the kubelet's list.
+// holderSources are what a profile of the chart has to find out who holds a device, besides the
+// kubelet's list.
 type holderSources struct{ checkpoint, metadata, containers bool }
 
-// TestSlowAdmissionByProfile: in no profile is a device that is held shown as free while the kubelet waits for the
-// device plugin of an older pod, nor the holder forgotten, and all is known again afterwards.
+// TestSlowAdmissionByProfile: in no profile is a device that is held shown as free while the
+// kubelet waits for the device plugin of an older pod, nor the holder forgotten, and all is known
+// again afterwards.
 func TestSlowAdmissionByProfile(t *testing.T) {
 	for name, sources := range map[string]holderSources{
 		"the list alone":               {},
@@ -91,7 +94,8 @@ func checkSlowAdmission(t *testing.T, sources holderSources) {
 	}
 }
 
-// newAdmissionNode starts the node of slowAdmission and its kubelet, and a client that has these sources.
+// newAdmissionNode starts the node of slowAdmission and its kubelet, and a client that has these
+// sources.
 func newAdmissionNode(t *testing.T, sources holderSources) (*sim.Node, *kubelet.Server, *podresources.Client) {
 	t.Helper()
 

@@ -21,8 +21,8 @@ import (
 // churnSeconds is how long the node of one seed runs, by its clock.
 const churnSeconds = 300
 
-// churnScenario makes up a node whose pods come and go, use nothing of what they hold, and have a kubelet that
-// restarts and an API server that is away at times.
+// churnScenario makes up a node whose pods come and go, use nothing of what they hold, and have a
+// kubelet that restarts and an API server that is away at times.
 func churnScenario(r *rand.Rand) string {
 	var s strings.Builder
 	s.WriteString(`
@@ -69,9 +69,9 @@ pods:
 	return s.String()
 }
 
-// TestNoHeldDeviceIsReportedFree: over random churn, restarts and outages no device that a live pod holds is reported
-// as free, given to another holder, or destroyed by a plan. The devices of plain init containers are not known without
-// the checkpoint.
+// TestNoHeldDeviceIsReportedFree: over random churn, restarts and outages no device that a live pod
+// holds is reported as free, given to another holder, or destroyed by a plan. The devices of plain
+// init containers are not known without the checkpoint.
 func TestNoHeldDeviceIsReportedFree(t *testing.T) {
 	var plans atomic.Int64
 	t.Run("churn", func(t *testing.T) {
@@ -88,7 +88,8 @@ func TestNoHeldDeviceIsReportedFree(t *testing.T) {
 	}
 }
 
-// checkChurn holds every second of a random churn against what is true, and returns how many plans there were.
+// checkChurn holds every second of a random churn against what is true, and returns how many plans
+// there were.
 func checkChurn(t *testing.T, seed uint64) (plans int) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 2026))
@@ -194,8 +195,9 @@ func tryPlan(t *testing.T, x *exporter, held []sim.Holding) int {
 	return 1
 }
 
-// TestARestartedKubeletEndsNoPod: the kubelet restarts while the API server is away. Its list lacks pods for minutes;
-// nothing that they hold is reported as free, no plan destroys it, and an operator's confirmation settles it.
+// TestARestartedKubeletEndsNoPod: the kubelet restarts while the API server is away. Its list lacks
+// pods for minutes; nothing that they hold is reported as free, no plan destroys it, and an
+// operator's confirmation settles it.
 func TestARestartedKubeletEndsNoPod(t *testing.T) {
 	x := controlledNode(t, `
 version: 1
@@ -263,8 +265,8 @@ faults:
 	expectAllocated("once the API server is back")
 }
 
-// controlledNode starts a node with partition control, as run does, and polls it once. Operations wait until control
-// is ready.
+// controlledNode starts a node with partition control, as run does, and polls it once. Operations
+// wait until control is ready.
 func controlledNode(t *testing.T, text string, flags ...string) *exporter {
 	t.Helper()
 

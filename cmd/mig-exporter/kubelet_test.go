@@ -82,7 +82,8 @@ func (c pidContainers) ContainerOf(pid uint32) (gpu.Container, bool) {
 	return found, ok
 }
 
-// TestRunningContainers: a process counts for the device that it runs on, and for what that is a part of.
+// TestRunningContainers: a process counts for the device that it runs on, and for what that is a
+// part of.
 func TestRunningContainers(t *testing.T) {
 	a := gpu.Container{Pod: "a"}
 	b := gpu.Container{Pod: "b"}

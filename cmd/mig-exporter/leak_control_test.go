@@ -11,15 +11,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// The numbers of layout changes after which nothing may grow, and at which it is looked whether it has: the first is
-// more than the operations that are kept.
+// The numbers of layout changes after which nothing may grow, and at which it is looked whether it
+// has: the first is more than the operations that are kept.
 const (
 	settledChanges = 320
 	longChanges    = 640
 )
 
-// heapOfAChange is what one layout change may leave behind, in bytes. What is held after equal numbers of changes
-// varies by 130 KiB; it does not grow over 2,560.
+// heapOfAChange is what one layout change may leave behind, in bytes. What is held after equal
+// numbers of changes varies by 130 KiB; it does not grow over 2,560.
 const heapOfAChange = 1 << 10
 
 // changeScenario is a node whose second GPU nothing uses.
@@ -80,8 +80,8 @@ func scrapeUntil(t *testing.T, url string, stop <-chan struct{}) (scrapes int) {
 	}
 }
 
-// TestNothingGrowsByLayoutChanges: layout after layout, while metrics are scraped as fast as they come, the process
-// holds no more than after the first of them.
+// TestNothingGrowsByLayoutChanges: layout after layout, while metrics are scraped as fast as they
+// come, the process holds no more than after the first of them.
 func TestNothingGrowsByLayoutChanges(t *testing.T) {
 	x := controlledNode(t, changeScenario)
 	advanceBy(t, x, 2*time.Second) // the kubelet's list is settled

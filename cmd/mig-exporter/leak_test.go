@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// heapTolerance is how much larger the heap in use may be at the end of the long run than after its beginning: maps and
-// pools have no fixed size.
+// heapTolerance is how much larger the heap in use may be at the end of the long run than after its
+// beginning: maps and pools have no fixed size.
 const heapTolerance = 128 << 10
 
 // held is what a process holds that it could fail to give back.
@@ -49,8 +49,8 @@ func holds(t *testing.T, x *exporter) held {
 	return least
 }
 
-// TestNothingGrows: after longPolls polls and longScrapes scrapes over TCP the process holds no more than after
-// settled.
+// TestNothingGrows: after longPolls polls and longScrapes scrapes over TCP the process holds no
+// more than after settled.
 func TestNothingGrows(t *testing.T) {
 	x := benchNode(t, benchGPUs)
 	server := httptest.NewServer(x.handler)
@@ -81,7 +81,8 @@ func TestNothingGrows(t *testing.T) {
 	expectNoGrowth(t, early, late, heapTolerance)
 }
 
-// scrapeInTurn makes the scrape with a number, which chooses its format and encoding, and reads the whole answer.
+// scrapeInTurn makes the scrape with a number, which chooses its format and encoding, and reads the
+// whole answer.
 func scrapeInTurn(t *testing.T, client *http.Client, url string, number int) error {
 	t.Helper()
 	f := benchForms[number%len(benchForms)]

@@ -33,7 +33,8 @@ func newLogger(w io.Writer, opts logOptions) log.Logger {
 	return log.With(logger, "ts", log.DefaultTimestampUTC)
 }
 
-// orderedLogger writes the fields of all lines in one order: ts, level, msg, then the others as they were logged.
+// orderedLogger writes the fields of all lines in one order: ts, level, msg, then the others as
+// they were logged.
 type orderedLogger struct{ next log.Logger }
 
 // Log implements log.Logger.

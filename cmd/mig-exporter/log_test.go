@@ -38,7 +38,8 @@ $`)
 	}
 }
 
-// TestLogOfAWholeRun: every line of a run has its fields in one order, and the signal that ends it is in the log.
+// TestLogOfAWholeRun: every line of a run has its fields in one order, and the signal that ends it
+// is in the log.
 func TestLogOfAWholeRun(t *testing.T) {
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		p := launch(t, "--driver=nvml", "--nvml.library-path="+filepath.Join(t.TempDir(), "libnvidia-ml.so.1"),

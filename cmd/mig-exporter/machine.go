@@ -73,7 +73,8 @@ func (n *node) openMachine(library string) error {
 	return nil
 }
 
-// openPods opens the machine's process table and kubelet, and the API server if the configuration names the node.
+// openPods opens the machine's process table and kubelet, and the API server if the configuration
+// names the node.
 func (m machine) openPods(n *node, cfg *KubernetesConfig, markDir string) error {
 	metadata, err := n.openMetadata(cfg)
 	if err != nil {
@@ -169,21 +170,22 @@ func kubeletFolders() []string {
 // mountInfo lists the file systems that this process sees.
 const mountInfo = "/proc/self/mountinfo"
 
-// containerFiles are files of containers: Docker and Podman create theirs, the last one is in our image.
+// containerFiles are files of containers: Docker and Podman create theirs, the last one is in our
+// image.
 func containerFiles() []string {
 	return []string{"/.dockerenv", "/run/.containerenv", "/etc/mig-exporter-image"}
 }
 
-// isContained reports whether this process may be in a container, which may not see the host's kubelet. We would
-// rather take a host for a container: then the holders of its devices are unknown until --kubernetes.socket= says
-// that it has no kubelet.
+// isContained reports whether this process may be in a container, which may not see the host's
+// kubelet. We would rather take a host for a container: then the holders of its devices are unknown
+// until --kubernetes.socket= says that it has no kubelet.
 func isContained(getenv func(string) string, files []string, mounts string) bool {
 	// systemd-nspawn, LXC and Podman set the variable.
 	return anyExists(files...) || getenv("container") != "" || isRootOverlay(mounts)
 }
 
-// isRootOverlay reports whether the root file system is an overlay, as containerd, CRI-O and Docker make it. A list
-// of mounts that cannot be read counts.
+// isRootOverlay reports whether the root file system is an overlay, as containerd, CRI-O and Docker
+// make it. A list of mounts that cannot be read counts.
 func isRootOverlay(mounts string) bool {
 	text, err := os.ReadFile(mounts)
 	if err != nil {
@@ -212,7 +214,8 @@ func anyExists(paths ...string) bool {
 	})
 }
 
-// nodeNames returns the names that the kubelet may have for this node: it ends the names of static pods with its own.
+// nodeNames returns the names that the kubelet may have for this node: it ends the names of static
+// pods with its own.
 func (m machine) nodeNames(configured string) []string {
 	short, _, _ := strings.Cut(m.hostname, ".")
 	var names []string
@@ -226,8 +229,8 @@ func (m machine) nodeNames(configured string) []string {
 	return names
 }
 
-// ownPod returns "namespace/name" of the pod that this process runs in, from the downward API, or else from the
-// service account and the host name; empty if they do not have it.
+// ownPod returns "namespace/name" of the pod that this process runs in, from the downward API, or
+// else from the service account and the host name; empty if they do not have it.
 func ownPod(getenv func(string) string, credentialsDir, hostname string) string {
 	namespace := getenv("POD_NAMESPACE")
 	name := cmp.Or(getenv("POD_NAME"), hostname)
@@ -263,7 +266,8 @@ func (machine) hostEngine(cfg *ProfilingConfig) (dcgmsource.Connector, func() in
 	return dcgmsource.Open(dcgmsource.Mode(cfg.dcgmMode()), cfg.hostEngine()), os.Geteuid
 }
 
-// openDependencies opens the machine's processes, and its cluster if the configuration names the node.
+// openDependencies opens the machine's processes, and its cluster if the configuration names the
+// node.
 func (machine) openDependencies(
 	n *node, name string, cfg *ControlConfig,
 ) (server.Reviewer, error) {

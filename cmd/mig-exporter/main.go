@@ -1,4 +1,5 @@
-// mig-exporter serves metrics of a node's NVIDIA GPUs, GPU instances and compute instances to Prometheus.
+// mig-exporter serves metrics of a node's NVIDIA GPUs, GPU instances and compute instances to
+// Prometheus.
 package main
 
 import (
@@ -23,7 +24,8 @@ const (
 	exitUsage    = 2
 	exitMismatch = 3 // driver and library do not match: restart this process
 
-	// check-node has exitMissing if the node lacks something, exitNotChecked if it could not find out.
+	// check-node has exitMissing if the node lacks something, exitNotChecked if it could not find
+	// out.
 	exitMissing    = 1
 	exitNotChecked = 4
 )

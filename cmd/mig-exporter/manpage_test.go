@@ -21,7 +21,8 @@ func TestManPage(t *testing.T) {
 	}
 }
 
-// TestWhatisReadsManPages: the program that fills the database of whatis and apropos finds name and summary.
+// TestWhatisReadsManPages: the program that fills the database of whatis and apropos finds name and
+// summary.
 func TestWhatisReadsManPages(t *testing.T) {
 	lexgrog, err := exec.LookPath("lexgrog")
 	if err != nil {

@@ -29,12 +29,14 @@ type nodeKind interface {
 	// openPods opens the sources of the node's pods and containers, if there are any. markDir keeps
 	// that a kubelet has answered; empty: it is not kept.
 	openPods(n *node, cfg *KubernetesConfig, markDir string) error
-	// openProcessTable returns what knows the names of processes and, if that is asked for, their users; nil if
-	// nothing does.
+	// openProcessTable returns what knows the names of processes and, if that is asked for, their
+	// users; nil if nothing does.
 	openProcessTable(withUsers bool) poll.ProcessTable
-	// readHost reads what check-node reports of the host. embedded says that DCGM runs in this process.
+	// readHost reads what check-node reports of the host. embedded says that DCGM runs in this
+	// process.
 	readHost(embedded bool) hostFacts
-	// hostEngine returns the DCGM host engine of the node and the user that starts it, nil if the node has none.
+	// hostEngine returns the DCGM host engine of the node and the user that starts it, nil if the
+	// node has none.
 	hostEngine(cfg *ProfilingConfig) (dcgmsource.Connector, func() int)
 	// openDependencies opens what partition control asks besides the driver and the kubelet, and
 	// returns the cluster that it asks who a client is, nil if there is none. It fails if the node
@@ -48,8 +50,9 @@ type movableClock interface {
 	Settle(ctx context.Context)
 }
 
-// node is what the program reads, behind the same interfaces whichever kind of node it is. poll, control and log have
-// what the node gives to the options of these packages; what is absent there is not asked.
+// node is what the program reads, behind the same interfaces whichever kind of node it is. poll,
+// control and log have what the node gives to the options of these packages; what is absent there
+// is not asked.
 type node struct {
 	clock
 	driverAccess
@@ -89,12 +92,13 @@ type driverAccess struct {
 	mayOpen      func(confidential gpu.Opt[bool]) error
 	confidential atomic.Bool        // the GPUs are in confidential-computing mode, set by mayOpen
 	opening      nvmlsource.Opening // without Pause; empty: GPUs are not released
-	// processesHidden is why the driver's lists of processes may lack some; nil if they are complete.
+	// processesHidden is why the driver's lists of processes may lack some; nil if they are
+	// complete.
 	processesHidden error
 }
 
-// dcgmAccess is what the program does with DCGM besides reading activity. If DCGM is not used, the functions do
-// nothing.
+// dcgmAccess is what the program does with DCGM besides reading activity. If DCGM is not used, the
+// functions do nothing.
 type dcgmAccess struct {
 	calls func() uint64                         // nil if DCGM is not used
 	retry func()                                // asks again for what DCGM has refused
@@ -166,7 +170,8 @@ func openNode(cfg *Config, logger log.Logger) (*node, error) {
 	return n, nil
 }
 
-// openProcesses sets what is served of single processes. Outside of the host's PID namespace there are none.
+// openProcesses sets what is served of single processes. Outside of the host's PID namespace there
+// are none.
 func (n *node) openProcesses(cfg *Config) {
 	detail := cfg.Web.processDetail()
 	n.poll.Processes = detail
@@ -194,8 +199,8 @@ func (n *node) openJobs(dir string) {
 	}
 }
 
-// openKernelLog begins to read the kernel's log, if that is asked for. A log that cannot be read is a source that is
-// down, and tried again: GPUs are worth serving without it.
+// openKernelLog begins to read the kernel's log, if that is asked for. A log that cannot be read is
+// a source that is down, and tried again: GPUs are worth serving without it.
 func (n *node) openKernelLog(asked bool) {
 	if !asked {
 		return
@@ -267,8 +272,8 @@ func (n *node) close() {
 	}
 }
 
-// handlers returns the handlers of a node whose clock can be moved, nil for a machine. flush blocks until what
-// follows from the last Snapshot is served.
+// handlers returns the handlers of a node whose clock can be moved, nil for a machine. flush blocks
+// until what follows from the last Snapshot is served.
 func (n *node) handlers(poller *poll.Poller, flush func(context.Context)) map[string]http.Handler {
 	clock, ok := n.kind.(movableClock)
 	if !ok {
@@ -290,8 +295,8 @@ type stepper interface {
 	Current() *gpu.Snapshot
 }
 
-// advanceHandler answers POST /-/sim/advance?by=DURATION: it moves a stepped clock and answers when the Snapshot of
-// the new time is published and has settled.
+// advanceHandler answers POST /-/sim/advance?by=DURATION: it moves a stepped clock and answers when
+// the Snapshot of the new time is published and has settled.
 func advanceHandler(clock movableClock, loop stepper, flush func(context.Context)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		by, err := time.ParseDuration(r.URL.Query().Get("by"))

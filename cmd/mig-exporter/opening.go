@@ -16,9 +16,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Without persistence mode a GPU in confidential-computing mode can become unusable until a reset when the first
-// process that has opened it ends (aleph-im/aleph-vm#1271). So this program opens such GPUs only while another process
-// keeps them open, as nvidia-persistenced does.
+// Without persistence mode a GPU in confidential-computing mode can become unusable until a reset
+// when the first process that has opened it ends (aleph-im/aleph-vm#1271). So this program opens
+// such GPUs only while another process keeps them open, as nvidia-persistenced does.
 
 // openFilesTimeout bounds the search for processes that have a GPU open.
 const openFilesTimeout = 5 * time.Second
@@ -36,8 +36,8 @@ type openingGuard struct {
 	handles   control.Handles
 }
 
-// mayOpen returns why this process may not open the GPUs. confidential is what the driver says of them; if it does not
-// say, a machine that is no confidential guest has no such GPUs.
+// mayOpen returns why this process may not open the GPUs. confidential is what the driver says of
+// them; if it does not say, a machine that is no confidential guest has no such GPUs.
 func (o openingGuard) mayOpen(confidential gpu.Opt[bool]) error {
 	if !o.isConfidential(confidential) {
 		return nil
@@ -75,8 +75,9 @@ func (o openingGuard) isConfidential(confidential gpu.Opt[bool]) bool {
 	return confidential.Or(o.isConfidentialGuest())
 }
 
-// isConfidentialGuest reports whether the machine is a confidential virtual machine, by the devices of its guest
-// drivers: AMD SEV-SNP (drivers/virt/coco/sev-guest of Linux) and Intel TDX (drivers/virt/coco/tdx-guest).
+// isConfidentialGuest reports whether the machine is a confidential virtual machine, by the devices
+// of its guest drivers: AMD SEV-SNP (drivers/virt/coco/sev-guest of Linux) and Intel TDX
+// (drivers/virt/coco/tdx-guest).
 func (o openingGuard) isConfidentialGuest() bool {
 	for _, device := range []string{"sev-guest", "tdx_guest"} {
 		if _, err := os.Stat(filepath.Join(o.sys, "class", "misc", device)); err == nil {
@@ -87,7 +88,8 @@ func (o openingGuard) isConfidentialGuest() bool {
 	return false
 }
 
-// readMinors returns the minor numbers of the GPUs that the kernel driver has bound, which needs no open GPU.
+// readMinors returns the minor numbers of the GPUs that the kernel driver has bound, which needs no
+// open GPU.
 func readMinors(proc string) ([]int, error) {
 	files, err := filepath.Glob(filepath.Join(proc, "driver", "nvidia", "gpus", "*", "information"))
 	if err != nil {

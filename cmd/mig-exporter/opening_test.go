@@ -73,8 +73,8 @@ func TestMayOpen(t *testing.T) {
 	}
 }
 
-// TestConfidentialNode: the service does not open the GPUs of a confidential node without persistence mode, nor does its
-// embedded DCGM, and says why; with it, all is as ever.
+// TestConfidentialNode: the service does not open the GPUs of a confidential node without
+// persistence mode, nor does its embedded DCGM, and says why; with it, all is as ever.
 func TestConfidentialNode(t *testing.T) {
 	for _, persistence := range []bool{false, true} {
 		t.Run(fmt.Sprintf("persistence %v", persistence), func(t *testing.T) {

@@ -13,9 +13,9 @@ import (
 )
 
 // A strict parser of OpenMetrics 1.0 text, as the specification at
-// https://github.com/prometheus/OpenMetrics/blob/v1.0.0/specification/OpenMetrics.md has it. Prometheus reads far more
-// than is allowed; other clients, such as prometheus_client's own parser, do not. Exemplars and timestamps of samples,
-// which this program does not write, are refused.
+// https://github.com/prometheus/OpenMetrics/blob/v1.0.0/specification/OpenMetrics.md has it.
+// Prometheus reads far more than is allowed; other clients, such as prometheus_client's own parser,
+// do not. Exemplars and timestamps of samples, which this program does not write, are refused.
 
 // suffixesOf has what a sample's name has behind its family's, by type.
 var suffixesOf = map[string][]string{
@@ -164,7 +164,8 @@ func (f *strictFamily) addSample(line string) error {
 	return nil
 }
 
-// addLabels adds the labels at the beginning of a text, if there are any, and returns the rest of it.
+// addLabels adds the labels at the beginning of a text, if there are any, and returns the rest of
+// it.
 func (s *strictSample) addLabels(text string) (string, error) {
 	list, ok := strings.CutPrefix(text, "{")
 	if !ok {
@@ -233,7 +234,8 @@ func (f *strictFamily) check() error {
 	return nil
 }
 
-// checkBuckets checks that the buckets of a histogram ascend to +Inf, and that its count is that bucket's.
+// checkBuckets checks that the buckets of a histogram ascend to +Inf, and that its count is that
+// bucket's.
 func (f *strictFamily) checkBuckets() error {
 	bound := math.Inf(-1)
 	below := 0.0

@@ -10,8 +10,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// persistenceNote warns of GPUs in confidential-computing mode that are open without persistence mode: the process that
-// allowed us to open them may be a job that ends, and then we are the last to leave them. It is owned by the poll loop.
+// persistenceNote warns of GPUs in confidential-computing mode that are open without persistence
+// mode: the process that allowed us to open them may be a job that ends, and then we are the last
+// to leave them. It is owned by the poll loop.
 type persistenceNote struct {
 	confidential func() bool // whether the GPUs are in that mode, as far as it is known
 	logger       log.Logger

@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestOpenWithoutPersistenceMode: the process that kept confidential GPUs open may end; that is said once, and again if
-// it is true of another GPU. A mode that is not known says nothing.
+// TestOpenWithoutPersistenceMode: the process that kept confidential GPUs open may end; that is
+// said once, and again if it is true of another GPU. A mode that is not known says nothing.
 func TestOpenWithoutPersistenceMode(t *testing.T) {
 	var out bytes.Buffer
 	confidential := false

@@ -22,7 +22,8 @@ const (
 	powerMissing    = "the driver reports neither power nor energy in MIG mode"
 )
 
-// TestPowerMissingUnderMIG: a B200 in MIG mode without energy says once that nothing is estimated of it.
+// TestPowerMissingUnderMIG: a B200 in MIG mode without energy says once that nothing is estimated
+// of it.
 func TestPowerMissingUnderMIG(t *testing.T) {
 	p := simulate(t, "b200-power")
 	for range 20 {
@@ -34,8 +35,9 @@ func TestPowerMissingUnderMIG(t *testing.T) {
 	}
 }
 
-// TestOutsideTheHostsPIDNamespace: the driver lists no process, with success. That nothing runs is not concluded from
-// it: neither the power of the busy GPU is taken for that of an idle one, nor is it said that no process is there.
+// TestOutsideTheHostsPIDNamespace: the driver lists no process, with success. That nothing runs is
+// not concluded from it: neither the power of the busy GPU is taken for that of an idle one, nor is
+// it said that no process is there.
 func TestOutsideTheHostsPIDNamespace(t *testing.T) {
 	p := launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+write(t, "slice.yaml", busySlice),
 		"--collectors=+instance_processes,+process,+process_info", "--web.processes=users")

@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// TestProcessDetail: processes are listed by default if each listener is on loopback or clients authenticate, and what
-// the flag or the variable says is done.
+// TestProcessDetail: processes are listed by default if each listener is on loopback or clients
+// authenticate, and what the flag or the variable says is done.
 func TestProcessDetail(t *testing.T) {
 	password := write(t, "password.yml", "basic_auth_users:\n  prometheus: $2y$10$abc\n")
 	headers := write(t, "headers.yml", "http_server_config:\n  headers:\n    X-Frame-Options: deny\n")
@@ -65,8 +65,8 @@ workloads: [{name: train, memory: 20GiB, width: 60, busy: 0.9}]
 processes: [{device: "0", workload: train}]
 `
 
-// TestProcessesOfJobs: a process of the node has its batch job, and the id of a user without a name, as far as the flag
-// says.
+// TestProcessesOfJobs: a process of the node has its batch job, and the id of a user without a
+// name, as far as the flag says.
 func TestProcessesOfJobs(t *testing.T) {
 	jobs := t.TempDir()
 	if err := os.WriteFile(jobs+"/0", []byte("90210\n"), 0o600); err != nil {

@@ -76,7 +76,8 @@ func TestSamePictureByGPMAndDCGM(t *testing.T) {
 	}
 }
 
-// TestEachGPUByWhatItHas: on a node whose GPUs differ, auto asks the driver where it has GPM and DCGM for the others.
+// TestEachGPUByWhatItHas: on a node whose GPUs differ, auto asks the driver where it has GPM and
+// DCGM for the others.
 func TestEachGPUByWhatItHas(t *testing.T) {
 	scenario := write(t, "mixed.yaml", `version: 1
 node: {kubernetes: false}

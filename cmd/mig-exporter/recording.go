@@ -16,8 +16,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// recording is the kind of a node whose driver's answers were captured. It has no pods, no DCGM and nothing to
-// repartition.
+// recording is the kind of a node whose driver's answers were captured. It has no pods, no DCGM and
+// nothing to repartition.
 type recording struct{ *capture.Replay }
 
 // openRecording replays a recording in the place of the driver.

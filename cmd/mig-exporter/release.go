@@ -33,8 +33,8 @@ func (x *exporter) opening() nvmlsource.Opening {
 	return o
 }
 
-// pauseOthers keeps partition control from beginning operations, and ends an embedded DCGM, which uses NVML, too. That
-// one is resumed once all GPUs may be opened.
+// pauseOthers keeps partition control from beginning operations, and ends an embedded DCGM, which
+// uses NVML, too. That one is resumed once all GPUs may be opened.
 func (x *exporter) pauseOthers(ctx context.Context) (resume func(all bool), err error) {
 	release, err := x.holdOperations(ctx)
 	if err != nil {
@@ -139,8 +139,8 @@ func (r *gpuReleaser) change(ctx context.Context, id gpu.UUID, released bool,
 // releasePollEvery is how often we poll while a request waits for other uses of the GPUs to end.
 const releasePollEvery = 200 * time.Millisecond
 
-// await polls until a request is answered. The error is why the poll loop does not go on; it may still carry the
-// request out.
+// await polls until a request is answered. The error is why the poll loop does not go on; it may
+// still carry the request out.
 func (r *gpuReleaser) await(
 	ctx context.Context,
 	answer <-chan nvmlsource.Released,
@@ -195,8 +195,8 @@ func unansweredRelease(id gpu.UUID, err error) *api.Problem {
 	}
 }
 
-// autoSocket is --release.socket's default: on a machine defaultReleaseSocket, and none on a simulated node, of which
-// there may be many on one machine.
+// autoSocket is --release.socket's default: on a machine defaultReleaseSocket, and none on a
+// simulated node, of which there may be many on one machine.
 const (
 	autoSocket           = "auto"
 	defaultReleaseSocket = "/run/mig-exporter/release.sock"
@@ -214,7 +214,8 @@ func releaseSocket(configured string, simulated bool) string {
 	return defaultReleaseSocket
 }
 
-// releaseServer serves releases of GPUs on a socket of its own, which is there without partition control.
+// releaseServer serves releases of GPUs on a socket of its own, which is there without partition
+// control.
 type releaseServer struct {
 	options server.Options
 	ready   chan struct{} // closed once the socket is there
@@ -236,7 +237,8 @@ func newReleaseServer(socket string, x *exporter) *releaseServer {
 	}
 }
 
-// run serves until ctx ends. A socket that cannot be used does not end the program; it is tried again.
+// run serves until ctx ends. A socket that cannot be used does not end the program; it is tried
+// again.
 func (s *releaseServer) run(ctx context.Context) error {
 	if s.options.Socket == "" || s.options.Releaser == nil {
 		<-ctx.Done()
@@ -288,7 +290,8 @@ func (a logAudit) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// listOpenMinors lists the minor numbers of the GPUs whose device nodes are among the open files of a folder of /proc.
+// listOpenMinors lists the minor numbers of the GPUs whose device nodes are among the open files of
+// a folder of /proc.
 func listOpenMinors(files string) ([]int, error) {
 	entries, err := os.ReadDir(files)
 	if err != nil {

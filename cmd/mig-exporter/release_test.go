@@ -15,7 +15,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestOpenMinors: the open files of a process show which GPUs it has open, also those whose device nodes are gone.
+// TestOpenMinors: the open files of a process show which GPUs it has open, also those whose device
+// nodes are gone.
 func TestOpenMinors(t *testing.T) {
 	dir := t.TempDir()
 	for fd, target := range map[string]string{
@@ -98,7 +99,8 @@ func (c *releaseClient) post(path string, status int) (answer api.Release) {
 	return answer
 }
 
-// TestReleaseBySocket: without partition control a GPU is released, embedded DCGM included, and comes back.
+// TestReleaseBySocket: without partition control a GPU is released, embedded DCGM included, and
+// comes back.
 func TestReleaseBySocket(t *testing.T) {
 	x, c := startReleasing(t, "--sim.scenario=../../testdata/scenarios/dgx-a100-mixed.yaml", "--dcgm.address=embedded")
 	advanceBy(t, x, 2*time.Second) // DCGM is asked with the second poll
@@ -158,8 +160,8 @@ func TestReleaseDuringOperation(t *testing.T) {
 	}
 }
 
-// TestUnbindReleases: a GPU that the kernel driver begins to unbind is released by itself, embedded DCGM included, and
-// comes back once it is bound.
+// TestUnbindReleases: a GPU that the kernel driver begins to unbind is released by itself, embedded
+// DCGM included, and comes back once it is bound.
 func TestUnbindReleases(t *testing.T) {
 	scenario := filepath.Join(t.TempDir(), "unbind.yaml")
 

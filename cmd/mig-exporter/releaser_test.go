@@ -49,8 +49,8 @@ func expectProblem(t *testing.T, err error, kind api.ProblemType, status int) {
 	cmptest.Equal(t, "status", p.Status, status)
 }
 
-// TestReleaseWithoutAnswer: a request that is not answered in time is not withdrawn, and its answer does not say that
-// nothing was changed; one that ended with the last poll has its own answer.
+// TestReleaseWithoutAnswer: a request that is not answered in time is not withdrawn, and its answer
+// does not say that nothing was changed; one that ended with the last poll has its own answer.
 func TestReleaseWithoutAnswer(t *testing.T) {
 	queue := queuedReleases{make(chan chan nvmlsource.Released, 1)}
 	hung := newGPUReleaser(queue, func(context.Context) error { return context.DeadlineExceeded })
@@ -76,7 +76,8 @@ func TestReleaseWithoutAnswer(t *testing.T) {
 	expectProblem(t, err, api.Busy, http.StatusConflict)
 }
 
-// TestReleasesTakeTurns: a request waits for the one under way, and is withdrawn if that does not end.
+// TestReleasesTakeTurns: a request waits for the one under way, and is withdrawn if that does not
+// end.
 func TestReleasesTakeTurns(t *testing.T) {
 	queue := queuedReleases{make(chan chan nvmlsource.Released, 2)}
 	polling := make(chan struct{})
@@ -108,8 +109,8 @@ func TestReleasesTakeTurns(t *testing.T) {
 	}
 }
 
-// TestSocketOfAnotherProcess: a socket that another process listens on is not served, and does not end the program or
-// change its exit code.
+// TestSocketOfAnotherProcess: a socket that another process listens on is not served, and does not
+// end the program or change its exit code.
 func TestSocketOfAnotherProcess(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "release.sock")
 
@@ -160,7 +161,8 @@ func (lingeringDCGM) Release(ctx context.Context) (func(), error) {
 	return nil, ctx.Err()
 }
 
-// TestRefusedReleaseKeepsReading: while a release waits for DCGM, and after it was refused, all GPUs are read.
+// TestRefusedReleaseKeepsReading: while a release waits for DCGM, and after it was refused, all
+// GPUs are read.
 func TestRefusedReleaseKeepsReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startInProcess(t, "--sim.scenario="+costedBench(t, "{}"))
@@ -194,7 +196,8 @@ func TestRefusedReleaseKeepsReading(t *testing.T) {
 	})
 }
 
-// TestReleaseWhileReadingsAreLong: a release does not wait for the end of readings that take half a minute each.
+// TestReleaseWhileReadingsAreLong: a release does not wait for the end of readings that take half a
+// minute each.
 func TestReleaseWhileReadingsAreLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startInProcess(t, "--sim.scenario="+costedBench(t, everyCall("150ms")))

@@ -24,8 +24,8 @@ func fifo(t *testing.T, path string) {
 	}
 }
 
-// TestHangUpWithAPipe: a file that a pipe has taken the place of is refused, and neither the files after it nor the
-// end of the program wait for it.
+// TestHangUpWithAPipe: a file that a pipe has taken the place of is refused, and neither the files
+// after it nor the end of the program wait for it.
 func TestHangUpWithAPipe(t *testing.T) {
 	const temperature, power = "DCGM_FI_DEV_GPU_TEMP, gauge, Temperature.\n", "DCGM_FI_DEV_POWER_USAGE, gauge, Power.\n"
 	counters := write(t, "counters.csv", temperature)

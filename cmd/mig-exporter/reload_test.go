@@ -67,7 +67,8 @@ func TestHangUpWithoutFiles(t *testing.T) {
 	}
 }
 
-// TestHangUpReadsTheCountersFile: what changed is said and served at once; a broken file leaves the old one in force.
+// TestHangUpReadsTheCountersFile: what changed is said and served at once; a broken file leaves the
+// old one in force.
 func TestHangUpReadsTheCountersFile(t *testing.T) {
 	const temperature, power = "DCGM_FI_DEV_GPU_TEMP, gauge, Temperature.\n", "DCGM_FI_DEV_POWER_USAGE, gauge, Power.\n"
 	file := write(t, "counters.csv", temperature)
@@ -118,7 +119,8 @@ func TestHangUpReadsTheCountersFile(t *testing.T) {
 	}
 }
 
-// TestHangUpBeginsToReadMediaEngines: a counter of them in the new file is enough for the driver to be asked.
+// TestHangUpBeginsToReadMediaEngines: a counter of them in the new file is enough for the driver to
+// be asked.
 func TestHangUpBeginsToReadMediaEngines(t *testing.T) {
 	const temperature = "DCGM_FI_DEV_GPU_TEMP, gauge, Temperature.\n"
 	file := write(t, "counters.csv", temperature)

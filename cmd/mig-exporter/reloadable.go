@@ -52,7 +52,8 @@ func (m *servedMetrics) Render(
 	return m.current.Load().Render(dst, s, format, names)
 }
 
-// neededExtras returns the extra readings that a collector serves, and those that right-sizing goes by if it is on.
+// neededExtras returns the extra readings that a collector serves, and those that right-sizing goes
+// by if it is on.
 func neededExtras(advises bool, c *collector.Collector) gpu.Extras {
 	extras := extrasOf(c)
 	extras.Media = extras.Media || advises
@@ -73,7 +74,8 @@ func extrasOf(c *collector.Collector) gpu.Extras {
 // Observe observes a Snapshot that is about to be published.
 func (m *servedMetrics) Observe(s *gpu.Snapshot) { m.current.Load().Observe(s) }
 
-// readCounters reads the counters file. It takes effect with the next poll; histograms and windows continue.
+// readCounters reads the counters file. It takes effect with the next poll; histograms and windows
+// continue.
 func (x *exporter) readCounters(path string) (applyFunc, error) {
 	if err := expectRegular(path); err != nil {
 		return nil, err

@@ -23,14 +23,15 @@ type reloader struct {
 	manager *sdnotify.Notifier
 }
 
-// applyFunc puts the content of a file in force and returns what has changed. It returns when its context ends.
+// applyFunc puts the content of a file in force and returns what has changed. It returns when its
+// context ends.
 type applyFunc func(context.Context) ([]string, error)
 
 // reloadable is a file that is read again. It is owned by the reloader's goroutine.
 type reloadable struct {
 	flag, path string
-	// read reads the file and changes nothing. It may block while a file system hangs, so it is called from a goroutine
-	// that can be abandoned, never twice at once.
+	// read reads the file and changes nothing. It may block while a file system hangs, so it is
+	// called from a goroutine that can be abandoned, never twice at once.
 	read    func() (applyFunc, error)
 	broken  string // the log message after an error
 	reading *fileReading
@@ -61,7 +62,8 @@ func newReloader(x *exporter, manager *sdnotify.Notifier) *reloader {
 	return &reloader{files: x.files, retry: x.node.dcgm.retry, logger: x.logger, manager: manager}
 }
 
-// run reloads the files with every signal until ctx ends. It does not wait for a reading that hangs.
+// run reloads the files with every signal until ctx ends. It does not wait for a reading that
+// hangs.
 func (r *reloader) run(ctx context.Context, signals <-chan os.Signal) error {
 	for {
 		select {
@@ -160,7 +162,8 @@ func (f *reloadable) startReading(now time.Time) {
 	}()
 }
 
-// finishReading waits for a reading that began after the signal, at most until inTime ends, and applies it.
+// finishReading waits for a reading that began after the signal, at most until inTime ends, and
+// applies it.
 func (f *reloadable) finishReading(ctx, inTime context.Context) ([]string, error) {
 	for {
 		select {
@@ -190,8 +193,8 @@ func (f *reloadable) finishReading(ctx, inTime context.Context) ([]string, error
 	return f.reading.apply(ctx)
 }
 
-// expectRegular returns an error if a path exists and is no regular file. Opening a pipe would block until another
-// process writes.
+// expectRegular returns an error if a path exists and is no regular file. Opening a pipe would
+// block until another process writes.
 func expectRegular(path string) error {
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().IsRegular() {

@@ -14,8 +14,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// TestRenderIsWhatTheLibraryEncodes holds the quick way of a scrape to the bytes of the library's registry and
-// encoders: in every scenario and golden, at every poll, in all formats that are negotiated but those for people.
+// TestRenderIsWhatTheLibraryEncodes holds the quick way of a scrape to the bytes of the library's
+// registry and encoders: in every scenario and golden, at every poll, in all formats that are
+// negotiated but those for people.
 func TestRenderIsWhatTheLibraryEncodes(t *testing.T) {
 	cases := slices.Clone(goldens)
 	cases = append(cases, goldens[0], goldens[0])
@@ -93,7 +94,8 @@ func compareProtobuf(t *testing.T, want, got [][]byte) {
 	}
 }
 
-// splitProtobuf returns the families of delimited protobuf, encoded as they were but for the values of the durations.
+// splitProtobuf returns the families of delimited protobuf, encoded as they were but for the values
+// of the durations.
 func splitProtobuf(t *testing.T, encoded []byte) [][]byte {
 	t.Helper()
 	var families [][]byte
@@ -143,7 +145,8 @@ func renderedFormats() []expfmt.Format {
 	return list
 }
 
-// withoutDurations drops the values of mig_exporter_collector_duration_seconds, which differ between two collections.
+// withoutDurations drops the values of mig_exporter_collector_duration_seconds, which differ
+// between two collections.
 func withoutDurations(text string) string {
 	var kept strings.Builder
 

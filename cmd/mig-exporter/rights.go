@@ -17,7 +17,8 @@ const (
 	capSyslog        = 34
 )
 
-// hostUsers is the target of /proc/<pid>/ns/user in the host's user namespace: the kernel's PROC_USER_INIT_INO.
+// hostUsers is the target of /proc/<pid>/ns/user in the host's user namespace: the kernel's
+// PROC_USER_INIT_INO.
 const hostUsers = "user:[4026531837]"
 
 // capabilities are sets of rights by their numbers.
@@ -25,8 +26,9 @@ type capabilities uint64
 
 func (c capabilities) has(number int) bool { return c&(1<<number) != 0 }
 
-// readCapabilities reads the effective capabilities that this process has on the machine: none in a user namespace
-// other than the host's, whatever the kernel shows there. It is absent if they cannot be read.
+// readCapabilities reads the effective capabilities that this process has on the machine: none in a
+// user namespace other than the host's, whatever the kernel shows there. It is absent if they
+// cannot be read.
 func readCapabilities(procDir string) gpu.Opt[capabilities] {
 	users, err := os.Readlink(filepath.Join(procDir, "self/ns/user"))
 	if err != nil {
@@ -54,7 +56,7 @@ func readCapabilities(procDir string) gpu.Opt[capabilities] {
 	return gpu.None[capabilities]()
 }
 
-// isAdmin reports whether this process has what the NVIDIA driver takes for an administrator's rights: CAP_SYS_ADMIN in
-// the host's user namespace (open-gpu-kernel-modules, kernel-open/common/inc/nv-linux.h, NV_IS_SUSER). What cannot be
-// read counts as missing.
+// isAdmin reports whether this process has what the NVIDIA driver takes for an administrator's
+// rights: CAP_SYS_ADMIN in the host's user namespace (open-gpu-kernel-modules,
+// kernel-open/common/inc/nv-linux.h, NV_IS_SUSER). What cannot be read counts as missing.
 func isAdmin(procDir string) bool { return readCapabilities(procDir).Or(0).has(capSysAdmin) }

@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// Four pods that do the same on a GPU each: two of a JobSet, one that is all of its LeaderWorkerSet's group, and one that
-// an annotation calls part of a job.
+// Four pods that do the same on a GPU each: two of a JobSet, one that is all of its
+// LeaderWorkerSet's group, and one that an annotation calls part of a job.
 const nodeWithJobs = `
 version: 1
 node: {hostname: n, kubernetes: true, privileged: true}
@@ -24,7 +24,8 @@ pods:
   - {namespace: ml, name: web-0, owner: StatefulSet/web, annotations: {mig-exporter.io/multi-gpu: "true"}, resource: nvidia.com/gpu, workload: work}
 `
 
-// TestPodsOfOneJob: what a pod's labels and annotations say of jobs comes from the API server to report and metrics.
+// TestPodsOfOneJob: what a pod's labels and annotations say of jobs comes from the API server to
+// report and metrics.
 func TestPodsOfOneJob(t *testing.T) {
 	t.Parallel()
 

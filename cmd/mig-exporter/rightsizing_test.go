@@ -43,8 +43,8 @@ func (p *program) observedMinutes() float64 {
 	return e.ObservedHours * 60
 }
 
-// TestRightsizing follows the underused node for a week: metrics and report agree on which GPUs should be slices, and
-// say nothing of the free one.
+// TestRightsizing follows the underused node for a week: metrics and report agree on which GPUs
+// should be slices, and say nothing of the free one.
 func TestRightsizing(t *testing.T) {
 	t.Parallel()
 	p := simulate(t, "h100-underused", "--poll.interval=1h")
@@ -98,8 +98,9 @@ func TestRightsizingIsOff(t *testing.T) {
 	cmptest.LacksTexts(t, string(p.get("/metrics").body), "nvidia_gpu_rightsizing_")
 }
 
-// TestEvidenceOutlivesTheProcess: killed at any moment, the program loses at most what came since it saved the
-// evidence last; ended by a signal, nothing. A file that it cannot read is set aside and begins anew.
+// TestEvidenceOutlivesTheProcess: killed at any moment, the program loses at most what came since
+// it saved the evidence last; ended by a signal, nothing. A file that it cannot read is set aside
+// and begins anew.
 func TestEvidenceOutlivesTheProcess(t *testing.T) {
 	t.Setenv(stateVariable, filepath.Join(t.TempDir(), "node.json")) // the simulated node and its clock outlive it, too
 	dir := filepath.Join(t.TempDir(), "state")
@@ -200,7 +201,8 @@ func TestAdviseFlags(t *testing.T) {
 	cmptest.HasTexts(t, fmt.Sprint(inv.Warnings), "--advise.strict", "needs --advise.enabled")
 }
 
-// TestMediaForRightSizing: right-sizing goes by the media engines of GPUs and of GPU instances, whatever is served.
+// TestMediaForRightSizing: right-sizing goes by the media engines of GPUs and of GPU instances,
+// whatever is served.
 func TestMediaForRightSizing(t *testing.T) {
 	c, err := collector.New(collector.Options{})
 	if err != nil {

@@ -90,8 +90,8 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 	return runTogether(ctx, append(parts, x.node.parts...))
 }
 
-// askLoop returns nil once the poll loop has come to the end of a cycle. A driver call that hangs does not stop the
-// loop, so it stops neither this nor the pings of systemd's watchdog.
+// askLoop returns nil once the poll loop has come to the end of a cycle. A driver call that hangs
+// does not stop the loop, so it stops neither this nor the pings of systemd's watchdog.
 func (x *exporter) askLoop(ctx context.Context) error {
 	err := x.poller.Poll(ctx, func() error { return errAnswered })
 	if errors.Is(err, errAnswered) {
@@ -269,7 +269,8 @@ func (x *exporter) openMetrics(countersFile string) error {
 	return nil
 }
 
-// newCollector creates a collector of what the exporter reads, in the place of a former one if that is not nil.
+// newCollector creates a collector of what the exporter reads, in the place of a former one if that
+// is not nil.
 func (x *exporter) newCollector(
 	counters []collector.Counter, former *collector.Collector,
 ) (*collector.Collector, error) {
@@ -323,8 +324,8 @@ func (x *exporter) webOptions(cfg *WebConfig, polls *PollConfig) web.Options {
 	}
 }
 
-// hostNames lists the host names that requests may have: those of the node and of the addresses that the program
-// listens on.
+// hostNames lists the host names that requests may have: those of the node and of the addresses
+// that the program listens on.
 func hostNames(addresses []string, node string) []string {
 	names := []string{node}
 	if own, err := os.Hostname(); err == nil {
@@ -376,8 +377,8 @@ func followSource(opts *poll.Options, cfg *PollConfig, source *nvmlsource.Source
 	}
 }
 
-// newProcessRegistry returns the registry of the metrics of the process itself, and the histogram of the duration of
-// polls.
+// newProcessRegistry returns the registry of the metrics of the process itself, and the histogram
+// of the duration of polls.
 func newProcessRegistry() (*prometheus.Registry, prometheus.Histogram) {
 	took := prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "mig_exporter_poll_duration_seconds",
@@ -397,8 +398,8 @@ func newProcessRegistry() (*prometheus.Registry, prometheus.Histogram) {
 	return r, took
 }
 
-// newSimulatedClock returns the metric that marks times that are not those of this machine. It is served with the value
-// 1 or not at all.
+// newSimulatedClock returns the metric that marks times that are not those of this machine. It is
+// served with the value 1 or not at all.
 func newSimulatedClock() prometheus.Collector {
 	g := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "mig_exporter_simulated_clock",

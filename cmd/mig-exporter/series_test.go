@@ -16,7 +16,8 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// The most series that eight H100 in 56 slices with a pod on each may have, all that a scrape gets included.
+// The most series that eight H100 in 56 slices with a pod on each may have, all that a scrape gets
+// included.
 const (
 	textBudget     = 2000
 	protobufBudget = 2200
@@ -25,8 +26,9 @@ const (
 // seriesTable is a part of docs/metrics.md.
 const seriesTable = "../../collector/testdata/series.md"
 
-// TestDocsSeries counts the series of the bench by family, holds the budget, and holds the table of docs/metrics.md
-// to it. With -update it rewrites the table, and `go test ./collector -run TestDocs -update` the page.
+// TestDocsSeries counts the series of the bench by family, holds the budget, and holds the table of
+// docs/metrics.md to it. With -update it rewrites the table, and `go test ./collector -run TestDocs
+// -update` the page.
 func TestDocsSeries(t *testing.T) {
 	x := benchNode(t, benchGPUs)
 	text := countSeries(t, x, expfmt.FmtText)
@@ -61,8 +63,8 @@ func TestDocsSeries(t *testing.T) {
 	}
 }
 
-// countSeries scrapes and counts the series by family, as Prometheus stores them. What the runtime and the process
-// say is one family.
+// countSeries scrapes and counts the series by family, as Prometheus stores them. What the runtime
+// and the process say is one family.
 func countSeries(t *testing.T, x *exporter, format expfmt.Format) map[string]int {
 	t.Helper()
 	r := httptest.NewRequest("GET", "/metrics", nil)
@@ -121,8 +123,8 @@ func countOpenMetrics(t *testing.T, x *exporter) int {
 	return count
 }
 
-// seriesOf counts the series of one metric: a native histogram is one, a classic one has its buckets, a sum and a
-// count.
+// seriesOf counts the series of one metric: a native histogram is one, a classic one has its
+// buckets, a sum and a count.
 func seriesOf(m *dto.Metric) int {
 	switch h := m.GetHistogram(); {
 	case m.GetSummary() != nil:

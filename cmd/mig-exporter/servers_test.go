@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// TestServersOfASimulatedNode: the program asks the pods of a simulated node, and advises by what their servers say and
-// what their starts have shown. Without the flag it asks none.
+// TestServersOfASimulatedNode: the program asks the pods of a simulated node, and advises by what
+// their servers say and what their starts have shown. Without the flag it asks none.
 func TestServersOfASimulatedNode(t *testing.T) {
 	t.Parallel()
 
@@ -75,7 +75,8 @@ func TestServersAreAskedOnce(t *testing.T) {
 	}
 }
 
-// TestSimulatedAddresses: a pod of a simulated node has an address that is asked, and only while it runs.
+// TestSimulatedAddresses: a pod of a simulated node has an address that is asked, and only while it
+// runs.
 func TestSimulatedAddresses(t *testing.T) {
 	s := simulatedServers{}
 

@@ -16,8 +16,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// simulatedServers are the inference servers of a simulated node. Its pods have addresses that nothing routes: a
-// connection to one is a pipe to the simulation, and needs no network.
+// simulatedServers are the inference servers of a simulated node. Its pods have addresses that
+// nothing routes: a connection to one is a pipe to the simulation, and needs no network.
 type simulatedServers struct {
 	node *sim.Node
 

@@ -29,10 +29,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
 )
 
-// stateVariable names the file by which processes share a simulated node, among them those that load its C library.
+// stateVariable names the file by which processes share a simulated node, among them those that
+// load its C library.
 const stateVariable = "MIG_SIM_STATE"
 
-// startVariable names the time at which a stepped clock begins, so that a demonstration can have a past.
+// startVariable names the time at which a stepped clock begins, so that a demonstration can have a
+// past.
 const startVariable = "MIG_SIM_START"
 
 // simulation is the kind of a node whose GPUs, pods and host engine do not exist.
@@ -111,8 +113,8 @@ func startSimulated(scenario *sim.Scenario, clock sim.ClockMode) (*sim.Node, err
 	return sim.New(scenario, sim.NewClock(clock))
 }
 
-// openPods runs the simulated kubelet on a socket of its own and asks it, unless the scenario or the configuration
-// has none.
+// openPods runs the simulated kubelet on a socket of its own and asks it, unless the scenario or
+// the configuration has none.
 func (s simulation) openPods(n *node, cfg *KubernetesConfig, _ string) error {
 	if cfg.Socket == "" || !s.Scenario().Node.Kubernetes {
 		return nil
@@ -171,7 +173,8 @@ func (s simulation) openProcessTable(withUsers bool) poll.ProcessTable {
 	return simulatedProcesses{node: s.Node, users: withUsers}
 }
 
-// simulatedProcesses is the process table of a simulated node, which has no other users than root by name.
+// simulatedProcesses is the process table of a simulated node, which has no other users than root
+// by name.
 type simulatedProcesses struct {
 	node  *sim.Node
 	users bool
@@ -192,8 +195,9 @@ func (p simulatedProcesses) Describe(pid uint32) (name, user string) {
 	return name, user
 }
 
-// replacePodHandler answers POST /-/sim/replace-pod?namespace=N&pod=P&resource=R: the owner of a simulated pod
-// changes its request. The pod is deleted, and created again once there is a free device of the resource.
+// replacePodHandler answers POST /-/sim/replace-pod?namespace=N&pod=P&resource=R: the owner of a
+// simulated pod changes its request. The pod is deleted, and created again once there is a free
+// device of the resource.
 func replacePodHandler(s simulation) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
@@ -241,7 +245,8 @@ func (s simulation) hostEngine(cfg *ProfilingConfig) (dcgmsource.Connector, func
 	}
 }
 
-// openDependencies opens none: the processes are the driver's, and no other controller manages the GPUs.
+// openDependencies opens none: the processes are the driver's, and no other controller manages the
+// GPUs.
 func (s simulation) openDependencies(
 	n *node, _ string, _ *ControlConfig,
 ) (server.Reviewer, error) {
@@ -256,7 +261,8 @@ type simulatedMetadata struct {
 	workload string // the label that names a pod's workload for right-sizing
 }
 
-// PodMetadata implements podresources.Metadata: a pod's owner and those of its labels that were chosen.
+// PodMetadata implements podresources.Metadata: a pod's owner and those of its labels that were
+// chosen.
 func (m simulatedMetadata) PodMetadata(
 	namespace, pod string,
 	since time.Time,
@@ -292,7 +298,8 @@ func (m simulatedMetadata) BoundPods(time.Time) (pods []gpu.PodName, current boo
 	return pods, current
 }
 
-// PodGone implements podresources.Metadata. The simulated API server is asked with each call: that is later than since.
+// PodGone implements podresources.Metadata. The simulated API server is asked with each call: that
+// is later than since.
 func (m simulatedMetadata) PodGone(namespace, pod, uid string, _ time.Time) bool {
 	return m.node.PodGone(namespace, pod, uid)
 }
@@ -319,7 +326,8 @@ func (m simulatedMetadata) State() gpu.SourceState {
 	return state
 }
 
-// faultyKubelet puts the node's faults into effect at the simulated kubelet before each request to it.
+// faultyKubelet puts the node's faults into effect at the simulated kubelet before each request to
+// it.
 type faultyKubelet struct {
 	control.Assignments
 	node   *sim.Node

@@ -21,7 +21,8 @@ const (
 	denseLayout = `["1g.10gb@0", "1g.10gb@1", "1g.10gb@2", "1g.10gb@3", "1g.10gb@4", "1g.10gb@5", "1g.10gb@6"]`
 )
 
-// stepNode is a node whose clock is real and whose loop polls only when an event or a request wakes it.
+// stepNode is a node whose clock is real and whose loop polls only when an event or a request wakes
+// it.
 type stepNode struct {
 	testing.TB
 	*exporter
@@ -75,8 +76,9 @@ func (n *stepNode) waitFor(wanted func(*gpu.Snapshot) bool) {
 	}
 }
 
-// calls makes a step and returns the driver calls of the whole program until a Snapshot shows it: those before a
-// destruction, for what runs on the GPU, and those that the event of the change brings about included.
+// calls makes a step and returns the driver calls of the whole program until a Snapshot shows it:
+// those before a destruction, for what runs on the GPU, and those that the event of the change
+// brings about included.
 func (n *stepNode) calls(s mig.Step) uint64 {
 	n.Helper()
 
@@ -100,8 +102,8 @@ func (n *stepNode) calls(s mig.Step) uint64 {
 	return n.source.DriverCalls() - before
 }
 
-// eachStep takes the first GPU instance of the GPU away and creates it again, with its first compute instance, and
-// calls count with the driver calls of each step.
+// eachStep takes the first GPU instance of the GPU away and creates it again, with its first
+// compute instance, and calls count with the driver calls of each step.
 func (n *stepNode) eachStep(count func(op mig.StepOp, calls uint64)) {
 	n.Helper()
 	first := n.expected[0]
@@ -125,8 +127,8 @@ func (n *stepNode) eachStep(count func(op mig.StepOp, calls uint64)) {
 	}
 }
 
-// TestAStepCostsTheNodeFewCalls: a step reads the GPU that it changes, and so does what its event wakes: what it
-// costs doesn't depend on how many GPUs the node has.
+// TestAStepCostsTheNodeFewCalls: a step reads the GPU that it changes, and so does what its event
+// wakes: what it costs doesn't depend on how many GPUs the node has.
 func TestAStepCostsTheNodeFewCalls(t *testing.T) {
 	t.Parallel()
 

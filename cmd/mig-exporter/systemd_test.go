@@ -15,7 +15,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// The program as a service of systemd: deploy/systemd has its units, docs/deploy-server.md what this is for.
+// The program as a service of systemd: deploy/systemd has its units, docs/deploy-server.md what
+// this is for.
 
 // hungNode is a node whose GPUs have never answered.
 const hungNode = `
@@ -52,7 +53,8 @@ func service(t *testing.T, socket *os.File, args ...string) (*program, *net.Unix
 	return p, notified
 }
 
-// expectNotifications blocks until all of the notifications have arrived, in this order; others may be between them.
+// expectNotifications blocks until all of the notifications have arrived, in this order; others may
+// be between them.
 func (p *program) expectNotifications(from *net.UnixConn, wanted ...string) {
 	p.t.Helper()
 
@@ -76,9 +78,9 @@ func (p *program) expectNotifications(from *net.UnixConn, wanted ...string) {
 	}
 }
 
-// TestServiceOfAHungDriver: a driver that has never answered holds up neither the start nor the watchdog, so that
-// systemd does not restart the program again and again. A reload is reported, and a restart on a socket of systemd loses
-// no scrape.
+// TestServiceOfAHungDriver: a driver that has never answered holds up neither the start nor the
+// watchdog, so that systemd does not restart the program again and again. A reload is reported, and
+// a restart on a socket of systemd loses no scrape.
 func TestServiceOfAHungDriver(t *testing.T) {
 	t.Parallel()
 
@@ -135,8 +137,9 @@ func TestServiceOfAHungDriver(t *testing.T) {
 	cmptest.Equal(t, "exit code", p.stop(), exitOK)
 }
 
-// TestWatchdogAbort: the signal of systemd's watchdog ends the program by that signal, with the stacks of all goroutines
-// in the log. With the exit code 2, which Go has without GOTRACEBACK=crash, the unit would not be restarted.
+// TestWatchdogAbort: the signal of systemd's watchdog ends the program by that signal, with the
+// stacks of all goroutines in the log. With the exit code 2, which Go has without
+// GOTRACEBACK=crash, the unit would not be restarted.
 func TestWatchdogAbort(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -166,8 +166,8 @@ func (s *session) followOperation(ctx context.Context, op *api.Operation) error 
 	}
 }
 
-// follower shows the events of one operation, stream after stream: a stream ends early if the server restarts, or
-// drops a slow reader.
+// follower shows the events of one operation, stream after stream: a stream ends early if the
+// server restarts, or drops a slow reader.
 type follower struct {
 	session  *session
 	id       string
@@ -177,7 +177,8 @@ type follower struct {
 	lost     bool // the last one ended since the server did not answer
 }
 
-// showEvents shows the events that follow those seen, until the stream ends. It returns how that ended.
+// showEvents shows the events that follow those seen, until the stream ends. It returns how that
+// ended.
 func (f *follower) showEvents(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -186,7 +187,8 @@ func (f *follower) showEvents(ctx context.Context) error {
 		f.failures = 0
 		f.lost = false
 
-		// The operation may stay stuck for long: we end the stream, and fetchEnded finds out whether it still is.
+		// The operation may stay stuck for long: we end the stream, and fetchEnded finds out
+		// whether it still is.
 		if e.State == api.Stuck {
 			stop()
 		}
@@ -226,8 +228,8 @@ func (f *follower) writeInterrupted() {
 	f.session.writeContinues(f.id, "Interrupted.")
 }
 
-// mayComeBack reports whether to ask again after an error, or after the end of a stream: the server may be
-// restarting, or may have dropped a slow reader.
+// mayComeBack reports whether to ask again after an error, or after the end of a stream: the server
+// may be restarting, or may have dropped a slow reader.
 func mayComeBack(err error) bool {
 	var p *api.Problem
 
@@ -235,7 +237,8 @@ func mayComeBack(err error) bool {
 		errors.As(err, &p) && (p.Type == api.RateLimited || p.Type == api.Unavailable)
 }
 
-// fetchEnded returns the operation if it has stopped, else nil. streamErr is how the stream of its events ended.
+// fetchEnded returns the operation if it has stopped, else nil. streamErr is how the stream of its
+// events ended.
 func (s *session) fetchEnded(ctx context.Context, id string, streamErr error) *api.Operation {
 	if ctx.Err() != nil || !mayComeBack(streamErr) {
 		return nil

@@ -31,8 +31,8 @@ func TestApplyAsksFollowsAndTellsHowToUndo(t *testing.T) {
 	cmptest.Equal(t, "body", body, api.OperationRequest{Plan: repartition().ID, Hash: repartition().Hash})
 }
 
-// TestDocumentsOfChanges: with -o json standard output has the document of the operation and nothing else; the plan,
-// the question and the steps are on standard error.
+// TestDocumentsOfChanges: with -o json standard output has the document of the operation and
+// nothing else; the plan, the question and the steps are on standard error.
 func TestDocumentsOfChanges(t *testing.T) {
 	degraded := applied()
 	degraded["GET /operations/"+op1] = answer(partial(api.Degraded))

@@ -40,8 +40,8 @@ func (p *page) boxLines() boxLines {
 	return boxLines{"+", "+", "+", "+", "+", "+", "-", "|", "/"}
 }
 
-// drawAxis draws slots, gapless from 0 and in order, as boxes whose widths are those of their placements. The numbers
-// below are the memory slices at which placements can begin.
+// drawAxis draws slots, gapless from 0 and in order, as boxes whose widths are those of their
+// placements. The numbers below are the memory slices at which placements can begin.
 func (p *page) drawAxis(units int, slots []slot) {
 	columns := cmp.Or(p.width, tableWidth) - axisIndent - 1
 	for _, line := range p.axisLines(columns, units, slots) {
@@ -49,8 +49,8 @@ func (p *page) drawAxis(units int, slots []slot) {
 	}
 }
 
-// axisLines returns the lines of an axis that is drawn in a number of columns, behind an indent; none if there is too
-// little room.
+// axisLines returns the lines of an axis that is drawn in a number of columns, behind an indent;
+// none if there is too little room.
 func (p *page) axisLines(columns, units int, slots []slot) [][]span {
 	if units < 1 || units > min(unitsDrawn, columns) || len(slots) == 0 {
 		return nil
@@ -85,7 +85,8 @@ func (p *page) axisLines(columns, units int, slots []slot) [][]span {
 	}
 }
 
-// boxTexts returns the two lines in a box: the profile and its users, or the profile on two lines if the box is narrow.
+// boxTexts returns the two lines in a box: the profile and its users, or the profile on two lines
+// if the box is narrow.
 func (s slot) boxTexts(inner int) (top, bottom string) {
 	if utf8.RuneCountInString(s.label) <= inner {
 		return s.label, s.note
@@ -135,8 +136,8 @@ func pick(first bool, a, b string) string {
 	return b
 }
 
-// layOutSlots returns the slots of instances in the order of the axis, with slots for the room between them. It
-// returns nil if that is not possible.
+// layOutSlots returns the slots of instances in the order of the axis, with slots for the room
+// between them. It returns nil if that is not possible.
 func layOutSlots(axis nodedoc.Axis, instances []slot) []slot {
 	placements := make([]gpu.Opt[gpu.Placement], 0, len(instances))
 	for _, s := range instances {

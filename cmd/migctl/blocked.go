@@ -50,8 +50,8 @@ func blockedHint(p *api.Problem, o *options) string {
 	return usedHint(p, o)
 }
 
-// writeConfirmation prints the command that confirms that devices are free that may be in use. It leaves out those in
-// use.
+// writeConfirmation prints the command that confirms that devices are free that may be in use. It
+// leaves out those in use.
 func writeConfirmation(p *page, problem *api.Problem, o *options) {
 	command := "migctl " + commandConfirm
 
@@ -102,7 +102,8 @@ func drainHint(p *api.Problem) string {
 	return ""
 }
 
-// writeForced prints the same command with --force for each instance in the way, uncut so that it can be copied.
+// writeForced prints the same command with --force for each instance in the way, uncut so that it
+// can be copied.
 func writeForced(p *page, problem *api.Problem, o *options) {
 	if problem.Type != api.Infeasible && problem.Type != api.Busy || len(problem.Blocking) == 0 {
 		return

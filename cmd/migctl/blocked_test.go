@@ -29,8 +29,8 @@ func blocked(t api.ProblemType, instances ...string) http.HandlerFunc {
 	return refuse(p)
 }
 
-// TestForceIsOneCommand: what is in the way of a plan can be forced by the command that is printed, which is parsed
-// here.
+// TestForceIsOneCommand: what is in the way of a plan can be forced by the command that is printed,
+// which is parsed here.
 func TestForceIsOneCommand(t *testing.T) {
 	_, address := serve(t, map[string]http.HandlerFunc{"POST /plans": blocked(api.Infeasible, "MIG-1", "MIG-2", "MIG-1")})
 	got := runner{}.run(t, address, "apply", "--gpus", "2", "--devices=1g.5gb+me=1,it's=1", "--force=MIG-0",

@@ -23,8 +23,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// client is a client of the control API. Its errors are *api.Problem if the server refuses, *unreachable if it does
-// not answer, or the context's.
+// client is a client of the control API. Its errors are *api.Problem if the server refuses,
+// *unreachable if it does not answer, or the context's.
 type client struct {
 	http    *http.Client
 	base    string
@@ -147,8 +147,8 @@ func (c *client) getDocument(ctx context.Context, path string) ([]byte, error) {
 	return c.request(ctx, http.MethodGet, path, nil, "")
 }
 
-// sendDocument sends a document, or none if request is nil, and decodes the answer. key is an Idempotency-Key, or
-// empty.
+// sendDocument sends a document, or none if request is nil, and decodes the answer. key is an
+// Idempotency-Key, or empty.
 func (c *client) sendDocument(
 	ctx context.Context,
 	method, path string,
@@ -194,8 +194,8 @@ func (c *client) decodeAnswer(data []byte, answer any) error {
 	return nil
 }
 
-// request makes one request. With an Idempotency-Key it repeats the request once if the connection broke: the server
-// executes it only once.
+// request makes one request. With an Idempotency-Key it repeats the request once if the connection
+// broke: the server executes it only once.
 func (c *client) request(
 	ctx context.Context,
 	method, path string,
@@ -220,7 +220,8 @@ func (c *client) request(
 	return data, err
 }
 
-// connectionBroke reports whether a connection was made and then broke: the server may have read the request.
+// connectionBroke reports whether a connection was made and then broke: the server may have read
+// the request.
 func connectionBroke(err error) bool {
 	var dial *net.OpError
 	return errors.As(err, new(*unreachable)) && (!errors.As(err, &dial) || dial.Op != "dial")
@@ -250,7 +251,8 @@ func (c *client) requestOnce(
 	return data, nil
 }
 
-// sendRequest makes a request and returns the answer unless its status is an error. The caller closes the body.
+// sendRequest makes a request and returns the answer unless its status is an error. The caller
+// closes the body.
 func (c *client) sendRequest(ctx context.Context, method, path string, body []byte,
 	headers func(http.Header)) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(
@@ -290,7 +292,8 @@ func (c *client) sendRequest(ctx context.Context, method, path string, body []by
 	return nil, c.readProblem(res)
 }
 
-// connectionError returns why no answer came, without the method and the address that net/http puts before it.
+// connectionError returns why no answer came, without the method and the address that net/http puts
+// before it.
 func (c *client) connectionError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -16,8 +16,8 @@ import (
 // hintTimeout bounds the requests for the hints of a flag or an argument: a shell waits for them.
 const hintTimeout = time.Second
 
-// completions returns the values that the shell completes a flag or an argument with. They come from the server that
-// o names; if it cannot be asked, there are none.
+// completions returns the values that the shell completes a flag or an argument with. They come
+// from the server that o names; if it cannot be asked, there are none.
 func (o *options) completions(list func(context.Context, *client) []string) kingpin.HintAction {
 	return sync.OnceValue(func() []string { // kingpin calls it for each word
 		c, err := newClient(o)
@@ -52,7 +52,8 @@ func listGPUs(ctx context.Context, c *client) []string {
 	return append(indexes, uuids...)
 }
 
-// listUnrestored returns the GPUs that are not restored: one that is lost is not in the node's document.
+// listUnrestored returns the GPUs that are not restored: one that is lost is not in the node's
+// document.
 func listUnrestored(ctx context.Context, c *client) []string {
 	var list api.Operations
 	if c.fetch(ctx, "/operations", &list) != nil {

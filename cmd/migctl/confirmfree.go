@@ -17,15 +17,16 @@ const confirmWarning = "mig-exporter will treat the device as free although the 
 	"that uses it nevertheless loses it with the next layout change. Look first: crictl ps on the node, nvidia-smi. " +
 	"This counts for 10 minutes, and no longer than until the kubelet or mig-exporter restarts."
 
-// deviceToConfirm is a device that the operator confirms to be free: its name in requests, a title, and the use of it
-// and its parts.
+// deviceToConfirm is a device that the operator confirms to be free: its name in requests, a title,
+// and the use of it and its parts.
 type deviceToConfirm struct {
 	name, title string
 	use         nodedoc.Use
 }
 
-// confirmFree shows the known users of devices, asks the operator, and confirms to the server, device by device, that
-// nothing uses them. If the server refuses one, it continues with the others.
+// confirmFree shows the known users of devices, asks the operator, and confirms to the server,
+// device by device, that nothing uses them. If the server refuses one, it continues with the
+// others.
 func (s *session) confirmFree(ctx context.Context) error {
 	var node nodedoc.Document
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
@@ -85,7 +86,8 @@ func findDevices(n *nodeView, words []string) ([]deviceToConfirm, error) {
 	return devices, nil
 }
 
-// askToConfirm shows the known users of devices, and asks the operator whether to confirm that nothing uses them.
+// askToConfirm shows the known users of devices, and asks the operator whether to confirm that
+// nothing uses them.
 func (s *session) askToConfirm(ctx context.Context, node *nodedoc.Document, devices []deviceToConfirm) error {
 	if why := node.Node.HoldersIncomplete; why != "" {
 		s.page.para("! ", yellow, "not all holders of devices are known: "+why)
@@ -107,7 +109,8 @@ func (s *session) askToConfirm(ctx context.Context, node *nodedoc.Document, devi
 	return s.askOperator(ctx, fmt.Sprintf("Confirm that nothing uses %s?", what))
 }
 
-// confirmDevice confirms to the server that nothing uses a device, and shows which containers no longer count.
+// confirmDevice confirms to the server that nothing uses a device, and shows which containers no
+// longer count.
 func (s *session) confirmDevice(ctx context.Context, name string) error {
 	var done api.Confirmation
 
@@ -198,8 +201,8 @@ func writeDevice(p *page, d *deviceToConfirm) {
 	}
 }
 
-// findDevice finds a device by its name, with the use of all its parts; to the use of a compute instance it adds the
-// holders of its GPU instance.
+// findDevice finds a device by its name, with the use of all its parts; to the use of a compute
+// instance it adds the holders of its GPU instance.
 func findDevice(n *nodeView, word string) (deviceToConfirm, bool) {
 	for i := range n.doc.GPUs {
 		g := &n.doc.GPUs[i]

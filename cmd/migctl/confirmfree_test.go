@@ -17,8 +17,8 @@ const (
 	mig3  = "MIG-5b0e4f0a-0000-5000-8000-000000000002"
 )
 
-// unsettled is a node whose kubelet has restarted: one of the pods has not come back, and of one device nothing is
-// known.
+// unsettled is a node whose kubelet has restarted: one of the pods has not come back, and of one
+// device nothing is known.
 func unsettled() string {
 	missing := `{"namespace":"ml","pod":"train-0","container":"main","confirmed":false,"unconfirmedReason":"the kubelet has not listed it since it restarted at 10:02:03"}`
 	instance := func(id, uuid, profile, place, use string) string {
@@ -80,8 +80,8 @@ func TestConfirmFreeOfHiddenProcesses(t *testing.T) {
 	}
 }
 
-// TestConfirmFreeByEveryName: devices are named as everywhere, and GPU instances as --force has them. Each is
-// confirmed once, and the others are when one is refused.
+// TestConfirmFreeByEveryName: devices are named as everywhere, and GPU instances as --force has
+// them. Each is confirmed once, and the others are when one is refused.
 func TestConfirmFreeByEveryName(t *testing.T) {
 	f, address := serve(t, map[string]http.HandlerFunc{
 		"GET /node": raw(unsettled()), "POST /devices/" + node2 + "/confirm-free": confirmation(node2),
@@ -109,8 +109,8 @@ func TestConfirmFreeByEveryName(t *testing.T) {
 	}
 }
 
-// TestGetWhileHoldersAreNotKnown: neither is a device free whose holder is not known, nor does an id that names none
-// go unseen.
+// TestGetWhileHoldersAreNotKnown: neither is a device free whose holder is not known, nor does an
+// id that names none go unseen.
 func TestGetWhileHoldersAreNotKnown(t *testing.T) {
 	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": raw(unsettled())})
 	got := runner{}.run(t, address, "get")
@@ -123,8 +123,8 @@ func TestGetWhileHoldersAreNotKnown(t *testing.T) {
 	cmptest.Equal(t, "unknown devices", strings.Count(wide.out, "unknown"), 1)
 }
 
-// TestGetWhatIsConfirmed: a device that is free by an operator's confirmation alone is not shown as one that is known
-// to be free.
+// TestGetWhatIsConfirmed: a device that is free by an operator's confirmation alone is not shown as
+// one that is known to be free.
 func TestGetWhatIsConfirmed(t *testing.T) {
 	at := strings.LastIndex(unsettled(), `{"id":4,`)
 	confirmed := unsettled()[:at] + strings.ReplaceAll(unsettled()[at:], `"processes":0,`,
@@ -213,8 +213,8 @@ func TestUnconfirmedHoldersInPlans(t *testing.T) {
 	fits(t, got.out)
 }
 
-// TestUseOfWhatIsNotKnown has a device that is not said to be allocated or free be unknown on nodes with a kubelet
-// only.
+// TestUseOfWhatIsNotKnown has a device that is not said to be allocated or free be unknown on nodes
+// with a kubelet only.
 func TestUseOfWhatIsNotKnown(t *testing.T) {
 	use := nodedoc.Use{Processes: gpu.Some(0)}
 	for listed, want := range map[bool]string{false: "free", true: "unknown"} {

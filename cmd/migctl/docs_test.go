@@ -36,8 +36,8 @@ func shellWords(t *testing.T, command string) []string {
 	return words
 }
 
-// commands are those of migctl in a page: lines of fenced blocks, a prompt before them or not, and code within the
-// text that is more than a command's name.
+// commands are those of migctl in a page: lines of fenced blocks, a prompt before them or not, and
+// code within the text that is more than a command's name.
 func commands(text string) []string {
 	var all []string
 	fenced := false
@@ -103,8 +103,8 @@ func TestCommandsOfThePagesParse(t *testing.T) {
 	}
 }
 
-// TestPageHasTheControlFlags: every flag of partition control is in the page, with its default, and none that is
-// not there.
+// TestPageHasTheControlFlags: every flag of partition control is in the page, with its default, and
+// none that is not there.
 func TestPageHasTheControlFlags(t *testing.T) {
 	text := docPage(t, "docs/partition-control.md")
 	source := docPage(t, "cmd/mig-exporter/flags_control.go")

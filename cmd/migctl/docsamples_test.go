@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// documentedGPUs are three nodes of eight H100 with what a fleet has: services of which many do little, training,
-// GPUs that nothing holds.
+// documentedGPUs are three nodes of eight H100 with what a fleet has: services of which many do
+// little, training, GPUs that nothing holds.
 func documentedGPUs() []fakeGPU {
 	var gpus []fakeGPU
 	add := func(count int, namespace, pod string, g fakeGPU) {

@@ -8,8 +8,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// printsOutcome reports whether a command that changes something prints a document to standard output when it is done.
-// Everything for people, the question included, then goes to standard error.
+// printsOutcome reports whether a command that changes something prints a document to standard
+// output when it is done. Everything for people, the question included, then goes to standard
+// error.
 func (o *options) printsOutcome() bool {
 	switch o.Command {
 	case commandApply, commandRollback, commandAccept, commandSettled:
@@ -19,8 +20,8 @@ func (o *options) printsOutcome() bool {
 	return false
 }
 
-// printOutcome prints the document of an operation that has stopped, or of a plan without steps, if the operator has
-// asked for one.
+// printOutcome prints the document of an operation that has stopped, or of a plan without steps, if
+// the operator has asked for one.
 func (s *session) printOutcome(document any) error {
 	if !s.opts.printsOutcome() {
 		return nil
@@ -38,7 +39,8 @@ func (s *session) printOutcome(document any) error {
 	return s.printDocument(data)
 }
 
-// printDocument prints a document of the server as indented JSON or as YAML, with the keys in its order.
+// printDocument prints a document of the server as indented JSON or as YAML, with the keys in its
+// order.
 func (s *session) printDocument(data []byte) error {
 	var out bytes.Buffer
 
@@ -58,7 +60,8 @@ func (s *session) printDocument(data []byte) error {
 	return err
 }
 
-// writeYAML converts JSON by way of a YAML tree, so that numbers keep their digits and keys their order.
+// writeYAML converts JSON by way of a YAML tree, so that numbers keep their digits and keys their
+// order.
 func writeYAML(out *bytes.Buffer, data []byte) error {
 	var tree yaml.Node
 	if err := yaml.Unmarshal(data, &tree); err != nil {
@@ -76,7 +79,8 @@ func writeYAML(out *bytes.Buffer, data []byte) error {
 	return encoder.Close()
 }
 
-// setBlockStyle removes JSON's braces and quotes. The encoder quotes again what would otherwise not be a string.
+// setBlockStyle removes JSON's braces and quotes. The encoder quotes again what would otherwise not
+// be a string.
 func setBlockStyle(n *yaml.Node) {
 	n.Style = 0
 	for _, child := range n.Content {

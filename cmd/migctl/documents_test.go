@@ -24,7 +24,8 @@ func holds() []api.Hold {
 	return []api.Hold{{Kind: api.HoldPod, What: "ml/train-0 (main)"}, {Kind: api.HoldProcess, PID: 4711, What: "python3"}}
 }
 
-// repartition is a plan that destroys a busy instance, keeps one whose compute instances it replaces, and creates two.
+// repartition is a plan that destroys a busy instance, keeps one whose compute instances it
+// replaces, and creates two.
 func repartition() *api.Plan {
 	whole := func(uuid gpu.MIGUUID, slices int, fate api.Fate, holders ...api.Hold) []api.ComputeInstance {
 		return []api.ComputeInstance{{ID: gpu.Some(gpu.ComputeID(0)), UUID: uuid, Placement: at(0, slices), Fate: fate,

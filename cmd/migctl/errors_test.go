@@ -220,7 +220,8 @@ func TestARequestWhoseConnectionBreaksIsRepeatedOnce(t *testing.T) {
 	cmptest.Equal(t, "second request", asked[1], asked[0])
 }
 
-// TestRightSizingThatIsOff: what is off can be switched on; a server without the API needs another version.
+// TestRightSizingThatIsOff: what is off can be switched on; a server without the API needs another
+// version.
 func TestRightSizingThatIsOff(t *testing.T) {
 	recommend := &options{Command: commandRecommend}
 	cmptest.Equal(t, "off", problemHint(&api.Problem{Type: api.NotBuilt, Status: 501}, recommend),

@@ -305,7 +305,8 @@ func writeRequests(p *page, list []sim.Outcome) {
 	}
 }
 
-// writePredictedLatency compares the latency of requests with what was predicted for the slice that they are served on.
+// writePredictedLatency compares the latency of requests with what was predicted for the slice that
+// they are served on.
 func writePredictedLatency(p *page, o *sim.Outcome) {
 	q := o.Requests
 

@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/fleet"
 )
 
-// TestFleetReadsAllNodesOfAnOwner: of replicas on several nodes the one that needs most decides for all, and the answer
-// names its node.
+// TestFleetReadsAllNodesOfAnOwner: of replicas on several nodes the one that needs most decides for
+// all, and the answer names its node.
 func TestFleetReadsAllNodesOfAnOwner(t *testing.T) {
 	const gib = 1 << 30
 	narrow := fakeGPU{busy: 0.2, sms: 0.016, dram: 0.01, memory: 6 * gib}

@@ -14,7 +14,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// fleetTable is the table of groups as text. Namespaces of a cluster and model are followed by their total.
+// fleetTable is the table of groups as text. Namespaces of a cluster and model are followed by
+// their total.
 type fleetTable struct {
 	head []string
 	rows [][]string
@@ -226,7 +227,8 @@ func freedBy(g *fleet.GPU) float64 {
 	return g.Gain.FreedGPUs
 }
 
-// writeFleetSlices lists GPUs for which a slice is enough: those that free most first, then those that are least busy.
+// writeFleetSlices lists GPUs for which a slice is enough: those that free most first, then those
+// that are least busy.
 func writeFleetSlices(p *page, r *fleet.Report) {
 	var list []*fleet.GPU
 

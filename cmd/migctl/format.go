@@ -79,7 +79,8 @@ func modeText(m nodedoc.Mode) string {
 	return t
 }
 
-// shortUUID returns what distinguishes devices of one node: the first group of a UUID, or the ids of an old MIG UUID.
+// shortUUID returns what distinguishes devices of one node: the first group of a UUID, or the ids
+// of an old MIG UUID.
 func shortUUID(uuid string) string {
 	if old, ok := strings.CutPrefix(uuid, "MIG-GPU-"); ok {
 		if _, ids, ok := strings.Cut(old, "/"); ok {

@@ -79,8 +79,8 @@ func writeNames(p *page, gpus []nodedoc.GPU) {
 	}
 }
 
-// filterList drops from a list of a document the items that the words of the command line do not name; everything
-// else stays as the server wrote it.
+// filterList drops from a list of a document the items that the words of the command line do not
+// name; everything else stays as the server wrote it.
 func filterList[T any](data []byte, key string, words []string, named func(*T) bool) ([]byte, error) {
 	if len(words) == 0 || slices.Contains(words, "all") {
 		return data, nil
@@ -117,8 +117,8 @@ func filterList[T any](data []byte, key string, words []string, named func(*T) b
 	return json.Marshal(document)
 }
 
-// columns are the widths of the columns in the node's table; 0 is no limit. With full, UUIDs are not shortened; with
-// bus, PCI bus ids are shown.
+// columns are the widths of the columns in the node's table; 0 is no limit. With full, UUIDs are
+// not shortened; with bus, PCI bus ids are shown.
 type columns struct {
 	name, uuid, use, profile, migUUID int
 	full, bus                         bool
@@ -162,8 +162,8 @@ func (c columns) id(uuid string) string {
 	return shortUUID(uuid)
 }
 
-// drawNode draws the node's line, what is wrong with the node, its GPUs and the words that need an explanation. list
-// says which operations block GPUs.
+// drawNode draws the node's line, what is wrong with the node, its GPUs and the words that need an
+// explanation. list says which operations block GPUs.
 func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 	if wide {
 		p.width = 0
@@ -295,7 +295,8 @@ func unreadText(doc *nodedoc.Document) string {
 	return ""
 }
 
-// writeLostUnrestored names the GPUs without their layouts that the node's document does not have: drawGPU can't.
+// writeLostUnrestored names the GPUs without their layouts that the node's document does not have:
+// drawGPU can't.
 func writeLostUnrestored(p *page, node *nodeView, list *api.Operations) {
 	for i := range list.Unrestored {
 		u := &list.Unrestored[i]
@@ -325,7 +326,8 @@ func sourceErrorText(src *nodedoc.SourceState) string {
 // staleAfter is the age from which we call a GPU's readings old, at the time of the document.
 const staleAfter = 10 * time.Second
 
-// drawGPU draws a GPU's line and what is wrong with it; with MIG on, also the axis and the table of its instances.
+// drawGPU draws a GPU's line and what is wrong with it; with MIG on, also the axis and the table of
+// its instances.
 func drawGPU(p *page, node *nodeView, g *nodedoc.GPU, list *api.Operations, c columns) {
 	drawGPUHead(p, node, g, c)
 	writeGPUState(p, g, list, node.doc.Time)
@@ -482,7 +484,8 @@ func writeErrors(p *page, indent string, errs []nodedoc.Error) {
 	}
 }
 
-// slots returns the instances as the axis of a GPU shows them, or nil if their placements are not known.
+// slots returns the instances as the axis of a GPU shows them, or nil if their placements are not
+// known.
 func (v *nodeView) slots(g *nodedoc.GPU) []slot {
 	slots := make([]slot, 0, len(g.GPUInstances))
 	for i := range g.GPUInstances {
@@ -531,8 +534,8 @@ func instanceCells(p *page, c columns, cells [8]string) string {
 		use
 }
 
-// drawInstance draws the lines of a GPU instance and its compute instances. A compute instance that has all
-// slices of its GPU instance shares that one's line.
+// drawInstance draws the lines of a GPU instance and its compute instances. A compute instance that
+// has all slices of its GPU instance shares that one's line.
 func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 	cells := [...]string{
 		strconv.Itoa(int(inst.ID)), orUnknown(inst.Profile), placeText(inst.Placement), "", "",

@@ -60,7 +60,8 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-// TestOperationsWhileRecovering: an empty list right after a start does not mean that there are none.
+// TestOperationsWhileRecovering: an empty list right after a start does not mean that there are
+// none.
 func TestOperationsWhileRecovering(t *testing.T) {
 	_, address := serve(t, map[string]http.HandlerFunc{
 		"GET /operations": answer(api.Operations{State: "running", Recovering: true, Operations: []api.Operation{}})})

@@ -12,8 +12,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// The documents are those of mig-exporter for its simulated nodes, axes of 8 (A100) and 4 (A30) slices; sick.json and
-// rtxpro.json are made by hand: everything that can be missing or wrong, and an axis of 12.
+// The documents are those of mig-exporter for its simulated nodes, axes of 8 (A100) and 4 (A30)
+// slices; sick.json and rtxpro.json are made by hand: everything that can be missing or wrong, and
+// an axis of 12.
 var nodes = []string{"dgx-a100-mixed", "a30", "mps-and-timeslicing", "sick", "rtxpro"}
 
 func TestGetDrawsTheNode(t *testing.T) {
@@ -49,7 +50,8 @@ func TestGetHiddenComputeInstances(t *testing.T) {
 	cmptest.HasTexts(t, out, "CIs are hidden", "no compute instance")
 }
 
-// TestGetGPUsThatWereNotRead: right after a start of the exporter, GPUs that are not there yet are not no GPUs.
+// TestGetGPUsThatWereNotRead: right after a start of the exporter, GPUs that are not there yet are
+// not no GPUs.
 func TestGetGPUsThatWereNotRead(t *testing.T) {
 	get := func(snap *gpu.Snapshot, args ...string) outcome {
 		_, address := serve(t, map[string]http.HandlerFunc{"GET /node": answer(nodedoc.New(snap))})
@@ -81,7 +83,8 @@ func TestGetGPUsThatWereNotRead(t *testing.T) {
 	cmptest.HasTexts(t, get(&gpu.Snapshot{Sources: []gpu.SourceState{nvml}}).out, "No GPUs.")
 }
 
-// TestAllGPUsAreThoseThatWereRead: while some GPUs are not there yet, the others are not all of them.
+// TestAllGPUsAreThoseThatWereRead: while some GPUs are not there yet, the others are not all of
+// them.
 func TestAllGPUsAreThoseThatWereRead(t *testing.T) {
 	snap := &gpu.Snapshot{Unread: []int{0, 3}}
 	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": answer(nodedoc.New(snap))})

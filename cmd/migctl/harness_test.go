@@ -256,7 +256,8 @@ func (f *fake) bodies(t *testing.T, prefix string) []string {
 	return all
 }
 
-// expectGolden checks that a command has succeeded without an error, and has written a golden that fits a terminal.
+// expectGolden checks that a command has succeeded without an error, and has written a golden that
+// fits a terminal.
 func (o outcome) expectGolden(t *testing.T, name string) {
 	t.Helper()
 

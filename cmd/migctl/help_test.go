@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// mainVariable makes the test binary run main: kingpin writes its scripts, hints and man page to the real standard
-// output.
+// mainVariable makes the test binary run main: kingpin writes its scripts, hints and man page to
+// the real standard output.
 const mainVariable = "MIGCTL_TEST_MAIN"
 
 func TestMain(m *testing.M) {
@@ -24,8 +24,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// runProgram runs a program with variables that make the test binary, $MIGCTL, migctl for a server at address. It
-// returns what the program writes to standard output; nothing may be on standard error.
+// runProgram runs a program with variables that make the test binary, $MIGCTL, migctl for a server
+// at address. It returns what the program writes to standard output; nothing may be on standard
+// error.
 func runProgram(t *testing.T, address, name string, args ...string) string {
 	t.Helper()
 

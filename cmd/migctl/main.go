@@ -1,5 +1,6 @@
-// migctl is the operator's command line for partition control: it shows a node's GPUs on their placement axis, plans
-// and applies changes, and follows them. It is a client of mig-exporter's control API and touches no driver itself.
+// migctl is the operator's command line for partition control: it shows a node's GPUs on their
+// placement axis, plans and applies changes, and follows them. It is a client of mig-exporter's
+// control API and touches no driver itself.
 package main
 
 import (

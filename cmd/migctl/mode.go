@@ -21,7 +21,8 @@ const modeWarning = "A change of MIG mode needs GPUs without instances and witho
 	"number of its device file (/dev/nvidiaN) may change. In a virtual machine that an Ampere GPU (A100, A30) is passed " +
 	"through to, the mode stays pending until the GPU is reset or the machine reboots."
 
-// setMode asks the operator and switches the MIG mode of GPUs, one after the other. It stops at the first that fails.
+// setMode asks the operator and switches the MIG mode of GPUs, one after the other. It stops at the
+// first that fails.
 func (s *session) setMode(ctx context.Context) error {
 	var node nodedoc.Document
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {

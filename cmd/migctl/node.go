@@ -12,8 +12,9 @@ import (
 // nodeView is a node's document with what we derive from it to draw it.
 type nodeView struct {
 	doc nodedoc.Document
-	// kubelet is set if the node has a kubelet: the document says whether a device is allocated, or that the holders are
-	// incomplete. Then we don't know the use of a device that is reported neither allocated nor free.
+	// kubelet is set if the node has a kubelet: the document says whether a device is allocated, or
+	// that the holders are incomplete. Then we don't know the use of a device that is reported
+	// neither allocated nor free.
 	kubelet bool
 }
 
@@ -68,7 +69,8 @@ func (u deviceUse) users() []string {
 	return all
 }
 
-// confirmedFree is the summary of a device that counts as free only since an operator has confirmed it.
+// confirmedFree is the summary of a device that counts as free only since an operator has confirmed
+// it.
 const confirmedFree = "free (confirmed)"
 
 // summary describes the use of the device in one cell.
@@ -103,8 +105,9 @@ func (u deviceUse) podNames() string {
 	return strings.Join(all, ", ")
 }
 
-// unconfirmedMark returns the mark before the pod of holder i. It is empty if the pod has a container that certainly
-// holds the device. The mark comes first, since the end of a cell may be cut off.
+// unconfirmedMark returns the mark before the pod of holder i. It is empty if the pod has a
+// container that certainly holds the device. The mark comes first, since the end of a cell may be
+// cut off.
 func (u deviceUse) unconfirmedMark(i int) string {
 	h := &u.Holders[i]
 	if slices.ContainsFunc(u.Holders, func(o nodedoc.Holder) bool {

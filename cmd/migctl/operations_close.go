@@ -8,7 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// acceptOperation asks the operator and closes an operation that could not be rolled back; the layout stays as it is.
+// acceptOperation asks the operator and closes an operation that could not be rolled back; the
+// layout stays as it is.
 func (s *session) acceptOperation(ctx context.Context) error {
 	var op api.Operation
 	if err := s.client.fetch(ctx, operationPath(s.opts.Operation), &op); err != nil {
@@ -65,8 +66,8 @@ func (s *session) acceptOperation(ctx context.Context) error {
 	return s.printOutcome(&closed)
 }
 
-// endSettling asks the operator, ends an operation's wait for the kubelet or for a hook, and follows the operation to
-// its end.
+// endSettling asks the operator, ends an operation's wait for the kubelet or for a hook, and
+// follows the operation to its end.
 func (s *session) endSettling(ctx context.Context) error {
 	var op api.Operation
 	if err := s.client.fetch(ctx, operationPath(s.opts.Operation), &op); err != nil {

@@ -55,7 +55,8 @@ func TestSettledWhenUnsettled(t *testing.T) {
 	cmptest.Equal(t, "asked", f.bodies(t, "POST "), []string{""})
 }
 
-// TestWhatCannotBeAccepted: operations that wait for nothing are not closed, and nothing is asked of the server.
+// TestWhatCannotBeAccepted: operations that wait for nothing are not closed, and nothing is asked
+// of the server.
 func TestWhatCannotBeAccepted(t *testing.T) {
 	for name, c := range map[string]struct {
 		state api.OperationState
@@ -108,7 +109,8 @@ func TestRollbackOfWhatIsDegraded(t *testing.T) {
 	}
 }
 
-// TestBlockedGPUs: lists and drawings name the GPUs that are blocked, and why control changes nothing.
+// TestBlockedGPUs: lists and drawings name the GPUs that are blocked, and why control changes
+// nothing.
 func TestBlockedGPUs(t *testing.T) {
 	node := mustNode(t, "node-dgx-a100-mixed.json")
 	list := api.Operations{APIVersion: api.Version, State: "read-only", Reason: "the disk of the state folder is full",
@@ -143,8 +145,8 @@ func TestBlockedGPUs(t *testing.T) {
 	}
 }
 
-// TestRollbackThatIsTooLate: another client may have been there since. The layout before can be planned, and the
-// commands for that can be copied.
+// TestRollbackThatIsTooLate: another client may have been there since. The layout before can be
+// planned, and the commands for that can be copied.
 func TestRollbackThatIsTooLate(t *testing.T) {
 	p := api.Problem{Type: api.StalePlan, Title: "The node has changed", Status: 409, Detail: "another client was there.",
 		Instead: []api.Spec{

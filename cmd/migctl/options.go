@@ -104,8 +104,8 @@ type specOptions struct {
 	Force   []string
 }
 
-// timeoutValue is the value of --timeout and MIGCTL_TIMEOUT. Its errors name both: kingpin's do not say which flag is
-// wrong.
+// timeoutValue is the value of --timeout and MIGCTL_TIMEOUT. Its errors name both: kingpin's do not
+// say which flag is wrong.
 type timeoutValue time.Duration
 
 // Set parses a duration.
@@ -132,7 +132,8 @@ func (e usageError) Error() string { return e.text }
 // errVersionPrinted ends kingpin's parsing after we have printed the version.
 var errVersionPrinted = errors.New("the version is printed")
 
-// parseCommandLine reads the command line. It reports done if nothing is left to do, as after --help or --version.
+// parseCommandLine reads the command line. It reports done if nothing is left to do, as after
+// --help or --version.
 func (s *session) parseCommandLine(args []string) (done bool, err error) {
 	if err := refuseGone(args); err != nil {
 		return false, err
@@ -367,7 +368,8 @@ func newApp(o *options) *kingpin.Application {
 	return app
 }
 
-// addReleaseCommands declares the commands that have a socket of their own, which is there without partition control.
+// addReleaseCommands declares the commands that have a socket of their own, which is there without
+// partition control.
 func addReleaseCommands(app *kingpin.Application, o *options) {
 	release := app.Command(commandRelease, "Let go of GPUs, so that they can be reset, unbound "+
 		"from the driver or passed to a virtual machine: the exporter closes them and reads "+

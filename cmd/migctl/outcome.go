@@ -12,13 +12,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// hasStopped reports whether an operation in this state does nothing more by itself: it is final, or it waits for an
-// operator or for a driver call.
+// hasStopped reports whether an operation in this state does nothing more by itself: it is final,
+// or it waits for an operator or for a driver call.
 func hasStopped(state api.OperationState) bool {
 	return state.Final() || state == api.Degraded || state == api.Stuck
 }
 
-// outcomeError returns the error of an operation that has stopped, with migctl's exit code; nil if it has succeeded.
+// outcomeError returns the error of an operation that has stopped, with migctl's exit code; nil if
+// it has succeeded.
 func outcomeError(op *api.Operation) error {
 	switch op.State {
 	case api.Succeeded:
@@ -92,7 +93,8 @@ func writeError(p *page, op *api.Operation) {
 	}
 }
 
-// writeGPUs shows the state of each GPU, unless there is one GPU that adds nothing to the state of the operation.
+// writeGPUs shows the state of each GPU, unless there is one GPU that adds nothing to the state of
+// the operation.
 func writeGPUs(p *page, op *api.Operation) {
 	if len(op.GPUs) == 1 && op.GPUs[0].State == op.State && !mayHaveOtherLayout(op.State) {
 		return
@@ -118,7 +120,8 @@ func writeGPUs(p *page, op *api.Operation) {
 	}
 }
 
-// mayHaveOtherLayout reports whether a GPU in this state may have neither the previous nor the planned layout.
+// mayHaveOtherLayout reports whether a GPU in this state may have neither the previous nor the
+// planned layout.
 func mayHaveOtherLayout(state api.OperationState) bool {
 	return slices.Contains(
 		[]api.OperationState{api.Interrupted, api.Accepted, api.Degraded, api.Stuck},
@@ -262,8 +265,8 @@ func writeAdvice(p *page, op *api.Operation) {
 	}
 }
 
-// writeInterrupted says why an operation has left a GPU as it is: another client has changed it, or may have while
-// mig-exporter did not run.
+// writeInterrupted says why an operation has left a GPU as it is: another client has changed it, or
+// may have while mig-exporter did not run.
 func writeInterrupted(p *page, op *api.Operation) {
 	problem := api.Problem{Type: api.LayoutChanged}
 	why := "Another client changed a GPU while this operation ran. From then on this operation changed nothing there, " +
@@ -285,7 +288,8 @@ func writeUndo(p *page, op *api.Operation) {
 	}
 }
 
-// writeUnsettled says what to do about an operation that waits for the kubelet or for hooks that have failed.
+// writeUnsettled says what to do about an operation that waits for the kubelet or for hooks that
+// have failed.
 func writeUnsettled(p *page, op *api.Operation) {
 	p.para(
 		"",

@@ -61,8 +61,8 @@ func (p *page) prompt(question string) error {
 	return p.flush()
 }
 
-// line writes spans as a line, cut to the width, without trailing spaces. Control characters are dropped, so that a
-// text from the server cannot move the cursor.
+// line writes spans as a line, cut to the width, without trailing spaces. Control characters are
+// dropped, so that a text from the server cannot move the cursor.
 func (p *page) line(spans ...span) {
 	p.part(spans...)
 	p.w.WriteByte('\n') //nolint:errcheck // a bufio.Writer keeps its first error for Flush
@@ -104,7 +104,8 @@ func (p *page) part(spans ...span) {
 	}
 }
 
-// clean makes a text safe for the terminal: it drops control characters, and replaces those that the terminal lacks.
+// clean makes a text safe for the terminal: it drops control characters, and replaces those that
+// the terminal lacks.
 func (p *page) clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -120,7 +121,8 @@ func (p *page) clean(s string) string {
 	}, s)
 }
 
-// columnsOf returns how many columns of a terminal a text takes: two for a wide character, none for a combining one.
+// columnsOf returns how many columns of a terminal a text takes: two for a wide character, none for
+// a combining one.
 func columnsOf(s string) int { return uniseg.StringWidth(s) }
 
 // cut shortens a text to a number of columns, with an ellipsis in the last.
@@ -150,7 +152,8 @@ func (p *page) cut(s string, columns int) string {
 	return s[:kept] + p.ellipsis()
 }
 
-// cutMiddle shortens a text to a number of columns, with an ellipsis within it: names of pods differ at their ends.
+// cutMiddle shortens a text to a number of columns, with an ellipsis within it: names of pods
+// differ at their ends.
 func (p *page) cutMiddle(s string, columns int) string {
 	const least = 8 // a shorter text has no two ends
 	if columnsOf(s) <= columns || columns < least {
@@ -194,8 +197,8 @@ func (p *page) ellipsis() string {
 	return "~"
 }
 
-// para writes a text as a paragraph, the first line after a mark, the others indented below the text. A word longer
-// than a line (a path, a UUID) is broken, not cut.
+// para writes a text as a paragraph, the first line after a mark, the others indented below the
+// text. A word longer than a line (a path, a UUID) is broken, not cut.
 func (p *page) para(mark string, c color, s string) {
 	indent := strings.Repeat(" ", utf8.RuneCountInString(mark))
 	// Longer lines than these are hard to read, however wide the terminal is.

@@ -127,7 +127,8 @@ func TestProgressIsOneLineAStep(t *testing.T) {
 	fits(t, out)
 }
 
-// TestProgressOfLongNamesFits: the outcome of a step goes to the next line if there is no room for it.
+// TestProgressOfLongNamesFits: the outcome of a step goes to the next line if there is no room for
+// it.
 func TestProgressOfLongNamesFits(t *testing.T) {
 	e := stepEvent(0, true, api.StepRunning, "")
 	e.Step.Profile, e.Time, e.Index = "1g.24gb+me.all", began, gpu.Some(11)

@@ -49,8 +49,8 @@ func (s *session) showPlan(ctx context.Context) error {
 	return nil
 }
 
-// writePlan shows a plan: each GPU before and after, which instances are destroyed, created and kept, and the
-// workloads affected.
+// writePlan shows a plan: each GPU before and after, which instances are destroyed, created and
+// kept, and the workloads affected.
 func writePlan(p *page, plan *api.Plan) {
 	p.line(
 		text("Plan ").in(dim),
@@ -84,7 +84,8 @@ func writePlan(p *page, plan *api.Plan) {
 	}
 }
 
-// writePlanGPU draws the axis of a GPU, before and after if the plan changes it, and lists its instances.
+// writePlanGPU draws the axis of a GPU, before and after if the plan changes it, and lists its
+// instances.
 func writePlanGPU(p *page, g *api.PlanGPU) {
 	p.line(span{gpuTitle(p, g.Index, g.Name, g.UUID), bold})
 
@@ -137,7 +138,8 @@ func changesLayout(g *api.PlanGPU) bool {
 	return slices.ContainsFunc(g.Before, differs) || slices.ContainsFunc(g.After, differs)
 }
 
-// planSlots marks the fate of each instance by sign and color, so that it can be read without colors.
+// planSlots marks the fate of each instance by sign and color, so that it can be read without
+// colors.
 func planSlots(instances []api.Instance) []slot {
 	var slots []slot
 
@@ -160,8 +162,8 @@ func planSlots(instances []api.Instance) []slot {
 	return slots
 }
 
-// keptInstance returns the instance that is kept at a placement, as it was before. If there is none, it returns an
-// empty one.
+// keptInstance returns the instance that is kept at a placement, as it was before. If there is
+// none, it returns an empty one.
 func keptInstance(before []api.Instance, at gpu.Placement) *api.Instance {
 	if i := slices.IndexFunc(before,
 		func(b api.Instance) bool { return b.Placement == at && b.Fate == api.Keep }); i >= 0 {
@@ -195,7 +197,8 @@ func writeInstance(p *page, sign string, c color, inst *api.Instance) {
 	writeHolds(p, "      ", holdsOf(inst.Holders, inst.Compute))
 }
 
-// writeKept shows a GPU instance that is kept, and its compute instances if there are several or some change.
+// writeKept shows a GPU instance that is kept, and its compute instances if there are several or
+// some change.
 func writeKept(p *page, inst, before *api.Instance) {
 	t := fmt.Sprintf("  = %s at %s", inst.Profile, inst.Placement)
 	if id, ok := inst.ID.Get(); ok {

@@ -130,7 +130,8 @@ func availableText(g *nodedoc.GPU, pr *gpu.Profile) string {
 	return unknown
 }
 
-// placementsText is "{0,2,4}:2": the starts of placements and their size, as nvidia-smi mig -lgipp prints them.
+// placementsText is "{0,2,4}:2": the starts of placements and their size, as nvidia-smi mig -lgipp
+// prints them.
 func placementsText(places []gpu.Placement) string {
 	if len(places) == 0 {
 		return unknown
@@ -144,7 +145,8 @@ func placementsText(places []gpu.Placement) string {
 	return fmt.Sprintf("{%s}:%d", strings.Join(starts, ","), places[0].Size)
 }
 
-// enginesText names the engines of an instance as their count and first letter: copy, decoder, encoder, JPEG, OFA.
+// enginesText names the engines of an instance as their count and first letter: copy, decoder,
+// encoder, JPEG, OFA.
 func enginesText(engines gpu.Opt[gpu.Engines]) string {
 	e, ok := engines.Get()
 	if !ok {
@@ -165,8 +167,8 @@ func enginesText(engines gpu.Opt[gpu.Engines]) string {
 	return orUnknown(strings.TrimSpace(strings.ReplaceAll(b.String(), " ", "")))
 }
 
-// writeComputeProfiles lists the compute instance profiles of each GPU instance profile: sizes of up to all its compute
-// slices, of which each has its share of the SMs.
+// writeComputeProfiles lists the compute instance profiles of each GPU instance profile: sizes of
+// up to all its compute slices, of which each has its share of the SMs.
 func writeComputeProfiles(p *page, g *nodedoc.GPU) {
 	p.para("  ", dim, "Engines: c copy, d decoder, e encoder, j JPEG, o optical flow.")
 	p.line()
@@ -203,8 +205,8 @@ func writeComputeProfiles(p *page, g *nodedoc.GPU) {
 	}
 }
 
-// computeSizes are the sizes that compute instances of a GPU instance with so many compute slices can have: all of
-// them, or 1, 2, 3, 4 or 7.
+// computeSizes are the sizes that compute instances of a GPU instance with so many compute slices
+// can have: all of them, or 1, 2, 3, 4 or 7.
 func computeSizes(slices int) []int {
 	var sizes []int
 

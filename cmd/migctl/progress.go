@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// progress shows the events of an operation. The line of a step is begun when the step begins, and completed when it
-// has ended.
+// progress shows the events of an operation. The line of a step is begun when the step begins, and
+// completed when it has ended.
 type progress struct {
 	page *page
 	op   *api.Operation
@@ -75,7 +75,8 @@ func (g *progress) showStep(lead string, e *api.Event) {
 	g.open = stepRef{}
 }
 
-// stepNumber returns the number of a step, with their total if it is known: that of a rollback is not.
+// stepNumber returns the number of a step, with their total if it is known: that of a rollback is
+// not.
 func (g *progress) stepNumber(ref stepRef) string {
 	switch total := len(g.op.Steps); {
 	case ref.rollback:

@@ -283,8 +283,9 @@ func writeNotes(p *page, notes []string) {
 	}
 }
 
-// unplaced returns the whole GPUs that are recommended a slice and that the packing does not move: those with a
-// provisional recommendation, and those of which the use of media engines is not known or that could not be placed.
+// unplaced returns the whole GPUs that are recommended a slice and that the packing does not move:
+// those with a provisional recommendation, and those of which the use of media engines is not known
+// or that could not be placed.
 func unplaced(report *advise.Report) (provisional, left []int) {
 	for i := range report.Devices {
 		r := &report.Devices[i]

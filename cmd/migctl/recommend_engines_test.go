@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestRecommendShowsEngines: the answer says how many media engines are used, how many are needed, and how many the
-// profile has; a refusal, that no profile has enough.
+// TestRecommendShowsEngines: the answer says how many media engines are used, how many are needed,
+// and how many the profile has; a refusal, that no profile has enough.
 func TestRecommendShowsEngines(t *testing.T) {
 	some := wholeH100(t, 0, tiny, podOf("video", "thumbnails-0", "StatefulSet/thumbnails"))
 	some.Readings.Media.Decoder, some.Readings.Media.JPEG = gpu.Some(1.7/7), gpu.Some(0.2)

@@ -18,8 +18,8 @@ const (
 // wholeResource is the device plugin's name for whole GPUs.
 const wholeResource = "nvidia.com/gpu"
 
-// resourceOf returns the name of a profile's resource that NVIDIA's device plugin gives under strategy mixed,
-// nvidia.com/mig-1g.5gb.me for 1g.5gb+me; that of whole GPUs for "".
+// resourceOf returns the name of a profile's resource that NVIDIA's device plugin gives under
+// strategy mixed, nvidia.com/mig-1g.5gb.me for 1g.5gb+me; that of whole GPUs for "".
 func resourceOf(profile string) string {
 	if profile == "" {
 		return wholeResource
@@ -32,7 +32,8 @@ func resourceOf(profile string) string {
 type ownerChange struct {
 	command string // empty if there is none that does it
 	words   string // what to know, or what to do instead
-	// replaces reports whether the change itself makes the old pods leave, once there is a slice for the new ones.
+	// replaces reports whether the change itself makes the old pods leave, once there is a slice
+	// for the new ones.
 	replaces bool
 }
 
@@ -134,9 +135,9 @@ func byHand(r *advise.Recommendation, kind, name, was string) string {
 	)
 }
 
-// patchCommand returns the command that patches the pod template of an object. The patch is a strategic merge:
-// containers are merged by name, and null takes a key away. It leaves requests alone, since older API servers keep a
-// null in a map that was not there.
+// patchCommand returns the command that patches the pod template of an object. The patch is a
+// strategic merge: containers are merged by name, and null takes a key away. It leaves requests
+// alone, since older API servers keep a null in a map that was not there.
 func patchCommand(r *advise.Recommendation, object, was string, inJob bool) string {
 	limits := map[string]any{was: nil, resourceOf(r.Recommended): "1"}
 	container := map[string]any{
@@ -165,8 +166,8 @@ func patchCommand(r *advise.Recommendation, object, was string, inJob bool) stri
 	)
 }
 
-// kubectl returns a command on objects of a namespace. Names are behind their type or their flag: none can be taken
-// for a flag.
+// kubectl returns a command on objects of a namespace. Names are behind their type or their flag:
+// none can be taken for a flag.
 func kubectl(namespace string, args ...string) string {
 	words := []string{"kubectl", quoteForShell("--namespace=" + namespace)}
 	for _, a := range args {
@@ -176,8 +177,8 @@ func kubectl(namespace string, args ...string) string {
 	return strings.Join(words, " ")
 }
 
-// quoteForShell quotes a word for a POSIX shell. Control characters and others beyond ASCII, which the terminal may not
-// show, become escapes of $'...', which bash, zsh and ksh understand.
+// quoteForShell quotes a word for a POSIX shell. Control characters and others beyond ASCII, which
+// the terminal may not show, become escapes of $'...', which bash, zsh and ksh understand.
 func quoteForShell(word string) string {
 	const harmless = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,+@%"
 	isSpecial := func(r rune) bool { return !strings.ContainsRune(harmless, r) }

@@ -67,8 +67,9 @@ func (w *procedure) change(r *advise.Recommendation) ownerChange {
 	return c
 }
 
-// writeReach writes which pods a change of an owner moves beside those of this node, which alone were looked at. A Job,
-// a pod without an owner, and work without Kubernetes are changed one by one.
+// writeReach writes which pods a change of an owner moves beside those of this node, which alone
+// were looked at. A Job, a pod without an owner, and work without Kubernetes are changed one by
+// one.
 func (w *procedure) writeReach(r *advise.Recommendation) {
 	if isOwnedBy(r, "Job", ownerPod, ownerBatch, ownerProcesses) {
 		return
@@ -94,8 +95,8 @@ func (w *procedure) writeReach(r *advise.Recommendation) {
 	}
 }
 
-// otherProfile returns a profile that is recommended for another pod of the same owner and container; empty if there
-// is none.
+// otherProfile returns a profile that is recommended for another pod of the same owner and
+// container; empty if there is none.
 func (w *procedure) otherProfile(r *advise.Recommendation) string {
 	for i := range w.report.Devices {
 		o := &w.report.Devices[i]
@@ -120,8 +121,8 @@ func isOwnedBy(r *advise.Recommendation, kinds ...string) bool {
 	return slices.Contains(kinds, kind)
 }
 
-// isReplaceable reports whether the pod that holds a GPU can be deleted: its owner creates another one that goes on
-// with the work.
+// isReplaceable reports whether the pod that holds a GPU can be deleted: its owner creates another
+// one that goes on with the work.
 func isReplaceable(r *advise.Recommendation) bool {
 	return isOwnedBy(
 		r,
@@ -133,8 +134,8 @@ func isReplaceable(r *advise.Recommendation) bool {
 	)
 }
 
-// remove writes how a pod is made to leave its GPU: by its deletion, for which kubectl waits, if no work is lost by it,
-// else by its end.
+// remove writes how a pod is made to leave its GPU: by its deletion, for which kubectl waits, if no
+// work is lost by it, else by its end.
 func (w *procedure) remove(r *advise.Recommendation) {
 	switch {
 	case r.Pod != nil && isReplaceable(r):
@@ -160,8 +161,8 @@ func (w *procedure) deletePod(r *advise.Recommendation) {
 	w.writeCommand(kubectl(r.Pod.Namespace, "delete", "pod/"+r.Pod.Name, "--ignore-not-found"))
 }
 
-// waitUntilGone writes how to wait until a pod has left its GPU. The next pod of a StatefulSet has the same name, and
-// one that has ended may stay: there the GPU itself shows it.
+// waitUntilGone writes how to wait until a pod has left its GPU. The next pod of a StatefulSet has
+// the same name, and one that has ended may stay: there the GPU itself shows it.
 func (w *procedure) waitUntilGone(r *advise.Recommendation) {
 	if r.Pod == nil || !isReplaceable(r) || isOwnedBy(r, "StatefulSet") {
 		w.writeCommand(fmt.Sprintf("migctl get %d", r.Index))
@@ -181,8 +182,8 @@ func (w *procedure) waitUntilGone(r *advise.Recommendation) {
 	)
 }
 
-// waitForSlices writes how to wait until the pods that get slices on some GPUs run there. The next cordon would keep
-// out those that do not, and their old pods on the GPUs that they leave.
+// waitForSlices writes how to wait until the pods that get slices on some GPUs run there. The next
+// cordon would keep out those that do not, and their old pods on the GPUs that they leave.
 func (w *procedure) waitForSlices(targets []advise.Stage) {
 	waited := map[string]bool{}
 
@@ -219,8 +220,8 @@ func (w *procedure) waitForSlices(targets []advise.Stage) {
 	}
 }
 
-// canFinishRollout reports whether the pods of an owner are replaced by a rollout, and all of those on this node have
-// their slices: one that has none yet keeps the rollout from its end.
+// canFinishRollout reports whether the pods of an owner are replaced by a rollout, and all of those
+// on this node have their slices: one that has none yet keeps the rollout from its end.
 func (w *procedure) canFinishRollout(r *advise.Recommendation) bool {
 	if !changeOf(r).replaces {
 		return false

@@ -9,7 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
 
-// specFile is the file of layouts that the procedure works from: a report that is made half-way recommends other ones.
+// specFile is the file of layouts that the procedure works from: a report that is made half-way
+// recommends other ones.
 const specFile = "mig-layouts.yaml"
 
 // procedure writes the steps from the node as it is to the packed one.
@@ -34,7 +35,8 @@ func newProcedure(p *page, report *advise.Report) *procedure {
 	}
 }
 
-// write writes how to get to the recommended layouts: every command, in an order that works. Nothing is executed.
+// write writes how to get to the recommended layouts: every command, in an order that works.
+// Nothing is executed.
 func (w *procedure) write() {
 	if w.report.Packing == nil || len(w.report.Packing.GPUs) == 0 {
 		return
@@ -85,7 +87,8 @@ func (w *procedure) writeNote(s string) { w.p.para("    ", dim, s) }
 // writeCommand writes a command on a line of its own, not cut.
 func (w *procedure) writeCommand(command string) { w.p.whole("      " + command) }
 
-// keepLayouts writes how the layouts are kept. They come from a request of their own, and so may their report.
+// keepLayouts writes how the layouts are kept. They come from a request of their own, and so may
+// their report.
 func (w *procedure) keepLayouts() {
 	w.step("Keep the layouts: later reports differ, since work has moved.")
 	w.writeCommand("migctl recommend --spec > " + specFile)
@@ -227,7 +230,8 @@ func (w *procedure) writeHeld(t *advise.Stage) {
 	w.waitForSlices([]advise.Stage{*t})
 }
 
-// writeArrivals writes how the workloads that get a slice on a GPU are moved there, but for the one that held it.
+// writeArrivals writes how the workloads that get a slice on a GPU are moved there, but for the one
+// that held it.
 func (w *procedure) writeArrivals(t *advise.Stage, but int) {
 	for _, slice := range t.Slices {
 		r := w.report.OfWhole(slice.From)
@@ -278,7 +282,8 @@ func (w *procedure) apply(index int) {
 	w.writeCommand(fmt.Sprintf("migctl apply -f %s --layout "+layoutOfGPU, specFile, index))
 }
 
-// restartPlugin writes how the device plugin is made to offer the new devices. migctl apply waits for that.
+// restartPlugin writes how the device plugin is made to offer the new devices. migctl apply waits
+// for that.
 func (w *procedure) restartPlugin() {
 	if w.report.WithoutKubernetes || w.usesClaims() {
 		return
@@ -301,7 +306,8 @@ func (w *procedure) restartPlugin() {
 	}
 }
 
-// usesClaims reports whether all pods have their devices by claims (DRA), for which no device plugin is asked.
+// usesClaims reports whether all pods have their devices by claims (DRA), for which no device
+// plugin is asked.
 func (w *procedure) usesClaims() bool {
 	claims := false
 
@@ -330,7 +336,8 @@ func (w *procedure) arrivals() string {
 	return "pods come"
 }
 
-// cordon writes how new work is kept away; without Kubernetes there is no command that all schedulers have.
+// cordon writes how new work is kept away; without Kubernetes there is no command that all
+// schedulers have.
 func (w *procedure) cordon() {
 	if w.report.WithoutKubernetes {
 		w.writeNote("Let no new work start on this node until then.")

@@ -51,8 +51,8 @@ migctl() { show migctl "$@"; }
 	return all
 }
 
-// cluster is a model of a node: which pods hold whole GPUs, which slices are free, which owners ask for a slice. Pods
-// are replaced as late as can be: when a command waits for it.
+// cluster is a model of a node: which pods hold whole GPUs, which slices are free, which owners ask
+// for a slice. Pods are replaced as late as can be: when a command waits for it.
 type cluster struct {
 	report   *advise.Report
 	holds    map[int]*advise.Recommendation // by GPU, those that move
@@ -91,8 +91,9 @@ func newCluster(report *advise.Report) *cluster {
 	return c
 }
 
-// execute does what a command does. Pods of patched owners that replace their pods leave by themselves when there is
-// a slice for them. It fails if a command comes too early, or would not return.
+// execute does what a command does. Pods of patched owners that replace their pods leave by
+// themselves when there is a slice for them. It fails if a command comes too early, or would not
+// return.
 func (c *cluster) execute(argv []string) error {
 	last := argv[len(argv)-1]
 	switch {
@@ -140,7 +141,8 @@ func (c *cluster) execute(argv []string) error {
 	return nil
 }
 
-// get waits for whatever migctl get can show: the mode of GPUs, the end of pods that end, pods that get slices.
+// get waits for whatever migctl get can show: the mode of GPUs, the end of pods that end, pods that
+// get slices.
 func (c *cluster) get(words []string) {
 	for _, word := range words {
 		index, _ := strconv.Atoi(word)
@@ -207,8 +209,8 @@ func (c *cluster) canRoll(object string) bool {
 	return false
 }
 
-// canMove names an owner with a pod that gets a slice as soon as its owner or the scheduler comes to it; empty if there
-// is none.
+// canMove names an owner with a pod that gets a slice as soon as its owner or the scheduler comes
+// to it; empty if there is none.
 func (c *cluster) canMove() string {
 	if c.cordoned {
 		return ""
@@ -257,7 +259,8 @@ func (c *cluster) roll() {
 	}
 }
 
-// TestHostileNames: names of any characters reach kubectl as they are, and neither end a command nor move the cursor.
+// TestHostileNames: names of any characters reach kubectl as they are, and neither end a command
+// nor move the cursor.
 func TestHostileNames(t *testing.T) {
 	const evil = "a'; touch /tmp/x; $(id) `id` \\ \"\n\x1b[2J\u202eé <&>"
 	for _, kind := range []string{

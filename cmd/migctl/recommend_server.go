@@ -59,7 +59,8 @@ func predictedServerText(s *advise.PredictedServer) string {
 	)
 }
 
-// serverNote says how an inference server is to be started in its slice; empty if nothing is known of one.
+// serverNote says how an inference server is to be started in its slice; empty if nothing is known
+// of one.
 func serverNote(r *advise.Recommendation) string {
 	if r.Predicted == nil || r.Predicted.Server == nil {
 		return ""

@@ -23,8 +23,8 @@ func TestServerTexts(t *testing.T) {
 		"20.00 GiB for its cache, room for 141000 tokens, at most 28% of it used, 0 requests wait")
 }
 
-// TestProcedureSetsTheFraction: the owner of an inference server changes its request and what it reserves at once; that
-// of another workload its request alone.
+// TestProcedureSetsTheFraction: the owner of an inference server changes its request and what it
+// reserves at once; that of another workload its request alone.
 func TestProcedureSetsTheFraction(t *testing.T) {
 	for _, c := range []struct {
 		server *advise.PredictedServer

@@ -26,8 +26,9 @@ func writeSingleReason(p *page, report *advise.Report, devices []advise.Recommen
 	}
 }
 
-// singleObstacle returns why the GPUs of a node under the single strategy must not be partitioned yet; empty if they
-// may be, or under another strategy. All GPUs are partitioned at once, so that one doubtful answer is enough.
+// singleObstacle returns why the GPUs of a node under the single strategy must not be partitioned
+// yet; empty if they may be, or under another strategy. All GPUs are partitioned at once, so that
+// one doubtful answer is enough.
 func singleObstacle(report *advise.Report) string {
 	if !report.SingleStrategy {
 		return ""
@@ -73,8 +74,8 @@ func singleObstacle(report *advise.Report) string {
 		"recommendation is " + strings.Join(reasons, "; it is ") + "."
 }
 
-// writeSingle writes the steps under the single strategy: all GPUs are emptied and partitioned at once, and pods go on
-// asking for nvidia.com/gpu.
+// writeSingle writes the steps under the single strategy: all GPUs are emptied and partitioned at
+// once, and pods go on asking for nvidia.com/gpu.
 func (w *procedure) writeSingle() {
 	w.writeNote(
 		fmt.Sprintf(
@@ -111,8 +112,8 @@ func (w *procedure) writeSingle() {
 	w.uncordon()
 }
 
-// wholeGPUs returns the GPUs without MIG mode, and the answers for those that are held. What must be waited for comes
-// first, so that the others run until then.
+// wholeGPUs returns the GPUs without MIG mode, and the answers for those that are held. What must
+// be waited for comes first, so that the others run until then.
 func (w *procedure) wholeGPUs() (all []int, held []*advise.Recommendation) {
 	var ending, replaced []*advise.Recommendation
 

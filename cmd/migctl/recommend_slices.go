@@ -50,7 +50,8 @@ func (s *session) writeSliceProcedure(ctx context.Context, w *procedure) error {
 	return nil
 }
 
-// instancesOf returns the instances of GPUs and the profiles that they offer, which layouts are planned from.
+// instancesOf returns the instances of GPUs and the profiles that they offer, which layouts are
+// planned from.
 func instancesOf(list []nodedoc.GPU) []gpu.GPU {
 	gpus := make([]gpu.GPU, len(list))
 

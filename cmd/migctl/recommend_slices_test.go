@@ -162,7 +162,8 @@ func refusedSlices() []sliceCase {
 	}
 }
 
-// TestSliceProcedures: in which order slices are created, owners changed and pods removed, and what is refused.
+// TestSliceProcedures: in which order slices are created, owners changed and pods removed, and what
+// is refused.
 func TestSliceProcedures(t *testing.T) {
 	for _, c := range append(sliceCases(), refusedSlices()...) {
 		t.Run(c.about, func(t *testing.T) {
@@ -186,8 +187,8 @@ func TestSliceProcedures(t *testing.T) {
 	}
 }
 
-// TestSliceLayoutsArePlanned: the planner accepts each layout that is printed, with what stays in use where it is, and
-// refuses one for which a pod must leave as long as it has not.
+// TestSliceLayoutsArePlanned: the planner accepts each layout that is printed, with what stays in
+// use where it is, and refuses one for which a pod must leave as long as it has not.
 func TestSliceLayoutsArePlanned(t *testing.T) {
 	planned := 0
 
@@ -286,7 +287,8 @@ func TestSliceProcedureNeedsTheNode(t *testing.T) {
 	cmptest.LacksTexts(t, got.out, "migctl apply")
 }
 
-// TestSlicesThatStay: a slice that is judged and stays has its answer in the table, in one line for each GPU and reason.
+// TestSlicesThatStay: a slice that is judged and stays has its answer in the table, in one line for
+// each GPU and reason.
 func TestSlicesThatStay(t *testing.T) {
 	var devices []advise.Recommendation
 

@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
 
-// writeSlicePlan writes the steps for the slices that should change: those for which a free one stands, those that must
-// be created, those that are to be given up.
+// writeSlicePlan writes the steps for the slices that should change: those for which a free one
+// stands, those that must be created, those that are to be given up.
 func (w *procedure) writeSlicePlan(plan *advise.SlicePlan) {
 	if len(plan.Direct)+len(plan.Moved)+len(plan.Idle)+len(plan.Refused) == 0 {
 		return

@@ -13,8 +13,8 @@ import (
 const sliceLegend = "FREED: the part of the slice's SMs that becomes free. STRETCH: how many times as long as now " +
 	"kernels take in the smaller slice at p95. CONF: how far the evidence can be relied on."
 
-// writeSlices lists the GPU instances that should become smaller or larger or are idle. Free ones have one line for
-// each GPU, those that stay one for each GPU and reason.
+// writeSlices lists the GPU instances that should become smaller or larger or are idle. Free ones
+// have one line for each GPU, those that stay one for each GPU and reason.
 func writeSlices(p *page, devices []advise.Recommendation) {
 	cells := func(c [8]string) string {
 		return p.right(c[0], 3) + " " + p.cell(c[1], 24) + " " + p.cell(c[2], 12) + " " +

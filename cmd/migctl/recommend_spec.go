@@ -14,14 +14,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// The names of the layouts in a spec of recommendations: that of all GPUs, and that of one by its index.
+// The names of the layouts in a spec of recommendations: that of all GPUs, and that of one by its
+// index.
 const (
 	layoutAll   = "recommended"
 	layoutOfGPU = "gpu-%d"
 )
 
-// printRecommendedSpec prints the recommended layouts as a spec: that of one GPU as counts, which say all of it; of
-// several as layouts of mig-parted's form.
+// printRecommendedSpec prints the recommended layouts as a spec: that of one GPU as counts, which
+// say all of it; of several as layouts of mig-parted's form.
 func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Report) error {
 	var node nodedoc.Document
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
@@ -88,8 +89,8 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 	return err
 }
 
-// targetsOn returns the layouts of the chosen GPUs. It is an error if there are none, or if these GPUs cannot have a
-// spec without the others.
+// targetsOn returns the layouts of the chosen GPUs. It is an error if there are none, or if these
+// GPUs cannot have a spec without the others.
 func targetsOn(targets []advise.Layout, chosen []nodedoc.GPU, report *advise.Report) ([]advise.Layout, error) {
 	all := len(targets)
 
@@ -149,7 +150,8 @@ func countsOf(t *advise.Layout) api.Spec {
 	return api.Spec{GPUs: []api.Selector{api.Selector(t.GPU)}, Devices: devices}
 }
 
-// layoutsOf returns a spec with one layout for all GPUs and, unless they must be partitioned at once, one for each.
+// layoutsOf returns a spec with one layout for all GPUs and, unless they must be partitioned at
+// once, one for each.
 func layoutsOf(targets []advise.Layout, atOnce bool) (api.Spec, error) {
 	document := api.Spec{
 		Layout:     layoutAll,
@@ -175,9 +177,9 @@ func layoutsOf(targets []advise.Layout, atOnce bool) (api.Spec, error) {
 	return document, nil
 }
 
-// ruleOf returns a layout as a rule of mig-parted's form. That names split instances by their compute instances, and
-// packs those of a profile into as few instances as it can: it cannot say how several are split, nor that one has no
-// compute instance.
+// ruleOf returns a layout as a rule of mig-parted's form. That names split instances by their
+// compute instances, and packs those of a profile into as few instances as it can: it cannot say
+// how several are split, nor that one has no compute instance.
 func ruleOf(t *advise.Layout) (api.LayoutRule, error) {
 	rule := api.LayoutRule{
 		Devices: api.DeviceList{

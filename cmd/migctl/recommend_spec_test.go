@@ -50,8 +50,8 @@ func simulated(t *testing.T, gpus string) []mig.GPULayout {
 	return layouts
 }
 
-// asSeen gives a GPU the identity and the instances of a simulated one. Instances are held, except for one of a
-// profile.
+// asSeen gives a GPU the identity and the instances of a simulated one. Instances are held, except
+// for one of a profile.
 func asSeen(g gpu.GPU, l *mig.GPULayout, freeProfile string) gpu.GPU {
 	g.UUID = l.UUID
 	g.Index = l.Index
@@ -88,8 +88,8 @@ func asSeen(g gpu.GPU, l *mig.GPULayout, freeProfile string) gpu.GPU {
 	return g
 }
 
-// planOf returns the planner's steps for a spec that migctl has printed, or for one of its layouts. All existing
-// instances are busy.
+// planOf returns the planner's steps for a spec that migctl has printed, or for one of its layouts.
+// All existing instances are busy.
 func planOf(t *testing.T, text, layout string, layouts []mig.GPULayout) []mig.Step {
 	t.Helper()
 
@@ -121,7 +121,8 @@ func planOf(t *testing.T, text, layout string, layouts []mig.GPULayout) []mig.St
 	return plan.Steps
 }
 
-// newSlices counts the GPU instances that steps create, by GPU and profile; anything that is destroyed fails the test.
+// newSlices counts the GPU instances that steps create, by GPU and profile; anything that is
+// destroyed fails the test.
 func newSlices(t *testing.T, steps []mig.Step) map[string]int {
 	t.Helper()
 	counts := map[string]int{}
@@ -157,8 +158,9 @@ const simulatedGPUs = `  - {model: H100-80GB, count: 5}
   - {model: H100-80GB, mig: true, layout: [{gi: "2g.20gb@0", ci: ["1c", "1c"]}, "1g.20gb@2", "1g.10gb@6"]}
 `
 
-// TestSpecIsPlannedAndDestroysNothing: what --spec prints is planned on the simulated node as it was packed, all GPUs
-// at once and one after the other. Existing instances are busy, split ones included.
+// TestSpecIsPlannedAndDestroysNothing: what --spec prints is planned on the simulated node as it
+// was packed, all GPUs at once and one after the other. Existing instances are busy, split ones
+// included.
 func TestSpecIsPlannedAndDestroysNothing(t *testing.T) {
 	layouts := simulated(t, simulatedGPUs)
 	var gpus []gpu.GPU
@@ -202,8 +204,8 @@ func TestSpecIsPlannedAndDestroysNothing(t *testing.T) {
 	}
 }
 
-// TestSplitsThatOnlyOneGPUCanKeep: mig-parted's form cannot say how several instances of a profile are split; counts
-// can.
+// TestSplitsThatOnlyOneGPUCanKeep: mig-parted's form cannot say how several instances of a profile
+// are split; counts can.
 func TestSplitsThatOnlyOneGPUCanKeep(t *testing.T) {
 	layouts := simulated(t, `  - model: H100-80GB
     mig: true
@@ -223,7 +225,8 @@ func TestSplitsThatOnlyOneGPUCanKeep(t *testing.T) {
 	cmptest.Equal(t, "created", newSlices(t, planOf(t, one.out, "", layouts)), packed(report))
 }
 
-// TestSingleStrategyPartitionsAllGPUs: every GPU of the node has slices, of one profile, and pods keep their request.
+// TestSingleStrategyPartitionsAllGPUs: every GPU of the node has slices, of one profile, and pods
+// keep their request.
 func TestSingleStrategyPartitionsAllGPUs(t *testing.T) {
 	layouts := simulated(t, "  - {model: H100-80GB, count: 4}\n")
 	var gpus []gpu.GPU
@@ -314,8 +317,9 @@ func randomNode(t *testing.T, random *rand.Rand) []gpu.GPU {
 	return gpus
 }
 
-// TestProcedureWorksOnRandomNodes executes the printed commands on a model of a cluster: no GPU is partitioned before
-// its pod has left it, no node is cordoned while a pod is to get a slice, and in the end every pod that moves has one.
+// TestProcedureWorksOnRandomNodes executes the printed commands on a model of a cluster: no GPU is
+// partitioned before its pod has left it, no node is cordoned while a pod is to get a slice, and in
+// the end every pod that moves has one.
 func TestProcedureWorksOnRandomNodes(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	moved := 0

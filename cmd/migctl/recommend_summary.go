@@ -90,8 +90,8 @@ func writeRoom(p *page, report *advise.Report) {
 // hoursPerWeek is how long a GPU is paid for.
 const hoursPerWeek = 7 * 24
 
-// writePrices says what the GPUs cost that the node has free afterwards, on balance: a free one that gets slices is not
-// free any more.
+// writePrices says what the GPUs cost that the node has free afterwards, on balance: a free one
+// that gets slices is not free any more.
 func writePrices(p *page, report *advise.Report, prices []fleet.Price) {
 	if len(prices) == 0 {
 		return

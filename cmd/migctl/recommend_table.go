@@ -86,7 +86,8 @@ func writeWholeGPUs(p *page, devices []advise.Recommendation) {
 	}
 }
 
-// gainRank orders answers: slices by what they free, then those without a gain yet, then all others.
+// gainRank orders answers: slices by what they free, then those without a gain yet, then all
+// others.
 func gainRank(r *advise.Recommendation) float64 {
 	switch {
 	case r.Action != advise.ActionSlice:
@@ -110,7 +111,8 @@ func freedText(r *advise.Recommendation) string {
 	return fmt.Sprintf("%.2f", r.Gain.FreedGPUs)
 }
 
-// decidedText is the figure that decided and its limit; a server that does not name it leaves it empty.
+// decidedText is the figure that decided and its limit; a server that does not name it leaves it
+// empty.
 func decidedText(d advise.Decided) string {
 	switch d.Figure {
 	case "":

@@ -125,7 +125,8 @@ func unheld(gpus []gpu.GPU) []gpu.GPU {
 	return free
 }
 
-// observed returns the report of an Advisor that has seen the same GPUs every minute for a time, and the last Snapshot.
+// observed returns the report of an Advisor that has seen the same GPUs every minute for a time,
+// and the last Snapshot.
 func observed(o advise.Options, duration time.Duration, gpus ...gpu.GPU) (*advise.Report, *gpu.Snapshot) {
 	return observedWith(o, duration, func(int) {}, gpus...)
 }
@@ -258,7 +259,8 @@ func TestRecommendOfAFullNode(t *testing.T) {
 	golden(t, "recommend-full.txt", got.out)
 }
 
-// TestRecommendCountsProvisionalSlices: what the packing leaves out is counted beside what it moves.
+// TestRecommendCountsProvisionalSlices: what the packing leaves out is counted beside what it
+// moves.
 func TestRecommendCountsProvisionalSlices(t *testing.T) {
 	report, s := established(observed(advise.DefaultOptions(), 25*time.Hour,
 		wholeH100(t, 0, tiny, podOf("vision", "a-0", "Deployment/a")),

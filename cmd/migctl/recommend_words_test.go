@@ -24,8 +24,8 @@ func bare(t *testing.T, loads ...load) []gpu.GPU {
 	return gpus
 }
 
-// TestProcedureWithoutKubernetes: a node without a kubelet and pods gets no command of Kubernetes, and no word of its
-// device plugin; what migctl does stays.
+// TestProcedureWithoutKubernetes: a node without a kubelet and pods gets no command of Kubernetes,
+// and no word of its device plugin; what migctl does stays.
 func TestProcedureWithoutKubernetes(t *testing.T) {
 	ready := slicedH100(t, 2)
 	for about, gpus := range map[string][]gpu.GPU{
@@ -47,8 +47,8 @@ func TestProcedureWithoutKubernetes(t *testing.T) {
 	}
 }
 
-// TestPluginIsNamedByNoNamespace: the device plugin is restarted wherever it runs, and not at all where pods have their
-// devices by claims.
+// TestPluginIsNamedByNoNamespace: the device plugin is restarted wherever it runs, and not at all
+// where pods have their devices by claims.
 func TestPluginIsNamedByNoNamespace(t *testing.T) {
 	for resource, restarted := range map[string]bool{wholeResource: true, "claim/ml/gpu": false} {
 		holder := podOf("ml", "a-0", "Deployment/a")
@@ -62,8 +62,8 @@ func TestPluginIsNamedByNoNamespace(t *testing.T) {
 	}
 }
 
-// TestReachOfAPatch: before a patch stands what it moves on other nodes, which were not asked, once for each owner, and
-// where their answers are. What is changed one by one moves nothing there.
+// TestReachOfAPatch: before a patch stands what it moves on other nodes, which were not asked, once
+// for each owner, and where their answers are. What is changed one by one moves nothing there.
 func TestReachOfAPatch(t *testing.T) {
 	for owner, moves := range map[string]bool{
 		"Deployment/a": true, "StatefulSet/a": true, "DaemonSet/a": true, "CronJob/a": true, "Job/a": false, "": false,
@@ -92,7 +92,8 @@ func TestReachOfAPatch(t *testing.T) {
 	}
 }
 
-// TestPricesOfANode: what becomes free on balance costs its price; a model without one is counted apart.
+// TestPricesOfANode: what becomes free on balance costs its price; a model without one is counted
+// apart.
 func TestPricesOfANode(t *testing.T) {
 	var gpus []gpu.GPU
 	for i, owner := range []string{"a", "b", "c"} {
@@ -125,7 +126,8 @@ func TestPricesOfANode(t *testing.T) {
 	}
 }
 
-// TestUnmeasuredInWords: what is unknown has no figure, in the table, in the explanation and in its profiles.
+// TestUnmeasuredInWords: what is unknown has no figure, in the table, in the explanation and in its
+// profiles.
 func TestUnmeasuredInWords(t *testing.T) {
 	blind := wholeH100(t, 0, tiny, podOf("ml", "a-0", "Deployment/a"))
 	blind.Activity = gpu.Activity{GraphicsEngine: gpu.Some(0.3)}

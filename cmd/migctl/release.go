@@ -9,7 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// releaseGPUs releases GPUs, or opens them again, one after the other. It stops at the first that is refused.
+// releaseGPUs releases GPUs, or opens them again, one after the other. It stops at the first that
+// is refused.
 func (s *session) releaseGPUs(ctx context.Context) error {
 	for _, selector := range s.opts.GPUs {
 		var done api.Release

@@ -41,8 +41,8 @@ func TestReleaseAnswers(t *testing.T) {
 	}
 }
 
-// TestReleaseRefused: no group has the right to release GPUs on a socket, and a request that is still being carried out
-// is no operation.
+// TestReleaseRefused: no group has the right to release GPUs on a socket, and a request that is
+// still being carried out is no operation.
 func TestReleaseRefused(t *testing.T) {
 	for _, c := range []struct {
 		problem api.ProblemType

@@ -117,15 +117,16 @@ func writeCommands(p *page, problem *api.Problem, o *options) {
 	}
 }
 
-// writeInstead prints the commands that plan the layouts before an operation that cannot be rolled back.
+// writeInstead prints the commands that plan the layouts before an operation that cannot be rolled
+// back.
 func writeInstead(p *page, problem *api.Problem) {
 	for i := range problem.Instead {
 		p.whole("  " + planCommand(&problem.Instead[i]))
 	}
 }
 
-// planCommand returns the command that plans a spec of counts: by flags, unless those cannot say how instances are
-// split.
+// planCommand returns the command that plans a spec of counts: by flags, unless those cannot say
+// how instances are split.
 func planCommand(spec *api.Spec) string {
 	var devices []string
 
@@ -264,7 +265,8 @@ func rightsHint(p *api.Problem, o *options) string {
 // onlyRoot is who may release GPUs on a socket.
 const onlyRoot = "on a socket root alone may release GPUs and open them again, members of no group: use sudo."
 
-// releaseHint says what to do about a release that was refused; empty if the hint of other commands holds.
+// releaseHint says what to do about a release that was refused; empty if the hint of other commands
+// holds.
 func releaseHint(p *api.Problem, o *options) string {
 	switch p.Type {
 	case api.Unauthenticated, api.Forbidden:

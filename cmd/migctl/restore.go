@@ -13,8 +13,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// restoreLayouts shows the GPUs whose layout is not restored, or those that are named; asks the operator; and restores
-// them, each as an operation of its own. What becomes of one does not stop the others.
+// restoreLayouts shows the GPUs whose layout is not restored, or those that are named; asks the
+// operator; and restores them, each as an operation of its own. What becomes of one does not stop
+// the others.
 func (s *session) restoreLayouts(ctx context.Context) error {
 	list, ids, err := s.chooseRestorable(ctx)
 	if err != nil {
@@ -71,8 +72,8 @@ func (s *session) restoreLayouts(ctx context.Context) error {
 	return s.restoreEach(ctx, ids)
 }
 
-// chooseRestorable returns the GPUs that are not restored, and the UUIDs of those that the operator has named: all of
-// them if none is named.
+// chooseRestorable returns the GPUs that are not restored, and the UUIDs of those that the operator
+// has named: all of them if none is named.
 func (s *session) chooseRestorable(
 	ctx context.Context,
 ) (list []api.Unrestored, ids []gpu.UUID, err error) {
@@ -137,8 +138,8 @@ func (s *session) chooseRestorable(
 	return list, slices.Compact(ids), nil
 }
 
-// restoreEach restores GPUs one after the other, and shows what becomes of each. The error has the exit code of the
-// worst outcome.
+// restoreEach restores GPUs one after the other, and shows what becomes of each. The error has the
+// exit code of the worst outcome.
 func (s *session) restoreEach(ctx context.Context, ids []gpu.UUID) error {
 	return s.forEachGPU(ids, func(id gpu.UUID) error {
 		request := api.RestoreRequest{TakeOver: s.opts.TakeOver}
@@ -169,7 +170,8 @@ func (s *session) forgetEach(ctx context.Context, ids []gpu.UUID) error {
 	})
 }
 
-// forEachGPU does something with each GPU. It goes on after a refusal, and after an operation that did not succeed.
+// forEachGPU does something with each GPU. It goes on after a refusal, and after an operation that
+// did not succeed.
 func (s *session) forEachGPU(ids []gpu.UUID, do func(gpu.UUID) error) error {
 	var worst *operationError
 

@@ -16,7 +16,8 @@ import (
 
 const lostGPU = gpu.UUID("GPU-aaaaaaaa-0000-0000-0000-000000000000")
 
-// notRestored are two GPUs that are not restored: one is lost, the other has another client's instances.
+// notRestored are two GPUs that are not restored: one is lost, the other has another client's
+// instances.
 func notRestored(t *testing.T) (routes map[string]http.HandlerFunc, second gpu.UUID) {
 	t.Helper()
 
@@ -101,8 +102,8 @@ func TestNotRestoredIsShown(t *testing.T) {
 	}
 }
 
-// TestServerDiesWhileItIsFollowed: migctl says what becomes of the operation, when the connection is lost, when it
-// gives up, and when it is interrupted meanwhile.
+// TestServerDiesWhileItIsFollowed: migctl says what becomes of the operation, when the connection
+// is lost, when it gives up, and when it is interrupted meanwhile.
 func TestServerDiesWhileItIsFollowed(t *testing.T) {
 	dead := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 	says := []string{"The connection to mig-exporter is lost. If mig-exporter still runs, the operation goes on; if it has " +

@@ -116,8 +116,9 @@ func (s *session) runWithServer(ctx context.Context) error {
 	return usageError{fmt.Sprintf("unknown command %q", o.Command)}
 }
 
-// askOperator asks the operator a question and returns nil if the answer is yes. Without a terminal it requires
-// --yes. It also returns when ctx ends; the read from the terminal, which does not end with ctx, is abandoned.
+// askOperator asks the operator a question and returns nil if the answer is yes. Without a terminal
+// it requires --yes. It also returns when ctx ends; the read from the terminal, which does not end
+// with ctx, is abandoned.
 func (s *session) askOperator(ctx context.Context, question string) error {
 	if s.opts.Yes {
 		return nil

@@ -18,10 +18,12 @@ func (o *specOptions) isEmpty() bool {
 		len(o.Demand) == 0
 }
 
-// maxSpecFile bounds a file, in bytes: one of named layouts can be larger than the spec that is chosen from it.
+// maxSpecFile bounds a file, in bytes: one of named layouts can be larger than the spec that is
+// chosen from it.
 const maxSpecFile = 4 << 20
 
-// planRequest returns the request for a plan. It refuses a spec that is wrong before the server is asked for one.
+// planRequest returns the request for a plan. It refuses a spec that is wrong before the server is
+// asked for one.
 func (s *session) planRequest(ctx context.Context) (api.PlanRequest, error) {
 	o := &s.opts.Spec
 	if err := s.completeSpec(ctx); err != nil {
@@ -47,7 +49,8 @@ func (s *session) planRequest(ctx context.Context) (api.PlanRequest, error) {
 	return r, nil
 }
 
-// specDocument returns the spec as a document, but for --layout: that of the file, or one made of the flags.
+// specDocument returns the spec as a document, but for --layout: that of the file, or one made of
+// the flags.
 func (o *specOptions) specDocument(in io.Reader) ([]byte, error) {
 	flags := len(o.GPUs) + len(o.Devices) + len(o.Demand)
 	switch {

@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// isTerminal reports whether a file is a terminal. /dev/null is a character device, too, but has no terminal
-// attributes.
+// isTerminal reports whether a file is a terminal. /dev/null is a character device, too, but has no
+// terminal attributes.
 func isTerminal(f *os.File) bool {
 	var attributes syscall.Termios
 	_, _, errno := syscall.Syscall(
@@ -38,7 +38,8 @@ func sizeOf(f *os.File) (columns, rows int) {
 	return int(size.columns), int(size.rows)
 }
 
-// terminalSize returns the columns and rows of standard output; 0 if it is no terminal, or they are not known.
+// terminalSize returns the columns and rows of standard output; 0 if it is no terminal, or they are
+// not known.
 func (s *session) terminalSize() (columns, rows int) {
 	if !s.outTerminal || s.size == nil {
 		return 0, 0
@@ -47,8 +48,8 @@ func (s *session) terminalSize() (columns, rows int) {
 	return s.size()
 }
 
-// usesUTF8 reports whether the locale's character set is UTF-8. The first of the three variables that is set decides,
-// as in setlocale(3).
+// usesUTF8 reports whether the locale's character set is UTF-8. The first of the three variables
+// that is set decides, as in setlocale(3).
 func usesUTF8(lookup func(string) (string, bool)) bool {
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
 		if v, _ := lookup(name); v != "" {
@@ -60,8 +61,8 @@ func usesUTF8(lookup func(string) (string, bool)) bool {
 	return false
 }
 
-// wantsColor reports whether to write colors: always and never decide; with auto, a terminal that is not dumb has
-// them unless NO_COLOR (no-color.org) is set.
+// wantsColor reports whether to write colors: always and never decide; with auto, a terminal that
+// is not dumb has them unless NO_COLOR (no-color.org) is set.
 func wantsColor(when string, terminal bool, lookup func(string) (string, bool)) bool {
 	switch when {
 	case "always":

@@ -369,7 +369,8 @@ func hostileNode(t *testing.T) nodedoc.Document {
 	return doc
 }
 
-// TestTopProcesses: the detail of a GPU has all its processes that the node serves, that of a slice its own.
+// TestTopProcesses: the detail of a GPU has all its processes that the node serves, that of a slice
+// its own.
 func TestTopProcesses(t *testing.T) {
 	doc := busyNode(t)
 	i := slices.IndexFunc(doc.GPUs, func(g nodedoc.GPU) bool { return len(g.GPUInstances) > 1 })

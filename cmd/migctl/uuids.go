@@ -12,8 +12,8 @@ import (
 // uuidLength is the length of GPU-<uuid> and MIG-<uuid>.
 const uuidLength = len("GPU-") + 36
 
-// isShortUUID reports whether a word may be the beginning of a UUID, such as the GPU-5f65f8d5 that get prints, or has
-// one, as GPU-5f65f8d5/<GPU instance>.
+// isShortUUID reports whether a word may be the beginning of a UUID, such as the GPU-5f65f8d5 that
+// get prints, or has one, as GPU-5f65f8d5/<GPU instance>.
 func isShortUUID(word string) bool {
 	head, _, _ := strings.Cut(word, "/")
 	kind, _, _ := strings.Cut(head, "-")
@@ -21,8 +21,9 @@ func isShortUUID(word string) bool {
 	return len(head) < uuidLength && (strings.EqualFold(kind, "GPU") || strings.EqualFold(kind, "MIG"))
 }
 
-// completeUUID returns the one of uuids that a word is the beginning of. Other words stay as they are: it is up to the
-// caller to find what they name. An error lists the UUIDs if there are several.
+// completeUUID returns the one of uuids that a word is the beginning of. Other words stay as they
+// are: it is up to the caller to find what they name. An error lists the UUIDs if there are
+// several.
 func completeUUID[T ~string](word string, uuids []T) (string, error) {
 	if !isShortUUID(word) {
 		return word, nil
@@ -85,8 +86,8 @@ func uuidsOf(gpus []nodedoc.GPU) []string {
 	return slices.DeleteFunc(all, func(uuid string) bool { return uuid == "" })
 }
 
-// completeSpec completes the UUIDs among the flags of a spec. It asks the server only if one may be short; if that
-// fails, the words stay as they are, and the server says what is wrong with them.
+// completeSpec completes the UUIDs among the flags of a spec. It asks the server only if one may be
+// short; if that fails, the words stay as they are, and the server says what is wrong with them.
 func (s *session) completeSpec(ctx context.Context) error {
 	o := &s.opts.Spec
 	o.GPUs = splitCommas(o.GPUs)

@@ -8,7 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// TestTheBeginningOfAUUIDWillDo: what get prints names a device in every command, as long as it is the only one.
+// TestTheBeginningOfAUUIDWillDo: what get prints names a device in every command, as long as it is
+// the only one.
 func TestTheBeginningOfAUUIDWillDo(t *testing.T) {
 	routes := applied()
 	routes["GET /node"] = file(t, "node-dgx-a100-mixed.json")

@@ -18,8 +18,8 @@ const (
 	clearBelow     = "\x1b[J"
 )
 
-// watchNode draws the node with each of its readings until ctx ends. It connects again if the stream ends, as it does
-// when the exporter restarts.
+// watchNode draws the node with each of its readings until ctx ends. It connects again if the
+// stream ends, as it does when the exporter restarts.
 func (s *session) watchNode(ctx context.Context) error {
 	failures := 0
 	shown := false
@@ -75,7 +75,8 @@ func (c *client) streamNode(ctx context.Context, handle func(data []byte) error)
 	return nil
 }
 
-// writeFrame draws the node over the last frame, or below it if standard output is no terminal that can be drawn over.
+// writeFrame draws the node over the last frame, or below it if standard output is no terminal that
+// can be drawn over.
 func (s *session) writeFrame(ctx context.Context, data []byte, first bool) error {
 	if s.opts.Output == formYAML && !first {
 		if _, err := io.WriteString(s.out, "---\n"); err != nil {
@@ -108,8 +109,8 @@ func (s *session) writeFrame(ctx context.Context, data []byte, first bool) error
 	return err
 }
 
-// overLastFrame returns a frame with what makes it replace the last one. Lines that the terminal has no rows for are
-// counted instead.
+// overLastFrame returns a frame with what makes it replace the last one. Lines that the terminal
+// has no rows for are counted instead.
 func (s *session) overLastFrame(frame string) string {
 	lines := strings.Split(strings.TrimSuffix(frame, "\n"), "\n")
 

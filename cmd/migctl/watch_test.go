@@ -93,7 +93,8 @@ func TestWatchEnds(t *testing.T) {
 	cmptest.Equal(t, "no server: exit code", got.code, exitUnreachable)
 }
 
-// TestGetUsesTheWidthOfTheTerminal: what 80 columns cut is whole on 200, and no line is wider than the terminal.
+// TestGetUsesTheWidthOfTheTerminal: what 80 columns cut is whole on 200, and no line is wider than
+// the terminal.
 func TestGetUsesTheWidthOfTheTerminal(t *testing.T) {
 	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": file(t, "node-dgx-a100-mixed.json")})
 

@@ -69,7 +69,8 @@ func resultOf(err error) result {
 // call answers a function of NVML.
 type call func(l *library, a args) result
 
-// args are the arguments of a function as they were passed: numbers, handles, and addresses in the caller's memory.
+// args are the arguments of a function as they were passed: numbers, handles, and addresses in the
+// caller's memory.
 type args struct {
 	raw *[C.SIM_MAX_ARGS]uintptr
 }
@@ -119,7 +120,8 @@ func putText(a args, i int, text string) result {
 	return success
 }
 
-// putList writes as many values as *count, which is set to how many there are; if they do not fit, none.
+// putList writes as many values as *count, which is set to how many there are; if they do not fit,
+// none.
 func putList[T any](a args, count, items int, values []T) result {
 	room := *at[uint32](a, count)
 	put(a, count, uint32(len(values)))

@@ -34,7 +34,8 @@ func computeCalls() map[string]call {
 	}
 }
 
-// computeProfile is a kind of compute instance of one GPU instance. NVML's number for it is its id, too.
+// computeProfile is a kind of compute instance of one GPU instance. NVML's number for it is its id,
+// too.
 type computeProfile struct {
 	id         uint32
 	size       int
@@ -42,7 +43,8 @@ type computeProfile struct {
 	placements []gpu.Placement
 }
 
-// computeProfileOf finds a compute profile; those that are larger than the GPU instance are not supported.
+// computeProfileOf finds a compute profile; those that are larger than the GPU instance are not
+// supported.
 func computeProfileOf(i *sim.Instance, id uint32) (computeProfile, result) {
 	if id >= C.SIM_NVML_COMPUTE_INSTANCE_PROFILE_COUNT {
 		return computeProfile{}, invalidArgument
@@ -79,8 +81,8 @@ func withComputeProfile(answer func(i *sim.Instance, f computeProfile, a args) r
 	}
 }
 
-// sharedProfile finds the compute profile of the second argument with the engine profile of the third: only the shared
-// one exists.
+// sharedProfile finds the compute profile of the second argument with the engine profile of the
+// third: only the shared one exists.
 func sharedProfile(i *sim.Instance, a args) (computeProfile, result) {
 	if a.uint(2) != C.SIM_NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED {
 		return computeProfile{}, invalidArgument
@@ -179,8 +181,8 @@ func createComputeAt(l *library, h handle, a args) result {
 	return l.createCompute(h, &gpu.Placement{Start: int(p.start), Size: int(p.size)}, a, 3)
 }
 
-// createCompute creates a compute instance of the profile in the second argument, at any place if where is nil, and
-// writes its handle to where argument to points.
+// createCompute creates a compute instance of the profile in the second argument, at any place if
+// where is nil, and writes its handle to where argument to points.
 func (l *library) createCompute(h handle, where *gpu.Placement, a args, to int) result {
 	_, i, ret := l.instance(h)
 	if ret != success {
@@ -214,7 +216,8 @@ func destroyCompute(l *library, h handle, _ args) result {
 	return l.failed(l.node.DestroyComputeInstance(h.gpu, h.instance, h.compute))
 }
 
-// computeInstancesOfProfile writes as many as there are: the caller has room for the profile's instanceCount (nvml.h).
+// computeInstancesOfProfile writes as many as there are: the caller has room for the profile's
+// instanceCount (nvml.h).
 func computeInstancesOfProfile(s *sim.GPUState, i *sim.Instance, a args) result {
 	f, ret := computeProfileOf(i, a.uint(1))
 	if ret != success {

@@ -98,8 +98,8 @@ func readInventory[T any](value func(s *sim.GPUState) T) call {
 	return readValue(gpu.ReadingInventory, value)
 }
 
-// readText answers with the text of a GPU or a MIG device, in a buffer that is the second argument. With a nil ofMIG,
-// MIG devices are not supported.
+// readText answers with the text of a GPU or a MIG device, in a buffer that is the second argument.
+// With a nil ofMIG, MIG devices are not supported.
 func readText(
 	reading gpu.Reading,
 	ofGPU func(s *sim.GPUState) string,
@@ -131,12 +131,12 @@ func architecture(s *sim.GPUState) uint32 {
 	return C.SIM_NVML_DEVICE_ARCH_AMPERE
 }
 
-// addressingBranch is the first driver branch that we take to have the function (unverified); older nvidia-smi read
-// the mode in another way.
+// addressingBranch is the first driver branch that we take to have the function (unverified); older
+// nvidia-smi read the mode in another way.
 const addressingBranch = 580
 
-// addressingMode answers none, as nvidia-smi shows for an H100: page tables are not shared, and system memory is not
-// mirrored.
+// addressingMode answers none, as nvidia-smi shows for an H100: page tables are not shared, and
+// system memory is not mirrored.
 func addressingMode(_ *sim.GPUState, a args) result {
 	m := at[C.sim_nvmlDeviceAddressingMode_v1_t](a, 1)
 	if m.version != C.SIM_nvmlDeviceAddressingMode_v1 {

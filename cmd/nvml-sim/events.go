@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// eventTypes are the events that can be registered for: more than those that simulated GPUs report. Drivers from 565 on
-// have those of availableTypes, too.
+// eventTypes are the events that can be registered for: more than those that simulated GPUs report.
+// Drivers from 565 on have those of availableTypes, too.
 const eventTypes = C.SIM_nvmlEventTypeXidCriticalError | C.SIM_nvmlEventMigConfigChange |
 	C.SIM_nvmlEventTypeSingleBitEccError | C.SIM_nvmlEventTypeDoubleBitEccError |
 	C.SIM_nvmlEventTypePState | C.SIM_nvmlEventTypeClock
@@ -133,7 +133,8 @@ func registerEvents(l *library, h handle, a args) result {
 	return success
 }
 
-// waitSet answers with the next event, for which it waits at most as many milliseconds as the third argument says.
+// waitSet answers with the next event, for which it waits at most as many milliseconds as the third
+// argument says.
 func waitSet(answer func(a args, e sim.Event)) call {
 	return notNull(func(l *library, a args) result {
 		set := l.set(a.raw[0])

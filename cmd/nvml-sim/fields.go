@@ -36,8 +36,8 @@ type field struct {
 	value   func(s *sim.GPUState, scope uint32) (uint64, result)
 }
 
-// fieldValues answers nvmlDeviceGetFieldValues: the call succeeds if the GPU can be read, and each field has a return
-// code of its own.
+// fieldValues answers nvmlDeviceGetFieldValues: the call succeeds if the GPU can be read, and each
+// field has a return code of its own.
 func fieldValues(l *library, h handle, a args) result {
 	if int32(a.uint(1)) <= 0 {
 		return invalidArgument
@@ -86,7 +86,8 @@ func fieldValues(l *library, h handle, a args) result {
 	return success
 }
 
-// unanswered returns the code for a field that we have no value of: notSupported if nvml.h defines the field.
+// unanswered returns the code for a field that we have no value of: notSupported if nvml.h defines
+// the field.
 func unanswered(id uint32) result {
 	if id == 0 || id >= C.SIM_NVML_FI_MAX || id == C.SIM_NVML_FI_DEV_GET_GPU_RECOVERY_ACTION {
 		return invalidArgument // the recovery action is unknown to drivers before recoveryBranch
@@ -202,8 +203,8 @@ func addLinkFields(known map[uint32]field) {
 	}
 }
 
-// addPowerFields adds the fields 185 to 192. Their scope is the GPU: no GPU that we simulate has the scopes module and
-// memory.
+// addPowerFields adds the fields 185 to 192. Their scope is the GPU: no GPU that we simulate has
+// the scopes module and memory.
 func addPowerFields(known map[uint32]field) {
 	limit := func(s *sim.GPUState) uint64 { return uint64(milli(s.LimitWatts)) }
 	for id, value := range map[uint32]func(s *sim.GPUState) uint64{
@@ -299,7 +300,8 @@ func memoryTemperature(s *sim.GPUState, _ uint32) (uint64, result) {
 	return uint64(celsius), success
 }
 
-// nvlinkKiB returns a counter in KiB, whose scope is one link or allLinks. GPUs that count by link don't have it.
+// nvlinkKiB returns a counter in KiB, whose scope is one link or allLinks. GPUs that count by link
+// don't have it.
 func nvlinkKiB(overhead float64) field {
 	return field{
 		gpu.ReadingNVLink,

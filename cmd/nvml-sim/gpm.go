@@ -11,8 +11,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// sample holds the counters of one GPU or instance. Clients have an address in C's memory for it, which is never read:
-// an address that was freed, or that this library has not given out, is refused.
+// sample holds the counters of one GPU or instance. Clients have an address in C's memory for it,
+// which is never read: an address that was freed, or that this library has not given out, is
+// refused.
 type sample struct {
 	counters sim.Counters
 	filled   bool // the client has taken the sample
@@ -115,8 +116,9 @@ func sampleInstance(l *library, h handle, a args) result {
 	})
 }
 
-// gpmMetrics answers with each metric of the window between two samples of the same GPU or instance, with a return code
-// of its own and without names. That samples of two are refused is unverified.
+// gpmMetrics answers with each metric of the window between two samples of the same GPU or
+// instance, with a return code of its own and without names. That samples of two are refused is
+// unverified.
 func gpmMetrics(l *library, a args) result {
 	get := at[C.sim_nvmlGpmMetricsGet_t](a, 0)
 	if get.version != C.SIM_NVML_GPM_METRICS_GET_VERSION {
@@ -153,7 +155,8 @@ func gpmMetrics(l *library, a args) result {
 	return success
 }
 
-// withStreaming calls do for the streaming mode of a GPU that has GPM. The mode changes nothing about samples.
+// withStreaming calls do for the streaming mode of a GPU that has GPM. The mode changes nothing
+// about samples.
 func (l *library) withStreaming(h handle, do func()) result {
 	if !l.node.HasGPM(h.gpu) {
 		return notSupported

@@ -22,8 +22,9 @@ const (
 	aSystemEventSet
 )
 
-// handle is what an opaque handle of NVML stands for: a place, whether anything is there or not. That of a destroyed
-// instance is stale, and stands for another instance if one is created with the same ids: drivers reuse handles.
+// handle is what an opaque handle of NVML stands for: a place, whether anything is there or not.
+// That of a destroyed instance is stale, and stands for another instance if one is created with the
+// same ids: drivers reuse handles.
 type handle struct {
 	kind     kind
 	gpu      int // of an event set: its number
@@ -48,8 +49,8 @@ func (h handle) raw() uintptr {
 	)
 }
 
-// handleOf returns what a handle stands for that a client passes; ok is false for one that this library has not given
-// out.
+// handleOf returns what a handle stands for that a client passes; ok is false for one that this
+// library has not given out.
 func handleOf(raw uintptr) (h handle, ok bool) {
 	at := raw - handlesStart()
 	if raw < handlesStart() || at >= C.SIM_HANDLES {
@@ -64,14 +65,15 @@ func handleOf(raw uintptr) (h handle, ok bool) {
 	}, true
 }
 
-// handleIn returns the handle in an argument; ok is false unless it is of one of the kinds, on a GPU that exists.
+// handleIn returns the handle in an argument; ok is false unless it is of one of the kinds, on a
+// GPU that exists.
 func (l *library) handleIn(a args, i int, kinds ...kind) (h handle, ok bool) {
 	h, ok = handleOf(a.raw[i])
 	return h, ok && slices.Contains(kinds, h.kind) && h.gpu < l.node.Count()
 }
 
-// onHandle answers about the handle of a GPU, an instance or a MIG device, the first argument, if it is of one of the
-// kinds. It may be stale.
+// onHandle answers about the handle of a GPU, an instance or a MIG device, the first argument, if
+// it is of one of the kinds. It may be stale.
 func onHandle(answer func(l *library, h handle, a args) result, kinds ...kind) call {
 	return func(l *library, a args) result {
 		h, ok := l.handleIn(a, 0, kinds...)

@@ -77,8 +77,8 @@ func createInstanceAt(l *library, h handle, a args) result {
 	return l.createInstance(h, gpu.Some(wanted.Start), a, 3)
 }
 
-// createInstance creates a GPU instance of the profile in the second argument, and writes its handle to where argument
-// to points.
+// createInstance creates a GPU instance of the profile in the second argument, and writes its
+// handle to where argument to points.
 func (l *library) createInstance(h handle, start gpu.Opt[int], a args, to int) result {
 	id, err := l.node.CreateGPUInstance(h.gpu, a.uint(1), start)
 	if err != nil {
@@ -106,7 +106,8 @@ func withInstances(answer gpuAnswer) gpuAnswer {
 	}
 }
 
-// instancesOfProfile writes as many as there are: the caller has room for the profile's instanceCount (nvml.h).
+// instancesOfProfile writes as many as there are: the caller has room for the profile's
+// instanceCount (nvml.h).
 func instancesOfProfile(s *sim.GPUState, a args) result {
 	if _, ret := profileByID(s, a.uint(1)); ret != success {
 		return ret

@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// library is the state of the loaded library. The first nvmlInit that succeeds starts the node, which then runs until
-// the process ends, like a driver that outlives its clients.
+// library is the state of the loaded library. The first nvmlInit that succeeds starts the node,
+// which then runs until the process ends, like a driver that outlives its clients.
 type library struct {
 	getenv func(string) string
 	calls  []call // by number
@@ -56,8 +56,9 @@ func newLibrary(getenv func(string) string) *library {
 	return l
 }
 
-// whileInitialized refuses calls of a function before nvmlInit and after nvmlShutdown. A nil function is not
-// supported. Each call takes as long as the scenario says, except a wait for events.
+// whileInitialized refuses calls of a function before nvmlInit and after nvmlShutdown. A nil
+// function is not supported. Each call takes as long as the scenario says, except a wait for
+// events.
 func whileInitialized(name string, do call) call {
 	waits := strings.HasPrefix(name, "nvmlEventSetWait") || name == "nvmlSystemEventSetWait"
 
@@ -130,7 +131,8 @@ func (l *library) begin(attach bool) result {
 	return success
 }
 
-// start starts the node unless it runs, and reports whether it runs then. If not, it writes the reason to stderr.
+// start starts the node unless it runs, and reports whether it runs then. If not, it writes the
+// reason to stderr.
 func (l *library) start() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -151,8 +153,9 @@ func (l *library) start() bool {
 	return true
 }
 
-// devicesVariable names a folder with files nvidia0, nvidia1 and so on, by minor number, which stand for the device
-// nodes of the GPUs: while a GPU is attached, the library keeps its file open, so that /proc/self/fd shows it.
+// devicesVariable names a folder with files nvidia0, nvidia1 and so on, by minor number, which
+// stand for the device nodes of the GPUs: while a GPU is attached, the library keeps its file open,
+// so that /proc/self/fd shows it.
 const devicesVariable = "MIG_SIM_DEVICES"
 
 // openDevice opens or closes the file that stands for the device node of a GPU.
@@ -178,7 +181,8 @@ func (l *library) openDevice(index int, open bool) {
 	l.files[index] = file
 }
 
-// failed returns NVML's code for an error of the node. It also writes an error of the state file to stderr.
+// failed returns NVML's code for an error of the node. It also writes an error of the state file to
+// stderr.
 func (l *library) failed(err error) result {
 	if errors.Is(err, sim.ErrState) {
 		l.mu.Lock()
@@ -189,8 +193,8 @@ func (l *library) failed(err error) result {
 	return resultOf(err)
 }
 
-// printError writes an error to stderr that a return code cannot express, unless it is the same as the last time. The
-// caller holds l.mu.
+// printError writes an error to stderr that a return code cannot express, unless it is the same as
+// the last time. The caller holds l.mu.
 func (l *library) printError(err error) {
 	if err.Error() == l.lastError {
 		return
@@ -233,13 +237,14 @@ func (answer gpuAnswer) ofMIGDevice(s *sim.GPUState, _ *sim.MIGDevice, a args) r
 	return answer(s, a)
 }
 
-// readGPU answers about the GPU in the first argument, and does not support MIG devices. pointers are the indexes of
-// the arguments that must not be NULL.
+// readGPU answers about the GPU in the first argument, and does not support MIG devices. pointers
+// are the indexes of the arguments that must not be NULL.
 func readGPU(reading gpu.Reading, answer gpuAnswer, pointers ...int) call {
 	return readDevice(reading, answer, nil, pointers...)
 }
 
-// readDevice answers about the GPU or the MIG device in the first argument. With a nil answer it is not supported.
+// readDevice answers about the GPU or the MIG device in the first argument. With a nil answer it is
+// not supported.
 func readDevice(reading gpu.Reading, ofGPU gpuAnswer, ofMIG migAnswer, pointers ...int) call {
 	return notNull(onHandle(func(l *library, h handle, a args) result {
 		if h.kind == aGPU && ofGPU == nil || h.kind == aMIGDevice && ofMIG == nil {

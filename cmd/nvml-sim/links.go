@@ -28,7 +28,8 @@ func linkCalls() map[string]call {
 	}
 }
 
-// fabricInfo answers in the second and the third version of its struct, of which the third has a summary of the health.
+// fabricInfo answers in the second and the third version of its struct, of which the third has a
+// summary of the health.
 func fabricInfo(s *sim.GPUState, a args) result {
 	v2 := at[C.sim_nvmlGpuFabricInfo_v2_t](a, 1)
 
@@ -76,7 +77,8 @@ func readTwoGPUs(answer func(s, other *sim.GPUState) int32) call {
 	}, 2)
 }
 
-// commonAncestor returns the level at which two GPUs meet: a simulated node has two processors with four GPUs on each.
+// commonAncestor returns the level at which two GPUs meet: a simulated node has two processors with
+// four GPUs on each.
 func commonAncestor(s, other *sim.GPUState) int32 {
 	switch {
 	case s.Index == other.Index:
@@ -104,7 +106,8 @@ func readLink(answer gpuAnswer) call {
 	}, 2)
 }
 
-// switchPCI returns the PCI address of the NVSwitch at the other end of a link: the links are spread over six of them.
+// switchPCI returns the PCI address of the NVSwitch at the other end of a link: the links are
+// spread over six of them.
 func switchPCI(s *sim.GPUState, link uint32) C.sim_nvmlPciInfo_t {
 	info := C.sim_nvmlPciInfo_t{domain: C.sim_u32(s.PCI.Domain), bus: C.sim_u32(0xE0 + link%6)}
 	putCString(info.busId[:], fmt.Sprintf("%08X:%02X:00.0", info.domain, info.bus))

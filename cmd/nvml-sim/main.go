@@ -1,9 +1,10 @@
-// Nvml-sim is the simulated node as NVIDIA's management library: built with -buildmode=c-shared it is a
-// libnvidia-ml.so.1 that any client of NVML can load. docs/simulated-node.md says how to use it.
+// Nvml-sim is the simulated node as NVIDIA's management library: built with -buildmode=c-shared it
+// is a libnvidia-ml.so.1 that any client of NVML can load. docs/simulated-node.md says how to use
+// it.
 //
-// Its exported C functions are generated from nvml.h and all end in one dispatcher; the tables of calls in this package
-// say what each answers. A function that is in no table is not supported. What a comment calls unverified follows
-// nvml.h or published captures, not a measurement.
+// Its exported C functions are generated from nvml.h and all end in one dispatcher; the tables of
+// calls in this package say what each answers. A function that is in no table is not supported.
+// What a comment calls unverified follows nvml.h or published captures, not a measurement.
 package main
 
 //go:generate go run ../../internal/sim/clibrary/generate nvml.h

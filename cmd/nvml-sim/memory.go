@@ -60,8 +60,8 @@ func beforeBranch(branch int, old, now call) call {
 // missingFunction answers as go-nvml does for a function that the library does not export.
 func missingFunction(*library, args) result { return functionNotFound }
 
-// newMemory is the first driver branch that reports reserved memory. Since then, the old call counts reserved memory
-// in the total and as used (the latter is unverified).
+// newMemory is the first driver branch that reports reserved memory. Since then, the old call
+// counts reserved memory in the total and as used (the latter is unverified).
 const newMemory = 510
 
 // memory answers about all of a GPU's memory, which requires privileges if MIG is on (nvml.h).
@@ -125,11 +125,12 @@ func migMemory2(_ *sim.GPUState, d *sim.MIGDevice, a args) result {
 	return success
 }
 
-// bar1 answers with a window as large as the memory, rounded up to a power of two; the driver uses 1 MiB of it.
+// bar1 answers with a window as large as the memory, rounded up to a power of two; the driver uses
+// 1 MiB of it.
 func bar1(s *sim.GPUState, a args) result { return putBAR1(a, bar1Size(s), 1<<20) }
 
-// migBAR1 answers with the MIG device's share of memory, applied to the window, less 1 MiB: a 3g.20gb of an A100 shows
-// 32767 MiB.
+// migBAR1 answers with the MIG device's share of memory, applied to the window, less 1 MiB: a
+// 3g.20gb of an A100 shows 32767 MiB.
 func migBAR1(s *sim.GPUState, d *sim.MIGDevice, a args) result {
 	axis := 0
 	for _, f := range s.Profiles {
@@ -242,7 +243,8 @@ func remappedRows2(rows gpu.RemappedRows, a args) result {
 // banks is how many memory banks nvidia-smi shows for an A100 or H100.
 const banks = 640
 
-// rowHistogram answers as if each remapped row was in a bank of its own; the other banks have all of their spare rows.
+// rowHistogram answers as if each remapped row was in a bank of its own; the other banks have all
+// of their spare rows.
 func rowHistogram(rows gpu.RemappedRows, a args) result {
 	used := min(rows.Correctable+rows.Uncorrectable, banks)
 	return put(

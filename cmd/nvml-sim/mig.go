@@ -53,14 +53,15 @@ func migCalls() map[string]call {
 	}
 }
 
-// readMIG answers about the MIG mode or the instances of the GPU in the first argument. A MIG device is an invalid
-// argument.
+// readMIG answers about the MIG mode or the instances of the GPU in the first argument. A MIG
+// device is an invalid argument.
 func readMIG(answer gpuAnswer, pointers ...int) call {
 	refuse := func(*sim.GPUState, *sim.MIGDevice, args) result { return invalidArgument }
 	return readDevice(gpu.ReadingMIG, answer, refuse, pointers...)
 }
 
-// readMIGDevice answers in the second argument about the MIG device in the first. A GPU is an invalid argument.
+// readMIGDevice answers in the second argument about the MIG device in the first. A GPU is an
+// invalid argument.
 func readMIGDevice(answer migAnswer) call {
 	return readDevice(
 		gpu.ReadingMIG,
@@ -74,9 +75,10 @@ func migMode(s *sim.GPUState, a args) result {
 	return putTwo(a, 1, flag(s.MIGEnabled), flag(s.MIGPending))
 }
 
-// setMIGMode writes the result of the activation to the third argument (nvml.h): the call succeeds, but the mode
-// stays pending while the GPU is in use and, on an Ampere GPU passed through to a virtual machine, until a reset. A
-// client can always set the mode that the GPU already has (unverified).
+// setMIGMode writes the result of the activation to the third argument (nvml.h): the call succeeds,
+// but the mode stays pending while the GPU is in use and, on an Ampere GPU passed through to a
+// virtual machine, until a reset. A client can always set the mode that the GPU already has
+// (unverified).
 func setMIGMode(l *library, h handle, a args) result {
 	mode := a.uint(1)
 	if mode > C.SIM_NVML_DEVICE_MIG_ENABLE {
@@ -105,7 +107,8 @@ func isMIGDevice(_ *library, h handle, a args) result {
 	return put(a, 1, flag(h.kind == aMIGDevice))
 }
 
-// migHandleByIndex requires no privileges. Indexes have gaps: after one that is not found others may follow.
+// migHandleByIndex requires no privileges. Indexes have gaps: after one that is not found others
+// may follow.
 func migHandleByIndex(s *sim.GPUState, a args) result {
 	index := int(a.uint(1))
 	switch {
@@ -120,8 +123,8 @@ func migHandleByIndex(s *sim.GPUState, a args) result {
 	return putHandle(a, 2, handle{aMIGDevice, s.Index, d.Instance.ID, d.Compute.ID})
 }
 
-// profileByNumber finds a profile by its number in nvml.h (SIM_NVML_GPU_INSTANCE_PROFILE_*). One that this GPU does
-// not have is not supported.
+// profileByNumber finds a profile by its number in nvml.h (SIM_NVML_GPU_INSTANCE_PROFILE_*). One
+// that this GPU does not have is not supported.
 func profileByNumber(s *sim.GPUState, number uint32) (gpu.Profile, result) {
 	if number >= C.SIM_NVML_GPU_INSTANCE_PROFILE_COUNT {
 		return gpu.Profile{}, invalidArgument
@@ -145,8 +148,8 @@ func profileByID(s *sim.GPUState, id uint32) (gpu.Profile, result) {
 	return reportedProfile(s, s.Profiles[at]), success
 }
 
-// reportedProfile returns a profile as the driver reports it: on an A30 with too large a maximum of instances for at
-// least one profile (which one is unverified).
+// reportedProfile returns a profile as the driver reports it: on an A30 with too large a maximum of
+// instances for at least one profile (which one is unverified).
 func reportedProfile(s *sim.GPUState, f gpu.Profile) gpu.Profile {
 	if s.Name == "NVIDIA A30" && f.Enum == C.SIM_NVML_GPU_INSTANCE_PROFILE_2_SLICE {
 		f.MaxInstances = 4
@@ -177,8 +180,8 @@ func plainProfile(s *sim.GPUState, a args) result {
 	})
 }
 
-// versionedProfile answers with the version of the struct that the client asks for. Unlike plainProfile, it is not
-// supported while MIG is off (nvml.h).
+// versionedProfile answers with the version of the struct that the client asks for. Unlike
+// plainProfile, it is not supported while MIG is off (nvml.h).
 func versionedProfile(find func(s *sim.GPUState, number uint32) (gpu.Profile, result)) gpuAnswer {
 	return func(s *sim.GPUState, a args) result {
 		version := *at[uint32](a, 2)
@@ -246,7 +249,8 @@ func putProfileV3(to *C.sim_nvmlGpuInstanceProfileInfo_v3_t, f gpu.Profile, vers
 	}
 }
 
-// possiblePlacements lists a profile's placements, free or not, with MIG on or off. It requires privileges.
+// possiblePlacements lists a profile's placements, free or not, with MIG on or off. It requires
+// privileges.
 func possiblePlacements(s *sim.GPUState, a args) result {
 	if !s.Privileged {
 		return noPermission
@@ -260,9 +264,9 @@ func possiblePlacements(s *sim.GPUState, a args) result {
 	return putPlacements(a, f.Placements)
 }
 
-// putPlacements writes the number of placements to the fourth argument, and the placements to the third unless that is
-// NULL. Like the driver, it ignores the number that the client has room for (nvml.h). GPU instances and compute
-// instances have the same struct.
+// putPlacements writes the number of placements to the fourth argument, and the placements to the
+// third unless that is NULL. Like the driver, it ignores the number that the client has room for
+// (nvml.h). GPU instances and compute instances have the same struct.
 func putPlacements(a args, placements []gpu.Placement) result {
 	put(a, 3, uint32(len(placements)))
 

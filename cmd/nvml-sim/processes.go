@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// processCalls list what runs on a device. NVML lists the MPS server instead of its clients. No simulated process uses
-// graphics.
+// processCalls list what runs on a device. NVML lists the MPS server instead of its clients. No
+// simulated process uses graphics.
 func processCalls() map[string]call {
 	all := make(map[string]call)
 	for name, wanted := range map[string]func(p sim.Process) bool{
@@ -41,8 +41,8 @@ func processCalls() map[string]call {
 	return all
 }
 
-// processUse answers with the SM use of each process of a GPU without MIG, as of now: newer than any timestamp of an
-// earlier call.
+// processUse answers with the SM use of each process of a GPU without MIG, as of now: newer than
+// any timestamp of an earlier call.
 func processUse(s *sim.GPUState, a args) result {
 	if s.MIGEnabled {
 		return notSupported
@@ -69,7 +69,8 @@ func processUse(s *sim.GPUState, a args) result {
 	return putList(a, 2, 1, samples)
 }
 
-// listProcesses lists those of a GPU, which requires privileges if MIG is on, or those of a MIG device.
+// listProcesses lists those of a GPU, which requires privileges if MIG is on, or those of a MIG
+// device.
 func listProcesses[T any](wanted func(p sim.Process) bool, info func(p sim.Process) T) call {
 	collect := func(s *sim.GPUState, keep func(p sim.Process) bool) []T {
 		infos := []T{}

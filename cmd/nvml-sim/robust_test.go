@@ -10,7 +10,8 @@ import (
 	"unsafe"
 )
 
-// params reads how each exported function takes its arguments: P for a pointer, U and L for numbers.
+// params reads how each exported function takes its arguments: P for a pointer, U and L for
+// numbers.
 func params(t *testing.T) map[string]string {
 	t.Helper()
 
@@ -46,7 +47,8 @@ func (l *library) do(name string, raw ...uintptr) result {
 	return l.calls[slices.Index(functionNames(), name)](l, args{&a})
 }
 
-// A function that is not answered says so, and reads and writes nothing: its pointers lead nowhere here.
+// A function that is not answered says so, and reads and writes nothing: its pointers lead nowhere
+// here.
 func TestUnansweredFunctionsTouchNothing(t *testing.T) {
 	l := onScenario(t)
 	nowhere := slices.Repeat([]uintptr{1}, len(args{}.raw))
@@ -86,7 +88,8 @@ func TestUnansweredFunctionsTouchNothing(t *testing.T) {
 	}
 }
 
-// GPUs that nvmlInit has attached stay open until the last nvmlShutdown; nvmlInitWithFlags can leave them closed.
+// GPUs that nvmlInit has attached stay open until the last nvmlShutdown; nvmlInitWithFlags can
+// leave them closed.
 func TestLastShutdownClosesGPUs(t *testing.T) {
 	for _, c := range []struct {
 		first, second string
@@ -124,8 +127,8 @@ func takesHandle(name string) bool {
 	return !regexp.MustCompile(`^nvml(System|Unit|GetEx|EventSetCreate|DeviceGetHandleBy|DeviceGetCount|GpmSampleAlloc|GpmMetricsGet)`).MatchString(name)
 }
 
-// Whatever handle and numbers a client passes, right or wrong, an answered function comes back with a code of NVML's;
-// and none takes NULL for a pointer, with whatever else it comes.
+// Whatever handle and numbers a client passes, right or wrong, an answered function comes back with
+// a code of NVML's; and none takes NULL for a pointer, with whatever else it comes.
 func TestAnsweredFunctionsTakeAnything(t *testing.T) {
 	const room = 1 << 16
 	handles := []uintptr{

@@ -111,8 +111,8 @@ func handleByIndex(l *library, a args) result {
 	return putHandle(a, 1, handle{kind: aGPU, gpu: index})
 }
 
-// findDevice answers with the first device that is meant. A GPU that cannot be read is skipped; its error is the answer
-// if no device is found.
+// findDevice answers with the first device that is meant. A GPU that cannot be read is skipped; its
+// error is the answer if no device is found.
 func findDevice(l *library, a args, meant func(s *sim.GPUState) (handle, bool)) result {
 	otherwise := notFound
 
@@ -140,7 +140,8 @@ func handleByUUID(l *library, a args) result {
 	return findUUID(l, a, C.GoString(at[C.char](a, 0)))
 }
 
-// findUUID answers with the GPU or the MIG device of a UUID, in the form of its driver or in the legacy one.
+// findUUID answers with the GPU or the MIG device of a UUID, in the form of its driver or in the
+// legacy one.
 func findUUID(l *library, a args, uuid string) result {
 	return findDevice(l, a, func(s *sim.GPUState) (handle, bool) {
 		if uuid == string(s.UUID) {

@@ -90,8 +90,9 @@ func margin(s *sim.GPUState, a args) result {
 	return success
 }
 
-// limitMargin returns a threshold as a field: relative to the highest operating temperature, or that of memory to its
-// own. GPUs before Ada report absolute degrees alone (nvmlDeviceGetTemperatureThreshold).
+// limitMargin returns a threshold as a field: relative to the highest operating temperature, or
+// that of memory to its own. GPUs before Ada report absolute degrees alone
+// (nvmlDeviceGetTemperatureThreshold).
 func limitMargin(which uint32) field {
 	return field{gpu.ReadingTemperature, C.SIM_NVML_VALUE_TYPE_SIGNED_INT,
 		func(s *sim.GPUState, _ uint32) (uint64, result) {

@@ -48,8 +48,8 @@ type (
 	}
 )
 
-// newSBOM returns the CycloneDX document of a product, its modules, and the packages that are shipped with it. Its
-// serial number is made of its content.
+// newSBOM returns the CycloneDX document of a product, its modules, and the packages that are
+// shipped with it. Its serial number is made of its content.
 func newSBOM(name, version string, modules []module, packages []debPackage) ([]byte, error) {
 	d := document{Format: "CycloneDX", SpecVersion: "1.5", Version: 1}
 	purl := "pkg:golang/github.com/mig-exporter/" + name + "@" + version

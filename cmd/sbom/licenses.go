@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// identifyLicenses returns the SPDX identifiers of the licenses in a text, by what each must have. A file can hold
-// several.
+// identifyLicenses returns the SPDX identifiers of the licenses in a text, by what each must have.
+// A file can hold several.
 func identifyLicenses(text string) []string {
 	words := strings.Join(strings.Fields(text), " ")
 	has := func(part string) bool { return strings.Contains(words, part) }
@@ -77,7 +77,8 @@ func (m *module) licenses() ([]string, error) {
 	return slices.Compact(ids), nil
 }
 
-// licenseTexts returns the texts of all license files, equal ones once, each below the modules that it is of.
+// licenseTexts returns the texts of all license files, equal ones once, each below the modules that
+// it is of.
 func licenseTexts(name string, modules []module) []byte {
 	owners := map[string][]string{} // by text
 	var texts []string              // in the order of their first owner

@@ -31,7 +31,8 @@ type licenseFile struct {
 // standardLibrary is the path of the standard library in package URLs.
 const standardLibrary = "std"
 
-// readModules returns the modules of programs except their own, ordered by path, with their license files.
+// readModules returns the modules of programs except their own, ordered by path, with their license
+// files.
 func readModules(programs []string) ([]module, error) {
 	built, err := readBuilds(programs)
 	if err != nil {
@@ -129,7 +130,8 @@ func readStandardLibrary(goVersion string) (module, error) {
 	return std, nil
 }
 
-// listFolders returns, by module path, the folders of its packages, each behind that of the module and a tab.
+// listFolders returns, by module path, the folders of its packages, each behind that of the module
+// and a tab.
 func listFolders(packages, environment []string) (map[string]map[string]bool, error) {
 	const format = "{{with .Module}}{{if not .Main}}{{.Path}}\t{{.Dir}}\t{{$.Dir}}{{end}}{{end}}"
 	list := exec.Command("go", append([]string{"list", "-deps", "-f", format}, packages...)...)
@@ -160,7 +162,8 @@ func listFolders(packages, environment []string) (map[string]map[string]bool, er
 	return folders, nil
 }
 
-// readLicenses reads the license files in folders of packages and in those above them, up to their module's.
+// readLicenses reads the license files in folders of packages and in those above them, up to their
+// module's.
 func readLicenses(folders map[string]bool) ([]licenseFile, error) {
 	isLicense := regexp.MustCompile(
 		`(?i)^(licen[sc]e|copying|notice|patents|authors)(\.(md|txt|libyaml))?$`,

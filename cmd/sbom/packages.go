@@ -14,8 +14,9 @@ type debPackage struct {
 	distribution, source                string // "debian-12", the source package; empty if not known
 }
 
-// readPackages reads a line for each package: vendor, name, version, architecture and, for packages of a distribution,
-// its name and the source package. An empty path is no packages. They are returned in the order of their names.
+// readPackages reads a line for each package: vendor, name, version, architecture and, for packages
+// of a distribution, its name and the source package. An empty path is no packages. They are
+// returned in the order of their names.
 func readPackages(path string) ([]debPackage, error) {
 	if path == "" {
 		return nil, nil
@@ -51,8 +52,8 @@ func readPackages(path string) ([]debPackage, error) {
 	return list, nil
 }
 
-// purl returns the package URL (https://github.com/package-url/purl-spec), with the qualifiers by which scanners find
-// vulnerabilities of Debian's packages.
+// purl returns the package URL (https://github.com/package-url/purl-spec), with the qualifiers by
+// which scanners find vulnerabilities of Debian's packages.
 func (p debPackage) purl() string {
 	qualifiers := url.Values{"arch": {p.architecture}} // are encoded in the order of their names
 	if p.distribution != "" {

@@ -25,8 +25,9 @@ func build(t *testing.T, name string) string {
 	return filepath.Join(dir, name)
 }
 
-// TestOfAProgram: the document has every module that the program itself lists, with its checksum and a license, and the
-// standard library; the texts have the license of each. A second run gives the same bytes.
+// TestOfAProgram: the document has every module that the program itself lists, with its checksum
+// and a license, and the standard library; the texts have the license of each. A second run gives
+// the same bytes.
 func TestOfAProgram(t *testing.T) {
 	program := build(t, "migctl")
 
@@ -129,7 +130,8 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
-// TestUnknownLicenses: no document is made of a module whose license is not known, or that has a notice alone.
+// TestUnknownLicenses: no document is made of a module whose license is not known, or that has a
+// notice alone.
 func TestUnknownLicenses(t *testing.T) {
 	for name, files := range map[string][]licenseFile{
 		"unknown":     {{name: "LICENSE", text: "All rights reserved."}},
@@ -146,7 +148,8 @@ func TestUnknownLicenses(t *testing.T) {
 	}
 }
 
-// TestPackages: packages are components with the package URLs that scanners know, and no license of ours to tell.
+// TestPackages: packages are components with the package URLs that scanners know, and no license of
+// ours to tell.
 func TestPackages(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "packages")
 	write := func(text string) {

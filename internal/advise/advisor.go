@@ -10,9 +10,11 @@ import (
 
 const (
 	windowLength = time.Minute
-	// maxCountedGap is how much of a gap lowers the coverage: beyond it, it is rather the clock that was set.
+	// maxCountedGap is how much of a gap lowers the coverage: beyond it, it is rather the clock
+	// that was set.
 	maxCountedGap = time.Hour
-	// maxWorkloads bounds the memory: beyond it, the workload that was not seen for the longest time is forgotten.
+	// maxWorkloads bounds the memory: beyond it, the workload that was not seen for the longest
+	// time is forgotten.
 	maxWorkloads = 10_000
 	// forgetAfter is the age at which a workload that was not seen again is forgotten.
 	forgetAfter = keptDays * 24 * time.Hour
@@ -24,8 +26,8 @@ type Advisor struct {
 	now      time.Time // of the last Snapshot, or of the evidence that was restored; a wall clock's
 	restored bool      // nothing was observed since
 	ahead    time.Time // the first time that is far ahead of now; zero if the last one was not
-	// unshifted is the part of all clock changes that the days of the evidence, which shift by whole days, have not
-	// followed: at most half a day either way.
+	// unshifted is the part of all clock changes that the days of the evidence, which shift by
+	// whole days, have not followed: at most half a day either way.
 	unshifted time.Duration
 	devices   map[gpu.DeviceID]*device
 	order     []*device // devices in the order in which they came: sums must not depend on the order of a map
@@ -34,7 +36,8 @@ type Advisor struct {
 	gpus      []gpu.UUID // of the last Snapshot that had any
 }
 
-// device is a GPU or a GPU instance, which can be given to a pod, and what its open window has seen.
+// device is a GPU or a GPU instance, which can be given to a pod, and what its open window has
+// seen.
 type device struct {
 	id       gpu.DeviceID
 	seen     time.Time
@@ -85,8 +88,8 @@ func New(options Options) *Advisor {
 	}
 }
 
-// Observe adds what a Snapshot says, and reports whether it has: not while its time is too far ahead to be believed. In
-// the steady state it allocates nothing.
+// Observe adds what a Snapshot says, and reports whether it has: not while its time is too far
+// ahead to be believed. In the steady state it allocates nothing.
 func (a *Advisor) Observe(s *gpu.Snapshot) bool {
 	// We use the wall clock alone: the monotonic clock would hide that the clock was set.
 	now := s.Time.Round(0)
@@ -144,8 +147,8 @@ func (a *Advisor) Observe(s *gpu.Snapshot) bool {
 	return true
 }
 
-// passedTime is the time since the last Snapshot in seconds: how long a device was held, and how much of that we know
-// from readings. In a gap the two differ.
+// passedTime is the time since the last Snapshot in seconds: how long a device was held, and how
+// much of that we know from readings. In a gap the two differ.
 type passedTime struct {
 	held, observed float64
 }
@@ -155,7 +158,8 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 		return
 	}
 
-	// If calls of the driver are slow, a reading may take long: the last one then says nothing about now.
+	// If calls of the driver are slow, a reading may take long: the last one then says nothing
+	// about now.
 	isOld := !g.LastRead.IsZero() && a.now.Sub(g.LastRead) > a.options.MaxGap
 	if !g.Up || isOld {
 		a.observeGap(g.UUID, passed.held)
@@ -211,14 +215,14 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 	a.observeTenants(g, held, elapsed)
 }
 
-// isHeldByProcesses reports whether only processes have shown that a device is in use, now and when they were read
-// last. While they are not known, they may run on, or not.
+// isHeldByProcesses reports whether only processes have shown that a device is in use, now and when
+// they were read last. While they are not known, they may run on, or not.
 func (d *device) isHeldByProcesses(holders []gpu.Holder, jobs []string) bool {
 	return d.holder.Processes && len(holders) == 0 && len(jobs) == 0
 }
 
-// observeTenants adds what the workloads on the GPU instances of a GPU draw together, while there are any: power and
-// traffic are measured for the GPU alone.
+// observeTenants adds what the workloads on the GPU instances of a GPU draw together, while there
+// are any: power and traffic are measured for the GPU alone.
 func (a *Advisor) observeTenants(g *gpu.GPU, held bool, elapsed float64) {
 	d := a.deviceOf(gpu.IDOfGPU(g.UUID))
 	if id := (holderID{Model: g.Name, Tenants: held}); id != d.holder {
@@ -262,7 +266,8 @@ func (d *device) observeGap(now time.Time, held float64) {
 	}
 }
 
-// dropGone drops the devices of a GPU that its last reading does not have any more, as after a layout change.
+// dropGone drops the devices of a GPU that its last reading does not have any more, as after a
+// layout change.
 func (a *Advisor) dropGone(id gpu.UUID) {
 	isGone := func(d *device) bool { return d.id.GPU() == id && !d.seen.Equal(a.now) }
 	if !slices.ContainsFunc(a.order, isGone) {
@@ -287,7 +292,8 @@ func (a *Advisor) dropGone(id gpu.UUID) {
 	})
 }
 
-// holdersOf returns the holders of a GPU instance, or of the first compute instance that is held if it is split.
+// holdersOf returns the holders of a GPU instance, or of the first compute instance that is held if
+// it is split.
 func holdersOf(i *gpu.GPUInstance) []gpu.Holder {
 	if len(i.Holders) > 0 {
 		return i.Holders
@@ -320,7 +326,8 @@ func (a *Advisor) deviceOf(id gpu.DeviceID) *device {
 	return d
 }
 
-// setHolder closes the window of the holder before, if there is another one now, and counts the time.
+// setHolder closes the window of the holder before, if there is another one now, and counts the
+// time.
 func (a *Advisor) setHolder(
 	d *device,
 	g *gpu.GPU,
@@ -387,7 +394,8 @@ func (a *Advisor) workloadOf(key Key) *workload {
 	return w
 }
 
-// compareWithWhole keeps what the workload of a GPU instance used on the whole GPU, before that evidence is forgotten.
+// compareWithWhole keeps what the workload of a GPU instance used on the whole GPU, before that
+// evidence is forgotten.
 func (a *Advisor) compareWithWhole(w *workload) {
 	key := w.Key
 	key.Profile = ""

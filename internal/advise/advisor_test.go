@@ -98,8 +98,9 @@ func unheld(gpus []gpu.GPU) []gpu.GPU {
 	return free
 }
 
-// observeFor shows the same GPUs every minute for a time, and returns the last Snapshot. An Advisor that has observed
-// nothing yet sees them unheld first, so that it sees the start of what holds them.
+// observeFor shows the same GPUs every minute for a time, and returns the last Snapshot. An Advisor
+// that has observed nothing yet sees them unheld first, so that it sees the start of what holds
+// them.
 func observeFor(a *Advisor, from time.Time, duration time.Duration, gpus ...gpu.GPU) *gpu.Snapshot {
 	var s *gpu.Snapshot
 
@@ -219,8 +220,8 @@ func TestRecommendedProfiles(t *testing.T) {
 	}
 }
 
-// TestMediaEngines: a video service gets no plain 1g of an A100, which has no decoder. Where the use of decoders
-// cannot be read it is shown and no candidate.
+// TestMediaEngines: a video service gets no plain 1g of an A100, which has no decoder. Where the
+// use of decoders cannot be read it is shown and no candidate.
 func TestMediaEngines(t *testing.T) {
 	for _, c := range []struct {
 		about     string
@@ -240,8 +241,8 @@ func TestMediaEngines(t *testing.T) {
 	}
 }
 
-// TestAnswersDoNotFlap: a workload that grows gets more at once, and less again only after as much evidence as the
-// first answer needed.
+// TestAnswersDoNotFlap: a workload that grows gets more at once, and less again only after as much
+// evidence as the first answer needed.
 func TestAnswersDoNotFlap(t *testing.T) {
 	small := load{busy: 0.5, sm: 0.03, gib: 4}
 	large := load{busy: 0.5, sm: 0.03, gib: 15}
@@ -277,7 +278,8 @@ func TestGapsLowerTheCoverage(t *testing.T) {
 	}
 }
 
-// TestClockThatIsSet: neither a jump ahead nor one back makes evidence up, loses it, or ends the program.
+// TestClockThatIsSet: neither a jump ahead nor one back makes evidence up, loses it, or ends the
+// program.
 func TestClockThatIsSet(t *testing.T) {
 	g := wholeGPU(t, "H100-80GB", 0, load{busy: 0.5, sm: 0.03, gib: 4}, pod("ml", "Deployment/a"))
 

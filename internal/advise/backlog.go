@@ -8,18 +8,18 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A queue shows in the order of busy and idle moments, which histograms lose. So each poll's work enters a virtual
-// queue for each profile that is smaller than the device: the backlog grows by the time that the work takes in the
-// slice, and shrinks by the time that passes. What the work finds waiting there is kept by the hour, and of each
-// profile the busiest hour of the last days.
+// A queue shows in the order of busy and idle moments, which histograms lose. So each poll's work
+// enters a virtual queue for each profile that is smaller than the device: the backlog grows by the
+// time that the work takes in the slice, and shrinks by the time that passes. What the work finds
+// waiting there is kept by the hour, and of each profile the busiest hour of the last days.
 
 const (
 	hourLength = time.Hour
-	// spanDays is how many days share the busiest hour that is kept; the last keptSpans of them count, eight to twelve
-	// days.
+	// spanDays is how many days share the busiest hour that is kept; the last keptSpans of them
+	// count, eight to twelve days.
 	spanDays, keptSpans = 4, 3
-	// enoughOfHour is how much of an hour shows what requests wait in it, in seconds. The first minutes of a pod, in which
-	// it warms up, do not.
+	// enoughOfHour is how much of an hour shows what requests wait in it, in seconds. The first
+	// minutes of a pod, in which it warms up, do not.
 	enoughOfHour = 1200
 )
 
@@ -27,22 +27,25 @@ const (
 type queueHour struct {
 	Load float32 // mean busy time in the slice, above 1 if it falls behind
 	Busy float32 // mean busy time on the device, 0-1
-	// Met is the busy time over ten seconds in which nine tenths of the work comes at most: more than Busy if it comes in
-	// bursts. What single requests make it vary by is left out.
+	// Met is the busy time over ten seconds in which nine tenths of the work comes at most: more
+	// than Busy if it comes in bursts. What single requests make it vary by is left out.
 	Met float32
-	// Fifths are the same for the lower four of five equal parts of the work, in the middle of each, in parts of fifthUnit
-	// of Met, which is that of the busiest part. An older version has written zeros.
+	// Fifths are the same for the lower four of five equal parts of the work, in the middle of
+	// each, in parts of fifthUnit of Met, which is that of the busiest part. An older version has
+	// written zeros.
 	Fifths [4]uint8
-	// Rough is by how much the variance of the work in the slice, from poll to poll, is larger than if all work were
-	// stretched alike: long requests with wide kernels are stretched most. An older version has written 0.
+	// Rough is by how much the variance of the work in the slice, from poll to poll, is larger than
+	// if all work were stretched alike: long requests with wide kernels are stretched most. An
+	// older version has written 0.
 	Rough float32
-	// Run is for how long the device has been busy all the time when the work is done, 95 % of it at most, in seconds: it
-	// may have waited then.
+	// Run is for how long the device has been busy all the time when the work is done, 95 % of it
+	// at most, in seconds: it may have waited then.
 	Run float32
 	// Wait is the backlog that 95 % of the work find at most when it comes, in seconds.
 	Wait float32
-	// The variance of the work that comes in a time, per second of that time, in seconds: from poll to poll, and from
-	// minute to minute. If requests come at random, it is their rate times the mean square of their service time.
+	// The variance of the work that comes in a time, per second of that time, in seconds: from poll
+	// to poll, and from minute to minute. If requests come at random, it is their rate times the
+	// mean square of their service time.
 	PollVariance, MinuteVariance float32
 }
 
@@ -50,8 +53,8 @@ type queueHour struct {
 type queueUse struct {
 	SMs, MemorySlices uint16
 	Spans             [keptSpans]queueSpan
-	// Passed are the seconds of the minutes in which the slice would have been busier than Options.TargetBusy, with the
-	// weights of the histograms, see addLoads.
+	// Passed are the seconds of the minutes in which the slice would have been busier than
+	// Options.TargetBusy, with the weights of the histograms, see addLoads.
 	Passed float32
 }
 
@@ -62,7 +65,8 @@ type queueSpan struct {
 	Hour   queueHour
 }
 
-// spellLoad returns the load of the slice in the busiest spells, in which a tenth of the work comes.
+// spellLoad returns the load of the slice in the busiest spells, in which a tenth of the work
+// comes.
 func (h *queueHour) spellLoad() float32 {
 	if h.Busy == 0 {
 		return 0
@@ -71,8 +75,8 @@ func (h *queueHour) spellLoad() float32 {
 	return h.Load / h.Busy * h.Met
 }
 
-// busiest returns the busiest hour of those that are kept. It is not the one with the busiest spells: of hours that
-// differ by chance alone, that would be the least usual one.
+// busiest returns the busiest hour of those that are kept. It is not the one with the busiest
+// spells: of hours that differ by chance alone, that would be the least usual one.
 func (u *queueUse) busiest(now time.Time) queueHour {
 	var worst queueHour
 	for _, s := range u.Spans {
@@ -163,16 +167,16 @@ type queue struct {
 // waitHistogram counts work by seconds of waiting.
 type waitHistogram [waitBuckets]float32
 
-// Bucket 0 of waits holds the work that waits for up to shortestWait seconds, each further one that up to waitGrowth
-// times the bound of the one before, the last one all above: more than an hour.
+// Bucket 0 of waits holds the work that waits for up to shortestWait seconds, each further one that
+// up to waitGrowth times the bound of the one before, the last one all above: more than an hour.
 const (
 	waitBuckets  = 32
 	shortestWait = 0.01
 	waitGrowth   = 1.55
 )
 
-// successive sums up the squares of differences between neighbouring values. Slow changes of the load, which make no
-// queue, are not in them.
+// successive sums up the squares of differences between neighbouring values. Slow changes of the
+// load, which make no queue, are not in them.
 type successive struct {
 	last    float64 // busy share
 	known   bool
@@ -201,8 +205,8 @@ func (s *successive) variance() float32 {
 	return float32(s.squares / s.seconds)
 }
 
-// observeQueues adds the work of a poll to the virtual queues of a whole GPU, or of a GPU instance. Of a poll without
-// SM or DRAM activity it is not known how far a slice would stretch it.
+// observeQueues adds the work of a poll to the virtual queues of a whole GPU, or of a GPU instance.
+// Of a poll without SM or DRAM activity it is not known how far a slice would stretch it.
 func (d *device) observeQueues(
 	g *gpu.GPU,
 	i *gpu.GPUInstance,
@@ -251,7 +255,8 @@ func (d *device) observeQueues(
 
 func hourOf(at time.Time) int64 { return at.Unix() / int64(hourLength.Seconds()) }
 
-// newQueues returns empty queues for the profiles that are smaller than a device, one for each size.
+// newQueues returns empty queues for the profiles that are smaller than a device, one for each
+// size.
 func newQueues(g *gpu.GPU, of capacity) []queue {
 	queues := []queue{}
 	if of.sms == 0 || of.memorySlices == 0 {
@@ -314,8 +319,8 @@ func (h *hour) add(busy, elapsed float64) {
 	}
 }
 
-// add adds work, in busy seconds of the device, that takes so many seconds in the slice, and lets time pass. It comes
-// spread over that time.
+// add adds work, in busy seconds of the device, that takes so many seconds in the slice, and lets
+// time pass. It comes spread over that time.
 func (q *queue) add(work, stretched, elapsed float64) {
 	before := q.backlog
 	q.backlog = max(0, before+stretched-elapsed)
@@ -342,7 +347,8 @@ func waitBucketOf(seconds float64) int {
 	return min(int(math.Ceil(math.Log(seconds/shortestWait)/math.Log(waitGrowth))), waitBuckets-1)
 }
 
-// longest returns the wait that 95 % of the work have at most, in seconds; 0 if it is less than a poll can show.
+// longest returns the wait that 95 % of the work have at most, in seconds; 0 if it is less than a
+// poll can show.
 func (h *waitHistogram) longest() float64 {
 	var all, sum float64
 	for _, work := range h {
@@ -363,7 +369,8 @@ func (h *waitHistogram) longest() float64 {
 	return 0
 }
 
-// closeHour gives the open hour of a device to its workload, and begins the next one. Backlogs go on.
+// closeHour gives the open hour of a device to its workload, and begins the next one. Backlogs go
+// on.
 func (d *device) closeHour(at time.Time) {
 	h := &d.hour
 	h.before = h.summary()

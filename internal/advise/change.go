@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// SliceChange is a workload whose slices on this node shall become smaller or larger, all of them: they have one owner,
-// whose template asks for one profile.
+// SliceChange is a workload whose slices on this node shall become smaller or larger, all of them:
+// they have one owner, whose template asks for one profile.
 type SliceChange struct {
 	Slices []*Recommendation
 	To     string // profile; empty for a whole GPU
@@ -26,8 +26,8 @@ type RefusedChange struct {
 // SlicePlan is how the slices of a node get to what is recommended for them.
 type SlicePlan struct {
 	Direct []SliceChange // those for which there are free slices or GPUs
-	// Moved need new slices; Layouts are those of their GPUs, by index: how many instances of each profile. Without Room
-	// beside what stands, their pods must leave first.
+	// Moved need new slices; Layouts are those of their GPUs, by index: how many instances of each
+	// profile. Without Room beside what stands, their pods must leave first.
 	Moved   []SliceChange
 	Layouts map[int]map[string]int
 	Room    bool
@@ -35,13 +35,15 @@ type SlicePlan struct {
 	Refused []RefusedChange
 }
 
-// ChangesSlice reports whether a slice should become smaller or larger. A provisional answer changes nothing.
+// ChangesSlice reports whether a slice should become smaller or larger. A provisional answer
+// changes nothing.
 func (r *Recommendation) ChangesSlice() bool {
 	return r.Instance.Present() && r.Workload != nil &&
 		(r.Action == ActionGrow || r.Action == ActionShrink && !r.Provisional && !r.NotChecked)
 }
 
-// PlanSlices returns how the slices of a node get to what is recommended. What the packing uses is not touched.
+// PlanSlices returns how the slices of a node get to what is recommended. What the packing uses is
+// not touched.
 func (r *Report) PlanSlices(gpus []gpu.GPU) SlicePlan {
 	p := SlicePlan{Layouts: map[int]map[string]int{}, Room: true}
 
@@ -86,8 +88,8 @@ func (r *Report) PlanSlices(gpus []gpu.GPU) SlicePlan {
 	return p
 }
 
-// lay sets the layouts of the GPUs that get new slices. If one has no room beside what stands, the pods of all leave
-// first.
+// lay sets the layouts of the GPUs that get new slices. If one has no room beside what stands, the
+// pods of all leave first.
 func (p *SlicePlan) lay(gpus []gpu.GPU) {
 	for index := range p.Layouts {
 		all, ok := p.layoutWith(findGPU(gpus, index), p.newOn(index), nil)
@@ -162,7 +164,8 @@ func (r *Report) changeOfAll(first *Recommendation) (c SliceChange, why string) 
 	return c, ""
 }
 
-// freeDevices counts the slices by profile, and under "" the whole GPUs, that are free and that the packing leaves.
+// freeDevices counts the slices by profile, and under "" the whole GPUs, that are free and that the
+// packing leaves.
 func (r *Report) freeDevices() map[string]int {
 	free := map[string]int{}
 
@@ -190,7 +193,8 @@ func (r *Report) freeDevices() map[string]int {
 	return free
 }
 
-// add adds a change whose slices must be created, each on the GPU of the one before, or returns why that is impossible.
+// add adds a change whose slices must be created, each on the GPU of the one before, or returns why
+// that is impossible.
 func (p *SlicePlan) add(r *Report, c SliceChange, gpus []gpu.GPU) string {
 	p.Moved = append(p.Moved, c)
 	added := map[int]map[string]int{}
@@ -264,8 +268,9 @@ func (p *SlicePlan) Leaving(index int) []gpu.InstanceID {
 	return list
 }
 
-// layoutWith returns the instances of a GPU by profile, without some and with new ones, and whether those fit beside
-// the others. Those that nothing holds give way if they have to, unless a direct change may use them.
+// layoutWith returns the instances of a GPU by profile, without some and with new ones, and whether
+// those fit beside the others. Those that nothing holds give way if they have to, unless a direct
+// change may use them.
 func (p *SlicePlan) layoutWith(
 	g *gpu.GPU,
 	created []string,

@@ -15,10 +15,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// checkpointHeader is the first line of a checkpoint, with the version of what follows: a compressed gob of Checkpoint.
+// checkpointHeader is the first line of a checkpoint, with the version of what follows: a
+// compressed gob of Checkpoint.
 const checkpointHeader = "mig-exporter right-sizing evidence, version 1\n"
 
-// Checkpoint is a copy of the evidence of an Advisor. Devices are not in it: they are found again in the next Snapshot.
+// Checkpoint is a copy of the evidence of an Advisor. Devices are not in it: they are found again
+// in the next Snapshot.
 type Checkpoint struct {
 	Node      string
 	GPUs      []gpu.UUID // of the node
@@ -114,10 +116,10 @@ func ReadCheckpoint(from io.Reader) (*Checkpoint, error) {
 // Dropped returns an error for each workload that ReadCheckpoint has left out.
 func (c *Checkpoint) Dropped() []error { return c.dropped }
 
-// IsOf reports whether the evidence comes from the node of a Snapshot: the node has a GPU that the evidence names, or
-// it has the same name and that is the name of a Kubernetes node. A host name decides nothing: a pod has another one
-// after each restart, and all machines of one image can have the same. It is unknown as long as the Snapshot has no
-// GPU.
+// IsOf reports whether the evidence comes from the node of a Snapshot: the node has a GPU that the
+// evidence names, or it has the same name and that is the name of a Kubernetes node. A host name
+// decides nothing: a pod has another one after each restart, and all machines of one image can have
+// the same. It is unknown as long as the Snapshot has no GPU.
 func (c *Checkpoint) IsOf(s *gpu.Snapshot, isNodeName bool) (same, known bool) {
 	for i := range s.GPUs {
 		known = known || s.GPUs[i].UUID != ""
@@ -133,7 +135,8 @@ func (c *Checkpoint) HasGPUOf(s *gpu.Snapshot) bool {
 	})
 }
 
-// Restore takes over the evidence, before anything is observed of a GPU. The Checkpoint must not be used any more.
+// Restore takes over the evidence, before anything is observed of a GPU. The Checkpoint must not be
+// used any more.
 func (a *Advisor) Restore(c *Checkpoint) {
 	for _, w := range c.Workloads { // copies: one that is forgotten must not keep the memory of all
 		a.workloads[w.Key] = &w

@@ -30,8 +30,8 @@ func written(t *testing.T, c *Checkpoint) *Checkpoint {
 	return read
 }
 
-// restarted returns an Advisor with the evidence that another one saves, which is of the node of its last Snapshot, and
-// stays so if nothing is observed after the restart.
+// restarted returns an Advisor with the evidence that another one saves, which is of the node of
+// its last Snapshot, and stays so if nothing is observed after the restart.
 func restarted(t *testing.T, before *Advisor, last *gpu.Snapshot) *Advisor {
 	t.Helper()
 
@@ -48,7 +48,8 @@ func restarted(t *testing.T, before *Advisor, last *gpu.Snapshot) *Advisor {
 	return before
 }
 
-// TestCheckpointForgetsNothing: an Advisor that was restored half-way recommends what one recommends that ran through.
+// TestCheckpointForgetsNothing: an Advisor that was restored half-way recommends what one
+// recommends that ran through.
 func TestCheckpointForgetsNothing(t *testing.T) {
 	g := wholeGPU(t, "H100-80GB", 0, load{busy: 0.5, sm: 0.05, dram: 0.1, gib: 12}, pod("ml", "Deployment/a"))
 	through := New(fastOptions())
@@ -132,8 +133,8 @@ func TestInvalidWorkloadsAreLeftOut(t *testing.T) {
 	}
 }
 
-// TestCheckpointOfWhichNode: one of its GPUs shows it, or its name if it is that of a Kubernetes node; without a GPU it is
-// not known.
+// TestCheckpointOfWhichNode: one of its GPUs shows it, or its name if it is that of a Kubernetes
+// node; without a GPU it is not known.
 func TestCheckpointOfWhichNode(t *testing.T) {
 	nodeOf := func(name string, indices ...int) *gpu.Snapshot {
 		s := &gpu.Snapshot{Hostname: name, Time: start()}
@@ -169,8 +170,8 @@ func TestCheckpointOfWhichNode(t *testing.T) {
 	}
 }
 
-// TestRestartIsAGapForEachReplica: the pods of one owner that run on were held meanwhile, each on its device; one that
-// came or went meanwhile was not.
+// TestRestartIsAGapForEachReplica: the pods of one owner that run on were held meanwhile, each on
+// its device; one that came or went meanwhile was not.
 func TestRestartIsAGapForEachReplica(t *testing.T) {
 	replica := func(index int) gpu.GPU {
 		h := pod("ml", "Deployment/a")
@@ -203,8 +204,8 @@ func TestRestartIsAGapForEachReplica(t *testing.T) {
 	}
 }
 
-// TestLongPause: a GPU that is held is not free in the first report after it, and its pod was held all that time,
-// even if it is described only later.
+// TestLongPause: a GPU that is held is not free in the first report after it, and its pod was held
+// all that time, even if it is described only later.
 func TestLongPause(t *testing.T) {
 	described := pod("ml", "Deployment/a")
 	undescribed := described
@@ -229,7 +230,8 @@ func TestLongPause(t *testing.T) {
 	}
 }
 
-// TestClockThatIsSetDuringARestart: neither way makes evidence up; the answer is a refusal or the one before.
+// TestClockThatIsSetDuringARestart: neither way makes evidence up; the answer is a refusal or the
+// one before.
 func TestClockThatIsSetDuringARestart(t *testing.T) {
 	g := wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a"))
 
@@ -252,8 +254,8 @@ func TestClockThatIsSetDuringARestart(t *testing.T) {
 	}
 }
 
-// TestNoHistory: an Advisor that has seen nothing, or one Snapshot, recommends nothing, and calls nothing free that is
-// held.
+// TestNoHistory: an Advisor that has seen nothing, or one Snapshot, recommends nothing, and calls
+// nothing free that is held.
 func TestNoHistory(t *testing.T) {
 	s := &gpu.Snapshot{Time: start(), Hostname: "node-a", GPUs: []gpu.GPU{
 		wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a")), wholeGPU(t, "H100-80GB", 1, load{}),

@@ -2,8 +2,8 @@ package advise
 
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
-// Facts are what decides over a whole GPU that is held. They come from every Snapshot, or from another history of the
-// GPU.
+// Facts are what decides over a whole GPU that is held. They come from every Snapshot, or from
+// another history of the GPU.
 type Facts struct {
 	Evidence *Evidence
 	OptedOut bool
@@ -20,8 +20,9 @@ type Facts struct {
 	MemoryUnread bool
 }
 
-// Choose returns what is recommended for a whole GPU that is held. Of the GPU it uses the profiles, the number of
-// SMs, the MIG mode, current and pending, and the total memory. Unlike an Advisor, it keeps no previous answer.
+// Choose returns what is recommended for a whole GPU that is held. Of the GPU it uses the profiles,
+// the number of SMs, the MIG mode, current and pending, and the total memory. Unlike an Advisor, it
+// keeps no previous answer.
 func Choose(g *gpu.GPU, f *Facts, o Options) Recommendation {
 	r := Recommendation{
 		GPU:      g.UUID,

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// A clock that is far ahead is believed once it has been there for clockDoubt: a single wrong time would move all
-// evidence at once. After a restart it is believed at once, as the exporter may not have run for so long.
+// A clock that is far ahead is believed once it has been there for clockDoubt: a single wrong time
+// would move all evidence at once. After a restart it is believed at once, as the exporter may not
+// have run for so long.
 const (
 	farAhead   = 24 * time.Hour
 	clockDoubt = 10 * time.Minute
@@ -26,10 +27,11 @@ func (a *Advisor) doubtsClock(now time.Time) bool {
 	return now.Sub(a.ahead) < clockDoubt
 }
 
-// followClock shifts all remembered times if the clock was set back, or set far ahead and believed. Their ages stay
-// what they were, so nothing lies in the future or is aged by a time that has not passed, and once the clock is right
-// again, everything is where it was. After a restart a clock that was set ahead cannot be distinguished from a long
-// pause. Then pods that run on have a gap: they may have been held all that time.
+// followClock shifts all remembered times if the clock was set back, or set far ahead and believed.
+// Their ages stay what they were, so nothing lies in the future or is aged by a time that has not
+// passed, and once the clock is right again, everything is where it was. After a restart a clock
+// that was set ahead cannot be distinguished from a long pause. Then pods that run on have a gap:
+// they may have been held all that time.
 func (a *Advisor) followClock(now time.Time) {
 	if a.now.IsZero() || !now.Before(a.now) && now.Sub(a.now) <= farAhead {
 		return
@@ -69,7 +71,8 @@ func (a *Advisor) followClock(now time.Time) {
 	a.ahead = time.Time{}
 }
 
-// shift adds a duration to all times of a workload except the times of its pods, and a number of days to its days.
+// shift adds a duration to all times of a workload except the times of its pods, and a number of
+// days to its days.
 func (w *workload) shift(by time.Duration, days int32) {
 	shiftTimes(by, &w.First, &w.Last, &w.Reference)
 	shiftSeconds(by, &w.NVLink, &w.Graphics, &w.InStep)
@@ -112,7 +115,8 @@ func shiftTimes(by time.Duration, times ...*time.Time) {
 	}
 }
 
-// shiftSeconds adds by to all times in Unix seconds that are not 0. They are rounded down: none gets into the future.
+// shiftSeconds adds by to all times in Unix seconds that are not 0. They are rounded down: none
+// gets into the future.
 func shiftSeconds(by time.Duration, times ...*int64) {
 	for _, t := range times {
 		if *t != 0 {

@@ -14,13 +14,15 @@ import (
 
 const day = 24 * time.Hour
 
-// nodeClock is the clock of a node: it runs a minute further with each Snapshot, and is wrong by an error.
+// nodeClock is the clock of a node: it runs a minute further with each Snapshot, and is wrong by an
+// error.
 type nodeClock struct {
 	ran, wrong time.Duration
 	monotonic  bool
 }
 
-// read returns what the clock shows, with a monotonic reading as time.Now has it if the clock has one.
+// read returns what the clock shows, with a monotonic reading as time.Now has it if the clock has
+// one.
 func (c *nodeClock) read(t *testing.T) time.Time {
 	wall := start().Add(c.ran + c.wrong)
 	if !c.monotonic {
@@ -30,8 +32,8 @@ func (c *nodeClock) read(t *testing.T) time.Time {
 	return withMonotonic(t, wall, c.ran)
 }
 
-// withMonotonic returns what time.Now would return at a wall time, so long after the start of the program. Nothing but
-// setting the machine's clock makes the two readings of a time.Time differ.
+// withMonotonic returns what time.Now would return at a wall time, so long after the start of the
+// program. Nothing but setting the machine's clock makes the two readings of a time.Time differ.
 func withMonotonic(t *testing.T, wall time.Time, ran time.Duration) time.Time {
 	t.Helper()
 	now := time.Now()
@@ -67,9 +69,9 @@ func withMonotonicOf(of time.Time, ran time.Duration) time.Time {
 	return of
 }
 
-// twoPhases observes minutes of a node. For two hours of each day the kernels of its first GPU are wide, else narrow;
-// for two hours of the third day it takes much memory; in its first hour it used the motion estimator, and the other GPU
-// was held by a workload that does not come again.
+// twoPhases observes minutes of a node. For two hours of each day the kernels of its first GPU are
+// wide, else narrow; for two hours of the third day it takes much memory; in its first hour it used
+// the motion estimator, and the other GPU was held by a workload that does not come again.
 func twoPhases(t *testing.T, a *Advisor, c *nodeClock, minutes int) *gpu.Snapshot {
 	holder := pod("ml", "Deployment/a")
 	wide := wholeGPU(t, "H100-80GB", 0, load{busy: 0.9, sm: 0.8, gib: 4}, holder)
@@ -161,14 +163,16 @@ func wrongClocks() []wrongClock {
 	return list
 }
 
-// isGap reports whether the clock leaps ahead at a restart: then the pod can have been held for as long.
+// isGap reports whether the clock leaps ahead at a restart: then the pod can have been held for as
+// long.
 func (c *wrongClock) isGap() bool {
 	return c.before && c.by > farAhead || c.after && c.by < -farAhead
 }
 
-// TestClockThatIsWrongForATime: evidence survives a clock that is wrong for a time and then right again, in a running
-// exporter and over restarts, and so does the answer. Only a clock that is ahead after a restart can be one after a long
-// time without the exporter: then the coverage is low for eight days.
+// TestClockThatIsWrongForATime: evidence survives a clock that is wrong for a time and then right
+// again, in a running exporter and over restarts, and so does the answer. Only a clock that is
+// ahead after a restart can be one after a long time without the exporter: then the coverage is low
+// for eight days.
 func TestClockThatIsWrongForATime(t *testing.T) {
 	const begins, soon, later = 9 * 24 * 60, 90, 26 * 60
 	through := New(fastOptions())
@@ -224,8 +228,8 @@ func TestClockThatIsWrongForATime(t *testing.T) {
 	}
 }
 
-// TestMemoryOfBeforeTheClockWasSet: the largest use of memory and the busiest minutes of the last days count whatever
-// the clock says now, for as long as without.
+// TestMemoryOfBeforeTheClockWasSet: the largest use of memory and the busiest minutes of the last
+// days count whatever the clock says now, for as long as without.
 func TestMemoryOfBeforeTheClockWasSet(t *testing.T) {
 	small := wholeGPU(t, "H100-80GB", 0, load{busy: 0.5, sm: 0.02, gib: 4}, pod("ml", "Deployment/a"))
 	large := wholeGPU(t, "H100-80GB", 0, load{busy: 0.9, sm: 0.02, gib: 30}, pod("ml", "Deployment/a"))
@@ -253,8 +257,8 @@ func TestMemoryOfBeforeTheClockWasSet(t *testing.T) {
 	}
 }
 
-// TestClockThatIsSetBackOften: the sums of days move by as much as the clock in all, so that each counts for eight
-// days, give or take one.
+// TestClockThatIsSetBackOften: the sums of days move by as much as the clock in all, so that each
+// counts for eight days, give or take one.
 func TestClockThatIsSetBackOften(t *testing.T) {
 	small := wholeGPU(t, "H100-80GB", 0, load{busy: 0.5, sm: 0.02, gib: 4}, pod("ml", "Deployment/a"))
 	large := wholeGPU(t, "H100-80GB", 0, load{busy: 0.9, sm: 0.02, gib: 30}, pod("ml", "Deployment/a"))

@@ -2,18 +2,19 @@ package advise
 
 import "math"
 
-// Decided is the figure of the recommended profile that is nearest to its limit: the one that a smaller profile, or
-// more work, passes first.
+// Decided is the figure of the recommended profile that is nearest to its limit: the one that a
+// smaller profile, or more work, passes first.
 type Decided struct {
 	Figure string  `json:"figure"` // FigureLatency, FigureThroughput, FigureStretch, FigureBusy, FigureMemory, FigureMedia
 	Ratio  float64 `json:"ratio"`
 	Limit  float64 `json:"limit"`
 }
 
-// The figures: the latency of requests at p95, or of what answers none the time for its work, or where it is not known
-// which of them counts the stretch of kernels, of which the limit is the pod's or the node's; busy time in the slice,
-// at p99 or in the busiest ten minutes, where it stretches requests; the share of the slice's memory that the workload
-// needs with headroom and growth; and the share of the slice's media engines of a kind that it needs.
+// The figures: the latency of requests at p95, or of what answers none the time for its work, or
+// where it is not known which of them counts the stretch of kernels, of which the limit is the
+// pod's or the node's; busy time in the slice, at p99 or in the busiest ten minutes, where it
+// stretches requests; the share of the slice's memory that the workload needs with headroom and
+// growth; and the share of the slice's media engines of a kind that it needs.
 const (
 	FigureLatency    = "latency"
 	FigureThroughput = "throughput"
@@ -52,7 +53,8 @@ func (t *trial) decidedBy(e *Evidence, limits limits, o Options) Decided {
 	return best
 }
 
-// decidedByTime returns the figures of a trial that say how much longer its work takes, and whether it keeps up.
+// decidedByTime returns the figures of a trial that say how much longer its work takes, and whether
+// it keeps up.
 func (t *trial) decidedByTime(e *Evidence, limits limits, o Options) []Decided {
 	stretch := t.p95.deciding(limits.strict)
 	figure := FigureStretch

@@ -6,8 +6,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// endings count the starts of a workload on a device that ended early. A container that is up for an hour sets them
-// back to zero.
+// endings count the starts of a workload on a device that ended early. A container that is up for
+// an hour sets them back to zero.
 type endings struct {
 	of     *workload // nil if there is none
 	killed int       // while memory grew, with another process in the same container: it was killed
@@ -15,8 +15,8 @@ type endings struct {
 	short  int       // see starts.Short
 }
 
-// failed reports whether the starts that ended early failed. Restarts and short pods that were usual before do not show
-// it.
+// failed reports whether the starts that ended early failed. Restarts and short pods that were
+// usual before do not show it.
 func (e *endings) failed(of *workload, usual starts) bool {
 	return e.of == of &&
 		(e.killed > 0 || e.again > 0 && usual.Again == 0 || e.short > 0 && usual.Short == 0)
@@ -28,8 +28,9 @@ func (d *device) isIdle(now time.Time) bool {
 		now.Sub(d.up) >= idleAfter
 }
 
-// isDown reports whether the container of a slice did not come up: it was killed or restarted within an hour, unless
-// that was usual before, or holds no memory although no other of its workload has come up in such a slice.
+// isDown reports whether the container of a slice did not come up: it was killed or restarted
+// within an hour, unless that was usual before, or holds no memory although no other of its
+// workload has come up in such a slice.
 func (d *device) isDown(now time.Time, usual starts) bool {
 	if d.ended.failed(d.workload, usual) {
 		return true
@@ -73,8 +74,9 @@ func (a *Advisor) seenBefore(g *gpu.GPU, key Key, than capacity) before {
 	return b
 }
 
-// recommendDown fills in the recommendation for a GPU instance if its container did not come up, and reports whether it
-// has. After a move, the slice is too small for its start: more memory may do, and what it had before does.
+// recommendDown fills in the recommendation for a GPU instance if its container did not come up,
+// and reports whether it has. After a move, the slice is too small for its start: more memory may
+// do, and what it had before does.
 func (a *Advisor) recommendDown(r *Recommendation, g *gpu.GPU, d *device, of capacity) bool {
 	if d.workload.Key.Shared || !d.isDown(a.now, starts{}) {
 		return false

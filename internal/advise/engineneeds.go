@@ -11,12 +11,13 @@ import (
 // engineReserve is the share of a slice's engines that may be busy at p99.
 const engineReserve = 0.8
 
-// saturatedEngines is the mean utilization over ten minutes from which on the engines of a slice are too few.
+// saturatedEngines is the mean utilization over ten minutes from which on the engines of a slice
+// are too few.
 const saturatedEngines = 0.95
 
-// needed returns how many engines a slice must have: at p99 a fifth of them stays free, and the busiest minute fits.
-// What is not known of a quantity takes all of the device's; it is infinite if their number is unknown, too. No slice
-// needs more than the device has.
+// needed returns how many engines a slice must have: at p99 a fifth of them stays free, and the
+// busiest minute fits. What is not known of a quantity takes all of the device's; it is infinite if
+// their number is unknown, too. No slice needs more than the device has.
 func (u *MediaUse) needed() float64 {
 	count := float64(u.Count)
 	if u.Count == 0 {
@@ -55,8 +56,8 @@ func countsOf(engines gpu.Opt[gpu.Engines]) [mediaKinds]int {
 	return [mediaKinds]int{e.Encoder, e.Decoder, e.JPEG, e.OFA}
 }
 
-// allEngines are the needs of a workload that may use all engines of a device: their use could not be read. One of
-// each kind may be there if the driver does not report any.
+// allEngines are the needs of a workload that may use all engines of a device: their use could not
+// be read. One of each kind may be there if the driver does not report any.
 func (c capacity) allEngines() engineNeeds {
 	if !c.engines.Present() {
 		return engineNeeds{1, 1, 1, 1}
@@ -70,8 +71,9 @@ func (c capacity) allEngines() engineNeeds {
 	return needs
 }
 
-// largerEngines are the needs of a workload for which a slice is too small: at most the engines that the slice has, and
-// more of those that are short: as many as it needed on the whole GPU, if it was seen there.
+// largerEngines are the needs of a workload for which a slice is too small: at most the engines
+// that the slice has, and more of those that are short: as many as it needed on the whole GPU, if
+// it was seen there.
 func (a *Advisor) largerEngines(
 	e *Evidence,
 	w *workload,
@@ -95,7 +97,8 @@ func (a *Advisor) largerEngines(
 	return needs
 }
 
-// engineNeedsBefore returns what the workload of a GPU instance needed of the media engines when it was on a whole GPU.
+// engineNeedsBefore returns what the workload of a GPU instance needed of the media engines when it
+// was on a whole GPU.
 func (a *Advisor) engineNeedsBefore(w *workload, g *gpu.GPU) engineNeeds {
 	key := w.Key
 	key.Profile = ""
@@ -111,8 +114,8 @@ func (a *Advisor) engineNeedsBefore(w *workload, g *gpu.GPU) engineNeeds {
 	return e.engineNeeds()
 }
 
-// lacksEngines reports whether a profile has fewer engines of a kind than are needed. One whose engines are unknown
-// lacks all that are.
+// lacksEngines reports whether a profile has fewer engines of a kind than are needed. One whose
+// engines are unknown lacks all that are.
 func lacksEngines(p *gpu.Profile, needs engineNeeds) bool {
 	for kind, have := range countsOf(p.Engines) {
 		if needs[kind] > float64(have)+1e-9 {
@@ -123,8 +126,8 @@ func lacksEngines(p *gpu.Profile, needs engineNeeds) bool {
 	return false
 }
 
-// mostEngines returns how many engines of each kind a GPU has: as many as the profile with the most; absent if no
-// profile's are known.
+// mostEngines returns how many engines of each kind a GPU has: as many as the profile with the
+// most; absent if no profile's are known.
 func mostEngines(profiles []gpu.Profile) gpu.Opt[gpu.Engines] {
 	var most gpu.Engines
 	known := false
@@ -145,8 +148,8 @@ func mostEngines(profiles []gpu.Profile) gpu.Opt[gpu.Engines] {
 	return gpu.Some(most)
 }
 
-// shortEngines returns the kinds of engines of a slice that have been busy for all of the last ten minutes, and of
-// which its GPU has more.
+// shortEngines returns the kinds of engines of a slice that have been busy for all of the last ten
+// minutes, and of which its GPU has more.
 func (d *device) shortEngines(of capacity, profiles []gpu.Profile) (short [mediaKinds]bool) {
 	if d.count < len(d.last10) {
 		return short
@@ -206,8 +209,8 @@ func EngineName(engine string, n int) string {
 	return name
 }
 
-// String returns how many engines of a kind were used, as part of a sentence: "5.0 of 7 decoders busy at p99 and 5.2
-// at the busiest time".
+// String returns how many engines of a kind were used, as part of a sentence: "5.0 of 7 decoders
+// busy at p99 and 5.2 at the busiest time".
 func (u *MediaUse) String() string {
 	if u.Unknown {
 		return EngineName(u.Engine, 2) + " in use, it is not known how many at once"
@@ -253,7 +256,8 @@ func (e *Evidence) explainMedia() string {
 		prefixed(": ", strings.Join(needs, ", ")))
 }
 
-// describeEngines returns what a profile has of the media engines that are used, as part of a sentence.
+// describeEngines returns what a profile has of the media engines that are used, as part of a
+// sentence.
 func (p *Predicted) describeEngines() string {
 	var all []string
 

@@ -7,25 +7,28 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Media engines are quantities: a workload that keeps five of seven decoders busy does three fifths of its work on
-// three.
+// Media engines are quantities: a workload that keeps five of seven decoders busy does three fifths
+// of its work on three.
 //
-// A device reports the mean over its engines of a kind: one of the seven decoders of a GH200 that is busy all the time
-// is 14 % (NVIDIA/DALI#6387), one of three 33 % (keylase/nvidia-patch#310). NVIDIA documents neither this nor anything
-// else. If a driver reported the busiest engine or their sum instead, utilization x engines would be more than what is
-// used, which costs a recommendation and harms nothing.
+// A device reports the mean over its engines of a kind: one of the seven decoders of a GH200 that
+// is busy all the time is 14 % (NVIDIA/DALI#6387), one of three 33 % (keylase/nvidia-patch#310).
+// NVIDIA documents neither this nor anything else. If a driver reported the busiest engine or their
+// sum instead, utilization x engines would be more than what is used, which costs a recommendation
+// and harms nothing.
 //
-// What waits for an engine is a few frames, much less than a minute's work. So the histogram counts polls, not means of
-// minutes, and what was used in any minute of the last days must fit even if it was rare.
+// What waits for an engine is a few frames, much less than a minute's work. So the histogram counts
+// polls, not means of minutes, and what was used in any minute of the last days must fit even if it
+// was rare.
 
 // engineUse counts how busy the media engines of a kind were, since the first use.
 type engineUse struct {
 	Kind uint8
 	Busy histogram // time by the share of the device's engines that were busy
-	// Days are the largest means over 1 minute, as shares of the device's engines, by the days of the workload.
+	// Days are the largest means over 1 minute, as shares of the device's engines, by the days of
+	// the workload.
 	Days [keptDays]float32
-	// Unknown is the last use of which the quantity is not known, in Unix seconds; 0 if there is none. Older exporters
-	// noted only that an engine was used.
+	// Unknown is the last use of which the quantity is not known, in Unix seconds; 0 if there is
+	// none. Older exporters noted only that an engine was used.
 	Unknown int64
 }
 
@@ -40,7 +43,8 @@ func (w *workload) engineOf(kind int) *engineUse {
 	return nil
 }
 
-// addEngines counts how busy the engines of a kind were for some seconds. Nothing is kept of kinds that are not used.
+// addEngines counts how busy the engines of a kind were for some seconds. Nothing is kept of kinds
+// that are not used.
 func (w *workload) addEngines(kind int, share, seconds float64, now time.Time) {
 	use := w.engineOf(kind)
 	if use == nil {
@@ -86,7 +90,8 @@ func (u *engineUse) maxMinute(days *[keptDays]daySums, now time.Time) float64 {
 	return float64(largest)
 }
 
-// shift adds a duration to the time, and a number of days to the days, which still are those before.
+// shift adds a duration to the time, and a number of days to the days, which still are those
+// before.
 func (u *engineUse) shift(by time.Duration, days int32, before *[keptDays]daySums) {
 	shiftSeconds(by, &u.Unknown)
 	means := u.Days
@@ -99,8 +104,8 @@ func (u *engineUse) shift(by time.Duration, days int32, before *[keptDays]daySum
 	}
 }
 
-// observeMedia adds how busy the media engines of a device are. Kinds that the device does not have need not be read:
-// those of a GPU instance are never reported.
+// observeMedia adds how busy the media engines of a device are. Kinds that the device does not have
+// need not be read: those of a GPU instance are never reported.
 func (d *device) observeMedia(m *gpu.Media, elapsed float64) {
 	unread := false
 	counts := countsOf(d.engines)
@@ -131,7 +136,8 @@ func (d *device) observeMedia(m *gpu.Media, elapsed float64) {
 	}
 }
 
-// findEngines looks up once which media engines a device has: its GPU says so, or the profile of its GPU instance.
+// findEngines looks up once which media engines a device has: its GPU says so, or the profile of
+// its GPU instance.
 func (d *device) findEngines(g *gpu.GPU, profile string) {
 	if d.engines.Present() {
 		return
@@ -167,7 +173,8 @@ type MediaUse struct {
 	Engine string `json:"engine"` // encoder, decoder, jpeg or ofa
 	// Count is how many of them the device has; 0 if that is not known.
 	Count int `json:"count,omitempty"`
-	// BusyP99 and BusyMaxMinute are shares of these: at p99 of the polls since the first use, and in the busiest minute.
+	// BusyP99 and BusyMaxMinute are shares of these: at p99 of the polls since the first use, and
+	// in the busiest minute.
 	BusyP99       float64 `json:"busyP99Ratio"`
 	BusyMaxMinute float64 `json:"busyMaxMinuteRatio"`
 	// Unknown: for some of the time it is known that the engines were used, and not how many.
@@ -206,8 +213,8 @@ func (e *Evidence) setMediaUse(list []MediaUse) {
 	}
 }
 
-// AddUnknownUse adds that media engines of a kind were used, and that it is not known how many, unless their use is in
-// the evidence already.
+// AddUnknownUse adds that media engines of a kind were used, and that it is not known how many,
+// unless their use is in the evidence already.
 func (e *Evidence) AddUnknownUse(engine string) {
 	if !slices.Contains(e.MediaEngines, engine) {
 		e.setMediaUse(append(e.MediaUse, MediaUse{Engine: engine, Unknown: true}))
@@ -236,13 +243,13 @@ func kindOf(name string) int {
 // WindowEngines are the media engines of a kind that were used in a part of the time.
 type WindowEngines struct {
 	Engine string // encoder, decoder, jpeg or ofa
-	// Mean and Most say how busy they were, as shares of the device's engines of the kind: on average, and at most in a
-	// sample.
+	// Mean and Most say how busy they were, as shares of the device's engines of the kind: on
+	// average, and at most in a sample.
 	Mean, Most float64
 }
 
-// addEngines adds the media engines of a window. The largest sample stands for the window, as a poll does for the time
-// since the one before.
+// addEngines adds the media engines of a window. The largest sample stands for the window, as a
+// poll does for the time since the one before.
 func (r *Record) addEngines(v *Window, seconds float64) {
 	var most [mediaKinds]float64
 
@@ -275,7 +282,8 @@ func (r *Record) mediaUse() []MediaUse {
 	return list
 }
 
-// HasEngine reports whether a GPU with some profiles can have media engines of a kind: not if none of them has any.
+// HasEngine reports whether a GPU with some profiles can have media engines of a kind: not if none
+// of them has any.
 func HasEngine(profiles []gpu.Profile, engine string) bool {
 	most := mostEngines(profiles)
 	return !most.Present() || countsOf(most)[kindOf(engine)] > 0

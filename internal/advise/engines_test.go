@@ -20,8 +20,8 @@ func video(t testing.TB, decoders float64) gpu.GPU {
 	return g
 }
 
-// TestEnginesAreQuantities: a slice has a fifth more decoders than are busy at p99. Of an H100's slices 1g has one, 2g
-// two, 3g three and 4g four.
+// TestEnginesAreQuantities: a slice has a fifth more decoders than are busy at p99. Of an H100's
+// slices 1g has one, 2g two, 3g three and 4g four.
 func TestEnginesAreQuantities(t *testing.T) {
 	for _, c := range []struct {
 		busy float64 // decoders
@@ -50,7 +50,8 @@ func TestEnginesAreQuantities(t *testing.T) {
 	}
 }
 
-// TestEnginesAreExplained: answer and refusal say how many engines are used, and how many there are.
+// TestEnginesAreExplained: answer and refusal say how many engines are used, and how many there
+// are.
 func TestEnginesAreExplained(t *testing.T) {
 	for busy, want := range map[float64]string{
 		1.7: "1.7 of 7 decoders busy at p99 and 1.7 at the busiest time: 3g.40gb does the work with 3 decoders",
@@ -67,8 +68,8 @@ func TestEnginesAreExplained(t *testing.T) {
 		[]MediaUse{{Engine: "decoder", Count: 7, BusyP99: 0.714, BusyMaxMinute: 0.714}})
 }
 
-// TestRareUseOfEngines: five decoders for ten minutes of each day are less than a hundredth of the time, and need five
-// decoders then. They are forgotten after eight days.
+// TestRareUseOfEngines: five decoders for ten minutes of each day are less than a hundredth of the
+// time, and need five decoders then. They are forgotten after eight days.
 func TestRareUseOfEngines(t *testing.T) {
 	a := New(fastOptions())
 	s := show(a, start(), longEnough, video(t, 0), func(at time.Time, g *gpu.GPU) {
@@ -92,8 +93,8 @@ func TestRareUseOfEngines(t *testing.T) {
 	cmptest.Equal(t, "eleven days later", r.Recommended, "1g.10gb")
 }
 
-// TestEnginesInBursts: a decoder has a queue of some frames. What is decoded in ten seconds of each minute needs the
-// decoders of these ten seconds, whatever the mean of the minute is.
+// TestEnginesInBursts: a decoder has a queue of some frames. What is decoded in ten seconds of each
+// minute needs the decoders of these ten seconds, whatever the mean of the minute is.
 func TestEnginesInBursts(t *testing.T) {
 	a := New(fastOptions())
 	g := video(t, 0)
@@ -117,8 +118,9 @@ func TestEnginesInBursts(t *testing.T) {
 	}
 }
 
-// TestEnginesOfOldEvidence: older exporters noted only that decoders were used. How many is unknown then, so a profile
-// must have all of the device's, until all use of the last eight days was counted.
+// TestEnginesOfOldEvidence: older exporters noted only that decoders were used. How many is unknown
+// then, so a profile must have all of the device's, until all use of the last eight days was
+// counted.
 func TestEnginesOfOldEvidence(t *testing.T) {
 	before := New(fastOptions())
 	g := video(t, 0.1)
@@ -153,8 +155,8 @@ func TestEnginesOfOldEvidence(t *testing.T) {
 	}
 }
 
-// TestUnknownEngines: a profile whose engines the driver does not report is no candidate if any are in use, nor is any
-// if it is not known how many the GPU has.
+// TestUnknownEngines: a profile whose engines the driver does not report is no candidate if any are
+// in use, nor is any if it is not known how many the GPU has.
 func TestUnknownEngines(t *testing.T) {
 	without := func(g *gpu.GPU, which func(gpu.Profile) bool) {
 		g.Profiles = slices.Clone(g.Profiles)
@@ -194,7 +196,8 @@ func TestUnknownEngines(t *testing.T) {
 	cmptest.Equal(t, "encoder of an H100", recommendFor(fastOptions(), longEnough, g).Reason, ReasonMedia)
 }
 
-// TestFewerEnginesThatAreNotRead: where the use of engines cannot be read, a profile with fewer is shown and no candidate.
+// TestFewerEnginesThatAreNotRead: where the use of engines cannot be read, a profile with fewer is
+// shown and no candidate.
 func TestFewerEnginesThatAreNotRead(t *testing.T) {
 	g := video(t, 0)
 	g.Readings.Media = gpu.Media{}
@@ -210,8 +213,8 @@ func videoSlice(t testing.TB, model, profile string, decoders float64) gpu.GPU {
 	return g
 }
 
-// TestSliceWithTooFewEngines: a slice whose decoders are busy all the time has to grow to one with more, within a
-// quarter of an hour, if there is one; otherwise to no other.
+// TestSliceWithTooFewEngines: a slice whose decoders are busy all the time has to grow to one with
+// more, within a quarter of an hour, if there is one; otherwise to no other.
 func TestSliceWithTooFewEngines(t *testing.T) {
 	for _, c := range []struct {
 		about, model, profile string
@@ -244,7 +247,8 @@ func TestSliceWithTooFewEngines(t *testing.T) {
 	}
 }
 
-// TestDecodingIsNotIdle: a slice that decodes without any kernel, in a part of its polls, is not idle.
+// TestDecodingIsNotIdle: a slice that decodes without any kernel, in a part of its polls, is not
+// idle.
 func TestDecodingIsNotIdle(t *testing.T) {
 	for about, c := range map[string]struct {
 		every int // minutes
@@ -268,7 +272,8 @@ func setInstanceActivity(g *gpu.GPU, busy, sm float64) {
 	g.Instances[0].Activity.GraphicsEngine, g.Instances[0].Activity.SM = gpu.Some(busy), gpu.Some(sm)
 }
 
-// TestShrinkKeepsTheEngines: a slice shrinks as far as its decoders allow; its own figures are of its own engines.
+// TestShrinkKeepsTheEngines: a slice shrinks as far as its decoders allow; its own figures are of
+// its own engines.
 func TestShrinkKeepsTheEngines(t *testing.T) {
 	for busy, want := range map[float64]answer{ // of three decoders
 		0.5: {Action: ActionShrink, Profile: "1g.10gb"},
@@ -282,7 +287,8 @@ func TestShrinkKeepsTheEngines(t *testing.T) {
 	}
 }
 
-// TestEnginesThatASliceLacksNeedNotBeRead: the driver reports nothing of engines that a GPU instance does not have.
+// TestEnginesThatASliceLacksNeedNotBeRead: the driver reports nothing of engines that a GPU
+// instance does not have.
 func TestEnginesThatASliceLacksNeedNotBeRead(t *testing.T) {
 	for _, c := range []struct {
 		about   string
@@ -303,8 +309,8 @@ func TestEnginesThatASliceLacksNeedNotBeRead(t *testing.T) {
 	}
 }
 
-// TestGrowLeavesNoEnginesBehind: a slice with too few SMs grows to one with the engines that it uses, and need not find
-// more of them.
+// TestGrowLeavesNoEnginesBehind: a slice with too few SMs grows to one with the engines that it
+// uses, and need not find more of them.
 func TestGrowLeavesNoEnginesBehind(t *testing.T) {
 	g := videoSlice(t, "H100-80GB", "2g.20gb", 0.9) // 1.8 of 2 decoders
 	setInstanceActivity(&g, 1, 0.97)
@@ -342,8 +348,8 @@ func TestEnginesAreKept(t *testing.T) {
 	}
 }
 
-// TestEnginesTakeLittle: 10,000 workloads that decode a day stay below 23 MiB: each takes 0.3 KiB more than one that
-// does not. Counting allocates nothing.
+// TestEnginesTakeLittle: 10,000 workloads that decode a day stay below 23 MiB: each takes 0.3 KiB
+// more than one that does not. Counting allocates nothing.
 func TestEnginesTakeLittle(t *testing.T) {
 	a := New(fastOptions())
 	base := video(t, 0.3)

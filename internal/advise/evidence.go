@@ -75,27 +75,30 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 	return e
 }
 
-// decisiveQuantile is the quantile of width and of bandwidth that decides. For 95 % of the busy time both stay below
-// it, even if the widest kernels are not the ones that draw the most.
+// decisiveQuantile is the quantile of width and of bandwidth that decides. For 95 % of the busy
+// time both stay below it, even if the widest kernels are not the ones that draw the most.
 const decisiveQuantile = 0.975
 
 // isUnread reports whether a reading was absent in more than a twentieth of a time.
 func isUnread(unread, of float64) bool { return unread > 0.05*of }
 
-// isRecent reports whether a time in Unix seconds lies in the days that are kept, and not in the future.
+// isRecent reports whether a time in Unix seconds lies in the days that are kept, and not in the
+// future.
 func isRecent(at int64, now time.Time) bool {
 	age := now.Sub(time.Unix(at, 0))
 	return at != 0 && age >= 0 && age < keptDays*24*time.Hour
 }
 
-// busyMinutes returns for how long kernels have run whose use of the device was measured, older minutes counting less.
+// busyMinutes returns for how long kernels have run whose use of the device was measured, older
+// minutes counting less.
 func (w *workload) busyMinutes(now time.Time) float64 {
 	return w.Width.total() / 60 / w.growth(now)
 }
 
-// isPreallocated reports whether what a workload holds is a reservation of which it is not known what is needed: that
-// of an inference server, or of a framework that took nearly all memory of a device at its start, and the same since.
-// Flat memory that is less than that, see mayBeReserved, counts as a reservation only where a slice would do otherwise.
+// isPreallocated reports whether what a workload holds is a reservation of which it is not known
+// what is needed: that of an inference server, or of a framework that took nearly all memory of a
+// device at its start, and the same since. Flat memory that is less than that, see mayBeReserved,
+// counts as a reservation only where a slice would do otherwise.
 func isPreallocated(w *workload, e *Evidence, deviceBytes float64) bool {
 	if s := e.Server; s != nil && s.reserves {
 		return !s.isKnown()
@@ -111,8 +114,9 @@ func isPreallocated(w *workload, e *Evidence, deviceBytes float64) bool {
 		e.settledBytes >= fallenShare*first
 }
 
-// mayBeReserved reports whether memory that is flat since the end of the start may be a fraction of the device, as that
-// of a server that was given one: it would be the same fraction of a slice, in which the weights may not fit.
+// mayBeReserved reports whether memory that is flat since the end of the start may be a fraction of
+// the device, as that of a server that was given one: it would be the same fraction of a slice, in
+// which the weights may not fit.
 func (e *Evidence) mayBeReserved(of capacity) bool {
 	if e.Server.isKnown() || e.Server != nil && !e.Server.reserves {
 		return false
@@ -124,8 +128,8 @@ func (e *Evidence) mayBeReserved(of capacity) bool {
 // reservedShare is the share of a device's memory from which on flat memory may be a reservation.
 const reservedShare = 0.4
 
-// preallocatedShare is the share of a device's memory from which on it counts as taken in advance: frameworks take 75
-// to 95 %.
+// preallocatedShare is the share of a device's memory from which on it counts as taken in advance:
+// frameworks take 75 to 95 %.
 const preallocatedShare = 0.7
 
 // needBytes returns the memory that a slice must have.
@@ -148,9 +152,9 @@ func needBytes(e *Evidence, headroom float64) float64 {
 // minHeadroomBytes is kept free for the context and what a slice takes itself.
 const minHeadroomBytes = 512 << 20
 
-// confidence returns how much a recommendation can be relied on, 0-1. What is known least decides: of the hours for
-// which the workload was observed, the minutes in which kernels ran, and its starts. Gaps lower it, and growing memory
-// takes a fifth.
+// confidence returns how much a recommendation can be relied on, 0-1. What is known least decides:
+// of the hours for which the workload was observed, the minutes in which kernels ran, and its
+// starts. Gaps lower it, and growing memory takes a fifth.
 func confidence(e *Evidence) float64 {
 	c := min(1, e.BusyMinutes/enoughBusyMinutes)
 	if e.Starts == 0 {
@@ -168,15 +172,15 @@ func confidence(e *Evidence) float64 {
 // provisionalBefore is the age of the evidence below which an answer is provisional.
 const provisionalBefore = 7 * 24 * time.Hour
 
-// idleConfidence returns how much the answer can be relied on that a device is idle, or that its container did not come
-// up. Neither kernels nor starts can show that.
+// idleConfidence returns how much the answer can be relied on that a device is idle, or that its
+// container did not come up. Neither kernels nor starts can show that.
 func idleConfidence(e *Evidence) float64 { return round3(hoursKnown(e) * e.CoverageRatio) }
 
 // hoursKnown returns for which share of the hours that are needed a workload was observed.
 func hoursKnown(e *Evidence) float64 { return min(1, e.ObservedHours/provisionalBefore.Hours()) }
 
-// enoughBusyMinutes are the minutes with kernels that show what they are like. Without a start that was seen, the
-// confidence is unseenConfidence at most.
+// enoughBusyMinutes are the minutes with kernels that show what they are like. Without a start that
+// was seen, the confidence is unseenConfidence at most.
 const (
 	enoughBusyMinutes = 60
 	unseenConfidence  = 0.5

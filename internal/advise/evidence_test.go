@@ -105,7 +105,8 @@ func TestOneWrongTimeLosesNothing(t *testing.T) {
 	cmptest.Equal(t, "recommended", recommend(a, s).Devices[0].Recommended, "1g.10gb")
 }
 
-// TestShrinkDoesNotFlap: a smaller slice is recommended only after as much evidence as the answer before.
+// TestShrinkDoesNotFlap: a smaller slice is recommended only after as much evidence as the answer
+// before.
 func TestShrinkDoesNotFlap(t *testing.T) {
 	a := New(fastOptions())
 	at := start()
@@ -169,8 +170,8 @@ func TestLayoutChangesLeaveNothing(t *testing.T) {
 	cmptest.Equal(t, "devices in order", len(a.order), 2)
 }
 
-// TestFirstMemoryIsOfTenMinutes: however many replicas a workload has, its first ten minutes show whether it takes its
-// memory in advance.
+// TestFirstMemoryIsOfTenMinutes: however many replicas a workload has, its first ten minutes show
+// whether it takes its memory in advance.
 func TestFirstMemoryIsOfTenMinutes(t *testing.T) {
 	var gpus []gpu.GPU
 
@@ -207,7 +208,8 @@ func TestOldWorkloadsFade(t *testing.T) {
 	}
 }
 
-// TestWorkloadThatComesBackInTime: one that holds a device again is not forgotten, however long it was away.
+// TestWorkloadThatComesBackInTime: one that holds a device again is not forgotten, however long it
+// was away.
 func TestWorkloadThatComesBackInTime(t *testing.T) {
 	a := New(fastOptions())
 	g := wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a"))
@@ -242,7 +244,8 @@ func TestDevicesOfRarePolls(t *testing.T) {
 	}
 }
 
-// TestKeysAreOrdered: keys that differ in any field have an order, which checkpoints and forgetting follow.
+// TestKeysAreOrdered: keys that differ in any field have an order, which checkpoints and forgetting
+// follow.
 func TestKeysAreOrdered(t *testing.T) {
 	key := Key{Namespace: "ml", Owner: "Deployment/a", Container: "main", Model: "H100", Profile: "1g.10gb"}
 	shared := key

@@ -39,8 +39,8 @@ func (a *Advisor) held() map[*workload]bool {
 	return held
 }
 
-// forgetOldest drops the tenth of the workloads that were not seen for the longest time, except those that hold a
-// device.
+// forgetOldest drops the tenth of the workloads that were not seen for the longest time, except
+// those that hold a device.
 func (a *Advisor) forgetOldest() {
 	held := a.held()
 	var all []*workload

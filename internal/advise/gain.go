@@ -11,11 +11,12 @@ import (
 
 // Gain is what it brings to move a workload from its whole GPU to a slice.
 type Gain struct {
-	// FreedGPUs is the workload's share of the whole GPUs that the packing sets free: four that move from GPUs of their
-	// own to one free GPU have 0.75 each.
+	// FreedGPUs is the workload's share of the whole GPUs that the packing sets free: four that
+	// move from GPUs of their own to one free GPU have 0.75 each.
 	FreedGPUs float64 `json:"freedGpus"`
-	// Room is the largest profile that can be created beside the slice and could not on the node before; if FreedGPUs is
-	// 0 and there is none, the workload moves with the other replicas of its owner, since one template asks for all.
+	// Room is the largest profile that can be created beside the slice and could not on the node
+	// before; if FreedGPUs is 0 and there is none, the workload moves with the other replicas of
+	// its owner, since one template asks for all.
 	Room string `json:"room,omitempty"`
 }
 
@@ -36,13 +37,15 @@ func (g *Gain) String() string {
 	return "frees no whole GPU, room for " + g.Room
 }
 
-// SharedGain returns the gain of each of some workloads that move together to so many GPUs that are whole now.
+// SharedGain returns the gain of each of some workloads that move together to so many GPUs that are
+// whole now.
 func SharedGain(workloads, gpus int) Gain {
 	return Gain{FreedGPUs: round3(float64(workloads-gpus) / float64(workloads))}
 }
 
-// RoomBeside returns the largest of the profiles that can be created on an empty GPU beside an instance of another one,
-// wherever that is placed, and that is none of those that could be created before; empty if there is none.
+// RoomBeside returns the largest of the profiles that can be created on an empty GPU beside an
+// instance of another one, wherever that is placed, and that is none of those that could be created
+// before; empty if there is none.
 func RoomBeside(profiles []gpu.Profile, instance *gpu.Profile, before map[string]bool) string {
 	var best *gpu.Profile
 
@@ -68,15 +71,16 @@ func RoomBeside(profiles []gpu.Profile, instance *gpu.Profile, before map[string
 	return best.Name
 }
 
-// isLarger reports whether a profile has more memory, or as much memory and more SMs. If both are equal, a plain
-// profile is larger than one with attributes.
+// isLarger reports whether a profile has more memory, or as much memory and more SMs. If both are
+// equal, a plain profile is larger than one with attributes.
 func isLarger(p, than *gpu.Profile) bool {
 	return cmp.Or(cmp.Compare(p.MemorySlices, than.MemorySlices), cmp.Compare(p.SMs, than.SMs),
 		cmp.Compare(len(than.Name), len(p.Name))) > 0
 }
 
-// weighGains fills in what each moved workload gains, and returns the indices of the devices of those that gain
-// nothing: they need a GPU for themselves, and what fits beside them had room on the node before.
+// weighGains fills in what each moved workload gains, and returns the indices of the devices of
+// those that gain nothing: they need a GPU for themselves, and what fits beside them had room on
+// the node before.
 func (p *packer) weighGains(report *Report) (idle []int) {
 	if report.SingleStrategy {
 		return p.weighNode(report)
@@ -114,8 +118,8 @@ func withoutReplicas(devices []Recommendation, idle []int) []int {
 	})
 }
 
-// setGain fills in the gain of some moved workloads, and returns the indices of their devices if it is none. It is
-// unknown if the search was stopped before it could find a way that gains more.
+// setGain fills in the gain of some moved workloads, and returns the indices of their devices if it
+// is none. It is unknown if the search was stopped before it could find a way that gains more.
 func (p *packer) setGain(report *Report, gain Gain, moved []int) (idle []int) {
 	for _, k := range moved {
 		at := p.moved[k].device
@@ -130,8 +134,9 @@ func (p *packer) setGain(report *Report, gain Gain, moved []int) (idle []int) {
 	return idle
 }
 
-// weighNode fills in the gains under the single strategy: the node moves as a whole, or not at all. Without a GPU that
-// is set free, it gains if another slice of its one profile fits beside a workload's.
+// weighNode fills in the gains under the single strategy: the node moves as a whole, or not at all.
+// Without a GPU that is set free, it gains if another slice of its one profile fits beside a
+// workload's.
 func (p *packer) weighNode(report *Report) (idle []int) {
 	gain := SharedGain(len(p.moved), p.bestCost)
 	if gain.FreedGPUs <= 0 {
@@ -151,8 +156,8 @@ func (p *packer) weighNode(report *Report) (idle []int) {
 	return p.setGain(report, gain, all)
 }
 
-// placeable returns the profiles that can be created without that anything moves: on a free GPU, or beside what a GPU
-// in MIG mode has.
+// placeable returns the profiles that can be created without that anything moves: on a free GPU, or
+// beside what a GPU in MIG mode has.
 func (p *packer) placeable() map[string]bool {
 	found := map[string]bool{}
 
@@ -177,7 +182,8 @@ func (p *packer) placeable() map[string]bool {
 	return found
 }
 
-// refuseGain changes the answer for a whole GPU to keeping it: a slice would do, but it would gain nothing.
+// refuseGain changes the answer for a whole GPU to keeping it: a slice would do, but it would gain
+// nothing.
 func (r *Recommendation) refuseGain() {
 	r.Explanation = r.Recommended + " would do, and " + NoGainText
 	r.Action = ActionKeep

@@ -7,7 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// gainsOf packs a node and returns what is said of each GPU: the gain of a candidate, or the reason why it is none.
+// gainsOf packs a node and returns what is said of each GPU: the gain of a candidate, or the reason
+// why it is none.
 func gainsOf(report *Report, gpus []gpu.GPU) []string {
 	report.Pack(&gpu.Snapshot{GPUs: gpus})
 	var said []string
@@ -27,8 +28,8 @@ func gainsOf(report *Report, gpus []gpu.GPU) []string {
 	return said
 }
 
-// TestGain: a candidate frees GPUs, or makes room for a profile that has none on the node. One that does neither is no
-// candidate, and is not packed.
+// TestGain: a candidate frees GPUs, or makes room for a profile that has none on the node. One that
+// does neither is no candidate, and is not packed.
 func TestGain(t *testing.T) {
 	const half, most, room = "frees 0.50 of a GPU, packed with others", "frees 0.75 of a GPU, packed with others",
 		"frees no whole GPU, room for 3g.40gb"
@@ -73,7 +74,8 @@ func TestGain(t *testing.T) {
 	}
 }
 
-// TestGainOfRoomInMIGMode: what fits beside the slices of another GPU has room already; what does not gets it.
+// TestGainOfRoomInMIGMode: what fits beside the slices of another GPU has room already; what does
+// not gets it.
 func TestGainOfRoomInMIGMode(t *testing.T) {
 	for profile, want := range map[string]string{"1g.10gb": "no-gain", "2g.20gb": "frees no whole GPU, room for 3g.40gb"} {
 		gpus, devices := node(t, "H100-80GB", "4g.40gb")

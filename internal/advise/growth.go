@@ -5,11 +5,12 @@ import (
 	"time"
 )
 
-// Memory that grows by a share of itself each day grows by more than a line through its last days says: 8 % a day is
-// 71 % in a week, where the line has 52 %. It is taken for such growth if it is steady, on each of three days or more
-// at a rate between two thirds of the mean and half as much again, and if a constant rate fits better than a line, also
-// without the first day, in which it may have begun. That is not so for a leak, and hardly ever for daily maxima that
-// go up and down at random.
+// Memory that grows by a share of itself each day grows by more than a line through its last days
+// says: 8 % a day is 71 % in a week, where the line has 52 %. It is taken for such growth if it is
+// steady, on each of three days or more at a rate between two thirds of the mean and half as much
+// again, and if a constant rate fits better than a line, also without the first day, in which it
+// may have begun. That is not so for a leak, and hardly ever for daily maxima that go up and down
+// at random.
 
 const (
 	growthDays = 7 // for which memory must have room to grow
@@ -24,9 +25,9 @@ type dailyMaximum struct{ at, size float64 } // days from today, MiB
 func (p dailyMaximum) log() float64  { return math.Log(p.size) }
 func (p dailyMaximum) line() float64 { return p.size }
 
-// dailyMaxima returns the largest use of memory of each day before today, the last day first, up to the first day
-// without any. We leave today out: if a nightly job adds much at once, a day that has just begun would show it as the
-// growth of an hour.
+// dailyMaxima returns the largest use of memory of each day before today, the last day first, up to
+// the first day without any. We leave today out: if a nightly job adds much at once, a day that has
+// just begun would show it as the growth of an hour.
 func (w *workload) dailyMaxima(now time.Time) (list [keptDays]dailyMaximum, n int) {
 	today := dayOf(now)
 	for back := int32(1); back < keptDays; back++ {
@@ -48,9 +49,9 @@ func (w *workload) growthRate(now time.Time) float64 {
 	return steadyGrowth(points[:n])
 }
 
-// steadyGrowth returns the rate at which daily maxima of memory have grown steadily up to a time, 0.08 for 8 % a day.
-// It fits the last days by least squares, however many of them, and returns the largest rate. It is 0 if they have not
-// grown steadily.
+// steadyGrowth returns the rate at which daily maxima of memory have grown steadily up to a time,
+// 0.08 for 8 % a day. It fits the last days by least squares, however many of them, and returns the
+// largest rate. It is 0 if they have not grown steadily.
 func steadyGrowth(points []dailyMaximum) float64 {
 	largest := 0.
 
@@ -72,7 +73,8 @@ func isCurved(points []dailyMaximum) bool {
 	return rate > line
 }
 
-// isSteady reports whether all maxima grew, the latest one first, none much faster or slower than the mean.
+// isSteady reports whether all maxima grew, the latest one first, none much faster or slower than
+// the mean.
 func isSteady(points []dailyMaximum) bool {
 	rate := func(to, from dailyMaximum) float64 { return (to.log() - from.log()) / (to.at - from.at) }
 	last := len(points) - 1
@@ -88,8 +90,8 @@ func isSteady(points []dailyMaximum) bool {
 	return true
 }
 
-// regress returns the slope per day of a line through a value of points, by least squares, and the share of the
-// variance that it explains.
+// regress returns the slope per day of a line through a value of points, by least squares, and the
+// share of the variance that it explains.
 func regress(points []dailyMaximum, value func(dailyMaximum) float64) (slope, explained float64) {
 	var n, sx, sy, sxx, sxy, syy float64
 
@@ -111,8 +113,8 @@ func regress(points []dailyMaximum, value func(dailyMaximum) float64) (slope, ex
 	return xy / xx, xy * xy / (xx * yy)
 }
 
-// growthIn returns by how many bytes memory of a size grows in growthDays, by its slope in bytes per day or, if that is
-// more, by its steady rate.
+// growthIn returns by how many bytes memory of a size grows in growthDays, by its slope in bytes
+// per day or, if that is more, by its steady rate.
 func growthIn(bytes, perDay, rate float64) float64 {
 	return max(growthDays*perDay, bytes*math.Expm1(growthDays*rate))
 }

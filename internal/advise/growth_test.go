@@ -9,7 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// grown returns the Evidence on a workload whose memory in GiB follows a function of days, after some days.
+// grown returns the Evidence on a workload whose memory in GiB follows a function of days, after
+// some days.
 func grownFor(t *testing.T, days float64, gib func(day float64) float64) *Evidence {
 	t.Helper()
 	a := New(fastOptions())
@@ -21,8 +22,8 @@ func grownFor(t *testing.T, days float64, gib func(day float64) float64) *Eviden
 	return a.Recommend(s).Devices[0].Evidence
 }
 
-// TestSteadyGrowth: what grows by a share of itself each day has room for the week after the move, at any hour of the
-// day, and without headroom for it.
+// TestSteadyGrowth: what grows by a share of itself each day has room for the week after the move,
+// at any hour of the day, and without headroom for it.
 func TestSteadyGrowth(t *testing.T) {
 	for _, perDay := range []float64{0.02, 0.05, 0.08, 0.2} {
 		for _, days := range []float64{5.01, 8.3, 14, 14.9} {
@@ -49,7 +50,8 @@ func TestGrowthOfAFewDays(t *testing.T) {
 	}
 }
 
-// TestGrowthOfOtherKinds: a leak grows along a line, and what ended, or goes up and down at random, has no rate.
+// TestGrowthOfOtherKinds: a leak grows along a line, and what ended, or goes up and down at random,
+// has no rate.
 func TestGrowthOfOtherKinds(t *testing.T) {
 	random := rand.New(rand.NewSource(3))
 

@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestHiddenProcessesMayDraw: on a model that can draw, processes that are not known may be graphics processes; on one
-// that only computes they are not.
+// TestHiddenProcessesMayDraw: on a model that can draw, processes that are not known may be
+// graphics processes; on one that only computes they are not.
 func TestHiddenProcessesMayDraw(t *testing.T) {
 	hidden := gpu.None[[]gpu.Process]()
 
@@ -29,8 +29,9 @@ func TestHiddenProcessesMayDraw(t *testing.T) {
 	}
 }
 
-// TestHiddenProcessesAreAGap: a list that fails once does not end the evidence of a device that only its processes show
-// to be in use. What a pod held before is not in use because its processes are not known.
+// TestHiddenProcessesAreAGap: a list that fails once does not end the evidence of a device that
+// only its processes show to be in use. What a pod held before is not in use because its processes
+// are not known.
 func TestHiddenProcessesAreAGap(t *testing.T) {
 	whole := wholeGPU(t, "H100-80GB", 0, slight())
 	whole.Readings.Processes = gpu.Some([]gpu.Process{{PID: 100}})
@@ -94,8 +95,8 @@ func (a *Advisor) deviceIn(t *testing.T) *device {
 	return nil
 }
 
-// A GPU stays up while one of its readings lasts, and every Snapshot repeats the one before: that is no evidence of the
-// time in between.
+// A GPU stays up while one of its readings lasts, and every Snapshot repeats the one before: that
+// is no evidence of the time in between.
 func TestReadingsThatAreOldAreAGap(t *testing.T) {
 	g := wholeGPU(t, "H100-80GB", 0, slight())
 	g.Holders = []gpu.Holder{pod("ml", "Deployment/a")}

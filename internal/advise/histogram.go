@@ -5,16 +5,17 @@ import (
 	"time"
 )
 
-// The buckets of a histogram hold ratios: bucket 0 those up to smallestRatio, each further one those up to
-// bucketGrowth times the bound of the one before, the last one everything above.
+// The buckets of a histogram hold ratios: bucket 0 those up to smallestRatio, each further one
+// those up to bucketGrowth times the bound of the one before, the last one everything above.
 const (
 	bucketCount   = 56
 	smallestRatio = 0.01
 	bucketGrowth  = 1.0873 // smallestRatio * bucketGrowth^(bucketCount-1) = 1
 )
 
-// halfLife is the age at which an observation counts half. If it were a day, the kernels of the last hours would
-// outweigh the kernels of the morning, and we would forget a phase of one day in the week before it comes again.
+// halfLife is the age at which an observation counts half. If it were a day, the kernels of the
+// last hours would outweigh the kernels of the morning, and we would forget a phase of one day in
+// the week before it comes again.
 const halfLife = 7 * 24 * time.Hour
 
 // histogram counts ratios by weight. Its zero value is empty.
@@ -64,8 +65,8 @@ func (h *histogram) total() float64 {
 	return sum
 }
 
-// quantile returns the ratio that a share q of the weight does not exceed, rounded up to the bound of its bucket; 0
-// if it is empty.
+// quantile returns the ratio that a share q of the weight does not exceed, rounded up to the bound
+// of its bucket; 0 if it is empty.
 func (h *histogram) quantile(q float64) float64 {
 	total := h.total()
 	if total == 0 {

@@ -11,7 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// hostileNames are names that Kubernetes would refuse, and that files and batch jobs can have nevertheless.
+// hostileNames are names that Kubernetes would refuse, and that files and batch jobs can have
+// nevertheless.
 func hostileNames() []string {
 	return []string{
 		"a/b", "a", "\x00", "\xff\xfe", "\"}]", "line\nbreak", "{{.}}", "../../etc/passwd", "<script>",
@@ -19,7 +20,8 @@ func hostileNames() []string {
 	}
 }
 
-// TestHostileNames: names decide nothing but which evidence is whose, and they survive a checkpoint.
+// TestHostileNames: names decide nothing but which evidence is whose, and they survive a
+// checkpoint.
 func TestHostileNames(t *testing.T) {
 	a := New(fastOptions())
 	var gpus []gpu.GPU
@@ -64,8 +66,8 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// TestAnotherModel: what was seen on one model is no evidence for another, even if the GPU keeps its UUID and its
-// holder.
+// TestAnotherModel: what was seen on one model is no evidence for another, even if the GPU keeps
+// its UUID and its holder.
 func TestAnotherModel(t *testing.T) {
 	a := New(fastOptions())
 	before := wholeGPU(t, "H100-80GB", 0, load{busy: 0.5, sm: 0.02, gib: 4}, pod("ml", "Deployment/a"))
@@ -82,8 +84,8 @@ func TestAnotherModel(t *testing.T) {
 	}
 }
 
-// TestCountersThatAreSetBack: a counter that begins again, or that is missing for a moment, is no traffic; what it
-// counts afterwards is.
+// TestCountersThatAreSetBack: a counter that begins again, or that is missing for a moment, is no
+// traffic; what it counts afterwards is.
 func TestCountersThatAreSetBack(t *testing.T) {
 	type totals struct{ receive, transmit gpu.Opt[gpu.Counter] }
 
@@ -125,8 +127,8 @@ func TestCountersThatAreSetBack(t *testing.T) {
 	}
 }
 
-// TestCounterThatWraps: the driver's counter of 32 bits shows 4 GB of the 96 GB that the link moved in a minute, the
-// rate all of them.
+// TestCounterThatWraps: the driver's counter of 32 bits shows 4 GB of the 96 GB that the link moved
+// in a minute, the rate all of them.
 func TestCounterThatWraps(t *testing.T) {
 	a := New(fastOptions())
 	g := wholeGPU(t, "H100-80GB", 0, load{busy: 0.5, sm: 0.02, gib: 4}, pod("ml", "Deployment/a"))

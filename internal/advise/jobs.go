@@ -7,12 +7,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A pod that is one of several of a job is never moved to a slice on its own: the others wait for it in each step, and
-// libraries such as NCCL refuse several ranks on one GPU. Labels name jobs, or traffic in step shows them. Busy time in
-// step shows none: replicas behind a load balancer move together, and are the best candidates that there are.
+// A pod that is one of several of a job is never moved to a slice on its own: the others wait for
+// it in each step, and libraries such as NCCL refuse several ranks on one GPU. Labels name jobs, or
+// traffic in step shows them. Busy time in step shows none: replicas behind a load balancer move
+// together, and are the best candidates that there are.
 
-// findJob returns a sentence on the job on several GPUs that a whole GPU's work is a part of; empty if it is of none.
-// The pod's annotation overrides labels and traffic, but not that the pod holds several GPUs.
+// findJob returns a sentence on the job on several GPUs that a whole GPU's work is a part of; empty
+// if it is of none. The pod's annotation overrides labels and traffic, but not that the pod holds
+// several GPUs.
 func (a *Advisor) findJob(s *gpu.Snapshot, g *gpu.GPU, d *device, held gpuCounts) string {
 	if held.hasSeveral(g) {
 		return "the pod holds several GPUs: slices cannot exchange data directly"
@@ -63,7 +65,8 @@ func annotatedJob(said bool) string {
 		"exchange data directly"
 }
 
-// labeledJob returns a sentence on the job that labels name; empty if they name none, or one of a single pod.
+// labeledJob returns a sentence on the job that labels name; empty if they name none, or one of a
+// single pod.
 func labeledJob(holders []gpu.Holder) string {
 	at := slices.IndexFunc(holders, func(h gpu.Holder) bool { return h.Group.MayHaveOthers() })
 	if at < 0 {

@@ -19,8 +19,8 @@ func grouped(group gpu.PodGroup, hint gpu.Opt[bool]) gpu.Holder {
 	return h
 }
 
-// TestJobsByLabels: a pod that is one of several of a job, or may be, stays on its GPU, and keeps its slice. A job of one
-// pod, and what an annotation says, count.
+// TestJobsByLabels: a pod that is one of several of a job, or may be, stays on its GPU, and keeps
+// its slice. A job of one pod, and what an annotation says, count.
 func TestJobsByLabels(t *testing.T) {
 	none := gpu.None[bool]()
 	yes := gpu.Some(true)
@@ -67,7 +67,8 @@ func TestJobsByLabels(t *testing.T) {
 	}
 }
 
-// TestAnnotationDoesNotDividePods: a pod that holds several GPUs asks its owner for so many, whatever it says of jobs.
+// TestAnnotationDoesNotDividePods: a pod that holds several GPUs asks its owner for so many,
+// whatever it says of jobs.
 func TestAnnotationDoesNotDividePods(t *testing.T) {
 	holder := grouped(gpu.PodGroup{}, gpu.Some(false))
 	r := recommendFor(fastOptions(), longEnough, wholeGPU(t, "H100-80GB", 0, slight(), holder),
@@ -78,8 +79,9 @@ func TestAnnotationDoesNotDividePods(t *testing.T) {
 // link is what a GPU shows in a poll: bytes a second in each direction, and busy time.
 type link struct{ sent, received, busy float64 }
 
-// linkedNode shows four pods of an owner, each with a GPU, and returns the Advisor and the last Snapshot after half a
-// day of polls. each returns what a GPU shows in a poll; it is called for one GPU after the other.
+// linkedNode shows four pods of an owner, each with a GPU, and returns the Advisor and the last
+// Snapshot after half a day of polls. each returns what a GPU shows in a poll; it is called for one
+// GPU after the other.
 func linkedNode(t *testing.T, hint gpu.Opt[bool], counters bool, each func(poll, index int) link) (*Advisor, *gpu.Snapshot) {
 	t.Helper()
 	a := New(fastOptions())
@@ -189,8 +191,8 @@ func trafficCases() []trafficCase {
 	}
 }
 
-// TestJobsByTraffic: what is exchanged in step shows a job; load that moves together does not. It makes no difference
-// whether the driver reports rates or totals.
+// TestJobsByTraffic: what is exchanged in step shows a job; load that moves together does not. It
+// makes no difference whether the driver reports rates or totals.
 func TestJobsByTraffic(t *testing.T) {
 	for _, counters := range []bool{false, true} {
 		for _, c := range trafficCases() {
@@ -213,7 +215,8 @@ func TestJobsByTraffic(t *testing.T) {
 	}
 }
 
-// TestJobsByTrafficOutliveRestarts: what was in step is known for eight days, over restarts and changes of the clock.
+// TestJobsByTrafficOutliveRestarts: what was in step is known for eight days, over restarts and
+// changes of the clock.
 func TestJobsByTrafficOutliveRestarts(t *testing.T) {
 	c := trafficCases()[0]
 	before, s := linkedNode(t, c.hint, false, c.each)
@@ -229,7 +232,8 @@ func TestJobsByTrafficOutliveRestarts(t *testing.T) {
 	cmptest.Equal(t, "before the clock was set back", reason(-30*24*time.Hour), ReasonMultiGPU)
 }
 
-// TestTrafficIsComparedWithoutAllocations: in the steady state, with as many GPUs as a node has that all exchange data.
+// TestTrafficIsComparedWithoutAllocations: in the steady state, with as many GPUs as a node has
+// that all exchange data.
 func TestTrafficIsComparedWithoutAllocations(t *testing.T) {
 	a := New(DefaultOptions())
 	s := exchangingNode(t)

@@ -8,26 +8,29 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Ranks of one job exchange data in each step and wait for each other: over any time, what one sends is what another
-// receives. So do replicas of a service if the same number of requests comes to each, but then busy time explains it.
-// Compared are therefore the changes from poll to poll of what one GPU sends and another one receives, less what the
-// changes of each one's own busy time explain.
+// Ranks of one job exchange data in each step and wait for each other: over any time, what one
+// sends is what another receives. So do replicas of a service if the same number of requests comes
+// to each, but then busy time explains it. Compared are therefore the changes from poll to poll of
+// what one GPU sends and another one receives, less what the changes of each one's own busy time
+// explain.
 
 const (
-	// exchangeFloor is the traffic in bytes per second of one direction from which on a poll counts: far above what
-	// requests and their answers take, which go in one direction for the most part.
+	// exchangeFloor is the traffic in bytes per second of one direction from which on a poll
+	// counts: far above what requests and their answers take, which go in one direction for the
+	// most part.
 	exchangeFloor = 1e9
 	// exchangePolls is how many polls decide, half an hour at five seconds each.
 	exchangePolls = 360
-	// Sent and received are in step from this correlation of the rests on, if they differ by this share in sum at most.
+	// Sent and received are in step from this correlation of the rests on, if they differ by this
+	// share in sum at most.
 	inStepFrom, maxImbalance = 0.9, 0.2
-	// minUnexplained is how much of the traffic the rests must be, as a standard deviation: less can come from polls that
-	// are late for all GPUs.
+	// minUnexplained is how much of the traffic the rests must be, as a standard deviation: less
+	// can come from polls that are late for all GPUs.
 	minUnexplained = 0.03
 )
 
-// traffic is what a device has sent and received over PCIe in the time before a poll, in bytes per second, and its busy
-// time, 0-1.
+// traffic is what a device has sent and received over PCIe in the time before a poll, in bytes per
+// second, and its busy time, 0-1.
 type traffic struct {
 	at                   time.Time // of the poll; zero if it is not known
 	busy, sent, received float64
@@ -44,8 +47,8 @@ type exchange struct {
 	to    *device
 	since time.Time // when the other one's holder was first seen
 	polls int
-	// Sums over the polls: of the traffic, and of the products of changes in what is sent and received, s and r, and in
-	// the busy time of the sender and the receiver, b and c.
+	// Sums over the polls: of the traffic, and of the products of changes in what is sent and
+	// received, s and r, and in the busy time of the sender and the receiver, b and c.
 	sent, received                 float64
 	ss, rr, bb, cc, sr, sb, rc, sc float64
 	br, bc                         float64
@@ -171,7 +174,8 @@ func (x *exchange) add(from, to *traffic) {
 	x.bc += b * c
 }
 
-// isInStep reports whether what was sent and received is as much, and changes together by more than busy time explains.
+// isInStep reports whether what was sent and received is as much, and changes together by more than
+// busy time explains.
 func (x *exchange) isInStep() bool {
 	if math.Abs(x.sent-x.received) > maxImbalance*max(x.sent, x.received) {
 		return false

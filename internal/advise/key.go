@@ -9,10 +9,10 @@ import (
 // Key identifies a workload on a kind of device, over the pods and devices that come and go.
 type Key struct {
 	Namespace string `json:"namespace,omitempty"`
-	// Owner is the pod's owner, "Deployment/resnet"; "label/<value>" if a label of the pod names its workload,
-	// "Pod/<name>" if it has no owner or none is known, "batch/<name>" for a job of a batch scheduler,
-	// "processes/<GPU UUID>" for processes of no container and no job, and, never in a report, "tenants/<GPU UUID>" for
-	// all workloads on the GPU instances of a GPU together.
+	// Owner is the pod's owner, "Deployment/resnet"; "label/<value>" if a label of the pod names
+	// its workload, "Pod/<name>" if it has no owner or none is known, "batch/<name>" for a job of a
+	// batch scheduler, "processes/<GPU UUID>" for processes of no container and no job, and, never
+	// in a report, "tenants/<GPU UUID>" for all workloads on the GPU instances of a GPU together.
 	Owner     string `json:"owner"`
 	Container string `json:"container,omitempty"`
 	// Shared is set if several containers hold the device: the workload is what they do together.
@@ -52,8 +52,8 @@ func compareBools(a, b bool) int {
 // tenantsKey returns what the workloads on the GPU instances of a GPU are together.
 func tenantsKey(g *gpu.GPU) Key { return Key{Owner: "tenants/" + string(g.UUID), Model: g.Name} }
 
-// keyOf returns the workload that holds a device, and false if none does. A device with several holders is one joint
-// workload.
+// keyOf returns the workload that holds a device, and false if none does. A device with several
+// holders is one joint workload.
 func keyOf(
 	g *gpu.GPU,
 	profile string,

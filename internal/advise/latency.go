@@ -10,36 +10,40 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A slice stretches the service of a request as it stretches kernels; the waiting of the request comes on top. With the
-// load rho, of requests that come at random one waits for v/(2(1-rho)) seconds on average, if v is the variance of the
-// work that comes per second (Pollaczek and Khinchine; for other arrivals it is Kingman's approximation). In a slice
-// that stretches kernels by k, v is k^2 times as large and the load k times. So the waits are known from busy time, and
-// their ratio is k^2 (1-rho)/(1-k rho); the service takes k times as long. Only if we know the service time of a
-// request, we know how much of its latency is service and how much is waiting.
+// A slice stretches the service of a request as it stretches kernels; the waiting of the request
+// comes on top. With the load rho, of requests that come at random one waits for v/(2(1-rho))
+// seconds on average, if v is the variance of the work that comes per second (Pollaczek and
+// Khinchine; for other arrivals it is Kingman's approximation). In a slice that stretches kernels
+// by k, v is k^2 times as large and the load k times. So the waits are known from busy time, and
+// their ratio is k^2 (1-rho)/(1-k rho); the service takes k times as long. Only if we know the
+// service time of a request, we know how much of its latency is service and how much is waiting.
 //
-// These waits are those between two polls. Of bursts that last longer, the backlog of the virtual queue is the wait,
-// see backlog.go.
+// These waits are those between two polls. Of bursts that last longer, the backlog of the virtual
+// queue is the wait, see backlog.go.
 
 const (
 	// mostLatency stands for a queue that grows without bound.
 	mostLatency = 1000
-	// closedFrom is the median of busy time from which on a workload is taken for a closed loop: requests that come
-	// whether others are served or not would pile up.
+	// closedFrom is the median of busy time from which on a workload is taken for a closed loop:
+	// requests that come whether others are served or not would pile up.
 	closedFrom = 0.9
 	// shortestService is the service time in seconds that is assumed where no variance shows any.
 	shortestService = 1e-3
-	// fullLoad is the largest load for which we compute waits. Above it, the virtual queue shows how long requests
-	// wait.
+	// fullLoad is the largest load for which we compute waits. Above it, the virtual queue shows
+	// how long requests wait.
 	fullLoad = 0.95
-	// shortRun is how long a device may be busy all the time, in seconds, without that anything waits for long.
+	// shortRun is how long a device may be busy all the time, in seconds, without that anything
+	// waits for long.
 	shortRun = 5
 	// figureMargin is how far what happens lies from a figure at most, in nine of ten.
 	figureMargin = 1.25
-	// waitMargin is how much more than expected a decision takes for waiting, of which less is known than of the service.
+	// waitMargin is how much more than expected a decision takes for waiting, of which less is
+	// known than of the service.
 	waitMargin = 0.5
 	// figureLoad is the load up to which a figure says how long requests wait.
 	figureLoad = 0.8
-	// shortService is the longest service time in seconds of which polls of a second show the variance.
+	// shortService is the longest service time in seconds of which polls of a second show the
+	// variance.
 	shortService = 0.25
 	// quantile95 is the 95 % quantile of the standard normal distribution.
 	quantile95 = 1.645
@@ -51,15 +55,15 @@ type requests struct {
 	service gpu.Opt[time.Duration] // of one request, on the device that the workload has
 }
 
-// requestsOf returns what is known of the requests of a workload whose kernels are stretched on the device that it has.
-// What ends by itself answers none.
+// requestsOf returns what is known of the requests of a workload whose kernels are stretched on the
+// device that it has. What ends by itself answers none.
 func requestsOf(w *workload, e *Evidence, hints gpu.RightsizingHints, stretch float64) requests {
 	closed := hints.Closed || w.Key.endsByItself() || e.BusyP50/stretch >= closedFrom
 	return requests{closed: closed && !hints.ServiceTime.Present(), service: hints.ServiceTime}
 }
 
-// lacksLatency reports whether a workload answers requests but no hour of it has shown how long they would wait: the
-// exporter has begun, or was updated, less than an hour ago.
+// lacksLatency reports whether a workload answers requests but no hour of it has shown how long
+// they would wait: the exporter has begun, or was updated, less than an hour ago.
 func (e *Evidence) lacksLatency(w *workload) bool {
 	return !e.requests.closed && !e.stretchUnknown() && !w.hasHour()
 }
@@ -70,8 +74,9 @@ func (k Key) endsByItself() bool {
 	return kind == "batch" || strings.HasSuffix(kind, "Job")
 }
 
-// predictLatency returns what a profile does to the latency of requests if it stretches their kernels by median and by
-// p95. It returns the zero value if the workload answers no requests, or if no hour of it was observed.
+// predictLatency returns what a profile does to the latency of requests if it stretches their
+// kernels by median and by p95. It returns the zero value if the workload answers no requests, or
+// if no hour of it was observed.
 func (e *Evidence) predictLatency(p *gpu.Profile, median, p95 Stretch) Latency {
 	if e.requests.closed || e.stretchUnknown() || e.queueOf == nil {
 		return Latency{}
@@ -101,7 +106,8 @@ func (e *Evidence) predictLatency(p *gpu.Profile, median, p95 Stretch) Latency {
 		l.Figure = min(max(h.stretchedBy(likely, service.Seconds(), backlogOfFigure), l.Low), l.High)
 		l.Expected = h.stretchedBy(slow, service.Seconds(), backlogOfDecision)
 
-		// Requests of other kinds than most may be the ones that a slice stretches most, and all others wait for them.
+		// Requests of other kinds than most may be the ones that a slice stretches most, and all
+		// others wait for them.
 		worst := h
 		worst.Load = max(h.Load, h.Busy*float32(p95.High))
 		l.worst = worst.stretchedBy(p95.High, service.Seconds(), backlogOfDecision)
@@ -131,17 +137,19 @@ func (l Latency) deciding(strict bool) (ratio float64, known bool) {
 	return l.Expected, true
 }
 
-// variance returns the variance of the work per second: from poll to poll or from minute to minute, whichever is
-// larger.
+// variance returns the variance of the work per second: from poll to poll or from minute to minute,
+// whichever is larger.
 func (h *queueHour) variance() float64 { return float64(max(h.PollVariance, h.MinuteVariance)) }
 
-// expectedService returns the service time of requests that come at random and take exponentially spread times.
+// expectedService returns the service time of requests that come at random and take exponentially
+// spread times.
 func (h *queueHour) expectedService() float64 {
 	return max(h.variance()/(2*float64(h.Busy)), shortestService)
 }
 
-// stretchedBy returns by how much a slice stretches the latency of requests whose service time in seconds we know. What
-// their work varies by beyond that of single requests comes from their arrivals.
+// stretchedBy returns by how much a slice stretches the latency of requests whose service time in
+// seconds we know. What their work varies by beyond that of single requests comes from their
+// arrivals.
 func (h *queueHour) stretchedBy(k, service, backlog float64) float64 {
 	known := h.of(service)
 	spread := known.variance()/(float64(known.Busy)*service) - 1
@@ -149,8 +157,8 @@ func (h *queueHour) stretchedBy(k, service, backlog float64) float64 {
 	return known.stretched(k, service, min(max(spread, 0), 1), backlog)
 }
 
-// of returns the hour as it counts for requests of a service time in seconds: polls show the variance of short
-// requests, and minutes then vary by the arrivals alone.
+// of returns the hour as it counts for requests of a service time in seconds: polls show the
+// variance of short requests, and minutes then vary by the arrivals alone.
 func (h queueHour) of(service float64) queueHour {
 	if h.PollVariance > 0 && service <= shortService {
 		h.MinuteVariance = 0
@@ -159,12 +167,14 @@ func (h queueHour) of(service float64) queueHour {
 	return h
 }
 
-// stretched returns the p95 of latency in a slice as a multiple of the p95 on the device, for requests of a service
-// time in seconds and its squared coefficient of variation, with a share of the virtual backlog.
+// stretched returns the p95 of latency in a slice as a multiple of the p95 on the device, for
+// requests of a service time in seconds and its squared coefficient of variation, with a share of
+// the virtual backlog.
 func (h *queueHour) stretched(k, service, spread, backlog float64) float64 {
 	mean := float64(h.Load / h.Busy)
 
-	// While the device is busy all the time, what waits there cannot be seen: it came at once, or when it could be served.
+	// While the device is busy all the time, what waits there cannot be seen: it came at once, or
+	// when it could be served.
 	hidden := h.hidden(service)
 	behind := max(0, float64(h.Wait)-(mean-1)*service/2) // others, and not the request itself
 	whole := max(h.longestIn(1, 1, service, spread), service+hidden)
@@ -173,15 +183,17 @@ func (h *queueHour) stretched(k, service, spread, backlog float64) float64 {
 	return min(slice/whole, mostLatency)
 }
 
-// The share of the virtual backlog that counts: what it grew by in a spell is in the waits of that spell already, and
-// where kernels are less stretched than is likely it never was. A figure is to be right, a decision is to be safe.
+// The share of the virtual backlog that counts: what it grew by in a spell is in the waits of that
+// spell already, and where kernels are less stretched than is likely it never was. A figure is to
+// be right, a decision is to be safe.
 const (
 	backlogOfFigure   = 0.25
 	backlogOfDecision = 1
 )
 
-// longestIn returns the p95 of the latency of requests where they take k times as long as on the device, and all work
-// mean times as long. Each fifth of the work comes in spells of its own busy time.
+// longestIn returns the p95 of the latency of requests where they take k times as long as on the
+// device, and all work mean times as long. Each fifth of the work comes in spells of its own busy
+// time.
 func (h *queueHour) longestIn(k, mean, service, spread float64) float64 {
 	var parts [5]gamma
 
@@ -224,8 +236,9 @@ func (h *queueHour) longestIn(k, mean, service, spread float64) float64 {
 	return high
 }
 
-// waitIn returns the mean wait in seconds under a load, for work of a variance per second. In a spell a queue grows
-// from its beginning, and a request comes in the middle of it: it does not get as long as under the same load for ever.
+// waitIn returns the mean wait in seconds under a load, for work of a variance per second. In a
+// spell a queue grows from its beginning, and a request comes in the middle of it: it does not get
+// as long as under the same load for ever.
 func waitIn(load, variance float64, steady bool) float64 {
 	const age = spellSeconds / 2
 
@@ -241,13 +254,14 @@ func waitIn(load, variance float64, steady bool) float64 {
 	return wait
 }
 
-// hidden returns how long requests of a service time in seconds may have waited while the device was busy all the time:
-// of a run a quarter, if it is longer than a few requests.
+// hidden returns how long requests of a service time in seconds may have waited while the device
+// was busy all the time: of a run a quarter, if it is longer than a few requests.
 func (h *queueHour) hidden(service float64) float64 {
 	return max(0, float64(h.Run)-service-shortRun) / 4
 }
 
-// mostStretched returns the ratio of waits, which no latency passes, if kernels are stretched by k at most.
+// mostStretched returns the ratio of waits, which no latency passes, if kernels are stretched by k
+// at most.
 func (h *queueHour) mostStretched(k float64) float64 {
 	rho := float64(h.Met)
 	most := float64(mostLatency)
@@ -265,8 +279,8 @@ func (h *queueHour) mostStretched(k float64) float64 {
 	return min(max(most, k), mostLatency)
 }
 
-// slowedBy returns by how much the latency of requests is stretched at p95 in a slice that stretches kernels by k, in
-// the last hour; 1 if that is not known.
+// slowedBy returns by how much the latency of requests is stretched at p95 in a slice that
+// stretches kernels by k, in the last hour; 1 if that is not known.
 func (d *device) slowedBy(k float64, r requests) float64 {
 	h := d.hour.latest()
 	if h.Busy == 0 || k <= unchangedStretch {
@@ -289,9 +303,10 @@ func (d *device) slowedBy(k float64, r requests) float64 {
 	return slice / whole
 }
 
-// meanStretch returns how far a slice has stretched kernels on average in the last hour, if they are those that ran on
-// the whole GPU: the same work takes the same time of SMs and moves the same bytes, over a longer time. It is 1 if that
-// is not known. One kernel can differ from another, so where both are measured the lesser counts.
+// meanStretch returns how far a slice has stretched kernels on average in the last hour, if they
+// are those that ran on the whole GPU: the same work takes the same time of SMs and moves the same
+// bytes, over a longer time. It is 1 if that is not known. One kernel can differ from another, so
+// where both are measured the lesser counts.
 func (d *device) meanStretch(of, whole capacity) float64 {
 	now := d.hour.latestKernels()
 	mean := d.workload.BeforeMean
@@ -310,8 +325,9 @@ func (d *device) meanStretch(of, whole capacity) float64 {
 	return max(1, stretch)
 }
 
-// stretchedLatency returns by how much the mean latency of requests is stretched that come at random and take
-// exponentially spread times, in a slice that is busy for a share of the time and stretches kernels.
+// stretchedLatency returns by how much the mean latency of requests is stretched that come at
+// random and take exponentially spread times, in a slice that is busy for a share of the time and
+// stretches kernels.
 func stretchedLatency(stretch, busy float64) float64 {
 	if busy >= 1 {
 		return mostLatency
@@ -320,14 +336,16 @@ func stretchedLatency(stretch, busy float64) float64 {
 	return min((stretch-busy)/(1-busy), mostLatency)
 }
 
-// waitAt returns the mean wait in seconds under a load up to fullLoad, for work of a variance per second.
+// waitAt returns the mean wait in seconds under a load up to fullLoad, for work of a variance per
+// second.
 func waitAt(load, variance float64) float64 {
 	load = min(load, fullLoad)
 	return variance / (2 * (1 - load))
 }
 
-// longest returns the p95 of the sum of a service time, of which the mean and the squared coefficient of variation are
-// given, and a wait, which a share load of the requests have, spread exponentially.
+// longest returns the p95 of the sum of a service time, of which the mean and the squared
+// coefficient of variation are given, and a wait, which a share load of the requests have, spread
+// exponentially.
 func longest(service, spread, wait, load float64) float64 {
 	g := gammaOf(service, spread, wait, load)
 	return g.quantile95()
@@ -338,8 +356,8 @@ type gamma struct {
 	mean, inverse float64 // of nine times the shape
 }
 
-// gammaOf returns the gamma distribution with the mean and the variance of the sum of a service time and a wait, see
-// longest.
+// gammaOf returns the gamma distribution with the mean and the variance of the sum of a service
+// time and a wait, see longest.
 func gammaOf(service, spread, wait, load float64) gamma {
 	mean := service + wait
 	variance := spread*service*service + wait*wait*(2/max(load, 1e-6)-1)

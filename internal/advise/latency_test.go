@@ -12,13 +12,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// stream is a stream of requests: how long each works on the whole GPU, and when it comes, in seconds.
+// stream is a stream of requests: how long each works on the whole GPU, and when it comes, in
+// seconds.
 type stream struct {
 	at, service []float64
 }
 
-// poisson returns requests that come at random for a time, with a mean service time and a squared coefficient of
-// variation of it that is 0 or 1.
+// poisson returns requests that come at random for a time, with a mean service time and a squared
+// coefficient of variation of it that is 0 or 1.
 func poisson(r *rand.Rand, load, service, spread, seconds float64) stream {
 	var s stream
 
@@ -61,8 +62,8 @@ func atRates(r *rand.Rand, load, service, spread, seconds float64) stream {
 	return all
 }
 
-// serve serves requests one after the other, each stretched, and returns the p95 of their latencies and how busy each
-// second was.
+// serve serves requests one after the other, each stretched, and returns the p95 of their latencies
+// and how busy each second was.
 func (s stream) serve(stretch, seconds float64) (p95 float64, busy []float64) {
 	latencies := make([]float64, len(s.at))
 	free := 0.
@@ -88,7 +89,8 @@ func (s stream) serve(stretch, seconds float64) (p95 float64, busy []float64) {
 	return latencies[int(0.95*float64(len(latencies)))], busy
 }
 
-// predictedFor shows a GPU that serves requests to an Advisor, every second, and returns what is predicted for a profile.
+// predictedFor shows a GPU that serves requests to an Advisor, every second, and returns what is
+// predicted for a profile.
 func predictedFor(t *testing.T, busy []float64, width float64, service gpu.Opt[time.Duration], profile string) Latency {
 	t.Helper()
 	a := New(DefaultOptions())
@@ -119,7 +121,8 @@ func predictedFor(t *testing.T, busy []float64, width float64, service gpu.Opt[t
 	return Latency{}
 }
 
-// queueCase is a load of requests that stretches to a multiple of its latency in a slice of three sevenths.
+// queueCase is a load of requests that stretches to a multiple of its latency in a slice of three
+// sevenths.
 type queueCase struct {
 	width, service, load, spread float64
 	burst, seconds               float64 // the share of the requests that comes in bursts, and how long those are
@@ -157,8 +160,9 @@ func queueCases() (cases []queueCase) {
 	return cases
 }
 
-// TestLatencyOfQueues holds predictions of waiting against requests that are served one by one; their kernels are
-// stretched as predicted. Of a burst that keeps the whole GPU busy it cannot be seen what waits there.
+// TestLatencyOfQueues holds predictions of waiting against requests that are served one by one;
+// their kernels are stretched as predicted. Of a burst that keeps the whole GPU busy it cannot be
+// seen what waits there.
 func TestLatencyOfQueues(t *testing.T) {
 	const seconds = 3660
 	var contained, known, near [3]int // of requests that come at random, in bursts, and at changing rates
@@ -210,7 +214,8 @@ func served(t testing.TB, busy, width float64, change func(*gpu.Holder)) gpu.GPU
 	return wholeGPU(t, "H100-80GB", 0, load{busy: busy, sm: busy * width, gib: 25}, h)
 }
 
-// TestFigureOfTheBusiestHour: a figure is of the kernels of the busiest hour, whatever those of most of the time are.
+// TestFigureOfTheBusiestHour: a figure is of the kernels of the busiest hour, whatever those of
+// most of the time are.
 func TestFigureOfTheBusiestHour(t *testing.T) {
 	g := served(t, 0, 0, func(h *gpu.Holder) { h.Rightsizing.ServiceTime = gpu.Some(10 * time.Millisecond) })
 	a := New(fastOptions())
@@ -235,8 +240,9 @@ func TestFigureOfTheBusiestHour(t *testing.T) {
 	}
 }
 
-// TestStrictlyTheWidestKernelsCount: a figure follows from the mean of kernels, and some requests may have wider ones,
-// for which all others wait. Strictly, the figure of kernels that are stretched as far as is possible decides.
+// TestStrictlyTheWidestKernelsCount: a figure follows from the mean of kernels, and some requests
+// may have wider ones, for which all others wait. Strictly, the figure of kernels that are
+// stretched as far as is possible decides.
 func TestStrictlyTheWidestKernelsCount(t *testing.T) {
 	const seconds, service = 3660, 0.02
 	_, busy := poisson(rand.New(rand.NewPCG(1, 2)), 0.4, service, 1, seconds).serve(1, seconds)
@@ -249,8 +255,8 @@ func TestStrictlyTheWidestKernelsCount(t *testing.T) {
 	}
 }
 
-// TestLatencyDecides: kernels that a slice stretches within the limit make requests wait beyond it, unless it is known
-// that none does.
+// TestLatencyDecides: kernels that a slice stretches within the limit make requests wait beyond it,
+// unless it is known that none does.
 func TestLatencyDecides(t *testing.T) {
 	refused := answer{Action: ActionKeep, Reason: ReasonLatency}
 
@@ -292,7 +298,8 @@ func TestLatencyOfAJobIsNotKept(t *testing.T) {
 	}
 }
 
-// TestSlowRequestsInASlice: requests that wait too long show by busy time, though their kernels do not.
+// TestSlowRequestsInASlice: requests that wait too long show by busy time, though their kernels do
+// not.
 func TestSlowRequestsInASlice(t *testing.T) {
 	for closed, want := range map[bool]answer{
 		false: {Action: ActionGrow, Reason: ReasonLatency, Profile: "4g.40gb"},
@@ -312,7 +319,8 @@ func TestSlowRequestsInASlice(t *testing.T) {
 	}
 }
 
-// TestBusiestHourIsKept: of each span of days the busiest hour stays, by a clock that is set, too, until it is too old.
+// TestBusiestHourIsKept: of each span of days the busiest hour stays, by a clock that is set, too,
+// until it is too old.
 func TestBusiestHourIsKept(t *testing.T) {
 	var u queueUse
 	day := 24 * time.Hour
@@ -328,8 +336,8 @@ func TestBusiestHourIsKept(t *testing.T) {
 	cmptest.Equal(t, "a month later", u.busiest(start().Add(70*day)), queueHour{})
 }
 
-// TestQueuesTakeLittle: 10,000 workloads that answer requests, each seen for most of an hour, stay below 26 MiB.
-// Following their queues allocates nothing.
+// TestQueuesTakeLittle: 10,000 workloads that answer requests, each seen for most of an hour, stay
+// below 26 MiB. Following their queues allocates nothing.
 func TestQueuesTakeLittle(t *testing.T) {
 	const atOnce = 64
 	gpus := make([]gpu.GPU, atOnce)
@@ -375,7 +383,8 @@ func TestQueuesTakeLittle(t *testing.T) {
 	}
 }
 
-// TestOverloadedSliceIsNoClosedLoop: requests that fill a slice, since it takes longer for each, still wait too long.
+// TestOverloadedSliceIsNoClosedLoop: requests that fill a slice, since it takes longer for each,
+// still wait too long.
 func TestOverloadedSliceIsNoClosedLoop(t *testing.T) {
 	a := New(fastOptions())
 	s := observeFor(a, start(), 48*time.Hour, served(t, 0.58, 0.6, nil))
@@ -385,7 +394,8 @@ func TestOverloadedSliceIsNoClosedLoop(t *testing.T) {
 	cmptest.Equal(t, r.Explanation, answer{Action: r.Action, Reason: r.Reason}, answer{Action: ActionGrow, Reason: ReasonLatency})
 }
 
-// TestHourAfterTheClockWasSet: the open hour ends, whichever way the clock was set; and a gap ends its backlog.
+// TestHourAfterTheClockWasSet: the open hour ends, whichever way the clock was set; and a gap ends
+// its backlog.
 func TestHourAfterTheClockWasSet(t *testing.T) {
 	a := New(fastOptions())
 	g := served(t, 0.9, 0.9, nil) // a slice of three sevenths falls behind

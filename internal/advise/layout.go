@@ -13,14 +13,15 @@ import (
 type Layout struct {
 	GPU   gpu.UUID
 	Index int
-	// Whole counts by profile the instances that have one compute instance of all slices. Splits has by profile the
-	// compute instances of each other one: "1c".
+	// Whole counts by profile the instances that have one compute instance of all slices. Splits
+	// has by profile the compute instances of each other one: "1c".
 	Whole  map[string]int
 	Splits map[string][][]string
 }
 
-// Layouts returns what each GPU that gets slices by the packing shall have: its instances, and the new slices. Under
-// the single strategy every other GPU gets as many slices of the same profile as it can have.
+// Layouts returns what each GPU that gets slices by the packing shall have: its instances, and the
+// new slices. Under the single strategy every other GPU gets as many slices of the same profile as
+// it can have.
 func (r *Report) Layouts(gpus []gpu.GPU) ([]Layout, error) {
 	if r.Packing == nil {
 		return nil, nil

@@ -9,7 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// show observes a GPU every minute of a time, with what it does at each moment, and returns the last Snapshot.
+// show observes a GPU every minute of a time, with what it does at each moment, and returns the
+// last Snapshot.
 func show(a *Advisor, from time.Time, duration time.Duration, g gpu.GPU, at func(time.Time, *gpu.GPU)) *gpu.Snapshot {
 	var s *gpu.Snapshot
 
@@ -31,8 +32,8 @@ func setActivity(g *gpu.GPU, busy, sm, dram float64) {
 	g.Activity = gpu.Activity{GraphicsEngine: gpu.Some(busy), SM: gpu.Some(sm), DRAM: gpu.Some(dram)}
 }
 
-// TestKernelsOfAnyDayAndHourCount: wide kernels that run for a part of the day, or on one day of the week, are a part
-// of the busy time whenever the answer is asked for.
+// TestKernelsOfAnyDayAndHourCount: wide kernels that run for a part of the day, or on one day of
+// the week, are a part of the busy time whenever the answer is asked for.
 func TestKernelsOfAnyDayAndHourCount(t *testing.T) {
 	for _, c := range []struct {
 		about string
@@ -59,8 +60,8 @@ func TestKernelsOfAnyDayAndHourCount(t *testing.T) {
 	}
 }
 
-// TestWidthAndBandwidthAtOtherTimes: 4 % of the busy time is wide and another 4 % draws all bandwidth: 8 % of it is
-// stretched, although the p95 of each alone does not show it.
+// TestWidthAndBandwidthAtOtherTimes: 4 % of the busy time is wide and another 4 % draws all
+// bandwidth: 8 % of it is stretched, although the p95 of each alone does not show it.
 func TestWidthAndBandwidthAtOtherTimes(t *testing.T) {
 	a := New(fastOptions())
 	g := wholeGPU(t, "H100-80GB", 0, load{gib: 4}, pod("ml", "Deployment/a"))
@@ -90,7 +91,8 @@ type movedCase struct {
 func movedCases() []movedCase {
 	return []movedCase{
 		{
-			// A tenth of the busy time at 132 SMs and the rest at 4, always busy: stretched by 1.32 on 32 SMs.
+			// A tenth of the busy time at 132 SMs and the rest at 4, always busy: stretched by 1.32
+			// on 32 SMs.
 			about: "mixed kernels that are stretched, and no time is left", profile: "2g.20gb",
 			before: [3]float64{0.95, 0.95 * 16.8 / 132, 0.05}, after: [3]float64{1, 16.8 / 1.32 / 32, 0.15},
 			want: answer{Action: ActionGrow, Reason: ReasonSaturated, Profile: "3g.40gb"},
@@ -118,8 +120,8 @@ func movedCases() []movedCase {
 	}
 }
 
-// TestStretchedInASlice: what was seen on the whole GPU shows how far kernels are stretched in a slice, whatever their
-// mix.
+// TestStretchedInASlice: what was seen on the whole GPU shows how far kernels are stretched in a
+// slice, whatever their mix.
 func TestStretchedInASlice(t *testing.T) {
 	for _, c := range movedCases() {
 		a := New(fastOptions())
@@ -137,8 +139,8 @@ func TestStretchedInASlice(t *testing.T) {
 	}
 }
 
-// TestLeakThatBeganLate: memory that has grown for two days goes on growing, whatever it did before, and whatever the
-// hour is.
+// TestLeakThatBeganLate: memory that has grown for two days goes on growing, whatever it did
+// before, and whatever the hour is.
 func TestLeakThatBeganLate(t *testing.T) {
 	const perDay = 1.5 // GiB
 
@@ -158,8 +160,8 @@ func TestLeakThatBeganLate(t *testing.T) {
 	}
 }
 
-// TestNoShrinkOfAStretchedSlice: a slice that already stretches its kernels is not made smaller, although they are
-// not wide in it.
+// TestNoShrinkOfAStretchedSlice: a slice that already stretches its kernels is not made smaller,
+// although they are not wide in it.
 func TestNoShrinkOfAStretchedSlice(t *testing.T) {
 	for _, c := range []struct {
 		about  string
@@ -180,8 +182,9 @@ func TestNoShrinkOfAStretchedSlice(t *testing.T) {
 	}
 }
 
-// TestComparedWithTheWholeGPUForLong: what kernels used on the whole GPU is known for as long as the workload runs in its
-// slice, whenever its pod is replaced: the days on the whole GPU fade before the workload there is forgotten.
+// TestComparedWithTheWholeGPUForLong: what kernels used on the whole GPU is known for as long as
+// the workload runs in its slice, whenever its pod is replaced: the days on the whole GPU fade
+// before the workload there is forgotten.
 func TestComparedWithTheWholeGPUForLong(t *testing.T) {
 	for _, drawn := range []float64{0, 0.3} { // with the bandwidth unknown or known
 		for _, after := range []time.Duration{day, 6 * day, 7*day + 18*time.Hour, 9 * day} {
@@ -211,9 +214,9 @@ func TestComparedWithTheWholeGPUForLong(t *testing.T) {
 	}
 }
 
-// TestStretchOnAverageMakesRequestsWait: for twenty minutes of each day kernels are so narrow that a slice would not
-// stretch them. The others it stretches as before, and requests wait too long for them: the narrowest kernels on the
-// whole GPU do not hide it.
+// TestStretchOnAverageMakesRequestsWait: for twenty minutes of each day kernels are so narrow that
+// a slice would not stretch them. The others it stretches as before, and requests wait too long for
+// them: the narrowest kernels on the whole GPU do not hide it.
 func TestStretchOnAverageMakesRequestsWait(t *testing.T) {
 	for _, c := range []struct {
 		busy float64 // on the whole GPU

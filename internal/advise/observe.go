@@ -40,8 +40,8 @@ func (d *device) observeWhole(g *gpu.GPU, elapsed float64) {
 	}
 }
 
-// canDraw reports whether a GPU runs graphics processes: some of its profiles have graphics. A model without any is for
-// computing.
+// canDraw reports whether a GPU runs graphics processes: some of its profiles have graphics. A
+// model without any is for computing.
 func canDraw(g *gpu.GPU) bool {
 	return slices.ContainsFunc(g.Profiles, func(p gpu.Profile) bool {
 		return strings.Contains(p.Name, "+gfx")
@@ -59,12 +59,13 @@ func (d *device) observePower(g *gpu.GPU, elapsed float64) {
 	}
 }
 
-// slowdowns are the reasons of lower clocks that come from outside of the workload: hw_slowdown, sw_thermal_slowdown,
-// hw_thermal_slowdown and hw_power_brake_slowdown.
+// slowdowns are the reasons of lower clocks that come from outside of the workload: hw_slowdown,
+// sw_thermal_slowdown, hw_thermal_slowdown and hw_power_brake_slowdown.
 const slowdowns gpu.ClockEvents = 0x8 | 0x20 | 0x40 | 0x80
 
-// observeInstance adds what a Snapshot says of a GPU instance. Its power is an estimate and is not used. DCGM's busy
-// time of an instance is trusted unless SM activity passes it: an A100's 2g was seen to reach 50 % at most.
+// observeInstance adds what a Snapshot says of a GPU instance. Its power is an estimate and is not
+// used. DCGM's busy time of an instance is trusted unless SM activity passes it: an A100's 2g was
+// seen to reach 50 % at most.
 func (d *device) observeInstance(g *gpu.GPU, i *gpu.GPUInstance, elapsed float64) {
 	if busy, ok := i.Activity.GraphicsEngine.Get(); ok && g.ActivitySource != gpu.ActivityGPM &&
 		d.workload != nil {
@@ -92,8 +93,8 @@ func (d *device) observeMemory(used gpu.Opt[uint64], elapsed float64) {
 	}
 }
 
-// observeActivity adds busy time, and what kernels used while they ran. Activity above 1, which is published for some
-// profiles of A100, counts as 1.
+// observeActivity adds busy time, and what kernels used while they ran. Activity above 1, which is
+// published for some profiles of A100, counts as 1.
 func (d *device) observeActivity(busy, sm, dram gpu.Opt[float64], elapsed float64) {
 	share, ok := busy.Get()
 	if !ok {
@@ -123,7 +124,8 @@ func (d *device) observeActivity(busy, sm, dram gpu.Opt[float64], elapsed float6
 	}
 }
 
-// idleShare is the busy time up to which a device counts as idle: what the driver's own work amounts to.
+// idleShare is the busy time up to which a device counts as idle: what the driver's own work
+// amounts to.
 const idleShare = 0.001
 
 // linkFloor is the traffic in bytes per second up to which a link counts as unused.
@@ -142,7 +144,8 @@ func (d *device) observeLinks(g *gpu.GPU, elapsed float64) {
 
 	moved, ok := grown(d.pcie, pcie)
 	if rx, tx := g.Rates.PCIeReceive, g.Rates.PCIeTransmit; rx.Present() && tx.Present() {
-		// The driver's counters can have 32 bits: what has wrapped more than once since the last poll is not in them.
+		// The driver's counters can have 32 bits: what has wrapped more than once since the last
+		// poll is not in them.
 		moved = (rx.Or(0) + tx.Or(0)) * elapsed
 		ok = true
 	}
@@ -168,7 +171,8 @@ func total(receive, transmit gpu.Opt[gpu.Counter]) gpu.Opt[float64] {
 	return gpu.Some(r.Value + t.Value)
 }
 
-// grown returns by how much a counter has grown, and false if that is not known because it is absent or was set back.
+// grown returns by how much a counter has grown, and false if that is not known because it is
+// absent or was set back.
 func grown(from, to gpu.Opt[float64]) (float64, bool) {
 	before, beforeOK := from.Get()
 	now, nowOK := to.Get()
@@ -176,9 +180,9 @@ func grown(from, to gpu.Opt[float64]) (float64, bool) {
 	return now - before, beforeOK && nowOK && now >= before
 }
 
-// linkBytes returns what a PCIe link moves in a second in one direction, 0 if it is unknown: 250 MB per lane in the
-// first generation, and twice as much in each further one. An idle link reports a lower generation than it has under
-// load; GPUs with MIG have the fourth or a later one.
+// linkBytes returns what a PCIe link moves in a second in one direction, 0 if it is unknown: 250 MB
+// per lane in the first generation, and twice as much in each further one. An idle link reports a
+// lower generation than it has under load; GPUs with MIG have the fourth or a later one.
 func linkBytes(p *gpu.PCIe) float64 {
 	width := p.LinkWidth.Or(0)
 

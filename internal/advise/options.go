@@ -8,7 +8,8 @@ import (
 // Options are what the advice depends on. An operator can choose some of them; the others are
 // constants of DefaultOptions, which says why.
 type Options struct {
-	// Headroom is the share of memory that must stay free above the most that was seen, and at least minHeadroomBytes.
+	// Headroom is the share of memory that must stay free above the most that was seen, and at
+	// least minHeadroomBytes.
 	Headroom float64
 	// TargetBusy is the highest p99 of busy time in a slice, 0-1.
 	TargetBusy float64
@@ -16,11 +17,14 @@ type Options struct {
 	MaxStretch float64
 	// MinEvidence is the observed time before anything is recommended.
 	MinEvidence time.Duration
-	// MaxGap is the longest time between two Snapshots that counts as observed, a few poll intervals.
+	// MaxGap is the longest time between two Snapshots that counts as observed, a few poll
+	// intervals.
 	MaxGap time.Duration
-	// Strict decides by the worst mix of kernels that the evidence allows, instead of the expected one.
+	// Strict decides by the worst mix of kernels that the evidence allows, instead of the expected
+	// one.
 	Strict bool
-	// SingleStrategy says that the device plugin gives all devices of the node one mode and one profile.
+	// SingleStrategy says that the device plugin gives all devices of the node one mode and one
+	// profile.
 	SingleStrategy bool
 }
 

@@ -9,15 +9,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// What MIG does not isolate is kept in bounds on a GPU that gets slices: power as a share of the limit, traffic as a
-// share of the link.
+// What MIG does not isolate is kept in bounds on a GPU that gets slices: power as a share of the
+// limit, traffic as a share of the link.
 const (
 	maxPower = 0.9
 	maxPCIe  = 0.7
 )
 
-// maxPackingSteps bounds the search for the fewest GPUs, in slices tried on a GPU; 16 GPUs need far fewer. It takes
-// about a second.
+// maxPackingSteps bounds the search for the fewest GPUs, in slices tried on a GPU; 16 GPUs need far
+// fewer. It takes about a second.
 const maxPackingSteps = 500_000
 
 // moved is a workload that is to leave its whole GPU for a slice.
@@ -50,7 +50,8 @@ type target struct {
 	taken   []int // indices of the moved workloads that it gets
 }
 
-// packer searches for the targets of all moved workloads of one model that need the fewest whole GPUs.
+// packer searches for the targets of all moved workloads of one model that need the fewest whole
+// GPUs.
 type packer struct {
 	profiles []gpu.Profile
 	moved    []moved
@@ -63,8 +64,9 @@ type packer struct {
 	fits     map[string][]mig.Placed // by target and profiles; nil if they do not fit
 }
 
-// Pack adds how the recommendations for the devices of a Snapshot fit on the fewest GPUs, and what each gains. Those
-// that gain nothing become ReasonNoGain. It can take a second and needs no Advisor.
+// Pack adds how the recommendations for the devices of a Snapshot fit on the fewest GPUs, and what
+// each gains. Those that gain nothing become ReasonNoGain. It can take a second and needs no
+// Advisor.
 func (r *Report) Pack(s *gpu.Snapshot) {
 	for {
 		for i := range r.Devices {
@@ -91,9 +93,10 @@ func (r *Report) Pack(s *gpu.Snapshot) {
 	}
 }
 
-// pack places the recommended slices of a node on the fewest of its GPUs, and fills in their gains. It returns nil if
-// nothing is to be moved, or if the node uses the single strategy and not all of it can move. Slices for which no
-// placement was found are left out, and Proven is false then. It also returns the devices that gain nothing.
+// pack places the recommended slices of a node on the fewest of its GPUs, and fills in their gains.
+// It returns nil if nothing is to be moved, or if the node uses the single strategy and not all of
+// it can move. Slices for which no placement was found are left out, and Proven is false then. It
+// also returns the devices that gain nothing.
 func pack(report *Report, gpus []gpu.GPU) (found *Packing, idle []int) {
 	devices := report.Devices
 	single := report.SingleStrategy
@@ -138,8 +141,8 @@ func pack(report *Report, gpus []gpu.GPU) (found *Packing, idle []int) {
 	return packing, idle
 }
 
-// newPacker collects the moved workloads and the targets of one model. Targets are sorted by what their use costs an
-// operator: GPUs in MIG mode, free GPUs, GPUs that must be drained.
+// newPacker collects the moved workloads and the targets of one model. Targets are sorted by what
+// their use costs an operator: GPUs in MIG mode, free GPUs, GPUs that must be drained.
 func newPacker(model string, report *Report, gpus []gpu.GPU) *packer {
 	p := &packer{
 		replicas: map[owner]int{},
@@ -218,8 +221,8 @@ func indexOf(devices []Recommendation, id gpu.UUID) int {
 	})
 }
 
-// partitionedTarget returns a GPU in MIG mode with what stays on it. Until its power has been observed, what it draws
-// now stands for that.
+// partitionedTarget returns a GPU in MIG mode with what stays on it. Until its power has been
+// observed, what it draws now stands for that.
 func partitionedTarget(at int, g *gpu.GPU, report *Report) target {
 	t := target{at: at, idle: idleShareOf(g), staying: map[owner]int{}}
 
@@ -273,7 +276,8 @@ func idleShareOf(g *gpu.GPU) float64 {
 	return g.Power.IdleWatts.Or(0) / max(1, g.Readings.PowerLimitWatts.Or(1))
 }
 
-// search assigns targets to the moved workloads from index from on, and keeps the cheapest assignment.
+// search assigns targets to the moved workloads from index from on, and keeps the cheapest
+// assignment.
 func (p *packer) search(from int) {
 	if p.cost+p.needed(from) >= p.bestCost || p.steps >= maxPackingSteps {
 		return
@@ -325,8 +329,8 @@ func (p *packer) search(from int) {
 	}
 }
 
-// needed returns how many further whole GPUs the moved workloads from an index on need at least: their memory slices,
-// less all that the used targets have left.
+// needed returns how many further whole GPUs the moved workloads from an index on need at least:
+// their memory slices, less all that the used targets have left.
 func (p *packer) needed(from int) int {
 	axis := 0
 	slices := 0
@@ -379,8 +383,8 @@ func (p *packer) holds(at int) bool {
 	return p.arrangeTarget(at) != nil
 }
 
-// arrangeTarget returns where the slices of a target can be created, or which exist, in the order of taken; nil if they
-// do not fit.
+// arrangeTarget returns where the slices of a target can be created, or which exist, in the order
+// of taken; nil if they do not fit.
 func (p *packer) arrangeTarget(at int) []mig.Placed {
 	t := &p.targets[at]
 
@@ -437,7 +441,8 @@ func (p *packer) arrange(t *target) []mig.Placed {
 	return placed
 }
 
-// spreadsReplicas reports whether no target gets all replicas of an owner that has several, with those that it has.
+// spreadsReplicas reports whether no target gets all replicas of an owner that has several, with
+// those that it has.
 func (p *packer) spreadsReplicas() bool {
 	for i := range p.targets {
 		t := &p.targets[i]

@@ -37,7 +37,8 @@ func node(t testing.TB, model string, profiles ...string) ([]gpu.GPU, []Recommen
 	return gpus, devices
 }
 
-// TestPackingNeedsTheFewestGPUs: on random nodes of up to six pods, no assignment of pods to GPUs needs fewer.
+// TestPackingNeedsTheFewestGPUs: on random nodes of up to six pods, no assignment of pods to GPUs
+// needs fewer.
 func TestPackingNeedsTheFewestGPUs(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 
@@ -109,8 +110,8 @@ func fewestGPUs(profiles []gpu.Profile, names []string) int {
 	return best
 }
 
-// checkPacking holds a packing against the planner: each moved pod has one slice of its profile, and there is a plan for
-// those of a GPU.
+// checkPacking holds a packing against the planner: each moved pod has one slice of its profile,
+// and there is a plan for those of a GPU.
 func checkPacking(t *testing.T, packing *Packing, gpus []gpu.GPU, devices []Recommendation) {
 	t.Helper()
 	got := map[int]string{}
@@ -153,7 +154,8 @@ func TestPackingPrefersWhatIsFree(t *testing.T) {
 	cmptest.Equal(t, "freed", packing.FreedGPUs, []int{0, 1, 3})
 }
 
-// TestPackingUsesSlicesThatExist: a GPU instance that nothing holds is used before another one is created.
+// TestPackingUsesSlicesThatExist: a GPU instance that nothing holds is used before another one is
+// created.
 func TestPackingUsesSlicesThatExist(t *testing.T) {
 	gpus, devices := node(t, "H100-80GB", "1g.10gb", "")
 	gpus[1].MIG.Enabled = gpu.Some(true)
@@ -195,7 +197,8 @@ func TestPackingKeepsTheBounds(t *testing.T) {
 	}
 }
 
-// TestPackingIsBounded: sixteen GPUs of the most varied slices are packed within the bound, and proven.
+// TestPackingIsBounded: sixteen GPUs of the most varied slices are packed within the bound, and
+// proven.
 func TestPackingIsBounded(t *testing.T) {
 	names := []string{"1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb"}
 

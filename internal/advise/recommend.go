@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Recommend returns what is recommended for the devices of a Snapshot, which is the last one that was observed,
-// without the packing.
+// Recommend returns what is recommended for the devices of a Snapshot, which is the last one that
+// was observed, without the packing.
 func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 	report := &Report{
 		APIVersion:     "mig-exporter/v1",
@@ -98,7 +98,8 @@ type podKey struct {
 	namespace, name string
 }
 
-// gpuCounts are how many whole GPUs each pod and each batch job holds, and each process without a pod works on.
+// gpuCounts are how many whole GPUs each pod and each batch job holds, and each process without a
+// pod works on.
 type gpuCounts struct {
 	pods      map[podKey]int
 	jobs      map[string]int
@@ -198,8 +199,8 @@ func (a *Advisor) computeInstance(s *gpu.Snapshot, g *gpu.GPU, i *gpu.GPUInstanc
 	return r
 }
 
-// setUnheld fills in the answer for a device without a holder. It is free if that is known: by the kubelet, or on a
-// node without one by its processes.
+// setUnheld fills in the answer for a device without a holder. It is free if that is known: by the
+// kubelet, or on a node without one by its processes.
 func (r *Recommendation) setUnheld(s *gpu.Snapshot, allocated gpu.Opt[bool], processesKnown bool) {
 	r.Action = ActionFree
 	if allocated.Or(s.HoldersIncomplete != "" || !processesKnown) {
@@ -227,9 +228,9 @@ func hintsOf(holders []gpu.Holder) gpu.RightsizingHints {
 	return holders[0].Rightsizing
 }
 
-// unify makes the recommendations of a node one that the device plugin's single strategy can carry out: one profile
-// that does for every pod and is no smaller than what is recommended for any of them, or none. If one of them is
-// provisional, all are.
+// unify makes the recommendations of a node one that the device plugin's single strategy can carry
+// out: one profile that does for every pod and is no smaller than what is recommended for any of
+// them, or none. If one of them is provisional, all are.
 func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU, o Options) {
 	held := 0
 	fits := map[string]int{} // devices that each profile does for

@@ -9,8 +9,9 @@ import (
 // Action is what is recommended for a device.
 type Action string
 
-// The actions. Those on a whole GPU: ActionSlice, ActionShare, ActionKeep and, if nothing holds it, ActionFree; on a
-// GPU instance: ActionShrink, ActionGrow, ActionIdle, ActionKeep and ActionFree; on both ActionUnknown.
+// The actions. Those on a whole GPU: ActionSlice, ActionShare, ActionKeep and, if nothing holds it,
+// ActionFree; on a GPU instance: ActionShrink, ActionGrow, ActionIdle, ActionKeep and ActionFree;
+// on both ActionUnknown.
 const (
 	ActionSlice Action = "slice" // a GPU instance of the recommended profile does the work
 	// its kernels are wide and rare: a slice stretches them too far, sharing the GPU would not
@@ -40,7 +41,8 @@ const (
 	ReasonNVLink         Reason = "nvlink"
 	ReasonGraphics       Reason = "graphics"
 	ReasonGraphicsUnread Reason = "graphics-unread" // the processes are hidden, some of which may draw
-	// only utilization is known: how much of the GPU kernels fill, and so their stretch in a slice, is unknown
+	// only utilization is known: how much of the GPU kernels fill, and so their stretch in a slice,
+	// is unknown
 	ReasonNoActivity     Reason = "no-activity"
 	ReasonNoBusyTime     Reason = "no-busy-time"    // strictly: nothing ran, so that stretch is unknown
 	ReasonPreallocated   Reason = "preallocated"    // the framework takes all memory in advance: the need cannot be seen
@@ -80,8 +82,8 @@ type Report struct {
 	tenants map[gpu.UUID]draw // of GPUs in MIG mode
 }
 
-// draw is what MIG does not isolate: the p95 of dynamic power, as a share of the power limit, and the traffic of the
-// busiest minute, as a share of the PCIe link.
+// draw is what MIG does not isolate: the p95 of dynamic power, as a share of the power limit, and
+// the traffic of the busiest minute, as a share of the PCIe link.
 type draw struct{ power, pcie float64 }
 
 func (d *draw) add(o draw) { d.power, d.pcie = d.power+o.power, d.pcie+o.pcie }
@@ -102,10 +104,12 @@ type Recommendation struct {
 	Reason   Reason `json:"reason,omitempty"`
 	// Explanation says in a sentence what the action follows from.
 	Explanation string `json:"explanation,omitempty"`
-	// Recommended is the profile, for ActionSlice, ActionShrink and ActionGrow; empty if no larger one is offered.
+	// Recommended is the profile, for ActionSlice, ActionShrink and ActionGrow; empty if no larger
+	// one is offered.
 	Recommended string `json:"recommendedProfile,omitempty"`
-	// Provisional: there is evidence of less than seven days. NotChecked: the use of media engines that the profile
-	// lacks cannot be read. Such a recommendation is shown and is no candidate of the metrics and alerts.
+	// Provisional: there is evidence of less than seven days. NotChecked: the use of media engines
+	// that the profile lacks cannot be read. Such a recommendation is shown and is no candidate of
+	// the metrics and alerts.
 	Provisional bool `json:"provisional,omitempty"`
 	NotChecked  bool `json:"mediaNotChecked,omitempty"`
 	// Reclaimable is the share of the GPU's SMs that is set free, 0-1.
@@ -142,8 +146,8 @@ type Evidence struct {
 	KnownDays     float64   `json:"knownDays"`     // nothing rarer is known: eight, or the time since Since
 	CoverageRatio float64   `json:"coverageRatio"` // of the time held in the last eight days
 	MemoryBytes   float64   `json:"memoryMaxBytes"`
-	// StartMemory is the largest use in the last starts, which counts however long ago they were. Starts are those that
-	// were seen from their beginning.
+	// StartMemory is the largest use in the last starts, which counts however long ago they were.
+	// Starts are those that were seen from their beginning.
 	StartMemory   float64 `json:"startMemoryMaxBytes,omitempty"`
 	Starts        int     `json:"startsSeen"`
 	BusyMinutes   float64 `json:"busyMinutes"` // with kernels that were measured; older ones count less
@@ -155,11 +159,12 @@ type Evidence struct {
 	// Median and P95 are of the time in which kernels ran; absent with ActivityUnread or NeverBusy.
 	Median Kernels `json:"kernelsMedian,omitzero"`
 	P95    Kernels `json:"kernelsP95,omitzero"`
-	// MemoryUnread: the use of memory could not be read for some of the time. ActivityUnread: nor could SM or DRAM
-	// activity, so that it is unknown how much of the device kernels fill.
+	// MemoryUnread: the use of memory could not be read for some of the time. ActivityUnread: nor
+	// could SM or DRAM activity, so that it is unknown how much of the device kernels fill.
 	MemoryUnread   bool `json:"memoryUnread,omitempty"`
 	ActivityUnread bool `json:"activityUnread,omitempty"`
-	// ActivityHours are the hours of the last eight days in which SM and DRAM activity were read, if that is a sample.
+	// ActivityHours are the hours of the last eight days in which SM and DRAM activity were read,
+	// if that is a sample.
 	ActivityHours float64 `json:"activityHours,omitempty"`
 	// NeverBusy: no kernel was seen, so that it is unknown what a slice would do to one.
 	NeverBusy      bool `json:"neverBusy,omitempty"`
@@ -183,7 +188,8 @@ type Evidence struct {
 	ThrottledRatio float64    `json:"throttledRatio,omitempty"` // of the observed time
 	// Server is what is known of the inference server, by its own word; absent if there is none.
 	Server *ServerEvidence `json:"server,omitempty"`
-	// BusyHistogram and WidthHistogram have the shares of ten equal ranges of 0-1. WidthHistogram is absent where P95 is.
+	// BusyHistogram and WidthHistogram have the shares of ten equal ranges of 0-1. WidthHistogram
+	// is absent where P95 is.
 	BusyHistogram  [10]float64 `json:"busyHistogram"`
 	WidthHistogram [10]float64 `json:"widthHistogram,omitzero"`
 }
@@ -191,8 +197,8 @@ type Evidence struct {
 // stretchUnknown reports whether the evidence says nothing of what a slice would do to kernels.
 func (e *Evidence) stretchUnknown() bool { return e.ActivityUnread || e.NeverBusy }
 
-// Predicted is what is expected of the workload in the recommended profile. Stretch and throughput are absent if they
-// are unknown, see Evidence.NeverBusy.
+// Predicted is what is expected of the workload in the recommended profile. Stretch and throughput
+// are absent if they are unknown, see Evidence.NeverBusy.
 type Predicted struct {
 	StretchMedian   Stretch `json:"stretchMedian,omitzero"`
 	StretchP95      Stretch `json:"stretchP95,omitzero"`
@@ -208,26 +214,27 @@ type Predicted struct {
 	Server       *PredictedServer   `json:"server,omitempty"`
 }
 
-// Latency is how many times longer a request takes in a slice than on the device before, at p95 of the busiest hour:
-// waiting included. Without the service time of a request it is only known to lie between Low and High. Expected
-// decides: of requests that come at random, with the kernels of p95 and, without a service time, with times that spread
-// exponentially. The zero value means that the workload answers no requests, or that its latency is unknown; 1000
-// stands for a queue that grows without bound.
+// Latency is how many times longer a request takes in a slice than on the device before, at p95 of
+// the busiest hour: waiting included. Without the service time of a request it is only known to lie
+// between Low and High. Expected decides: of requests that come at random, with the kernels of p95
+// and, without a service time, with times that spread exponentially. The zero value means that the
+// workload answers no requests, or that its latency is unknown; 1000 stands for a queue that grows
+// without bound.
 type Latency struct {
 	Low      float64 `json:"low"`
 	Expected float64 `json:"expected"`
 	High     float64 `json:"high"`
 	// Figure lies between them; 0 if the service time is not known.
 	Figure float64 `json:"figure,omitzero"`
-	// Load is the slice's in the busiest spells of that hour, in which a tenth of the work comes: from 1 on it falls
-	// behind.
+	// Load is the slice's in the busiest spells of that hour, in which a tenth of the work comes:
+	// from 1 on it falls behind.
 	Load float64 `json:"loadRatio"`
 	// worst is the figure if kernels are stretched as far as the evidence allows; 0 without one.
 	worst float64
 }
 
-// Considered is a profile and why it is not recommended; Reason is empty for the recommended one. StretchP95 is absent
-// if it is unknown.
+// Considered is a profile and why it is not recommended; Reason is empty for the recommended one.
+// StretchP95 is absent if it is unknown.
 type Considered struct {
 	Profile    string  `json:"profile"`
 	Reason     Reason  `json:"reason,omitempty"`
@@ -238,9 +245,9 @@ type Considered struct {
 type Packing struct {
 	// GPUs are those that get new slices, by index.
 	GPUs []PackedGPU `json:"gpus"`
-	// InUse counts the GPUs that the moved workloads hold today, Needed the whole GPUs that their slices are created on:
-	// free ones count, GPUs in MIG mode do not. FreedGPUs are the indices of those held today that nothing holds
-	// afterwards.
+	// InUse counts the GPUs that the moved workloads hold today, Needed the whole GPUs that their
+	// slices are created on: free ones count, GPUs in MIG mode do not. FreedGPUs are the indices of
+	// those held today that nothing holds afterwards.
 	InUse     int   `json:"gpusInUse"`
 	Needed    int   `json:"gpusNeeded"`
 	FreedGPUs []int `json:"freedGpus"`
@@ -255,8 +262,8 @@ type PackedGPU struct {
 	Slices []PackedSlice `json:"slices"`
 }
 
-// PackedSlice is a slice and the whole GPU whose workload it is for. Where a new one will stand is decided by the plan
-// of partition control.
+// PackedSlice is a slice and the whole GPU whose workload it is for. Where a new one will stand is
+// decided by the plan of partition control.
 type PackedSlice struct {
 	Profile string `json:"profile"`
 	From    int    `json:"fromGpuIndex"`

@@ -35,7 +35,8 @@ type serverSample struct {
 // fullCache is the use of a cache from which on it is full.
 const fullCache = 0.95
 
-// isFull reports whether the cache of a server has been full for ten minutes, and requests waited, by its last answer.
+// isFull reports whether the cache of a server has been full for ten minutes, and requests waited,
+// by its last answer.
 func (s *serverSample) isFull(now time.Time) bool {
 	return !s.full.IsZero() && s.at.Sub(s.full) >= 10*time.Minute && now.Sub(s.at) <= maxServerGap
 }
@@ -55,8 +56,8 @@ func (r *reserve) today(now time.Time) *reserveDay {
 	return d
 }
 
-// holdsSeveral reports whether a pod holds several whole GPUs and GPU instances, or parts of them: on which of them its
-// inference server is, is not known.
+// holdsSeveral reports whether a pod holds several whole GPUs and GPU instances, or parts of them:
+// on which of them its inference server is, is not known.
 func holdsSeveral(s *gpu.Snapshot, uid string) bool {
 	var first gpu.Visit
 
@@ -75,7 +76,8 @@ func holdsSeveral(s *gpu.Snapshot, uid string) bool {
 	return false
 }
 
-// hintsHere returns the hints of a device's pod. What they say of a server holds for the only device of a pod.
+// hintsHere returns the hints of a device's pod. What they say of a server holds for the only
+// device of a pod.
 func hintsHere(s *gpu.Snapshot, holders []gpu.Holder) gpu.RightsizingHints {
 	hints := hintsOf(holders)
 	if hints.ModelMemory.Present() && holdsSeveral(s, holders[0].PodUID) {
@@ -85,7 +87,8 @@ func hintsHere(s *gpu.Snapshot, holders []gpu.Holder) gpu.RightsizingHints {
 	return hints
 }
 
-// observeServers adds what the inference servers of pods with one device have answered since the Snapshot before.
+// observeServers adds what the inference servers of pods with one device have answered since the
+// Snapshot before.
 func (a *Advisor) observeServers(s *gpu.Snapshot) {
 	for i := range s.Servers {
 		answer := &s.Servers[i]
@@ -106,7 +109,8 @@ func (a *Advisor) observeServers(s *gpu.Snapshot) {
 	}
 }
 
-// add adds an answer of a server, with the one before, and returns what to compare the next one with.
+// add adds an answer of a server, with the one before, and returns what to compare the next one
+// with.
 func (r *reserve) add(answer *gpu.PodServer, before serverSample, now time.Time) serverSample {
 	r.Kind = answer.Kind
 	r.Last = now.Unix()
@@ -183,8 +187,8 @@ func (r *reserve) numbers() []float64 {
 	return list
 }
 
-// reserves reports whether what the server holds is a reservation, whatever it needs. Triton itself takes memory as it
-// needs it; its TensorRT-LLM backend has a cache.
+// reserves reports whether what the server holds is a reservation, whatever it needs. Triton itself
+// takes memory as it needs it; its TensorRT-LLM backend has a cache.
 func (r *reserve) reserves() bool {
 	return r.Kind != "" && (r.Kind != gpu.ServerTriton || r.Tokens > 0)
 }

@@ -8,8 +8,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestServerOfAPodWithTwoSlices: on which of the two the server is, is not known. What it answers, and what the pod's
-// annotation says of its model, says nothing of the memory that the other container holds.
+// TestServerOfAPodWithTwoSlices: on which of the two the server is, is not known. What it answers,
+// and what the pod's annotation says of its model, says nothing of the memory that the other
+// container holds.
 func TestServerOfAPodWithTwoSlices(t *testing.T) {
 	for about, c := range map[string]struct {
 		together      bool

@@ -13,8 +13,9 @@ const LinkFloor = linkFloor
 // KeptStarts is how many starts of a workload count.
 const KeptStarts = keptStarts
 
-// ContextBytes is the memory that the contexts of a process without data take at most, UnusedBytes what a device
-// without any process shows at most. What grows from the former to LoadedFrom times as much has loaded its data.
+// ContextBytes is the memory that the contexts of a process without data take at most, UnusedBytes
+// what a device without any process shows at most. What grows from the former to LoadedFrom times
+// as much has loaded its data.
 const (
 	ContextBytes = contextMemory << 20
 	UnusedBytes  = unusedMemory << 20
@@ -34,9 +35,10 @@ type Window struct {
 	Engines []WindowEngines
 }
 
-// Record is the evidence on a whole GPU from a history that was kept elsewhere, in windows of one length. It has an
-// Advisor's rules, with longer windows, and one exception: the largest use of memory, the busiest ten minutes, the mean
-// of busy time, the use of media engines and the coverage are of the whole history, not of its last eight days.
+// Record is the evidence on a whole GPU from a history that was kept elsewhere, in windows of one
+// length. It has an Advisor's rules, with longer windows, and one exception: the largest use of
+// memory, the busiest ten minutes, the mean of busy time, the use of media engines and the coverage
+// are of the whole history, not of its last eight days.
 type Record struct {
 	length   time.Duration
 	workload workload
@@ -48,16 +50,17 @@ type Record struct {
 	engines              [mediaKinds]float64 // the largest mean of a window
 }
 
-// NewRecord returns a Record without evidence, of a GPU that is held since a time. A window is whole minutes long. What
-// is as much older as the history is long counts half, and not less than a week: otherwise what comes once a month
-// would be forgotten in a history of a month.
+// NewRecord returns a Record without evidence, of a GPU that is held since a time. A window is
+// whole minutes long. What is as much older as the history is long counts half, and not less than a
+// week: otherwise what comes once a month would be forgotten in a history of a month.
 func NewRecord(since time.Time, length, history time.Duration) *Record {
 	return &Record{length: length, end: since, workload: workload{
 		First: since, Last: since, Reference: since, halfLife: max(history, halfLife),
 	}}
 }
 
-// Add adds a window. Windows are added in order; in the time between two of them nothing held the GPU.
+// Add adds a window. Windows are added in order; in the time between two of them nothing held the
+// GPU.
 func (r *Record) Add(v Window) {
 	seconds := r.length.Seconds()
 	if !v.End.Add(-r.length).Equal(r.end) {
@@ -109,8 +112,8 @@ func (r *Record) Add(v Window) {
 	r.workload.close(v.End, &sum, last)
 }
 
-// Facts returns what the evidence says at a time of a GPU with so much memory. Traffic of links, and whether the use of
-// media engines is known, are the caller's to add.
+// Facts returns what the evidence says at a time of a GPU with so much memory. Traffic of links,
+// and whether the use of media engines is known, are the caller's to add.
 func (r *Record) Facts(now time.Time, totalBytes float64) *Facts {
 	e := evidenceOf(&r.workload, now)
 	e.MemoryBytes = r.memory
@@ -130,11 +133,12 @@ func (r *Record) Facts(now time.Time, totalBytes float64) *Facts {
 	}
 }
 
-// IsProvisional reports whether the evidence is of less than a week: it began later, or misses too many of the last
-// days.
+// IsProvisional reports whether the evidence is of less than a week: it began later, or misses too
+// many of the last days.
 func (r *Record) IsProvisional(now time.Time) bool { return r.workload.isProvisional(now) }
 
-// Summary returns a sentence on a reason for several GPUs, the numbers of which differ. Explanation has them for each.
+// Summary returns a sentence on a reason for several GPUs, the numbers of which differ. Explanation
+// has them for each.
 func (r Reason) Summary(o Options) string {
 	switch r {
 	case ReasonLittleEvidence:
@@ -155,8 +159,8 @@ func (r Reason) Summary(o Options) string {
 	return fixedText(r)
 }
 
-// preallocatedRemedy is how to make the need for memory visible. The flags are those of flagOf, and of
-// https://docs.jax.dev/en/latest/gpu_memory_allocation.html.
+// preallocatedRemedy is how to make the need for memory visible. The flags are those of flagOf, and
+// of https://docs.jax.dev/en/latest/gpu_memory_allocation.html.
 const preallocatedRemedy = "Limit it there (vLLM: --gpu-memory-utilization, SGLang: --mem-fraction-static, TGI: " +
 	"--cuda-memory-fraction, TensorRT-LLM: kv_cache_free_gpu_mem_fraction, JAX: XLA_PYTHON_CLIENT_MEM_FRACTION) to let " +
 	"it be seen"

@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestRecordIsAnAdvisorsEvidence: what does the same for five minutes at a time gives the same evidence, whether it is
-// observed every minute or kept in windows.
+// TestRecordIsAnAdvisorsEvidence: what does the same for five minutes at a time gives the same
+// evidence, whether it is observed every minute or kept in windows.
 func TestRecordIsAnAdvisorsEvidence(t *testing.T) {
 	const length, week = 5 * time.Minute, 7 * 24 * time.Hour
 	loadOf := func(step int) load {
@@ -65,8 +65,8 @@ func TestRecordIsAnAdvisorsEvidence(t *testing.T) {
 	cmptest.Equal(t, "quantiles", of(&got), of(&want))
 }
 
-// TestRecordOfAMonth: what came for two days at the beginning of a month counts like what came since, and how far the
-// history reaches back is known.
+// TestRecordOfAMonth: what came for two days at the beginning of a month counts like what came
+// since, and how far the history reaches back is known.
 func TestRecordOfAMonth(t *testing.T) {
 	const length, month = 5 * time.Minute, 30 * 24 * time.Hour
 

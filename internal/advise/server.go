@@ -12,16 +12,19 @@ const (
 	WeightsFromStart      = "start"      // memory was flat before the cache was taken
 )
 
-// ServerEvidence is what an inference server said of itself, a tenant's word, and what follows. What it holds is a
-// reservation: weights, activations and cache.
+// ServerEvidence is what an inference server said of itself, a tenant's word, and what follows.
+// What it holds is a reservation: weights, activations and cache.
 type ServerEvidence struct {
-	// Kind is empty if no server has answered, and only the pod's annotation says that there is a model.
+	// Kind is empty if no server has answered, and only the pod's annotation says that there is a
+	// model.
 	Kind        gpu.ServerKind `json:"kind,omitempty"`
 	Reservation float64        `json:"reservationBytes"`
-	// Fraction is the share of the device that it is configured to take, as its flag says; 0 if that is not known.
+	// Fraction is the share of the device that it is configured to take, as its flag says; 0 if
+	// that is not known.
 	Fraction float64 `json:"fraction,omitempty"`
-	// Weights is the size of the model's weights, 0 if we do not know it, and WeightsFrom says where we know it from.
-	// Activations are an allowance. The rest of the reservation is the cache.
+	// Weights is the size of the model's weights, 0 if we do not know it, and WeightsFrom says
+	// where we know it from. Activations are an allowance. The rest of the reservation is the
+	// cache.
 	Weights     float64 `json:"weightsBytes,omitempty"`
 	WeightsFrom string  `json:"weightsFrom,omitempty"`
 	Activations float64 `json:"activationsBytes,omitempty"`
@@ -32,8 +35,8 @@ type ServerEvidence struct {
 	CacheUse   float64 `json:"cacheUseMaxRatio,omitempty"`
 	Running    float64 `json:"runningRequestsMax,omitempty"`
 	Waiting    float64 `json:"waitingRequestsMax,omitempty"`
-	// ServiceSeconds is how long requests take on average, without the time in which they wait. Several are served at
-	// once.
+	// ServiceSeconds is how long requests take on average, without the time in which they wait.
+	// Several are served at once.
 	ServiceSeconds float64 `json:"serviceSecondsMean,omitempty"`
 	// Need is what of the reservation was in use at most; 0 if it is not known.
 	Need float64 `json:"needBytes,omitempty"`
@@ -45,11 +48,12 @@ type ServerEvidence struct {
 
 // PredictedServer is what is expected of an inference server in the recommended profile.
 type PredictedServer struct {
-	// Flag is what sets the reservation, and Value what to set it to there: a fraction of the slice.
+	// Flag is what sets the reservation, and Value what to set it to there: a fraction of the
+	// slice.
 	Flag  string  `json:"flag"`
 	Value float64 `json:"value"`
-	// CacheBytes and CacheTokens are what that leaves for the cache, CacheUse the largest use of it, above 1 if not all
-	// requests fit that did before, and Waiting the most requests that wait.
+	// CacheBytes and CacheTokens are what that leaves for the cache, CacheUse the largest use of
+	// it, above 1 if not all requests fit that did before, and Waiting the most requests that wait.
 	CacheBytes  float64 `json:"cacheBytes"`
 	CacheTokens float64 `json:"cacheTokens,omitempty"`
 	CacheUse    float64 `json:"cacheUseMaxRatio"`
@@ -57,18 +61,21 @@ type PredictedServer struct {
 }
 
 const (
-	// Activations are taken for this share of the weights, and for minActivations at least: nothing says what they are.
+	// Activations are taken for this share of the weights, and for minActivations at least: nothing
+	// says what they are.
 	activationShare = 0.1
 	minActivations  = 1 << 30
-	// While weights are loaded so many times as much is taken for held, if that was not seen: in 32 bits before they are
-	// halved, or in 16 before they are quantized.
+	// While weights are loaded so many times as much is taken for held, if that was not seen: in 32
+	// bits before they are halved, or in 16 before they are quantized.
 	unseenLoad = 2
-	// mostReserved is the share of a slice that a server is to reserve at most; the rest is for contexts and graphs.
+	// mostReserved is the share of a slice that a server is to reserve at most; the rest is for
+	// contexts and graphs.
 	mostReserved = 0.9
 )
 
-// addServer adds what is known of the inference server of a workload. The memory that it needs is known if its weights
-// are, and if it has said how much of its cache is used for as long as any evidence must be.
+// addServer adds what is known of the inference server of a workload. The memory that it needs is
+// known if its weights are, and if it has said how much of its cache is used for as long as any
+// evidence must be.
 func (a *Advisor) addServer(w *workload, e *Evidence, hints gpu.RightsizingHints) {
 	r := w.Reserve
 	answers := r != nil && isRecent(r.Last, a.now)
@@ -118,8 +125,8 @@ func (s *ServerEvidence) addAnswers(r *reserve, days reserveDay) {
 	s.ServiceSeconds = mean(days.Served, days.Requests)
 }
 
-// solve divides the reservation, if the weights are known, and computes the need, if the use of the cache is, too.
-// Weights that do not fit into the reservation are none.
+// solve divides the reservation, if the weights are known, and computes the need, if the use of the
+// cache is, too. Weights that do not fit into the reservation are none.
 func (s *ServerEvidence) solve(weights, minHours float64) {
 	activations := max(activationShare*weights, minActivations)
 	if weights <= 0 || weights+activations >= s.Reservation {
@@ -140,8 +147,8 @@ func (s *ServerEvidence) solve(weights, minHours float64) {
 	}
 }
 
-// needAt returns the memory that is needed if requests take so many times as long: as many more of them are served at
-// once, and use the cache.
+// needAt returns the memory that is needed if requests take so many times as long: as many more of
+// them are served at once, and use the cache.
 func (s *ServerEvidence) needAt(stretch float64) float64 {
 	return max(s.load, s.Weights+s.Activations+s.CacheUse*stretch*s.CacheBytes)
 }
@@ -149,12 +156,14 @@ func (s *ServerEvidence) needAt(stretch float64) float64 {
 // isKnown reports whether the memory that a server needs is known.
 func (s *ServerEvidence) isKnown() bool { return s != nil && s.Need > 0 }
 
-// lacksCache reports whether a slice that has the memory for what was seen lacks it once it stretches requests.
+// lacksCache reports whether a slice that has the memory for what was seen lacks it once it
+// stretches requests.
 func (s *ServerEvidence) lacksCache(p *gpu.Profile, stretch float64) bool {
 	return s.isKnown() && s.needAt(max(1, stretch)) > mostReserved*float64(p.MemoryBytes)
 }
 
-// HeldBytes returns the memory that was in use at most: of a server the part of its reservation, if that is known.
+// HeldBytes returns the memory that was in use at most: of a server the part of its reservation, if
+// that is known.
 func (e *Evidence) HeldBytes() float64 {
 	if e.Server.isKnown() {
 		return e.Server.Need
@@ -163,7 +172,8 @@ func (e *Evidence) HeldBytes() float64 {
 	return e.MemoryBytes
 }
 
-// predictServer returns what is expected of the server in a profile that stretches requests; nil if it is not known.
+// predictServer returns what is expected of the server in a profile that stretches requests; nil if
+// it is not known.
 func (e *Evidence) predictServer(p *gpu.Profile, stretch float64) *PredictedServer {
 	s := e.Server
 	if !s.isKnown() {
@@ -192,8 +202,9 @@ func (e *Evidence) predictServer(p *gpu.Profile, stretch float64) *PredictedServ
 	return predicted
 }
 
-// flag returns what makes a server reserve so much of a device's memory, and its value. SGLang's fraction leaves out
-// the activations; TensorRT-LLM's is a fraction of what weights and activations leave free.
+// flag returns what makes a server reserve so much of a device's memory, and its value. SGLang's
+// fraction leaves out the activations; TensorRT-LLM's is a fraction of what weights and activations
+// leave free.
 func (s *ServerEvidence) flag(memory, reserved float64) (name string, value float64) {
 	name = flagOf(s.Kind)
 	switch s.Kind {
@@ -208,7 +219,8 @@ func (s *ServerEvidence) flag(memory, reserved float64) (name string, value floa
 	return name, ceilCents(reserved / memory)
 }
 
-// flagOf returns the flag, or for Triton the parameter of the model's configuration, that sets what a server reserves.
+// flagOf returns the flag, or for Triton the parameter of the model's configuration, that sets what
+// a server reserves.
 //
 // https://docs.vllm.ai/en/latest/configuration/engine_args.html
 // https://docs.sglang.ai/advanced_features/server_arguments.html
@@ -244,7 +256,8 @@ func nameOf(kind gpu.ServerKind) string {
 	return "the server"
 }
 
-// serverAdvice returns what to change with a move to the recommended slice; empty if nothing is known of a server.
+// serverAdvice returns what to change with a move to the recommended slice; empty if nothing is
+// known of a server.
 func (r *Recommendation) serverAdvice() string {
 	if r.Predicted == nil || r.Predicted.Server == nil {
 		return ""
@@ -267,7 +280,8 @@ func (r *Recommendation) serverAdvice() string {
 	)
 }
 
-// explain returns a sentence on a reservation of which it is not known what is needed, with what would tell it.
+// explain returns a sentence on a reservation of which it is not known what is needed, with what
+// would tell it.
 func (s *ServerEvidence) explain() string {
 	text := fmt.Sprintf(
 		"%s reserves %.1f GiB, whatever it needs",

@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// serverStory is what a GPU with an inference server shows: its memory by the minute from its start on, in GiB, the
-// last of which stays, and what the server answers.
+// serverStory is what a GPU with an inference server shows: its memory by the minute from its start
+// on, in GiB, the last of which stays, and what the server answers.
 type serverStory struct {
 	start  []float64
 	answer gpu.ServerFigures // none without a kind
@@ -34,7 +34,8 @@ func memoryOf(levels ...stage) []float64 {
 	return list
 }
 
-// vllmStart is the start of a server that loads 14 GiB of weights, prepares for five minutes and takes the rest.
+// vllmStart is the start of a server that loads 14 GiB of weights, prepares for five minutes and
+// takes the rest.
 func vllmStart(gib float64) []float64 {
 	return memoryOf(held(1, 2), held(1, 8), held(6, 14), held(1, gib))
 }
@@ -91,8 +92,8 @@ func modelMemory(gib uint64) gpu.RightsizingHints {
 	return gpu.RightsizingHints{ModelMemory: gpu.Some(gib << 30)}
 }
 
-// TestServers: what a server holds is a reservation; what of it is needed follows from its weights and the use of its
-// cache, and is not known without either.
+// TestServers: what a server holds is a reservation; what of it is needed follows from its weights
+// and the use of its cache, and is not known without either.
 func TestServers(t *testing.T) {
 	slice := func(profile string) answer { return answer{ActionSlice, ReasonNone, profile} }
 	kept := func(reason Reason) answer { return answer{ActionKeep, reason, ""} }
@@ -150,8 +151,8 @@ func TestServers(t *testing.T) {
 	}
 }
 
-// TestServerPrediction holds the equation: 72 GiB are 14 of weights, 1.4 for activations and 56.6 of cache, a tenth of
-// which is used.
+// TestServerPrediction holds the equation: 72 GiB are 14 of weights, 1.4 for activations and 56.6
+// of cache, a tenth of which is used.
 func TestServerPrediction(t *testing.T) {
 	const gib = 1 << 30
 	r := serverStory{start: vllmStart(72), answer: usesCache(0.1)}.tell(t, New(fastOptions()))
@@ -183,7 +184,8 @@ func TestServerPrediction(t *testing.T) {
 	cmptest.Equal(t, "weights from", s.WeightsFrom, WeightsFromStart)
 }
 
-// TestServerFlags: SGLang's fraction is without activations, TensorRT-LLM's of what the weights leave.
+// TestServerFlags: SGLang's fraction is without activations, TensorRT-LLM's of what the weights
+// leave.
 func TestServerFlags(t *testing.T) {
 	s := ServerEvidence{Weights: 20, Activations: 4}
 	for kind, want := range map[gpu.ServerKind]struct {
@@ -274,7 +276,8 @@ func TestInvalidServerIsDropped(t *testing.T) {
 	}
 }
 
-// answersOfASlice shows a server on a slice for eight days, with an answer each minute, and returns the recommendation.
+// answersOfASlice shows a server on a slice for eight days, with an answer each minute, and returns
+// the recommendation.
 func answersOfASlice(t *testing.T, answerAt func(minute int) gpu.ServerFigures) Recommendation {
 	t.Helper()
 	a := New(fastOptions())
@@ -303,8 +306,8 @@ func answersOfASlice(t *testing.T, answerAt func(minute int) gpu.ServerFigures) 
 	return recommend(a, s).Devices[0]
 }
 
-// TestServerOfASlice: a slice that is full of a reservation is not too small, and can be too large. It is too small
-// once the cache has been full for ten minutes and requests wait.
+// TestServerOfASlice: a slice that is full of a reservation is not too small, and can be too large.
+// It is too small once the cache has been full for ten minutes and requests wait.
 func TestServerOfASlice(t *testing.T) {
 	last := int(longEnough.Minutes()) - 1
 
@@ -341,8 +344,8 @@ func TestServerOfASlice(t *testing.T) {
 	}
 }
 
-// TestServerRequestsTakeLonger: the cache in the slice is predicted by what decides whether it is large enough: requests
-// take longer than their kernels, since they wait for each other.
+// TestServerRequestsTakeLonger: the cache in the slice is predicted by what decides whether it is
+// large enough: requests take longer than their kernels, since they wait for each other.
 func TestServerRequestsTakeLonger(t *testing.T) {
 	hints := gpu.RightsizingHints{MaxStretch: gpu.Some(9.)}
 	r := serverStory{start: vllmStart(72), answer: usesCache(0.05), busy: 0.4, sm: 0.28, hints: hints}.tell(t, New(fastOptions()))

@@ -5,15 +5,15 @@ import "github.com/mig-exporter/mig-exporter/internal/gpu"
 // ServerHistory is what a history that was kept elsewhere has of an inference server.
 type ServerHistory struct {
 	Kind gpu.ServerKind
-	// CacheUse is the largest of the cache, 0-1, known for CacheHours; CacheTokens for how many tokens it has room, 0 if
-	// it does not say so.
+	// CacheUse is the largest of the cache, 0-1, known for CacheHours; CacheTokens for how many
+	// tokens it has room, 0 if it does not say so.
 	CacheUse, CacheHours, CacheTokens float64
 	Running, Waiting                  float64 // requests, the largest numbers
 	Weights                           float64 // bytes; 0 if they are not known
 }
 
-// Add adds what is known of another server of the same kind. It keeps the weights of the larger model, and 0 if it does
-// not know the weights of both.
+// Add adds what is known of another server of the same kind. It keeps the weights of the larger
+// model, and 0 if it does not know the weights of both.
 func (s *ServerHistory) Add(o *ServerHistory) {
 	s.CacheUse = max(s.CacheUse, o.CacheUse)
 	s.CacheHours += o.CacheHours
@@ -29,8 +29,9 @@ func (s *ServerHistory) Add(o *ServerHistory) {
 	s.Waiting = max(s.Waiting, o.Waiting)
 }
 
-// AddServer adds what is known of the workload's server, by the equation of an Advisor. Starts are not seen, and so
-// weights are known from annotations alone, and what is held while they are loaded is not.
+// AddServer adds what is known of the workload's server, by the equation of an Advisor. Starts are
+// not seen, and so weights are known from annotations alone, and what is held while they are loaded
+// is not.
 func (f *Facts) AddServer(s *ServerHistory, o Options) {
 	e := f.Evidence
 	known := &ServerEvidence{

@@ -21,8 +21,8 @@ func changedLoads() map[string]func(*gpu.GPU) {
 	}
 }
 
-// checkRecommended fails if a report recommends a profile of which it says why it does not do, or none that it has
-// considered.
+// checkRecommended fails if a report recommends a profile of which it says why it does not do, or
+// none that it has considered.
 func checkRecommended(t *testing.T, about string, report *Report) {
 	t.Helper()
 
@@ -47,8 +47,8 @@ func checkRecommended(t *testing.T, about string, report *Report) {
 	}
 }
 
-// TestRecommendedProfileDoes: a recommended profile that does not do any more is replaced at once, whatever replaces it;
-// the one before is not shown for as long as it would have to hold.
+// TestRecommendedProfileDoes: a recommended profile that does not do any more is replaced at once,
+// whatever replaces it; the one before is not shown for as long as it would have to hold.
 func TestRecommendedProfileDoes(t *testing.T) {
 	for _, model := range []string{"A30-24GB", "A100-40GB", "H100-80GB"} {
 		for about, change := range changedLoads() {
@@ -71,7 +71,8 @@ func TestRecommendedProfileDoes(t *testing.T) {
 	}
 }
 
-// TestVideoThatBeginsLater: the slice without a decoder is no candidate from the first window with video on.
+// TestVideoThatBeginsLater: the slice without a decoder is no candidate from the first window with
+// video on.
 func TestVideoThatBeginsLater(t *testing.T) {
 	a := New(fastOptions())
 	g := wholeGPU(t, "A100-40GB", 0, load{busy: 0.5, sm: 0.01, gib: 1}, pod("ml", "Deployment/a"))
@@ -84,8 +85,8 @@ func TestVideoThatBeginsLater(t *testing.T) {
 	cmptest.Equal(t, "slice in the packing", r.Packing.GPUs[0].Slices[0].Profile, "1g.5gb+me")
 }
 
-// TestShrinkOfASliceThatDoes: the smaller profile for a slice is one that does, too, and the last one that does stays
-// until a smaller one has been the answer for long enough.
+// TestShrinkOfASliceThatDoes: the smaller profile for a slice is one that does, too, and the last
+// one that does stays until a smaller one has been the answer for long enough.
 func TestShrinkOfASliceThatDoes(t *testing.T) {
 	for about, c := range map[string]struct {
 		change        func(*gpu.GPUInstance)

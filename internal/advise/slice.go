@@ -7,11 +7,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// idleAfter is how long a container must have held its memory, and run nothing, before its slice is called idle.
+// idleAfter is how long a container must have held its memory, and run nothing, before its slice is
+// called idle.
 const idleAfter = 24 * time.Hour
 
-// A slice is saturated from these means over ten minutes on: of busy time, of the width of its kernels, and of the
-// bandwidth that can be reached; and full from this share of memory on.
+// A slice is saturated from these means over ten minutes on: of busy time, of the width of its
+// kernels, and of the bandwidth that can be reached; and full from this share of memory on.
 const (
 	saturatedBusy, saturatedWidth = 0.98, 0.95
 	saturatedBandwidth            = 0.95 * reachableBandwidth
@@ -75,8 +76,8 @@ func (r *Recommendation) keep(reason Reason) {
 	r.Reason = reason
 }
 
-// reasonToGrow returns why the workload of a device needs a larger one, which stretches kernels at least and on average
-// so far: ReasonNone if it does not.
+// reasonToGrow returns why the workload of a device needs a larger one, which stretches kernels at
+// least and on average so far: ReasonNone if it does not.
 func (d *device) reasonToGrow(
 	e *Evidence,
 	of capacity,
@@ -108,8 +109,8 @@ func (d *device) reasonToGrow(
 	return ReasonNone
 }
 
-// recommendShrink looks for a smaller profile. What was seen on a slice that is nearly full of kernels is a lower
-// bound: it does not count as evidence for a smaller one.
+// recommendShrink looks for a smaller profile. What was seen on a slice that is nearly full of
+// kernels is a lower bound: it does not count as evidence for a smaller one.
 func (a *Advisor) recommendShrink(
 	r *Recommendation,
 	g *gpu.GPU,
@@ -160,7 +161,8 @@ func (a *Advisor) recommendShrink(
 	r.setAnswer(withStart(decided, e), trials, a.options)
 }
 
-// instanceCapacity returns what a GPU instance has: its profile's if the driver reports it, else its own.
+// instanceCapacity returns what a GPU instance has: its profile's if the driver reports it, else
+// its own.
 func instanceCapacity(g *gpu.GPU, i *gpu.GPUInstance) capacity {
 	c := capacity{
 		sms:          i.SMs.Or(0),
@@ -184,7 +186,8 @@ func instanceCapacity(g *gpu.GPU, i *gpu.GPUInstance) capacity {
 	return c
 }
 
-// stretchedBy returns how far the kernels of the last ten minutes are stretched at least; 1 if next to none ran.
+// stretchedBy returns how far the kernels of the last ten minutes are stretched at least; 1 if next
+// to none ran.
 func (d *device) stretchedBy(of, whole capacity) float64 {
 	last := d.meanOfLast()
 	if last.busy < minBusy {
@@ -194,9 +197,9 @@ func (d *device) stretchedBy(of, whole capacity) float64 {
 	return d.workload.stretch(float64(last.sm/last.busy), float64(last.dram/last.busy), of, whole)
 }
 
-// stretch returns how far kernels are stretched at least in a GPU instance, of which they use these shares while they
-// run: the same work on fewer SMs, or at less bandwidth, takes that much longer. It is 1 if the workload was not seen
-// on the whole GPU.
+// stretch returns how far kernels are stretched at least in a GPU instance, of which they use these
+// shares while they run: the same work on fewer SMs, or at less bandwidth, takes that much longer.
+// It is 1 if the workload was not seen on the whole GPU.
 func (w *workload) stretch(width, drawn float64, of, whole capacity) float64 {
 	stretch := 1.
 	if whole.sms == 0 || whole.memorySlices == 0 {
@@ -245,8 +248,8 @@ func (d *device) saturation(of capacity, stretch, mean float64, limits limits, r
 	return ReasonNone
 }
 
-// largerProfile returns the smallest profile that has more of what is short, and the memory and media engines that are
-// needed; empty if there is none but the whole GPU.
+// largerProfile returns the smallest profile that has more of what is short, and the memory and
+// media engines that are needed; empty if there is none but the whole GPU.
 func largerProfile(
 	g *gpu.GPU,
 	than capacity,

@@ -103,7 +103,8 @@ func sliceCases() []sliceCase {
 	}
 }
 
-// TestUnheldByProcesses: on a node without a kubelet a device is free if nothing runs on it, not if that is not known.
+// TestUnheldByProcesses: on a node without a kubelet a device is free if nothing runs on it, not if
+// that is not known.
 func TestUnheldByProcesses(t *testing.T) {
 	for processes, want := range map[gpu.Opt[int]]Action{gpu.Some(0): ActionFree, gpu.None[int](): ActionKeep} {
 		var r Recommendation
@@ -133,8 +134,8 @@ func TestSlices(t *testing.T) {
 	}
 }
 
-// TestIdleOverARestart: an exporter that was away for minutes goes on with an idle slice where it was; after an hour it
-// does not know that nothing has run meanwhile.
+// TestIdleOverARestart: an exporter that was away for minutes goes on with an idle slice where it
+// was; after an hour it does not know that nothing has run meanwhile.
 func TestIdleOverARestart(t *testing.T) {
 	g := slicedGPU(t, "H100-80GB", "1g.10gb", load{gib: 3}, pod("ml", "Deployment/a"))
 
@@ -146,8 +147,8 @@ func TestIdleOverARestart(t *testing.T) {
 	}
 }
 
-// TestSingleStrategy: if the device plugin gives all GPUs of a node one profile, it must do for every pod, or
-// nothing is recommended.
+// TestSingleStrategy: if the device plugin gives all GPUs of a node one profile, it must do for
+// every pod, or nothing is recommended.
 func TestSingleStrategy(t *testing.T) {
 	o := fastOptions()
 	o.SingleStrategy = true
@@ -185,7 +186,8 @@ func TestSingleStrategy(t *testing.T) {
 	}
 }
 
-// TestSingleStrategyIsProvisionalAsAWhole: a node moves as one, so a pod of which too little is known holds back all.
+// TestSingleStrategyIsProvisionalAsAWhole: a node moves as one, so a pod of which too little is
+// known holds back all.
 func TestSingleStrategyIsProvisionalAsAWhole(t *testing.T) {
 	o := fastOptions()
 	o.SingleStrategy = true

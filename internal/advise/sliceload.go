@@ -7,18 +7,19 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The busiest minutes need not be those with the widest kernels: p99 of busy time times p95 of stretch is the load of a
-// minute that may never have come. So the load of each minute in each smaller slice is counted when the minute ends:
-// its busy time times the stretch that its own kernels let expect.
+// The busiest minutes need not be those with the widest kernels: p99 of busy time times p95 of
+// stretch is the load of a minute that may never have come. So the load of each minute in each
+// smaller slice is counted when the minute ends: its busy time times the stretch that its own
+// kernels let expect.
 
-// addLoads counts a window that ended at a time in the slices that are smaller than the device, by the highest busy
-// time that they should have.
+// addLoads counts a window that ended at a time in the slices that are smaller than the device, by
+// the highest busy time that they should have.
 func (d *device) addLoads(at time.Time, target float64) {
 	v := &d.open
 	w := d.workload
 
-	// Where a sample of the minute lacks a reading, v counts all SMs and all bandwidth: a minute that is left out would
-	// count as one that fits.
+	// Where a sample of the minute lacks a reading, v counts all SMs and all bandwidth: a minute
+	// that is left out would count as one that fits.
 	if v.measured == 0 || len(d.hour.queues) == 0 {
 		return
 	}
@@ -41,8 +42,8 @@ func (d *device) addLoads(at time.Time, target float64) {
 	}
 }
 
-// loadIn returns how busy a slice is with kernels that keep a device busy for a share of a time, and have these means
-// of its SMs and bandwidth in it.
+// loadIn returns how busy a slice is with kernels that keep a device busy for a share of a time,
+// and have these means of its SMs and bandwidth in it.
 func loadIn(slice Slice, busy, sm, dram float64) float64 {
 	if busy <= 0 {
 		return 0
@@ -51,15 +52,16 @@ func loadIn(slice Slice, busy, sm, dram float64) float64 {
 	return busy * StretchOf(Kernels{Width: min(sm/busy, 1), Bandwidth: min(dram/busy, 1)}, slice).Expected
 }
 
-// loadsKnown reports whether at least half of what was observed is counted in slices: not if an older version has seen
-// the rest, or if it was measured in a sample.
+// loadsKnown reports whether at least half of what was observed is counted in slices: not if an
+// older version has seen the rest, or if it was measured in a sample.
 func (w *workload) loadsKnown() bool {
 	return !w.isSampled() && float64(w.InSlices) >= w.Busy.total()/2
 }
 
-// busyIn returns how busy a workload keeps a profile that stretches its kernels: at p99 and in the busiest ten minutes,
-// above 1 if it falls behind. If the minutes were counted in the profile, p99 is the target or less, unless they passed
-// it; strictly, each minute may have had the widest kernels.
+// busyIn returns how busy a workload keeps a profile that stretches its kernels: at p99 and in the
+// busiest ten minutes, above 1 if it falls behind. If the minutes were counted in the profile, p99
+// is the target or less, unless they passed it; strictly, each minute may have had the widest
+// kernels.
 func (e *Evidence) busyIn(p *gpu.Profile, stretch float64, strict bool, o Options) (p99, most10 float64) {
 	p99 = e.BusyP99 * stretch
 	most10 = e.Busy10Minutes * stretch
@@ -85,7 +87,8 @@ func (e *Evidence) busyIn(p *gpu.Profile, stretch float64, strict bool, o Option
 // passedShare is the share of the minutes that may pass Options.TargetBusy.
 const passedShare = 0.01
 
-// most10 returns how busy the slice would have been in the busiest ten minutes of the days that are kept.
+// most10 returns how busy the slice would have been in the busiest ten minutes of the days that are
+// kept.
 func (u *queueUse) most10(now time.Time) float64 {
 	most := uint8(0)
 

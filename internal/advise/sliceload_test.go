@@ -8,8 +8,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestBusyMinutesAreNotTheWideOnes: twenty minutes of each half hour are busy with narrow kernels, the other ten minutes
-// have wide kernels and are busy for less: no minute of a slice is as busy as the busiest one with the widest kernels.
+// TestBusyMinutesAreNotTheWideOnes: twenty minutes of each half hour are busy with narrow kernels,
+// the other ten minutes have wide kernels and are busy for less: no minute of a slice is as busy as
+// the busiest one with the widest kernels.
 func TestBusyMinutesAreNotTheWideOnes(t *testing.T) {
 	type times struct{ busy, wide float64 } // busy time with narrow and with wide kernels
 

@@ -12,8 +12,8 @@ type spells struct {
 
 const (
 	spellSeconds = 10
-	// clearly is how much larger the variance from spell to spell must be than the variance that single requests cause:
-	// both are estimates.
+	// clearly is how much larger the variance from spell to spell must be than the variance that
+	// single requests cause: both are estimates.
 	clearly      = 1.5
 	spellBuckets = 40
 )
@@ -54,8 +54,9 @@ func (s *spells) share(q float64) float64 {
 // fifthUnit is what the busy shares of queueHour.Fifths are parts of.
 const fifthUnit = 255
 
-// met returns the busy time in which the work comes, see queueHour.Met and Fifths. Requests that are longer than a poll
-// show in polls that are idle or busy all the time: those between are where one begins or ends.
+// met returns the busy time in which the work comes, see queueHour.Met and Fifths. Requests that
+// are longer than a poll show in polls that are idle or busy all the time: those between are where
+// one begins or ends.
 func (h *hour) met() (met float32, fifths [4]uint8) {
 	busy := h.work / h.seconds
 	random := float64(h.poll.variance())

@@ -26,7 +26,8 @@ func (r *Report) OfWhole(index int) *Recommendation {
 	return &r.Devices[at]
 }
 
-// TargetOf returns the index of the GPU on which the workload of a whole GPU gets its slice, -1 if it gets none.
+// TargetOf returns the index of the GPU on which the workload of a whole GPU gets its slice, -1 if
+// it gets none.
 func (p *Packing) TargetOf(from int) int {
 	if p == nil {
 		return -1
@@ -57,9 +58,10 @@ func (p *Packing) Profile() string {
 	return ""
 }
 
-// Stages returns the GPUs that get slices: those that can have them at once, and those that a workload must leave
-// first, in the order in which they are to be emptied. A GPU whose own workload gets its slice on another of them comes
-// after that one. Of a circle one comes first: its workload must wait for its slice.
+// Stages returns the GPUs that get slices: those that can have them at once, and those that a
+// workload must leave first, in the order in which they are to be emptied. A GPU whose own workload
+// gets its slice on another of them comes after that one. Of a circle one comes first: its workload
+// must wait for its slice.
 func (r *Report) Stages() (ready, held []Stage) {
 	var waiting []Stage
 

@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// TestOrderOfGPUsThatMustBeEmptied: a GPU comes after the one on which its workload gets its slice; of a circle the
-// first comes first. GPU 7 is ready.
+// TestOrderOfGPUsThatMustBeEmptied: a GPU comes after the one on which its workload gets its slice;
+// of a circle the first comes first. GPU 7 is ready.
 func TestOrderOfGPUsThatMustBeEmptied(t *testing.T) {
 	for _, c := range []struct {
 		about string

@@ -8,20 +8,22 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A start is the time in which a new container, or a new process, takes its memory. It can need more than ever after:
-// weights are loaded in 32 bits and then halved, an engine is built with large work spaces. A move to a slice starts
-// the container again, so what a start needed is needed there, however long ago it was.
+// A start is the time in which a new container, or a new process, takes its memory. It can need
+// more than ever after: weights are loaded in 32 bits and then halved, an engine is built with
+// large work spaces. A move to a slice starts the container again, so what a start needed is needed
+// there, however long ago it was.
 
 const (
-	// contextMemory is the memory in MiB that the contexts of a process without data take at most. Memory that falls to
-	// it shows that the process has ended.
+	// contextMemory is the memory in MiB that the contexts of a process without data take at most.
+	// Memory that falls to it shows that the process has ended.
 	contextMemory = 1 << 10
 	// unusedMemory is what a device without any process shows at most, in MiB.
 	unusedMemory = 100
 
-	// A start is seen once memory has fallen below fallenShare of its largest, or has not grown by growthStep for
-	// settledAfter: for settledAtContext if it never passed the size of a context. One that was first seen with no more
-	// than that may be of a small workload that has settled, unless its memory grows to loadedFrom times as much.
+	// A start is seen once memory has fallen below fallenShare of its largest, or has not grown by
+	// growthStep for settledAfter: for settledAtContext if it never passed the size of a context.
+	// One that was first seen with no more than that may be of a small workload that has settled,
+	// unless its memory grows to loadedFrom times as much.
 	fallenShare      = 0.9
 	loadedFrom       = 4
 	growthStep       = 1.01
@@ -30,21 +32,26 @@ const (
 
 	// keptStarts is how many starts of a workload count.
 	keptStarts = 5
-	// upWithin is how long a container in a slice may hold no memory before it counts as one that did not come up.
+	// upWithin is how long a container in a slice may hold no memory before it counts as one that
+	// did not come up.
 	upWithin = 30 * time.Minute
 )
 
-// starts are the starts of a workload that were seen from their beginning. The zero value means that none was seen.
+// starts are the starts of a workload that were seen from their beginning. The zero value means
+// that none was seen.
 type starts struct {
 	Seen int32
-	// Peaks are the largest uses of memory of the last ones, in MiB; start number n is at n modulo keptStarts.
+	// Peaks are the largest uses of memory of the last ones, in MiB; start number n is at n modulo
+	// keptStarts.
 	Peaks [keptStarts]float32
 	// Levels are the uses of memory when these had ended, in MiB.
 	Levels [keptStarts]float32
-	// Least is the smallest use of memory since the last one, in MiB, outside of starts; 0 if there was no such time.
+	// Least is the smallest use of memory since the last one, in MiB, outside of starts; 0 if there
+	// was no such time.
 	Least float32
-	// Again counts the processes that came up and that another one of the same container followed within an hour, as in a
-	// notebook. Short counts the pods that ended while their memory grew, as jobs may.
+	// Again counts the processes that came up and that another one of the same container followed
+	// within an hour, as in a notebook. Short counts the pods that ended while their memory grew,
+	// as jobs may.
 	Again, Short int32
 	// Loads are what the starts have shown of weights; nil if none has shown anything.
 	Loads *loads
@@ -81,8 +88,8 @@ func (s *starts) addLoad(at int32, l *loading) {
 	}
 }
 
-// need returns the memory that a start needs now, in MiB, if so much is in use between starts: as much more than in the
-// last ones as that has grown since they ended.
+// need returns the memory that a start needs now, in MiB, if so much is in use between starts: as
+// much more than in the last ones as that has grown since they ended.
 func (s *starts) need(settled float64) float64 {
 	most := 0.
 
@@ -146,8 +153,8 @@ func (s *starting) follow(used float64, now time.Time, of *starts) {
 	}
 }
 
-// giveTo makes a start belong to a workload. A container becomes another workload once we know its owner or label, or
-// once it shares its device. That workload has not counted the start yet.
+// giveTo makes a start belong to a workload. A container becomes another workload once we know its
+// owner or label, or once it shares its device. That workload has not counted the start yet.
 func (s *starting) giveTo(of *starts) {
 	if s.of != of {
 		s.of = of
@@ -162,8 +169,9 @@ func (s *starting) count(isSeen bool, of *starts) {
 	}
 }
 
-// end ends the start of a container that has gone, and reports whether it came up: its memory had not grown for half of
-// its life, as the memory of a short job has not. A start that failed does not count, since we do not know its need.
+// end ends the start of a container that has gone, and reports whether it came up: its memory had
+// not grown for half of its life, as the memory of a short job has not. A start that failed does
+// not count, since we do not know its need.
 func (s *starting) end(now time.Time, of *starts) bool {
 	s.giveTo(of)
 	up := s.counted || now.Sub(s.grown) >= max(now.Sub(s.began)/2, 1)
@@ -173,7 +181,8 @@ func (s *starting) end(now time.Time, of *starts) bool {
 	return up
 }
 
-// maxPIDs is how many processes of a device are remembered. With more of them, a restart shows in memory alone.
+// maxPIDs is how many processes of a device are remembered. With more of them, a restart shows in
+// memory alone.
 const maxPIDs = 16
 
 // processes are the processes that were last seen on a device.
@@ -182,8 +191,8 @@ type processes struct {
 	pids  [maxPIDs]uint32
 }
 
-// replace remembers the processes of a device and reports whether none of them was there before, while others were.
-// Hidden processes replace nothing.
+// replace remembers the processes of a device and reports whether none of them was there before,
+// while others were. Hidden processes replace nothing.
 func (p *processes) replace(list []gpu.Process, of gpu.Opt[gpu.InstanceID]) bool {
 	var now processes
 	survives := false
@@ -211,13 +220,15 @@ func (p *processes) replace(list []gpu.Process, of gpu.Opt[gpu.InstanceID]) bool
 	return replaced
 }
 
-// isWatched reports whether the memory of a device was read so lately that nothing was missed since.
+// isWatched reports whether the memory of a device was read so lately that nothing was missed
+// since.
 func (a *Advisor) isWatched(d *device) bool {
 	return !d.memoryRead.IsZero() && a.now.Sub(d.memoryRead) <= a.options.MaxGap
 }
 
-// sawArrival reports whether the container that holds a device from now on came while the device was watched. If memory
-// was in use before anything was known to hold it, the container is older than our knowledge of it.
+// sawArrival reports whether the container that holds a device from now on came while the device
+// was watched. If memory was in use before anything was known to hold it, the container is older
+// than our knowledge of it.
 func (a *Advisor) sawArrival(d *device) bool {
 	if !a.isWatched(d) {
 		return false
@@ -228,8 +239,8 @@ func (a *Advisor) sawArrival(d *device) bool {
 	return d.arrived || d.holder.Pod != "" || d.holder.Job != "" || !known || used <= contextMemory
 }
 
-// isSameContainer reports whether two holders of a device, one after the other, are one container or job of which more
-// or less is known.
+// isSameContainer reports whether two holders of a device, one after the other, are one container
+// or job of which more or less is known.
 func (h *holderID) isSameContainer(before *holderID) bool {
 	if h.Job != "" || before.Job != "" {
 		return h.Job == before.Job && h.Container == before.Container
@@ -291,8 +302,8 @@ func (a *Advisor) followMemory(
 	d.followUp(used, a.now)
 }
 
-// hasEnded reports whether memory fell from one reading to the next as it does when a process has ended: to nothing, or
-// by most of it to the size of the next process's context.
+// hasEnded reports whether memory fell from one reading to the next as it does when a process has
+// ended: to nothing, or by most of it to the size of the next process's context.
 func hasEnded(before, now float64) bool {
 	return before > unusedMemory && (now <= unusedMemory || now <= contextMemory && now <= before/4)
 }
@@ -324,8 +335,8 @@ func (d *device) beginStart(now time.Time) {
 	d.up = time.Time{}
 }
 
-// endStart ends the start of a container that has gone, or of its process if another one is to follow in it. One that
-// has taken no memory has started nothing.
+// endStart ends the start of a container that has gone, or of its process if another one is to
+// follow in it. One that has taken no memory has started nothing.
 func (d *device) endStart(now time.Time, again bool) {
 	if !d.start.open || d.workload == nil || d.start.peak <= unusedMemory {
 		return
@@ -382,8 +393,9 @@ func (a *Advisor) change(d *device, id holderID) {
 	*d = next
 }
 
-// withStart returns the answer to show: no move is recommended while it is not known what a start needs. The answer by
-// the rest of the evidence is kept, so that it counts as soon as a start is seen.
+// withStart returns the answer to show: no move is recommended while it is not known what a start
+// needs. The answer by the rest of the evidence is kept, so that it counts as soon as a start is
+// seen.
 func withStart(decided answer, e *Evidence) answer {
 	if e.Starts == 0 && (decided.Action == ActionSlice || decided.Action == ActionShrink) {
 		return answer{Action: ActionKeep, Reason: ReasonStartUnseen}
@@ -392,7 +404,8 @@ func withStart(decided answer, e *Evidence) answer {
 	return decided
 }
 
-// explainStart returns a sentence on a workload of which no start was seen, with what to do about it.
+// explainStart returns a sentence on a workload of which no start was seen, with what to do about
+// it.
 func explainStart(e *Evidence) string {
 	if e.MemoryBytes <= unusedMemory<<20 {
 		return "it holds no memory: what it needs is known once it has loaded its work while it is observed"

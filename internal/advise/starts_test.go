@@ -13,7 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// stage is what a GPU shows for some minutes: the memory in GiB that what holds it uses, if anything does.
+// stage is what a GPU shows for some minutes: the memory in GiB that what holds it uses, if
+// anything does.
 type stage struct {
 	minutes int
 	gib     float64
@@ -60,7 +61,8 @@ func play(t testing.TB, a *Advisor, at time.Time, stages ...stage) *gpu.Snapshot
 	return s
 }
 
-// seenStart is how many starts of the workload were seen, and the largest use of memory in them, in GiB.
+// seenStart is how many starts of the workload were seen, and the largest use of memory in them, in
+// GiB.
 type seenStart struct {
 	count int
 	gib   float64
@@ -131,8 +133,8 @@ func TestStarts(t *testing.T) {
 	}
 }
 
-// TestStartIsNeeded: what a start needed is needed in a slice, where the container starts again, however long ago it
-// was; five later ones take its place.
+// TestStartIsNeeded: what a start needed is needed in a slice, where the container starts again,
+// however long ago it was; five later ones take its place.
 func TestStartIsNeeded(t *testing.T) {
 	const day = 24 * 60
 	a := New(fastOptions())
@@ -156,7 +158,8 @@ func TestStartIsNeeded(t *testing.T) {
 	cmptest.Equal(t, "once that has held", recommend(a, s).Devices[0].Recommended, "1g.10gb")
 }
 
-// TestStartGrows: a workload that uses more than after its last start needs as much more in the next one.
+// TestStartGrows: a workload that uses more than after its last start needs as much more in the
+// next one.
 func TestStartGrows(t *testing.T) {
 	a := New(fastOptions())
 	s := play(t, a, start(), free(1), held(5, 16), held(200, 8), held(20*24*60, 12))
@@ -165,7 +168,8 @@ func TestStartGrows(t *testing.T) {
 	cmptest.Equal(t, "needs, GiB", needBytes(e, 0.5)/(1<<30), 30)
 }
 
-// TestStartIsNoGrowth: a start that needs much, after days that needed little, is no memory that grows.
+// TestStartIsNoGrowth: a start that needs much, after days that needed little, is no memory that
+// grows.
 func TestStartIsNoGrowth(t *testing.T) {
 	a := New(fastOptions())
 	s := play(t, a, start(), free(1), held(5*24*60, 8), held(1, 0), held(5, 16), held(120, 8))
@@ -174,8 +178,8 @@ func TestStartIsNoGrowth(t *testing.T) {
 	cmptest.Equal(t, "needs GiB", e.MemoryBytes/(1<<30), 16)
 }
 
-// TestUnseenStart: a workload that was there before the exporter is no candidate, and the answer says what to do. As
-// soon as a replica has been restarted, it is.
+// TestUnseenStart: a workload that was there before the exporter is no candidate, and the answer
+// says what to do. As soon as a replica has been restarted, it is.
 func TestUnseenStart(t *testing.T) {
 	const day = 24 * 60
 	a := New(fastOptions())
@@ -276,7 +280,8 @@ func TestConfidence(t *testing.T) {
 	}
 }
 
-// moves are what a workload does on a slice after a move from a whole GPU, and what the advisor says of it.
+// moves are what a workload does on a slice after a move from a whole GPU, and what the advisor
+// says of it.
 func moves() map[string]struct {
 	profile string
 	stages  []stage
@@ -327,7 +332,8 @@ func TestMovesThatFail(t *testing.T) {
 	}
 }
 
-// TestUsualEndings: what ended early on the whole GPU, too, and did not fail there, is no failed move.
+// TestUsualEndings: what ended early on the whole GPU, too, and did not fail there, is no failed
+// move.
 func TestUsualEndings(t *testing.T) {
 	notebook := []stage{held(40, 4), held(1, 0.3), held(40, 4), held(1, 0.3), held(40, 4)}
 	job := []stage{heldBy("uid-1", 10, 1), heldBy("uid-1", 1, 4), free(1), heldBy("uid-2", 10, 1), heldBy("uid-2", 1, 4)}
@@ -380,7 +386,8 @@ func TestStartOfABatchJob(t *testing.T) {
 	}
 }
 
-// TestSliceThatIsHeldAndEmpty: a workload that was nowhere else and holds nothing gets no advice to grow, and is not idle.
+// TestSliceThatIsHeldAndEmpty: a workload that was nowhere else and holds nothing gets no advice to
+// grow, and is not idle.
 func TestSliceThatIsHeldAndEmpty(t *testing.T) {
 	g := slicedGPU(t, "H100-80GB", "1g.20gb", load{}, pod("ml", "Deployment/a"))
 	r := recommendFor(fastOptions(), longEnough, g)

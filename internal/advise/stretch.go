@@ -8,7 +8,8 @@ import (
 // reachableBandwidth is the share of the memory's nominal bandwidth that kernels reach.
 const reachableBandwidth = 0.9
 
-// Kernels is what a workload uses of a GPU while any kernel of it runs, as shares of the whole GPU, 0-1.
+// Kernels is what a workload uses of a GPU while any kernel of it runs, as shares of the whole GPU,
+// 0-1.
 type Kernels struct {
 	Width     float64 `json:"widthRatio"`     // of its SMs
 	Bandwidth float64 `json:"bandwidthRatio"` // of its memory bandwidth
@@ -19,9 +20,9 @@ type Slice struct {
 	SMs, Bandwidth float64
 }
 
-// Stretch is how many times longer kernels run in a slice than on the whole GPU. A mean width hides a mix of narrow
-// and wide kernels: Low holds if all kernels are alike, High for the worst mix with this mean, Expected if widths
-// spread exponentially around it. 1 <= Low <= Expected <= High.
+// Stretch is how many times longer kernels run in a slice than on the whole GPU. A mean width hides
+// a mix of narrow and wide kernels: Low holds if all kernels are alike, High for the worst mix with
+// this mean, Expected if widths spread exponentially around it. 1 <= Low <= Expected <= High.
 type Stretch struct {
 	Low      float64 `json:"low"`
 	Expected float64 `json:"expected"`
@@ -42,7 +43,8 @@ func StretchOf(k Kernels, s Slice) Stretch {
 	return Stretch{Low: low, Expected: expected, High: min(max(high, expected), limit)}
 }
 
-// tail is the mean excess of an exponential spread around a mean over what there is, in units of the latter.
+// tail is the mean excess of an exponential spread around a mean over what there is, in units of
+// the latter.
 func tail(mean, have float64) float64 {
 	if mean <= 0 || have >= 1 {
 		return 0
@@ -60,7 +62,8 @@ func (s Stretch) deciding(strict bool) float64 {
 	return s.Expected
 }
 
-// likely is between kernels that are all alike and widths that spread exponentially: what most mixes have.
+// likely is between kernels that are all alike and widths that spread exponentially: what most
+// mixes have.
 func (s Stretch) likely() float64 { return math.Sqrt(s.Low * s.Expected) }
 
 // MarshalJSON rounds to three decimals: more would suggest a precision that no evidence has.

@@ -31,8 +31,8 @@ func TestStretchOfTheContract(t *testing.T) {
 	}
 }
 
-// TestStretchKeepsItsOrder: for all kernels and slices, 1 <= low <= expected <= high <= the stretch of a kernel that
-// fills the GPU.
+// TestStretchKeepsItsOrder: for all kernels and slices, 1 <= low <= expected <= high <= the stretch
+// of a kernel that fills the GPU.
 func TestStretchKeepsItsOrder(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 100_000 {
@@ -47,8 +47,8 @@ func TestStretchKeepsItsOrder(t *testing.T) {
 	}
 }
 
-// TestHighBoundsEveryMix: no mix of kernels with the same means is stretched further than high says. The stretch of a
-// kernel is the larger of its SMs and its bandwidth over those of the slice.
+// TestHighBoundsEveryMix: no mix of kernels with the same means is stretched further than high
+// says. The stretch of a kernel is the larger of its SMs and its bandwidth over those of the slice.
 func TestHighBoundsEveryMix(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 20_000 {

@@ -8,7 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// sharedNode returns a whole GPU whose pod does with a slice, a free GPU, and a GPU of which a slice is held.
+// sharedNode returns a whole GPU whose pod does with a slice, a free GPU, and a GPU of which a
+// slice is held.
 func sharedNode(t *testing.T) []gpu.GPU {
 	gpus := []gpu.GPU{
 		wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a")), wholeGPU(t, "H100-80GB", 1, load{}),
@@ -20,8 +21,8 @@ func sharedNode(t *testing.T) []gpu.GPU {
 	return gpus
 }
 
-// targetOf returns the GPU that gets the slice of GPU 0, by what change makes of the node before each minute of eight
-// days; the Advisor is restarted with its evidence before it is asked.
+// targetOf returns the GPU that gets the slice of GPU 0, by what change makes of the node before
+// each minute of eight days; the Advisor is restarted with its evidence before it is asked.
 func targetOf(t *testing.T, gpus []gpu.GPU, change func(minute int)) *Packing {
 	t.Helper()
 	const minutes = 8 * 24 * 60
@@ -46,8 +47,8 @@ func targetOf(t *testing.T, gpus []gpu.GPU, change func(minute int)) *Packing {
 	return packing
 }
 
-// TestPackingCountsWhatTenantsDraw: what those of a GPU in MIG mode drew, not what they draw at the moment, decides
-// whether another slice is put beside them.
+// TestPackingCountsWhatTenantsDraw: what those of a GPU in MIG mode drew, not what they draw at the
+// moment, decides whether another slice is put beside them.
 func TestPackingCountsWhatTenantsDraw(t *testing.T) {
 	last := 8*24*60 - 1
 
@@ -95,7 +96,8 @@ func TestPackingCountsWhatTenantsDraw(t *testing.T) {
 	}
 }
 
-// TestPackingCountsReplicasThatStay: a replica that moves joins those on slices only if another one is elsewhere.
+// TestPackingCountsReplicasThatStay: a replica that moves joins those on slices only if another one
+// is elsewhere.
 func TestPackingCountsReplicasThatStay(t *testing.T) {
 	for _, c := range []struct {
 		about  string
@@ -125,7 +127,8 @@ func TestPackingCountsReplicasThatStay(t *testing.T) {
 	}
 }
 
-// TestTenantsThatComeBack: what is observed after a time without any, in which the evidence was forgotten, counts.
+// TestTenantsThatComeBack: what is observed after a time without any, in which the evidence was
+// forgotten, counts.
 func TestTenantsThatComeBack(t *testing.T) {
 	a := New(fastOptions())
 	at := start()

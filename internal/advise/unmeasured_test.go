@@ -23,8 +23,9 @@ func measured(g gpu.GPU, l load) gpu.GPU {
 	return g
 }
 
-// TestUnmeasuredIsUnknown: without SM activity nothing is recommended, whether the worst case would do or nothing ran.
-// The answer is unknown and says what would measure it; what memory alone decides is decided.
+// TestUnmeasuredIsUnknown: without SM activity nothing is recommended, whether the worst case would
+// do or nothing ran. The answer is unknown and says what would measure it; what memory alone
+// decides is decided.
 func TestUnmeasuredIsUnknown(t *testing.T) {
 	for _, utilization := range []float64{0, 0.001, 0.05, 0.9} {
 		for _, strict := range []bool{false, true} {
@@ -60,8 +61,9 @@ func asJSON(t *testing.T, r Recommendation) string {
 	return string(text)
 }
 
-// TestSampleOfAnHour: an hour with SM activity after a week without gives a provisional answer, by that hour alone, and
-// five days a candidate. The restart of an exporter in between changes nothing.
+// TestSampleOfAnHour: an hour with SM activity after a week without gives a provisional answer, by
+// that hour alone, and five days a candidate. The restart of an exporter in between changes
+// nothing.
 func TestSampleOfAnHour(t *testing.T) {
 	a := New(fastOptions())
 	at := start()
@@ -92,8 +94,8 @@ func TestSampleOfAnHour(t *testing.T) {
 	cmptest.Equal(t, "after five days", r.Candidate(), true)
 }
 
-// TestEvidenceWithoutMeasuredTime: an older exporter has not counted for how long activity was read. What it read all
-// the time stays known; where it was unread for long, it is unknown.
+// TestEvidenceWithoutMeasuredTime: an older exporter has not counted for how long activity was
+// read. What it read all the time stays known; where it was unread for long, it is unknown.
 func TestEvidenceWithoutMeasuredTime(t *testing.T) {
 	for _, tt := range []struct {
 		g    gpu.GPU
@@ -118,8 +120,8 @@ func TestEvidenceWithoutMeasuredTime(t *testing.T) {
 	}
 }
 
-// TestNothingRan: what a slice would do to requests is unknown where none ran: no figure, and half the confidence at
-// most. Strictly it is no slice.
+// TestNothingRan: what a slice would do to requests is unknown where none ran: no figure, and half
+// the confidence at most. Strictly it is no slice.
 func TestNothingRan(t *testing.T) {
 	idle := wholeGPU(t, "H100-80GB", 0, load{busy: idleShare, sm: idleShare, gib: 0.6}, pod("ml", "Deployment/a"))
 	r := recommendFor(fastOptions(), 8*24*time.Hour, idle)

@@ -2,31 +2,35 @@ package advise
 
 import "time"
 
-// An inference server loads the weights of its model, prepares, and then takes the memory of its cache at once. While
-// it prepares (it compiles, or profiles a batch), memory is flat: that plateau is the weights.
+// An inference server loads the weights of its model, prepares, and then takes the memory of its
+// cache at once. While it prepares (it compiles, or profiles a batch), memory is flat: that plateau
+// is the weights.
 
 const (
-	// A plateau is memory that stays within plateauShare for plateauTime and plateauReadings at least. Two that differ
-	// by less than plateauStep are one: a server also captures graphs.
+	// A plateau is memory that stays within plateauShare for plateauTime and plateauReadings at
+	// least. Two that differ by less than plateauStep are one: a server also captures graphs.
 	plateauShare    = 1.01
 	plateauStep     = 1.1
 	plateauTime     = 20 * time.Second
 	plateauReadings = 4
-	// The memory of a cache is taken within cacheTime, or from one reading to the second one after it: a model that goes
-	// on loading after a pause takes longer.
+	// The memory of a cache is taken within cacheTime, or from one reading to the second one after
+	// it: a model that goes on loading after a pause takes longer.
 	cacheTime     = 15 * time.Second
 	cacheReadings = 2
 )
 
-// loads are what the last starts of a workload have shown, in MiB; start number n is at n modulo keptStarts.
+// loads are what the last starts of a workload have shown, in MiB; start number n is at n modulo
+// keptStarts.
 type loads struct {
-	// Weights are the plateaus before the rest was taken, 0 of a start without one; Peaks the largest uses until then. Of
-	// a start without a plateau these are the largest before memory was flat last: what was taken in between counts, too.
+	// Weights are the plateaus before the rest was taken, 0 of a start without one; Peaks the
+	// largest uses until then. Of a start without a plateau these are the largest before memory was
+	// flat last: what was taken in between counts, too.
 	Weights, Peaks [keptStarts]float32
 }
 
-// weights returns the weights of the model in bytes, the largest of the starts in which they were seen, 0 if no start
-// has shown them; and the largest use while they were loaded, in these starts if there are any; 0 if it is not known.
+// weights returns the weights of the model in bytes, the largest of the starts in which they were
+// seen, 0 if no start has shown them; and the largest use while they were loaded, in these starts
+// if there are any; 0 if it is not known.
 func (l *loads) weights() (bytes, peak float64) {
 	if l == nil {
 		return 0, 0
@@ -80,7 +84,8 @@ func (p *plateau) isLong() bool {
 	return p.readings >= plateauReadings && p.last.Sub(p.first) >= plateauTime
 }
 
-// loading follows the memory of a start for its plateaus. The zero value is for a start without a reading.
+// loading follows the memory of a start for its plateaus. The zero value is for a start without a
+// reading.
 type loading struct {
 	readings      int
 	peak          float64
@@ -124,8 +129,8 @@ func (l *loading) follow(used float64, now time.Time) {
 	}
 }
 
-// weights returns the memory in MiB that was flat before all of the rest was taken at once, 0 if that was not seen, and
-// the largest use until then, or else until memory was flat last.
+// weights returns the memory in MiB that was flat before all of the rest was taken at once, 0 if
+// that was not seen, and the largest use until then, or else until memory was flat last.
 func (l *loading) weights() (level, before float64) {
 	of := &l.earlier
 	rest := &l.last

@@ -33,8 +33,8 @@ type trial struct {
 	median     Stretch // zero if it is unknown
 	p95        Stretch
 	latency    Latency
-	// served is how many times as long requests take: as many more of them use the cache of a server at once. It is 0 if
-	// that is unknown.
+	// served is how many times as long requests take: as many more of them use the cache of a
+	// server at once. It is 0 if that is unknown.
 	served          float64
 	busyP99, busy10 float64 // in the slice, above 1 if it falls behind
 	decided         Decided
@@ -43,7 +43,8 @@ type trial struct {
 // minCoverage is the share of the held time that must have been observed.
 const minCoverage = 0.95
 
-// unchangedStretch is the stretch up to which a slice changes nothing: then a workload may be busy all the time.
+// unchangedStretch is the stretch up to which a slice changes nothing: then a workload may be busy
+// all the time.
 const unchangedStretch = 1.05
 
 // wholeOf returns what a whole GPU has. The number of SMs and the profiles come from the driver.
@@ -64,8 +65,8 @@ func wholeOf(g *gpu.GPU) capacity {
 	return c
 }
 
-// smallerProfiles returns the profiles that are smaller than a device, the smallest first. One with all memory of a GPU
-// is not smaller than the GPU.
+// smallerProfiles returns the profiles that are smaller than a device, the smallest first. One with
+// all memory of a GPU is not smaller than the GPU.
 func smallerProfiles(g *gpu.GPU, than capacity) []*gpu.Profile {
 	var list []*gpu.Profile
 
@@ -132,8 +133,8 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 	return t
 }
 
-// judgeTime returns why a profile takes too long; empty if it does not. Latency is asked beside the stretch of kernels
-// and the time that is left: each of them sees what the others do not.
+// judgeTime returns why a profile takes too long; empty if it does not. Latency is asked beside the
+// stretch of kernels and the time that is left: each of them sees what the others do not.
 func (t *trial) judgeTime(e *Evidence, limits limits, o Options) Reason {
 	stretch := t.p95.deciding(limits.strict)
 	latency, _ := t.latency.deciding(limits.strict)
@@ -150,8 +151,9 @@ func (t *trial) judgeTime(e *Evidence, limits limits, o Options) Reason {
 	return ReasonNone
 }
 
-// mostBusy returns how busy a slice may be at p99. More than Options.TargetBusy would make requests wait: except
-// strictly, that does not count if no client waits, nor if a figure says how long they do.
+// mostBusy returns how busy a slice may be at p99. More than Options.TargetBusy would make requests
+// wait: except strictly, that does not count if no client waits, nor if a figure says how long they
+// do.
 func (t *trial) mostBusy(e *Evidence, limits limits, o Options) float64 {
 	switch {
 	case limits.strict:
@@ -254,7 +256,8 @@ func (a *Advisor) factsOf(w *workload, e *Evidence, of capacity, hints gpu.Right
 	}
 }
 
-// decide returns the smallest profile that does. If none does, it returns the reason why the largest one does not.
+// decide returns the smallest profile that does. If none does, it returns the reason why the
+// largest one does not.
 func decide(trials []trial, f *Facts, of capacity, o Options) answer {
 	e := f.Evidence
 
@@ -281,9 +284,9 @@ func decide(trials []trial, f *Facts, of capacity, o Options) answer {
 	return answer{Action: ActionKeep, Reason: reason}
 }
 
-// settleAnswer returns the answer to show, by the trials of which it is one. A bolder one takes the place of the last
-// only after it has been the answer for as long as the first one needed; a refusal, and any other if the profile of the
-// last does not do any more, at once.
+// settleAnswer returns the answer to show, by the trials of which it is one. A bolder one takes the
+// place of the last only after it has been the answer for as long as the first one needed; a
+// refusal, and any other if the profile of the last does not do any more, at once.
 func (a *Advisor) settleAnswer(w *workload, now answer, trials []trial) answer {
 	switch {
 	case now.Action == ActionUnknown && w.Answer != answer{}:
@@ -313,8 +316,9 @@ func (x answer) does(trials []trial) bool {
 	})
 }
 
-// settleRefusal makes a refusal the answer if it comes from the evidence, so that a bolder one has to hold for as
-// long as any other. One by an operator or by what else the pod holds ends when its reason ends.
+// settleRefusal makes a refusal the answer if it comes from the evidence, so that a bolder one has
+// to hold for as long as any other. One by an operator or by what else the pod holds ends when its
+// reason ends.
 func (w *workload) settleRefusal(reason Reason) {
 	w.Next = answer{}
 
@@ -364,7 +368,8 @@ func (r *Recommendation) predict(t *trial, o Options) {
 	r.NotChecked = t.notChecked
 }
 
-// explain returns a sentence on a recommendation. Its width is the one that the stretch follows from.
+// explain returns a sentence on a recommendation. Its width is the one that the stretch follows
+// from.
 func (r *Recommendation) explain(o Options) string {
 	e := r.Evidence
 	gib := func(bytes float64) string { return fmt.Sprintf("%.1f GiB", bytes/(1<<30)) }

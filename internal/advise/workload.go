@@ -18,11 +18,11 @@ type daySums struct {
 	Settled        float32 // largest while no start was under way; 0 if there was no such time, or it is not known
 	Busy10         float32 // largest mean over 10 minutes
 	PCIe           float32 // largest mean over 1 minute, as a share of the link
-	// MinWidth and MinBandwidth are the smallest means over ten minutes while kernels ran, as shares of the device; 0 if
-	// none ran.
+	// MinWidth and MinBandwidth are the smallest means over ten minutes while kernels ran, as
+	// shares of the device; 0 if none ran.
 	MinWidth, MinBandwidth float32
-	// Measured are the seconds of Observed in which SM and DRAM activity were read. An exporter that did not count them
-	// has written 0.
+	// Measured are the seconds of Observed in which SM and DRAM activity were read. An exporter
+	// that did not count them has written 0.
 	Measured float32
 }
 
@@ -42,31 +42,33 @@ type workload struct {
 	Last  time.Time // the end of the last window
 	// Reference is the time at which an observation has the weight 1; later ones have more.
 	Reference time.Time
-	// Busy counts 60-second windows by busy time, Power by dynamic power as a share of the power limit; Width and
-	// Bandwidth count busy seconds, as shares of the device.
+	// Busy counts 60-second windows by busy time, Power by dynamic power as a share of the power
+	// limit; Width and Bandwidth count busy seconds, as shares of the device.
 	Busy, Width, Bandwidth, Power histogram
 	Days                          [keptDays]daySums
 	Observed                      float64 // seconds, all time, those of several devices at once counted once
-	// Pods are the pods that ran the workload. If a pod runs on while the exporter restarts, that is a gap.
+	// Pods are the pods that ran the workload. If a pod runs on while the exporter restarts, that
+	// is a gap.
 	Pods []podSeen
-	// FirstMemory is the largest memory of the first ten windows, in MiB: a framework that takes all memory in advance
-	// shows there.
+	// FirstMemory is the largest memory of the first ten windows, in MiB: a framework that takes
+	// all memory in advance shows there.
 	FirstMemory float32
 	// InSlices are the seconds that count for queueUse.Passed, with the weights of the histograms.
 	InSlices  float32
 	Untrusted bool // busy time of its GPU instance was seen below SM activity
-	// BeforeMean is the mean of width and bandwidth on the whole GPU, in parts of wholeUnit; 0 if it is not known.
+	// BeforeMean is the mean of width and bandwidth on the whole GPU, in parts of wholeUnit; 0 if
+	// it is not known.
 	BeforeMean [2]uint16
-	// The end of the last window with traffic, a graphics process, or a use of an engine, in Unix seconds; 0 if there
-	// was none.
+	// The end of the last window with traffic, a graphics process, or a use of an engine, in Unix
+	// seconds; 0 if there was none.
 	NVLink, Graphics int64
 	// InStep is the same for traffic over PCIe that was in step with another GPU's traffic.
 	InStep int64
 	Media  [mediaKinds]int64
 	// Engines says how busy the engines were of each kind that was used since that is counted.
 	Engines []engineUse
-	// Seconds in which these could not be read, and in which clocks were lowered from outside, with the weights of the
-	// histograms.
+	// Seconds in which these could not be read, and in which clocks were lowered from outside, with
+	// the weights of the histograms.
 	MemoryUnread, MediaUnread, ActivityUnread, Throttled float64
 
 	GraphicsUnread float64    // likewise
@@ -74,11 +76,12 @@ type workload struct {
 	Queues         []queueUse // by profile; empty for what ends by itself
 	// Reserve is what its inference server says; nil if none has answered.
 	Reserve *reserve
-	// Answer is what was last recommended; Next is another answer that has been computed since NextSince without a break.
+	// Answer is what was last recommended; Next is another answer that has been computed since
+	// NextSince without a break.
 	Answer, Next answer
 	NextSince    float64 // Observed when it was first computed
-	// Before is what kernels used at least on the whole GPU, as shares of it, if the workload runs on a GPU instance now
-	// and was seen there.
+	// Before is what kernels used at least on the whole GPU, as shares of it, if the workload runs
+	// on a GPU instance now and was seen there.
 	Before   Kernels
 	halfLife time.Duration // of a Record; 0 is halfLife
 }
@@ -90,8 +93,8 @@ const wholeUnit = math.MaxUint16
 type podSeen struct {
 	UID  string
 	Last int64
-	// Idle is since when it has held memory on its device and run nothing; 0 if that is not so, or not known, as of a pod
-	// of several devices.
+	// Idle is since when it has held memory on its device and run nothing; 0 if that is not so, or
+	// not known, as of a pod of several devices.
 	Idle int64
 }
 
@@ -187,7 +190,8 @@ func lesser(a, b float32) float32 {
 	return a
 }
 
-// resume notes that a pod runs the workload on a device from now on. If it did before, the time since then is a gap.
+// resume notes that a pod runs the workload on a device from now on. If it did before, the time
+// since then is a gap.
 func (w *workload) resume(uid string, now time.Time) {
 	if uid == "" {
 		return
@@ -228,10 +232,12 @@ func (w *workload) seen(d *device, at time.Time) {
 	}
 }
 
-// shortRestart is for how long an exporter can be away without that an idle device counts as one that may have worked.
+// shortRestart is for how long an exporter can be away without that an idle device counts as one
+// that may have worked.
 const shortRestart = 15 * time.Minute
 
-// takeUp takes over since when the pod of a device has been up and idle, from before a restart of the exporter.
+// takeUp takes over since when the pod of a device has been up and idle, from before a restart of
+// the exporter.
 func (w *workload) takeUp(d *device, now time.Time) {
 	i := w.podAt(d.holder.UID)
 	if i < 0 || w.Pods[i].Idle == 0 || now.Unix()-w.Pods[i].Last > int64(shortRestart.Seconds()) {
@@ -251,7 +257,8 @@ func (w *workload) forgetPods(now time.Time) {
 	w.Pods = slices.DeleteFunc(w.Pods, func(p podSeen) bool { return now.Unix()-p.Last > 24*60*60 })
 }
 
-// firstMinutes is the observed time at the start that shows whether a framework takes its memory in advance.
+// firstMinutes is the observed time at the start that shows whether a framework takes its memory in
+// advance.
 const firstMinutes = 10 * time.Minute
 
 // mark sets a time if something was seen then.
@@ -321,7 +328,8 @@ func (w *workload) weight(now time.Time) float64 {
 	return 1
 }
 
-// sums are the days of the last keptDays added up. If the clock was set, the last one can be of tomorrow.
+// sums are the days of the last keptDays added up. If the clock was set, the last one can be of
+// tomorrow.
 func (w *workload) sums(now time.Time) daySums {
 	var all daySums
 
@@ -359,8 +367,8 @@ func (w *workload) observedDays(now time.Time) int {
 	return days
 }
 
-// isProvisional reports whether the evidence is of less than a week: it began later, or misses too many of the last
-// days, or of SM activity there is but a sample.
+// isProvisional reports whether the evidence is of less than a week: it began later, or misses too
+// many of the last days, or of SM activity there is but a sample.
 func (w *workload) isProvisional(now time.Time) bool {
 	return now.Sub(w.First) < provisionalBefore || w.observedDays(now) < minObservedDays ||
 		w.isSampled() && w.measuredDays(now) < minObservedDays
@@ -369,13 +377,13 @@ func (w *workload) isProvisional(now time.Time) bool {
 // minObservedDays leaves out a weekend.
 const minObservedDays = 5
 
-// settled returns the largest use of memory while no start was under way, in MiB; the largest of all if that is not
-// known.
+// settled returns the largest use of memory while no start was under way, in MiB; the largest of
+// all if that is not known.
 func (d *daySums) settled() float32 { return cmp.Or(d.Settled, d.Memory) }
 
-// trendBytesPerDay returns the slope of the daily maxima of memory, without starts. It fits the last days by least
-// squares, however many of them, and returns the steepest slope, since growth can have begun lately. It is 0 if they
-// shrink or are known for less than a day and a half.
+// trendBytesPerDay returns the slope of the daily maxima of memory, without starts. It fits the
+// last days by least squares, however many of them, and returns the steepest slope, since growth
+// can have begun lately. It is 0 if they shrink or are known for less than a day and a half.
 func (w *workload) trendBytesPerDay(now time.Time) float64 {
 	days := float64(now.Unix()) / (24 * 60 * 60)
 	today := dayOf(now)

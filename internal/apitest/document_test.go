@@ -158,7 +158,8 @@ func (d *document) checkRequest(r *http.Request, body []byte) error {
 	return d.validate(pointer+"/requestBody/content/application~1json/schema", body)
 }
 
-// checkResponse reports whether a response is as the document has it: status, media type, headers and body.
+// checkResponse reports whether a response is as the document has it: status, media type, headers
+// and body.
 func (d *document) checkResponse(response *http.Response, body []byte) error {
 	pointer, name := d.operation(response.Request)
 	if pointer == "" {

@@ -69,8 +69,8 @@ func recommendations(id gpu.UUID) any {
 	return fullReport()
 }
 
-// TestFullReport: fullReport has every field of its types set, so that the document, which allows no other fields,
-// has all of them; and an empty report of the advisor is valid too.
+// TestFullReport: fullReport has every field of its types set, so that the document, which allows
+// no other fields, has all of them; and an empty report of the advisor is valid too.
 func TestFullReport(t *testing.T) {
 	for _, path := range unset(reflect.ValueOf(*fullReport()), "") {
 		t.Errorf("%s is not set", path)
@@ -92,7 +92,8 @@ func TestFullReport(t *testing.T) {
 	}
 }
 
-// unset lists the fields with a JSON name that have their zero value. Numbers in lists, and coordinates, may be zero.
+// unset lists the fields with a JSON name that have their zero value. Numbers in lists, and
+// coordinates, may be zero.
 func unset(v reflect.Value, path string) []string {
 	var list []string
 

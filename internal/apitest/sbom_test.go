@@ -14,8 +14,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/testbuild"
 )
 
-// TestSBOM: the SBOM of both programs is valid by the schema that CycloneDX publishes for its version, with SPDX's list
-// of license identifiers, and what is no valid document is refused by it.
+// TestSBOM: the SBOM of both programs is valid by the schema that CycloneDX publishes for its
+// version, with SPDX's list of license identifiers, and what is no valid document is refused by it.
 func TestSBOM(t *testing.T) {
 	sbom := filepath.Join(t.TempDir(), "sbom.cdx.json")
 
@@ -65,7 +65,8 @@ func TestSBOM(t *testing.T) {
 	}
 }
 
-// cyclonedxSchema returns the JSON schema of a version of CycloneDX, which its Go module has beside its code.
+// cyclonedxSchema returns the JSON schema of a version of CycloneDX, which its Go module has beside
+// its code.
 func cyclonedxSchema(t *testing.T, version string) *jsonschema.Schema {
 	t.Helper()
 	module := goTool(t, "-C", "internal/apitest", "list", "-m", "-f={{.Dir}}", "github.com/CycloneDX/cyclonedx-go")

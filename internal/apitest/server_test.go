@@ -363,8 +363,8 @@ func restores() []exchange {
 	}
 }
 
-// TestExchanges holds requests and responses against the document. A request that the server takes is valid in it,
-// and one that is not valid there the server refuses.
+// TestExchanges holds requests and responses against the document. A request that the server takes
+// is valid in it, and one that is not valid there the server refuses.
 func TestExchanges(t *testing.T) {
 	d := load(t)
 	main := serve(t)

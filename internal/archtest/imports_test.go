@@ -17,14 +17,16 @@ const (
 	goNVML = "github.com/NVIDIA/go-nvml"
 )
 
-// withoutNVML lists packages that may not depend on go-nvml, not even through others, which depguard does not see:
-// cmd/nvml-sim is a library of its own and would be left with hundreds of undefined NVML symbols.
+// withoutNVML lists packages that may not depend on go-nvml, not even through others, which
+// depguard does not see: cmd/nvml-sim is a library of its own and would be left with hundreds of
+// undefined NVML symbols.
 func withoutNVML() []string {
 	return []string{"internal/gpu", "internal/mig", "internal/sim", "internal/sim/hostengine", "internal/sim/kubelet",
 		"cmd/nvml-sim", "cmd/dcgm-sim"}
 }
 
-// goImport is one import of a file of the module. All paths in it are relative to the module's root, slash-separated.
+// goImport is one import of a file of the module. All paths in it are relative to the module's
+// root, slash-separated.
 type goImport struct {
 	file string
 	line int
@@ -36,7 +38,8 @@ func (i goImport) dir() string { return path.Dir(i.file) }
 // internal returns the folder that an import of this module names.
 func (i goImport) internal() (dir string, ok bool) { return strings.CutPrefix(i.path, module) }
 
-// importViolations reports the packages of withoutNVML that depend on go-nvml, each with the chain of imports.
+// importViolations reports the packages of withoutNVML that depend on go-nvml, each with the chain
+// of imports.
 func importViolations(imports []goImport) []string {
 	var found []string
 
@@ -76,8 +79,9 @@ func findChain(imports []goImport, dir, library string, seen []string) []string 
 	return nil
 }
 
-// TestEveryPackageHasImportRules: a package of this module outside cmd has a strict depguard rule in .golangci.yml,
-// so that a new one cannot import what it likes. Packages that are only tests need none.
+// TestEveryPackageHasImportRules: a package of this module outside cmd has a strict depguard rule
+// in .golangci.yml, so that a new one cannot import what it likes. Packages that are only tests
+// need none.
 func TestEveryPackageHasImportRules(t *testing.T) {
 	root := filepath.Join("..", "..")
 	var config struct {
@@ -125,7 +129,8 @@ func TestEveryPackageHasImportRules(t *testing.T) {
 	}
 }
 
-// hasLibraryCode reports whether a folder of this module, which a nested one is not, has Go files that are no tests.
+// hasLibraryCode reports whether a folder of this module, which a nested one is not, has Go files
+// that are no tests.
 func hasLibraryCode(t *testing.T, dir string) bool {
 	t.Helper()
 

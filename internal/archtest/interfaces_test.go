@@ -9,7 +9,8 @@ import (
 // work that few tests need.
 const maxMethods = 6
 
-// largeInterface returns why an interface of a package may declare more methods, empty if it may not.
+// largeInterface returns why an interface of a package may declare more methods, empty if it may
+// not.
 func largeInterface(dir, name string) string {
 	switch dir + "." + name {
 	case "internal/nvmlsource.Device", "internal/nvmlsource.Library":
@@ -23,7 +24,8 @@ func largeInterface(dir, name string) string {
 	return ""
 }
 
-// largeInterfaces finds the interfaces with too many methods. What they embed counts where it is declared.
+// largeInterfaces finds the interfaces with too many methods. What they embed counts where it is
+// declared.
 func (s source) largeInterfaces() []string {
 	var found []string
 

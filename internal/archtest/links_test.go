@@ -35,7 +35,8 @@ func anchors(page string) map[string]bool {
 	return found
 }
 
-// brokenLinks lists the relative links of a page whose file does not exist, or whose page has no such heading.
+// brokenLinks lists the relative links of a page whose file does not exist, or whose page has no
+// such heading.
 func brokenLinks(path string) ([]string, error) {
 	page, err := os.ReadFile(path)
 	if err != nil {
@@ -75,7 +76,8 @@ func brokenLinks(path string) ([]string, error) {
 	return broken, nil
 }
 
-// TestLinksOfTheDocuments follows every relative link of the documents to its file, and to its heading.
+// TestLinksOfTheDocuments follows every relative link of the documents to its file, and to its
+// heading.
 func TestLinksOfTheDocuments(t *testing.T) {
 	root := filepath.Join("..", "..")
 	var pages []string

@@ -84,8 +84,8 @@ func readSource(root, name string) (source, error) {
 	return parseSource(filepath.ToSlash(relative), text)
 }
 
-// withoutNested leaves out the imports of nested modules, which have dependencies of their own and that no package of
-// this module can import.
+// withoutNested leaves out the imports of nested modules, which have dependencies of their own and
+// that no package of this module can import.
 func withoutNested(root string, imports []goImport) []goImport {
 	var own []goImport
 

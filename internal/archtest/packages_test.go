@@ -40,9 +40,9 @@ func packageDirs(t *testing.T, root string) map[string]bool {
 	return dirs
 }
 
-// TestPackagesAreDescribed compares the packages that ARCHITECTURE.md and CONTRIBUTING.md describe with the folders.
-// ARCHITECTURE.md lists each package, except those below a command; CONTRIBUTING.md describes each or the one above
-// it. Neither describes one that is gone.
+// TestPackagesAreDescribed compares the packages that ARCHITECTURE.md and CONTRIBUTING.md describe
+// with the folders. ARCHITECTURE.md lists each package, except those below a command;
+// CONTRIBUTING.md describes each or the one above it. Neither describes one that is gone.
 func TestPackagesAreDescribed(t *testing.T) {
 	root := filepath.Join("..", "..")
 	dirs := packageDirs(t, root)

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// The lengths that nothing may pass. Blank lines and comments count nowhere: a limit on lines makes walls. A test may be
-// one long story.
+// The lengths that nothing may pass. Blank lines and comments count nowhere: a limit on lines makes
+// walls. A test may be one long story.
 const (
 	maxCodeLines      = 600
 	maxStatements     = 40
@@ -56,7 +56,8 @@ func (s source) imports() []goImport {
 	return imports
 }
 
-// violations holds the file against the rules that need no other file. Generated files are free of them.
+// violations holds the file against the rules that need no other file. Generated files are free of
+// them.
 func (s source) violations() []string {
 	if ast.IsGenerated(s.file) {
 		return nil
@@ -119,8 +120,8 @@ func (s source) codeLines() int {
 	return count
 }
 
-// countStatements counts the statements of a body, those of its blocks and function literals included. A block itself
-// is none.
+// countStatements counts the statements of a body, those of its blocks and function literals
+// included. A block itself is none.
 func countStatements(body *ast.BlockStmt) int {
 	count := 0
 
@@ -210,8 +211,8 @@ func (s source) exits() []string {
 	return found
 }
 
-// sharedWithOracle finds what the simulated node takes of internal/mig beyond names and tables: it is the oracle of the
-// algorithms there and must not share them.
+// sharedWithOracle finds what the simulated node takes of internal/mig beyond names and tables: it
+// is the oracle of the algorithms there and must not share them.
 func (s source) sharedWithOracle() []string {
 	if path.Dir(s.name) != "internal/sim" {
 		return nil
@@ -232,8 +233,9 @@ func (s source) sharedWithOracle() []string {
 	return found
 }
 
-// callsPastInterceptor finds what could call NVML without its Interceptor: an implementation of the seam beside the real
-// driver and the simulated one, and what takes the driver's handle out of one that passes its calls on.
+// callsPastInterceptor finds what could call NVML without its Interceptor: an implementation of the
+// seam beside the real driver and the simulated one, and what takes the driver's handle out of one
+// that passes its calls on.
 func (s source) callsPastInterceptor() []string {
 	const seam = "internal/nvmlsource/driver"
 	if strings.HasPrefix(s.name, seam) || s.name == "internal/nvmlsource/intercept.go" {
@@ -270,7 +272,8 @@ func (s source) callsPastInterceptor() []string {
 	return found
 }
 
-// isOf reports whether an expression names something of an imported package, under whatever name that is imported.
+// isOf reports whether an expression names something of an imported package, under whatever name
+// that is imported.
 func (s source) isOf(e ast.Expr, importPath string, names ...string) bool {
 	selector, ok := e.(*ast.SelectorExpr)
 	if !ok || !slices.Contains(names, selector.Sel.Name) {

@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// forbiddenWords are words and phrases that stand for others in this project, each with the better one. They are few,
-// and none has another use here.
+// forbiddenWords are words and phrases that stand for others in this project, each with the better
+// one. They are few, and none has another use here.
 func forbiddenWords() glossary {
 	word := func(pattern, better string) forbiddenWord { return forbiddenWord{regexp.MustCompile(pattern), better} }
 
@@ -45,8 +45,9 @@ type forbiddenWord struct {
 	better  string
 }
 
-// goViolations returns the forbidden words in the comments of a Go file and, if it is no test, in its strings that are
-// phrases: single words can be names of others. Log messages begin in lower case.
+// goViolations returns the forbidden words in the comments of a Go file and, if it is no test, in
+// its strings that are phrases: single words can be names of others. Log messages begin in lower
+// case.
 func (g glossary) goViolations(t *testing.T, name string, source []byte) []string {
 	files := token.NewFileSet()
 
@@ -109,7 +110,8 @@ func calledName(call *ast.CallExpr) string {
 	return ""
 }
 
-// literalText returns the text of a string literal or of a sum of them, empty for any other expression.
+// literalText returns the text of a string literal or of a sum of them, empty for any other
+// expression.
 func literalText(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -141,7 +143,8 @@ func (g glossary) wordViolations(name string, first int, text string) []string {
 	return found
 }
 
-// hasWords reports whether a file is of those that the glossary holds for. The history of changes keeps its words.
+// hasWords reports whether a file is of those that the glossary holds for. The history of changes
+// keeps its words.
 func hasWords(path string) bool {
 	written := []string{".go", ".md", ".tmpl", ".html", ".js", ".c", ".sh", ".yaml", ".yml", ".tpl", ".service", ".socket"}
 

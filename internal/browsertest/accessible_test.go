@@ -38,7 +38,8 @@ func axe(t *testing.T) string {
 	return string(source)
 }
 
-// TestAccessible: axe-core finds no barrier in the page, closed and opened, light and dark, wide and narrow.
+// TestAccessible: axe-core finds no barrier in the page, closed and opened, light and dark, wide
+// and narrow.
 func TestAccessible(t *testing.T) {
 	source := axe(t)
 	b := openBrowser(t, 1440, 900)

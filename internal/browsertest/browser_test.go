@@ -1,6 +1,6 @@
-// Package browsertest opens the status page in a real browser, headless Chromium, against the built program on a
-// simulated node whose clock the tests step. It is a module of its own so that the program does not depend on a
-// browser's protocol.
+// Package browsertest opens the status page in a real browser, headless Chromium, against the built
+// program on a simulated node whose clock the tests step. It is a module of its own so that the
+// program does not depend on a browser's protocol.
 package browsertest
 
 import (
@@ -89,7 +89,8 @@ func (b *browser) observe(event any) {
 	}
 }
 
-// wantSilence fails the test if the console has a message, other than those that contain one of the given texts.
+// wantSilence fails the test if the console has a message, other than those that contain one of the
+// given texts.
 func (b *browser) wantSilence(but ...string) {
 	b.t.Helper()
 	b.mu.Lock()
@@ -176,7 +177,8 @@ func withoutScript(ctx context.Context, t *chromedp.Target) (chromedp.Void, erro
 	return chromedp.Void{}, err
 }
 
-// pressSlash presses the key /. Other than press it lets the page prevent that the character is entered.
+// pressSlash presses the key /. Other than press it lets the page prevent that the character is
+// entered.
 func (b *browser) pressSlash() {
 	b.t.Helper()
 	b.run(chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {

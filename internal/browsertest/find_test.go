@@ -13,7 +13,8 @@ const (
 	focused   = `document.activeElement.closest(".gpu")?.dataset.index`
 )
 
-// TestFind: the reader finds a slice by name, by keys alone; the address has what is looked for, and gives it back.
+// TestFind: the reader finds a slice by name, by keys alone; the address has what is looked for,
+// and gives it back.
 func TestFind(t *testing.T) {
 	n := startNode(t, shipped("h100-56"))
 	n.advance(10 * time.Second) // until the kubelet's list is complete
@@ -59,7 +60,8 @@ func TestFind(t *testing.T) {
 	b.wantSilence()
 }
 
-// TestOrder: the busiest GPU comes first, the address says so, and the GPU that has the focus keeps it when it moves.
+// TestOrder: the busiest GPU comes first, the address says so, and the GPU that has the focus keeps
+// it when it moves.
 func TestOrder(t *testing.T) {
 	n := startNode(t, shipped("chaos"))
 	b := openBrowser(t, 1440, 900)

@@ -60,7 +60,8 @@ func scenarioFile(t *testing.T, text string) string {
 	return file
 }
 
-// freeAddress returns an address that is free now: the program must have the same one after a restart.
+// freeAddress returns an address that is free now: the program must have the same one after a
+// restart.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 

@@ -72,7 +72,8 @@ func TestHiddenTab(t *testing.T) {
 	b.wantSilence()
 }
 
-// TestPageAfterARestart: the page says that the exporter does not answer, and goes on by itself once it does.
+// TestPageAfterARestart: the page says that the exporter does not answer, and goes on by itself
+// once it does.
 func TestPageAfterARestart(t *testing.T) {
 	n := startNode(t, shipped("h100-single"))
 	b := openBrowser(t, 1440, 900)
@@ -91,7 +92,8 @@ func TestPageAfterARestart(t *testing.T) {
 	b.wantSilence("net::ERR_CONNECTION_REFUSED", "net::ERR_INCOMPLETE_CHUNKED_ENCODING")
 }
 
-// TestPageWithoutAStream: a page whose stream is refused fetches the page again, and loses no selection.
+// TestPageWithoutAStream: a page whose stream is refused fetches the page again, and loses no
+// selection.
 func TestPageWithoutAStream(t *testing.T) {
 	n := startNode(t, shipped("h100-single"))
 	n.occupyStreams()
@@ -113,7 +115,8 @@ func TestPageWithoutAStream(t *testing.T) {
 	b.wantSilence("the server responded with a status of 503")
 }
 
-// TestPageWithoutScript: the node is there without the script, and the browser is asked to load the page again.
+// TestPageWithoutScript: the node is there without the script, and the browser is asked to load the
+// page again.
 func TestPageWithoutScript(t *testing.T) {
 	n := startNode(t, shipped("h100-single"))
 	b := openBrowser(t, 1440, 900)

@@ -23,8 +23,8 @@ faults:
   - {at: 60s, gpu: 0, kind: external-reconfigure, layout: ["3g.40gb@0", "1g.10gb@4"]}
 `
 
-// TestMarks: the sparklines of a GPU mark a layout change and an XID by shapes of their own, and tell time and value to
-// the keyboard.
+// TestMarks: the sparklines of a GPU mark a layout change and an XID by shapes of their own, and
+// tell time and value to the keyboard.
 func TestMarks(t *testing.T) {
 	n := startNode(t, scenarioFile(t, marked))
 	b := openBrowser(t, 1440, 900)
@@ -76,8 +76,8 @@ gpus:
   - {model: H100-80GB}
 `
 
-// TestHostileNames: names are text, at first and as they come by the stream. The simulated kubelet has no such pods: a
-// scheduler's job does instead.
+// TestHostileNames: names are text, at first and as they come by the stream. The simulated kubelet
+// has no such pods: a scheduler's job does instead.
 func TestHostileNames(t *testing.T) {
 	const job = `"><script>alert(2)</script>`
 

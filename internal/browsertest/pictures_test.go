@@ -76,8 +76,8 @@ func (p *picture) draw(t *testing.T) {
 	}
 }
 
-// reduceColors makes a third of a picture's size: of its colors, which are many along the edges of letters, it keeps the
-// 256 that are most frequent, and takes the nearest of them for the others.
+// reduceColors makes a third of a picture's size: of its colors, which are many along the edges of
+// letters, it keeps the 256 that are most frequent, and takes the nearest of them for the others.
 func reduceColors(t *testing.T, screen []byte) []byte {
 	t.Helper()
 

@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// callType describes a function of NVML at the driver seam: the names of its arguments' values, and the type of its
-// answer.
+// callType describes a function of NVML at the driver seam: the names of its arguments' values, and
+// the type of its answer.
 type callType struct {
 	name   string
 	args   []names
@@ -62,8 +62,8 @@ func profiledCalls() []callType {
 	}
 }
 
-// callsOf returns the calls of an interface of the driver seam: the listed ones, and all others with the types of their
-// methods. It omits calls for which notRecorded returns true.
+// callsOf returns the calls of an interface of the driver seam: the listed ones, and all others
+// with the types of their methods. It omits calls for which notRecorded returns true.
 func callsOf[I any](prefix string, listed ...callType) []callType {
 	seam := reflect.TypeFor[I]()
 	all := listed
@@ -96,8 +96,8 @@ func callsOf[I any](prefix string, listed ...callType) []callType {
 	return all
 }
 
-// notRecorded reports whether we do not record a call: a recording ends before Shutdown, and a program that records
-// releases no GPU.
+// notRecorded reports whether we do not record a call: a recording ends before Shutdown, and a
+// program that records releases no GPU.
 func notRecorded(function string) bool {
 	switch function {
 	case "nvmlShutdown", "nvmlInitNoAttach", "nvmlDeviceGetHandleByPciBusId", "nvmlGpmSampleFree":
@@ -149,8 +149,8 @@ func callOf(function string, args ...string) string {
 	return function + "(" + strings.Join(args, ", ") + ")"
 }
 
-// findCall parses a call. It returns its type and its canonical form, which has names instead of numbers where there
-// are any.
+// findCall parses a call. It returns its type and its canonical form, which has names instead of
+// numbers where there are any.
 func findCall(known []callType, text string) (c callType, canonical string, err error) {
 	name, inner, hasArgs := strings.Cut(text, "(")
 	var args []string
@@ -191,8 +191,8 @@ func findCall(known []callType, text string) (c callType, canonical string, err 
 	return c, callOf(name, args...), nil
 }
 
-// names lists values with their names, such as " 0:GRAPHICS 1:SM "; other values are written as numbers. The names
-// are those of nvml.h without their common prefix.
+// names lists values with their names, such as " 0:GRAPHICS 1:SM "; other values are written as
+// numbers. The names are those of nvml.h without their common prefix.
 type names string
 
 const (

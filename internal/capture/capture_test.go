@@ -14,8 +14,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// interview asks everything that the fake answers and returns the answers as text. It is put to the driver, to its
-// recorder and to a replay alike.
+// interview asks everything that the fake answers and returns the answers as text. It is put to the
+// driver, to its recorder and to a replay alike.
 func interview(t *testing.T, lib nvmlsource.Library) string {
 	t.Helper()
 	var out strings.Builder
@@ -155,7 +155,8 @@ func TestReplaysWhatWasSaid(t *testing.T) {
 	}
 }
 
-// TestSeveralAnswersInOnePoll: a call that is made twice in a poll may get two answers, and does again.
+// TestSeveralAnswersInOnePoll: a call that is made twice in a poll may get two answers, and does
+// again.
 func TestSeveralAnswersInOnePoll(t *testing.T) {
 	fake := newFake()
 	rec := NewRecorder(fake, start())
@@ -242,7 +243,8 @@ func TestReplaysACallThatHung(t *testing.T) {
 	}
 }
 
-// checkHang wants the power usage to hang from the first to the third poll, or until the replay is closed.
+// checkHang wants the power usage to hang from the first to the third poll, or until the replay is
+// closed.
 func checkHang(t *testing.T, replay *Replay, returns bool) {
 	t.Helper()
 	d := firstGPU(t, replay.Library())

@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// encode returns the node of a value as strictyaml reads it, on one line: of a slice, a struct, an array, text, a
-// number, or true or false. An encoder has a node of its own.
+// encode returns the node of a value as strictyaml reads it, on one line: of a slice, a struct, an
+// array, text, a number, or true or false. An encoder has a node of its own.
 func encode(value any) *yaml.Node { return encodeValue(reflect.ValueOf(value)) }
 
 // encoder is a value that is written in a form of its own.
@@ -74,7 +74,8 @@ func mapping(keysAndValues ...any) *yaml.Node {
 	return m
 }
 
-// arrayText is the text in an array of C characters, which it may fill without a NUL; bytes are written as hexadecimal.
+// arrayText is the text in an array of C characters, which it may fill without a NUL; bytes are
+// written as hexadecimal.
 func arrayText(v reflect.Value) string {
 	var b []byte
 

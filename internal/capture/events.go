@@ -16,7 +16,8 @@ type eventQueue struct {
 	sets   map[*eventSet]bool
 }
 
-// dueEvent returns the event that a replay has to deliver now, or nil. The caller holds the timeline's mu.
+// dueEvent returns the event that a replay has to deliver now, or nil. The caller holds the
+// timeline's mu.
 func (l *library) dueEvent() *eventRecord {
 	if events := l.rec.Recorded.Events; l.events.next < len(events) &&
 		events[l.events.next].Before <= l.time.poll {
@@ -81,8 +82,8 @@ func (l *library) recordEvent(e nvmlsource.Event, ret nvml.Return) {
 	l.rec.Recorded.Events = append(l.rec.Recorded.Events, r)
 }
 
-// replayEvent delivers the events before the current poll. The first wait after a failure of the queue returns at once,
-// which shows its caller that the queue works again.
+// replayEvent delivers the events before the current poll. The first wait after a failure of the
+// queue returns at once, which shows its caller that the queue works again.
 func (l *library) replayEvent(s *eventSet, timeout time.Duration) (nvmlsource.Event, nvml.Return) {
 	t := l.time
 	q := l.events
@@ -150,8 +151,8 @@ func (l *library) free(c nvmlsource.Call) nvmlsource.Verdict {
 	return nvmlsource.Verdict{Answered: l.time.replays}
 }
 
-// settled reports whether everything due has been delivered and every set is waited on again. The caller holds the
-// timeline's mu.
+// settled reports whether everything due has been delivered and every set is waited on again. The
+// caller holds the timeline's mu.
 func (l *library) settled() bool {
 	if l.events.failed {
 		return false

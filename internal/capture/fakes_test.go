@@ -19,8 +19,8 @@ const (
 	realPID    = 3456789
 )
 
-// fakeDriver is one GPU with one MIG device. Its embedded interfaces are nil: what is not overridden is never to be
-// asked.
+// fakeDriver is one GPU with one MIG device. Its embedded interfaces are nil: what is not
+// overridden is never to be asked.
 type fakeDriver struct {
 	nvmlsource.Library
 	device *fakeDevice

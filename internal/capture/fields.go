@@ -16,8 +16,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// Types of which not every value is valid in a recording. Valid returns what was expected, and so does the error of
-// UnmarshalText, which types have that are written as a name.
+// Types of which not every value is valid in a recording. Valid returns what was expected, and so
+// does the error of UnmarshalText, which types have that are written as a name.
 type (
 	pollTimes   []time.Duration
 	pollNumber  int    // counted from 0
@@ -51,8 +51,8 @@ func (c handleCount) Valid(any) (bool, string) {
 	return c >= 0 && c <= maxHandles, fmt.Sprintf("a number of handles, at most %d", maxHandles)
 }
 
-// slotOf returns the slot of a position in the list of a profile. Before a call for a handle nothing else is known of
-// it.
+// slotOf returns the slot of a position in the list of a profile. Before a call for a handle
+// nothing else is known of it.
 func slotOf(profile uint32, position int) slot {
 	return slot(fmt.Sprintf("%d/%d", profile, position))
 }
@@ -70,8 +70,8 @@ func (e eventRecord) Valid(any) (bool, string) {
 	return (e.Error == 0) != (e.Event == nil), "either an event or an error"
 }
 
-// MarshalText returns NVML's name of a code, without NVML_ERROR_, or its number: drivers have codes that headers do
-// not.
+// MarshalText returns NVML's name of a code, without NVML_ERROR_, or its number: drivers have codes
+// that headers do not.
 func (c code) MarshalText() ([]byte, error) {
 	if c < 0 {
 		return []byte(strconv.Itoa(int(c))), nil
@@ -125,14 +125,15 @@ func (*none) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
 	}
 }
 
-// fieldValue is a value of nvmlDeviceGetFieldValues: its nvmlValueType_t, and its bytes in memory. A file has only as
-// many bytes as the type.
+// fieldValue is a value of nvmlDeviceGetFieldValues: its nvmlValueType_t, and its bytes in memory.
+// A file has only as many bytes as the type.
 type fieldValue struct {
 	kind  uint32
 	bytes [8]byte
 }
 
-// newValue returns a pointer to a zero value of the field's type, or of 8 bytes for an unknown type.
+// newValue returns a pointer to a zero value of the field's type, or of 8 bytes for an unknown
+// type.
 func (f fieldValue) newValue() any {
 	// In the order of the value types, from VALUE_TYPE_DOUBLE on.
 	byType := []any{
@@ -182,8 +183,8 @@ func (f *fieldValue) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) 
 	_, _ = binary.Encode(f.bytes[:], binary.NativeEndian, v) // no type is longer
 }
 
-// fillFields records or replays each field separately: which fields are read together varies. The timestamps of the
-// values are not recorded, since they are not used.
+// fillFields records or replays each field separately: which fields are read together varies. The
+// timestamps of the values are not recorded, since they are not used.
 func fillFields(e *entity, c nvmlsource.Call) {
 	for i := range c.Fields {
 		v := &c.Fields[i]

@@ -134,8 +134,8 @@ func profile(t *testing.T, lib nvmlsource.Library) string {
 	return out.String()
 }
 
-// TestReplaysActivity: the metrics of each window, of each entity, come back in order, with the codes; every sample
-// of the driver's is freed; process ids are pseudonyms.
+// TestReplaysActivity: the metrics of each window, of each entity, come back in order, with the
+// codes; every sample of the driver's is freed; process ids are pseudonyms.
 func TestReplaysActivity(t *testing.T) {
 	fake := &profiledFake{fakeDriver: newFake()}
 	rec := NewRecorder(fake, start())

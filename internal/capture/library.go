@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// library records the answers of a driver, or replays recorded answers without one. It does both so that the calls have
-// the same names and types.
+// library records the answers of a driver, or replays recorded answers without one. It does both so
+// that the calls have the same names and types.
 type library struct {
 	entity // the node
 	seam   nvmlsource.Library
@@ -25,7 +25,8 @@ type library struct {
 	devices []*device // one for each handle that the driver has returned
 }
 
-// device is a physical GPU. Each handle of the driver has one, so that handles of the same GPU are equal.
+// device is a physical GPU. Each handle of the driver has one, so that handles of the same GPU are
+// equal.
 type device struct {
 	nvmlsource.Device // the driver's handle; nil in a replay
 	entity
@@ -33,7 +34,8 @@ type device struct {
 	record *gpuRecord // guarded by the timeline's mu
 }
 
-// newLibrary returns a library that records driver in rec, or replays rec if driver is nil. It owns rec from then on.
+// newLibrary returns a library that records driver in rec, or replays rec if driver is nil. It owns
+// rec from then on.
 func newLibrary(rec *Recording, driver nvmlsource.Library) *library {
 	t := &timeline{replays: driver == nil, changed: make(chan struct{})}
 
@@ -64,7 +66,8 @@ func (l *library) newDevice(driver nvmlsource.Device, name gpuName, record *gpuR
 	}
 }
 
-// Before records or replays a call. It refuses calls that it does not know, such as those that change a GPU.
+// Before records or replays a call. It refuses calls that it does not know, such as those that
+// change a GPU.
 func (l *library) Before(c nvmlsource.Call) nvmlsource.Verdict {
 	switch c.Function {
 	case "nvmlShutdown", "nvmlGpmSampleFree":
@@ -136,7 +139,8 @@ func (l *library) recordOrReplay(e *entity, c nvmlsource.Call, t callType) nvmls
 	}}
 }
 
-// recorded returns what we record of the driver's answer. For handles that is their number, or the name of the GPU.
+// recorded returns what we record of the driver's answer. For handles that is their number, or the
+// name of the GPU.
 func (l *library) recorded(c nvmlsource.Call, t callType, answer any) any {
 	switch t.answer {
 	case reflect.TypeFor[none]():
@@ -184,8 +188,9 @@ func fillIn(e *entity, c nvmlsource.Call) {
 	}
 }
 
-// Object returns the entity of a handle that a call has returned. A MIG device's entity is that of its index, which
-// another device has after a repartition; a GPU instance's is that of its profile and its position.
+// Object returns the entity of a handle that a call has returned. A MIG device's entity is that of
+// its index, which another device has after a repartition; a GPU instance's is that of its profile
+// and its position.
 func (l *library) Object(c nvmlsource.Call, position int, handle any) (object any, known bool) {
 	switch c.Function {
 	case "nvmlDeviceGetHandleByIndex", "nvmlEventSetWait":
@@ -210,8 +215,8 @@ func (l *library) Object(c nvmlsource.Call, position int, handle any) (object an
 	return nil, false
 }
 
-// deviceOf returns the device of a driver's handle. It adds one for a handle that it has not seen before, with the name
-// gpu0 for index 0.
+// deviceOf returns the device of a driver's handle. It adds one for a handle that it has not seen
+// before, with the name gpu0 for index 0.
 func (l *library) deviceOf(h nvmlsource.Device, index int) *device {
 	if d := l.find(func(d *device) bool { return d.Device == h }); d != nil {
 		return d

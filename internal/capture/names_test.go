@@ -98,8 +98,8 @@ type constant struct {
 	value     int64
 }
 
-// nvmlConstants returns the constants of nvml.h from go-nvml's const.go. That is generated: each constant has a
-// literal value, or is the first of its declaration with the value iota.
+// nvmlConstants returns the constants of nvml.h from go-nvml's const.go. That is generated: each
+// constant has a literal value, or is the first of its declaration with the value iota.
 func nvmlConstants(t *testing.T) []constant {
 	t.Helper()
 
@@ -168,7 +168,8 @@ type table struct {
 	entries []constant
 }
 
-// tables returns the tables of the values in the seam's structs, and of the types that are arguments (namesOf).
+// tables returns the tables of the values in the seam's structs, and of the types that are
+// arguments (namesOf).
 func tables(constants []constant) []table {
 	list := []table{
 		{
@@ -219,8 +220,9 @@ func prefixed(prefix string) func(constant) bool {
 	return func(c constant) bool { return strings.HasPrefix(c.name, prefix) }
 }
 
-// shortened returns the wanted constants in the order of their values, with names without a prefix: one of those
-// given, or else their common one. Of two names of one value it keeps the later; counts and bounds are left out.
+// shortened returns the wanted constants in the order of their values, with names without a prefix:
+// one of those given, or else their common one. Of two names of one value it keeps the later;
+// counts and bounds are left out.
 func shortened(all []constant, wanted func(constant) bool, prefixes ...string) []constant {
 	var list []constant
 

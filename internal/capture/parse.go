@@ -9,8 +9,8 @@ import (
 // maxFileBytes bounds a recording; one of three polls of the largest node has a thousandth of it.
 const maxFileBytes = 256 << 20
 
-// IsRecording reports whether a scenario file is a recording. It returns false for a file that cannot be read or is
-// not YAML; the reader of scenarios reports the reason.
+// IsRecording reports whether a scenario file is a recording. It returns false for a file that
+// cannot be read or is not YAML; the reader of scenarios reports the reason.
 func IsRecording(path string) bool {
 	data, err := strictyaml.ReadFile(path, maxFileBytes)
 	if err != nil {
@@ -32,8 +32,8 @@ func Load(path string) (*Recording, error) {
 	return Parse(path, data)
 }
 
-// Parse reads a recording, which errors name by path. The error joins every *strictyaml.Error found, in the order of
-// their lines.
+// Parse reads a recording, which errors name by path. The error joins every *strictyaml.Error
+// found, in the order of their lines.
 func Parse(path string, data []byte) (*Recording, error) {
 	rec := &Recording{}
 	if err := strictyaml.Decode(path, data, rec); err != nil {

@@ -47,7 +47,8 @@ recorded:
 type badFile struct{ old, new, want string }
 
 // TestBadFiles breaks a good file once in every way, and expects file, line and key.
-// TestProcessesAreHiddenUnlessTheRecordingSaysOtherwise: files of earlier versions do not say where they were made.
+// TestProcessesAreHiddenUnlessTheRecordingSaysOtherwise: files of earlier versions do not say where
+// they were made.
 func TestProcessesAreHiddenUnlessTheRecordingSaysOtherwise(t *testing.T) {
 	for namespace, want := range map[string]error{"host": nil, "container": gpu.ErrPIDNamespace, "": gpu.ErrPIDNamespace} {
 		rec := &Recording{Node: nodeInfo{PIDNamespace: namespace}}
@@ -209,8 +210,8 @@ func TestIsRecording(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever a file says, reading it does not crash, every error says where it is, and what is read is
-// written as a file that is read again as the same.
+// FuzzParse: whatever a file says, reading it does not crash, every error says where it is, and
+// what is read is written as a file that is read again as the same.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(goodFile))
 	f.Add([]byte("{version: 1, recorded: {polls: [0s], gpus: {a: {answers: {nvmlDeviceGetName: {hangs: {}, then: x}}}}}}"))

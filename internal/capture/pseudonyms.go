@@ -16,10 +16,10 @@ import (
 // firstPID is the lowest pseudonym of a process id.
 const firstPID = 1001
 
-// Pseudonymize returns the recording with pseudonyms for UUIDs, serial numbers, process ids and the host's name: the
-// same for the same node, whenever it is captured (processes excepted). Those of UUIDs are hashes of them, which
-// cannot be guessed; serial numbers and host names are short enough to be guessed, so theirs are hashes of UUIDs.
-// Process ids are numbered in their order.
+// Pseudonymize returns the recording with pseudonyms for UUIDs, serial numbers, process ids and the
+// host's name: the same for the same node, whenever it is captured (processes excepted). Those of
+// UUIDs are hashes of them, which cannot be guessed; serial numbers and host names are short enough
+// to be guessed, so theirs are hashes of UUIDs. Process ids are numbered in their order.
 func (r *Recording) Pseudonymize() *Recording {
 	out := r.clone()
 	var uuids []string
@@ -68,8 +68,8 @@ func (r *Recording) Pseudonymize() *Recording {
 	return out
 }
 
-// answers iterates over the answers of the GPU and its MIG devices, by their calls. Those of GPU instances contain no
-// identity.
+// answers iterates over the answers of the GPU and its MIG devices, by their calls. Those of GPU
+// instances contain no identity.
 func (g *gpuRecord) answers() iter.Seq2[string, *answer] {
 	return func(yield func(string, *answer) bool) {
 		all := []answers{answers(g.Answers)}
@@ -104,7 +104,8 @@ func (a gpuAnswers) texts(call string) []string {
 	return list
 }
 
-// copyPIDs replaces an answer that is a list of structs by a copy, and returns pointers to the process ids in it.
+// copyPIDs replaces an answer that is a list of structs by a copy, and returns pointers to the
+// process ids in it.
 func (a *answer) copyPIDs() []*uint32 {
 	list := reflect.ValueOf(a.value)
 	if list.Kind() != reflect.Slice || list.Type().Elem().Kind() != reflect.Struct {
@@ -124,8 +125,8 @@ func (a *answer) copyPIDs() []*uint32 {
 	return pids
 }
 
-// pseudonymOfUUID returns a UUID of the same form: of a GPU, of a MIG device, or the legacy one of a MIG device,
-// which contains the UUID of its GPU.
+// pseudonymOfUUID returns a UUID of the same form: of a GPU, of a MIG device, or the legacy one of
+// a MIG device, which contains the UUID of its GPU.
 func pseudonymOfUUID(s string) string {
 	if _, old, err := gpu.ParseMIGUUID(s); err == nil {
 		if of, ok := old.Get(); ok {

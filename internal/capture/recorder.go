@@ -25,8 +25,8 @@ func NewRecorder(driver nvmlsource.Library, start time.Time) *Recorder {
 // Library returns the driver whose calls are recorded.
 func (r *Recorder) Library() nvmlsource.Library { return r.lib.seam }
 
-// Next begins another poll. Before that it runs move, which returns the time of the new poll; events during move
-// belong to the new poll. Next must not be called during a poll.
+// Next begins another poll. Before that it runs move, which returns the time of the new poll;
+// events during move belong to the new poll. Next must not be called during a poll.
 func (r *Recorder) Next(move func() (time.Time, error)) error {
 	t := r.lib.time
 	of := &r.lib.rec.Recorded
@@ -49,8 +49,8 @@ func (r *Recorder) Next(move func() (time.Time, error)) error {
 	return err
 }
 
-// Recording returns what was recorded until now, on a node by a program from which processes may have been hidden.
-// Calls that have not returned are in it as calls that hang.
+// Recording returns what was recorded until now, on a node by a program from which processes may
+// have been hidden. Calls that have not returned are in it as calls that hang.
 func (r *Recorder) Recording(hostname, by string, processesHidden bool) *Recording {
 	r.lib.time.mu.Lock()
 	defer r.lib.time.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package capture records what a node's driver answers, call by call, in a file that a person can read and send, and
-// answers from such a file as that driver did, poll by poll. It implements the driver seam of nvmlsource, whose callers
-// cannot tell a replay from the node.
+// Package capture records what a node's driver answers, call by call, in a file that a person can
+// read and send, and answers from such a file as that driver did, poll by poll. It implements the
+// driver seam of nvmlsource, whose callers cannot tell a replay from the node.
 package capture
 
 import (
@@ -14,7 +14,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Recording is what the driver of one node answered during some polls. Its fields are those of the file.
+// Recording is what the driver of one node answered during some polls. Its fields are those of the
+// file.
 type Recording struct {
 	Version  int      `yaml:"version" range:"1..1" expected:"1, the format's version"`
 	Node     nodeInfo `yaml:"node,flow"`
@@ -24,13 +25,13 @@ type Recording struct {
 type nodeInfo struct {
 	Hostname   string `yaml:"hostname"`
 	Kubernetes bool   `yaml:"kubernetes" oneof:"false" expected:"false: the kubelet of a node is not recorded"`
-	// PIDNamespace is that of the program that made it: the host's, or a container's, in which processes are hidden.
-	// Files of earlier versions do not have it.
+	// PIDNamespace is that of the program that made it: the host's, or a container's, in which
+	// processes are hidden. Files of earlier versions do not have it.
 	PIDNamespace string `yaml:"pidNamespace,omitempty" oneof:"host container"`
 }
 
-// ProcessesHidden returns why processes may have been hidden from the program that made the recording, nil if they were
-// not. The error wraps gpu.ErrPIDNamespace.
+// ProcessesHidden returns why processes may have been hidden from the program that made the
+// recording, nil if they were not. The error wraps gpu.ErrPIDNamespace.
 func (r *Recording) ProcessesHidden() error {
 	switch r.Node.PIDNamespace {
 	case hostNamespace:
@@ -54,8 +55,8 @@ const (
 type recorded struct {
 	By    string    `yaml:"by"`    // the program that made it
 	Start time.Time `yaml:"start"` // of the first poll
-	// Polls are the times of the polls, counted from Start; the first is 0. They follow the node's clock, which may have
-	// been set back.
+	// Polls are the times of the polls, counted from Start; the first is 0. They follow the node's
+	// clock, which may have been set back.
 	Polls      pollTimes              `yaml:"polls,flow"`
 	Pseudonyms bool                   `yaml:"pseudonyms"` // identities are not the node's own
 	Node       nodeAnswers            `yaml:"node"`

@@ -8,16 +8,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// Replay answers as a recorded driver did: in the first poll with the answers of the first recorded poll, and so on.
-// After the last recorded poll its answers remain.
+// Replay answers as a recorded driver did: in the first poll with the answers of the first recorded
+// poll, and so on. After the last recorded poll its answers remain.
 type Replay struct {
 	lib     *library
 	stepped bool
 	beyond  time.Duration // how far a stepped clock went after the last poll; guarded by the timeline's mu
 }
 
-// NewReplay returns a replay of a recording. If it is stepped, its clock is the recorded one, which Advance moves;
-// otherwise it is real time.
+// NewReplay returns a replay of a recording. If it is stepped, its clock is the recorded one, which
+// Advance moves; otherwise it is real time.
 func NewReplay(rec *Recording, stepped bool) *Replay {
 	return &Replay{lib: newLibrary(rec.clone(), nil), stepped: stepped}
 }
@@ -57,8 +57,8 @@ func (r *Replay) next(beyond time.Duration) {
 	t.wake()
 }
 
-// Advance goes on to the next poll and its recorded time, however long after the current one that is. After the last
-// poll it moves the clock by the given duration.
+// Advance goes on to the next poll and its recorded time, however long after the current one that
+// is. After the last poll it moves the clock by the given duration.
 func (r *Replay) Advance(by time.Duration) error {
 	switch {
 	case !r.stepped:
@@ -77,8 +77,8 @@ func (r *Replay) Advance(by time.Duration) error {
 // settleTimeout bounds the wait for a queue of events that does not work any more.
 const settleTimeout = 5 * time.Second
 
-// Settle blocks until the events of the current poll have been delivered and their receiver waits for more, at most
-// until the context ends.
+// Settle blocks until the events of the current poll have been delivered and their receiver waits
+// for more, at most until the context ends.
 func (r *Replay) Settle(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()

@@ -11,7 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// answers are the series of one entity, by call: function(argument, ...). Each kind of entity has its own calls.
+// answers are the series of one entity, by call: function(argument, ...). Each kind of entity has
+// its own calls.
 type (
 	answers         map[string]*series
 	nodeAnswers     answers
@@ -51,7 +52,8 @@ type entry struct {
 type answer struct {
 	ret   nvml.Return
 	value any // of the call's type if ret is SUCCESS
-	// until is the poll in which the driver answered: a later one than that of the call if the call hung, or never.
+	// until is the poll in which the driver answered: a later one than that of the call if the call
+	// hung, or never.
 	until pollNumber
 }
 
@@ -84,7 +86,8 @@ func (s *series) at(poll pollNumber, nth int) answer {
 	return found
 }
 
-// MarshalYAML writes only answers that differ from the one before them, and a single answer without its poll.
+// MarshalYAML writes only answers that differ from the one before them, and a single answer without
+// its poll.
 func (s *series) MarshalYAML() (any, error) {
 	changes := &yaml.Node{Kind: yaml.MappingNode}
 	var last *yaml.Node
@@ -204,8 +207,8 @@ func parsePoll(text string) (poll pollNumber, nth int, ok bool) {
 	return pollNumber(number), nth, err == nil && nth > 1
 }
 
-// readAnswer reads the answer to a call in a poll: a value, an error, or a hang, which ends with an answer in a later
-// poll or never.
+// readAnswer reads the answer to a call in a poll: a value, an error, or a hang, which ends with an
+// answer in a later poll or never.
 func readAnswer(
 	r *strictyaml.Reader,
 	n *yaml.Node,

@@ -23,8 +23,8 @@ func (t *timeline) wake() {
 	t.changed = make(chan struct{})
 }
 
-// waitUntil blocks until holds returns true; it calls holds with mu held. It returns false if ctx ends or the timeline
-// is closed first.
+// waitUntil blocks until holds returns true; it calls holds with mu held. It returns false if ctx
+// ends or the timeline is closed first.
 func (t *timeline) waitUntil(ctx context.Context, holds func() bool) bool {
 	for {
 		t.mu.Lock()
@@ -69,8 +69,8 @@ func entityIn[K comparable, A ~map[string]*series](
 	return &entity{t, answers(all[at]), known}
 }
 
-// part records a part of an answer, such as one of the metrics that a call has filled in. In a replay it returns the
-// recorded part instead of value and ret.
+// part records a part of an answer, such as one of the metrics that a call has filled in. In a
+// replay it returns the recorded part instead of value and ret.
 func part[T any](e *entity, call string, value T, ret nvml.Return) (T, nvml.Return) {
 	if e.time.replays {
 		a := e.replay(call)
@@ -122,8 +122,8 @@ func (b begun) end(value any, ret nvml.Return) {
 	}
 }
 
-// replay returns the recorded answer, and blocks for as long as the call hung. If the call was not recorded, it answers
-// like a library without the function.
+// replay returns the recorded answer, and blocks for as long as the call hung. If the call was not
+// recorded, it answers like a library without the function.
 func (e *entity) replay(call string) answer {
 	e.time.mu.Lock()
 

@@ -28,7 +28,8 @@ type apiServer struct {
 	client     *http.Client
 }
 
-// startAPIServer starts both programs and stops them with the test. CHARTTEST_BINARIES is the folder of kube-apiserver.
+// startAPIServer starts both programs and stops them with the test. CHARTTEST_BINARIES is the
+// folder of kube-apiserver.
 func startAPIServer(t *testing.T) *apiServer {
 	t.Helper()
 
@@ -65,7 +66,8 @@ func startAPIServer(t *testing.T) *apiServer {
 	return s
 }
 
-// freePorts returns ports that are free now. It takes all of them before it gives one back, so that none comes twice.
+// freePorts returns ports that are free now. It takes all of them before it gives one back, so that
+// none comes twice.
 func freePorts(t *testing.T, count int) []int {
 	t.Helper()
 	var listeners []net.Listener
@@ -205,7 +207,8 @@ func reason(text []byte) string {
 	return string(text)
 }
 
-// apply sends an object as `kubectl apply --server-side --validate=strict` does; without dryRun the server keeps it.
+// apply sends an object as `kubectl apply --server-side --validate=strict` does; without dryRun the
+// server keeps it.
 func (s *apiServer) apply(t *testing.T, o object, dryRun bool) error {
 	t.Helper()
 

@@ -7,9 +7,10 @@ import (
 	"testing"
 )
 
-// TestApply: a real API server accepts every object of every profile, with each field known to it and without a
-// warning, and the DaemonSet's pod too. Monitors, rules and OpenShift's objects are held against the definitions that
-// their projects publish: the *.yaml files of the folders CHARTTEST_CRDS.
+// TestApply: a real API server accepts every object of every profile, with each field known to it
+// and without a warning, and the DaemonSet's pod too. Monitors, rules and OpenShift's objects are
+// held against the definitions that their projects publish: the *.yaml files of the folders
+// CHARTTEST_CRDS.
 func TestApply(t *testing.T) {
 	s := startAPIServer(t)
 	mustApply := func(o object) {

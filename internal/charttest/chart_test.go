@@ -64,8 +64,8 @@ func readValues(t *testing.T, files ...string) values {
 	return all
 }
 
-// renderFiles renders the templates for the version of Kubernetes that the manifests are for: by their paths, without
-// notes and empty ones.
+// renderFiles renders the templates for the version of Kubernetes that the manifests are for: by
+// their paths, without notes and empty ones.
 func renderFiles(loaded *chart.Chart, over values) (map[string]string, error) {
 	return renderFor(kubernetes, loaded, over)
 }

@@ -30,8 +30,8 @@ func mounts(pod, c object) map[string]object {
 	return found
 }
 
-// TestDriverOfTheNode: a pod that starts before its driver sees the devices that appear later, since its /dev is the
-// node's, and what an installer mounts over the driver's folder.
+// TestDriverOfTheNode: a pod that starts before its driver sees the devices that appear later,
+// since its /dev is the node's, and what an installer mounts over the driver's folder.
 func TestDriverOfTheNode(t *testing.T) {
 	pod, c := container(t, render(t, readValues(t, "gke")))
 	found := mounts(pod, c)
@@ -81,7 +81,8 @@ func TestVisibleDevices(t *testing.T) {
 	}
 }
 
-// TestDCGM: the flags, and the capability without which a host engine in this process may not profile.
+// TestDCGM: the flags, and the capability without which a host engine in this process may not
+// profile.
 func TestDCGM(t *testing.T) {
 	for name, tc := range map[string]struct {
 		dcgm  values
@@ -140,7 +141,8 @@ func TestCollectors(t *testing.T) {
 	}
 }
 
-// TestHostNetwork: names of services are still found, and OpenShift's constraints allow it and its port.
+// TestHostNetwork: names of services are still found, and OpenShift's constraints allow it and its
+// port.
 func TestHostNetwork(t *testing.T) {
 	for _, on := range []bool{true, false} {
 		objects := render(t, merge(set("hostNetwork", on), set("openshift.createSCC", true)))
@@ -164,8 +166,8 @@ func TestInitContainers(t *testing.T) {
 	equal(t, "init containers", pod["initContainers"], wait)
 }
 
-// TestClusterNames: what is the cluster's has the namespace in its name, and the pod asks for the constraints that are
-// made for it.
+// TestClusterNames: what is the cluster's has the namespace in its name, and the pod asks for the
+// constraints that are made for it.
 func TestClusterNames(t *testing.T) {
 	objects := render(t, everything(t))
 	for _, kind := range []string{"ClusterRole", "ClusterRoleBinding", "SecurityContextConstraints"} {

@@ -13,7 +13,8 @@ import (
 	"helm.sh/helm/v3/pkg/chart"
 )
 
-// harmless are texts that the schema accepts for one value or another. All of them have a part that is replaced.
+// harmless are texts that the schema accepts for one value or another. All of them have a part that
+// is replaced.
 func harmless() []string {
 	return []string{replaced, "/" + replaced, replaced + ":5555", "--" + replaced, "vendor/class=" + replaced,
 		"vendor/" + replaced}
@@ -21,7 +22,8 @@ func harmless() []string {
 
 const replaced = "qqq"
 
-// hostile are texts that mean something else to YAML than to the reader, in a line or within braces.
+// hostile are texts that mean something else to YAML than to the reader, in a line or within
+// braces.
 func hostile() []string {
 	return []string{"a: b", "a #b", "a, b}", `"a'\b`, "a\n- b: c", "* a", "{{ a }}", " a ", "a:", "@a", "123", "true", "null"}
 }
@@ -36,7 +38,8 @@ type schemaNode struct {
 	AdditionalProperties any                   `json:"additionalProperties"`
 }
 
-// textValues calls yield for each text that values can have: with its path, and with a function that makes values of it.
+// textValues calls yield for each text that values can have: with its path, and with a function
+// that makes values of it.
 func (n schemaNode) textValues(path string, wrap func(any) any, yield func(path, pattern string, wrap func(any) any)) {
 	switch {
 	case n.Type == "string" && n.Enum == nil:
@@ -56,7 +59,8 @@ func (n schemaNode) textValues(path string, wrap func(any) any, yield func(path,
 	}
 }
 
-// besides returns the values with which a text is rendered, by its path; for most of them there is nothing special.
+// besides returns the values with which a text is rendered, by its path; for most of them there is
+// nothing special.
 func besides(t *testing.T) func(path string) values {
 	t.Helper()
 	base := merge(everything(t), set("dashboards.enabled", false), set("prometheusRule.enabled", false))
@@ -79,7 +83,8 @@ func besides(t *testing.T) func(path string) values {
 	}
 }
 
-// TestHostileTexts: a text of the values is rendered as it is, as a whole and as nothing but a text, or it is refused.
+// TestHostileTexts: a text of the values is rendered as it is, as a whole and as nothing but a
+// text, or it is refused.
 func TestHostileTexts(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(chartDir, "values.schema.json"))
 	if err != nil {

@@ -11,8 +11,9 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
-// kustomize returns the objects of `kustomize build` by their names, in a folder beside deploy/manifests that has this
-// kustomization and copies of the manifests: kustomize reads no file outside of it.
+// kustomize returns the objects of `kustomize build` by their names, in a folder beside
+// deploy/manifests that has this kustomization and copies of the manifests: kustomize reads no file
+// outside of it.
 func kustomize(t *testing.T, kustomization string) map[string]object {
 	t.Helper()
 	files := filesys.MakeFsInMemory()
@@ -82,7 +83,8 @@ func manifestObjects(t *testing.T) map[string]object {
 	return byName(objects)
 }
 
-// TestKustomizeOverlay: the overlay of docs/deploy-kubernetes.md changes the namespace and the image alone.
+// TestKustomizeOverlay: the overlay of docs/deploy-kubernetes.md changes the namespace and the
+// image alone.
 func TestKustomizeOverlay(t *testing.T) {
 	page := readFile(t, "docs/deploy-kubernetes.md")
 
@@ -104,8 +106,8 @@ func TestKustomizeOverlay(t *testing.T) {
 	equal(t, "overlay", built, want)
 }
 
-// TestKustomizeProfiles: each profile builds with a namespace of its own, in which its rights follow its service
-// account.
+// TestKustomizeProfiles: each profile builds with a namespace of its own, in which its rights
+// follow its service account.
 func TestKustomizeProfiles(t *testing.T) {
 	bindings := 0
 

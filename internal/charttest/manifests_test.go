@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// TestMain takes the -update flag. Helm logs each link of a chart; they are meant (TestFilesAreTheProjects).
+// TestMain takes the -update flag. Helm logs each link of a chart; they are meant
+// (TestFilesAreTheProjects).
 func TestMain(m *testing.M) {
 	flag.Bool("update", false, "rewrite deploy/manifests")
 	flag.Parse()
@@ -36,7 +37,8 @@ func profiles() map[string][]string {
 	}
 }
 
-// manifest returns the text of a profile: its objects in the order of their templates, without what is Helm's alone.
+// manifest returns the text of a profile: its objects in the order of their templates, without what
+// is Helm's alone.
 func manifest(t *testing.T, files []string) string {
 	t.Helper()
 
@@ -75,7 +77,8 @@ func withoutHelm(text string) string {
 	}), "\n")
 }
 
-// TestManifests: deploy/manifests is what the chart renders with each file of values/, and has no other file.
+// TestManifests: deploy/manifests is what the chart renders with each file of values/, and has no
+// other file.
 func TestManifests(t *testing.T) {
 	used := map[string]bool{}
 

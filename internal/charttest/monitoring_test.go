@@ -13,7 +13,8 @@ import (
 	"helm.sh/helm/v3/pkg/chartutil"
 )
 
-// links returns the files of a folder of the chart and the files of the repository that they lead to.
+// links returns the files of a folder of the chart and the files of the repository that they lead
+// to.
 func links(t *testing.T, dir string) map[string]string {
 	t.Helper()
 
@@ -97,7 +98,8 @@ func TestPrometheusRule(t *testing.T) {
 	}
 }
 
-// TestDashboards: a ConfigMap for each, with the file byte for byte, and small enough for the API server.
+// TestDashboards: a ConfigMap for each, with the file byte for byte, and small enough for the API
+// server.
 func TestDashboards(t *testing.T) {
 	const limit = 1 << 20 // of the data of a ConfigMap
 	objects := render(t, set("dashboards.enabled", true))
@@ -159,8 +161,8 @@ func TestMonitors(t *testing.T) {
 		"name": "metrics", "port": 9401, "targetPort": "metrics", "protocol": "TCP"}})
 }
 
-// TestNetworkPolicy: all clients reach the metrics, and those that are named the control port; the pod reaches the API
-// server if it asks it, and nothing else.
+// TestNetworkPolicy: all clients reach the metrics, and those that are named the control port; the
+// pod reaches the API server if it asks it, and nothing else.
 func TestNetworkPolicy(t *testing.T) {
 	peer := []any{values{"namespaceSelector": values{"matchLabels": values{"name": "ops"}}}}
 	metrics := object{"ports": []any{object{"port": "metrics", "protocol": "TCP"}}}
@@ -194,8 +196,8 @@ func TestNetworkPolicy(t *testing.T) {
 	}
 }
 
-// TestServerMetrics: servers of pods are asked if that is switched on: by a flag, where a policy holds by a rule for the
-// pods, and with no other right than the owners of pods need.
+// TestServerMetrics: servers of pods are asked if that is switched on: by a flag, where a policy
+// holds by a rule for the pods, and with no other right than the owners of pods need.
 func TestServerMetrics(t *testing.T) {
 	without := merge(set("networkPolicy.enabled", true), set("podMetadata.enabled", true))
 	on := merge(without, set("advise.serverMetrics", true))

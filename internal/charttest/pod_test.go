@@ -46,7 +46,8 @@ func asList(value any) []any {
 	return list
 }
 
-// Without CAP_SYS_ADMIN the container toolkit refuses a container with NVIDIA_MIG_MONITOR_DEVICES or _CONFIG_DEVICES.
+// Without CAP_SYS_ADMIN the container toolkit refuses a container with NVIDIA_MIG_MONITOR_DEVICES
+// or _CONFIG_DEVICES.
 func TestMIGVariablesNeedTheCapability(t *testing.T) {
 	for name, objects := range profileObjects(t) {
 		_, c := container(t, objects)
@@ -86,8 +87,8 @@ func TestMIGVariablesNeedTheCapability(t *testing.T) {
 	}
 }
 
-// What is mounted from the node can be written in the folders of the state and the control socket alone. A privileged
-// container may write the node's /dev, mounted or not.
+// What is mounted from the node can be written in the folders of the state and the control socket
+// alone. A privileged container may write the node's /dev, mounted or not.
 func TestMounts(t *testing.T) {
 	for name, objects := range profileObjects(t) {
 		pod, c := container(t, objects)
@@ -128,8 +129,8 @@ func TestMounts(t *testing.T) {
 	}
 }
 
-// TestCheckpoint: every profile reads the kubelet's checkpoint, from a folder that it cannot write. One value turns that
-// off, and another user than root, who could not read it, gets none.
+// TestCheckpoint: every profile reads the kubelet's checkpoint, from a folder that it cannot write.
+// One value turns that off, and another user than root, who could not read it, gets none.
 func TestCheckpoint(t *testing.T) {
 	const mounted = "/var/lib/kubelet/device-plugins"
 
@@ -169,8 +170,8 @@ func TestCheckpoint(t *testing.T) {
 	}
 }
 
-// TestPauseLabel: mig-manager ends the pod by this label, so that only the profile of the GPU operator has it, and a
-// controlling pod must have none of the operator's, in no place.
+// TestPauseLabel: mig-manager ends the pod by this label, so that only the profile of the GPU
+// operator has it, and a controlling pod must have none of the operator's, in no place.
 func TestPauseLabel(t *testing.T) {
 	const label = "nvidia.com/gpu.deploy.dcgm-exporter"
 
@@ -203,14 +204,15 @@ func TestPauseLabel(t *testing.T) {
 	}
 }
 
-// TestRollout: nodes whose driver does not answer have a pod that is not ready; one of them must not stop an upgrade.
+// TestRollout: nodes whose driver does not answer have a pod that is not ready; one of them must
+// not stop an upgrade.
 func TestRollout(t *testing.T) {
 	equal(t, "strategy", at(find(t, render(t, nil), "DaemonSet"), "spec", "updateStrategy"),
 		object{"type": "RollingUpdate", "rollingUpdate": object{"maxUnavailable": "10%"}})
 }
 
-// TestProbes: liveness asks whether the process answers and nothing more, whatever is switched on; with a password or
-// a client certificate, which the kubelet has not got, it only connects.
+// TestProbes: liveness asks whether the process answers and nothing more, whatever is switched on;
+// with a password or a client certificate, which the kubelet has not got, it only connects.
 func TestProbes(t *testing.T) {
 	plain := object{"httpGet": object{"path": "/-/healthy", "port": "metrics", "scheme": "HTTP"},
 		"periodSeconds": 20, "timeoutSeconds": 5, "failureThreshold": 3}
@@ -237,7 +239,8 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-// TestSecrets: certificates and passwords come from Secrets, and no user but root and no group of others reads them.
+// TestSecrets: certificates and passwords come from Secrets, and no user but root and no group of
+// others reads them.
 func TestSecrets(t *testing.T) {
 	objects := render(t, merge(readValues(t, "control"), set("web.existingSecret", "mig-exporter-web")))
 	pod, c := container(t, objects)
@@ -267,8 +270,8 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// TestAppArmor: a controlling pod may see the open files of other processes, by the field or, before Kubernetes 1.30,
-// by the annotation; a pod that only reads metrics stays confined.
+// TestAppArmor: a controlling pod may see the open files of other processes, by the field or,
+// before Kubernetes 1.30, by the annotation; a pod that only reads metrics stays confined.
 func TestAppArmor(t *testing.T) {
 	for name, objects := range profileObjects(t) {
 		_, c := container(t, objects)

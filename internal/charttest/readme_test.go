@@ -11,7 +11,8 @@ import (
 	"helm.sh/helm/v3/pkg/chart"
 )
 
-// TestReadme: the chart's page names all values and all files of ready values, and its command sets values that exist.
+// TestReadme: the chart's page names all values and all files of ready values, and its command sets
+// values that exist.
 func TestReadme(t *testing.T) {
 	loaded := loadChart(t)
 
@@ -69,7 +70,8 @@ func hasValue(of values, path []string) bool {
 	return ok && hasValue(below, path[1:])
 }
 
-// TestChartNamesItsSources: stores of charts show where it comes from, and its icon, which is in the repository.
+// TestChartNamesItsSources: stores of charts show where it comes from, and its icon, which is in
+// the repository.
 func TestChartNamesItsSources(t *testing.T) {
 	meta := loadChart(t).Metadata
 	if meta.Home == "" || !slices.Contains(meta.Sources, meta.Home) {

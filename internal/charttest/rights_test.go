@@ -100,8 +100,8 @@ func texts(rights map[right]bool) []string {
 	return all
 }
 
-// TestRightsAreDocumented: all that the chart can give is what docs/kubernetes.md lists. internal/kubelettest tries the
-// chart's rights on a real API server.
+// TestRightsAreDocumented: all that the chart can give is what docs/kubernetes.md lists.
+// internal/kubelettest tries the chart's rights on a real API server.
 func TestRightsAreDocumented(t *testing.T) {
 	page := readFile(t, "docs/kubernetes.md")
 	var documented []object
@@ -118,7 +118,8 @@ func TestRightsAreDocumented(t *testing.T) {
 	equal(t, "rights", texts(rightsOf(t, render(t, readValues(t, "control", "device-plugin")))), texts(rightsOf(t, documented)))
 }
 
-// TestRightsAreUsed: the resources of the rights are those that the paths of requests in the code name.
+// TestRightsAreUsed: the resources of the rights are those that the paths of requests in the code
+// name.
 func TestRightsAreUsed(t *testing.T) {
 	granted := map[string]bool{}
 	for r := range rightsOf(t, render(t, readValues(t, "control", "device-plugin"))) {
@@ -147,8 +148,8 @@ func TestRightsAreUsed(t *testing.T) {
 	equal(t, "methods", methods, map[string]bool{"MethodDelete": true, "MethodGet": true, "MethodPatch": true, "MethodPost": true})
 }
 
-// readRequests adds the resources that string literals name as a part of a path, or as the names of InstaSlice's
-// resources, and the methods of package http.
+// readRequests adds the resources that string literals name as a part of a path, or as the names of
+// InstaSlice's resources, and the methods of package http.
 func readRequests(t *testing.T, dir string, resources, methods map[string]bool) {
 	t.Helper()
 

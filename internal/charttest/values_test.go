@@ -81,8 +81,8 @@ func TestRefusedValues(t *testing.T) {
 	})
 }
 
-// TestRefusedDevicePlugins: the rights to restart a device plugin are not given without what limits them, unless that is
-// asked for.
+// TestRefusedDevicePlugins: the rights to restart a device plugin are not given without what limits
+// them, unless that is asked for.
 func TestRefusedDevicePlugins(t *testing.T) {
 	plugin := merge(readValues(t, "control", "device-plugin"))
 	mustRefuse(t, map[string]refusal{
@@ -143,7 +143,8 @@ func TestRefusedDrivers(t *testing.T) {
 	})
 }
 
-// TestValuesWithoutEffect: a value that does nothing without a switch is refused, and the message names both.
+// TestValuesWithoutEffect: a value that does nothing without a switch is refused, and the message
+// names both.
 func TestValuesWithoutEffect(t *testing.T) {
 	control := set("control.enabled", true)
 
@@ -181,7 +182,8 @@ func TestValuesWithoutEffect(t *testing.T) {
 	}
 }
 
-// TestNotes: what helm install prints says what is off, and that an image without a registry is pulled from nowhere.
+// TestNotes: what helm install prints says what is off, and that an image without a registry is
+// pulled from nowhere.
 func TestNotes(t *testing.T) {
 	for _, tc := range []struct {
 		line  string
@@ -204,8 +206,8 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// TestNotesOnHolders: of which holders nothing is known, in clusters with DRA, and without a source besides the
-// kubelet's list.
+// TestNotesOnHolders: of which holders nothing is known, in clusters with DRA, and without a source
+// besides the kubelet's list.
 func TestNotesOnHolders(t *testing.T) {
 	const claims, sources = "The cluster has DRA", "The kubelet's checkpoint is not read"
 	user := set("runAsUser", 65532)
@@ -241,8 +243,8 @@ func TestNotesOnHolders(t *testing.T) {
 	}
 }
 
-// TestOwnAccount: a service account of another's making gets the rights, and a release without any may use the
-// namespace's default.
+// TestOwnAccount: a service account of another's making gets the rights, and a release without any
+// may use the namespace's default.
 func TestOwnAccount(t *testing.T) {
 	without := set("serviceAccount.create", false)
 
@@ -262,7 +264,8 @@ func TestOwnAccount(t *testing.T) {
 	}
 }
 
-// TestNotRoot: another user than root sees whole GPUs, and pods if a group may read the kubelet's socket.
+// TestNotRoot: another user than root sees whole GPUs, and pods if a group may read the kubelet's
+// socket.
 func TestNotRoot(t *testing.T) {
 	pod, c := container(t, render(t, merge(set("runAsUser", 65532), set("runAsGroup", 65532),
 		set("supplementalGroups", []any{1234}))))
@@ -272,8 +275,8 @@ func TestNotRoot(t *testing.T) {
 		"allowPrivilegeEscalation": false, "capabilities": object{"drop": []any{"ALL"}}})
 }
 
-// TestHighIDs: Helm reads the numbers of a values file as floating-point ones; ids, which OpenShift has above 10^9, stay
-// integers.
+// TestHighIDs: Helm reads the numbers of a values file as floating-point ones; ids, which OpenShift
+// has above 10^9, stay integers.
 func TestHighIDs(t *testing.T) {
 	const high = 1000660000
 	pod, _ := container(t, render(t, merge(set("runAsUser", float64(high)), set("runAsGroup", float64(high)),
@@ -287,7 +290,8 @@ func TestHighIDs(t *testing.T) {
 	}
 }
 
-// TestNotRootReadsSecrets: the files of a Secret are root's, mode 0440; the pod's fsGroup gives them to its group.
+// TestNotRootReadsSecrets: the files of a Secret are root's, mode 0440; the pod's fsGroup gives
+// them to its group.
 func TestNotRootReadsSecrets(t *testing.T) {
 	secret := set("web.existingSecret", "web")
 
@@ -311,8 +315,8 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestScrapeTimeout: Prometheus takes no job whose timeout is longer than its interval. Without an interval there is
-// nothing to compare with.
+// TestScrapeTimeout: Prometheus takes no job whose timeout is longer than its interval. Without an
+// interval there is nothing to compare with.
 func TestScrapeTimeout(t *testing.T) {
 	for _, monitor := range []string{"serviceMonitor", "podMonitor"} {
 		for _, tc := range []struct {

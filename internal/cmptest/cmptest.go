@@ -10,8 +10,9 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// Equal fails the test, which continues, unless got equals want. The message names what was compared and lists the
-// fields that differ. Unexported fields count; errors are equal if errors.Is reports so.
+// Equal fails the test, which continues, unless got equals want. The message names what was
+// compared and lists the fields that differ. Unexported fields count; errors are equal if errors.Is
+// reports so.
 func Equal[T any](t testing.TB, what string, got, want T, options ...cmp.Option) {
 	t.Helper()
 

@@ -79,8 +79,8 @@ func (a *activity) wasActiveSince(id gpu.DeviceID, t time.Time) bool {
 	return ok && !last.Before(t)
 }
 
-// addLastPolls adds what the last poll found: batch jobs, activity, and failed readings of activity. An instance that
-// the poll has not seen yet counts as possibly busy.
+// addLastPolls adds what the last poll found: batch jobs, activity, and failed readings of
+// activity. An instance that the poll has not seen yet counts as possibly busy.
 func (e *Engine) addLastPolls(u *usage) {
 	for _, g := range u.gpus {
 		e.addLastPoll(u, g, allActivity)
@@ -96,8 +96,8 @@ const (
 	allActivity                // also activity that could not be read
 )
 
-// activityOf returns the check for an instance that we are about to destroy. own says that the operation has created
-// it.
+// activityOf returns the check for an instance that we are about to destroy. own says that the
+// operation has created it.
 func activityOf(own bool) activityCheck {
 	if own {
 		return seenActivity
@@ -151,9 +151,9 @@ func (e *Engine) addLastPoll(u *usage, g mig.GPULayout, check activityCheck) {
 	e.addActivity(u, g, &s.GPUs[at], s.Time, check)
 }
 
-// readAnew polls the GPUs that the poller's last cycle has left out. While driver calls are expensive
-// or slow, the poller reads GPUs less often, and a program may have started since. A GPU that cannot be read keeps
-// its old reading.
+// readAnew polls the GPUs that the poller's last cycle has left out. While driver calls are
+// expensive or slow, the poller reads GPUs less often, and a program may have started since. A GPU
+// that cannot be read keeps its old reading.
 func (e *Engine) readAnew(ctx context.Context, gpus []mig.GPULayout) {
 	s := e.o.Poller.Current()
 	if s == nil {
@@ -181,8 +181,8 @@ func (e *Engine) readAnew(ctx context.Context, gpus []mig.GPULayout) {
 	_ = e.o.Poller.PollGPUs(ctx, old...) // addLastPoll says of which GPUs the readings are too old
 }
 
-// pollAndAdd is addLastPoll, but it polls first if nothing was polled yet, as right after the start, and, if activity
-// counts, if the last reading is old.
+// pollAndAdd is addLastPoll, but it polls first if nothing was polled yet, as right after the
+// start, and, if activity counts, if the last reading is old.
 func (e *Engine) pollAndAdd(ctx context.Context, u *usage, g mig.GPULayout, check activityCheck) {
 	if e.o.Poller.Current() == nil {
 		callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
@@ -233,7 +233,8 @@ func (e *Engine) addJobs(u *usage, g mig.GPULayout, s *gpu.Snapshot) {
 	}
 }
 
-// polledInstance returns an instance as the last poll has read it, or nil if the poll has not seen it.
+// polledInstance returns an instance as the last poll has read it, or nil if the poll has not seen
+// it.
 func polledInstance(polled *gpu.GPU, i mig.Instance) *gpu.GPUInstance {
 	at := slices.IndexFunc(polled.Instances, func(p gpu.GPUInstance) bool {
 		return p.ID == i.ID && p.Placement.Or(i.Placement) == i.Placement &&
@@ -246,8 +247,8 @@ func polledInstance(polled *gpu.GPU, i mig.Instance) *gpu.GPUInstance {
 	return &polled.Instances[at]
 }
 
-// addActivity adds a hold to each instance that was active within the last IdleFor and, with allActivity, to those
-// whose activity is not known.
+// addActivity adds a hold to each instance that was active within the last IdleFor and, with
+// allActivity, to those whose activity is not known.
 func (e *Engine) addActivity(
 	u *usage,
 	g mig.GPULayout,
@@ -295,15 +296,15 @@ func (e *Engine) addActivity(
 	}
 }
 
-// wasRead reports whether an instance and all of its compute instances existed at the last reading of their GPU. If
-// not, we have only read that they exist.
+// wasRead reports whether an instance and all of its compute instances existed at the last reading
+// of their GPU. If not, we have only read that they exist.
 func wasRead(g *gpu.GPU, i *gpu.GPUInstance) bool {
 	return !i.Since.After(g.LastRead) && !slices.ContainsFunc(i.ComputeInstances,
 		func(c gpu.ComputeInstance) bool { return c.Since.After(g.LastRead) })
 }
 
-// activityFailed reports whether a reading that shows activity has failed. Processes that are hidden from our PID
-// namespace are no failure: addProcesses decides what they mean.
+// activityFailed reports whether a reading that shows activity has failed. Processes that are
+// hidden from our PID namespace are no failure: addProcesses decides what they mean.
 func activityFailed(r gpu.ReadError) bool {
 	return r.Reading == gpu.ReadingActivity ||
 		r.Reading == gpu.ReadingProcesses && !errors.Is(r.Err, gpu.ErrPIDNamespace)

@@ -12,8 +12,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// TestAnInstanceWithoutReadingsIsNotIdle: a Snapshot between two polls shows an instance that is new since, and nothing
-// of what runs on it; the same holds for a GPU instance that has a new compute instance.
+// TestAnInstanceWithoutReadingsIsNotIdle: a Snapshot between two polls shows an instance that is
+// new since, and nothing of what runs on it; the same holds for a GPU instance that has a new
+// compute instance.
 func TestAnInstanceWithoutReadingsIsNotIdle(t *testing.T) {
 	read := time.Unix(100, 0)
 	g := mig.GPULayout{Facts: gpu.Facts{UUID: "GPU-a"}, Instances: []mig.Instance{{ID: 1}}}
@@ -68,8 +69,8 @@ func (w *world) age(id gpu.UUID, by time.Duration) {
 	s.GPUs[at].LastRead = s.Time.Add(-by)
 }
 
-// TestHoldsWhateverTheGeneration: the driver knows no generations. A hold is found on an instance that it lists,
-// whatever generation the last Snapshot has it in.
+// TestHoldsWhateverTheGeneration: the driver knows no generations. A hold is found on an instance
+// that it lists, whatever generation the last Snapshot has it in.
 func TestHoldsWhateverTheGeneration(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine(t, nil)

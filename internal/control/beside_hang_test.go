@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestRequestsBesideHang: a GPU begins to hang, which neither a reading nor a poll has found yet. Requests that concern
-// the other GPU wait only shortly for it.
+// TestRequestsBesideHang: a GPU begins to hang, which neither a reading nor a poll has found yet.
+// Requests that concern the other GPU wait only shortly for it.
 func TestRequestsBesideHang(t *testing.T) {
 	soon := api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"1"}, Devices: two3g}}
 
@@ -64,7 +64,8 @@ func TestRequestsBesideHang(t *testing.T) {
 	}
 }
 
-// TestOperationBesideHang: a plan can be applied, and the operation rolled back, while another GPU begins to hang.
+// TestOperationBesideHang: a plan can be applied, and the operation rolled back, while another GPU
+// begins to hang.
 func TestOperationBesideHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -106,8 +107,8 @@ func TestOperationBesideHang(t *testing.T) {
 	})
 }
 
-// TestPlanForSilentGPU: a GPU that the plan is about has the time that a call may take. One that has not answered the
-// last poll has not, and is never planned for.
+// TestPlanForSilentGPU: a GPU that the plan is about has the time that a call may take. One that
+// has not answered the last poll has not, and is never planned for.
 func TestPlanForSilentGPU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -128,8 +129,9 @@ func TestPlanForSilentGPU(t *testing.T) {
 	})
 }
 
-// TestRequestsReadOnlyTheirGPUs: a plan for named GPUs, and its operation, read no other GPU. A plan that names what is
-// not there, in the last Snapshot or on its GPUs, reads all before it says so.
+// TestRequestsReadOnlyTheirGPUs: a plan for named GPUs, and its operation, read no other GPU. A
+// plan that names what is not there, in the last Snapshot or on its GPUs, reads all before it says
+// so.
 func TestRequestsReadOnlyTheirGPUs(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine(t, nil)

@@ -12,16 +12,17 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// namedDevice is a device that an operator names: a GPU, a GPU instance or a compute instance. at has its indices in
-// g.
+// namedDevice is a device that an operator names: a GPU, a GPU instance or a compute instance. at
+// has its indices in g.
 type namedDevice struct {
 	g  mig.GPULayout
 	at gpu.DeviceIndex
 }
 
-// ConfirmFree records that an operator confirmed that no container holds a device: a GPU ("GPU-<uuid>"), a GPU
-// instance ("GPU-<uuid>/<GPU instance>") or a MIG device ("MIG-<uuid>"). It changes no GPU, and so is allowed in plan
-// mode. It refuses if the kubelet lists a container for the device, or if a process uses it.
+// ConfirmFree records that an operator confirmed that no container holds a device: a GPU
+// ("GPU-<uuid>"), a GPU instance ("GPU-<uuid>/<GPU instance>") or a MIG device ("MIG-<uuid>"). It
+// changes no GPU, and so is allowed in plan mode. It refuses if the kubelet lists a container for
+// the device, or if a process uses it.
 func (e *Engine) ConfirmFree(
 	ctx context.Context,
 	by Actor,
@@ -133,8 +134,9 @@ func (u *usage) findDevice(device string) (namedDevice, bool) {
 	return namedDevice{}, false
 }
 
-// unconfirmedAssignments returns the assignments that may hold a device or a part of it. It returns a problem if
-// something certainly uses the device, or if an assignment may hold more than the device.
+// unconfirmedAssignments returns the assignments that may hold a device or a part of it. It returns
+// a problem if something certainly uses the device, or if an assignment may hold more than the
+// device.
 func (u *usage) unconfirmedAssignments(t namedDevice) ([]gpu.Assignment, *api.Problem) {
 	if users := u.holdsOn(t); len(users) > 0 {
 		return nil, t.refusal(users, "it is in use")
@@ -188,8 +190,8 @@ func (t namedDevice) refusal(holders []api.Hold, why string) *api.Problem {
 	return p
 }
 
-// holdsOn returns the containers that the kubelet lists for a device, and the processes that run on it or have it
-// open, except monitoring programs.
+// holdsOn returns the containers that the kubelet lists for a device, and the processes that run on
+// it or have it open, except monitoring programs.
 func (u *usage) holdsOn(t namedDevice) []api.Hold {
 	var all []api.Hold
 	if t.at.Instance == gpu.Whole {
@@ -228,8 +230,8 @@ func (t namedDevice) overlaps(d gpu.DeviceIndex) bool {
 	return same(t.at.Instance, d.Instance) && same(t.at.Compute, d.Compute)
 }
 
-// contains reports whether a device of the GPU is t or a part of it. If a GPU instance has only one compute instance,
-// both count as the same device.
+// contains reports whether a device of the GPU is t or a part of it. If a GPU instance has only one
+// compute instance, both count as the same device.
 func (t namedDevice) contains(d gpu.DeviceIndex) bool {
 	switch {
 	case t.at.Instance == gpu.Whole:
@@ -242,9 +244,9 @@ func (t namedDevice) contains(d gpu.DeviceIndex) bool {
 	}
 }
 
-// refs returns the devices that a confirmation of t is about: the GPU, or each compute instance in t. If all compute
-// instances of the GPU instance are in t or in free, it adds the GPU instance by its placement: that confirmation
-// still counts after the compute instances were destroyed.
+// refs returns the devices that a confirmation of t is about: the GPU, or each compute instance in
+// t. If all compute instances of the GPU instance are in t or in free, it adds the GPU instance by
+// its placement: that confirmation still counts after the compute instances were destroyed.
 func (t namedDevice) refs(free []gpu.DeviceRef) []gpu.DeviceRef {
 	if t.at.Instance == gpu.Whole {
 		return []gpu.DeviceRef{{GPU: t.g.UUID}}

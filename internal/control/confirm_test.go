@@ -20,7 +20,8 @@ func (w *world) miss(pod string, d gpu.DeviceRef) {
 		Holder: gpu.Holder{Container: gpu.Container{Namespace: "ml", Pod: pod, Name: "main"}, Unconfirmed: notListed}})
 }
 
-// TestConfirmFree has an operator confirm devices of the second GPU, whose 7g is split in MIG-first and MIG-other.
+// TestConfirmFree has an operator confirm devices of the second GPU, whose 7g is split in MIG-first
+// and MIG-other.
 func TestConfirmFree(t *testing.T) {
 	instance := gpu.Some(gpu.InstanceID(3))
 	at7g := gpu.DeviceRef{GPU: gpu1, PlacementStart: gpu.Some(0), ProfileID: gpu.Some(uint32(0))}
@@ -92,7 +93,8 @@ func TestConfirmFree(t *testing.T) {
 	}
 }
 
-// TestConfirmFreeIsOverruled: what is seen to use a device overrules an operator; a check that failed does not.
+// TestConfirmFreeIsOverruled: what is seen to use a device overrules an operator; a check that
+// failed does not.
 func TestConfirmFreeIsOverruled(t *testing.T) {
 	for name, use := range uses() {
 		t.Run(name, func(t *testing.T) {
@@ -130,7 +132,8 @@ func TestConfirmFreeBesideWatchers(t *testing.T) {
 	}
 }
 
-// TestNothingToConfirm: if everything is known a confirmation is not kept: it would count when that has changed.
+// TestNothingToConfirm: if everything is known a confirmation is not kept: it would count when that
+// has changed.
 func TestNothingToConfirm(t *testing.T) {
 	for name, change := range map[string]func(w *world, o *Options){
 		"complete list":     func(*world, *Options) {},
@@ -176,8 +179,8 @@ func TestConfirmFreeIsRefused(t *testing.T) {
 	isProblem(t, err, api.Unavailable)
 }
 
-// TestConfirmedPartsAreDestroyed: words on each compute instance are one on their GPU instance, also when these are
-// destroyed.
+// TestConfirmedPartsAreDestroyed: words on each compute instance are one on their GPU instance,
+// also when these are destroyed.
 func TestConfirmedPartsAreDestroyed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -223,8 +226,8 @@ func TestConfirmFreeIsLogged(t *testing.T) {
 	}
 }
 
-// TestHintsForUnconfirmedHolders: a claim that may be for administrative access is not settled by waiting for the
-// kubelet.
+// TestHintsForUnconfirmedHolders: a claim that may be for administrative access is not settled by
+// waiting for the kubelet.
 func TestHintsForUnconfirmedHolders(t *testing.T) {
 	const claim, list = "right get resourceclaims.resource.k8s.io", "lists its pods again"
 
@@ -260,7 +263,8 @@ func TestHintsForUnconfirmedHolders(t *testing.T) {
 	}
 }
 
-// TestConfirmFreeAfterRestart: what was known before a restart of the kubelet is not confirmed after it.
+// TestConfirmFreeAfterRestart: what was known before a restart of the kubelet is not confirmed
+// after it.
 func TestConfirmFreeAfterRestart(t *testing.T) {
 	w := newWorld(t)
 	w.miss("0", gpu.DeviceRef{MIG: sevenG})

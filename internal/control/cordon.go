@@ -9,8 +9,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// cordonNode keeps new pods away while GPUs are repartitioned. The intent is saved first, and an annotation on
-// the node marks the cordon as this program's: so a crash does not leave it, and no other cordon is undone.
+// cordonNode keeps new pods away while GPUs are repartitioned. The intent is saved first, and an
+// annotation on the node marks the cordon as this program's: so a crash does not leave it, and no
+// other cordon is undone.
 func (e *Engine) cordonNode(ctx context.Context, op *operation) error {
 	if e.o.Cluster == nil || !e.o.Cordon {
 		return nil
@@ -43,7 +44,8 @@ func (e *Engine) cordonNode(ctx context.Context, op *operation) error {
 	return nil
 }
 
-// takeCordoning waits for the turn to cordon the node, for a call of the API server and a save of another operation.
+// takeCordoning waits for the turn to cordon the node, for a call of the API server and a save of
+// another operation.
 func (e *Engine) takeCordoning(ctx context.Context) error {
 	waitCtx, cancel := context.WithTimeout(ctx, 2*e.o.CallTimeout)
 	defer cancel()
@@ -61,8 +63,8 @@ func (o *entry) needsCordon() bool {
 	return o.Cordoned && (!state.Final() || state == api.Unsettled && !o.offered)
 }
 
-// uncordonNode undoes this program's cordon when the last operation that wants it ends. If it fails, Run tries it
-// again, and the next start.
+// uncordonNode undoes this program's cordon when the last operation that wants it ends. If it
+// fails, Run tries it again, and the next start.
 func (e *Engine) uncordonNode(ctx context.Context, op *operation) {
 	if !op.copy().Cordoned || e.o.Cluster == nil {
 		return
@@ -85,7 +87,8 @@ func (e *Engine) uncordonNode(ctx context.Context, op *operation) {
 	}
 }
 
-// uncordonUnlessWanted ends the cordon of an operation: the node's, unless another operation needs it.
+// uncordonUnlessWanted ends the cordon of an operation: the node's, unless another operation needs
+// it.
 func (e *Engine) uncordonUnlessWanted(ctx context.Context, op *operation) error {
 	if !op.copy().Cordoned { // another goroutine has done it
 		return nil

@@ -19,8 +19,8 @@ const (
 	mixedAfter  = "0: 3g.20gb@0:4[0:3] 2g.10gb@4:2[0:2] 1g.5gb@6:1[0:1]\n1: 3g.20gb@0:4[0:3] 3g.20gb@4:4[0:3]\n"
 )
 
-// representative are operations that every crash point and every failure is tried with. Each leads to a started
-// operation.
+// representative are operations that every crash point and every failure is tried with. Each leads
+// to a started operation.
 func representative() map[string]func(t *testing.T, w *world, e *Engine) error {
 	return map[string]func(t *testing.T, w *world, e *Engine) error{
 		"apply to two GPUs": func(t *testing.T, _ *world, e *Engine) error {
@@ -43,7 +43,8 @@ func parts() api.PlanRequest {
 	return second(map[string]api.DeviceRequest{"7g.40gb": {Count: 1, Compute: []string{"3c", "4c"}}})
 }
 
-// prepared is a world at which such an operation can begin, its engine, and the layouts between which it must choose.
+// prepared is a world at which such an operation can begin, its engine, and the layouts between
+// which it must choose.
 func prepared(t *testing.T, name string) (w *world, e *Engine, before, after string) {
 	t.Helper()
 	w = newWorld(t)
@@ -228,7 +229,8 @@ func TestFailureAtEveryStep(t *testing.T) {
 	}
 }
 
-// afterFailure retries the rollback of an operation that is degraded or stuck, and then all must be well.
+// afterFailure retries the rollback of an operation that is degraded or stuck, and then all must be
+// well.
 func (w *world) afterFailure(t *testing.T, e *Engine, before, after string) {
 	t.Helper()
 

@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// devicesOf returns the devices of GPUs as they are given, to resolve references to them. Devices have the indices of
-// gpus.
+// devicesOf returns the devices of GPUs as they are given, to resolve references to them. Devices
+// have the indices of gpus.
 func devicesOf(gpus ...mig.GPULayout) *gpu.Resolver {
 	list := make([]gpu.GPU, len(gpus))
 	for n, g := range gpus {
@@ -49,8 +49,8 @@ func (t *deviceChanges) isEmpty() bool {
 	return len(t.created)+len(t.destroyed) == 0 && !t.split.Present()
 }
 
-// migDevice is a MIG device: its place in a list of GPUs, the names that it goes by, and its profile. A device that
-// is created where another was can have the names of that one.
+// migDevice is a MIG device: its place in a list of GPUs, the names that it goes by, and its
+// profile. A device that is created where another was can have the names of that one.
 type migDevice struct {
 	at       gpu.DeviceIndex
 	uuid     gpu.MIGUUID
@@ -84,8 +84,9 @@ func migDevices(gpus []mig.GPULayout) []migDevice {
 	return list
 }
 
-// profileOf returns the profile of a MIG device: that of its GPU instance, with the compute slices before it if these
-// are not all of the instance's ("1c.3g.20gb"). It is empty if the slices are not known.
+// profileOf returns the profile of a MIG device: that of its GPU instance, with the compute slices
+// before it if these are not all of the instance's ("1c.3g.20gb"). It is empty if the slices are
+// not known.
 func profileOf(i mig.Instance, c mig.ComputeInstance) string {
 	switch {
 	case c.Slices == 0:
@@ -97,8 +98,8 @@ func profileOf(i mig.Instance, c mig.ComputeInstance) string {
 	return fmt.Sprintf("%dc.%s", c.Slices, i.Profile)
 }
 
-// lacking returns the devices of list that have no counterpart in others, a device of the same names and profile on
-// the same GPU.
+// lacking returns the devices of list that have no counterpart in others, a device of the same
+// names and profile on the same GPU.
 func lacking(others, list []migDevice) []migDevice {
 	var alone []migDevice
 
@@ -116,9 +117,10 @@ func lacking(others, list []migDevice) []migDevice {
 	return alone
 }
 
-// compareOffers returns the UUIDs of the created devices that an allocator does not offer, and of the destroyed ones
-// that it does, by what it offers; of all of them if it returned an error. An offer of an existing device is none
-// of a destroyed one, unless its resource is that of the destroyed one's profile.
+// compareOffers returns the UUIDs of the created devices that an allocator does not offer, and of
+// the destroyed ones that it does, by what it offers; of all of them if it returned an error. An
+// offer of an existing device is none of a destroyed one, unless its resource is that of the
+// destroyed one's profile.
 func (t *deviceChanges) compareOffers(offers []gpu.Offer, err error) (missing, stale []string) {
 	existing := map[gpu.DeviceIndex]bool{}
 	gone := map[gpu.DeviceIndex]bool{}
@@ -165,9 +167,9 @@ func (t *deviceChanges) compareOffers(offers []gpu.Offer, err error) (missing, s
 	return missing, stale
 }
 
-// isFormer reports whether a resource is that of the profile of a destroyed device and not that of the created one
-// which has its names. A resource that names no profile, as that of strategy single or one that an operator has
-// named, is neither.
+// isFormer reports whether a resource is that of the profile of a destroyed device and not that of
+// the created one which has its names. A resource that names no profile, as that of strategy single
+// or one that an operator has named, is neither.
 func (t *deviceChanges) isFormer(resource string, was, now gpu.DeviceIndex) bool {
 	is := func(list []migDevice, at gpu.DeviceIndex) bool {
 		return slices.ContainsFunc(list, func(d migDevice) bool {
@@ -178,8 +180,9 @@ func (t *deviceChanges) isFormer(resource string, was, now gpu.DeviceIndex) bool
 	return is(t.destroyed, was) && !is(t.created, now)
 }
 
-// resourceNamesProfile reports whether a resource is a profile's, by the names that NVIDIA's device plugin gives
-// under strategy mixed: nvidia.com/mig-1g.5gb.me for 1g.5gb+me, nvidia.com/mig-1g.5gb.me.shared for its replicas.
+// resourceNamesProfile reports whether a resource is a profile's, by the names that NVIDIA's device
+// plugin gives under strategy mixed: nvidia.com/mig-1g.5gb.me for 1g.5gb+me,
+// nvidia.com/mig-1g.5gb.me.shared for its replicas.
 func resourceNamesProfile(resource, profile string) bool {
 	_, name, _ := strings.Cut(resource, "/")
 	return strings.TrimSuffix(name, ".shared") == "mig-"+strings.ReplaceAll(profile, "+", ".")

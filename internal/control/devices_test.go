@@ -65,7 +65,8 @@ func offers(refs []gpu.DeviceRef) []gpu.Offer {
 	return list
 }
 
-// offering is a kubelet that offers the existing devices by a name of its own, and the old devices as well.
+// offering is a kubelet that offers the existing devices by a name of its own, and the old devices
+// as well.
 type offering struct {
 	kubelet
 	name namer
@@ -84,8 +85,8 @@ func (k offering) Allocatable(context.Context) ([]gpu.Offer, error) {
 	return offers(append(slices.Clone(k.old), k.name.all(k.gpus)...)), nil
 }
 
-// TestSettlingByEveryName: whatever an allocator calls its devices, an operation ends at once when the new ones are
-// offered and the old ones are not, and is unsettled for either.
+// TestSettlingByEveryName: whatever an allocator calls its devices, an operation ends at once when
+// the new ones are offered and the old ones are not, and is unsettled for either.
 func TestSettlingByEveryName(t *testing.T) {
 	for name, names := range namers() {
 		for kind, want := range map[string]string{"current": "", "late": "the kubelet to offer", "stale": "to stop offering"} {
@@ -95,7 +96,8 @@ func TestSettlingByEveryName(t *testing.T) {
 
 					k := offering{kubelet: kubelet{w}, name: names, lags: kind == "late"}
 					if kind == "stale" {
-						// HAMi does not name the profile: the 7g at 0 is what is at 0, and there is nothing to wait for.
+						// HAMi does not name the profile: the 7g at 0 is what is at 0, and there is
+						// nothing to wait for.
 						if k.old = names.all(w.gpus[1:]); name == "HAMi" {
 							want = ""
 						}
@@ -120,8 +122,8 @@ func TestSettlingByEveryName(t *testing.T) {
 	}
 }
 
-// TestHolds has each form of reference hold what it means on the second GPU, whose minor number is 1, with GPU
-// instance 3 at 0; and all of the GPU if it names it and no existing instance.
+// TestHolds has each form of reference hold what it means on the second GPU, whose minor number is
+// 1, with GPU instance 3 at 0; and all of the GPU if it names it and no existing instance.
 func TestHolds(t *testing.T) {
 	third := gpu.Some(gpu.InstanceID(3))
 	first := gpu.Some(1)
@@ -184,7 +186,8 @@ func TestHolds(t *testing.T) {
 	}
 }
 
-// slowKubelet answers once some seconds have passed, and notes whether the node is cordoned when it is asked.
+// slowKubelet answers once some seconds have passed, and notes whether the node is cordoned when it
+// is asked.
 type slowKubelet struct {
 	kubelet
 	begun    time.Time
@@ -220,9 +223,9 @@ func (k *slowKubelet) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
 	return list, err
 }
 
-// TestSettlingOfDestruction: an operation that only destroys ends, and the node takes pods again, once the kubelet
-// does not offer what is gone any more. A kubelet that fails for a while is asked again; one that does not answer is
-// not waited for by a single call.
+// TestSettlingOfDestruction: an operation that only destroys ends, and the node takes pods again,
+// once the kubelet does not offer what is gone any more. A kubelet that fails for a while is asked
+// again; one that does not answer is not waited for by a single call.
 func TestSettlingOfDestruction(t *testing.T) {
 	gone := []gpu.DeviceRef{{MIG: sevenG}}
 	for name, tt := range map[string]struct {
@@ -290,8 +293,8 @@ type bareKubelet struct{ kubelet }
 
 func (k bareKubelet) Allocatable(context.Context) ([]gpu.Offer, error) { return nil, nil }
 
-// TestSettlingByClaims: where devices are given by DRA claims alone, the kubelet offers none. Nothing is waited for
-// there.
+// TestSettlingByClaims: where devices are given by DRA claims alone, the kubelet offers none.
+// Nothing is waited for there.
 func TestSettlingByClaims(t *testing.T) {
 	for name, tt := range map[string]struct {
 		resources []string // of pods on another GPU
@@ -326,8 +329,8 @@ func TestSettlingByClaims(t *testing.T) {
 	}
 }
 
-// TestSettlingSaysWhatItWaitsFor: an operation that settles has what is waited for, adds an event when that changes,
-// and logs what it still waits for at its end.
+// TestSettlingSaysWhatItWaitsFor: an operation that settles has what is waited for, adds an event
+// when that changes, and logs what it still waits for at its end.
 func TestSettlingSaysWhatItWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -384,8 +387,8 @@ func TestSettlingSaysWhatItWaitsFor(t *testing.T) {
 	})
 }
 
-// TestSettlingByProfile: a device that is created where one of another profile was can have its ids and UUID. The
-// resource by which a device plugin offers it shows whether the plugin knows.
+// TestSettlingByProfile: a device that is created where one of another profile was can have its ids
+// and UUID. The resource by which a device plugin offers it shows whether the plugin knows.
 func TestSettlingByProfile(t *testing.T) {
 	const uuid = gpu.MIGUUID("MIG-same")
 	instance := func(profile string, slices int) []mig.Instance {

@@ -23,8 +23,8 @@ const (
 	readOnly = "read-only"
 )
 
-// Engine plans and executes changes of a node's GPUs. Its errors are *api.Problem if the caller's client should see
-// them. It is safe for concurrent use.
+// Engine plans and executes changes of a node's GPUs. Its errors are *api.Problem if the caller's
+// client should see them. It is safe for concurrent use.
 type Engine struct {
 	o         Options
 	named     atomic.Pointer[namedLayouts] // those that are in force
@@ -39,8 +39,8 @@ type Engine struct {
 	stopped   chan struct{}   // closed when Run has to return: lastSave after its grace period
 	following sync.WaitGroup  // the operations that wait for the kubelet, or are unsettled
 
-	// What can hang is done by one goroutine at a time; the others wait no longer than their contexts. Who has cordoning
-	// may take saving, in no other order.
+	// What can hang is done by one goroutine at a time; the others wait no longer than their
+	// contexts. Who has cordoning may take saving, in no other order.
 	hooking    turn
 	restarting turn // the device plugin
 	cordoning  turn
@@ -104,11 +104,13 @@ func New(o Options) (*Engine, error) {
 	return e, nil
 }
 
-// housekeeping is how often observeActivity reads the last Snapshot, and Run looks for operations to retry.
+// housekeeping is how often observeActivity reads the last Snapshot, and Run looks for operations
+// to retry.
 const housekeeping = time.Second
 
-// Run finishes what the last process has left, and then executes what is accepted until ctx ends. An operation that is
-// running then is brought to its end first, for as long as the grace period lasts, without waiting for the kubelet.
+// Run finishes what the last process has left, and then executes what is accepted until ctx ends.
+// An operation that is running then is brought to its end first, for as long as the grace period
+// lasts, without waiting for the kubelet.
 func (e *Engine) Run(ctx context.Context) error {
 	graceCtx, cancel := withGrace(ctx)
 	defer cancel()

@@ -16,8 +16,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
-// grace is how long an operation may go on after shutdown was requested: well below the stop timeout of a service
-// manager. The next start finishes what is left then, as after a crash.
+// grace is how long an operation may go on after shutdown was requested: well below the stop
+// timeout of a service manager. The next start finishes what is left then, as after a crash.
 const grace = 7 * time.Second
 
 // lastSave is how much longer than grace we can still save outcomes.
@@ -34,8 +34,8 @@ func withGrace(ctx context.Context) (context.Context, context.CancelFunc) {
 	return graceCtx, func() { stop(); cancel() }
 }
 
-// deferToRestart leaves an operation to the next start if ctx has ended, and reports whether it did. The state folder
-// has all that the next start needs.
+// deferToRestart leaves an operation to the next start if ctx has ended, and reports whether it
+// did. The state folder has all that the next start needs.
 func (e *Engine) deferToRestart(ctx context.Context, op *operation) bool {
 	if ctx.Err() == nil {
 		return false
@@ -50,8 +50,8 @@ func (e *Engine) deferToRestart(ctx context.Context, op *operation) bool {
 	return true
 }
 
-// executeOperation executes the current operation until it ends, waits for the kubelet, or waits for an operator.
-// A grace period after ctx ends, it leaves the rest to the next start.
+// executeOperation executes the current operation until it ends, waits for the kubelet, or waits
+// for an operator. A grace period after ctx ends, it leaves the rest to the next start.
 func (e *Engine) executeOperation(ctx context.Context, op *operation) {
 	graceCtx, cancel := withGrace(ctx)
 	defer cancel()
@@ -70,8 +70,8 @@ func (e *Engine) executeOperation(ctx context.Context, op *operation) {
 	e.clearCurrent(ctx, op)
 }
 
-// clearCurrent makes room for the next operation. If all steps of op are done, a goroutine goes on to wait until the
-// kubelet shows its devices.
+// clearCurrent makes room for the next operation. If all steps of op are done, a goroutine goes on
+// to wait until the kubelet shows its devices.
 func (e *Engine) clearCurrent(ctx context.Context, op *operation) {
 	settling := op.status() == api.Settling
 
@@ -79,7 +79,8 @@ func (e *Engine) clearCurrent(ctx context.Context, op *operation) {
 	e.recordRestore(op)
 	op.change(func(o *entry) { o.inSlots = false })
 
-	// If this fails, the engine becomes read-only: the slots keep this operation, and no other one overwrites them.
+	// If this fails, the engine becomes read-only: the slots keep this operation, and no other one
+	// overwrites them.
 	_ = e.saveHistory()
 
 	e.state.update(func(b *book) {
@@ -149,8 +150,9 @@ func (e *Engine) commit(op *operation) error {
 	return err
 }
 
-// doStep performs one step. It saves the step before it calls the driver, and the outcome afterwards. Whether the step
-// failed or not, op.gpuChange(s.GPU) then has the instances that we expect on the GPU.
+// doStep performs one step. It saves the step before it calls the driver, and the outcome
+// afterwards. Whether the step failed or not, op.gpuChange(s.GPU) then has the instances that we
+// expect on the GPU.
 func (e *Engine) doStep(
 	ctx context.Context,
 	op *operation,
@@ -163,8 +165,8 @@ func (e *Engine) doStep(
 		return &stepError{step: s, err: err}
 	}
 
-	// We write down what we are about to do before we call the driver: after a crash the next start knows which step
-	// was under way.
+	// We write down what we are about to do before we call the driver: after a crash the next start
+	// knows which step was under way.
 	op.setPending(s.GPU, &s)
 	op.setStep(at, api.StepRunning, nil, nil)
 
@@ -194,9 +196,9 @@ const (
 	firstRetryDelay = 250 * time.Millisecond // before the second try; it doubles
 )
 
-// performStep performs a step, and repeats one that may succeed a moment later: a destruction, since a GPU instance
-// can be in use for a moment after its compute instances are gone, and any step of a rollback. Each try checks again
-// that nothing holds what the step destroys.
+// performStep performs a step, and repeats one that may succeed a moment later: a destruction,
+// since a GPU instance can be in use for a moment after its compute instances are gone, and any
+// step of a rollback. Each try checks again that nothing holds what the step destroys.
 func (e *Engine) performStep(ctx context.Context, op *operation, s mig.Step, force []string,
 	rollback bool) (*mig.Done, error) {
 	for n := 1; ; n++ {
@@ -241,8 +243,8 @@ func (e *Engine) performOnce(ctx context.Context, op *operation, s mig.Step, for
 	return done, err
 }
 
-// recordOutcome records the outcome of a step: out is the GPU as it was read after the call, err the call's error. It
-// replaces c.Expected only if the step leads to the instances that were read.
+// recordOutcome records the outcome of a step: out is the GPU as it was read after the call, err
+// the call's error. It replaces c.Expected only if the step leads to the instances that were read.
 func (c *gpuChange) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.Done, error) {
 	after, verified := s.Verify(c.Expected, out.Instances)
 	reported := err == nil || errors.Is(err, mig.ErrNotAsAsked) // the driver reported success
@@ -281,8 +283,8 @@ func (c *gpuChange) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.
 	}
 }
 
-// isRefused reports whether the driver has certainly not performed a step. If the GPU looks as if it had, another
-// client has changed it.
+// isRefused reports whether the driver has certainly not performed a step. If the GPU looks as if
+// it had, another client has changed it.
 func isRefused(err error) bool {
 	if errors.Is(err, mig.ErrNotAsAsked) {
 		return false
@@ -307,7 +309,8 @@ func newForeignError(id gpu.UUID, out mig.Outcome) *foreignError {
 	return f
 }
 
-// knownInstances copies instances that were read. The copy is never nil, which stands for unknown instances.
+// knownInstances copies instances that were read. The copy is never nil, which stands for unknown
+// instances.
 func knownInstances(list []mig.Instance) []mig.Instance {
 	return append([]mig.Instance{}, list...)
 }
@@ -326,9 +329,10 @@ func isBusy(err error) bool {
 	return errors.As(err, &p) && p.Type == api.Busy
 }
 
-// checkHolders returns an error if anything holds what the step is about to destroy. The last poll's activity counts
-// for compute instances only: a GPU instance goes when it has none left that could be active. If own, the operation
-// has created the compute instance, and the poll may not have seen it yet: only activity that was seen counts.
+// checkHolders returns an error if anything holds what the step is about to destroy. The last
+// poll's activity counts for compute instances only: a GPU instance goes when it has none left that
+// could be active. If own, the operation has created the compute instance, and the poll may not
+// have seen it yet: only activity that was seen counts.
 func (e *Engine) checkHolders(
 	ctx context.Context,
 	c *gpuChange,
@@ -385,8 +389,9 @@ func findGPU(
 	return mig.GPULayout{}, fmt.Errorf("%s is gone: %w", id, gpu.ErrLost)
 }
 
-// verify reads all GPUs of the operation once more, and returns an error unless each is as the operation has left it
-// and has the planned layout. After it has returned nil, the operation changes nothing.
+// verify reads all GPUs of the operation once more, and returns an error unless each is as the
+// operation has left it and has the planned layout. After it has returned nil, the operation
+// changes nothing.
 func (e *Engine) verify(ctx context.Context, op *operation) error {
 	seen := e.marks()
 

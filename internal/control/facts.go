@@ -13,10 +13,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// collectFacts returns what a plan depends on, as lines that we show to an operator if they have changed when the plan
-// is applied: the node and its boot, the driver, the number of changes by other clients, every instance of the plan's
-// GPUs and the pods and jobs that hold it, every holder of an instance that goes, and the plan itself. UUIDs are not
-// enough: an instance that replaces another in the same placement gets the same one.
+// collectFacts returns what a plan depends on, as lines that we show to an operator if they have
+// changed when the plan is applied: the node and its boot, the driver, the number of changes by
+// other clients, every instance of the plan's GPUs and the pods and jobs that hold it, every holder
+// of an instance that goes, and the plan itself. UUIDs are not enough: an instance that replaces
+// another in the same placement gets the same one.
 func (e *Engine) collectFacts(u *usage, p *api.Plan) []string {
 	list := []string{"node " + e.o.Hostname, "boot " + e.o.BootID}
 	generations := map[gpu.UUID]uint64{}
@@ -86,8 +87,8 @@ func (u *usage) instanceFacts(g mig.GPULayout, i mig.Instance, gone map[instance
 	return list
 }
 
-// holdFacts returns facts about the pods and jobs that hold an instance. If the instance is gone after the plan, it
-// returns facts about all holders.
+// holdFacts returns facts about the pods and jobs that hold an instance. If the instance is gone
+// after the plan, it returns facts about all holders.
 func holdFacts(name string, holds []api.Hold, gone bool) []string {
 	var list []string
 
@@ -153,7 +154,8 @@ func gpusOfRules(gpus []mig.GPULayout, wanted mig.Spec) []gpu.UUID {
 	return list
 }
 
-// mayConcern reports whether a spec may be about a GPU of which we know only the facts, not its PCI device.
+// mayConcern reports whether a spec may be about a GPU of which we know only the facts, not its PCI
+// device.
 func mayConcern(wanted mig.Spec, f gpu.Facts) bool {
 	return len(wanted.Demand) > 0 || slices.ContainsFunc(wanted.Rules, func(r mig.Rule) bool {
 		r.PCIDevices = nil
@@ -161,9 +163,9 @@ func mayConcern(wanted mig.Spec, f gpu.Facts) bool {
 	})
 }
 
-// listNamed lists the GPUs that a request names. It returns nil if the request may be about any GPU, or names one
-// that the last Snapshot doesn't have or could not read: then we have to ask the driver. An index means the last
-// Snapshot's, which the operator sees.
+// listNamed lists the GPUs that a request names. It returns nil if the request may be about any
+// GPU, or names one that the last Snapshot doesn't have or could not read: then we have to ask the
+// driver. An index means the last Snapshot's, which the operator sees.
 func (e *Engine) listNamed(wanted mig.Spec) []gpu.UUID {
 	s := e.o.Poller.Current()
 	if s == nil || len(wanted.Demand) > 0 {
@@ -193,7 +195,8 @@ func (e *Engine) listNamed(wanted mig.Spec) []gpu.UUID {
 	return list
 }
 
-// findNamed returns the GPU of a Snapshot that name means, nil if there is none or it could not be read.
+// findNamed returns the GPU of a Snapshot that name means, nil if there is none or it could not be
+// read.
 func findNamed(s *gpu.Snapshot, name string) *gpu.GPU {
 	for n := range s.GPUs {
 		if g := &s.GPUs[n]; g.Up && g.UUID != "" && mig.Names(name, &g.Facts) {

@@ -17,7 +17,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// world is a node in memory with everything that an engine speaks to. It lives on when an engine is dropped.
+// world is a node in memory with everything that an engine speaks to. It lives on when an engine is
+// dropped.
 type world struct {
 	mu        sync.Mutex
 	asked     [][]gpu.UUID // what each reading was limited to
@@ -78,7 +79,8 @@ const (
 	gpu1 = gpu.UUID("GPU-11111111-1111-1111-1111-111111111111")
 )
 
-// newWorld has two GPUs: on the first a 3g that a process is on, and an idle 3g; on the second an idle 7g.
+// newWorld has two GPUs: on the first a 3g that a process is on, and an idle 3g; on the second an
+// idle 7g.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 

@@ -18,9 +18,10 @@ import (
 // followInterval is how often an operation that waits for the kubelet asks it.
 const followInterval = time.Second
 
-// awaitFollowers polls the new layout, runs the hooks, restarts the device plugin and waits until the kubelet offers
-// the new devices. The change stays even if they fail: after the settle timeout the operation is unsettled. Meanwhile
-// other GPUs can be changed. When ctx ends, awaitFollowers leaves the rest to the next start.
+// awaitFollowers polls the new layout, runs the hooks, restarts the device plugin and waits until
+// the kubelet offers the new devices. The change stays even if they fail: after the settle timeout
+// the operation is unsettled. Meanwhile other GPUs can be changed. When ctx ends, awaitFollowers
+// leaves the rest to the next start.
 func (e *Engine) awaitFollowers(ctx context.Context, op *operation) {
 	graceCtx, cancel := withGrace(ctx)
 	defer cancel()
@@ -61,8 +62,9 @@ func (e *Engine) awaitFollowers(ctx context.Context, op *operation) {
 	e.reportState()
 }
 
-// endOperation closes an operation. If it cannot save the end, the engine is read-only, and tries again. An unsettled
-// operation keeps the node cordoned as long as the kubelet may offer devices that do not exist.
+// endOperation closes an operation. If it cannot save the end, the engine is read-only, and tries
+// again. An unsettled operation keeps the node cordoned as long as the kubelet may offer devices
+// that do not exist.
 func (e *Engine) endOperation(
 	ctx context.Context,
 	op *operation,
@@ -85,8 +87,8 @@ func (e *Engine) endOperation(
 	e.countOperation(op, state)
 }
 
-// end sets the last state of an operation, and remembers its layouts if it has committed. An unsettled operation keeps
-// what it waits for.
+// end sets the last state of an operation, and remembers its layouts if it has committed. An
+// unsettled operation keeps what it waits for.
 func (b *book) end(op *operation, state api.OperationState, p *api.Problem) {
 	o := op.in(b)
 
@@ -140,8 +142,9 @@ func (e *Engine) logEnd(op *operation, state api.OperationState) {
 	level.Warn(e.o.Logger).Log(append(line, "warnings", strings.Join(warnings, "; "))...)
 }
 
-// awaitOffered blocks until the kubelet offers the devices that an operation has created, the operator ends the wait,
-// or the settle timeout is over. It returns what the operation still waits for, and false if ctx has ended before.
+// awaitOffered blocks until the kubelet offers the devices that an operation has created, the
+// operator ends the wait, or the settle timeout is over. It returns what the operation still waits
+// for, and false if ctx has ended before.
 func (e *Engine) awaitOffered(ctx context.Context, op *operation) (waits []string, over bool) {
 	s := &kubeletWait{e: e, op: op}
 	expected := e.expectedLayouts(ctx, op)
@@ -193,24 +196,27 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// kubeletWait follows one operation until the kubelet offers exactly its devices. It belongs to one goroutine.
+// kubeletWait follows one operation until the kubelet offers exactly its devices. It belongs to one
+// goroutine.
 type kubeletWait struct {
 	e  *Engine
 	op *operation
-	// restartAt is when the restart of the device plugin is tried again, at the earliest; refusal is why it failed.
+	// restartAt is when the restart of the device plugin is tried again, at the earliest; refusal
+	// is why it failed.
 	restartAt time.Time
 	refusal   string
 }
 
-// look restarts the device plugin unless it has done so, and returns what has to happen before the kubelet gives pods
-// exactly the devices that exist; nil if nothing has. now are the operation's GPUs as the operation has left them.
+// look restarts the device plugin unless it has done so, and returns what has to happen before the
+// kubelet gives pods exactly the devices that exist; nil if nothing has. now are the operation's
+// GPUs as the operation has left them.
 func (s *kubeletWait) look(ctx context.Context, now []mig.GPULayout) []string {
 	waits := s.awaitPlugin(ctx)
 	return append(waits, s.awaitKubelet(ctx, now)...)
 }
 
-// awaitKubelet returns what the kubelet has to change so that it can give out every MIG device that the operation has
-// created, and none that it has destroyed.
+// awaitKubelet returns what the kubelet has to change so that it can give out every MIG device that
+// the operation has created, and none that it has destroyed.
 func (s *kubeletWait) awaitKubelet(ctx context.Context, now []mig.GPULayout) []string {
 	e := s.e
 	if e.o.Assignments == nil {
@@ -229,8 +235,8 @@ func (s *kubeletWait) awaitKubelet(ctx context.Context, now []mig.GPULayout) []s
 		return nil
 	}
 
-	// If pods get all devices by DRA claims, the kubelet offers none. With a device plugin, an empty list means that the
-	// plugin has not registered yet.
+	// If pods get all devices by DRA claims, the kubelet offers none. With a device plugin, an
+	// empty list means that the plugin has not registered yet.
 	if err == nil && len(list) == 0 && e.o.DevicePlugin == nil && e.usesOnlyClaims(ctx) {
 		return nil
 	}
@@ -240,8 +246,8 @@ func (s *kubeletWait) awaitKubelet(ctx context.Context, now []mig.GPULayout) []s
 	return waitingFor(missing, stale, err)
 }
 
-// expectedLayouts returns the GPUs of an operation as it has left them. It reads their minor numbers again, and the
-// whole GPU if the operation has changed its MIG mode.
+// expectedLayouts returns the GPUs of an operation as it has left them. It reads their minor
+// numbers again, and the whole GPU if the operation has changed its MIG mode.
 func (e *Engine) expectedLayouts(ctx context.Context, op *operation) []mig.GPULayout {
 	// If this fails, references by minor number match nothing.
 	live, _, _ := e.readLayouts(ctx, op.gpus...)
@@ -270,8 +276,8 @@ func (e *Engine) expectedLayouts(ctx context.Context, op *operation) []mig.GPULa
 	return list
 }
 
-// EndSettling ends an operation's wait for the kubelet. An unsettled operation becomes succeeded: the operator says
-// that nothing is left to be done.
+// EndSettling ends an operation's wait for the kubelet. An unsettled operation becomes succeeded:
+// the operator says that nothing is left to be done.
 func (e *Engine) EndSettling(ctx context.Context, by Actor, id string) (*api.Operation, error) {
 	if p := e.mayApply(by); p != nil {
 		return nil, p
@@ -341,7 +347,8 @@ func (e *Engine) usesOnlyClaims(ctx context.Context) bool {
 		)
 }
 
-// waitingFor describes what an operation waits for. failed is the error of the kubelet's last answer, or nil.
+// waitingFor describes what an operation waits for. failed is the error of the kubelet's last
+// answer, or nil.
 func waitingFor(missing, stale []string, failed error) []string {
 	if failed != nil {
 		return []string{"the kubelet to say which devices it offers (" + reasonText(failed) + ")"}
@@ -362,8 +369,8 @@ func waitingFor(missing, stale []string, failed error) []string {
 	return list
 }
 
-// setWaiting records what an operation waits for, and adds an event if that has changed. It does nothing if an
-// operator has ended the wait and the operation has succeeded.
+// setWaiting records what an operation waits for, and adds an event if that has changed. It does
+// nothing if an operator has ended the wait and the operation has succeeded.
 func (op *operation) setWaiting(list []string) {
 	op.change(func(o *entry) {
 		if o.Operation.State == api.Succeeded || slices.Equal(o.Operation.WaitsFor, list) {

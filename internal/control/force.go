@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// markBusy marks the instances that have holders as busy, except those forced by name. It returns a problem for a
-// name that no instance has.
+// markBusy marks the instances that have holders as busy, except those forced by name. It returns a
+// problem for a name that no instance has.
 func (u *usage) markBusy(force []string) *api.Problem {
 	used := map[string]bool{}
 
@@ -79,8 +79,9 @@ func stepNames(s mig.Step) []string {
 	}
 }
 
-// warnOfProcesses returns a warning for each process that force does not override, since the driver destroys no compute
-// instance on which one runs, and for each instance of which it is not known whether one does.
+// warnOfProcesses returns a warning for each process that force does not override, since the driver
+// destroys no compute instance on which one runs, and for each instance of which it is not known
+// whether one does.
 func (u *usage) warnOfProcesses(forced []string) []string {
 	var list []string
 
@@ -176,7 +177,8 @@ func owned(owners map[gpu.UUID][]string, gpus []gpu.UUID) []string {
 	return list
 }
 
-// listBlockers returns the instance that a step would destroy if it has holders that force does not override.
+// listBlockers returns the instance that a step would destroy if it has holders that force does not
+// override.
 func (u *usage) listBlockers(g mig.GPULayout, s mig.Step, force []string) []api.Blocker {
 	at := s.IndexIn(g.Instances)
 	if at < 0 {

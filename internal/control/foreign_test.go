@@ -39,9 +39,9 @@ func degrades(w *world, n int) func(int, mig.Step) error {
 	}
 }
 
-// TestForeignLayoutAfterDegraded: an operation ends degraded, another client lays out the GPU anew, and then: the
-// exporter is restarted, an operator asks for the rollback, or another operation wants the GPU. The other client's
-// layout stands.
+// TestForeignLayoutAfterDegraded: an operation ends degraded, another client lays out the GPU anew,
+// and then: the exporter is restarted, an operator asks for the rollback, or another operation
+// wants the GPU. The other client's layout stands.
 func TestForeignLayoutAfterDegraded(t *testing.T) {
 	for name, goOn := range map[string]func(t *testing.T, w *world, e *Engine, id string) *Engine{
 		"restart": func(t *testing.T, w *world, _ *Engine, _ string) *Engine {
@@ -102,9 +102,9 @@ func TestForeignLayoutAfterDegraded(t *testing.T) {
 	}
 }
 
-// TestForeignLayoutDuringOperation has another client lay out the second GPU anew before and after every step of an
-// operation and of its rollback: from then on nothing is changed there, the other GPU is as it was, and the words are
-// true.
+// TestForeignLayoutDuringOperation has another client lay out the second GPU anew before and after
+// every step of an operation and of its rollback: from then on nothing is changed there, the other
+// GPU is as it was, and the words are true.
 func TestForeignLayoutDuringOperation(t *testing.T) {
 	for _, failing := range []bool{false, true} {
 		for _, late := range []bool{false, true} {
@@ -168,8 +168,9 @@ func TestForeignLayoutDuringOperation(t *testing.T) {
 	}
 }
 
-// TestForeignDestroyBeforeFirstStep: another client destroys the compute instance that the first step is about to
-// destroy, and leaves the GPU instance. Nothing was changed, nothing is put there, and no GPU is blocked.
+// TestForeignDestroyBeforeFirstStep: another client destroys the compute instance that the first
+// step is about to destroy, and leaves the GPU instance. Nothing was changed, nothing is put there,
+// and no GPU is blocked.
 func TestForeignDestroyBeforeFirstStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -200,7 +201,8 @@ func TestForeignDestroyBeforeFirstStep(t *testing.T) {
 	})
 }
 
-// TestRefusedStepIsAnOrdinaryFailure: in use, or no room, with the GPU as it was: no other client is to blame.
+// TestRefusedStepIsAnOrdinaryFailure: in use, or no room, with the GPU as it was: no other client
+// is to blame.
 func TestRefusedStepIsAnOrdinaryFailure(t *testing.T) {
 	for _, cause := range []error{gpu.ErrInUse, gpu.ErrInsufficientResources} {
 		synctest.Test(t, func(t *testing.T) {
@@ -212,7 +214,8 @@ func TestRefusedStepIsAnOrdinaryFailure(t *testing.T) {
 	}
 }
 
-// TestViewIsLost: an operation that a crash has left is finished only in the same boot, with the same driver, and soon.
+// TestViewIsLost: an operation that a crash has left is finished only in the same boot, with the
+// same driver, and soon.
 func TestViewIsLost(t *testing.T) {
 	for name, c := range map[string]struct {
 		change  func(w *world)
@@ -257,8 +260,9 @@ func TestViewIsLost(t *testing.T) {
 	}
 }
 
-// TestForeignChangeWhileDegraded: another client has changed a GPU of an operation that could not be rolled back, whose
-// instances are the same again. The operation ends when the GPU is asked for, and blocks it no longer.
+// TestForeignChangeWhileDegraded: another client has changed a GPU of an operation that could not
+// be rolled back, whose instances are the same again. The operation ends when the GPU is asked for,
+// and blocks it no longer.
 func TestForeignChangeWhileDegraded(t *testing.T) {
 	for name, degrade := range map[string]func(t *testing.T) (*world, *Engine){
 		"of this process": func(t *testing.T) (*world, *Engine) {

@@ -16,8 +16,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// hangingWorld is a world of whose calls those of one name do not return once they are armed: driver calls for gpu1,
-// all others for any GPU. A call that has a context gives up with it.
+// hangingWorld is a world of whose calls those of one name do not return once they are armed:
+// driver calls for gpu1, all others for any GPU. A call that has a context gives up with it.
 type hangingWorld struct {
 	*world
 	name    string
@@ -206,8 +206,9 @@ func (h *hangingWorld) set(o *Options) {
 	o.Observer = &hangingObserver{observer{h.world}, h}
 }
 
-// TestAnyCallHangs: whatever hangs in the middle of an operation, or of the request for it, what the engine knows can be
-// read at once, another GPU is planned, no request waits forever, and the program stops. The next start goes on.
+// TestAnyCallHangs: whatever hangs in the middle of an operation, or of the request for it, what
+// the engine knows can be read at once, another GPU is planned, no request waits forever, and the
+// program stops. The next start goes on.
 func TestAnyCallHangs(t *testing.T) {
 	type row struct {
 		inRequest bool // it hangs while the operation is asked for
@@ -306,8 +307,8 @@ func TestAnyCallHangs(t *testing.T) {
 	}
 }
 
-// TestStateFolderHangsAtStart: while the folder cannot be opened, requests are refused and the program stops. Once it can
-// be, the engine is usable.
+// TestStateFolderHangsAtStart: while the folder cannot be opened, requests are refused and the
+// program stops. Once it can be, the engine is usable.
 func TestStateFolderHangsAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -337,7 +338,8 @@ func TestStateFolderHangsAtStart(t *testing.T) {
 	})
 }
 
-// TestOutcomeAfterTheGracePeriod: a step that ends only with the grace period is on disk with its outcome.
+// TestOutcomeAfterTheGracePeriod: a step that ends only with the grace period is on disk with its
+// outcome.
 func TestOutcomeAfterTheGracePeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -398,8 +400,8 @@ func (e *Engine) readsAtOnce(t *testing.T) {
 	})
 }
 
-// TestOneRequestAtATime: while a request is being checked, which here takes as long as the API server hangs, no other
-// one can become the current operation.
+// TestOneRequestAtATime: while a request is being checked, which here takes as long as the API
+// server hangs, no other one can become the current operation.
 func TestOneRequestAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -430,8 +432,8 @@ func TestOneRequestAtATime(t *testing.T) {
 	})
 }
 
-// TestEndIsSavedBeforeTheNextBegins: an operation keeps the slots until the history has its end. If that cannot be
-// saved, no other operation overwrites them.
+// TestEndIsSavedBeforeTheNextBegins: an operation keeps the slots until the history has its end. If
+// that cannot be saved, no other operation overwrites them.
 func TestEndIsSavedBeforeTheNextBegins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -11,7 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// hideProcesses has the driver list no process, as outside of the host's PID namespace, and the poll report it.
+// hideProcesses has the driver list no process, as outside of the host's PID namespace, and the
+// poll report it.
 func (w *world) hideProcesses() {
 	w.processErr = gpu.ErrPIDNamespace
 	for i := range w.snapshot.GPUs {
@@ -20,8 +21,8 @@ func (w *world) hideProcesses() {
 	}
 }
 
-// TestOpenFilesStandInForHiddenProcesses: where the host's /proc shows who has the GPU open, an instance is not busy for
-// ever because the driver does not list the processes. The plan says so.
+// TestOpenFilesStandInForHiddenProcesses: where the host's /proc shows who has the GPU open, an
+// instance is not busy for ever because the driver does not list the processes. The plan says so.
 func TestOpenFilesStandInForHiddenProcesses(t *testing.T) {
 	w := newWorld(t)
 	w.hideProcesses()
@@ -56,8 +57,9 @@ func TestOpenFilesStandInForHiddenProcesses(t *testing.T) {
 	}
 }
 
-// TestWithoutOpenFilesHiddenProcessesAreBusy: an empty list is no reason to destroy anything; an operator who
-// names the instance may, and the plan says what the driver does if something runs on it.
+// TestWithoutOpenFilesHiddenProcessesAreBusy: an empty list is no reason to destroy anything; an
+// operator who names the instance may, and the plan says what the driver does if something runs on
+// it.
 func TestWithoutOpenFilesHiddenProcessesAreBusy(t *testing.T) {
 	w := newWorld(t)
 	w.hideProcesses()
@@ -75,7 +77,8 @@ func TestWithoutOpenFilesHiddenProcessesAreBusy(t *testing.T) {
 	cmptest.Equal(t, "warnings", countTexts(plan.Warnings, "what runs on "+sevenG+" is not known"), 1)
 }
 
-// TestTheDriverProtectsHiddenProcesses: a process that neither check has seen keeps its instance, and all is as before.
+// TestTheDriverProtectsHiddenProcesses: a process that neither check has seen keeps its instance,
+// and all is as before.
 func TestTheDriverProtectsHiddenProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _, _ := survives(t, api.RolledBack, func(w *world) {

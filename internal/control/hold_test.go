@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// TestRebuildAfterAcceptedHang: a stuck operation is accepted once its call has returned. What is changed from then on
-// is not the operation's.
+// TestRebuildAfterAcceptedHang: a stuck operation is accepted once its call has returned. What is
+// changed from then on is not the operation's.
 func TestRebuildAfterAcceptedHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -46,8 +46,8 @@ func TestRebuildAfterAcceptedHang(t *testing.T) {
 	})
 }
 
-// TestOneOfTwoGPUsAnswers: an operation of the last process waits for the driver version. Once that is known, one of its
-// GPUs still hangs; the other one is rolled back.
+// TestOneOfTwoGPUsAnswers: an operation of the last process waits for the driver version. Once that
+// is known, one of its GPUs still hangs; the other one is rolled back.
 func TestOneOfTwoGPUsAnswers(t *testing.T) {
 	for name, hung := range map[string]gpu.UUID{"a call was given up before": gpu1, "none was": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -89,8 +89,8 @@ func TestOneOfTwoGPUsAnswers(t *testing.T) {
 	}
 }
 
-// TestRebuildWhileWaiting: an operation of the last process waits for the driver version. What another client rebuilds
-// meanwhile is not the operation's, although the instances are the same.
+// TestRebuildWhileWaiting: an operation of the last process waits for the driver version. What
+// another client rebuilds meanwhile is not the operation's, although the instances are the same.
 func TestRebuildWhileWaiting(t *testing.T) {
 	for name, c := range map[string]struct {
 		rebuilt bool

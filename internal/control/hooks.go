@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// runHooks runs the programs that the operator wants to be run after a change, except those that have succeeded for
-// this operation before.
+// runHooks runs the programs that the operator wants to be run after a change, except those that
+// have succeeded for this operation before.
 func (e *Engine) runHooks(ctx context.Context, op *operation, state api.OperationState) {
 	if e.o.RunHook == nil {
 		return
@@ -28,8 +28,8 @@ func (e *Engine) runHooks(ctx context.Context, op *operation, state api.Operatio
 	}
 }
 
-// failedHooks returns the hooks that have not succeeded for an operation. One that is not configured any more is not
-// wanted any more.
+// failedHooks returns the hooks that have not succeeded for an operation. One that is not
+// configured any more is not wanted any more.
 func (e *Engine) failedHooks(op *operation) []Hook {
 	if e.o.RunHook == nil {
 		return nil
@@ -71,8 +71,8 @@ func (op *operation) recordHook(r api.HookResult) {
 	})
 }
 
-// hookEnvironment names for a hook what has changed: the MIG devices of the operation's GPUs before and after, by
-// commas.
+// hookEnvironment names for a hook what has changed: the MIG devices of the operation's GPUs before
+// and after, by commas.
 func (e *Engine) hookEnvironment(
 	ctx context.Context,
 	op *operation,

@@ -9,8 +9,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// checkView returns a problem unless the GPUs of a finished operation have the instances that it left, and no other
-// client can have rebuilt them since. The problem has the layouts before the operation, to be planned instead.
+// checkView returns a problem unless the GPUs of a finished operation have the instances that it
+// left, and no other client can have rebuilt them since. The problem has the layouts before the
+// operation, to be planned instead.
 func (u *usage) checkView(r *record) *api.Problem {
 	var problem *api.Problem
 	var instead []api.Spec
@@ -69,7 +70,8 @@ func specOf(g mig.GPULayout, instances []mig.Instance) api.Spec {
 	return api.Spec{GPUs: []api.Selector{api.Selector(g.UUID)}, Devices: devices}
 }
 
-// requestFor returns the request for one instance; without its compute instances if it has one of all its slices.
+// requestFor returns the request for one instance; without its compute instances if it has one of
+// all its slices.
 func requestFor(profiles []gpu.Profile, i mig.Instance) api.DeviceRequest {
 	r := api.DeviceRequest{Count: 1}
 

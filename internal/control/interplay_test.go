@@ -19,8 +19,8 @@ import (
 
 // What happens at the same time, or again and again.
 
-// TestUseThatBeginsBetweenCheckAndDestroy has every kind of use begin after an operation was accepted: nothing is
-// destroyed.
+// TestUseThatBeginsBetweenCheckAndDestroy has every kind of use begin after an operation was
+// accepted: nothing is destroyed.
 func TestUseThatBeginsBetweenCheckAndDestroy(t *testing.T) {
 	for name, c := range uses() {
 		if name == "not polled yet" { // then it is polled
@@ -65,7 +65,8 @@ func TestUseThatBeginsBetweenCheckAndDestroy(t *testing.T) {
 	}
 }
 
-// TestRollBackBeforeTheFirstPoll: right after a start no poll has been yet. The rollback starts one.
+// TestRollBackBeforeTheFirstPoll: right after a start no poll has been yet. The rollback starts
+// one.
 func TestRollBackBeforeTheFirstPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -87,8 +88,8 @@ func TestRollBackBeforeTheFirstPoll(t *testing.T) {
 	})
 }
 
-// TestEverythingAtOnce has many ask for everything while operations run, the disk is full now and then, and the driver
-// refuses. Afterwards the journal must make sense to the next start.
+// TestEverythingAtOnce has many ask for everything while operations run, the disk is full now and
+// then, and the driver refuses. Afterwards the journal must make sense to the next start.
 func TestEverythingAtOnce(t *testing.T) {
 	for range 2 {
 		synctest.Test(t, func(t *testing.T) {
@@ -201,7 +202,8 @@ func (hangingActuator) SetMIGMode(ctx context.Context, _ gpu.UUID, _ bool) (mig.
 	return mig.ModeChange{}, gpu.ErrTimeout
 }
 
-// TestStopWhileACallHangs: whatever time a call has, the program ends soon, and the next start goes on.
+// TestStopWhileACallHangs: whatever time a call has, the program ends soon, and the next start goes
+// on.
 func TestStopWhileACallHangs(t *testing.T) {
 	for name, begin := range map[string]func(t *testing.T, e *Engine) error{
 		"apply": func(t *testing.T, e *Engine) error { _, err := e.start(t, mixed()); return err },
@@ -273,7 +275,8 @@ func TestStopWhileAHookRuns(t *testing.T) {
 	})
 }
 
-// TestStuckForADay: a driver that answers each time that it has timed out does not fill the disk, nor the memory.
+// TestStuckForADay: a driver that answers each time that it has timed out does not fill the disk,
+// nor the memory.
 func TestStuckForADay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -320,7 +323,8 @@ func TestStuckForADay(t *testing.T) {
 	})
 }
 
-// TestEventsOfAnotherProcess: a client that has followed an operation before a restart gets what comes after it.
+// TestEventsOfAnotherProcess: a client that has followed an operation before a restart gets what
+// comes after it.
 func TestEventsOfAnotherProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -404,7 +408,8 @@ func (c *silentCluster) Uncordon(ctx context.Context) error {
 	return c.cluster.Uncordon(ctx)
 }
 
-// TestCordonIsUndoneLater: a node is not out of service until the next restart because the API server was away.
+// TestCordonIsUndoneLater: a node is not out of service until the next restart because the API
+// server was away.
 func TestCordonIsUndoneLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -430,8 +435,8 @@ func TestCordonIsUndoneLater(t *testing.T) {
 	})
 }
 
-// TestPlanOnlyFinishesNothing: with --control.mode=plan nothing is changed, not even for an operation that a crash
-// has left.
+// TestPlanOnlyFinishesNothing: with --control.mode=plan nothing is changed, not even for an
+// operation that a crash has left.
 func TestPlanOnlyFinishesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, e, before, after := prepared(t, "apply to two GPUs")
@@ -471,8 +476,8 @@ func TestPlanOnlyFinishesNothing(t *testing.T) {
 	})
 }
 
-// TestPendingModeIsAFact: a mode that another client asks for after the plan was made would destroy what the plan
-// creates.
+// TestPendingModeIsAFact: a mode that another client asks for after the plan was made would destroy
+// what the plan creates.
 func TestPendingModeIsAFact(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine(t, nil)
@@ -487,7 +492,8 @@ func TestPendingModeIsAFact(t *testing.T) {
 	isProblem(t, err, api.StalePlan)
 }
 
-// TestActivityDuringAnOperation: what was active while another operation was executed is not idle after it.
+// TestActivityDuringAnOperation: what was active while another operation was executed is not idle
+// after it.
 func TestActivityDuringAnOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

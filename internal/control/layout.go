@@ -8,7 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// layout is what a GPU is partitioned into. Wanted instances have no ids. All compute instances have a placement.
+// layout is what a GPU is partitioned into. Wanted instances have no ids. All compute instances
+// have a placement.
 type layout struct {
 	GPU       gpu.UUID       `json:"gpu"`
 	Instances []mig.Instance `json:"instances"`
@@ -50,8 +51,8 @@ func copyInstances(list []mig.Instance) []mig.Instance {
 	return copied
 }
 
-// withoutIDs returns the instances that a plan leads to as an operation remembers them: without ids, those that stay
-// included.
+// withoutIDs returns the instances that a plan leads to as an operation remembers them: without
+// ids, those that stay included.
 func withoutIDs(after []mig.Instance) []mig.Instance {
 	var list []mig.Instance
 
@@ -70,8 +71,8 @@ func withoutIDs(after []mig.Instance) []mig.Instance {
 	return list
 }
 
-// renamedDevices pairs the UUIDs of the MIG devices of a layout with those now in their places, if they
-// differ.
+// renamedDevices pairs the UUIDs of the MIG devices of a layout with those now in their places, if
+// they differ.
 func renamedDevices(before, now layout) map[gpu.MIGUUID]gpu.MIGUUID {
 	changed := map[gpu.MIGUUID]gpu.MIGUUID{}
 	current := now.devices()
@@ -146,8 +147,8 @@ func instancesOn(gpus []mig.GPULayout, id gpu.UUID) []mig.Instance {
 	return knownInstances(g.Instances)
 }
 
-// describeLayout returns instances for the API, by placement: those that exist, or those that a plan leads to. It is
-// nil if they are not known.
+// describeLayout returns instances for the API, by placement: those that exist, or those that a
+// plan leads to. It is nil if they are not known.
 func describeLayout(instances []mig.Instance) []api.Instance {
 	if instances == nil {
 		return nil

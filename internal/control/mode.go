@@ -14,8 +14,8 @@ import (
 const modeWarning = "the driver itself may unbind or reset the device for this, and its minor number may change; the " +
 	"GPU is never reset by this program"
 
-// SetMode begins an operation that sets the MIG mode of an unused GPU without instances. It never resets the GPU. If
-// the mode needs a reset to come into force, the operation's result says so.
+// SetMode begins an operation that sets the MIG mode of an unused GPU without instances. It never
+// resets the GPU. If the mode needs a reset to come into force, the operation's result says so.
 func (e *Engine) SetMode(
 	ctx context.Context,
 	by Actor,
@@ -85,8 +85,8 @@ func (e *Engine) SetMode(
 	return e.acceptOperation(started, doMode)
 }
 
-// checkModeChange returns a problem if the GPU has instances or users. Monitoring programs are no users: if the driver
-// refuses because of them, the operation's result names them.
+// checkModeChange returns a problem if the GPU has instances or users. Monitoring programs are no
+// users: if the driver refuses because of them, the operation's result names them.
 func (u *usage) checkModeChange(g mig.GPULayout) *api.Problem {
 	if len(g.Instances) > 0 {
 		p := problemf(
@@ -239,8 +239,8 @@ func (e *Engine) endMode(ctx context.Context, op *operation, change mig.ModeChan
 	op.addNote("MIG mode is %s, pending is %s", mig.OnOff(r.Current), mig.OnOff(r.Pending))
 
 	if r.Current == r.Wanted {
-		// The hooks and the device plugin come next. We need not save this state yet: after a crash, the next start reads
-		// the mode from the driver.
+		// The hooks and the device plugin come next. We need not save this state yet: after a
+		// crash, the next start reads the mode from the driver.
 		op.setGPU(r.GPU, api.Settling, nil, nil)
 		op.setState(api.Settling, "the mode is in force")
 
@@ -282,8 +282,8 @@ func waitsFor(activation error) string {
 	}
 }
 
-// endModeFromDriver ends a mode change whose outcome is unknown, by the mode that the driver reports. failed is the
-// error of the call, or nil.
+// endModeFromDriver ends a mode change whose outcome is unknown, by the mode that the driver
+// reports. failed is the error of the call, or nil.
 func (e *Engine) endModeFromDriver(ctx context.Context, op *operation, failed error) {
 	id := op.gpus[0]
 	g, err := e.readGPU(ctx, id)

@@ -108,7 +108,8 @@ func TestModeRefused(t *testing.T) {
 	isProblem(t, err, api.ModeDiffers)
 }
 
-// TestHandleThatBlocks has a mode wait for what holds the GPU open, for a reset or for a reboot; none is asked for.
+// TestHandleThatBlocks has a mode wait for what holds the GPU open, for a reset or for a reboot;
+// none is asked for.
 func TestHandleThatBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for waits, err := range map[string]error{"in use": gpu.ErrInUse, "reset": gpu.ErrResetRequired,

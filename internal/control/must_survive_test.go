@@ -74,8 +74,8 @@ func TestDestroySaysOKAndTheInstanceRemains(t *testing.T) {
 	})
 }
 
-// TestCreatedInstanceIsGone: the driver has created it, and it does not exist. Another client must have destroyed it:
-// nothing more is changed there.
+// TestCreatedInstanceIsGone: the driver has created it, and it does not exist. Another client must
+// have destroyed it: nothing more is changed there.
 func TestCreatedInstanceIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, step := range []mig.StepOp{mig.CreateInstance, mig.CreateCompute} {

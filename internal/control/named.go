@@ -17,16 +17,17 @@ type namedLayouts struct {
 	own   map[string][]api.LayoutRule // the operator's
 }
 
-// SetLayouts replaces the operator's layouts for the plans that follow. One with the name of a built-in layout is used
-// instead of it. The caller does not modify them afterwards.
+// SetLayouts replaces the operator's layouts for the plans that follow. One with the name of a
+// built-in layout is used instead of it. The caller does not modify them afterwards.
 func (e *Engine) SetLayouts(layouts map[string][]api.LayoutRule) {
 	rules := spec.BuiltIn()
 	maps.Copy(rules, layouts)
 	e.named.Store(&namedLayouts{rules: rules, own: layouts})
 }
 
-// Layouts lists the node's named layouts by name, with the GPUs that each applies to. Of the built-in ones it lists
-// those, and of their rules those, that are for GPUs of this node: there are many for models that it does not have.
+// Layouts lists the node's named layouts by name, with the GPUs that each applies to. Of the
+// built-in ones it lists those, and of their rules those, that are for GPUs of this node: there are
+// many for models that it does not have.
 func (e *Engine) Layouts(ctx context.Context) (*api.NamedLayouts, error) {
 	list := &api.NamedLayouts{APIVersion: api.Version, Layouts: []api.NamedLayout{}}
 
@@ -60,8 +61,8 @@ func (e *Engine) Layouts(ctx context.Context) (*api.NamedLayouts, error) {
 	return list, nil
 }
 
-// rulesFor returns the rules of a built-in layout that are for some of the GPUs, and those GPUs: they have MIG, and
-// offer the profiles.
+// rulesFor returns the rules of a built-in layout that are for some of the GPUs, and those GPUs:
+// they have MIG, and offer the profiles.
 func rulesFor(gpus []mig.GPULayout, rules []api.LayoutRule) (kept []api.LayoutRule, able []mig.GPULayout) {
 	for _, r := range rules {
 		resolved, err := spec.Rules([]api.LayoutRule{r})

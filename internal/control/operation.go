@@ -22,8 +22,8 @@ const (
 	doMode
 )
 
-// operation is an operation that this process knows. Its fields never change, except entry, which the lock of state
-// guards.
+// operation is an operation that this process knows. Its fields never change, except entry, which
+// the lock of state guards.
 type operation struct {
 	id    string
 	verb  api.Verb
@@ -33,7 +33,8 @@ type operation struct {
 	entry entry
 }
 
-// entry is the part of an operation that changes: its record, its events, and what executing it needs.
+// entry is the part of an operation that changes: its record, its events, and what executing it
+// needs.
 type entry struct {
 	record
 	now    func() time.Time
@@ -42,19 +43,20 @@ type entry struct {
 	news   chan struct{} // closed at the next event
 	live   bool          // more events will come
 
-	// inSlots is set while the store's slots (see package store) have the latest record of the operation: the history
-	// leaves it out.
+	// inSlots is set while the store's slots (see package store) have the latest record of the
+	// operation: the history leaves it out.
 	inSlots bool
 	task    task
-	// offered is set once the kubelet has offered the new layout, or the node has none: the cordon is not needed any
-	// more.
+	// offered is set once the kubelet has offered the new layout, or the node has none: the cordon
+	// is not needed any more.
 	offered bool
 	watched bool // the operation is unsettled, and a goroutine watches whether it can still succeed
-	// retryable is set if the engine itself retries an operation that could not be finished, see retry.
+	// retryable is set if the engine itself retries an operation that could not be finished, see
+	// retry.
 	retryable bool
 	retry     retry.Backoff
-	// resumes is set while an operation of the last process waits for the driver, see deferToDriver. absence says why we
-	// must not finish such an operation, see longAbsence.
+	// resumes is set while an operation of the last process waits for the driver, see
+	// deferToDriver. absence says why we must not finish such an operation, see longAbsence.
 	resumes bool
 	absence string
 	counted bool // as degraded or stuck, for the observer
@@ -127,10 +129,10 @@ func (e *Engine) Operations() *api.Operations {
 	})
 }
 
-// Events delivers the events of an operation with a Seq above after: first the past ones, then new ones as they come.
-// It closes the channel at the operation's end, when the operation waits for an operator, or when ctx ends. A slow
-// reader delays nothing. Seq starts again with the process: a reader that asks for events after a Seq that we have
-// not reached gets all.
+// Events delivers the events of an operation with a Seq above after: first the past ones, then new
+// ones as they come. It closes the channel at the operation's end, when the operation waits for an
+// operator, or when ctx ends. A slow reader delays nothing. Seq starts again with the process: a
+// reader that asks for events after a Seq that we have not reached gets all.
 func (e *Engine) Events(ctx context.Context, id string, after int) (<-chan api.Event, error) {
 	op, p := e.findOperation(id)
 	if p != nil {
@@ -191,7 +193,8 @@ func (o *entry) eventsAfter(after int) []api.Event {
 	return o.events[max(after-first, 0):]
 }
 
-// maxEvents is how many events of an operation we remember: more than an operation without trouble has.
+// maxEvents is how many events of an operation we remember: more than an operation without trouble
+// has.
 const maxEvents = 4096
 
 func (o *entry) addEvent(ev api.Event) {
@@ -232,8 +235,8 @@ func (op *operation) status() (now api.OperationState) {
 	return now
 }
 
-// setGPU changes the state of one GPU of an operation. err says why the GPU is not as planned, or is nil. The
-// operation shows current as the GPU's instances; nil stands for unknown ones.
+// setGPU changes the state of one GPU of an operation. err says why the GPU is not as planned, or
+// is nil. The operation shows current as the GPU's instances; nil stands for unknown ones.
 func (op *operation) setGPU(id gpu.UUID, state api.OperationState, err error, current []mig.Instance) {
 	op.change(func(o *entry) {
 		g := &o.Operation.GPUs[slices.Index(op.gpus, id)]
@@ -259,8 +262,8 @@ func (op *operation) gpuChange(id gpu.UUID) (c gpuChange) {
 	return c
 }
 
-// setChange replaces what the operation does to a GPU. Call it only in the goroutine that executes the operation or
-// has the reservation for it.
+// setChange replaces what the operation does to a GPU. Call it only in the goroutine that executes
+// the operation or has the reservation for it.
 func (op *operation) setChange(c gpuChange) {
 	op.change(func(o *entry) { *o.gpuChange(c.GPU) = c })
 }

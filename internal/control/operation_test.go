@@ -85,8 +85,9 @@ func TestEventsAreReplayedAndEnd(t *testing.T) {
 	})
 }
 
-// TestStopInMidOperation has Run end while an operation is under way: its steps and hooks are brought to their end, and
-// the wait for the kubelet is left to the next start, which does not run the hooks again.
+// TestStopInMidOperation has Run end while an operation is under way: its steps and hooks are
+// brought to their end, and the wait for the kubelet is left to the next start, which does not run
+// the hooks again.
 func TestStopInMidOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -124,8 +125,9 @@ func TestStopInMidOperation(t *testing.T) {
 	})
 }
 
-// TestUnsettled: an operation that neither the kubelet nor a hook has followed keeps its layout, says what it waits for,
-// blocks nothing, and can be rolled back. Without a cure it stays unsettled.
+// TestUnsettled: an operation that neither the kubelet nor a hook has followed keeps its layout,
+// says what it waits for, blocks nothing, and can be rolled back. Without a cure it stays
+// unsettled.
 func TestUnsettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -272,7 +274,8 @@ func TestRenamedDevicesAreTold(t *testing.T) {
 	})
 }
 
-// TestHistoryIsBounded has many operations: what is on disk stays small, and the last ones are known after a restart.
+// TestHistoryIsBounded has many operations: what is on disk stays small, and the last ones are
+// known after a restart.
 func TestHistoryIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -19,7 +19,8 @@ func oneG0() api.PlanRequest {
 		Devices: map[string]api.DeviceRequest{"3g.20gb": {Count: 1}, "1g.5gb": {Count: 2}}}}
 }
 
-// degradedThenCrash: A is degraded on gpu1 (in the history), X is running on gpu0 at a crash (in the slots alone).
+// degradedThenCrash: A is degraded on gpu1 (in the history), X is running on gpu0 at a crash (in
+// the slots alone).
 func degradedThenCrash(t *testing.T, w *world) (a, x string) {
 	t.Helper()
 	e := w.engine(t, nil)
@@ -51,8 +52,8 @@ func degradedThenCrash(t *testing.T, w *world) (a, x string) {
 	return opA.ID, opX.ID
 }
 
-// TestRecoveryKeepsRunningOperation: an operation that a crash has left in the slots alone is not overwritten by the
-// recovery of a degraded one.
+// TestRecoveryKeepsRunningOperation: an operation that a crash has left in the slots alone is not
+// overwritten by the recovery of a degraded one.
 func TestRecoveryKeepsRunningOperation(t *testing.T) {
 	for n := range 60 {
 		synctest.Test(t, func(t *testing.T) {
@@ -74,8 +75,8 @@ func TestRecoveryKeepsRunningOperation(t *testing.T) {
 	}
 }
 
-// TestHistoryKeepsRetriedOperation: the history that the end of another operation writes has a retried operation that
-// the slots do not have yet.
+// TestHistoryKeepsRetriedOperation: the history that the end of another operation writes has a
+// retried operation that the slots do not have yet.
 func TestHistoryKeepsRetriedOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -165,7 +166,8 @@ func TestRestoreBesideRequest(t *testing.T) {
 	})
 }
 
-// TestHungOperationDelaysNoOther: an operation that hangs for ever does not keep another one from being retried.
+// TestHungOperationDelaysNoOther: an operation that hangs for ever does not keep another one from
+// being retried.
 func TestHungOperationDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -230,8 +232,8 @@ func TestAcceptedDamageIsAnnounced(t *testing.T) {
 	})
 }
 
-// TestUnreadableBeforeFirstStep: if the GPU cannot be read before the first step, nothing was changed, and the
-// operation says so.
+// TestUnreadableBeforeFirstStep: if the GPU cannot be read before the first step, nothing was
+// changed, and the operation says so.
 func TestUnreadableBeforeFirstStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -256,7 +258,8 @@ func TestUnreadableBeforeFirstStep(t *testing.T) {
 	})
 }
 
-// TestRestoreOfSettling: an operation that was committed, and settled when the node was rebooted, is restored.
+// TestRestoreOfSettling: an operation that was committed, and settled when the node was rebooted,
+// is restored.
 func TestRestoreOfSettling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -324,7 +327,8 @@ func TestAcceptIsDurable(t *testing.T) {
 	})
 }
 
-// TestModeFailsAfterChange: a mode that was set is not reported as failed because reading it back failed.
+// TestModeFailsAfterChange: a mode that was set is not reported as failed because reading it back
+// failed.
 func TestModeFailsAfterChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := bare(t)
@@ -357,7 +361,8 @@ func TestUnusableFolderIsNeverIdle(t *testing.T) {
 	})
 }
 
-// TestActivityOnRetry: what was seen active is not destroyed by a rollback that is retried hours later.
+// TestActivityOnRetry: what was seen active is not destroyed by a rollback that is retried hours
+// later.
 func TestActivityOnRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -415,7 +420,8 @@ func (k oldKubelet) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
 	return append(list, gpu.Offer{Device: gpu.DeviceRef{MIG: k.old}}), err
 }
 
-// TestKubeletStillOffersDestroyed: an operation settles until the kubelet does not offer what was destroyed.
+// TestKubeletStillOffersDestroyed: an operation settles until the kubelet does not offer what was
+// destroyed.
 func TestKubeletStillOffersDestroyed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

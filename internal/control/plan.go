@@ -33,7 +33,8 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 
 	only := e.listNamed(wanted)
 
-	// If the spec names GPUs, we read only those; if something seems to be missing then, we read all.
+	// If the spec names GPUs, we read only those; if something seems to be missing then, we read
+	// all.
 	u, node, p := e.solve(ctx, wanted, r.Force, only)
 	if p != nil && len(only) > 0 && mayBeElsewhere(p) {
 		u, node, p = e.solve(ctx, wanted, r.Force, nil)
@@ -60,7 +61,8 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 	return n.plan, nil
 }
 
-// solve reads all GPUs, or only those named, and returns what it has read and the cheapest plan for them.
+// solve reads all GPUs, or only those named, and returns what it has read and the cheapest plan for
+// them.
 func (e *Engine) solve(
 	ctx context.Context,
 	wanted mig.Spec,
@@ -93,8 +95,8 @@ func (e *Engine) solve(
 	return u, node, nil
 }
 
-// mayBeElsewhere reports whether the cause of a problem may be that we did not read all GPUs: a named GPU, or an
-// instance that force names, may be on another one.
+// mayBeElsewhere reports whether the cause of a problem may be that we did not read all GPUs: a
+// named GPU, or an instance that force names, may be on another one.
 func mayBeElsewhere(p *api.Problem) bool {
 	return p.Type == api.BadSpec || p.Type == api.Unavailable
 }
@@ -184,8 +186,8 @@ func gpusOfPlan(p *api.Plan) []gpu.UUID {
 	return list
 }
 
-// checkOwners returns which other controllers manage the GPUs. Unless takeOver is set, it returns a problem if any
-// do, or if the cluster does not answer.
+// checkOwners returns which other controllers manage the GPUs. Unless takeOver is set, it returns a
+// problem if any do, or if the cluster does not answer.
 func (e *Engine) checkOwners(
 	ctx context.Context,
 	gpus []gpu.UUID,
@@ -198,7 +200,8 @@ func (e *Engine) checkOwners(
 	return e.askOwners(ctx).check(gpus, takeOver)
 }
 
-// ownership is the cluster's answer to which other controllers manage the partitions of the node's GPUs.
+// ownership is the cluster's answer to which other controllers manage the partitions of the node's
+// GPUs.
 type ownership struct {
 	owners map[gpu.UUID][]string // as Cluster.Owners
 	err    error

@@ -184,7 +184,8 @@ func uses() map[string]use {
 	return all
 }
 
-// TestBusy has each way in which an instance is in use, or cannot be checked, keep it from being destroyed.
+// TestBusy has each way in which an instance is in use, or cannot be checked, keep it from being
+// destroyed.
 func TestBusy(t *testing.T) {
 	for name, c := range uses() {
 		t.Run(name, func(t *testing.T) {
@@ -462,7 +463,8 @@ func TestLayoutsSayWhomTheyAreFor(t *testing.T) {
 	}
 }
 
-// TestBuiltInLayouts: those for the node's models are there without a file, and a file overrides them.
+// TestBuiltInLayouts: those for the node's models are there without a file, and a file overrides
+// them.
 func TestBuiltInLayouts(t *testing.T) {
 	w := newWorld(t)
 	w.gpu(gpu0).PCIDevice = 0x20B010DE

@@ -21,9 +21,10 @@ type planned struct {
 	after []layout // of the plan's GPUs
 }
 
-// plans keeps the latest plans of each caller. A caller's plans evict only plans of the same caller. Only a further
-// caller evicts those of another: of the one that has not planned for the longest time. Callers are identities that
-// the operator has given the right to plan, so a single one of them cannot pose as many.
+// plans keeps the latest plans of each caller. A caller's plans evict only plans of the same
+// caller. Only a further caller evicts those of another: of the one that has not planned for the
+// longest time. Callers are identities that the operator has given the right to plan, so a single
+// one of them cannot pose as many.
 type plans struct {
 	mu      sync.Mutex
 	byID    map[string]*planned

@@ -14,8 +14,8 @@ import (
 // pluginRetry is the time between two attempts to restart the device plugin.
 const pluginRetry = 5 * time.Second
 
-// awaitPlugin restarts the device plugin once after the change, and returns what is waited for until its former pods
-// are gone; nil if nothing is, or the operator has not named the plugin.
+// awaitPlugin restarts the device plugin once after the change, and returns what is waited for
+// until its former pods are gone; nil if nothing is, or the operator has not named the plugin.
 func (s *kubeletWait) awaitPlugin(ctx context.Context) []string {
 	e := s.e
 	op := s.op
@@ -56,9 +56,9 @@ func (s *kubeletWait) awaitPlugin(ctx context.Context) []string {
 	return nil
 }
 
-// restartPlugin ends the pods of the device plugin on this node, so that their successors read the new layout. One
-// restart serves all operations whose steps are done before it begins: of several that settle at once, such as after a
-// reboot, only the first ends the pods.
+// restartPlugin ends the pods of the device plugin on this node, so that their successors read the
+// new layout. One restart serves all operations whose steps are done before it begins: of several
+// that settle at once, such as after a reboot, only the first ends the pods.
 func (e *Engine) restartPlugin(ctx context.Context, op *operation) error {
 	callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
@@ -99,8 +99,8 @@ func (e *Engine) restartPlugin(ctx context.Context, op *operation) error {
 	return nil
 }
 
-// listUnserved lists the operations that a restart of the device plugin which begins now serves: op, and all others
-// that wait for one. It is empty if op was served already.
+// listUnserved lists the operations that a restart of the device plugin which begins now serves:
+// op, and all others that wait for one. It is empty if op was served already.
 func (e *Engine) listUnserved(op *operation) (list []*operation) {
 	e.state.update(func(b *book) {
 		if len(op.in(b).PluginPods) > 0 {
@@ -120,8 +120,8 @@ func (e *Engine) listUnserved(op *operation) (list []*operation) {
 	return list
 }
 
-// restartAfterRollback restarts the device plugin after a rollback: instances that were created again can have other
-// ids, by which the plugin has named their device files.
+// restartAfterRollback restarts the device plugin after a rollback: instances that were created
+// again can have other ids, by which the plugin has named their device files.
 func (e *Engine) restartAfterRollback(ctx context.Context, op *operation) {
 	if e.o.DevicePlugin == nil {
 		return

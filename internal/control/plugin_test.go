@@ -16,8 +16,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// devicePlugin is the device plugin of a node, and its kubelet: the plugin offers the devices that existed when its pod
-// started. A pod that is ended runs on for a while, and its successor registers as soon as it starts.
+// devicePlugin is the device plugin of a node, and its kubelet: the plugin offers the devices that
+// existed when its pod started. A pod that is ended runs on for a while, and its successor
+// registers as soon as it starts.
 type devicePlugin struct {
 	kubelet
 	mu      sync.Mutex
@@ -99,8 +100,8 @@ func (d *devicePlugin) become(change func()) {
 
 func (d *devicePlugin) set(o *Options) { o.Assignments, o.DevicePlugin, o.Hooks = d, d, nil }
 
-// TestDevicePluginIsRestarted: the plugin is restarted once after a change, on a cordoned node, and the operation ends
-// when its successor offers the new devices; also after a MIG mode change.
+// TestDevicePluginIsRestarted: the plugin is restarted once after a change, on a cordoned node, and
+// the operation ends when its successor offers the new devices; also after a MIG mode change.
 func TestDevicePluginIsRestarted(t *testing.T) {
 	for name, change := range map[string]func(*testing.T, *world, *Engine) *api.Operation{
 		"layout": func(t *testing.T, _ *world, e *Engine) *api.Operation { return e.applied(t, second(two3g)) },
@@ -135,8 +136,8 @@ func TestDevicePluginIsRestarted(t *testing.T) {
 	}
 }
 
-// TestDevicePluginRefuses: a plugin that cannot be restarted leaves the operation unsettled and the node cordoned, and is
-// restarted as soon as that is possible.
+// TestDevicePluginRefuses: a plugin that cannot be restarted leaves the operation unsettled and the
+// node cordoned, and is restarted as soon as that is possible.
 func TestDevicePluginRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -158,7 +159,8 @@ func TestDevicePluginRefuses(t *testing.T) {
 	})
 }
 
-// TestDevicePluginIsRestartedForAll: one restart serves all operations whose steps are done before it.
+// TestDevicePluginIsRestartedForAll: one restart serves all operations whose steps are done before
+// it.
 func TestDevicePluginIsRestartedForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -195,8 +197,8 @@ func TestDevicePluginIsRestartedForAll(t *testing.T) {
 	})
 }
 
-// TestDevicePluginBehindAHungAPIServer: each request has a deadline, so that the operation ends, and other GPUs can be
-// changed meanwhile.
+// TestDevicePluginBehindAHungAPIServer: each request has a deadline, so that the operation ends,
+// and other GPUs can be changed meanwhile.
 func TestDevicePluginBehindAHungAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -217,7 +219,8 @@ func TestDevicePluginBehindAHungAPIServer(t *testing.T) {
 	})
 }
 
-// TestDevicePluginAfterRollback: what was created again can have other ids, so that the plugin is restarted, too.
+// TestDevicePluginAfterRollback: what was created again can have other ids, so that the plugin is
+// restarted, too.
 func TestDevicePluginAfterRollback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

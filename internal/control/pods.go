@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// addPods finds out which containers hold instances, or may hold them: a container that is missing in the kubelet's
-// list may run on, with its devices.
+// addPods finds out which containers hold instances, or may hold them: a container that is missing
+// in the kubelet's list may run on, with its devices.
 func (e *Engine) addPods(ctx context.Context, u *usage, gpus []mig.GPULayout) {
 	if e.o.Assignments == nil || len(gpus) == 0 {
 		return
@@ -52,8 +52,9 @@ func podHold(h gpu.Holder) api.Hold {
 	return api.Hold{Kind: api.HoldPod, What: containerName(h.Container)}
 }
 
-// holdUnknown adds a hold to all of a GPU that free does not cover. A GPU covers all of its instances, a GPU instance
-// its compute instances, and these cover their GPU instance once all of them are free.
+// holdUnknown adds a hold to all of a GPU that free does not cover. A GPU covers all of its
+// instances, a GPU instance its compute instances, and these cover their GPU instance once all of
+// them are free.
 func (u *usage) holdUnknown(g mig.GPULayout, free []gpu.DeviceRef, h api.Hold) {
 	covered := coveredBy(g, free)
 	if covered[gpu.DeviceIndex{Instance: gpu.Whole, Compute: gpu.Whole}] {
@@ -84,7 +85,8 @@ func (u *usage) holdUnknown(g mig.GPULayout, free []gpu.DeviceRef, h api.Hold) {
 	}
 }
 
-// coveredBy returns the devices of a GPU that references name. A reference to what does not exist names nothing.
+// coveredBy returns the devices of a GPU that references name. A reference to what does not exist
+// names nothing.
 func coveredBy(g mig.GPULayout, free []gpu.DeviceRef) map[gpu.DeviceIndex]bool {
 	return devicesOf(g).Cover(free)
 }

@@ -152,7 +152,8 @@ func (u *usage) holders(g mig.GPULayout, i mig.Instance) []api.Hold {
 	return list
 }
 
-// instanceName returns the name of an instance in requests: its MIG UUID if it has exactly one compute instance.
+// instanceName returns the name of an instance in requests: its MIG UUID if it has exactly one
+// compute instance.
 func instanceName(g mig.GPULayout, i mig.Instance) string {
 	if len(i.ComputeInstances) == 1 && i.ComputeInstances[0].UUID != "" {
 		return string(i.ComputeInstances[0].UUID)

@@ -17,17 +17,18 @@ type nodeReading struct {
 	err        error
 }
 
-// readNode reads the layouts of all GPUs, or only of those named: each costs calls that keep all other clients of the
-// driver waiting. A GPU that is named or needed, and was up at the last poll, has the call timeout to answer. It does
-// not wait for others for longer than answerTime, so that a GPU that hangs holds up no request about another one: a GPU
-// that is silent is unreadable.
+// readNode reads the layouts of all GPUs, or only of those named: each costs calls that keep all
+// other clients of the driver waiting. A GPU that is named or needed, and was up at the last poll,
+// has the call timeout to answer. It does not wait for others for longer than answerTime, so that a
+// GPU that hangs holds up no request about another one: a GPU that is silent is unreadable.
 func (e *Engine) readNode(
 	ctx context.Context,
 	needed func(gpu.Facts) bool,
 	only ...gpu.UUID,
 ) ([]mig.GPULayout,
 	map[gpu.UUID]error, error) {
-	// The reading is not given up with the request: what is given up counts as hung, for an operation of the GPU too.
+	// The reading is not given up with the request: what is given up counts as hung, for an
+	// operation of the GPU too.
 	all := make(chan nodeReading, 1)
 	go func() {
 		var r nodeReading
@@ -58,8 +59,9 @@ func (e *Engine) readNode(
 	}
 }
 
-// readAnswering reads GPUs once more, those named or all of the last Snapshot, for a short time. It returns false if it
-// is worth to wait for another one: it is named or needed, and was up at the last poll.
+// readAnswering reads GPUs once more, those named or all of the last Snapshot, for a short time. It
+// returns false if it is worth to wait for another one: it is named or needed, and was up at the
+// last poll.
 func (e *Engine) readAnswering(
 	ctx context.Context,
 	needed func(gpu.Facts) bool,

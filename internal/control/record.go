@@ -14,13 +14,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// record is an operation as it is on disk: its document, and what the next start needs to finish it after a crash.
+// record is an operation as it is on disk: its document, and what the next start needs to finish it
+// after a crash.
 type record struct {
 	Operation api.Operation `json:"operation"`
-	// Revision grows with every save: of two copies on disk the one with the higher revision counts.
+	// Revision grows with every save: of two copies on disk the one with the higher revision
+	// counts.
 	Revision int `json:"revision"`
-	// Written is the time of the last save; Boot and Driver name the boot and the driver version that the operation
-	// began with.
+	// Written is the time of the last save; Boot and Driver name the boot and the driver version
+	// that the operation began with.
 	Written time.Time `json:"written"`
 	Boot    string    `json:"boot"`
 	Driver  string    `json:"driver"`
@@ -32,22 +34,23 @@ type record struct {
 	TakeOver  bool     `json:"takeOver,omitempty"`
 	// Cordoned says that the node may be cordoned for this operation.
 	Cordoned bool `json:"cordoned,omitempty"`
-	// PluginPods are the UIDs of the device plugin's pods that were ended so that the plugin reads the new layout.
+	// PluginPods are the UIDs of the device plugin's pods that were ended so that the plugin reads
+	// the new layout.
 	PluginPods []string `json:"pluginPods,omitempty"`
 	// Cause is why the operation is rolled back.
 	Cause *api.Problem `json:"cause,omitempty"`
 }
 
-// gpuChange is what an operation does to one GPU. Operation.GPUs has its state, at the same index. Its instances are
-// replaced, never modified.
+// gpuChange is what an operation does to one GPU. Operation.GPUs has its state, at the same index.
+// Its instances are replaced, never modified.
 type gpuChange struct {
 	GPU gpu.UUID `json:"gpu"`
-	// Before are the instances that existed when the operation was accepted, After those that it shall create or keep,
-	// without ids.
+	// Before are the instances that existed when the operation was accepted, After those that it
+	// shall create or keep, without ids.
 	Before []mig.Instance `json:"before"`
 	After  []mig.Instance `json:"after"`
-	// Expected are the instances as the operation has left them. Pending is the last step that was begun, as long as we
-	// don't know whether it was done.
+	// Expected are the instances as the operation has left them. Pending is the last step that was
+	// begun, as long as we don't know whether it was done.
 	Expected []mig.Instance `json:"expected"`
 	Pending  *mig.Step      `json:"pending,omitempty"`
 	// Changed says that a step of the operation was done on this GPU, or may have been.
@@ -142,8 +145,8 @@ func (r *record) gpusWith(is func(s api.OperationState) bool) []gpu.UUID {
 type history struct {
 	// Operations are those that are over, that settle, or that wait to be retried, oldest first.
 	Operations []record `json:"operations"`
-	// Layouts are the committed layouts of GPUs, for a restore. Restored is the boot in which a restore was begun,
-	// Unrestored what is left to restore.
+	// Layouts are the committed layouts of GPUs, for a restore. Restored is the boot in which a
+	// restore was begun, Unrestored what is left to restore.
 	Layouts    []layout     `json:"layouts,omitempty"`
 	Restored   string       `json:"restored,omitempty"`
 	Unrestored []unrestored `json:"unrestored,omitempty"`
@@ -177,8 +180,8 @@ func (e *Engine) saveOperation(op *operation) error {
 	return err
 }
 
-// save calls document, which saves one in the store. If the state folder was replaced, save first saves the history in
-// the new one, then calls document again. An error makes the engine read-only.
+// save calls document, which saves one in the store. If the state folder was replaced, save first
+// saves the history in the new one, then calls document again. An error makes the engine read-only.
 func (e *Engine) save(document func() error) error {
 	err := e.useStore(func() error {
 		err := document()
@@ -203,11 +206,13 @@ func (e *Engine) save(document func() error) error {
 	return nil
 }
 
-// errStoreHangs says that a call of the store has not returned. What it writes may still get on disk.
+// errStoreHangs says that a call of the store has not returned. What it writes may still get on
+// disk.
 var errStoreHangs = errors.New("its disk has not answered in time")
 
-// useStore calls the store, one goroutine at a time, and blocks for the call timeout at most, or until Run has to
-// return. It then abandons the call and returns errStoreHangs; no other call begins until that call returns.
+// useStore calls the store, one goroutine at a time, and blocks for the call timeout at most, or
+// until Run has to return. It then abandons the call and returns errStoreHangs; no other call
+// begins until that call returns.
 func (e *Engine) useStore(call func() error) error {
 	if err := e.takeStore(); err != nil {
 		return err
@@ -244,8 +249,8 @@ func (e *Engine) abandonCall(returned <-chan error) error {
 	}
 }
 
-// takeStore blocks until no other goroutine uses the store. It waits for calls that are slow but return, however many
-// there are, and gives one that was abandoned another call timeout.
+// takeStore blocks until no other goroutine uses the store. It waits for calls that are slow but
+// return, however many there are, and gives one that was abandoned another call timeout.
 func (e *Engine) takeStore() error {
 	for {
 		select {
@@ -271,9 +276,10 @@ func (op *operation) encode() ([]byte, error) {
 	return json.Marshal(o.record)
 }
 
-// reserveRoom reserves disk space for all that an operation will have to save, including its rollback. A step takes
-// about 300 bytes in the document, a rollback step with its result twice that. A rollback has at most as many steps as
-// the operation and the previous layout together. Four times the first document is enough for all.
+// reserveRoom reserves disk space for all that an operation will have to save, including its
+// rollback. A step takes about 300 bytes in the document, a rollback step with its result twice
+// that. A rollback has at most as many steps as the operation and the previous layout together.
+// Four times the first document is enough for all.
 func (e *Engine) reserveRoom(op *operation) error {
 	return e.save(func() error {
 		document, err := op.encode()
@@ -290,9 +296,9 @@ const (
 	reserveBase   = 64 << 10
 )
 
-// markSlotsUsed records in the history that the slots have an operation. The first operation of a state folder calls
-// it before its first step: while that operation runs, nothing else in the history shows that the slots must have
-// one.
+// markSlotsUsed records in the history that the slots have an operation. The first operation of a
+// state folder calls it before its first step: while that operation runs, nothing else in the
+// history shows that the slots must have one.
 func (e *Engine) markSlotsUsed() error {
 	known := false
 
@@ -313,7 +319,8 @@ func (e *Engine) markSlotsUsed() error {
 	return err
 }
 
-// saveHistory saves everything but the operation in the slots. If it cannot, the engine is read-only.
+// saveHistory saves everything but the operation in the slots. If it cannot, the engine is
+// read-only.
 func (e *Engine) saveHistory() error { return e.save(e.writeHistory) }
 
 func (e *Engine) writeHistory() error {
@@ -325,7 +332,8 @@ func (e *Engine) writeHistory() error {
 	return e.o.Store.SaveHistory(document)
 }
 
-// reopenStore opens the folder that has replaced the state folder, and saves the history there. Call it in useStore.
+// reopenStore opens the folder that has replaced the state folder, and saves the history there.
+// Call it in useStore.
 func (e *Engine) reopenStore() error {
 	docs, err := e.o.Store.Open()
 	if err != nil {
@@ -339,8 +347,8 @@ func (e *Engine) reopenStore() error {
 	return e.writeLatest()
 }
 
-// writeLatest saves the latest operation in the slots of a new folder: slots without an operation, beside a history
-// that has some, would count as lost at the next start.
+// writeLatest saves the latest operation in the slots of a new folder: slots without an operation,
+// beside a history that has some, would count as lost at the next start.
 func (e *Engine) writeLatest() error {
 	latest := read(e.state, func(b *book) *operation {
 		if b.current != nil && b.current.in(b).inSlots { // the history leaves it out

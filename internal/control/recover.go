@@ -19,13 +19,15 @@ import (
 // errInterrupted is why we roll back an operation that a crash has left.
 var errInterrupted = errors.New("the exporter stopped in the middle of the operation")
 
-// maxAway is how long after its last save we still finish an operation that a crash has left. Later, another client is
-// too likely to have changed the GPUs, even if the instances look the same.
+// maxAway is how long after its last save we still finish an operation that a crash has left.
+// Later, another client is too likely to have changed the GPUs, even if the instances look the
+// same.
 const maxAway = 10 * time.Minute
 
-// recoverOperations reads the state folder and finishes what a crash has left, by commit or rollback. After a reboot
-// it restores the committed layouts, if so configured. Call it again until it has read the folder; from then on it
-// does nothing. A rollback that fails and a folder that cannot be used are states of the engine, not errors.
+// recoverOperations reads the state folder and finishes what a crash has left, by commit or
+// rollback. After a reboot it restores the committed layouts, if so configured. Call it again until
+// it has read the folder; from then on it does nothing. A rollback that fails and a folder that
+// cannot be used are states of the engine, not errors.
 func (e *Engine) recoverOperations(ctx context.Context) {
 	due := false
 	hangs := e.storeHangs.Load() // waiting for the store would hold up Run
@@ -53,8 +55,9 @@ func (e *Engine) recoverOperations(ctx context.Context) {
 	open := e.unfinished()
 
 	for _, op := range open {
-		// To resume an operation we overwrite the slots. The operation in them must be in the history first, unless it
-		// is the only one: the last process may have been unable to save how it ended.
+		// To resume an operation we overwrite the slots. The operation in them must be in the
+		// history first, unless it is the only one: the last process may have been unable to save
+		// how it ended.
 		saved := len(open) < 2 || e.saveHistory() == nil
 		if isDegraded(op.status()) && !saved {
 			op.change(func(o *entry) { o.retryable = true })
@@ -153,8 +156,8 @@ func (e *Engine) load(ctx context.Context) error {
 	return nil
 }
 
-// decodeDocuments decodes the history and the last operation; without one, last has an empty ID. In docs it marks the
-// documents that are damaged.
+// decodeDocuments decodes the history and the last operation; without one, last has an empty ID. In
+// docs it marks the documents that are damaged.
 func decodeDocuments(docs *Documents) (h history, last *record) {
 	if docs.History != nil && json.Unmarshal(docs.History, &h) != nil {
 		docs.HistoryDamaged = true
@@ -167,8 +170,8 @@ func decodeDocuments(docs *Documents) (h history, last *record) {
 		last = &record{}
 	}
 
-	// We save an operation in the slots before the history has it or says that they are used. If the history does, and
-	// the slots are empty, an operation was lost.
+	// We save an operation in the slots before the history has it or says that they are used. If
+	// the history does, and the slots are empty, an operation was lost.
 	if h.usesSlots() && last.Operation.ID == "" {
 		docs.OperationDamaged = true
 	}
@@ -179,7 +182,8 @@ func decodeDocuments(docs *Documents) (h history, last *record) {
 // usesSlots reports whether an operation was ever saved in the slots.
 func (h *history) usesSlots() bool { return h.SlotsUsed || len(h.Operations) > 0 }
 
-// withLast returns the operations of the history and the last one. If both have it, the higher revision counts.
+// withLast returns the operations of the history and the last one. If both have it, the higher
+// revision counts.
 func withLast(records []record, last *record) []record {
 	if last.Operation.ID == "" {
 		return records
@@ -200,9 +204,9 @@ func withLast(records []record, last *record) []record {
 	return records
 }
 
-// assessDamage returns an operation for the operator to accept if a document is damaged, unless the readable ones
-// prove that no operation was under way. We write the slots in turn. If the newer one is damaged and the GPUs are as
-// the older one says, nothing was done after that.
+// assessDamage returns an operation for the operator to accept if a document is damaged, unless the
+// readable ones prove that no operation was under way. We write the slots in turn. If the newer one
+// is damaged and the GPUs are as the older one says, nothing was done after that.
 func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record) *record {
 	if !docs.OperationDamaged && !docs.HistoryDamaged {
 		return nil
@@ -267,7 +271,8 @@ func (e *Engine) resume(ctx, graceCtx context.Context, op *operation) {
 	e.clearCurrent(ctx, op)
 }
 
-// resumeOperation commits or rolls back an operation of the last process, or defers it until we can decide which.
+// resumeOperation commits or rolls back an operation of the last process, or defers it until we can
+// decide which.
 func (e *Engine) resumeOperation(ctx context.Context, op *operation) {
 	if e.endWithoutDriver(ctx, op) {
 		return
@@ -288,7 +293,8 @@ func (e *Engine) resumeOperation(ctx context.Context, op *operation) {
 	case op.verb == api.VerbMode:
 		e.endModeFromDriver(ctx, op, errInterrupted)
 	case lost != "" && o.Operation.State == api.Degraded:
-		// An operator may still ask for its rollback, if the GPUs are as the operation has left them.
+		// An operator may still ask for its rollback, if the GPUs are as the operation has left
+		// them.
 	case lost != "":
 		e.endInterrupted(ctx, op, lost)
 	case !e.o.Apply:
@@ -300,8 +306,8 @@ func (e *Engine) resumeOperation(ctx context.Context, op *operation) {
 	}
 }
 
-// commitOrRollBack commits an operation whose steps are all done, and rolls back any other. If a GPU stops answering,
-// it decides nothing.
+// commitOrRollBack commits an operation whose steps are all done, and rolls back any other. If a
+// GPU stops answering, it decides nothing.
 func (e *Engine) commitOrRollBack(ctx context.Context, op *operation) {
 	err := e.checkFinished(ctx, op)
 	o := op.copy()
@@ -319,8 +325,8 @@ func (e *Engine) commitOrRollBack(ctx context.Context, op *operation) {
 	e.startRollback(ctx, op, errInterrupted)
 }
 
-// endWithoutDriver ends an operation if its record alone says how, and reports whether there is nothing left to do:
-// also if the operation only waits for the kubelet.
+// endWithoutDriver ends an operation if its record alone says how, and reports whether there is
+// nothing left to do: also if the operation only waits for the kubelet.
 func (e *Engine) endWithoutDriver(ctx context.Context, op *operation) bool {
 	o := op.copy()
 	begun := o.changed() ||
@@ -353,8 +359,8 @@ func (e *Engine) endWithoutDriver(ctx context.Context, op *operation) bool {
 	return true
 }
 
-// resumeRefusal returns why another client may have changed the GPUs of an operation that a crash has left, or "". The
-// driver version must be known.
+// resumeRefusal returns why another client may have changed the GPUs of an operation that a crash
+// has left, or "". The driver version must be known.
 func (e *Engine) resumeRefusal(o *entry) string {
 	if o.Driver != e.polledDriver() {
 		return cmp.Or(
@@ -366,8 +372,9 @@ func (e *Engine) resumeRefusal(o *entry) string {
 	return o.absence
 }
 
-// longAbsence returns "" unless the exporter was away for more than maxAway between an operation's last save and the
-// start of this process, or the clock was set back. The time that this process waits does not count.
+// longAbsence returns "" unless the exporter was away for more than maxAway between an operation's
+// last save and the start of this process, or the clock was set back. The time that this process
+// waits does not count.
 func (e *Engine) longAbsence(written time.Time) string {
 	away := e.began.Sub(written)
 	if away < -time.Minute {

@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// TestHooksAfterCrashesInTheRollBack: devices that one process has created again, and that the next only finds, are
-// passed to hooks.
+// TestHooksAfterCrashesInTheRollBack: devices that one process has created again, and that the next
+// only finds, are passed to hooks.
 func TestHooksAfterCrashesInTheRollBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -93,8 +93,8 @@ func TestModeRunsHooks(t *testing.T) {
 	})
 }
 
-// TestIdenticalInstanceOfAnotherClient: what another client has created at the very place, of the very profile, is
-// not the operation's, neither for this process nor for the next.
+// TestIdenticalInstanceOfAnotherClient: what another client has created at the very place, of the
+// very profile, is not the operation's, neither for this process nor for the next.
 func TestIdenticalInstanceOfAnotherClient(t *testing.T) {
 	for _, crash := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

@@ -5,8 +5,9 @@ import "github.com/mig-exporter/mig-exporter/internal/control/api"
 // maxReports is how many calls of observers can be due. More are left out: one of them hangs.
 const maxReports = 256
 
-// reportState has the observers called if the state has changed, or the number of unsettled operations; and with the
-// GPUs that are not restored. A goroutine of its own makes the calls, in their order.
+// reportState has the observers called if the state has changed, or the number of unsettled
+// operations; and with the GPUs that are not restored. A goroutine of its own makes the calls, in
+// their order.
 func (e *Engine) reportState() {
 	e.state.update(func(b *book) {
 		now := b.status()

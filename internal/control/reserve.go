@@ -18,9 +18,10 @@ import (
 // startTimeout is how long a request waits until we have finished what the last process left.
 const startTimeout = 10 * time.Second
 
-// reserve reserves the engine's one current operation for a request, so that we can check it; the caller ends that
-// with releaseReservation. It blocks for up to twice startTimeout. It returns a problem if another operation blocks
-// any of the GPUs; retried, if not nil, is the operation to resume, which does not block itself.
+// reserve reserves the engine's one current operation for a request, so that we can check it; the
+// caller ends that with releaseReservation. It blocks for up to twice startTimeout. It returns a
+// problem if another operation blocks any of the GPUs; retried, if not nil, is the operation to
+// resume, which does not block itself.
 func (e *Engine) reserve(ctx context.Context, retried *operation, gpus ...gpu.UUID) *api.Problem {
 	select { // a request that comes right after the start waits, instead of being refused
 	case <-e.started:
@@ -47,8 +48,8 @@ func (e *Engine) reserve(ctx context.Context, retried *operation, gpus ...gpu.UU
 	return nil
 }
 
-// awaitCleared blocks while we still save the end of an operation that has nothing left to do: a client may have seen
-// that it has ended, and ask for the next one.
+// awaitCleared blocks while we still save the end of an operation that has nothing left to do: a
+// client may have seen that it has ended, and ask for the next one.
 func (e *Engine) awaitCleared(ctx context.Context) {
 	var cleared chan struct{}
 
@@ -123,7 +124,8 @@ func (e *Engine) releaseReservation() {
 	e.state.update(func(b *book) { b.reserved = false })
 }
 
-// blockingOperation returns the operation that keeps a GPU from being changed, nil if there is none.
+// blockingOperation returns the operation that keeps a GPU from being changed, nil if there is
+// none.
 func (e *Engine) blockingOperation(id gpu.UUID) *operation {
 	return read(e.state, func(b *book) *operation { return b.blocking(id) })
 }
@@ -169,8 +171,8 @@ func blockedProblem(op *operation, id gpu.UUID) *api.Problem {
 	return p
 }
 
-// repairStore makes the engine usable again if the state folder can be written again. It does not wait for a store
-// call that hangs.
+// repairStore makes the engine usable again if the state folder can be written again. It does not
+// wait for a store call that hangs.
 func (e *Engine) repairStore() {
 	due := read(e.state, func(b *book) bool {
 		return b.unusable != "" && b.loaded && !b.damaged && b.current == nil
@@ -189,8 +191,8 @@ func (e *Engine) repairStore() {
 	e.reportState()
 }
 
-// stateText describes why a state folder cannot be used. It names a path of the node only if an operator has to
-// correct its rights.
+// stateText describes why a state folder cannot be used. It names a path of the node only if an
+// operator has to correct its rights.
 func stateText(err error) string {
 	var errno syscall.Errno
 	switch {

@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// restoreOnce begins the restore of this boot, and tries all GPUs that are due. Recovery calls it before we accept
-// requests; afterwards restoreLater repeats what failed.
+// restoreOnce begins the restore of this boot, and tries all GPUs that are due. Recovery calls it
+// before we accept requests; afterwards restoreLater repeats what failed.
 func (e *Engine) restoreOnce(ctx context.Context) {
 	e.beginRestore()
 
@@ -23,12 +23,13 @@ func (e *Engine) restoreOnce(ctx context.Context) {
 		return
 	}
 
-	// We ask once for all GPUs, so that an API server that does not answer delays the start by one request only.
+	// We ask once for all GPUs, so that an API server that does not answer delays the start by one
+	// request only.
 	owners := e.askOwners(ctx)
 
 	for _, id := range due {
-		// If we could not save the last restore in the history, the next one would overwrite the slots that have it.
-		// restoreLater goes on.
+		// If we could not save the last restore in the history, the next one would overwrite the
+		// slots that have it. restoreLater goes on.
 		if ctx.Err() != nil || e.Reason() != "" {
 			return
 		}
@@ -37,8 +38,8 @@ func (e *Engine) restoreOnce(ctx context.Context) {
 	}
 }
 
-// restoreLater repeats the GPUs that are due, one at a time, so that requests have their turn in between. If the state
-// folder could not be used at the start, it begins the restore of this boot.
+// restoreLater repeats the GPUs that are due, one at a time, so that requests have their turn in
+// between. If the state folder could not be used at the start, it begins the restore of this boot.
 func (e *Engine) restoreLater(ctx context.Context) {
 	late := read(e.state, func(b *book) bool { return b.isRestoreDue(e.o.BootID) && !b.recovering })
 	if late {
@@ -63,8 +64,8 @@ func (e *Engine) restoreLater(ctx context.Context) {
 	}
 }
 
-// restoreGPU gives one GPU its committed layout again; if that fails, other GPUs are not affected. The caller holds
-// the reservation, or is the recovery.
+// restoreGPU gives one GPU its committed layout again; if that fails, other GPUs are not affected.
+// The caller holds the reservation, or is the recovery.
 func (e *Engine) restoreGPU(ctx context.Context, id gpu.UUID, owners ownership) {
 	graceCtx, cancel := withGrace(ctx)
 	defer cancel()
@@ -83,7 +84,8 @@ func (e *Engine) restoreGPU(ctx context.Context, id gpu.UUID, owners ownership) 
 		return
 	}
 
-	// We keep only the last automatic attempt: a GPU that always fails must not push all operations out of the history.
+	// We keep only the last automatic attempt: a GPU that always fails must not push all operations
+	// out of the history.
 	e.dropAttempt(id)
 
 	op, p := e.addOperation(*r, doSteps)
@@ -104,8 +106,9 @@ type restoring struct {
 	owners   *ownership // nil: newRestore asks the cluster
 }
 
-// newRestore returns the operation that restores the layout of a GPU, without changes if the GPU has it already, or
-// why we can't restore it. A restore never destroys anything: it refuses a GPU with another client's instances.
+// newRestore returns the operation that restores the layout of a GPU, without changes if the GPU
+// has it already, or why we can't restore it. A restore never destroys anything: it refuses a GPU
+// with another client's instances.
 func (e *Engine) newRestore(
 	ctx context.Context,
 	id gpu.UUID,
@@ -226,8 +229,8 @@ func placesText(list []mig.Instance) string {
 	return strings.Join(names, ", ")
 }
 
-// Restore begins an operation that gives a GPU its committed layout again. It destroys nothing. Operators can ask for
-// it at any time, also without --control.restore.
+// Restore begins an operation that gives a GPU its committed layout again. It destroys nothing.
+// Operators can ask for it at any time, also without --control.restore.
 func (e *Engine) Restore(
 	ctx context.Context,
 	by Actor,
@@ -260,8 +263,8 @@ func (e *Engine) Restore(
 	return e.acceptOperation(*started, doSteps)
 }
 
-// ForgetLayout forgets the committed layout of a GPU, so that we don't restore it: the GPU was taken out of the node,
-// or shall keep its current layout. It changes no GPU.
+// ForgetLayout forgets the committed layout of a GPU, so that we don't restore it: the GPU was
+// taken out of the node, or shall keep its current layout. It changes no GPU.
 func (e *Engine) ForgetLayout(
 	ctx context.Context,
 	by Actor,

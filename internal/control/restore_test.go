@@ -52,8 +52,9 @@ func (e *Engine) reasons() map[gpu.UUID]api.RestoreReason {
 	return found
 }
 
-// TestOneGPUIsNotRestored: what keeps the first GPU from being restored does not concern the second. It is shown, and
-// the GPU is restored once it is gone, unless another client has been at work there.
+// TestOneGPUIsNotRestored: what keeps the first GPU from being restored does not concern the
+// second. It is shown, and the GPU is restored once it is gone, unless another client has been at
+// work there.
 func TestOneGPUIsNotRestored(t *testing.T) {
 	for name, c := range obstacles() {
 		t.Run(name, func(t *testing.T) {
@@ -105,7 +106,8 @@ func TestOneGPUIsNotRestored(t *testing.T) {
 	}
 }
 
-// obstacle keeps the first GPU from being restored, until it is cleared; left says that an operator has to ask then.
+// obstacle keeps the first GPU from being restored, until it is cleared; left says that an operator
+// has to ask then.
 type obstacle struct {
 	obstruct, clear func(w *world)
 	reason          api.RestoreReason
@@ -148,8 +150,8 @@ func obstacles() map[string]obstacle {
 	}
 }
 
-// TestRestoreMeetsAnotherClient: one that creates an instance in the middle of the restore keeps what it has made, and
-// the GPU.
+// TestRestoreMeetsAnotherClient: one that creates an instance in the middle of the restore keeps
+// what it has made, and the GPU.
 func TestRestoreMeetsAnotherClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := rebooted(t)
@@ -173,7 +175,8 @@ func TestRestoreMeetsAnotherClient(t *testing.T) {
 	})
 }
 
-// TestRestoreBesideAHungAPIServer: it is asked once for all GPUs, and requests have their turn meanwhile.
+// TestRestoreBesideAHungAPIServer: it is asked once for all GPUs, and requests have their turn
+// meanwhile.
 func TestRestoreBesideAHungAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := rebooted(t)
@@ -267,7 +270,8 @@ func TestRestoreOnRequest(t *testing.T) {
 	})
 }
 
-// TestForgetLayout: a GPU that was taken out of the node, or whose layout is not wanted any more, is not missed.
+// TestForgetLayout: a GPU that was taken out of the node, or whose layout is not wanted any more,
+// is not missed.
 func TestForgetLayout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := rebooted(t)
@@ -296,7 +300,8 @@ func TestForgetLayout(t *testing.T) {
 	})
 }
 
-// TestRestoreEndsWithAnotherLayout: a GPU that an operation gives a layout is not to be restored any more.
+// TestRestoreEndsWithAnotherLayout: a GPU that an operation gives a layout is not to be restored
+// any more.
 func TestRestoreEndsWithAnotherLayout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := rebooted(t)

@@ -12,7 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// matches reports whether live are the instances that the operation has left, before or after its pending step.
+// matches reports whether live are the instances that the operation has left, before or after its
+// pending step.
 func (c *gpuChange) matches(live []mig.Instance) bool {
 	if mig.SameInstances(live, c.Expected) {
 		return true
@@ -27,8 +28,8 @@ func (c *gpuChange) matches(live []mig.Instance) bool {
 	return ok
 }
 
-// Accept closes an operation that could not be rolled back, and leaves its GPUs as they are. If the operation's verb
-// is recovery, Accept replaces the damaged documents of the state folder.
+// Accept closes an operation that could not be rolled back, and leaves its GPUs as they are. If the
+// operation's verb is recovery, Accept replaces the damaged documents of the state folder.
 func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operation, error) {
 	if p := e.mayApply(by); p != nil {
 		return nil, p
@@ -146,18 +147,19 @@ func (e *Engine) retryProblem(op *operation, what string) *api.Problem {
 	return nil
 }
 
-// hasHungCall reports whether a driver call for a GPU has not returned after its timeout. It may still change the GPU.
+// hasHungCall reports whether a driver call for a GPU has not returned after its timeout. It may
+// still change the GPU.
 func (e *Engine) hasHungCall(id gpu.UUID) bool {
 	h, ok := e.o.Actuator.(Hanging)
 	return ok && h.Hung(id)
 }
 
-// maxBackoff is the longest time between two attempts to resume an operation. If each fails, they must not keep the
-// driver and the disk busy.
+// maxBackoff is the longest time between two attempts to resume an operation. If each fails, they
+// must not keep the driver and the disk busy.
 const maxBackoff = 5 * time.Minute
 
-// retryDegraded resumes one operation whose driver call has returned, or that can be saved again: the first time at
-// once, then at growing intervals.
+// retryDegraded resumes one operation whose driver call has returned, or that can be saved again:
+// the first time at once, then at growing intervals.
 func (e *Engine) retryDegraded(ctx context.Context) {
 	var due []*operation
 
@@ -189,8 +191,8 @@ func (e *Engine) retryDegraded(ctx context.Context) {
 	}
 }
 
-// retry resumes the rollback of an operation. If an operator has asked for it, it fails while a driver call has not
-// returned; else it rolls back the other GPUs.
+// retry resumes the rollback of an operation. If an operator has asked for it, it fails while a
+// driver call has not returned; else it rolls back the other GPUs.
 func (e *Engine) retry(ctx context.Context, op *operation, asked bool) (*api.Operation, error) {
 	if op.verb == api.VerbRecovery {
 		return nil, problemf(
@@ -236,8 +238,9 @@ func (e *Engine) retry(ctx context.Context, op *operation, asked bool) (*api.Ope
 	return e.Operation(op.id)
 }
 
-// reviewDegraded ends operations on those GPUs where they could not be rolled back and another client has made changes
-// since: they are never rolled back there. The caller holds the reservation.
+// reviewDegraded ends operations on those GPUs where they could not be rolled back and another
+// client has made changes since: they are never rolled back there. The caller holds the
+// reservation.
 func (e *Engine) reviewDegraded(ctx context.Context, gpus []gpu.UUID) {
 	left := read(e.state, func(b *book) []*operation {
 		return b.list(func(o *entry) bool { return o.Operation.State == api.Degraded })

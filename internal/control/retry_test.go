@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// TestAccept: an operation that cannot be rolled back can be accepted with the current layout: the layout stays as it
-// is, and the node is in order again, also after a restart.
+// TestAccept: an operation that cannot be rolled back can be accepted with the current layout: the
+// layout stays as it is, and the node is in order again, also after a restart.
 func TestAccept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, e, op := survives(t, api.Degraded, func(w *world) {

@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Rollback begins an operation that restores the layout before operation id, if that has succeeded or is unsettled. If
-// it is degraded or stuck, Rollback resumes its rollback instead.
+// Rollback begins an operation that restores the layout before operation id, if that has succeeded
+// or is unsettled. If it is degraded or stuck, Rollback resumes its rollback instead.
 func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operation, error) {
 	if p := e.mayApply(by); p != nil {
 		return nil, p
@@ -70,8 +70,8 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 	return e.acceptOperation(*r, doSteps)
 }
 
-// newRollback returns the operation that restores the layout before another one. It refuses if an instance that would
-// go is in use, or if anything has changed the GPUs since.
+// newRollback returns the operation that restores the layout before another one. It refuses if an
+// instance that would go is in use, or if anything has changed the GPUs since.
 func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.Problem) {
 	u, err := e.collectUsage(ctx, needsNoOther, op.gpus...)
 	if err != nil {
@@ -80,7 +80,8 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 
 	o := op.copy()
 
-	// collectUsage takes its marks before it reads the GPUs: with those we would miss a change in between.
+	// collectUsage takes its marks before it reads the GPUs: with those we would miss a change in
+	// between.
 	u.marks = e.marks()
 	if p := u.checkView(&o.record); p != nil {
 		return nil, p
@@ -152,8 +153,8 @@ func (e *Engine) startRollback(ctx context.Context, op *operation, cause error) 
 	e.rollBack(ctx, op)
 }
 
-// markForeign marks a GPU as interrupted if err says that another client has changed it, or as failed if the operation
-// has not changed it. It does nothing for any other error.
+// markForeign marks a GPU as interrupted if err says that another client has changed it, or as
+// failed if the operation has not changed it. It does nothing for any other error.
 func (e *Engine) markForeign(ctx context.Context, op *operation, err error) {
 	var foreign *foreignError
 	if !errors.As(err, &foreign) {
@@ -182,8 +183,9 @@ func (e *Engine) markForeign(ctx context.Context, op *operation, err error) {
 	op.setGPU(foreign.gpu, state, foreign, foreign.current)
 }
 
-// rollBack restores the previous layout of each GPU of the operation, except of those that another client has changed.
-// If it fails on a GPU, that one becomes degraded or stuck, and rollBack goes on with the others.
+// rollBack restores the previous layout of each GPU of the operation, except of those that another
+// client has changed. If it fails on a GPU, that one becomes degraded or stuck, and rollBack goes
+// on with the others.
 func (e *Engine) rollBack(ctx context.Context, op *operation) {
 	if e.deferToRestart(ctx, op) {
 		return
@@ -272,8 +274,8 @@ func (op *operation) addRollbackStep(s mig.Step) stepRef {
 	return at
 }
 
-// reconcile reads a GPU and records whether its pending step was done. It returns an error unless the GPU is as the
-// operation has left it, before or after that step.
+// reconcile reads a GPU and records whether its pending step was done. It returns an error unless
+// the GPU is as the operation has left it, before or after that step.
 func (e *Engine) reconcile(ctx context.Context, op *operation, id gpu.UUID) error {
 	if e.hasHungCall(id) {
 		return &unreadError{
@@ -308,8 +310,8 @@ func (e *Engine) reconcile(ctx context.Context, op *operation, id gpu.UUID) erro
 	return err
 }
 
-// endPendingStep stores c without a pending step, and sets the state of the step that was running on its GPU, maybe in
-// a former process.
+// endPendingStep stores c without a pending step, and sets the state of the step that was running
+// on its GPU, maybe in a former process.
 func (op *operation) endPendingStep(c gpuChange, state api.StepState) {
 	c.Pending = nil
 
@@ -337,8 +339,8 @@ func (op *operation) markUndone(id gpu.UUID) {
 	})
 }
 
-// markDegraded leaves an operation unfinished until it is retried: by the engine once the cause is gone, by an
-// operator, or by the next start.
+// markDegraded leaves an operation unfinished until it is retried: by the engine once the cause is
+// gone, by an operator, or by the next start.
 func (e *Engine) markDegraded(op *operation, err error) {
 	o := op.copy()
 	stuckGPUs := o.gpusIn(api.Stuck)
@@ -386,7 +388,8 @@ func (e *Engine) markDegraded(op *operation, err error) {
 	}
 }
 
-// unreadError says that a GPU could not be read: unlike after a foreignError, its instances may be as expected.
+// unreadError says that a GPU could not be read: unlike after a foreignError, its instances may be
+// as expected.
 type unreadError struct{ err error }
 
 func (u *unreadError) Error() string { return u.err.Error() }

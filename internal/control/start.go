@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Start accepts a plan for execution, if its hash is the one given and still holds. When it returns, the operation is
-// on disk.
+// Start accepts a plan for execution, if its hash is the one given and still holds. When it
+// returns, the operation is on disk.
 func (e *Engine) Start(
 	ctx context.Context,
 	by Actor,
@@ -181,7 +181,8 @@ func (e *Engine) acceptOperation(r record, t task) (*api.Operation, error) {
 	return e.Operation(op.id)
 }
 
-// addOperation saves an operation and makes it the current one. The room for all that it will save is reserved first.
+// addOperation saves an operation and makes it the current one. The room for all that it will save
+// is reserved first.
 func (e *Engine) addOperation(r record, t task) (*operation, *api.Problem) {
 	if r.Driver == "" { // after a crash it could not be compared
 		return nil, problemf(api.Unavailable, "the driver has not said its version yet; try again")

@@ -8,9 +8,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// state owns what the goroutines of an Engine share. Its lock is in this file alone: who has a *book or an *entry holds
-// it, and only computes. Calls of the driver, the state folder, the API server, hooks and observers come before or
-// after.
+// state owns what the goroutines of an Engine share. Its lock is in this file alone: who has a
+// *book or an *entry holds it, and only computes. Calls of the driver, the state folder, the API
+// server, hooks and observers come before or after.
 type state struct {
 	lock sync.Mutex
 	book book

@@ -14,8 +14,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// TestStateHasOneOwner: state.go alone sees the lock, the book in it and the entries of operations. A function that the
-// book or an entry is lent to calls nothing of the Engine, whose calls can block.
+// TestStateHasOneOwner: state.go alone sees the lock, the book in it and the entries of operations.
+// A function that the book or an entry is lent to calls nothing of the Engine, whose calls can
+// block.
 func TestStateHasOneOwner(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {
@@ -97,7 +98,8 @@ func isLent(f *ast.FuncType) bool {
 	})
 }
 
-// callsOfEngine returns where a function calls methods of e, or of its dependencies. Functions in it are called later.
+// callsOfEngine returns where a function calls methods of e, or of its dependencies. Functions in
+// it are called later.
 func callsOfEngine(body ast.Node) []token.Pos {
 	var calls []token.Pos
 

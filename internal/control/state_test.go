@@ -17,8 +17,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// TestDamagedState: a document that cannot be read never proves that nothing was under way. If the GPUs are as the
-// readable one says, nothing was; otherwise nothing is changed until the operator has accepted the current layout.
+// TestDamagedState: a document that cannot be read never proves that nothing was under way. If the
+// GPUs are as the readable one says, nothing was; otherwise nothing is changed until the operator
+// has accepted the current layout.
 func TestDamagedState(t *testing.T) {
 	for name, c := range map[string]struct {
 		damage  func(w *world)
@@ -91,8 +92,8 @@ func TestDamagedState(t *testing.T) {
 	}
 }
 
-// TestLostFirstOperation: the history has no operation yet, the slots lose the first one after its first step, and the
-// exporter does not take that for a state folder without operations.
+// TestLostFirstOperation: the history has no operation yet, the slots lose the first one after its
+// first step, and the exporter does not take that for a state folder without operations.
 func TestLostFirstOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := crashed(t, second(two3g), 1)
@@ -143,8 +144,8 @@ func loseOperation(w *world) {
 	w.unreadable = map[gpu.UUID]error{gpu1: gpu.ErrTimeout}
 }
 
-// TestDamageInMidOperation: the newer document of an operation under way is torn. If the GPUs are as the older one
-// says, the operation is rolled back; the crash was between two writes.
+// TestDamageInMidOperation: the newer document of an operation under way is torn. If the GPUs are
+// as the older one says, the operation is rolled back; the crash was between two writes.
 func TestDamageInMidOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -170,8 +171,8 @@ func TestDamageInMidOperation(t *testing.T) {
 	})
 }
 
-// TestStateFolderComesLater: a folder that cannot be used at the start makes control read-only, and what the last
-// process left is finished once it can be.
+// TestStateFolderComesLater: a folder that cannot be used at the start makes control read-only, and
+// what the last process left is finished once it can be.
 func TestStateFolderComesLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -208,8 +209,8 @@ func TestStateFolderComesLater(t *testing.T) {
 	})
 }
 
-// TestStateFolderReplaced: the folder is replaced under the running program in mid-operation. The operation goes on
-// in the new one, or is left degraded if another program uses it.
+// TestStateFolderReplaced: the folder is replaced under the running program in mid-operation. The
+// operation goes on in the new one, or is left degraded if another program uses it.
 func TestStateFolderReplaced(t *testing.T) {
 	for _, foreign := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -251,7 +252,8 @@ func TestStateFolderReplaced(t *testing.T) {
 	}
 }
 
-// TestReserveIsEnough: no document of an operation, its rollback included, is larger than what was reserved for it.
+// TestReserveIsEnough: no document of an operation, its rollback included, is larger than what was
+// reserved for it.
 func TestReserveIsEnough(t *testing.T) {
 	for name, begin := range representative() {
 		synctest.Test(t, func(t *testing.T) {
@@ -291,8 +293,8 @@ func (r *roomyFolder) SaveOperation(document []byte) error {
 	return r.folder.SaveOperation(document)
 }
 
-// TestSettlingBlocksItsGPUsOnly: while one operation waits for the kubelet, another GPU can be changed, a restart
-// goes on waiting, and an operator can end the wait.
+// TestSettlingBlocksItsGPUsOnly: while one operation waits for the kubelet, another GPU can be
+// changed, a restart goes on waiting, and an operator can end the wait.
 func TestSettlingBlocksItsGPUsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -357,8 +359,8 @@ func TestSettlingBlocksItsGPUsOnly(t *testing.T) {
 	})
 }
 
-// TestStateFolderReplacedWhileIdle: the folder vanishes between two operations. All documents are saved in the new one,
-// so that the next start finds nothing missing.
+// TestStateFolderReplacedWhileIdle: the folder vanishes between two operations. All documents are
+// saved in the new one, so that the next start finds nothing missing.
 func TestStateFolderReplacedWhileIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -377,7 +379,8 @@ func TestStateFolderReplacedWhileIdle(t *testing.T) {
 	})
 }
 
-// TestDocumentsAreReadable: what is on disk can be read by a person and by later versions: JSON with names.
+// TestDocumentsAreReadable: what is on disk can be read by a person and by later versions: JSON
+// with names.
 func TestDocumentsAreReadable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _, _ := survives(t, api.Succeeded, func(*world) {})

@@ -17,8 +17,8 @@ const (
 	notListed        = "the kubelet has not listed it since it restarted at 10:02:03"
 )
 
-// TestKubeletRestart: while a kubelet that has restarted has not got its pods back, their devices are not free,
-// whether they were seen before or not. A confirmation ends that.
+// TestKubeletRestart: while a kubelet that has restarted has not got its pods back, their devices
+// are not free, whether they were seen before or not. A confirmation ends that.
 func TestKubeletRestart(t *testing.T) {
 	for name, restart := range map[string]func(w *world){
 		"empty list at the start of this program": func(w *world) { w.pods = gpu.Assignments{Incomplete: kubeletRestarted} },
@@ -85,7 +85,8 @@ func TestKubeletRestart(t *testing.T) {
 	}
 }
 
-// TestKubeletRestartDuringOperation: what was free for the plan is not destroyed once that is not known any more.
+// TestKubeletRestartDuringOperation: what was free for the plan is not destroyed once that is not
+// known any more.
 func TestKubeletRestartDuringOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -111,8 +112,8 @@ func TestKubeletRestartDuringOperation(t *testing.T) {
 	})
 }
 
-// TestForcedPlanOutlivesReasons: why something is not known is no fact that a forced plan rests on, but who may hold
-// it is.
+// TestForcedPlanOutlivesReasons: why something is not known is no fact that a forced plan rests on,
+// but who may hold it is.
 func TestForcedPlanOutlivesReasons(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine(t, nil)
@@ -137,7 +138,8 @@ func TestForcedPlanOutlivesReasons(t *testing.T) {
 	}
 }
 
-// TestNoKubeletHoldsNothing: a node without a kubelet has no holders by it, whatever else was returned.
+// TestNoKubeletHoldsNothing: a node without a kubelet has no holders by it, whatever else was
+// returned.
 func TestNoKubeletHoldsNothing(t *testing.T) {
 	w := newWorld(t)
 
@@ -147,7 +149,8 @@ func TestNoKubeletHoldsNothing(t *testing.T) {
 	}
 }
 
-// TestNotConfiguredKubeletIsBusy: a container that sees no kubelet does not know who holds the GPUs.
+// TestNotConfiguredKubeletIsBusy: a container that sees no kubelet does not know who holds the
+// GPUs.
 func TestNotConfiguredKubeletIsBusy(t *testing.T) {
 	w := bare(t)
 	w.podsErr = gpu.ErrNotConfigured
@@ -180,7 +183,8 @@ func TestModeOfUnconfirmedGPU(t *testing.T) {
 	}
 }
 
-// TestFreeCovers has words on devices of a GPU with one GPU instance that is split in two lift what they cover.
+// TestFreeCovers has words on devices of a GPU with one GPU instance that is split in two lift what
+// they cover.
 func TestFreeCovers(t *testing.T) {
 	instance, whole := gpu.Some(gpu.InstanceID(3)), unit{gpu: gpu1, instance: 3}
 

@@ -18,24 +18,25 @@ type unrestored struct {
 	Reason    api.RestoreReason `json:"reason"`
 	Detail    string            `json:"detail"`
 	Operation string            `json:"operation,omitempty"` // the last that tried it
-	// Left says that we don't try again until an operator asks for it: another client works on the GPU. Even if its
-	// instances are gone, it may not have finished.
+	// Left says that we don't try again until an operator asks for it: another client works on the
+	// GPU. Even if its instances are gone, it may not have finished.
 	Left bool `json:"left,omitempty"`
 
 	retry retry.Backoff
 }
 
-// Waiting times between attempts to restore a GPU. An attempt that fails has done and undone steps and run hooks, so
-// we wait up to maxRestoreBackoff. To look whether an obstacle is gone costs only a reading: maxLookBackoff.
+// Waiting times between attempts to restore a GPU. An attempt that fails has done and undone steps
+// and run hooks, so we wait up to maxRestoreBackoff. To look whether an obstacle is gone costs only
+// a reading: maxLookBackoff.
 const (
 	minRestoreBackoff = 10 * time.Second
 	maxLookBackoff    = time.Minute
 	maxRestoreBackoff = 30 * time.Minute
 )
 
-// beginRestore lists, once in a boot, the GPUs whose layouts we have to restore; GPUs that an earlier process of this
-// boot has left are due again. If the boot's name is not known, it lists none: this may be the boot of the last
-// restore.
+// beginRestore lists, once in a boot, the GPUs whose layouts we have to restore; GPUs that an
+// earlier process of this boot has left are due again. If the boot's name is not known, it lists
+// none: this may be the boot of the last restore.
 func (e *Engine) beginRestore() {
 	due := false
 	now := e.o.Now()
@@ -107,8 +108,8 @@ func (b *book) dropUnrestored(id gpu.UUID) {
 	b.unrestored = slices.DeleteFunc(b.unrestored, func(u unrestored) bool { return u.GPU == id })
 }
 
-// postponeRestore records why a GPU is not restored, and when to try again. by is the id of the operation that failed,
-// "" if none was begun.
+// postponeRestore records why a GPU is not restored, and when to try again. by is the id of the
+// operation that failed, "" if none was begun.
 func (e *Engine) postponeRestore(id gpu.UUID, reason api.RestoreReason, detail, by string) {
 	now := e.o.Now()
 	found := false
@@ -138,8 +139,8 @@ func (e *Engine) postponeRestore(id gpu.UUID, reason api.RestoreReason, detail, 
 	e.reportState()
 }
 
-// postpone records the reason and the next try. It reports whether the reason, the detail or the operation has
-// changed.
+// postpone records the reason and the next try. It reports whether the reason, the detail or the
+// operation has changed.
 func (u *unrestored) postpone(now time.Time, reason api.RestoreReason, detail, by string) bool {
 	longest := maxLookBackoff
 	if reason == api.NotDone {
@@ -160,8 +161,8 @@ func (u *unrestored) postpone(now time.Time, reason api.RestoreReason, detail, b
 	return news
 }
 
-// recordRestore records how an operation of the verb restore has ended for its GPUs. If the next start has to finish
-// the operation, it does nothing: that start records the end.
+// recordRestore records how an operation of the verb restore has ended for its GPUs. If the next
+// start has to finish the operation, it does nothing: that start records the end.
 func (e *Engine) recordRestore(op *operation) {
 	if op.verb != api.VerbRestore {
 		return

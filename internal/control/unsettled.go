@@ -16,11 +16,13 @@ import (
 const (
 	// cureInterval is the time between two looks at what an unsettled operation waits for.
 	cureInterval = 5 * time.Second
-	// firstHookRetry is the time before a hook that has failed is run again. It doubles up to maxBackoff.
+	// firstHookRetry is the time before a hook that has failed is run again. It doubles up to
+	// maxBackoff.
 	firstHookRetry = 30 * time.Second
 )
 
-// watchUnsettled starts to watch each unsettled operation that is not watched yet, those of a former run included.
+// watchUnsettled starts to watch each unsettled operation that is not watched yet, those of a
+// former run included.
 func (e *Engine) watchUnsettled(ctx context.Context) {
 	var list []*operation
 
@@ -43,8 +45,8 @@ func (e *Engine) watchUnsettled(ctx context.Context) {
 	}
 }
 
-// cure waits until an unsettled operation has nothing to wait for any more, and makes it succeed. It returns as well
-// when an operator has done that, or ctx ends.
+// cure waits until an unsettled operation has nothing to wait for any more, and makes it succeed.
+// It returns as well when an operator has done that, or ctx ends.
 func (e *Engine) cure(ctx context.Context, op *operation) {
 	s := &kubeletWait{e: e, op: op}
 
@@ -78,8 +80,8 @@ func (e *Engine) cure(ctx context.Context, op *operation) {
 	}
 }
 
-// lookAgain is look by the GPUs as they are now: a later operation, or another client, may have changed them since, and
-// what it has destroyed is not waited for.
+// lookAgain is look by the GPUs as they are now: a later operation, or another client, may have
+// changed them since, and what it has destroyed is not waited for.
 func (s *kubeletWait) lookAgain(ctx context.Context) []string {
 	gpus := s.op.gpus
 
@@ -134,8 +136,9 @@ func (e *Engine) finishUnsettled(ctx context.Context, op *operation) {
 	e.reportState()
 }
 
-// compareDevices compares the MIG devices of an operation's GPUs before the operation with those of now, the same GPUs
-// as they are. An instance of before that has the same names and profile now is not a change.
+// compareDevices compares the MIG devices of an operation's GPUs before the operation with those of
+// now, the same GPUs as they are. An instance of before that has the same names and profile now is
+// not a change.
 func (r *record) compareDevices(now []mig.GPULayout) deviceChanges {
 	before := make([]mig.GPULayout, len(now))
 	for n, g := range now {

@@ -43,8 +43,9 @@ func (w *world) set(change func()) {
 	change()
 }
 
-// TestUnsettledIsCured: an operation becomes succeeded by itself once the kubelet offers its devices and its hook has
-// succeeded, also after a restart of the exporter. The node is cordoned until the kubelet has followed.
+// TestUnsettledIsCured: an operation becomes succeeded by itself once the kubelet offers its
+// devices and its hook has succeeded, also after a restart of the exporter. The node is cordoned
+// until the kubelet has followed.
 func TestUnsettledIsCured(t *testing.T) {
 	for name, tt := range map[string]struct {
 		lags, hookFails, restarted bool
@@ -130,7 +131,8 @@ func TestUnsettledByWord(t *testing.T) {
 	})
 }
 
-// TestUnsettledByWordWhileWatched: what is found out too late changes nothing of an operation that has succeeded.
+// TestUnsettledByWordWhileWatched: what is found out too late changes nothing of an operation that
+// has succeeded.
 func TestUnsettledByWordWhileWatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -161,8 +163,8 @@ func TestUnsettledByWordWhileWatched(t *testing.T) {
 	})
 }
 
-// TestUnsettledByWordAtOnce: an operator's word and the goroutine that watches share the operation. The race detector
-// finds what is not guarded.
+// TestUnsettledByWordAtOnce: an operator's word and the goroutine that watches share the operation.
+// The race detector finds what is not guarded.
 func TestUnsettledByWordAtOnce(t *testing.T) {
 	w := newWorld(t)
 	w.kubeletLags = true
@@ -206,7 +208,8 @@ func TestUnsettledAfterAnotherChange(t *testing.T) {
 	})
 }
 
-// TestUnsettledIsRestored: its layout is made again after a reboot, as that of an operation which has succeeded.
+// TestUnsettledIsRestored: its layout is made again after a reboot, as that of an operation which
+// has succeeded.
 func TestUnsettledIsRestored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -226,8 +229,8 @@ func TestUnsettledIsRestored(t *testing.T) {
 	})
 }
 
-// TestSplitGPUStillOffered: a GPU whose MIG mode was switched on is no device any more: as long as the kubelet offers it,
-// the next pod gets one that it cannot use.
+// TestSplitGPUStillOffered: a GPU whose MIG mode was switched on is no device any more: as long as
+// the kubelet offers it, the next pod gets one that it cannot use.
 func TestSplitGPUStillOffered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := bare(t)

@@ -12,17 +12,17 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// unit names a GPU instance, or a compute instance of it, by the driver's current ids. It is no gpu.DeviceID: we read
-// usage anew from the driver, which knows no generations, and must find a hold whatever generation the last Snapshot
-// has.
+// unit names a GPU instance, or a compute instance of it, by the driver's current ids. It is no
+// gpu.DeviceID: we read usage anew from the driver, which knows no generations, and must find a
+// hold whatever generation the last Snapshot has.
 type unit struct {
 	gpu      gpu.UUID
 	instance gpu.InstanceID
 	compute  gpu.Opt[gpu.ComputeID]
 }
 
-// usage is the current layout of the node and the holds on its GPUs and instances. A hold on a GPU instance as a
-// whole is not repeated at its compute instances.
+// usage is the current layout of the node and the holds on its GPUs and instances. A hold on a GPU
+// instance as a whole is not repeated at its compute instances.
 type usage struct {
 	gpus       []mig.GPULayout
 	unreadable map[gpu.UUID]error
@@ -59,15 +59,16 @@ func (e *Engine) readGPU(ctx context.Context, id gpu.UUID) (mig.GPULayout, error
 	return findGPU(gpus, unreadable, id)
 }
 
-// fillPlacements gives each compute instance whose placement the driver does not report the one that we assume, so
-// that all code compares the same placements.
+// fillPlacements gives each compute instance whose placement the driver does not report the one
+// that we assume, so that all code compares the same placements.
 func fillPlacements(instances []mig.Instance) {
 	for n := range instances {
 		instances[n].FillComputePlacements()
 	}
 }
 
-// readUsage reads the layouts of all GPUs, or only of those named, and collects what holds their instances.
+// readUsage reads the layouts of all GPUs, or only of those named, and collects what holds their
+// instances.
 func (e *Engine) readUsage(ctx context.Context, only ...gpu.UUID) (*usage, error) {
 	gpus, unreadable, err := e.readLayouts(ctx, only...)
 	if err != nil {
@@ -80,8 +81,8 @@ func (e *Engine) readUsage(ctx context.Context, only ...gpu.UUID) (*usage, error
 	return u, nil
 }
 
-// collectHolders reads which processes, open files and pods hold the instances of GPUs. A check that fails counts as a
-// hold.
+// collectHolders reads which processes, open files and pods hold the instances of GPUs. A check
+// that fails counts as a hold.
 func (e *Engine) collectHolders(ctx context.Context, gpus []mig.GPULayout) *usage {
 	u := &usage{gpus: gpus, holds: map[unit][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
 	for _, g := range gpus {
@@ -94,8 +95,8 @@ func (e *Engine) collectHolders(ctx context.Context, gpus []mig.GPULayout) *usag
 	return u
 }
 
-// collectUsage reads the layouts of GPUs, as readNode does, and collects what holds their instances, including the
-// activity and batch jobs of the last poll.
+// collectUsage reads the layouts of GPUs, as readNode does, and collects what holds their
+// instances, including the activity and batch jobs of the last poll.
 func (e *Engine) collectUsage(
 	ctx context.Context,
 	needed func(gpu.Facts) bool,
@@ -140,8 +141,9 @@ func (u *usage) addToUnit(of unit, h api.Hold) {
 	}
 }
 
-// addToDevice adds a hold to the device of g that ref means. If the device does not exist (any more), ref may mean any
-// device in its GPU instance, which gets the hold; or the whole GPU, if the GPU instance does not exist either.
+// addToDevice adds a hold to the device of g that ref means. If the device does not exist (any
+// more), ref may mean any device in its GPU instance, which gets the hold; or the whole GPU, if the
+// GPU instance does not exist either.
 func (u *usage) addToDevice(g mig.GPULayout, ref gpu.DeviceRef, h api.Hold) {
 	d, match := resolve(g, ref)
 	switch {
@@ -156,8 +158,8 @@ func (u *usage) addToDevice(g mig.GPULayout, ref gpu.DeviceRef, h api.Hold) {
 	}
 }
 
-// resolve returns the device of g that ref means. If we don't know the minor number of g, any minor number may be its
-// own.
+// resolve returns the device of g that ref means. If we don't know the minor number of g, any minor
+// number may be its own.
 func resolve(g mig.GPULayout, ref gpu.DeviceRef) (gpu.DeviceIndex, gpu.Match) {
 	if ref.Minor.Present() && !g.Minor.Present() {
 		ref.Minor = gpu.None[int]()
@@ -170,9 +172,10 @@ func resolve(g mig.GPULayout, ref gpu.DeviceRef) (gpu.DeviceIndex, gpu.Match) {
 // processCheck names the check for processes in a hold that says that the check has failed.
 const processCheck = "processes"
 
-// addProcesses adds the processes that the driver lists on a GPU. If we don't run in the host's PID namespace, the
-// driver may leave out others. Then we rely on the open files: a process that uses the GPU has one of its files open,
-// and the driver itself destroys nothing that a process runs on. If the files are not known, the GPU counts as held.
+// addProcesses adds the processes that the driver lists on a GPU. If we don't run in the host's PID
+// namespace, the driver may leave out others. Then we rely on the open files: a process that uses
+// the GPU has one of its files open, and the driver itself destroys nothing that a process runs on.
+// If the files are not known, the GPU counts as held.
 func (e *Engine) addProcesses(ctx context.Context, u *usage, g mig.GPULayout, filesKnown bool) {
 	callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
@@ -196,7 +199,8 @@ func (e *Engine) addProcesses(ctx context.Context, u *usage, g mig.GPULayout, fi
 	}
 }
 
-// addHandles adds the processes that have files of a GPU open, and reports whether all of them are known.
+// addHandles adds the processes that have files of a GPU open, and reports whether all of them are
+// known.
 func (e *Engine) addHandles(ctx context.Context, u *usage, g mig.GPULayout) (known bool) {
 	if e.o.Handles == nil {
 		return false
@@ -241,7 +245,8 @@ func (e *Engine) addHandles(ctx context.Context, u *usage, g mig.GPULayout) (kno
 	return true
 }
 
-// hasInstance reports whether a process has files of instances open: then it uses those, not the whole GPU.
+// hasInstance reports whether a process has files of instances open: then it uses those, not the
+// whole GPU.
 func hasInstance(list []Handle, pid uint32) bool {
 	return slices.ContainsFunc(
 		list,
@@ -249,8 +254,9 @@ func hasInstance(list []Handle, pid uint32) bool {
 	)
 }
 
-// isMonitor reports whether a program keeps every GPU of a node open and never computes on it. If these were holders,
-// no GPU of a cluster could be repartitioned. The kernel cuts the names of commands to 15 characters.
+// isMonitor reports whether a program keeps every GPU of a node open and never computes on it. If
+// these were holders, no GPU of a cluster could be repartitioned. The kernel cuts the names of
+// commands to 15 characters.
 func isMonitor(command string) bool {
 	for _, name := range []string{"nvidia-persistenced", "nv-hostengine", "dcgm-exporter", "nvidia-device-plugin",
 		"nvidia-smi",

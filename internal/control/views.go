@@ -9,22 +9,25 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// ownEvents is how long after an operation has last read a GPU we still count the driver's reports as the operation's
-// own changes: the driver doesn't say who made a change, and reports it a little late.
+// ownEvents is how long after an operation has last read a GPU we still count the driver's reports
+// as the operation's own changes: the driver doesn't say who made a change, and reports it a little
+// late.
 const ownEvents = 2 * time.Second
 
-// mark says which changes of a GPU's layout we have seen. A plan or an operation keeps the mark of its GPU. It still
-// holds as long as broken finds nothing between its mark and the current one.
+// mark says which changes of a GPU's layout we have seen. A plan or an operation keeps the mark of
+// its GPU. It still holds as long as broken finds nothing between its mark and the current one.
 type mark struct {
-	// Process names the process that has seen the changes. It is empty if the driver does not report changes of the GPU.
+	// Process names the process that has seen the changes. It is empty if the driver does not
+	// report changes of the GPU.
 	Process string `json:"process,omitempty"`
-	// Foreign counts the changes that no operation of this process has made, Gaps how often reports of the driver may
-	// have been lost.
+	// Foreign counts the changes that no operation of this process has made, Gaps how often reports
+	// of the driver may have been lost.
 	Foreign uint64 `json:"foreign,omitempty"`
 	Gaps    uint64 `json:"gaps,omitempty"`
 }
 
-// broken returns why changes by other clients between two marks cannot be ruled out; empty if they can.
+// broken returns why changes by other clients between two marks cannot be ruled out; empty if they
+// can.
 func (m mark) broken(now mark) string {
 	switch {
 	case m.Process == "":
@@ -42,8 +45,8 @@ func (m mark) broken(now mark) string {
 	}
 }
 
-// views counts the changes of GPUs' layouts that are not the operations' own. It is a mig.LayoutWatcher: its methods
-// never block. It is safe for concurrent use.
+// views counts the changes of GPUs' layouts that are not the operations' own. It is a
+// mig.LayoutWatcher: its methods never block. It is safe for concurrent use.
 type views struct {
 	now     func() time.Time
 	process string
@@ -58,11 +61,12 @@ type gpuViews map[gpu.UUID]*gpuView
 type gpuView struct {
 	foreign, gaps uint64
 	watched       bool // the driver reports changes
-	// changing is set while an operation changes the GPU. Changes reported before ownUntil count as its own, too.
+	// changing is set while an operation changes the GPU. Changes reported before ownUntil count as
+	// its own, too.
 	changing bool
 	ownUntil time.Time
-	// polled is the layout generation of the last Snapshot; 0 before the first. unpolled is set from an operation's first
-	// change until a Snapshot has all of its changes.
+	// polled is the layout generation of the last Snapshot; 0 before the first. unpolled is set
+	// from an operation's first change until a Snapshot has all of its changes.
 	polled   uint64
 	unpolled bool
 }
@@ -125,8 +129,8 @@ func (v *views) begin(id gpu.UUID) {
 	g.unpolled = true
 }
 
-// end notes that an operation has read a GPU for the last time and changes it no more. It does nothing if no operation
-// was changing the GPU.
+// end notes that an operation has read a GPU for the last time and changes it no more. It does
+// nothing if no operation was changing the GPU.
 func (v *views) end(id gpu.UUID) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -153,7 +157,8 @@ func (v *views) addForeign(id gpu.UUID) {
 	v.gpus.of(id).foreign++
 }
 
-// observe compares a Snapshot's layouts with the last Snapshot's, since a driver may fail to report a change.
+// observe compares a Snapshot's layouts with the last Snapshot's, since a driver may fail to report
+// a change.
 func (v *views) observe(s *gpu.Snapshot) {
 	if s == nil {
 		return
@@ -169,8 +174,8 @@ func (v *views) observe(s *gpu.Snapshot) {
 	}
 }
 
-// observe compares a reading with the last one. A reading that began before an operation's last change may have some
-// of its changes: we don't compare it, nor the first one after it.
+// observe compares a reading with the last one. A reading that began before an operation's last
+// change may have some of its changes: we don't compare it, nor the first one after it.
 func (g *gpuView) observe(seen *gpu.GPU) {
 	own := g.changing || !seen.LastRead.After(g.ownUntil)
 	if !own && !g.unpolled && g.polled != 0 && g.polled != seen.MIG.LayoutGeneration {
@@ -219,15 +224,17 @@ func (e *Engine) marks() map[gpu.UUID]mark {
 	return e.views.marks()
 }
 
-// beginChanges notes that an operation changes a GPU from now on; call it before each step. It returns an error if
-// another client has changed the GPU since the operation was accepted, or since it could not be rolled back.
+// beginChanges notes that an operation changes a GPU from now on; call it before each step. It
+// returns an error if another client has changed the GPU since the operation was accepted, or since
+// it could not be rolled back.
 func (e *Engine) beginChanges(op *operation, id gpu.UUID) error {
 	c := op.gpuChange(id)
 	if c.changing {
 		return nil
 	}
 
-	// The order matters: a report before begin counts as another client's, one after it as the operation's.
+	// The order matters: a report before begin counts as another client's, one after it as the
+	// operation's.
 	e.views.observe(e.o.Poller.Current())
 	e.views.begin(id)
 
@@ -241,15 +248,16 @@ func (e *Engine) beginChanges(op *operation, id gpu.UUID) error {
 	return nil
 }
 
-// isChangedByOthers reports whether we know that another client has changed a GPU since the operation has last seen
-// it. If we don't know, the caller compares the instances.
+// isChangedByOthers reports whether we know that another client has changed a GPU since the
+// operation has last seen it. If we don't know, the caller compares the instances.
 func (e *Engine) isChangedByOthers(c *gpuChange) bool {
 	now := e.views.mark(c.GPU)
 	return c.View.Process != "" && c.View.Process == now.Process && c.View.Foreign != now.Foreign
 }
 
-// endChanges notes that an operation has read its GPUs for the last time, and stores their marks in it. It leaves out
-// GPUs with a driver call that has not returned: changes of these still count as the operation's.
+// endChanges notes that an operation has read its GPUs for the last time, and stores their marks in
+// it. It leaves out GPUs with a driver call that has not returned: changes of these still count as
+// the operation's.
 func (e *Engine) endChanges(op *operation) {
 	for _, id := range op.gpus {
 		if op.gpuState(id) != api.Stuck {

@@ -28,7 +28,8 @@ func (w *world) rebuild(id gpu.UUID) {
 // settleOwn waits until what the driver reports counts no longer as an operation's own.
 func settleOwn() { time.Sleep(ownEvents + time.Second) }
 
-// wantInstead fails the test unless a rollback is refused with the layout of the second GPU to be planned instead.
+// wantInstead fails the test unless a rollback is refused with the layout of the second GPU to be
+// planned instead.
 func wantInstead(t *testing.T, err error, says string) {
 	t.Helper()
 	p := isProblem(t, err, api.StalePlan)
@@ -42,8 +43,8 @@ func wantInstead(t *testing.T, err error, says string) {
 		api.Spec{GPUs: []api.Selector{api.Selector(gpu1)}, Devices: map[string]api.DeviceRequest{"7g.40gb": {Count: 1}}})
 }
 
-// TestRollbackAfterRebuild: another client goes to a layout of its own and back, so that the tree is the one that the
-// operation left. What stands is not the operation's.
+// TestRollbackAfterRebuild: another client goes to a layout of its own and back, so that the tree
+// is the one that the operation left. What stands is not the operation's.
 func TestRollbackAfterRebuild(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -65,8 +66,8 @@ func TestRollbackAfterRebuild(t *testing.T) {
 	})
 }
 
-// TestRollbackWithoutForeignHand: what the driver reports of an operation's own changes is not held against it, neither
-// at once nor late, nor a poll that follows, nor what happens on another GPU.
+// TestRollbackWithoutForeignHand: what the driver reports of an operation's own changes is not held
+// against it, neither at once nor late, nor a poll that follows, nor what happens on another GPU.
 func TestRollbackWithoutForeignHand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -131,8 +132,8 @@ func TestRollbackWithoutView(t *testing.T) {
 	}
 }
 
-// TestUnwatchedGPU: where the driver reports no changes, GPUs can be planned and changed, and nothing is rolled back
-// once it is over.
+// TestUnwatchedGPU: where the driver reports no changes, GPUs can be planned and changed, and
+// nothing is rolled back once it is over.
 func TestUnwatchedGPU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -164,7 +165,8 @@ func TestRebuildBetweenPlanAndOperation(t *testing.T) {
 	})
 }
 
-// TestRebuildBeforeFirstStep: the same, after the operation was accepted and before its first step on that GPU.
+// TestRebuildBeforeFirstStep: the same, after the operation was accepted and before its first step
+// on that GPU.
 func TestRebuildBeforeFirstStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -198,7 +200,8 @@ func TestRebuildBeforeFirstStep(t *testing.T) {
 	})
 }
 
-// TestRebuildWhileDegraded: the rollback is not tried again on what another client has built meanwhile.
+// TestRebuildWhileDegraded: the rollback is not tried again on what another client has built
+// meanwhile.
 func TestRebuildWhileDegraded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -221,8 +224,8 @@ func TestRebuildWhileDegraded(t *testing.T) {
 	})
 }
 
-// TestInterruptedOperationEndsEarlierViews: while an operation is at work, another client's changes count as its own.
-// That it was interrupted says otherwise, for the operations before it too.
+// TestInterruptedOperationEndsEarlierViews: while an operation is at work, another client's changes
+// count as its own. That it was interrupted says otherwise, for the operations before it too.
 func TestInterruptedOperationEndsEarlierViews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -13,12 +13,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// answerTime is how long a GPU has to answer before an operation of the last process waits for it, so that a GPU that
-// hangs delays the others no longer.
+// answerTime is how long a GPU has to answer before an operation of the last process waits for it,
+// so that a GPU that hangs delays the others no longer.
 const answerTime = 2 * time.Second
 
-// missingFacts returns what it takes to finish an operation of the last process and is not known yet: each completes
-// the sentence "it waits for ...". A fact that is not known is not a different one.
+// missingFacts returns what it takes to finish an operation of the last process and is not known
+// yet: each completes the sentence "it waits for ...". A fact that is not known is not a different
+// one.
 func (e *Engine) missingFacts(ctx context.Context, op *operation) []string {
 	if e.driverVersion(ctx) == "" {
 		return []string{"the driver to say its version"}
@@ -52,8 +53,8 @@ func (e *Engine) silentGPUs(ctx context.Context, ids []gpu.UUID) []gpu.UUID {
 	return slices.DeleteFunc(slices.Clone(ids), func(id gpu.UUID) bool { return instancesOn(list, id) != nil })
 }
 
-// mayBeFinished reports whether all steps of an operation may have been done: then its GPUs decide together whether it
-// is committed or rolled back.
+// mayBeFinished reports whether all steps of an operation may have been done: then its GPUs decide
+// together whether it is committed or rolled back.
 func (r *record) mayBeFinished() bool {
 	undone := slices.ContainsFunc(r.Operation.Steps, func(s api.OperationStep) bool {
 		return s.State != api.StepDone && s.State != api.StepRunning
@@ -71,8 +72,8 @@ func waitsForGPUs(ids []gpu.UUID) []string {
 	return list
 }
 
-// deferToDriver leaves an operation of the last process until the driver answers; then it is resumed. It blocks its
-// own GPUs meanwhile.
+// deferToDriver leaves an operation of the last process until the driver answers; then it is
+// resumed. It blocks its own GPUs meanwhile.
 func (e *Engine) deferToDriver(op *operation, waits []string) {
 	e.bindViews(op)
 
@@ -118,8 +119,9 @@ func (e *Engine) endWaiting(op *operation) {
 	})
 }
 
-// canAnswer reports whether it makes sense to take up an operation again that waits for the driver: the last Snapshot
-// has the driver's version and has read one of the GPUs that it waits for, or all of them if they decide together.
+// canAnswer reports whether it makes sense to take up an operation again that waits for the driver:
+// the last Snapshot has the driver's version and has read one of the GPUs that it waits for, or all
+// of them if they decide together.
 func (e *Engine) canAnswer(op *operation) bool {
 	o := op.copy()
 
@@ -146,9 +148,9 @@ func (e *Engine) canAnswer(op *operation) bool {
 	return len(silent) < all
 }
 
-// bindViews binds an operation of the last process to this process's view of its GPUs, if there is one: what other
-// clients build while it waits is not its own. The operation itself may still do the step that was in flight, so that
-// the instances alone decide about its GPU.
+// bindViews binds an operation of the last process to this process's view of its GPUs, if there is
+// one: what other clients build while it waits is not its own. The operation itself may still do
+// the step that was in flight, so that the instances alone decide about its GPU.
 func (e *Engine) bindViews(op *operation) {
 	for _, c := range op.copy().Changes {
 		if c.Pending == nil && c.View.Process != e.views.process {
@@ -158,8 +160,8 @@ func (e *Engine) bindViews(op *operation) {
 	}
 }
 
-// keepAlive notes on disk that this process is there and knows of the operations that wait for a driver call: the time
-// until the next process begins counts from now.
+// keepAlive notes on disk that this process is there and knows of the operations that wait for a
+// driver call: the time until the next process begins counts from now.
 func (e *Engine) keepAlive() {
 	due := false
 	now := e.o.Now()
@@ -180,8 +182,8 @@ func (e *Engine) keepAlive() {
 	}
 }
 
-// driverVersion returns the driver version in the last Snapshot, "" if it is not known. Before the first Snapshot it
-// polls.
+// driverVersion returns the driver version in the last Snapshot, "" if it is not known. Before the
+// first Snapshot it polls.
 func (e *Engine) driverVersion(ctx context.Context) string {
 	if e.o.Poller.Current() == nil {
 		callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)

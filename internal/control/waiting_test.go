@@ -16,8 +16,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// crashed is a world whose process died in the middle of an operation: after its n-th step, before the outcome was on
-// disk.
+// crashed is a world whose process died in the middle of an operation: after its n-th step, before
+// the outcome was on disk.
 func crashed(t *testing.T, r api.PlanRequest, n int) *world {
 	t.Helper()
 	w := newWorld(t)
@@ -59,8 +59,9 @@ func (w *world) running(t *testing.T, to *bytes.Buffer) (e *Engine, stop func())
 	}
 }
 
-// TestUnknownDriverVersion: right after a start, while any GPU hangs, the driver has not said its version yet. That is
-// not another version: the operation waits, and is finished as soon as it is known.
+// TestUnknownDriverVersion: right after a start, while any GPU hangs, the driver has not said its
+// version yet. That is not another version: the operation waits, and is finished as soon as it is
+// known.
 func TestUnknownDriverVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := crashed(t, second(two3g), 2)
@@ -94,8 +95,9 @@ func TestUnknownDriverVersion(t *testing.T) {
 	})
 }
 
-// TestHungGPUAfterCrash: one of two GPUs hangs when the next process starts. The other one is rolled back at once, and
-// can be changed; the one that hangs is rolled back once it answers, however late.
+// TestHungGPUAfterCrash: one of two GPUs hangs when the next process starts. The other one is
+// rolled back at once, and can be changed; the one that hangs is rolled back once it answers,
+// however late.
 func TestHungGPUAfterCrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := crashed(t, mixed(), 8)
@@ -134,8 +136,9 @@ func TestHungGPUAfterCrash(t *testing.T) {
 	})
 }
 
-// TestHungGPUOfFinishedOperation: all steps were done before the crash. As long as one GPU does not answer it is not
-// known whether the operation can be committed, so none of its GPUs is rolled back.
+// TestHungGPUOfFinishedOperation: all steps were done before the crash. As long as one GPU does not
+// answer it is not known whether the operation can be committed, so none of its GPUs is rolled
+// back.
 func TestHungGPUOfFinishedOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -172,8 +175,8 @@ func TestHungGPUOfFinishedOperation(t *testing.T) {
 	})
 }
 
-// TestStuckAfterStop: an operation is stuck for hours, the exporter is stopped and started again while the GPU still
-// hangs, and then the GPU answers. The operation is rolled back by itself.
+// TestStuckAfterStop: an operation is stuck for hours, the exporter is stopped and started again
+// while the GPU still hangs, and then the GPU answers. The operation is rolled back by itself.
 func TestStuckAfterStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -218,8 +221,8 @@ func TestStuckAfterStop(t *testing.T) {
 	})
 }
 
-// TestHangAfterLongAbsence: no process looked after the GPU for an hour. It is left alone, and no longer blocked once it
-// answers.
+// TestHangAfterLongAbsence: no process looked after the GPU for an hour. It is left alone, and no
+// longer blocked once it answers.
 func TestHangAfterLongAbsence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := crashed(t, second(two3g), 2)
@@ -242,7 +245,8 @@ func TestHangAfterLongAbsence(t *testing.T) {
 	})
 }
 
-// TestListWhileRecovering: as long as the state folder was not read, the list says that operations are missing.
+// TestListWhileRecovering: as long as the state folder was not read, the list says that operations
+// are missing.
 func TestListWhileRecovering(t *testing.T) {
 	w := newWorld(t)
 
@@ -262,8 +266,8 @@ func TestListWhileRecovering(t *testing.T) {
 	}
 }
 
-// TestRequestAtTheEndOfAnOperation: a client that has seen an operation end can start the next one, although the end
-// is still being written.
+// TestRequestAtTheEndOfAnOperation: a client that has seen an operation end can start the next one,
+// although the end is still being written.
 func TestRequestAtTheEndOfAnOperation(t *testing.T) {
 	for _, ends := range []api.OperationState{api.Failed, api.Degraded} {
 		synctest.Test(t, func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// BenchmarkPoll is what one cycle costs the exporter by go-dcgm, with an engine that answers at once: 8 GPUs of 7
-// slices, each with one compute instance or two.
+// BenchmarkPoll is what one cycle costs the exporter by go-dcgm, with an engine that answers at
+// once: 8 GPUs of 7 slices, each with one compute instance or two.
 func BenchmarkPoll(b *testing.B) {
 	file := filepath.Join(b.TempDir(), libraryName)
 	buildEngine(b, file)

@@ -11,7 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// cycle reads all GPUs once. An error means that the connection is lost; the errors of one GPU are logged.
+// cycle reads all GPUs once. An error means that the connection is lost; the errors of one GPU are
+// logged.
 func (s *Source) cycle(snapshot *gpu.Snapshot, now time.Time) (map[gpu.UUID]gpu.Profiling, error) {
 	s.choose(snapshot)
 
@@ -85,7 +86,8 @@ func (s *Source) choose(snapshot *gpu.Snapshot) {
 	}
 }
 
-// locate finds the engine's numbers of the GPUs. It searches for GPUs that the engine does not know with a backoff.
+// locate finds the engine's numbers of the GPUs. It searches for GPUs that the engine does not know
+// with a backoff.
 func (s *Source) locate(now time.Time) error {
 	missing := false
 
@@ -127,8 +129,8 @@ func (s *Source) locate(now time.Time) error {
 	return nil
 }
 
-// readHierarchy reads the instances of all GPUs. It reports whether the engine lists any; if it fails to, treeErr says
-// why.
+// readHierarchy reads the instances of all GPUs. It reports whether the engine lists any; if it
+// fails to, treeErr says why.
 func (s *Source) readHierarchy() (bool, error) {
 	tree, err := s.countedSession().Hierarchy(s.tree[:0])
 	s.treeErr = nil
@@ -148,9 +150,9 @@ func (s *Source) readHierarchy() (bool, error) {
 	return err == nil, nil
 }
 
-// watchGPUs keeps one watch of all GPUs: they outlive layouts, and the engine has few groups. If the engine refuses
-// to watch them together, each gets its own watch, so that one that cannot be profiled does not cost the others their
-// series.
+// watchGPUs keeps one watch of all GPUs: they outlive layouts, and the engine has few groups. If
+// the engine refuses to watch them together, each gets its own watch, so that one that cannot be
+// profiled does not cost the others their series.
 func (s *Source) watchGPUs() error {
 	s.refused = false
 	if s.split {
@@ -164,7 +166,8 @@ func (s *Source) watchGPUs() error {
 		}
 	}
 
-	// A GPU that is not wanted now stays in the group: to create the group again would cost the others their values.
+	// A GPU that is not wanted now stays in the group: to create the group again would cost the
+	// others their values.
 	missing := func(w *watch) bool {
 		return slices.ContainsFunc(s.ids, func(e Entity) bool {
 			return !slices.Contains(w.entities, e)
@@ -205,8 +208,8 @@ func (s *Source) watchGPUs() error {
 	return nil
 }
 
-// logFailure logs why a GPU cannot be profiled, once until the reason changes or ends. A reason that all GPUs share is
-// logged once, with what to do.
+// logFailure logs why a GPU cannot be profiled, once until the reason changes or ends. A reason
+// that all GPUs share is logged once, with what to do.
 func (s *Source) logFailure(u *profiledGPU, err error) {
 	text := err.Error()
 	if text == u.logged {

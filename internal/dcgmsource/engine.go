@@ -1,5 +1,6 @@
-// Package dcgmsource profiles GPUs, GPU instances and compute instances by DCGM. It is the only importer of go-dcgm,
-// which implements the interfaces of this file: what a host engine is asked for, in plain types.
+// Package dcgmsource profiles GPUs, GPU instances and compute instances by DCGM. It is the only
+// importer of go-dcgm, which implements the interfaces of this file: what a host engine is asked
+// for, in plain types.
 package dcgmsource
 
 import (
@@ -28,8 +29,9 @@ type Entity struct {
 	ID    uint32
 }
 
-// MIGEntity is an instance in DCGM's hierarchy: DCGM's number and NVML's ids. Only a compute instance has Compute.
-// Slices are its profile's compute slices, 0 if the engine does not report them.
+// MIGEntity is an instance in DCGM's hierarchy: DCGM's number and NVML's ids. Only a compute
+// instance has Compute. Slices are its profile's compute slices, 0 if the engine does not report
+// them.
 type MIGEntity struct {
 	Entity            Entity
 	GPU               gpu.UUID
@@ -66,13 +68,14 @@ type Value struct {
 	Int64  int64
 }
 
-// Connector connects to a DCGM host engine. (A call of libdcgm before a successful dcgmInit ends the process.)
+// Connector connects to a DCGM host engine. (A call of libdcgm before a successful dcgmInit ends
+// the process.)
 type Connector interface {
 	Connect() (Session, error)
 }
 
-// Session is a connection to a host engine. Its errors wrap the sentinels of this package. It is not safe for
-// concurrent use, and no method may be called after Close.
+// Session is a connection to a host engine. Its errors wrap the sentinels of this package. It is
+// not safe for concurrent use, and no method may be called after Close.
 type Session interface {
 	Devices() ([]GPUEntity, error)
 	// Hierarchy appends the instances of all GPUs to a list.
@@ -84,13 +87,15 @@ type Session interface {
 	DestroyGroup(g Group) error
 	Watch(g Group, f FieldGroup, every time.Duration) error
 	Unwatch(g Group, f FieldGroup) error
-	// Latest appends the latest values of the fields of the entities, all of one level, to a list: at most maxValues.
+	// Latest appends the latest values of the fields of the entities, all of one level, to a list:
+	// at most maxValues.
 	Latest(to []Value, entities []Entity, fields []uint16) ([]Value, error)
 	// Close disconnects. The engine drops what was created in the Session.
 	Close() error
 }
 
-// maxValues is how many values are read at once: go-dcgm allocates 4 KiB for each, in a pool of up to so many.
+// maxValues is how many values are read at once: go-dcgm allocates 4 KiB for each, in a pool of up
+// to so many.
 const maxValues = 256
 
 // The fields by their numbers (DCGM_FI_PROF_*), which stay the same when names change.

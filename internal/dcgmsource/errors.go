@@ -8,18 +8,20 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The errors of a host engine. They are wrapped together with those of package gpu that say the same.
+// The errors of a host engine. They are wrapped together with those of package gpu that say the
+// same.
 var (
 	// ErrNoLibrary means that there is no libdcgm.so.4.
 	ErrNoLibrary = errors.New("libdcgm.so.4 not found: install DCGM 4 or leave --dcgm.address out")
 	// ErrLibrary means that there is a libdcgm.so.4 that cannot be used.
 	ErrLibrary = errors.New("libdcgm.so.4 cannot be loaded")
-	// ErrVersion means that the library, the engine and this program do not have the same version of the API.
+	// ErrVersion means that the library, the engine and this program do not have the same version
+	// of the API.
 	ErrVersion = errors.New("DCGM has another version of the API")
 	// ErrStart means that an engine in this process did not start.
 	ErrStart = errors.New("DCGM did not start")
-	// ErrNoModule means that the engine has no profiling module, which GPUs without GPM need. DCGM 4 has it in a separate
-	// package.
+	// ErrNoModule means that the engine has no profiling module, which GPUs without GPM need. DCGM
+	// 4 has it in a separate package.
 	ErrNoModule = errors.New("the profiling module of DCGM is not loaded")
 	// ErrConnection means that the engine does not answer, or that it has closed the connection.
 	ErrConnection = errors.New("no connection to the DCGM host engine")
@@ -37,7 +39,8 @@ var (
 	ErrGone = errors.New("not known to the DCGM host engine")
 )
 
-// statusNotWatched is the one status of a Value (DCGM_ST_*) that means more than that there is no value.
+// statusNotWatched is the one status of a Value (DCGM_ST_*) that means more than that there is no
+// value.
 const statusNotWatched = -16
 
 // failure is one of DCGM's return codes that this package distinguishes.
@@ -47,8 +50,8 @@ type failure struct {
 	errs [2]error
 }
 
-// failures maps DCGM's codes and texts to errors. go-dcgm returns the codes of some functions, and of most the text
-// alone.
+// failures maps DCGM's codes and texts to errors. go-dcgm returns the codes of some functions, and
+// of most the text alone.
 func failures() []failure {
 	return []failure{
 		{-7, "dcgm initialization error", [2]error{ErrStart, gpu.ErrUnavailable}},
@@ -100,8 +103,8 @@ func Translate(op string, code int, text string) error {
 	return fmt.Errorf("%s: %w: DCGM: %q", op, gpu.ErrDriver, text)
 }
 
-// matches reports whether a text contains the part of a failure. "Timeout" must be the whole text: others contain it,
-// too.
+// matches reports whether a text contains the part of a failure. "Timeout" must be the whole text:
+// others contain it, too.
 func matches(text, part string) bool {
 	if part == "timeout" {
 		return text == part || strings.HasSuffix(text, ": "+part)

@@ -11,8 +11,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// library is the Connector by go-dcgm. It has at most one Session at a time, and a process has at most one library,
-// since go-dcgm's handle is global: a second dcgm.Init would return the first one's connection, whatever its address.
+// library is the Connector by go-dcgm. It has at most one Session at a time, and a process has at
+// most one library, since go-dcgm's handle is global: a second dcgm.Init would return the first
+// one's connection, whatever its address.
 type library struct {
 	mode    Mode
 	address string
@@ -22,8 +23,8 @@ type library struct {
 	open   bool
 }
 
-// Open returns a Connector that connects to a host engine at an address (see ParseAddress), or starts one in this
-// process. A process may call it once.
+// Open returns a Connector that connects to a host engine at an address (see ParseAddress), or
+// starts one in this process. A process may call it once.
 func Open(mode Mode, address string) Connector { return &library{mode: mode, address: address} }
 
 // Connect loads the library unless it is loaded, and connects.
@@ -135,8 +136,8 @@ func (s *session) Devices() ([]GPUEntity, error) {
 	return list, nil
 }
 
-// uuidOf reads one field of one GPU: dcgm.GetDeviceInfo would create groups and watches for more than that. It returns
-// "" if the engine does not report a UUID.
+// uuidOf reads one field of one GPU: dcgm.GetDeviceInfo would create groups and watches for more
+// than that. It returns "" if the engine does not report a UUID.
 func uuidOf(id uint) gpu.UUID {
 	values, err := dcgm.EntitiesGetLatestValues(
 		[]dcgm.GroupEntityPair{

@@ -39,8 +39,8 @@ typedef struct {
 	unsigned int version, persistAfterDisconnect, timeoutMs, addressIsUnixSocket;
 } connectParams;
 
-// engineVersion reads a running engine's version over a separate connection: go-dcgm does not export the handle of its
-// own.
+// engineVersion reads a running engine's version over a separate connection: go-dcgm does not
+// export the handle of its own.
 static int engineVersion(void *connect, void *ask, void *disconnect, const char *address, unsigned int isSocket,
 	versionInfo *info) {
 	connectParams params = { sizeof(params) | 2u << 24, 0, 2000, isSocket };
@@ -71,8 +71,8 @@ const libraryName = "libdcgm.so.4"
 // builtFor is the version of DCGM whose headers go-dcgm has.
 const builtFor = "4.5"
 
-// functions lists the functions of the library that go-dcgm calls for this package. The dynamic linker looks a function
-// up with the first call, and ends the process if the library lacks it.
+// functions lists the functions of the library that go-dcgm calls for this package. The dynamic
+// linker looks a function up with the first call, and ends the process if the library lacks it.
 func functions() []string {
 	return []string{
 		"errorString",
@@ -96,8 +96,8 @@ func functions() []string {
 	}
 }
 
-// loaded is the library once it can be used. This handle keeps it loaded: go-dcgm releases its own with every shutdown,
-// even if disconnecting failed and the library's threads still run its code.
+// loaded is the library once it can be used. This handle keeps it loaded: go-dcgm releases its own
+// with every shutdown, even if disconnecting failed and the library's threads still run its code.
 type loaded struct{ handle unsafe.Pointer }
 
 // loadLibrary loads the library and looks up the functions that are called.
@@ -155,8 +155,9 @@ func (l *loaded) symbol(name string) unsafe.Pointer {
 	return C.dlsym(l.handle, text)
 }
 
-// loadError returns the error for what the dynamic linker says: there is no library, or there is one that cannot be
-// used. If it needs another library that is missing, the text begins with the name of that one.
+// loadError returns the error for what the dynamic linker says: there is no library, or there is
+// one that cannot be used. If it needs another library that is missing, the text begins with the
+// name of that one.
 func loadError(text string) error {
 	if strings.HasPrefix(text, libraryName+":") &&
 		strings.Contains(text, "No such file or directory") {
@@ -226,8 +227,8 @@ func versionIn(info *C.versionInfo) string {
 
 func orUnknown(version string) string { return cmp.Or(version, "of an unknown version") }
 
-// explainVersion adds to an error about the version of the API which versions there are, and what to do. The loaded
-// library is used until the process ends.
+// explainVersion adds to an error about the version of the API which versions there are, and what
+// to do. The loaded library is used until the process ends.
 func (l *library) explainVersion(err error) error {
 	here := fmt.Sprintf("%s here is DCGM %s, this program is made for DCGM %s", libraryName,
 		orUnknown(l.loaded.ownVersion()), builtFor)

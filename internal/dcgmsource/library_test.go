@@ -33,8 +33,9 @@ func buildEngine(tb testing.TB, file string, flags ...string) {
 // childVariable names the test that a child process runs.
 const childVariable = "DCGMSRC_TEST_CHILD"
 
-// inChild runs the calling test again in a process of its own, whose dynamic linker looks for libraries in a folder.
-// It returns true in the child, where the test goes on, and false when the child has ended.
+// inChild runs the calling test again in a process of its own, whose dynamic linker looks for
+// libraries in a folder. It returns true in the child, where the test goes on, and false when the
+// child has ended.
 func inChild(t *testing.T, folder string, env ...string) bool {
 	t.Helper()
 
@@ -52,8 +53,8 @@ func inChild(t *testing.T, folder string, env ...string) bool {
 	return false
 }
 
-// TestIncompleteLibrary: a library that lacks a function, is damaged, or needs what is not there is refused by name,
-// does not end the process, and is found once it is replaced.
+// TestIncompleteLibrary: a library that lacks a function, is damaged, or needs what is not there is
+// refused by name, does not end the process, and is found once it is replaced.
 func TestIncompleteLibrary(t *testing.T) {
 	folder := os.Getenv("LD_LIBRARY_PATH")
 	lacked := []string{"errorString", "dcgmInit", "dcgmUpdateAllFields"}
@@ -137,8 +138,8 @@ func write(t *testing.T, file, text string) {
 	}
 }
 
-// TestFunctionsThatAreCalled: all that a Source does, with a library that has the functions that are looked up and no
-// others. The call of another one would end the child.
+// TestFunctionsThatAreCalled: all that a Source does, with a library that has the functions that
+// are looked up and no others. The call of another one would end the child.
 func TestFunctionsThatAreCalled(t *testing.T) {
 	folder := os.Getenv("LD_LIBRARY_PATH")
 	if os.Getenv(childVariable) == "" {

@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestPaused: a paused engine gives blanks of the present. Values that are old or have a status say nothing of a
-// pause, nor does a blank of another kind.
+// TestPaused: a paused engine gives blanks of the present. Values that are old or have a status say
+// nothing of a pause, nor does a blank of another kind.
 func TestPaused(t *testing.T) {
 	frozen := int64(0)
 
@@ -48,8 +48,8 @@ func TestPaused(t *testing.T) {
 	}
 }
 
-// TestPausedBeforeConnecting: an engine that is paused refuses watches, or they bring blanks only. It is tried again
-// every second.
+// TestPausedBeforeConnecting: an engine that is paused refuses watches, or they bring blanks only.
+// It is tried again every second.
 func TestPausedBeforeConnecting(t *testing.T) {
 	for _, refuses := range []bool{true, false} {
 		h := mixed(t)
@@ -101,8 +101,8 @@ func TestPausedBeforeConnecting(t *testing.T) {
 	}
 }
 
-// TestPausedThroughALayoutChange: until the new watches can show it, a pause is taken to last. If they never come, it
-// does not.
+// TestPausedThroughALayoutChange: until the new watches can show it, a pause is taken to last. If
+// they never come, it does not.
 func TestPausedThroughALayoutChange(t *testing.T) {
 	for _, follows := range []bool{true, false} {
 		h := mixed(t)
@@ -123,9 +123,9 @@ func TestPausedThroughALayoutChange(t *testing.T) {
 	}
 }
 
-// TestBlanksOfNewWatches: the first two samples of a watch have nothing to be compared with: blanks with status 0 and
-// a timestamp of the present (DcgmGpmManager.cpp). They are no pause, from the first connection on as after each
-// later one.
+// TestBlanksOfNewWatches: the first two samples of a watch have nothing to be compared with: blanks
+// with status 0 and a timestamp of the present (DcgmGpmManager.cpp). They are no pause, from the
+// first connection on as after each later one.
 func TestBlanksOfNewWatches(t *testing.T) {
 	h := mixed(t)
 	samples := map[Entity]int{}

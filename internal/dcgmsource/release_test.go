@@ -9,7 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestRelease: while a MIG mode changes, nothing of the engine's is held, and afterwards all of it is created again.
+// TestRelease: while a MIG mode changes, nothing of the engine's is held, and afterwards all of it
+// is created again.
 func TestRelease(t *testing.T) {
 	h := mixed(t)
 	h.after(5)

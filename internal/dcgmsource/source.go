@@ -31,8 +31,9 @@ const (
 	minInterval     = 100 * time.Millisecond // DCGM's for profiling
 	// settle is how long the engine's hierarchy may show the previous layout: 1-2 s have been seen.
 	settle = 2 * time.Second
-	// hierarchyTimeout is how long the engine's hierarchy may differ from the driver's layout before it counts as stale.
-	// Then an engine in this process is started again; a running one is left to the operator.
+	// hierarchyTimeout is how long the engine's hierarchy may differ from the driver's layout
+	// before it counts as stale. Then an engine in this process is started again; a running one is
+	// left to the operator.
 	hierarchyTimeout         = 30 * time.Second
 	hierarchyTimeoutEmbedded = 10 * time.Second
 	// updateLag is how much later than its interval a value may be measured.
@@ -55,7 +56,8 @@ type Options struct {
 	Logger log.Logger
 }
 
-// Source profiles GPUs by a DCGM host engine. It is safe for concurrent use; calls of Profile wait for each other.
+// Source profiles GPUs by a DCGM host engine. It is safe for concurrent use; calls of Profile wait
+// for each other.
 type Source struct {
 	engine Connector
 	opts   Options
@@ -86,7 +88,8 @@ type Source struct {
 	ratios      int // how many of a GPU's fields are ratios; its traffic follows
 	tree        []MIGEntity
 	treeErr     error // why the tree could not be read in this cycle
-	// restarted holds the layouts for which an engine in this process was started again because it did not follow.
+	// restarted holds the layouts for which an engine in this process was started again because it
+	// did not follow.
 	restarted map[gpu.UUID]uint64
 	values    []Value
 	wanted    []*gpu.GPU
@@ -137,8 +140,9 @@ func (s *Source) countedSession() Session {
 	return s.session
 }
 
-// Profile returns the activity of the GPUs that the engine is to profile, for the layout that the Snapshot shows. A GPU
-// that cannot be profiled is left out and logged; an error means that the engine does not answer: gpu.ErrUnavailable.
+// Profile returns the activity of the GPUs that the engine is to profile, for the layout that the
+// Snapshot shows. A GPU that cannot be profiled is left out and logged; an error means that the
+// engine does not answer: gpu.ErrUnavailable.
 func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,9 +186,10 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 	return answer, nil
 }
 
-// startOver ends an engine in this process that does not follow a change of a GPU's instances, as none follows a change
-// of the MIG mode; the next cycle starts another one, once for each layout. (A running nv-hostengine follows such
-// changes by itself.) An engine that would not start again is kept: it still serves the other GPUs.
+// startOver ends an engine in this process that does not follow a change of a GPU's instances, as
+// none follows a change of the MIG mode; the next cycle starts another one, once for each layout.
+// (A running nv-hostengine follows such changes by itself.) An engine that would not start again is
+// kept: it still serves the other GPUs.
 func (s *Source) startOver(now time.Time) {
 	if s.opts.Mode != ModeEmbedded || s.cannotStart {
 		return
@@ -211,10 +216,12 @@ func (s *Source) startOver(now time.Time) {
 	}
 }
 
-// Retry makes the next Profile connect at once if there is no connection, even after maxStarts. It does not block.
+// Retry makes the next Profile connect at once if there is no connection, even after maxStarts. It
+// does not block.
 func (s *Source) Retry() { s.again.Store(true) }
 
-// connect connects unless there is a session. Until the next attempt is due, it returns the last error.
+// connect connects unless there is a session. Until the next attempt is due, it returns the last
+// error.
 func (s *Source) connect(snapshot *gpu.Snapshot, now time.Time) error {
 	if s.again.Swap(false) && !s.versionIsFinal() {
 		s.retry = retry.Backoff{}
@@ -230,7 +237,8 @@ func (s *Source) connect(snapshot *gpu.Snapshot, now time.Time) error {
 	}
 
 	if s.opts.Mode == ModeEmbedded && len(snapshot.GPUs) == 0 {
-		// An engine in this process opens all GPUs, which the driver's source may have to leave alone.
+		// An engine in this process opens all GPUs, which the driver's source may have to leave
+		// alone.
 		return s.recordFailure(
 			fmt.Errorf("%w: no GPU has been read from the driver", gpu.ErrUnavailable),
 			now,
@@ -289,7 +297,8 @@ func (s *Source) recordFailure(err error, now time.Time) error {
 	return s.lastErr
 }
 
-// disconnect forgets what was created in the session: the engine drops it with the connection, or has done so already.
+// disconnect forgets what was created in the session: the engine drops it with the connection, or
+// has done so already.
 func (s *Source) disconnect() {
 	if err := s.countedSession().Close(); err != nil {
 		level.Debug(s.opts.Logger).Log("msg", "cannot close the connection to DCGM", "err", err)
@@ -307,8 +316,9 @@ func (s *Source) disconnect() {
 	s.named = [levels]bool{}
 }
 
-// Close destroys what was created in the engine, and disconnects. If a call of the engine hangs, Close abandons it when
-// ctx ends and returns gpu.ErrTimeout; what the call holds is released with the process.
+// Close destroys what was created in the engine, and disconnects. If a call of the engine hangs,
+// Close abandons it when ctx ends and returns gpu.ErrTimeout; what the call holds is released with
+// the process.
 func (s *Source) Close(ctx context.Context) error {
 	s.closed.Store(true)
 
@@ -319,9 +329,10 @@ func (s *Source) Close(ctx context.Context) error {
 	return nil
 }
 
-// Release disconnects from the engine for a change of the MIG mode: an engine in this process holds the GPUs open and
-// does not follow the change; a running one follows, but holds the watches that were created in it. Until resume is
-// called, Profile returns gpu.ErrUnavailable. The errors are those of Close; after one there is nothing to resume.
+// Release disconnects from the engine for a change of the MIG mode: an engine in this process holds
+// the GPUs open and does not follow the change; a running one follows, but holds the watches that
+// were created in it. Until resume is called, Profile returns gpu.ErrUnavailable. The errors are
+// those of Close; after one there is nothing to resume.
 func (s *Source) Release(ctx context.Context) (resume func(), err error) {
 	s.paused.Add(1)
 

@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// mixed is a node of one MIG GPU, of two instances, and one whole. The compute instance of the first is all of it,
-// that of the second a part.
+// mixed is a node of one MIG GPU, of two instances, and one whole. The compute instance of the
+// first is all of it, that of the second a part.
 func mixed(t *testing.T) *harness {
 	e := newFake(uuidA, uuidB)
 	e.add(0, 7, 1, 3, 3)
@@ -86,7 +86,8 @@ func checkRatio(t *testing.T, of string, got *gpu.Opt[float64], e Entity, field 
 	}
 }
 
-// TestWhichGPUs: those that the driver profiles, that are down or that have no UUID are none of DCGM's, unless all are.
+// TestWhichGPUs: those that the driver profiles, that are down or that have no UUID are none of
+// DCGM's, unless all are.
 func TestWhichGPUs(t *testing.T) {
 	for _, everything := range []bool{false, true} {
 		h := harnessOf(t, newFake(uuidA, uuidB, "GPU-c"), everything)
@@ -100,7 +101,8 @@ func TestWhichGPUs(t *testing.T) {
 	}
 }
 
-// TestSettle: instances are watched 2 s after the hierarchy and the Snapshot agree, and never while they do not.
+// TestSettle: instances are watched 2 s after the hierarchy and the Snapshot agree, and never while
+// they do not.
 func TestSettle(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -144,7 +146,8 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestDisagreement: a hierarchy that is not of the Snapshot's layout gives no instance's values, however long.
+// TestDisagreement: a hierarchy that is not of the Snapshot's layout gives no instance's values,
+// however long.
 func TestDisagreement(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -252,7 +255,8 @@ func TestChunks(t *testing.T) {
 	cmptest.Equal(t, "most values read at once", e.biggest, 256)
 }
 
-// TestOneGPUFails: what the engine refuses of one GPU costs no other's values, is said once, and is tried again.
+// TestOneGPUFails: what the engine refuses of one GPU costs no other's values, is said once, and is
+// tried again.
 func TestOneGPUFails(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -386,7 +390,8 @@ func TestForgottenWatches(t *testing.T) {
 	cmptest.Equal(t, "groups", len(h.engine.groups), 3)
 }
 
-// TestGroupLimit: what one more group would have brought is absent; groups that can't be destroyed are tried again.
+// TestGroupLimit: what one more group would have brought is absent; groups that can't be destroyed
+// are tried again.
 func TestGroupLimit(t *testing.T) {
 	h := mixed(t)
 	limit := 2
@@ -460,7 +465,8 @@ func TestConnectWithoutLibraryOrEngine(t *testing.T) {
 	}
 }
 
-// TestAGPUThatIsDownCostsNoOther: one that does not answer for a while leaves the others' values alone.
+// TestAGPUThatIsDownCostsNoOther: one that does not answer for a while leaves the others' values
+// alone.
 func TestAGPUThatIsDownCostsNoOther(t *testing.T) {
 	h := mixed(t)
 	h.after(10)

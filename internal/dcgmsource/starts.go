@@ -8,12 +8,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// maxStarts is how often an engine in this process is started without success. Each failed start leaves a thread of
-// libdcgm behind (seen with DCGM 4.5.3).
+// maxStarts is how often an engine in this process is started without success. Each failed start
+// leaves a thread of libdcgm behind (seen with DCGM 4.5.3).
 const maxStarts = 3
 
-// startLimit counts the failed starts of an engine. The count starts again when the GPUs change: their MIG modes or
-// layouts, or when one answers again.
+// startLimit counts the failed starts of an engine. The count starts again when the GPUs change:
+// their MIG modes or layouts, or when one answers again.
 type startLimit struct {
 	failed int
 	gpus   []gpuLayout // when they were counted
@@ -34,7 +34,8 @@ type gpuLayout struct {
 	up         bool
 }
 
-// changed reports whether a start that failed may succeed now. It does not succeed because a GPU goes down.
+// changed reports whether a start that failed may succeed now. It does not succeed because a GPU
+// goes down.
 func (l gpuLayout) changed(from gpuLayout) bool {
 	return l.id != from.id || l.mig != from.mig || l.generation != from.generation ||
 		l.up && !from.up
@@ -74,21 +75,22 @@ func (l *startLimit) changed(s *gpu.Snapshot) bool {
 	return !same
 }
 
-// versionIsFinal reports whether no start of an engine in this process can succeed any more: the library, which stays
-// loaded, is of another version.
+// versionIsFinal reports whether no start of an engine in this process can succeed any more: the
+// library, which stays loaded, is of another version.
 func (s *Source) versionIsFinal() bool {
 	return s.opts.Mode == ModeEmbedded && s.starts.failed >= maxStarts &&
 		errors.Is(s.lastErr, ErrVersion)
 }
 
-// needsRoot reports whether an engine in this process, which is not root, would not start: one does not while a GPU is
-// in MIG mode.
+// needsRoot reports whether an engine in this process, which is not root, would not start: one does
+// not while a GPU is in MIG mode.
 func (s *Source) needsRoot(snapshot *gpu.Snapshot) bool {
 	return s.opts.Mode == ModeEmbedded && s.opts.User() != 0 &&
 		slices.ContainsFunc(snapshot.GPUs, func(g gpu.GPU) bool { return g.MIG.Enabled.Or(false) })
 }
 
-// explainStart says what to do about an engine that may not run in this process: with MIG on it starts as root alone.
+// explainStart says what to do about an engine that may not run in this process: with MIG on it
+// starts as root alone.
 func (s *Source) explainStart(err error) error {
 	user := s.opts.User()
 	switch {

@@ -47,8 +47,8 @@ func initFailed() error {
 	return Translate("start DCGM", 0, "error starting nv-hostengine: DCGM initialization error")
 }
 
-// TestFailedStartsAreFew: each leaves a thread behind. An engine in this process is started three times, and again
-// when something has changed that may help.
+// TestFailedStartsAreFew: each leaves a thread behind. An engine in this process is started three
+// times, and again when something has changed that may help.
 func TestFailedStartsAreFew(t *testing.T) {
 	h, starts := refusing(t, Options{Mode: ModeEmbedded}, initFailed())
 	h.user = 65534
@@ -97,8 +97,8 @@ func TestStartsThatAreNotLimited(t *testing.T) {
 	}
 }
 
-// TestWithoutRoot: with MIG on an engine in this process starts as root alone. What to do is said where that is the
-// reason.
+// TestWithoutRoot: with MIG on an engine in this process starts as root alone. What to do is said
+// where that is the reason.
 func TestWithoutRoot(t *testing.T) {
 	const advice = "run this program as root, or connect it to an nv-hostengine that runs as root by --dcgm.address=HOST:PORT"
 	for _, tt := range []struct {
@@ -127,8 +127,8 @@ func TestWithoutRoot(t *testing.T) {
 	}
 }
 
-// TestStartedAgainAfterAChange: an engine in this process that goes on to list the instances of a passed layout is
-// started again, once; a running one is left to the operator.
+// TestStartedAgainAfterAChange: an engine in this process that goes on to list the instances of a
+// passed layout is started again, once; a running one is left to the operator.
 func TestStartedAgainAfterAChange(t *testing.T) {
 	for _, mode := range []Mode{ModeEmbedded, ModeRemote} {
 		h := mixed(t)
@@ -169,9 +169,9 @@ func TestStartedAgainAfterAChange(t *testing.T) {
 	}
 }
 
-// TestNotStartedAgainWithoutRoot: another client turns MIG on while an engine in this process runs, which is not
-// root. No other would start (DCGM 4.5.3), and this one still serves the other GPUs. When MIG is off again it is
-// started again if it needs to be.
+// TestNotStartedAgainWithoutRoot: another client turns MIG on while an engine in this process runs,
+// which is not root. No other would start (DCGM 4.5.3), and this one still serves the other GPUs.
+// When MIG is off again it is started again if it needs to be.
 func TestNotStartedAgainWithoutRoot(t *testing.T) {
 	h := harnessOf(t, newFake(uuidA, uuidB, "GPU-c"), false)
 	h.use(Options{Mode: ModeEmbedded})
@@ -243,8 +243,8 @@ func TestConnectedIsSaidOfAnEngineThatAnswers(t *testing.T) {
 	}
 }
 
-// TestLastingErrorsAreSaidOnce: what lasts has one line, also where other calls for the GPU succeed; one that comes
-// back has another.
+// TestLastingErrorsAreSaidOnce: what lasts has one line, also where other calls for the GPU
+// succeed; one that comes back has another.
 func TestLastingErrorsAreSaidOnce(t *testing.T) {
 	h := mixed(t)
 	failing := true

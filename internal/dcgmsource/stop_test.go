@@ -8,9 +8,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestEngineThatGoesOn: an engine that was stopped for 20 s, in a call or between two, has no values at first: blanks
-// of the present, its old values, nothing at all, or an error with which the connection ends. None of that is a pause
-// of profiling, and no value from before the stop is served.
+// TestEngineThatGoesOn: an engine that was stopped for 20 s, in a call or between two, has no
+// values at first: blanks of the present, its old values, nothing at all, or an error with which
+// the connection ends. None of that is a pause of profiling, and no value from before the stop is
+// served.
 func TestEngineThatGoesOn(t *testing.T) {
 	const seconds = 3 // until it has values again
 
@@ -50,7 +51,8 @@ func TestEngineThatGoesOn(t *testing.T) {
 	}
 }
 
-// stop stops the engine for 20 s: within a call, which returns what it had read before or fails, or between two.
+// stop stops the engine for 20 s: within a call, which returns what it had read before or fails, or
+// between two.
 func (h *harness) stop(inCall, drops bool) {
 	h.Helper()
 
@@ -89,8 +91,9 @@ func (h *harness) stop(inCall, drops bool) {
 	}
 }
 
-// TestPausedWhileStopped: profiling that was paused during the stop is taken for paused once the blanks have lasted
-// longer than those of an engine that goes on. A pause from before the stop stays known.
+// TestPausedWhileStopped: profiling that was paused during the stop is taken for paused once the
+// blanks have lasted longer than those of an engine that goes on. A pause from before the stop
+// stays known.
 func TestPausedWhileStopped(t *testing.T) {
 	for _, before := range []bool{false, true} {
 		h := mixed(t)
@@ -114,8 +117,8 @@ func TestPausedWhileStopped(t *testing.T) {
 	}
 }
 
-// TestStopDuringAPause: a call that hangs returns the blanks from before the stop. They do not end the pause that was
-// known, nor do the new ones after them have to prove it again.
+// TestStopDuringAPause: a call that hangs returns the blanks from before the stop. They do not end
+// the pause that was known, nor do the new ones after them have to prove it again.
 func TestStopDuringAPause(t *testing.T) {
 	h := mixed(t)
 	h.after(10)
@@ -148,8 +151,8 @@ func TestStopDuringAPause(t *testing.T) {
 	}
 }
 
-// TestNoDataBetweenBlanks: an engine that goes on gives blanks, then nothing, then blanks again. These follow no value,
-// so they show no pause.
+// TestNoDataBetweenBlanks: an engine that goes on gives blanks, then nothing, then blanks again.
+// These follow no value, so they show no pause.
 func TestNoDataBetweenBlanks(t *testing.T) {
 	h := mixed(t)
 	h.after(10)
@@ -167,8 +170,8 @@ func TestNoDataBetweenBlanks(t *testing.T) {
 	}
 }
 
-// TestPausedBetweenSlowPolls: with polls that are further apart than the engine's samples nothing shows whether it was
-// stopped in between. The second poll that has blanks shows a pause.
+// TestPausedBetweenSlowPolls: with polls that are further apart than the engine's samples nothing
+// shows whether it was stopped in between. The second poll that has blanks shows a pause.
 func TestPausedBetweenSlowPolls(t *testing.T) {
 	h := mixed(t)
 	h.after(10)

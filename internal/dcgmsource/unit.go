@@ -44,14 +44,15 @@ type hierarchyNode struct {
 	entity            Entity
 	instance, compute uint32
 	slices            int
-	// a compute instance with all slices of its GPU instance: it has the same values, and is not watched
+	// a compute instance with all slices of its GPU instance: it has the same values, and is not
+	// watched
 	whole bool
 }
 
-// mapInstances maps the engine's hierarchy to the instances of the Snapshot. If the layout or the mapping has changed,
-// or if they do not agree, the watches of instances end at once: a value counts only while both have agreed for the
-// settle time. Nothing else distinguishes an entity of the previous layout from one of the present, since ids are
-// reused.
+// mapInstances maps the engine's hierarchy to the instances of the Snapshot. If the layout or the
+// mapping has changed, or if they do not agree, the watches of instances end at once: a value
+// counts only while both have agreed for the settle time. Nothing else distinguishes an entity of
+// the previous layout from one of the present, since ids are reused.
 func (s *Source) mapInstances(u *profiledGPU, g *gpu.GPU, mapped bool, now time.Time) error {
 	u.next = u.next[:0]
 	for i := range s.tree {
@@ -111,8 +112,8 @@ func (s *Source) mapInstances(u *profiledGPU, g *gpu.GPU, mapped bool, now time.
 	return s.releaseInstances(u)
 }
 
-// markWhole marks the compute instances that have all slices of their GPU instances: the same SMs, so the same values,
-// except those of the memory, which no compute instance has.
+// markWhole marks the compute instances that have all slices of their GPU instances: the same SMs,
+// so the same values, except those of the memory, which no compute instance has.
 func markWhole(nodes []hierarchyNode) {
 	for i := range nodes {
 		n := &nodes[i]
@@ -132,15 +133,15 @@ func (u *profiledGPU) stale(now time.Time, limit time.Duration) bool {
 	return !u.differs.IsZero() && now.Sub(u.differs) >= limit
 }
 
-// settled reports whether the instances may be watched: the settle time has passed, and so has an interval, so that the
-// window of every value began in this layout.
+// settled reports whether the instances may be watched: the settle time has passed, and so has an
+// interval, so that the window of every value began in this layout.
 func (s *Source) settled(u *profiledGPU, now time.Time) bool {
 	return u.agreed && now.Sub(u.since) >= max(settle, s.opts.Interval)
 }
 
-// matchesSnapshot reports whether the hierarchy has exactly the instances of the Snapshot, by ids and, if known,
-// slices. A process without the privilege to list GPU instances (and so without their placements) does not see those
-// without compute instances.
+// matchesSnapshot reports whether the hierarchy has exactly the instances of the Snapshot, by ids
+// and, if known, slices. A process without the privilege to list GPU instances (and so without
+// their placements) does not see those without compute instances.
 func matchesSnapshot(g *gpu.GPU, nodes []hierarchyNode) bool {
 	hidden := true
 	count := 0
@@ -203,7 +204,8 @@ func isEmpty(nodes []hierarchyNode, instance uint32) bool {
 	})
 }
 
-// profile watches what is not watched yet and reads what is. It returns false if nothing is watched.
+// profile watches what is not watched yet and reads what is. It returns false if nothing is
+// watched.
 func (s *Source) profile(u *profiledGPU, now time.Time) (gpu.Profiling, bool, error) {
 	var failed error
 	if u.retry.IsDue(now) {
@@ -263,9 +265,10 @@ func (s *Source) profile(u *profiledGPU, now time.Time) (gpu.Profiling, bool, er
 	return p, watched || p.Paused, nil
 }
 
-// isPaused reports whether a GPU has no ratios because profiling is paused, which new blanks or a refused watch show.
-// While all watches are too new to show anything, as after a layout change, the last answer holds for a while; so it
-// does if the call hung for so long that what it read is out of date.
+// isPaused reports whether a GPU has no ratios because profiling is paused, which new blanks or a
+// refused watch show. While all watches are too new to show anything, as after a layout change, the
+// last answer holds for a while; so it does if the call hung for so long that what it read is out
+// of date.
 func (s *Source) isPaused(u *profiledGPU, r *reading, failed error, now time.Time) bool {
 	shown := u.blanks.add(r, s.opts.Interval, !u.paused.IsZero())
 	hung := r.oldest > now.UnixMicro()
@@ -282,20 +285,23 @@ func (s *Source) isPaused(u *profiledGPU, r *reading, failed error, now time.Tim
 	return !u.paused.IsZero()
 }
 
-// blankRun follows the samples of a GPU's ratios from the last value to the blanks after it. The zero blankRun has seen
-// no sample.
+// blankRun follows the samples of a GPU's ratios from the last value to the blanks after it. The
+// zero blankRun has seen no sample.
 //
-// An engine that was stopped (SIGSTOP), or blocked by a GPU that hung, drops its old samples when it goes on
-// (PruneOldSamples: DcgmGpmManager.cpp of DCGM 4). Its first samples then have nothing to be compared with and are
-// blanks, as those of a new watch are. They look like those of paused profiling.
+// An engine that was stopped (SIGSTOP), or blocked by a GPU that hung, drops its old samples when
+// it goes on (PruneOldSamples: DcgmGpmManager.cpp of DCGM 4). Its first samples then have nothing
+// to be compared with and are blanks, as those of a new watch are. They look like those of paused
+// profiling.
 type blankRun struct {
 	newest int64 // sample, in microseconds since 1970; 0: the last cycle had none
-	// since is the first blank after a break in the samples; 0: there was no break since the last value
+	// since is the first blank after a break in the samples; 0: there was no break since the last
+	// value
 	since int64
 }
 
-// add adds what a cycle read, and reports whether it shows that profiling is paused: by blanks that follow a value
-// without a break, or that last longer than those of a new watch. A pause that is known needs no such proof.
+// add adds what a cycle read, and reports whether it shows that profiling is paused: by blanks that
+// follow a value without a break, or that last longer than those of a new watch. A pause that is
+// known needs no such proof.
 func (b *blankRun) add(r *reading, interval time.Duration, paused bool) bool {
 	if !r.ratio && r.blank == 0 {
 		*b = blankRun{}
@@ -343,7 +349,8 @@ func (s *Source) explainStale() error {
 	)
 }
 
-// watchUnit watches the GPU if GPUs are not watched together, and the instances as soon as they have settled.
+// watchUnit watches the GPU if GPUs are not watched together, and the instances as soon as they
+// have settled.
 func (s *Source) watchUnit(u *profiledGPU, now time.Time) error {
 	var failed error
 

@@ -7,9 +7,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Blanks are numbers that mean that there is no value (DCGM_FP64_BLANK and so on): each type has the blank itself, then
-// "not found", "not supported" and "not permissioned". They come with any status, and are compared exactly: larger
-// numbers are values.
+// Blanks are numbers that mean that there is no value (DCGM_FP64_BLANK and so on): each type has
+// the blank itself, then "not found", "not supported" and "not permissioned". They come with any
+// status, and are compared exactly: larger numbers are values.
 const (
 	blankDouble       = 140737488355328.0
 	blankInt32  int64 = 0x7ffffff0
@@ -17,8 +17,8 @@ const (
 	blanks            = 4
 )
 
-// isBlank reports whether a value is the blank itself, which paused profiling gives, and not one of those with a
-// reason.
+// isBlank reports whether a value is the blank itself, which paused profiling gives, and not one of
+// those with a reason.
 func (v *Value) isBlank() bool {
 	switch v.Type {
 	case TypeDouble:
@@ -30,8 +30,8 @@ func (v *Value) isBlank() bool {
 	return false
 }
 
-// number returns a value as a float64. It is not known if it is a blank or of another type; it is invalid if it is NaN
-// or infinite.
+// number returns a value as a float64. It is not known if it is a blank or of another type; it is
+// invalid if it is NaN or infinite.
 func (v *Value) number() (x float64, known, invalid bool) {
 	switch v.Type {
 	case TypeDouble:
@@ -67,13 +67,13 @@ type reading struct {
 	last   int  // the node of the last value, or the next one: the next value is likely of either
 	ratio  bool // a ratio has a value
 	mature bool // the watch of a ratio has had the time to bring values
-	// blank is when the newest blank of a ratio was sampled, in microseconds since 1970; 0: there is none. Those of a
-	// watch that has not had the time to bring values do not count.
+	// blank is when the newest blank of a ratio was sampled, in microseconds since 1970; 0: there
+	// is none. Those of a watch that has not had the time to bring values do not count.
 	blank int64
 }
 
-// oldestValue returns when a value must have been measured, at the earliest, to be served at a time: microseconds since
-// 1970.
+// oldestValue returns when a value must have been measured, at the earliest, to be served at a
+// time: microseconds since 1970.
 func (s *Source) oldestValue(at time.Time) int64 {
 	return at.Add(-3*s.opts.Interval - updateLag).UnixMicro()
 }
@@ -113,8 +113,8 @@ func (s *Source) readWatch(r *reading, w *watch) error {
 	return nil
 }
 
-// storeValue stores one value with its GPU or instance if the watch brought it: the value is newer than the watch,
-// which is newer than the layout, and it is not from before profiling was paused.
+// storeValue stores one value with its GPU or instance if the watch brought it: the value is newer
+// than the watch, which is newer than the layout, and it is not from before profiling was paused.
 func (r *reading) storeValue(v *Value, w *watch) {
 	w.asked++
 	if v.Status == statusNotWatched {

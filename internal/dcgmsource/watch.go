@@ -7,9 +7,10 @@ import (
 	"slices"
 )
 
-// watch is a group of entities of one level whose fields the engine measures. An engine has 64 groups for all its
-// clients. A Source uses one for all GPUs and, until the layout changes, two for each MIG GPU: its GPU instances and
-// its compute instances. That makes 17 for 8 MIG GPUs and 61 for 30.
+// watch is a group of entities of one level whose fields the engine measures. An engine has 64
+// groups for all its clients. A Source uses one for all GPUs and, until the layout changes, two for
+// each MIG GPU: its GPU instances and its compute instances. That makes 17 for 8 MIG GPUs and 61
+// for 30.
 type watch struct {
 	level    Level
 	group    Group
@@ -20,8 +21,8 @@ type watch struct {
 	asked, unwatched int // values of the last cycle, and those that the engine does not watch
 }
 
-// forgotten reports whether the engine has forgotten the watch, as one does that was restarted without losing the
-// connection. It resets the counts of values.
+// forgotten reports whether the engine has forgotten the watch, as one does that was restarted
+// without losing the connection. It resets the counts of values.
 func (w *watch) forgotten() bool {
 	forgotten := w.asked > 0 && w.asked == w.unwatched
 	w.asked = 0
@@ -72,7 +73,8 @@ func (s *Source) newName(l Level) string {
 	return fmt.Sprintf("mig-exporter-%s-%d-%d", l, os.Getpid(), s.created)
 }
 
-// fieldGroup returns the group of the fields of a level, which is created with its first use in a session.
+// fieldGroup returns the group of the fields of a level, which is created with its first use in a
+// session.
 func (s *Source) fieldGroup(l Level) (FieldGroup, error) {
 	if s.named[l] {
 		return s.fields[l], nil
@@ -89,8 +91,8 @@ func (s *Source) fieldGroup(l Level) (FieldGroup, error) {
 	return f, nil
 }
 
-// release ends a watch. If the engine does not destroy its group now, the next cycle tries again; an error means that
-// the connection is lost.
+// release ends a watch. If the engine does not destroy its group now, the next cycle tries again;
+// an error means that the connection is lost.
 func (s *Source) release(w *watch) error {
 	if w.watching {
 		// An error means that the engine does not know the watch, or drops it with the group.
@@ -130,8 +132,8 @@ func (s *Source) releaseInstances(u *profiledGPU) error {
 	return nil
 }
 
-// releaseLeftover ends the watches of GPUs that are no longer profiled and those that the engine has forgotten, and
-// retries those that could not be destroyed.
+// releaseLeftover ends the watches of GPUs that are no longer profiled and those that the engine
+// has forgotten, and retries those that could not be destroyed.
 func (s *Source) releaseLeftover() error {
 	again := s.leftover
 	s.leftover = nil

@@ -16,8 +16,9 @@ const (
 	reasonMediaNotChecked advise.Reason = "media-not-checked"
 )
 
-// advised is what the right-sizing advisor of a GPU's node says of it at the end of the window. It has seen every poll
-// of the workload, its starts included, and so has the last word. The zero value: no advisor has an answer.
+// advised is what the right-sizing advisor of a GPU's node says of it at the end of the window. It
+// has seen every poll of the workload, its starts included, and so has the last word. The zero
+// value: no advisor has an answer.
 type advised struct {
 	profile string        // of a candidate
 	reason  advise.Reason // for which the GPU is no candidate
@@ -31,9 +32,9 @@ func (q *querier) queryAdvice() {
 	})
 }
 
-// follow replaces the answer of the history by that of the node's advisor, if there is one. A refusal by the history of
-// what the advisor does not know stands: of days that it has forgotten, or by options that are stricter than its own
-// can be expected to be.
+// follow replaces the answer of the history by that of the node's advisor, if there is one. A
+// refusal by the history of what the advisor does not know stands: of days that it has forgotten,
+// or by options that are stricter than its own can be expected to be.
 func (g *GPU) follow(said advised, o *Options) {
 	knowsMore := o.Window > advisorWindow || isStricter(o.Advise)
 	refuses := knowsMore && g.Action != advise.ActionSlice &&
@@ -69,7 +70,8 @@ func (g *GPU) follow(said advised, o *Options) {
 	g.Advised = true
 }
 
-// followCandidate takes the profile that the advisor recommends. One that the model's table lacks cannot be packed.
+// followCandidate takes the profile that the advisor recommends. One that the model's table lacks
+// cannot be packed.
 func (g *GPU) followCandidate(said advised) {
 	if g.Action != advise.ActionSlice || g.Profile != said.profile {
 		g.clearPrediction() // that of the history is of another profile
@@ -88,8 +90,8 @@ func (g *GPU) followCandidate(said advised) {
 	g.NotChecked = false
 }
 
-// followProvisional says that a slice would do, by the advisor's evidence of less than seven days. Its series do not
-// name the profile: if the history has none either, it is not known.
+// followProvisional says that a slice would do, by the advisor's evidence of less than seven days.
+// Its series do not name the profile: if the history has none either, it is not known.
 func (g *GPU) followProvisional() {
 	if g.Action != advise.ActionSlice {
 		g.clearPrediction()
@@ -113,7 +115,8 @@ func isStricter(o advise.Options) bool {
 		o.TargetBusy < usual.TargetBusy
 }
 
-// refusalsByWork are the reasons for which a GPU stays as it is that follow from what its workload did.
+// refusalsByWork are the reasons for which a GPU stays as it is that follow from what its workload
+// did.
 func refusalsByWork() []advise.Reason {
 	return []advise.Reason{
 		advise.ReasonMemory,

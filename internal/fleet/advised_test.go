@@ -7,7 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
 
-// TestAdvisorHasTheLastWord: what the advisor of a node says of its GPU replaces what the history says.
+// TestAdvisorHasTheLastWord: what the advisor of a node says of its GPU replaces what the history
+// says.
 func TestAdvisorHasTheLastWord(t *testing.T) {
 	slice := GPU{Action: advise.ActionSlice, Profile: "1g.10gb", StretchP95: &advise.Stretch{Low: 1, Expected: 1, High: 2},
 		Explanation: "fits", Decided: &advise.Decided{}, StartWith: &advise.PredictedServer{}, model: modelNamed("H100-80GB")}
@@ -54,8 +55,8 @@ func TestAdvisorHasTheLastWord(t *testing.T) {
 	}
 }
 
-// TestRefusalsThatAnAdvisorCannotKnow: a refusal by a longer history than the advisor has, or by stricter options than it
-// has by default, stands.
+// TestRefusalsThatAnAdvisorCannotKnow: a refusal by a longer history than the advisor has, or by
+// stricter options than it has by default, stands.
 func TestRefusalsThatAnAdvisorCannotKnow(t *testing.T) {
 	strict := advise.DefaultOptions()
 	strict.Strict = true
@@ -80,7 +81,8 @@ func TestRefusalsThatAnAdvisorCannotKnow(t *testing.T) {
 	}
 }
 
-// TestMediaStayUnchecked: a provisional answer of an advisor does not say whether media engines were checked.
+// TestMediaStayUnchecked: a provisional answer of an advisor does not say whether media engines
+// were checked.
 func TestMediaStayUnchecked(t *testing.T) {
 	g := GPU{Action: advise.ActionSlice, Profile: "1g.10gb", NotChecked: true, model: modelNamed("H100-80GB")}
 	g.follow(advised{reason: reasonProvisional}, &Options{Advise: advise.DefaultOptions(), Window: 7 * 24 * time.Hour})

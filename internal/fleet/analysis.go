@@ -72,8 +72,8 @@ type device struct {
 	holderUnknown             bool      // nothing says whether pods or jobs held it; of other GPUs in the cluster we know
 }
 
-// maxPoints is how many points a query may return: well below the 50 million samples that a query may load by default
-// (--query.max-samples).
+// maxPoints is how many points a query may return: well below the 50 million samples that a query
+// may load by default (--query.max-samples).
 const maxPoints = 400_000
 
 func firstChunk(window time.Duration) int { return max(1, maxPoints/int(window/step)) }
@@ -141,7 +141,8 @@ func (a *analysis) nothingFound() error {
 	}
 }
 
-// listWindow adds to found the GPUs of a part of the window, in two halves if that is too much for one query.
+// listWindow adds to found the GPUs of a part of the window, in two halves if that is too much for
+// one query.
 func (a *analysis) listWindow(ctx context.Context, d *dialect, end time.Time, window time.Duration,
 	found map[string]*device) error {
 	labels := []string{a.options.ClusterLabel}
@@ -184,9 +185,9 @@ func (a *analysis) listWindow(ctx context.Context, d *dialect, end time.Time, wi
 	return err
 }
 
-// addRow adds a GPU to found, or to a found GPU the labels of another series. The labels of the series with the most
-// samples count; of equal ones the first, since we list the latest days first. A GPU keeps the dialect in which it was
-// found.
+// addRow adds a GPU to found, or to a found GPU the labels of another series. The labels of the
+// series with the most samples count; of equal ones the first, since we list the latest days first.
+// A GPU keeps the dialect in which it was found.
 func (a *analysis) addRow(d *dialect, row *model.Sample, found map[string]*device) {
 	uuid := string(row.Metric[d.uuid])
 	if uuid == "" {
@@ -227,8 +228,8 @@ func (a *analysis) addRow(d *dialect, row *model.Sample, found map[string]*devic
 	}
 }
 
-// formNodes lists the nodes to query. We query the GPUs of a node together, since a pod holds GPUs of one node. A node
-// that two exporters serve, each some of its GPUs, is listed twice.
+// formNodes lists the nodes to query. We query the GPUs of a node together, since a pod holds GPUs
+// of one node. A node that two exporters serve, each some of its GPUs, is listed twice.
 func (a *analysis) formNodes() {
 	for _, d := range dialects() {
 		for _, g := range a.gpus {
@@ -295,8 +296,8 @@ func rankCanceled(err error) int {
 	return 0
 }
 
-// nextNodes takes the next nodes from the list: as many of one exporter as we may query at once, but at least one. It
-// returns none at the end.
+// nextNodes takes the next nodes from the list: as many of one exporter as we may query at once,
+// but at least one. It returns none at the end.
 func (a *analysis) nextNodes() [][]*device {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -318,7 +319,8 @@ func (a *analysis) nextNodes() [][]*device {
 	return taken
 }
 
-// queryNodes queries the history of nodes, in two halves if that is too much at once; later chunks are smaller then.
+// queryNodes queries the history of nodes, in two halves if that is too much at once; later chunks
+// are smaller then.
 func (a *analysis) queryNodes(ctx context.Context, nodes [][]*device) error {
 	gpus := slices.Concat(nodes...)
 

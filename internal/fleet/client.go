@@ -25,7 +25,8 @@ import (
 type ClientOptions struct {
 	// URL is the server's address with its path prefix, as for Grafana's data source.
 	URL string
-	// ConfigFile is a file of Prometheus' HTTP client configuration, for TLS and authentication; empty for none.
+	// ConfigFile is a file of Prometheus' HTTP client configuration, for TLS and authentication;
+	// empty for none.
 	ConfigFile string
 	// Timeout is how long one answer may take; waiting for a busy server does not count.
 	Timeout time.Duration
@@ -95,8 +96,8 @@ func NewClient(o ClientOptions) (*Client, error) {
 		close: client.CloseIdleConnections}, nil
 }
 
-// checkSecrets returns an error if a file with a secret cannot be read. Else the first query would find out, as if the
-// server could not be reached.
+// checkSecrets returns an error if a file with a secret cannot be read. Else the first query would
+// find out, as if the server could not be reached.
 func checkSecrets(c *config.HTTPClientConfig) error {
 	files := []string{c.BearerTokenFile}
 	if c.BasicAuth != nil {
@@ -170,7 +171,8 @@ func (c *Client) matrix(ctx context.Context, query string, r v1.Range) (model.Ma
 	return m, nil
 }
 
-// unexpected returns the error for a value of an unexpected type; value is nil if the JSON was no API response.
+// unexpected returns the error for a value of an unexpected type; value is nil if the JSON was no
+// API response.
 func (c *Client) unexpected(value model.Value, expected model.ValueType) error {
 	got := "no value"
 	if value != nil {
@@ -189,15 +191,16 @@ func (c *Client) unexpected(value model.Value, expected model.ValueType) error {
 	}
 }
 
-// The attempts at one query: on a server that says that it is busy, and on one that has answered before and fails.
+// The attempts at one query: on a server that says that it is busy, and on one that has answered
+// before and fails.
 const (
 	maxBusyAttempts   = 12
 	maxFailedAttempts = 4
 	longestWait       = time.Minute
 )
 
-// queryServer makes a query. It waits while the server is busy, and tries again if it fails after it has answered
-// before.
+// queryServer makes a query. It waits while the server is busy, and tries again if it fails after
+// it has answered before.
 func (c *Client) queryServer(
 	ctx context.Context, do func(context.Context) (model.Value, v1.Warnings, v1.Infos, error),
 ) (model.Value, error) {
@@ -280,7 +283,8 @@ func (c *Client) Warnings() []string {
 // maxBody is how long an answer may be. A longer one counts as too much to ask for at once.
 const maxBody = 64 << 20
 
-// checkedTransport turns answers that are none of Prometheus' API into errors that say what they are.
+// checkedTransport turns answers that are none of Prometheus' API into errors that say what they
+// are.
 type checkedTransport struct {
 	next   http.RoundTripper
 	follow bool // redirects that keep the query

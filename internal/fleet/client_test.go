@@ -153,7 +153,8 @@ func badConnections(t *testing.T) map[string]badServer {
 	}
 }
 
-// TestBadServers: what is no Prometheus, or one that refuses, has an answer that says so, and no analysis hangs.
+// TestBadServers: what is no Prometheus, or one that refuses, has an answer that says so, and no
+// analysis hangs.
 func TestBadServers(t *testing.T) {
 	all := badAnswers(t)
 	maps.Copy(all, badConnections(t))
@@ -212,8 +213,8 @@ func speakNothing(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// TestSlowServer: an answer that does not come ends with the timeout, one that the operator does not wait for with
-// the context.
+// TestSlowServer: an answer that does not come ends with the timeout, one that the operator does
+// not wait for with the context.
 func TestSlowServer(t *testing.T) {
 	release := make(chan struct{})
 	url := serve(t, func(http.ResponseWriter, *http.Request) { <-release })
@@ -253,7 +254,8 @@ func TestBusyServer(t *testing.T) {
 	cmptest.Equal(t, "waits", waits(), []time.Duration{7 * time.Second, 2 * time.Second, longestWait})
 }
 
-// TestFailingServer: a server that has answered is asked again if it fails, one that has not is given up.
+// TestFailingServer: a server that has answered is asked again if it fails, one that has not is
+// given up.
 func TestFailingServer(t *testing.T) {
 	ok := says(200, "application/json", emptyVector)
 	bad := says(502, "text/html", "<html>")
@@ -340,7 +342,8 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
-// TestClientConfiguration: TLS and credentials come from a file in Prometheus' own form, with paths relative to it.
+// TestClientConfiguration: TLS and credentials come from a file in Prometheus' own form, with paths
+// relative to it.
 func TestClientConfiguration(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {

@@ -20,8 +20,8 @@ import (
 // ServerError is a refusal of the server.
 type ServerError struct {
 	Status int
-	// Type and Message are what the server says, if its answer is one of Prometheus' API: "execution", "query processing
-	// would ...".
+	// Type and Message are what the server says, if its answer is one of Prometheus' API:
+	// "execution", "query processing would ...".
 	Type, Message string
 	retryAfter    time.Duration
 }
@@ -49,7 +49,8 @@ func (e *foreignError) Error() string {
 // errTooLong is an answer of more than maxBody bytes.
 var errTooLong = errors.New("the answer is too long")
 
-// QueryError is a server that cannot be reached, or a query that it did not answer. Hint says what to do.
+// QueryError is a server that cannot be reached, or a query that it did not answer. Hint says what
+// to do.
 type QueryError struct {
 	URL  string
 	Hint string
@@ -99,8 +100,8 @@ func retryAfter(header string, now time.Time) time.Duration {
 	return 0
 }
 
-// isTooMuch reports whether a smaller query may be answered: 422 is what servers say to too many samples, series or
-// points.
+// isTooMuch reports whether a smaller query may be answered: 422 is what servers say to too many
+// samples, series or points.
 func isTooMuch(err error) bool {
 	var server *ServerError
 	if errors.As(err, &server) {

@@ -2,9 +2,10 @@ package fleet
 
 import "github.com/mig-exporter/mig-exporter/internal/advise"
 
-// weighGains fills in what the slice of each GPU gains, packed with those of all GPUs of its cluster and model. One
-// that would have a GPU for itself frees none. It makes room, unless a GPU stands free: then nothing comes of it, and
-// the GPU stays as it is. What has room beside the slices of GPUs in MIG mode is not in the history.
+// weighGains fills in what the slice of each GPU gains, packed with those of all GPUs of its
+// cluster and model. One that would have a GPU for itself frees none. It makes room, unless a GPU
+// stands free: then nothing comes of it, and the GPU stays as it is. What has room beside the
+// slices of GPUs in MIG mode is not in the history.
 func weighGains(gpus []GPU) {
 	members := map[Key][]*GPU{}
 	free := map[Key]bool{}
@@ -44,8 +45,8 @@ func weighGains(gpus []GPU) {
 	}
 }
 
-// setGain fills in the gain; without any, the GPU stays as it is, unless the advisor of its node decided: that one
-// weighs what its node gains, once its answer is not provisional any more.
+// setGain fills in the gain; without any, the GPU stays as it is, unless the advisor of its node
+// decided: that one weighs what its node gains, once its answer is not provisional any more.
 func (g *GPU) setGain(gain advise.Gain) {
 	if gain != (advise.Gain{}) {
 		g.Gain = &gain

@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// TestGains: slices are packed by cluster and model. One that needs a GPU for itself makes room, or gains nothing if a
-// GPU of its model stands free in its cluster.
+// TestGains: slices are packed by cluster and model. One that needs a GPU for itself makes room, or
+// gains nothing if a GPU of its model stands free in its cluster.
 func TestGains(t *testing.T) {
 	m, ok := mig.FindModel("H100-80GB")
 	if !ok {

@@ -30,17 +30,17 @@ type history struct {
 	told               bool // the exporter knew whether anything held it
 	advised            advised
 	job                string // what shows that a pod that held it is part of a job; empty if nothing does
-	// owner owns the pod that holds the GPU at the end of the window, until the step ownedUntil; empty if there is none,
-	// or it is not known.
+	// owner owns the pod that holds the GPU at the end of the window, until the step ownedUntil;
+	// empty if there is none, or it is not known.
 	owner      string
 	ownedUntil int
-	// arrived is set if the last holder came within the window, stayed if some holder came within it and had the GPU for
-	// an hour.
+	// arrived is set if the last holder came within the window, stayed if some holder came within
+	// it and had the GPU for an hour.
 	arrived, stayed bool
 }
 
-// engineSteps says how busy the media engines of a kind were in each step, as a share of all of them; 0 if they were
-// not used or we don't know.
+// engineSteps says how busy the media engines of a kind were in each step, as a share of all of
+// them; 0 if they were not used or we don't know.
 type engineSteps struct {
 	mean, most []float32
 }
@@ -126,7 +126,8 @@ type querier struct {
 	err       error
 }
 
-// facts evaluates an expression at the end of the window, and calls set for each GPU that has a result.
+// facts evaluates an expression at the end of the window, and calls set for each GPU that has a
+// result.
 func (q *querier) facts(template string, set func(*history, *model.Sample)) {
 	if q.err != nil || template == "" {
 		return
@@ -275,9 +276,10 @@ func (h *history) engineOf(name string) *engineSteps {
 	return e
 }
 
-// means queries a mean and fills it in where the slice that known returns has NaN. First it queries each series,
-// since the server would take longer to aggregate them than for all the rest. If a GPU has several series in a step,
-// as after its pod or its exporter was replaced, it queries that GPU's mean over all samples.
+// means queries a mean and fills it in where the slice that known returns has NaN. First it queries
+// each series, since the server would take longer to aggregate them than for all the rest. If a GPU
+// has several series in a step, as after its pod or its exporter was replaced, it queries that
+// GPU's mean over all samples.
 func (q *querier) means(of measure, gpus []*device, known func(*history) []float32) {
 	steps := q.of.steps()
 	count := int(q.of.options.Window / step)

@@ -10,7 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// answerSeries answers range queries with the series of the first key that the query contains: JSON of values.
+// answerSeries answers range queries with the series of the first key that the query contains: JSON
+// of values.
 func answerSeries(series map[string][]string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		kind := "vector"
@@ -35,14 +36,16 @@ func answerSeries(series map[string][]string) http.HandlerFunc {
 	}
 }
 
-// TestMeans: a mean weighs all samples of a GPU alike, and utilization takes the place of busy time step by step.
+// TestMeans: a mean weighs all samples of a GPU alike, and utilization takes the place of busy time
+// step by step.
 func TestMeans(t *testing.T) {
 	o := weekly()
 	o.Window = time.Hour
 	d := native()
 	at := func(step int) int64 { return o.End.Add(time.Duration(step-12) * 5 * time.Minute).Unix() }
 	client, _ := clientOf(t, serve(t, answerSeries(map[string][]string{
-		// the exporter was replaced in the second step: one sample was of the first, four of the other
+		// the exporter was replaced in the second step: one sample was of the first, four of the
+		// other
 		"avg_over_time(nvidia_gpu_graphics_engine": {
 			fmt.Sprintf(`[[%d,"0.5"],[%d,"1"]]`, at(1), at(2)), fmt.Sprintf(`[[%d,"0.1"],[%d,"0.1"]]`, at(2), at(3)),
 		},

@@ -17,8 +17,8 @@ type holding struct {
 // holdings are what held some GPUs, by node and the holder's name.
 type holdings map[string][]*holding
 
-// add notes that a GPU was held in a step by what the labels name. Without honor_labels the labels of a pod are
-// called exported_.
+// add notes that a GPU was held in a step by what the labels name. Without honor_labels the labels
+// of a pod are called exported_.
 func (all holdings) add(h *history, at int, labels model.Metric, _ float64) {
 	namespace := labels["namespace"]
 	pod := labels["pod"]
@@ -67,7 +67,8 @@ func (all holdings) add(h *history, at int, labels model.Metric, _ float64) {
 	}
 }
 
-// In a step one holder may have followed another one. Only what lasts longer counts as holding at the same time.
+// In a step one holder may have followed another one. Only what lasts longer counts as holding at
+// the same time.
 const (
 	minTogether = 2 // steps in which a holder had several GPUs
 	minShared   = 3 // successive steps in which a GPU had several holders

@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// jobLabels are the labels of pods that are parts of a job. mig-exporter serves those that --kubernetes.pod-label
-// names.
+// jobLabels are the labels of pods that are parts of a job. mig-exporter serves those that
+// --kubernetes.pod-label names.
 func jobLabels() []string {
 	return []string{
 		"training.kubeflow.org/job-name",
@@ -26,8 +26,8 @@ func servedName(label string) model.LabelName {
 	)
 }
 
-// jobOwners are the kinds of owners whose pods have one of these labels: those of Kubeflow's training operator, and
-// KubeRay's.
+// jobOwners are the kinds of owners whose pods have one of these labels: those of Kubeflow's
+// training operator, and KubeRay's.
 func jobOwners() []string {
 	return []string{
 		"PyTorchJob",
@@ -56,8 +56,8 @@ func jobOf(labels model.Metric) string {
 	return ""
 }
 
-// mayHideJob reports whether pods of an owner can be parts of a job that only labels show: a LeaderWorkerSet's are
-// owned by StatefulSets, a JobSet's and those of an indexed Job by Jobs.
+// mayHideJob reports whether pods of an owner can be parts of a job that only labels show: a
+// LeaderWorkerSet's are owned by StatefulSets, a JobSet's and those of an indexed Job by Jobs.
 func mayHideJob(owner string) bool {
 	kind, _, _ := strings.Cut(owner, "/")
 	return owner == "" || kind == "StatefulSet" || kind == "Job"

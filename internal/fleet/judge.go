@@ -126,8 +126,8 @@ func (a *analysis) reasonNotJudged(g *device, modelKnown bool) advise.Reason {
 	return advise.ReasonNone
 }
 
-// assumeHeld takes a GPU for held all the time if the history doesn't say whether anything held it: that no pod, job
-// or process has a series means something only if the exporter can see them.
+// assumeHeld takes a GPU for held all the time if the history doesn't say whether anything held it:
+// that no pod, job or process has a series means something only if the exporter can see them.
 func (a *analysis) assumeHeld(g *device) {
 	known := a.holdersKnown[g.cluster]
 	g.holderUnknown = known && g.dialect.told != "" && !g.history.told && !g.history.isHeld()
@@ -137,8 +137,8 @@ func (a *analysis) assumeHeld(g *device) {
 	}
 }
 
-// record returns the evidence on the GPU, and in how many steps it was held. A gap in the samples counts as held if
-// the GPU was held before it and after it.
+// record returns the evidence on the GPU, and in how many steps it was held. A gap in the samples
+// counts as held if the GPU was held before it and after it.
 func (h *history) record() (record *advise.Record, held int) {
 	first := max(slices.Index(h.held, true), 0)
 	last := -1
@@ -212,13 +212,13 @@ func optOf(v float64) gpu.Opt[float64] {
 	return gpu.Some(v)
 }
 
-// minMediaSeen is the share of scrapes that must have the use of a media engine. The Advisor of a node asks for the
-// same share of its readings.
+// minMediaSeen is the share of scrapes that must have the use of a media engine. The Advisor of a
+// node asks for the same share of its readings.
 const minMediaSeen = 0.95
 
-// addUses adds to f how the GPU was used besides its busy time: NVLink, media engines, several holders, several GPUs.
-// Engines that were used only while nothing held the GPU count as used by an unknown amount. An engine that the model
-// does not have need not be read.
+// addUses adds to f how the GPU was used besides its busy time: NVLink, media engines, several
+// holders, several GPUs. Engines that were used only while nothing held the GPU count as used by an
+// unknown amount. An engine that the model does not have need not be read.
 func (h *history) addUses(f *advise.Facts, profiles []gpu.Profile) {
 	f.Shared = h.shared
 	f.MultiGPU = h.multi || h.job != ""

@@ -18,7 +18,8 @@ func analysisOf(o Options) *analysis {
 	return &analysis{options: o, end: o.End, models: models{}, holdersKnown: map[string]bool{"a": true}}
 }
 
-// narrow returns an H100 that was held for the window and ran narrow kernels for a part of the time.
+// narrow returns an H100 that was held for the window and ran narrow kernels for a part of the
+// time.
 func narrow(o Options) *device {
 	h := newHistory(o.End.Add(-o.Window), o.Window)
 	for i := range h.busy {
@@ -173,7 +174,8 @@ func judgmentsOfLoads() map[string]judgment {
 	}
 }
 
-// useEngines sets how busy the media engines of a kind were in one of so many steps: on average and at most.
+// useEngines sets how busy the media engines of a kind were in one of so many steps: on average and
+// at most.
 func (h *history) useEngines(engine string, mean, most float64, oneOf int) {
 	e := h.engineOf(engine)
 	for at := 0; at < len(e.mean); at += oneOf {
@@ -297,8 +299,8 @@ func TestHoldersUnknown(t *testing.T) {
 	cmptest.Equal(t, "namespace", g.Namespace, "")
 }
 
-// TestHoldersUntold: a GPU of which the exporter can see neither pods nor processes is not free for lack of them, also if
-// others of its cluster have some.
+// TestHoldersUntold: a GPU of which the exporter can see neither pods nor processes is not free for
+// lack of them, also if others of its cluster have some.
 func TestHoldersUntold(t *testing.T) {
 	for name, told := range map[string]bool{"told": true, "untold": false} {
 		o := weekly()

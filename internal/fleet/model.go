@@ -13,9 +13,10 @@ import (
 // models finds the known models that GPUs are of. It remembers them.
 type models map[string]mig.Model
 
-// find returns the model of a GPU by the name that its driver reports, and its memory, which is the model's if that is
-// unknown. It returns false if the model is none that is known with its profiles or if the memory is another model's.
-// Prometheus has no profiles of a GPU without MIG, so these are the table's.
+// find returns the model of a GPU by the name that its driver reports, and its memory, which is the
+// model's if that is unknown. It returns false if the model is none that is known with its profiles
+// or if the memory is another model's. Prometheus has no profiles of a GPU without MIG, so these
+// are the table's.
 func (known models) find(name string, totalBytes float64) (mig.Model, float64, bool) {
 	m, ok := known[name]
 	if !ok {
@@ -43,8 +44,8 @@ func (known models) find(name string, totalBytes float64) (mig.Model, float64, b
 	return m, totalBytes, true
 }
 
-// modelNamed returns the model of a name such as "NVIDIA H100 80GB HBM3": the one that is called so, or the only one
-// of which all words are in the name. It is the zero Model if there is none.
+// modelNamed returns the model of a name such as "NVIDIA H100 80GB HBM3": the one that is called
+// so, or the only one of which all words are in the name. It is the zero Model if there is none.
 func modelNamed(name string) mig.Model {
 	if m, ok := mig.FindModel(shortName(name)); ok {
 		return m
@@ -103,8 +104,8 @@ func PriceOf(prices []Price, name string) (Price, bool) {
 	return priceOf(prices, shortName(name), modelNamed(name).Name)
 }
 
-// priceOf returns the price of a GPU: of those whose words are all in its name or its model's, the one with the most
-// words.
+// priceOf returns the price of a GPU: of those whose words are all in its name or its model's, the
+// one with the most words.
 func priceOf(prices []Price, name, modelName string) (Price, bool) {
 	best := Price{}
 	found := false

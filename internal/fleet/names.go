@@ -7,8 +7,9 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// dialect has the names and PromQL expressions for one exporter. Expressions are templates: $sel stands for label
-// matchers, $w for the window. All but inventory and holders have one result for each GPU.
+// dialect has the names and PromQL expressions for one exporter. Expressions are templates: $sel
+// stands for label matchers, $w for the window. All but inventory and holders have one result for
+// each GPU.
 type dialect struct {
 	name        string // of the exporter
 	family      string // a metric that every GPU has
@@ -18,22 +19,24 @@ type dialect struct {
 	inventory string
 	// holders has a value for each cluster whose history says what holds GPUs.
 	holders string
-	// At the end of the window. total is memory in bytes, nvlink the largest rate in bytes per second. media is, by
-	// engine, the largest use, mediaSeen the share of scrapes that have it. mig has a value if MIG mode was ever on.
+	// At the end of the window. total is memory in bytes, nvlink the largest rate in bytes per
+	// second. media is, by engine, the largest use, mediaSeen the share of scrapes that have it.
+	// mig has a value if MIG mode was ever on.
 	total, nvlink, media, mediaSeen, mig string
-	// told has a value for each GPU if the exporter knew at any time of the window whether anything holds it. It is empty
-	// if the exporter's series don't show whether it knows.
+	// told has a value for each GPU if the exporter knew at any time of the window whether anything
+	// holds it. It is empty if the exporter's series don't show whether it knows.
 	told string
-	// engines and enginesMost are, at steps of five minutes and by engine, the mean and the largest use of the media
-	// engines that were used at all.
+	// engines and enginesMost are, at steps of five minutes and by engine, the mean and the largest
+	// use of the media engines that were used at all.
 	engines, enginesMost string
-	// advised has the right-sizing advisor's result at the end of the window: the profile of a candidate, or the reason
-	// why the GPU is none.
+	// advised has the right-sizing advisor's result at the end of the window: the profile of a
+	// candidate, or the reason why the GPU is none.
 	advised string
-	// At steps of five minutes: means of busy time, of utilization for the steps without busy time, and of the use of SMs
-	// and memory bandwidth by kernels.
+	// At steps of five minutes: means of busy time, of utilization for the steps without busy time,
+	// and of the use of SMs and memory bandwidth by kernels.
 	busy, utilization, sms, bandwidth measure
-	// held are series of what holds the GPU, at the same steps. If there is none, used says whether anything does.
+	// held are series of what holds the GPU, at the same steps. If there is none, used says whether
+	// anything does.
 	held []string
 	used string
 	// memory is the largest use in each hour, in bytes.
@@ -163,8 +166,9 @@ func newNames() dcgmNames {
 	}
 }
 
-// dcgm returns the dialect of a release. dcgm-exporter puts a pod on the series of its GPUs, which end with the pod.
-// To series without a pod Prometheus may add the exporter's own, which is no holder.
+// dcgm returns the dialect of a release. dcgm-exporter puts a pod on the series of its GPUs, which
+// end with the pod. To series without a pod Prometheus may add the exporter's own, which is no
+// holder.
 func dcgm(n dcgmNames) dialect {
 	mean := func(family, factor string) measure { return measure{family, `$sel,GPU_I_ID=""`, factor} }
 	most := func(family string) string {

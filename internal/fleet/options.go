@@ -26,7 +26,8 @@ type Options struct {
 	Prices []Price
 	// Advise are the thresholds.
 	Advise advise.Options
-	// Progress is called with the number of GPUs that are done, by one goroutine at a time; nil for no report.
+	// Progress is called with the number of GPUs that are done, by one goroutine at a time; nil for
+	// no report.
 	Progress func(done, total int)
 }
 
@@ -36,8 +37,8 @@ type Price struct {
 	Hour  float64
 }
 
-// The window: at least so long that there can be evidence, and no more points than a server gives for a series
-// (11,000).
+// The window: at least so long that there can be evidence, and no more points than a server gives
+// for a series (11,000).
 const (
 	minWindow = time.Hour
 	maxWindow = 35 * 24 * time.Hour
@@ -131,8 +132,8 @@ func checkPrices(prices []Price) error {
 	return nil
 }
 
-// checkMatchers returns an error unless a text is one label matcher or several with commas. It goes into queries as
-// it is.
+// checkMatchers returns an error unless a text is one label matcher or several with commas. It goes
+// into queries as it is.
 func checkMatchers(text string) error {
 	wrong := fmt.Errorf(
 		"--match is %q; expected label matchers of PromQL, as in cluster=\"a\",env!~\"test|dev\"",

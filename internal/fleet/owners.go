@@ -10,12 +10,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// ReasonReplicasDiffer keeps GPUs whole of which a slice would do for each, but not one that does for all replicas.
+// ReasonReplicasDiffer keeps GPUs whole of which a slice would do for each, but not one that does
+// for all replicas.
 const ReasonReplicasDiffer advise.Reason = "replicas-differ"
 
-// followWeakest makes the answers for the GPUs of one owner one answer, on whatever nodes they are: its pods have one
-// template, so that a patch moves all of them. If one must stay whole, all do; else all get the largest profile, and
-// the answer is as provisional as any.
+// followWeakest makes the answers for the GPUs of one owner one answer, on whatever nodes they are:
+// its pods have one template, so that a patch moves all of them. If one must stay whole, all do;
+// else all get the largest profile, and the answer is as provisional as any.
 func followWeakest(gpus []GPU) {
 	type key struct{ cluster, owner string }
 	members := map[key][]*GPU{}
@@ -58,8 +59,8 @@ func followWeakest(gpus []GPU) {
 // needs returns the profile that does for a GPU; empty if it is not known.
 func (g *GPU) needs() string { return cmp.Or(g.Profile, g.fits) }
 
-// keepsReplicas reports whether the replica on a GPU must stay whole. One that has been there for less than a day, or
-// gains nothing where it is, can move.
+// keepsReplicas reports whether the replica on a GPU must stay whole. One that has been there for
+// less than a day, or gains nothing where it is, can move.
 func (g *GPU) keepsReplicas() bool {
 	return g.Action != advise.ActionSlice && g.Reason != advise.ReasonLittleEvidence &&
 		g.Reason != advise.ReasonNoGain
@@ -76,7 +77,8 @@ func stayAll(list []*GPU, reason advise.Reason, why string) {
 	}
 }
 
-// clearPrediction drops the slice, and all that is expected in it: another one is to be taken, or none.
+// clearPrediction drops the slice, and all that is expected in it: another one is to be taken, or
+// none.
 func (g *GPU) clearPrediction() {
 	g.Profile = ""
 	g.StretchP95 = nil
@@ -86,8 +88,9 @@ func (g *GPU) clearPrediction() {
 	g.NotChecked = false
 }
 
-// takeLargest gives the GPUs that move the largest profile that does for any replica of their owner. There is none that
-// does for all if they are of several models, or if a smaller one has what it has not, such as media engines.
+// takeLargest gives the GPUs that move the largest profile that does for any replica of their
+// owner. There is none that does for all if they are of several models, or if a smaller one has
+// what it has not, such as media engines.
 func takeLargest(list, moving []*GPU) {
 	known := slices.DeleteFunc(slices.Clone(list), func(g *GPU) bool { return g.needs() == "" })
 	if len(known) == 0 ||

@@ -11,7 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// replica returns the answer for a replica of an owner on a node: an action and a profile or a reason.
+// replica returns the answer for a replica of an owner on a node: an action and a profile or a
+// reason.
 func replica(node string, action advise.Action, word string, change ...func(*GPU)) GPU {
 	g := GPU{Cluster: "a", Node: node, Model: "H100 80GB HBM3", Owner: "vision/Deployment/resnet", Action: action,
 		Explanation: "as " + node + " has it", model: modelNamed("H100-80GB")}
@@ -31,7 +32,8 @@ func replica(node string, action advise.Action, word string, change ...func(*GPU
 	return g
 }
 
-// TestTheWeakestReplicaDecides: one template moves all replicas of an owner, on whatever nodes they are.
+// TestTheWeakestReplicaDecides: one template moves all replicas of an owner, on whatever nodes they
+// are.
 func TestTheWeakestReplicaDecides(t *testing.T) {
 	const slice, keep, unknown = advise.ActionSlice, advise.ActionKeep, advise.ActionUnknown
 	provisional := func(g *GPU) { g.Provisional = true }
@@ -97,7 +99,8 @@ func TestTheWeakestReplicaDecides(t *testing.T) {
 	}
 }
 
-// TestOwners: the owner is that of the pod that holds the GPU at the end of the window, if there is one.
+// TestOwners: the owner is that of the pod that holds the GPU at the end of the window, if there is
+// one.
 func TestOwners(t *testing.T) {
 	o := weekly()
 	all := holdings{}
@@ -119,7 +122,8 @@ func TestOwners(t *testing.T) {
 	cmptest.Equal(t, "owner in the answer", answer.Owner, "ml/Deployment/b")
 }
 
-// TestJobsInHistories: labels and owners that show a job keep a GPU whole, unless the advisor of its node knows better.
+// TestJobsInHistories: labels and owners that show a job keep a GPU whole, unless the advisor of
+// its node knows better.
 func TestJobsInHistories(t *testing.T) {
 	o := weekly()
 	for about, c := range map[string]struct {

@@ -15,8 +15,8 @@ type place struct {
 	wanted   []int // indices of the slices
 }
 
-// pack places slices of the given profiles: each, the largest first, goes to the first GPU on which it fits. Fewer GPUs
-// may do.
+// pack places slices of the given profiles: each, the largest first, goes to the first GPU on which
+// it fits. Fewer GPUs may do.
 func pack(profiles []gpu.Profile, wanted []string) []place {
 	p := packer{profiles: profiles, fits: map[string]bool{}}
 	type slice struct{ profile, wanted int }

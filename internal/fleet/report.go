@@ -17,8 +17,8 @@ type Report struct {
 	Time        time.Time `json:"time"` // the end of the window
 	WindowHours float64   `json:"windowHours"`
 	Nodes       int       `json:"nodes"`
-	// Groups has the GPUs by cluster, model and namespace, Totals by cluster and model, with the slices of all namespaces
-	// packed together.
+	// Groups has the GPUs by cluster, model and namespace, Totals by cluster and model, with the
+	// slices of all namespaces packed together.
 	Groups []Group `json:"groups"`
 	Totals []Group `json:"totals"`
 	Fleet  Group   `json:"fleet"` // the sum of Totals
@@ -38,19 +38,22 @@ type Group struct {
 	Model     string `json:"model"`
 	Namespace string `json:"namespace"` // that held the GPU for the longest time; empty if none did
 	GPUs      int    `json:"gpus"`
-	// Slices counts the GPUs whose workload a slice would do for. In slices, these workloads need FreedGPUs fewer GPUs.
+	// Slices counts the GPUs whose workload a slice would do for. In slices, these workloads need
+	// FreedGPUs fewer GPUs.
 	Slices    int `json:"slices"`
 	FreedGPUs int `json:"freedGpus"`
 	// GPUHoursPerWeek is how many hours a week the freed GPUs are held today.
 	GPUHoursPerWeek float64 `json:"gpuHoursPerWeek"`
 	// CostPerWeek is the price of these hours; absent without a price.
 	CostPerWeek *float64 `json:"costPerWeek,omitempty"`
-	// Of Slices, Provisional counts those with evidence of less than seven days, NotChecked those whose profile lacks
-	// media engines whose use cannot be read, Idle those that were held and ran nothing.
+	// Of Slices, Provisional counts those with evidence of less than seven days, NotChecked those
+	// whose profile lacks media engines whose use cannot be read, Idle those that were held and ran
+	// nothing.
 	Provisional int `json:"provisional,omitempty"`
 	NotChecked  int `json:"mediaNotChecked,omitempty"`
 	Idle        int `json:"idle,omitempty"`
-	// Share counts the GPUs that workloads fill, but seldom: sharing them would do, a slice would not.
+	// Share counts the GPUs that workloads fill, but seldom: sharing them would do, a slice would
+	// not.
 	Share int `json:"share,omitempty"`
 	// Reasons count the GPUs that stay as they are; "free" are those that nothing held.
 	Reasons map[advise.Reason]int `json:"reasons,omitempty"`
@@ -100,20 +103,23 @@ type GPU struct {
 	Kernels          *advise.Kernels `json:"kernelsP95,omitempty"` // absent if nothing ran or their activity is unread
 	MemoryBytes      float64         `json:"memoryMaxBytes,omitempty"`
 	MemoryTrend      float64         `json:"memoryTrendBytesPerDay,omitempty"`
-	// MediaUse says, for each kind of media engines that was used, how many were. P99 is over the largest samples of five
-	// minutes each; the busiest time is the five minutes with the largest mean.
+	// MediaUse says, for each kind of media engines that was used, how many were. P99 is over the
+	// largest samples of five minutes each; the busiest time is the five minutes with the largest
+	// mean.
 	MediaUse []advise.MediaUse `json:"mediaUse,omitempty"`
-	// Server has what the inference server of its pods reports, if Prometheus scrapes it. StartWith says how to start it
-	// in the slice.
+	// Server has what the inference server of its pods reports, if Prometheus scrapes it. StartWith
+	// says how to start it in the slice.
 	Server    *advise.ServerEvidence  `json:"server,omitempty"`
 	StartWith *advise.PredictedServer `json:"predictedServer,omitempty"`
-	// ActivityUnread is set if SM or DRAM activity is not in the history, NVLinkUnread if NVLink's traffic isn't.
+	// ActivityUnread is set if SM or DRAM activity is not in the history, NVLinkUnread if NVLink's
+	// traffic isn't.
 	ActivityUnread bool `json:"activityUnread,omitempty"`
 	NVLinkUnread   bool `json:"nvlinkUnread,omitempty"`
 
 	model   mig.Model
 	byLabel bool // only labels or an owner show that its pod is part of a job
-	// fits is the profile that would do by the history if the node's advisor says that it gains nothing.
+	// fits is the profile that would do by the history if the node's advisor says that it gains
+	// nothing.
 	fits string
 }
 
@@ -185,8 +191,8 @@ func (a *analysis) report() *Report {
 	return r
 }
 
-// group sums up GPUs by cluster, model and namespace. Within a cluster and model the group that frees most GPUs comes
-// first.
+// group sums up GPUs by cluster, model and namespace. Within a cluster and model the group that
+// frees most GPUs comes first.
 func (a *analysis) group(gpus []GPU, namespace func(*GPU) string) []Group {
 	members := map[Key][]*GPU{}
 

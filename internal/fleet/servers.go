@@ -11,13 +11,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// serverMetrics are the names of an inference server's metrics, by which Prometheus knows it if it scrapes its pod.
-// Their sources are those of package inference. Triton has a cache with TensorRT-LLM alone, whose metrics differ by a
-// label; other servers there take memory as they need it.
+// serverMetrics are the names of an inference server's metrics, by which Prometheus knows it if it
+// scrapes its pod. Their sources are those of package inference. Triton has a cache with
+// TensorRT-LLM alone, whose metrics differ by a label; other servers there take memory as they need
+// it.
 type serverMetrics struct {
 	kind gpu.ServerKind
-	// any is a metric that each has; cache says how much of the cache is used, 0-1, by older names too, and tokens for
-	// how many it has room. Empty: it does not say so.
+	// any is a metric that each has; cache says how much of the cache is used, 0-1, by older names
+	// too, and tokens for how many it has room. Empty: it does not say so.
 	any     string
 	cache   []string
 	tokens  string
@@ -73,7 +74,8 @@ const (
 	figureWaiting = "waiting"
 )
 
-// query returns one expression for all figures of the servers of a kind, by pod: the largest in the window.
+// query returns one expression for all figures of the servers of a kind, by pod: the largest in the
+// window.
 func (s *serverMetrics) query(by string) string {
 	most := func(selector string) string { return "max by (" + by + ") (max_over_time(" + selector + "[$w]))" }
 	var parts []string
@@ -99,8 +101,9 @@ func (s *serverMetrics) query(by string) string {
 	return strings.Join(parts, " or ")
 }
 
-// weightsQuery has the annotation mig-exporter.io/model-memory of pods, if kube-state-metrics serves it
-// (--metric-annotations-allowlist=pods=[mig-exporter.io/model-memory]), and the one under its former domain.
+// weightsQuery has the annotation mig-exporter.io/model-memory of pods, if kube-state-metrics
+// serves it (--metric-annotations-allowlist=pods=[mig-exporter.io/model-memory]), and the one under
+// its former domain.
 //
 // https://github.com/kubernetes/kube-state-metrics/blob/main/docs/metrics/workload/pod-metrics.md
 const (
@@ -115,8 +118,8 @@ const (
 // podKey names a pod of a cluster.
 type podKey struct{ cluster, namespace, pod string }
 
-// queryServers queries what inference servers report in the window, a day at a time. It skips queries that are too
-// much for Prometheus: then we know nothing of the servers.
+// queryServers queries what inference servers report in the window, a day at a time. It skips
+// queries that are too much for Prometheus: then we know nothing of the servers.
 func (a *analysis) queryServers(ctx context.Context) error {
 	a.servers = map[podKey]*advise.ServerHistory{}
 	by := a.options.ClusterLabel + ", namespace, pod"
@@ -155,7 +158,8 @@ func (a *analysis) queryServers(ctx context.Context) error {
 		return err
 	}
 
-	// We read the current name last: it wins, also over a series that a pod had earlier in the window.
+	// We read the current name last: it wins, also over a series that a pod had earlier in the
+	// window.
 	for _, label := range []model.LabelName{formerWeightsLabel, weightsLabel} {
 		for _, row := range rows {
 			if s := a.servers[a.podOf(row)]; s != nil && row.Metric[label] != "" {
@@ -209,8 +213,9 @@ func (a *analysis) addServer(kind gpu.ServerKind, row *model.Sample) {
 	}
 }
 
-// addServerOf adds to f what the servers in all pods that held a GPU report. It reports whether a pod without a server
-// held it, too, or one with a server of another kind: then the servers don't say how much all of them need.
+// addServerOf adds to f what the servers in all pods that held a GPU report. It reports whether a
+// pod without a server held it, too, or one with a server of another kind: then the servers don't
+// say how much all of them need.
 func (a *analysis) addServerOf(g *device, f *advise.Facts) (isMixed bool) {
 	var all *advise.ServerHistory
 	others := false

@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestServersOfAHistory: what a pod's server says is the need of what held the GPU only if every pod that did has a
-// server of that kind, of which the weights are known.
+// TestServersOfAHistory: what a pod's server says is the need of what held the GPU only if every
+// pod that did has a server of that kind, of which the weights are known.
 func TestServersOfAHistory(t *testing.T) {
 	o := weekly()
 	const gib = 1 << 30

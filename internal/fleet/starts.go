@@ -6,15 +6,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
 
-// A history has no starts as an advisor sees them: it has who held a GPU in steps of five minutes, and the largest use
-// of memory of each hour, by scrapes. That is enough to see that a start, however coarse, lies within the window.
+// A history has no starts as an advisor sees them: it has who held a GPU in steps of five minutes,
+// and the largest use of memory of each hour, by scrapes. That is enough to see that a start,
+// however coarse, lies within the window.
 
-// minStarted is for how many steps a holder must have had a GPU for its start to be seen: the hour after which an
-// advisor takes a start to be over.
+// minStarted is for how many steps a holder must have had a GPU for its start to be seen: the hour
+// after which an advisor takes a start to be over.
 const minStarted = stepsPerHour
 
-// findStarts marks the GPUs of which the last holder came within the window, and some holder that came within it stayed
-// long enough.
+// findStarts marks the GPUs of which the last holder came within the window, and some holder that
+// came within it stayed long enough.
 func (all holdings) findStarts() {
 	for _, list := range all {
 		for _, one := range list {
@@ -43,8 +44,8 @@ func lastTrue(steps []bool) int {
 	return -1
 }
 
-// beginOf returns the first step of the time for which something held that ends with a step. What is not known of a GPU
-// ends nothing.
+// beginOf returns the first step of the time for which something held that ends with a step. What
+// is not known of a GPU ends nothing.
 func beginOf(steps []bool, h *history, end int) int {
 	for end > 0 && (steps[end-1] || isNaN(h.busy[end-1])) {
 		end--
@@ -53,9 +54,9 @@ func beginOf(steps []bool, h *history, end int) int {
 	return end
 }
 
-// sawStart reports whether a start of what holds the GPU lies within the window. Without names of holders, processes
-// show it. So does an hour with no more memory than a context takes, and a small part of what was taken later: the
-// start lies after it.
+// sawStart reports whether a start of what holds the GPU lies within the window. Without names of
+// holders, processes show it. So does an hour with no more memory than a context takes, and a small
+// part of what was taken later: the start lies after it.
 func (h *history) sawStart() bool {
 	if !(mostOf(h.memory) > advise.UnusedBytes) {
 		return false // nothing was loaded

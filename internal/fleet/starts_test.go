@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// TestStartsInTheHistory: a start is seen if the last holder came while it was known that it was not there, and one that
-// came has stayed for an hour.
+// TestStartsInTheHistory: a start is seen if the last holder came while it was known that it was
+// not there, and one that came has stayed for an hour.
 func TestStartsInTheHistory(t *testing.T) {
 	nan := float32(math.NaN())
 

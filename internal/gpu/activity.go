@@ -2,9 +2,9 @@ package gpu
 
 import "time"
 
-// Activity is how busy a device was, by its profiling counters, over the window between their last two readings. Each
-// ratio is relative to the device itself, 0-1; the hardware reports more than 1 for mixed profiles of A100, which is
-// passed on.
+// Activity is how busy a device was, by its profiling counters, over the window between their last
+// two readings. Each ratio is relative to the device itself, 0-1; the hardware reports more than 1
+// for mixed profiles of A100, which is passed on.
 type Activity struct {
 	GraphicsEngine Opt[float64] `json:"graphicsEngineRatio,omitzero"` // time with the graphics or compute engine active
 	// time with at least one warp on an SM, mean over the SMs
@@ -33,7 +33,8 @@ func (a *Activity) All() [8]*Opt[float64] {
 	}
 }
 
-// Media is how busy the media engines of a device are, each the mean over its engines of the kind, 0-1.
+// Media is how busy the media engines of a device are, each the mean over its engines of the kind,
+// 0-1.
 type Media struct {
 	Encoder Opt[float64] `json:"encoderRatio,omitzero"`
 	Decoder Opt[float64] `json:"decoderRatio,omitzero"`
@@ -41,8 +42,8 @@ type Media struct {
 	OFA     Opt[float64] `json:"ofaRatio,omitzero"` // the optical flow accelerator
 }
 
-// LinkRates are a GPU's traffic over the same window as its Activity, in bytes per second, if its profiling counters
-// report it.
+// LinkRates are a GPU's traffic over the same window as its Activity, in bytes per second, if its
+// profiling counters report it.
 type LinkRates struct {
 	PCIeReceive, PCIeTransmit, NVLinkReceive, NVLinkTransmit Opt[float64]
 }
@@ -57,9 +58,11 @@ const (
 	ActivityDCGM    ActivitySource = "dcgm"
 )
 
-// Profiling is the activity of one GPU as a source other than NVML reports it. It must not be modified once returned.
+// Profiling is the activity of one GPU as a source other than NVML reports it. It must not be
+// modified once returned.
 type Profiling struct {
-	// LayoutGeneration is that of the Snapshot that the activity was read for; it is not valid for another layout.
+	// LayoutGeneration is that of the Snapshot that the activity was read for; it is not valid for
+	// another layout.
 	LayoutGeneration uint64
 	Source           ActivitySource
 	GPU              Activity
@@ -68,6 +71,7 @@ type Profiling struct {
 	ComputeInstances map[[2]uint32]Activity // by GPU instance and compute instance id
 	Invalid          int                    // values that were no numbers, dropped
 	Time             time.Time              // of the newest value; zero if there is none
-	// Paused is set if there are no ratios because profiling is paused, as while another program uses the counters.
+	// Paused is set if there are no ratios because profiling is paused, as while another program
+	// uses the counters.
 	Paused bool
 }

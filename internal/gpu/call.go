@@ -5,12 +5,12 @@ import "time"
 // CallClass says whom a call of the driver's library keeps waiting while it runs.
 type CallClass string
 
-// The classes. A control of the kernel driver takes the API lock for writing and the locks of all GPUs, unless its
-// flags say that it only reads or needs one GPU alone (open kernel modules 595.45.04: rmapi/control.h and
-// rmapi/control.c).
+// The classes. A control of the kernel driver takes the API lock for writing and the locks of all
+// GPUs, unless its flags say that it only reads or needs one GPU alone (open kernel modules
+// 595.45.04: rmapi/control.h and rmapi/control.c).
 const (
-	// CallExclusive keeps every process on the node from entering the driver: no allocation, no launch set-up, no other
-	// call goes on meanwhile.
+	// CallExclusive keeps every process on the node from entering the driver: no allocation, no
+	// launch set-up, no other call goes on meanwhile.
 	CallExclusive CallClass = "exclusive"
 	// CallOneGPU shares the API lock and takes the lock of its GPU alone.
 	CallOneGPU CallClass = "gpu"
@@ -18,8 +18,8 @@ const (
 	CallShared CallClass = "shared"
 	// CallMapped reads or computes in memory of the process and does not enter the driver.
 	CallMapped CallClass = "mapped"
-	// CallUnknown is every call of which nothing shows what the library, which is closed, asks the kernel for. It may
-	// be exclusive.
+	// CallUnknown is every call of which nothing shows what the library, which is closed, asks the
+	// kernel for. It may be exclusive.
 	CallUnknown CallClass = "unknown"
 )
 
@@ -35,8 +35,9 @@ type CallUse struct {
 	Took  time.Duration // together
 }
 
-// ClassifiedCalls returns the classes of the functions of NVML that this project calls, by their names in nvml.h
-// without a version. A function whose locks nothing shows is among them as CallUnknown.
+// ClassifiedCalls returns the classes of the functions of NVML that this project calls, by their
+// names in nvml.h without a version. A function whose locks nothing shows is among them as
+// CallUnknown.
 func ClassifiedCalls() map[string]CallClass {
 	all := map[string]CallClass{}
 
@@ -57,12 +58,14 @@ func ClassifiedCalls() map[string]CallClass {
 	return all
 }
 
-// exclusiveCalls returns the calls whose controls carry neither API_LOCK_READONLY nor GPU_LOCK_DEVICE_ONLY.
+// exclusiveCalls returns the calls whose controls carry neither API_LOCK_READONLY nor
+// GPU_LOCK_DEVICE_ONLY.
 func exclusiveCalls() []string {
 	return []string{
-		// GET_PIDS and GET_PID_INFO have the flag NON_PRIVILEGED alone, and walk all clients and their objects
-		// (gpu_rmapi.c 833, rmapi/control.c 911-990). Others measured 4.5 ms for the graphics list of an RTX 4090,
-		// with all other threads waiting in the kernel (flightlessmango/MangoHud#2104).
+		// GET_PIDS and GET_PID_INFO have the flag NON_PRIVILEGED alone, and walk all clients and
+		// their objects (gpu_rmapi.c 833, rmapi/control.c 911-990). Others measured 4.5 ms for the
+		// graphics list of an RTX 4090, with all other threads waiting in the kernel
+		// (flightlessmango/MangoHud#2104).
 		"nvmlDeviceGetComputeRunningProcesses",
 		"nvmlDeviceGetGraphicsRunningProcesses",
 		"nvmlDeviceGetMPSComputeRunningProcesses",
@@ -76,8 +79,9 @@ func exclusiveCalls() []string {
 // oneGPUCalls returns the calls whose controls share the API lock and take the lock of one GPU.
 func oneGPUCalls() []string {
 	return []string{
-		// GetPartitions has the flags 0x10118: API_LOCK_READONLY, GPU_LOCK_DEVICE_ONLY, NON_PRIVILEGED and
-		// GSP_PLUGIN_FOR_VGPU_GSP. That the library asks for nothing else is a conclusion: it is closed.
+		// GetPartitions has the flags 0x10118: API_LOCK_READONLY, GPU_LOCK_DEVICE_ONLY,
+		// NON_PRIVILEGED and GSP_PLUGIN_FOR_VGPU_GSP. That the library asks for nothing else is a
+		// conclusion: it is closed.
 		"nvmlDeviceGetGpuInstances",
 	}
 }
@@ -85,9 +89,9 @@ func oneGPUCalls() []string {
 // mappedCalls returns the calls that work in memory of the process.
 func mappedCalls() []string {
 	return []string{
-		// Assumed: that samples are read from a buffer that the driver has mapped into the process is said of GPM, and no
-		// source that we could read shows it. A trace of the system calls on a real GPU settles it. A metric is computed
-		// of two samples that the caller holds.
+		// Assumed: that samples are read from a buffer that the driver has mapped into the process
+		// is said of GPM, and no source that we could read shows it. A trace of the system calls on
+		// a real GPU settles it. A metric is computed of two samples that the caller holds.
 		"nvmlGpmSampleGet",
 		"nvmlGpmMigSampleGet",
 		"nvmlGpmSampleAlloc",
@@ -96,7 +100,8 @@ func mappedCalls() []string {
 	}
 }
 
-// unknownCalls returns the calls of which neither the kernel's half of the driver nor a measurement shows the locks.
+// unknownCalls returns the calls of which neither the kernel's half of the driver nor a measurement
+// shows the locks.
 func unknownCalls() []string {
 	return []string{
 		"nvmlInit",

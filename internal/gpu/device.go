@@ -8,14 +8,17 @@ import (
 
 // Device is what GPUs, GPU instances and compute instances have in common.
 type Device struct {
-	// Up is false when the last reading of the device failed. A GPU's is also false when it did not end in time.
+	// Up is false when the last reading of the device failed. A GPU's is also false when it did not
+	// end in time.
 	Up     bool
 	Errors []ReadError
 	// Activity of a compute instance never has DRAM.
 	Activity Activity
-	// Holders hold all of the device: a split GPU instance has one if a single pod holds all its compute instances.
+	// Holders hold all of the device: a split GPU instance has one if a single pod holds all its
+	// compute instances.
 	Holders []Holder
-	// Allocated is set when a container holds the device or any part of it; absent if that is not known.
+	// Allocated is set when a container holds the device or any part of it; absent if that is not
+	// known.
 	Allocated Opt[bool]
 	// ConfirmedFree is set if the device counts as free only because an operator has confirmed it.
 	ConfirmedFree bool
@@ -24,7 +27,8 @@ type Device struct {
 // level is how far below the node a device is.
 type level uint8
 
-// The levels. GPU instance 0 and compute instance 0 exist: ids alone would not say how deep a DeviceID goes.
+// The levels. GPU instance 0 and compute instance 0 exist: ids alone would not say how deep a
+// DeviceID goes.
 const (
 	levelNone level = iota
 	levelGPU
@@ -32,13 +36,14 @@ const (
 	levelCompute
 )
 
-// DeviceID tells the devices of Snapshots apart, within one and over time. The driver uses the ids of instances again
-// after a layout change: "GPU instance 1" of two Snapshots is the same only if the generations are. The zero DeviceID
-// names no device.
+// DeviceID tells the devices of Snapshots apart, within one and over time. The driver uses the ids
+// of instances again after a layout change: "GPU instance 1" of two Snapshots is the same only if
+// the generations are. The zero DeviceID names no device.
 //
-// It is the key of what we keep of Snapshots. What we read anew from the driver, what an allocator or a scheduler
-// names (DeviceRef, JobDevice) and what lies on disk has no generation, and so needs a key of its own: with this one, a
-// pod that holds GPU instance 1 would not be found on the instance that the last poll calls 1.
+// It is the key of what we keep of Snapshots. What we read anew from the driver, what an allocator
+// or a scheduler names (DeviceRef, JobDevice) and what lies on disk has no generation, and so needs
+// a key of its own: with this one, a pod that holds GPU instance 1 would not be found on the
+// instance that the last poll calls 1.
 type DeviceID struct {
 	gpu        UUID
 	generation uint64
@@ -47,7 +52,8 @@ type DeviceID struct {
 	level      level
 }
 
-// IDOfGPU returns the id of a GPU. One without a UUID, for which the driver gives no handle, has none.
+// IDOfGPU returns the id of a GPU. One without a UUID, for which the driver gives no handle, has
+// none.
 func IDOfGPU(g UUID) DeviceID {
 	if g == "" {
 		return DeviceID{}
@@ -69,7 +75,8 @@ func IDOfCompute(g UUID, i *GPUInstance, c *ComputeInstance) DeviceID {
 // GPU returns the UUID of the GPU that the device is, or is a part of.
 func (id DeviceID) GPU() UUID { return id.gpu }
 
-// Instance returns the id of the GPU instance that the device is, or is a part of; absent for a GPU.
+// Instance returns the id of the GPU instance that the device is, or is a part of; absent for a
+// GPU.
 func (id DeviceID) Instance() Opt[InstanceID] {
 	if id.level < levelInstance {
 		return None[InstanceID]()
@@ -134,8 +141,8 @@ func (v Visit) Since() time.Time {
 	}
 }
 
-// Jobs returns the batch jobs on the device. Schedulers assign GPUs and GPU instances: a compute instance has those of
-// its GPU instance.
+// Jobs returns the batch jobs on the device. Schedulers assign GPUs and GPU instances: a compute
+// instance has those of its GPU instance.
 func (v Visit) Jobs() []string {
 	if v.Instance != nil {
 		return v.Instance.Jobs
@@ -160,8 +167,8 @@ func (s *Snapshot) Devices() iter.Seq[Visit] {
 // Devices yields the GPU, then its instances by placement, each followed by its compute instances.
 func (g *GPU) Devices() iter.Seq[Visit] { return g.walk(false) }
 
-// DistinctDevices yields what Devices yields, without the compute instances that are all of their GPU instance: those
-// have its readings. Add up, and count, over these.
+// DistinctDevices yields what Devices yields, without the compute instances that are all of their
+// GPU instance: those have its readings. Add up, and count, over these.
 func (g *GPU) DistinctDevices() iter.Seq[Visit] { return g.walk(true) }
 
 func (g *GPU) walk(distinct bool) iter.Seq[Visit] {

@@ -7,8 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// dividedGPU is a GPU with a split instance, one that its only compute instance has all of, and an empty one. Each
-// device shows one error.
+// dividedGPU is a GPU with a split instance, one that its only compute instance has all of, and an
+// empty one. Each device shows one error.
 func dividedGPU() GPU {
 	shown := Device{Errors: []ReadError{{Reading: ReadingActivity}}}
 
@@ -63,7 +63,8 @@ func TestDevicesStop(t *testing.T) {
 	}
 }
 
-// TestDistinctDevicesCountOnce: the compute instance that is all of its GPU instance has the same readings.
+// TestDistinctDevicesCountOnce: the compute instance that is all of its GPU instance has the same
+// readings.
 func TestDistinctDevicesCountOnce(t *testing.T) {
 	g := dividedGPU()
 	errors := 0
@@ -81,7 +82,8 @@ func TestDistinctDevicesCountOnce(t *testing.T) {
 	})
 }
 
-// TestDeviceIDs: GPU instance 0 and compute instance 0 are devices of their own, and only no device has the zero id.
+// TestDeviceIDs: GPU instance 0 and compute instance 0 are devices of their own, and only no device
+// has the zero id.
 func TestDeviceIDs(t *testing.T) {
 	g := dividedGPU()
 	gi := &g.Instances[0]

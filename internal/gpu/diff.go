@@ -1,7 +1,7 @@
 package gpu
 
-// Delta is what changed from one Snapshot to a later one. Instances are compared by DeviceID: one that was destroyed
-// and created again in between is in both lists.
+// Delta is what changed from one Snapshot to a later one. Instances are compared by DeviceID: one
+// that was destroyed and created again in between is in both lists.
 type Delta struct {
 	Appeared, Vanished []UUID // GPUs
 	WentUp, WentDown   []UUID // GPUs in both Snapshots
@@ -16,8 +16,8 @@ type InstanceChange struct {
 	UUID    MIGUUID // of a compute instance
 }
 
-// Diff compares two Snapshots; before may be nil. The order of the results is that of the Snapshots. GPUs without a
-// UUID, which give no handle, are left out.
+// Diff compares two Snapshots; before may be nil. The order of the results is that of the
+// Snapshots. GPUs without a UUID, which give no handle, are left out.
 func Diff(before, after *Snapshot) Delta {
 	var d Delta
 	old := map[UUID]*GPU{}

@@ -2,14 +2,15 @@ package gpu
 
 import "errors"
 
-// The errors of drivers and other dependencies, translated once where they occur and wrapped `op: %w`. Package
-// variables are sentinel errors only.
+// The errors of drivers and other dependencies, translated once where they occur and wrapped `op:
+// %w`. Package variables are sentinel errors only.
 var (
 	// ErrNotSupported: the hardware or the driver does not offer it; not a failure.
 	ErrNotSupported = errors.New("not supported")
 	// ErrNoPermission: the process lacks a right (root, or a MIG capability).
 	ErrNoPermission = errors.New("no permission")
-	// ErrPIDNamespace: this process is not known to be in the host's PID namespace, and sees all processes in no other.
+	// ErrPIDNamespace: this process is not known to be in the host's PID namespace, and sees all
+	// processes in no other.
 	ErrPIDNamespace = errors.New(
 		"processes are hidden outside of the host's PID namespace (hostPID)",
 	)
@@ -31,10 +32,11 @@ var (
 	ErrInvalidArgument = errors.New("invalid argument")
 	// ErrNoDriver: no NVIDIA driver or library answers on this node.
 	ErrNoDriver = errors.New("no NVIDIA driver")
-	// ErrVersionMismatch: the loaded library and the kernel driver differ; only a restart of this process helps.
+	// ErrVersionMismatch: the loaded library and the kernel driver differ; only a restart of this
+	// process helps.
 	ErrVersionMismatch = errors.New("driver and library version mismatch")
-	// ErrLibraryClosed: the driver's library is closed in this process for a while, to let go of a GPU. Nothing is known
-	// to be wrong with the GPUs.
+	// ErrLibraryClosed: the driver's library is closed in this process for a while, to let go of a
+	// GPU. Nothing is known to be wrong with the GPUs.
 	ErrLibraryClosed = errors.New("NVML is closed in this process")
 	// ErrReleased: this process has let go of the GPU, and reads nothing of it.
 	ErrReleased = errors.New("GPU is released")
@@ -42,8 +44,8 @@ var (
 	ErrUnavailable = errors.New("unavailable")
 	// ErrNoKubelet: the node has no kubelet: none is expected, and there is no trace of one.
 	ErrNoKubelet = errors.New("no kubelet on this node")
-	// ErrNotConfigured: whether the source exists cannot be seen from here, and the configuration does not say it. Nothing
-	// is known of what it would report, and nothing is known to be wrong.
+	// ErrNotConfigured: whether the source exists cannot be seen from here, and the configuration
+	// does not say it. Nothing is known of what it would report, and nothing is known to be wrong.
 	ErrNotConfigured = errors.New("not-configured")
 	// ErrDriver: any other error of the driver; the wrapping text has it.
 	ErrDriver = errors.New("driver error")
@@ -86,10 +88,12 @@ func ReasonOf(err error) Reason {
 	return ReasonOther
 }
 
-// Reading names what was read when an error occurred, the value of the label `reading`: a fixed set.
+// Reading names what was read when an error occurred, the value of the label `reading`: a fixed
+// set.
 type Reading string
 
-// The readings. ReadingDevice is the GPU as a whole: its handle, its lookup, a worker that does not answer.
+// The readings. ReadingDevice is the GPU as a whole: its handle, its lookup, a worker that does not
+// answer.
 const (
 	ReadingDevice      Reading = "device"
 	ReadingInventory   Reading = "inventory"
@@ -114,12 +118,14 @@ const (
 	ReadingFabric      Reading = "fabric"
 )
 
-// ReadError is one reading that failed on one entity. Readings that are not supported are absent, not errors. The one
-// exception is power in MIG mode: without it a GPU has no estimates, and users should not have to guess why.
+// ReadError is one reading that failed on one entity. Readings that are not supported are absent,
+// not errors. The one exception is power in MIG mode: without it a GPU has no estimates, and users
+// should not have to guess why.
 type ReadError struct {
 	Reading Reading
 	Err     error
-	// Remembered marks an earlier failure that still holds, whether the driver was called again or not.
+	// Remembered marks an earlier failure that still holds, whether the driver was called again or
+	// not.
 	Remembered bool
 }
 

@@ -26,7 +26,8 @@ func ExampleOpt() {
 	// {"watts":0} <nil>
 }
 
-// A repartitioned GPU reuses the ids of its GPU instances. Their generations show that they are not the same instances.
+// A repartitioned GPU reuses the ids of its GPU instances. Their generations show that they are not
+// the same instances.
 func ExampleDiff() {
 	snapshot := func(layout uint64, profile string) *gpu.Snapshot {
 		return &gpu.Snapshot{GPUs: []gpu.GPU{{

@@ -29,7 +29,8 @@ type PodMetadata struct {
 	// Rightsizing is what its annotations and labels say about right-sizing.
 	Rightsizing RightsizingHints
 	Group       PodGroup // the job that it is part of
-	// MIGDevices are those that HAMi reserved: for each container that has any, in the order of the pod's spec.
+	// MIGDevices are those that HAMi reserved: for each container that has any, in the order of the
+	// pod's spec.
 	MIGDevices [][]DeviceRef
 }
 
@@ -63,35 +64,39 @@ type Holder struct {
 	Labels   []Label
 	// Since is when the holder was first seen to hold the device exclusively; zero if it shares it.
 	Since time.Time
-	// Unconfirmed is why it is not known whether the container holds the device; empty for a holder that the kubelet
-	// lists. A device with an unconfirmed holder is neither allocated nor free.
+	// Unconfirmed is why it is not known whether the container holds the device; empty for a holder
+	// that the kubelet lists. A device with an unconfirmed holder is neither allocated nor free.
 	Unconfirmed string
 	// Rightsizing is what the pod's annotations and labels say about right-sizing.
 	Rightsizing RightsizingHints
 	Group       PodGroup // the job that the pod is part of
-	// Undescribed is set for at most a second while the API server is asked about the pod of a new holder: no series
-	// names the holder yet.
+	// Undescribed is set for at most a second while the API server is asked about the pod of a new
+	// holder: no series names the holder yet.
 	Undescribed bool
 }
 
-// RightsizingHints are a pod's annotations under mig-exporter.io/, and its label that names its workload.
+// RightsizingHints are a pod's annotations under mig-exporter.io/, and its label that names its
+// workload.
 type RightsizingHints struct {
 	Workload   string       // instead of the owner; empty if no label names it
 	OptOut     bool         // rightsizing: "off"
 	Strict     bool         // strict: "true"
 	MaxStretch Opt[float64] // max-stretch: "1.5"
-	// ServiceTime is how long the GPU works on a request if it has nothing else to do, service-time: "120ms". With
-	// Closed, service-time: "none", no client waits for single requests: throughput is what counts.
+	// ServiceTime is how long the GPU works on a request if it has nothing else to do,
+	// service-time: "120ms". With Closed, service-time: "none", no client waits for single
+	// requests: throughput is what counts.
 	ServiceTime Opt[time.Duration]
 	Closed      bool
 	ModelMemory Opt[uint64] // bytes of a model's weights, model-memory: "14Gi"
-	// Server is where the pod's inference server has its metrics, server-metrics: ":8000/metrics"; zero if nowhere.
+	// Server is where the pod's inference server has its metrics, server-metrics: ":8000/metrics";
+	// zero if nowhere.
 	Server   ServerEndpoint
 	MultiGPU Opt[bool] // whether the pod is part of a job on several GPUs, multi-gpu: "true" or "false"
 }
 
-// ExclusiveHolder returns the holder that has a device to itself: the only one, or the only confirmed one besides
-// unconfirmed ones. It returns nil if there is none. The result points into holders.
+// ExclusiveHolder returns the holder that has a device to itself: the only one, or the only
+// confirmed one besides unconfirmed ones. It returns nil if there is none. The result points into
+// holders.
 func ExclusiveHolder(holders []Holder) *Holder {
 	var one *Holder
 
@@ -112,19 +117,21 @@ func ExclusiveHolder(holders []Holder) *Holder {
 	return one
 }
 
-// ContainerUse is what one container uses of a device that it was given: a GPU, a GPU instance without a compute
-// instance, or a compute instance. On nodes without Kubernetes it can be a batch job, whose Container is zero.
+// ContainerUse is what one container uses of a device that it was given: a GPU, a GPU instance
+// without a compute instance, or a compute instance. On nodes without Kubernetes it can be a batch
+// job, whose Container is zero.
 type ContainerUse struct {
 	Container
 	Job      string          // the batch job; empty where none is known, or several are
 	Instance Opt[InstanceID] // present if the device is a part of the GPU
 	Compute  Opt[ComputeID]  // present if it is a compute instance
 	Sharing  Sharing
-	// MemoryUsed is in bytes: all used memory of an exclusively held device, that of the processes on a part of a split
-	// GPU instance, and that of the container's own processes on a shared device.
+	// MemoryUsed is in bytes: all used memory of an exclusively held device, that of the processes
+	// on a part of a split GPU instance, and that of the container's own processes on a shared
+	// device.
 	MemoryUsed Opt[uint64]
-	// PowerWatts and EnergyJoules are the device's, estimated for a part of a GPU; absent for a shared device.
-	// EnergyJoules begins at 0 with the holding.
+	// PowerWatts and EnergyJoules are the device's, estimated for a part of a GPU; absent for a
+	// shared device. EnergyJoules begins at 0 with the holding.
 	PowerWatts   Opt[float64]
 	EnergyJoules Opt[Counter]
 }
@@ -140,23 +147,28 @@ type Assignment struct {
 	ID     string // of the device, as the allocator writes it
 	Device DeviceRef
 	Holder Holder
-	// Seen orders assignments by when they were first seen; of two exclusive holders of a device the later one counts.
+	// Seen orders assignments by when they were first seen; of two exclusive holders of a device
+	// the later one counts.
 	Seen uint64
-	// Listed is when the allocator last listed it. A device that was created later is a different one.
+	// Listed is when the allocator last listed it. A device that was created later is a different
+	// one.
 	Listed time.Time
 }
 
-// Assignments is what is known of the holders of a node's devices. It must not be modified once returned.
+// Assignments is what is known of the holders of a node's devices. It must not be modified once
+// returned.
 type Assignments struct {
 	List []Assignment
 	// Unreadable are the assignments whose ID has no known form. Their Device is empty.
 	Unreadable []Assignment
-	// Incomplete is why a device without a holder in List may be held nevertheless; empty if List has all holders.
+	// Incomplete is why a device without a holder in List may be held nevertheless; empty if List
+	// has all holders.
 	Incomplete string
-	// Free are the devices that an operator has confirmed to be free although Incomplete is set. A GPU stands for all
-	// of its instances.
+	// Free are the devices that an operator has confirmed to be free although Incomplete is set. A
+	// GPU stands for all of its instances.
 	Free []DeviceRef
-	// Witness is whether a pod is named without which List is not complete. If none is, List never is.
+	// Witness is whether a pod is named without which List is not complete. If none is, List never
+	// is.
 	Witness bool
 	// Epoch grows when an allocator has restarted and earlier knowledge no longer counts.
 	Epoch uint64

@@ -6,15 +6,17 @@ import (
 	"strings"
 )
 
-// UUID names a physical GPU as the driver does, "GPU-" and a UUID. It is the only identity of a GPU: its index and its
-// minor number are labels that may change.
+// UUID names a physical GPU as the driver does, "GPU-" and a UUID. It is the only identity of a
+// GPU: its index and its minor number are labels that may change.
 type UUID string
 
-// MIGUUID names a MIG device (a compute instance): "MIG-" and a UUID since driver R470, "MIG-GPU-<uuid>/<gi>/<ci>"
-// before. It is derived from chip and placement, so it is reused after a layout change.
+// MIGUUID names a MIG device (a compute instance): "MIG-" and a UUID since driver R470,
+// "MIG-GPU-<uuid>/<gi>/<ci>" before. It is derived from chip and placement, so it is reused after a
+// layout change.
 type MIGUUID string
 
-// InstanceID is the driver's id of a GPU instance, unique within its GPU at a time and reused after a layout change.
+// InstanceID is the driver's id of a GPU instance, unique within its GPU at a time and reused after
+// a layout change.
 type InstanceID uint32
 
 // ComputeID is the driver's id of a compute instance within its GPU instance.
@@ -37,7 +39,8 @@ type LegacyMIG struct {
 	Compute  ComputeID
 }
 
-// ParseMIGUUID parses a MIG device's UUID in either form; the second result is present for the legacy one.
+// ParseMIGUUID parses a MIG device's UUID in either form; the second result is present for the
+// legacy one.
 func ParseMIGUUID(s string) (MIGUUID, Opt[LegacyMIG], error) {
 	bad := func() (MIGUUID, Opt[LegacyMIG], error) {
 		return "", None[LegacyMIG](), fmt.Errorf(
@@ -75,8 +78,8 @@ func ParseMIGUUID(s string) (MIGUUID, Opt[LegacyMIG], error) {
 	return MIGUUID(s), Some(LegacyMIG{GPU: parent, Instance: InstanceID(gi), Compute: ComputeID(ci)}), nil
 }
 
-// ParseDecimal parses an unsigned 32-bit number in plain decimal digits without sign or leading zeros, the only form in
-// which drivers and device plugins write ids.
+// ParseDecimal parses an unsigned 32-bit number in plain decimal digits without sign or leading
+// zeros, the only form in which drivers and device plugins write ids.
 func ParseDecimal(s string) (uint32, bool) {
 	if s == "" || (len(s) > 1 && s[0] == '0') || s[0] < '0' || s[0] > '9' {
 		return 0, false

@@ -6,10 +6,12 @@ import "time"
 type GPUInstance struct {
 	Device
 	ID InstanceID
-	// Generation is the layout generation in which this instance was first seen: with it the id is unique over time.
+	// Generation is the layout generation in which this instance was first seen: with it the id is
+	// unique over time.
 	Generation uint64
 	Since      time.Time // when that was
-	// Profile is the driver's name of its profile, such as "3g.20gb"; empty if the driver withholds it.
+	// Profile is the driver's name of its profile, such as "3g.20gb"; empty if the driver withholds
+	// it.
 	Profile          string
 	ProfileID        Opt[uint32]
 	Placement        Opt[Placement] // absent without the right to see it
@@ -26,7 +28,8 @@ type GPUInstance struct {
 	PowerWatts       Opt[float64] // estimate
 	EnergyJoules     Opt[Counter] // estimate
 	ComputeInstances []ComputeInstance
-	// ComputesHidden is set if MIG devices of the GPU are denied: ComputeInstances may lack some then.
+	// ComputesHidden is set if MIG devices of the GPU are denied: ComputeInstances may lack some
+	// then.
 	ComputesHidden bool
 }
 
@@ -52,8 +55,8 @@ type ComputeInstance struct {
 	Processes  Opt[int]
 }
 
-// IsSplit reports whether the compute instances are parts of the GPU instance. A compute instance that is all of it has
-// the same readings as the GPU instance.
+// IsSplit reports whether the compute instances are parts of the GPU instance. A compute instance
+// that is all of it has the same readings as the GPU instance.
 func (i *GPUInstance) IsSplit() bool {
 	if len(i.ComputeInstances) != 1 {
 		return len(i.ComputeInstances) > 1

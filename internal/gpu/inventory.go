@@ -19,8 +19,8 @@ type ReleasedGPU struct {
 	Release
 }
 
-// Release is why this process has let go of a GPU and keeps it closed: so that the GPU can be reset, unbound from the
-// driver, or passed to a virtual machine.
+// Release is why this process has let go of a GPU and keeps it closed: so that the GPU can be
+// reset, unbound from the driver, or passed to a virtual machine.
 type Release struct {
 	Since time.Time
 	Cause ReleaseCause

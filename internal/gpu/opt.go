@@ -2,8 +2,8 @@ package gpu
 
 import "encoding/json"
 
-// Opt is a value that may be absent, as its zero value is. A reading that the hardware does not offer is an absent Opt,
-// never a zero or a sentinel.
+// Opt is a value that may be absent, as its zero value is. A reading that the hardware does not
+// offer is an absent Opt, never a zero or a sentinel.
 type Opt[T any] struct {
 	value T
 	ok    bool

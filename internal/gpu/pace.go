@@ -2,8 +2,8 @@ package gpu
 
 import "time"
 
-// Pace is how often GPUs are read: the fast tier with every poll, and the slow tier, which is dear or seldom changes,
-// with some of them.
+// Pace is how often GPUs are read: the fast tier with every poll, and the slow tier, which is dear
+// or seldom changes, with some of them.
 type Pace struct {
 	Fast, Slow TierPace
 }
@@ -20,9 +20,9 @@ func (p *Pace) Stretched() bool {
 	return p.Fast.Now > p.Fast.Configured || p.Slow.Now > p.Slow.Configured
 }
 
-// ReadCosts are the costs of readings to the driver's other users, since the start: the time spent in calls that keep
-// them waiting, or may (CallExclusive, CallUnknown), added up over threads. What is done once for a GPU or a change of
-// it is left out.
+// ReadCosts are the costs of readings to the driver's other users, since the start: the time spent
+// in calls that keep them waiting, or may (CallExclusive, CallUnknown), added up over threads. What
+// is done once for a GPU or a change of it is left out.
 type ReadCosts struct {
 	Fast, Slow TierCost
 }

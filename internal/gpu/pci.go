@@ -13,7 +13,8 @@ type PCIAddress struct {
 	Bus, Device uint8
 }
 
-// ParsePCIAddress parses an address as the kernel or the driver writes it: "0000:1b:00", "00000000:1B:00.0".
+// ParsePCIAddress parses an address as the kernel or the driver writes it: "0000:1b:00",
+// "00000000:1B:00.0".
 func ParsePCIAddress(text string) (PCIAddress, bool) {
 	text, _, _ = strings.Cut(text, ".")
 

@@ -50,8 +50,8 @@ type Engines struct {
 
 // Profile is one kind of GPU instance that a GPU offers, as its driver describes it.
 type Profile struct {
-	// ID is the id that the driver takes and nvidia-smi prints; it is specific to the model (14 is 2g on A100, 1g on
-	// A30).
+	// ID is the id that the driver takes and nvidia-smi prints; it is specific to the model (14 is
+	// 2g on A100, 1g on A30).
 	ID uint32 `json:"id"`
 	// Enum is NVML's NVML_GPU_INSTANCE_PROFILE_*, the same on every model.
 	Enum int `json:"-"`
@@ -76,7 +76,8 @@ type SliceCount struct {
 	Stranded int `json:"stranded"`
 }
 
-// ProfileCapacity says how many instances of a profile the GPU could hold, and how many more could be created now.
+// ProfileCapacity says how many instances of a profile the GPU could hold, and how many more could
+// be created now.
 type ProfileCapacity struct {
 	Name      string `json:"name"`
 	Max       int    `json:"max"`

@@ -31,10 +31,12 @@ type Readings struct {
 	Processes          Opt[[]Process]
 }
 
-// SlowReadings change seldom, or take the driver long: they are read every 15 s, and kept in between.
+// SlowReadings change seldom, or take the driver long: they are read every 15 s, and kept in
+// between.
 type SlowReadings struct {
 	PowerLimitWatts Opt[float64]
-	// TemperatureMarginCelsius is how far the GPU is below the temperature at which it slows down, negative above it.
+	// TemperatureMarginCelsius is how far the GPU is below the temperature at which it slows down,
+	// negative above it.
 	TemperatureMarginCelsius Opt[float64]
 	TemperatureThresholds    []TemperatureThreshold
 	Fans                     []Fan
@@ -57,13 +59,15 @@ type TemperatureThreshold struct {
 	Celsius float64
 }
 
-// Fan is one fan's target speed as a ratio of the loudest that the product allows, which it may exceed.
+// Fan is one fan's target speed as a ratio of the loudest that the product allows, which it may
+// exceed.
 type Fan struct {
 	Index int     `json:"fan"`
 	Speed float64 `json:"speedRatio"`
 }
 
-// ClockEvents is a set of reasons why clocks are not at their highest, NVML's nvmlClocksEventReason* bits.
+// ClockEvents is a set of reasons why clocks are not at their highest, NVML's
+// nvmlClocksEventReason* bits.
 type ClockEvents uint64
 
 // ClockEventReason is one bit of ClockEvents and its name in labels.
@@ -72,7 +76,8 @@ type ClockEventReason struct {
 	Name string
 }
 
-// ClockEventReasons lists the known reasons in the order of their bits (nvml.h, nvmlClocksEventReason*).
+// ClockEventReasons lists the known reasons in the order of their bits (nvml.h,
+// nvmlClocksEventReason*).
 func ClockEventReasons() []ClockEventReason {
 	return []ClockEventReason{
 		{0x1, "gpu_idle"},
@@ -94,15 +99,16 @@ type PCIe struct {
 	LinkWidth, LinkGeneration   Opt[int]
 }
 
-// NVLink has the totals over all links: data in bytes, without protocol overhead. From NVLink 5 on the bytes are
-// those that the driver counts on the links; whether protocol is among them nvml.h does not say.
+// NVLink has the totals over all links: data in bytes, without protocol overhead. From NVLink 5 on
+// the bytes are those that the driver counts on the links; whether protocol is among them nvml.h
+// does not say.
 type NVLink struct {
 	ReceiveBytes, TransmitBytes Opt[uint64]
 	Errors                      []NVLinkErrors
 }
 
-// NVLinkErrors counts one kind of link error: "crc_flit", "crc_data", "replay" or "recovery"; from NVLink 5 on
-// "receive", "effective", "recovery" or "recovery_failed".
+// NVLinkErrors counts one kind of link error: "crc_flit", "crc_data", "replay" or "recovery"; from
+// NVLink 5 on "receive", "effective", "recovery" or "recovery_failed".
 type NVLinkErrors struct {
 	Kind  string `json:"kind"`
 	Count uint64 `json:"count"`
@@ -111,11 +117,12 @@ type NVLinkErrors struct {
 // Fabric is the GPU's registration in the NVLink fabric, which a fabric manager keeps.
 type Fabric struct {
 	State FabricState `json:"state"`
-	// Status is why a completed registration has failed, as an nvmlReturn_t; 0 if it has not. It is absent before.
+	// Status is why a completed registration has failed, as an nvmlReturn_t; 0 if it has not. It is
+	// absent before.
 	Status Opt[uint32]  `json:"status,omitzero"`
 	Health FabricHealth `json:"health,omitempty"` // empty if the driver does not report it
-	// ClusterUUID and Clique are known once the registration has succeeded: GPUs of one cluster and clique reach each
-	// other.
+	// ClusterUUID and Clique are known once the registration has succeeded: GPUs of one cluster and
+	// clique reach each other.
 	ClusterUUID string      `json:"clusterUuid,omitempty"`
 	Clique      Opt[uint32] `json:"clique,omitzero"`
 }
@@ -137,7 +144,8 @@ const (
 	FabricLimitedCapacity FabricHealth = "limited_capacity"
 )
 
-// ECCCount counts memory errors of one kind since the driver was loaded (volatile) or for the GPU's life (aggregate).
+// ECCCount counts memory errors of one kind since the driver was loaded (volatile) or for the GPU's
+// life (aggregate).
 type ECCCount struct {
 	Severity string `json:"severity"` // "corrected" or "uncorrected"
 	Lifetime string `json:"lifetime"` // "volatile" or "aggregate"
@@ -185,7 +193,8 @@ type Process struct {
 // EventKind is what an Event reports.
 type EventKind int
 
-// The kinds of events. EventsLost: the queue failed and was created again, so that events may have been missed.
+// The kinds of events. EventsLost: the queue failed and was created again, so that events may have
+// been missed.
 const (
 	EventXID EventKind = iota + 1
 	EventMIGChange
@@ -211,7 +220,8 @@ type LoggedXID struct {
 	Instance Opt[InstanceID]
 	Compute  Opt[ComputeID]
 	XID      uint64
-	// Time is when it was received or, of one from before the log was first read, when it was printed.
+	// Time is when it was received or, of one from before the log was first read, when it was
+	// printed.
 	Time        time.Time
 	BeforeStart bool
 }

@@ -1,8 +1,9 @@
 package gpu
 
-// DeviceRef is how an allocator names a device. It has no generation, which allocators do not know. Exactly one group
-// of fields is used: GPU alone, GPU with Instance and Compute (legacy MIG UUIDs) or with PlacementStart (HAMi), MIG, or
-// Minor, alone, with Instance (GKE), or with PlacementStart and ProfileID (DRA).
+// DeviceRef is how an allocator names a device. It has no generation, which allocators do not know.
+// Exactly one group of fields is used: GPU alone, GPU with Instance and Compute (legacy MIG UUIDs)
+// or with PlacementStart (HAMi), MIG, or Minor, alone, with Instance (GKE), or with PlacementStart
+// and ProfileID (DRA).
 type DeviceRef struct {
 	GPU            UUID
 	MIG            MIGUUID
@@ -13,8 +14,8 @@ type DeviceRef struct {
 	ProfileID      Opt[uint32]
 }
 
-// ParseMIGRef parses the UUID of a MIG device in either form. One in the legacy form becomes a reference to its
-// instances.
+// ParseMIGRef parses the UUID of a MIG device in either form. One in the legacy form becomes a
+// reference to its instances.
 func ParseMIGRef(s string) (DeviceRef, error) {
 	uuid, legacy, err := ParseMIGUUID(s)
 	if l, ok := legacy.Get(); ok {
@@ -24,8 +25,9 @@ func ParseMIGRef(s string) (DeviceRef, error) {
 	return DeviceRef{MIG: uuid}, err
 }
 
-// DeviceIndex identifies an element in a list of GPUs by indices: a whole GPU, a GPU instance, or a compute instance.
-// Instance and Compute are Whole if the device is not that deep. It is of that list alone.
+// DeviceIndex identifies an element in a list of GPUs by indices: a whole GPU, a GPU instance, or a
+// compute instance. Instance and Compute are Whole if the device is not that deep. It is of that
+// list alone.
 type DeviceIndex struct {
 	GPU, Instance, Compute int
 }
@@ -63,8 +65,9 @@ const (
 	MatchDevice
 )
 
-// Resolver resolves references to the devices of a list of GPUs. It uses the GPUs' UUIDs, minor numbers and Up, and
-// the ids, UUIDs, profile ids and placements of their instances; it must not be used after any of these has changed.
+// Resolver resolves references to the devices of a list of GPUs. It uses the GPUs' UUIDs, minor
+// numbers and Up, and the ids, UUIDs, profile ids and placements of their instances; it must not be
+// used after any of these has changed.
 type Resolver struct {
 	gpus      []GPU
 	byUUID    map[UUID]int
@@ -72,8 +75,8 @@ type Resolver struct {
 	byMIGUUID map[MIGUUID]DeviceIndex
 }
 
-// NewResolver returns the resolver of gpus. Of two GPUs with one minor number the one that is up counts: the other may
-// have had the number before.
+// NewResolver returns the resolver of gpus. Of two GPUs with one minor number the one that is up
+// counts: the other may have had the number before.
 func NewResolver(gpus []GPU) *Resolver {
 	r := &Resolver{
 		gpus:      gpus,
@@ -99,8 +102,9 @@ func NewResolver(gpus []GPU) *Resolver {
 	return r
 }
 
-// Resolve returns the device that ref names if it exists (MatchDevice), or what it would be a part of (MatchParent). A
-// reference to a GPU instance names all of it, however many compute instances it has.
+// Resolve returns the device that ref names if it exists (MatchDevice), or what it would be a part
+// of (MatchParent). A reference to a GPU instance names all of it, however many compute instances
+// it has.
 func (r *Resolver) Resolve(ref DeviceRef) (DeviceIndex, Match) {
 	if ref.MIG != "" {
 		if at, ok := r.byMIGUUID[ref.MIG]; ok {
@@ -141,8 +145,8 @@ func (r *Resolver) findGPU(ref DeviceRef) (int, bool) {
 	return g, ok && ref.GPU != ""
 }
 
-// matchesInstance reports whether the reference names a GPU instance of its GPU: by id, or by placement and, if
-// present, profile.
+// matchesInstance reports whether the reference names a GPU instance of its GPU: by id, or by
+// placement and, if present, profile.
 func (ref *DeviceRef) matchesInstance(gi *GPUInstance) bool {
 	if id, ok := ref.Instance.Get(); ok {
 		return gi.ID == id
@@ -170,8 +174,8 @@ func findCompute(at DeviceIndex, gi *GPUInstance, want Opt[ComputeID]) (DeviceIn
 	return at, MatchParent
 }
 
-// Cover returns the devices that references name and everything within them. Compute instances that are all covered
-// cover their GPU instance.
+// Cover returns the devices that references name and everything within them. Compute instances that
+// are all covered cover their GPU instance.
 func (r *Resolver) Cover(refs []DeviceRef) map[DeviceIndex]bool {
 	covered := map[DeviceIndex]bool{}
 

@@ -8,8 +8,9 @@ const (
 	downGPU  = UUID("GPU-cccccccc-0000-0000-0000-000000000000") // its minor number is another's now
 )
 
-// referenceGPUs is a node: on migGPU a 3g of two compute instances at 0:4, GPU instance 7, and a 1g.24gb at 4:2, GPU
-// instance 2, whose placement starts where that of a GPU instance of another profile may.
+// referenceGPUs is a node: on migGPU a 3g of two compute instances at 0:4, GPU instance 7, and a
+// 1g.24gb at 4:2, GPU instance 2, whose placement starts where that of a GPU instance of another
+// profile may.
 func referenceGPUs() []GPU {
 	instance := func(id InstanceID, profile uint32, at Placement, computes ...ComputeInstance) GPUInstance {
 		return GPUInstance{ID: id, ProfileID: Some(profile), Placement: Some(at), ComputeInstances: computes}
@@ -44,8 +45,9 @@ func byDRA(minor int, profile uint32, start int) DeviceRef {
 
 func byHAMi(g UUID, start int) DeviceRef { return DeviceRef{GPU: g, PlacementStart: Some(start)} }
 
-// TestResolve has every form of device id: of a device that exists, of one that does not, of another GPU, of none.
-// Replicas (GPU-<uuid>::3, nvidia2/vgpu1, HAMi's GPU-<uuid>-9) are references to what they are replicas of.
+// TestResolve has every form of device id: of a device that exists, of one that does not, of
+// another GPU, of none. Replicas (GPU-<uuid>::3, nvidia2/vgpu1, HAMi's GPU-<uuid>-9) are references
+// to what they are replicas of.
 func TestResolve(t *testing.T) {
 	const down, plain, withMIG = 0, 1, 2
 	for name, tt := range map[string]struct {

@@ -17,16 +17,16 @@ const (
 	ServerTriton ServerKind = "triton"
 )
 
-// ServerFigures are what an inference server says of itself. They are the word of the tenant that runs the pod, and may
-// be wrong on purpose: they only ever inform advice.
+// ServerFigures are what an inference server says of itself. They are the word of the tenant that
+// runs the pod, and may be wrong on purpose: they only ever inform advice.
 type ServerFigures struct {
 	Kind             ServerKind
 	Running, Waiting Opt[float64] // requests
-	// CacheUse is the share of the key-value cache that requests use, 0-1, and CacheTokens for how many tokens it has
-	// room.
+	// CacheUse is the share of the key-value cache that requests use, 0-1, and CacheTokens for how
+	// many tokens it has room.
 	CacheUse, CacheTokens Opt[float64]
-	// Since the server has started: tokens, the requests that have ended, and the seconds that these took, without those
-	// in which they waited.
+	// Since the server has started: tokens, the requests that have ended, and the seconds that
+	// these took, without those in which they waited.
 	PromptTokens, GeneratedTokens    Opt[float64]
 	FinishedRequests, ServiceSeconds Opt[float64]
 	// Fraction is the share of the device's memory that it is configured to reserve, 0-1.
@@ -46,8 +46,8 @@ type PodServer struct {
 	ServerFigures
 }
 
-// ParseModelMemory reads a number of bytes in the binary units of Kubernetes, "14Gi" or "800Mi", as the annotation
-// mig-exporter.io/model-memory has it.
+// ParseModelMemory reads a number of bytes in the binary units of Kubernetes, "14Gi" or "800Mi", as
+// the annotation mig-exporter.io/model-memory has it.
 func ParseModelMemory(value string) (bytes uint64, ok bool) {
 	number := value
 	unit := 1.

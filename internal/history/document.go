@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Document is the document of /api/v1/node/history. All series of it have the same points: the last is of Until, each
-// of the others StepSeconds older than the next.
+// Document is the document of /api/v1/node/history. All series of it have the same points: the last
+// is of Until, each of the others StepSeconds older than the next.
 type Document struct {
 	APIVersion string `json:"apiVersion"`
 	// Since is when the exporter began to keep what is here: what came before is not known.
@@ -23,8 +23,9 @@ type Document struct {
 	Marks       []Mark    `json:"marks"`
 }
 
-// Device has the series of a GPU, of a GPU instance, or of a compute instance that is a part of one. The device may be
-// gone, and the ids of its instances in use again: generation tells them apart.
+// Device has the series of a GPU, of a GPU instance, or of a compute instance that is a part of
+// one. The device may be gone, and the ids of its instances in use again: generation tells them
+// apart.
 type Device struct {
 	Index           int                     `json:"index"` // of the GPU
 	UUID            gpu.UUID                `json:"uuid"`  // of the GPU
@@ -33,7 +34,8 @@ type Device struct {
 	Generation      uint64                  `json:"generation,omitempty"`
 	Profile         string                  `json:"profile,omitempty"`
 	Placement       gpu.Opt[gpu.Placement]  `json:"placement,omitzero"`
-	// Gone is set if the device does not exist any more; of a GPU that is released that is not known.
+	// Gone is set if the device does not exist any more; of a GPU that is released that is not
+	// known.
 	Gone            bool   `json:"gone,omitempty"`
 	MemoryUsedBytes Series `json:"memoryUsedBytes,omitempty"`
 	SMActivityRatio Series `json:"smActivityRatio,omitempty"`
@@ -41,7 +43,8 @@ type Device struct {
 	PowerWatts Series `json:"powerWatts,omitempty"`
 }
 
-// Series are the values of one quantity, the oldest first; NaN is one that is absent. It is nil if all are.
+// Series are the values of one quantity, the oldest first; NaN is one that is absent. It is nil if
+// all are.
 type Series []float32
 
 // MarshalJSON writes absent values as null, and others with no more digits than a drawing needs.
@@ -90,7 +93,8 @@ func appendValue(text []byte, v float64) []byte {
 	}
 }
 
-// Document returns what is kept now. Its devices are in the order of the node, those that are gone included.
+// Document returns what is kept now. Its devices are in the order of the node, those that are gone
+// included.
 func (h *History) Document() *Document {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -157,7 +161,8 @@ func (t *track) series(q quantity, oldest, newest int64) Series {
 	return series
 }
 
-// compareDevices orders by GPU, then by placement and age, a GPU before its instances and these before their parts.
+// compareDevices orders by GPU, then by placement and age, a GPU before its instances and these
+// before their parts.
 func compareDevices(a, b Device) int {
 	return cmp.Or(
 		cmp.Compare(a.Index, b.Index),

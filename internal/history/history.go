@@ -1,5 +1,5 @@
-// Package history keeps the last 15 minutes of a node in memory: what the status page and migctl top draw without a
-// Prometheus. It survives no restart.
+// Package history keeps the last 15 minutes of a node in memory: what the status page and migctl
+// top draw without a Prometheus. It survives no restart.
 package history
 
 import (
@@ -18,8 +18,8 @@ const (
 
 const (
 	points = int(Span / Step)
-	// maxTracks bounds the memory to 1.4 MiB. A node of 16 GPUs in 7 instances each, all of them split, has 240 devices:
-	// the rest is for instances that were destroyed and are still drawn.
+	// maxTracks bounds the memory to 1.4 MiB. A node of 16 GPUs in 7 instances each, all of them
+	// split, has 240 devices: the rest is for instances that were destroyed and are still drawn.
 	maxTracks = 640
 	maxMarks  = 256
 )
@@ -49,7 +49,8 @@ type History struct {
 	last   *gpu.Snapshot
 }
 
-// track has the points of one device, point n of all devices at n % points. NaN is a value that is absent.
+// track has the points of one device, point n of all devices at n % points. NaN is a value that is
+// absent.
 type track struct {
 	values [quantities][points]float32
 	counts [quantities]float32 // values of the newest point so far: it is their mean
@@ -64,14 +65,14 @@ type name struct {
 	placement gpu.Opt[gpu.Placement]
 }
 
-// New returns a History that has nothing yet. Of two Snapshots that are no more than longest apart, the later one stands
-// for the time between them; after a longer time there is a gap.
+// New returns a History that has nothing yet. Of two Snapshots that are no more than longest apart,
+// the later one stands for the time between them; after a longer time there is a gap.
 func New(longest time.Duration) *History {
 	return &History{longest: longest, tracks: make(map[gpu.DeviceID]*track)}
 }
 
-// Observe adds a Snapshot. It takes no longer for an old history than for a new one, and allocates only for devices and
-// events that are new.
+// Observe adds a Snapshot. It takes no longer for an old history than for a new one, and allocates
+// only for devices and events that are new.
 func (h *History) Observe(s *gpu.Snapshot) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -88,8 +89,8 @@ func (h *History) Observe(s *gpu.Snapshot) {
 	h.last = s
 }
 
-// moveTo makes the point of a time the newest one. If the clock was set back by more than a point, what we have lies in
-// the future and cannot be drawn beside what comes: we begin anew.
+// moveTo makes the point of a time the newest one. If the clock was set back by more than a point,
+// what we have lies in the future and cannot be drawn beside what comes: we begin anew.
 func (h *History) moveTo(now time.Time) {
 	number := now.UnixNano() / int64(Step)
 	if h.since.IsZero() || number < h.newest-1 {
@@ -185,7 +186,8 @@ func (h *History) addDevice(d gpu.Visit) {
 // span is the points that a reading stands for, the newest one the last.
 type span struct{ first, last int64 }
 
-// add takes a value into the mean of the newest point. The first value of it stands for the points before, too.
+// add takes a value into the mean of the newest point. The first value of it stands for the points
+// before, too.
 func (t *track) add(to span, q quantity, value gpu.Opt[float64]) {
 	v, ok := value.Get()
 	if !ok {
@@ -211,8 +213,8 @@ func (t *track) addBytes(to span, value gpu.Opt[uint64]) {
 	}
 }
 
-// newTrack returns a track without values. If there are as many as there may be, it takes the one of the device that
-// has been gone for longest, and returns nil if none is gone.
+// newTrack returns a track without values. If there are as many as there may be, it takes the one
+// of the device that has been gone for longest, and returns nil if none is gone.
 func (h *History) newTrack() *track {
 	t := h.takeUnused()
 	if t == nil {

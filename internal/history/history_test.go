@@ -36,7 +36,8 @@ func text(t *testing.T, v any) string {
 	return string(b)
 }
 
-// TestSeries: a point is the mean of its readings; one without a reading is null, as is an absent reading.
+// TestSeries: a point is the mean of its readings; one without a reading is null, as is an absent
+// reading.
 func TestSeries(t *testing.T) {
 	h := New(Step)
 	cmptest.Equal(t, "before the first Snapshot", text(t, h.Document()),
@@ -55,8 +56,8 @@ func TestSeries(t *testing.T) {
 		`[{"index":0,"uuid":"GPU-a","powerWatts":[105,null,null,1234]}]`)
 }
 
-// TestSlowPolls: where we read less often than points come, the later reading stands for the time between two; it does not
-// for the time before a device existed, nor for a longer pause.
+// TestSlowPolls: where we read less often than points come, the later reading stands for the time
+// between two; it does not for the time before a device existed, nor for a longer pause.
 func TestSlowPolls(t *testing.T) {
 	h := New(20 * time.Second)
 	h.Observe(snapshot(0, gpu.Some(1.0)))
@@ -88,7 +89,8 @@ func newInstance(id int, generation uint64) gpu.GPUInstance {
 		Memory: gpu.Memory{Used: gpu.Some(uint64(1 << 30))}, Device: gpu.Device{Activity: gpu.Activity{SM: gpu.Some(0.51234)}}}
 }
 
-// TestInstances: an id that is used again is another device; the former one is kept until the span has passed.
+// TestInstances: an id that is used again is another device; the former one is kept until the span
+// has passed.
 func TestInstances(t *testing.T) {
 	h := New(time.Minute)
 	h.Observe(snapshot(0, gpu.Some(1.0), newInstance(1, 1), newInstance(2, 1)))
@@ -110,7 +112,8 @@ func TestInstances(t *testing.T) {
 	cmptest.Equal(t, "devices after the span", len(h.Document().Devices), 2)
 }
 
-// TestClockBack: what was read before the clock was set back lies in the future. We keep none of it, and say so.
+// TestClockBack: what was read before the clock was set back lies in the future. We keep none of
+// it, and say so.
 func TestClockBack(t *testing.T) {
 	h := New(time.Minute)
 	h.Observe(snapshot(time.Hour, gpu.Some(1.0)))
@@ -131,8 +134,8 @@ func TestClockSlewed(t *testing.T) {
 	cmptest.Equal(t, "watts", text(t, h.Document().Devices[0].PowerWatts), "[1,3]")
 }
 
-// TestReleasedGPU: while we have let go of a GPU we do not see its instances. They are not gone for that, and their XIDs
-// are not new when it is back.
+// TestReleasedGPU: while we have let go of a GPU we do not see its instances. They are not gone for
+// that, and their XIDs are not new when it is back.
 func TestReleasedGPU(t *testing.T) {
 	h := New(time.Minute)
 	released := snapshot(10*time.Second, gpu.None[float64]())
@@ -167,8 +170,9 @@ func withXIDs(i gpu.GPUInstance, count float64, last time.Duration) gpu.GPUInsta
 	return i
 }
 
-// TestMarks: XIDs are marked when they occurred, layout changes when they were seen; what was counted before the first
-// Snapshot is not marked, nor is what an instance had whose id another one has now.
+// TestMarks: XIDs are marked when they occurred, layout changes when they were seen; what was
+// counted before the first Snapshot is not marked, nor is what an instance had whose id another one
+// has now.
 func TestMarks(t *testing.T) {
 	h := New(time.Minute)
 	changed := func(s *gpu.Snapshot, changes float64, xids ...gpu.XIDCount) *gpu.Snapshot {
@@ -200,7 +204,8 @@ func TestMarks(t *testing.T) {
 	cmptest.Equal(t, "marks after the span", len(h.Document().Marks), 0)
 }
 
-// churn is a node of 8 GPUs in 7 instances each, at a second, whose instances are new every five seconds.
+// churn is a node of 8 GPUs in 7 instances each, at a second, whose instances are new every five
+// seconds.
 func churn(second int) *gpu.Snapshot {
 	s := &gpu.Snapshot{Time: start.Add(time.Duration(second) * time.Second)}
 
@@ -218,7 +223,8 @@ func churn(second int) *gpu.Snapshot {
 	return s
 }
 
-// TestMemoryIsBounded: layouts that change all the time take no more than 2 MiB, and no device that exists is left out.
+// TestMemoryIsBounded: layouts that change all the time take no more than 2 MiB, and no device that
+// exists is left out.
 func TestMemoryIsBounded(t *testing.T) {
 	var before, after runtime.MemStats
 

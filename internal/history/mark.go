@@ -33,7 +33,8 @@ func (m Mark) isSame(o Mark) bool {
 	return m.Time.Equal(o.Time) && m.UUID == o.UUID && m.GPUInstance == o.GPUInstance && m.XID == o.XID
 }
 
-// addMarks adds what has happened since the last Snapshot. The first one has no marks: what it counts happened before.
+// addMarks adds what has happened since the last Snapshot. The first one has no marks: what it
+// counts happened before.
 func (h *History) addMarks(s *gpu.Snapshot) {
 	if h.last == nil {
 		return
@@ -76,7 +77,8 @@ func (h *History) addMarksOf(before, now *gpu.GPU, at time.Time) {
 	}
 }
 
-// dropMoved drops the mark of an XID that counted for the GPU until the kernel's log named its instance.
+// dropMoved drops the mark of an XID that counted for the GPU until the kernel's log named its
+// instance.
 func (h *History) dropMoved(before, now *gpu.GPU) {
 	for _, was := range before.Totals.GPUXIDs {
 		left := slices.ContainsFunc(now.Totals.GPUXIDs,
@@ -123,7 +125,8 @@ func (h *History) addXIDs(mark Mark, before, now []gpu.XIDCount) {
 		mark.Name = gpu.XIDName(c.XID)
 		mark.Count = uint64(count)
 
-		// While a GPU is released we don't see its instances: their XIDs are not new when it is back.
+		// While a GPU is released we don't see its instances: their XIDs are not new when it is
+		// back.
 		if !slices.ContainsFunc(h.marks, mark.isSame) {
 			h.marks = append(h.marks, mark)
 		}

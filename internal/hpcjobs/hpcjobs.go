@@ -1,6 +1,7 @@
-// Package hpcjobs reads which batch jobs hold which GPU, from a folder that a scheduler's prolog and epilog maintain: a
-// file for each GPU, named by its index ("0"), or for a GPU instance, by the index and the driver's id of the instance
-// ("0.7"), with a job in each line. This is the format of NVIDIA's dcgm-exporter.
+// Package hpcjobs reads which batch jobs hold which GPU, from a folder that a scheduler's prolog
+// and epilog maintain: a file for each GPU, named by its index ("0"), or for a GPU instance, by the
+// index and the driver's id of the instance ("0.7"), with a job in each line. This is the format of
+// NVIDIA's dcgm-exporter.
 package hpcjobs
 
 import (
@@ -22,7 +23,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Limits of what is read, so that the folder cannot make series without end. A job id has some ten characters.
+// Limits of what is read, so that the folder cannot make series without end. A job id has some ten
+// characters.
 const (
 	maxFile = 64 << 10 // bytes of one file
 	maxJob  = 128      // bytes of one job id
@@ -41,9 +43,10 @@ func New(path string, logger log.Logger) *Folder {
 	return &Folder{path: path, logger: logger, logged: map[string]string{}}
 }
 
-// Jobs reads the files of devices; other files in the folder are ignored. A file that cannot be used is left out and
-// logged once for each reason; then the error wraps gpu.ErrUnavailable, and the jobs of the other devices are returned.
-// If the whole folder cannot be read, the jobs are nil; the error wraps gpu.ErrNotFound if it does not exist.
+// Jobs reads the files of devices; other files in the folder are ignored. A file that cannot be
+// used is left out and logged once for each reason; then the error wraps gpu.ErrUnavailable, and
+// the jobs of the other devices are returned. If the whole folder cannot be read, the jobs are nil;
+// the error wraps gpu.ErrNotFound if it does not exist.
 func (f *Folder) Jobs(devices []gpu.JobDevice) (gpu.Jobs, error) {
 	_, err := os.Stat(f.path + "/.") // the right to search the folder, too
 	switch {
@@ -116,8 +119,8 @@ func fileName(device gpu.JobDevice) string {
 	return strconv.Itoa(device.Index)
 }
 
-// readJobs reads a file's lines in their order, without repetitions. A device without a file has no jobs. Only regular
-// files are read: a pipe would block.
+// readJobs reads a file's lines in their order, without repetitions. A device without a file has no
+// jobs. Only regular files are read: a pipe would block.
 func readJobs(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.Mode().IsRegular() {

@@ -103,8 +103,8 @@ func TestFolderThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestAFileThatCannotBeUsedCostsItself: the other files' jobs stay, the log says once which file and why, and that it
-// is over.
+// TestAFileThatCannotBeUsedCostsItself: the other files' jobs stay, the log says once which file
+// and why, and that it is over.
 func TestAFileThatCannotBeUsedCostsItself(t *testing.T) {
 	lines := func(n int) string {
 		var b strings.Builder
@@ -162,8 +162,8 @@ func TestAFileThatCannotBeUsedCostsItself(t *testing.T) {
 	}
 }
 
-// TestStrayFilesHideNoJob: neither files that are named as devices that do not exist nor files that cannot be used
-// are looked at, and so they are no fault of the folder.
+// TestStrayFilesHideNoJob: neither files that are named as devices that do not exist nor files that
+// cannot be used are looked at, and so they are no fault of the folder.
 func TestStrayFilesHideNoJob(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 600 {

@@ -1,5 +1,5 @@
-// Package inference reads what inference servers say of themselves in their metrics, in Prometheus' text format: vLLM,
-// SGLang, text-generation-inference and Triton. It is pure.
+// Package inference reads what inference servers say of themselves in their metrics, in Prometheus'
+// text format: vLLM, SGLang, text-generation-inference and Triton. It is pure.
 //
 // The names come from the servers' sources and documentation:
 //
@@ -36,7 +36,8 @@ const (
 	figures
 )
 
-// metric is one that a server has, and a label that tells samples apart which mean different things.
+// metric is one that a server has, and a label that tells samples apart which mean different
+// things.
 type metric struct {
 	name         string
 	label, value string // empty: every sample counts
@@ -44,20 +45,24 @@ type metric struct {
 	factor       float64 // to a figure's unit
 }
 
-// server is a program and its metrics. Of several metrics of a figure the first one counts that there is.
+// server is a program and its metrics. Of several metrics of a figure the first one counts that
+// there is.
 type server struct {
 	kind    gpu.ServerKind
 	metrics []metric
-	// info is a metric whose labels say how the cache is configured: the tokens of a block, and the number of blocks.
+	// info is a metric whose labels say how the cache is configured: the tokens of a block, and the
+	// number of blocks.
 	info, blockTokens, blocks string
 }
 
-// servers are those that are known. Triton can run vLLM, and has its metrics then: what is asked first counts.
+// servers are those that are known. Triton can run vLLM, and has its metrics then: what is asked
+// first counts.
 func servers() []server {
 	return []server{vllm(), sglang(), tgi(), triton()}
 }
 
-// vllm returns vLLM's metrics. Version 1 renamed the use of the cache; both have the old name for a while.
+// vllm returns vLLM's metrics. Version 1 renamed the use of the cache; both have the old name for a
+// while.
 func vllm() server {
 	return server{
 		kind:        gpu.ServerVLLM,
@@ -101,7 +106,8 @@ func sglang() server {
 	}
 }
 
-// tgi returns the metrics of text-generation-inference. It does not say how much of its cache is used.
+// tgi returns the metrics of text-generation-inference. It does not say how much of its cache is
+// used.
 func tgi() server {
 	return server{
 		kind: gpu.ServerTGI,
@@ -116,8 +122,9 @@ func tgi() server {
 	}
 }
 
-// triton returns Triton's metrics, those of its TensorRT-LLM backend first. The backend's "fraction" of blocks is not
-// read: in the sample of its documentation it is not the share of those that are used.
+// triton returns Triton's metrics, those of its TensorRT-LLM backend first. The backend's
+// "fraction" of blocks is not read: in the sample of its documentation it is not the share of those
+// that are used.
 func triton() server {
 	const blocks, kind = "nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type"
 	const count, state = "nv_trt_llm_request_metrics", "request_type"
@@ -203,7 +210,8 @@ func (s *sums) addBlocks() {
 	}
 }
 
-// serviceSeconds returns how long requests took without the time in which they waited; absent if that is not known.
+// serviceSeconds returns how long requests took without the time in which they waited; absent if
+// that is not known.
 func (s *sums) serviceSeconds() gpu.Opt[float64] {
 	if s[servedSeconds].Present() {
 		return s[servedSeconds]

@@ -15,9 +15,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Bounds of what is read: of a text in bytes, of the lines that count, and of each of those in bytes. A server with a
-// few models has dozens of them. The parser compares each label of a line with those before it, so that the squares of
-// the numbers of labels are bounded too: 2,000 lines may have 16 each.
+// Bounds of what is read: of a text in bytes, of the lines that count, and of each of those in
+// bytes. A server with a few models has dozens of them. The parser compares each label of a line
+// with those before it, so that the squares of the numbers of labels are bounded too: 2,000 lines
+// may have 16 each.
 const (
 	MaxBytes         = 1 << 20
 	maxLines         = 2000
@@ -28,9 +29,10 @@ const (
 // ErrNoServer is the error for metrics of none of the servers that are known.
 var ErrNoServer = errors.New("has no metrics of vLLM, SGLang, TGI or Triton")
 
-// Parse returns what metrics in Prometheus' text format say. Of a text only the lines of metrics that are known are
-// parsed, without their types and the buckets of histograms, so that memory is bounded whatever the text is. Values
-// that no server can have, such as NaN, are left out. The error is ErrNoServer, or says what is wrong with the text.
+// Parse returns what metrics in Prometheus' text format say. Of a text only the lines of metrics
+// that are known are parsed, without their types and the buckets of histograms, so that memory is
+// bounded whatever the text is. Values that no server can have, such as NaN, are left out. The
+// error is ErrNoServer, or says what is wrong with the text.
 func Parse(text []byte) (gpu.ServerFigures, error) {
 	if len(text) > MaxBytes {
 		return gpu.ServerFigures{}, fmt.Errorf("has more than %d bytes", MaxBytes)
@@ -140,8 +142,8 @@ func (s *server) figures(families map[string]*dto.MetricFamily) (gpu.ServerFigur
 	return result, true
 }
 
-// addConfiguration adds what the labels of an info metric say: the size of the cache, of all engines together, and of
-// vLLM the share of memory that it reserves.
+// addConfiguration adds what the labels of an info metric say: the size of the cache, of all
+// engines together, and of vLLM the share of memory that it reserves.
 func (s *server) addConfiguration(f *gpu.ServerFigures, infos []*dto.Metric) {
 	tokens := 0.
 

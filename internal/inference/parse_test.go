@@ -51,7 +51,8 @@ func TestParseKnownServers(t *testing.T) {
 	}
 }
 
-// TestParseSumsEngines checks a server of several engines: what they do adds up, and the fullest cache counts.
+// TestParseSumsEngines checks a server of several engines: what they do adds up, and the fullest
+// cache counts.
 func TestParseSumsEngines(t *testing.T) {
 	got, err := Parse([]byte(`vllm:num_requests_running{engine="0"} 2
 vllm:num_requests_running{engine="1"} 3
@@ -67,7 +68,8 @@ vllm:cache_config_info{engine="1",block_size="16",num_gpu_blocks="100"} 1`))
 		CacheTokens: gpu.Some(3200.)})
 }
 
-// TestParseLeavesOutImpossibleValues gives numbers that no server has: they are absent, and the others count.
+// TestParseLeavesOutImpossibleValues gives numbers that no server has: they are absent, and the
+// others count.
 func TestParseLeavesOutImpossibleValues(t *testing.T) {
 	for _, bad := range []string{"NaN", "-1", "+Inf", "-Inf", "1e300", "1.0000001"} {
 		got, err := Parse(fmt.Appendf(nil, "vllm:num_requests_running 4\nvllm:kv_cache_usage_perc %s\n", bad))
@@ -125,7 +127,8 @@ func manySamples(n int) string {
 	return b.String()
 }
 
-// labeledLine returns a line of a known metric with labels of different names of two letters, and of so many bytes.
+// labeledLine returns a line of a known metric with labels of different names of two letters, and
+// of so many bytes.
 func labeledLine(labels, size int) string {
 	const letters = "abcdefghijklmnopqrstuvwxyz"
 	var b strings.Builder

@@ -17,8 +17,9 @@ const Path = "/dev/kmsg"
 
 // Device is the kernel's log, from the oldest record that it still has.
 type Device interface {
-	// Read reads the next record into p. If there is none yet, it waits for one, or returns syscall.EAGAIN unless wait
-	// is set. EPIPE: records were overwritten before they were read. EINVAL: the record was longer than p and is skipped.
+	// Read reads the next record into p. If there is none yet, it waits for one, or returns
+	// syscall.EAGAIN unless wait is set. EPIPE: records were overwritten before they were read.
+	// EINVAL: the record was longer than p and is skipped.
 	Read(p []byte, wait bool) (int, error)
 	// Close ends a Read that waits, and makes it and later ones fail.
 	Close() error
@@ -30,8 +31,9 @@ type file struct {
 	conn syscall.RawConn
 }
 
-// OpenFile opens the log of this machine for reading. It wraps gpu.ErrNoPermission if this process may not read it, and
-// gpu.ErrNotFound if there is none, or something else in its place: some containers link /dev/kmsg to a console.
+// OpenFile opens the log of this machine for reading. It wraps gpu.ErrNoPermission if this process
+// may not read it, and gpu.ErrNotFound if there is none, or something else in its place: some
+// containers link /dev/kmsg to a console.
 func OpenFile(path string) (Device, error) {
 	f, err := openFile(path)
 	if err != nil {
@@ -95,7 +97,8 @@ func (f *file) checkKind(path string) error {
 
 // openFile opens a file that is read as the log is.
 func openFile(path string) (*file, error) {
-	// Without O_NONBLOCK a read would block a thread, which Close cannot end. A console must not become ours.
+	// Without O_NONBLOCK a read would block a thread, which Close cannot end. A console must not
+	// become ours.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
 	switch {
 	case errors.Is(err, os.ErrPermission): // EPERM without the right to the log, EACCES to the file
@@ -134,8 +137,9 @@ func (f *file) Read(p []byte, wait bool) (n int, err error) {
 	return n, err
 }
 
-// Uptime returns how long the kernel runs, without the time for which it was suspended. The time of a record is by the
-// scheduler's clock, which is that within seconds: it is not corrected for drift.
+// Uptime returns how long the kernel runs, without the time for which it was suspended. The time of
+// a record is by the scheduler's clock, which is that within seconds: it is not corrected for
+// drift.
 func Uptime() time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {

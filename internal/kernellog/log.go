@@ -1,5 +1,6 @@
-// Package kernellog reads the XIDs that the NVIDIA driver prints to the kernel's log. The driver sends no event for
-// some of them: those that GSP reports itself, and those of a GPU on which no program runs.
+// Package kernellog reads the XIDs that the NVIDIA driver prints to the kernel's log. The driver
+// sends no event for some of them: those that GSP reports itself, and those of a GPU on which no
+// program runs.
 package kernellog
 
 import (
@@ -55,8 +56,8 @@ type Log struct {
 	repeats  repeats
 }
 
-// Start reads what the log has, and follows it until Close. If it cannot read the log it tries again every 30 seconds;
-// State has the reason.
+// Start reads what the log has, and follows it until Close. If it cannot read the log it tries
+// again every 30 seconds; State has the reason.
 func Start(opts Options) *Log {
 	l := &Log{
 		opts:      opts,
@@ -92,8 +93,9 @@ func (l *Log) Close() {
 	<-l.done
 }
 
-// Take returns the XIDs since the last call, in their order, and whether we have missed records since then. It returns
-// those from before the start once for each GPU and XID, with the time of the last.
+// Take returns the XIDs since the last call, in their order, and whether we have missed records
+// since then. It returns those from before the start once for each GPU and XID, with the time of
+// the last.
 func (l *Log) Take() (lines []gpu.LoggedXID, lost bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -201,8 +203,8 @@ func (l *Log) drop(failure error) bool {
 	return !l.closed
 }
 
-// readRecords reads records until reading fails, and returns why. At the end of the log it waits for more, or returns
-// syscall.EAGAIN if wait is not set.
+// readRecords reads records until reading fails, and returns why. At the end of the log it waits
+// for more, or returns syscall.EAGAIN if wait is not set.
 func (l *Log) readRecords(wait bool) error {
 	buffer := make([]byte, maxRecord)
 	skipped := 0
@@ -226,15 +228,16 @@ func (l *Log) readRecords(wait bool) error {
 	}
 }
 
-// addRecord adds the XID of a record, if it has one. live is whether we waited for the record, so that it was printed
-// just now.
+// addRecord adds the XID of a record, if it has one. live is whether we waited for the record, so
+// that it was printed just now.
 func (l *Log) addRecord(record string, live bool) {
 	h, text, ok := splitRecord(record)
 	if !ok || h.sequence < l.next { // a log that is opened again begins with its oldest record
 		return
 	}
 
-	// A gap between records from before the start loses nothing that we report, even if we read them only later.
+	// A gap between records from before the start loses nothing that we report, even if we read
+	// them only later.
 	isAfterStart := l.caughtUp || l.started && h.uptime >= l.startedAt
 	missed := isAfterStart && h.sequence > l.next
 	l.next = h.sequence + 1
@@ -272,7 +275,8 @@ func (l *Log) addRecord(record string, live bool) {
 	}
 }
 
-// addOld adds an XID from before the start, and drops an earlier one of the same GPU and number. The caller holds mu.
+// addOld adds an XID from before the start, and drops an earlier one of the same GPU and number.
+// The caller holds mu.
 func (l *Log) addOld(x gpu.LoggedXID) {
 	l.lines = slices.DeleteFunc(l.lines, func(known gpu.LoggedXID) bool {
 		return known.BeforeStart && known.PCI == x.PCI && known.XID == x.XID &&

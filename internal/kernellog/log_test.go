@@ -58,7 +58,8 @@ func (d *fakeDevice) Close() error {
 	return nil
 }
 
-// record returns the record of an XID 79 of a GPU, with a sequence number and the seconds since the boot.
+// record returns the record of an XID 79 of a GPU, with a sequence number and the seconds since the
+// boot.
 func record(sequence, seconds int) answer {
 	return xidRecord(sequence, seconds, "79, GPU has fallen off the bus.")
 }
@@ -137,7 +138,8 @@ func TestTimesOfOldLines(t *testing.T) {
 	})
 }
 
-// TestLostRecords: an overrun shows by the gap in the sequence numbers, and so does a record that is too long.
+// TestLostRecords: an overrun shows by the gap in the sequence numbers, and so does a record that
+// is too long.
 func TestLostRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newFakeDevice(record(1, 1), answer{err: syscall.EPIPE}, record(5, 5))
@@ -206,7 +208,8 @@ func TestReopen(t *testing.T) {
 	})
 }
 
-// TestLogThatCannotBeRead from the start on: what it has later is from before the start or after it by its time.
+// TestLogThatCannotBeRead from the start on: what it has later is from before the start or after it
+// by its time.
 func TestLogThatCannotBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
@@ -230,8 +233,8 @@ func TestLogThatCannotBeRead(t *testing.T) {
 	})
 }
 
-// TestRecordsThatWereOverwrittenMeanwhile are lost if the log cannot be read at the start, unless the oldest one left is
-// from before it.
+// TestRecordsThatWereOverwrittenMeanwhile are lost if the log cannot be read at the start, unless
+// the oldest one left is from before it.
 func TestRecordsThatWereOverwrittenMeanwhile(t *testing.T) {
 	for seconds, want := range map[int]bool{3599: false, 3610: true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -245,7 +248,8 @@ func TestRecordsThatWereOverwrittenMeanwhile(t *testing.T) {
 	}
 }
 
-// TestEndlessFailures do not occupy a processor: a log that returns nothing but failures is opened again later.
+// TestEndlessFailures do not occupy a processor: a log that returns nothing but failures is opened
+// again later.
 func TestEndlessFailures(t *testing.T) {
 	for _, failure := range []answer{{err: syscall.EINVAL}, {}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -348,7 +352,8 @@ func TestOpenOfAnotherFile(t *testing.T) {
 	}
 }
 
-// TestReadOfFile reads a pipe as it reads the log: without a record it returns or waits, and Close ends that.
+// TestReadOfFile reads a pipe as it reads the log: without a record it returns or waits, and Close
+// ends that.
 func TestReadOfFile(t *testing.T) {
 	path := t.TempDir() + "/kmsg"
 	if err := syscall.Mkfifo(path, 0o600); err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// prefix begins each line of an XID (open-gpu-kernel-modules 595.45.04, src/nvidia/src/kernel/gpu/rc/kernel_rc.c,
-// krcReportXid_IMPL).
+// prefix begins each line of an XID (open-gpu-kernel-modules 595.45.04,
+// src/nvidia/src/kernel/gpu/rc/kernel_rc.c, krcReportXid_IMPL).
 const prefix = "NVRM: Xid (PCI:"
 
 // header is what the kernel says of a record (Documentation/ABI/testing/dev-kmsg).
@@ -29,8 +29,8 @@ type line struct {
 	process  uint64 // 0 if the driver does not name it
 }
 
-// splitRecord splits a record such as "4,1234,5678901,-;text\n SUBSYSTEM=pci\n" into its header and its text, without
-// the properties that may follow.
+// splitRecord splits a record such as "4,1234,5678901,-;text\n SUBSYSTEM=pci\n" into its header and
+// its text, without the properties that may follow.
 func splitRecord(record string) (h header, text string, ok bool) {
 	front, text, ok := strings.Cut(record, ";")
 
@@ -63,8 +63,9 @@ func splitRecord(record string) (h header, text string, ok bool) {
 //	NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.
 //	NVRM: Xid (PCI:0000:1b:00 GPU-I:07 GPU-CI:00): 13, pid=1234, name=python3, Graphics SM Warp Exception on (GPC 0 ...
 //
-// It refuses records of another facility than the kernel's: root in a container that has /dev/kmsg can write such
-// lines, but the kernel marks them as a user's. What follows the process id is a program's text, and is not looked at.
+// It refuses records of another facility than the kernel's: root in a container that has /dev/kmsg
+// can write such lines, but the kernel marks them as a user's. What follows the process id is a
+// program's text, and is not looked at.
 func (h *header) parseXID(text string) (line, bool) {
 	if h.facility != 0 || h.rest {
 		return line{}, false
@@ -89,8 +90,8 @@ func (h *header) parseXID(text string) (line, bool) {
 	return l, ok
 }
 
-// parseProcess returns the number in "pid=1234, name=...". Drivers that do not know the process write
-// "pid='<unknown>'", or neither pid nor name.
+// parseProcess returns the number in "pid=1234, name=...". Drivers that do not know the process
+// write "pid='<unknown>'", or neither pid nor name.
 func parseProcess(text string) uint64 {
 	text, _, _ = strings.Cut(text, ",")
 	digits, ok := strings.CutPrefix(text, "pid=")
@@ -103,8 +104,9 @@ func parseProcess(text string) uint64 {
 	return id
 }
 
-// parseDevice parses "0000:1b:00", "0000:1b:00 GPU-I:07" or "0000:1b:00 GPU-I:07 GPU-CI:00". The address is
-// hexadecimal, and both ids are decimal (krcReportXid_IMPL: "PCI:%04x:%02x:%02x GPU-I:%02u GPU-CI:%02u").
+// parseDevice parses "0000:1b:00", "0000:1b:00 GPU-I:07" or "0000:1b:00 GPU-I:07 GPU-CI:00". The
+// address is hexadecimal, and both ids are decimal (krcReportXid_IMPL: "PCI:%04x:%02x:%02x
+// GPU-I:%02u GPU-CI:%02u").
 func (l *line) parseDevice(text string) bool {
 	words := strings.Split(text, " ")
 

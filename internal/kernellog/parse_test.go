@@ -92,7 +92,8 @@ func TestForeignRecords(t *testing.T) {
 	}
 }
 
-// FuzzParseRecord: no record crashes the parser, and of what is no record of the kernel no XID is taken.
+// FuzzParseRecord: no record crashes the parser, and of what is no record of the kernel no XID is
+// taken.
 func FuzzParseRecord(f *testing.F) {
 	f.Add("4,1234,5678901,-;NVRM: Xid (PCI:0000:1b:00 GPU-I:07 GPU-CI:00): 13, pid=1, name=x, y\n SUBSYSTEM=pci")
 	f.Add("12,1,0,-;NVRM: Xid (PCI:0000:cb:00): 79, x")

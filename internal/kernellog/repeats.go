@@ -13,10 +13,11 @@ const (
 	maxRepeats = 1024
 )
 
-// repeats recognises the further lines of an application's incident: for one XID 13 the driver prints several, such as
-// "Graphics SM Warp Exception", "Graphics SM Global Exception" and "Graphics Exception: ESR" within a second (a log in
-// https://github.com/leptonai/gpud, components/accelerator/nvidia/error/xid/README.md). A program does not outlive such
-// an XID, so further lines of its process are about the same incident. The zero repeats is empty.
+// repeats recognises the further lines of an application's incident: for one XID 13 the driver
+// prints several, such as "Graphics SM Warp Exception", "Graphics SM Global Exception" and
+// "Graphics Exception: ESR" within a second (a log in https://github.com/leptonai/gpud,
+// components/accelerator/nvidia/error/xid/README.md). A program does not outlive such an XID, so
+// further lines of its process are about the same incident. The zero repeats is empty.
 type repeats map[line]time.Time // when the first line of each was received
 
 // isRepeat records a line of an XID, and reports whether it is a further one of an incident.

@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// requiredRight returns the right that the request needs, as in a ClusterRole: the verb and the resource with its
-// group, "get resourceclaims.resource.k8s.io"; for a path that is no resource's, the verb and the path.
+// requiredRight returns the right that the request needs, as in a ClusterRole: the verb and the
+// resource with its group, "get resourceclaims.resource.k8s.io"; for a path that is no resource's,
+// the verb and the path.
 //
 // https://kubernetes.io/docs/reference/access-authn-authz/authorization/#determine-the-request-verb
 func (r Request) requiredRight() string {
@@ -28,8 +29,8 @@ func (r Request) requiredRight() string {
 	return verb + " " + resource
 }
 
-// resourceOf returns the resource of a path and whether the path names an object; empty for a path that is no
-// resource's. Paths are /api/v1/... and /apis/GROUP/VERSION/..., followed by
+// resourceOf returns the resource of a path and whether the path names an object; empty for a path
+// that is no resource's. Paths are /api/v1/... and /apis/GROUP/VERSION/..., followed by
 // [namespaces/NAMESPACE/]RESOURCE[/NAME[/SUBRESOURCE]].
 func resourceOf(path string) (resource string, named bool) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")

@@ -1,5 +1,5 @@
-// Package kubeapi is a client of the API server of the cluster that this process runs in, with the service account of
-// its pod.
+// Package kubeapi is a client of the API server of the cluster that this process runs in, with the
+// service account of its pod.
 package kubeapi
 
 import (
@@ -29,7 +29,8 @@ const defaultAgent = "mig-exporter"
 // defaultLimit bounds a response in bytes if the request does not.
 const defaultLimit = 4 << 20
 
-// InClusterServer returns the URL of the API server of the cluster that this process runs in, from its environment.
+// InClusterServer returns the URL of the API server of the cluster that this process runs in, from
+// its environment.
 func InClusterServer(getenv func(string) string) (string, error) {
 	host := getenv("KUBERNETES_SERVICE_HOST")
 
@@ -48,8 +49,8 @@ func InClusterServer(getenv func(string) string) (string, error) {
 type Options struct {
 	// Server is the API server's URL, as InClusterServer gives it.
 	Server string
-	// CredentialsDir has the files token and ca.crt of a service account, DefaultCredentialsDir in a pod. Both are read
-	// for every request, since they are replaced while the process runs.
+	// CredentialsDir has the files token and ca.crt of a service account, DefaultCredentialsDir in
+	// a pod. Both are read for every request, since they are replaced while the process runs.
 	CredentialsDir string
 	// UserAgent names this program and its version, "mig-exporter/1.0.0"; empty is "mig-exporter".
 	UserAgent string
@@ -65,8 +66,8 @@ type Client struct {
 	userAgent string
 }
 
-// New returns a Client without connecting. It fails if the certificate authority cannot be read or the URL of the
-// server is invalid.
+// New returns a Client without connecting. It fails if the certificate authority cannot be read or
+// the URL of the server is invalid.
 func New(opts Options) (*Client, error) {
 	transport := opts.Transport
 	if transport == nil {
@@ -104,8 +105,8 @@ func New(opts Options) (*Client, error) {
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// PodUID returns the UID of the pod that the service account's token was issued to, which is this program's; empty if
-// the token has none.
+// PodUID returns the UID of the pod that the service account's token was issued to, which is this
+// program's; empty if the token has none.
 //
 // https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/#bound-service-account-tokens
 func (c *Client) PodUID() string {
@@ -152,13 +153,14 @@ type Request struct {
 	Limit int64
 }
 
-// Do sends the request and decodes the response into answer; if that is nil, the response is not read. It has no
-// timeout but that of ctx.
+// Do sends the request and decodes the response into answer; if that is nil, the response is not
+// read. It has no timeout but that of ctx.
 //
-// An error names the right that the request needs, and wraps gpu.ErrNoPermission if the API server refuses it (then it
-// is a *RefusedError), else gpu.ErrUnavailable; also gpu.ErrTimeout if ctx ended by its deadline, gpu.ErrNotFound if
-// there is no such object, ErrNotServed if there is no such resource, ErrConflict if the object has changed. It
-// contains nothing of the body of the request or the response.
+// An error names the right that the request needs, and wraps gpu.ErrNoPermission if the API server
+// refuses it (then it is a *RefusedError), else gpu.ErrUnavailable; also gpu.ErrTimeout if ctx
+// ended by its deadline, gpu.ErrNotFound if there is no such object, ErrNotServed if there is no
+// such resource, ErrConflict if the object has changed. It contains nothing of the body of the
+// request or the response.
 func (c *Client) Do(ctx context.Context, r Request, answer any) error {
 	return c.sendAndRead(ctx, r, func(body io.Reader) error {
 		if answer == nil {

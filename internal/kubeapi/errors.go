@@ -14,16 +14,19 @@ import (
 var (
 	// ErrConflict means that the object was changed by another client since it was read.
 	ErrConflict = errors.New("changed by another")
-	// ErrNotServed means that the API server has no such group, version or resource. It comes with gpu.ErrNotFound.
+	// ErrNotServed means that the API server has no such group, version or resource. It comes with
+	// gpu.ErrNotFound.
 	ErrNotServed = errors.New("the API server does not serve it")
 )
 
 // maxStatus bounds what is read of the body of a 404, in bytes.
 const maxStatus = 64 << 10
 
-// RefusedError is the error of a request that the API server has refused. It wraps gpu.ErrNoPermission.
+// RefusedError is the error of a request that the API server has refused. It wraps
+// gpu.ErrNoPermission.
 type RefusedError struct {
-	// Right is the right that the request needs: "list pods", "create tokenreviews.authentication.k8s.io".
+	// Right is the right that the request needs: "list pods", "create
+	// tokenreviews.authentication.k8s.io".
 	Right string
 	// Credentials is set if the API server did not accept the service account's token.
 	Credentials bool
@@ -54,8 +57,8 @@ func (e *RefusedError) Refusal() string {
 // Unwrap returns gpu.ErrNoPermission.
 func (e *RefusedError) Unwrap() error { return gpu.ErrNoPermission }
 
-// unansweredError returns the error of a request without a complete response: the cause of the end of ctx, if it has
-// ended.
+// unansweredError returns the error of a request without a complete response: the cause of the end
+// of ctx, if it has ended.
 func unansweredError(ctx context.Context, err error) error {
 	switch cause := context.Cause(ctx); {
 	case cause == nil:
@@ -92,8 +95,8 @@ func statusError(r Request, response *http.Response) error {
 	return fmt.Errorf("the API server says %s: %w", response.Status, kind)
 }
 
-// namesObject reports whether the body of a 404 names the missing object. Otherwise the API server has no such path:
-// the body is text, or a Status without the name.
+// namesObject reports whether the body of a 404 names the missing object. Otherwise the API server
+// has no such path: the body is text, or a Status without the name.
 func namesObject(body io.Reader) bool {
 	var status struct {
 		Details struct {

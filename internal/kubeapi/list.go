@@ -8,9 +8,10 @@ import (
 	"io"
 )
 
-// List sends a request for a list and calls each with every item of the response. Items are decoded one by one, and
-// fields that T lacks are skipped, so that only one item is in memory. After an error, some items may have been passed
-// to each. Errors are those of Client.Do; an incomplete list is one.
+// List sends a request for a list and calls each with every item of the response. Items are decoded
+// one by one, and fields that T lacks are skipped, so that only one item is in memory. After an
+// error, some items may have been passed to each. Errors are those of Client.Do; an incomplete list
+// is one.
 func List[T any](ctx context.Context, c *Client, r Request, each func(item *T)) error {
 	return c.sendAndRead(ctx, r, func(body io.Reader) error { return decodeList(body, each) })
 }

@@ -12,15 +12,16 @@ import (
 	"time"
 )
 
-// A connection is closed this long after the last message of an API server or load balancer that has silently gone
-// away: a request that times out does not close its HTTP/2 connection, which all later requests would use.
+// A connection is closed this long after the last message of an API server or load balancer that
+// has silently gone away: a request that times out does not close its HTTP/2 connection, which all
+// later requests would use.
 const (
 	pingAfter   = 15 * time.Second
 	pingTimeout = 5 * time.Second
 )
 
-// transport trusts only the cluster's certificate authority, and reads it for every request, since the file is replaced
-// while the process runs.
+// transport trusts only the cluster's certificate authority, and reads it for every request, since
+// the file is replaced while the process runs.
 type transport struct {
 	caPath string
 

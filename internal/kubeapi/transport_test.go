@@ -90,7 +90,8 @@ func TestClientTrustsTheClusterOnly(t *testing.T) {
 	}
 }
 
-// silentConn is a connection whose other end may be gone without a word: what is written is lost, and nothing comes.
+// silentConn is a connection whose other end may be gone without a word: what is written is lost,
+// and nothing comes.
 type silentConn struct {
 	net.Conn
 	gone *atomic.Bool

@@ -19,7 +19,8 @@ const (
 	slowAllocate = 25 * time.Second
 )
 
-// profileWatch scrapes the exporter of one profile all the time, and notes what contradicts the devices that are held.
+// profileWatch scrapes the exporter of one profile all the time, and notes what contradicts the
+// devices that are held.
 type profileWatch struct {
 	name, url string
 	held      []string // device namespace pod
@@ -85,8 +86,8 @@ func (w *profileWatch) note(unknown bool, wrong ...string) {
 	}
 }
 
-// report reports what was wrong, and whether there were too few scrapes to tell; blocked is whether the kubelet waited
-// for the device plugin meanwhile.
+// report reports what was wrong, and whether there were too few scrapes to tell; blocked is whether
+// the kubelet waited for the device plugin meanwhile.
 func (w *profileWatch) report(t *testing.T, blocked bool) {
 	t.Helper()
 	w.mu.Lock()
@@ -132,7 +133,8 @@ func (w *profileWatch) isComplete() error {
 	return nil
 }
 
-// startProfiles starts an exporter of each profile beside that of control, and of some with fewer sources.
+// startProfiles starts an exporter of each profile beside that of control, and of some with fewer
+// sources.
 func (c *cluster) startProfiles(t *testing.T) []*profileWatch {
 	t.Helper()
 	url := func(pod *corev1.Pod) string { return "http://" + pod.Status.PodIP + ":9401/metrics" }
@@ -152,8 +154,8 @@ func (c *cluster) startProfiles(t *testing.T) []*profileWatch {
 	return watches
 }
 
-// waitingPods creates pods that ask for the resource of the slow device plugin and are not bound to the node yet. All
-// pods that are created later are younger.
+// waitingPods creates pods that ask for the resource of the slow device plugin and are not bound to
+// the node yet. All pods that are created later are younger.
 func (c *cluster) waitingPods(t *testing.T, count int) []*corev1.Pod {
 	t.Helper()
 	var pods []*corev1.Pod
@@ -187,10 +189,11 @@ func (c *cluster) waitingPods(t *testing.T, count int) []*corev1.Pod {
 	return pods
 }
 
-// TestKubeletRestartWithSlowAdmission: while the kubelet is down, a pod is bound that is older than those that hold
-// devices, and whose device plugin takes long to allocate. The restarted kubelet admits its pods by their age and waits
-// there: its list has the exporters, which are older still, and lacks those that hold devices, for all that time. No
-// exporter of any profile shows a device of theirs as free.
+// TestKubeletRestartWithSlowAdmission: while the kubelet is down, a pod is bound that is older than
+// those that hold devices, and whose device plugin takes long to allocate. The restarted kubelet
+// admits its pods by their age and waits there: its list has the exporters, which are older still,
+// and lacks those that hold devices, for all that time. No exporter of any profile shows a device
+// of theirs as free.
 func TestKubeletRestartWithSlowAdmission(t *testing.T) {
 	c := startShared(t)
 	slow := newDevicePlugin(slowResource, "port-0", "port-1", "port-2", "port-3", "port-4")
@@ -222,7 +225,8 @@ func TestKubeletRestartWithSlowAdmission(t *testing.T) {
 		}
 	}
 
-	// A kubelet refuses the pod if its device plugin has not registered again yet: then another one is bound.
+	// A kubelet refuses the pod if its device plugin has not registered again yet: then another one
+	// is bound.
 	for n, pod := range older {
 		if c.restartWith(t, pod, watches) {
 			return
@@ -234,7 +238,8 @@ func TestKubeletRestartWithSlowAdmission(t *testing.T) {
 	t.Fatal("the kubelet has refused every pod of the slow device plugin")
 }
 
-// restartWith restarts the kubelet and binds a pod meanwhile, and reports whether the device plugin was asked for it.
+// restartWith restarts the kubelet and binds a pod meanwhile, and reports whether the device plugin
+// was asked for it.
 func (c *cluster) restartWith(t *testing.T, pod *corev1.Pod, watches []*profileWatch) bool {
 	t.Helper()
 
@@ -299,7 +304,8 @@ func (c *cluster) restartWith(t *testing.T, pod *corev1.Pod, watches []*profileW
 	return asked
 }
 
-// awaitAllocate waits until the device plugin is asked for a pod, and returns false if the kubelet refuses it.
+// awaitAllocate waits until the device plugin is asked for a pod, and returns false if the kubelet
+// refuses it.
 func (c *cluster) awaitAllocate(t *testing.T, pod *corev1.Pod) (asked bool) {
 	t.Helper()
 
@@ -321,7 +327,8 @@ func (c *cluster) awaitAllocate(t *testing.T, pod *corev1.Pod) (asked bool) {
 	return asked
 }
 
-// checkBlockedList: for as long as the device plugin takes, the kubelet lists the exporters and none of the holders.
+// checkBlockedList: for as long as the device plugin takes, the kubelet lists the exporters and
+// none of the holders.
 func (c *cluster) checkBlockedList(t *testing.T) {
 	t.Helper()
 	var listed []string

@@ -16,12 +16,13 @@ import (
 const (
 	churnSlots  = 4
 	churnRounds = 12
-	// A change of the kubelet's list is shown with the poll after it: a second, and the time of a loaded machine.
+	// A change of the kubelet's list is shown with the poll after it: a second, and the time of a
+	// loaded machine.
 	churnDelay = 5 * time.Second
 )
 
-// life is the truth about one pod of a churn, not by the kubelet: its devices are what the plugin told the container,
-// its times are the API server's answers and the container runtime's log.
+// life is the truth about one pod of a churn, not by the kubelet: its devices are what the plugin
+// told the container, its times are the API server's answers and the container runtime's log.
 type life struct {
 	pod, owner string
 	devices    []string
@@ -38,8 +39,9 @@ type observed struct {
 	allocated map[string]bool
 }
 
-// TestChurn: pods under the same names, of other owners each time, come and go, several at a time. No scrape
-// shows a device as held by a pod that has not got it, or with another pod's owner; none shows a held device as free.
+// TestChurn: pods under the same names, of other owners each time, come and go, several at a time.
+// No scrape shows a device as held by a pod that has not got it, or with another pod's owner; none
+// shows a held device as free.
 func TestChurn(t *testing.T) {
 	c := startShared(t)
 	c.awaitHolders(t, nil)
@@ -89,7 +91,8 @@ func TestChurn(t *testing.T) {
 		float64(len(lives))/took.Minutes(), len(scrapes))
 }
 
-// liveOnce creates a pod, waits until it runs and ends or deletes it, and returns what is true of it.
+// liveOnce creates a pod, waits until it runs and ends or deletes it, and returns what is true of
+// it.
 func (c *cluster) liveOnce(slot, round int) (life, error) {
 	resources := []string{"nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared", "example.com/gke-vgpu"}
 	name := fmt.Sprintf("db-%d", slot)
@@ -226,9 +229,9 @@ func (l *life) isShownBy(h holder) bool {
 	return h.namespace == "batch" && h.pod == l.pod && slices.Contains(l.devices, h.device)
 }
 
-// isTrue reports whether a pod of that name, with that owner if one is shown, had the device at the time of a scrape
-// or shortly before. A holder without a name must be unconfirmed: the kubelet's checkpoint has the device of a pod that
-// its list does not have yet, or no longer.
+// isTrue reports whether a pod of that name, with that owner if one is shown, had the device at the
+// time of a scrape or shortly before. A holder without a name must be unconfirmed: the kubelet's
+// checkpoint has the device of a pod that its list does not have yet, or no longer.
 func isTrue(lives []life, s observed, h holder) bool {
 	return slices.ContainsFunc(lives, func(l life) bool {
 		named := l.isShownBy(h) && (h.workload == "" || h.workload == l.owner) &&
@@ -239,7 +242,8 @@ func isTrue(lives []life, s observed, h holder) bool {
 	})
 }
 
-// isNameless reports whether only the kubelet's checkpoint has the holder, which knows no names of pods.
+// isNameless reports whether only the kubelet's checkpoint has the holder, which knows no names of
+// pods.
 func (h holder) isNameless() bool {
 	return h.namespace == "" && h.pod == "" && h.container == "main" && h.workload == "" && h.team == "" &&
 		h.confirmed == "false"

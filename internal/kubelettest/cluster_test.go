@@ -16,7 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// cluster is the shared node with the exporter in its pod, and allocators that offer the simulated node's devices.
+// cluster is the shared node with the exporter in its pod, and allocators that offer the simulated
+// node's devices.
 type cluster struct {
 	*node
 	exporter *corev1.Pod
@@ -26,7 +27,8 @@ type cluster struct {
 	ctx      context.Context
 }
 
-// allocators starts the exporter, the device plugins and the DRA driver once, for the first test that needs them.
+// allocators starts the exporter, the device plugins and the DRA driver once, for the first test
+// that needs them.
 var allocators = sync.OnceValues(func() (*cluster, error) { return startCluster(context.Background(), shared) })
 
 func startShared(t *testing.T) *cluster {
@@ -75,8 +77,8 @@ func startCluster(ctx context.Context, n *node) (*cluster, error) {
 // reportError prints an error of a goroutine that no test waits for.
 func reportError(err error) { fmt.Println(err) }
 
-// pluginDevices returns the ids that the device plugins offer, by resource, in every form that there is, and records
-// which device each of them means.
+// pluginDevices returns the ids that the device plugins offer, by resource, in every form that
+// there is, and records which device each of them means.
 func (c *cluster) pluginDevices() map[string][]string {
 	d := c.layout
 	offers := map[string][]string{}
@@ -192,7 +194,8 @@ func (c *cluster) deleteAfter(t *testing.T, pod *corev1.Pod) {
 	})
 }
 
-// given returns the holders that a running container of a pod must have by the ids that its device plugin gave it.
+// given returns the holders that a running container of a pod must have by the ids that its device
+// plugin gave it.
 func (c *cluster) given(t *testing.T, pod *corev1.Pod, container, sharing string) []string {
 	t.Helper()
 	var ids []string
@@ -232,8 +235,8 @@ func (h holder) String() string {
 	return strings.Join([]string{h.device, h.namespace, h.pod, h.container, h.sharing, "confirmed=" + h.confirmed}, " ")
 }
 
-// awaitHolders waits until the exporter shows exactly these holders on the whole node, and knows that there are no
-// others.
+// awaitHolders waits until the exporter shows exactly these holders on the whole node, and knows
+// that there are no others.
 func (c *cluster) awaitHolders(t *testing.T, want []string) {
 	t.Helper()
 	slices.Sort(want)
@@ -264,7 +267,8 @@ func (c *cluster) checkHolders(want []string) error {
 	return c.checkAllocated(heldDevices(families), want)
 }
 
-// heldDevices returns the devices of which it is known whether they are allocated, and whether they are.
+// heldDevices returns the devices of which it is known whether they are allocated, and whether they
+// are.
 func heldDevices(families map[string]*dto.MetricFamily) map[string]bool {
 	out := map[string]bool{}
 	for device, value := range allocatedOf(families) {
@@ -274,8 +278,8 @@ func heldDevices(families map[string]*dto.MetricFamily) map[string]bool {
 	return out
 }
 
-// checkAllocated compares the *_allocated series with holders: a device is allocated if it, a part of it or all of it
-// is held. None may be missing.
+// checkAllocated compares the *_allocated series with holders: a device is allocated if it, a part
+// of it or all of it is held. None may be missing.
 func (c *cluster) checkAllocated(have map[string]bool, holders []string) error {
 	want := map[string]bool{}
 	for device := range maps.Keys(have) {

@@ -19,7 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// user is a caller of partition control: a service account with rights on the partitions of the node.
+// user is a caller of partition control: a service account with rights on the partitions of the
+// node.
 type user struct {
 	name, token string
 }
@@ -73,7 +74,8 @@ func (c *cluster) newToken(t *testing.T, account string, audiences ...string) st
 	return reply.Status.Token
 }
 
-// send sends a request to a server of the node's authority with a bearer token, and returns status and body.
+// send sends a request to a server of the node's authority with a bearer token, and returns status
+// and body.
 func (n *node) send(method, url, token, contentType, body string) (int, string, error) {
 	ca, err := os.ReadFile(n.pki.certFile("ca"))
 	if err != nil {
@@ -120,8 +122,8 @@ func (c *cluster) control(method, path, token, body string) (int, string, error)
 // emptyGPU8 asks for a plan that destroys the instance of GPU 8.
 const emptyGPU8 = `{"spec": {"gpus": [8], "devices": {}}}`
 
-// TestControlReviewsTokens: a real TokenReview says who a caller is, and a SubjectAccessReview for each verb what it
-// may do.
+// TestControlReviewsTokens: a real TokenReview says who a caller is, and a SubjectAccessReview for
+// each verb what it may do.
 func TestControlReviewsTokens(t *testing.T) {
 	c := startShared(t)
 	stranger := c.newUser(t, "stranger")
@@ -216,7 +218,8 @@ func TestControlWithoutAPIServer(t *testing.T) {
 	c.awaitComplete(t, 3*time.Minute)
 }
 
-// TestControlRefuses: what pods hold is not destroyed, and GPUs of another controller are left alone.
+// TestControlRefuses: what pods hold is not destroyed, and GPUs of another controller are left
+// alone.
 func TestControlRefuses(t *testing.T) {
 	c := startShared(t)
 	c.run(t, newPod("ml", "slice", newContainer("main", "nvidia.com/mig-1g.5gb", 1)))
@@ -240,8 +243,8 @@ func TestControlRefuses(t *testing.T) {
 	}
 }
 
-// TestControlRepartitions: an operator's token repartitions GPU 8. The node is cordoned until the kubelet offers the
-// new devices and no longer the old ones.
+// TestControlRepartitions: an operator's token repartitions GPU 8. The node is cordoned until the
+// kubelet offers the new devices and no longer the old ones.
 func TestControlRepartitions(t *testing.T) {
 	c := startShared(t)
 	operator := c.newUser(t, "operator", "get", "plan", "apply")
@@ -290,7 +293,8 @@ func TestControlRepartitions(t *testing.T) {
 	c.restoreLayout(t, operator, offered)
 }
 
-// restoreLayout ends the pod of TestControlRepartitions, which is in the way, and gives GPU 8 its layout again.
+// restoreLayout ends the pod of TestControlRepartitions, which is in the way, and gives GPU 8 its
+// layout again.
 func (c *cluster) restoreLayout(t *testing.T, operator user, offered []string) {
 	t.Helper()
 
@@ -335,7 +339,8 @@ func (c *cluster) migctlAs(u user, args ...string) (output string, exit int, err
 		"--token-file=" + token}, args...)...)
 }
 
-// checkCordon returns an error unless the node is cordoned, with the annotation of partition control, or not at all.
+// checkCordon returns an error unless the node is cordoned, with the annotation of partition
+// control, or not at all.
 func (c *cluster) checkCordon(want bool) error {
 	object, err := c.client.CoreV1().Nodes().Get(c.ctx, nodeName, metav1.GetOptions{})
 	if err != nil {
@@ -350,8 +355,8 @@ func (c *cluster) checkCordon(want bool) error {
 	return nil
 }
 
-// awaitInstances waits until a GPU has a number of GPU instances, and returns the ids by which a device plugin offers
-// them.
+// awaitInstances waits until a GPU has a number of GPU instances, and returns the ids by which a
+// device plugin offers them.
 func (c *cluster) awaitInstances(t *testing.T, gpu, count int) (ids []string) {
 	t.Helper()
 

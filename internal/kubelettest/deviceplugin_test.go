@@ -18,11 +18,12 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// allocatedVariable is the variable of a container in which the device plugin tells it the ids of its devices: the
-// truth about who holds what, since it is not read from the kubelet.
+// allocatedVariable is the variable of a container in which the device plugin tells it the ids of
+// its devices: the truth about who holds what, since it is not read from the kubelet.
 const allocatedVariable = "ALLOCATED_DEVICES"
 
-// devicePlugin offers the devices of one resource. It registers again whenever the kubelet has restarted.
+// devicePlugin offers the devices of one resource. It registers again whenever the kubelet has
+// restarted.
 type devicePlugin struct {
 	pluginapi.UnimplementedDevicePluginServer
 	resource string

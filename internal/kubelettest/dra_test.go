@@ -96,7 +96,8 @@ func (d *draDriver) HandleError(_ context.Context, err error, message string) {
 	d.failed(fmt.Errorf("DRA driver: %s: %w", message, err))
 }
 
-// claim creates a claim that is allocated the devices and reserved for the pods, as a scheduler would.
+// claim creates a claim that is allocated the devices and reserved for the pods, as a scheduler
+// would.
 func (n *node) claim(ctx context.Context, namespace, name string, admin bool, devices []string,
 	pods ...*corev1.Pod) error {
 	claims := n.client.ResourceV1().ResourceClaims(namespace)

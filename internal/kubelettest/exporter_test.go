@@ -19,8 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The exporter's listeners. Its pod's address is in /etc/hosts under exporterHost, as a cluster's DNS has those of a
-// Service.
+// The exporter's listeners. Its pod's address is in /etc/hosts under exporterHost, as a cluster's
+// DNS has those of a Service.
 const (
 	exporterHost   = "mig-exporter.monitoring"
 	metricsURL     = "http://" + exporterHost + ":9401"
@@ -33,8 +33,8 @@ const controlConfig = `tls: {cert_file: tls.crt, key_file: tls.key}
 kubernetes: true
 `
 
-// startExporter starts mig-exporter in the pod of the chart's DaemonSet, with what values/control.yaml asks for: the
-// pod as it is rendered, but for arguments of these tests.
+// startExporter starts mig-exporter in the pod of the chart's DaemonSet, with what
+// values/control.yaml asks for: the pod as it is rendered, but for arguments of these tests.
 func (n *node) startExporter(ctx context.Context) (*corev1.Pod, error) {
 	files := map[string][]byte{"control.yaml": []byte(controlConfig)}
 
@@ -195,7 +195,8 @@ func label(m *dto.Metric, name string) string {
 	return ""
 }
 
-// deviceOf names the device of a series: the UUID of a GPU, with the id of a GPU instance and of a compute instance.
+// deviceOf names the device of a series: the UUID of a GPU, with the id of a GPU instance and of a
+// compute instance.
 func deviceOf(m *dto.Metric) string {
 	device := label(m, "uuid")
 	for _, part := range []string{"gpu_instance", "compute_instance"} {

@@ -12,8 +12,8 @@ import (
 // TestNoHolders: the exporter knows that nothing is held, by its own pod in the kubelet's list.
 func TestNoHolders(t *testing.T) { startShared(t).awaitHolders(t, nil) }
 
-// TestHolderOfEveryForm: each container is shown as the holder of what its device plugin gave it, whatever form the ids
-// have, and no device has another holder.
+// TestHolderOfEveryForm: each container is shown as the holder of what its device plugin gave it,
+// whatever form the ids have, and no device has another holder.
 func TestHolderOfEveryForm(t *testing.T) {
 	c := startShared(t)
 	var want []string
@@ -46,8 +46,8 @@ func TestHolderOfEveryForm(t *testing.T) {
 	c.awaitHolders(t, want)
 }
 
-// TestHolderInits: a device of a plain init container is in no list of the kubelet, but held until its pod ends; that
-// of a sidecar is listed.
+// TestHolderInits: a device of a plain init container is in no list of the kubelet, but held until
+// its pod ends; that of a sidecar is listed.
 func TestHolderInits(t *testing.T) {
 	c := startShared(t)
 	fetch := newContainer("fetch", "nvidia.com/mig-1g.5gb", 1)
@@ -81,8 +81,8 @@ func TestHolderInits(t *testing.T) {
 	c.awaitHolders(t, all)
 }
 
-// TestHolderClaims: devices of claims are held by the containers that use the claims, and a claim for administrative
-// access holds nothing.
+// TestHolderClaims: devices of claims are held by the containers that use the claims, and a claim
+// for administrative access holds nothing.
 func TestHolderClaims(t *testing.T) {
 	c := startShared(t)
 	train := c.bindClaims(t, newPod("ml", "train", newContainer("main", "", 0)), "train", false, "gpu-6")
@@ -101,8 +101,8 @@ func TestHolderClaims(t *testing.T) {
 	})
 }
 
-// bindClaims creates a pod whose containers all use one claim, and the claim with its allocation, as a scheduler binds
-// a pod after it has allocated the claim.
+// bindClaims creates a pod whose containers all use one claim, and the claim with its allocation,
+// as a scheduler binds a pod after it has allocated the claim.
 func (c *cluster) bindClaims(t *testing.T, pod *corev1.Pod, claim string, admin bool, devices ...string) *corev1.Pod {
 	t.Helper()
 
@@ -153,8 +153,8 @@ func TestHolderStatic(t *testing.T) {
 	c.awaitHolders(t, []string{c.expected(t, ids[0], mirror, "main", "exclusive")})
 }
 
-// TestHolderLabels: the owner and the chosen label of a pod, and how long after the start of its container they are
-// there.
+// TestHolderLabels: the owner and the chosen label of a pod, and how long after the start of its
+// container they are there.
 func TestHolderLabels(t *testing.T) {
 	c := startShared(t)
 	var toHolder, toOwner []time.Duration

@@ -69,8 +69,8 @@ func createCgroups(name string) error {
 	return nil
 }
 
-// removeCgroups removes the cgroup and all below it from every hierarchy. The processes in it were killed with their
-// namespace; the kernel needs a moment to forget them.
+// removeCgroups removes the cgroup and all below it from every hierarchy. The processes in it were
+// killed with their namespace; the kernel needs a moment to forget them.
 func removeCgroups(name string) error {
 	hierarchies, err := cgroupHierarchies()
 	if err != nil {
@@ -270,7 +270,8 @@ func hasProcesses(dir string) bool {
 	return err != nil || len(procs) > 0
 }
 
-// leftProcesses returns the processes of a run, which have its workspace in their environment, containers' too.
+// leftProcesses returns the processes of a run, which have its workspace in their environment,
+// containers' too.
 func leftProcesses() ([]string, error) {
 	environments, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {

@@ -28,8 +28,8 @@ type image struct {
 	root       string // folder
 }
 
-// writeImages writes the images of the node as an archive that containerd imports. Their environment names the run, by
-// which the supervisor finds containers that are left.
+// writeImages writes the images of the node as an archive that containerd imports. Their
+// environment names the run, by which the supervisor finds containers that are left.
 func writeImages(archive, programs, workspace string) error {
 	run := workspaceVariable + "=" + workspace
 	pods := image{name: podImage, entrypoint: []string{"/bin/busybox", "sleep", "infinity"},
@@ -67,8 +67,8 @@ func chartImage() (string, error) {
 	return "docker.io/library/" + m.daemonSet.Spec.Template.Spec.Containers[0].Image, nil
 }
 
-// assembleExporter makes the root file system of the project's image, with a driver as NVIDIA's container toolkit puts
-// it in: the simulated node's C library in Debian's folder of libraries.
+// assembleExporter makes the root file system of the project's image, with a driver as NVIDIA's
+// container toolkit puts it in: the simulated node's C library in Debian's folder of libraries.
 func assembleExporter(root, programs string) error {
 	c := exec.Command("deploy/image/assemble.sh", root)
 

@@ -20,8 +20,8 @@ import (
 // chartNamespace is the namespace for which deploy/manifests is rendered.
 const chartNamespace = "monitoring"
 
-// manifest is what the Helm chart renders with one of its values files, as deploy/manifests has it: make test-chart
-// holds that those files are current.
+// manifest is what the Helm chart renders with one of its values files, as deploy/manifests has it:
+// make test-chart holds that those files are current.
 type manifest struct {
 	namespace string
 	daemonSet appsv1.DaemonSet
@@ -36,8 +36,8 @@ type manifest struct {
 	policyBindings []admissionv1.ValidatingAdmissionPolicyBinding
 }
 
-// readManifest reads a file of deploy/manifests as if the chart had been installed in a namespace: its templates write
-// no other word that contains the name of chartNamespace.
+// readManifest reads a file of deploy/manifests as if the chart had been installed in a namespace:
+// its templates write no other word that contains the name of chartNamespace.
 func readManifest(profile, namespace string) (*manifest, error) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "manifests", profile+".yaml"))
 	if err != nil {
@@ -102,7 +102,8 @@ func (m *manifest) user() string {
 	return "system:serviceaccount:" + m.namespace + ":" + m.account.Name
 }
 
-// install creates the service account, the roles and their bindings, and the DaemonSet, which no controller sees.
+// install creates the service account, the roles and their bindings, and the DaemonSet, which no
+// controller sees.
 func (n *node) install(ctx context.Context, m *manifest) error {
 	if _, err := n.client.CoreV1().ServiceAccounts(m.namespace).Create(ctx, &m.account,
 		metav1.CreateOptions{}); err != nil {
@@ -137,7 +138,8 @@ func (n *node) install(ctx context.Context, m *manifest) error {
 	return nil
 }
 
-// installPluginRights creates the rights to restart the device plugin, and the admission policies that limit them.
+// installPluginRights creates the rights to restart the device plugin, and the admission policies
+// that limit them.
 func (n *node) installPluginRights(ctx context.Context, m *manifest) error {
 	opts := metav1.CreateOptions{}
 	for i := range m.policies {
@@ -171,8 +173,8 @@ func (n *node) installPluginRights(ctx context.Context, m *manifest) error {
 	return nil
 }
 
-// pod returns the pod that the controller of DaemonSets would create on the node. args are added to those of the
-// chart, as its value args is; one for a flag that the chart sets replaces that.
+// pod returns the pod that the controller of DaemonSets would create on the node. args are added to
+// those of the chart, as its value args is; one for a flag that the chart sets replaces that.
 func (m *manifest) pod(suffix string, args ...string) *corev1.Pod {
 	template := m.daemonSet.Spec.Template.DeepCopy()
 	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}

@@ -23,8 +23,8 @@ func record(format string, args ...any) {
 	measurements.lines = append(measurements.lines, fmt.Sprintf(format, args...))
 }
 
-// recordDurations records the median, the least and the greatest. A holder can be shown before the container starts:
-// the kubelet gives devices to pods when it admits them.
+// recordDurations records the median, the least and the greatest. A holder can be shown before the
+// container starts: the kubelet gives devices to pods when it admits them.
 func recordDurations(what string, durations []time.Duration) {
 	slices.Sort(durations)
 	round := func(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond) }

@@ -15,15 +15,17 @@ import (
 const (
 	nodeName    = "gpu-node"
 	nodeAddress = "192.0.2.10" // of TEST-NET-1
-	// serviceAddress is that of the service kubernetes, to which kube-proxy would lead: the node has it itself.
+	// serviceAddress is that of the service kubernetes, to which kube-proxy would lead: the node
+	// has it itself.
 	serviceAddress = "10.96.0.1"
 )
 
-// pidMax is the greatest limit of process ids on 64 bits; those that the simulated driver reports are below it.
+// pidMax is the greatest limit of process ids on 64 bits; those that the simulated driver reports
+// are below it.
 const pidMax = "4194304"
 
-// preparePrivateHost makes the mount, network and host name namespaces of this process a host of their own: nothing
-// that is done below leaves them, but for cgroups.
+// preparePrivateHost makes the mount, network and host name namespaces of this process a host of
+// their own: nothing that is done below leaves them, but for cgroups.
 func preparePrivateHost(workspace string) error {
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("private mounts: %w", err)
@@ -65,7 +67,8 @@ func preparePrivateHost(workspace string) error {
 	return setUpNetwork()
 }
 
-// coverWithOverlay lets processes of this namespace write below a folder of the host, into the workspace.
+// coverWithOverlay lets processes of this namespace write below a folder of the host, into the
+// workspace.
 func coverWithOverlay(workspace, dir string) error {
 	upper := filepath.Join(workspace, "upper", dir)
 
@@ -84,8 +87,8 @@ func coverWithOverlay(workspace, dir string) error {
 	return nil
 }
 
-// coverSysctls puts plain files over the sysctls that the kubelet sets and that no namespace has of its own. The
-// kubelet writes into the files.
+// coverSysctls puts plain files over the sysctls that the kubelet sets and that no namespace has of
+// its own. The kubelet writes into the files.
 func coverSysctls(workspace string) error {
 	for _, name := range []string{"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
 		"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"} {
@@ -117,7 +120,8 @@ func coverFile(path, replacement string) error {
 	return nil
 }
 
-// setUpNetwork gives the namespace an address and a default route, by which the kubelet finds the node's.
+// setUpNetwork gives the namespace an address and a default route, by which the kubelet finds the
+// node's.
 func setUpNetwork() error {
 	for _, args := range [][]string{
 		{"link", "set", "lo", "up"},

@@ -269,7 +269,8 @@ func (n *node) startKubelet() error {
 
 	n.kubelet = n.newDaemon("kubelet", filepath.Join(n.binaries, "kubelet"), "--config="+config, "--kubeconfig="+access,
 		"--hostname-override="+nodeName, "--cert-dir="+filepath.Join(n.workspace, "kubelet-certs"), "--v=2",
-		// The labels of gpu-feature-discovery and of NVIDIA's operator, which the chart's pods ask for.
+		// The labels of gpu-feature-discovery and of NVIDIA's operator, which the chart's pods ask
+		// for.
 		"--node-labels=nvidia.com/gpu.present=true,nvidia.com/gpu.deploy.dcgm-exporter=true")
 	if err := n.kubelet.start(); err != nil {
 		return err

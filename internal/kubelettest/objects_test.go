@@ -21,15 +21,15 @@ import (
 // controlPage documents the role of a scheduler, from the folder of this package.
 var controlPage = filepath.Join("..", "..", "docs", "partition-control.md")
 
-// profiles are the files of deploy/manifests that are installed, each in the namespace: the exporter's of these tests
-// first. Those of GKE and OpenShift need what only these have.
+// profiles are the files of deploy/manifests that are installed, each in the namespace: the
+// exporter's of these tests first. Those of GKE and OpenShift need what only these have.
 var profiles = []struct{ manifest, namespace string }{
 	{"control-plugin", chartNamespace}, {"mig-exporter", "plain"}, {"mig", "slices"}, {"beside-dcgm-exporter", "beside"},
 	{"gpu-operator", "operator"},
 }
 
-// createObjects creates what controllers of a whole cluster would, namespaces with their service accounts and the
-// certificate authority, and installs the exporter.
+// createObjects creates what controllers of a whole cluster would, namespaces with their service
+// accounts and the certificate authority, and installs the exporter.
 func (n *node) createObjects() error {
 	ctx := context.Background()
 

@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// authority is a certificate authority for one run, with the folder in which it keeps certificates and keys.
+// authority is a certificate authority for one run, with the folder in which it keeps certificates
+// and keys.
 type authority struct {
 	dir  string
 	cert *x509.Certificate

@@ -103,8 +103,9 @@ func checkUnsettled(want float64) error {
 	return nil
 }
 
-// TestControlUnsettled: an operation whose destroyed devices are still on offer is unsettled, with exit code 6, on a
-// cordoned node, also after a restart of the exporter. Once the device plugin was restarted by hand it succeeds by itself.
+// TestControlUnsettled: an operation whose destroyed devices are still on offer is unsettled, with
+// exit code 6, on a cordoned node, also after a restart of the exporter. Once the device plugin was
+// restarted by hand it succeeds by itself.
 func TestControlUnsettled(t *testing.T) {
 	c := startShared(t)
 	c.awaitHolders(t, nil)
@@ -149,8 +150,9 @@ func TestControlUnsettled(t *testing.T) {
 	c.repartitionWithPlugin(t, offered)
 }
 
-// repartitionWithPlugin gives GPU 8 its layout again by an exporter that knows which pods are the device plugin's: it
-// ends the plugin's pod, and the operation succeeds when the successor offers what exists.
+// repartitionWithPlugin gives GPU 8 its layout again by an exporter that knows which pods are the
+// device plugin's: it ends the plugin's pod, and the operation succeeds when the successor offers
+// what exists.
 func (c *cluster) repartitionWithPlugin(t *testing.T, offered []string) {
 	t.Helper()
 	c.replaceExporter(t, "p1u9n")
@@ -187,8 +189,9 @@ func (c *cluster) repartitionWithPlugin(t *testing.T, offered []string) {
 	}
 }
 
-// replacePlugin does what the controller of DaemonSets does, and the plugin in its pods: when the former pod is gone its
-// devices are, and another one is created, which offers what exists then. The node must be cordoned until then.
+// replacePlugin does what the controller of DaemonSets does, and the plugin in its pods: when the
+// former pod is gone its devices are, and another one is created, which offers what exists then.
+// The node must be cordoned until then.
 func (c *cluster) replacePlugin(former *corev1.Pod, offered []string) error {
 	pods := c.client.CoreV1().Pods(pluginNamespace)
 
@@ -227,7 +230,8 @@ func (c *cluster) replacePlugin(former *corev1.Pod, offered []string) error {
 	return nil
 }
 
-// tokenFor returns a token of the exporter's service account that was issued to a pod; to none if it is nil.
+// tokenFor returns a token of the exporter's service account that was issued to a pod; to none if
+// it is nil.
 func (c *cluster) tokenFor(t *testing.T, pod *corev1.Pod) string {
 	t.Helper()
 
@@ -266,8 +270,8 @@ func (c *cluster) bind(t *testing.T, pod *corev1.Pod) *corev1.Pod {
 	return created
 }
 
-// TestDevicePluginPolicy: of the right to delete the pods of a namespace, the admission policy leaves an exporter the
-// device plugin's pods of its own node.
+// TestDevicePluginPolicy: of the right to delete the pods of a namespace, the admission policy
+// leaves an exporter the device plugin's pods of its own node.
 func TestDevicePluginPolicy(t *testing.T) {
 	c := startShared(t)
 	plugin := c.run(t, newPluginPod("plugin-here"))

@@ -38,8 +38,8 @@ func ownedBy(pod *corev1.Pod, kind, name string) *corev1.Pod {
 	return pod
 }
 
-// newContainer returns a container that prints which devices it was given and stays, with devices of a resource if
-// that is not empty.
+// newContainer returns a container that prints which devices it was given and stays, with devices
+// of a resource if that is not empty.
 func newContainer(name, resourceName string, count int64) corev1.Container {
 	c := corev1.Container{
 		Name: name, Image: podImage, ImagePullPolicy: corev1.PullNever,
@@ -56,8 +56,8 @@ func newContainer(name, resourceName string, count int64) corev1.Container {
 
 func ptr[T any](v T) *T { return &v }
 
-// givenDevices returns the device ids that a container has printed when it started, and when that was by the
-// container runtime's clock.
+// givenDevices returns the device ids that a container has printed when it started, and when that
+// was by the container runtime's clock.
 func givenDevices(pod *corev1.Pod, container string) (ids []string, at time.Time, err error) {
 	path := filepath.Join("/var/log/pods", pod.Namespace+"_"+pod.Name+"_"+string(pod.UID), container, "0.log")
 
@@ -97,8 +97,8 @@ func (c *cluster) touch(t *testing.T, pod *corev1.Pod, volume, name string) {
 	}
 }
 
-// writeStaticPod writes a pod to the folder of static pods until the test ends, and waits until the API server shows
-// that it runs.
+// writeStaticPod writes a pod to the folder of static pods until the test ends, and waits until the
+// API server shows that it runs.
 func (c *cluster) writeStaticPod(t *testing.T, pod *corev1.Pod) *corev1.Pod {
 	t.Helper()
 

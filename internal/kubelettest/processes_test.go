@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// forking returns a container that starts a process for every line that is written to the pipe /go/fork. Nothing else
-// in it takes a process id.
+// forking returns a container that starts a process for every line that is written to the pipe
+// /go/fork. Nothing else in it takes a process id.
 func forking(name, resourceName string) corev1.Container {
 	c := newContainer(name, resourceName, 1)
 	c.Command[3] = "echo devices=$" + allocatedVariable + "; busybox mkfifo /go/fork; " +
@@ -35,8 +35,9 @@ func newForkingPod(namespace, name, resourceName string) *corev1.Pod {
 	return pod
 }
 
-// startProcess lets a container of newForkingPod start a process with a certain id in the PID namespace of the node:
-// the kernel gives the next process the id after the last one, which can be set.
+// startProcess lets a container of newForkingPod start a process with a certain id in the PID
+// namespace of the node: the kernel gives the next process the id after the last one, which can be
+// set.
 func (c *cluster) startProcess(t *testing.T, pod *corev1.Pod, pid int) {
 	t.Helper()
 	fifo := filepath.Join("/var/lib/kubelet/pods", string(pod.UID), "volumes/kubernetes.io~empty-dir/go/fork")
@@ -110,8 +111,9 @@ func simulatedProcesses(t *testing.T, device string) []simulatedProcess {
 	return list
 }
 
-// TestProcessToContainer: a process that the driver reports is found in its container by its cgroup. The ids are those
-// that the simulated driver reports, and real processes are started with them.
+// TestProcessToContainer: a process that the driver reports is found in its container by its
+// cgroup. The ids are those that the simulated driver reports, and real processes are started with
+// them.
 func TestProcessToContainer(t *testing.T) {
 	largest, err := os.ReadFile("/proc/sys/kernel/pid_max")
 	if err != nil || strings.TrimSpace(string(largest)) != pidMax {
@@ -171,8 +173,8 @@ func usesMemory(process simulatedProcess, pod *corev1.Pod) error {
 	return nil
 }
 
-// checkLiveProcesses: while the kubelet is down, a holder with a process on its device is confirmed by that process
-// alone, and one without is not.
+// checkLiveProcesses: while the kubelet is down, a holder with a process on its device is confirmed
+// by that process alone, and one without is not.
 func (c *cluster) checkLiveProcesses(t *testing.T, running map[simulatedProcess]*corev1.Pod) {
 	t.Helper()
 	idle := c.run(t, newPod("ml", "idle", newContainer("main", "nvidia.com/mig-2g.10gb", 1)))
@@ -229,9 +231,10 @@ func (c *cluster) checkLiveProcesses(t *testing.T, running map[simulatedProcess]
 	c.awaitHolders(t, want)
 }
 
-// TestOpenFilesOfOtherProcesses: what partition control reads of other processes, a pod may read with the capability
-// SYS_PTRACE and not without, as docs/partition-control.md says. The simulated driver has no files that a process could
-// have open, so that the exporter itself does not ask here.
+// TestOpenFilesOfOtherProcesses: what partition control reads of other processes, a pod may read
+// with the capability SYS_PTRACE and not without, as docs/partition-control.md says. The simulated
+// driver has no files that a process could have open, so that the exporter itself does not ask
+// here.
 func TestOpenFilesOfOtherProcesses(t *testing.T) {
 	c := startShared(t)
 

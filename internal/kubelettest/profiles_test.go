@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestProfiles: the exporter of each of the other profiles becomes ready in the pod that the chart renders, and shows
-// the holders of a GPU and of a slice: with their owners if it may list pods.
+// TestProfiles: the exporter of each of the other profiles becomes ready in the pod that the chart
+// renders, and shows the holders of a GPU and of a slice: with their owners if it may list pods.
 func TestProfiles(t *testing.T) {
 	c := startShared(t)
 	owned := func(pod *corev1.Pod) *corev1.Pod { return ownedBy(pod, "StatefulSet", "db") }

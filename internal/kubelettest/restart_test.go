@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// watch scrapes the exporter all the time, and holds every scrape against what is true throughout: which devices have
-// which holders.
+// watch scrapes the exporter all the time, and holds every scrape against what is true throughout:
+// which devices have which holders.
 type watch struct {
 	held map[string][]string // namespace/pod/container of the holders, by device
 	done chan struct{}
@@ -120,8 +120,8 @@ func (w *watch) checkScrape() {
 	}
 }
 
-// checkPlans: no plan destroys an instance that is held, and while it is not known whether the idle instance of GPU 8
-// is free, none destroys that.
+// checkPlans: no plan destroys an instance that is held, and while it is not known whether the idle
+// instance of GPU 8 is free, none destroys that.
 func (w *watch) checkPlans(c *cluster) {
 	for _, gpu := range []string{"2", "9"} {
 		output, exit, err := c.migctl(c.ctx, "plan", "--gpus="+gpu, "--devices=none")
@@ -172,7 +172,8 @@ func (w *watch) checkPlans(c *cluster) {
 	}
 }
 
-// stop ends the watch, waits for the holders of the pods that have survived, and reports what was wrong about them.
+// stop ends the watch, waits for the holders of the pods that have survived, and reports what was
+// wrong about them.
 func (w *watch) stop(t *testing.T, c *cluster, holders []string, what string, since time.Time) {
 	t.Helper()
 	close(w.done)
@@ -201,9 +202,10 @@ func (w *watch) stop(t *testing.T, c *cluster, holders []string, what string, si
 	}
 }
 
-// awaitSurvivors waits until the exporter shows these holders but for those of pods that the restarted kubelet has
-// refused, and returns them. A kubelet allocates once more for an init container that has ended, and fails its pod if
-// the device plugin has not registered again yet: the device is free then.
+// awaitSurvivors waits until the exporter shows these holders but for those of pods that the
+// restarted kubelet has refused, and returns them. A kubelet allocates once more for an init
+// container that has ended, and fails its pod if the device plugin has not registered again yet:
+// the device is free then.
 func (c *cluster) awaitSurvivors(t *testing.T, holders []string) []string {
 	t.Helper()
 	slices.Sort(holders)
@@ -305,8 +307,8 @@ func (c *cluster) holdMany(t *testing.T) []string {
 		c.expected(t, ids[0], static, "main", "exclusive"))
 }
 
-// TestKubeletRestart: a kubelet that is killed and started again forgets its pods for a while. No device of theirs is
-// shown as free meanwhile, and no plan destroys an instance.
+// TestKubeletRestart: a kubelet that is killed and started again forgets its pods for a while. No
+// device of theirs is shown as free meanwhile, and no plan destroys an instance.
 func TestKubeletRestart(t *testing.T) {
 	c := startShared(t)
 	holders := c.holdMany(t)
@@ -331,7 +333,8 @@ func TestKubeletRestart(t *testing.T) {
 	w.stop(t, c, holders, "the kubelet is killed and started again", began)
 }
 
-// TestKubeletRestartWithoutAPIServer: such a kubelet knows its static pods alone until the API server is back.
+// TestKubeletRestartWithoutAPIServer: such a kubelet knows its static pods alone until the API
+// server is back.
 func TestKubeletRestartWithoutAPIServer(t *testing.T) {
 	c := startShared(t)
 	holders := c.holdMany(t)
@@ -377,8 +380,8 @@ func TestKubeletRestartWithoutAPIServer(t *testing.T) {
 	w.stop(t, c, holders, "the kubelet is started again without its API server", began)
 }
 
-// checkMetricsFor waits until the watch has made as many scrapes as fit in a time, all of them while the list is not
-// complete.
+// checkMetricsFor waits until the watch has made as many scrapes as fit in a time, all of them
+// while the list is not complete.
 func (c *cluster) checkMetricsFor(t *testing.T, span time.Duration, w *watch) {
 	t.Helper()
 	count := func() (scrapes, unknown int) {

@@ -15,7 +15,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// ownToken returns the token of the exporter's service account that the kubelet has projected into its pod.
+// ownToken returns the token of the exporter's service account that the kubelet has projected into
+// its pod.
 func (c *cluster) ownToken(t *testing.T) string {
 	t.Helper()
 	pattern := filepath.Join("/var/lib/kubelet/pods", string(c.exporter.UID), "volumes/kubernetes.io~projected/*/token")
@@ -39,8 +40,8 @@ const (
 	nodePath = coreAPI + "/nodes/" + nodeName
 )
 
-// TestRightsOfServiceAccount: with the exporter's own token, each right that the chart gives it is granted and none
-// besides.
+// TestRightsOfServiceAccount: with the exporter's own token, each right that the chart gives it is
+// granted and none besides.
 func TestRightsOfServiceAccount(t *testing.T) {
 	c := startShared(t)
 	token := c.ownToken(t)
@@ -104,7 +105,8 @@ func TestRightsOfServiceAccount(t *testing.T) {
 // right is a verb on a resource.
 type right struct{ verb, group, resource string }
 
-// rights returns what the chart gives to the service account, in the cluster and in the device plugin's namespace.
+// rights returns what the chart gives to the service account, in the cluster and in the device
+// plugin's namespace.
 func (m *manifest) rights() map[right]bool {
 	var rules []rbacv1.PolicyRule
 	for i := range m.roles {
@@ -139,9 +141,9 @@ type auditEvent struct {
 	Status    struct{ Code int } `json:"responseStatus"`
 }
 
-// checkAudit compares what each exporter has asked the API server for in all tests with the rights that the chart gives
-// its service account: no request was refused, and every right was used, but for those of what this cluster does not
-// have.
+// checkAudit compares what each exporter has asked the API server for in all tests with the rights
+// that the chart gives its service account: no request was refused, and every right was used, but
+// for those of what this cluster does not have.
 func (n *node) checkAudit() error {
 	used := map[string]map[right]int{} // by user
 

@@ -61,7 +61,8 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// supervise checks what the run needs, proves that a killed run leaves nothing behind, and runs the tests.
+// supervise checks what the run needs, proves that a killed run leaves nothing behind, and runs the
+// tests.
 func supervise() error {
 	// The kernel kills the init process when the thread that started it ends.
 	runtime.LockOSThread()
@@ -103,7 +104,8 @@ func hasSelection() bool {
 	return false
 }
 
-// superviseRun runs the tests in new namespaces and waits until the janitor has removed everything else.
+// superviseRun runs the tests in new namespaces and waits until the janitor has removed everything
+// else.
 func superviseRun() error {
 	workspace, err := os.MkdirTemp("", "kubelettest-")
 	if err != nil {
@@ -139,8 +141,8 @@ func command(role, workspace string) *exec.Cmd {
 	return c
 }
 
-// killedRun starts a whole run, kills its supervisor when the node is up, and waits for its janitor: the last process
-// that has the run's standard output.
+// killedRun starts a whole run, kills its supervisor when the node is up, and waits for its
+// janitor: the last process that has the run's standard output.
 func killedRun() error {
 	c := command("", "")
 	c.Env = append(c.Env, parkVariable+"=1")
@@ -215,7 +217,8 @@ func (j *janitor) finish() error {
 	return nil
 }
 
-// cleanUp waits until the supervisor has ended, however it did, and removes what has outlived the namespaces.
+// cleanUp waits until the supervisor has ended, however it did, and removes what has outlived the
+// namespaces.
 func cleanUp() error {
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM)
 
@@ -228,8 +231,8 @@ func cleanUp() error {
 	return errors.Join(removeCgroups(cgroupName(workspace)), os.RemoveAll(workspace))
 }
 
-// initNamespaces is process 1: it prepares the namespaces, starts the tests and waits for every orphan. The kernel
-// kills all other processes of the namespace when it ends.
+// initNamespaces is process 1: it prepares the namespaces, starts the tests and waits for every
+// orphan. The kernel kills all other processes of the namespace when it ends.
 func initNamespaces() (status int, err error) {
 	if err := preparePrivateHost(os.Getenv(workspaceVariable)); err != nil {
 		return 1, err

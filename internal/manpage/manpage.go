@@ -20,8 +20,8 @@ type Page struct {
 // Variable is a name with what it is.
 type Variable struct{ Name, Help string }
 
-// Template returns kingpin's template of a man page, changed so that its NAME has the summary, flags name their
-// variables, and further sections follow.
+// Template returns kingpin's template of a man page, changed so that its NAME has the summary,
+// flags name their variables, and further sections follow.
 func (p *Page) Template(kingpin string) string {
 	const name = ".SH \"NAME\"\n{{.App.Name}}"
 

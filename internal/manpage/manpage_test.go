@@ -6,7 +6,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// given has what Template changes in kingpin's template. The programs' tests hold that kingpin has it.
+// given has what Template changes in kingpin's template. The programs' tests hold that kingpin has
+// it.
 const given = `{{define "FormatFlags" -}}
 \fB--{{.Name}}\fR
 {{.Help}}

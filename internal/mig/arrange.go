@@ -29,10 +29,11 @@ func computeSizes(ofInstance int) []int {
 	return append(sizes, ofInstance)
 }
 
-// arrange finds placements for compute instances of the given sizes in slices, whose sum fits, in an existing GPU
-// instance or, with nil, in a new one. It takes the arrangement that destroys the fewest busy compute instances, then
-// the fewest of all, then the one with the most new ones at multiples of 2 and 4 slices, where any driver allows them;
-// then larger ones come first. ok is false if existing cannot be kept, since we don't know the placements in it.
+// arrange finds placements for compute instances of the given sizes in slices, whose sum fits, in
+// an existing GPU instance or, with nil, in a new one. It takes the arrangement that destroys the
+// fewest busy compute instances, then the fewest of all, then the one with the most new ones at
+// multiples of 2 and 4 slices, where any driver allows them; then larger ones come first. ok is
+// false if existing cannot be kept, since we don't know the placements in it.
 func arrange(ofInstance int, sizes []int, existing *Instance) (best arrangement, ok bool) {
 	a := arranger{ofInstance: ofInstance, sizes: slices.Clone(sizes)}
 	slices.SortFunc(a.sizes, func(x, y int) int { return y - x })
@@ -54,8 +55,8 @@ func arrange(ofInstance int, sizes []int, existing *Instance) (best arrangement,
 	return a.bestArrangement(), a.best != nil
 }
 
-// computePlace returns the placement of a compute instance. If it has all slices of its GPU instance, we know the
-// placement even if the driver does not report it.
+// computePlace returns the placement of a compute instance. If it has all slices of its GPU
+// instance, we know the placement even if the driver does not report it.
 func computePlace(ofInstance int, c ComputeInstance) gpu.Opt[gpu.Placement] {
 	if !c.Placement.Present() && c.Slices == ofInstance {
 		return gpu.Some(gpu.Placement{Size: c.Slices})
@@ -64,7 +65,8 @@ func computePlace(ofInstance int, c ComputeInstance) gpu.Opt[gpu.Placement] {
 	return c.Placement
 }
 
-// keptWhole returns the arrangement that changes nothing, and false if existing does not have the wanted sizes.
+// keptWhole returns the arrangement that changes nothing, and false if existing does not have the
+// wanted sizes.
 func keptWhole(ofInstance int, sizes []int, existing *Instance) (arrangement, bool) {
 	var has []int
 	for _, c := range existing.ComputeInstances {
@@ -110,7 +112,8 @@ type arranger struct {
 	bestCost [3]int // busy ones destroyed, all destroyed, new ones not aligned; the first counts most
 }
 
-// arrangeRest tries all placements of the sizes that have none yet. taken are the units of the chosen ones.
+// arrangeRest tries all placements of the sizes that have none yet. taken are the units of the
+// chosen ones.
 func (a *arranger) arrangeRest(taken uint64) {
 	n := len(a.chosen)
 	if n == len(a.sizes) {
@@ -164,8 +167,8 @@ func (a *arranger) isBusy(i int) bool {
 	return a.existing.Busy || a.existing.ComputeInstances[i].Busy
 }
 
-// alignment returns the number of slices at whose multiples every driver places a compute instance: NVIDIA's open
-// kernel modules take any start, its emulated GPUs (go-nvml) only these.
+// alignment returns the number of slices at whose multiples every driver places a compute instance:
+// NVIDIA's open kernel modules take any start, its emulated GPUs (go-nvml) only these.
 func alignment(size int) int {
 	for _, power := range []int{1, 2, 4} {
 		if size <= power {

@@ -7,7 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestPlaceBeside: an earlier instance gives way to a later one that fits in one place alone, and no two overlap.
+// TestPlaceBeside: an earlier instance gives way to a later one that fits in one place alone, and
+// no two overlap.
 func TestPlaceBeside(t *testing.T) {
 	model, _ := FindModel("H100-80GB")
 

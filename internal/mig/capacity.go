@@ -8,23 +8,26 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Placed is the profile and the placement of a GPU instance. If a profile has its ProfileID and another its Profile,
-// the name counts. An instance of an unknown profile still occupies its placement and, if we can parse its name,
-// compute slices.
+// Placed is the profile and the placement of a GPU instance. If a profile has its ProfileID and
+// another its Profile, the name counts. An instance of an unknown profile still occupies its
+// placement and, if we can parse its name, compute slices.
 type Placed struct {
 	ProfileID uint32
 	Profile   string
 	Placement gpu.Placement
 }
 
-// CapacityOf returns what could still be created on a GPU with these profiles, given all of its instances.
+// CapacityOf returns what could still be created on a GPU with these profiles, given all of its
+// instances.
 //
-// How many instances of a profile fit follows from its placements, the GPU's compute slices and engines, and the rule
-// that at most one instance has media extensions (+me, +me.all). We don't use MaxInstances, which drivers report
-// wrongly for A30. Profiles without placements are left out. The largest profile has the GPU's totals.
+// How many instances of a profile fit follows from its placements, the GPU's compute slices and
+// engines, and the rule that at most one instance has media extensions (+me, +me.all). We don't use
+// MaxInstances, which drivers report wrongly for A30. Profiles without placements are left out. The
+// largest profile has the GPU's totals.
 //
-// A memory slice is free if an instance of some profile, created now, could have it; other unused ones are stranded.
-// As many compute slices are free as the best further instances together could have; the rest is stranded.
+// A memory slice is free if an instance of some profile, created now, could have it; other unused
+// ones are stranded. As many compute slices are free as the best further instances together could
+// have; the rest is stranded.
 func CapacityOf(profiles []gpu.Profile, placed []Placed) gpu.Capacity {
 	shape := shapeOf(profiles)
 	empty := newOccupancy(shape, profiles, nil)
@@ -57,8 +60,9 @@ func CapacityOf(profiles []gpu.Profile, placed []Placed) gpu.Capacity {
 	return c
 }
 
-// FreePlacements lists where one more instance of the profile could be created now, in the profile's order. It is
-// empty if the GPU's compute slices, engines or its one instance with media extensions are taken, too.
+// FreePlacements lists where one more instance of the profile could be created now, in the
+// profile's order. It is empty if the GPU's compute slices, engines or its one instance with media
+// extensions are taken, too.
 func FreePlacements(profiles []gpu.Profile, placed []Placed, profile gpu.Profile) []gpu.Placement {
 	return newOccupancy(shapeOf(profiles), profiles, placed).free(profile)
 }
@@ -69,11 +73,12 @@ type shape struct {
 	engines       engineCounts
 }
 
-// maxUnits is the number of units of a placement axis that fit the sets below; the longest known has 12.
+// maxUnits is the number of units of a placement axis that fit the sets below; the longest known
+// has 12.
 const maxUnits = 64
 
-// shapeOf derives the shape from a GPU's profiles: the axis ends with the last placement, and the largest profile has
-// all slices and engines.
+// shapeOf derives the shape from a GPU's profiles: the axis ends with the last placement, and the
+// largest profile has all slices and engines.
 func shapeOf(profiles []gpu.Profile) shape {
 	s := shape{engines: engineTotals(profiles)}
 	for _, p := range profiles {
@@ -86,7 +91,8 @@ func shapeOf(profiles []gpu.Profile) shape {
 	return s
 }
 
-// units returns the set of axis units of a placement, 2:2 as 0b1100; 0 if it is not on an axis of up to maxUnits.
+// units returns the set of axis units of a placement, 2:2 as 0b1100; 0 if it is not on an axis of
+// up to maxUnits.
 func units(p gpu.Placement) uint64 {
 	if p.Start < 0 || p.Size <= 0 || p.Start >= maxUnits || p.Size > maxUnits-p.Start {
 		return 0
@@ -121,7 +127,8 @@ func newOccupancy(s shape, profiles []gpu.Profile, placed []Placed) occupancy {
 	return o
 }
 
-// profileOf finds an instance's profile, see Placed. For an unknown one it returns what the name says.
+// profileOf finds an instance's profile, see Placed. For an unknown one it returns what the name
+// says.
 func profileOf(profiles []gpu.Profile, instance Placed) gpu.Profile {
 	byID := slices.IndexFunc(
 		profiles,
@@ -147,8 +154,9 @@ func profileOf(profiles []gpu.Profile, instance Placed) gpu.Profile {
 	return gpu.Profile{Name: instance.Profile, ComputeSlices: n.Slices}
 }
 
-// hasMediaExtensions reports whether the profile has media extensions. A GPU can have only one such instance, since
-// each takes its only OFA engine. We look at NVML's enum first, since a driver may report no names.
+// hasMediaExtensions reports whether the profile has media extensions. A GPU can have only one such
+// instance, since each takes its only OFA engine. We look at NVML's enum first, since a driver may
+// report no names.
 func hasMediaExtensions(p gpu.Profile) bool {
 	switch p.Enum {
 	case enum1SliceMedia, enum2SliceMedia, enum1SliceAllMedia, enum2SliceAllMedia:
@@ -191,8 +199,8 @@ func (o occupancy) free(p gpu.Profile) []gpu.Placement {
 	return free
 }
 
-// count returns how many instances of the profile alone could be created. Taking the free placement that ends first,
-// again and again, gives the most placements that don't overlap.
+// count returns how many instances of the profile alone could be created. Taking the free placement
+// that ends first, again and again, gives the most placements that don't overlap.
 func (o occupancy) count(p gpu.Profile) int {
 	free := o.free(p)
 	slices.SortFunc(free, func(a, b gpu.Placement) int { return cmp.Compare(a.End(), b.End()) })
@@ -218,9 +226,10 @@ func (o occupancy) count(p gpu.Profile) int {
 	return min(n, o.left.times(countsOf(p)))
 }
 
-// bestCompletion returns the most compute slices that further instances together could take. It goes along the axis
-// and keeps, at every unit, which sums of slices the instances before it can have: reached[u][t] has bit n set if
-// instances below unit u can have n slices and take t of the rest.
+// bestCompletion returns the most compute slices that further instances together could take. It
+// goes along the axis and keeps, at every unit, which sums of slices the instances before it can
+// have: reached[u][t] has bit n set if instances below unit u can have n slices and take t of the
+// rest.
 func (o occupancy) bestCompletion(profiles []gpu.Profile) int {
 	within := uint64(1)<<(o.compute+1) - 1
 

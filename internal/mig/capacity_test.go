@@ -151,7 +151,8 @@ func TestA100FourAndThreeFitOnlyAs4gAt0And3gAt4(t *testing.T) {
 	}
 }
 
-// Which profile an instance is of: by id; by name if the id is of another name; else what the name says.
+// Which profile an instance is of: by id; by name if the id is of another name; else what the name
+// says.
 func TestProfileOfAPlacedInstance(t *testing.T) {
 	m := model(t, "A100-40GB")
 

@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Need asks for Count further instances of any profile with at least MemoryBytes and SMs, each with one compute
-// instance of all its slices.
+// Need asks for Count further instances of any profile with at least MemoryBytes and SMs, each with
+// one compute instance of all its slices.
 type Need struct {
 	MemoryBytes uint64
 	SMs         int
@@ -19,8 +19,8 @@ type Need struct {
 }
 
 const (
-	// maxDemand bounds how many instances one demand can ask for, maxParts in how many ways GPUs can share it: the
-	// search goes through all of them.
+	// maxDemand bounds how many instances one demand can ask for, maxParts in how many ways GPUs
+	// can share it: the search goes through all of them.
 	maxDemand = 64
 	maxParts  = 4096
 )
@@ -30,8 +30,9 @@ func (n Need) metBy(p gpu.Profile) bool {
 	return p.MemoryBytes >= n.MemoryBytes && p.SMs >= n.SMs && len(p.Placements) > 0
 }
 
-// planDemand finds room for further instances on the GPUs that are in MIG mode. It destroys existing instances only if
-// they are idle and in the way. Of equally good ways it takes the one that uses the first GPUs.
+// planDemand finds room for further instances on the GPUs that are in MIG mode. It destroys
+// existing instances only if they are idle and in the way. Of equally good ways it takes the one
+// that uses the first GPUs.
 func planDemand(w *watch, gpus []GPULayout, needs []Need) ([]PlannedGPU, error) {
 	total := 0
 
@@ -118,16 +119,18 @@ func sizeText(bytes uint64, sms int) string {
 	return text
 }
 
-// demand goes from GPU to GPU and remembers, for every part of the demand, the best way to meet it with the GPUs so
-// far. A part is a number whose digits, in mixed bases, say how many instances of each kind it has: with kinds of 2
-// and 3 instances, part 7 = 1 + 2*3 has one instance of the first kind and two of the second.
+// demand goes from GPU to GPU and remembers, for every part of the demand, the best way to meet it
+// with the GPUs so far. A part is a number whose digits, in mixed bases, say how many instances of
+// each kind it has: with kinds of 2 and 3 instances, part 7 = 1 + 2*3 has one instance of the first
+// kind and two of the second.
 type demand struct {
 	watch *watch
 	gpus  []GPULayout
 	inMIG []int // indexes of the GPUs in MIG mode
 	kinds []kind
 	parts int // number of parts; the last is the whole
-	// packed has, for each part, its digits in bit fields with a spare bit above each. spare has the spare bits set.
+	// packed has, for each part, its digits in bit fields with a spare bit above each. spare has
+	// the spare bits set.
 	packed []uint64
 	spare  uint64
 	known  map[string][]*option // the options of a GPU, by its likeness
@@ -220,8 +223,8 @@ func (d *demand) digit(part, kind int) int {
 	return part / k.base % (len(k.needs) + 1)
 }
 
-// options returns, for each part of the demand, the best way for one GPU to meet it, nil if it cannot. If the GPU
-// meets a part, it meets every smaller one.
+// options returns, for each part of the demand, the best way for one GPU to meet it, nil if it
+// cannot. If the GPU meets a part, it meets every smaller one.
 func (d *demand) options(at int, p busyPolicy) []*option {
 	g := d.seenBy(p, at)
 	groups := d.groups(at)
@@ -260,8 +263,8 @@ func (d *demand) options(at int, p busyPolicy) []*option {
 	return list
 }
 
-// items returns the instances of a part. counts has how many each group of kinds has: a GPU meets parts with the same
-// counts in the same way.
+// items returns the instances of a part. counts has how many each group of kinds has: a GPU meets
+// parts with the same counts in the same way.
 func (d *demand) items(at int, groups [][]int, part int) (items []item, counts string) {
 	var byGroup []byte
 
@@ -280,8 +283,9 @@ func (d *demand) items(at int, groups [][]int, part int) (items []item, counts s
 	return items, string(byGroup)
 }
 
-// groups joins the kinds that the same profiles of one GPU meet; only other GPUs of a mixed node tell them apart. The
-// search takes the instances of a group as equal, which saves it from trying them in every order.
+// groups joins the kinds that the same profiles of one GPU meet; only other GPUs of a mixed node
+// tell them apart. The search takes the instances of a group as equal, which saves it from trying
+// them in every order.
 func (d *demand) groups(at int) [][]int {
 	var groups [][]int
 
@@ -299,8 +303,8 @@ func (d *demand) groups(at int) [][]int {
 	return groups
 }
 
-// possible reports whether a GPU may meet a part: it meets each part with one instance less, and it has at least as
-// many units, most, as the part has instances.
+// possible reports whether a GPU may meet a part: it meets each part with one instance less, and it
+// has at least as many units, most, as the part has instances.
 func (d *demand) possible(list []*option, part, most int) bool {
 	total := 0
 
@@ -353,8 +357,8 @@ func (d *demand) planned(best []*option) []PlannedGPU {
 	return list
 }
 
-// infeasible returns the error that says why the demand cannot be met. If busy instances are in the way, it names the
-// fewest that would have to be destroyed.
+// infeasible returns the error that says why the demand cannot be met. If busy instances are in the
+// way, it names the fewest that would have to be destroyed.
 func (d *demand) infeasible(total int) error {
 	problem := &InfeasibleError{GPU: -1}
 	if d.solve(ignoreBusy) == nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// naiveOptions is every cost of a GPU for each part of two needs, by looking at all layouts that there are.
+// naiveOptions is every cost of a GPU for each part of two needs, by looking at all layouts that
+// there are.
 func (g *naiveGPU) naiveOptions(existing []naiveExisting, needs []Need, minding bool) map[[2]int]map[naiveCost]bool {
 	options := map[[2]int]map[naiveCost]bool{}
 
@@ -228,7 +229,8 @@ func (g *naiveGPU) compareDemand(t *testing.T, layouts [][]naiveExisting, needs 
 	return true
 }
 
-// checkNeeds: each new instance is enough for its need and has one compute instance; the others are as they were.
+// checkNeeds: each new instance is enough for its need and has one compute instance; the others are
+// as they were.
 func (g *naiveGPU) checkNeeds(t *testing.T, planned *PlannedGPU, needs []Need, met []int) {
 	t.Helper()
 

@@ -8,13 +8,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// engineCounts are numbers of copy engines, decoders, encoders, JPEG and OFA engines. A total that is unlimited leaves
-// engines of that kind uncounted.
+// engineCounts are numbers of copy engines, decoders, encoders, JPEG and OFA engines. A total that
+// is unlimited leaves engines of that kind uncounted.
 type engineCounts [5]int16
 
 const unlimited = math.MaxInt16
 
-// countsOf returns the engines of an instance of the profile; none if the driver does not report them.
+// countsOf returns the engines of an instance of the profile; none if the driver does not report
+// them.
 func countsOf(p gpu.Profile) engineCounts {
 	e := p.Engines.Or(gpu.Engines{})
 
@@ -26,10 +27,10 @@ func countsOf(p gpu.Profile) engineCounts {
 	return counts
 }
 
-// engineTotals returns what the instances of a GPU share: the engines of its largest profile. A kind is unlimited if
-// that profile does not report engines, or if the profiles contradict it: one has more of the kind in as many
-// instances as the driver allows of it. NVIDIA's table for B200 does, with one decoder for the whole GPU and one for
-// each of seven 1g.23gb.
+// engineTotals returns what the instances of a GPU share: the engines of its largest profile. A
+// kind is unlimited if that profile does not report engines, or if the profiles contradict it: one
+// has more of the kind in as many instances as the driver allows of it. NVIDIA's table for B200
+// does, with one decoder for the whole GPU and one for each of seven 1g.23gb.
 func engineTotals(profiles []gpu.Profile) engineCounts {
 	totals := engineCounts{unlimited, unlimited, unlimited, unlimited, unlimited}
 	if len(profiles) == 0 {
@@ -58,7 +59,8 @@ func engineTotals(profiles []gpu.Profile) engineCounts {
 	return totals
 }
 
-// cover reports whether at least as many engines as those of d are left. Of a kind of which d has none none need be.
+// cover reports whether at least as many engines as those of d are left. Of a kind of which d has
+// none none need be.
 func (c *engineCounts) cover(d engineCounts) bool {
 	return d[0] <= c[0] && d[1] <= c[1] && d[2] <= c[2] && d[3] <= c[3] && d[4] <= c[4]
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Of the layouts to which nothing can be added by placement alone, those that need more engines than the whole GPU
-// has, by adding up the table's numbers. Only RTX PRO 6000 has any, and always too few decoders: the others' engines
-// never run out.
+// Of the layouts to which nothing can be added by placement alone, those that need more engines
+// than the whole GPU has, by adding up the table's numbers. Only RTX PRO 6000 has any, and always
+// too few decoders: the others' engines never run out.
 func TestMaximalLayoutsThatNeedMoreEnginesThanThereAre(t *testing.T) {
 	for _, m := range modelsWithPlacements(t) {
 		g := newNaiveGPU(withoutEngines(m))
@@ -58,8 +58,8 @@ func TestMaximalLayoutsThatNeedMoreEnginesThanThereAre(t *testing.T) {
 	}
 }
 
-// Every profile's engines are known if its placements are, and every layout that NVIDIA's guide draws is possible:
-// those of the base profiles.
+// Every profile's engines are known if its placements are, and every layout that NVIDIA's guide
+// draws is possible: those of the base profiles.
 func TestEnginesForbidNoBaseLayout(t *testing.T) {
 	for _, m := range modelsWithPlacements(t) {
 		for _, p := range m.Profiles {
@@ -92,8 +92,8 @@ func TestEnginesForbidNoBaseLayout(t *testing.T) {
 	}
 }
 
-// A second 2g.48gb has no decoders left beside 2g.48gb+me.all, which has all four. Nothing idle goes for a layout
-// that the driver would refuse.
+// A second 2g.48gb has no decoders left beside 2g.48gb+me.all, which has all four. Nothing idle
+// goes for a layout that the driver would refuse.
 func TestPlansDoNotOverdrawEngines(t *testing.T) {
 	m := model(t, "RTX PRO 6000")
 	g := newNaiveGPU(m)
@@ -142,8 +142,8 @@ func TestLargestProfileLeftCountsEngines(t *testing.T) {
 	}
 }
 
-// Numbers that contradict each other forbid nothing: a table of NVIDIA's gives B200 one decoder, and each of seven
-// 1g.23gb one.
+// Numbers that contradict each other forbid nothing: a table of NVIDIA's gives B200 one decoder,
+// and each of seven 1g.23gb one.
 func TestEnginesThatProfilesContradictAreNotCounted(t *testing.T) {
 	engines := func(decoders, ofa int) gpu.Opt[gpu.Engines] {
 		return gpu.Some(gpu.Engines{Copy: 2, Decoder: decoders, OFA: ofa})

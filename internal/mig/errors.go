@@ -9,7 +9,8 @@ import (
 
 // InfeasibleError is returned if a node cannot have the instances that a spec wants.
 type InfeasibleError struct {
-	// GPU is the index, in the list planned for, of the GPU that cannot; -1 if no GPU of the node has room.
+	// GPU is the index, in the list planned for, of the GPU that cannot; -1 if no GPU of the node
+	// has room.
 	GPU    int
 	Reason string
 	// Blocking are the busy instances that would have to go.
@@ -18,7 +19,8 @@ type InfeasibleError struct {
 	FitsEmpty bool
 }
 
-// Blocking is a busy instance that is in the way: a GPU instance as a whole, or one compute instance of it.
+// Blocking is a busy instance that is in the way: a GPU instance as a whole, or one compute
+// instance of it.
 type Blocking struct {
 	GPU, Instance int          // indexes in the list planned for and in the GPU's instances
 	Compute       gpu.Opt[int] // index in the instance's computes
@@ -129,8 +131,8 @@ func (e *ProfileError) Error() string {
 	)
 }
 
-// SpecError says that a spec asks for what cannot be on any node: a negative count, compute instances that are larger
-// together than their GPU instance.
+// SpecError says that a spec asks for what cannot be on any node: a negative count, compute
+// instances that are larger together than their GPU instance.
 type SpecError struct{ Reason string }
 
 func (e *SpecError) Error() string { return e.Reason }

@@ -16,7 +16,8 @@ type exact struct {
 	ranked []*searchProfile // all profiles, the largest first
 	wanted []wanted         // one entry for each instance, equal ones side by side
 
-	// kept remembers what keeps returns for an existing instance and a group of wanted ones, by both indexes.
+	// kept remembers what keeps returns for an existing instance and a group of wanted ones, by
+	// both indexes.
 	kept map[[2]int]*arrangement
 
 	best     []fitted
@@ -30,8 +31,9 @@ type wanted struct {
 	sizes   []int // of its compute instances in slices, descending
 }
 
-// planExact plans one GPU for a rule's wants. Of several equally good layouts it takes the one whose largest instance
-// has the most preferred placement, then the next. Errors and the plan name the GPU by position.
+// planExact plans one GPU for a rule's wants. Of several equally good layouts it takes the one
+// whose largest instance has the most preferred placement, then the next. Errors and the plan name
+// the GPU by position.
 func planExact(w *watch, g *GPULayout, position int, wants []Want) (PlannedGPU, error) {
 	list, err := resolve(g, position, wants)
 	if err != nil {
@@ -135,8 +137,8 @@ func findProfile(profiles []gpu.Profile, name string) (gpu.Profile, bool) {
 	return profiles[at], true
 }
 
-// sizesOf returns the wanted sizes of compute instances, descending; nil asks for one with all slices. It returns an
-// error if an instance of the profile can't have them.
+// sizesOf returns the wanted sizes of compute instances, descending; nil asks for one with all
+// slices. It returns an error if an instance of the profile can't have them.
 func sizesOf(p gpu.Profile, computes []int) ([]int, error) {
 	if computes == nil {
 		return []int{p.ComputeSlices}, nil
@@ -206,8 +208,9 @@ func describe(wants []Want) string {
 	return strings.Join(parts, ", ")
 }
 
-// judgeLayout keeps a layout that is better than the best so far. Of equal layouts the first remains, whose placements
-// are the most preferred. We count only what is destroyed: how much is created follows from that.
+// judgeLayout keeps a layout that is better than the best so far. Of equal layouts the first
+// remains, whose placements are the most preferred. We count only what is destroyed: how much is
+// created follows from that.
 func (e *exact) judgeLayout(o occupancy, chosen []fitted) {
 	var c cost
 	for i := range e.gpu.Instances {
@@ -248,13 +251,15 @@ func (e *exact) costOf(chosen []fitted, existing int) cost {
 	return c
 }
 
-// inUse reports whether the instance or one of its compute instances is busy: then we cannot destroy it.
+// inUse reports whether the instance or one of its compute instances is busy: then we cannot
+// destroy it.
 func (i *Instance) inUse() bool {
 	return i.Busy ||
 		slices.ContainsFunc(i.ComputeInstances, func(c ComputeInstance) bool { return c.Busy })
 }
 
-// keeps returns how a layout arranges the compute instances of an existing instance, or nil if it destroys that.
+// keeps returns how a layout arranges the compute instances of an existing instance, or nil if it
+// destroys that.
 func (e *exact) keeps(chosen []fitted, existing int) *arrangement {
 	own := e.own[existing]
 	at := e.gpu.Instances[existing].Placement
@@ -310,7 +315,8 @@ func placedAt(f fitted) Placed {
 	return Placed{ProfileID: f.profile.ID, Profile: f.profile.Name, Placement: f.at}
 }
 
-// blocked returns an error that names the busy instances that the best layout destroys; no layout destroys fewer.
+// blocked returns an error that names the busy instances that the best layout destroys; no layout
+// destroys fewer.
 func (e *exact) blocked(position int, wants []Want) error {
 	problem := &InfeasibleError{GPU: position, FitsEmpty: true}
 

@@ -8,7 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// The profiles of a known model: where their instances can be placed, and how many of each fit on an empty GPU.
+// The profiles of a known model: where their instances can be placed, and how many of each fit on
+// an empty GPU.
 func ExampleFindModel() {
 	model, _ := mig.FindModel("A30")
 
@@ -25,8 +26,8 @@ func ExampleFindModel() {
 	// 4g.24gb [0:4] at most 1
 }
 
-// Two further instances with 9 GiB each, on a GPU with two instances: the plan destroys the idle one and keeps the
-// busy one.
+// Two further instances with 9 GiB each, on a GPU with two instances: the plan destroys the idle
+// one and keeps the busy one.
 func ExamplePlanNode() {
 	model, _ := mig.FindModel("A100-40GB")
 	instance := func(id gpu.InstanceID, start int, busy bool) mig.Instance {

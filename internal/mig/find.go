@@ -6,10 +6,10 @@ import (
 	"unicode"
 )
 
-// FindModel finds a known model by its name or one of its aliases. Case does not matter, nor does what separates the
-// words ("rtx-pro-6000", "RTX PRO 6000"). Leading words suffice if only one model begins with them: "H200" is
-// H200-141GB, but "H100" may be an 80, 94 or 96 GB GPU, so it finds none. A full name wins over such a short form:
-// "H20" is H20-96GB by its alias.
+// FindModel finds a known model by its name or one of its aliases. Case does not matter, nor does
+// what separates the words ("rtx-pro-6000", "RTX PRO 6000"). Leading words suffice if only one
+// model begins with them: "H200" is H200-141GB, but "H100" may be an 80, 94 or 96 GB GPU, so it
+// finds none. A full name wins over such a short form: "H20" is H20-96GB by its alias.
 func FindModel(name string) (Model, bool) {
 	wanted := words(name)
 	if len(wanted) == 0 {

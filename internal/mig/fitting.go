@@ -76,8 +76,8 @@ func roomOf(g *GPULayout, p busyPolicy) room {
 	return r
 }
 
-// withoutExisting returns copies of profiles without the placements where such an instance exists already: to destroy
-// it and create it again would not add one.
+// withoutExisting returns copies of profiles without the placements where such an instance exists
+// already: to destroy it and create it again would not add one.
 func (r *room) withoutExisting(
 	g *GPULayout,
 	p busyPolicy,
@@ -132,8 +132,9 @@ func (f *fitting) findBest() *option {
 	return f.best
 }
 
-// isHopeless reports whether every layout with the instances in o is worse than the best so far: each destroys at
-// least the existing instances that overlap them, and leaves no more room than o has.
+// isHopeless reports whether every layout with the instances in o is worse than the best so far:
+// each destroys at least the existing instances that overlap them, and leaves no more room than o
+// has.
 func (f *fitting) isHopeless(o occupancy) bool {
 	if f.best == nil {
 		return false
@@ -165,7 +166,8 @@ func (f *fitting) isHopeless(o occupancy) bool {
 	return -rank >= int(f.bound.left)
 }
 
-// judgeLayout destroys the instances that overlap the chosen ones, and tries which of the others can stay.
+// judgeLayout destroys the instances that overlap the chosen ones, and tries which of the others
+// can stay.
 func (f *fitting) judgeLayout(o occupancy, chosen []fitted) {
 	start := cost{touched: min(len(chosen), 1)}
 	var gone uint64
@@ -198,7 +200,8 @@ func (g *GPULayout) costOf(i int) cost {
 	return c
 }
 
-// tryKeeping tries both to keep and to destroy each of the instances that may stay, and stores the best way.
+// tryKeeping tries both to keep and to destroy each of the instances that may stay, and stores the
+// best way.
 func (f *fitting) tryKeeping(o occupancy, chosen []fitted, may []int, c cost, gone uint64) {
 	if f.watch.step() {
 		return

@@ -8,7 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The numbers of maximal layouts, those that nothing can be added to, once counted by FreePlacements and once naively.
+// The numbers of maximal layouts, those that nothing can be added to, once counted by
+// FreePlacements and once naively.
 func TestNumberOfMaximalLayouts(t *testing.T) {
 	for _, c := range []struct {
 		model    string
@@ -66,8 +67,8 @@ func withoutEngines(m Model) Model {
 	return m
 }
 
-// countMaximal counts the maximal layouts that contain the placed instances. Beyond those it takes instances from left
-// to right only, so that it meets every layout once.
+// countMaximal counts the maximal layouts that contain the placed instances. Beyond those it takes
+// instances from left to right only, so that it meets every layout once.
 func countMaximal(profiles []gpu.Profile, placed []Placed, from int) int {
 	n := 0
 	maximal := true

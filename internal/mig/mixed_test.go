@@ -28,8 +28,8 @@ func mixedNode(tb testing.TB, count int) []GPULayout {
 // unexplored is a GPU whose layouts are not known to the oracle.
 func unexplored(m Model) *naiveGPU { return &naiveGPU{profiles: m.Profiles} }
 
-// Kinds of needs that only some GPUs tell apart are met each by instances that are enough for it, and as often as
-// asked for.
+// Kinds of needs that only some GPUs tell apart are met each by instances that are enough for it,
+// and as often as asked for.
 func TestDemandOverAMixedNode(t *testing.T) {
 	gpus := mixedNode(t, 16)
 	rng := rand.New(rand.NewPCG(3, 4))
@@ -82,7 +82,8 @@ func TestDemandOverAMixedNode(t *testing.T) {
 	}
 }
 
-// On a GPU that cannot distinguish two kinds they are one group: an order of their instances is tried once.
+// On a GPU that cannot distinguish two kinds they are one group: an order of their instances is
+// tried once.
 func TestKindsThatAreAlikeOnAGPU(t *testing.T) {
 	gpus := []GPULayout{unexplored(model(t, "A30-24GB")).nodeGPU(0, nil),
 		unexplored(model(t, "H100-80GB")).nodeGPU(1, nil)}
@@ -107,8 +108,8 @@ func TestKindsThatAreAlikeOnAGPU(t *testing.T) {
 	cmptest.Equal(t, "counts of fewer instances", fewer, asMany)
 }
 
-// What exists can exist, also if the profiles that the driver reports suggest that there is no room for it:
-// such a GPU takes nothing away from what others can do.
+// What exists can exist, also if the profiles that the driver reports suggest that there is no room
+// for it: such a GPU takes nothing away from what others can do.
 func TestInstancesThatTheProfilesDoNotExplain(t *testing.T) {
 	a := unexplored(model(t, "A100-40GB"))
 	b := unexplored(model(t, "A100-40GB"))
@@ -170,7 +171,8 @@ func BenchmarkDemandOverAMixedNode(b *testing.B) {
 	}
 }
 
-// A caller that has gone away does not wait for a search that takes long, and gets no plan that is not the best.
+// A caller that has gone away does not wait for a search that takes long, and gets no plan that is
+// not the best.
 func TestPlanNodeStopsWithItsCaller(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

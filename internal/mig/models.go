@@ -11,40 +11,46 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// modelTable is the table of known models: published captures and documents, named in each entry's "source". It serves
-// the simulated node, tests and offline planning; on a real GPU the driver is the authority, whose names, memory sizes
-// and even profile sets differ between versions. null means that no source has the value.
+// modelTable is the table of known models: published captures and documents, named in each entry's
+// "source". It serves the simulated node, tests and offline planning; on a real GPU the driver is
+// the authority, whose names, memory sizes and even profile sets differ between versions. null
+// means that no source has the value.
 //
 //go:embed models.json
 var modelTable []byte
 
-// Model is one kind of GPU that offers MIG. A number or list that no source has is zero or empty here; that includes
-// the ids of profiles, so only a model with PlacementsKnown has profiles that can be told apart by id.
+// Model is one kind of GPU that offers MIG. A number or list that no source has is zero or empty
+// here; that includes the ids of profiles, so only a model with PlacementsKnown has profiles that
+// can be told apart by id.
 type Model struct {
 	Name, Architecture string
 	Aliases            []string
 	// PCIDeviceIDs are PCI device ids of GPUs of this model, without the vendor's.
 	PCIDeviceIDs []uint32
-	// ComputeSlices is what the GPU is divided into, AxisUnits the length of its placement axis in memory slices.
+	// ComputeSlices is what the GPU is divided into, AxisUnits the length of its placement axis in
+	// memory slices.
 	ComputeSlices, AxisUnits int
 	// SMs of the largest profile, which may be fewer than the GPU's (A100: 98 of 108).
 	SMs      int
 	Profiles []gpu.Profile
-	// Derived has, by the name of a profile, what no source reports of it and Source says from what it is concluded: keys
-	// of its entry in the table. Such numbers are good for simulation and for plans without a driver, not for facts.
+	// Derived has, by the name of a profile, what no source reports of it and Source says from what
+	// it is concluded: keys of its entry in the table. Such numbers are good for simulation and for
+	// plans without a driver, not for facts.
 	Derived map[string][]string
 	// Source says where the numbers come from.
 	Source string
 }
 
-// PlacementsKnown reports whether the possible placements of every profile are known: then the model has a geometry
-// that can be simulated and planned for, and its profiles have their ids, slices, SMs and memory.
+// PlacementsKnown reports whether the possible placements of every profile are known: then the
+// model has a geometry that can be simulated and planned for, and its profiles have their ids,
+// slices, SMs and memory.
 func (m Model) PlacementsKnown() bool {
 	return len(m.Profiles) > 0 &&
 		!slices.ContainsFunc(m.Profiles, func(p gpu.Profile) bool { return len(p.Placements) == 0 })
 }
 
-// Models lists the known models in the table's order. Each call decodes the table again: the caller owns the result.
+// Models lists the known models in the table's order. Each call decodes the table again: the caller
+// owns the result.
 func Models() []Model {
 	var entries []modelEntry
 	decoder := json.NewDecoder(bytes.NewReader(modelTable))

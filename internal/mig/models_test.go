@@ -130,8 +130,8 @@ func TestGeometryTablesAreComplete(t *testing.T) {
 	}
 }
 
-// `nvidia-smi mig -lgip` of an A100-PCIE-40GB with driver 460.91.03, published by an operator: that driver offered the
-// five plain profiles only. Memory is in GiB, rounded down to hundredths.
+// `nvidia-smi mig -lgip` of an A100-PCIE-40GB with driver 460.91.03, published by an operator: that
+// driver offered the five plain profiles only. Memory is in GiB, rounded down to hundredths.
 func TestA100ListGPUInstanceProfiles(t *testing.T) {
 	m := model(t, "A100-40GB")
 	rows := []struct {
@@ -171,8 +171,8 @@ func TestA100ListGPUInstanceProfiles(t *testing.T) {
 	}
 }
 
-// `nvidia-smi mig -lgip` of a B200, published with a driver of early 2025 (mig-parted PR 166), as far as it is known: what
-// is derived is not in it. Memory is in GiB, rounded down to hundredths.
+// `nvidia-smi mig -lgip` of a B200, published with a driver of early 2025 (mig-parted PR 166), as
+// far as it is known: what is derived is not in it. Memory is in GiB, rounded down to hundredths.
 func TestB200ListGPUInstanceProfiles(t *testing.T) {
 	m := model(t, "B200")
 	for _, row := range []struct {

@@ -6,8 +6,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The oracle of the capacity tests: the rules of MIG written down as plainly as possible, and everything else found by
-// trying all subsets. It shares no code with the package.
+// The oracle of the capacity tests: the rules of MIG written down as plainly as possible, and
+// everything else found by trying all subsets. It shares no code with the package.
 
 // naiveInstance is an instance of profile i at the j-th of its placements.
 type naiveInstance struct{ profile, placement int }
@@ -37,14 +37,15 @@ func newNaiveGPU(m Model) *naiveGPU {
 	return g
 }
 
-// naiveEngines is one kind of engine: how many the GPU has, and how many an instance of each profile takes.
+// naiveEngines is one kind of engine: how many the GPU has, and how many an instance of each
+// profile takes.
 type naiveEngines struct {
 	has   int
 	takes []int
 }
 
-// naiveEnginesOf lists the kinds of engines that count: those that the whole GPU's profile, the first or the last of
-// all, reports, unless some profile would need more in all of its instances.
+// naiveEnginesOf lists the kinds of engines that count: those that the whole GPU's profile, the
+// first or the last of all, reports, unless some profile would need more in all of its instances.
 func naiveEnginesOf(m Model) []naiveEngines {
 	var list []naiveEngines
 
@@ -95,8 +96,8 @@ func (g *naiveGPU) enumerate(layout []naiveInstance, next int) {
 	g.enumerate(append(layout[:len(layout):len(layout)], g.all[next]), next+1)
 }
 
-// allowed: no unit belongs to two instances, no more compute slices and engines than there are, one instance with media
-// extensions.
+// allowed: no unit belongs to two instances, no more compute slices and engines than there are, one
+// instance with media extensions.
 func (g *naiveGPU) allowed(layout []naiveInstance) bool {
 	owned := make([]bool, g.axis)
 	compute := 0

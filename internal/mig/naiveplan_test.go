@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The oracle of the planner's tests: every layout that there is, every way to keep existing instances. It shares no
-// code with the planner.
+// The oracle of the planner's tests: every layout that there is, every way to keep existing
+// instances. It shares no code with the planner.
 
 // naiveExisting is an instance of a naive GPU with its compute instances.
 type naiveExisting struct {
@@ -30,13 +30,14 @@ type naiveWant struct {
 	sizes   []int
 }
 
-// naiveCost is what a plan comes to, in the order in which it counts: GPU instances destroyed, compute instances
-// destroyed, GPUs touched, minus the rank of what is left.
+// naiveCost is what a plan comes to, in the order in which it counts: GPU instances destroyed,
+// compute instances destroyed, GPUs touched, minus the rank of what is left.
 type naiveCost [4]int
 
 func (c naiveCost) less(d naiveCost) bool { return slices.Compare(c[:], d[:]) < 0 }
 
-// naiveKeep is the least number of compute instances of an existing instance that go if it is kept with other sizes.
+// naiveKeep is the least number of compute instances of an existing instance that go if it is kept
+// with other sizes.
 func naiveKeep(slicesOfInstance int, s naiveExisting, sizes []int, minding bool) (gone int, ok bool) {
 	has := []int{}
 	unreported := false
@@ -112,7 +113,8 @@ func naivePack(taken []bool, sizes []int) bool {
 	return false
 }
 
-// naiveBest is the least cost of a layout with exactly the wanted instances; ok is false where none will do.
+// naiveBest is the least cost of a layout with exactly the wanted instances; ok is false where none
+// will do.
 func (g *naiveGPU) naiveBest(existing []naiveExisting, wants []naiveWant, minding bool) (best naiveCost, ok bool) {
 	counts := make([]int, len(g.profiles))
 	for _, w := range wants {
@@ -177,8 +179,8 @@ func (g *naiveGPU) naiveLeft(layout []naiveInstance) int {
 	return rank
 }
 
-// naiveAssignments gives the wants to the instances of a layout in every way: given[i] is the want of the i-th
-// instance.
+// naiveAssignments gives the wants to the instances of a layout in every way: given[i] is the want
+// of the i-th instance.
 func naiveAssignments(layout []naiveInstance, wants []naiveWant, visit func(given []int)) {
 	var keys []string
 	for _, w := range wants {
@@ -282,8 +284,8 @@ func (g *naiveGPU) nodeGPU(index int, existing []naiveExisting) GPULayout {
 	return n
 }
 
-// randomExisting is one of the GPU's layouts. Each instance has one compute instance of all its slices, or with parts
-// any.
+// randomExisting is one of the GPU's layouts. Each instance has one compute instance of all its
+// slices, or with parts any.
 func (g *naiveGPU) randomExisting(rng *rand.Rand, layout []naiveInstance, parts bool) []naiveExisting {
 	var list []naiveExisting
 

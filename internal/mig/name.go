@@ -7,16 +7,19 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Name is a profile's name taken apart: of a GPU instance ("1g.5gb+me") or of a compute instance that is a part of one
-// ("1c.3g.20gb"). Names are comparable. Memory is a rounded label, not the size: take that from the profile.
+// Name is a profile's name taken apart: of a GPU instance ("1g.5gb+me") or of a compute instance
+// that is a part of one ("1c.3g.20gb"). Names are comparable. Memory is a rounded label, not the
+// size: take that from the profile.
 type Name struct {
-	// Part is the number of compute slices of a compute instance ("2c"); 0 in a GPU instance's name.
+	// Part is the number of compute slices of a compute instance ("2c"); 0 in a GPU instance's
+	// name.
 	Part int
 	// Slices is the number of compute slices of the GPU instance ("3g").
 	Slices int
 	// MemoryGB is the label's memory; 0 where memory is shared with the system (Jetson Thor).
 	MemoryGB int
-	// Attributes is what follows, with signs: "+me", "-me", "+gfx", "+me.all", or several; empty for a plain profile.
+	// Attributes is what follows, with signs: "+me", "-me", "+gfx", "+me.all", or several; empty
+	// for a plain profile.
 	Attributes string
 }
 
@@ -111,8 +114,8 @@ func cutNumber(s, unit string) (n int, rest string, ok bool) {
 // maxNameNumber bounds the numbers of a name; the largest known is 278 (GB).
 const maxNameNumber = 1 << 20
 
-// areAttributes reports whether s is a sequence of attributes: a sign and words of lower-case letters and digits
-// joined by single dots. Drivers add new ones, so any word is taken.
+// areAttributes reports whether s is a sequence of attributes: a sign and words of lower-case
+// letters and digits joined by single dots. Drivers add new ones, so any word is taken.
 func areAttributes(s string) bool {
 	inWord := false
 	started := s == ""

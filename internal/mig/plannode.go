@@ -7,14 +7,15 @@ import (
 	"slices"
 )
 
-// PlanNode finds the steps after which a node is as a spec wants it. Of all ways it takes the one that destroys the
-// fewest GPU instances, then the fewest compute instances, then the one that touches the fewest GPUs, then the one
-// that leaves room for the largest profile, then the one whose new instances are where the driver would place them
-// (see preferred); what is busy stays where it is. The same node and spec have the same plan. A compute instance of a
-// GPU instance that goes counts as destroyed.
+// PlanNode finds the steps after which a node is as a spec wants it. Of all ways it takes the one
+// that destroys the fewest GPU instances, then the fewest compute instances, then the one that
+// touches the fewest GPUs, then the one that leaves room for the largest profile, then the one
+// whose new instances are where the driver would place them (see preferred); what is busy stays
+// where it is. The same node and spec have the same plan. A compute instance of a GPU instance that
+// goes counts as destroyed.
 //
-// Errors are *SpecError, *SelectorError, *ModeError, *ProfileError and *InfeasibleError, and ctx's own, wrapped, if
-// it ends before a long search does.
+// Errors are *SpecError, *SelectorError, *ModeError, *ProfileError and *InfeasibleError, and ctx's
+// own, wrapped, if it ends before a long search does.
 func PlanNode(ctx context.Context, gpus []GPULayout, spec Spec) (NodePlan, error) {
 	if len(spec.Rules) > 0 && len(spec.Demand) > 0 {
 		return NodePlan{}, &SpecError{"rules and a demand: expected one of them"}
@@ -126,8 +127,9 @@ func (r *Rule) check(gpus []GPULayout) error {
 // inMIG reports whether a GPU has instances and goes on having them.
 func (g *GPULayout) inMIG() bool { return g.MIG.Or(false) && g.Pending.Or(true) }
 
-// inModes returns a *ModeError unless all GPUs are in the modes that the rules' layouts are for, now and after a reset.
-// It is about the first GPU that is not, and about those that are in the same mode.
+// inModes returns a *ModeError unless all GPUs are in the modes that the rules' layouts are for,
+// now and after a reset. It is about the first GPU that is not, and about those that are in the
+// same mode.
 func inModes(gpus []GPULayout, rules []Rule) error {
 	var first *ModeError
 

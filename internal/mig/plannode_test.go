@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// comparePlan holds the plan of one GPU to the oracle and to what steps must be; it reports whether there is one.
+// comparePlan holds the plan of one GPU to the oracle and to what steps must be; it reports whether
+// there is one.
 func (g *naiveGPU) comparePlan(t *testing.T, rng *rand.Rand, existing []naiveExisting, wants []naiveWant) bool {
 	t.Helper()
 	node := g.nodeGPU(0, existing)
@@ -86,7 +87,8 @@ func rankByName(g *naiveGPU, name string) int {
 	return 0
 }
 
-// requests lists every multiset of profiles that some layout has, and for each one with one more of some profile.
+// requests lists every multiset of profiles that some layout has, and for each one with one more of
+// some profile.
 func (g *naiveGPU) requests() [][]int {
 	var list [][]int
 	seen := map[string]bool{}
@@ -139,8 +141,9 @@ func (g *naiveGPU) whole(counts []int) []naiveWant {
 	return wants
 }
 
-// TestPlansAreAsGoodAsBruteForce: every layout of every model with known placements, with some instances busy, and
-// requests of up to seven instances that fit and such as do not; every request meets some layout.
+// TestPlansAreAsGoodAsBruteForce: every layout of every model with known placements, with some
+// instances busy, and requests of up to seven instances that fit and such as do not; every request
+// meets some layout.
 func TestPlansAreAsGoodAsBruteForce(t *testing.T) {
 	for _, m := range modelsWithPlacements(t) {
 		t.Run(m.Name, func(t *testing.T) {
@@ -191,8 +194,8 @@ func TestEveryPlanOfASmallGPU(t *testing.T) {
 	}
 }
 
-// TestPlansOfComputeInstancesAreAsGoodAsBruteForce: compute instances of all sizes, some busy, of some of which the
-// driver reports no place; wants with different ones for the same profile.
+// TestPlansOfComputeInstancesAreAsGoodAsBruteForce: compute instances of all sizes, some busy, of
+// some of which the driver reports no place; wants with different ones for the same profile.
 func TestPlansOfComputeInstancesAreAsGoodAsBruteForce(t *testing.T) {
 	for _, m := range modelsWithPlacements(t) {
 		t.Run(m.Name, func(t *testing.T) {

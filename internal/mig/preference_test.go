@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Where plans put what is wanted on an empty GPU, by profile id as in `nvidia-smi mig -cgi`. Where all layouts leave
-// room for the same largest profile it is where the driver puts it.
+// Where plans put what is wanted on an empty GPU, by profile id as in `nvidia-smi mig -cgi`. Where
+// all layouts leave room for the same largest profile it is where the driver puts it.
 func TestPlacementsOnAnEmptyGPU(t *testing.T) {
 	for _, tt := range []struct {
 		model  string
@@ -105,7 +105,8 @@ func TestPreferenceComesLast(t *testing.T) {
 	}
 }
 
-// A driver lists placements in whatever order, and may list others than those that the order is known of.
+// A driver lists placements in whatever order, and may list others than those that the order is
+// known of.
 func TestPreferredPlacements(t *testing.T) {
 	s := shape{axis: 8, compute: 7}
 	p := gpu.Profile{ComputeSlices: 2, MemorySlices: 2,

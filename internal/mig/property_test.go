@@ -74,9 +74,9 @@ func TestFreePlacementsAgreeWithBruteForce(t *testing.T) {
 	}
 }
 
-// Tables that no known GPU has: random profiles on axes of up to 12 units, some of them with media extensions, some
-// with engines, some with placements that overlap each other. The order in which instances and placements are listed
-// must not matter.
+// Tables that no known GPU has: random profiles on axes of up to 12 units, some of them with media
+// extensions, some with engines, some with placements that overlap each other. The order in which
+// instances and placements are listed must not matter.
 func TestCapacityAgreesWithBruteForceOnRandomTables(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 150 {

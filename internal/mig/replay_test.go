@@ -20,8 +20,8 @@ type replayedInstance struct {
 	busy     bool
 }
 
-// replay does a plan's steps one after the other. Each must be one that a driver would do, nothing busy may go, and
-// in the end there must be what the plan said, at the cost that is returned.
+// replay does a plan's steps one after the other. Each must be one that a driver would do, nothing
+// busy may go, and in the end there must be what the plan said, at the cost that is returned.
 func replay(t *testing.T, g *naiveGPU, node GPULayout, existing []naiveExisting, plan NodePlan,
 	planned *PlannedGPU) naiveCost {
 	t.Helper()

@@ -234,7 +234,8 @@ func TestAModeThatIsPendingIsTold(t *testing.T) {
 	}
 }
 
-// TestSplitsFindTheirInstances: of two instances of one profile each gets the split that destroys the least.
+// TestSplitsFindTheirInstances: of two instances of one profile each gets the split that destroys
+// the least.
 func TestSplitsFindTheirInstances(t *testing.T) {
 	g := newNaiveGPU(model(t, "A100-40GB"))
 	const of3g = 4 // the profile's position

@@ -8,7 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// searchProfile is a profile as the search needs it, with its placements in the order of preference.
+// searchProfile is a profile as the search needs it, with its placements in the order of
+// preference.
 type searchProfile struct {
 	gpu.Profile
 	media   bool // with media extensions: only one instance on a GPU can have them
@@ -58,8 +59,8 @@ func (g *GPULayout) profilesOfInstances() []*searchProfile {
 	return list
 }
 
-// item is a GPU instance to find room for. Items that are equal on the GPU have the same group and are adjacent in
-// their list.
+// item is a GPU instance to find room for. Items that are equal on the GPU have the same group and
+// are adjacent in their list.
 type item struct {
 	group int
 	kind  int              // index of the kind of need in a demand
@@ -74,8 +75,8 @@ type fitted struct {
 	choice  int // the number of the profile and placement among all that the item can have
 }
 
-// watch ends a search when its context ends. A step is so short that we look at the context only once in stepsPerCheck
-// steps.
+// watch ends a search when its context ends. A step is so short that we look at the context only
+// once in stepsPerCheck steps.
 type watch struct {
 	done    <-chan struct{} // of the context
 	steps   int
@@ -107,10 +108,12 @@ func (w *watch) count(steps int) bool {
 type search struct {
 	watch *watch
 	items []item
-	// isHopeless reports whether no layout that begins with the chosen instances can be the best. It may be nil.
+	// isHopeless reports whether no layout that begins with the chosen instances can be the best.
+	// It may be nil.
 	isHopeless func(occupancy) bool
-	// judgeLayout is called with each layout. The order is fixed: the first item's first profile at its most preferred
-	// placement comes first, and the last item changes fastest. judgeLayout must not keep the list.
+	// judgeLayout is called with each layout. The order is fixed: the first item's first profile at
+	// its most preferred placement comes first, and the last item changes fastest. judgeLayout must
+	// not keep the list.
 	judgeLayout func(occupancy, []fitted)
 
 	chosen []fitted  // of the first items
@@ -141,8 +144,9 @@ func leastNeeds(items []item) []atLeast {
 	return list
 }
 
-// placeItems gives the next item each of its free placements in turn, and calls itself for the items after it. Of two
-// equal items the second gets later choices only, since swapping them makes no other layout.
+// placeItems gives the next item each of its free placements in turn, and calls itself for the
+// items after it. Of two equal items the second gets later choices only, since swapping them makes
+// no other layout.
 func (s *search) placeItems(o occupancy) {
 	if s.watch.step() {
 		return
@@ -188,7 +192,8 @@ func (s *search) placeItems(o occupancy) {
 	}
 }
 
-// has reports whether compute slices and engines are left for an instance of p. It doesn't look at placements.
+// has reports whether compute slices and engines are left for an instance of p. It doesn't look at
+// placements.
 func (o *occupancy) has(p *searchProfile) bool {
 	return p.ComputeSlices <= o.compute && !(o.media && p.media) && o.left.cover(p.engines)
 }
@@ -211,8 +216,8 @@ func (o occupancy) with(p *searchProfile, set uint64) occupancy {
 // rank orders profiles by memory slices and then by compute slices.
 func (c *searchProfile) rank() int { return c.MemorySlices*maxUnits + c.ComputeSlices }
 
-// largest returns the name and rank of the largest of the ranked profiles that could still be created; "" and 0 if
-// none could.
+// largest returns the name and rank of the largest of the ranked profiles that could still be
+// created; "" and 0 if none could.
 func (o *occupancy) largest(ranked []*searchProfile) (name string, rank int) {
 	for _, p := range ranked {
 		if !o.has(p) {
@@ -232,8 +237,9 @@ func (o *occupancy) largest(ranked []*searchProfile) (name string, rank int) {
 // same reports whether c and d are the same profile.
 func (c *searchProfile) same(d *searchProfile) bool { return c.ID == d.ID && c.Name == d.Name }
 
-// cost tells how bad a plan is; less is better, and earlier fields count first. The cost of several GPUs is the sum,
-// and the least left. So the best plan for all GPUs consists of the best plans for each.
+// cost tells how bad a plan is; less is better, and earlier fields count first. The cost of several
+// GPUs is the sum, and the least left. So the best plan for all GPUs consists of the best plans for
+// each.
 type cost struct {
 	busy      int // busy instances destroyed
 	instances int // GPU instances destroyed

@@ -11,8 +11,8 @@ import (
 // AllGPUs is the selector of every GPU.
 const AllGPUs = "all"
 
-// ruleFor returns the last rule that selects a GPU, nil if none does. As in mig-parted, one for all GPUs passes over
-// those that have no MIG, unless it wants them without.
+// ruleFor returns the last rule that selects a GPU, nil if none does. As in mig-parted, one for all
+// GPUs passes over those that have no MIG, unless it wants them without.
 func ruleFor(g *GPULayout, rules []Rule) *Rule {
 	for i := len(rules) - 1; i >= 0; i-- {
 		r := &rules[i]
@@ -35,8 +35,8 @@ func ruleFor(g *GPULayout, rules []Rule) *Rule {
 	return nil
 }
 
-// Names reports whether a selector names a GPU: by its index, UUID or PCI bus id, the latter two in any case, a bus id
-// with a domain of four or eight digits.
+// Names reports whether a selector names a GPU: by its index, UUID or PCI bus id, the latter two in
+// any case, a bus id with a domain of four or eight digits.
 func Names(selector string, g *gpu.Facts) bool {
 	if selector == strconv.Itoa(g.Index) || strings.EqualFold(selector, string(g.UUID)) {
 		return true
@@ -57,7 +57,8 @@ func Names(selector string, g *gpu.Facts) bool {
 	return ok && known && a == b
 }
 
-// busID is a PCI bus id taken apart: NVML writes its domain with eight digits, sysfs and older drivers with four.
+// busID is a PCI bus id taken apart: NVML writes its domain with eight digits, sysfs and older
+// drivers with four.
 type busID struct{ domain, bus, device, function uint64 }
 
 func parseBusID(s string) (busID, bool) {

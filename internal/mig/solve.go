@@ -28,8 +28,8 @@ func (d *demand) seenBy(p busyPolicy, at int) *GPULayout {
 	return &empty
 }
 
-// weight is a cost that we can add and compare in few operations: it has two fields of the cost in one number. Each
-// is a count of instances or GPUs of one node, far below 2^32.
+// weight is a cost that we can add and compare in few operations: it has two fields of the cost in
+// one number. Each is a count of instances or GPUs of one node, far below 2^32.
 type weight struct {
 	busyInstances   uint64
 	computesTouched uint64
@@ -96,7 +96,8 @@ func (w *ways) listMet() {
 	}
 }
 
-// solve returns the option of each GPU in the best way to meet the whole demand; nil if there is no way.
+// solve returns the option of each GPU in the best way to meet the whole demand; nil if there is no
+// way.
 func (d *demand) solve(p busyPolicy) []*option {
 	whole := d.parts - 1
 	before := d.newWays()
@@ -142,8 +143,8 @@ func (d *demand) solve(p busyPolicy) []*option {
 	return best
 }
 
-// likeness returns a key that is the same for GPUs with the same options. The policy is in it only if something is in
-// use: otherwise all give the same options.
+// likeness returns a key that is the same for GPUs with the same options. The policy is in it only
+// if something is in use: otherwise all give the same options.
 func (d *demand) likeness(p busyPolicy, at int) string {
 	g := d.seenBy(p, at)
 
@@ -162,8 +163,9 @@ func (d *demand) likeness(p busyPolicy, at int) string {
 	return key.String()
 }
 
-// join returns the best ways with one more GPU, whose options are given. Of equally good ways it takes the one in
-// which the GPUs before meet more. For the last GPU it looks only for ways to meet the whole demand.
+// join returns the best ways with one more GPU, whose options are given. Of equally good ways it
+// takes the one in which the GPUs before meet more. For the last GPU it looks only for ways to meet
+// the whole demand.
 func (d *demand) join(before ways, options []*option, last bool) ways {
 	next := d.newWays()
 
@@ -213,8 +215,8 @@ func (d *demand) join(before ways, options []*option, last bool) ways {
 	return next
 }
 
-// addable reports whether two parts together are no more than the whole. We subtract all digits at once: if one would
-// be negative, its spare bit is gone.
+// addable reports whether two parts together are no more than the whole. We subtract all digits at
+// once: if one would be negative, its spare bit is gone.
 func (d *demand) addable(a, b int) bool {
 	whole := d.packed[d.parts-1]
 	return ((whole|d.spare)-d.packed[a]-d.packed[b])&d.spare == d.spare

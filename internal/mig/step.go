@@ -7,8 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// ComputePlacements returns the placement of each compute instance of i. If the driver does not report one, we take
-// the first free one, since that is where drivers create compute instances.
+// ComputePlacements returns the placement of each compute instance of i. If the driver does not
+// report one, we take the first free one, since that is where drivers create compute instances.
 func ComputePlacements(i Instance) []gpu.Placement {
 	placements := make([]gpu.Placement, len(i.ComputeInstances))
 	var taken []gpu.Placement
@@ -37,14 +37,16 @@ func ComputePlacements(i Instance) []gpu.Placement {
 	return placements
 }
 
-// FillComputePlacements gives each compute instance without a placement the one that ComputePlacements returns for it.
+// FillComputePlacements gives each compute instance without a placement the one that
+// ComputePlacements returns for it.
 func (i *Instance) FillComputePlacements() {
 	for n, at := range ComputePlacements(*i) {
 		i.ComputeInstances[n].Placement = gpu.Some(at)
 	}
 }
 
-// IndexIn returns the index of the step's GPU instance in a list, by profile and placement, or -1 if it is not there.
+// IndexIn returns the index of the step's GPU instance in a list, by profile and placement, or -1
+// if it is not there.
 func (s Step) IndexIn(list []Instance) int {
 	return slices.IndexFunc(list, func(i Instance) bool {
 		return i.ProfileID == s.ProfileID && i.Placement == s.Placement
@@ -54,10 +56,10 @@ func (s Step) IndexIn(list []Instance) int {
 // Destroys reports whether the step destroys an instance, rather than creating one.
 func (s Step) Destroys() bool { return s.Op == DestroyCompute || s.Op == DestroyInstance }
 
-// StepsTo returns the steps that give a GPU the instances wanted, in the order in which they can be done: destroy
-// compute instances, destroy GPU instances, create GPU instances, create compute instances. A wanted instance that is
-// not New exists already if one has its profile and placement, whatever the ids. Compute instances without a reported
-// placement are compared by their ids.
+// StepsTo returns the steps that give a GPU the instances wanted, in the order in which they can be
+// done: destroy compute instances, destroy GPU instances, create GPU instances, create compute
+// instances. A wanted instance that is not New exists already if one has its profile and placement,
+// whatever the ids. Compute instances without a reported placement are compared by their ids.
 func StepsTo(g *GPULayout, wanted []Instance) []Step {
 	var destroyComputes, destroyInstances, createInstances, createComputes []Step
 
@@ -130,9 +132,9 @@ func (g *GPULayout) destroyCompute(instance *Instance, c ComputeInstance) Step {
 	return s
 }
 
-// Verify returns the instances of a GPU after a step, given those read before and after it. It reports false if the
-// step does not lead from one to the other, or if anything else has changed. A MIG UUID that one of the readings
-// lacks is taken from the other.
+// Verify returns the instances of a GPU after a step, given those read before and after it. It
+// reports false if the step does not lead from one to the other, or if anything else has changed. A
+// MIG UUID that one of the readings lacks is taken from the other.
 func (s Step) Verify(before, read []Instance) ([]Instance, bool) {
 	from := s.IndexIn(before)
 	if s.Op == DestroyInstance && from >= 0 && len(before[from].ComputeInstances) > 0 {
@@ -175,8 +177,8 @@ func (s Step) doneIn(list []Instance) Done {
 	return d
 }
 
-// AfterStep returns the instances of a GPU after s if nothing else changes. A created instance gets its ids from d.
-// AfterStep does not modify before.
+// AfterStep returns the instances of a GPU after s if nothing else changes. A created instance gets
+// its ids from d. AfterStep does not modify before.
 func AfterStep(before []Instance, s Step, d Done) []Instance {
 	after := slices.Clone(before)
 	at := s.IndexIn(after)

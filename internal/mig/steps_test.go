@@ -8,8 +8,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// TestStepsTo: the steps lead from one layout to the other, whatever ids the driver gives; instances in the same places
-// stay. What was read after a step shows that the step was done, and nothing else.
+// TestStepsTo: the steps lead from one layout to the other, whatever ids the driver gives;
+// instances in the same places stay. What was read after a step shows that the step was done, and
+// nothing else.
 func TestStepsTo(t *testing.T) {
 	layouts := map[string][]mig.Instance{
 		"none":      nil,
@@ -61,7 +62,8 @@ func TestStepsTo(t *testing.T) {
 	}
 }
 
-// TestVerifyKeepsUUIDs: of two readings one may lack a MIG UUID. Two different ones are another device.
+// TestVerifyKeepsUUIDs: of two readings one may lack a MIG UUID. Two different ones are another
+// device.
 func TestVerifyKeepsUUIDs(t *testing.T) {
 	named := func(id gpu.MIGUUID) mig.Instance {
 		c := computeAt(0, 0, 3)

@@ -8,7 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// eachLayout calls visit with every set of instances of the profiles from an index on, added to those that are placed.
+// eachLayout calls visit with every set of instances of the profiles from an index on, added to
+// those that are placed.
 func eachLayout(profiles []gpu.Profile, placed []Placed, from int, visit func([]Placed)) {
 	visit(placed)
 
@@ -35,8 +36,8 @@ func namesOf(placed []Placed) string {
 	return strings.Join(names, " ")
 }
 
-// wastedBy returns what the alert MigSlicesStranded computes from the metrics of a GPU: slices that are stranded by
-// where the instances are, not by which they are.
+// wastedBy returns what the alert MigSlicesStranded computes from the metrics of a GPU: slices that
+// are stranded by where the instances are, not by which they are.
 func wastedBy(c gpu.Capacity) (compute, memory int) {
 	unusedCompute := c.Compute.Free + c.Compute.Stranded
 	unusedMemory := c.Memory.Free + c.Memory.Stranded
@@ -49,8 +50,8 @@ func wastedBy(c gpu.Capacity) (compute, memory int) {
 	return compute, memory
 }
 
-// TestStrandedByPlacement: for every layout of every model, wastedBy is the difference to the best placement of the
-// same instances.
+// TestStrandedByPlacement: for every layout of every model, wastedBy is the difference to the best
+// placement of the same instances.
 func TestStrandedByPlacement(t *testing.T) {
 	for _, m := range modelsWithPlacements(t) {
 		plain := slices.DeleteFunc(slices.Clone(m.Profiles), func(p gpu.Profile) bool {

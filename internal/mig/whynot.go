@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// whyNot returns the end of an error's text: how many of the wanted instances would fit, or what there is too little
-// of. It is empty if there is no short answer.
+// whyNot returns the end of an error's text: how many of the wanted instances would fit, or what
+// there is too little of. It is empty if there is no short answer.
 func whyNot(w *watch, g *GPULayout, list []wanted) string {
 	s := shapeOf(g.Profiles)
 

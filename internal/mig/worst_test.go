@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A climb looks for a demand that is as dear as possible to plan: it changes a node of 16 GPUs of all models, partly in
-// use, and the demand on it, and keeps what makes the search longer.
+// A climb looks for a demand that is as dear as possible to plan: it changes a node of 16 GPUs of
+// all models, partly in use, and the demand on it, and keeps what makes the search longer.
 type climb struct {
 	rng    *rand.Rand
 	models []*naiveGPU
@@ -104,8 +104,8 @@ func (c *climb) search() int {
 	return w.steps
 }
 
-// mostSteps is how many steps the dearest of these demands may take: some 40 ms of a processor. Climbs of hundreds of
-// tries find demands of twice as many.
+// mostSteps is how many steps the dearest of these demands may take: some 40 ms of a processor.
+// Climbs of hundreds of tries find demands of twice as many.
 const mostSteps = 5_000_000
 
 // TestPlanningIsShort: no demand takes longer than a caller of the API waits for.

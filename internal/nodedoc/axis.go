@@ -6,8 +6,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Segment is a run of units, memory slices, on a GPU's placement axis: a GPU instance, or room that is free or
-// stranded.
+// Segment is a run of units, memory slices, on a GPU's placement axis: a GPU instance, or room that
+// is free or stranded.
 type Segment struct {
 	gpu.Placement
 	Instance int  // index of the GPU instance; Room for room
@@ -20,8 +20,8 @@ const Room = -1
 // maxUnits bounds the axis; the longest axis known has 12 units.
 const maxUnits = 64
 
-// AxisUnits returns the length of a placement axis: the memory slices of the GPU if its capacity is known, otherwise
-// what the profiles' placements reach. It is 0 if neither is known.
+// AxisUnits returns the length of a placement axis: the memory slices of the GPU if its capacity is
+// known, otherwise what the profiles' placements reach. It is 0 if neither is known.
 func AxisUnits(capacity gpu.SliceCount, profiles []gpu.Profile) int {
 	units := capacity.Used + capacity.Free + capacity.Stranded
 	if units == 0 {
@@ -47,8 +47,9 @@ type Axis struct {
 	Available []gpu.ProfileCapacity
 }
 
-// LayOut returns the GPU instances of some placements and the room between them in the order of the axis, gapless
-// from 0. It returns nil without an axis, or if placements are unknown or contradict each other.
+// LayOut returns the GPU instances of some placements and the room between them in the order of the
+// axis, gapless from 0. It returns nil without an axis, or if placements are unknown or contradict
+// each other.
 func (a Axis) LayOut(instances []gpu.Opt[gpu.Placement]) []Segment {
 	at := slices.Repeat([]int{Room}, a.Units)
 
@@ -84,8 +85,8 @@ func (a Axis) LayOut(instances []gpu.Opt[gpu.Placement]) []Segment {
 	return segments
 }
 
-// usableUnits marks the units that a profile which can still be created would cover. known is false if no placements
-// are.
+// usableUnits marks the units that a profile which can still be created would cover. known is false
+// if no placements are.
 func (a Axis) usableUnits(at []int) (usable []bool, known bool) {
 	usable = make([]bool, len(at))
 	for _, p := range a.Profiles {

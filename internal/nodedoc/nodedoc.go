@@ -1,5 +1,5 @@
-// Package nodedoc is the document of /api/v1/node: its types, which servers encode and clients decode, the document
-// of a Snapshot, and the placement axis by which it is drawn.
+// Package nodedoc is the document of /api/v1/node: its types, which servers encode and clients
+// decode, the document of a Snapshot, and the placement axis by which it is drawn.
 package nodedoc
 
 import (
@@ -8,9 +8,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Document is the document of /api/v1/node. Units are in the names of keys: bytes, watts, joules, hertz, degrees
-// Celsius, ratios of 0 to 1. A key that is absent is a reading that is absent; lists that an entity always has are
-// there even when empty.
+// Document is the document of /api/v1/node. Units are in the names of keys: bytes, watts, joules,
+// hertz, degrees Celsius, ratios of 0 to 1. A key that is absent is a reading that is absent; lists
+// that an entity always has are there even when empty.
 type Document struct {
 	APIVersion string    `json:"apiVersion"`
 	Generation uint64    `json:"generation"`
@@ -26,18 +26,20 @@ type Host struct {
 	NVMLVersion   string        `json:"nvmlVersion,omitempty"`
 	CUDAVersion   string        `json:"cudaVersion,omitempty"`
 	Sources       []SourceState `json:"sources"`
-	// UnmatchedDevices are the device ids that were given to containers and name no device of this node.
+	// UnmatchedDevices are the device ids that were given to containers and name no device of this
+	// node.
 	UnmatchedDevices []Unmatched `json:"unmatchedDevices"`
-	// HoldersIncomplete says why a device without holders may be held all the same; allocated is absent for it. It is
-	// missing if all holders are known.
+	// HoldersIncomplete says why a device without holders may be held all the same; allocated is
+	// absent for it. It is missing if all holders are known.
 	HoldersIncomplete string `json:"holdersIncomplete,omitempty"`
-	// GPUsUnread are the indexes of GPUs that the driver lists and whose first reading is under way: gpus doesn't have
-	// them yet. It is missing if there are none.
+	// GPUsUnread are the indexes of GPUs that the driver lists and whose first reading is under
+	// way: gpus doesn't have them yet. It is missing if there are none.
 	GPUsUnread []int `json:"gpusUnread,omitempty"`
-	// GPUsUnknown says why it is not known yet which GPUs the node has; it is missing once the driver has listed them.
+	// GPUsUnknown says why it is not known yet which GPUs the node has; it is missing once the
+	// driver has listed them.
 	GPUsUnknown string `json:"gpusUnknown,omitempty"`
-	// ProcessDetail is how much of single processes is in the document, by --web.processes: names or users. It is missing
-	// if there is nothing of them.
+	// ProcessDetail is how much of single processes is in the document, by --web.processes: names
+	// or users. It is missing if there is nothing of them.
 	ProcessDetail gpu.ProcessDetail `json:"processDetail,omitempty"`
 	// HungCalls counts driver calls that have not returned in time and may never return.
 	HungCalls int `json:"hungCalls"`
@@ -45,8 +47,8 @@ type Host struct {
 	ReadEvery *ReadEvery `json:"readEvery,omitempty"`
 }
 
-// ReadEvery is how often GPUs are read: the fast tier with every poll, the slow one with some. It is less often than
-// configured while driver calls take more than their budget.
+// ReadEvery is how often GPUs are read: the fast tier with every poll, the slow one with some. It
+// is less often than configured while driver calls take more than their budget.
 type ReadEvery struct {
 	FastSeconds           float64 `json:"fastSeconds"`
 	FastConfiguredSeconds float64 `json:"fastConfiguredSeconds"`
@@ -54,8 +56,8 @@ type ReadEvery struct {
 	SlowConfiguredSeconds float64 `json:"slowConfiguredSeconds"`
 }
 
-// Unmatched is a device id that names no device of this node, and the container it was given to. The id and the
-// resource are cut off after MaxText characters.
+// Unmatched is a device id that names no device of this node, and the container it was given to.
+// The id and the resource are cut off after MaxText characters.
 type Unmatched struct {
 	ID        string `json:"id"`
 	Resource  string `json:"resource,omitempty"`
@@ -69,7 +71,8 @@ type SourceState struct {
 	Name  string `json:"name"`
 	Up    bool   `json:"up"`
 	Stale bool   `json:"stale,omitempty"`
-	// NotConfigured is set if the node may lack the source: the configuration has to say it. Nothing is wrong then.
+	// NotConfigured is set if the node may lack the source: the configuration has to say it.
+	// Nothing is wrong then.
 	NotConfigured bool      `json:"notConfigured,omitempty"`
 	LastSuccess   time.Time `json:"lastSuccess,omitzero"`
 	Error         string    `json:"error,omitempty"`
@@ -118,16 +121,16 @@ type GPU struct {
 	PersistenceMode  gpu.Opt[bool]               `json:"persistenceMode,omitzero"`
 	Use
 	XIDs *XIDs `json:"xids,omitempty"`
-	// Events by which the driver says that it cannot use the GPU any more, and that its RecoveryAction has changed, since
-	// the exporter started; absent if they are not received.
+	// Events by which the driver says that it cannot use the GPU any more, and that its
+	// RecoveryAction has changed, since the exporter started; absent if they are not received.
 	UnavailableEvents    gpu.Opt[uint64] `json:"unavailableEvents,omitzero"`
 	RecoveryActionEvents gpu.Opt[uint64] `json:"recoveryActionEvents,omitzero"`
 
 	Capacity   *Capacity     `json:"capacity,omitempty"`
 	Profiles   []gpu.Profile `json:"profiles,omitempty"`
 	Containers []Container   `json:"containers,omitempty"`
-	// ProcessList has the processes of the driver's last list, those with most memory first, gpu.MaxProcesses at most. It
-	// is missing while they are unknown, and if Host.ProcessDetail is.
+	// ProcessList has the processes of the driver's last list, those with most memory first,
+	// gpu.MaxProcesses at most. It is missing while they are unknown, and if Host.ProcessDetail is.
 	ProcessList  []Process    `json:"processList,omitempty"`
 	Errors       []Error      `json:"errors"`
 	ReadErrors   []ErrorCount `json:"readErrors,omitempty"`
@@ -150,7 +153,8 @@ type Mode struct {
 	Pending string `json:"pending,omitempty"`
 }
 
-// Power is the GPU's draw. Idle power is learnt; the unallocated part is what the estimate gives to no instance.
+// Power is the GPU's draw. Idle power is learnt; the unallocated part is what the estimate gives to
+// no instance.
 type Power struct {
 	Watts                   gpu.Opt[float64] `json:"watts,omitzero"`
 	LimitWatts              gpu.Opt[float64] `json:"limitWatts,omitzero"`
@@ -159,12 +163,14 @@ type Power struct {
 	EnergyJoules            gpu.Opt[float64] `json:"energyJoules,omitzero"`
 	EnergyUnallocatedJoules gpu.Opt[float64] `json:"energyUnallocatedJoules,omitzero"`
 	EstimateMethod          gpu.PowerMethod  `json:"estimateMethod,omitempty"`
-	// FromEnergy: the driver reports no power; watts is the mean since the last reading, by the energy counter.
+	// FromEnergy: the driver reports no power; watts is the mean since the last reading, by the
+	// energy counter.
 	FromEnergy bool `json:"fromEnergy,omitempty"`
 }
 
-// Activity has the driver's own utilization beside the ratios of the profiling counters. Source says where those come
-// from; Rollup, present with it, whether they are rolled up from the GPU instances.
+// Activity has the driver's own utilization beside the ratios of the profiling counters. Source
+// says where those come from; Rollup, present with it, whether they are rolled up from the GPU
+// instances.
 type Activity struct {
 	gpu.Activity
 	Source           gpu.ActivitySource `json:"source,omitempty"`
@@ -189,7 +195,8 @@ type Clocks struct {
 	VideoHertz    gpu.Opt[float64] `json:"videoHertz,omitzero"`
 }
 
-// ClockEvent is a reason why clocks are not at their highest, and for how long it has held since the exporter started.
+// ClockEvent is a reason why clocks are not at their highest, and for how long it has held since
+// the exporter started.
 type ClockEvent struct {
 	Reason  string           `json:"reason"`
 	Active  bool             `json:"active"`
@@ -223,7 +230,8 @@ func (l NVLink) IsZero() bool {
 		len(l.Errors) == 0
 }
 
-// XIDs is absent if the GPU's XIDs are not received: it was never read, or its driver does not report them.
+// XIDs is absent if the GPU's XIDs are not received: it was never read, or its driver does not
+// report them.
 type XIDs struct {
 	Total uint64 `json:"total"`
 	ByXID []XID  `json:"byXid,omitempty"`
@@ -243,8 +251,8 @@ type Capacity struct {
 	Profiles      []gpu.ProfileCapacity `json:"profiles"`
 }
 
-// Holder has confirmed, which is false then, and unconfirmedReason while it is not known whether the container holds
-// the device.
+// Holder has confirmed, which is false then, and unconfirmedReason while it is not known whether
+// the container holds the device.
 type Holder struct {
 	Namespace         string            `json:"namespace"`
 	Pod               string            `json:"pod"`
@@ -273,8 +281,8 @@ type Container struct {
 	EnergyEstimateJoules gpu.Opt[float64]        `json:"energyEstimateJoules,omitzero"`
 }
 
-// Process is what one process has of a device. Each device that it is on has it once. Its job is the only one of the
-// device.
+// Process is what one process has of a device. Each device that it is on has it once. Its job is
+// the only one of the device.
 type Process struct {
 	PID             uint32                  `json:"pid"` // of the host
 	Type            string                  `json:"type"`
@@ -327,7 +335,8 @@ type Instance struct {
 	XIDErrors        []XID             `json:"xidErrors,omitempty"`
 	Errors           []Error           `json:"errors"`
 	ComputeInstances []ComputeInstance `json:"computeInstances"`
-	// ComputesHidden is true if ComputeInstances may lack some: this exporter may not see MIG devices.
+	// ComputesHidden is true if ComputeInstances may lack some: this exporter may not see MIG
+	// devices.
 	ComputesHidden bool `json:"computesHidden,omitempty"`
 }
 

@@ -10,7 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// New returns the document of a Snapshot. It shares nothing with the Snapshot that is ever modified.
+// New returns the document of a Snapshot. It shares nothing with the Snapshot that is ever
+// modified.
 func New(snap *gpu.Snapshot) Document {
 	driver, _ := snap.Driver.Get()
 
@@ -340,8 +341,8 @@ func utc(t time.Time) time.Time {
 	return t.UTC()
 }
 
-// MaxText is how many characters are shown of a text that others write and that may have any length, such as a device
-// id.
+// MaxText is how many characters are shown of a text that others write and that may have any
+// length, such as a device id.
 const MaxText = 128
 
 // ShortText returns the beginning of a text, with U+FFFD for bytes that are no UTF-8.

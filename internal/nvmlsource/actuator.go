@@ -10,10 +10,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Actuator reads and changes GPUs for partition control, through the driver of its Source but by handles of its own:
-// every call looks up again what it needs. Each method gives up when its context ends, with gpu.ErrTimeout; the
-// driver call that hangs is abandoned, and nothing further is changed when it returns. While it hangs, calls of the
-// same kind for the same GPU are refused at once with gpu.ErrTimeout: no two changes of one GPU are ever under way.
+// Actuator reads and changes GPUs for partition control, through the driver of its Source but by
+// handles of its own: every call looks up again what it needs. Each method gives up when its
+// context ends, with gpu.ErrTimeout; the driver call that hangs is abandoned, and nothing further
+// is changed when it returns. While it hangs, calls of the same kind for the same GPU are refused
+// at once with gpu.ErrTimeout: no two changes of one GPU are ever under way.
 type Actuator struct {
 	source *Source
 
@@ -22,7 +23,8 @@ type Actuator struct {
 	hung   int
 }
 
-// queueKey names a queue: of the changes of a GPU, of its readings, or of lookups of all GPUs (no id).
+// queueKey names a queue: of the changes of a GPU, of its readings, or of lookups of all GPUs (no
+// id).
 type queueKey struct {
 	id      gpu.UUID
 	changes bool
@@ -54,8 +56,8 @@ func (a *Actuator) Hung(id gpu.UUID) bool {
 	return false
 }
 
-// WatchLayouts sets the receiver of changes of the GPUs' layouts as the driver reports them; first it learns of which
-// GPUs the driver does.
+// WatchLayouts sets the receiver of changes of the GPUs' layouts as the driver reports them; first
+// it learns of which GPUs the driver does.
 func (a *Actuator) WatchLayouts(w mig.LayoutWatcher) { a.source.queue.watchLayouts(w) }
 
 // HungCalls counts the calls that were given up and have not returned yet.
@@ -102,8 +104,8 @@ func abandonedError(ctx context.Context) error {
 	return fmt.Errorf("%w: the driver has not answered: %w", gpu.ErrTimeout, ctx.Err())
 }
 
-// runQueued waits for the slot of the queue and calls do, in a goroutine that it abandons when ctx ends. Like a Read it
-// keeps NVML loaded.
+// runQueued waits for the slot of the queue and calls do, in a goroutine that it abandons when ctx
+// ends. Like a Read it keeps NVML loaded.
 func runQueued[T any](
 	ctx context.Context,
 	a *Actuator,
@@ -161,8 +163,8 @@ func runQueued[T any](
 	return none, abandonedError(ctx)
 }
 
-// stateOf returns a GPU that answers, by its UUID. It looks up the GPUs if this one is not known, or its handle is
-// lost.
+// stateOf returns a GPU that answers, by its UUID. It looks up the GPUs if this one is not known,
+// or its handle is lost.
 func (a *Actuator) stateOf(id gpu.UUID) (*gpuState, error) {
 	g := a.source.stateOf(id)
 	if g == nil || !g.isUsable() {
@@ -199,7 +201,8 @@ func (a *Actuator) stateOf(id gpu.UUID) (*gpuState, error) {
 	return g, nil
 }
 
-// rediscovered returns a GPU after a lookup. The error of one that was known before is why it is missing now.
+// rediscovered returns a GPU after a lookup. The error of one that was known before is why it is
+// missing now.
 func (a *Actuator) rediscovered(
 	id gpu.UUID,
 	before *gpuState,

@@ -77,7 +77,8 @@ func TestLayouts(t *testing.T) {
 	}
 }
 
-// Each step is seen by the next layout and by the next Read, with no time in between; undone, all is as before.
+// Each step is seen by the next layout and by the next Read, with no time in between; undone, all
+// is as before.
 func TestStepsAndTheirUndoing(t *testing.T) {
 	n := newNode(t, "", partitioned)
 	id := n.discover()[0]
@@ -127,8 +128,8 @@ func TestStepsAndTheirUndoing(t *testing.T) {
 	}
 }
 
-// With the names of old drivers nothing of a compute instance's identity shows that it was created again at another
-// place.
+// With the names of old drivers nothing of a compute instance's identity shows that it was created
+// again at another place.
 func TestReadAfterAStepThatNoScanShows(t *testing.T) {
 	n := newNode(t, ", migUUIDs: legacy", `  - {model: A100-40GB, mig: true, layout: [{gi: "3g.20gb@0", ci: ["1c"]}]}`)
 	id := n.discover()[0]
@@ -308,7 +309,8 @@ processes: [{device: "0/3g.20gb@0/1", workload: w}]`)
 		n.spy.set(call, nvml.SUCCESS)
 	}
 
-	// A driver need not offer the lists beside that of compute; without that one its processes are unknown.
+	// A driver need not offer the lists beside that of compute; without that one its processes are
+	// unknown.
 	n.spy.set("GetGraphicsRunningProcesses", nvml.ERROR_NOT_SUPPORTED)
 	n.spy.set("GetMPSComputeRunningProcesses", nvml.ERROR_FUNCTION_NOT_FOUND)
 
@@ -394,7 +396,8 @@ func TestLayoutOfOneGPU(t *testing.T) {
 	})
 }
 
-// A change in the middle of reading a layout is read again: none is of two layouts. One without end is an error.
+// A change in the middle of reading a layout is read again: none is of two layouts. One without end
+// is an error.
 func TestTornLayouts(t *testing.T) {
 	n := newNode(t, "", partitioned)
 	one := n.discover()[0]
@@ -409,7 +412,8 @@ func TestTornLayouts(t *testing.T) {
 			_, err = n.CreateComputeInstance(0, id, 1)
 			must(t, err)
 		})
-		// Only this GPU is read: the other one's reading would repartition it at any time, also between two looks at it.
+		// Only this GPU is read: the other one's reading would repartition it at any time, also
+		// between two looks at it.
 		list, errs, err := n.source.Actuator().Layouts(t.Context(), one)
 		if err != nil || len(errs) > 0 {
 			t.Fatal(err, errs)
@@ -445,7 +449,8 @@ func TestTornLayouts(t *testing.T) {
 	}
 }
 
-// A change that hangs is given up in time, and no second one is begun beside it; other GPUs can be changed.
+// A change that hangs is given up in time, and no second one is begun beside it; other GPUs can be
+// changed.
 func TestStepThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, "", partitioned+"\nfaults: [{gpu: 0, kind: hang, on: create-gi, for: 10s}]")

@@ -8,13 +8,13 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// The driver seam over go-nvml, whose own methods answer where they have the seam's types. Calling a function that the
-// installed library lacks kills the process (go-nvml binds lazily), so symbolCheck looks up its symbol before each call
-// and answers ERROR_FUNCTION_NOT_FOUND without it.
+// The driver seam over go-nvml, whose own methods answer where they have the seam's types. Calling
+// a function that the installed library lacks kills the process (go-nvml binds lazily), so
+// symbolCheck looks up its symbol before each call and answers ERROR_FUNCTION_NOT_FOUND without it.
 
-// Open returns NVML over a library. A path that is a bare name is looked up as the dynamic linker does; empty is
-// libnvidia-ml.so.1. Nothing is loaded before Init. Since go-nvml binds symbols for the whole process, a process must
-// not use two libraries.
+// Open returns NVML over a library. A path that is a bare name is looked up as the dynamic linker
+// does; empty is libnvidia-ml.so.1. Nothing is loaded before Init. Since go-nvml binds symbols for
+// the whole process, a process must not use two libraries.
 func Open(libraryPath string) Library {
 	if libraryPath == "" {
 		libraryPath = "libnvidia-ml.so.1"
@@ -39,11 +39,13 @@ type library struct {
 	system *nvml.SystemEventSet // nil until it is asked for; used by one call at a time
 }
 
-// Init loads the library, which may appear after a first call, and initialises it. go-nvml counts a failed nvmlInit
-// like a successful one, so the library then stays mapped for the life of the process; that is harmless.
+// Init loads the library, which may appear after a first call, and initialises it. go-nvml counts a
+// failed nvmlInit like a successful one, so the library then stays mapped for the life of the
+// process; that is harmless.
 func (l *library) Init() nvml.Return { return l.load(l.Interface.Init, "nvmlInit", "nvmlInit_v2") }
 
-// InitNoAttach also succeeds without GPUs: another one than those that are left alone may not be there.
+// InitNoAttach also succeeds without GPUs: another one than those that are left alone may not be
+// there.
 func (l *library) InitNoAttach() nvml.Return {
 	return l.load(func() nvml.Return {
 		return l.Interface.InitWithFlags(nvml.INIT_FLAG_NO_ATTACH | nvml.INIT_FLAG_NO_GPUS)
@@ -82,7 +84,8 @@ func (l *library) load(init func() nvml.Return, symbols ...string) nvml.Return {
 	return nvml.SUCCESS
 }
 
-// Shutdown ends an Init. The last one unloads the library: the next Init may find another one at the same path.
+// Shutdown ends an Init. The last one unloads the library: the next Init may find another one at
+// the same path.
 func (l *library) Shutdown() nvml.Return {
 	l.freeSystemEvents()
 
@@ -105,8 +108,8 @@ func (l *library) LoadError() error {
 	return l.loadErr
 }
 
-// probe loads the library and closes it again: the linker's error names what is wrong, and a library that is not NVML
-// is refused before go-nvml calls into it.
+// probe loads the library and closes it again: the linker's error names what is wrong, and a
+// library that is not NVML is refused before go-nvml calls into it.
 func probe(path string) error {
 	inits, err := exports(path, "nvmlInit", "nvmlInit_v2")
 	if err == nil && inits == 0 {
@@ -138,8 +141,8 @@ func exports(path string, symbols ...string) (int, error) {
 	return found, nil
 }
 
-// SystemGetConfComputeState initialises NVML without attaching GPUs, which opens none of them, and shuts it down again:
-// what nvmlInit opens under confidential computing may have to stay open.
+// SystemGetConfComputeState initialises NVML without attaching GPUs, which opens none of them, and
+// shuts it down again: what nvmlInit opens under confidential computing may have to stay open.
 func (l *library) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml.Return) {
 	var none nvml.ConfComputeSystemState
 	if probe(l.path) != nil {
@@ -164,7 +167,8 @@ func (l *library) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml
 	return state, ret
 }
 
-// has reports whether the loaded library exports one of some symbols, which are versions of one function.
+// has reports whether the loaded library exports one of some symbols, which are versions of one
+// function.
 func (l *library) has(symbols ...string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,8 +16,8 @@ func (l *library) GpmSampleAlloc() (GPMSample, nvml.Return) {
 	return gpmSample{sample}, ret
 }
 
-// gpmRequests keeps go-nvml's structs for GpmMetricsGet, 13 KiB each, for later calls: as many as there were calls at
-// once.
+// gpmRequests keeps go-nvml's structs for GpmMetricsGet, 13 KiB each, for later calls: as many as
+// there were calls at once.
 type gpmRequests struct {
 	mu    sync.Mutex
 	spare []*nvml.GpmMetricsGetType

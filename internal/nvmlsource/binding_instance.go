@@ -10,9 +10,9 @@ func (d device) SetMigMode(mode int) (activation, ret nvml.Return) {
 	return d.Device.SetMigMode(mode)
 }
 
-// canChange reports whether the library can create again, at the same placement, all that it can destroy. The
-// placements of compute instances came with R525; without them an instance could be destroyed, and neither the next
-// layout nor the previous one created. So nothing is changed there.
+// canChange reports whether the library can create again, at the same placement, all that it can
+// destroy. The placements of compute instances came with R525; without them an instance could be
+// destroyed, and neither the next layout nor the previous one created. So nothing is changed there.
 func (l *library) canChange() bool {
 	return l.has("nvmlDeviceCreateGpuInstanceWithPlacement") && l.has("nvmlGpuInstanceDestroy") &&
 		l.has("nvmlGpuInstanceGetComputeInstancePossiblePlacements") &&
@@ -45,9 +45,9 @@ func (g gpuInstanceHandle) GetInfo() (GPUInstanceInfo, nvml.Return) {
 	return GPUInstanceInfo{ID: info.Id, ProfileID: info.ProfileId, Placement: info.Placement}, ret
 }
 
-// GetComputeInstances goes through the compute profiles, up to the first beyond the header's that the driver does not
-// know. Only the shared engine profile exists (nvml.h). The first version of the call reports no placement, which is
-// 0 then.
+// GetComputeInstances goes through the compute profiles, up to the first beyond the header's that
+// the driver does not know. Only the shared engine profile exists (nvml.h). The first version of
+// the call reports no placement, which is 0 then.
 func (g gpuInstanceHandle) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Return) {
 	if !g.lib.has("nvmlGpuInstanceGetComputeInstanceProfileInfo") ||
 		!g.lib.has("nvmlComputeInstanceGetInfo_v2", "nvmlComputeInstanceGetInfo") {
@@ -89,7 +89,8 @@ func (g gpuInstanceHandle) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Re
 	return list, nvml.SUCCESS
 }
 
-// GetComputeInstancesOf: of the profile's info go-nvml uses the id and, as the size of its buffer, InstanceCount.
+// GetComputeInstancesOf: of the profile's info go-nvml uses the id and, as the size of its buffer,
+// InstanceCount.
 func (g gpuInstanceHandle) GetComputeInstancesOf(
 	profileID uint32,
 	capacity int,

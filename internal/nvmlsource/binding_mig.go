@@ -2,9 +2,9 @@ package nvmlsource
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// The least and the most instances to allocate a buffer for. Drivers have reported too small an InstanceCount for
-// some profiles, and NVML writes as many as there are, whatever the size of the buffer; one that is far too large is
-// no reason to take that much memory.
+// The least and the most instances to allocate a buffer for. Drivers have reported too small an
+// InstanceCount for some profiles, and NVML writes as many as there are, whatever the size of the
+// buffer; one that is far too large is no reason to take that much memory.
 const minCapacity, maxCapacity = 16, 256
 
 func capacityFor(instanceCount uint32) uint32 {
@@ -16,9 +16,9 @@ func (d device) GetMigDeviceHandleByIndex(index int) (MIGDevice, nvml.Return) {
 	return migDevice{entity{d.lib, m}}, ret
 }
 
-// GetGpuInstanceProfileInfo tries the struct versions from new to old. An unknown version and an unknown profile are
-// both ERROR_INVALID_ARGUMENT, so the oldest call decides. The versioned ones are documented as not supported while MIG
-// is off, the unversioned one is not (nvml.h).
+// GetGpuInstanceProfileInfo tries the struct versions from new to old. An unknown version and an
+// unknown profile are both ERROR_INVALID_ARGUMENT, so the oldest call decides. The versioned ones
+// are documented as not supported while MIG is off, the unversioned one is not (nvml.h).
 func (d device) GetGpuInstanceProfileInfo(
 	profile int,
 ) (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
@@ -90,7 +90,8 @@ func (d device) GetGpuInstancePossiblePlacements(
 	return d.Device.GetGpuInstancePossiblePlacements(&nvml.GpuInstanceProfileInfo{Id: profileID})
 }
 
-// GetGpuInstances: of the profile's info go-nvml uses the id and, as the size of its buffer, InstanceCount.
+// GetGpuInstances: of the profile's info go-nvml uses the id and, as the size of its buffer,
+// InstanceCount.
 func (d device) GetGpuInstances(profileID uint32, capacity int) ([]GPUInstance, nvml.Return) {
 	info := nvml.GpuInstanceProfileInfo{Id: profileID, InstanceCount: capacityFor(uint32(capacity))}
 

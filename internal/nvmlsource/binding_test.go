@@ -47,8 +47,8 @@ func TestLibraryThatIsNoNVML(t *testing.T) {
 	}
 }
 
-// The real binding on a library that arrives late and lacks most functions. go-nvml binds symbols for the whole process
-// and dies on a missing one, so the test runs in a process of its own.
+// The real binding on a library that arrives late and lacks most functions. go-nvml binds symbols
+// for the whole process and dies on a missing one, so the test runs in a process of its own.
 func TestOldLibraryThatArrivesLate(t *testing.T) {
 	const variable = "NVMLSRC_TEST_DIR"
 	if dir := os.Getenv(variable); dir != "" {
@@ -144,7 +144,8 @@ func checkGoneInstance(t *testing.T, lib nvmlsource.Library) {
 	}
 }
 
-// What such a driver could destroy it could not make again: it is left alone, and so is the MIG mode.
+// What such a driver could destroy it could not make again: it is left alone, and so is the MIG
+// mode.
 func checkNothingIsChanged(t *testing.T, a *nvmlsource.Actuator, id gpu.UUID) {
 	t.Helper()
 

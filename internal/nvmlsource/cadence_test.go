@@ -32,7 +32,8 @@ func (n *node) quiet(id gpu.UUID, cues gpu.ReadCues) (g gpu.GPU, calls map[strin
 	return g, n.spy.taken()
 }
 
-// Processes are listed with the slow tier, every 15 s, and in the reading that sees the memory go to or from zero.
+// Processes are listed with the slow tier, every 15 s, and in the reading that sees the memory go
+// to or from zero.
 func TestProcessesAreListedWhenTheyMayHaveChanged(t *testing.T) {
 	n := newNode(t, "", twoCIs+laterJob)
 	id := n.discover()[0]
@@ -105,8 +106,8 @@ processes: [{device: "0", workload: job}]`)
 	}
 }
 
-// While the driver reports changes, the tree is scanned with the slow tier only, and its compute instances are not listed
-// again.
+// While the driver reports changes, the tree is scanned with the slow tier only, and its compute
+// instances are not listed again.
 func TestTreeIsScannedWhenItMayHaveChanged(t *testing.T) {
 	n := newNode(t, "", twoCIs)
 	id := n.discover()[0]
@@ -127,7 +128,8 @@ func TestTreeIsScannedWhenItMayHaveChanged(t *testing.T) {
 	}
 }
 
-// Every reading scans while changes may go unreported, without exclusive calls, and sees a change at once.
+// Every reading scans while changes may go unreported, without exclusive calls, and sees a change
+// at once.
 func TestTreeIsScannedEachTimeWithoutReports(t *testing.T) {
 	for name, prepare := range map[string]func(*node){
 		"not registered": func(n *node) { n.withoutReports() },
@@ -158,8 +160,8 @@ func TestTreeIsScannedEachTimeWithoutReports(t *testing.T) {
 	}
 }
 
-// A change that is reported is seen by the next reading, and one that the driver keeps to itself by the scan of the slow
-// tier; then the reports are not relied on until several came.
+// A change that is reported is seen by the next reading, and one that the driver keeps to itself by
+// the scan of the slow tier; then the reports are not relied on until several came.
 func TestChangesThatAreNotReportedEndTheTrust(t *testing.T) {
 	n := newNode(t, "", oneHalf)
 	id := n.discover()[0]
@@ -231,7 +233,8 @@ func TestLateReportsAreTrusted(t *testing.T) {
 	cmptest.Equal(t, "the tree is scanned", calls["GetGpuInstances"] > 0, false)
 }
 
-// A caller that asks for what there is now gets it, also before the report of a change has been received.
+// A caller that asks for what there is now gets it, also before the report of a change has been
+// received.
 func TestTreeIsScannedWhenAsked(t *testing.T) {
 	n := newNode(t, "", oneHalf)
 	id := n.discover()[0]

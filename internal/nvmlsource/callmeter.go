@@ -77,7 +77,8 @@ func (m *callMeter) BeginCall(function string) time.Time {
 // EndCall adds the time that a call took.
 func (m *callMeter) EndCall(function string, began time.Time) { m.endCall(function, began) }
 
-// endCall is EndCall, and returns the time for which the call has burdened other users of the driver.
+// endCall is EndCall, and returns the time for which the call has burdened other users of the
+// driver.
 func (m *callMeter) endCall(function string, began time.Time) (burden time.Duration) {
 	took := time.Since(began)
 	class := m.of(function)
@@ -90,10 +91,11 @@ func (m *callMeter) endCall(function string, began time.Time) (burden time.Durat
 	return 0
 }
 
-// DriverUse returns how many calls of the driver seam (Library) were made of each class, and the time that those which
-// have returned took, added up over threads. The calls mean the same for the simulated node and for NVML; the binding
-// may need several calls of the C library for one of them, if it tries versions of a function or goes through profiles.
-// Receiving events is not among them: it waits in the driver all the time.
+// DriverUse returns how many calls of the driver seam (Library) were made of each class, and the
+// time that those which have returned took, added up over threads. The calls mean the same for the
+// simulated node and for NVML; the binding may need several calls of the C library for one of them,
+// if it tries versions of a function or goes through profiles. Receiving events is not among them:
+// it waits in the driver all the time.
 func (s *Source) DriverUse() []gpu.CallUse {
 	list := make([]gpu.CallUse, 0, len(s.meter.classes))
 	for _, class := range gpu.CallClasses() {

@@ -86,8 +86,9 @@ func (b *stepBench) count(f func()) int {
 	return total
 }
 
-// step counts the calls of a step on an idle slice, those before a destruction for what runs on the GPU, and those after
-// the event of a change for the new layout. With a name they are a row of the table.
+// step counts the calls of a step on an idle slice, those before a destruction for what runs on the
+// GPU, and those after the event of a change for the new layout. With a name they are a row of the
+// table.
 func (b *stepBench) step(name string, op mig.StepOp, slice int, want error) {
 	b.t.Helper()
 	s := b.idle[slice]
@@ -129,7 +130,8 @@ func (b *stepBench) step(name string, op mig.StepOp, slice int, want error) {
 	}
 }
 
-// readLayout reads the layout of the GPU as the loop does after an event, which has to find the expected instances.
+// readLayout reads the layout of the GPU as the loop does after an event, which has to find the
+// expected instances.
 func (b *stepBench) readLayout() {
 	b.t.Helper()
 
@@ -139,7 +141,8 @@ func (b *stepBench) readLayout() {
 	}
 }
 
-// tableOfSteps is the table of docs/performance.md: each kind of step, and what makes some of them dearer.
+// tableOfSteps is the table of docs/performance.md: each kind of step, and what makes some of them
+// dearer.
 func tableOfSteps(t *testing.T) string {
 	b := newStepBench(t, "  - {gpu: 7, kind: change-fails, on: destroy-ci, error: in-use, after: 1}")
 	b.table.WriteString("| step | what runs on the GPU | the step | after its event | all |\n|---|--:|--:|--:|--:|\n")
@@ -159,8 +162,8 @@ func tableOfSteps(t *testing.T) string {
 	return b.table.String()
 }
 
-// What the driver creates elsewhere is read twice. The profiles that a GPU offers are read anew from time to time, and
-// not by a step. Both together are still few calls.
+// What the driver creates elsewhere is read twice. The profiles that a GPU offers are read anew
+// from time to time, and not by a step. Both together are still few calls.
 func TestDearSteps(t *testing.T) {
 	for _, op := range []mig.StepOp{mig.CreateInstance, mig.CreateCompute} {
 		b := newStepBench(t, "  - {gpu: 7, kind: create-elsewhere, on: create-gi}")

@@ -85,7 +85,8 @@ func newBench(t *testing.T, edit func(scenario string) string) *bench {
 	return b
 }
 
-// poll reads the node as the loop does, after a time, and returns the calls that were made for that: each of them once.
+// poll reads the node as the loop does, after a time, and returns the calls that were made for
+// that: each of them once.
 func (b *bench) poll(after time.Duration) map[call]int {
 	b.t.Helper()
 
@@ -127,8 +128,8 @@ func (b *bench) poll(after time.Duration) map[call]int {
 	return made
 }
 
-// No call is made twice for one entity in a poll, which poll checks; between two slow tiers polls make the same calls,
-// and a slow tier the same ones as the slow tier before.
+// No call is made twice for one entity in a poll, which poll checks; between two slow tiers polls
+// make the same calls, and a slow tier the same ones as the slow tier before.
 func TestEveryPollOfATierMakesTheSameCalls(t *testing.T) {
 	b := newBench(t, nil)
 	b.poll(0)
@@ -176,7 +177,8 @@ func TestEveryPollOfATierMakesTheSameCalls(t *testing.T) {
 	}
 }
 
-// staticFacts are asked of a GPU once: nothing but a change of its MIG mode or a new handle makes them new.
+// staticFacts are asked of a GPU once: nothing but a change of its MIG mode or a new handle makes
+// them new.
 func staticFacts() []string {
 	return []string{
 		"nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetArchitecture",
@@ -253,8 +255,8 @@ func kindOf(entity string) string {
 	return kind
 }
 
-// row is a line of the table: how often a function is called for all entities of a kind, at the start, and in a poll of
-// each tier.
+// row is a line of the table: how often a function is called for all entities of a kind, at the
+// start, and in a poll of each tier.
 type row struct {
 	kind, function    string
 	start, slow, fast int
@@ -319,8 +321,8 @@ func counts(numbers ...int) string {
 	return strings.Join(cells, " | ")
 }
 
-// TestDocsDriverCalls holds the tables of docs/performance.md to the calls that are made. With -update it rewrites
-// them.
+// TestDocsDriverCalls holds the tables of docs/performance.md to the calls that are made. With
+// -update it rewrites them.
 func TestDocsDriverCalls(t *testing.T) {
 	for _, table := range []struct{ begins, ends, want string }{
 		{tableBegins, tableEnds, tableOfCalls(newBench(t, nil))},

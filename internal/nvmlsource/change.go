@@ -10,8 +10,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// createInstance creates a GPU instance at the step's placement. If the driver reports to have created another one,
-// the error is mig.ErrNotAsAsked. Nothing is destroyed then: the instance may be another client's by now.
+// createInstance creates a GPU instance at the step's placement. If the driver reports to have
+// created another one, the error is mig.ErrNotAsAsked. Nothing is destroyed then: the instance may
+// be another client's by now.
 func (c *stepCall) createInstance() (mig.Done, error) {
 	want := GPUInstanceInfo{
 		ProfileID: c.step.ProfileID,
@@ -45,7 +46,8 @@ func (c *stepCall) createInstance() (mig.Done, error) {
 	return mig.Done{Instance: gpu.InstanceID(info.ID)}, nil
 }
 
-// createCompute creates a compute instance at the step's placement in a GPU instance, with the same errors.
+// createCompute creates a compute instance at the step's placement in a GPU instance, with the same
+// errors.
 func (c *stepCall) createCompute(
 	t *tables,
 	at gpu.InstanceID,
@@ -115,9 +117,9 @@ func (c *stepCall) uuidOf(t *tables, of computeKey) (gpu.MIGUUID, error) {
 	return found[of], nil
 }
 
-// chooseProfile returns, of the compute profiles that have the wanted number of slices and can be at the placement,
-// the one with the most SMs: newer drivers have several. The placement is the driver's, which may be longer than the
-// slices (addCompute).
+// chooseProfile returns, of the compute profiles that have the wanted number of slices and can be
+// at the placement, the one with the most SMs: newer drivers have several. The placement is the
+// driver's, which may be longer than the slices (addCompute).
 func (c *stepCall) chooseProfile(t *tables, gi MutableInstance,
 	at gpu.Placement) (id uint32, place nvml.ComputeInstancePlacement, err error) {
 	profiles, err := c.computeProfiles(t, gi, c.step.ProfileID)

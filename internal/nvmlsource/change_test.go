@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// A driver may give a compute instance a longer place than it has slices. It is made, found again and destroyed all the
-// same, and the current layout is what is planned for.
+// A driver may give a compute instance a longer place than it has slices. It is made, found again
+// and destroyed all the same, and the current layout is what is planned for.
 func TestAPlaceThatIsLongerThanItsSlices(t *testing.T) {
 	n := newNode(t, "", "  - {model: A100-40GB, mig: true}")
 	n.spy.wideSeven = true

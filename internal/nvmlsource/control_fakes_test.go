@@ -51,8 +51,8 @@ func (i spyInstance) GetComputeInstancesOf(id uint32, capacity int) ([]nvmlsourc
 	return list, ret
 }
 
-// GetComputeInstanceProfileInfo knows one more profile of a slice, with the SMs that the spy says, after one that it
-// does not know at all.
+// GetComputeInstanceProfileInfo knows one more profile of a slice, with the SMs that the spy says,
+// after one that it does not know at all.
 func (i spyInstance) GetComputeInstanceProfileInfo(profile int) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
 	if profile == nvml.COMPUTE_INSTANCE_PROFILE_8_SLICE && i.spy.rev1SMs > 0 {
 		return nvml.ComputeInstanceProfileInfo{}, nvml.ERROR_INVALID_ARGUMENT

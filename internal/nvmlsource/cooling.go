@@ -8,7 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// queryPerformanceState queries the performance state; it is absent if the driver reports NVML_PSTATE_UNKNOWN.
+// queryPerformanceState queries the performance state; it is absent if the driver reports
+// NVML_PSTATE_UNKNOWN.
 func (r *gpuRead) queryPerformanceState(q *querier) gpu.Opt[int] {
 	state, err := query(
 		q,

@@ -8,16 +8,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// calls notes every call that a Source makes, the event queue's own excepted: of which entity, and with which
-// arguments. It is an Interceptor.
+// calls notes every call that a Source makes, the event queue's own excepted: of which entity, and
+// with which arguments. It is an Interceptor.
 type calls struct {
 	mu      sync.Mutex
 	made    map[call]int
 	devices map[any]string // the names of GPUs by the driver's own handles
 }
 
-// call is one function of NVML with its arguments, asked of one entity. The part of an entity's name before the first
-// space is its kind.
+// call is one function of NVML with its arguments, asked of one entity. The part of an entity's
+// name before the first space is its kind.
 type call struct{ entity, function, arguments string }
 
 const ofNode = "node"

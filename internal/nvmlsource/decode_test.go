@@ -206,7 +206,8 @@ func TestProcessListsOverlap(t *testing.T) {
 	}
 }
 
-// TestProcessesThatAreNotLocated: a process of which the driver does not say where it runs leaves no instance without one.
+// TestProcessesThatAreNotLocated: a process of which the driver does not say where it runs leaves
+// no instance without one.
 func TestProcessesThatAreNotLocated(t *testing.T) {
 	on := func(gi gpu.InstanceID) gpu.Process { return gpu.Process{PID: 1, Instance: gpu.Some(gi)} }
 	inside := on(2)
@@ -239,7 +240,8 @@ func TestProcessesThatAreNotLocated(t *testing.T) {
 	}
 }
 
-// TestUseByTheNewestSample: a sample with an impossible value is neither the use of its process nor none.
+// TestUseByTheNewestSample: a sample with an impossible value is neither the use of its process nor
+// none.
 func TestUseByTheNewestSample(t *testing.T) {
 	sample := func(at uint64, percent uint32) nvml.ProcessUtilizationSample {
 		return nvml.ProcessUtilizationSample{Pid: 7, TimeStamp: at, SmUtil: percent}

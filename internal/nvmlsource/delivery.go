@@ -10,11 +10,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// delivery is whether the driver delivers the events of a GPU to this process. Registering for them succeeds for
-// everybody. While a GPU has instances, the driver delivers its events, changes of the layout included, to clients
-// with root's rights or the MIG monitor capability alone, and is silent to the others (open-gpu-kernel-modules
-// 595.45.04, src/nvidia/src/kernel/gpu/gpu_rmapi.c, _gpuFilterSubDeviceEventInfo). For them, no event does not mean
-// that nothing happened.
+// delivery is whether the driver delivers the events of a GPU to this process. Registering for them
+// succeeds for everybody. While a GPU has instances, the driver delivers its events, changes of the
+// layout included, to clients with root's rights or the MIG monitor capability alone, and is silent
+// to the others (open-gpu-kernel-modules 595.45.04, src/nvidia/src/kernel/gpu/gpu_rmapi.c,
+// _gpuFilterSubDeviceEventInfo). For them, no event does not mean that nothing happened.
 type delivery int
 
 const (
@@ -23,11 +23,12 @@ const (
 	notDelivered
 )
 
-// concludeDelivery returns whether the events of the GPU are delivered, from a reading of it; listed is set if that has
-// listed the GPU instances. No call of NVML says which rights we have, so we conclude them from what needs the same:
-// under MIG the memory of the whole GPU is for those with the monitor capability (nvml.h, nvmlDeviceGetMemoryInfo),
-// and its instances are for those with root's rights or the configuration capability. The latter alone gives no
-// events: we believe in root's rights if the kernel says that we have them, too. Without any instance everybody gets
+// concludeDelivery returns whether the events of the GPU are delivered, from a reading of it;
+// listed is set if that has listed the GPU instances. No call of NVML says which rights we have, so
+// we conclude them from what needs the same: under MIG the memory of the whole GPU is for those
+// with the monitor capability (nvml.h, nvmlDeviceGetMemoryInfo), and its instances are for those
+// with root's rights or the configuration capability. The latter alone gives no events: we believe
+// in root's rights if the kernel says that we have them, too. Without any instance everybody gets
 // events, but those who have no rights do not know whether there are instances.
 func (r *gpuRead) concludeDelivery(g *gpu.GPU, modeErrs []gpu.ReadError, listed bool) delivery {
 	enabled, hasMode := g.MIG.Enabled.Get()
@@ -57,8 +58,8 @@ func isDenied(errs []gpu.ReadError, reading gpu.Reading) bool {
 	})
 }
 
-// setDelivery sets whether a GPU's events are delivered, and tells the watcher if that changes whether we learn of
-// changes of its layout.
+// setDelivery sets whether a GPU's events are delivered, and tells the watcher if that changes
+// whether we learn of changes of its layout.
 func (q *eventQueue) setDelivery(g *gpuState, d delivery) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -72,8 +73,8 @@ func (q *eventQueue) setDelivery(g *gpuState, d delivery) {
 	}
 }
 
-// readEvents registers the GPU's events if that is due, and records in g which of them we learn of, and an error if its
-// XIDs are not received.
+// readEvents registers the GPU's events if that is due, and records in g which of them we learn of,
+// and an error if its XIDs are not received.
 func (r *gpuRead) readEvents(g *gpu.GPU, d delivery) {
 	queue := &r.source.queue
 	queue.setDelivery(r.state, d)
@@ -95,8 +96,8 @@ func (r *gpuRead) readEvents(g *gpu.GPU, d delivery) {
 	g.ReportsRecovery = d == delivered && xids.kinds&nvml.EventTypeGpuRecoveryAction != 0
 }
 
-// checkDelivery returns an error if the events that the GPU is registered for are not delivered: a denial like those of
-// calls.
+// checkDelivery returns an error if the events that the GPU is registered for are not delivered: a
+// denial like those of calls.
 func (r *gpuRead) checkDelivery(d delivery) []gpu.ReadError {
 	q := r.newQuerier(r.state.answers)
 

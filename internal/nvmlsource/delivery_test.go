@@ -21,8 +21,8 @@ const deniedScenario = xidScenario + `
   - {at: 7m, gpu: 1, kind: xid, xid: 43, gi: 1, ci: 1}
 `
 
-// TestEventsWithoutRights: under MIG a process without rights registers for events and gets none. Then neither
-// their count nor the watch of the layout holds.
+// TestEventsWithoutRights: under MIG a process without rights registers for events and gets none.
+// Then neither their count nor the watch of the layout holds.
 func TestEventsWithoutRights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, deniedScenario)
@@ -88,8 +88,8 @@ func TestDeniedEventsAreCountedOnce(t *testing.T) {
 	})
 }
 
-// TestRightsToEventsAreNotGuessed: what fails for another reason than a missing right shows nothing, neither when no
-// reading has shown the rights yet nor later.
+// TestRightsToEventsAreNotGuessed: what fails for another reason than a missing right shows
+// nothing, neither when no reading has shown the rights yet nor later.
 func TestRightsToEventsAreNotGuessed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, xidScenario)

@@ -11,9 +11,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestDeniedCallsAreTriedOnceAMinute: each refused call can print a line to the kernel's log (open kernel modules,
-// kernel_mig_manager.c), so a right that is missing is asked for once a minute at most. That it is missing is an error of
-// every reading all the same.
+// TestDeniedCallsAreTriedOnceAMinute: each refused call can print a line to the kernel's log (open
+// kernel modules, kernel_mig_manager.c), so a right that is missing is asked for once a minute at
+// most. That it is missing is an error of every reading all the same.
 func TestDeniedCallsAreTriedOnceAMinute(t *testing.T) {
 	const minutes = 10
 	n := newNode(t, "", oneHalf)
@@ -52,7 +52,8 @@ func TestDeniedCallsAreTriedOnceAMinute(t *testing.T) {
 	cmptest.Equal(t, "power is read once the right is there", n.read(id).Readings.PowerWatts.Present(), true)
 }
 
-// callsInOneTry is how often a reading makes a call that is refused: instances are listed by profile.
+// callsInOneTry is how often a reading makes a call that is refused: instances are listed by
+// profile.
 func callsInOneTry(call string) int {
 	if call == "GetGpuInstances" {
 		return 7

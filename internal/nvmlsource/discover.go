@@ -21,9 +21,10 @@ type slot struct {
 // usable reports whether the GPU needs no new lookup.
 func (s slot) usable() bool { return s.state != nil && s.state.isUsable() }
 
-// Discover lists the GPUs that can be read now. It initialises NVML unless that has succeeded before, and looks up GPUs
-// again that were lost. While nothing changes it costs one driver call. It lets go of GPUs as requested, and opens them
-// again. With an error only Released of the inventory is known.
+// Discover lists the GPUs that can be read now. It initialises NVML unless that has succeeded
+// before, and looks up GPUs again that were lost. While nothing changes it costs one driver call.
+// It lets go of GPUs as requested, and opens them again. With an error only Released of the
+// inventory is known.
 func (s *Source) Discover() (gpu.Inventory, error) {
 	if err := s.enter(); err != nil {
 		return gpu.Inventory{Released: s.listReleased()}, err
@@ -128,8 +129,8 @@ func (s *Source) initialise() error {
 	s.mu.Unlock()
 	s.initialised = true
 
-	// A GPU that was bound while nvmlInit ran may not be among NVML's. If nothing was known before, nvmlInit may have
-	// loaded the driver.
+	// A GPU that was bound while nvmlInit ran may not be among NVML's. If nothing was known before,
+	// nvmlInit may have loaded the driver.
 	if s.session.targets == nil && before == nil {
 		before, _ = s.listBound()
 	}
@@ -144,8 +145,9 @@ func (s *Source) initialise() error {
 	return nil
 }
 
-// askConfidential asks whether the GPUs are in confidential-computing mode, without opening them. Any failure leaves
-// the answer unknown, also "not supported": the driver may need an attached GPU to know.
+// askConfidential asks whether the GPUs are in confidential-computing mode, without opening them.
+// Any failure leaves the answer unknown, also "not supported": the driver may need an attached GPU
+// to know.
 func (s *Source) askConfidential() gpu.Opt[bool] {
 	state, ret := s.lib.SystemGetConfComputeState()
 	if s.checkReturn("nvmlSystemGetConfComputeState", ret) != nil {
@@ -185,7 +187,8 @@ func (s *Source) readVersions() error {
 	return nil
 }
 
-// enumerate looks up all GPUs if their number has changed, otherwise those that are missing or lost.
+// enumerate looks up all GPUs if their number has changed, otherwise those that are missing or
+// lost.
 func (s *Source) enumerate(timeout time.Duration) error {
 	count, ret := s.lib.DeviceGetCount()
 	if err := s.checkReturn("nvmlDeviceGetCount", ret); err != nil {
@@ -237,8 +240,8 @@ func (s *Source) enumerate(timeout time.Duration) error {
 	return nil
 }
 
-// replaceSlots sets the slots and the inventory, which is not modified after that, and registers the events of its
-// GPUs.
+// replaceSlots sets the slots and the inventory, which is not modified after that, and registers
+// the events of its GPUs.
 func (s *Source) replaceSlots(next []slot) {
 	s.slots = next
 	s.inventory = gpu.Inventory{Driver: s.driver}
@@ -261,7 +264,8 @@ func (s *Source) replaceSlots(next []slot) {
 		}
 
 		if gpus[at.state.uuid] != nil {
-			// If the driver has renumbered its GPUs, the next lookup finds the GPU that is at this index now.
+			// If the driver has renumbered its GPUs, the next lookup finds the GPU that is at this
+			// index now.
 			next[i] = slot{
 				err: fmt.Errorf(
 					"GPU %d: %w: its UUID is also that of another GPU",

@@ -53,7 +53,8 @@ func TestDriverThatArrivesLate(t *testing.T) {
 	}
 }
 
-// NVML counts its initialisations: one that succeeded is not repeated because what came after it failed.
+// NVML counts its initialisations: one that succeeded is not repeated because what came after it
+// failed.
 func TestInitOnceThoughTheVersionFails(t *testing.T) {
 	n := newNode(t, "", whole)
 	n.spy.set("SystemGetDriverVersion", nvml.ERROR_GPU_IS_LOST)
@@ -181,7 +182,8 @@ faults: [{at: 1m, for: 1m, gpu: 1, kind: lost}, {at: 3m, for: 1m, gpu: 0, kind: 
 	}
 }
 
-// A handle that the driver does not know any more shows at the first question whose only argument it is.
+// A handle that the driver does not know any more shows at the first question whose only argument
+// it is.
 func TestStaleHandleIsLookedUpAgain(t *testing.T) {
 	for _, call := range []string{"GetMigMode", "GetMemoryInfo"} { // memory is not read if it is denied
 		n := newNode(t, "", whole)
@@ -204,7 +206,8 @@ func TestStaleHandleIsLookedUpAgain(t *testing.T) {
 	}
 }
 
-// A read that hangs in the driver holds up neither discovery nor other GPUs, and Close gives up on it.
+// A read that hangs in the driver holds up neither discovery nor other GPUs, and Close gives up on
+// it.
 func TestHungRead(t *testing.T) {
 	n := newNode(t, "", twoWhole)
 	ids := n.discover()
@@ -294,8 +297,8 @@ func TestConcurrentReadsAndDiscoveries(t *testing.T) {
 	wg.Wait()
 }
 
-// Where a driver numbers its GPUs anew, and a lookup finds one that is known by another index, that index is looked
-// up again.
+// Where a driver numbers its GPUs anew, and a lookup finds one that is known by another index, that
+// index is looked up again.
 func TestGPUsThatChangePlaces(t *testing.T) {
 	n := startNode(t, `
 version: 1

@@ -2,16 +2,16 @@ package nvmlsource
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// The driver seam: what this package calls of NVML, in NVML's own types and return codes. The methods mean what
-// nvml.h says of the function of the same name. go-nvml satisfies it through the adapter in binding.go, the simulated
-// node through internal/sim/simnvml. Below each interface is what passes its calls to an Interceptor, under NVML's name
-// of the function.
+// The driver seam: what this package calls of NVML, in NVML's own types and return codes. The
+// methods mean what nvml.h says of the function of the same name. go-nvml satisfies it through the
+// adapter in binding.go, the simulated node through internal/sim/simnvml. Below each interface is
+// what passes its calls to an Interceptor, under NVML's name of the function.
 
-// Library is NVML as a whole. A Library may also have a method LoadError() error, which returns why Init found no
-// library.
+// Library is NVML as a whole. A Library may also have a method LoadError() error, which returns why
+// Init found no library.
 type Library interface {
-	// SystemGetConfComputeState is called before Init. It opens no GPU: it initialises NVML without attaching GPUs, and
-	// shuts it down again.
+	// SystemGetConfComputeState is called before Init. It opens no GPU: it initialises NVML without
+	// attaching GPUs, and shuts it down again.
 	SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml.Return)
 	Init() nvml.Return
 	// InitNoAttach is Init without opening any GPU. Each is opened when it is looked up.
@@ -25,14 +25,14 @@ type Library interface {
 	// DeviceGetHandleByPciBusId takes a bus id as the kernel writes it, 0000:07:00.0.
 	DeviceGetHandleByPciBusId(busID string) (Device, nvml.Return)
 	EventSetCreate() (EventSet, nvml.Return)
-	// SystemEventSetWait returns, without waiting, the events since the last call of GPUs that are unbound from the kernel
-	// driver, or bound to it. The first call after an Init makes the queue, which Shutdown frees: events before are lost.
-	// ERROR_TIMEOUT is that there was none.
+	// SystemEventSetWait returns, without waiting, the events since the last call of GPUs that are
+	// unbound from the kernel driver, or bound to it. The first call after an Init makes the queue,
+	// which Shutdown frees: events before are lost. ERROR_TIMEOUT is that there was none.
 	SystemEventSetWait() ([]nvml.SystemEventData_v1, nvml.Return)
 	// GpmSampleAlloc allocates a sample, which belongs to the caller until it is freed.
 	GpmSampleAlloc() (GPMSample, nvml.Return)
-	// GpmMetricsGet computes metrics of the window between two samples of one entity: it fills in the value and the
-	// return code of each metric of the list, by its id.
+	// GpmMetricsGet computes metrics of the window between two samples of one entity: it fills in
+	// the value and the return code of each metric of the list, by its id.
 	GpmMetricsGet(before, after GPMSample, metrics []GPMMetric) nvml.Return
 }
 
@@ -41,7 +41,8 @@ type GPMSample interface {
 	Free() nvml.Return
 }
 
-// GPMMetric is nvmlGpmMetric_t without its description. Utilizations are in percent, traffic in MiB/s.
+// GPMMetric is nvmlGpmMetric_t without its description. Utilizations are in percent, traffic in
+// MiB/s.
 type GPMMetric struct {
 	ID     uint32 // nvmlGpmMetricId_t
 	Value  float64

@@ -6,7 +6,8 @@ import "github.com/NVIDIA/go-nvml/pkg/nvml"
 type Entity interface {
 	GetUUID() (string, nvml.Return)
 	GetName() (string, nvml.Return)
-	// GetMemoryInfo prefers nvmlDeviceGetMemoryInfo_v2; with the older call Reserved is 0 and Version is 0.
+	// GetMemoryInfo prefers nvmlDeviceGetMemoryInfo_v2; with the older call Reserved is 0 and
+	// Version is 0.
 	GetMemoryInfo() (nvml.Memory_v2, nvml.Return)
 	GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return)
 	// GetMemoryErrorCounter counts, of a MIG device, the errors that it has had.
@@ -36,7 +37,8 @@ type Device interface {
 	// of the GPU die, Celsius; nvmlDeviceGetTemperatureV if present
 	GetTemperature() (int, nvml.Return)
 	GetTemperatureThreshold(nvml.TemperatureThresholds) (uint32, nvml.Return) // Celsius
-	// GetMarginTemperature returns how many degrees the GPU is below the temperature at which it slows down.
+	// GetMarginTemperature returns how many degrees the GPU is below the temperature at which it
+	// slows down.
 	GetMarginTemperature() (int, nvml.Return)
 	GetClockInfo(nvml.ClockType) (uint32, nvml.Return)
 	GetCurrentClocksEventReasons() (uint64, nvml.Return)
@@ -52,7 +54,8 @@ type Device interface {
 	GetPcieReplayCounter() (int, nvml.Return)
 	GetCurrPcieLinkWidth() (int, nvml.Return)
 	GetCurrPcieLinkGeneration() (int, nvml.Return)
-	// GetGpuFabricInfoV asks for the newest struct that the driver knows; the older one has no summary of the health.
+	// GetGpuFabricInfoV asks for the newest struct that the driver knows; the older one has no
+	// summary of the health.
 	GetGpuFabricInfoV() (nvml.GpuFabricInfo_v3, nvml.Return)
 	GetTotalEccErrors(nvml.MemoryErrorType, nvml.EccCounterType) (uint64, nvml.Return)
 	GetRemappedRows() (correctable, uncorrectable int, pending, failure bool, ret nvml.Return)
@@ -64,17 +67,20 @@ type Device interface {
 	GpmQueryDeviceSupport() (bool, nvml.Return)
 	// GpmMigSampleGet fills a sample with the counters of a GPU instance.
 	GpmMigSampleGet(gpuInstance int, sample GPMSample) nvml.Return
-	// GetProcessUtilization lists samples newer than a timestamp in microseconds; none is NOT_FOUND or an empty list.
+	// GetProcessUtilization lists samples newer than a timestamp in microseconds; none is NOT_FOUND
+	// or an empty list.
 	GetProcessUtilization(lastSeen uint64) ([]nvml.ProcessUtilizationSample, nvml.Return)
 
 	GetMigMode() (current, pending int, ret nvml.Return)
 	GetMaxMigDeviceCount() (int, nvml.Return)
 	GetMigDeviceHandleByIndex(index int) (MIGDevice, nvml.Return)
-	// GetGpuInstanceProfileInfo takes NVML's profile enum. It asks for the newest struct that the driver knows and falls
-	// back to the unversioned call, without name (NUL), if the driver does not support that (MIG is off, old driver).
+	// GetGpuInstanceProfileInfo takes NVML's profile enum. It asks for the newest struct that the
+	// driver knows and falls back to the unversioned call, without name (NUL), if the driver does
+	// not support that (MIG is off, old driver).
 	GetGpuInstanceProfileInfo(profile int) (nvml.GpuInstanceProfileInfo_v3, nvml.Return)
 	GetGpuInstancePossiblePlacements(profileID uint32) ([]nvml.GpuInstancePlacement, nvml.Return)
-	// GetGpuInstances lists the GPU instances of one profile; capacity is at least how many there can be.
+	// GetGpuInstances lists the GPU instances of one profile; capacity is at least how many there
+	// can be.
 	GetGpuInstances(profileID uint32, capacity int) ([]GPUInstance, nvml.Return)
 }
 
@@ -86,12 +92,14 @@ type MIGDevice interface {
 	GetAttributes() (nvml.DeviceAttributes, nvml.Return)
 }
 
-// Calls that change the layout of a GPU are in interfaces of their own: drivers that are only read do not have them.
+// Calls that change the layout of a GPU are in interfaces of their own: drivers that are only read
+// do not have them.
 
 // MutableDevice is a Device whose partition can be changed.
 type MutableDevice interface {
 	Device
-	// SetMigMode returns the call's code and that of the mode: activation is SUCCESS if the mode is in force.
+	// SetMigMode returns the call's code and that of the mode: activation is SUCCESS if the mode is
+	// in force.
 	SetMigMode(mode int) (activation, ret nvml.Return)
 	CreateGpuInstanceWithPlacement(
 		profileID uint32,
@@ -406,7 +414,8 @@ func (d interceptedDevice) GetGpuInstances(profileID uint32, capacity int) ([]GP
 	return list, ret
 }
 
-// instance returns a GPU instance that a call has returned, with the methods that change it if it has them.
+// instance returns a GPU instance that a call has returned, with the methods that change it if it
+// has them.
 func (d interceptedDevice) instance(c Call, position int, gi GPUInstance) GPUInstance {
 	h, _ := object(d.handle, c, position, gi)
 

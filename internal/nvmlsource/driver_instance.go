@@ -5,17 +5,19 @@ import "github.com/NVIDIA/go-nvml/pkg/nvml"
 // GPUInstance is a GPU instance handle.
 type GPUInstance interface {
 	GetInfo() (GPUInstanceInfo, nvml.Return)
-	// GetComputeInstances lists the compute instances of every compute profile, in no particular order.
+	// GetComputeInstances lists the compute instances of every compute profile, in no particular
+	// order.
 	GetComputeInstances() ([]ComputeInstanceInfo, nvml.Return)
 }
 
 // MutableInstance is a GPUInstance of a MutableDevice.
 type MutableInstance interface {
 	GPUInstance
-	// GetComputeInstancesOf lists the compute instances of one compute profile; capacity is at least how many there can
-	// be.
+	// GetComputeInstancesOf lists the compute instances of one compute profile; capacity is at
+	// least how many there can be.
 	GetComputeInstancesOf(profileID uint32, capacity int) ([]ComputeInstance, nvml.Return)
-	// GetComputeInstanceProfileInfo takes NVML's profile enum, and answers for the shared engine profile.
+	// GetComputeInstanceProfileInfo takes NVML's profile enum, and answers for the shared engine
+	// profile.
 	GetComputeInstanceProfileInfo(profile int) (nvml.ComputeInstanceProfileInfo, nvml.Return)
 	GetComputeInstancePossiblePlacements(
 		profileID uint32,
@@ -39,7 +41,8 @@ type GPUInstanceInfo struct {
 	Placement     nvml.GpuInstancePlacement
 }
 
-// ComputeInstanceInfo is nvmlComputeInstanceInfo_t without the handles. A placement of size 0 is unknown.
+// ComputeInstanceInfo is nvmlComputeInstanceInfo_t without the handles. A placement of size 0 is
+// unknown.
 type ComputeInstanceInfo struct {
 	ID, ProfileID uint32
 	Placement     nvml.ComputeInstancePlacement

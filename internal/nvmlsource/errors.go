@@ -9,7 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// checkReturn translates the return code of a driver call, once, into `op: %w` with a sentinel of gpu.
+// checkReturn translates the return code of a driver call, once, into `op: %w` with a sentinel of
+// gpu.
 func (s *Source) checkReturn(op string, ret nvml.Return) error {
 	if ret == nvml.SUCCESS {
 		return nil
@@ -53,16 +54,17 @@ func driverError(op string, ret nvml.Return) error {
 	return fmt.Errorf("%s: %w: NVML code %d", op, gpu.ErrDriver, int32(ret))
 }
 
-// losesDevice reports whether an error means that the GPU as a whole no longer answers. So does ErrInvalidArgument of
-// calls whose only argument is the GPU's handle; readMode and queryMemory handle that.
+// losesDevice reports whether an error means that the GPU as a whole no longer answers. So does
+// ErrInvalidArgument of calls whose only argument is the GPU's handle; readMode and queryMemory
+// handle that.
 func losesDevice(err error) bool {
 	return errors.Is(err, gpu.ErrLost) || errors.Is(err, gpu.ErrResetRequired) ||
 		errors.Is(err, gpu.ErrNoDriver) ||
 		errors.Is(err, gpu.ErrVersionMismatch)
 }
 
-// losesEntity reports whether an error means that a MIG device or instance is not what it was: it was destroyed, or its
-// handle is stale.
+// losesEntity reports whether an error means that a MIG device or instance is not what it was: it
+// was destroyed, or its handle is stale.
 func losesEntity(err error) bool {
 	return errors.Is(err, gpu.ErrNotFound) || errors.Is(err, gpu.ErrInvalidArgument)
 }

@@ -20,7 +20,8 @@ const (
 	maxBackoff  = 30 * time.Second // before a failed queue is created again
 )
 
-// eventQueue receives the driver's events, in a goroutine of its own that starts with the first GPU.
+// eventQueue receives the driver's events, in a goroutine of its own that starts with the first
+// GPU.
 type eventQueue struct {
 	lib  Library
 	opts Options
@@ -58,8 +59,8 @@ func newEventQueue(lib Library, opts Options) eventQueue {
 	}
 }
 
-// startRegistering sets the GPUs whose events are received. Earlier events are lost. A GPU that is no longer listed
-// stays registered until the queue is created again: NVML cannot remove it.
+// startRegistering sets the GPUs whose events are received. Earlier events are lost. A GPU that is
+// no longer listed stays registered until the queue is created again: NVML cannot remove it.
 func (q *eventQueue) startRegistering(gpus []*gpuState) {
 	if !q.startQueue(gpus) {
 		return
@@ -90,7 +91,8 @@ func (q *eventQueue) startRegistering(gpus []*gpuState) {
 	}
 }
 
-// startQueue sets the GPUs and creates the first set. It reports whether there is anything to wait for.
+// startQueue sets the GPUs and creates the first set. It reports whether there is anything to wait
+// for.
 func (q *eventQueue) startQueue(gpus []*gpuState) bool {
 	q.mu.Lock()
 	q.gpus = gpus
@@ -217,10 +219,12 @@ func (q *eventQueue) currentSet() *queueSet {
 	return set
 }
 
-// maxSetGap is how long a replacement of the set may take before the events of its GPUs count as lost.
+// maxSetGap is how long a replacement of the set may take before the events of its GPUs count as
+// lost.
 const maxSetGap = time.Second
 
-// replaceSet delivers the events of a released set and returns a new set, or nil if none can be created.
+// replaceSet delivers the events of a released set and returns a new set, or nil if none can be
+// created.
 func (q *eventQueue) replaceSet(set *queueSet) *queueSet {
 	for range eventBuffer {
 		e, ret := set.Wait(0)
@@ -246,8 +250,8 @@ func (q *eventQueue) replaceSet(set *queueSet) *queueSet {
 	return q.set
 }
 
-// restoreSet tries to create the set again; the caller repeats it if that fails. It returns false, without a try, if
-// there are no GPUs.
+// restoreSet tries to create the set again; the caller repeats it if that fails. It returns false,
+// without a try, if there are no GPUs.
 func (q *eventQueue) restoreSet() bool {
 	q.mu.Lock()
 	gpus := q.gpus
@@ -313,8 +317,8 @@ func (q *eventQueue) deliver(e Event) {
 	q.send(out)
 }
 
-// reportChange notes that an event reports a change of a GPU: of every GPU, if it is not known of which. The watcher
-// learns of it here, not when the event is read: its readers may be slow.
+// reportChange notes that an event reports a change of a GPU: of every GPU, if it is not known of
+// which. The watcher learns of it here, not when the event is read: its readers may be slow.
 func (q *eventQueue) reportChange(d Device, id gpu.UUID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -344,8 +348,8 @@ func (q *eventQueue) send(e gpu.Event) {
 	}
 }
 
-// uuidOf returns the UUID of the GPU of an event, by its handle if that was registered: a GPU that has just been lost
-// does not answer.
+// uuidOf returns the UUID of the GPU of an event, by its handle if that was registered: a GPU that
+// has just been lost does not answer.
 func (q *eventQueue) uuidOf(d Device) gpu.UUID {
 	if d == nil {
 		return ""

@@ -62,7 +62,8 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// An event names its GPU by the handle: one that has fallen off the bus cannot be asked for its UUID.
+// An event names its GPU by the handle: one that has fallen off the bus cannot be asked for its
+// UUID.
 func TestEventOfALostGPU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, xidScenario)
@@ -137,7 +138,8 @@ func TestFailedQueueIsSetUpAnewAndSaysSo(t *testing.T) {
 	})
 }
 
-// A set is undefined after a registration that failed with UNKNOWN; the other GPUs go on in a new one.
+// A set is undefined after a registration that failed with UNKNOWN; the other GPUs go on in a new
+// one.
 func TestGPUThatSpoilsTheSetIsLeftOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, xidScenario)
@@ -214,8 +216,8 @@ func TestEventsThatNobodyReadsAreDroppedAndSaidSo(t *testing.T) {
 	})
 }
 
-// A GPU whose readings fail again and again, behind the same handle, stays in the set: NVML is not asked to register it
-// twice, and nothing is kept of it.
+// A GPU whose readings fail again and again, behind the same handle, stays in the set: NVML is not
+// asked to register it twice, and nothing is kept of it.
 func TestGPUFoundAgainIsNotRegisteredTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, xidScenario)
@@ -249,7 +251,8 @@ func TestGPUFoundAgainIsNotRegisteredTwice(t *testing.T) {
 	})
 }
 
-// A GPU that is lost makes every wait fail on a set that it is in. The others go on without it, until it is read well.
+// A GPU that is lost makes every wait fail on a set that it is in. The others go on without it,
+// until it is read well.
 func TestOthersAreHeardWhileAGPUIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, xidScenario)
@@ -290,7 +293,8 @@ func TestOthersAreHeardWhileAGPUIsLost(t *testing.T) {
 	})
 }
 
-// A registration that fails is an error of the GPU, is in the log once, and is tried again with the slow tier.
+// A registration that fails is an error of the GPU, is in the log once, and is tried again with the
+// slow tier.
 func TestFailedRegistrationIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, xidScenario)

@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// queryFabric queries the GPU's registration in the NVLink fabric, if that is asked for. GPUs without NVSwitch have
-// none.
+// queryFabric queries the GPU's registration in the NVLink fabric, if that is asked for. GPUs
+// without NVSwitch have none.
 func (r *gpuRead) queryFabric(q *querier) gpu.Opt[gpu.Fabric] {
 	if !r.cues.Extras.Fabric {
 		return gpu.None[gpu.Fabric]()
@@ -23,7 +23,8 @@ func (r *gpuRead) queryFabric(q *querier) gpu.Opt[gpu.Fabric] {
 	return fabricOf(&info)
 }
 
-// fabricOf converts an answer. It is absent if the driver reports a state that is unknown, or that there is no fabric.
+// fabricOf converts an answer. It is absent if the driver reports a state that is unknown, or that
+// there is no fabric.
 func fabricOf(info *nvml.GpuFabricInfo_v3) gpu.Opt[gpu.Fabric] {
 	state, known := map[uint8]gpu.FabricState{
 		nvml.GPU_FABRIC_STATE_NOT_STARTED: gpu.FabricNotStarted, nvml.GPU_FABRIC_STATE_IN_PROGRESS: gpu.FabricInProgress,
@@ -41,7 +42,8 @@ func fabricOf(info *nvml.GpuFabricInfo_v3) gpu.Opt[gpu.Fabric] {
 
 	fabric := gpu.Fabric{State: state, Health: health}
 
-	// "Must be checked only if Probe state returns complete" (nvml.h of status), and a place that was not given is none.
+	// "Must be checked only if Probe state returns complete" (nvml.h of status), and a place that
+	// was not given is none.
 	if state == gpu.FabricCompleted {
 		fabric.Status = gpu.Some(info.Status)
 	}
@@ -55,8 +57,9 @@ func fabricOf(info *nvml.GpuFabricInfo_v3) gpu.Opt[gpu.Fabric] {
 	return gpu.Some(fabric)
 }
 
-// readInstanceECC adds the memory errors of the MIG devices to their compute instances, if that is asked for: of those
-// that the driver counts by MIG device, the uncorrectable ones of SRAM. They are read with the slow tier.
+// readInstanceECC adds the memory errors of the MIG devices to their compute instances, if that is
+// asked for: of those that the driver counts by MIG device, the uncorrectable ones of SRAM. They
+// are read with the slow tier.
 func (r *gpuRead) readInstanceECC(gi *gpu.GPUInstance, state *entityState) (vanished bool) {
 	if !r.cues.Extras.InstanceECC {
 		return false
@@ -99,9 +102,9 @@ func (r *gpuRead) queryDeviceECC(q *querier, device MIGDevice) []gpu.ECCCount {
 	}
 }
 
-// computePCIe computes the PCIe traffic of a GPU instance over the last window, if that is asked for, and counts the
-// values that are no numbers. It is a call of its own: a driver that does not have these metrics for instances may
-// refuse all metrics of a call.
+// computePCIe computes the PCIe traffic of a GPU instance over the last window, if that is asked
+// for, and counts the values that are no numbers. It is a call of its own: a driver that does not
+// have these metrics for instances may refuse all metrics of a call.
 func (r *gpuRead) computePCIe(state *entityState) (invalid int) {
 	const call = "nvmlGpmMetricsGet(PCIe)"
 	w := &state.window

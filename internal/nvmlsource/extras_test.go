@@ -69,8 +69,9 @@ func noErrors(t *testing.T, g gpu.GPU) {
 	}
 }
 
-// TestVolatileECCUnderMIG: an H200 with instances reports what its SRAM and memory had since the driver was loaded, and
-// its MIG devices what their SRAM had. Where a driver refuses that, it is absent.
+// TestVolatileECCUnderMIG: an H200 with instances reports what its SRAM and memory had since the
+// driver was loaded, and its MIG devices what their SRAM had. Where a driver refuses that, it is
+// absent.
 func TestVolatileECCUnderMIG(t *testing.T) {
 	n := extrasNode(t, gpu.Extras{InstanceECC: true})
 	ids := n.discover()
@@ -116,8 +117,8 @@ func TestVolatileECCUnderMIG(t *testing.T) {
 	cmptest.Equal(t, "no longer wanted", n.read(ids[0]).Instances[0].ComputeInstances[0].ECC, nil)
 }
 
-// TestInstancePCIe: GPM has the traffic of GPU instances; a driver that refuses the metrics is not asked again, and the
-// activity stays.
+// TestInstancePCIe: GPM has the traffic of GPU instances; a driver that refuses the metrics is not
+// asked again, and the activity stays.
 func TestInstancePCIe(t *testing.T) {
 	n := extrasNode(t, gpu.Extras{})
 	id := n.discover()[0]

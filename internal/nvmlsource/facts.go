@@ -9,8 +9,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// readFacts reads, once, what stays the same as long as the handle and the MIG mode do. What has failed is read again
-// with the slow tier, and what was not supported when unsupported calls are tried again.
+// readFacts reads, once, what stays the same as long as the handle and the MIG mode do. What has
+// failed is read again with the slow tier, and what was not supported when unsupported calls are
+// tried again.
 func (r *gpuRead) readFacts() (gpu.Facts, keptErrors) {
 	st := &r.state.static
 	f := &r.state.facts
@@ -88,8 +89,8 @@ func queryFact[T any](q *querier, call string, f func() (T, nvml.Return), take f
 // callSMs is the last call of querySMs.
 const callSMs = "nvmlDeviceGetCudaComputeCapability"
 
-// querySMs divides the number of CUDA cores by that of an SM of the architecture: NVML does not report the SMs of a
-// GPU, nor its cores while MIG is on (nvml.h).
+// querySMs divides the number of CUDA cores by that of an SM of the architecture: NVML does not
+// report the SMs of a GPU, nor its cores while MIG is on (nvml.h).
 func (r *gpuRead) querySMs(q *querier) gpu.Opt[int] {
 	cores, err := query(q, "nvmlDeviceGetNumGpuCores", gpu.ReadingInventory, r.dev.GetNumGpuCores)
 	if err != nil {
@@ -113,8 +114,8 @@ func (r *gpuRead) querySMs(q *querier) gpu.Opt[int] {
 	return gpu.Some(cores / perSM)
 }
 
-// coresPerSM returns the CUDA cores of an SM (CUDA C++ Programming Guide, "Compute Capabilities"); 0 if the
-// capability is unknown.
+// coresPerSM returns the CUDA cores of an SM (CUDA C++ Programming Guide, "Compute Capabilities");
+// 0 if the capability is unknown.
 func coresPerSM(major, minor int) int {
 	switch {
 	case major == 5,
@@ -153,8 +154,8 @@ func architecture(a nvml.DeviceArchitecture) string {
 	return names[a]
 }
 
-// pciBusID returns the PCI bus id in its long form and in lower case, 00000000:07:00.0. Old structs have only numbers
-// and a short form.
+// pciBusID returns the PCI bus id in its long form and in lower case, 00000000:07:00.0. Old structs
+// have only numbers and a short form.
 func pciBusID(pci nvml.PciInfo) string {
 	if id := cString(pci.BusId[:]); id != "" {
 		return strings.ToLower(id)

@@ -18,8 +18,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
 )
 
-// spy is between a Source and the simulated node: it counts the calls by their names, and makes them do something
-// else. It is a Library with itself as the Interceptor, in front of a driver that may lie.
+// spy is between a Source and the simulated node: it counts the calls by their names, and makes
+// them do something else. It is a Library with itself as the Interceptor, in front of a driver that
+// may lie.
 type spy struct {
 	nvmlsource.Library
 	mu       sync.Mutex
@@ -445,7 +446,8 @@ func (n *node) discover() []gpu.UUID {
 	return ids
 }
 
-// read reads a GPU as a poll does, some time after the last change: what the driver reports of that has arrived.
+// read reads a GPU as a poll does, some time after the last change: what the driver reports of that
+// has arrived.
 func (n *node) read(id gpu.UUID) gpu.GPU {
 	n.t.Helper()
 	n.settle()
@@ -484,15 +486,16 @@ func (n *node) readLists(id gpu.UUID) gpu.GPU {
 	return g
 }
 
-// withoutReports makes the driver report no changes of layouts, so that every reading scans. It is called before
-// discover.
+// withoutReports makes the driver report no changes of layouts, so that every reading scans. It is
+// called before discover.
 func (n *node) withoutReports() *node {
 	n.spy.set("RegisterEvents(MIG)", nvml.ERROR_NOT_SUPPORTED)
 
 	return n
 }
 
-// settle waits until the events of the driver have arrived, unless the test has made the queue fail.
+// settle waits until the events of the driver have arrived, unless the test has made the queue
+// fail.
 func (n *node) settle() {
 	settled, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()

@@ -41,8 +41,8 @@ func TestNotSupportedForAWhile(t *testing.T) {
 	}
 }
 
-// TestLayoutChangeAsksAgainWhatWasNotSupported: it may have been asked while the driver was at it. What is made again
-// here is as before, so that only the event shows it.
+// TestLayoutChangeAsksAgainWhatWasNotSupported: it may have been asked while the driver was at it.
+// What is made again here is as before, so that only the event shows it.
 func TestLayoutChangeAsksAgainWhatWasNotSupported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, "", `  - {model: A100-40GB, mig: true, layout: ["3g.20gb@0"]}`)
@@ -75,8 +75,8 @@ func TestLayoutChangeAsksAgainWhatWasNotSupported(t *testing.T) {
 	})
 }
 
-// TestDenialsAreToldOnce: what is denied is asked again once a minute; to be denied again is no new failure,
-// until it was granted in between. With the memory of the whole GPU its events are denied.
+// TestDenialsAreToldOnce: what is denied is asked again once a minute; to be denied again is no new
+// failure, until it was granted in between. With the memory of the whole GPU its events are denied.
 func TestDenialsAreToldOnce(t *testing.T) {
 	n := newNode(t, "", twoCIs)
 	id := n.discover()[0]
@@ -125,8 +125,8 @@ gpus: [{model: A100-40GB, count: 8}]
 faults: [{for: 1m, gpu: 3, kind: hang}, {at: 2m, gpu: 3, kind: xid, xid: 31}]
 `
 
-// TestDiscoverWithAGPUThatHangs: the others are found without it, one call waits for it, and it is found when it
-// answers.
+// TestDiscoverWithAGPUThatHangs: the others are found without it, one call waits for it, and it is
+// found when it answers.
 func TestDiscoverWithAGPUThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, eightAndAHang)
@@ -188,8 +188,8 @@ faults:
   - {at: 4m, gpu: 1, kind: xid, xid: 31}
 `
 
-// TestEventsOfTheOthersWhileAGPUHangs: a queue that is created again while a GPU hangs works for the others, and for
-// that one when it answers again.
+// TestEventsOfTheOthersWhileAGPUHangs: a queue that is created again while a GPU hangs works for
+// the others, and for that one when it answers again.
 func TestEventsOfTheOthersWhileAGPUHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, hangAndLoss)
@@ -264,7 +264,8 @@ faults: [{at: 1m, for: 10m, gpu: 1, kind: hang}, {at: 2m, kind: events-lost}, {a
 	})
 }
 
-// A queue that hangs while it is made holds up neither Discover, once there was one, nor readings, nor the end.
+// A queue that hangs while it is made holds up neither Discover, once there was one, nor readings,
+// nor the end.
 func TestQueueThatHangsWhileItIsMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, "", whole)
@@ -334,7 +335,8 @@ func TestEventsAfterALongTimeWithoutDriver(t *testing.T) {
 	})
 }
 
-// Close in the middle of the first Discover: the queue that is not waited on yet is freed, before NVML is shut down.
+// Close in the middle of the first Discover: the queue that is not waited on yet is freed, before
+// NVML is shut down.
 func TestQueueIsFreedThoughItWasNeverUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, "", whole)

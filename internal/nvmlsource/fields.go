@@ -24,8 +24,8 @@ type field struct {
 	call      string
 }
 
-// fields lists what is read by id. The raw NVLink counters (140, 141) contain the data ones: they are never added.
-// Whether the driver counts by link is what it answers about the first one.
+// fields lists what is read by id. The raw NVLink counters (140, 141) contain the data ones: they
+// are never added. Whether the driver counts by link is what it answers about the first one.
 func fields(links *linkCounters) []field {
 	list := []field{
 		{id: nvml.FI_DEV_MEMORY_TEMP, name: "MEMORY_TEMP", reading: gpu.ReadingTemperature,
@@ -103,8 +103,8 @@ func linkErrors(id uint32, kind string) field {
 	}
 }
 
-// readFields reads the fields whose tier is due, in one call. It returns the fast tier with its fields, and those of
-// the slow tier. If the call as a whole fails, these keep their last values.
+// readFields reads the fields whose tier is due, in one call. It returns the fast tier with its
+// fields, and those of the slow tier. If the call as a whole fails, these keep their last values.
 func (r *gpuRead) readFields(before tier) (fast, slow tier) {
 	g := r.state
 	r.chooseFields()
@@ -217,7 +217,8 @@ func takeRecovery(r *gpu.Readings, v *nvml.FieldValue) {
 	}
 }
 
-// floatValue decodes a field's value by its type. It is absent if the type is unknown or the value is not finite.
+// floatValue decodes a field's value by its type. It is absent if the type is unknown or the value
+// is not finite.
 func floatValue(v *nvml.FieldValue) gpu.Opt[float64] {
 	bits := binary.NativeEndian.Uint64(v.Value[:])
 	switch nvml.ValueType(int32(v.ValueType)) {
@@ -242,7 +243,8 @@ func floatValue(v *nvml.FieldValue) gpu.Opt[float64] {
 	return gpu.Some(float64(u))
 }
 
-// uintValue decodes a field's value as a count. It is absent if it is negative, not a number, or too large.
+// uintValue decodes a field's value as a count. It is absent if it is negative, not a number, or
+// too large.
 func uintValue(v *nvml.FieldValue) gpu.Opt[uint64] {
 	bits := binary.NativeEndian.Uint64(v.Value[:])
 	switch nvml.ValueType(int32(v.ValueType)) {

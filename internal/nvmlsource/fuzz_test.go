@@ -17,8 +17,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// noise is a driver that says whatever its bytes are: any numbers, strings and return codes, in any order. When they
-// have run out it is quiet: zeros and successes.
+// noise is a driver that says whatever its bytes are: any numbers, strings and return codes, in any
+// order. When they have run out it is quiet: zeros and successes.
 type noise struct{ rest *[]byte }
 
 func (n noise) take(into []byte) {
@@ -48,7 +48,8 @@ func (n noise) text() string {
 	return string(b)
 }
 
-// ret succeeds more often than not; else it is any of the codes that NVML has, and some that it has not.
+// ret succeeds more often than not; else it is any of the codes that NVML has, and some that it has
+// not.
 func (n noise) ret() nvml.Return {
 	if b := n.u8(); b&1 != 0 {
 		return nvml.Return(b >> 1)
@@ -109,7 +110,8 @@ func (n noise) random(t reflect.Type) any {
 	return v.Interface()
 }
 
-// noiseLibrary, noiseDevice and noiseMIG have the methods of noise; those that it lacks are never called.
+// noiseLibrary, noiseDevice and noiseMIG have the methods of noise; those that it lacks are never
+// called.
 type (
 	noiseLibrary struct {
 		noise
@@ -311,8 +313,8 @@ func (n noiseInstance) GetComputeInstances() ([]nvmlsource.ComputeInstanceInfo, 
 	return list, n.ret()
 }
 
-// FuzzRead reads a GPU from a driver that says anything, three times: every decoder of what comes out of C, in every
-// order of failures.
+// FuzzRead reads a GPU from a driver that says anything, three times: every decoder of what comes
+// out of C, in every order of failures.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte{})
 

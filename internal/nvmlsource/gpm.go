@@ -10,23 +10,23 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// GPM, the profiling counters of Hopper and later. A sample holds an entity's counters of one moment; metrics are
-// computed of the window between two samples. Each reading samples every entity once, and its window goes from the
-// previous reading to this one.
+// GPM, the profiling counters of Hopper and later. A sample holds an entity's counters of one
+// moment; metrics are computed of the window between two samples. Each reading samples every entity
+// once, and its window goes from the previous reading to this one.
 //
-// Ids and handles are reused after a layout change, and a window between samples of two instances has
-// meaningless values. So the samples of a reading are taken before its scan of the tree, by the tree of the
-// reading before, and the scan confirms them: if it finds the tree unchanged, no instance was another one at
-// the time of the sample. Otherwise all windows of the GPU start again. A reading that keeps the tree
-// confirms nothing by itself: it relies on the driver to report a change (mayKeepTree). Until the report has
-// arrived, or where there is none, only values that make no sense show a window of two instances; the next
-// reading scans then.
+// Ids and handles are reused after a layout change, and a window between samples of two instances
+// has meaningless values. So the samples of a reading are taken before its scan of the tree, by the
+// tree of the reading before, and the scan confirms them: if it finds the tree unchanged, no
+// instance was another one at the time of the sample. Otherwise all windows of the GPU start again.
+// A reading that keeps the tree confirms nothing by itself: it relies on the driver to report a
+// change (mayKeepTree). Until the report has arrived, or where there is none, only values that make
+// no sense show a window of two instances; the next reading scans then.
 
 // minWindow is the least time between two samples that nvml.h asks for.
 const minWindow = 100 * time.Millisecond
 
-// gpmState is the state of GPM of one GPU. Like the rest of gpuState it belongs to the Read under way. The windows of
-// instances are in its tree.
+// gpmState is the state of GPM of one GPU. Like the rest of gpuState it belongs to the Read under
+// way. The windows of instances are in its tree.
 type gpmState struct {
 	support gpmSupport
 	wanted  bool      // by the last reading
@@ -54,8 +54,8 @@ type window struct {
 	media    gpu.Media // of a GPU instance
 }
 
-// retireGPU returns the samples of a GPU that is no longer in use to the pool. If a Read of it is under way, that
-// Read does so when it returns.
+// retireGPU returns the samples of a GPU that is no longer in use to the pool. If a Read of it is
+// under way, that Read does so when it returns.
 func (s *Source) retireGPU(g *gpuState) {
 	g.advanceTo(phaseRetired)
 
@@ -74,8 +74,8 @@ func (s *Source) emptyWindows(g *gpuState) {
 	s.samples.putAll(g.uuid, &g.tree)
 }
 
-// takeSamples takes the samples of a reading, before its tree is scanned, and reports whether it did: not if GPM is
-// not wanted, or the samples would be of no use.
+// takeSamples takes the samples of a reading, before its tree is scanned, and reports whether it
+// did: not if GPM is not wanted, or the samples would be of no use.
 func (r *gpuRead) takeSamples() (sampled bool, errs []gpu.ReadError) {
 	g := &r.state.gpm
 	was := g.wanted
@@ -215,8 +215,8 @@ type activityRead struct {
 	invalid int // values of the reading that were no numbers, also those of instances
 }
 
-// readActivity computes the metrics of the windows whose samples the scan of the tree has confirmed, and adds those of
-// the instances to the layout.
+// readActivity computes the metrics of the windows whose samples the scan of the tree has
+// confirmed, and adds those of the instances to the layout.
 func (r *gpuRead) readActivity(sampled bool, layout *layoutRead) (activityRead, []gpu.ReadError) {
 	g := &r.state.gpm
 	if g.support != gpmSupported || !g.wanted {
@@ -242,8 +242,8 @@ func (r *gpuRead) readActivity(sampled bool, layout *layoutRead) (activityRead, 
 	return activity, g.own.errs.report()
 }
 
-// restartWindows starts all windows again, with samples of the present tree if its handles are valid. The next scan
-// finds later changes.
+// restartWindows starts all windows again, with samples of the present tree if its handles are
+// valid. The next scan finds later changes.
 func (r *gpuRead) restartWindows(valid bool) {
 	g := &r.state.gpm
 	g.own.reset(nil)
@@ -259,7 +259,8 @@ func (r *gpuRead) restartWindows(valid bool) {
 	}
 }
 
-// computeActivity computes the metrics of every window that has two samples, and counts those that are no numbers.
+// computeActivity computes the metrics of every window that has two samples, and counts those that
+// are no numbers.
 func (r *gpuRead) computeActivity() (invalid int) {
 	invalid = r.computeWindow(&r.state.gpm.own, gpuMetrics)
 
@@ -278,15 +279,16 @@ func (r *gpuRead) computeActivity() (invalid int) {
 	return invalid
 }
 
-// How many of gpmMetrics an entity has: compute instances have no metric of the memory, and only the GPU has those of
-// links.
+// How many of gpmMetrics an entity has: compute instances have no metric of the memory, and only
+// the GPU has those of links.
 const (
 	computeMetrics  = 7
 	instanceMetrics = 8
 	gpuMetrics      = 12
 )
 
-// gpmMetrics returns the metrics that are computed, in the order of gpu.Activity.All and gpu.LinkRates.
+// gpmMetrics returns the metrics that are computed, in the order of gpu.Activity.All and
+// gpu.LinkRates.
 func gpmMetrics() [gpuMetrics]GPMMetric {
 	var list [gpuMetrics]GPMMetric
 	for i, id := range [gpuMetrics]nvml.GpmMetricId{
@@ -302,8 +304,8 @@ func gpmMetrics() [gpuMetrics]GPMMetric {
 	return list
 }
 
-// computeWindow computes the first count metrics of a window, and counts those that are no numbers. Each has a return
-// code of its own.
+// computeWindow computes the first count metrics of a window, and counts those that are no numbers.
+// Each has a return code of its own.
 func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
 	w.activity = gpu.Activity{}
 	w.rates = gpu.LinkRates{}
@@ -361,8 +363,8 @@ func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
 	return invalid
 }
 
-// valueIn returns a metric in multiples of a unit, absent if the driver has none. It is not valid if it is not a
-// number, or negative.
+// valueIn returns a metric in multiples of a unit, absent if the driver has none. It is not valid
+// if it is not a number, or negative.
 func (m *GPMMetric) valueIn(unit float64) (value gpu.Opt[float64], valid bool) {
 	if m.Return != nvml.SUCCESS {
 		return gpu.None[float64](), true

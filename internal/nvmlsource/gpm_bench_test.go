@@ -75,8 +75,9 @@ func (p *profiledBench) poll(b *testing.B) {
 	p.took += time.Since(start)
 }
 
-// BenchmarkGPM is what profiling adds to polls at 10 Hz of eight H100 in seven instances each: the difference between
-// two nodes that are polled in turn, one with GPM and one without, as percent of one core.
+// BenchmarkGPM is what profiling adds to polls at 10 Hz of eight H100 in seven instances each: the
+// difference between two nodes that are polled in turn, one with GPM and one without, as percent of
+// one core.
 func BenchmarkGPM(b *testing.B) {
 	off := newProfiledBench(b, false)
 
@@ -95,8 +96,8 @@ func BenchmarkGPM(b *testing.B) {
 	b.ReportMetric(float64(off.source.DriverCalls()-off.calls)/polls, "calls-off/poll")
 }
 
-// TestGPMCalls holds the number in docs/performance.md: two calls for each GPU, GPU instance and compute instance,
-// one to sample it and one for its metrics.
+// TestGPMCalls holds the number in docs/performance.md: two calls for each GPU, GPU instance and
+// compute instance, one to sample it and one for its metrics.
 func TestGPMCalls(t *testing.T) {
 	var calls [2]uint64
 

@@ -6,10 +6,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// The spy's part of GPM: calls can be made to fail, and a sample can be of an entity by its number instead of its load.
+// The spy's part of GPM: calls can be made to fail, and a sample can be of an entity by its number
+// instead of its load.
 
-// occupantFunc returns the number of what is an entity at this moment: a GPU (instance and compute -1), a GPU instance
-// (compute -1), or a compute instance.
+// occupantFunc returns the number of what is an entity at this moment: a GPU (instance and compute
+// -1), a GPU instance (compute -1), or a compute instance.
 type occupantFunc func(instance, compute int) int
 
 // always lets something happen before every call of a Read.

@@ -12,8 +12,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// TestGPMWhileItIsNeeded: a GPU is asked for activity while that is wanted of it, and of no other. What it is asked
-// for later begins with a window of its own: none reaches over the time in between.
+// TestGPMWhileItIsNeeded: a GPU is asked for activity while that is wanted of it, and of no other.
+// What it is asked for later begins with a window of its own: none reaches over the time in
+// between.
 func TestGPMWhileItIsNeeded(t *testing.T) {
 	n := startNode(t, gpmScenario)
 	wanted := false

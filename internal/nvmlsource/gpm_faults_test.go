@@ -18,8 +18,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
 )
 
-// TestMetricsThatAreNoNumbers: what is no number or below nothing is dropped and counted, of each entity; what is
-// above 1 passes; a metric that is not offered is absent and no error.
+// TestMetricsThatAreNoNumbers: what is no number or below nothing is dropped and counted, of each
+// entity; what is above 1 passes; a metric that is not offered is absent and no error.
 func TestMetricsThatAreNoNumbers(t *testing.T) {
 	n := profiledNode(t, gpmScenario)
 	n.spy.metrics = map[uint32]nvmlsource.GPMMetric{
@@ -91,7 +91,8 @@ func TestGPMRefusals(t *testing.T) {
 	}
 }
 
-// TestDeniedInstancesAreToldOnce: that a right is lacking is a line in the log, not one of every poll.
+// TestDeniedInstancesAreToldOnce: that a right is lacking is a line in the log, not one of every
+// poll.
 func TestDeniedInstancesAreToldOnce(t *testing.T) {
 	n := startNode(t, gpmScenario)
 	n.source = nvmlsource.New(n.spy,
@@ -109,7 +110,8 @@ func TestDeniedInstancesAreToldOnce(t *testing.T) {
 	}
 }
 
-// TestLibraryWithoutGPM: if the function is missing, nothing of GPM is called again, nor anything else of it at all.
+// TestLibraryWithoutGPM: if the function is missing, nothing of GPM is called again, nor anything
+// else of it at all.
 func TestLibraryWithoutGPM(t *testing.T) {
 	n := profiledNode(t, gpmScenario)
 	n.spy.set("GpmQueryDeviceSupport", nvml.ERROR_FUNCTION_NOT_FOUND)
@@ -128,7 +130,8 @@ func TestLibraryWithoutGPM(t *testing.T) {
 	}
 }
 
-// TestSamplesOfLostGPUs: a GPU that is lost and found again needs no samples beyond those that it had.
+// TestSamplesOfLostGPUs: a GPU that is lost and found again needs no samples beyond those that it
+// had.
 func TestSamplesOfLostGPUs(t *testing.T) {
 	n := profiledNode(t, gpmScenario)
 	ids := n.discover()
@@ -162,8 +165,8 @@ func TestSamplesOfLostGPUs(t *testing.T) {
 	}
 }
 
-// A GPU allocates the samples that it needs, whichever other GPU has put its own back before: which of two that are read
-// at the same time comes first must not show in the calls of the driver.
+// A GPU allocates the samples that it needs, whichever other GPU has put its own back before: which
+// of two that are read at the same time comes first must not show in the calls of the driver.
 func TestSamplesAreOfOneGPU(t *testing.T) {
 	n := profiledNode(t, gpmScenario)
 	ids := n.discover()
@@ -189,7 +192,8 @@ func TestSamplesAreOfOneGPU(t *testing.T) {
 	cmptest.Equal(t, "samples allocated beside a GPU that has spare ones", n.spy.taken()["GpmSampleAlloc"], alone)
 }
 
-// TestNoSampleIsFreedUnderACall: where sampling hangs, Close leaves the samples and NVML as they are.
+// TestNoSampleIsFreedUnderACall: where sampling hangs, Close leaves the samples and NVML as they
+// are.
 func TestNoSampleIsFreedUnderACall(t *testing.T) {
 	n := profiledNode(t, gpmScenario)
 	ids := n.discover()
@@ -228,7 +232,8 @@ func TestNoSampleIsFreedUnderACall(t *testing.T) {
 	<-done
 }
 
-// TestModeChangeAsksAnew: with MIG switched off, windows start again and are of the whole GPU alone.
+// TestModeChangeAsksAnew: with MIG switched off, windows start again and are of the whole GPU
+// alone.
 func TestModeChangeAsksAnew(t *testing.T) {
 	n := profiledNode(t,
 		"version: 1\nnode: {kubernetes: false}\ngpus:\n  - {model: H100-80GB, mig: true, layout: [\"4g.40gb@0\"]}\n")
@@ -253,7 +258,8 @@ func TestModeChangeAsksAnew(t *testing.T) {
 	}
 }
 
-// TestPollsByGPMAllocateNothingMore: after the first windows, a poll with activity allocates what one without does.
+// TestPollsByGPMAllocateNothingMore: after the first windows, a poll with activity allocates what
+// one without does.
 func TestPollsByGPMAllocateNothingMore(t *testing.T) {
 	var allocs [2]float64
 
@@ -280,8 +286,9 @@ func TestPollsByGPMAllocateNothingMore(t *testing.T) {
 	}
 }
 
-// TestInstanceWithoutComputeInstance: the driver has no profiling counters of it. It is not asked for, so that nothing
-// fails in each poll, and its activity is absent, not 0, until it gets a compute instance.
+// TestInstanceWithoutComputeInstance: the driver has no profiling counters of it. It is not asked
+// for, so that nothing fails in each poll, and its activity is absent, not 0, until it gets a
+// compute instance.
 func TestInstanceWithoutComputeInstance(t *testing.T) {
 	n := profiledNode(t, `
 version: 1

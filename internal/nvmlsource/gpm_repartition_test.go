@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// partitioner repartitions GPU 0 again and again. Every instance that it ever created has a number, by which its
-// activity is recognized.
+// partitioner repartitions GPU 0 again and again. Every instance that it ever created has a number,
+// by which its activity is recognized.
 type partitioner struct {
 	*node
 	layouts [][]part
@@ -85,7 +85,8 @@ func newPartitioner(t *testing.T) *partitioner {
 	return c
 }
 
-// check holds that every value is of the instance that it is given for, and returns how many there are.
+// check holds that every value is of the instance that it is given for, and returns how many there
+// are.
 func (c *partitioner) check(g gpu.GPU) (values int) {
 	c.t.Helper()
 
@@ -118,8 +119,8 @@ func (c *partitioner) check(g gpu.GPU) (values int) {
 	return values
 }
 
-// run polls while another client repartitions the GPU between any two driver calls, and returns how many values were
-// served.
+// run polls while another client repartitions the GPU between any two driver calls, and returns how
+// many values were served.
 func (c *partitioner) run(layoutChanges int, next func() int) (values int) {
 	id := c.discover()[0]
 	calls := 0
@@ -156,9 +157,9 @@ func (c *partitioner) run(layoutChanges int, next func() int) (values int) {
 	return values
 }
 
-// TestLayoutChangesNeverMixInstances: nothing that was measured at one instance is served at another, nor is what
-// comes out of samples of two, wherever between two driver calls the layout changes; also where the driver has no
-// events.
+// TestLayoutChangesNeverMixInstances: nothing that was measured at one instance is served at
+// another, nor is what comes out of samples of two, wherever between two driver calls the layout
+// changes; also where the driver has no events.
 func TestLayoutChangesNeverMixInstances(t *testing.T) {
 	// what came back in between looks as if nothing had happened: three layouts in turn
 	t.Run("without events", func(t *testing.T) {
@@ -182,8 +183,8 @@ func TestLayoutChangesNeverMixInstances(t *testing.T) {
 	})
 }
 
-// TestLayoutChangesLeakNothing: however often the layout changes, the samples are those that its instances need, and
-// all are freed at the end.
+// TestLayoutChangesLeakNothing: however often the layout changes, the samples are those that its
+// instances need, and all are freed at the end.
 func TestLayoutChangesLeakNothing(t *testing.T) {
 	c := newPartitioner(t)
 	c.spy.set("RegisterEvents(MIG)", nvml.ERROR_NOT_SUPPORTED)

@@ -111,7 +111,8 @@ func TestShortWindowsAreWaitedOut(t *testing.T) {
 	}
 }
 
-// TestLayoutChangeBeginsNewWindows: nothing of the instances before is laid to those after, whatever their ids.
+// TestLayoutChangeBeginsNewWindows: nothing of the instances before is laid to those after,
+// whatever their ids.
 func TestLayoutChangeBeginsNewWindows(t *testing.T) {
 	n := profiledNode(t, gpmScenario)
 	ids := n.discover()

@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// gpuState is what is known of one GPU behind one handle. A GPU that is lost and found again gets a new state, so
-// that a call that hangs with the old handle cannot modify what is in use.
+// gpuState is what is known of one GPU behind one handle. A GPU that is lost and found again gets a
+// new state, so that a call that hangs with the old handle cannot modify what is in use.
 type gpuState struct {
 	uuid   gpu.UUID
 	handle Device
@@ -40,7 +40,8 @@ type gpuState struct {
 	watch   treeWatch
 	// processes are those of the last lists.
 	processes processLists
-	// processesSeen is the newest time stamp, in microseconds, of the driver's samples of processes.
+	// processesSeen is the newest time stamp, in microseconds, of the driver's samples of
+	// processes.
 	processesSeen uint64
 	metrics       [gpuMetrics]GPMMetric // reused by every Read
 	mediaMetrics  []GPMMetric           // likewise
@@ -50,8 +51,8 @@ type gpuState struct {
 	eventRights delivery // of events under MIG, as far as a reading has shown it
 }
 
-// gpuPhase is how far the use of a GPU behind one handle has come. It only goes on: a lost GPU that answers again is
-// looked up again first.
+// gpuPhase is how far the use of a GPU behind one handle has come. It only goes on: a lost GPU that
+// answers again is looked up again first.
 type gpuPhase int32
 
 const (
@@ -73,8 +74,9 @@ const (
 // advanceTo moves the GPU on to a phase, and reports whether it was in an earlier one.
 func (g *gpuState) advanceTo(phase gpuPhase) bool { return raise(&g.phase, int32(phase)) }
 
-// markChanged makes the next reading try unsupported calls again and restart the windows of GPM: the last one may have
-// found the instances in the middle of a change. After a change of the Actuator it reads the slow tier, too.
+// markChanged makes the next reading try unsupported calls again and restart the windows of GPM:
+// the last one may have found the instances in the middle of a change. After a change of the
+// Actuator it reads the slow tier, too.
 func (g *gpuState) markChanged(change gpuChange) { raise(&g.change, int32(change)) }
 
 // raise sets a value that is less, and reports whether it was.
@@ -137,12 +139,12 @@ func newGPUState(uuid gpu.UUID, h Device, index int) *gpuState {
 	return g
 }
 
-// supportEvery is how often unsupported calls are tried again: for a while after it was loaded, or a GPU was reset, a
-// driver reports calls as unsupported that it supports.
+// supportEvery is how often unsupported calls are tried again: for a while after it was loaded, or
+// a GPU was reset, a driver reports calls as unsupported that it supports.
 const supportEvery = 10 * time.Minute
 
-// deniedEvery is how often calls that were denied are tried again at most. Each refusal can print a line to the
-// kernel's log (open kernel modules, kernel_mig_manager.c 7955).
+// deniedEvery is how often calls that were denied are tried again at most. Each refusal can print a
+// line to the kernel's log (open kernel modules, kernel_mig_manager.c 7955).
 const deniedEvery = time.Minute
 
 // retriesDenied reports whether denied calls are to be tried again now.
@@ -156,8 +158,8 @@ func (g *gpuState) retriesDenied(now time.Time) bool {
 	return true
 }
 
-// retryUnsupported clears the cache of unsupported calls if that is due, or the GPU was changed, and reports whether
-// it did.
+// retryUnsupported clears the cache of unsupported calls if that is due, or the GPU was changed,
+// and reports whether it did.
 func (g *gpuState) retryUnsupported(now time.Time, changed bool) bool {
 	if since := now.Sub(g.freshAt); since >= 0 && since < supportEvery && !changed {
 		return false

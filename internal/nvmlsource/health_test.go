@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestHealthEvents: a GPU that is unavailable and another recovery action come as events of their own. Of the XID 79 of
-// an idle GPU there is no other.
+// TestHealthEvents: a GPU that is unavailable and another recovery action come as events of their
+// own. Of the XID 79 of an idle GPU there is no other.
 func TestHealthEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, strings.Replace(xidScenario, "xid: 74}", "xid: 79, recovery: reset}", 1)+
@@ -38,8 +38,8 @@ func TestHealthEvents(t *testing.T) {
 	})
 }
 
-// TestLibrariesWithoutHealthEvents: whatever a library without these events answers, XIDs are received, and nothing is
-// an error.
+// TestLibrariesWithoutHealthEvents: whatever a library without these events answers, XIDs are
+// received, and nothing is an error.
 func TestLibrariesWithoutHealthEvents(t *testing.T) {
 	for _, ret := range []nvml.Return{nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_UNKNOWN} {
 		synctest.Test(t, func(t *testing.T) {

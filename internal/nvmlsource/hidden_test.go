@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestXIDsBeforeRegistering: while the driver does not answer the registration, no XID is received, which is no count
-// of 0.
+// TestXIDsBeforeRegistering: while the driver does not answer the registration, no XID is received,
+// which is no count of 0.
 func TestXIDsBeforeRegistering(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, "", "  - {model: A100-40GB}\n")
@@ -44,8 +44,8 @@ func TestXIDsBeforeRegistering(t *testing.T) {
 	})
 }
 
-// TestActivityBesideDeniedDevices: an instance whose MIG devices are denied is no instance without a compute instance:
-// it is profiled, and not all that is on it is known.
+// TestActivityBesideDeniedDevices: an instance whose MIG devices are denied is no instance without
+// a compute instance: it is profiled, and not all that is on it is known.
 func TestActivityBesideDeniedDevices(t *testing.T) {
 	n := profiledNode(t, gpmScenario)
 
@@ -64,8 +64,8 @@ func TestActivityBesideDeniedDevices(t *testing.T) {
 	}
 }
 
-// TestProcessesBesideDeniedDevices: MIG devices whose handles are denied have no lists of their own. What runs on them is
-// not known then; it is not nothing.
+// TestProcessesBesideDeniedDevices: MIG devices whose handles are denied have no lists of their
+// own. What runs on them is not known then; it is not nothing.
 func TestProcessesBesideDeniedDevices(t *testing.T) {
 	n := startNode(t, strings.Replace(hiddenWork, "NAMESPACE", "host", 1))
 	id := n.discover()[1]

@@ -9,13 +9,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Processes lists what runs on a GPU: compute processes, graphics processes and clients of MPS. In MIG mode each has
-// its instances; one without them may be on any. If one of the lists cannot be read, there is an error and no list;
-// only those of graphics and MPS need not be offered.
+// Processes lists what runs on a GPU: compute processes, graphics processes and clients of MPS. In
+// MIG mode each has its instances; one without them may be on any. If one of the lists cannot be
+// read, there is an error and no list; only those of graphics and MPS need not be offered.
 //
-// Outside of the host's PID namespace there is a list and an error, which wraps gpu.ErrPIDNamespace: what is
-// listed runs on the GPU, and others may. Their ids are not the host's then, with drivers before 535.113.01 they
-// are.
+// Outside of the host's PID namespace there is a list and an error, which wraps
+// gpu.ErrPIDNamespace: what is listed runs on the GPU, and others may. Their ids are not the host's
+// then, with drivers before 535.113.01 they are.
 func (a *Actuator) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error) {
 	list, err := runQueued(
 		ctx,
@@ -34,7 +34,8 @@ func (a *Actuator) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, e
 	return list, nil
 }
 
-// processes asks for the MIG mode only if it matters: without MIG the instances of processes mean nothing.
+// processes asks for the MIG mode only if it matters: without MIG the instances of processes mean
+// nothing.
 func (a *Actuator) processes(id gpu.UUID) ([]gpu.Process, error) {
 	g, err := a.stateOf(id)
 	if err != nil {
@@ -70,9 +71,9 @@ func (a *Actuator) processes(id gpu.UUID) ([]gpu.Process, error) {
 	return list, nil
 }
 
-// unlessNotOffered returns the error unless it says that the driver does not offer a list of processes. A GPU on
-// which no graphics can run has none to list, and drivers that do not list clients of MPS have its server among the
-// compute processes.
+// unlessNotOffered returns the error unless it says that the driver does not offer a list of
+// processes. A GPU on which no graphics can run has none to list, and drivers that do not list
+// clients of MPS have its server among the compute processes.
 func unlessNotOffered(err error) error {
 	if errors.Is(err, gpu.ErrNotSupported) {
 		return nil

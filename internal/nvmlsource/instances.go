@@ -17,8 +17,9 @@ type layoutRead struct {
 	processErr gpu.ReadError          // why they are absent; zero if they are not
 }
 
-// readInstances reads the instances of the tree, and the processes of the whole GPU. If an instance has vanished, the
-// layout has changed since the scan, and the tree is read again first. The errors are those of the tree, too.
+// readInstances reads the instances of the tree, and the processes of the whole GPU. If an instance
+// has vanished, the layout has changed since the scan, and the tree is read again first. The errors
+// are those of the tree, too.
 func (r *gpuRead) readInstances(
 	tree treeRead,
 	treeErrs []gpu.ReadError,
@@ -56,8 +57,8 @@ func (r *gpuRead) recordProcessError(layout *layoutRead) []gpu.ReadError {
 	return q.errs
 }
 
-// readInstancesOnce reads the instances, unless the scan of the tree has failed, and the processes. Errors of an
-// instance are its own.
+// readInstancesOnce reads the instances, unless the scan of the tree has failed, and the processes.
+// Errors of an instance are its own.
 func (r *gpuRead) readInstancesOnce(scanErr error) (layoutRead, []gpu.ReadError) {
 	t := &r.state.tree
 	q := r.newQuerier(r.state.answers)
@@ -116,8 +117,9 @@ func (t *tree) unreadableInstances(err error) []gpu.GPUInstance {
 	return list
 }
 
-// readMemories returns copies of the tree's instances, with the memory of the GPU instances, and reports whether one
-// had vanished. Any MIG device of a GPU instance reports the memory of all of it.
+// readMemories returns copies of the tree's instances, with the memory of the GPU instances, and
+// reports whether one had vanished. Any MIG device of a GPU instance reports the memory of all of
+// it.
 func (r *gpuRead) readMemories() (instances []gpu.GPUInstance, vanished bool) {
 	t := &r.state.tree
 
@@ -127,7 +129,8 @@ func (r *gpuRead) readMemories() (instances []gpu.GPUInstance, vanished bool) {
 		state := &t.states[i]
 
 		if len(gi.ComputeInstances) == 0 {
-			// Without a compute instance no handle reports the memory; we take its size from the profile.
+			// Without a compute instance no handle reports the memory; we take its size from the
+			// profile.
 			if p, _ := r.profileOf(gi.ProfileID); p.MemoryBytes > 0 {
 				gi.Memory.Total = gpu.Some(p.MemoryBytes)
 			}
@@ -156,8 +159,9 @@ func (r *gpuRead) readMemories() (instances []gpu.GPUInstance, vanished bool) {
 	return instances, vanished
 }
 
-// queryOwnProcesses reads the processes of the compute instances, from their MIG devices' own lists, and reports
-// whether one had vanished. All processes of the GPU are on the list, unless there is an error.
+// queryOwnProcesses reads the processes of the compute instances, from their MIG devices' own
+// lists, and reports whether one had vanished. All processes of the GPU are on the list, unless
+// there is an error.
 func (r *gpuRead) queryOwnProcesses() (list []gpu.Process, vanished bool, err error) {
 	t := &r.state.tree
 	list = []gpu.Process{}
@@ -211,7 +215,8 @@ func (t *tree) addOwnLists(instances []gpu.GPUInstance) {
 	}
 }
 
-// isUnreadable reports whether an entity could not be read for another reason than a lack of rights.
+// isUnreadable reports whether an entity could not be read for another reason than a lack of
+// rights.
 func isUnreadable(errs []gpu.ReadError) bool {
 	return slices.ContainsFunc(
 		errs,

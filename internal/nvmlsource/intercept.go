@@ -6,12 +6,14 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Interceptor is at the one point through which every call of a driver passes. It is called concurrently.
+// Interceptor is at the one point through which every call of a driver passes. It is called
+// concurrently.
 type Interceptor interface {
 	// Before is called before the driver is, and says what becomes of the call.
 	Before(c Call) Verdict
-	// Object returns what further calls about a handle will name as their Object. The handle is one that a call has
-	// returned, at a position if it returned a list. If it is not known, the caller gets no handle.
+	// Object returns what further calls about a handle will name as their Object. The handle is one
+	// that a call has returned, at a position if it returned a list. If it is not known, the caller
+	// gets no handle.
 	Object(c Call, position int, handle any) (object any, known bool)
 }
 
@@ -40,8 +42,9 @@ type Verdict struct {
 	began    time.Time
 }
 
-// Intercept returns a Library with an interceptor in front of it, and of all handles that it gives out. Handles of
-// equal handles are equal if their objects are. If each call is answered, there need be no driver.
+// Intercept returns a Library with an interceptor in front of it, and of all handles that it gives
+// out. Handles of equal handles are equal if their objects are. If each call is answered, there
+// need be no driver.
 func Intercept(driver Library, by Interceptor) Library {
 	return interceptedLibrary{handle[Library]{driver, by, nil}}
 }
@@ -53,7 +56,8 @@ type handle[D any] struct {
 	object any
 }
 
-// passCall makes the call f, unless the interceptor answers it. It allocates nothing if that only observes.
+// passCall makes the call f, unless the interceptor answers it. It allocates nothing if that only
+// observes.
 func passCall[D, T any](
 	h handle[D],
 	c Call,
@@ -101,14 +105,15 @@ func passCode[D any](h handle[D], c Call, f func(D) nvml.Return) nvml.Return {
 	return ret
 }
 
-// ObserveCalls returns a Library that reports to an observer every call of another Library, and of all handles that
-// this one gives out. Receiving events is not observed: it waits in the driver all the time.
+// ObserveCalls returns a Library that reports to an observer every call of another Library, and of
+// all handles that this one gives out. Receiving events is not observed: it waits in the driver all
+// the time.
 func ObserveCalls(lib Library, observer CallObserver) Library {
 	return Intercept(lib, observing{observer})
 }
 
-// CallObserver observes every call of the seam, by the function's name in nvml.h without a version. It is called
-// concurrently.
+// CallObserver observes every call of the seam, by the function's name in nvml.h without a version.
+// It is called concurrently.
 type CallObserver interface {
 	// BeginCall is called before the driver is. EndCall gets its result.
 	BeginCall(function string) time.Time

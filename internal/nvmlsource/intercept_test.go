@@ -62,9 +62,10 @@ func handles(t *testing.T, lib nvmlsource.Library) map[any]reflect.Value {
 	}
 }
 
-// TestEveryCallPassesTheInterceptor: each method of the seam, on each kind of handle, is one call of the interceptor,
-// about that handle, and none of the driver. Its function has a class in gpu.ClassifiedCalls: one that has none would
-// be counted as unknown without a decision. A class of a function that is not called is a misspelt name.
+// TestEveryCallPassesTheInterceptor: each method of the seam, on each kind of handle, is one call
+// of the interceptor, about that handle, and none of the driver. Its function has a class in
+// gpu.ClassifiedCalls: one that has none would be counted as unknown without a decision. A class of
+// a function that is not called is a misspelt name.
 func TestEveryCallPassesTheInterceptor(t *testing.T) {
 	by := &answering{}
 	lib := nvmlsource.Intercept(nil, by)
@@ -122,8 +123,8 @@ func TestEveryCallPassesTheInterceptor(t *testing.T) {
 	}
 }
 
-// TestObserveCallsLeavesEventsOut: receiving events waits in the driver all the time, and to free a sample is no call
-// of a reading.
+// TestObserveCallsLeavesEventsOut: receiving events waits in the driver all the time, and to free a
+// sample is no call of a reading.
 func TestObserveCallsLeavesEventsOut(t *testing.T) {
 	seen := &functions{}
 	lib := nvmlsource.ObserveCalls(nvmlsource.Intercept(nil, &answering{}), seen)
@@ -151,7 +152,8 @@ func (f *functions) BeginCall(function string) time.Time {
 
 func (f *functions) EndCall(function string, _ time.Time) { f.ended = append(f.ended, function) }
 
-// TestInterceptorGetsTheDriversAnswer: a call that is not answered reaches the driver, and After gets the answer.
+// TestInterceptorGetsTheDriversAnswer: a call that is not answered reaches the driver, and After
+// gets the answer.
 func TestInterceptorGetsTheDriversAnswer(t *testing.T) {
 	by := &listening{}
 

@@ -20,8 +20,9 @@ func (n *node) replaceCompute(gi gpu.InstanceID, slices, at int) {
 	cmptest.Equal(n.t, "the id of the new compute instance", id, 0)
 }
 
-// A compute instance that was created again with the id and the UUID of another one has its own placement at once if the
-// driver reports the change; else as soon as the slow tier sees that its size has changed.
+// A compute instance that was created again with the id and the UUID of another one has its own
+// placement at once if the driver reports the change; else as soon as the slow tier sees that its
+// size has changed.
 func TestPlacementsOfAReplacedComputeInstance(t *testing.T) {
 	for _, tt := range []struct {
 		name, options string
@@ -78,7 +79,8 @@ func TestPlacementsAreReadAgain(t *testing.T) {
 	cmptest.Equal(t, "lists of compute instances in ten minutes", lists, 1)
 }
 
-// A report ends what is known of processes: they were those of other instances, though ids and UUIDs are the same.
+// A report ends what is known of processes: they were those of other instances, though ids and
+// UUIDs are the same.
 func TestProcessesAreListedAfterAReport(t *testing.T) {
 	n := newNode(t, "", oneHalf+`
 workloads: [{name: a, memory: 2GiB, sm: 4}, {name: b, memory: 2GiB, sm: 4}]
@@ -109,8 +111,8 @@ processes: [{device: "0/3g.20gb@0/0", workload: a, for: 4500ms}, {device: "0/3g.
 	cmptest.Equal(t, "the memory in use", after.Instances[0].Memory.Used, before.Instances[0].Memory.Used)
 }
 
-// Clients of MPS remain known for a while if their list fails, which is read again with the next tier; then no process
-// is known.
+// Clients of MPS remain known for a while if their list fails, which is read again with the next
+// tier; then no process is known.
 func TestMPSListThatFails(t *testing.T) {
 	n := startNode(t, `version: 1
 node: {hostname: n1, driver: "580.95.05", cuda: "13.0", kubernetes: true}
@@ -185,8 +187,8 @@ func TestListThatFailsOnceInAStretchedTier(t *testing.T) {
 	}
 }
 
-// Lists that fail are read again with the slow tier, on a cue and after a report, not in each reading; what they said
-// remains in between, as an error that is not new.
+// Lists that fail are read again with the slow tier, on a cue and after a report, not in each
+// reading; what they said remains in between, as an error that is not new.
 func TestListsThatFail(t *testing.T) {
 	n := newNode(t, "", `  - {model: A100-40GB, mig: true, layout: [1g.5gb@0, 1g.5gb@1]}`)
 	id := n.discover()[0]
@@ -223,7 +225,8 @@ func TestListsThatFail(t *testing.T) {
 	}
 }
 
-// Where the memory in use is not known and nothing else says who uses a GPU, its processes are listed each time.
+// Where the memory in use is not known and nothing else says who uses a GPU, its processes are
+// listed each time.
 func TestProcessesAreListedWhereMemoryIsUnknown(t *testing.T) {
 	for _, bare := range []bool{true, false} {
 		n := newNode(t, "", `  - {model: A100-40GB}

@@ -6,12 +6,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// keptErrors are the errors of something that not every reading reads. Each reading reports them until it is read
-// again; they are new, and count, in the first report alone.
+// keptErrors are the errors of something that not every reading reads. Each reading reports them
+// until it is read again; they are new, and count, in the first report alone.
 //
-// Denials are kept in another way (answers.refused): a denied call is tried again and again, and several calls can be
-// denied for one reading, but only the first denial of a reading is new. What privilege, registration and session
-// remember of the log is not here either: only which line was written.
+// Denials are kept in another way (answers.refused): a denied call is tried again and again, and
+// several calls can be denied for one reading, but only the first denial of a reading is new. What
+// privilege, registration and session remember of the log is not here either: only which line was
+// written.
 type keptErrors []gpu.ReadError
 
 // report returns the errors for a reading.

@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestReadLayoutReadsNoReadings: it finds the instances that a Read finds, and leaves to the next Read what that does anew
-// after a change of the layout.
+// TestReadLayoutReadsNoReadings: it finds the instances that a Read finds, and leaves to the next
+// Read what that does anew after a change of the layout.
 func TestReadLayoutReadsNoReadings(t *testing.T) {
 	b := newBench(t, nil)
 	b.poll(0)
@@ -95,8 +95,8 @@ func TestReadLayoutOfAnUnreadGPU(t *testing.T) {
 	}
 }
 
-// TestReadLayoutKeepsErrors: why instances may be missing from a GPU, or what could be created on it is not known, is
-// in the errors of its layout as in those of a Read.
+// TestReadLayoutKeepsErrors: why instances may be missing from a GPU, or what could be created on
+// it is not known, is in the errors of its layout as in those of a Read.
 func TestReadLayoutKeepsErrors(t *testing.T) {
 	for name, denied := range map[string][]string{
 		"placements":               {"GetGpuInstancePossiblePlacements"},

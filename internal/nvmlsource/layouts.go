@@ -13,9 +13,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Layouts reads GPUs as they are now, by index, without Busy: all, or only those named. A GPU that cannot be read, or
-// not completely, is left out of the list and its error is in the map, by index if its UUID is not known. No call is
-// made for other GPUs than those named, unless one of these has to be looked up.
+// Layouts reads GPUs as they are now, by index, without Busy: all, or only those named. A GPU that
+// cannot be read, or not completely, is left out of the list and its error is in the map, by index
+// if its UUID is not known. No call is made for other GPUs than those named, unless one of these
+// has to be looked up.
 func (a *Actuator) Layouts(
 	ctx context.Context,
 	only ...gpu.UUID,
@@ -74,8 +75,8 @@ func (a *Actuator) Layouts(
 	return whole, failed, nil
 }
 
-// readLayout reads a GPU with handles of its own and without the parts of its gpuState that belong to a Read: one may
-// be under way, or hang.
+// readLayout reads a GPU with handles of its own and without the parts of its gpuState that belong
+// to a Read: one may be under way, or hang.
 func (a *Actuator) readLayout(id gpu.UUID) (mig.GPULayout, error) {
 	g, err := a.stateOf(id)
 	if err != nil {
@@ -94,7 +95,8 @@ func (a *Actuator) readLayout(id gpu.UUID) (mig.GPULayout, error) {
 	return mig.GPULayout{}, fmt.Errorf("%w: %w", gpu.ErrInUse, errTorn)
 }
 
-// readLayoutOnce reads the instances before and after their MIG devices, and returns errTorn unless all of that agrees.
+// readLayoutOnce reads the instances before and after their MIG devices, and returns errTorn unless
+// all of that agrees.
 func (a *Actuator) readLayoutOnce(g *gpuState) (mig.GPULayout, error) {
 	mode, err := a.readModeOf(g)
 	if err != nil {
@@ -158,8 +160,8 @@ func (a *Actuator) readLayoutOnce(g *gpuState) (mig.GPULayout, error) {
 	return layout, nil
 }
 
-// addUUIDs fills in the UUIDs of the MIG devices. It reports whether each compute instance has one and each MIG
-// device is of one of them, and no two GPU instances overlap.
+// addUUIDs fills in the UUIDs of the MIG devices. It reports whether each compute instance has one
+// and each MIG device is of one of them, and no two GPU instances overlap.
 func (p partition) addUUIDs(devices map[computeKey]gpu.MIGUUID) bool {
 	found := 0
 

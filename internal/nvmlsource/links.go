@@ -6,9 +6,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// From NVLink 5 on (Blackwell), drivers count bytes and errors for each link and have no totals: nvml.h says of the
-// fields from 201 on that they need a link, and DCGM adds them up over the links itself. We ask for all links in one
-// call with the slow tier, apart from the other fields: a driver that refuses it still answers those.
+// From NVLink 5 on (Blackwell), drivers count bytes and errors for each link and have no totals:
+// nvml.h says of the fields from 201 on that they need a link, and DCGM adds them up over the links
+// itself. We ask for all links in one call with the slow tier, apart from the other fields: a
+// driver that refuses it still answers those.
 
 // linkField is a counter of one link.
 type linkField struct {
@@ -24,9 +25,9 @@ const (
 	linkFieldCount = firstLinkError + 4
 )
 
-// linkFields lists what is read of each link. Of the errors it has those that tell whether a link is sick and that do
-// not contain each other: packets received with errors, errors that were left after correction, and recoveries that
-// brought the link back or did not.
+// linkFields lists what is read of each link. Of the errors it has those that tell whether a link
+// is sick and that do not contain each other: packets received with errors, errors that were left
+// after correction, and recoveries that brought the link back or did not.
 func linkFields() [linkFieldCount]linkField {
 	return [...]linkField{
 		linkTransmit:       {id: nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES},
@@ -44,8 +45,8 @@ func linkFields() [linkFieldCount]linkField {
 	}
 }
 
-// linkCounters adds up the counters of a GPU's links. A link that goes down stops answering, and may begin again at
-// 0: the totals keep what it counted before, so that they only grow.
+// linkCounters adds up the counters of a GPU's links. A link that goes down stops answering, and
+// may begin again at 0: the totals keep what it counted before, so that they only grow.
 type linkCounters struct {
 	count  int  // of links, 0 if unknown
 	byLink bool // the driver has answered for one link
@@ -72,8 +73,8 @@ func (c *linkCounters) fields() []nvml.FieldValue {
 	return c.values
 }
 
-// add adds what the fields have grown by since the last time. A link without a counter counts nothing; the first other
-// failure is returned.
+// add adds what the fields have grown by since the last time. A link without a counter counts
+// nothing; the first other failure is returned.
 func (c *linkCounters) add(call string) error {
 	for len(c.last) < c.count {
 		c.last = append(c.last, [linkFieldCount]uint64{})
@@ -127,8 +128,9 @@ func (c *linkCounters) sums() gpu.NVLink {
 	return sums
 }
 
-// queryLinks queries the counters of all links, if the driver counts by link. In MIG mode no instance can use them,
-// so they are not asked then. ok is false if there is nothing to say: the totals of the other fields hold.
+// queryLinks queries the counters of all links, if the driver counts by link. In MIG mode no
+// instance can use them, so they are not asked then. ok is false if there is nothing to say: the
+// totals of the other fields hold.
 func (r *gpuRead) queryLinks(q *querier) (sums gpu.NVLink, ok bool) {
 	const call = "nvmlDeviceGetFieldValues(NVLink by link)"
 

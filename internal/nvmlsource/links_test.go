@@ -19,7 +19,8 @@ workloads: [{name: w, memory: 1GiB, sm: 60, nvlink: 18MiB}]
 pods: [{name: p, resource: nvidia.com/gpu, workload: w}]`)
 }
 
-// TestNVLinkByLink: from NVLink 5 on the driver counts by link. The links are added up in a call of the slow tier.
+// TestNVLinkByLink: from NVLink 5 on the driver counts by link. The links are added up in a call of
+// the slow tier.
 func TestNVLinkByLink(t *testing.T) {
 	n := newTrainer(t, "B200")
 	id := n.discover()[0]
@@ -62,7 +63,8 @@ func TestNVLinkTotals(t *testing.T) {
 	}
 }
 
-// TestNoLinksInMIGMode: instances have no NVLink, so their links are not asked, and nothing is known of them.
+// TestNoLinksInMIGMode: instances have no NVLink, so their links are not asked, and nothing is
+// known of them.
 func TestNoLinksInMIGMode(t *testing.T) {
 	n := newNode(t, "", `  - {model: B200, mig: true, layout: ["3g.90gb@0"]}`)
 	id := n.discover()[0]
@@ -71,7 +73,8 @@ func TestNoLinksInMIGMode(t *testing.T) {
 	cmptest.Equal(t, "calls", n.spy.taken()["GetFieldValues"], 1)
 }
 
-// TestLinksThatAreRefused: a driver that refuses the call for the links still answers all other fields.
+// TestLinksThatAreRefused: a driver that refuses the call for the links still answers all other
+// fields.
 func TestLinksThatAreRefused(t *testing.T) {
 	n := newTrainer(t, "B200")
 	id := n.discover()[0]

@@ -8,16 +8,17 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// lookupTimeout is how long Discover waits for all its lookups, in real time, so that a GPU that hangs does not block
-// the others.
+// lookupTimeout is how long Discover waits for all its lookups, in real time, so that a GPU that
+// hangs does not block the others.
 const lookupTimeout = time.Second
 
-// attachTimeout is lookupTimeout for a change of the session: after an nvmlInit that attaches none, the lookup of a GPU
-// does, which takes about a second without persistence mode, for one GPU after the other. The last readings stay
-// meanwhile. On the largest machines there are 16 GPUs.
+// attachTimeout is lookupTimeout for a change of the session: after an nvmlInit that attaches none,
+// the lookup of a GPU does, which takes about a second without persistence mode, for one GPU after
+// the other. The last readings stay meanwhile. On the largest machines there are 16 GPUs.
 const attachTimeout = 20 * time.Second
 
-// lookup receives the result of a call for the GPU at an index, which may never return. It is buffered.
+// lookup receives the result of a call for the GPU at an index, which may never return. It is
+// buffered.
 type lookup chan found
 
 // found is the result of a lookup: a handle and its UUID, unless there is an error.
@@ -27,8 +28,8 @@ type found struct {
 	err    error
 }
 
-// lookUp looks up the GPUs at some indexes, concurrently. A lookup that does not return in time goes on, and the next
-// call returns its answer.
+// lookUp looks up the GPUs at some indexes, concurrently. A lookup that does not return in time
+// goes on, and the next call returns its answer.
 func (s *Source) lookUp(indexes []int, timeout time.Duration) map[int]found {
 	known := s.handles()
 	began := false
@@ -68,8 +69,8 @@ func (s *Source) lookUp(indexes []int, timeout time.Duration) map[int]found {
 	return answers
 }
 
-// awaitAnswer returns the result if there is one before expired, which it then sets to nil: further lookups are not
-// waited for.
+// awaitAnswer returns the result if there is one before expired, which it then sets to nil: further
+// lookups are not waited for.
 func (l lookup) awaitAnswer(expired *<-chan time.Time) (found, bool) {
 	if *expired != nil {
 		select {
@@ -101,7 +102,8 @@ func (s *Source) handles() map[Device]gpu.UUID {
 	return known
 }
 
-// beginLookup starts a lookup. It does not read the UUID of a known handle again. NVML stays loaded until it returns.
+// beginLookup starts a lookup. It does not read the UUID of a known handle again. NVML stays loaded
+// until it returns.
 func (s *Source) beginLookup(index int, known map[Device]gpu.UUID) lookup {
 	l := make(lookup, 1)
 	known = maps.Clone(known)
@@ -158,8 +160,8 @@ func (s *Source) findHandle(index int, busID string, byBus bool) (Device, error)
 	return h, s.checkReturn("nvmlDeviceGetHandleByIndex", ret)
 }
 
-// slotOf returns the slot of the result of a lookup. A GPU that is known and not lost keeps its state, whatever its
-// index was: a reading of it may be under way.
+// slotOf returns the slot of the result of a lookup. A GPU that is known and not lost keeps its
+// state, whatever its index was: a reading of it may be under way.
 func (s *Source) slotOf(index int, f found) slot {
 	if f.err != nil {
 		return slot{err: fmt.Errorf("GPU %d: %w", index, f.err)}

@@ -8,9 +8,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Media engines: the driver reports their utilization for a GPU without MIG. With MIG it does not (nvml.h), but GPM
-// has a metric for each engine of a GPU instance. These are read in a call of their own: a driver that does not know
-// one of them refuses all of a call, and activity must not be lost with it.
+// Media engines: the driver reports their utilization for a GPU without MIG. With MIG it does not
+// (nvml.h), but GPM has a metric for each engine of a GPU instance. These are read in a call of
+// their own: a driver that does not know one of them refuses all of a call, and activity must not
+// be lost with it.
 
 // queryMedia queries the utilization of the media engines of a GPU without MIG, if that is enabled.
 func (r *gpuRead) queryMedia(q *querier) gpu.Media {
@@ -50,7 +51,8 @@ func (r *gpuRead) queryMedia(q *querier) gpu.Media {
 	}
 }
 
-// mediaKind is a kind of media engine with its metrics of GPM, one for each engine that a GPU can have.
+// mediaKind is a kind of media engine with its metrics of GPM, one for each engine that a GPU can
+// have.
 type mediaKind struct {
 	call        string // the call for its metrics alone
 	first, last nvml.GpmMetricId
@@ -97,9 +99,9 @@ func mediaKinds() [kindsOfMedia]mediaKind {
 	}
 }
 
-// computeMedia computes the metrics of the media engines that a GPU instance has, by one call, and counts those that
-// are no numbers. If the driver refuses that, it makes a call for each kind, until it is known which kinds are
-// refused; the others are computed by one call again then.
+// computeMedia computes the metrics of the media engines that a GPU instance has, by one call, and
+// counts those that are no numbers. If the driver refuses that, it makes a call for each kind,
+// until it is known which kinds are refused; the others are computed by one call again then.
 func (r *gpuRead) computeMedia(gi *gpu.GPUInstance, state *entityState) (invalid int) {
 	w := &state.window
 	w.media = gpu.Media{}
@@ -138,8 +140,8 @@ func (r *gpuRead) computeMedia(gi *gpu.GPUInstance, state *entityState) (invalid
 	return invalid
 }
 
-// computeKinds computes the metrics of some kinds by one call, and counts those that are no numbers. A kind whose
-// metrics are all refused is cached as unsupported.
+// computeKinds computes the metrics of some kinds by one call, and counts those that are no
+// numbers. A kind whose metrics are all refused is cached as unsupported.
 func (r *gpuRead) computeKinds(q *querier, w *window, call string, kinds []mediaKind,
 	engines gpu.Opt[gpu.Engines]) (invalid int) {
 	if q.checkRefused(call, gpu.ReadingMedia) != nil {
@@ -158,7 +160,8 @@ func (r *gpuRead) computeKinds(q *querier, w *window, call string, kinds []media
 
 	ret := r.source.lib.GpmMetricsGet(w.samples[0], w.samples[1], metrics)
 	if ret == nvml.ERROR_INVALID_ARGUMENT {
-		// The samples are valid, since we computed activity from them: the driver does not know a metric.
+		// The samples are valid, since we computed activity from them: the driver does not know a
+		// metric.
 		ret = nvml.ERROR_NOT_SUPPORTED
 	}
 
@@ -193,8 +196,9 @@ func (k *mediaKind) most(engines gpu.Opt[gpu.Engines]) int {
 	return int(k.last-k.first) + 1
 }
 
-// meanUtilization returns the mean over the engines of a kind that have a value, of which the instance has at most so
-// many: a driver may report 0 for engines that do not exist, too. It counts the values that are no numbers.
+// meanUtilization returns the mean over the engines of a kind that have a value, of which the
+// instance has at most so many: a driver may report 0 for engines that do not exist, too. It counts
+// the values that are no numbers.
 func meanUtilization(metrics []GPMMetric, most int) (mean gpu.Opt[float64], invalid int) {
 	sum := 0.0
 	count := 0

@@ -74,8 +74,8 @@ func (n *node) poll(id gpu.UUID) gpu.GPU {
 	return n.read(id)
 }
 
-// Of a GPU without MIG the driver reports the utilization of its engines; of the GPU instances of a Hopper or later GPM
-// does, of the kinds that their profiles have; those of an A100 have none.
+// Of a GPU without MIG the driver reports the utilization of its engines; of the GPU instances of a
+// Hopper or later GPM does, of the kinds that their profiles have; those of an A100 have none.
 func TestMediaEngines(t *testing.T) {
 	n, ids := mediaNode(t)
 	whole := n.poll(ids[0])
@@ -94,8 +94,8 @@ func TestMediaEngines(t *testing.T) {
 	}
 }
 
-// Nothing is asked for media engines while they are not served, and they are there or gone with the poll after that
-// changes.
+// Nothing is asked for media engines while they are not served, and they are there or gone with the
+// poll after that changes.
 func TestMediaEnginesOnlyWhenWanted(t *testing.T) {
 	n, ids := mediaNode(t)
 	n.cues.Extras.Media = false
@@ -136,7 +136,8 @@ func TestMediaEnginesOnlyWhenWanted(t *testing.T) {
 	}
 }
 
-// What a driver says of engines that an instance does not have counts for nothing; what is no number is dropped.
+// What a driver says of engines that an instance does not have counts for nothing; what is no
+// number is dropped.
 func TestMediaEnginesThatDoNotTell(t *testing.T) {
 	n, ids := mediaNode(t)
 	says := func(value float64) nvmlsource.GPMMetric {
@@ -197,9 +198,9 @@ func asksFor(metrics []nvmlsource.GPMMetric, id nvml.GpmMetricId) bool {
 	return slices.ContainsFunc(metrics, func(m nvmlsource.GPMMetric) bool { return m.ID == uint32(id) })
 }
 
-// A driver may refuse a call as a whole for one metric that it does not know, or for their number. That is no error,
-// costs the kind of engine that the metric is of, and is asked again as seldom as all that is not supported. The
-// instance has decoders and JPEG engines.
+// A driver may refuse a call as a whole for one metric that it does not know, or for their number.
+// That is no error, costs the kind of engine that the metric is of, and is asked again as seldom as
+// all that is not supported. The instance has decoders and JPEG engines.
 func TestMediaEnginesOfRefusedCalls(t *testing.T) {
 	ofMedia := func(metrics []nvmlsource.GPMMetric) bool {
 		return asksFor(metrics, nvml.GPM_METRIC_NVDEC_0_UTIL) || asksFor(metrics, nvml.GPM_METRIC_NVJPG_0_UTIL)

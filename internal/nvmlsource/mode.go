@@ -11,9 +11,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// SetMIGMode sets the pending MIG mode and reads both modes afterwards. Before that it releases what the Source holds
-// of the GPU, its events and its profiling samples, which start again with the next Reads. It never resets a GPU; the
-// driver may.
+// SetMIGMode sets the pending MIG mode and reads both modes afterwards. Before that it releases
+// what the Source holds of the GPU, its events and its profiling samples, which start again with
+// the next Reads. It never resets a GPU; the driver may.
 func (a *Actuator) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeChange, error) {
 	m, err := runQueued(ctx, a, queueKey{id: id, changes: true}, func() (mig.ModeChange, error) {
 		return a.setMode(ctx, id, on)
@@ -79,8 +79,8 @@ func (a *Actuator) setMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeC
 	return m, nil
 }
 
-// readMode reads the MIG mode after a change, in which the driver may have unbound the GPU: a handle that is not
-// valid any more is looked up again.
+// readMode reads the MIG mode after a change, in which the driver may have unbound the GPU: a
+// handle that is not valid any more is looked up again.
 func (a *Actuator) readMode(id gpu.UUID) (current, pending bool, err error) {
 	for range 2 {
 		var g *gpuState

@@ -64,8 +64,8 @@ processes: [{gpu: 2, workload: w}]`)
 	}
 }
 
-// Our own hold on the GPU is not in the way: while the mode is set, the GPU is in no queue of events.
-// Afterwards it is again.
+// Our own hold on the GPU is not in the way: while the mode is set, the GPU is in no queue of
+// events. Afterwards it is again.
 func TestEventsAreWithheldWhileTheModeIsSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, "", `  - {model: H100-80GB, count: 2}
@@ -149,8 +149,8 @@ faults: [{at: 1m, gpu: 0, kind: xid, xid: 74}, {at: 1m, gpu: 1, kind: xid, xid: 
 	})
 }
 
-// While a set is replaced the other GPUs are in none. If that takes long, since the registration of one hangs, events
-// count as lost; if not, they don't.
+// While a set is replaced the other GPUs are in none. If that takes long, since the registration of
+// one hangs, events count as lost; if not, they don't.
 func TestEventsWhileASetIsReplaced(t *testing.T) {
 	for took, lost := range map[time.Duration]bool{nvmlsource.MaxSetGap / 2: false, 5 * nvmlsource.MaxSetGap: true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -184,8 +184,8 @@ faults: [{at: 1m, gpu: 1, kind: xid, xid: 31}]`)
 	}
 }
 
-// A Read during the change leaves the GPU out of the queue of events. The next one puts it in again, when that is not
-// yet the turn of what is read seldom.
+// A Read during the change leaves the GPU out of the queue of events. The next one puts it in
+// again, when that is not yet the turn of what is read seldom.
 func TestEventsComeBackAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, "", "  - {model: A100-40GB}\n")

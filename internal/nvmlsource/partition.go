@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// partition is the GPU instances of a GPU and their compute instances, by placement, as one reading found them, and
-// the handles that they had then. Their MIG devices' UUIDs are not read.
+// partition is the GPU instances of a GPU and their compute instances, by placement, as one reading
+// found them, and the handles that they had then. Their MIG devices' UUIDs are not read.
 type partition struct {
 	instances []mig.Instance
 	handles   map[gpu.InstanceID]GPUInstance
@@ -32,8 +32,8 @@ var (
 	errUnsteady = errors.New("its instances change all the time")
 )
 
-// readView reads the MIG mode of a GPU and what it is divided into. It returns errTorn if that changed meanwhile, as
-// far as a single reading shows it.
+// readView reads the MIG mode of a GPU and what it is divided into. It returns errTorn if that
+// changed meanwhile, as far as a single reading shows it.
 func (a *Actuator) readView(g *gpuState) (view, error) {
 	var v view
 
@@ -64,9 +64,9 @@ func (a *Actuator) readView(g *gpuState) (view, error) {
 	return v, err
 }
 
-// readExpected looks at a GPU until it has the expected instances, or the same ones twice: a look is many calls,
-// between which another client may change the GPU. After maxTornScans it gives up with errUnsteady, or errTorn if the
-// last look was not complete.
+// readExpected looks at a GPU until it has the expected instances, or the same ones twice: a look
+// is many calls, between which another client may change the GPU. After maxTornScans it gives up
+// with errUnsteady, or errTorn if the last look was not complete.
 func (a *Actuator) readExpected(g *gpuState, expected []mig.Instance) (view, error) {
 	var last *view
 
@@ -254,9 +254,9 @@ func (t *tables) computeSlices(profileID uint32) int {
 	return maxProfiles
 }
 
-// addCompute adds a compute instance to its GPU instance. Its placement is as long as it has slices: a driver may
-// report a longer one. (In the tables of NVIDIA's emulated GPUs, in go-nvml, the one of all 7 slices has a placement
-// of 8.)
+// addCompute adds a compute instance to its GPU instance. Its placement is as long as it has
+// slices: a driver may report a longer one. (In the tables of NVIDIA's emulated GPUs, in go-nvml,
+// the one of all 7 slices has a placement of 8.)
 func addCompute(at *mig.Instance, info ComputeInstanceInfo, slices int) {
 	c := mig.ComputeInstance{ID: gpu.ComputeID(info.ID), Slices: slices}
 	if info.Placement.Size > 0 {
@@ -266,7 +266,8 @@ func addCompute(at *mig.Instance, info ComputeInstanceInfo, slices int) {
 	at.ComputeInstances = append(at.ComputeInstances, c)
 }
 
-// completeComputes orders the compute instances and fills in the placements that the driver does not report.
+// completeComputes orders the compute instances and fills in the placements that the driver does
+// not report.
 func completeComputes(at *mig.Instance) {
 	slices.SortFunc(
 		at.ComputeInstances,

@@ -12,17 +12,19 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// PerformStep does one step if the GPU has exactly the instances expected, read immediately before the call that
-// changes it. Otherwise it changes nothing and returns mig.ErrLayoutChanged, with the current instances; Outcome.Read
-// is false if that changes all the time. After the call it reads the instances again, whether the call succeeded or
-// not. They have the form that Layouts gives them, without the UUIDs of MIG devices, except that of a compute instance
-// that the step created. If they cannot be read afterwards, the error says so, joined with that of the call, and
+// PerformStep does one step if the GPU has exactly the instances expected, read immediately before
+// the call that changes it. Otherwise it changes nothing and returns mig.ErrLayoutChanged, with the
+// current instances; Outcome.Read is false if that changes all the time. After the call it reads
+// the instances again, whether the call succeeded or not. They have the form that Layouts gives
+// them, without the UUIDs of MIG devices, except that of a compute instance that the step created.
+// If they cannot be read afterwards, the error says so, joined with that of the call, and
 // Outcome.Read is false; if they could not be read before, it is mig.ErrNotTried.
 //
-// A creation gives exactly what was asked for, or mig.ErrNotAsAsked if the driver reported success. A destruction
-// after which the instance is still there is gpu.ErrDriver. What the step is about must be among the instances as the
-// step describes it; otherwise nothing is changed and the error is gpu.ErrNotFound or gpu.ErrReplaced. Outcome.Done
-// is what the driver says of a step that succeeded.
+// A creation gives exactly what was asked for, or mig.ErrNotAsAsked if the driver reported success.
+// A destruction after which the instance is still there is gpu.ErrDriver. What the step is about
+// must be among the instances as the step describes it; otherwise nothing is changed and the error
+// is gpu.ErrNotFound or gpu.ErrReplaced. Outcome.Done is what the driver says of a step that
+// succeeded.
 func (a *Actuator) PerformStep(
 	ctx context.Context,
 	s mig.Step,
@@ -154,8 +156,8 @@ func (c *stepCall) callDriver(op string, do func() nvml.Return) error {
 	return c.source.checkReturn(op, do())
 }
 
-// findInstance finds the GPU instance that the step is about by its placement. It must be what the step says in every
-// other respect, too: ids are given out again.
+// findInstance finds the GPU instance that the step is about by its placement. It must be what the
+// step says in every other respect, too: ids are given out again.
 func (c *stepCall) findInstance(now []mig.Instance) (*mig.Instance, error) {
 	for i := range now {
 		at := &now[i]
@@ -177,8 +179,8 @@ func (c *stepCall) findInstance(now []mig.Instance) (*mig.Instance, error) {
 	return nil, fmt.Errorf("GPU instance: %w", gpu.ErrNotFound)
 }
 
-// findCompute finds the compute instance that the step is about in the same way. Its UUID is that of the expected
-// instances.
+// findCompute finds the compute instance that the step is about in the same way. Its UUID is that
+// of the expected instances.
 func (c *stepCall) findCompute(at *mig.Instance) (mig.ComputeInstance, error) {
 	place, ok := c.step.Compute.Get()
 	if !ok {
@@ -211,8 +213,8 @@ func (c *stepCall) findCompute(at *mig.Instance) (mig.ComputeInstance, error) {
 	return mig.ComputeInstance{}, fmt.Errorf("compute instance: %w", gpu.ErrNotFound)
 }
 
-// expectedUUID returns the UUIDs that a GPU instance's compute instances are expected to have, as far as they are
-// known.
+// expectedUUID returns the UUIDs that a GPU instance's compute instances are expected to have, as
+// far as they are known.
 func (c *stepCall) expectedUUID(id gpu.InstanceID) map[gpu.ComputeID]gpu.MIGUUID {
 	uuids := map[gpu.ComputeID]gpu.MIGUUID{}
 

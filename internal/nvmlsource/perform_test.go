@@ -15,7 +15,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// performer does steps on GPU 0 of a node, a partitioned, each on the instances that the one before left.
+// performer does steps on GPU 0 of a node, a partitioned, each on the instances that the one before
+// left.
 type performer struct {
 	*node
 	steps
@@ -38,7 +39,8 @@ func (p *performer) try(s mig.Step) (mig.Outcome, error) {
 	return p.source.Actuator().PerformStep(ctx, s, p.expected)
 }
 
-// perform does a step that must succeed: it leaves what mig.AfterStep says, and a layout read afterwards is the same.
+// perform does a step that must succeed: it leaves what mig.AfterStep says, and a layout read
+// afterwards is the same.
 func (p *performer) perform(s mig.Step) mig.Done {
 	p.t.Helper()
 
@@ -102,8 +104,8 @@ func TestPerformEachStep(t *testing.T) {
 	}
 }
 
-// With a driver that does not report the placements of compute instances the lists of Layouts and of PerformStep are
-// the same, too.
+// With a driver that does not report the placements of compute instances the lists of Layouts and
+// of PerformStep are the same, too.
 func TestPerformStepWithoutComputePlacements(t *testing.T) {
 	p := newPerformer(t)
 	p.spy.noPlacements = true
@@ -115,8 +117,9 @@ func TestPerformStepWithoutComputePlacements(t *testing.T) {
 	p.perform(p.destroy(p.instance(), gi))
 }
 
-// Another client has changed the GPU since the instances expected were read: nothing is changed, and the outcome has
-// the current layout. A reading that only differs because it was torn is no change.
+// Another client has changed the GPU since the instances expected were read: nothing is changed,
+// and the outcome has the current layout. A reading that only differs because it was torn is no
+// change.
 func TestPerformStepOnAnotherLayout(t *testing.T) {
 	for about, change := range map[string]func(p *performer){
 		"another instance":             func(p *performer) { p.anotherClient(19, 6) },
@@ -163,7 +166,8 @@ func (p *performer) anotherClient(profile uint32, start int) gpu.InstanceID {
 	return id
 }
 
-// A GPU that is changed all the time has another layout than expected, but nothing can be said of it.
+// A GPU that is changed all the time has another layout than expected, but nothing can be said of
+// it.
 func TestPerformStepOnAGPUThatIsChangedAllTheTime(t *testing.T) {
 	p := newPerformer(t)
 	looks := 0
@@ -191,7 +195,8 @@ func TestPerformStepOnAGPUThatIsChangedAllTheTime(t *testing.T) {
 	noChange(t, p.node)
 }
 
-// From the call on it is changed all the time: the step has succeeded, but the current layout is not known.
+// From the call on it is changed all the time: the step has succeeded, but the current layout is
+// not known.
 func TestPerformStepBeforeAGPUIsChangedAllTheTime(t *testing.T) {
 	p := newPerformer(t)
 	looks := 0
@@ -219,8 +224,8 @@ func TestPerformStepBeforeAGPUIsChangedAllTheTime(t *testing.T) {
 	cmptest.Equal(t, "times that the GPU was read", looks, 4)
 }
 
-// Another client is at work in the middle of a step: the outcome has the current layout, whether the step succeeded or
-// not.
+// Another client is at work in the middle of a step: the outcome has the current layout, whether
+// the step succeeded or not.
 func TestAnotherClientInTheMiddleOfAStep(t *testing.T) {
 	p := newPerformer(t, `{gpu: 0, kind: external-reconfigure, on: destroy-ci, layout: ["7g.40gb@0"]}`)
 	i := p.expected[0]
@@ -262,8 +267,8 @@ func TestAnotherClientInTheMiddleOfAStep(t *testing.T) {
 	p.sameAsLayout(out)
 }
 
-// What the driver creates elsewhere, or beside what another client has just made of the GPU, is found out and left as
-// it is.
+// What the driver creates elsewhere, or beside what another client has just made of the GPU, is
+// found out and left as it is.
 func TestCreationNotAsAsked(t *testing.T) {
 	for fault, want := range map[string]error{
 		"{kind: create-elsewhere, on: create-gi}":                                  mig.ErrNotAsAsked,
@@ -286,8 +291,8 @@ func TestCreationNotAsAsked(t *testing.T) {
 	}
 }
 
-// A step that fails says so, and the outcome shows that nothing has changed. What was destroyed and is still there is
-// an error.
+// A step that fails says so, and the outcome shows that nothing has changed. What was destroyed and
+// is still there is an error.
 func TestStepsThatFail(t *testing.T) {
 	for fault, want := range map[string]error{
 		"{kind: change-fails, on: destroy-ci, after: 1, error: in-use}":                gpu.ErrInUse,
@@ -362,8 +367,8 @@ func TestInstancesThatCannotBeReadAfterAStep(t *testing.T) {
 	}
 }
 
-// Whichever call hangs, the step is given up in time, the GPU is known to hang, and after the call has returned
-// nothing is changed that was not under way.
+// Whichever call hangs, the step is given up in time, the GPU is known to hang, and after the call
+// has returned nothing is changed that was not under way.
 func TestStepsThatHangInEachCall(t *testing.T) {
 	create := func(p *performer) mig.Step { return p.instance() }
 

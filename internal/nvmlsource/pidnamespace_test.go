@@ -22,8 +22,8 @@ workloads: [{name: w, memory: 4GiB, sm: 20}]
 processes: [{gpu: 0, workload: w}, {device: "1/3g.20gb@4", workload: w}]
 `
 
-// TestProcessesOutsideTheHostsPIDNamespace: neither a list nor a count is concluded from what the driver says, and no
-// list is asked for, also where each MIG device has its own.
+// TestProcessesOutsideTheHostsPIDNamespace: neither a list nor a count is concluded from what the
+// driver says, and no list is asked for, also where each MIG device has its own.
 func TestProcessesOutsideTheHostsPIDNamespace(t *testing.T) {
 	for _, rights := range []string{"container", "container, privileged: false"} {
 		n := startNode(t, strings.Replace(hiddenWork, "NAMESPACE", rights, 1))
@@ -63,7 +63,8 @@ func TestProcessesOutsideTheHostsPIDNamespace(t *testing.T) {
 	}
 }
 
-// TestHiddenProcessesAreCountedOnce: what cannot change is one error of a GPU, not one of each reading.
+// TestHiddenProcessesAreCountedOnce: what cannot change is one error of a GPU, not one of each
+// reading.
 func TestHiddenProcessesAreCountedOnce(t *testing.T) {
 	n := startNode(t, strings.Replace(hiddenWork, "NAMESPACE", "container", 1))
 	id := n.discover()[0]
@@ -82,8 +83,8 @@ func TestHiddenProcessesAreCountedOnce(t *testing.T) {
 	cmptest.Equal(t, "errors in 40 readings", fresh, 1)
 }
 
-// TestActuatorSaysThatProcessesMayBeHidden: what the driver lists runs on the GPU, whatever it leaves out. Drivers
-// before 535.113.01 list all processes everywhere.
+// TestActuatorSaysThatProcessesMayBeHidden: what the driver lists runs on the GPU, whatever it
+// leaves out. Drivers before 535.113.01 list all processes everywhere.
 func TestActuatorSaysThatProcessesMayBeHidden(t *testing.T) {
 	for namespace, listed := range map[string]int{"container": 0, "host": 1} {
 		n := startNode(t, strings.Replace(hiddenWork, "NAMESPACE", namespace, 1))

@@ -6,9 +6,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// placeComputes adds the placements of compute instances, which only lists that take the driver's exclusive
-// lock have: those of the last build, unless the layout has changed or was reported to have, the lists were
-// not read completely, or a compute instance is not what it was.
+// placeComputes adds the placements of compute instances, which only lists that take the driver's
+// exclusive lock have: those of the last build, unless the layout has changed or was reported to
+// have, the lists were not read completely, or a compute instance is not what it was.
 func (r *gpuRead) placeComputes(q *querier, t *tree, list []gpu.GPUInstance, changed bool) {
 	anew := changed || !t.placed
 	failures := len(q.errs)
@@ -23,9 +23,10 @@ func (r *gpuRead) placeComputes(q *querier, t *tree, list []gpu.GPUInstance, cha
 	t.placed = len(q.errs) == failures && !q.stale
 }
 
-// keepPlacements copies the placements of the compute instances of a GPU instance from those of the last build. It
-// reports whether that does for all of them: ids come back after a change, and the UUID, which says where a compute
-// instance begins, doesn't say how large it is. In its legacy form it has the ids alone.
+// keepPlacements copies the placements of the compute instances of a GPU instance from those of the
+// last build. It reports whether that does for all of them: ids come back after a change, and the
+// UUID, which says where a compute instance begins, doesn't say how large it is. In its legacy form
+// it has the ids alone.
 func keepPlacements(gi *gpu.GPUInstance, last []gpu.GPUInstance) bool {
 	at := indexOfInstance(last, gi.ID)
 	for i := range gi.ComputeInstances {

@@ -9,15 +9,17 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// privilege logs, once, which readings are missing for lack of privilege, and again only if they were read meanwhile.
+// privilege logs, once, which readings are missing for lack of privilege, and again only if they
+// were read meanwhile.
 type privilege struct {
 	logger log.Logger
 	mu     sync.Mutex
 	logged map[gpu.Reading]bool
 }
 
-// What a process needs for readings that are denied. Root on the host may open both device nodes. In a container
-// CAP_SYS_ADMIN alone is not enough for what needs the MIG monitor capability, except for events.
+// What a process needs for readings that are denied. Root on the host may open both device nodes.
+// In a container CAP_SYS_ADMIN alone is not enough for what needs the MIG monitor capability,
+// except for events.
 const (
 	needsConfig = "root, or the MIG config capability: read access to the device node that " +
 		"/proc/driver/nvidia/capabilities/mig/config names (containers: NVIDIA_MIG_CONFIG_DEVICES=all with CAP_SYS_ADMIN)"
@@ -25,7 +27,8 @@ const (
 		"/proc/driver/nvidia/capabilities/mig/monitor names (containers: NVIDIA_MIG_MONITOR_DEVICES=all with CAP_SYS_ADMIN)"
 )
 
-// hiddenDevices stands for MIG devices whose handles are denied, which is worse than other denials under MIG.
+// hiddenDevices stands for MIG devices whose handles are denied, which is worse than other denials
+// under MIG.
 const hiddenDevices gpu.Reading = "mig_devices"
 
 // lacksAny reports whether a reading is denied.
@@ -85,7 +88,8 @@ func (p *privilege) markMissing(reading gpu.Reading) {
 	)
 }
 
-// hiddenProcesses stands for processes of other PID namespaces, which no right of the driver's shows.
+// hiddenProcesses stands for processes of other PID namespaces, which no right of the driver's
+// shows.
 const hiddenProcesses gpu.Reading = "hidden_processes"
 
 // markHidden logs that the processes of all GPUs are not known.

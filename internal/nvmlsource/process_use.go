@@ -8,8 +8,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// addProcessUse returns a list with the SM utilization of each process: that of the driver's newest sample since the
-// last reading, or 0 without one: the driver has samples of active processes only. It has none under MIG.
+// addProcessUse returns a list with the SM utilization of each process: that of the driver's newest
+// sample since the last reading, or 0 without one: the driver has samples of active processes only.
+// It has none under MIG.
 func (r *gpuRead) addProcessUse(q *querier, list []gpu.Process) []gpu.Process {
 	const call = "nvmlDeviceGetProcessUtilization"
 	if !r.source.opts.ProcessUtilization || r.state.mode.enabled.Or(false) ||
@@ -43,8 +44,8 @@ func (r *gpuRead) addProcessUse(q *querier, list []gpu.Process) []gpu.Process {
 	return list
 }
 
-// newestUse returns the SM utilization in the newest sample of a process, 0 without one. Drivers give samples with
-// impossible values at times; one that is the newest says nothing.
+// newestUse returns the SM utilization in the newest sample of a process, 0 without one. Drivers
+// give samples with impossible values at times; one that is the newest says nothing.
 func newestUse(samples []nvml.ProcessUtilizationSample, pid uint32) gpu.Opt[float64] {
 	use := gpu.Some(0.0)
 	newest := uint64(0)

@@ -10,13 +10,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// queryProcesses queries the lists of the whole GPU. With MIG that needs privilege; without it each MIG device has its
-// own list. An error says that the processes are not known completely, and is not one of the step's.
+// queryProcesses queries the lists of the whole GPU. With MIG that needs privilege; without it each
+// MIG device has its own list. An error says that the processes are not known completely, and is
+// not one of the step's.
 //
-// Outside of the host's PID namespace no list is asked for. The driver leaves out what that namespace lacks and says
-// nothing of it, so that neither an empty list nor a count means anything; and each list takes the driver's exclusive
-// lock. The ids in it would be those of this process's namespace, with drivers before 535.113.01 the host's, so that
-// they could not be resolved either; samples of utilization keep the host's ids beside the namespace's.
+// Outside of the host's PID namespace no list is asked for. The driver leaves out what that
+// namespace lacks and says nothing of it, so that neither an empty list nor a count means anything;
+// and each list takes the driver's exclusive lock. The ids in it would be those of this process's
+// namespace, with drivers before 535.113.01 the host's, so that they could not be resolved either;
+// samples of utilization keep the host's ids beside the namespace's.
 func (r *gpuRead) queryProcesses(q *querier) ([]gpu.Process, error) {
 	const call = "nvmlDeviceGetComputeRunningProcesses"
 
@@ -61,15 +63,16 @@ func clearInstances(list []gpu.Process) {
 	}
 }
 
-// hasNoInstance reports whether a list lacks the instances of all its processes, as the first form of the call does
-// (nvmlProcessInfo_v1_t): then only the MIG devices' own lists have them.
+// hasNoInstance reports whether a list lacks the instances of all its processes, as the first form
+// of the call does (nvmlProcessInfo_v1_t): then only the MIG devices' own lists have them.
 func hasNoInstance(list []gpu.Process) bool {
 	return len(list) > 0 &&
 		!slices.ContainsFunc(list, func(p gpu.Process) bool { return p.Instance.Present() })
 }
 
-// mergeProcesses merges lists by process and instance. The lists overlap: a process may both compute and draw, and
-// drivers list MPS clients among the compute processes or apart; each list has the whole memory of the process.
+// mergeProcesses merges lists by process and instance. The lists overlap: a process may both
+// compute and draw, and drivers list MPS clients among the compute processes or apart; each list
+// has the whole memory of the process.
 func mergeProcesses(compute, graphics, mps []nvml.ProcessInfo) []gpu.Process {
 	list := make([]gpu.Process, 0, len(compute)+len(graphics)+len(mps))
 	for _, info := range compute {
@@ -128,8 +131,9 @@ func processOf(info nvml.ProcessInfo) gpu.Process {
 	return p
 }
 
-// countProcesses counts the processes of each instance, as far as the list tells them apart: a process without a GPU
-// instance may be on any, and one without a compute instance on any of its GPU instance.
+// countProcesses counts the processes of each instance, as far as the list tells them apart: a
+// process without a GPU instance may be on any, and one without a compute instance on any of its
+// GPU instance.
 func countProcesses(instances []gpu.GPUInstance, list []gpu.Process) {
 	if slices.ContainsFunc(list, func(p gpu.Process) bool { return !p.Instance.Present() }) {
 		return

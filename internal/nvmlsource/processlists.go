@@ -11,9 +11,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// processLists is what the driver's lists of a GPU's processes said when they were read last, or that they failed. Each
-// list takes the driver's exclusive lock (gpu.CallExclusive), so that they are read with the slow tier, and in between
-// only if what runs on the GPU may have changed.
+// processLists is what the driver's lists of a GPU's processes said when they were read last, or
+// that they failed. Each list takes the driver's exclusive lock (gpu.CallExclusive), so that they
+// are read with the slow tier, and in between only if what runs on the GPU may have changed.
 type processLists struct {
 	known   bool          // they were read, in the layout that the GPU has now
 	list    []gpu.Process // never modified
@@ -45,17 +45,18 @@ const (
 	leastValid = time.Minute
 )
 
-// listValid returns how long the last answer of a list that fails is used: lists are read with the slow tier, and one
-// failure must not be the end of it.
+// listValid returns how long the last answer of a list that fails is used: lists are read with the
+// slow tier, and one failure must not be the end of it.
 func (r *gpuRead) listValid() time.Duration { return max(leastValid, 2*r.slowEvery) }
 
-// idleMemory is more than a GPU or an instance without processes has in use, and less than a process that computes
-// needs: with idle MIG devices 55 MiB were seen of an H200 as a whole and 22 MiB of the largest of them, and a context
-// of CUDA takes hundreds.
+// idleMemory is more than a GPU or an instance without processes has in use, and less than a
+// process that computes needs: with idle MIG devices 55 MiB were seen of an H200 as a whole and 22
+// MiB of the largest of them, and a context of CUDA takes hundreds.
 const idleMemory = 64 << 20
 
-// processesDue reports whether the lists are to be read, given the memory in use now. Lists that have failed are not
-// read again because memory moves: they fail while the driver is ill, which more exclusive calls do not cure.
+// processesDue reports whether the lists are to be read, given the memory in use now. Lists that
+// have failed are not read again because memory moves: they fail while the driver is ill, which
+// more exclusive calls do not cure.
 func (r *gpuRead) processesDue(used []gpu.Opt[uint64]) bool {
 	lists := &r.state.processes
 	if !lists.known || r.rescans > 0 || r.cues.Changed || r.mustReadAnew() ||
@@ -85,16 +86,16 @@ func (r *gpuRead) processesDue(used []gpu.Opt[uint64]) bool {
 	return false
 }
 
-// showsProcesses reports whether a process that starts or ends moves any of the memory in use that is known:
-// that of the GPU, or without it that of all its instances.
+// showsProcesses reports whether a process that starts or ends moves any of the memory in use that
+// is known: that of the GPU, or without it that of all its instances.
 func showsProcesses(used []gpu.Opt[uint64]) bool {
 	isUnknown := func(bytes gpu.Opt[uint64]) bool { return !bytes.Present() }
 
 	return used[0].Present() || len(used) > 1 && !slices.ContainsFunc(used[1:], isUnknown)
 }
 
-// memoryInUse returns the memory in use of the GPU, and of its instances in their order. Without a compute instance one
-// has no reading of it, and nothing can run there.
+// memoryInUse returns the memory in use of the GPU, and of its instances in their order. Without a
+// compute instance one has no reading of it, and nothing can run there.
 func (r *gpuRead) memoryInUse(instances []gpu.GPUInstance) []gpu.Opt[uint64] {
 	used := make([]gpu.Opt[uint64], 0, 1+len(instances))
 	used = append(used, r.memory.Used)
@@ -111,9 +112,9 @@ func (r *gpuRead) memoryInUse(instances []gpu.GPUInstance) []gpu.Opt[uint64] {
 	return used
 }
 
-// readProcessLists reads the lists, and keeps what they say, also that they fail, until they are due again. If the list
-// of the whole GPU cannot be read, the MIG devices' own lists are, unless the tree has no handles. It reports whether
-// one of the devices had vanished.
+// readProcessLists reads the lists, and keeps what they say, also that they fail, until they are
+// due again. If the list of the whole GPU cannot be read, the MIG devices' own lists are, unless
+// the tree has no handles. It reports whether one of the devices had vanished.
 func (r *gpuRead) readProcessLists(used []gpu.Opt[uint64], hasHandles bool) (vanished bool) {
 	q := r.newQuerier(r.state.answers)
 	list, err := r.queryProcesses(&q)
@@ -142,8 +143,8 @@ func (r *gpuRead) readProcessLists(used []gpu.Opt[uint64], hasHandles bool) (van
 	return vanished
 }
 
-// hasOwnLists reports whether the MIG devices' own lists have all processes of the GPU. MIG devices that are denied, or
-// that the driver cannot count, may run others.
+// hasOwnLists reports whether the MIG devices' own lists have all processes of the GPU. MIG devices
+// that are denied, or that the driver cannot count, may run others.
 func (r *gpuRead) hasOwnLists() bool {
 	t := &r.state.tree
 
@@ -151,8 +152,8 @@ func (r *gpuRead) hasOwnLists() bool {
 		r.state.static.mostMIG.Present()
 }
 
-// queryMPS lists the clients of MPS if that is due: once a minute, after a failure, where devices are shared, and for
-// callers that need what there is now.
+// queryMPS lists the clients of MPS if that is due: once a minute, after a failure, where devices
+// are shared, and for callers that need what there is now.
 func (r *gpuRead) queryMPS(q *querier) ([]nvml.ProcessInfo, error) {
 	kept := &r.state.processes.mps
 	if kept.isRecent(r.now, mpsEvery) && !kept.failed && !r.cues.MPS && !r.cues.Asked &&
@@ -168,7 +169,8 @@ func (r *gpuRead) queryMPS(q *querier) ([]nvml.ProcessInfo, error) {
 	)
 }
 
-// queryGraphics lists the processes that draw. Under MIG none can, except on models whose instances have graphics.
+// queryGraphics lists the processes that draw. Under MIG none can, except on models whose instances
+// have graphics.
 func (r *gpuRead) queryGraphics(q *querier) ([]nvml.ProcessInfo, error) {
 	if r.state.mode.enabled.Or(false) &&
 		!slices.ContainsFunc(r.state.static.profiles, func(p profileEntry) bool {
@@ -181,8 +183,9 @@ func (r *gpuRead) queryGraphics(q *querier) ([]nvml.ProcessInfo, error) {
 		r.dev.GetGraphicsRunningProcesses)
 }
 
-// queryKept reads a list that not every GPU has; one that is not supported is empty. If it fails, its last answer is
-// used as long as that is valid, with an error of the step. Then the processes are not known, which the error says.
+// queryKept reads a list that not every GPU has; one that is not supported is empty. If it fails,
+// its last answer is used as long as that is valid, with an error of the step. Then the processes
+// are not known, which the error says.
 func (r *gpuRead) queryKept(q *querier, kept *keptList, call string,
 	list func() ([]nvml.ProcessInfo, nvml.Return)) ([]nvml.ProcessInfo, error) {
 	infos := []nvml.ProcessInfo(nil)

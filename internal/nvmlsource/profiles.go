@@ -14,10 +14,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// maxProfiles bounds the loops over NVML's profile enums, of which the newest header has 18. Drivers know enums that
-// headers do not, and return ERROR_INVALID_ARGUMENT for the first beyond their last. For an enum of the header that
-// error is not the end: NVIDIA's own tools go on after it (go-nvlib, VisitMigProfiles), and a profile that is missed
-// hides its instances.
+// maxProfiles bounds the loops over NVML's profile enums, of which the newest header has 18.
+// Drivers know enums that headers do not, and return ERROR_INVALID_ARGUMENT for the first beyond
+// their last. For an enum of the header that error is not the end: NVIDIA's own tools go on after
+// it (go-nvlib, VisitMigProfiles), and a profile that is missed hides its instances.
 const maxProfiles = 64
 
 // profileEntry is a profile with what every reading needs of it.
@@ -38,8 +38,8 @@ func (r *gpuRead) profileOf(id gpu.Opt[uint32]) (gpu.Profile, bool) {
 	return gpu.Profile{}, false
 }
 
-// queryProfiles queries the profiles of GPU instances that the GPU offers, and their possible placements; none if the
-// GPU has no MIG.
+// queryProfiles queries the profiles of GPU instances that the GPU offers, and their possible
+// placements; none if the GPU has no MIG.
 func (r *gpuRead) queryProfiles(q *querier) {
 	st := &r.state.static
 	if !r.state.mode.enabled.Present() {
@@ -112,9 +112,10 @@ func (r *gpuRead) gpuMemory() uint64 {
 	return m.Total
 }
 
-// queryPlacements adds the possible placements, if the process may read them, and what follows from them. It adds
-// those of all profiles or none, since what could still be created follows from all of them. How many instances there
-// can be is computed from placements: the driver's number is wrong for some profiles of A30.
+// queryPlacements adds the possible placements, if the process may read them, and what follows from
+// them. It adds those of all profiles or none, since what could still be created follows from all
+// of them. How many instances there can be is computed from placements: the driver's number is
+// wrong for some profiles of A30.
 func (r *gpuRead) queryPlacements(q *querier) {
 	const call = "nvmlDeviceGetGpuInstancePossiblePlacements"
 	st := &r.state.static
@@ -183,8 +184,8 @@ func newProfileEntry(enum int, info nvml.GpuInstanceProfileInfo_v3) profileEntry
 	}
 }
 
-// enginesOf returns the engines of a profile. Every instance has a copy engine: a driver that fills in zeros reports
-// none.
+// enginesOf returns the engines of a profile. Every instance has a copy engine: a driver that fills
+// in zeros reports none.
 func enginesOf(info nvml.GpuInstanceProfileInfo_v3) gpu.Opt[gpu.Engines] {
 	e := gpu.Engines{
 		Copy:    int(info.CopyEngineCount),
@@ -200,7 +201,8 @@ func enginesOf(info nvml.GpuInstanceProfileInfo_v3) gpu.Opt[gpu.Engines] {
 	return gpu.Some(e)
 }
 
-// nameProfiles names the profiles whose name the driver does not report: before R525 or so, and while MIG is off.
+// nameProfiles names the profiles whose name the driver does not report: before R525 or so, and
+// while MIG is off.
 func nameProfiles(entries []profileEntry, gpuBytes uint64) {
 	for i := range entries {
 		if e := &entries[i]; e.Name == "" {
@@ -209,8 +211,9 @@ func nameProfiles(entries []profileEntry, gpuBytes uint64) {
 	}
 }
 
-// derivedName returns the name of a profile as NVIDIA's own tools do if the driver reports none: the memory is the
-// GPU's times the number of eighths that the instance takes, rounded up. (go-nvlib, pkg/nvlib/device/mig_profile.go)
+// derivedName returns the name of a profile as NVIDIA's own tools do if the driver reports none:
+// the memory is the GPU's times the number of eighths that the instance takes, rounded up.
+// (go-nvlib, pkg/nvlib/device/mig_profile.go)
 func derivedName(slices int, memory, total uint64) string {
 	if total == 0 {
 		return fmt.Sprintf("%dg.%dgb", slices, (memory+1<<30-1)>>30)
@@ -222,7 +225,8 @@ func derivedName(slices int, memory, total uint64) string {
 	return fmt.Sprintf("%dg.%dgb", slices, int(math.Round(share*gpuGB)))
 }
 
-// enumAttributes returns the suffix of the name of a profile with this enum (nvml.h, NVML_GPU_INSTANCE_PROFILE_*).
+// enumAttributes returns the suffix of the name of a profile with this enum (nvml.h,
+// NVML_GPU_INSTANCE_PROFILE_*).
 func enumAttributes(enum int) string {
 	switch enum {
 	case nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV1, nvml.GPU_INSTANCE_PROFILE_2_SLICE_REV1:

@@ -8,7 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A driver that leaves the counts of engines empty does not report them: nothing may be concluded from zeros.
+// A driver that leaves the counts of engines empty does not report them: nothing may be concluded
+// from zeros.
 func TestEnginesThatTheDriverDoesNotReport(t *testing.T) {
 	if p := newProfileEntry(0, nvml.GpuInstanceProfileInfo_v3{Id: 19, SliceCount: 1}); p.Engines.Present() {
 		t.Errorf("%+v", p.Engines)

@@ -9,7 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// answers caches the calls that an entity refuses, by the name of the call. It is valid until the entity changes.
+// answers caches the calls that an entity refuses, by the name of the call. It is valid until the
+// entity changes.
 type answers struct {
 	unsupported map[string]bool
 	denied      map[string]error     // for lack of privilege
@@ -24,9 +25,9 @@ func newAnswers() answers {
 	}
 }
 
-// querier makes the calls of one step of a reading, about one entity. A call that is not supported is cached and
-// seldom tried again, one that is denied is tried again once a minute, and every other failure is an error of
-// the step. Once the GPU as a whole does not answer, it makes no call.
+// querier makes the calls of one step of a reading, about one entity. A call that is not supported
+// is cached and seldom tried again, one that is denied is tried again once a minute, and every
+// other failure is an error of the step. Once the GPU as a whole does not answer, it makes no call.
 type querier struct {
 	*gpuRead
 	answers
@@ -37,9 +38,9 @@ type querier struct {
 // newQuerier returns a querier for an entity of the GPU, with what is cached of it.
 func (r *gpuRead) newQuerier(cached answers) querier { return querier{gpuRead: r, answers: cached} }
 
-// query makes one call, unless its refusal is cached, and returns its answer, or zero with the error. The errors that
-// a user has to know of are added to those of the step, too. The call is named by the function of NVML, with its
-// argument if it is made with several.
+// query makes one call, unless its refusal is cached, and returns its answer, or zero with the
+// error. The errors that a user has to know of are added to those of the step, too. The call is
+// named by the function of NVML, with its argument if it is made with several.
 func query[T any](
 	q *querier,
 	call string,
@@ -90,8 +91,8 @@ func queryScaled[T int | uint32 | uint64](
 	return gpu.Some(float64(answer) / fraction)
 }
 
-// queryKnown is query for a call with an argument that not every driver knows. A driver answers such a call as one
-// with an invalid argument, and it is cached like one that is not supported.
+// queryKnown is query for a call with an argument that not every driver knows. A driver answers
+// such a call as one with an invalid argument, and it is cached like one that is not supported.
 func queryKnown[T any](
 	q *querier,
 	call string,
@@ -157,7 +158,8 @@ func (q *querier) classify(call string, reading gpu.Reading, ret nvml.Return) er
 	return q.classifyError(call, reading, q.source.checkReturn(call, ret))
 }
 
-// classifyError updates the caches by what a call has returned. It does not add the error to those of the step.
+// classifyError updates the caches by what a call has returned. It does not add the error to those
+// of the step.
 func (q *querier) classifyError(call string, reading gpu.Reading, err error) error {
 	switch {
 	case err == nil:
@@ -182,7 +184,8 @@ func (q *querier) classifyError(call string, reading gpu.Reading, err error) err
 	return err
 }
 
-// markRegained records that a reading that was denied has been answered: its next denial is a new one.
+// markRegained records that a reading that was denied has been answered: its next denial is a new
+// one.
 func (q *querier) markRegained(reading gpu.Reading) {
 	delete(q.refused, reading)
 	q.source.privilege.markRegained(reading)
@@ -200,8 +203,8 @@ func (q *querier) recordError(reading gpu.Reading, err error) {
 	q.addError(reading, err)
 }
 
-// addError adds an error to those of the step. A value that is not supported is absent, which is no error; the loss of
-// the whole GPU is the error of the reading itself.
+// addError adds an error to those of the step. A value that is not supported is absent, which is no
+// error; the loss of the whole GPU is the error of the reading itself.
 func (q *querier) addError(reading gpu.Reading, err error) {
 	if errors.Is(err, gpu.ErrNotSupported) || q.lost != nil {
 		return

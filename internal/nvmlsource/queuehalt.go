@@ -2,9 +2,9 @@ package nvmlsource
 
 import "time"
 
-// haltQueue makes the goroutine end, and returns once no call of the queue is under way and it can be started again. If
-// a call hangs, it returns an error; the halt goes on, a later haltQueue joins it, and Discover starts the queue again
-// once that call has returned.
+// haltQueue makes the goroutine end, and returns once no call of the queue is under way and it can
+// be started again. If a call hangs, it returns an error; the halt goes on, a later haltQueue joins
+// it, and Discover starts the queue again once that call has returned.
 func (s *Source) haltQueue() error {
 	halted, err := s.beginHalt()
 	if err != nil {
@@ -24,7 +24,8 @@ func (s *Source) haltQueue() error {
 	return errInUse
 }
 
-// beginHalt stops the queue unless a halt is under way. The channel is closed once no call of the queue is.
+// beginHalt stops the queue unless a halt is under way. The channel is closed once no call of the
+// queue is.
 func (s *Source) beginHalt() (halted <-chan struct{}, err error) {
 	if err := s.enter(); err != nil {
 		return nil, err
@@ -53,8 +54,8 @@ func (s *Source) beginHalt() (halted <-chan struct{}, err error) {
 	return closed, nil
 }
 
-// resumeQueue starts the queue again after a halt that took too long, once it has ended. No change of the session is
-// under way.
+// resumeQueue starts the queue again after a halt that took too long, once it has ended. No change
+// of the session is under way.
 func (s *Source) resumeQueue() {
 	if halts, ended := s.queue.isHalting(); !halts || !ended {
 		return
@@ -72,7 +73,8 @@ func (s *Source) resumeQueue() {
 	s.queue.startRegistering(gpus)
 }
 
-// isHalting reports whether the queue is stopped by haltQueue, and whether the last call has returned since.
+// isHalting reports whether the queue is stopped by haltQueue, and whether the last call has
+// returned since.
 func (q *eventQueue) isHalting() (halts, ended bool) {
 	q.mu.Lock()
 	halted := q.halted
@@ -90,8 +92,8 @@ func (q *eventQueue) isHalting() (halts, ended bool) {
 	}
 }
 
-// reset makes a queue that was halted as good as new, with its watcher. What was in it is lost. No call of it is under
-// way.
+// reset makes a queue that was halted as good as new, with its watcher. What was in it is lost. No
+// call of it is under way.
 func (q *eventQueue) reset() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// gpuRead is one reading of one GPU: what is due in it, and whether the GPU still answers. What the steps of the
-// reading read, they return, with the errors of what they could not read.
+// gpuRead is one reading of one GPU: what is due in it, and whether the GPU still answers. What the
+// steps of the reading read, they return, with the errors of what they could not read.
 type gpuRead struct {
 	source *Source
 	state  *gpuState
@@ -26,7 +26,8 @@ type gpuRead struct {
 	reported   bool // a change of the GPU was reported since the last reading
 	scans      bool // the tree was scanned in this reading
 	retryAll   bool // calls that were not supported are tried again
-	// retryDenied is whether calls that were denied are tried again: with a slow tier, once a minute.
+	// retryDenied is whether calls that were denied are tried again: with a slow tier, once a
+	// minute.
 	retryDenied bool
 	rescans     int   // how often the tree was read again because something of it had vanished
 	lost        error // the GPU as a whole does not answer: no further call is made
@@ -117,15 +118,15 @@ func (r *gpuRead) read() (gpu.GPU, error) {
 	return g, nil
 }
 
-// newLayoutRead returns a reading of the layout alone. Changes that were reported of the GPU stay reported, for the
-// next reading of everything.
+// newLayoutRead returns a reading of the layout alone. Changes that were reported of the GPU stay
+// reported, for the next reading of everything.
 func newLayoutRead(s *Source, g *gpuState) *gpuRead {
 	g.meter.beginReading(false, true)
 	return &gpuRead{source: s, state: g, dev: g.dev, now: s.opts.Now(), layoutOnly: true}
 }
 
-// readLayout reads the MIG mode and the tree. known is false if that doesn't do, because the mode has changed or the
-// facts of the GPU were never read.
+// readLayout reads the MIG mode and the tree. known is false if that doesn't do, because the mode
+// has changed or the facts of the GPU were never read.
 func (r *gpuRead) readLayout() (layout gpu.GPU, known bool, err error) {
 	before := r.state.mode.enabled
 	mode, errs := r.readMode()
@@ -169,8 +170,9 @@ func (r *gpuRead) migState(mode modeState) gpu.MIGState {
 	}
 }
 
-// forgetAnswers clears the cache of unsupported calls and makes the slow tier due, after a change of what the GPU can
-// answer. Denied calls are tried again, too; those that are still denied are no new errors.
+// forgetAnswers clears the cache of unsupported calls and makes the slow tier due, after a change
+// of what the GPU can answer. Denied calls are tried again, too; those that are still denied are no
+// new errors.
 func (r *gpuRead) forgetAnswers() {
 	clear(r.state.answers.unsupported)
 	r.state.slowAt = time.Time{}
@@ -179,9 +181,10 @@ func (r *gpuRead) forgetAnswers() {
 	r.retryDenied = true
 }
 
-// readMode reads the MIG mode. A change makes everything else new: profiles are immutable only within a mode, and the
-// minor number may change (nvml.h). The call is made in every reading, also if it was not supported, because all else
-// depends on it. A GPU that had a mode keeps it through an answer that it has none.
+// readMode reads the MIG mode. A change makes everything else new: profiles are immutable only
+// within a mode, and the minor number may change (nvml.h). The call is made in every reading, also
+// if it was not supported, because all else depends on it. A GPU that had a mode keeps it through
+// an answer that it has none.
 func (r *gpuRead) readMode() (modeState, []gpu.ReadError) {
 	const call = "nvmlDeviceGetMigMode"
 	q := r.newQuerier(r.state.answers)

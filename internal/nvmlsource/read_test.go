@@ -175,7 +175,8 @@ func TestDriverCallsCountsEveryCall(t *testing.T) {
 	n.read(id)
 	before := n.source.DriverCalls()
 	n.read(id)
-	// MIG mode, memory, utilization, power, energy, temperature, four clocks, clock events, performance state, fields
+	// MIG mode, memory, utilization, power, energy, temperature, four clocks, clock events,
+	// performance state, fields
 	if calls := n.source.DriverCalls() - before; calls != 13 {
 		t.Errorf("a read of a whole GPU makes %d calls, want 13", calls)
 	}
@@ -239,7 +240,8 @@ func TestOneFailedReadingIsAnErrorAndNothingElseIsMissing(t *testing.T) {
 	}
 }
 
-// TestTimeOfTheEnergyCounter: power is derived from its growth, and what is read before it may take long.
+// TestTimeOfTheEnergyCounter: power is derived from its growth, and what is read before it may take
+// long.
 func TestTimeOfTheEnergyCounter(t *testing.T) {
 	n := newNode(t, "", whole)
 	id := n.discover()[0]
@@ -326,7 +328,8 @@ func TestFactsThatAreKnownAreNotReadAgain(t *testing.T) {
 	cmptest.Equal(t, "errors", len(second.Errors), len(first.Errors))
 }
 
-// A call for fields that fails as a whole is an error of everything it asks for; what is seldom read stays.
+// A call for fields that fails as a whole is an error of everything it asks for; what is seldom
+// read stays.
 func TestFieldsThatFailAsAWhole(t *testing.T) {
 	n := newNode(t, "", whole)
 	id := n.discover()[0]

@@ -6,8 +6,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// tier is what is read of the GPU as a whole with the same period, and the errors of that. Its slices are never
-// modified: results share them.
+// tier is what is read of the GPU as a whole with the same period, and the errors of that. Its
+// slices are never modified: results share them.
 type tier struct {
 	readings gpu.Readings
 	errs     keptErrors
@@ -70,8 +70,8 @@ func (r *gpuRead) readFast() tier {
 	return tier{readings: to, errs: q.errs}
 }
 
-// readSlow reads the slow tier, of which the fields are given. While it is not due, it returns what was read of it
-// last.
+// readSlow reads the slow tier, of which the fields are given. While it is not due, it returns what
+// was read of it last.
 func (r *gpuRead) readSlow(fields tier) tier {
 	if !r.slow {
 		return r.state.slow
@@ -160,8 +160,8 @@ func joinTiers(fast, slow gpu.Readings) gpu.Readings {
 	return fast
 }
 
-// queryMemory queries the GPU's memory. The handle is the only argument of the call, so an invalid argument means that
-// the driver no longer knows the GPU.
+// queryMemory queries the GPU's memory. The handle is the only argument of the call, so an invalid
+// argument means that the driver no longer knows the GPU.
 func (r *gpuRead) queryMemory(q *querier) gpu.Memory {
 	const call = "nvmlDeviceGetMemoryInfo"
 	if q.checkRefused(call, gpu.ReadingMemory) != nil {
@@ -208,9 +208,10 @@ func (r *gpuRead) queryClock(q *querier, call string, domain nvml.ClockType) gpu
 // maxThresholdCelsius is more than any GPU survives.
 const maxThresholdCelsius = 200
 
-// queryThresholds queries the temperatures at which the GPU protects itself. A GPU does not have a threshold that its
-// driver does not know, or reports as 0. From Ada on the call is deprecated (nvml.h), and the GPU knows its limits only
-// relative to its margin: the offset of -2 of an H200 read as unsigned is 4.29e9, which is no threshold either.
+// queryThresholds queries the temperatures at which the GPU protects itself. A GPU does not have a
+// threshold that its driver does not know, or reports as 0. From Ada on the call is deprecated
+// (nvml.h), and the GPU knows its limits only relative to its margin: the offset of -2 of an H200
+// read as unsigned is 4.29e9, which is no threshold either.
 func (r *gpuRead) queryThresholds(q *querier) (list []gpu.TemperatureThreshold) {
 	for threshold, kind := range []string{
 		nvml.TEMPERATURE_THRESHOLD_SHUTDOWN: "shutdown", nvml.TEMPERATURE_THRESHOLD_SLOWDOWN: "slowdown",
@@ -300,7 +301,8 @@ func eccCounters() []eccCounter {
 	return list
 }
 
-// queryECC queries the counts that the GPU has. A GPU does not have a location that its driver does not know.
+// queryECC queries the counts that the GPU has. A GPU does not have a location that its driver does
+// not know.
 func (r *gpuRead) queryECC(q *querier) (list []gpu.ECCCount) {
 	for i := range r.state.ecc {
 		c := &r.state.ecc[i]

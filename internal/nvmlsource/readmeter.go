@@ -7,8 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// readMeter observes the calls that the readings of one GPU make, one after the other: when the last one began, and
-// what each tier costs. They count for the node, too.
+// readMeter observes the calls that the readings of one GPU make, one after the other: when the
+// last one began, and what each tier costs. They count for the node, too.
 type readMeter struct {
 	*callMeter
 	now    func() time.Time
@@ -45,8 +45,8 @@ func (m *readMeter) BeginCall(function string) time.Time {
 	return began
 }
 
-// EndCall adds the time that a call took to that of its class and of the tier. One that hangs says nothing of what
-// readings cost.
+// EndCall adds the time that a call took to that of its class and of the tier. One that hangs says
+// nothing of what readings cost.
 func (m *readMeter) EndCall(function string, began time.Time) {
 	burden := m.endCall(function, began)
 	if m.hangs > 0 && burden >= m.hangs {
@@ -56,8 +56,8 @@ func (m *readMeter) EndCall(function string, began time.Time) {
 	m.spent[m.tier] += burden
 }
 
-// beginReading begins a reading of which the slow tier is due, or not. A reading that is the first of its GPU, or the
-// first after a change, says nothing of what others will cost.
+// beginReading begins a reading of which the slow tier is due, or not. A reading that is the first
+// of its GPU, or the first after a change, says nothing of what others will cost.
 func (m *readMeter) beginReading(slow, once bool) {
 	m.tier = tierFast
 	if once {
@@ -81,8 +81,8 @@ func (m *readMeter) endReading() {
 	}
 }
 
-// countFor makes the calls of a reading count for the slow tier if they are made because it is due, else for the fast
-// one. What is done once stays that.
+// countFor makes the calls of a reading count for the slow tier if they are made because it is due,
+// else for the fast one. What is done once stays that.
 func (m *readMeter) countFor(slow bool) {
 	switch {
 	case m.tier == tierOnce:
@@ -103,8 +103,8 @@ func (m *readMeter) lastBegan() time.Time {
 	return m.origin.Add(time.Duration(nanos))
 }
 
-// Progress returns when a reading of a GPU has made its last call of the driver, by Options.Now; zero if there was
-// none. It never blocks.
+// Progress returns when a reading of a GPU has made its last call of the driver, by Options.Now;
+// zero if there was none. It never blocks.
 func (s *Source) Progress(id gpu.UUID) time.Time {
 	s.mu.Lock()
 	g := s.gpus[id]

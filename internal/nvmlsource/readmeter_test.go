@@ -14,7 +14,8 @@ import (
 	"github.com/go-kit/log"
 )
 
-// costedSource reads a GPU in two instances whose calls of the driver take time, by the clock of a test's bubble.
+// costedSource reads a GPU in two instances whose calls of the driver take time, by the clock of a
+// test's bubble.
 func costedSource(t *testing.T, costs string, hangsAfter time.Duration) (*nvmlsource.Source, gpu.UUID) {
 	t.Helper()
 
@@ -59,7 +60,8 @@ func read(t *testing.T, s *nvmlsource.Source, id gpu.UUID, cues gpu.ReadCues) {
 	}
 }
 
-// Each tier costs what its own calls take. The first reading, which asks for everything once, counts for none.
+// Each tier costs what its own calls take. The first reading, which asks for everything once,
+// counts for none.
 func TestReadCosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const power, limit = "nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit" // of the fast and the slow tier
@@ -103,8 +105,8 @@ func TestHungCallsCostNothing(t *testing.T) {
 	})
 }
 
-// A reading that lasts longer than readings are ever apart is made as often whatever the pace, so it is no reason for one.
-// Its slow tier is.
+// A reading that lasts longer than readings are ever apart is made as often whatever the pace, so
+// it is no reason for one. Its slow tier is.
 func TestLongReadingsCostNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = "nvmlDeviceGetEnforcedPowerLimit" // of the slow tier
@@ -116,7 +118,8 @@ func TestLongReadingsCostNothing(t *testing.T) {
 	})
 }
 
-// Progress is when the last call of a GPU's reading began: it moves while one of many calls is under way.
+// Progress is when the last call of a GPU's reading began: it moves while one of many calls is
+// under way.
 func TestProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source, id := costedSource(t, "{unknown: 100ms}", 0)

@@ -17,14 +17,14 @@ type queueSet struct {
 	users   int  // calls under way that register GPUs with it
 	dropped bool // it is not waited on any more; the last user frees it
 	broken  bool // it is undefined after a failure and must not be waited on again; a wait may be under way
-	// released is set if a GPU is to be removed, which NVML cannot do: the set is replaced by one without that GPU,
-	// after its events have been read.
+	// released is set if a GPU is to be removed, which NVML cannot do: the set is replaced by one
+	// without that GPU, after its events have been read.
 	released bool
 	freed    chan struct{}
 }
 
-// renewSet creates a set, or sets setErr. The caller then calls register. Only the goroutine that waits for events
-// may call it, and the Discover that starts that goroutine.
+// renewSet creates a set, or sets setErr. The caller then calls register. Only the goroutine that
+// waits for events may call it, and the Discover that starts that goroutine.
 func (q *eventQueue) renewSet() error {
 	set, ret := q.lib.EventSetCreate()
 	q.mu.Lock()
@@ -54,8 +54,8 @@ func (q *eventQueue) renewSet() error {
 	return nil
 }
 
-// dropSet drops the set. Only the goroutine that waits on it may do so. If a call with it hangs in the driver, it is
-// freed when that returns, not under it.
+// dropSet drops the set. Only the goroutine that waits on it may do so. If a call with it hangs in
+// the driver, it is freed when that returns, not under it.
 func (q *eventQueue) dropSet() {
 	q.mu.Lock()
 	set := q.set
@@ -74,8 +74,8 @@ func (q *eventQueue) dropSet() {
 	}
 }
 
-// tellWatching tells the watcher that the changes of all registered GPUs are reported from now on, or not any more. The
-// caller holds mu.
+// tellWatching tells the watcher that the changes of all registered GPUs are reported from now on,
+// or not any more. The caller holds mu.
 func (q *eventQueue) tellWatching(on bool) {
 	for _, r := range q.registrations {
 		if q.watcher != nil && r.reportsChanges() {
@@ -101,8 +101,8 @@ func (s *queueSet) freeOnce() {
 	close(s.freed)
 }
 
-// withholdGPU removes a GPU from the queue until restore is called: a set that it is in is replaced, since NVML
-// cannot remove a GPU from one. It waits for that for at most lookupTimeout.
+// withholdGPU removes a GPU from the queue until restore is called: a set that it is in is
+// replaced, since NVML cannot remove a GPU from one. It waits for that for at most lookupTimeout.
 func (q *eventQueue) withholdGPU(d Device) (restore func()) {
 	q.mu.Lock()
 	q.withheld[d]++
@@ -144,8 +144,8 @@ type registerAttempt struct {
 	kinds        uint64
 }
 
-// register registers the GPUs that are due, one after the other. It waits for at most lookupTimeout: a call that
-// hangs is abandoned, so that it does not block the others.
+// register registers the GPUs that are due, one after the other. It waits for at most
+// lookupTimeout: a call that hangs is abandoned, so that it does not block the others.
 func (q *eventQueue) register(gpus []*gpuState) {
 	timer := time.NewTimer(lookupTimeout)
 	defer timer.Stop()
@@ -175,8 +175,8 @@ func (q *eventQueue) register(gpus []*gpuState) {
 	}
 }
 
-// nextToRegister picks a GPU and marks it as being registered until registerOne returns; it returns false if none is
-// due.
+// nextToRegister picks a GPU and marks it as being registered until registerOne returns; it returns
+// false if none is due.
 func (q *eventQueue) nextToRegister(gpus []*gpuState) (registerAttempt, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -275,9 +275,9 @@ func (a *registerAttempt) registerKinds() attemptOutcome {
 	return outcome
 }
 
-// endAttempt records what became of an attempt with the set in use, or with one that was dropped while there is no
-// other one yet. It tells the watcher if changes of the GPU's layout are reported from now on, and logs that the XIDs
-// of the GPU are not received. The caller holds mu.
+// endAttempt records what became of an attempt with the set in use, or with one that was dropped
+// while there is no other one yet. It tells the watcher if changes of the GPU's layout are reported
+// from now on, and logs that the XIDs of the GPU are not received. The caller holds mu.
 func (q *eventQueue) endAttempt(a registerAttempt, outcome attemptOutcome) {
 	r := a.registration
 	before := r.reportsChanges()

@@ -10,14 +10,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// eventKinds are the events that are received. They are registered one by one: NVML refuses a mask of which one is
-// not supported. Libraries before 565 do not know newKinds.
+// eventKinds are the events that are received. They are registered one by one: NVML refuses a mask
+// of which one is not supported. Libraries before 565 do not know newKinds.
 const (
 	newKinds   = nvml.EventTypeGpuUnavailableError | nvml.EventTypeGpuRecoveryAction
 	eventKinds = nvml.EventTypeXidCriticalError | nvml.EventMigConfigChange | newKinds
 )
 
-// registrationPhase is how far the registration of a GPU has come. Only the methods of registration change it:
+// registrationPhase is how far the registration of a GPU has come. Only the methods of registration
+// change it:
 //
 //	phase         what happens                               next phase    method
 //	------------  -----------------------------------------  ------------  -------------
@@ -32,8 +33,8 @@ const (
 //	registered    the set is replaced                        unregistered  leaveSet
 //	incomplete    the set is replaced                        unregistered  leaveSet
 //
-// In the other phases a new set changes nothing: an attempt with the earlier one may still be under way, and a GPU that
-// has spoiled a set waits before it can spoil the next.
+// In the other phases a new set changes nothing: an attempt with the earlier one may still be under
+// way, and a GPU that has spoiled a set waits before it can spoil the next.
 type registrationPhase int
 
 const (
@@ -45,14 +46,15 @@ const (
 	spoiling                              // the attempt has broken the set; due after a pause
 )
 
-// registration is the state of receiving the events of one GPU. It is kept by handle, as the driver does: a GPU that is
-// found again behind its old handle is still in the set, and must not be put into it twice. The eventQueue's mu guards
-// it.
+// registration is the state of receiving the events of one GPU. It is kept by handle, as the driver
+// does: a GPU that is found again behind its old handle is still in the set, and must not be put
+// into it twice. The eventQueue's mu guards it.
 type registration struct {
 	uuid  gpu.UUID
 	phase registrationPhase
-	// suspect is set if a set failed because a GPU is lost, perhaps this one: it is not registered before it was read.
-	// That can happen in every phase, also while an attempt with an earlier set is under way.
+	// suspect is set if a set failed because a GPU is lost, perhaps this one: it is not registered
+	// before it was read. That can happen in every phase, also while an attempt with an earlier set
+	// is under way.
 	suspect bool
 	kinds   uint64 // registered with the set in use
 	harmful uint64 // of newKinds, those of which a try broke a set: they are not tried again
@@ -81,8 +83,8 @@ type attemptOutcome struct {
 // isUnderWay reports whether a call of the driver is under way, perhaps with an earlier set.
 func (r *registration) isUnderWay() bool { return r.phase == registering || r.phase == overdue }
 
-// reportsChanges reports whether we learn of every change of the GPU's layout: it is registered for them, and its
-// events are delivered.
+// reportsChanges reports whether we learn of every change of the GPU's layout: it is registered for
+// them, and its events are delivered.
 func (r *registration) reportsChanges() bool {
 	return r.kinds&nvml.EventMigConfigChange != 0 && r.delivery == delivered
 }
@@ -119,7 +121,8 @@ func (r *registration) begin(g *gpuState, now time.Time) {
 	r.triedAt = now
 }
 
-// end ends the attempt. What failed for another reason than that it is not supported is tried again soon.
+// end ends the attempt. What failed for another reason than that it is not supported is tried again
+// soon.
 func (r *registration) end(outcome attemptOutcome, soon time.Duration) {
 	r.kinds |= outcome.registered
 	r.harmful |= outcome.harmful
@@ -155,8 +158,8 @@ func (r *registration) end(outcome attemptOutcome, soon time.Duration) {
 // endLate ends an attempt whose set was replaced meanwhile: the GPU is not in the set in use.
 func (r *registration) endLate() { r.phase = unregistered }
 
-// leaveSet records that a new set has replaced the one that the GPU was registered with. lost is set if that one failed
-// because a GPU is lost, perhaps this one.
+// leaveSet records that a new set has replaced the one that the GPU was registered with. lost is
+// set if that one failed because a GPU is lost, perhaps this one.
 func (r *registration) leaveSet(lost bool) {
 	r.kinds = 0
 	r.suspect = r.suspect || lost
@@ -166,8 +169,8 @@ func (r *registration) leaveSet(lost bool) {
 	}
 }
 
-// reportFailure returns, for a reading, why XIDs are not received; zero if they are. While nothing else is known, that
-// is an attempt that does not end.
+// reportFailure returns, for a reading, why XIDs are not received; zero if they are. While nothing
+// else is known, that is an attempt that does not end.
 func (r *registration) reportFailure(now time.Time) gpu.ReadError {
 	late := r.isUnderWay() && r.kinds&nvml.EventTypeXidCriticalError == 0 &&
 		now.Sub(r.triedAt) >= lookupTimeout
@@ -185,8 +188,8 @@ func (r *registration) reportFailure(now time.Time) gpu.ReadError {
 	return hang
 }
 
-// shouldLog reports whether it is to be logged now that XIDs are not received, and records that it is: once, until they
-// are. A GPU that is lost fails in its readings, too.
+// shouldLog reports whether it is to be logged now that XIDs are not received, and records that it
+// is: once, until they are. A GPU that is lost fails in its readings, too.
 func (r *registration) shouldLog() bool {
 	if r.failure.Err == nil {
 		r.logged = false

@@ -30,7 +30,8 @@ func countErrors(errs []gpu.ReadError, of gpu.Reading) (all, fresh int) {
 	return all, fresh
 }
 
-// The layout changes while an instance is read, and all is read again: of the processes, only the last attempt counts.
+// The layout changes while an instance is read, and all is read again: of the processes, only the
+// last attempt counts.
 func TestRepeatedReadingReportsItsLastAttempt(t *testing.T) {
 	const ownList, gpuList = "MIG.GetComputeRunningProcesses", "GetComputeRunningProcesses"
 	for name, tt := range map[string]struct {
@@ -101,7 +102,8 @@ func TestDenialIsNewOnceInRepeatedReadings(t *testing.T) {
 	}
 }
 
-// While the layout changes, an attempt in which something has vanished and a call has failed is repeated, too.
+// While the layout changes, an attempt in which something has vanished and a call has failed is
+// repeated, too.
 func TestFailedScanDuringChangeIsRepeated(t *testing.T) {
 	n := newNode(t, "", `  - {model: A100-40GB, mig: true, layout: ["3g.20gb@0", "3g.20gb@4"]}`)
 	id := n.discover()[0]
@@ -135,8 +137,8 @@ func TestFailedScanDuringChangeIsRepeated(t *testing.T) {
 	}
 }
 
-// A layout that changes makes the slow tier due in the reading that finds that, and its event, which comes after that
-// reading began, none in the next one.
+// A layout that changes makes the slow tier due in the reading that finds that, and its event,
+// which comes after that reading began, none in the next one.
 func TestLayoutChangeMakesSlowTierDueOnce(t *testing.T) {
 	n := newNode(t, "", oneHalf)
 	id := n.discover()[0]
@@ -157,8 +159,8 @@ func TestLayoutChangeMakesSlowTierDueOnce(t *testing.T) {
 	}
 }
 
-// While fields cannot be read, those of the slow tier keep their values; once the driver does not support the call any
-// more, there are none.
+// While fields cannot be read, those of the slow tier keep their values; once the driver does not
+// support the call any more, there are none.
 func TestSlowFieldsOfAFailedCall(t *testing.T) {
 	n := newNode(t, "", whole)
 	id := n.discover()[0]

@@ -6,8 +6,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// samplePool has the samples that no window uses, by GPU, and all, to be freed. A GPU takes none that another has put
-// there: GPUs are read at the same time, and how many samples a node allocates must not depend on which comes first.
+// samplePool has the samples that no window uses, by GPU, and all, to be freed. A GPU takes none
+// that another has put there: GPUs are read at the same time, and how many samples a node allocates
+// must not depend on which comes first.
 type samplePool struct {
 	mu    sync.Mutex
 	spare map[gpu.UUID][]GPMSample

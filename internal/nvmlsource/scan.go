@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// scan lists the GPU instances and MIG devices of a GPU, by few calls. Two scans with the same identities are of the
-// same tree. Handles become stale with any change of the tree.
+// scan lists the GPU instances and MIG devices of a GPU, by few calls. Two scans with the same
+// identities are of the same tree. Handles become stale with any change of the tree.
 type scan struct {
 	devices   []migEntry        // MIG devices, by NVML's index
 	instances []GPUInstanceInfo // GPU instances; empty if the process may not list them
@@ -25,11 +25,11 @@ type migEntry struct {
 	identity
 }
 
-// identity identifies a MIG device. Its UUID is made of the GPU instance's id and of the engine at which the
-// compute instance begins, not of its size (open-gpu-kernel-modules 595.45.04,
-// kmigmgrGenerateComputeInstanceUuid); the legacy form has only their ids. The profile of the GPU instance,
-// of which several fit some placements, is in the name, and in the list of GPU instances if the process may
-// read that.
+// identity identifies a MIG device. Its UUID is made of the GPU instance's id and of the engine at
+// which the compute instance begins, not of its size (open-gpu-kernel-modules 595.45.04,
+// kmigmgrGenerateComputeInstanceUuid); the legacy form has only their ids. The profile of the GPU
+// instance, of which several fit some placements, is in the name, and in the list of GPU instances
+// if the process may read that.
 type identity struct {
 	computeKey
 	uuid  gpu.MIGUUID
@@ -59,8 +59,8 @@ func (s *scan) has(of computeKey) bool {
 	return slices.ContainsFunc(s.devices, func(e migEntry) bool { return e.computeKey == of })
 }
 
-// isTorn reports whether the scan contradicts itself, as it does if the layout changed between its calls: a MIG
-// device is of an instance that is not listed, or two instances overlap.
+// isTorn reports whether the scan contradicts itself, as it does if the layout changed between its
+// calls: a MIG device is of an instance that is not listed, or two instances overlap.
 func (s *scan) isTorn() bool {
 	if !s.listed {
 		return false
@@ -84,8 +84,8 @@ func (s *scan) isTorn() bool {
 	return false
 }
 
-// scanTree scans the tree. It reports whether an entity vanished meanwhile. An error, which is also one of the step's,
-// says that the scan is not complete.
+// scanTree scans the tree. It reports whether an entity vanished meanwhile. An error, which is also
+// one of the step's, says that the scan is not complete.
 func (r *gpuRead) scanTree(q *querier, to *scan) (vanished bool, err error) {
 	to.devices = to.devices[:0]
 	to.clearInstances()
@@ -104,8 +104,9 @@ func (s *scan) clearInstances() {
 	s.handles = s.handles[:0]
 }
 
-// failScan returns the error of an entity whose identity cannot be read, which makes a scan fail, and adds it to those
-// of the step, also if it says that a call is not supported: without it the tree is not known.
+// failScan returns the error of an entity whose identity cannot be read, which makes a scan fail,
+// and adds it to those of the step, also if it says that a call is not supported: without it the
+// tree is not known.
 func (q *querier) failScan(err error) error {
 	if losesDevice(err) {
 		q.lost = err
@@ -117,8 +118,8 @@ func (q *querier) failScan(err error) error {
 	return err
 }
 
-// migDevices iterates over the handles of a GPU's MIG devices, of which it can have at most so many, and the errors
-// of those that have none. Their indexes are sparse.
+// migDevices iterates over the handles of a GPU's MIG devices, of which it can have at most so
+// many, and the errors of those that have none. Their indexes are sparse.
 func (s *Source) migDevices(d Device, most int) iter.Seq2[MIGDevice, error] {
 	return func(yield func(MIGDevice, error) bool) {
 		for i := range most {
@@ -136,8 +137,8 @@ func (s *Source) migDevices(d Device, most int) iter.Seq2[MIGDevice, error] {
 	}
 }
 
-// readIdentity reads the ids and the UUID of a MIG device. If only one is looked for, it makes no further call once
-// the device is another one, and returns no UUID.
+// readIdentity reads the ids and the UUID of a MIG device. If only one is looked for, it makes no
+// further call once the device is another one, and returns no UUID.
 func (s *Source) readIdentity(
 	h MIGDevice,
 	only gpu.Opt[computeKey],
@@ -204,8 +205,8 @@ func (r *gpuRead) scanDevices(q *querier, to *scan, named bool) (vanished bool, 
 	return vanished, nil
 }
 
-// queryMaxDevices returns how many MIG devices the GPU can have, 0 if the driver does not report it. The call is made
-// once in a MIG mode.
+// queryMaxDevices returns how many MIG devices the GPU can have, 0 if the driver does not report
+// it. The call is made once in a MIG mode.
 func (r *gpuRead) queryMaxDevices(q *querier) (int, error) {
 	known := &r.state.static.mostMIG
 	if most, ok := known.Get(); ok {
@@ -229,8 +230,8 @@ func (r *gpuRead) queryMaxDevices(q *querier) (int, error) {
 	return most, err
 }
 
-// identifyDevice reads the identity of a MIG device, with its name if named, or if the UUID does not determine the
-// placements.
+// identifyDevice reads the identity of a MIG device, with its name if named, or if the UUID does
+// not determine the placements.
 func (r *gpuRead) identifyDevice(h MIGDevice, named bool) (migEntry, error) {
 	e := migEntry{handle: h}
 
@@ -254,8 +255,8 @@ func (r *gpuRead) identifyDevice(h MIGDevice, named bool) (migEntry, error) {
 	return e, nil
 }
 
-// scanInstances lists the GPU instances, also those without a compute instance. That needs privilege; without it the
-// tree is inferred from the MIG devices.
+// scanInstances lists the GPU instances, also those without a compute instance. That needs
+// privilege; without it the tree is inferred from the MIG devices.
 func (r *gpuRead) scanInstances(q *querier, to *scan) (vanished bool, err error) {
 	profiles := r.state.static.profiles
 	to.listed = len(profiles) > 0

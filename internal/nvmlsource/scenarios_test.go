@@ -10,7 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Every shipped scenario is read without an error while nothing is wrong, and every GPU reports what all of them have.
+// Every shipped scenario is read without an error while nothing is wrong, and every GPU reports
+// what all of them have.
 func TestShippedScenarios(t *testing.T) {
 	paths, err := filepath.Glob("../../testdata/scenarios/*.yaml")
 	if err != nil || len(paths) == 0 {

@@ -13,23 +13,26 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// NVML keeps all GPUs open from nvmlInit to nvmlShutdown, so that none can be unbound from the driver, reset or passed
-// to a virtual machine meanwhile, and does not list a GPU that is bound later. So we let go of one GPU by shutting NVML
-// down and initialising it again without attaching that GPU. Only Discover does so, which the poll loop alone calls:
-// what partition control looks up is looked up by rediscover.
+// NVML keeps all GPUs open from nvmlInit to nvmlShutdown, so that none can be unbound from the
+// driver, reset or passed to a virtual machine meanwhile, and does not list a GPU that is bound
+// later. So we let go of one GPU by shutting NVML down and initialising it again without attaching
+// that GPU. Only Discover does so, which the poll loop alone calls: what partition control looks up
+// is looked up by rediscover.
 
 // Opening is what a Source needs to know of the machine to let go of GPUs.
 type Opening struct {
-	// BoundGPUs lists the PCI bus ids of the GPUs that the kernel driver has bound. It opens none of them.
+	// BoundGPUs lists the PCI bus ids of the GPUs that the kernel driver has bound. It opens none
+	// of them.
 	BoundGPUs func() ([]string, error)
 	// OpenMinors lists the minor numbers of the GPUs that this process has open.
 	OpenMinors func() ([]int, error)
-	// Rights returns what this process may open of MIG's capabilities, in any form. The driver probably looks at them at
-	// nvmlInit alone: if they change while readings are denied, NVML is opened again.
+	// Rights returns what this process may open of MIG's capabilities, in any form. The driver
+	// probably looks at them at nvmlInit alone: if they change while readings are denied, NVML is
+	// opened again.
 	Rights func() string
-	// Pause ends other uses of the GPUs in this process, or refuses: before NVML is shut down, and until the function is
-	// called that it returns. That is given whether all GPUs may be opened again: while one is released, no other use of
-	// NVML may attach it.
+	// Pause ends other uses of the GPUs in this process, or refuses: before NVML is shut down, and
+	// until the function is called that it returns. That is given whether all GPUs may be opened
+	// again: while one is released, no other use of NVML may attach it.
 	Pause func(ctx context.Context) (resume func(all bool), err error)
 }
 
@@ -42,7 +45,8 @@ type session struct {
 	down    error         // why NVML stays closed, nil if it does not
 	failed  bool          // it does because nvmlInit has failed, which is tried again
 	skipped map[gpu.UUID]bool
-	// targets are the GPUs to look up by their PCI bus ids, by index, while some are skipped; else nil.
+	// targets are the GPUs to look up by their PCI bus ids, by index, while some are skipped; else
+	// nil.
 	targets map[int]string
 	bound   []string         // what the kernel driver listed when NVML was opened; nil if that is unknown
 	foreign map[string]bool  // of these, what NVML did not list when it listed all: this container does not have them
@@ -50,7 +54,8 @@ type session struct {
 	count   int              // of GPUs, by the highest index of targets
 	resume  []func(all bool) // of other uses of the GPUs in this process
 	waits   string           // why a change that is due has not been made; it is in the log
-	// noEventsAt is when the library had no system events, or failed to tell them; zero if it has not since nvmlInit.
+	// noEventsAt is when the library had no system events, or failed to tell them; zero if it has
+	// not since nvmlInit.
 	noEventsAt time.Time
 	triedAt    time.Time     // when the last change failed or was refused
 	pause      time.Duration // until the next one that no operator requests; 0 if the last one succeeded
@@ -62,15 +67,16 @@ type session struct {
 	using    map[*usage]bool // what uses handles of the driver now
 	unused   chan struct{}   // closed when using is empty; nil unless a change waits for that
 
-	// paused refuses new uses of handles, and makes readings under way end with their present call. It is set under mu.
+	// paused refuses new uses of handles, and makes readings under way end with their present call.
+	// It is set under mu.
 	paused atomic.Bool
 }
 
 // usage is a use of the driver's handles: a reading, a lookup or a request of partition control.
 type usage struct {
 	began time.Time // in real time
-	// last is when its last call began, in nanoseconds after began. Only readings update it: for other uses we count the
-	// time since they began.
+	// last is when its last call began, in nanoseconds after began. Only readings update it: for
+	// other uses we count the time since they began.
 	last atomic.Int64
 }
 
@@ -98,29 +104,31 @@ func (r *releaseRequest) isOperators() bool { return r.cause != gpu.ReleasedByDr
 // Released is what became of a request.
 type Released struct {
 	Err error // why the request was refused
-	// Closed is why NVML stays closed, so that no GPU is read until the released one is opened again; nil if it does not.
+	// Closed is why NVML stays closed, so that no GPU is read until the released one is opened
+	// again; nil if it does not.
 	Closed error
 	// Took is how long NVML was closed.
 	Took time.Duration
 }
 
 const (
-	// maxPause is how long a change waits for other uses of the GPUs to end. NVML is open meanwhile.
+	// maxPause is how long a change waits for other uses of the GPUs to end. NVML is open
+	// meanwhile.
 	maxPause = 5 * time.Second
-	// maxDrain is how long it then waits for calls under way to end, while no GPU is read: shorter than after which
-	// readings are stale.
+	// maxDrain is how long it then waits for calls under way to end, while no GPU is read: shorter
+	// than after which readings are stale.
 	maxDrain = 2 * time.Second
 )
 
-// A change that fails or is refused is tried again after a pause that doubles, unless an operator requests one: each
-// try disturbs the reading of all GPUs.
+// A change that fails or is refused is tried again after a pause that doubles, unless an operator
+// requests one: each try disturbs the reading of all GPUs.
 const (
 	minChangePause = time.Second
 	maxChangePause = time.Minute
 )
 
-// Release requests that this process lets go of a GPU. The next Discover carries it out or refuses it; the result is
-// sent then. A GPU that is released already is no error.
+// Release requests that this process lets go of a GPU. The next Discover carries it out or refuses
+// it; the result is sent then. A GPU that is released already is no error.
 func (s *Source) Release(id gpu.UUID, cause gpu.ReleaseCause) <-chan Released {
 	return s.request(&releaseRequest{id: id, cause: cause, result: make(chan Released, 1)})
 }
@@ -139,8 +147,8 @@ func (s *Source) request(r *releaseRequest) <-chan Released {
 	return r.result
 }
 
-// advanceSession makes the changes of the session that are due. It waits for them for at most lookupTimeout; the error
-// is why NVML cannot be used now.
+// advanceSession makes the changes of the session that are due. It waits for them for at most
+// lookupTimeout; the error is why NVML cannot be used now.
 func (s *Source) advanceSession() error {
 	if s.session.change == nil && s.session.pausing == nil {
 		s.followBinding()
@@ -170,9 +178,9 @@ func (s *Source) advanceSession() error {
 	return s.session.down
 }
 
-// followKernel compares the GPUs that the kernel driver has bound with what is known: a released one that was unbound
-// and is bound again is opened again.
-// It reports whether no released GPU is known to be bound.
+// followKernel compares the GPUs that the kernel driver has bound with what is known: a released
+// one that was unbound and is bound again is opened again. It reports whether no released GPU is
+// known to be bound.
 func (s *Source) followKernel() (none bool) {
 	bound, err := s.listBound()
 	if err != nil || bound == nil {
@@ -199,8 +207,8 @@ func (s *Source) followKernel() (none bool) {
 	return left == 0
 }
 
-// listBound lists the PCI bus ids of the GPUs that the kernel driver has bound, in their short form; nil if that is
-// unknown.
+// listBound lists the PCI bus ids of the GPUs that the kernel driver has bound, in their short
+// form; nil if that is unknown.
 func (s *Source) listBound() ([]string, error) {
 	if s.opts.Opening.BoundGPUs == nil {
 		return nil, nil
@@ -289,7 +297,8 @@ func (s *Source) beginChange() {
 	s.session.pausing = change.beginPausing()
 }
 
-// takeRequests returns the requests that can be carried out, and the GPUs that are released if they are.
+// takeRequests returns the requests that can be carried out, and the GPUs that are released if they
+// are.
 func (s *Source) takeRequests() ([]*releaseRequest, map[gpu.UUID]*gpu.ReleasedGPU) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -329,7 +338,8 @@ func (s *Source) takeRequests() ([]*releaseRequest, map[gpu.UUID]*gpu.ReleasedGP
 	return taken, released
 }
 
-// dueChange returns why NVML is to be shut down and opened again, without the GPUs of skip; empty if it is not.
+// dueChange returns why NVML is to be shut down and opened again, without the GPUs of skip; empty
+// if it is not.
 func (s *Source) dueChange(released map[gpu.UUID]*gpu.ReleasedGPU, skip map[gpu.UUID]bool) string {
 	for id := range skip {
 		if !s.session.skipped[id] {
@@ -338,7 +348,8 @@ func (s *Source) dueChange(released map[gpu.UUID]*gpu.ReleasedGPU, skip map[gpu.
 	}
 
 	for id := range s.session.skipped {
-		// One that was unbound is only looked up again with another change, unless NVML is closed because of it.
+		// One that was unbound is only looked up again with another change, unless NVML is closed
+		// because of it.
 		if !skip[id] && (s.session.down != nil || released[id] == nil) {
 			return "open GPU " + string(id) + " again"
 		}

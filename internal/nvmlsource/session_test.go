@@ -136,7 +136,8 @@ func (n *openNode) release(id gpu.UUID) nvmlsource.Released {
 	return n.result(n.source.Release(id, gpu.ReleasedByOperator))
 }
 
-// TestRelease: of a released GPU no handle is left, the others are read at their indexes, and it comes back.
+// TestRelease: of a released GPU no handle is left, the others are read at their indexes, and it
+// comes back.
 func TestRelease(t *testing.T) {
 	n := startOpenNode(t, "", "")
 	ids := n.readAll()
@@ -199,8 +200,8 @@ func TestReleaseTwice(t *testing.T) {
 	cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{1, 2})
 }
 
-// TestReleaseStaysClosed: if looking up the others opens the released GPU, NVML stays closed until the GPU may be
-// opened again.
+// TestReleaseStaysClosed: if looking up the others opens the released GPU, NVML stays closed until
+// the GPU may be opened again.
 func TestReleaseStaysClosed(t *testing.T) {
 	n := startOpenNode(t, ", lookupOpens: all", "")
 	ids := n.readAll()
@@ -337,8 +338,8 @@ func TestEventsAfterRelease(t *testing.T) {
 	cmptest.Equal(t, "XIDs", xids, []uint64{74})
 }
 
-// TestUnboundGPU: a released GPU that is unbound and bound again comes back, and so does one that we have not released.
-// The library has no system events.
+// TestUnboundGPU: a released GPU that is unbound and bound again comes back, and so does one that
+// we have not released. The library has no system events.
 func TestUnboundGPU(t *testing.T) {
 	n := startOpenNode(t, ", driver: 570.124.06", "faults:\n  - {at: 1m, for: 1m, gpu: 1, kind: unbind}\n")
 	ids := n.readAll()
@@ -388,8 +389,8 @@ func TestGPUBoundLater(t *testing.T) {
 	cmptest.Equal(t, "nvmlInit", n.spy.taken()["Init"], 1)
 }
 
-// TestRightsThatAreGranted: MIG's capabilities are opened by nvmlInit, so that one is made once they have changed, and
-// none again and again.
+// TestRightsThatAreGranted: MIG's capabilities are opened by nvmlInit, so that one is made once
+// they have changed, and none again and again.
 func TestRightsThatAreGranted(t *testing.T) {
 	n := startOpenNode(t, ", privileged: false", "  - {model: H100-80GB, mig: true, layout: [7g.80gb@0]}\n")
 	n.readAll()
@@ -422,8 +423,8 @@ func TestReleaseNeedsNoAttach(t *testing.T) {
 	}
 }
 
-// TestReleaseWhenInitFails: the answer says that NVML stays closed, nothing is concluded of the other GPUs, and the
-// nvmlInit is tried again, but not with every poll.
+// TestReleaseWhenInitFails: the answer says that NVML stays closed, nothing is concluded of the
+// other GPUs, and the nvmlInit is tried again, but not with every poll.
 func TestReleaseWhenInitFails(t *testing.T) {
 	n := startOpenNode(t, "", "")
 	ids := n.readAll()
@@ -529,8 +530,8 @@ func TestReleaseWhenShutdownFails(t *testing.T) {
 	cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0, 2})
 }
 
-// TestLayoutsWhileReleasing: partition control, which reads the node's layouts while a request waits for the next poll,
-// does not carry the request out, and names the released GPU afterwards.
+// TestLayoutsWhileReleasing: partition control, which reads the node's layouts while a request
+// waits for the next poll, does not carry the request out, and names the released GPU afterwards.
 func TestLayoutsWhileReleasing(t *testing.T) {
 	n := startOpenNode(t, "", "")
 	ids := n.readAll()
@@ -553,8 +554,8 @@ func TestLayoutsWhileReleasing(t *testing.T) {
 	}
 }
 
-// TestReleaseWithForeignGPU: a GPU that the kernel driver has bound and this container does not have is not missing
-// while another one is released.
+// TestReleaseWithForeignGPU: a GPU that the kernel driver has bound and this container does not
+// have is not missing while another one is released.
 func TestReleaseWithForeignGPU(t *testing.T) {
 	n := startOpenNode(t, "", "")
 	n.foreign = "0000:fe:00.0"
@@ -637,7 +638,8 @@ func TestCloseWhileOthersEnd(t *testing.T) {
 	})
 }
 
-// TestReadingEndsForRelease: a reading under way ends with its present call when a GPU is to be released.
+// TestReadingEndsForRelease: a reading under way ends with its present call when a GPU is to be
+// released.
 func TestReadingEndsForRelease(t *testing.T) {
 	n := startOpenNode(t, "", "")
 	ids := n.readAll()

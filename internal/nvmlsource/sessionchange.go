@@ -46,8 +46,8 @@ func (c *sessionChange) run(resume func(all bool)) {
 		return
 	}
 
-	// From here on NVML is closed. We set the released GPUs before we open it again, so that a request for one of them
-	// fails with gpu.ErrReleased.
+	// From here on NVML is closed. We set the released GPUs before we open it again, so that a
+	// request for one of them fails with gpu.ErrReleased.
 	s.mu.Lock()
 	s.session.released = c.released
 	s.mu.Unlock()
@@ -96,8 +96,8 @@ func (c *sessionChange) isRequested() bool {
 	return slices.ContainsFunc(c.requests, (*releaseRequest).isOperators)
 }
 
-// refuse answers the requests of operators, and lets those that follow an event of the driver wait. It logs, once, why
-// the change is not made yet.
+// refuse answers the requests of operators, and lets those that follow an event of the driver wait.
+// It logs, once, why the change is not made yet.
 func (c *sessionChange) refuse(err error) {
 	s := c.source
 	s.lengthenPause()
@@ -136,7 +136,8 @@ func (c *sessionChange) requeue() {
 	s.session.requests = append(s.session.requests, c.requests...)
 }
 
-// resumeOthers lets other uses of NVML in this process go on that changes have ended: all if no GPU is left alone.
+// resumeOthers lets other uses of NVML in this process go on that changes have ended: all if no GPU
+// is left alone.
 func (s *Source) resumeOthers(all bool) {
 	for _, resume := range s.session.resume {
 		resume(all)
@@ -147,16 +148,19 @@ func (s *Source) resumeOthers(all bool) {
 	}
 }
 
-// errInUse is why NVML cannot be shut down: unloading it under a running call would kill the process.
+// errInUse is why NVML cannot be shut down: unloading it under a running call would kill the
+// process.
 var errInUse = errors.New("NVML must not be shut down: calls of the driver have not returned")
 
-// pausesChanges reports whether a change has failed or was refused so recently that the next one waits.
+// pausesChanges reports whether a change has failed or was refused so recently that the next one
+// waits.
 func (s *Source) pausesChanges() bool {
 	since := s.opts.Now().Sub(s.session.triedAt)
 	return since >= 0 && since < s.session.pause // the clock may have been set back
 }
 
-// findHang returns an error if a call is known not to return, without waiting for any: NVML cannot be shut down then.
+// findHang returns an error if a call is known not to return, without waiting for any: NVML cannot
+// be shut down then.
 func (s *Source) findHang() error {
 	if halts, ended := s.queue.isHalting(); halts && !ended {
 		return errInUse
@@ -174,8 +178,8 @@ func (s *Source) findHang() error {
 	return nil
 }
 
-// pauseCalls refuses calls that use handles of the driver from now on, and waits until none is under way. A reading
-// ends with its present call.
+// pauseCalls refuses calls that use handles of the driver from now on, and waits until none is
+// under way. A reading ends with its present call.
 func (s *Source) pauseCalls() error {
 	s.mu.Lock()
 	unused := make(chan struct{})
@@ -210,8 +214,8 @@ func (s *Source) resumeCalls() {
 	s.session.unused = nil
 }
 
-// shutDown frees what was allocated, and shuts NVML down. No call is under way, and no wait for events. With an error
-// NVML is still open.
+// shutDown frees what was allocated, and shuts NVML down. No call is under way, and no wait for
+// events. With an error NVML is still open.
 func (c *sessionChange) shutDown() error {
 	s := c.source
 	if s.countInits() == 0 {
@@ -232,8 +236,8 @@ func (c *sessionChange) shutDown() error {
 	return nil
 }
 
-// open opens NVML without the GPUs to skip, and looks up the others. The error is why NVML stays closed: a GPU to skip
-// is still open.
+// open opens NVML without the GPUs to skip, and looks up the others. The error is why NVML stays
+// closed: a GPU to skip is still open.
 func (c *sessionChange) open() error {
 	s := c.source
 	s.session.skipped = c.skip
@@ -267,8 +271,8 @@ func (c *sessionChange) open() error {
 	return s.session.down
 }
 
-// closedError returns the error of a failed nvmlInit, before which a change has shut NVML down: nothing is known to be
-// wrong with the GPUs, unless there is no driver any more, or another one.
+// closedError returns the error of a failed nvmlInit, before which a change has shut NVML down:
+// nothing is known to be wrong with the GPUs, unless there is no driver any more, or another one.
 func closedError(err error) error {
 	if errors.Is(err, gpu.ErrNoDriver) || errors.Is(err, gpu.ErrVersionMismatch) {
 		return err
@@ -277,7 +281,8 @@ func closedError(err error) error {
 	return fmt.Errorf("%w: %w", gpu.ErrLibraryClosed, err)
 }
 
-// closeAgain shuts NVML down for a reason, so that it stays closed. If a call hangs, the next Discover tries again.
+// closeAgain shuts NVML down for a reason, so that it stays closed. If a call hangs, the next
+// Discover tries again.
 func (c *sessionChange) closeAgain(reason error) error {
 	s := c.source
 
@@ -298,7 +303,8 @@ func (c *sessionChange) closeAgain(reason error) error {
 	return reason
 }
 
-// checkClosed returns an error unless this process is known to have none of some released GPUs open.
+// checkClosed returns an error unless this process is known to have none of some released GPUs
+// open.
 func (s *Source) checkClosed(skip map[gpu.UUID]bool) error {
 	if len(skip) == 0 {
 		return nil

@@ -13,7 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// hang makes the next call of a name hang, and returns what lets it return. NVML must not be shut down meanwhile.
+// hang makes the next call of a name hang, and returns what lets it return. NVML must not be shut
+// down meanwhile.
 func (n *openNode) hang(call string) (letGo func()) {
 	var hanging atomic.Bool
 	began := make(chan struct{})
@@ -36,8 +37,8 @@ func (n *openNode) hang(call string) (letGo func()) {
 	return letGo
 }
 
-// TestReleaseWhileEventCallHangs: however often a release is tried while a call of the event queue hangs, NVML is not
-// shut down under it, and afterwards the events of all GPUs are received again.
+// TestReleaseWhileEventCallHangs: however often a release is tried while a call of the event queue
+// hangs, NVML is not shut down under it, and afterwards the events of all GPUs are received again.
 func TestReleaseWhileEventCallHangs(t *testing.T) {
 	for _, call := range []string{"Wait", "RegisterEvents(MIG)"} {
 		t.Run(call, func(t *testing.T) {
@@ -107,8 +108,8 @@ func TestReleaseAsEventCallReturns(t *testing.T) {
 	}
 }
 
-// TestChangeWhileReadHangs: while a call is known to hang, a change that is due disturbs nothing, however often it is
-// tried.
+// TestChangeWhileReadHangs: while a call is known to hang, a change that is due disturbs nothing,
+// however often it is tried.
 func TestChangeWhileReadHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startOpenNode(t, "", "")
@@ -155,7 +156,8 @@ func TestChangeWhileReadHangs(t *testing.T) {
 	})
 }
 
-// TestRefusedChangePauses: what no operator requests is tried again seldom, and what one requests at once.
+// TestRefusedChangePauses: what no operator requests is tried again seldom, and what one requests
+// at once.
 func TestRefusedChangePauses(t *testing.T) {
 	n := startOpenNode(t, "", "")
 	ids := n.readAll()
@@ -194,8 +196,8 @@ func TestRefusedChangePauses(t *testing.T) {
 	cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0})
 }
 
-// TestReleaseWithSlowLookups: without persistence mode the lookups attach the GPUs, one after the other. Discover says
-// that NVML is closed until they are there, not that GPUs hang.
+// TestReleaseWithSlowLookups: without persistence mode the lookups attach the GPUs, one after the
+// other. Discover says that NVML is closed until they are there, not that GPUs hang.
 func TestReleaseWithSlowLookups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startOpenNode(t, "", "")

@@ -8,7 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// pausing is a change that waits for other uses of the GPUs in this process to end. NVML is open and in use meanwhile.
+// pausing is a change that waits for other uses of the GPUs in this process to end. NVML is open
+// and in use meanwhile.
 type pausing struct {
 	change *sessionChange
 	ended  chan struct{} // closed once the rest is set
@@ -17,8 +18,8 @@ type pausing struct {
 	err    error // why the other uses do not end
 }
 
-// beginPausing ends other uses of the GPUs in this process, in a goroutine that uses nothing of the session. The caller
-// has entered the Source; the goroutine leaves it.
+// beginPausing ends other uses of the GPUs in this process, in a goroutine that uses nothing of the
+// session. The caller has entered the Source; the goroutine leaves it.
 func (c *sessionChange) beginPausing() *pausing {
 	p := &pausing{change: c, ended: make(chan struct{})}
 	mayOpen := c.source.opts.MayOpen
@@ -36,8 +37,8 @@ func (c *sessionChange) beginPausing() *pausing {
 	return p
 }
 
-// pauseOthers ends other uses of the GPUs in this process, or returns why they go on. mayOpen is nil if NVML is not
-// open.
+// pauseOthers ends other uses of the GPUs in this process, or returns why they go on. mayOpen is
+// nil if NVML is not open.
 func (c *sessionChange) pauseOthers(
 	mayOpen func(confidential gpu.Opt[bool]) error,
 ) (resume func(all bool), err error) {
@@ -46,7 +47,8 @@ func (c *sessionChange) pauseOthers(
 	}
 
 	if mayOpen != nil {
-		// Under confidential computing the GPUs can become unusable when the last process closes them.
+		// Under confidential computing the GPUs can become unusable when the last process closes
+		// them.
 		if err := mayOpen(c.source.askConfidential()); err != nil {
 			return nil, fmt.Errorf("NVML must not be shut down: %w", err)
 		}
@@ -62,7 +64,8 @@ func (c *sessionChange) pauseOthers(
 	return c.source.opts.Opening.Pause(ctx)
 }
 
-// hasEnded reports whether the other uses have ended, or go on. It waits for that once, for at most lookupTimeout.
+// hasEnded reports whether the other uses have ended, or go on. It waits for that once, for at most
+// lookupTimeout.
 func (p *pausing) hasEnded() bool {
 	if !p.waited {
 		timer := time.NewTimer(lookupTimeout)
@@ -84,7 +87,8 @@ func (p *pausing) hasEnded() bool {
 	}
 }
 
-// endPausing begins the change for which other uses of the GPUs have ended, or refuses it if they go on.
+// endPausing begins the change for which other uses of the GPUs have ended, or refuses it if they
+// go on.
 func (s *Source) endPausing() {
 	p := s.session.pausing
 	if p == nil || !p.hasEnded() {

@@ -57,8 +57,8 @@ func (c *sessionChange) setTargets() {
 	}
 }
 
-// candidates lists the PCI bus ids of the GPUs that are not released: those that the kernel driver has bound but for
-// foreign ones, or all that were read if it does not say. The caller holds mu.
+// candidates lists the PCI bus ids of the GPUs that are not released: those that the kernel driver
+// has bound but for foreign ones, or all that were read if it does not say. The caller holds mu.
 func (c *sessionChange) candidates(bound []string) []string {
 	var list []string
 
@@ -84,7 +84,8 @@ func (c *sessionChange) candidates(bound []string) []string {
 	return list
 }
 
-// indexOf returns the index that the GPU at a PCI bus id had when it was read last. The caller holds mu.
+// indexOf returns the index that the GPU at a PCI bus id had when it was read last. The caller
+// holds mu.
 func (s *Source) indexOf(busID string) (index int, known bool) {
 	for _, facts := range s.session.known {
 		if shortBusID(facts.PCIBusID) == busID {
@@ -95,8 +96,9 @@ func (s *Source) indexOf(busID string) (index int, known bool) {
 	return 0, false
 }
 
-// noteForeign notes which GPUs the kernel driver has bound that NVML does not list, as in a container that was given
-// some GPUs of its machine. They are not known while NVML does not list all, or lists one that was never read.
+// noteForeign notes which GPUs the kernel driver has bound that NVML does not list, as in a
+// container that was given some GPUs of its machine. They are not known while NVML does not list
+// all, or lists one that was never read.
 func (s *Source) noteForeign() {
 	if s.session.targets != nil {
 		return
@@ -124,8 +126,8 @@ func (s *Source) noteForeign() {
 	}
 }
 
-// isForeign reports whether the GPU that is looked up by its PCI bus id may belong to another container: NVML does not
-// find it, and it was never read.
+// isForeign reports whether the GPU that is looked up by its PCI bus id may belong to another
+// container: NVML does not find it, and it was never read.
 func (s *Source) isForeign(index int, err error) bool {
 	busID := s.session.targets[index]
 	if busID == "" || !errors.Is(err, gpu.ErrNotFound) {

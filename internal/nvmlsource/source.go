@@ -17,26 +17,30 @@ import (
 type Options struct {
 	// Now is the clock that events and the slow tier go by.
 	Now func() time.Time
-	// SlowEvery is the period of the slow tier: readings that are expensive or seldom change. 0 is 15 s. Calls that were
-	// refused for lack of privilege are tried again with it, once a minute.
+	// SlowEvery is the period of the slow tier: readings that are expensive or seldom change. 0 is
+	// 15 s. Calls that were refused for lack of privilege are tried again with it, once a minute.
 	SlowEvery time.Duration
-	// HangsAfter is how long a call of a reading may take, in real time, to count for ReadCosts; 0 is no limit.
+	// HangsAfter is how long a call of a reading may take, in real time, to count for ReadCosts; 0
+	// is no limit.
 	HangsAfter time.Duration
-	// LongReading is how long the calls of the fast tier may take in a reading of a GPU to count for ReadCosts; 0 is no
-	// limit. Longer readings follow each other without a pause: no pace makes them cost less.
+	// LongReading is how long the calls of the fast tier may take in a reading of a GPU to count
+	// for ReadCosts; 0 is no limit. Longer readings follow each other without a pause: no pace
+	// makes them cost less.
 	LongReading time.Duration
-	// Admin is set if this process has the rights that the driver takes for an administrator's: CAP_SYS_ADMIN in the
-	// host's user namespace.
+	// Admin is set if this process has the rights that the driver takes for an administrator's:
+	// CAP_SYS_ADMIN in the host's user namespace.
 	Admin bool
 	// GPM enables activity by GPM, on GPUs that have it, for all readings.
 	GPM bool
-	// ProcessesHidden is why the driver's lists of processes may lack some, gpu.ErrPIDNamespace; nil if they are complete.
-	// Processes are not read then, which nothing could be concluded from; the error is that of every GPU.
+	// ProcessesHidden is why the driver's lists of processes may lack some, gpu.ErrPIDNamespace;
+	// nil if they are complete. Processes are not read then, which nothing could be concluded from;
+	// the error is that of every GPU.
 	ProcessesHidden error
 	// ProcessUtilization enables the SM utilization of each process, if the driver reports it.
 	ProcessUtilization bool
-	// MayOpen, if not nil, returns why this process may not open the GPUs, before each nvmlInit. confidential is whether
-	// they are in confidential-computing mode, absent if the driver does not say.
+	// MayOpen, if not nil, returns why this process may not open the GPUs, before each nvmlInit.
+	// confidential is whether they are in confidential-computing mode, absent if the driver does
+	// not say.
 	MayOpen func(confidential gpu.Opt[bool]) error
 	// Opening is what is needed to let go of GPUs.
 	Opening Opening
@@ -46,8 +50,8 @@ type Options struct {
 // DefaultSlowEvery is the period of the slow tier if Options have none.
 const DefaultSlowEvery = 15 * time.Second
 
-// Source reads the GPUs of a node by NVML. Different GPUs may be read at once, also while Discover runs; a call that
-// hangs inside the driver blocks neither other GPUs nor Discover.
+// Source reads the GPUs of a node by NVML. Different GPUs may be read at once, also while Discover
+// runs; a call that hangs inside the driver blocks neither other GPUs nor Discover.
 type Source struct {
 	lib       Library
 	opts      Options
@@ -100,14 +104,14 @@ func New(lib Library, opts Options) *Source {
 	return s
 }
 
-// Events returns the channel of the driver's events, from the first Discover that found a driver on. It is never
-// closed; if it is not read, events are dropped and gpu.EventsLost says so.
+// Events returns the channel of the driver's events, from the first Discover that found a driver
+// on. It is never closed; if it is not read, events are dropped and gpu.EventsLost says so.
 func (s *Source) Events() <-chan gpu.Event { return s.queue.out }
 
 var errClosed = errors.New("nvmlsource: closed")
 
-// beginCall counts a call that uses handles of GPUs, so that neither Close nor a change of the session unloads the
-// driver's library under it.
+// beginCall counts a call that uses handles of GPUs, so that neither Close nor a change of the
+// session unloads the driver's library under it.
 func (s *Source) beginCall() (*usage, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +148,8 @@ func (s *Source) endCall(u *usage) {
 	s.leave()
 }
 
-// enter counts a Discover, a change of the session or what is part of one, so that Close waits for it.
+// enter counts a Discover, a change of the session or what is part of one, so that Close waits for
+// it.
 func (s *Source) enter() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,9 +173,9 @@ func (s *Source) leave() {
 	}
 }
 
-// Read reads one GPU that Discover has listed: facts, MIG tree and readings. The result shares nothing with the
-// Source that is ever modified. A reading that fails is in the errors of its entity; the error is for a GPU that
-// cannot be read at all.
+// Read reads one GPU that Discover has listed: facts, MIG tree and readings. The result shares
+// nothing with the Source that is ever modified. A reading that fails is in the errors of its
+// entity; the error is for a GPU that cannot be read at all.
 func (s *Source) Read(id gpu.UUID) (gpu.GPU, error) {
 	return s.ReadWith(id, gpu.ReadCues{FollowMemory: true})
 }
@@ -183,9 +188,9 @@ func (s *Source) ReadWith(id gpu.UUID, cues gpu.ReadCues) (gpu.GPU, error) {
 	)
 }
 
-// ReadLayout reads the MIG mode of a GPU and its instances without their readings, by few calls. It is a ReadWith, and
-// whole is true, if the mode has changed or nothing of the GPU is known yet. What has to be read again after a change
-// of the layout, the next Read reads.
+// ReadLayout reads the MIG mode of a GPU and its instances without their readings, by few calls. It
+// is a ReadWith, and whole is true, if the mode has changed or nothing of the GPU is known yet.
+// What has to be read again after a change of the layout, the next Read reads.
 func (s *Source) ReadLayout(
 	id gpu.UUID,
 	cues gpu.ReadCues,
@@ -250,7 +255,8 @@ func (s *Source) countInits() int {
 	return s.inits
 }
 
-// shutDown calls nvmlShutdown as often as nvmlInit has succeeded: only the last call closes the GPUs.
+// shutDown calls nvmlShutdown as often as nvmlInit has succeeded: only the last call closes the
+// GPUs.
 func (s *Source) shutDown() error {
 	for s.countInits() > 0 {
 		ret := s.lib.Shutdown()
@@ -271,8 +277,9 @@ func (s *Source) shutDown() error {
 	return nil
 }
 
-// Close ends the event queue and shuts NVML down, once. If a driver call still hangs when ctx ends, it returns an
-// error and leaves NVML as it is: unloading it under a running call would kill the process.
+// Close ends the event queue and shuts NVML down, once. If a driver call still hangs when ctx ends,
+// it returns an error and leaves NVML as it is: unloading it under a running call would kill the
+// process.
 func (s *Source) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closed {

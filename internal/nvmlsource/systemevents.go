@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The kernel unbinds a GPU from the driver once no process has it open. NVML tells its clients that it waits, so that
-// they let go of the GPU, and tells them when one is bound.
+// The kernel unbinds a GPU from the driver once no process has it open. NVML tells its clients that
+// it waits, so that they let go of the GPU, and tells them when one is bound.
 
 // systemEventKinds are the system events that we ask for.
 const systemEventKinds = nvml.SystemEventTypeGpuDriverUnbind | nvml.SystemEventTypeGpuDriverBind
@@ -21,8 +21,9 @@ const systemEventKinds = nvml.SystemEventTypeGpuDriverUnbind | nvml.SystemEventT
 // systemEventsEvery is how often they are asked for again after a failure.
 const systemEventsEvery = time.Minute
 
-// followBinding requests that GPUs which are being unbound are released. It does not wait for events. A library without
-// them, or a process that cannot tell which GPUs it has open, leaves that to operators.
+// followBinding requests that GPUs which are being unbound are released. It does not wait for
+// events. A library without them, or a process that cannot tell which GPUs it has open, leaves that
+// to operators.
 func (s *Source) followBinding() {
 	if !s.initialised || s.opts.Opening.OpenMinors == nil {
 		return
@@ -77,8 +78,8 @@ func (s *Source) noteBinding(e nvml.SystemEventData_v1) {
 	}
 }
 
-// noteBound notes that a GPU was bound. It need not be released any more, and comes back if it is: at once if nothing
-// tells when the kernel lists it.
+// noteBound notes that a GPU was bound. It need not be released any more, and comes back if it is:
+// at once if nothing tells when the kernel lists it.
 func (s *Source) noteBound(id gpu.UUID) {
 	bound, _ := s.listBound() // nil if that is unknown
 
@@ -99,8 +100,8 @@ func (s *Source) noteBound(id gpu.UUID) {
 	}
 }
 
-// findByPCI returns the GPU of a PCI id as the driver makes them (OGKM, gpuGenerate32BitId): domain, bus and device,
-// from the high bits to the low ones. It is empty if no such GPU was read.
+// findByPCI returns the GPU of a PCI id as the driver makes them (OGKM, gpuGenerate32BitId):
+// domain, bus and device, from the high bits to the low ones. It is empty if no such GPU was read.
 func (s *Source) findByPCI(pciID uint32) gpu.UUID {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,7 +20,8 @@ func (n *openNode) released() []gpu.ReleasedGPU {
 	return inventory.Released
 }
 
-// TestUnbindEvent: the first poll after a GPU began to be unbound lets go of it, and it comes back once it is bound.
+// TestUnbindEvent: the first poll after a GPU began to be unbound lets go of it, and it comes back
+// once it is bound.
 func TestUnbindEvent(t *testing.T) {
 	n := startOpenNode(t, "", unbindsGPU1)
 	ids := n.readAll()
@@ -38,7 +39,8 @@ func TestUnbindEvent(t *testing.T) {
 	cmptest.Equal(t, "released", len(n.released()), 0)
 }
 
-// TestUnbindEventThatMustWait: nothing is released during an operation, and not any more once the GPU is bound again.
+// TestUnbindEventThatMustWait: nothing is released during an operation, and not any more once the
+// GPU is bound again.
 func TestUnbindEventThatMustWait(t *testing.T) {
 	for _, boundAgain := range []bool{false, true} {
 		n := startOpenNode(t, "", unbindsGPU1)
@@ -63,7 +65,8 @@ func TestUnbindEventThatMustWait(t *testing.T) {
 	}
 }
 
-// TestUnboundBetweenPolls: a GPU that was unbound and bound again between two polls is opened again.
+// TestUnboundBetweenPolls: a GPU that was unbound and bound again between two polls is opened
+// again.
 func TestUnboundBetweenPolls(t *testing.T) {
 	n := startOpenNode(t, "", unbindsGPU1)
 	ids := n.readAll()
@@ -94,7 +97,8 @@ func TestSystemEventsThatFail(t *testing.T) {
 	cmptest.Equal(t, "calls after it", n.spy.taken()["SystemEventSetWait"], 1)
 }
 
-// TestGPUBoundDuringInit: a GPU that is bound while nvmlInit runs, too late for it, is found by another one.
+// TestGPUBoundDuringInit: a GPU that is bound while nvmlInit runs, too late for it, is found by
+// another one.
 func TestGPUBoundDuringInit(t *testing.T) {
 	n := startOpenNode(t, "", "")
 	n.spy.do("Init", func() { n.foreign = "0000:fe:00.0" })

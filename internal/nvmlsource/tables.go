@@ -11,10 +11,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// tables are what a GPU offers, as the Actuator read it last: what stays the same as long as the driver runs and the
-// MIG mode does not change. A layout that is read after supportEvery reads them again, since drivers leave something
-// out for a while after they were loaded or a GPU was reset. A step does so only if the GPU's instances contradict
-// them.
+// tables are what a GPU offers, as the Actuator read it last: what stays the same as long as the
+// driver runs and the MIG mode does not change. A layout that is read after supportEvery reads them
+// again, since drivers leave something out for a while after they were loaded or a GPU was reset. A
+// step does so only if the GPU's instances contradict them.
 type tables struct {
 	enabled   gpu.Opt[bool] // the MIG mode that they were read in
 	readAt    time.Time
@@ -28,8 +28,8 @@ type tables struct {
 	computes map[uint32][]nvml.ComputeInstanceProfileInfo // by the profile id of the GPU instance
 }
 
-// tablesForStep returns the tables of a GPU in a MIG mode, however old they are: every operation reads the layout
-// first, and a step has to be cheap.
+// tablesForStep returns the tables of a GPU in a MIG mode, however old they are: every operation
+// reads the layout first, and a step has to be cheap.
 func (a *Actuator) tablesForStep(g *gpuState, mode modeState) (*tables, error) {
 	if t := g.tables.Load(); t != nil && t.enabled == mode.enabled {
 		return t, nil
@@ -38,7 +38,8 @@ func (a *Actuator) tablesForStep(g *gpuState, mode modeState) (*tables, error) {
 	return a.tablesOf(g, mode)
 }
 
-// tablesOf returns the tables of a GPU in a MIG mode. They are kept if they could be read completely.
+// tablesOf returns the tables of a GPU in a MIG mode. They are kept if they could be read
+// completely.
 func (a *Actuator) tablesOf(g *gpuState, mode modeState) (*tables, error) {
 	now := a.source.opts.Now()
 	if t := g.tables.Load(); t != nil && t.enabled == mode.enabled {
@@ -94,7 +95,8 @@ func (a *Actuator) tablesOf(g *gpuState, mode modeState) (*tables, error) {
 	return t, nil
 }
 
-// computeProfiles returns the profiles of compute instances that a GPU instance of a profile can have.
+// computeProfiles returns the profiles of compute instances that a GPU instance of a profile can
+// have.
 func (a *Actuator) computeProfiles(t *tables, gi MutableInstance,
 	profileID uint32) ([]nvml.ComputeInstanceProfileInfo, error) {
 	t.mu.Lock()

@@ -19,7 +19,8 @@ func (d spyDevice) GetTemperatureThreshold(kind nvml.TemperatureThresholds) (uin
 	return celsius, ret
 }
 
-// TestTemperatureMargin: GPUs from Hopper on report how far they are from slowing down, and no thresholds.
+// TestTemperatureMargin: GPUs from Hopper on report how far they are from slowing down, and no
+// thresholds.
 func TestTemperatureMargin(t *testing.T) {
 	n := newNode(t, "", "  - {model: H100-80GB}\n  - {model: A100-40GB}")
 	ids := n.discover()
@@ -83,8 +84,8 @@ func TestTemperatureMarginOfAnOldDriver(t *testing.T) {
 	}
 }
 
-// TestThresholdsThatAreOffsets: some drivers answer with the offset to a limit, which is negative and arrives as 4.29e9.
-// Nothing above 200 C is a threshold of a GPU.
+// TestThresholdsThatAreOffsets: some drivers answer with the offset to a limit, which is negative
+// and arrives as 4.29e9. Nothing above 200 C is a threshold of a GPU.
 func TestThresholdsThatAreOffsets(t *testing.T) {
 	n := newNode(t, "", whole)
 	n.spy.thresholds = map[nvml.TemperatureThresholds]int32{

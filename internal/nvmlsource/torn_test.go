@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A GPU whose layout changes between any two calls of a scan shows no mixture of both layouts: every instance has its
-// place, and no two have the same.
+// A GPU whose layout changes between any two calls of a scan shows no mixture of both layouts:
+// every instance has its place, and no two have the same.
 func TestLayoutChangeInTheMiddleOfAScan(t *testing.T) {
 	type moment struct {
 		call string
@@ -89,7 +89,8 @@ func repartitionTo(t *testing.T, n *node, old gpu.InstanceID, layout string) {
 	}
 }
 
-// Instances that a failed scan has left without handles are not sampled: the driver may list fewer MIG devices by then.
+// Instances that a failed scan has left without handles are not sampled: the driver may list fewer
+// MIG devices by then.
 func TestScanFailsInTheMiddleOfALayoutChange(t *testing.T) {
 	n := profiledNode(t, "version: 1\ngpus:\n  - {model: H100-80GB, mig: true, layout: [1g.10gb@0, 1g.10gb@1]}\n").withoutReports()
 	id := n.discover()[0]

@@ -14,8 +14,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// tree is a GPU's tree of GPU instances and compute instances with their details. These are read when a scan differs
-// from the last one, and with the slow tier: a scan may not show every change.
+// tree is a GPU's tree of GPU instances and compute instances with their details. These are read
+// when a scan differs from the last one, and with the slow tier: a scan may not show every change.
 type tree struct {
 	known bool
 	// scanned is set while the handles of the last scan may be used: it has succeeded.
@@ -93,12 +93,13 @@ type treeRead struct {
 	err      error // of the last scan. Its handles must not be used then.
 }
 
-// maxRescans bounds how often a tree is read again in one reading because something of it vanished: a layout change is
-// many changes, and each can come in between.
+// maxRescans bounds how often a tree is read again in one reading because something of it vanished:
+// a layout change is many changes, and each can come in between.
 const maxRescans = 3
 
-// mayRescan reports whether a tree of which something has vanished is to be read again, and counts that. If the last
-// repetition found no change, what cannot be read exists, and will not be readable the next time.
+// mayRescan reports whether a tree of which something has vanished is to be read again, and counts
+// that. If the last repetition found no change, what cannot be read exists, and will not be
+// readable the next time.
 func (r *gpuRead) mayRescan(tree treeRead) bool {
 	if r.rescans == maxRescans || r.rescans > 0 && !tree.changed && tree.err == nil {
 		return false
@@ -109,9 +110,9 @@ func (r *gpuRead) mayRescan(tree treeRead) bool {
 	return true
 }
 
-// readTree updates the tree, again if something vanished while it was read. After a failed scan the last tree remains,
-// without its handles: they may be those of other instances by now. The errors are those of the scan; the tree has
-// those of its details.
+// readTree updates the tree, again if something vanished while it was read. After a failed scan the
+// last tree remains, without its handles: they may be those of other instances by now. The errors
+// are those of the scan; the tree has those of its details.
 func (r *gpuRead) readTree() (treeRead, []gpu.ReadError) {
 	var denials []gpu.ReadError // of attempts that are repeated
 
@@ -125,8 +126,8 @@ func (r *gpuRead) readTree() (treeRead, []gpu.ReadError) {
 	}
 }
 
-// addNewDenials adds the denials among other errors that are new, as new ones. The attempt that met them is repeated,
-// and reports none of its errors; but a denial is new only once.
+// addNewDenials adds the denials among other errors that are new, as new ones. The attempt that met
+// them is repeated, and reports none of its errors; but a denial is new only once.
 func addNewDenials(list, other []gpu.ReadError) []gpu.ReadError {
 	for _, e := range other {
 		if e.Remembered || !errors.Is(e.Err, gpu.ErrNoPermission) {
@@ -210,8 +211,9 @@ func (r *gpuRead) readTreeOnce() (result treeRead, errs []gpu.ReadError) {
 // maxTornScans bounds how often a tree that contradicts itself is scanned in one reading.
 const maxTornScans = 4
 
-// rescanTorn scans a changed tree again while it contradicts itself: a scan is many calls, and one in the middle of a
-// layout change has something of both layouts. Two equal scans are taken as true. The results are those of scanTree.
+// rescanTorn scans a changed tree again while it contradicts itself: a scan is many calls, and one
+// in the middle of a layout change has something of both layouts. Two equal scans are taken as
+// true. The results are those of scanTree.
 func (r *gpuRead) rescanTorn(q *querier, t *tree) (vanished bool, err error) {
 	for scans := 1; scans < maxTornScans && t.scan.isTorn(); scans++ {
 		gone, err := r.scanTree(q, &t.spare)
@@ -233,8 +235,8 @@ func (r *gpuRead) rescanTorn(q *querier, t *tree) (vanished bool, err error) {
 	return vanished, nil
 }
 
-// buildTree reads the details of a scanned tree, and reports whether something of it vanished meanwhile. If the tree
-// has not changed, errors leave the last details in place.
+// buildTree reads the details of a scanned tree, and reports whether something of it vanished
+// meanwhile. If the tree has not changed, errors leave the last details in place.
 func (r *gpuRead) buildTree(t *tree, changed bool) (vanished bool) {
 	if changed {
 		t.answers = newAnswers()
@@ -275,7 +277,8 @@ func indexOfInstance(list []gpu.GPUInstance, id gpu.InstanceID) int {
 	return slices.IndexFunc(list, func(gi gpu.GPUInstance) bool { return gi.ID == id })
 }
 
-// newStates returns empty states for the instances of a scan. Instances of an equal scan have the same order.
+// newStates returns empty states for the instances of a scan. Instances of an equal scan have the
+// same order.
 func newStates(list []gpu.GPUInstance, of *scan) []entityState {
 	states := make([]entityState, len(list))
 	for i := range list {
@@ -362,7 +365,8 @@ func (r *gpuRead) addCompute(q *querier, list []gpu.GPUInstance, e *migEntry) []
 	return list
 }
 
-// inferredInstance returns a GPU instance as far as one of its MIG devices describes it: without placement.
+// inferredInstance returns a GPU instance as far as one of its MIG devices describes it: without
+// placement.
 func (r *gpuRead) inferredInstance(id gpu.InstanceID, ci *gpu.ComputeInstance,
 	attributes nvml.DeviceAttributes) gpu.GPUInstance {
 	gi := gpu.GPUInstance{ID: id, Device: gpu.Device{Up: true}, Profile: instanceProfile(ci.Profile)}
@@ -409,7 +413,8 @@ func sortInstances(list []gpu.GPUInstance) {
 	}
 }
 
-// deviceProfile returns the profile in a MIG device's name, "NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb"; "" if it has none.
+// deviceProfile returns the profile in a MIG device's name, "NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb";
+// "" if it has none.
 func deviceProfile(name string) string {
 	i := strings.LastIndex(name, " MIG ")
 	if i < 0 {
@@ -419,7 +424,8 @@ func deviceProfile(name string) string {
 	return validUTF8(strings.TrimSpace(name[i+len(" MIG "):]))
 }
 
-// instanceProfile returns the GPU instance's profile in a MIG device's own: "3g.20gb" of "1c.3g.20gb".
+// instanceProfile returns the GPU instance's profile in a MIG device's own: "3g.20gb" of
+// "1c.3g.20gb".
 func instanceProfile(device string) string {
 	name, err := mig.ParseName(device)
 	if err != nil {

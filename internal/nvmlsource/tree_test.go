@@ -92,8 +92,8 @@ func TestProcessesWithoutInstances(t *testing.T) {
 	cmptest.Equal(t, "processes of the GPU", g.Readings.Processes, gpu.None[[]gpu.Process]())
 }
 
-// Without privilege the tree is what the MIG devices report: no orphan and no placements, but profiles, memory and
-// processes.
+// Without privilege the tree is what the MIG devices report: no orphan and no placements, but
+// profiles, memory and processes.
 func TestUnprivilegedSeesLess(t *testing.T) {
 	n := newNode(t, ", privileged: false", twoCIs+oneProcess)
 	id := n.discover()[0]
@@ -195,8 +195,8 @@ func TestPrivilegeRegainedAndLostAgain(t *testing.T) {
 	}
 }
 
-// MIG devices that give no handle are said to be missing, once, beside what else of MIG is denied; and each right is
-// said to be there again by itself.
+// MIG devices that give no handle are said to be missing, once, beside what else of MIG is denied;
+// and each right is said to be there again by itself.
 func TestMIGDevicesThatAreDenied(t *testing.T) {
 	n := newNode(t, "", twoCIs)
 	n.spy.set("GetMigDeviceHandleByIndex", nvml.ERROR_NO_PERMISSION)
@@ -261,8 +261,9 @@ func TestLayoutChangeShowsInTheNextRead(t *testing.T) {
 	}
 }
 
-// A GPU instance is replaced by one of another profile at the same place, with the same ids: 1g.10gb and 2g.10gb take
-// two slices of memory each. Without the right to list GPU instances only the names of the MIG devices show them.
+// A GPU instance is replaced by one of another profile at the same place, with the same ids:
+// 1g.10gb and 2g.10gb take two slices of memory each. Without the right to list GPU instances only
+// the names of the MIG devices show them.
 func TestLayoutChangeIntoAnotherProfileAtTheSamePlace(t *testing.T) {
 	for _, listed := range []nvml.Return{nvml.SUCCESS, nvml.ERROR_NO_PERMISSION} {
 		n := newNode(t, "", `  - {model: A100-40GB, mig: true, layout: ["1g.10gb@0"]}`)
@@ -330,7 +331,8 @@ func TestMIGModeThatIsNotSupportedForAWhile(t *testing.T) {
 	cmptest.Equal(t, "error of MIG", errorOf(g.Errors, gpu.ReadingMIG), gpu.ErrNotSupported)
 }
 
-// A compute instance is replaced by a larger one with the same ids, in the old form of UUIDs, which has only ids.
+// A compute instance is replaced by a larger one with the same ids, in the old form of UUIDs, which
+// has only ids.
 func TestLayoutChangeUnderLegacyUUIDs(t *testing.T) {
 	n := newNode(t, ", migUUIDs: legacy", `  - {model: A100-40GB, mig: true, layout: [{gi: "3g.20gb@0", ci: ["1c"]}]}`)
 	id := n.discover()[0]
@@ -353,7 +355,8 @@ func TestLayoutChangeUnderLegacyUUIDs(t *testing.T) {
 	}
 }
 
-// The layout changes between the scan of its tree and the reading of an instance: the result is of the new layout.
+// The layout changes between the scan of its tree and the reading of an instance: the result is of
+// the new layout.
 func TestLayoutChangeInTheMiddleOfARead(t *testing.T) {
 	n := newNode(t, "", `  - {model: A100-40GB, mig: true, layout: ["3g.20gb@0"]}`)
 	id := n.discover()[0]
@@ -413,8 +416,8 @@ func TestInstanceThatStaysUnreadableIsDown(t *testing.T) {
 	}
 }
 
-// An error while the tree is scanned must not look like a layout change: the last tree stays, with the error. What
-// it was read by may stand for something else by now, and is not used.
+// An error while the tree is scanned must not look like a layout change: the last tree stays, with
+// the error. What it was read by may stand for something else by now, and is not used.
 func TestFailedScanKeepsTheTree(t *testing.T) {
 	n := newNode(t, "", twoCIs).withoutReports()
 	id := n.discover()[0]

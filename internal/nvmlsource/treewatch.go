@@ -1,15 +1,17 @@
 package nvmlsource
 
-// A scan of the tree is some 40 calls for a GPU in seven instances. It is left out while the driver's events would say
-// that the layout has changed, and nothing contradicts them; at the latest the slow tier scans again. Where events are
-// not delivered, or may not be, every reading scans: GPU instances, and the ids and UUID of every MIG device.
+// A scan of the tree is some 40 calls for a GPU in seven instances. It is left out while the
+// driver's events would say that the layout has changed, and nothing contradicts them; at the
+// latest the slow tier scans again. Where events are not delivered, or may not be, every reading
+// scans: GPU instances, and the ids and UUID of every MIG device.
 
 // treeWatch is whether changes of a GPU's layout are reported since its last scan.
 type treeWatch struct {
 	set    *queueSet // that the GPU was registered with when the last scan began; nil if with none
 	rescan bool      // a handle has failed, or a window of GPM made no sense: the next reading scans
-	// distrust is how many reports have to come before readings rely on them again: a scan has found a change that none
-	// had reported. missed is set if the last one did: its report may be late.
+	// distrust is how many reports have to come before readings rely on them again: a scan has
+	// found a change that none had reported. missed is set if the last one did: its report may be
+	// late.
 	distrust int
 	missed   bool
 }
@@ -17,7 +19,8 @@ type treeWatch struct {
 // reportsToTrust is how many changes have to be reported after one that was not.
 const reportsToTrust = 3
 
-// watchesLayout returns the set by which changes of a GPU's layout are received now, nil if they are not.
+// watchesLayout returns the set by which changes of a GPU's layout are received now, nil if they
+// are not.
 func (q *eventQueue) watchesLayout(d Device) *queueSet {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -62,7 +65,8 @@ func (r *gpuRead) hasReport() bool {
 	return r.reported || gpuChange(r.state.change.Load()) != unchanged
 }
 
-// beginScan notes by what changes are reported from now on, and returns by what they were since the last scan.
+// beginScan notes by what changes are reported from now on, and returns by what they were since the
+// last scan.
 func (r *gpuRead) beginScan() (before *queueSet) {
 	before = r.state.watch.set
 	r.scans = true
@@ -72,8 +76,9 @@ func (r *gpuRead) beginScan() (before *queueSet) {
 	return before
 }
 
-// compareWithEvents compares a scan with what the events have said before it. If a set has kept a change to itself,
-// readings do not rely on it until several others were reported, unless the report only came after the scan.
+// compareWithEvents compares a scan with what the events have said before it. If a set has kept a
+// change to itself, readings do not rely on it until several others were reported, unless the
+// report only came after the scan.
 func (r *gpuRead) compareWithEvents(set *queueSet, knewTree, changed bool) {
 	w := &r.state.watch
 	if r.layoutOnly || r.rescans > 0 {
@@ -93,8 +98,8 @@ func (r *gpuRead) compareWithEvents(set *queueSet, knewTree, changed bool) {
 	w.missed = missed
 }
 
-// wasOvertaken reports whether a change was reported while a reading used handles of an earlier scan: they may be those
-// of other instances by now.
+// wasOvertaken reports whether a change was reported while a reading used handles of an earlier
+// scan: they may be those of other instances by now.
 func (r *gpuRead) wasOvertaken() bool {
 	return !r.scans && gpuChange(r.state.change.Load()) != unchanged
 }

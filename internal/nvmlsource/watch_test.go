@@ -53,8 +53,8 @@ var (
 	bothUnwatched = []string{"GPU 0 watched false", "GPU 1 watched false"}
 )
 
-// TestWatchedLayouts: the watcher learns of every change at once, although the events are not read, and when changes
-// may have been missed.
+// TestWatchedLayouts: the watcher learns of every change at once, although the events are not read,
+// and when changes may have been missed.
 func TestWatchedLayouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, xidScenario)
@@ -122,8 +122,8 @@ func TestGPUsThatAreNotWatched(t *testing.T) {
 	}
 }
 
-// TestModeChangeEndsTheWatch: for a change of its mode a GPU is taken out of the queue, which takes another queue for
-// all GPUs. Until they are in that, changes are missed.
+// TestModeChangeEndsTheWatch: for a change of its mode a GPU is taken out of the queue, which takes
+// another queue for all GPUs. Until they are in that, changes are missed.
 func TestModeChangeEndsTheWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, "version: 1\nnode: {hostname: n1, driver: \"580.95.05\"}\ngpus:\n"+

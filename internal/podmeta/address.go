@@ -33,10 +33,10 @@ type addressedPod struct {
 	} `json:"status"`
 }
 
-// PodAddress returns the address of a pod of this node, and those of the node itself. It lists the one pod, so that the
-// right to list pods is enough. An error wraps gpu.ErrNotFound if there is no such pod with the UID or it does not run,
-// gpu.ErrInvalidArgument if it has no address of its own, and gpu.ErrUnavailable or gpu.ErrNoPermission if the API
-// server does not answer.
+// PodAddress returns the address of a pod of this node, and those of the node itself. It lists the
+// one pod, so that the right to list pods is enough. An error wraps gpu.ErrNotFound if there is no
+// such pod with the UID or it does not run, gpu.ErrInvalidArgument if it has no address of its own,
+// and gpu.ErrUnavailable or gpu.ErrNoPermission if the API server does not answer.
 func (p *Poller) PodAddress(
 	ctx context.Context,
 	namespace, name, uid string,

@@ -24,7 +24,8 @@ func podListIn(phase, metadata, spec, status string) string {
 		metadata, spec, phase, status)
 }
 
-// TestPodAddress: the address of a pod of this node and those of the node, by the right to list pods alone.
+// TestPodAddress: the address of a pod of this node and those of the node, by the right to list
+// pods alone.
 func TestPodAddress(t *testing.T) {
 	const status = `"podIP": "10.1.2.3", "hostIP": "192.0.2.7", "hostIPs": [{"ip": "192.0.2.7"}, {"ip": "2001:db8::7"}]`
 	for about, c := range map[string]struct {

@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// maxBody bounds a response in bytes. The metadata of a pod takes some kilobytes, and a node has hundreds of pods.
+	// maxBody bounds a response in bytes. The metadata of a pod takes some kilobytes, and a node
+	// has hundreds of pods.
 	maxBody = 32 << 20
 	// timeout bounds one request.
 	timeout = 10 * time.Second
@@ -54,7 +55,8 @@ func newAPI(opts Options, client *kubeapi.Client) (*api, error) {
 	}, nil
 }
 
-// removeDuplicates keeps the first of equal names: a label that is listed twice would make an invalid series.
+// removeDuplicates keeps the first of equal names: a label that is listed twice would make an
+// invalid series.
 func removeDuplicates(names []string) []string {
 	var out []string
 	for _, name := range names {
@@ -110,9 +112,9 @@ type podMetadata struct {
 	} `json:"metadata"`
 }
 
-// listPods lists the pods of the node that have not ended, from the API server's cache or, if consistent is set, from
-// its storage, which costs it more. An error wraps gpu.ErrNoPermission if the service account may not list pods, else
-// gpu.ErrUnavailable.
+// listPods lists the pods of the node that have not ended, from the API server's cache or, if
+// consistent is set, from its storage, which costs it more. An error wraps gpu.ErrNoPermission if
+// the service account may not list pods, else gpu.ErrUnavailable.
 func (a *api) listPods(ctx context.Context, consistent bool) (*podList, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errNoAnswer)
 	defer cancel()

@@ -259,7 +259,8 @@ func bigList(w io.Writer, n int) {
 	_, _ = io.WriteString(w, `]}`)
 }
 
-// BenchmarkPods reports the bytes allocated for each pod of a list of 1,000, of about 4.5 KB each on the wire.
+// BenchmarkPods reports the bytes allocated for each pod of a list of 1,000, of about 4.5 KB each
+// on the wire.
 func BenchmarkPods(b *testing.B) {
 	const pods = 1000
 

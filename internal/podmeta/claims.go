@@ -24,7 +24,8 @@ const (
 	claimBurst = 20
 )
 
-// claimVersions are the versions of resource.k8s.io that have status.allocation.devices, the latest first.
+// claimVersions are the versions of resource.k8s.io that have status.allocation.devices, the latest
+// first.
 func claimVersions() []string { return []string{"v1", "v1beta2", "v1beta1"} }
 
 // errNoSuchDevice: the claim has no allocation with the device, or none yet.
@@ -89,8 +90,8 @@ func newClaimReader(api *api, logger log.Logger) *claimReader {
 	}
 }
 
-// AdminAccess implements podresources.Metadata. A claim that has no allocation with the device is read again, and the
-// error wraps gpu.ErrNotFound.
+// AdminAccess implements podresources.Metadata. A claim that has no allocation with the device is
+// read again, and the error wraps gpu.ErrNotFound.
 func (p *Poller) AdminAccess(d gpu.ClaimDevice, since time.Time) (bool, error) {
 	return p.claims.adminAccess(d, since, time.Now())
 }
@@ -156,8 +157,8 @@ func (c *claimReader) adminAccess(d gpu.ClaimDevice, since, now time.Time) (bool
 	return admin, nil
 }
 
-// hasAdminAccess reports whether all allocations of a device are for administrative access; ok is false if the device
-// has none.
+// hasAdminAccess reports whether all allocations of a device are for administrative access; ok is
+// false if the device has none.
 func hasAdminAccess(devices []allocatedDevice, d gpu.ClaimDevice) (admin, ok bool) {
 	admin = true
 
@@ -208,8 +209,8 @@ func (c *claimReader) run(ctx context.Context) {
 	}
 }
 
-// nextDue returns the claim that is due first, and when. It forgets claims that no caller has asked about for
-// forgetAfter, and postpones those of a namespace in which the API server refuses them.
+// nextDue returns the claim that is due first, and when. It forgets claims that no caller has asked
+// about for forgetAfter, and postpones those of a namespace in which the API server refuses them.
 func (c *claimReader) nextDue() (claimName, time.Time) {
 	now := time.Now()
 	c.mu.Lock()
@@ -296,8 +297,9 @@ func (c *claimReader) readClaim(ctx context.Context, name claimName) {
 	}
 }
 
-// getDevices returns the devices of a claim, by the latest API version that the API server serves. An error wraps
-// exactly one of gpu.ErrNoPermission, gpu.ErrNotFound (there is no such claim) and gpu.ErrUnavailable.
+// getDevices returns the devices of a claim, by the latest API version that the API server serves.
+// An error wraps exactly one of gpu.ErrNoPermission, gpu.ErrNotFound (there is no such claim) and
+// gpu.ErrUnavailable.
 func (c *claimReader) getDevices(ctx context.Context, name claimName) ([]allocatedDevice, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errNoAnswer)
 	defer cancel()

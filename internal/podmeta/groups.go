@@ -35,8 +35,8 @@ type groupAnnotations struct {
 	JobIndex string `json:"batch.kubernetes.io/job-completion-index"`
 }
 
-// groupOf returns the job that a pod is part of. No label says how many pods a job of Kubeflow, a JobSet, a RayCluster
-// or an indexed Job has; an index above 0 shows that there are others.
+// groupOf returns the job that a pod is part of. No label says how many pods a job of Kubeflow, a
+// JobSet, a RayCluster or an indexed Job has; an index above 0 shows that there are others.
 func (a *groupAnnotations) groupOf(labels map[string]string) gpu.PodGroup {
 	// An annotation can have any length: parseCount refuses a number that does not fit 31 bits.
 	index, indexed := parseCount(cmp.Or(labels[labelJobIndex], a.JobIndex))
@@ -88,8 +88,8 @@ func ParseGroup(labels, annotations map[string]string) gpu.PodGroup {
 	return a.groupOf(labels)
 }
 
-// sizeByIndex returns how many pods there are at least, by the index of one of them; 0 if that is the first one, which
-// can be the only one.
+// sizeByIndex returns how many pods there are at least, by the index of one of them; 0 if that is
+// the first one, which can be the only one.
 func sizeByIndex(index int) int {
 	if index > 0 {
 		return index + 1

@@ -10,7 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestGroups: the jobs that labels and annotations name, and how many pods they show that a job has.
+// TestGroups: the jobs that labels and annotations name, and how many pods they show that a job
+// has.
 func TestGroups(t *testing.T) {
 	type texts = map[string]string
 	const kubeflow, jobset, lws = "training.kubeflow.org/", "jobset.sigs.k8s.io/", "leaderworkerset.sigs.k8s.io/"

@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// migAllocation has the decoded fields of one entry of the annotation. The container's index counts the pod's init
-// containers, then its containers.
+// migAllocation has the decoded fields of one entry of the annotation. The container's index counts
+// the pod's init containers, then its containers.
 type migAllocation struct {
 	ContainerIndex int    `json:"containerIndex"`
 	DeviceIndex    int    `json:"deviceIndex"`
@@ -21,12 +21,13 @@ type migAllocation struct {
 	} `json:"placement"`
 }
 
-// migDevices parses the annotation hami.io/vgpu-mig-allocations: the devices of each container that has any, by the
-// containers' index. One incomplete entry makes all of it unusable, for HAMi too.
+// migDevices parses the annotation hami.io/vgpu-mig-allocations: the devices of each container that
+// has any, by the containers' index. One incomplete entry makes all of it unusable, for HAMi too.
 //
-// The annotation has the MIG devices that HAMi, from 2.10 on, reserved for a pod. Its scheduler writes GPU and
-// placement before it binds the pod; its device plugin adds the UUID once it has created the device, at exactly that
-// placement. Earlier releases write a template and a slot of it, from which no device can be derived.
+// The annotation has the MIG devices that HAMi, from 2.10 on, reserved for a pod. Its scheduler
+// writes GPU and placement before it binds the pod; its device plugin adds the UUID once it has
+// created the device, at exactly that placement. Earlier releases write a template and a slot of
+// it, from which no device can be derived.
 //
 // https://github.com/Project-HAMi/HAMi, pkg/device/nvidia/mig_allocations.go
 func migDevices(annotation string) [][]gpu.DeviceRef {

@@ -5,11 +5,12 @@ import (
 	"time"
 )
 
-// misnamedAfter is how long pods are looked up without success before the name of the node is in doubt.
+// misnamedAfter is how long pods are looked up without success before the name of the node is in
+// doubt.
 const misnamedAfter = 10 * time.Second
 
-// isNodeNameSuspect reports, after a list, whether no list has ever had a pod that the kubelet lists, although all of
-// them have been looked up for misnamedAfter.
+// isNodeNameSuspect reports, after a list, whether no list has ever had a pod that the kubelet
+// lists, although all of them have been looked up for misnamedAfter.
 func (p *Poller) isNodeNameSuspect(now time.Time) bool {
 	listed := false
 	recent := false
@@ -31,8 +32,8 @@ func (p *Poller) isNodeNameSuspect(now time.Time) bool {
 	return suspect
 }
 
-// checkNodeName searches all pods of the node for the looked-up pods: a kubelet may list pods that have ended, which
-// other lists leave out.
+// checkNodeName searches all pods of the node for the looked-up pods: a kubelet may list pods that
+// have ended, which other lists leave out.
 func (p *Poller) checkNodeName(ctx context.Context) {
 	if p.limit.Wait(ctx) != nil {
 		return // ctx has ended

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// keepMissing is how long we keep a pod after the API server stopped listing it: the kubelet lists an ended pod for a
-	// moment longer.
+	// keepMissing is how long we keep a pod after the API server stopped listing it: the kubelet
+	// lists an ended pod for a moment longer.
 	keepMissing = 10 * time.Second
 	// forgetAfter is how long we remember a lookup after it was last made.
 	forgetAfter = 5 * time.Minute
@@ -19,7 +19,8 @@ const (
 	recentlyAsked = time.Minute
 	// maxListAge is how long PodByUID and BoundPods use a list.
 	maxListAge = 3 * interval
-	// boundEvery is how often BoundPods lists the pods while it is called: its caller waits for one of them to end.
+	// boundEvery is how often BoundPods lists the pods while it is called: its caller waits for one
+	// of them to end.
 	boundEvery = 5 * time.Second
 )
 
@@ -29,7 +30,8 @@ type podID struct {
 	uid string
 }
 
-// podEntry is a pod of the last list, or of an earlier one. Its times are those when we started the lists.
+// podEntry is a pod of the last list, or of an earlier one. Its times are those when we started the
+// lists.
 type podEntry struct {
 	gpu.PodMetadata
 	seenAt       time.Time // the last list that had it
@@ -44,7 +46,8 @@ type lookup struct {
 	lastAsked  time.Time
 	due        time.Time     // when we start the next list for it; zero if it needs none
 	gap        time.Duration // the backoff between lists that do not answer it
-	// For PodMetadata: the UID that it returned last, and the one that it returned last for an earlier since.
+	// For PodMetadata: the UID that it returned last, and the one that it returned last for an
+	// earlier since.
 	lastUID, formerUID string
 }
 
@@ -88,9 +91,9 @@ func wakeUp(c chan struct{}) {
 	}
 }
 
-// PodMetadata implements podresources.Metadata. With a later since than before it returns nothing until a new list has
-// answered. If that list came from the cache and has the pod that we returned before, a consistent list must confirm
-// it.
+// PodMetadata implements podresources.Metadata. With a later since than before it returns nothing
+// until a new list has answered. If that list came from the cache and has the pod that we returned
+// before, a consistent list must confirm it.
 func (p *Poller) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMetadata, bool) {
 	name := podName{namespace, pod}
 	now := time.Now()
@@ -123,8 +126,8 @@ func (p *Poller) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMet
 	return known.PodMetadata, true
 }
 
-// findPod returns the pod from a list that we started at since or later. With l.since or later it must not be a
-// predecessor; with an earlier since that is what the caller asks for.
+// findPod returns the pod from a list that we started at since or later. With l.since or later it
+// must not be a predecessor; with an earlier since that is what the caller asks for.
 func (p *Poller) findPod(name podName, l *lookup, since time.Time) (podEntry, bool) {
 	e, ok := p.pods[name]
 	if !ok || e.seenAt.Before(since) || !since.Before(l.since) && l.mayBePredecessor(e) {
@@ -134,7 +137,8 @@ func (p *Poller) findPod(name podName, l *lookup, since time.Time) (podEntry, bo
 	return e, true
 }
 
-// mayBePredecessor reports whether e may be an earlier pod of the same name, which the cache still has.
+// mayBePredecessor reports whether e may be an earlier pod of the same name, which the cache still
+// has.
 func (l *lookup) mayBePredecessor(e podEntry) bool {
 	return e.UID != "" && e.UID == l.formerUID && e.confirmedAt.Before(l.since)
 }
@@ -160,8 +164,9 @@ func (p *Poller) PodByUID(uid string) (namespace, pod string, ok bool) {
 	return name.namespace, name.name, ok
 }
 
-// PodGone implements podresources.Metadata. Only a consistent list proves that a pod is gone: a cache may lag behind.
-// With a wrong node name every pod is missing, so no list proves it until one had a pod that is certainly on this node.
+// PodGone implements podresources.Metadata. Only a consistent list proves that a pod is gone: a
+// cache may lag behind. With a wrong node name every pod is missing, so no list proves it until one
+// had a pod that is certainly on this node.
 func (p *Poller) PodGone(namespace, pod, uid string, since time.Time) bool {
 	id := podID{podName: podName{namespace, pod}, uid: uid}
 	now := time.Now()
@@ -190,8 +195,9 @@ func (p *Poller) PodGone(namespace, pod, uid string, since time.Time) bool {
 	return false
 }
 
-// BoundPods implements podresources.Metadata. As with PodGone, only a consistent list counts as current. Until we know
-// that the node name is right, the pods may be another node's and it returns none.
+// BoundPods implements podresources.Metadata. As with PodGone, only a consistent list counts as
+// current. Until we know that the node name is right, the pods may be another node's and it returns
+// none.
 func (p *Poller) BoundPods(since time.Time) (pods []gpu.PodName, current bool) {
 	now := time.Now()
 	p.mu.Lock()
@@ -230,18 +236,21 @@ func (p *Poller) hasCurrentPods(since time.Time) bool {
 	return p.hasConsistentList(since) && p.isNodeNameProved()
 }
 
-// isProvedGone reports whether a consistent list that was started at since or later proves that the pod is gone.
+// isProvedGone reports whether a consistent list that was started at since or later proves that the
+// pod is gone.
 func (p *Poller) isProvedGone(id podID, since time.Time) bool {
 	return p.hasCurrentPods(since) && !p.lastConsistent.hasPod(id)
 }
 
-// isNodeNameProved reports whether a list has had a pod that is certainly on this node. A pod that we found by name
-// alone may be another node's; it counts only if we do not know the UID of our own pod.
+// isNodeNameProved reports whether a list has had a pod that is certainly on this node. A pod that
+// we found by name alone may be another node's; it counts only if we do not know the UID of our own
+// pod.
 func (p *Poller) isNodeNameProved() bool {
 	return p.foundByUID || p.foundByName && p.lastList.ownUIDUnknown
 }
 
-// needsConsistentList reports whether the next list must be consistent, which costs the API server more.
+// needsConsistentList reports whether the next list must be consistent, which costs the API server
+// more.
 func (p *Poller) needsConsistentList() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -314,8 +323,8 @@ func (p *Poller) mergeList(got *podList) {
 	}
 }
 
-// rescheduleLookups decides after each list when to list again for the lookups that it did not answer, and forgets old
-// lookups.
+// rescheduleLookups decides after each list when to list again for the lookups that it did not
+// answer, and forgets old lookups.
 func (p *Poller) rescheduleLookups(now time.Time) {
 	for name, l := range p.lookups {
 		if now.Sub(l.lastAsked) > forgetAfter {
@@ -342,7 +351,8 @@ func (p *Poller) rescheduleLookups(now time.Time) {
 	}
 }
 
-// reschedule updates when the next list is due for l, after one that we started at a time has answered it or not.
+// reschedule updates when the next list is due for l, after one that we started at a time has
+// answered it or not.
 func (l *lookup) reschedule(answered bool, started, now time.Time) {
 	switch {
 	case answered, now.Sub(l.lastAsked) > recentlyAsked:

@@ -11,7 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// What is known under a name from before a new assignment is withheld until the API server has been asked again.
+// What is known under a name from before a new assignment is withheld until the API server has been
+// asked again.
 func TestPodMetadataIsNotOlderThanTheAssignment(t *testing.T) {
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 		s.update(func() { s.pods = []fakePod{{"db-0", "old", "j"}} })
@@ -36,7 +37,8 @@ func TestPodMetadataIsNotOlderThanTheAssignment(t *testing.T) {
 	})
 }
 
-// A cache that lags behind has the predecessor of a pod under the same name: it is never returned for the successor.
+// A cache that lags behind has the predecessor of a pod under the same name: it is never returned
+// for the successor.
 func TestPredecessorIsNeverTold(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
@@ -209,7 +211,8 @@ func TestPodGone(t *testing.T) {
 	}
 }
 
-// A stale cache that still has the pod does not hide that it is gone, nor does one that lacks it prove it.
+// A stale cache that still has the pod does not hide that it is gone, nor does one that lacks it
+// prove it.
 func TestPodGoneNeedsAConsistentList(t *testing.T) {
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 		s.update(func() { s.pods, s.lagging = []fakePod{pod("a")}, true })
@@ -235,8 +238,8 @@ func TestPodGoneNeedsAConsistentList(t *testing.T) {
 	})
 }
 
-// Under a wrong node name every pod is missing: that proves nothing. A pod that is known to be on this node shows
-// that the name is right.
+// Under a wrong node name every pod is missing: that proves nothing. A pod that is known to be on
+// this node shows that the name is right.
 func TestPodGoneNeedsTheRightNode(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pods []fakePod
@@ -373,7 +376,8 @@ func TestRightNodeNameIsNotDoubted(t *testing.T) {
 	}
 }
 
-// A pod of a StatefulSet has moved to another node, whose name is taken for this one's: its name is no proof of that.
+// A pod of a StatefulSet has moved to another node, whose name is taken for this one's: its name is
+// no proof of that.
 func TestAPodOfTheSameNameOnAnotherNode(t *testing.T) {
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 		s.update(func() { s.pods = []fakePod{{"db-0", "on-the-other-node", "j"}} }) // own pod "own" is not there

@@ -1,6 +1,6 @@
-// Package podmeta reads from the Kubernetes API server what the kubelet's pod-resources API does not report about the
-// pods of one node: UIDs, owners, labels, the MIG devices that HAMi reserved, and whether a claim's devices are for
-// administrative access.
+// Package podmeta reads from the Kubernetes API server what the kubelet's pod-resources API does
+// not report about the pods of one node: UIDs, owners, labels, the MIG devices that HAMi reserved,
+// and whether a claim's devices are for administrative access.
 //
 // It uses the service account of the pod that it runs in, which needs by ClusterRole:
 //
@@ -26,15 +26,17 @@ import (
 )
 
 const (
-	// interval is the time between two lists. It varies by jitterShare, so that the exporters of a cluster do not list
-	// at the same time.
+	// interval is the time between two lists. It varies by jitterShare, so that the exporters of a
+	// cluster do not list at the same time.
 	interval    = 30 * time.Second
 	jitterShare = 0.1
-	// batchDelay is how long a list waits for further lookups: the caller looks up all pods of a kubelet's list.
+	// batchDelay is how long a list waits for further lookups: the caller looks up all pods of a
+	// kubelet's list.
 	batchDelay = 20 * time.Millisecond
 	// firstList is how long the first list waits for lookups, to avoid a second list.
 	firstList = time.Second
-	// firstGap is the time until the next list if a list does not answer a lookup. It doubles up to interval.
+	// firstGap is the time until the next list if a list does not answer a lookup. It doubles up to
+	// interval.
 	firstGap = time.Second
 	// listEvery and listBurst limit the rate of lists, however many pods come and go.
 	listEvery = 2 * time.Second
@@ -45,7 +47,8 @@ const (
 type Options struct {
 	// Server is the API server's URL, as kubeapi.InClusterServer gives it.
 	Server string
-	// CredentialsDir has the credentials of a service account, kubeapi.DefaultCredentialsDir in a pod.
+	// CredentialsDir has the credentials of a service account, kubeapi.DefaultCredentialsDir in a
+	// pod.
 	CredentialsDir string
 	// UserAgent names this program and its version to the API server.
 	UserAgent string
@@ -58,8 +61,9 @@ type Options struct {
 	Logger        log.Logger
 }
 
-// Poller reads the metadata of a node's pods periodically, and when a pod that it does not know is looked up. Its
-// methods are safe for concurrent use. It implements podresources.Metadata with the clock of time.Now.
+// Poller reads the metadata of a node's pods periodically, and when a pod that it does not know is
+// looked up. Its methods are safe for concurrent use. It implements podresources.Metadata with the
+// clock of time.Now.
 type Poller struct {
 	api     *api
 	node    string
@@ -139,7 +143,8 @@ func (p *Poller) Close() {
 	p.api.closeConnections()
 }
 
-// State returns the state of the API server as a source. LastSuccess is when the last successful list was started.
+// State returns the state of the API server as a source. LastSuccess is when the last successful
+// list was started.
 func (p *Poller) State() gpu.SourceState {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -224,7 +224,8 @@ func TestPollerLooksForAnUnknownPodAtOnce(t *testing.T) {
 	})
 }
 
-// A pod that is not in the answer yet is asked for after 1 s, 2 s, 4 s and so on, up to the usual interval.
+// A pod that is not in the answer yet is asked for after 1 s, 2 s, 4 s and so on, up to the usual
+// interval.
 func TestPollerAsksAgainWithGrowingGaps(t *testing.T) {
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 		waitFor(firstList)

@@ -26,8 +26,8 @@ type rightsizingAnnotations struct {
 	formerAnnotations
 }
 
-// formerAnnotations are the same under the domain that they had before. One is read if the annotation of the present
-// domain is absent: an empty one says nothing, and overrides it.
+// formerAnnotations are the same under the domain that they had before. One is read if the
+// annotation of the present domain is absent: an empty one says nothing, and overrides it.
 type formerAnnotations struct {
 	FormerRightsizing *string `json:"mig-exporter.dev/rightsizing"`
 	FormerStrict      *string `json:"mig-exporter.dev/strict"`
@@ -156,7 +156,8 @@ func parseModelMemory(value string, hints *gpu.RightsizingHints) error {
 	return nil
 }
 
-// parseServer reads a port and a path, ":8000/metrics". A host is none of its parts: only the pod itself is asked.
+// parseServer reads a port and a path, ":8000/metrics". A host is none of its parts: only the pod
+// itself is asked.
 func parseServer(value string, hints *gpu.RightsizingHints) error {
 	expected := errors.New(`a port and a path of the pod, such as ":8000/metrics"`)
 	rest, ok := strings.CutPrefix(value, ":")
@@ -173,15 +174,15 @@ func parseServer(value string, hints *gpu.RightsizingHints) error {
 	return nil
 }
 
-// What the path of mig-exporter.io/server-metrics may have, up to mostServerPath bytes: no query, no fragment and
-// nothing that is encoded.
+// What the path of mig-exporter.io/server-metrics may have, up to mostServerPath bytes: no query,
+// no fragment and nothing that is encoded.
 const (
 	serverPathBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._~/-"
 	mostServerPath  = 200
 )
 
-// ParseHints returns what a pod's annotations say about right-sizing, and a text for each that is ignored because its
-// value is invalid.
+// ParseHints returns what a pod's annotations say about right-sizing, and a text for each that is
+// ignored because its value is invalid.
 func ParseHints(annotations map[string]string) (hints gpu.RightsizingHints, invalid []string) {
 	var a rightsizingAnnotations
 	if text, err := json.Marshal(annotations); err == nil {
@@ -223,7 +224,8 @@ type podAnnotations struct {
 	names []string
 }
 
-// logFormer logs the first pod of a list that has annotations of the former domain. It does so once.
+// logFormer logs the first pod of a list that has annotations of the former domain. It does so
+// once.
 func (p *Poller) logFormer(list []podAnnotations) {
 	if len(list) == 0 || p.formerLogged {
 		return

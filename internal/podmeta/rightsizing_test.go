@@ -64,7 +64,8 @@ func TestRightsizingAnnotations(t *testing.T) {
 	}
 }
 
-// TestFormerDomain: annotations of the domain that they had before count where the present one is absent.
+// TestFormerDomain: annotations of the domain that they had before count where the present one is
+// absent.
 func TestFormerDomain(t *testing.T) {
 	both := func(present, former string) map[string]string {
 		return map[string]string{"mig-exporter.io/max-stretch": present, "mig-exporter.dev/max-stretch": former}
@@ -135,8 +136,8 @@ func TestFormerDomainIsLogged(t *testing.T) {
 	}
 }
 
-// TestListedHints: annotations and the workload's label come with the list of pods. What is invalid is logged once,
-// and again after it was gone.
+// TestListedHints: annotations and the workload's label come with the list of pods. What is invalid
+// is logged once, and again after it was gone.
 func TestListedHints(t *testing.T) {
 	const pods = `{"kind": "PartialObjectMetadataList", "items": [
 		{"metadata": {"name": "a", "namespace": "ml", "labels": {"app": "resnet"}, "annotations": {"mig-exporter.io/rightsizing": "off"}}},

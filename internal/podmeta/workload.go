@@ -14,11 +14,11 @@ type ownerReference struct {
 	Controller bool   `json:"controller"`
 }
 
-// workloadOf returns the controller of a pod as "Kind/name"; empty for a bare pod and for a static one, whose owner is
-// the node.
+// workloadOf returns the controller of a pod as "Kind/name"; empty for a bare pod and for a static
+// one, whose owner is the node.
 //
-// A Deployment's pods are owned by a ReplicaSet named after the Deployment and the hash of the pod template, which is
-// also a label of the pods. A CronJob's pods are owned by a Job; see cronJobOf.
+// A Deployment's pods are owned by a ReplicaSet named after the Deployment and the hash of the pod
+// template, which is also a label of the pods. A CronJob's pods are owned by a Job; see cronJobOf.
 func workloadOf(owners []ownerReference, labels map[string]string, created time.Time) string {
 	at := slices.IndexFunc(owners, func(o ownerReference) bool { return o.Controller })
 	if at < 0 || owners[at].Kind == "Node" {
@@ -42,17 +42,18 @@ func workloadOf(owners []ownerReference, labels map[string]string, created time.
 }
 
 const (
-	// A pod of a CronJob's Job is created after the scheduled time of the Job, by no more than retries and a starting
-	// deadline take, or before it by the difference between two clocks.
+	// A pod of a CronJob's Job is created after the scheduled time of the Job, by no more than
+	// retries and a starting deadline take, or before it by the difference between two clocks.
 	maxJobAge  = 7 * 24 * time.Hour
 	maxJobLead = 10 * time.Minute
 )
 
-// cronJobOf returns the CronJob of a Job by their names: the Job's name is the CronJob's, a hyphen and the scheduled
-// time in minutes since 1970. A number that is no time near the creation of the pod is a part of the name of a Job
-// without a CronJob. Thus no permission to read Jobs is needed.
+// cronJobOf returns the CronJob of a Job by their names: the Job's name is the CronJob's, a hyphen
+// and the scheduled time in minutes since 1970. A number that is no time near the creation of the
+// pod is a part of the name of a Job without a CronJob. Thus no permission to read Jobs is needed.
 //
-// https://github.com/kubernetes/kubernetes, pkg/controller/cronjob: getJobName and getTimeHashInMinutes
+// https://github.com/kubernetes/kubernetes, pkg/controller/cronjob: getJobName and
+// getTimeHashInMinutes
 func cronJobOf(job string, created time.Time) (name string, ok bool) {
 	hyphen := strings.LastIndexByte(job, '-')
 	if hyphen <= 0 || created.IsZero() {

@@ -10,15 +10,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A restarted kubelet admits its pods one after the other, the oldest first. Pod "older" was bound while it was down,
-// and the Allocate of its device plugin takes long: the list has the witness and what is older, and none of the pods
-// that hold devices. oldest is that list.
+// A restarted kubelet admits its pods one after the other, the oldest first. Pod "older" was bound
+// while it was down, and the Allocate of its device plugin takes long: the list has the witness and
+// what is older, and none of the pods that hold devices. oldest is that list.
 func oldest() []*kubeletapi.PodResources {
 	return []*kubeletapi.PodResources{witness(), pod("ns", "older", container("c", nil))}
 }
 
-// blockAdmission settles a list of two pods with devices, restarts the kubelet and gives the ledger lists of a kubelet
-// that admits no younger pod. None of them may end a holding or tell that a device is free.
+// blockAdmission settles a list of two pods with devices, restarts the kubelet and gives the ledger
+// lists of a kubelet that admits no younger pod. None of them may end a holding or tell that a
+// device is free.
 func blockAdmission(t *testing.T, g *testLedger) gpu.Assignments {
 	t.Helper()
 	g.listUntilSettled(t, podWithDevices("a", gpuA), podWithDevices("b", gpuB))
@@ -36,7 +37,8 @@ func blockAdmission(t *testing.T, g *testLedger) gpu.Assignments {
 	return got
 }
 
-// TestTheWitnessAloneEndsNothing: without any other source, a list is settled once every known pod has stood in it.
+// TestTheWitnessAloneEndsNothing: without any other source, a list is settled once every known pod
+// has stood in it.
 func TestTheWitnessAloneEndsNothing(t *testing.T) {
 	g := newTestLedger(t, nil)
 
@@ -59,8 +61,9 @@ func TestTheWitnessAloneEndsNothing(t *testing.T) {
 	}
 }
 
-// TestAPodThatDoesNotComeBack: one that was deleted while the kubelet was down is in no list again. Without a source
-// that knows, the list is settled once its device is another's, or an operator has said that it is free.
+// TestAPodThatDoesNotComeBack: one that was deleted while the kubelet was down is in no list again.
+// Without a source that knows, the list is settled once its device is another's, or an operator has
+// said that it is free.
 func TestAPodThatDoesNotComeBack(t *testing.T) {
 	for name, end := range map[string]func(g *testLedger) []*kubeletapi.PodResources{
 		"another pod has the device": func(*testLedger) []*kubeletapi.PodResources {
@@ -95,8 +98,8 @@ func TestAPodThatDoesNotComeBack(t *testing.T) {
 	}
 }
 
-// TestTheAPIServersPodsSettleTheList: pods that this exporter has never seen are awaited as well, and one that has
-// ended is not.
+// TestTheAPIServersPodsSettleTheList: pods that this exporter has never seen are awaited as well,
+// and one that has ended is not.
 func TestTheAPIServersPodsSettleTheList(t *testing.T) {
 	c := &fakeCluster{gone: map[string]bool{}, asked: time.Unix(99999, 0), pods: map[string]gpu.PodMetadata{
 		"ns/witness": {UID: "w-1"}, "ns/older": {UID: "o-1"}, "ns/unknown": {UID: uidA}}}
@@ -119,8 +122,8 @@ func TestTheAPIServersPodsSettleTheList(t *testing.T) {
 	}
 }
 
-// TestTheAPIServerVetoes: a settled list and a new checkpoint lack a pod that the API server has bound and that has not
-// ended.
+// TestTheAPIServerVetoes: a settled list and a new checkpoint lack a pod that the API server has
+// bound and that has not ended.
 func TestTheAPIServerVetoes(t *testing.T) {
 	c := &fakeCluster{gone: map[string]bool{}, asked: time.Unix(99999, 0), pods: map[string]gpu.PodMetadata{
 		"ns/witness": {UID: "w-1"}, "ns/a": {UID: uidA}, "ns/b": {UID: uidB}}}
@@ -143,8 +146,9 @@ func TestTheAPIServerVetoes(t *testing.T) {
 	}
 }
 
-// TestAPodThatWasListedTooShortly: the kubelet ends before the API server has told the UID of a new pod, and the pod is
-// deleted. That it has none of the name proves the end, unless the pod may be a static one.
+// TestAPodThatWasListedTooShortly: the kubelet ends before the API server has told the UID of a new
+// pod, and the pod is deleted. That it has none of the name proves the end, unless the pod may be a
+// static one.
 func TestAPodThatWasListedTooShortly(t *testing.T) {
 	for name, want := range map[string]string{"a": "", "a-node-1": "a-node-1?"} {
 		c := &fakeCluster{gone: map[string]bool{"": true}, pods: map[string]gpu.PodMetadata{"ns/witness": {UID: "w-1"}}}
@@ -164,8 +168,8 @@ func TestAPodThatWasListedTooShortly(t *testing.T) {
 	}
 }
 
-// TestALiveCgroupVetoes: a container whose cgroup has a process has not ended, whatever lists, the checkpoint and the
-// API server lack.
+// TestALiveCgroupVetoes: a container whose cgroup has a process has not ended, whatever lists, the
+// checkpoint and the API server lack.
 func TestALiveCgroupVetoes(t *testing.T) {
 	c := &fakeCluster{gone: map[string]bool{uidA: true}, asked: time.Unix(99999, 0), pods: map[string]gpu.PodMetadata{
 		"ns/a": {UID: uidA}}}
@@ -197,7 +201,8 @@ func TestALiveCgroupVetoes(t *testing.T) {
 	}
 }
 
-// TestTheCgroupOfASuccessor: another pod of the same name, on another device, does not keep the first one's.
+// TestTheCgroupOfASuccessor: another pod of the same name, on another device, does not keep the
+// first one's.
 func TestTheCgroupOfASuccessor(t *testing.T) {
 	g := newTestLedger(t, nil)
 	live := newLiveContainers()
@@ -240,7 +245,8 @@ func TestLiveContainersSettleTheList(t *testing.T) {
 	}
 }
 
-// TestAnAPIServerThatIsSilent: it may have bound pods that were never listed. After a minute the list is believed.
+// TestAnAPIServerThatIsSilent: it may have bound pods that were never listed. After a minute the
+// list is believed.
 func TestAnAPIServerThatIsSilent(t *testing.T) {
 	c := &fakeCluster{gone: map[string]bool{}, pods: map[string]gpu.PodMetadata{"ns/witness": {UID: "w-1"}}}
 	g := newTestLedger(t, c)
@@ -266,8 +272,8 @@ func TestAnAPIServerThatIsSilent(t *testing.T) {
 	}
 }
 
-// TestAStartWithoutAnySource: no pod is known, and no source says which there are. The list is believed after a minute
-// in which no pod was added.
+// TestAStartWithoutAnySource: no pod is known, and no source says which there are. The list is
+// believed after a minute in which no pod was added.
 func TestAStartWithoutAnySource(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.live = nil
@@ -285,8 +291,8 @@ func TestAStartWithoutAnySource(t *testing.T) {
 	}
 }
 
-// TestASecondRestartRightAfterTheStart: the kubelet restarts before any list was settled. Nothing was known before
-// that a list could be compared with, so the witness alone settles no list yet.
+// TestASecondRestartRightAfterTheStart: the kubelet restarts before any list was settled. Nothing
+// was known before that a list could be compared with, so the witness alone settles no list yet.
 func TestASecondRestartRightAfterTheStart(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.live = nil
@@ -310,8 +316,9 @@ func TestASecondRestartRightAfterTheStart(t *testing.T) {
 	g.listUntilSettled(t, oldest()...)
 }
 
-// TestProcessesAreNoProofOfAbsence: a pod that crashes again and again, or waits for its image, has its device and no
-// process. So at our own start that containers are seen to run does not shorten the wait.
+// TestProcessesAreNoProofOfAbsence: a pod that crashes again and again, or waits for its image, has
+// its device and no process. So at our own start that containers are seen to run does not shorten
+// the wait.
 func TestProcessesAreNoProofOfAbsence(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.completeness.settledBefore = false
@@ -327,8 +334,9 @@ func TestProcessesAreNoProofOfAbsence(t *testing.T) {
 	}
 }
 
-// TestACheckpointWithoutAPluginOfOurs: on a node of dynamic resource allocation another resource's device plugin has
-// the kubelet write a checkpoint, which has no claims. So at our own start it does not say which pods hold devices.
+// TestACheckpointWithoutAPluginOfOurs: on a node of dynamic resource allocation another resource's
+// device plugin has the kubelet write a checkpoint, which has no claims. So at our own start it
+// does not say which pods hold devices.
 func TestACheckpointWithoutAPluginOfOurs(t *testing.T) {
 	const port = `{"PodUID":"` + uidA + `","ContainerName":"c","ResourceName":"rdma/port","DeviceIDs":{"0":["p0"]}}`
 	for name, tt := range map[string]struct {
@@ -358,8 +366,9 @@ func TestACheckpointWithoutAPluginOfOurs(t *testing.T) {
 	}
 }
 
-// TestAnOperatorsWordEndsWithARestart: what was confirmed of a pod that is missing counts until the kubelet restarts.
-// Then the pod is awaited again: it may have been listed since, between two polls.
+// TestAnOperatorsWordEndsWithARestart: what was confirmed of a pod that is missing counts until the
+// kubelet restarts. Then the pod is awaited again: it may have been listed since, between two
+// polls.
 func TestAnOperatorsWordEndsWithARestart(t *testing.T) {
 	g := newTestLedger(t, nil)
 	blockAdmission(t, g)

@@ -9,7 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// readAllocatable returns the devices that the kubelet can assign. Ids in no known form are left out.
+// readAllocatable returns the devices that the kubelet can assign. Ids in no known form are left
+// out.
 func (r replyReader) readAllocatable(reply *kubeletapi.AllocatableResourcesResponse) []gpu.Offer {
 	var out []gpu.Offer
 

@@ -10,7 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// assignmentsAt returns the assignments that we know at now. err is the error of the last call of the kubelet, if any.
+// assignmentsAt returns the assignments that we know at now. err is the error of the last call of
+// the kubelet, if any.
 func (g *ledger) assignmentsAt(err error, now time.Time) gpu.Assignments {
 	out := gpu.Assignments{
 		List:       make([]gpu.Assignment, 0, len(g.holdings)),
@@ -52,8 +53,8 @@ func (g *ledger) assignmentsAt(err error, now time.Time) gpu.Assignments {
 	return out
 }
 
-// assignmentOf returns the assignment of a holding, with the metadata of its pod; false if it holds nothing. awaited is
-// whether the metadata may still come.
+// assignmentOf returns the assignment of a holding, with the metadata of its pod; false if it holds
+// nothing. awaited is whether the metadata may still come.
 func (g *ledger) assignmentOf(
 	h *holding,
 	state *podState,
@@ -133,7 +134,8 @@ func (g *ledger) isRunning(a *gpu.Assignment) bool { return g.running != nil && 
 // maxSilence is how long the last list proves devices free while the kubelet does not answer.
 const maxSilence = 5 * time.Second
 
-// incompleteReason returns why a device without a known holder may have one nevertheless; empty if we know all holders.
+// incompleteReason returns why a device without a known holder may have one nevertheless; empty if
+// we know all holders.
 func (g *ledger) incompleteReason(err error, now time.Time) string {
 	switch {
 	case errors.Is(err, gpu.ErrNotConfigured):
@@ -156,7 +158,8 @@ func (g *ledger) incompleteReason(err error, now time.Time) string {
 	return ""
 }
 
-// clientMessage returns why the kubelet does not answer. Clients see it, so it has no paths of the node.
+// clientMessage returns why the kubelet does not answer. Clients see it, so it has no paths of the
+// node.
 func clientMessage(err error) string {
 	switch {
 	case errors.Is(err, gpu.ErrNotFound):

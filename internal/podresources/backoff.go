@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The delay doubles from the first to the longest and varies by a fifth, so that the exporters of a cluster do not
-// retry in step.
+// The delay doubles from the first to the longest and varies by a fifth, so that the exporters of a
+// cluster do not retry in step.
 const (
 	firstDelay   = 500 * time.Millisecond
 	longestDelay = 30 * time.Second

@@ -5,12 +5,13 @@ import (
 	"strings"
 )
 
-// containerIDLen is the length of a container's id: 32 bytes in hexadecimal digits, with every runtime of Kubernetes.
+// containerIDLen is the length of a container's id: 32 bytes in hexadecimal digits, with every
+// runtime of Kubernetes.
 const containerIDLen = 64
 
-// containerIDs returns the ids of the containers that a process is in, from its /proc/<pid>/cgroup, the innermost
-// first: a node may itself be a container, and a container may run others. In every path, of cgroup v1 and v2, the
-// elements that end in an id count:
+// containerIDs returns the ids of the containers that a process is in, from its /proc/<pid>/cgroup,
+// the innermost first: a node may itself be a container, and a container may run others. In every
+// path, of cgroup v1 and v2, the elements that end in an id count:
 //
 //	/kubepods/burstable/pod<uid>/<id>                                              cgroupfs driver
 //	/kubepods.slice/.../cri-containerd-<id>.scope, crio-<id>.scope, docker-<id>.scope   systemd driver

@@ -14,10 +14,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// DefaultCheckpoint is where the kubelet's device manager stores its assignments. Only root can read it.
+// DefaultCheckpoint is where the kubelet's device manager stores its assignments. Only root can
+// read it.
 const DefaultCheckpoint = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 
-// maxCheckpoint bounds the checkpoint in bytes: 110 pods with 64 devices each come to less than 2 MiB.
+// maxCheckpoint bounds the checkpoint in bytes: 110 pods with 64 devices each come to less than 2
+// MiB.
 const maxCheckpoint = 16 << 20
 
 // checkpointDevice is one device of the checkpoint.
@@ -29,9 +31,10 @@ type checkpointDevice struct {
 // checkpointKey has the fields that a device has both in the checkpoint and in the kubelet's list.
 type checkpointKey struct{ container, resource, id string }
 
-// checkpoint is the file of the kubelet's device manager. It keeps the devices of every container during a restart,
-// including those of init containers, and those of pods that have ended until another device is assigned. Its checksum
-// covers the kubelet's own structures and cannot be verified.
+// checkpoint is the file of the kubelet's device manager. It keeps the devices of every container
+// during a restart, including those of init containers, and those of pods that have ended until
+// another device is assigned. Its checksum covers the kubelet's own structures and cannot be
+// verified.
 type checkpoint struct {
 	path  string
 	names resourceNames
@@ -46,7 +49,8 @@ type checkpoint struct {
 	err         error
 }
 
-// readIfChanged reads the file if it has changed. If that fails, the devices of the last successful read stay.
+// readIfChanged reads the file if it has changed. If that fails, the devices of the last successful
+// read stay.
 func (c *checkpoint) readIfChanged() {
 	if c == nil {
 		return
@@ -107,7 +111,8 @@ func checkpointError(err error) error {
 	return fmt.Errorf("kubelet checkpoint: %w: %w", err, gpu.ErrUnavailable)
 }
 
-// load reads the devices of the matching resources, and whether a device plugin of theirs has registered.
+// load reads the devices of the matching resources, and whether a device plugin of theirs has
+// registered.
 func (c *checkpoint) load() (devices []checkpointDevice, registered bool, err error) {
 	f, err := os.Open(c.path)
 	if err != nil {
@@ -132,7 +137,8 @@ func (c *checkpoint) load() (devices []checkpointDevice, registered bool, err er
 	return devices, registered, nil
 }
 
-// checkpointFile is the file's format since Kubernetes 1.20 (pkg/kubelet/cm/devicemanager/checkpoint).
+// checkpointFile is the file's format since Kubernetes 1.20
+// (pkg/kubelet/cm/devicemanager/checkpoint).
 type checkpointFile struct {
 	Data *struct {
 		PodDeviceEntries []struct {
@@ -145,7 +151,8 @@ type checkpointFile struct {
 	}
 }
 
-// parseCheckpoint returns the devices of the matching resources, and whether a device plugin of theirs has registered.
+// parseCheckpoint returns the devices of the matching resources, and whether a device plugin of
+// theirs has registered.
 func parseCheckpoint(
 	text []byte,
 	names resourceNames,
@@ -217,11 +224,13 @@ func (c *checkpoint) readAt() time.Time {
 	return c.lastSuccess
 }
 
-// coversNode reports whether we have read the checkpoint and a device plugin of the matching resources has registered
-// with the kubelet. If none has, the node may allocate its devices by claims, which the checkpoint lacks.
+// coversNode reports whether we have read the checkpoint and a device plugin of the matching
+// resources has registered with the kubelet. If none has, the node may allocate its devices by
+// claims, which the checkpoint lacks.
 func (c *checkpoint) coversNode() bool { return c != nil && c.err == nil && c.registered }
 
-// podUIDs returns the UIDs of the pods that have the device of a holding in a container of the same name.
+// podUIDs returns the UIDs of the pods that have the device of a holding in a container of the same
+// name.
 func (c *checkpoint) podUIDs(h *holding) []string {
 	return c.byKey[checkpointKey{h.Holder.Name, h.Holder.Resource, h.ID}]
 }
@@ -232,13 +241,15 @@ func (c *checkpoint) hasDevice(h *holding) bool {
 		slices.Contains(c.podUIDs(h), h.Holder.PodUID)
 }
 
-// rewrittenWithout reports whether the kubelet has written the file since a holding went missing, and without it.
+// rewrittenWithout reports whether the kubelet has written the file since a holding went missing,
+// and without it.
 func (c *checkpoint) rewrittenWithout(h *holding) bool {
 	return c != nil && c.err == nil && c.version > h.checkpointVersion &&
 		!slices.Contains(c.podUIDs(h), h.Holder.PodUID)
 }
 
-// sourceState returns the state of the source; false if there never was a file that we had the right to read.
+// sourceState returns the state of the source; false if there never was a file that we had the
+// right to read.
 func (c *checkpoint) sourceState() (gpu.SourceState, bool) {
 	if c.lastFile == nil &&
 		(c.err == nil || errors.Is(c.err, gpu.ErrNotFound) || errors.Is(c.err, gpu.ErrNoPermission)) {

@@ -74,7 +74,8 @@ func TestTheCheckpointOfARestart(t *testing.T) {
 	}
 }
 
-// TestTheCheckpointByResource: a device id that is listed by one resource can be held by another one, too.
+// TestTheCheckpointByResource: a device id that is listed by one resource can be held by another
+// one, too.
 func TestTheCheckpointByResource(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.checkpoint = testCheckpoint(t)

@@ -80,7 +80,8 @@ func (n *modelNode) step(t *testing.T, r *rand.Rand, g *testLedger, c *fakeClust
 	}
 }
 
-// restart lets the kubelet forget its pods. Sometimes it admits none for a while once it knows them again.
+// restart lets the kubelet forget its pods. Sometimes it admits none for a while once it knows them
+// again.
 func (n *modelNode) restart(r *rand.Rand) {
 	n.lists, n.blocked = 0, max(0, r.IntN(40)-20)
 	for i := range n.live {
@@ -88,7 +89,8 @@ func (n *modelNode) restart(r *rand.Rand) {
 	}
 }
 
-// admitOldest lets the kubelet admit up to two of its pods of the API server again, the oldest first.
+// admitOldest lets the kubelet admit up to two of its pods of the API server again, the oldest
+// first.
 func (n *modelNode) admitOldest(r *rand.Rand) {
 	if n.lists < 2 {
 		return
@@ -110,8 +112,8 @@ func (n *modelNode) admitOldest(r *rand.Rand) {
 
 func modelUID(number int) string { return fmt.Sprintf("00000000-0000-0000-0000-%012d", number) }
 
-// admitPod gives a device to a new pod, if the kubelet knows its pods and one is free. Its name may be that of a
-// former one.
+// admitPod gives a device to a new pod, if the kubelet knows its pods and one is free. Its name may
+// be that of a former one.
 func (n *modelNode) admitPod(t *testing.T, r *rand.Rand, g *testLedger) {
 	id := n.devices[r.IntN(len(n.devices))]
 	name := fmt.Sprint("p", r.IntN(6))
@@ -164,9 +166,9 @@ func (n *modelNode) listedPods() []*kubeletapi.PodResources {
 	return pods
 }
 
-// TestChurn: over random churn, restarts, slow admissions and outages no device that a live pod holds is reported as free or given to
-// another, and no holder that was listed is forgotten while it lives. Without the checkpoint, those of plain init
-// containers are the exception.
+// TestChurn: over random churn, restarts, slow admissions and outages no device that a live pod
+// holds is reported as free or given to another, and no holder that was listed is forgotten while
+// it lives. Without the checkpoint, those of plain init containers are the exception.
 func TestChurn(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 11))
@@ -207,7 +209,8 @@ func TestChurn(t *testing.T) {
 	}
 }
 
-// findContradiction returns how what is known contradicts that a pod holds its device; empty if it does not.
+// findContradiction returns how what is known contradicts that a pod holds its device; empty if it
+// does not.
 func findContradiction(p livePod, got gpu.Assignments, known map[string]bool, checkpoint bool) string {
 	held := false
 	named := false

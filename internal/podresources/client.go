@@ -1,8 +1,8 @@
-// Package podresources asks the kubelet which container holds which device, and finds the container that a
-// process runs in.
+// Package podresources asks the kubelet which container holds which device, and finds the container
+// that a process runs in.
 //
-// The kubelet serves its pod-resources API, v1, on a unix socket. No scrape waits for it: the poll loop calls
-// Client.List once per cycle, with a deadline.
+// The kubelet serves its pod-resources API, v1, on a unix socket. No scrape waits for it: the poll
+// loop calls Client.List once per cycle, with a deadline.
 package podresources
 
 import (
@@ -35,61 +35,69 @@ const DefaultSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
 // callTimeout bounds a call of the kubelet: other callers of the Client wait for its end.
 const callTimeout = 5 * time.Second
 
-// maxReply bounds a reply in bytes: gRPC's own limit of 4 MiB is too small for a node with thousands of devices.
+// maxReply bounds a reply in bytes: gRPC's own limit of 4 MiB is too small for a node with
+// thousands of devices.
 const maxReply = 16 << 20
 
-// Metadata looks up pods and claims in the API server. Its methods return at once: what they do not know
-// they ask for in the background, for later calls. An answer counts only if it was asked for at since, a time
-// of the Client's clock, or later.
+// Metadata looks up pods and claims in the API server. Its methods return at once: what they do not
+// know they ask for in the background, for later calls. An answer counts only if it was asked for
+// at since, a time of the Client's clock, or later.
 type Metadata interface {
-	// PodMetadata returns the pod of a name on this node; false if there is no answer or no such pod.
+	// PodMetadata returns the pod of a name on this node; false if there is no answer or no such
+	// pod.
 	PodMetadata(namespace, pod string, since time.Time) (gpu.PodMetadata, bool)
-	// PodByUID returns the name of a pod that was on this node and had not ended at the last answer.
+	// PodByUID returns the name of a pod that was on this node and had not ended at the last
+	// answer.
 	PodByUID(uid string) (namespace, pod string, ok bool)
-	// BoundPods returns the pods that are bound to this node and have not ended, ordered by name. They are current if
-	// the answer did not come from the API server's cache; otherwise they are older, or none.
+	// BoundPods returns the pods that are bound to this node and have not ended, ordered by name.
+	// They are current if the answer did not come from the API server's cache; otherwise they are
+	// older, or none.
 	BoundPods(since time.Time) (pods []gpu.PodName, current bool)
-	// PodGone reports whether this node has neither a pod of that UID nor one of that name, unless it is empty, by an
-	// answer that did not come from the API server's cache. Pods that have ended do not count.
+	// PodGone reports whether this node has neither a pod of that UID nor one of that name, unless
+	// it is empty, by an answer that did not come from the API server's cache. Pods that have ended
+	// do not count.
 	PodGone(namespace, pod, uid string, since time.Time) bool
-	// AdminAccess reports whether a device was allocated to a claim for administrative access, which reserves nothing.
-	// An error wraps gpu.ErrUnavailable if there is no answer, gpu.ErrNoPermission if the API server refuses,
-	// gpu.ErrNotFound if it has no such claim.
+	// AdminAccess reports whether a device was allocated to a claim for administrative access,
+	// which reserves nothing. An error wraps gpu.ErrUnavailable if there is no answer,
+	// gpu.ErrNoPermission if the API server refuses, gpu.ErrNotFound if it has no such claim.
 	AdminAccess(d gpu.ClaimDevice, since time.Time) (bool, error)
 }
 
 // Options configures a Client.
 type Options struct {
-	// Socket is the path of the kubelet's socket. Neither the socket nor its directory need exist yet. New makes a
-	// relative path absolute.
+	// Socket is the path of the kubelet's socket. Neither the socket nor its directory need exist
+	// yet. New makes a relative path absolute.
 	Socket string
-	// ResourceNames are the resources of NVIDIA devices besides the usual names: exact, or a prefix that ends in "*".
+	// ResourceNames are the resources of NVIDIA devices besides the usual names: exact, or a prefix
+	// that ends in "*".
 	ResourceNames []string
 	// Metadata asks the API server; nil: we do not.
 	Metadata Metadata
-	// Witness is a pod that the kubelet's list has once it is complete: "namespace/name", or a prefix like
-	// "kube-system/nvidia-*". The kubelet must know it from the API server: a static pod is there from the beginning. If
-	// Witness is empty, we take no list as complete.
+	// Witness is a pod that the kubelet's list has once it is complete: "namespace/name", or a
+	// prefix like "kube-system/nvidia-*". The kubelet must know it from the API server: a static
+	// pod is there from the beginning. If Witness is empty, we take no list as complete.
 	Witness string
-	// NodeNames are names of this node. The name of a static pod ends in one of them: such a pod is no witness.
+	// NodeNames are names of this node. The name of a static pod ends in one of them: such a pod is
+	// no witness.
 	NodeNames []string
-	// Checkpoint is the path of the checkpoint of the kubelet's device manager; empty: we do not read it.
+	// Checkpoint is the path of the checkpoint of the kubelet's device manager; empty: we do not
+	// read it.
 	Checkpoint string
 	// StaleAfter is how long the last list counts while the kubelet does not answer.
 	StaleAfter time.Duration
-	// Running reports whether a process of an assignment's container runs on its device; nil: we do not know. It must
-	// not block.
+	// Running reports whether a process of an assignment's container runs on its device; nil: we do
+	// not know. It must not block.
 	Running func(*gpu.Assignment) bool
-	// Containers finds running containers; nil: we do not look for them. A running container holds what it was given,
-	// whatever else we know. If we find none, that proves nothing.
+	// Containers finds running containers; nil: we do not look for them. A running container holds
+	// what it was given, whatever else we know. If we find none, that proves nothing.
 	Containers *Containers
-	// Expected is set if the node must have a kubelet. Otherwise the node counts as one without a kubelet until a path
-	// of KubeletPaths exists or a kubelet has answered.
+	// Expected is set if the node must have a kubelet. Otherwise the node counts as one without a
+	// kubelet until a path of KubeletPaths exists or a kubelet has answered.
 	Expected bool
 	// KubeletPaths are paths that exist only on a node with a kubelet.
 	KubeletPaths []string
-	// Contained is set if this process is in a container, which may not see its host's kubelet. If we find no kubelet
-	// then, List returns gpu.ErrNotConfigured instead of gpu.ErrNoKubelet.
+	// Contained is set if this process is in a container, which may not see its host's kubelet. If
+	// we find no kubelet then, List returns gpu.ErrNotConfigured instead of gpu.ErrNoKubelet.
 	Contained bool
 	// Answered is called once, after the kubelet's first answer; nil: nothing is.
 	Answered func()
@@ -129,8 +137,8 @@ type Client struct {
 func New(opts Options) *Client {
 	ctx, cancel := context.WithCancel(context.Background())
 
-	// The watch reports files by the path that we give it, and gRPC takes no relative one. Without a working
-	// directory it stays relative.
+	// The watch reports files by the path that we give it, and gRPC takes no relative one. Without
+	// a working directory it stays relative.
 	socket, err := filepath.Abs(opts.Socket)
 	if err != nil {
 		socket = opts.Socket
@@ -169,13 +177,14 @@ func New(opts Options) *Client {
 	return c
 }
 
-// List asks the kubelet for all holders and returns those that we know afterwards, sorted. With an error they are
-// those of earlier answers.
+// List asks the kubelet for all holders and returns those that we know afterwards, sorted. With an
+// error they are those of earlier answers.
 //
-// An error wraps gpu.ErrUnavailable; also gpu.ErrNotFound if there is no socket, gpu.ErrTimeout if the kubelet did not
-// answer before ctx ended, and gpu.ErrNoKubelet if the node has none: then the result is complete. After a failure List
-// returns the same error at once until the backoff is over or a new socket appears. In a container that sees no kubelet
-// the error wraps gpu.ErrNotConfigured instead, and the result is empty.
+// An error wraps gpu.ErrUnavailable; also gpu.ErrNotFound if there is no socket, gpu.ErrTimeout if
+// the kubelet did not answer before ctx ended, and gpu.ErrNoKubelet if the node has none: then the
+// result is complete. After a failure List returns the same error at once until the backoff is over
+// or a new socket appears. In a container that sees no kubelet the error wraps gpu.ErrNotConfigured
+// instead, and the result is empty.
 func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,7 +192,8 @@ func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
 	now := c.now()
 	defer c.publishCheckpoint()
 
-	// We read the checkpoint before and after the call: if it has not changed, it belongs to the list.
+	// We read the checkpoint before and after the call: if it has not changed, it belongs to the
+	// list.
 	c.checkpoint.readIfChanged()
 	version := c.checkpoint.currentVersion()
 
@@ -226,9 +236,10 @@ func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
 	return c.ledger.assignmentsAt(err, now), err
 }
 
-// ConfirmFree records that an operator confirmed devices to be free: List no longer returns the named unconfirmed
-// assignments, and returns the devices in Free for ten minutes, or until the kubelet restarts or its list is complete.
-// It returns false, and records nothing, if the kubelet has restarted since the List of the epoch.
+// ConfirmFree records that an operator confirmed devices to be free: List no longer returns the
+// named unconfirmed assignments, and returns the devices in Free for ten minutes, or until the
+// kubelet restarts or its list is complete. It returns false, and records nothing, if the kubelet
+// has restarted since the List of the epoch.
 func (c *Client) ConfirmFree(
 	epoch uint64,
 	devices []gpu.DeviceRef,
@@ -240,8 +251,8 @@ func (c *Client) ConfirmFree(
 	return c.ledger.confirmFree(epoch, devices, unconfirmed, c.now())
 }
 
-// CheckpointState returns the state of the kubelet's checkpoint, and false if there is none that may be read. It does
-// not block.
+// CheckpointState returns the state of the kubelet's checkpoint, and false if there is none that
+// may be read. It does not block.
 func (c *Client) CheckpointState() (gpu.SourceState, bool) {
 	if state := c.checkpointState.Load(); state != nil {
 		return *state, true
@@ -268,8 +279,8 @@ func (c *Client) recordAnswer() {
 	}
 }
 
-// resetIfSocketReplaced reports whether the socket was replaced since the call began. If so it closes the connection
-// and tells the ledger that the kubelet has restarted.
+// resetIfSocketReplaced reports whether the socket was replaced since the call began. If so it
+// closes the connection and tells the ledger that the kubelet has restarted.
 func (c *Client) resetIfSocketReplaced(now time.Time) bool {
 	file, err := os.Stat(c.socket)
 	if err == nil && sameFile(file, c.socketFile) {
@@ -287,7 +298,8 @@ func (c *Client) resetIfSocketReplaced(now time.Time) bool {
 	return true
 }
 
-// hasKubelet reports whether the node has a kubelet, as far as we know. A path that we cannot read counts as present.
+// hasKubelet reports whether the node has a kubelet, as far as we know. A path that we cannot read
+// counts as present.
 func (c *Client) hasKubelet() bool {
 	if c.expected || c.kubeletAnswered {
 		return true
@@ -309,9 +321,10 @@ func (c *Client) notConfiguredError() error {
 	)
 }
 
-// Allocatable returns the devices that the kubelet can assign, assigned already or not: sorted, each once for each
-// resource, even if it stands for several replicas. It lacks devices of dynamic resource allocation, which the kubelet
-// does not know before they are claimed. It returns the same errors as List and shares its backoff.
+// Allocatable returns the devices that the kubelet can assign, assigned already or not: sorted,
+// each once for each resource, even if it stands for several replicas. It lacks devices of dynamic
+// resource allocation, which the kubelet does not know before they are claimed. It returns the same
+// errors as List and shares its backoff.
 func (c *Client) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -337,8 +350,8 @@ func (c *Client) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
 // kubeletCall is one call of the kubelet's API.
 type kubeletCall func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) error
 
-// callKubelet calls the kubelet that listens on the socket now, unless a backoff is pending. If it is another one than
-// at the last call, it tells the ledger. The caller holds c.mu.
+// callKubelet calls the kubelet that listens on the socket now, unless a backoff is pending. If it
+// is another one than at the last call, it tells the ledger. The caller holds c.mu.
 func (c *Client) callKubelet(ctx context.Context, op string, call kubeletCall) error {
 	if c.ctx.Err() != nil {
 		return fmt.Errorf("%s: client is closed: %w", op, gpu.ErrUnavailable)
@@ -507,8 +520,9 @@ func (c *Client) statSocket(op string) (os.FileInfo, error) {
 	return nil, fmt.Errorf("%s: kubelet socket: %w: %w", op, err, gpu.ErrUnavailable)
 }
 
-// sameFile reports whether both are the same file, unchanged. We compare, because the watch misses a new socket if a
-// directory above it was replaced. A new file may reuse the inode number, but not the time.
+// sameFile reports whether both are the same file, unchanged. We compare, because the watch misses
+// a new socket if a directory above it was replaced. A new file may reuse the inode number, but not
+// the time.
 func sameFile(a, b os.FileInfo) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil

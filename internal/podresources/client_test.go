@@ -118,7 +118,8 @@ func TestClientReachesAnyPath(t *testing.T) {
 	}
 }
 
-// TestNoKubelet: a node has none if none is expected, nothing shows that there is one, and none has answered.
+// TestNoKubelet: a node has none if none is expected, nothing shows that there is one, and none has
+// answered.
 func TestNoKubelet(t *testing.T) {
 	dir := t.TempDir()
 	for _, tt := range []struct {
@@ -148,8 +149,9 @@ func TestNoKubelet(t *testing.T) {
 	}
 }
 
-// TestContainerWithoutKubelet: a container that sees no kubelet proves nothing. The holders stay unknown, and the reason
-// names the flag that settles it. What shows that there is a kubelet makes it one that does not answer.
+// TestContainerWithoutKubelet: a container that sees no kubelet proves nothing. The holders stay
+// unknown, and the reason names the flag that settles it. What shows that there is a kubelet makes
+// it one that does not answer.
 func TestContainerWithoutKubelet(t *testing.T) {
 	dir := t.TempDir()
 	for _, tt := range []struct {
@@ -213,8 +215,8 @@ func TestAKubeletThatHasAnswered(t *testing.T) {
 	cmptest.Equal(t, "incomplete without its socket", got.Incomplete != "", true)
 }
 
-// TestASocketThatIsReplacedDuringTheCall: which kubelet has answered is not known, so the list is another kubelet's
-// first.
+// TestASocketThatIsReplacedDuringTheCall: which kubelet has answered is not known, so the list is
+// another kubelet's first.
 func TestASocketThatIsReplacedDuringTheCall(t *testing.T) {
 	now := time.Unix(1000, 0)
 

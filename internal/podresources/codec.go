@@ -12,9 +12,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// A few bytes of an encoded reply can take hundreds once decoded: a limit on its length does not limit memory. These
-// are approximate sizes of the parts, an id with its assignment; the reply of a node with 20,000 devices and their
-// topology takes 26 MiB.
+// A few bytes of an encoded reply can take hundreds once decoded: a limit on its length does not
+// limit memory. These are approximate sizes of the parts, an id with its assignment; the reply of a
+// node with 20,000 devices and their topology takes 26 MiB.
 const (
 	maxDecoded   = 64 << 20
 	messageBytes = 192
@@ -22,9 +22,9 @@ const (
 	numberBytes  = 16 // in a slice that grows
 )
 
-// replyCodec is gRPC's protobuf codec with a limit on the memory of a reply, and without the check for valid UTF-8.
-// Kubelets up to 1.34 encode device ids without that check (gogo/protobuf): one device plugin with invalid ids would
-// otherwise make the whole reply unreadable.
+// replyCodec is gRPC's protobuf codec with a limit on the memory of a reply, and without the check
+// for valid UTF-8. Kubelets up to 1.34 encode device ids without that check (gogo/protobuf): one
+// device plugin with invalid ids would otherwise make the whole reply unreadable.
 type replyCodec struct {
 	encoding.CodecV2
 }
@@ -59,8 +59,8 @@ func (c replyCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return proto.Unmarshal(raw, message)
 }
 
-// sanitizeAndMeasure replaces invalid UTF-8 in all strings of an encoded message, in place, and returns the approximate
-// size of the decoded message without the bytes of its strings.
+// sanitizeAndMeasure replaces invalid UTF-8 in all strings of an encoded message, in place, and
+// returns the approximate size of the decoded message without the bytes of its strings.
 func sanitizeAndMeasure(raw []byte, desc protoreflect.MessageDescriptor) (size int, err error) {
 	for len(raw) > 0 {
 		num, typ, n := protowire.ConsumeTag(raw)
@@ -110,7 +110,8 @@ func sanitizeAndMeasure(raw []byte, desc protoreflect.MessageDescriptor) (size i
 	return size, nil
 }
 
-// replaceInvalidUTF8 replaces each byte that is not valid UTF-8 by a question mark, so that lengths stay.
+// replaceInvalidUTF8 replaces each byte that is not valid UTF-8 by a question mark, so that lengths
+// stay.
 func replaceInvalidUTF8(s []byte) {
 	for len(s) > 0 {
 		r, size := utf8.DecodeRune(s)

@@ -11,8 +11,8 @@ import (
 	kubeletapi "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// encodeBadUTF8 is a valid reply, but that the bytes of one device id are replaced after it was encoded, as a kubelet
-// with gogo/protobuf passes them on.
+// encodeBadUTF8 is a valid reply, but that the bytes of one device id are replaced after it was
+// encoded, as a kubelet with gogo/protobuf passes them on.
 func encodeBadUTF8(t testing.TB) []byte {
 	t.Helper()
 	in := reply(pod("ns", "p", container("c", devices("nvidia.com/gpu", "XXXX", gpuA))))

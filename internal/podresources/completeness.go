@@ -8,10 +8,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// completeness records which pods the kubelet has listed since its socket was created, to decide whether its list has
-// all pods of the node. A restarting kubelet lists none at first, then the static pods, then those of the API server,
-// which it admits one by one, the oldest first: a device plugin that takes long to allocate for one pod holds up all
-// younger ones. So the list is settled once
+// completeness records which pods the kubelet has listed since its socket was created, to decide
+// whether its list has all pods of the node. A restarting kubelet lists none at first, then the
+// static pods, then those of the API server, which it admits one by one, the oldest first: a device
+// plugin that takes long to allocate for one pod holds up all younger ones. So the list is settled
+// once
 //
 //   - it has had a pod of the API server, the witness,
 //   - and every pod that we know to be on the node (ledger.findUnlistedPod), and
@@ -62,8 +63,8 @@ func (s *completeness) isQuiet(span time.Duration, now time.Time) bool {
 	return s.witnessListed && now.Sub(s.lastNewPod) >= span
 }
 
-// hasWitness reports whether the witness is among the pods. Static pods do not count: the kubelet lists them before the
-// others.
+// hasWitness reports whether the witness is among the pods. Static pods do not count: the kubelet
+// lists them before the others.
 func (s *completeness) hasWitness(listed map[gpu.PodName]bool, isStatic func(gpu.PodName) bool) bool {
 	if s.witness == "" {
 		return false

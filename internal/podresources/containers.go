@@ -25,15 +25,15 @@ const (
 	maxCgroupBytes = 64 << 10
 	// maxUnknown bounds how many ids we remember that belong to no container of the kubelet.
 	maxUnknown = 4096
-	// retryUnknown is when we look up an unknown id again: the kubelet creates the link shortly after the container has
-	// started.
+	// retryUnknown is when we look up an unknown id again: the kubelet creates the link shortly
+	// after the container has started.
 	retryUnknown = 2 * time.Second
 	// maxFileName is the longest file name, to which the kubelet truncates the names of its links.
 	maxFileName = 255
 	// minTruncatedID is how much of a container's id a truncated name must have for us to use it.
 	minTruncatedID = 12
-	// enoughAbsent is how many processes must be missing in ProcDir before we say that it is the /proc of another PID
-	// namespace: single ones may have just ended.
+	// enoughAbsent is how many processes must be missing in ProcDir before we say that it is the
+	// /proc of another PID namespace: single ones may have just ended.
 	enoughAbsent = 10
 )
 
@@ -48,12 +48,12 @@ type ContainersOptions struct {
 	Logger log.Logger
 }
 
-// Containers finds the container that a process runs in: the process's cgroup has the container's id, and the kubelet
-// links the id to namespace, pod and container in a directory of logs. Neither the API server nor the container runtime
-// is involved.
+// Containers finds the container that a process runs in: the process's cgroup has the container's
+// id, and the kubelet links the id to namespace, pod and container in a directory of logs. Neither
+// the API server nor the container runtime is involved.
 //
-// It needs the host's PID namespace (hostPID in a pod), since the driver reports the process ids of the host, and the
-// host's process and log directories.
+// It needs the host's PID namespace (hostPID in a pod), since the driver reports the process ids of
+// the host, and the host's process and log directories.
 type Containers struct {
 	opts ContainersOptions
 
@@ -71,9 +71,9 @@ func NewContainers(opts ContainersOptions) *Containers {
 	return &Containers{opts: opts, unknown: map[string]time.Time{}}
 }
 
-// ContainerOf returns the container that a process of the host's PID namespace runs in; false if it has ended or is in
-// no container of the kubelet. We read the cgroup every time, so that a reused process id never gets the container of
-// an earlier process.
+// ContainerOf returns the container that a process of the host's PID namespace runs in; false if it
+// has ended or is in no container of the kubelet. We read the cgroup every time, so that a reused
+// process id never gets the container of an earlier process.
 func (c *Containers) ContainerOf(pid uint32) (gpu.Container, bool) {
 	cgroup, err := c.readCgroup(strconv.FormatUint(uint64(pid), 10))
 	c.mu.Lock()
@@ -148,8 +148,9 @@ func (c *Containers) findContainer(ids []string) (gpu.Container, bool) {
 	return gpu.Container{}, false
 }
 
-// shouldReadLogDir reports whether we have not looked up one of these unknown ids recently, and records that we do now:
-// we must not read the directory for each process that is in no container of the kubelet.
+// shouldReadLogDir reports whether we have not looked up one of these unknown ids recently, and
+// records that we do now: we must not read the directory for each process that is in no container
+// of the kubelet.
 func (c *Containers) shouldReadLogDir(ids []string) bool {
 	now := c.opts.Now()
 
@@ -172,7 +173,8 @@ func (c *Containers) shouldReadLogDir(ids []string) bool {
 	return true
 }
 
-// readLogDir replaces the known containers by those of LogDir, so that they are never more than its files.
+// readLogDir replaces the known containers by those of LogDir, so that they are never more than its
+// files.
 func (c *Containers) readLogDir() {
 	entries, err := os.ReadDir(c.opts.LogDir)
 	if err != nil {
@@ -206,9 +208,9 @@ func (c *Containers) readLogDir() {
 	}
 }
 
-// parseLogName parses the name of a link, "<pod>_<namespace>_<container>-<id>.log"; none of the names contains an
-// underscore. The kubelet truncates a name that would be too long for a file, and with it the id
-// (pkg/kubelet/kuberuntime/legacy.go, legacyLogSymlink).
+// parseLogName parses the name of a link, "<pod>_<namespace>_<container>-<id>.log"; none of the
+// names contains an underscore. The kubelet truncates a name that would be too long for a file, and
+// with it the id (pkg/kubelet/kuberuntime/legacy.go, legacyLogSymlink).
 func parseLogName(name string) (string, gpu.Container, bool) {
 	base, ok := strings.CutSuffix(name, ".log")
 

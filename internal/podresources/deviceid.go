@@ -63,8 +63,8 @@ func parseDeviceID(id string) (parsedDevice, bool) {
 	return d, err == nil
 }
 
-// parseGKE parses the ids of GKE's device plugin: the name of the device node, which has the minor number, then the GPU
-// instance, then the share of it.
+// parseGKE parses the ids of GKE's device plugin: the name of the device node, which has the minor
+// number, then the GPU instance, then the share of it.
 func parseGKE(id string) (parsedDevice, bool) {
 	d := parsedDevice{sharing: gpu.SharingExclusive}
 	node, rest, more := strings.Cut(id, "/")

@@ -53,8 +53,8 @@ func (c *fakeCluster) AdminAccess(d gpu.ClaimDevice, _ time.Time) (bool, error) 
 	return c.admin[d], c.err
 }
 
-// testLedger is a ledger and its clock. The witness is pod ns/witness, no container is seen to run, and a list of an
-// earlier kubelet was settled.
+// testLedger is a ledger and its clock. The witness is pod ns/witness, no container is seen to run,
+// and a list of an earlier kubelet was settled.
 type testLedger struct {
 	*ledger
 	now time.Time

@@ -10,13 +10,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// pollGap is the least time between two lists that count separately: a restarting kubelet adds its pods one by one.
+// pollGap is the least time between two lists that count separately: a restarting kubelet adds its
+// pods one by one.
 const pollGap = time.Second
 
 // freeFor is how long an operator's confirmation that a device is free is valid.
 const freeFor = 10 * time.Minute
 
-// maxMissing bounds the missing holdings that we keep, in case a kubelet lists different devices every time.
+// maxMissing bounds the missing holdings that we keep, in case a kubelet lists different devices
+// every time.
 const maxMissing = 50_000
 
 // holding is an assignment that the kubelet has listed.
@@ -26,7 +28,8 @@ type holding struct {
 	missingSince time.Time
 	// lackedBySettled is when a settled list first lacked it; zero before.
 	lackedBySettled time.Time
-	// inCheckpoint is set once the checkpoint has had it. checkpointVersion is the version when it went missing.
+	// inCheckpoint is set once the checkpoint has had it. checkpointVersion is the version when it
+	// went missing.
 	inCheckpoint      bool
 	checkpointVersion uint64
 	// dismissed is set once an operator has confirmed that, although unconfirmed, it has ended.
@@ -35,9 +38,9 @@ type holding struct {
 	admin gpu.Opt[bool]
 }
 
-// ledger keeps the holdings of devices, because a restarting kubelet forgets them for a while. A listed holding is
-// certain; one that is no longer listed is unconfirmed until something proves its end. It is not safe for concurrent
-// use.
+// ledger keeps the holdings of devices, because a restarting kubelet forgets them for a while. A
+// listed holding is certain; one that is no longer listed is unconfirmed until something proves its
+// end. It is not safe for concurrent use.
 type ledger struct {
 	metadata   Metadata                   // nil: we do not ask the API server
 	running    func(*gpu.Assignment) bool // nil: we do not look at processes
@@ -61,8 +64,8 @@ type ledger struct {
 	unlisted     unlistedDevices
 }
 
-// resetForRestart begins a new epoch: another kubelet listens on the socket. Holdings stay, but we forget which settled
-// lists lacked them and what an operator confirmed.
+// resetForRestart begins a new epoch: another kubelet listens on the socket. Holdings stay, but we
+// forget which settled lists lacked them and what an operator confirmed.
 func (g *ledger) resetForRestart(now time.Time) {
 	g.completeness.reset(now)
 	g.epoch++
@@ -80,8 +83,8 @@ func (g *ledger) resetForRestart(now time.Time) {
 	}
 }
 
-// recordList records a list that we requested at now. linked says that the checkpoint did not change while the kubelet
-// answered, so that both have the same pods.
+// recordList records a list that we requested at now. linked says that the checkpoint did not
+// change while the kubelet answered, so that both have the same pods.
 func (g *ledger) recordList(l *listing, linked bool, now time.Time) {
 	g.listCount++
 	g.seenLive = nil
@@ -167,7 +170,8 @@ func (h *holding) markMissing(c *checkpoint, now time.Time) {
 	}
 }
 
-// keepMissing marks a holding that a list lacks as missing, and reports whether it may still hold its device.
+// keepMissing marks a holding that a list lacks as missing, and reports whether it may still hold
+// its device.
 func (g *ledger) keepMissing(h *holding, l *listing, settled bool, now time.Time) bool {
 	proof := ""
 	if h.missingSince.IsZero() && settled && g.settled {
@@ -203,8 +207,8 @@ func (g *ledger) keepMissing(h *holding, l *listing, settled bool, now time.Time
 	return false
 }
 
-// proofOfEnd returns the proof that a missing holding has ended; empty if there is none. While the API server has the
-// pod, a list or a checkpoint without the holding is no proof.
+// proofOfEnd returns the proof that a missing holding has ended; empty if there is none. While the
+// API server has the pod, a list or a checkpoint without the holding is no proof.
 func (g *ledger) proofOfEnd(h *holding, l *listing, settled bool, now time.Time) string {
 	if h.fromPlugin() && l.givesToAnother(h) {
 		return "the device is listed for another pod"
@@ -233,8 +237,8 @@ func (g *ledger) proofOfEnd(h *holding, l *listing, settled bool, now time.Time)
 	return ""
 }
 
-// isAPIPod reports whether we know, by its UID or else by its name, that a pod comes from the API server. A static pod
-// does not, and the API server may not know it.
+// isAPIPod reports whether we know, by its UID or else by its name, that a pod comes from the API
+// server. A static pod does not, and the API server may not know it.
 func (g *ledger) isAPIPod(pod gpu.PodName, uid string) bool {
 	if uid != "" {
 		return isAPIUID(uid)
@@ -259,7 +263,8 @@ func (l *listing) givesToAnother(h *holding) bool {
 	return listed && owner != h.podName()
 }
 
-// isStatic reports whether a pod is static, by the UID of its mirror pod in the API server; false if we do not know.
+// isStatic reports whether a pod is static, by the UID of its mirror pod in the API server; false
+// if we do not know.
 func (g *ledger) isStatic(pod gpu.PodName) bool {
 	if g.metadata == nil {
 		return false
@@ -270,8 +275,8 @@ func (g *ledger) isStatic(pod gpu.PodName) bool {
 	return ok && !isAPIUID(meta.UID)
 }
 
-// copyPodUIDs sets the pod UIDs of listed holdings from the checkpoint, if only one pod fits: it has container names,
-// but no pod names.
+// copyPodUIDs sets the pod UIDs of listed holdings from the checkpoint, if only one pod fits: it
+// has container names, but no pod names.
 func (g *ledger) copyPodUIDs(linked bool) {
 	if g.checkpoint == nil || !linked {
 		return
@@ -286,9 +291,9 @@ func (g *ledger) copyPodUIDs(linked bool) {
 	}
 }
 
-// confirmFree records that an operator confirmed that devices are free and unconfirmed holdings have ended. It returns
-// false if the kubelet has restarted since the epoch in which the operator saw them. A holding that has been confirmed
-// by a list or a claim since stays.
+// confirmFree records that an operator confirmed that devices are free and unconfirmed holdings
+// have ended. It returns false if the kubelet has restarted since the epoch in which the operator
+// saw them. A holding that has been confirmed by a list or a claim since stays.
 func (g *ledger) confirmFree(
 	epoch uint64,
 	devices []gpu.DeviceRef,

@@ -20,7 +20,8 @@ const (
 	uidB = "0a1b2c3d-0000-0000-0000-00000000000b"
 )
 
-// TestNothingIsFreeBeforeTheListIsSettled: a list is settled once the witness has been in it for two polls.
+// TestNothingIsFreeBeforeTheListIsSettled: a list is settled once the witness has been in it for
+// two polls.
 func TestNothingIsFreeBeforeTheListIsSettled(t *testing.T) {
 	g := newTestLedger(t, nil)
 	for _, step := range []struct {
@@ -74,7 +75,8 @@ func TestNothingIsFreeBeforeTheListIsSettled(t *testing.T) {
 	}
 }
 
-// TestARestartedKubeletForgets: what it does not list yet is unconfirmed, and the same as before once it does.
+// TestARestartedKubeletForgets: what it does not list yet is unconfirmed, and the same as before
+// once it does.
 func TestARestartedKubeletForgets(t *testing.T) {
 	g := newTestLedger(t, nil)
 	before := g.listUntilSettled(t, podWithDevices("a", gpuA), podWithDevices("b", gpuB), podWithDevices("static", gpuC))
@@ -108,7 +110,8 @@ func TestARestartedKubeletForgets(t *testing.T) {
 		}
 	}
 
-	// Pod b stands in the list, and no longer on the same device: it was created again under its name.
+	// Pod b stands in the list, and no longer on the same device: it was created again under its
+	// name.
 	for range 4 {
 		back = g.list(podWithDevices("a", gpuA), pod("ns", "b", container("c", nil)), podWithDevices("static", gpuC),
 			witness())
@@ -204,8 +207,8 @@ func TestALiveProcessOverrulesProofs(t *testing.T) {
 	}
 }
 
-// TestProcessesAreNotLookedForInVain: what the kubelet lists needs no process to be believed. To find one, files of
-// every process are read.
+// TestProcessesAreNotLookedForInVain: what the kubelet lists needs no process to be believed. To
+// find one, files of every process are read.
 func TestProcessesAreNotLookedForInVain(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.running = func(a *gpu.Assignment) bool { t.Errorf("looked for a process of %s", a.Holder.Pod); return false }
@@ -216,7 +219,8 @@ func TestProcessesAreNotLookedForInVain(t *testing.T) {
 	}
 }
 
-// TestAStaticPodIsNotTheAPIServers: the API server may have no mirror of it, under a UID of its own.
+// TestAStaticPodIsNotTheAPIServers: the API server may have no mirror of it, under a UID of its
+// own.
 func TestAStaticPodIsNotTheAPIServers(t *testing.T) {
 	const uid = "d41d8cd98f00b204e9800998ecf8427e"
 	g := newTestLedger(t, &fakeCluster{gone: map[string]bool{uid: true}})
@@ -270,7 +274,8 @@ func TestANameIsUsedAgain(t *testing.T) {
 	}
 }
 
-// TestTheCheckpointTellsPodsOfOneNameApart: a pod of the same name on the same device, with no list in between.
+// TestTheCheckpointTellsPodsOfOneNameApart: a pod of the same name on the same device, with no list
+// in between.
 func TestTheCheckpointTellsPodsOfOneNameApart(t *testing.T) {
 	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA, Workload: "Job/first"}},
 		asked: time.Unix(9999, 0)}
@@ -377,7 +382,8 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestAKubeletThatIsAwayForLong: what it listed last is no fact any more, and can be settled without it.
+// TestAKubeletThatIsAwayForLong: what it listed last is no fact any more, and can be settled
+// without it.
 func TestAKubeletThatIsAwayForLong(t *testing.T) {
 	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA}, "ns/b": {UID: uidB}}, gone: map[string]bool{},
 		asked: time.Unix(9999, 0)}
@@ -427,7 +433,8 @@ func testCheckpoint(t *testing.T, entries ...string) *checkpoint {
 	return c
 }
 
-// writeCheckpoint replaces a checkpoint by one with entries of nvidia.com/gpu, "uid container id" each.
+// writeCheckpoint replaces a checkpoint by one with entries of nvidia.com/gpu, "uid container id"
+// each.
 func writeCheckpoint(t *testing.T, path string, entries ...string) {
 	t.Helper()
 	var list []string

@@ -37,7 +37,8 @@ func (l *liveContainers) add(c gpu.Container, uid string) {
 	}
 }
 
-// has reports whether a container has a process. An empty uid matches every pod of the container's pod name.
+// has reports whether a container has a process. An empty uid matches every pod of the container's
+// pod name.
 func (l *liveContainers) has(c gpu.Container, uid string) bool {
 	if uid == "" {
 		return l.containers[c]
@@ -46,9 +47,10 @@ func (l *liveContainers) has(c gpu.Container, uid string) bool {
 	return l.byUID[uidContainer{uid, c.Name}]
 }
 
-// readLive returns the containers of the kubelet that have a process. It reads the cgroup of every process: do not call
-// it in every poll. A container that is missing may hold a device all the same: ProcDir may be that of another PID
-// namespace, and a container that crashes or waits for its image has no process.
+// readLive returns the containers of the kubelet that have a process. It reads the cgroup of every
+// process: do not call it in every poll. A container that is missing may hold a device all the
+// same: ProcDir may be that of another PID namespace, and a container that crashes or waits for its
+// image has no process.
 func (c *Containers) readLive() *liveContainers {
 	live := newLiveContainers()
 	if _, err := os.Stat(c.opts.LogDir); err != nil {
@@ -99,8 +101,8 @@ func (c *Containers) readCgroups() []string {
 	return slices.Collect(maps.Keys(seen))
 }
 
-// podUIDOf returns the UID of the innermost pod in a /proc/<pid>/cgroup; empty if it names none. See containerIDs for
-// the forms of the paths.
+// podUIDOf returns the UID of the innermost pod in a /proc/<pid>/cgroup; empty if it names none.
+// See containerIDs for the forms of the paths.
 func podUIDOf(cgroup string) string {
 	elements := strings.FieldsFunc(
 		cgroup,
@@ -123,7 +125,8 @@ func podUIDOf(cgroup string) string {
 	return ""
 }
 
-// isPodUID reports whether s is the UID of a pod of the API server, or of a static one, which is a hash.
+// isPodUID reports whether s is the UID of a pod of the API server, or of a static one, which is a
+// hash.
 func isPodUID(s string) bool {
 	const hash, uuid = 32, 36
 	if len(s) == uuid && s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-' {

@@ -56,8 +56,8 @@ func TestLiveContainers(t *testing.T) {
 	cmptest.Equal(t, "pods", len(live.pods), 1)
 }
 
-// TestLiveContainersAreNotSeen: without the folder of logs, as in a pod that sees its own processes alone, or without
-// processes there are none, and no line is logged.
+// TestLiveContainersAreNotSeen: without the folder of logs, as in a pod that sees its own processes
+// alone, or without processes there are none, and no line is logged.
 func TestLiveContainersAreNotSeen(t *testing.T) {
 	for name, prepare := range map[string]func(h *fakeHost){
 		"no folder of logs": func(h *fakeHost) {

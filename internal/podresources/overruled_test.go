@@ -15,8 +15,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A StatefulSet's pod is created again under its name on another device. The process of the new one keeps the old
-// device held, for ever.
+// A StatefulSet's pod is created again under its name on another device. The process of the new one
+// keeps the old device held, for ever.
 func TestAProcessOfTheSuccessorIsOnItsOwnDevice(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.running = func(a *gpu.Assignment) bool { return a.Holder.Pod == "web-0" && a.ID == gpuB }
@@ -35,7 +35,8 @@ func TestAProcessOfTheSuccessorIsOnItsOwnDevice(t *testing.T) {
 	}
 }
 
-// The kubelet lists the pod again between the check and the confirmation, which must not hide a fact.
+// The kubelet lists the pod again between the check and the confirmation, which must not hide a
+// fact.
 func TestAListedHolderOverrulesAnOperator(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.listUntilSettled(t, podWithDevices("a", gpuA))
@@ -51,7 +52,8 @@ func TestAListedHolderOverrulesAnOperator(t *testing.T) {
 	}
 }
 
-// The kubelet restarts between the check and the confirmation: the confirmation is about the former one.
+// The kubelet restarts between the check and the confirmation: the confirmation is about the former
+// one.
 func TestAConfirmationIsOfAnEpoch(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.list(podWithDevices("a", gpuA))
@@ -95,7 +97,8 @@ func TestTheAPIServerOverrulesAnOperator(t *testing.T) {
 	}
 }
 
-// With an id of no known form the list is incomplete as long as that pod runs, and confirm-free lasts for one list.
+// With an id of no known form the list is incomplete as long as that pod runs, and confirm-free
+// lasts for one list.
 func TestAConfirmationBesideUnreadableIDs(t *testing.T) {
 	g := newTestLedger(t, nil)
 	strange := podWithDevices("strange", "some-vendor-id")
@@ -130,7 +133,8 @@ func TestAStaticPodThatIsPutBack(t *testing.T) {
 	}
 }
 
-// A pod and its claim are created again under their names, the first for administrative access, the second not.
+// A pod and its claim are created again under their names, the first for administrative access, the
+// second not.
 func TestAClaimOfTheSameName(t *testing.T) {
 	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/web-0": {UID: uidA}}, asked: time.Unix(9999, 0),
 		admin: map[gpu.ClaimDevice]bool{}}
@@ -156,8 +160,8 @@ func TestAClaimOfTheSameName(t *testing.T) {
 	t.Error("the API server has pod web-0 under another UID with an exclusive claim, and its device is reported as free")
 }
 
-// The same pod comes back after it was taken for gone (a kubelet that is slow to take pods in): its workload is never
-// reported again.
+// The same pod comes back after it was taken for gone (a kubelet that is slow to take pods in): its
+// workload is never reported again.
 func TestTheSamePodComesBack(t *testing.T) {
 	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA, Workload: "Job/first"}},
 		asked: time.Unix(99999, 0)}
@@ -174,8 +178,8 @@ func TestTheSamePodComesBack(t *testing.T) {
 	}
 }
 
-// What the checkpoint has now is listed now: a device that is found later (a driver that comes late) is not "created
-// since".
+// What the checkpoint has now is listed now: a device that is found later (a driver that comes
+// late) is not "created since".
 func TestTheCheckpointTellsNow(t *testing.T) {
 	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA}}, gone: map[string]bool{}}
 	g := newTestLedger(t, c)
@@ -210,8 +214,8 @@ func TestReplicasWithoutAWitness(t *testing.T) {
 	}
 }
 
-// TestCheckpointStateDoesNotWait: the poll loop asks for it in every cycle, and must not wait for a call that the
-// kubelet does not answer.
+// TestCheckpointStateDoesNotWait: the poll loop asks for it in every cycle, and must not wait for a
+// call that the kubelet does not answer.
 func TestCheckpointStateDoesNotWait(t *testing.T) {
 	asked := make(chan struct{})
 	release := make(chan struct{})
@@ -243,7 +247,8 @@ func TestCheckpointStateDoesNotWait(t *testing.T) {
 	<-ended
 }
 
-// A caller whose time was spent waiting for another's call blames the kubelet: the next one is not made.
+// A caller whose time was spent waiting for another's call blames the kubelet: the next one is not
+// made.
 func TestACallerWithoutTimeIsNotTheKubeletsFault(t *testing.T) {
 	c := New(Options{Socket: serveRaw(t, "kubelet.sock", nil), Now: time.Now, Logger: log.NewNopLogger()})
 	defer c.Close()
@@ -262,8 +267,8 @@ func TestACallerWithoutTimeIsNotTheKubeletsFault(t *testing.T) {
 	}
 }
 
-// One settled list lacks b, since the kubelet takes pods in slowly; then the kubelet restarts: an unsettled list is
-// not the second.
+// One settled list lacks b, since the kubelet takes pods in slowly; then the kubelet restarts: an
+// unsettled list is not the second.
 func TestTwoListsAreBothSettled(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.listUntilSettled(t, podWithDevices("a", gpuA), podWithDevices("b", gpuB))
@@ -283,8 +288,8 @@ func TestTwoListsAreBothSettled(t *testing.T) {
 	}
 }
 
-// On a node with HAMi a pod is created again under its name with the same id: the reservation of the former one names
-// its device.
+// On a node with HAMi a pod is created again under its name with the same id: the reservation of
+// the former one names its device.
 func TestAReservationOfTheFormerPod(t *testing.T) {
 	c := &fakeCluster{asked: time.Unix(1003, 0), gone: map[string]bool{}, pods: map[string]gpu.PodMetadata{
 		"ns/a": {UID: uidA, MIGDevices: [][]gpu.DeviceRef{{{MIG: "MIG-1"}}}}}}
@@ -300,8 +305,8 @@ func TestAReservationOfTheFormerPod(t *testing.T) {
 	}
 }
 
-// TestAnOrdinaryClaimOverrulesAnOperator: a confirmation was given while it was not known whether the claim is for
-// administrative access.
+// TestAnOrdinaryClaimOverrulesAnOperator: a confirmation was given while it was not known whether
+// the claim is for administrative access.
 func TestAnOrdinaryClaimOverrulesAnOperator(t *testing.T) {
 	c := &fakeCluster{err: gpu.ErrUnavailable}
 	g := newTestLedger(t, c)

@@ -18,7 +18,8 @@ type podState struct {
 	metadata    gpu.PodMetadata
 }
 
-// podStates keeps the pods of holdings by name. Another pod may reuse a name, even of another owner.
+// podStates keeps the pods of holdings by name. Another pod may reuse a name, even of another
+// owner.
 type podStates struct {
 	byName map[gpu.PodName]*podState
 }
@@ -58,7 +59,8 @@ func listedUID(group []holding) string {
 	return ""
 }
 
-// podUID returns the UID of a holding's pod by the checkpoint or the API server; empty if neither has it.
+// podUID returns the UID of a holding's pod by the checkpoint or the API server; empty if neither
+// has it.
 func (p *podStates) podUID(h *holding) string {
 	if state := p.byName[h.podName()]; h.Holder.PodUID == "" && state != nil && state.isOfPod(h) {
 		return state.metadata.UID
@@ -67,10 +69,12 @@ func (p *podStates) podUID(h *holding) string {
 	return h.Holder.PodUID
 }
 
-// isOfPod reports whether the metadata is of the holding's pod, not of a later pod of the same name.
+// isOfPod reports whether the metadata is of the holding's pod, not of a later pod of the same
+// name.
 func (s *podState) isOfPod(h *holding) bool { return s.hasMetadata && !h.Listed.Before(s.since) }
 
-// forgetClaims drops what we know about the claims of listed holdings: another pod has claims of the same names.
+// forgetClaims drops what we know about the claims of listed holdings: another pod has claims of
+// the same names.
 func forgetClaims(group []holding) {
 	for n := range group {
 		if h := &group[n]; h.missingSince.IsZero() {
@@ -80,8 +84,8 @@ func forgetClaims(group []holding) {
 	}
 }
 
-// isSuccessor reports whether the listed holdings belong to a later pod of the same name than the state: one with
-// another UID, or with new holdings only.
+// isSuccessor reports whether the listed holdings belong to a later pod of the same name than the
+// state: one with another UID, or with new holdings only.
 func isSuccessor(group []holding, state *podState, uid string, round uint64) bool {
 	if uid != "" && state.uid != "" && uid != state.uid {
 		return true
@@ -102,8 +106,8 @@ func isSuccessor(group []holding, state *podState, uid string, round uint64) boo
 	return listed > 0
 }
 
-// fetchMetadata looks up the metadata of a listed pod, and reports whether to wait for it. If its UID is another than
-// before, so is the pod.
+// fetchMetadata looks up the metadata of a listed pod, and reports whether to wait for it. If its
+// UID is another than before, so is the pod.
 func (s *podState) fetchMetadata(group []holding, m Metadata, now time.Time) (awaited bool) {
 	if m == nil ||
 		!slices.ContainsFunc(group, func(h holding) bool { return h.missingSince.IsZero() }) {

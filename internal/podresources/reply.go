@@ -13,15 +13,16 @@ import (
 const (
 	// draDriver is the name of NVIDIA's driver for dynamic resource allocation of GPUs.
 	draDriver = "gpu.nvidia.com"
-	// draPassthrough is the prefix of GPUs that are passed to virtual machines; the driver of the node does not have
-	// them.
+	// draPassthrough is the prefix of GPUs that are passed to virtual machines; the driver of the
+	// node does not have them.
 	draPassthrough = "gpu-vfio-"
 )
 
 // maxIDLength bounds the kept part of a device id in no known form.
 const maxIDLength = 128
 
-// listedDevice is one assignment as the kubelet lists it: its Device and Sharing are parsed from the id.
+// listedDevice is one assignment as the kubelet lists it: its Device and Sharing are parsed from
+// the id.
 type listedDevice struct {
 	gpu.Assignment
 	claim gpu.ClaimDevice // zero unless a ResourceClaim allocated the device
@@ -32,10 +33,10 @@ func (e *listedDevice) podName() gpu.PodName {
 	return gpu.PodName{Namespace: e.Holder.Namespace, Name: e.Holder.Pod}
 }
 
-// pluginDevice is a device of a device plugin. The kubelet assigns each id of a resource, including those of replicas,
-// to one container. It does not relate resources: after a new configuration of the plugin (strategy single to mixed, a
-// renamed resource) or a GPU instance of another profile, an id can be listed under a new resource while a container
-// still holds it under the old one.
+// pluginDevice is a device of a device plugin. The kubelet assigns each id of a resource, including
+// those of replicas, to one container. It does not relate resources: after a new configuration of
+// the plugin (strategy single to mixed, a renamed resource) or a GPU instance of another profile,
+// an id can be listed under a new resource while a container still holds it under the old one.
 type pluginDevice struct{ resource, id string }
 
 func (e *listedDevice) pluginDevice() pluginDevice { return pluginDevice{e.Holder.Resource, e.ID} }
@@ -56,7 +57,8 @@ type replyReader struct {
 	names resourceNames
 }
 
-// readReply returns the content of a reply. It does not depend on the order of the reply's pods and devices.
+// readReply returns the content of a reply. It does not depend on the order of the reply's pods and
+// devices.
 func (r replyReader) readReply(reply *kubeletapi.ListPodResourcesResponse) listing {
 	l := listing{pods: make(map[gpu.PodName]bool, len(reply.GetPodResources()))}
 	shared := sharedClaims(reply)
@@ -176,8 +178,8 @@ func claimDeviceOf(
 	}
 }
 
-// sharedClaims returns the number of containers that hold each claimed device: several containers, even of different
-// pods, may name one claim and share its devices.
+// sharedClaims returns the number of containers that hold each claimed device: several containers,
+// even of different pods, may name one claim and share its devices.
 func sharedClaims(reply *kubeletapi.ListPodResourcesResponse) map[gpu.ClaimDevice]int {
 	holders := map[gpu.ClaimDevice]int{}
 
@@ -194,8 +196,8 @@ func sharedClaims(reply *kubeletapi.ListPodResourcesResponse) map[gpu.ClaimDevic
 	return holders
 }
 
-// compareAssignments orders by pod, container, resource, id and share. Assignments that are equal in these are the
-// same.
+// compareAssignments orders by pod, container, resource, id and share. Assignments that are equal
+// in these are the same.
 func compareAssignments(a, b *gpu.Assignment) int {
 	x := &a.Holder
 	y := &b.Holder

@@ -11,9 +11,9 @@ type resourceNames struct {
 	prefixes []string
 }
 
-// newResourceNames returns a matcher for the resources that NVIDIA's and GKE's device plugins and HAMi offer by
-// default, with and without the suffix .shared of replicas, and for the configured names: exact, or a prefix that ends
-// in "*".
+// newResourceNames returns a matcher for the resources that NVIDIA's and GKE's device plugins and
+// HAMi offer by default, with and without the suffix .shared of replicas, and for the configured
+// names: exact, or a prefix that ends in "*".
 func newResourceNames(configured []string) resourceNames {
 	r := resourceNames{
 		exact:    []string{"nvidia.com/gpu", "nvidia.com/gpu.shared"},

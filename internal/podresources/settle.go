@@ -7,12 +7,14 @@ import (
 const (
 	// settleAfter is how long a list must have no new pod before it is settled.
 	settleAfter = 2 * time.Second
-	// unaidedSettleAfter is the same while no other source says which pods the node has: the API server does not answer,
-	// or we do not ask it, have no checkpoint and no list was settled since this program started.
+	// unaidedSettleAfter is the same while no other source says which pods the node has: the API
+	// server does not answer, or we do not ask it, have no checkpoint and no list was settled since
+	// this program started.
 	unaidedSettleAfter = time.Minute
 )
 
-// settle reports whether a list has all pods of the node. Once it has reported so, it does until the kubelet restarts.
+// settle reports whether a list has all pods of the node. Once it has reported so, it does until
+// the kubelet restarts.
 func (g *ledger) settle(l *listing, now time.Time) bool {
 	s := &g.completeness
 	if s.settled {
@@ -37,8 +39,9 @@ func (g *ledger) settle(l *listing, now time.Time) bool {
 	return true
 }
 
-// awaitedBy returns why a quiet list is not settled; empty if it has every pod that we know to be on the node, and
-// either another source knows them or the list has been quiet for unaidedSettleAfter.
+// awaitedBy returns why a quiet list is not settled; empty if it has every pod that we know to be
+// on the node, and either another source knows them or the list has been quiet for
+// unaidedSettleAfter.
 func (g *ledger) awaitedBy(now time.Time) string {
 	unlisted, aided := g.findUnlistedPod()
 	if unlisted == "" && !aided && !g.completeness.isQuiet(unaidedSettleAfter, now) {
@@ -58,10 +61,11 @@ func (g *ledger) awaitedBy(now time.Time) string {
 	return unlisted + ", has not been listed"
 }
 
-// findUnlistedPod returns a pod that is on the node and that the kubelet has not listed since it started; empty if
-// there is none. A pod is on the node if it has held a device and nothing proves its end, or if the API server has
-// bound it and it has not ended. aided is whether a source besides the list knows the pods: the API server, the
-// checkpoint, or a settled list of the kubelet before.
+// findUnlistedPod returns a pod that is on the node and that the kubelet has not listed since it
+// started; empty if there is none. A pod is on the node if it has held a device and nothing proves
+// its end, or if the API server has bound it and it has not ended. aided is whether a source
+// besides the list knows the pods: the API server, the checkpoint, or a settled list of the kubelet
+// before.
 func (g *ledger) findUnlistedPod() (unlisted string, aided bool) {
 	seen := g.completeness.podsSeen
 	for n := range g.holdings {
@@ -85,8 +89,9 @@ func (g *ledger) findUnlistedPod() (unlisted string, aided bool) {
 	return "", current
 }
 
-// findUnlistedLivePod returns the first pod by name that has a running container and that the kubelet has not listed
-// since it started; empty if we see none. There may be one all the same: a pod can hold a device without a process.
+// findUnlistedLivePod returns the first pod by name that has a running container and that the
+// kubelet has not listed since it started; empty if we see none. There may be one all the same: a
+// pod can hold a device without a process.
 func (g *ledger) findUnlistedLivePod() string {
 	first := ""
 	for pod := range g.liveContainers().pods {
@@ -102,7 +107,8 @@ func (g *ledger) findUnlistedLivePod() string {
 	return "pod " + first + ", of which a container runs"
 }
 
-// liveContainers returns the containers that have a process. It reads them at most once for each list.
+// liveContainers returns the containers that have a process. It reads them at most once for each
+// list.
 func (g *ledger) liveContainers() *liveContainers {
 	if g.seenLive != nil {
 		return g.seenLive
@@ -116,8 +122,9 @@ func (g *ledger) liveContainers() *liveContainers {
 	return g.seenLive
 }
 
-// hasLiveContainer reports whether the container of a missing holding runs. If we do not know the pod's UID and the
-// kubelet lists a pod of its name, that may be its successor: then it returns false.
+// hasLiveContainer reports whether the container of a missing holding runs. If we do not know the
+// pod's UID and the kubelet lists a pod of its name, that may be its successor: then it returns
+// false.
 func (g *ledger) hasLiveContainer(h *holding, l *listing) bool {
 	uid := g.pods.podUID(h)
 	if uid == "" && l.pods[h.podName()] {

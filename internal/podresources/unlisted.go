@@ -7,12 +7,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// unlistedDevices are the devices that the checkpoint has and the kubelet does not list. They belong to init
-// containers, to pods that a restarting kubelet does not list yet, and to pods that have ended.
+// unlistedDevices are the devices that the checkpoint has and the kubelet does not list. They
+// belong to init containers, to pods that a restarting kubelet does not list yet, and to pods that
+// have ended.
 type unlistedDevices struct {
 	byDevice map[checkpointDevice]*unlistedDevice
-	// endedPods are the UIDs of pods that were listed and have ended, with the version of the checkpoint then. If a static
-	// pod is created again it has the same UID, but the kubelet writes a new version.
+	// endedPods are the UIDs of pods that were listed and have ended, with the version of the
+	// checkpoint then. If a static pod is created again it has the same UID, but the kubelet writes
+	// a new version.
 	endedPods map[string]uint64
 }
 
@@ -20,13 +22,15 @@ type unlistedDevice struct {
 	since     time.Time // when it was first seen
 	listCount uint64    // of the ledger at that time
 	dismissed bool      // an operator has confirmed that it is free
-	// alive is whether we know that its pod runs: the kubelet lists the pod with other devices, or the API server has it.
+	// alive is whether we know that its pod runs: the kubelet lists the pod with other devices, or
+	// the API server has it.
 	alive    bool
 	pod      gpu.PodName     // while alive
 	metadata gpu.PodMetadata // of the pod, once known
 }
 
-// recordEnd records the pod of a holding that has ended: the checkpoint may still have the holding for a while.
+// recordEnd records the pod of a holding that has ended: the checkpoint may still have the holding
+// for a while.
 func (u *unlistedDevices) recordEnd(h *holding, version uint64) {
 	if h.Holder.PodUID == "" {
 		return
@@ -45,7 +49,8 @@ func (u *unlistedDevices) hasEnded(uid string, version uint64) bool {
 	return ended && (isAPIUID(uid) || at == version)
 }
 
-// dismissDevice records that an operator confirmed that a device, which only the checkpoint has, is free.
+// dismissDevice records that an operator confirmed that a device, which only the checkpoint has, is
+// free.
 func (u *unlistedDevices) dismissDevice(a *gpu.Assignment) {
 	for d, device := range u.byDevice {
 		if d.uid == a.Holder.PodUID && d.container == a.Holder.Name &&
@@ -112,9 +117,9 @@ func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 	}
 }
 
-// indexLedger returns the devices of the ledger's holdings, the listed pods by UID, and the listed devices of plugins.
-// Listed devices that the checkpoint does not have for their containers are not among owned: their pods have ended, and
-// other pods may have them.
+// indexLedger returns the devices of the ledger's holdings, the listed pods by UID, and the listed
+// devices of plugins. Listed devices that the checkpoint does not have for their containers are not
+// among owned: their pods have ended, and other pods may have them.
 func (u *unlistedDevices) indexLedger(
 	g *ledger,
 ) (held map[checkpointDevice]bool, listed map[string]gpu.PodName,
@@ -145,12 +150,13 @@ func (u *unlistedDevices) indexLedger(
 	return held, listed, owned
 }
 
-// isAPIUID reports whether a UID is from the API server. A static pod has a hash instead, and the API server may not
-// know it while it runs.
+// isAPIUID reports whether a UID is from the API server. A static pod has a hash instead, and the
+// API server may not know it while it runs.
 func isAPIUID(uid string) bool { return strings.Contains(uid, "-") }
 
-// listAssignments returns the devices as assignments, in no order. If the list is settled, a pod that we know to run
-// holds its devices; all other assignments are unconfirmed. read is when the checkpoint was read.
+// listAssignments returns the devices as assignments, in no order. If the list is settled, a pod
+// that we know to run holds its devices; all other assignments are unconfirmed. read is when the
+// checkpoint was read.
 func (u *unlistedDevices) listAssignments(settled bool, read time.Time) []gpu.Assignment {
 	var list []gpu.Assignment
 

@@ -11,8 +11,9 @@ import (
 	"github.com/go-kit/log/level"
 )
 
-// socketWatch notices that a new socket replaced the old one, as when a kubelet starts. Without a watch (busy nodes
-// often reach the kernel's limit on inotify instances) a new connection waits for the end of the backoff.
+// socketWatch notices that a new socket replaced the old one, as when a kubelet starts. Without a
+// watch (busy nodes often reach the kernel's limit on inotify instances) a new connection waits for
+// the end of the backoff.
 type socketWatch struct {
 	socket        string // absolute
 	dir           string
@@ -46,7 +47,8 @@ func newSocketWatch(socket string, logger log.Logger) *socketWatch {
 	return w
 }
 
-// startWatching watches the directory if it exists and is not watched yet. It is not safe for concurrent use.
+// startWatching watches the directory if it exists and is not watched yet. It is not safe for
+// concurrent use.
 func (w *socketWatch) startWatching() {
 	if w.watcher == nil || w.watching.Load() {
 		return

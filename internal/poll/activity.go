@@ -14,8 +14,8 @@ type profilerReading struct {
 	anomaliesCounted bool      // its anomalies are in the GPU's total
 }
 
-// addActivity adds the profiler's activity to a reading that has none of its own, and rolls the activity of the
-// instances up.
+// addActivity adds the profiler's activity to a reading that has none of its own, and rolls the
+// activity of the instances up.
 func (t *trackedGPU) addActivity(g *gpu.GPU, at time.Time) {
 	own := g.ActivitySource != gpu.ActivityUnknown
 	if !own {
@@ -34,9 +34,9 @@ func (t *trackedGPU) addActivity(g *gpu.GPU, at time.Time) {
 	rollUpActivity(g)
 }
 
-// applyProfiling copies the profiler's last answer to the GPU and its instances. The answer is for the layout of the
-// last Snapshot and came before this reading began: if the layout generation is still the same, the GPU was not
-// repartitioned in between.
+// applyProfiling copies the profiler's last answer to the GPU and its instances. The answer is for
+// the layout of the last Snapshot and came before this reading began: if the layout generation is
+// still the same, the GPU was not repartitioned in between.
 func (t *trackedGPU) applyProfiling(g *gpu.GPU, at time.Time) {
 	p := &t.profiling
 	if p.requestedAt.IsZero() || p.LayoutGeneration != g.MIG.LayoutGeneration ||
@@ -60,8 +60,8 @@ func (t *trackedGPU) applyProfiling(g *gpu.GPU, at time.Time) {
 	}
 }
 
-// countAnomalies adds the values of one reading that are impossible, those above 1 and those that are no numbers, to
-// the total.
+// countAnomalies adds the values of one reading that are impossible, those above 1 and those that
+// are no numbers, to the total.
 func (t *trackedGPU) countAnomalies(g *gpu.GPU, at time.Time) {
 	above := 0
 	for d := range g.DistinctDevices() {
@@ -92,10 +92,10 @@ func countAboveOne(a *gpu.Activity) int {
 	return n
 }
 
-// rollUpActivity derives the activity of a MIG GPU from that of its instances, weighted by their SMs, or by their
-// memory slices for DRAM, relative to the largest profile. (NVIDIA's example: two 3g at 98.6 % are 2*42/98*0.986 = 84.5
-// % of an A100.) A ratio is absent if an instance that has a compute instance does not report it: a partial sum would
-// look like the whole.
+// rollUpActivity derives the activity of a MIG GPU from that of its instances, weighted by their
+// SMs, or by their memory slices for DRAM, relative to the largest profile. (NVIDIA's example: two
+// 3g at 98.6 % are 2*42/98*0.986 = 84.5 % of an A100.) A ratio is absent if an instance that has a
+// compute instance does not report it: a partial sum would look like the whole.
 func rollUpActivity(g *gpu.GPU) {
 	if !g.MIG.Enabled.Or(false) || !hasComputeInstances(g) {
 		return
@@ -116,8 +116,8 @@ func rollUpActivity(g *gpu.GPU) {
 	}
 }
 
-// weightedRatio returns the m-th ratio of Activity as the weighted sum over the GPU instances; absent if one is
-// missing.
+// weightedRatio returns the m-th ratio of Activity as the weighted sum over the GPU instances;
+// absent if one is missing.
 func weightedRatio(g *gpu.GPU, m int, weights []float64) gpu.Opt[float64] {
 	sum := 0.0
 
@@ -138,8 +138,8 @@ func weightedRatio(g *gpu.GPU, m int, weights []float64) gpu.Opt[float64] {
 	return gpu.Some(sum)
 }
 
-// hasComputeInstances reports whether any GPU instance has a compute instance, or may have one. Nothing can run on
-// instances without one.
+// hasComputeInstances reports whether any GPU instance has a compute instance, or may have one.
+// Nothing can run on instances without one.
 func hasComputeInstances(g *gpu.GPU) bool {
 	for i := range g.Instances {
 		if !g.Instances[i].IsEmpty() {
@@ -150,8 +150,8 @@ func hasComputeInstances(g *gpu.GPU) bool {
 	return false
 }
 
-// memoryShares returns the instances' shares of the memory slices of the largest profile; nil if the driver does not
-// report how many there are.
+// memoryShares returns the instances' shares of the memory slices of the largest profile; nil if
+// the driver does not report how many there are.
 func memoryShares(g *gpu.GPU) []float64 {
 	most := 0
 	for i := range g.Profiles {

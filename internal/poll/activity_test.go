@@ -79,8 +79,8 @@ func TestRollUpNeedsEveryInstance(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeIsPassedOnAndCounted: a compute instance that is all of its GPU instance repeats its ratios, and does
-// not count again.
+// TestWhatCannotBeIsPassedOnAndCounted: a compute instance that is all of its GPU instance repeats
+// its ratios, and does not count again.
 func TestWhatCannotBeIsPassedOnAndCounted(t *testing.T) {
 	tr := newTestGPU()
 	g := profiledGPU(gpu.Some(0.5), gpu.Some(0.5))
@@ -190,7 +190,8 @@ func TestProfilerCompletesWhatTheDriverDoesNotTell(t *testing.T) {
 	}
 }
 
-// TestProfilingEndsWithItsLayout: what was asked for one layout is laid to no other, whose ids may be the same.
+// TestProfilingEndsWithItsLayout: what was asked for one layout is laid to no other, whose ids may
+// be the same.
 func TestProfilingEndsWithItsLayout(t *testing.T) {
 	src := newFakeSource(uuidA)
 	src.gpus[uuidA] = migGPU()

@@ -8,36 +8,40 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Budget limits how much readings may slow down other users of the driver. While they cost more we read less often.
-// Control's readings and those after an event are made anyway.
+// Budget limits how much readings may slow down other users of the driver. While they cost more we
+// read less often. Control's readings and those after an event are made anyway.
 type Budget struct {
-	// Seconds is how many seconds of driver calls that can keep others waiting we may make in a second, added up over
-	// threads. 0 is no limit.
+	// Seconds is how many seconds of driver calls that can keep others waiting we may make in a
+	// second, added up over threads. 0 is no limit.
 	Seconds float64
-	// Interval and SlowEvery are how often we read the fast and the slow tier within the budget. Interval is the loop's.
+	// Interval and SlowEvery are how often we read the fast and the slow tier within the budget.
+	// Interval is the loop's.
 	Interval, SlowEvery time.Duration
 	// Costs returns the cost of readings since the start; nil: there is no limit.
 	Costs func() gpu.ReadCosts
 }
 
 const (
-	// budgetWindow is how long we measure costs before we change the pace: two readings of the slow tier.
+	// budgetWindow is how long we measure costs before we change the pace: two readings of the slow
+	// tier.
 	budgetWindow = 30 * time.Second
-	// easeBelow is the share of the budget below which readings must stay if we read a tier more often again. At the
-	// budget itself we would soon stretch it again.
+	// easeBelow is the share of the budget below which readings must stay if we read a tier more
+	// often again. At the budget itself we would soon stretch it again.
 	easeBelow = 0.8
-	// leastShare is the least share of all costs of a tier that we stretch: a cheap tier saves nothing.
+	// leastShare is the least share of all costs of a tier that we stretch: a cheap tier saves
+	// nothing.
 	leastShare = 0.1
 	// longestFast and longestSlow are the longest periods to which we stretch the tiers.
 	longestFast = 5 * time.Second
 	longestSlow = 2 * time.Minute
 )
 
-// LongestInterval returns the longest time between two readings that the budget allows if the configured one is
-// interval.
+// LongestInterval returns the longest time between two readings that the budget allows if the
+// configured one is interval.
 func LongestInterval(interval time.Duration) time.Duration { return max(interval, longestFast) }
 
-// pacer decides how often we read the tiers. It measures in real time, as the driver's calls take it.
+// pacer decides how often we read the tiers. It measures in real time, as the driver's calls take
+// it.
 type pacer struct {
 	budget     Budget
 	fast, slow pacedTier
@@ -65,7 +69,8 @@ func newPacedTier(every, longest time.Duration) pacedTier {
 	return pacedTier{every: every, factor: 1, most: most}
 }
 
-// perSecond returns the cost of reading a number of GPUs for a second if the tier is stretched by factor.
+// perSecond returns the cost of reading a number of GPUs for a second if the tier is stretched by
+// factor.
 func (t *pacedTier) perSecond(gpus, factor int) float64 {
 	if t.every <= 0 {
 		return 0
@@ -105,8 +110,9 @@ func (p *pacer) isDue() bool { return p.skipped+1 >= p.fast.factor }
 // pace returns how often we read the tiers.
 func (p *pacer) pace() gpu.Pace { return gpu.Pace{Fast: p.fast.pace(), Slow: p.slow.pace()} }
 
-// judge compares the costs with the budget, and stretches or eases a tier by one step at the end of a window, or
-// earlier if the whole window's budget is spent. It reports whether p.overrun has changed.
+// judge compares the costs with the budget, and stretches or eases a tier by one step at the end of
+// a window, or earlier if the whole window's budget is spent. It reports whether p.overrun has
+// changed.
 func (p *pacer) judge(now time.Time, gpus int) (changed bool) {
 	if p.budget.Seconds <= 0 || p.budget.Costs == nil || gpus == 0 {
 		return false
@@ -130,7 +136,8 @@ func (p *pacer) judge(now time.Time, gpus int) (changed bool) {
 	p.fast.measure(costs.Fast, p.atBegin.Fast)
 	p.slow.measure(costs.Slow, p.atBegin.Slow)
 
-	// The budget may be spent early by one reading of the slow tier, which is within the budget over time.
+	// The budget may be spent early by one reading of the slow tier, which is within the budget
+	// over time.
 	if !p.stretch(gpus) && !ended {
 		return false
 	}
@@ -148,7 +155,8 @@ func (p *pacer) judge(now time.Time, gpus int) (changed bool) {
 	return p.overrun != before
 }
 
-// measure sets the tier's cost to the mean of its readings between two times. Without a reading it stays.
+// measure sets the tier's cost to the mean of its readings between two times. Without a reading it
+// stays.
 func (t *pacedTier) measure(now, before gpu.TierCost) {
 	if readings := now.Readings - before.Readings; readings > 0 {
 		t.cost = (now.Took - before.Took).Seconds() / float64(readings)
@@ -160,8 +168,9 @@ func (p *pacer) perSecond(gpus int) float64 {
 	return p.fast.perSecond(gpus, p.fast.factor) + p.slow.perSecond(gpus, p.slow.factor)
 }
 
-// stretch stretches the tier that costs most by one step if readings cost more than the budget, and reports whether it
-// has. It passes over a tier that is at its largest factor or costs less than leastShare.
+// stretch stretches the tier that costs most by one step if readings cost more than the budget, and
+// reports whether it has. It passes over a tier that is at its largest factor or costs less than
+// leastShare.
 func (p *pacer) stretch(gpus int) bool {
 	all := p.perSecond(gpus)
 	if all <= p.budget.Seconds {
@@ -187,8 +196,8 @@ func (p *pacer) stretch(gpus int) bool {
 	return true
 }
 
-// ease takes back one step of a tier, the fast one first, if readings then still cost less than easeBelow of the
-// budget.
+// ease takes back one step of a tier, the fast one first, if readings then still cost less than
+// easeBelow of the budget.
 func (p *pacer) ease(gpus int) {
 	all := p.perSecond(gpus)
 	for _, t := range []*pacedTier{&p.fast, &p.slow} {
@@ -200,7 +209,8 @@ func (p *pacer) ease(gpus int) {
 	}
 }
 
-// keepToBudget sets the pace of the next readings, and logs when we begin and cease to read less often.
+// keepToBudget sets the pace of the next readings, and logs when we begin and cease to read less
+// often.
 func (p *Poller) keepToBudget() {
 	if p.opts.Interval == 0 || !p.pacer.judge(time.Now(), len(p.inventory.GPUs)) {
 		return
@@ -236,7 +246,8 @@ func (p *Poller) followPace() {
 	}
 }
 
-// staleAfter returns the age at which we drop readings: Options.StaleAfter, stretched like the fast tier.
+// staleAfter returns the age at which we drop readings: Options.StaleAfter, stretched like the fast
+// tier.
 func (p *Poller) staleAfter() time.Duration {
 	return time.Duration(p.pacer.fast.factor) * p.opts.StaleAfter
 }

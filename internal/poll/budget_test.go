@@ -31,8 +31,8 @@ func newCostedLoop(interval, slowEvery time.Duration) *costedLoop {
 	return l
 }
 
-// run lets the loop tick for a time, and returns how often the tiers were read at the end and how often the stretching
-// has begun or ended.
+// run lets the loop tick for a time, and returns how often the tiers were read at the end and how
+// often the stretching has begun or ended.
 func (l *costedLoop) run(d time.Duration) (pace gpu.Pace, changes int) {
 	for end := l.now.Add(d); l.now.Before(end); l.now = l.now.Add(l.budget.Interval) {
 		l.skipped++
@@ -92,7 +92,8 @@ func TestTiersAreStretchedByWhatTheyCost(t *testing.T) {
 	}
 }
 
-// When calls become cheap again, the loop reads as often as before, within minutes and step by step.
+// When calls become cheap again, the loop reads as often as before, within minutes and step by
+// step.
 func TestPacesComeBack(t *testing.T) {
 	l := newCostedLoop(time.Second, 15*time.Second)
 	l.fast = time.Second
@@ -150,8 +151,8 @@ func (l *logLines) Log(keyvals ...any) error {
 
 var _ log.Logger = (*logLines)(nil)
 
-// stretchedLoop starts a loop whose readings of a GPU cost so much that they are made every 5 s, and returns once they
-// are.
+// stretchedLoop starts a loop whose readings of a GPU cost so much that they are made every 5 s,
+// and returns once they are.
 func stretchedLoop(t *testing.T, src *fakeSource, logger log.Logger) (h *harness, stop func() error) {
 	t.Helper()
 	h = newHarness(t, src, func(o *Options) {
@@ -182,8 +183,8 @@ func (s *fakeSource) countReads(id gpu.UUID) int {
 	return s.reads[id]
 }
 
-// While polls are stretched, the loop publishes every second who holds the devices, and reads the GPUs less often. A
-// reading that control asks for is made at once.
+// While polls are stretched, the loop publishes every second who holds the devices, and reads the
+// GPUs less often. A reading that control asks for is made at once.
 func TestStretchedLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource(uuidA)
@@ -302,7 +303,8 @@ func TestProgressKeepsAGPUUp(t *testing.T) {
 	})
 }
 
-// What a reading of minutes says is of long ago when it ends: the GPU stays down, and its next reading counts.
+// What a reading of minutes says is of long ago when it ends: the GPU stays down, and its next
+// reading counts.
 func TestReadingOfMinutesIsNotFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource(uuidA)

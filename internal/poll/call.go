@@ -2,9 +2,9 @@ package poll
 
 import "time"
 
-// asyncCall runs one function at a time in a goroutine of its own, which never ends if the driver hangs. Only the
-// loop's goroutine may use it. If the loop abandons it, the result stays in the channel's buffer and the goroutine
-// ends.
+// asyncCall runs one function at a time in a goroutine of its own, which never ends if the driver
+// hangs. Only the loop's goroutine may use it. If the loop abandons it, the result stays in the
+// channel's buffer and the goroutine ends.
 type asyncCall[T any] struct {
 	done    chan callResult[T]
 	started time.Time // by the loop's clock
@@ -17,8 +17,8 @@ type callResult[T any] struct {
 	started time.Time // by the loop's clock; receive sets it
 }
 
-// start starts f, unless an earlier function has not returned or its result was not received, and reports whether it
-// did.
+// start starts f, unless an earlier function has not returned or its result was not received, and
+// reports whether it did.
 func (c *asyncCall[T]) start(now time.Time, f func() (T, error)) bool {
 	if c.running {
 		return false
@@ -39,8 +39,8 @@ func (c *asyncCall[T]) start(now time.Time, f func() (T, error)) bool {
 	return true
 }
 
-// receive returns the result, if there is one, and waits for it until expired is closed. With a nil expired it does not
-// wait.
+// receive returns the result, if there is one, and waits for it until expired is closed. With a nil
+// expired it does not wait.
 func (c *asyncCall[T]) receive(expired <-chan struct{}) (callResult[T], bool) {
 	if !c.running {
 		return callResult[T]{}, false
@@ -71,7 +71,8 @@ func (c *asyncCall[T]) finish(r callResult[T]) callResult[T] {
 	return r
 }
 
-// outlasts waits like receive, drops the result, and reports whether the function has not returned yet.
+// outlasts waits like receive, drops the result, and reports whether the function has not returned
+// yet.
 func (c *asyncCall[T]) outlasts(expired <-chan struct{}) bool {
 	c.receive(expired)
 	return c.running

@@ -6,9 +6,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// adjustForClockSetBack shifts all remembered times if the clock was set back, so that their ages are those of the last
-// cycle; otherwise they would lie in the future and never expire. A clock that leaps forward makes everything older,
-// which the next reading corrects. With time.Now neither happens, since it has a monotonic reading.
+// adjustForClockSetBack shifts all remembered times if the clock was set back, so that their ages
+// are those of the last cycle; otherwise they would lie in the future and never expire. A clock
+// that leaps forward makes everything older, which the next reading corrects. With time.Now neither
+// happens, since it has a monotonic reading.
 func (p *Poller) adjustForClockSetBack(now time.Time) {
 	last := p.lastCycle
 	p.lastCycle = now

@@ -143,7 +143,8 @@ func TestClockSetBackInAnOutage(t *testing.T) {
 	})
 }
 
-// TestLookupThatHangs: a GPU whose handle the driver does not give in time counts as down after the timeout, once.
+// TestLookupThatHangs: a GPU whose handle the driver does not give in time counts as down after the
+// timeout, once.
 func TestLookupThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource(uuidA)

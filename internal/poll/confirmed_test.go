@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestFreeByConfirmation: while it is not known who holds devices, those that an operator has confirmed to be free
-// are marked, and what is free once it is known is not.
+// TestFreeByConfirmation: while it is not known who holds devices, those that an operator has
+// confirmed to be free are marked, and what is free once it is known is not.
 func TestFreeByConfirmation(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
 	src.gpus[uuidA] = migGPU()
@@ -44,7 +44,8 @@ func TestFreeByConfirmation(t *testing.T) {
 	cmptest.Equal(t, "B is allocated", b.Allocated, gpu.Some(false))
 }
 
-// TestFreeByConfirmationWithoutAKubelet: what an operator has confirmed doesn't depend on when the kubelet answered.
+// TestFreeByConfirmationWithoutAKubelet: what an operator has confirmed doesn't depend on when the
+// kubelet answered.
 func TestFreeByConfirmationWithoutAKubelet(t *testing.T) {
 	src := newFakeSource(uuidA)
 	src.gpus[uuidA] = migGPU()

@@ -15,8 +15,8 @@ type cueTracker struct {
 	divided bool   // containers share a device, or hold parts of a GPU instance: only processes have their memory
 }
 
-// nextCues returns what the next reading of a GPU is to read, and has to know. The processes alone show who uses it
-// unless an allocator has told us of all holders.
+// nextCues returns what the next reading of a GPU is to read, and has to know. The processes alone
+// show who uses it unless an allocator has told us of all holders.
 func (p *Poller) nextCues(t *trackedGPU) gpu.ReadCues {
 	holdersKnown := p.opts.Pods != nil && p.pods.known && p.pods.last.Incomplete == ""
 
@@ -52,7 +52,8 @@ func (p *Poller) updateCues(s *gpu.Snapshot) {
 	}
 }
 
-// isDivided reports whether containers hold parts of a GPU instance, whose memory is measured as a whole.
+// isDivided reports whether containers hold parts of a GPU instance, whose memory is measured as a
+// whole.
 func isDivided(gi gpu.GPUInstance) bool {
 	return gi.IsSplit() && hasHeldCompute(&gi)
 }

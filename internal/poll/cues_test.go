@@ -36,7 +36,8 @@ func runLoop(h *harness) {
 	})
 }
 
-// cues polls twice without a change, then once after one, and returns the cues of the reading after that.
+// cues polls twice without a change, then once after one, and returns the cues of the reading after
+// that.
 func (h *cueHarness) cues(change func()) gpu.ReadCues {
 	h.t.Helper()
 	h.pollAfter(time.Second)
@@ -58,8 +59,8 @@ func (h *cueHarness) last() gpu.ReadCues {
 	return h.src.cues[len(h.src.cues)-1]
 }
 
-// The reading after a change of the holders, or of what is active, gets a cue. Where holders share a device, its memory
-// tells of their processes, some of which may be clients of MPS.
+// The reading after a change of the holders, or of what is active, gets a cue. Where holders share
+// a device, its memory tells of their processes, some of which may be clients of MPS.
 func TestReadingsGetCuesOfChanges(t *testing.T) {
 	holder := func(pod string, sharing gpu.Sharing) gpu.Assignment {
 		return gpu.Assignment{Device: gpu.DeviceRef{GPU: uuidA},
@@ -114,7 +115,8 @@ func TestDividedInstances(t *testing.T) {
 	}
 }
 
-// Without an allocator the processes of a GPU are its only holders, which every reading has to know.
+// Without an allocator the processes of a GPU are its only holders, which every reading has to
+// know.
 func TestReadingsOfABareServerGetACue(t *testing.T) {
 	src := newFakeSource(uuidA)
 	h := newHarness(t, src, nil)

@@ -52,7 +52,8 @@ func TestEnergyCounterThatStandsStill(t *testing.T) {
 	cmptest.Equal(t, "the mean of both", r.after(time.Second, 5500), gpu.Some(150.0))
 }
 
-// TestPowerAfterAnOutage is not the mean over it, nor what a counter that began anew has grown past its old value.
+// TestPowerAfterAnOutage is not the mean over it, nor what a counter that began anew has grown past
+// its old value.
 func TestPowerAfterAnOutage(t *testing.T) {
 	for name, away := range map[string]func(r *energyReader) time.Duration{
 		"the GPU was down": func(r *energyReader) time.Duration {
@@ -69,7 +70,8 @@ func TestPowerAfterAnOutage(t *testing.T) {
 	}
 }
 
-// TestPowerOfFrequentReadings: they share a window that is long enough, and those between two polls make no hole.
+// TestPowerOfFrequentReadings: they share a window that is long enough, and those between two polls
+// make no hole.
 func TestPowerOfFrequentReadings(t *testing.T) {
 	r := newEnergyReader()
 	r.after(0, 5000)
@@ -90,8 +92,8 @@ func TestPowerOfFrequentReadings(t *testing.T) {
 	cmptest.Equal(t, "the next poll", r.after(900*time.Millisecond, 5300), gpu.Some(200.0))
 }
 
-// TestPowerOfLateCounters is the growth over the time between two reads of the counter, not between the beginnings of
-// their readings: every slow tier reads much else before it.
+// TestPowerOfLateCounters is the growth over the time between two reads of the counter, not between
+// the beginnings of their readings: every slow tier reads much else before it.
 func TestPowerOfLateCounters(t *testing.T) {
 	r := newEnergyReader()
 	r.after(0, 5000)
@@ -119,8 +121,8 @@ func TestPowerOfLateCounters(t *testing.T) {
 	}
 }
 
-// TestIdlePowerByTheEnergyCounter: the lowest of many short means is what the counter's updates make of them. It is
-// learned from long ones, and that of a sensor is not kept.
+// TestIdlePowerByTheEnergyCounter: the lowest of many short means is what the counter's updates
+// make of them. It is learned from long ones, and that of a sensor is not kept.
 func TestIdlePowerByTheEnergyCounter(t *testing.T) {
 	r := newEnergyReader()
 
@@ -146,7 +148,8 @@ func TestIdlePowerByTheEnergyCounter(t *testing.T) {
 	cmptest.Equal(t, "by the sensor", r.last.Power.IdleWatts, gpu.Some(130.0))
 }
 
-// TestHiddenComputeInstances: what runs on an instance whose MIG devices are denied is unknown, not nothing.
+// TestHiddenComputeInstances: what runs on an instance whose MIG devices are denied is unknown, not
+// nothing.
 func TestHiddenComputeInstances(t *testing.T) {
 	g := idleSlices(200)
 	g.Instances[0].Activity.GraphicsEngine = gpu.Some(0.5)

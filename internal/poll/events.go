@@ -111,7 +111,8 @@ func (p *Poller) readAfterEvent(ctx context.Context, e gpu.Event) error {
 
 // read reads what reads asks for, and publishes a Snapshot. If that is nothing, it does nothing.
 func (p *Poller) read(ctx context.Context, reads eventReads) error {
-	// A GPU that is down or that we don't know has no other readings to publish a layout with: a cycle reads it whole.
+	// A GPU that is down or that we don't know has no other readings to publish a layout with: a
+	// cycle reads it whole.
 	for id := range reads.gpus {
 		if t := p.gpus[id]; t == nil || !t.up {
 			reads.everything = true
@@ -128,9 +129,10 @@ func (p *Poller) read(ctx context.Context, reads eventReads) error {
 	return nil
 }
 
-// readSome reads some GPUs, or only their layouts, and publishes a Snapshot with all else from the last cycle. A
-// layout change causes many events, and each driver call slows down the node's users: we read no other GPU, and ask
-// neither the kubelet nor the profiler. Holders and activity of a new instance stay unknown until the next cycle.
+// readSome reads some GPUs, or only their layouts, and publishes a Snapshot with all else from the
+// last cycle. A layout change causes many events, and each driver call slows down the node's users:
+// we read no other GPU, and ask neither the kubelet nor the profiler. Holders and activity of a new
+// instance stay unknown until the next cycle.
 func (p *Poller) readSome(ctx context.Context, gpus map[gpu.UUID]extent) error {
 	began := time.Now()
 	now := p.opts.Now()
@@ -174,7 +176,8 @@ func (p *Poller) readSome(ctx context.Context, gpus map[gpu.UUID]extent) error {
 	s := p.buildSnapshot(now)
 	s.BetweenPolls = true
 
-	// An assignment of a device that is gone since the last cycle is no problem: its pod may have ended before.
+	// An assignment of a device that is gone since the last cycle is no problem: its pod may have
+	// ended before.
 	s.Unmatched = slices.DeleteFunc(s.Unmatched, func(a gpu.Assignment) bool {
 		return !isListed(p.current.Load().Unmatched, &a)
 	})

@@ -9,7 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// eventHarness is a loop that polls once, and then only after events: two GPUs, of which B has the instance 1.
+// eventHarness is a loop that polls once, and then only after events: two GPUs, of which B has the
+// instance 1.
 type eventHarness struct {
 	*harness
 	src *fakeSource
@@ -37,7 +38,8 @@ func withEvents(t *testing.T, change func(*Options), test func(*eventHarness)) {
 	})
 }
 
-// layoutGPU is B as a reading finds it, with instances of these ids, and so much energy used so far.
+// layoutGPU is B as a reading finds it, with instances of these ids, and so much energy used so
+// far.
 func layoutGPU(joules float64, ids ...gpu.InstanceID) gpu.GPU {
 	g := gpu.GPU{
 		Facts: gpu.Facts{UUID: uuidB, Index: 1, Minor: gpu.Some(1), SMs: gpu.Some(98)},
@@ -71,8 +73,8 @@ func (h *eventHarness) changeLayout(joules float64, ids ...gpu.InstanceID) *gpu.
 	return h.send(gpu.Event{Kind: gpu.EventMIGChange, GPU: uuidB})
 }
 
-// TestMIGEventReadsOneLayout: no other GPU is read, nor the readings of the one that the event is of: what stays has
-// those of the last poll, and what is new has none.
+// TestMIGEventReadsOneLayout: no other GPU is read, nor the readings of the one that the event is
+// of: what stays has those of the last poll, and what is new has none.
 func TestMIGEventReadsOneLayout(t *testing.T) {
 	withEvents(t, nil, func(h *eventHarness) {
 		first := h.Current()
@@ -109,7 +111,8 @@ func TestMIGEventReadsOneLayout(t *testing.T) {
 	})
 }
 
-// TestMIGEventCountsNothingTwice: time and energy between two readings count once, however many events came between.
+// TestMIGEventCountsNothingTwice: time and energy between two readings count once, however many
+// events came between.
 func TestMIGEventCountsNothingTwice(t *testing.T) {
 	withEvents(t, nil, func(h *eventHarness) {
 		h.pollAfter(time.Second)
@@ -133,7 +136,8 @@ func TestMIGEventCountsNothingTwice(t *testing.T) {
 	})
 }
 
-// TestEventsReadEverything: an event reads all GPUs if it may be of any, or its GPU doesn't answer or isn't known.
+// TestEventsReadEverything: an event reads all GPUs if it may be of any, or its GPU doesn't answer
+// or isn't known.
 func TestEventsReadEverything(t *testing.T) {
 	for name, e := range map[string]gpu.Event{
 		"lost events": {Kind: gpu.EventsLost},
@@ -162,7 +166,8 @@ func TestXIDReadsNothing(t *testing.T) {
 	})
 }
 
-// TestLayoutThatCannotBeRead: the GPU is down if it doesn't answer, and keeps its instances if they cannot be listed.
+// TestLayoutThatCannotBeRead: the GPU is down if it doesn't answer, and keeps its instances if they
+// cannot be listed.
 func TestLayoutThatCannotBeRead(t *testing.T) {
 	withEvents(t, nil, func(h *eventHarness) {
 		failure := gpu.ReadError{Reading: gpu.ReadingMIG, Err: gpu.ErrDriver}
@@ -179,7 +184,8 @@ func TestLayoutThatCannotBeRead(t *testing.T) {
 	})
 }
 
-// TestMIGModeEventReadsTheWholeGPU: the source reads everything if the mode has changed, and that is a reading.
+// TestMIGModeEventReadsTheWholeGPU: the source reads everything if the mode has changed, and that
+// is a reading.
 func TestMIGModeEventReadsTheWholeGPU(t *testing.T) {
 	withEvents(t, nil, func(h *eventHarness) {
 		h.src.set(func() { h.src.whole = true })
@@ -192,7 +198,8 @@ func TestMIGModeEventReadsTheWholeGPU(t *testing.T) {
 	})
 }
 
-// TestLateLayoutIsNoReading: a reading of the layout that outlasts its cycle is recorded in a later one, as a layout.
+// TestLateLayoutIsNoReading: a reading of the layout that outlasts its cycle is recorded in a later
+// one, as a layout.
 func TestLateLayoutIsNoReading(t *testing.T) {
 	withEvents(t, func(o *Options) { o.Timeout = time.Hour }, func(h *eventHarness) {
 		release := make(chan struct{})
@@ -213,8 +220,9 @@ func TestLateLayoutIsNoReading(t *testing.T) {
 	})
 }
 
-// TestHoldersOfANewInstanceAreUnknown: the list of holders is older than the instance, so that its absence there
-// doesn't make it free; nor is it the holder's of the instance that had its name before.
+// TestHoldersOfANewInstanceAreUnknown: the list of holders is older than the instance, so that its
+// absence there doesn't make it free; nor is it the holder's of the instance that had its name
+// before.
 func TestHoldersOfANewInstanceAreUnknown(t *testing.T) {
 	pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{newAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1)}}}
 	jobs := &fakeJobs{jobs: gpu.Jobs{
@@ -246,7 +254,8 @@ func TestHoldersOfANewInstanceAreUnknown(t *testing.T) {
 	})
 }
 
-// TestGPUsThatWereNotReadYet: a Snapshot names the GPUs that the driver lists and that it doesn't have yet.
+// TestGPUsThatWereNotReadYet: a Snapshot names the GPUs that the driver lists and that it doesn't
+// have yet.
 func TestGPUsThatWereNotReadYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource(uuidA, uuidB)
@@ -290,8 +299,8 @@ func TestPollGPUs(t *testing.T) {
 	})
 }
 
-// TestEventAfterALateReading: a reading that outlasted its cycle and has ended since doesn't stand in the way of the
-// layout, which is read after it.
+// TestEventAfterALateReading: a reading that outlasted its cycle and has ended since doesn't stand
+// in the way of the layout, which is read after it.
 func TestEventAfterALateReading(t *testing.T) {
 	withEvents(t, func(o *Options) { o.Timeout = time.Hour }, func(h *eventHarness) {
 		release := make(chan struct{})
@@ -319,8 +328,8 @@ func TestEventAfterALateReading(t *testing.T) {
 	})
 }
 
-// TestUnmatchedBetweenPolls: the list of holders is older than the destruction of a device that it has: the pod may
-// have ended in between. Only a poll says that the device of a pod is gone.
+// TestUnmatchedBetweenPolls: the list of holders is older than the destruction of a device that it
+// has: the pod may have ended in between. Only a poll says that the device of a pod is gone.
 func TestUnmatchedBetweenPolls(t *testing.T) {
 	pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{
 		withID(newAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1), "MIG-1"),

@@ -124,8 +124,8 @@ func (s *fakeSource) set(f func()) {
 	f()
 }
 
-// fakePods answers with a list of now or, if there is an error, with what is known without an answer: the last list,
-// whose holders are unconfirmed if that is long ago.
+// fakePods answers with a list of now or, if there is an error, with what is known without an
+// answer: the last list, whose holders are unconfirmed if that is long ago.
 type fakePods struct {
 	list        gpu.Assignments
 	err         error

@@ -10,7 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// gpmSource is a driver that measures the activity of the first GPU on request; it has no GPM for the second.
+// gpmSource is a driver that measures the activity of the first GPU on request; it has no GPM for
+// the second.
 type gpmSource struct {
 	*fakeSource
 }
@@ -27,7 +28,8 @@ func (s *gpmSource) ReadWith(id gpu.UUID, cues gpu.ReadCues) (gpu.GPU, error) {
 	return g, err
 }
 
-// reportingProfiler answers for all GPUs but those that are left out, with instances unless they are left out.
+// reportingProfiler answers for all GPUs but those that are left out, with instances unless they
+// are left out.
 type reportingProfiler struct {
 	err              error
 	without          gpu.UUID
@@ -113,9 +115,9 @@ func (n *fallbackNode) totalEnergy() (sum float64) {
 	return sum + g.Totals.EnergyUnallocatedJoules.Or(gpu.Counter{}).Value
 }
 
-// TestFallBackToTheDriver: if the profiler reports nothing of a GPU, the driver is asked for it as soon as the last
-// answer does not count any more, and no longer than the profiler needs to report everything again. No energy is
-// counted twice or lost meanwhile.
+// TestFallBackToTheDriver: if the profiler reports nothing of a GPU, the driver is asked for it as
+// soon as the last answer does not count any more, and no longer than the profiler needs to report
+// everything again. No energy is counted twice or lost meanwhile.
 func TestFallBackToTheDriver(t *testing.T) {
 	lost := errors.New("connection lost")
 
@@ -178,8 +180,9 @@ func TestFallBackToTheDriver(t *testing.T) {
 	}
 }
 
-// TestNoGapAfterAReconnect: a profiler that is back first answers without values, then without those of instances.
-// The driver is asked until it reports everything again; no second is without activity.
+// TestNoGapAfterAReconnect: a profiler that is back first answers without values, then without
+// those of instances. The driver is asked until it reports everything again; no second is without
+// activity.
 func TestNoGapAfterAReconnect(t *testing.T) {
 	for _, outage := range []int{4, 8, 30} {
 		n, stop := startFallback(t)
@@ -217,8 +220,8 @@ func TestNoGapAfterAReconnect(t *testing.T) {
 	}
 }
 
-// TestProfilerThatAnswersInPart: one that reports everything now and then, and leaves instances out or has no values
-// in between, is not used again. No second is without activity.
+// TestProfilerThatAnswersInPart: one that reports everything now and then, and leaves instances out
+// or has no values in between, is not used again. No second is without activity.
 func TestProfilerThatAnswersInPart(t *testing.T) {
 	for _, part := range []reportingProfiler{{withoutInstances: true}, {blank: true}, {behind: 1}} {
 		n, stop := startFallback(t)
@@ -247,8 +250,8 @@ func TestProfilerThatAnswersInPart(t *testing.T) {
 	}
 }
 
-// TestOneCompleteAnswerIsNotEnough: a profiler that reports everything once and then fails, or omits the GPU, is not
-// used again, also if its values count for long.
+// TestOneCompleteAnswerIsNotEnough: a profiler that reports everything once and then fails, or
+// omits the GPU, is not used again, also if its values count for long.
 func TestOneCompleteAnswerIsNotEnough(t *testing.T) {
 	for _, failing := range []reportingProfiler{{err: errors.New("connection lost")}, {without: uuidA}} {
 		n, stop := startFallback(t, func(o *Options) { o.StaleAfter = 20 * time.Second })
@@ -276,7 +279,8 @@ func TestOneCompleteAnswerIsNotEnough(t *testing.T) {
 	}
 }
 
-// TestPausedProfilerIsLeftAlone: another program uses the counters. The driver is not asked, and no longer if it was.
+// TestPausedProfilerIsLeftAlone: another program uses the counters. The driver is not asked, and no
+// longer if it was.
 func TestPausedProfilerIsLeftAlone(t *testing.T) {
 	for _, before := range []reportingProfiler{{}, {err: errors.New("connection lost")}, {paused: true}} {
 		n, stop := startFallback(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Before all GPUs were read, an id that names no device seen so far may be of one of the others: the log does not ask to
-// restart the device plugin.
+// Before all GPUs were read, an id that names no device seen so far may be of one of the others:
+// the log does not ask to restart the device plugin.
 func TestDevicesOfGPUsThatWereNotReadAreNotUnmatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource(uuidA, uuidB)

@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestSharingByWhatIsKnown: a list of processes that is not known has no client of MPS, and is no evidence of
-// time-slicing.
+// TestSharingByWhatIsKnown: a list of processes that is not known has no client of MPS, and is no
+// evidence of time-slicing.
 func TestSharingByWhatIsKnown(t *testing.T) {
 	known := gpu.Some([]gpu.Process{})
 	clients := gpu.Some([]gpu.Process{{PID: 7, MPS: true}})
@@ -36,8 +36,8 @@ func TestSharingByWhatIsKnown(t *testing.T) {
 	}
 }
 
-// TestMemoryOfAPartByWhatIsKnown: nothing runs on a part of an instance if the list of processes says so, not if there
-// is none.
+// TestMemoryOfAPartByWhatIsKnown: nothing runs on a part of an instance if the list of processes
+// says so, not if there is none.
 func TestMemoryOfAPartByWhatIsKnown(t *testing.T) {
 	g := migGPU()
 	for _, tt := range []struct {
@@ -55,8 +55,8 @@ func TestMemoryOfAPartByWhatIsKnown(t *testing.T) {
 	}
 }
 
-// TestAllocationBesideHiddenDevices: a GPU none of whose instances show is not free if they are denied; one that has none
-// is, and one of which a holder is known is held.
+// TestAllocationBesideHiddenDevices: a GPU none of whose instances show is not free if they are
+// denied; one that has none is, and one of which a holder is known is held.
 func TestAllocationBesideHiddenDevices(t *testing.T) {
 	held := []gpu.Assignment{newAssignment(gpu.DeviceRef{MIG: "MIG-3"}, "p", 1)}
 	for _, tt := range []struct {

@@ -10,8 +10,8 @@ import (
 )
 
 // attachHolders stores in gpus who holds each device, and whether it is allocated. It returns the
-// assignments that name no device of this node. asked is when we asked the kubelet: its list says nothing
-// about a device that we first saw later.
+// assignments that name no device of this node. asked is when we asked the kubelet: its list says
+// nothing about a device that we first saw later.
 func attachHolders(
 	gpus []gpu.GPU,
 	known gpu.Assignments,
@@ -54,7 +54,8 @@ func attachHolders(
 			d = at.In(gpus)
 		}
 
-		// Only the parent of the device exists, or we first saw the device after the kubelet listed it.
+		// Only the parent of the device exists, or we first saw the device after the kubelet listed
+		// it.
 		if match == gpu.MatchParent || d.Since().After(a.Listed) {
 			state.doubtful[d.ID()] = true
 			continue
@@ -82,8 +83,8 @@ func attachHolders(
 	return unmatched
 }
 
-// storeHolders stores the holders of a device. Who holds a GPU instance holds its compute instances, too,
-// unless they have confirmed holders of their own.
+// storeHolders stores the holders of a device. Who holds a GPU instance holds its compute
+// instances, too, unless they have confirmed holders of their own.
 func storeHolders(d gpu.Visit, holders []gpu.Holder) {
 	if d.Compute != nil {
 		if slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" }) {
@@ -140,15 +141,17 @@ func resolveSharing(
 		)
 	})
 
-	// A pod that was created again under its name can hold the same device. We keep the confirmed holder.
+	// A pod that was created again under its name can hold the same device. We keep the confirmed
+	// holder.
 	return slices.CompactFunc(holders, func(a, b gpu.Holder) bool {
 		return a.Container == b.Container && a.Resource == b.Resource && a.Replica == b.Replica
 	})
 }
 
-// replicaSharing returns how a replica shares its device: by a common DRA claim, by MPS, or by time-slicing.
-// We recognize MPS by the exclusive-process compute mode, which its control daemon sets, or by an MPS client
-// among the processes. If we see neither it is time-slicing, provided that the processes are known.
+// replicaSharing returns how a replica shares its device: by a common DRA claim, by MPS, or by
+// time-slicing. We recognize MPS by the exclusive-process compute mode, which its control daemon
+// sets, or by an MPS client among the processes. If we see neither it is time-slicing, provided
+// that the processes are known.
 func replicaSharing(d gpu.Visit, h gpu.Holder) gpu.Sharing {
 	if strings.HasPrefix(h.Resource, "claim/") {
 		return gpu.SharingClaim
@@ -167,10 +170,10 @@ func replicaSharing(d gpu.Visit, h gpu.Holder) gpu.Sharing {
 	return gpu.SharingTimeSlicing
 }
 
-// resolveExclusive returns the exclusive holders of a device. If several containers have one id of a device
-// plugin, the kubelet still lists some that have ended: we return the one that it listed last. If it listed
-// several at the same time, we return the one that has a process on the device. All other exclusive holders
-// contradict each other: we return all, their sharing unknown.
+// resolveExclusive returns the exclusive holders of a device. If several containers have one id of
+// a device plugin, the kubelet still lists some that have ended: we return the one that it listed
+// last. If it listed several at the same time, we return the one that has a process on the device.
+// All other exclusive holders contradict each other: we return all, their sharing unknown.
 func resolveExclusive(
 	d gpu.Visit,
 	assignments []gpu.Assignment,
@@ -205,15 +208,16 @@ func resolveExclusive(
 	return holders
 }
 
-// isOnePluginDevice reports whether a device plugin, not a DRA driver, gave out all assignments, under the
-// same device id.
+// isOnePluginDevice reports whether a device plugin, not a DRA driver, gave out all assignments,
+// under the same device id.
 func isOnePluginDevice(assignments []gpu.Assignment) bool {
 	return !slices.ContainsFunc(assignments, func(a gpu.Assignment) bool {
 		return a.ID != assignments[0].ID || strings.HasPrefix(a.Holder.Resource, "claim/")
 	})
 }
 
-// holderWithProcess returns the holder that has a process on the device; false if none or several have one.
+// holderWithProcess returns the holder that has a process on the device; false if none or several
+// have one.
 func holderWithProcess(
 	d gpu.Visit,
 	assignments []gpu.Assignment,
@@ -269,7 +273,8 @@ type allocationState struct {
 	doubtful map[gpu.DeviceID]bool
 }
 
-// allocated reports whether the device itself, not only a part of it, is allocated; absent if we do not know.
+// allocated reports whether the device itself, not only a part of it, is allocated; absent if we do
+// not know.
 func (s *allocationState) allocated(d gpu.Visit) gpu.Opt[bool] {
 	switch {
 	case slices.ContainsFunc(d.Holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" }):
@@ -292,8 +297,8 @@ func (s *allocationState) isDoubtful(d gpu.Visit) bool {
 		d.Instance != nil && s.doubtful[gpu.IDOfInstance(d.GPU.UUID, d.Instance)]
 }
 
-// summarizeGPU sets Allocated of a GPU and of all its devices: a GPU is allocated if a part of it is. A GPU
-// instance without holders gets the holder of its compute instances.
+// summarizeGPU sets Allocated of a GPU and of all its devices: a GPU is allocated if a part of it
+// is. A GPU instance without holders gets the holder of its compute instances.
 func (s *allocationState) summarizeGPU(g *gpu.GPU) {
 	if len(g.Holders) > 0 {
 		s.doubtful[gpu.IDOfGPU(g.UUID)] = true // the holder may use any part
@@ -345,7 +350,8 @@ func (s *allocationState) summarizeGPU(g *gpu.GPU) {
 	g.Allocated = anyAllocated(allocated)
 }
 
-// anyAllocated reports whether any part is allocated; absent if none is known to be, but one may be.
+// anyAllocated reports whether any part is allocated; absent if none is known to be, but one may
+// be.
 func anyAllocated(parts []gpu.Opt[bool]) gpu.Opt[bool] {
 	if slices.Contains(parts, gpu.Some(true)) {
 		return gpu.Some(true)
@@ -358,9 +364,9 @@ func anyAllocated(parts []gpu.Opt[bool]) gpu.Opt[bool] {
 	return gpu.Some(false)
 }
 
-// commonHolder returns the pod that exclusively holds every compute instance of a split GPU instance, or nil
-// if there is none. It has a container name or a resource if that is the same everywhere, and is confirmed if
-// all holders are.
+// commonHolder returns the pod that exclusively holds every compute instance of a split GPU
+// instance, or nil if there is none. It has a container name or a resource if that is the same
+// everywhere, and is confirmed if all holders are.
 func commonHolder(gi *gpu.GPUInstance) []gpu.Holder {
 	var common gpu.Holder
 

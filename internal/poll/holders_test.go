@@ -11,7 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// migGPU is a GPU with a 3g at 0:4 (GI 2) split in two compute instances and a 3g at 4:4 (GI 1) with one.
+// migGPU is a GPU with a 3g at 0:4 (GI 2) split in two compute instances and a 3g at 4:4 (GI 1)
+// with one.
 func migGPU() gpu.GPU {
 	gi := func(id gpu.InstanceID, start int, cis ...gpu.ComputeInstance) gpu.GPUInstance {
 		return gpu.GPUInstance{
@@ -341,8 +342,8 @@ func TestSourcesOfOthers(t *testing.T) {
 	}
 }
 
-// TestMappingIsOlderThanTheInstance: after a layout change an id and a UUID come back; what the kubelet said before
-// is not of them.
+// TestMappingIsOlderThanTheInstance: after a layout change an id and a UUID come back; what the
+// kubelet said before is not of them.
 func TestMappingIsOlderThanTheInstance(t *testing.T) {
 	src := newFakeSource(uuidA)
 	src.gpus[uuidA] = migGPU()
@@ -376,8 +377,8 @@ func TestMappingIsOlderThanTheInstance(t *testing.T) {
 	}
 }
 
-// The device was found after its holder was listed last (a late driver, a GPU that was away, while the kubelet is
-// silent or only its checkpoint has the holder): that is no proof that it is free.
+// The device was found after its holder was listed last (a late driver, a GPU that was away, while
+// the kubelet is silent or only its checkpoint has the holder): that is no proof that it is free.
 func TestDeviceFoundAfterItsHolder(t *testing.T) {
 	t0 := time.Unix(1000, 0)
 	g := []gpu.GPU{migGPU()}
@@ -391,7 +392,8 @@ func TestDeviceFoundAfterItsHolder(t *testing.T) {
 	}
 }
 
-// A pod holds the GPU, or an unknown part of it (a HAMi id before its reservation is known): no instance is free.
+// A pod holds the GPU, or an unknown part of it (a HAMi id before its reservation is known): no
+// instance is free.
 func TestHolderOfAGPUWithInstances(t *testing.T) {
 	g := []gpu.GPU{migGPU()}
 	a := newAssignment(gpu.DeviceRef{GPU: uuidA}, "p", 1)

@@ -6,9 +6,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// holdings tracks the exclusive holders of a GPU's devices: since when they have held them, and the energy used. The
-// energy between two readings is credited to the holder before the second one: what a pod used up to its end is never
-// credited to its successor.
+// holdings tracks the exclusive holders of a GPU's devices: since when they have held them, and the
+// energy used. The energy between two readings is credited to the holder before the second one:
+// what a pod used up to its end is never credited to its successor.
 type holdings struct {
 	open  map[gpu.DeviceID]*holding
 	spare map[gpu.DeviceID]*holding // empty; the next open, so that a poll need not allocate it
@@ -31,15 +31,15 @@ type tenant struct {
 	job       string
 }
 
-// isSame reports whether both are the same tenant: a pod that was created again under its name is not, but a UID may
-// become known late.
+// isSame reports whether both are the same tenant: a pod that was created again under its name is
+// not, but a UID may become known late.
 func (t *tenant) isSame(other *tenant) bool {
 	return t.container == other.container && t.job == other.job &&
 		(t.podUID == other.podUID || t.container.Pod != "" && (t.podUID == "" || other.podUID == ""))
 }
 
-// exclusiveTenant returns the container that exclusively holds a device, and its only batch job; ok is false if there
-// is neither. The holder points into holders.
+// exclusiveTenant returns the container that exclusively holds a device, and its only batch job; ok
+// is false if there is neither. The holder points into holders.
 func exclusiveTenant(holders []gpu.Holder, jobs []string) (by tenant, holder *gpu.Holder, ok bool) {
 	if holder = gpu.ExclusiveHolder(holders); holder != nil {
 		by.container = holder.Container
@@ -53,8 +53,8 @@ func exclusiveTenant(holders []gpu.Holder, jobs []string) (by tenant, holder *gp
 	return by, holder, holder != nil || by.job != ""
 }
 
-// update begins, continues and ends the holdings of the GPU, and sets Since of its exclusive holders. gpuEnergyKnown
-// says whether the energy of the whole GPU is known.
+// update begins, continues and ends the holdings of the GPU, and sets Since of its exclusive
+// holders. gpuEnergyKnown says whether the energy of the whole GPU is known.
 func (h *holdings) update(g *gpu.GPU, gpuEnergyKnown bool, now time.Time) {
 	before := h.open
 
@@ -86,7 +86,8 @@ func (h *holdings) update(g *gpu.GPU, gpuEnergyKnown bool, now time.Time) {
 	h.spare = before
 }
 
-// updateHolding continues the current holding of a device, or ends it and begins that of another tenant.
+// updateHolding continues the current holding of a device, or ends it and begins that of another
+// tenant.
 func (h *holdings) updateHolding(
 	current *holding,
 	d gpu.Visit,
@@ -136,8 +137,8 @@ func (h *holdings) updateHolding(
 	h.open[id] = current
 }
 
-// hasHeldParts reports whether a container or a batch job holds a part of the GPU. A holder of the whole GPU then
-// contradicts that, and no use is reported of it: it would count twice.
+// hasHeldParts reports whether a container or a batch job holds a part of the GPU. A holder of the
+// whole GPU then contradicts that, and no use is reported of it: it would count twice.
 func hasHeldParts(g *gpu.GPU) bool {
 	for d := range g.Devices() {
 		if d.Instance != nil && len(d.Holders)+len(d.Jobs()) > 0 {
@@ -148,8 +149,8 @@ func hasHeldParts(g *gpu.GPU) bool {
 	return false
 }
 
-// addEnergy adds energy that a device used between two readings to its holding. If the holding began in between, only
-// the share of the time since then is added.
+// addEnergy adds energy that a device used between two readings to its holding. If the holding
+// began in between, only the share of the time since then is added.
 func (h *holdings) addEnergy(id gpu.DeviceID, joules float64, before, at time.Time) {
 	current := h.open[id]
 	if current == nil {

@@ -9,12 +9,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// idlePower estimates a GPU's idle power: the lowest power after two windows in a row in which nothing ran, or until
-// then a default for the model.
+// idlePower estimates a GPU's idle power: the lowest power after two windows in a row in which
+// nothing ran, or until then a default for the model.
 //
-// A window is the time between two readings. Nothing ran in it if we can tell for the whole GPU (hasActivity), and no
-// activity, no media engine and no traffic shows work. We do not look at the processes: the list can be empty because
-// they are hidden, and it seldom is where services wait for requests.
+// A window is the time between two readings. Nothing ran in it if we can tell for the whole GPU
+// (hasActivity), and no activity, no media engine and no traffic shows work. We do not look at the
+// processes: the list can be empty because they are hidden, and it seldom is where services wait
+// for requests.
 type idlePower struct {
 	lowest gpu.Opt[float64]
 	from   evidence // behind lowest
@@ -30,8 +31,8 @@ type idlePower struct {
 	traffic   [4]gpu.Opt[gpu.Counter] // the totals at readAt
 }
 
-// evidence is how we could see whether anything ran. With another source or other rights we may see work that we did
-// not see before, and a GPU has another idle power in MIG mode.
+// evidence is how we could see whether anything ran. With another source or other rights we may see
+// work that we did not see before, and a GPU has another idle power in MIG mode.
 type evidence struct {
 	mig    gpu.Opt[bool]      // the GPU is in MIG mode
 	source gpu.ActivitySource // ActivityUnknown: the driver's own utilization
@@ -39,15 +40,15 @@ type evidence struct {
 	sensor bool               // the driver measures power; false: we derive it from the energy counter
 }
 
-// quietWindows is how many windows in a row must be without work before we take the power as idle: power is a mean over
-// up to a second, and may include work from before the first of them.
+// quietWindows is how many windows in a row must be without work before we take the power as idle:
+// power is a mean over up to a second, and may include work from before the first of them.
 const quietWindows = 2
 
 // leastWindow is the shortest time that counts as a window: two of them are as long as that mean.
 const leastWindow = 500 * time.Millisecond
 
-// changedAfter is how many readings in a row must have other evidence before we drop the lowest power: a single one may
-// lack a source that is just restarting.
+// changedAfter is how many readings in a row must have other evidence before we drop the lowest
+// power: a single one may lack a source that is just restarting.
 const changedAfter = 2
 
 // More than this is work. Monitoring alone moves some bytes and wakes the engines.
@@ -56,8 +57,9 @@ const (
 	idleTraffic  = 1 << 20 // bytes per second, the unit of GPM's rates
 )
 
-// update records a reading that began at at and whose activity was measured until windowEnd. It returns the idle power;
-// absent if we know nothing about it. totals has the traffic until the reading.
+// update records a reading that began at at and whose activity was measured until windowEnd. It
+// returns the idle power; absent if we know nothing about it. totals has the traffic until the
+// reading.
 func (p *idlePower) update(
 	g *gpu.GPU,
 	totals *gpu.Totals,
@@ -79,8 +81,8 @@ func (p *idlePower) update(
 	return defaultIdlePower(g)
 }
 
-// compareEvidence begins to count windows anew if a reading has other evidence than the last, and drops the lowest
-// power once changedAfter readings had. It ignores readings without any activity.
+// compareEvidence begins to count windows anew if a reading has other evidence than the last, and
+// drops the lowest power once changedAfter readings had. It ignores readings without any activity.
 func (p *idlePower) compareEvidence(g *gpu.GPU) {
 	if !hasActivity(g) {
 		return
@@ -98,9 +100,9 @@ func (p *idlePower) compareEvidence(g *gpu.GPU) {
 	}
 }
 
-// countQuiet counts the windows without work. It counts a window once even if several readings have it, because the
-// profiler answers or the driver's values change more seldom than we read. A time shorter than leastWindow is a part of
-// a window.
+// countQuiet counts the windows without work. It counts a window once even if several readings have
+// it, because the profiler answers or the driver's values change more seldom than we read. A time
+// shorter than leastWindow is a part of a window.
 func (p *idlePower) countQuiet(worked bool, windowEnd time.Time) {
 	since := windowEnd.Sub(p.windowEnd)
 	switch {
@@ -121,7 +123,8 @@ func (p *idlePower) interrupt() {
 	p.rest = energyWindow{}
 }
 
-// countTraffic reports whether more was transferred since the last reading than the driver itself transfers.
+// countTraffic reports whether more was transferred since the last reading than the driver itself
+// transfers.
 func (p *idlePower) countTraffic(totals *gpu.Totals, at time.Time) bool {
 	allowed := idleTraffic * max(at.Sub(p.readAt).Seconds(), 0)
 	moved := false
@@ -163,10 +166,10 @@ func evidenceOf(g *gpu.GPU) evidence {
 	}
 }
 
-// hasActivity reports whether we can tell for the whole GPU if anything ran: by the graphics engine, the SMs or the
-// driver's utilization, since all work keeps one of them busy. An idle pipe shows nothing. In MIG mode activity is
-// rolled up from the instances, and present only if we can see all of them and all report it. A GPU whose mode we
-// cannot read may be in MIG mode.
+// hasActivity reports whether we can tell for the whole GPU if anything ran: by the graphics
+// engine, the SMs or the driver's utilization, since all work keeps one of them busy. An idle pipe
+// shows nothing. In MIG mode activity is rolled up from the instances, and present only if we can
+// see all of them and all report it. A GPU whose mode we cannot read may be in MIG mode.
 func hasActivity(g *gpu.GPU) bool {
 	if g.MIG.Enabled.Or(true) && readingFailed(g, gpu.ReadingMIG) {
 		return false
@@ -202,11 +205,12 @@ func isMediaActive(m gpu.Media) bool {
 	return max(m.Encoder.Or(0), m.Decoder.Or(0), m.JPEG.Or(0), m.OFA.Or(0)) > idleActivity
 }
 
-// defaultIdleShare is the share of its power limit that a GPU draws while idle if its model has no default.
+// defaultIdleShare is the share of its power limit that a GPU draws while idle if its model has no
+// default.
 const defaultIdleShare = 0.1
 
-// defaultIdlePower returns the idle power that we assume until we have seen the GPU idle; absent if we know neither its
-// model nor its power limit.
+// defaultIdlePower returns the idle power that we assume until we have seen the GPU idle; absent if
+// we know neither its model nor its power limit.
 func defaultIdlePower(g *gpu.GPU) gpu.Opt[float64] {
 	if w, ok := defaultIdleWatts(g.Name); ok {
 		return gpu.Some(w)
@@ -219,9 +223,10 @@ func defaultIdlePower(g *gpu.GPU) gpu.Opt[float64] {
 	return gpu.None[float64]()
 }
 
-// defaultIdleWatts returns the default idle power of a model: the first entry whose part its name contains. The figure
-// of the A100 PCIe is from a published nvidia-smi capture (34 W), that of the B200 from several (136 to 145 W); the
-// others are what idle GPUs of that kind commonly show and are marked as defaults in the docs.
+// defaultIdleWatts returns the default idle power of a model: the first entry whose part its name
+// contains. The figure of the A100 PCIe is from a published nvidia-smi capture (34 W), that of the
+// B200 from several (136 to 145 W); the others are what idle GPUs of that kind commonly show and
+// are marked as defaults in the docs.
 func defaultIdleWatts(name string) (float64, bool) {
 	for _, d := range []struct {
 		part  string

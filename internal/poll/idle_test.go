@@ -30,7 +30,8 @@ func idleSlices(watts float64) gpu.GPU {
 	return g
 }
 
-// readEverySecond records readings a second apart and returns the idle power after the last of them.
+// readEverySecond records readings a second apart and returns the idle power after the last of
+// them.
 func readEverySecond(tr *trackedGPU, list ...gpu.GPU) gpu.Opt[float64] {
 	for _, g := range list {
 		tr.recordReading(g, tr.last.LastRead.Add(time.Second))
@@ -39,7 +40,8 @@ func readEverySecond(tr *trackedGPU, list ...gpu.GPU) gpu.Opt[float64] {
 	return tr.last.Power.IdleWatts
 }
 
-// TestIdlePowerIsLearnedFromTwoWindows: the first window without work may have power of the work before it.
+// TestIdlePowerIsLearnedFromTwoWindows: the first window without work may have power of the work
+// before it.
 func TestIdlePowerIsLearnedFromTwoWindows(t *testing.T) {
 	tr := newTestGPU()
 	for _, step := range []struct{ watts, want float64 }{{90, 70}, {85, 85}, {95, 85}, {80, 80}} {
@@ -56,7 +58,8 @@ func TestIdlePowerIsLearnedFromTwoWindows(t *testing.T) {
 	}
 }
 
-// TestShortWindowsAreOne: power is a mean over up to a second, so that readings in quick succession say no more than one.
+// TestShortWindowsAreOne: power is a mean over up to a second, so that readings in quick succession
+// say no more than one.
 func TestShortWindowsAreOne(t *testing.T) {
 	tr := newTestGPU()
 	at := time.Unix(1000, 0)
@@ -82,7 +85,8 @@ func TestShortWindowsAreOne(t *testing.T) {
 	}
 }
 
-// TestAnOutageIsNoWindow: what ran while the GPU did not answer is not known, and its power may be in the reading after.
+// TestAnOutageIsNoWindow: what ran while the GPU did not answer is not known, and its power may be
+// in the reading after.
 func TestAnOutageIsNoWindow(t *testing.T) {
 	tr := newTestGPU()
 	readEverySecond(tr, idleGPU(80))
@@ -97,8 +101,8 @@ func TestAnOutageIsNoWindow(t *testing.T) {
 	}
 }
 
-// TestWorkIsNotTakenForIdle: whichever reading shows work, and if no activity is known, power says nothing of an idle
-// GPU, however short the list of processes is.
+// TestWorkIsNotTakenForIdle: whichever reading shows work, and if no activity is known, power says
+// nothing of an idle GPU, however short the list of processes is.
 func TestWorkIsNotTakenForIdle(t *testing.T) {
 	moved := uint64(1 << 40)
 
@@ -178,8 +182,9 @@ func TestMonitoringIsNoWork(t *testing.T) {
 	}
 }
 
-// TestIdlePowerIsDroppedWithItsEvidence: other rights, another PID namespace or another source may see work that was not
-// seen before. A reading that lacks activity, or that differs alone, changes nothing.
+// TestIdlePowerIsDroppedWithItsEvidence: other rights, another PID namespace or another source may
+// see work that was not seen before. A reading that lacks activity, or that differs alone, changes
+// nothing.
 func TestIdlePowerIsDroppedWithItsEvidence(t *testing.T) {
 	failed := func(reading gpu.Reading, err error) func(g *gpu.GPU) {
 		return func(g *gpu.GPU) {

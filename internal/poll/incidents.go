@@ -8,12 +8,14 @@ import (
 )
 
 const (
-	// burstGap ends a burst: the driver reports one incident once for each channel, within milliseconds.
+	// burstGap ends a burst: the driver reports one incident once for each channel, within
+	// milliseconds.
 	burstGap = 10 * time.Second
-	// pairGap is how far apart the driver's event and the line of the kernel's log about one XID may be.
+	// pairGap is how far apart the driver's event and the line of the kernel's log about one XID
+	// may be.
 	pairGap = 5 * time.Second
-	// keepIncidents is how long we remember an incident. Reports come out of order: if we could not read the kernel's log
-	// for hours, its lines are about XIDs whose events we counted then.
+	// keepIncidents is how long we remember an incident. Reports come out of order: if we could not
+	// read the kernel's log for hours, its lines are about XIDs whose events we counted then.
 	keepIncidents = 24 * time.Hour
 	// maxIncidents bounds how many incidents of a GPU we remember. We forget the oldest.
 	maxIncidents = 1024
@@ -38,13 +40,13 @@ func (k *incident) isNear(at time.Time, gap time.Duration) bool {
 // incidents are the last incidents of a GPU, in their order.
 type incidents []incident
 
-// record records a report of an XID. isNew is whether it is about a new incident, located whether it is the first to
-// name the instance of a known one.
+// record records a report of an XID. isNew is whether it is about a new incident, located whether
+// it is the first to name the instance of a known one.
 //
-// An XID that the driver reports for each channel is one incident for a burst of reports from both sources, which
-// ends after burstGap without one. Every report of any other XID is an incident, except that a line of the kernel's
-// log and an event of the driver within pairGap are the same one. They pair one to one: 3 events and 2 lines are 3
-// incidents.
+// An XID that the driver reports for each channel is one incident for a burst of reports from both
+// sources, which ends after burstGap without one. Every report of any other XID is an incident,
+// except that a line of the kernel's log and an event of the driver within pairGap are the same
+// one. They pair one to one: 3 events and 2 lines are 3 incidents.
 func (l *incidents) record(e *gpu.Event, now time.Time) (isNew, located bool) {
 	// Forget incidents that are old now, however old the report is.
 	*l = slices.DeleteFunc(*l, func(known incident) bool {
@@ -91,17 +93,18 @@ func (l *incidents) record(e *gpu.Event, now time.Time) (isNew, located bool) {
 	return true, false
 }
 
-// recordBefore records a report from before we first saw the GPU, so that later reports of its burst are no new
-// incident.
+// recordBefore records a report from before we first saw the GPU, so that later reports of its
+// burst are no new incident.
 func (l *incidents) recordBefore(e *gpu.Event, now time.Time) {
 	if isNew, _ := l.record(e, now); isNew {
 		(*l)[len(*l)-1].before = true
 	}
 }
 
-// find returns the first incident of an event's XID and GPU instance that matches, else the first one that matches if
-// either names no instance: the kernel's half of the driver logs none (open-gpu-kernel-modules 595.45.04,
-// krcGetMigAttributionForError_KERNEL). It returns nil if there is none.
+// find returns the first incident of an event's XID and GPU instance that matches, else the first
+// one that matches if either names no instance: the kernel's half of the driver logs none
+// (open-gpu-kernel-modules 595.45.04, krcGetMigAttributionForError_KERNEL). It returns nil if there
+// is none.
 func (l *incidents) find(e *gpu.Event, matches func(*incident) bool) *incident {
 	var other *incident
 

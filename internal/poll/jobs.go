@@ -40,8 +40,9 @@ func (p *Poller) jobDevices() []gpu.JobDevice {
 	return slices.Collect(maps.Keys(known))
 }
 
-// collect receives the result, waiting until expired is closed. There are no jobs without a result: an outdated mapping
-// would credit one job's work to another. A result with an error may have the jobs of some devices.
+// collect receives the result, waiting until expired is closed. There are no jobs without a result:
+// an outdated mapping would credit one job's work to another. A result with an error may have the
+// jobs of some devices.
 func (s *jobState) collect(now time.Time, expired <-chan struct{}, timeout time.Duration) {
 	if !s.requested {
 		expired = nil
@@ -53,7 +54,8 @@ func (s *jobState) collect(now time.Time, expired <-chan struct{}, timeout time.
 	}
 }
 
-// receive stores the result, if there is one, and reports whether there was. It waits until expired is closed.
+// receive stores the result, if there is one, and reports whether there was. It waits until expired
+// is closed.
 func (s *jobState) receive(expired <-chan struct{}) bool {
 	r, ok := s.call.receive(expired)
 	if !ok {
@@ -68,8 +70,8 @@ func (s *jobState) receive(expired <-chan struct{}) bool {
 	return true
 }
 
-// attachJobs writes the jobs that were read at a time to their devices. Those of an instance that was first seen later
-// are another instance's of the same id.
+// attachJobs writes the jobs that were read at a time to their devices. Those of an instance that
+// was first seen later are another instance's of the same id.
 func attachJobs(gpus []gpu.GPU, jobs gpu.Jobs, readAt time.Time) {
 	if len(jobs) == 0 {
 		return

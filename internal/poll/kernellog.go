@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// logDelay is how old a line of the kernel's log must be before we count it. By then we have the driver's event about
-	// the same XID, which may name the instance if the line does not.
+	// logDelay is how old a line of the kernel's log must be before we count it. By then we have
+	// the driver's event about the same XID, which may name the instance if the line does not.
 	logDelay = time.Second
 	// maxWaiting bounds the lines that wait for their GPUs.
 	maxWaiting = 1024
@@ -33,8 +33,9 @@ type logState struct {
 	strangers []gpu.PCIAddress // of GPUs that the driver does not list and that we have warned of
 }
 
-// readKernelLog counts the XIDs of the kernel's log that are older than logDelay. now is when the cycle began: we have
-// handled the driver's events of before, while later ones wait, and so do lines of that time.
+// readKernelLog counts the XIDs of the kernel's log that are older than logDelay. now is when the
+// cycle began: we have handled the driver's events of before, while later ones wait, and so do
+// lines of that time.
 func (p *Poller) readKernelLog(now time.Time) {
 	if p.opts.KernelLog == nil {
 		return
@@ -68,8 +69,8 @@ func (p *Poller) readKernelLog(now time.Time) {
 	p.boundWaiting(now)
 }
 
-// boundWaiting forgets the oldest lines if too many wait, first those of GPUs that we have never read, and counts the
-// loss.
+// boundWaiting forgets the oldest lines if too many wait, first those of GPUs that we have never
+// read, and counts the loss.
 func (p *Poller) boundWaiting(now time.Time) {
 	more := len(p.log.waiting) - maxWaiting
 	if more <= 0 {
@@ -93,8 +94,8 @@ func (p *Poller) boundWaiting(now time.Time) {
 	p.log.waiting = slices.Delete(p.log.waiting, 0, more)
 }
 
-// unlistedXIDs returns the last waiting line about each XID of a GPU that we have never read, ordered by address and
-// XID.
+// unlistedXIDs returns the last waiting line about each XID of a GPU that we have never read,
+// ordered by address and XID.
 func (p *Poller) unlistedXIDs() (list []gpu.LoggedXID) {
 	for _, x := range p.log.waiting {
 		if p.findByAddress(x.PCI) != nil { // it is only too young
@@ -129,7 +130,8 @@ func (p *Poller) findByAddress(at gpu.PCIAddress) *trackedGPU {
 	return found
 }
 
-// warnOfStranger logs once that there are XIDs of a GPU that we have not read. They wait until we have.
+// warnOfStranger logs once that there are XIDs of a GPU that we have not read. They wait until we
+// have.
 func (p *Poller) warnOfStranger(x gpu.LoggedXID) {
 	if len(p.gpus) == 0 || slices.Contains(p.log.strangers, x.PCI) ||
 		len(p.log.strangers) >= maxWaiting {
@@ -144,8 +146,9 @@ func (p *Poller) warnOfStranger(x gpu.LoggedXID) {
 	)
 }
 
-// recordLogged counts an XID of the kernel's log. If it is from before we first saw the GPU, it only sets the time of
-// the last XID: the counts begin later, and an instance that the line names may be another one now.
+// recordLogged counts an XID of the kernel's log. If it is from before we first saw the GPU, it
+// only sets the time of the last XID: the counts begin later, and an instance that the line names
+// may be another one now.
 func (t *trackedGPU) recordLogged(p *Poller, x gpu.LoggedXID) {
 	e := gpu.Event{
 		Kind:     gpu.EventXID,
@@ -172,8 +175,8 @@ func (t *trackedGPU) recordLogged(p *Poller, x gpu.LoggedXID) {
 	}
 }
 
-// xidsAreKnown reports whether a count of 0 means that the GPU had no XID: the driver reports XIDs, or we read the
-// kernel's log, which would show them.
+// xidsAreKnown reports whether a count of 0 means that the GPU had no XID: the driver reports XIDs,
+// or we read the kernel's log, which would show them.
 func (p *Poller) xidsAreKnown(t *trackedGPU) bool {
 	if !t.last.NoXIDs {
 		return true

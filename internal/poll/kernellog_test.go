@@ -38,7 +38,8 @@ func (l *fakeKernelLog) State() gpu.SourceState {
 	return gpu.SourceState{Name: gpu.SourceKernelLog, Up: l.err == nil, Err: l.err}
 }
 
-// loggingNode is a node with a MIG GPU at 0000:1b:00 and one at 0000:43:00 without MIG, whose kernel log is read.
+// loggingNode is a node with a MIG GPU at 0000:1b:00 and one at 0000:43:00 without MIG, whose
+// kernel log is read.
 type loggingNode struct {
 	*harness
 	src *fakeSource
@@ -103,7 +104,8 @@ func TestXIDsThatTheDriverOnlyPrints(t *testing.T) {
 	cmptest.Equal(t, "of the other GPU", len(findGPU(t, s, uuidA).Totals.XIDErrors), 0)
 }
 
-// TestOrderOfBothSources: an event that comes after its line gives the XID to the instance that only it names.
+// TestOrderOfBothSources: an event that comes after its line gives the XID to the instance that
+// only it names.
 func TestOrderOfBothSources(t *testing.T) {
 	n := newLoggingNode(t)
 	defer n.startLoop()()
@@ -122,8 +124,8 @@ func TestOrderOfBothSources(t *testing.T) {
 	cmptest.Equal(t, "of the GPU alone", len(g.Totals.GPUXIDs), 0)
 }
 
-// TestLinesDuringReadings wait for their events, too: a line that is printed after a cycle has begun is not one from the
-// future.
+// TestLinesDuringReadings wait for their events, too: a line that is printed after a cycle has
+// begun is not one from the future.
 func TestLinesDuringReadings(t *testing.T) {
 	n := newLoggingNode(t)
 	defer n.startLoop()()
@@ -160,7 +162,8 @@ func TestLinesBetweenReadings(t *testing.T) {
 	cmptest.Equal(t, "counts", xidsOf(g.Totals.XIDErrors), map[uint64]float64{79: 1})
 }
 
-// TestLinesNameInstances: an XID of a program is its instance's, and one of the GPU is not, whatever the line says.
+// TestLinesNameInstances: an XID of a program is its instance's, and one of the GPU is not,
+// whatever the line says.
 func TestLinesNameInstances(t *testing.T) {
 	n := newLoggingNode(t)
 	defer n.startLoop()()
@@ -178,8 +181,8 @@ func TestLinesNameInstances(t *testing.T) {
 	cmptest.Equal(t, "of the GPU alone", xidsOf(g.Totals.GPUXIDs), map[uint64]float64{119: 1})
 }
 
-// TestLinesFromBeforeTheStart set the time of the last XID, and count nothing. They are no instance's: the layout may
-// have changed.
+// TestLinesFromBeforeTheStart set the time of the last XID, and count nothing. They are no
+// instance's: the layout may have changed.
 func TestLinesFromBeforeTheStart(t *testing.T) {
 	n := newLoggingNode(t)
 	printed := n.clock.Now().Add(-time.Hour)
@@ -225,7 +228,8 @@ func TestBurstAcrossTheStart(t *testing.T) {
 	cmptest.Equal(t, "after it", xidsOf(findGPU(t, s, uuidA).Totals.XIDErrors), map[uint64]float64{79: 1})
 }
 
-// TestOldLinesForgetNoIncident: what the log has of an hour ago makes no second incident of a report that follows.
+// TestOldLinesForgetNoIncident: what the log has of an hour ago makes no second incident of a
+// report that follows.
 func TestOldLinesForgetNoIncident(t *testing.T) {
 	n := newLoggingNode(t)
 	defer n.startLoop()()
@@ -261,7 +265,8 @@ func TestLogThatIsOpenedAgain(t *testing.T) {
 	cmptest.Equal(t, "counts", xidsOf(findGPU(t, s, uuidA).Totals.XIDErrors), map[uint64]float64{79: 1})
 }
 
-// TestFilteredEventsAndTheLog: XIDs of a GPU whose events are not delivered are known for as long as the log is read.
+// TestFilteredEventsAndTheLog: XIDs of a GPU whose events are not delivered are known for as long
+// as the log is read.
 func TestFilteredEventsAndTheLog(t *testing.T) {
 	n := newLoggingNode(t)
 	for _, id := range []gpu.UUID{uuidA, uuidB} {
@@ -315,7 +320,8 @@ func TestLinesOfAGPUThatIsReadLater(t *testing.T) {
 	cmptest.Equal(t, "XIDs of GPUs that are still not read", len(s.UnlistedXIDs), 1)
 }
 
-// TestLinesThatWaitAreBounded: a GPU that is never listed does not fill the memory, nor take the place of others' lines.
+// TestLinesThatWaitAreBounded: a GPU that is never listed does not fill the memory, nor take the
+// place of others' lines.
 func TestLinesThatWaitAreBounded(t *testing.T) {
 	n := newLoggingNode(t)
 	defer n.startLoop()()
@@ -368,7 +374,8 @@ func TestLinesAfterTheClockWasSetBack(t *testing.T) {
 	cmptest.Equal(t, "counts", xidsOf(findGPU(t, s, uuidB).Totals.XIDErrors), map[uint64]float64{79: 1})
 }
 
-// TestBurstFromBeforeTheStartIsLocated: an event that names the instance of a burst from before the start moves no count.
+// TestBurstFromBeforeTheStartIsLocated: an event that names the instance of a burst from before the
+// start moves no count.
 func TestBurstFromBeforeTheStartIsLocated(t *testing.T) {
 	n := newLoggingNode(t)
 	n.log.lines = []gpu.LoggedXID{{PCI: addressA(), XID: 94, Time: n.clock.Now(), BeforeStart: true}}
@@ -382,8 +389,8 @@ func TestBurstFromBeforeTheStartIsLocated(t *testing.T) {
 	cmptest.Equal(t, "of the instance", len(g.Instances[0].XIDErrors), 0)
 }
 
-// TestLinesThatAreOlderThanTheInstance name another one, which had its id: neither the instance nor the pod that holds
-// it now is blamed.
+// TestLinesThatAreOlderThanTheInstance name another one, which had its id: neither the instance nor
+// the pod that holds it now is blamed.
 func TestLinesThatAreOlderThanTheInstance(t *testing.T) {
 	n := newLoggingNode(t)
 	defer n.startLoop()()

@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestLastCompleteAnswerStays: a profiler that was stopped for a moment reports nothing or a part when it goes on. Its
-// last complete answer stays for as long as if it did not answer.
+// TestLastCompleteAnswerStays: a profiler that was stopped for a moment reports nothing or a part
+// when it goes on. Its last complete answer stays for as long as if it did not answer.
 func TestLastCompleteAnswerStays(t *testing.T) {
 	for _, lesser := range []reportingProfiler{{blank: true}, {without: uuidA}, {withoutInstances: true}} {
 		n, stop := startFallback(t)
@@ -39,8 +39,9 @@ func TestLastCompleteAnswerStays(t *testing.T) {
 	}
 }
 
-// TestLayoutChangeEndsTheLastAnswer: the last complete answer is of a layout that is gone. What the profiler has of the
-// new one, such as the GPU's link rates, is served at once, not when the old answer is stale.
+// TestLayoutChangeEndsTheLastAnswer: the last complete answer is of a layout that is gone. What the
+// profiler has of the new one, such as the GPU's link rates, is served at once, not when the old
+// answer is stale.
 func TestLayoutChangeEndsTheLastAnswer(t *testing.T) {
 	start := newClock().now
 	tracked := newTrackedGPU(uuidA, start, &Options{StaleAfter: time.Minute})
@@ -72,8 +73,8 @@ func TestPauseEndsTheLastAnswer(t *testing.T) {
 	cmptest.Equal(t, "activity while paused", activity(), gpu.Activity{})
 }
 
-// TestAnswerThatComesLate: a call that hung and then returned everything is one complete answer, not one for as long as
-// it hung.
+// TestAnswerThatComesLate: a call that hung and then returned everything is one complete answer,
+// not one for as long as it hung.
 func TestAnswerThatComesLate(t *testing.T) {
 	start := newClock().now
 	tracked := newTrackedGPU(uuidA, start, &Options{StaleAfter: 3 * time.Second})

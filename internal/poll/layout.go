@@ -9,17 +9,18 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// layoutTracker follows a GPU's GPU and compute instances over time. Ids and UUIDs are reused after a layout change: an
-// instance keeps its generation, and its totals, only while every reading has it unchanged.
+// layoutTracker follows a GPU's GPU and compute instances over time. Ids and UUIDs are reused after
+// a layout change: an instance keeps its generation, and its totals, only while every reading has
+// it unchanged.
 type layoutTracker struct {
 	generation uint64 // 0: no layout has been seen yet
-	// instances are a copy of the layout from its first reading, with XID errors and energy up to now. Other readings in
-	// them are out of date.
+	// instances are a copy of the layout from its first reading, with XID errors and energy up to
+	// now. Other readings in them are out of date.
 	instances []gpu.GPUInstance
 }
 
-// isSameInstance reports whether both are the same GPU instance. It compares placements only if it knows both: we may
-// have lost the right to see them.
+// isSameInstance reports whether both are the same GPU instance. It compares placements only if it
+// knows both: we may have lost the right to see them.
 func isSameInstance(a, b *gpu.GPUInstance) bool {
 	placed := a.Placement.Present() && b.Placement.Present()
 	return a.ID == b.ID && a.Profile == b.Profile && (!placed || a.Placement == b.Placement)
@@ -29,8 +30,8 @@ func isSameCompute(a, b *gpu.ComputeInstance) bool {
 	return a.ID == b.ID && a.UUID == b.UUID && a.Profile == b.Profile
 }
 
-// update sets the generations of the instances of g and reports whether the layout changed; the first layout is no
-// change.
+// update sets the generations of the instances of g and reports whether the layout changed; the
+// first layout is no change.
 func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 	first := l.generation == 0
 	next := l.generation + 1
@@ -81,8 +82,8 @@ func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 	return changed && !first
 }
 
-// recordLayout records a reading of the layout alone, which began at at. The instances that stay keep their last
-// readings and when those were made; new ones have no readings yet.
+// recordLayout records a reading of the layout alone, which began at at. The instances that stay
+// keep their last readings and when those were made; new ones have no readings yet.
 func (t *trackedGPU) recordLayout(read gpu.GPU, at time.Time) {
 	t.countErrors(&read, at)
 
@@ -119,8 +120,8 @@ func (t *trackedGPU) recordLayout(read gpu.GPU, at time.Time) {
 // isOfLayout reports whether an error is one of reading the layout.
 func isOfLayout(e gpu.ReadError) bool { return e.Reading == gpu.ReadingMIG }
 
-// keepReadings copies the readings of an instance and its compute instances from an earlier reading. gi keeps the
-// compute instances that it has now.
+// keepReadings copies the readings of an instance and its compute instances from an earlier
+// reading. gi keeps the compute instances that it has now.
 func keepReadings(gi, old *gpu.GPUInstance) {
 	computes := gi.ComputeInstances
 	hidden := gi.ComputesHidden
@@ -141,8 +142,9 @@ func keepReadings(gi, old *gpu.GPUInstance) {
 	}
 }
 
-// hiddenInstances returns the instances that the reading could not see: without the right to list GPU instances, we
-// find only those with a compute instance. The others count as unchanged until we see them again.
+// hiddenInstances returns the instances that the reading could not see: without the right to list
+// GPU instances, we find only those with a compute instance. The others count as unchanged until we
+// see them again.
 func (l *layoutTracker) hiddenInstances(g *gpu.GPU) []gpu.GPUInstance {
 	if !mayLackInstances(g) {
 		return nil
@@ -179,7 +181,8 @@ func cloneInstances(list []gpu.GPUInstance) []gpu.GPUInstance {
 	return list
 }
 
-// mayLackInstances reports whether a reading may lack GPU instances because we had no permission to list them.
+// mayLackInstances reports whether a reading may lack GPU instances because we had no permission to
+// list them.
 func mayLackInstances(g *gpu.GPU) bool {
 	return slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool {
 		return e.Reading == gpu.ReadingMIG && errors.Is(e.Err, gpu.ErrNoPermission)
@@ -194,8 +197,9 @@ type capacityCache struct {
 	value      gpu.Capacity
 }
 
-// get returns which instances could still be created on g; absent if we do not know the profiles or the placements.
-// While MIG is off there are no slices, and only the maximum of each profile is set.
+// get returns which instances could still be created on g; absent if we do not know the profiles or
+// the placements. While MIG is off there are no slices, and only the maximum of each profile is
+// set.
 func (c *capacityCache) get(g *gpu.GPU) gpu.Opt[gpu.Capacity] {
 	enabled, hasMIG := g.MIG.Enabled.Get()
 

@@ -103,7 +103,8 @@ func TestWrappedCounters(t *testing.T) {
 	}
 }
 
-// TestInstancesThatWereNotSeen: a scan that fails is no layout change, nor is the loss of the right to see placements.
+// TestInstancesThatWereNotSeen: a scan that fails is no layout change, nor is the loss of the right
+// to see placements.
 func TestInstancesThatWereNotSeen(t *testing.T) {
 	tr := newTestGPU()
 	tr.recordReading(migGPU(), time.Unix(1, 0))
@@ -141,8 +142,8 @@ func TestInstancesThatWereNotSeen(t *testing.T) {
 	}
 }
 
-// TestMIGModeThatCouldNotBeRead: after a failed reading of the MIG mode, the instances and totals stay; a GPU that has
-// no MIG counts no layout changes.
+// TestMIGModeThatCouldNotBeRead: after a failed reading of the MIG mode, the instances and totals
+// stay; a GPU that has no MIG counts no layout changes.
 func TestMIGModeThatCouldNotBeRead(t *testing.T) {
 	tr := newTestGPU()
 	tr.totals.LayoutChanges.Since = time.Unix(1, 0)
@@ -180,8 +181,9 @@ func TestMIGModeThatCouldNotBeRead(t *testing.T) {
 	}
 }
 
-// TestPermissionToSeeTheTree: a GPU instance without a compute instance shows only with the right to list it. That it
-// is out of sight is no change of the layout, nor is what could still be created known then.
+// TestPermissionToSeeTheTree: a GPU instance without a compute instance shows only with the right
+// to list it. That it is out of sight is no change of the layout, nor is what could still be
+// created known then.
 func TestPermissionToSeeTheTree(t *testing.T) {
 	tr := newTestGPU()
 	all := migGPU()
@@ -239,7 +241,8 @@ func TestRememberedErrorsAreNotCounted(t *testing.T) {
 	}
 }
 
-// TestCapacityWithoutMIG: while MIG is off, only the maximum of each profile is set, and nothing can be created.
+// TestCapacityWithoutMIG: while MIG is off, only the maximum of each profile is set, and nothing
+// can be created.
 func TestCapacityWithoutMIG(t *testing.T) {
 	tr := newTestGPU()
 	g := migGPU()

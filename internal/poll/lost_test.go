@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestLateReadingOfALostGPU: a reading that returns once its GPU is no longer in the inventory says nothing of now.
-// It neither makes the GPU up nor counts as another error.
+// TestLateReadingOfALostGPU: a reading that returns once its GPU is no longer in the inventory says
+// nothing of now. It neither makes the GPU up nor counts as another error.
 func TestLateReadingOfALostGPU(t *testing.T) {
 	for name, err := range map[string]error{"a reading": nil, "an error": gpu.ErrDriver} {
 		t.Run(name, func(t *testing.T) {
@@ -52,7 +52,8 @@ func TestLateReadingOfALostGPU(t *testing.T) {
 	}
 }
 
-// TestLateReadingHasTheIndexOfNow: the driver enumerates the GPUs anew while a reading is under way.
+// TestLateReadingHasTheIndexOfNow: the driver enumerates the GPUs anew while a reading is under
+// way.
 func TestLateReadingHasTheIndexOfNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource(uuidA, uuidB)
@@ -79,8 +80,8 @@ func TestLateReadingHasTheIndexOfNow(t *testing.T) {
 	})
 }
 
-// TestIndexOfALostGPUBecomesFree: the 15 minutes for which a lost GPU is kept start again when its index is taken
-// again.
+// TestIndexOfALostGPUBecomesFree: the 15 minutes for which a lost GPU is kept start again when its
+// index is taken again.
 func TestIndexOfALostGPUBecomesFree(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
 	h := newHarness(t, src, nil)

@@ -35,8 +35,8 @@ func (s *podState) request(ctx context.Context, now time.Time, opts *Options) {
 	})
 }
 
-// collect receives the result of this cycle's call until expired is closed, or that of an earlier one without waiting.
-// Even with an error the result has the holders that we know.
+// collect receives the result of this cycle's call until expired is closed, or that of an earlier
+// one without waiting. Even with an error the result has the holders that we know.
 func (s *podState) collect(now time.Time, expired <-chan struct{}, staleAfter time.Duration) {
 	if !s.requested {
 		expired = nil

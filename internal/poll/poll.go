@@ -1,5 +1,6 @@
 // Package poll reads the node's GPUs and who holds them, once a cycle, and publishes both as an
-// immutable Snapshot. It keeps what one reading cannot tell: counters, layout generations, idle power.
+// immutable Snapshot. It keeps what one reading cannot tell: counters, layout generations, idle
+// power.
 package poll
 
 import (
@@ -23,13 +24,14 @@ type Options struct {
 	Interval time.Duration
 	// Grace is how long one cycle waits for readings before it publishes without them.
 	Grace time.Duration
-	// Timeout is how long one call of the driver may take before its GPU counts as down. A reading that makes progress
-	// may take readLimit times as long.
+	// Timeout is how long one call of the driver may take before its GPU counts as down. A reading
+	// that makes progress may take readLimit times as long.
 	Timeout time.Duration
-	// Progress returns when the last driver call of a GPU's reading began. If nil, a reading counts as one call.
+	// Progress returns when the last driver call of a GPU's reading began. If nil, a reading counts
+	// as one call.
 	Progress func(gpu.UUID) time.Time
-	// StaleAfter is the age at which we drop the readings of a GPU that is down. If we read the GPUs only every third
-	// Interval to keep the Budget, it is three times as long.
+	// StaleAfter is the age at which we drop the readings of a GPU that is down. If we read the
+	// GPUs only every third Interval to keep the Budget, it is three times as long.
 	StaleAfter time.Duration
 	Budget     Budget
 	// PodsStaleAfter is how long we use the kubelet's last answer while it gives no other.
@@ -37,13 +39,16 @@ type Options struct {
 	Now            func() time.Time
 	Pods           Pods       // nil: holders are not known
 	Containers     Containers // nil: processes are not mapped to containers
-	// ProcessContainers looks up the container of every process, not only of those that share a device.
+	// ProcessContainers looks up the container of every process, not only of those that share a
+	// device.
 	ProcessContainers bool
-	// Processes is how much of single processes may be served; ProcessTable has their names and users.
+	// Processes is how much of single processes may be served; ProcessTable has their names and
+	// users.
 	Processes    gpu.ProcessDetail
 	ProcessTable ProcessTable // nil: processes have no names
 	Profiler     Profiler     // nil: activity comes from the driver alone
-	// ReplaceProfiler lets the source read the activity by GPM of GPUs of which the profiler does not report it.
+	// ReplaceProfiler lets the source read the activity by GPM of GPUs of which the profiler does
+	// not report it.
 	ReplaceProfiler bool
 	// Extras are read of each GPU, until SetExtras.
 	Extras    gpu.Extras
@@ -51,11 +56,14 @@ type Options struct {
 	KernelLog KernelLog // nil: XIDs come from the driver's events alone
 	// Sources returns the states of sources outside the loop; nil: there are none.
 	Sources func() []gpu.SourceState
-	// Servers returns the last answers of the inference servers of pods; nil: none are asked. It does not block.
+	// Servers returns the last answers of the inference servers of pods; nil: none are asked. It
+	// does not block.
 	Servers func() []gpu.PodServer
-	// HungElsewhere returns the number of driver calls that hang outside the loop; nil: there are none.
+	// HungElsewhere returns the number of driver calls that hang outside the loop; nil: there are
+	// none.
 	HungElsewhere func() int
-	// Observe is called with every Snapshot just before it is published, and with the real time that its readings took.
+	// Observe is called with every Snapshot just before it is published, and with the real time
+	// that its readings took.
 	Observe func(*gpu.Snapshot, time.Duration)
 	Logger  log.Logger
 }
@@ -112,8 +120,8 @@ func New(source GPUReader, opts Options) *Poller {
 // Current returns the last Snapshot, nil before the first.
 func (p *Poller) Current() *gpu.Snapshot { return p.current.Load() }
 
-// Next returns a channel that is closed once Current returns another Snapshot than after. The channel of a poller that
-// has stopped may stay open.
+// Next returns a channel that is closed once Current returns another Snapshot than after. The
+// channel of a poller that has stopped may stay open.
 func (p *Poller) Next(after *gpu.Snapshot) <-chan struct{} {
 	p.nextMu.Lock()
 	defer p.nextMu.Unlock()
@@ -145,26 +153,26 @@ func (p *Poller) setCurrent(s *gpu.Snapshot) {
 	}
 }
 
-// SetExtras sets what is read of each GPU besides, from the next reading on. Only the function that Poll runs before a
-// cycle may call it.
+// SetExtras sets what is read of each GPU besides, from the next reading on. Only the function that
+// Poll runs before a cycle may call it.
 func (p *Poller) SetExtras(extras gpu.Extras) { p.opts.Extras = extras }
 
-// pollRequest requests a cycle, or the readings of gpus alone if there are any. The loop calls before, if
-// set, and then sends one result to done.
+// pollRequest requests a cycle, or the readings of gpus alone if there are any. The loop calls
+// before, if set, and then sends one result to done.
 type pollRequest struct {
 	before func() error
 	gpus   []gpu.UUID
 	done   chan error
 }
 
-// Poll runs one cycle and returns when its Snapshot is published. before, unless it is nil, runs before the cycle and
-// never during one; if it fails, its error is returned without a cycle.
+// Poll runs one cycle and returns when its Snapshot is published. before, unless it is nil, runs
+// before the cycle and never during one; if it fails, its error is returned without a cycle.
 func (p *Poller) Poll(ctx context.Context, before func() error) error {
 	return p.request(ctx, pollRequest{before: before})
 }
 
-// PollGPUs reads some GPUs, and returns when the Snapshot with them is published. It takes all else from
-// the previous Snapshot, also a GPU that does not answer in time.
+// PollGPUs reads some GPUs, and returns when the Snapshot with them is published. It takes all else
+// from the previous Snapshot, also a GPU that does not answer in time.
 func (p *Poller) PollGPUs(ctx context.Context, ids ...gpu.UUID) error {
 	return p.request(ctx, pollRequest{gpus: ids})
 }
@@ -191,8 +199,9 @@ func (p *Poller) request(ctx context.Context, r pollRequest) error {
 	}
 }
 
-// Run polls until ctx ends. Then it waits for calls under way, at most the shorter of Grace and maxJoin,
-// and abandons those that hang. Its only error is gpu.ErrVersionMismatch: then it cannot go on.
+// Run polls until ctx ends. Then it waits for calls under way, at most the shorter of Grace and
+// maxJoin, and abandons those that hang. Its only error is gpu.ErrVersionMismatch: then it cannot
+// go on.
 func (p *Poller) Run(ctx context.Context) error {
 	var ticks <-chan time.Time
 
@@ -232,8 +241,8 @@ func (p *Poller) Run(ctx context.Context) error {
 	}
 }
 
-// handleRequest calls r.before, reads, and tells the requester the result. It returns an error only if the
-// loop must end.
+// handleRequest calls r.before, reads, and tells the requester the result. It returns an error only
+// if the loop must end.
 func (p *Poller) handleRequest(ctx context.Context, r pollRequest) error {
 	if r.before != nil {
 		if err := r.before(); err != nil {
@@ -253,8 +262,8 @@ func (p *Poller) handleRequest(ctx context.Context, r pollRequest) error {
 	return err
 }
 
-// tick runs a cycle. If driver calls cost too much, only every second or third cycle reads the GPUs, but
-// each asks for holders.
+// tick runs a cycle. If driver calls cost too much, only every second or third cycle reads the
+// GPUs, but each asks for holders.
 func (p *Poller) tick(ctx context.Context) error {
 	err := p.runCycle(ctx, p.pacer.isDue())
 	p.keepToBudget()
@@ -262,8 +271,8 @@ func (p *Poller) tick(ctx context.Context) error {
 	return err
 }
 
-// runCycle asks who holds the devices, reads the GPUs if readsGPUs is set, and publishes a Snapshot.
-// Readings that outlasted an earlier cycle and have ended since are in it, too.
+// runCycle asks who holds the devices, reads the GPUs if readsGPUs is set, and publishes a
+// Snapshot. Readings that outlasted an earlier cycle and have ended since are in it, too.
 func (p *Poller) runCycle(ctx context.Context, readsGPUs bool) error {
 	began := time.Now()
 	now := p.opts.Now()
@@ -308,8 +317,8 @@ func (p *Poller) runCycle(ctx context.Context, readsGPUs bool) error {
 	return nil
 }
 
-// readInCycle finds and reads the GPUs. Events that arrive meanwhile wait for the end of the cycle: they
-// may concern a layout that it has not seen.
+// readInCycle finds and reads the GPUs. Events that arrive meanwhile wait for the end of the cycle:
+// they may concern a layout that it has not seen.
 func (p *Poller) readInCycle(ctx context.Context, now time.Time, expired <-chan struct{}) error {
 	p.pacer.skipped = 0
 	p.followPace()
@@ -343,15 +352,15 @@ func (p *Poller) publish(s *gpu.Snapshot, took time.Duration) {
 	p.logChanges(before, s)
 }
 
-// closedAfter returns a channel that is closed once d has passed or ctx has ended, and a function that releases its
-// timer.
+// closedAfter returns a channel that is closed once d has passed or ctx has ended, and a function
+// that releases its timer.
 func closedAfter(ctx context.Context, d time.Duration) (<-chan struct{}, func()) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	return ctx.Done(), cancel
 }
 
-// maxJoin bounds the wait for calls under way when Run ends. The caller waits for them again when it shuts
-// the driver down.
+// maxJoin bounds the wait for calls under way when Run ends. The caller waits for them again when
+// it shuts the driver down.
 const maxJoin = 2 * time.Second
 
 // waitForCalls waits for the calls under way, and logs those that it abandons.

@@ -86,7 +86,8 @@ func errorCount(g *gpu.GPU, reading gpu.Reading, reason gpu.Reason) float64 {
 	return 0
 }
 
-// TestMIGChangeWakesTheLoop: an event calls for a poll at once, also one that comes in the middle of a poll.
+// TestMIGChangeWakesTheLoop: an event calls for a poll at once, also one that comes in the middle
+// of a poll.
 func TestMIGChangeWakesTheLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource(uuidA)
@@ -112,7 +113,8 @@ func TestMIGChangeWakesTheLoop(t *testing.T) {
 	})
 }
 
-// TestSlowReadingsAreServed: a GPU whose readings take longer than an interval, or than stale-after, is slow, not dead.
+// TestSlowReadingsAreServed: a GPU whose readings take longer than an interval, or than
+// stale-after, is slow, not dead.
 func TestSlowReadingsAreServed(t *testing.T) {
 	for _, polls := range []int{1, 2, 4} {
 		t.Run(fmt.Sprintf("%d polls", polls), func(t *testing.T) {

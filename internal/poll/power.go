@@ -7,12 +7,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// No sensor exists below the GPU, so an instance's power is an estimate. Active power (the GPU's minus idle, never
-// negative) is shared by w*u / sum(w*u), where w is the instance's share of the SMs of the largest profile and u its
-// graphics engine activity; idle power is shared by w. The rest is unallocated, so that the parts add up to the GPU's
-// power.
+// No sensor exists below the GPU, so an instance's power is an estimate. Active power (the GPU's
+// minus idle, never negative) is shared by w*u / sum(w*u), where w is the instance's share of the
+// SMs of the largest profile and u its graphics engine activity; idle power is shared by w. The
+// rest is unallocated, so that the parts add up to the GPU's power.
 
-// estimatePower shares the GPU's power and energy among the GPU instances and the compute instances of split ones.
+// estimatePower shares the GPU's power and energy among the GPU instances and the compute instances
+// of split ones.
 func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 	g.Power = gpu.PowerEstimate{FromEnergy: t.derivePower(g)}
 	g.Power.IdleWatts = t.idle.update(g, &t.totals, at, t.windowEnd(g, at))
@@ -73,8 +74,8 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 	}
 }
 
-// reportMissingPower adds an error to a GPU in MIG mode whose driver reports neither power nor energy. It counts the
-// error once while that lasts.
+// reportMissingPower adds an error to a GPU in MIG mode whose driver reports neither power nor
+// energy. It counts the error once while that lasts.
 func (t *trackedGPU) reportMissingPower(g *gpu.GPU, at time.Time) {
 	reported := g.Readings.PowerWatts.Present() || g.Readings.EnergyJoules.Present()
 
@@ -94,7 +95,8 @@ func (t *trackedGPU) reportMissingPower(g *gpu.GPU, at time.Time) {
 	g.Errors = append(g.Errors[:len(g.Errors):len(g.Errors)], e) // a copy: the source keeps its slice
 }
 
-// windowEnd returns when the activity of a reading was measured: the profiler's answer can be older than the reading.
+// windowEnd returns when the activity of a reading was measured: the profiler's answer can be older
+// than the reading.
 func (t *trackedGPU) windowEnd(g *gpu.GPU, at time.Time) time.Time {
 	if g.ActivitySource == gpu.ActivityDCGM && !t.profiling.Time.IsZero() {
 		return t.profiling.Time
@@ -116,7 +118,8 @@ type devicePower struct{ idle, active float64 }
 
 func (w devicePower) total() float64 { return w.idle + w.active }
 
-// sharePower splits the GPU's power among the instances. It would draw idleWatts of gpuWatts without work.
+// sharePower splits the GPU's power among the instances. It would draw idleWatts of gpuWatts
+// without work.
 func sharePower(g *gpu.GPU, gpuWatts, idleWatts float64) ([]devicePower, gpu.PowerMethod) {
 	parts := make([]devicePower, len(g.Instances))
 	weights := smShares(g)
@@ -137,8 +140,9 @@ func sharePower(g *gpu.GPU, gpuWatts, idleWatts float64) ([]devicePower, gpu.Pow
 	return parts, gpu.PowerByActivity
 }
 
-// sharePowerOfInstance splits the power of a split GPU instance among its compute instances by the same rule. A
-// remainder, such as the active power if one activity is unknown, belongs to none of them.
+// sharePowerOfInstance splits the power of a split GPU instance among its compute instances by the
+// same rule. A remainder, such as the active power if one activity is unknown, belongs to none of
+// them.
 func sharePowerOfInstance(gi *gpu.GPUInstance, instance devicePower) {
 	parts := make([]devicePower, len(gi.ComputeInstances))
 	weights := make([]float64, len(gi.ComputeInstances))
@@ -169,8 +173,8 @@ func sharePowerOfInstance(gi *gpu.GPUInstance, instance devicePower) {
 	}
 }
 
-// shareActive shares active power by weight and activity. If the activity of a part is unknown, or all are idle, it
-// shares nothing and returns false.
+// shareActive shares active power by weight and activity. If the activity of a part is unknown, or
+// all are idle, it shares nothing and returns false.
 func shareActive(
 	parts []devicePower,
 	weights []float64,
@@ -199,7 +203,8 @@ func shareActive(
 	return true
 }
 
-// engineActivity returns the instance's graphics engine activity. Without a compute instance nothing can run: it is 0.
+// engineActivity returns the instance's graphics engine activity. Without a compute instance
+// nothing can run: it is 0.
 func engineActivity(gi *gpu.GPUInstance) gpu.Opt[float64] {
 	if gi.IsEmpty() {
 		return gpu.Some(0.0)
@@ -252,8 +257,8 @@ func counterGrowth(before, now gpu.Opt[float64]) float64 {
 	return to - from
 }
 
-// addEnergy adds to each instance its share of the energy spent since the last reading. The counter of a new instance
-// begins at 0 with this reading.
+// addEnergy adds to each instance its share of the energy spent since the last reading. The counter
+// of a new instance begins at 0 with this reading.
 func (t *trackedGPU) addEnergy(g *gpu.GPU, spent float64, before, at time.Time) {
 	rest := spent
 	gpuWatts := g.Readings.PowerWatts.Or(0)

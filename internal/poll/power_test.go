@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestEstimatesAddUpToTheBoard: whatever runs where, the instances' and the unallocated part are the GPU's, in watts
-// and in joules.
+// TestEstimatesAddUpToTheBoard: whatever runs where, the instances' and the unallocated part are
+// the GPU's, in watts and in joules.
 func TestEstimatesAddUpToTheBoard(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 
@@ -86,7 +86,8 @@ func TestEstimatesAddUpToTheBoard(t *testing.T) {
 	}
 }
 
-// energyByInstance is every energy counter by what it belongs to; the zero key is the unallocated part.
+// energyByInstance is every energy counter by what it belongs to; the zero key is the unallocated
+// part.
 func energyByInstance(tr *trackedGPU) map[gpu.DeviceID]float64 {
 	out := map[gpu.DeviceID]float64{{}: tr.totals.EnergyUnallocatedJoules.Or(gpu.Counter{}).Value}
 	for i := range tr.last.Instances {
@@ -163,8 +164,9 @@ func TestEnergyOfANewInstanceBeginsAtZero(t *testing.T) {
 	}
 }
 
-// TestEnergySurvivesALostRight: a GPU instance that does not show for lack of permission keeps its energy counter,
-// and its share of what was spent meanwhile is unallocated. One that was destroyed meanwhile starts again.
+// TestEnergySurvivesALostRight: a GPU instance that does not show for lack of permission keeps its
+// energy counter, and its share of what was spent meanwhile is unallocated. One that was destroyed
+// meanwhile starts again.
 func TestEnergySurvivesALostRight(t *testing.T) {
 	tr := newTestGPU()
 	all := migGPU()
@@ -210,8 +212,8 @@ func TestEnergySurvivesALostRight(t *testing.T) {
 	}
 }
 
-// TestEnergyOverAFailedReadingOfTheMode: the energy until a reading that cannot tell whether MIG is on is shared with
-// the next one.
+// TestEnergyOverAFailedReadingOfTheMode: the energy until a reading that cannot tell whether MIG is
+// on is shared with the next one.
 func TestEnergyOverAFailedReadingOfTheMode(t *testing.T) {
 	tr := newTestGPU()
 	gpuWatts := 0.0

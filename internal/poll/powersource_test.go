@@ -8,8 +8,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestPowerByTheEnergyCounter: a GPU that reports no power with MIG on, as a B200, may still count energy. Its power is
-// the mean since the last reading then, and the estimates of its instances follow.
+// TestPowerByTheEnergyCounter: a GPU that reports no power with MIG on, as a B200, may still count
+// energy. Its power is the mean since the last reading then, and the estimates of its instances
+// follow.
 func TestPowerByTheEnergyCounter(t *testing.T) {
 	tr := newTestGPU()
 	at := time.Unix(1000, 0)
@@ -67,8 +68,9 @@ func TestPowerByTheEnergyCounter(t *testing.T) {
 	wantUnknown("neither power nor energy", read(gpu.None[float64]()))
 }
 
-// TestMissingPowerIsSaid: a GPU in MIG mode that reports neither power nor energy has no estimates, and an error says why,
-// which is counted once. Without MIG nothing is estimated, and before the energy counter has a window nothing is missing.
+// TestMissingPowerIsSaid: a GPU in MIG mode that reports neither power nor energy has no estimates,
+// and an error says why, which is counted once. Without MIG nothing is estimated, and before the
+// energy counter has a window nothing is missing.
 func TestMissingPowerIsSaid(t *testing.T) {
 	tr := newTestGPU()
 	at := time.Unix(1000, 0)

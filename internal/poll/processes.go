@@ -2,9 +2,9 @@ package poll
 
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
-// describeProcesses sets what is served of single processes besides what the driver says: their containers and, if we
-// list them, their jobs, names and users. Only the largest are served. The list belongs to the reading, which later
-// Snapshots may share: it is replaced by a copy.
+// describeProcesses sets what is served of single processes besides what the driver says: their
+// containers and, if we list them, their jobs, names and users. Only the largest are served. The
+// list belongs to the reading, which later Snapshots may share: it is replaced by a copy.
 func (p *Poller) describeProcesses(g *gpu.GPU) {
 	lists := p.opts.Processes.ListsProcesses()
 	findContainers := p.opts.Containers != nil && (p.opts.ProcessContainers || lists)
@@ -37,8 +37,8 @@ func (p *Poller) describeProcesses(g *gpu.GPU) {
 	g.Readings.Processes = gpu.Some(list)
 }
 
-// jobOf returns the only batch job of the device that a process is on. Schedulers say which device a job has, not which
-// processes it has.
+// jobOf returns the only batch job of the device that a process is on. Schedulers say which device
+// a job has, not which processes it has.
 func jobOf(g *gpu.GPU, p *gpu.Process) string {
 	jobs := g.Jobs
 

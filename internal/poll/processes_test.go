@@ -20,8 +20,8 @@ func (c countingContainers) ContainerOf(pid uint32) (gpu.Container, bool) {
 	return c.fakeContainers.ContainerOf(pid)
 }
 
-// TestProcessContainers: the containers of processes are looked up if that is enabled, also without a kubelet
-// and for devices that are not shared, and what the source handed out stays as it is.
+// TestProcessContainers: the containers of processes are looked up if that is enabled, also without
+// a kubelet and for devices that are not shared, and what the source handed out stays as it is.
 func TestProcessContainers(t *testing.T) {
 	main := gpu.Container{Namespace: "ns", Pod: "p", Name: "main"}
 
@@ -91,8 +91,8 @@ type fakeTable map[uint32][2]string
 
 func (t fakeTable) Describe(pid uint32) (name, user string) { return t[pid][0], t[pid][1] }
 
-// TestProcessNames: processes get a name, a user and a job only if they are listed, and a job only outside of
-// containers, where the device has no other. What the source handed out stays as it is.
+// TestProcessNames: processes get a name, a user and a job only if they are listed, and a job only
+// outside of containers, where the device has no other. What the source handed out stays as it is.
 func TestProcessNames(t *testing.T) {
 	one, two := gpu.Some(gpu.InstanceID(1)), gpu.Some(gpu.InstanceID(2))
 	list := []gpu.Process{{PID: 11}, {PID: 12, Instance: one}, {PID: 13, Instance: two}, {PID: 14, Instance: one},

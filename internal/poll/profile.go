@@ -14,9 +14,9 @@ type profilerState struct {
 	call asyncCall[map[gpu.UUID]gpu.Profiling]
 }
 
-// requestProfiling asks the profiler for the activity of the GPUs in the last Snapshot. It comes before all readings,
-// which then show whether that layout is still current. It waits for at most half of the cycle's time; we use a later
-// result in the next cycle.
+// requestProfiling asks the profiler for the activity of the GPUs in the last Snapshot. It comes
+// before all readings, which then show whether that layout is still current. It waits for at most
+// half of the cycle's time; we use a later result in the next cycle.
 func (p *Poller) requestProfiling(ctx context.Context, now time.Time) {
 	before := p.current.Load()
 	if p.opts.Profiler == nil || before == nil {
@@ -69,13 +69,14 @@ func (p *Poller) receiveProfiling(now time.Time, expired <-chan struct{}) {
 	}
 }
 
-// recordProfiling records the profiler's answer for the GPU, which we requested at requested and received at now. ok is
-// false if the answer omits the GPU.
+// recordProfiling records the profiler's answer for the GPU, which we requested at requested and
+// received at now. ok is false if the answer omits the GPU.
 func (t *trackedGPU) recordProfiling(answer gpu.Profiling, ok bool, requested, now time.Time) {
 	complete := ok && (answer.Paused || reportsAll(&answer, &t.last))
 
-	// A profiler that has just resumed or come back reports only a part, or nothing, in its first samples. We keep the
-	// last complete answer as long as if there were none, unless its layout is gone.
+	// A profiler that has just resumed or come back reports only a part, or nothing, in its first
+	// samples. We keep the last complete answer as long as if there were none, unless its layout is
+	// gone.
 	last := &t.profiling
 
 	keep := last.complete && last.LayoutGeneration == t.last.MIG.LayoutGeneration &&
@@ -108,15 +109,16 @@ func (t *trackedGPU) recordProfiling(answer gpu.Profiling, ok bool, requested, n
 	}
 }
 
-// incompleteLimit is how long a profiler may omit instances of a GPU before we say that it fails. After a layout change
-// it needs some 5 s.
+// incompleteLimit is how long a profiler may omit instances of a GPU before we say that it fails.
+// After a layout change it needs some 5 s.
 const incompleteLimit = 10 * time.Second
 
-// completeFor is how long a profiler that has failed must report a GPU completely before we use it again: if it answers
-// in part every few seconds, the activity would come and go.
+// completeFor is how long a profiler that has failed must report a GPU completely before we use it
+// again: if it answers in part every few seconds, the activity would come and go.
 const completeFor = 5 * time.Second
 
-// reportsAll reports whether an answer has the activity of the GPU, or of all its instances on which something can run.
+// reportsAll reports whether an answer has the activity of the GPU, or of all its instances on
+// which something can run.
 func reportsAll(answer *gpu.Profiling, g *gpu.GPU) bool {
 	if answer.LayoutGeneration != g.MIG.LayoutGeneration {
 		return false
@@ -136,9 +138,10 @@ func reportsAll(answer *gpu.Profiling, g *gpu.GPU) bool {
 	return true
 }
 
-// chooseSources decides, before we read the GPUs, for which of them we ask the driver for activity: from when the
-// profiler's last values expire until it has reported all of the GPU for completeFor. While the profiler is paused we
-// keep to it: the driver's own profiling would disturb the program for which it is paused.
+// chooseSources decides, before we read the GPUs, for which of them we ask the driver for activity:
+// from when the profiler's last values expire until it has reported all of the GPU for completeFor.
+// While the profiler is paused we keep to it: the driver's own profiling would disturb the program
+// for which it is paused.
 func (p *Poller) chooseSources(now time.Time) {
 	if p.opts.Profiler == nil {
 		return

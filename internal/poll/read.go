@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// discoverGPUs updates the inventory of GPUs. While the driver does not answer we keep the last one;
-// without a driver we know the released GPUs alone.
+// discoverGPUs updates the inventory of GPUs. While the driver does not answer we keep the last
+// one; without a driver we know the released GPUs alone.
 func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
 	wait := expired
 	if !p.discovery.start(now, p.source.Discover) {
@@ -48,8 +48,8 @@ func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
 	return nil
 }
 
-// recordClosed records that the driver's library is closed for a while. The driver may be well, so this is
-// a failure only once its last answer is stale.
+// recordClosed records that the driver's library is closed for a while. The driver may be well, so
+// this is a failure only once its last answer is stale.
 func (p *Poller) recordClosed(err error, now time.Time) {
 	p.libraryClosed = err
 	if p.driverAnsweredAt.IsZero() || now.Sub(p.driverAnsweredAt) >= p.staleAfter() {
@@ -57,8 +57,8 @@ func (p *Poller) recordClosed(err error, now time.Time) {
 	}
 }
 
-// keepReleased stores which GPUs are released, and no longer lists them. The source knows them even when
-// it cannot list the others.
+// keepReleased stores which GPUs are released, and no longer lists them. The source knows them even
+// when it cannot list the others.
 func (p *Poller) keepReleased(released []gpu.ReleasedGPU) {
 	p.inventory.Released = released
 	p.inventory.GPUs = slices.DeleteFunc(
@@ -72,12 +72,12 @@ func (p *Poller) keepReleased(released []gpu.ReleasedGPU) {
 	)
 }
 
-// keepDisplaced is how long we keep a lost GPU after another GPU got its index: Prometheus must scrape its
-// XID counts, and the alerts look at a range of them.
+// keepDisplaced is how long we keep a lost GPU after another GPU got its index: Prometheus must
+// scrape its XID counts, and the alerts look at a range of them.
 const keepDisplaced = 15 * time.Minute
 
-// updateTracked tracks every new GPU of the inventory, marks GPUs that have left it as down, and forgets
-// those that never answered or whose index another GPU has had for keepDisplaced.
+// updateTracked tracks every new GPU of the inventory, marks GPUs that have left it as down, and
+// forgets those that never answered or whose index another GPU has had for keepDisplaced.
 func (p *Poller) updateTracked(now time.Time) {
 	present := make(map[gpu.UUID]bool, len(p.inventory.GPUs))
 	taken := make(map[int]bool, len(p.inventory.GPUs)) // indexes
@@ -122,8 +122,8 @@ func (p *Poller) updateTracked(now time.Time) {
 	p.updateMissing(now)
 }
 
-// updateReleased marks the GPUs that the source has released. A GPU that is no longer released is down
-// until a reading succeeds.
+// updateReleased marks the GPUs that the source has released. A GPU that is no longer released is
+// down until a reading succeeds.
 func (p *Poller) updateReleased(now time.Time) {
 	released := make(map[gpu.UUID]gpu.Release, len(p.inventory.Released))
 	for _, r := range p.inventory.Released {
@@ -149,8 +149,8 @@ func (p *Poller) updateReleased(now time.Time) {
 	}
 }
 
-// updateMissing updates p.missing, the GPUs that the driver counts but gives no handle for. A GPU that has
-// answered before has a UUID and is in p.gpus instead.
+// updateMissing updates p.missing, the GPUs that the driver counts but gives no handle for. A GPU
+// that has answered before has a UUID and is in p.gpus instead.
 func (p *Poller) updateMissing(now time.Time) {
 	known := map[int]bool{}
 	for _, t := range p.gpus {
@@ -215,8 +215,8 @@ func (p *Poller) lossReason(index int) error {
 	return fmt.Errorf("GPU %d: %w", index, gpu.ErrLost)
 }
 
-// readGPUs starts a reading of every GPU of the inventory that has none under way, and receives those that
-// end before expired is closed.
+// readGPUs starts a reading of every GPU of the inventory that has none under way, and receives
+// those that end before expired is closed.
 func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 	// begun has every GPU of the inventory; true if we start its reading in this cycle.
 	begun := make(map[gpu.UUID]bool, len(p.inventory.GPUs))
@@ -264,7 +264,8 @@ func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 	return nil
 }
 
-// receiveLateReadings records readings that outlasted their cycle and have ended since. It does not wait.
+// receiveLateReadings records readings that outlasted their cycle and have ended since. It does not
+// wait.
 func (p *Poller) receiveLateReadings(now time.Time) error {
 	for _, found := range p.inventory.GPUs {
 		if err := p.receiveReading(p.gpus[found.UUID], found.Index, now, nil); err != nil {
@@ -303,9 +304,10 @@ func (p *Poller) markHungReadings() {
 // readLimit is how many times as long as Timeout a reading may take that makes progress.
 const readLimit = 10
 
-// isReadingHung reports whether a reading of a GPU is under way and hangs: a driver call has not returned
-// for Timeout, or the reading has lasted readLimit times that long. With many tenants every call can be slow:
-// then a reading of hundreds of calls takes longer than Timeout although its GPU answers.
+// isReadingHung reports whether a reading of a GPU is under way and hangs: a driver call has not
+// returned for Timeout, or the reading has lasted readLimit times that long. With many tenants
+// every call can be slow: then a reading of hundreds of calls takes longer than Timeout although
+// its GPU answers.
 func (p *Poller) isReadingHung(id gpu.UUID, t *trackedGPU, now time.Time) bool {
 	if p.opts.Progress == nil || !t.read.running {
 		return t.read.isHung(now, p.opts.Timeout)
@@ -325,9 +327,9 @@ func (p *Poller) isReadingHung(id gpu.UUID, t *trackedGPU, now time.Time) bool {
 	return now.Sub(since) >= p.opts.Timeout || t.read.isHung(now, readLimit*p.opts.Timeout)
 }
 
-// receiveReading records a GPU's reading if one has ended. It waits for a reading under way until expired is
-// closed; with a nil expired it does not wait. index is the inventory's: the GPU may have had another one when
-// the reading began.
+// receiveReading records a GPU's reading if one has ended. It waits for a reading under way until
+// expired is closed; with a nil expired it does not wait. index is the inventory's: the GPU may
+// have had another one when the reading began.
 func (p *Poller) receiveReading(
 	t *trackedGPU,
 	index int,

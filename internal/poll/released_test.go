@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestReleasedGPU: a GPU that was let go of is released, not down, and the others keep their last readings while the
-// driver's library is closed, until those are stale.
+// TestReleasedGPU: a GPU that was let go of is released, not down, and the others keep their last
+// readings while the driver's library is closed, until those are stale.
 func TestReleasedGPU(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
 	h := newHarness(t, src, nil)
@@ -59,8 +59,8 @@ func TestReleasedGPU(t *testing.T) {
 	}
 }
 
-// TestClosedLibraryFollowsThePace: while readings are stretched to 5 s, the last ones stay for three of those intervals
-// after the driver's library was closed.
+// TestClosedLibraryFollowsThePace: while readings are stretched to 5 s, the last ones stay for
+// three of those intervals after the driver's library was closed.
 func TestClosedLibraryFollowsThePace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource(uuidA)
@@ -92,8 +92,8 @@ func TestClosedLibraryFollowsThePace(t *testing.T) {
 	})
 }
 
-// TestHoldersOfReleasedGPU: the pods of a released MIG GPU keep its devices by its last layout, although that is not
-// shown; without a holder it is not known whether a released GPU is free.
+// TestHoldersOfReleasedGPU: the pods of a released MIG GPU keep its devices by its last layout,
+// although that is not shown; without a holder it is not known whether a released GPU is free.
 func TestHoldersOfReleasedGPU(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
 	src.gpus[uuidA] = migGPU()
@@ -145,7 +145,8 @@ func TestHoldersOfReleasedGPU(t *testing.T) {
 	cmptest.Equal(t, "messages", logged.count.Load(), int64(1))
 }
 
-// TestReleasedGPUWithoutDriver: a GPU stays released, and becomes so, while the driver does not answer or is unloaded.
+// TestReleasedGPUWithoutDriver: a GPU stays released, and becomes so, while the driver does not
+// answer or is unloaded.
 func TestReleasedGPUWithoutDriver(t *testing.T) {
 	released := gpu.ReleasedGPU{FoundGPU: gpu.FoundGPU{Index: 0, UUID: uuidA}, Release: gpu.Release{Cause: "operator"}}
 	for _, err := range []error{gpu.ErrDriver, gpu.ErrNoDriver} {

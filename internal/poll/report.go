@@ -93,8 +93,8 @@ func (p *Poller) logHolders(before, now *gpu.Snapshot) {
 
 func isNotConfigured(s gpu.SourceState) bool { return errors.Is(s.Err, gpu.ErrNotConfigured) }
 
-// firstUnknown returns why the holders of all devices are not known, or of the first device with an unconfirmed one;
-// empty if all are known.
+// firstUnknown returns why the holders of all devices are not known, or of the first device with an
+// unconfirmed one; empty if all are known.
 func firstUnknown(s *gpu.Snapshot) string {
 	if s.HoldersIncomplete != "" {
 		return s.HoldersIncomplete
@@ -126,7 +126,8 @@ func unconfirmedHolder(g *gpu.GPU) *gpu.Holder {
 // maxUnmatchedLogged bounds the unmatched device ids that are logged after one poll.
 const maxUnmatchedLogged = 20
 
-// logUnmatched logs the device ids that name no device of this node and were not in the Snapshot before.
+// logUnmatched logs the device ids that name no device of this node and were not in the Snapshot
+// before.
 func (p *Poller) logUnmatched(before, now []gpu.Assignment) {
 	logged := 0
 
@@ -163,7 +164,8 @@ func isListed(list []gpu.Assignment, a *gpu.Assignment) bool {
 	})
 }
 
-// logSource logs a source that stopped or resumed answering, and each new reason why it does not answer.
+// logSource logs a source that stopped or resumed answering, and each new reason why it does not
+// answer.
 func (p *Poller) logSource(before *gpu.Snapshot, now gpu.SourceState) {
 	was := gpu.SourceState{Up: true}
 

@@ -80,7 +80,8 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 func (p *Poller) addPods(s *gpu.Snapshot) {
 	unmatched := attachHolders(s.GPUs, p.pods.last, p.pods.success, p.opts.Containers)
 
-	// We report unmatched assignments only if we have read the layout of every GPU: the device may be on another.
+	// We report unmatched assignments only if we have read the layout of every GPU: the device may
+	// be on another.
 	unknown := slices.ContainsFunc(
 		s.GPUs,
 		func(g gpu.GPU) bool { return g.Released.Present() && g.LastRead.IsZero() },
@@ -100,7 +101,8 @@ func (p *Poller) addPods(s *gpu.Snapshot) {
 	}
 }
 
-// hideReleasedLayouts removes the MIG mode and the layout of released GPUs: another user may have changed them since.
+// hideReleasedLayouts removes the MIG mode and the layout of released GPUs: another user may have
+// changed them since.
 func hideReleasedLayouts(gpus []gpu.GPU) {
 	for i := range gpus {
 		if g := &gpus[i]; g.Released.Present() {
@@ -141,8 +143,9 @@ func (p *Poller) hungCalls() int {
 	return n
 }
 
-// listGPUs returns every GPU that has answered or failed, by index, and in unread the indexes of those whose first
-// reading or lookup is under way. A lost GPU comes after the GPU that has its index now.
+// listGPUs returns every GPU that has answered or failed, by index, and in unread the indexes of
+// those whose first reading or lookup is under way. A lost GPU comes after the GPU that has its
+// index now.
 func (p *Poller) listGPUs(now time.Time) (list []gpu.GPU, unread []int) {
 	list = make([]gpu.GPU, 0, len(p.gpus)+len(p.missing))
 	for _, t := range p.gpus {
@@ -240,8 +243,8 @@ func (t *trackedGPU) isStale(now time.Time, staleAfter time.Duration) bool {
 	return !t.up && now.Sub(t.receivedAt) >= staleAfter
 }
 
-// dropReadings removes the readings: a hung GPU must not stay at 98 % for hours. It keeps identity, facts, error
-// counts, and the last MIG mode and layout.
+// dropReadings removes the readings: a hung GPU must not stay at 98 % for hours. It keeps identity,
+// facts, error counts, and the last MIG mode and layout.
 func dropReadings(g *gpu.GPU) {
 	noCounter := gpu.None[gpu.Counter]()
 	g.Readings = gpu.Readings{}

@@ -7,19 +7,23 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// GPUReader reads GPUs. Its methods block for as long as a driver hangs; each is called from a goroutine that the
-// loop can abandon. Read is called concurrently for different GPUs, never for the same one.
+// GPUReader reads GPUs. Its methods block for as long as a driver hangs; each is called from a
+// goroutine that the loop can abandon. Read is called concurrently for different GPUs, never for
+// the same one.
 type GPUReader interface {
-	// Discover lists the GPUs that can be read now, by index, and the versions in use. It finds a driver that is loaded
-	// later (ErrNoDriver until then), drops GPUs that are lost and finds them again.
+	// Discover lists the GPUs that can be read now, by index, and the versions in use. It finds a
+	// driver that is loaded later (ErrNoDriver until then), drops GPUs that are lost and finds them
+	// again.
 	Discover() (gpu.Inventory, error)
-	// ReadWith reads one GPU: identity, MIG tree, readings. Of the Snapshot's GPU it fills Facts, Errors, Readings, MIG
-	// (mode only) and Instances (ids, profiles, placements, memory, processes; up and errors of each). Counters are the
-	// driver's. An error means that the GPU as a whole could not be read.
+	// ReadWith reads one GPU: identity, MIG tree, readings. Of the Snapshot's GPU it fills Facts,
+	// Errors, Readings, MIG (mode only) and Instances (ids, profiles, placements, memory,
+	// processes; up and errors of each). Counters are the driver's. An error means that the GPU as
+	// a whole could not be read.
 	ReadWith(id gpu.UUID, cues gpu.ReadCues) (gpu.GPU, error)
-	// ReadLayout reads the MIG mode and the instances of a GPU alone: of what ReadWith returns, it fills MIG, Instances
-	// without their readings, and the errors of both. If the mode has changed, it is a ReadWith, and whole is true. It is
-	// not called before a reading of the GPU has succeeded, and never while one is under way.
+	// ReadLayout reads the MIG mode and the instances of a GPU alone: of what ReadWith returns, it
+	// fills MIG, Instances without their readings, and the errors of both. If the mode has changed,
+	// it is a ReadWith, and whole is true. It is not called before a reading of the GPU has
+	// succeeded, and never while one is under way.
 	ReadLayout(id gpu.UUID, cues gpu.ReadCues) (g gpu.GPU, whole bool, err error)
 	// Events returns the channel of the driver's events; it is never closed.
 	Events() <-chan gpu.Event
@@ -30,10 +34,10 @@ type Pods interface {
 	List(ctx context.Context) (gpu.Assignments, error)
 }
 
-// Profiler reads the activity of GPUs that the driver itself does not profile: those of a Snapshot whose ActivitySource
-// is unknown, or this profiler's. It must not modify the Snapshot. Its values are for the layout that the Snapshot
-// shows. Profile may block for as long as its source hangs; it is called from a goroutine that the loop can abandon,
-// never concurrently.
+// Profiler reads the activity of GPUs that the driver itself does not profile: those of a Snapshot
+// whose ActivitySource is unknown, or this profiler's. It must not modify the Snapshot. Its values
+// are for the layout that the Snapshot shows. Profile may block for as long as its source hangs; it
+// is called from a goroutine that the loop can abandon, never concurrently.
 type Profiler interface {
 	Profile(s *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, error)
 }
@@ -48,8 +52,8 @@ type Containers interface {
 	ContainerOf(pid uint32) (gpu.Container, bool)
 }
 
-// ProcessTable knows the processes of the host. Describe returns the name of a process and its user, each empty if it
-// is unknown or not asked for. It doesn't block.
+// ProcessTable knows the processes of the host. Describe returns the name of a process and its
+// user, each empty if it is unknown or not asked for. It doesn't block.
 type ProcessTable interface {
 	Describe(pid uint32) (name, user string)
 }

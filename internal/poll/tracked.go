@@ -18,8 +18,8 @@ type trackedGPU struct {
 
 	firstSeen time.Time // when it was first seen
 	read      asyncCall[reading]
-	// last is the last good reading with the values derived from it; its LastRead is zero before the first. Its UUID is
-	// empty for a GPU without a handle.
+	// last is the last good reading with the values derived from it; its LastRead is zero before
+	// the first. Its UUID is empty for a GPU without a handle.
 	last        gpu.GPU
 	receivedAt  time.Time // when the last good reading was received; it may have begun long before
 	up          bool
@@ -28,7 +28,8 @@ type trackedGPU struct {
 	progress    time.Time       // the last result of Options.Progress
 	progressed  time.Time       // that, or when we first saw it if the clock was set back
 	released    gpu.Opt[gpu.Release]
-	// displacedSince is when another GPU was first seen with the index of this lost one; zero if none is.
+	// displacedSince is when another GPU was first seen with the index of this lost one; zero if
+	// none is.
 	displacedSince time.Time
 	incidents      incidents // XIDs that we have counted lately
 	// Counts of the driver's events. A Snapshot has them if the driver reports such events.
@@ -80,9 +81,9 @@ func newTrackedGPU(id gpu.UUID, now time.Time, opts *Options) *trackedGPU {
 	return t
 }
 
-// initialErrors returns the errors whose counters begin at 0 with the GPU, so that increase() sees the first: those of
-// a whole GPU and of its events. docs/metrics.md names them. All other combinations of a reading and a reason would be
-// a hundred series for each GPU.
+// initialErrors returns the errors whose counters begin at 0 with the GPU, so that increase() sees
+// the first: those of a whole GPU and of its events. docs/metrics.md names them. All other
+// combinations of a reading and a reason would be a hundred series for each GPU.
 func initialErrors(now time.Time) []gpu.ErrorCount {
 	begun := gpu.Counter{Since: now}
 
@@ -95,8 +96,8 @@ func initialErrors(now time.Time) []gpu.ErrorCount {
 	}
 }
 
-// recordReading stores a good reading that began at at, and derives totals, activity and power from it and the one
-// before.
+// recordReading stores a good reading that began at at, and derives totals, activity and power from
+// it and the one before.
 func (t *trackedGPU) recordReading(read gpu.GPU, at time.Time) {
 	before := t.last
 	t.last = read
@@ -135,9 +136,9 @@ func (t *trackedGPU) recordReading(read gpu.GPU, at time.Time) {
 	}
 }
 
-// isTreeUnknown reports whether a reading could not list the instances or read the MIG mode, so that it shows no layout
-// change. If we lack the right to list GPU instances and had none before, the reading counts: later ones will see no
-// more.
+// isTreeUnknown reports whether a reading could not list the instances or read the MIG mode, so
+// that it shows no layout change. If we lack the right to list GPU instances and had none before,
+// the reading counts: later ones will see no more.
 func isTreeUnknown(g, before *gpu.GPU) bool {
 	return len(g.Instances) == 0 && g.MIG.Enabled.Or(true) && readingFailed(g, gpu.ReadingMIG) &&
 		(len(before.Instances) > 0 || !mayLackInstances(g))
@@ -159,7 +160,8 @@ func lastInstances(before *gpu.GPU) []gpu.GPUInstance {
 	return list
 }
 
-// readingFailed reports whether a reading of the whole GPU failed; an absent value without a failure is not supported.
+// readingFailed reports whether a reading of the whole GPU failed; an absent value without a
+// failure is not supported.
 func readingFailed(g *gpu.GPU, reading gpu.Reading) bool {
 	return slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool { return e.Reading == reading })
 }
@@ -175,14 +177,16 @@ func (t *trackedGPU) markDown(err error, at time.Time) {
 	t.countError(e, at)
 }
 
-// markUnread marks a GPU that we cannot read at present as down, because of err, once its last reading is stale.
+// markUnread marks a GPU that we cannot read at present as down, because of err, once its last
+// reading is stale.
 func (t *trackedGPU) markUnread(err error, now time.Time, staleAfter time.Duration) {
 	if t.up && now.Sub(t.receivedAt) >= staleAfter {
 		t.markDown(err, now)
 	}
 }
 
-// markHung marks a GPU as down because a call that began at since has not returned. It counts each hang once.
+// markHung marks a GPU as down because a call that began at since has not returned. It counts each
+// hang once.
 func (t *trackedGPU) markHung(since time.Time) {
 	if t.hangCounted {
 		return
@@ -230,8 +234,8 @@ func (t *trackedGPU) countError(e gpu.ReadError, at time.Time) {
 	)
 }
 
-// logFailure logs a failure, except that another PID namespace hides the processes: the source has logged that for all
-// GPUs.
+// logFailure logs a failure, except that another PID namespace hides the processes: the source has
+// logged that for all GPUs.
 func (t *trackedGPU) logFailure(e gpu.ReadError) {
 	if errors.Is(e.Err, gpu.ErrPIDNamespace) {
 		return

@@ -6,20 +6,22 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// growingCounter turns a driver's byte counter, which may wrap or restart, into one that only grows.
+// growingCounter turns a driver's byte counter, which may wrap or restart, into one that only
+// grows.
 type growingCounter struct {
 	total gpu.Opt[gpu.Counter]
 	last  uint64
 	wide  bool // it has been seen above 32 bits
 }
 
-// The width at which counters wrap. nvml.h says of the PCIe counters only that "value can be wrapped", not where; a
-// counter that was never seen above 32 bits counts as a 32-bit one (unverified on hardware).
+// The width at which counters wrap. nvml.h says of the PCIe counters only that "value can be
+// wrapped", not where; a counter that was never seen above 32 bits counts as a 32-bit one
+// (unverified on hardware).
 const wrap32 = 1 << 32
 
-// update adds the driver's value and returns the running total. A counter that fell has wrapped, if it may, or
-// restarted at 0. failed says that raw is absent because the reading failed: the total then stays; otherwise it ends
-// with the value.
+// update adds the driver's value and returns the running total. A counter that fell has wrapped, if
+// it may, or restarted at 0. failed says that raw is absent because the reading failed: the total
+// then stays; otherwise it ends with the value.
 func (w *growingCounter) update(
 	raw gpu.Opt[uint64],
 	failed, wraps bool,
@@ -54,8 +56,8 @@ func (w *growingCounter) update(
 	return w.total
 }
 
-// addTraffic adds the bytes transferred over PCIe and NVLink. If the GPU's energy counter fell too, the driver was
-// reloaded and nothing has wrapped.
+// addTraffic adds the bytes transferred over PCIe and NVLink. If the GPU's energy counter fell too,
+// the driver was reloaded and nothing has wrapped.
 func (t *trackedGPU) addTraffic(g *gpu.GPU, at time.Time) {
 	r := &g.Readings
 	before, hadEnergy := t.energyCounter.Get()

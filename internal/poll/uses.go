@@ -6,7 +6,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// collectUses returns how much of a GPU and its devices each container and batch job uses. A stale GPU has no readings.
+// collectUses returns how much of a GPU and its devices each container and batch job uses. A stale
+// GPU has no readings.
 func (h *holdings) collectUses(g *gpu.GPU, containers Containers, stale bool) []gpu.ContainerUse {
 	u := useCollector{holdings: h, gpu: g, stale: stale}
 	if containers != nil && hasSharedDevice(g) {
@@ -20,7 +21,8 @@ func (h *holdings) collectUses(g *gpu.GPU, containers Containers, stale bool) []
 			continue
 		}
 
-		// Containers get compute instances. If none holds one, we take the whole GPU instance, which a batch job may use.
+		// Containers get compute instances. If none holds one, we take the whole GPU instance,
+		// which a batch job may use.
 		if d.Instance != nil && (d.Compute != nil) != hasHeldCompute(d.Instance) {
 			continue
 		}
@@ -75,7 +77,8 @@ func (u *useCollector) useOf(d gpu.Visit) gpu.ContainerUse {
 	return use
 }
 
-// addDevice adds the use of one device: by the one container or job that holds it, or by each container that shares it.
+// addDevice adds the use of one device: by the one container or job that holds it, or by each
+// container that shares it.
 func (u *useCollector) addDevice(d gpu.Visit) {
 	use := u.useOf(d)
 
@@ -97,7 +100,8 @@ func (u *useCollector) addDevice(d gpu.Visit) {
 	}
 }
 
-// addShared adds the memory of each container that shares a device: of the confirmed ones, or of all if none is.
+// addShared adds the memory of each container that shares a device: of the confirmed ones, or of
+// all if none is.
 func (u *useCollector) addShared(holders []gpu.Holder, job string, use gpu.ContainerUse) {
 	anyConfirmed := slices.ContainsFunc(
 		holders,
@@ -130,8 +134,9 @@ func (u *useCollector) addShared(holders []gpu.Holder, job string, use gpu.Conta
 	}
 }
 
-// sharedMemory returns the memory of a container on a device that it shares: 0 if it has no process there, and absent
-// if we do not know the memory of one of its processes, or whether that is on the device.
+// sharedMemory returns the memory of a container on a device that it shares: 0 if it has no process
+// there, and absent if we do not know the memory of one of its processes, or whether that is on the
+// device.
 func (u *useCollector) sharedMemory(of gpu.Container, use *gpu.ContainerUse) gpu.Opt[uint64] {
 	memory := gpu.Some(uint64(0))
 
@@ -150,8 +155,9 @@ func (u *useCollector) sharedMemory(of gpu.Container, use *gpu.ContainerUse) gpu
 	return memory
 }
 
-// memoryOfProcesses returns the memory of the processes on a compute instance, which has no reading of its own. It is
-// absent if we do not know the processes, or whether one of them is on the instance.
+// memoryOfProcesses returns the memory of the processes on a compute instance, which has no reading
+// of its own. It is absent if we do not know the processes, or whether one of them is on the
+// instance.
 func memoryOfProcesses(g *gpu.GPU, instance gpu.InstanceID, compute gpu.ComputeID) gpu.Opt[uint64] {
 	list, known := g.Readings.Processes.Get()
 	if !known {
@@ -176,8 +182,8 @@ func memoryOfProcesses(g *gpu.GPU, instance gpu.InstanceID, compute gpu.ComputeI
 	return gpu.Some(sum)
 }
 
-// sumMemoryByContainer adds up the memory of the processes of each container on each device of a GPU; absent if we do
-// not know that of one of the processes.
+// sumMemoryByContainer adds up the memory of the processes of each container on each device of a
+// GPU; absent if we do not know that of one of the processes.
 func sumMemoryByContainer(g *gpu.GPU, containers Containers) []gpu.ContainerUse {
 	var list []gpu.ContainerUse
 

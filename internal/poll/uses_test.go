@@ -23,8 +23,8 @@ func useOf(g *gpu.GPU, pod string, instance gpu.Opt[gpu.InstanceID], compute gpu
 	return nil
 }
 
-// TestUses: what is held exclusively has what its device has, a part of a split GPU instance has its processes'
-// memory, and of a shared device each container has its own processes'.
+// TestUses: what is held exclusively has what its device has, a part of a split GPU instance has
+// its processes' memory, and of a shared device each container has its own processes'.
 func TestUses(t *testing.T) {
 	mib := func(n uint64) gpu.Opt[uint64] { return gpu.Some(n << 20) }
 	g := migGPU()
@@ -90,8 +90,8 @@ func TestUses(t *testing.T) {
 	}
 }
 
-// TestMemoryOfSharedDevices: a container that shares a device uses 0 bytes of it if it has no process there, not if the
-// memory of its processes, or where they run, is not known.
+// TestMemoryOfSharedDevices: a container that shares a device uses 0 bytes of it if it has no
+// process there, not if the memory of its processes, or where they run, is not known.
 func TestMemoryOfSharedDevices(t *testing.T) {
 	containers := fakeContainers{11: {Namespace: "ns", Pod: "p", Name: "main"}, 12: {Namespace: "ns", Pod: "q", Name: "main"}}
 	memory := gpu.Some(uint64(100))
@@ -133,7 +133,8 @@ func TestMemoryOfSharedDevices(t *testing.T) {
 	}
 }
 
-// TestMemoryOfAPart: a part of a split GPU instance uses what its processes do, if it is known which these are.
+// TestMemoryOfAPart: a part of a split GPU instance uses what its processes do, if it is known
+// which these are.
 func TestMemoryOfAPart(t *testing.T) {
 	here := gpu.Process{
 		MemoryBytes: gpu.Some(uint64(100)), Instance: gpu.Some[gpu.InstanceID](2), Compute: gpu.Some[gpu.ComputeID](1),
@@ -175,7 +176,8 @@ func TestUsesOfJobs(t *testing.T) {
 	})
 }
 
-// TestPowerOfASplitInstance: its compute instances share it by the rule by which it has its own, and never get more.
+// TestPowerOfASplitInstance: its compute instances share it by the rule by which it has its own,
+// and never get more.
 func TestPowerOfASplitInstance(t *testing.T) {
 	tr := newTestGPU()
 	readEverySecond(tr, idleSlices(98), idleSlices(98))
@@ -206,9 +208,10 @@ func TestPowerOfASplitInstance(t *testing.T) {
 	}
 }
 
-// TestEnergyOfHoldings: over any churn each holding begins at 0 and grows by what its device uses, its last increase
-// included, so that the energy of all holdings is that of the devices while they were held. No pod pays for its
-// predecessor: not if a reading failed as one came, wholly or in part, nor if it has the predecessor's name.
+// TestEnergyOfHoldings: over any churn each holding begins at 0 and grows by what its device uses,
+// its last increase included, so that the energy of all holdings is that of the devices while they
+// were held. No pod pays for its predecessor: not if a reading failed as one came, wholly or in
+// part, nor if it has the predecessor's name.
 func TestEnergyOfHoldings(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -250,8 +253,8 @@ type holdingKey struct {
 	pod, podUID string
 }
 
-// reportedUse is the energy of a holding, that of its device at the last reading, and when that and the holding were
-// begun.
+// reportedUse is the energy of a holding, that of its device at the last reading, and when that and
+// the holding were begun.
 type reportedUse struct {
 	value, device float64
 	read, begun   time.Time
@@ -350,7 +353,8 @@ func (c *holdingsModel) compareUse(u *gpu.ContainerUse, now map[holdingKey]repor
 	return nil
 }
 
-// readGPU records a reading, perhaps an incomplete one, and adds up what each device has used, by its estimated power.
+// readGPU records a reading, perhaps an incomplete one, and adds up what each device has used, by
+// its estimated power.
 func (c *holdingsModel) readGPU(r *rand.Rand) {
 	g := energyReading(r, c.joules)
 
@@ -411,7 +415,8 @@ func energyReading(r *rand.Rand, gpuWatts float64) gpu.GPU {
 	return g
 }
 
-// changePods lets a pod end, and another have its device at once or later, perhaps under the same name.
+// changePods lets a pod end, and another have its device at once or later, perhaps under the same
+// name.
 func (c *holdingsModel) changePods(r *rand.Rand, step int) {
 	device := []gpu.MIGUUID{"MIG-1", "MIG-2", "MIG-3"}[r.IntN(3)]
 	if _, held := c.pods[device]; held {
@@ -427,8 +432,8 @@ func (c *holdingsModel) changePods(r *rand.Rand, step int) {
 	}
 }
 
-// TestUsesOfContradictions: a device whose holders contradict each other, or are not all confirmed, has no more uses
-// than are certain.
+// TestUsesOfContradictions: a device whose holders contradict each other, or are not all confirmed,
+// has no more uses than are certain.
 func TestUsesOfContradictions(t *testing.T) {
 	pids := fakeContainers{11: {Namespace: "ns", Pod: "a", Name: "main"}, 12: {Namespace: "ns", Pod: "b", Name: "main"}}
 	ref := gpu.DeviceRef{MIG: "MIG-1"}

@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// eventLogInterval is the least time between two log lines about one XID of one GPU, or one kind of health event.
-// maxXIDPods bounds the pods in a line.
+// eventLogInterval is the least time between two log lines about one XID of one GPU, or one kind of
+// health event. maxXIDPods bounds the pods in a line.
 const (
 	eventLogInterval = time.Minute
 	maxXIDPods       = 8
@@ -25,8 +25,8 @@ type eventKey struct {
 	xid  uint64
 }
 
-// recordXID counts an XID of a GPU, unless we have counted it from another report, and logs it with the pods that held
-// the device in the last Snapshot.
+// recordXID counts an XID of a GPU, unless we have counted it from another report, and logs it with
+// the pods that held the device in the last Snapshot.
 func (p *Poller) recordXID(t *trackedGPU, e gpu.Event) {
 	if gpu.XIDByNumber(e.XID).Scope == gpu.XIDOfGPU || t.namesNoInstance(&e) {
 		e.Instance = gpu.None[gpu.InstanceID]()
@@ -60,8 +60,8 @@ func (p *Poller) recordXID(t *trackedGPU, e gpu.Event) {
 	level.Warn(p.opts.Logger).Log(fields...)
 }
 
-// namesNoInstance reports whether the driver means no instance by the ids 0 and 0 of an event (see gpu.XIDOfGPU): the
-// GPU has no instance 0.
+// namesNoInstance reports whether the driver means no instance by the ids 0 and 0 of an event (see
+// gpu.XIDOfGPU): the GPU has no instance 0.
 func (t *trackedGPU) namesNoInstance(e *gpu.Event) bool {
 	return e.Instance == gpu.Some(gpu.InstanceID(0)) && findInstance(t.layout.instances, 0) == nil
 }
@@ -83,9 +83,10 @@ func (t *trackedGPU) shouldLog(e *gpu.Event, now time.Time) bool {
 	return true
 }
 
-// podsOnDevice returns the pods that hold the device of an event, as "namespace/pod" joined by commas. An event that
-// names no instance concerns all of the GPU. A line of the kernel's log can be hours old: pods that hold the device
-// only since then, and an instance that has got the id since then, do not count.
+// podsOnDevice returns the pods that hold the device of an event, as "namespace/pod" joined by
+// commas. An event that names no instance concerns all of the GPU. A line of the kernel's log can
+// be hours old: pods that hold the device only since then, and an instance that has got the id
+// since then, do not count.
 func podsOnDevice(s *gpu.Snapshot, e gpu.Event) string {
 	if s == nil {
 		return ""
@@ -122,9 +123,9 @@ func podsOnDevice(s *gpu.Snapshot, e gpu.Event) string {
 	return strings.Join(pods, ", ")
 }
 
-// countXID counts a report of an XID twice: in the GPU's total, and for the GPU instance that it names or else in
-// GPUXIDs. Another report of the same XID only makes its time later. If it is the first one that names the instance,
-// the count moves there from GPUXIDs.
+// countXID counts a report of an XID twice: in the GPU's total, and for the GPU instance that it
+// names or else in GPUXIDs. Another report of the same XID only makes its time later. If it is the
+// first one that names the instance, the count moves there from GPUXIDs.
 func (t *trackedGPU) countXID(e gpu.Event, now time.Time) {
 	isNew, located := t.incidents.record(&e, now)
 	increment := 0.0
@@ -150,8 +151,9 @@ func (t *trackedGPU) countXID(e gpu.Event, now time.Time) {
 	t.totals.GPUXIDs = addXID(t.totals.GPUXIDs, e, increment)
 }
 
-// instanceOf returns the GPU instance that an event names; nil if there is none, or if the one that has the id now is
-// younger than the event: ids are reused, and a line of the kernel's log may be from an earlier layout.
+// instanceOf returns the GPU instance that an event names; nil if there is none, or if the one that
+// has the id now is younger than the event: ids are reused, and a line of the kernel's log may be
+// from an earlier layout.
 func (t *trackedGPU) instanceOf(e *gpu.Event) *gpu.GPUInstance {
 	id, ok := e.Instance.Get()
 	if !ok {
@@ -181,15 +183,16 @@ func removeXID(list []gpu.XIDCount, xid uint64) []gpu.XIDCount {
 	return slices.Delete(list, i, i+1)
 }
 
-// findXID returns where an XID is, or belongs, in a list that is ordered by XID, and whether the list has it.
+// findXID returns where an XID is, or belongs, in a list that is ordered by XID, and whether the
+// list has it.
 func findXID(list []gpu.XIDCount, xid uint64) (i int, found bool) {
 	return slices.BinarySearchFunc(list, xid, func(c gpu.XIDCount, xid uint64) int {
 		return cmp.Compare(c.XID, xid)
 	})
 }
 
-// setLastXID sets the time of the last XID with the number of e in a list, unless the list has a later one. A number
-// that is new to the list begins with the count 0.
+// setLastXID sets the time of the last XID with the number of e in a list, unless the list has a
+// later one. A number that is new to the list begins with the count 0.
 func setLastXID(list []gpu.XIDCount, e *gpu.Event, since time.Time) []gpu.XIDCount {
 	i, found := findXID(list, e.XID)
 	if !found {
@@ -203,7 +206,8 @@ func setLastXID(list []gpu.XIDCount, e *gpu.Event, since time.Time) []gpu.XIDCou
 	return list
 }
 
-// addXID adds to the count of an XID in a list that is ordered by XID. With increment 0 it adds no new XID.
+// addXID adds to the count of an XID in a list that is ordered by XID. With increment 0 it adds no
+// new XID.
 func addXID(list []gpu.XIDCount, e gpu.Event, increment float64) []gpu.XIDCount {
 	i, found := findXID(list, e.XID)
 	if !found && increment == 0 {

@@ -14,8 +14,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestXIDsOfALostGPUStay: the driver enumerates the rest of the GPUs anew when one is lost, so that another one gets
-// its index. What was counted of the lost one is served for 15 minutes.
+// TestXIDsOfALostGPUStay: the driver enumerates the rest of the GPUs anew when one is lost, so that
+// another one gets its index. What was counted of the lost one is served for 15 minutes.
 func TestXIDsOfALostGPUStay(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
 	lost := migGPU()
@@ -79,8 +79,9 @@ func TestLostGPUComesBack(t *testing.T) {
 	}
 }
 
-// TestLayoutOfADownGPUStays: the MIG mode, the instances and the count of changes outlive the readings, which are
-// dropped. Without the mode, the GPU would look like one without MIG beside its own instances.
+// TestLayoutOfADownGPUStays: the MIG mode, the instances and the count of changes outlive the
+// readings, which are dropped. Without the mode, the GPU would look like one without MIG beside its
+// own instances.
 func TestLayoutOfADownGPUStays(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
 	src.gpus[uuidA] = migGPU()
@@ -124,7 +125,8 @@ func TestKnownReadErrorsBeginAtZero(t *testing.T) {
 	}
 }
 
-// TestXIDIsLogged with its name and the pod that holds the device, at most once in a minute for each GPU and XID.
+// TestXIDIsLogged with its name and the pod that holds the device, at most once in a minute for
+// each GPU and XID.
 func TestXIDIsLogged(t *testing.T) {
 	var out bytes.Buffer
 	src := newFakeSource(uuidA)
@@ -175,7 +177,8 @@ func TestXIDIsLogged(t *testing.T) {
 	}
 }
 
-// TestXIDOfAnEarlierHolder: a line of the kernel's log from before a pod held the device names it not.
+// TestXIDOfAnEarlierHolder: a line of the kernel's log from before a pod held the device names it
+// not.
 func TestXIDOfAnEarlierHolder(t *testing.T) {
 	n := newLoggingNode(t)
 	heldBy := func(pod string) gpu.Assignments {
@@ -237,8 +240,8 @@ func gpuUUIDs(s *gpu.Snapshot) []gpu.UUID {
 	return ids
 }
 
-// TestXIDsOfTheGPU: 79, 119 and 120 are the GPU's although events lay them on the instance with the ids 0 and 0. All
-// reports of one incident count once, with the time of the last.
+// TestXIDsOfTheGPU: 79, 119 and 120 are the GPU's although events lay them on the instance with the
+// ids 0 and 0. All reports of one incident count once, with the time of the last.
 func TestXIDsOfTheGPU(t *testing.T) {
 	src := newFakeSource(uuidA)
 	g := src.gpus[uuidA]

@@ -22,7 +22,8 @@ func countsOf(list []gpu.XIDCount) map[uint64]float64 {
 	return counts
 }
 
-// TestCountMovesToItsInstance: a line of the log that names no instance is followed by the event that does.
+// TestCountMovesToItsInstance: a line of the log that names no instance is followed by the event
+// that does.
 func TestCountMovesToItsInstance(t *testing.T) {
 	tr := newTestGPU()
 	tr.recordReading(migGPU(), time.Unix(1000, 0))
@@ -49,8 +50,9 @@ func TestCountMovesToItsInstance(t *testing.T) {
 	cmptest.Equal(t, "all of both", tr.totals.XIDs.Value, 2)
 }
 
-// TestIDsOfNoInstance: the driver sends the ids 0 and 0 for an XID without an instance. On a GPU that has none with
-// these ids all pods are concerned, and the log names no instance. One that we have not seen yet stays in the log.
+// TestIDsOfNoInstance: the driver sends the ids 0 and 0 for an XID without an instance. On a GPU
+// that has none with these ids all pods are concerned, and the log names no instance. One that we
+// have not seen yet stays in the log.
 func TestIDsOfNoInstance(t *testing.T) {
 	for _, tc := range []struct {
 		name     string

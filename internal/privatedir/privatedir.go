@@ -1,5 +1,5 @@
-// Package privatedir opens folders, and files in them, that no other user can have prepared and none can change: what
-// a program that runs as root writes there goes nowhere else.
+// Package privatedir opens folders, and files in them, that no other user can have prepared and
+// none can change: what a program that runs as root writes there goes nowhere else.
 package privatedir
 
 import (
@@ -26,9 +26,10 @@ type Dir struct {
 	path string
 }
 
-// Open opens a folder, and creates it, readable by its owner alone, if it is missing. It returns ErrUnsafe if the
-// folder is a symbolic link, belongs to another user than root and the program's own, or can be written by others; or
-// if that is so of a folder above it, where links and sticky folders such as /tmp are allowed.
+// Open opens a folder, and creates it, readable by its owner alone, if it is missing. It returns
+// ErrUnsafe if the folder is a symbolic link, belongs to another user than root and the program's
+// own, or can be written by others; or if that is so of a folder above it, where links and sticky
+// folders such as /tmp are allowed.
 func Open(path string) (*Dir, error) { return openWith(path, os.MkdirAll) }
 
 // openWith is Open with another os.MkdirAll: a test lets another user be faster.
@@ -46,8 +47,8 @@ func openWith(path string, mkdirAll func(string, fs.FileMode) error) (*Dir, erro
 		return nil, err
 	}
 
-	// In a sticky folder such as /tmp another user can have created one above it since it was found to be missing. From
-	// here on nothing above it can change.
+	// In a sticky folder such as /tmp another user can have created one above it since it was found
+	// to be missing. From here on nothing above it can change.
 	if err := checkAbove(path); err != nil {
 		return nil, err
 	}
@@ -77,8 +78,8 @@ func openWith(path string, mkdirAll func(string, fs.FileMode) error) (*Dir, erro
 	return d, nil
 }
 
-// Check returns ErrReplaced if the folder is no longer the one at its path, and ErrUnsafe if another user can write it
-// by now. It does not check the folders above it.
+// Check returns ErrReplaced if the folder is no longer the one at its path, and ErrUnsafe if
+// another user can write it by now. It does not check the folders above it.
 func (d *Dir) Check() error {
 	named, err := lstatFolder(d.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -97,9 +98,9 @@ func (d *Dir) Check() error {
 	return err
 }
 
-// OpenFile opens a file of the folder; with os.O_CREATE a missing one is created, readable by its owner alone. It
-// returns ErrUnsafe, and does not open it, if the file is a link or not a regular file, belongs to another user than
-// root and the program's own, or can be written by others.
+// OpenFile opens a file of the folder; with os.O_CREATE a missing one is created, readable by its
+// owner alone. It returns ErrUnsafe, and does not open it, if the file is a link or not a regular
+// file, belongs to another user than root and the program's own, or can be written by others.
 func (d *Dir) OpenFile(name string, flag int) (*os.File, error) {
 	found, err := d.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) && flag&os.O_CREATE != 0 {
@@ -211,7 +212,8 @@ func checkAbove(path string) error {
 	}
 }
 
-// followLink returns the absolute target of a symbolic link, which must be of a user who could move the folder anyway.
+// followLink returns the absolute target of a symbolic link, which must be of a user who could move
+// the folder anyway.
 func followLink(path string, info fs.FileInfo) (string, error) {
 	if err := checkOwner(path, info); err != nil {
 		return "", err
@@ -240,8 +242,8 @@ func lstatFolder(path string) (fs.FileInfo, error) {
 	return info, checkFolder(path, info, false)
 }
 
-// checkFolder checks one folder. One above the folder in use may be writable by others if it is sticky: then they
-// cannot rename what is not theirs.
+// checkFolder checks one folder. One above the folder in use may be writable by others if it is
+// sticky: then they cannot rename what is not theirs.
 func checkFolder(path string, info fs.FileInfo, above bool) error {
 	if info.Mode()&fs.ModeSymlink != 0 {
 		return fmt.Errorf("%w: %s is a symbolic link; expected the folder itself", ErrUnsafe, path)

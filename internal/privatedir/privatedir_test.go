@@ -73,8 +73,8 @@ func TestFolders(t *testing.T) {
 	}
 }
 
-// TestFolderAboveAppears: a folder above it that another user creates meanwhile, in a sticky folder such as /tmp, is
-// refused as one that was there before.
+// TestFolderAboveAppears: a folder above it that another user creates meanwhile, in a sticky folder
+// such as /tmp, is refused as one that was there before.
 func TestFolderAboveAppears(t *testing.T) {
 	base := t.TempDir()
 	if err := os.Chmod(base, 0o777|fs.ModeSticky); err != nil {

@@ -1,5 +1,5 @@
-// Package procinfo reads the names and the users of processes from the process table. It reads no arguments and no
-// environment.
+// Package procinfo reads the names and the users of processes from the process table. It reads no
+// arguments and no environment.
 package procinfo
 
 import (
@@ -11,8 +11,8 @@ import (
 	"unicode"
 )
 
-// maxHead is how much of a status file we read. The name comes first and the user ids soon after it: numbers and
-// states alone are between them.
+// maxHead is how much of a status file we read. The name comes first and the user ids soon after
+// it: numbers and states alone are between them.
 const maxHead = 512
 
 // Reader reads the processes of one process table. It is safe for concurrent use.
@@ -21,7 +21,8 @@ type Reader struct {
 	users   *users // nil: users are not read
 }
 
-// New returns a Reader of a process table, such as /proc. Users are found only if that is asked for.
+// New returns a Reader of a process table, such as /proc. Users are found only if that is asked
+// for.
 func New(procDir string, withUsers bool) *Reader {
 	r := &Reader{procDir: procDir}
 	if withUsers {
@@ -31,11 +32,12 @@ func New(procDir string, withUsers bool) *Reader {
 	return r
 }
 
-// Describe returns the name of a process and its user; empty if the process has ended, or may not be seen. The user is
-// the id while no name is known for it. Describe doesn't wait for names of users.
+// Describe returns the name of a process and its user; empty if the process has ended, or may not
+// be seen. The user is the id while no name is known for it. Describe doesn't wait for names of
+// users.
 //
-// We read the file each time, so that a reused process id never gets the name of an earlier process, and a process that
-// executes another program gets the new name.
+// We read the file each time, so that a reused process id never gets the name of an earlier
+// process, and a process that executes another program gets the new name.
 func (r *Reader) Describe(pid uint32) (name, user string) {
 	head, err := r.readHead(pid)
 	if err != nil {
@@ -70,8 +72,9 @@ func (r *Reader) readHead(pid uint32) (string, error) {
 	return string(head[:n]), nil
 }
 
-// parseStatus returns the name and the real user id in a status file. A program can have any name, but no line of its
-// own: the kernel escapes line breaks and backslashes (fs/proc/array.c, proc_task_name).
+// parseStatus returns the name and the real user id in a status file. A program can have any name,
+// but no line of its own: the kernel escapes line breaks and backslashes (fs/proc/array.c,
+// proc_task_name).
 func parseStatus(head string) (name string, uid uint32, known bool) {
 	for line := range strings.Lines(head) {
 		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":\t")
@@ -90,11 +93,13 @@ func parseStatus(head string) (name string, uid uint32, known bool) {
 	return name, 0, false
 }
 
-// maxName bounds the names of processes and users. The kernel cuts names of programs off after 15 bytes.
+// maxName bounds the names of processes and users. The kernel cuts names of programs off after 15
+// bytes.
 const maxName = 64
 
-// CleanName returns the beginning of a name, with U+FFFD for what cannot be printed, such as escape sequences of
-// terminals, and for bytes that are no UTF-8. Any user can choose the name of a process.
+// CleanName returns the beginning of a name, with U+FFFD for what cannot be printed, such as escape
+// sequences of terminals, and for bytes that are no UTF-8. Any user can choose the name of a
+// process.
 func CleanName(name string) string {
 	n := 0
 

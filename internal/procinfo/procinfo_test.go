@@ -81,8 +81,8 @@ func TestOwnProcess(t *testing.T) {
 	}
 }
 
-// TestUsers: the id stands for a name that is not known yet or doesn't exist; a lookup that hangs delays no caller; names
-// are asked for again after a while.
+// TestUsers: the id stands for a name that is not known yet or doesn't exist; a lookup that hangs
+// delays no caller; names are asked for again after a while.
 func TestUsers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUsers()

@@ -8,14 +8,16 @@ import (
 )
 
 const (
-	// nameValid is how long we use the name of a user, or that there is none, before we ask for it again.
+	// nameValid is how long we use the name of a user, or that there is none, before we ask for it
+	// again.
 	nameValid = 10 * time.Minute
 	// maxUsers bounds the users that we remember.
 	maxUsers = 1024
 )
 
-// users finds the names of users. The system's lookup may go to a directory server and take any time, so that it runs
-// on a goroutine of its own, one user after the other: one that hangs leaves all users without new names, no more.
+// users finds the names of users. The system's lookup may go to a directory server and take any
+// time, so that it runs on a goroutine of its own, one user after the other: one that hangs leaves
+// all users without new names, no more.
 type users struct {
 	lookup func(uid string) (*user.User, error)
 	now    func() time.Time

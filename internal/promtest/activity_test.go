@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestRollupIsWhatThePageSays: docs/metrics.md, on a node that reports activity. An A100 in GPU instances has 98 SMs.
+// TestRollupIsWhatThePageSays: docs/metrics.md, on a node that reports activity. An A100 in GPU
+// instances has 98 SMs.
 func TestRollupIsWhatThePageSays(t *testing.T) {
 	body, err := os.ReadFile(filepath.Join(goldens, "dgx-a100-mixed.activity.prom"))
 	if err != nil {

@@ -28,11 +28,11 @@ func (r *ruler) gpusOf(name string) string {
 	return strings.Join(gpus, " ")
 }
 
-// TestRightsizingLoop goes all the way on the shipped story of underused GPUs: after seven days the advisor's alert
-// fires for four GPUs, the dashboards, migctl recommend and migctl fleet name the same four, and what migctl recommend
-// prints is planned and carried out. The free GPU gets the slices, the owners ask
-// for them. Then the pods work in slices of one GPU, four GPUs are free, and the advice is gone and does not come
-// back.
+// TestRightsizingLoop goes all the way on the shipped story of underused GPUs: after seven days the
+// advisor's alert fires for four GPUs, the dashboards, migctl recommend and migctl fleet name the
+// same four, and what migctl recommend prints is planned and carried out. The free GPU gets the
+// slices, the owners ask for them. Then the pods work in slices of one GPU, four GPUs are free, and
+// the advice is gone and does not come back.
 func TestRightsizingLoop(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -111,8 +111,8 @@ func TestRightsizingLoop(t *testing.T) {
 		"MigSliceAllocatedIdle")
 }
 
-// expectMoreActivity fails the test unless four pods work in slices, which are used more than their GPUs were before,
-// and four GPUs are free.
+// expectMoreActivity fails the test unless four pods work in slices, which are used more than their
+// GPUs were before, and four GPUs are free.
 func (r *rollout) expectMoreActivity(before float64) {
 	r.t.Helper()
 
@@ -208,7 +208,8 @@ pods:
   - {namespace: ml, name: idle-0, resource: nvidia.com/mig-3g.40gb, device: "1/3g.40gb@4", workload: notebook, for: 40h}
 `
 
-// TestAdvisorOnSlices: slices that are too small are reported within four hours, idle ones after a day, free ones never.
+// TestAdvisorOnSlices: slices that are too small are reported within four hours, idle ones after a
+// day, free ones never.
 func TestAdvisorOnSlices(t *testing.T) {
 	t.Parallel()
 	n := newRollout(t, sized, advisorPolls)
@@ -244,8 +245,9 @@ pods:
   - {namespace: ml, name: right-0, resource: nvidia.com/mig-3g.40gb, device: "0/3g.40gb@4", workload: right}
 `
 
-// TestSliceThatIsTooBig: after seven days the advisor's alert fires for the narrow slice alone. The printed command
-// repartitions once its pod has left; the pod works on the smaller slice, and the alert ends.
+// TestSliceThatIsTooBig: after seven days the advisor's alert fires for the narrow slice alone. The
+// printed command repartitions once its pod has left; the pod works on the smaller slice, and the
+// alert ends.
 func TestSliceThatIsTooBig(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -21,7 +21,8 @@ const xidJoin = `(time() - nvidia_mig_gpu_instance_xid_last_timestamp_seconds < 
 // neverClears is what the documents warn of.
 const neverClears = `DCGM_FI_DEV_XID_ERRORS > 0`
 
-// isAlert reports whether an expression has results only while something is wrong: a comparison filters it.
+// isAlert reports whether an expression has results only while something is wrong: a comparison
+// filters it.
 func isAlert(expr parser.Expr) bool {
 	switch e := expr.(type) {
 	case *parser.ParenExpr:
@@ -40,8 +41,8 @@ func isAlert(expr parser.Expr) bool {
 	return false
 }
 
-// alertsIn returns the alerts that a page prints: in blocks, as one expression or one for each line, in rules and in
-// running text.
+// alertsIn returns the alerts that a page prints: in blocks, as one expression or one for each
+// line, in rules and in running text.
 func alertsIn(page string) []string {
 	p := parser.NewParser(parser.Options{})
 	var texts []string

@@ -35,7 +35,8 @@ func newFleet(t *testing.T, nodes ...string) *ruledFleet {
 	return f
 }
 
-// run lets minutes pass. Each target is scraped in each; one whose exposition is empty does not answer.
+// run lets minutes pass. Each target is scraped in each; one whose exposition is empty does not
+// answer.
 func (f *ruledFleet) run(minutes int, exposition func(node string, minute int) string) {
 	f.t.Helper()
 
@@ -113,7 +114,8 @@ func TestRulesWithOneNodeMissing(t *testing.T) {
 	f.expectFiring("MigExporterDown b")
 }
 
-// TestRulesOverAScrapeGap: of 20 minutes without Prometheus nothing is left, and an old XID is not reported again.
+// TestRulesOverAScrapeGap: of 20 minutes without Prometheus nothing is left, and an old XID is not
+// reported again.
 func TestRulesOverAScrapeGap(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "a")
@@ -136,7 +138,8 @@ func TestRulesOverAScrapeGap(t *testing.T) {
 	}
 }
 
-// TestRulesOverCounterResets: counters that start again, as after a restart of the node, are no events.
+// TestRulesOverCounterResets: counters that start again, as after a restart of the node, are no
+// events.
 func TestRulesOverCounterResets(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "a")
@@ -168,8 +171,8 @@ func TestRulesOverCounterResets(t *testing.T) {
 	}
 }
 
-// TestRulesOnAReplacedGPU: another GPU at the same index is none that is missing; the pod that is named with it is
-// its own.
+// TestRulesOnAReplacedGPU: another GPU at the same index is none that is missing; the pod that is
+// named with it is its own.
 func TestRulesOnAReplacedGPU(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "a")
@@ -198,8 +201,9 @@ func TestRulesOnAReplacedGPU(t *testing.T) {
 	}
 }
 
-// TestRulesOnHostilePods: names that no API server admits, should another source have them, are text in the
-// annotations, and neither PromQL nor templates. They are the labels of alerts about pods.
+// TestRulesOnHostilePods: names that no API server admits, should another source have them, are
+// text in the annotations, and neither PromQL nor templates. They are the labels of alerts about
+// pods.
 func TestRulesOnHostilePods(t *testing.T) {
 	t.Parallel()
 	pods := map[string]string{}
@@ -236,8 +240,9 @@ func TestRulesOnHostilePods(t *testing.T) {
 	}
 }
 
-// TestRulesWhileAnExporterIsReplaced: for a while two targets serve one GPU, and name two pods as its holder. No rule
-// fails, and the pod that is named as idle is never the exporter's own, whose labels the scrape adds.
+// TestRulesWhileAnExporterIsReplaced: for a while two targets serve one GPU, and name two pods as
+// its holder. No rule fails, and the pod that is named as idle is never the exporter's own, whose
+// labels the scrape adds.
 func TestRulesWhileAnExporterIsReplaced(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "old", "new")

@@ -40,8 +40,8 @@ func (l level) families(x exposition) []string {
 	})
 }
 
-// exclusive returns the confirmed exclusive holder of each device of the level that has one. Two of one device are an
-// error.
+// exclusive returns the confirmed exclusive holder of each device of the level that has one. Two of
+// one device are an error.
 func (l level) exclusive(x exposition) (map[string]series, error) {
 	holders := map[string]series{}
 	for _, s := range x.of(l.holders, "sharing=exclusive", "confirmed=true") {
@@ -56,8 +56,8 @@ func (l level) exclusive(x exposition) (map[string]series, error) {
 	return holders, nil
 }
 
-// shown returns the holder that the series of each device of the level name: the confirmed exclusive one, or the only
-// one.
+// shown returns the holder that the series of each device of the level name: the confirmed
+// exclusive one, or the only one.
 func (l level) shown(x exposition) (map[string]series, error) {
 	holders, err := l.exclusive(x)
 	if err != nil {
@@ -150,8 +150,8 @@ func same(a, b float64) bool {
 	return a == b || math.Abs(a-b) <= 1e-9*max(math.Abs(a), math.Abs(b))
 }
 
-// checkOnce: no two series of a family differ in their pod labels alone, GPU-wide facts are not repeated per
-// instance, and memory is not repeated per compute instance.
+// checkOnce: no two series of a family differ in their pod labels alone, GPU-wide facts are not
+// repeated per instance, and memory is not repeated per compute instance.
 func checkOnce(x exposition) error {
 	var errs []error
 
@@ -179,8 +179,8 @@ func checkOnce(x exposition) error {
 	return errors.Join(errs...)
 }
 
-// isUse reports whether a family says how a device is used: in mode series it names the holder. No other ever does: a
-// pod that comes or goes would end its series.
+// isUse reports whether a family says how a device is used: in mode series it names the holder. No
+// other ever does: a pod that comes or goes would end its series.
 func isUse(family string) bool {
 	for _, suffix := range []string{
 		"_memory_used_bytes", "_memory_free_bytes", "_activity_ratio", "_sm_occupancy_ratio", "utilization_ratio",
@@ -195,8 +195,8 @@ func isUse(family string) bool {
 	return false
 }
 
-// checkPodLabels: in mode series the families of use name the holder of an exclusively held device; nothing else
-// names any.
+// checkPodLabels: in mode series the families of use name the holder of an exclusively held device;
+// nothing else names any.
 func checkPodLabels(x exposition, mode string) error {
 	var errs []error
 
@@ -221,7 +221,8 @@ func checkPodLabels(x exposition, mode string) error {
 	return errors.Join(errs...)
 }
 
-// checkHolders: one pod holds a split GPU instance exactly if it alone holds every compute instance of it.
+// checkHolders: one pod holds a split GPU instance exactly if it alone holds every compute instance
+// of it.
 func checkHolders(x exposition) error {
 	instance := levels()[1]
 	compute := levels()[2]
@@ -269,7 +270,8 @@ func checkHolders(x exposition) error {
 // allEstimates is documented.
 const allEstimates = `sum by (uuid) ({__name__=~"nvidia_mig_gpu_instance_power_estimate_watts|nvidia_gpu_power_unallocated_watts"})`
 
-// checkPower: the GPUs' power is counted once each, and a MIG GPU's estimates and its rest add up to it.
+// checkPower: the GPUs' power is counted once each, and a MIG GPU's estimates and its rest add up
+// to it.
 func checkPower(e *Prometheus, x exposition) error {
 	total := 0.0
 	parts := map[string]float64{}
@@ -299,7 +301,8 @@ func checkPower(e *Prometheus, x exposition) error {
 		expect(e, allEstimates+` and on (uuid) nvidia_gpu_mig_enabled == 1`, parts))
 }
 
-// checkSlices: used, free and stranded slices add up to the model's, and the used ones are those of the instances.
+// checkSlices: used, free and stranded slices add up to the model's, and the used ones are those of
+// the instances.
 func checkSlices(e *Prometheus, x exposition) error {
 	totals := map[string]float64{}
 	used := map[string]float64{}
@@ -348,8 +351,8 @@ func slicesOf(model, kind string) float64 {
 // roomByProfile is documented.
 const roomByProfile = `sum by (mig_profile) (nvidia_gpu_mig_profile_instances_available)`
 
-// checkRoom: what could still be created of each profile is the sum over all GPUs, to which a GPU whose MIG mode is off
-// adds nothing.
+// checkRoom: what could still be created of each profile is the sum over all GPUs, to which a GPU
+// whose MIG mode is off adds nothing.
 func checkRoom(e *Prometheus, x exposition) error {
 	on := map[string]bool{}
 	for _, s := range x.of("nvidia_gpu_mig_enabled") {
@@ -373,8 +376,9 @@ func checkRoom(e *Prometheus, x exposition) error {
 // freeGPUs is documented.
 const freeGPUs = `sum by (name) ((nvidia_gpu_allocated == bool 0) * on (uuid) group_left (name) nvidia_gpu_info)`
 
-// checkFree: free GPUs by model come out of nvidia_gpu_allocated, which is 1 if a container holds the GPU or a device
-// of it. If that is not known, as on a node without a kubelet, the family is absent.
+// checkFree: free GPUs by model come out of nvidia_gpu_allocated, which is 1 if a container holds
+// the GPU or a device of it. If that is not known, as on a node without a kubelet, the family is
+// absent.
 func checkFree(e *Prometheus, x exposition) error {
 	held := map[string]bool{}
 

@@ -45,7 +45,8 @@ func TestChecksAcceptAGoodNode(t *testing.T) {
 	}
 }
 
-// TestChecksAcceptAnUnconfirmedHolder: it stays on the series of its device, alone or until a confirmed one follows it.
+// TestChecksAcceptAnUnconfirmedHolder: it stays on the series of its device, alone or until a
+// confirmed one follows it.
 func TestChecksAcceptAnUnconfirmedHolder(t *testing.T) {
 	const held = `container="main",workload="Deployment/resnet",resource="nvidia.com/gpu",sharing="exclusive",replica="",confirmed="true"} 1`
 	node := readNode(t)
@@ -133,8 +134,8 @@ func TestChecksFindWhatIsWrong(t *testing.T) {
 	}
 }
 
-// TestJoinsHoldWhenAPodFollowsAnother: the series of the pod before have ended, so that the successor is the one
-// result.
+// TestJoinsHoldWhenAPodFollowsAnother: the series of the pod before have ended, so that the
+// successor is the one result.
 func TestJoinsHoldWhenAPodFollowsAnother(t *testing.T) {
 	e := NewPrometheus(t)
 	before := readNode(t)

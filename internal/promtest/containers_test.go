@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// containerFamily is a family by container and what says the same of devices, by level; empty if nothing does.
+// containerFamily is a family by container and what says the same of devices, by level; empty if
+// nothing does.
 type containerFamily struct {
 	name string
 	of   [3]string
@@ -32,8 +33,9 @@ func containerFamilies() []containerFamily {
 			[3]string{"nvidia_gpu_power_watts", "nvidia_mig_gpu_instance_power_estimate_watts"}, true})
 }
 
-// checkContainers: a container that has a device to itself has what the device does, and none is left out; parts
-// of a split GPU instance never add up to more than it; shared devices have memory alone.
+// checkContainers: a container that has a device to itself has what the device does, and none is
+// left out; parts of a split GPU instance never add up to more than it; shared devices have memory
+// alone.
 func checkContainers(x exposition, mode string) error {
 	var errs []error
 
@@ -107,8 +109,8 @@ func (f containerFamily) complete(x exposition, seen map[string]bool) error {
 	return errors.Join(errs...)
 }
 
-// levelOf returns the level of the device that a series is of: a compute instance counts only if its GPU instance is
-// split.
+// levelOf returns the level of the device that a series is of: a compute instance counts only if
+// its GPU instance is split.
 func levelOf(x exposition, s series) int {
 	switch {
 	case s.labels["gpu_instance"] == "":

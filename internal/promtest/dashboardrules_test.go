@@ -18,8 +18,9 @@ const (
 	alertRecords   = "../../deploy/prometheus/alerts-recording.rules.yaml"
 )
 
-// recordAll evaluates what dashboards read of recorded series, from the first scrape on: those of the alerts with a
-// step, then those of the dashboards. It returns the most samples that one evaluation of the latter read.
+// recordAll evaluates what dashboards read of recorded series, from the first scrape on: those of
+// the alerts with a step, then those of the dashboards. It returns the most samples that one
+// evaluation of the latter read.
 func (e *Prometheus) recordAll(t *testing.T, step time.Duration, to time.Time) int64 {
 	t.Helper()
 	e.recordRules(t, alertRecords, scraped().Add(step), to, step)
@@ -27,8 +28,8 @@ func (e *Prometheus) recordAll(t *testing.T, step time.Duration, to time.Time) i
 	return e.recordRules(t, dashboardRules, scraped().Add(time.Minute), to, time.Minute)
 }
 
-// recordRules evaluates recording rules over a time, as Prometheus does, and returns the most samples that one
-// evaluation read.
+// recordRules evaluates recording rules over a time, as Prometheus does, and returns the most
+// samples that one evaluation read.
 func (e *Prometheus) recordRules(t *testing.T, file string, from, to time.Time, step time.Duration) int64 {
 	t.Helper()
 

@@ -29,7 +29,8 @@ func alertExpr(t *testing.T, name string) string {
 	return ""
 }
 
-// alerts returns the labels, joined, of what an alert has fired for without a pause since then, at the end of a view.
+// alerts returns the labels, joined, of what an alert has fired for without a pause since then, at
+// the end of a view.
 func (f *fleet) alerts(t *testing.T, name string, pause time.Duration, v view, by ...string) []string {
 	t.Helper()
 	var kept map[string]string // text of the labels by all of them
@@ -94,8 +95,8 @@ func (p grafanaPanel) colors(t *testing.T, title string) map[string]string {
 	return colors
 }
 
-// TestXIDColors: an XID is red if an alert says that the GPU or the node has to be reset, amber otherwise, and has
-// one row: that of the slice that the driver blames, else that of the GPU.
+// TestXIDColors: an XID is red if an alert says that the GPU or the node has to be reset, amber
+// otherwise, and has one row: that of the slice that the driver blames, else that of the GPU.
 func TestXIDColors(t *testing.T) {
 	t.Parallel()
 	f := &fleet{Prometheus: NewPrometheus(t)}
@@ -168,8 +169,9 @@ func TestXIDColors(t *testing.T) {
 	}
 }
 
-// TestRolledOutNodeIsNotGone: where instance is an address, a new pod of the exporter is a new instance. It has the
-// GPUs of the old one, which is not without data; a node whose GPUs are seen nowhere is.
+// TestRolledOutNodeIsNotGone: where instance is an address, a new pod of the exporter is a new
+// instance. It has the GPUs of the old one, which is not without data; a node whose GPUs are seen
+// nowhere is.
 func TestRolledOutNodeIsNotGone(t *testing.T) {
 	t.Parallel()
 	f := &fleet{Prometheus: NewPrometheus(t)}
@@ -291,8 +293,8 @@ func (d idleDevice) serve(i int) string {
 	return text
 }
 
-// TestIdlePanelsAgreeWithTheAlerts: what the fleet and the workloads call idle is what GpuAllocatedIdle and
-// MigSliceAllocatedIdle fire for.
+// TestIdlePanelsAgreeWithTheAlerts: what the fleet and the workloads call idle is what
+// GpuAllocatedIdle and MigSliceAllocatedIdle fire for.
 func TestIdlePanelsAgreeWithTheAlerts(t *testing.T) {
 	t.Parallel()
 	f := &fleet{Prometheus: NewPrometheus(t)}

@@ -10,7 +10,8 @@ import (
 
 const badRuns = 80 * time.Minute
 
-// loadBad loads what a node serves at each time, by the time since the start, and returns a view of it.
+// loadBad loads what a node serves at each time, by the time since the start, and returns a view of
+// it.
 func loadBad(t *testing.T, f *fleet, name string, serve func(since time.Duration) string) view {
 	t.Helper()
 
@@ -22,8 +23,8 @@ func loadBad(t *testing.T, f *fleet, name string, serve func(since time.Duration
 	return view{from: scraped(), to: scraped().Add(badRuns), step: fleetStep, set: map[string]string{"node": name}}
 }
 
-// TestCounterResetIsNoDrop: counters that start again, as after a restart of the exporter, make no negative rate and
-// no spike.
+// TestCounterResetIsNoDrop: counters that start again, as after a restart of the exporter, make no
+// negative rate and no spike.
 func TestCounterResetIsNoDrop(t *testing.T) {
 	t.Parallel()
 	f := &fleet{Prometheus: NewPrometheus(t)}
@@ -74,7 +75,8 @@ func TestCounterResetIsNoDrop(t *testing.T) {
 	}
 }
 
-// TestReplacedGPUKeepsItsLine: the GPU at an index, and the slice at a place, are one line whatever their identity.
+// TestReplacedGPUKeepsItsLine: the GPU at an index, and the slice at a place, are one line whatever
+// their identity.
 func TestReplacedGPUKeepsItsLine(t *testing.T) {
 	t.Parallel()
 	f := &fleet{Prometheus: NewPrometheus(t)}
@@ -114,8 +116,8 @@ nvidia_mig_gpu_instance_sm_activity_ratio%[3]s} 0.75
 	}
 }
 
-// TestReadingsThatStop: neither the time between scrapes nor a node whose clock is wrong looks as if readings had
-// stopped; one that hangs does, and goes on to.
+// TestReadingsThatStop: neither the time between scrapes nor a node whose clock is wrong looks as
+// if readings had stopped; one that hangs does, and goes on to.
 func TestReadingsThatStop(t *testing.T) {
 	t.Parallel()
 
@@ -151,8 +153,8 @@ func TestReadingsThatStop(t *testing.T) {
 	}
 }
 
-// TestIdleAcrossLayouts: the id of an instance comes back with another profile. Its new pod is not the one that was
-// idle for an hour.
+// TestIdleAcrossLayouts: the id of an instance comes back with another profile. Its new pod is not
+// the one that was idle for an hour.
 func TestIdleAcrossLayouts(t *testing.T) {
 	t.Parallel()
 	f := &fleet{Prometheus: NewPrometheus(t)}

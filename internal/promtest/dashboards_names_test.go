@@ -21,7 +21,8 @@ func hostileNames() []string {
 	}
 }
 
-// hostileNode serves a GPU for each name: its pod, its namespace and its container have it. The first is not confirmed.
+// hostileNode serves a GPU for each name: its pod, its namespace and its container have it. The
+// first is not confirmed.
 func hostileNode(time.Duration) string {
 	text := ""
 
@@ -43,7 +44,8 @@ func hostileNode(time.Duration) string {
 	return text
 }
 
-// deniedNode serves two GPUs with a slice each, of which no compute instance is known: those of the second are denied.
+// deniedNode serves two GPUs with a slice each, of which no compute instance is known: those of the
+// second are denied.
 func deniedNode(time.Duration) string {
 	text := ""
 
@@ -58,8 +60,8 @@ func deniedNode(time.Duration) string {
 	return text
 }
 
-// TestDeniedComputeInstances: a slice whose MIG devices the driver denies is not called one without a compute instance,
-// which the operator is asked to delete.
+// TestDeniedComputeInstances: a slice whose MIG devices the driver denies is not called one without
+// a compute instance, which the operator is asked to delete.
 func TestDeniedComputeInstances(t *testing.T) {
 	t.Parallel()
 	f := &fleet{Prometheus: NewPrometheus(t)}
@@ -140,8 +142,8 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// linksAreFull: no cell of any table leads to a dashboard that is filtered by nothing or by a name that was not
-// replaced.
+// linksAreFull: no cell of any table leads to a dashboard that is filtered by nothing or by a name
+// that was not replaced.
 func (f *fleet) linksAreFull(t *testing.T, boards map[string]grafanaDashboard) {
 	followed := 0
 

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// where names the node on which a panel must have data, for panels that have none on the node of their dashboard.
+// where names the node on which a panel must have data, for panels that have none on the node of
+// their dashboard.
 func where(board, title string) string {
 	switch title {
 	case "Highest SM activity of each device", "Most memory used on each device":
@@ -111,7 +112,8 @@ func (f *fleet) everyQueryAnswers(t *testing.T, boards map[string]grafanaDashboa
 	}
 }
 
-// noDataIsNoZero: of a node that never was there is nothing, not a 0, and where Prometheus has nothing at all.
+// noDataIsNoZero: of a node that never was there is nothing, not a 0, and where Prometheus has
+// nothing at all.
 func (f *fleet) noDataIsNoZero(t *testing.T, boards map[string]grafanaDashboard) {
 	empty := &fleet{Prometheus: NewPrometheus(t)}
 
@@ -167,8 +169,8 @@ func (f *fleet) noLegendTwice(t *testing.T, boards map[string]grafanaDashboard) 
 	}
 }
 
-// tablesAreFull: queries of one table have the same rows, so that Grafana can merge them, each once. What is said of
-// some rows alone is NaN in the others.
+// tablesAreFull: queries of one table have the same rows, so that Grafana can merge them, each
+// once. What is said of some rows alone is NaN in the others.
 func (f *fleet) tablesAreFull(t *testing.T, boards map[string]grafanaDashboard) {
 	for uid, d := range boards {
 		for _, p := range d.all() {

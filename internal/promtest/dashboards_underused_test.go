@@ -99,7 +99,8 @@ func (g underusedGPU) serve(i int) string {
 		on, mig, g.sm, g.busy, g.memory, len(g.pod)/max(1, len(g.pod)))
 }
 
-// TestUnderusedPanelAgreesWithTheAlert: the fleet's table and its number list the GPUs for which GpuUnderused fires.
+// TestUnderusedPanelAgreesWithTheAlert: the fleet's table and its number list the GPUs for which
+// GpuUnderused fires.
 func TestUnderusedPanelAgreesWithTheAlert(t *testing.T) {
 	t.Parallel()
 	f := &fleet{Prometheus: NewPrometheus(t)}
@@ -153,7 +154,8 @@ func TestUnderusedPanelAgreesWithTheAlert(t *testing.T) {
 	f.expectUnderused(t, want, end)
 }
 
-// expectUnderused fails the test unless the fleet's table has these rows, by pod and evidence, and its number is theirs.
+// expectUnderused fails the test unless the fleet's table has these rows, by pod and evidence, and
+// its number is theirs.
 func (f *fleet) expectUnderused(t *testing.T, want []string, end time.Time) {
 	t.Helper()
 	board := loadDashboards(t)["mig-fleet"]

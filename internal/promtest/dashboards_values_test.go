@@ -39,8 +39,8 @@ func (x exposition) sum(family string, want ...string) float64 {
 	return sum
 }
 
-// devices are the series of a family of GPU instances and of GPUs without MIG. A GPU with instances has MIG, whatever
-// its mode says.
+// devices are the series of a family of GPU instances and of GPUs without MIG. A GPU with instances
+// has MIG, whatever its mode says.
 func (x exposition) devices(family string) []series {
 	list := x.of("nvidia_mig_gpu_instance_" + family)
 	for _, s := range x.of("nvidia_gpu_" + family) {
@@ -214,7 +214,8 @@ func (f *fleet) dcgmSums(t *testing.T, boards map[string]grafanaDashboard, node 
 	}
 }
 
-// states: the first table of each dashboard says what is wrong and whose it is, and nothing of what is well.
+// states: the first table of each dashboard says what is wrong and whose it is, and nothing of what
+// is well.
 func (f *fleet) states(t *testing.T, boards map[string]grafanaDashboard) {
 	xids := map[string]float64{}
 	for _, s := range f.query(t, boards["mig-node-dcgm"].panel(t, "GPUs and slices, and the pods that hold them"), "XID",
@@ -339,9 +340,9 @@ func (f *fleet) problems(t *testing.T, boards map[string]grafanaDashboard) {
 	}
 }
 
-// The bounds of one query of a panel, for a fleet of 200 nodes of 56 slices, or of eight whole GPUs, and the default
-// time range of the dashboard at 1,000 points. Prometheus' default limit, of samples in memory at a time, is 50
-// million.
+// The bounds of one query of a panel, for a fleet of 200 nodes of 56 slices, or of eight whole
+// GPUs, and the default time range of the dashboard at 1,000 points. Prometheus' default limit, of
+// samples in memory at a time, is 50 million.
 const (
 	fleetSize      = 200
 	fleetPoints    = 1000

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// dcgmExpositions are those under dcgm-exporter's names: a node made for the purpose, and every golden of that mode.
+// dcgmExpositions are those under dcgm-exporter's names: a node made for the purpose, and every
+// golden of that mode.
 func dcgmExpositions(t *testing.T) []string {
 	t.Helper()
 	return append(findFiles(t, filepath.Join(goldens, "*"+dcgmSuffix)), filepath.Join("testdata", "dcgm.prom"))
@@ -18,7 +19,8 @@ func dcgmExpositions(t *testing.T) []string {
 // dcgmSuffix ends the names of goldens under dcgm-exporter's names.
 const dcgmSuffix = ".dcgm.prom"
 
-// dcgmBoard are the fields of a whole GPU, dcgmPart those that each GPU instance has if a GPU has any.
+// dcgmBoard are the fields of a whole GPU, dcgmPart those that each GPU instance has if a GPU has
+// any.
 func dcgmBoard() []string {
 	return []string{"DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_MEM_CLOCK", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_MEMORY_TEMP",
 		"DCGM_FI_DEV_POWER_USAGE",
@@ -31,8 +33,8 @@ func dcgmPart() []string {
 		"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_DRAM_ACTIVE"}
 }
 
-// TestDCGMDashboards runs queries as dashboards for dcgm-exporter have them, and holds their answers to what the
-// exposition says.
+// TestDCGMDashboards runs queries as dashboards for dcgm-exporter have them, and holds their
+// answers to what the exposition says.
 func TestDCGMDashboards(t *testing.T) {
 	t.Parallel()
 
@@ -74,8 +76,8 @@ func TestDCGMFixtureHoldsWhatTheQueriesAreFor(t *testing.T) {
 	}
 }
 
-// checkDCGMOnce: no fact of a whole GPU is on a GPU instance, no GPU with instances has what they have, and memory and
-// DRAM activity are of no compute instance.
+// checkDCGMOnce: no fact of a whole GPU is on a GPU instance, no GPU with instances has what they
+// have, and memory and DRAM activity are of no compute instance.
 func checkDCGMOnce(x exposition) error {
 	var errs []error
 
@@ -142,7 +144,8 @@ func means(sums, counts map[string]float64) map[string]float64 {
 	return all
 }
 
-// checkDCGMPanels: temperature, power, clocks, utilization and memory, of the fleet, by host and by GPU.
+// checkDCGMPanels: temperature, power, clocks, utilization and memory, of the fleet, by host and by
+// GPU.
 func checkDCGMPanels(e *Prometheus, x exposition) error {
 	power, boards := by(x.of("DCGM_FI_DEV_POWER_USAGE"), "Hostname")
 
@@ -183,8 +186,8 @@ func checkDCGMPanels(e *Prometheus, x exposition) error {
 	)
 }
 
-// checkDCGMPods: activity and memory by GPU instance and by pod. What a pod has is counted once, also if it has
-// several compute instances of a GPU instance.
+// checkDCGMPods: activity and memory by GPU instance and by pod. What a pod has is counted once,
+// also if it has several compute instances of a GPU instance.
 func checkDCGMPods(e *Prometheus, x exposition) error {
 	var instances, held, memory []series
 

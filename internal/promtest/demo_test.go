@@ -44,7 +44,8 @@ type demo struct {
 	said  []string
 }
 
-// startDemo starts the demo with nothing on its PATH but what is in tools and the programs that every Debian has.
+// startDemo starts the demo with nothing on its PATH but what is in tools and the programs that
+// every Debian has.
 func startDemo(t *testing.T, tools string, env ...string) *demo {
 	t.Helper()
 
@@ -122,7 +123,8 @@ func (d *demo) interrupt() {
 	}
 }
 
-// TestDemo: the demo serves two nodes, and writes a configuration that Prometheus takes, with rules that exist.
+// TestDemo: the demo serves two nodes, and writes a configuration that Prometheus takes, with rules
+// that exist.
 func TestDemo(t *testing.T) {
 	t.Parallel()
 
@@ -210,7 +212,8 @@ func expectShortWaits(t *testing.T, patterns []string) {
 	}
 }
 
-// expectPast fails the test unless promtool can read a history, and it has so many samples of a GPU, the last one of now.
+// expectPast fails the test unless promtool can read a history, and it has so many samples of a
+// GPU, the last one of now.
 func expectPast(t *testing.T, text string, samples int) {
 	t.Helper()
 	p := textparse.NewOpenMetricsParser([]byte(text), labels.NewSymbolTable())
@@ -252,7 +255,8 @@ func expectPast(t *testing.T, text string, samples int) {
 	}
 }
 
-// TestDemoWithoutPrometheus: it says what is missing and how to get it, and serves the nodes all the same.
+// TestDemoWithoutPrometheus: it says what is missing and how to get it, and serves the nodes all
+// the same.
 func TestDemoWithoutPrometheus(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t, t.TempDir())

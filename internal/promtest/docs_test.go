@@ -37,8 +37,8 @@ func TestDocumentedJoinsAreThoseThatAreTested(t *testing.T) {
 	}
 }
 
-// TestDocumentedQueriesAreTested: every PromQL block of every page, and of the README, is an alert that is run on the
-// chaos, or a query whose answer is computed without PromQL.
+// TestDocumentedQueriesAreTested: every PromQL block of every page, and of the README, is an alert
+// that is run on the chaos, or a query whose answer is computed without PromQL.
 func TestDocumentedQueriesAreTested(t *testing.T) {
 	alerts := documentedAlerts(t)
 	computed := computedQueries()
@@ -81,8 +81,8 @@ func documentedLines(t *testing.T, path, expr string) []string {
 	return lines
 }
 
-// computedQueries are those that tests compare with a computed answer: checkJoins, checkFree, checkRoom, checkPower
-// and checkPods on every golden, queries_test.go and handover_test.go.
+// computedQueries are those that tests compare with a computed answer: checkJoins, checkFree,
+// checkRoom, checkPower and checkPods on every golden, queries_test.go and handover_test.go.
 func computedQueries() []string {
 	all := []string{
 		freeGPUs, roomByProfile, allEstimates, teamJoin, dcgmTeamJoin, mostMemory, podMemory, podWatts, podEnergy, slicesByCopies,

@@ -39,7 +39,8 @@ func (p page) sample(t *testing.T, has string) string {
 	return found[0]
 }
 
-// expect checks that the sample with a text is what was printed, from a text on and up to another one.
+// expect checks that the sample with a text is what was printed, from a text on and up to another
+// one.
 func (p page) expect(t *testing.T, has, printed, from, to string) {
 	t.Helper()
 	sample := p.sample(t, has)
@@ -70,8 +71,8 @@ func (p page) expect(t *testing.T, has, printed, from, to string) {
 	}
 }
 
-// expectLines checks that each line of the sample with a text is a line that was printed, in this order. The sample may
-// leave lines out, and has the user's own.
+// expectLines checks that each line of the sample with a text is a line that was printed, in this
+// order. The sample may leave lines out, and has the user's own.
 func (p page) expectLines(t *testing.T, has, printed string) {
 	t.Helper()
 	// These are others each time: times, ids, watts.
@@ -98,7 +99,8 @@ func (p page) expectLines(t *testing.T, has, printed string) {
 	}
 }
 
-// TestTryItWithoutAGPU: the first session of the page on partition control, on the scenario that the page writes.
+// TestTryItWithoutAGPU: the first session of the page on partition control, on the scenario that
+// the page writes.
 func TestTryItWithoutAGPU(t *testing.T) {
 	t.Parallel()
 	control := page{"../../docs/partition-control.md"}

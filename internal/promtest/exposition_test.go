@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// exposition is a text exposition, read without the engine's parser: what the checks expect is worked out from it and
-// never by PromQL.
+// exposition is a text exposition, read without the engine's parser: what the checks expect is
+// worked out from it and never by PromQL.
 type exposition map[string]*dto.MetricFamily
 
 // series is one gauge or counter.
@@ -81,7 +81,8 @@ func (s series) without(names []string) map[string]string {
 	return rest
 }
 
-// plain returns the families with this prefix that are gauges or counters and whose series all carry these labels.
+// plain returns the families with this prefix that are gauges or counters and whose series all
+// carry these labels.
 func (x exposition) plain(prefix string, carry []string) []string {
 	var names []string
 

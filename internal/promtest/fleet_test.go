@@ -13,7 +13,8 @@ import (
 	"github.com/prometheus/prometheus/model/value"
 )
 
-// A fleet is several simulated nodes under one Prometheus. The nodes run once, and all queries are asked of that run.
+// A fleet is several simulated nodes under one Prometheus. The nodes run once, and all queries are
+// asked of that run.
 
 type fleetNode struct {
 	name     string // its instance label
@@ -41,7 +42,8 @@ func fleetNodes(t *testing.T) []fleetNode {
 	late := fleetRuns - overlap/2
 
 	return []fleetNode{
-		// Exporters are replaced in the middle of the run, or so late that both pods are scraped at its end.
+		// Exporters are replaced in the middle of the run, or so late that both pods are scraped at
+		// its end.
 		{name: "mixed", scenario: mixed, args: []string{"--dcgm.address=embedded"}, replaced: time.Hour},
 		{name: "underused", scenario: scenario("h100-underused"), format: Protobuf, replaced: late},
 		{name: "full", scenario: scenario("h100-56"), gap: [2]time.Duration{30 * time.Minute, 40 * time.Minute},
@@ -67,8 +69,8 @@ workloads: [{name: train, memory: 8GiB, sm: 20}]
 processes: [{device: "0/2g.12gb@0", workload: train}, {gpu: 1, workload: train}]
 `
 
-// sickNode is sick at the end: GPUs 0 and 3 lost, the latter with MIG, GPU 1 wants to be drained after an XID of a
-// slice, GPU 2 is healthy and idle.
+// sickNode is sick at the end: GPUs 0 and 3 lost, the latter with MIG, GPU 1 wants to be drained
+// after an XID of a slice, GPU 2 is healthy and idle.
 const sickNode = `version: 1
 node: {hostname: sick, kubernetes: true}
 seed: 78
@@ -88,8 +90,9 @@ faults:
   - {at: 115m, gpu: 1, kind: xid, xid: 94, gi: 1, ci: 0, recovery: drain_and_reset}
 `
 
-// target is the labels that the scrapes of a pod of the exporter add, as a PodMonitor with honorLabels does: the
-// exporter's own namespace, pod and container are on all series that have none.
+// target is the labels that the scrapes of a pod of the exporter add, as a PodMonitor with
+// honorLabels does: the exporter's own namespace, pod and container are on all series that have
+// none.
 func (n fleetNode) target(pod string) labels.Labels {
 	return labels.FromStrings("cluster", "sim", "instance", n.name, "job", "mig-exporter",
 		"namespace", "gpu-monitoring", "pod", "mig-exporter-"+pod, "container", "mig-exporter", "endpoint", "metrics")
@@ -102,7 +105,8 @@ type fleet struct {
 	ruleSample int64 // most samples that one evaluation of a rule read
 }
 
-// runFleet runs all nodes for fleetRuns, scrapes them, and evaluates the recording rules of the dashboards.
+// runFleet runs all nodes for fleetRuns, scrapes them, and evaluates the recording rules of the
+// dashboards.
 func runFleet(t *testing.T, nodes []fleetNode) *fleet {
 	t.Helper()
 	e := NewPrometheus(t)
@@ -137,8 +141,8 @@ func runFleet(t *testing.T, nodes []fleetNode) *fleet {
 	return f
 }
 
-// control adds a node with partition control as it is served: an operation that succeeds, one that fails and leaves
-// it degraded.
+// control adds a node with partition control as it is served: an operation that succeeds, one that
+// fails and leaves it degraded.
 func (f *fleet) control(t *testing.T) {
 	t.Helper()
 	node := fleetNode{name: "control"}
@@ -207,9 +211,9 @@ func (e *Prometheus) scrapePods(t *testing.T, n *scrapedNode, node fleetNode) {
 	}
 }
 
-// asDCGMExporter makes of an exposition in text what Prometheus gets of dcgm-exporter as its chart installs it:
-// without honor_labels, so that labels that the target has too are renamed, and without the reserved memory, which is
-// not in its default list.
+// asDCGMExporter makes of an exposition in text what Prometheus gets of dcgm-exporter as its chart
+// installs it: without honor_labels, so that labels that the target has too are renamed, and
+// without the reserved memory, which is not in its default list.
 func asDCGMExporter(body []byte) []byte {
 	body = regexp.MustCompile(`([{,])(namespace|pod|container)="`).ReplaceAll(body, []byte(`${1}exported_$2="`))
 	return regexp.MustCompile(`(?m)^DCGM_FI_DEV_FB_RESERVED\{.*\n`).ReplaceAll(body, nil)

@@ -10,8 +10,9 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 )
 
-// served is a node of ten whole GPUs. What runs on the sixth and the seventh, counted from 0, is what migctl fleet says that it cannot see: pods of
-// two owners that follow each other, and wide kernels in one minute of five.
+// served is a node of ten whole GPUs. What runs on the sixth and the seventh, counted from 0, is
+// what migctl fleet says that it cannot see: pods of two owners that follow each other, and wide
+// kernels in one minute of five.
 const served = `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: true, privileged: true}
 seed: 3
@@ -49,17 +50,18 @@ type device struct {
 	Provisional, MediaNotChecked       bool
 }
 
-// The node is polled every quarter of an hour, which is stored as three scrapes, until it is polled and scraped every
-// minute: the minutes of the last day are enough to decide. Polls are four minutes after each quarter, when the
-// kernels of bursts are narrow.
+// The node is polled every quarter of an hour, which is stored as three scrapes, until it is polled
+// and scraped every minute: the minutes of the last day are enough to decide. Polls are four
+// minutes after each quarter, when the kernels of bursts are narrow.
 const (
 	coarse      = 15 * time.Minute
 	firstPoll   = 4 * time.Minute
 	coarseUntil = firstPoll + 144*time.Hour
 )
 
-// TestFleetAgreesWithTheAdvisor: a week after all pods have started, migctl fleet says of each GPU what the node's advisor says, which saw
-// every poll, but for the differences that docs/fleet.md explains.
+// TestFleetAgreesWithTheAdvisor: a week after all pods have started, migctl fleet says of each GPU
+// what the node's advisor says, which saw every poll, but for the differences that docs/fleet.md
+// explains.
 func TestFleetAgreesWithTheAdvisor(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, served, advisorPolls, "--collectors=+media")

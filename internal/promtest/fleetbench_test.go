@@ -25,9 +25,9 @@ import (
 // benchMinutes is a week, scraped every minute.
 const benchMinutes = 7 * 24 * 60
 
-// TestBenchFleet asks a Prometheus program for the history of a large fleet, and logs how long that takes and how
-// much memory. It runs if FLEET_BENCH_PROMETHEUS names the program (make bench-fleet). Blocks are kept in
-// FLEET_BENCH_DIR. Nodes have eight GPUs.
+// TestBenchFleet asks a Prometheus program for the history of a large fleet, and logs how long that
+// takes and how much memory. It runs if FLEET_BENCH_PROMETHEUS names the program (make
+// bench-fleet). Blocks are kept in FLEET_BENCH_DIR. Nodes have eight GPUs.
 func TestBenchFleet(t *testing.T) {
 	program := os.Getenv("FLEET_BENCH_PROMETHEUS")
 
@@ -213,7 +213,8 @@ func serverUsage(server *exec.Cmd) string {
 		}
 	}
 
-	// utime and stime are the 14th and 15th fields, in hundredths of a second; the second one, the name, has no space.
+	// utime and stime are the 14th and 15th fields, in hundredths of a second; the second one, the
+	// name, has no space.
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", server.Process.Pid))
 	if err != nil {
 		return err.Error()

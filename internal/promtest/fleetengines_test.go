@@ -8,7 +8,8 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 )
 
-// engineFamilies are what an exporter serves of a GPU that is held, with its decoders busy for a share of the time.
+// engineFamilies are what an exporter serves of a GPU that is held, with its decoders busy for a
+// share of the time.
 type engineFamilies struct {
 	labels   func(uuid string) []string
 	families func(decoders float64) map[string]float64
@@ -37,8 +38,8 @@ func engineExporters() map[string]engineFamilies {
 	}
 }
 
-// TestFleetCountsEngines: by a real Prometheus' history of dcgm-exporter, a GPU gets a slice with as many decoders as it
-// uses, in bursts too, and none if no slice has them.
+// TestFleetCountsEngines: by a real Prometheus' history of dcgm-exporter, a GPU gets a slice with
+// as many decoders as it uses, in bursts too, and none if no slice has them.
 func TestFleetCountsEngines(t *testing.T) {
 	t.Parallel()
 	uses := map[string]func(minute int) float64{

@@ -11,7 +11,8 @@ import (
 	"github.com/prometheus/prometheus/storage"
 )
 
-// A history of GPUs that is made up, sample by sample, so that what follows from it can be computed without PromQL.
+// A history of GPUs that is made up, sample by sample, so that what follows from it can be computed
+// without PromQL.
 
 // unit is a GPU of the history.
 type unit struct {
@@ -37,7 +38,8 @@ const (
 	unitsPerNode = 8
 )
 
-// kindOf is what a GPU is used for. Of ten nodes one trains on all its GPUs, one has slices, and the others serve.
+// kindOf is what a GPU is used for. Of ten nodes one trains on all its GPUs, one has slices, and
+// the others serve.
 func kindOf(node, index int) string {
 	switch node % 10 {
 	case 8:
@@ -144,7 +146,8 @@ func (u unit) at(minute, minutes int) reading {
 	return r
 }
 
-// podAt returns the name of the pod of a GPU. One follows another, so that its start is in the history.
+// podAt returns the name of the pod of a GPU. One follows another, so that its start is in the
+// history.
 func (u unit) podAt(minute, minutes int) string {
 	name := fmt.Sprintf("%s-%d-%d", u.kind, u.node, u.index)
 	if minute < minutes/4 {
@@ -164,7 +167,8 @@ type naming struct {
 	noSMs   bool // dcgm-exporter's default list
 }
 
-// seriesID names a series of a GPU briefly: making labels for each sample would take most of the time.
+// seriesID names a series of a GPU briefly: making labels for each sample would take most of the
+// time.
 type seriesID struct {
 	node, index        int
 	family, model, pod string
@@ -211,7 +215,8 @@ func (w *writer) end(at int64, id seriesID) error {
 	return err
 }
 
-// scrapedAt is when a node is scraped in a minute: in the middle of it, each node at its own second.
+// scrapedAt is when a node is scraped in a minute: in the middle of it, each node at its own
+// second.
 func scrapedAt(start time.Time, node, minute int) int64 {
 	return start.Add(time.Duration(minute)*time.Minute + time.Duration(5+node*7%50)*time.Second).UnixMilli()
 }
@@ -280,8 +285,8 @@ func (u unit) target(port, uuid, node string) []string {
 		node, fmt.Sprintf("node-%03d", u.node), uuid, u.uuid(), "gpu", fmt.Sprint(u.index)}
 }
 
-// dcgm appends the families of dcgm-exporter. Its pod is on the series that name no other, or on all as Prometheus
-// renames the others.
+// dcgm appends the families of dcgm-exporter. Its pod is on the series that name no other, or on
+// all as Prometheus renames the others.
 func (w *writer) dcgm(u unit, r *reading, at int64, n naming) error {
 	families := map[string]float64{
 		"DCGM_FI_DEV_FB_USED": r.memory / (1 << 20), "DCGM_FI_DEV_FB_FREE": (h100Bytes - r.memory) / (1 << 20),

@@ -203,8 +203,8 @@ func (u unit) step(from, minutes int) stepSum {
 	return s
 }
 
-// quantileOf returns the ratio that a share q of the weight does not exceed, rounded up to 0.01 times a power of 1.0873
-// but not above the largest one: the buckets of right-sizing's evidence.
+// quantileOf returns the ratio that a share q of the weight does not exceed, rounded up to 0.01
+// times a power of 1.0873 but not above the largest one: the buckets of right-sizing's evidence.
 func quantileOf(values []weighted, q float64) float64 {
 	slices.SortFunc(values, func(a, b weighted) int { return cmp.Compare(a.ratio, b.ratio) })
 
@@ -247,7 +247,8 @@ func decisions(n naming) map[string]string {
 	return d
 }
 
-// TestFleet holds the answer of migctl fleet against what the samples say, under the names of both exporters.
+// TestFleet holds the answer of migctl fleet against what the samples say, under the names of both
+// exporters.
 func TestFleet(t *testing.T) {
 	t.Parallel()
 
@@ -322,9 +323,10 @@ func checkUnits(t *testing.T, r fleetReport, units []unit, n naming, minutes int
 	}
 }
 
-// checkGroups holds the groups against what was counted by hand. Of the ten nodes' H100 15 do with 1g.20gb and 7 with
-// 1g.10gb in serving, 8 with 1g.10gb in research, which hold theirs for two thirds of the time. Four 1g.20gb fit on a
-// GPU, or seven 1g.10gb, or three and two. If SM activity is unknown, none remains.
+// checkGroups holds the groups against what was counted by hand. Of the ten nodes' H100 15 do with
+// 1g.20gb and 7 with 1g.10gb in serving, 8 with 1g.10gb in research, which hold theirs for two
+// thirds of the time. Four 1g.20gb fit on a GPU, or seven 1g.10gb, or three and two. If SM activity
+// is unknown, none remains.
 func checkGroups(t *testing.T, r fleetReport, n naming) {
 	t.Helper()
 	type counted struct {
@@ -378,8 +380,8 @@ func checkGroups(t *testing.T, r fleetReport, n naming) {
 	}
 }
 
-// TestFleetIsAskedForInSmallerParts: a server that refuses large queries is asked for fewer nodes at once, with the
-// same result.
+// TestFleetIsAskedForInSmallerParts: a server that refuses large queries is asked for fewer nodes
+// at once, with the same result.
 func TestFleetIsAskedForInSmallerParts(t *testing.T) {
 	t.Parallel()
 	e, _, end := fleetHistory(t, naming{})

@@ -8,7 +8,8 @@ import (
 	"github.com/prometheus/prometheus/storage"
 )
 
-// servedGPU is a GPU that an inference server holds, what Prometheus has of the server and its pod, and what follows.
+// servedGPU is a GPU that an inference server holds, what Prometheus has of the server and its pod,
+// and what follows.
 type servedGPU struct {
 	gib        float64            // that the GPU shows
 	server     map[string]float64 // by metric
@@ -86,8 +87,9 @@ func (g servedGPU) append(app storage.Appender, uuid string, minute int) error {
 	return put("kube_pod_annotations", 1, name, now.annotation, "job", "ksm")
 }
 
-// TestFleetKnowsServers: by a real Prometheus that scrapes the pods, what an inference server reserves is no need: that
-// follows from its weights, by an annotation, and the use of its cache, and without either the GPU stays.
+// TestFleetKnowsServers: by a real Prometheus that scrapes the pods, what an inference server
+// reserves is no need: that follows from its weights, by an annotation, and the use of its cache,
+// and without either the GPU stays.
 func TestFleetKnowsServers(t *testing.T) {
 	t.Parallel()
 	e := NewPrometheus(t)

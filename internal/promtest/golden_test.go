@@ -10,8 +10,9 @@ import (
 
 const goldens = "../../testdata/golden"
 
-// required are the goldens that must be there; any other of the folder is checked as well. A golden is named after its
-// scenario, with ".info" or ".series" if it was served with that mode of --kubernetes.labels.
+// required are the goldens that must be there; any other of the folder is checked as well. A golden
+// is named after its scenario, with ".info" or ".series" if it was served with that mode of
+// --kubernetes.labels.
 func required() []string {
 	return []string{
 		"a30.prom",
@@ -61,7 +62,8 @@ func TestGoldens(t *testing.T) {
 	}
 }
 
-// TestGoldensHoldWhatTheJoinsAreFor: without these cases in the scenarios the checks would prove little.
+// TestGoldensHoldWhatTheJoinsAreFor: without these cases in the scenarios the checks would prove
+// little.
 func TestGoldensHoldWhatTheJoinsAreFor(t *testing.T) {
 	for _, c := range []struct {
 		golden, what, family string

@@ -15,8 +15,8 @@ const (
 	podEnergy = `sum by (namespace, pod) (increase(nvidia_gpu_container_energy_estimate_joules_total[1d])) / 3.6e6`
 )
 
-// handOvers is a node on which a slice, a whole GPU and the parts of a split GPU instance change hands every four
-// minutes, two seconds after the pod before has ended: within a scrape interval.
+// handOvers is a node on which a slice, a whole GPU and the parts of a split GPU instance change
+// hands every four minutes, two seconds after the pod before has ended: within a scrape interval.
 func handOvers() string {
 	scenario := `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: true, privileged: true}
@@ -46,8 +46,8 @@ pods:
 	return scenario
 }
 
-// TestHandOvers: the joins answer at every evaluation, over ranges too; an average over time counts no device twice;
-// and what pods used adds up to what their devices did, each beginning at 0.
+// TestHandOvers: the joins answer at every evaluation, over ranges too; an average over time counts
+// no device twice; and what pods used adds up to what their devices did, each beginning at 0.
 func TestHandOvers(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, handOvers())
@@ -84,8 +84,8 @@ func TestHandOvers(t *testing.T) {
 	n.compareEnergies()
 }
 
-// compareAverages compares a sum of averages with the average of the sums, which are different if a device has other
-// series after it has changed hands.
+// compareAverages compares a sum of averages with the average of the sums, which are different if a
+// device has other series after it has changed hands.
 func (n *scrapedNode) compareAverages(at time.Time) {
 	n.t.Helper()
 
@@ -113,8 +113,8 @@ func (n *scrapedNode) compareAverages(at time.Time) {
 	}
 }
 
-// compareEnergies compares, for each device, the energy of its pods with its own. What is missing at most are 32
-// seconds for each pod, up to its first scrape and from its last.
+// compareEnergies compares, for each device, the energy of its pods with its own. What is missing
+// at most are 32 seconds for each pod, up to its first scrape and from its last.
 func (n *scrapedNode) compareEnergies() {
 	n.t.Helper()
 

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// harsh has a GPU that becomes hot, one that the power supply slows down, one whose instances cannot be read, and a
-// driver that is unloaded twice.
+// harsh has a GPU that becomes hot, one that the power supply slows down, one whose instances
+// cannot be read, and a driver that is unloaded twice.
 const harsh = `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: true, privileged: true}
 seed: 1
@@ -28,8 +28,8 @@ faults:
   - {at: 85m, for: 20m, kind: no-driver}
 `
 
-// TestRulesOnHeatAndPower: a GPU that is hot, one that the power supply slows down, and a slice that does not answer
-// are named with their pods.
+// TestRulesOnHeatAndPower: a GPU that is hot, one that the power supply slows down, and a slice
+// that does not answer are named with their pods.
 func TestRulesOnHeatAndPower(t *testing.T) {
 	t.Parallel()
 	n := startRuledNode(t, harsh, "--poll.interval=15s") // seconds between two readings count if these are not far apart
@@ -47,7 +47,8 @@ func TestRulesOnHeatAndPower(t *testing.T) {
 	}
 }
 
-// TestRulesWithoutRights: under MIG the driver accepts the registration of a process without rights, and is silent.
+// TestRulesWithoutRights: under MIG the driver accepts the registration of a process without
+// rights, and is silent.
 func TestRulesWithoutRights(t *testing.T) {
 	t.Parallel()
 	n := startRuledNode(t, `
@@ -63,8 +64,8 @@ faults: [{at: 5m, for: 30m, kind: no-permission}]
 	n.expectSummary("GpuXidsNotReceived", "XIDs of GPU 0 of gpu-node-1:9401 are not received.")
 }
 
-// TestRulesWithoutADriver: a driver that is unloaded under the exporter, and one that is not there when the next
-// exporter is started, have one critical alert for the node, and none for its GPUs.
+// TestRulesWithoutADriver: a driver that is unloaded under the exporter, and one that is not there
+// when the next exporter is started, have one critical alert for the node, and none for its GPUs.
 func TestRulesWithoutADriver(t *testing.T) {
 	t.Parallel()
 	r := newRollout(t, harsh)

@@ -51,7 +51,8 @@ func inhibitRules(t *testing.T) []inhibitRule {
 	return all
 }
 
-// matchedBy returns the shipped alerts that all matchers match, by the labels that their rules give.
+// matchedBy returns the shipped alerts that all matchers match, by the labels that their rules
+// give.
 func matchedBy(t *testing.T, alerts []rulefmt.Rule, matchers []string) []rulefmt.Rule {
 	t.Helper()
 	matched := slices.Clone(alerts)
@@ -107,8 +108,8 @@ func firedLabels(t *testing.T) map[string][]map[string]string {
 	return fired
 }
 
-// TestDocumentedInhibitRules: the alerts that silence and are silenced exist, and have the labels in which they must
-// agree. Alertmanager takes two alerts that lack a label to agree in it.
+// TestDocumentedInhibitRules: the alerts that silence and are silenced exist, and have the labels
+// in which they must agree. Alertmanager takes two alerts that lack a label to agree in it.
 func TestDocumentedInhibitRules(t *testing.T) {
 	alerts := shippedAlerts(t)
 	fired := firedLabels(t)

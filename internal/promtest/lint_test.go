@@ -71,7 +71,8 @@ func (d grafanaDashboard) lintIDs(t *testing.T) {
 	}
 }
 
-// lintGrid: no two panels overlap, all are inside, and those of a collapsed row are not beside the others.
+// lintGrid: no two panels overlap, all are inside, and those of a collapsed row are not beside the
+// others.
 func (d grafanaDashboard) lintGrid(t *testing.T) {
 	check := func(panels []grafanaPanel) {
 		for i, a := range panels {
@@ -189,7 +190,8 @@ func (p grafanaPanel) lint(t *testing.T, uid string) {
 	}
 }
 
-// lintRates: a rate is over an interval that Grafana fits to the scrapes, or over one of at least an hour.
+// lintRates: a rate is over an interval that Grafana fits to the scrapes, or over one of at least
+// an hour.
 func lintRates(t *testing.T, about, expr string) {
 	for _, use := range regexp.MustCompile(`\b(rate|irate|increase|delta)\([^\[\]]*\[([^\]]*)\]`).
 		FindAllStringSubmatch(expr, -1) {
@@ -203,8 +205,8 @@ func lintRates(t *testing.T, about, expr string) {
 	}
 }
 
-// TestLinksLeadToDashboards: each names a dashboard and variables that there are, and keeps data source, cluster and
-// time.
+// TestLinksLeadToDashboards: each names a dashboard and variables that there are, and keeps data
+// source, cluster and time.
 func TestLinksLeadToDashboards(t *testing.T) {
 	boards := loadDashboards(t)
 	found := 0

@@ -17,7 +17,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/testbuild"
 )
 
-// The tests below scrape the built program on a simulated node whose clock they step, as a Prometheus does: every 30 s.
+// The tests below scrape the built program on a simulated node whose clock they step, as a
+// Prometheus does: every 30 s.
 
 const (
 	scrapeInterval = 30 * time.Second
@@ -59,7 +60,8 @@ func scenarioFile(t *testing.T, scenario string) string {
 	return file
 }
 
-// launch starts the program on a simulated node whose clock stands still. The program ends with stop, or with the test.
+// launch starts the program on a simulated node whose clock stands still. The program ends with
+// stop, or with the test.
 func launch(t *testing.T, env []string, args ...string) (url string, stop func()) {
 	t.Helper()
 
@@ -90,7 +92,8 @@ func launch(t *testing.T, env []string, args ...string) (url string, stop func()
 	return "http://" + listenAddress(t, stderr), stop
 }
 
-// listenAddress reads the log until the program says where it listens, and lets the rest of the log go.
+// listenAddress reads the log until the program says where it listens, and lets the rest of the log
+// go.
 func listenAddress(t *testing.T, log io.Reader) string {
 	t.Helper()
 	listening := regexp.MustCompile(`msg=listening[^\n]*address=(\S+)`)
@@ -147,8 +150,8 @@ func (n *scrapedNode) ask(method, path string, accept Format) []byte {
 	return body
 }
 
-// run lets the node go on second by second until it has run for that long. It is scraped meanwhile, and each, if not
-// nil, is called whenever Prometheus evaluates its rules.
+// run lets the node go on second by second until it has run for that long. It is scraped meanwhile,
+// and each, if not nil, is called whenever Prometheus evaluates its rules.
 func (n *scrapedNode) run(until time.Duration, each func(at time.Time)) {
 	n.t.Helper()
 

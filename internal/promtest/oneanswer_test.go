@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// expectOneAnswer fails the test unless all that name underused GPUs name the same ones now: the alerts, the fleet's
-// table and its number, migctl recommend, and migctl fleet. By evidence of less than a week all of them say so.
+// expectOneAnswer fails the test unless all that name underused GPUs name the same ones now: the
+// alerts, the fleet's table and its number, migctl recommend, and migctl fleet. By evidence of less
+// than a week all of them say so.
 func (r *rollout) expectOneAnswer(socket, want string, provisional bool) {
 	r.t.Helper()
 	recommended, index := r.recommended(socket, provisional)
@@ -63,7 +64,8 @@ func (r *rollout) expectOneAnswer(socket, want string, provisional bool) {
 	}
 }
 
-// recommended returns the GPUs for which migctl recommend has a slice, and the index of each GPU by UUID.
+// recommended returns the GPUs for which migctl recommend has a slice, and the index of each GPU by
+// UUID.
 func (r *rollout) recommended(socket string, provisional bool) (gpus string, index map[string]string) {
 	r.t.Helper()
 
@@ -117,8 +119,8 @@ func (r *rollout) askedFleet(index map[string]string, provisional bool) string {
 	return strings.Join(list, " ")
 }
 
-// TestOneAnswerOnOneDay: after a day and a half the shipped story of underused GPUs has one answer, that of the advisor
-// by little evidence, and none of the GPUs that it keeps whole is in any.
+// TestOneAnswerOnOneDay: after a day and a half the shipped story of underused GPUs has one answer,
+// that of the advisor by little evidence, and none of the GPUs that it keeps whole is in any.
 func TestOneAnswerOnOneDay(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -25,7 +25,8 @@ type evaluatedGPU struct {
 	Harms, Kills, HalfHarms, HalfKills bool
 }
 
-// evaluatedSeries has internal/advise/truth write what the exporter serves of its nodes, by scrape, and what is true.
+// evaluatedSeries has internal/advise/truth write what the exporter serves of its nodes, by scrape,
+// and what is true.
 func evaluatedSeries(t *testing.T) (scrapes []string, facts map[string]evaluatedGPU) {
 	t.Helper()
 	dir := t.TempDir()
@@ -50,7 +51,8 @@ func evaluatedSeries(t *testing.T) (scrapes []string, facts map[string]evaluated
 	return strings.Split(readFile(t, filepath.Join(dir, "series.txt")), "#! ")[1:], facts
 }
 
-// evaluatedAlerts runs the shipped rules over scrapes, and returns the GPUs that alerts fire for in the end.
+// evaluatedAlerts runs the shipped rules over scrapes, and returns the GPUs that alerts fire for in
+// the end.
 func evaluatedAlerts(t *testing.T, scrapes []string, names ...string) map[string][]string {
 	t.Helper()
 	p := NewPrometheus(t)
@@ -110,7 +112,8 @@ func evaluatedAlerts(t *testing.T, scrapes []string, names ...string) map[string
 	return fired
 }
 
-// lastEvaluations are those of alerts, two of them as far apart as the longest of them waits; two days are before.
+// lastEvaluations are those of alerts, two of them as far apart as the longest of them waits; two
+// days are before.
 func lastEvaluations() []time.Duration {
 	last := 50*time.Hour - 5*time.Minute
 
@@ -130,9 +133,10 @@ func withoutAdvice(scrapes []string) []string {
 	return plain
 }
 
-// TestAdvisorBesideThePlainRule compares both on nodes of make evaluate, two weeks old. The advisor's alert fires for
-// what is recommended, and kills nothing. Without an advisor GpuUnderused goes by five-minute means and names no
-// profile: it sees narrow kernels that are busy, but with half of the memory a slice kills some of what it names.
+// TestAdvisorBesideThePlainRule compares both on nodes of make evaluate, two weeks old. The
+// advisor's alert fires for what is recommended, and kills nothing. Without an advisor GpuUnderused
+// goes by five-minute means and names no profile: it sees narrow kernels that are busy, but with
+// half of the memory a slice kills some of what it names.
 func TestAdvisorBesideThePlainRule(t *testing.T) {
 	t.Parallel()
 	scrapes, facts := evaluatedSeries(t)

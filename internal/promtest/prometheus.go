@@ -1,5 +1,6 @@
-// Package promtest is a Prometheus for tests: its storage takes expositions as scrapes, and its engine evaluates
-// PromQL. It is a module of its own so that the program does not depend on Prometheus.
+// Package promtest is a Prometheus for tests: its storage takes expositions as scrapes, and its
+// engine evaluates PromQL. It is a module of its own so that the program does not depend on
+// Prometheus.
 package promtest
 
 import (
@@ -82,15 +83,16 @@ func NewPrometheus(t testing.TB) *Prometheus {
 	return &Prometheus{db: db, promql: engine, targets: map[string]*target{}}
 }
 
-// AddScrape stores an exposition as a scrape at the given time, which must be later than the previous one. A series
-// that the previous scrape had and this one does not is marked stale, as by a Prometheus server.
+// AddScrape stores an exposition as a scrape at the given time, which must be later than the
+// previous one. A series that the previous scrape had and this one does not is marked stale, as by
+// a Prometheus server.
 func (e *Prometheus) AddScrape(t testing.TB, at time.Time, format Format, exposition []byte) {
 	t.Helper()
 	e.AddScrapeFrom(t, labels.EmptyLabels(), at, format, exposition)
 }
 
-// AddScrapeFrom is AddScrape for one of several targets. Labels of the exposition have precedence over the target's,
-// as with honor_labels.
+// AddScrapeFrom is AddScrape for one of several targets. Labels of the exposition have precedence
+// over the target's, as with honor_labels.
 func (e *Prometheus) AddScrapeFrom(
 	t testing.TB,
 	from labels.Labels,
@@ -169,7 +171,8 @@ func (s *target) markStale(app storage.Appender, seen map[uint64]labels.Labels, 
 	return nil
 }
 
-// append appends the samples of a parser and returns their series by hash. Two samples of one series are an error.
+// append appends the samples of a parser and returns their series by hash. Two samples of one
+// series are an error.
 func (s *target) append(
 	app storage.Appender,
 	p textparse.Parser,
@@ -254,8 +257,8 @@ func (s *target) appendSample(
 	return err
 }
 
-// Query evaluates an expression at the time of the last scrape. The test fails if there is an error or a warning, or
-// if the result is not a vector.
+// Query evaluates an expression at the time of the last scrape. The test fails if there is an error
+// or a warning, or if the result is not a vector.
 func (e *Prometheus) Query(t testing.TB, expr string) promql.Vector {
 	t.Helper()
 
@@ -298,7 +301,8 @@ func (e *Prometheus) EvalAt(expr string, at time.Time) (promql.Vector, error) {
 	return append(promql.Vector(nil), v...), nil
 }
 
-// isAboutDCGMsName reports whether a warning is only that the name of one of DCGM's counters does not end in _total.
+// isAboutDCGMsName reports whether a warning is only that the name of one of DCGM's counters does
+// not end in _total.
 func isAboutDCGMsName(err error) bool {
 	return errors.Is(err, annotations.PossibleNonCounterInfo) &&
 		strings.Contains(err.Error(), `"DCGM_`)

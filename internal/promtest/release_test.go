@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestRulesOnRelease: a GPU that an operator has released and forgotten is named after an hour, and is neither down nor
-// missing.
+// TestRulesOnRelease: a GPU that an operator has released and forgotten is named after an hour, and
+// is neither down nor missing.
 func TestRulesOnRelease(t *testing.T) {
 	t.Parallel()
 

@@ -13,9 +13,9 @@ const (
 	powerOfBoards  = `sum(DCGM_FI_DEV_POWER_USAGE{GPU_I_ID=""})`
 )
 
-// TestSlicesAreCounted runs tables that count instances by profile on the eight GPUs of dgx-a100-mixed: 4 without
-// instances, of which one has MIG on, and 14 instances on the others. One of these, a 3g.20gb, has no compute
-// instance, and the driver does not report its memory.
+// TestSlicesAreCounted runs tables that count instances by profile on the eight GPUs of
+// dgx-a100-mixed: 4 without instances, of which one has MIG on, and 14 instances on the others. One
+// of these, a 3g.20gb, has no compute instance, and the driver does not report its memory.
 func TestSlicesAreCounted(t *testing.T) {
 	t.Parallel()
 

@@ -31,8 +31,9 @@ func (r *rollout) reboot(scenario, pod string) {
 	r.start("gpu-node-1", pod)
 }
 
-// TestRulesOverRestarts: rows of memory, until the node is restarted; an exporter that ends and whose target stays;
-// one whose target leaves service discovery; a node that dies and leaves it then; and a node that comes back with one GPU fewer, until that is back, too.
+// TestRulesOverRestarts: rows of memory, until the node is restarted; an exporter that ends and
+// whose target stays; one whose target leaves service discovery; a node that dies and leaves it
+// then; and a node that comes back with one GPU fewer, until that is back, too.
 func TestRulesOverRestarts(t *testing.T) {
 	t.Parallel()
 	sound, _, _ := strings.Cut(worn, "faults:")
@@ -76,8 +77,8 @@ func TestRulesOverRestarts(t *testing.T) {
 	r.expectStory("GpuMissing")
 }
 
-// blunder has partition control fail: nothing can be created on GPU 0 for a while, so that not even a rollback
-// succeeds; and a call hangs on GPU 1.
+// blunder has partition control fail: nothing can be created on GPU 0 for a while, so that not even
+// a rollback succeeds; and a call hangs on GPU 1.
 const blunder = `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: false, privileged: true}
 seed: 1
@@ -89,8 +90,8 @@ faults:
   - {at: 60m, for: 12m, gpu: 1, kind: hang, on: create-gi, after: 1}
 `
 
-// TestRulesOnPartitionControl: its socket and its state folder cannot be used; an operation fails and cannot be
-// rolled back; and one is stuck in the driver.
+// TestRulesOnPartitionControl: its socket and its state folder cannot be used; an operation fails
+// and cannot be rolled back; and one is stuck in the driver.
 func TestRulesOnPartitionControl(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -148,7 +149,8 @@ func (r *rollout) free(path, state string) {
 	r.until(state)
 }
 
-// until waits until partition control is in a state, of which it learns by itself, or until go test ends the test.
+// until waits until partition control is in a state, of which it learns by itself, or until go test
+// ends the test.
 func (r *rollout) until(state string) {
 	r.t.Helper()
 

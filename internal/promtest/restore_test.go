@@ -24,7 +24,8 @@ const refusing = restorable + `faults:
   - {for: 40m, gpu: 1, kind: change-fails, on: create-gi, times: 9999, error: unknown}
 `
 
-// TestRulesOnRestore: after a reboot one of two GPUs cannot be restored. The alert names it, and ends when it is.
+// TestRulesOnRestore: after a reboot one of two GPUs cannot be restored. The alert names it, and
+// ends when it is.
 func TestRulesOnRestore(t *testing.T) {
 	t.Parallel()
 
@@ -62,8 +63,8 @@ func TestRulesOnRestore(t *testing.T) {
 	}
 }
 
-// TestRulesOnUnsettled: a hook fails after a layout change. The alert fires as long as the operation is unsettled, and
-// ends once an operator has said that nothing is left to be done.
+// TestRulesOnUnsettled: a hook fails after a layout change. The alert fires as long as the
+// operation is unsettled, and ends once an operator has said that nothing is left to be done.
 func TestRulesOnUnsettled(t *testing.T) {
 	t.Parallel()
 

@@ -43,7 +43,8 @@ func advisedSlices() []advisedSlice {
 	}
 }
 
-// adviceText is what a node serves whose exporter has been watching for a week, or was started just now.
+// adviceText is what a node serves whose exporter has been watching for a week, or was started just
+// now.
 type adviceText struct {
 	strings.Builder
 	isNew bool
@@ -72,7 +73,8 @@ func serveAdvice(isNew bool) string {
 	return a.String()
 }
 
-// advisedPod returns the labels of a pod; none for a job, so that the scrape adds those of the exporter.
+// advisedPod returns the labels of a pod; none for a job, so that the scrape adds those of the
+// exporter.
 func advisedPod(holder string) string {
 	namespace, pod, ok := strings.Cut(holder, "/")
 	if !ok {
@@ -139,7 +141,8 @@ func (a *adviceText) serveSlice(on, placement string, s advisedSlice) {
 	}
 }
 
-// advised adds a node whose exporter has an advisor. In the end another exporter takes its place, without its evidence.
+// advised adds a node whose exporter has an advisor. In the end another exporter takes its place,
+// without its evidence.
 func (f *fleet) advised(t *testing.T) {
 	t.Helper()
 
@@ -153,7 +156,8 @@ func (f *fleet) advised(t *testing.T) {
 	}
 }
 
-// rightsizing compares panels with what the advised node serves, while two exporters of it are scraped.
+// rightsizing compares panels with what the advised node serves, while two exporters of it are
+// scraped.
 func (f *fleet) rightsizing(t *testing.T, boards map[string]grafanaDashboard) {
 	v := fleetView("advised")
 

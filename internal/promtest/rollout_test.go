@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/prometheus/rules"
 )
 
-// rollout is a simulated node that outlives its exporters, and a Prometheus that scrapes those that run, each as a
-// target of its own.
+// rollout is a simulated node that outlives its exporters, and a Prometheus that scrapes those that
+// run, each as a target of its own.
 type rollout struct {
 	*Prometheus
 	*ruler
@@ -44,8 +44,8 @@ func newRollout(t *testing.T, scenario string, args ...string) *rollout {
 	}
 }
 
-// start starts an exporter in a pod, with the labels that a PodMonitor gives its target. Those that have ended are no
-// targets any more.
+// start starts an exporter in a pod, with the labels that a PodMonitor gives its target. Those that
+// have ended are no targets any more.
 func (r *rollout) start(instance, pod string) {
 	r.t.Helper()
 	r.exporters = slices.DeleteFunc(r.exporters, func(x *exporter) bool { return x.stop == nil })
@@ -58,7 +58,8 @@ func (r *rollout) start(instance, pod string) {
 	})
 }
 
-// stopPod stops the oldest exporter. Service discovery drops its target, or keeps it, so that scrapes fail.
+// stopPod stops the oldest exporter. Service discovery drops its target, or keeps it, so that
+// scrapes fail.
 func (r *rollout) stopPod(keepTarget bool) {
 	r.t.Helper()
 	x := r.exporters[0]
@@ -122,9 +123,9 @@ func (r *rollout) noteFiring() {
 	r.firing = append(r.firing, now)
 }
 
-// ailing has a lasting story for every level: a GPU that has to be reset, idle devices that are held, a slice that is
-// saturated and one whose memory is full, a layout that wastes slices, and XIDs shortly before the exporter is
-// replaced at 75m.
+// ailing has a lasting story for every level: a GPU that has to be reset, idle devices that are
+// held, a slice that is saturated and one whose memory is full, a layout that wastes slices, and
+// XIDs shortly before the exporter is replaced at 75m.
 const ailing = `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: true, privileged: true}
 seed: 1
@@ -150,8 +151,8 @@ faults:
   - {at: 72m, gpu: 3, kind: xid, xid: 48}
 `
 
-// TestRulesWhileAnExportersPodIsReplaced: what fires goes on, once, whether the pods overlap or not; nothing fires
-// that would not have fired without.
+// TestRulesWhileAnExportersPodIsReplaced: what fires goes on, once, whether the pods overlap or
+// not; nothing fires that would not have fired without.
 func TestRulesWhileAnExportersPodIsReplaced(t *testing.T) {
 	t.Parallel()
 	undisturbed := newRollout(t, ailing)
@@ -199,8 +200,8 @@ func TestRulesWhileAnExportersPodIsReplaced(t *testing.T) {
 	}
 }
 
-// TestRulesWhereInstanceIsAnAddress: each pod of the exporter has another instance. No rule fails, and no alert fires
-// that would not have fired without.
+// TestRulesWhereInstanceIsAnAddress: each pod of the exporter has another instance. No rule fails,
+// and no alert fires that would not have fired without.
 func TestRulesWhereInstanceIsAnAddress(t *testing.T) {
 	t.Parallel()
 	r := newRollout(t, ailing)

@@ -15,7 +15,8 @@ import (
 // mostRecorded is how many series the shipped rules may add to those of a node.
 const mostRecorded = 200
 
-// recordingFiles are all shipped rule files, those included that are loaded only if an operator adds them.
+// recordingFiles are all shipped rule files, those included that are loaded only if an operator
+// adds them.
 func recordingFiles(t *testing.T) []string {
 	t.Helper()
 
@@ -47,8 +48,8 @@ func recordedNames(t *testing.T) []string {
 	return names
 }
 
-// TestRulesCost: for a node of eight GPUs with seven slices each, all of them held, the rules record few series, and
-// for one of eight whole GPUs, too.
+// TestRulesCost: for a node of eight GPUs with seven slices each, all of them held, the rules
+// record few series, and for one of eight whole GPUs, too.
 func TestRulesCost(t *testing.T) {
 	t.Parallel()
 

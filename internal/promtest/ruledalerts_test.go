@@ -12,7 +12,8 @@ import (
 	"github.com/prometheus/prometheus/rules"
 )
 
-// ruledNode is the program on a simulated node, scraped, with the shipped rules evaluated once a minute.
+// ruledNode is the program on a simulated node, scraped, with the shipped rules evaluated once a
+// minute.
 type ruledNode struct {
 	*scrapedNode
 	*ruler
@@ -51,7 +52,8 @@ func (n *ruledNode) run(until, step time.Duration) {
 	}
 }
 
-// requestAs scrapes in a format: histograms are native in protobuf, and not there in text but for that of the polls.
+// requestAs scrapes in a format: histograms are native in protobuf, and not there in text but for
+// that of the polls.
 func (n *ruledNode) requestAs(format Format) []byte {
 	n.scrapedNode.t.Helper()
 
@@ -80,8 +82,8 @@ func (n *ruledNode) requestAs(format Format) []byte {
 	return body
 }
 
-// TestRulesOnChaos: of the shipped chaos, whose faults last for seconds, only what stays for a while or must not be
-// missed is alerted.
+// TestRulesOnChaos: of the shipped chaos, whose faults last for seconds, only what stays for a
+// while or must not be missed is alerted.
 func TestRulesOnChaos(t *testing.T) {
 	t.Parallel()
 	scenario := strings.ReplaceAll(chaos(t), "workload: slice}", "workload: slice, for: 40m}")
@@ -128,9 +130,9 @@ faults:
   - {at: 105m, kind: kubelet-restart}
 `
 
-// TestRulesOnOutages: a GPU that is lost, XIDs that end pods inside one scrape interval, a kubelet that is down, a
-// wrong clock, a GPU that hangs, and a kubelet that is started while the API server does not answer, so that its list
-// is not complete, each for as long as it takes.
+// TestRulesOnOutages: a GPU that is lost, XIDs that end pods inside one scrape interval, a kubelet
+// that is down, a wrong clock, a GPU that hangs, and a kubelet that is started while the API server
+// does not answer, so that its list is not complete, each for as long as it takes.
 func TestRulesOnOutages(t *testing.T) {
 	t.Parallel()
 	n := startRuledNode(t, outages, "--poll.timeout=100ms", "--xid.kernel-log") // GPU 4 is idle
@@ -153,8 +155,9 @@ func TestRulesOnOutages(t *testing.T) {
 	}
 }
 
-// TestRulesOnA30: the shipped A30, whose greedy pod saturates its slice until it ends and whose MIG mode waits for a
-// reset, and a pod that fills the memory of its slice. The node restarts in the end.
+// TestRulesOnA30: the shipped A30, whose greedy pod saturates its slice until it ends and whose MIG
+// mode waits for a reset, and a pod that fills the memory of its slice. The node restarts in the
+// end.
 func TestRulesOnA30(t *testing.T) {
 	t.Parallel()
 	scenario := strings.NewReplacer(
@@ -169,10 +172,10 @@ func TestRulesOnA30(t *testing.T) {
 	n.expectSummary("MigModePending", "MIG of GPU 1 of gpu-node-1:9401 waits for a reset to switch on.")
 }
 
-// idlers are devices that are held and not used: a GPU and a slice by one pod, a GPU by pods that follow each other
-// inside one scrape interval, a GPU by two at a time; and a layout that wastes a compute slice: with 1g.10gb
-// at 0 another one would fit. Another
-// program repartitions that GPU in the end.
+// idlers are devices that are held and not used: a GPU and a slice by one pod, a GPU by pods that
+// follow each other inside one scrape interval, a GPU by two at a time; and a layout that wastes a
+// compute slice: with 1g.10gb at 0 another one would fit. Another program repartitions that GPU in
+// the end.
 const idlers = `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: true, privileged: true}
 seed: 1
@@ -197,8 +200,8 @@ faults:
   - {at: 170m, gpu: 3, kind: external-reconfigure, layout: ["3g.40gb@0", "3g.40gb@4"]}
 `
 
-// TestRulesOnIdlers: who holds an idle device for an hour is named; a device that pods hand to each other raises no
-// alert.
+// TestRulesOnIdlers: who holds an idle device for an hour is named; a device that pods hand to each
+// other raises no alert.
 func TestRulesOnIdlers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -214,8 +217,9 @@ func TestRulesOnIdlers(t *testing.T) {
 		"1g.20gb (instance 3) on GPU 3 of gpu-node-1:9401 is allocated and idle, at most 0% busy (held by ml/slice-0).")
 }
 
-// TestRulesOnUnderused: the shipped story of underused GPUs without an advisor, for three days. Pods are named with the
-// GPU; the one that has its GPU for a notebook is idle, the kernels of the last one are wide, and all of them end.
+// TestRulesOnUnderused: the shipped story of underused GPUs without an advisor, for three days.
+// Pods are named with the GPU; the one that has its GPU for a notebook is idle, the kernels of the
+// last one are wide, and all of them end.
 func TestRulesOnUnderused(t *testing.T) {
 	t.Parallel()
 
@@ -242,8 +246,8 @@ func TestRulesOnUnderused(t *testing.T) {
 		"28.41% of its SMs are active on average (held by chat/medium-llm-0).")
 }
 
-// TestRulesOverHandOvers: while devices of all levels change hands inside one scrape interval no rule fails and none
-// fires, with native histograms and without.
+// TestRulesOverHandOvers: while devices of all levels change hands inside one scrape interval no
+// rule fails and none fires, with native histograms and without.
 func TestRulesOverHandOvers(t *testing.T) {
 	t.Parallel()
 

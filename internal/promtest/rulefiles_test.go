@@ -15,7 +15,8 @@ import (
 
 const runbook = "https://github.com/mig-exporter/mig-exporter/blob/main/docs/alerts.md#"
 
-// shippedAlerts are the alerts of all files, which load strictly, without keys that Prometheus does not know.
+// shippedAlerts are the alerts of all files, which load strictly, without keys that Prometheus does
+// not know.
 func shippedAlerts(t *testing.T) []rulefmt.Rule {
 	t.Helper()
 	var alerts []rulefmt.Rule
@@ -39,8 +40,8 @@ func shippedAlerts(t *testing.T) []rulefmt.Rule {
 	return alerts
 }
 
-// TestAlertsAreComplete: each has a name of its own, a severity, a summary, a description, and a section in
-// docs/alerts.md; and the page has a row and a section for nothing else.
+// TestAlertsAreComplete: each has a name of its own, a severity, a summary, a description, and a
+// section in docs/alerts.md; and the page has a row and a section for nothing else.
 func TestAlertsAreComplete(t *testing.T) {
 	page := readFile(t, "../../docs/alerts.md")
 
@@ -98,8 +99,8 @@ func withoutNumber() map[string]string {
 	}
 }
 
-// TestSummariesNameTheirSubject: the target, the GPU and the GPU instance if the alert has them, who holds that, and
-// a number: the value, that of a query, or that of the XID.
+// TestSummariesNameTheirSubject: the target, the GPU and the GPU instance if the alert has them,
+// who holds that, and a number: the value, that of a query, or that of the XID.
 func TestSummariesNameTheirSubject(t *testing.T) {
 	exceptions := withoutNumber()
 	number := regexp.MustCompile(`\{\{ \$value( \||\}\}| \}\})|\. \| first \| value|\{\{ \$labels\.xid \}\}`)

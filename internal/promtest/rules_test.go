@@ -23,9 +23,9 @@ func shippedRules(t testing.TB) []string {
 	return findFiles(t, "../../deploy/prometheus/alerts-*.rules.yaml")
 }
 
-// loadRules has Prometheus' own rule manager load rule files, for queries and results in the given storage. It
-// returns the groups with those of recording rules last, so that alerts see what was recorded one evaluation earlier:
-// the worst that can happen.
+// loadRules has Prometheus' own rule manager load rule files, for queries and results in the given
+// storage. It returns the groups with those of recording rules last, so that alerts see what was
+// recorded one evaluation earlier: the worst that can happen.
 func loadRules(t testing.TB, query rules.QueryFunc, store storage.Storage, interval time.Duration,
 	files ...string) []*rules.Group {
 	t.Helper()
@@ -82,8 +82,8 @@ func newRuler(t testing.TB, store storage.Storage, start time.Time, query rules.
 		groups: loadRules(t, query, store, time.Minute, shippedRules(t)...)}
 }
 
-// eval evaluates all groups whose interval has passed. An evaluation that fails and an annotation that cannot be
-// rendered fail the test.
+// eval evaluates all groups whose interval has passed. An evaluation that fails and an annotation
+// that cannot be rendered fail the test.
 func (r *ruler) eval(at time.Time) {
 	r.t.Helper()
 
@@ -164,7 +164,8 @@ func (r *ruler) firingNow(name string) []*rules.Alert {
 	return nil
 }
 
-// expectStory fails the test for each of the alerts that did not fire or did not clear, and for each other that fired.
+// expectStory fails the test for each of the alerts that did not fire or did not clear, and for
+// each other that fired.
 func (r *ruler) expectStory(names ...string) {
 	r.t.Helper()
 

@@ -86,8 +86,8 @@ func ruleTestFiles(t *testing.T) map[string]ruleTests {
 	return files
 }
 
-// TestRuleTests does what `promtool test rules deploy/prometheus/tests/*.yaml` does, with the same packages: promtool
-// itself is no library.
+// TestRuleTests does what `promtool test rules deploy/prometheus/tests/*.yaml` does, with the same
+// packages: promtool itself is no library.
 func TestRuleTests(t *testing.T) {
 	t.Parallel()
 
@@ -163,8 +163,8 @@ func runRuleTest(t *testing.T, file ruleTests, test ruleTest) {
 	}
 }
 
-// checkAlertTest returns an error if a test of an alert could pass without an evaluation: promtool says nothing of an
-// alert that no rule has, nor of a time between two evaluations.
+// checkAlertTest returns an error if a test of an alert could pass without an evaluation: promtool
+// says nothing of an alert that no rule has, nor of a time between two evaluations.
 func checkAlertTest(test alertTest, groups []*rules.Group, interval model.Duration) error {
 	if test.EvalTime%interval != 0 {
 		return fmt.Errorf("%s at %s: rules are evaluated every %s", test.Alertname, test.EvalTime, interval)
@@ -281,7 +281,8 @@ func TestAlertTestsAreChecked(t *testing.T) {
 	}
 }
 
-// TestEveryAlertHasARuleTest: one that expects it to fire, and one later in the same story that expects it not to.
+// TestEveryAlertHasARuleTest: one that expects it to fire, and one later in the same story that
+// expects it not to.
 func TestEveryAlertHasARuleTest(t *testing.T) {
 	fires := map[string]bool{}
 	clears := map[string]bool{}

@@ -10,7 +10,8 @@ import (
 	"github.com/prometheus/prometheus/config"
 )
 
-// nativeHistograms asks for them, since Prometheus 3.8; those before refuse a configuration that has it.
+// nativeHistograms asks for them, since Prometheus 3.8; those before refuse a configuration that
+// has it.
 const nativeHistograms = "scrape_native_histograms: true"
 
 // scrapeConfigs returns the Prometheus configurations of a page.
@@ -26,8 +27,9 @@ func scrapeConfigs(t *testing.T, path string) []string {
 	return all
 }
 
-// TestScrapeConfigsLoad: Prometheus takes what the README and the pages print, and the holder's labels as they
-// are. That the collectors which they pick are all that are on by default is tested in package collector.
+// TestScrapeConfigsLoad: Prometheus takes what the README and the pages print, and the holder's
+// labels as they are. That the collectors which they pick are all that are on by default is tested
+// in package collector.
 func TestScrapeConfigsLoad(t *testing.T) {
 	picks := 0
 
@@ -61,8 +63,8 @@ func TestScrapeConfigsLoad(t *testing.T) {
 	}
 }
 
-// TestREADMEsScrapeConfigIsForOldPrometheus: its keys are those that 2.42 has, and native histograms are a comment
-// that names the version.
+// TestREADMEsScrapeConfigIsForOldPrometheus: its keys are those that 2.42 has, and native
+// histograms are a comment that names the version.
 func TestREADMEsScrapeConfigIsForOldPrometheus(t *testing.T) {
 	old := []string{"scrape_configs", "job_name", "honor_labels", "static_configs", "targets"}
 

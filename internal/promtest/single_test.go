@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// TestSingleStrategyLoop goes all the way on a node whose device plugin has the MIG strategy single: migctl recommend
-// refuses to partition one GPU alone, and its way for the node is carried out. All pods leave, all GPUs get slices of
-// one profile, and the pods come back on slices by the request that they had. The fifth, which no GPU was left for,
-// has one now.
+// TestSingleStrategyLoop goes all the way on a node whose device plugin has the MIG strategy
+// single: migctl recommend refuses to partition one GPU alone, and its way for the node is carried
+// out. All pods leave, all GPUs get slices of one profile, and the pods come back on slices by the
+// request that they had. The fifth, which no GPU was left for, has one now.
 func TestSingleStrategyLoop(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -42,7 +42,8 @@ func TestSingleStrategyLoop(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// The pod that waits comes first: there is no cordon that keeps it from a GPU that others leave.
+	// The pod that waits comes first: there is no cordon that keeps it from a GPU that others
+	// leave.
 	pods := []string{"chat/small-llm-1", "search/embedder-0", "chat/small-llm-0", "vision/detector-0", "ml/notebook-ben"}
 	n.replacePods(pods, "example.com/cordoned")
 	n.exporters[0].request(http.MethodPost, "/-/sim/advance?by=10s") // they have left the kubelet's list
@@ -76,8 +77,8 @@ func TestSingleStrategyLoop(t *testing.T) {
 	n.expectNoMoreAdvice(socket, 200*time.Hour)
 }
 
-// expectRefusedAlone fails the test unless migctl recommend refuses to partition one GPU alone, and has a way for the
-// node.
+// expectRefusedAlone fails the test unless migctl recommend refuses to partition one GPU alone, and
+// has a way for the node.
 func expectRefusedAlone(t *testing.T, socket string) {
 	t.Helper()
 
@@ -125,8 +126,8 @@ func (r *rollout) replacePods(pods []string, resource string) {
 	}
 }
 
-// expectPredicted fails the test unless so many processes run in the slices that were recommended for them, each as
-// it was predicted: by what really happens on the simulated node.
+// expectPredicted fails the test unless so many processes run in the slices that were recommended
+// for them, each as it was predicted: by what really happens on the simulated node.
 func (r *rollout) expectPredicted(want int) {
 	r.t.Helper()
 	var e struct {

@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/prometheus/storage"
 )
 
-// scrapeTarget is a target whose `up` is stored, too: it says whether the last scrape succeeded. Several may share an
-// Prometheus.
+// scrapeTarget is a target whose `up` is stored, too: it says whether the last scrape succeeded.
+// Several may share an Prometheus.
 type scrapeTarget struct {
 	target
 	engine *Prometheus

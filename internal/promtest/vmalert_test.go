@@ -9,8 +9,9 @@ import (
 	"github.com/VictoriaMetrics/VictoriaMetrics/app/vmalert/templates"
 )
 
-// TestVmalertTakesTheRules does what `vmalert -dryRun -rule=deploy/prometheus/*.rules.yaml` does, with the same
-// packages: it parses the files strictly, each expression as MetricsQL, and the templates of the annotations.
+// TestVmalertTakesTheRules does what `vmalert -dryRun -rule=deploy/prometheus/*.rules.yaml` does,
+// with the same packages: it parses the files strictly, each expression as MetricsQL, and the
+// templates of the annotations.
 func TestVmalertTakesTheRules(t *testing.T) {
 	if err := templates.Load(nil, url.URL{}); err != nil {
 		t.Fatal(err)

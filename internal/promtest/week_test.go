@@ -16,8 +16,9 @@ import (
 	"github.com/prometheus/prometheus/rules"
 )
 
-// healthy is a node that is used as it should be: slices and a GPU that work in waves, one after the other of a
-// batch's pods, and a free GPU that partition control repartitions. DCGM profiles the A100.
+// healthy is a node that is used as it should be: slices and a GPU that work in waves, one after
+// the other of a batch's pods, and a free GPU that partition control repartitions. DCGM profiles
+// the A100.
 const healthy = `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: true, privileged: true}
 seed: 1
@@ -43,9 +44,9 @@ const (
 	held = 5   // minutes for which what the node says is stored: it is stepped by as much
 )
 
-// TestRulesAreSilentOnAHealthyNode: not one alert fires in a week, evaluated every minute. Pods of a batch hand a
-// slice to each other, partition control changes a layout, the exporter's pod is replaced, and then its container
-// restarted.
+// TestRulesAreSilentOnAHealthyNode: not one alert fires in a week, evaluated every minute. Pods of
+// a batch hand a slice to each other, partition control changes a layout, the exporter's pod is
+// replaced, and then its container restarted.
 func TestRulesAreSilentOnAHealthyNode(t *testing.T) {
 	t.Parallel()
 
@@ -116,9 +117,9 @@ func tryMigctl(t *testing.T, socket string, args ...string) (out string, code in
 	return string(text), cmd.ProcessState.ExitCode()
 }
 
-// runLong lets the node run for days, whole spans of them, with one exporter. The node is stepped by five minutes and
-// its exposition stored for each of them; the rules are evaluated every minute. A node that runs so does from its
-// beginning.
+// runLong lets the node run for days, whole spans of them, with one exporter. The node is stepped
+// by five minutes and its exposition stored for each of them; the rules are evaluated every minute.
+// A node that runs so does from its beginning.
 func (r *rollout) runLong(until time.Duration) {
 	r.t.Helper()
 
@@ -146,8 +147,9 @@ func (r *rollout) runLong(until time.Duration) {
 	}
 }
 
-// rangeQueries answers the instant queries of rules from range queries of the same engine, over the time from one to
-// another: it parses and looks up series once for many evaluations, which is what makes a week affordable.
+// rangeQueries answers the instant queries of rules from range queries of the same engine, over the
+// time from one to another: it parses and looks up series once for many evaluations, which is what
+// makes a week affordable.
 type rangeQueries struct {
 	*Prometheus
 	from, to time.Time
@@ -190,8 +192,8 @@ func (q *rangeQueries) ask(expr string) error {
 	return nil
 }
 
-// evalSpan evaluates the groups at every minute of the span, the groups of recording rules before those that read
-// what they recorded.
+// evalSpan evaluates the groups at every minute of the span, the groups of recording rules before
+// those that read what they recorded.
 func (r *ruler) evalSpan(q *rangeQueries) {
 	r.t.Helper()
 	clear(q.of)

@@ -10,9 +10,9 @@ const (
 	graveXIDs = `time() - nvidia_gpu_xid_last_timestamp_seconds{xid=~"48|63|64|74|79|94|95|119|120"} < 600`
 )
 
-// TestXIDThatEndsItsPod: an XID 43 on a GPU instance and one on a whole GPU end their pods between two scrapes, and
-// successors have the devices two seconds later. The documented rule sees both, and the slice's XID joins to the pod
-// that had it.
+// TestXIDThatEndsItsPod: an XID 43 on a GPU instance and one on a whole GPU end their pods between
+// two scrapes, and successors have the devices two seconds later. The documented rule sees both,
+// and the slice's XID joins to the pod that had it.
 func TestXIDThatEndsItsPod(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, `version: 1
@@ -80,8 +80,8 @@ faults:
 	}
 }
 
-// TestXIDThatLosesItsGPU: an XID 79 comes a second before the GPU falls off the bus, between two scrapes. Its counts
-// stay.
+// TestXIDThatLosesItsGPU: an XID 79 comes a second before the GPU falls off the bus, between two
+// scrapes. Its counts stay.
 func TestXIDThatLosesItsGPU(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, `version: 1

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Backoff is when something is tried again. The wait doubles with each failure. A zero Backoff is due.
+// Backoff is when something is tried again. The wait doubles with each failure. A zero Backoff is
+// due.
 type Backoff struct {
 	Next time.Time // of the next attempt
 	wait time.Duration

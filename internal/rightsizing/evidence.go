@@ -20,7 +20,8 @@ const FileName = "rightsizing-evidence"
 // saveEvery is how often the evidence is saved, by the time of the Snapshots.
 const saveEvery = 10 * time.Minute
 
-// evidenceFile keeps the evidence of right-sizing over restarts. It is used by one goroutine at a time.
+// evidenceFile keeps the evidence of right-sizing over restarts. It is used by one goroutine at a
+// time.
 type evidenceFile struct {
 	path      string
 	writeFile func(path string, content []byte) error
@@ -28,8 +29,9 @@ type evidenceFile struct {
 	logger    log.Logger
 }
 
-// openEvidence returns the file in a folder and the evidence that it has, nil if there is none. A file that cannot be
-// read is set aside under another name. If that is impossible the file is nil: nothing is lost by being overwritten.
+// openEvidence returns the file in a folder and the evidence that it has, nil if there is none. A
+// file that cannot be read is set aside under another name. If that is impossible the file is nil:
+// nothing is lost by being overwritten.
 func openEvidence(o *Options) (*evidenceFile, *advise.Checkpoint) {
 	f := &evidenceFile{
 		path:      filepath.Join(o.StateDir, FileName),
@@ -55,7 +57,8 @@ func openEvidence(o *Options) (*evidenceFile, *advise.Checkpoint) {
 	return f, found
 }
 
-// checkFolder logs an error if no file can be written beside the evidence: the first save comes minutes later.
+// checkFolder logs an error if no file can be written beside the evidence: the first save comes
+// minutes later.
 func (f *evidenceFile) checkFolder() {
 	attempt := f.path + ".attempt"
 
@@ -75,8 +78,8 @@ func (f *evidenceFile) checkFolder() {
 	}
 }
 
-// setAside renames the file, which cannot be used, and reports whether it has. The last two that were set aside are
-// kept.
+// setAside renames the file, which cannot be used, and reports whether it has. The last two that
+// were set aside are kept.
 func (f *evidenceFile) setAside(why error) bool {
 	aside := f.path + ".unusable-1"
 	older := f.path + ".unusable-2"
@@ -108,8 +111,9 @@ func (f *evidenceFile) setAside(why error) bool {
 	return true
 }
 
-// logRestored reports the evidence that was restored. sameGPUs reports whether the node still has one of the GPUs that
-// the evidence is of. Workloads whose evidence was invalid are counted; the first three are named.
+// logRestored reports the evidence that was restored. sameGPUs reports whether the node still has
+// one of the GPUs that the evidence is of. Workloads whose evidence was invalid are counted; the
+// first three are named.
 func (f *evidenceFile) logRestored(c *advise.Checkpoint, sameGPUs bool) {
 	level.Info(f.logger).Log(
 		"msg", "restored the evidence for right-sizing",
@@ -136,7 +140,8 @@ func (f *evidenceFile) logRestored(c *advise.Checkpoint, sameGPUs bool) {
 	}
 }
 
-// isDue reports whether the evidence is to be saved at the time of a Snapshot; a clock that was set back counts too.
+// isDue reports whether the evidence is to be saved at the time of a Snapshot; a clock that was set
+// back counts too.
 func (f *evidenceFile) isDue(now time.Time) bool {
 	if f.saved.IsZero() {
 		f.saved = now
@@ -145,7 +150,8 @@ func (f *evidenceFile) isDue(now time.Time) bool {
 	return now.Sub(f.saved) >= saveEvery || now.Before(f.saved)
 }
 
-// write replaces the file by newer evidence. If it fails, the next attempt comes when the next save is due.
+// write replaces the file by newer evidence. If it fails, the next attempt comes when the next save
+// is due.
 func (f *evidenceFile) write(evidence *advise.Checkpoint, at time.Time) {
 	f.saved = at
 	var content bytes.Buffer

@@ -17,14 +17,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// observeAs runs right-sizing on Snapshots of minutes, as an exporter under a name on a node with GPUs. It returns for
-// how many minutes the workload of the first GPU is known to be observed, and the log.
+// observeAs runs right-sizing on Snapshots of minutes, as an exporter under a name on a node with
+// GPUs. It returns for how many minutes the workload of the first GPU is known to be observed, and
+// the log.
 func observeAs(t *testing.T, dir, name string, minutes int, gpus ...gpu.UUID) (observed int, logged string) {
 	t.Helper()
 	return observeOn(t, false, dir, name, 0, minutes, gpus...)
 }
 
-// observeOn is observeAs after a pause; isNodeName says whether the name is that of a Kubernetes node.
+// observeOn is observeAs after a pause; isNodeName says whether the name is that of a Kubernetes
+// node.
 func observeOn(
 	t *testing.T, isNodeName bool, dir, name string, pause time.Duration, minutes int, gpus ...gpu.UUID,
 ) (observed int, logged string) {
@@ -104,7 +106,8 @@ func files(t *testing.T, dir string) []string {
 	return names
 }
 
-// TestEvidenceOfTheNode: pods have another name after each restart; the GPUs tell that the evidence is of their node.
+// TestEvidenceOfTheNode: pods have another name after each restart; the GPUs tell that the evidence
+// is of their node.
 func TestEvidenceOfTheNode(t *testing.T) {
 	dir := t.TempDir()
 	for i, name := range []string{"exporter-a", "exporter-b", "exporter-c"} {
@@ -135,8 +138,8 @@ func TestEvidenceOfTheNode(t *testing.T) {
 	cmptest.Equal(t, "minutes of the last node", observed, 40)
 }
 
-// TestEvidenceAfterALongPause: a run of five minutes, long after the one before, neither loses the evidence nor calls a
-// GPU free that is held.
+// TestEvidenceAfterALongPause: a run of five minutes, long after the one before, neither loses the
+// evidence nor calls a GPU free that is held.
 func TestEvidenceAfterALongPause(t *testing.T) {
 	dir := t.TempDir()
 	observeAs(t, dir, "exporter-a", 30, "GPU-1")
@@ -150,8 +153,8 @@ func TestEvidenceAfterALongPause(t *testing.T) {
 	cmptest.Equal(t, "files", files(t, dir), []string{FileName})
 }
 
-// TestReportWhileTheClockIsInDoubt: the last report stands until the clock is believed, and calls no GPU free that a
-// pod has got meanwhile.
+// TestReportWhileTheClockIsInDoubt: the last report stands until the clock is believed, and calls
+// no GPU free that a pod has got meanwhile.
 func TestReportWhileTheClockIsInDoubt(t *testing.T) {
 	r := New(options("", log.NewNopLogger()))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -186,8 +189,8 @@ func TestReportWhileTheClockIsInDoubt(t *testing.T) {
 	cmptest.Equal(t, "devices", len(report.Devices), 2)
 }
 
-// TestEvidenceOfTheSameName: a host name alone does not show that the evidence is of this node, the name of a Kubernetes
-// node does, and the log says if it has other GPUs now.
+// TestEvidenceOfTheSameName: a host name alone does not show that the evidence is of this node, the
+// name of a Kubernetes node does, and the log says if it has other GPUs now.
 func TestEvidenceOfTheSameName(t *testing.T) {
 	dir := t.TempDir()
 	observeAs(t, dir, "localhost", 20, "GPU-1")
@@ -201,7 +204,8 @@ func TestEvidenceOfTheSameName(t *testing.T) {
 	cmptest.LacksTexts(t, logged, "none of this node's GPUs is in its evidence", "level=warn")
 }
 
-// TestEvidenceThatCannotBeWritten is said at the start, not at the first save; what is observed counts nevertheless.
+// TestEvidenceThatCannotBeWritten is said at the start, not at the first save; what is observed
+// counts nevertheless.
 func TestEvidenceThatCannotBeWritten(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -216,7 +220,8 @@ func TestEvidenceThatCannotBeWritten(t *testing.T) {
 	cmptest.LacksTexts(t, logged, "level=error")
 }
 
-// TestUnusableEvidence: the last two files that cannot be read are kept, and the log says why they cannot.
+// TestUnusableEvidence: the last two files that cannot be read are kept, and the log says why they
+// cannot.
 func TestUnusableEvidence(t *testing.T) {
 	for what, c := range map[string]struct {
 		change func(content string) string
@@ -272,7 +277,8 @@ func TestEvidenceThatCannotBeSetAside(t *testing.T) {
 	cmptest.Equal(t, "set aside before", readText(t, path+".unusable-1"), "older garbage")
 }
 
-// TestInvalidWorkloadsAreNamed: the log counts what is left out of the evidence, and the rest is used.
+// TestInvalidWorkloadsAreNamed: the log counts what is left out of the evidence, and the rest is
+// used.
 func TestInvalidWorkloadsAreNamed(t *testing.T) {
 	dir := t.TempDir()
 	a := advise.New(advise.DefaultOptions())

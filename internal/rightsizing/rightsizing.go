@@ -1,5 +1,5 @@
-// Package rightsizing runs the advisor: it observes every Snapshot, recommends once a minute, and keeps the evidence
-// over restarts.
+// Package rightsizing runs the advisor: it observes every Snapshot, recommends once a minute, and
+// keeps the evidence over restarts.
 package rightsizing
 
 import (
@@ -21,7 +21,8 @@ import (
 type Options struct {
 	Advise   advise.Options
 	StateDir string // keeps the evidence; empty: it ends with the process
-	// WriteFile replaces a file atomically and blocks until it is on disk. It creates the folder if that is missing.
+	// WriteFile replaces a file atomically and blocks until it is on disk. It creates the folder if
+	// that is missing.
 	WriteFile  func(path string, content []byte) error
 	IsNodeName bool // the node's name is that of a Kubernetes node
 	// Published is called with each report.
@@ -29,8 +30,9 @@ type Options struct {
 	Logger    log.Logger
 }
 
-// Loop observes every Snapshot, and recomputes the recommendations once a minute of their time. That and the evidence
-// file are the work of Run; Observe, on the path of the poll, waits for neither the packing nor a disk.
+// Loop observes every Snapshot, and recomputes the recommendations once a minute of their time.
+// That and the evidence file are the work of Run; Observe, on the path of the poll, waits for
+// neither the packing nor a disk.
 type Loop struct {
 	file       *evidenceFile // nil: the evidence is not kept
 	wake       chan struct{} // recommendations are due
@@ -95,8 +97,8 @@ func (l *Loop) Observe(s *gpu.Snapshot) {
 	}
 }
 
-// restore gives the advisor the evidence that was found, once a Snapshot shows that it is of this node. The caller
-// holds mu.
+// restore gives the advisor the evidence that was found, once a Snapshot shows that it is of this
+// node. The caller holds mu.
 func (l *Loop) restore(s *gpu.Snapshot) {
 	if l.found == nil {
 		return
@@ -160,7 +162,8 @@ func (l *Loop) Flush(ctx context.Context) {
 	}
 }
 
-// update publishes the recommendations for the last Snapshot, and saves the evidence if that is due.
+// update publishes the recommendations for the last Snapshot, and saves the evidence if that is
+// due.
 func (l *Loop) update() {
 	l.mu.Lock()
 	s := l.last
@@ -172,8 +175,8 @@ func (l *Loop) update() {
 	l.save(false)
 }
 
-// save writes the evidence to its file, unless none is kept or what the file has may be of this node. Without force it
-// does so if saveEvery has passed.
+// save writes the evidence to its file, unless none is kept or what the file has may be of this
+// node. Without force it does so if saveEvery has passed.
 func (l *Loop) save(force bool) {
 	if l.file == nil {
 		return
@@ -206,8 +209,8 @@ func (l *Loop) save(force bool) {
 // Last returns the last report; nil before the first.
 func (l *Loop) Last() *advise.Report { return l.current.Load() }
 
-// Report returns the last report, or the part for the devices of one GPU, which has no packing. It returns nil before
-// the first.
+// Report returns the last report, or the part for the devices of one GPU, which has no packing. It
+// returns nil before the first.
 func (l *Loop) Report(id gpu.UUID) any {
 	now := l.Last()
 	if now == nil {

@@ -1,5 +1,6 @@
-// Package sdnotify reports to systemd that the program is ready, reloads its files, stops, and that its loop is alive.
-// It does nothing unless systemd started the program as a service of Type=notify.
+// Package sdnotify reports to systemd that the program is ready, reloads its files, stops, and that
+// its loop is alive. It does nothing unless systemd started the program as a service of
+// Type=notify.
 package sdnotify
 
 import (
@@ -13,18 +14,19 @@ import (
 	"github.com/go-kit/log/level"
 )
 
-// pingsPerWatchdog is how often the watchdog is reset within its time, so that a late one does no harm.
+// pingsPerWatchdog is how often the watchdog is reset within its time, so that a late one does no
+// harm.
 const pingsPerWatchdog = 3
 
 // Options say when the program is ready, and by what it is alive.
 type Options struct {
 	// Listening is closed once the program accepts connections.
 	Listening <-chan struct{}
-	// AskLoop returns nil as soon as the program's loop has answered, or an error once its context has ended. It may
-	// block for any time.
+	// AskLoop returns nil as soon as the program's loop has answered, or an error once its context
+	// has ended. It may block for any time.
 	AskLoop func(context.Context) error
-	// AnswerWithin is the time after which a loop that has not answered counts as stuck. It must cover all that the loop
-	// may wait for.
+	// AnswerWithin is the time after which a loop that has not answered counts as stuck. It must
+	// cover all that the loop may wait for.
 	AnswerWithin time.Duration
 	Logger       log.Logger
 }
@@ -39,9 +41,9 @@ type Notifier struct {
 // New returns a Notifier that has sent nothing yet.
 func New(opts Options) *Notifier { return &Notifier{opts: opts} }
 
-// Run sends READY=1 once the program listens, then resets the watchdog, if the service has one, as long as the loop
-// answers, and sends STOPPING=1 when ctx ends. It returns nil after that. READY=1 does not wait for the loop, whose
-// first cycle may last longer than the service has time to start.
+// Run sends READY=1 once the program listens, then resets the watchdog, if the service has one, as
+// long as the loop answers, and sends STOPPING=1 when ctx ends. It returns nil after that. READY=1
+// does not wait for the loop, whose first cycle may last longer than the service has time to start.
 func (n *Notifier) Run(ctx context.Context) error {
 	defer n.send(daemon.SdNotifyStopping)
 
@@ -68,7 +70,8 @@ func (n *Notifier) Run(ctx context.Context) error {
 	return nil
 }
 
-// resetWatchdog sends WATCHDOG=1 at every interval unless the loop has owed an answer for too long, until ctx ends.
+// resetWatchdog sends WATCHDOG=1 at every interval unless the loop has owed an answer for too long,
+// until ctx ends.
 func (n *Notifier) resetWatchdog(ctx context.Context, interval time.Duration) {
 	var asking sync.WaitGroup
 	defer asking.Wait()
@@ -108,8 +111,8 @@ func (n *Notifier) resetWatchdog(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// Reloading sends RELOADING=1 and returns the function that sends READY=1 again. A nil Notifier sends nothing, nor does
-// one that is not ready yet.
+// Reloading sends RELOADING=1 and returns the function that sends READY=1 again. A nil Notifier
+// sends nothing, nor does one that is not ready yet.
 func (n *Notifier) Reloading() (done func()) {
 	if n == nil || !n.ready.Load() {
 		return func() {}

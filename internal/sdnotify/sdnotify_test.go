@@ -102,8 +102,8 @@ func start(t *testing.T, opts Options) (n *Notifier, stop func()) {
 	}
 }
 
-// TestNotifications: READY=1 comes after the listeners are open, and not before, whatever the loop does; a reload and
-// the end are reported, too.
+// TestNotifications: READY=1 comes after the listeners are open, and not before, whatever the loop
+// does; a reload and the end are reported, too.
 func TestNotifications(t *testing.T) {
 	m := newManager(t, 0)
 	listening := make(chan struct{})
@@ -160,8 +160,9 @@ func closed() chan struct{} {
 	return c
 }
 
-// TestWatchdog: the watchdog is reset while the loop owes no answer for too long. A stuck loop is reported in the log
-// once, from then on nothing is sent, and once it answers the watchdog is reset again.
+// TestWatchdog: the watchdog is reset while the loop owes no answer for too long. A stuck loop is
+// reported in the log once, from then on nothing is sent, and once it answers the watchdog is reset
+// again.
 func TestWatchdog(t *testing.T) {
 	m := newManager(t, 30*time.Millisecond)
 	said := make(lines, 10)
@@ -182,7 +183,8 @@ func TestWatchdog(t *testing.T) {
 	m.expect(t, "STOPPING=1")
 }
 
-// TestWatchdogOfASlowLoop: a loop that takes longer than the watchdog, but not too long, is not stuck.
+// TestWatchdogOfASlowLoop: a loop that takes longer than the watchdog, but not too long, is not
+// stuck.
 func TestWatchdogOfASlowLoop(t *testing.T) {
 	m := newManager(t, 3*time.Millisecond)
 	l := &loop{answers: make(chan struct{}, 1)}
@@ -197,8 +199,8 @@ func TestWatchdogOfASlowLoop(t *testing.T) {
 	stop()
 }
 
-// TestWithoutSystemd: nothing is sent or logged, and Run lasts as long as the program. A socket that is gone is logged
-// once.
+// TestWithoutSystemd: nothing is sent or logged, and Run lasts as long as the program. A socket
+// that is gone is logged once.
 func TestWithoutSystemd(t *testing.T) {
 	for name, socket := range map[string]string{"none": "", "gone": filepath.Join(t.TempDir(), "gone")} {
 		t.Run(name, func(t *testing.T) {

@@ -1,6 +1,7 @@
-// Package servermetrics asks the inference servers of a node's pods for their metrics. What it asks is decided by the
-// node: the pod's own address by the API server, over HTTP, with neither redirects nor a proxy nor credentials. A pod
-// chooses a port and a path. What a server answers is a tenant's word.
+// Package servermetrics asks the inference servers of a node's pods for their metrics. What it asks
+// is decided by the node: the pod's own address by the API server, over HTTP, with neither
+// redirects nor a proxy nor credentials. A pod chooses a port and a path. What a server answers is
+// a tenant's word.
 package servermetrics
 
 import (
@@ -22,7 +23,8 @@ import (
 const (
 	// Interval is the time between two questions to a server.
 	Interval = 30 * time.Second
-	// atOnce is how many servers are asked at a time, and maxPods how many in a round: no node has more devices.
+	// atOnce is how many servers are asked at a time, and maxPods how many in a round: no node has
+	// more devices.
 	atOnce  = 2
 	maxPods = 256
 	// keepAnswer is how long an answer counts.
@@ -52,12 +54,14 @@ type Options struct {
 	Now func() time.Time
 	// Interval is that of the machine's clock; 0 is Interval.
 	Interval time.Duration
-	// Dial connects to a pod, whose address is checked before; nil: by TCP, where it is checked again.
+	// Dial connects to a pod, whose address is checked before; nil: by TCP, where it is checked
+	// again.
 	Dial   func(ctx context.Context, network, address string) (net.Conn, error)
 	Logger log.Logger
 }
 
-// Asker asks servers on a goroutine of its own. Observe and Answers are safe for concurrent use and do not block.
+// Asker asks servers on a goroutine of its own. Observe and Answers are safe for concurrent use and
+// do not block.
 type Asker struct {
 	opts Options
 	ask  *client
@@ -68,8 +72,8 @@ type Asker struct {
 	logged  map[string]logged // by UID
 }
 
-// logged is what the log says of a server that did not answer: when it was warned of last, and whether it still says
-// that the server does not answer.
+// logged is what the log says of a server that did not answer: when it was warned of last, and
+// whether it still says that the server does not answer.
 type logged struct {
 	warned  time.Time
 	failing bool
@@ -112,7 +116,8 @@ func (a *Asker) Observe(s *gpu.Snapshot) {
 	a.pods = pods
 }
 
-// Answers returns the last answer of each server, by UID, unless it is too old. It must not be modified.
+// Answers returns the last answer of each server, by UID, unless it is too old. It must not be
+// modified.
 func (a *Asker) Answers() []gpu.PodServer {
 	oldest := a.opts.Now().Add(-keepAnswer)
 	a.mu.Lock()
@@ -144,8 +149,8 @@ func (a *Asker) Run(ctx context.Context) error {
 	}
 }
 
-// AskAll asks all servers once, two at a time, and returns when all have answered or failed. It is not safe
-// for concurrent use with itself.
+// AskAll asks all servers once, two at a time, and returns when all have answered or failed. It is
+// not safe for concurrent use with itself.
 func (a *Asker) AskAll(ctx context.Context) {
 	a.mu.Lock()
 	pods := a.pods
@@ -246,8 +251,8 @@ func (a *Asker) find(ctx context.Context, p *pod) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(address.Unmap(), p.endpoint.Port), nil
 }
 
-// note logs that a server does not answer any more, and that it does again, once in warnEvery at most: one that is
-// restarted for ever, or answers something else each time, fills no log.
+// note logs that a server does not answer any more, and that it does again, once in warnEvery at
+// most: one that is restarted for ever, or answers something else each time, fills no log.
 func (a *Asker) note(p *pod, err error) {
 	now := a.opts.Now()
 	name := p.namespace + "/" + p.name

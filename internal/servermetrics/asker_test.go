@@ -110,7 +110,8 @@ type hostileServer struct {
 	says    string
 }
 
-// hostileServers are those that answer with too much, too slowly, or something else. None may lead to a URL.
+// hostileServers are those that answer with too much, too slowly, or something else. None may lead
+// to a URL.
 func hostileServers(elsewhere string) map[string]hostileServer {
 	return map[string]hostileServer{
 		"redirect": {func(w http.ResponseWriter, r *http.Request) {
@@ -153,7 +154,8 @@ func hostileServers(elsewhere string) map[string]hostileServer {
 	}
 }
 
-// TestHostileServers: no server gets more than its second and its megabyte, and none is followed anywhere.
+// TestHostileServers: no server gets more than its second and its megabyte, and none is followed
+// anywhere.
 func TestHostileServers(t *testing.T) {
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		t.Error("a redirect was followed")
@@ -177,7 +179,8 @@ func TestHostileServers(t *testing.T) {
 	}
 }
 
-// TestAddressesThatAreNotAsked: a pod whose address is not its own is not asked, whatever the API server says.
+// TestAddressesThatAreNotAsked: a pod whose address is not its own is not asked, whatever the API
+// server says.
 func TestAddressesThatAreNotAsked(t *testing.T) {
 	node := []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("2001:db8::7")}
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("was asked") }))
@@ -233,7 +236,8 @@ func TestDialedAddressIsChecked(t *testing.T) {
 	}
 }
 
-// TestPodsThatAreNotFound: a pod in the host's network, of another UID, or while the API server is down is not asked.
+// TestPodsThatAreNotFound: a pod in the host's network, of another UID, or while the API server is
+// down is not asked.
 func TestPodsThatAreNotFound(t *testing.T) {
 	for _, err := range []error{gpu.ErrInvalidArgument, gpu.ErrNotFound, gpu.ErrUnavailable} {
 		var lines bytes.Buffer
@@ -249,7 +253,8 @@ func TestPodsThatAreNotFound(t *testing.T) {
 	}
 }
 
-// TestTwoAtOnce: many servers that hang are asked two at a time, and neither Observe nor Answers waits for them.
+// TestTwoAtOnce: many servers that hang are asked two at a time, and neither Observe nor Answers
+// waits for them.
 func TestTwoAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var now, most, asked int
@@ -286,7 +291,8 @@ func TestTwoAtOnce(t *testing.T) {
 	})
 }
 
-// TestLogOfAFlappingServer: one that answers every other time has two lines an hour; one that fails for good, one.
+// TestLogOfAFlappingServer: one that answers every other time has two lines an hour; one that fails
+// for good, one.
 func TestLogOfAFlappingServer(t *testing.T) {
 	status := http.StatusOK
 	a, lines := askerOf(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })

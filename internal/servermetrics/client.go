@@ -96,8 +96,8 @@ func unansweredError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", err, gpu.ErrUnavailable)
 }
 
-// check returns an error if an address is not one that a pod has to itself: an IPv4 address in an IPv6 one is that IPv4
-// address.
+// check returns an error if an address is not one that a pod has to itself: an IPv4 address in an
+// IPv6 one is that IPv4 address.
 func check(address netip.Addr, own []netip.Addr) error {
 	plain := address.Unmap()
 
@@ -137,8 +137,8 @@ func refusedKind(plain netip.Addr, own []netip.Addr) string {
 	}
 }
 
-// embedded returns the IPv4 address in one that a translator makes of it, 64:ff9b::/96, or that is compatible with
-// it, ::/96; the zero address if there is none.
+// embedded returns the IPv4 address in one that a translator makes of it, 64:ff9b::/96, or that is
+// compatible with it, ::/96; the zero address if there is none.
 //
 // https://www.rfc-editor.org/rfc/rfc6052, https://www.rfc-editor.org/rfc/rfc4291#section-2.5.5.1
 func embedded(a netip.Addr) netip.Addr {

@@ -19,8 +19,9 @@ type silentConns struct {
 	closed bool
 }
 
-// Prepare makes a server close, at its Shutdown, the connections that have not sent a request yet: net/http waits 5 s
-// for each, so that one silent client would use up the time of requests in flight. It replaces the server's ConnState.
+// Prepare makes a server close, at its Shutdown, the connections that have not sent a request yet:
+// net/http waits 5 s for each, so that one silent client would use up the time of requests in
+// flight. It replaces the server's ConnState.
 func Prepare(server *http.Server) {
 	silent := &silentConns{conns: make(map[net.Conn]struct{})}
 	server.ConnState = silent.trackConn

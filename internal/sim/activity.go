@@ -30,7 +30,8 @@ func (n *Node) uses(t *task) use {
 	}
 }
 
-// add adds a task that keeps some of the SMs of a device busy, and draws a share of its memory bandwidth.
+// add adds a task that keeps some of the SMs of a device busy, and draws a share of its memory
+// bandwidth.
 func (a *Activity) add(sms, of float64, u use, dram float64) {
 	share := sms / of
 	a.SM += share
@@ -74,7 +75,8 @@ func (n *Node) useSMs(g *simGPU) {
 	g.useEngine()
 }
 
-// drawn returns the share of the memory bandwidth of its GPU instance, or of its whole GPU, that a task draws.
+// drawn returns the share of the memory bandwidth of its GPU instance, or of its whole GPU, that a
+// task draws.
 func (n *Node) drawn(t *task) float64 {
 	sms := float64(t.on.gpu.model.sms)
 	bandwidth := 1.0
@@ -91,9 +93,9 @@ func (n *Node) drawn(t *task) float64 {
 	return t.does.Bandwidth / bandwidth
 }
 
-// useEngine derives for how much of the time the graphics or compute engine is active, on a device whenever any of
-// its kernels runs. That of a GPU with MIG is the mean over its compute slices, as DCGM's is: two 3g.20gb at 0.534
-// are 0.457. It is never below SM activity.
+// useEngine derives for how much of the time the graphics or compute engine is active, on a device
+// whenever any of its kernels runs. That of a GPU with MIG is the mean over its compute slices, as
+// DCGM's is: two 3g.20gb at 0.534 are 0.457. It is never below SM activity.
 func (g *simGPU) useEngine() {
 	var slices float64
 
@@ -126,7 +128,8 @@ func (g *simGPU) useEngine() {
 	}
 }
 
-// either returns for how much of the time at least one of two runs that do not depend on each other.
+// either returns for how much of the time at least one of two runs that do not depend on each
+// other.
 func either(a, b float64) float64 { return a + b - a*b }
 
 // sms counts the SMs of a device.

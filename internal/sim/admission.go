@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// The order in which the kubelet admits pods: one after the other, those that it learns of at once by their age. While
-// a device plugin allocates for one, all others wait. So a kubelet that has restarted lists no pod that is younger than
-// the one it is busy with, while those pods run on (pkg/kubelet/kubelet.go, HandlePodAdditions; seen with Kubernetes
-// 1.34 and an Allocate of 25 s).
+// The order in which the kubelet admits pods: one after the other, those that it learns of at once
+// by their age. While a device plugin allocates for one, all others wait. So a kubelet that has
+// restarted lists no pod that is younger than the one it is busy with, while those pods run on
+// (pkg/kubelet/kubelet.go, HandlePodAdditions; seen with Kubernetes 1.34 and an Allocate of 25 s).
 
 // slowAdmission is the admission of a pod for which a device plugin takes a time to allocate.
 type slowAdmission struct {
@@ -58,8 +58,8 @@ func (n *Node) restartsBy(passed time.Duration) int {
 	return restarts
 }
 
-// admitSlowly begins the admission of a pod: the kubelet lists it without a device until the device plugin has
-// allocated one. A kubelet that ends before begins anew when it is started again.
+// admitSlowly begins the admission of a pod: the kubelet lists it without a device until the device
+// plugin has allocated one. A kubelet that ends before begins anew when it is started again.
 func (n *Node) admitSlowly(p *pod, delay time.Duration) {
 	begin := n.at.Sub(n.start)
 	a := &slowAdmission{pod: p, begin: begin, end: begin + delay, restarts: n.restartsBy(begin)}
@@ -81,7 +81,8 @@ func (n *Node) admitSlowly(p *pod, delay time.Duration) {
 	})
 }
 
-// awaitsAdmission reports whether a kubelet that has restarted has not come to a pod yet, since it admits an older one.
+// awaitsAdmission reports whether a kubelet that has restarted has not come to a pod yet, since it
+// admits an older one.
 func (n *Node) awaitsAdmission(p *pod, passed time.Duration) bool {
 	a := n.admission
 	if a == nil || p.spec.Static || passed >= a.end || a.restarts == 0 ||

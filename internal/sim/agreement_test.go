@@ -10,8 +10,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// The simulated driver and the geometry that capacity and plans come from are written apart. On every model, whatever
-// was created and destroyed before, they agree on where one more instance fits and on how many fit.
+// The simulated driver and the geometry that capacity and plans come from are written apart. On
+// every model, whatever was created and destroyed before, they agree on where one more instance
+// fits and on how many fit.
 func TestDriverAndGeometryAgree(t *testing.T) {
 	for _, b := range gpuModels() {
 		t.Run(b.key, func(t *testing.T) {
@@ -53,7 +54,8 @@ func TestDriverAndGeometryAgree(t *testing.T) {
 	}
 }
 
-// A plan for one instance on an empty GPU has it where the driver puts it, if the driver's order is known.
+// A plan for one instance on an empty GPU has it where the driver puts it, if the driver's order is
+// known.
 func TestDriverAndPlansPreferTheSamePlacement(t *testing.T) {
 	for _, b := range gpuModels() {
 		document := "version: 1\ngpus: [{model: \"" + b.key + "\", mig: true}]\n"

@@ -16,8 +16,8 @@ type APIPod struct {
 	Ended           bool
 }
 
-// APIServer returns whether the simulated API server answers, and when it last did by the node's clock (Now), zero if
-// it has not answered yet.
+// APIServer returns whether the simulated API server answers, and when it last did by the node's
+// clock (Now), zero if it has not answered yet.
 func (n *Node) APIServer() (answered time.Time, up bool) {
 	now := n.lock()
 	defer n.mu.Unlock()
@@ -34,8 +34,8 @@ func (n *Node) answered(now time.Time) (answered time.Time, up bool) {
 	return n.shown(n.start.Add(asOf)), up
 }
 
-// askedAt returns the time since the start of the API server's last answer, below 0 if there is none, and whether it
-// answers now.
+// askedAt returns the time since the start of the API server's last answer, below 0 if there is
+// none, and whether it answers now.
 func (n *Node) askedAt(now time.Time) (asOf time.Duration, up bool) {
 	passed := now.Sub(n.start)
 	asOf = n.apiOutages.downSince(passed)
@@ -48,8 +48,9 @@ func (n *Node) askedAt(now time.Time) (asOf time.Duration, up bool) {
 	return asOf, up
 }
 
-// PodByName returns the pod of a name in the API server's last answer. It returns false if there is none, or if the API
-// server does not answer and its last answer is from before since, by the node's clock.
+// PodByName returns the pod of a name in the API server's last answer. It returns false if there is
+// none, or if the API server does not answer and its last answer is from before since, by the
+// node's clock.
 func (n *Node) PodByName(namespace, name string, since time.Time) (APIPod, bool) {
 	now := n.lock()
 	defer n.mu.Unlock()
@@ -93,7 +94,8 @@ func (n *Node) apiPod(now time.Time, matches func(p *pod) bool) (APIPod, bool) {
 	return APIPod{}, false
 }
 
-// RunningPods returns the names of the node's pods in the API server's last answer that had not ended.
+// RunningPods returns the names of the node's pods in the API server's last answer that had not
+// ended.
 func (n *Node) RunningPods() (pods []gpu.PodName, up bool) {
 	now := n.lock()
 	defer n.mu.Unlock()
@@ -108,8 +110,9 @@ func (n *Node) RunningPods() (pods []gpu.PodName, up bool) {
 	return pods, up
 }
 
-// PodGone reports whether the API server answers and has neither a pod with the UID nor one of that name, unless it is
-// empty. Pods that have ended do not count; pods that it does not report yet (api-server-slow) do.
+// PodGone reports whether the API server answers and has neither a pod with the UID nor one of that
+// name, unless it is empty. Pods that have ended do not count; pods that it does not report yet
+// (api-server-slow) do.
 func (n *Node) PodGone(namespace, name, uid string) bool {
 	now := n.lock()
 	defer n.mu.Unlock()
@@ -131,8 +134,9 @@ func (n *Node) PodGone(namespace, name, uid string) bool {
 	return true
 }
 
-// AdminAccess reports whether the device of a claim was allocated for administrative access. The error is
-// gpu.ErrUnavailable while the API server does not answer and gpu.ErrNotFound if it has no such claim.
+// AdminAccess reports whether the device of a claim was allocated for administrative access. The
+// error is gpu.ErrUnavailable while the API server does not answer and gpu.ErrNotFound if it has no
+// such claim.
 func (n *Node) AdminAccess(d gpu.ClaimDevice) (bool, error) {
 	now := n.lock()
 	defer n.mu.Unlock()
@@ -160,8 +164,8 @@ func (n *Node) AdminAccess(d gpu.ClaimDevice) (bool, error) {
 	return false, gpu.ErrNotFound
 }
 
-// introduce sets when the API server has a pod that the kubelet admits now, and when it reports it. The mirror of a
-// static pod is created once the API server answers.
+// introduce sets when the API server has a pod that the kubelet admits now, and when it reports it.
+// The mirror of a static pod is created once the API server answers.
 func (n *Node) introduce(p *pod) {
 	p.created = n.apiOutages.upFrom(n.at.Sub(n.start))
 	p.known = p.created
@@ -178,7 +182,8 @@ func (n *Node) introduce(p *pod) {
 	n.known = append(n.known, p)
 }
 
-// reportEnd sets when the API server learns of the end of a pod: from a kubelet that knows the API server's pods.
+// reportEnd sets when the API server learns of the end of a pod: from a kubelet that knows the API
+// server's pods.
 func (n *Node) reportEnd(p *pod) {
 	passed := n.at.Sub(n.start)
 	p.endKnown = n.handledFrom(passed, false)

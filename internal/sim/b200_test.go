@@ -7,8 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestB200AsCaptured: a B200 of a published capture (gpu-operator issue 2155), three 2g.45gb and a 1g.23gb: their ids and
-// places, what the driver uses of them, and no power with MIG on.
+// TestB200AsCaptured: a B200 of a published capture (gpu-operator issue 2155), three 2g.45gb and a
+// 1g.23gb: their ids and places, what the driver uses of them, and no power with MIG on.
 func TestB200AsCaptured(t *testing.T) {
 	n := start(t, `version: 1
 node: {kubernetes: false}

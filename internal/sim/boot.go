@@ -2,8 +2,8 @@ package sim
 
 import "fmt"
 
-// BootID distinguishes one boot of the node from all others, as the kernel's does. A node that is shared goes on when
-// its processes end; any other starts again with each.
+// BootID distinguishes one boot of the node from all others, as the kernel's does. A node that is
+// shared goes on when its processes end; any other starts again with each.
 func (n *Node) BootID() string {
 	n.lock()
 	defer n.mu.Unlock()

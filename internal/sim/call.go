@@ -7,9 +7,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A fault with On counts the calls that would change the partition, and acts once After of them have succeeded. Some
-// faults begin with that call and last, like a GPU that hangs in the middle of a layout change; others affect single
-// calls, Times of them. The counts are part of the state that nodes share.
+// A fault with On counts the calls that would change the partition, and acts once After of them
+// have succeeded. Some faults begin with that call and last, like a GPU that hangs in the middle of
+// a layout change; others affect single calls, Times of them. The counts are part of the state that
+// nodes share.
 
 // anyChange is On for every kind of change.
 const anyChange ChangeOp = "change"
@@ -33,7 +34,8 @@ func (f *FaultSpec) ofCall() bool {
 	return f.Kind == FaultDestroyLies && f.On != ""
 }
 
-// countCall counts a change that a client is about to make, and returns the faults of single calls that affect it.
+// countCall counts a change that a client is about to make, and returns the faults of single calls
+// that affect it.
 func (n *Node) countCall(index int, what ChangeOp, of target) (hits []*FaultSpec, err error) {
 	counted := func(f *FaultSpec) bool { return f.On == anyChange || f.On == what }
 	if index < 0 || index >= len(n.gpus) ||
@@ -70,8 +72,8 @@ func (n *Node) countCall(index int, what ChangeOp, of target) (hits []*FaultSpec
 	return hits, nil
 }
 
-// countCallOf counts a change for one fault, and reports whether that affects this single call. It triggers a fault
-// that begins with this call, and starts the process of FaultProcessStarts.
+// countCallOf counts a change for one fault, and reports whether that affects this single call. It
+// triggers a fault that begins with this call, and starts the process of FaultProcessStarts.
 func (n *Node) countCallOf(number, index int, of target) bool {
 	f := &n.scenario.Faults[number]
 	nth := n.calls[f] - f.After
@@ -119,7 +121,8 @@ func (op *operation) refused(what ChangeOp) error {
 	return nil
 }
 
-// isActivationError reports whether err keeps a new MIG mode pending: the call that sets the mode itself succeeds.
+// isActivationError reports whether err keeps a new MIG mode pending: the call that sets the mode
+// itself succeeds.
 func isActivationError(err error) bool {
 	return errors.Is(err, gpu.ErrInUse) || errors.Is(err, gpu.ErrResetRequired)
 }
@@ -131,8 +134,8 @@ func (op *operation) keepsMode(why error) bool {
 	})
 }
 
-// placeOfInstance returns where the driver creates a GPU instance that the client wants at start. With FaultElsewhere
-// that is another free placement if there is one.
+// placeOfInstance returns where the driver creates a GPU instance that the client wants at start.
+// With FaultElsewhere that is another free placement if there is one.
 func (op *operation) placeOfInstance(profileID uint32, start gpu.Opt[int]) gpu.Opt[int] {
 	g := op.gpu
 

@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// repartitioning is a node with two GPUs that can be partitioned, in the mode and the layout that most tests begin
-// with.
+// repartitioning is a node with two GPUs that can be partitioned, in the mode and the layout that
+// most tests begin with.
 func repartitioning(t *testing.T, faults string) *Node {
 	t.Helper()
 
@@ -187,7 +187,8 @@ func TestChangeThatHangs(t *testing.T) {
 	})
 }
 
-// Counts of calls are shared, whichever process made the call, and a late one goes through all of them.
+// Counts of calls are shared, whichever process made the call, and a late one goes through all of
+// them.
 func TestFaultsOfChangesAreShared(t *testing.T) {
 	s, err := Parse("test.yaml", []byte(`
 version: 1

@@ -11,7 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// CallName is what a scenario sets the cost of: a function of NVML, without a version, or a class of them.
+// CallName is what a scenario sets the cost of: a function of NVML, without a version, or a class
+// of them.
 type CallName string
 
 // Valid reports whether there is such a class or function.
@@ -33,13 +34,14 @@ func (c CallName) Valid(any) (valid bool, expected string) {
 	)
 }
 
-// callMeter counts the calls of a node's driver by function, and makes them take the time that the scenario says.
+// callMeter counts the calls of a node's driver by function, and makes them take the time that the
+// scenario says.
 type callMeter struct {
 	costs   map[CallName]time.Duration
 	classes map[string]gpu.CallClass // of functions; never modified
 
-	// exclusive stands for the driver's locks: an exclusive call has its slot for as long as it takes, others wait until
-	// it is free when they begin.
+	// exclusive stands for the driver's locks: an exclusive call has its slot for as long as it
+	// takes, others wait until it is free when they begin.
 	exclusive chan struct{}
 
 	mu     sync.Mutex
@@ -47,8 +49,8 @@ type callMeter struct {
 	owed   time.Duration // by calls that cost less than shortestWait; negative if a wait took too long
 }
 
-// shortestWait is how long a call waits at least: timers are hardly finer. Costs below it are added up until they
-// reach it, so that many calls take as long as they cost.
+// shortestWait is how long a call waits at least: timers are hardly finer. Costs below it are added
+// up until they reach it, so that many calls take as long as they cost.
 const shortestWait = time.Millisecond
 
 func newCallMeter(costs map[CallName]time.Duration) *callMeter {
@@ -60,8 +62,9 @@ func newCallMeter(costs map[CallName]time.Duration) *callMeter {
 	}
 }
 
-// BeginCall counts a call of the driver's C library, and blocks for as long as it costs in real time. Meanwhile no
-// other call goes on if it is exclusive. The function is named as in nvml.h; its version counts for nothing.
+// BeginCall counts a call of the driver's C library, and blocks for as long as it costs in real
+// time. Meanwhile no other call goes on if it is exclusive. The function is named as in nvml.h; its
+// version counts for nothing.
 func (n *Node) BeginCall(function string) time.Time {
 	began := time.Now()
 	m := n.driverCalls

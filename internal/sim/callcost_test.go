@@ -91,7 +91,8 @@ func TestCallsAreCountedWithoutTheirVersion(t *testing.T) {
 	})
 }
 
-// Every class names calls that exist; nothing is called shared, since nothing shows that any call is.
+// Every class names calls that exist; nothing is called shared, since nothing shows that any call
+// is.
 func TestNoCallIsCalledShared(t *testing.T) {
 	for function, class := range gpu.ClassifiedCalls() {
 		if class == gpu.CallShared {

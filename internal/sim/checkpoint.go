@@ -2,8 +2,8 @@ package sim
 
 import "slices"
 
-// Checkpoint is what the kubelet's device manager has on disk: every device that a device plugin gave to a container,
-// init containers included. It must not be modified.
+// Checkpoint is what the kubelet's device manager has on disk: every device that a device plugin
+// gave to a container, init containers included. It must not be modified.
 type Checkpoint struct {
 	Entries    []CheckpointEntry
 	Registered []DeviceGrant // what the device plugins offered when it was written
@@ -35,9 +35,9 @@ func (n *Node) Checkpoint() Checkpoint {
 	return c
 }
 
-// checkpointPod writes what a pod was given by device plugins. Only then are the entries of pods that have ended
-// removed, and not while the kubelet does not know all of its pods (pkg/kubelet/cm/devicemanager/manager.go,
-// UpdateAllocatedDevices).
+// checkpointPod writes what a pod was given by device plugins. Only then are the entries of pods
+// that have ended removed, and not while the kubelet does not know all of its pods
+// (pkg/kubelet/cm/devicemanager/manager.go, UpdateAllocatedDevices).
 func (n *Node) checkpointPod(p *pod) {
 	var added []CheckpointEntry
 

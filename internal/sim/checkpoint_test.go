@@ -91,8 +91,8 @@ func TestNoClaimsInTheCheckpoint(t *testing.T) {
 	cmptest.Equal(t, "version", c.Version, 1)
 }
 
-// TestInitContainers: they run one after the other before the rest, are in no list, and their devices are the pod's
-// until it ends. Other containers of the pod get them, too.
+// TestInitContainers: they run one after the other before the rest, are in no list, and their
+// devices are the pod's until it ends. Other containers of the pod get them, too.
 func TestInitContainers(t *testing.T) {
 	n := start(t, `
 version: 1

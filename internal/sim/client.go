@@ -11,18 +11,20 @@ import (
 // LookupScope says which GPUs a client opens when it looks one up by its PCI bus id.
 type LookupScope string
 
-// The scopes. nvml.h describes the first for lookups by index and PCI bus id ("causes NVML to initialize the target
-// GPU"), and the second for those by UUID and serial number ("may initialize additional GPUs as it searches"). The
-// library is closed, so we do not know in which of them it opens /dev/nvidia*: clients must cope with both.
+// The scopes. nvml.h describes the first for lookups by index and PCI bus id ("causes NVML to
+// initialize the target GPU"), and the second for those by UUID and serial number ("may initialize
+// additional GPUs as it searches"). The library is closed, so we do not know in which of them it
+// opens /dev/nvidia*: clients must cope with both.
 const (
 	LookupOwn LookupScope = "own" // only that one
 	LookupAll LookupScope = "all" // all of them
 )
 
-// Client is a process that uses the driver. Between Begin and End it sees the GPUs that were bound at Begin, and keeps
-// those open that it has attached. NVML does so, too: from nvmlInit, which attaches all GPUs unless
-// NVML_INIT_FLAG_NO_ATTACH is set, to nvmlShutdown (kubernetes-sigs/dra-driver-nvidia-gpu#1076,
-// NVIDIA/dcgm-exporter#706 and #716). It is safe for concurrent use.
+// Client is a process that uses the driver. Between Begin and End it sees the GPUs that were bound
+// at Begin, and keeps those open that it has attached. NVML does so, too: from nvmlInit, which
+// attaches all GPUs unless NVML_INIT_FLAG_NO_ATTACH is set, to nvmlShutdown
+// (kubernetes-sigs/dra-driver-nvidia-gpu#1076, NVIDIA/dcgm-exporter#706 and #716). It is safe for
+// concurrent use.
 type Client struct {
 	node   *Node
 	opened func(index int, open bool) // called for each GPU that the client opens or closes; nil: nothing is
@@ -38,8 +40,9 @@ func (n *Node) NewClient(opened func(index int, open bool)) *Client {
 	return &Client{node: n, opened: opened, open: map[int]bool{}}
 }
 
-// Begin begins to use the driver, and attaches all GPUs if attach is set. If there are several Begins, only the first
-// one's attach counts: for a later one, nvml.h has another flag, NVML_INIT_FLAG_FORCE_INIT.
+// Begin begins to use the driver, and attaches all GPUs if attach is set. If there are several
+// Begins, only the first one's attach counts: for a later one, nvml.h has another flag,
+// NVML_INIT_FLAG_FORCE_INIT.
 func (c *Client) Begin(attach bool) error {
 	if err := c.node.Driver(); err != nil { // not under the lock: it may block for long
 		return err
@@ -105,7 +108,8 @@ func (c *Client) At(index int) (int, error) {
 	return c.list[index], nil
 }
 
-// Open attaches a GPU that the client has looked up by another name than its index, or all GPUs with LookupAll.
+// Open attaches a GPU that the client has looked up by another name than its index, or all GPUs
+// with LookupAll.
 func (c *Client) Open(index int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -171,8 +175,8 @@ func (n *Node) OpenGPUs() []int {
 	return list
 }
 
-// BoundGPUs returns the GPUs that are bound to the kernel driver, by index. With FaultUnbind the kernel unbinds a GPU
-// once no client has it open.
+// BoundGPUs returns the GPUs that are bound to the kernel driver, by index. With FaultUnbind the
+// kernel unbinds a GPU once no client has it open.
 func (n *Node) BoundGPUs() []int {
 	now := n.lock()
 	defer n.mu.Unlock()
@@ -249,14 +253,15 @@ func (n *Node) leavingGPUs() map[int]bool {
 	return leaving
 }
 
-// PCIID returns the number by which the driver's system events name a GPU (OGKM, gpuGenerate32BitId).
+// PCIID returns the number by which the driver's system events name a GPU (OGKM,
+// gpuGenerate32BitId).
 func (n *Node) PCIID(index int) uint32 {
 	domain, bus := pciBus(index, n.gpus[index].model.arch)
 	return domain<<16 | bus<<8
 }
 
-// ReportsBinding reports whether the driver has events for GPUs that are unbound or bound. We assume that it does from
-// 580 on.
+// ReportsBinding reports whether the driver has events for GPUs that are unbound or bound. We
+// assume that it does from 580 on.
 func (n *Node) ReportsBinding() bool { return n.scenario.Node.DriverBranch() >= 580 }
 
 // BusID returns the PCI bus id of a GPU as the kernel writes it, without a call of the driver.
@@ -265,8 +270,9 @@ func (n *Node) BusID(index int) string {
 	return fmt.Sprintf("%04x:%02x:00.0", domain, bus)
 }
 
-// FindBusID returns the index of the GPU with a PCI bus id, without a call of the driver. It accepts the same forms as
-// nvmlDeviceGetHandleByPciBusId_v2 in nvml.h: domain:bus:device.function, domain:bus:device and bus:device.function.
+// FindBusID returns the index of the GPU with a PCI bus id, without a call of the driver. It
+// accepts the same forms as nvmlDeviceGetHandleByPciBusId_v2 in nvml.h: domain:bus:device.function,
+// domain:bus:device and bus:device.function.
 func (n *Node) FindBusID(busID string) (int, error) {
 	var domain, bus, device, function uint32
 	if count, _ := fmt.Sscanf(busID, "%x:%x:%x.%x", &domain, &bus, &device, &function); count < 3 {

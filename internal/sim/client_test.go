@@ -27,7 +27,8 @@ func clientNode(t *testing.T, text string) *Node {
 	return node
 }
 
-// NVML counts initialisations: GPUs stay open until as many have ended as began, whichever of them attached the GPUs.
+// NVML counts initialisations: GPUs stay open until as many have ended as began, whichever of them
+// attached the GPUs.
 func TestLastEndClosesGPUs(t *testing.T) {
 	all := []int{0, 1}
 

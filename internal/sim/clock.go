@@ -90,7 +90,8 @@ func (c *Clock) startAt(start time.Time) {
 	c.early = max(c.since.Sub(start), 0)
 }
 
-// moveTo moves a stepped clock to the time of another process that shares it; time does not go back.
+// moveTo moves a stepped clock to the time of another process that shares it; time does not go
+// back.
 func (c *Clock) moveTo(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -155,7 +156,8 @@ func (c *Clock) advanced() <-chan struct{} {
 	return c.changed
 }
 
-// waitUntil blocks until the simulated time is t, or only until stop where t is zero. It reports whether t was reached.
+// waitUntil blocks until the simulated time is t, or only until stop where t is zero. It reports
+// whether t was reached.
 func (c *Clock) waitUntil(t time.Time, stop <-chan struct{}) bool {
 	if t.IsZero() {
 		<-stop

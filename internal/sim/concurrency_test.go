@@ -8,7 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// All methods may be called at once; the race detector judges, and the node must be consistent afterwards.
+// All methods may be called at once; the race detector judges, and the node must be consistent
+// afterwards.
 func TestConcurrentUse(t *testing.T) {
 	n := shipped(t, "dgx-a100-mixed")
 	q := n.Subscribe()

@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestOverheat: temperature, clocks and the reasons for these follow from how hot the GPU is made; afterwards it
-// cools down.
+// TestOverheat: temperature, clocks and the reasons for these follow from how hot the GPU is made;
+// afterwards it cools down.
 func TestOverheat(t *testing.T) {
 	for _, c := range []struct {
 		celsius int

@@ -7,9 +7,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Counters are the profiling counters of one entity: its Activity added up over time, in seconds. The difference of
-// two by the time between them is the mean activity. They never decrease: an instance that is created under the ids
-// of a destroyed one continues its counters, so a window over a layout change is the mean over both.
+// Counters are the profiling counters of one entity: its Activity added up over time, in seconds.
+// The difference of two by the time between them is the mean activity. They never decrease: an
+// instance that is created under the ids of a destroyed one continues its counters, so a window
+// over a layout change is the mean over both.
 type Counters struct {
 	Time     time.Time
 	Of       CountersOf
@@ -17,12 +18,13 @@ type Counters struct {
 	Activity Activity
 	// Engines are those that the device has of its own: a compute instance has none.
 	Engines gpu.Engines
-	// Traffic in each direction since the start of the node, in bytes; of a GPU, PCIe also of a GPU instance.
+	// Traffic in each direction since the start of the node, in bytes; of a GPU, PCIe also of a GPU
+	// instance.
 	PCIe, NVLink float64
 }
 
-// MonitorGPU reads the counters of a whole GPU for a client of the driver. In MIG mode they show what runs in all
-// instances, so they take root's rights, as the memory of the whole GPU does.
+// MonitorGPU reads the counters of a whole GPU for a client of the driver. In MIG mode they show
+// what runs in all instances, so they take root's rights, as the memory of the whole GPU does.
 func (n *Node) MonitorGPU(index int) (Counters, error) {
 	now, err := n.beginCall(index, gpu.ReadingActivity)
 	if err != nil {
@@ -62,8 +64,8 @@ func (n *Node) countersOf(g *simGPU, now time.Time) Counters {
 	}
 }
 
-// InstanceCounters reads those of a GPU instance; gpu.ErrNotFound if there is none with this id, gpu.ErrDriver if it
-// has no compute instance.
+// InstanceCounters reads those of a GPU instance; gpu.ErrNotFound if there is none with this id,
+// gpu.ErrDriver if it has no compute instance.
 func (n *Node) InstanceCounters(index int, id gpu.InstanceID) (Counters, error) {
 	now, err := n.beginCall(index, gpu.ReadingActivity)
 	if err != nil {
@@ -94,8 +96,8 @@ func (n *Node) InstanceCounters(index int, id gpu.InstanceID) (Counters, error) 
 	}, nil
 }
 
-// ComputeCounters reads those of a compute instance, without the memory's, which belongs to its GPU instance;
-// gpu.ErrNotFound if there is none with these ids.
+// ComputeCounters reads those of a compute instance, without the memory's, which belongs to its GPU
+// instance; gpu.ErrNotFound if there is none with these ids.
 func (n *Node) ComputeCounters(index int, id gpu.InstanceID, ci gpu.ComputeID) (Counters, error) {
 	now, err := n.beginCall(index, gpu.ReadingActivity)
 	if err != nil {
@@ -159,7 +161,8 @@ func (a Activity) plus(during Activity, seconds float64) Activity {
 	return a
 }
 
-// count adds to the counters of the GPU's instances what the running step comes to; those of the GPU are its totals.
+// count adds to the counters of the GPU's instances what the running step comes to; those of the
+// GPU are its totals.
 func (g *simGPU) count(seconds float64) {
 	for _, i := range g.instances {
 		of := CountersOf{GPU: g.index, Instance: gpu.Some(i.ID)}

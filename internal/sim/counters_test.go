@@ -101,8 +101,9 @@ func TestCountersAfterAFailedOperation(t *testing.T) {
 	}
 }
 
-// No pair of samples of one entity runs backwards, whatever happened between them: NVIDIA's DCGM core keeps the last
-// sample of an id, and reported negative ratios of an instance whose counters started again under the id of another.
+// No pair of samples of one entity runs backwards, whatever happened between them: NVIDIA's DCGM
+// core keeps the last sample of an id, and reported negative ratios of an instance whose counters
+// started again under the id of another.
 func TestCountersNeverDecrease(t *testing.T) {
 	n := start(t, countersScenario+`  - {device: 1/3g.40gb@4, workload: slice}
 faults:

@@ -9,24 +9,27 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/kernels"
 )
 
-// Demand is what a workload asks of the SMs and of the memory bandwidth. Without Width and Phases it does nothing.
+// Demand is what a workload asks of the SMs and of the memory bandwidth. Without Width and Phases
+// it does nothing.
 type Demand struct {
 	Width     signalOf[smCount]        `yaml:",omitempty"` // SMs that its kernels fill while they run
 	Bandwidth signalOf[reachableShare] `yaml:",omitempty"` // of the GPU's memory, that they draw meanwhile
 	// Phases are several kinds of kernels, in the place of Width and Bandwidth.
 	Phases phaseList `yaml:",omitempty"`
-	// Busy is how much of the time kernels run on a device large enough. It is not used if there are Requests.
+	// Busy is how much of the time kernels run on a device large enough. It is not used if there
+	// are Requests.
 	Busy     signalOf[share] `yaml:",omitempty"`
 	Requests *Requests       `yaml:",omitempty"`
-	// Loss is the share by which its kernels run longer in a slice than SMs and bandwidth explain: what no metric shows,
-	// such as a smaller share of the L2 cache, or lower clocks.
+	// Loss is the share by which its kernels run longer in a slice than SMs and bandwidth explain:
+	// what no metric shows, such as a smaller share of the L2 cache, or lower clocks.
 	Loss share `yaml:",omitempty"`
-	// ofDevice is set for the shorthand sm: kernels draw the workload's DRAM of what their device has, and are never
-	// short of it.
+	// ofDevice is set for the shorthand sm: kernels draw the workload's DRAM of what their device
+	// has, and are never short of it.
 	ofDevice bool
 }
 
-// Requests are a load in requests: of Concurrency clients that each wait for the answer, or Rate per second that queue.
+// Requests are a load in requests: of Concurrency clients that each wait for the answer, or Rate
+// per second that queue.
 type Requests struct {
 	Concurrency int                      `yaml:",omitempty" range:"1..65536"`
 	Rate        signalOf[requestsPerSec] `yaml:",omitempty"`
@@ -88,7 +91,8 @@ func (p place) kernelDevice(loss float64) kernels.Device {
 	}
 }
 
-// engines returns the media engines of a device. Compute instances share those of their GPU instance.
+// engines returns the media engines of a device. Compute instances share those of their GPU
+// instance.
 func (p place) engines() kernels.Engines {
 	have := p.gpu.engines()
 	if p.instance != nil {
@@ -103,13 +107,14 @@ func (p place) engines() kernels.Engines {
 	return engines
 }
 
-// bandwidth returns an instance's share of its GPU's memory bandwidth, which is in proportion to its memory.
+// bandwidth returns an instance's share of its GPU's memory bandwidth, which is in proportion to
+// its memory.
 func (i *Instance) bandwidth(g *simGPU) float64 {
 	return float64(i.Placement.Size) / float64(g.mig.AxisUnits)
 }
 
-// runKernels computes what the tasks of a GPU do: each on its device, and together with the others there. Compute
-// instances of a GPU instance have SMs of their own, but share its memory.
+// runKernels computes what the tasks of a GPU do: each on its device, and together with the others
+// there. Compute instances of a GPU instance have SMs of their own, but share its memory.
 func (n *Node) runKernels(g *simGPU) {
 	for _, t := range g.tasks {
 		loss := 0.0
@@ -142,7 +147,8 @@ func (n *Node) runKernels(g *simGPU) {
 	}
 }
 
-// contendForEngines slows down the tasks that share the media engines of a GPU instance, or of a GPU without MIG.
+// contendForEngines slows down the tasks that share the media engines of a GPU instance, or of a
+// GPU without MIG.
 func (n *Node) contendForEngines(g *simGPU) {
 	for _, tasks := range tasksBy(g.tasks, func(t *task) *Instance { return t.on.instance }) {
 		if len(tasks) < 2 {

@@ -27,7 +27,8 @@ func truthOf(t *testing.T, n *Node, workload string) Truth {
 	return found[0]
 }
 
-// TestPublishedInferenceServer: a Triton server on an A100-PCIE-40GB and on its 3g.20gb slice, one client to three.
+// TestPublishedInferenceServer: a Triton server on an A100-PCIE-40GB and on its 3g.20gb slice, one
+// client to three.
 func TestPublishedInferenceServer(t *testing.T) {
 	for _, c := range []struct {
 		gpu, device string
@@ -69,7 +70,8 @@ processes: [{device: %s, workload: triton}]
 	}
 }
 
-// The GPUs are an H100 (132 SMs), a whole one and one with a 1g.10gb (16 SMs) and a 3g.40gb (60 SMs).
+// The GPUs are an H100 (132 SMs), a whole one and one with a 1g.10gb (16 SMs) and a 3g.40gb (60
+// SMs).
 func TestDemandOnWholeGPUsAndSlices(t *testing.T) {
 	for _, c := range []struct {
 		about, workload, device string
@@ -124,8 +126,8 @@ processes: [{device: %s, workload: w}]
 	}
 }
 
-// TestSharedDevices: MPS runs kernels side by side, time-slicing one after the other; compute instances share their
-// memory alone.
+// TestSharedDevices: MPS runs kernels side by side, time-slicing one after the other; compute
+// instances share their memory alone.
 func TestSharedDevices(t *testing.T) {
 	for _, c := range []struct {
 		about, gpu, devices    string // the devices of a and b

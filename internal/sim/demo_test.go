@@ -6,7 +6,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// The scenario that is built in needs no other file, and is the one of the examples in the documentation.
+// The scenario that is built in needs no other file, and is the one of the examples in the
+// documentation.
 func TestDemo(t *testing.T) {
 	demo, err := Demo()
 	if err != nil {

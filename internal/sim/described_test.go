@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestDescriptionsAreOfNow: what is described once for all calls of a step is what another description would say,
-// whatever happens in the scenarios.
+// TestDescriptionsAreOfNow: what is described once for all calls of a step is what another
+// description would say, whatever happens in the scenarios.
 func TestDescriptionsAreOfNow(t *testing.T) {
 	for _, name := range shippedNames(t) {
 		t.Run(name, func(t *testing.T) {
@@ -25,8 +25,8 @@ func TestDescriptionsAreOfNow(t *testing.T) {
 	}
 }
 
-// TestDescriptionsFollowChanges: a change shows in the next call, also one that is undone or that a client makes to
-// another GPU.
+// TestDescriptionsFollowChanges: a change shows in the next call, also one that is undone or that a
+// client makes to another GPU.
 func TestDescriptionsFollowChanges(t *testing.T) {
 	n := start(t, `
 version: 1
@@ -59,7 +59,8 @@ processes: [{device: "0/3g.20gb@4", workload: w, at: 2s, for: 2s}]
 	change("reboot", n.Reboot())
 }
 
-// checkDescriptions reads every GPU, and compares what all calls of this step get with another description.
+// checkDescriptions reads every GPU, and compares what all calls of this step get with another
+// description.
 func checkDescriptions(t *testing.T, n *Node) {
 	t.Helper()
 

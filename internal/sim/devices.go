@@ -41,8 +41,9 @@ func (n *Node) offers() []offer {
 	return list
 }
 
-// offer returns the offer of a device. GKE, HAMi and the MIG strategy "single" call every resource nvidia.com/gpu. The
-// strategy "mixed" has a resource for each profile, with "." for "+": nvidia.com/mig-1g.10gb.me for 1g.10gb+me.
+// offer returns the offer of a device. GKE, HAMi and the MIG strategy "single" call every resource
+// nvidia.com/gpu. The strategy "mixed" has a resource for each profile, with "." for "+":
+// nvidia.com/mig-1g.10gb.me for 1g.10gb+me.
 func (n *Node) offer(p place) offer {
 	spec := &n.scenario.Node
 	o := offer{place: p, resource: "nvidia.com/gpu", replicas: p.gpu.sharing.Replicas}
@@ -81,7 +82,8 @@ func (p place) exists() bool {
 		slices.Contains(p.instance.ComputeInstances, p.compute)
 }
 
-// uuid returns the device's UUID. A device that is created where another was destroyed has the same one.
+// uuid returns the device's UUID. A device that is created where another was destroyed has the same
+// one.
 func (p place) uuid() string {
 	if p.compute == nil {
 		return string(p.gpu.uuid)
@@ -125,10 +127,10 @@ func (d *takenDevices) markTaken(g grant) {
 	}
 }
 
-// allocate gives a pod's containers what they ask for, init containers first. It returns the container for which
-// there is too little; nil if there is none. Like the kubelet's device manager
-// (pkg/kubelet/cm/devicemanager/manager.go, Allocate), it gives the devices of an init container to later containers of
-// its pod, and to no other pod.
+// allocate gives a pod's containers what they ask for, init containers first. It returns the
+// container for which there is too little; nil if there is none. Like the kubelet's device manager
+// (pkg/kubelet/cm/devicemanager/manager.go, Allocate), it gives the devices of an init container to
+// later containers of its pod, and to no other pod.
 func (n *Node) allocate(p *pod) *container {
 	taken := n.newTakenDevices()
 	var reusable []grant
@@ -162,8 +164,8 @@ func (n *Node) allocate(p *pod) *container {
 	return nil
 }
 
-// takeDevices takes the devices that a container asks for: reusable ones first, then free ones, and of shared devices
-// the least used. It returns nil if there are too few.
+// takeDevices takes the devices that a container asks for: reusable ones first, then free ones, and
+// of shared devices the least used. It returns nil if there are too few.
 func (n *Node) takeDevices(spec *ContainerSpec, d *takenDevices, reusable []grant) []grant {
 	offers := n.offersOf(spec)
 	var grants []grant
@@ -213,8 +215,8 @@ func (n *Node) takeDevices(spec *ContainerSpec, d *takenDevices, reusable []gran
 	return grants
 }
 
-// offersOf returns the devices, free or not, of the resource that a container asks for: only the pinned one if it names
-// one.
+// offersOf returns the devices, free or not, of the resource that a container asks for: only the
+// pinned one if it names one.
 func (n *Node) offersOf(spec *ContainerSpec) []offer {
 	pin, pinned := spec.Device.Get()
 
@@ -234,7 +236,8 @@ func (d DevicePin) names(p place) bool {
 			p.compute.ID == d.Compute
 }
 
-// offered returns the present offers. While a device plugin is stale, some may be of devices that no longer exist.
+// offered returns the present offers. While a device plugin is stale, some may be of devices that
+// no longer exist.
 func (n *Node) offered() []offer {
 	if n.freezes > 0 {
 		return slices.Clone(n.frozen)
@@ -265,7 +268,8 @@ func (o offer) grants() []grant {
 	return list
 }
 
-// Allocatable returns every device id of the allocator, by resource. DRA has no such resources: nil.
+// Allocatable returns every device id of the allocator, by resource. DRA has no such resources:
+// nil.
 func (n *Node) Allocatable() []DeviceGrant {
 	n.lock()
 	defer n.mu.Unlock()

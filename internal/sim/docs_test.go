@@ -11,7 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// docs/simulated-node.md is true: its examples are scenarios, and it names everything that a scenario can.
+// docs/simulated-node.md is true: its examples are scenarios, and it names everything that a
+// scenario can.
 func TestPageOfTheSimulatedNode(t *testing.T) {
 	text, err := os.ReadFile("../../docs/simulated-node.md")
 	if err != nil {

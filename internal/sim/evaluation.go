@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Evaluation is what really happens on a simulated node, with what was predicted of it. It is the document of
-// /-/sim/truth.
+// Evaluation is what really happens on a simulated node, with what was predicted of it. It is the
+// document of /-/sim/truth.
 type Evaluation struct {
 	APIVersion string    `json:"apiVersion"`
 	Time       time.Time `json:"time"`
@@ -20,8 +20,8 @@ type Evaluation struct {
 	Processes []Outcome `json:"processes"`
 }
 
-// Outcome is what one process has achieved on a device since it was first seen there, compared with a whole GPU that
-// it has to itself.
+// Outcome is what one process has achieved on a device since it was first seen there, compared with
+// a whole GPU that it has to itself.
 type Outcome struct {
 	GPU       gpu.UUID    `json:"gpu"`
 	Index     int         `json:"index"`
@@ -37,8 +37,8 @@ type Outcome struct {
 	Workload  string `json:"workload,omitempty"` // its name in the scenario; absent if the process does nothing
 
 	Since time.Time `json:"since"`
-	// Throughput is the work done, relative to that GPU. The quantiles of Stretch, how many times as long kernels take,
-	// are over its busy time. Both are 1 as long as nothing was to be done.
+	// Throughput is the work done, relative to that GPU. The quantiles of Stretch, how many times
+	// as long kernels take, are over its busy time. Both are 1 as long as nothing was to be done.
 	Throughput float64   `json:"throughputRatio"`
 	Stretch    Quantiles `json:"stretch"`
 	Busy       float64   `json:"busyRatio"` // the share of the time in which its kernels run
@@ -49,11 +49,13 @@ type Outcome struct {
 	Failed   string    `json:"failed,omitempty"`
 	FailedAt time.Time `json:"failedAt,omitzero"`
 
-	// Predicted is what the advisor predicted for the workload when it last recommended a slice; absent if it never did.
+	// Predicted is what the advisor predicted for the workload when it last recommended a slice;
+	// absent if it never did.
 	Predicted *Prediction `json:"predicted,omitempty"`
 }
 
-// RequestOutcome is what has become of requests: those answered in a second, and how long they took, in seconds.
+// RequestOutcome is what has become of requests: those answered in a second, and how long they
+// took, in seconds.
 type RequestOutcome struct {
 	PerSecond      float64   `json:"perSecond"`
 	AlonePerSecond float64   `json:"alonePerSecond"`
@@ -74,8 +76,9 @@ type Prediction struct {
 	Low     float64   `json:"stretchLow"`
 	Middle  float64   `json:"stretchExpected"`
 	High    float64   `json:"stretchHigh"`
-	// LatencyLow and LatencyHigh are that of requests, as a multiple of that on the device that the workload had then;
-	// LatencyFigure lies between them if their service time is known. 0 if nothing was predicted.
+	// LatencyLow and LatencyHigh are that of requests, as a multiple of that on the device that the
+	// workload had then; LatencyFigure lies between them if their service time is known. 0 if
+	// nothing was predicted.
 	LatencyLow    float64 `json:"latencyLow,omitzero"`
 	LatencyFigure float64 `json:"latencyFigure,omitzero"`
 	LatencyHigh   float64 `json:"latencyHigh,omitzero"`
@@ -83,7 +86,8 @@ type Prediction struct {
 	Throughput float64 `json:"throughputRatio"`
 }
 
-// Tally adds up what processes achieve, from one look to the next. It is not safe for concurrent use.
+// Tally adds up what processes achieve, from one look to the next. It is not safe for concurrent
+// use.
 type Tally struct {
 	last time.Time
 	runs map[runKey]*run
@@ -107,7 +111,8 @@ type run struct {
 	latency, aloneLatency spread  // by requests
 }
 
-// Add looks at what all processes achieve at a time: what they do is taken to have been the same since the last look.
+// Add looks at what all processes achieve at a time: what they do is taken to have been the same
+// since the last look.
 func (t *Tally) Add(now time.Time, all []Truth) {
 	passed := now.Sub(t.last).Seconds()
 	if t.last.IsZero() || passed <= 0 {
@@ -150,8 +155,8 @@ func (r *run) add(truth *Truth, seconds float64) {
 	r.aloneLatency.add(truth.Alone.Latency.Seconds(), truth.Alone.PerSecond*seconds)
 }
 
-// Outcomes returns what was added up of the processes of the last look: those that run by GPU and start, and after
-// those the ones that were killed, the first one first.
+// Outcomes returns what was added up of the processes of the last look: those that run by GPU and
+// start, and after those the ones that were killed, the first one first.
 func (t *Tally) Outcomes() []Outcome {
 	all := slices.Collect(maps.Values(t.runs))
 	slices.SortFunc(all, func(a, b *run) int {
@@ -242,7 +247,8 @@ func (s *spread) quantiles() Quantiles {
 	return Quantiles{P50: s.quantile(0.5), P95: s.quantile(0.95)}
 }
 
-// quantile returns the mean of the bucket in which a share of the weight is reached; 0 if nothing was added.
+// quantile returns the mean of the bucket in which a share of the weight is reached; 0 if nothing
+// was added.
 func (s *spread) quantile(q float64) float64 {
 	total := 0.
 	sum := 0.

@@ -10,7 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// evaluated has a wide workload that changes its load, requests, and one that runs out of memory, all on slices.
+// evaluated has a wide workload that changes its load, requests, and one that runs out of memory,
+// all on slices.
 const evaluated = `version: 1
 node: {hostname: n}
 gpus:
@@ -57,7 +58,8 @@ func TestTally(t *testing.T) {
 	service := all[1]
 	leak := all[2]
 
-	// On 60 SMs half the kernels take twice as long: 0.2 of the time becomes 0.3, 0.8 becomes 1.2, of which 1 is done.
+	// On 60 SMs half the kernels take twice as long: 0.2 of the time becomes 0.3, 0.8 becomes 1.2,
+	// of which 1 is done.
 	work := (599*0.2 + 601*0.8/1.2) / (599*0.2 + 601*0.8)
 	about := func(what string, got, want float64) {
 		t.Helper()

@@ -70,8 +70,9 @@ func (s *Subscription) Watch(index int, kind gpu.EventKind) error {
 	return nil
 }
 
-// Next waits for the next event, at most for timeout in real time. It returns gpu.ErrTimeout, ErrClosed if the
-// subscription or the node is closed, or, once, gpu.ErrDriver if the queue has failed.
+// Next waits for the next event, at most for timeout in real time. It returns gpu.ErrTimeout,
+// ErrClosed if the subscription or the node is closed, or, once, gpu.ErrDriver if the queue has
+// failed.
 func (s *Subscription) Next(timeout time.Duration) (Event, error) {
 	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
@@ -121,8 +122,9 @@ func (s *Subscription) pause(
 	return nil
 }
 
-// next takes an event off the queue. If there is none it returns what to wait for: arrived, which is closed when
-// another call of the node causes an event, and wake, the real time (0: none) until the scenario does something.
+// next takes an event off the queue. If there is none it returns what to wait for: arrived, which
+// is closed when another call of the node causes an event, and wake, the real time (0: none) until
+// the scenario does something.
 func (s *Subscription) next() (e Event, arrived <-chan struct{}, wake time.Duration, ok bool) {
 	n := s.node
 	n.lock()
@@ -157,9 +159,10 @@ func (s *Subscription) Close() {
 	s.node.wakeSettle()
 }
 
-// Settle waits until ctx ends, or until clients have taken every event and are in Next again: by then they have done
-// what they do with each event. It does the same for records of the kernel's log. It also waits for a client whose
-// queue has failed, until that has another queue that works, but not for clients that have closed theirs.
+// Settle waits until ctx ends, or until clients have taken every event and are in Next again: by
+// then they have done what they do with each event. It does the same for records of the kernel's
+// log. It also waits for a client whose queue has failed, until that has another queue that works,
+// but not for clients that have closed theirs.
 func (n *Node) Settle(ctx context.Context) {
 	for {
 		n.lock()
@@ -190,7 +193,8 @@ func (n *Node) wakeSettle() {
 	n.idle = make(chan struct{})
 }
 
-// emit adds an event to the queues that watch for it, if the driver delivers it. The caller holds n.mu.
+// emit adds an event to the queues that watch for it, if the driver delivers it. The caller holds
+// n.mu.
 func (n *Node) emit(e Event) {
 	n.gpus[e.GPU].history.add(e)
 
@@ -208,15 +212,16 @@ func (n *Node) emit(e Event) {
 	}
 }
 
-// delivers reports whether the driver delivers events of a GPU. Every client may register for them, but while the GPU
-// has instances, the driver silently sends none to clients without root's rights and the MIG monitor capability
-// (open-gpu-kernel-modules 595.45.04, src/nvidia/src/kernel/gpu/gpu_rmapi.c, _gpuFilterSubDeviceEventInfo). The caller
-// holds n.mu.
+// delivers reports whether the driver delivers events of a GPU. Every client may register for them,
+// but while the GPU has instances, the driver silently sends none to clients without root's rights
+// and the MIG monitor capability (open-gpu-kernel-modules 595.45.04,
+// src/nvidia/src/kernel/gpu/gpu_rmapi.c, _gpuFilterSubDeviceEventInfo). The caller holds n.mu.
 func (n *Node) delivers(index int) bool {
 	return len(n.gpus[index].instances) == 0 || n.privileged(index, n.at)
 }
 
-// ReportsHealth reports whether the driver has the events EventUnavailable and EventRecoveryAction: from 565 on.
+// ReportsHealth reports whether the driver has the events EventUnavailable and EventRecoveryAction:
+// from 565 on.
 func (n *Node) ReportsHealth() bool { return n.scenario.Node.DriverBranch() >= 565 }
 
 // wake makes calls of Next look again. The caller holds n.mu.

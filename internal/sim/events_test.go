@@ -49,8 +49,8 @@ func TestOnlyWatchedKindsArrive(t *testing.T) {
 	cmptest.Equal(t, "its GPU instance", e.Instance, gpu.Some(gpu.InstanceID(2)))
 }
 
-// TestEventsOfInstancesNeedRights: everybody may watch, but of a GPU with instances only clients with rights get events,
-// changes of the layout included.
+// TestEventsOfInstancesNeedRights: everybody may watch, but of a GPU with instances only clients
+// with rights get events, changes of the layout included.
 func TestEventsOfInstancesNeedRights(t *testing.T) {
 	n := start(t, "version: 1\nnode: {privileged: false}\n"+`
 gpus: [{model: A100-40GB}, {model: A100-40GB, mig: true}, {model: A100-40GB, mig: true, layout: ["3g.20gb@0"]}]
@@ -130,7 +130,8 @@ func TestNextIsWoken(t *testing.T) {
 	}
 }
 
-// On a running clock an event of the scenario arrives when it is due, though the node is not called.
+// On a running clock an event of the scenario arrives when it is due, though the node is not
+// called.
 func TestNextWakesForThePlan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := Parse("test.yaml",
@@ -163,7 +164,8 @@ func TestNextWakesForThePlan(t *testing.T) {
 	})
 }
 
-// TestSettleWaitsForWhoeverTakesEvents: it returns when every event has been taken and its taker asks for the next.
+// TestSettleWaitsForWhoeverTakesEvents: it returns when every event has been taken and its taker
+// asks for the next.
 func TestSettleWaitsForWhoeverTakesEvents(t *testing.T) {
 	n := start(t, `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: false, privileged: true}

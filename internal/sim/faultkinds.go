@@ -2,7 +2,8 @@ package sim
 
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
-// faultKeys are the keys of a fault beside kind, at and for: those that it needs, then those that it may have.
+// faultKeys are the keys of a fault beside kind, at and for: those that it needs, then those that
+// it may have.
 func faultKeys() map[FaultKind][2][]string {
 	keys := map[FaultKind][2][]string{
 		FaultNotSupported:  {{"reading"}, {"gpu"}},

@@ -30,7 +30,8 @@ const (
 	// a process begins on a compute instance when a client is about to destroy it
 	FaultProcessStarts FaultKind = "process-starts"
 	FaultReboot        FaultKind = "reboot" // the node reboots
-	// the GPU is unbound from the driver once no client has it open, and bound again when the fault ends
+	// the GPU is unbound from the driver once no client has it open, and bound again when the fault
+	// ends
 	FaultUnbind FaultKind = "unbind"
 	// every queue of events fails once and loses its events
 	FaultEventsLost  FaultKind = "events-lost"
@@ -89,7 +90,8 @@ type FaultSpec struct {
 	Layout   []LayoutSpec       `yaml:"-"` // of an external-reconfigure
 }
 
-// active reports whether the fault holds for a GPU, or for driverAsWhole, at a time since the start.
+// active reports whether the fault holds for a GPU, or for driverAsWhole, at a time since the
+// start.
 func (f *FaultSpec) active(index int, passed time.Duration) bool {
 	if only, ok := f.GPU.Get(); ok && only != index {
 		return false
@@ -101,8 +103,9 @@ func (f *FaultSpec) active(index int, passed time.Duration) bool {
 // driverAsWhole stands for no GPU in calls and faults.
 const driverAsWhole = -1
 
-// beginCall begins a driver call for a GPU. It blocks while a fault makes the call hang, and returns the error that the
-// active faults cause. If err is nil the state is that of now, and the caller must unlock n.mu.
+// beginCall begins a driver call for a GPU. It blocks while a fault makes the call hang, and
+// returns the error that the active faults cause. If err is nil the state is that of now, and the
+// caller must unlock n.mu.
 func (n *Node) beginCall(index int, reading gpu.Reading) (now time.Time, err error) {
 	if index < 0 || index >= len(n.gpus) {
 		return time.Time{}, gpu.ErrInvalidArgument
@@ -165,8 +168,8 @@ func (n *Node) sleep(d time.Duration) {
 	}
 }
 
-// eachActiveFault calls do for every fault that is active for a GPU, or for driverAsWhole, other than those of single
-// calls. For a GPU, the caller holds n.mu.
+// eachActiveFault calls do for every fault that is active for a GPU, or for driverAsWhole, other
+// than those of single calls. For a GPU, the caller holds n.mu.
 func (n *Node) eachActiveFault(index int, now time.Time, do func(f *FaultSpec)) {
 	passed := now.Sub(n.start)
 
@@ -182,7 +185,8 @@ func (n *Node) eachActiveFault(index int, now time.Time, do func(f *FaultSpec)) 
 	}
 }
 
-// blocked reports whether a call hangs, and until when (zero: for good); delay is how long it takes otherwise.
+// blocked reports whether a call hangs, and until when (zero: for good); delay is how long it takes
+// otherwise.
 func (n *Node) blocked(
 	index int,
 	now time.Time,
@@ -207,7 +211,8 @@ func (n *Node) blocked(
 	return until, delay, blocked
 }
 
-// faultError returns the error that the active faults cause in a call. The most general fault takes precedence.
+// faultError returns the error that the active faults cause in a call. The most general fault takes
+// precedence.
 func (n *Node) faultError(index int, reading gpu.Reading, now time.Time) error {
 	order := []struct {
 		kind FaultKind
@@ -242,8 +247,8 @@ func (n *Node) faultError(index int, reading gpu.Reading, now time.Time) error {
 	return nil
 }
 
-// privileged reports whether callers have root's rights on a GPU, which a no-permission fault without a reading takes
-// away.
+// privileged reports whether callers have root's rights on a GPU, which a no-permission fault
+// without a reading takes away.
 func (n *Node) privileged(index int, now time.Time) bool {
 	privileged := n.scenario.Node.Privileged
 	n.eachActiveFault(index, now, func(f *FaultSpec) {
@@ -267,7 +272,8 @@ func (n *Node) recovery(index int, now time.Time) gpu.RecoveryAction {
 	return action
 }
 
-// scheduleFault puts a fault on the schedule if it acts at an instant. We look the others up in each call.
+// scheduleFault puts a fault on the schedule if it acts at an instant. We look the others up in
+// each call.
 func (n *Node) scheduleFault(f *FaultSpec) {
 	if f.beginsWithCall() {
 		return
@@ -306,12 +312,13 @@ func (n *Node) scheduleSpan(f *FaultSpec, rank int, begin, end func()) {
 	}
 }
 
-// channelsPerProcess is how many channels each simulated process has; a CUDA program has several, too.
+// channelsPerProcess is how many channels each simulated process has; a CUDA program has several,
+// too.
 const channelsPerProcess = 4
 
-// reportXID reports an XID error in the kernel's log and by the driver's events. After a 79 or a 119 the driver cannot
-// use the GPU any more, which another event says first (open-gpu-kernel-modules 595.45.04: osinit.c, kernel_gsp.c,
-// NV2080_NOTIFIERS_GPU_UNAVAILABLE).
+// reportXID reports an XID error in the kernel's log and by the driver's events. After a 79 or a
+// 119 the driver cannot use the GPU any more, which another event says first
+// (open-gpu-kernel-modules 595.45.04: osinit.c, kernel_gsp.c, NV2080_NOTIFIERS_GPU_UNAVAILABLE).
 func (n *Node) reportXID(f *FaultSpec) {
 	index := f.GPU.Or(0)
 	n.gpus[index].errors.count(f.XID)
@@ -339,11 +346,12 @@ func (n *Node) reportXID(f *FaultSpec) {
 	}
 }
 
-// xidEvents returns how many XID events the driver sends for an XID. It sends one for each channel that fails
-// (open-gpu-kernel-modules 595.45.04, src/nvidia/src/kernel/gpu/rc/kernel_rc_notification.c 463). With 79 and 120 all
-// channels of the GPU fail, so an idle GPU sends none (kernel_rc.c 690-760, osinit.c 367-392). A 62, which GSP reports,
-// is only printed (kernel_gsp.c 735-771). For a 119 the driver only says that the GPU is unavailable (kernel_gsp.c
-// 2618; NVIDIA/DCGM#235).
+// xidEvents returns how many XID events the driver sends for an XID. It sends one for each channel
+// that fails (open-gpu-kernel-modules 595.45.04,
+// src/nvidia/src/kernel/gpu/rc/kernel_rc_notification.c 463). With 79 and 120 all channels of the
+// GPU fail, so an idle GPU sends none (kernel_rc.c 690-760, osinit.c 367-392). A 62, which GSP
+// reports, is only printed (kernel_gsp.c 735-771). For a 119 the driver only says that the GPU is
+// unavailable (kernel_gsp.c 2618; NVIDIA/DCGM#235).
 func (n *Node) xidEvents(f *FaultSpec) int {
 	switch f.XID {
 	case 62, 119:
@@ -361,8 +369,8 @@ type errorCounts struct {
 	remapped gpu.RemappedRows
 }
 
-// count counts the memory error that an XID reports, if any (NVIDIA's XID catalogue): 48, 94 and 95 are uncorrectable
-// errors, 63 a row that was or will be remapped, 64 one that could not be.
+// count counts the memory error that an XID reports, if any (NVIDIA's XID catalogue): 48, 94 and 95
+// are uncorrectable errors, 63 a row that was or will be remapped, 64 one that could not be.
 func (e *errorCounts) count(xid uint64) {
 	switch xid {
 	case 48, 94, 95:

@@ -238,7 +238,8 @@ faults: [{at: 10s, gpu: 0, kind: external-reconfigure, layout: ["7g.40gb@0"]}]
 	}
 }
 
-// TestNoSuchGPU: an index that no GPU has is an error, also the one that stands for the driver as a whole.
+// TestNoSuchGPU: an index that no GPU has is an error, also the one that stands for the driver as a
+// whole.
 func TestNoSuchGPU(t *testing.T) {
 	n := start(t, "version: 1\ngpus: [{model: A30}]\n")
 	for _, index := range []int{-1, n.Count(), 1 << 31} {

@@ -6,7 +6,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// CountersOf is the entity that counters belong to: a GPU, one of its GPU instances, or a compute instance of that.
+// CountersOf is the entity that counters belong to: a GPU, one of its GPU instances, or a compute
+// instance of that.
 type CountersOf struct {
 	GPU      int
 	Instance gpu.Opt[gpu.InstanceID] // absent for a GPU
@@ -16,9 +17,9 @@ type CountersOf struct {
 // aboveOne is what activity-above-one adds to every ratio.
 const aboveOne = 1
 
-// GPM returns the metric of the driver's GPM with an id (nvml.h, nvmlGpmMetricId_t) over the window between two
-// readings of counters of one entity: percent, or MiB per second. It is false for a metric that the entity does not
-// have.
+// GPM returns the metric of the driver's GPM with an id (nvml.h, nvmlGpmMetricId_t) over the window
+// between two readings of counters of one entity: percent, or MiB per second. It is false for a
+// metric that the entity does not have.
 func GPM(before, after Counters, id uint32) (float64, bool) {
 	m, known := gpmGrowthOf(&before, &after, id)
 	if !known {

@@ -11,8 +11,8 @@ type history struct {
 	forgotten int     // how many there were before
 }
 
-// History lists the events of a GPU from a number on, also if no client watched for them. The first has the number 0;
-// next is the number of the one that is to come.
+// History lists the events of a GPU from a number on, also if no client watched for them. The first
+// has the number 0; next is the number of the one that is to come.
 func (n *Node) History(index, from int) (events []Event, next int) {
 	n.lock()
 	defer n.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestHistory: it begins without a listener, is bounded, and numbers go on when the oldest are forgotten.
+// TestHistory: it begins without a listener, is bounded, and numbers go on when the oldest are
+// forgotten.
 func TestHistory(t *testing.T) {
 	n := start(t, "version: 1\ngpus: [{model: A100-40GB, mig: true}, {model: A100-40GB}]\nfaults: [{kind: xid, gpu: 1, "+
 		"xid: 43, at: 5s}]\n")

@@ -8,15 +8,17 @@ type Holding struct {
 	PodUID                    string
 	GPU                       gpu.UUID
 	MIG                       gpu.MIGUUID // empty for a whole GPU
-	// Init is set for an init container, running or ended: the device is its pod's until the pod ends.
+	// Init is set for an init container, running or ended: the device is its pod's until the pod
+	// ends.
 	Init bool
-	// Present is set while the device exists. One that was destroyed is not present, even if another was created in its
-	// place and has its UUID.
+	// Present is set while the device exists. One that was destroyed is not present, even if
+	// another was created in its place and has its UUID.
 	Present bool
 }
 
-// Holdings returns the devices that live pods hold now, whatever the kubelet knows of them: the truth by which a test
-// judges what is reported of holders. Devices of claims for administrative access are not held.
+// Holdings returns the devices that live pods hold now, whatever the kubelet knows of them: the
+// truth by which a test judges what is reported of holders. Devices of claims for administrative
+// access are not held.
 func (n *Node) Holdings() []Holding {
 	n.lock()
 	defer n.mu.Unlock()

@@ -38,10 +38,10 @@ func noise(key uint64, step int64) float64 {
 	return float64(x>>11)/(1<<52) - 1
 }
 
-// migUUID names a MIG device. The driver makes the modern form of the chip, the id of the GPU instance and the first
-// graphics engine of the compute instance (open-gpu-kernel-modules 595.45.04: kmigmgrGenerateComputeInstanceUuid,
-// nvGenerateSmcUuid). A device that is made again under the same id, from the same engine on, has its UUID,
-// whatever its size.
+// migUUID names a MIG device. The driver makes the modern form of the chip, the id of the GPU
+// instance and the first graphics engine of the compute instance (open-gpu-kernel-modules
+// 595.45.04: kmigmgrGenerateComputeInstanceUuid, nvGenerateSmcUuid). A device that is made again
+// under the same id, from the same engine on, has its UUID, whatever its size.
 func (n *Node) migUUID(g *simGPU, i *Instance, c *Compute) gpu.MIGUUID {
 	if n.scenario.Node.MIGUUIDs == "legacy" {
 		return gpu.MIGUUID(fmt.Sprintf("MIG-%s/%d/%d", g.uuid, i.ID, c.ID))
@@ -50,7 +50,8 @@ func (n *Node) migUUID(g *simGPU, i *Instance, c *Compute) gpu.MIGUUID {
 	return gpu.MIGUUID("MIG-" + uuidOf(g.uuid, i.ID, c.Placement.Start))
 }
 
-// pciBus gives GPUs the bus numbers of NVIDIA's own eight-GPU systems; the ninth begins the next PCI domain.
+// pciBus gives GPUs the bus numbers of NVIDIA's own eight-GPU systems; the ninth begins the next
+// PCI domain.
 func pciBus(index int, arch Architecture) (domain, bus uint32) {
 	buses := [8]uint32{0x07, 0x0F, 0x47, 0x4E, 0x87, 0x90, 0xB7, 0xBD}
 	if arch != Ampere {
@@ -60,7 +61,8 @@ func pciBus(index int, arch Architecture) (domain, bus uint32) {
 	return uint32(index / 8), buses[index%8]
 }
 
-// newPID hands out the process id of something that starts; ids are as scattered as a busy host's, and never reused.
+// newPID hands out the process id of something that starts; ids are as scattered as a busy host's,
+// and never reused.
 func (n *Node) newPID(of ...any) uint32 {
 	pid := uint32(2000 + hash(append(of, n.scenario.Seed)...)%4_000_000)
 	for n.pids[pid] {

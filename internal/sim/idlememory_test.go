@@ -6,7 +6,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// TestIdleMemory: no device of the driver is at 0 bytes when nothing runs, by captures of an A100 and an H200.
+// TestIdleMemory: no device of the driver is at 0 bytes when nothing runs, by captures of an A100
+// and an H200.
 func TestIdleMemory(t *testing.T) {
 	n := start(t, `version: 1
 node: {kubernetes: false}

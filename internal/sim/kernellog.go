@@ -21,7 +21,8 @@ type kernelLog struct {
 	readers []*LogReader
 }
 
-// LogReader reads the kernel's log from its oldest record on. One goroutine at a time may call Read.
+// LogReader reads the kernel's log from its oldest record on. One goroutine at a time may call
+// Read.
 type LogReader struct {
 	node   *Node
 	closed chan struct{}
@@ -32,7 +33,8 @@ type LogReader struct {
 	arrived chan struct{} // closed and replaced by every record
 }
 
-// OpenKernelLog opens the log. The caller closes it. It fails if the scenario gives this process no right to read it.
+// OpenKernelLog opens the log. The caller closes it. It fails if the scenario gives this process no
+// right to read it.
 func (n *Node) OpenKernelLog() (*LogReader, error) {
 	if !n.scenario.Node.KernelLog {
 		return nil, fmt.Errorf("simulated log of the kernel: %w", gpu.ErrNoPermission)
@@ -51,7 +53,8 @@ func (n *Node) OpenKernelLog() (*LogReader, error) {
 // Uptime returns how long the node has run, by the clock of its kernel's log.
 func (n *Node) Uptime() time.Duration { return n.clock.Now().Sub(n.start) }
 
-// Read reads one record like read(2) from /dev/kmsg. If there is none it waits, or returns EAGAIN unless wait is set.
+// Read reads one record like read(2) from /dev/kmsg. If there is none it waits, or returns EAGAIN
+// unless wait is set.
 func (r *LogReader) Read(p []byte, wait bool) (int, error) {
 	for {
 		record, err := r.take()
@@ -116,7 +119,8 @@ func (r *LogReader) pause() error {
 	return nil
 }
 
-// beginWait returns what to wait for, as Subscription.next does; ok is true if there is a record by now.
+// beginWait returns what to wait for, as Subscription.next does; ok is true if there is a record by
+// now.
 func (r *LogReader) beginWait() (arrived <-chan struct{}, wake time.Duration, ok bool) {
 	n := r.node
 	n.lock()
@@ -158,7 +162,8 @@ func (r *LogReader) Close() error {
 	return nil
 }
 
-// isBusy reports whether a reader has not read all records, or is at work on one. The caller holds n.mu.
+// isBusy reports whether a reader has not read all records, or is at work on one. The caller holds
+// n.mu.
 func (k *kernelLog) isBusy() bool {
 	return slices.ContainsFunc(k.readers, func(r *LogReader) bool {
 		return !r.waiting || r.isBehind()
@@ -193,8 +198,9 @@ func (n *Node) print(text string) {
 	}
 }
 
-// printXID prints an XID as the driver does (open-gpu-kernel-modules 595.45.04, src/nvidia/src/kernel/gpu/rc/
-// kernel_rc.c, krcReportXid_IMPL), with the process that has it, if there is one.
+// printXID prints an XID as the driver does (open-gpu-kernel-modules 595.45.04,
+// src/nvidia/src/kernel/gpu/rc/ kernel_rc.c, krcReportXid_IMPL), with the process that has it, if
+// there is one.
 func (n *Node) printXID(f *FaultSpec) {
 	g := n.gpus[f.GPU.Or(0)]
 	var line strings.Builder

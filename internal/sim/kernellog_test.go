@@ -58,8 +58,8 @@ func xidEventsOf(n *Node, index int) map[uint64]int {
 	return counts
 }
 
-// TestXIDsOfIdleAndBusyGPUs: every XID is printed, and only those that strike channels or that the driver finds itself
-// are events.
+// TestXIDsOfIdleAndBusyGPUs: every XID is printed, and only those that strike channels or that the
+// driver finds itself are events.
 func TestXIDsOfIdleAndBusyGPUs(t *testing.T) {
 	n := start(t, `version: 1
 gpus: [{model: H100-80GB, count: 2}, {model: H100-80GB, mig: true, layout: ["3g.40gb@0"]}]
@@ -113,7 +113,8 @@ func TestKernelLogIsOverwritten(t *testing.T) {
 	}
 }
 
-// TestReadOfKernelLogWaits until there is a record, or until Close; Settle waits until the record was read.
+// TestReadOfKernelLogWaits until there is a record, or until Close; Settle waits until the record
+// was read.
 func TestReadOfKernelLogWaits(t *testing.T) {
 	n := start(t, "version: 1\ngpus: [{model: A30}]\nfaults: [{at: 1s, gpu: 0, kind: xid, xid: 79}]\n")
 	r := openLog(t, n)

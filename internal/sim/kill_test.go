@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A process that is killed in the middle of its changes leaves a whole state, which others go on with: what it was
-// reported as done is done.
+// A process that is killed in the middle of its changes leaves a whole state, which others go on
+// with: what it was reported as done is done.
 func TestProcessThatIsKilled(t *testing.T) {
 	const variable = "SIM_TEST_KILLED"
 	if path := os.Getenv(variable); path != "" {

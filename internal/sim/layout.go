@@ -23,8 +23,8 @@ func parsePlace(text string) (profile string, start int, ok bool) {
 	return profile, int(number), ok
 }
 
-// findInstance returns the GPU instance of a model that a text such as 3g.20gb@4 names. If it names none, the result is
-// what was expected.
+// findInstance returns the GPU instance of a model that a text such as 3g.20gb@4 names. If it names
+// none, the result is what was expected.
 func findInstance(profiles []gpu.Profile, text string) (spec LayoutSpec, expected string) {
 	name, start, isPlace := parsePlace(text)
 

@@ -2,8 +2,8 @@ package sim
 
 import "slices"
 
-// The pod of the exporter itself, which the kubelet of every simulated node has beside the pods of the scenario. It
-// holds no device.
+// The pod of the exporter itself, which the kubelet of every simulated node has beside the pods of
+// the scenario. It holds no device.
 const (
 	OwnNamespace = "monitoring"
 	OwnPod       = "mig-exporter-sim"
@@ -28,9 +28,9 @@ func (n *Node) newOwnPod() *pod {
 	return p
 }
 
-// Containers returns what the kubelet's pod-resources API shows now: the containers of the pods that the kubelet
-// knows, but init containers. A pod that has ended lingers for 2 seconds, beside its successor on the same device,
-// without processes.
+// Containers returns what the kubelet's pod-resources API shows now: the containers of the pods
+// that the kubelet knows, but init containers. A pod that has ended lingers for 2 seconds, beside
+// its successor on the same device, without processes.
 func (n *Node) Containers() []Container {
 	passed := n.lock().Sub(n.start)
 	defer n.mu.Unlock()
@@ -56,7 +56,8 @@ func (n *Node) Containers() []Container {
 	return list
 }
 
-// Running returns the containers of all pods on the node, init containers too, whatever the kubelet knows of them.
+// Running returns the containers of all pods on the node, init containers too, whatever the kubelet
+// knows of them.
 func (n *Node) Running() []Container {
 	n.lock()
 	defer n.mu.Unlock()
@@ -86,7 +87,8 @@ func (n *Node) allPods() []*pod {
 	return pods
 }
 
-// describe returns a container as the kubelet shows it. Its labels are the scenario's and must not be modified.
+// describe returns a container as the kubelet shows it. Its labels are the scenario's and must not
+// be modified.
 func (p *pod) describe(c *container) Container {
 	d := Container{
 		Namespace: p.spec.Namespace, Pod: p.name, Name: c.spec.Name,

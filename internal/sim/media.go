@@ -19,7 +19,8 @@ const (
 	mediaEngines
 )
 
-// Media has a number for each kind of media engine: of a device how busy its engines are, 0-1, the mean over them.
+// Media has a number for each kind of media engine: of a device how busy its engines are, 0-1, the
+// mean over them.
 type Media [mediaEngines]float64
 
 // MediaUtilization is the driver's own, in percent.
@@ -69,8 +70,9 @@ func (e MediaEngine) String() string {
 	return [...]string{"encoder", "decoder", "JPEG engine", "optical flow accelerator"}[e]
 }
 
-// useMedia adds up the media engines that the tasks of each GPU instance, or of a GPU without MIG, keep busy: what they
-// want, as far as they get on with their work. Tasks that want more than there are keep all of them busy.
+// useMedia adds up the media engines that the tasks of each GPU instance, or of a GPU without MIG,
+// keep busy: what they want, as far as they get on with their work. Tasks that want more than there
+// are keep all of them busy.
 func (n *Node) useMedia(g *simGPU) {
 	wanted := make(map[*Instance]Media)
 
@@ -132,8 +134,8 @@ func (g *simGPU) engines() gpu.Engines {
 	return gpu.Engines{}
 }
 
-// mediaMetric is what a metric of GPM is of, and which engine of the kind, if it is one of a media engine (nvml.h,
-// nvmlGpmMetricId_t).
+// mediaMetric is what a metric of GPM is of, and which engine of the kind, if it is one of a media
+// engine (nvml.h, nvmlGpmMetricId_t).
 func mediaMetric(id uint32) (kind MediaEngine, engine int, ok bool) {
 	for _, r := range [...]struct {
 		kind        MediaEngine

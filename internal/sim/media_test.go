@@ -92,7 +92,8 @@ func TestMediaEngines(t *testing.T) {
 	}
 }
 
-// TestMissingMediaEngine: a workload that wants an engine that its device lacks is killed, when it wants it.
+// TestMissingMediaEngine: a workload that wants an engine that its device lacks is killed, when it
+// wants it.
 func TestMissingMediaEngine(t *testing.T) {
 	n := start(t, `
 version: 1
@@ -134,9 +135,9 @@ processes:
 	}
 }
 
-// TestTooFewMediaEngines: a workload that keeps five decoders busy on a whole H100 does three fifths of its work on the
-// three of a 3g.40gb, whose decoders are busy all the time; beside another one that decodes it does less. Its kernels,
-// and its traffic, wait for the decoders.
+// TestTooFewMediaEngines: a workload that keeps five decoders busy on a whole H100 does three
+// fifths of its work on the three of a 3g.40gb, whose decoders are busy all the time; beside
+// another one that decodes it does less. Its kernels, and its traffic, wait for the decoders.
 func TestTooFewMediaEngines(t *testing.T) {
 	n := start(t, `
 version: 1

@@ -7,9 +7,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// SetMIGMode turns MIG on or off. The mode changes at once; on Ampere the driver resets the GPU for it. In a
-// pass-through machine it cannot, so that the mode of an Ampere GPU is pending until a Reset or a Reboot. While the GPU
-// has instances or processes, the mode is pending, too, and the error is ErrInUse.
+// SetMIGMode turns MIG on or off. The mode changes at once; on Ampere the driver resets the GPU for
+// it. In a pass-through machine it cannot, so that the mode of an Ampere GPU is pending until a
+// Reset or a Reboot. While the GPU has instances or processes, the mode is pending, too, and the
+// error is ErrInUse.
 func (n *Node) SetMIGMode(index int, on bool) error {
 	g, op, err := n.change(index, opMIGMode, target{})
 	if err != nil {
@@ -45,8 +46,8 @@ func (n *Node) setMIGMode(g *simGPU, on bool) {
 	}
 }
 
-// Reset resets a GPU: a pending MIG mode takes effect and its instances are gone. It returns ErrInUse while a process
-// runs on the GPU.
+// Reset resets a GPU: a pending MIG mode takes effect and its instances are gone. It returns
+// ErrInUse while a process runs on the GPU.
 func (n *Node) Reset(index int) error {
 	g, op, err := n.change(index, opReset, target{})
 	if err != nil {
@@ -74,8 +75,8 @@ func (n *Node) applyMIGMode(g *simGPU) {
 	n.treeChanged(g, nil, nil)
 }
 
-// Reboot reboots the node: all instances and processes are gone. On Ampere GPUs a pending MIG mode takes effect; later
-// GPUs come up without MIG.
+// Reboot reboots the node: all instances and processes are gone. On Ampere GPUs a pending MIG mode
+// takes effect; later GPUs come up without MIG.
 func (n *Node) Reboot() error {
 	n.lock()
 	defer n.mu.Unlock()
@@ -124,7 +125,8 @@ func (n *Node) reboot() {
 
 // build creates a layout on a GPU without instances.
 func (n *Node) build(g *simGPU, layout []LayoutSpec) error {
-	// We create the last placement first, as the driver does by itself: then ids by creation are in the published order.
+	// We create the last placement first, as the driver does by itself: then ids by creation are in
+	// the published order.
 	byStart := slices.Clone(layout)
 	slices.SortStableFunc(byStart, func(a, b LayoutSpec) int {
 		return b.placement.Start - a.placement.Start
@@ -159,7 +161,8 @@ func (n *Node) build(g *simGPU, layout []LayoutSpec) error {
 	return nil
 }
 
-// repartition changes the layout like another client: it kills the GPU's processes and replaces its instances.
+// repartition changes the layout like another client: it kills the GPU's processes and replaces its
+// instances.
 func (n *Node) repartition(g *simGPU, layout []LayoutSpec) {
 	for _, t := range slices.Clone(g.tasks) {
 		n.kill(t.proc, "its GPU was reconfigured")

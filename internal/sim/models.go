@@ -16,8 +16,8 @@ const (
 	Blackwell Architecture = "Blackwell"
 )
 
-// gpuModel has the properties of a model, apart from its MIG geometry: published data sheets and what nvidia-smi
-// prints.
+// gpuModel has the properties of a model, apart from its MIG geometry: published data sheets and
+// what nvidia-smi prints.
 type gpuModel struct {
 	key      string   // how scenarios call it
 	aliases  []string // other ways to call it
@@ -48,8 +48,8 @@ type gpuModel struct {
 	mig mig.Model // its geometry, out of the table of known models; filled in by findModel
 }
 
-// idleMemory is what the driver itself uses of a GPU and of its MIG devices, by their compute slices, in MiB. An A100
-// with two empty 3g.20gb of 5 MiB shows 11.
+// idleMemory is what the driver itself uses of a GPU and of its MIG devices, by their compute
+// slices, in MiB. An A100 with two empty 3g.20gb of 5 MiB shows 11.
 type idleMemory struct{ gpu, one, two, more uint64 }
 
 // gpuModels lists the models that can be simulated.
@@ -242,8 +242,8 @@ func h200() gpuModel {
 		pcieGen:     5,
 		nvlinks:     18,
 		memoryTemp:  true,
-		// MIG devices of 22, 17 and 9 MiB, and 55 of the whole GPU (a capture with driver 590.48.01); which sizes these
-		// were is not known.
+		// MIG devices of 22, 17 and 9 MiB, and 55 of the whole GPU (a capture with driver
+		// 590.48.01); which sizes these were is not known.
 		idleMemory: idleMemory{gpu: 7, one: 9, two: 17, more: 22},
 	}
 }
@@ -251,9 +251,9 @@ func h200() gpuModel {
 // b200 returns the B200.
 func b200() gpuModel {
 	return gpuModel{
-		// Published nvidia-smi and CUDA output of HGX B200 systems: memory, idle power of 136 to 145 W, limit, SMs, clocks
-		// under load (pytorch/ao PR 4002), device, subsystem, VBIOS. The idle clock and PCIe's generation are not known: as
-		// of an H200.
+		// Published nvidia-smi and CUDA output of HGX B200 systems: memory, idle power of 136 to
+		// 145 W, limit, SMs, clocks under load (pytorch/ao PR 4002), device, subsystem, VBIOS. The
+		// idle clock and PCIe's generation are not known: as of an H200.
 		key:         "B200-180GB",
 		aliases:     []string{"B200"},
 		geometry:    "B200-180GB",
@@ -275,9 +275,9 @@ func b200() gpuModel {
 		pcieGen:     5,
 		nvlinks:     18,
 		memoryTemp:  true,
-		// With MIG on nvidia-smi shows no power, 31 MiB of each empty 2g.45gb, and 107 MiB of a GPU with three of them and
-		// a 1g.23gb (gpu-operator issue 2155). How much of the remaining 14 is the 1g's, and what larger ones have, is not
-		// known.
+		// With MIG on nvidia-smi shows no power, 31 MiB of each empty 2g.45gb, and 107 MiB of a GPU
+		// with three of them and a 1g.23gb (gpu-operator issue 2155). How much of the remaining 14
+		// is the 1g's, and what larger ones have, is not known.
 		idleMemory: idleMemory{gpu: 1, one: 13, two: 31, more: 31},
 		noMIGPower: true,
 	}

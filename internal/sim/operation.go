@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// operation is a change of one GPU's partition by a client. It holds the node's lock, and if the state is shared the
-// file's, too. Without commit, its end undoes everything.
+// operation is a change of one GPU's partition by a client. It holds the node's lock, and if the
+// state is shared the file's, too. Without commit, its end undoes everything.
 type operation struct {
 	node      *Node
 	at        time.Time // the start of the step in which it began
@@ -29,7 +29,8 @@ type layoutState struct {
 	devices           []*Compute
 }
 
-// change begins an operation of a client, which does what to of. If err is nil the caller calls op.end.
+// change begins an operation of a client, which does what to of. If err is nil the caller calls
+// op.end.
 func (n *Node) change(index int, what ChangeOp, of target) (g *simGPU, op *operation, err error) {
 	hits, err := n.countCall(index, what, of)
 	if err != nil {
@@ -60,7 +61,8 @@ func (n *Node) change(index int, what ChangeOp, of target) (g *simGPU, op *opera
 	return op.gpu, op, nil
 }
 
-// begin begins an operation. The caller holds n.mu, and calls op.end or, to keep n.mu, op.commitOrUndo.
+// begin begins an operation. The caller holds n.mu, and calls op.end or, to keep n.mu,
+// op.commitOrUndo.
 func (n *Node) begin(g *simGPU) (*operation, error) {
 	if n.shared != nil {
 		if err := n.shared.lock(); err != nil {
@@ -101,8 +103,8 @@ func (g *simGPU) layoutState() layoutState {
 	return s
 }
 
-// commit makes the operation last: other nodes that share the state see it from now on. After an error the end undoes
-// it, but clients that watch the GPU may have got an event.
+// commit makes the operation last: other nodes that share the state see it from now on. After an
+// error the end undoes it, but clients that watch the GPU may have got an event.
 func (op *operation) commit(c Change) error {
 	n := op.node
 	if n.shared != nil {

@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// This file says when the kubelet and the API server answer, and which pods the kubelet knows after a restart. All of
-// it depends only on the scenario and the time since the start.
+// This file says when the kubelet and the API server answer, and which pods the kubelet knows after
+// a restart. All of it depends only on the scenario and the time since the start.
 
 // never is later than every time of a scenario.
 const never = time.Duration(math.MaxInt64)
 
-// A restarted kubelet lists nothing at first, then its static pods, then those of the API server, too (seen with
-// Kubernetes 1.34). If the API server does not answer by then, the kubelet asks again 40 s after it is back.
+// A restarted kubelet lists nothing at first, then its static pods, then those of the API server,
+// too (seen with Kubernetes 1.34). If the API server does not answer by then, the kubelet asks
+// again 40 s after it is back.
 const (
 	staticPodsAfter = time.Second
 	apiPodsAfter    = 2 * time.Second
@@ -25,8 +26,8 @@ type outage struct{ begin, end time.Duration }
 
 type outages []outage
 
-// outages returns when faults of some kinds hold. Without a duration a kubelet-restart is an instant, and others do not
-// end.
+// outages returns when faults of some kinds hold. Without a duration a kubelet-restart is an
+// instant, and others do not end.
 func (s *Scenario) outages(kinds ...FaultKind) outages {
 	var list outages
 
@@ -47,7 +48,8 @@ func (s *Scenario) outages(kinds ...FaultKind) outages {
 	return list
 }
 
-// upFrom returns the first time from t on at which no outage holds: t itself, the end of an outage, or never.
+// upFrom returns the first time from t on at which no outage holds: t itself, the end of an outage,
+// or never.
 func (o outages) upFrom(t time.Duration) time.Duration {
 	for again := true; again; {
 		again = false
@@ -63,7 +65,8 @@ func (o outages) upFrom(t time.Duration) time.Duration {
 	return t
 }
 
-// downSince returns when the outages began that hold without a gap until t, or t if none holds then.
+// downSince returns when the outages began that hold without a gap until t, or t if none holds
+// then.
 func (o outages) downSince(t time.Duration) time.Duration {
 	if o.upFrom(t) == t {
 		return t
@@ -95,7 +98,8 @@ func (o outages) ended(t time.Duration) (count int, last time.Duration) {
 	return count, last
 }
 
-// listsFrom returns when a kubelet that was started at started lists its static pods, or all of its pods.
+// listsFrom returns when a kubelet that was started at started lists its static pods, or all of its
+// pods.
 func (n *Node) listsFrom(started time.Duration, static bool) time.Duration {
 	if static {
 		return started + staticPodsAfter
@@ -112,8 +116,8 @@ func (n *Node) listsFrom(started time.Duration, static bool) time.Duration {
 	}
 }
 
-// lists reports whether the kubelet knows its static pods, or those of the API server, at a time. A node begins with a
-// kubelet that knows both.
+// lists reports whether the kubelet knows its static pods, or those of the API server, at a time. A
+// node begins with a kubelet that knows both.
 func (n *Node) lists(t time.Duration, static bool) bool {
 	if n.kubeletOutages.upFrom(t) != t {
 		return false
@@ -124,8 +128,8 @@ func (n *Node) lists(t time.Duration, static bool) bool {
 	return restarts == 0 || t >= n.listsFrom(started, static)
 }
 
-// handledFrom returns the first time from t on at which the kubelet admits a static pod, or one of the API server,
-// which must answer then.
+// handledFrom returns the first time from t on at which the kubelet admits a static pod, or one of
+// the API server, which must answer then.
 func (n *Node) handledFrom(t time.Duration, static bool) time.Duration {
 	for t != never {
 		next := n.kubeletOutages.upFrom(t)
@@ -154,8 +158,8 @@ type KubeletState struct {
 	Restarts int           // so far
 }
 
-// Kubelet returns the state of the node's kubelet. It is down during kubelet-down and kubelet-restart faults, and
-// starts again at the end of each.
+// Kubelet returns the state of the node's kubelet. It is down during kubelet-down and
+// kubelet-restart faults, and starts again at the end of each.
 func (n *Node) Kubelet() KubeletState {
 	now := n.lock()
 	defer n.mu.Unlock()

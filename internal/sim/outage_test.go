@@ -10,7 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// outageNode has a static pod and one of the API server, which come at the start, and two more after 3 s.
+// outageNode has a static pod and one of the API server, which come at the start, and two more
+// after 3 s.
 const outageNode = `
 version: 1
 node: {hostname: n}
@@ -102,7 +103,8 @@ func TestPodsRunOnWhileTheKubeletRestarts(t *testing.T) {
 	}
 }
 
-// TestRestartWithoutAnAPIServer: the pods of the API server are listed, and new ones admitted, 40 s after it is back.
+// TestRestartWithoutAnAPIServer: the pods of the API server are listed, and new ones admitted, 40 s
+// after it is back.
 func TestRestartWithoutAnAPIServer(t *testing.T) {
 	n := start(t, outageNode+"  - {at: 1s, kind: kubelet-restart}\n  - {at: 2s, for: 10s, kind: api-server-down}\n")
 	for _, step := range []struct {
@@ -120,8 +122,8 @@ func TestRestartWithoutAnAPIServer(t *testing.T) {
 	}
 }
 
-// TestAdmissionWaits: for the kubelet and the API server. Pods that waited are admitted in the order in which they
-// came.
+// TestAdmissionWaits: for the kubelet and the API server. Pods that waited are admitted in the
+// order in which they came.
 func TestAdmissionWaits(t *testing.T) {
 	n := start(t, `
 version: 1

@@ -1,9 +1,10 @@
 package sim
 
-// The programs and users of the processes on a node. Programs of CUDA are mostly run by Python; the kernel has the
-// first 15 bytes of a program's name, of nvidia-cuda-mps-server too (proc(5), /proc/pid/comm). Containers run as root
-// unless their pod says otherwise, and so does the MPS server of the device plugin; batch jobs run as the user who
-// submitted them, whose id is one of the users' (login.defs(5), UID_MIN).
+// The programs and users of the processes on a node. Programs of CUDA are mostly run by Python; the
+// kernel has the first 15 bytes of a program's name, of nvidia-cuda-mps-server too (proc(5),
+// /proc/pid/comm). Containers run as root unless their pod says otherwise, and so does the MPS
+// server of the device plugin; batch jobs run as the user who submitted them, whose id is one of
+// the users' (login.defs(5), UID_MIN).
 const (
 	pythonName = "python3"
 	mpsName    = "nvidia-cuda-mps"
@@ -11,7 +12,8 @@ const (
 	userUID    = 1000
 )
 
-// ProcessOwner returns the name of a process's program and the id of its user; false if there is no such process.
+// ProcessOwner returns the name of a process's program and the id of its user; false if there is no
+// such process.
 func (n *Node) ProcessOwner(pid uint32) (name string, uid uint32, ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

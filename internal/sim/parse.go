@@ -28,8 +28,8 @@ func Load(path string) (*Scenario, error) {
 	return Parse(path, data)
 }
 
-// Parse reads a scenario. The path names it in errors, and its directory is where traces are looked for. The error
-// joins every *strictyaml.Error found, in the order of their lines.
+// Parse reads a scenario. The path names it in errors, and its directory is where traces are looked
+// for. The error joins every *strictyaml.Error found, in the order of their lines.
 func Parse(path string, data []byte) (*Scenario, error) {
 	name := filepath.Base(path)
 	sum := sha256.Sum256(data)
@@ -54,8 +54,8 @@ func Parse(path string, data []byte) (*Scenario, error) {
 	return f.scenario, nil
 }
 
-// scenarioFile is a scenario as it is written. Its entries add what they describe to the scenario; they refer to
-// those of the sections before.
+// scenarioFile is a scenario as it is written. Its entries add what they describe to the scenario;
+// they refer to those of the sections before.
 type scenarioFile struct {
 	path      string
 	scenario  *Scenario
@@ -103,7 +103,8 @@ func (f *scenarioFile) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key 
 	}
 }
 
-// forms are those of types that the scenario shares with other packages, and of references to entries above.
+// forms are those of types that the scenario shares with other packages, and of references to
+// entries above.
 func (f *scenarioFile) forms() []strictyaml.Form {
 	return []strictyaml.Form{
 		strictyaml.FormOf(readOpt[int]),

@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// checkDemand checks what a workload asks of the SMs, in one of two forms: sm and dram, a width that is always busy; or
-// width (or phases) with busy or requests.
+// checkDemand checks what a workload asks of the SMs, in one of two forms: sm and dram, a width
+// that is always busy; or width (or phases) with busy or requests.
 func (e *workloadEntry) checkDemand(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	has := func(name string) bool { return strictyaml.HasKey(n, name) }
 	beside := func(name, expected string, others ...string) bool {

@@ -75,8 +75,8 @@ func (f *scenarioFile) readModel(
 	f.models[name] = *into
 }
 
-// layoutEntry is a GPU instance: "3g.20gb@4", or {gi: "3g.20gb@0", ci: ["1c", "2c"]} if its compute instances are not
-// the one that takes it whole.
+// layoutEntry is a GPU instance: "3g.20gb@4", or {gi: "3g.20gb@0", ci: ["1c", "2c"]} if its compute
+// instances are not the one that takes it whole.
 type layoutEntry struct {
 	GI string   `yaml:"gi" expected:"a GPU instance such as 3g.20gb@4"`
 	CI []string `yaml:"ci,omitempty"` // nil: one that takes it whole

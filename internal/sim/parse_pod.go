@@ -8,7 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// podEntry is a pod: with one container whose keys are among the pod's, or with a list of containers.
+// podEntry is a pod: with one container whose keys are among the pod's, or with a list of
+// containers.
 type podEntry struct {
 	PodSpec
 	Container string `default:"main" match:"[a-z0-9.-]+" expected:"lower-case letters, digits, - and . as in main"`

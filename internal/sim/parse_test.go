@@ -13,7 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// badScenario is a good scenario with one thing wrong; its error names file, line, key and what was expected.
+// badScenario is a good scenario with one thing wrong; its error names file, line, key and what was
+// expected.
 type badScenario struct{ name, text, want string }
 
 // goodHead is where most of them begin; the next line is the fourth.

@@ -47,7 +47,8 @@ func (e *workloadEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key
 // signalOf is a value over time, in the form V of a scenario: a constant, or a signalShape.
 type signalOf[V ~float64] struct{ Signal }
 
-// signalShape is {sine: {min, max, period}}, {steps: [{at, value}], repeat} or {trace: file.csv, repeat}.
+// signalShape is {sine: {min, max, period}}, {steps: [{at, value}], repeat} or {trace: file.csv,
+// repeat}.
 type signalShape[V ~float64] struct {
 	Sine   *sineEntry[V] `yaml:",omitempty"`
 	Steps  stepList[V]   `yaml:",omitempty"`
@@ -141,8 +142,8 @@ const maxTracePoints = 1 << 20
 // traceFile are the points of a CSV file.
 type traceFile[V ~float64] []point
 
-// DecodeYAML reads a CSV file beside the scenario: seconds and a value in each line, after an optional line of
-// headings.
+// DecodeYAML reads a CSV file beside the scenario: seconds and a value in each line, after an
+// optional line of headings.
 func (l *traceFile[V]) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	var name string
 	if !r.Decode(n, key, &name) {
@@ -166,7 +167,8 @@ func (l *traceFile[V]) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key 
 	}
 }
 
-// readTraceLines reads the lines of a trace. What is wrong with a value is reported with the trace's own line.
+// readTraceLines reads the lines of a trace. What is wrong with a value is reported with the
+// trace's own line.
 func readTraceLines[V ~float64](
 	file io.Reader,
 	r *strictyaml.Reader,

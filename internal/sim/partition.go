@@ -7,8 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// ComputeProfileID returns the value of NVML_COMPUTE_INSTANCE_PROFILE_n_SLICE, which is also the id that
-// nvidia-smi prints; ok is false if NVML has no such profile.
+// ComputeProfileID returns the value of NVML_COMPUTE_INSTANCE_PROFILE_n_SLICE, which is also the id
+// that nvidia-smi prints; ok is false if NVML has no such profile.
 func ComputeProfileID(slices int) (id uint32, ok bool) {
 	ids := map[int]uint32{1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
 	id, ok = ids[slices]
@@ -16,10 +16,11 @@ func ComputeProfileID(slices int) (id uint32, ok bool) {
 	return id, ok
 }
 
-// ComputePlacements returns where compute instances of a size can lie in a GPU instance, free or not; nil if no
-// instance has that size. They can begin at any slice: the driver takes the first run of free slices that is long
-// enough (open-gpu-kernel-modules, kgrmgrAllocVeidsForGrIdx), and an A100 (R550) created a 1c and then a 2c in one
-// 3g.40gb. The tables of NVIDIA's emulated GPUs (go-nvml) have multiples of 2 and 4 only, so plans prefer those.
+// ComputePlacements returns where compute instances of a size can lie in a GPU instance, free or
+// not; nil if no instance has that size. They can begin at any slice: the driver takes the first
+// run of free slices that is long enough (open-gpu-kernel-modules, kgrmgrAllocVeidsForGrIdx), and
+// an A100 (R550) created a 1c and then a 2c in one 3g.40gb. The tables of NVIDIA's emulated GPUs
+// (go-nvml) have multiples of 2 and 4 only, so plans prefer those.
 func ComputePlacements(slicesOfInstance, size int) []gpu.Placement {
 	if !slices.Contains(computeSizes(slicesOfInstance), size) {
 		return nil
@@ -36,7 +37,8 @@ func ComputePlacements(slicesOfInstance, size int) []gpu.Placement {
 // ComputeSMs returns the number of SMs of a compute instance of a size.
 func ComputeSMs(f gpu.Profile, size int) int { return f.SMs * size / f.ComputeSlices }
 
-// computeName returns the name of a MIG device: 1c.3g.20gb, or 3g.20gb if it has the whole GPU instance.
+// computeName returns the name of a MIG device: 1c.3g.20gb, or 3g.20gb if it has the whole GPU
+// instance.
 func computeName(f gpu.Profile, size int) string {
 	if size == f.ComputeSlices {
 		return f.Name
@@ -45,10 +47,11 @@ func computeName(f gpu.Profile, size int) string {
 	return fmt.Sprintf("%dc.%s", size, f.Name)
 }
 
-// CreateGPUInstance creates a GPU instance of the profile with the driver's id profileID. Without a start the driver
-// chooses among the free placements. The errors are ErrNoPermission, ErrNotSupported with MIG off, ErrInvalidArgument
-// for a profile or a start that the GPU does not have, and ErrInsufficientResources if the placement is occupied or the
-// GPU lacks slices or engines.
+// CreateGPUInstance creates a GPU instance of the profile with the driver's id profileID. Without a
+// start the driver chooses among the free placements. The errors are ErrNoPermission,
+// ErrNotSupported with MIG off, ErrInvalidArgument for a profile or a start that the GPU does not
+// have, and ErrInsufficientResources if the placement is occupied or the GPU lacks slices or
+// engines.
 func (n *Node) CreateGPUInstance(
 	index int,
 	profileID uint32,
@@ -75,7 +78,8 @@ func (n *Node) CreateGPUInstance(
 	)
 }
 
-// DestroyGPUInstance destroys a GPU instance. It returns ErrInUse while that has a compute instance.
+// DestroyGPUInstance destroys a GPU instance. It returns ErrInUse while that has a compute
+// instance.
 func (n *Node) DestroyGPUInstance(index int, id gpu.InstanceID) error {
 	g, op, err := n.change(index, opDestroyGI, target{instance: id})
 	if err != nil {
@@ -106,7 +110,8 @@ func (n *Node) removeInstance(g *simGPU, inst *Instance) {
 	n.treeChanged(g, inst, nil)
 }
 
-// CreateComputeInstance creates a compute instance of size slices in a GPU instance, at the first free placement.
+// CreateComputeInstance creates a compute instance of size slices in a GPU instance, at the first
+// free placement.
 func (n *Node) CreateComputeInstance(
 	index int,
 	id gpu.InstanceID,
@@ -115,8 +120,8 @@ func (n *Node) CreateComputeInstance(
 	return n.CreateComputeInstanceAt(index, id, size, gpu.Opt[int]{})
 }
 
-// CreateComputeInstanceAt creates a compute instance that starts at a slice of its GPU instance. It returns
-// the same errors as CreateGPUInstance.
+// CreateComputeInstanceAt creates a compute instance that starts at a slice of its GPU instance. It
+// returns the same errors as CreateGPUInstance.
 func (n *Node) CreateComputeInstanceAt(index int, id gpu.InstanceID, size int,
 	start gpu.Opt[int]) (gpu.ComputeID, error) {
 	g, op, err := n.change(index, opCreateCI, target{instance: id})
@@ -140,7 +145,8 @@ func (n *Node) CreateComputeInstanceAt(index int, id gpu.InstanceID, size int,
 	)
 }
 
-// DestroyComputeInstance destroys a compute instance. It returns ErrInUse while a process runs on it.
+// DestroyComputeInstance destroys a compute instance. It returns ErrInUse while a process runs on
+// it.
 func (n *Node) DestroyComputeInstance(index int, id gpu.InstanceID, ci gpu.ComputeID) error {
 	g, op, err := n.change(index, opDestroyCI, target{id, ci})
 	if err != nil {
@@ -235,8 +241,8 @@ func (n *Node) createInstance(g *simGPU, profileID uint32, start gpu.Opt[int]) (
 	return nil, gpu.ErrInsufficientResources
 }
 
-// newInstanceID returns the id of a new instance, from the range of its size: 0 for the whole axis, 1-2 for
-// halves, 3-6 for quarters, 7-14 for eighths.
+// newInstanceID returns the id of a new instance, from the range of its size: 0 for the whole axis,
+// 1-2 for halves, 3-6 for quarters, 7-14 for eighths.
 func (g *simGPU) newInstanceID(p gpu.Placement, order GIIDOrder) gpu.InstanceID {
 	first := g.mig.AxisUnits/p.Size - 1
 	if order == GIIDByPlacement {
@@ -300,8 +306,8 @@ func (n *Node) createCompute(
 	return nil, gpu.ErrInsufficientResources
 }
 
-// numberDevices renumbers the MIG devices, ordered by the ids of GPU instance and compute instance. As in the driver's
-// list, a destroyed device leaves its index empty until the next one is created.
+// numberDevices renumbers the MIG devices, ordered by the ids of GPU instance and compute instance.
+// As in the driver's list, a destroyed device leaves its index empty until the next one is created.
 func (g *simGPU) numberDevices() {
 	byID := slices.Clone(g.instances)
 	slices.SortFunc(byID, func(a, b *Instance) int { return int(a.ID) - int(b.ID) })
@@ -312,8 +318,8 @@ func (g *simGPU) numberDevices() {
 	}
 }
 
-// treeChanged requests a new sample and sends a MIG event. It names what was created or destroyed: c, or inst if c is
-// nil. Both are nil if everything changed.
+// treeChanged requests a new sample and sends a MIG event. It names what was created or destroyed:
+// c, or inst if c is nil. Both are nil if everything changed.
 func (n *Node) treeChanged(g *simGPU, inst *Instance, c *Compute) {
 	n.resample = true
 	event := Event{Kind: gpu.EventMIGChange, GPU: g.index, Time: n.at}

@@ -11,7 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// create makes instances by profile id where the driver puts them, and returns where that is, up to the first error.
+// create makes instances by profile id where the driver puts them, and returns where that is, up to
+// the first error.
 func create(t *testing.T, n *Node, ids ...uint32) (placements []string, err error) {
 	t.Helper()
 
@@ -86,8 +87,8 @@ func TestSeven1gFillInTheDriversOrder(t *testing.T) {
 	}
 }
 
-// What NVIDIA's MIG user guide shows of `nvidia-smi mig -cgi` without placements: the ids of the GPU instances follow
-// from their placements.
+// What NVIDIA's MIG user guide shows of `nvidia-smi mig -cgi` without placements: the ids of the
+// GPU instances follow from their placements.
 func TestPlacementsAsTheUserGuideShows(t *testing.T) {
 	for _, tt := range []struct {
 		model  string
@@ -182,7 +183,8 @@ func TestEnginesRunOut(t *testing.T) {
 	}
 }
 
-// The table that nvidia-smi mig -lgip prints for an empty A100-PCIE-40GB (driver 460.91.03), from a published write-up.
+// The table that nvidia-smi mig -lgip prints for an empty A100-PCIE-40GB (driver 460.91.03), from a
+// published write-up.
 func TestA100ProfilesAreAsPublished(t *testing.T) {
 	n := start(t, "version: 1\nnode: {driver: \"460.91.03\"}\ngpus: [{model: A100-PCIE-40GB, mig: true}]\n")
 
@@ -227,7 +229,8 @@ func TestA100ProfilesAreAsPublished(t *testing.T) {
 	}
 }
 
-// truncated is a size in GiB with two digits, cut off as nvidia-smi does (20096 MiB are 19.625, printed 19.62).
+// truncated is a size in GiB with two digits, cut off as nvidia-smi does (20096 MiB are 19.625,
+// printed 19.62).
 func truncated(bytes uint64) string {
 	hundredths := bytes * 100 >> 30
 	return fmt.Sprintf("%d.%02d", hundredths/100, hundredths%100)
@@ -426,8 +429,8 @@ func TestUUIDDoesNotTellTheSize(t *testing.T) {
 	}
 }
 
-// The driver resets an Ampere GPU for its MIG mode, unless the node is a machine that the GPU is passed through to;
-// later GPUs need no reset (nvml.h on nvmlDeviceSetMigMode, MIG user guide).
+// The driver resets an Ampere GPU for its MIG mode, unless the node is a machine that the GPU is
+// passed through to; later GPUs need no reset (nvml.h on nvmlDeviceSetMigMode, MIG user guide).
 func TestMIGMode(t *testing.T) {
 	for _, tc := range []struct {
 		model, node string

@@ -9,8 +9,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// DevicePin names a device by where it is: "2" is GPU 2, "2/3g.20gb@4" the compute instance 0 of its GPU instance at
-// placement start 4, "2/3g.20gb@4/1" the compute instance 1. It serves scenarios, whose authors know no UUIDs.
+// DevicePin names a device by where it is: "2" is GPU 2, "2/3g.20gb@4" the compute instance 0 of
+// its GPU instance at placement start 4, "2/3g.20gb@4/1" the compute instance 1. It serves
+// scenarios, whose authors know no UUIDs.
 type DevicePin struct {
 	GPU     int
 	Profile string // empty for the whole GPU

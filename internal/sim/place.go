@@ -8,7 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// hasMediaExtensions reports whether a profile is a +me profile, of which a GPU can have one instance.
+// hasMediaExtensions reports whether a profile is a +me profile, of which a GPU can have one
+// instance.
 func hasMediaExtensions(f gpu.Profile) bool { return strings.Contains(f.Name, "+me") }
 
 // computeSizes lists how many slices compute instances of a GPU instance can have.
@@ -24,9 +25,9 @@ func computeSizes(slices int) []int {
 	return sizes
 }
 
-// preferred orders a profile's placements as the driver tries them if the caller names none. Seen on A100 and H100,
-// whose axis has 8 units: 1g at 6, 4, 5, 0, 1, 2, 3, 2g at 4, 0, 2 and 3g at 4 before 0. Others in the order of their
-// starts.
+// preferred orders a profile's placements as the driver tries them if the caller names none. Seen
+// on A100 and H100, whose axis has 8 units: 1g at 6, 4, 5, 0, 1, 2, 3, 2g at 4, 0, 2 and 3g at 4
+// before 0. Others in the order of their starts.
 func preferred(f gpu.Profile, axis int) []gpu.Placement {
 	order := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
 
@@ -60,8 +61,9 @@ func (g *simGPU) occupant(p gpu.Placement) *Instance {
 	return nil
 }
 
-// excess returns what the GPU would have too much of with an instance of the profile, wherever it is placed: compute
-// slices, engines, or media extensions. It is empty if the GPU has what the instance needs.
+// excess returns what the GPU would have too much of with an instance of the profile, wherever it
+// is placed: compute slices, engines, or media extensions. It is empty if the GPU has what the
+// instance needs.
 func (g *simGPU) excess(f gpu.Profile) string {
 	slicesUsed := f.ComputeSlices
 	same := 0
@@ -92,7 +94,8 @@ func (g *simGPU) excess(f gpu.Profile) string {
 	return ""
 }
 
-// hasEngines reports whether the GPU has as many engines of every kind: as many as an instance of all its slices.
+// hasEngines reports whether the GPU has as many engines of every kind: as many as an instance of
+// all its slices.
 func (g *simGPU) hasEngines(e gpu.Engines) bool {
 	all := g.engines()
 

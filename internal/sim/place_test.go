@@ -8,9 +8,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// canCreate judges by brute force whether one more instance can be created on a GPU: a unit of the axis holds one
-// instance, a GPU has so many compute slices, one set of media extensions, and the engines that its largest profile
-// has.
+// canCreate judges by brute force whether one more instance can be created on a GPU: a unit of the
+// axis holds one instance, a GPU has so many compute slices, one set of media extensions, and the
+// engines that its largest profile has.
 func canCreate(s *GPUState, axis, computeSlices int, f gpu.Profile, p gpu.Placement) bool {
 	units := make([]bool, axis)
 	used := f.ComputeSlices
@@ -51,8 +51,8 @@ func enginesByKind(f gpu.Profile) []int {
 	return []int{e.Copy, e.Decoder, e.Encoder, e.JPEG, e.OFA}
 }
 
-// On every model, whatever was made and destroyed before: an instance is created where it can be and nowhere else, and
-// the remaining capacity is what can be made then.
+// On every model, whatever was made and destroyed before: an instance is created where it can be
+// and nowhere else, and the remaining capacity is what can be made then.
 func TestPlacementAgreesWithBruteForce(t *testing.T) {
 	for _, b := range gpuModels() {
 		t.Run(b.key, func(t *testing.T) {

@@ -18,12 +18,13 @@ type pod struct {
 	containers []*container
 	ended      bool
 
-	// When the API server creates the pod, reports it, learns of its end, and deletes it: times since the start.
+	// When the API server creates the pod, reports it, learns of its end, and deletes it: times
+	// since the start.
 	created, known, endKnown, deleted time.Duration
 }
 
-// container is a container of an admitted pod. Its devices are fixed at the admission: the kubelet lists their ids even
-// after they were destroyed.
+// container is a container of an admitted pod. Its devices are fixed at the admission: the kubelet
+// lists their ids even after they were destroyed.
 type container struct {
 	spec    *ContainerSpec
 	id      string
@@ -34,14 +35,15 @@ type container struct {
 	done    bool     // it is an init container that has ended
 }
 
-// lingering is how long the kubelet still lists a pod that has ended. Real ones took "a poll or two".
+// lingering is how long the kubelet still lists a pod that has ended. Real ones took "a poll or
+// two".
 const lingering = 2 * time.Second
 
 // draDriver is the name of NVIDIA's DRA driver.
 const draDriver = "gpu.nvidia.com"
 
-// schedulePods puts the pods of the scenario on the schedule, each when the kubelet first handles it. If several had to
-// wait for the kubelet, it handles the oldest first.
+// schedulePods puts the pods of the scenario on the schedule, each when the kubelet first handles
+// it. If several had to wait for the kubelet, it handles the oldest first.
 func (n *Node) schedulePods() {
 	numbers := make([]int, len(n.scenario.Pods))
 	for i := range numbers {
@@ -63,8 +65,8 @@ func (n *Node) schedulePods() {
 	}
 }
 
-// newPod returns a pod that holds nothing yet. The kubelet adds the node's name to a static pod's, and gives it a
-// hash of its file instead of a UID (pkg/kubelet/config/common.go, applyDefaults).
+// newPod returns a pod that holds nothing yet. The kubelet adds the node's name to a static pod's,
+// and gives it a hash of its file instead of a UID (pkg/kubelet/config/common.go, applyDefaults).
 func (n *Node) newPod(spec *PodSpec, identity ...any) *pod {
 	p := &pod{spec: spec, name: spec.listedName(n.scenario.Node.Hostname), uid: uuidOf(identity...)}
 	if spec.Static {
@@ -93,8 +95,8 @@ func (s *PodSpec) listedName(hostname string) string {
 // title names the pod in records, as the scenario does.
 func (p *pod) title() string { return p.spec.Namespace + "/" + p.spec.Name }
 
-// receivePod handles a new pod of the scenario: the kubelet admits it, lets it wait or refuses it. While the kubelet is
-// busy, it does so later.
+// receivePod handles a new pod of the scenario: the kubelet admits it, lets it wait or refuses it.
+// While the kubelet is busy, it does so later.
 func (n *Node) receivePod(number int, spec *PodSpec) {
 	if until := n.busyUntil(); until > n.at.Sub(n.start) {
 		if at := n.handledFrom(until, spec.Static); at != never {
@@ -120,8 +122,9 @@ func (n *Node) receivePod(number int, spec *PodSpec) {
 	}
 }
 
-// admitPod admits a pod if every container gets what it asks for. It returns a container for which there is too little;
-// nil if there is none, or if the allocation takes time and is not decided yet.
+// admitPod admits a pod if every container gets what it asks for. It returns a container for which
+// there is too little; nil if there is none, or if the allocation takes time and is not decided
+// yet.
 func (n *Node) admitPod(spec *PodSpec, identity ...any) *ContainerSpec {
 	p := n.newPod(spec, identity...)
 	if delay := n.allocationDelay(spec); delay > 0 {
@@ -134,8 +137,8 @@ func (n *Node) admitPod(spec *PodSpec, identity ...any) *ContainerSpec {
 	return n.allocateFor(p)
 }
 
-// allocateFor gives a pod what it asks for, and starts it. It returns a container for which there is too little, or
-// nil.
+// allocateFor gives a pod what it asks for, and starts it. It returns a container for which there
+// is too little, or nil.
 func (n *Node) allocateFor(p *pod) *ContainerSpec {
 	if c := n.allocate(p); c != nil {
 		return c.spec
@@ -266,7 +269,8 @@ func (n *Node) stopContainer(c *container) {
 	}
 }
 
-// endPod ends a pod whose containers have succeeded. Its devices are free at once; the kubelet lists it a while longer.
+// endPod ends a pod whose containers have succeeded. Its devices are free at once; the kubelet
+// lists it a while longer.
 func (n *Node) endPod(p *pod) {
 	if p.ended {
 		return // replaced before its time

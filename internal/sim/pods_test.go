@@ -78,7 +78,8 @@ pods:
   - {name: half, resource: HALF, device: 3/3g.40gb@4}
 `
 
-// idCase is how one allocator writes them. GPU<n> and MIG<n> stand for the UUIDs of GPU n and of its MIG device.
+// idCase is how one allocator writes them. GPU<n> and MIG<n> stand for the UUIDs of GPU n and of
+// its MIG device.
 type idCase struct {
 	node               string
 	whole, slice, half string // resources

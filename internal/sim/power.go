@@ -85,8 +85,9 @@ func (n *Node) sampleAll(passed time.Duration) {
 	}
 }
 
-// usePower derives power, temperature and clocks from the activity: idle power, and the rest up to the limit in
-// proportion to SMs, tensor cores and memory at work. Beyond the limit the clocks fall.
+// usePower derives power, temperature and clocks from the activity: idle power, and the rest up to
+// the limit in proportion to SMs, tensor cores and memory at work. Beyond the limit the clocks
+// fall.
 func (n *Node) usePower(g *simGPU, passed time.Duration) {
 	s := &g.sample
 	m := &g.model
@@ -119,8 +120,8 @@ func (n *Node) usePower(g *simGPU, passed time.Duration) {
 	n.slowDown(g)
 }
 
-// slowDown reduces the clock of a GPU that is hot, and of one that the power supply slows down, by faults. What is
-// done in hardware halves it.
+// slowDown reduces the clock of a GPU that is hot, and of one that the power supply slows down, by
+// faults. What is done in hardware halves it.
 func (n *Node) slowDown(g *simGPU) {
 	s := &g.sample
 	n.eachActiveFault(g.index, n.at, func(f *FaultSpec) {
@@ -148,7 +149,8 @@ func (n *Node) slowDown(g *simGPU) {
 // restingTemperature differs a little with the GPU's place in the air stream.
 func (g *simGPU) restingTemperature() float64 { return 34 + float64(g.noise%5) }
 
-// useTraffic adds up what the tasks send, and receive as much, over PCIe and NVLink; NVLink is off while MIG is on.
+// useTraffic adds up what the tasks send, and receive as much, over PCIe and NVLink; NVLink is off
+// while MIG is on.
 func (n *Node) useTraffic(g *simGPU) {
 	g.sample.pcie = 0
 	g.sample.nvlink = 0

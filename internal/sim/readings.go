@@ -6,9 +6,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// GPUState is what the driver knows of one GPU at one moment. It is the caller's own; what its slices point to must
-// not be modified. An absent value is one that the driver answers with "not supported" on this GPU in its present
-// mode.
+// GPUState is what the driver knows of one GPU at one moment. It is the caller's own; what its
+// slices point to must not be modified. An absent value is one that the driver answers with "not
+// supported" on this GPU in its present mode.
 type GPUState struct {
 	Time          time.Time
 	Privileged    bool // whether the caller has root's rights
@@ -42,7 +42,8 @@ type GPUState struct {
 	SMMHz, MemoryMHz, VideoMHz              uint32
 	MaxSMMHz                                uint32
 	ClockEvents                             gpu.ClockEvents
-	// PowerViolation and ThermalViolation are how long the power limit and the temperature have held clocks down.
+	// PowerViolation and ThermalViolation are how long the power limit and the temperature have
+	// held clocks down.
 	PowerViolation, ThermalViolation time.Duration
 	PerformanceState                 int
 	Fans                             []uint32 // speeds in percent

@@ -8,18 +8,19 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// waitingPod is a pod that the kubelet has not admitted yet: there is no free device of its resource, or the kubelet
-// still lists the pod that it replaces.
+// waitingPod is a pod that the kubelet has not admitted yet: there is no free device of its
+// resource, or the kubelet still lists the pod that it replaces.
 type waitingPod struct {
 	spec     *PodSpec
 	identity []any
 	recorded bool // we have recorded that it waits
 }
 
-// ReplacePod replaces a pod as if its owner had changed its request: it deletes the pod and, once the kubelet no longer
-// lists that, creates one with its name, another UID and the new resource in all its containers that ask for devices.
-// The new pod waits until a device of the resource is free. If the pod itself still waits, ReplacePod only changes its
-// request. The error is gpu.ErrNotFound if there is no such pod.
+// ReplacePod replaces a pod as if its owner had changed its request: it deletes the pod and, once
+// the kubelet no longer lists that, creates one with its name, another UID and the new resource in
+// all its containers that ask for devices. The new pod waits until a device of the resource is
+// free. If the pod itself still waits, ReplacePod only changes its request. The error is
+// gpu.ErrNotFound if there is no such pod.
 func (n *Node) ReplacePod(namespace, name, resource string) error {
 	n.lock()
 	defer n.mu.Unlock()
@@ -44,7 +45,8 @@ func (n *Node) ReplacePod(namespace, name, resource string) error {
 	return nil
 }
 
-// replacerOf returns a function that changes the request of the named pod, which waits or runs; nil if there is none.
+// replacerOf returns a function that changes the request of the named pod, which waits or runs; nil
+// if there is none.
 func (n *Node) replacerOf(namespace, name string) func(resource string) {
 	named := func(s *PodSpec) bool {
 		return s.Namespace == namespace && s.listedName(n.scenario.Node.Hostname) == name
@@ -98,8 +100,8 @@ func (s *PodSpec) withRequest(resource string) *PodSpec {
 	return &asks
 }
 
-// admitWaiting admits a pod that waits, or tries again at the next full second: before the changes of clients at that
-// time, so that all nodes of a shared state give the pod the same device.
+// admitWaiting admits a pod that waits, or tries again at the next full second: before the changes
+// of clients at that time, so that all nodes of a shared state give the pod the same device.
 func (n *Node) admitWaiting(w *waitingPod) {
 	passed := n.at.Sub(n.start)
 	if from := n.handledFrom(passed, w.spec.Static); from != passed {

@@ -29,8 +29,8 @@ func device(n *Node, pod string) (gpu.MIGUUID, string) {
 	return "", ""
 }
 
-// TestReplacedPodWaitsForItsSlice: the owner asks for a slice, the pod leaves its GPU, which is partitioned, and comes
-// back on the slice.
+// TestReplacedPodWaitsForItsSlice: the owner asks for a slice, the pod leaves its GPU, which is
+// partitioned, and comes back on the slice.
 func TestReplacedPodWaitsForItsSlice(t *testing.T) {
 	n := start(t, replaceScenario)
 
@@ -162,8 +162,8 @@ pods:
 	}
 }
 
-// TestReplacedPodOnSharedNodes: all nodes of a shared state give the pod the same device, whatever comes at the same
-// time.
+// TestReplacedPodOnSharedNodes: all nodes of a shared state give the pod the same device, whatever
+// comes at the same time.
 func TestReplacedPodOnSharedNodes(t *testing.T) {
 	path := statePath(t)
 	a := join(t, path)

@@ -7,8 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Scenario is a node and what happens on it. Times count from the start of the clock. It is read by Load and Parse and
-// must not be modified afterwards.
+// Scenario is a node and what happens on it. Times count from the start of the clock. It is read by
+// Load and Parse and must not be modified afterwards.
 type Scenario struct {
 	Name      string // the file's name without its extension
 	Node      NodeSpec
@@ -17,7 +17,8 @@ type Scenario struct {
 	Pods      []PodSpec
 	Processes []ProcessSpec
 	Faults    []FaultSpec
-	// DriverCosts are how long calls of the driver take, in real time; a function's own goes before its class'.
+	// DriverCosts are how long calls of the driver take, in real time; a function's own goes before
+	// its class'.
 	DriverCosts map[CallName]time.Duration
 	digest      string // of the file
 }
@@ -31,27 +32,33 @@ type NodeSpec struct {
 
 	Kubernetes bool `default:"true"`
 	Privileged bool `default:"true"` // whether the driver's callers have root's rights
-	// PIDNamespace is that of the driver's callers: the host's, or a container's own, in which nothing of the node runs.
+	// PIDNamespace is that of the driver's callers: the host's, or a container's own, in which
+	// nothing of the node runs.
 	PIDNamespace PIDNamespace `yaml:"pidNamespace" default:"host" oneof:"host container"`
 	// KernelLog is whether this process may read the kernel's log.
 	KernelLog bool      `yaml:"kernelLog" default:"true"`
 	Allocator Allocator `default:"device-plugin" oneof:"device-plugin gke hami dra"`
-	// Strategy is the device plugin's MIG strategy. With single, MIG devices are offered as nvidia.com/gpu.
+	// Strategy is the device plugin's MIG strategy. With single, MIG devices are offered as
+	// nvidia.com/gpu.
 	Strategy string `default:"mixed" oneof:"mixed single"`
-	// MIGUUIDs is the form of MIG devices' UUIDs. Legacy is that of drivers before R470, MIG-GPU-<uuid>/<gi>/<ci>.
+	// MIGUUIDs is the form of MIG devices' UUIDs. Legacy is that of drivers before R470,
+	// MIG-GPU-<uuid>/<gi>/<ci>.
 	MIGUUIDs string    `yaml:"migUUIDs" default:"uuid" oneof:"uuid legacy"`
 	GIIDs    GIIDOrder `yaml:"giIDs" default:"placement" oneof:"placement creation"`
-	// PassThrough makes the node a virtual machine that GPUs are passed through to: the driver cannot reset them itself.
+	// PassThrough makes the node a virtual machine that GPUs are passed through to: the driver
+	// cannot reset them itself.
 	PassThrough bool `yaml:"passThrough,omitempty"`
 	// PersistenceMode is that of all GPUs.
 	PersistenceMode bool `yaml:"persistenceMode" default:"true"`
 	// LookupOpens is which GPUs a lookup by PCI bus id opens.
 	LookupOpens LookupScope `yaml:"lookupOpens" default:"own" oneof:"own all"`
-	// ConfidentialComputing makes the node a confidential virtual machine whose GPUs are in confidential-computing mode.
+	// ConfidentialComputing makes the node a confidential virtual machine whose GPUs are in
+	// confidential-computing mode.
 	ConfidentialComputing bool `yaml:"confidentialComputing,omitempty"`
 }
 
-// DriverBranch is the release branch of the driver, 580 of "580.95.05": what it knows depends on it.
+// DriverBranch is the release branch of the driver, 580 of "580.95.05": what it knows depends on
+// it.
 func (s *NodeSpec) DriverBranch() int {
 	branch, _, _ := strings.Cut(s.Driver, ".")
 	number, _ := gpu.ParseDecimal(branch)
@@ -91,7 +98,8 @@ const (
 // GIIDOrder is how the driver numbers GPU instances: both ways were seen, nothing may depend on it.
 type GIIDOrder string
 
-// The ways of numbering. Each size of a placement has its own range of ids (0, then 1-2, 3-6, 7-14).
+// The ways of numbering. Each size of a placement has its own range of ids (0, then 1-2, 3-6,
+// 7-14).
 const (
 	GIIDByPlacement GIIDOrder = "placement" // by its placement: the two 3g.20gb of an A100 are 1 at 0:4 and 2 at 4:4
 	GIIDByCreation  GIIDOrder = "creation"  // the lowest free one of the range
@@ -122,20 +130,22 @@ type GPUSpec struct {
 	Sharing SharingSpec  `yaml:",omitempty"`
 }
 
-// SharingSpec is how the devices of a GPU are shared among containers. Replicas is 0 if they are not.
+// SharingSpec is how the devices of a GPU are shared among containers. Replicas is 0 if they are
+// not.
 type SharingSpec struct {
 	Kind     gpu.Sharing `oneof:"time-slicing mps"`
 	Replicas int         `default:"2" range:"2..128"`
 	Rename   bool        `yaml:",omitempty"` // the resource is called <name>.shared
 }
 
-// Workload is what one process does: demands over the time since its start. One that does not say so does some
-// arithmetic, with half of the warps.
+// Workload is what one process does: demands over the time since its start. One that does not say
+// so does some arithmetic, with half of the warps.
 type Workload struct {
 	Name   string               `nonzero:"a name"`
 	Memory signalOf[memorySize] `yaml:",omitempty"`
 	Demand
-	// DRAM is of the shorthand sm: share of the memory bandwidth of its device in use while all SMs are busy.
+	// DRAM is of the shorthand sm: share of the memory bandwidth of its device in use while all SMs
+	// are busy.
 	DRAM   signalOf[share] `yaml:"dram,omitempty"`
 	Tensor signalOf[share] `yaml:",omitempty"` // share of its SM time with the tensor cores busy
 	// Shares of its SM time with the pipe busy, and of the warps that could be resident.
@@ -144,8 +154,8 @@ type Workload struct {
 	FP16      signalOf[share] `yaml:"fp16,omitempty"`
 	Occupancy signalOf[share] `default:"0.5"`
 
-	// Media are the media engines of each kind that it keeps busy at full speed: 1.5 is one all the time and another half
-	// of it. With fewer, all of its work is slower.
+	// Media are the media engines of each kind that it keeps busy at full speed: 1.5 is one all the
+	// time and another half of it. With fewer, all of its work is slower.
 	Media [mediaEngines]Signal `yaml:"-"`
 
 	// Server makes it an inference server, which takes its memory by itself.

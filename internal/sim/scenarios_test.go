@@ -72,7 +72,8 @@ func everything(t *testing.T, n *Node) string {
 	return string(text)
 }
 
-// checkGPU holds one GPU to what must be true at any time, and its counters to what they were before.
+// checkGPU holds one GPU to what must be true at any time, and its counters to what they were
+// before.
 func checkGPU(t *testing.T, s, before GPUState) {
 	t.Helper()
 

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Server is an inference server: it loads the weights of a model, prepares, and then takes a fraction of its device,
-// whatever it needs. What it has beside the weights is its cache.
+// Server is an inference server: it loads the weights of a model, prepares, and then takes a
+// fraction of its device, whatever it needs. What it has beside the weights is its cache.
 type Server struct {
 	// Kind decides the names of its metrics.
 	Kind     string        `default:"vllm" oneof:"vllm sglang"`
@@ -15,7 +15,8 @@ type Server struct {
 	Fraction share         `default:"0.9"`
 	Load     time.Duration `default:"1m" nonzero:"more than no time"`
 	Prepare  time.Duration `default:"40s" nonzero:"more than no time"`
-	// Token is what each token takes in the cache, and Tokens how many the requests hold that are there at once.
+	// Token is what each token takes in the cache, and Tokens how many the requests hold that are
+	// there at once.
 	Token  memorySize             `default:"128KiB"`
 	Tokens signalOf[tokenCount]   `yaml:",omitempty"`
 	Active signalOf[requestCount] `yaml:",omitempty"` // requests that are there at once
@@ -28,8 +29,8 @@ type Server struct {
 // serverContext is what a server takes before it has loaded anything.
 const serverContext = 500 << 20
 
-// memoryAfter returns the memory that a server wants some time after its start, of a device of a size. Weights for
-// which its fraction has no room are more than the device has.
+// memoryAfter returns the memory that a server wants some time after its start, of a device of a
+// size. Weights for which its fraction has no room are more than the device has.
 func (s *Server) memoryAfter(t time.Duration, size uint64) uint64 {
 	weights := serverContext + float64(s.Weights)
 	switch reserved := float64(s.Fraction) * float64(size); {
@@ -52,8 +53,8 @@ func (s *Server) cacheTokens(size uint64) float64 {
 	)
 }
 
-// ServerMetrics returns what the inference server of a running pod serves as metrics, in Prometheus' text format; false
-// if it has none, or has not started to serve yet.
+// ServerMetrics returns what the inference server of a running pod serves as metrics, in
+// Prometheus' text format; false if it has none, or has not started to serve yet.
 func (n *Node) ServerMetrics(podUID string) (text string, ok bool) {
 	n.lock()
 	defer n.mu.Unlock()
@@ -86,8 +87,8 @@ func (n *Node) ServerMetrics(podUID string) (text string, ok bool) {
 	return "", false
 }
 
-// metrics returns what a server says of itself that has served for some time: requests for whose tokens the cache has
-// no room wait.
+// metrics returns what a server says of itself that has served for some time: requests for whose
+// tokens the cache has no room wait.
 func (s *Server) metrics(passed time.Duration, size uint64, tokens, active float64) string {
 	room := s.cacheTokens(size)
 	fits := 1.

@@ -82,8 +82,8 @@ func TestServerTakesAFraction(t *testing.T) {
 	cmptest.Equal(t, "of another pod", ok, false)
 }
 
-// TestServerOnASlice: the cache that a slice leaves is smaller, and requests wait; where the weights do not fit, the
-// server is killed.
+// TestServerOnASlice: the cache that a slice leaves is smaller, and requests wait; where the
+// weights do not fit, the server is killed.
 func TestServerOnASlice(t *testing.T) {
 	const sliced = ", mig: true, layout: [2g.20gb@0, 1g.10gb@2]"
 	n := serverNode(t, "sglang", sliced, "nvidia.com/mig-2g.20gb")

@@ -27,13 +27,15 @@ type shared struct {
 // lockTimeout is how long a node waits for another that changes the state.
 const lockTimeout = 5 * time.Second
 
-// watchInterval is how often a node looks for changes of others, for clients that wait for an event or in a fault.
+// watchInterval is how often a node looks for changes of others, for clients that wait for an event
+// or in a fault.
 const watchInterval = 100 * time.Millisecond
 
-// Join starts a node on a state file that it shares with other nodes, usually in other processes. They have one clock,
-// and if a client of one node changes the partition of a GPU, the clients of the others see it with their next call.
-// The first node creates the file; one that joins later replays all changes. Scenario and clock mode must be the same
-// for all. The error wraps ErrState if the file cannot be used.
+// Join starts a node on a state file that it shares with other nodes, usually in other processes.
+// They have one clock, and if a client of one node changes the partition of a GPU, the clients of
+// the others see it with their next call. The first node creates the file; one that joins later
+// replays all changes. Scenario and clock mode must be the same for all. The error wraps ErrState
+// if the file cannot be used.
 func Join(s *Scenario, mode ClockMode, path string) (*Node, error) {
 	sh := &shared{path: path, scenario: s}
 
@@ -145,7 +147,8 @@ func (sh *shared) lock() error {
 	}
 }
 
-// unlock releases the file's lock. It can only fail if the file is closed, which also releases the lock.
+// unlock releases the file's lock. It can only fail if the file is closed, which also releases the
+// lock.
 func (sh *shared) unlock() { _ = syscall.Flock(int(sh.lockFile.Fd()), syscall.LOCK_UN) }
 
 // close closes the files.
@@ -251,8 +254,8 @@ func (n *Node) advanceShared(by time.Duration) error {
 	return n.clock.Advance(by)
 }
 
-// syncShared schedules the changes that other nodes have made since its last call. The file is replaced with each
-// change, so that two calls of stat are enough if there was none.
+// syncShared schedules the changes that other nodes have made since its last call. The file is
+// replaced with each change, so that two calls of stat are enough if there was none.
 func (n *Node) syncShared() {
 	sh := n.shared
 	if sh == nil || n.isClosed() {
@@ -318,7 +321,8 @@ func (n *Node) isClosed() bool {
 	}
 }
 
-// takeChanges schedules the changes that are new to the node: each at its time, or at once if the node is past it.
+// takeChanges schedules the changes that are new to the node: each at its time, or at once if the
+// node is past it.
 func (n *Node) takeChanges() {
 	sh := n.shared
 	now := n.clock.Now()

@@ -441,7 +441,8 @@ func cutAndMend(t *testing.T, n *Node) {
 	}
 }
 
-// Whatever is in a state file, reading it ends in an error or in a state that can be written and read again.
+// Whatever is in a state file, reading it ends in an error or in a state that can be written and
+// read again.
 func FuzzState(f *testing.F) {
 	s, err := Parse("shared.yaml", []byte(sharedScenario))
 	if err != nil {

@@ -28,8 +28,9 @@ type point struct {
 // Constant is a signal that does not change.
 func Constant(v float64) Signal { return Signal{constant: v} }
 
-// At is the value after a time. A phase from 0 to 1 shifts a sine, so that the pods of one workload do not swing in
-// step; without one it starts in the middle, upwards. Before the first point of steps or a trace the value is zero.
+// At is the value after a time. A phase from 0 to 1 shifts a sine, so that the pods of one workload
+// do not swing in step; without one it starts in the middle, upwards. Before the first point of
+// steps or a trace the value is zero.
 func (s Signal) At(t time.Duration, phase float64) float64 {
 	switch {
 	case s.sine != nil:

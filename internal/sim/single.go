@@ -1,6 +1,7 @@
 package sim
 
-// watchPlugin records when the device plugin begins to offer nothing, and when it offers devices again.
+// watchPlugin records when the device plugin begins to offer nothing, and when it offers devices
+// again.
 func (n *Node) watchPlugin() {
 	now := n.singleStrategyError()
 	switch {
@@ -15,9 +16,10 @@ func (n *Node) watchPlugin() {
 	n.pluginError = now
 }
 
-// singleStrategyError returns why NVIDIA's device plugin offers nothing on a node as it is now: with the MIG strategy
-// single it does not start unless all GPUs are without MIG, or all have MIG devices of one kind (k8s-device-plugin,
-// internal/rm/device_map.go, assertAllMigDevicesAreValid). It is empty with other allocators and strategies.
+// singleStrategyError returns why NVIDIA's device plugin offers nothing on a node as it is now:
+// with the MIG strategy single it does not start unless all GPUs are without MIG, or all have MIG
+// devices of one kind (k8s-device-plugin, internal/rm/device_map.go, assertAllMigDevicesAreValid).
+// It is empty with other allocators and strategies.
 func (n *Node) singleStrategyError() string {
 	spec := &n.scenario.Node
 	if spec.Strategy != "single" || spec.Allocator != AllocatorDevicePlugin {

@@ -46,7 +46,8 @@ func TestSingleStrategy(t *testing.T) {
 	}
 }
 
-// TestSingleStrategyWhileANodeIsCut: pods keep their devices; others wait until all GPUs are alike again.
+// TestSingleStrategyWhileANodeIsCut: pods keep their devices; others wait until all GPUs are alike
+// again.
 func TestSingleStrategyWhileANodeIsCut(t *testing.T) {
 	n := start(t, `
 version: 1

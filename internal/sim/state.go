@@ -12,7 +12,8 @@ import (
 // Count returns the number of GPUs that the driver knows, including lost ones.
 func (n *Node) Count() int { return len(n.gpus) }
 
-// Driver returns the error of the driver as a whole: nil, ErrVersionMismatch, ErrNoDriver or ErrClosed.
+// Driver returns the error of the driver as a whole: nil, ErrVersionMismatch, ErrNoDriver or
+// ErrClosed.
 func (n *Node) Driver() error {
 	_, err := n.beginAnyCall(driverAsWhole, gpu.ReadingDevice)
 	if err == nil {
@@ -22,8 +23,8 @@ func (n *Node) Driver() error {
 	return err
 }
 
-// Read makes one driver call about one GPU and returns its state. A fault can make it hang or fail; reading decides
-// which faults affect it.
+// Read makes one driver call about one GPU and returns its state. A fault can make it hang or fail;
+// reading decides which faults affect it.
 func (n *Node) Read(index int, reading gpu.Reading) (GPUState, error) {
 	now, err := n.beginCall(index, reading)
 	if err != nil {
@@ -34,7 +35,8 @@ func (n *Node) Read(index int, reading gpu.Reading) (GPUState, error) {
 	return n.state(n.gpus[index], now), nil
 }
 
-// Remaining returns how many more GPU instances of a profile can be created. profileID is the driver's.
+// Remaining returns how many more GPU instances of a profile can be created. profileID is the
+// driver's.
 func (n *Node) Remaining(index int, profileID uint32) (int, error) {
 	now, err := n.beginCall(index, gpu.ReadingMIG)
 	if err != nil {
@@ -78,14 +80,16 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 	return s
 }
 
-// forgetDescriptions drops the cached states. Call it with n.mu held when anything has changed a GPU.
+// forgetDescriptions drops the cached states. Call it with n.mu held when anything has changed a
+// GPU.
 func (n *Node) forgetDescriptions() {
 	for _, g := range n.gpus {
 		g.described = nil
 	}
 }
 
-// describe returns the part of a GPU's state that stays the same until something happens or the step ends.
+// describe returns the part of a GPU's state that stays the same until something happens or the
+// step ends.
 func (n *Node) describe(g *simGPU) *GPUState {
 	s := &GPUState{
 		ReportsHealth:    n.ReportsHealth(),
@@ -180,7 +184,8 @@ func (g *simGPU) pci() PCI {
 	return p
 }
 
-// describeTree sets profiles, instances and MIG devices. It copies those that the GPU may change later.
+// describeTree sets profiles, instances and MIG devices. It copies those that the GPU may change
+// later.
 func (g *simGPU) describeTree(s *GPUState) {
 	s.Profiles = g.mig.Profiles
 	s.Instances = make([]Instance, len(g.instances))
@@ -218,13 +223,14 @@ func (g *simGPU) describeTree(s *GPUState) {
 	}
 }
 
-// listedProcesses returns the processes of a GPU that the driver lists to its callers: none if they are in the PID
-// namespace of a container, because no process of a simulated node is in theirs.
+// listedProcesses returns the processes of a GPU that the driver lists to its callers: none if they
+// are in the PID namespace of a container, because no process of a simulated node is in theirs.
 //
-// The driver translates ids into the PID namespace of its caller, unless that is the initial one. Lists leave out
-// processes that have no id there, with success (open-gpu-kernel-modules 595.45.04, src/nvidia/src/kernel/gpu/
-// gpu_rmapi.c 810-972, _gpuConvertPid; kernel-open/nvidia/os-interface.c, os_find_ns_pid). Samples of process
-// utilization keep the host's id in the kernel's answer (subdeviceCtrlCmdPerfGetGpumonPerfmonUtilSamplesV2_KERNEL). We
+// The driver translates ids into the PID namespace of its caller, unless that is the initial one.
+// Lists leave out processes that have no id there, with success (open-gpu-kernel-modules 595.45.04,
+// src/nvidia/src/kernel/gpu/ gpu_rmapi.c 810-972, _gpuConvertPid;
+// kernel-open/nvidia/os-interface.c, os_find_ns_pid). Samples of process utilization keep the
+// host's id in the kernel's answer (subdeviceCtrlCmdPerfGetGpumonPerfmonUtilSamplesV2_KERNEL). We
 // do not know whether libnvidia-ml, which is closed, passes those on: here it drops them.
 func (n *Node) listedProcesses(g *simGPU) []Process {
 	if n.scenario.Node.PIDNamespace == PIDNamespaceContainer {

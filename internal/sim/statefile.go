@@ -16,8 +16,8 @@ import (
 // ErrState is wrapped by what is wrong with the state file of a shared node.
 var ErrState = errors.New("state file of the simulated node")
 
-// stateFile is what nodes share: a clock, and what clients have done to the GPUs of the scenario, in its order.
-// Together with the scenario it gives every state that the node has had.
+// stateFile is what nodes share: a clock, and what clients have done to the GPUs of the scenario,
+// in its order. Together with the scenario it gives every state that the node has had.
 type stateFile struct {
 	Version  int        `json:"version"`
 	ID       string     `json:"id"`       // of this beginning of the node
@@ -36,7 +36,8 @@ type stateClock struct {
 // stateVersion is the version of the file's format.
 const stateVersion = 1
 
-// Change is one thing that was done to a GPU, with what came of it: ids and placements are not chosen again.
+// Change is one thing that was done to a GPU, with what came of it: ids and placements are not
+// chosen again.
 type Change struct {
 	At      time.Time      `json:"at"`
 	GPU     int            `json:"gpu"`
@@ -124,8 +125,8 @@ func decodeState(data []byte, s *Scenario) (*stateFile, error) {
 	return &f, nil
 }
 
-// readState reads a state file. The open file is the caller's: while it is open, its inode is not used again, so that
-// another file under the name can be told from it.
+// readState reads a state file. The open file is the caller's: while it is open, its inode is not
+// used again, so that another file under the name can be told from it.
 func readState(path string, s *Scenario) (*stateFile, *os.File, error) {
 	// O_NONBLOCK: opening a pipe would wait for its writer.
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -161,8 +162,8 @@ func readRegular(file *os.File) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, maxStateBytes))
 }
 
-// writeState puts a state file in the place of the old one as a whole, or leaves that as it was. The caller holds the
-// lock of the path, and closes the file.
+// writeState puts a state file in the place of the old one as a whole, or leaves that as it was.
+// The caller holds the lock of the path, and closes the file.
 func writeState(path string, f *stateFile) (*os.File, error) {
 	data, err := json.MarshalIndent(f, "", "\t")
 	if err != nil {

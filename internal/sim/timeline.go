@@ -8,8 +8,8 @@ import (
 // stepLength is the longest time for which readings hold.
 const stepLength = time.Second
 
-// scheduledEvent is something that happens at a time. Of those at the same time the lower rank comes first: what ends
-// makes room for what begins.
+// scheduledEvent is something that happens at a time. Of those at the same time the lower rank
+// comes first: what ends makes room for what begins.
 type scheduledEvent struct {
 	at   time.Time
 	rank int
@@ -106,7 +106,8 @@ func (n *Node) endStep(at time.Time) {
 	n.at = at
 }
 
-// sampleIfChanged begins a new step if something changed; passed is how long the one before has held.
+// sampleIfChanged begins a new step if something changed; passed is how long the one before has
+// held.
 func (n *Node) sampleIfChanged(passed time.Duration) {
 	if n.resample {
 		n.resample = false

@@ -6,7 +6,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// triggerFaults begins the faults that wait for this call (FaultSpec.During). The caller holds n.mu.
+// triggerFaults begins the faults that wait for this call (FaultSpec.During). The caller holds
+// n.mu.
 func (n *Node) triggerFaults(index int, reading gpu.Reading, now time.Time) {
 	passed := now.Sub(n.start)
 	for i := range n.scenario.Faults {
@@ -70,8 +71,8 @@ func (n *Node) loseEvents() {
 	}
 }
 
-// query records that the subscription's owner asks for an event. When it asks for the second time, it has had an answer
-// and knows that the queue works.
+// query records that the subscription's owner asks for an event. When it asks for the second time,
+// it has had an answer and knows that the queue works.
 func (s *Subscription) query() {
 	n := s.node
 	n.mu.Lock()

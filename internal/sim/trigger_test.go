@@ -117,7 +117,8 @@ func find(t *testing.T, n *Node, id gpu.InstanceID) (*Instance, bool) {
 	return s.Instance(id)
 }
 
-// TestEventsLost: a queue fails once, without what was in it, and can be used on; Settle waits for its owner.
+// TestEventsLost: a queue fails once, without what was in it, and can be used on; Settle waits for
+// its owner.
 func TestEventsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := faulty(t, "  - {at: 1s, gpu: 0, kind: xid, xid: 13}\n  - {at: 1s, kind: events-lost}\n  - {at: 3s, gpu: 0, "+

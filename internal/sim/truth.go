@@ -7,7 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/kernels"
 )
 
-// Truth is what a process achieves on a device: what a test judges recommendations by, and no metric shows.
+// Truth is what a process achieves on a device: what a test judges recommendations by, and no
+// metric shows.
 type Truth struct {
 	Namespace, Pod, Container string // empty for a process of the host
 	PodUID                    string
@@ -19,9 +20,9 @@ type Truth struct {
 	MIG                       gpu.MIGUUID // empty for a whole GPU
 	Profile                   string      // of the GPU instance
 
-	// Throughput and Stretch are relative to a whole GPU of this model that the process has to itself: the work done in
-	// a time, and how long its kernels take for it. Throughput is 1 of a process that has nothing to do, and 0 of one
-	// that has failed.
+	// Throughput and Stretch are relative to a whole GPU of this model that the process has to
+	// itself: the work done in a time, and how long its kernels take for it. Throughput is 1 of a
+	// process that has nothing to do, and 0 of one that has failed.
 	Throughput, Stretch float64
 	Busy                float64 // share of the time in which its kernels run, 0-1
 	// Of a load in requests: those answered in a second, and how long each takes.
@@ -44,8 +45,8 @@ type Alone struct {
 // EndlessLatency is the latency of a queue that grows without bound.
 const EndlessLatency = kernels.MaxLatency
 
-// Truth returns what every process on every device achieves now, by GPU and start, and after those every process that
-// was killed since the start of the node.
+// Truth returns what every process on every device achieves now, by GPU and start, and after those
+// every process that was killed since the start of the node.
 func (n *Node) Truth() []Truth {
 	n.lock()
 	defer n.mu.Unlock()

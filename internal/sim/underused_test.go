@@ -65,7 +65,8 @@ func snapshot(t *testing.T, n *sim.Node) *gpu.Snapshot {
 	return s
 }
 
-// adviceAfter returns what the advisor says of each pod after a time, as action, reason and profile.
+// adviceAfter returns what the advisor says of each pod after a time, as action, reason and
+// profile.
 func adviceAfter(t *testing.T, scenario string, o advise.Options, duration time.Duration) map[string]string {
 	t.Helper()
 
@@ -107,7 +108,8 @@ func adviceAfter(t *testing.T, scenario string, o advise.Options, duration time.
 	return said
 }
 
-// TestUnderusedNodeHasEveryAnswer: after a day, each kind of answer of right-sizing is there on eight GPUs.
+// TestUnderusedNodeHasEveryAnswer: after a day, each kind of answer of right-sizing is there on
+// eight GPUs.
 func TestUnderusedNodeHasEveryAnswer(t *testing.T) {
 	cmptest.Equal(t, "advice", adviceAfter(t, "h100-underused", advise.DefaultOptions(), 25*time.Hour), map[string]string{
 		"classifier-0": "slice  1g.10gb+me",

@@ -129,8 +129,8 @@ type memoryDomain struct {
 	instance *Instance
 }
 
-// useMemory gives every task the memory that it wants now, in the order of their start. It kills the process of a task
-// for which there is too little.
+// useMemory gives every task the memory that it wants now, in the order of their start. It kills
+// the process of a task for which there is too little.
 func (n *Node) useMemory(g *simGPU) {
 	used := make(map[memoryDomain]uint64)
 
@@ -183,7 +183,8 @@ func (n *Node) useMemory(g *simGPU) {
 // mpsServerMemory is the memory of an MPS server.
 const mpsServerMemory = 30 << 20
 
-// overhead returns the memory that the driver itself uses of a GPU, without that of instances (instanceOverhead).
+// overhead returns the memory that the driver itself uses of a GPU, without that of instances
+// (instanceOverhead).
 func (g *simGPU) overhead() uint64 {
 	if !g.migOn {
 		return 1 << 20

@@ -1,5 +1,5 @@
-// Package strictyaml reads YAML into structs and reports everything that is wrong with a file at once, each with
-// file, line, key, the value and what was expected.
+// Package strictyaml reads YAML into structs and reports everything that is wrong with a file at
+// once, each with file, line, key, the value and what was expected.
 package strictyaml
 
 import (
@@ -77,12 +77,12 @@ func ReadAll(file io.Reader, path string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// Decode reads a file into a struct, which may be filled in part if there is an error. The error joins every *Error
-// found, in the order of their lines.
+// Decode reads a file into a struct, which may be filled in part if there is an error. The error
+// joins every *Error found, in the order of their lines.
 //
-// A key of a struct is that of the field's yaml tag, else of its json tag, or its name in snake case; fields of
-// embedded structs are keys of the struct itself. Fields are read in the order of the struct, whatever that of the
-// file. They may have these tags:
+// A key of a struct is that of the field's yaml tag, else of its json tag, or its name in snake
+// case; fields of embedded structs are keys of the struct itself. Fields are read in the order of
+// the struct, whatever that of the file. They may have these tags:
 //
 //	yaml:"name,omitempty"  the key, which need not be there; "-" for a field that is not read
 //	default:"YAML"         what is read instead if the key is not there
@@ -92,10 +92,11 @@ func ReadAll(file io.Reader, path string, limit int64) ([]byte, error) {
 //	nonzero:"a name"       the value must not be zero or empty, and what was expected instead
 //	expected:"a count"     what was expected, for the error if the value is missing or not valid
 //
-// Arrays are text: of C characters, or of bytes in hexadecimal. Durations are not negative. Numbers are decimal; text
-// that looks like something else has to be quoted. An alias is read as its anchor's node; the nodes read through
-// aliases are bounded. Types may implement Decoder, Finisher, Checked or encoding.TextUnmarshaler, whose error is what
-// was expected; types of other packages may have a Form.
+// Arrays are text: of C characters, or of bytes in hexadecimal. Durations are not negative. Numbers
+// are decimal; text that looks like something else has to be quoted. An alias is read as its
+// anchor's node; the nodes read through aliases are bounded. Types may implement Decoder, Finisher,
+// Checked or encoding.TextUnmarshaler, whose error is what was expected; types of other packages
+// may have a Form.
 func Decode(file string, data []byte, into any, forms ...Form) error {
 	root, err := Document(file, data)
 	if err != nil {
@@ -119,8 +120,8 @@ func Decode(file string, data []byte, into any, forms ...Form) error {
 	return errors.Join(errs...)
 }
 
-// Document returns the one YAML document of a file, with the nodes of their anchors in the place of aliases. Its
-// errors are of type *Error.
+// Document returns the one YAML document of a file, with the nodes of their anchors in the place of
+// aliases. Its errors are of type *Error.
 func Document(file string, data []byte) (*yaml.Node, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 
@@ -160,8 +161,8 @@ func Document(file string, data []byte) (*yaml.Node, error) {
 // maxAliased bounds the nodes below aliases, of which a small file can have any number.
 const maxAliased = 200_000
 
-// resolveAliases puts the nodes of anchors in the place of aliases. It counts the nodes that are reached through
-// aliases, and returns the alias with which they are more than maxAliased.
+// resolveAliases puts the nodes of anchors in the place of aliases. It counts the nodes that are
+// reached through aliases, and returns the alias with which they are more than maxAliased.
 func resolveAliases(n *yaml.Node, inAlias bool, aliased *int) *yaml.Node {
 	for i, child := range n.Content {
 		below := inAlias || child.Kind == yaml.AliasNode
@@ -187,7 +188,8 @@ func resolveAliases(n *yaml.Node, inAlias bool, aliased *int) *yaml.Node {
 	return nil
 }
 
-// syntaxError has file and line of an error that the YAML library gives only a line, inside its text.
+// syntaxError has file and line of an error that the YAML library gives only a line, inside its
+// text.
 func syntaxError(file string, err error) error {
 	if errors.Is(err, io.EOF) {
 		return &Error{File: file, Line: 1, Message: "is empty"}

@@ -28,7 +28,8 @@ type Reader struct {
 // MaxDuration keeps sums of durations far from overflow.
 const MaxDuration = 10 * 365 * 24 * time.Hour
 
-// Root returns what the file is read into: sections that precede the current one in its struct have been read.
+// Root returns what the file is read into: sections that precede the current one in its struct have
+// been read.
 func (r *Reader) Root() any { return r.root }
 
 // Decoder is implemented by pointers to types that are read in a form of their own.
@@ -42,7 +43,8 @@ type Form struct {
 	read func(r *Reader, n *Node, key string, into any)
 }
 
-// FormOf returns a form of values that read reads, as Decoder does, for a type that has no methods of its own.
+// FormOf returns a form of values that read reads, as Decoder does, for a type that has no methods
+// of its own.
 func FormOf[T any](read func(r *Reader, n *Node, key string, into *T)) Form {
 	return Form{
 		reflect.TypeFor[T](),
@@ -50,7 +52,8 @@ func FormOf[T any](read func(r *Reader, n *Node, key string, into *T)) Form {
 	}
 }
 
-// OneOf returns a form of values that have names: text, true or false. Names can be added while a file is read.
+// OneOf returns a form of values that have names: text, true or false. Names can be added while a
+// file is read.
 func OneOf[T any](byName map[string]T) Form {
 	return FormOf(func(r *Reader, n *Node, key string, into *T) {
 		var known bool
@@ -66,16 +69,16 @@ func OneOf[T any](byName map[string]T) Form {
 	})
 }
 
-// Finisher is implemented by pointers to types that have more to do once they have been read without a mistake, such
-// as to check what depends on several keys.
+// Finisher is implemented by pointers to types that have more to do once they have been read
+// without a mistake, such as to check what depends on several keys.
 type Finisher interface {
 	FinishYAML(r *Reader, n *Node, key string)
 }
 
 // Checked is implemented by values that can be invalid although their type is right.
 type Checked interface {
-	// Valid reports whether the value is valid, and what was expected if not. It is called after everything has been read
-	// into root, which is what Decode was called with.
+	// Valid reports whether the value is valid, and what was expected if not. It is called after
+	// everything has been read into root, which is what Decode was called with.
 	Valid(root any) (valid bool, expected string)
 }
 
@@ -92,8 +95,8 @@ func (r *Reader) FailAt(mapping *yaml.Node, key, name, format string, args ...an
 	r.Fail(cmp.Or(Value(mapping, name), mapping), Join(key, name), format, args...)
 }
 
-// FailFound reports a mistake that was found in the value that has been read from a node: at the node of its key, or
-// the nearest one around that.
+// FailFound reports a mistake that was found in the value that has been read from a node: at the
+// node of its key, or the nearest one around that.
 func (r *Reader) FailFound(n *yaml.Node, key string, found *Error) {
 	r.Fail(nodeOf(n, key, found.Key), found.Key, "%s", found.Message)
 }
@@ -302,7 +305,8 @@ func (r *Reader) text(n *yaml.Node, key string) string {
 	return n.Value
 }
 
-// decodeArray reads text into an array of C characters, which it may fill without a NUL, or bytes in hexadecimal.
+// decodeArray reads text into an array of C characters, which it may fill without a NUL, or bytes
+// in hexadecimal.
 func (r *Reader) decodeArray(n *yaml.Node, key string, v reflect.Value) {
 	text := r.text(n, key)
 

@@ -87,7 +87,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestMistakes: every mistake of a file is reported, in the order of its lines, with file, line and key.
+// TestMistakes: every mistake of a file is reported, in the order of its lines, with file, line and
+// key.
 func TestMistakes(t *testing.T) {
 	for _, c := range []struct{ old, new, want string }{
 		{`"580"`, "580", `f.yaml:1: name: is 580; expected text (in quotes if it looks like something else)`},
@@ -302,7 +303,8 @@ func (c *counted) FinishYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
 	r.FailFound(n, key, &strictyaml.Error{Key: c.wrong, Message: "is wrong"})
 }
 
-// TestLinesOfWhatIsFoundLater: names may have dots, and what is missing is in the nearest node that is there.
+// TestLinesOfWhatIsFoundLater: names may have dots, and what is missing is in the nearest node that
+// is there.
 func TestLinesOfWhatIsFoundLater(t *testing.T) {
 	const text = "counts:\n  1g: [1]\n  1g.10gb: [1,\n    2]\n"
 	for key, line := range map[string]int{
@@ -319,7 +321,8 @@ func TestLinesOfWhatIsFoundLater(t *testing.T) {
 	}
 }
 
-// TestAliasesAreBounded: a small file whose aliases are large once they are written out, or contain themselves.
+// TestAliasesAreBounded: a small file whose aliases are large once they are written out, or contain
+// themselves.
 func TestAliasesAreBounded(t *testing.T) {
 	var text strings.Builder
 	text.WriteString("a: &a [" + strings.Repeat("x,", 999) + "x]\n")

@@ -13,8 +13,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// decodeStruct reads a mapping. A key that the struct does not have, is there twice, or is missing without being
-// optional, is an error.
+// decodeStruct reads a mapping. A key that the struct does not have, is there twice, or is missing
+// without being optional, is an error.
 func (r *Reader) decodeStruct(n *yaml.Node, key string, v reflect.Value) {
 	fields := fieldsOf(v.Type())
 	names := make([]string, len(fields))
@@ -57,8 +57,9 @@ func fieldsOf(t reflect.Type) []reflect.StructField {
 // tagOf is the tag with the key of a struct's field.
 func tagOf(tag reflect.StructTag) string { return cmp.Or(tag.Get("yaml"), tag.Get("json")) }
 
-// KeyOf is the key of a struct's field: of its tag, or memory_size_mb for MemorySizeMB. Embedded structs, fields that
-// are not exported or tagged "-", and the compiler's padding, which cgo makes fields of, have none.
+// KeyOf is the key of a struct's field: of its tag, or memory_size_mb for MemorySizeMB. Embedded
+// structs, fields that are not exported or tagged "-", and the compiler's padding, which cgo makes
+// fields of, have none.
 func KeyOf(f reflect.StructField) string {
 	if name, _, _ := strings.Cut(tagOf(f.Tag), ","); name != "" {
 		return strings.TrimPrefix(name, "-")

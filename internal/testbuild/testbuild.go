@@ -37,7 +37,8 @@ func Library(name string) (string, error) {
 	return build(name, "-buildmode=c-shared", "-ldflags=-extldflags=-Wl,-soname,"+name, source)
 }
 
-// build runs go build with the given output below bin/test and returns the folder of what it has built.
+// build runs go build with the given output below bin/test and returns the folder of what it has
+// built.
 func build(output string, args ...string) (string, error) {
 	root, err := findRoot()
 	if err != nil {
@@ -67,7 +68,8 @@ func build(output string, args ...string) (string, error) {
 	return folder, nil
 }
 
-// lock waits until no other process builds into folder: the tests of several packages run at the same time.
+// lock waits until no other process builds into folder: the tests of several packages run at the
+// same time.
 func lock(folder string) (unlock func(), err error) {
 	file, err := os.OpenFile(filepath.Join(folder, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

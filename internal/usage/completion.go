@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// completionFlag is what the scripts of all shells ask a program with. The words of the command line follow it, up to
-	// the one that is completed.
+	// completionFlag is what the scripts of all shells ask a program with. The words of the command
+	// line follow it, up to the one that is completed.
 	completionFlag = "--completion-bash"
 
 	// Kingpin has scripts for bash and zsh. We print the one for fish in place of bash's.
@@ -16,8 +16,8 @@ const (
 	fishScriptFlag = "--completion-script-fish"
 )
 
-// fishScript completes the commands of a program in fish. Like kingpin's script for zsh it names files if the program
-// knows nothing.
+// fishScript completes the commands of a program in fish. Like kingpin's script for zsh it names
+// files if the program knows nothing.
 const fishScript = `function __{{.App.Name}}_complete
     set -l words (commandline -opc) (commandline -ct)
     set -l found ($words[1] --completion-bash $words[2..-1])
@@ -30,9 +30,10 @@ end
 complete --command {{.App.Name}} --no-files --arguments '(__{{.App.Name}}_complete)'
 `
 
-// CompletionArgs returns the arguments of a program as kingpin can complete them: it knows long flags only, and takes
-// the sign in "--output=json" for a word, since bash makes it one. If the arguments ask for the script for fish,
-// kingpin prints that one. Other command lines stay as they are.
+// CompletionArgs returns the arguments of a program as kingpin can complete them: it knows long
+// flags only, and takes the sign in "--output=json" for a word, since bash makes it one. If the
+// arguments ask for the script for fish, kingpin prints that one. Other command lines stay as they
+// are.
 func CompletionArgs(app *kingpin.Application, args []string) []string {
 	if len(args) > 0 && args[0] == fishScriptFlag {
 		kingpin.BashCompletionTemplate = fishScript
@@ -61,8 +62,8 @@ func CompletionArgs(app *kingpin.Application, args []string) []string {
 	return known
 }
 
-// longNames returns the long names of the flags that have a short one, with their dashes. A lone dash becomes the
-// beginning of all of them.
+// longNames returns the long names of the flags that have a short one, with their dashes. A lone
+// dash becomes the beginning of all of them.
 func longNames(app *kingpin.Application) map[string]string {
 	model := app.Model()
 	names := map[string]string{"-": "--"}

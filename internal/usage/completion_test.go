@@ -10,7 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/usage"
 )
 
-// TestCompletionArgs: short flags and a sign of their own are what kingpin completes; other command lines stay.
+// TestCompletionArgs: short flags and a sign of their own are what kingpin completes; other command
+// lines stay.
 func TestCompletionArgs(t *testing.T) {
 	app := kingpin.New("program", "Does something.")
 	app.Command("get", "Gets.").Flag("output", "Form.").Short('o').String()

@@ -18,7 +18,8 @@ type adviceView struct {
 	Command     string // that shows each step; the page itself changes nothing
 }
 
-// recommendation is the part of the report about right-sizing that the page shows, see internal/advise.
+// recommendation is the part of the report about right-sizing that the page shows, see
+// internal/advise.
 type recommendation struct {
 	GPU         gpu.UUID                `json:"gpu"`
 	Index       int                     `json:"index"`
@@ -99,7 +100,8 @@ func (a advice) isUnderused(id gpu.UUID, instance gpu.Opt[gpu.InstanceID]) bool 
 	return false
 }
 
-// of returns what is recommended for a GPU and its instances. A device that should stay as it is has no entry.
+// of returns what is recommended for a GPU and its instances. A device that should stay as it is
+// has no entry.
 func (a advice) of(g *gpu.GPU) []adviceView {
 	var views []adviceView
 

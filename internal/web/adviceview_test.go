@@ -17,8 +17,8 @@ const advised = `{"devices":[
 		"recommendedProfile":"1g.5gb","provisional":true,"predicted":{"latency":{"expected":1000}}},
 	{"gpu":"GPU-5c1f6a2e-0000-4d1b-9f00-000000000002","index":2,"gpuInstance":7,"action":"keep","reason":"busy"}]}`
 
-// TestAdvice: the page shows what is recommended, why, what is predicted, and the command that shows the steps; a
-// device that should stay has none of it.
+// TestAdvice: the page shows what is recommended, why, what is predicted, and the command that
+// shows the steps; a device that should stay has none of it.
 func TestAdvice(t *testing.T) {
 	report := new(json.RawMessage)
 	*report = json.RawMessage(advised)
@@ -35,7 +35,8 @@ func TestAdvice(t *testing.T) {
 	cmptest.LacksTexts(t, page, "<form method", "<button") // the page changes nothing
 }
 
-// TestAdviceIsReadOnce: a report is decoded when it is new; none, or one that cannot be read, is no advice.
+// TestAdviceIsReadOnce: a report is decoded when it is new; none, or one that cannot be read, is no
+// advice.
 func TestAdviceIsReadOnce(t *testing.T) {
 	report := new(json.RawMessage)
 	*report = json.RawMessage(advised)

@@ -9,8 +9,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// IsLoopback reports whether an address to listen on, HOST:PORT, is reached from this machine alone: the host is
-// localhost or a loopback address. Other names are not resolved.
+// IsLoopback reports whether an address to listen on, HOST:PORT, is reached from this machine
+// alone: the host is localhost or a loopback address. Other names are not resolved.
 func IsLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -26,8 +26,8 @@ func IsLoopback(address string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// Authenticates reports whether a web configuration asks every client for a password, or for a certificate that it
-// verifies. A file that cannot be read does not.
+// Authenticates reports whether a web configuration asks every client for a password, or for a
+// certificate that it verifies. A file that cannot be read does not.
 func Authenticates(file string) bool {
 	if file == "" {
 		return false
@@ -38,8 +38,8 @@ func Authenticates(file string) bool {
 		return false
 	}
 
-	// exporter-toolkit doesn't export its parser. The other kinds of client_auth_type accept clients without a
-	// certificate, or with one that any client can make.
+	// exporter-toolkit doesn't export its parser. The other kinds of client_auth_type accept
+	// clients without a certificate, or with one that any client can make.
 	var config struct {
 		TLS struct {
 			ClientAuth string `yaml:"client_auth_type"`

@@ -10,7 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// draw writes an axis as one letter a unit: a, b, c for the GPU instances in order, . for free and x for stranded slices.
+// draw writes an axis as one letter a unit: a, b, c for the GPU instances in order, . for free and
+// x for stranded slices.
 func draw(g *gpu.GPU) string {
 	var b strings.Builder
 
@@ -110,8 +111,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestUseWithoutKubelet: where no kubelet gives devices out, what runs on one decides; without the host's PID namespace
-// that is not known of a device that shows no activity.
+// TestUseWithoutKubelet: where no kubelet gives devices out, what runs on one decides; without the
+// host's PID namespace that is not known of a device that shows no activity.
 func TestUseWithoutKubelet(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

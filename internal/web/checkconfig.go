@@ -9,8 +9,8 @@ import (
 	toolkit "github.com/prometheus/exporter-toolkit/web"
 )
 
-// CheckConfig reads the web configuration and the certificates that it names. The error names the file, and the line
-// and key if the parser reports them. An empty name is no error.
+// CheckConfig reads the web configuration and the certificates that it names. The error names the
+// file, and the line and key if the parser reports them. An empty name is no error.
 func CheckConfig(file string) error {
 	err := toolkit.Validate(file)
 	if err == nil {

@@ -20,8 +20,9 @@ const (
 	codingGzip     coding = "gzip"
 )
 
-// negotiateCoding chooses the coding of an answer by Accept-Encoding (RFC 9110, 12.5.3): gzip if the client accepts
-// it and its weight is at least identity's, and identity otherwise, even if the client excludes both, as servers may.
+// negotiateCoding chooses the coding of an answer by Accept-Encoding (RFC 9110, 12.5.3): gzip if
+// the client accepts it and its weight is at least identity's, and identity otherwise, even if the
+// client excludes both, as servers may.
 func negotiateCoding(h http.Header) coding {
 	const unset = -1.0
 	gzipQ := unset
@@ -97,7 +98,8 @@ func writeEncoded(w http.ResponseWriter, c coding, parts ...[]byte) {
 	}
 }
 
-// buffers is a pool of memory for encoding. Nothing may refer to the bytes of a buffer after it was put back.
+// buffers is a pool of memory for encoding. Nothing may refer to the bytes of a buffer after it was
+// put back.
 type buffers struct {
 	pool      sync.Pool // of *bytes.Buffer
 	deflaters sync.Pool // of *flate.Writer
@@ -116,8 +118,8 @@ func (b *buffers) put(buf *bytes.Buffer) {
 	b.pool.Put(buf)
 }
 
-// bodyPrefix is the beginning of a body. With gzip its bytes are the beginning of a member, which gzipTrailer ends.
-// Its zero value is empty.
+// bodyPrefix is the beginning of a body. With gzip its bytes are the beginning of a member, which
+// gzipTrailer ends. Its zero value is empty.
 type bodyPrefix struct {
 	bytes []byte
 	size  uint32 // of the plain text, modulo 2^32 as in the trailer of gzip
@@ -125,19 +127,22 @@ type bodyPrefix struct {
 }
 
 const (
-	// gzipLevel was chosen by measurement, see docs/performance.md: a single Prometheus waits for the compression on
-	// every scrape, and higher levels take up to twice the time of everything else for a fifth fewer bytes.
+	// gzipLevel was chosen by measurement, see docs/performance.md: a single Prometheus waits for
+	// the compression on every scrape, and higher levels take up to twice the time of everything
+	// else for a fifth fewer bytes.
 	gzipLevel = flate.BestSpeed
-	// gzipHeader begins a member: deflate, no flags, no time, no hint, unknown system (RFC 1952, 2.3).
+	// gzipHeader begins a member: deflate, no flags, no time, no hint, unknown system (RFC 1952,
+	// 2.3).
 	gzipHeader = "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 	// deflateEnd is an empty last block of a deflate stream (RFC 1951, 3.2.6).
 	deflateEnd = "\x03\x00"
 )
 
-// gzipPrefix appends to dst the beginning of a gzip member that contains text, up to a byte boundary.
+// gzipPrefix appends to dst the beginning of a gzip member that contains text, up to a byte
+// boundary.
 //
-// RFC 1952 (2.2) allows several members, but curl, browsers and Python's zlib stop at the end of the first one. A
-// body is therefore a single member, the beginning of which answers share.
+// RFC 1952 (2.2) allows several members, but curl, browsers and Python's zlib stop at the end of
+// the first one. A body is therefore a single member, the beginning of which answers share.
 func (b *buffers) gzipPrefix(dst *bytes.Buffer, text []byte) bodyPrefix {
 	if len(text) == 0 {
 		return bodyPrefix{}
@@ -179,8 +184,8 @@ func gzipTrailer(sum, size uint32) []byte {
 	return binary.LittleEndian.AppendUint32(trailer, size)
 }
 
-// deflate appends text to dst as deflate blocks that refer to nothing before them and end at a byte boundary. The
-// stream may continue after them.
+// deflate appends text to dst as deflate blocks that refer to nothing before them and end at a byte
+// boundary. The stream may continue after them.
 func (b *buffers) deflate(dst *bytes.Buffer, text []byte) {
 	zw, ok := b.deflaters.Get().(*flate.Writer)
 

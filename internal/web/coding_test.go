@@ -43,7 +43,8 @@ func TestNegotiateCoding(t *testing.T) {
 	}
 }
 
-// TestGzipIsOneMember: whatever is shared and whatever is added, readers of one member find all of it.
+// TestGzipIsOneMember: whatever is shared and whatever is added, readers of one member find all of
+// it.
 func TestGzipIsOneMember(t *testing.T) {
 	pool := new(buffers)
 

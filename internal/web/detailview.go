@@ -21,7 +21,8 @@ type xidView struct {
 	Instances string // that it named
 }
 
-// gpuDetails returns what there is to know of a GPU beside its gauges. What the driver does not report has no entry.
+// gpuDetails returns what there is to know of a GPU beside its gauges. What the driver does not
+// report has no entry.
 func gpuDetails(g *gpu.GPU) []detail {
 	var details []detail
 
@@ -75,7 +76,8 @@ func megahertzText(hertz gpu.Opt[float64]) string {
 	return fmt.Sprintf("%.0f MHz", h/1e6)
 }
 
-// clockEventsText says why clocks are not at their highest now, and for how long each reason has held so far.
+// clockEventsText says why clocks are not at their highest now, and for how long each reason has
+// held so far.
 func clockEventsText(events []gpu.ReasonSeconds) string {
 	var texts []string
 

@@ -11,8 +11,9 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// encodeFamilies appends families to dst. A family that cannot be encoded is left out completely, and the error names
-// it. Text formats get no native histograms, and OpenMetrics no gauge that a counter excludes (excludedGauges).
+// encodeFamilies appends families to dst. A family that cannot be encoded is left out completely,
+// and the error names it. Text formats get no native histograms, and OpenMetrics no gauge that a
+// counter excludes (excludedGauges).
 //
 // Created timestamps: protobuf carries them. OpenMetrics gets no _created lines: Prometheus reads
 // those as further series, one for every counter, unless a feature flag is set, and with that
@@ -42,9 +43,10 @@ func encodeFamilies(dst *bytes.Buffer, form outputForm, families []*dto.MetricFa
 	return errors.Join(errs...)
 }
 
-// excludedGauges returns the names of the families that cannot stand beside a counter in OpenMetrics, where the name
-// of a counter's family has no _total: strict parsers refuse the whole scrape if another family has that name. Go's own
-// go_memstats_alloc_bytes is one, beside go_memstats_alloc_bytes_total.
+// excludedGauges returns the names of the families that cannot stand beside a counter in
+// OpenMetrics, where the name of a counter's family has no _total: strict parsers refuse the whole
+// scrape if another family has that name. Go's own go_memstats_alloc_bytes is one, beside
+// go_memstats_alloc_bytes_total.
 func excludedGauges(families []*dto.MetricFamily) map[string]bool {
 	counters := map[string]bool{}
 
@@ -66,8 +68,8 @@ func excludedGauges(families []*dto.MetricFamily) map[string]bool {
 	return excluded
 }
 
-// isNative reports whether a family has native histograms only. In text formats it would have a sum and a count,
-// which say nothing about the distribution.
+// isNative reports whether a family has native histograms only. In text formats it would have a sum
+// and a count, which say nothing about the distribution.
 func isNative(family *dto.MetricFamily) bool {
 	return family.GetType() == dto.MetricType_HISTOGRAM &&
 		!slices.ContainsFunc(family.GetMetric(), func(m *dto.Metric) bool {

@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// TestGaugeBesideItsCounter: OpenMetrics leaves out a gauge that has the name of a counter without _total; other
-// formats have both.
+// TestGaugeBesideItsCounter: OpenMetrics leaves out a gauge that has the name of a counter without
+// _total; other formats have both.
 func TestGaugeBesideItsCounter(t *testing.T) {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector())

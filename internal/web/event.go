@@ -13,7 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// event is one server-sent event, encoded when it is first sent. Its bytes are shared and must not be modified.
+// event is one server-sent event, encoded when it is first sent. Its bytes are shared and must not
+// be modified.
 type event struct {
 	text   func() []byte
 	packed func() []byte // the text in deflate blocks that refer to nothing before them
@@ -39,7 +40,8 @@ type eventSource struct {
 	encode func(dst *bytes.Buffer, s *gpu.Snapshot) error
 	pool   *buffers
 	logger log.Logger
-	// The least time between two events, and the time after which a heartbeat is sent instead of one.
+	// The least time between two events, and the time after which a heartbeat is sent instead of
+	// one.
 	every, heartbeatAfter time.Duration
 
 	opening, heartbeat, ending *event
@@ -67,8 +69,8 @@ func newEventSource(snaps Publisher, encode func(*bytes.Buffer, *gpu.Snapshot) e
 	}
 }
 
-// await blocks until there is another event than after, and returns it. It returns nil when ctx ends, or when it
-// is time for a heartbeat.
+// await blocks until there is another event than after, and returns it. It returns nil when ctx
+// ends, or when it is time for a heartbeat.
 func (s *eventSource) await(ctx context.Context, after *event) *event {
 	ctx, cancel := context.WithTimeout(ctx, s.heartbeatAfter)
 	defer cancel()
@@ -93,8 +95,8 @@ func (s *eventSource) await(ctx context.Context, after *event) *event {
 	}
 }
 
-// another returns another event than after; or, if there is none, a channel that is closed when there may be one, or
-// the time until there is.
+// another returns another event than after; or, if there is none, a channel that is closed when
+// there may be one, or the time until there is.
 func (s *eventSource) another(after *event) (next *event, changed <-chan struct{}, pause time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,16 +12,17 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// outputForm is the form of an answer with metrics. The format includes the escaping scheme of names; there are few
-// formats (expfmt.NegotiateAccept), so that clients cannot fill the memory with forms.
+// outputForm is the form of an answer with metrics. The format includes the escaping scheme of
+// names; there are few formats (expfmt.NegotiateAccept), so that clients cannot fill the memory
+// with forms.
 type outputForm struct {
 	format expfmt.Format
 	coding coding
 }
 
-// exposition is one encoded Snapshot: it is gathered at most once, and encoded at most once in each requested form.
-// Of selections, which clients choose, only the last maxSelections encodings are kept. It is safe for concurrent use:
-// the first caller does the work and the others wait for it.
+// exposition is one encoded Snapshot: it is gathered at most once, and encoded at most once in each
+// requested form. Of selections, which clients choose, only the last maxSelections encodings are
+// kept. It is safe for concurrent use: the first caller does the work and the others wait for it.
 type exposition struct {
 	snap    *gpu.Snapshot
 	metrics Metrics
@@ -56,8 +57,8 @@ func newExposition(
 		metrics: metrics,
 		pool:    pool,
 		report:  report,
-		// If Gather panics, OnceValues panics for every scraper of the Snapshot. Serving a part of the metrics as if they
-		// were complete would be worse.
+		// If Gather panics, OnceValues panics for every scraper of the Snapshot. Serving a part of
+		// the metrics as if they were complete would be worse.
 		gather: sync.OnceValues(
 			func() ([]*dto.MetricFamily, error) { return metrics.Gather(snap) },
 		),
@@ -65,8 +66,9 @@ func newExposition(
 	}
 }
 
-// prefix returns the encoded Snapshot, without the end marker of OpenMetrics; its size is 0 if nothing could be
-// encoded. Its bytes are shared and must not be modified. The error says why metrics are missing; it was reported.
+// prefix returns the encoded Snapshot, without the end marker of OpenMetrics; its size is 0 if
+// nothing could be encoded. Its bytes are shared and must not be modified. The error says why
+// metrics are missing; it was reported.
 func (e *exposition) prefix(form outputForm, s selection) (bodyPrefix, error) {
 	e.mu.Lock()
 

@@ -67,8 +67,8 @@ func memoryGauge(m gpu.Memory) *gauge {
 	return g
 }
 
-// smGauge returns the gauge of SM activity. If it is unknown, the value is a dash without a bar: unknown must not
-// look idle.
+// smGauge returns the gauge of SM activity. If it is unknown, the value is a dash without a bar:
+// unknown must not look idle.
 func smGauge(a gpu.Activity) gauge {
 	g := gauge{Label: "SM activity", Value: unknownValue, Past: pastSM, Max: 1}
 	if ratio, ok := nodedoc.Finite(a.SM).Get(); ok {
@@ -110,7 +110,8 @@ func powerGauge(r *gpu.Readings) *gauge {
 	return g
 }
 
-// temperatureGauge returns the gauge of the temperature. Its bar ends where the GPU slows down, if that is known.
+// temperatureGauge returns the gauge of the temperature. Its bar ends where the GPU slows down, if
+// that is known.
 func temperatureGauge(r *gpu.Readings) *gauge {
 	celsius, ok := nodedoc.Finite(r.TemperatureCelsius).Get()
 	if !ok {
@@ -178,7 +179,8 @@ func gpuGauges(g *gpu.GPU) []gauge {
 	return gauges
 }
 
-// rowFigures returns the gauges of a GPU's row. They are the same for all GPUs, since each has its column.
+// rowFigures returns the gauges of a GPU's row. They are the same for all GPUs, since each has its
+// column.
 func rowFigures(g *gpu.GPU) []gauge {
 	activity := smGauge(g.Activity)
 	if used := utilizationGauge(&g.Readings); used != nil && !activity.Bar {

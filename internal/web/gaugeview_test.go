@@ -8,7 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestGaugesOverLimits: what is over its limit says so in words, and what is just below it does not.
+// TestGaugesOverLimits: what is over its limit says so in words, and what is just below it does
+// not.
 func TestGaugesOverLimits(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(r *gpu.Readings)

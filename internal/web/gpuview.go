@@ -117,7 +117,8 @@ func (v *viewer) newGPUView(g *gpu.GPU) gpuView {
 	return view
 }
 
-// busyness returns the best known measure of how busy a GPU is, in thousandths; -1 if there is none.
+// busyness returns the best known measure of how busy a GPU is, in thousandths; -1 if there is
+// none.
 func busyness(g *gpu.GPU) int {
 	for _, ratio := range []gpu.Opt[float64]{g.Activity.SM, g.Activity.GraphicsEngine, g.Readings.Utilization} {
 		if r, ok := nodedoc.Finite(ratio).Get(); ok {
@@ -233,7 +234,8 @@ func gpuBadges(g *gpu.GPU) []badge {
 	return badges
 }
 
-// modeBadge says that MIG is enabled, or that its mode is about to change; it is empty for a GPU without MIG.
+// modeBadge says that MIG is enabled, or that its mode is about to change; it is empty for a GPU
+// without MIG.
 func modeBadge(mode gpu.MIGState) badge {
 	enabled, known := mode.Enabled.Get()
 	pending := mode.Pending.Or(enabled)
@@ -250,8 +252,8 @@ func modeBadge(mode gpu.MIGState) badge {
 	return badge{}
 }
 
-// slowsDown reports whether a clock event reason needs attention. Those of normal operation do not: idleness, clocks
-// that were set, the power limit under full load.
+// slowsDown reports whether a clock event reason needs attention. Those of normal operation do not:
+// idleness, clocks that were set, the power limit under full load.
 func slowsDown(reason string) bool {
 	return strings.HasPrefix(reason, "hw_") || strings.Contains(reason, "thermal")
 }

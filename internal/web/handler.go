@@ -1,5 +1,5 @@
-// Package web serves metrics, health, the state as JSON and the status page over HTTP. Everything is read from the
-// last Snapshot: no request ever calls a driver.
+// Package web serves metrics, health, the state as JSON and the status page over HTTP. Everything
+// is read from the last Snapshot: no request ever calls a driver.
 package web
 
 import (
@@ -17,39 +17,44 @@ import (
 
 // Snapshots provides the last published Snapshot.
 type Snapshots interface {
-	// Current returns nil before the first Snapshot, and never an older one than before. It must not block.
+	// Current returns nil before the first Snapshot, and never an older one than before. It must
+	// not block.
 	Current() *gpu.Snapshot
 }
 
-// Metrics turns a Snapshot into metrics. It is safe for concurrent use. Methods that return an error also return what
-// could be gathered.
+// Metrics turns a Snapshot into metrics. It is safe for concurrent use. Methods that return an
+// error also return what could be gathered.
 type Metrics interface {
-	// CheckCollectors returns an error that says what was expected unless each name is that of an enabled collector.
+	// CheckCollectors returns an error that says what was expected unless each name is that of an
+	// enabled collector.
 	CheckCollectors(names []string) error
-	// Gather returns the metric families. It is called once per Snapshot at most; the families are owned by the caller.
+	// Gather returns the metric families. It is called once per Snapshot at most; the families are
+	// owned by the caller.
 	Gather(*gpu.Snapshot) ([]*dto.MetricFamily, error)
-	// Filter returns the part of gathered families that belongs to the named collectors; no names are all of them.
+	// Filter returns the part of gathered families that belongs to the named collectors; no names
+	// are all of them.
 	Filter(families []*dto.MetricFamily, names []string) []*dto.MetricFamily
-	// Render appends to dst the same bytes as Gather, Filter and an encoder of the format, but faster, and returns true.
-	// It may append nothing and return false instead.
+	// Render appends to dst the same bytes as Gather, Filter and an encoder of the format, but
+	// faster, and returns true. It may append nothing and return false instead.
 	Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format, names []string) (bool, error)
 }
 
 // Options configure the handler. The comment of a field names the default for its zero value.
 type Options struct {
-	// NoOpenMetrics does not offer OpenMetrics, in which counters whose names do not end in _total, such as
-	// dcgm-exporter's, are of unknown type.
+	// NoOpenMetrics does not offer OpenMetrics, in which counters whose names do not end in _total,
+	// such as dcgm-exporter's, are of unknown type.
 	NoOpenMetrics bool
-	// MaxScrapes limits the scrapes that are gathered and encoded at once; further ones are answered with 503. 0 is no
-	// limit.
+	// MaxScrapes limits the scrapes that are gathered and encoded at once; further ones are
+	// answered with 503. 0 is no limit.
 	MaxScrapes int
-	// FreshFor is how long, in real time, scrapers share the fresh families that were gathered for one of them; 0 is not
-	// at all.
+	// FreshFor is how long, in real time, scrapers share the fresh families that were gathered for
+	// one of them; 0 is not at all.
 	FreshFor time.Duration
-	// FreshCollector is the collector that the fresh families belong to: a scrape that selects others does not get them.
-	// Empty is none.
+	// FreshCollector is the collector that the fresh families belong to: a scrape that selects
+	// others does not get them. Empty is none.
 	FreshCollector string
-	// ReadyMaxAge is the age of the last Snapshot above which the process is not ready; 0 is no limit.
+	// ReadyMaxAge is the age of the last Snapshot above which the process is not ready; 0 is no
+	// limit.
 	ReadyMaxAge time.Duration
 	// Notes, if not nil, returns further lines of the readiness answer.
 	Notes func() []string
@@ -57,11 +62,11 @@ type Options struct {
 	State bool
 	// Node has the handlers of the state; it is needed with State alone.
 	Node *Node
-	// Recommendations, if not nil, returns a pointer to the last report about right-sizing, or to the part of it about
-	// one GPU; nil if there is none yet.
+	// Recommendations, if not nil, returns a pointer to the last report about right-sizing, or to
+	// the part of it about one GPU; nil if there is none yet.
 	Recommendations func(gpu.UUID) any
-	// Hosts are the node's own names. On a loopback address the state and the page are served for these, localhost and
-	// IP addresses.
+	// Hosts are the node's own names. On a loopback address the state and the page are served for
+	// these, localhost and IP addresses.
 	Hosts []string
 	// Pprof enables net/http/pprof under /debug/pprof/.
 	Pprof bool
@@ -70,7 +75,8 @@ type Options struct {
 	Version   string
 	// Now is the clock for the ages of Snapshots; time.Now.
 	Now func() time.Time
-	// Register, if not nil, registers the handler's own counters. It should be the registry of the fresh families.
+	// Register, if not nil, registers the handler's own counters. It should be the registry of the
+	// fresh families.
 	Register prometheus.Registerer
 	// Extra are further handlers, by http.ServeMux pattern.
 	Extra map[string]http.Handler
@@ -148,8 +154,8 @@ func NewHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus
 // writeTimeout is how long a slow client may keep an answer in memory.
 const writeTimeout = 30 * time.Second
 
-// withWriteDeadline limits the time for writing an answer. The server's WriteTimeout would cut off profiles
-// (/debug/pprof/profile?seconds=60).
+// withWriteDeadline limits the time for writing an answer. The server's WriteTimeout would cut off
+// profiles (/debug/pprof/profile?seconds=60).
 func withWriteDeadline(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// A writer without deadlines, as in tests, has no slow client either.
@@ -166,7 +172,8 @@ func withNoSniff(h http.Handler) http.Handler {
 	})
 }
 
-// setDefault sets a header unless it is set: the operator's web configuration, which is applied first, has precedence.
+// setDefault sets a header unless it is set: the operator's web configuration, which is applied
+// first, has precedence.
 func setDefault(h http.Header, key, value string) {
 	if h.Get(key) == "" {
 		h.Set(key, value)

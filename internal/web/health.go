@@ -10,7 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// serveHealthy answers 200 as long as the process runs: a missing driver or a hung GPU is no reason to restart it.
+// serveHealthy answers 200 as long as the process runs: a missing driver or a hung GPU is no reason
+// to restart it.
 func serveHealthy(w http.ResponseWriter, _ *http.Request) {
 	writePlain(w, http.StatusOK, "healthy\n")
 }
@@ -49,8 +50,8 @@ func (h *readyHandler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	writePlain(w, http.StatusOK, b.String())
 }
 
-// unreadyReasons returns why a Snapshot does not represent the node now; none means ready. Only the driver counts:
-// without the kubelet only the pods are missing.
+// unreadyReasons returns why a Snapshot does not represent the node now; none means ready. Only the
+// driver counts: without the kubelet only the pods are missing.
 func unreadyReasons(snap *gpu.Snapshot, now time.Time, maxAge time.Duration) []string {
 	if snap == nil {
 		return []string{"no snapshot yet, the first reading of this node has not ended"}

@@ -17,7 +17,8 @@ const (
 	notListed = "listed until the kubelet started again, 4 s ago"
 )
 
-// forgottenFixture is a node whose kubelet has just started again and lists the pods of GPU 3 alone.
+// forgottenFixture is a node whose kubelet has just started again and lists the pods of GPU 3
+// alone.
 func forgottenFixture() *gpu.Snapshot {
 	snap := nodeFixture()
 	snap.GPUs = []gpu.GPU{wholeGPU(0), freeGPU(1), mixedGPU(2), splitGPU(3), sharedGPU(4)}

@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// holderView is a container that holds a device. Unconfirmed says why that is uncertain; it is empty if it is certain.
-// Memory is what it uses of a device that it shares, if that is known.
+// holderView is a container that holds a device. Unconfirmed says why that is uncertain; it is
+// empty if it is certain. Memory is what it uses of a device that it shares, if that is known.
 type holderView struct{ Name, Unconfirmed, Memory string }
 
 // holdingView is whether and by what a device is held.
@@ -24,8 +24,8 @@ type holdingView struct {
 	Empty     bool     // a GPU instance without compute instances
 }
 
-// newHoldingView returns the view of a device's holders, of which uses are what they use of it. kubelet is set if the
-// node has one: see hasKubelet.
+// newHoldingView returns the view of a device's holders, of which uses are what they use of it.
+// kubelet is set if the node has one: see hasKubelet.
 func newHoldingView(d *gpu.Device, uses []gpu.ContainerUse, jobs []string, kubelet bool) holdingView {
 	return holdingView{
 		Holders:   holderViews(d.Holders, uses),
@@ -42,7 +42,8 @@ type unconfirmedView struct{ Pods, Reason string }
 // unmatchedView is a device id that names no device of the node, and the container it was given to.
 type unmatchedView struct{ ID, Resource, Holder string }
 
-// hasKubelet reports whether a kubelet is a source of holders. Without one the page does not show devices as unknown.
+// hasKubelet reports whether a kubelet is a source of holders. Without one the page does not show
+// devices as unknown.
 func hasKubelet(snap *gpu.Snapshot) bool {
 	return slices.ContainsFunc(snap.Sources, func(s gpu.SourceState) bool {
 		return s.Name == gpu.SourceKubelet
@@ -106,7 +107,8 @@ func usesOf(g *gpu.GPU, instance gpu.InstanceID, compute gpu.Opt[gpu.ComputeID])
 	return uses
 }
 
-// holderNames returns the names by which a device is found, and of which it shows the first: pods and batch jobs.
+// holderNames returns the names by which a device is found, and of which it shows the first: pods
+// and batch jobs.
 func holderNames(d *gpu.Device, jobs []string) []string {
 	names := mapSlice(d.Holders, podText)
 
@@ -198,8 +200,8 @@ func holderNotices(snap *gpu.Snapshot) []notice {
 	return notices
 }
 
-// freeTile counts the GPUs of which no pod holds any part, and those for which that is unknown. It returns false if
-// no holders are known.
+// freeTile counts the GPUs of which no pod holds any part, and those for which that is unknown. It
+// returns false if no holders are known.
 func freeTile(snap *gpu.Snapshot) (tile, bool) {
 	free := 0
 	unknown := 0

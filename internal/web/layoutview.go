@@ -22,7 +22,8 @@ type deviceView struct {
 	Placement string
 	Memory    *gauge
 	Power     string
-	// Empty if one compute instance has the whole GPU instance: then the row has the compute instance's UUID.
+	// Empty if one compute instance has the whole GPU instance: then the row has the compute
+	// instance's UUID.
 	ComputeInstances []deviceView
 }
 
@@ -107,7 +108,8 @@ func newInstanceView(g *gpu.GPU, inst *gpu.GPUInstance, kubelet bool) deviceView
 	return view
 }
 
-// instanceKey tells a GPU instance from the others of its GPU, also from those that had its id before.
+// instanceKey tells a GPU instance from the others of its GPU, also from those that had its id
+// before.
 func instanceKey(inst *gpu.GPUInstance) string { return fmt.Sprintf("%d.%d", inst.ID, inst.Generation) }
 
 // availableText says which instances could still be created on the GPU.

@@ -13,7 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// openListeners returns listeners on all addresses or none, or those on the sockets that systemd passes.
+// openListeners returns listeners on all addresses or none, or those on the sockets that systemd
+// passes.
 func openListeners(ctx context.Context, opts ServerOptions) ([]net.Listener, error) {
 	if !opts.SystemdSocket {
 		return listenTCP(ctx, opts.Addresses)
@@ -64,7 +65,8 @@ func listenTCP(ctx context.Context, addresses []string) ([]net.Listener, error) 
 	return listeners, nil
 }
 
-// unwrapListenError returns the reason within the errors of net and os, without the operation and the address.
+// unwrapListenError returns the reason within the errors of net and os, without the operation and
+// the address.
 func unwrapListenError(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {

@@ -22,8 +22,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/history"
 )
 
-// plainMetrics has what is alike in all Metrics of these tests: each family is a collector by its name, and nothing is
-// rendered without an encoder.
+// plainMetrics has what is alike in all Metrics of these tests: each family is a collector by its
+// name, and nothing is rendered without an encoder.
 type plainMetrics struct{}
 
 func (plainMetrics) CheckCollectors(names []string) error {
@@ -46,7 +46,8 @@ func (plainMetrics) Render(*bytes.Buffer, *gpu.Snapshot, expfmt.Format, []string
 	return false, nil
 }
 
-// registry is a Metrics that gathers the same families of any Snapshot, and a gauge with its generation.
+// registry is a Metrics that gathers the same families of any Snapshot, and a gauge with its
+// generation.
 type registry struct {
 	plainMetrics
 	reg     *prometheus.Registry

@@ -19,8 +19,8 @@ type Publisher interface {
 	Next(after *gpu.Snapshot) <-chan struct{}
 }
 
-// Node serves the state of the node. All listeners share one, so that a Snapshot is encoded once and the limit of
-// streams holds for all of them together.
+// Node serves the state of the node. All listeners share one, so that a Snapshot is encoded once
+// and the limit of streams holds for all of them together.
 type Node struct {
 	State   http.Handler // the document of /api/v1/node
 	Stream  http.Handler // the same with each Snapshot, as server-sent events
@@ -48,7 +48,8 @@ func NewNode(snaps Publisher, past *history.History, logger log.Logger) *Node {
 	}
 }
 
-// addPageView lets the stream serve the content of the page, too. It must not be called once there are requests.
+// addPageView lets the stream serve the content of the page, too. It must not be called once there
+// are requests.
 func (n *Node) addPageView(page *pageHandler) {
 	n.stream.views[viewPage] = newEventSource(n.snaps, page.renderNode, n.pool, n.logger)
 }

@@ -25,7 +25,8 @@ var (
 	pageScripts embed.FS
 )
 
-// joinScripts returns the page's one script. The files declare functions; start.js, which runs, is the last.
+// joinScripts returns the page's one script. The files declare functions; start.js, which runs, is
+// the last.
 func joinScripts() string {
 	text := "\"use strict\";\n"
 
@@ -41,8 +42,8 @@ func joinScripts() string {
 	return text
 }
 
-// pageHandler serves the status page. It is one document that contains its style and script; nothing else may be
-// loaded. Without scripts the browser reloads the page.
+// pageHandler serves the status page. It is one document that contains its style and script;
+// nothing else may be loaded. Without scripts the browser reloads the page.
 type pageHandler struct {
 	opts     Options
 	snaps    Snapshots
@@ -80,7 +81,8 @@ func newPageHandler(opts Options, snaps Snapshots, pool *buffers, logger log.Log
 	}
 }
 
-// ServeHTTP renders the page for each request: readers are few, and the ages in it change by the second.
+// ServeHTTP renders the page for each request: readers are few, and the ages in it change by the
+// second.
 func (h *pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	page := h.newView(h.snaps.Current())
 	page.CSS = template.CSS(pageCSS)

@@ -163,7 +163,8 @@ func TestPageEscapes(t *testing.T) {
 	}
 }
 
-// TestPageOfContainer: a kubelet that is not configured is no fault, and the page says once what to set.
+// TestPageOfContainer: a kubelet that is not configured is no fault, and the page says once what to
+// set.
 func TestPageOfContainer(t *testing.T) {
 	snap := nodeFixture()
 	why := fmt.Errorf("%w: set --kubernetes.socket=", gpu.ErrNotConfigured)
@@ -178,7 +179,8 @@ func TestPageOfContainer(t *testing.T) {
 	cmptest.LacksTexts(t, page, `<section class="notice warn" role="status">`, "kubelet down")
 }
 
-// TestPagePolicy: the policy allows the page's own style and script, by their hashes, and nothing from elsewhere.
+// TestPagePolicy: the policy allows the page's own style and script, by their hashes, and nothing
+// from elsewhere.
 func TestPagePolicy(t *testing.T) {
 	w := get(testHandler(Options{State: true}, publish(nodeFixture()), nil, prometheus.NewRegistry()), "/")
 
@@ -266,7 +268,8 @@ func TestPageGzip(t *testing.T) {
 	}
 }
 
-// TestPageOfGPUsThatWereNotRead: right after the start, GPUs that are not there yet are not no GPUs.
+// TestPageOfGPUsThatWereNotRead: right after the start, GPUs that are not there yet are not no
+// GPUs.
 func TestPageOfGPUsThatWereNotRead(t *testing.T) {
 	snap := nodeFixture()
 	snap.GPUs = []gpu.GPU{wholeGPU(0)}
@@ -336,8 +339,8 @@ func TestTotalsSayWhatTheyLack(t *testing.T) {
 	}
 }
 
-// TestPageOfSlicedNode: the largest node that is common has a row for each GPU, closed, in an answer that is not large; a
-// node of one GPU shows it opened.
+// TestPageOfSlicedNode: the largest node that is common has a row for each GPU, closed, in an
+// answer that is not large; a node of one GPU shows it opened.
 func TestPageOfSlicedNode(t *testing.T) {
 	h := testHandler(Options{State: true}, publish(slicedNode()), nil, prometheus.NewRegistry())
 
@@ -355,7 +358,8 @@ func TestPageOfSlicedNode(t *testing.T) {
 	cmptest.HasTexts(t, showPage(t, Options{State: true}, snap), " open>")
 }
 
-// TestPageFindsByNames: what a reader may look for is in the row and the slices: names, and what is wrong.
+// TestPageFindsByNames: what a reader may look for is in the row and the slices: names, and what is
+// wrong.
 func TestPageFindsByNames(t *testing.T) {
 	page := showPage(t, Options{State: true}, nodeFixture())
 	cmptest.HasTexts(t, page,

@@ -45,7 +45,8 @@ type link struct{ Href, Text string }
 // badge names a state in a word or two; Class is one of "good", "warn", "bad", "plain".
 type badge struct{ Text, Class, Title string }
 
-// notice is a problem of the node as a whole. Commands may be run to look at the exporter without a GPU.
+// notice is a problem of the node as a whole. Commands may be run to look at the exporter without a
+// GPU.
 type notice struct {
 	Class, Title, Text string
 	Unmatched          []unmatchedView
@@ -139,7 +140,8 @@ func (p *pageView) explainBlocks(kubelet bool) {
 	}
 }
 
-// pageLinks returns relative links, so that they work behind a proxy that serves the page under another path.
+// pageLinks returns relative links, so that they work behind a proxy that serves the page under
+// another path.
 func pageLinks(opts Options) []link {
 	links := []link{{strings.TrimPrefix(pathMetrics, "/"), "Metrics"}}
 	if opts.State {

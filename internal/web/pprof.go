@@ -5,8 +5,8 @@ import (
 	"net/http/pprof"
 )
 
-// registerPprof serves profiles from this mux. Importing net/http/pprof registers them on http.DefaultServeMux too,
-// which nothing here serves.
+// registerPprof serves profiles from this mux. Importing net/http/pprof registers them on
+// http.DefaultServeMux too, which nothing here serves.
 func registerPprof(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+pathPprof, pprof.Index)
 	mux.HandleFunc("GET "+pathPprof+"cmdline", pprof.Cmdline)

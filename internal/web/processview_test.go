@@ -30,7 +30,8 @@ func listedFixture(detail gpu.ProcessDetail) *gpu.Snapshot {
 	return snap
 }
 
-// TestProcesses: the page, the JSON and the stream have processes only as far as they may be served.
+// TestProcesses: the page, the JSON and the stream have processes only as far as they may be
+// served.
 func TestProcesses(t *testing.T) {
 	for _, detail := range []gpu.ProcessDetail{"", gpu.ProcessesOff, gpu.ProcessNames, gpu.ProcessUsers} {
 		h := testHandler(Options{State: true}, publish(listedFixture(detail)), nil, prometheus.NewRegistry())
@@ -77,7 +78,8 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestProcessesAreBounded: the document has no more processes than are described, and the page says how many it lacks.
+// TestProcessesAreBounded: the document has no more processes than are described, and the page says
+// how many it lacks.
 func TestProcessesAreBounded(t *testing.T) {
 	snap := listedFixture(gpu.ProcessNames)
 	snap.GPUs[0].Readings.Processes = gpu.Some(make([]gpu.Process, gpu.MaxProcesses+7))

@@ -17,8 +17,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// scrapeHandler serves metrics: the encoded Snapshot, which all scrapers share, and after it the fresh families, which
-// are gathered for the scrape.
+// scrapeHandler serves metrics: the encoded Snapshot, which all scrapers share, and after it the
+// fresh families, which are gathered for the scrape.
 type scrapeHandler struct {
 	metrics     Metrics
 	expositions snapshotCache[*exposition]
@@ -77,8 +77,8 @@ func newScrapeHandler(
 	return h
 }
 
-// scrapeCounter returns a counter of the scrapes with one result. It has no created timestamp, so that equal runs
-// serve equal bytes.
+// scrapeCounter returns a counter of the scrapes with one result. It has no created timestamp, so
+// that equal runs serve equal bytes.
 func scrapeCounter(result string, n *atomic.Uint64) prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name:        "mig_exporter_scrapes_total",
@@ -127,9 +127,10 @@ func (h *scrapeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.served.Add(1)
 }
 
-// encode returns the parts of an answer: the encoded Snapshot, and a trailer with the fresh families. It releases the
-// scrape's slot, so that a client that reads the answer slowly does not block others. It returns an error only if there
-// are no metrics at all; if only some are missing, the caches have logged why.
+// encode returns the parts of an answer: the encoded Snapshot, and a trailer with the fresh
+// families. It releases the scrape's slot, so that a client that reads the answer slowly does not
+// block others. It returns an error only if there are no metrics at all; if only some are missing,
+// the caches have logged why.
 func (h *scrapeHandler) encode(form outputForm, chosen selection) ([][]byte, error) {
 	defer h.releaseSlot()
 	var prefix bodyPrefix
@@ -174,7 +175,8 @@ func (h *scrapeHandler) releaseSlot() {
 	}
 }
 
-// limitedLogger logs at most one error of scraping in errorLogInterval: a lasting error occurs with every Snapshot.
+// limitedLogger logs at most one error of scraping in errorLogInterval: a lasting error occurs with
+// every Snapshot.
 type limitedLogger struct {
 	logger log.Logger
 	now    func() time.Time

@@ -7,19 +7,22 @@ import (
 	"strings"
 )
 
-// collectParameter is the query parameter that selects a collector, as in node_exporter. It may be repeated.
+// collectParameter is the query parameter that selects a collector, as in node_exporter. It may be
+// repeated.
 const collectParameter = "collect[]"
 
 // maxSelections is how many encoded selections of a Snapshot are kept.
 const maxSelections = 8
 
-// selection is the set of collectors that a scrape requests. Its zero value is all of them, with the fresh families.
+// selection is the set of collectors that a scrape requests. Its zero value is all of them, with
+// the fresh families.
 type selection struct {
 	key   string   // equal for equal sets
 	names []string // sorted, without duplicates
 }
 
-// parseSelection returns the selection of a query string. An error says what is wrong and what was expected.
+// parseSelection returns the selection of a query string. An error says what is wrong and what was
+// expected.
 func parseSelection(query string, metrics Metrics) (selection, error) {
 	if query == "" {
 		return selection{}, nil
@@ -31,7 +34,8 @@ func parseSelection(query string, metrics Metrics) (selection, error) {
 	}
 
 	for name := range parameters {
-		// A parameter without the brackets, or an exclusion, would otherwise be ignored, and all metrics served.
+		// A parameter without the brackets, or an exclusion, would otherwise be ignored, and all
+		// metrics served.
 		if name != collectParameter &&
 			(strings.HasPrefix(name, "collect") || strings.HasPrefix(name, "exclude")) {
 			return selection{}, fmt.Errorf(
@@ -68,8 +72,8 @@ type recentEntry[K comparable, V any] struct {
 	value V
 }
 
-// get returns the value of a key. If it is not kept, get calls create, and drops the least recently requested value
-// if there are more than limit.
+// get returns the value of a key. If it is not kept, get calls create, and drops the least recently
+// requested value if there are more than limit.
 func (r *recent[K, V]) get(key K, limit int, create func() V) V {
 	at := slices.IndexFunc(r.entries, func(e recentEntry[K, V]) bool { return e.key == key })
 	if at < 0 {

@@ -19,7 +19,8 @@ var parts = []string{"test_generation", "test_energy_joules", nativePart, "fresh
 // nativePart is a native histogram, which text formats do not have.
 const nativePart = "test_memory_distribution"
 
-// TestSelections: the collectors that are asked for, and nothing else, in every form and however they are asked for.
+// TestSelections: the collectors that are asked for, and nothing else, in every form and however
+// they are asked for.
 func TestSelections(t *testing.T) {
 	h := testHandler(Options{FreshCollector: "own"}, publish(nodeFixture()), newRegistry(t), freshRegistry())
 
@@ -207,7 +208,8 @@ func TestSelectionsAreKept(t *testing.T) {
 	}
 }
 
-// TestManySelectionsLeaveLittle: what a client can make the process keep does not grow with its imagination.
+// TestManySelectionsLeaveLittle: what a client can make the process keep does not grow with its
+// imagination.
 func TestManySelectionsLeaveLittle(t *testing.T) {
 	e := &trailerCache{fresh: freshRegistry(), keep: time.Hour, pool: new(buffers), report: func(error) {},
 		cached: map[trailerForm]*cachedTrailer{}}

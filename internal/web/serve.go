@@ -17,9 +17,11 @@ import (
 
 // ServerOptions configure where and how to listen.
 type ServerOptions struct {
-	// Addresses are of the form host:port; port 0 is any free port. They are ignored with SystemdSocket.
+	// Addresses are of the form host:port; port 0 is any free port. They are ignored with
+	// SystemdSocket.
 	Addresses []string
-	// ConfigFile is exporter-toolkit's web configuration (TLS, basic auth, headers, rate limit); empty is none.
+	// ConfigFile is exporter-toolkit's web configuration (TLS, basic auth, headers, rate limit);
+	// empty is none.
 	ConfigFile string
 	// SystemdSocket serves on the sockets that systemd passes.
 	SystemdSocket bool
@@ -27,13 +29,13 @@ type ServerOptions struct {
 	ShutdownTimeout time.Duration
 	// OnListening is called once connections are accepted; it may be nil.
 	OnListening func()
-	// OnShutdown is called when the servers begin to wait for the requests in flight, to end those that would not end by
-	// themselves; it may be nil.
+	// OnShutdown is called when the servers begin to wait for the requests in flight, to end those
+	// that would not end by themselves; it may be nil.
 	OnShutdown func()
 }
 
-// Limits of requests, which scrapes, browsers and profiles never reach. Answers have a deadline of their own,
-// writeTimeout.
+// Limits of requests, which scrapes, browsers and profiles never reach. Answers have a deadline of
+// their own, writeTimeout.
 const (
 	readHeaderTimeout = 10 * time.Second
 	readTimeout       = 30 * time.Second
@@ -41,9 +43,9 @@ const (
 	maxHeaderBytes    = 64 << 10
 )
 
-// Serve serves handler until ctx ends. It then stops listening, waits up to ShutdownTimeout for requests in flight
-// and closes the remaining connections. It returns nil after that, or the error because of which it could not start
-// or continue.
+// Serve serves handler until ctx ends. It then stops listening, waits up to ShutdownTimeout for
+// requests in flight and closes the remaining connections. It returns nil after that, or the error
+// because of which it could not start or continue.
 func Serve(ctx context.Context, opts ServerOptions, handler http.Handler, logger log.Logger) error {
 	if err := CheckConfig(opts.ConfigFile); err != nil {
 		return err
@@ -61,8 +63,8 @@ func Serve(ctx context.Context, opts ServerOptions, handler http.Handler, logger
 	return serveOn(ctx, listeners, opts, handler, logger)
 }
 
-// serveOn serves on the listeners, which it closes, until ctx ends or one fails. Then it shuts all servers down and
-// waits for them.
+// serveOn serves on the listeners, which it closes, until ctx ends or one fails. Then it shuts all
+// servers down and waits for them.
 func serveOn(
 	ctx context.Context,
 	listeners []net.Listener,
@@ -71,7 +73,8 @@ func serveOn(
 	logger log.Logger,
 ) error {
 	ended := make(chan error, len(listeners))
-	// A server for each listener: the toolkit wraps the handler of a server again, without a lock, for each listener.
+	// A server for each listener: the toolkit wraps the handler of a server again, without a lock,
+	// for each listener.
 	servers := make([]*http.Server, len(listeners))
 	for i, l := range listeners {
 		server := newServer(handler, logger)

@@ -179,7 +179,8 @@ func TestPageURL(t *testing.T) {
 	}
 }
 
-// TestServingRecord: the line about a listener has its URL. Without TLS there is no HTTP/2 to speak of.
+// TestServingRecord: the line about a listener has its URL. Without TLS there is no HTTP/2 to speak
+// of.
 func TestServingRecord(t *testing.T) {
 	for scheme, want := range map[string]string{
 		"https": "[http2=false url=https://192.0.2.7:9401/]",
@@ -333,8 +334,8 @@ func TestShutdownCutsOffAtTheDeadline(t *testing.T) {
 	}
 }
 
-// TestShutdownIsNotHeldUp: a client that connected and said nothing is cut off at once, while a request on another
-// address goes on.
+// TestShutdownIsNotHeldUp: a client that connected and said nothing is cut off at once, while a
+// request on another address goes on.
 func TestShutdownIsNotHeldUp(t *testing.T) {
 	h := &hanging{began: make(chan struct{}), release: make(chan struct{})}
 	s := start(t, ServerOptions{Addresses: []string{"127.0.0.1:0", "127.0.0.1:0"}, ShutdownTimeout: time.Minute}, h,
@@ -424,8 +425,9 @@ func socketFile(t *testing.T) (*os.File, string) {
 	return file, "http://" + l.Addr().String()
 }
 
-// TestSystemdSockets passes two sockets. The limit of one request reports whether each has a server of its own: a
-// shared one is wrapped twice, so that the second socket's requests count against the first's limit.
+// TestSystemdSockets passes two sockets. The limit of one request reports whether each has a server
+// of its own: a shared one is wrapped twice, so that the second socket's requests count against the
+// first's limit.
 func TestSystemdSockets(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "web.yml")
 	writeFile(t, config, []byte("rate_limit: {interval: 1h, burst: 1}\n"))

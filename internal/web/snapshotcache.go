@@ -6,9 +6,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// snapshotCache keeps the value that belongs to the last Snapshot, so that it is created once and shared by all
-// readers. The value of an older Snapshot is dropped with the first request after it; requests that still use it keep
-// it alive until they end.
+// snapshotCache keeps the value that belongs to the last Snapshot, so that it is created once and
+// shared by all readers. The value of an older Snapshot is dropped with the first request after it;
+// requests that still use it keep it alive until they end.
 type snapshotCache[T any] struct {
 	snaps  Snapshots
 	create func(*gpu.Snapshot) T // must be cheap, since it is called with mu held: T does expensive work lazily

@@ -59,15 +59,16 @@ func newStateDocument(snap *gpu.Snapshot, pool *buffers, document func(*gpu.Snap
 	})
 
 	return &stateDocument{
-		// Weak, since the same state is served in several codings. Generations restart with the process: the time
-		// distinguishes its Snapshots from those of the previous process.
+		// Weak, since the same state is served in several codings. Generations restart with the
+		// process: the time distinguishes its Snapshots from those of the previous process.
 		etag:   fmt.Sprintf(`W/"%d-%x"`, snap.Generation, snap.Time.UnixNano()),
 		plain:  plain,
 		packed: packed,
 	}
 }
 
-// ServeHTTP answers with the state, with 304 if the client has it, or with a problem document (RFC 9457).
+// ServeHTTP answers with the state, with 304 if the client has it, or with a problem document (RFC
+// 9457).
 func (h *stateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	doc, ok := h.documents.currentValue()
 	if !ok {
@@ -115,8 +116,8 @@ func (h *stateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	writeEncoded(w, coding, body)
 }
 
-// matchesETag reports whether If-None-Match names the tag, by the weak comparison that RFC 9110 (13.1.2) requires for
-// GET.
+// matchesETag reports whether If-None-Match names the tag, by the weak comparison that RFC 9110
+// (13.1.2) requires for GET.
 func matchesETag(h http.Header, etag string) bool {
 	opaque := strings.TrimPrefix(etag, "W/")
 

@@ -73,8 +73,8 @@ func TestStateAbsent(t *testing.T) {
 	}
 }
 
-// TestStateOddities: a GPU without a handle has no UUID, one with MIG off no slices, and a time that is no number costs
-// its key and not the answer.
+// TestStateOddities: a GPU without a handle has no UUID, one with MIG off no slices, and a time
+// that is no number costs its key and not the answer.
 func TestStateOddities(t *testing.T) {
 	noHandle := gpu.GPU{Facts: gpu.Facts{Index: 0},
 		Device: gpu.Device{Errors: []gpu.ReadError{{Reading: gpu.ReadingDevice, Err: gpu.ErrLost}}}}

@@ -15,11 +15,13 @@ import (
 
 // Limits of streams. They are no flags: a page whose stream is refused or dropped polls instead.
 const (
-	// maxWatchers are the streams that may be open at once on all listeners. Scrapes have a limit of their own.
+	// maxWatchers are the streams that may be open at once on all listeners. Scrapes have a limit
+	// of their own.
 	maxWatchers = 64
 	// eventEvery is the least time between two events: faster polls serve scrapes, not eyes.
 	eventEvery = time.Second
-	// heartbeatEvery is the time without an event after which a comment keeps proxies from closing the connection.
+	// heartbeatEvery is the time without an event after which a comment keeps proxies from closing
+	// the connection.
 	heartbeatEvery = 15 * time.Second
 	// eventTimeout is how long a watcher may take to accept one event.
 	eventTimeout = 10 * time.Second
@@ -31,8 +33,8 @@ const (
 	viewPage     = "page" // the part of the status page that changes, as HTML
 )
 
-// streamHandler sends the state of the node as server-sent events: one per Snapshot, and at most one a second. All who
-// watch share the bytes of an event, and nothing is encoded without them.
+// streamHandler sends the state of the node as server-sent events: one per Snapshot, and at most
+// one a second. All who watch share the bytes of an event, and nothing is encoded without them.
 type streamHandler struct {
 	views    map[string]*eventSource
 	watchers chan struct{} // one for each open stream
@@ -125,8 +127,9 @@ func (s *eventSource) stream(ctx context.Context, out *eventWriter) error {
 	return err
 }
 
-// eventWriter writes events to one client. With gzip its answer is one member, since browsers ignore what follows the
-// first one: the header, the shared blocks of each event, and at the end the trailer.
+// eventWriter writes events to one client. With gzip its answer is one member, since browsers
+// ignore what follows the first one: the header, the shared blocks of each event, and at the end
+// the trailer.
 type eventWriter struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
@@ -144,8 +147,8 @@ func newEventWriter(w http.ResponseWriter, r *http.Request, timeout time.Duratio
 		timeout: timeout,
 		coding:  negotiateCoding(r.Header),
 	}
-	// The server's limit for reading a request would end the stream. A client that is gone is noticed with the next
-	// event, or by TCP's keep-alive.
+	// The server's limit for reading a request would end the stream. A client that is gone is
+	// noticed with the next event, or by TCP's keep-alive.
 	_ = out.control.SetReadDeadline(time.Time{})
 
 	header := w.Header()

@@ -129,8 +129,8 @@ func later(generation uint64) *gpu.Snapshot {
 	return snap
 }
 
-// TestStream: each client gets the node at once and then with each Snapshot, packed or not; at the end there is an event that says so, and
-// what was packed is one whole member.
+// TestStream: each client gets the node at once and then with each Snapshot, packed or not; at the
+// end there is an event that says so, and what was packed is one whole member.
 func TestStream(t *testing.T) {
 	for _, encoding := range []string{"gzip", "identity"} {
 		t.Run(encoding, func(t *testing.T) {
@@ -187,7 +187,8 @@ func TestStreamBeforeTheFirstSnapshot(t *testing.T) {
 	cmptest.Equal(t, "first", generationOf(t, nextEvent(t, r)), uint64(7))
 }
 
-// TestEventsAreShared: however many watch, a Snapshot is encoded once, and not at all without a client.
+// TestEventsAreShared: however many watch, a Snapshot is encoded once, and not at all without a
+// client.
 func TestEventsAreShared(t *testing.T) {
 	w := watch(t, later(1))
 
@@ -222,7 +223,8 @@ func TestEventsAreShared(t *testing.T) {
 	cmptest.Equal(t, "encoded", encoded.Load(), int32(2))
 }
 
-// TestWatchersAreBounded: the one too many is refused, with what to do instead; scrapes are served all the same.
+// TestWatchersAreBounded: the one too many is refused, with what to do instead; scrapes are served
+// all the same.
 func TestWatchersAreBounded(t *testing.T) {
 	w := watch(t, later(1))
 	for range maxWatchers {
@@ -296,8 +298,8 @@ func (l *pipeListener) Close() error {
 
 func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
 
-// TestSlowWatcherIsDropped: a client that stops to read loses its connection after the time for one event, and no sooner
-// than that by the limits of the server; the log says why.
+// TestSlowWatcherIsDropped: a client that stops to read loses its connection after the time for one
+// event, and no sooner than that by the limits of the server; the log says why.
 func TestSlowWatcherIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		snaps := publish(later(1))
@@ -314,7 +316,8 @@ func TestSlowWatcherIsDropped(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		// Without a new Snapshot there are heartbeats alone. The server's own limits must not end the stream.
+		// Without a new Snapshot there are heartbeats alone. The server's own limits must not end
+		// the stream.
 		_ = client.SetReadDeadline(time.Now().Add(5*time.Minute + time.Second))
 
 		read, err := io.ReadAll(client)
@@ -334,7 +337,8 @@ func TestSlowWatcherIsDropped(t *testing.T) {
 	})
 }
 
-// TestHTTP2StreamOutlivesTheTimeout: the time for accepting an event is no limit for the time between two.
+// TestHTTP2StreamOutlivesTheTimeout: the time for accepting an event is no limit for the time
+// between two.
 func TestHTTP2StreamOutlivesTheTimeout(t *testing.T) {
 	node := NewNode(publish(later(1)), history.New(time.Minute), log.NewNopLogger())
 	node.stream.timeout = 20 * time.Millisecond
@@ -367,7 +371,8 @@ func TestHTTP2StreamOutlivesTheTimeout(t *testing.T) {
 	}
 }
 
-// TestNothingIsKeptWithoutWatchers: the last client that leaves takes the event and its Snapshot along.
+// TestNothingIsKeptWithoutWatchers: the last client that leaves takes the event and its Snapshot
+// along.
 func TestNothingIsKeptWithoutWatchers(t *testing.T) {
 	w := watch(t, later(1))
 	source := w.node.stream.views[viewDocument]
@@ -387,7 +392,8 @@ func TestNothingIsKeptWithoutWatchers(t *testing.T) {
 	}
 }
 
-// TestEventsAreNotTooOften: the first event comes at once, those after it a second apart however often we poll.
+// TestEventsAreNotTooOften: the first event comes at once, those after it a second apart however
+// often we poll.
 func TestEventsAreNotTooOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		snaps := publish(later(0))

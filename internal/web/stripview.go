@@ -192,9 +192,9 @@ func instanceUse(inst *gpu.GPUInstance, kubelet bool) string {
 	return useClass(&inst.Device, inst.Jobs, inst.Processes, kubelet)
 }
 
-// useClass returns the class of a device by its use. Where a kubelet gives devices out, its word counts. Elsewhere a
-// device is in use if a batch job has it, a process runs on it or it is active; if the processes are not known, neither
-// is whether it is idle.
+// useClass returns the class of a device by its use. Where a kubelet gives devices out, its word
+// counts. Elsewhere a device is in use if a batch job has it, a process runs on it or it is active;
+// if the processes are not known, neither is whether it is idle.
 func useClass(d *gpu.Device, jobs []string, processes gpu.Opt[int], kubelet bool) string {
 	active := nodedoc.Finite(d.Activity.GraphicsEngine).Or(0) > 0 ||
 		nodedoc.Finite(d.Activity.SM).Or(0) > 0
@@ -224,8 +224,8 @@ func unknownUse(kubelet bool) string {
 	return "not known whether anything runs on it"
 }
 
-// newPartViews returns the compute instances of a GPU instance, and a part for the compute slices that have none.
-// There are none if one compute instance is all of it.
+// newPartViews returns the compute instances of a GPU instance, and a part for the compute slices
+// that have none. There are none if one compute instance is all of it.
 func newPartViews(inst *gpu.GPUInstance, kubelet bool) []partView {
 	if len(inst.ComputeInstances) == 1 && !inst.IsSplit() {
 		return nil

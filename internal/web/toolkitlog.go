@@ -14,7 +14,8 @@ import (
 	sloggokit "github.com/tjhop/slog-gokit"
 )
 
-// toolkitHandler passes exporter-toolkit's records to the go-kit logger, which adds time and caller and filters levels.
+// toolkitHandler passes exporter-toolkit's records to the go-kit logger, which adds time and caller
+// and filters levels.
 type toolkitHandler struct{ slog.Handler }
 
 func toolkitLogger(logger log.Logger) *slog.Logger {
@@ -27,8 +28,8 @@ func (h toolkitHandler) Handle(ctx context.Context, r slog.Record) error {
 		return nil // serveOn has logged it
 	}
 
-	// The toolkit alone knows whether the web configuration turns TLS on. Its line about it becomes the one with what to
-	// open in a browser.
+	// The toolkit alone knows whether the web configuration turns TLS on. Its line about it becomes
+	// the one with what to open in a browser.
 	switch r.Message {
 	case "TLS is enabled.":
 		r = servingRecord(&r, "https")
@@ -42,8 +43,8 @@ func (h toolkitHandler) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// servingRecord returns the record with the URL of the status page, as this machine opens it, for a record that has the
-// address of a listener.
+// servingRecord returns the record with the URL of the status page, as this machine opens it, for a
+// record that has the address of a listener.
 func servingRecord(r *slog.Record, scheme string) slog.Record {
 	serving := slog.NewRecord(r.Time, r.Level, "serving the status page and the metrics", 0)
 
@@ -64,7 +65,8 @@ func servingRecord(r *slog.Record, scheme string) slog.Record {
 	return serving
 }
 
-// pageURL returns the URL of the status page, such as http://localhost:9401/ for a listener on [::]:9401.
+// pageURL returns the URL of the status page, such as http://localhost:9401/ for a listener on
+// [::]:9401.
 func pageURL(scheme string, listener netip.AddrPort) string {
 	host := listener.String()
 	if listener.Addr().IsUnspecified() {
@@ -84,7 +86,8 @@ func (h toolkitHandler) WithGroup(name string) slog.Handler {
 	return toolkitHandler{h.Handler.WithGroup(name)}
 }
 
-// serverErrorLog returns the log for errors of net/http, such as failed TLS handshakes and panics of handlers.
+// serverErrorLog returns the log for errors of net/http, such as failed TLS handshakes and panics
+// of handlers.
 func serverErrorLog(logger log.Logger) *stdlog.Logger {
 	return slog.NewLogLogger(
 		toolkitHandler{sloggokit.NewGoKitHandler(logger, slog.LevelDebug)},

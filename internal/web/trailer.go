@@ -10,9 +10,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// trailerCache encodes the second part of answers: the families that belong to no Snapshot, and the end marker of the
-// format. A trailer is encoded again unless that was done for the same exposition within keep, so that simultaneous
-// scrapers share it: gathering the metrics of the process takes a dozen system calls.
+// trailerCache encodes the second part of answers: the families that belong to no Snapshot, and the
+// end marker of the format. A trailer is encoded again unless that was done for the same exposition
+// within keep, so that simultaneous scrapers share it: gathering the metrics of the process takes a
+// dozen system calls.
 type trailerCache struct {
 	fresh  prometheus.Gatherer
 	keep   time.Duration
@@ -33,8 +34,8 @@ type trailerForm struct {
 type cachedTrailer struct {
 	mu      sync.Mutex // held during encoding: other scrapes of the form wait
 	encoded time.Time  // zero: never
-	// after is the exposition that the trailer follows. A new exposition gets a new trailer, so that both are of one
-	// moment.
+	// after is the exposition that the trailer follows. A new exposition gets a new trailer, so
+	// that both are of one moment.
 	after *exposition
 	bodyTrailer
 }
@@ -47,7 +48,8 @@ type bodyTrailer struct {
 	err    error  // why some or all families are missing; it was reported
 }
 
-// get returns the trailer of a form for an exposition, or for none if after is nil, bare or with the families.
+// get returns the trailer of a form for an exposition, or for none if after is nil, bare or with
+// the families.
 func (c *trailerCache) get(form outputForm, after *exposition, bare bool) bodyTrailer {
 	key := trailerForm{form, bare}
 	c.mu.Lock()

@@ -46,7 +46,8 @@ func TestScrapersAtTheSameMomentShareTheFreshPart(t *testing.T) {
 	})
 }
 
-// TestTrailersFitTheirPrefixes: what is kept for one Snapshot must not end the body of another, whose checksum differs.
+// TestTrailersFitTheirPrefixes: what is kept for one Snapshot must not end the body of another,
+// whose checksum differs.
 func TestTrailersFitTheirPrefixes(t *testing.T) {
 	for _, accept := range []string{"", openMetricsAccept, protobufAccept} {
 		snaps := publish(nil)

@@ -56,8 +56,9 @@ func library() string { return filepath.Join(os.Getenv(builtVariable), "libdcgm.
 // childVariable names the test that a child process runs.
 const childVariable = "DCGM_SIM_TEST_CHILD"
 
-// inChild runs the calling test again in a process of its own, in which the dynamic linker finds the library. It
-// returns true in the child, where the test goes on, and false when the child has ended well.
+// inChild runs the calling test again in a process of its own, in which the dynamic linker finds
+// the library. It returns true in the child, where the test goes on, and false when the child has
+// ended well.
 func inChild(t *testing.T, env ...string) bool {
 	t.Helper()
 
@@ -144,8 +145,8 @@ func TestABI(t *testing.T) {
 	}
 }
 
-// Every function of dcgm_agent.h is exported, with those of fields and of texts of errors, and nothing else: neither
-// helpers of the library nor what cgo makes for itself.
+// Every function of dcgm_agent.h is exported, with those of fields and of texts of errors, and
+// nothing else: neither helpers of the library nor what cgo makes for itself.
 func TestSymbols(t *testing.T) {
 	f, err := elf.Open(library())
 	if err != nil {
@@ -191,7 +192,8 @@ func TestSymbols(t *testing.T) {
 	}
 }
 
-// pictures are what a node's GPUs look like by the engine in process and by the library through go-dcgm.
+// pictures are what a node's GPUs look like by the engine in process and by the library through
+// go-dcgm.
 type pictures struct {
 	t                  *testing.T
 	node               *sim.Node
@@ -292,8 +294,8 @@ func environment(t *testing.T, scenario string) []string {
 	}
 }
 
-// The same activity through go-dcgm and the library as from the engine in process: also after a layout change, and
-// without ever a value that only one of them has.
+// The same activity through go-dcgm and the library as from the engine in process: also after a
+// layout change, and without ever a value that only one of them has.
 func TestTheSameThroughTheLibrary(t *testing.T) {
 	for _, name := range []string{"dgx-a100-mixed", "a30", "gke-h100-3g"} {
 		t.Run(name, func(t *testing.T) {
@@ -380,8 +382,8 @@ func compare(t *testing.T, own, other map[gpu.UUID]gpu.Profiling) int {
 	return count
 }
 
-// An address without a listener is refused with DCGM's words, a right one is not; and what a fault does to the engine
-// comes through go-dcgm's texts as the same errors.
+// An address without a listener is refused with DCGM's words, a right one is not; and what a fault
+// does to the engine comes through go-dcgm's texts as the same errors.
 func TestConnectionsAndFaults(t *testing.T) {
 	scenario := filepath.Join(t.TempDir(), "scenario.yaml")
 

@@ -159,7 +159,8 @@ func shorts(fields []uint16) []dcgm.Short {
 	return list
 }
 
-// compare compares all values, and returns how many of them are values and how many blanks with a good status.
+// compare compares all values, and returns how many of them are values and how many blanks with a
+// good status.
 func (p *pair) compare(t *testing.T, entities []hostengine.Entity, fields []uint16, flags uint) (values, blanks int) {
 	t.Helper()
 
@@ -232,8 +233,8 @@ func profiling() []uint16 {
 	return []uint16{1001, 1002, 1003, 1004, 1005, 1006, 1007, 1008, 1009, 1010, 1011, 1012}
 }
 
-// TestSameAsInProcess compares go-dcgm's view through the library with the engine's in process, value by value, over
-// time and over a layout change.
+// TestSameAsInProcess compares go-dcgm's view through the library with the engine's in process,
+// value by value, over time and over a layout change.
 func TestSameAsInProcess(t *testing.T) {
 	for _, name := range []string{"dgx-a100-mixed", "gke-h100-3g"} {
 		t.Run(name, func(t *testing.T) {
@@ -275,7 +276,8 @@ func TestSameAsInProcess(t *testing.T) {
 	}
 }
 
-// repartition destroys an instance: at first neither hierarchy shows it, then both do, with other ids.
+// repartition destroys an instance: at first neither hierarchy shows it, then both do, with other
+// ids.
 func (p *pair) repartition(t *testing.T) {
 	t.Helper()
 
@@ -364,8 +366,8 @@ func TestDevice(t *testing.T) {
 	}
 }
 
-// TestGroups: clients can have 62 of 64 (seen on DCGM 4.5.3), they are gone with the connection, and DCGM's text says
-// so.
+// TestGroups: clients can have 62 of 64 (seen on DCGM 4.5.3), they are gone with the connection,
+// and DCGM's text says so.
 func TestGroups(t *testing.T) {
 	if !inChild(t, environment(t, scenarios+"a30.yaml")...) {
 		return

@@ -11,8 +11,9 @@ import (
 	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
 )
 
-// An exporter on go-dcgm as NVIDIA's dcgm-exporter is one: which calls it makes of which functions, in which order,
-// and which values it leaves out. What it serves on the library is what dcgm-exporter serves.
+// An exporter on go-dcgm as NVIDIA's dcgm-exporter is one: which calls it makes of which functions,
+// in which order, and which values it leaves out. What it serves on the library is what
+// dcgm-exporter serves.
 
 // defaultList are the counters that dcgm-exporter's two files have switched on.
 func defaultList(t *testing.T) []string {
@@ -83,7 +84,8 @@ type exported struct {
 	labels string
 }
 
-// newExporter begins as dcgm-exporter does. Of GPUs with GPU instances it exports these alone, or, with whole, both.
+// newExporter begins as dcgm-exporter does. Of GPUs with GPU instances it exports these alone, or,
+// with whole, both.
 func newExporter(counters []string, whole bool) (*exporter, error) {
 	if ret := dcgm.FieldsInit(); ret < 0 {
 		return nil, fmt.Errorf("fields: %d", ret)
@@ -177,8 +179,8 @@ func (x *exporter) find(whole bool) error {
 	return nil
 }
 
-// noOthers asks for what is neither a GPU nor an instance. The fields of links that dcgm-exporter asks for are those
-// of the node: an error would cost it all series.
+// noOthers asks for what is neither a GPU nor an instance. The fields of links that dcgm-exporter
+// asks for are those of the node: an error would cost it all series.
 func noOthers() error {
 	if switches, err := dcgm.GetEntityGroupEntities(dcgm.FE_SWITCH); err != nil || len(switches) > 0 {
 		return fmt.Errorf("switches %v: %w", switches, err)

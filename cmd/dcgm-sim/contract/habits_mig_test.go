@@ -50,8 +50,8 @@ func step(t *testing.T, n *sim.Node, by time.Duration) {
 	}
 }
 
-// DCGM's ids of instances are its own and not NVML's, they are assigned again after a layout change, and the
-// hierarchy shows one within 1 s. (DCGM 4.5.3, embedded and remote)
+// DCGM's ids of instances are its own and not NVML's, they are assigned again after a layout
+// change, and the hierarchy shows one within 1 s. (DCGM 4.5.3, embedded and remote)
 func TestEntityIDsAfterALayoutChange(t *testing.T) {
 	path := scenario(t, "gpus: [{model: A100-40GB, mig: true, layout: [\"3g.20gb@4\", \"1g.5gb@0\"]}]\n")
 	for name, start := range map[string]func(t *testing.T) func(){"embedded": embedded, "remote": remote} {
@@ -99,8 +99,8 @@ func TestEntityIDsAfterALayoutChange(t *testing.T) {
 	}
 }
 
-// A remote engine follows a change of the MIG mode (DCGM 4.5.3). An embedded one does not before it is started again
-// (the guide; it was not seen).
+// A remote engine follows a change of the MIG mode (DCGM 4.5.3). An embedded one does not before it
+// is started again (the guide; it was not seen).
 func TestChangeOfTheMIGMode(t *testing.T) {
 	path := scenario(t, "gpus: [{model: H100-80GB}]\n")
 	for name, start := range map[string]func(t *testing.T) func(){"embedded": embedded, "remote": remote} {
@@ -140,8 +140,8 @@ func TestChangeOfTheMIGMode(t *testing.T) {
 	}
 }
 
-// What a GPU instance or a compute instance does not have is a blank whose status is good: the DRAM activity of a
-// compute instance, PCIe and NVLink traffic of both. (DCGM 4.5.3)
+// What a GPU instance or a compute instance does not have is a blank whose status is good: the DRAM
+// activity of a compute instance, PCIe and NVLink traffic of both. (DCGM 4.5.3)
 func TestBlanksOfInstances(t *testing.T) {
 	path := scenario(t, `gpus: [{model: H100-80GB, mig: true, layout: ["3g.40gb@4"]}]
 workloads: [{name: w, memory: 1GiB, sm: 30, dram: 0.5}]
@@ -179,8 +179,9 @@ processes: [{device: 0/3g.40gb@4, workload: w}]
 	}
 }
 
-// An XID of a GPU instance is reported for that instance, and not on its GPU (DCGM 4.5.3). Before the first there is no
-// data (NVIDIA/DCGM#141, NVIDIA/dcgm-exporter#646, #700). Clients that ask for values since a time get each of them.
+// An XID of a GPU instance is reported for that instance, and not on its GPU (DCGM 4.5.3). Before
+// the first there is no data (NVIDIA/DCGM#141, NVIDIA/dcgm-exporter#646, #700). Clients that ask
+// for values since a time get each of them.
 func TestXIDs(t *testing.T) {
 	path := scenario(t, `gpus: [{model: A100-40GB, mig: true, layout: ["3g.20gb@4"]}]
 faults:
@@ -270,7 +271,8 @@ func watchXIDs(t *testing.T, entities ...dcgm.GroupEntityPair) (dcgm.GroupHandle
 	return group, fields
 }
 
-// Another client can take all groups, 62 of 64: none can be created until it releases them. (DCGM 4.5.3)
+// Another client can take all groups, 62 of 64: none can be created until it releases them. (DCGM
+// 4.5.3)
 func TestGroupsTaken(t *testing.T) {
 	path := scenario(t, "gpus: [{model: A100-40GB}]\nfaults: [{kind: dcgm-groups-taken, for: 10s}]\n")
 	if !inChild(t, environment(t, path)...) {
@@ -288,8 +290,9 @@ func TestGroupsTaken(t *testing.T) {
 	}
 }
 
-// Without its closed module an engine profiles GPUs with GPM alone; a group with another GPU is refused, as is the
-// question what can be profiled there, and the rest goes on. (DCGM 4.5.3, which came without the module)
+// Without its closed module an engine profiles GPUs with GPM alone; a group with another GPU is
+// refused, as is the question what can be profiled there, and the rest goes on. (DCGM 4.5.3, which
+// came without the module)
 func TestNoProfilingModule(t *testing.T) {
 	path := scenario(t, "gpus: [{model: H100-80GB}, {model: A100-40GB}]\nfaults: [{kind: dcgm-no-profiling-module}]\n")
 	if !inChild(t, environment(t, path)...) {

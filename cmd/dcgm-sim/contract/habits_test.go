@@ -54,9 +54,9 @@ func threads(t *testing.T) int {
 	return len(list)
 }
 
-// Without root on a node with a GPU in MIG mode an embedded engine does not start: "DCGM initialization error",
-// "CacheManager Init Failed. Error: -29" on stderr, and a thread is left each time. A remote one refuses profiling
-// alone. (DCGM 4.5.3; DcgmCacheManager.cpp checks for it)
+// Without root on a node with a GPU in MIG mode an embedded engine does not start: "DCGM
+// initialization error", "CacheManager Init Failed. Error: -29" on stderr, and a thread is left
+// each time. A remote one refuses profiling alone. (DCGM 4.5.3; DcgmCacheManager.cpp checks for it)
 func TestEmbeddedRequiresRootForMIG(t *testing.T) {
 	path := scenario(t, "gpus: [{model: A100-40GB}, {model: A100-40GB, mig: true, layout: [\"3g.20gb@4\"]}]\nfaults: "+
 		"[{kind: dcgm-requires-root}]\n")
@@ -150,8 +150,8 @@ func watchOne(t *testing.T, level dcgm.Field_Entity_Group, id uint, fields ...dc
 	return dcgm.WatchFieldsWithGroupEx(fieldGroup, group, 1_000_000, 0, 1)
 }
 
-// A GPU that hangs in NVML blocks the whole engine: reading values of another GPU hangs with it, as do the hierarchy
-// and dcgmUpdateAllFields, and all return when it is over. (DCGM 4.5.3)
+// A GPU that hangs in NVML blocks the whole engine: reading values of another GPU hangs with it, as
+// do the hierarchy and dcgmUpdateAllFields, and all return when it is over. (DCGM 4.5.3)
 func TestHungGPUBlocksTheEngine(t *testing.T) {
 	path := scenario(t, "gpus: [{model: A100-40GB, count: 2}]\nfaults: [{kind: hang, gpu: 0, at: 10s, for: 20s}]\n")
 	hangs(t, path, map[string]func() error{
@@ -167,7 +167,8 @@ func TestHungGPUBlocksTheEngine(t *testing.T) {
 	})
 }
 
-// An engine that is stopped (SIGSTOP) lets all calls hang, and goes on with what it had. (DCGM 4.5.3)
+// An engine that is stopped (SIGSTOP) lets all calls hang, and goes on with what it had. (DCGM
+// 4.5.3)
 func TestStoppedEngine(t *testing.T) {
 	path := scenario(t, "gpus: [{model: A100-40GB}]\nfaults: [{kind: dcgm-hang, at: 10s, for: 20s}]\n")
 	hangs(t, path, map[string]func() error{
@@ -220,10 +221,10 @@ func hangs(t *testing.T, path string, calls map[string]func() error) {
 	}
 }
 
-// A host engine of another version is connected to all the same, and then refuses what has a version:
-// DCGM_ST_VER_MISMATCH. Both versions can be asked for. (reports of dcgm-exporter's users: "Error retrieving DCGM MIG
-// hierarchy: API version mismatch", "Error getting device busid: API version mismatch"; dcgmHostengineVersionInfo:
-// dcgm_agent.h)
+// A host engine of another version is connected to all the same, and then refuses what has a
+// version: DCGM_ST_VER_MISMATCH. Both versions can be asked for. (reports of dcgm-exporter's users:
+// "Error retrieving DCGM MIG hierarchy: API version mismatch", "Error getting device busid: API
+// version mismatch"; dcgmHostengineVersionInfo: dcgm_agent.h)
 func TestVersionMismatch(t *testing.T) {
 	path := scenario(t, "gpus: [{model: A100-40GB}]\nfaults: [{kind: dcgm-version-mismatch, for: 10s}]\n")
 	if !inChild(t, environment(t, path)...) {
@@ -300,8 +301,9 @@ int main(int n, char **args)
 	}
 }
 
-// A library that lacks a function loads, since clients bind lazily, and ends the process of one that calls it; a
-// damaged one does not load, of which go-dcgm says the same as of one that is not there. (ld.so, go-dcgm's admin.go)
+// A library that lacks a function loads, since clients bind lazily, and ends the process of one
+// that calls it; a damaged one does not load, of which go-dcgm says the same as of one that is not
+// there. (ld.so, go-dcgm's admin.go)
 func TestIncompleteLibrary(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "libdcgm.so.4")

@@ -57,8 +57,8 @@ func TestGeneratedFilesAreUpToDate(t *testing.T) {
 	}
 }
 
-// TestStructs compares every struct of abi.h with DCGM's: size, version, and offset and size of every field; and the
-// size of every parameter with its kind.
+// TestStructs compares every struct of abi.h with DCGM's: size, version, and offset and size of
+// every field; and the size of every parameter with its kind.
 func TestStructs(t *testing.T) {
 	abi := read(t, "../abi.h")
 	var code strings.Builder
@@ -142,8 +142,9 @@ func TestCodesAndBlanks(t *testing.T) {
 	compile(t, code.String(), "-I"+headers(t))
 }
 
-// TestLoadedBesideNVML: both simulated libraries work in one process that sees all their symbols, a call that comes too
-// early is refused, and the texts of errors are the same as the engine's in process.
+// TestLoadedBesideNVML: both simulated libraries work in one process that sees all their symbols, a
+// call that comes too early is refused, and the texts of errors are the same as the engine's in
+// process.
 func TestLoadedBesideNVML(t *testing.T) {
 	program := compile(t, `
 #include <dlfcn.h>

@@ -35,8 +35,8 @@ type incident struct {
 	code   dcgm.HealthCheckErrorCode
 }
 
-// A group has no health watches at first, and no incidents without them. An incident names the GPU and the system, which
-// must be watched (dcgmHealthSet, dcgmHealthCheck: dcgm_agent.h).
+// A group has no health watches at first, and no incidents without them. An incident names the GPU
+// and the system, which must be watched (dcgmHealthSet, dcgmHealthCheck: dcgm_agent.h).
 func TestHealth(t *testing.T) {
 	path := scenario(t, `gpus: [{model: A100-40GB, count: 2}]
 faults:
@@ -107,8 +107,8 @@ faults:
 	says(t, "a group that is gone", err, "Setting not configured")
 }
 
-// DCGM has for how many nanoseconds the power limit and the temperature have held clocks down, by NVML's fields 74 and
-// 75: a number for every GPU, 0 if that never happened.
+// DCGM has for how many nanoseconds the power limit and the temperature have held clocks down, by
+// NVML's fields 74 and 75: a number for every GPU, 0 if that never happened.
 func TestViolations(t *testing.T) {
 	path := scenario(t, `gpus: [{model: A100-40GB, count: 2}]
 workloads: [{name: w, memory: 1GiB, sm: 108, tensor: 1, dram: 1}]

@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// What DCGM says of the fields of the default list (dcgm_fields.h, dcgm_fields.cpp): number, name, type, size, tag,
-// level and NVML's number. The level decides what dcgm-exporter asks GPUs for.
+// What DCGM says of the fields of the default list (dcgm_fields.h, dcgm_fields.cpp): number, name,
+// type, size, tag, level and NVML's number. The level decides what dcgm-exporter asks GPUs for.
 func TestMetadataOfTheDefaultList(t *testing.T) {
 	if !inChild(t, environment(t, scenarios+"a30.yaml")...) {
 		return
@@ -104,7 +104,8 @@ func TestMetadataOfTheOptionalList(t *testing.T) {
 	}
 }
 
-// Every field has its format for tables, and no two have a tag in common, by which they are found, too (dcgm_fields.h).
+// Every field has its format for tables, and no two have a tag in common, by which they are found,
+// too (dcgm_fields.h).
 func TestFieldsByTag(t *testing.T) {
 	program := compile(t, `
 #include <dlfcn.h>
@@ -135,9 +136,9 @@ int main(int n, char **args)
 	}
 }
 
-// What dcgm-exporter serves with its default list: of a GPU without MIG (g), of one with (m), of a GPU instance (i)
-// and of one without a compute instance (o). Where MIG leaves gaps is the driver's doing, and the same with the real
-// engine (DCGM 4.5.3).
+// What dcgm-exporter serves with its default list: of a GPU without MIG (g), of one with (m), of a
+// GPU instance (i) and of one without a compute instance (o). Where MIG leaves gaps is the driver's
+// doing, and the same with the real engine (DCGM 4.5.3).
 func TestExporterServesTheDefaultList(t *testing.T) {
 	for model, names := range listedModels() {
 		text := listedNode(model, names)
@@ -156,8 +157,8 @@ func TestExporterServesTheDefaultList(t *testing.T) {
 	}
 }
 
-// With what is switched off in the files switched on too: the profiling that the default list lacks is where its own
-// is.
+// With what is switched off in the files switched on too: the profiling that the default list lacks
+// is where its own is.
 func TestExporterServesTheProfilingList(t *testing.T) {
 	for model, names := range listedModels() {
 		for mode, want := range map[string]string{"both": "gmi", "flexibly": "gi"} {
@@ -209,8 +210,8 @@ func subset(families map[string]map[string]string, names []string) map[string]ma
 	return some
 }
 
-// listedModels are the models that the lists are served on, with the profiles of the GPU instances with and without a
-// compute instance.
+// listedModels are the models that the lists are served on, with the profiles of the GPU instances
+// with and without a compute instance.
 func listedModels() map[string][2]string {
 	return map[string][2]string{"A100-40GB": {"3g.20gb", "1g.5gb"}, "H100-80GB": {"3g.40gb", "1g.10gb"}}
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// What the exporter's source of profiling makes of DCGM's habits, through go-dcgm and the C library.
+// What the exporter's source of profiling makes of DCGM's habits, through go-dcgm and the C
+// library.
 
 const aMIGNode = `gpus: [{model: A100-40GB, mig: true, layout: ["3g.20gb@4"]}]
 workloads: [{name: w, memory: 1GiB, sm: 21}]
@@ -41,8 +42,8 @@ func picturesOf(t *testing.T, opts dcgmsource.Options) (p *pictures, lines *stri
 	return p, lines
 }
 
-// TestSourceWithoutRoot: an embedded engine that does not start for lack of root is started three times in fifteen
-// minutes, and leaves so many threads; the error says what to do.
+// TestSourceWithoutRoot: an embedded engine that does not start for lack of root is started three
+// times in fifteen minutes, and leaves so many threads; the error says what to do.
 func TestSourceWithoutRoot(t *testing.T) {
 	path := scenario(t, aMIGNode+"faults: [{kind: dcgm-requires-root}]\n")
 	if !inChild(t, environment(t, path)...) {
@@ -67,8 +68,8 @@ func TestSourceWithoutRoot(t *testing.T) {
 	}
 }
 
-// TestSourceOfAnotherVersion: the error names the engine's version, the library's and the program's; it ends with the
-// mismatch.
+// TestSourceOfAnotherVersion: the error names the engine's version, the library's and the
+// program's; it ends with the mismatch.
 func TestSourceOfAnotherVersion(t *testing.T) {
 	path := scenario(t, aMIGNode+"faults: [{kind: dcgm-version-mismatch, for: 100s}]\n")
 	if !inChild(t, environment(t, path)...) {
@@ -92,7 +93,8 @@ func TestSourceOfAnotherVersion(t *testing.T) {
 	}
 }
 
-// TestSourceOnDamagedLibraries: the source is unavailable, says what is wrong, and does not end the process.
+// TestSourceOnDamagedLibraries: the source is unavailable, says what is wrong, and does not end the
+// process.
 func TestSourceOnDamagedLibraries(t *testing.T) {
 	for _, tt := range []struct {
 		name, text string
@@ -131,8 +133,8 @@ func TestSourceOnDamagedLibraries(t *testing.T) {
 	}
 }
 
-// TestSourceAfterAChangeOfTheMIGMode: another client changes the mode. A remote engine follows, an embedded one is
-// started again.
+// TestSourceAfterAChangeOfTheMIGMode: another client changes the mode. A remote engine follows, an
+// embedded one is started again.
 func TestSourceAfterAChangeOfTheMIGMode(t *testing.T) {
 	for _, mode := range []dcgmsource.Mode{dcgmsource.ModeEmbedded, dcgmsource.ModeRemote} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -171,8 +173,8 @@ func TestSourceAfterAChangeOfTheMIGMode(t *testing.T) {
 	}
 }
 
-// TestSourceWithoutProfilingModule: the package is named once for all GPUs that need it; GPUs with GPM are profiled
-// all the same.
+// TestSourceWithoutProfilingModule: the package is named once for all GPUs that need it; GPUs with
+// GPM are profiled all the same.
 func TestSourceWithoutProfilingModule(t *testing.T) {
 	path := scenario(t,
 		"gpus: [{model: A100-40GB, count: 2}, {model: H100-80GB}]\nfaults: [{kind: dcgm-no-profiling-module}]\n")

@@ -19,8 +19,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
 )
 
-// What partition control does goes through go-nvml and the C library as it does in process. GPU 0 is repartitioned,
-// GPU 1 hangs and GPU 2 is lost in the middle of that, and GPU 3 changes its MIG mode.
+// What partition control does goes through go-nvml and the C library as it does in process. GPU 0
+// is repartitioned, GPU 1 hangs and GPU 2 is lost in the middle of that, and GPU 3 changes its MIG
+// mode.
 const repartitionNode = `
 version: 1
 node: {kubernetes: false}
@@ -92,8 +93,8 @@ func (c *control) planned(t *testing.T, g mig.GPULayout, want ...mig.Want) []mig
 	return plan.Steps
 }
 
-// step performs a step on the current layout. What it reads afterwards is what a layout read then says, and after a
-// success what the step leaves.
+// step performs a step on the current layout. What it reads afterwards is what a layout read then
+// says, and after a success what the step leaves.
 func (c *control) step(t *testing.T, s mig.Step) (mig.Done, error) {
 	t.Helper()
 	before := c.instances(t, s.GPU)
@@ -133,7 +134,8 @@ func (c *control) instances(t *testing.T, id gpu.UUID) []mig.Instance {
 	return list[0].Instances
 }
 
-// busyLayout returns the layout of GPU 0: one GPU instance of two compute instances, the second of which has a process.
+// busyLayout returns the layout of GPU 0: one GPU instance of two compute instances, the second of
+// which has a process.
 func (c *control) busyLayout(t *testing.T) mig.GPULayout {
 	t.Helper()
 
@@ -162,8 +164,8 @@ func (c *control) busyLayout(t *testing.T) mig.GPULayout {
 	return before
 }
 
-// repartition: what is busy is refused and stays, an idle compute instance beside it makes room for others, and each
-// step is as it was asked for; the Source reads it at once.
+// repartition: what is busy is refused and stays, an idle compute instance beside it makes room for
+// others, and each step is as it was asked for; the Source reads it at once.
 func (c *control) repartition(t *testing.T) {
 	before := c.busyLayout(t)
 	instance := &before.Instances[0]
@@ -226,7 +228,8 @@ func (c *control) repartition(t *testing.T) {
 	}
 }
 
-// mode: a GPU that is in MIG mode offers profiles, can be partitioned, and cannot leave the mode before that is undone.
+// mode: a GPU that is in MIG mode offers profiles, can be partitioned, and cannot leave the mode
+// before that is undone.
 func (c *control) mode(t *testing.T) {
 	id := c.layout(t, 3).UUID
 	if _, err := c.source.Read(id); err != nil {
@@ -316,8 +319,8 @@ func (c *control) wantHung(t *testing.T, id gpu.UUID, want int) {
 	}
 }
 
-// hang: a step that hangs is given up, another is refused at once, and the GPUs beside it can be read; when the driver
-// answers again, what was given up before its change is not done.
+// hang: a step that hangs is given up, another is refused at once, and the GPUs beside it can be
+// read; when the driver answers again, what was given up before its change is not done.
 func (c *control) hang(t *testing.T, node *sim.Node) {
 	list, _, err := c.Layouts(t.Context())
 	if err != nil {
@@ -370,7 +373,8 @@ func (c *control) hang(t *testing.T, node *sim.Node) {
 		<-look.C
 	}
 
-	// The call itself was made before it was given up: its compute instance is gone. The GPU instance exists.
+	// The call itself was made before it was given up: its compute instance is gone. The GPU
+	// instance exists.
 	list, failed, err = c.Layouts(t.Context())
 	if err != nil || failed[g.UUID] != nil {
 		t.Fatalf("layouts after the call: %v, %v", err, failed)

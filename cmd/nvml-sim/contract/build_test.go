@@ -11,7 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/testbuild"
 )
 
-// builtVariable is the environment variable with which a child process finds the built library and program are.
+// builtVariable is the environment variable with which a child process finds the built library and
+// program are.
 const builtVariable = "NVML_SIM_TEST_BUILT"
 
 const scenarios = "../../../testdata/scenarios/"
@@ -46,8 +47,9 @@ func built(name string) string { return filepath.Join(os.Getenv(builtVariable), 
 // childVariable names the test that a child process runs.
 const childVariable = "NVML_SIM_TEST_CHILD"
 
-// inChild runs the calling test again in a process of its own, with more environment: go-nvml binds one library for a
-// whole process. It returns true in the child, where the test goes on, and false when the child has ended well.
+// inChild runs the calling test again in a process of its own, with more environment: go-nvml binds
+// one library for a whole process. It returns true in the child, where the test goes on, and false
+// when the child has ended well.
 func inChild(t *testing.T, env ...string) bool {
 	t.Helper()
 

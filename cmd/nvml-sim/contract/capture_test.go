@@ -40,8 +40,9 @@ func readFile(t *testing.T, path string) string {
 	return string(text)
 }
 
-// What the program captures through the C library and go-nvml's binding is what it captures in process, but for the
-// machine's name and the clock. What a capture replays is held by the program's own tests.
+// What the program captures through the C library and go-nvml's binding is what it captures in
+// process, but for the machine's name and the clock. What a capture replays is held by the
+// program's own tests.
 func TestCaptureThroughTheCLibrary(t *testing.T) {
 	own := regexp.MustCompile(`(?m)^(node: \{hostname: )[^,]+|^(  start: ).*$`)
 
@@ -73,8 +74,8 @@ func TestCaptureThroughTheCLibrary(t *testing.T) {
 	}
 }
 
-// A disk that is full: what would change the shared state fails and says why, nothing is half-done, and both programs
-// go on serving.
+// A disk that is full: what would change the shared state fails and says why, nothing is half-done,
+// and both programs go on serving.
 func TestDiskFullForState(t *testing.T) {
 	path := scenarioFile(t, "version: 1\nnode: {kubernetes: false}\ngpus: [{model: A100-40GB, mig: true}]\n")
 	state := filepath.Join(t.TempDir(), "state.json")

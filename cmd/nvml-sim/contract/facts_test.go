@@ -18,11 +18,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// The facts of a node: answers of which nvml.h leaves open what they are, so that no check can hold them. They are printed,
-// for a person to compare with docs/compatibility.md. Asking for them changes nothing.
+// The facts of a node: answers of which nvml.h leaves open what they are, so that no check can hold
+// them. They are printed, for a person to compare with docs/compatibility.md. Asking for them
+// changes nothing.
 
-// facts asks a driver, which was initialised within a time, for everything that is open. Windows of GPM last for as long as
-// pass takes.
+// facts asks a driver, which was initialised within a time, for everything that is open. Windows of
+// GPM last for as long as pass takes.
 func facts(lib nvmlsource.Library, initTook time.Duration, pass func()) []string {
 	list := []string{fmt.Sprintf("nvmlInit took %.3f s", initTook.Seconds())}
 
@@ -205,7 +206,8 @@ func instanceFacts(lib nvmlsource.Library, d nvmlsource.Device, pass func()) []s
 	return list
 }
 
-// instanceFact says what GPM answers about an instance: of one without a compute instance it should answer nothing.
+// instanceFact says what GPM answers about an instance: of one without a compute instance it should
+// answer nothing.
 func instanceFact(lib nvmlsource.Library, d nvmlsource.Device, gi nvmlsource.GPUInstance, pass func()) string {
 	info, ret := gi.GetInfo()
 	if ret != nvml.SUCCESS {
@@ -254,10 +256,12 @@ func instanceFact(lib nvmlsource.Library, d nvmlsource.Device, gi nvmlsource.GPU
 // gpmWindow is the least time between two samples (nvml.h).
 const gpmWindow = 100 * time.Millisecond
 
-// pidsVariable makes this test binary, in a PID namespace of its own, print what the driver lists there.
+// pidsVariable makes this test binary, in a PID namespace of its own, print what the driver lists
+// there.
 const pidsVariable = "NVML_CONTRACT_PIDS"
 
-// TestFactsOfTheHardware prints what this machine's driver answers. It fails for nothing but the lack of a GPU.
+// TestFactsOfTheHardware prints what this machine's driver answers. It fails for nothing but the
+// lack of a GPU.
 func TestFactsOfTheHardware(t *testing.T) {
 	if os.Getenv(hardwareVariable) == "" && os.Getenv(pidsVariable) == "" {
 		t.Skip("NOT TESTED: it prints what a real driver answers; make test-hardware runs it")
@@ -299,8 +303,8 @@ func TestFactsOfTheHardware(t *testing.T) {
 	t.Log("\n" + strings.Join(list, "\n"))
 }
 
-// elsewhere runs this test in a PID namespace of its own, which takes root. The driver leaves out there the processes that
-// it does not contain.
+// elsewhere runs this test in a PID namespace of its own, which takes root. The driver leaves out
+// there the processes that it does not contain.
 func elsewhere() string {
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestFactsOfTheHardware$", "-test.count=1")
 	cmd.Env = append(os.Environ(), pidsVariable+"=1")
@@ -314,7 +318,8 @@ func elsewhere() string {
 	return strings.TrimSpace(strings.ReplaceAll(string(out), "PASS\n", ""))
 }
 
-// nvrmLines returns the driver's lines of the kernel's log. They can have names of processes: they are only counted.
+// nvrmLines returns the driver's lines of the kernel's log. They can have names of processes: they
+// are only counted.
 func nvrmLines() ([]string, error) {
 	const readAll = 3 // SYSLOG_ACTION_READ_ALL of syslog(2)
 	log := make([]byte, 4<<20)
@@ -329,7 +334,8 @@ func nvrmLines() ([]string, error) {
 	return slices.DeleteFunc(lines, func(line string) bool { return !strings.Contains(line, "NVRM:") }), nil
 }
 
-// TestFactsOfTheSimulation: the facts are asked for and printed, those that are not answered as well.
+// TestFactsOfTheSimulation: the facts are asked for and printed, those that are not answered as
+// well.
 func TestFactsOfTheSimulation(t *testing.T) {
 	for scenario, want := range map[string][]string{
 		scenarios + "b200-power.yaml": {

@@ -12,7 +12,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite what the foreign client prints")
 
-// A client that knows nothing of this project, in C, gets what is on record: see testdata/foreign_client.c.
+// A client that knows nothing of this project, in C, gets what is on record: see
+// testdata/foreign_client.c.
 func TestForeignClient(t *testing.T) {
 	cmd := exec.Command(foreignClient(t), built("libnvidia-ml.so.1"))
 	var stderr strings.Builder
@@ -48,8 +49,8 @@ func foreignClient(t *testing.T) (program string) {
 		filepath.Dir(nvmlHeader(t)), "-ldl", "-pthread")
 }
 
-// What is wrong with a file or a setting is on stderr once, and so in the log of the program, where it comes before
-// the program's own complaint.
+// What is wrong with a file or a setting is on stderr once, and so in the log of the program, where
+// it comes before the program's own complaint.
 func TestBrokenFilesAreToldOf(t *testing.T) {
 	client := foreignClient(t)
 

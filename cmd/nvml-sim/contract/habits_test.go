@@ -34,8 +34,9 @@ func sources() []string {
 	return []string{inHeader, inGuide, inCapture, inSMI, inDCGM, inKernel, inProject, inReading}
 }
 
-// habit is something that the driver does and nvml.h alone does not promise for every GPU, so that no real driver is
-// held to it. It is seen through go-nvml on a scenario of its own, on a stepped clock.
+// habit is something that the driver does and nvml.h alone does not promise for every GPU, so that
+// no real driver is held to it. It is seen through go-nvml on a scenario of its own, on a stepped
+// clock.
 type habit struct {
 	name, seen string
 	scenario   string
@@ -94,8 +95,8 @@ func handleOf(t *testing.T, l nvml.Interface, index int) nvml.Device {
 	return ok[nvml.Device](t)(l.DeviceGetHandleByIndex(index))
 }
 
-// places creates GPU instances of some profiles without saying where, as nvidia-smi mig -cgi does; wanted are their
-// ids and starts.
+// places creates GPU instances of some profiles without saying where, as nvidia-smi mig -cgi does;
+// wanted are their ids and starts.
 func places(profiles []uint32, wanted string) func(*testing.T, nvml.Interface, *sim.Node) {
 	return func(t *testing.T, l nvml.Interface, _ *sim.Node) {
 		d := handleOf(t, l, 0)
@@ -113,7 +114,8 @@ func places(profiles []uint32, wanted string) func(*testing.T, nvml.Interface, *
 	}
 }
 
-// checkComputePlaces: the first run of free slices that is long enough is taken, wherever it begins.
+// checkComputePlaces: the first run of free slices that is long enough is taken, wherever it
+// begins.
 func checkComputePlaces(t *testing.T, l nvml.Interface, _ *sim.Node) {
 	gi := ok[nvml.GpuInstance](t)(handleOf(t, l, 0).GetGpuInstanceById(2))
 	for _, c := range []struct{ profile, start uint32 }{{nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE, 0},
@@ -168,7 +170,8 @@ func fieldOf(t *testing.T, d nvml.Device, id, scope uint32) (nvml.Return, nvml.V
 	return nvml.Return(v.NvmlReturn), nvml.ValueType(v.ValueType), binary.NativeEndian.Uint64(v.Value[:])
 }
 
-// checkKnownFields: DCGM watches whatever nvml.h defines and takes INVALID_ARGUMENT for a mistake of its own.
+// checkKnownFields: DCGM watches whatever nvml.h defines and takes INVALID_ARGUMENT for a mistake
+// of its own.
 func checkKnownFields(t *testing.T, l nvml.Interface, _ *sim.Node) {
 	d := handleOf(t, l, 0)
 	for id := range uint32(nvml.FI_MAX) {
@@ -193,8 +196,8 @@ func wantField(t *testing.T, d nvml.Device, id uint32, kind nvml.ValueType, valu
 	cmptest.Equal(t, fmt.Sprintf("field %d", id), got, value)
 }
 
-// checkPowerFields: nvidia-smi -q has all its power readings from them; the average is not of GA100, the module is
-// one with a CPU.
+// checkPowerFields: nvidia-smi -q has all its power readings from them; the average is not of
+// GA100, the module is one with a CPU.
 func checkPowerFields(t *testing.T, l nvml.Interface, node *sim.Node) {
 	h100 := handleOf(t, l, 0)
 
@@ -239,8 +242,8 @@ workloads: [{name: w, memory: 1GiB, sm: 132, tensor: 1, dram: 1}]
 processes: [{device: 2, workload: w}]
 faults: [{kind: xid, gpu: 0, xid: 63}, {kind: xid, gpu: 1, xid: 64}, {kind: overheat, gpu: 1, celsius: 88, at: 1s, for: 3s}]`
 
-// checkTroubledFields: DCGM reads remapped rows, as counts and flags, and for how many nanoseconds clocks were held down,
-// by fields.
+// checkTroubledFields: DCGM reads remapped rows, as counts and flags, and for how many nanoseconds
+// clocks were held down, by fields.
 func checkTroubledFields(t *testing.T, l nvml.Interface, node *sim.Node) {
 	if err := node.Advance(10 * time.Second); err != nil {
 		t.Fatal(err)
@@ -268,7 +271,8 @@ func checkReplays(t *testing.T, l nvml.Interface, _ *sim.Node) {
 	wantField(t, d, nvml.FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER, nvml.VALUE_TYPE_UNSIGNED_INT, 0)
 }
 
-// checkLimits: relative to the highest operating temperature since Ada, -8, -2 and 0 of H100; absolute before.
+// checkLimits: relative to the highest operating temperature since Ada, -8, -2 and 0 of H100;
+// absolute before.
 func checkLimits(t *testing.T, l nvml.Interface, _ *sim.Node) {
 	h100 := handleOf(t, l, 0)
 	a100 := handleOf(t, l, 1)
@@ -349,8 +353,8 @@ node: {kubernetes: false}
 workloads: [{name: w, sm: 30}]
 processes: [{device: "0/3g.40gb@4", workload: w, for: 10s}]`
 
-// checkCountersGoOn: the last sample of an id that another instance has now is not ahead of that one's; samples of
-// two entities are refused.
+// checkCountersGoOn: the last sample of an id that another instance has now is not ahead of that
+// one's; samples of two entities are refused.
 func checkCountersGoOn(t *testing.T, l nvml.Interface, node *sim.Node) {
 	g := openGPM(t)
 	d := g.devices[0]

@@ -79,9 +79,9 @@ func TestGeneratedFilesAreUpToDate(t *testing.T) {
 	}
 }
 
-// Every function that the header declares is exported, and three that it does not declare. Nothing else is: neither
-// helpers of the library nor Go's runtime, which another Go library of the process has under the same names. Nothing
-// has to come from elsewhere but libc.
+// Every function that the header declares is exported, and three that it does not declare. Nothing
+// else is: neither helpers of the library nor Go's runtime, which another Go library of the process
+// has under the same names. Nothing has to come from elsewhere but libc.
 func TestSymbols(t *testing.T) {
 	library, err := elf.Open(built("libnvidia-ml.so.1"))
 	if err != nil {

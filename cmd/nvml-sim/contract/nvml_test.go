@@ -256,7 +256,8 @@ pods: [{name: a, resource: nvidia.com/gpu, workload: work}]
 
 const emptyA100 = "version: 1\ngpus: [{model: A100-40GB, mig: true}, {model: H100-80GB}]\n"
 
-// The rules of placement, as operators know them: the small ones first leave no room for the large one.
+// The rules of placement, as operators know them: the small ones first leave no room for the large
+// one.
 func TestPlacementRules(t *testing.T) {
 	if !inChild(t, "MIG_SIM_SCENARIO="+scenarioFile(t, emptyA100)) {
 		return

@@ -85,8 +85,8 @@ func (p *program) waitForLog(t *testing.T, wanted *regexp.Regexp) []string {
 	}
 }
 
-// polled is the program with a poll interval that no test reaches. It polls when its counters file changes, and after
-// a change of a MIG layout.
+// polled is the program with a poll interval that no test reaches. It polls when its counters file
+// changes, and after a change of a MIG layout.
 type polled struct {
 	*program
 	counters string // the path of the counters file
@@ -149,8 +149,9 @@ func request(t *testing.T, method, url string) string {
 	return string(body)
 }
 
-// series are the nvidia_* series of a scrape. What depends on when the program polls is there without its value; the
-// count of polls between which the stepped clock has stood still, whose activity is no number, is left out.
+// series are the nvidia_* series of a scrape. What depends on when the program polls is there
+// without its value; the count of polls between which the stepped clock has stood still, whose
+// activity is no number, is left out.
 func series(scrape string) []string {
 	byClock := regexp.MustCompile(
 		`^(nvidia_gpu_last_read_timestamp_seconds|nvidia_gpu_mig_layout_changes_total|nvidia_\w+_distribution_\w+|nvidia_gpu_clock_event_seconds_total|` +
@@ -173,8 +174,8 @@ func series(scrape string) []string {
 	return list
 }
 
-// The built program serves the same through the C library as from the node in its own process, before and after a third
-// process has repartitioned a GPU.
+// The built program serves the same through the C library as from the node in its own process,
+// before and after a third process has repartitioned a GPU.
 func TestProgramServesTheSame(t *testing.T) {
 	path := scenarioFile(t, `
 version: 1
@@ -241,9 +242,10 @@ func joinState(t *testing.T, scenario, state string) *sim.Node {
 	return node
 }
 
-// compareScrapes steps the clock, and checks that the program on the library serves then what the other one serves.
-// The activity is of the window between two polls, which has none if the clock stood still. A poll after a change of
-// the layout can make such a window, and a poll too soon after it takes no samples: the clock is stepped again then.
+// compareScrapes steps the clock, and checks that the program on the library serves then what the
+// other one serves. The activity is of the window between two polls, which has none if the clock
+// stood still. A poll after a change of the layout can make such a window, and a poll too soon
+// after it takes no samples: the clock is stepped again then.
 func compareScrapes(t *testing.T, inProcess string, inC *polled) {
 	t.Helper()
 	const leastSteps = 5 // for two changes of the layout and a poll too soon

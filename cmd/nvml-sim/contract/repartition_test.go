@@ -20,9 +20,10 @@ import (
 // layoutChanges is how often a GPU is repartitioned, under the readings of two programs.
 const layoutChanges = 6
 
-// A third process cuts a GPU again and again while both programs read it, slowly enough to be in the middle each
-// time. What is served are at every moment instances that the GPU has had, with their places, of which no two are the
-// same; after each change they are those of it; and no reading is an error.
+// A third process cuts a GPU again and again while both programs read it, slowly enough to be in
+// the middle each time. What is served are at every moment instances that the GPU has had, with
+// their places, of which no two are the same; after each change they are those of it; and no
+// reading is an error.
 func TestLayoutChangeByAnotherProcess(t *testing.T) {
 	path := scenarioFile(t, `
 version: 1
@@ -64,7 +65,8 @@ faults: [{kind: slow, at: 0s, delay: 2ms}]
 	}
 
 	for _, url := range urls {
-		// The first poll that has the layout may have begun before the last compute instance was there.
+		// The first poll that has the layout may have begun before the last compute instance was
+		// there.
 		waitFor(t, url, regexp.MustCompile(`(?m)^nvidia_mig_gpu_instance_memory_used_bytes\{`).MatchString)
 
 		scrape := request(t, http.MethodGet, url+"/metrics")

@@ -16,9 +16,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
 )
 
-// What nvmlsource reads through go-nvml and the C library is what it reads from the node in its own process: the two
-// faces are held to each other, for everything that is read, on every shipped scenario whose GPUs answer at all
-// times.
+// What nvmlsource reads through go-nvml and the C library is what it reads from the node in its own
+// process: the two faces are held to each other, for everything that is read, on every shipped
+// scenario whose GPUs answer at all times.
 func TestSourceReadsTheSame(t *testing.T) {
 	paths, err := filepath.Glob(scenarios + "*.yaml")
 	if err != nil || len(paths) < 6 {

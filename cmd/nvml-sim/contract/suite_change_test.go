@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// changeChecks are those of what changes the partition of a GPU. They change only simulated ones, and leave them as
-// they were; on real ones those alone are held that read.
+// changeChecks are those of what changes the partition of a GPU. They change only simulated ones,
+// and leave them as they were; on real ones those alone are held that read.
 func changeChecks() []checkOf {
 	return []checkOf{
 		{
@@ -138,7 +138,8 @@ func checkComputesOfProfiles(s *subject, i nvmlsource.MutableInstance, _ nvml.Gp
 	s.refused("the compute instances of a profile that there is not", ret)
 }
 
-// create makes the first GPU instance for which there is room; nil if there is none, or it is not allowed.
+// create makes the first GPU instance for which there is room; nil if there is none, or it is not
+// allowed.
 func (s *subject) create(d nvmlsource.MutableDevice) (nvmlsource.MutableInstance, nvml.GpuInstanceProfileInfo_v3) {
 	for _, p := range s.profilesOf(d) {
 		places, ret := d.GetGpuInstancePossiblePlacements(p.Id)

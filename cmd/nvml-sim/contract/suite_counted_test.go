@@ -71,9 +71,9 @@ func growing(function string, call func(nvmlsource.Device) (uint64, nvml.Return)
 	}
 }
 
-// checkEnergy: if a second passes between the readings, energy grows by no more than the limit allows twice over,
-// and by no less than a hundredth of the power. On hardware only as long passes as the calls take, which bounds it
-// above alone.
+// checkEnergy: if a second passes between the readings, energy grows by no more than the limit
+// allows twice over, and by no less than a hundredth of the power. On hardware only as long passes
+// as the calls take, which bounds it above alone.
 func checkEnergy(s *subject, d nvmlsource.Device) {
 	limit, ret := d.GetEnforcedPowerLimit()
 
@@ -138,7 +138,8 @@ func checkFields(s *subject, d nvmlsource.Device) {
 	s.want(d.GetFieldValues(nil) == nvml.SUCCESS, "no fields at all are not answered")
 }
 
-// checkRowFields: the fields have the values of the call, and its code if it has none, as with GPU instances.
+// checkRowFields: the fields have the values of the call, and its code if it has none, as with GPU
+// instances.
 func checkRowFields(s *subject, d nvmlsource.Device) {
 	values := []nvml.FieldValue{
 		{FieldId: nvml.FI_DEV_REMAPPED_COR}, {FieldId: nvml.FI_DEV_REMAPPED_UNC}, {FieldId: nvml.FI_DEV_REMAPPED_PENDING},

@@ -75,8 +75,8 @@ func (s *subject) profiles() []*profiled {
 	return list
 }
 
-// checkWindows takes two samples of everything, further apart than nvml.h asks for, and computes metrics of the
-// windows.
+// checkWindows takes two samples of everything, further apart than nvml.h asks for, and computes
+// metrics of the windows.
 func checkWindows(s *subject) {
 	all := s.profiles()
 	if len(all) == 0 {
@@ -163,8 +163,8 @@ func checkMedia(s *subject, d nvmlsource.Device) {
 	}
 }
 
-// lyingProfiler says of every GPU that it has GPM, and of every sample that it was taken; its metrics are below
-// nothing.
+// lyingProfiler says of every GPU that it has GPM, and of every sample that it was taken; its
+// metrics are below nothing.
 type lyingProfiler struct {
 	nvmlsource.Library
 	lie string

@@ -288,7 +288,8 @@ func TestContractFindsLies(t *testing.T) {
 	}
 }
 
-// The checks of the source find out what only a source can get wrong: a driver whose GPUs change between two readings.
+// The checks of the source find out what only a source can get wrong: a driver whose GPUs change
+// between two readings.
 func TestContractFindsAChangingSource(t *testing.T) {
 	for lie, check := range map[string]string{"UUID": "source: every GPU once",
 		"energy goes back": "source: counters and units"} {

@@ -82,7 +82,8 @@ func (s *subject) profilesOf(d nvmlsource.Device) []nvml.GpuInstanceProfileInfo_
 	return list
 }
 
-// checkProfiles. InstanceCount is not held to the placements: drivers are known to report it wrong (A30).
+// checkProfiles. InstanceCount is not held to the placements: drivers are known to report it wrong
+// (A30).
 func checkProfiles(s *subject, d nvmlsource.Device) {
 	memory, memoryRet := d.GetMemoryInfo()
 
@@ -202,7 +203,8 @@ func checkInstances(s *subject, d nvmlsource.Device) {
 	}
 }
 
-// checkComputesOf: compute instances lie apart within the compute slices of theirs. Size 0 is a placement unknown.
+// checkComputesOf: compute instances lie apart within the compute slices of theirs. Size 0 is a
+// placement unknown.
 func checkComputesOf(s *subject, d nvmlsource.Device) {
 	for id, i := range s.tree(d) {
 		var taken []gpu.Placement
@@ -241,7 +243,8 @@ func (s *subject) migDevices(d nvmlsource.Device) []nvmlsource.MIGDevice {
 	return list
 }
 
-// checkMIGHandles: a MIG device for every compute instance, each once, known by every form of its UUID.
+// checkMIGHandles: a MIG device for every compute instance, each once, known by every form of its
+// UUID.
 func checkMIGHandles(s *subject, d nvmlsource.Device) {
 	tree := s.tree(d)
 	uuids := map[string]bool{}
@@ -315,7 +318,8 @@ func checkAttributes(s *subject, d nvmlsource.Device, m nvmlsource.MIGDevice) {
 // near: within a twentieth, by which drivers round.
 func near(a, b uint64) bool { return a <= b+b/20 && b <= a+a/20 }
 
-// checkMIGMemory: the memory is its GPU instance's, whose compute instances share it. Seeing it needs no rights.
+// checkMIGMemory: the memory is its GPU instance's, whose compute instances share it. Seeing it
+// needs no rights.
 func checkMIGMemory(s *subject, d nvmlsource.Device, m nvmlsource.MIGDevice) {
 	memory, ret := m.GetMemoryInfo()
 	if !s.must("MIGDevice.GetMemoryInfo", ret) {

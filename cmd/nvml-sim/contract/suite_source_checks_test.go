@@ -96,8 +96,8 @@ func reading(check func(s *subject, first, second gpu.GPU)) func(*subject) {
 	}
 }
 
-// identities is what stays while no layout changes: facts, profiles, ids, places and names. That events are refused
-// is found out beside the readings, at any time.
+// identities is what stays while no layout changes: facts, profiles, ids, places and names. That
+// events are refused is found out beside the readings, at any time.
 func identities(g gpu.GPU) []any {
 	g.NoXIDs = false
 	g.ReportsUnavailable = false
@@ -190,7 +190,8 @@ func checkReadings(s *subject, first, second gpu.GPU) {
 	s.want(a.PCIe.Replays.Or(0) <= b.PCIe.Replays.Or(1<<62), "PCIe replays %v, then %v", a.PCIe.Replays, b.PCIe.Replays)
 }
 
-// checkErrors: what fails is a reading by name, for a reason of the domain; what is not offered is no error.
+// checkErrors: what fails is a reading by name, for a reason of the domain; what is not offered is
+// no error.
 func checkErrors(s *subject, _, g gpu.GPU) {
 	list := g.Errors
 	for _, i := range g.Instances {
@@ -218,7 +219,8 @@ func checkUnknown(s *subject) {
 	s.want(errors.Is(err, gpu.ErrNotFound), "%v", err)
 }
 
-// checkClose: after Close there are errors, and no driver call; another source then reads the same GPUs.
+// checkClose: after Close there are errors, and no driver call; another source then reads the same
+// GPUs.
 func checkClose(s *subject) {
 	source := s.source()
 	before, err := source.Discover()

@@ -46,7 +46,8 @@ func checkInit(s *subject) {
 	s.want(ret == nvml.SUCCESS, "after one shutdown of two initialisations: %d", ret)
 }
 
-// checkInitNoAttach: but for the flags it is "completely similar" to Init (nvml.h). It counts, and GPUs are looked up.
+// checkInitNoAttach: but for the flags it is "completely similar" to Init (nvml.h). It counts, and
+// GPUs are looked up.
 func checkInitNoAttach(s *subject) {
 	before := s.devices()
 	if !s.has("Library.InitNoAttach", s.lib.InitNoAttach()) {
@@ -107,7 +108,8 @@ func checkHandles(s *subject) {
 	s.want(ret == nvml.ERROR_INVALID_ARGUMENT, "the index after the last: %d", ret)
 }
 
-// checkBusIDs: the PCI bus id leads to the handle of the index, in the forms of nvml.h that name the domain.
+// checkBusIDs: the PCI bus id leads to the handle of the index, in the forms of nvml.h that name
+// the domain.
 func checkBusIDs(s *subject) {
 	for i, d := range s.devices() {
 		pci, ret := d.GetPciInfo()
@@ -227,7 +229,8 @@ func checkLookups(s *subject) {
 	s.want(ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_INVALID_ARGUMENT, "a UUID that there is not: %d", ret)
 }
 
-// checkKinds: MIG devices lead back to their GPU, and functions of one kind of handle fail on the other (nvml.h).
+// checkKinds: MIG devices lead back to their GPU, and functions of one kind of handle fail on the
+// other (nvml.h).
 func checkKinds(s *subject) {
 	if s.raw == nil {
 		return

@@ -19,9 +19,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
 )
 
-// The contract: one table of checks, held against the simulated node in this process, against the C library by go-nvml,
-// and against a real driver if there is one. So each check is what nvml.h promises or what drivers are known to do,
-// never a number of a scenario. Those that change something do so on simulated drivers alone.
+// The contract: one table of checks, held against the simulated node in this process, against the C
+// library by go-nvml, and against a real driver if there is one. So each check is what nvml.h
+// promises or what drivers are known to do, never a number of a scenario. Those that change
+// something do so on simulated drivers alone.
 
 // checkOf is one check of the contract.
 type checkOf struct {
@@ -68,8 +69,9 @@ func (s *subject) errorf(format string, args ...any) {
 	s.broken = append(s.broken, fmt.Sprintf("%s: %s (see %s)", s.current, fmt.Sprintf(format, args...), s.seen))
 }
 
-// has takes the return code of a function of the seam, "Type.Method". It reports whether there is an answer. That a
-// reading is not offered or not allowed is no break of the contract; any other code is.
+// has takes the return code of a function of the seam, "Type.Method". It reports whether there is
+// an answer. That a reading is not offered or not allowed is no break of the contract; any other
+// code is.
 func (s *subject) has(function string, ret nvml.Return) bool {
 	switch ret {
 	case nvml.SUCCESS:
@@ -177,7 +179,8 @@ func simulated(t *testing.T, path, state string) *subject {
 	}}
 }
 
-// eachScenario runs a test on every shipped scenario, and on a node without rights and with an old driver.
+// eachScenario runs a test on every shipped scenario, and on a node without rights and with an old
+// driver.
 func eachScenario(t *testing.T, test func(t *testing.T, path string)) {
 	t.Helper()
 
@@ -193,7 +196,8 @@ func eachScenario(t *testing.T, test func(t *testing.T, path string)) {
 	t.Run("old-driver", func(t *testing.T) { test(t, scenarioFile(t, oldDriver)) })
 }
 
-// Every check runs, and every function of the seam answers on one scenario or another: no check is empty.
+// Every check runs, and every function of the seam answers on one scenario or another: no check is
+// empty.
 func TestContractInProcess(t *testing.T) {
 	answered := map[string]bool{}
 	eachScenario(t, func(t *testing.T, path string) {
@@ -240,8 +244,8 @@ func (s *subject) through(t *testing.T, library string) {
 // hardwareVariable makes it an error that there is no GPU: make test-hardware sets it.
 const hardwareVariable = "NVML_CONTRACT_HARDWARE"
 
-// The same table on this machine's own driver, if it has one. Nothing is changed: the checks only read, and registering
-// for events is the process's own.
+// The same table on this machine's own driver, if it has one. Nothing is changed: the checks only
+// read, and registering for events is the process's own.
 func TestContractOfTheHardware(t *testing.T) {
 	const library = "libnvidia-ml.so.1"
 	probe := nvmlsource.Open(library)
@@ -306,7 +310,8 @@ func seamFunctions() []string {
 	return list
 }
 
-// A function of the seam without a check is not held by any contract; a check of a function that is gone is none.
+// A function of the seam without a check is not held by any contract; a check of a function that is
+// gone is none.
 func TestContractHasEveryFunction(t *testing.T) {
 	seam := seamFunctions()
 	checked := map[string]bool{}

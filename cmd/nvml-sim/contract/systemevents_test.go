@@ -13,7 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// TestSystemEvents: go-nvml and the C library tell of a GPU that is unbound, and bound again, once each.
+// TestSystemEvents: go-nvml and the C library tell of a GPU that is unbound, and bound again, once
+// each.
 func TestSystemEvents(t *testing.T) {
 	if !inChild(t, "MIG_SIM_SCENARIO="+scenarioFile(t, `
 version: 1

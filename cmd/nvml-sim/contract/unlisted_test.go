@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// unlistedClient calls what nvml.h does not declare: every function of the export table, as nvidia-smi does, and the
-// names that two functions had before R470.
+// unlistedClient calls what nvml.h does not declare: every function of the export table, as
+// nvidia-smi does, and the names that two functions had before R470.
 const unlistedClient = `
 #include <dlfcn.h>
 #include <stdio.h>
@@ -47,11 +47,12 @@ func TestUnlistedFunctions(t *testing.T) {
 	}
 }
 
-// nvidiaSMIVariable names a program: NVIDIA's own nvidia-smi, which is not free to be shipped. docs/simulated-node.md
-// says where it comes from.
+// nvidiaSMIVariable names a program: NVIDIA's own nvidia-smi, which is not free to be shipped.
+// docs/simulated-node.md says where it comes from.
 const nvidiaSMIVariable = "NVML_SIM_NVIDIA_SMI"
 
-// NVIDIA's nvidia-smi on the library, verb by verb, on one node. Each process of it sees what those before have done.
+// NVIDIA's nvidia-smi on the library, verb by verb, on one node. Each process of it sees what those
+// before have done.
 func TestNVIDIASMI(t *testing.T) {
 	program := os.Getenv(nvidiaSMIVariable)
 	if program == "" {

@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/kernels"
 )
 
-// decodingNode returns a node of H100s, each of which decodes: all have narrow kernels and little memory, so that their
-// decoders alone decide.
+// decodingNode returns a node of H100s, each of which decodes: all have narrow kernels and little
+// memory, so that their decoders alone decide.
 func decodingNode(decoders ...float64) *node {
 	n := &node{name: "video"}
 	all := models()
@@ -27,8 +27,8 @@ func decodingNode(decoders ...float64) *node {
 	return n
 }
 
-// TestDecodersDecide: workloads that keep some of an H100's seven decoders busy get the slice that has as many, or none,
-// and are not harmed. The smallest slice with a decoder harms most of them.
+// TestDecodersDecide: workloads that keep some of an H100's seven decoders busy get the slice that
+// has as many, or none, and are not harmed. The smallest slice with a decoder harms most of them.
 func TestDecodersDecide(t *testing.T) {
 	t.Parallel()
 	res := evaluate(decodingNode(0.1, 0.5, 1.2, 2, 3, 5, 7))
@@ -57,9 +57,9 @@ func TestDecodersDecide(t *testing.T) {
 	cmptest.Equal(t, "harmed by the naive rule", harmed, 5)
 }
 
-// TestTooFewDecodersAreNoticed: a workload that needs five decoders is moved to a slice with three all the same. The
-// advice to grow comes within a quarter of an hour. It names the next profile with more, or, if the workload was seen on
-// the whole GPU, the only one with as many.
+// TestTooFewDecodersAreNoticed: a workload that needs five decoders is moved to a slice with three
+// all the same. The advice to grow comes within a quarter of an hour. It names the next profile
+// with more, or, if the workload was seen on the whole GPU, the only one with as many.
 func TestTooFewDecodersAreNoticed(t *testing.T) {
 	t.Parallel()
 	n := decodingNode(5)

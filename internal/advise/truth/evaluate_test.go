@@ -47,7 +47,8 @@ type subject struct {
 	report     [2]advise.Recommendation
 	flaps      int
 	last       [2]string // action and profile of the last hour
-	// noticed is the minute of the first advice to grow, by way and with a hidden loss or not; -1 if there was none.
+	// noticed is the minute of the first advice to grow, by way and with a hidden loss or not; -1
+	// if there was none.
 	noticed [2][2]int
 	judged  [2]*judged // requests before and after the move; nil until asked for
 }
@@ -59,7 +60,8 @@ type result struct {
 	packing  [2]*advise.Packing
 	records  []record
 	wrong    []string // what contradicts itself in a report, or packs worse than is possible
-	// gainless counts the slices that would do and gain nothing, roomy those that free no GPU and make room, by mode.
+	// gainless counts the slices that would do and gain nothing, roomy those that free no GPU and
+	// make room, by mode.
 	gainless, roomy [2]int
 	// smallPackings were compared with an optimum; sharedPackings need fewer GPUs than they hold.
 	smallPackings, sharedPackings int
@@ -118,7 +120,8 @@ func (s *subject) apply(n *node, minute int) {
 	}
 }
 
-// subjects returns the workloads of a node with all profiles smaller than its GPUs, the smallest first.
+// subjects returns the workloads of a node with all profiles smaller than its GPUs, the smallest
+// first.
 func (n *node) subjects() []*subject {
 	var list []*subject
 	for i, w := range n.gpus {
@@ -168,7 +171,8 @@ func (s *subject) sizeOf(n *node, p *gpu.Profile) *size {
 	return z
 }
 
-// observe shows a node to an adviser for two weeks, keeps what it recommends in each mode at the end, and returns it.
+// observe shows a node to an adviser for two weeks, keeps what it recommends in each mode at the
+// end, and returns it.
 func observe(n *node, res *result) *advise.Advisor {
 	a := advise.New(options(false))
 	s := n.snapshot()
@@ -196,7 +200,8 @@ func observe(n *node, res *result) *advise.Advisor {
 
 	for mode, a := range [2]*advise.Advisor{a, restarted(a, s, true)} {
 		report := a.Recommend(s)
-		// What a slice does is judged of every one that would be recommended, whether it gains anything here or not.
+		// What a slice does is judged of every one that would be recommended, whether it gains
+		// anything here or not.
 		for _, subject := range res.subjects {
 			r := report.Devices[subject.gpu]
 
@@ -266,7 +271,8 @@ func (s *subject) find(profile string) *candidate {
 	return nil
 }
 
-// naiveAnswer is what a dashboard leads to: a GPU that is used little gets the smallest slice with enough memory.
+// naiveAnswer is what a dashboard leads to: a GPU that is used little gets the smallest slice with
+// enough memory.
 func (s *subject) naiveAnswer() *candidate {
 	if s.naive.quantile(0.95) >= 1.3 {
 		return nil
@@ -298,7 +304,8 @@ func (res *result) countFlaps(report *advise.Report) {
 	}
 }
 
-// checkRecommended notes the profiles that are recommended although the report says why they do not do.
+// checkRecommended notes the profiles that are recommended although the report says why they do not
+// do.
 func (res *result) checkRecommended(report *advise.Report) {
 	for i := range report.Devices {
 		r := &report.Devices[i]
@@ -360,20 +367,21 @@ func (s *subject) dies(c *candidate) bool {
 // knowsAll is the oracle that knows what will happen.
 func (s *subject) knowsAll(n *node, c *candidate) bool { return !s.harms(n, c) }
 
-// knowsPast is the oracle that knows all that could be observed. What memory is used between two readings cannot, see
-// needs.foretold.
+// knowsPast is the oracle that knows all that could be observed. What memory is used between two
+// readings cannot, see needs.foretold.
 func (s *subject) knowsPast(n *node, c *candidate) bool {
 	return s.keepsNothing(n, c) && float64(c.profile.MemoryBytes) >= s.past.foretold(&s.next)*gib
 }
 
-// keepsNothing is an oracle that takes memory for what it was in the past, and keeps none free. What a server needs of
-// what it has reserved cannot be observed.
+// keepsNothing is an oracle that takes memory for what it was in the past, and keeps none free.
+// What a server needs of what it has reserved cannot be observed.
 func (s *subject) keepsNothing(n *node, c *candidate) bool {
 	return s.work.startSeen() && s.work.fraction == 0 && !s.past.outOfMemory(c.profile) &&
 		!lacks(c.profile, s.past.media) && s.foreseeably(n, c.size)
 }
 
-// watch runs what was recommended in slices, for the same adviser to watch, and keeps when it says that one must grow.
+// watch runs what was recommended in slices, for the same adviser to watch, and keeps when it says
+// that one must grow.
 func watch(
 	n *node, res *result, adviser *advise.Advisor, way int, hidden bool, which func(*subject, *candidate) bool,
 ) {
@@ -438,8 +446,9 @@ func watch(
 	}
 }
 
-// polledFrom is the minute from which on a node is polled before the advice is taken: until then each Snapshot is of a
-// minute. The advisor forgets the queues of hours after twelve days at the latest.
+// polledFrom is the minute from which on a node is polled before the advice is taken: until then
+// each Snapshot is of a minute. The advisor forgets the queues of hours after twelve days at the
+// latest.
 const polledFrom = observedMinutes - 12*dayMinutes
 
 // watchedBefore is how much of the time on whole GPUs an adviser of slices has seen.

@@ -6,9 +6,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
 
-// TestFailedMovesAreNoticed: every workload that dies while it starts in some slice is moved there. Within an hour it is
-// said that it must grow, for as long as it goes on, and never that it is idle. The others are never said not to have
-// come up.
+// TestFailedMovesAreNoticed: every workload that dies while it starts in some slice is moved there.
+// Within an hour it is said that it must grow, for as long as it goes on, and never that it is
+// idle. The others are never said not to have come up.
 func TestFailedMovesAreNoticed(t *testing.T) {
 	t.Parallel()
 	failed := map[string]int{}
@@ -67,8 +67,8 @@ func TestFailedMovesAreNoticed(t *testing.T) {
 	}
 }
 
-// worstMove returns the move of a workload whose pod stays to the largest slice in which it dies while it starts; to
-// the largest of all if it dies in none.
+// worstMove returns the move of a workload whose pod stays to the largest slice in which it dies
+// while it starts; to the largest of all if it dies in none.
 func worstMove(s *subject) *slice {
 	if !s.work.cuttable() || s.work.lifetime > 0 || s.work.start.every > 0 {
 		return nil

@@ -22,16 +22,17 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
 )
 
-// fullNode is a node of the full simulator, read as the exporter reads one: NVML and DCGM behind their seams, the same
-// sources, the same loop. Only the kubelet is left out, with its socket: the loop asks the simulated node itself who
-// holds what.
+// fullNode is a node of the full simulator, read as the exporter reads one: NVML and DCGM behind
+// their seams, the same sources, the same loop. Only the kubelet is left out, with its socket: the
+// loop asks the simulated node itself who holds what.
 type fullNode struct {
 	t      *testing.T
 	node   *sim.Node
 	poller *poll.Poller
 }
 
-// holders lists the holders of a simulated node's devices, with what annotations say of their owners.
+// holders lists the holders of a simulated node's devices, with what annotations say of their
+// owners.
 type holders struct {
 	*sim.Node
 	hints map[string]gpu.RightsizingHints
@@ -131,8 +132,8 @@ func (f *fullNode) advance(by time.Duration) *gpu.Snapshot {
 	return f.poller.Current()
 }
 
-// snapshots yields a Snapshot of each minute, just before its end: the pods are still those of the minute. They tell
-// the time as if the node had begun at another one.
+// snapshots yields a Snapshot of each minute, just before its end: the pods are still those of the
+// minute. They tell the time as if the node had begun at another one.
 func (f *fullNode) snapshots(began time.Time, minutes int) iter.Seq[*gpu.Snapshot] {
 	return func(yield func(*gpu.Snapshot) bool) {
 		by := time.Minute - time.Millisecond
@@ -165,7 +166,8 @@ func (r *realAgreement) merge(o *realAgreement) {
 	r.busy, r.throughput, r.stretch = max(r.busy, o.busy), max(r.throughput, o.throughput), max(r.stretch, o.stretch)
 }
 
-// add compares what the full simulator knows of the workload of a slice with what the workload model says.
+// add compares what the full simulator knows of the workload of a slice with what the workload
+// model says.
 func (r *realAgreement) add(n *node, s *slice, minute int, truth *sim.Truth) {
 	d := s.work.demand(minute)
 	whole := kernels.Run(d, n.wholeDevice())
@@ -176,7 +178,8 @@ func (r *realAgreement) add(n *node, s *slice, minute int, truth *sim.Truth) {
 	r.stretch = max(r.stretch, math.Abs(truth.Stretch-got.Stretch/whole.Stretch))
 }
 
-// skipFirst leaves out the first minute: GPM and DCGM have no activity yet when they are read for the first time.
+// skipFirst leaves out the first minute: GPM and DCGM have no activity yet when they are read for
+// the first time.
 func skipFirst(source iter.Seq[*gpu.Snapshot]) iter.Seq[*gpu.Snapshot] {
 	return func(yield func(*gpu.Snapshot) bool) {
 		first := true
@@ -305,8 +308,8 @@ func compareNodes(t *testing.T, seed uint64, count, minutes, slicedMinutes int) 
 	return all
 }
 
-// TestFastPathAgrees: the advice on generated nodes is that on the full simulator, polled as the exporter polls, and
-// what really happens in slices is the same.
+// TestFastPathAgrees: the advice on generated nodes is that on the full simulator, polled as the
+// exporter polls, and what really happens in slices is the same.
 func TestFastPathAgrees(t *testing.T) {
 	t.Parallel()
 

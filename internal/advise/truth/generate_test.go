@@ -125,7 +125,8 @@ func (w *workload) addState(r *rand.Rand, m *model, width float64) {
 
 // shape gives a workload the load and the memory of its kind.
 func (w *workload) shape(r *rand.Rand, m *model) {
-	// The means of a large cluster: 10.5 % of the time on average, three quarters of the instances below a tenth.
+	// The means of a large cluster: 10.5 % of the time on average, three quarters of the instances
+	// below a tenth.
 	level := min(0.95, logNormal(r, 0.05, 1.2))
 
 	w.busy = daily(level/2, level*1.5)
@@ -140,8 +141,8 @@ func (w *workload) shape(r *rand.Rand, m *model) {
 		w.addState(r, m, between(r, 0.5, 1))
 		w.busy = steady(between(r, 0.005, 0.08))
 	case "image-fleet":
-		// A fleet of 143 pods over 23 h: p99 of busy time 16, 37 and 94 % at the 10th, 50th and 90th percentile of
-		// pods, median 0, mean 6.5 %; largest memory 21, 37 and 45 GiB.
+		// A fleet of 143 pods over 23 h: p99 of busy time 16, 37 and 94 % at the 10th, 50th and
+		// 90th percentile of pods, median 0, mean 6.5 %; largest memory 21, 37 and 45 GiB.
 		w.busy = w.requests(between(r, 0.1, 0.45), min(1, logNormal(r, 0.4, 0.7)))
 		w.needGiB = steady(min(m.gib*0.6, max(4, 37+8*r.NormFloat64())))
 	case "daily":
@@ -200,8 +201,9 @@ func (w *workload) shapePhases(r *rand.Rand, m *model) {
 	w.busy = func(minute int) float64 { return [2]float64{quiet, loud}[w.stateAt(minute)] }
 }
 
-// shapeVideo gives a workload that uses media engines a number of each kind, up to all of the GPU's: many use less than
-// one decoder. A part of them decodes with the load of the day, another for some minutes of the day alone.
+// shapeVideo gives a workload that uses media engines a number of each kind, up to all of the
+// GPU's: many use less than one decoder. A part of them decodes with the load of the day, another
+// for some minutes of the day alone.
 func (w *workload) shapeVideo(m *model, kinds [4]bool) {
 	r := rand.New(rand.NewPCG(w.seed, 0)) // of its own: the node's other workloads are the same whatever is drawn
 
@@ -228,8 +230,8 @@ func (w *workload) shapeVideo(m *model, kinds [4]bool) {
 	}
 }
 
-// shapeServer reserves a fraction of its device's memory once its weights are loaded, for weights and cache: as much in
-// a slice, which therefore has to be larger than what is needed of it.
+// shapeServer reserves a fraction of its device's memory once its weights are loaded, for weights
+// and cache: as much in a slice, which therefore has to be larger than what is needed of it.
 func (w *workload) shapeServer(r *rand.Rand, m *model) {
 	w.fraction, w.loading = between(r, 0.4, 0.9), 5+r.IntN(56)
 	w.taken = w.fraction * m.gib
@@ -288,8 +290,8 @@ func (w *workload) shapeOther(r *rand.Rand, m *model) {
 	case "short-lived":
 		w.lifetime, w.pause, w.busy = 5+r.IntN(300), r.IntN(120), steady(between(r, 0.05, 0.9))
 	case "voice":
-		// Three GPUs of 80 GB: a language model of 73 GiB at 91 %, speech recognition of 9.6 GiB at 12 %, synthesis of
-		// 13.4 GiB at 17 %.
+		// Three GPUs of 80 GB: a language model of 73 GiB at 91 %, speech recognition of 9.6 GiB at
+		// 12 %, synthesis of 13.4 GiB at 17 %.
 		one := [3][3]float64{{73. / 80, 0.91, 0.8}, {9.6 / 80, 0.12, 0.3}, {13.4 / 80, 0.17, 0.3}}[r.IntN(3)]
 		w.needGiB, w.busy, w.states = steady(one[0]*m.gib), steady(one[1]), nil
 		w.addState(r, m, one[2])

@@ -31,8 +31,8 @@ func (p *prediction) contains(seen float64) bool {
 // isPredicted reports whether an answer has a prediction of latency.
 func isPredicted(l advise.Latency) bool { return l != advise.Latency{} }
 
-// recall returns how many workloads that held their GPU when the advice was asked for have a slice by what can be
-// observed, and how many of them are recommended one that does by that.
+// recall returns how many workloads that held their GPU when the advice was asked for have a slice
+// by what can be observed, and how many of them are recommended one that does by that.
 func (s *summary) recall(way int) (total, recalled int) {
 	for i := range s.records {
 		if r := &s.records[i]; r.foreseeable && r.present && r.past {
@@ -47,8 +47,9 @@ func (s *summary) recall(way int) (total, recalled int) {
 	return total, recalled
 }
 
-// predictions returns those of the slices recommended by default, and the number of workloads that answer requests of
-// which nothing was predicted. Clients that wait are left out if annotations say that they do.
+// predictions returns those of the slices recommended by default, and the number of workloads that
+// answer requests of which nothing was predicted. Clients that wait are left out if annotations say
+// that they do.
 func (s *summary) predictions() (list []prediction, missing int) {
 	for i := range s.records {
 		r := &s.records[i]
@@ -73,7 +74,8 @@ func (s *summary) predictions() (list []prediction, missing int) {
 	return list, missing
 }
 
-// contained counts the predictions whose interval contains what was seen in the week before the move and after it.
+// contained counts the predictions whose interval contains what was seen in the week before the
+// move and after it.
 func contained(list []prediction) (before, after int) {
 	for i := range list {
 		p := &list[i]
@@ -113,7 +115,8 @@ func within(errors []float64, limit float64) int {
 	return n
 }
 
-// shareViolations returns which limits do not hold of shares: of predictions of latency, and of recall.
+// shareViolations returns which limits do not hold of shares: of predictions of latency, and of
+// recall.
 func (s *summary) shareViolations() []string {
 	var found []string
 

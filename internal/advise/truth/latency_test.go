@@ -28,11 +28,13 @@ type waits struct {
 	known         bool    // false if there were too few requests
 	latency, load float64 // p95 relative to the whole GPU; busy time in the slice
 	throughput    float64 // relative to the whole GPU
-	// bad is the first minute of the first hour that passed a limit, if all of them together do; -1 otherwise.
+	// bad is the first minute of the first hour that passed a limit, if all of them together do; -1
+	// otherwise.
 	bad int
 }
 
-// judge returns the requests of a workload in the busiest hours of the week before or after the move.
+// judge returns the requests of a workload in the busiest hours of the week before or after the
+// move.
 func (s *subject) judge(n *node, week int) *judged {
 	if s.judged[week] != nil {
 		return s.judged[week]
@@ -112,7 +114,8 @@ func (j *judged) waitsIn(w *workload, on kernels.Device) waits {
 
 func p95(results []requests.Result) float64 { return requests.Summarize(results...).P95 }
 
-// exceeds reports whether requests wait too long in a slice, or, if clients wait for them, come too seldom.
+// exceeds reports whether requests wait too long in a slice, or, if clients wait for them, come too
+// seldom.
 func (v *serving) exceeds(latency, before, answered, all float64) bool {
 	if v.clients > 0 {
 		return answered < minThroughput*all
@@ -133,7 +136,8 @@ const (
 	afterWithLoss
 )
 
-// waitsOf returns how the requests of a workload fare in a size; the zero value if it answers none, or can change.
+// waitsOf returns how the requests of a workload fare in a size; the zero value if it answers none,
+// or can change.
 func (s *subject) waitsOf(n *node, z *size, when int) *waits {
 	if z.waits[when] != nil {
 		return z.waits[when]
@@ -155,8 +159,9 @@ func (s *subject) waitsOf(n *node, z *size, when int) *waits {
 	return &v
 }
 
-// regrets reports whether a workload passes a limit in a size in the week after the move: of its requests, or as the
-// workload model has it minute by minute. Those whose clients wait for them are promised their throughput alone.
+// regrets reports whether a workload passes a limit in a size in the week after the move: of its
+// requests, or as the workload model has it minute by minute. Those whose clients wait for them are
+// promised their throughput alone.
 func (s *subject) regrets(n *node, z *size) bool {
 	return z.real.regret(s.work.promised()) || s.waitsOf(n, z, after).regret(s.work)
 }
@@ -170,8 +175,8 @@ func (w *workload) promised() float64 {
 	return maxStretch
 }
 
-// foreseeably reports whether a size would have done in the time that was observed, with no reserve. Clients that wait
-// can be told from requests that come anyway only by an annotation.
+// foreseeably reports whether a size would have done in the time that was observed, with no
+// reserve. Clients that wait can be told from requests that come anyway only by an annotation.
 func (s *subject) foreseeably(n *node, z *size) bool {
 	v := s.waitsOf(n, z, before)
 	if w := s.work; w.serves != nil && w.serves.known {

@@ -89,7 +89,8 @@ func (n *node) snapshot() *gpu.Snapshot {
 // linkBytes returns what the PCIe link of a GPU moves in a second.
 func linkBytes(m *model) float64 { return 16 * 250e6 * float64(int(1)<<(m.pcieGen-1)) }
 
-// watts returns the power of a GPU by what kernels do, as the full simulator has it for kernels without tensor cores.
+// watts returns the power of a GPU by what kernels do, as the full simulator has it for kernels
+// without tensor cores.
 func (m *model) watts(r kernels.Result) float64 {
 	load := 0.62*r.SMs/float64(m.sms) + 0.35*r.Bandwidth
 	return m.idleWatts + min(1, load)*(m.limitWatts-m.idleWatts)
@@ -103,7 +104,8 @@ func (n *node) advance(s *gpu.Snapshot, minute int) {
 	}
 }
 
-// hold gives a GPU its holders, memory and media engines in a minute, and returns what its kernels do.
+// hold gives a GPU its holders, memory and media engines in a minute, and returns what its kernels
+// do.
 func (n *node) hold(g *gpu.GPU, w *workload, minute int) kernels.Result {
 	r := kernels.Result{}
 
@@ -150,8 +152,8 @@ func addTo(c *gpu.Opt[gpu.Counter], amount float64) {
 	*c = gpu.Some(v)
 }
 
-// mediaOf returns how busy the engines of a device are of which a workload uses so many at full speed. Some that it does
-// not have are never busy.
+// mediaOf returns how busy the engines of a device are of which a workload uses so many at full
+// speed. Some that it does not have are never busy.
 func mediaOf(used, have kernels.Engines, r kernels.Result) gpu.Media {
 	share := func(kind int) gpu.Opt[float64] {
 		if have[kind] == 0 {
@@ -164,8 +166,8 @@ func mediaOf(used, have kernels.Engines, r kernels.Result) gpu.Media {
 	return gpu.Media{Encoder: share(0), Decoder: share(1), JPEG: share(2), OFA: share(3)}
 }
 
-// holders returns who holds a GPU: one container, or two that share it. They are the same slice until the pod is
-// another one.
+// holders returns who holds a GPU: one container, or two that share it. They are the same slice
+// until the pod is another one.
 func (w *workload) holders(index, number int) []gpu.Holder {
 	if w.held == nil || w.heldNumber != number {
 		w.held = w.newHolders(index, number)
@@ -209,7 +211,8 @@ type slice struct {
 	moved   int // the minute in which it was moved
 }
 
-// sliced returns a node on which each slice is on a GPU of its own: MIG isolates what the workload model knows of.
+// sliced returns a node on which each slice is on a GPU of its own: MIG isolates what the workload
+// model knows of.
 func (n *node) sliced(slices []slice) *gpu.Snapshot {
 	s := n.snapshot()
 	for i := range s.GPUs {
@@ -242,7 +245,8 @@ func (n *node) advanceSlices(s *gpu.Snapshot, slices []slice, minute int) {
 	}
 }
 
-// holdSlice gives a GPU instance its holders, memory and media engines in a minute, and returns what its kernels do.
+// holdSlice gives a GPU instance its holders, memory and media engines in a minute, and returns
+// what its kernels do.
 func (n *node) holdSlice(i *gpu.GPUInstance, s *slice, minute int) kernels.Result {
 	w := s.work
 	running, number := w.runs(minute)

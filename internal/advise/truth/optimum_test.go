@@ -9,11 +9,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// smallNode is of how many GPUs a part of a node is whose packing is compared with the exhaustive optimum.
+// smallNode is of how many GPUs a part of a node is whose packing is compared with the exhaustive
+// optimum.
 const smallNode = 4
 
-// checkPacking packs each half of a node as a node of its own, and notes those that need more GPUs than the best of all
-// assignments, or fewer than is possible.
+// checkPacking packs each half of a node as a node of its own, and notes those that need more GPUs
+// than the best of all assignments, or fewer than is possible.
 func (res *result) checkPacking(report *advise.Report, gpus []gpu.GPU) {
 	for from := 0; from < len(gpus); from += smallNode {
 		half := *report
@@ -55,8 +56,8 @@ type assignment struct {
 	on    [smallNode][]*advise.Recommendation
 }
 
-// fewestGPUs tries every assignment of the candidates to GPUs that they hold or that are free, and returns on how many
-// GPUs the best of them is.
+// fewestGPUs tries every assignment of the candidates to GPUs that they hold or that are free, and
+// returns on how many GPUs the best of them is.
 func fewestGPUs(devices []advise.Recommendation, gpus []gpu.GPU) (fewest int, placed bool) {
 	a := assignment{gpus: gpus, all: map[string]int{}}
 	usable := [smallNode]bool{}
@@ -132,7 +133,8 @@ func (a *assignment) spreads() bool {
 	return true
 }
 
-// holds reports whether a GPU has places for its slices, and power and traffic for them if there are several.
+// holds reports whether a GPU has places for its slices, and power and traffic for them if there
+// are several.
 func (a *assignment) holds(at int) bool {
 	g := &a.gpus[at]
 

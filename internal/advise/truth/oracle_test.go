@@ -2,8 +2,8 @@ package truth
 
 import "testing"
 
-// TestOraclesForetellGrowth: the oracle that knows what can be observed has no slice that memory outgrows in the week
-// after, where nothing but growth that was seen makes it more.
+// TestOraclesForetellGrowth: the oracle that knows what can be observed has no slice that memory
+// outgrows in the week after, where nothing but growth that was seen makes it more.
 func TestOraclesForetellGrowth(t *testing.T) {
 	t.Parallel()
 	outgrown := 0

@@ -18,7 +18,8 @@ const (
 type distribution struct {
 	weights [1200]float64
 	total   float64
-	// last and bucket are those of the value that was added last: stretch changes with the kernels only.
+	// last and bucket are those of the value that was added last: stretch changes with the kernels
+	// only.
 	last   float64
 	bucket int
 }
@@ -57,7 +58,8 @@ type outcome struct {
 	engineWork float64
 	hour       struct{ work, allWork, stretched float64 }
 	worstHour  float64 // throughput of the worst hour
-	// the first minute of the first hour that lost more than a twentieth, or passed its stretch; -1 if there is none
+	// the first minute of the first hour that lost more than a twentieth, or passed its stretch; -1
+	// if there is none
 	firstLoss int
 	hourLoss  int // the first minute of the open hour with a loss
 	anyLoss   int // the first minute with a loss
@@ -106,8 +108,8 @@ func (o *outcome) add(d kernels.Demand, on kernels.Device, whole kernels.Result,
 	o.hourLoss = -1
 }
 
-// enginesDo returns how much of its work a workload does that uses so many media engines at full speed, with those that
-// there are.
+// enginesDo returns how much of its work a workload does that uses so many media engines at full
+// speed, with those that there are.
 func enginesDo(used, have kernels.Engines) float64 {
 	done := 1.
 
@@ -145,13 +147,15 @@ func (n *needs) add(gib float64, media kernels.Engines) {
 // outOfMemory reports whether a workload dies in a profile.
 func (n *needs) outOfMemory(p *gpu.Profile) bool { return n.gib*gib+ownBytes > float64(p.MemoryBytes) }
 
-// foretold returns the memory in GiB that what was observed asks for: the largest use with what lies between two
-// readings, which nothing shows, and what it grows to in the week after, which the days before show.
+// foretold returns the memory in GiB that what was observed asks for: the largest use with what
+// lies between two readings, which nothing shows, and what it grows to in the week after, which the
+// days before show.
 func (n *needs) foretold(next *needs) float64 {
 	return max(n.gib*(1+betweenReadings), n.gib+leastBetween, next.gib+ownBytes/gib)
 }
 
-// What is asked for beside the largest use of memory that was seen: a share of it, and at least so many GiB.
+// What is asked for beside the largest use of memory that was seen: a share of it, and at least so
+// many GiB.
 const betweenReadings, leastBetween = 0.15, 0.5
 
 func lacks(p *gpu.Profile, used [4]bool) bool {
@@ -172,19 +176,21 @@ func (o *outcome) throughput() float64 {
 	return o.work / o.allWork
 }
 
-// regret reports whether the workload lost more than a twentieth of its throughput, or passed a stretch.
+// regret reports whether the workload lost more than a twentieth of its throughput, or passed a
+// stretch.
 func (o *outcome) regret(stretch float64) bool {
 	return o.throughput() < minThroughput || o.stretch.quantile(0.95) > stretch
 }
 
-// foreseen is what an adviser with a perfect memory would say of a size: every minute that was observed, and the
-// expected stretch of its means.
+// foreseen is what an adviser with a perfect memory would say of a size: every minute that was
+// observed, and the expected stretch of its means.
 type foreseen struct {
 	stretch       distribution
 	work, allWork float64
 }
 
-// add counts a minute of a demand, with the stretch that its means let expect, in a size with so many engines.
+// add counts a minute of a demand, with the stretch that its means let expect, in a size with so
+// many engines.
 func (f *foreseen) add(d kernels.Demand, stretch float64, have kernels.Engines) {
 	f.stretch.add(stretch, d.Busy)
 	done := min(1/max(1, d.Busy*stretch), enginesDo(d.Media, have))

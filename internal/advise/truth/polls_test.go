@@ -8,7 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/requests"
 )
 
-// poller shows a node as polls see it: busy time between them is that of the requests that were served then.
+// poller shows a node as polls see it: busy time between them is that of the requests that were
+// served then.
 type poller struct {
 	n      *node
 	hour   int // that was served last, from 1 on

@@ -14,10 +14,11 @@ type record struct {
 	// start is how its pods start, startSeen whether one did while it was observed.
 	start     string
 	startSeen bool
-	// foreseeable is false if a new version came after the advice: nothing that was observed shows it.
+	// foreseeable is false if a new version came after the advice: nothing that was observed shows
+	// it.
 	foreseeable bool
-	// all and past say whether the oracles, that knows all and that knows what could be observed, have a slice for it.
-	// bare is past for an oracle that keeps no memory free.
+	// all and past say whether the oracles, that knows all and that knows what could be observed,
+	// have a slice for it. bare is past for an oracle that keeps no memory free.
 	all, past, bare bool
 	present         bool // it held its GPU when the advice was asked for
 	flaps           int
@@ -43,10 +44,12 @@ type effect struct {
 	throughput, stretch, worstHour float64
 	engines                        float64 // throughput by media engines alone
 	waits                          waits
-	// regret is slow or late: a limit was passed as the workload model has it minute by minute, or by requests.
+	// regret is slow or late: a limit was passed as the workload model has it minute by minute, or
+	// by requests.
 	regret, slow, late bool
-	// delay is the time in minutes from the first loss to the advice to grow, lateDelay from the first hour in which
-	// requests passed their limit; -1 if there was no such advice. grew says that there was.
+	// delay is the time in minutes from the first loss to the advice to grow, lateDelay from the
+	// first hour in which requests passed their limit; -1 if there was no such advice. grew says
+	// that there was.
 	delay, lateDelay int
 	grew             bool
 }

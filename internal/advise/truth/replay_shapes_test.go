@@ -20,8 +20,8 @@ type shape struct {
 	csv                string
 }
 
-// shapes returns a trace in the shape of each of three published ones, with what kernels use of the GPU, which the
-// published ones do not have, or without.
+// shapes returns a trace in the shape of each of three published ones, with what kernels use of the
+// GPU, which the published ones do not have, or without.
 func shapes(seed uint64, width bool) []shape {
 	return []shape{
 		{"GenTD26", "143 image generation pods over 23 h", "A100-80GB", true, 0, imageTrace(seed, width)},
@@ -59,8 +59,9 @@ func (w *traceWriter) row(seconds int, name string, memoryGiB, busy, width float
 	w.WriteString("\n")
 }
 
-// imageTrace is one row a minute of pods that are idle most of the time: p99 of busy time 16, 37 and 94 %, largest
-// memory 21, 37 and 45 GiB at the 10th, 50th and 90th percentile of pods, median of busy time 0.
+// imageTrace is one row a minute of pods that are idle most of the time: p99 of busy time 16, 37
+// and 94 %, largest memory 21, 37 and 45 GiB at the 10th, 50th and 90th percentile of pods, median
+// of busy time 0.
 func imageTrace(seed uint64, width bool) string {
 	r := rand.New(rand.NewPCG(seed, 1))
 	w := newTrace(width)
@@ -97,8 +98,9 @@ func interpolate(x float64, xs, ys []float64) float64 {
 	return ys[i-1] + (ys[i]-ys[i-1])*(x-xs[i-1])/(xs[i]-xs[i-1])
 }
 
-// languageTrace is one row in ten seconds of services whose requests come by the hour of the day and in bursts, each
-// with as many tokens as a log-normal distribution gives: the busy time is that of their prompts and answers.
+// languageTrace is one row in ten seconds of services whose requests come by the hour of the day
+// and in bursts, each with as many tokens as a log-normal distribution gives: the busy time is that
+// of their prompts and answers.
 func languageTrace(seed uint64, width bool) string {
 	r := rand.New(rand.NewPCG(seed, 2))
 	w := newTrace(width)
@@ -133,8 +135,8 @@ func languageTrace(seed uint64, width bool) string {
 	return w.String()
 }
 
-// clusterTrace is one row in five minutes of jobs whose instances come again and again, each with a mean use of the
-// GPU: 10 % on average, under a tenth for three quarters of them.
+// clusterTrace is one row in five minutes of jobs whose instances come again and again, each with a
+// mean use of the GPU: 10 % on average, under a tenth for three quarters of them.
 func clusterTrace(seed uint64, width bool) string {
 	r := rand.New(rand.NewPCG(seed, 3))
 	w := newTrace(width)
@@ -169,8 +171,9 @@ func mustReplay(t *testing.T, s *shape) (*replay, []*traced) {
 	return newReplay(&all[at], list, s.started, s.service), list
 }
 
-// TestReplayedShapes: on traces in the shape of three published ones, what is advised is killed by nothing and keeps
-// its throughput, and the naive rule harms some. Without what kernels use of the GPU nothing is advised.
+// TestReplayedShapes: on traces in the shape of three published ones, what is advised is killed by
+// nothing and keeps its throughput, and the naive rule harms some. Without what kernels use of the
+// GPU nothing is advised.
 func TestReplayedShapes(t *testing.T) {
 	t.Parallel()
 	naiveHarms := 0

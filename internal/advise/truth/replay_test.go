@@ -55,7 +55,8 @@ func TestReplay(t *testing.T) {
 	fmt.Print(b.String())
 }
 
-// replay shows the first half of a trace to the advisor, and holds its advice against the other half.
+// replay shows the first half of a trace to the advisor, and holds its advice against the other
+// half.
 type replay struct {
 	model      *model
 	step       time.Duration
@@ -87,8 +88,8 @@ type moved struct {
 	latency    float64 // p95 relative to the whole GPU, of simulated requests; 0 if the service time is not known
 }
 
-// harmed reports whether a move kills a workload, costs it more than a twentieth of an hour's throughput, or stretches its
-// kernels or requests beyond their limit.
+// harmed reports whether a move kills a workload, costs it more than a twentieth of an hour's
+// throughput, or stretches its kernels or requests beyond their limit.
 func (m *moved) harmed() bool {
 	return m != nil && (m.killed || m.worstHour < minThroughput || m.isStretched() || m.isLate())
 }
@@ -213,7 +214,8 @@ func (r *replay) hints() gpu.RightsizingHints {
 	return gpu.RightsizingHints{ServiceTime: gpu.Some(r.service)}
 }
 
-// naive returns the smallest profile with enough memory for a workload that was little used; empty if it was not.
+// naive returns the smallest profile with enough memory for a workload that was little used; empty
+// if it was not.
 func (r *replay) naive(rows []traceRow) string {
 	most := 0.
 
@@ -249,8 +251,8 @@ func (r *replay) device(p *gpu.Profile) requests.Device {
 	return requests.Device{SMs: float64(p.SMs), Bandwidth: float64(p.MemorySlices) / float64(r.model.AxisUnits)}
 }
 
-// stretch returns how many times longer the kernels of a row run in a profile; those that are not known are taken for
-// the widest.
+// stretch returns how many times longer the kernels of a row run in a profile; those that are not
+// known are taken for the widest.
 func (r *replay) stretch(row *traceRow, p *gpu.Profile) float64 {
 	on := r.device(p)
 	width := row.width.Or(1) * float64(r.model.sms)
@@ -342,8 +344,8 @@ func weighted(values, weights []float64, q float64) float64 {
 	return 0
 }
 
-// latency simulates requests that make up the busy time of rows, each of one service time and of the kernels of the
-// mean, and returns their p95 in a profile relative to the whole GPU.
+// latency simulates requests that make up the busy time of rows, each of one service time and of
+// the kernels of the mean, and returns their p95 in a profile relative to the whole GPU.
 func (r *replay) latency(rows []traceRow, p *gpu.Profile) float64 {
 	var rates []float64
 	var width, bandwidth, busy float64

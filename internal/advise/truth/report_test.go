@@ -15,13 +15,14 @@ import (
 type summary struct {
 	nodes   int
 	records []record
-	// inUse and freed count whole GPUs that moved workloads held, and those of them that are free after packing, by
-	// mode.
+	// inUse and freed count whole GPUs that moved workloads held, and those of them that are free
+	// after packing, by mode.
 	inUse, freed [2]int
 	// gainless and roomy are those of result.
 	gainless, roomy [2]int
 	unproven        int
-	// smallPackings were compared with the exhaustive optimum; sharedPackings of them need fewer GPUs than they hold.
+	// smallPackings were compared with the exhaustive optimum; sharedPackings of them need fewer
+	// GPUs than they hold.
 	smallPackings, sharedPackings int
 	full                          *agreement
 	took                          time.Duration // of processor time for the nodes, without those of the full simulator
@@ -221,7 +222,8 @@ for, and that the oracle has a slice for, those that were recommended one that i
 	s.renderMissed(b)
 }
 
-// renderMissed has the reasons for which nothing is recommended by default where the second oracle has a slice.
+// renderMissed has the reasons for which nothing is recommended by default where the second oracle
+// has a slice.
 func (s *summary) renderMissed(b *strings.Builder) {
 	missed := map[string]int{}
 

@@ -10,7 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// scenarioWriter writes generated nodes as scenarios of the full simulator, with a trace for what changes over time.
+// scenarioWriter writes generated nodes as scenarios of the full simulator, with a trace for what
+// changes over time.
 type scenarioWriter struct {
 	t                          *testing.T
 	dir                        string
@@ -77,8 +78,9 @@ func (w *scenarioWriter) parse(n *node) *sim.Scenario {
 	return s
 }
 
-// addWorkload adds the pods of a workload. Its first kernels are those of its pods. A workload of a scenario has no
-// others later: those that it changes to are of processes of the host, which run while the pod's do not.
+// addWorkload adds the pods of a workload. Its first kernels are those of its pods. A workload of a
+// scenario has no others later: those that it changes to are of processes of the host, which run
+// while the pod's do not.
 func (w *scenarioWriter) addWorkload(work *workload, index int, resource, device string, link float64) {
 	w.t.Helper()
 
@@ -112,7 +114,8 @@ func (w *scenarioWriter) addWorkload(work *workload, index int, resource, device
 	}
 }
 
-// podLoadName is what a scenario calls what a pod does, stateName what the workload does with its later kernels.
+// podLoadName is what a scenario calls what a pod does, stateName what the workload does with its
+// later kernels.
 func podLoadName(index, number int) string { return fmt.Sprintf("gpu-%d-%d", index, number) }
 func stateName(index, state int) string    { return fmt.Sprintf("gpu-%d-state-%d", index, state) }
 
@@ -149,8 +152,8 @@ func (w *scenarioWriter) addPod(work *workload, index, number, from, until int, 
 	}
 }
 
-// addLoad adds what a workload does with the kernels of one state in some minutes. Memory and media engines are those
-// of the first.
+// addLoad adds what a workload does with the kernels of one state in some minutes. Memory and media
+// engines are those of the first.
 func (w *scenarioWriter) addLoad(name string, work *workload, state, from, until int, link float64) {
 	var phases []string
 	for _, p := range work.states[state] {

@@ -17,14 +17,15 @@ import (
 
 var seriesDir = flag.String("series", "", "folder for what the exporter serves of the nodes, and what is true of them")
 
-// seriesMinutes is for how long before the advice series are written, a mean or maximum of seriesStep minutes each.
+// seriesMinutes is for how long before the advice series are written, a mean or maximum of
+// seriesStep minutes each.
 const (
 	seriesMinutes = 50 * 60
 	seriesStep    = 5
 )
 
-// TestWriteSeries writes what Prometheus sees of the nodes before the advice is applied, for rules to be compared with
-// it (internal/promtest).
+// TestWriteSeries writes what Prometheus sees of the nodes before the advice is applied, for rules
+// to be compared with it (internal/promtest).
 func TestWriteSeries(t *testing.T) {
 	if *seriesDir == "" {
 		t.Skip("needs -series, a folder")
@@ -73,8 +74,8 @@ func TestWriteSeries(t *testing.T) {
 type seriesFact struct {
 	Node, GPU, Kind string
 	Recommended     string // by the advisor
-	// What that does to it in the week after, and what a slice with half of the memory does: it kills a workload that
-	// lacks memory or an engine.
+	// What that does to it in the week after, and what a slice with half of the memory does: it
+	// kills a workload that lacks memory or an engine.
 	Harms, Kills, HalfHarms, HalfKills bool
 }
 
@@ -101,7 +102,8 @@ func factOf(n *node, r *record) seriesFact {
 	return f
 }
 
-// writeSeries writes the scrapes of all nodes in the order of their times, each after a line with both.
+// writeSeries writes the scrapes of all nodes in the order of their times, each after a line with
+// both.
 func writeSeries(w io.Writer, results []*result) {
 	all := make([]*gpu.Snapshot, len(results))
 	for k, res := range results {

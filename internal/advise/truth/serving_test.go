@@ -25,10 +25,11 @@ func arrivalNames() []string { return []string{arrivePoisson, arriveBursty, arri
 type serving struct {
 	arrivals string
 	service  requests.Service
-	// known: its pods carry the service time, or that single requests do not count, as an annotation.
+	// known: its pods carry the service time, or that single requests do not count, as an
+	// annotation.
 	known bool
-	// each: a request has kernels of one phase of the workload, and its service time is that of the workload times the
-	// phase's in spread. Otherwise each request goes through all phases.
+	// each: a request has kernels of one phase of the workload, and its service time is that of the
+	// workload times the phase's in spread. Otherwise each request goes through all phases.
 	each   bool
 	spread func(phase int) float64
 	batch  int
@@ -53,7 +54,8 @@ func servingKinds() []string {
 		"leaking", "pcie-bound", "voice", "balanced", "mixture", "server"}
 }
 
-// addServing draws how a workload answers requests. It takes its random numbers from a source of its own.
+// addServing draws how a workload answers requests. It takes its random numbers from a source of
+// its own.
 func (w *workload) addServing() {
 	if !slices.Contains(servingKinds(), w.kind) {
 		return
@@ -157,8 +159,8 @@ func (h *servedHour) answered() float64 {
 	return sum
 }
 
-// serve simulates the requests of an hour on a device; without result if none can come. An hour begins with an idle
-// device, and so does a part of it with other kernels.
+// serve simulates the requests of an hour on a device; without result if none can come. An hour
+// begins with an idle device, and so does a part of it with other kernels.
 func (w *workload) serve(hour int, on requests.Device) *servedHour {
 	h := &servedHour{}
 

@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/requests"
 )
 
-// servingNode returns a node of H100s, one of which answers requests of 50 ms that come at random, with kernels of a
-// width that keep it busy for a share of the time.
+// servingNode returns a node of H100s, one of which answers requests of 50 ms that come at random,
+// with kernels of a width that keep it busy for a share of the time.
 func servingNode(width, busy float64, clients int) *node {
 	n := &node{name: "serving"}
 	all := models()
@@ -31,8 +31,8 @@ func servingNode(width, busy float64, clients int) *node {
 	return n
 }
 
-// TestRequestsAreJudged: in a slice that stretches kernels by k, the p95 of latency of an M/M/1 queue is stretched by k
-// (1-rho)/(1-k rho); a regret from 2 on, if no client waits for the answer.
+// TestRequestsAreJudged: in a slice that stretches kernels by k, the p95 of latency of an M/M/1
+// queue is stretched by k (1-rho)/(1-k rho); a regret from 2 on, if no client waits for the answer.
 func TestRequestsAreJudged(t *testing.T) {
 	t.Parallel()
 
@@ -65,7 +65,8 @@ func TestRequestsAreJudged(t *testing.T) {
 	}
 }
 
-// TestPollsShowRequests: what polls show over an hour is the work of the requests, on the whole GPU and in a slice.
+// TestPollsShowRequests: what polls show over an hour is the work of the requests, on the whole GPU
+// and in a slice.
 func TestPollsShowRequests(t *testing.T) {
 	t.Parallel()
 	n := servingNode(75, 0.4, 0)
@@ -92,7 +93,8 @@ func TestPollsShowRequests(t *testing.T) {
 	}
 }
 
-// TestLateRequestsAreNoticed: requests that wait too long in a slice lead to the advice to grow within an hour.
+// TestLateRequestsAreNoticed: requests that wait too long in a slice lead to the advice to grow
+// within an hour.
 func TestLateRequestsAreNoticed(t *testing.T) {
 	t.Parallel()
 	n := servingNode(100, 0.5, 0)

@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// fastPath yields the Snapshots of a node on whole GPUs, one for each minute. They share memory: each is valid until
-// the next.
+// fastPath yields the Snapshots of a node on whole GPUs, one for each minute. They share memory:
+// each is valid until the next.
 func fastPath(n *node, minutes int) iter.Seq[*gpu.Snapshot] {
 	return func(yield func(*gpu.Snapshot) bool) {
 		s := n.snapshot()
@@ -55,8 +55,8 @@ func adviceOn(a *advise.Advisor, source iter.Seq[*gpu.Snapshot]) []advise.Recomm
 	return a.Recommend(last).Devices
 }
 
-// compareSources returns in what the advice on two sources of Snapshots of the same node differs. It is how the fast
-// path is checked against a source that polls as the exporter does.
+// compareSources returns in what the advice on two sources of Snapshots of the same node differs.
+// It is how the fast path is checked against a source that polls as the exporter does.
 func compareSources(one, other iter.Seq[*gpu.Snapshot]) []string {
 	var a agreement
 	a.compare("", adviceOn(advise.New(options(false)), one), adviceOn(advise.New(options(false)), other))
@@ -64,8 +64,8 @@ func compareSources(one, other iter.Seq[*gpu.Snapshot]) []string {
 	return a.found
 }
 
-// polled yields six Snapshots for each one of a source: the kernels of a minute run one after the other, and polls see
-// either all of the GPU busy or nothing.
+// polled yields six Snapshots for each one of a source: the kernels of a minute run one after the
+// other, and polls see either all of the GPU busy or nothing.
 func polled(source iter.Seq[*gpu.Snapshot], change func(*gpu.GPU)) iter.Seq[*gpu.Snapshot] {
 	const polls = 6
 
@@ -76,7 +76,8 @@ func polled(source iter.Seq[*gpu.Snapshot], change func(*gpu.GPU)) iter.Seq[*gpu
 			copy(minute, s.GPUs)
 
 			for poll := range polls {
-				// A poll of its own middle: all of a minute's polls are in one window, that of the fast path's end.
+				// A poll of its own middle: all of a minute's polls are in one window, that of the
+				// fast path's end.
 				s.Time = end.Add(time.Duration(2*poll+1) * time.Minute / (2 * polls))
 				for i := range s.GPUs {
 					spread(&s.GPUs[i], minute[i].Activity, poll, polls)
@@ -107,8 +108,8 @@ func spread(g *gpu.GPU, minute gpu.Activity, poll, polls int) {
 	g.Activity.SM, g.Activity.DRAM = gpu.Some(minute.SM.Or(0)*scale), gpu.Some(minute.DRAM.Or(0)*scale)
 }
 
-// throughputNode returns a node whose workloads are judged by throughput: the order of busy moments, which windows do not
-// have, makes no difference.
+// throughputNode returns a node whose workloads are judged by throughput: the order of busy
+// moments, which windows do not have, makes no difference.
 func throughputNode(seed uint64, index int) *node {
 	n := newNode(seed, index)
 	for _, w := range n.gpus {
@@ -120,7 +121,8 @@ func throughputNode(seed uint64, index int) *node {
 	return n
 }
 
-// TestSourcesAgree: polls give the advice that windows give, and the comparison sees a source that does something else.
+// TestSourcesAgree: polls give the advice that windows give, and the comparison sees a source that
+// does something else.
 func TestSourcesAgree(t *testing.T) {
 	t.Parallel()
 	const minutes = 8 * dayMinutes
@@ -144,8 +146,8 @@ func TestSourcesAgree(t *testing.T) {
 	}
 }
 
-// TestGeneratedMixes: the kernels of a mix add up to their busy time, fit the GPU, and have about the mean width that
-// was asked for.
+// TestGeneratedMixes: the kernels of a mix add up to their busy time, fit the GPU, and have about
+// the mean width that was asked for.
 func TestGeneratedMixes(t *testing.T) {
 	t.Parallel()
 	kindsSeen := map[string]bool{}

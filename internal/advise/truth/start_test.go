@@ -20,14 +20,14 @@ func startNames() []string {
 	return []string{startPlain, startFP32, startEngine, startAutotune, startSlow}
 }
 
-// starting is how the pods of a workload start, and when. All of it is a pure function of the minute, as the rest of
-// the workload is.
+// starting is how the pods of a workload start, and when. All of it is a pure function of the
+// minute, as the rest of the workload is.
 type starting struct {
 	name    string
 	minutes int     // that a start lasts
 	peak    float64 // largest use of memory in it, as a multiple of what is needed afterwards
-	// began is the minute in which the first pod that stays started, before 0 if the exporter came later. A pod that
-	// stays is replaced every so many minutes; 0 for never.
+	// began is the minute in which the first pod that stays started, before 0 if the exporter came
+	// later. A pod that stays is replaced every so many minutes; 0 for never.
 	began, every int
 }
 
@@ -92,7 +92,8 @@ func (w *workload) startSeen() bool {
 	return w.lifetime > 0 || w.startedAt(observedMinutes-1) >= 0
 }
 
-// factor returns what a pod uses of memory some minutes after its start, as a multiple of what it needs afterwards.
+// factor returns what a pod uses of memory some minutes after its start, as a multiple of what it
+// needs afterwards.
 func (s *starting) factor(w *workload, since int) float64 {
 	if since >= s.minutes || since < 0 {
 		return 1
@@ -127,8 +128,8 @@ func (w *workload) needAfter(minute, started int) float64 {
 	return max(contextGiB, w.settledNeed(minute)*w.start.factor(w, minute-started))
 }
 
-// needMoved returns the memory that a slice must have for a pod in a minute, in GiB, if it was moved to it, and so
-// started again, in an earlier one.
+// needMoved returns the memory that a slice must have for a pod in a minute, in GiB, if it was
+// moved to it, and so started again, in an earlier one.
 func (w *workload) needMoved(minute, moved int) float64 {
 	started := max(w.startedAt(minute), moved)
 
@@ -143,8 +144,8 @@ func (w *workload) needMoved(minute, moved int) float64 {
 // backoff is how long a container that was killed waits for its next start, in minutes.
 const backoff = 5
 
-// killedAfter returns how many minutes after the move a pod is killed in a slice while it starts, and false if it comes
-// up.
+// killedAfter returns how many minutes after the move a pod is killed in a slice while it starts,
+// and false if it comes up.
 func (s *slice) killedAfter() (int, bool) {
 	for minute := s.moved; minute <= s.moved+s.work.start.minutes; minute++ {
 		if need := s.work.needMoved(minute, s.moved); need*gib+ownBytes > float64(s.profile.MemoryBytes) {
@@ -155,8 +156,8 @@ func (s *slice) killedAfter() (int, bool) {
 	return 0, false
 }
 
-// uses returns the memory in use in a slice in a minute, in bytes, and whether its container runs. One that is killed
-// while it starts is started again, and killed again.
+// uses returns the memory in use in a slice in a minute, in bytes, and whether its container runs.
+// One that is killed while it starts is started again, and killed again.
 func (s *slice) uses(minute int) (bytes uint64, alive bool) {
 	need := s.work.needMoved(minute, s.moved)
 	if after, killed := s.killedAfter(); killed {

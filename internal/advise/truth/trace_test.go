@@ -21,7 +21,8 @@ type traceRow struct {
 	time   time.Time
 	memory float64 // bytes
 	busy   float64
-	// width and bandwidth are shares of the GPU's SMs and of its bandwidth that kernels used while they ran.
+	// width and bandwidth are shares of the GPU's SMs and of its bandwidth that kernels used while
+	// they ran.
 	width, bandwidth gpu.Opt[float64]
 }
 
@@ -31,8 +32,8 @@ type traced struct {
 	rows []traceRow
 }
 
-// traceColumns are those of a trace, with what a cell holds. One of the two of memory is needed, and all but the last
-// two.
+// traceColumns are those of a trace, with what a cell holds. One of the two of memory is needed,
+// and all but the last two.
 func traceColumns() map[string]string {
 	return map[string]string{
 		"time": "a time by RFC 3339, or Unix seconds", "workload": "a name", "memory_bytes": "bytes", "memory_mib": "MiB",
@@ -183,7 +184,8 @@ func step(list []*traced) time.Duration {
 	return gaps[len(gaps)/2]
 }
 
-// TestTracesAreRead: both forms of time and memory, and cells of width and bandwidth that are not known.
+// TestTracesAreRead: both forms of time and memory, and cells of width and bandwidth that are not
+// known.
 func TestTracesAreRead(t *testing.T) {
 	t.Parallel()
 

@@ -11,8 +11,9 @@ import (
 // unmeasuredNodes is how many nodes are observed without SM activity.
 const unmeasuredNodes = 4
 
-// TestUnmeasuredNodesGetNoSlice: on generated nodes whose SM and DRAM activity is not read, as on A100 and A30 without
-// DCGM, nothing is a candidate, not even where the worst case would be within the limit.
+// TestUnmeasuredNodesGetNoSlice: on generated nodes whose SM and DRAM activity is not read, as on
+// A100 and A30 without DCGM, nothing is a candidate, not even where the worst case would be within
+// the limit.
 func TestUnmeasuredNodesGetNoSlice(t *testing.T) {
 	unknown := 0
 

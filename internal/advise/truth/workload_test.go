@@ -16,8 +16,8 @@ const (
 	appliedMinutes  = weekMinutes
 )
 
-// workload is what one GPU does over time. All of it is a pure function of the minute, so that the slice and the whole
-// GPU see the same work at the same moment.
+// workload is what one GPU does over time. All of it is a pure function of the minute, so that the
+// slice and the whole GPU see the same work at the same moment.
 type workload struct {
 	kind, mix string
 	seed      uint64
@@ -27,12 +27,13 @@ type workload struct {
 	busy    func(minute int) float64 // on a GPU large enough; noise comes on top
 	noise   float64
 	needGiB func(minute int) float64
-	// taken is the memory that the framework takes in advance, in GiB; 0 if it takes what it needs. If it is a fraction
-	// of whatever device it has, it takes it once it has been loading for some minutes.
+	// taken is the memory that the framework takes in advance, in GiB; 0 if it takes what it needs.
+	// If it is a fraction of whatever device it has, it takes it once it has been loading for some
+	// minutes.
 	taken, fraction float64
 	loading         int
-	// media are the encoders, decoders, JPEG and OFA engines that it keeps busy at full speed; mediaAt is the share of
-	// them in a minute.
+	// media are the encoders, decoders, JPEG and OFA engines that it keeps busy at full speed;
+	// mediaAt is the share of them in a minute.
 	media   kernels.Engines
 	mediaAt func(minute int) float64
 	pcie    float64 // share of the link at full load
@@ -41,18 +42,19 @@ type workload struct {
 	lifetime, pause int
 	pods            int // GPUs of its pod; more than 1: it is on the following GPUs, too
 	shared          bool
-	// loss lengthens all kernels in a slice: the share of L2 and clocks. Nothing shows it beforehand.
+	// loss lengthens all kernels in a slice: the share of L2 and clocks. Nothing shows it
+	// beforehand.
 	loss float64
 	// held are the holders of its pod with a number, the last that was asked for.
 	held       []gpu.Holder
 	heldNumber int
-	// changes is the minute of a new version that has other kernels, load and memory; 0 if there is none. Nothing
-	// foretells it.
+	// changes is the minute of a new version that has other kernels, load and memory; 0 if there is
+	// none. Nothing foretells it.
 	changes int
 	start   starting
 	serves  *serving // nil if it answers no requests
-	// replica is the number of the workload among the copies of its owner, which have the same load, each with its own
-	// noise and requests.
+	// replica is the number of the workload among the copies of its owner, which have the same
+	// load, each with its own noise and requests.
 	replica, copies int
 }
 
@@ -161,8 +163,8 @@ func mixNames() []string { return []string{mixAlike, mixTwoPoint, mixExponential
 // mixPhases is how many kinds of kernels stand for a continuous mix.
 const mixPhases = 8
 
-// newPhases returns kernels of a mean width near one, on a GPU of so many SMs. Their bandwidth goes with their width,
-// times intensity, and varies by kernel.
+// newPhases returns kernels of a mean width near one, on a GPU of so many SMs. Their bandwidth goes
+// with their width, times intensity, and varies by kernel.
 func newPhases(r *rand.Rand, mix string, mean, sms, intensity float64) []kernels.Phase {
 	var phases []kernels.Phase
 
@@ -238,7 +240,8 @@ func (w *workload) bursts(base, top, perHour float64, length int) func(int) floa
 	}
 }
 
-// requests is on for a share of the minutes, each at a level of its own: most are low, few reach the top.
+// requests is on for a share of the minutes, each at a level of its own: most are low, few reach
+// the top.
 func (w *workload) requests(share, top float64) func(int) float64 {
 	return func(minute int) float64 {
 		if w.random(minute, 4) >= share {

@@ -4,7 +4,8 @@ package api
 type Confirmation struct {
 	APIVersion string `json:"apiVersion"`
 	Device     string `json:"device"`
-	// Confirmed are the containers that may have held the device and count no longer. It is empty if none was known.
+	// Confirmed are the containers that may have held the device and count no longer. It is empty
+	// if none was known.
 	Confirmed []UnconfirmedHolder `json:"confirmed"`
 	// Note says for how long it counts, or that there was nothing to confirm.
 	Note string `json:"note"`

@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// Selector names a GPU: its index, UUID or PCI bus id, or "all". In JSON it is a string or a whole number.
+// Selector names a GPU: its index, UUID or PCI bus id, or "all". In JSON it is a string or a whole
+// number.
 type Selector string
 
 // UnmarshalJSON reads a string or an index.
@@ -144,7 +145,8 @@ func (b *Bytes) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// ParseBytes reads a number of bytes, with a unit of 1024 (KiB, MiB, GiB, TiB) or 1000 (kB, MB, GB, TB) or none.
+// ParseBytes reads a number of bytes, with a unit of 1024 (KiB, MiB, GiB, TiB) or 1000 (kB, MB, GB,
+// TB) or none.
 func ParseBytes(s string) (Bytes, error) {
 	digits := s
 	factor := uint64(1)
@@ -243,8 +245,8 @@ func (n *Need) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// strictly decodes data and refuses unknown keys. DisallowUnknownFields of an outer decoder has no effect within a
-// type that has an UnmarshalJSON of its own.
+// strictly decodes data and refuses unknown keys. DisallowUnknownFields of an outer decoder has no
+// effect within a type that has an UnmarshalJSON of its own.
 func strictly(data []byte, into any) error {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()

@@ -22,23 +22,24 @@ const (
 	VerbRollback Verb = "rollback"
 	VerbMode     Verb = "mode"
 	VerbRestore  Verb = "restore" // of a layout after a reboot
-	// VerbRecovery is the verb of an operation whose document on disk cannot be read. It is degraded until it is accepted.
+	// VerbRecovery is the verb of an operation whose document on disk cannot be read. It is
+	// degraded until it is accepted.
 	VerbRecovery Verb = "recovery"
 )
 
 // OperationState is how far an operation is.
 type OperationState string
 
-// The states. Succeeded, unsettled, rolled-back, failed, interrupted and accepted are final; degraded and stuck need an
-// operator.
+// The states. Succeeded, unsettled, rolled-back, failed, interrupted and accepted are final;
+// degraded and stuck need an operator.
 const (
 	Pending     OperationState = "pending"      // accepted; nothing was done yet
 	Running     OperationState = "running"      // steps are being done
 	Settling    OperationState = "settling"     // all steps are done; the kubelet does not show the devices yet, hooks run
 	RollingBack OperationState = "rolling-back" // a step failed; the previous layout is being restored
 	Succeeded   OperationState = "succeeded"
-	// Unsettled is an operation whose layout is the planned one, while the kubelet does not offer exactly its devices, or
-	// a hook has failed. It becomes succeeded by itself once that is cured.
+	// Unsettled is an operation whose layout is the planned one, while the kubelet does not offer
+	// exactly its devices, or a hook has failed. It becomes succeeded by itself once that is cured.
 	Unsettled   OperationState = "unsettled"
 	RolledBack  OperationState = "rolled-back" // it failed; the layout is as it was before
 	Failed      OperationState = "failed"      // it failed and has changed nothing
@@ -58,7 +59,8 @@ func (s OperationState) Final() bool {
 	}
 }
 
-// Committed reports whether an operation in this state has ended with the layout that it was to make.
+// Committed reports whether an operation in this state has ended with the layout that it was to
+// make.
 func (s OperationState) Committed() bool { return s == Succeeded || s == Unsettled }
 
 // Operation is the execution of a plan, or of another verb.
@@ -80,13 +82,15 @@ type Operation struct {
 	Error *Problem `json:"error,omitempty"`
 	// Renamed maps the UUIDs of MIG devices before to those in their place after a rollback.
 	Renamed map[gpu.MIGUUID]gpu.MIGUUID `json:"renamed,omitempty"`
-	// Hooks are the programs run afterwards, each with its last run. One that fails makes the operation unsettled.
+	// Hooks are the programs run afterwards, each with its last run. One that fails makes the
+	// operation unsettled.
 	Hooks    []HookResult `json:"hooks,omitempty"`
 	Warnings []string     `json:"warnings,omitempty"`
-	// WaitsFor is what an operation that settles, is stuck or is unsettled waits for: each completes the sentence "it
-	// waits for ...".
+	// WaitsFor is what an operation that settles, is stuck or is unsettled waits for: each
+	// completes the sentence "it waits for ...".
 	WaitsFor []string `json:"waitsFor,omitempty"`
-	// Cordoned says that the node is kept cordoned for this operation, unless another client has cordoned it.
+	// Cordoned says that the node is kept cordoned for this operation, unless another client has
+	// cordoned it.
 	Cordoned bool `json:"cordoned,omitempty"`
 	// Mode is present in operations of the verb mode.
 	Mode *ModeResult `json:"mode,omitempty"`
@@ -115,13 +119,14 @@ const (
 // OperationGPU is what became of one GPU in an operation.
 type OperationGPU struct {
 	GPU gpu.UUID `json:"gpu"`
-	// State is the operation's state as far as this GPU is concerned: pending, running, settling, rolling-back, succeeded,
-	// unsettled, rolled-back, failed (nothing was changed), interrupted, accepted, degraded or stuck.
+	// State is the operation's state as far as this GPU is concerned: pending, running, settling,
+	// rolling-back, succeeded, unsettled, rolled-back, failed (nothing was changed), interrupted,
+	// accepted, degraded or stuck.
 	State OperationState `json:"state"`
 	// Error is why the GPU is not as planned.
 	Error string `json:"error,omitempty"`
-	// Current are the GPU instances that were read last, if the GPU was interrupted, is degraded or was accepted; nil
-	// if they could not be read.
+	// Current are the GPU instances that were read last, if the GPU was interrupted, is degraded or
+	// was accepted; nil if they could not be read.
 	Current []Instance `json:"current,omitzero"`
 }
 
@@ -147,7 +152,8 @@ type ModeResult struct {
 	Wanted  bool     `json:"wanted"`
 	Current bool     `json:"current"`
 	Pending bool     `json:"pending"`
-	// Waits is what a pending mode waits for: "reset", "reboot" or "in use"; empty if it is in force.
+	// Waits is what a pending mode waits for: "reset", "reboot" or "in use"; empty if it is in
+	// force.
 	Waits string `json:"waits,omitempty"`
 	// Holders are the processes that have the GPU open.
 	Holders []Hold `json:"holders,omitempty"`
@@ -156,14 +162,16 @@ type ModeResult struct {
 // Operations answers GET /api/v1/operations, the latest first.
 type Operations struct {
 	APIVersion string `json:"apiVersion"`
-	// State of partition control as a whole: "idle", "running", "degraded", "stuck", "read-only" or "off".
+	// State of partition control as a whole: "idle", "running", "degraded", "stuck", "read-only" or
+	// "off".
 	State string `json:"state"`
-	// Recovering says that what the last run of the exporter left is being finished: until its operations were read, they
-	// are missing here.
+	// Recovering says that what the last run of the exporter left is being finished: until its
+	// operations were read, they are missing here.
 	Recovering bool `json:"recovering,omitempty"`
 	// Reason is why it is read-only or off.
 	Reason string `json:"reason,omitempty"`
-	// Blocked names the operation that keeps a GPU from being changed: one that settles, is degraded or is stuck.
+	// Blocked names the operation that keeps a GPU from being changed: one that settles, is
+	// degraded or is stuck.
 	Blocked map[gpu.UUID]string `json:"blocked,omitempty"`
 	// Unrestored are the GPUs whose layout was to be restored after the reboot, and is not.
 	Unrestored []Unrestored `json:"unrestored,omitempty"`
@@ -181,15 +189,16 @@ const (
 	EventNote  EventKind = "note"  // anything else that the operator should know
 )
 
-// Event is one piece of news of an operation. Seq grows by one with each; it is the id of the server-sent event.
+// Event is one piece of news of an operation. Seq grows by one with each; it is the id of the
+// server-sent event.
 type Event struct {
 	Seq  int       `json:"seq"`
 	Time time.Time `json:"time"`
 	Kind EventKind `json:"kind"`
 	// State is the operation's, at the time of the event.
 	State OperationState `json:"state"`
-	// Step is what a step event is about: the step with its state, result and error. Index is its place in the operation's
-	// steps, or in those of its rollback if Rollback is set.
+	// Step is what a step event is about: the step with its state, result and error. Index is its
+	// place in the operation's steps, or in those of its rollback if Rollback is set.
 	Step     *OperationStep `json:"step,omitempty"`
 	Index    gpu.Opt[int]   `json:"index,omitzero"`
 	Rollback bool           `json:"rollback,omitempty"`

@@ -8,11 +8,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// PlanRequest asks what would have to be done. Spec is in one of its three forms, see the package spec.
+// PlanRequest asks what would have to be done. Spec is in one of its three forms, see the package
+// spec.
 type PlanRequest struct {
 	Spec Spec `json:"spec"`
-	// Force names, one by one, busy instances that may be destroyed: MIG UUIDs, or "GPU-<uuid>/<GPU instance>" for one
-	// without compute instances.
+	// Force names, one by one, busy instances that may be destroyed: MIG UUIDs, or "GPU-<uuid>/<GPU
+	// instance>" for one without compute instances.
 	Force []string `json:"force,omitempty"`
 	// TakeOver says that GPUs which another owner manages may be changed.
 	TakeOver bool `json:"takeOver,omitempty"`
@@ -93,9 +94,10 @@ const (
 	HoldPod      HoldKind = "pod"      // the kubelet gave it to a container
 	HoldJob      HoldKind = "job"      // the scheduler gave it to a batch job
 	HoldUnknown  HoldKind = "unknown"
-	// HoldUnconfirmed is a container that may hold it: one that the kubelet has listed before and does not list now, or
-	// any while its list is incomplete. A claim that may be for administrative access makes its pod one as well. It ends
-	// when that is settled, or when an operator confirms that the device is free.
+	// HoldUnconfirmed is a container that may hold it: one that the kubelet has listed before and
+	// does not list now, or any while its list is incomplete. A claim that may be for
+	// administrative access makes its pod one as well. It ends when that is settled, or when an
+	// operator confirms that the device is free.
 	HoldUnconfirmed HoldKind = "unconfirmed"
 )
 
@@ -103,22 +105,23 @@ const (
 type Hold struct {
 	Kind HoldKind `json:"kind"`
 	PID  uint32   `json:"pid,omitempty"`
-	// What names the holder: "ml/train-0 (main)", "job 4711", "python3", or the error of a check. Of an unconfirmed one it
-	// has the reason, too.
+	// What names the holder: "ml/train-0 (main)", "job 4711", "python3", or the error of a check.
+	// Of an unconfirmed one it has the reason, too.
 	What string `json:"what"`
 }
 
 // Unconfirmed reports whether it is not known whether the holder has the instance.
 func (h Hold) Unconfirmed() bool { return h.Kind == HoldUnconfirmed }
 
-// ByClaim reports whether the kubelet lists an unconfirmed holder, but its claim may be for administrative access.
+// ByClaim reports whether the kubelet lists an unconfirmed holder, but its claim may be for
+// administrative access.
 func (h Hold) ByClaim() bool { return h.Unconfirmed() && strings.Contains(h.What, claimAccess) }
 
 // claimAccess begins the reason of such a holder.
 const claimAccess = "its claim may be for administrative access"
 
-// Confirmed reports whether an operator cannot confirm that the instance is free because of this holder: a container
-// that the kubelet lists, or a process that is seen.
+// Confirmed reports whether an operator cannot confirm that the instance is free because of this
+// holder: a container that the kubelet lists, or a process that is seen.
 func (h Hold) Confirmed() bool {
 	return h.Kind == HoldPod || h.Kind == HoldProcess || h.Kind == HoldHandle
 }

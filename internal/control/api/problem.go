@@ -6,20 +6,22 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Problem is an error for the caller, in the form of RFC 9457. Detail says what happened and what to do; it never has
-// a path of the node, a token or a stack.
+// Problem is an error for the caller, in the form of RFC 9457. Detail says what happened and what
+// to do; it never has a path of the node, a token or a stack.
 type Problem struct {
 	Type   ProblemType `json:"type"`
 	Title  string      `json:"title"`
 	Status int         `json:"status"`
 	Detail string      `json:"detail,omitempty"`
-	// Blocking are the busy instances that are in the way: MIG UUIDs, or "GPU-<uuid>/<GPU instance>".
+	// Blocking are the busy instances that are in the way: MIG UUIDs, or "GPU-<uuid>/<GPU
+	// instance>".
 	Blocking []Blocker `json:"blocking,omitempty"`
 	// Profiles are those that the GPU offers, if an unknown one was asked for.
 	Profiles []string `json:"profiles,omitempty"`
 	// Operation is the one that it is about or that is in the way.
 	Operation string `json:"operation,omitempty"`
-	// Instead are the layouts before an operation that cannot be rolled back any more, each of one GPU, to be planned.
+	// Instead are the layouts before an operation that cannot be rolled back any more, each of one
+	// GPU, to be planned.
 	Instead []Spec `json:"instead,omitempty"`
 }
 
@@ -43,7 +45,8 @@ func (p *Problem) Error() string {
 // ProblemType is the stable name of a kind of problem, a URN.
 type ProblemType string
 
-// The types of problems, and the status of each. Their documentation is in docs/partition-control.md.
+// The types of problems, and the status of each. Their documentation is in
+// docs/partition-control.md.
 const (
 	Malformed       ProblemType = "urn:mig-exporter:problem:malformed"       // 400: the request cannot be read
 	Unauthenticated ProblemType = "urn:mig-exporter:problem:unauthenticated" // 401

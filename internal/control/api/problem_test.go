@@ -54,8 +54,8 @@ func problemTypes(t *testing.T) map[string]string {
 	return types
 }
 
-// TestProblemTypesAreDocumented: each is in the table of docs/partition-control.md, with its status, and in the
-// OpenAPI document; and no others do.
+// TestProblemTypesAreDocumented: each is in the table of docs/partition-control.md, with its
+// status, and in the OpenAPI document; and no others do.
 func TestProblemTypesAreDocumented(t *testing.T) {
 	types := problemTypes(t)
 

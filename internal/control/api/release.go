@@ -9,7 +9,7 @@ type Release struct {
 	Released   bool     `json:"released"`
 	// Seconds is how long no GPU was read: how long NVML was closed.
 	Seconds float64 `json:"seconds"`
-	// Closed is why NVML stays closed, so that no GPU of the node is read until this one is reacquired or unbound; empty
-	// if the others are read.
+	// Closed is why NVML stays closed, so that no GPU of the node is read until this one is
+	// reacquired or unbound; empty if the others are read.
 	Closed string `json:"closed,omitempty"`
 }

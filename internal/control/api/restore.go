@@ -46,7 +46,8 @@ type Unrestored struct {
 	Detail string        `json:"detail"`
 	// Operation is the last one that tried it, if one did.
 	Operation string `json:"operation,omitempty"`
-	// Next is when it is tried again. It is absent if it is tried again only when an operator asks for it.
+	// Next is when it is tried again. It is absent if it is tried again only when an operator asks
+	// for it.
 	Next time.Time `json:"next,omitzero"`
 	// Wanted is the layout.
 	Wanted []Instance `json:"wanted,omitempty"`

@@ -2,9 +2,10 @@ package api
 
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
-// Spec says what is wanted of the node, in exactly one of three forms: a named layout (Layout, one of the built-in ones
-// or of the node's own file, or from MIGConfigs, an inline document of mig-parted's form); counts of instances for
-// chosen GPUs (GPUs with Devices); a demand for further instances of whichever profile (Demand).
+// Spec says what is wanted of the node, in exactly one of three forms: a named layout (Layout, one
+// of the built-in ones or of the node's own file, or from MIGConfigs, an inline document of
+// mig-parted's form); counts of instances for chosen GPUs (GPUs with Devices); a demand for further
+// instances of whichever profile (Demand).
 //
 // Documents of specs are read by the tags of these types, see strictyaml.
 type Spec struct {
@@ -28,7 +29,8 @@ type LayoutRule struct {
 	MIGDevices   map[string]int `json:"mig-devices,omitzero"`
 }
 
-// Need asks for a number of further instances of at least so much memory and so many SMs; without a count for one.
+// Need asks for a number of further instances of at least so much memory and so many SMs; without a
+// count for one.
 type Need struct {
 	Memory Bytes `json:"memory,omitempty"`
 	SMs    int   `json:"sms,omitempty" range:"0..1048576" expected:"a number of SMs"`
@@ -41,7 +43,8 @@ type Need struct {
 type DeviceRequest struct {
 	Count   int      `json:"count" default:"1" range:"0..64" expected:"a count of 0 to 64"`
 	Compute []string `json:"compute,omitempty" range:"0..16" expected:"a list of compute instances, such as [1c, 2c]"`
-	// Each is the list; if it is not nil, Count and Compute mean nothing, and neither do the Each of its items.
+	// Each is the list; if it is not nil, Count and Compute mean nothing, and neither do the Each
+	// of its items.
 	Each []DeviceRequest `json:"-"`
 }
 

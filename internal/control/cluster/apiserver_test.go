@@ -23,8 +23,8 @@ import (
 
 const ownToken = "the-exporter's"
 
-// apiServer answers as a Kubernetes API server does: a caller without a known token gets 401, what its rights do not
-// allow 403, a patch of an object that has changed 409, all with a Status object.
+// apiServer answers as a Kubernetes API server does: a caller without a known token gets 401, what
+// its rights do not allow 403, a patch of an object that has changed 409, all with a Status object.
 type apiServer struct {
 	mu        sync.Mutex
 	forbidden map[string]bool // "<verb> <resource>" that the exporter's service account may not
@@ -164,8 +164,8 @@ func (s *apiServer) serveNode(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(s.node)
 }
 
-// manage notes which client has changed spec.unschedulable, as the API server does: one that writes the same value
-// again does not count.
+// manage notes which client has changed spec.unschedulable, as the API server does: one that writes
+// the same value again does not count.
 func (s *apiServer) manage(manager string, unschedulable any) {
 	fields := []any{map[string]any{"manager": "kube-controller-manager", "operation": "Update", "fieldsType": "FieldsV1",
 		"fieldsV1": map[string]any{"f:spec": map[string]any{"f:podCIDR": map[string]any{},

@@ -1,5 +1,5 @@
-// Package cluster connects partition control to the Kubernetes API server: it reviews tokens and rights, finds other
-// controllers of the node's GPUs, and cordons the node.
+// Package cluster connects partition control to the Kubernetes API server: it reviews tokens and
+// rights, finds other controllers of the node's GPUs, and cordons the node.
 //
 // The service account needs, by ClusterRole:
 //
@@ -9,13 +9,14 @@
 //	resource.k8s.io        resourceslices                  list, if the cluster has them
 //	inference.redhat.com   instaslices, nodeaccelerators   list, if the cluster has them
 //
-// To restart the device plugin it needs list and delete of pods in the plugin's namespace, by a Role.
+// To restart the device plugin it needs list and delete of pods in the plugin's namespace, by a
+// Role.
 //
 // If a right is missing, errors name it: they are, or contain, a *kubeapi.RefusedError.
 //
-// Users of partition control in a cluster need verbs on partitions of the group mig-exporter.io, whose names are
-// those of nodes: get reads; plan, apply, mode, force, take-over and release are as in docs/partition-control.md. The
-// API server has no such resource; it only authorizes.
+// Users of partition control in a cluster need verbs on partitions of the group mig-exporter.io,
+// whose names are those of nodes: get reads; plan, apply, mode, force, take-over and release are as
+// in docs/partition-control.md. The API server has no such resource; it only authorizes.
 package cluster
 
 import (

@@ -330,8 +330,8 @@ func TestUncordonLeavesOthersAlone(t *testing.T) {
 	}
 }
 
-// A node that this program has left cordoned, by a crash, and that an operator has taken back and cordoned for
-// himself: his cordon stays.
+// A node that this program has left cordoned, by a crash, and that an operator has taken back and
+// cordoned for himself: his cordon stays.
 func TestUncordonLeavesALaterCordonAlone(t *testing.T) {
 	for name, tc := range map[string]struct {
 		operator func(s *apiServer)
@@ -482,7 +482,8 @@ func TestOwnersByObjects(t *testing.T) {
 	})
 }
 
-// TestOwnersDoesNotGuess: what cannot be asked may be an owner; what is known is reported nevertheless.
+// TestOwnersDoesNotGuess: what cannot be asked may be an owner; what is known is reported
+// nevertheless.
 func TestOwnersDoesNotGuess(t *testing.T) {
 	for name, tc := range map[string]struct {
 		make func(*apiServer)

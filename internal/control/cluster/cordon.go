@@ -18,7 +18,8 @@ const (
 	manager = "mig-exporter-partition-control"
 )
 
-// tries is how often a change of the node is tried if other clients change the node at the same time.
+// tries is how often a change of the node is tried if other clients change the node at the same
+// time.
 const tries = 5
 
 // Cordon implements control.Cluster.
@@ -40,8 +41,8 @@ func (c *Cluster) Cordon(ctx context.Context) (bool, error) {
 	return done, nil
 }
 
-// Uncordon implements control.Cluster. If another client has made the node schedulable since, and perhaps cordoned it
-// again, Uncordon only removes the annotation.
+// Uncordon implements control.Cluster. If another client has made the node schedulable since, and
+// perhaps cordoned it again, Uncordon only removes the annotation.
 func (c *Cluster) Uncordon(ctx context.Context) error {
 	err := c.patchNode(ctx, func(n node) map[string]any {
 		if n.Metadata.Annotations[markName] != markValue {
@@ -61,8 +62,8 @@ func (c *Cluster) Uncordon(ctx context.Context) error {
 	return nil
 }
 
-// cordonedBy reports whether the manager made the node unschedulable. If the API server does not say which one did,
-// it reports true: the annotation is enough.
+// cordonedBy reports whether the manager made the node unschedulable. If the API server does not
+// say which one did, it reports true: the annotation is enough.
 func (n *node) cordonedBy(manager string) bool {
 	hasOther := false
 
@@ -79,8 +80,8 @@ func (n *node) cordonedBy(manager string) bool {
 	return n.Spec.Unschedulable && !hasOther
 }
 
-// newPatch returns a merge patch for the node that was read. A nil mark removes the annotation; a nil spec is not
-// changed.
+// newPatch returns a merge patch for the node that was read. A nil mark removes the annotation; a
+// nil spec is not changed.
 func newPatch(n node, mark any, spec map[string]any) map[string]any {
 	body := map[string]any{
 		"metadata": map[string]any{
@@ -95,8 +96,8 @@ func newPatch(n node, mark any, spec map[string]any) map[string]any {
 	return body
 }
 
-// patchNode reads the node and applies the patch that decide returns; nil is no patch. It tries again if the node has
-// changed.
+// patchNode reads the node and applies the patch that decide returns; nil is no patch. It tries
+// again if the node has changed.
 func (c *Cluster) patchNode(ctx context.Context, decide func(node) map[string]any) error {
 	for try := 1; ; try++ {
 		n, err := c.getNode(ctx)

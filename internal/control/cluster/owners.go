@@ -17,8 +17,9 @@ import (
 
 // Labels, annotations and API groups of other controllers that manage the node's partitions.
 const (
-	// The GPU operator's mig-manager applies the layout that the first label names, and reports its progress in the
-	// second. https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-mig.html
+	// The GPU operator's mig-manager applies the layout that the first label names, and reports its
+	// progress in the second.
+	// https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-mig.html
 	migManagerConfig = "nvidia.com/mig.config"
 	migManagerState  = "nvidia.com/mig.config.state"
 	// GKE partitions all GPUs of a node pool into instances of one size.
@@ -31,8 +32,9 @@ const (
 	// https://github.com/Project-HAMi/HAMi, pkg/device/devices.go
 	hamiRegister = "hami.io/node-nvidia-register"
 	hamiMIG      = "mig"
-	// NVIDIA's driver for dynamic resource allocation offers MIG devices, and may create them when they are claimed.
-	// https://github.com/NVIDIA/k8s-dra-driver-gpu, cmd/gpu-kubelet-plugin/deviceinfo.go
+	// NVIDIA's driver for dynamic resource allocation offers MIG devices, and may create them when
+	// they are claimed. https://github.com/NVIDIA/k8s-dra-driver-gpu,
+	// cmd/gpu-kubelet-plugin/deviceinfo.go
 	draGroup  = "resource.k8s.io"
 	draDriver = "gpu.nvidia.com"
 	// InstaSlice has an object for each node, named after it: instaslices, later nodeaccelerators.
@@ -57,8 +59,8 @@ func (f ownersByGPU) add(id gpu.UUID, format string, args ...any) {
 	f[id] = append(f[id], text)
 }
 
-// Owners implements control.Cluster. If some of its requests fail, it returns an error and the owners that the others
-// found. The error's Refusal names all missing rights.
+// Owners implements control.Cluster. If some of its requests fail, it returns an error and the
+// owners that the others found. The error's Refusal names all missing rights.
 func (c *Cluster) Owners(ctx context.Context) (map[gpu.UUID][]string, error) {
 	out := ownersByGPU{}
 	var errs []error
@@ -146,8 +148,8 @@ func (f ownersByGPU) addMarks(n object) {
 	}
 }
 
-// addHAMi adds the GPUs of HAMi's register: a JSON list, or in older releases devices that end in a colon and have
-// fields separated by commas, of which the first is the UUID and the ninth the mode.
+// addHAMi adds the GPUs of HAMi's register: a JSON list, or in older releases devices that end in a
+// colon and have fields separated by commas, of which the first is the UUID and the ninth the mode.
 func (f ownersByGPU) addHAMi(register string) {
 	type device struct {
 		ID   string `json:"id"`
@@ -180,7 +182,8 @@ func gpuOf(name string) gpu.UUID {
 	return id
 }
 
-// listGroups returns the preferred version of each API group. Every account has the right to list them.
+// listGroups returns the preferred version of each API group. Every account has the right to list
+// them.
 func (c *Cluster) listGroups(ctx context.Context) (map[string]string, error) {
 	var list struct {
 		Groups []struct {
@@ -224,8 +227,8 @@ type attributes map[string]struct {
 	String string `json:"string"`
 }
 
-// addDRA adds the GPUs with MIG devices that the DRA driver offers on the node, including devices that do not exist
-// yet.
+// addDRA adds the GPUs with MIG devices that the DRA driver offers on the node, including devices
+// that do not exist yet.
 func (c *Cluster) addDRA(ctx context.Context, version string, out ownersByGPU) error {
 	var list struct {
 		Items []struct {

@@ -15,10 +15,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 )
 
-// PluginSelector says which pods are the device plugin's: those of a namespace that have all of the labels.
+// PluginSelector says which pods are the device plugin's: those of a namespace that have all of the
+// labels.
 //
-// It has no other operators than equality, since the admission policy that limits the service account to the pods of
-// its own node has to say the same.
+// It has no other operators than equality, since the admission policy that limits the service
+// account to the pods of its own node has to say the same.
 type PluginSelector struct {
 	Namespace string
 	Labels    []string // "key=value"
@@ -34,8 +35,8 @@ const (
 	labelValue = `(` + labelName + `)?`
 )
 
-// ParsePluginSelector reads NAMESPACE/KEY=VALUE[,KEY=VALUE], such as gpu-operator/app=nvidia-device-plugin-daemonset.
-// An error wraps gpu.ErrInvalidArgument.
+// ParsePluginSelector reads NAMESPACE/KEY=VALUE[,KEY=VALUE], such as
+// gpu-operator/app=nvidia-device-plugin-daemonset. An error wraps gpu.ErrInvalidArgument.
 func ParsePluginSelector(text string) (PluginSelector, error) {
 	namespace, labels, _ := strings.Cut(text, "/")
 	s := PluginSelector{Namespace: namespace, Labels: strings.Split(labels, ",")}
@@ -62,8 +63,8 @@ func ParsePluginSelector(text string) (PluginSelector, error) {
 
 // DevicePlugin restarts the device plugin of a node. It is safe for concurrent use.
 //
-// The service account needs, by a Role in the plugin's namespace, list and delete of pods. RBAC cannot narrow these to
-// a node; the chart's ValidatingAdmissionPolicy does.
+// The service account needs, by a Role in the plugin's namespace, list and delete of pods. RBAC
+// cannot narrow these to a node; the chart's ValidatingAdmissionPolicy does.
 type DevicePlugin struct {
 	cluster  *Cluster
 	selector PluginSelector
@@ -93,7 +94,8 @@ type pod struct {
 	} `json:"spec"`
 }
 
-// isReplaced reports whether a DaemonSet owns the pod, and so creates another one for the node when it ends.
+// isReplaced reports whether a DaemonSet owns the pod, and so creates another one for the node when
+// it ends.
 func (p *pod) isReplaced() bool {
 	for _, o := range p.Metadata.Owners {
 		if o.Controller && o.Kind == "DaemonSet" && strings.HasPrefix(o.APIVersion, "apps/") {
@@ -110,7 +112,8 @@ type pluginError struct{ text string }
 func (e *pluginError) Error() string   { return e.text }
 func (e *pluginError) Refusal() string { return e.text }
 
-// Restart implements control.DevicePlugin. Pods without a DaemonSet are never ended, since nothing would replace them.
+// Restart implements control.DevicePlugin. Pods without a DaemonSet are never ended, since nothing
+// would replace them.
 func (d *DevicePlugin) Restart(ctx context.Context) ([]string, error) {
 	var ended []string
 	for try := 1; ; try++ {
@@ -128,7 +131,8 @@ func (d *DevicePlugin) Restart(ctx context.Context) ([]string, error) {
 	}
 }
 
-// endPods ends all pods of the plugin on the node, and reports whether there may be new ones under the same names.
+// endPods ends all pods of the plugin on the node, and reports whether there may be new ones under
+// the same names.
 func (d *DevicePlugin) endPods(ctx context.Context, ended *[]string) (again bool, err error) {
 	list, err := d.listPods(ctx)
 	if err != nil {
@@ -212,7 +216,8 @@ func (d *DevicePlugin) podsPath() string {
 	return "/api/v1/namespaces/" + url.PathEscape(d.selector.Namespace) + "/pods"
 }
 
-// deletePod deletes exactly this pod: one of the same name that was created meanwhile is left alone.
+// deletePod deletes exactly this pod: one of the same name that was created meanwhile is left
+// alone.
 func (d *DevicePlugin) deletePod(ctx context.Context, p pod) error {
 	return d.cluster.request(ctx, kubeapi.Request{
 		Method: http.MethodDelete, Path: d.podsPath() + "/" + url.PathEscape(p.Metadata.Name),

@@ -16,14 +16,15 @@ import (
 )
 
 const (
-	// cacheTTL is how long we don't review a token and its rights again: after a right was withdrawn, it still counts so
-	// long.
+	// cacheTTL is how long we don't review a token and its rights again: after a right was
+	// withdrawn, it still counts so long.
 	cacheTTL = 10 * time.Second
-	// maxCached is the maximum number of cached tokens, maxToken the maximum length of a token in bytes.
+	// maxCached is the maximum number of cached tokens, maxToken the maximum length of a token in
+	// bytes.
 	maxCached = 1000
 	maxToken  = 16 << 10
-	// maxReviews is how many tokens we review at once, with seven requests each: a caller with many tokens must not flood
-	// the API server through this program.
+	// maxReviews is how many tokens we review at once, with seven requests each: a caller with many
+	// tokens must not flood the API server through this program.
 	maxReviews = 8
 )
 
@@ -49,12 +50,13 @@ type user struct {
 	Extra  map[string][]string `json:"extra"`
 }
 
-// Actor returns the owner of a token and its rights on this node: it makes a TokenReview, and a SubjectAccessReview
-// for each verb. It caches the result for cacheTTL.
+// Actor returns the owner of a token and its rights on this node: it makes a TokenReview, and a
+// SubjectAccessReview for each verb. It caches the result for cacheTTL.
 //
-// The error wraps gpu.ErrNoPermission if the token is invalid or not for this program, and gpu.ErrUnavailable if the
-// API server does not answer or does not let this program review tokens: then it contains a *kubeapi.RefusedError,
-// which names the missing right. It contains no part of the token. A user without rights is no error.
+// The error wraps gpu.ErrNoPermission if the token is invalid or not for this program, and
+// gpu.ErrUnavailable if the API server does not answer or does not let this program review tokens:
+// then it contains a *kubeapi.RefusedError, which names the missing right. It contains no part of
+// the token. A user without rights is no error.
 func (c *Cluster) Actor(ctx context.Context, token string) (control.Actor, error) {
 	if token == "" || len(token) > maxToken {
 		return control.Actor{}, fmt.Errorf("token review: not a token: %w", gpu.ErrNoPermission)
@@ -105,7 +107,8 @@ func actorName(name string) string {
 	return "user:" + name
 }
 
-// Known returns the actor of a token that Actor has reviewed within cacheTTL. It does not ask the API server.
+// Known returns the actor of a token that Actor has reviewed within cacheTTL. It does not ask the
+// API server.
 func (c *Cluster) Known(token string) (control.Actor, bool) {
 	return c.recall(sha256.Sum256([]byte(token)))
 }
@@ -182,8 +185,8 @@ func (c *Cluster) reviewToken(ctx context.Context, token string) (user, error) {
 	return status.User, nil
 }
 
-// hasAudience reports whether a token is for one of the configured audiences. An API server without support for
-// audiences returns none: then we accept tokens only if none is configured.
+// hasAudience reports whether a token is for one of the configured audiences. An API server without
+// support for audiences returns none: then we accept tokens only if none is configured.
 func (c *Cluster) hasAudience(audiences []string) bool {
 	return len(c.opts.Audiences) == 0 ||
 		slices.ContainsFunc(
@@ -192,8 +195,8 @@ func (c *Cluster) hasAudience(audiences []string) bool {
 		)
 }
 
-// reviewError is the error of a review, not of the token: errors.Is finds gpu.ErrUnavailable in it and never
-// gpu.ErrNoPermission. errors.As finds a refusal.
+// reviewError is the error of a review, not of the token: errors.Is finds gpu.ErrUnavailable in it
+// and never gpu.ErrNoPermission. errors.As finds a refusal.
 type reviewError struct{ err error }
 
 func (e reviewError) Error() string      { return e.err.Error() }

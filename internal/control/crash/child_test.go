@@ -137,7 +137,8 @@ func (r readiness) State(state string) {
 	}
 }
 
-// play is a process of partition control on the simulated driver, from its start to the end of its role.
+// play is a process of partition control on the simulated driver, from its start to the end of its
+// role.
 func play(role string) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()

@@ -23,7 +23,8 @@ import (
 // callTimeout bounds what a child process may take; nothing depends on how fast it is.
 const callTimeout = 2 * time.Minute
 
-// node is a simulated node that outlives the processes which use it: its scenario, its state file, a journal.
+// node is a simulated node that outlives the processes which use it: its scenario, its state file,
+// a journal.
 type node struct {
 	t    *testing.T
 	dir  string
@@ -57,8 +58,8 @@ func newNode(t *testing.T, scenario string, todo task) *node {
 	return n
 }
 
-// memoryDir is a directory in memory if there is such a thing: what a process has written before it is killed is
-// there after it, on any file system, and syncing takes no time.
+// memoryDir is a directory in memory if there is such a thing: what a process has written before it
+// is killed is there after it, on any file system, and syncing takes no time.
 func memoryDir(t *testing.T) string {
 	t.Helper()
 
@@ -152,9 +153,9 @@ func (n *node) layout() []string {
 // committed is the point from which on an operation must not be rolled back any more.
 const committed = "after the save of an operation that is settling"
 
-// TestEveryCrash kills partition control before and after every save and every driver call of every operation. The
-// next start must find the layout before or the one after, of what was committed the one after; and the start after
-// that nothing to do.
+// TestEveryCrash kills partition control before and after every save and every driver call of every
+// operation. The next start must find the layout before or the one after, of what was committed the
+// one after; and the start after that nothing to do.
 func TestEveryCrash(t *testing.T) {
 	for _, op := range operations() {
 		t.Run(op.name, func(t *testing.T) {
@@ -248,7 +249,8 @@ func (n *node) expectWhole(when string, before, after []string) {
 	cmptest.Equal(n.t, when+": the layout after another start", n.layout(), got)
 }
 
-// stride is the distance of the points at which crashes are followed by another one: all pairs would take too long.
+// stride is the distance of the points at which crashes are followed by another one: all pairs
+// would take too long.
 const stride = 7
 
 // TestCrashInRecovery kills the start after a crash too, before and after everything that it does.
@@ -276,7 +278,8 @@ func TestCrashInRecovery(t *testing.T) {
 	}
 }
 
-// TestRebootAfterCrash: instances do not outlive a reboot. There is nothing to roll back, nor to commit.
+// TestRebootAfterCrash: instances do not outlive a reboot. There is nothing to roll back, nor to
+// commit.
 func TestRebootAfterCrash(t *testing.T) {
 	op := operations()[1]
 

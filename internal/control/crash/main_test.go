@@ -21,7 +21,8 @@ const (
 // libraryPath is the simulated driver.
 var libraryPath string
 
-// TestMain builds the simulated driver; in a child process it plays that process's role instead of any test.
+// TestMain builds the simulated driver; in a child process it plays that process's role instead of
+// any test.
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
 		if err := play(role); err != nil {

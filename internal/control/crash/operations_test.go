@@ -15,7 +15,8 @@ func counts(gpus []api.Selector, devices map[string]api.DeviceRequest) task {
 	return task{Spec: api.Spec{GPUs: gpus, Devices: devices}}
 }
 
-// header is a node of two A100 and one H100 in MIG mode with a layout each, and a process on one of the instances.
+// header is a node of two A100 and one H100 in MIG mode with a layout each, and a process on one of
+// the instances.
 const header = `
 version: 1
 node: {hostname: crash, driver: "580.95.05", privileged: true}

@@ -27,9 +27,9 @@ type gpuFiles struct {
 	caps  map[int]capability // by the minor number of the capability's device file
 }
 
-// filesOf returns the files of a GPU. The driver reports the minor numbers of all possible capabilities in
-// /proc/driver/nvidia-caps/mig-minors, and those of existing ones in /proc/driver/nvidia/capabilities, which is
-// hidden in containers.
+// filesOf returns the files of a GPU. The driver reports the minor numbers of all possible
+// capabilities in /proc/driver/nvidia-caps/mig-minors, and those of existing ones in
+// /proc/driver/nvidia/capabilities, which is hidden in containers.
 func (f *Finder) filesOf(g mig.GPULayout) (gpuFiles, error) {
 	minor, ok := g.Minor.Get()
 	if !ok {
@@ -75,8 +75,8 @@ func (f gpuFiles) haveInstance(id gpu.InstanceID) bool {
 	return false
 }
 
-// readMinors reads lines such as "gpu0/gi1/access 12" and "gpu0/gi1/ci0/access 13". Other lines ("config 1", "monitor
-// 2") belong to no instance.
+// readMinors reads lines such as "gpu0/gi1/access 12" and "gpu0/gi1/ci0/access 13". Other lines
+// ("config 1", "monitor 2") belong to no instance.
 func (f *Finder) readMinors(gpuMinor int) (map[int]capability, error) {
 	file, err := os.Open(filepath.Join(f.proc, "driver", "nvidia-caps", "mig-minors"))
 	if err != nil {
@@ -99,8 +99,8 @@ func (f *Finder) readMinors(gpuMinor int) (map[int]capability, error) {
 	return out, lines.Err()
 }
 
-// readCapabilities reads the files gpu<minor>/mig/gi<id>/access and .../ci<id>/access, each with a line
-// "DeviceFileMinor: 12".
+// readCapabilities reads the files gpu<minor>/mig/gi<id>/access and .../ci<id>/access, each with a
+// line "DeviceFileMinor: 12".
 func (f *Finder) readCapabilities(gpuMinor int) (map[int]capability, error) {
 	root := filepath.Join(
 		f.proc,
@@ -171,9 +171,10 @@ func parseCapability(parts []string) (gpuMinor int, what capability, ok bool) {
 	return gpuMinor, what, ok && giOK
 }
 
-// capabilityOf returns what an open file gives access to, by its name: opening the file itself could block if its
-// file system does not answer. Its folder does not matter, since it differs between containers. With drivers before
-// 450.51, processes open the capability files in /proc instead of device files.
+// capabilityOf returns what an open file gives access to, by its name: opening the file itself
+// could block if its file system does not answer. Its folder does not matter, since it differs
+// between containers. With drivers before 450.51, processes open the capability files in /proc
+// instead of device files.
 func (f gpuFiles) capabilityOf(target string) (capability, bool) {
 	target = strings.TrimSuffix(target, " (deleted)")
 

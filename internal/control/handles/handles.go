@@ -1,13 +1,16 @@
-// Package handles finds, in /proc, the processes that have device or capability files of a GPU open.
+// Package handles finds, in /proc, the processes that have device or capability files of a GPU
+// open.
 //
-// A GPU has one device file, /dev/nvidia<minor>. Every process that uses the driver for the GPU has it open: users of
-// MIG devices, but also NVML clients, which prevent a change of the MIG mode but not the destruction of an instance.
-// A process that uses an instance also has capability files open, /dev/nvidia-caps/nvidia-cap<minor>: those of the
-// GPU instance and of the compute instance. So a process with open capability files of instances holds those, and one
-// with the GPU's device file alone holds the whole GPU.
+// A GPU has one device file, /dev/nvidia<minor>. Every process that uses the driver for the GPU has
+// it open: users of MIG devices, but also NVML clients, which prevent a change of the MIG mode but
+// not the destruction of an instance. A process that uses an instance also has capability files
+// open, /dev/nvidia-caps/nvidia-cap<minor>: those of the GPU instance and of the compute instance.
+// So a process with open capability files of instances holds those, and one with the GPU's device
+// file alone holds the whole GPU.
 //
-// A process with CAP_SYS_ADMIN may use an instance without its capability files; only the driver's list of processes
-// has it. https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html
+// A process with CAP_SYS_ADMIN may use an instance without its capability files; only the driver's
+// list of processes has it.
+// https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html
 package handles
 
 import (
@@ -36,17 +39,18 @@ type Finder struct {
 
 var _ control.Handles = (*Finder)(nil)
 
-// New returns a Finder for the host's /proc at a path. hidden says why this process may not see all processes of the
-// host (pidns.CheckInitial); nil if it sees them.
+// New returns a Finder for the host's /proc at a path. hidden says why this process may not see all
+// processes of the host (pidns.CheckInitial); nil if it sees them.
 func New(proc string, hidden error) *Finder { return &Finder{proc: proc, hidden: hidden} }
 
-// Open implements control.Handles. It sorts by process, then by instance. A node without /proc/driver/nvidia has no
-// files of GPUs, so none is open, unless this process may not see all of /proc.
+// Open implements control.Handles. It sorts by process, then by instance. A node without
+// /proc/driver/nvidia has no files of GPUs, so none is open, unless this process may not see all of
+// /proc.
 //
-// After an error, any process may hold the GPU. The error wraps gpu.ErrNoPermission if this process may not see all
-// processes of the host, for which it must be root with CAP_SYS_PTRACE in the host's PID namespace (and
-// gpu.ErrPIDNamespace if it is in another one), gpu.ErrNotFound if the driver does not report the files of the GPU,
-// and gpu.ErrTimeout if ctx has ended.
+// After an error, any process may hold the GPU. The error wraps gpu.ErrNoPermission if this process
+// may not see all processes of the host, for which it must be root with CAP_SYS_PTRACE in the
+// host's PID namespace (and gpu.ErrPIDNamespace if it is in another one), gpu.ErrNotFound if the
+// driver does not report the files of the GPU, and gpu.ErrTimeout if ctx has ended.
 func (f *Finder) Open(ctx context.Context, g mig.GPULayout) ([]control.Handle, error) {
 	_, err := os.Stat(f.proc) // a wrong path must not look like a node without a driver
 	if err == nil {
@@ -78,8 +82,8 @@ func (f *Finder) Open(ctx context.Context, g mig.GPULayout) ([]control.Handle, e
 	return found, nil
 }
 
-// findOwnPID returns the id of this process in the PID namespace of proc, which must be the host's: others do not
-// show most processes.
+// findOwnPID returns the id of this process in the PID namespace of proc, which must be the host's:
+// others do not show most processes.
 func (f *Finder) findOwnPID() (string, error) {
 	err := pidns.CheckInitial(filepath.Join(f.proc, "1"))
 	if fileError := new(fs.PathError); errors.As(err, &fileError) {
@@ -143,7 +147,8 @@ func (f *Finder) findHandles(
 	return out, nil
 }
 
-// processHandles returns the handles of one process, without its id and name. A process that has ended has none.
+// processHandles returns the handles of one process, without its id and name. A process that has
+// ended has none.
 func (f *Finder) processHandles(name string, files gpuFiles) ([]control.Handle, error) {
 	dir := filepath.Join(f.proc, name, "fd")
 
@@ -234,8 +239,8 @@ func (h *holding) addFile(files gpuFiles, target string) {
 	}
 }
 
-// handles returns the handles of a process, the most specific ones only: not the GPU if an instance is open, and not a
-// GPU instance if one of its compute instances is.
+// handles returns the handles of a process, the most specific ones only: not the GPU if an instance
+// is open, and not a GPU instance if one of its compute instances is.
 func (h *holding) handles() []control.Handle {
 	if len(h.instances) == 0 {
 		if h.whole {

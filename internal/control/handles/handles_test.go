@@ -304,7 +304,8 @@ func TestOpenEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestKnown: the errors of a process that may not be looked at, which root meets in no tree of its own.
+// TestKnown: the errors of a process that may not be looked at, which root meets in no tree of its
+// own.
 func TestKnown(t *testing.T) {
 	for err, want := range map[error]error{
 		&os.PathError{Op: "open", Path: "/proc/1/fd", Err: os.ErrPermission}: gpu.ErrNoPermission,

@@ -1,4 +1,5 @@
-// Package hooks runs the operator's programs after a change of a GPU's partitions, e.g. to restart a device plugin.
+// Package hooks runs the operator's programs after a change of a GPU's partitions, e.g. to restart
+// a device plugin.
 package hooks
 
 import (
@@ -23,17 +24,19 @@ import (
 )
 
 const (
-	// searchPath is the PATH of hooks. They do not inherit the exporter's environment, which may contain credentials.
+	// searchPath is the PATH of hooks. They do not inherit the exporter's environment, which may
+	// contain credentials.
 	searchPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-	// grace is the time between SIGTERM and SIGKILL; and how long the output of a hook that has ended is read if a
-	// process that it started keeps it open.
+	// grace is the time between SIGTERM and SIGKILL; and how long the output of a hook that has
+	// ended is read if a process that it started keeps it open.
 	grace = 5 * time.Second
 	// maxOutput is how much of the end of a hook's output is logged, in bytes.
 	maxOutput = 4 << 10
 )
 
-// Parse reads a program and its arguments, written as a JSON list of strings: ["systemctl", "restart", "a.service"].
-// There is no shell, and words are passed unchanged. An error wraps gpu.ErrInvalidArgument.
+// Parse reads a program and its arguments, written as a JSON list of strings: ["systemctl",
+// "restart", "a.service"]. There is no shell, and words are passed unchanged. An error wraps
+// gpu.ErrInvalidArgument.
 func Parse(text string, timeout time.Duration) (control.Hook, error) {
 	var argv []string
 	if err := json.Unmarshal([]byte(text), &argv); err != nil {
@@ -80,9 +83,9 @@ type Runner struct {
 // New returns a Runner that logs the output of hooks and how they end.
 func New(logger log.Logger) *Runner { return &Runner{logger: logger, grace: grace} }
 
-// Run runs a hook and waits until it has ended. Its environment is env and a PATH, its input is empty, and its
-// working directory is the root. After its timeout, or when ctx ends, its process group gets SIGTERM, then SIGKILL.
-// The result's exit code is -1 if there is none.
+// Run runs a hook and waits until it has ended. Its environment is env and a PATH, its input is
+// empty, and its working directory is the root. After its timeout, or when ctx ends, its process
+// group gets SIGTERM, then SIGKILL. The result's exit code is -1 if there is none.
 func (r *Runner) Run(ctx context.Context, h control.Hook, env []string) api.HookResult {
 	began := time.Now()
 	out := &tail{}
@@ -196,8 +199,8 @@ func reason(err error) error {
 	return err
 }
 
-// tail keeps the end of what is written to it. It is safe for concurrent use: exec may still write the output of a
-// process that outlives the hook.
+// tail keeps the end of what is written to it. It is safe for concurrent use: exec may still write
+// the output of a process that outlives the hook.
 type tail struct {
 	mu   sync.Mutex
 	last []byte

@@ -104,7 +104,8 @@ func play(role string) int {
 	return 1
 }
 
-// report writes the process' id to a pipe and keeps it open, so that its other end shows when all who have it are gone.
+// report writes the process' id to a pipe and keeps it open, so that its other end shows when all
+// who have it are gone.
 func report(pipe string) {
 	f, err := os.OpenFile(pipe, os.O_WRONLY, 0)
 	if err == nil {

@@ -1,5 +1,5 @@
-// Package owners finds other controllers that manage the partitions of a node's GPUs: by files of the node itself,
-// and by other packages' finders.
+// Package owners finds other controllers that manage the partitions of a node's GPUs: by files of
+// the node itself, and by other packages' finders.
 package owners
 
 import (
@@ -12,8 +12,8 @@ import (
 
 // Finder finds the owners of a node's GPUs.
 type Finder interface {
-	// Owners describes the owners of each GPU by what reveals them; the key "" is all GPUs. With an error there may be
-	// further owners.
+	// Owners describes the owners of each GPU by what reveals them; the key "" is all GPUs. With an
+	// error there may be further owners.
 	Owners(ctx context.Context) (map[gpu.UUID][]string, error)
 }
 
@@ -23,13 +23,15 @@ type Cordoner interface {
 	Uncordon(ctx context.Context) error
 }
 
-// Cluster implements control.Cluster by finders of owners and, if the node is in a Kubernetes cluster, a cordoner.
+// Cluster implements control.Cluster by finders of owners and, if the node is in a Kubernetes
+// cluster, a cordoner.
 type Cluster struct {
 	cordoner Cordoner
 	finders  []Finder
 }
 
-// NewCluster joins the owners of all finders. The cordoner is nil if there is no Kubernetes cluster.
+// NewCluster joins the owners of all finders. The cordoner is nil if there is no Kubernetes
+// cluster.
 func NewCluster(cordoner Cordoner, finders ...Finder) *Cluster {
 	return &Cluster{cordoner: cordoner, finders: finders}
 }

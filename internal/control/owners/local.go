@@ -27,7 +27,8 @@ type LocalFinder struct {
 	GresFiles []string
 }
 
-// DefaultGresFiles returns the paths of gres.conf in Slurm's packages, and of slurmd without configuration files.
+// DefaultGresFiles returns the paths of gres.conf in Slurm's packages, and of slurmd without
+// configuration files.
 func DefaultGresFiles() []string {
 	return []string{
 		"/etc/slurm/gres.conf",
@@ -36,7 +37,8 @@ func DefaultGresFiles() []string {
 	}
 }
 
-// Owners implements Finder. If a file cannot be read, the error wraps gpu.ErrNoPermission or gpu.ErrUnavailable.
+// Owners implements Finder. If a file cannot be read, the error wraps gpu.ErrNoPermission or
+// gpu.ErrUnavailable.
 func (l *LocalFinder) Owners(ctx context.Context) (map[gpu.UUID][]string, error) {
 	out := map[gpu.UUID][]string{}
 
@@ -59,9 +61,10 @@ func (l *LocalFinder) Owners(ctx context.Context) (map[gpu.UUID][]string, error)
 	return out, errors.Join(errs...)
 }
 
-// gresOfGPUs returns the first line of a gres.conf that makes GPUs a resource of Slurm: by device file, or by
-// AutoDetect. Names of parameters and values of AutoDetect are case insensitive. Lines of other nodes count too,
-// since the nodes of a line are given by an expression of Slurm. https://slurm.schedmd.com/gres.conf.html
+// gresOfGPUs returns the first line of a gres.conf that makes GPUs a resource of Slurm: by device
+// file, or by AutoDetect. Names of parameters and values of AutoDetect are case insensitive. Lines
+// of other nodes count too, since the nodes of a line are given by an expression of Slurm.
+// https://slurm.schedmd.com/gres.conf.html
 func gresOfGPUs(content string) string {
 	content = strings.ReplaceAll(content, "\\\n", " ")
 	for line := range strings.Lines(content) {
@@ -81,8 +84,8 @@ func gresOfGPUs(content string) string {
 	return ""
 }
 
-// addVirtual adds the GPUs that are divided among virtual machines: those with SR-IOV functions, and older ones with
-// types of mediated devices. The bare-metal driver has neither.
+// addVirtual adds the GPUs that are divided among virtual machines: those with SR-IOV functions,
+// and older ones with types of mediated devices. The bare-metal driver has neither.
 // https://docs.nvidia.com/vgpu/latest/grid-vgpu-user-guide/index.html
 func (l *LocalFinder) addVirtual(out map[gpu.UUID][]string) error {
 	bus := filepath.Join(l.SysDir, "bus", "pci", "devices")
@@ -122,8 +125,8 @@ func (l *LocalFinder) addVirtual(out map[gpu.UUID][]string) error {
 	return nil
 }
 
-// uuidOf returns the UUID that the driver reports for the GPU at a PCI address. It returns "" if there is none, so
-// that the owner counts for all GPUs.
+// uuidOf returns the UUID that the driver reports for the GPU at a PCI address. It returns "" if
+// there is none, so that the owner counts for all GPUs.
 func (l *LocalFinder) uuidOf(address string) gpu.UUID {
 	content, err := readFile(
 		filepath.Join(l.ProcDir, "driver", "nvidia", "gpus", address, "information"),

@@ -26,8 +26,8 @@ const (
 	libraryFile  = "./libnvidia-ml.so.1" // a path, not a name that the linker looks up
 )
 
-// message is a line between the test and a child process with our program. After its start, the child sends a point,
-// which the test answers with a verdict, or the answer to the last request.
+// message is a line between the test and a child process with our program. After its start, the
+// child sends a point, which the test answers with a verdict, or the answer to the last request.
 type message struct {
 	Point   *point   `json:"point,omitempty"`
 	Answer  *answer  `json:"answer,omitempty"`
@@ -231,7 +231,8 @@ func (p *otherProcess) start() bool {
 	return alive
 }
 
-// awaitAnswer answers the points that the process passes until it answers itself, or is killed at one.
+// awaitAnswer answers the points that the process passes until it answers itself, or is killed at
+// one.
 func (p *otherProcess) awaitAnswer() (answer, bool) {
 	for {
 		var m message
@@ -258,7 +259,8 @@ func (p *otherProcess) do(r request) (answer, bool) {
 
 func (p *otherProcess) end() { p.c.end() }
 
-// newProcesses returns a harness whose sides are processes of their own, over the simulated driver's C library.
+// newProcesses returns a harness whose sides are processes of their own, over the simulated
+// driver's C library.
 func newProcesses(t testing.TB, text string, seed uint64) *harness {
 	t.Helper()
 

@@ -45,7 +45,8 @@ func fourInstances() request {
 	return apply("0", map[string]api.DeviceRequest{"1g.5gb": {Count: 2}, "2g.10gb": {Count: 1}, "3g.20gb": {Count: 1}})
 }
 
-// layAnew makes the rival give a GPU the same GPU instances that exist there now, with one compute instance each.
+// layAnew makes the rival give a GPU the same GPU instances that exist there now, with one compute
+// instance each.
 func (h *harness) layAnew(index int) {
 	layout := tree{}
 	for _, g := range treeOf(h.t, h.node, index) {
@@ -77,8 +78,8 @@ func (h *harness) expectLayout(t *testing.T, index int, want string) {
 	}
 }
 
-// degrade applies four instances to the first GPU of which the last compute instance cannot be created, nor anything
-// undone.
+// degrade applies four instances to the first GPU of which the last compute instance cannot be
+// created, nor anything undone.
 func (h *harness) degrade(t *testing.T) {
 	t.Helper()
 	h.startProgram()
@@ -92,9 +93,9 @@ func (h *harness) degrade(t *testing.T) {
 	}
 }
 
-// TestRestartLeavesLayoutMadeWhileDegraded: the rival lays out a GPU anew on which an operation is degraded, and our
-// program starts again. The four instances are at places where the operation had created some; they are not its
-// own.
+// TestRestartLeavesLayoutMadeWhileDegraded: the rival lays out a GPU anew on which an operation is
+// degraded, and our program starts again. The four instances are at places where the operation had
+// created some; they are not its own.
 func TestRestartLeavesLayoutMadeWhileDegraded(t *testing.T) {
 	eachWay(t, twoGPUs, func(t *testing.T, h *harness) {
 		h.degrade(t)
@@ -119,8 +120,9 @@ func TestRetryLeavesLayoutMadeWhileDegraded(t *testing.T) {
 	})
 }
 
-// TestRollbackLeavesLayoutMadeMeanwhile: the rival lays out the GPU while an operation is half done. The rollback
-// must neither destroy what it has made at places of the operation, nor say that the layout is as it was before.
+// TestRollbackLeavesLayoutMadeMeanwhile: the rival lays out the GPU while an operation is half
+// done. The rollback must neither destroy what it has made at places of the operation, nor say that
+// the layout is as it was before.
 func TestRollbackLeavesLayoutMadeMeanwhile(t *testing.T) {
 	eachWay(t, twoGPUs, func(t *testing.T, h *harness) {
 		var want string
@@ -142,9 +144,9 @@ func TestRollbackLeavesLayoutMadeMeanwhile(t *testing.T) {
 	})
 }
 
-// TestFirstStepFindsItsInstanceGone: another client destroys what the first step was about to destroy. Nothing was
-// changed by us: the operation fails for that reason, puts nothing into what is left, and keeps no GPU from being
-// changed.
+// TestFirstStepFindsItsInstanceGone: another client destroys what the first step was about to
+// destroy. Nothing was changed by us: the operation fails for that reason, puts nothing into what
+// is left, and keeps no GPU from being changed.
 func TestFirstStepFindsItsInstanceGone(t *testing.T) {
 	for name, o := range map[string]order{
 		"and its GPU instance":     {GPU: 1, Program: clearAndBuild, Layout: tree{}},
@@ -179,7 +181,8 @@ func TestFirstStepFindsItsInstanceGone(t *testing.T) {
 	}
 }
 
-// TestSimulatedClientTakesFirstInstance is the same with the simulated node's own fault in the place of the rival.
+// TestSimulatedClientTakesFirstInstance is the same with the simulated node's own fault in the
+// place of the rival.
 func TestSimulatedClientTakesFirstInstance(t *testing.T) {
 	for name, left := range map[string]string{"nothing left": `[]`, "GPU instance left": `[{gi: "1g.5gb@0", ci: []}]`} {
 		t.Run(name, func(t *testing.T) {

@@ -8,9 +8,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// TestRivalAtEveryPoint runs a whole program of the rival at one point of an operation, for every point that it has.
-// The gaps are exactly where they are said to be: only an identical tree, or one made after the last reading began,
-// is mistaken for our own.
+// TestRivalAtEveryPoint runs a whole program of the rival at one point of an operation, for every
+// point that it has. The gaps are exactly where they are said to be: only an identical tree, or one
+// made after the last reading began, is mistaken for our own.
 func TestRivalAtEveryPoint(t *testing.T) {
 	for _, o := range []order{
 		{GPU: 1, Program: rebuildTheSame},
@@ -68,7 +68,8 @@ gpus:
   - {model: A100-40GB, mig: true, layout: ["2g.10gb@0"]}
 `
 
-// disturbed does an operation that destroys an instance and creates another, with the rival at its n-th point.
+// disturbed does an operation that destroys an instance and creates another, with the rival at its
+// n-th point.
 func disturbed(t *testing.T, o order, n int) (h *harness, reached bool) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

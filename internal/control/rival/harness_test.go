@@ -31,7 +31,8 @@ type partitionerSide interface {
 	kill()
 }
 
-// programSide is our program, in this process or in one of its own. do returns false if it was killed meanwhile.
+// programSide is our program, in this process or in one of its own. do returns false if it was
+// killed meanwhile.
 type programSide interface {
 	start() (alive bool)
 	do(request) (answer, bool)

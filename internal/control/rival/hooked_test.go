@@ -10,8 +10,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// point is a moment of our process at which the turn can be handed over: right before a driver call that reads
-// instances, and before and after each that changes them. The other kinds only record what our process knows.
+// point is a moment of our process at which the turn can be handed over: right before a driver call
+// that reads instances, and before and after each that changes them. The other kinds only record
+// what our process knows.
 type point struct {
 	Kind    string `json:"kind"`
 	GPU     int    `json:"gpu"`
@@ -75,7 +76,8 @@ const (
 	die             // the process is killed: none of its later calls has an effect
 )
 
-// hook is called at every point. It is used by pointer: handles of GPUs contain it and must be comparable.
+// hook is called at every point. It is used by pointer: handles of GPUs contain it and must be
+// comparable.
 type hook struct{ decideAt func(point) verdict }
 
 // after returns a hook that lets every call pass before the program runs.

@@ -67,8 +67,8 @@ func joinNode(t testing.TB, dir string) *sim.Node {
 	return node
 }
 
-// sameProcess is our program in the process of the test. Killed, it lives on as a ghost that changes nothing any
-// more; the next start finds its state as it was at that moment.
+// sameProcess is our program in the process of the test. Killed, it lives on as a ghost that
+// changes nothing any more; the next start finds its state as it was at that moment.
 type sameProcess struct {
 	h       *harness
 	dir     string // of the states

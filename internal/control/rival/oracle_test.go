@@ -63,7 +63,8 @@ type operation struct {
 type changedGPU struct {
 	before, after string
 	left          tree // by our last change, or before the first
-	// left; after a crash or a destruction also what was there before it, after a call that failed what it was to leave
+	// left; after a crash or a destruction also what was there before it, after a call that failed
+	// what it was to leave
 	expected  []tree
 	last      tree // before our last change
 	changes   int
@@ -150,7 +151,8 @@ func (o *oracle) forget(index int) {
 	v.whenC = map[string]int{}
 }
 
-// refresh takes in the layout of a GPU after a call, and accounts for what is new and what is not there any more.
+// refresh takes in the layout of a GPU after a call, and accounts for what is new and what is not
+// there any more.
 func (o *oracle) refresh(index int, foreign bool) {
 	o.trees[index] = o.truth(index)
 
@@ -252,7 +254,8 @@ func (o *oracle) passed(p point) {
 	}
 }
 
-// tree is what our process has read of a GPU since its own last change; complete reports whether it has read all of it.
+// tree is what our process has read of a GPU since its own last change; complete reports whether it
+// has read all of it.
 func (v *view) tree() (t tree, complete bool) {
 	t, complete = tree{}, len(v.ever) > 0
 	for profile := range v.ever {
@@ -352,8 +355,9 @@ func (o *oracle) changed(p point) {
 	o.forget(index)
 }
 
-// refusedByDriver notes that a change has failed with an error which does not say that nothing was done. If the rival
-// makes the very change at that moment, the GPU is as if the call had made it: what counts is what reading back says.
+// refusedByDriver notes that a change has failed with an error which does not say that nothing was
+// done. If the rival makes the very change at that moment, the GPU is as if the call had made it:
+// what counts is what reading back says.
 func (o *oracle) refusedByDriver(p point) {
 	o.note("the driver refuses it")
 
@@ -366,9 +370,9 @@ func (o *oracle) refusedByDriver(p point) {
 	c.expected = append(c.expected, c.left.after(p))
 }
 
-// classify says which of the two gaps let ours destroy what the rival has made. That what it read is the tree which
-// it expected is known: so the rival had rebuilt it before the last listings, between two readings; or after the
-// first of them.
+// classify says which of the two gaps let ours destroy what the rival has made. That what it read
+// is the tree which it expected is known: so the rival had rebuilt it before the last listings,
+// between two readings; or after the first of them.
 func (o *oracle) classify(p point, target *origin) {
 	if !target.claimed {
 		return
@@ -438,8 +442,8 @@ func pointOf(s mig.Step, t tree) point {
 	return p
 }
 
-// crashed notes that our process is gone: the next one has read nothing, may not know of the last change, and does
-// not know whether a change was made that it was about to make.
+// crashed notes that our process is gone: the next one has read nothing, may not know of the last
+// change, and does not know whether a change was made that it was about to make.
 func (o *oracle) crashed(p point) {
 	o.note("ours is killed")
 

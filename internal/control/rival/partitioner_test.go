@@ -7,7 +7,8 @@ import (
 	"slices"
 )
 
-// driver is what the foreign partitioner calls. It has two faces: the simulated node itself, and NVML.
+// driver is what the foreign partitioner calls. It has two faces: the simulated node itself, and
+// NVML.
 type driver interface {
 	list(index int) (tree, error)
 	createGI(index int, profile uint32, start, size int) (id uint32, err error)
@@ -27,7 +28,8 @@ const (
 	listTree  = "list" // of the partitioner
 )
 
-// move is one driver call of the foreign partitioner and what came of it, or the end of one of its programs.
+// move is one driver call of the foreign partitioner and what came of it, or the end of one of its
+// programs.
 type move struct {
 	GPU     int    `json:"gpu"`
 	Op      string `json:"op,omitempty"`
@@ -35,7 +37,8 @@ type move struct {
 	CI      uint32 `json:"ci"`
 	Error   string `json:"error,omitempty"`
 	Program string `json:"program"`
-	// Ended reports whether the program has ended. Layout is then what it says that the GPU has; nil if it failed.
+	// Ended reports whether the program has ended. Layout is then what it says that the GPU has;
+	// nil if it failed.
 	Ended  bool `json:"ended,omitempty"`
 	Layout tree `json:"layout"`
 }
@@ -51,7 +54,8 @@ func (m move) String() string {
 	return text
 }
 
-// partitioner is a foreign partitioner: one program at a time for each GPU, one driver call at a time.
+// partitioner is a foreign partitioner: one program at a time for each GPU, one driver call at a
+// time.
 type partitioner struct {
 	driver driver
 	next   map[int]func() (move, bool)
@@ -62,8 +66,8 @@ func newPartitioner(d driver) *partitioner {
 	return &partitioner{driver: d, next: map[int]func() (move, bool){}, stop: map[int]func(){}}
 }
 
-// order asks the partitioner for one driver call on a GPU. The program and the seed are those of the next program, if
-// none is under way there; an empty program is drawn by the seed.
+// order asks the partitioner for one driver call on a GPU. The program and the seed are those of
+// the next program, if none is under way there; an empty program is drawn by the seed.
 type order struct {
 	GPU     int    `json:"gpu"`
 	Seed    uint64 `json:"seed"`

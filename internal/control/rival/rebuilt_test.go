@@ -30,8 +30,9 @@ func (h *harness) expectRefusal(t *testing.T, r request) {
 	h.expectLayout(t, 0, want)
 }
 
-// TestRollbackLeavesWhatWasRebuiltSince: the rival goes to a layout of its own after an operation of ours, and back to
-// the very same. That is the rival's: the operation is not rolled back, neither by the same process nor by the next.
+// TestRollbackLeavesWhatWasRebuiltSince: the rival goes to a layout of its own after an operation
+// of ours, and back to the very same. That is the rival's: the operation is not rolled back,
+// neither by the same process nor by the next.
 func TestRollbackLeavesWhatWasRebuiltSince(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newSameProcess(t, twoGPUs, 1)
@@ -54,8 +55,8 @@ func TestRollbackLeavesWhatWasRebuiltSince(t *testing.T) {
 	})
 }
 
-// TestRollbackOfOurOwn: without a foreign hand an operation is rolled back, at once and later, and with other ones in
-// between.
+// TestRollbackOfOurOwn: without a foreign hand an operation is rolled back, at once and later, and
+// with other ones in between.
 func TestRollbackOfOurOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newSameProcess(t, twoGPUs, 1)
@@ -82,7 +83,8 @@ func TestRollbackOfOurOwn(t *testing.T) {
 	})
 }
 
-// TestPlanRefusedAfterRebuild: the rival rebuilds the same layout between a plan of ours and its operation.
+// TestPlanRefusedAfterRebuild: the rival rebuilds the same layout between a plan of ours and its
+// operation.
 func TestPlanRefusedAfterRebuild(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newSameProcess(t, twoGPUs, 1)

@@ -8,10 +8,12 @@ import (
 	"testing/synctest"
 )
 
-// requestsPerNode is how long a node lives: what has happened to it is the beginning of what comes next.
+// requestsPerNode is how long a node lives: what has happened to it is the beginning of what comes
+// next.
 const requestsPerNode = 40
 
-// nodes runs a test for each node that so many requests need, some side by side: in processes they mostly wait.
+// nodes runs a test for each node that so many requests need, some side by side: in processes they
+// mostly wait.
 func nodes(t *testing.T, requests int, run func(t *testing.T, seed uint64) *harness) {
 	t.Helper()
 	sum := &summary{outcomes: map[string]int{}}
@@ -28,7 +30,8 @@ func nodes(t *testing.T, requests int, run func(t *testing.T, seed uint64) *harn
 	}
 }
 
-// TestInOneProcess makes thousands of requests of our program while the rival is at work between any two driver calls.
+// TestInOneProcess makes thousands of requests of our program while the rival is at work between
+// any two driver calls.
 func TestInOneProcess(t *testing.T) {
 	nodes(t, *runs, func(t *testing.T, seed uint64) (h *harness) {
 		synctest.Test(t, func(t *testing.T) {
@@ -40,8 +43,8 @@ func TestInOneProcess(t *testing.T) {
 	})
 }
 
-// TestInProcesses makes hundreds of requests of our program, which is a process as the rival is another. Either is
-// killed.
+// TestInProcesses makes hundreds of requests of our program, which is a process as the rival is
+// another. Either is killed.
 func TestInProcesses(t *testing.T) {
 	nodes(t, *processRuns, func(t *testing.T, seed uint64) *harness {
 		h := newProcesses(t, scenario, seed)
@@ -51,8 +54,8 @@ func TestInProcesses(t *testing.T) {
 	})
 }
 
-// TestAlone makes requests while the rival stands still: whatever fails and is killed, no rule is broken. So the
-// rules hold for what is right, too.
+// TestAlone makes requests while the rival stands still: whatever fails and is killed, no rule is
+// broken. So the rules hold for what is right, too.
 func TestAlone(t *testing.T) {
 	nodes(t, *runs/10, func(t *testing.T, seed uint64) (h *harness) {
 		synctest.Test(t, func(t *testing.T) {

@@ -55,8 +55,8 @@ type session struct {
 	sources []*nvmlsource.Source
 }
 
-// startSession starts the program. The exporter's own readings do not pass the hook: they are of no consequence to
-// operations.
+// startSession starts the program. The exporter's own readings do not pass the hook: they are of no
+// consequence to operations.
 func startSession(lib nvmlsource.Library, h *hook, folder, boot string) (*session, error) {
 	logger := log.NewNopLogger()
 	if os.Getenv("RIVAL_TEST_LOG") != "" {
@@ -102,7 +102,8 @@ func startSession(lib nvmlsource.Library, h *hook, folder, boot string) (*sessio
 	return s, nil
 }
 
-// readAll reads every GPU once, as the exporter does with its one source: what a source knows of a GPU, control goes by.
+// readAll reads every GPU once, as the exporter does with its one source: what a source knows of a
+// GPU, control goes by.
 func readAll(source *nvmlsource.Source) error {
 	inventory, err := source.Discover()
 	if err != nil {

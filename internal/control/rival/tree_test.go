@@ -91,7 +91,8 @@ func (t tree) after(p point) tree {
 	return next
 }
 
-// treeOf returns the instances of a GPU, from the simulated node itself, not through any code that is under test.
+// treeOf returns the instances of a GPU, from the simulated node itself, not through any code that
+// is under test.
 func treeOf(t testing.TB, node *sim.Node, index int) tree {
 	t.Helper()
 

@@ -58,7 +58,8 @@ func (o *oracle) byID(id string) *operation {
 	return nil
 }
 
-// refused judges a refusal: an operation that is over, or that has not touched the GPUs in question, blocks none.
+// refused judges a refusal: an operation that is over, or that has not touched the GPUs in
+// question, blocks none.
 func (o *oracle) refused(p *api.Problem) {
 	if p.Type != api.DegradedNode && p.Type != api.StuckNode || o.begun == nil {
 		return
@@ -156,8 +157,8 @@ func (o *oracle) judge(op *operation, doc *api.Operation) {
 	}
 }
 
-// stateOf is what became of a GPU, and whether the operation lists it; otherwise the operation's state is that
-// of all.
+// stateOf is what became of a GPU, and whether the operation lists it; otherwise the operation's
+// state is that of all.
 func stateOf(doc *api.Operation, id gpu.UUID) (state api.OperationState, current tree, listed bool) {
 	at := slices.IndexFunc(doc.GPUs, func(g api.OperationGPU) bool { return g.GPU == id })
 	if at < 0 {
@@ -167,7 +168,8 @@ func stateOf(doc *api.Operation, id gpu.UUID) (state api.OperationState, current
 	return doc.GPUs[at].State, treeOfAPI(doc.GPUs[at].Current), true
 }
 
-// finish judges what is left at the end: what the rival has reported as done and not changed itself.
+// finish judges what is left at the end: what the rival has reported as done and not changed
+// itself.
 func (o *oracle) finish() {
 	for index := range o.uuids {
 		now := partsOf(index, o.truth(index))

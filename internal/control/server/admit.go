@@ -81,14 +81,16 @@ func (c *call) admitCaller(a authenticator) error {
 	return nil
 }
 
-// authenticate returns the caller's identity. First it checks the credentials that it can check without asking another
-// program. Calls with valid ones are not limited by address, which many callers may share. Every other call takes a
-// token from its address's bucket; if the API server has to review a bearer token, before we ask the API server.
+// authenticate returns the caller's identity. First it checks the credentials that it can check
+// without asking another program. Calls with valid ones are not limited by address, which many
+// callers may share. Every other call takes a token from its address's bucket; if the API server
+// has to review a bearer token, before we ask the API server.
 //
-// This is hard on bearer tokens that were not reviewed yet: while a client sends a flood of wrong ones, a valid new
-// one from the same address competes with them for one review in two seconds. It is not locked out for good: a
-// successful review returns what it took from the bucket, we then remember the token for an hour (see
-// reviewedTokens), and at the latest two seconds after the flood there is a review for it.
+// This is hard on bearer tokens that were not reviewed yet: while a client sends a flood of wrong
+// ones, a valid new one from the same address competes with them for one review in two seconds. It
+// is not locked out for good: a successful review returns what it took from the bucket, we then
+// remember the token for an hour (see reviewedTokens), and at the latest two seconds after the
+// flood there is a review for it.
 func (c *call) authenticate(a authenticator) (identity, error) {
 	id, err := a.identifyCaller(c.r)
 	if err == nil && !id.powerless() {
@@ -125,11 +127,13 @@ func (c *call) authenticate(a authenticator) (identity, error) {
 	return id, err
 }
 
-// powerless reports whether the caller is known but has no rights. In a cluster every pod has a token that the API
-// server accepts; without rights it gets no more resources than a caller without credentials.
+// powerless reports whether the caller is known but has no rights. In a cluster every pod has a
+// token that the API server accepts; without rights it gets no more resources than a caller without
+// credentials.
 func (i identity) powerless() bool { return i.method != "peer" && i.rights == (control.Rights{}) }
 
-// closeConnection makes the server close the connection after the answer, so that known callers can have it.
+// closeConnection makes the server close the connection after the answer, so that known callers can
+// have it.
 func (c *call) closeConnection() { c.w.Header().Set("Connection", "close") }
 
 // refuseForNow refuses a call that the client may repeat after wait seconds.
@@ -143,8 +147,9 @@ const (
 	maxReviewed = 1024
 )
 
-// reviewedTokens remembers the hashes of tokens whose owners have rights, as the API server said in a review. The API
-// server reviews them again, but calls with them are not limited by address. It is safe for concurrent use.
+// reviewedTokens remembers the hashes of tokens whose owners have rights, as the API server said in
+// a review. The API server reviews them again, but calls with them are not limited by address. It
+// is safe for concurrent use.
 type reviewedTokens struct {
 	now   func() time.Time
 	mu    sync.Mutex

@@ -15,8 +15,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// newTestAuthenticator returns an authenticator of the token s3cret, of the client certificate "operator", and of the
-// reviewer's tokens.
+// newTestAuthenticator returns an authenticator of the token s3cret, of the client certificate
+// "operator", and of the reviewer's tokens.
 func newTestAuthenticator(t *testing.T, a *authority, reviewer Reviewer) *tlsAuthenticator {
 	t.Helper()
 

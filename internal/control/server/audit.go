@@ -9,8 +9,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// auditEntry is one line of the audit log. A change has two: one before it begins, and one after it was answered. It
-// contains no credentials and no free text of an unauthenticated caller: a path that has no route is not recorded.
+// auditEntry is one line of the audit log. A change has two: one before it begins, and one after it
+// was answered. It contains no credentials and no free text of an unauthenticated caller: a path
+// that has no route is not recorded.
 type auditEntry struct {
 	Time      time.Time       `json:"time"`
 	Phase     string          `json:"phase"` // "begin" or "end"
@@ -32,8 +33,8 @@ type auditEntry struct {
 	Status    int             `json:"status,omitempty"`
 	Problem   api.ProblemType `json:"problem,omitempty"`
 	Seconds   float64         `json:"durationSeconds,omitempty"`
-	// Calls is the number of calls of this caller and status since the last such line, this one included; absent if it
-	// is 1.
+	// Calls is the number of calls of this caller and status since the last such line, this one
+	// included; absent if it is 1.
 	Calls int `json:"calls,omitempty"`
 }
 

@@ -251,7 +251,8 @@ func TestAuditFileIsDeletedOrInTheWay(t *testing.T) {
 		t.Errorf("the log does not say that the file cannot be rotated: %s", &l.log)
 	}
 
-	// It was deleted, and no new one can be made: the line would be lost, and the caller is informed.
+	// It was deleted, and no new one can be made: the line would be lost, and the caller is
+	// informed.
 	if err := os.Remove(l.path + ".1"); err != nil {
 		t.Fatal(err)
 	}

@@ -25,10 +25,10 @@ const (
 	auditFilesKept = 10
 )
 
-// AuditFile is an audit log on disk. Once it has maxAuditBytes, or its first line is maxAuditAge old, it is renamed
-// to PATH.1, PATH.1 to PATH.2 and so on, and a new file is created. If that fails, an error is logged and lines are
-// appended to the same file: no line is lost and no change refused because of a failed rotation. It is safe for
-// concurrent use.
+// AuditFile is an audit log on disk. Once it has maxAuditBytes, or its first line is maxAuditAge
+// old, it is renamed to PATH.1, PATH.1 to PATH.2 and so on, and a new file is created. If that
+// fails, an error is logged and lines are appended to the same file: no line is lost and no change
+// refused because of a failed rotation. It is safe for concurrent use.
 type AuditFile struct {
 	path     string
 	logger   log.Logger
@@ -43,8 +43,9 @@ type AuditFile struct {
 	failed bool      // the last rotation failed
 }
 
-// NewAudit returns the audit log at path, to which lines are appended; a new file is readable by its owner alone. The
-// first Write opens it. If the file is deleted, or moved as logrotate does, the next line goes to a new file.
+// NewAudit returns the audit log at path, to which lines are appended; a new file is readable by
+// its owner alone. The first Write opens it. If the file is deleted, or moved as logrotate does,
+// the next line goes to a new file.
 func NewAudit(path string, logger log.Logger) *AuditFile {
 	return &AuditFile{
 		path:     path,
@@ -56,8 +57,9 @@ func NewAudit(path string, logger log.Logger) *AuditFile {
 	}
 }
 
-// reopen opens the file at the path, which it creates with its folder if necessary. It refuses a folder or a file that
-// another user can have prepared or can change. If it fails, the file that was open stays open.
+// reopen opens the file at the path, which it creates with its folder if necessary. It refuses a
+// folder or a file that another user can have prepared or can change. If it fails, the file that
+// was open stays open.
 func (a *AuditFile) reopen() error {
 	folder, err := privatedir.Open(filepath.Dir(a.path))
 	if err != nil {
@@ -85,8 +87,8 @@ func (a *AuditFile) reopen() error {
 	return nil
 }
 
-// firstLine returns the time of the file's first line. It is the file's modification time if the line has none, and
-// zero if the file is empty.
+// firstLine returns the time of the file's first line. It is the file's modification time if the
+// line has none, and zero if the file is empty.
 func firstLine(file *os.File) time.Time {
 	info, err := file.Stat()
 	if err != nil || info.Size() == 0 {
@@ -149,8 +151,8 @@ func (a *AuditFile) isRotationDue(size int64) bool {
 	return !a.since.IsZero() && (size > a.maxBytes || a.now().Sub(a.since) >= a.maxAge)
 }
 
-// rotate renames the file and creates a new one. Only files up to the first free number are renamed, so that
-// rotations that fail repeatedly drop no file.
+// rotate renames the file and creates a new one. Only files up to the first free number are
+// renamed, so that rotations that fail repeatedly drop no file.
 func (a *AuditFile) rotate() error {
 	if err := a.file.Sync(); err != nil {
 		return err

@@ -32,7 +32,8 @@ type call struct {
 	begun bool
 }
 
-// responseRecorder records the status of an answer, and its body if the call has an Idempotency-Key.
+// responseRecorder records the status of an answer, and its body if the call has an
+// Idempotency-Key.
 type responseRecorder struct {
 	http.ResponseWriter
 	status int
@@ -100,7 +101,8 @@ func (c *call) answerRoute(to *route) error {
 
 	limit := c.s.limits.bodyBytes
 	if to.verb == verbPlan {
-		// We enqueue before we read the body: that bounds how many bodies of one caller are in memory.
+		// We enqueue before we read the body: that bounds how many bodies of one caller are in
+		// memory.
 		if c.turn = c.s.plans.enqueue(c.caller()); c.turn == nil {
 			return c.refuseForNow(1, "too many of your plans are waiting")
 		}
@@ -115,7 +117,8 @@ func (c *call) answerRoute(to *route) error {
 			return err
 		}
 	case c.r.ContentLength != 0:
-		// The server would wait without a deadline for a body that never comes, and keep the connection.
+		// The server would wait without a deadline for a body that never comes, and keep the
+		// connection.
 		c.closeConnection()
 		return problem(api.Malformed, http.StatusBadRequest, "expected no body")
 	}
@@ -146,8 +149,8 @@ func (c *call) requireRight(v verb) error {
 	return nil
 }
 
-// requireForceAndTakeOver checks the rights that a request requires in addition to its route's: to destroy busy
-// instances by name, and to change GPUs that another owner manages.
+// requireForceAndTakeOver checks the rights that a request requires in addition to its route's: to
+// destroy busy instances by name, and to change GPUs that another owner manages.
 func (c *call) requireForceAndTakeOver(force []string, takeOver bool) error {
 	if len(force) > 0 {
 		if err := c.requireRight(verbForce); err != nil {
@@ -162,7 +165,8 @@ func (c *call) requireForceAndTakeOver(force []string, takeOver bool) error {
 	return nil
 }
 
-// answerOnce lets the route answer the first call with an Idempotency-Key, and repeats that answer for the next ones.
+// answerOnce lets the route answer the first call with an Idempotency-Key, and repeats that answer
+// for the next ones.
 func (c *call) answerOnce(key string, to *route) error {
 	if len(key) > maxKey || len(c.r.Header.Values("Idempotency-Key")) > 1 {
 		return problem(
@@ -224,8 +228,9 @@ func (c *call) answerOnce(key string, to *route) error {
 	return c.logClientGone(err)
 }
 
-// logChange writes to the audit log that a change is about to be made. It refuses a change that it cannot log, and
-// those that come faster than a caller may make them: this limits the caller's lines in the log as well.
+// logChange writes to the audit log that a change is about to be made. It refuses a change that it
+// cannot log, and those that come faster than a caller may make them: this limits the caller's
+// lines in the log as well.
 func (c *call) logChange() error {
 	if wait, ok := c.s.changes.takeToken(c.caller()); !ok {
 		return c.refuseForNow(wait, "too many changes")
@@ -249,8 +254,8 @@ func (c *call) logChange() error {
 	return nil
 }
 
-// systemReason returns the operating system's description of an error. It names a path of the node only if an operator
-// has to correct its rights.
+// systemReason returns the operating system's description of an error. It names a path of the node
+// only if an operator has to correct its rights.
 func systemReason(err error) string {
 	if errors.Is(err, privatedir.ErrUnsafe) {
 		return err.Error()
@@ -264,9 +269,10 @@ func systemReason(err error) string {
 	return "it failed"
 }
 
-// logAnswer writes to the audit log how the call was answered. Reads that were not refused it only counts. A change
-// always gets a line. Callers can make any number of other calls: for each caller and status, limits.linesBurst and
-// linesPerSecond limit the lines, and the next line says how many calls it stands for.
+// logAnswer writes to the audit log how the call was answered. Reads that were not refused it only
+// counts. A change always gets a line. Callers can make any number of other calls: for each caller
+// and status, limits.linesBurst and linesPerSecond limit the lines, and the next line says how many
+// calls it stands for.
 func (c *call) logAnswer(start time.Time) {
 	e := c.entry
 	if status := c.w.status; e.Verb == verbRead && status != http.StatusForbidden &&
@@ -354,8 +360,8 @@ func (c *call) respond(status int, document any) error {
 	return c.logClientGone(err)
 }
 
-// logClientGone logs, at level debug, that the answer could not be written. It always returns nil: the call counts as
-// answered.
+// logClientGone logs, at level debug, that the answer could not be written. It always returns nil:
+// the call counts as answered.
 func (c *call) logClientGone(err error) error {
 	if err != nil {
 		_ = level.Debug(c.s.logger).Log(
@@ -372,7 +378,8 @@ func (c *call) actor() control.Actor {
 	return control.Actor{Name: c.identity.name, Rights: c.identity.rights}
 }
 
-// awaitTurn blocks until the plan may be computed. It returns an error after limits.planWait, or if ctx ends.
+// awaitTurn blocks until the plan may be computed. It returns an error after limits.planWait, or if
+// ctx ends.
 func (c *call) awaitTurn(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.s.limits.planWait)
 	defer cancel()
@@ -387,13 +394,14 @@ func (c *call) awaitTurn(ctx context.Context) error {
 	return nil
 }
 
-// readContext returns the context for a backend call that changes nothing. It ends when the client disconnects.
+// readContext returns the context for a backend call that changes nothing. It ends when the client
+// disconnects.
 func (c *call) readContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(c.r.Context(), c.s.limits.call)
 }
 
-// changeContext returns the context for a backend call that changes something. It does not end when the client
-// disconnects, so that a change is either accepted or refused.
+// changeContext returns the context for a backend call that changes something. It does not end when
+// the client disconnects, so that a change is either accepted or refused.
 func (c *call) changeContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(c.r.Context()), c.s.limits.call)
 }

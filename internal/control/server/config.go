@@ -30,7 +30,8 @@ type configDocument struct {
 	Kubernetes bool           `yaml:",omitempty"`
 }
 
-// configClient is known by its certificate: by common name, or by a URI of the subject's alternative names.
+// configClient is known by its certificate: by common name, or by a URI of the subject's
+// alternative names.
 type configClient struct {
 	CN  string `yaml:"cn,omitempty"`
 	URI string `yaml:"uri,omitempty"`
@@ -75,8 +76,8 @@ func CheckConfig(path string) error {
 	return err
 }
 
-// loadConfig reads the configuration and the files that it names. If that fails, the result has only the stamps of the
-// files that it has looked at.
+// loadConfig reads the configuration and the files that it names. If that fails, the result has
+// only the stamps of the files that it has looked at.
 func loadConfig(path string) (*loaded, error) {
 	c := &loaded{clients: make(map[string]control.Rights)}
 	var doc *configDocument
@@ -97,7 +98,8 @@ func loadConfig(path string) (*loaded, error) {
 	return c, nil
 }
 
-// stamp notes the state of files before we read them. It returns an error if one is no regular file.
+// stamp notes the state of files before we read them. It returns an error if one is no regular
+// file.
 func (c *loaded) stamp(paths ...string) error {
 	var errs []error
 
@@ -173,7 +175,8 @@ func (t *configToken) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key s
 	}
 }
 
-// key returns the client's key in loaded.clients: "uri:..." or "cn:...", as byCertificate looks it up.
+// key returns the client's key in loaded.clients: "uri:..." or "cn:...", as byCertificate looks it
+// up.
 func (c *configClient) key() string {
 	if c.URI != "" {
 		return "uri:" + c.URI
@@ -270,7 +273,8 @@ func (d *configDocument) loadTLS(dir string, c *loaded) error {
 	return nil
 }
 
-// cause drops the operation and the path from an error of package os: our messages have them already.
+// cause drops the operation and the path from an error of package os: our messages have them
+// already.
 func cause(err error) error {
 	var p *os.PathError
 	if errors.As(err, &p) {

@@ -16,7 +16,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// TestConfigFixtures reads testdata: *.good.yml can be used, and the error of *.bad.yml is in *.bad.txt.
+// TestConfigFixtures reads testdata: *.good.yml can be used, and the error of *.bad.yml is in
+// *.bad.txt.
 func TestConfigFixtures(t *testing.T) {
 	a := newAuthority(t)
 	good, _ := filepath.Glob("testdata/*.good.yml")
@@ -167,8 +168,8 @@ func TestConfigIsReadAnew(t *testing.T) {
 	}
 }
 
-// TestConfigIsReadAnewForEveryFileOfIt: one that is replaced by one as old and as long; one that the configuration
-// named before it was there.
+// TestConfigIsReadAnewForEveryFileOfIt: one that is replaced by one as old and as long; one that
+// the configuration named before it was there.
 func TestConfigIsReadAnewForEveryFileOfIt(t *testing.T) {
 	const tls = "tls: {cert_file: cert.pem, key_file: key.pem}\n"
 	token := func(s string) string { return "tokens: [{name: ci, sha256: " + hashOf(s) + ", rights: [read]}]\n" }

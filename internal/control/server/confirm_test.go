@@ -11,7 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// TestConfirmFreeByEveryName: names of GPU instances and of MIG devices of old drivers have slashes, which are escaped.
+// TestConfirmFreeByEveryName: names of GPU instances and of MIG devices of old drivers have
+// slashes, which are escaped.
 func TestConfirmFreeByEveryName(t *testing.T) {
 	for path, device := range map[string]string{
 		"MIG-1":                 "MIG-1",
@@ -44,7 +45,8 @@ func pick(e auditEntry) auditEntry {
 		Problem: e.Problem, Confirmed: e.Confirmed}
 }
 
-// TestConfirmFreeIsAudited: the audit log has the device before anything counts, and then whom it was about.
+// TestConfirmFreeIsAudited: the audit log has the device before anything counts, and then whom it
+// was about.
 func TestConfirmFreeIsAudited(t *testing.T) {
 	r := newRig(t)
 

@@ -15,13 +15,15 @@ import (
 	"github.com/go-kit/log/level"
 )
 
-// connPool bounds the open connections of a listener. A connection is new until a call on it has a valid credential;
-// then it belongs to that caller. New connections and callers' connections have separate limits.
+// connPool bounds the open connections of a listener. A connection is new until a call on it has a
+// valid credential; then it belongs to that caller. New connections and callers' connections have
+// separate limits.
 //
-// The pool accepts every new connection. If that is one too many, it closes the oldest new one of the address that has
-// most of them. An address with one new connection loses it only if there are as many addresses as places, so one
-// address does not starve another. A caller at the address of a flood is served if its handshake and first call take
-// less time than the flood needs to open perAddress connections.
+// The pool accepts every new connection. If that is one too many, it closes the oldest new one of
+// the address that has most of them. An address with one new connection loses it only if there are
+// as many addresses as places, so one address does not starve another. A caller at the address of a
+// flood is served if its handshake and first call take less time than the flood needs to open
+// perAddress connections.
 type connPool struct {
 	fresh, perAddress int // limits of new connections, in total and of one address
 	known, perCaller  int // limits of callers' connections, in total and of one caller
@@ -61,8 +63,8 @@ func (l *pooledListener) Accept() (net.Conn, error) {
 	return l.pool.add(conn, originOf(conn)), nil
 }
 
-// originOf returns the key under which we count new connections: the remote address, or the peer's user on a unix
-// socket.
+// originOf returns the key under which we count new connections: the remote address, or the peer's
+// user on a unix socket.
 func originOf(conn net.Conn) string {
 	unix, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -113,7 +115,8 @@ func (p *connPool) add(conn net.Conn, address string) *pooledConn {
 	return c
 }
 
-// chooseVictim returns the connection to close if a new one from address is one too many, or nil. p.mu is held.
+// chooseVictim returns the connection to close if a new one from address is one too many, or nil.
+// p.mu is held.
 func (p *connPool) chooseVictim(address string) *pooledConn {
 	count := make(map[string]int)
 	for _, c := range p.waiting {
@@ -163,8 +166,9 @@ func (p *connPool) release(c *pooledConn) {
 	}
 }
 
-// assignTo assigns the connection to the caller and reports whether it did. It does not if the connection was closed
-// meanwhile, or if the caller or all callers together have reached their limit.
+// assignTo assigns the connection to the caller and reports whether it did. It does not if the
+// connection was closed meanwhile, or if the caller or all callers together have reached their
+// limit.
 func (c *pooledConn) assignTo(caller string) bool {
 	p := c.pool
 	p.mu.Lock()
@@ -193,8 +197,8 @@ func (c *pooledConn) assignTo(caller string) bool {
 
 type connKey struct{}
 
-// withConn is the ConnContext of all servers: it adds the pooled connection to the context of calls and, for a unix
-// socket, the peer.
+// withConn is the ConnContext of all servers: it adds the pooled connection to the context of calls
+// and, for a unix socket, the peer.
 func withConn(ctx context.Context, conn net.Conn) context.Context {
 	if t, ok := conn.(*tls.Conn); ok {
 		conn = t.NetConn()

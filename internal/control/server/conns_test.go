@@ -133,8 +133,8 @@ func (r *rig) startTLS(t *testing.T, a *authority) string {
 	return r.start(t)[0].String()
 }
 
-// Connections that never begin a handshake delay no call and end no caller's connection: the deadline, an hour, is
-// not what makes room.
+// Connections that never begin a handshake delay no call and end no caller's connection: the
+// deadline, an hour, is not what makes room.
 func TestIdleConnectionsDelayNoCall(t *testing.T) {
 	a := newAuthority(t)
 	r := newRig(t, func(_ *Options, l *limits) { l.header, l.read = time.Hour, time.Hour })

@@ -19,7 +19,8 @@ import (
 // maxDepth is the maximum nesting of a body.
 const maxDepth = 32
 
-// readBody reads the JSON body of a call, of at most limit bytes. It may be absent if optional is set.
+// readBody reads the JSON body of a call, of at most limit bytes. It may be absent if optional is
+// set.
 func (c *call) readBody(limit int64, optional bool) error {
 	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))
 
@@ -70,8 +71,9 @@ type field struct {
 	required bool
 }
 
-// decodeBody decodes the body strictly, as an object of these fields. It returns an error that names the key if a key
-// is unknown or in another case, repeated at any depth, null, or of another type; and if anything follows the object.
+// decodeBody decodes the body strictly, as an object of these fields. It returns an error that
+// names the key if a key is unknown or in another case, repeated at any depth, null, or of another
+// type; and if anything follows the object.
 func (c *call) decodeBody(fields map[string]field) error {
 	if err := checkJSON(c.body); err != nil {
 		return problem(api.Malformed, http.StatusBadRequest, "the body: %s", err)
@@ -145,8 +147,8 @@ func typeName(into any) string {
 	return "another type"
 }
 
-// checkJSON returns an error that says what is wrong unless the document is exactly one JSON value without repeated
-// keys.
+// checkJSON returns an error that says what is wrong unless the document is exactly one JSON value
+// without repeated keys.
 func checkJSON(body []byte) error {
 	if !utf8.Valid(body) {
 		return errors.New("not UTF-8")

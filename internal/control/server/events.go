@@ -75,8 +75,8 @@ func (s *streams) close() {
 
 func (s *streams) waitAll() { s.all.Wait() }
 
-// streamEvents streams the events of an operation until it ends. A client that reconnects with Last-Event-ID misses
-// none.
+// streamEvents streams the events of an operation until it ends. A client that reconnects with
+// Last-Event-ID misses none.
 func (c *call) streamEvents() error {
 	id := c.pathID(&c.entry.Op)
 	after := 0
@@ -118,7 +118,8 @@ func (c *call) streamEvents() error {
 	return c.logClientGone(c.writeEvents(events))
 }
 
-// writeEvents writes until the events end, the client does not read them in time, or the server shuts down.
+// writeEvents writes until the events end, the client does not read them in time, or the server
+// shuts down.
 func (c *call) writeEvents(events <-chan api.Event) error {
 	heartbeat := time.NewTicker(c.s.limits.heartbeat)
 	defer heartbeat.Stop()

@@ -451,8 +451,8 @@ func (a *authority) issue(t *testing.T, cn string, usage x509.ExtKeyUsage) (cert
 		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: encoded})
 }
 
-// writeConfig writes a folder with a server's certificate, a client CA and a configuration, and returns the latter's
-// path.
+// writeConfig writes a folder with a server's certificate, a client CA and a configuration, and
+// returns the latter's path.
 func writeConfig(t *testing.T, a *authority, config string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -18,7 +18,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// What the audit log records of a request: at most so many bytes of an id, and so many UUIDs to force.
+// What the audit log records of a request: at most so many bytes of an id, and so many UUIDs to
+// force.
 const (
 	maxID    = 128
 	maxForce = 256
@@ -28,7 +29,8 @@ func (c *call) getNode() error    { return c.answerNode(c.s.o.Node) }
 func (c *call) getHistory() error { return c.answerNode(c.s.o.NodeHistory) }
 
 func (c *call) streamNode() error {
-	// They have slots of their own: who watches the node must not keep others from following an operation.
+	// They have slots of their own: who watches the node must not keep others from following an
+	// operation.
 	if !c.s.nodeStreams.tryOpen(c.identity.name) {
 		return c.refuseForNow(5, "too many streams of the node are open")
 	}
@@ -173,7 +175,8 @@ func (c *call) getPlan() error {
 	return c.respond(http.StatusOK, plan)
 }
 
-// pathID returns the id in the path, and sets the audit log's entry to as much of it as an id may have.
+// pathID returns the id in the path, and sets the audit log's entry to as much of it as an id may
+// have.
 func (c *call) pathID(entry *string) string {
 	id := c.r.PathValue("id")
 	*entry = truncateID(id)
@@ -339,8 +342,8 @@ func (c *call) refuseUnread() error {
 	)
 }
 
-// findGPU returns the UUID of the GPU that an index, UUID or PCI bus id means. The beginning of a UUID will do, if no
-// other GPU has the same: "GPU-5f65f8d5".
+// findGPU returns the UUID of the GPU that an index, UUID or PCI bus id means. The beginning of a
+// UUID will do, if no other GPU has the same: "GPU-5f65f8d5".
 func (c *call) findGPU(selector string) (gpu.UUID, error) {
 	snap := c.s.o.Current()
 	if snap == nil {
@@ -392,7 +395,8 @@ func isBeginning(selector, uuid string) bool {
 	return len(selector) > kind && len(selector) < len(uuid) && strings.EqualFold(selector, uuid[:len(selector)])
 }
 
-// sameBus reports whether two PCI bus ids are equal: NVML writes the domain with eight digits, sysfs with four.
+// sameBus reports whether two PCI bus ids are equal: NVML writes the domain with eight digits,
+// sysfs with four.
 func sameBus(a, b string) bool {
 	return strings.Count(a, ":") == 2 &&
 		strings.EqualFold(strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0"))

@@ -383,7 +383,8 @@ func TestReadsAreCountedAndNotWritten(t *testing.T) {
 	}
 }
 
-// Calls that change nothing have a bounded number of lines, which say how many calls they stand for; changes have all.
+// Calls that change nothing have a bounded number of lines, which say how many calls they stand
+// for; changes have all.
 func TestAuditLinesAreBounded(t *testing.T) {
 	r := newRig(t, func(_ *Options, l *limits) { l.callsBurst, l.linesBurst = 2000, 3 })
 	planner := someone(control.Rights{Plan: true})

@@ -62,7 +62,8 @@ const reviewTimeout = 5 * time.Second
 
 // authenticator identifies the callers of a listener. Errors wrap those above.
 type authenticator interface {
-	// identifyCaller asks no other program. If the error is errUnreviewed, the identity has only the token to review.
+	// identifyCaller asks no other program. If the error is errUnreviewed, the identity has only
+	// the token to review.
 	identifyCaller(r *http.Request) (identity, error)
 	// review asks the API server for the identity of a token.
 	review(ctx context.Context, token string) (identity, error)
@@ -92,8 +93,8 @@ func rightOf(r *control.Rights, v verb) *bool {
 	return new(bool)
 }
 
-// tlsAuthenticator authenticates callers by bearer token or client certificate. If a call has both, the token
-// decides: a caller with a wrong one is not admitted by its certificate.
+// tlsAuthenticator authenticates callers by bearer token or client certificate. If a call has both,
+// the token decides: a caller with a wrong one is not admitted by its certificate.
 type tlsAuthenticator struct {
 	config   *configFile
 	reviewer Reviewer
@@ -170,8 +171,8 @@ func (d *tlsAuthenticator) review(ctx context.Context, token string) (identity, 
 	return identity{name: actor.Name, method: "kube", rights: actor.Rights}, nil
 }
 
-// byCertificate verifies the certificate with the current configuration for each call, since a connection may be older
-// than the configuration, or outlive the certificate.
+// byCertificate verifies the certificate with the current configuration for each call, since a
+// connection may be older than the configuration, or outlive the certificate.
 func byCertificate(config *loaded, chain []*x509.Certificate) (identity, error) {
 	if config.clientCA == nil {
 		return identity{}, errNoCredentials
@@ -203,7 +204,8 @@ func byCertificate(config *loaded, chain []*x509.Certificate) (identity, error) 
 
 func (d *tlsAuthenticator) from(r *http.Request) string { return remoteOf(r.RemoteAddr) }
 
-// remoteOf returns the remote's IP address, or for IPv6 its /64 network, within which a host may choose any address.
+// remoteOf returns the remote's IP address, or for IPv6 its /64 network, within which a host may
+// choose any address.
 func remoteOf(address string) string {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

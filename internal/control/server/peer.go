@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control"
 )
 
-// peer is the process at the other end of a unix socket, with the credentials that it had when it connected, as
-// reported by the kernel.
+// peer is the process at the other end of a unix socket, with the credentials that it had when it
+// connected, as reported by the kernel.
 type peer struct {
 	uid, gid, pid uint32
 	groups        []uint32
@@ -21,7 +21,8 @@ type peer struct {
 
 type peerKey struct{}
 
-// withPeer returns a context with the peer of a unix socket, or ctx if the kernel does not report it.
+// withPeer returns a context with the peer of a unix socket, or ctx if the kernel does not report
+// it.
 func withPeer(ctx context.Context, conn net.Conn) context.Context {
 	unix, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -65,8 +66,8 @@ func readPeer(conn *net.UnixConn) (peer, error) {
 // soPeerGroups is SO_PEERGROUPS of asm-generic/socket.h; package syscall does not have it.
 const soPeerGroups = 59
 
-// peerGroups returns the supplementary groups that the peer had when it connected; none on kernels before 4.13. They
-// are not read from /proc, where the process may be another one by then.
+// peerGroups returns the supplementary groups that the peer had when it connected; none on kernels
+// before 4.13. They are not read from /proc, where the process may be another one by then.
 func peerGroups(fd uintptr) []uint32 {
 	for size := uint32(64 * 4); ; { // bytes; the kernel reports how many it needs
 		groups := make([]uint32, size/4)

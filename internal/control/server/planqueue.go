@@ -6,9 +6,10 @@ import (
 	"sync"
 )
 
-// planQueue bounds the plans that are computed at once. At most one of them belongs to a given caller, and callers
-// take turns: before a caller gets its second turn, every other waiting caller gets its first. One caller can
-// therefore neither occupy all slots nor delay another caller by more than one plan of each caller ahead of it.
+// planQueue bounds the plans that are computed at once. At most one of them belongs to a given
+// caller, and callers take turns: before a caller gets its second turn, every other waiting caller
+// gets its first. One caller can therefore neither occupy all slots nor delay another caller by
+// more than one plan of each caller ahead of it.
 type planQueue struct {
 	slots     int // plans that are computed at once
 	perCaller int // calls of one caller, waiting or being computed
@@ -38,7 +39,8 @@ func newPlanQueue(slots, perCaller int) *planQueue {
 	return &planQueue{slots: slots, perCaller: perCaller, callers: make(map[string]*planCaller)}
 }
 
-// enqueue returns a place in the queue, which the call must release, or nil if the caller has reached its limit.
+// enqueue returns a place in the queue, which the call must release, or nil if the caller has
+// reached its limit.
 func (q *planQueue) enqueue(name string) *planTicket {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -58,7 +60,8 @@ func (q *planQueue) enqueue(name string) *planTicket {
 	return &planTicket{queue: q, name: name, caller: caller, start: make(chan struct{})}
 }
 
-// waitTurn blocks until the plan may be computed or ctx ends. With an error, the plan must not be computed.
+// waitTurn blocks until the plan may be computed or ctx ends. With an error, the plan must not be
+// computed.
 func (t *planTicket) waitTurn(ctx context.Context) error {
 	q := t.queue
 	q.mu.Lock()
@@ -94,7 +97,8 @@ func (t *planTicket) release() {
 	q.schedule(t.caller)
 }
 
-// schedule updates whether the caller is in turns, and starts the next calls if slots are free. q.mu is held.
+// schedule updates whether the caller is in turns, and starts the next calls if slots are free.
+// q.mu is held.
 func (q *planQueue) schedule(caller *planCaller) {
 	i := slices.Index(q.turns, caller)
 	switch eligible := caller.running == nil && len(caller.waiting) > 0; {

@@ -88,8 +88,8 @@ func TestPlansTakeTurns(t *testing.T) {
 	})
 }
 
-// blockPlans lets the backend's plans wait for a value; it returns that channel and one that gets the name of each
-// caller whose plan is being computed.
+// blockPlans lets the backend's plans wait for a value; it returns that channel and one that gets
+// the name of each caller whose plan is being computed.
 func (r *rig) blockPlans() (finish chan struct{}, computing chan string) {
 	finish, computing = make(chan struct{}), make(chan string, 64)
 	r.backend.planning = func(ctx context.Context, by control.Actor) error {

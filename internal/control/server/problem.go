@@ -41,8 +41,8 @@ func titles() map[api.ProblemType]string {
 	}
 }
 
-// asProblem returns the problem document for an error. internal is set if the error itself is for the log alone: its
-// text may contain paths.
+// asProblem returns the problem document for an error. internal is set if the error itself is for
+// the log alone: its text may contain paths.
 func asProblem(err error) (p *api.Problem, internal bool) {
 	if errors.As(err, &p) && p.Status >= 400 && p.Status <= 599 {
 		return p, false

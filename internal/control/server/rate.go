@@ -27,7 +27,8 @@ func newBuckets(rate, burst float64, now func() time.Time) *buckets {
 	return &buckets{rate: rate, burst: burst, now: now, byKey: make(map[string]bucket)}
 }
 
-// takeToken takes a token of the key. If there is none, wait is the number of whole seconds until there is one.
+// takeToken takes a token of the key. If there is none, wait is the number of whole seconds until
+// there is one.
 func (b *buckets) takeToken(key string) (wait int, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -53,8 +54,8 @@ func (b *buckets) returnToken(key string) {
 	b.storeBucket(key, current)
 }
 
-// takeLogLine takes a token of the key and reports whether there was one. calls is the number of calls of takeLogLine
-// since the last successful one, this one included; 0 if this is the only one.
+// takeLogLine takes a token of the key and reports whether there was one. calls is the number of
+// calls of takeLogLine since the last successful one, this one included; 0 if this is the only one.
 func (b *buckets) takeLogLine(key string) (calls int, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -95,8 +96,9 @@ func (b *buckets) refill(key string) bucket {
 	return current
 }
 
-// storeBucket stores a bucket. If there are too many, it drops those that are full again, and then any until a
-// quarter of the places is free, so that a flood of new keys does not scan all buckets for each key.
+// storeBucket stores a bucket. If there are too many, it drops those that are full again, and then
+// any until a quarter of the places is free, so that a flood of new keys does not scan all buckets
+// for each key.
 func (b *buckets) storeBucket(key string, current bucket) {
 	if _, ok := b.byKey[key]; !ok && len(b.byKey) >= bucketsKept {
 		for other := range b.byKey {

@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Releaser lets go of GPUs, so that they can be reset, unbound from the driver or passed to a virtual machine. Errors
-// that are meant for the caller are *api.Problem.
+// Releaser lets go of GPUs, so that they can be reset, unbound from the driver or passed to a
+// virtual machine. Errors that are meant for the caller are *api.Problem.
 type Releaser interface {
 	Release(ctx context.Context, id gpu.UUID) (*api.Release, error)
 	// Reacquire opens a released GPU again.

@@ -27,7 +27,8 @@ func (f *fakeReleaser) Reacquire(_ context.Context, id gpu.UUID) (*api.Release, 
 	return &api.Release{APIVersion: api.Version, GPU: id}, f.err
 }
 
-// TestReleaseNeedsItsRight: no other right includes it, and both sides of a call are in the audit log.
+// TestReleaseNeedsItsRight: no other right includes it, and both sides of a call are in the audit
+// log.
 func TestReleaseNeedsItsRight(t *testing.T) {
 	r := newRig(t)
 	releaser := &fakeReleaser{}

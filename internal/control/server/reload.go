@@ -17,9 +17,10 @@ import (
 	"github.com/go-kit/log/level"
 )
 
-// configFile is a configuration that is read again when one of its files has changed. If that fails, TLS continues
-// with the last certificate, so that clients can connect, but no caller is admitted until the file is valid:
-// credentials that were removed from it must not remain in force. It is safe for concurrent use.
+// configFile is a configuration that is read again when one of its files has changed. If that
+// fails, TLS continues with the last certificate, so that clients can connect, but no caller is
+// admitted until the file is valid: credentials that were removed from it must not remain in force.
+// It is safe for concurrent use.
 type configFile struct {
 	path   string
 	logger log.Logger
@@ -40,7 +41,8 @@ type stamp struct {
 	missing bool
 }
 
-// regular returns an error if the path is not a regular file: opening a pipe blocks until it has a writer.
+// regular returns an error if the path is not a regular file: opening a pipe blocks until it has a
+// writer.
 func (s *stamp) regular() error {
 	if s.missing || s.mode.IsRegular() {
 		return nil
@@ -72,8 +74,8 @@ func stampOf(path string) stamp {
 	return s
 }
 
-// currentConfig returns the last valid configuration, which it reads again if the files have changed, and an error if
-// the files are invalid now.
+// currentConfig returns the last valid configuration, which it reads again if the files have
+// changed, and an error if the files are invalid now.
 func (f *configFile) currentConfig() (*loaded, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -99,8 +101,8 @@ func (f *configFile) currentConfig() (*loaded, error) {
 	return f.last, f.err
 }
 
-// putInForce adopts the configuration that was read, or the error of reading it, and returns what differs from the
-// last valid one. It is called with mu held.
+// putInForce adopts the configuration that was read, or the error of reading it, and returns what
+// differs from the last valid one. It is called with mu held.
 func (f *configFile) putInForce(c *loaded, err error) ([]string, error) {
 	f.files = c.files
 	if err != nil {
@@ -119,16 +121,17 @@ func (f *configFile) putInForce(c *loaded, err error) ([]string, error) {
 	return changes, nil
 }
 
-// Reloader makes a server read the file of --control.config.file again at once. Its zero value is ready for use. It
-// is safe for concurrent use.
+// Reloader makes a server read the file of --control.config.file again at once. Its zero value is
+// ready for use. It is safe for concurrent use.
 type Reloader struct {
 	mu   sync.Mutex
 	file *configFile // nil: no listener uses it yet
 }
 
-// Read reads the file, which blocks as long as its file system does, and returns a function that puts it in force and
-// returns what changed. After an error no client is admitted over TCP until the file is valid: a credential that was
-// removed from it must not remain in force. TLS keeps the last certificate.
+// Read reads the file, which blocks as long as its file system does, and returns a function that
+// puts it in force and returns what changed. After an error no client is admitted over TCP until
+// the file is valid: a credential that was removed from it must not remain in force. TLS keeps the
+// last certificate.
 func (r *Reloader) Read(path string) (apply func() ([]string, error)) {
 	c, err := loadConfig(path)
 
@@ -200,8 +203,8 @@ func (c *loaded) changesTo(newer *loaded) []string {
 	return list
 }
 
-// tlsConfig returns a TLS configuration that gives each new connection the current certificates. A client certificate
-// is optional if callers may have tokens.
+// tlsConfig returns a TLS configuration that gives each new connection the current certificates. A
+// client certificate is optional if callers may have tokens.
 func (f *configFile) tlsConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,

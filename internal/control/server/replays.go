@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// How many answers are kept, of how many bytes in all, and for how long; and the maximum length of a key.
+// How many answers are kept, of how many bytes in all, and for how long; and the maximum length of
+// a key.
 const (
 	replayTTL   = time.Hour
 	replaysKept = 1024
@@ -15,8 +16,9 @@ const (
 	maxKey      = 255
 )
 
-// replays keeps answers by actor and Idempotency-Key, in memory: plans do not outlive the process either, and one
-// plan cannot start two operations, since the first makes its hash invalid. It is safe for concurrent use.
+// replays keeps answers by actor and Idempotency-Key, in memory: plans do not outlive the process
+// either, and one plan cannot start two operations, since the first makes its hash invalid. It is
+// safe for concurrent use.
 type replays struct {
 	now   func() time.Time
 	mu    sync.Mutex
@@ -40,8 +42,8 @@ func newReplays(now func() time.Time) *replays {
 	return &replays{now: now, byKey: make(map[replayKey]*replay)}
 }
 
-// claim returns the replay of a key, done or not. It returns nil if the key is new; the caller then owns the key and
-// must call storeAnswer. full is set if there is no place for another key.
+// claim returns the replay of a key, done or not. It returns nil if the key is new; the caller then
+// owns the key and must call storeAnswer. full is set if there is no place for another key.
 func (r *replays) claim(k replayKey, request [sha256.Size]byte) (stored *replay, full bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,8 +65,8 @@ func (r *replays) claim(k replayKey, request [sha256.Size]byte) (stored *replay,
 	return nil, false
 }
 
-// storeAnswer keeps the answer for a claimed key. Failures of the server and temporary refusals are not kept: the
-// client may repeat the call.
+// storeAnswer keeps the answer for a claimed key. Failures of the server and temporary refusals are
+// not kept: the client may repeat the call.
 func (r *replays) storeAnswer(k replayKey, status int, header http.Header, body []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,7 +99,8 @@ func (r *replays) dropExpired() {
 	}
 }
 
-// evictOldest drops the oldest answer. It reports false if there is none, since all calls are in flight.
+// evictOldest drops the oldest answer. It reports false if there is none, since all calls are in
+// flight.
 func (r *replays) evictOldest() bool {
 	for _, k := range r.order {
 		if r.byKey[k].done {

@@ -64,8 +64,8 @@ func (c *call) forgetLayout() error {
 	return c.respond(http.StatusOK, forgotten)
 }
 
-// findRestorable returns the UUID of the GPU in the path. One whose layout is not restored is found by its UUID, even
-// if the GPU itself is lost.
+// findRestorable returns the UUID of the GPU in the path. One whose layout is not restored is found
+// by its UUID, even if the GPU itself is lost.
 func (c *call) findRestorable() (gpu.UUID, error) {
 	selector := c.r.PathValue("gpu")
 

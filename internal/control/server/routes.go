@@ -79,8 +79,9 @@ func releaseRoutes() []route {
 	return slices.DeleteFunc(routes(), func(r route) bool { return r.verb != verbRelease })
 }
 
-// newRouter returns the handler that answers a call, which is in the context of the request (see withCall), by its
-// route. A path that has no route is answered with 404, and one that has routes for other methods with 405.
+// newRouter returns the handler that answers a call, which is in the context of the request (see
+// withCall), by its route. A path that has no route is answered with 404, and one that has routes
+// for other methods with 405.
 func newRouter(list []route) http.Handler {
 	mux := http.NewServeMux()
 	methods := make(map[string][]string) // by path

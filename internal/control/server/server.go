@@ -1,5 +1,5 @@
-// Package server is the HTTP API of partition control on its own listeners: it authenticates and authorizes callers,
-// writes the audit log, and passes calls to its backend, the engine.
+// Package server is the HTTP API of partition control on its own listeners: it authenticates and
+// authorizes callers, writes the audit log, and passes calls to its backend, the engine.
 package server
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/shutdown"
 )
 
-// Backend carries out the calls of the API; *control.Engine implements it. Errors that are meant for the caller are
-// *api.Problem.
+// Backend carries out the calls of the API; *control.Engine implements it. Errors that are meant
+// for the caller are *api.Problem.
 type Backend interface {
 	Plan(ctx context.Context, by control.Actor, r api.PlanRequest) (*api.Plan, error)
 	PlanByID(id string) (*api.Plan, error)
@@ -51,10 +51,10 @@ type Backend interface {
 
 var _ Backend = (*control.Engine)(nil)
 
-// Reviewer asks the Kubernetes API server who the owner of a token is, and which rights it has on the partitions of
-// this node. The error wraps gpu.ErrNoPermission if the token is invalid. Any other error means that the API server
-// did not answer, or that it does not let this program review tokens: then errors.As finds an error whose method
-// Refusal names the missing right.
+// Reviewer asks the Kubernetes API server who the owner of a token is, and which rights it has on
+// the partitions of this node. The error wraps gpu.ErrNoPermission if the token is invalid. Any
+// other error means that the API server did not answer, or that it does not let this program review
+// tokens: then errors.As finds an error whose method Refusal names the missing right.
 type Reviewer interface {
 	// Known returns the actor of a token that was reviewed a moment ago, without another request.
 	Known(token string) (control.Actor, bool)
@@ -65,35 +65,40 @@ type Reviewer interface {
 type Observer interface {
 	// Read counts a call that only reads. It is safe for concurrent use.
 	Read()
-	// Audited is called for each line of the audit log with the error of writing it, or nil. It must not call the server.
+	// Audited is called for each line of the audit log with the error of writing it, or nil. It
+	// must not call the server.
 	Audited(err error)
 }
 
-// Options configure where to listen and which callers to trust. Socket or ListenAddress may be empty, but not both.
+// Options configure where to listen and which callers to trust. Socket or ListenAddress may be
+// empty, but not both.
 type Options struct {
-	// Socket is the path of the unix socket. Root has all rights there; members of the group AllowGID have all but force,
-	// take-over and release. -1 is no group.
+	// Socket is the path of the unix socket. Root has all rights there; members of the group
+	// AllowGID have all but force, take-over and release. -1 is no group.
 	Socket   string
 	AllowGID int
-	// ListenAddress is host:port; port 0 is any free port. It is served with TLS only, configured by ConfigFile.
+	// ListenAddress is host:port; port 0 is any free port. It is served with TLS only, configured
+	// by ConfigFile.
 	ListenAddress string
 	ConfigFile    string
-	// Reloader, if not nil, reads ConfigFile again on request; it is also read again once it has changed.
+	// Reloader, if not nil, reads ConfigFile again on request; it is also read again once it has
+	// changed.
 	Reloader *Reloader
 	// Reviewer is required if the configuration has kubernetes: true.
 	Reviewer Reviewer
 
 	// Node answers GET /api/v1/node; NodeStream and NodeHistory what is below it.
 	Node, NodeStream, NodeHistory http.Handler
-	// Recommendations returns the last report about right-sizing, or the part of it about one GPU; nil if there is none
-	// yet. If it is nil, right-sizing is off.
+	// Recommendations returns the last report about right-sizing, or the part of it about one GPU;
+	// nil if there is none yet. If it is nil, right-sizing is off.
 	Recommendations func(gpu.UUID) any
-	// Releaser closes GPUs in the exporter and opens them again; if it is nil, requests for that are refused.
+	// Releaser closes GPUs in the exporter and opens them again; if it is nil, requests for that
+	// are refused.
 	Releaser Releaser
 	// Current returns the last Snapshot, in which GPUs are found by index or PCI bus id.
 	Current func() *gpu.Snapshot
-	// Audit receives a line of JSON for each call that changes something or is refused; see NewAudit. If it has a method
-	// Sync, that is called before a change begins.
+	// Audit receives a line of JSON for each call that changes something or is refused; see
+	// NewAudit. If it has a method Sync, that is called before a change begins.
 	Audit io.Writer
 	// Observer, if not nil, counts reads and lines of the audit log.
 	Observer Observer
@@ -194,15 +199,15 @@ func newServer(o Options, backend Backend, logger log.Logger, l limits) *server 
 	return s
 }
 
-// Serve serves the API on both listeners until ctx ends. It then stops listening, ends the event streams, waits up to
-// ShutdownTimeout for calls in flight and closes the remaining connections. It returns nil after that. It returns an
-// error if it cannot start or if a listener fails.
+// Serve serves the API on both listeners until ctx ends. It then stops listening, ends the event
+// streams, waits up to ShutdownTimeout for calls in flight and closes the remaining connections. It
+// returns nil after that. It returns an error if it cannot start or if a listener fails.
 func Serve(ctx context.Context, o Options, backend Backend, logger log.Logger) error {
 	return newServer(o, backend, logger, defaultLimits()).listenAndServe(ctx)
 }
 
-// ServeReleases is like Serve without a backend: root alone can release and reacquire GPUs on the socket of the
-// options.
+// ServeReleases is like Serve without a backend: root alone can release and reacquire GPUs on the
+// socket of the options.
 func ServeReleases(ctx context.Context, o Options, logger log.Logger) error {
 	o.AllowGID = -1
 	o.ListenAddress = ""

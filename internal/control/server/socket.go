@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// listenUnix creates the socket. Only root and, unless gid is -1, that group can connect. An existing socket is
-// removed if no process listens on it; anything else at the path is an error. Closing the listener removes the
-// socket.
+// listenUnix creates the socket. Only root and, unless gid is -1, that group can connect. An
+// existing socket is removed if no process listens on it; anything else at the path is an error.
+// Closing the listener removes the socket.
 func listenUnix(ctx context.Context, path string, gid int) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -25,8 +25,8 @@ func listenUnix(ctx context.Context, path string, gid int) (net.Listener, error)
 		return nil, err
 	}
 
-	// No process may connect between bind and chmod. The umask is the whole process's, so the socket is created in a
-	// folder that only this user may enter, and then moved.
+	// No process may connect between bind and chmod. The umask is the whole process's, so the
+	// socket is created in a folder that only this user may enter, and then moved.
 	private, err := os.MkdirTemp(dir, ".control-")
 	if err != nil {
 		return nil, err
@@ -70,8 +70,8 @@ func placeSocket(created, path string, gid int) error {
 	return os.Rename(created, path)
 }
 
-// removeStale removes the socket at path if no process listens on it. It is an error if one does, or if path is no
-// socket.
+// removeStale removes the socket at path if no process listens on it. It is an error if one does,
+// or if path is no socket.
 func removeStale(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

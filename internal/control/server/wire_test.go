@@ -326,7 +326,8 @@ func TestSlowAndHugeRequestsAreCut(t *testing.T) {
 	}
 }
 
-// The library's own answer to OPTIONS * would need no authentication, and have no line in the audit log.
+// The library's own answer to OPTIONS * would need no authentication, and have no line in the audit
+// log.
 func TestOptionsOfTheServerAreNoWayAround(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.sock")
 	r := newRig(t, func(o *Options, _ *limits) { o.Socket = path })

@@ -10,9 +10,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// BuiltIn returns the layouts that every node knows, under the names that NVIDIA's mig-parted has for them:
-// all-disabled, all-enabled, all-balanced, and for each profile as many instances of it as fit, "all-1g.10gb" or, with
-// an attribute, "all-1g.10gb.me". They are those of the known models.
+// BuiltIn returns the layouts that every node knows, under the names that NVIDIA's mig-parted has
+// for them: all-disabled, all-enabled, all-balanced, and for each profile as many instances of it
+// as fit, "all-1g.10gb" or, with an attribute, "all-1g.10gb.me". They are those of the known
+// models.
 func BuiltIn() map[string][]api.LayoutRule {
 	layouts := map[string][]api.LayoutRule{
 		"all-disabled": {{Devices: api.DeviceList{All: true}}},
@@ -59,8 +60,8 @@ func isSame(list []builtIn) bool {
 	return !slices.ContainsFunc(list, func(b builtIn) bool { return b.text() != list[0].text() })
 }
 
-// rulesOf returns one rule for all GPUs or, if the models differ, one for the PCI devices of all models that get the
-// same. Models whose PCI device ids are not known have none then.
+// rulesOf returns one rule for all GPUs or, if the models differ, one for the PCI devices of all
+// models that get the same. Models whose PCI device ids are not known have none then.
 func rulesOf(list []builtIn, same bool) []api.LayoutRule {
 	if same {
 		return []api.LayoutRule{ruleOfAll(nil, list[0].devices)}
@@ -97,8 +98,9 @@ func ruleOfAll(filter api.Strings, devices map[string]int) api.LayoutRule {
 	}
 }
 
-// mostOf returns how many instances of a profile alone fit on an empty GPU of a model, 0 if that is not known. Where no
-// source has the placements, it is the number that drivers report, which they do wrongly for A30 alone.
+// mostOf returns how many instances of a profile alone fit on an empty GPU of a model, 0 if that is
+// not known. Where no source has the placements, it is the number that drivers report, which they
+// do wrongly for A30 alone.
 func mostOf(m mig.Model, p *gpu.Profile) int {
 	if len(p.Placements) == 0 {
 		return p.MaxInstances
@@ -113,8 +115,9 @@ func mostOf(m mig.Model, p *gpu.Profile) int {
 	return 0
 }
 
-// balancedDevices returns the instances of all-balanced, as NVIDIA's default configuration has them for every model:
-// two of the smallest profile, one of two slices and, on GPUs of seven slices, one of three.
+// balancedDevices returns the instances of all-balanced, as NVIDIA's default configuration has them
+// for every model: two of the smallest profile, one of two slices and, on GPUs of seven slices, one
+// of three.
 func balancedDevices(m mig.Model) map[string]int {
 	devices := map[string]int{}
 

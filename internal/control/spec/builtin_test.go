@@ -50,8 +50,8 @@ func TestBuiltInLayouts(t *testing.T) {
 	}
 }
 
-// TestBuiltInLayoutsCanBePlanned: on every model whose placements are known, each layout is planned, or says that it is
-// for other GPUs.
+// TestBuiltInLayoutsCanBePlanned: on every model whose placements are known, each layout is
+// planned, or says that it is for other GPUs.
 func TestBuiltInLayoutsCanBePlanned(t *testing.T) {
 	for name, layout := range BuiltIn() {
 		rules, err := Rules(layout)

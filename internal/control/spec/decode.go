@@ -10,11 +10,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// Decode reads a spec from YAML or JSON, strictly: unknown and repeated keys, wrong types and anything but exactly one
-// form are errors that name the line, the key and what was expected. The error is the first *strictyaml.Error.
+// Decode reads a spec from YAML or JSON, strictly: unknown and repeated keys, wrong types and
+// anything but exactly one form are errors that name the line, the key and what was expected. The
+// error is the first *strictyaml.Error.
 func Decode(data []byte) (api.Spec, error) { return DecodeLayout(data, "") }
 
-// DecodeLayout is Decode for a spec that asks for the given layout instead of its own, unless it is empty.
+// DecodeLayout is Decode for a spec that asks for the given layout instead of its own, unless it is
+// empty.
 func DecodeLayout(data []byte, layout string) (api.Spec, error) {
 	if len(data) > maxSpec {
 		return api.Spec{}, wrong("", "%d bytes; expected at most %d", len(data), maxSpec)

@@ -37,7 +37,8 @@ func fixtures(t testing.TB, pattern string, atLeast int) map[string][]byte {
 	return files
 }
 
-// TestGoodSpecs: each .good.yaml is what the .good.json beside it is, by all three ways to read that.
+// TestGoodSpecs: each .good.yaml is what the .good.json beside it is, by all three ways to read
+// that.
 func TestGoodSpecs(t *testing.T) {
 	for path, data := range fixtures(t, "*.good.yaml", 6) {
 		s, err := Decode(data)
@@ -125,8 +126,8 @@ func TestSpecsAreBounded(t *testing.T) {
 	}
 }
 
-// FuzzDecode: nothing panics; what is taken is the same once written as JSON and read again, and can be resolved or is
-// refused with an error of this package.
+// FuzzDecode: nothing panics; what is taken is the same once written as JSON and read again, and
+// can be resolved or is refused with an error of this package.
 func FuzzDecode(f *testing.F) {
 	for _, pattern := range []string{"*.good.yaml", "*.good.json", "*.bad.yaml"} {
 		for _, data := range fixtures(f, pattern, 1) {

@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// fieldLayouts are operators' layouts and the models that each one is for, of those whose placements are known. A
-// layout is no error of itself on another model, but the plan of it is.
+// fieldLayouts are operators' layouts and the models that each one is for, of those whose
+// placements are known. A layout is no error of itself on another model, but the plan of it is.
 func fieldLayouts() map[string][]string {
 	const (
 		a30, a40, a80, h80, h94, h141 = "A30-24GB", "A100-40GB", "A100-80GB", "H100-80GB", "H100-94GB", "H200-141GB"
@@ -91,7 +91,8 @@ func TestFieldLayouts(t *testing.T) {
 	}
 }
 
-// explains reports whether an error says what is wrong: the profiles that there are, the mode, or the GPUs.
+// explains reports whether an error says what is wrong: the profiles that there are, the mode, or
+// the GPUs.
 func explains(name string, m mig.Model, err error) bool {
 	var profile *mig.ProfileError
 	var selector *mig.SelectorError

@@ -10,8 +10,8 @@ import (
 // version is the only one of mig-parted's form that there is.
 const version = "v1"
 
-// LoadLayouts reads the named layouts of a file in mig-parted's form, version v1. The error joins every
-// *strictyaml.Error found, in the order of their lines.
+// LoadLayouts reads the named layouts of a file in mig-parted's form, version v1. The error joins
+// every *strictyaml.Error found, in the order of their lines.
 func LoadLayouts(path string) (map[string][]api.LayoutRule, error) {
 	data, err := strictyaml.ReadFile(path, maxFile)
 	if err != nil {
@@ -56,7 +56,8 @@ func readDeviceList(r *strictyaml.Reader, n *strictyaml.Node, key string, into *
 	}
 }
 
-// readFilters reads a PCI device id, or a list of them; as in mig-parted an empty one lets everything through.
+// readFilters reads a PCI device id, or a list of them; as in mig-parted an empty one lets
+// everything through.
 func readFilters(r *strictyaml.Reader, n *strictyaml.Node, key string, into *api.Strings) {
 	*into = api.Strings{}
 

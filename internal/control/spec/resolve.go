@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// Resolve turns a spec into the planner's terms. layouts has the node's named layouts; if the spec brings its own
-// mig-configs, Resolve looks only there. Errors are *strictyaml.Error.
+// Resolve turns a spec into the planner's terms. layouts has the node's named layouts; if the spec
+// brings its own mig-configs, Resolve looks only there. Errors are *strictyaml.Error.
 func Resolve(s api.Spec, layouts map[string][]api.LayoutRule) (mig.Spec, error) {
 	if err := checkForm(s); err != nil {
 		return mig.Spec{}, err
@@ -158,7 +158,8 @@ func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *strictyaml.
 	return rules, nil
 }
 
-// pciDevice parses a PCI device id as NVIDIA's files write it: 0x20B010DE is device 20B0 of vendor 10DE.
+// pciDevice parses a PCI device id as NVIDIA's files write it: 0x20B010DE is device 20B0 of vendor
+// 10DE.
 func pciDevice(s string) (uint32, bool) {
 	digits, ok := strings.CutPrefix(strings.ToLower(s), "0x")
 	n, err := strconv.ParseUint(digits, 16, 32)

@@ -188,7 +188,8 @@ func TestLoadLayoutsNamesTheFile(t *testing.T) {
 	}
 }
 
-// The dearest layout that there can be: every rule packs compute instances of as many profiles as it can name.
+// The dearest layout that there can be: every rule packs compute instances of as many profiles as
+// it can name.
 func BenchmarkManyPacks(b *testing.B) {
 	var rules []api.LayoutRule
 

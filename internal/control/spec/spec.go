@@ -1,4 +1,5 @@
-// Package spec reads what is wanted of a node, from YAML or JSON, and says it in the planner's terms.
+// Package spec reads what is wanted of a node, from YAML or JSON, and says it in the planner's
+// terms.
 package spec
 
 import (
@@ -8,7 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// The bounds of what is read. No node comes near them; they keep a hostile or mistaken document from costing much.
+// The bounds of what is read. No node comes near them; they keep a hostile or mistaken document
+// from costing much.
 const (
 	maxSpec    = 256 << 10 // bytes
 	maxFile    = 4 << 20   // bytes of a file of layouts
@@ -17,7 +19,8 @@ const (
 	maxKinds   = 64        // profiles of one rule, needs of a demand
 	maxCount   = 64        // instances of a profile, of a need
 	maxCompute = 16        // compute instances of a GPU instance
-	// of compute instances that are counted together, and of a GPU instance that they are in: no GPU has more
+	// of compute instances that are counted together, and of a GPU instance that they are in: no
+	// GPU has more
 	maxSlices = 16
 	maxText   = 253
 	maxIndex  = 1 << 30 // of a GPU

@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// wants turns counts by profile into the planner's terms. Keys are names or ids of profiles, or names of compute
-// instances such as 1c.3g.20gb: these share as few 3g.20gb instances as possible.
+// wants turns counts by profile into the planner's terms. Keys are names or ids of profiles, or
+// names of compute instances such as 1c.3g.20gb: these share as few 3g.20gb instances as possible.
 func wants(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *strictyaml.Error) {
 	if len(devices) > maxKinds {
 		return nil, wrong(key, "has %d profiles; expected at most %d", len(devices), maxKinds)
@@ -130,7 +130,8 @@ func wantOf(key, profile string, request api.DeviceRequest) (mig.Want, *strictya
 	return mig.Want{Profile: profile, Count: request.Count, ComputeInstances: sizes}, err
 }
 
-// partsOf returns the sizes of compute instances that a request under a name such as 1c.3g.20gb asks for.
+// partsOf returns the sizes of compute instances that a request under a name such as 1c.3g.20gb
+// asks for.
 func partsOf(key string, name mig.Name, request api.DeviceRequest) ([]int, *strictyaml.Error) {
 	switch {
 	case request.Each != nil:
@@ -191,8 +192,8 @@ func computeSizes(key string, compute []string) ([]int, *strictyaml.Error) {
 	return sizes, nil
 }
 
-// pack puts compute instances of the given sizes into as few GPU instances of slicesEach slices as possible, larger
-// ones first.
+// pack puts compute instances of the given sizes into as few GPU instances of slicesEach slices as
+// possible, larger ones first.
 func pack(sizes []int, slicesEach int) [][]int {
 	p := packer{room: slicesEach, known: map[string][][]int{}}
 
@@ -247,8 +248,8 @@ func (p *packer) best(counts []int) [][]int {
 	return best
 }
 
-// fillInstance adds compute instances in every way until none fits any more, and calls done with each result. It uses
-// sizes[from:] of which left has some.
+// fillInstance adds compute instances in every way until none fits any more, and calls done with
+// each result. It uses sizes[from:] of which left has some.
 func (p *packer) fillInstance(
 	instance []int,
 	from, room int,

@@ -9,8 +9,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/privatedir"
 )
 
-// WriteFile replaces a file atomically and blocks until it is on disk; its folder is created if it is missing. After
-// an error the file has its old content or the new one. A link in the file's place is replaced, not followed.
+// WriteFile replaces a file atomically and blocks until it is on disk; its folder is created if it
+// is missing. After an error the file has its old content or the new one. A link in the file's
+// place is replaced, not followed.
 func WriteFile(path string, content []byte) error {
 	dir, name := filepath.Split(path)
 	if err := createDir(filepath.Clean(dir)); err != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/privatedir"
 )
 
-// A file begins with a line of text: a name, the sequence number of its document, the document's length, and a
-// CRC-32C of both and the document. The document follows. The rest of a slot is left over from longer documents. A
-// slot that has only zero bytes was never written.
+// A file begins with a line of text: a name, the sequence number of its document, the document's
+// length, and a CRC-32C of both and the document. The document follows. The rest of a slot is left
+// over from longer documents. A slot that has only zero bytes was never written.
 const (
 	headerFormat = "mig-exporter state %016x %08x %08x\n"
 	headerSize   = 54
@@ -44,8 +44,8 @@ func openSlot(folder *privatedir.Dir, name string) (*slot, error) {
 	return &slot{root: folder.Root, file: file, size: info.Size()}, nil
 }
 
-// read returns the slot's document and its sequence number; valid is false if the content is invalid. The document is
-// nil, and valid, if the slot was never written.
+// read returns the slot's document and its sequence number; valid is false if the content is
+// invalid. The document is nil, and valid, if the slot was never written.
 func (sl *slot) read() (document []byte, sequence uint64, valid bool, err error) {
 	content, err := io.ReadAll(io.NewSectionReader(sl.file, 0, sl.size))
 	if err != nil {
@@ -96,8 +96,8 @@ func encode(sequence uint64, document []byte) []byte {
 	return append(fmt.Appendf(nil, headerFormat, sequence, len(document), sum), document...)
 }
 
-// grow extends the slot to size bytes, with zeros that are on disk, unless it has that size. Its document does not
-// change.
+// grow extends the slot to size bytes, with zeros that are on disk, unless it has that size. Its
+// document does not change.
 func (sl *slot) grow(size int64) error {
 	if sl.size >= size {
 		return nil
@@ -117,9 +117,9 @@ func (sl *slot) grow(size int64) error {
 	return nil
 }
 
-// write replaces the slot's document. It allocates disk space only if too little was reserved. After a failed write
-// or sync, there is no way to find out whether the pages are on disk, since a second sync may succeed although they
-// are lost: the next write creates a new file.
+// write replaces the slot's document. It allocates disk space only if too little was reserved.
+// After a failed write or sync, there is no way to find out whether the pages are on disk, since a
+// second sync may succeed although they are lost: the next write creates a new file.
 func (sl *slot) write(sequence uint64, document []byte) error {
 	content := encode(sequence, document)
 	if sl.broken {
@@ -158,8 +158,9 @@ func (sl *slot) rewrite(content []byte) error {
 	return nil
 }
 
-// replaceFile writes content to a new file and renames it. It returns the file, open for reading and writing. A file or
-// a link that has the name of the new file is removed, never written through.
+// replaceFile writes content to a new file and renames it. It returns the file, open for reading
+// and writing. A file or a link that has the name of the new file is removed, never written
+// through.
 func replaceFile(root *os.Root, name string, content []byte) (*os.File, error) {
 	fresh := name + ".new"
 	if err := root.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -1,6 +1,7 @@
-// Package store keeps the documents of partition control in a state folder. For the operation under way it has two
-// preallocated slots, which it writes in turn; the history is one file, which it replaces atomically. A document that
-// was saved is on disk. A crash or a power cut loses at most the one that was being written.
+// Package store keeps the documents of partition control in a state folder. For the operation under
+// way it has two preallocated slots, which it writes in turn; the history is one file, which it
+// replaces atomically. A document that was saved is on disk. A crash or a power cut loses at most
+// the one that was being written.
 package store
 
 import (
@@ -29,7 +30,8 @@ var ErrLocked = errors.New("state folder is in use by another process")
 
 var _ control.Store = (*Store)(nil)
 
-// Store is a state folder. While it is open, no other process can open it. It is safe for concurrent use.
+// Store is a state folder. While it is open, no other process can open it. It is safe for
+// concurrent use.
 type Store struct {
 	dir string
 
@@ -51,10 +53,11 @@ type fingerprint struct {
 // New returns the store of a folder. It does not access the disk: call Open next.
 func New(dir string) *Store { return &Store{dir: dir} }
 
-// Open locks the folder, creates missing files and reads the documents. It may be called again after any error; it
-// then refuses a folder whose documents are not those that were saved last. Errors are ErrLocked,
-// control.ErrStateForeign, privatedir.ErrUnsafe if another user may have written the folder or a file in it, or still
-// can, and errors of the file system. After an error nothing can be saved.
+// Open locks the folder, creates missing files and reads the documents. It may be called again
+// after any error; it then refuses a folder whose documents are not those that were saved last.
+// Errors are ErrLocked, control.ErrStateForeign, privatedir.ErrUnsafe if another user may have
+// written the folder or a file in it, or still can, and errors of the file system. After an error
+// nothing can be saved.
 func (s *Store) Open() (control.Documents, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,8 +118,8 @@ func (s *Store) openFiles() (control.Documents, error) {
 	return docs, nil
 }
 
-// readDocuments reads the slots and the history. We write a history before we first make room in the slots: if they
-// have room and there is no history, it was lost.
+// readDocuments reads the slots and the history. We write a history before we first make room in
+// the slots: if they have room and there is no history, it was lost.
 func (s *Store) readDocuments() (docs control.Documents, err error) {
 	if docs.Operation, docs.OperationDamaged, err = s.readSlots(); err != nil {
 		return docs, err
@@ -133,7 +136,8 @@ func (s *Store) readDocuments() (docs control.Documents, err error) {
 	return docs, nil
 }
 
-// readHistory returns the history, or nil if there is none. A damaged one is copied to another file for the operator.
+// readHistory returns the history, or nil if there is none. A damaged one is copied to another file
+// for the operator.
 func (s *Store) readHistory() (document []byte, damaged bool, err error) {
 	file, err := s.folder.OpenFile(historyName, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -190,8 +194,9 @@ func (s *Store) readSlots() (newest []byte, damaged bool, err error) {
 		}
 	}
 
-	// An unused slot has lost the previous document or the next one, since the first save writes both slots. If that
-	// save crashed in between, nothing was lost, but nothing was done either: the GPUs are as the document says.
+	// An unused slot has lost the previous document or the next one, since the first save writes
+	// both slots. If that save crashed in between, nothing was lost, but nothing was done either:
+	// the GPUs are as the document says.
 	if empty := s.slots[(s.sequence+1)%2]; s.sequence > 0 && empty.unused {
 		damaged = true
 	}
@@ -199,7 +204,8 @@ func (s *Store) readSlots() (newest []byte, damaged bool, err error) {
 	return newest, damaged, nil
 }
 
-// Reserve allocates disk space for operation documents of up to size bytes, so that saving them allocates none.
+// Reserve allocates disk space for operation documents of up to size bytes, so that saving them
+// allocates none.
 func (s *Store) Reserve(size int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,9 +223,10 @@ func (s *Store) Reserve(size int) error {
 	return nil
 }
 
-// SaveOperation writes the operation's document to the older slot and blocks until it is on disk. The first document
-// of a folder goes to both slots: from then on, a slot without a document has lost it. After an error the last
-// document remains, and the next call tries again. Errors are control.ErrStateReplaced and errors of the file system.
+// SaveOperation writes the operation's document to the older slot and blocks until it is on disk.
+// The first document of a folder goes to both slots: from then on, a slot without a document has
+// lost it. After an error the last document remains, and the next call tries again. Errors are
+// control.ErrStateReplaced and errors of the file system.
 func (s *Store) SaveOperation(document []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,8 +262,8 @@ func (s *Store) writeSlot(document []byte) error {
 	return nil
 }
 
-// SaveHistory replaces the history and blocks until it is on disk. After an error, the old one or the new one is
-// there.
+// SaveHistory replaces the history and blocks until it is on disk. After an error, the old one or
+// the new one is there.
 func (s *Store) SaveHistory(document []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -281,8 +288,8 @@ func (s *Store) SaveHistory(document []byte) error {
 	return nil
 }
 
-// checkFiles returns control.ErrStateReplaced if the open folder or files are no longer those at their paths, and
-// privatedir.ErrUnsafe if another user can write the folder by now.
+// checkFiles returns control.ErrStateReplaced if the open folder or files are no longer those at
+// their paths, and privatedir.ErrUnsafe if another user can write the folder by now.
 func (s *Store) checkFiles() error {
 	if s.lock == nil {
 		return fmt.Errorf("state folder: %w", os.ErrClosed)
@@ -316,8 +323,8 @@ func (s *Store) checkFiles() error {
 	return nil
 }
 
-// Close closes and unlocks the folder. While another call hangs on the disk, Close returns an error: the folder is
-// then unlocked when the process ends.
+// Close closes and unlocks the folder. While another call hangs on the disk, Close returns an
+// error: the folder is then unlocked when the process ends.
 func (s *Store) Close() error {
 	if !s.mu.TryLock() {
 		return errors.New("close state folder: a call has not returned from its disk")

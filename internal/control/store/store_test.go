@@ -103,8 +103,9 @@ func TestOneProcessAtATime(t *testing.T) {
 	}
 }
 
-// TestSlotDamagedAtEveryByte tears the newest document at every byte, cuts the file off there, and flips every byte:
-// what is read is the document before, and that there may be a newer one. The next save makes the folder good.
+// TestSlotDamagedAtEveryByte tears the newest document at every byte, cuts the file off there, and
+// flips every byte: what is read is the document before, and that there may be a newer one. The
+// next save makes the folder good.
 func TestSlotDamagedAtEveryByte(t *testing.T) {
 	s, _ := open(t, t.TempDir())
 	if err := s.Reserve(200); err != nil {
@@ -220,8 +221,8 @@ func TestHistoryDamagedAtEveryByte(t *testing.T) {
 	}
 }
 
-// TestFolderReplaced deletes, replaces or moves what the store uses: nothing is saved into files that are not read
-// again, and Open takes up what is there now.
+// TestFolderReplaced deletes, replaces or moves what the store uses: nothing is saved into files
+// that are not read again, and Open takes up what is there now.
 func TestFolderReplaced(t *testing.T) {
 	for name, c := range map[string]struct {
 		replace func(dir string) error
@@ -281,8 +282,8 @@ func TestFolderReplaced(t *testing.T) {
 	}
 }
 
-// TestOwnDocumentsAreNotForeign: what this program has saved in a new folder, or may have saved before an error, is
-// its own.
+// TestOwnDocumentsAreNotForeign: what this program has saved in a new folder, or may have saved
+// before an error, is its own.
 func TestOwnDocumentsAreNotForeign(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, s *Store){
 		"a new folder": func(t *testing.T, s *Store) {
@@ -355,8 +356,8 @@ func TestLockTakenMeanwhile(t *testing.T) {
 	save(t, other, `{"theirs":1}`)
 }
 
-// TestFullDisk: what was reserved is written without a new block, and a history for which there is no room leaves the
-// old one.
+// TestFullDisk: what was reserved is written without a new block, and a history for which there is
+// no room leaves the old one.
 func TestFullDisk(t *testing.T) {
 	s, _ := open(t, t.TempDir())
 	if err := s.Reserve(10_000); err != nil {
@@ -442,7 +443,8 @@ func TestUnwritableFolder(t *testing.T) {
 	_ = s.Close()
 }
 
-// TestBrokenSlotIsMadeAnew: after a failed write nothing is known of the file, and the next save replaces it.
+// TestBrokenSlotIsMadeAnew: after a failed write nothing is known of the file, and the next save
+// replaces it.
 func TestBrokenSlotIsMadeAnew(t *testing.T) {
 	s, _ := open(t, t.TempDir())
 	save(t, s, `{"n":1}`, `{"n":2}`)

@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/privatedir"
 )
 
-// TestLinksAreNotFollowed: a file of the folder that is a symbolic link is refused or replaced. What it leads to keeps
-// its content.
+// TestLinksAreNotFollowed: a file of the folder that is a symbolic link is refused or replaced.
+// What it leads to keeps its content.
 func TestLinksAreNotFollowed(t *testing.T) {
 	for _, name := range []string{lockName, "operation.0", "operation.1", historyName} {
 		dir := filepath.Join(t.TempDir(), "state")
@@ -33,8 +33,8 @@ func TestLinksAreNotFollowed(t *testing.T) {
 	}
 }
 
-// TestLinksInTheWayOfNewFiles: the names under which files are created before they are renamed are no way out of the
-// folder.
+// TestLinksInTheWayOfNewFiles: the names under which files are created before they are renamed are
+// no way out of the folder.
 func TestLinksInTheWayOfNewFiles(t *testing.T) {
 	s, _ := open(t, filepath.Join(t.TempDir(), "state"))
 	target := filepath.Join(t.TempDir(), "secret")
@@ -63,8 +63,8 @@ func TestLinksInTheWayOfNewFiles(t *testing.T) {
 	cmptest.Equal(t, "the copy of the damaged history", read(t, filepath.Join(s.dir, "history.damaged")), "damage")
 }
 
-// TestFolderOpenedToOthers: a folder that another user can write by now is not written any more, and is usable again
-// once it is the owner's alone.
+// TestFolderOpenedToOthers: a folder that another user can write by now is not written any more,
+// and is usable again once it is the owner's alone.
 func TestFolderOpenedToOthers(t *testing.T) {
 	s, _ := open(t, filepath.Join(t.TempDir(), "state"))
 	save(t, s, `{"n":1}`)
@@ -90,8 +90,8 @@ func TestFolderOpenedToOthers(t *testing.T) {
 	}
 }
 
-// TestLostDocuments: documents that were in the folder once and are gone count as damaged; a folder that vanished
-// whole, or was never used, is a first start.
+// TestLostDocuments: documents that were in the folder once and are gone count as damaged; a folder
+// that vanished whole, or was never used, is a first start.
 func TestLostDocuments(t *testing.T) {
 	remove := func(names ...string) func(*testing.T, string) {
 		return func(t *testing.T, dir string) {

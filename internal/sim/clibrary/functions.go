@@ -1,5 +1,6 @@
-// Package clibrary reads the headers of NVIDIA's libraries, and generates what their simulations (cmd/nvml-sim and
-// cmd/dcgm-sim) export from them: which functions there are, and how their arguments are passed.
+// Package clibrary reads the headers of NVIDIA's libraries, and generates what their simulations
+// (cmd/nvml-sim and cmd/dcgm-sim) export from them: which functions there are, and how their
+// arguments are passed.
 package clibrary
 
 import (
@@ -32,8 +33,8 @@ const (
 	Double  Kind = 'D'
 )
 
-// Functions lists the functions of a header that return nvmlReturn_t or dcgmReturn_t, in its order. The text is the
-// header's.
+// Functions lists the functions of a header that return nvmlReturn_t or dcgmReturn_t, in its order.
+// The text is the header's.
 func Functions(text string) ([]Function, error) {
 	text = regexp.MustCompile(`(?s)/\*.*?\*/`).ReplaceAllString(text, "")
 	text = regexp.MustCompile(`//[^\n]*|(?m)^#.*$`).ReplaceAllString(text, "")
@@ -69,7 +70,8 @@ func Functions(text string) ([]Function, error) {
 	return list, nil
 }
 
-// kindsOf lists the types that are neither pointers by their form nor words. NVML's handles are declared in the text.
+// kindsOf lists the types that are neither pointers by their form nor words. NVML's handles are
+// declared in the text.
 func kindsOf(text string) map[string]Kind {
 	kinds := map[string]Kind{"double": Double}
 	for _, long := range []string{
@@ -93,7 +95,8 @@ func kindsOf(text string) map[string]Kind {
 	return kinds
 }
 
-// parseParam reads a type and a name: "unsigned int *count", or "char name[16]", which is passed as a pointer.
+// parseParam reads a type and a name: "unsigned int *count", or "char name[16]", which is passed as
+// a pointer.
 func parseParam(p string, kinds map[string]Kind) (Param, error) {
 	m := regexp.MustCompile(`^(.*[ *])\w+(\[\w*\])?$`).FindStringSubmatch(p)
 	if m == nil {

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// FindHeader returns the path of nvml.h or dcgm_agent.h in the module of Go that has it, go-nvml or go-dcgm.
+// FindHeader returns the path of nvml.h or dcgm_agent.h in the module of Go that has it, go-nvml or
+// go-dcgm.
 func FindHeader(name string) (string, error) {
 	module := "github.com/NVIDIA/go-nvml"
 	folder := "pkg/nvml"
@@ -25,9 +26,9 @@ func FindHeader(name string) (string, error) {
 	return filepath.Join(strings.TrimSpace(string(dir)), folder, name), nil
 }
 
-// Generate writes, by their names, the files of a simulated library that follow from a header: the exported C
-// functions, each of which passes its number and its arguments to the one dispatcher, and the list of their names by
-// number.
+// Generate writes, by their names, the files of a simulated library that follow from a header: the
+// exported C functions, each of which passes its number and its arguments to the one dispatcher,
+// and the list of their names by number.
 func Generate(header string, functions []Function) map[string]string {
 	var c, g strings.Builder
 	fmt.Fprintf(

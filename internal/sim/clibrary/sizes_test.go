@@ -15,8 +15,9 @@ import (
 	"testing"
 )
 
-// TestStructSizes holds the size of every struct of go-nvml against the header's, as the C compiler lays it out. The
-// driver writes into them by the header, and refuses one whose version, of which the size is a part, is not the header's.
+// TestStructSizes holds the size of every struct of go-nvml against the header's, as the C compiler
+// lays it out. The driver writes into them by the header, and refuses one whose version, of which
+// the size is a part, is not the header's.
 func TestStructSizes(t *testing.T) {
 	header, err := FindHeader("nvml.h")
 	if err != nil {

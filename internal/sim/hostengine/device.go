@@ -44,8 +44,8 @@ func (s *Session) Device(index int) (sim.GPUState, error) {
 	return state, nil
 }
 
-// readDevice reads a field of the node or of a GPU. Without saying so, DCGM answers for an instance with its GPU's
-// value, except for its name and its memory.
+// readDevice reads a field of the node or of a GPU. Without saying so, DCGM answers for an instance
+// with its GPU's value, except for its name and its memory.
 func (e *Engine) readDevice(v *Value) {
 	f, known := e.meta[v.Field]
 	if !known {
@@ -240,7 +240,8 @@ func (v *Value) fillUsage(s *sim.GPUState) {
 	}
 }
 
-// fillMemory sets v to a framebuffer field in MiB, or to the used ratio; its arguments are in bytes.
+// fillMemory sets v to a framebuffer field in MiB, or to the used ratio; its arguments are in
+// bytes.
 func (v *Value) fillMemory(total, used, reserved uint64) {
 	switch v.Field {
 	case 250:
@@ -290,9 +291,9 @@ func (v *Value) fillRemapped(s *sim.GPUState) {
 	}
 }
 
-// fillInstance sets v if the field is one that instances have values of their own for, and reports whether it is: name
-// and memory. DCGM reads memory by a compute instance's handle, so that without one there is a blank; none is reserved
-// (seen on DCGM 4.5.3).
+// fillInstance sets v if the field is one that instances have values of their own for, and reports
+// whether it is: name and memory. DCGM reads memory by a compute instance's handle, so that without
+// one there is a blank; none is reserved (seen on DCGM 4.5.3).
 func (v *Value) fillInstance(s *sim.GPUState, of *Member) bool {
 	isName := v.Field == 50
 	if !isName && (v.Field < 250 || v.Field > 254) {
@@ -330,10 +331,10 @@ const (
 	fieldLinkTraffic      = 449 // sent and received, over all links, in MB/s
 )
 
-// readXID reads the last XID since the field was first watched. Before the first XID the status is NoData, since DCGM
-// has XIDs from events and takes no samples (NVIDIA/DCGM#141, NVIDIA/dcgm-exporter#646 and #700; exporters that did
-// not look at the status served 0). DCGM reports an XID of a GPU instance for that instance, not for its GPU (seen on
-// 4.5.3).
+// readXID reads the last XID since the field was first watched. Before the first XID the status is
+// NoData, since DCGM has XIDs from events and takes no samples (NVIDIA/DCGM#141,
+// NVIDIA/dcgm-exporter#646 and #700; exporters that did not look at the status served 0). DCGM
+// reports an XID of a GPU instance for that instance, not for its GPU (seen on 4.5.3).
 func (e *Engine) readXID(v *Value) {
 	v.Status = NoData
 
@@ -377,8 +378,8 @@ func (e *Engine) xids(index int, of *Member, sinceMicros int64) []Value {
 	return list
 }
 
-// readLinkTraffic reads the mean NVLink traffic of the last interval, 0 before there is one: KiB/s divided by 1000,
-// which DCGM calls MB/s (DcgmCacheManager.cpp). A GPU without links has no value.
+// readLinkTraffic reads the mean NVLink traffic of the last interval, 0 before there is one: KiB/s
+// divided by 1000, which DCGM calls MB/s (DcgmCacheManager.cpp). A GPU without links has no value.
 func (e *Engine) readLinkTraffic(v *Value) {
 	index, _, ok := e.gpuOf(v.Entity)
 

@@ -1,6 +1,7 @@
-// Package hostengine simulates a DCGM host engine over the simulated node, with DCGM's habits: it has its own entity
-// ids and reuses them, its hierarchy lags behind the driver, it has values only of watched fields, and blanks have
-// the status OK. A comment says "unverified" if we have it from DCGM's headers and reports and did not measure it.
+// Package hostengine simulates a DCGM host engine over the simulated node, with DCGM's habits: it
+// has its own entity ids and reuses them, its hierarchy lags behind the driver, it has values only
+// of watched fields, and blanks have the status OK. A comment says "unverified" if we have it from
+// DCGM's headers and reports and did not measure it.
 package hostengine
 
 import (
@@ -73,8 +74,8 @@ const (
 	ComputeInstance Level = 5
 )
 
-// Entity is a GPU or an instance that fields have values of. A GPU's ID is its index; an instance gets another ID with
-// every layout change.
+// Entity is a GPU or an instance that fields have values of. A GPU's ID is its index; an instance
+// gets another ID with every layout change.
 type Entity struct {
 	Level Level
 	ID    uint32
@@ -90,8 +91,8 @@ type Member struct {
 	ProfileID      uint32
 	Slices         int
 
-	// DCGM does not report these. place is the instance's own placement; giPlace and giProfile belong to its GPU
-	// instance, or to itself if it is one.
+	// DCGM does not report these. place is the instance's own placement; giPlace and giProfile
+	// belong to its GPU instance, or to itself if it is one.
 	place, giPlace gpu.Placement
 	giProfile      uint32
 }
@@ -104,8 +105,9 @@ const (
 	lag = time.Second
 )
 
-// maxSampleAge returns the age at which DCGM drops a profiling sample: three intervals, but at least 3 s (GetMaxAge of
-// one sample with a slack of 200 %: DcgmGpmManagerEntity::AddWatcher of DCGM 4).
+// maxSampleAge returns the age at which DCGM drops a profiling sample: three intervals, but at
+// least 3 s (GetMaxAge of one sample with a slack of 200 %: DcgmGpmManagerEntity::AddWatcher of
+// DCGM 4).
 func maxSampleAge(interval time.Duration) time.Duration { return 3 * max(interval, time.Second) }
 
 // Kind says in which process an engine runs.
@@ -119,8 +121,8 @@ const (
 	Remote
 )
 
-// Engine is a host engine. It is safe for concurrent use. A call that hangs in the driver holds its lock, so that all
-// others wait for it: one GPU blocks the whole engine (seen on DCGM 4.5.3).
+// Engine is a host engine. It is safe for concurrent use. A call that hangs in the driver holds its
+// lock, so that all others wait for it: one GPU blocks the whole engine (seen on DCGM 4.5.3).
 type Engine struct {
 	node *sim.Node
 	kind Kind
@@ -178,8 +180,8 @@ type Session struct {
 	life   int // of the engine when it was opened
 }
 
-// Open connects to a remote engine, or starts an embedded one unless it runs. Without root's rights an embedded engine
-// does not start if a GPU is in MIG mode.
+// Open connects to a remote engine, or starts an embedded one unless it runs. Without root's rights
+// an embedded engine does not start if a GPU is in MIG mode.
 func (e *Engine) Open() (*Session, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -194,8 +196,8 @@ func (e *Engine) Open() (*Session, error) {
 	return &Session{engine: e, number: e.sessions, life: e.life}, nil
 }
 
-// begin starts the engine if it has not begun, or again after a restart. It blocks while the node's host engine is
-// stopped, and returns an error while that is down.
+// begin starts the engine if it has not begun, or again after a restart. It blocks while the node's
+// host engine is stopped, and returns an error while that is down.
 func (e *Engine) begin() error {
 	e.node.AwaitHostEngine()
 
@@ -241,7 +243,8 @@ func (e *Engine) begin() error {
 	return nil
 }
 
-// modes reads the MIG mode of each GPU for an embedded engine. One that cannot be read counts as off.
+// modes reads the MIG mode of each GPU for an embedded engine. One that cannot be read counts as
+// off.
 func (e *Engine) modes(nonRoot bool) ([]bool, error) {
 	mode := make([]bool, e.node.Count())
 	for i := range mode {
@@ -273,7 +276,8 @@ func (s *Session) beginCall() error {
 	return err
 }
 
-// lockEngine locks the engine for a call and begins it if necessary. After an error it is not locked.
+// lockEngine locks the engine for a call and begins it if necessary. After an error it is not
+// locked.
 func (s *Session) lockEngine() error {
 	e := s.engine
 	e.mu.Lock()
@@ -314,7 +318,8 @@ func (s *Session) Version() (string, error) {
 	return Version, nil
 }
 
-// Close ends the session with its groups, field groups and watches. An embedded engine ends with its last session.
+// Close ends the session with its groups, field groups and watches. An embedded engine ends with
+// its last session.
 func (s *Session) Close() {
 	if s.lockEngine() != nil {
 		return

@@ -185,8 +185,8 @@ func TestBlanksWithAGoodStatus(t *testing.T) {
 	}
 }
 
-// TestHierarchyLags: a change shows 1 s later, whether or not anyone has looked meanwhile; all entities of the GPU
-// have other ids then, and an id comes to stand for another instance.
+// TestHierarchyLags: a change shows 1 s later, whether or not anyone has looked meanwhile; all
+// entities of the GPU have other ids then, and an id comes to stand for another instance.
 func TestHierarchyLags(t *testing.T) {
 	n, e := start(t, scenario)
 	s := open(t, e)
@@ -236,8 +236,8 @@ func TestHierarchyLags(t *testing.T) {
 	}
 }
 
-// TestEmbeddedAndRemote: without root an embedded engine does not start on a node with MIG, and it ends with its last
-// session; a remote one starts, and outlives its sessions.
+// TestEmbeddedAndRemote: without root an embedded engine does not start on a node with MIG, and it
+// ends with its last session; a remote one starts, and outlives its sessions.
 func TestEmbeddedAndRemote(t *testing.T) {
 	n, embedded := start(t, scenario+"faults: [{kind: dcgm-requires-root, for: 10s}]\n")
 	remote := New(n, Remote)
@@ -406,7 +406,8 @@ func TestLive(t *testing.T) {
 	}
 }
 
-// TestMixedFieldGroup: profiling fields are sampled wherever they are, and a session takes its field groups with it.
+// TestMixedFieldGroup: profiling fields are sampled wherever they are, and a session takes its
+// field groups with it.
 func TestMixedFieldGroup(t *testing.T) {
 	n, e := start(t, scenario)
 	s := open(t, e)

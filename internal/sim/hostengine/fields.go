@@ -1,7 +1,7 @@
 package hostengine
 
-// Field is what DCGM says of a field (dcgm_fields.cpp of DCGM 4). Short, Unit and Width are for tables, as of dcgmi
-// dmon.
+// Field is what DCGM says of a field (dcgm_fields.cpp of DCGM 4). Short, Unit and Width are for
+// tables, as of dcgmi dmon.
 type Field struct {
 	ID          uint16
 	Type        byte // DCGM_FT_*: 'i', 'd', 's' or 'b'

@@ -14,7 +14,8 @@ const (
 // ownSession marks the engine's own groups, which end with no session.
 const ownSession = -1
 
-// ownGroups returns the groups that the engine has by itself. They count towards maxGroups: clients can have 62.
+// ownGroups returns the groups that the engine has by itself. They count towards maxGroups: clients
+// can have 62.
 func (e *Engine) ownGroups() map[uintptr]*group {
 	all := &group{session: ownSession, name: "DCGM_ALL_SUPPORTED_GPUS"}
 	for i := range e.node.Count() {

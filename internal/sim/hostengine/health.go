@@ -49,8 +49,8 @@ const (
 // healthWatch is the health check of a group.
 type healthWatch struct {
 	systems HealthSystems
-	// power and thermal have, for each GPU, how long its clocks had been held down by the last check. A GPU that was not
-	// checked yet is missing.
+	// power and thermal have, for each GPU, how long its clocks had been held down by the last
+	// check. A GPU that was not checked yet is missing.
 	power, thermal map[uint32]time.Duration
 }
 
@@ -93,8 +93,9 @@ func (s *Session) Health(groupID uintptr) (HealthSystems, error) {
 	return 0, nil
 }
 
-// CheckHealth returns what is wrong with the GPUs of a group in the systems that are watched. Clocks that were held
-// down since the last check are an incident, so the first check never finds one (dcgmHealthCheck: dcgm_agent.h).
+// CheckHealth returns what is wrong with the GPUs of a group in the systems that are watched.
+// Clocks that were held down since the last check are an incident, so the first check never finds
+// one (dcgmHealthCheck: dcgm_agent.h).
 func (s *Session) CheckHealth(groupID uintptr) ([]Incident, error) {
 	if err := s.beginCall(); err != nil {
 		return nil, err
@@ -132,7 +133,8 @@ func (s *Session) CheckHealth(groupID uintptr) ([]Incident, error) {
 	return list, nil
 }
 
-// check returns what is wrong with a GPU in the watched systems. What the driver does not report is no incident.
+// check returns what is wrong with a GPU in the watched systems. What the driver does not report is
+// no incident.
 func (w *healthWatch) check(of Entity, s *sim.GPUState) []Incident {
 	rows := s.Remapped.Or(gpu.RemappedRows{})
 	all := []struct {
@@ -191,7 +193,8 @@ func (w *healthWatch) check(of Entity, s *sim.GPUState) []Incident {
 	return list
 }
 
-// grew stores a GPU's time and reports whether it has grown since the last check; false at the first one.
+// grew stores a GPU's time and reports whether it has grown since the last check; false at the
+// first one.
 func grew(last map[uint32]time.Duration, id uint32, now time.Duration) bool {
 	before, checked := last[id]
 	last[id] = now

@@ -7,7 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// TestIncidents: each kind of trouble is one incident of its GPU, with DCGM's code (dcgm_errors.h) and system.
+// TestIncidents: each kind of trouble is one incident of its GPU, with DCGM's code (dcgm_errors.h)
+// and system.
 func TestIncidents(t *testing.T) {
 	n, e := start(t, `version: 1
 gpus: [{model: A100-40GB, count: 6}]

@@ -2,9 +2,9 @@ package hostengine
 
 import "slices"
 
-// ValuesSince lists, by entity, the values that the fields of a group of entities got from a time on, in microseconds
-// since 1970, and returns the time to ask from next. Of XIDs there is one for each event, of all else the latest
-// alone.
+// ValuesSince lists, by entity, the values that the fields of a group of entities got from a time
+// on, in microseconds since 1970, and returns the time to ask from next. Of XIDs there is one for
+// each event, of all else the latest alone.
 func (s *Session) ValuesSince(
 	groupID, fieldsID uintptr,
 	since int64,

@@ -8,9 +8,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// TestSamplesAfterAStop: what was sampled before a long stop is not compared with what is sampled after it. The first
-// values are blanks of the present, for two intervals. A short stop costs nothing, nor does one after which no client
-// asks for a while.
+// TestSamplesAfterAStop: what was sampled before a long stop is not compared with what is sampled
+// after it. The first values are blanks of the present, for two intervals. A short stop costs
+// nothing, nor does one after which no client asks for a while.
 func TestSamplesAfterAStop(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -47,8 +47,8 @@ func TestSamplesAfterAStop(t *testing.T) {
 	}
 }
 
-// TestSamplesAfterAHungGPU: a GPU that hangs blocks the engine, whatever the client asks, and so costs the samples of all
-// GPUs.
+// TestSamplesAfterAHungGPU: a GPU that hangs blocks the engine, whatever the client asks, and so
+// costs the samples of all GPUs.
 func TestSamplesAfterAHungGPU(t *testing.T) {
 	for name, hang := range map[string]func(t *testing.T, s *Session, device Entity){
 		"latest": func(t *testing.T, s *Session, device Entity) { latest(t, s, device, 1002) },
@@ -85,8 +85,8 @@ func testHungGPU(t *testing.T, hang func(t *testing.T, s *Session, device Entity
 	cmptest.Equal(t, "SM activity two intervals later", latest(t, s, device, 1002).Float, 0.5)
 }
 
-// TestSamplesOfALongInterval: three intervals are how long a sample is kept, so a stop of 5 s costs none of a watch that
-// samples every 10 s.
+// TestSamplesOfALongInterval: three intervals are how long a sample is kept, so a stop of 5 s costs
+// none of a watch that samples every 10 s.
 func TestSamplesOfALongInterval(t *testing.T) {
 	n, e := start(t, scenario+"faults: [{at: 32s, for: 5s, kind: dcgm-hang}]\n")
 	s := open(t, e)

@@ -55,7 +55,8 @@ func (e *Engine) follow(index int) {
 		return
 	}
 
-	// NVIDIA documents that DCGM must be restarted after a change of the MIG mode: until then nothing is new.
+	// NVIDIA documents that DCGM must be restarted after a change of the MIG mode: until then
+	// nothing is new.
 	if e.kind == Embedded && s.MIGEnabled != e.mode[index] {
 		return
 	}
@@ -104,7 +105,8 @@ func (m *Member) in(s *sim.GPUState) bool {
 	return ok && c.Placement == m.place
 }
 
-// firstChange returns the time of the first MIG change among a GPU's events from a number on, or now without one.
+// firstChange returns the time of the first MIG change among a GPU's events from a number on, or
+// now without one.
 func (e *Engine) firstChange(index, from int, now time.Time) time.Time {
 	events, _ := e.node.History(index, from)
 	for _, event := range events {
@@ -116,7 +118,8 @@ func (e *Engine) firstChange(index, from int, now time.Time) time.Time {
 	return now
 }
 
-// sameTree compares ids, profiles and placements: an instance that replaces an equal one counts as the same.
+// sameTree compares ids, profiles and placements: an instance that replaces an equal one counts as
+// the same.
 func sameTree(members []Member, s *sim.GPUState) bool {
 	var now []Member
 
@@ -135,8 +138,8 @@ func sameTree(members []Member, s *sim.GPUState) bool {
 	})
 }
 
-// adopt takes over the driver's tree. It gives all instances of the GPU new entity ids, the lowest free ones first: as
-// in DCGM, an id soon stands for another instance.
+// adopt takes over the driver's tree. It gives all instances of the GPU new entity ids, the lowest
+// free ones first: as in DCGM, an id soon stands for another instance.
 func (e *Engine) adopt(index int, s *sim.GPUState) {
 	t := &e.trees[index]
 	for _, m := range t.members {

@@ -20,7 +20,8 @@ type watch struct {
 	since    time.Time // when it began
 }
 
-// sampled holds the last two profiling samples of one entity. Values are means over the interval between them.
+// sampled holds the last two profiling samples of one entity. Values are means over the interval
+// between them.
 type sampled struct {
 	last   sim.Counters
 	from   sim.Counters // the counters before last
@@ -60,7 +61,8 @@ const (
 	notSupported = 2
 )
 
-// Watch begins to sample fields of a group's entities. It returns an error if one of them cannot be profiled.
+// Watch begins to sample fields of a group's entities. It returns an error if one of them cannot be
+// profiled.
 func (s *Session) Watch(groupID, fieldsID uintptr, interval time.Duration) error {
 	if err := s.beginCall(); err != nil {
 		return err
@@ -99,8 +101,8 @@ func (s *Session) Watch(groupID, fieldsID uintptr, interval time.Duration) error
 	return nil
 }
 
-// checkProfiling returns an error if an entity cannot be profiled: that takes root's rights and, for GPUs without GPM,
-// a module of DCGM that can be missing.
+// checkProfiling returns an error if an entity cannot be profiled: that takes root's rights and,
+// for GPUs without GPM, a module of DCGM that can be missing.
 func (e *Engine) checkProfiling(of Entity) error {
 	state := e.node.HostEngine()
 	if state.NonRoot {
@@ -154,8 +156,8 @@ func (s *Session) Update() error {
 	return nil
 }
 
-// update samples every watched entity whose interval has passed. A real engine does so by itself. Ours samples only
-// when a client calls, so that a stepped run gives the same values each time.
+// update samples every watched entity whose interval has passed. A real engine does so by itself.
+// Ours samples only when a client calls, so that a stepped run gives the same values each time.
 func (e *Engine) update() {
 	for _, w := range e.watches {
 		profiling := slices.ContainsFunc(w.fields, isProfiling)
@@ -208,13 +210,13 @@ func (e *Engine) sample(of Entity, interval time.Duration) {
 	}
 }
 
-// samplesForValue is how many samples DCGM takes before it has a value: it never compares one with the first
-// (GetLatestSample: DcgmGpmManager.cpp of DCGM 4). We don't know whether the closed module for GPUs without GPM does
-// so.
+// samplesForValue is how many samples DCGM takes before it has a value: it never compares one with
+// the first (GetLatestSample: DcgmGpmManager.cpp of DCGM 4). We don't know whether the closed
+// module for GPUs without GPM does so.
 const samplesForValue = 3
 
-// noteStall notes a time in which the engine could not sample: it was stopped, or the current call waited for a GPU
-// that hangs.
+// noteStall notes a time in which the engine could not sample: it was stopped, or the current call
+// waited for a GPU that hangs.
 func (e *Engine) noteStall() {
 	now := e.node.Now()
 	if now.Sub(e.entered) >= maxSampleAge(0) {
@@ -226,9 +228,10 @@ func (e *Engine) noteStall() {
 	}
 }
 
-// outdated reports whether the engine has just been stopped or blocked for so long that DCGM drops the last sample. As
-// after a new watch, the next samples then give blanks with status 0 and the present time (PruneOldSamples,
-// GetLatestSample: DcgmGpmManager.cpp of DCGM 4). Two intervals later, the engine has values again.
+// outdated reports whether the engine has just been stopped or blocked for so long that DCGM drops
+// the last sample. As after a new watch, the next samples then give blanks with status 0 and the
+// present time (PruneOldSamples, GetLatestSample: DcgmGpmManager.cpp of DCGM 4). Two intervals
+// later, the engine has values again.
 func (e *Engine) outdated(s *sampled, now time.Time, interval time.Duration) bool {
 	stop := e.stalled
 	from := stop.From
@@ -246,8 +249,8 @@ func (e *Engine) lagging(of Entity) bool {
 	return ok && e.trees[m.GPU].gone[of]
 }
 
-// counters reads the counters of the instance that has the entity's ids now. While the hierarchy lags behind the
-// driver, that may be another instance.
+// counters reads the counters of the instance that has the entity's ids now. While the hierarchy
+// lags behind the driver, that may be another instance.
 func (e *Engine) counters(of Entity) (sim.Counters, error) {
 	if of.Level == GPU {
 		return e.node.GPUCounters(int(of.ID))
@@ -265,11 +268,13 @@ func (e *Engine) counters(of Entity) (sim.Counters, error) {
 	return e.node.ComputeCounters(m.GPU, m.Instance, m.Compute)
 }
 
-// isPCIeTraffic reports whether DCGM has a profiling field for whole GPUs only: bytes sent or received over PCIe.
+// isPCIeTraffic reports whether DCGM has a profiling field for whole GPUs only: bytes sent or
+// received over PCIe.
 func isPCIeTraffic(field uint16) bool { return field == 1009 || field == 1010 }
 
-// Latest returns the newest value of every field of every entity, by entity. A field that is not watched has the
-// status NotWatched. One that the entity does not have is a blank with the status OK.
+// Latest returns the newest value of every field of every entity, by entity. A field that is not
+// watched has the status NotWatched. One that the entity does not have is a blank with the status
+// OK.
 func (s *Session) Latest(entities []Entity, fields []uint16) ([]Value, error) {
 	if err := s.beginCall(); err != nil {
 		return nil, err
@@ -291,8 +296,8 @@ func (s *Session) Latest(entities []Entity, fields []uint16) ([]Value, error) {
 	return list, nil
 }
 
-// Live reads fields from the driver, watched or not (DCGM_FV_FLAG_LIVE_DATA). It does not support profiling fields and
-// XIDs, which DCGM has from samples and events only.
+// Live reads fields from the driver, watched or not (DCGM_FV_FLAG_LIVE_DATA). It does not support
+// profiling fields and XIDs, which DCGM has from samples and events only.
 func (s *Session) Live(entities []Entity, fields []uint16) ([]Value, error) {
 	if err := s.beginCall(); err != nil {
 		return nil, err
@@ -366,8 +371,8 @@ func (e *Engine) value(of Entity, field uint16) Value {
 	return v
 }
 
-// readProfiling reads a profiling field. While profiling is paused, and until there are enough samples, it leaves the
-// blank with the status OK.
+// readProfiling reads a profiling field. While profiling is paused, and until there are enough
+// samples, it leaves the blank with the status OK.
 func (e *Engine) readProfiling(v *Value) {
 	s := e.samples[v.Entity]
 	switch {
@@ -402,7 +407,8 @@ func (e *Engine) readProfiling(v *Value) {
 	}
 }
 
-// empty reports whether an entity is a GPU instance without compute instances: DCGM has no data of it.
+// empty reports whether an entity is a GPU instance without compute instances: DCGM has no data of
+// it.
 func (e *Engine) empty(of Entity) bool {
 	if of.Level != GPUInstance {
 		return false
@@ -422,7 +428,8 @@ func (e *Engine) empty(of Entity) bool {
 // watched reports whether a field of an entity is watched.
 func (e *Engine) watched(of Entity, field uint16) bool { return e.watchOf(of, field) != nil }
 
-// watchOf returns the oldest watch of a field of an entity, or nil. For a field of the node, any entity will do.
+// watchOf returns the oldest watch of a field of an entity, or nil. For a field of the node, any
+// entity will do.
 func (e *Engine) watchOf(of Entity, field uint16) *watch {
 	var oldest *watch
 	for _, w := range e.watches {
@@ -440,8 +447,9 @@ func (e *Engine) watchOf(of Entity, field uint16) *watch {
 
 func isProfiling(field uint16) bool { return field >= 1001 && field <= 1012 }
 
-// metricOf returns the GPM metric that a profiling field (dcgm_fields.h, DCGM_FI_PROF_*) corresponds to, and the
-// factor from GPM's unit to DCGM's: from percent to ratios, from MiB to bytes.
+// metricOf returns the GPM metric that a profiling field (dcgm_fields.h, DCGM_FI_PROF_*)
+// corresponds to, and the factor from GPM's unit to DCGM's: from percent to ratios, from MiB to
+// bytes.
 func metricOf(field uint16) (metric uint32, scale float64, ok bool) {
 	const mebi = 1 << 20
 	m := map[uint16]struct {

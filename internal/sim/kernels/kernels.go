@@ -1,8 +1,9 @@
-// Package kernels is the model of what a workload does on a GPU or a slice of one. Its kernels fill a number of SMs,
-// the width, and draw a share of the memory bandwidth while they run, for a part of the time. A device with fewer SMs
-// or less bandwidth stretches them by the larger of the two ratios (a roofline), so they run for more of the time;
-// beyond all of the time, throughput falls. Media engines work beside the kernels: where a device has fewer of a kind
-// than the workload keeps busy, it does its work as slowly as they do theirs.
+// Package kernels is the model of what a workload does on a GPU or a slice of one. Its kernels fill
+// a number of SMs, the width, and draw a share of the memory bandwidth while they run, for a part
+// of the time. A device with fewer SMs or less bandwidth stretches them by the larger of the two
+// ratios (a roofline), so they run for more of the time; beyond all of the time, throughput falls.
+// Media engines work beside the kernels: where a device has fewer of a kind than the workload keeps
+// busy, it does its work as slowly as they do theirs.
 //
 // The model is deterministic and consistent with published runs; it is no measurement.
 package kernels
@@ -44,9 +45,9 @@ func (e Engines) throughput(wanted Engines) float64 {
 	return done
 }
 
-// Requests are a load in requests of which each needs the GPU for a time, and the host for another. Concurrency above
-// 0 is a closed loop: so many clients that each send the next request when the last was answered. Otherwise Rate
-// arrive each second, and queue.
+// Requests are a load in requests of which each needs the GPU for a time, and the host for another.
+// Concurrency above 0 is a closed loop: so many clients that each send the next request when the
+// last was answered. Otherwise Rate arrive each second, and queue.
 type Requests struct {
 	Concurrency int
 	Rate        float64
@@ -61,8 +62,8 @@ type Device struct {
 	SMs       float64
 	Bandwidth float64 // its share of the GPU's, 0-1
 	Engines   Engines
-	// Loss lengthens all kernels by a share: what no metric shows, such as a smaller share of the L2 cache, or lower
-	// clocks.
+	// Loss lengthens all kernels by a share: what no metric shows, such as a smaller share of the
+	// L2 cache, or lower clocks.
 	Loss float64
 }
 
@@ -74,8 +75,8 @@ type Result struct {
 	Stretch   float64 // of the busy time, 1 on a device large enough
 	// Throughput is the work done, relative to a device large enough, 0-1.
 	Throughput float64
-	// PerSecond and Latency are those of requests; 0 without. Latency is MaxLatency if an open load comes faster than it
-	// is served.
+	// PerSecond and Latency are those of requests; 0 without. Latency is MaxLatency if an open load
+	// comes faster than it is served.
 	PerSecond float64
 	Latency   time.Duration
 }
@@ -96,7 +97,8 @@ func Run(d Demand, on Device) Result {
 	for _, p := range d.Phases {
 		stretch := p.stretchOf(on)
 		r.Stretch += p.Share * stretch
-		// A stretched kernel does the same work in more time: it fills the device, or draws its share, for longer.
+		// A stretched kernel does the same work in more time: it fills the device, or draws its
+		// share, for longer.
 		width += p.Share * min(p.Width*(1+on.Loss), on.SMs*stretch)
 		bandwidth += p.Share * p.Bandwidth
 	}
@@ -135,7 +137,8 @@ func Run(d Demand, on Device) Result {
 	return r
 }
 
-// limit lowers the throughput to that of what the kernels wait for. They run for less of the time then.
+// limit lowers the throughput to that of what the kernels wait for. They run for less of the time
+// then.
 func (r *Result) limit(throughput float64, q Requests) {
 	if throughput >= r.Throughput {
 		return
@@ -165,8 +168,9 @@ func (r *Result) slow(by float64) {
 	r.Bandwidth /= by
 }
 
-// ContendForEngines slows down workloads that share the media engines of a device, if they keep more of them busy
-// together than there are: each has as large a share of the engines of a kind as of what all want of it.
+// ContendForEngines slows down workloads that share the media engines of a device, if they keep
+// more of them busy together than there are: each has as large a share of the engines of a kind as
+// of what all want of it.
 func ContendForEngines(sharing []*Result, demands []Demand, have Engines) {
 	var used Engines
 
@@ -194,15 +198,16 @@ func ContendForEngines(sharing []*Result, demands []Demand, have Engines) {
 // tolerance is for sums of floating point.
 const tolerance = 1e-9
 
-// busy returns how much of the time the device works on requests that need it stretch times as long.
+// busy returns how much of the time the device works on requests that need it stretch times as
+// long.
 func (r Requests) busy(stretch float64) float64 {
 	perSecond, _ := r.serve(stretch)
 	return min(1, perSecond*r.GPU.Seconds()*stretch)
 }
 
-// serve returns the requests answered in a second and how long each takes, if the device serves one after the other.
-// Service times do not vary: a closed loop is bounded by its clients or by the device; an open one waits for half of
-// what a random arrival finds.
+// serve returns the requests answered in a second and how long each takes, if the device serves one
+// after the other. Service times do not vary: a closed loop is bounded by its clients or by the
+// device; an open one waits for half of what a random arrival finds.
 func (r Requests) serve(stretch float64) (perSecond float64, latency time.Duration) {
 	service := r.GPU.Seconds() * stretch
 	host := r.Host.Seconds()
@@ -239,9 +244,9 @@ func Share(demands []Demand, on Device, mps bool) []Result {
 	return results
 }
 
-// Contend turns what workloads would do if each had a device to itself into what they do together. By MPS they run
-// beside each other, and slow down together if they want more SMs or bandwidth than there are; by time-slicing one
-// runs at a time.
+// Contend turns what workloads would do if each had a device to itself into what they do together.
+// By MPS they run beside each other, and slow down together if they want more SMs or bandwidth than
+// there are; by time-slicing one runs at a time.
 func Contend(sharing []*Result, on Device, mps bool) {
 	var busy, sms, bandwidth float64
 	for _, r := range sharing {

@@ -10,8 +10,8 @@ import (
 
 func wide(width float64) []Phase { return []Phase{{Share: 1, Width: width}} }
 
-// TestPublishedInferenceServer: a Triton server on an A100-PCIE-40GB and on its 3g.20gb slice. One closed loop, of 24
-// ms on the GPU and 2 ms on the host, gives all twelve figures within 5 %.
+// TestPublishedInferenceServer: a Triton server on an A100-PCIE-40GB and on its 3g.20gb slice. One
+// closed loop, of 24 ms on the GPU and 2 ms on the host, gives all twelve figures within 5 %.
 func TestPublishedInferenceServer(t *testing.T) {
 	whole := Device{SMs: 108, Bandwidth: 1}
 
@@ -86,7 +86,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestOpenLoad: requests queue as the device fills up, and for ever if they come faster than they are served.
+// TestOpenLoad: requests queue as the device fills up, and for ever if they come faster than they
+// are served.
 func TestOpenLoad(t *testing.T) {
 	load := Demand{Phases: wide(64), Requests: Requests{Rate: 5, GPU: 50 * time.Millisecond}}
 	last := time.Duration(0)
@@ -127,8 +128,8 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// TestMediaEngines: a workload that keeps five of seven decoders busy does 3/5 of its work with three, and its kernels
-// run for as much less of the time.
+// TestMediaEngines: a workload that keeps five of seven decoders busy does 3/5 of its work with
+// three, and its kernels run for as much less of the time.
 func TestMediaEngines(t *testing.T) {
 	decodes := Demand{Phases: wide(10), Busy: 0.2, Media: Engines{1: 5}}
 	closed := decodes

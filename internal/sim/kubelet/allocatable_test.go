@@ -45,8 +45,8 @@ func heldDevice(t *testing.T, c *podresources.Client) gpu.DeviceRef {
 	return held.List[0].Device
 }
 
-// TestAllocatableFollowsALayoutChange: what was destroyed is gone from the answer, what was created is in it, held or
-// not.
+// TestAllocatableFollowsALayoutChange: what was destroyed is gone from the answer, what was created
+// is in it, held or not.
 func TestAllocatableFollowsALayoutChange(t *testing.T) {
 	n := simulated(t, `
 version: 1

@@ -17,8 +17,8 @@ import (
 // seed makes the order of answers the same in every run.
 const seed = 2
 
-// api answers as a kubelet does: every device is a ContainerDevices entry of its own, and the order of pods and of
-// devices differs from call to call (the kubelet walks Go maps).
+// api answers as a kubelet does: every device is a ContainerDevices entry of its own, and the order
+// of pods and of devices differs from call to call (the kubelet walks Go maps).
 type api struct {
 	kubeletapi.UnimplementedPodResourcesListerServer
 	node   NodeView

@@ -19,7 +19,8 @@ import (
 )
 
 // The file of the kubelet's device manager, whose names and encodings are those of
-// pkg/kubelet/cm/devicemanager/checkpoint/checkpoint.go in Kubernetes. There it is in /var/lib/kubelet/device-plugins.
+// pkg/kubelet/cm/devicemanager/checkpoint/checkpoint.go in Kubernetes. There it is in
+// /var/lib/kubelet/device-plugins.
 const checkpointName = "kubelet_internal_checkpoint"
 
 type checkpointFile struct {
@@ -49,8 +50,8 @@ type checkpointer struct {
 	version int // of what the file has
 }
 
-// sync writes the file if the checkpoint has changed. As with the kubelet's file store, the file is replaced as a
-// whole.
+// sync writes the file if the checkpoint has changed. As with the kubelet's file store, the file is
+// replaced as a whole.
 func (c *checkpointer) sync() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,8 +102,8 @@ func (c *checkpointer) replace(text []byte) (err error) {
 	return os.Rename(file.Name(), c.path)
 }
 
-// encodeCheckpoint returns the text of the file. The checksum differs from the kubelet's, which is over a dump of its
-// Go structs.
+// encodeCheckpoint returns the text of the file. The checksum differs from the kubelet's, which is
+// over a dump of its Go structs.
 func encodeCheckpoint(c *sim.Checkpoint) ([]byte, error) {
 	data := checkpointData{RegisteredDevices: map[string][]string{}}
 
@@ -136,7 +137,8 @@ func encodeCheckpoint(c *sim.Checkpoint) ([]byte, error) {
 	return json.Marshal(checkpointFile{Data: data, Checksum: uint64(sum.Sum32())})
 }
 
-// allocResponse is what NVIDIA's device plugin answers by default: the devices in an environment variable.
+// allocResponse is what NVIDIA's device plugin answers by default: the devices in an environment
+// variable.
 func allocResponse(e *sim.CheckpointEntry) ([]byte, error) {
 	var ids []string
 	for _, numa := range slices.Sorted(maps.Keys(e.DeviceIDs)) {

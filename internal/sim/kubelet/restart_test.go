@@ -49,7 +49,8 @@ func (s *stepped) to(passed time.Duration) {
 	}
 }
 
-// listed asks for the pods with the numbers of their devices and claims, sorted; "refused" without a kubelet.
+// listed asks for the pods with the numbers of their devices and claims, sorted; "refused" without
+// a kubelet.
 func (s *stepped) listed() string {
 	s.t.Helper()
 
@@ -94,8 +95,8 @@ faults:
   - {at: 10s, for: 5m, kind: device-plugin-slow, delay: 25s}
 `
 
-// TestSlowAdmission: the kubelet admits pods one after the other, the oldest first, and lists those that it has not
-// come to as little as a kubelet that has just begun, while they run.
+// TestSlowAdmission: the kubelet admits pods one after the other, the oldest first, and lists those
+// that it has not come to as little as a kubelet that has just begun, while they run.
 func TestSlowAdmission(t *testing.T) {
 	const own = "monitoring/mig-exporter-sim"
 

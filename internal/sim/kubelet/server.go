@@ -1,5 +1,5 @@
-// Package kubelet is the simulated node's kubelet as others see it: the pod-resources API, v1, on a real unix socket,
-// and the files by which a process is traced to its container.
+// Package kubelet is the simulated node's kubelet as others see it: the pod-resources API, v1, on a
+// real unix socket, and the files by which a process is traced to its container.
 package kubelet
 
 import (
@@ -18,9 +18,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// NodeView is what the kubelet knows of its node. The methods may be called from several goroutines.
+// NodeView is what the kubelet knows of its node. The methods may be called from several
+// goroutines.
 type NodeView interface {
-	// Containers lists what the kubelet's pod-resources API would, containers without a device included.
+	// Containers lists what the kubelet's pod-resources API would, containers without a device
+	// included.
 	Containers() []sim.Container
 	// Running lists all containers on the node, whatever the kubelet lists.
 	Running() []sim.Container
@@ -42,8 +44,8 @@ type Server struct {
 	done    chan struct{} // closed when serving has ended
 }
 
-// New makes the directory if need be and starts to serve on dir/kubelet.sock. The path may have 99 bytes or so: the
-// system bounds the length of a socket's.
+// New makes the directory if need be and starts to serve on dir/kubelet.sock. The path may have 99
+// bytes or so: the system bounds the length of a socket's.
 func New(node NodeView, dir string, logger log.Logger) (*Server, error) {
 	t, err := newTree(node, dir)
 	if err != nil {
@@ -72,14 +74,16 @@ func (s *Server) Socket() string { return filepath.Join(s.dir, "kubelet.sock") }
 // ProcDir has <pid>/cgroup for the processes of the node's containers, as /proc has.
 func (s *Server) ProcDir() string { return s.files.tree.procDir }
 
-// LogDir has a link for every container, as /var/log/containers has. What the links point to does not exist.
+// LogDir has a link for every container, as /var/log/containers has. What the links point to does
+// not exist.
 func (s *Server) LogDir() string { return s.files.tree.logDir }
 
 // Checkpoint is the path of the device manager's checkpoint.
 func (s *Server) Checkpoint() string { return s.files.checkpoint.path }
 
-// Sync brings ProcDir, LogDir and the checkpoint up to date with the node; every Follow and every List do so too. An
-// error about one container does not keep the rest from being brought up to date.
+// Sync brings ProcDir, LogDir and the checkpoint up to date with the node; every Follow and every
+// List do so too. An error about one container does not keep the rest from being brought up to
+// date.
 func (s *Server) Sync() error { return s.files.sync() }
 
 // Start makes a new socket and serves on it; it does nothing while the server runs.
@@ -110,8 +114,8 @@ func (s *Server) Start() error {
 	return nil
 }
 
-// Stop ends the service and all connections. As with a kubelet that was stopped, the socket's file stays, and a
-// client that dials it is refused.
+// Stop ends the service and all connections. As with a kubelet that was stopped, the socket's file
+// stays, and a client that dials it is refused.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,8 +129,8 @@ func (s *Server) Stop() {
 	s.serving = nil
 }
 
-// Follow brings the server into the state that the node's faults want, and its files up to date; a client calls this
-// before.
+// Follow brings the server into the state that the node's faults want, and its files up to date; a
+// client calls this before.
 func (s *Server) Follow(state sim.KubeletState) error {
 	s.api.sync()
 	s.mu.Lock()
@@ -174,8 +178,8 @@ func (f *files) remove() error {
 	return errors.Join(f.tree.remove(), removed(os.Remove(f.checkpoint.path)))
 }
 
-// listen binds beside the path and moves the socket there once it accepts, so that no client finds a socket that does
-// not listen yet, and tests need not wait for it.
+// listen binds beside the path and moves the socket there once it accepts, so that no client finds
+// a socket that does not listen yet, and tests need not wait for it.
 func listen(path string) (net.Listener, error) {
 	fresh := path + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {

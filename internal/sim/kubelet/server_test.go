@@ -236,7 +236,8 @@ func TestServerAnswersAsAKubelet(t *testing.T) {
 	}
 }
 
-// untilItAnswers asks again and again; with the clock standing still only the watch on the socket can end a backoff.
+// untilItAnswers asks again and again; with the clock standing still only the watch on the socket
+// can end a backoff.
 func untilItAnswers(t *testing.T, c *podresources.Client) gpu.Assignments {
 	t.Helper()
 
@@ -290,7 +291,8 @@ func TestClientFindsARestartedKubelet(t *testing.T) {
 	}
 }
 
-// TestClientKeepsTheHoldersOfAKubeletThatStarts: they are unconfirmed until its list is settled, by a new witness.
+// TestClientKeepsTheHoldersOfAKubeletThatStarts: they are unconfirmed until its list is settled, by
+// a new witness.
 func TestClientKeepsTheHoldersOfAKubeletThatStarts(t *testing.T) {
 	node := &fakeNode{}
 	train := held("train-0", "main", 1, "nvidia.com/gpu", gpuA)

@@ -45,8 +45,8 @@ func newTree(node NodeView, dir string) (*tree, error) {
 
 func (t *tree) sync() error { return t.syncTo(t.node.Running()) }
 
-// syncTo writes what is missing and removes what is no more. A container whose names make no file name costs only its
-// own files.
+// syncTo writes what is missing and removes what is no more. A container whose names make no file
+// name costs only its own files.
 func (t *tree) syncTo(containers []sim.Container) error {
 	procs := map[uint32]string{}
 	links := map[string]string{}
@@ -162,8 +162,8 @@ func linkName(c *sim.Container) string {
 	return name[:min(len(name), maxFileName-len(suffix))] + suffix
 }
 
-// cgroupOf is /proc/<pid>/cgroup of a process in the container, on a node with cgroup v2, the systemd driver and
-// containerd.
+// cgroupOf is /proc/<pid>/cgroup of a process in the container, on a node with cgroup v2, the
+// systemd driver and containerd.
 func cgroupOf(c *sim.Container) string {
 	uid := strings.ReplaceAll(c.PodUID, "-", "_")
 

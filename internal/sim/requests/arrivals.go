@@ -7,21 +7,22 @@ import (
 	"slices"
 )
 
-// Arrivals are when requests arrive. If Clients is 0, the loop is open: requests arrive by Rates whatever becomes of
-// the earlier ones.
+// Arrivals are when requests arrive. If Clients is 0, the loop is open: requests arrive by Rates
+// whatever becomes of the earlier ones.
 type Arrivals struct {
-	// Rates are requests per second in successive times of Bin each; after the last they begin again. Within one,
-	// arrivals are a Poisson process.
+	// Rates are requests per second in successive times of Bin each; after the last they begin
+	// again. Within one, arrivals are a Poisson process.
 	Rates []float64
 	Bin   float64
 	Burst Burst
-	// Clients each send a request, wait for the answer, and think for an exponential time of mean Think before the next.
+	// Clients each send a request, wait for the answer, and think for an exponential time of mean
+	// Think before the next.
 	Clients int
 	Think   float64
 }
 
-// Burst has two states that alternate, which makes a Poisson process a Markov-modulated one. The mean rate stays what
-// it is. The zero value changes nothing.
+// Burst has two states that alternate, which makes a Poisson process a Markov-modulated one. The
+// mean rate stays what it is. The zero value changes nothing.
 type Burst struct {
 	Factor   float64 // the rate within bursts over the rate between them
 	Within   float64 // mean length of a burst
@@ -90,7 +91,8 @@ type openLoop struct {
 func (o *openLoop) peek() float64    { return o.now }
 func (o *openLoop) answered(float64) {}
 
-// pop moves on to the next arrival: the integral of the rate between two has an exponential distribution of mean 1.
+// pop moves on to the next arrival: the integral of the rate between two has an exponential
+// distribution of mean 1.
 func (o *openLoop) pop() {
 	left := o.random.ExpFloat64()
 	for o.now < o.end {

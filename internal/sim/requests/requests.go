@@ -1,9 +1,10 @@
-// Package requests simulates, event by event, requests that a GPU or a slice of one serves: when they arrive, how long
-// they wait, and when the device is busy. Requests are of several kinds; a device with fewer SMs or less bandwidth than
-// the kernels of a kind fill serves that kind more slowly. The same seed gives the same requests on every device.
+// Package requests simulates, event by event, requests that a GPU or a slice of one serves: when
+// they arrive, how long they wait, and when the device is busy. Requests are of several kinds; a
+// device with fewer SMs or less bandwidth than the kernels of a kind fill serves that kind more
+// slowly. The same seed gives the same requests on every device.
 //
-// It is the second opinion on what the right-sizing advisor says of latency, and shares no code with it. All times are
-// in seconds.
+// It is the second opinion on what the right-sizing advisor says of latency, and shares no code
+// with it. All times are in seconds.
 package requests
 
 import (
@@ -17,10 +18,11 @@ type Load struct {
 	Arrivals Arrivals
 	// Kinds are those of the requests; each request draws one by Share.
 	Kinds []Kind
-	// Batch is how many requests are served together: one after the other, first come, first served, if it is 0 or 1.
-	// Otherwise those in the batch advance by steps of Step each, and a request that arrives joins the batch with the
-	// next step if there is room (continuous batching). A step of n requests takes 1 + Growth x (n - 1) times as long as
-	// one of a single request.
+	// Batch is how many requests are served together: one after the other, first come, first
+	// served, if it is 0 or 1. Otherwise those in the batch advance by steps of Step each, and a
+	// request that arrives joins the batch with the next step if there is room (continuous
+	// batching). A step of n requests takes 1 + Growth x (n - 1) times as long as one of a single
+	// request.
 	Batch        int
 	Step, Growth float64
 }
@@ -91,8 +93,9 @@ func (d Device) slowdown(p Phase) float64 {
 	return factor * (1 + d.Loss)
 }
 
-// serve returns what the device does for requests of a kind. Kernels that are stretched for want of SMs fill the
-// device; of those that are stretched for want of bandwidth, fewer SMs are at work at a time.
+// serve returns what the device does for requests of a kind. Kernels that are stretched for want of
+// SMs fill the device; of those that are stretched for want of bandwidth, fewer SMs are at work at
+// a time.
 func (d Device) serve(k *Kind) served {
 	var s served
 
@@ -113,22 +116,22 @@ func (d Device) serve(k *Kind) served {
 
 // Result is what became of the requests that arrived in a time.
 type Result struct {
-	// Latencies are the times from arrival to answer of all requests, in the order of their answers: those that wait at
-	// the end of the time are served after it.
+	// Latencies are the times from arrival to answer of all requests, in the order of their
+	// answers: those that wait at the end of the time are served after it.
 	Latencies  []float64
 	Throughput float64 // requests answered in the time, per second
 	Busy       float64 // share of the time
 	Intervals  []Interval
 }
 
-// Interval is what a device does in an interval of the time. SMs at work and bandwidth drawn are means over the
-// interval; bandwidth is of the whole GPU's.
+// Interval is what a device does in an interval of the time. SMs at work and bandwidth drawn are
+// means over the interval; bandwidth is of the whole GPU's.
 type Interval struct {
 	Busy, SMs, Bandwidth float64
 }
 
-// Run serves the requests that arrive in a time, from an idle device on, and returns the latencies and what the device
-// does in intervals of a length. The time should be a multiple of that length.
+// Run serves the requests that arrive in a time, from an idle device on, and returns the latencies
+// and what the device does in intervals of a length. The time should be a multiple of that length.
 func Run(seed uint64, load Load, on Device, time, interval float64) Result {
 	s := &server{
 		load: &load, interval: interval, time: time,
@@ -168,7 +171,8 @@ type Summary struct {
 	Mean, P50, P95, P99 float64
 }
 
-// Summarize returns the mean and the quantiles of the latencies of several results; zeros without any.
+// Summarize returns the mean and the quantiles of the latencies of several results; zeros without
+// any.
 func Summarize(results ...Result) Summary {
 	var all []float64
 	for i := range results {

@@ -29,7 +29,8 @@ func near(t *testing.T, what string, got, want, tolerance float64) {
 	}
 }
 
-// TestQueuesOfTheory: mean waits are those of Pollaczek and Khinchine, and the sojourn of an M/M/1 queue is exponential.
+// TestQueuesOfTheory: mean waits are those of Pollaczek and Khinchine, and the sojourn of an M/M/1
+// queue is exponential.
 func TestQueuesOfTheory(t *testing.T) {
 	t.Parallel()
 
@@ -60,7 +61,8 @@ func TestQueuesOfTheory(t *testing.T) {
 	}
 }
 
-// TestMixturesOfTheory: two kinds of which a slice slows down one are an M/G/1 queue with the mixture's moments.
+// TestMixturesOfTheory: two kinds of which a slice slows down one are an M/G/1 queue with the
+// mixture's moments.
 func TestMixturesOfTheory(t *testing.T) {
 	t.Parallel()
 	const rate, narrow, wide, time = 3., 0.1, 0.2, 300_000.
@@ -105,8 +107,8 @@ func TestClosedLoops(t *testing.T) {
 	}
 }
 
-// TestBatches: a lone request takes its service time, a full batch has the throughput of its steps, and a batch whose
-// steps do not grow serves all at the speed of one.
+// TestBatches: a lone request takes its service time, a full batch has the throughput of its steps,
+// and a batch whose steps do not grow serves all at the speed of one.
 func TestBatches(t *testing.T) {
 	t.Parallel()
 	l := one(Poisson(0.01), 0.5, Constant)
@@ -131,7 +133,8 @@ func TestBatches(t *testing.T) {
 	near(t, "in a slice", Summarize(r).P95, 2*0.55, 0.1)
 }
 
-// TestArrivals: bursts and traces keep their mean rates; bursts make waits longer; a trace has its rate in each bin.
+// TestArrivals: bursts and traces keep their mean rates; bursts make waits longer; a trace has its
+// rate in each bin.
 func TestArrivals(t *testing.T) {
 	t.Parallel()
 	const service, rate, time = 0.05, 8., 200_000.
@@ -160,8 +163,8 @@ func TestArrivals(t *testing.T) {
 	}
 }
 
-// TestIntervals: what intervals have adds up, SMs and bandwidth are those of the kernels, and never more than the device
-// has.
+// TestIntervals: what intervals have adds up, SMs and bandwidth are those of the kernels, and never
+// more than the device has.
 func TestIntervals(t *testing.T) {
 	t.Parallel()
 	l := one(Poisson(2), 0.2, Exponential)
@@ -188,7 +191,8 @@ func TestIntervals(t *testing.T) {
 	}
 }
 
-// TestSeeds: the same seed gives the same result, another one another, and devices are given the same requests.
+// TestSeeds: the same seed gives the same result, another one another, and devices are given the
+// same requests.
 func TestSeeds(t *testing.T) {
 	t.Parallel()
 	l := one(Poisson(5), 0.1, Exponential)

@@ -5,8 +5,8 @@ import (
 	"math/rand/v2"
 )
 
-// served is what a kind does on the device: how many times longer it takes than on the whole GPU, the SMs at work and
-// the bandwidth drawn meanwhile.
+// served is what a kind does on the device: how many times longer it takes than on the whole GPU,
+// the SMs at work and the bandwidth drawn meanwhile.
 type served struct {
 	slow, sms, bandwidth float64
 }
@@ -105,7 +105,8 @@ func (s *server) serveBatches() {
 	}
 }
 
-// step returns the end of a step of a batch, and what the device does in it: the mean of what the requests do.
+// step returns the end of a step of a batch, and what the device does in it: the mean of what the
+// requests do.
 func (s *server) step(now float64, batch []request) (end float64, mean served) {
 	n := float64(len(batch))
 	for i := range batch {

@@ -12,8 +12,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// BenchmarkProfile is one cycle over 8 GPUs, 56 GPU instances and 56 compute instances: of dcgmsource alone, over an
-// engine whose answers stand ready. At one cycle a second, 2 % of a core are 20 ms of CPU time.
+// BenchmarkProfile is one cycle over 8 GPUs, 56 GPU instances and 56 compute instances: of
+// dcgmsource alone, over an engine whose answers stand ready. At one cycle a second, 2 % of a core
+// are 20 ms of CPU time.
 func BenchmarkProfile(b *testing.B) {
 	var layout strings.Builder
 	for start := range 7 {

@@ -22,7 +22,8 @@ func New(node *sim.Node) *Connector {
 	return &Connector{node: node, engine: hostengine.New(node, hostengine.Embedded)}
 }
 
-// NewRemote returns a Connector to an engine over a node that behaves like one in a process of its own.
+// NewRemote returns a Connector to an engine over a node that behaves like one in a process of its
+// own.
 func NewRemote(node *sim.Node) *Connector {
 	return &Connector{node: node, engine: hostengine.New(node, hostengine.Remote)}
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestMovedInstanceGetsNothingOfTheOneBefore: an instance is destroyed and another of the same profile made at
-// another place, which gets its id. For a while the engine's hierarchy shows the one before, which is alike in every
-// id, and its entity goes on delivering what it had.
+// TestMovedInstanceGetsNothingOfTheOneBefore: an instance is destroyed and another of the same
+// profile made at another place, which gets its id. For a while the engine's hierarchy shows the
+// one before, which is alike in every id, and its entity goes on delivering what it had.
 func TestMovedInstanceGetsNothingOfTheOneBefore(t *testing.T) {
 	r := newRig(t, `version: 1
 node: {kubernetes: false, giIDs: creation}

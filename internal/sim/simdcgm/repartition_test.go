@@ -23,8 +23,8 @@ func slots() []string {
 	}
 }
 
-// loads is a scenario in which whatever instance is there gets a load of its own, that no other has at the time, and is
-// idle for a few seconds in between, so that it can be destroyed.
+// loads is a scenario in which whatever instance is there gets a load of its own, that no other has
+// at the time, and is idle for a few seconds in between, so that it can be destroyed.
 func loads(gpus, seconds int) string {
 	var b, processes strings.Builder
 	fmt.Fprintf(&b, "version: 1\nnode: {kubernetes: false}\nseed: 3\ngpus: [{model: A100-40GB, count: %d, mig: "+
@@ -128,8 +128,9 @@ func (r *rig) meddle() {
 	}
 }
 
-// repartition destroys an instance that is idle, or makes one. What has just been destroyed is not made again before
-// a Snapshot shows that it is gone: not even NVML could tell the one from the other.
+// repartition destroys an instance that is idle, or makes one. What has just been destroyed is not
+// made again before a Snapshot shows that it is gone: not even NVML could tell the one from the
+// other.
 func (r *rig) repartition(index int) {
 	state, err := r.node.Read(index, gpu.ReadingMIG)
 	if err != nil {
@@ -221,7 +222,8 @@ func (r *rig) look() {
 	clear(r.gone)
 }
 
-// cycle asks for the layout of the last Snapshot, looks, and checks what the new Snapshot would show of it.
+// cycle asks for the layout of the last Snapshot, looks, and checks what the new Snapshot would
+// show of it.
 func (r *rig) cycle() {
 	answer, err := r.source.Profile(r.snapshot)
 	if err != nil {
@@ -264,7 +266,8 @@ func (r *rig) remember() {
 	}
 }
 
-// check compares a value with what this very instance did in the last second. Its one compute instance does the same.
+// check compares a value with what this very instance did in the last second. Its one compute
+// instance does the same.
 func (r *rig) check(key string, got gpu.Activity, at time.Time) {
 	key = fmt.Sprint(key, " ", r.number[key])
 	now, ok := r.history[key]
@@ -285,8 +288,8 @@ func (r *rig) check(key string, got gpu.Activity, at time.Time) {
 	}
 }
 
-// TestLayoutChangeUnderLoad: whatever is repartitioned when, also between two calls of the engine: each value is of
-// the instance that it is shown for.
+// TestLayoutChangeUnderLoad: whatever is repartitioned when, also between two calls of the engine:
+// each value is of the instance that it is shown for.
 func TestLayoutChangeUnderLoad(t *testing.T) {
 	const seconds = 4000
 

@@ -13,8 +13,8 @@ import (
 
 // What changes the partition of a GPU.
 
-// SetMigMode returns separately what became of the activation (nvml.h): the mode is pending on a GPU in use, and on
-// an Ampere one in a pass-through machine until a reset.
+// SetMigMode returns separately what became of the activation (nvml.h): the mode is pending on a
+// GPU in use, and on an Ampere one in a pass-through machine until a reset.
 func (d *device) SetMigMode(mode int) (activation, ret nvml.Return) {
 	if mode != nvml.DEVICE_MIG_ENABLE && mode != nvml.DEVICE_MIG_DISABLE {
 		return nvml.ERROR_UNKNOWN, nvml.ERROR_INVALID_ARGUMENT
@@ -84,7 +84,8 @@ func ofInstance[T any](
 	return value, ret
 }
 
-// sizeOf is how many slices a compute profile has; those that the GPU instance has no room for are not supported.
+// sizeOf is how many slices a compute profile has; those that the GPU instance has no room for are
+// not supported.
 func sizeOf(i *sim.Instance, profile uint32) (int, nvml.Return) {
 	if profile >= nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
 		return 0, nvml.ERROR_INVALID_ARGUMENT
@@ -176,7 +177,8 @@ func (g *gpuInstance) CreateComputeInstanceWithPlacement(profileID uint32,
 	return &computeInstance{instance: g, id: id}, nvml.SUCCESS
 }
 
-// GetComputeInstancesOf lists those of one profile; of one that the GPU instance has no room for that is not supported.
+// GetComputeInstancesOf lists those of one profile; of one that the GPU instance has no room for
+// that is not supported.
 func (g *gpuInstance) GetComputeInstancesOf(profileID uint32,
 	capacity int) ([]nvmlsource.ComputeInstance, nvml.Return) {
 	return ofInstance(g, func(i *sim.Instance) ([]nvmlsource.ComputeInstance, nvml.Return) {

@@ -15,7 +15,8 @@ import (
 type device struct {
 	node  *sim.Node
 	index int
-	// states has what calls that have returned were answered from: a state is large, and calls are many.
+	// states has what calls that have returned were answered from: a state is large, and calls are
+	// many.
 	states *sync.Pool
 }
 
@@ -151,8 +152,9 @@ func cString(to []int8, text string) {
 	to[n] = 0
 }
 
-// GetMemoryInfo follows the driver's branch: before R510 there is no nvmlDeviceGetMemoryInfo_v2, and the total leaves
-// out what the driver has reserved. The aggregate of a GPU with MIG needs rights (nvml.h).
+// GetMemoryInfo follows the driver's branch: before R510 there is no nvmlDeviceGetMemoryInfo_v2,
+// and the total leaves out what the driver has reserved. The aggregate of a GPU with MIG needs
+// rights (nvml.h).
 func (d *device) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 	return read(d, gpu.ReadingMemory, func(s *sim.GPUState) (nvml.Memory_v2, nvml.Return) {
 		if s.MIGEnabled && !s.Privileged {
@@ -195,8 +197,8 @@ func (d *device) GetPersistenceMode() (nvml.EnableState, nvml.Return) {
 	})
 }
 
-// GetComputeRunningProcesses lists the MPS server instead of its clients; with MIG the list of the whole GPU needs
-// rights.
+// GetComputeRunningProcesses lists the MPS server instead of its clients; with MIG the list of the
+// whole GPU needs rights.
 func (d *device) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 	return d.processes(func(p sim.Process) bool { return !p.MPSClient })
 }

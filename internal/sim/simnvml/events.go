@@ -11,7 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// eventTypes are what simulated GPUs report. They accept registration for more than ever happens to them.
+// eventTypes are what simulated GPUs report. They accept registration for more than ever happens to
+// them.
 const eventTypes = nvml.EventTypeXidCriticalError | nvml.EventMigConfigChange |
 	nvml.EventTypeSingleBitEccError | nvml.EventTypeDoubleBitEccError | nvml.EventTypePState | nvml.EventTypeClock
 
@@ -74,7 +75,8 @@ type eventSet struct {
 	freed sync.Once
 }
 
-// Wait returns TIMEOUT when nothing happened, and promptly UNINITIALIZED when the set is freed or the node closed.
+// Wait returns TIMEOUT when nothing happened, and promptly UNINITIALIZED when the set is freed or
+// the node closed.
 func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 	e, err := s.queue.Next(time.Duration(timeoutMillis) * time.Millisecond)
 	if err != nil {

@@ -239,8 +239,8 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestProcessesOutsideTheHostsPIDNamespace: the driver says with success that nothing runs, and refuses to destroy what
-// something runs on.
+// TestProcessesOutsideTheHostsPIDNamespace: the driver says with success that nothing runs, and
+// refuses to destroy what something runs on.
 func TestProcessesOutsideTheHostsPIDNamespace(t *testing.T) {
 	l, n := start(t, `
 version: 1

@@ -19,7 +19,8 @@ type field struct {
 	value   func(s *sim.GPUState, scope uint32) (uint64, nvml.Return)
 }
 
-// GetFieldValues answers each field by itself, with a code of its own; the call succeeds if the GPU can be read.
+// GetFieldValues answers each field by itself, with a code of its own; the call succeeds if the GPU
+// can be read.
 func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	s, err := d.node.Read(d.index, gpu.ReadingDevice)
 	if err != nil {
@@ -55,7 +56,8 @@ func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	return nvml.SUCCESS
 }
 
-// unanswered is the code of a field that has no value here: one that nvml.h defines is not supported.
+// unanswered is the code of a field that has no value here: one that nvml.h defines is not
+// supported.
 func unanswered(id uint32) nvml.Return {
 	if id == 0 || id >= nvml.FI_MAX || id == nvml.FI_DEV_GET_GPU_RECOVERY_ACTION {
 		return nvml.ERROR_INVALID_ARGUMENT // the last one: of drivers that do not know it yet

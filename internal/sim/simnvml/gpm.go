@@ -99,7 +99,8 @@ func (d *device) GetDecoderUtilization() (uint32, nvml.Return) { return d.media(
 func (d *device) GetJpgUtilization() (uint32, nvml.Return)     { return d.media(sim.MediaJPEG) }
 func (d *device) GetOfaUtilization() (uint32, nvml.Return)     { return d.media(sim.MediaOFA) }
 
-// media returns the utilization of an engine, which the driver does not report while MIG is on (nvml.h).
+// media returns the utilization of an engine, which the driver does not report while MIG is on
+// (nvml.h).
 func (d *device) media(kind sim.MediaEngine) (uint32, nvml.Return) {
 	all, ret := optional(
 		d,

@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// migDevice is a MIG device handle. It goes stale with its compute instance (INVALID_ARGUMENT), and comes to stand for
-// another device if one is made with the same ids: drivers reuse handles.
+// migDevice is a MIG device handle. It goes stale with its compute instance (INVALID_ARGUMENT), and
+// comes to stand for another device if one is made with the same ids: drivers reuse handles.
 type migDevice struct {
 	device   *device
 	instance gpu.InstanceID
@@ -58,7 +58,8 @@ func (m *migDevice) GetComputeInstanceId() (int, nvml.Return) {
 	)
 }
 
-// GetMemoryInfo is that of the GPU instance: its compute instances share one memory and say the same.
+// GetMemoryInfo is that of the GPU instance: its compute instances share one memory and say the
+// same.
 func (m *migDevice) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 	return readDevice(
 		m,
@@ -147,8 +148,8 @@ func (g *gpuInstance) GetInfo() (nvmlsource.GPUInstanceInfo, nvml.Return) {
 	})
 }
 
-// GetComputeInstances costs the calls that the binding makes for it: the info of every compute profile, a list of each
-// that the GPU instance has, and the info of each compute instance.
+// GetComputeInstances costs the calls that the binding makes for it: the info of every compute
+// profile, a list of each that the GPU instance has, and the info of each compute instance.
 func (g *gpuInstance) GetComputeInstances() ([]nvmlsource.ComputeInstanceInfo, nvml.Return) {
 	for profile := range nvml.COMPUTE_INSTANCE_PROFILE_COUNT + 1 {
 		g.device.node.BeginCall("nvmlGpuInstanceGetComputeInstanceProfileInfo")

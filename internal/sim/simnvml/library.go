@@ -1,5 +1,6 @@
-// Package simnvml puts the simulated node behind the driver seam of nvmlsource, with NVML's types, return codes and
-// habits. What a comment calls unverified follows nvml.h or published captures, not a measurement.
+// Package simnvml puts the simulated node behind the driver seam of nvmlsource, with NVML's types,
+// return codes and habits. What a comment calls unverified follows nvml.h or published captures,
+// not a measurement.
 package simnvml
 
 import (
@@ -14,8 +15,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// New makes a simulated node look like NVML. The node counts the calls of the C library that each call stands for. The
-// caller keeps the node and closes it.
+// New makes a simulated node look like NVML. The node counts the calls of the C library that each
+// call stands for. The caller keeps the node and closes it.
 func New(node *sim.Node) nvmlsource.Library {
 	l := &library{node: node, client: node.NewClient(nil)}
 	states := &sync.Pool{}
@@ -67,8 +68,8 @@ func returnOf(err error) nvml.Return {
 	return nvml.ERROR_UNKNOWN
 }
 
-// SystemGetConfComputeState answers without GPUs, as after nvmlInitWithFlags with NVML_INIT_FLAG_NO_ATTACH.
-// Whether a real driver then knows is unverified.
+// SystemGetConfComputeState answers without GPUs, as after nvmlInitWithFlags with
+// NVML_INIT_FLAG_NO_ATTACH. Whether a real driver then knows is unverified.
 func (l *library) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml.Return) {
 	var state nvml.ConfComputeSystemState
 	if err := l.node.Driver(); err != nil {

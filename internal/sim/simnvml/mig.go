@@ -34,7 +34,8 @@ func (d *device) GetMaxMigDeviceCount() (int, nvml.Return) {
 	return fact(d, gpu.ReadingMIG, func(s *sim.GPUState) int { return s.MaxMIGDevices })
 }
 
-// GetMigDeviceHandleByIndex needs no rights. The indexes are sparse: NOT_FOUND says that others may follow.
+// GetMigDeviceHandleByIndex needs no rights. The indexes are sparse: NOT_FOUND says that others may
+// follow.
 func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvml.Return) {
 	m, ret := read(d, gpu.ReadingMIG, func(s *sim.GPUState) (*migDevice, nvml.Return) {
 		if index < 0 || index >= s.MaxMIGDevices {
@@ -56,8 +57,8 @@ func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvm
 	return m, nvml.SUCCESS
 }
 
-// GetGpuInstanceProfileInfo answers as the call that the seam stands for: with MIG off the versioned call is not
-// supported, and the unversioned one has no name.
+// GetGpuInstanceProfileInfo answers as the call that the seam stands for: with MIG off the
+// versioned call is not supported, and the unversioned one has no name.
 func (d *device) GetGpuInstanceProfileInfo(
 	profile int,
 ) (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
@@ -113,7 +114,8 @@ func profileInfo(f gpu.Profile, named bool) nvml.GpuInstanceProfileInfo_v3 {
 	return info
 }
 
-// GetGpuInstancePossiblePlacements lists a profile's placements, free or not, with MIG on or off. It needs rights.
+// GetGpuInstancePossiblePlacements lists a profile's placements, free or not, with MIG on or off.
+// It needs rights.
 func (d *device) GetGpuInstancePossiblePlacements(
 	profileID uint32,
 ) ([]nvml.GpuInstancePlacement, nvml.Return) {

@@ -144,7 +144,8 @@ func (d *device) GetCurrPcieLinkGeneration() (int, nvml.Return) {
 	return fact(d, gpu.ReadingPCIe, func(s *sim.GPUState) int { return s.PCI.Generation })
 }
 
-// GetMemoryErrorCounter counts errors of device memory and SRAM; the simulation has errors in device memory alone.
+// GetMemoryErrorCounter counts errors of device memory and SRAM; the simulation has errors in
+// device memory alone.
 func (d *device) GetMemoryErrorCounter(severity nvml.MemoryErrorType, lifetime nvml.EccCounterType,
 	location nvml.MemoryLocation) (uint64, nvml.Return) {
 	total, ret := d.GetTotalEccErrors(severity, lifetime)
@@ -190,8 +191,8 @@ func (d *device) GetTotalEccErrors(
 	})
 }
 
-// GetMemoryErrorCounter has the uncorrectable errors of SRAM since the driver was loaded, of which the simulation has
-// none: see sim.GPUState.HasVolatileECC.
+// GetMemoryErrorCounter has the uncorrectable errors of SRAM since the driver was loaded, of which
+// the simulation has none: see sim.GPUState.HasVolatileECC.
 func (m *migDevice) GetMemoryErrorCounter(
 	severity nvml.MemoryErrorType,
 	lifetime nvml.EccCounterType,
