@@ -48,8 +48,9 @@ type session struct {
 	// targets are the GPUs to look up by their PCI bus ids, by index, while some are skipped; else
 	// nil.
 	targets map[int]string
-	bound   []string         // what the kernel driver listed when NVML was opened; nil if that is unknown
-	foreign map[string]bool  // of these, what NVML did not list when it listed all: this container does not have them
+	bound   []string // what the kernel driver listed when NVML was opened; nil if that is unknown
+	// of these, what NVML did not list when it listed all: this container does not have them
+	foreign map[string]bool
 	rights  string           // when NVML was opened
 	count   int              // of GPUs, by the highest index of targets
 	resume  []func(all bool) // of other uses of the GPUs in this process

@@ -45,11 +45,12 @@ type Prometheus struct {
 
 // target is a target of scrapes.
 type target struct {
-	labels labels.Labels            // added to its series unless they have such labels, as with honor_labels
-	keep   map[string]bool          // families that are stored; all if nil
-	later  time.Duration            // added to values that are times, if an old exposition is stored again as a later one
-	last   time.Time                // of its last scrape
-	seen   map[uint64]labels.Labels // the series of the last scrape, by hash
+	labels labels.Labels   // added to its series unless they have such labels, as with honor_labels
+	keep   map[string]bool // families that are stored; all if nil
+	// added to values that are times, if an old exposition is stored again as a later one
+	later time.Duration
+	last  time.Time                // of its last scrape
+	seen  map[uint64]labels.Labels // the series of the last scrape, by hash
 }
 
 // NewPrometheus returns an empty Prometheus, which is closed after the test.

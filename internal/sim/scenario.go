@@ -101,8 +101,9 @@ type GIIDOrder string
 // The ways of numbering. Each size of a placement has its own range of ids (0, then 1-2, 3-6,
 // 7-14).
 const (
-	GIIDByPlacement GIIDOrder = "placement" // by its placement: the two 3g.20gb of an A100 are 1 at 0:4 and 2 at 4:4
-	GIIDByCreation  GIIDOrder = "creation"  // the lowest free one of the range
+	// by its placement: the two 3g.20gb of an A100 are 1 at 0:4 and 2 at 4:4
+	GIIDByPlacement GIIDOrder = "placement"
+	GIIDByCreation  GIIDOrder = "creation" // the lowest free one of the range
 )
 
 // MIGModeSpec is the MIG mode that a GPU starts with.
