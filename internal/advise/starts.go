@@ -420,5 +420,5 @@ func explainStart(e *Evidence) string {
 }
 
 // startRemedy is how to make the need of a start visible.
-const startRemedy = "Restart one replica while it is observed: there is an answer once its memory has fallen by a " +
-	"tenth or has not grown for an hour"
+const startRemedy = "Restart one replica while it is observed: there is an answer once its " +
+	"memory has fallen by a tenth or has not grown for an hour"

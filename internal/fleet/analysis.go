@@ -137,8 +137,8 @@ func (a *analysis) nothingFound() error {
 			strings.Join(families, ", "),
 			where,
 		),
-		Hint: "does this Prometheus scrape mig-exporter or dcgm-exporter, and keep the history of that time? Check " +
-			"--match, --window and --time.",
+		Hint: "does this Prometheus scrape mig-exporter or dcgm-exporter, and keep the history of that " +
+			"time? Check --match, --window and --time.",
 	}
 }
 

@@ -315,12 +315,18 @@ func (s *Source) takeRequests() ([]*releaseRequest, map[gpu.UUID]*gpu.ReleasedGP
 		facts, known := s.session.known[r.id]
 		switch {
 		case !known || facts.PCIBusID == "" || !facts.Minor.Present():
-			r.result <- Released{Err: fmt.Errorf("GPU %s: %w: its PCI bus id and its minor number were never read", r.id,
-				gpu.ErrNotFound)}
+			r.result <- Released{Err: fmt.Errorf(
+				"GPU %s: %w: its PCI bus id and its minor number were never read",
+				r.id,
+				gpu.ErrNotFound,
+			)}
 			continue
 		case r.opens && released[r.id] != nil && released[r.id].Unbound:
-			r.result <- Released{Err: fmt.Errorf("GPU %s: %w: the kernel driver does not list it; bind it, then it is opened "+
-				"by itself", r.id, gpu.ErrNotFound)}
+			r.result <- Released{Err: fmt.Errorf(
+				"GPU %s: %w: the kernel driver does not list it; bind it, then it is opened by itself",
+				r.id,
+				gpu.ErrNotFound,
+			)}
 			continue
 		case r.opens:
 			delete(released, r.id)

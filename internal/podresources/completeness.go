@@ -108,8 +108,8 @@ func (s *completeness) unsettledReason() string {
 
 	switch {
 	case s.witness == "":
-		return "the kubelet's list may lack pods, and no pod is named whose presence would show that it is complete " +
-			"(--kubernetes.witness-pod)"
+		return "the kubelet's list may lack pods, and no pod is named whose presence would show that " +
+			"it is complete (--kubernetes.witness-pod)"
 	case !s.witnessListed:
 		return prefix + "pod " + s.witness +
 			" (--kubernetes.witness-pod) has not been listed since " + began + ", or it is a static pod"

@@ -32,7 +32,8 @@ type Format string
 const (
 	Text        Format = "text/plain; version=0.0.4"
 	OpenMetrics Format = "application/openmetrics-text; version=1.0.0"
-	Protobuf    Format = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+	Protobuf    Format = "application/vnd.google.protobuf; " +
+		"proto=io.prometheus.client.MetricFamily; encoding=delimited"
 )
 
 // Prometheus stores the scrapes of one or several targets. It is not safe for concurrent use.
