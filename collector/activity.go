@@ -16,15 +16,16 @@ func newActivity(c *catalog) collectFunc {
 	write := newActivityRatios(c, basicActivityRatios())
 	source := c.newFamily(
 		"nvidia_gpu_activity_source",
-		"Where the activity ratios of the GPU and its instances come from (gpm or dcgm), with the value 1; absent if there "+
-			"are none.",
+		"Where the activity ratios of the GPU and its instances come from (gpm or dcgm), "+
+			"with the value 1; absent if there are none.",
 		"rollup is true if the GPU's own ratios are rolled up from its GPU instances, else false.",
 		"source",
 		"rollup",
 	)
 	anomalies := c.newFamily(
 		"nvidia_gpu_activity_anomalies_total",
-		"Activity ratios that cannot be: above 1, which are passed on, and such as are no numbers, which are absent.",
+		"Activity ratios that cannot be: above 1, which are passed on, "+
+			"and such as are no numbers, which are absent.",
 		"Those of its instances are counted here too.",
 	)
 
@@ -55,10 +56,11 @@ func newPipes(c *catalog) collectFunc {
 func newActivityRatios(c *catalog, which []int) func(*metricWriter, *view) {
 	const above = ", over the SMs of the largest profile. Absent if the activity of one of them is not reported."
 	gpuFamilies := newActivityFamilies(c, which, "nvidia_gpu_", "the GPU", activityMeaning{
-		sm: "Rolled up from the GPU instances while any has a compute instance: sum of each one's ratio times its SMs" +
-			above,
-		dram: "Rolled up from the GPU instances while any has a compute instance: sum of each one's ratio times its memory " +
-			"slices, over the memory slices of the largest profile. Absent if the activity of one of them is not reported.",
+		sm: "Rolled up from the GPU instances while any has a compute instance: " +
+			"sum of each one's ratio times its SMs" + above,
+		dram: "Rolled up from the GPU instances while any has a compute instance: sum of each one's " +
+			"ratio times its memory slices, over the memory slices of the largest profile. Absent if the " +
+			"activity of one of them is not reported.",
 	})
 	instance := newActivityFamilies(
 		c,
@@ -76,7 +78,8 @@ func newActivityRatios(c *catalog, which []int) func(*metricWriter, *view) {
 		"nvidia_mig_compute_instance_",
 		"the compute instance",
 		activityMeaning{
-			sm: "Relative to the compute instance: 1 is all of its own SMs, not those of its GPU instance. " + splitOnly,
+			sm: "Relative to the compute instance: 1 is all of its own SMs, " +
+				"not those of its GPU instance. " + splitOnly,
 		},
 	)
 

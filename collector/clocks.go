@@ -12,8 +12,8 @@ func newClocks(c *catalog) collectFunc {
 	)
 	seconds := c.newFamily(
 		"nvidia_gpu_clock_event_seconds_total",
-		"Time for which clocks were held down for a reason that slows the GPU; its rate is the part of the time. By the "+
-			"reasons at each reading.",
+		"Time for which clocks were held down for a reason that slows the GPU; its rate is the part of "+
+			"the time. By the reasons at each reading.",
 		wide,
 		"reason",
 	)

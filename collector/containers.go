@@ -14,16 +14,19 @@ func newContainers(c *catalog) collectFunc {
 		"hpc_job",
 		"sharing",
 	}
-	const device = "gpu_instance, mig_profile, compute_instance and mig_uuid say which device, if it is a part of " +
-		"the GPU."
+	const device = "gpu_instance, mig_profile, compute_instance and mig_uuid say " +
+		"which device, if it is a part of the GPU."
 	const alone = "of the device that a container has to itself; absent for a device that containers share. "
-	declare := func(name, help string) *family { return c.newFamily("nvidia_gpu_container_"+name, help, device, of...) }
+	declare := func(name, help string) *family {
+		return c.newFamily("nvidia_gpu_container_"+name, help, device, of...)
+	}
 	memory := declare(
 		"memory_used_bytes",
-		"Framebuffer memory that a container uses: all of a device that it has to itself, that of the "+
-			"processes there if this is a part of a split GPU instance, and that of the container's own processes on a "+
-			"device that containers share. The processes are those of the driver's last list, which is read when the memory in "+
-			"use of the GPU or of one of its instances moves, and every 15 seconds.",
+		"Framebuffer memory that a container uses: all of a device that it has to itself, that of "+
+			"the processes there if this is a part of a split GPU instance, and that of the "+
+			"container's own processes on a device that containers share. The processes are those of "+
+			"the driver's last list, which is read when the memory in use of the GPU or of one of "+
+			"its instances moves, and every 15 seconds.",
 	)
 	ratios := []struct {
 		family *family

@@ -38,21 +38,22 @@ func NewControl(opts ControlOptions) *Control {
 			Help: "Operations of partition control that have ended, by verb and result.",
 		}, []string{"verb", "result"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "mig_control_operation_duration_seconds",
-			Help:    "Time from the acceptance of an operation to its end, hooks and the wait for the kubelet included.",
+			Name: "mig_control_operation_duration_seconds",
+			Help: "Time from the acceptance of an operation to its end, " +
+				"hooks and the wait for the kubelet included.",
 			Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300},
 
 			NativeHistogramBucketFactor: 1.1,
 		}, []string{"verb"}),
 		state: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "mig_control_state",
-			Help: "1 for the state that partition control is in, 0 for the others. degraded, stuck and read-only need an " +
-				"operator.",
+			Help: "1 for the state that partition control is in, 0 for the others. " +
+				"degraded, stuck and read-only need an operator.",
 		}, []string{"state"}),
 		unsettled: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "mig_control_unsettled_operations",
-			Help: "Operations of partition control whose layout is in force while the kubelet does not offer exactly its " +
-				"devices, or a hook has failed. Pods may be given devices that do not exist.",
+			Help: "Operations of partition control whose layout is in force while the kubelet does not " +
+				"offer exactly its devices, or a hook has failed. Pods may be given devices that do not exist.",
 		}),
 		lastError: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "mig_control_last_error_timestamp_seconds",
@@ -64,8 +65,8 @@ func NewControl(opts ControlOptions) *Control {
 		}),
 		unrestored: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "mig_control_gpu_not_restored",
-			Help: "1 for each GPU whose layout was to be restored after the reboot (--control.restore) and is not, with the " +
-				"reason.",
+			Help: "1 for each GPU whose layout was to be restored after the reboot " +
+				"(--control.restore) and is not, with the reason.",
 		}, []string{"uuid", "reason"}),
 		states: opts.States,
 		now:    opts.Now,

@@ -7,7 +7,8 @@ import "strconv"
 func newPerformanceState(c *catalog, mig string) func(*metricWriter, *gpuView) {
 	state := c.newFamily(
 		"nvidia_gpu_performance_state",
-		"Performance state (P-state) as a number: 0 is the fastest, 15 the slowest. Many data-center GPUs stay in 0.",
+		"Performance state (P-state) as a number: 0 is the fastest, 15 the slowest. "+
+			"Many data-center GPUs stay in 0.",
 		mig,
 	)
 
@@ -18,8 +19,8 @@ func newPerformanceState(c *catalog, mig string) func(*metricWriter, *gpuView) {
 func newFans(c *catalog) func(*metricWriter, *gpuView) {
 	speed := c.newFamily(
 		"nvidia_gpu_fan_speed_ratio",
-		"Intended speed of a fan, counted from 0, relative to its speed at the product's noise limit. It can be above 1, "+
-			"and that of a blocked fan does not change. Absent if the GPU has no fan.",
+		"Intended speed of a fan, counted from 0, relative to its speed at the product's noise limit. "+
+			"It can be above 1, and that of a blocked fan does not change. Absent if the GPU has no fan.",
 		"Of the whole GPU.",
 		"fan",
 	)

@@ -50,7 +50,8 @@ func (f *dcgmField) hasNoValue() bool { return f.value == nil }
 func dcgmFieldList() []dcgmField {
 	var all []dcgmField
 	for _, part := range [][]dcgmField{
-		dcgmStateFields(), dcgmMediaFields(), dcgmMemoryFields(), dcgmLinkFields(), dcgmFaultFields(), dcgmECCFields(),
+		dcgmStateFields(), dcgmMediaFields(), dcgmMemoryFields(), dcgmLinkFields(),
+		dcgmFaultFields(), dcgmECCFields(),
 		dcgmClockEventFields(),
 		dcgmActivityFields(), exporterCounterFields(), dcgmTextFields(), dcgmFieldsWithoutValue(),
 	} {

@@ -130,7 +130,13 @@ func nvlinkErrors(name string, id int, kind string) dcgmField {
 }
 
 func dcgmFaultFields() []dcgmField {
-	rows := func(name string, id int, kind CounterType, help string, read func(gpu.RemappedRows) float64) dcgmField {
+	rows := func(
+		name string,
+		id int,
+		kind CounterType,
+		help string,
+		read func(gpu.RemappedRows) float64,
+	) dcgmField {
 		return dcgmField{
 			name:      name,
 			id:        id,
@@ -208,7 +214,8 @@ func dcgmECCFields() []dcgmField {
 	}{
 		{"TOTAL", "total", 310, 312}, {"L1", "l1_cache", 314, 324}, {"L2", "l2_cache", 316, 326},
 		{"DEV", "device_memory", 318, 328},
-		{"REG", "register_file", 320, 330}, {"TEX", "texture_memory", 322, 332}, {"SHM", "texture_shared_memory", 334, 338},
+		{"REG", "register_file", 320, 330}, {"TEX", "texture_memory", 322, 332},
+		{"SHM", "texture_shared_memory", 334, 338},
 		{"CBU", "cbu", 336, 340}, {"SRM", "sram", 342, 344},
 	} {
 		fields = append(

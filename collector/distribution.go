@@ -35,8 +35,9 @@ const eightBuckets = 3
 const histogramReadingCount = 3
 
 func histogramReadings() [histogramReadingCount]histogramReading {
-	const help = " at each reading, as a native histogram: peaks between two scrapes are in it. Its upper quantile is " +
-		"the bound of a bucket, up to 9 % above the highest reading. Not in text formats."
+	const help = " at each reading, as a native histogram: peaks between two " +
+		"scrapes are in it. Its upper quantile is the bound of a bucket, up to 9 % " +
+		"above the highest reading. Not in text formats."
 	const restarts = "; starts again with the instance."
 	// A ratio from 0.001 to 1 has 80 buckets.
 	const idle = 0.001

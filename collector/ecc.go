@@ -14,8 +14,9 @@ func newECC(c *catalog) collectFunc {
 	const withheld = "Of the whole GPU; the driver gives none while it has instances."
 	errs := c.newFamily(
 		"nvidia_gpu_ecc_errors_total",
-		"Memory errors by severity (corrected or uncorrected), lifetime (volatile: since the driver was loaded; aggregate: "+
-			"of the GPU's life) and location; total if the driver reports no location.",
+		"Memory errors by severity (corrected or uncorrected), lifetime (volatile: "+
+			"since the driver was loaded; aggregate: of the GPU's life) and location; "+
+			"total if the driver reports no location.",
 		"Of the whole GPU; before Hopper the driver gives no volatile counts.",
 		"severity",
 		"lifetime",
@@ -23,7 +24,8 @@ func newECC(c *catalog) collectFunc {
 	)
 	rows := c.newFamily(
 		"nvidia_gpu_remapped_rows",
-		"Rows of memory replaced by spare ones, by the severity of the errors that led to it (corrected or uncorrected).",
+		"Rows of memory replaced by spare ones, by the severity of the errors that "+
+			"led to it (corrected or uncorrected).",
 		withheld,
 		"severity",
 	)
@@ -81,8 +83,9 @@ func newECC(c *catalog) collectFunc {
 }
 
 func newInstanceECC(c *catalog) collectFunc {
-	const help = "Memory errors of the MIG device by severity, lifetime and location, as nvidia_gpu_ecc_errors_total. " +
-		"Drivers count the uncorrectable ones of SRAM since they were loaded; absent if they do not."
+	const help = "Memory errors of the MIG device by severity, lifetime and location, as " +
+		"nvidia_gpu_ecc_errors_total. Drivers count the uncorrectable ones of SRAM since " +
+		"they were loaded; absent if they do not."
 	instance := c.newFamily("nvidia_mig_gpu_instance_ecc_errors_total", help,
 		"Of its only compute instance. A split GPU instance has none: see its compute instances.",
 		"severity", "lifetime", "location")

@@ -14,9 +14,10 @@ func newExporter(c *catalog) collectFunc {
 	addSources := newSources(c)
 	calls := c.newFamily(
 		"mig_exporter_driver_calls_total",
-		"Calls made to the driver (nvml) and to the DCGM host engine (dcgm), by whom they keep waiting while they run: "+
-			"exclusive (every process on the node), gpu (those that use the same GPU), mapped (none), or unknown. Some need "+
-			"several calls of the C library: that for a GPU instance's compute instances one for each of their profiles.",
+		"Calls made to the driver (nvml) and to the DCGM host engine (dcgm), by whom they keep waiting "+
+			"while they run: exclusive (every process on the node), gpu (those that use the same GPU), "+
+			"mapped (none), or unknown. Some need several calls of the C library: that for a GPU "+
+			"instance's compute instances one for each of their profiles.",
 		"",
 		"source",
 		"class",
@@ -32,8 +33,9 @@ func newExporter(c *catalog) collectFunc {
 		"Driver calls that have not returned in time and may never return.", "")
 	interval := c.newFamily(
 		"mig_exporter_poll_interval_seconds",
-		"Time between two readings of a GPU, for what every poll reads (fast) and for what is dear or seldom changes "+
-			"(slow). Longer than configured while driver calls take more than --poll.driver-budget.",
+		"Time between two readings of a GPU, for what every poll reads (fast) and for "+
+			"what is dear or seldom changes (slow). Longer than configured while driver "+
+			"calls take more than --poll.driver-budget.",
 		"",
 		"tier",
 	)
@@ -47,8 +49,8 @@ func newExporter(c *catalog) collectFunc {
 		"Device ids that the kubelet gave out and that name no device of this node.", "")
 	witness := c.newFamily(
 		"mig_exporter_kubelet_witness",
-		"1 when a witness pod is named, 0 when none is: then the kubelet's list never counts as complete, and no device "+
-			"is ever known to be free (--kubernetes.witness-pod).",
+		"1 when a witness pod is named, 0 when none is: then the kubelet's list never counts as "+
+			"complete, and no device is ever known to be free (--kubernetes.witness-pod).",
 		"",
 	)
 	driver := c.newFamily(
@@ -105,8 +107,8 @@ func newExporter(c *catalog) collectFunc {
 func newSources(c *catalog) collectFunc {
 	up := c.newFamily(
 		"mig_exporter_source_up",
-		"1 when the source (nvml, dcgm, kubelet, kubelet_checkpoint, kubernetes, hpc_jobs, kernel_log) answered last, "+
-			"else 0.",
+		"1 when the source (nvml, dcgm, kubelet, kubelet_checkpoint, kubernetes, "+
+			"hpc_jobs, kernel_log) answered last, else 0.",
 		"",
 		"source",
 	)
@@ -169,7 +171,8 @@ func addDriverUse(
 func statusFamilies(c *catalog) (success, duration *family) {
 	success = c.newFamily(
 		"mig_exporter_collector_success",
-		"1 when the collector could write everything that the Snapshot has for it, 0 when something had to be left out.",
+		"1 when the collector could write everything that the Snapshot has for it, "+
+			"0 when something had to be left out.",
 		"",
 		"collector",
 	)

@@ -7,16 +7,16 @@ func newFabric(c *catalog) collectFunc {
 	const absent = " Absent if the GPU is not connected to NVSwitches (before Hopper it is not reported)."
 	info := c.newFamily(
 		"nvidia_gpu_fabric_info",
-		"The GPU's place in the NVLink fabric, with the value 1: GPUs of one cluster and clique reach each other. Absent "+
-			"until the registration has succeeded."+absent,
+		"The GPU's place in the NVLink fabric, with the value 1: GPUs of one cluster and clique reach "+
+			"each other. Absent until the registration has succeeded."+absent,
 		gpuWide,
 		"cluster_uuid",
 		"clique",
 	)
 	state := c.newFamily(
 		"nvidia_gpu_fabric_state",
-		"How far the GPU's registration with the fabric manager has come (not_started, in_progress or completed), with the "+
-			"value 1."+absent,
+		"How far the GPU's registration with the fabric manager has come (not_started, "+
+			"in_progress or completed), with the value 1."+absent,
 		gpuWide,
 		"state",
 	)
@@ -27,8 +27,8 @@ func newFabric(c *catalog) collectFunc {
 	)
 	health := c.newFamily(
 		"nvidia_gpu_fabric_health",
-		"How the fabric is for this GPU (healthy, unhealthy or limited_capacity), with the value 1. Absent if the driver "+
-			"does not report it.",
+		"How the fabric is for this GPU (healthy, unhealthy or limited_capacity), with the value 1. "+
+			"Absent if the driver does not report it.",
 		gpuWide,
 		"health",
 	)

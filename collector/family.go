@@ -129,7 +129,9 @@ func unitOf(name string) string {
 		return "ratio"
 	}
 
-	for _, unit := range []string{"bytes_per_second", "bytes", "seconds", "watts", "joules", "hertz", "celsius", "ratio"} {
+	for _, unit := range []string{
+		"bytes_per_second", "bytes", "seconds", "watts", "joules", "hertz", "celsius", "ratio",
+	} {
 		if strings.HasSuffix(name, "_"+unit) {
 			return unit
 		}

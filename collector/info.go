@@ -12,8 +12,8 @@ func newInfo(c *catalog) collectFunc {
 		"name", "architecture", "pci_bus_id", "serial", "vbios", "minor")
 	persistence := c.newFamily(
 		"nvidia_gpu_persistence_mode",
-		"1 if the driver keeps the GPU initialised while no process has it open. With 0 the first process that opens it "+
-			"waits about a second, and settings are lost when the last one ends.",
+		"1 if the driver keeps the GPU initialised while no process has it open. With 0 the first "+
+			"process that opens it waits about a second, and settings are lost when the last one ends.",
 		"Of the whole GPU.",
 	)
 	gpuSMs := c.newFamily("nvidia_gpu_sms", "Streaming multiprocessors of the GPU.",
@@ -21,8 +21,8 @@ func newInfo(c *catalog) collectFunc {
 	giInfo := c.newFamily(
 		"nvidia_mig_gpu_instance_info",
 		"What the GPU instance is, with the value 1.",
-		"placement is start:size in memory slices, as nvidia-smi prints it; there also for an instance without a compute "+
-			"instance.",
+		"placement is start:size in memory slices, as nvidia-smi prints it; there also "+
+			"for an instance without a compute instance.",
 		"placement",
 		"compute_slices",
 		"memory_slices",
@@ -35,8 +35,8 @@ func newInfo(c *catalog) collectFunc {
 	ciInfo := c.newFamily(
 		"nvidia_mig_compute_instance_info",
 		"What the compute instance is, with the value 1.",
-		"placement is start:size in compute slices of its GPU instance; compute_profile is the MIG device's own name, "+
-			"while mig_profile stays that of its GPU instance.",
+		"placement is start:size in compute slices of its GPU instance; compute_profile is the MIG "+
+			"device's own name, while mig_profile stays that of its GPU instance.",
 		"placement",
 		"compute_profile",
 	)

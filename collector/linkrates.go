@@ -1,8 +1,8 @@
 package collector
 
 func newInstancePCIe(c *catalog) collectFunc {
-	const byGPM = ", by the driver's GPM over its last window: absent before Hopper, and if the driver does not report " +
-		"it for instances."
+	const byGPM = ", by the driver's GPM over its last window: absent before Hopper, and if the " +
+		"driver does not report it for instances."
 	const ofInstance = "Of the GPU instance: its compute instances share it."
 	in := c.newFamily("nvidia_mig_gpu_instance_pcie_receive_bytes_per_second",
 		"Rate at which the GPU instance received over PCIe"+byGPM, ofInstance)

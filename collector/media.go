@@ -10,8 +10,8 @@ import (
 const groupMedia = "media"
 
 func newMedia(c *catalog) collectFunc {
-	const help = "Part of the time in which the media engines of a kind (encoder, decoder, jpeg, or ofa for the optical " +
-		"flow accelerator) were busy, "
+	const help = "Part of the time in which the media engines of a kind (encoder, decoder, jpeg, or " +
+		"ofa for the optical flow accelerator) were busy, "
 	gpuFamily := c.newFamily(
 		"nvidia_gpu_media_activity_ratio",
 		help+"by the driver's own utilization of the GPU, 0-1.",
@@ -21,8 +21,8 @@ func newMedia(c *catalog) collectFunc {
 	instance := c.newFamily(
 		"nvidia_mig_gpu_instance_media_activity_ratio",
 		help+"the mean over the GPU instance's engines of the kind, 0-1.",
-		"Relative to the GPU instance: 1 is all of its own engines of the kind. By GPM: absent before Hopper, and for "+
-			"kinds that its profile does not have. Its compute instances share the engines.",
+		"Relative to the GPU instance: 1 is all of its own engines of the kind. By GPM: absent before "+
+			"Hopper, and for kinds that its profile does not have. Its compute instances share the engines.",
 		"engine",
 	)
 

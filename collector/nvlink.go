@@ -1,7 +1,8 @@
 package collector
 
 func newNVLink(c *catalog) collectFunc {
-	const gpuWide = "Of the whole GPU. From NVLink 5 on absent: instances have no NVLink, so the links are not asked."
+	const gpuWide = "Of the whole GPU. From NVLink 5 on absent: instances have no NVLink, " +
+		"so the links are not asked."
 	const sinceNVLink5 = "; from NVLink 5 on what the driver counts on the links, read with the slow tier."
 	receive := c.newFamily(
 		"nvidia_gpu_nvlink_receive_bytes_total",

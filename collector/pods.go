@@ -17,11 +17,12 @@ func newPods(c *catalog) collectFunc {
 		"replica",
 		"confirmed",
 	}
-	const shared = "One series at most is exclusive and confirmed; a device that containers share has one for each, " +
-		"with their sharing and replica. sharing is unknown while what is known contradicts itself, confirmed false while " +
-		"it is not known whether the container still holds the device."
-	const unknown = "absent while it is not known, as after a restart of the kubelet or this exporter until the " +
-		"kubelet's list is complete."
+	const shared = "One series at most is exclusive and confirmed; a device that " +
+		"containers share has one for each, with their sharing and replica. sharing is " +
+		"unknown while what is known contradicts itself, confirmed false while it is not " +
+		"known whether the container still holds the device."
+	const unknown = "absent while it is not known, as after a restart of the kubelet or this " +
+		"exporter until the kubelet's list is complete."
 	gpuPod := c.newFamily(
 		"nvidia_gpu_pod_info",
 		"A container that was given the whole GPU, with the value 1.",

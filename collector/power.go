@@ -11,7 +11,8 @@ func newPower(c *catalog) collectFunc {
 	limit := c.newFamily("nvidia_gpu_power_limit_watts", "Power limit in force.", gpuWide)
 	idle := c.newFamily(
 		"nvidia_gpu_power_idle_watts",
-		"Idle power of the GPU: the lowest seen while nothing ran, by its activity; until then a default for its model.",
+		"Idle power of the GPU: the lowest seen while nothing ran, by its activity; "+
+			"until then a default for its model.",
 		"Shared among the instances by their part of the SMs.",
 	)
 	unallocated := c.newFamily("nvidia_gpu_power_unallocated_watts",
@@ -30,9 +31,9 @@ func newPower(c *catalog) collectFunc {
 	method := c.newFamily(
 		"nvidia_gpu_power_estimate_method",
 		"How active power is shared among the GPU instances, with the value 1.",
-		"activity: by their part of the SMs and their graphics engine activity; unallocated: nothing is active or the "+
-			"activity of one is unknown, so it goes to what is unallocated; unknown: the driver reports neither power nor "+
-			"energy, so there are no estimates. Absent while MIG is off.",
+		"activity: by their part of the SMs and their graphics engine activity; unallocated: nothing "+
+			"is active or the activity of one is unknown, so it goes to what is unallocated; unknown: the "+
+			"driver reports neither power nor energy, so there are no estimates. Absent while MIG is off.",
 		"method",
 	)
 	giWatts := c.newFamily(

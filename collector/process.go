@@ -13,7 +13,8 @@ func newProcess(c *catalog) collectFunc {
 		of...)
 	busy := c.newFamily(
 		"nvidia_gpu_process_sm_utilization_ratio",
-		"Part of the SMs' time that a process used by the driver's last sample of it, 0-1. Absent if that is impossible.",
+		"Part of the SMs' time that a process used by the driver's last sample of it, 0-1. "+
+			"Absent if that is impossible.",
 		onDevice+"Absent while MIG is on: the driver gives none.",
 		of...)
 	omitted := c.newFamily(

@@ -6,7 +6,8 @@ func newProcesses(c *catalog) collectFunc {
 	gpuFamily := c.newFamily(
 		"nvidia_gpu_processes",
 		"Processes with a context on the GPU.",
-		"Those of all its instances; absent without the right to see them, and outside of the host's PID namespace.",
+		"Those of all its instances; absent without the right to see them, "+
+			"and outside of the host's PID namespace.",
 	)
 
 	return func(w *metricWriter, v *view) {

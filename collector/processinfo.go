@@ -5,10 +5,10 @@ import "github.com/mig-exporter/mig-exporter/internal/gpu"
 func newProcessInfo(c *catalog) collectFunc {
 	info := c.newFamily(
 		"nvidia_gpu_process_info",
-		"A process on the GPU, with the value 1, and only if --web.processes lists processes. Only the 256 that use "+
-			"most memory have it.",
-		"name is that of the program, user only with --web.processes=users. A process on several MIG devices has one "+
-			"series for each.",
+		"A process on the GPU, with the value 1, and only if --web.processes lists processes. "+
+			"Only the 256 that use most memory have it.",
+		"name is that of the program, user only with --web.processes=users. A process on "+
+			"several MIG devices has one series for each.",
 		"gpu_instance", "compute_instance", "pid", "name", "user", "namespace", "pod", "container", "hpc_job",
 	)
 	pods := c.pods

@@ -40,33 +40,36 @@ func declareRightsizing(c *catalog) *rightsizingFamilies {
 	pod := []string{"namespace", "pod", "container", "recommended_profile"}
 	f.candidate = c.newFamily(
 		"nvidia_gpu_rightsizing_candidate",
-		"1 for a whole GPU whose work a GPU instance of recommended_profile does, by the evidence of seven days or more; "+
-			"docs/rightsizing.md says what that is.",
+		"1 for a whole GPU whose work a GPU instance of recommended_profile does, by the evidence of "+
+			"seven days or more; docs/rightsizing.md says what that is.",
 		whole,
 		pod...)
 	f.rejected = c.newFamily(
 		"nvidia_gpu_rightsizing_rejected",
-		"1 with the reason for which no slice is recommended for a whole GPU; absent while there is too little evidence.",
+		"1 with the reason for which no slice is recommended for a whole GPU; absent "+
+			"while there is too little evidence.",
 		whole,
 		"reason",
 	)
 	f.confidence = c.newFamily(
 		"nvidia_gpu_rightsizing_confidence_ratio",
-		"How much the evidence on a whole GPU's workload can be relied on, 0-1: 1 is a week of complete observation with an "+
-			"hour of kernels and a start that was seen; what is known least decides.",
+		"How much the evidence on a whole GPU's workload can be relied on, 0-1: 1 is "+
+			"a week of complete observation with an hour of kernels and a start that "+
+			"was seen; what is known least decides.",
 		whole,
 	)
 	f.stretch = c.newFamily(
 		"nvidia_gpu_rightsizing_stretch_ratio",
-		"How many times as long as now a candidate's kernels take in the recommended slice, at p95: at least (low), and "+
-			"with the worst mix of kernels (high). Absent if nothing ran: it is unknown.",
+		"How many times as long as now a candidate's kernels take in the recommended slice, at p95: at "+
+			"least (low), and with the worst mix of kernels (high). Absent if nothing ran: it is unknown.",
 		whole,
 		"bound",
 	)
 	f.deciding = c.newFamily(
 		"nvidia_gpu_rightsizing_deciding_ratio",
-		"The figure of a candidate that is nearest to its limit in the recommended slice: stretch at p95, p99 of busy time, "+
-			"or the share of the slice's memory or media engines that is needed, with headroom and growth.",
+		"The figure of a candidate that is nearest to its limit in the recommended slice: "+
+			"stretch at p95, p99 of busy time, or the share of the slice's memory or media engines "+
+			"that is needed, with headroom and growth.",
 		whole,
 		"figure",
 	)
@@ -74,14 +77,14 @@ func declareRightsizing(c *catalog) *rightsizingFamilies {
 		"Share of a candidate's SMs that the recommended slice would set free, 0-1.", whole)
 	f.freed = c.newFamily(
 		"nvidia_gpu_rightsizing_freed_gpus",
-		"A candidate's share of the whole GPUs that its node has free after all candidates have moved; 0 if it only makes "+
-			"room.",
+		"A candidate's share of the whole GPUs that its node has free after all "+
+			"candidates have moved; 0 if it only makes room.",
 		whole,
 	)
 	f.instance = c.newFamily(
 		"nvidia_mig_gpu_instance_rightsizing_candidate",
-		"1 for a GPU instance that should be smaller (action shrink) or larger (grow), or whose container has held its "+
-			"memory for a day and run nothing (idle).",
+		"1 for a GPU instance that should be smaller (action shrink) or larger (grow), or whose "+
+			"container has held its memory for a day and run nothing (idle).",
 		"recommended_profile is a profile of the same GPU; absent if no other one is recommended.",
 		append([]string{"action"}, pod...)...)
 

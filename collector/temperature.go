@@ -8,14 +8,14 @@ func newTemperature(c *catalog) collectFunc {
 		"Of the whole GPU.", "sensor")
 	margin := c.newFamily(
 		"nvidia_gpu_temperature_margin_celsius",
-		"How far the die is below the temperature at which the GPU slows down; negative above it. GPUs report it from Ada "+
-			"on, with driver 565 or later; the others have thresholds.",
+		"How far the die is below the temperature at which the GPU slows down; negative above it. GPUs "+
+			"report it from Ada on, with driver 565 or later; the others have thresholds.",
 		"Of the whole GPU.",
 	)
 	threshold := c.newFamily(
 		"nvidia_gpu_temperature_threshold_celsius",
-		`Temperature at which the hardware slows the GPU down (kind="slowdown") or turns it off (kind="shutdown"), and the `+
-			`highest at which its memory may work (kind="mem_max").`,
+		`Temperature at which the hardware slows the GPU down (kind="slowdown") `+
+			`or turns it off (kind="shutdown"), and the highest at which its memory may work (kind="mem_max").`,
 		"Of the whole GPU. A threshold that the driver does not report is absent: from Ada on see the margin.",
 		"kind",
 	)

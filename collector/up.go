@@ -9,17 +9,17 @@ func newUp(c *catalog) collectFunc {
 		"About the GPU as a whole; its instances have their own.")
 	released := c.newFamily(
 		"nvidia_gpu_released_timestamp_seconds",
-		"When the exporter let go of the GPU, as Unix time: it keeps the GPU closed and reads nothing of it, so that it can "+
-			"be reset, unbound or passed to a virtual machine. By the `operator` (migctl release), or the `driver` as it was "+
-			"unbound. Only GPUs that are released now have it.",
+		"When the exporter let go of the GPU, as Unix time: it keeps the GPU closed and reads nothing "+
+			"of it, so that it can be reset, unbound or passed to a virtual machine. By the `operator` "+
+			"(migctl release), or the `driver` as it was unbound. Only GPUs that are released now have it.",
 		"Its instances have no series meanwhile.",
 		"by",
 	)
 	readErrors := c.newFamily(
 		"nvidia_gpu_read_errors_total",
-		"Readings of the GPU that failed, by what was read and why. What the hardware does not offer is no error, "+
-			"but power in MIG mode. "+
-			"Failures of the whole GPU (`device`) and lost events (`events`, `other`) begin at 0, others with the first.",
+		"Readings of the GPU that failed, by what was read and why. What the hardware does not offer "+
+			"is no error, but power in MIG mode. Failures of the whole GPU (`device`) and lost events "+
+			"(`events`, `other`) begin at 0, others with the first.",
 		"Readings of its instances are counted here too.",
 		"reading",
 		"reason",

@@ -4,7 +4,8 @@ func newUtilization(c *catalog) collectFunc {
 	const absent = "Absent while MIG is on: the driver gives none."
 	busy := c.newFamily(
 		"nvidia_gpu_utilization_ratio",
-		"Part of the time with at least one kernel running, 0-1. It does not say how much of the GPU the kernel used.",
+		"Part of the time with at least one kernel running, 0-1. "+
+			"It does not say how much of the GPU the kernel used.",
 		absent,
 	)
 	copying := c.newFamily("nvidia_gpu_memory_copy_utilization_ratio",

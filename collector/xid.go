@@ -3,15 +3,15 @@ package collector
 func newXID(c *catalog) collectFunc {
 	all := c.newFamily(
 		"nvidia_gpu_xids_total",
-		"XID errors of the GPU since the exporter started, all XIDs together; 0 before the first. Absent if they are not "+
-			"received: the driver does not report them, or the GPU is in MIG mode and the exporter has no right to them; and "+
-			"the kernel's log is not read.",
+		"XID errors of the GPU since the exporter started, all XIDs together; 0 before the first. "+
+			"Absent if they are not received: the driver does not report them, or the GPU is in MIG mode "+
+			"and the exporter has no right to them; and the kernel's log is not read.",
 		"Those of its instances are counted here too.",
 	)
 	byXID := c.newFamily(
 		"nvidia_gpu_xid_errors_total",
-		"XID errors of the GPU by XID. It begins with the first at 1, which increase() does not see: alerts take the "+
-			"timestamp. 0 for one that the kernel's log has from before the start.",
+		"XID errors of the GPU by XID. It begins with the first at 1, which increase() does not see: "+
+			"alerts take the timestamp. 0 for one that the kernel's log has from before the start.",
 		"Those of its instances are counted here too.",
 		"xid",
 	)
@@ -32,8 +32,9 @@ func newXID(c *catalog) collectFunc {
 		"XIDs of the GPU as a whole name no instance.", "xid")
 	unavailable := c.newFamily(
 		"nvidia_gpu_unavailable_events_total",
-		"Events by which the driver says that it cannot use the GPU any more, as after XID 79 or 119, since the exporter "+
-			"started. Absent if they are not received: the library is older than 565, or as for nvidia_gpu_xids_total.",
+		"Events by which the driver says that it cannot use the GPU any more, as after XID 79 or "+
+			"119, since the exporter started. Absent if they are not received: the library is older "+
+			"than 565, or as for nvidia_gpu_xids_total.",
 		"Of the whole GPU.",
 	)
 	recovery := c.newFamily(

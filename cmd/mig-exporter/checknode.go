@@ -71,7 +71,8 @@ func checkNode(
 	}
 	defer node.close()
 
-	host := node.kind.readHost(cfg.Profiling.dcgmMode() == dcgmEmbedded) // before the GPUs are opened, which wakes them
+	// before the GPUs are opened, which wakes them
+	host := node.kind.readHost(cfg.Profiling.dcgmMode() == dcgmEmbedded)
 	// Nothing is written, so the folder of partition control is not named.
 	if err := node.kind.openPods(node, &cfg.Kubernetes, ""); err != nil {
 		host.podsErr = err

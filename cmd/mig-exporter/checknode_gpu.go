@@ -363,8 +363,8 @@ func (j *nodeJudge) judgePersistence(name string, g *gpu.GPU) {
 		if !on && j.confidential {
 			c.State = checkMissing
 			c.Asked = true
-			c.Found = "off, in confidential-computing mode: the GPU can become unusable until a reset when the last process " +
-				"that has it open ends"
+			c.Found = "off, in confidential-computing mode: the GPU can become unusable until a reset " +
+				"when the last process that has it open ends"
 		}
 	}
 

@@ -78,10 +78,11 @@ func (j *nodeJudge) judgeDriver() {
 
 		switch {
 		case errors.Is(s.Err, errFirstToOpen):
-			c.Remedy = "run nvidia-persistenced --persistence-mode on the host; this process needs root, CAP_SYS_PTRACE and " +
-				"hostPID to see that it has the GPUs open"
+			c.Remedy = "run nvidia-persistenced --persistence-mode on the host; this process needs root, " +
+				"CAP_SYS_PTRACE and hostPID to see that it has the GPUs open"
 		case errors.Is(s.Err, gpu.ErrNoDriver):
-			c.Remedy = "install the driver, or mount its library into the container (--nvml.library-path; docs/image.md)"
+			c.Remedy = "install the driver, or mount its library into the container " +
+				"(--nvml.library-path; docs/image.md)"
 		case errors.Is(s.Err, gpu.ErrVersionMismatch):
 			c.Remedy = "reload the kernel module or reboot, so that it matches the library"
 		}
@@ -172,7 +173,8 @@ func (j *nodeJudge) judgePIDNamespace() {
 		c.Found = err.Error()
 	default:
 		c.State = checkMissing
-		c.Found = "not the host's: the driver leaves out the processes that are not in it, so an empty list says nothing"
+		c.Found = "not the host's: the driver leaves out the processes that are not in it, " +
+			"so an empty list says nothing"
 		c.Remedy = "hostPID: true in the pod; --pid=host with Docker"
 	}
 
@@ -237,8 +239,10 @@ func (j *nodeJudge) judgeRights() {
 	}{
 		{"cap-sys-admin", j.host.has(capSysAdmin), mig || changes,
 			"GPU instances without a compute instance, placements, free slices"},
-		{"cap-sys-ptrace", j.host.has(capSysPtrace), control, "open files of other processes, for partition control"},
-		{"cap-dac-read-search", j.host.has(capDACReadSearch), control, "files of other users, for partition control"},
+		{"cap-sys-ptrace", j.host.has(capSysPtrace), control,
+			"open files of other processes, for partition control"},
+		{"cap-dac-read-search", j.host.has(capDACReadSearch), control,
+			"files of other users, for partition control"},
 		{"mig-monitor", j.host.migMonitor, mig, "memory and processes of whole GPUs in MIG mode, and their events"},
 		{"mig-config", j.host.migConfig, changes, "changes of the layout, for partition control"},
 	} {
@@ -329,8 +333,8 @@ func (d *dcgmFiles) check() nodeCheck {
 	default:
 		c.State = checkUnknown
 		c.Asked = false // the files are there, and prove nothing
-		c.Found = d.engine + " with " + d.profiling + "; whether it profiles is unknown: it was not started, so as not to " +
-			"take the profiling of the service"
+		c.Found = d.engine + " with " + d.profiling + "; whether it profiles is unknown: it was not started, " +
+			"so as not to take the profiling of the service"
 	}
 
 	return c

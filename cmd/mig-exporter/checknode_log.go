@@ -41,8 +41,8 @@ func (j *nodeJudge) remedyOfLog(err error) string {
 	case errors.Is(err, gpu.ErrNotFound):
 		return "put the host's /dev/kmsg into the container (docs/image.md)"
 	case errors.Is(err, gpu.ErrNoPermission) && restricted && !mayRead:
-		return "grant CAP_SYSLOG, which kernel.dmesg_restrict=1 asks for; in a container /dev/kmsg as a device, too " +
-			"(docs/image.md)"
+		return "grant CAP_SYSLOG, which kernel.dmesg_restrict=1 asks for; in a container " +
+			"/dev/kmsg as a device, too (docs/image.md)"
 	case errors.Is(err, gpu.ErrNoPermission):
 		return "let the container open the device /dev/kmsg, which a mount of it alone does not (docs/image.md)"
 	}

@@ -106,8 +106,8 @@ func (c *controller) files(cfg *ControlConfig) []*reloadable {
 		list = append(list, &reloadable{
 			flag: "--control.config.file",
 			path: cfg.ConfigFile,
-			broken: "cannot use a file; TLS keeps its certificate, but partition control refuses all TCP clients until " +
-				"the file is valid",
+			broken: "cannot use a file; TLS keeps its certificate, but partition control " +
+				"refuses all TCP clients until the file is valid",
 			read: func() (applyFunc, error) {
 				apply := c.server.Reloader.Read(cfg.ConfigFile)
 				return func(context.Context) ([]string, error) { return apply() }, nil

@@ -374,7 +374,8 @@ func unknownVariables(environ []string) []warning {
 
 // serviceSuffix ends the names of the variables that the kubelet sets for a service, after the
 // service's own name.
-const serviceSuffix = `_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`
+const serviceSuffix = `_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|` +
+	`PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`
 
 // isServiceVariable reports whether the kubelet has set a variable, sorted among names, for a
 // service such as "mig-exporter".

@@ -153,9 +153,9 @@ func newApp() *kingpin.Application {
 	app := kingpin.New(
 		"mig-exporter",
 		"Prometheus exporter for NVIDIA GPUs, GPU instances and compute instances (MIG). "+
-			"dcgm-exporter's flags and environment variables are accepted, or refused with what to use instead "+
-			"(docs/migration.md). SIGHUP reads the counters file, the layouts and control's configuration again; SIGTERM and "+
-			"SIGINT stop (docs/faults.md).",
+			"dcgm-exporter's flags and environment variables are accepted, or refused with what to use "+
+			"instead (docs/migration.md). SIGHUP reads the counters file, the layouts and control's "+
+			"configuration again; SIGTERM and SIGINT stop (docs/faults.md).",
 	)
 	app.Version(version.Print("mig-exporter"))
 	app.UsageWriter(os.Stdout) // --help and --version are answers, not errors

@@ -255,8 +255,8 @@ func (s *session) fetchEnded(ctx context.Context, id string, streamErr error) *a
 }
 
 // connectionLost says what becomes of an operation whose server does not answer any more.
-const connectionLost = "The connection to mig-exporter is lost. If mig-exporter still runs, the operation goes on; " +
-	"if it has ended, its next start finishes the operation or rolls it back."
+const connectionLost = "The connection to mig-exporter is lost. If mig-exporter still runs, the " +
+	"operation goes on; if it has ended, its next start finishes the operation or rolls it back."
 
 func (s *session) writeLost(id string) {
 	s.page.para("", yellow, connectionLost+" To follow it:")

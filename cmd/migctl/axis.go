@@ -20,8 +20,9 @@ type slot struct {
 }
 
 const (
-	axisIndent   = 2
-	unitMax      = 18     // columns of a unit at most, on a page of tableWidth: a short axis does not fill the line
+	axisIndent = 2
+	// columns of a unit at most, on a page of tableWidth: a short axis does not fill the line
+	unitMax      = 18
 	unitsDrawn   = 24     // a longer axis would have no room for a profile
 	freeLabel    = "free" // held by nothing: room without an instance, or a device
 	strandedText = "stranded"

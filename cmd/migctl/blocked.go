@@ -17,13 +17,14 @@ func unconfirmedHint(holds []api.Hold) string {
 	if slices.ContainsFunc(holds, api.Hold.ByClaim) {
 		ways = append(
 			ways,
-			"let mig-exporter read claims (--kubernetes.node-name, and the right to get resourceclaims.resource.k8s.io)",
+			"let mig-exporter read claims (--kubernetes.node-name, and the right to get "+
+				"resourceclaims.resource.k8s.io)",
 		)
 	}
 
 	return strings.Join(ways, ", and ") +
-		". Or look whether anything uses the device (crictl ps, nvidia-smi), confirm that it is free, then repeat the " +
-		"command."
+		". Or look whether anything uses the device (crictl ps, nvidia-smi), confirm " +
+		"that it is free, then repeat the command."
 }
 
 // blockedHint says what to do about instances in use, or a layout that does not fit beside them.
@@ -73,8 +74,8 @@ func usedHint(p *api.Problem, o *options) string {
 	instances := slices.ContainsFunc(p.Blocking, func(b api.Blocker) bool { return b.Profile != "" })
 	switch {
 	case o.Command == commandMode && instances:
-		return "end the work on these instances, destroy them (migctl apply --gpus GPU --devices none), then repeat the " +
-			"command."
+		return "end the work on these instances, destroy them (migctl apply --gpus GPU " +
+			"--devices none), then repeat the command."
 	case o.Command == commandMode:
 		return "end whatever has the GPU open, or move it to another node" + drainHint(p) +
 			", then repeat the command."

@@ -13,9 +13,10 @@ import (
 )
 
 // confirmWarning is what the operator accepts.
-const confirmWarning = "mig-exporter will treat the device as free although the kubelet does not say so: a container " +
-	"that uses it nevertheless loses it with the next layout change. Look first: crictl ps on the node, nvidia-smi. " +
-	"This counts for 10 minutes, and no longer than until the kubelet or mig-exporter restarts."
+const confirmWarning = "mig-exporter will treat the device as free although the kubelet does " +
+	"not say so: a container that uses it nevertheless loses it with the next layout change. Look " +
+	"first: crictl ps on the node, nvidia-smi. This counts for 10 minutes, and no longer than " +
+	"until the kubelet or mig-exporter restarts."
 
 // deviceToConfirm is a device that the operator confirms to be free: its name in requests, a title,
 // and the use of it and its parts.

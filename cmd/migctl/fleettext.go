@@ -207,15 +207,16 @@ func fleetAnswer(f *fleet.Group) string {
 
 // fleetLegend explains the columns of the table of groups.
 func fleetLegend(r *fleet.Report) string {
-	legend := "SLICES: GPUs that could be a slice. FREED: how many GPUs fewer these slices need, packed together; " +
-		"the row " +
-		allNamespaces + " packs all namespaces together, which frees more. GPU-H/WEEK: hours a week for which the freed " +
-		"GPUs are held today."
+	legend := "SLICES: GPUs that could be a slice. " +
+		"FREED: how many GPUs fewer these slices need, packed together; the row " +
+		allNamespaces + " packs all namespaces together, which frees more. GPU-H/WEEK: hours a week " +
+		"for which the freed GPUs are held today."
 	if r.Fleet.CostPerWeek != nil {
 		legend += " COST/WEEK: these hours at their --price."
 	}
 
-	return legend + " NAMESPACE: the one that held the GPU longest; " + unknown + " if nothing did or it is not known."
+	return legend + " NAMESPACE: the one that held the GPU longest; " +
+		unknown + " if nothing did or it is not known."
 }
 
 // freedBy returns the share of a GPU that is set free.
@@ -294,11 +295,12 @@ func writeFleetSlices(p *page, r *fleet.Report) {
 	p.para(
 		"",
 		dim,
-		"BUSY: mean time in which kernels ran. STRETCH: how many times as long as now kernels take in the "+
-			"slice at p95, if all kernels are alike and at worst. DECIDED BY: the figure nearest to its limit: the expected "+
-			"stretch (with --strict the worst), busy time, or the share of the slice's memory or media engines that is needed, "+
-			"with headroom. NOTE: p, provisional (evidence of less than seven days); m, the slice has fewer media engines, "+
-			"which may be in use; i, idle: held, and ran nothing; r, frees no whole GPU, and makes room; o, another "+
+		"BUSY: mean time in which kernels ran. STRETCH: how many times as long as now kernels take in "+
+			"the slice at p95, if all kernels are alike and at worst. DECIDED BY: the figure nearest to "+
+			"its limit: the expected stretch (with --strict the worst), busy time, or the share of the "+
+			"slice's memory or media engines that is needed, with headroom. NOTE: p, provisional "+
+			"(evidence of less than seven days); m, the slice has fewer media engines, which may be in "+
+			"use; i, idle: held, and ran nothing; r, frees no whole GPU, and makes room; o, another "+
 			"replica of its owner needs this larger slice.",
 	)
 	p.line()

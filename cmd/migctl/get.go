@@ -233,8 +233,8 @@ func writeLegend(p *page, node *nodeView) {
 		p.para(
 			confirmedFree+": ",
 			yellow,
-			"an operator has confirmed that nothing uses the device (migctl confirm-free); the kubelet does not report "+
-				"whether it is in use.",
+			"an operator has confirmed that nothing uses the device (migctl confirm-free); the "+
+				"kubelet does not report whether it is in use.",
 		)
 	}
 

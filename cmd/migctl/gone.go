@@ -12,8 +12,11 @@ func goneFlags() map[string]string {
 	limits := advise.DefaultOptions()
 
 	return map[string]string{
-		"abandon":            "use migctl accept OPERATION, which leaves the layout as it is",
-		"headroom":           fmt.Sprintf("leave it out: a slice has %v of the highest memory use free", limits.Headroom),
+		"abandon": "use migctl accept OPERATION, which leaves the layout as it is",
+		"headroom": fmt.Sprintf(
+			"leave it out: a slice has %v of the highest memory use free",
+			limits.Headroom,
+		),
 		"prometheus.timeout": "leave it out: an answer may take " + queryTimeout.String(),
 		"target-busy":        fmt.Sprintf("leave it out: a slice is busy for at most %v at p99", limits.TargetBusy),
 	}

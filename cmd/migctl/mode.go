@@ -16,10 +16,11 @@ import (
 func pathEscape(s string) string { return url.PathEscape(s) }
 
 // modeWarning says what the driver may do by itself. The operator has to accept it.
-const modeWarning = "A change of MIG mode needs GPUs without instances and without users. mig-exporter asks for no " +
-	"reset. The driver itself may unbind or reset the GPU on it: then everything that runs on the GPU ends, and the " +
-	"number of its device file (/dev/nvidiaN) may change. In a virtual machine that an Ampere GPU (A100, A30) is passed " +
-	"through to, the mode stays pending until the GPU is reset or the machine reboots."
+const modeWarning = "A change of MIG mode needs GPUs without instances and without users. " +
+	"mig-exporter asks for no reset. The driver itself may unbind or reset the GPU on it: then " +
+	"everything that runs on the GPU ends, and the number of its device file (/dev/nvidiaN) may " +
+	"change. In a virtual machine that an Ampere GPU (A100, A30) is passed through to, the mode " +
+	"stays pending until the GPU is reset or the machine reboots."
 
 // setMode asks the operator and switches the MIG mode of GPUs, one after the other. It stops at the
 // first that fails.

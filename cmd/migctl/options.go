@@ -47,15 +47,17 @@ const (
 const (
 	defaultAddress = "unix:///run/mig-exporter/control.sock"
 	releaseAddress = "unix:///run/mig-exporter/release.sock"
-	programHelp    = "Show and repartition the GPUs of a node: a client of mig-exporter's partition control " +
-		"(--control.enabled). A plan changes nothing; apply shows the plan, asks, and says how to undo it. GPUs are named " +
-		"by index, UUID or PCI bus id, profiles by name or id; the beginning of a UUID will do if it is the only one with " +
-		"it: GPU-5f65f8d5.\n\n" + exitHelp + "\n\n" + setupHelp
-	exitHelp = "Exit codes: 0 done, or nothing to do; 1 refused, or failed and rolled back; 2 the command line or the " +
-		"spec is wrong; 3 the server cannot be reached; 4 degraded or stuck, an operator must act; 5 the layout is neither " +
-		"the previous nor the planned one (another client interrupted the operation, or an operator accepted the layout), " +
-		"plan again; 6 unsettled, the layout is as planned, but the kubelet does not offer exactly its devices yet, or a " +
-		"hook has failed; 130 interrupted by Ctrl-C, the operation continues."
+	programHelp    = "Show and repartition the GPUs of a node: a client of " +
+		"mig-exporter's partition control (--control.enabled). A plan changes nothing; " +
+		"apply shows the plan, asks, and says how to undo it. GPUs are named by index, " +
+		"UUID or PCI bus id, profiles by name or id; the beginning of a UUID will do if it " +
+		"is the only one with it: GPU-5f65f8d5.\n\n" + exitHelp + "\n\n" + setupHelp
+	exitHelp = "Exit codes: 0 done, or nothing to do; 1 refused, or failed and rolled back; 2 the " +
+		"command line or the spec is wrong; 3 the server cannot be reached; 4 degraded or stuck, an " +
+		"operator must act; 5 the layout is neither the previous nor the planned one (another client " +
+		"interrupted the operation, or an operator accepted the layout), plan again; 6 unsettled, the " +
+		"layout is as planned, but the kubelet does not offer exactly its devices yet, or a hook has " +
+		"failed; 130 interrupted by Ctrl-C, the operation continues."
 	setupHelp = "The flags before the command can also be set as environment variables: MIGCTL_ADDRESS, " +
 		"MIGCTL_TOKEN_FILE, MIGCTL_CA_FILE, MIGCTL_CERT_FILE, MIGCTL_KEY_FILE, MIGCTL_TIMEOUT, MIGCTL_COLOR; " +
 		"--url of top and evaluate as MIGCTL_URL.\n\nCompletion: source <(migctl --completion-script-bash), or " +

@@ -269,13 +269,14 @@ func writeAdvice(p *page, op *api.Operation) {
 // may have while mig-exporter did not run.
 func writeInterrupted(p *page, op *api.Operation) {
 	problem := api.Problem{Type: api.LayoutChanged}
-	why := "Another client changed a GPU while this operation ran. From then on this operation changed nothing there, " +
-		"not even to roll back. No GPU is blocked."
+	why := "Another client changed a GPU while this operation ran. From then on this operation " +
+		"changed nothing there, not even to roll back. No GPU is blocked."
 
 	if op.Error != nil && op.Error.Type == api.NotResumed {
 		problem.Type = api.NotResumed
-		why = "mig-exporter stopped while this operation ran, and did not resume it: what stands on the interrupted GPUs " +
-			"may be another client's. It changed nothing there since, not even to roll back. No GPU is blocked."
+		why = "mig-exporter stopped while this operation ran, and did not resume it: what " +
+			"stands on the interrupted GPUs may be another client's. It changed nothing there " +
+			"since, not even to roll back. No GPU is blocked."
 	}
 
 	p.para("", plain, why)

@@ -16,8 +16,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-const recommendHint = "mig-exporter makes the first report when it has read the GPUs: repeat the command in a " +
-	"minute. An answer on a device needs a day of observation (--advise.min-evidence)."
+const recommendHint = "mig-exporter makes the first report when it has read the GPUs: repeat the " +
+	"command in a minute. An answer on a device needs a day of observation (--advise.min-evidence)."
 
 func addRecommendCommand(app *kingpin.Application, o *options) {
 	c := app.Command(commandRecommend, "Show which GPUs are larger than their work needs, which "+

@@ -103,11 +103,12 @@ func byHand(r *advise.Recommendation, kind, name, was string) string {
 
 	switch kind {
 	case "Job":
-		return "The pod template of a Job cannot be changed. Let it end, and set in the manifest of the next one: " +
-			limit + "."
+		return "The pod template of a Job cannot be changed. Let it end, " +
+			"and set in the manifest of the next one: " + limit + "."
 	case ownerPod:
-		return "The request of a pod cannot be changed. If it has no owner (kubectl get pod -o yaml: ownerReferences), " +
-			"create it again, once it has ended, with: " + limit + "; else change its owner like that."
+		return "The request of a pod cannot be changed. If it has no owner " +
+			"(kubectl get pod -o yaml: ownerReferences), create it again, once it has ended, with: " +
+			limit + "; else change its owner like that."
 	case ownerBatch:
 		if r.Recommended == "" {
 			return fmt.Sprintf(
@@ -124,8 +125,8 @@ func byHand(r *advise.Recommendation, kind, name, was string) string {
 			r.Recommended,
 		)
 	case ownerProcesses:
-		return "The processes belong to no container and no job: start them again with CUDA_VISIBLE_DEVICES=MIG-<uuid>, " +
-			"as migctl get -o wide has it."
+		return "The processes belong to no container and no job: start them again with " +
+			"CUDA_VISIBLE_DEVICES=MIG-<uuid>, as migctl get -o wide has it."
 	}
 
 	return fmt.Sprintf(

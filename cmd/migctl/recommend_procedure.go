@@ -58,9 +58,9 @@ func (w *procedure) write() {
 
 	if !w.report.WithoutKubernetes && !w.usesClaims() {
 		w.writeNote(
-			"The device plugin must run with --mig-strategy=mixed. On GKE, where a node pool has one partition " +
-				"size: a pool with gpuPartitionSize takes the place of all this, pods keep nvidia.com/gpu and get the node " +
-				"selector cloud.google.com/gke-gpu-partition-size.",
+			"The device plugin must run with --mig-strategy=mixed. On GKE, where a node pool has one " +
+				"partition size: a pool with gpuPartitionSize takes the place of all this, pods keep " +
+				"nvidia.com/gpu and get the node selector cloud.google.com/gke-gpu-partition-size.",
 		)
 	}
 
@@ -270,9 +270,10 @@ func (w *procedure) switchOn(indexes []int) {
 
 	if !w.warnedOfMode {
 		w.writeNote(
-			"On Ampere (A100, A30) the mode stays pending while a process has the GPU open: end what migctl mode " +
-				"on lists, such as DCGM or dcgm-exporter, GPU feature discovery, nvidia-persistenced and nvsm, then repeat " +
-				"it. If it waits for a reset or a reboot, do what it says first.",
+			"On Ampere (A100, A30) the mode stays pending while a process has the GPU open: " +
+				"end what migctl mode on lists, such as DCGM or dcgm-exporter, GPU feature " +
+				"discovery, nvidia-persistenced and nvsm, then repeat it. If it waits for a " +
+				"reset or a reboot, do what it says first.",
 		)
 		w.warnedOfMode = true
 	}
@@ -291,14 +292,17 @@ func (w *procedure) restartPlugin() {
 
 	if !w.warnedOfPlugin {
 		w.writeNote(
-			"While migctl apply waits for the kubelet, unless a hook does it (--control.hook), restart the device " +
-				"plugin, in whatever namespace it is. The first label is the GPU operator's, the second that of the plugin's own " +
-				"Helm chart: a command that finds no pod changes nothing.",
+			"While migctl apply waits for the kubelet, unless a hook does it (--control.hook), restart " +
+				"the device plugin, in whatever namespace it is. The first label is the GPU operator's, the " +
+				"second that of the plugin's own Helm chart: a command that finds no pod changes nothing.",
 		)
 		w.warnedOfPlugin = true
 	}
 
-	for _, label := range []string{"app=nvidia-device-plugin-daemonset", "app.kubernetes.io/name=nvidia-device-plugin"} {
+	for _, label := range []string{
+		"app=nvidia-device-plugin-daemonset",
+		"app.kubernetes.io/name=nvidia-device-plugin",
+	} {
 		w.writeCommand(
 			"kubectl delete pod --all-namespaces " + quoteForShell("--selector="+label) + " " +
 				quoteForShell("--field-selector=spec.nodeName="+w.report.Node),

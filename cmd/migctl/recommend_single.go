@@ -9,8 +9,8 @@ import (
 )
 
 // singleReason says why no GPU of a node under the single strategy can be partitioned alone.
-const singleReason = "under --mig-strategy=single all GPUs of a node have one MIG mode and one profile, or the " +
-	"device plugin offers none of them."
+const singleReason = "under --mig-strategy=single all GPUs of a node have one MIG mode and one " +
+	"profile, or the device plugin offers none of them."
 
 // writeSingleReason says of the answers for some GPUs that they hold only for the node as a whole.
 func writeSingleReason(p *page, report *advise.Report, devices []advise.Recommendation) {

@@ -10,8 +10,9 @@ import (
 )
 
 // sliceLegend explains the columns of the table of slices.
-const sliceLegend = "FREED: the part of the slice's SMs that becomes free. STRETCH: how many times as long as now " +
-	"kernels take in the smaller slice at p95. CONF: how far the evidence can be relied on."
+const sliceLegend = "FREED: the part of the slice's SMs that becomes free. " +
+	"STRETCH: how many times as long as now kernels take in the smaller slice at p95. " +
+	"CONF: how far the evidence can be relied on."
 
 // writeSlices lists the GPU instances that should become smaller or larger or are idle. Free ones
 // have one line for each GPU, those that stay one for each GPU and reason.

@@ -73,7 +73,11 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 		fmt.Fprintln(&out, "# All GPUs at once: migctl apply -f FILE. MIG mode must be on for all of them.")
 	case document.MIGConfigs != nil:
 		first := fmt.Sprintf(layoutOfGPU, targets[0].Index)
-		fmt.Fprintf(&out, "# One GPU after the other: migctl apply -f FILE --layout %s. MIG mode must be on.\n", first)
+		fmt.Fprintf(
+			&out,
+			"# One GPU after the other: migctl apply -f FILE --layout %s. MIG mode must be on.\n",
+			first,
+		)
 	}
 
 	if hasSliceChanges(report, chosen) {
@@ -91,7 +95,11 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 
 // targetsOn returns the layouts of the chosen GPUs. It is an error if there are none, or if these
 // GPUs cannot have a spec without the others.
-func targetsOn(targets []advise.Layout, chosen []nodedoc.GPU, report *advise.Report) ([]advise.Layout, error) {
+func targetsOn(
+	targets []advise.Layout,
+	chosen []nodedoc.GPU,
+	report *advise.Report,
+) ([]advise.Layout, error) {
 	all := len(targets)
 
 	targets = slices.DeleteFunc(targets, func(t advise.Layout) bool {
@@ -116,8 +124,8 @@ func targetsOn(targets []advise.Layout, chosen []nodedoc.GPU, report *advise.Rep
 }
 
 // sliceChangesApart says what no spec has.
-const sliceChangesApart = "Slices that should become smaller or larger are not part of a spec: migctl recommend " +
-	"prints the commands for them."
+const sliceChangesApart = "Slices that should become smaller or larger are not part of a spec: " +
+	"migctl recommend prints the commands for them."
 
 // hasSliceChanges reports whether a slice of some GPUs should become smaller or larger.
 func hasSliceChanges(report *advise.Report, gpus []nodedoc.GPU) bool {

@@ -9,10 +9,11 @@ import (
 )
 
 // wholeLegend explains the columns of the table of whole GPUs.
-const wholeLegend = "FREED: whole GPUs that the move sets free, packed with the others. STRETCH: how many times as " +
-	"long as now kernels take in the slice at p95, if all kernels are alike and with the worst mix. CONF: how far the " +
-	"evidence can be relied on. DECIDED BY: of a slice the figure nearest to its limit (stretch, p99 of busy time, or " +
-	"the share of its memory that is needed with headroom), else why the GPU stays as it is."
+const wholeLegend = "FREED: whole GPUs that the move sets free, packed with the others. STRETCH: " +
+	"how many times as long as now kernels take in the slice at p95, if all kernels are alike and " +
+	"with the worst mix. CONF: how far the evidence can be relied on. DECIDED BY: of a slice the " +
+	"figure nearest to its limit (stretch, p99 of busy time, or the share of its memory that is " +
+	"needed with headroom), else why the GPU stays as it is."
 
 // writeWholeGPUs lists the whole GPUs: those first whose move frees most.
 func writeWholeGPUs(p *page, devices []advise.Recommendation) {

@@ -179,18 +179,19 @@ func problemHint(p *api.Problem, o *options) string {
 	case api.PlanOnly:
 		return "this node only plans. To allow changes restart mig-exporter with --control.mode=apply."
 	case api.NotFound:
-		return "migctl get lists GPUs, migctl operations lists operations, migctl layouts lists layouts. Plans are " +
-			"kept in memory only: make a new one."
+		return "migctl get lists GPUs, migctl operations lists operations, migctl layouts lists " +
+			"layouts. Plans are kept in memory only: make a new one."
 	case api.StalePlan, api.LayoutChanged, api.NotResumed:
 		return changedHint(p, o)
 	case api.InProgress:
 		return "wait for the other operation to end."
 	case api.DegradedNode:
-		return "see which step failed, and fix its cause. Then try again to roll back, or accept the current layout."
+		return "see which step failed, and fix its cause. " +
+			"Then try again to roll back, or accept the current layout."
 	case api.StuckNode:
-		return "a driver call hangs. Metrics go on, and changes of its GPU wait. When the call returns, the operation " +
-			"is finished or rolled back by itself. Look into dmesg for XIDs, and do not kill mig-exporter. If the call " +
-			"never returns, reboot the node."
+		return "a driver call hangs. Metrics go on, and changes of its GPU wait. When the call " +
+			"returns, the operation is finished or rolled back by itself. Look into dmesg for XIDs, and " +
+			"do not kill mig-exporter. If the call never returns, reboot the node."
 	case api.DriverFailed:
 		return "see which step failed and what the driver said."
 	case api.Infeasible, api.Busy, api.UnknownProfile, api.ModeDiffers, api.BadSpec, api.ForeignOwner:
@@ -208,11 +209,12 @@ func changedHint(p *api.Problem, o *options) string {
 	case p.Type == api.NotResumed:
 		return "look at the layout with migctl get, then plan again."
 	case o.Command == commandRollback:
-		return "the layout is no longer the one that the operation has left, so it is not rolled back. Look at it with " +
-			"migctl get."
+		return "the layout is no longer the one that the operation has left, so it is not " +
+			"rolled back. Look at it with migctl get."
 	}
 
-	return "look at the layout with migctl get, make sure that no other client changes these GPUs, then plan again."
+	return "look at the layout with migctl get, make sure that " +
+		"no other client changes these GPUs, then plan again."
 }
 
 // serverHint says what to do about a server that cannot answer this request, or not now.
@@ -231,11 +233,12 @@ func serverHint(p *api.Problem, o *options) string {
 			return ""
 		}
 
-		return "mig-exporter has no driver to ask, or not the rights: see its log, and migctl get for the GPUs' errors."
+		return "mig-exporter has no driver to ask, or not the rights: see its log, " +
+			"and migctl get for the GPUs' errors."
 	case api.ReadOnly:
-		return "operations cannot be recorded, so nothing is changed. migctl operations has the reason: the folder of " +
-			"--control.state-dir cannot be used, its disk is full, another process has locked it, or what is in it " +
-			"cannot be read."
+		return "operations cannot be recorded, so nothing is changed. migctl operations has the " +
+			"reason: the folder of --control.state-dir cannot be used, its disk is full, another process " +
+			"has locked it, or what is in it cannot be read."
 	case api.Internal, api.Malformed, api.NoMethod, api.TooLarge, api.MediaType:
 		return "see mig-exporter's log; versions of migctl and mig-exporter that differ may be the reason " +
 			"(migctl --version)."
@@ -249,8 +252,8 @@ func serverHint(p *api.Problem, o *options) string {
 // rightsHint says what to do about a caller who is not known, or lacks a right.
 func rightsHint(p *api.Problem, o *options) string {
 	if p.Type == api.Unauthenticated {
-		return "authenticate with --token-file, or with --cert-file and --key-file. On the node itself, use the unix " +
-			"socket as root or as a member of the group of --control.allow-gid."
+		return "authenticate with --token-file, or with --cert-file and --key-file. On the node " +
+			"itself, use the unix socket as root or as a member of the group of --control.allow-gid."
 	}
 
 	if !strings.HasPrefix(o.Address, "https:") {
@@ -258,8 +261,8 @@ func rightsHint(p *api.Problem, o *options) string {
 			"release, other users none: use sudo, or join that group."
 	}
 
-	return "ask the node's administrator for the right that is missing; read, plan, apply, mode, take-over, force " +
-		"and release are separate."
+	return "ask the node's administrator for the right that is missing; read, plan, apply, mode, " +
+		"take-over, force and release are separate."
 }
 
 // onlyRoot is who may release GPUs on a socket.
@@ -274,8 +277,8 @@ func releaseHint(p *api.Problem, o *options) string {
 			return onlyRoot
 		}
 	case api.InProgress:
-		return "migctl get shows the GPU as released once it is. To repeat the command does no harm. If a driver call " +
-			"hangs, mig-exporter's log names it."
+		return "migctl get shows the GPU as released once it is. To repeat the command does no harm. " +
+			"If a driver call hangs, mig-exporter's log names it."
 	case api.Busy:
 		if p.Status == http.StatusConflict && len(p.Blocking) == 0 {
 			return "the GPU is as it was. Try again once the reason is gone."
@@ -290,8 +293,8 @@ func releaseHint(p *api.Problem, o *options) string {
 // staleHint says what to do about a node that has changed, or may have.
 func staleHint(o *options) string {
 	if o.Command == commandRollback {
-		return "what stands there may be another client's, so it is not destroyed unseen. If you want the layout before " +
-			"the operation, plan it, look at what would be destroyed, then apply it."
+		return "what stands there may be another client's, so it is not destroyed unseen. If you want " +
+			"the layout before the operation, plan it, look at what would be destroyed, then apply it."
 	}
 
 	return "the node has changed since the plan was made. Plan again, look at it, and apply the new one."
@@ -317,13 +320,14 @@ func specHint(p *api.Problem, o *options) string {
 		return "switch the mode first: migctl mode on GPU, or migctl mode off GPU."
 	case api.BadSpec:
 		if slices.Contains([]string{commandRollback, commandAccept, commandSettled}, o.Command) {
-			return "migctl operations shows what has become of it, migctl get the layout as it is. Nothing was changed."
+			return "migctl operations shows what has become of it, " +
+				"migctl get the layout as it is. Nothing was changed."
 		}
 
 		return "correct the spec: migctl profiles, migctl layouts and migctl get list the names that it may use."
 	case api.ForeignOwner:
-		return "let the other owner change it, or stop that owner on this node. --take-over overrides it: then two may be " +
-			"at work on one GPU."
+		return "let the other owner change it, or stop that owner on this node. --take-over " +
+			"overrides it: then two may be at work on one GPU."
 	}
 
 	return ""
@@ -341,26 +345,29 @@ func unreachableHint(e *unreachable) string {
 		return "check --address: control is not on the port of the metrics."
 	case errors.Is(e, syscall.ECONNREFUSED), errors.Is(e, fs.ErrNotExist):
 		if e.address == releaseAddress {
-			return "is mig-exporter running on this node, as root? Its --release.socket must be --address (or MIGCTL_ADDRESS)."
+			return "is mig-exporter running on this node, as root? Its --release.socket " +
+				"must be --address (or MIGCTL_ADDRESS)."
 		}
 
 		if socket {
-			return "is mig-exporter running on this node, with --control.enabled? Its --control.socket must be --address (or " +
-				"MIGCTL_ADDRESS)."
+			return "is mig-exporter running on this node, with --control.enabled? Its " +
+				"--control.socket must be --address (or MIGCTL_ADDRESS)."
 		}
 
 		return "is mig-exporter running there, with --control.enabled and --control.listen-address?"
 	case errors.Is(e, fs.ErrPermission) && e.address == releaseAddress:
 		return onlyRoot
 	case errors.Is(e, fs.ErrPermission):
-		return "the socket is for root, and for members of the group of --control.allow-gid: use sudo, or join that group."
+		return "the socket is for root, and for members of the group of " +
+			"--control.allow-gid: use sudo, or join that group."
 	case errors.Is(e, os.ErrDeadlineExceeded):
-		return "the node may be overloaded or a driver call may hang: see mig-exporter's log, or wait longer with --timeout."
+		return "the node may be overloaded or a driver call may hang: " +
+			"see mig-exporter's log, or wait longer with --timeout."
 	case errors.As(e, &dns):
 		return "check the host name in --address."
 	case strings.Contains(e.Error(), "tls:"), strings.Contains(e.Error(), "x509:"):
-		return "check --ca-file (the CA that signed the server's certificate), the host name in --address, and --cert-file " +
-			"with --key-file."
+		return "check --ca-file (the CA that signed the server's certificate), the host name in " +
+			"--address, and --cert-file with --key-file."
 	}
 
 	return "check --address, and mig-exporter's log."

@@ -18,7 +18,8 @@ type session struct {
 	inTerminal, outTerminal, errTerminal bool
 	size                                 func() (columns, rows int)  // of standard output
 	lookup                               func(string) (string, bool) // environment
-	retry                                time.Duration               // between attempts to follow an operation again
+	// between attempts to follow an operation again
+	retry time.Duration
 
 	opts   options
 	client *client

@@ -208,7 +208,9 @@ func addLinkFields(known map[uint32]field) {
 func addPowerFields(known map[uint32]field) {
 	limit := func(s *sim.GPUState) uint64 { return uint64(milli(s.LimitWatts)) }
 	for id, value := range map[uint32]func(s *sim.GPUState) uint64{
-		C.SIM_NVML_FI_DEV_POWER_MIN_LIMIT:       func(s *sim.GPUState) uint64 { return uint64(milli(lowestLimit(s))) },
+		C.SIM_NVML_FI_DEV_POWER_MIN_LIMIT: func(s *sim.GPUState) uint64 {
+			return uint64(milli(lowestLimit(s)))
+		},
 		C.SIM_NVML_FI_DEV_POWER_MAX_LIMIT:       limit,
 		C.SIM_NVML_FI_DEV_POWER_DEFAULT_LIMIT:   limit,
 		C.SIM_NVML_FI_DEV_POWER_CURRENT_LIMIT:   limit,
@@ -242,10 +244,14 @@ func draw(s *sim.GPUState, scope uint32) (uint64, result) {
 // addRowFields adds the fields 142 to 145, which have what nvmlDeviceGetRemappedRows returns.
 func addRowFields(known map[uint32]field) {
 	for id, value := range map[uint32]func(rows gpu.RemappedRows) uint64{
-		C.SIM_NVML_FI_DEV_REMAPPED_COR:     func(rows gpu.RemappedRows) uint64 { return rows.Correctable },
-		C.SIM_NVML_FI_DEV_REMAPPED_UNC:     func(rows gpu.RemappedRows) uint64 { return rows.Uncorrectable },
-		C.SIM_NVML_FI_DEV_REMAPPED_PENDING: func(rows gpu.RemappedRows) uint64 { return uint64(flag(rows.Pending)) },
-		C.SIM_NVML_FI_DEV_REMAPPED_FAILURE: func(rows gpu.RemappedRows) uint64 { return uint64(flag(rows.Failure)) },
+		C.SIM_NVML_FI_DEV_REMAPPED_COR: func(rows gpu.RemappedRows) uint64 { return rows.Correctable },
+		C.SIM_NVML_FI_DEV_REMAPPED_UNC: func(rows gpu.RemappedRows) uint64 { return rows.Uncorrectable },
+		C.SIM_NVML_FI_DEV_REMAPPED_PENDING: func(rows gpu.RemappedRows) uint64 {
+			return uint64(flag(rows.Pending))
+		},
+		C.SIM_NVML_FI_DEV_REMAPPED_FAILURE: func(rows gpu.RemappedRows) uint64 {
+			return uint64(flag(rows.Failure))
+		},
 	} {
 		known[id] = field{
 			gpu.ReadingRowRemap,

@@ -86,7 +86,8 @@ func tables() map[string]call {
 	all := make(map[string]call)
 	for _, table := range []map[string]call{
 		systemCalls(), deviceCalls(), readingCalls(), memoryCalls(), processCalls(), fieldCalls(),
-		linkCalls(), eventCalls(), migCalls(), instanceCalls(), computeCalls(), gpmCalls(), coolingCalls(), mediaCalls(),
+		linkCalls(), eventCalls(), migCalls(), instanceCalls(), computeCalls(), gpmCalls(),
+		coolingCalls(), mediaCalls(),
 		systemEventCalls(),
 		temperatureCalls(),
 	} {

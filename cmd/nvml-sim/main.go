@@ -23,7 +23,10 @@ import (
 )
 
 func main() {
-	fmt.Fprintln(os.Stderr, "nvml-sim is a library: go build -buildmode=c-shared -o libnvidia-ml.so.1 ./cmd/nvml-sim")
+	fmt.Fprintln(
+		os.Stderr,
+		"nvml-sim is a library: go build -buildmode=c-shared -o libnvidia-ml.so.1 ./cmd/nvml-sim",
+	)
 	os.Exit(2)
 }
 

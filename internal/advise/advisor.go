@@ -59,8 +59,9 @@ type device struct {
 	arrived    bool             // a holder that is not described yet came while the device was watched
 	start      starting
 	processes  processes
-	up, empty  time.Time // since when its container has held memory, or none; zero if it has not, or was not watched
-	ended      endings
+	// since when its container has held memory, or none; zero if it has not, or was not watched
+	up, empty time.Time
+	ended     endings
 
 	traffic   traffic
 	exchanges []exchange // with the other whole GPUs, since its holder came

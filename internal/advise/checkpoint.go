@@ -209,7 +209,16 @@ func (w *workload) validate(at time.Time) error {
 
 		for _, s := range w.Queues[i].Spans {
 			h := &s.Hour
-			for _, v := range []float32{h.Load, h.Busy, h.Met, h.Rough, h.Run, h.Wait, h.PollVariance, h.MinuteVariance} {
+			for _, v := range []float32{
+				h.Load,
+				h.Busy,
+				h.Met,
+				h.Rough,
+				h.Run,
+				h.Wait,
+				h.PollVariance,
+				h.MinuteVariance,
+			} {
 				numbers = append(numbers, float64(v))
 			}
 		}
@@ -241,8 +250,17 @@ func (w *workload) validate(at time.Time) error {
 	numbers = append(numbers, w.Reserve.numbers()...)
 
 	for _, d := range w.Days {
-		for _, v := range []float32{d.Observed, d.Held, d.Memory, d.Settled, d.Busy10, d.PCIe, d.MinWidth, d.MinBandwidth,
-			d.Measured} {
+		for _, v := range []float32{
+			d.Observed,
+			d.Held,
+			d.Memory,
+			d.Settled,
+			d.Busy10,
+			d.PCIe,
+			d.MinWidth,
+			d.MinBandwidth,
+			d.Measured,
+		} {
 			numbers = append(numbers, float64(v))
 		}
 	}

@@ -5,7 +5,8 @@ import "math"
 // Decided is the figure of the recommended profile that is nearest to its limit: the one that a
 // smaller profile, or more work, passes first.
 type Decided struct {
-	Figure string  `json:"figure"` // FigureLatency, FigureThroughput, FigureStretch, FigureBusy, FigureMemory, FigureMedia
+	// FigureLatency, FigureThroughput, FigureStretch, FigureBusy, FigureMemory, FigureMedia
+	Figure string  `json:"figure"`
 	Ratio  float64 `json:"ratio"`
 	Limit  float64 `json:"limit"`
 }

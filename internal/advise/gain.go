@@ -195,4 +195,5 @@ func (r *Recommendation) refuseGain() {
 }
 
 // NoGainText says why what would do is not recommended.
-const NoGainText = "it would gain nothing: no whole GPU becomes free, and what fits beside it has room already"
+const NoGainText = "it would gain nothing: no whole GPU becomes free, and what " +
+	"fits beside it has room already"

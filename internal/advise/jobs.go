@@ -61,8 +61,8 @@ func annotatedJob(said bool) string {
 		return ""
 	}
 
-	return "the pod is part of a job on several GPUs, by its annotation mig-exporter.io/multi-gpu: slices cannot " +
-		"exchange data directly"
+	return "the pod is part of a job on several GPUs, by its annotation mig-exporter.io/multi-gpu: " +
+		"slices cannot exchange data directly"
 }
 
 // labeledJob returns a sentence on the job that labels name; empty if they name none, or one of a

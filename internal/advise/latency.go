@@ -207,7 +207,8 @@ func (h *queueHour) longestIn(k, mean, service, spread float64) float64 {
 
 	for i, rho := range h.shares() {
 		load := mean * rho
-		v := mean * mean * rough * rho * max(varies, service*(1+spread)) // at least the variance of arrivals at random
+		// at least the variance of arrivals at random
+		v := mean * mean * rough * rho * max(varies, service*(1+spread))
 		wait := waitIn(load, v, steady)
 		parts[i] = gammaOf(k*service, spread, wait, min(load, fullLoad))
 	}

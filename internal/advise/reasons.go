@@ -58,14 +58,16 @@ func explainReason(r *Recommendation, o Options) string {
 
 		return e.explainMedia()
 	case ReasonSaturated:
-		return "busy all the time for ten minutes, on all its SMs or with kernels that take longer than on the whole GPU"
+		return "busy all the time for ten minutes, on all its SMs or with kernels that " +
+			"take longer than on the whole GPU"
 	case ReasonBandwidth:
 		return "draws all its memory bandwidth for ten minutes"
 	case ReasonStartUnseen:
 		return explainStart(e)
 	case ReasonMemoryFull:
 		if e.Server != nil && e.Server.full {
-			return "the cache of its inference server has been full for ten minutes, and requests wait, by its own word"
+			return "the cache of its inference server has been full for ten minutes, and " +
+				"requests wait, by its own word"
 		}
 
 		return fmt.Sprintf("%.1f GiB are in use, less than 5 %% are free", e.MemoryBytes/(1<<30))
@@ -86,18 +88,20 @@ func fixedText(reason Reason) string {
 	case ReasonMultiGPU:
 		return "the pod holds several GPUs, or is one of several of a job: slices cannot exchange data directly"
 	case ReasonModePending:
-		return "MIG mode is pending: it needs a reset of the GPU, which ends everything on it. Once the GPU was emptied " +
-			"and reset, or the pending mode is off, there is an answer again"
+		return "MIG mode is pending: it needs a reset of the GPU, which ends everything on it. Once " +
+			"the GPU was emptied and reset, or the pending mode is off, there is an answer again"
 	case ReasonNVLink:
 		return "data was exchanged over NVLink, which slices do not have"
 	case ReasonGraphics:
 		return "a graphics process ran, which a slice does not support"
 	case ReasonGraphicsUnread:
-		return "the GPU can draw, and its processes could not be read for some of the time: a graphics process may have run"
+		return "the GPU can draw, and its processes could not be read for some of the time: " +
+			"a graphics process may have run"
 	case ReasonNoActivity:
 		return noActivityText
 	case ReasonNoBusyTime:
-		return "no kernel ran on it: how far a slice would stretch its requests is unknown, and strictly that is no slice"
+		return "no kernel ran on it: how far a slice would stretch its requests is " +
+			"unknown, and strictly that is no slice"
 	case ReasonMemoryUnread:
 		return "the use of memory could not be read for some of the time: what the workload needs is not known"
 	case ReasonMedia:

@@ -43,9 +43,10 @@ const (
 	ReasonGraphicsUnread Reason = "graphics-unread" // the processes are hidden, some of which may draw
 	// only utilization is known: how much of the GPU kernels fill, and so their stretch in a slice,
 	// is unknown
-	ReasonNoActivity     Reason = "no-activity"
-	ReasonNoBusyTime     Reason = "no-busy-time"    // strictly: nothing ran, so that stretch is unknown
-	ReasonPreallocated   Reason = "preallocated"    // the framework takes all memory in advance: the need cannot be seen
+	ReasonNoActivity Reason = "no-activity"
+	ReasonNoBusyTime Reason = "no-busy-time" // strictly: nothing ran, so that stretch is unknown
+	// the framework takes all memory in advance: the need cannot be seen
+	ReasonPreallocated   Reason = "preallocated"
 	ReasonMemoryUnread   Reason = "memory-unread"   // its use could not be read for some of the time
 	ReasonMemory         Reason = "memory"          // no smaller profile has enough
 	ReasonMedia          Reason = "media-engines"   // no smaller profile has enough engines, or a slice too few
@@ -169,19 +170,20 @@ type Evidence struct {
 	// NeverBusy: no kernel was seen, so that it is unknown what a slice would do to one.
 	NeverBusy      bool `json:"neverBusy,omitempty"`
 	graphicsUnread bool
-	flat           bool                                  // memory has not changed since the end of the last start
-	settledBytes   float64                               // the largest use outside of starts
-	startNeed      float64                               // what a start needs now, in bytes
-	queueOf        func(sms, memorySlices int) *queueUse // nil without an Advisor
-	loadsKnown     bool                                  // how busy slices would have been, of the time inSlices
-	inSlices       float32
-	now            time.Time
-	requests       requests
-	growthRate     float64  // of memory that grows steadily by a share of itself, per day
-	decisive       Kernels  // what the p95 of stretch is computed from
-	PowerP95       float64  `json:"dynamicPowerP95Ratio,omitempty"` // of the power limit
-	PCIeMax        float64  `json:"pcieMaxRatio,omitempty"`         // of the link
-	MediaEngines   []string `json:"mediaEngines,omitempty"`         // that were used
+	// memory has not changed since the end of the last start
+	flat         bool
+	settledBytes float64                               // the largest use outside of starts
+	startNeed    float64                               // what a start needs now, in bytes
+	queueOf      func(sms, memorySlices int) *queueUse // nil without an Advisor
+	loadsKnown   bool                                  // how busy slices would have been, of the time inSlices
+	inSlices     float32
+	now          time.Time
+	requests     requests
+	growthRate   float64  // of memory that grows steadily by a share of itself, per day
+	decisive     Kernels  // what the p95 of stretch is computed from
+	PowerP95     float64  `json:"dynamicPowerP95Ratio,omitempty"` // of the power limit
+	PCIeMax      float64  `json:"pcieMaxRatio,omitempty"`         // of the link
+	MediaEngines []string `json:"mediaEngines,omitempty"`         // that were used
 	// MediaUse says how much of them, in the order of MediaEngines.
 	MediaUse       []MediaUse `json:"mediaUse,omitempty"`
 	MediaUnread    bool       `json:"mediaEnginesUnread,omitempty"`

@@ -151,7 +151,8 @@ func (r Reason) Summary(o Options) string {
 	case ReasonPreallocated:
 		return "its framework takes its memory in advance, and what it needs cannot be seen. " + preallocatedRemedy
 	case ReasonStartUnseen:
-		return "a smaller profile would do by what was observed, but no start was, which can need more memory. " + startRemedy
+		return "a smaller profile would do by what was observed, but no start was, which can need more " +
+			"memory. " + startRemedy
 	case ReasonMemory:
 		return "no smaller profile has the memory that it needs with headroom and growth"
 	}
@@ -161,9 +162,9 @@ func (r Reason) Summary(o Options) string {
 
 // preallocatedRemedy is how to make the need for memory visible. The flags are those of flagOf, and
 // of https://docs.jax.dev/en/latest/gpu_memory_allocation.html.
-const preallocatedRemedy = "Limit it there (vLLM: --gpu-memory-utilization, SGLang: --mem-fraction-static, TGI: " +
-	"--cuda-memory-fraction, TensorRT-LLM: kv_cache_free_gpu_mem_fraction, JAX: XLA_PYTHON_CLIENT_MEM_FRACTION) to let " +
-	"it be seen"
+const preallocatedRemedy = "Limit it there (vLLM: --gpu-memory-utilization, SGLang: " +
+	"--mem-fraction-static, TGI: --cuda-memory-fraction, TensorRT-LLM: " +
+	"kv_cache_free_gpu_mem_fraction, JAX: XLA_PYTHON_CLIENT_MEM_FRACTION) to let it be seen"
 
 // Round3 rounds to three decimals: more would claim a precision that no evidence has.
 func Round3(v float64) float64 { return round3(v) }

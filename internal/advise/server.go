@@ -293,8 +293,8 @@ func (s *ServerEvidence) explain() string {
 	}
 
 	if s.Weights == 0 {
-		text += ". The memory of the model's weights is not known: set the pod's annotation mig-exporter.io/model-memory, " +
-			"or restart one replica while it is observed"
+		text += ". The memory of the model's weights is not known: set the pod's annotation " +
+			"mig-exporter.io/model-memory, or restart one replica while it is observed"
 	}
 
 	switch {

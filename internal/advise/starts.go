@@ -107,8 +107,9 @@ func (s *starts) peak() float64 { return float64(slices.Max(s.Peaks[:])) }
 
 // starting is the start of the container that holds a device.
 type starting struct {
-	open    bool      // it has been watched since its beginning, and has not ended
-	counted bool      // the workload has it; its peak may still grow, as when an engine is built in several rounds
+	open bool // it has been watched since its beginning, and has not ended
+	// the workload has it; its peak may still grow, as when an engine is built in several rounds
+	counted bool
 	of      *starts   // of the workload that counts it
 	late    float64   // memory in MiB when it was first seen, if it may not be the beginning; 0 if it is
 	began   time.Time // when it took memory first
@@ -419,5 +420,5 @@ func explainStart(e *Evidence) string {
 }
 
 // startRemedy is how to make the need of a start visible.
-const startRemedy = "Restart one replica while it is observed: there is an answer once its memory has fallen by a " +
-	"tenth or has not grown for an hour"
+const startRemedy = "Restart one replica while it is observed: there is an answer once its " +
+	"memory has fallen by a tenth or has not grown for an hour"

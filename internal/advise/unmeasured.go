@@ -10,9 +10,10 @@ import "time"
 const sampleLength = time.Hour
 
 // noActivityText says what is unknown without SM activity, and how to measure it.
-const noActivityText = "SM or memory activity could not be read, or contradicts busy time: how much of the GPU " +
-	"kernels fill is unknown. An hour in which they run and it is read gives a provisional answer: give mig-exporter a " +
-	"DCGM (--dcgm.address), or dcgm-exporter a counters file with DCGM_FI_PROF_SM_ACTIVE and DCGM_FI_PROF_DRAM_ACTIVE"
+const noActivityText = "SM or memory activity could not be read, or contradicts busy time: how " +
+	"much of the GPU kernels fill is unknown. An hour in which they run and it is read gives a " +
+	"provisional answer: give mig-exporter a DCGM (--dcgm.address), or dcgm-exporter a counters " +
+	"file with DCGM_FI_PROF_SM_ACTIVE and DCGM_FI_PROF_DRAM_ACTIVE"
 
 // isUnknown reports whether a reason says that what decides was not measured.
 func (r Reason) isUnknown() bool { return r == ReasonNoActivity || r == ReasonNoBusyTime }

@@ -277,7 +277,8 @@ func decide(trials []trial, f *Facts, of capacity, o Options) answer {
 	switch {
 	case reason.isUnknown():
 		return answer{Action: ActionUnknown, Reason: reason}
-	case slow && e.BusyP99 <= o.TargetBusy/2 && e.Busy10Minutes <= 0.5 && needBytes(e, o.Headroom) <= of.memoryBytes/2:
+	case slow && e.BusyP99 <= o.TargetBusy/2 && e.Busy10Minutes <= 0.5 &&
+		needBytes(e, o.Headroom) <= of.memoryBytes/2:
 		return answer{Action: ActionShare, Reason: reason}
 	}
 

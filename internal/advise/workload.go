@@ -15,9 +15,10 @@ type daySums struct {
 	Day            int32   // since 1970; 0 is no day
 	Observed, Held float32 // seconds
 	Memory         float32 // largest, in MiB
-	Settled        float32 // largest while no start was under way; 0 if there was no such time, or it is not known
-	Busy10         float32 // largest mean over 10 minutes
-	PCIe           float32 // largest mean over 1 minute, as a share of the link
+	// largest while no start was under way; 0 if there was no such time, or it is not known
+	Settled float32
+	Busy10  float32 // largest mean over 10 minutes
+	PCIe    float32 // largest mean over 1 minute, as a share of the link
 	// MinWidth and MinBandwidth are the smallest means over ten minutes while kernels ran, as
 	// shares of the device; 0 if none ran.
 	MinWidth, MinBandwidth float32

@@ -128,13 +128,17 @@ const head = `# What the NVIDIA driver of one node answered, call by call, writt
 # To serve the same metrics again (add --sim.clock=step to go poll by poll):
 #   mig-exporter --driver=sim --sim.scenario=THIS-FILE
 #
-# In it: models, versions, PCI addresses, MIG layout, readings, events, the memory of processes, and every error of
-# the driver. Not in it: names or command lines of processes, pods, users, files; nothing that the driver was not asked
+# In it: models, versions, PCI addresses, MIG layout, readings, events, the memory of processes, ` +
+	`and every error of
+# the driver. Not in it: names or command lines of processes, pods, users, files; ` +
+	`nothing that the driver was not asked
 # for metrics.
 # UUIDs, serial numbers, process ids and the host's name are %s.
 #
-# An answer is a value, ok, or {error: NVML's code}. {polls: {0: A, 2: B}} is A from the first poll on and B from the
-# third (2.2: what the second call in that poll got). {hangs: 3, then: A}: the call returned in the fourth poll,
+# An answer is a value, ok, or {error: NVML's code}. {polls: {0: A, 2: B}} is A ` +
+	`from the first poll on and B from the
+# third (2.2: what the second call in that poll got). {hangs: 3, then: A}: ` +
+	`the call returned in the fourth poll,
 # {hangs: ever}: not while this was recorded.
 `
 

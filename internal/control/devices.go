@@ -41,8 +41,9 @@ func devicesOf(gpus ...mig.GPULayout) *gpu.Resolver {
 // deviceChanges is what an operation has changed of the MIG devices of its GPUs.
 type deviceChanges struct {
 	before, after      *gpu.Resolver
-	created, destroyed []migDevice       // destroyed are devices of before, created are devices of after
-	split              gpu.Opt[gpu.UUID] // the GPU that is no device any more, since its MIG mode was switched on
+	created, destroyed []migDevice // destroyed are devices of before, created are devices of after
+	// the GPU that is no device any more, since its MIG mode was switched on
+	split gpu.Opt[gpu.UUID]
 }
 
 func (t *deviceChanges) isEmpty() bool {
@@ -124,7 +125,8 @@ func lacking(others, list []migDevice) []migDevice {
 func (t *deviceChanges) compareOffers(offers []gpu.Offer, err error) (missing, stale []string) {
 	existing := map[gpu.DeviceIndex]bool{}
 	gone := map[gpu.DeviceIndex]bool{}
-	misnamed := map[gpu.DeviceIndex]string{} // destroyed devices: by which resource the device in their place is offered
+	// destroyed devices: by which resource the device in their place is offered
+	misnamed := map[gpu.DeviceIndex]string{}
 	wholeOffered := false
 
 	for _, o := range offers {

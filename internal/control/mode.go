@@ -11,8 +11,8 @@ import (
 )
 
 // modeWarning warns an operator before a MIG mode is set.
-const modeWarning = "the driver itself may unbind or reset the device for this, and its minor number may change; the " +
-	"GPU is never reset by this program"
+const modeWarning = "the driver itself may unbind or reset the device for this, and its minor " +
+	"number may change; the GPU is never reset by this program"
 
 // SetMode begins an operation that sets the MIG mode of an unused GPU without instances. It never
 // resets the GPU. If the mode needs a reset to come into force, the operation's result says so.

@@ -82,8 +82,8 @@ func (p *plans) get(id string) (*planned, *api.Problem) {
 	if !ok {
 		return nil, problemf(
 			api.NotFound,
-			"this node has no plan %q: it was made for another node, before a restart, or many plans of its caller ago; "+
-				"plan again",
+			"this node has no plan %q: it was made for another node, before a restart, or many "+
+				"plans of its caller ago; plan again",
 			id,
 		)
 	}

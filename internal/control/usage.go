@@ -186,8 +186,12 @@ func (e *Engine) addProcesses(ctx context.Context, u *usage, g mig.GPULayout, fi
 	case hidden && filesKnown && len(g.Instances) > 0:
 		u.warnings = append(
 			u.warnings,
-			fmt.Sprintf("the driver does not list all processes on GPU %d: %s; its open files "+
-				"were checked instead, and the driver destroys nothing that a process runs on", g.Index, gpu.ErrPIDNamespace),
+			fmt.Sprintf(
+				"the driver does not list all processes on GPU %d: %s; its open files "+
+					"were checked instead, and the driver destroys nothing that a process runs on",
+				g.Index,
+				gpu.ErrPIDNamespace,
+			),
 		)
 	case err != nil && !(hidden && filesKnown):
 		u.addToGPU(g, unknownHold(processCheck, err))
@@ -258,10 +262,22 @@ func hasInstance(list []Handle, pid uint32) bool {
 // these were holders, no GPU of a cluster could be repartitioned. The kernel cuts the names of
 // commands to 15 characters.
 func isMonitor(command string) bool {
-	for _, name := range []string{"nvidia-persistenced", "nv-hostengine", "dcgm-exporter", "nvidia-device-plugin",
+	for _, name := range []string{
+		"nvidia-persistenced",
+		"nv-hostengine",
+		"dcgm-exporter",
+		"nvidia-device-plugin",
 		"nvidia-smi",
-		"nvidia-fabricmanager", "nv-fabricmanager", "gpu-feature-discovery", "nvidia-mig-manager", "nvidia-dra-plugin",
-		"gpu-kubelet-plugin", "config-manager", "mig-exporter", "nvtop"} {
+		"nvidia-fabricmanager",
+		"nv-fabricmanager",
+		"gpu-feature-discovery",
+		"nvidia-mig-manager",
+		"nvidia-dra-plugin",
+		"gpu-kubelet-plugin",
+		"config-manager",
+		"mig-exporter",
+		"nvtop",
+	} {
 		if command == name[:min(len(name), 15)] || command == name {
 			return true
 		}

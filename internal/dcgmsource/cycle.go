@@ -222,8 +222,8 @@ func (s *Source) logFailure(u *profiledGPU, err error) {
 		text string
 	}{
 		{ErrRequiresRoot, "DCGM has no permission to profile: " + s.rootAdvice()},
-		{ErrNoModule, "DCGM cannot profile GPUs without GPM: install the package datacenter-gpu-manager-4-proprietary " +
-			s.hostText() + " and restart it"},
+		{ErrNoModule, "DCGM cannot profile GPUs without GPM: install the package " +
+			"datacenter-gpu-manager-4-proprietary " + s.hostText() + " and restart it"},
 	} {
 		if !errors.Is(err, common.err) {
 			continue
@@ -251,7 +251,8 @@ func (s *Source) hostText() string {
 
 func (s *Source) rootAdvice() string {
 	if s.opts.Mode == ModeEmbedded {
-		return "run this program as root, or connect it to an nv-hostengine that runs as root by --dcgm.address=HOST:PORT"
+		return "run this program as root, or connect it to an nv-hostengine that runs as " +
+			"root by --dcgm.address=HOST:PORT"
 	}
 
 	return "run the nv-hostengine at " + s.opts.Address + " as root"

@@ -41,7 +41,12 @@ typedef struct {
 
 // engineVersion reads a running engine's version over a separate connection: go-dcgm does not
 // export the handle of its own.
-static int engineVersion(void *connect, void *ask, void *disconnect, const char *address, unsigned int isSocket,
+static int engineVersion(
+	void *connect,
+	void *ask,
+	void *disconnect,
+	const char *address,
+	unsigned int isSocket,
 	versionInfo *info) {
 	connectParams params = { sizeof(params) | 2u << 24, 0, 2000, isSocket };
 	uintptr_t handle;

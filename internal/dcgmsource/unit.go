@@ -25,8 +25,9 @@ type profiledGPU struct {
 	nodes   []hierarchyNode // GPU instances, then compute instances, by id
 	next    []hierarchyNode
 	byLevel [levels][]Entity // of the nodes that are watched
-	rolled  bool             // package poll computes the GPU's activity from its instances': only its traffic is read
-	unread  error            // why the hierarchy of its instances could not be read
+	// package poll computes the GPU's activity from its instances': only its traffic is read
+	rolled bool
+	unread error // why the hierarchy of its instances could not be read
 
 	own     *watch // its own, if GPUs are not watched together
 	watches [levels]*watch

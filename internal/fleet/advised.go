@@ -97,7 +97,8 @@ func (g *GPU) followProvisional() {
 		g.clearPrediction()
 		g.Action = advise.ActionSlice
 		g.Reason = advise.ReasonNone
-		g.Explanation = "the right-sizing advisor of its node knows a slice that would do; ask migctl recommend there"
+		g.Explanation = "the right-sizing advisor of its node knows a slice that would " +
+			"do; ask migctl recommend there"
 	}
 
 	g.Provisional = true

@@ -69,7 +69,8 @@ type device struct {
 	history                   *history
 	answer                    GPU
 	first, last               time.Time // of its history, by step; zero without one
-	holderUnknown             bool      // nothing says whether pods or jobs held it; of other GPUs in the cluster we know
+	// nothing says whether pods or jobs held it; of other GPUs in the cluster we know
+	holderUnknown bool
 }
 
 // maxPoints is how many points a query may return: well below the 50 million samples that a query
@@ -136,8 +137,8 @@ func (a *analysis) nothingFound() error {
 			strings.Join(families, ", "),
 			where,
 		),
-		Hint: "does this Prometheus scrape mig-exporter or dcgm-exporter, and keep the history of that time? Check " +
-			"--match, --window and --time.",
+		Hint: "does this Prometheus scrape mig-exporter or dcgm-exporter, and keep the history of that " +
+			"time? Check --match, --window and --time.",
 	}
 }
 

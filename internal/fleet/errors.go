@@ -168,8 +168,8 @@ func (c *Client) explain(err error) error {
 		// An answer that ended too early came from a server, so we reached one.
 		e.Reached = errors.Is(err, io.ErrUnexpectedEOF)
 		e.Err = fmt.Errorf("the connection ended before the answer did: %w", e.Err)
-		e.Hint = "the server or a proxy before it may have ended the query: ask for less with --match or --window, and see " +
-			"their logs. A server with TLS ends requests by http://, too."
+		e.Hint = "the server or a proxy before it may have ended the query: ask for less with --match " +
+			"or --window, and see their logs. A server with TLS ends requests by http://, too."
 	default:
 		e.Reached = false
 		e.Hint = reachHint(err)
@@ -197,21 +197,23 @@ func hintOf(e *ServerError) string {
 	case http.StatusBadGateway:
 		return "a proxy is there, and no Prometheus behind it: check the path prefix, and whether Prometheus runs."
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return "give credentials with --prometheus.config.file: basic_auth, authorization, oauth2 or tls_config, as in " +
-			"Prometheus' own configuration."
+		return "give credentials with --prometheus.config.file: basic_auth, authorization, oauth2 or " +
+			"tls_config, as in Prometheus' own configuration."
 	case http.StatusNotFound:
-		return "there is no Prometheus API under this URL: it may have a path prefix, such as http://HOST:9090/prometheus."
+		return "there is no Prometheus API under this URL: it may have a path prefix, such " +
+			"as http://HOST:9090/prometheus."
 	case http.StatusTooManyRequests:
 		return "the server stayed busy: ask again later, or for less with --match."
 	case http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		if e.Type == "timeout" || e.Status == http.StatusGatewayTimeout {
-			return "the query took longer than the server allows (--query.timeout there): ask for less with --match or --window."
+			return "the query took longer than the server allows (--query.timeout there): ask for " +
+				"less with --match or --window."
 		}
 
 		return "the server is not ready; it may replay its log after a start."
 	case http.StatusUnprocessableEntity:
-		return "the server refuses even the smallest part: raise --query.max-samples there, or ask for less with --match " +
-			"or --window."
+		return "the server refuses even the smallest part: raise --query.max-samples there, or ask for " +
+			"less with --match or --window."
 	}
 
 	return ""
@@ -229,12 +231,13 @@ func reachHint(err error) string {
 		strings.Contains(text, "first record does not look like a TLS handshake"):
 		return "the server does not speak TLS: try http:// in --prometheus.url."
 	case strings.Contains(text, "oauth2:"):
-		return "the token comes from token_url of oauth2 in --prometheus.config.file: check it, client_id and client_secret."
+		return "the token comes from token_url of oauth2 in --prometheus.config.file: check " +
+			"it, client_id and client_secret."
 	case strings.Contains(text, "proxyconnect"):
 		return "is the proxy running there? Check proxy_url in --prometheus.config.file."
 	case strings.Contains(text, "tls:"), strings.Contains(text, "x509:"):
-		return "check tls_config in --prometheus.config.file: ca_file for the CA that signed the server's certificate, " +
-			"server_name, cert_file and key_file."
+		return "check tls_config in --prometheus.config.file: ca_file for the CA that signed the " +
+			"server's certificate, server_name, cert_file and key_file."
 	case strings.Contains(text, "redirect"):
 		return "the server redirects without an end: give the URL that it means. A login may be needed."
 	}

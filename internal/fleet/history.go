@@ -17,10 +17,11 @@ type history struct {
 	// By step of five minutes.
 	busy, sms, bandwidth []float32
 	held                 []bool
-	holders              []uint8         // how many: 0, 1, or 2 for more
-	pods                 map[podKey]bool // that held it, without their cluster; holders that are no pod have no name
-	namespaces           map[string]int  // steps that each held it
-	memory               []float64       // by hour, in bytes; NaN if there is no sample
+	holders              []uint8 // how many: 0, 1, or 2 for more
+	// that held it, without their cluster; holders that are no pod have no name
+	pods       map[podKey]bool
+	namespaces map[string]int // steps that each held it
+	memory     []float64      // by hour, in bytes; NaN if there is no sample
 
 	total              float64
 	nvlink             float64             // the largest rate in bytes per second; NaN if it is unknown

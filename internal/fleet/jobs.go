@@ -65,6 +65,6 @@ func mayHideJob(owner string) bool {
 
 // jobText is the sentence on a GPU whose pod is part of a job.
 func jobText(by string) string {
-	return "a pod that held it is part of a job, by its " + by + ": others would wait for it, and slices cannot " +
-		"exchange data directly"
+	return "a pod that held it is part of a job, by its " + by + ": others would wait for it, and " +
+		"slices cannot exchange data directly"
 }

@@ -27,8 +27,8 @@ func ReasonText(r advise.Reason, o advise.Options) string {
 	case ReasonMIGMode:
 		return "it was in MIG mode for some of the time; migctl recommend judges its slices"
 	case ReasonModelUnknown:
-		return "the profiles of this model, or of this size of it, are not in the table that comes with migctl; migctl " +
-			"recommend asks the driver"
+		return "the profiles of this model, or of this size of it, are not in the table that comes " +
+			"with migctl; migctl recommend asks the driver"
 	case ReasonModelChanged:
 		return "the history names several models under its UUID"
 	case ReasonNoHistory:
@@ -36,7 +36,8 @@ func ReasonText(r advise.Reason, o advise.Options) string {
 	case ReasonGone:
 		return "it has no sample in the last hour"
 	case ReasonReplicasDiffer:
-		return "a slice would do, but no one profile is known to do for all replicas of its owner, which have one template"
+		return "a slice would do, but no one profile is known to do for all replicas of its " +
+			"owner, which have one template"
 	case reasonMediaNotChecked:
 		return "a slice would do, if media engines that it lacks are not used; their use cannot be read on its node"
 	}

@@ -101,14 +101,16 @@ func native() dialect {
 		model:     "name",
 		inventory: "sum by (uuid, name, $places) (count_over_time(nvidia_gpu_info{$sel}[$w]))",
 		holders: "group by ($places) (present_over_time(nvidia_gpu_pod_info{$sel}[$w]) or " +
-			"present_over_time(nvidia_gpu_hpc_job_info{$sel}[$w]) or present_over_time(nvidia_gpu_processes{$sel}[$w]))",
+			"present_over_time(nvidia_gpu_hpc_job_info{$sel}[$w]) or " +
+			"present_over_time(nvidia_gpu_processes{$sel}[$w]))",
 		told: "max by (uuid) (present_over_time(nvidia_gpu_allocated{$sel}[$w]) or " +
 			"present_over_time(nvidia_gpu_processes{$sel}[$w]))",
-		total:  most("nvidia_gpu_memory_total_bytes"),
-		nvlink: rate("nvidia_gpu_nvlink_transmit_bytes_total") + " + " + rate("nvidia_gpu_nvlink_receive_bytes_total"),
-		media:  "max by (uuid, engine) (max_over_time(nvidia_gpu_media_activity_ratio{$sel}[$w]))",
-		mediaSeen: "sum by (uuid, engine) (count_over_time(nvidia_gpu_media_activity_ratio{$sel}[$w])) / on (uuid) " +
-			"group_left () sum by (uuid) (count_over_time(nvidia_gpu_memory_used_bytes{$sel}[$w]))",
+		total: most("nvidia_gpu_memory_total_bytes"),
+		nvlink: rate("nvidia_gpu_nvlink_transmit_bytes_total") + " + " +
+			rate("nvidia_gpu_nvlink_receive_bytes_total"),
+		media: "max by (uuid, engine) (max_over_time(nvidia_gpu_media_activity_ratio{$sel}[$w]))",
+		mediaSeen: "sum by (uuid, engine) (count_over_time(nvidia_gpu_media_activity_ratio{$sel}[$w])) " +
+			"/ on (uuid) group_left () sum by (uuid) (count_over_time(nvidia_gpu_memory_used_bytes{$sel}[$w]))",
 		engines:     "avg_over_time(nvidia_gpu_media_activity_ratio{$sel}[5m]) > 0",
 		enginesMost: "max_over_time(nvidia_gpu_media_activity_ratio{$sel}[5m]) > 0",
 		mig:         most("nvidia_gpu_mig_enabled") + " > 0",
@@ -179,8 +181,8 @@ func dcgm(n dcgmNames) dialect {
 	}
 	engines := func(function string) string {
 		of := func(name, family string) string {
-			return `label_replace(` + function + `(` + family + `{$sel,GPU_I_ID=""}[5m])` + n.percent + ` > 0, "engine", "` +
-				name + `", "", "")`
+			return `label_replace(` + function + `(` + family + `{$sel,GPU_I_ID=""}[5m])` + n.percent +
+				` > 0, "engine", "` + name + `", "", "")`
 		}
 
 		return of("encoder", n.encoder) + " or " + of("decoder", n.decoder)
@@ -194,7 +196,8 @@ func dcgm(n dcgmNames) dialect {
 		uuid:      "UUID",
 		model:     "modelName",
 		inventory: "sum by (UUID, modelName, $places) (count_over_time(" + n.used + "{$sel}[$w]))",
-		holders:   "group by ($places) (present_over_time(" + exported + "[$w]) or present_over_time(" + own + "[$w]))",
+		holders: "group by ($places) (present_over_time(" + exported + "[$w]) or " +
+			"present_over_time(" + own + "[$w]))",
 		total: `max by (UUID) (last_over_time(` + n.used + `{$sel,GPU_I_ID=""}[$w]) + last_over_time(` + n.free +
 			`{$sel,GPU_I_ID=""}[$w]))` + n.mebibytes,
 		nvlink:      most(n.nvlink) + n.megabytes + " or on (UUID) " + most("DCGM_FI_PROF_NVLINK_TX_BYTES"),

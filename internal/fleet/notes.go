@@ -11,10 +11,11 @@ import (
 )
 
 // coarser says how the answer differs from an Advisor's.
-const coarser = "The rules are those of migctl recommend, the evidence is coarser: a GPU is judged with all that " +
-	"ran on it, by means over 5 minutes instead of one, and profiles and SMs come from a table of models, not from the " +
-	"driver. Not seen are starts from before the window, graphics processes, annotations of pods, the device plugin's " +
-	"strategy, peer-to-peer traffic over PCIe, L2 cache and clocks. Before you change a node, ask migctl recommend there."
+const coarser = "The rules are those of migctl recommend, the evidence is coarser: a GPU is " +
+	"judged with all that ran on it, by means over 5 minutes instead of one, and profiles and SMs " +
+	"come from a table of models, not from the driver. Not seen are starts from before the window, " +
+	"graphics processes, annotations of pods, the device plugin's strategy, peer-to-peer traffic " +
+	"over PCIe, L2 cache and clocks. Before you change a node, ask migctl recommend there."
 
 // counts are how many GPUs lack what.
 type counts struct {
@@ -154,7 +155,8 @@ func (a *analysis) notes(r *Report) []string {
 	add(
 		c.holderUnknown,
 		"%d GPUs count as held all the time: the history has neither nvidia_gpu_allocated nor "+
-			"nvidia_gpu_processes of them, as if mig-exporter saw no kubelet and only the processes of its own PID namespace.",
+			"nvidia_gpu_processes of them, as if mig-exporter saw no kubelet and only the "+
+			"processes of its own PID namespace.",
 		c.holderUnknown,
 	)
 	add(
@@ -173,10 +175,11 @@ func (a *analysis) notes(r *Report) []string {
 
 	add(
 		c.unseen,
-		"%d of the GPUs stay as they are although a slice would do by what is in the history: what holds them "+
-			"started before it, and a start can need more memory than ever after. A longer --window may have their starts, "+
-			"and restarting one replica shows them; migctl recommend on the node remembers those that its exporter has seen. "+
-			"Peaks between two scrapes are in no history.",
+		"%d of the GPUs stay as they are although a slice would do by what is in the history: "+
+			"what holds them started before it, and a start can need more memory than ever after. "+
+			"A longer --window may have their starts, and restarting one replica shows them; "+
+			"migctl recommend on the node remembers those that its exporter has seen. Peaks "+
+			"between two scrapes are in no history.",
 		c.unseen,
 	)
 	add(
@@ -228,9 +231,10 @@ func noteOwners(c *counts, add func(n int, format string, args ...any)) {
 	)
 	add(
 		c.hidden,
-		"Of %d of the slices it is unknown whether their pods are parts of one job: the history has neither an "+
-			"advisor's answer nor labels that show it. Those of JobSet, LeaderWorkerSet and indexed Jobs are in it if "+
-			"--kubernetes.pod-label names them; migctl recommend on the node sees all.",
+		"Of %d of the slices it is unknown whether their pods are parts of one job: the history "+
+			"has neither an advisor's answer nor labels that show it. Those of JobSet, "+
+			"LeaderWorkerSet and indexed Jobs are in it if --kubernetes.pod-label names them; migctl "+
+			"recommend on the node sees all.",
 		c.hidden,
 	)
 }

@@ -94,15 +94,16 @@ type GPU struct {
 	// StretchP95 is absent if nothing ran on the GPU.
 	StretchP95 *advise.Stretch `json:"stretchP95,omitempty"`
 
-	ObservedHours    float64         `json:"observedHours"` // while it was held
-	HeldHoursPerWeek float64         `json:"heldHoursPerWeek"`
-	Coverage         float64         `json:"coverageRatio,omitempty"`
-	BusyMean         float64         `json:"busyMeanRatio,omitempty"`
-	BusyP99          float64         `json:"busyP99Ratio,omitempty"`
-	BusyMax          float64         `json:"busyMax10MinutesRatio,omitempty"`
-	Kernels          *advise.Kernels `json:"kernelsP95,omitempty"` // absent if nothing ran or their activity is unread
-	MemoryBytes      float64         `json:"memoryMaxBytes,omitempty"`
-	MemoryTrend      float64         `json:"memoryTrendBytesPerDay,omitempty"`
+	ObservedHours    float64 `json:"observedHours"` // while it was held
+	HeldHoursPerWeek float64 `json:"heldHoursPerWeek"`
+	Coverage         float64 `json:"coverageRatio,omitempty"`
+	BusyMean         float64 `json:"busyMeanRatio,omitempty"`
+	BusyP99          float64 `json:"busyP99Ratio,omitempty"`
+	BusyMax          float64 `json:"busyMax10MinutesRatio,omitempty"`
+	// absent if nothing ran or their activity is unread
+	Kernels     *advise.Kernels `json:"kernelsP95,omitempty"`
+	MemoryBytes float64         `json:"memoryMaxBytes,omitempty"`
+	MemoryTrend float64         `json:"memoryTrendBytesPerDay,omitempty"`
 	// MediaUse says, for each kind of media engines that was used, how many were. P99 is over the
 	// largest samples of five minutes each; the busiest time is the five minutes with the largest
 	// mean.

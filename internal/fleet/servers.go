@@ -249,5 +249,5 @@ func (a *analysis) addServerOf(g *device, f *advise.Facts) (isMixed bool) {
 }
 
 // mixedText explains why a GPU stays whole if one pod's server says nothing about the others.
-const mixedText = "an inference server reserves memory, and held it for only a part of the window: what the others " +
-	"need cannot be told from what it reserves"
+const mixedText = "an inference server reserves memory, and held it for only a part of the " +
+	"window: what the others need cannot be told from what it reserves"

@@ -6,7 +6,8 @@ import "time"
 // two readings. Each ratio is relative to the device itself, 0-1; the hardware reports more than 1
 // for mixed profiles of A100, which is passed on.
 type Activity struct {
-	GraphicsEngine Opt[float64] `json:"graphicsEngineRatio,omitzero"` // time with the graphics or compute engine active
+	// time with the graphics or compute engine active
+	GraphicsEngine Opt[float64] `json:"graphicsEngineRatio,omitzero"`
 	// time with at least one warp on an SM, mean over the SMs
 	SM Opt[float64] `json:"smRatio,omitzero"`
 	// warps resident of those possible, mean over the SMs

@@ -58,7 +58,9 @@ type Holder struct {
 	Container
 	PodUID   string // empty if unknown
 	Workload string // the pod's owner, "Deployment/resnet"; empty where unknown
-	Resource string // what it requested, such as "nvidia.com/mig-3g.20gb"; a DRA claim as "claim/<namespace>/<name>"
+	// Resource is what it requested, such as "nvidia.com/mig-3g.20gb"; a DRA claim as
+	// "claim/<namespace>/<name>".
+	Resource string
 	Sharing  Sharing
 	Replica  string // which part of a shared device; empty where exclusive
 	Labels   []Label

@@ -149,7 +149,8 @@ const (
 type ECCCount struct {
 	Severity string `json:"severity"` // "corrected" or "uncorrected"
 	Lifetime string `json:"lifetime"` // "volatile" or "aggregate"
-	Location string `json:"location"` // "device_memory", "l1_cache", "l2_cache", "register_file", "sram", "total", ...
+	// Location is "device_memory", "l1_cache", "l2_cache", "register_file", "sram", "total", ...
+	Location string `json:"location"`
 	Count    uint64 `json:"count"`
 }
 

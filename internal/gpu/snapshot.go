@@ -185,10 +185,11 @@ type PowerMethod string
 
 // The methods. See PowerEstimate.
 const (
-	PowerByActivity    PowerMethod = "activity"    // by SMs and graphics engine activity
-	PowerUnallocated   PowerMethod = "unallocated" // nothing is active or activity is unknown
-	PowerUnknown       PowerMethod = "unknown"     // the driver reports neither power nor energy: there are no estimates
-	PowerNotApplicable PowerMethod = ""            // no MIG
+	PowerByActivity  PowerMethod = "activity"    // by SMs and graphics engine activity
+	PowerUnallocated PowerMethod = "unallocated" // nothing is active or activity is unknown
+	// the driver reports neither power nor energy: there are no estimates
+	PowerUnknown       PowerMethod = "unknown"
+	PowerNotApplicable PowerMethod = "" // no MIG
 )
 
 // PowerEstimate is how the power of a MIG GPU was shared among its instances. IdleWatts and

@@ -6,8 +6,9 @@
 //	vLLM     vllm/v1/metrics/loggers.py and vllm/engine/metrics.py of https://github.com/vllm-project/vllm
 //	SGLang   python/sglang/srt/metrics/collector.py of https://github.com/sgl-project/sglang
 //	TGI      docs/source/reference/metrics.md of https://github.com/huggingface/text-generation-inference
-//	Triton   docs/user_guide/metrics.md of https://github.com/triton-inference-server/server, and for its TensorRT-LLM
-//	         backend README.md of https://github.com/triton-inference-server/tensorrtllm_backend
+//	Triton   docs/user_guide/metrics.md of https://github.com/triton-inference-server/server, and
+//	         for its TensorRT-LLM backend README.md of
+//	         https://github.com/triton-inference-server/tensorrtllm_backend
 package inference
 
 import (

@@ -61,7 +61,7 @@ func splitRecord(record string) (h header, text string, ok bool) {
 // parseXID returns the XID of a record, such as
 //
 //	NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.
-//	NVRM: Xid (PCI:0000:1b:00 GPU-I:07 GPU-CI:00): 13, pid=1234, name=python3, Graphics SM Warp Exception on (GPC 0 ...
+//	NVRM: Xid (PCI:0000:1b:00 GPU-I:07 GPU-CI:00): 13, pid=1234, name=python3, Graphics SM Warp Exception ...
 //
 // It refuses records of another facility than the kernel's: root in a container that has /dev/kmsg
 // can write such lines, but the kernel marks them as a user's. What follows the process id is a

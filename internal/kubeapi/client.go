@@ -108,7 +108,8 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 // PodUID returns the UID of the pod that the service account's token was issued to, which is this
 // program's; empty if the token has none.
 //
-// https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/#bound-service-account-tokens
+// https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/,
+// #bound-service-account-tokens
 func (c *Client) PodUID() string {
 	token, err := os.ReadFile(c.tokenPath)
 	if err != nil {

@@ -60,8 +60,12 @@ func (e *ModeError) Error() string {
 		return fmt.Sprintf("%s MIG %s until the next reset, %s where it stays %s",
 			who, OnOff(current), layout, OnOff(e.Wanted))
 	case e.Pending.Present() && pending == e.Wanted:
-		return fmt.Sprintf("%s MIG %s, and %s is pending until the next reset: the layout can be planned after that",
-			who, OnOff(current), OnOff(e.Wanted))
+		return fmt.Sprintf(
+			"%s MIG %s, and %s is pending until the next reset: the layout can be planned after that",
+			who,
+			OnOff(current),
+			OnOff(e.Wanted),
+		)
 	}
 
 	return fmt.Sprintf("%s MIG %s, %s with MIG %s: change the mode first",

@@ -148,8 +148,16 @@ func inModes(gpus []GPULayout, rules []Rule) error {
 
 		switch {
 		case first == nil:
-			first = &ModeError{GPU: i, Index: g.Index, UUID: g.UUID, Current: g.MIG, Pending: g.Pending, Wanted: rule.Enabled,
-				Indexes: []int{g.Index}, All: len(gpus)}
+			first = &ModeError{
+				GPU:     i,
+				Index:   g.Index,
+				UUID:    g.UUID,
+				Current: g.MIG,
+				Pending: g.Pending,
+				Wanted:  rule.Enabled,
+				Indexes: []int{g.Index},
+				All:     len(gpus),
+			}
 		case first.Current == g.MIG && first.Pending == g.Pending && first.Wanted == rule.Enabled:
 			first.Indexes = append(first.Indexes, g.Index)
 		}

@@ -18,7 +18,10 @@ func whyNot(w *watch, g *GPULayout, list []wanted) string {
 
 	smallest := list[len(list)-1].profile
 
-	others := slices.DeleteFunc(slices.Clone(list), func(each wanted) bool { return each.profile.same(smallest) })
+	others := slices.DeleteFunc(
+		slices.Clone(list),
+		func(each wanted) bool { return each.profile.same(smallest) },
+	)
 	if len(others) == 0 {
 		empty := newOccupancy(s, g.Profiles, nil)
 		return ": " + atMost(empty.count(smallest.Profile), smallest.Name)

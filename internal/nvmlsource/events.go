@@ -28,11 +28,12 @@ type eventQueue struct {
 	out  chan gpu.Event
 
 	// mu guards what follows up to registering. It is never held during a driver call.
-	mu            sync.Mutex
-	quit          chan struct{}
-	ended         chan struct{} // closed when the goroutine has ended, or never started and never will
-	halted        chan struct{} // closed when no call is under way after a halt; nil if none was begun since reset
-	haltedAt      time.Time     // when the last halt was begun; zero if none was
+	mu    sync.Mutex
+	quit  chan struct{}
+	ended chan struct{} // closed when the goroutine has ended, or never started and never will
+	// closed when no call is under way after a halt; nil if none was begun since reset
+	halted        chan struct{}
+	haltedAt      time.Time // when the last halt was begun; zero if none was
 	running       bool
 	stopped       bool
 	set           *queueSet // nil until there is a GPU, and after a failure
@@ -40,8 +41,9 @@ type eventQueue struct {
 	lostGPU       bool      // the last set failed because a GPU is lost
 	gpus          []*gpuState
 	registrations map[Device]*registration
-	withheld      map[Device]int    // GPUs that must not be registered, with the number of calls of withholdGPU that hold
-	watcher       mig.LayoutWatcher // nil if there is none
+	// GPUs that must not be registered, with the number of calls of withholdGPU that hold
+	withheld map[Device]int
+	watcher  mig.LayoutWatcher // nil if there is none
 
 	registering sync.WaitGroup // calls under way that register GPUs
 

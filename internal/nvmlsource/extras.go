@@ -27,8 +27,9 @@ func (r *gpuRead) queryFabric(q *querier) gpu.Opt[gpu.Fabric] {
 // there is no fabric.
 func fabricOf(info *nvml.GpuFabricInfo_v3) gpu.Opt[gpu.Fabric] {
 	state, known := map[uint8]gpu.FabricState{
-		nvml.GPU_FABRIC_STATE_NOT_STARTED: gpu.FabricNotStarted, nvml.GPU_FABRIC_STATE_IN_PROGRESS: gpu.FabricInProgress,
-		nvml.GPU_FABRIC_STATE_COMPLETED: gpu.FabricCompleted,
+		nvml.GPU_FABRIC_STATE_NOT_STARTED: gpu.FabricNotStarted,
+		nvml.GPU_FABRIC_STATE_IN_PROGRESS: gpu.FabricInProgress,
+		nvml.GPU_FABRIC_STATE_COMPLETED:   gpu.FabricCompleted,
 	}[info.State]
 	if !known {
 		return gpu.None[gpu.Fabric]()

@@ -22,9 +22,11 @@ type privilege struct {
 // except for events.
 const (
 	needsConfig = "root, or the MIG config capability: read access to the device node that " +
-		"/proc/driver/nvidia/capabilities/mig/config names (containers: NVIDIA_MIG_CONFIG_DEVICES=all with CAP_SYS_ADMIN)"
+		"/proc/driver/nvidia/capabilities/mig/config names (containers: " +
+		"NVIDIA_MIG_CONFIG_DEVICES=all with CAP_SYS_ADMIN)"
 	needsMonitor = "root, or the MIG monitor capability: read access to the device node that " +
-		"/proc/driver/nvidia/capabilities/mig/monitor names (containers: NVIDIA_MIG_MONITOR_DEVICES=all with CAP_SYS_ADMIN)"
+		"/proc/driver/nvidia/capabilities/mig/monitor names (containers: " +
+		"NVIDIA_MIG_MONITOR_DEVICES=all with CAP_SYS_ADMIN)"
 )
 
 // hiddenDevices stands for MIG devices whose handles are denied, which is worse than other denials

@@ -31,8 +31,9 @@ func newAnswers() answers {
 type querier struct {
 	*gpuRead
 	answers
-	errs  []gpu.ReadError // of the step so far
-	stale bool            // the entity, a MIG device or an instance, is not what it was (losesEntity); no GPU is stale
+	errs []gpu.ReadError // of the step so far
+	// the entity, a MIG device or an instance, is not what it was (losesEntity); no GPU is stale
+	stale bool
 }
 
 // newQuerier returns a querier for an entity of the GPU, with what is cached of it.

@@ -42,8 +42,9 @@ const (
 	registering                           // an attempt is under way, perhaps with an earlier set
 	overdue                               // likewise, and a reading has reported that it does not end
 	registered                            // for all kinds that are to be tried
-	incomplete                            // a kind was refused; due after a pause, or when the GPU is found again
-	spoiling                              // the attempt has broken the set; due after a pause
+	// a kind was refused; due after a pause, or when the GPU is found again
+	incomplete
+	spoiling // the attempt has broken the set; due after a pause
 )
 
 // registration is the state of receiving the events of one GPU. It is kept by handle, as the driver

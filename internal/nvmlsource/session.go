@@ -48,8 +48,9 @@ type session struct {
 	// targets are the GPUs to look up by their PCI bus ids, by index, while some are skipped; else
 	// nil.
 	targets map[int]string
-	bound   []string         // what the kernel driver listed when NVML was opened; nil if that is unknown
-	foreign map[string]bool  // of these, what NVML did not list when it listed all: this container does not have them
+	bound   []string // what the kernel driver listed when NVML was opened; nil if that is unknown
+	// of these, what NVML did not list when it listed all: this container does not have them
+	foreign map[string]bool
 	rights  string           // when NVML was opened
 	count   int              // of GPUs, by the highest index of targets
 	resume  []func(all bool) // of other uses of the GPUs in this process
@@ -314,12 +315,18 @@ func (s *Source) takeRequests() ([]*releaseRequest, map[gpu.UUID]*gpu.ReleasedGP
 		facts, known := s.session.known[r.id]
 		switch {
 		case !known || facts.PCIBusID == "" || !facts.Minor.Present():
-			r.result <- Released{Err: fmt.Errorf("GPU %s: %w: its PCI bus id and its minor number were never read", r.id,
-				gpu.ErrNotFound)}
+			r.result <- Released{Err: fmt.Errorf(
+				"GPU %s: %w: its PCI bus id and its minor number were never read",
+				r.id,
+				gpu.ErrNotFound,
+			)}
 			continue
 		case r.opens && released[r.id] != nil && released[r.id].Unbound:
-			r.result <- Released{Err: fmt.Errorf("GPU %s: %w: the kernel driver does not list it; bind it, then it is opened "+
-				"by itself", r.id, gpu.ErrNotFound)}
+			r.result <- Released{Err: fmt.Errorf(
+				"GPU %s: %w: the kernel driver does not list it; bind it, then it is opened by itself",
+				r.id,
+				gpu.ErrNotFound,
+			)}
 			continue
 		case r.opens:
 			delete(released, r.id)

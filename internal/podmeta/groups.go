@@ -16,15 +16,16 @@ import (
 //   - KubeRay: https://github.com/ray-project/kuberay, ray-operator/controllers/ray/utils/constant.go
 //   - an indexed Job: https://kubernetes.io/docs/reference/labels-annotations-taints/
 const (
-	labelTrainingJob   = "training.kubeflow.org/job-name"
-	labelReplicaIndex  = "training.kubeflow.org/replica-index" // among the replicas of one type
-	labelJobSet        = "jobset.sigs.k8s.io/jobset-name"
-	labelJobSetJobs    = "jobset.sigs.k8s.io/global-replicas" // Jobs of the JobSet, each of one pod or more
-	labelLeaderWorker  = "leaderworkerset.sigs.k8s.io/name"
-	labelLWSGroup      = "leaderworkerset.sigs.k8s.io/group-index"
-	labelLWSWorker     = "leaderworkerset.sigs.k8s.io/worker-index" // 0 is the leader
-	labelRayCluster    = "ray.io/cluster"
-	labelJobIndex      = "batch.kubernetes.io/job-completion-index" // a label since Kubernetes 1.28, an annotation before
+	labelTrainingJob  = "training.kubeflow.org/job-name"
+	labelReplicaIndex = "training.kubeflow.org/replica-index" // among the replicas of one type
+	labelJobSet       = "jobset.sigs.k8s.io/jobset-name"
+	labelJobSetJobs   = "jobset.sigs.k8s.io/global-replicas" // Jobs of the JobSet, each of one pod or more
+	labelLeaderWorker = "leaderworkerset.sigs.k8s.io/name"
+	labelLWSGroup     = "leaderworkerset.sigs.k8s.io/group-index"
+	labelLWSWorker    = "leaderworkerset.sigs.k8s.io/worker-index" // 0 is the leader
+	labelRayCluster   = "ray.io/cluster"
+	// a label since Kubernetes 1.28, an annotation before
+	labelJobIndex      = "batch.kubernetes.io/job-completion-index"
 	labelJobName       = "batch.kubernetes.io/job-name"
 	labelJobNameLegacy = "job-name" // before Kubernetes 1.27
 )

@@ -90,8 +90,9 @@ type Poller struct {
 	noConsistentBefore time.Time         // after a failed consistent list
 	err                error             // of the last list; wraps ErrNotAsked before the first
 	foundByName        bool              // a list has had a pod that was looked up by name
-	foundByUID         bool              // a list has had a pod that is on this node by its UID: the node's name is right
-	misnamed           bool              // for long no list has had a pod that was looked up
+	// a list has had a pod that is on this node by its UID: the node's name is right
+	foundByUID bool
+	misnamed   bool // for long no list has had a pod that was looked up
 }
 
 // ErrNotAsked is the error of State before the first list has ended.

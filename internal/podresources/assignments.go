@@ -163,8 +163,8 @@ func (g *ledger) incompleteReason(err error, now time.Time) string {
 func clientMessage(err error) string {
 	switch {
 	case errors.Is(err, gpu.ErrNotFound):
-		return "there is no socket at --kubernetes.socket (is its folder mounted? An empty path says that this node has no " +
-			"kubelet)"
+		return "there is no socket at --kubernetes.socket (is its folder mounted? An empty path says " +
+			"that this node has no kubelet)"
 	case errors.Is(err, gpu.ErrNoPermission):
 		return "no permission to use its socket"
 	case errors.Is(err, gpu.ErrTimeout):

@@ -15,7 +15,8 @@ const containerIDLen = 64
 //
 //	/kubepods/burstable/pod<uid>/<id>                                              cgroupfs driver
 //	/kubepods.slice/.../cri-containerd-<id>.scope, crio-<id>.scope, docker-<id>.scope   systemd driver
-//	/system.slice/containerd.service/kubepods-pod<uid>.slice:cri-containerd:<id>   a driver other than the kubelet's
+//	/system.slice/containerd.service/kubepods-pod<uid>.slice:cri-containerd:<id>
+//	                                                       a driver other than the kubelet's
 func containerIDs(cgroup string) []string {
 	var ids []string
 

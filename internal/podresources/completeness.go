@@ -18,8 +18,9 @@ import (
 //   - and every pod that we know to be on the node (ledger.findUnlistedPod), and
 //   - no other pod has appeared for settleAfter.
 type completeness struct {
-	witness           string   // "namespace/name", or a prefix of it that ends in "*"; if empty, no list is ever settled
-	nodes             []string // names of this node: a pod whose name ends in one of them is static and no witness
+	witness string // "namespace/name", or a prefix of it that ends in "*"; if empty, no list is ever settled
+	// names of this node: a pod whose name ends in one of them is static and no witness
+	nodes             []string
 	startedAt         time.Time
 	sinceProgramStart bool                 // startedAt is the start of this program, not of the kubelet
 	witnessListed     bool                 // since startedAt
@@ -107,8 +108,8 @@ func (s *completeness) unsettledReason() string {
 
 	switch {
 	case s.witness == "":
-		return "the kubelet's list may lack pods, and no pod is named whose presence would show that it is complete " +
-			"(--kubernetes.witness-pod)"
+		return "the kubelet's list may lack pods, and no pod is named whose presence would show that " +
+			"it is complete (--kubernetes.witness-pod)"
 	case !s.witnessListed:
 		return prefix + "pod " + s.witness +
 			" (--kubernetes.witness-pod) has not been listed since " + began + ", or it is a static pod"

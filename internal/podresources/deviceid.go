@@ -102,7 +102,8 @@ func parseGKE(id string) (parsedDevice, bool) {
 // parseDRADevice reads the name of a device in the resource slices of NVIDIA's DRA driver:
 //
 //	gpu-<minor>
-//	gpu-<minor>-mig-<profile>-<profile id>-<placement start>            profile without its dot: 1g24gb, 1g24gb-me
+//	gpu-<minor>-mig-<profile>-<profile id>-<placement start>            profile without its dot: 1g24gb,
+//	                                                                    1g24gb-me
 //	gpu-<minor>-mig-<profile id>-<placement start>-<placement size>     older releases
 //
 // https://github.com/NVIDIA/k8s-dra-driver-gpu, CanonicalName.

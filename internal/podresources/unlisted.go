@@ -190,7 +190,8 @@ func (u *unlistedDevices) listAssignments(settled bool, read time.Time) []gpu.As
 		switch {
 		case device.alive && settled:
 		case settled:
-			a.Holder.Unconfirmed = "only the kubelet's checkpoint has it: for an init container, or for a pod that has ended"
+			a.Holder.Unconfirmed = "only the kubelet's checkpoint has it: for an init " +
+				"container, or for a pod that has ended"
 		default:
 			a.Holder.Unconfirmed = "the kubelet's checkpoint has it, its list does not yet"
 		}

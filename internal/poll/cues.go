@@ -12,7 +12,8 @@ type cueTracker struct {
 	last    uint64 // of the holders and of what was active, in the last cycle
 	changed bool   // either has changed since the last reading began
 	mps     bool   // holders share a device, perhaps by MPS
-	divided bool   // containers share a device, or hold parts of a GPU instance: only processes have their memory
+	// containers share a device, or hold parts of a GPU instance: only processes have their memory
+	divided bool
 }
 
 // nextCues returns what the next reading of a GPU is to read, and has to know. The processes alone

@@ -232,8 +232,15 @@ func defaultIdleWatts(name string) (float64, bool) {
 		part  string
 		watts float64
 	}{
-		{"A100-PCIE", 34}, {"A100", 52}, {"A30", 28}, {"H100 PCIe", 46}, {"H100 NVL", 60}, {"H100", 70}, {"H200", 76},
-		{"RTX PRO 6000", 32}, {"NVIDIA B200", 140},
+		{"A100-PCIE", 34},
+		{"A100", 52},
+		{"A30", 28},
+		{"H100 PCIe", 46},
+		{"H100 NVL", 60},
+		{"H100", 70},
+		{"H200", 76},
+		{"RTX PRO 6000", 32},
+		{"NVIDIA B200", 140},
 	} {
 		if strings.Contains(name, d.part) {
 			return d.watts, true

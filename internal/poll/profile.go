@@ -153,7 +153,8 @@ func (p *Poller) chooseSources(now time.Time) {
 			now.Sub(laterOf(t.lastReportedAll, t.firstSeen)) >= incompleteLimit:
 			t.activityFromDriver = true
 			t.completeSince = time.Time{}
-		case t.profiling.Paused || !t.completeSince.IsZero() && t.lastReportedAll.Sub(t.completeSince) >= completeFor:
+		case t.profiling.Paused ||
+			!t.completeSince.IsZero() && t.lastReportedAll.Sub(t.completeSince) >= completeFor:
 			t.activityFromDriver = false
 		}
 	}

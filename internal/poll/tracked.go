@@ -49,7 +49,8 @@ type trackedGPU struct {
 	profiling    profilerReading
 	// When the profiler last reported a metric of the GPU, and when all of them.
 	lastReported, lastReportedAll time.Time
-	completeSince                 time.Time // since when every answer has been complete; zero if the last one was not
+	// since when every answer has been complete; zero if the last one was not
+	completeSince time.Time
 
 	cues               cueTracker
 	activityFromDriver bool // the profiler fails: activity comes from the driver

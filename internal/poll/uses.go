@@ -39,10 +39,11 @@ func (h *holdings) collectUses(g *gpu.GPU, containers Containers, stale bool) []
 
 // useCollector collects the uses of the devices of one GPU.
 type useCollector struct {
-	holdings  *holdings
-	gpu       *gpu.GPU
-	stale     bool
-	processes []gpu.ContainerUse // memory by container and device, if any device is shared; empty if we know no process
+	holdings *holdings
+	gpu      *gpu.GPU
+	stale    bool
+	// memory by container and device, if any device is shared; empty if we know no process
+	processes []gpu.ContainerUse
 	list      []gpu.ContainerUse
 }
 

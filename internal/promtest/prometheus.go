@@ -32,7 +32,8 @@ type Format string
 const (
 	Text        Format = "text/plain; version=0.0.4"
 	OpenMetrics Format = "application/openmetrics-text; version=1.0.0"
-	Protobuf    Format = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+	Protobuf    Format = "application/vnd.google.protobuf; " +
+		"proto=io.prometheus.client.MetricFamily; encoding=delimited"
 )
 
 // Prometheus stores the scrapes of one or several targets. It is not safe for concurrent use.
@@ -45,11 +46,12 @@ type Prometheus struct {
 
 // target is a target of scrapes.
 type target struct {
-	labels labels.Labels            // added to its series unless they have such labels, as with honor_labels
-	keep   map[string]bool          // families that are stored; all if nil
-	later  time.Duration            // added to values that are times, if an old exposition is stored again as a later one
-	last   time.Time                // of its last scrape
-	seen   map[uint64]labels.Labels // the series of the last scrape, by hash
+	labels labels.Labels   // added to its series unless they have such labels, as with honor_labels
+	keep   map[string]bool // families that are stored; all if nil
+	// added to values that are times, if an old exposition is stored again as a later one
+	later time.Duration
+	last  time.Time                // of its last scrape
+	seen  map[uint64]labels.Labels // the series of the last scrape, by hash
 }
 
 // NewPrometheus returns an empty Prometheus, which is closed after the test.

@@ -10,10 +10,12 @@ import (
 type APIPod struct {
 	Namespace, Name string
 	UID             string
-	Owner           string // "Deployment/resnet"; empty for a bare pod, and for a static one, which its node owns
-	Labels          map[string]string
-	Annotations     map[string]string
-	Ended           bool
+	// Owner is such as "Deployment/resnet"; empty for a bare pod, and for a static one, which its node
+	// owns.
+	Owner       string
+	Labels      map[string]string
+	Annotations map[string]string
+	Ended       bool
 }
 
 // APIServer returns whether the simulated API server answers, and when it last did by the node's

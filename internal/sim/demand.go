@@ -34,7 +34,7 @@ type Requests struct {
 	Concurrency int                      `yaml:",omitempty" range:"1..65536"`
 	Rate        signalOf[requestsPerSec] `yaml:",omitempty"`
 	// GPU and Host are the times that each takes.
-	GPU  time.Duration `yaml:"gpu" expected:"the time on the GPU of a request, such as 24ms" nonzero:"more than no time"`
+	GPU  time.Duration `yaml:"gpu" expected:"the time on the GPU of a request, such as 24ms" nonzero:"more than no time"` //nolint:lll // a struct tag is one line
 	Host time.Duration `yaml:",omitempty"`
 }
 

@@ -102,10 +102,11 @@ type runKey struct {
 
 // run is what a process has achieved on a device.
 type run struct {
-	latest                Truth
-	since                 time.Time
-	seconds               float64
-	work, alone, busy     float64 // seconds of kernels: of the work done as if alone, of all work, and that it took
+	latest  Truth
+	since   time.Time
+	seconds float64
+	// seconds of kernels: of the work done as if alone, of all work, and that it took
+	work, alone, busy     float64
 	served, wanted        float64 // requests
 	stretch               spread  // by work
 	latency, aloneLatency spread  // by requests

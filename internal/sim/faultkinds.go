@@ -31,9 +31,24 @@ func faultKeys() map[FaultKind][2][]string {
 	}
 
 	for _, kind := range []FaultKind{
-		FaultDriverLock, FaultVersionMismatch, FaultNoDriver, FaultReboot, FaultEventsLost, FaultPluginStale,
-		FaultKubeletDown, FaultKubeletRestart, FaultAPIServerDown, FaultBadCheckpoint, FaultDCGMDown, FaultDCGMRestart,
-		FaultDCGMHang, FaultDCGMPaused, FaultDCGMNonRoot, FaultDCGMVersion, FaultDCGMNoModule, FaultDCGMGroups,
+		FaultDriverLock,
+		FaultVersionMismatch,
+		FaultNoDriver,
+		FaultReboot,
+		FaultEventsLost,
+		FaultPluginStale,
+		FaultKubeletDown,
+		FaultKubeletRestart,
+		FaultAPIServerDown,
+		FaultBadCheckpoint,
+		FaultDCGMDown,
+		FaultDCGMRestart,
+		FaultDCGMHang,
+		FaultDCGMPaused,
+		FaultDCGMNonRoot,
+		FaultDCGMVersion,
+		FaultDCGMNoModule,
+		FaultDCGMGroups,
 	} {
 		keys[kind] = [2][]string{}
 	}
@@ -74,10 +89,26 @@ func changesOf(kind FaultKind) []string {
 func faultReadings() map[string]gpu.Reading {
 	readings := make(map[string]gpu.Reading)
 	for _, r := range []gpu.Reading{
-		gpu.ReadingInventory, gpu.ReadingMIG, gpu.ReadingMemory, gpu.ReadingUtilization, gpu.ReadingPower, gpu.ReadingEnergy,
-		gpu.ReadingTemperature, gpu.ReadingClocks, gpu.ReadingClockEvents, gpu.ReadingPCIe, gpu.ReadingNVLink, gpu.ReadingECC,
-		gpu.ReadingRowRemap, gpu.ReadingRecovery, gpu.ReadingProcesses, gpu.ReadingEvents, gpu.ReadingActivity,
-		gpu.ReadingFans, gpu.ReadingMedia, gpu.ReadingFabric,
+		gpu.ReadingInventory,
+		gpu.ReadingMIG,
+		gpu.ReadingMemory,
+		gpu.ReadingUtilization,
+		gpu.ReadingPower,
+		gpu.ReadingEnergy,
+		gpu.ReadingTemperature,
+		gpu.ReadingClocks,
+		gpu.ReadingClockEvents,
+		gpu.ReadingPCIe,
+		gpu.ReadingNVLink,
+		gpu.ReadingECC,
+		gpu.ReadingRowRemap,
+		gpu.ReadingRecovery,
+		gpu.ReadingProcesses,
+		gpu.ReadingEvents,
+		gpu.ReadingActivity,
+		gpu.ReadingFans,
+		gpu.ReadingMedia,
+		gpu.ReadingFabric,
 	} {
 		readings[string(r)] = r
 	}

@@ -11,12 +11,13 @@ type FaultKind string
 
 // The faults.
 const (
-	FaultHang            FaultKind = "hang"                 // calls to the GPU do not return until it ends
-	FaultDriverLock      FaultKind = "driver-lock"          // calls to any GPU do not return until it ends
-	FaultLost            FaultKind = "lost"                 // the GPU has fallen off the bus
-	FaultResetRequired   FaultKind = "reset-required"       // the GPU wants a reset
-	FaultNotSupported    FaultKind = "not-supported"        // one reading is not offered
-	FaultNoPermission    FaultKind = "no-permission"        // one reading, or everything that needs rights, is refused
+	FaultHang          FaultKind = "hang"           // calls to the GPU do not return until it ends
+	FaultDriverLock    FaultKind = "driver-lock"    // calls to any GPU do not return until it ends
+	FaultLost          FaultKind = "lost"           // the GPU has fallen off the bus
+	FaultResetRequired FaultKind = "reset-required" // the GPU wants a reset
+	FaultNotSupported  FaultKind = "not-supported"  // one reading is not offered
+	// one reading, or everything that needs rights, is refused
+	FaultNoPermission    FaultKind = "no-permission"
 	FaultSlow            FaultKind = "slow"                 // every call to the GPU takes a time
 	FaultXID             FaultKind = "xid"                  // an XID error is reported
 	FaultVersionMismatch FaultKind = "version-mismatch"     // the driver was upgraded under the library
@@ -24,9 +25,10 @@ const (
 	FaultOverheat        FaultKind = "overheat"             // the GPU is hot
 	FaultPowerBrake      FaultKind = "power-brake"          // the server's power brake reduces the GPU's clocks
 	FaultReconfigure     FaultKind = "external-reconfigure" // another client repartitions the GPU
-	FaultDestroyLies     FaultKind = "destroy-lies"         // destroying an instance succeeds and leaves it there
-	FaultChangeFails     FaultKind = "change-fails"         // a change of the partition is refused
-	FaultElsewhere       FaultKind = "create-elsewhere"     // what is created is at another place than asked for
+	// destroying an instance succeeds and leaves it there
+	FaultDestroyLies FaultKind = "destroy-lies"
+	FaultChangeFails FaultKind = "change-fails"     // a change of the partition is refused
+	FaultElsewhere   FaultKind = "create-elsewhere" // what is created is at another place than asked for
 	// a process begins on a compute instance when a client is about to destroy it
 	FaultProcessStarts FaultKind = "process-starts"
 	FaultReboot        FaultKind = "reboot" // the node reboots
@@ -59,8 +61,10 @@ const (
 	FaultDCGMNonRoot FaultKind = "dcgm-requires-root" // the host engine runs without root's rights
 	// the host engine lacks the module that profiles GPUs without GPM
 	FaultDCGMNoModule FaultKind = "dcgm-no-profiling-module"
-	FaultDCGMGroups   FaultKind = "dcgm-groups-taken"     // another client has taken all groups of the host engine
-	FaultDCGMVersion  FaultKind = "dcgm-version-mismatch" // the host engine is of another version than its clients
+	// another client has taken all groups of the host engine
+	FaultDCGMGroups FaultKind = "dcgm-groups-taken"
+	// the host engine is of another version than its clients
+	FaultDCGMVersion FaultKind = "dcgm-version-mismatch"
 )
 
 // FaultSpec is a fault that lasts for a period or occurs at an instant.

@@ -25,9 +25,10 @@ type gpuModel struct {
 	name     string   // as the driver names it
 	arch     Architecture
 
-	memoryMiB   uint64 // nvmlMemory_v2 total
-	reservedMiB uint64 // of it the driver's own; drivers before R510 leave it out of the total (40536 of 40960 MiB)
-	sms         int    // of the GPU; the largest MIG profile may have fewer
+	memoryMiB uint64 // nvmlMemory_v2 total
+	// of it the driver's own; drivers before R510 leave it out of the total (40536 of 40960 MiB)
+	reservedMiB uint64
+	sms         int // of the GPU; the largest MIG profile may have fewer
 	coresPerSM  int
 	capability  [2]int // CUDA compute capability
 	pciDevice   uint32 // device and vendor id

@@ -78,10 +78,11 @@ type simGPU struct {
 	tasks             []*task     // in the order of their start
 	sample            sample
 	totals            totals
-	counters          map[CountersOf]Activity // of instances, also destroyed ones: busy seconds up to the running step
-	errors            errorCounts
-	history           history
-	described         *GPUState // the cached result of describe; nil if something has changed
+	// of instances, also destroyed ones: busy seconds up to the running step
+	counters  map[CountersOf]Activity
+	errors    errorCounts
+	history   history
+	described *GPUState // the cached result of describe; nil if something has changed
 }
 
 // Record tells an author of scenarios what happened to a pod or a GPU.

@@ -84,7 +84,8 @@ func (f *scenarioFile) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key 
 			n,
 			key,
 			"recorded",
-			"this is a recording of a node (mig-exporter capture), which mig-exporter alone replays; expected a scenario",
+			"this is a recording of a node (mig-exporter capture), which mig-exporter "+
+				"alone replays; expected a scenario",
 		)
 
 		return

@@ -12,7 +12,7 @@ import (
 // containers.
 type podEntry struct {
 	PodSpec
-	Container string `default:"main" match:"[a-z0-9.-]+" expected:"lower-case letters, digits, - and . as in main"`
+	Container string `default:"main" match:"[a-z0-9.-]+" expected:"lower-case letters, digits, - and . as in main"` //nolint:lll // a struct tag is one line
 	resourceRequest
 }
 

@@ -35,13 +35,14 @@ type GPUState struct {
 	Utilization                             gpu.Opt[Utilization]
 	Media                                   gpu.Opt[MediaUtilization]
 	Watts, LimitWatts                       float64
-	ReportedWatts                           gpu.Opt[float64] // absent with MIG on if the driver reports none then
-	Joules                                  float64
-	Celsius                                 int
-	MemoryCelsius                           gpu.Opt[int]
-	SMMHz, MemoryMHz, VideoMHz              uint32
-	MaxSMMHz                                uint32
-	ClockEvents                             gpu.ClockEvents
+	// absent with MIG on if the driver reports none then
+	ReportedWatts              gpu.Opt[float64]
+	Joules                     float64
+	Celsius                    int
+	MemoryCelsius              gpu.Opt[int]
+	SMMHz, MemoryMHz, VideoMHz uint32
+	MaxSMMHz                   uint32
+	ClockEvents                gpu.ClockEvents
 	// PowerViolation and ThermalViolation are how long the power limit and the temperature have
 	// held clocks down.
 	PowerViolation, ThermalViolation time.Duration

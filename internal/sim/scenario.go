@@ -27,8 +27,8 @@ type Scenario struct {
 type NodeSpec struct {
 	Hostname string `default:"gpu-node"`
 	// Driver is the driver's version, and CUDA that of the CUDA driver.
-	Driver string `default:"580.95.05" match:"[1-9][0-9]{0,8}[.].*" expected:"a driver version such as \"580.95.05\""`
-	CUDA   string `yaml:"cuda" default:"'13.0'" match:"[1-9]\\d?[.](0|[1-9]\\d?)" expected:"a version such as \"13.0\""`
+	Driver string `default:"580.95.05" match:"[1-9][0-9]{0,8}[.].*" expected:"a driver version such as \"580.95.05\""`   //nolint:lll // a struct tag is one line
+	CUDA   string `yaml:"cuda" default:"'13.0'" match:"[1-9]\\d?[.](0|[1-9]\\d?)" expected:"a version such as \"13.0\""` //nolint:lll // a struct tag is one line
 
 	Kubernetes bool `default:"true"`
 	Privileged bool `default:"true"` // whether the driver's callers have root's rights
@@ -101,8 +101,9 @@ type GIIDOrder string
 // The ways of numbering. Each size of a placement has its own range of ids (0, then 1-2, 3-6,
 // 7-14).
 const (
-	GIIDByPlacement GIIDOrder = "placement" // by its placement: the two 3g.20gb of an A100 are 1 at 0:4 and 2 at 4:4
-	GIIDByCreation  GIIDOrder = "creation"  // the lowest free one of the range
+	// by its placement: the two 3g.20gb of an A100 are 1 at 0:4 and 2 at 4:4
+	GIIDByPlacement GIIDOrder = "placement"
+	GIIDByCreation  GIIDOrder = "creation" // the lowest free one of the range
 )
 
 // MIGModeSpec is the MIG mode that a GPU starts with.
@@ -167,17 +168,19 @@ type Workload struct {
 
 // PodSpec is a pod that asks for devices at a time.
 type PodSpec struct {
-	Namespace string            `default:"default" match:"[a-z0-9.-]+" expected:"lower-case letters, digits, - and ."`
-	Name      string            `match:"[a-z0-9.-]+" expected:"lower-case letters, digits, - and . as in resnet-0"`
-	Owner     string            `yaml:",omitempty"` // "Deployment/resnet"
-	Static    bool              `yaml:",omitempty"` // from a file of the node instead of the API server
-	Labels    map[string]string `yaml:",omitempty"`
+	Namespace string `default:"default" match:"[a-z0-9.-]+" expected:"lower-case letters, digits, - and ."` //nolint:lll // a struct tag is one line
+	Name      string `match:"[a-z0-9.-]+" expected:"lower-case letters, digits, - and . as in resnet-0"`    //nolint:lll // a struct tag is one line
+	// Owner is such as "Deployment/resnet".
+	Owner string `yaml:",omitempty"`
+	// Static is from a file of the node instead of the API server.
+	Static bool              `yaml:",omitempty"`
+	Labels map[string]string `yaml:",omitempty"`
 	// Annotations are those that mig-exporter reads, such as mig-exporter.io/service-time.
 	Annotations map[string]string `yaml:",omitempty"`
 	Containers  []ContainerSpec   `yaml:",omitempty"`
 	At          time.Duration     `yaml:",omitempty"`
 	// Created is when the API server got the pod, which is bound to the node at At; 0: then, too.
-	Created time.Duration `yaml:",omitempty" nonzero:"more than no time; leave it out for a pod that is bound at once"`
+	Created time.Duration `yaml:",omitempty" nonzero:"more than no time; leave it out for a pod that is bound at once"` //nolint:lll // a struct tag is one line
 	// For is 0 for a pod that stays.
 	For   time.Duration `yaml:",omitempty" nonzero:"more than no time; leave it out for a pod that stays"`
 	Waits bool          `yaml:",omitempty"` // for a free device, instead of being refused

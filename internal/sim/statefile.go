@@ -99,7 +99,8 @@ func decodeState(data []byte, s *Scenario) (*stateFile, error) {
 		return nil, fmt.Errorf("version %d; expected %d", f.Version, stateVersion)
 	case f.ID == "" || f.Clock.Start.IsZero() || (f.Clock.Now == nil) != (f.Clock.Mode != ClockStep):
 		return nil, fmt.Errorf("id or clock is missing")
-	case f.Clock.Now != nil && (f.Clock.Now.Before(f.Clock.Start) || f.Clock.Now.Sub(f.Clock.Start) > maxDuration):
+	case f.Clock.Now != nil &&
+		(f.Clock.Now.Before(f.Clock.Start) || f.Clock.Now.Sub(f.Clock.Start) > maxDuration):
 		return nil, fmt.Errorf("its clock is at %s, and began at %s", f.Clock.Now, f.Clock.Start)
 	case f.Digest != s.digest:
 		return nil, fmt.Errorf(

@@ -88,7 +88,10 @@ func clockEventsText(events []gpu.ReasonSeconds) string {
 
 		text := clockEventWords(e.Reason)
 		if e.Seconds.Value >= 1 {
-			text += fmt.Sprintf(" (%s since the exporter started)", ageText(time.Duration(e.Seconds.Value*float64(time.Second))))
+			text += fmt.Sprintf(
+				" (%s since the exporter started)",
+				ageText(time.Duration(e.Seconds.Value*float64(time.Second))),
+			)
 		}
 
 		texts = append(texts, text)

@@ -211,14 +211,16 @@ func whyNoActivity(snap *gpu.Snapshot, g *gpu.GPU) string {
 	}
 
 	if g.ActivitySource != gpu.ActivityUnknown {
-		return "SM activity is not known yet: it takes two readings, and none while another program profiles the GPU."
+		return "SM activity is not known yet: it takes two readings, and none while " +
+			"another program profiles the GPU."
 	}
 
 	dcgm, known := sourceState(snap, gpu.SourceDCGM)
 
 	switch {
 	case !known:
-		return "SM activity is not known: this GPU reports it by DCGM alone, and no DCGM is configured (--dcgm.address)."
+		return "SM activity is not known: this GPU reports it by DCGM alone, and no DCGM " +
+			"is configured (--dcgm.address)."
 	case !dcgm.Up:
 		return "SM activity is not known: " + sourceReason(dcgm) + "."
 	default:

@@ -168,7 +168,8 @@ func gpuBadges(g *gpu.GPU) []badge {
 		badges = append(badges, badge{
 			Text:  "released",
 			Class: "warn",
-			Title: "The exporter keeps the GPU closed, so that it can be reset, unbound or passed to a virtual machine.",
+			Title: "The exporter keeps the GPU closed, so that it can be reset, unbound " +
+				"or passed to a virtual machine.",
 		})
 	case !g.Up && len(g.Errors) > 0 && g.Errors[0].Reason() == gpu.ReasonLost:
 		badges = append(badges, badge{Text: "lost", Class: "bad"})

@@ -36,8 +36,8 @@ func (v *viewer) addLayout(view *gpuView, g *gpu.GPU) {
 	}
 
 	if axis == nil && len(g.Instances) > 0 {
-		view.NoAxis = "Where the instances lie on the GPU is not known: the driver reports placements to privileged " +
-			"processes only."
+		view.NoAxis = "Where the instances lie on the GPU is not known: the driver reports " +
+			"placements to privileged processes only."
 
 		for i := range g.Instances {
 			view.Axis = append(view.Axis, v.newInstanceBlock(g, &g.Instances[i]))
@@ -68,7 +68,12 @@ func newDeviceView(d *gpu.Device, id uint32, profile string) deviceView {
 func newInstanceView(g *gpu.GPU, inst *gpu.GPUInstance, kubelet bool) deviceView {
 	view := newDeviceView(&inst.Device, uint32(inst.ID), inst.Profile)
 	view.Key = instanceKey(inst)
-	view.holdingView = newHoldingView(&inst.Device, usesOf(g, inst.ID, gpu.None[gpu.ComputeID]()), inst.Jobs, kubelet)
+	view.holdingView = newHoldingView(
+		&inst.Device,
+		usesOf(g, inst.ID, gpu.None[gpu.ComputeID]()),
+		inst.Jobs,
+		kubelet,
+	)
 	view.Memory = memoryGauge(inst.Memory)
 	view.Empty = inst.IsEmpty()
 

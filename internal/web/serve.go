@@ -86,7 +86,12 @@ func serveOn(
 		_ = level.Info(logger).Log("msg", "listening", "address", l.Addr())
 		go func() {
 			defer l.Close() // the toolkit does not close it if it cannot start
-			ended <- toolkit.Serve(l, server, &toolkit.FlagConfig{WebConfigFile: &opts.ConfigFile}, toolkitLogger(logger))
+			ended <- toolkit.Serve(
+				l,
+				server,
+				&toolkit.FlagConfig{WebConfigFile: &opts.ConfigFile},
+				toolkitLogger(logger),
+			)
 		}()
 	}
 

@@ -33,20 +33,23 @@ type OperationState string
 // The states. Succeeded, unsettled, rolled-back, failed, interrupted and accepted are final;
 // degraded and stuck need an operator.
 const (
-	Pending     OperationState = "pending"      // accepted; nothing was done yet
-	Running     OperationState = "running"      // steps are being done
-	Settling    OperationState = "settling"     // all steps are done; the kubelet does not show the devices yet, hooks run
+	Pending OperationState = "pending" // accepted; nothing was done yet
+	Running OperationState = "running" // steps are being done
+	// all steps are done; the kubelet does not show the devices yet, hooks run
+	Settling    OperationState = "settling"
 	RollingBack OperationState = "rolling-back" // a step failed; the previous layout is being restored
 	Succeeded   OperationState = "succeeded"
 	// Unsettled is an operation whose layout is the planned one, while the kubelet does not offer
 	// exactly its devices, or a hook has failed. It becomes succeeded by itself once that is cured.
-	Unsettled   OperationState = "unsettled"
-	RolledBack  OperationState = "rolled-back" // it failed; the layout is as it was before
-	Failed      OperationState = "failed"      // it failed and has changed nothing
-	Interrupted OperationState = "interrupted" // another client has, or may have, changed a GPU, which was left as it is
-	Accepted    OperationState = "accepted"    // it was degraded, and the operator has accepted the current layout
-	Degraded    OperationState = "degraded"    // the rollback failed too: it can be retried or accepted
-	Stuck       OperationState = "stuck"       // a driver call has not returned in time
+	Unsettled  OperationState = "unsettled"
+	RolledBack OperationState = "rolled-back" // it failed; the layout is as it was before
+	Failed     OperationState = "failed"      // it failed and has changed nothing
+	// another client has, or may have, changed a GPU, which was left as it is
+	Interrupted OperationState = "interrupted"
+	// it was degraded, and the operator has accepted the current layout
+	Accepted OperationState = "accepted"
+	Degraded OperationState = "degraded" // the rollback failed too: it can be retried or accepted
+	Stuck    OperationState = "stuck"    // a driver call has not returned in time
 )
 
 // Final reports whether an operation in this state changes nothing any more.

@@ -17,13 +17,14 @@ type RestoreReason string
 
 // The reasons.
 const (
-	NotTried     RestoreReason = "pending"    // it was not tried yet in this boot
-	NotReadable  RestoreReason = "unreadable" // the GPU is lost, or the driver does not answer for it
-	NotInMode    RestoreReason = "mig-mode"   // its MIG mode is off
-	NotEmpty     RestoreReason = "instances"  // it has instances of another client, which are never destroyed
-	NotOwner     RestoreReason = "owner"      // another controller manages it, or it is not known whether one does
-	NotUnblocked RestoreReason = "blocked"    // an operation blocks it
-	NotDone      RestoreReason = "failed"     // the operation failed
+	NotTried    RestoreReason = "pending"    // it was not tried yet in this boot
+	NotReadable RestoreReason = "unreadable" // the GPU is lost, or the driver does not answer for it
+	NotInMode   RestoreReason = "mig-mode"   // its MIG mode is off
+	NotEmpty    RestoreReason = "instances"  // it has instances of another client, which are never destroyed
+	// another controller manages it, or it is not known whether one does
+	NotOwner     RestoreReason = "owner"
+	NotUnblocked RestoreReason = "blocked" // an operation blocks it
+	NotDone      RestoreReason = "failed"  // the operation failed
 )
 
 // RestoreReasons lists all of them.

@@ -14,11 +14,11 @@ type Spec struct {
 	Version    string                  `json:"version,omitempty" oneof:"v1" expected:"v1"`
 	MIGConfigs map[string][]LayoutRule `json:"mig-configs,omitempty"`
 
-	GPUs []Selector `json:"gpus,omitempty" range:"0..256" expected:"a list of indexes, UUIDs or PCI bus ids of GPUs"`
+	GPUs []Selector `json:"gpus,omitempty" range:"0..256" expected:"a list of indexes, UUIDs or PCI bus ids of GPUs"` //nolint:lll // a struct tag is one line
 	// Devices are by profile name or id; empty: no instances.
 	Devices map[string]DeviceRequest `json:"devices,omitzero"`
 
-	Demand []Need `json:"demand,omitempty" range:"0..64" expected:"a list of needs such as {memory: 12GiB, count: 3}"`
+	Demand []Need `json:"demand,omitempty" range:"0..64" expected:"a list of needs such as {memory: 12GiB, count: 3}"` //nolint:lll // a struct tag is one line
 }
 
 // LayoutRule is one rule of a layout in mig-parted's form.
@@ -37,12 +37,12 @@ type Need struct {
 	Count  int   `json:"count" default:"1" range:"0..64" expected:"a count of 0 to 64"`
 }
 
-// DeviceRequest is a count, or {"count": 1, "compute": ["1c", "2c"]}: the compute instances of each. Without compute
-// there is one of all slices, with an empty list none; without a count it is 1. It may also be a list of these, for
-// instances of one profile that are split in different ways.
+// DeviceRequest is a count, or {"count": 1, "compute": ["1c", "2c"]}: the compute instances of each.
+// Without compute there is one of all slices, with an empty list none; without a count it is 1. It
+// may also be a list of these, for instances of one profile that are split in different ways.
 type DeviceRequest struct {
 	Count   int      `json:"count" default:"1" range:"0..64" expected:"a count of 0 to 64"`
-	Compute []string `json:"compute,omitempty" range:"0..16" expected:"a list of compute instances, such as [1c, 2c]"`
+	Compute []string `json:"compute,omitempty" range:"0..16" expected:"a list of compute instances, such as [1c, 2c]"` //nolint:lll // a struct tag is one line
 	// Each is the list; if it is not nil, Count and Compute mean nothing, and neither do the Each
 	// of its items.
 	Each []DeviceRequest `json:"-"`

@@ -13,10 +13,11 @@ import (
 // was answered. It contains no credentials and no free text of an unauthenticated caller: a path
 // that has no route is not recorded.
 type auditEntry struct {
-	Time      time.Time       `json:"time"`
-	Phase     string          `json:"phase"` // "begin" or "end"
-	Actor     string          `json:"actor,omitempty"`
-	Method    string          `json:"method,omitempty"` // how the actor is known: "peer", "mtls", "token", "kube"
+	Time  time.Time `json:"time"`
+	Phase string    `json:"phase"` // "begin" or "end"
+	Actor string    `json:"actor,omitempty"`
+	// Method is how the actor is known: "peer", "mtls", "token", "kube".
+	Method    string          `json:"method,omitempty"`
 	From      string          `json:"from,omitempty"`
 	Verb      verb            `json:"verb,omitempty"`
 	Request   string          `json:"request"` // "POST /api/v1/operations"

@@ -124,7 +124,8 @@ func (c *call) answerRoute(to *route) error {
 	}
 
 	// The deadline was for the request. It would end the call's context, and streams last longer.
-	_ = http.NewResponseController(c.w).SetReadDeadline(time.Time{}) // not every ResponseWriter of a test has one
+	// Not every ResponseWriter of a test has one.
+	_ = http.NewResponseController(c.w).SetReadDeadline(time.Time{})
 	if key := c.r.Header.Get("Idempotency-Key"); key != "" && changes {
 		return c.answerOnce(key, to)
 	}

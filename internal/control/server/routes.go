@@ -121,7 +121,8 @@ func (c *call) refusePath() error {
 		return problem(
 			api.NotFound,
 			http.StatusNotFound,
-			"partition control is off on this node (--control.enabled): this socket releases and reacquires GPUs alone",
+			"partition control is off on this node (--control.enabled): this socket "+
+				"releases and reacquires GPUs alone",
 		)
 	}
 

@@ -129,7 +129,8 @@ func balancedDevices(m mig.Model) map[string]int {
 			p := &m.Profiles[i]
 
 			n, err := mig.ParseName(p.Name)
-			if err == nil && n.Attributes == "" && n.Slices == want.slices && (smallest == "" || p.MemoryBytes < bytes) {
+			if err == nil && n.Attributes == "" && n.Slices == want.slices &&
+				(smallest == "" || p.MemoryBytes < bytes) {
 				smallest = p.Name
 				bytes = p.MemoryBytes
 			}

@@ -67,7 +67,11 @@ func resolveLayout(
 
 	layout, ok := layouts[s.Layout]
 	if !ok && s.MIGConfigs == nil {
-		return nil, wrong("layout", "this node has no layout %.80q; migctl layouts lists those that it has", s.Layout)
+		return nil, wrong(
+			"layout",
+			"this node has no layout %.80q; migctl layouts lists those that it has",
+			s.Layout,
+		)
 	}
 
 	if !ok {

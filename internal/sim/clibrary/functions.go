@@ -40,7 +40,8 @@ func Functions(text string) ([]Function, error) {
 	text = regexp.MustCompile(`//[^\n]*|(?m)^#.*$`).ReplaceAllString(text, "")
 	kinds := kindsOf(text)
 	declaration := regexp.MustCompile(
-		`(?:nvmlReturn_t\s+DECLDIR|dcgmReturn_t\s+DCGM_PUBLIC_API|DCGM_PUBLIC_API\s+dcgmReturn_t)\s+(\w+)\s*\(([^)]*)\)\s*;`,
+		`(?:nvmlReturn_t\s+DECLDIR|dcgmReturn_t\s+DCGM_PUBLIC_API|DCGM_PUBLIC_API\s+dcgmReturn_t)` +
+			`\s+(\w+)\s*\(([^)]*)\)\s*;`,
 	)
 	var list []Function
 
@@ -75,7 +76,13 @@ func Functions(text string) ([]Function, error) {
 func kindsOf(text string) map[string]Kind {
 	kinds := map[string]Kind{"double": Double}
 	for _, long := range []string{
-		"unsigned long long", "long long", "uint64_t", "dcgmHandle_t", "dcgmGpuGrp_t", "dcgmFieldGrp_t", "dcgmStatus_t",
+		"unsigned long long",
+		"long long",
+		"uint64_t",
+		"dcgmHandle_t",
+		"dcgmGpuGrp_t",
+		"dcgmFieldGrp_t",
+		"dcgmStatus_t",
 	} {
 		kinds[long] = Long
 	}

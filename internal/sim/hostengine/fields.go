@@ -16,7 +16,13 @@ type Field struct {
 // Fields lists the fields that the engine knows, by id.
 func Fields() []Field {
 	var all []Field
-	for _, some := range [][]Field{identityFields(), clockFields(), usageFields(), errorFields(), profilingFields()} {
+	for _, some := range [][]Field{
+		identityFields(),
+		clockFields(),
+		usageFields(),
+		errorFields(),
+		profilingFields(),
+	} {
 		all = append(all, some...)
 	}
 

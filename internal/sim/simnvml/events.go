@@ -14,7 +14,8 @@ import (
 // eventTypes are what simulated GPUs report. They accept registration for more than ever happens to
 // them.
 const eventTypes = nvml.EventTypeXidCriticalError | nvml.EventMigConfigChange |
-	nvml.EventTypeSingleBitEccError | nvml.EventTypeDoubleBitEccError | nvml.EventTypePState | nvml.EventTypeClock
+	nvml.EventTypeSingleBitEccError | nvml.EventTypeDoubleBitEccError |
+	nvml.EventTypePState | nvml.EventTypeClock
 
 // eventKind is a type of events that happen, and the simulation's name of it.
 type eventKind struct {

@@ -88,8 +88,10 @@ func (d *device) field(id uint32) (field, bool) {
 		return byLink(
 			func(s *sim.GPUState) uint64 { return s.NVLinkBytes / uint64(s.NVLinks) },
 		), true
-	case nvml.FI_DEV_NVLINK_COUNT_RCV_ERRORS, nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS,
-		nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS, nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS:
+	case nvml.FI_DEV_NVLINK_COUNT_RCV_ERRORS,
+		nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS,
+		nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS,
+		nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS:
 		return byLink(func(*sim.GPUState) uint64 { return 0 }), true
 	case nvml.FI_DEV_REMAPPED_COR,
 		nvml.FI_DEV_REMAPPED_UNC,
