@@ -162,7 +162,7 @@ func TestJobs(t *testing.T) {
 	p.advance(time.Second) // reports its energy once more
 	p.advance(time.Second)
 
-	if body = string(p.get("/metrics").body); strings.Contains(body, "4711") {
+	if body = string(p.get("/metrics").body); strings.Contains(body, `"4711"`) {
 		t.Error("a job that has ended is still named")
 	}
 }

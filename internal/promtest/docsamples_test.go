@@ -75,8 +75,8 @@ func (p page) expect(t *testing.T, has, printed, from, to string) {
 // order. The sample may leave lines out, and has the user's own.
 func (p page) expectLines(t *testing.T, has, printed string) {
 	t.Helper()
-	// These are others each time: times, ids, watts.
-	varying := regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:]+Z|\b[a-z0-9]{26}\b|MIG-[0-9a-f-]+|\d+\.\ds|after \d+s|\d+W`)
+	// These are others each time: times, ids, watts, degrees.
+	varying := regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:]+Z|\b[a-z0-9]{26}\b|MIG-[0-9a-f-]+|\d+\.\ds|after \d+s|\d+W|\d+C`)
 	plain := func(line string) string { return varying.ReplaceAllString(strings.TrimSpace(line), "*") }
 
 	var lines []string
