@@ -58,8 +58,8 @@ func TestRightsizingLoop(t *testing.T) {
 		t.Errorf("GpuRightsizingCandidate fires for GPUs %q, want 0 1 2 5", got)
 	}
 
-	n.expectSummary("GpuRightsizingCandidate", "GPU 1 of gpu-node-1:9401 is larger than its work needs: 1g.20gb would do and "+
-		"set 80.3% of its SMs free (held by search/embedder-0).")
+	n.expectSummary("GpuRightsizingCandidate", "GPU 1 of gpu-node-1:9401 is larger than its work needs: 2g.20gb would do and "+
+		"set 75.8% of its SMs free (held by search/embedder-0).")
 	n.expectOneAnswer(socket, "0 1 2 5", false)
 	before := n.valueNow(`avg(nvidia_gpu_sm_activity_ratio{gpu=~"[0125]"})`)
 

@@ -113,7 +113,7 @@ func adviceAfter(t *testing.T, scenario string, o advise.Options, duration time.
 func TestUnderusedNodeHasEveryAnswer(t *testing.T) {
 	cmptest.Equal(t, "advice", adviceAfter(t, "h100-underused", advise.DefaultOptions(), 25*time.Hour), map[string]string{
 		"classifier-0": "slice  1g.10gb+me",
-		"embedder-0":   "slice  1g.20gb",
+		"embedder-0":   "slice  2g.20gb",
 		"reranker-0":   "slice  3g.40gb",
 		"small-llm-0":  "keep preallocated ",
 		"medium-llm-0": "keep busy ",
