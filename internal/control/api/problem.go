@@ -55,34 +55,24 @@ const (
 	NotFound        ProblemType = "urn:mig-exporter:problem:not-found"       // 404
 	NoMethod        ProblemType = "urn:mig-exporter:problem:method"          // 405
 	StalePlan       ProblemType = "urn:mig-exporter:problem:stale-plan"      // 409: the node has changed since
-	// 409: an instance or a GPU is in use
-	Busy       ProblemType = "urn:mig-exporter:problem:busy"
-	InProgress ProblemType = "urn:mig-exporter:problem:in-progress" // 409: another operation runs
-	// 422: the key belongs to another request
-	KeyReused      ProblemType = "urn:mig-exporter:problem:idempotency-key"
-	TooLarge       ProblemType = "urn:mig-exporter:problem:too-large"       // 413
-	MediaType      ProblemType = "urn:mig-exporter:problem:media-type"      // 415
-	UnknownProfile ProblemType = "urn:mig-exporter:problem:unknown-profile" // 422
-	Infeasible     ProblemType = "urn:mig-exporter:problem:infeasible"      // 422
-	// 422: the GPU is in the other MIG mode
-	ModeDiffers ProblemType = "urn:mig-exporter:problem:mig-mode"
-	BadSpec     ProblemType = "urn:mig-exporter:problem:spec" // 422: the spec says what cannot be
-	// 409: another controller manages the GPU
-	ForeignOwner ProblemType = "urn:mig-exporter:problem:foreign-owner"
-	RateLimited  ProblemType = "urn:mig-exporter:problem:rate-limited"  // 429
-	Internal     ProblemType = "urn:mig-exporter:problem:internal"      // 500
-	NotBuilt     ProblemType = "urn:mig-exporter:problem:unimplemented" // 501
-	// 503: no driver answers, or it has no rights
-	Unavailable ProblemType = "urn:mig-exporter:problem:unavailable"
-	// 503: the state folder cannot be used
-	ReadOnly ProblemType = "urn:mig-exporter:problem:read-only"
-	// 409: retry rollback or accept the layout
-	DegradedNode ProblemType = "urn:mig-exporter:problem:degraded"
-	// 409: another client has changed the GPU
-	LayoutChanged ProblemType = "urn:mig-exporter:problem:layout-changed"
-	// 409: a restart has interrupted an operation
-	NotResumed ProblemType = "urn:mig-exporter:problem:not-resumed"
-	StuckNode  ProblemType = "urn:mig-exporter:problem:stuck" // 503: a driver call hangs
-	// 502: in an operation, a driver call failed
-	DriverFailed ProblemType = "urn:mig-exporter:problem:driver"
+	Busy            ProblemType = "urn:mig-exporter:problem:busy"            // 409: an instance or a GPU is in use
+	InProgress      ProblemType = "urn:mig-exporter:problem:in-progress"     // 409: another operation runs
+	KeyReused       ProblemType = "urn:mig-exporter:problem:idempotency-key" // 422: the key belongs to another request
+	TooLarge        ProblemType = "urn:mig-exporter:problem:too-large"       // 413
+	MediaType       ProblemType = "urn:mig-exporter:problem:media-type"      // 415
+	UnknownProfile  ProblemType = "urn:mig-exporter:problem:unknown-profile" // 422
+	Infeasible      ProblemType = "urn:mig-exporter:problem:infeasible"      // 422
+	ModeDiffers     ProblemType = "urn:mig-exporter:problem:mig-mode"        // 422: the GPU is in the other MIG mode
+	BadSpec         ProblemType = "urn:mig-exporter:problem:spec"            // 422: the spec says what cannot be
+	ForeignOwner    ProblemType = "urn:mig-exporter:problem:foreign-owner"   // 409: another controller manages the GPU
+	RateLimited     ProblemType = "urn:mig-exporter:problem:rate-limited"    // 429
+	Internal        ProblemType = "urn:mig-exporter:problem:internal"        // 500
+	NotBuilt        ProblemType = "urn:mig-exporter:problem:unimplemented"   // 501
+	Unavailable     ProblemType = "urn:mig-exporter:problem:unavailable"     // 503: no driver answers, or it has no rights
+	ReadOnly        ProblemType = "urn:mig-exporter:problem:read-only"       // 503: the state folder cannot be used
+	DegradedNode    ProblemType = "urn:mig-exporter:problem:degraded"        // 409: retry rollback or accept the layout
+	LayoutChanged   ProblemType = "urn:mig-exporter:problem:layout-changed"  // 409: another client has changed the GPU
+	NotResumed      ProblemType = "urn:mig-exporter:problem:not-resumed"     // 409: a restart has interrupted an operation
+	StuckNode       ProblemType = "urn:mig-exporter:problem:stuck"           // 503: a driver call hangs
+	DriverFailed    ProblemType = "urn:mig-exporter:problem:driver"          // 502: in an operation, a driver call failed
 )
