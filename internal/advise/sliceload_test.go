@@ -1,6 +1,8 @@
 package advise
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -59,4 +61,47 @@ func TestBusyMinutesAreNotTheWideOnes(t *testing.T) {
 			t.Errorf("%s: predicted %+v", c.about, p)
 		}
 	}
+}
+
+// TestUnreadSampleLeavesNoMinuteOut: a sample of the busy minutes that lacks SM activity must not
+// leave only the idle ones to judge by.
+func TestUnreadSampleLeavesNoMinuteOut(t *testing.T) {
+	h := pod("ml", "Deployment/a")
+	h.Rightsizing.Closed = true
+
+	g := wholeGPU(t, "H100-80GB", 0, load{gib: 25}, h)
+	g.Profiles = slices.DeleteFunc(slices.Clone(g.Profiles), func(p gpu.Profile) bool {
+		return p.Name != "3g.40gb" && p.Name != "7g.80gb"
+	})
+	o := fastOptions()
+	o.MaxStretch = 10
+	a := New(o)
+	before := start().Add(-5 * time.Second)
+	a.Observe(&gpu.Snapshot{Time: before, Hostname: "node-a", GPUs: unheld([]gpu.GPU{g})})
+
+	var s *gpu.Snapshot
+
+	for at := start(); at.Before(start().Add(longEnough)); at = at.Add(5 * time.Second) {
+		busy := 0.3
+		width := 0.1
+
+		if at.Minute()%10 < 3 {
+			busy = 0.95
+			width = 0.7
+		}
+
+		g.Activity.GraphicsEngine = gpu.Some(busy)
+		g.Activity.SM = gpu.Some(busy * width)
+		g.Activity.DRAM = gpu.Some(0.0)
+
+		if width == 0.7 && at.Second() == 30 {
+			g.Activity.SM = gpu.None[float64]()
+		}
+
+		s = &gpu.Snapshot{Time: at, Hostname: "node-a", GPUs: []gpu.GPU{g}}
+		a.Observe(s)
+	}
+
+	r := recommend(a, s).Devices[0]
+	cmptest.Equal(t, "advice", fmt.Sprint(r.Action, " ", r.Reason), "keep busy")
 }
