@@ -202,9 +202,11 @@ func (e *Evidence) stretchUnknown() bool { return e.ActivityUnread || e.NeverBus
 // Predicted is what is expected of the workload in the recommended profile. Stretch and throughput
 // are absent if they are unknown, see Evidence.NeverBusy.
 type Predicted struct {
-	StretchMedian   Stretch `json:"stretchMedian,omitzero"`
-	StretchP95      Stretch `json:"stretchP95,omitzero"`
-	Latency         Latency `json:"latency,omitzero"`
+	StretchMedian Stretch `json:"stretchMedian,omitzero"`
+	StretchP95    Stretch `json:"stretchP95,omitzero"`
+	Latency       Latency `json:"latency,omitzero"`
+	// BusyP99 is a bound, Options.TargetBusy, where all we know of the minutes is that hardly any
+	// is busier than that, see busyIn.
 	BusyP99         float64 `json:"busyP99Ratio"`
 	Busy10Minutes   float64 `json:"busyMax10MinutesRatio"`
 	SMActivity      float64 `json:"smActivityRatio"`

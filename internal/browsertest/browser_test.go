@@ -147,10 +147,12 @@ func (b *browser) await(expression, want string) {
 
 	var last string
 
-	for begun := time.Now(); time.Since(begun) < pageTimeout; time.Sleep(50 * time.Millisecond) {
+	for begun := time.Now(); time.Since(begun) < pageTimeout; {
 		if last = b.eval(expression); last == want {
 			return
 		}
+
+		time.Sleep(50 * time.Millisecond) // the browser does not say when it has drawn
 	}
 
 	b.t.Fatalf("%s: %q, want %q", expression, last, want)

@@ -90,10 +90,12 @@ func (n *node) start() {
 		n.t.Fatal(err)
 	}
 
-	for begun := time.Now(); time.Since(begun) < pageTimeout; time.Sleep(20 * time.Millisecond) {
+	for begun := time.Now(); time.Since(begun) < pageTimeout; {
 		if n.request(http.MethodGet, "/-/ready") == http.StatusOK {
 			return
 		}
+
+		time.Sleep(20 * time.Millisecond) // another process starts; it was given its port
 	}
 
 	n.t.Fatal("the program is not ready")

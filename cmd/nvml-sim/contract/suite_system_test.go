@@ -229,7 +229,7 @@ func checkLookups(s *subject) {
 	s.want(ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_INVALID_ARGUMENT, "a UUID that there is not: %d", ret)
 }
 
-// checkKinds: MIG devices lead back to their GPU, and functions of one kind of handle fail on the
+// checkKinds: MIG devices name their GPU, and functions of one kind of handle fail on the
 // other (nvml.h).
 func checkKinds(s *subject) {
 	if s.raw == nil {
