@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -127,11 +126,11 @@ func (sh *shared) wrapError(err error) error { return fmt.Errorf("%w: %w", ErrSt
 // lock locks the state file against other nodes. It waits up to lockTimeout.
 func (sh *shared) lock() error {
 	for deadline := time.Now().Add(lockTimeout); ; {
-		err := syscall.Flock(int(sh.lockFile.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		err := tryLockFile(sh.lockFile)
 		switch {
 		case err == nil:
 			return nil
-		case !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR):
+		case !isLocked(err):
 			return sh.wrapError(fmt.Errorf("lock %s: %w", sh.lockFile.Name(), err))
 		case time.Now().After(deadline):
 			return sh.wrapError(
@@ -149,7 +148,7 @@ func (sh *shared) lock() error {
 
 // unlock releases the file's lock. It can only fail if the file is closed, which also releases the
 // lock.
-func (sh *shared) unlock() { _ = syscall.Flock(int(sh.lockFile.Fd()), syscall.LOCK_UN) }
+func (sh *shared) unlock() { unlockFile(sh.lockFile) }
 
 // close closes the files.
 func (sh *shared) close() {

@@ -1,0 +1,169 @@
+package migctl
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+// unconfirmedHint says how to find out whether unconfirmed holders use a device.
+func unconfirmedHint(holds []api.Hold) string {
+	var ways []string
+	if slices.ContainsFunc(holds, func(h api.Hold) bool { return h.Unconfirmed() && !h.ByClaim() }) {
+		ways = append(ways, "wait until the kubelet lists its pods again")
+	}
+
+	if slices.ContainsFunc(holds, api.Hold.ByClaim) {
+		ways = append(
+			ways,
+			"let mig-exporter read claims (--kubernetes.node-name, and the right to get "+
+				"resourceclaims.resource.k8s.io)",
+		)
+	}
+
+	return strings.Join(ways, ", and ") +
+		". Or look whether anything uses the device (crictl ps, nvidia-smi), confirm " +
+		"that it is free, then repeat the command."
+}
+
+// blockedHint says what to do about instances in use, or a layout that does not fit beside them.
+func blockedHint(p *api.Problem, o *options) string {
+	var holds []api.Hold
+	for i := range p.Blocking {
+		holds = append(holds, p.Blocking[i].Holders...)
+	}
+
+	unconfirmed := slices.ContainsFunc(holds, api.Hold.Unconfirmed)
+	others := slices.ContainsFunc(holds, func(h api.Hold) bool { return !h.Unconfirmed() })
+
+	switch {
+	case o.Command == commandConfirm && unconfirmed:
+		return "confirm the device that the message names instead."
+	case o.Command == commandConfirm:
+		return "something is seen to use the device, which counts more. Once that has ended, try again."
+	case unconfirmed && !others:
+		return unconfirmedHint(holds)
+	case unconfirmed:
+		return usedHint(p, o) + " For what may be in use: " + unconfirmedHint(holds)
+	}
+
+	return usedHint(p, o)
+}
+
+// writeConfirmation prints the command that confirms that devices are free that may be in use. It
+// leaves out those in use.
+func writeConfirmation(p *page, problem *api.Problem, o *options) {
+	command := "migctl " + commandConfirm
+
+	for i := range problem.Blocking {
+		b := &problem.Blocking[i]
+		if slices.ContainsFunc(b.Holders, api.Hold.Unconfirmed) &&
+			!slices.ContainsFunc(b.Holders, api.Hold.Confirmed) {
+			command += " " + quoteForShell(b.Instance)
+		}
+	}
+
+	if o.Command != commandConfirm && command != "migctl "+commandConfirm {
+		p.para("", plain, "To confirm that nothing uses it (right force):")
+		p.whole("  " + command)
+	}
+}
+
+func usedHint(p *api.Problem, o *options) string {
+	instances := slices.ContainsFunc(p.Blocking, func(b api.Blocker) bool { return b.Profile != "" })
+	switch {
+	case o.Command == commandMode && instances:
+		return "end the work on these instances, destroy them (migctl apply --gpus GPU " +
+			"--devices none), then repeat the command."
+	case o.Command == commandMode:
+		return "end whatever has the GPU open, or move it to another node" + drainHint(p) +
+			", then repeat the command."
+	case len(p.Blocking) == 0:
+		return "ask for less, or name more GPUs. migctl get shows the room, migctl profiles what could be created."
+	case o.Command == commandRollback:
+		return "end the work of the holders, or move it to another node" + drainHint(p) +
+			", then repeat the command."
+	}
+
+	return "end the work of the holders, or move it to another node" + drainHint(p) +
+		", and plan again."
+}
+
+// drainHint names the command that moves pods, if a pod is in the way.
+func drainHint(p *api.Problem) string {
+	isPod := func(h api.Hold) bool { return h.Kind == api.HoldPod || h.Unconfirmed() }
+
+	if slices.ContainsFunc(p.Blocking, func(b api.Blocker) bool {
+		return slices.ContainsFunc(b.Holders, isPod)
+	}) {
+		return " (kubectl drain)"
+	}
+
+	return ""
+}
+
+// writeForced prints the same command with --force for each instance in the way, uncut so that it
+// can be copied.
+func writeForced(p *page, problem *api.Problem, o *options) {
+	if problem.Type != api.Infeasible && problem.Type != api.Busy || len(problem.Blocking) == 0 {
+		return
+	}
+
+	if o.Command != commandPlan && o.Command != commandApply || o.Plan != "" {
+		return
+	}
+
+	p.para(
+		"",
+		plain,
+		"To destroy it on purpose (right force; it ends no process, and the driver refuses while one runs):",
+	)
+
+	words := append([]string{"migctl " + o.Command}, o.Spec.flags()...)
+	if o.TakeOver {
+		words = append(words, "--take-over")
+	}
+
+	force := slices.Clone(o.Spec.Force)
+	for i := range problem.Blocking {
+		if !slices.Contains(force, problem.Blocking[i].Instance) {
+			force = append(force, problem.Blocking[i].Instance)
+		}
+	}
+
+	for _, f := range force {
+		words = append(words, "--force "+quoteForShell(f))
+	}
+
+	for i, w := range words {
+		if i > 0 {
+			w = "  " + w
+		}
+
+		if i < len(words)-1 {
+			w += " \\"
+		}
+
+		p.whole("  " + w)
+	}
+}
+
+// flags returns the flags of a spec, quoted, as they were given.
+func (o *specOptions) flags() []string {
+	var all []string
+	add := func(flag string, values ...string) {
+		for _, v := range values {
+			if v != "" {
+				all = append(all, flag+" "+quoteForShell(v))
+			}
+		}
+	}
+	add("-f", o.File)
+	add("--layout", o.Layout)
+	add("--gpus", o.GPUs...)
+	add("--devices", o.Devices...)
+	add("--demand", o.Demand...)
+
+	return all
+}

@@ -1,0 +1,145 @@
+package migctl
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+func blocked(t api.ProblemType, instances ...string) http.HandlerFunc {
+	p := api.Problem{Type: t, Title: "In use", Status: 409, Detail: "Because."}
+
+	for i, name := range instances {
+		b := api.Blocker{GPU: gpu2, Instance: name, Profile: "1g.5gb", Placement: at(i, 1), Holders: holds()}
+		if strings.HasPrefix(name, "GPU-") {
+			b.Profile = ""
+			b.Placement = gpu.Placement{}
+		}
+
+		p.Blocking = append(p.Blocking, b)
+	}
+
+	return refuse(p)
+}
+
+// TestForceIsOneCommand: what is in the way of a plan can be forced by the command that is printed,
+// which is parsed here.
+func TestForceIsOneCommand(t *testing.T) {
+	_, address := serve(t, map[string]http.HandlerFunc{"POST /plans": blocked(api.Infeasible, "MIG-1", "MIG-2", "MIG-1")})
+	got := runner{}.run(t, address, "apply", "--gpus", "2", "--devices=1g.5gb+me=1,it's=1", "--force=MIG-0",
+		"--take-over", "-y")
+
+	_, command, found := strings.Cut(got.err, "\n  migctl ")
+	if !found {
+		t.Fatal(got.err)
+	}
+
+	s := session{out: io.Discard, errOut: io.Discard}
+	if _, err := s.parseCommandLine(shellWords(t, strings.ReplaceAll(command, "\\\n", " "))); err != nil {
+		t.Fatal(err, command)
+	}
+
+	cmptest.Equal(t, command, s.opts, options{
+		Command: commandApply, Output: formText, TakeOver: true, Address: s.opts.Address, Timeout: s.opts.Timeout, Color: s.opts.Color,
+		Spec: specOptions{GPUs: []string{"2"}, Devices: []string{"1g.5gb+me=1,it's=1"},
+			Force: []string{"MIG-0", "MIG-1", "MIG-2"}},
+	})
+}
+
+func TestLongCommandsAreNotCut(t *testing.T) {
+	_, address := serve(t, map[string]http.HandlerFunc{"POST /plans": blocked(api.Busy, "MIG-1")})
+
+	demand := "memory=" + strings.Repeat("0", 90) + "1GiB"
+	if got := (runner{}).run(t, address, "plan", "--demand", demand); !strings.Contains(got.err,
+		"--demand "+demand+" \\\n") {
+		t.Error(got.err)
+	}
+}
+
+// TestNoForceWhereThereIsNone: MIG mode and rollbacks know no force.
+func TestNoForceWhereThereIsNone(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer http.HandlerFunc
+		args   string
+		says   string
+	}{
+		"processes of a GPU":    {blocked(api.Busy, "GPU-00811850"), "mode on 0 -y", "end whatever has the GPU open"},
+		"instances of a GPU":    {blocked(api.Busy, "MIG-1", "MIG-2"), "mode on 0 -y", "--devices none"},
+		"nothing named":         {blocked(api.Busy), "mode on 0 -y", "end whatever"},
+		"a rollback":            {blocked(api.Busy, "MIG-1"), "rollback op -y", "repeat the command"},
+		"nothing to roll back":  {refuse(api.Problem{Type: api.BadSpec, Status: 422}), "rollback op -y", "migctl operations"},
+		"a plan, seen before":   {blocked(api.Busy, "MIG-1"), "apply --plan=p --hash=h -y", "plan again"},
+		"a GPU without a place": {blocked(api.Busy, "GPU-00811850"), "rollback op -y", "in the way: GPU-00811850 in use"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			routes := applied()
+			routes["GET /node"] = file(t, "node-dgx-a100-mixed.json")
+			routes["GET /plans/p"] = answer(repartition())
+			routes["GET /operations/op"] = answer(api.Operation{ID: "op", State: api.Succeeded})
+			routes["POST /operations/op/rollback"], routes["POST /operations"] = c.answer, c.answer
+			routes["PUT /gpus/GPU-5f65f8d5-d4b3-5c36-b975-c901d71a2c3a/mig-mode"] = c.answer
+			_, address := serve(t, routes)
+			got := runner{}.run(t, address, strings.Fields(c.args)...)
+			cmptest.HasTexts(t, flat(got.err), c.says)
+			cmptest.LacksTexts(t, got.err, "--force", "0:0")
+		})
+	}
+}
+
+// TestInterruptAtTheQuestion: Ctrl-C is an answer, although the terminal goes on being read.
+func TestInterruptAtTheQuestion(t *testing.T) {
+	f, address := serve(t, applied())
+	ctx, cancel := context.WithCancel(t.Context())
+	in, typing := io.Pipe()
+	defer typing.Close()
+	asked := &onQuestion{cancel: cancel}
+	s := &session{
+		in: in, out: asked, errOut: io.Discard, inTerminal: true, retry: time.Millisecond,
+		lookup: func(string) (string, bool) { return "", false },
+	}
+	code := execute(ctx, []string{"--address=" + address, "apply", "--gpus=2", "--devices=2g.10gb=1"}, s)
+	cmptest.Equal(t, "exit code", code, exitInterrupted)
+	cmptest.Equal(t, "started", f.bodies(t, "POST /operations"), nil)
+	cmptest.HasTexts(t, asked.text.String(), "Nothing was done.")
+}
+
+// onQuestion interrupts when it is asked something.
+type onQuestion struct {
+	text   strings.Builder
+	cancel func()
+}
+
+func (q *onQuestion) Write(b []byte) (int, error) {
+	if strings.Contains(string(b), "[y/N]") {
+		q.cancel()
+	}
+
+	return q.text.Write(b)
+}
+
+func TestApplyWithoutATerminalSaysHowToApprove(t *testing.T) {
+	_, address := serve(t, applied())
+
+	got := runner{}.run(t, address, "apply", "--gpus=2", "--devices=2g.10gb=1")
+	if !strings.Contains(flat(got.out), "migctl apply --yes --plan "+repartition().ID+" --hash \\ "+repartition().Hash) {
+		t.Error(got.out)
+	}
+}
+
+func TestWhoGivesRights(t *testing.T) {
+	p := &api.Problem{Type: api.Forbidden}
+	if h := problemHint(p, &options{Address: "https://node7:9402"}); strings.Contains(h, "socket") {
+		t.Error(h)
+	}
+
+	if h := problemHint(p, &options{Address: "/run/c.sock"}); !strings.Contains(h, "sudo") {
+		t.Error(h)
+	}
+}

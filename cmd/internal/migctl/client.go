@@ -1,0 +1,330 @@
+package migctl
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/version"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+// client is a client of the control API. Its errors are *api.Problem if the server refuses,
+// *unreachable if it does not answer, or the context's.
+type client struct {
+	http    *http.Client
+	base    string
+	address string // as the operator gave it
+	foreign error  // what another server at the address is taken for
+	token   string
+	timeout time.Duration
+}
+
+// unreachable says that mig-exporter does not answer at an address.
+type unreachable struct {
+	address string
+	err     error
+}
+
+func (e *unreachable) Error() string { return fmt.Sprintf("cannot reach %s: %v", e.address, e.err) }
+func (e *unreachable) Unwrap() error { return e.err }
+
+// maxAnswer bounds an answer. A node of 16 GPUs with 7 instances each answers with 300 KB.
+const maxAnswer = 32 << 20
+
+// newClient returns a client of the control API at --address.
+func newClient(o *options) (*client, error) {
+	c, err := newClientOf(o, o.Address, "https")
+	if errors.Is(err, errAddress) {
+		return nil, usageError{
+			fmt.Sprintf("--address %q: expected unix:///PATH or https://HOST:PORT", o.Address),
+		}
+	}
+
+	return c, err
+}
+
+// errAddress is the error of an address that is no URL of an expected form.
+var errAddress = errors.New("unexpected address")
+
+// newClientOf returns a client of the API at a socket, or at a URL with one of the schemes.
+func newClientOf(o *options, address string, schemes ...string) (*client, error) {
+	c := &client{address: address, foreign: errForeign, timeout: o.Timeout}
+	transport := &http.Transport{ForceAttemptHTTP2: true}
+	c.http = &http.Client{
+		Transport: transport,
+		// We follow no redirect: no other server may see the token.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+
+	socket, isSocket := strings.CutPrefix(address, "unix://")
+	if strings.HasPrefix(address, "/") {
+		socket = address
+		isSocket = true
+	}
+
+	if isSocket {
+		c.base = "http://control"
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		}
+	} else {
+		u, err := url.Parse(address)
+		if err != nil || !slices.Contains(schemes, u.Scheme) || u.Host == "" || strings.Trim(u.Path, "/") != "" {
+			return nil, errAddress
+		}
+
+		c.base = u.Scheme + "://" + u.Host
+
+		if u.Scheme == "https" {
+			if transport.TLSClientConfig, err = tlsConfig(o); err != nil {
+				return nil, err
+			}
+		}
+	}
+
+	if o.TokenFile != "" {
+		token, err := os.ReadFile(o.TokenFile)
+		if err != nil {
+			return nil, usageError{fmt.Sprintf("--token-file: %v", err)}
+		}
+
+		c.token = strings.TrimSpace(string(token))
+	}
+
+	return c, nil
+}
+
+func tlsConfig(o *options) (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+
+	if o.CAFile != "" {
+		pem, err := os.ReadFile(o.CAFile)
+		if err != nil {
+			return nil, usageError{fmt.Sprintf("--ca-file: %v", err)}
+		}
+
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, usageError{fmt.Sprintf("--ca-file: no certificate in %s", o.CAFile)}
+		}
+	}
+
+	if (o.CertFile == "") != (o.KeyFile == "") {
+		return nil, usageError{"--cert-file and --key-file belong together"}
+	}
+
+	if o.CertFile != "" {
+		pair, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
+		if err != nil {
+			return nil, usageError{fmt.Sprintf("--cert-file, --key-file: %v", err)}
+		}
+
+		config.Certificates = []tls.Certificate{pair}
+	}
+
+	return config, nil
+}
+
+func (c *client) close() { c.http.CloseIdleConnections() }
+
+// getDocument fetches a document and returns it as the server wrote it.
+func (c *client) getDocument(ctx context.Context, path string) ([]byte, error) {
+	return c.request(ctx, http.MethodGet, path, nil, "")
+}
+
+// sendDocument sends a document, or none if request is nil, and decodes the answer. key is an
+// Idempotency-Key, or empty.
+func (c *client) sendDocument(
+	ctx context.Context,
+	method, path string,
+	request any,
+	key string,
+	answer any,
+) error {
+	var body []byte
+
+	if request != nil {
+		var err error
+		if body, err = json.Marshal(request); err != nil {
+			return fmt.Errorf("write the request: %w", err)
+		}
+	}
+
+	data, err := c.request(ctx, method, path, body, key)
+	if err != nil {
+		return err
+	}
+
+	return c.decodeAnswer(data, answer)
+}
+
+// fetch fetches a document and decodes it.
+func (c *client) fetch(ctx context.Context, path string, answer any) error {
+	data, err := c.getDocument(ctx, path)
+	if err != nil {
+		return err
+	}
+
+	return c.decodeAnswer(data, answer)
+}
+
+func (c *client) decodeAnswer(data []byte, answer any) error {
+	if err := json.Unmarshal(data, answer); err != nil {
+		return &unreachable{
+			c.address,
+			fmt.Errorf("the answer is not what migctl %s understands: %w", version.Version, err),
+		}
+	}
+
+	return nil
+}
+
+// request makes one request. With an Idempotency-Key it repeats the request once if the connection
+// broke: the server executes it only once.
+func (c *client) request(
+	ctx context.Context,
+	method, path string,
+	body []byte,
+	key string,
+) ([]byte, error) {
+	timed, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+
+	data, err := c.requestOnce(timed, method, path, body, key)
+	if err != nil && key != "" && timed.Err() == nil && connectionBroke(err) {
+		data, err = c.requestOnce(timed, method, path, body, key)
+	}
+
+	if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		return nil, &unreachable{
+			c.address,
+			fmt.Errorf("no answer within %s: %w", c.timeout, os.ErrDeadlineExceeded),
+		}
+	}
+
+	return data, err
+}
+
+// connectionBroke reports whether a connection was made and then broke: the server may have read
+// the request.
+func connectionBroke(err error) bool {
+	var dial *net.OpError
+	return errors.As(err, new(*unreachable)) && (!errors.As(err, &dial) || dial.Op != "dial")
+}
+
+func (c *client) requestOnce(
+	ctx context.Context,
+	method, path string,
+	body []byte,
+	key string,
+) ([]byte, error) {
+	res, err := c.sendRequest(ctx, method, path, body, func(h http.Header) {
+		if key != "" {
+			h.Set("Idempotency-Key", key)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+
+	data, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return nil, c.connectionError(ctx, err)
+	}
+
+	return data, nil
+}
+
+// sendRequest makes a request and returns the answer unless its status is an error. The caller
+// closes the body.
+func (c *client) sendRequest(ctx context.Context, method, path string, body []byte,
+	headers func(http.Header)) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(
+		ctx,
+		method,
+		c.base+"/api/v1"+path,
+		bytes.NewReader(body),
+	)
+	if err != nil {
+		return nil, usageError{fmt.Sprintf("%q cannot be asked for", path)}
+	}
+
+	req.Header.Set("User-Agent", "migctl/"+version.Version)
+	req.Header.Set("Accept", "application/json, application/problem+json")
+
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+
+	headers(req.Header)
+
+	res, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.connectionError(ctx, err)
+	}
+
+	if res.StatusCode/100 == 2 {
+		return res, nil
+	}
+
+	defer res.Body.Close()
+
+	return nil, c.readProblem(res)
+}
+
+// connectionError returns why no answer came, without the method and the address that net/http puts
+// before it.
+func (c *client) connectionError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+
+	var outer *url.Error
+	if errors.As(err, &outer) {
+		err = outer.Err
+	}
+
+	return &unreachable{c.address, err}
+}
+
+// readProblem reads a problem document. An answer without one comes from a proxy or another server.
+func (c *client) readProblem(res *http.Response) error {
+	media, _, err := mime.ParseMediaType(res.Header.Get("Content-Type"))
+
+	var p api.Problem
+	if err == nil && media == "application/problem+json" {
+		err = json.NewDecoder(io.LimitReader(res.Body, maxAnswer)).Decode(&p)
+	}
+
+	if err != nil || p.Type == "" {
+		return &unreachable{
+			c.address,
+			fmt.Errorf("%w: it answers %s without saying why", c.foreign, res.Status),
+		}
+	}
+
+	return &p
+}
+
+// errForeign says that another server than mig-exporter's control API answers at an address.
+var errForeign = errors.New("this does not seem to be mig-exporter's control address")

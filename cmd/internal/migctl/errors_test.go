@@ -1,0 +1,230 @@
+package migctl
+
+import (
+	"encoding/pem"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+// flat undoes the wrapping of lines.
+func flat(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+func TestEveryProblemSaysWhatToDo(t *testing.T) {
+	for _, c := range []struct {
+		problem api.ProblemType
+		code    int
+		says    string
+	}{
+		{api.Malformed, exitFailed, "versions"},
+		{api.Unauthenticated, exitFailed, "--token-file"},
+		{api.Forbidden, exitFailed, "the group of --control.allow-gid all but force"},
+		{api.PlanOnly, exitFailed, "--control.mode=apply"},
+		{api.NotFound, exitFailed, "migctl operations"},
+		{api.NoMethod, exitFailed, "versions"},
+		{api.StalePlan, exitFailed, "Plan again"},
+		{api.Busy, exitFailed, "ask for less"},
+		{api.InProgress, exitFailed, "migctl operations --follow op-7"},
+		{api.KeyReused, exitFailed, "try again"},
+		{api.TooLarge, exitFailed, "versions"},
+		{api.MediaType, exitFailed, "versions"},
+		{api.UnknownProfile, exitUsage, "offered: 1g.5gb, 2g.10gb"},
+		{api.Infeasible, exitFailed, "migctl profiles"},
+		{api.ModeDiffers, exitFailed, "migctl mode on"},
+		{api.BadSpec, exitUsage, "correct the spec"},
+		{api.ForeignOwner, exitFailed, "--take-over"},
+		{api.RateLimited, exitFailed, "wait"},
+		{api.Internal, exitFailed, "log"},
+		{api.NotBuilt, exitFailed, "does not offer"},
+		{api.Unavailable, exitFailed, "migctl get"},
+		{api.ReadOnly, exitFailed, "--control.state-dir"},
+		{api.DegradedNode, exitDegraded, "migctl rollback op-7"},
+		{api.DegradedNode, exitDegraded, "migctl accept op-7"},
+		{api.LayoutChanged, exitFailed, "plan again"},
+		{api.StuckNode, exitDegraded, "driver call hangs"},
+		{api.DriverFailed, exitFailed, "migctl operations op-7"},
+	} {
+		t.Run(string(c.problem), func(t *testing.T) {
+			p := api.Problem{Type: c.problem, Title: "It was refused", Status: 409, Detail: "Because.", Operation: "op-7"}
+			if c.problem == api.UnknownProfile {
+				p.Profiles = []string{"1g.5gb", "2g.10gb"}
+			}
+
+			_, address := serve(t, map[string]http.HandlerFunc{"POST /plans": refuse(p)})
+			got := runner{}.run(t, address, "plan", "--layout=x")
+			text := flat(got.err)
+			cmptest.Equal(t, "exit code", got.code, c.code)
+
+			if !strings.HasPrefix(text, "migctl: It was refused: Because.") {
+				t.Error(text)
+			}
+
+			cmptest.HasTexts(t, text, c.says, "What to do: ")
+			cmptest.LacksTexts(t, text, "{", "}")
+			fits(t, got.err)
+		})
+	}
+}
+
+func TestNobodyAnswers(t *testing.T) {
+	dir := t.TempDir()
+	dead := filepath.Join(dir, "dead")
+
+	listener, err := net.Listen("unix", dead)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	listener.(*net.UnixListener).SetUnlinkOnClose(false)
+	listener.Close()
+
+	for name, c := range map[string]struct {
+		address, says string
+		code          int
+	}{
+		"no socket":    {"unix://" + filepath.Join(dir, "none"), "--control.enabled", exitUnreachable},
+		"dead socket":  {"unix://" + dead, "--control.enabled", exitUnreachable},
+		"only a path":  {filepath.Join(dir, "none"), "--control.socket", exitUnreachable},
+		"closed port":  {"https://127.0.0.1:1", "--control.listen-address", exitUnreachable},
+		"plain http":   {"http://127.0.0.1:1", "expected unix:///PATH or https://HOST:PORT", exitUsage},
+		"no address":   {"nonsense", "expected unix:///PATH or https://HOST:PORT", exitUsage},
+		"with a path":  {"https://127.0.0.1:1/api", "expected unix:///PATH", exitUsage},
+		"other server": {otherServer(t), "metrics", exitUnreachable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := runner{}.run(t, c.address, "get")
+			cmptest.Equal(t, "exit code", got.code, c.code)
+			cmptest.HasTexts(t, flat(got.err), c.says)
+			cmptest.Equal(t, "standard output", got.out, "")
+		})
+	}
+
+	t.Run("permission denied", func(t *testing.T) { // root may open every socket: the error itself
+		e := &unreachable{"unix:///s", &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EACCES)}}
+		if h := unreachableHint(e); !strings.Contains(h, "--control.allow-gid") {
+			t.Error(h)
+		}
+	})
+}
+
+// otherServer answers with a page.
+func otherServer(t *testing.T) string {
+	t.Helper()
+	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "<html>", http.StatusBadGateway)
+	}})
+
+	return address
+}
+
+func TestSlowServer(t *testing.T) {
+	release := make(chan struct{})
+	_, address := serve(t,
+		map[string]http.HandlerFunc{"GET /node": func(http.ResponseWriter, *http.Request) { <-release }})
+	t.Cleanup(func() { close(release) })
+	got := runner{}.run(t, address, "get", "--timeout=20ms")
+	cmptest.Equal(t, "exit code", got.code, exitUnreachable)
+	cmptest.HasTexts(t, flat(got.err), "no answer within 20ms", "--timeout")
+}
+
+func TestAnswersThatAreNone(t *testing.T) {
+	for _, document := range []string{"", "{", `{"gpus": 7}`, `[]`} {
+		_, address := serve(t, map[string]http.HandlerFunc{"GET /node": raw(document)})
+
+		got := runner{}.run(t, address, "get")
+		if got.code != exitUnreachable || !strings.Contains(flat(got.err), "not what migctl") {
+			t.Errorf("%q: exit code %d: %s", document, got.code, got.err)
+		}
+	}
+}
+
+// brokenPipe fails as a pipe without a reader does.
+type brokenPipe struct{}
+
+func (brokenPipe) Write([]byte) (int, error) {
+	return 0, &os.PathError{Op: "write", Path: "|1", Err: syscall.EPIPE}
+}
+
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, fmt.Errorf("write: %w", syscall.ENOSPC) }
+
+func TestOutputThatCannotBeWritten(t *testing.T) {
+	routes := map[string]http.HandlerFunc{"GET /node": file(t, "node-a30.json")}
+
+	_, address := serve(t, routes)
+	for _, form := range []string{"table", "json", "yaml"} {
+		got := runner{out: brokenPipe{}}.run(t, address, "get", "-o", form)
+		if got.code != exitOK || got.err != "" {
+			t.Errorf("%s: exit code %d: %s", form, got.code, got.err)
+		}
+
+		if got := (runner{out: fullDisk{}}).run(t, address, "get", "-o", form); got.code != exitFailed || got.err == "" {
+			t.Errorf("%s on a full disk: exit code %d", form, got.code)
+		}
+	}
+}
+
+func TestOverTLSWithAToken(t *testing.T) {
+	f := &fake{routes: map[string]http.HandlerFunc{"GET /node": file(t, "node-a30.json")}}
+	server := httptest.NewTLSServer(f)
+	t.Cleanup(server.Close)
+	dir := t.TempDir()
+	write := func(name string, data []byte) string {
+		name = filepath.Join(dir, name)
+		if err := os.WriteFile(name, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+
+		return name
+	}
+	ca := write("ca.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
+	token := write("token", []byte("s3cret\n"))
+	got := runner{}.run(t, server.URL, "get", "--ca-file", ca, "--token-file", token)
+	asked := f.requests("GET /node")
+	cmptest.Equal(t, "exit code", got.code, exitOK)
+	cmptest.Equal(t, "asked", asked, []request{{line: "GET /node", token: "Bearer s3cret"}})
+
+	if got := (runner{}).run(t, server.URL, "get"); got.code != exitUnreachable ||
+		!strings.Contains(got.err, "--ca-file") {
+		t.Errorf("unknown authority: exit code %d: %s", got.code, got.err)
+	}
+
+	for _, args := range [][]string{{"--token-file", "/none"}, {"--ca-file", token}, {"--ca-file", "/none"},
+		{"--cert-file", ca}, {"--cert-file", ca, "--key-file", ca}} {
+		got := runner{}.run(t, server.URL, append([]string{"get"}, args...)...)
+		if got.code != exitUsage || strings.Contains(got.err, "s3cret") {
+			t.Errorf("%v: exit code %d: %s", args, got.code, got.err)
+		}
+	}
+}
+
+func TestARequestWhoseConnectionBreaksIsRepeatedOnce(t *testing.T) {
+	routes := applied()
+	abort := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	routes["POST /operations"] = inTurn(abort, routes["POST /operations"])
+	f, address := serve(t, routes)
+	got := runner{}.run(t, address, "apply", "--layout=x", "--yes")
+	cmptest.Equal(t, "exit code", got.code, exitOK)
+	cmptest.Equal(t, "times asked", len(f.bodies(t, "POST /operations")), 2)
+	asked := f.requests("POST /operations")
+	cmptest.Equal(t, "second request", asked[1], asked[0])
+}
+
+// TestRightSizingThatIsOff: what is off can be switched on; a server without the API needs another
+// version.
+func TestRightSizingThatIsOff(t *testing.T) {
+	recommend := &options{Command: commandRecommend}
+	cmptest.Equal(t, "off", problemHint(&api.Problem{Type: api.NotBuilt, Status: 501}, recommend),
+		"start mig-exporter without --no-advise.enabled.")
+	cmptest.HasTexts(t, problemHint(&api.Problem{Type: api.NotBuilt, Status: 404}, recommend), "this version")
+}

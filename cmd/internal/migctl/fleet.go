@@ -1,0 +1,377 @@
+package migctl
+
+import (
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf16"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/common/version"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/fleet"
+)
+
+const commandFleet = "fleet"
+
+// The forms that only fleet has.
+const (
+	formCSV      = "csv"
+	formMarkdown = "markdown"
+)
+
+// queryTimeout is how long an answer of Prometheus may take: its own limit of a query
+// (--query.timeout) is two minutes by default, and a query that needs more is better asked in
+// parts.
+const queryTimeout = 2 * time.Minute
+
+// fleetOptions are the flags of fleet as they are written.
+type fleetOptions struct {
+	URL, ConfigFile     string
+	Window, MinEvidence string
+	Time                string
+	Match, Prices       []string
+	ClusterLabel        string
+	MaxStretch          float64
+	Strict              bool
+}
+
+// addFleetCommand declares fleet. Values land in o.
+func addFleetCommand(app *kingpin.Application, o *options) {
+	f := &o.Fleet
+	defaults := advise.DefaultOptions()
+	number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
+	c := app.Command(commandFleet, "Find the whole GPUs of a fleet that could be slices, in "+
+		"Prometheus' history of mig-exporter or dcgm-exporter. Asks no mig-exporter and changes "+
+		"nothing.")
+	c.Flag("prometheus.url", "Prometheus, or a server with the same API (Thanos, Mimir, "+
+		"VictoriaMetrics), with its path prefix.").
+		Required().
+		PlaceHolder("URL").
+		StringVar(&f.URL)
+	c.Flag("prometheus.config.file", "File with TLS and authentication, as in Prometheus' HTTP "+
+		"client configuration.").
+		PlaceHolder("FILE").
+		StringVar(&f.ConfigFile)
+	c.Flag("window", "How far back the history is read: 1h to 35d, in whole hours.").
+		Default("7d").
+		StringVar(&f.Window)
+	c.Flag("time", "The end of the window; by default now.").
+		PlaceHolder("RFC3339").
+		StringVar(&f.Time)
+	c.Flag("match", `Only series with these labels: cluster="a". Repeatable.`).
+		PlaceHolder("MATCHER").
+		StringsVar(&f.Match)
+	c.Flag("cluster-label", "The label that names a GPU's cluster.").
+		Default("cluster").
+		StringVar(&f.ClusterLabel)
+	c.Flag("price", "What a GPU costs an hour, by words of its model: H100=2.50. Repeatable; "+
+		"the longest name counts.").
+		PlaceHolder("MODEL=NUMBER").
+		StringsVar(&f.Prices)
+	c.Flag("max-stretch", "How many times as long as on the whole GPU a request may take in a "+
+		"slice, at p95.").
+		Default(number(defaults.MaxStretch)).
+		Float64Var(&f.MaxStretch)
+	c.Flag("min-evidence", "Time for which a GPU must have been held and observed.").
+		Default("1d").
+		StringVar(&f.MinEvidence)
+	c.Flag("strict", "Decide by the worst mix of kernels that the means allow.").BoolVar(&f.Strict)
+	addOutputFlag(c, o, formText, formJSON, formCSV, formMarkdown)
+}
+
+// read checks the flags.
+func (f *fleetOptions) read(now time.Time) (fleet.Options, error) {
+	o := fleet.Options{
+		End:          now,
+		Match:        f.Match,
+		ClusterLabel: f.ClusterLabel,
+		Advise:       advise.DefaultOptions(),
+	}
+	o.Advise.MaxStretch = f.MaxStretch
+	o.Advise.Strict = f.Strict
+
+	window, err := model.ParseDuration(f.Window)
+	if err != nil {
+		return o, fmt.Errorf("--window is %q; expected a time such as 7d", f.Window)
+	}
+
+	evidence, err := model.ParseDuration(f.MinEvidence)
+	if err != nil {
+		return o, fmt.Errorf("--min-evidence is %q; expected a time such as 1d", f.MinEvidence)
+	}
+
+	o.Window = time.Duration(window)
+	o.Advise.MinEvidence = time.Duration(evidence)
+
+	if f.Time != "" {
+		if o.End, err = time.Parse(time.RFC3339, f.Time); err != nil {
+			return o, fmt.Errorf(
+				"--time is %q; expected a time such as 2026-03-04T12:00:00Z",
+				f.Time,
+			)
+		}
+	}
+
+	if o.Prices, err = fleet.ParsePrices(f.Prices); err != nil {
+		return o, err
+	}
+
+	err = o.Validate()
+
+	return o, err
+}
+
+// fleet answers which GPUs of a fleet could be slices.
+func (s *session) fleet(ctx context.Context) error {
+	o, err := s.opts.Fleet.read(time.Now())
+	if err != nil {
+		return usageError{err.Error()}
+	}
+
+	f := &s.opts.Fleet
+
+	client, err := fleet.NewClient(fleet.ClientOptions{
+		URL:        f.URL,
+		ConfigFile: f.ConfigFile,
+		Timeout:    queryTimeout,
+		UserAgent:  "migctl/" + version.Version,
+	})
+	if err != nil {
+		return usageError{err.Error()}
+	}
+	defer client.Close()
+
+	bar := &progressBar{}
+	if s.errTerminal {
+		bar.w = s.errOut
+		o.Progress = bar.show
+	}
+
+	report, err := fleet.Analyze(ctx, client, o)
+	bar.clear()
+
+	if err != nil {
+		return err
+	}
+
+	switch s.opts.Output {
+	case formJSON:
+		return writeFleetJSON(s.out, report)
+	case formCSV:
+		return writeFleetCSV(s.out, report)
+	case formMarkdown:
+		writeFleetMarkdown(s.page, report)
+	default:
+		writeFleet(s.page, report)
+	}
+
+	return nil
+}
+
+// reportQuery reports why Prometheus gave no answer, and returns the exit code.
+func reportQuery(p *page, e *fleet.QueryError) int {
+	p.para("migctl: ", red, e.Error())
+	writeHint(p, e.Hint)
+
+	if e.Reached {
+		return exitFailed
+	}
+
+	return exitUnreachable
+}
+
+// progressBar shows on a terminal how far an analysis is.
+type progressBar struct {
+	w     io.Writer // nil: there is no terminal
+	shown int
+}
+
+func (b *progressBar) show(done, total int) {
+	const columns = 30
+	filled := columns * done / max(total, 1)
+	line := fmt.Sprintf("\rasking Prometheus [%s%s] %d/%d GPUs", strings.Repeat("#", filled),
+		strings.Repeat(".", columns-filled), done, total)
+	b.shown = max(b.shown, len(line))
+	io.WriteString(b.w, line) //nolint:errcheck // a bar that cannot be shown is not missed
+}
+
+func (b *progressBar) clear() {
+	if b.shown > 0 {
+		io.WriteString(b.w, "\r"+strings.Repeat(" ", b.shown)+"\r") //nolint:errcheck // as above
+	}
+}
+
+// writeFleetJSON writes the report. What a terminal could take for a command is escaped.
+func writeFleetJSON(w io.Writer, r *fleet.Report) error {
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+
+	_, err = io.WriteString(w, escapeUnprintable(string(data))+"\n")
+
+	return err
+}
+
+// escapeUnprintable escapes in a JSON document what a terminal could take for a command.
+func escapeUnprintable(document string) string {
+	var safe strings.Builder
+
+	for _, c := range document {
+		switch {
+		case c == '\n' || unicode.IsPrint(c):
+			safe.WriteRune(c)
+		case c > 0xFFFF:
+			high, low := utf16.EncodeRune(c)
+			fmt.Fprintf(&safe, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&safe, `\u%04x`, c)
+		}
+	}
+
+	return safe.String()
+}
+
+// writeFleetCSV writes a line for each GPU.
+func writeFleetCSV(w io.Writer, r *fleet.Report) error {
+	out := csv.NewWriter(w)
+	clean := (&page{utf8: true}).clean
+	number := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+	rows := [][]string{
+		{
+			"cluster",
+			"node",
+			"uuid",
+			"model",
+			"namespace",
+			"namespaces",
+			"action",
+			"reason",
+			"recommended_profile",
+			"provisional",
+			"media_not_checked",
+			"idle",
+			"stretch_p95_low",
+			"stretch_p95_expected",
+			"stretch_p95_high",
+			"busy_mean",
+			"busy_p99",
+			"busy_max_10m",
+			"freed_gpus",
+			"room",
+			"decided_by",
+			"decided_ratio",
+			"decided_limit",
+			"width_p95",
+			"bandwidth_p95",
+			"memory_max_bytes",
+			"memory_trend_bytes_per_day",
+			"observed_hours",
+			"coverage",
+			"held_hours_per_week",
+			"exporter",
+			"explanation",
+			"media_use",
+		},
+	}
+
+	for i := range r.GPUs {
+		g := &r.GPUs[i]
+
+		stretch := [3]string{}
+		gain := [2]string{}
+		decided := [3]string{}
+		kernels := [2]string{}
+
+		if g.StretchP95 != nil {
+			stretch = [3]string{
+				fleetStretchText(g.StretchP95.Low),
+				fleetStretchText(g.StretchP95.Expected),
+				fleetStretchText(g.StretchP95.High),
+			}
+		}
+
+		if g.Gain != nil {
+			gain = [2]string{number(g.Gain.FreedGPUs), g.Gain.Room}
+		}
+
+		if d := g.Decided; d != nil {
+			decided = [3]string{d.Figure, number(d.Ratio), number(d.Limit)}
+		}
+
+		if g.Kernels != nil {
+			kernels = [2]string{number(g.Kernels.Width), number(g.Kernels.Bandwidth)}
+		}
+
+		row := []string{g.Cluster, g.Node, g.UUID, g.Model, g.Namespace}
+		for k := range row {
+			row[k] = noFormula(clean(row[k]))
+		}
+
+		rows = append(
+			rows,
+			append(
+				row,
+				strconv.Itoa(g.Namespaces),
+				string(g.Action),
+				string(g.Reason),
+				g.Profile,
+				strconv.FormatBool(g.Provisional),
+				strconv.FormatBool(g.NotChecked),
+				strconv.FormatBool(g.Idle),
+				stretch[0],
+				stretch[1],
+				stretch[2],
+				number(g.BusyMean),
+				number(g.BusyP99),
+				number(g.BusyMax),
+				gain[0],
+				gain[1],
+				decided[0],
+				decided[1],
+				decided[2],
+				kernels[0],
+				kernels[1],
+				number(g.MemoryBytes),
+				number(g.MemoryTrend),
+				number(g.ObservedHours),
+				number(g.Coverage),
+				number(g.HeldHoursPerWeek),
+				g.Exporter,
+				g.Explanation,
+				fleetMediaText(g.MediaUse),
+			),
+		)
+	}
+
+	return errors.Join(out.WriteAll(rows), out.Error())
+}
+
+// fleetMediaText says how many media engines were used of each kind that was.
+func fleetMediaText(list []advise.MediaUse) string {
+	var uses []string
+	for i := range list {
+		uses = append(uses, list[i].String())
+	}
+
+	return strings.Join(uses, "; ")
+}
+
+// noFormula keeps a spreadsheet from taking a text for a formula.
+func noFormula(s string) string {
+	if s != "" && strings.ContainsRune("=+-@", rune(s[0])) {
+		return "'" + s
+	}
+
+	return s
+}

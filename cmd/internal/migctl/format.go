@@ -1,0 +1,128 @@
+package migctl
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
+)
+
+// unknown stands for a reading that is absent.
+const unknown = "-"
+
+// formatGiB is a number of bytes in GiB with three digits.
+func formatGiB(b uint64) string {
+	switch g := float64(b) / (1 << 30); {
+	case g == 0:
+		return "0"
+	case g < 9.995:
+		return fmt.Sprintf("%.2f", g)
+	case g < 99.95:
+		return fmt.Sprintf("%.1f", g)
+	default:
+		return fmt.Sprintf("%.0f", g)
+	}
+}
+
+// memoryText is "used/total" in GiB.
+func memoryText(m gpu.Memory) string {
+	used := unknown
+	total := unknown
+
+	if b, ok := m.Used.Get(); ok {
+		used = formatGiB(b)
+	}
+
+	if b, ok := m.Total.Get(); ok {
+		total = formatGiB(b)
+	}
+
+	return used + "/" + total
+}
+
+func wattsText(w gpu.Opt[float64]) string {
+	v, ok := w.Get()
+	if !ok {
+		return unknown + "W"
+	}
+
+	return fmt.Sprintf("%.0fW", v)
+}
+
+func celsiusText(t gpu.Opt[float64]) string {
+	v, ok := t.Get()
+	if !ok {
+		return unknown + "C"
+	}
+
+	return fmt.Sprintf("%.0fC", v)
+}
+
+func percentText(r gpu.Opt[float64]) string {
+	v, ok := r.Get()
+	if !ok {
+		return unknown
+	}
+
+	return fmt.Sprintf("%.0f%%", math.Round(100*v))
+}
+
+// modeText is the MIG mode, with an asterisk if another one is pending.
+func modeText(m nodedoc.Mode) string {
+	t := map[string]string{"enabled": "on", "disabled": "off", "": unknown}[m.Current]
+	if m.Pending != "" && m.Pending != m.Current {
+		t += "*"
+	}
+
+	return t
+}
+
+// shortUUID returns what distinguishes devices of one node: the first group of a UUID, or the ids
+// of an old MIG UUID.
+func shortUUID(uuid string) string {
+	if old, ok := strings.CutPrefix(uuid, "MIG-GPU-"); ok {
+		if _, ids, ok := strings.Cut(old, "/"); ok {
+			return "MIG-../" + ids
+		}
+	}
+
+	kind, rest, ok := strings.Cut(uuid, "-")
+	if !ok {
+		return uuid
+	}
+
+	first, _, _ := strings.Cut(rest, "-")
+
+	return kind + "-" + first
+}
+
+// gpuTitle names a GPU with its whole UUID, in one line.
+func gpuTitle(p *page, index int, name string, uuid gpu.UUID) string {
+	return fmt.Sprintf(
+		"GPU %d  %s  %s",
+		index,
+		p.cut(p.clean(orUnknown(shortName(name))), 28),
+		orUnknown(string(uuid)),
+	)
+}
+
+func shortName(name string) string { return strings.TrimPrefix(name, "NVIDIA ") }
+
+func orUnknown(s string) string {
+	if s == "" {
+		return unknown
+	}
+
+	return s
+}
+
+// placeText is a placement as nvidia-smi prints it.
+func placeText(p gpu.Opt[gpu.Placement]) string {
+	if at, ok := p.Get(); ok {
+		return at.String()
+	}
+
+	return unknown
+}

@@ -1,0 +1,240 @@
+package migctl
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
+)
+
+// nodeView is a node's document with what we derive from it to draw it.
+type nodeView struct {
+	doc nodedoc.Document
+	// kubelet is set if the node has a kubelet: the document says whether a device is allocated, or
+	// that the holders are incomplete. Then we don't know the use of a device that is reported
+	// neither allocated nor free.
+	kubelet bool
+}
+
+func newNodeView(n nodedoc.Document) *nodeView {
+	v := &nodeView{doc: n, kubelet: n.Node.HoldersIncomplete != ""}
+	v.kubelet = v.kubelet || v.showsUse(func(u deviceUse) bool { return u.Allocated.Present() })
+
+	return v
+}
+
+// deviceUse is the use of a device, with the kubelet of its nodeView.
+type deviceUse struct {
+	nodedoc.Use
+	kubelet bool
+}
+
+func (v *nodeView) useOf(u *nodedoc.Use) deviceUse { return deviceUse{*u, v.kubelet} }
+
+func isUnconfirmed(h *nodedoc.Holder) bool { return !h.Confirmed.Or(true) }
+
+// containerName returns the name of a container, with its pod and namespace.
+func containerName(namespace, pod, container string) string {
+	t := namespace + "/" + pod
+	if container != "" {
+		t += " (" + container + ")"
+	}
+
+	return t
+}
+
+// users names the users of the device: pods and jobs, or else its processes.
+func (u deviceUse) users() []string {
+	var all []string
+
+	for i := range u.Holders {
+		h := &u.Holders[i]
+
+		t := u.unconfirmedMark(i) + h.Namespace + "/" + h.Pod
+		if !slices.Contains(all, t) {
+			all = append(all, t)
+		}
+	}
+
+	for _, j := range u.Jobs {
+		all = append(all, "job "+j)
+	}
+
+	if n := u.Processes.Or(0); len(all) == 0 && n > 0 {
+		all = append(all, nodedoc.Count(n, "process", "processes"))
+	}
+
+	return all
+}
+
+// confirmedFree is the summary of a device that counts as free only since an operator has confirmed
+// it.
+const confirmedFree = "free (confirmed)"
+
+// summary describes the use of the device in one cell.
+func (u deviceUse) summary() string {
+	switch all := u.users(); {
+	case len(all) > 0:
+		return strings.Join(all, ", ")
+	case u.Allocated.Or(false):
+		return "allocated"
+	case u.kubelet && !u.Allocated.Present():
+		return "unknown"
+	case u.ConfirmedFree:
+		return confirmedFree
+	case u.Processes.Present():
+		return freeLabel
+	case u.Allocated.Present(): // no container has it; a process outside of pods may run on it
+		return "not allocated"
+	}
+
+	return "unknown"
+}
+
+// podNames names the pods without their namespaces.
+func (u deviceUse) podNames() string {
+	var all []string
+	for i := range u.Holders {
+		if t := u.unconfirmedMark(i) + u.Holders[i].Pod; !slices.Contains(all, t) {
+			all = append(all, t)
+		}
+	}
+
+	return strings.Join(all, ", ")
+}
+
+// unconfirmedMark returns the mark before the pod of holder i. It is empty if the pod has a
+// container that certainly holds the device. The mark comes first, since the end of a cell may be
+// cut off.
+func (u deviceUse) unconfirmedMark(i int) string {
+	h := &u.Holders[i]
+	if slices.ContainsFunc(u.Holders, func(o nodedoc.Holder) bool {
+		return o.Namespace == h.Namespace && o.Pod == h.Pod &&
+			!isUnconfirmed(&o)
+	}) {
+		return ""
+	}
+
+	return "? "
+}
+
+// hasUnconfirmed reports whether the drawing shows a pod with unconfirmedMark.
+func (v *nodeView) hasUnconfirmed() bool {
+	return v.showsUse(func(u deviceUse) bool {
+		return slices.ContainsFunc(u.users(), func(t string) bool {
+			return strings.HasPrefix(t, "? ")
+		})
+	})
+}
+
+// showsUse reports whether the drawing shows a device whose use matches.
+func (v *nodeView) showsUse(matches func(deviceUse) bool) bool {
+	return slices.ContainsFunc(v.doc.GPUs, func(g nodedoc.GPU) bool {
+		return !isMIG(&g) && matches(v.useOf(&g.Use)) ||
+			slices.ContainsFunc(g.GPUInstances, func(i nodedoc.Instance) bool {
+				return matches(v.instanceUse(&i)) ||
+					slices.ContainsFunc(i.ComputeInstances, func(c nodedoc.ComputeInstance) bool {
+						return matches(v.useOf(&c.Use))
+					})
+			})
+	})
+}
+
+// instanceUse returns the use of a GPU instance and all of its compute instances together.
+func (v *nodeView) instanceUse(i *nodedoc.Instance) deviceUse {
+	use := v.useOf(&i.Use)
+	use.Holders = slices.Clone(use.Holders)
+
+	for j := range i.ComputeInstances {
+		c := &i.ComputeInstances[j]
+		use.Holders = append(use.Holders, c.Holders...)
+
+		if c.Allocated.Or(false) ||
+			v.kubelet && !c.Allocated.Present() && !use.Allocated.Or(false) {
+			use.Allocated = c.Allocated
+		}
+
+		if c.Processes.Or(0) > use.Processes.Or(0) {
+			use.Processes = c.Processes
+		}
+	}
+
+	return use
+}
+
+func (u deviceUse) inUse() bool { return len(u.users()) > 0 || u.Allocated.Or(false) }
+
+// isMIG reports whether the GPU is in MIG mode, or still has instances.
+func isMIG(g *nodedoc.GPU) bool { return g.MIGMode.Current == "enabled" || len(g.GPUInstances) > 0 }
+
+// isWhole reports whether a GPU instance has one compute instance of all its slices.
+func isWhole(inst *nodedoc.Instance) bool {
+	all := inst.ComputeInstances
+	return len(all) == 1 && (all[0].Profile == inst.Profile || all[0].Profile == "")
+}
+
+// axisOf returns the placement axis of a GPU.
+func axisOf(g *nodedoc.GPU) nodedoc.Axis {
+	axis := nodedoc.Axis{
+		Units:    nodedoc.AxisUnits(gpu.SliceCount{}, g.Profiles),
+		Profiles: g.Profiles,
+	}
+	if g.Capacity != nil {
+		axis.Units = nodedoc.AxisUnits(g.Capacity.MemorySlices, g.Profiles)
+		axis.Available = g.Capacity.Profiles
+	}
+
+	return axis
+}
+
+// sameGPU reports whether word is a GPU's index, UUID or PCI bus id.
+func sameGPU(word string, g *nodedoc.GPU) bool {
+	return word == fmt.Sprint(g.Index) || strings.EqualFold(word, string(g.UUID)) ||
+		g.PCIBusID != "" && strings.EqualFold(shortBusID(word), shortBusID(g.PCIBusID))
+}
+
+// shortBusID drops a domain of zeros: "00000000:65:00.0" and "0000:65:00.0" are "65:00.0".
+func shortBusID(id string) string {
+	domain, rest, ok := strings.Cut(id, ":")
+	if ok && strings.Contains(rest, ":") && strings.Trim(domain, "0") == "" {
+		return rest
+	}
+
+	return id
+}
+
+// chooseGPUs returns the GPUs that words name, in the node's order; without words, all of them.
+func chooseGPUs(words []string, node *nodedoc.Document) ([]nodedoc.GPU, error) {
+	gpus := node.GPUs
+	if len(words) == 0 || slices.Contains(words, "all") {
+		return gpus, nil
+	}
+
+	words, err := completeUUIDs(words, uuidsOf(gpus))
+	if err != nil {
+		return nil, err
+	}
+
+	for _, w := range words {
+		if !slices.ContainsFunc(gpus, func(g nodedoc.GPU) bool { return sameGPU(w, &g) }) {
+			if why := unreadText(node); why != "" {
+				return nil, fmt.Errorf("no GPU %q is known yet: %s", w, why)
+			}
+
+			return nil, usageError{
+				fmt.Sprintf(
+					"this node has no GPU %q: name it by index, UUID or PCI bus id; migctl get "+
+						"lists %s",
+					w,
+					nodedoc.Count(len(gpus), "GPU", "GPUs"),
+				),
+			}
+		}
+	}
+
+	return slices.DeleteFunc(slices.Clone(gpus), func(g nodedoc.GPU) bool {
+		return !slices.ContainsFunc(words, func(w string) bool { return sameGPU(w, &g) })
+	}), nil
+}

@@ -1,0 +1,499 @@
+package migctl
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/common/version"
+
+	"github.com/mig-exporter/mig-exporter/internal/usage"
+)
+
+// The commands.
+const (
+	commandGet        = "get"
+	commandPlan       = "plan"
+	commandApply      = "apply"
+	commandRollback   = "rollback"
+	commandAccept     = "accept"
+	commandSettled    = "settled"
+	commandConfirm    = "confirm-free"
+	commandMode       = "mode"
+	commandRestore    = "restore"
+	commandProfiles   = "profiles"
+	commandOperations = "operations"
+	commandLayouts    = "layouts"
+	commandRecommend  = "recommend"
+	commandEvaluate   = "evaluate"
+	commandRelease    = "release"
+	commandReacquire  = "reacquire"
+)
+
+// The forms of output.
+const (
+	formTable = "table"
+	formWide  = "wide"
+	formName  = "name"
+	formText  = "text"
+	formJSON  = "json"
+	formYAML  = "yaml"
+)
+
+const (
+	defaultAddress = "unix:///run/mig-exporter/control.sock"
+	releaseAddress = "unix:///run/mig-exporter/release.sock"
+	programHelp    = "Show and repartition the GPUs of a node: a client of " +
+		"mig-exporter's partition control (--control.enabled). A plan changes nothing; " +
+		"apply shows the plan, asks, and says how to undo it. GPUs are named by index, " +
+		"UUID or PCI bus id, profiles by name or id; the beginning of a UUID will do if it " +
+		"is the only one with it: GPU-5f65f8d5.\n\n" + exitHelp + "\n\n" + setupHelp
+	exitHelp = "Exit codes: 0 done, or nothing to do; 1 refused, or failed and rolled back; 2 the " +
+		"command line or the spec is wrong; 3 the server cannot be reached; 4 degraded or stuck, an " +
+		"operator must act; 5 the layout is neither the previous nor the planned one (another client " +
+		"interrupted the operation, or an operator accepted the layout), plan again; 6 unsettled, the " +
+		"layout is as planned, but the kubelet does not offer exactly its devices yet, or a hook has " +
+		"failed; 130 interrupted by Ctrl-C, the operation continues."
+	setupHelp = "The flags before the command can also be set as environment variables: MIGCTL_ADDRESS, " +
+		"MIGCTL_TOKEN_FILE, MIGCTL_CA_FILE, MIGCTL_CERT_FILE, MIGCTL_KEY_FILE, MIGCTL_TIMEOUT, MIGCTL_COLOR; " +
+		"--url of top and evaluate as MIGCTL_URL.\n\nCompletion: source <(migctl --completion-script-bash), or " +
+		"--completion-script-zsh; in fish source (migctl --completion-script-fish | psub). " +
+		"Man page: migctl --help-man | man -l -"
+)
+
+// options are the values of a command line.
+type options struct {
+	Command string
+
+	Address, TokenFile, CAFile, CertFile, KeyFile string
+	Timeout                                       time.Duration
+	Color                                         string
+
+	Output string
+	GPUs   []string // get, profiles, mode, recommend, evaluate; confirm-free: devices
+	State  string   // mode: on or off
+	Watch  bool     // get
+
+	Spec specOptions
+	Plan string // apply: the plan that was seen, with Hash
+	Hash string
+	Yes  bool
+
+	Operation string
+	Follow    bool
+	TakeOver  bool
+	Forget    bool // restore
+
+	Explain  string   // recommend: the GPU
+	WantSpec bool     // recommend
+	Prices   []string // recommend, as they are written
+	URL      string   // evaluate
+	Top      topOptions
+	Fleet    fleetOptions
+}
+
+// specOptions are the wanted layout, from a file or on the command line.
+type specOptions struct {
+	File    string
+	Layout  string
+	GPUs    []string
+	Devices []string
+	Demand  []string
+	Force   []string
+}
+
+// timeoutValue is the value of --timeout and MIGCTL_TIMEOUT. Its errors name both: kingpin's do not
+// say which flag is wrong.
+type timeoutValue time.Duration
+
+// Set parses a duration.
+func (t *timeoutValue) Set(s string) error {
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		return fmt.Errorf(
+			"--timeout (or MIGCTL_TIMEOUT) is %q; expected a duration with its unit, such as 30s or 2m", s)
+	}
+
+	*t = timeoutValue(d)
+
+	return nil
+}
+
+// String returns the duration.
+func (t *timeoutValue) String() string { return time.Duration(*t).String() }
+
+// usageError is a mistake on the command line or in a spec.
+type usageError struct{ text string }
+
+func (e usageError) Error() string { return e.text }
+
+// errVersionPrinted ends kingpin's parsing after we have printed the version.
+var errVersionPrinted = errors.New("the version is printed")
+
+// parseCommandLine reads the command line. It reports done if nothing is left to do, as after
+// --help or --version.
+func (s *session) parseCommandLine(args []string) (done bool, err error) {
+	if err := refuseGone(args); err != nil {
+		return false, err
+	}
+
+	app := newApp(&s.opts)
+	printed := false // help, the version or a completion
+
+	// app.Version would put the lines of the version into the first line of the man page.
+	app.Flag("version", "Show the version.").PreAction(func(*kingpin.ParseContext) error {
+		fmt.Fprintln(s.out, version.Print("migctl"))
+		printed = true
+
+		return errVersionPrinted
+	}).Bool()
+
+	app.UsageWriter(s.out)
+	app.ErrorWriter(s.errOut)
+	// kingpin continues after this, and may print the help again: that goes nowhere.
+	app.Terminate(func(int) {
+		printed = true
+		app.UsageWriter(io.Discard)
+		app.ErrorWriter(io.Discard)
+	})
+
+	command, err := app.Parse(joinLoneDash(usage.CompletionArgs(app, args)))
+	if printed && slices.ContainsFunc(args, asksForHelp) {
+		return true, nil
+	}
+
+	if printed {
+		return false, usageError{"a command is missing, see above"}
+	}
+
+	if err != nil {
+		return false, usageError{err.Error()}
+	}
+
+	s.opts.Command = command
+
+	return false, s.opts.checkFlags()
+}
+
+// joinLoneDash joins "-f -" into one argument: kingpin accepts no lone dash as the value of a flag.
+func joinLoneDash(args []string) []string {
+	var joined []string
+
+	for i := 0; i < len(args); i++ {
+		if (args[i] == "-f" || args[i] == "--file") && i+1 < len(args) && args[i+1] == "-" {
+			joined = append(joined, "--file=-")
+			i++
+			continue
+		}
+
+		joined = append(joined, args[i])
+	}
+
+	return joined
+}
+
+func asksForHelp(arg string) bool {
+	return arg == "help" || arg == "-h" || strings.HasPrefix(arg, "--help") || arg == "--version" ||
+		strings.HasPrefix(arg, "--completion-")
+}
+
+// releases reports whether the command lets go of GPUs, or opens them again.
+func (o *options) releases() bool {
+	return o.Command == commandRelease || o.Command == commandReacquire
+}
+
+// checkFlags returns an error if flags contradict each other.
+func (o *options) checkFlags() error {
+	if o.Command == commandRecommend {
+		return o.checkRecommend()
+	}
+
+	if o.releases() && o.Address == defaultAddress {
+		o.Address = releaseAddress
+	}
+
+	if o.Command != commandPlan && o.Command != commandApply {
+		return nil
+	}
+
+	if (o.Plan == "") != (o.Hash == "") {
+		return usageError{
+			"--plan and --hash belong together: the plan's id and its hash, as migctl plan prints them",
+		}
+	}
+
+	if o.Plan != "" {
+		if !o.Spec.isEmpty() || o.TakeOver || len(o.Spec.Force) > 0 {
+			return usageError{
+				"--plan names an existing plan: it cannot be combined with a spec, --force or --take-over",
+			}
+		}
+
+		return nil
+	}
+
+	if o.Spec.isEmpty() {
+		return usageError{
+			"the wanted layout is missing: -f FILE, --layout NAME, --gpus with --devices, or --demand",
+		}
+	}
+
+	return nil
+}
+
+// flagGroups returns the groups of --help.
+func flagGroups() []usage.Group {
+	return []usage.Group{
+		{Title: "General", Names: []string{"help", "version", "color"}},
+		{
+			Title: "Server",
+			Names: []string{"address", "token-file", "ca-file", "cert-file", "key-file", "timeout"},
+		},
+		{
+			Title: "Wanted layout",
+			Names: []string{"file", "layout", "gpus", "devices", "demand", "plan", "hash"},
+		},
+		{
+			Title: "Prometheus",
+			Names: []string{"prometheus.", "window", "time", "match", "cluster-label"},
+		},
+		{
+			Title: "Right-sizing",
+			Names: []string{"max-stretch", "min-evidence", "strict", "price", "explain", "spec"},
+		},
+		{
+			Title: "This command",
+			Names: []string{"output", "yes", "force", "take-over", "forget", "follow", "watch", "url", "once"},
+		},
+	}
+}
+
+// newApp declares commands and flags. Values land in o.
+func newApp(o *options) *kingpin.Application {
+	app := kingpin.New("migctl", programHelp)
+	app.HelpFlag.Short('h')
+	usage.Install(app, flagGroups())
+	app.Flag("address", "Address of mig-exporter's control API: unix:///PATH or "+
+		"https://HOST:PORT.").
+		Default(defaultAddress).
+		Envar("MIGCTL_ADDRESS").
+		StringVar(&o.Address)
+	app.Flag("token-file", "File with the bearer token.").
+		Envar("MIGCTL_TOKEN_FILE").
+		StringVar(&o.TokenFile)
+	app.Flag("ca-file", "File with the certificates to trust (PEM); by default the system's.").
+		Envar("MIGCTL_CA_FILE").
+		StringVar(&o.CAFile)
+	app.Flag("cert-file", "File with the client's certificate (PEM).").
+		Envar("MIGCTL_CERT_FILE").
+		StringVar(&o.CertFile)
+	app.Flag("key-file", "File with the client's key (PEM).").
+		Envar("MIGCTL_KEY_FILE").
+		StringVar(&o.KeyFile)
+	app.Flag("timeout", "Time within which a request must be answered. Following an operation "+
+		"has no limit.").
+		Default("30s").
+		Envar("MIGCTL_TIMEOUT").
+		SetValue((*timeoutValue)(&o.Timeout))
+	app.Flag("color", "Colors: auto (on a terminal, unless NO_COLOR is set), always or never.").
+		Default("auto").
+		Envar("MIGCTL_COLOR").
+		EnumVar(&o.Color, "auto", "always", "never")
+
+	addReadCommands(app, o)
+
+	plan := app.Command(commandPlan, "Show what a change would do, and change nothing.")
+	addPlanFlags(plan, o, false)
+
+	apply := app.Command(commandApply, "Change the layout: show the plan, ask, follow the "+
+		"operation, say how to undo it.")
+	addPlanFlags(apply, o, true)
+
+	ids := o.completions(listOperationIDs)
+	gpus := o.completions(listGPUs)
+
+	rollback := app.Command(commandRollback, "Restore the layout from before an operation, or "+
+		"retry the rollback of one that is degraded.")
+	rollback.Arg("operation", "The operation's id.").
+		Required().
+		HintAction(ids).
+		StringVar(&o.Operation)
+	addOutcomeFlags(rollback, o)
+
+	accept := app.Command(commandAccept, "Accept the current layout and close an operation that "+
+		"is degraded or stuck. Changes no GPU.")
+	accept.Arg("operation", "The operation's id.").
+		Required().
+		HintAction(ids).
+		StringVar(&o.Operation)
+	addOutcomeFlags(accept, o)
+
+	settled := app.Command(commandSettled, "End an operation's wait for the kubelet to list the "+
+		"new devices.")
+	settled.Arg("operation", "The operation's id.").
+		Required().
+		HintAction(ids).
+		StringVar(&o.Operation)
+	addOutcomeFlags(settled, o)
+
+	confirm := app.Command(commandConfirm, "Confirm that nothing uses devices whose use the "+
+		"kubelet does not report. Changes no GPU. Requires the force right.")
+	confirm.Arg("device", "The devices: a MIG UUID, GPU-<uuid>/<GPU instance>, or a GPU by "+
+		"index, UUID or PCI bus id.").
+		Required().
+		HintAction(o.completions(listMIGDevices)).
+		HintAction(gpus).
+		StringsVar(&o.GPUs)
+	addYesFlag(confirm, o)
+
+	mode := app.Command(commandMode, "Switch MIG mode. The GPUs must have no instances and no "+
+		"users. Never resets a GPU by itself.")
+	mode.Arg("state", "on or off.").
+		Required().
+		HintOptions("on", "off").
+		EnumVar(&o.State, "on", "off")
+	mode.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").
+		Required().
+		HintAction(gpus).
+		StringsVar(&o.GPUs)
+	mode.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)
+	addYesFlag(mode, o)
+
+	addRestoreCommand(app, o)
+	addReleaseCommands(app, o)
+	addFleetCommand(app, o)
+
+	return app
+}
+
+// addReleaseCommands declares the commands that have a socket of their own, which is there without
+// partition control.
+func addReleaseCommands(app *kingpin.Application, o *options) {
+	release := app.Command(commandRelease, "Let go of GPUs, so that they can be reset, unbound "+
+		"from the driver or passed to a virtual machine: the exporter closes them and reads "+
+		"nothing of them. Unless --address is given, by "+releaseAddress+", which needs no "+
+		"partition control. Root alone, or the right release.")
+	release.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").Required().StringsVar(&o.GPUs)
+
+	reacquire := app.Command(commandReacquire, "Open released GPUs again.")
+	reacquire.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").Required().StringsVar(&o.GPUs)
+}
+
+func addRestoreCommand(app *kingpin.Application, o *options) {
+	restore := app.Command(commandRestore, "Give GPUs the layout again that operations have "+
+		"made, such as after a reboot. Destroys nothing.")
+	restore.Arg("gpu", "The GPUs: index, UUID or PCI bus id; by default those whose layout is "+
+		"not restored.").
+		HintAction(o.completions(listGPUs)).
+		HintAction(o.completions(listUnrestored)).
+		StringsVar(&o.GPUs)
+	restore.Flag("forget", "Forget the layout instead: of a GPU that was taken out, or whose "+
+		"present layout is to stay.").
+		BoolVar(&o.Forget)
+	restore.Flag("take-over", "Change GPUs although another owner manages them.").
+		BoolVar(&o.TakeOver)
+	addYesFlag(restore, o)
+}
+
+// addReadCommands declares the commands that change and plan nothing.
+func addReadCommands(app *kingpin.Application, o *options) {
+	get := app.Command(commandGet, "Draw the node: GPUs, their slices on the placement axis, "+
+		"their users, free and stranded slices. held: a pod, a batch job or a process has it. free: nothing "+
+		"has it. idle, as recommend says: nothing runs on it, held or not.")
+	get.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").
+		HintAction(o.completions(listGPUs)).
+		StringsVar(&o.GPUs)
+	get.Flag("watch", "Draw it again with each reading, until Ctrl-C.").Short('w').BoolVar(&o.Watch)
+	addOutputFlag(get, o, formTable, formWide, formName, formJSON, formYAML)
+
+	addTopCommand(app, o)
+
+	profiles := app.Command(commandProfiles, "List the profiles that GPUs offer: id, free and "+
+		"possible instances, size, placements; and the compute instance profiles.")
+	profiles.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").
+		HintAction(o.completions(listGPUs)).
+		StringsVar(&o.GPUs)
+	addOutputFlag(profiles, o, formTable, formJSON, formYAML)
+
+	operations := app.Command(commandOperations, "List the operations, the latest first; or "+
+		"show one with its steps.")
+	operations.Arg("operation", "The operation's id.").
+		HintAction(o.completions(listOperationIDs)).
+		StringVar(&o.Operation)
+	operations.Flag("follow", "Follow the operation to its end.").BoolVar(&o.Follow)
+	addOutputFlag(operations, o, formTable, formJSON, formYAML)
+
+	addRecommendCommand(app, o)
+	addEvaluateCommand(app, o)
+
+	layouts := app.Command(commandLayouts, "List the node's named layouts.")
+	addOutputFlag(layouts, o, formTable, formJSON, formYAML)
+}
+
+func addPlanFlags(c *kingpin.CmdClause, o *options, apply bool) {
+	c.Flag("file", "File with the spec, YAML or JSON; - is standard input.").
+		Short('f').
+		PlaceHolder("FILE").
+		StringVar(&o.Spec.File)
+	c.Flag("layout", "A named layout, of the file or of the node.").
+		PlaceHolder("NAME").
+		HintAction(o.completions(listLayoutNames)).
+		StringVar(&o.Spec.Layout)
+	c.Flag("gpus", "The GPUs to give a layout: index, UUID or PCI bus id, or all; "+
+		"comma-separated or repeated.").
+		PlaceHolder("GPU,...").
+		HintAction(o.completions(listGPUs)).
+		HintOptions("all").
+		StringsVar(&o.Spec.GPUs)
+	c.Flag("devices", "Their instances: 1g.10gb=4,3g.40gb=1; none for no instances. All others "+
+		"on these GPUs are destroyed.").
+		PlaceHolder("PROFILE=COUNT,...").
+		HintAction(o.completions(listDevices)).
+		StringsVar(&o.Spec.Devices)
+	c.Flag("demand", "Further instances, of any profile: memory=12GiB,sms=20,count=3. "+
+		"Repeatable.").
+		PlaceHolder("memory=SIZE,sms=N,count=N").
+		StringsVar(&o.Spec.Demand)
+	c.Flag("force", "A busy instance that may be destroyed: its MIG UUID, or GPU-<uuid>/<GPU "+
+		"instance>. Repeatable.").
+		PlaceHolder("UUID").
+		HintAction(o.completions(listMIGDevices)).
+		StringsVar(&o.Spec.Force)
+	c.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)
+
+	if !apply {
+		addOutputFlag(c, o, formText, formJSON, formYAML)
+		return
+	}
+
+	c.Flag("plan", "Apply this plan, which migctl plan has shown, instead of a new one.").
+		PlaceHolder("ID").
+		StringVar(&o.Plan)
+	c.Flag("hash", "The hash of that plan.").StringVar(&o.Hash)
+	addOutcomeFlags(c, o)
+}
+
+// addOutcomeFlags declares the flags of a command that starts or ends one operation.
+func addOutcomeFlags(c *kingpin.CmdClause, o *options) {
+	addYesFlag(c, o)
+	c.Flag("output", "Form of the output: text, json, yaml. With the latter two standard output has only the "+
+		"operation when it has ended, or the plan if there is nothing to do; all else goes to standard error.").
+		Short('o').
+		Default(formText).
+		EnumVar(&o.Output, formText, formJSON, formYAML)
+}
+
+func addYesFlag(c *kingpin.CmdClause, o *options) {
+	c.Flag("yes", "Do not ask.").Short('y').BoolVar(&o.Yes)
+}
+
+func addOutputFlag(c *kingpin.CmdClause, o *options, forms ...string) {
+	c.Flag("output", fmt.Sprintf("Form of the output: %s.", strings.Join(forms, ", "))).
+		Short('o').
+		Default(forms[0]).
+		EnumVar(&o.Output, forms...)
+}

@@ -1,0 +1,244 @@
+package migctl
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/rivo/uniseg"
+)
+
+// tableWidth is the width of all output but that of get on a wider terminal and that of -o wide.
+const tableWidth = 80
+
+// color is an SGR parameter; empty is the terminal's own.
+type color string
+
+const (
+	plain  color = ""
+	bold   color = "1"
+	dim    color = "2"
+	red    color = "31"
+	green  color = "32"
+	yellow color = "33"
+	cyan   color = "36"
+	// reverse marks the selected line of a live view.
+	reverse color = "7"
+)
+
+// span is a piece of a line in one color.
+type span struct {
+	text  string
+	color color
+}
+
+func text(format string, args ...any) span { return span{text: fmt.Sprintf(format, args...)} }
+
+func (s span) in(c color) span { return span{text: s.text, color: c} }
+
+// page writes lines of limited width to a buffer; flush returns the first error of the writer.
+type page struct {
+	w     *bufio.Writer
+	color bool
+	utf8  bool
+	width int // 0: no limit
+	// unitMost is how many columns a unit of an axis takes at most; 0 is unitMax.
+	unitMost int
+}
+
+func newPage(w io.Writer, color, utf8 bool) *page {
+	return &page{w: bufio.NewWriter(w), color: color, utf8: utf8, width: tableWidth}
+}
+
+func (p *page) flush() error { return p.w.Flush() }
+
+// prompt writes a question after which the cursor stays on the line.
+func (p *page) prompt(question string) error {
+	p.w.WriteString(p.clean(question)) //nolint:errcheck // a bufio.Writer keeps its first error for Flush
+	return p.flush()
+}
+
+// line writes spans as a line, cut to the width, without trailing spaces. Control characters are
+// dropped, so that a text from the server cannot move the cursor.
+func (p *page) line(spans ...span) {
+	p.part(spans...)
+	p.w.WriteByte('\n') //nolint:errcheck // a bufio.Writer keeps its first error for Flush
+}
+
+// whole writes a line that must not be cut: a command to copy.
+func (p *page) whole(s string) {
+	//nolint:errcheck // a bufio.Writer keeps its first error for Flush
+	p.w.WriteString(p.clean(s) + "\n")
+}
+
+// command writes a command about an operation on a line of its own, so that it can be copied.
+func (p *page) command(purpose, command, operation string) {
+	p.line(text("%s: ", purpose).in(cyan), text("%s %s", command, operation))
+}
+
+// part writes spans as line does, without ending the line.
+func (p *page) part(spans ...span) {
+	left := p.width
+
+	for n := len(spans); n > 0; n-- {
+		if spans[n-1].text = strings.TrimRight(spans[n-1].text, " "); spans[n-1].text != "" {
+			break
+		}
+	}
+
+	for _, s := range spans {
+		t := p.clean(s.text)
+		if p.width > 0 {
+			t = p.cut(t, left)
+			left -= columnsOf(t)
+		}
+
+		if p.color && s.color != plain && t != "" {
+			t = "\x1b[" + string(s.color) + "m" + t + "\x1b[0m"
+		}
+
+		p.w.WriteString(t) //nolint:errcheck // a bufio.Writer keeps its first error for Flush
+	}
+}
+
+// clean makes a text safe for the terminal: it drops control characters, and replaces those that
+// the terminal lacks.
+func (p *page) clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return ' '
+		case !unicode.IsPrint(r):
+			return -1
+		case r > unicode.MaxASCII && !p.utf8:
+			return '?'
+		}
+
+		return r
+	}, s)
+}
+
+// columnsOf returns how many columns of a terminal a text takes: two for a wide character, none for
+// a combining one.
+func columnsOf(s string) int { return uniseg.StringWidth(s) }
+
+// cut shortens a text to a number of columns, with an ellipsis in the last.
+func (p *page) cut(s string, columns int) string {
+	if columnsOf(s) <= columns {
+		return s
+	}
+
+	if columns <= 0 {
+		return ""
+	}
+
+	kept := 0 // bytes
+
+	for rest, state, left := s, -1, columns-1; ; {
+		var cluster string
+		var width int
+
+		cluster, rest, width, state = uniseg.FirstGraphemeClusterInString(rest, state)
+		if left -= width; left < 0 {
+			break
+		}
+
+		kept += len(cluster)
+	}
+
+	return s[:kept] + p.ellipsis()
+}
+
+// cutMiddle shortens a text to a number of columns, with an ellipsis within it: names of pods
+// differ at their ends.
+func (p *page) cutMiddle(s string, columns int) string {
+	const least = 8 // a shorter text has no two ends
+	if columnsOf(s) <= columns || columns < least {
+		return p.cut(s, columns)
+	}
+
+	r := []rune(s)
+	end := len(r)
+
+	for columnsOf(string(r[end-1:])) <= columns/2 {
+		end--
+	}
+
+	tail := string(r[end:])
+
+	return p.cut(s, columns-columnsOf(tail)) + tail
+}
+
+// cell cuts or pads a text to a number of columns; 0 leaves it as it is.
+func (p *page) cell(s string, columns int) string {
+	if columns == 0 {
+		return s
+	}
+
+	s = p.cut(p.clean(s), columns)
+
+	return s + strings.Repeat(" ", max(0, columns-columnsOf(s)))
+}
+
+// right is cell with the text aligned to the right.
+func (p *page) right(s string, columns int) string {
+	s = p.cut(p.clean(s), columns)
+	return strings.Repeat(" ", max(0, columns-columnsOf(s))) + s
+}
+
+func (p *page) ellipsis() string {
+	if p.utf8 {
+		return "…"
+	}
+
+	return "~"
+}
+
+// para writes a text as a paragraph, the first line after a mark, the others indented below the
+// text. A word longer than a line (a path, a UUID) is broken, not cut.
+func (p *page) para(mark string, c color, s string) {
+	indent := strings.Repeat(" ", utf8.RuneCountInString(mark))
+	// Longer lines than these are hard to read, however wide the terminal is.
+	for _, l := range wrap(p.clean(s), min(p.width, tableWidth)-len(indent)) {
+		p.line(span{mark, c}, span{l, c})
+		mark = indent
+	}
+}
+
+// wrap breaks a text at spaces; 0 or less is no limit.
+func wrap(s string, width int) []string {
+	if width <= 0 {
+		return []string{s}
+	}
+
+	var lines []string
+	line := ""
+
+	for _, word := range strings.Fields(s) {
+		for utf8.RuneCountInString(word) > width {
+			if line != "" {
+				lines = append(lines, line)
+				line = ""
+			}
+
+			r := []rune(word)
+			lines = append(lines, string(r[:width]))
+			word = string(r[width:])
+		}
+
+		switch {
+		case line == "":
+			line = word
+		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) <= width:
+			line += " " + word
+		default:
+			lines = append(lines, line)
+			line = word
+		}
+	}
+
+	return append(lines, line)
+}

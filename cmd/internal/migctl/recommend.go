@@ -1,0 +1,311 @@
+package migctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/fleet"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+const recommendHint = "mig-exporter makes the first report when it has read the GPUs: repeat the " +
+	"command in a minute. An answer on a device needs a day of observation (--advise.min-evidence)."
+
+func addRecommendCommand(app *kingpin.Application, o *options) {
+	c := app.Command(commandRecommend, "Show which GPUs are larger than their work needs, which "+
+		"slices would do, what is gained, and the procedure. Changes nothing. A legend below "+
+		"the table explains its columns.")
+	gpus := o.completions(listGPUs)
+	c.Arg("gpu", "Only these GPUs: index or UUID.").HintAction(gpus).StringsVar(&o.GPUs)
+	c.Flag("spec", "Print the recommended layouts, with what the GPUs have now, as a spec for "+
+		"migctl apply -f.").
+		BoolVar(&o.WantSpec)
+	c.Flag("explain", "Explain the answer for a GPU: evidence, profiles that were considered, "+
+		"expected effect.").
+		PlaceHolder("GPU").
+		HintAction(gpus).
+		StringVar(&o.Explain)
+	c.Flag("price", "What a GPU costs an hour, by words of its model: H100=2.50. Repeatable; "+
+		"the longest name counts.").
+		PlaceHolder("MODEL=NUMBER").
+		StringsVar(&o.Prices)
+	addOutputFlag(c, o, formText, formJSON, formYAML)
+}
+
+// checkRecommend returns an error if the flags of recommend contradict each other.
+func (o *options) checkRecommend() error {
+	switch {
+	case o.Explain != "" && o.WantSpec, (o.Explain != "" || o.WantSpec) && o.Output != formText:
+		return usageError{"--explain, --spec and -o json or yaml cannot be combined"}
+	case o.Explain != "" && len(o.GPUs) > 0:
+		return usageError{"--explain takes the GPU: name no other GPUs"}
+	case len(o.Prices) > 0 && (o.Explain != "" || o.WantSpec || o.Output != formText || len(o.GPUs) > 0):
+		return usageError{"--price goes with the text for the whole node alone"}
+	}
+
+	if _, err := fleet.ParsePrices(o.Prices); err != nil {
+		return usageError{err.Error()}
+	}
+
+	return nil
+}
+
+// recommend shows what the server recommends for the devices of the node.
+func (s *session) recommend(ctx context.Context) error {
+	data, report, err := s.fetchRecommendations(ctx)
+	if err != nil {
+		return err
+	}
+
+	words := s.opts.GPUs
+	if s.opts.Explain != "" {
+		words = []string{s.opts.Explain}
+	}
+
+	if s.opts.WantSpec {
+		return s.printRecommendedSpec(ctx, report)
+	}
+
+	uuids := make([]gpu.UUID, len(report.Devices))
+	for i := range report.Devices {
+		uuids[i] = report.Devices[i].GPU
+	}
+
+	if words, err = completeUUIDs(words, uuids); err != nil {
+		return err
+	}
+
+	if err := checkDeviceWords(words, report.Devices); err != nil {
+		return err
+	}
+
+	named := func(r *advise.Recommendation) bool {
+		return len(words) == 0 ||
+			slices.ContainsFunc(words, func(w string) bool { return w == "all" || isOnGPU(w, r) })
+	}
+
+	if s.opts.Output != formText {
+		if data, err = filterList(data, "devices", s.opts.GPUs, named); err != nil {
+			return err
+		}
+
+		return s.printDocument(data)
+	}
+
+	devices := slices.DeleteFunc(slices.Clone(report.Devices), func(r advise.Recommendation) bool {
+		return !named(&r)
+	})
+	if s.opts.Explain != "" {
+		s.explainDevices(report, devices)
+		return nil
+	}
+
+	writeRecommendations(s.page, report, devices)
+
+	if len(s.opts.GPUs) == 0 {
+		if err := s.writeProcedures(ctx, report); err != nil {
+			return err
+		}
+	} else {
+		writeSingleReason(s.page, report, devices)
+	}
+
+	writeNotes(s.page, report.Notes)
+
+	return nil
+}
+
+// fetchRecommendations fetches the report of the advisor, as the server has sent it and decoded.
+func (s *session) fetchRecommendations(ctx context.Context) ([]byte, *advise.Report, error) {
+	data, err := s.client.getDocument(ctx, "/recommendations")
+
+	var problem *api.Problem
+	if errors.As(err, &problem) && problem.Type == api.NotFound {
+		return nil, nil, &api.Problem{
+			Type: api.NotBuilt, Title: "No recommendations", Status: problem.Status,
+			Detail: "the server has no /api/v1/recommendations",
+		}
+	}
+
+	if err != nil {
+		return nil, nil, err
+	}
+
+	var report advise.Report
+	if err := s.client.decodeAnswer(data, &report); err != nil {
+		return nil, nil, err
+	}
+
+	return data, &report, nil
+}
+
+// writeProcedures writes what the whole node gains, and how to change its GPUs and slices.
+func (s *session) writeProcedures(ctx context.Context, report *advise.Report) error {
+	prices, err := fleet.ParsePrices(s.opts.Prices)
+	if err != nil {
+		return usageError{err.Error()}
+	}
+
+	writeSummary(s.page, report, prices)
+
+	w := newProcedure(s.page, report)
+	w.write()
+
+	return s.writeSliceProcedure(ctx, w)
+}
+
+// explainDevices writes the evidence of some devices of a report.
+func (s *session) explainDevices(report *advise.Report, devices []advise.Recommendation) {
+	for i := range devices {
+		if i > 0 {
+			s.page.line()
+		}
+
+		explainDevice(s.page, &devices[i], report.Strict)
+	}
+
+	writeSingleReason(s.page, report, devices)
+	writeNotes(s.page, report.Notes)
+}
+
+// isOnGPU reports whether a word names the GPU of a device, by index or UUID.
+func isOnGPU(word string, r *advise.Recommendation) bool {
+	return word == fmt.Sprint(r.Index) || strings.EqualFold(word, string(r.GPU))
+}
+
+// checkDeviceWords returns an error if a word names no GPU of the report.
+func checkDeviceWords(words []string, devices []advise.Recommendation) error {
+	for _, w := range words {
+		if w != "all" &&
+			!slices.ContainsFunc(devices, func(r advise.Recommendation) bool {
+				return isOnGPU(w, &r)
+			}) {
+			return usageError{
+				fmt.Sprintf(
+					"the report has no GPU %q: name it by index or UUID. It lacks GPUs that do not "+
+						"answer, and those in MIG mode without instances",
+					w,
+				),
+			}
+		}
+	}
+
+	return nil
+}
+
+// workloadName names what holds a device in one cell: the owner of its pods without the kind.
+func workloadName(r *advise.Recommendation) string {
+	if r.Workload == nil {
+		return unknown
+	}
+
+	kind, name, _ := strings.Cut(r.Workload.Owner, "/")
+	switch {
+	case kind == ownerBatch:
+		return "job " + name
+	case kind == ownerProcesses:
+		return "processes"
+	case r.Workload.Shared:
+		return r.Workload.Namespace + "/" + name + ", shared"
+	}
+
+	return r.Workload.Namespace + "/" + name
+}
+
+func writeRecommendations(p *page, report *advise.Report, devices []advise.Recommendation) {
+	strict := ""
+	if report.Strict {
+		strict = "   strict: by the worst mix of kernels"
+	}
+
+	p.line(text("Node ").in(dim), text("%s", orUnknown(report.Node)).in(bold),
+		text("   %s%s", report.Time.UTC().Format(time.RFC3339), strict).in(dim))
+
+	if len(devices) == 0 {
+		p.line()
+		p.line(text("No devices."))
+	}
+
+	writeWholeGPUs(p, devices)
+	writeSlices(p, devices)
+}
+
+// caveat says why a recommended slice is no candidate of the metrics and alerts.
+func caveat(r *advise.Recommendation) string {
+	switch {
+	case r.NotChecked:
+		return "media not checked"
+	case r.Provisional:
+		return "provisional"
+	}
+
+	return ""
+}
+
+func shareText(share float64) string { return percentText(gpu.Some(share)) }
+
+func confidenceText(r *advise.Recommendation) string {
+	if r.Evidence == nil {
+		return ""
+	}
+
+	return shareText(r.Confidence)
+}
+
+// stretchText is the stretch at p95, low to high.
+func stretchText(predicted *advise.Predicted) string {
+	if predicted == nil {
+		return ""
+	}
+
+	if predicted.StretchP95 == (advise.Stretch{}) {
+		return "unknown"
+	}
+
+	return fmt.Sprintf("%.2f-%.2f", predicted.StretchP95.Low, predicted.StretchP95.High)
+}
+
+func writeNotes(p *page, notes []string) {
+	if len(notes) > 0 {
+		p.line()
+	}
+
+	for _, n := range notes {
+		p.para("! ", dim, n)
+	}
+}
+
+// unplaced returns the whole GPUs that are recommended a slice and that the packing does not move:
+// those with a provisional recommendation, and those of which the use of media engines is not known
+// or that could not be placed.
+func unplaced(report *advise.Report) (provisional, left []int) {
+	for i := range report.Devices {
+		r := &report.Devices[i]
+		switch {
+		case r.Action != advise.ActionSlice || report.Packing.TargetOf(r.Index) >= 0:
+		case r.Provisional:
+			provisional = append(provisional, r.Index)
+		default:
+			left = append(left, r.Index)
+		}
+	}
+
+	return provisional, left
+}
+
+func joinNumbers(numbers []int) string {
+	list := make([]string, 0, len(numbers))
+	for _, n := range numbers {
+		list = append(list, fmt.Sprint(n))
+	}
+
+	return strings.Join(list, ", ")
+}

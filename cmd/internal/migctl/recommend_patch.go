@@ -1,0 +1,210 @@
+package migctl
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+)
+
+// The kinds of owner that are no Kubernetes object.
+const (
+	ownerBatch     = "batch"
+	ownerProcesses = "processes"
+	ownerPod       = "Pod"
+)
+
+// wholeResource is the device plugin's name for whole GPUs.
+const wholeResource = "nvidia.com/gpu"
+
+// resourceOf returns the name of a profile's resource that NVIDIA's device plugin gives under
+// strategy mixed, nvidia.com/mig-1g.5gb.me for 1g.5gb+me; that of whole GPUs for "".
+func resourceOf(profile string) string {
+	if profile == "" {
+		return wholeResource
+	}
+
+	return "nvidia.com/mig-" + strings.ReplaceAll(profile, "+", ".")
+}
+
+// ownerChange is how the owner of a pod is made to ask for a slice.
+type ownerChange struct {
+	command string // empty if there is none that does it
+	words   string // what to know, or what to do instead
+	// replaces reports whether the change itself makes the old pods leave, once there is a slice
+	// for the new ones.
+	replaces bool
+}
+
+// changeOf returns how the owner of the pod on a device is made to ask for the recommended one.
+func changeOf(r *advise.Recommendation) ownerChange {
+	was := resourceOf(r.Profile)
+	if r.Pod != nil && r.Pod.Resource != "" {
+		was = r.Pod.Resource
+	}
+
+	if claim, ok := strings.CutPrefix(was, "claim/"); ok {
+		if r.Recommended == "" {
+			return ownerChange{
+				words: fmt.Sprintf(
+					"The pod has its device by the claim %s. In its ResourceClaimTemplate (or "+
+						"ResourceClaim) take the device class gpu.nvidia.com, and let the owner make the pod again.",
+					claim,
+				),
+			}
+		}
+
+		return ownerChange{
+			words: fmt.Sprintf(
+				"The pod has its device by the claim %s. In its ResourceClaimTemplate (or "+
+					"ResourceClaim) take the device class mig.nvidia.com with the selector "+
+					"device.attributes['gpu.nvidia.com'].profile == '%s', and let the owner make the pod again.",
+				claim,
+				r.Recommended,
+			),
+		}
+	}
+
+	kind, name, _ := strings.Cut(r.Workload.Owner, "/")
+
+	c := ownerChange{
+		command: patchCommand(r, strings.ToLower(kind)+"/"+name, was, kind == "CronJob"),
+	}
+	switch kind {
+	case "Deployment":
+		c.replaces = true
+	case "StatefulSet":
+		c.words = "With the update strategy OnDelete the pod must be deleted."
+		c.replaces = true
+	case "DaemonSet":
+		c.words = "A node without such slices runs none of its pods then. With the update strategy OnDelete " +
+			"the pod must be deleted."
+		c.replaces = true
+	case "ReplicaSet", "ReplicationController":
+		c.words = "It replaces no pod by itself."
+	case "CronJob":
+		c.words = "It counts from the next Job on; the one that runs keeps its GPU to its end."
+	default:
+		c = ownerChange{words: byHand(r, kind, name, was)}
+	}
+
+	return c
+}
+
+// byHand says how an owner that no command changes is made to ask for a slice.
+func byHand(r *advise.Recommendation, kind, name, was string) string {
+	limit := fmt.Sprintf(
+		"limit %s: 1 instead of %s: 1 for the container %s",
+		resourceOf(r.Recommended),
+		was,
+		orUnknown(r.Workload.Container),
+	)
+
+	switch kind {
+	case "Job":
+		return "The pod template of a Job cannot be changed. Let it end, " +
+			"and set in the manifest of the next one: " + limit + "."
+	case ownerPod:
+		return "The request of a pod cannot be changed. If it has no owner " +
+			"(kubectl get pod -o yaml: ownerReferences), create it again, once it has ended, with: " +
+			limit + "; else change its owner like that."
+	case ownerBatch:
+		if r.Recommended == "" {
+			return fmt.Sprintf(
+				"Batch job %s: let it end, and submit the next one for a whole GPU.",
+				name,
+			)
+		}
+
+		return fmt.Sprintf(
+			"Batch job %s: let it end, and submit the next one for a MIG device of profile %s, with Slurm "+
+				"--gres=gpu:%s:1.",
+			name,
+			r.Recommended,
+			r.Recommended,
+		)
+	case ownerProcesses:
+		return "The processes belong to no container and no job: start them again with " +
+			"CUDA_VISIBLE_DEVICES=MIG-<uuid>, as migctl get -o wide has it."
+	}
+
+	return fmt.Sprintf(
+		"Owner %s: change in the part of its spec that has the pod's containers: %s.",
+		r.Workload.Owner,
+		limit,
+	)
+}
+
+// patchCommand returns the command that patches the pod template of an object. The patch is a
+// strategic merge: containers are merged by name, and null takes a key away. It leaves requests
+// alone, since older API servers keep a null in a map that was not there.
+func patchCommand(r *advise.Recommendation, object, was string, inJob bool) string {
+	limits := map[string]any{was: nil, resourceOf(r.Recommended): "1"}
+	container := map[string]any{
+		"name":      r.Workload.Container,
+		"resources": map[string]any{"limits": limits},
+	}
+
+	spec := map[string]any{
+		"template": map[string]any{"spec": map[string]any{"containers": []any{container}}},
+	}
+	if inJob {
+		spec = map[string]any{"jobTemplate": map[string]any{"spec": spec}}
+	}
+
+	patch, err := json.Marshal(map[string]any{"spec": spec})
+	if err != nil {
+		panic(err) // strings and null alone
+	}
+
+	return kubectl(
+		r.Workload.Namespace,
+		"patch",
+		object,
+		"--type=strategic",
+		"--patch="+string(patch),
+	)
+}
+
+// kubectl returns a command on objects of a namespace. Names are behind their type or their flag:
+// none can be taken for a flag.
+func kubectl(namespace string, args ...string) string {
+	words := []string{"kubectl", quoteForShell("--namespace=" + namespace)}
+	for _, a := range args {
+		words = append(words, quoteForShell(a))
+	}
+
+	return strings.Join(words, " ")
+}
+
+// quoteForShell quotes a word for a POSIX shell. Control characters and others beyond ASCII, which
+// the terminal may not show, become escapes of $'...', which bash, zsh and ksh understand.
+func quoteForShell(word string) string {
+	const harmless = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,+@%"
+	isSpecial := func(r rune) bool { return !strings.ContainsRune(harmless, r) }
+	isHidden := func(r rune) bool { return r < ' ' || r > '~' }
+
+	switch {
+	case word != "" && !strings.ContainsFunc(word, isSpecial):
+		return word
+	case !strings.ContainsFunc(word, isHidden):
+		return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+	}
+
+	var quoted strings.Builder
+	quoted.WriteString("$'")
+
+	for _, b := range []byte(word) {
+		switch {
+		case b == '\'' || b == '\\':
+			quoted.WriteString(`\` + string(rune(b)))
+		case b < ' ' || b > '~':
+			fmt.Fprintf(&quoted, `\%03o`, b)
+		default:
+			quoted.WriteByte(b)
+		}
+	}
+
+	return quoted.String() + "'"
+}

@@ -1,0 +1,255 @@
+package migctl
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+)
+
+// holderText names what holds a whole GPU.
+func holderText(r *advise.Recommendation) string {
+	if r.Pod != nil {
+		return "pod " + r.Pod.Namespace + "/" + r.Pod.Name
+	}
+
+	if isOwnedBy(r, ownerProcesses) {
+		return "the work on it"
+	}
+
+	return workloadName(r)
+}
+
+// change writes how the owner of what holds a GPU is made to ask for a slice, once.
+func (w *procedure) change(r *advise.Recommendation) ownerChange {
+	c := changeOf(r)
+	if w.changed[*r.Workload] {
+		w.writeNote("Its owner asks for the slice already, see above.")
+		return c
+	}
+
+	w.writeReach(r)
+
+	if note := serverNote(r); note != "" {
+		w.writeNote(note)
+	}
+
+	if c.command != "" {
+		w.writeCommand(c.command)
+	}
+
+	if c.words != "" {
+		w.writeNote(c.words)
+	}
+
+	if other := w.otherProfile(r); other != "" {
+		w.writeNote(
+			fmt.Sprintf(
+				"Another pod of this owner is recommended %s: one template cannot ask for both. Let it ask "+
+					"for the larger one.",
+				other,
+			),
+		)
+	}
+
+	if c.command != "" && !w.warnedOfRequests {
+		w.writeNote(
+			"If the API server refuses the patch because requests names the old resource too: give \"requests\" " +
+				"the same beside \"limits\".",
+		)
+		w.warnedOfRequests = true
+	}
+
+	w.changed[*r.Workload] = true
+
+	return c
+}
+
+// writeReach writes which pods a change of an owner moves beside those of this node, which alone
+// were looked at. A Job, a pod without an owner, and work without Kubernetes are changed one by
+// one.
+func (w *procedure) writeReach(r *advise.Recommendation) {
+	if isOwnedBy(r, "Job", ownerPod, ownerBatch, ownerProcesses) {
+		return
+	}
+
+	w.writeNote(
+		fmt.Sprintf(
+			"This moves all replicas of %s in %s, on every node. The other nodes were not asked.",
+			r.Workload.Owner,
+			orUnknown(r.Workload.Namespace),
+		),
+	)
+
+	whole := !r.Instance.Present()
+	if whole && !w.warnedOfReach {
+		w.writeNote("migctl fleet reads the answers of all nodes, of which the weakest decides.")
+		w.warnedOfReach = true
+	}
+
+	if !whole && !w.warnedOfSliceReach {
+		w.writeNote("If it has replicas there, see migctl recommend of these nodes first.")
+		w.warnedOfSliceReach = true
+	}
+}
+
+// otherProfile returns a profile that is recommended for another pod of the same owner and
+// container; empty if there is none.
+func (w *procedure) otherProfile(r *advise.Recommendation) string {
+	for i := range w.report.Devices {
+		o := &w.report.Devices[i]
+		if o.Action != advise.ActionSlice && !o.ChangesSlice() || o.Recommended == r.Recommended {
+			continue
+		}
+
+		a := o.Workload
+
+		b := r.Workload
+		if a.Namespace == b.Namespace && a.Owner == b.Owner && a.Container == b.Container {
+			return cmp.Or(o.Recommended, "a whole GPU")
+		}
+	}
+
+	return ""
+}
+
+// isOwnedBy reports whether the owner of what holds a GPU is of one of some kinds.
+func isOwnedBy(r *advise.Recommendation, kinds ...string) bool {
+	kind, _, _ := strings.Cut(r.Workload.Owner, "/")
+	return slices.Contains(kinds, kind)
+}
+
+// isReplaceable reports whether the pod that holds a GPU can be deleted: its owner creates another
+// one that goes on with the work.
+func isReplaceable(r *advise.Recommendation) bool {
+	return isOwnedBy(
+		r,
+		"Deployment",
+		"StatefulSet",
+		"DaemonSet",
+		"ReplicaSet",
+		"ReplicationController",
+	)
+}
+
+// remove writes how a pod is made to leave its GPU: by its deletion, for which kubectl waits, if no
+// work is lost by it, else by its end.
+func (w *procedure) remove(r *advise.Recommendation) {
+	switch {
+	case r.Pod != nil && isReplaceable(r):
+		w.deletePod(r)
+		return
+	case isOwnedBy(r, ownerPod):
+		w.writeNote(
+			"Wait until it ends. If it has no owner, nothing creates it again: to delete it, keep its manifest " +
+				"(kubectl get pod -o yaml) and create it again; the work that it has done is lost.",
+		)
+	case isOwnedBy(r, ownerBatch, ownerProcesses):
+		w.writeNote("Wait until it ends: to end it earlier loses the work that it has done.")
+	default:
+		w.writeNote(
+			"Wait until it ends, or delete and recreate it deliberately: the work that it has done may be lost.",
+		)
+	}
+
+	w.waitUntilGone(r)
+}
+
+func (w *procedure) deletePod(r *advise.Recommendation) {
+	w.writeCommand(kubectl(r.Pod.Namespace, "delete", "pod/"+r.Pod.Name, "--ignore-not-found"))
+}
+
+// waitUntilGone writes how to wait until a pod has left its GPU. The next pod of a StatefulSet has
+// the same name, and one that has ended may stay: there the GPU itself shows it.
+func (w *procedure) waitUntilGone(r *advise.Recommendation) {
+	if r.Pod == nil || !isReplaceable(r) || isOwnedBy(r, "StatefulSet") {
+		w.writeCommand(fmt.Sprintf("migctl get %d", r.Index))
+
+		what := fmt.Sprintf("GPU %d is free", r.Index)
+		if r.Instance.Present() {
+			what = fmt.Sprintf("%s of GPU %d is free", sliceText(r), r.Index)
+		}
+
+		w.writeNote("Repeat it until " + what + ".")
+
+		return
+	}
+
+	w.writeCommand(
+		kubectl(r.Pod.Namespace, "wait", "--for=delete", "pod/"+r.Pod.Name, "--timeout=30m"),
+	)
+}
+
+// waitForSlices writes how to wait until the pods that get slices on some GPUs run there. The next
+// cordon would keep out those that do not, and their old pods on the GPUs that they leave.
+func (w *procedure) waitForSlices(targets []advise.Stage) {
+	waited := map[string]bool{}
+
+	for _, t := range targets {
+		var others []string
+
+		for _, slice := range t.Slices {
+			r := w.report.OfWhole(slice.From)
+			if r == nil || r.Workload == nil || !isReplaceable(r) {
+				continue
+			}
+
+			kind, name, _ := strings.Cut(r.Workload.Owner, "/")
+			object := r.Workload.Namespace + "/" + r.Workload.Owner
+
+			switch {
+			case !w.canFinishRollout(r):
+				if text := r.Workload.Namespace + "/" + name; !slices.Contains(others, text) {
+					others = append(others, text)
+				}
+			case !waited[object]:
+				waited[object] = true
+				w.waitForRollout(r.Workload.Namespace, strings.ToLower(kind)+"/"+name)
+			}
+		}
+
+		if len(others) > 0 {
+			w.writeCommand(fmt.Sprintf("migctl get %d", t.Index))
+			w.writeNote(
+				fmt.Sprintf("Repeat it until GPU %d has the pods of %s on its slices.", t.Index,
+					strings.Join(others, ", ")),
+			)
+		}
+	}
+}
+
+// canFinishRollout reports whether the pods of an owner are replaced by a rollout, and all of those
+// on this node have their slices: one that has none yet keeps the rollout from its end.
+func (w *procedure) canFinishRollout(r *advise.Recommendation) bool {
+	if !changeOf(r).replaces {
+		return false
+	}
+
+	for i := range w.report.Devices {
+		o := &w.report.Devices[i]
+		if o.Instance.Present() || o.Workload == nil {
+			continue
+		}
+
+		same := o.Workload.Namespace == r.Workload.Namespace && o.Workload.Owner == r.Workload.Owner
+		if same && !w.done[w.report.Packing.TargetOf(o.Index)] {
+			return false
+		}
+	}
+
+	return true
+}
+
+func (w *procedure) waitForRollout(namespace, object string) {
+	w.writeCommand(kubectl(namespace, "rollout", "status", object, "--timeout=30m"))
+
+	if !w.warnedOfRollout {
+		w.writeNote(
+			"It ends when all replicas have their slices, those on other nodes too. If some of those cannot, or " +
+				"the update strategy is OnDelete, go on when migctl get shows the pods of this node on theirs.",
+		)
+		w.warnedOfRollout = true
+	}
+}

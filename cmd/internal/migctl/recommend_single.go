@@ -1,0 +1,137 @@
+package migctl
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+)
+
+// singleReason says why no GPU of a node under the single strategy can be partitioned alone.
+const singleReason = "under --mig-strategy=single all GPUs of a node have one MIG mode and one " +
+	"profile, or the device plugin offers none of them."
+
+// writeSingleReason says of the answers for some GPUs that they hold only for the node as a whole.
+func writeSingleReason(p *page, report *advise.Report, devices []advise.Recommendation) {
+	wanted := func(r advise.Recommendation) bool { return r.Action == advise.ActionSlice }
+	if report.SingleStrategy && slices.ContainsFunc(devices, wanted) {
+		p.line()
+		p.para(
+			"",
+			yellow,
+			"No GPU can be partitioned alone: "+singleReason+" migctl recommend without a GPU has the "+
+				"procedure for the node.",
+		)
+	}
+}
+
+// singleObstacle returns why the GPUs of a node under the single strategy must not be partitioned
+// yet; empty if they may be, or under another strategy. All GPUs are partitioned at once, so that
+// one doubtful answer is enough.
+func singleObstacle(report *advise.Report) string {
+	if !report.SingleStrategy {
+		return ""
+	}
+
+	var provisional, notChecked []int
+
+	for i := range report.Devices {
+		r := &report.Devices[i]
+		if r.Workload == nil || r.Instance.Present() {
+			continue
+		}
+
+		if r.Provisional {
+			provisional = append(provisional, r.Index)
+		}
+
+		if r.NotChecked {
+			notChecked = append(notChecked, r.Index)
+		}
+	}
+
+	var reasons []string
+	if len(provisional) > 0 {
+		reasons = append(reasons, fmt.Sprintf(
+			"provisional for GPU %s, with less than seven days of evidence",
+			joinNumbers(provisional),
+		))
+	}
+
+	if len(notChecked) > 0 {
+		reasons = append(reasons, fmt.Sprintf(
+			"not checked for GPU %s, whose use of media engines cannot be read",
+			joinNumbers(notChecked),
+		))
+	}
+
+	if len(reasons) == 0 {
+		return ""
+	}
+
+	return "under --mig-strategy=single all GPUs of the node get slices at once, and the " +
+		"recommendation is " + strings.Join(reasons, "; it is ") + "."
+}
+
+// writeSingle writes the steps under the single strategy: all GPUs are emptied and partitioned at
+// once, and pods go on asking for nvidia.com/gpu.
+func (w *procedure) writeSingle() {
+	w.writeNote(
+		fmt.Sprintf(
+			"The device plugin runs with --mig-strategy=single: all GPUs get %s, all pods leave at once, "+
+				"and what they ask for (%s) stays.",
+			w.report.Packing.Profile(),
+			wholeResource,
+		),
+	)
+	w.keepLayouts()
+	w.step("Empty the node.")
+	w.cordon()
+
+	all, held := w.wholeGPUs()
+	for _, r := range held {
+		if isOwnedBy(r, "DaemonSet") {
+			w.writeNote(
+				"A DaemonSet ignores the cordon: keep its pod away by its node selector until all GPUs are partitioned.",
+			)
+		}
+
+		if r.Pod == nil || !isReplaceable(r) { // no command names it
+			w.writeNote(fmt.Sprintf("GPU %d, %s:", r.Index, holderText(r)))
+		}
+
+		w.remove(r)
+	}
+
+	w.step("Create the slices of all GPUs.")
+	w.switchOn(all)
+	w.writeCommand("migctl apply -f " + specFile)
+	w.restartPlugin()
+	w.step("Let the pods come back, each on a slice.")
+	w.uncordon()
+}
+
+// wholeGPUs returns the GPUs without MIG mode, and the answers for those that are held. What must
+// be waited for comes first, so that the others run until then.
+func (w *procedure) wholeGPUs() (all []int, held []*advise.Recommendation) {
+	var ending, replaced []*advise.Recommendation
+
+	for i := range w.report.Devices {
+		r := &w.report.Devices[i]
+		if r.Instance.Present() {
+			continue
+		}
+
+		all = append(all, r.Index)
+		switch {
+		case r.Workload == nil:
+		case isReplaceable(r):
+			replaced = append(replaced, r)
+		default:
+			ending = append(ending, r)
+		}
+	}
+
+	return all, append(ending, replaced...)
+}

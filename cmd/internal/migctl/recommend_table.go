@@ -1,0 +1,130 @@
+package migctl
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+)
+
+// wholeLegend explains the columns of the table of whole GPUs.
+const wholeLegend = "FREED: whole GPUs that the move sets free, packed with the others. STRETCH: " +
+	"how many times as long as now kernels take in the slice at p95, if all kernels are alike and " +
+	"with the worst mix. CONF: how far the evidence can be relied on. DECIDED BY: of a slice the " +
+	"figure nearest to its limit (stretch, p99 of busy time, or the share of its memory that is " +
+	"needed with headroom), else why the GPU stays as it is."
+
+// writeWholeGPUs lists the whole GPUs: those first whose move frees most.
+func writeWholeGPUs(p *page, devices []advise.Recommendation) {
+	whole := slices.DeleteFunc(slices.Clone(devices), func(r advise.Recommendation) bool {
+		return r.Instance.Present()
+	})
+	if len(whole) == 0 {
+		return
+	}
+
+	slices.SortStableFunc(whole, func(a, b advise.Recommendation) int {
+		return cmp.Compare(gainRank(&b), gainRank(&a))
+	})
+	cells := func(c [7]string) string {
+		return p.right(c[0], 3) + " " + p.cell(c[1], 19) + " " + p.cell(c[2], 11) + " " +
+			p.right(c[3], 5) + " " + p.right(c[4], 9) + " " + p.right(c[5], 4) + " " +
+			p.cell(c[6], 23)
+	}
+	p.line()
+	p.line(
+		span{
+			cells(
+				[...]string{
+					"GPU",
+					"WORKLOAD",
+					"RECOMMENDED",
+					"FREED",
+					"STRETCH",
+					"CONF",
+					"DECIDED BY",
+				},
+			),
+			dim,
+		},
+	)
+
+	sliced := false
+
+	for i := range whole {
+		r := &whole[i]
+		row := [...]string{
+			fmt.Sprint(r.Index),
+			workloadName(r),
+			string(r.Action),
+			"",
+			"",
+			confidenceText(r),
+			string(r.Reason),
+		}
+		c := plain
+
+		switch r.Action {
+		case advise.ActionSlice:
+			c = green
+			sliced = true
+			row[2] = r.Recommended
+			row[3] = freedText(r)
+			row[4] = stretchText(r.Predicted)
+			row[6] = cmp.Or(caveat(r), decidedText(r.Predicted.Decided))
+		case advise.ActionFree:
+			c = dim
+		case advise.ActionShare, advise.ActionUnknown:
+			c = yellow
+		}
+
+		p.line(span{cells(row), c})
+	}
+
+	if sliced {
+		p.para("", dim, wholeLegend)
+	}
+}
+
+// gainRank orders answers: slices by what they free, then those without a gain yet, then all
+// others.
+func gainRank(r *advise.Recommendation) float64 {
+	switch {
+	case r.Action != advise.ActionSlice:
+		return -2
+	case r.Gain == nil:
+		return -1
+	}
+
+	return r.Gain.FreedGPUs
+}
+
+// freedText is how many whole GPUs a slice frees.
+func freedText(r *advise.Recommendation) string {
+	switch {
+	case r.Gain == nil:
+		return ""
+	case r.Gain.FreedGPUs == 0:
+		return "none"
+	}
+
+	return fmt.Sprintf("%.2f", r.Gain.FreedGPUs)
+}
+
+// decidedText is the figure that decided and its limit; a server that does not name it leaves it
+// empty.
+func decidedText(d advise.Decided) string {
+	switch d.Figure {
+	case "":
+		return ""
+	case advise.FigureStretch, advise.FigureLatency, advise.FigureThroughput:
+		return fmt.Sprintf("%s %.2f of %.2f", d.Figure, d.Ratio, d.Limit)
+	}
+
+	if d.Limit == 1 {
+		return d.Figure + " " + shareText(d.Ratio)
+	}
+
+	return fmt.Sprintf("%s %s of %s", d.Figure, shareText(d.Ratio), shareText(d.Limit))
+}

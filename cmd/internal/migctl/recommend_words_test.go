@@ -1,0 +1,172 @@
+package migctl
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/fleet"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// bare returns GPUs that processes of no pod work on.
+func bare(t *testing.T, loads ...load) []gpu.GPU {
+	var gpus []gpu.GPU
+
+	for i, l := range loads {
+		g := wholeH100(t, i, l)
+		g.Readings.Processes = gpu.Some([]gpu.Process{{PID: uint32(100 + i)}})
+		gpus = append(gpus, g)
+	}
+
+	return gpus
+}
+
+// TestProcedureWithoutKubernetes: a node without a kubelet and pods gets no command of Kubernetes,
+// and no word of its device plugin; what migctl does stays.
+func TestProcedureWithoutKubernetes(t *testing.T) {
+	ready := slicedH100(t, 2)
+	for about, gpus := range map[string][]gpu.GPU{
+		"GPUs that must be emptied": bare(t, tiny, small), "a GPU that is ready": append(bare(t, tiny, small), ready),
+	} {
+		report, s := established(observed(advise.DefaultOptions(), 25*time.Hour, gpus...))
+		_, address := serve(t, recommended(report, s))
+		out := runner{}.run(t, address, "recommend").out
+		cmptest.HasTexts(t, flat(out), "Let no new work start on this node until then.", "migctl apply -f mig-layouts.yaml",
+			"CUDA_VISIBLE_DEVICES")
+
+		for _, word := range []string{"kubectl", "gpu-operator", "device plugin", "pods", "kubelet", "GKE"} {
+			if strings.Contains(out, word) {
+				t.Errorf("%s: %q is in:\n%s", about, word, out)
+			}
+		}
+
+		fits(t, withoutCommands(out))
+	}
+}
+
+// TestPluginIsNamedByNoNamespace: the device plugin is restarted wherever it runs, and not at all
+// where pods have their devices by claims.
+func TestPluginIsNamedByNoNamespace(t *testing.T) {
+	for resource, restarted := range map[string]bool{wholeResource: true, "claim/ml/gpu": false} {
+		holder := podOf("ml", "a-0", "Deployment/a")
+		holder.Resource = resource
+		report, s := established(observed(advise.DefaultOptions(), 25*time.Hour, wholeH100(t, 0, tiny, holder)))
+		_, address := serve(t, recommended(report, s))
+		out := runner{}.run(t, address, "recommend").out
+		cmptest.LacksTexts(t, out, "gpu-operator")
+		cmptest.Equal(t, resource, strings.Contains(out, "delete pod --all-namespaces"), restarted)
+		cmptest.Equal(t, resource+": strategy", strings.Contains(flat(out), "The device plugin must run"), restarted)
+	}
+}
+
+// TestReachOfAPatch: before a patch stands what it moves on other nodes, which were not asked, once
+// for each owner, and where their answers are. What is changed one by one moves nothing there.
+func TestReachOfAPatch(t *testing.T) {
+	for owner, moves := range map[string]bool{
+		"Deployment/a": true, "StatefulSet/a": true, "DaemonSet/a": true, "CronJob/a": true, "Job/a": false, "": false,
+	} {
+		var gpus []gpu.GPU
+		for i, name := range []string{"a-0", "a-1", "a-2"} {
+			gpus = append(gpus, wholeH100(t, i, tiny, podOf("ml", name, owner)))
+		}
+
+		report, s := established(observed(advise.DefaultOptions(), 25*time.Hour, gpus...))
+		_, address := serve(t, recommended(report, s))
+		out := flat(runner{}.run(t, address, "recommend").out)
+		reach := "This moves all replicas of " + owner + " in ml, on every node. The other nodes were not asked. " +
+			"migctl fleet reads the answers of all nodes, of which the weakest decides."
+
+		if !moves {
+			cmptest.LacksTexts(t, out, "on every node", "migctl fleet reads")
+			cmptest.HasTexts(t, out, "Procedure.")
+			continue
+		}
+
+		before, after, ok := strings.Cut(out, reach)
+		if !ok || strings.Contains(before, " patch ") || !strings.Contains(after, " patch ") || strings.Contains(after, "on every node") {
+			t.Errorf("%s: want %q once, before the patch, in:\n%s", owner, reach, out)
+		}
+	}
+}
+
+// TestPricesOfANode: what becomes free on balance costs its price; a model without one is counted
+// apart.
+func TestPricesOfANode(t *testing.T) {
+	var gpus []gpu.GPU
+	for i, owner := range []string{"a", "b", "c"} {
+		gpus = append(gpus, wholeH100(t, i, small, podOf("ml", owner+"-0", "Deployment/"+owner)))
+	}
+
+	report, s := established(observed(advise.DefaultOptions(), 25*time.Hour, append(gpus, wholeH100(t, 3, load{}))...))
+
+	_, address := serve(t, recommended(report, s))
+	for _, c := range []struct {
+		prices []string
+		says   string
+	}{
+		{[]string{"--price=H100=2.50"}, "On balance 2 GPUs become free: 5.00 an hour, 840.00 a week."},
+		{[]string{"--price=H100=2.50", "--price=H100-80GB=3"}, "2 GPUs become free: 6.00 an hour, 1008.00 a week."},
+		{[]string{"--price=A100=1"}, "2 GPUs become free without a --price."},
+	} {
+		out := runner{}.run(t, address, append([]string{"recommend"}, c.prices...)...).out
+		cmptest.HasTexts(t, flat(out), c.says, "FREED: whole GPUs that the move sets free")
+		fits(t, withoutCommands(out))
+	}
+
+	for _, args := range [][]string{
+		{"--price=H100"}, {"--price=H100=1", "--price=h100=2"}, {"--price=H100=1", "-o", "json"}, {"--price=H100=1", "0"},
+		{"--price=H100=1", "--spec"}, {"--price=H100=1", "--explain=0"},
+	} {
+		got := runner{}.run(t, address, append([]string{"recommend"}, args...)...)
+		cmptest.Equal(t, strings.Join(args, " "), got.code, exitUsage)
+		cmptest.HasTexts(t, got.err, "--price")
+	}
+}
+
+// TestUnmeasuredInWords: what is unknown has no figure, in the table, in the explanation and in its
+// profiles.
+func TestUnmeasuredInWords(t *testing.T) {
+	blind := wholeH100(t, 0, tiny, podOf("ml", "a-0", "Deployment/a"))
+	blind.Activity = gpu.Activity{GraphicsEngine: gpu.Some(0.3)}
+	idle := wholeH100(t, 1, load{gib: 1}, podOf("ml", "b-0", "Deployment/b"))
+	report, s := established(observed(advise.DefaultOptions(), 8*24*time.Hour, blind, idle))
+	_, address := serve(t, recommended(report, s))
+
+	out := runner{}.run(t, address, "recommend").out
+	cmptest.HasTexts(t, flat(out), "0 ml/a unknown 0% no-activity", "1 ml/b 1g.10gb none unknown 0% memory 15%",
+		"The move from GPU 1 frees no whole GPU, room for 4g.40gb.", "nothing rarer than 8 days is known", "--window=30d")
+	fits(t, withoutCommands(out))
+
+	explained := runner{}.run(t, address, "recommend", "--explain=0").out
+	cmptest.HasTexts(t, flat(explained), "unknown (no-activity)", "An hour in which they run", "was not measured",
+		"1g.10gb - - - unknown: SM activity was not measured")
+	cmptest.LacksTexts(t, explained, "EXPECTED IN", "SMs IN USE")
+	explained = runner{}.run(t, address, "recommend", "--explain=1").out
+	cmptest.HasTexts(t, flat(explained), "kernels none ran", "kernels unknown: nothing ran", "decided by memory 15%",
+		"nothing rarer than 8 days is known")
+	cmptest.LacksTexts(t, explained, "throughput", "1.00 to")
+}
+
+// TestFleetTitles: numbers of one, of none, and windows of one.
+func TestFleetTitles(t *testing.T) {
+	cost := 0.
+	for _, c := range []struct {
+		hours float64
+		group fleet.Group
+		want  string
+	}{
+		{1, fleet.Group{GPUs: 1, CostPerWeek: &cost}, "1 GPU on 1 node, by the history of u in the hour before " +
+			"2026-03-04 12:00 UTC: none could be a MIG slice."},
+		{24, fleet.Group{GPUs: 2, Slices: 1, CostPerWeek: &cost}, "2 GPUs on 1 node, by the history of u in the day before " +
+			"2026-03-04 12:00 UTC: 1 could be a MIG slice, which would free no whole GPU."},
+		{168, fleet.Group{GPUs: 3, Slices: 2, FreedGPUs: 1, GPUHoursPerWeek: 168}, "3 GPUs on 1 node, by the history of u " +
+			"in the 7 days before 2026-03-04 12:00 UTC: 2 could be MIG slices, which would free 1 GPU, held for 168 hours a week."},
+	} {
+		r := fleet.Report{Prometheus: "u", Time: time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC), WindowHours: c.hours, Nodes: 1,
+			Fleet: c.group}
+		cmptest.Equal(t, "title", fleetTitle(&r), c.want)
+	}
+}

@@ -1,0 +1,55 @@
+package migctl
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+// releaseGPUs releases GPUs, or opens them again, one after the other. It stops at the first that
+// is refused.
+func (s *session) releaseGPUs(ctx context.Context) error {
+	for _, selector := range s.opts.GPUs {
+		var done api.Release
+
+		path := "/gpus/" + pathEscape(selector) + "/" + s.opts.Command
+
+		err := s.client.sendDocument(ctx, http.MethodPost, path, nil, newKey(), &done)
+		if err != nil {
+			return fmt.Errorf("%s GPU %s: %w", s.opts.Command, selector, err)
+		}
+
+		s.page.line(text("%s", done.GPU).in(bold))
+
+		took := time.Duration(done.Seconds * float64(time.Second)).Round(time.Millisecond)
+		switch {
+		case done.Closed != "":
+			s.page.para(
+				"  ! ",
+				yellow,
+				"no GPU of this node is read until this one is reacquired, or unbound: "+done.Closed,
+			)
+		case done.Seconds == 0 && done.Released:
+			s.page.para("  ", green, "it is released already: NVML stayed open")
+		case done.Seconds == 0:
+			s.page.para("  ", green, "it is not released: NVML stayed open")
+		case done.Released:
+			s.page.para(
+				"  ",
+				green,
+				fmt.Sprintf("released: the exporter has closed it. NVML was closed for %s", took),
+			)
+		default:
+			s.page.para(
+				"  ",
+				green,
+				fmt.Sprintf("not released any more. NVML was closed for %s", took),
+			)
+		}
+	}
+
+	return nil
+}

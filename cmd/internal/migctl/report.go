@@ -1,0 +1,374 @@
+package migctl
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/fleet"
+)
+
+// reportError writes an error to standard error, with what to do next, and returns the exit code.
+func (s *session) reportError(err error) int {
+	p := s.newPage(s.errOut, s.errTerminal)
+	defer p.flush() // an error that cannot be written cannot be reported
+	var usage usageError
+	var problem *api.Problem
+	var ended *operationError
+	var silent *unreachable
+	var refused *refusals
+
+	var query *fleet.QueryError
+	switch {
+	case errors.Is(err, errDeclined):
+		p.line(text("Nothing was done."))
+		return exitFailed
+	case errors.As(err, &usage):
+		p.para("migctl: ", red, usage.text)
+		p.line(text("See migctl --help and migctl help COMMAND."))
+
+		return exitUsage
+	case errors.As(err, &ended): // its outcome has been shown
+		return ended.code
+	case errors.As(err, &refused):
+		refused.report(p, &s.opts)
+		return exitFailed
+	case errors.As(err, &problem):
+		reportProblem(p, problem, &s.opts)
+		return exitCodeOf(problem)
+	case errors.As(err, &silent):
+		p.para("migctl: ", red, silent.Error())
+
+		if s.opts.Command == commandTop {
+			writeHint(p, topHint())
+		} else {
+			writeHint(p, unreachableHint(silent))
+		}
+
+		return exitUnreachable
+	case errors.As(err, &query):
+		return reportQuery(p, query)
+	case errors.Is(err, context.Canceled):
+		p.line(text("migctl: interrupted."))
+		return exitInterrupted
+	}
+
+	p.para("migctl: ", red, err.Error())
+
+	return exitFailed
+}
+
+func writeHint(p *page, s string) {
+	if s != "" {
+		p.para("What to do: ", cyan, s)
+	}
+}
+
+func reportProblem(p *page, problem *api.Problem, o *options) {
+	p.para("migctl: ", red, problem.Error())
+
+	for i := range problem.Blocking {
+		b := &problem.Blocking[i]
+		in := b.Instance
+
+		if b.Profile != "" { // else it is the GPU as a whole
+			in = fmt.Sprintf("%s, %s at %s of %s", b.Instance, b.Profile, b.Placement, b.GPU)
+		}
+
+		p.para("  in the way: ", yellow, in)
+		writeHolds(p, "    ", b.Holders)
+	}
+
+	if len(problem.Profiles) > 0 && !strings.Contains(problem.Detail, problem.Profiles[0]) {
+		p.para("  offered: ", plain, strings.Join(problem.Profiles, ", "))
+	}
+
+	writeHint(p, problemHint(problem, o))
+	writeCommands(p, problem, o)
+	writeInstead(p, problem)
+	writeConfirmation(p, problem, o)
+	writeForced(p, problem, o)
+}
+
+// writeCommands shows the commands that go with a problem's hint.
+func writeCommands(p *page, problem *api.Problem, o *options) {
+	id := cmp.Or(problem.Operation, "OPERATION")
+	switch {
+	case problem.Type == api.InProgress && !o.releases():
+		p.command("To follow it", "migctl operations --follow", id)
+	case problem.Type == api.DriverFailed:
+		p.command("To see its steps", "migctl operations", id)
+	case problem.Type == api.DegradedNode:
+		p.command("To see its steps", "migctl operations", id)
+		p.command("To try again", "migctl rollback", id)
+		p.command("To accept the current layout", "migctl accept", id)
+	case problem.Type == api.LayoutChanged && o.Command == commandRollback:
+		p.command("To accept the current layout", "migctl accept", id)
+	}
+}
+
+// writeInstead prints the commands that plan the layouts before an operation that cannot be rolled
+// back.
+func writeInstead(p *page, problem *api.Problem) {
+	for i := range problem.Instead {
+		p.whole("  " + planCommand(&problem.Instead[i]))
+	}
+}
+
+// planCommand returns the command that plans a spec of counts: by flags, unless those cannot say
+// how instances are split.
+func planCommand(spec *api.Spec) string {
+	var devices []string
+
+	for _, profile := range sortedKeys(spec.Devices) {
+		d := spec.Devices[profile]
+		if d.Each != nil || d.Compute != nil {
+			document, err := json.Marshal(spec)
+			if err != nil {
+				return "migctl plan -f SPEC" // it was decoded from JSON
+			}
+
+			return "echo " + quoteForShell(string(document)) + " | migctl plan -f -"
+		}
+
+		devices = append(devices, fmt.Sprintf("%s=%d", profile, d.Count))
+	}
+
+	gpus := make([]string, 0, len(spec.GPUs))
+	for _, g := range spec.GPUs {
+		gpus = append(gpus, string(g))
+	}
+
+	return "migctl plan --gpus " + quoteForShell(strings.Join(gpus, ",")) + " --devices " +
+		quoteForShell(cmp.Or(strings.Join(devices, ","), "none"))
+}
+
+// exitCodeOf is the exit code of a refusal.
+func exitCodeOf(p *api.Problem) int {
+	switch p.Type {
+	case api.DegradedNode, api.StuckNode:
+		return exitDegraded
+	case api.BadSpec, api.UnknownProfile:
+		return exitUsage
+	}
+
+	return exitFailed
+}
+
+// problemHint says what to do about a refusal. The particulars are in its Detail.
+func problemHint(p *api.Problem, o *options) string {
+	if o.releases() {
+		if hint := releaseHint(p, o); hint != "" {
+			return hint
+		}
+	}
+
+	switch p.Type {
+	case api.Unauthenticated, api.Forbidden:
+		return rightsHint(p, o)
+	case api.PlanOnly:
+		return "this node only plans. To allow changes restart mig-exporter with --control.mode=apply."
+	case api.NotFound:
+		return "migctl get lists GPUs, migctl operations lists operations, migctl layouts lists " +
+			"layouts. Plans are kept in memory only: make a new one."
+	case api.StalePlan, api.LayoutChanged, api.NotResumed:
+		return changedHint(p, o)
+	case api.InProgress:
+		return "wait for the other operation to end."
+	case api.DegradedNode:
+		return "see which step failed, and fix its cause. " +
+			"Then try again to roll back, or accept the current layout."
+	case api.StuckNode:
+		return "a driver call hangs. Metrics go on, and changes of its GPU wait. When the call " +
+			"returns, the operation is finished or rolled back by itself. Look into dmesg for XIDs, and " +
+			"do not kill mig-exporter. If the call never returns, reboot the node."
+	case api.DriverFailed:
+		return "see which step failed and what the driver said."
+	case api.Infeasible, api.Busy, api.UnknownProfile, api.ModeDiffers, api.BadSpec, api.ForeignOwner:
+		return specHint(p, o)
+	}
+
+	return serverHint(p, o)
+}
+
+// changedHint says what to do about a layout that has changed since the operator looked at it.
+func changedHint(p *api.Problem, o *options) string {
+	switch {
+	case p.Type == api.StalePlan:
+		return staleHint(o)
+	case p.Type == api.NotResumed:
+		return "look at the layout with migctl get, then plan again."
+	case o.Command == commandRollback:
+		return "the layout is no longer the one that the operation has left, so it is not " +
+			"rolled back. Look at it with migctl get."
+	}
+
+	return "look at the layout with migctl get, make sure that " +
+		"no other client changes these GPUs, then plan again."
+}
+
+// serverHint says what to do about a server that cannot answer this request, or not now.
+func serverHint(p *api.Problem, o *options) string {
+	switch p.Type {
+	case api.KeyReused:
+		return "try again: migctl takes a new key for each attempt."
+	case api.RateLimited:
+		return "wait a moment and try again."
+	case api.Unavailable:
+		if o.Command == commandRecommend {
+			return recommendHint
+		}
+
+		if strings.Contains(p.Detail, "kubelet") { // the detail says what to do
+			return ""
+		}
+
+		return "mig-exporter has no driver to ask, or not the rights: see its log, " +
+			"and migctl get for the GPUs' errors."
+	case api.ReadOnly:
+		return "operations cannot be recorded, so nothing is changed. migctl operations has the " +
+			"reason: the folder of --control.state-dir cannot be used, its disk is full, another process " +
+			"has locked it, or what is in it cannot be read."
+	case api.Internal, api.Malformed, api.NoMethod, api.TooLarge, api.MediaType:
+		return "see mig-exporter's log; versions of migctl and mig-exporter that differ may be the reason " +
+			"(migctl --version)."
+	case api.NotBuilt:
+		return notBuiltHint(p, o)
+	}
+
+	return ""
+}
+
+// rightsHint says what to do about a caller who is not known, or lacks a right.
+func rightsHint(p *api.Problem, o *options) string {
+	if p.Type == api.Unauthenticated {
+		return "authenticate with --token-file, or with --cert-file and --key-file. On the node " +
+			"itself, use the unix socket as root or as a member of the group of --control.allow-gid."
+	}
+
+	if !strings.HasPrefix(o.Address, "https:") {
+		return "on the socket root has all rights, the group of --control.allow-gid all but force, take-over and " +
+			"release, other users none: use sudo, or join that group."
+	}
+
+	return "ask the node's administrator for the right that is missing; read, plan, apply, mode, " +
+		"take-over, force and release are separate."
+}
+
+// onlyRoot is who may release GPUs on a socket.
+const onlyRoot = "on a socket root alone may release GPUs and open them again, members of no group: use sudo."
+
+// releaseHint says what to do about a release that was refused; empty if the hint of other commands
+// holds.
+func releaseHint(p *api.Problem, o *options) string {
+	switch p.Type {
+	case api.Unauthenticated, api.Forbidden:
+		if !strings.HasPrefix(o.Address, "https:") {
+			return onlyRoot
+		}
+	case api.InProgress:
+		return "migctl get shows the GPU as released once it is. To repeat the command does no harm. " +
+			"If a driver call hangs, mig-exporter's log names it."
+	case api.Busy:
+		if p.Status == http.StatusConflict && len(p.Blocking) == 0 {
+			return "the GPU is as it was. Try again once the reason is gone."
+		}
+	case api.NotFound:
+		return "migctl get lists the GPUs. One that was never read cannot be released."
+	}
+
+	return ""
+}
+
+// staleHint says what to do about a node that has changed, or may have.
+func staleHint(o *options) string {
+	if o.Command == commandRollback {
+		return "what stands there may be another client's, so it is not destroyed unseen. If you want " +
+			"the layout before the operation, plan it, look at what would be destroyed, then apply it."
+	}
+
+	return "the node has changed since the plan was made. Plan again, look at it, and apply the new one."
+}
+
+// notBuiltHint says what to do about something that the server lacks, or that is off.
+func notBuiltHint(p *api.Problem, o *options) string {
+	if o.Command == commandRecommend && p.Status == http.StatusNotImplemented {
+		return "start mig-exporter without --no-advise.enabled."
+	}
+
+	return "this version of mig-exporter does not offer it."
+}
+
+// specHint says what to do about a spec that cannot be executed as it is.
+func specHint(p *api.Problem, o *options) string {
+	switch p.Type {
+	case api.Infeasible, api.Busy:
+		return blockedHint(p, o)
+	case api.UnknownProfile:
+		return "migctl profiles lists what each GPU offers."
+	case api.ModeDiffers:
+		return "switch the mode first: migctl mode on GPU, or migctl mode off GPU."
+	case api.BadSpec:
+		if slices.Contains([]string{commandRollback, commandAccept, commandSettled}, o.Command) {
+			return "migctl operations shows what has become of it, " +
+				"migctl get the layout as it is. Nothing was changed."
+		}
+
+		return "correct the spec: migctl profiles, migctl layouts and migctl get list the names that it may use."
+	case api.ForeignOwner:
+		return "let the other owner change it, or stop that owner on this node. --take-over " +
+			"overrides it: then two may be at work on one GPU."
+	}
+
+	return ""
+}
+
+// unreachableHint says what to do if a server does not answer.
+func unreachableHint(e *unreachable) string {
+	socket := !strings.HasPrefix(e.address, "https:")
+
+	var dns *net.DNSError
+	switch {
+	case strings.HasPrefix(e.address, "http:"): // of evaluate alone
+		return "is mig-exporter running there? --url (or MIGCTL_URL) is its metrics listener, --web.listen-address."
+	case errors.Is(e, errForeign):
+		return "check --address: control is not on the port of the metrics."
+	case errors.Is(e, syscall.ECONNREFUSED), errors.Is(e, fs.ErrNotExist):
+		if e.address == releaseAddress {
+			return "is mig-exporter running on this node, as root? Its --release.socket " +
+				"must be --address (or MIGCTL_ADDRESS)."
+		}
+
+		if socket {
+			return "is mig-exporter running on this node, with --control.enabled? Its " +
+				"--control.socket must be --address (or MIGCTL_ADDRESS)."
+		}
+
+		return "is mig-exporter running there, with --control.enabled and --control.listen-address?"
+	case errors.Is(e, fs.ErrPermission) && e.address == releaseAddress:
+		return onlyRoot
+	case errors.Is(e, fs.ErrPermission):
+		return "the socket is for root, and for members of the group of " +
+			"--control.allow-gid: use sudo, or join that group."
+	case errors.Is(e, os.ErrDeadlineExceeded):
+		return "the node may be overloaded or a driver call may hang: " +
+			"see mig-exporter's log, or wait longer with --timeout."
+	case errors.As(e, &dns):
+		return "check the host name in --address."
+	case strings.Contains(e.Error(), "tls:"), strings.Contains(e.Error(), "x509:"):
+		return "check --ca-file (the CA that signed the server's certificate), the host name in " +
+			"--address, and --cert-file with --key-file."
+	}
+
+	return "check --address, and mig-exporter's log."
+}

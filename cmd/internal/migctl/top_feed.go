@@ -1,0 +1,207 @@
+package migctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/history"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
+	"github.com/mig-exporter/mig-exporter/internal/retry"
+)
+
+const (
+	// quietAfter is how long a stream may send nothing. The exporter sends a comment every 15
+	// seconds.
+	quietAfter = 45 * time.Second
+	// mostPause bounds the time between two attempts to follow a stream that broke.
+	mostPause = 10 * time.Second
+	// pollEvery is the time between two readings of a node that refuses its stream.
+	pollEvery = 5 * time.Second
+	// historyEvery is the time between two readings of the last 15 minutes.
+	historyEvery = 15 * time.Second
+)
+
+// feed follows one node and sends what it learns as messages.
+type feed struct {
+	client     *client
+	node       int
+	raw        bool          // it sends documents as the server wrote them, and no history
+	firstPause time.Duration // between a stream that ended and the next attempt
+}
+
+// errStreamEnded is the error of a stream that the exporter ended.
+var errStreamEnded = errors.New("the exporter has ended the stream")
+
+// run follows the node until ctx ends.
+func (f *feed) run(ctx context.Context, messages chan<- topMessage) {
+	if !f.raw {
+		go f.followHistory(ctx, messages)
+	}
+
+	var backoff retry.Backoff
+
+	for {
+		received, err := f.followStream(ctx, messages)
+
+		// An exporter that refuses its stream, since too many are open, still has its document.
+		polled := !received && isRefusal(err) && f.poll(ctx, messages)
+		if received || polled {
+			backoff = retry.Backoff{}
+		}
+
+		first := f.firstPause
+		if polled {
+			first = max(first, pollEvery)
+		}
+
+		now := time.Now()
+		backoff.Postpone(now, first, mostPause)
+		f.send(ctx, messages, troubleMessage{
+			node:   f.node,
+			at:     now,
+			text:   troubleText(err),
+			again:  backoff.Next.Sub(now),
+			polled: polled,
+		})
+
+		if retry.Sleep(ctx, time.Until(backoff.Next)) != nil {
+			return
+		}
+	}
+}
+
+// troubleText says why no reading comes, without the address, which is beside it.
+func troubleText(err error) string {
+	var silent *unreachable
+	if errors.As(err, &silent) {
+		err = silent.err
+	}
+
+	return err.Error()
+}
+
+// isRefusal reports whether the exporter answered and does not stream.
+func isRefusal(err error) bool {
+	var problem *api.Problem
+	return errors.As(err, &problem) || errors.Is(err, errNotExporter)
+}
+
+func (f *feed) send(ctx context.Context, messages chan<- topMessage, m topMessage) {
+	select {
+	case <-ctx.Done():
+	case messages <- m:
+	}
+}
+
+// poll asks once for the document and reports whether it came.
+func (f *feed) poll(ctx context.Context, messages chan<- topMessage) bool {
+	data, err := f.client.getDocument(ctx, "/node")
+
+	return err == nil && f.sendReading(ctx, messages, data) == nil
+}
+
+// sendReading sends a document.
+func (f *feed) sendReading(ctx context.Context, messages chan<- topMessage, data []byte) error {
+	if f.raw {
+		f.send(ctx, messages, rawMessage{data})
+		return nil
+	}
+
+	var doc nodedoc.Document
+	if err := f.client.decodeAnswer(data, &doc); err != nil {
+		return err
+	}
+
+	f.send(ctx, messages, readingMessage{node: f.node, at: time.Now(), doc: doc})
+
+	return nil
+}
+
+// followStream sends the readings of the node's stream until it ends, and returns why. received
+// is set if there were any.
+func (f *feed) followStream(
+	ctx context.Context,
+	messages chan<- topMessage,
+) (received bool, err error) {
+	streaming, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	// A peer that is gone without a word sends nothing any more, heartbeats included.
+	quiet := time.AfterFunc(f.client.timeout, cancel)
+	defer quiet.Stop()
+
+	accept := func(h http.Header) { h.Set("Accept", "text/event-stream, application/problem+json") }
+
+	res, err := f.client.sendRequest(streaming, http.MethodGet, "/node/stream", nil, accept)
+	if err != nil {
+		return false, f.whyEnded(ctx, err)
+	}
+	defer res.Body.Close()
+
+	err = readEvents(&livelyReader{res.Body, quiet}, func(name string, data []byte) error {
+		if name == "end" {
+			return errStreamEnded
+		}
+
+		received = true
+
+		return f.sendReading(ctx, messages, data)
+	})
+
+	return received, f.whyEnded(ctx, err)
+}
+
+// whyEnded returns why a stream ended, for the operator.
+func (f *feed) whyEnded(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return &unreachable{f.client.address, errStreamEnded}
+	case errors.Is(err, context.Canceled) && ctx.Err() == nil:
+		return &unreachable{f.client.address, os.ErrDeadlineExceeded}
+	case errors.Is(err, errStreamEnded):
+		return &unreachable{f.client.address, err}
+	}
+
+	var problem *api.Problem
+	var silent *unreachable
+
+	if errors.As(err, &problem) || errors.As(err, &silent) {
+		return err
+	}
+
+	return f.client.connectionError(ctx, err)
+}
+
+// followHistory sends the last 15 minutes of the node, again and again, until ctx ends. A node
+// without them has no sparklines: the stream's errors say why it does not answer.
+func (f *feed) followHistory(ctx context.Context, messages chan<- topMessage) {
+	for {
+		data, err := f.client.getDocument(ctx, "/node/history")
+
+		var past history.Document
+		if err == nil && json.Unmarshal(data, &past) == nil {
+			f.send(ctx, messages, historyMessage{node: f.node, past: &past})
+		}
+
+		if retry.Sleep(ctx, historyEvery) != nil {
+			return
+		}
+	}
+}
+
+// livelyReader puts a timer off with each read.
+type livelyReader struct {
+	io.Reader
+	quiet *time.Timer
+}
+
+func (r *livelyReader) Read(b []byte) (int, error) {
+	r.quiet.Reset(quietAfter)
+	return r.Reader.Read(b)
+}

@@ -1,0 +1,114 @@
+package migctl
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
+)
+
+// uuidLength is the length of GPU-<uuid> and MIG-<uuid>.
+const uuidLength = len("GPU-") + 36
+
+// isShortUUID reports whether a word may be the beginning of a UUID, such as the GPU-5f65f8d5 that
+// get prints, or has one, as GPU-5f65f8d5/<GPU instance>.
+func isShortUUID(word string) bool {
+	head, _, _ := strings.Cut(word, "/")
+	kind, _, _ := strings.Cut(head, "-")
+
+	return len(head) < uuidLength && (strings.EqualFold(kind, "GPU") || strings.EqualFold(kind, "MIG"))
+}
+
+// completeUUID returns the one of uuids that a word is the beginning of. Other words stay as they
+// are: it is up to the caller to find what they name. An error lists the UUIDs if there are
+// several.
+func completeUUID[T ~string](word string, uuids []T) (string, error) {
+	if !isShortUUID(word) {
+		return word, nil
+	}
+
+	head, instance, hasInstance := strings.Cut(word, "/")
+	var found []string
+
+	for _, uuid := range uuids {
+		full := string(uuid)
+		if len(full) >= len(head) && strings.EqualFold(full[:len(head)], head) && !slices.Contains(found, full) {
+			found = append(found, full)
+		}
+	}
+
+	if len(found) > 1 {
+		return "", usageError{fmt.Sprintf("%q is the beginning of %d UUIDs, give more of it: %s",
+			word, len(found), strings.Join(found, ", "))}
+	}
+
+	if len(found) == 0 {
+		return word, nil
+	}
+
+	if hasInstance {
+		return found[0] + "/" + instance, nil
+	}
+
+	return found[0], nil
+}
+
+// completeUUIDs is completeUUID for several words.
+func completeUUIDs[T ~string](words []string, uuids []T) ([]string, error) {
+	all := make([]string, len(words))
+
+	for i, word := range words {
+		var err error
+		if all[i], err = completeUUID(word, uuids); err != nil {
+			return nil, err
+		}
+	}
+
+	return all, nil
+}
+
+// uuidsOf returns the UUIDs of the node's GPUs and MIG devices.
+func uuidsOf(gpus []nodedoc.GPU) []string {
+	var all []string
+
+	for i := range gpus {
+		all = append(all, string(gpus[i].UUID))
+
+		for _, inst := range gpus[i].GPUInstances {
+			for _, ci := range inst.ComputeInstances {
+				all = append(all, string(ci.UUID))
+			}
+		}
+	}
+
+	return slices.DeleteFunc(all, func(uuid string) bool { return uuid == "" })
+}
+
+// completeSpec completes the UUIDs among the flags of a spec. It asks the server only if one may be
+// short; if that fails, the words stay as they are, and the server says what is wrong with them.
+func (s *session) completeSpec(ctx context.Context) error {
+	o := &s.opts.Spec
+	o.GPUs = splitCommas(o.GPUs)
+
+	if !slices.ContainsFunc(o.GPUs, isShortUUID) && !slices.ContainsFunc(o.Force, isShortUUID) {
+		return nil
+	}
+
+	var node nodedoc.Document
+	if err := s.client.fetch(ctx, "/node", &node); err != nil {
+		return nil //nolint:nilerr // see above
+	}
+
+	uuids := uuidsOf(node.GPUs)
+
+	var err error
+	if o.GPUs, err = completeUUIDs(o.GPUs, uuids); err != nil {
+		return err
+	}
+
+	o.Force, err = completeUUIDs(o.Force, uuids)
+
+	return err
+}

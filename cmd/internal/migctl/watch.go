@@ -1,0 +1,125 @@
+package migctl
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// The sequences of a terminal with which one frame replaces another: only what differs flickers.
+const (
+	cursorHome     = "\x1b[H"
+	clearToLineEnd = "\x1b[K"
+	clearBelow     = "\x1b[J"
+)
+
+// watchNode draws the node with each of its readings until ctx ends. It connects again if the
+// stream ends, as it does when the exporter restarts.
+func (s *session) watchNode(ctx context.Context) error {
+	failures := 0
+	shown := false
+
+	for {
+		var undrawn error // not the connection's fault: it would be the same next time
+
+		err := s.client.streamNode(ctx, func(data []byte) error {
+			failures = 0
+			undrawn = s.writeFrame(ctx, data, !shown)
+			shown = true
+
+			return undrawn
+		})
+
+		switch failures++; {
+		case ctx.Err() != nil:
+			return nil //nolint:nilerr // the operator has seen enough
+		case undrawn != nil:
+			return undrawn
+		case !shown && err != nil, !mayComeBack(err), failures > followAttempts:
+			return err
+		}
+
+		select {
+		case <-time.After(s.retry):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// streamNode passes the node's document to handle with each reading, until the stream ends.
+func (c *client) streamNode(ctx context.Context, handle func(data []byte) error) error {
+	res, err := c.sendRequest(ctx, http.MethodGet, "/node/stream", nil, func(h http.Header) {
+		h.Set("Accept", "text/event-stream")
+	})
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+
+	err = readEvents(res.Body, func(name string, data []byte) error {
+		if name != "node" {
+			return nil // the exporter stops
+		}
+
+		return handle(data)
+	})
+	if err != nil {
+		return c.connectionError(ctx, err)
+	}
+
+	return nil
+}
+
+// writeFrame draws the node over the last frame, or below it if standard output is no terminal that
+// can be drawn over.
+func (s *session) writeFrame(ctx context.Context, data []byte, first bool) error {
+	if s.opts.Output == formYAML && !first {
+		if _, err := io.WriteString(s.out, "---\n"); err != nil {
+			return err
+		}
+	}
+
+	if s.opts.Output == formJSON || s.opts.Output == formYAML {
+		return s.printNode(ctx, data)
+	}
+
+	var frame bytes.Buffer
+
+	s.page = s.newPage(&frame, s.outTerminal)
+	if err := errors.Join(s.printNode(ctx, data), s.page.flush()); err != nil {
+		return err
+	}
+
+	text := frame.String()
+
+	term, _ := s.lookup("TERM")
+	if s.outTerminal && term != "dumb" {
+		text = s.overLastFrame(text)
+	} else if !first {
+		text = "\n" + text
+	}
+
+	_, err := io.WriteString(s.out, text)
+
+	return err
+}
+
+// overLastFrame returns a frame with what makes it replace the last one. Lines that the terminal
+// has no rows for are counted instead.
+func (s *session) overLastFrame(frame string) string {
+	lines := strings.Split(strings.TrimSuffix(frame, "\n"), "\n")
+
+	// The last row stays free for the cursor.
+	if _, rows := s.terminalSize(); rows > 2 && len(lines) > rows-1 {
+		more := len(lines) - (rows - 2)
+		lines = append(lines[:rows-2],
+			fmt.Sprintf("%d more lines: enlarge the terminal, or name GPUs: migctl get --watch 0", more))
+	}
+
+	return cursorHome + strings.Join(lines, clearToLineEnd+"\n") + clearToLineEnd + "\n" + clearBelow
+}

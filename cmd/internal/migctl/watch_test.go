@@ -1,0 +1,117 @@
+package migctl
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+// frames answers as the node's stream does, with one reading after the other.
+func frames(t *testing.T, names ...string) http.HandlerFunc {
+	t.Helper()
+	var text strings.Builder
+
+	for _, name := range names {
+		data, err := os.ReadFile(testdata + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		var line bytes.Buffer
+		if err := json.Compact(&line, data); err != nil {
+			t.Fatal(err)
+		}
+
+		fmt.Fprintf(&text, "event: node\ndata: %s\n\n: no new reading\n\n", line.String())
+	}
+
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		io.WriteString(w, "retry: 3000\n\n"+text.String()+"event: end\ndata: the exporter stops\n\n")
+	}
+}
+
+// thenInterrupt ends ctx, as Ctrl-C does, and refuses.
+func thenInterrupt(interrupt context.CancelFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		interrupt()
+		refuse(api.Problem{Type: api.Unavailable, Title: "Stopping", Status: 503})(w, r)
+	}
+}
+
+// watch runs get --watch with args: one stream of readings, another, and Ctrl-C.
+func watch(t *testing.T, r runner, args ...string) outcome {
+	t.Helper()
+
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+
+	_, address := serve(t, map[string]http.HandlerFunc{
+		"GET /node/stream": inTurn(frames(t, "node-a30.json", "node-rtxpro.json"), frames(t, "node-rtxpro.json"),
+			thenInterrupt(interrupt)),
+	})
+	r.ctx = ctx
+	got := r.run(t, address, append([]string{"get", "--watch"}, args...)...)
+	cmptest.Equal(t, "exit code and errors", outcome{code: got.code, err: got.err}, outcome{})
+
+	return got
+}
+
+func TestWatchDrawsEachReading(t *testing.T) {
+	piped := watch(t, runner{}).out
+	cmptest.Equal(t, "frames in a pipe", strings.Count("\n"+piped, "\nNode "), 3)
+	cmptest.LacksTexts(t, piped, "\x1b", "the exporter stops")
+
+	over := watch(t, runner{terminal: true, columns: 120, rows: 10}).out
+	cmptest.Equal(t, "frames on a terminal", strings.Count(over, cursorHome), 3)
+	cmptest.HasTexts(t, over, "more lines: enlarge the terminal", clearBelow)
+
+	if lines := strings.Count(over, "\n"); lines > 3*9 {
+		t.Errorf("%d lines for three frames of ten rows", lines)
+	}
+
+	cmptest.Equal(t, "documents", strings.Count(watch(t, runner{}, "-o", "json").out, `"hostname"`), 3)
+	cmptest.Equal(t, "documents", strings.Count(watch(t, runner{}, "-o", "yaml").out, "---\n"), 2)
+}
+
+func TestWatchEnds(t *testing.T) {
+	_, address := serve(t, map[string]http.HandlerFunc{"GET /node/stream": frames(t, "node-a30.json")})
+	got := runner{}.run(t, address, "get", "--watch", "7")
+	cmptest.Equal(t, "a GPU that is not there: exit code", got.code, exitUsage)
+
+	got = runner{}.run(t, "unix:///no/such/socket", "get", "--watch")
+	cmptest.Equal(t, "no server: exit code", got.code, exitUnreachable)
+}
+
+// TestGetUsesTheWidthOfTheTerminal: what 80 columns cut is whole on 200, and no line is wider than
+// the terminal.
+func TestGetUsesTheWidthOfTheTerminal(t *testing.T) {
+	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": file(t, "node-dgx-a100-mixed.json")})
+
+	for _, columns := range []int{60, 80, 100, 132, 144, 200, 250} {
+		r := runner{terminal: true, columns: columns, env: map[string]string{"LANG": "C.UTF-8", "NO_COLOR": "1"}}
+		got := r.run(t, address, "get")
+
+		for line := range strings.Lines(got.out) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > max(columns, tableWidth) {
+				t.Errorf("%d columns on a terminal of %d: %s", n, columns, line)
+			}
+		}
+
+		if columns == 200 {
+			cmptest.HasTexts(t, got.out, "search/rerank-5d8b-kq9zl", "MIG-2ded0f32-64f7-5d1d-b324-d8f3fe1ee0e2",
+				"│rerank-5d8b-kq9zl")
+			golden(t, "get-dgx-a100-mixed.200.txt", got.out)
+		}
+	}
+}
