@@ -56,7 +56,7 @@ func watchNode(b *testing.B, x *exporter, view string, watchers int) (http.Handl
 
 	snaps := &followed{next: make(chan struct{})}
 	snaps.Store(x.poller.Current())
-	node := web.NewNode(snaps, history.New(time.Minute), log.NewNopLogger())
+	node := web.NewNode(snaps, history.New(time.Minute), x.reportHealth, log.NewNopLogger())
 	fresh, _ := newProcessRegistry()
 	h := web.NewHandler(web.Options{State: true, Node: node, Register: fresh}, snaps, x.metrics, fresh, log.NewNopLogger())
 	server := httptest.NewServer(h)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/health"
 	"github.com/mig-exporter/mig-exporter/internal/history"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
@@ -120,7 +121,8 @@ func served(t *testing.T, r captureRun) []string {
 	opts.Observe = func(s *gpu.Snapshot, _ time.Duration) { x.metrics.Observe(s) }
 	opts.Extras = everything()
 	x.poller = poll.New(x.source, opts)
-	x.state = web.NewNode(x.poller, history.New(time.Minute), logger)
+	x.health = health.New(0, n.now())
+	x.state = web.NewNode(x.poller, history.New(time.Minute), x.reportHealth, logger)
 	h := web.NewHandler(x.webOptions(&cfg.Web, &cfg.Poll), x.poller, x.metrics, x.fresh, logger)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

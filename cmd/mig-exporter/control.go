@@ -76,6 +76,7 @@ func openControl(cfg *ControlConfig, nodeName string, x *exporter) error {
 		Node:            x.state.State,
 		NodeStream:      x.state.Stream,
 		NodeHistory:     x.state.History,
+		Health:          x.state.Health,
 		Current:         x.poller.Current,
 		Recommendations: x.recommendations,
 		Audit:           audit,

@@ -21,6 +21,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/health"
 	"github.com/mig-exporter/mig-exporter/internal/history"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
@@ -111,6 +112,7 @@ type exporter struct {
 	metrics     *servedMetrics
 	fresh       *prometheus.Registry
 	poller      *poll.Poller
+	health      *health.Tracker
 	state       *web.Node // the handlers of the node's state, for all listeners
 	handler     http.Handler
 	control     *controller // nil if it is off
@@ -179,7 +181,8 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	node.running.current = x.poller.Current
 	past := history.New(2 * poll.LongestInterval(cfg.Poll.Interval) * node.speed)
 	node.observers = append(node.observers, past.Observe)
-	x.state = web.NewNode(x.poller, past, logger)
+	x.health = health.New(cfg.Poll.readyMaxAge(node.speed), node.now())
+	x.state = web.NewNode(x.poller, past, x.reportHealth, logger)
 
 	if cfg.Control.Enabled {
 		if err := openControl(&cfg.Control, cfg.Kubernetes.NodeName, x); err != nil {
@@ -233,6 +236,7 @@ func (x *exporter) observe(s *gpu.Snapshot) {
 	x.metrics.Observe(s)
 	x.activity.observe(s)
 	x.persistence.observe(s)
+	x.health.Observe(s)
 
 	if s.BetweenPolls {
 		return // evidence and durations go by whole polls
@@ -242,6 +246,9 @@ func (x *exporter) observe(s *gpu.Snapshot) {
 		observe(s)
 	}
 }
+
+// reportHealth returns how the node is now.
+func (x *exporter) reportHealth() *health.Report { return x.health.Report(x.node.now()) }
 
 // openMetrics reads the counters file and creates the collector.
 func (x *exporter) openMetrics(countersFile string) error {

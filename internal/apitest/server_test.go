@@ -19,6 +19,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/health"
 	"github.com/mig-exporter/mig-exporter/internal/history"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
@@ -229,6 +230,24 @@ func serveHistory(w http.ResponseWriter, _ *http.Request) {
 	_ = json.NewEncoder(w).Encode(past.Document())
 }
 
+// serveHealth answers with the health of a GPU whose instance has had an XID.
+func serveHealth(w http.ResponseWriter, _ *http.Request) {
+	at := time.Unix(1000, 0)
+	g := gpu.GPU{Facts: gpu.Facts{UUID: gpu0, Name: "NVIDIA A100", PCIBusID: "00000000:07:00.0"}, Device: gpu.Device{Up: true}}
+	g.Totals.XIDs.Since = at
+	g.Totals.XIDErrors = []gpu.XIDCount{{XID: 94, Counter: gpu.Counter{Value: 1}, Last: at}}
+	g.Instances = []gpu.GPUInstance{{
+		ID: 1, Generation: 1, Profile: "3g.20gb", Placement: gpu.Some(gpu.Placement{Start: 4, Size: 4}),
+		XIDErrors: g.Totals.XIDErrors, ComputeInstances: []gpu.ComputeInstance{{UUID: "MIG-1"}},
+	}}
+
+	tracker := health.New(time.Minute, at)
+	tracker.Observe(&gpu.Snapshot{Generation: 1, Time: at, Hostname: "node", GPUs: []gpu.GPU{g}})
+
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(tracker.Report(at.Add(time.Hour)))
+}
+
 // serve starts the server on a socket and returns a client of it.
 func serve(t *testing.T) *http.Client {
 	t.Helper()
@@ -248,6 +267,7 @@ func serve(t *testing.T) *http.Client {
 				_, _ = io.WriteString(w, "id: 1\nevent: node\ndata: \"{}\"\n\n")
 			}),
 			NodeHistory:     http.HandlerFunc(serveHistory),
+			Health:          http.HandlerFunc(serveHealth),
 			Recommendations: recommendations,
 			Releaser:        engine{},
 			Current:         func() *gpu.Snapshot { return &gpu.Snapshot{GPUs: []gpu.GPU{{Facts: gpu.Facts{UUID: gpu0}}}} },
@@ -288,6 +308,7 @@ func exchanges() []exchange {
 		{"GET", "/node", "", 200},
 		{"GET", "/node/stream", "", 200},
 		{"GET", "/node/history", "", 200},
+		{"GET", "/health", "", 200},
 		{"GET", "/layouts", "", 200},
 		{"GET", "/recommendations", "", 200},
 		{"GET", "/recommendations?gpu=0", "", 503}, // as before the first reading

@@ -68,13 +68,12 @@ func (t *Tracker) Report(now time.Time) *Report {
 	return &r
 }
 
-// StateOf returns the state of a GPU in the last Snapshot; unknown if that does not have it.
-func (t *Tracker) StateOf(g *gpu.GPU) State {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-
-	if known, ok := t.states[keyOf(g)]; ok {
-		return known.state
+// StateOf returns the state of a GPU; unknown if the report does not have it.
+func (r *Report) StateOf(g *gpu.GPU) State {
+	for i := range r.GPUs {
+		if judged := &r.GPUs[i]; judged.UUID == g.UUID && (g.UUID != "" || judged.Index == g.Index) {
+			return judged.State
+		}
 	}
 
 	return Unknown

@@ -33,7 +33,8 @@ func draw(g *gpu.GPU) string {
 
 // viewOf returns the view of the one GPU of a node without a kubelet.
 func viewOf(g *gpu.GPU) gpuView {
-	v := viewer{snap: &gpu.Snapshot{GPUs: []gpu.GPU{*g}}, now: fixtureTime}
+	snap := &gpu.Snapshot{GPUs: []gpu.GPU{*g}}
+	v := viewer{snap: snap, now: fixtureTime, health: judge(publish(snap))()}
 
 	return v.newGPUView(g)
 }

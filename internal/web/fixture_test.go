@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/health"
 )
 
 const (
@@ -55,6 +56,18 @@ func (p *published) Next(after *gpu.Snapshot) <-chan struct{} {
 	}
 
 	return p.next
+}
+
+// judge returns how the node of the current Snapshot is.
+func judge(snaps Snapshots) func() *health.Report {
+	return func() *health.Report {
+		tracker := health.New(0, fixtureTime)
+		if s := snaps.Current(); s != nil {
+			tracker.Observe(s)
+		}
+
+		return tracker.Report(fixtureTime)
+	}
 }
 
 // nodeFixture is a node with one GPU of each kind that the page and the state tell apart.

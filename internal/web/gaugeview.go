@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/health"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
@@ -38,9 +39,8 @@ const (
 
 // From where on a reading is marked as over its limit.
 const (
-	memoryOver  = 0.95 // of all memory: the next allocation may fail
-	powerOver   = 0.98 // of the power limit: clocks are lowered to keep it
-	marginSmall = 5    // degrees below the temperature at which the GPU slows down
+	memoryOver = 0.95 // of all memory: the next allocation may fail
+	powerOver  = 0.98 // of the power limit: clocks are lowered to keep it
 )
 
 const unknownValue = "–"
@@ -132,7 +132,7 @@ func temperatureGauge(r *gpu.Readings) *gauge {
 	switch margin := slowdown - celsius; {
 	case margin <= 0:
 		g.Over = "slows down"
-	case margin <= marginSmall:
+	case margin < health.MarginSmall:
 		g.Over = "near slowdown"
 	}
 

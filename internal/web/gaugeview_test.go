@@ -6,6 +6,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/health"
 )
 
 // TestGaugesOverLimits: what is over its limit says so in words, and what is just below it does
@@ -20,8 +21,8 @@ func TestGaugesOverLimits(t *testing.T) {
 		"memory over 95 %": {func(r *gpu.Readings) { r.Memory = memory(100*gib, 95*gib+1) }, "Memory over 95 %"},
 		"power below":      {func(r *gpu.Readings) { r.PowerWatts = gpu.Some(391.0) }, ""},
 		"power at limit":   {func(r *gpu.Readings) { r.PowerWatts = gpu.Some(393.0) }, "Power at the limit"},
-		"margin of 6":      {func(r *gpu.Readings) { r.TemperatureMarginCelsius = gpu.Some(6.0) }, ""},
-		"margin of 5":      {func(r *gpu.Readings) { r.TemperatureMarginCelsius = gpu.Some(5.0) }, "Temperature near slowdown"},
+		"margin of 3":      {func(r *gpu.Readings) { r.TemperatureMarginCelsius = gpu.Some(3.0) }, ""},
+		"margin of 2":      {func(r *gpu.Readings) { r.TemperatureMarginCelsius = gpu.Some(2.0) }, "Temperature near slowdown"},
 		"margin of 0":      {func(r *gpu.Readings) { r.TemperatureMarginCelsius = gpu.Some(0.0) }, "Temperature slows down"},
 		"threshold": {func(r *gpu.Readings) {
 			r.TemperatureThresholds = []gpu.TemperatureThreshold{{Kind: "slowdown", Celsius: 35}}
@@ -43,7 +44,8 @@ func TestGaugesOverLimits(t *testing.T) {
 		}
 
 		cmptest.Equal(t, name, strings.Join(over, ", "), test.want)
-		cmptest.Equal(t, name+": unhealthy", isUnhealthy(&g, nil), strings.HasPrefix(test.want, "Temperature"))
+		report := judge(publish(&gpu.Snapshot{GPUs: []gpu.GPU{g}}))()
+		cmptest.Equal(t, name+": unhealthy", report.StateOf(&g) != health.Healthy, strings.HasPrefix(test.want, "Temperature"))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/health"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
@@ -55,6 +56,7 @@ type viewer struct {
 	now     time.Time
 	kubelet bool // a kubelet gives devices out, so that one may be held
 	advice  advice
+	health  *health.Report
 }
 
 func (v *viewer) newGPUView(g *gpu.GPU) gpuView {
@@ -102,7 +104,7 @@ func (v *viewer) newGPUView(g *gpu.GPU) gpuView {
 	}
 
 	underused := v.advice.isUnderused(g.UUID, gpu.None[gpu.InstanceID]())
-	view.Is = words(isUnhealthy(g, view.Badges), underused)
+	view.Is = words(v.health.StateOf(g) != health.Healthy, underused)
 
 	if underused {
 		view.Badges = append(view.Badges, badge{Text: "underused", Class: "plain", Title: "see right-sizing below"})
@@ -127,23 +129,6 @@ func busyness(g *gpu.GPU) int {
 	}
 
 	return -1
-}
-
-// isUnhealthy reports whether something of a GPU needs attention.
-func isUnhealthy(g *gpu.GPU, badges []badge) bool {
-	if !g.Up || len(g.Errors) > 0 {
-		return true
-	}
-
-	for _, b := range badges {
-		if b.Class == "bad" || b.Class == "warn" {
-			return true
-		}
-	}
-
-	t := temperatureGauge(&g.Readings)
-
-	return t != nil && t.Over != ""
 }
 
 // words returns what a device is, for the filter.
@@ -193,7 +178,7 @@ func gpuBadges(g *gpu.GPU) []badge {
 	}
 
 	for _, e := range g.Totals.ClockEvents {
-		if e.Active && slowsDown(e.Reason) {
+		if e.Active && health.SlowsDown(e.Reason) {
 			badges = append(
 				badges,
 				badge{
@@ -251,12 +236,6 @@ func modeBadge(mode gpu.MIGState) badge {
 	}
 
 	return badge{}
-}
-
-// slowsDown reports whether a clock event reason needs attention. Those of normal operation do not:
-// idleness, clocks that were set, the power limit under full load.
-func slowsDown(reason string) bool {
-	return strings.HasPrefix(reason, "hw_") || strings.Contains(reason, "thermal")
 }
 
 // spellOut replaces the underscores of an identifier by spaces.

@@ -91,6 +91,7 @@ const (
 	pathNode    = "/api/v1/node"
 	pathStream  = "/api/v1/node/stream"
 	pathHistory = "/api/v1/node/history"
+	pathHealth  = "/api/v1/health"
 	pathAdvice  = "/api/v1/recommendations"
 	pathPprof   = "/debug/pprof/"
 )
@@ -130,6 +131,7 @@ func NewHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus
 
 		mux.Handle("GET "+pathNode, withWriteDeadline(withLocalHost(opts.Hosts, node.State)))
 		mux.Handle("GET "+pathHistory, withWriteDeadline(withLocalHost(opts.Hosts, node.History)))
+		mux.Handle("GET "+pathHealth, withWriteDeadline(withLocalHost(opts.Hosts, node.Health)))
 		mux.Handle("GET "+pathStream, withLocalHost(opts.Hosts, node.Stream)) // with a deadline for each event
 	}
 

@@ -112,7 +112,7 @@ func testHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheu
 	}
 
 	if p, ok := snaps.(Publisher); ok && opts.Node == nil {
-		opts.Node = NewNode(p, history.New(time.Minute), log.NewNopLogger())
+		opts.Node = NewNode(p, history.New(time.Minute), judge(p), log.NewNopLogger())
 	}
 
 	return NewHandler(opts, snaps, metrics, fresh, log.NewNopLogger())

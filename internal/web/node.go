@@ -8,6 +8,7 @@ import (
 	"github.com/go-kit/log"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/health"
 	"github.com/mig-exporter/mig-exporter/internal/history"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
@@ -25,15 +26,19 @@ type Node struct {
 	State   http.Handler // the document of /api/v1/node
 	Stream  http.Handler // the same with each Snapshot, as server-sent events
 	History http.Handler // the last minutes
+	Health  http.Handler // how the node and its GPUs are
 
+	report func() *health.Report
 	snaps  Publisher
 	stream *streamHandler
 	pool   *buffers
 	logger log.Logger
 }
 
-// NewNode returns the handlers. They don't authenticate.
-func NewNode(snaps Publisher, past *history.History, logger log.Logger) *Node {
+// NewNode returns the handlers. They don't authenticate. report returns how the node is now.
+func NewNode(
+	snaps Publisher, past *history.History, report func() *health.Report, logger log.Logger,
+) *Node {
 	pool := new(buffers)
 	stream := newStreamHandler(newEventSource(snaps, appendDocument, pool, logger), logger)
 
@@ -41,6 +46,8 @@ func NewNode(snaps Publisher, past *history.History, logger log.Logger) *Node {
 		State:   newStateHandler(snaps, pool, logger, func(s *gpu.Snapshot) any { return nodedoc.New(s) }),
 		Stream:  stream,
 		History: newStateHandler(snaps, pool, logger, func(*gpu.Snapshot) any { return past.Document() }),
+		Health:  &reportHandler{report: report, pool: pool, logger: logger},
+		report:  report,
 		snaps:   snaps,
 		stream:  stream,
 		pool:    pool,

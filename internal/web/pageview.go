@@ -105,7 +105,13 @@ func newPageView(opts Options, snap *gpu.Snapshot, now time.Time, advised advice
 		page.Tiles = nodeTiles(snap)
 	}
 
-	view := viewer{snap: snap, now: now, kubelet: hasKubelet(snap), advice: advised}
+	view := viewer{
+		snap:    snap,
+		now:     now,
+		kubelet: hasKubelet(snap),
+		advice:  advised,
+		health:  opts.Node.report(),
+	}
 	page.GPUs = mapSlice(snap.GPUs, view.newGPUView)
 	page.explainBlocks(view.kubelet)
 

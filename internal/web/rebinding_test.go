@@ -44,7 +44,7 @@ func TestLoopbackServesStateForItsOwnNamesOnly(t *testing.T) {
 
 		return response.StatusCode, response.Header.Get("Content-Type")
 	}
-	for _, path := range []string{"/", "/api/v1/node", "/api/v1/recommendations"} {
+	for _, path := range []string{"/", "/api/v1/node", "/api/v1/health", "/api/v1/recommendations"} {
 		for host, want := range map[string]int{
 			address: 200, "localhost": 200, "LOCALHOST:" + port: 200, "localhost.": 200, "127.0.0.2": 200, "[::1]": 200,
 			"[::1]:" + port: 200,

@@ -37,7 +37,7 @@ func watch(t *testing.T, snap *gpu.Snapshot) *watched {
 	t.Helper()
 
 	w := &watched{published: publish(snap)}
-	w.node = NewNode(w.published, history.New(time.Minute), log.NewNopLogger())
+	w.node = NewNode(w.published, history.New(time.Minute), judge(w.published), log.NewNopLogger())
 	handler := testHandler(Options{State: true, Node: w.node}, w.published, newRegistry(t), freshRegistry())
 
 	for _, view := range w.node.stream.views {
@@ -242,11 +242,11 @@ func TestWatchersAreBounded(t *testing.T) {
 	}
 }
 
-// TestStreamRefusals: the stream and the history are behind the guards of the state.
+// TestStreamRefusals: the stream, the history and the health are behind the guards of the state.
 func TestStreamRefusals(t *testing.T) {
 	w := watch(t, later(1))
 
-	for _, path := range []string{pathStream, pathHistory} {
+	for _, path := range []string{pathStream, pathHistory, pathHealth} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.url+path, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -265,7 +265,7 @@ func TestStreamRefusals(t *testing.T) {
 
 	off := testHandler(Options{}, w.published, newRegistry(t), freshRegistry())
 
-	for _, path := range []string{pathStream, pathHistory} {
+	for _, path := range []string{pathStream, pathHistory, pathHealth} {
 		rec := httptest.NewRecorder()
 		off.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
 		cmptest.Equal(t, path+" without the state", rec.Code, http.StatusNotFound)
@@ -304,7 +304,7 @@ func TestSlowWatcherIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		snaps := publish(later(1))
 		lines := new(logged)
-		node := NewNode(snaps, history.New(time.Minute), lines)
+		node := NewNode(snaps, history.New(time.Minute), judge(snaps), lines)
 		server := newServer(node.Stream, log.NewNopLogger())
 		client, conn := net.Pipe()
 		l := &pipeListener{conns: make(chan net.Conn, 1), closed: make(chan struct{})}
@@ -340,7 +340,7 @@ func TestSlowWatcherIsDropped(t *testing.T) {
 // TestHTTP2StreamOutlivesTheTimeout: the time for accepting an event is no limit for the time
 // between two.
 func TestHTTP2StreamOutlivesTheTimeout(t *testing.T) {
-	node := NewNode(publish(later(1)), history.New(time.Minute), log.NewNopLogger())
+	node := NewNode(publish(later(1)), history.New(time.Minute), judge(publish(later(1))), log.NewNopLogger())
 	node.stream.timeout = 20 * time.Millisecond
 	node.stream.views[viewDocument].heartbeatAfter = 60 * time.Millisecond
 

@@ -281,6 +281,7 @@ func newRig(t *testing.T, change ...func(*Options, *limits)) *rig {
 		}),
 		NodeStream:      http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
 		NodeHistory:     http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
+		Health:          http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
 		Recommendations: func(id gpu.UUID) any { return &map[string]gpu.UUID{"gpu": id} },
 		Current: func() *gpu.Snapshot {
 			return &gpu.Snapshot{GPUs: []gpu.GPU{{Facts: gpu.Facts{UUID: gpu0, Index: 0, PCIBusID: "00000000:07:00.0"}}}}

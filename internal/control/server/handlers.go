@@ -28,6 +28,11 @@ const (
 func (c *call) getNode() error    { return c.answerNode(c.s.o.Node) }
 func (c *call) getHistory() error { return c.answerNode(c.s.o.NodeHistory) }
 
+func (c *call) getHealth() error {
+	c.s.o.Health.ServeHTTP(c.w, c.r)
+	return nil
+}
+
 func (c *call) streamNode() error {
 	// They have slots of their own: who watches the node must not keep others from following an
 	// operation.

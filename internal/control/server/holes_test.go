@@ -27,6 +27,7 @@ func TestVerbsAreSeparateRights(t *testing.T) {
 		{"HEAD", "/api/v1/node", "", verbRead, 200},
 		{"GET", "/api/v1/node/stream", "", verbRead, 200},
 		{"GET", "/api/v1/node/history", "", verbRead, 200},
+		{"GET", "/api/v1/health", "", verbRead, 200},
 		{"GET", "/api/v1/layouts", "", verbRead, 200},
 		{"GET", "/api/v1/openapi.yaml", "", verbRead, 200},
 		{"GET", "/api/v1/recommendations", "", verbRead, 200},

@@ -25,6 +25,7 @@ func routes() []route {
 		{pattern: "GET /api/v1/node", verb: verbRead, answer: (*call).getNode},
 		{pattern: "GET /api/v1/node/stream", verb: verbRead, answer: (*call).streamNode},
 		{pattern: "GET /api/v1/node/history", verb: verbRead, answer: (*call).getHistory},
+		{pattern: "GET /api/v1/health", verb: verbRead, answer: (*call).getHealth},
 		{pattern: "GET /api/v1/layouts", verb: verbRead, answer: (*call).getLayouts},
 		{
 			pattern: "GET /api/v1/recommendations",

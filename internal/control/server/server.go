@@ -89,6 +89,8 @@ type Options struct {
 
 	// Node answers GET /api/v1/node; NodeStream and NodeHistory what is below it.
 	Node, NodeStream, NodeHistory http.Handler
+	// Health answers GET /api/v1/health, also before the first Snapshot.
+	Health http.Handler
 	// Recommendations returns the last report about right-sizing, or the part of it about one GPU;
 	// nil if there is none yet. If it is nil, right-sizing is off.
 	Recommendations func(gpu.UUID) any
