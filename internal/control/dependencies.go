@@ -163,6 +163,24 @@ type Observer interface {
 	State(state string) // "idle", "running", "degraded", "stuck", "read-only"
 }
 
+// Ended is an operation that has ended, or waits for an operator.
+type Ended struct {
+	Operation *api.Operation
+	Changes   []LayoutChange // what it was to change; empty for a change of the MIG mode
+}
+
+// LayoutChange is what an operation was to make of the instances of a GPU.
+type LayoutChange struct {
+	GPU           gpu.UUID
+	Before, After []mig.Instance
+}
+
+// WantedLayout are the instances that operations have made of a GPU.
+type WantedLayout struct {
+	GPU       gpu.UUID
+	Instances []mig.Instance
+}
+
 // Options configure an Engine. Optional dependencies are nil if the node has no such thing.
 type Options struct {
 	Hostname string
@@ -187,6 +205,11 @@ type Options struct {
 	// are called one at a time, in a goroutine of their own.
 	Unsettled  func(number int)
 	Unrestored func(list []api.Unrestored)
+	// Ended receives each operation that has ended or waits for an operator; Wanted the layouts that
+	// operations have made and that should stand, also when there was no change. Both are optional,
+	// and called as Unrestored is. What they receive must not be modified.
+	Ended  func(Ended)
+	Wanted func([]WantedLayout)
 
 	// CallTimeout bounds each call of the driver, the cluster, the kubelet and the store. IdleFor
 	// is how long an instance must have been inactive to be idle.

@@ -26,6 +26,11 @@ func (e *Engine) reportState() {
 			list := b.listUnrestored()
 			enqueue(e.reports, func() { e.o.Unrestored(list) })
 		}
+
+		if e.o.Wanted != nil {
+			list := b.listWanted()
+			enqueue(e.reports, func() { e.o.Wanted(list) })
+		}
 	})
 }
 
@@ -35,6 +40,27 @@ func (e *Engine) countOperation(op *operation, state api.OperationState) {
 		took := e.o.Now().Sub(op.copy().Operation.Started)
 		enqueue(e.reports, func() { e.o.Observer.Operation(op.verb, string(state), took) })
 	}
+
+	if e.o.Ended != nil {
+		r := op.copy().record
+		ended := Ended{Operation: r.document()}
+
+		for _, c := range r.Changes {
+			ended.Changes = append(ended.Changes, LayoutChange{GPU: c.GPU, Before: c.Before, After: c.After})
+		}
+
+		enqueue(e.reports, func() { e.o.Ended(ended) })
+	}
+}
+
+// listWanted lists the layouts that a restore would make.
+func (b *book) listWanted() []WantedLayout {
+	list := make([]WantedLayout, 0, len(b.layouts))
+	for _, l := range b.layouts {
+		list = append(list, WantedLayout(l))
+	}
+
+	return list
 }
 
 // enqueue reports whether there was room for a call.
