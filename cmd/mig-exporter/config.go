@@ -170,6 +170,8 @@ type KubernetesConfig struct {
 	PodLabelNames []string
 	WorkloadLabel string // names workloads; empty: the pods' owners alone do
 	NodeName      string // empty: the API server is not asked for owners and labels
+
+	NodeConditions, NodeEvents bool // what is written to the API server
 }
 
 // validate checks what the types of the flags do not. Files are read when they are used.
@@ -206,6 +208,17 @@ func (c *Config) validateAPIServer(errs *flagErrors) {
 		flagName("advise.workload-label"), nodeName, "labels come from the API server")
 	errs.check(!c.Advise.ServerMetrics || known, tooFor, flagName("advise.server-metrics"),
 		nodeName, "annotations and addresses come from the API server")
+
+	for _, wants := range []struct {
+		flag flagName
+		on   bool
+	}{
+		{"kubernetes.node-conditions", c.Kubernetes.NodeConditions},
+		{"kubernetes.node-events", c.Kubernetes.NodeEvents},
+	} {
+		errs.check(!wants.on || c.Kubernetes.NodeName != "", "%s: expected %s with it", wants.flag, nodeName)
+	}
+
 	errs.check(!c.Control.Cordon || c.Kubernetes.NodeName != "",
 		"%s: expected %s with it", flagName("control.cordon"), nodeName)
 }

@@ -32,6 +32,8 @@ type controller struct {
 	metrics *collector.Control
 	status  *controlStatus
 	logger  log.Logger
+
+	layoutsWanted *layoutFollower // nil if no condition is written
 }
 
 // openControl creates the engine and what it needs. It opens neither the state folder nor a socket:
@@ -80,7 +82,7 @@ func openControl(cfg *ControlConfig, nodeName string, x *exporter) error {
 		Current:         x.poller.Current,
 		Recommendations: x.recommendations,
 		Audit:           audit,
-		Observer:        observer{c.metrics, c.status},
+		Observer:        observer{c.metrics, c.status, nil},
 		ShutdownTimeout: shutdownTimeout,
 		Now:             time.Now,
 	}
@@ -148,9 +150,19 @@ func (c *controller) engineOptions(cfg *ControlConfig, x *exporter) (control.Opt
 	opts.Actuator = x.source.Actuator()
 	opts.Poller = x.poller
 	opts.Cordon = cfg.Cordon
-	opts.Observer = observer{c.metrics, c.status}
+	opts.Observer = observer{c.metrics, c.status, x.layouts}
 	opts.Unsettled = c.metrics.SetUnsettled
 	opts.Unrestored = c.setUnrestored
+
+	if x.layouts != nil {
+		c.layoutsWanted = x.layouts
+		opts.Wanted = x.layouts.setWanted
+	}
+
+	if x.nodeEvents != nil {
+		opts.Ended = x.addEvent
+	}
+
 	opts.CallTimeout = cfg.CallTimeout
 	opts.IdleFor = cfg.IdleFor
 	opts.SettleTimeout = cfg.SettleTimeout
@@ -257,19 +269,30 @@ func (c *controller) setUnrestored(list []api.Unrestored) {
 	}
 
 	c.metrics.SetUnrestored(gpus)
+
+	if c.layoutsWanted != nil {
+		c.layoutsWanted.setUnrestored(list)
+	}
 }
 
 // observer counts the engine's operations in metrics.
 type observer struct {
 	metrics *collector.Control
 	status  *controlStatus
+	layouts *layoutFollower // nil if no condition is written
 }
 
 func (o observer) Operation(verb api.Verb, result string, took time.Duration) {
 	o.metrics.Ended(string(verb), result, took, !api.OperationState(result).Committed())
 }
 
-func (o observer) State(state string) { o.status.setEngine(state) }
+func (o observer) State(state string) {
+	o.status.setEngine(state)
+
+	if o.layouts != nil {
+		o.layouts.setState(state)
+	}
+}
 
 func (o observer) Read() { o.metrics.Read() }
 

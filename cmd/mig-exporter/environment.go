@@ -237,6 +237,11 @@ func requirements() []requirement {
 
 	return []requirement{
 		{control, func(c *Config) bool { return c.Control.Enabled }, controlEnabled.String()},
+		{
+			[]string{"kubernetes.node-events"},
+			func(c *Config) bool { return c.Control.Enabled },
+			controlEnabled.String(),
+		},
 		{advise, func(c *Config) bool { return c.Advise.Enabled }, "--advise.enabled"},
 		{[]string{"dcgm.counters", "dcgm.repeat-gpu-fields", "dcgm.hostname-label", xidWindowFlag,
 			clockEventsWindowFlag}, asDCGM, "--metrics.names=dcgm or both"},

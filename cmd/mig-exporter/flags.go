@@ -358,6 +358,14 @@ func kubernetesFlags(app *kingpin.Application, cfg *KubernetesConfig) {
 	app.Flag("kubernetes.node-name", "This node's name at the API server, which is then asked "+
 		"for the owners and labels of its pods; by default it is not asked.").
 		StringVar(&cfg.NodeName)
+	app.Flag("kubernetes.node-conditions", "Write the conditions GPUHealthy and "+
+		"MIGLayoutApplied of the Node; needs --kubernetes.node-name and the right to patch "+
+		"nodes/status (docs/health.md).").
+		BoolVar(&cfg.NodeConditions)
+	app.Flag("kubernetes.node-events", "Create an Event on the Node for each operation of "+
+		"partition control that has ended; needs --kubernetes.node-name, --control.enabled and "+
+		"the right to create events.").
+		BoolVar(&cfg.NodeEvents)
 }
 
 func checkNodeFlags(command *kingpin.CmdClause, output *string) {

@@ -22,6 +22,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/health"
+	"github.com/mig-exporter/mig-exporter/internal/health/nodestatus"
 	"github.com/mig-exporter/mig-exporter/internal/history"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
@@ -120,6 +121,8 @@ type exporter struct {
 	releases    *releaseServer
 	activity    *activityNote
 	persistence *persistenceNote
+	layouts     *layoutFollower    // nil without partition control, or if no condition is written
+	nodeEvents  *nodestatus.Events // nil if none are created
 	logger      log.Logger
 
 	advises bool // right-sizing is on, and needs readings that may not be served
@@ -179,10 +182,12 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	x.poller = x.newPoller(&cfg.Poll, cmp.Or(cfg.Hostname, node.hostname), pollSeconds)
 	x.releaser = newGPUReleaser(x.source, func(ctx context.Context) error { return x.poller.Poll(ctx, nil) })
 	node.running.current = x.poller.Current
-	past := history.New(2 * poll.LongestInterval(cfg.Poll.Interval) * node.speed)
-	node.observers = append(node.observers, past.Observe)
-	x.health = health.New(cfg.Poll.readyMaxAge(node.speed), node.now())
-	x.state = web.NewNode(x.poller, past, x.reportHealth, logger)
+	x.openState(&cfg.Poll)
+
+	if err := x.openNodeReports(&cfg.Kubernetes, cfg.Control.Enabled); err != nil {
+		x.close()
+		return nil, err
+	}
 
 	if cfg.Control.Enabled {
 		if err := openControl(&cfg.Control, cfg.Kubernetes.NodeName, x); err != nil {
@@ -196,6 +201,14 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	x.handler = web.NewHandler(x.webOptions(&cfg.Web, &cfg.Poll), x.poller, x.metrics, x.fresh, logger)
 
 	return x, nil
+}
+
+// openState creates what keeps the node's past and its health, and serves them with its state.
+func (x *exporter) openState(polls *PollConfig) {
+	past := history.New(2 * poll.LongestInterval(polls.Interval) * x.node.speed)
+	x.node.observers = append(x.node.observers, past.Observe)
+	x.health = health.New(polls.readyMaxAge(x.node.speed), x.node.now())
+	x.state = web.NewNode(x.poller, past, x.reportHealth, x.logger)
 }
 
 // newSource creates the source of readings.

@@ -160,3 +160,18 @@ func boolToInt(b bool) int {
 
 	return 0
 }
+
+// Worst returns the worst reason of the node or of a GPU; false if all of it is healthy.
+func (r *Report) Worst() (worst Reason, ok bool) {
+	all := slices.Clone(r.Reasons)
+
+	for i := range r.GPUs {
+		all = append(all, r.GPUs[i].Reasons...)
+	}
+
+	if v := newVerdict(all); len(v.Reasons) > 0 {
+		return v.Reasons[0], true
+	}
+
+	return Reason{}, false
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/health"
+)
+
+func (p *program) health() *health.Report {
+	p.t.Helper()
+
+	r := p.get("/api/v1/health")
+	if r.status != http.StatusOK {
+		p.t.Fatalf("GET /api/v1/health: %d %s", r.status, r.body)
+	}
+
+	var report health.Report
+	if err := json.Unmarshal(r.body, &report); err != nil {
+		p.t.Fatal(err)
+	}
+
+	return &report
+}
+
+// verdicts returns the worst reason of each GPU, or its state if it has none.
+func verdicts(r *health.Report) string {
+	texts := make([]string, 0, len(r.GPUs))
+
+	for i := range r.GPUs {
+		g := &r.GPUs[i]
+		text := string(g.State)
+
+		if len(g.Reasons) > 0 {
+			text += " " + string(g.Reasons[0].Code)
+		}
+
+		texts = append(texts, text)
+	}
+
+	return strings.Join(texts, ", ")
+}
+
+// TestHealthOfFaults: what befalls a node shows in its health, and ends there.
+func TestHealthOfFaults(t *testing.T) {
+	p := faultyNode(t, `
+gpus:
+  - {model: H100-80GB}
+  - {model: H100-80GB, mig: true, layout: ["3g.40gb@0", "3g.40gb@4"]}
+  - {model: H100-80GB}
+faults:
+  - {at: 10s, for: 30s, gpu: 0, kind: lost}
+  - {at: 10s, gpu: 2, kind: xid, xid: 31}
+  - {at: 60s, for: 60s, gpu: 1, kind: xid, xid: 94, gi: 1, ci: 0, recovery: drain_and_reset}
+  - {at: 60s, for: 30s, gpu: 2, kind: reset-required}
+  - {at: 150s, gpu: 0, kind: xid, xid: 74}
+  - {at: 160s, for: 20s, gpu: 0, kind: reset-required}
+  - {at: 210s, for: 30s, gpu: 0, kind: no-permission, reading: ecc}
+`)
+
+	for _, step := range []struct {
+		at   time.Duration
+		want string
+	}{
+		{5 * time.Second, "healthy, healthy, healthy"},
+		{15 * time.Second, "unhealthy GPULost, healthy, healthy"},
+		{45 * time.Second, "healthy, healthy, healthy"},
+		{80 * time.Second, "healthy, unhealthy ECCUncorrectable, unhealthy GPUResetRequired"},
+		// The driver asks for nothing any more, but has counted an error of GPU 1.
+		{140 * time.Second, "healthy, unhealthy ECCUncorrectable, healthy"},
+		{155 * time.Second, "unhealthy XIDHardware, unhealthy ECCUncorrectable, healthy"},
+		{170 * time.Second, "unhealthy XIDHardware, unhealthy ECCUncorrectable, healthy"},
+		{200 * time.Second, "healthy, unhealthy ECCUncorrectable, healthy"},
+		{235 * time.Second, "unknown ECCUnreadable, unhealthy ECCUncorrectable, healthy"},
+	} {
+		for time.Duration(p.health().Generation) < step.at/time.Second {
+			p.advance(time.Second)
+		}
+
+		report := p.health()
+		cmptest.Equal(t, step.at.String(), verdicts(report), step.want)
+
+		if step.at != 80*time.Second {
+			continue
+		}
+
+		cmptest.Equal(t, "action of the node", report.Action, health.ActionReset)
+
+		hit := report.GPUs[1].Instances
+		cmptest.Equal(t, "reasons of the instances", []int{len(hit[0].Reasons), len(hit[1].Reasons)}, []int{2, 1})
+	}
+}
+
+// TestHealthIsGuarded: the health is behind the guards of /api/v1/node.
+func TestHealthIsGuarded(t *testing.T) {
+	p := simulate(t, "a30", "--no-web.state")
+	cmptest.Equal(t, "without the state", p.get("/api/v1/health").status, http.StatusNotFound)
+
+	// The hash is of "secret".
+	config := write(t, "web.yml", "basic_auth_users:\n"+
+		"  monitor: $2y$05$8zc6YY7OaAVnNeR4n7AdE.7bWYvZB0g4RBKsGBJjQkZs3Ua9r3AqW\n")
+
+	p = simulate(t, "a30", "--web.config.file="+config)
+	cmptest.Equal(t, "without a password", p.get("/api/v1/health").status, http.StatusUnauthorized)
+
+	p = simulate(t, "a30")
+	cmptest.Equal(t, "of this node", p.get("/api/v1/health").status, http.StatusOK)
+
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+"/api/v1/health", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	request.Host = "attacker.example"
+
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+
+	cmptest.Equal(t, "for a foreign name", answer.StatusCode, http.StatusMisdirectedRequest)
+}
+
+// TestHealthWithoutADriver: a node whose driver does not answer is unknown, not healthy.
+func TestHealthWithoutADriver(t *testing.T) {
+	if _, err := os.Stat("/proc/driver/nvidia"); err == nil {
+		t.Skip("this machine has a driver")
+	}
+
+	p := launch(t, "--driver=nvml", "--kubernetes.socket=", "--nvml.library-path=/none/libnvidia-ml.so.1")
+
+	deadline := time.Now().Add(testTimeout)
+	for p.health().Generation == 0 && time.Now().Before(deadline) {
+		time.Sleep(10 * time.Millisecond)
+	}
+
+	report := p.health()
+	cmptest.Equal(t, "state", report.State, health.Unknown)
+	cmptest.Equal(t, "reason", report.Reasons[0].Code, health.CodeDriver)
+}

@@ -1,0 +1,317 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/mig-exporter/mig-exporter/internal/control"
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/health"
+	"github.com/mig-exporter/mig-exporter/internal/health/nodestatus"
+	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
+)
+
+// The conditions of the Node.
+const (
+	conditionHealthy = "GPUHealthy"
+	conditionLayout  = "MIGLayoutApplied"
+)
+
+// startGrace is how long after the start a node that is not read yet is no news: its conditions stay
+// as they are.
+const startGrace = 30 * time.Second
+
+// apiServerVariable names, for a simulated node, a folder with what a pod knows of its API server:
+// the files server (its URL), token and ca.crt.
+const apiServerVariable = "MIG_SIM_API_SERVER"
+
+// layoutFollower knows from partition control which layouts should stand.
+type layoutFollower struct {
+	mu         sync.Mutex
+	state      string // of the engine; empty before the first
+	known      bool   // wanted was reported
+	wanted     []control.WantedLayout
+	unrestored []api.Unrestored
+}
+
+func (f *layoutFollower) setState(state string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	f.state = state
+}
+
+func (f *layoutFollower) setWanted(list []control.WantedLayout) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	f.known = true
+	f.wanted = list
+}
+
+func (f *layoutFollower) setUnrestored(list []api.Unrestored) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	f.unrestored = list
+}
+
+// condition returns whether the layouts stand that should, by a Snapshot. A nil follower is that of
+// a node without partition control.
+func (f *layoutFollower) condition(s *gpu.Snapshot) nodestatus.Condition {
+	if f == nil {
+		return layoutCondition(nodestatus.True, "NoLayoutWanted", "partition control is off")
+	}
+
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	switch {
+	case !f.known || s == nil:
+		return layoutCondition(nodestatus.Unknown, "ControlStarting", "partition control has not started yet")
+	case f.state == "read-only":
+		return layoutCondition(nodestatus.Unknown, "ControlReadOnly",
+			"partition control cannot use its state folder, so that the layouts that should stand are not known")
+	case f.state == "degraded":
+		return layoutCondition(nodestatus.False, "OperationDegraded",
+			"an operation could be neither finished nor rolled back")
+	case f.state == "stuck":
+		return layoutCondition(nodestatus.False, "OperationStuck", "a driver call of an operation does not return")
+	case len(f.unrestored) > 0:
+		u := &f.unrestored[0]
+
+		return layoutCondition(nodestatus.False, "NotRestored",
+			fmt.Sprintf("%s lacks the layout that it had before the reboot: %s", nameGPU(s, u.GPU), u.Detail))
+	case len(f.wanted) == 0:
+		return layoutCondition(nodestatus.True, "NoLayoutWanted",
+			"no operation has made a layout that should stand")
+	}
+
+	return f.compare(s)
+}
+
+// compare compares the layouts that should stand with those that do. One that does not stand is
+// worse than one that cannot be seen.
+func (f *layoutFollower) compare(s *gpu.Snapshot) nodestatus.Condition {
+	result := layoutCondition(nodestatus.True, "LayoutApplied", "the layouts stand that operations have made")
+
+	for i := range f.wanted {
+		w := &f.wanted[i]
+		name := nameGPU(s, w.GPU)
+		g := findGPU(s, w.GPU)
+
+		if g == nil || !g.Up {
+			result = layoutCondition(nodestatus.Unknown, "GPUUnreadable", name+" cannot be read")
+			continue
+		}
+
+		is, ok := instancesOf(g)
+		wanted := wantedInstances(w.Instances)
+
+		switch {
+		case !ok:
+			result = layoutCondition(nodestatus.Unknown, "LayoutHidden", "the driver withholds the instances of "+name)
+		case sameLayout(is, wanted):
+		case f.state == "running":
+			return layoutCondition(nodestatus.False, "OperationUnderWay", name+" is being repartitioned")
+		default:
+			return layoutCondition(nodestatus.False, "LayoutDiffers",
+				fmt.Sprintf("%s has %s, should have %s", name, layoutText(is), layoutText(wanted)))
+		}
+	}
+
+	return result
+}
+
+func layoutCondition(status nodestatus.Status, reason, message string) nodestatus.Condition {
+	return nodestatus.Condition{Type: conditionLayout, Status: status, Reason: reason, Message: message}
+}
+
+func findGPU(s *gpu.Snapshot, id gpu.UUID) *gpu.GPU {
+	for i := range s.GPUs {
+		if s.GPUs[i].UUID == id {
+			return &s.GPUs[i]
+		}
+	}
+
+	return nil
+}
+
+// nameGPU names a GPU for a person: by its index if the Snapshot has it.
+func nameGPU(s *gpu.Snapshot, id gpu.UUID) string {
+	if s != nil {
+		if g := findGPU(s, id); g != nil {
+			return fmt.Sprintf("GPU %d", g.Index)
+		}
+	}
+
+	return string(id)
+}
+
+// healthCondition returns how the GPUs are as a condition of the node. A degraded GPU works.
+func healthCondition(r *health.Report) nodestatus.Condition {
+	c := nodestatus.Condition{Type: conditionHealthy, Message: r.Message, Reason: "GPUsHealthy"}
+	if worst, ok := r.Worst(); ok {
+		c.Reason = string(worst.Code)
+	}
+
+	switch r.State {
+	case health.Healthy, health.Degraded:
+		c.Status = nodestatus.True
+	case health.Unhealthy:
+		c.Status = nodestatus.False
+	default:
+		c.Status = nodestatus.Unknown
+	}
+
+	return c
+}
+
+// openNodeReports opens what writes to the API server how the node is, as far as that is asked for.
+// It is opened before partition control, which reports to it.
+func (x *exporter) openNodeReports(cfg *KubernetesConfig, controlled bool) error {
+	if !cfg.NodeConditions && !cfg.NodeEvents {
+		return nil
+	}
+
+	opts, err := apiServerOf(x.node)
+	if err != nil {
+		return fmt.Errorf("--kubernetes.node-name=%s: %w", cfg.NodeName, err)
+	}
+
+	opts.UserAgent = userAgent()
+
+	client, err := kubeapi.New(opts)
+	if err != nil {
+		return err
+	}
+
+	x.node.onClose(client.Close)
+
+	if cfg.NodeEvents {
+		x.nodeEvents = nodestatus.NewEvents(
+			nodestatus.EventOptions{API: client, Node: cfg.NodeName, Logger: x.logger},
+		)
+		x.node.parts = append(x.node.parts, x.nodeEvents.Run)
+	}
+
+	if !cfg.NodeConditions {
+		return nil
+	}
+
+	if controlled {
+		x.layouts = &layoutFollower{}
+	}
+
+	written := newConditionTime(cfg.NodeName)
+	if err := x.fresh.Register(written); err != nil {
+		return err
+	}
+
+	conditions := nodestatus.NewConditions(nodestatus.ConditionOptions{
+		API:     client,
+		Node:    cfg.NodeName,
+		Read:    x.conditions(time.Now()),
+		Written: func(at time.Time) { written.Set(float64(at.UnixMilli()) / 1000) },
+		Now:     x.node.now,
+		Logger:  x.logger,
+	})
+	x.node.parts = append(x.node.parts, conditions.Run)
+
+	return nil
+}
+
+// conditions returns a function that returns the conditions, or false as long as the program has only
+// begun to read the node.
+func (x *exporter) conditions(began time.Time) func() ([]nodestatus.Condition, bool) {
+	return func() ([]nodestatus.Condition, bool) {
+		list := []nodestatus.Condition{
+			healthCondition(x.reportHealth()),
+			x.layouts.condition(x.poller.Current()),
+		}
+
+		isNew := list[0].Reason == string(health.CodeNoSnapshot) ||
+			list[0].Reason == string(health.CodeFirstReading) || list[1].Reason == "ControlStarting"
+
+		return list, !isNew || time.Since(began) > startGrace
+	}
+}
+
+// newConditionTime returns the metric by which an alert knows that the conditions are not written.
+func newConditionTime(node string) prometheus.Gauge {
+	return prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "mig_exporter_node_conditions_timestamp_seconds",
+		Help: "When the API server last accepted the conditions of the Node, as Unix time; 0 before " +
+			"the first time (--kubernetes.node-conditions).",
+		ConstLabels: prometheus.Labels{"node": node},
+	})
+}
+
+// apiServerOf returns how to reach the API server of a node's cluster.
+func apiServerOf(n *node) (kubeapi.Options, error) {
+	if dir := os.Getenv(apiServerVariable); dir != "" && n.isSimulated() {
+		server, err := os.ReadFile(filepath.Join(dir, "server"))
+
+		return kubeapi.Options{Server: strings.TrimSpace(string(server)), CredentialsDir: dir}, err
+	}
+
+	server, err := kubeapi.InClusterServer(os.Getenv)
+
+	return kubeapi.Options{Server: server, CredentialsDir: kubeapi.DefaultCredentialsDir}, err
+}
+
+// addEvent adds an Event on the node about an operation that has ended, or waits for an operator. It
+// names no user: who may read Events is not who may read the audit log.
+func (x *exporter) addEvent(end control.Ended) {
+	op := end.Operation
+	texts := make([]string, 0, len(end.Changes))
+
+	for _, c := range end.Changes {
+		texts = append(texts, fmt.Sprintf("%s: %s -> %s", nameGPU(x.poller.Current(), c.GPU),
+			layoutText(wantedInstances(c.Before)), layoutText(wantedInstances(c.After))))
+	}
+
+	if m := op.Mode; m != nil {
+		texts = append(texts, fmt.Sprintf("%s: MIG mode %t", nameGPU(x.poller.Current(), m.GPU), m.Wanted))
+	}
+
+	message := fmt.Sprintf("operation %s (%s) is %s", op.ID, op.Verb, op.State)
+	if len(texts) > 0 {
+		message += "; " + strings.Join(texts, "; ")
+	}
+
+	if p := op.Error; p != nil {
+		message += "; " + p.Title
+	}
+
+	at := op.Ended
+	if at.IsZero() {
+		at = x.node.now()
+	}
+
+	x.nodeEvents.Add(nodestatus.Event{
+		Key:     fmt.Sprint(op.ID, " ", op.State, " ", op.Started.UnixNano()),
+		Reason:  eventReason(op.State),
+		Message: message,
+		Warning: op.State != api.Succeeded && op.State != api.Accepted,
+		Time:    at,
+	})
+}
+
+// eventReason returns the reason of the Event about an operation in a state: MIGOperationRolledBack.
+func eventReason(state api.OperationState) string {
+	text := "MIGOperation"
+	for word := range strings.SplitSeq(cmp.Or(string(state), "unknown"), "-") {
+		text += strings.ToUpper(word[:1]) + word[1:]
+	}
+
+	return text
+}
