@@ -252,7 +252,7 @@ test-chart-apiserver: toolchain ## apply all that the chart renders to a real AP
 	@command -v etcd >/dev/null || { echo "etcd is missing: on Debian, apt-get install etcd-server"; exit 1; }
 	folder=$$(realpath '$(API_SERVER)') && cd $(CHARTTEST) && CHARTTEST_BINARIES="$$folder" \
 		CHARTTEST_CRDS=$(call module_dir,$(MONITORS))/example/prometheus-operator-crd:$(call module_dir,$(OPENSHIFT))/security/v1/zz_generated.crd-manifests \
-		go test -count=1 -v -timeout $(TEST_TIMEOUT) -run '^TestApply$$' .
+		go test -count=1 -v -timeout $(TEST_TIMEOUT) -run '^Test(Apply|NodePolicy)$$' .
 
 .PHONY: manifests
 manifests: toolchain ## rewrite deploy/manifests with what the Helm chart renders

@@ -57,7 +57,7 @@ pack() {
 	cp docs/*.md "$tree/docs"
 	cp "$stage"/*.1.gz "$tree/man"
 	cp "$stage"/*.bash "$stage"/*.zsh "$stage"/*.fish "$tree/completion"
-	cp -r deploy/systemd deploy/slurm "$tree"
+	cp -r deploy/systemd deploy/slurm deploy/node-problem-detector "$tree"
 	cp -r deploy/prometheus/*.rules.yaml deploy/prometheus/optional "$tree/prometheus"
 	cp -r dashboards/*.json dashboards/provisioning "$tree/dashboards"
 	archive bin/release "$name" >"$DIST/$name.tar.gz"

@@ -310,7 +310,8 @@ func TestJobsAreServed(t *testing.T) {
 func TestShellcheck(t *testing.T) {
 	shellcheck := needs(t, "shellcheck")
 
-	out, err := exec.Command(shellcheck, "-x", "slurm/prolog.sh", "slurm/epilog.sh", "slurm/folder.sh", "deb/postinst", "rpm/postinst", "rpm/prerm", "rpm/postrm",
+	out, err := exec.Command(shellcheck, "-x", "slurm/prolog.sh", "slurm/epilog.sh", "slurm/folder.sh",
+		"node-problem-detector/gpu-health.sh", "deb/postinst", "rpm/postinst", "rpm/prerm", "rpm/postrm",
 		"deb/prerm", "deb/postrm", "image/assemble.sh", "dist.sh").CombinedOutput()
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)

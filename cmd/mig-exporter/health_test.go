@@ -2,8 +2,12 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"net"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -143,4 +147,90 @@ func TestHealthWithoutADriver(t *testing.T) {
 	report := p.health()
 	cmptest.Equal(t, "state", report.State, health.Unknown)
 	cmptest.Equal(t, "reason", report.Reasons[0].Code, health.CodeDriver)
+}
+
+// TestNodeProblemDetector runs the script as node-problem-detector's image does, which has no more
+// than bash and Debian's essential programs. It calls but these.
+func TestNodeProblemDetector(t *testing.T) {
+	tools := t.TempDir()
+
+	for _, name := range []string{"bash", "timeout", "head"} {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			t.Skip(err)
+		}
+
+		if err := os.Symlink(path, filepath.Join(tools, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	check := func(address string) (text string, code int) {
+		t.Helper()
+
+		command := exec.CommandContext(t.Context(), filepath.Join(tools, "bash"),
+			"../../deploy/node-problem-detector/gpu-health.sh", address)
+		command.Env = []string{"PATH=" + tools}
+
+		out, err := command.CombinedOutput()
+
+		var exit *exec.ExitError
+		if err != nil && !errors.As(err, &exit) {
+			t.Fatal(err)
+		}
+
+		return strings.TrimSpace(string(out)), command.ProcessState.ExitCode()
+	}
+
+	p := faultyNode(t, `
+gpus: [{model: H100-80GB, count: 2}]
+faults:
+  - {at: 30s, for: 30s, gpu: 1, kind: lost}
+  - {at: 90s, for: 30s, gpu: 0, kind: no-permission, reading: ecc}
+  - {at: 150s, gpu: 0, kind: xid, xid: 63}
+`)
+	address := strings.TrimPrefix(p.url, "http://")
+
+	for _, step := range []struct {
+		by   time.Duration
+		text string
+		code int
+	}{
+		{5 * time.Second, "healthy, to do: none: nothing is known to be wrong", 0},
+		{30 * time.Second, "unhealthy, to do: reboot: GPU 1: the GPU is lost", 1},
+		{30 * time.Second, "healthy", 0},
+		{45 * time.Second, "unknown, to do: none: GPU 0: memory errors cannot be read", 2},
+		{60 * time.Second, "degraded, to do: reset: GPU 0: XID 63", 0},
+	} {
+		for range step.by / time.Second {
+			p.advance(time.Second)
+		}
+
+		text, code := check(address)
+		if !strings.HasPrefix(text, step.text) || code != step.code {
+			t.Errorf("%d %s, want %d %s", code, text, step.code, step.text)
+		}
+	}
+
+	off := simulate(t, "a30", "--no-web.state")
+	text, code := check(strings.TrimPrefix(off.url, "http://"))
+	cmptest.HasTexts(t, text, "404 Not Found")
+	cmptest.Equal(t, "exit code without the state", code, 2)
+
+	text, code = check("127.0.0.1:1")
+	cmptest.Equal(t, "text without an exporter", text, "mig-exporter does not answer at 127.0.0.1:1")
+	cmptest.Equal(t, "exit code without an exporter", code, 2)
+
+	// A program that accepts and never answers.
+	silent, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+
+	began := time.Now()
+
+	_, code = check(silent.Addr().String())
+	cmptest.Equal(t, "exit code without an answer", code, 2)
+	cmptest.Equal(t, "in time for its limit of 5 s", time.Since(began) < 5*time.Second, true)
 }

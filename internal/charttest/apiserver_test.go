@@ -167,9 +167,36 @@ func (s *apiServer) await(t *testing.T, check func() error) {
 
 // send returns an error with the server's reason unless it answers with success.
 func (s *apiServer) send(ctx context.Context, method, path, contentType string, body []byte) error {
+	_, err := s.exchange(ctx, method, path, contentType, body)
+	return err
+}
+
+// read sends an object, if it is not nil, and decodes the answer.
+func (s *apiServer) read(t *testing.T, method, path string, o object, answer any) {
+	t.Helper()
+
+	body, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	text, err := s.exchange(t.Context(), method, path, "application/json", body)
+	if err == nil {
+		err = json.Unmarshal(text, answer)
+	}
+
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// exchange returns the answer to a request, and an error as send does.
+func (s *apiServer) exchange(
+	ctx context.Context, method, path, contentType string, body []byte,
+) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, method, s.url+path, bytes.NewReader(body))
 	if err != nil {
-		return err
+		return nil, err
 	}
 
 	request.Header.Set("Authorization", "Bearer "+s.token)
@@ -177,7 +204,7 @@ func (s *apiServer) send(ctx context.Context, method, path, contentType string, 
 
 	reply, err := s.client.Do(request)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer reply.Body.Close()
 
@@ -191,10 +218,10 @@ func (s *apiServer) send(ctx context.Context, method, path, contentType string, 
 	}
 
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", method, path, err)
+		return nil, fmt.Errorf("%s %s: %w", method, path, err)
 	}
 
-	return nil
+	return text, nil
 }
 
 // reason returns the message of a Status.

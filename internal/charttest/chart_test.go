@@ -281,6 +281,7 @@ func everything(t *testing.T) values {
 			"apiServerTo": []any{values{"ipBlock": values{"cidr": "10.0.0.1/32"}}},
 			"extraEgress": []any{values{"ports": []any{values{"port": 5555, "protocol": "TCP"}}}}},
 		"podMetadata":       values{"labels": []any{"team"}},
+		"nodeStatus":        values{"conditions": true, "events": true},
 		"dcgm":              values{"mode": "remote", "address": "nvidia-dcgm.gpu-operator.svc:5555"},
 		"initContainers":    []any{values{"name": "wait", "image": "registry.example.com/wait:1"}},
 		"advise":            values{"keepEvidence": true, "serverMetrics": true},

@@ -83,15 +83,18 @@ func TestPrometheusRule(t *testing.T) {
 
 	equal(t, "groups", at(rule, "spec", "groups"), want)
 
-	objects, err := decodeObjects(readFile(t, "deploy/prometheus/optional/inference.rules.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	for file, value := range map[string]string{
+		"inference": "prometheusRule.inference", "conditions": "nodeStatus.conditions",
+	} {
+		objects, err := decodeObjects(readFile(t, "deploy/prometheus/optional/"+file+".rules.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
 
-	all := find(t, render(t, merge(set("prometheusRule.enabled", true), set("prometheusRule.inference", true))),
-		"PrometheusRule")
-	equal(t, "groups with those of inference servers", at(all, "spec", "groups"),
-		append(want, asList(objects[0]["groups"])...))
+		all := find(t, render(t, merge(set("prometheusRule.enabled", true), set(value, true))), "PrometheusRule")
+		equal(t, "groups with those of "+file, at(all, "spec", "groups"),
+			append(slices.Clone(want), asList(objects[0]["groups"])...))
+	}
 
 	if at(rule, "metadata", "labels", "release") != "p" {
 		t.Errorf("labels: %v", at(rule, "metadata", "labels"))

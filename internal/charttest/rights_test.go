@@ -66,6 +66,9 @@ func TestRightsBySwitch(t *testing.T) {
 			append(slices.Clone(reading), right{"patch", "", "nodes"})},
 		"device plugin": {merge(set("control.enabled", true), readValues(t, "device-plugin")),
 			append(slices.Clone(reading), right{"patch", "", "nodes"}, right{"delete", "", "pods"})},
+		"node conditions": {set("nodeStatus.conditions", true), []right{pods, {"patch", "", "nodes/status"}}},
+		"node events": {merge(set("control.enabled", true), set("nodeStatus.events", true)),
+			append(slices.Clone(reading), right{"create", "", "events"})},
 		"certificates": {network, reading},
 		"tokens": {merge(network, set("control.network.kubernetesTokens", true)), append(slices.Clone(reading),
 			right{"create", "authentication.k8s.io", "tokenreviews"},
@@ -100,6 +103,11 @@ func texts(rights map[right]bool) []string {
 	return all
 }
 
+// writingStatus are the values by which the exporter writes to the API server about its node.
+func writingStatus() values {
+	return merge(set("nodeStatus.conditions", true), set("nodeStatus.events", true))
+}
+
 // TestRightsAreDocumented: all that the chart can give is what docs/kubernetes.md lists.
 // internal/kubelettest tries the chart's rights on a real API server.
 func TestRightsAreDocumented(t *testing.T) {
@@ -115,21 +123,23 @@ func TestRightsAreDocumented(t *testing.T) {
 		documented = append(documented, objects...)
 	}
 
-	equal(t, "rights", texts(rightsOf(t, render(t, readValues(t, "control", "device-plugin")))), texts(rightsOf(t, documented)))
+	equal(t, "rights", texts(rightsOf(t, render(t, merge(readValues(t, "control", "device-plugin"), writingStatus())))), texts(rightsOf(t, documented)))
 }
 
 // TestRightsAreUsed: the resources of the rights are those that the paths of requests in the code
 // name.
 func TestRightsAreUsed(t *testing.T) {
 	granted := map[string]bool{}
-	for r := range rightsOf(t, render(t, readValues(t, "control", "device-plugin"))) {
-		granted[r.resource] = true
+
+	for r := range rightsOf(t, render(t, merge(readValues(t, "control", "device-plugin"), writingStatus()))) {
+		resource, _, _ := strings.Cut(r.resource, "/") // the path of a part has the object's name before it
+		granted[resource] = true
 	}
 
 	requested := map[string]bool{}
 
 	methods := map[string]bool{}
-	for _, dir := range []string{"internal/podmeta", "internal/control/cluster"} {
+	for _, dir := range []string{"internal/podmeta", "internal/control/cluster", "internal/health/nodestatus"} {
 		readRequests(t, filepath.Join(root, dir), requested, methods)
 	}
 

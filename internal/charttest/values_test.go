@@ -98,12 +98,12 @@ func TestRefusedDevicePlugins(t *testing.T) {
 			"at '/control/devicePlugin/admissionPolicy': value must be one of 'create', 'none'"},
 	})
 
-	if _, err := renderFor("1.29", loadChart(t), plugin); err == nil ||
+	if _, err := renderFor("1.29", loadChart(t), merge(plugin, set("rbac.nodePolicy", "none"))); err == nil ||
 		!strings.Contains(err.Error(), "control.devicePlugin.admissionPolicy: Kubernetes before 1.30") {
 		t.Errorf("a cluster without admission policies: %v", err)
 	}
 
-	none := merge(plugin, set("control.devicePlugin.admissionPolicy", "none"))
+	none := merge(plugin, set("control.devicePlugin.admissionPolicy", "none"), set("rbac.nodePolicy", "none"))
 
 	files, err := renderAll("1.29", loadChart(t), none)
 	if err != nil {
@@ -117,6 +117,34 @@ func TestRefusedDevicePlugins(t *testing.T) {
 
 	if !strings.Contains(files[notes], "the token of one node can delete all pods of gpu-operator") {
 		t.Errorf("notes:\n%s", files[notes])
+	}
+}
+
+// TestRefusedNodeRights: the rights to change nodes are not given without what limits them, unless
+// that is asked for.
+func TestRefusedNodeRights(t *testing.T) {
+	mustRefuse(t, map[string]refusal{
+		"Events without control": {set("nodeStatus.events", true), "control.enabled: nodeStatus.events needs it"},
+		"another policy": {set("rbac.nodePolicy", "maybe"),
+			"at '/rbac/nodePolicy': value must be one of 'create', 'none'"},
+	})
+
+	for _, over := range []values{
+		set("nodeStatus.conditions", true), merge(set("control.enabled", true), set("control.cordon", true)),
+	} {
+		if _, err := renderFor("1.29", loadChart(t), over); err == nil ||
+			!strings.Contains(err.Error(), "rbac.nodePolicy: Kubernetes before 1.30") {
+			t.Errorf("a cluster without admission policies: %v", err)
+		}
+
+		files, err := renderFor("1.29", loadChart(t), merge(over, set("rbac.nodePolicy", "none")))
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if text := files["mig-exporter/templates/node.yaml"]; strings.Contains(text, "ValidatingAdmissionPolicy") {
+			t.Errorf("nodePolicy none:\n%s", text)
+		}
 	}
 }
 

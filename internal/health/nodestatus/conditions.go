@@ -2,6 +2,7 @@ package nodestatus
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"time"
@@ -217,7 +218,7 @@ func (c *Conditions) patch(ctx context.Context, body nodeStatus, answer any) boo
 
 	err := c.opts.API.Do(ctx, kubeapi.Request{
 		Method:      http.MethodPatch,
-		Path:        "/api/v1/nodes/" + url.PathEscape(c.opts.Node) + "/status",
+		Path:        fmt.Sprintf("/api/v1/nodes/%s/status", url.PathEscape(c.opts.Node)),
 		Query:       url.Values{"fieldManager": {manager}},
 		Body:        body,
 		ContentType: "application/strategic-merge-patch+json",

@@ -88,6 +88,12 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- if and .Values.nodeStatus.events (not $control.enabled) -}}
+{{ fail "control.enabled: nodeStatus.events needs it; the Events are about operations of partition control" }}
+{{- end -}}
+{{- if and (include "mig-exporter.changesNode" .) (eq .Values.rbac.nodePolicy "create") (semverCompare "<1.30-0" .Capabilities.KubeVersion.Version) -}}
+{{ fail "rbac.nodePolicy: Kubernetes before 1.30 has no ValidatingAdmissionPolicy, without which one node's token can change all nodes. If that is acceptable, say none" }}
+{{- end -}}
 {{- $plugin := $control.devicePlugin -}}
 {{- if ne (empty $plugin.namespace) (empty $plugin.labels) -}}
 {{ fail "control.devicePlugin: namespace and labels need each other; they name the device plugin's pods" }}

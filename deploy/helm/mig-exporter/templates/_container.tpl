@@ -30,6 +30,12 @@
 {{- range $v.podMetadata.labels }}
 - {{ printf "--kubernetes.pod-label=%s" . | quote }}
 {{- end }}
+{{- if $v.nodeStatus.conditions }}
+- --kubernetes.node-conditions
+{{- end }}
+{{- if $v.nodeStatus.events }}
+- --kubernetes.node-events
+{{- end }}
 {{- if not $v.advise.enabled }}
 - --no-advise.enabled
 {{- else if $v.advise.keepEvidence }}
