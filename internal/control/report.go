@@ -41,16 +41,23 @@ func (e *Engine) countOperation(op *operation, state api.OperationState) {
 		enqueue(e.reports, func() { e.o.Observer.Operation(op.verb, string(state), took) })
 	}
 
-	if e.o.Ended != nil {
-		r := op.copy().record
-		ended := Ended{Operation: r.document()}
+	e.reportEnd(op)
+}
 
-		for _, c := range r.Changes {
-			ended.Changes = append(ended.Changes, LayoutChange{GPU: c.GPU, Before: c.Before, After: c.After})
-		}
-
-		enqueue(e.reports, func() { e.o.Ended(ended) })
+// reportEnd reports an operation that has ended, or waits to be retried, with what it was to change.
+func (e *Engine) reportEnd(op *operation) {
+	if e.o.Ended == nil {
+		return
 	}
+
+	r := op.copy().record
+	ended := Ended{Operation: r.document()}
+
+	for _, c := range r.Changes {
+		ended.Changes = append(ended.Changes, LayoutChange{GPU: c.GPU, Before: c.Before, After: c.After})
+	}
+
+	enqueue(e.reports, func() { e.o.Ended(ended) })
 }
 
 // listWanted lists the layouts that a restore would make.

@@ -133,6 +133,7 @@ func (e *Engine) finishUnsettled(ctx context.Context, op *operation) {
 	e.uncordonNode(ctx, op)
 	level.Info(e.o.Logger).Log("msg", "unsettled operation has succeeded", "operation", op.id)
 	_ = e.saveHistory() // if it cannot be saved, the engine is read-only, and the next start looks again
+	e.reportEnd(op)
 	e.reportState()
 }
 
