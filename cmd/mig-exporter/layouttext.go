@@ -11,15 +11,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// standing is an instance of a layout, whether it exists or is wanted.
-type standing struct {
+// placed is an instance of a layout, whether it exists or is wanted.
+type placed struct {
 	profile string
 	at      gpu.Placement
 	compute []int // slices of its compute instances, in their order
 }
 
 // instancesOf returns the instances of a GPU; false if the driver withholds where they are.
-func instancesOf(g *gpu.GPU) (list []standing, ok bool) {
+func instancesOf(g *gpu.GPU) (list []placed, ok bool) {
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 
@@ -28,7 +28,7 @@ func instancesOf(g *gpu.GPU) (list []standing, ok bool) {
 			return nil, false
 		}
 
-		s := standing{profile: gi.Profile, at: at}
+		s := placed{profile: gi.Profile, at: at}
 		for c := range gi.ComputeInstances {
 			s.compute = append(s.compute, gi.ComputeInstances[c].ComputeSlices.Or(0))
 		}
@@ -39,11 +39,11 @@ func instancesOf(g *gpu.GPU) (list []standing, ok bool) {
 	return list, true
 }
 
-func wantedInstances(instances []mig.Instance) []standing {
-	list := make([]standing, 0, len(instances))
+func wantedInstances(instances []mig.Instance) []placed {
+	list := make([]placed, 0, len(instances))
 
 	for i := range instances {
-		s := standing{profile: instances[i].Profile, at: instances[i].Placement}
+		s := placed{profile: instances[i].Profile, at: instances[i].Placement}
 		for _, c := range instances[i].ComputeInstances {
 			s.compute = append(s.compute, c.Slices)
 		}
@@ -56,22 +56,22 @@ func wantedInstances(instances []mig.Instance) []standing {
 
 // sameLayout reports whether two layouts have the same instances in the same places, with compute
 // instances of the same sizes.
-func sameLayout(a, b []standing) bool {
-	return slices.EqualFunc(inPlace(a), inPlace(b), func(x, y standing) bool {
+func sameLayout(a, b []placed) bool {
+	return slices.EqualFunc(inPlace(a), inPlace(b), func(x, y placed) bool {
 		return x.profile == y.profile && x.at == y.at &&
 			slices.Equal(slices.Sorted(slices.Values(x.compute)), slices.Sorted(slices.Values(y.compute)))
 	})
 }
 
 // inPlace returns instances ordered by their places.
-func inPlace(list []standing) []standing {
-	return slices.SortedFunc(slices.Values(list), func(a, b standing) int {
+func inPlace(list []placed) []placed {
+	return slices.SortedFunc(slices.Values(list), func(a, b placed) int {
 		return cmp.Compare(a.at.Start, b.at.Start)
 	})
 }
 
 // layoutText returns a layout as people write it: "3g.40gb@0 3g.40gb@4(1c,2c)".
-func layoutText(list []standing) string {
+func layoutText(list []placed) string {
 	if len(list) == 0 {
 		return "no instances"
 	}

@@ -150,7 +150,7 @@ func (r *Report) summarize(reasons []Reason, keep *keeper) Verdict {
 		v.Message += fmt.Sprintf("; %d others are not healthy", others)
 	}
 
-	return keep.settle("node", v)
+	return keep.dateState("node", v)
 }
 
 func boolToInt(b bool) int {

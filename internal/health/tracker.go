@@ -86,7 +86,7 @@ func (t *Tracker) Observe(s *gpu.Snapshot) {
 		r.GPUs = append(r.GPUs, judgeAll(g, m.past, s.Time, logged, allHang, keep))
 	}
 
-	r.Verdict = r.summarize(keep.stamp("node", judgeNode(s)), keep)
+	r.Verdict = r.summarize(keep.dateReasons("node", judgeNode(s)), keep)
 	t.report = r
 	t.gpus = gpus
 	t.states = keep.states
@@ -96,28 +96,28 @@ func (t *Tracker) Observe(s *gpu.Snapshot) {
 // judgeAll judges a GPU and its instances.
 func judgeAll(g *gpu.GPU, before past, now time.Time, logged, allHang bool, keep *keeper) GPU {
 	key := keyOf(g)
-	reasons := keep.stamp(key, judgeGPU(g, before, now, logged, allHang))
+	reasons := keep.dateReasons(key, judgeGPU(g, before, now, logged, allHang))
 	judged := GPU{
 		Index:     g.Index,
 		UUID:      g.UUID,
 		Name:      g.Name,
 		PCIBusID:  g.PCIBusID,
 		XIDsSince: g.Totals.XIDs.Since,
-		Verdict:   keep.settle(key, newVerdict(slices.Clone(reasons))),
+		Verdict:   keep.dateState(key, newVerdict(slices.Clone(reasons))),
 		Instances: make([]Instance, 0, len(g.Instances)),
 	}
 
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		id := gpu.IDOfInstance(g.UUID, gi).String()
-		own := keep.stamp(id, judgeInstance(g, gi, reasons, before, now))
+		own := keep.dateReasons(id, judgeInstance(g, gi, reasons, before, now))
 		judged.Instances = append(judged.Instances, Instance{
 			ID:         gi.ID,
 			Generation: gi.Generation,
 			Profile:    gi.Profile,
 			Placement:  gi.Placement,
 			UUIDs:      uuidsOf(gi),
-			Verdict:    keep.settle(id, newVerdict(own)),
+			Verdict:    keep.dateState(id, newVerdict(own)),
 		})
 	}
 
@@ -230,9 +230,9 @@ type keeper struct {
 	since   map[string]time.Time
 }
 
-// stamp sets since when the reasons of a device stand: when we first saw them, or when they say that
+// dateReasons sets since when the reasons of a device stand: when we first saw them, or when they say that
 // they began. Neither is later than now, whatever was done to the clock.
-func (k *keeper) stamp(device string, reasons []Reason) []Reason {
+func (k *keeper) dateReasons(device string, reasons []Reason) []Reason {
 	for i := range reasons {
 		r := &reasons[i]
 		key := device + "/" + string(r.Code) + "/" + formatNumber(r.XID.Or(0))
@@ -251,8 +251,8 @@ func (k *keeper) stamp(device string, reasons []Reason) []Reason {
 	return reasons
 }
 
-// settle sets since when a device has its state.
-func (k *keeper) settle(device string, v Verdict) Verdict {
+// dateState sets since when a device has its state.
+func (k *keeper) dateState(device string, v Verdict) Verdict {
 	known, ok := k.tracker.states[device]
 	if !ok || known.state != v.State {
 		known = standing{state: v.State, since: k.at}
