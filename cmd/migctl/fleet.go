@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf16"
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/common/model"
@@ -218,28 +216,9 @@ func writeFleetJSON(w io.Writer, r *fleet.Report) error {
 		return fmt.Errorf("write the report: %w", err)
 	}
 
-	_, err = io.WriteString(w, escapeUnprintable(string(data))+"\n")
+	_, err = io.WriteString(w, escapeUnprintable(string(data), escapeForJSON)+"\n")
 
 	return err
-}
-
-// escapeUnprintable escapes in a JSON document what a terminal could take for a command.
-func escapeUnprintable(document string) string {
-	var safe strings.Builder
-
-	for _, c := range document {
-		switch {
-		case c == '\n' || unicode.IsPrint(c):
-			safe.WriteRune(c)
-		case c > 0xFFFF:
-			high, low := utf16.EncodeRune(c)
-			fmt.Fprintf(&safe, `\u%04x\u%04x`, high, low)
-		default:
-			fmt.Fprintf(&safe, `\u%04x`, c)
-		}
-	}
-
-	return safe.String()
 }
 
 // writeFleetCSV writes a line for each GPU.
