@@ -164,7 +164,7 @@ printf '%s ' "${COMPREPLY[@]}"`
 		{"to", "top"},
 		{"top --o", "--once --output"},
 		{"top --output ", "text json"},
-		{"recommend --s", "--spec"},
+		{"recommend --output s", "spec"},
 		{"recommend --explain GPU-0a6d6b1e-7d1c-5e0e-9f5a-20b1f0c1a001", "GPU-0a6d6b1e-7d1c-5e0e-9f5a-20b1f0c1a001"},
 		{"none x", ""},
 	} {

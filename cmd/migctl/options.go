@@ -88,12 +88,11 @@ type options struct {
 	TakeOver  bool
 	Forget    bool // restore
 
-	Explain  string   // recommend: the GPU
-	WantSpec bool     // recommend
-	Prices   []string // recommend, as they are written
-	URL      string   // evaluate
-	Top      topOptions
-	Fleet    fleetOptions
+	Explain string   // recommend: the GPU
+	Prices  []string // recommend, as they are written
+	URL     string   // evaluate
+	Top     topOptions
+	Fleet   fleetOptions
 }
 
 // specOptions are the wanted layout, from a file or on the command line.
@@ -263,7 +262,7 @@ func flagGroups() []usage.Group {
 		},
 		{
 			Title: "Right-sizing",
-			Names: []string{"max-stretch", "min-evidence", "strict", "price", "explain", "spec"},
+			Names: []string{"max-stretch", "min-evidence", "strict", "price", "explain"},
 		},
 		{
 			Title: "This command",

@@ -118,7 +118,7 @@ func TestPricesOfANode(t *testing.T) {
 
 	for _, args := range [][]string{
 		{"--price=H100"}, {"--price=H100=1", "--price=h100=2"}, {"--price=H100=1", "-o", "json"}, {"--price=H100=1", "0"},
-		{"--price=H100=1", "--spec"}, {"--price=H100=1", "--explain=0"},
+		{"--price=H100=1", "-o", "spec"}, {"--price=H100=1", "--explain=0"},
 	} {
 		got := runner{}.run(t, address, append([]string{"recommend"}, args...)...)
 		cmptest.Equal(t, strings.Join(args, " "), got.code, exitUsage)
