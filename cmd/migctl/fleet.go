@@ -17,6 +17,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/fleet"
+	"github.com/mig-exporter/mig-exporter/internal/usage"
 )
 
 const commandFleet = "fleet"
@@ -59,7 +60,7 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 	c.Flag("prometheus.config.file", "File with TLS and authentication, as in Prometheus' HTTP "+
 		"client configuration.").
 		PlaceHolder("FILE").
-		StringVar(&f.ConfigFile)
+		SetValue(usage.File(&f.ConfigFile))
 	c.Flag("window", "How far back the history is read: 1h to 35d, in whole hours.").
 		Default("7d").
 		StringVar(&f.Window)

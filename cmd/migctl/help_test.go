@@ -167,6 +167,9 @@ printf '%s ' "${COMPREPLY[@]}"`
 		{"recommend --output s", "spec"},
 		{"recommend --explain GPU-0a6d6b1e-7d1c-5e0e-9f5a-20b1f0c1a001", "GPU-0a6d6b1e-7d1c-5e0e-9f5a-20b1f0c1a001"},
 		{"none x", ""},
+		{"--ca-file ", ""}, // files, by the shell itself
+		{"get --token-file ", ""},
+		{"plan -f ", ""},
 	} {
 		words := append([]string{"-c", script, "bash", "migctl"}, strings.Split(c.words, " ")...)
 		cmptest.Equal(t, c.words, flat(runProgram(t, address, "bash", words...)), c.want)

@@ -283,16 +283,16 @@ func newApp(o *options) *kingpin.Application {
 		StringVar(&o.Address)
 	app.Flag("token-file", "File with the bearer token.").
 		Envar("MIGCTL_TOKEN_FILE").
-		StringVar(&o.TokenFile)
+		SetValue(usage.File(&o.TokenFile))
 	app.Flag("ca-file", "File with the certificates to trust (PEM); by default the system's.").
 		Envar("MIGCTL_CA_FILE").
-		StringVar(&o.CAFile)
+		SetValue(usage.File(&o.CAFile))
 	app.Flag("cert-file", "File with the client's certificate (PEM).").
 		Envar("MIGCTL_CERT_FILE").
-		StringVar(&o.CertFile)
+		SetValue(usage.File(&o.CertFile))
 	app.Flag("key-file", "File with the client's key (PEM).").
 		Envar("MIGCTL_KEY_FILE").
-		StringVar(&o.KeyFile)
+		SetValue(usage.File(&o.KeyFile))
 	app.Flag("timeout", "Time within which a request must be answered. Following an operation "+
 		"has no limit.").
 		Default("30s").
@@ -437,7 +437,7 @@ func addPlanFlags(c *kingpin.CmdClause, o *options, apply bool) {
 	c.Flag("file", "File with the spec, YAML or JSON; - is standard input.").
 		Short('f').
 		PlaceHolder("FILE").
-		StringVar(&o.Spec.File)
+		SetValue(usage.File(&o.Spec.File))
 	c.Flag("layout", "A named layout, of the file or of the node.").
 		PlaceHolder("NAME").
 		HintAction(o.completions(listLayoutNames)).
