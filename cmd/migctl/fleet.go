@@ -80,7 +80,7 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 	c.Flag("max-stretch", "How many times as long as on the whole GPU a request may take in a "+
 		"slice, at p95.").
 		Default(number(defaults.MaxStretch)).
-		Float64Var(&f.MaxStretch)
+		SetValue(numberValue("--max-stretch", &f.MaxStretch))
 	c.Flag("min-evidence", "Time for which a GPU must have been held and observed.").
 		Default("1d").
 		StringVar(&f.MinEvidence)

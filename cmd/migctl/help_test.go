@@ -96,6 +96,15 @@ func TestUsage(t *testing.T) {
 			`--timeout (or MIGCTL_TIMEOUT) is "`+value+`"; expected a duration with its unit, such as 30s`)
 	}
 
+	for args, want := range map[string]string{
+		"get -o nme":  `--output is "nme"; expected table, wide, name, json or yaml`,
+		"mode up 0":   `the state is "up"; expected on or off`,
+		"--color=foo": `--color (or MIGCTL_COLOR) is "foo"; expected auto, always or never`,
+		"fleet --prometheus.url=http://h --max-stretch=x": `--max-stretch is "x"; expected a number`,
+	} {
+		cmptest.HasTexts(t, flat(runner{}.run(t, defaultAddress, strings.Fields(args)...).err), want)
+	}
+
 	if got := (runner{}).run(t, defaultAddress, "--version"); got.code != exitOK ||
 		!strings.HasPrefix(got.out, "migctl, version") {
 		t.Errorf("--version: %+v", got)

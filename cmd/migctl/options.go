@@ -105,26 +105,6 @@ type specOptions struct {
 	Force   []string
 }
 
-// timeoutValue is the value of --timeout and MIGCTL_TIMEOUT. Its errors name both: kingpin's do not
-// say which flag is wrong.
-type timeoutValue time.Duration
-
-// Set parses a duration.
-func (t *timeoutValue) Set(s string) error {
-	d, err := time.ParseDuration(s)
-	if err != nil || d <= 0 {
-		return fmt.Errorf(
-			"--timeout (or MIGCTL_TIMEOUT) is %q; expected a duration with its unit, such as 30s or 2m", s)
-	}
-
-	*t = timeoutValue(d)
-
-	return nil
-}
-
-// String returns the duration.
-func (t *timeoutValue) String() string { return time.Duration(*t).String() }
-
 // usageError is a mistake on the command line or in a spec.
 type usageError struct{ text string }
 
@@ -297,11 +277,12 @@ func newApp(o *options) *kingpin.Application {
 		"has no limit.").
 		Default("30s").
 		Envar("MIGCTL_TIMEOUT").
-		SetValue((*timeoutValue)(&o.Timeout))
+		SetValue(durationValue("--timeout (or MIGCTL_TIMEOUT)", &o.Timeout))
 	app.Flag("color", "Colors: auto (on a terminal, unless NO_COLOR is set), always or never.").
 		Default("auto").
 		Envar("MIGCTL_COLOR").
-		EnumVar(&o.Color, "auto", "always", "never")
+		HintOptions("auto", "always", "never").
+		SetValue(oneOf("--color (or MIGCTL_COLOR)", &o.Color, "auto", "always", "never"))
 
 	addReadCommands(app, o)
 
@@ -354,7 +335,7 @@ func newApp(o *options) *kingpin.Application {
 	mode.Arg("state", "on or off.").
 		Required().
 		HintOptions("on", "off").
-		EnumVar(&o.State, "on", "off")
+		SetValue(oneOf("the state", &o.State, "on", "off"))
 	mode.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").
 		Required().
 		HintAction(gpus).
@@ -479,11 +460,9 @@ func addPlanFlags(c *kingpin.CmdClause, o *options, apply bool) {
 // addOutcomeFlags declares the flags of a command that starts or ends one operation.
 func addOutcomeFlags(c *kingpin.CmdClause, o *options) {
 	addYesFlag(c, o)
-	c.Flag("output", "Form of the output: text, json, yaml. With the latter two standard output has only the "+
-		"operation when it has ended, or the plan if there is nothing to do; all else goes to standard error.").
-		Short('o').
-		Default(formText).
-		EnumVar(&o.Output, formText, formJSON, formYAML)
+	outputFlag(c, o, "Form of the output: text, json, yaml. With the latter two standard output has only the "+
+		"operation when it has ended, or the plan if there is nothing to do; all else goes to standard error.",
+		formText, formJSON, formYAML)
 }
 
 func addYesFlag(c *kingpin.CmdClause, o *options) {
@@ -491,8 +470,5 @@ func addYesFlag(c *kingpin.CmdClause, o *options) {
 }
 
 func addOutputFlag(c *kingpin.CmdClause, o *options, forms ...string) {
-	c.Flag("output", fmt.Sprintf("Form of the output: %s.", strings.Join(forms, ", "))).
-		Short('o').
-		Default(forms[0]).
-		EnumVar(&o.Output, forms...)
+	outputFlag(c, o, fmt.Sprintf("Form of the output: %s.", strings.Join(forms, ", ")), forms...)
 }

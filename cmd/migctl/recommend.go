@@ -37,11 +37,8 @@ func addRecommendCommand(app *kingpin.Application, o *options) {
 		"the longest name counts.").
 		PlaceHolder("MODEL=NUMBER").
 		StringsVar(&o.Prices)
-	c.Flag("output", "Form of the output: text, json, yaml; or spec, the recommended layouts, with what "+
-		"the GPUs have now, for migctl apply -f.").
-		Short('o').
-		Default(formText).
-		EnumVar(&o.Output, formText, formJSON, formYAML, formSpec)
+	outputFlag(c, o, "Form of the output: text, json, yaml; or spec, the recommended layouts, with what "+
+		"the GPUs have now, for migctl apply -f.", formText, formJSON, formYAML, formSpec)
 }
 
 // checkRecommend returns an error if the flags of recommend contradict each other.

@@ -61,7 +61,8 @@ func CompletionArgs(app *kingpin.Application, args []string) []string {
 	}
 
 	// After a lone "--" kingpin has no hints, and the shell names files.
-	if n := len(known); n > 2 && slices.Contains(fileFlags(app), known[n-2]) && !strings.HasPrefix(known[n-1], "-") {
+	n := len(known)
+	if n > 2 && slices.Contains(fileFlags(app), known[n-2]) && !strings.HasPrefix(known[n-1], "-") {
 		return []string{completionFlag, "--", ""}
 	}
 
