@@ -15,6 +15,10 @@ const wholeLegend = "FREED: whole GPUs that the move sets free, packed with the 
 	"figure nearest to its limit (stretch, p99 of busy time, or the share of its memory that is " +
 	"needed with headroom), else why the GPU stays as it is."
 
+// boundLegend follows it if the table has a bound.
+const boundLegend = "busy at most, at least: of the minutes it is only known that hardly any is " +
+	"busier than the limit, or that some are."
+
 // writeWholeGPUs lists the whole GPUs: those first whose move frees most.
 func writeWholeGPUs(p *page, devices []advise.Recommendation) {
 	whole := slices.DeleteFunc(slices.Clone(devices), func(r advise.Recommendation) bool {
@@ -51,6 +55,7 @@ func writeWholeGPUs(p *page, devices []advise.Recommendation) {
 	)
 
 	sliced := false
+	bounded := false
 
 	for i := range whole {
 		r := &whole[i]
@@ -69,6 +74,8 @@ func writeWholeGPUs(p *page, devices []advise.Recommendation) {
 		case advise.ActionSlice:
 			c = green
 			sliced = true
+			bounded = bounded || r.Predicted.Decided.Figure == advise.FigureBusy &&
+				advise.BoundOfBusy(r.Predicted.Decided.Ratio) != ""
 			row[2] = r.Recommended
 			row[3] = freedText(r)
 			row[4] = stretchText(r.Predicted)
@@ -82,8 +89,14 @@ func writeWholeGPUs(p *page, devices []advise.Recommendation) {
 		p.line(span{cells(row), c})
 	}
 
-	if sliced {
-		p.para("", dim, wholeLegend)
+	if !sliced {
+		return
+	}
+
+	p.para("", dim, wholeLegend)
+
+	if bounded {
+		p.para("", dim, boundLegend)
 	}
 }
 
@@ -122,9 +135,24 @@ func decidedText(d advise.Decided) string {
 		return fmt.Sprintf("%s %.2f of %.2f", d.Figure, d.Ratio, d.Limit)
 	}
 
-	if d.Limit == 1 {
-		return d.Figure + " " + shareText(d.Ratio)
+	share := shareText(d.Ratio)
+	if d.Figure == advise.FigureBusy {
+		share = busyText(d.Ratio)
 	}
 
-	return fmt.Sprintf("%s %s of %s", d.Figure, shareText(d.Ratio), shareText(d.Limit))
+	if d.Limit == 1 {
+		return d.Figure + " " + share
+	}
+
+	return fmt.Sprintf("%s %s of %s", d.Figure, share, shareText(d.Limit))
+}
+
+// busyText is the busy time that is expected in a slice at p99.
+func busyText(p99 float64) string {
+	share := shareText(p99)
+	if bound := advise.BoundOfBusy(p99); bound != "" {
+		share = string(bound) + " " + share
+	}
+
+	return share
 }
