@@ -98,8 +98,8 @@ func (d *detail) addNode(s topState, n *topNode) {
 			fmt.Sprintf("%gs, slow readings every %gs", e.FastSeconds, e.SlowSeconds))
 	}
 
-	for _, w := range nodeWarnings(&n.view.doc) {
-		d.factIn(yellow, "! warning", w)
+	for _, w := range allWarnings(&n.view.doc) {
+		d.factIn(w.color, "! warning", w.text)
 	}
 
 	d.section("Sources")

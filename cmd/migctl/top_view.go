@@ -198,7 +198,7 @@ func (v *topView) nodeLine(s topState, n *topNode) []span {
 	spans = append(spans, text("  %s, %s  driver %s", nodedoc.Count(len(doc.GPUs), "GPU", "GPUs"),
 		nodedoc.Count(instances, "slice", "slices"), orUnknown(doc.Node.DriverVersion)).in(dim))
 
-	if count := len(nodeWarnings(doc)); count > 0 {
+	if count := len(allWarnings(doc)); count > 0 {
 		warnings := nodedoc.Count(count, "warning", "warnings")
 		spans = append(spans, text("  ! %s", warnings).in(yellow))
 	}
@@ -221,38 +221,6 @@ func lateText(s topState, n *topNode) string {
 	default:
 		return ""
 	}
-}
-
-// nodeWarnings returns what is wrong with a node's readings.
-func nodeWarnings(doc *nodedoc.Document) []string {
-	var all []string
-
-	for i := range doc.Node.Sources {
-		if src := &doc.Node.Sources[i]; (!src.Up || src.Stale) && !src.NotConfigured {
-			all = append(all, sourceErrorText(src))
-		}
-	}
-
-	if n := doc.Node.HungCalls; n > 0 {
-		hung := nodedoc.Count(n, "driver call hangs", "driver calls hang")
-		all = append(all, hung+": readings of a GPU may be old")
-	}
-
-	if why := doc.Node.HoldersIncomplete; why != "" {
-		all = append(all, "not all holders of devices are known: "+why)
-	}
-
-	if why := unreadText(doc); why != "" {
-		all = append(all, why)
-	}
-
-	for i := range doc.Node.UnmatchedDevices {
-		d := &doc.Node.UnmatchedDevices[i]
-		all = append(all, fmt.Sprintf("device %s, held by %s, does not exist on this node", d.ID,
-			containerName(d.Namespace, d.Pod, d.Container)))
-	}
-
-	return all
 }
 
 // title names a device.
