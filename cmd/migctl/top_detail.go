@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -569,8 +570,27 @@ func (d *detail) addXIDs(r *topRow) {
 		}
 
 		d.factIn(red, fmt.Sprintf("XID %d", x.XID),
-			joinTexts(gpu.XIDName(x.XID), nodedoc.Count(int(x.Count), "time", "times"), last))
+			joinTexts(gpu.XIDName(x.XID), nodedoc.Count(int(x.Count), "time", "times"), last,
+				r.namedBy(x.XID)))
 	}
+}
+
+// namedBy names the slices of a GPU that an XID was about.
+func (r *topRow) namedBy(xid uint64) string {
+	if r.key.level != levelGPU {
+		return ""
+	}
+
+	var named []string
+
+	for i := range r.gpu.GPUInstances {
+		inst := &r.gpu.GPUInstances[i]
+		if slices.ContainsFunc(inst.XIDErrors, func(x nodedoc.XID) bool { return x.XID == xid }) {
+			named = append(named, placedProfile(inst))
+		}
+	}
+
+	return prefixed("of ", strings.Join(named, ", "))
 }
 
 func (d *detail) addErrors(errs []nodedoc.Error) {

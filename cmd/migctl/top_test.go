@@ -371,6 +371,29 @@ func hostileNode(t *testing.T) nodedoc.Document {
 
 // TestTopProcesses: the detail of a GPU has all its processes that the node serves, that of a slice
 // its own.
+// TestTopNamesSlicesOfXIDs: the detail of a GPU says which slices an XID was about.
+func TestTopNamesSlicesOfXIDs(t *testing.T) {
+	doc := busyNode(t)
+	g := &doc.GPUs[2]
+	g.XIDs = &nodedoc.XIDs{Total: 2, ByXID: []nodedoc.XID{{XID: 13, Count: 1}, {XID: 79, Count: 1}}}
+	g.GPUInstances[1].XIDErrors = []nodedoc.XID{{XID: 13, Count: 1}}
+
+	shown := frameText(t, press(watching(120, 40, doc), "Tab Tab Enter"), true)
+	cmptest.HasTexts(t, shown, "1 time, of 3g.20gb@4\n")
+	cmptest.Equal(t, "slices named", strings.Count(shown, ", of 3g.20gb@"), 1)
+}
+
+// TestTopCountsHeldSlices: a slice of which it is not known whether it is held is not called free.
+func TestTopCountsHeldSlices(t *testing.T) {
+	doc := busyNode(t)
+	cmptest.HasTexts(t, frameText(t, watching(120, 40, doc), true), "2 of 2 held\n")
+
+	inst := &doc.GPUs[2].GPUInstances[1]
+	inst.Use = nodedoc.Use{}
+	inst.ComputeInstances[0].Use = nodedoc.Use{}
+	cmptest.HasTexts(t, frameText(t, watching(120, 40, doc), true), "1 of 2 held, 1 unknown\n")
+}
+
 func TestTopProcesses(t *testing.T) {
 	doc := busyNode(t)
 	i := slices.IndexFunc(doc.GPUs, func(g nodedoc.GPU) bool { return len(g.GPUInstances) > 1 })

@@ -404,21 +404,31 @@ func (v *topView) usersSpan(r *topRow, columns int) span {
 	return text("%s", v.p.cutMiddle(all, columns)).in(useColorOf(use))
 }
 
-// slicesText counts the slices of a GPU that are in use.
+// slicesText counts the slices of a GPU that are held, and those of which that is not known.
 func slicesText(r *topRow) string {
 	if len(r.gpu.GPUInstances) == 0 {
 		return "no slices"
 	}
 
 	held := 0
+	unknown := 0
 
 	for i := range r.gpu.GPUInstances {
-		if r.node.view.instanceUse(&r.gpu.GPUInstances[i]).inUse() {
+		use := r.node.view.instanceUse(&r.gpu.GPUInstances[i])
+
+		if use.inUse() {
 			held++
+		} else if use.summary() == unknownUse {
+			unknown++
 		}
 	}
 
-	return fmt.Sprintf("%d of %d in use", held, len(r.gpu.GPUInstances))
+	t := fmt.Sprintf("%d of %d held", held, len(r.gpu.GPUInstances))
+	if unknown > 0 {
+		t += fmt.Sprintf(", %d unknown", unknown)
+	}
+
+	return t
 }
 
 // memoryBar is a bar of blocks, so that it differs from an activity's by more than its color.
