@@ -79,13 +79,8 @@ func reportProblem(p *page, problem *api.Problem, o *options) {
 
 	for i := range problem.Blocking {
 		b := &problem.Blocking[i]
-		in := b.Instance
-
-		if b.Profile != "" { // else it is the GPU as a whole
-			in = fmt.Sprintf("%s, %s at %s of %s", b.Instance, b.Profile, b.Placement, b.GPU)
-		}
-
-		p.para("  in the way: ", yellow, in)
+		isFirst := i == 0 || b.GPU != problem.Blocking[i-1].GPU
+		p.para("  in the way: ", yellow, blockerText(b, isFirst))
 		writeHolds(p, "    ", b.Holders)
 	}
 
@@ -98,6 +93,21 @@ func reportProblem(p *page, problem *api.Problem, o *options) {
 	writeInstead(p, problem)
 	writeConfirmation(p, problem, o)
 	writeForced(p, problem, o)
+}
+
+// blockerText names an instance that is in the way, or a GPU as a whole. The first of a GPU names
+// it, unless that is a part of the instance's own name.
+func blockerText(b *api.Blocker, isFirst bool) string {
+	if b.Profile == "" {
+		return b.Instance
+	}
+
+	t := fmt.Sprintf("%s, %s at %s", b.Instance, b.Profile, b.Placement)
+	if isFirst && !strings.Contains(b.Instance, string(b.GPU)) {
+		t += " of " + string(b.GPU)
+	}
+
+	return t
 }
 
 // writeCommands shows the commands that go with a problem's hint.
