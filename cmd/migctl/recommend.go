@@ -215,10 +215,10 @@ func workloadName(r *advise.Recommendation) string {
 	case kind == ownerProcesses:
 		return "processes"
 	case r.Workload.Shared:
-		return r.Workload.Namespace + "/" + name + ", shared"
+		return ownerName(r) + ", shared"
 	}
 
-	return r.Workload.Namespace + "/" + name
+	return ownerName(r)
 }
 
 func writeRecommendations(p *page, report *advise.Report, devices []advise.Recommendation) {

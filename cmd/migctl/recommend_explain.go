@@ -15,7 +15,7 @@ import (
 func explainDevice(p *page, r *advise.Recommendation, strict bool) {
 	title := gpuTitle(p, r.Index, r.Model, r.GPU)
 	if r.Instance.Present() {
-		title += "  " + sliceText(r)
+		title += "  " + placedProfile(r.Profile, r.Placement)
 	}
 
 	p.line(span{title, bold})

@@ -138,10 +138,9 @@ func writeInstead(p *page, problem *api.Problem) {
 // planCommand returns the command that plans a spec of counts: by flags, unless those cannot say
 // how instances are split.
 func planCommand(spec *api.Spec) string {
-	var devices []string
+	counts := map[string]int{}
 
-	for _, profile := range sortedKeys(spec.Devices) {
-		d := spec.Devices[profile]
+	for profile, d := range spec.Devices {
 		if d.Each != nil || d.Compute != nil {
 			document, err := json.Marshal(spec)
 			if err != nil {
@@ -151,7 +150,7 @@ func planCommand(spec *api.Spec) string {
 			return "echo " + quoteForShell(string(document)) + " | migctl plan -f -"
 		}
 
-		devices = append(devices, fmt.Sprintf("%s=%d", profile, d.Count))
+		counts[profile] = d.Count
 	}
 
 	gpus := make([]string, 0, len(spec.GPUs))
@@ -160,7 +159,7 @@ func planCommand(spec *api.Spec) string {
 	}
 
 	return "migctl plan --gpus " + quoteForShell(strings.Join(gpus, ",")) + " --devices " +
-		quoteForShell(cmp.Or(strings.Join(devices, ","), "none"))
+		quoteForShell(layoutWords(counts))
 }
 
 // exitCodeOf is the exit code of a refusal.

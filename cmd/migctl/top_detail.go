@@ -164,7 +164,7 @@ func (d *detail) addDevice(s topState, r *topRow) {
 	switch {
 	case r.compute != nil:
 		d.fact("part of",
-			fmt.Sprintf("%s, GPU instance %d", placedProfile(r.instance), r.instance.ID))
+			fmt.Sprintf("%s, GPU instance %d", placedProfile(r.instance.Profile, r.instance.Placement), r.instance.ID))
 		d.fact("SMs", optText(r.compute.SMs))
 	case r.instance != nil:
 		d.fact("GPU instance",
@@ -586,7 +586,7 @@ func (r *topRow) namedBy(xid uint64) string {
 	for i := range r.gpu.GPUInstances {
 		inst := &r.gpu.GPUInstances[i]
 		if slices.ContainsFunc(inst.XIDErrors, func(x nodedoc.XID) bool { return x.XID == xid }) {
-			named = append(named, placedProfile(inst))
+			named = append(named, placedProfile(inst.Profile, inst.Placement))
 		}
 	}
 

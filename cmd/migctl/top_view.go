@@ -229,20 +229,10 @@ func (r *topRow) title() string {
 	case r.compute != nil:
 		return orUnknown(r.compute.Profile)
 	case r.instance != nil:
-		return placedProfile(r.instance)
+		return placedProfile(r.instance.Profile, r.instance.Placement)
 	default:
 		return fmt.Sprintf("GPU %d %s", r.gpu.Index, orUnknown(shortName(r.gpu.Name)))
 	}
-}
-
-// placedProfile is a profile with the beginning of its placement: 3g.20gb@4.
-func placedProfile(i *nodedoc.Instance) string {
-	profile := orUnknown(i.Profile)
-	if at, ok := i.Placement.Get(); ok {
-		return fmt.Sprintf("%s@%d", profile, at.Start)
-	}
-
-	return profile
 }
 
 // name is the device's title in the list.
