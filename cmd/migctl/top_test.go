@@ -301,6 +301,17 @@ func TestTopSaysHowOldItIs(t *testing.T) {
 	quiet := tickMessage{readAt.Add(12 * time.Second)}.apply(s)
 	cmptest.HasTexts(t, frameText(t, quiet, true), "! read 12s ago: the stream is quiet")
 
+	slow := busyNode(t)
+	slow.Node.ReadEvery = &nodedoc.ReadEvery{FastSeconds: 20}
+	between := tickMessage{readAt.Add(59 * time.Second)}.apply(watching(120, 24, slow))
+
+	if out := frameText(t, between, true); strings.Contains(out, "ago") {
+		t.Errorf("the last reading of a node that is read every 20 s: %s", out)
+	}
+
+	late := tickMessage{readAt.Add(60 * time.Second)}.apply(between)
+	cmptest.HasTexts(t, frameText(t, late, true), "! read 1m0s ago: the stream is quiet")
+
 	broken := troubleMessage{at: readAt.Add(3 * time.Second), text: "connection refused", again: 4 * time.Second}.apply(s)
 	broken = tickMessage{readAt.Add(5 * time.Second)}.apply(broken)
 	cmptest.HasTexts(t, frameText(t, broken, true), "! read 5s ago: connection refused", "GPU 3")

@@ -216,11 +216,23 @@ func lateText(s topState, n *topNode) string {
 		return fmt.Sprintf("polled %s ago: %s", age, n.trouble)
 	case n.trouble != "":
 		return fmt.Sprintf("read %s ago: %s", age, n.trouble)
-	case age >= staleAfter:
+	case age >= n.quietAfter():
 		return fmt.Sprintf("read %s ago: the stream is quiet", age)
 	default:
 		return ""
 	}
+}
+
+// quietAfter is the time without a reading from which we say so: a node may be read less often than
+// every few seconds (--poll.interval, or its driver is slow).
+func (n *topNode) quietAfter() time.Duration {
+	if n.view == nil || n.view.doc.Node.ReadEvery == nil {
+		return staleAfter
+	}
+
+	every := n.view.doc.Node.ReadEvery.FastSeconds
+
+	return max(staleAfter, time.Duration(3*every*float64(time.Second)))
 }
 
 // title names a device.
