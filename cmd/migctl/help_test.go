@@ -187,6 +187,29 @@ printf '%s ' "${COMPREPLY[@]}"`
 	cmptest.Equal(t, "without a server", runProgram(t, "unix:///none", "", "--completion-bash", "get", ""), "")
 }
 
+// The lines are completed by fish, with the script that migctl prints.
+func TestCompletionInFish(t *testing.T) {
+	if _, err := exec.LookPath("fish"); err != nil {
+		t.Skipf("NOT TESTED: completion in fish: %v", err)
+	}
+
+	const none = "unix:///none"
+	script := "function migctl; $MIGCTL $argv; end\n" + runProgram(t, none, "", "--completion-script-fish")
+
+	for words, want := range map[string]string{
+		"ge":                     "get",
+		"get -o j":               "json",
+		"get --output=j":         "--output=json",
+		"--ca-file ./help_tes":   "./help_test.go",
+		"--ca-file=./help_tes":   "--ca-file=./help_test.go",
+		"plan -f ./help_tes":     "./help_test.go",
+		"plan --demand=memory=1": "",
+	} {
+		got := runProgram(t, none, "fish", "--no-config", "-c", script+"\ncomplete -C 'migctl "+words+"'")
+		cmptest.Equal(t, words, flat(got), want)
+	}
+}
+
 func TestPlaceholdersOfTheServerAreQuiet(t *testing.T) {
 	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": raw(`{"gpus":[{"index":0}]}`)})
 

@@ -20,12 +20,18 @@ const (
 // fishScript completes the commands of a program in fish. Like kingpin's script for zsh it names
 // files if the program knows nothing.
 const fishScript = `function __{{.App.Name}}_complete
-    set -l words (commandline -opc) (commandline -ct)
-    set -l found ($words[1] --completion-bash $words[2..-1])
+    set -l words (commandline -opc)
+    set -l word (commandline -ct)
+    set -l flag ''
+    if string match -q -- '--*=*' $word
+        set word (string split -m 1 = -- $word)
+        set flag $word[1]=
+    end
+    set -l found ($words[1] --completion-bash $words[2..-1] $word)
     if test (count $found) -gt 0
-        printf '%s\n' $found
+        printf '%s\n' $flag$found
     else
-        __fish_complete_path (commandline -ct)
+        printf '%s\n' $flag(__fish_complete_path $word[-1])
     end
 end
 complete --command {{.App.Name}} --no-files --arguments '(__{{.App.Name}}_complete)'
