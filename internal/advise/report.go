@@ -205,8 +205,8 @@ type Predicted struct {
 	StretchMedian Stretch `json:"stretchMedian,omitzero"`
 	StretchP95    Stretch `json:"stretchP95,omitzero"`
 	Latency       Latency `json:"latency,omitzero"`
-	// BusyP99 is a bound, Options.TargetBusy, where all we know of the minutes is that hardly any
-	// is busier than that, see busyIn.
+	// BusyP99 may be a bound, see BoundOfBusy: all we know of the minutes may be that hardly any is
+	// busier than Options.TargetBusy.
 	BusyP99         float64 `json:"busyP99Ratio"`
 	Busy10Minutes   float64 `json:"busyMax10MinutesRatio"`
 	SMActivity      float64 `json:"smActivityRatio"`
