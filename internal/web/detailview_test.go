@@ -71,6 +71,8 @@ func TestXIDs(t *testing.T) {
 
 	snap := nodeFixture()
 	snap.GPUs = []gpu.GPU{g}
-	cmptest.HasTexts(t, pageText(showPage(t, Options{State: true}, snap)), "docs/faults.md says what to do",
+	page := showPage(t, Options{State: true}, snap)
+	cmptest.HasTexts(t, pageText(page), "docs/faults.md says what to do",
 		"94 Contained memory error 3 2026-03-04T05:06:07Z GI 7, GI 1")
+	cmptest.HasTexts(t, page, `href="https://github.com/mig-exporter/mig-exporter/blob/main/docs/faults.md#the-table"`)
 }
