@@ -55,8 +55,7 @@ func checkTile(opts *Options) (tile, bool) {
 	case unknown > 0:
 		t.Value = fmt.Sprintf("%d unknown", unknown)
 	default:
-		t.Value = "complete"
-		t.Note = "nothing is missing"
+		t.Value = "nothing missing"
 	}
 
 	return t, true

@@ -15,7 +15,7 @@ func TestCheckTile(t *testing.T) {
 	}
 
 	cmptest.LacksTexts(t, tileOf(nodeFixture(), nil), "check-node")
-	cmptest.HasTexts(t, pageText(tileOf(nodeFixture(), &[]Finding{})), "check-node complete nothing is missing Find")
+	cmptest.HasTexts(t, pageText(tileOf(nodeFixture(), &[]Finding{})), "check-node nothing missing Find")
 
 	// There may be no GPU, for a reason that check-node has.
 	page := tileOf(&gpu.Snapshot{Time: fixtureTime}, &[]Finding{

@@ -23,7 +23,7 @@ func TestDetails(t *testing.T) {
 	g := wholeGPU(0)
 	g.Totals.ClockEvents = append(g.Totals.ClockEvents, gpu.ReasonSeconds{Reason: "hw_slowdown"})
 	cmptest.Equal(t, "all", detailsOf(&g), `Clocks: SM 1410 MHz, memory 1215 MHz, video 1275 MHz
-Clocks held back by: the power limit (12 s since the exporter started)
+Clocks held back by: the power limit (12 s in all since the exporter started)
 Performance state: P0
 Memory temperature: 72 °C
 Fans: 35 %
