@@ -20,7 +20,7 @@ type deviceView struct {
 	Errors []string
 	// Only GPU instances have the rest.
 	Placement string
-	Memory    *gauge
+	Memory    gauge
 	Power     string
 	// Empty if one compute instance has the whole GPU instance: then the row has the compute
 	// instance's UUID.
@@ -74,7 +74,7 @@ func newInstanceView(g *gpu.GPU, inst *gpu.GPUInstance, kubelet bool) deviceView
 		inst.Jobs,
 		kubelet,
 	)
-	view.Memory = memoryGauge(inst.Memory)
+	view.Memory = orUnknown(memoryGauge(inst.Memory), "Memory")
 	view.Empty = inst.IsEmpty()
 
 	if p, ok := inst.Placement.Get(); ok {
