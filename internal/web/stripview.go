@@ -10,11 +10,12 @@ import (
 
 // blockView is an instance on the axis, or a part of it without one, or a GPU without MIG.
 type blockView struct {
-	Key   string
-	Span  int
-	Class string // "used", "idle", "unknown", "down", "room", "stranded"
-	Title string
-	findable
+	Key     string
+	Span    int
+	Class   string // "used", "idle", "unknown", "down", "room", "stranded"
+	Title   string
+	Find    string // names that it is found by
+	Is      string // "underused", "unhealthy"
 	Profile string
 	// ProfileRest is the part of the profile's name that a narrow block does not show.
 	ProfileRest string
