@@ -28,7 +28,7 @@ type nodeFindings struct {
 }
 
 // openFindings begins to judge the node, if there is a page that shows it. It must be called before
-// the GPUs are opened, which wakes them.
+// the node is polled.
 func (x *exporter) openFindings(cfg *Config) {
 	if !cfg.Web.State {
 		return
