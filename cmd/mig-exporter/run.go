@@ -122,6 +122,8 @@ type exporter struct {
 
 	advises bool // right-sizing is on, and needs readings that may not be served
 
+	findings func() *[]web.Finding // what check-node says of the node; nil if the page is off
+
 	// Right-sizing sets these. Without it the first two are nil, and flush does nothing.
 	recommendations func(gpu.UUID) any
 	advice          func() []collector.Advice
@@ -140,6 +142,11 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 		return nil, err
 	}
 
+	return newExporterOf(node, cfg, logger)
+}
+
+// newExporterOf creates the parts of the program that serve a node, and takes the node over.
+func newExporterOf(node *node, cfg *Config, logger log.Logger) (*exporter, error) {
 	x := &exporter{
 		node:        node,
 		activity:    newActivityNote(cfg.Profiling.Source, node, logger),
@@ -172,6 +179,8 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	if node.isOwn() {
 		x.fresh.MustRegister(newSimulatedClock())
 	}
+
+	x.openFindings(cfg)
 
 	node.poll.ReplaceProfiler = cfg.Profiling.Source == profilingDCGM
 	x.poller = x.newPoller(&cfg.Poll, cmp.Or(cfg.Hostname, node.hostname), pollSeconds)
@@ -320,6 +329,7 @@ func (x *exporter) webOptions(cfg *WebConfig, polls *PollConfig) web.Options {
 		Register:  x.fresh,
 
 		Recommendations: x.recommendations,
+		Findings:        x.findings,
 		Extra:           x.node.handlers(x.poller, x.flush),
 	}
 }
