@@ -298,22 +298,23 @@ func (s scope) holders() string {
 		` > 1), "holder", "$1 pods", "n", "(.*)")`
 	// A device with several pods has the line that counts them, and none for each.
 	known := several + " or on (" + onSlice + ") (" + all + ")"
-	// Both sides are long lists on a large fleet: they are joined once, for GPUs and slices alike.
+
+	// What is said of a device holds if nothing before it does.
+	orSay := func(holder, expr string) string {
+		return " or on (" + onSlice + ") " +
+			setLabel(aggregate("max", onSlice+", mig_profile", expr), "holder", holder)
+	}
+	said := known +
+		orSay("by slice", s.slice("nvidia_gpu_mig_enabled")+" == 1") +
+		orSay("free", either(s.slice("nvidia_gpu_allocated")+" == 0",
+			s.slice("nvidia_mig_gpu_instance_allocated")+" == 0")) +
+		orSay("n/a", either(s.slice("nvidia_gpu_up"), s.sliceInfo()))
+
+	// The list of a large fleet is long: it gets the names of GPUs and slices in one join.
 	place := "topk by (" + onSlice + ") (1, " + constant("1", s.inventory()) + ")"
-	placed := "(" + known + ") * on (" + onSlice + ") group_left (slice) " + place
-	labels := rows + ", namespace, pod, holder"
-	say := func(expr, holder string) string { return setLabel(expr, "holder", holder) }
+	placed := "(" + said + ") * on (" + onSlice + ") group_left (slice) " + place
 
-	sliced := withSlice(s.slice("nvidia_gpu_mig_enabled")+" == 1", wholeGPU)
-	free := either(
-		withSlice(s.slice("nvidia_gpu_allocated")+" == 0", wholeGPU),
-		s.withPlacement("("+s.slice("nvidia_mig_gpu_instance_allocated")+" == 0)"),
-	)
-
-	return allPods(aggregate("max", labels, placed) +
-		" or on (" + rows + ") " + say(aggregate("max", rows, sliced), "by slice") +
-		" or on (" + rows + ") " + say(aggregate("max", rows, free), "free") +
-		" or on (" + rows + ") " + say(s.inventory(), "n/a"))
+	return allPods(aggregate("max", rows+", namespace, pod, holder", placed))
 }
 
 // allPods sets the labels that links to pods are made of if there are none.
