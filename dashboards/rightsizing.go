@@ -424,18 +424,21 @@ func rightsizingHistory(s scope) []panel {
 		byCluster("sum", s.ofCandidates(reclaimable)), "{{cluster}}")
 	gained.decimals = 1
 
-	return []panel{
-		lines(
-			"GPUs for which a slice would do",
-			"none",
-			countHue,
-			"Candidates. Fewer: they became slices, or their work grew; an exporter without --advise.state-dir forgets "+
-				"its evidence when it is started again."+advisor,
-			byCluster("count", s.candidates()),
-			"{{cluster}}",
-		),
-		gained,
-	}
+	candidates := lines(
+		"GPUs for which a slice would do",
+		"none",
+		countHue,
+		"Candidates. Fewer: they became slices, or their work grew; an exporter without --advise.state-dir forgets "+
+			"its evidence when it is started again."+advisor,
+		byCluster("count", s.candidates()),
+		"{{cluster}}",
+	)
+
+	// Advice changes over hours.
+	candidates.points = fewPoints
+	gained.points = fewPoints
+
+	return []panel{candidates, gained}
 }
 
 // fleetRightsizing is the advice in short, beside the GPUs that are underused by their means alone.
