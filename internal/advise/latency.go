@@ -55,7 +55,7 @@ type requests struct {
 	service gpu.Opt[time.Duration] // of one request, on the device that the workload has
 }
 
-// requestsOf returns what is known of the requests of a workload whose kernels are stretched on the
+// requestsOf returns what we know of the requests of a workload whose kernels are stretched on the
 // device that it has. What ends by itself answers none.
 func requestsOf(w *workload, e *Evidence, hints gpu.RightsizingHints, stretch float64) requests {
 	closed := hints.Closed || w.Key.endsByItself() || e.BusyP50/stretch >= closedFrom
@@ -281,7 +281,7 @@ func (h *queueHour) mostStretched(k float64) float64 {
 }
 
 // slowedBy returns by how much the latency of requests is stretched at p95 in a slice that
-// stretches kernels by k, in the last hour; 1 if that is not known.
+// stretches kernels by k, in the last hour; 1 if unknown.
 func (d *device) slowedBy(k float64, r requests) float64 {
 	h := d.hour.latest()
 	if h.Busy == 0 || k <= unchangedStretch {
@@ -306,7 +306,7 @@ func (d *device) slowedBy(k float64, r requests) float64 {
 
 // meanStretch returns how far a slice has stretched kernels on average in the last hour, if they
 // are those that ran on the whole GPU: the same work takes the same time of SMs and moves the same
-// bytes, over a longer time. It is 1 if that is not known. One kernel can differ from another, so
+// bytes, over a longer time. It is 1 if unknown. One kernel can differ from another, so
 // where both are measured the lesser counts.
 func (d *device) meanStretch(of, whole capacity) float64 {
 	now := d.hour.latestKernels()

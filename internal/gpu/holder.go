@@ -157,7 +157,7 @@ type Assignment struct {
 	Listed time.Time
 }
 
-// Assignments is what is known of the holders of a node's devices. It must not be modified once
+// Assignments is what we know of the holders of a node's devices. It must not be modified once
 // returned.
 type Assignments struct {
 	List []Assignment

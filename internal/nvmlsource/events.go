@@ -319,7 +319,7 @@ func (q *eventQueue) deliver(e Event) {
 	q.send(out)
 }
 
-// reportChange notes that an event reports a change of a GPU: of every GPU, if it is not known of
+// reportChange notes that an event reports a change of a GPU: of every GPU, if we do not know of
 // which. The watcher learns of it here, not when the event is read: its readers may be slow.
 func (q *eventQueue) reportChange(d Device, id gpu.UUID) {
 	q.mu.Lock()

@@ -228,7 +228,7 @@ func (g *simGPU) describeTree(s *GPUState) {
 //
 // The driver translates ids into the PID namespace of its caller, unless that is the initial one.
 // Lists leave out processes that have no id there, with success (open-gpu-kernel-modules 595.45.04,
-// src/nvidia/src/kernel/gpu/ gpu_rmapi.c 810-972, _gpuConvertPid;
+// src/nvidia/src/kernel/gpu/gpu_rmapi.c 810-972, _gpuConvertPid;
 // kernel-open/nvidia/os-interface.c, os_find_ns_pid). Samples of process utilization keep the
 // host's id in the kernel's answer (subdeviceCtrlCmdPerfGetGpumonPerfmonUtilSamplesV2_KERNEL). We
 // do not know whether libnvidia-ml, which is closed, passes those on: here it drops them.
