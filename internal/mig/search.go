@@ -241,18 +241,18 @@ func (c *searchProfile) same(d *searchProfile) bool { return c.ID == d.ID && c.N
 // GPUs is the sum, and the least left. So the best plan for all GPUs consists of the best plans for
 // each.
 type cost struct {
-	busy      int // busy instances destroyed
-	instances int // GPU instances destroyed
-	computes  int // compute instances destroyed
-	touched   int // GPUs changed
-	left      int // minus the rank of the largest profile that can be placed afterwards
+	busy             int // busy instances destroyed
+	instances        int // GPU instances destroyed
+	computeInstances int // compute instances destroyed
+	touched          int // GPUs changed
+	left             int // minus the rank of the largest profile that can be placed afterwards
 }
 
 func (c cost) compare(d cost) int {
 	return cmp.Or(
 		cmp.Compare(c.busy, d.busy),
 		cmp.Compare(c.instances, d.instances),
-		cmp.Compare(c.computes, d.computes),
+		cmp.Compare(c.computeInstances, d.computeInstances),
 		cmp.Compare(c.touched, d.touched),
 		cmp.Compare(c.left, d.left),
 	)
@@ -260,10 +260,10 @@ func (c cost) compare(d cost) int {
 
 func (c cost) plus(d cost) cost {
 	return cost{
-		busy:      c.busy + d.busy,
-		instances: c.instances + d.instances,
-		computes:  c.computes + d.computes,
-		touched:   c.touched + d.touched,
-		left:      min(c.left, d.left),
+		busy:             c.busy + d.busy,
+		instances:        c.instances + d.instances,
+		computeInstances: c.computeInstances + d.computeInstances,
+		touched:          c.touched + d.touched,
+		left:             min(c.left, d.left),
 	}
 }
