@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -91,6 +92,12 @@ func readMIGRights(proc, dev string) (monitor, config gpu.Opt[bool]) {
 	}
 
 	return monitor, config
+}
+
+// describeMIGRights returns what readMIGRights finds, as text.
+func describeMIGRights(proc, dev string) string {
+	monitor, config := readMIGRights(proc, dev)
+	return fmt.Sprint("monitor ", monitor.Or(false), ", config ", config.Or(false))
 }
 
 // readSleeping returns the GPUs that Linux has suspended, absent if that cannot be read.
