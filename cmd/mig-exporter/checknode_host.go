@@ -43,7 +43,7 @@ func (h *hostFacts) has(capability int) gpu.Opt[bool] {
 
 // readHost reads the facts of a machine. It opens no file of a GPU.
 func (machine) readHost(embedded bool) hostFacts {
-	return readHostFacts(embedded, "/proc", "/sys", "/dev")
+	return readHostFacts(embedded, procDir, "/sys", "/dev")
 }
 
 func readHostFacts(embedded bool, proc, sys, dev string) hostFacts {

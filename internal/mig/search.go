@@ -162,7 +162,7 @@ func (s *search) placeItems(o occupancy) {
 		return
 	}
 
-	if s.least[n].compute > o.compute || s.least[n].units > o.unitsLeft() ||
+	if s.least[n].compute > o.computeLeft || s.least[n].units > o.unitsLeft() ||
 		s.isHopeless != nil && s.isHopeless(o) {
 		return
 	}
@@ -195,7 +195,7 @@ func (s *search) placeItems(o occupancy) {
 // has reports whether compute slices and engines are left for an instance of p. It doesn't look at
 // placements.
 func (o *occupancy) has(p *searchProfile) bool {
-	return p.ComputeSlices <= o.compute && !(o.media && p.media) && o.left.cover(p.engines)
+	return p.ComputeSlices <= o.computeLeft && !(o.media && p.media) && o.left.cover(p.engines)
 }
 
 // unitsLeft returns how many units of the axis are free.
@@ -206,7 +206,7 @@ func (o *occupancy) isFree(set uint64) bool { return set != 0 && set&o.units == 
 // with returns the occupancy with one more instance, on a set of units.
 func (o occupancy) with(p *searchProfile, set uint64) occupancy {
 	o.units |= set
-	o.compute -= p.ComputeSlices
+	o.computeLeft -= p.ComputeSlices
 	o.media = o.media || p.media
 	o.left = o.left.without(p.engines)
 

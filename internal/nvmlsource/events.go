@@ -30,7 +30,7 @@ type eventQueue struct {
 	// mu guards what follows up to registering. It is never held during a driver call.
 	mu    sync.Mutex
 	quit  chan struct{}
-	ended chan struct{} // closed when the goroutine has ended, or never started and never will
+	ended chan struct{} // closed when the goroutine has ended, or if stop came before it began
 	// closed when no call is under way after a halt; nil if none was begun since reset
 	halted        chan struct{}
 	haltedAt      time.Time // when the last halt was begun; zero if none was
