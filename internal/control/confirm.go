@@ -55,14 +55,14 @@ func (e *Engine) ConfirmFree(
 		return nil, p
 	}
 
-	confirmation := &api.Confirmation{
+	answer := &api.Confirmation{
 		APIVersion: api.Version,
 		Device:     d.name(),
 		Confirmed:  []api.UnconfirmedHolder{},
 		Note:       "there was nothing to confirm: everything that holds a device is known",
 	}
 	if len(unconfirmed) == 0 && u.pods.Incomplete == "" {
-		return confirmation, nil
+		return answer, nil
 	}
 
 	var free []gpu.DeviceRef
@@ -84,13 +84,13 @@ func (e *Engine) ConfirmFree(
 			Container: a.Holder.Name,
 			Reason:    a.Holder.Unconfirmed,
 		}
-		if !slices.Contains(confirmation.Confirmed, h) {
-			confirmation.Confirmed = append(confirmation.Confirmed, h)
+		if !slices.Contains(answer.Confirmed, h) {
+			answer.Confirmed = append(answer.Confirmed, h)
 		}
 	}
 
-	pods := make([]string, 0, len(confirmation.Confirmed))
-	for _, h := range confirmation.Confirmed {
+	pods := make([]string, 0, len(answer.Confirmed))
+	for _, h := range answer.Confirmed {
 		pods = append(
 			pods,
 			containerName(gpu.Container{Namespace: h.Namespace, Pod: h.Pod, Name: h.Container}),
@@ -99,14 +99,14 @@ func (e *Engine) ConfirmFree(
 
 	level.Info(e.o.Logger).Log(
 		"msg", "operator confirmed that a device is free",
-		"device", confirmation.Device,
+		"device", answer.Device,
 		"operator", by.Name,
 		"pods", strings.Join(pods, ", "),
 	)
 	// 10 minutes: see freeFor in podresources.
-	confirmation.Note = "this counts for 10 minutes, and no longer than until the kubelet or mig-exporter restarts"
+	answer.Note = "this counts for 10 minutes, and no longer than until the kubelet or mig-exporter restarts"
 
-	return confirmation, nil
+	return answer, nil
 }
 
 // findDevice finds a device by its name.
