@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -428,4 +429,18 @@ func closeSource(source *nvmlsource.Source, logger log.Logger) {
 	if err := source.Close(ctx); err != nil {
 		level.Warn(logger).Log("msg", "cannot shut NVML down", "err", err)
 	}
+}
+
+// logAudit writes the audit log to the program's log.
+type logAudit struct{ logger log.Logger }
+
+func (a logAudit) Write(line []byte) (int, error) {
+	entry := json.RawMessage(line)
+
+	err := level.Info(a.logger).Log("msg", "audit", "entry", string(entry[:len(entry)-1]))
+	if err != nil {
+		return 0, err
+	}
+
+	return len(line), nil
 }

@@ -188,7 +188,7 @@ type Evidence struct {
 	MediaUse       []MediaUse `json:"mediaUse,omitempty"`
 	MediaUnread    bool       `json:"mediaEnginesUnread,omitempty"`
 	ThrottledRatio float64    `json:"throttledRatio,omitempty"` // of the observed time
-	// Server is what is known of the inference server, by its own word; absent if there is none.
+	// Server is what we know of the inference server, by its own word; absent if there is none.
 	Server *ServerEvidence `json:"server,omitempty"`
 	// BusyHistogram and WidthHistogram have the shares of ten equal ranges of 0-1. WidthHistogram
 	// is absent where P95 is.

@@ -345,7 +345,7 @@ func (d *demand) planned(best []*option) []PlannedGPU {
 		for _, f := range o.fits {
 			whole, _ := arrange(f.profile.ComputeSlices, []int{f.profile.ComputeSlices}, nil)
 			after = append(after, Instance{
-				Placed: placedAt(f.fitted), ComputeInstances: whole.computes,
+				Placed: placedAt(f.fitted), ComputeInstances: whole.computeInstances,
 				New: true, Need: gpu.Some(d.kinds[f.kind].needs[met[f.kind]]),
 			})
 			met[f.kind]++

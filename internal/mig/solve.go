@@ -38,9 +38,9 @@ type weight struct {
 
 func (c cost) weight() weight {
 	return weight{
-		busyInstances:   uint64(c.busy)<<32 | uint64(c.instances),   //nolint:gosec // see weight
-		computesTouched: uint64(c.computes)<<32 | uint64(c.touched), //nolint:gosec // see weight
-		left:            int32(c.left),                              //nolint:gosec // minus the rank of a profile
+		busyInstances:   uint64(c.busy)<<32 | uint64(c.instances),           //nolint:gosec // see weight
+		computesTouched: uint64(c.computeInstances)<<32 | uint64(c.touched), //nolint:gosec // see weight
+		left:            int32(c.left),                                      //nolint:gosec // minus a rank
 	}
 }
 
