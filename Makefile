@@ -299,6 +299,13 @@ bench-fleet: toolchain ## ask a Prometheus (PROMETHEUS=/usr/bin/prometheus) abou
 	cd $(PROMTEST) && FLEET_BENCH_PROMETHEUS=$(PROMETHEUS) FLEET_BENCH_DIR="$(CURDIR)/bin/fleet" FLEET_BENCH_NODES=$(FLEET_NODES) \
 		go test -count=1 -v -timeout 1h -run '^TestBenchFleet$$' .
 
+# Without bench, which takes a quiet machine: it writes 3 GB of blocks and takes 5 GiB of memory.
+.PHONY: bench-panels
+bench-panels: toolchain ## ask all queries of the dashboards of synthetic fleets of 200 nodes; prints processor time and time of each panel, the slowest first
+	@mkdir -p bin
+	cd $(PROMTEST) && go test -run '^$$' -bench Panels -benchtime 3x -timeout 1h . >"$(CURDIR)/bin/bench-panels.txt"
+	@awk '/ p50-s/ { for (i = 2; i < NF; i++) v[$$(i + 1)] = $$i; print v["cpu-s"], v["p50-s"], v["series"], $$1 }' bin/bench-panels.txt | sort -rn
+
 .PHONY: fuzz
 fuzz: toolchain ## fuzz every target for FUZZTIME each (10s)
 	@for file in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd collector internal); do \

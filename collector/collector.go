@@ -73,7 +73,7 @@ type Collector struct {
 	histograms *histogramStore
 	dcgm       *dcgmGroup // nil: no metrics under dcgm-exporter's names
 	now        func() time.Time
-	success    *family // with duration, the status families
+	success    *family // status family, like duration
 	duration   *family
 
 	mu          sync.Mutex
@@ -182,6 +182,7 @@ func (c *Collector) Gather(s *gpu.Snapshot) ([]*dto.MetricFamily, error) {
 		}
 	}
 
+	// writeStatus wrote last, two metrics for each run.
 	w.metrics = w.metrics[:len(w.metrics)-2*len(runs)]
 	c.mu.Lock()
 	c.writeStatus(w, runs)

@@ -18,13 +18,14 @@ import (
 
 // histogramReading is a reading of GPUs and GPU instances that has a histogram.
 type histogramReading struct {
-	gpuName, instanceName     string // names
-	help, gpuMIG, instanceMIG string
+	gpuName, instanceName string
+	help                  string
+	gpuMIG, instanceMIG   string // what the metric means in MIG mode, see catalog.newDesc
 	// schema of the native histogram: it has 2^schema buckets for every power of two.
 	schema int32
 	// zeroThreshold limits the number of buckets: values up to it are in the zero bucket.
 	zeroThreshold float64
-	of            func(gpu.Visit) gpu.Opt[float64]
+	value         func(gpu.Visit) gpu.Opt[float64]
 }
 
 // eightBuckets is the schema of eight buckets for every power of two, each at most 10 % wider than
@@ -44,15 +45,14 @@ func histogramReadings() [histogramReadingCount]histogramReading {
 
 	return [histogramReadingCount]histogramReading{
 		{
-			gpuName:      "nvidia_gpu_memory_used_distribution_bytes",
-			instanceName: "nvidia_mig_gpu_instance_memory_used_distribution_bytes",
-			help:         "How much memory was in use" + help,
-			gpuMIG:       "The whole GPU.",
-			instanceMIG: "The GPU instance's own memory" +
-				restarts,
+			gpuName:       "nvidia_gpu_memory_used_distribution_bytes",
+			instanceName:  "nvidia_mig_gpu_instance_memory_used_distribution_bytes",
+			help:          "How much memory was in use" + help,
+			gpuMIG:        "The whole GPU.",
+			instanceMIG:   "The GPU instance's own memory" + restarts,
 			schema:        eightBuckets,
 			zeroThreshold: 1 << 20, // memory of up to 1 TiB above it has 160 buckets
-			of:            usedMemory,
+			value:         usedMemory,
 		},
 		{
 			gpuName:       "nvidia_gpu_sm_activity_distribution",
@@ -62,7 +62,7 @@ func histogramReadings() [histogramReadingCount]histogramReading {
 			instanceMIG:   "Relative to the GPU instance" + restarts,
 			schema:        eightBuckets,
 			zeroThreshold: idle,
-			of:            func(d gpu.Visit) gpu.Opt[float64] { return d.Activity.SM },
+			value:         func(d gpu.Visit) gpu.Opt[float64] { return d.Activity.SM },
 		},
 		{
 			gpuName:       "nvidia_gpu_dram_activity_distribution",
@@ -72,7 +72,7 @@ func histogramReadings() [histogramReadingCount]histogramReading {
 			instanceMIG:   "Relative to the GPU instance" + restarts,
 			schema:        eightBuckets,
 			zeroThreshold: idle,
-			of:            func(d gpu.Visit) gpu.Opt[float64] { return d.Activity.DRAM },
+			value:         func(d gpu.Visit) gpu.Opt[float64] { return d.Activity.DRAM },
 		},
 	}
 }
@@ -118,9 +118,12 @@ func newDistributionGroup(c *catalog) collectFunc {
 			}
 
 			h := store.devices[d.ID()]
+			if h == nil {
+				continue
+			}
 
 			for r := range readings {
-				if readings[r].of(d.Visit).Present() {
+				if readings[r].value(d.Visit).Present() {
 					h.writeHistogram(w, families[r], d.labels, r, &readings[r])
 				}
 			}
@@ -133,7 +136,7 @@ type histogramStore struct {
 	readings [histogramReadingCount]histogramReading
 
 	mu       sync.Mutex
-	observed uint64 // Snapshots
+	observed uint64 // how many Snapshots it has observed
 	devices  map[gpu.DeviceID]*deviceHistograms
 }
 
@@ -172,7 +175,7 @@ func (h *histogramStore) observe(s *gpu.Snapshot) {
 
 		if one.recordReadTime(read) {
 			for r := range h.readings {
-				one.histograms[r].add(h.readings[r].of(d), &h.readings[r])
+				one.histograms[r].add(h.readings[r].value(d), &h.readings[r])
 			}
 		}
 	}
@@ -210,7 +213,7 @@ func (d *deviceHistograms) recordReadTime(read time.Time) bool {
 }
 
 // add counts one value.
-func (h *valueHistogram) add(reading gpu.Opt[float64], as *histogramReading) {
+func (h *valueHistogram) add(reading gpu.Opt[float64], r *histogramReading) {
 	value, ok := reading.Get()
 	if !ok || math.IsNaN(value) || math.IsInf(value, 0) {
 		return
@@ -219,7 +222,7 @@ func (h *valueHistogram) add(reading gpu.Opt[float64], as *histogramReading) {
 	h.count++
 	h.sum += value
 
-	if value <= as.zeroThreshold {
+	if value <= r.zeroThreshold {
 		h.zero++
 		return
 	}
@@ -228,7 +231,7 @@ func (h *valueHistogram) add(reading gpu.Opt[float64], as *histogramReading) {
 		h.buckets = map[int]int64{}
 	}
 
-	h.buckets[bucketIndex(value, as.schema)]++
+	h.buckets[bucketIndex(value, r.schema)]++
 }
 
 // bucketIndex returns the index of the bucket (2^((i-1)/n), 2^(i/n)] that contains the value; n is
@@ -243,9 +246,9 @@ func (d *deviceHistograms) writeHistogram(
 	f *family,
 	l labels,
 	reading int,
-	as *histogramReading,
+	r *histogramReading,
 ) {
-	if d == nil || d.histograms[reading].count == 0 {
+	if d.histograms[reading].count == 0 {
 		return
 	}
 
@@ -257,8 +260,8 @@ func (d *deviceHistograms) writeHistogram(
 		h.buckets,
 		nil,
 		h.zero,
-		as.schema,
-		as.zeroThreshold,
+		r.schema,
+		r.zeroThreshold,
 		d.since,
 	)
 

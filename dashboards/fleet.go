@@ -144,7 +144,7 @@ func fleetScope() scope { return scope{gpus: inFleet, slices: inFleet} }
 
 func fleetProblems() panel {
 	s := fleetScope()
-	wrong := "(" + s.state() + ") < " + stateFine
+	wrong := s.problems()
 	ofNode := func(state, expr string) string {
 		return setLabel(
 			setLabel(constant(state, aggregate("max", nodeRows, expr)), "slice", "(node)"),

@@ -28,7 +28,13 @@ type panel struct {
 	values             []valueMap
 	colors             map[string]string // of lines, by the end of their legend
 	links              []object
+	// points bounds the points of each line; 0 is one for each pixel. Panels with a line for each
+	// GPU or pod of a fleet have it: their queries take as long as there are points.
+	points int
 }
+
+// fewPoints is for a line for each GPU or pod of a fleet.
+const fewPoints = 300
 
 // column is a column of a table: the value of a query, or a label of it.
 type column struct {
@@ -64,6 +70,10 @@ func (p panel) object(id, x, y int) object {
 		},
 		"options": p.options(),
 	}
+	if p.points > 0 {
+		o["maxDataPoints"] = p.points
+	}
+
 	if p.kind == table {
 		o["transformations"] = p.transformations()
 	}

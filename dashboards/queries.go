@@ -204,6 +204,15 @@ func (s scope) state() string {
 	), s.inventory()+" * NaN")
 }
 
+// problems returns the states of the rows with a problem: those of state that are worse than fine,
+// without a value for each of the others, which are nearly all of a large fleet.
+func (s scope) problems() string {
+	return aggregate("max", rows, either(
+		withSlice("("+s.gpuProblem()+")", wholeGPU),
+		s.withPlacement("("+s.sliceProblem()+")"),
+	))
+}
+
 const xidOfSlice = "nvidia_mig_gpu_instance_xid_last_timestamp_seconds"
 
 // recent selects times of the last 10 minutes.
@@ -216,6 +225,10 @@ func (s scope) xidsOfGPU(more ...string) string {
 }
 
 func (s scope) gpuState() string {
+	return either(s.gpuProblem(), aggregate("max", onGPU, constant(stateFine, s.slice("nvidia_gpu_up"))))
+}
+
+func (s scope) gpuProblem() string {
 	worst := func(expr string) string { return aggregate("max", onGPU, expr) }
 
 	return strings.Join([]string{
@@ -236,11 +249,15 @@ func (s scope) gpuState() string {
 			statePending,
 			s.eachGPU("nvidia_gpu_mig_pending")+" != "+s.eachGPU("nvidia_gpu_mig_enabled"),
 		),
-		worst(constant(stateFine, s.slice("nvidia_gpu_up"))),
 	}, " or ")
 }
 
 func (s scope) sliceState() string {
+	return either(s.sliceProblem(),
+		aggregate("max", onSlice+", mig_profile", constant(stateFine, s.slice("nvidia_mig_gpu_instance_up"))))
+}
+
+func (s scope) sliceProblem() string {
 	worst := func(expr string) string { return aggregate("max", onSlice+", mig_profile", expr) }
 
 	return strings.Join([]string{
@@ -248,7 +265,6 @@ func (s scope) sliceState() string {
 		worst(constant(stateFatalXID, recent(s.slice(xidOfSlice, `xid=~"`+fatalXIDs+`"`)))),
 		worst(constant(stateXID, recent(s.slice(xidOfSlice)))),
 		worst(constant(stateOrphan, s.orphans())),
-		worst(constant(stateFine, s.slice("nvidia_mig_gpu_instance_up"))),
 	}, " or ")
 }
 
@@ -280,21 +296,25 @@ func (s scope) holders() string {
 	count := aggregate("count", onSlice+", mig_profile", all)
 	several := `label_replace(count_values by (` + onSlice + `, mig_profile) ("n", ` + count +
 		` > 1), "holder", "$1 pods", "n", "(.*)")`
-	known := either("("+all+") and on ("+onSlice+") ("+count+" == 1)", several)
-	labels := rows + ", namespace, pod, holder"
-	say := func(expr, holder string) string { return setLabel(expr, "holder", holder) }
-	ofGPU := withSlice(`((`+known+`) unless on (`+onSlice+`) `+s.sliceInfo()+`)`, wholeGPU)
+	// A device with several pods has the line that counts them, and none for each.
+	known := several + " or on (" + onSlice + ") (" + all + ")"
 
-	sliced := withSlice(s.slice("nvidia_gpu_mig_enabled")+" == 1", wholeGPU)
-	free := either(
-		withSlice(s.slice("nvidia_gpu_allocated")+" == 0", wholeGPU),
-		s.withPlacement("("+s.slice("nvidia_mig_gpu_instance_allocated")+" == 0)"),
-	)
+	// What is said of a device holds if nothing before it does.
+	orSay := func(holder, expr string) string {
+		return " or on (" + onSlice + ") " +
+			setLabel(aggregate("max", onSlice+", mig_profile", expr), "holder", holder)
+	}
+	said := known +
+		orSay("by slice", s.slice("nvidia_gpu_mig_enabled")+" == 1") +
+		orSay("free", either(s.slice("nvidia_gpu_allocated")+" == 0",
+			s.slice("nvidia_mig_gpu_instance_allocated")+" == 0")) +
+		orSay("n/a", either(s.slice("nvidia_gpu_up"), s.sliceInfo()))
 
-	return allPods(aggregate("max", labels, either(ofGPU, s.withPlacement(`(`+known+`)`))) +
-		" or on (" + rows + ") " + say(aggregate("max", rows, sliced), "by slice") +
-		" or on (" + rows + ") " + say(aggregate("max", rows, free), "free") +
-		" or on (" + rows + ") " + say(s.inventory(), "n/a"))
+	// The list of a large fleet is long: it gets the names of GPUs and slices in one join.
+	place := "topk by (" + onSlice + ") (1, " + constant("1", s.inventory()) + ")"
+	placed := "(" + said + ") * on (" + onSlice + ") group_left (slice) " + place
+
+	return allPods(aggregate("max", rows+", namespace, pod, holder", placed))
 }
 
 // allPods sets the labels that links to pods are made of if there are none.

@@ -362,49 +362,54 @@ func sliceTable(s scope) panel {
 	}
 }
 
-// evidencePanels has one line for each whole GPU that is chosen.
+// evidencePanels has one line for each whole GPU that is chosen. A week of samples of each GPU of a
+// fleet would be too many: the lines are recorded means.
 func evidencePanels(s scope) []panel {
-	line := func(title, hue, text, expr string) panel {
-		whole := "(" + expr + ") unless on (" + onGPU + ") " + s.gpu("nvidia_gpu_mig_enabled") +
-			" == 1"
-
-		return ofOne(
+	line := func(title, hue, text, recorded string) panel {
+		placed := selectFamily(recorded, `cluster=~"$cluster"`) +
+			" * on (cluster, uuid) group_left (instance, gpu) " + s.gpu("mig:gpu_target:sole")
+		p := ofOne(
 			lines(
 				title,
 				"percentunit",
 				hue,
-				text+" Of GPUs without MIG.",
-				aggregate("max", byGPU, whole),
+				text+" Of GPUs without MIG, while they are held."+ruled,
+				aggregate("max", byGPU, placed),
 				"{{instance}} GPU {{gpu}}",
 			),
 		)
+		p.points = fewPoints
+
+		return p
 	}
 
 	return []panel{
 		line(
 			"Busy time",
 			activityHue,
-			"Part of the time in which any kernel ran. Low beside a high SM activity while it runs: rare kernels that fill "+
-				"the GPU; a slice would stretch each request.",
-			s.eachGPU("nvidia_gpu_graphics_engine_activity_ratio"),
+			"Part of the time in which any kernel ran, means of five minutes. Low beside a high SM activity while it runs: "+
+				"rare kernels that fill the GPU; a slice would stretch each request.",
+			"mig:gpu_busy:avg5m",
 		),
 		line(
 			"SM activity",
 			activityHue,
-			"Part of the SMs that were active. Low beside a high busy time: narrow kernels, for which a slice costs nothing.",
-			s.eachGPU("nvidia_gpu_sm_activity_ratio"),
+			"Part of the SMs that were active, means of five minutes. Low beside a high busy time: narrow kernels, for "+
+				"which a slice costs nothing.",
+			"mig:gpu_sm_activity:avg5m",
 		),
 		line(
 			"Memory bandwidth",
 			activityHue,
-			"Part of the memory bandwidth in use. A slice has that of its memory slices.",
-			s.eachGPU("nvidia_gpu_dram_activity_ratio"),
+			"Part of the memory bandwidth in use, means of five minutes. A slice has that of its memory slices.",
+			"mig:gpu_dram_activity:avg5m",
 		),
 		line(
 			"Memory used",
 			memoryHue,
-			"Of the GPU's memory. Flat near 100 % from the start: the framework takes it all in advance.",
-			s.ratioOfGPU("memory_used_bytes", "memory_total_bytes"),
+			"Of the GPU's memory, the most in five minutes. Flat near 100 % from the start: the framework takes it all in "+
+				"advance.",
+			"mig:gpu_memory:used_ratio_max5m",
 		),
 	}
 }
@@ -419,18 +424,21 @@ func rightsizingHistory(s scope) []panel {
 		byCluster("sum", s.ofCandidates(reclaimable)), "{{cluster}}")
 	gained.decimals = 1
 
-	return []panel{
-		lines(
-			"GPUs for which a slice would do",
-			"none",
-			countHue,
-			"Candidates. Fewer: they became slices, or their work grew; an exporter without --advise.state-dir forgets "+
-				"its evidence when it is started again."+advisor,
-			byCluster("count", s.candidates()),
-			"{{cluster}}",
-		),
-		gained,
-	}
+	candidates := lines(
+		"GPUs for which a slice would do",
+		"none",
+		countHue,
+		"Candidates. Fewer: they became slices, or their work grew; an exporter without --advise.state-dir forgets "+
+			"its evidence when it is started again."+advisor,
+		byCluster("count", s.candidates()),
+		"{{cluster}}",
+	)
+
+	// Advice changes over hours.
+	candidates.points = fewPoints
+	gained.points = fewPoints
+
+	return []panel{candidates, gained}
 }
 
 // fleetRightsizing is the advice in short, beside the GPUs that are underused by their means alone.

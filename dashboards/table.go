@@ -6,7 +6,7 @@ import (
 )
 
 // The queries of a table have the same labels, so that Grafana can merge them into one row for each
-// device. Each has a value for every row, NaN if it is not known, so that no column is missing: see
+// device. Each has a value for every row, NaN if unknown, so that no column is missing: see
 // onInventory.
 
 // fieldName returns Grafana's name of a column before it is renamed.

@@ -326,5 +326,10 @@ func workloadPods() []panel {
 	))
 	sm.w = columns
 
-	return []panel{sm, memory, power}
+	panels := []panel{sm, memory, power}
+	for i := range panels {
+		panels[i].points = fewPoints
+	}
+
+	return panels
 }

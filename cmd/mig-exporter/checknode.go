@@ -85,21 +85,15 @@ func checkNode(
 	node.openKernelLog(cfg.Driver.KernelLog)
 	node.openJobs(cfg.JobDir)
 
-	kubelet := &kubeletFinder{Pods: node.poll.Pods}
-	if node.poll.Pods != nil {
-		node.poll.Pods = kubelet
-	}
+	noKubelet := node.noteKubelet()
 
 	run := pollRun{
 		command:   commandCheckNode,
 		cfg:       &cfg.Poll,
 		node:      node,
-		polls:     nodeCheckPolls,
+		polls:     checkPolls(node),
 		extras:    extras,
 		isPending: isPending,
-	}
-	if node.poll.Profiler != nil {
-		run.polls = profiledCheckPolls
 	}
 
 	run.begin = func(move func() (time.Time, error)) error {
@@ -123,7 +117,7 @@ func checkNode(
 		}
 	}
 
-	host.noKubelet = node.poll.Pods == nil || kubelet.none.Load()
+	host.noKubelet = noKubelet()
 	list := calls.list()
 	judge := nodeJudge{
 		cfg:             cfg,
@@ -157,6 +151,28 @@ func readExtras(
 	}
 
 	return extrasOf(c), nil
+}
+
+// checkPolls returns how many readings of a node show what there is to see.
+func checkPolls(n *node) int {
+	if n.poll.Profiler != nil {
+		return profiledCheckPolls
+	}
+
+	return nodeCheckPolls
+}
+
+// noteKubelet returns what reports whether the node has turned out to have no kubelet, or none is to
+// be asked. It must be called before the node is polled.
+func (n *node) noteKubelet() (none func() bool) {
+	if n.poll.Pods == nil {
+		return func() bool { return true }
+	}
+
+	finder := &kubeletFinder{Pods: n.poll.Pods}
+	n.poll.Pods = finder
+
+	return finder.none.Load
 }
 
 // kubeletFinder remembers whether the node turned out to have no kubelet. The sources of a Snapshot

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -42,7 +43,7 @@ func (h *hostFacts) has(capability int) gpu.Opt[bool] {
 
 // readHost reads the facts of a machine. It opens no file of a GPU.
 func (machine) readHost(embedded bool) hostFacts {
-	return readHostFacts(embedded, "/proc", "/sys", "/dev")
+	return readHostFacts(embedded, procDir, "/sys", "/dev")
 }
 
 func readHostFacts(embedded bool, proc, sys, dev string) hostFacts {
@@ -91,6 +92,12 @@ func readMIGRights(proc, dev string) (monitor, config gpu.Opt[bool]) {
 	}
 
 	return monitor, config
+}
+
+// describeMIGRights returns what readMIGRights finds, as text.
+func describeMIGRights(proc, dev string) string {
+	monitor, config := readMIGRights(proc, dev)
+	return fmt.Sprint("monitor ", monitor.Or(false), ", config ", config.Or(false))
 }
 
 // readSleeping returns the GPUs that Linux has suspended, absent if that cannot be read.

@@ -80,16 +80,13 @@ func (r *nodeReport) writeJSON(out io.Writer) error {
 func (r *nodeReport) writeText(out io.Writer) error {
 	var text strings.Builder
 	lines := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	told := map[string]bool{}
 
-	for _, c := range joinInstances(r.Checks) {
+	for _, c := range joinChecks(r.Checks) {
 		fmt.Fprintf(lines, "%s\t%s\t%s\n", stateText(c), c.Name, printable(c.Found))
 
-		if c.Remedy != "" && !told[c.Remedy] {
+		if c.Remedy != "" {
 			fmt.Fprintf(lines, "\t\t-> %s\n", printable(c.Remedy))
 		}
-
-		told[c.Remedy] = true
 	}
 
 	if err := lines.Flush(); err != nil {
@@ -152,6 +149,24 @@ func (c *callTime) describeUnreturned() string {
 	}
 
 	return fmt.Sprintf("not returned for %.1f s", c.Unreturned[0])
+}
+
+// joinChecks returns checks for people: one for all instances of which it says the same, and each
+// remedy with the first check alone that it is for.
+func joinChecks(checks []nodeCheck) []nodeCheck {
+	joined := joinInstances(checks)
+	told := map[string]bool{}
+
+	for i := range joined {
+		remedy := &joined[i].Remedy
+		if told[*remedy] {
+			*remedy = ""
+		}
+
+		told[*remedy] = true
+	}
+
+	return joined
 }
 
 // joinInstances returns the checks with those that say the same of several instances of a GPU as

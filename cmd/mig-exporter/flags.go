@@ -200,13 +200,13 @@ func driverFlags(app *kingpin.Application, cfg *DriverConfig) {
 		driverNVML, &cfg.Kind, driverNVML, driverSim)
 	app.Flag("nvml.library-path", "Path of the NVML library; by default libnvidia-ml.so.1 as "+
 		"the dynamic linker finds it.").
-		StringVar(&cfg.Library)
+		SetValue(usage.File(&cfg.Library))
 }
 
 func simulationFlags(app *kingpin.Application, cfg *DriverConfig) {
 	app.Flag("sim.scenario", "Scenario file of the simulated node, or a file written by "+
 		"capture; by default the built-in dgx-a100-mixed, a DGX A100 that several teams share.").
-		StringVar(&cfg.Scenario)
+		SetValue(usage.File(&cfg.Scenario))
 	enumFlag(app, "sim.clock", "How simulated time passes: real, step (only by POST "+
 		"/-/sim/advance?by=1s), or x60.",
 		sim.ClockReal, &cfg.Clock, sim.ClockReal, sim.ClockStep, sim.ClockX60)
@@ -259,7 +259,7 @@ func profilingFlags(app *kingpin.Application, cfg *ProfilingConfig) {
 func jobFlags(app *kingpin.Application, dir *string) {
 	app.Flag("hpc.job-mapping-dir", "Folder in which a batch scheduler records which job has "+
 		"which GPU: files <gpu> and <gpu>.<GPU instance>, a job in each line.").
-		StringVar(dir)
+		SetValue(usage.File(dir))
 }
 
 func metricsFlags(app *kingpin.Application, cfg *MetricsConfig) {
@@ -269,7 +269,7 @@ func metricsFlags(app *kingpin.Application, cfg *MetricsConfig) {
 		collector.NamesBoth)
 	app.Flag("dcgm.counters", "Counters file of dcgm-exporter (CSV) that chooses the metrics "+
 		"under its names; by default a built-in list. Read again with SIGHUP.").
-		StringVar(&cfg.CountersFile)
+		SetValue(usage.File(&cfg.CountersFile))
 	app.Flag("dcgm.repeat-gpu-fields", "Repeat the values of a GPU for each of its GPU "+
 		"instances under dcgm-exporter's names, as it does. Sums over such series count it "+
 		"several times.").
@@ -305,7 +305,7 @@ func webFlags(app *kingpin.Application, cfg *WebConfig) {
 		StringsVar(&cfg.Addresses)
 	app.Flag("web.config.file", "Web configuration for TLS, basic auth and HTTP headers, as "+
 		"exporter-toolkit describes it.").
-		StringVar(&cfg.ConfigFile)
+		SetValue(usage.File(&cfg.ConfigFile))
 	app.Flag("web.systemd-socket", "Serve on the sockets that systemd passes instead of "+
 		"--web.listen-address.").
 		BoolVar(&cfg.SystemdSocket)

@@ -11,6 +11,7 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/usage"
 )
 
 // AdviseConfig is the configuration of right-sizing.
@@ -36,7 +37,7 @@ func adviseFlags(app *kingpin.Application, cfg *AdviseConfig, workloadLabel *str
 		BoolVar(&cfg.Enabled)
 	app.Flag("advise.state-dir", "Folder that keeps the evidence across restarts; created if it "+
 		"is missing. By default there is none: a restart loses what was observed.").
-		StringVar(&cfg.StateDir)
+		SetValue(usage.File(&cfg.StateDir))
 	cfg.Options.Headroom = initial.Headroom
 	cfg.Options.TargetBusy = initial.TargetBusy
 	floatFlag(app, "advise.max-stretch", "How many times as long as now a request may take in a "+

@@ -8,6 +8,7 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/cluster"
+	"github.com/mig-exporter/mig-exporter/internal/usage"
 )
 
 // ControlConfig is the configuration of partition control.
@@ -55,14 +56,14 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 		StringVar(&cfg.ListenAddress)
 	app.Flag("control.config.file", "Certificates, tokens and rights of "+
 		"--control.listen-address (YAML). Read again when it has changed, and with SIGHUP.").
-		StringVar(&cfg.ConfigFile)
+		SetValue(usage.File(&cfg.ConfigFile))
 	app.Flag("control.audience", "Audience that Kubernetes tokens must have; with an audience "+
 		"of its own, a token is not accepted by the API server. Repeatable. By default the API "+
 		"server's own.").
 		StringsVar(&cfg.Audiences)
 	app.Flag("control.layouts", "File of named layouts, in mig-parted's form. Read again with "+
 		"SIGHUP.").
-		StringVar(&cfg.LayoutsFile)
+		SetValue(usage.File(&cfg.LayoutsFile))
 	app.Flag("control.state-dir", "Folder of the operations' state and the audit log; created "+
 		"if it is missing.").
 		Default("/var/lib/mig-exporter").

@@ -40,12 +40,26 @@ func runInProcess(tb testing.TB, flags ...string) *exporter {
 func startInProcess(tb testing.TB, flags ...string) *exporter {
 	tb.Helper()
 
+	return startOn(tb, log.NewNopLogger(), func(*node) {}, flags...)
+}
+
+// startOn is startInProcess with a log, on a node that a test has changed.
+func startOn(tb testing.TB, logger log.Logger, change func(*node), flags ...string) *exporter {
+	tb.Helper()
+
 	inv, err := parseCommandLine(append([]string{"--driver=sim"}, flags...), os.Environ())
 	if err != nil {
 		tb.Fatal(err)
 	}
 
-	x, err := newExporter(&inv.Config, log.NewNopLogger())
+	n, err := openNode(&inv.Config, logger)
+	if err != nil {
+		tb.Fatal(err)
+	}
+
+	change(n)
+
+	x, err := newExporterOf(n, &inv.Config, logger)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -67,7 +67,7 @@ func (n *node) openMachine(library string) error {
 		OpenMinors: func() ([]int, error) { return listOpenMinors("/proc/self/fd") },
 		Rights:     func() string { return describeMIGRights(procDir, "/dev") },
 	}
-	n.admin = isAdmin("/proc")
+	n.admin = isAdmin(procDir)
 	n.processesHidden = pidns.CheckInitial("/proc/self")
 
 	return nil

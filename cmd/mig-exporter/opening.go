@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -142,6 +144,45 @@ func readMinor(path string) (int, error) {
 	}
 
 	return 0, fmt.Errorf("%s: expected a line with the Device Minor", path)
+}
+
+// listOpenMinors lists the minor numbers of the GPUs whose device nodes are among the open files of
+// a folder of /proc.
+func listOpenMinors(files string) ([]int, error) {
+	entries, err := os.ReadDir(files)
+	if err != nil {
+		return nil, err
+	}
+
+	node := regexp.MustCompile(`/nvidia([0-9]+)( \(deleted\))?$`)
+	var minors []int
+
+	for _, e := range entries {
+		target, err := os.Readlink(filepath.Join(files, e.Name()))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // it was closed meanwhile
+		}
+
+		if err != nil {
+			return nil, err
+		}
+
+		found := node.FindStringSubmatch(target)
+		if found == nil {
+			continue
+		}
+
+		minor, err := strconv.Atoi(found[1])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", target, err)
+		}
+
+		minors = append(minors, minor)
+	}
+
+	slices.Sort(minors)
+
+	return slices.Compact(minors), nil
 }
 
 // mayOpen holds a simulated node to the same rule: its persistence mode keeps the GPUs open.

@@ -2,16 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
-	"regexp"
-	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -59,11 +53,12 @@ func (x *exporter) pauseOthers(ctx context.Context) (resume func(all bool), err 
 	}, nil
 }
 
-// gpuReleaser has the source let go of GPUs, which the poll loop carries out.
+// gpuReleaser asks the source to let go of GPUs. The source does so in the next poll.
 type gpuReleaser struct {
 	source releaseSource
 	poll   func(context.Context) error
-	// turn is held by the request under way, so that none is answered by what another has changed.
+	// turn holds a value while a request is under way: only one runs at a time, so that each
+	// answer is about its own change.
 	turn chan struct{}
 }
 
@@ -101,7 +96,7 @@ func (r *gpuReleaser) Reacquire(ctx context.Context, id gpu.UUID) (*api.Release,
 	)
 }
 
-// change makes a request once no other is under way, and returns what became of it.
+// change makes a request once no other is under way, and returns its outcome.
 func (r *gpuReleaser) change(ctx context.Context, id gpu.UUID, released bool,
 	request func() <-chan nvmlsource.Released) (*api.Release, error) {
 	select {
@@ -139,7 +134,7 @@ func (r *gpuReleaser) change(ctx context.Context, id gpu.UUID, released bool,
 // releasePollEvery is how often we poll while a request waits for other uses of the GPUs to end.
 const releasePollEvery = 200 * time.Millisecond
 
-// await polls until a request is answered. The error is why the poll loop does not go on; it may
+// await polls until a request is answered. If polling fails it returns the error; a later poll may
 // still carry the request out.
 func (r *gpuReleaser) await(
 	ctx context.Context,
@@ -180,7 +175,7 @@ func refusedRelease(err error) *api.Problem {
 	}
 }
 
-// unansweredRelease tells a client that it is not known what becomes of a request.
+// unansweredRelease tells a client that we do not know yet how a request ends.
 func unansweredRelease(id gpu.UUID, err error) *api.Problem {
 	return &api.Problem{
 		Type:   api.InProgress,
@@ -195,9 +190,9 @@ func unansweredRelease(id gpu.UUID, err error) *api.Problem {
 	}
 }
 
-// autoSocket is --release.socket's default: on a machine defaultReleaseSocket, and none on a
-// simulated node, of which there may be many on one machine.
 const (
+	// autoSocket is --release.socket's default: defaultReleaseSocket on a machine, and none on a
+	// simulated node, since one machine may have many of those.
 	autoSocket           = "auto"
 	defaultReleaseSocket = "/run/mig-exporter/release.sock"
 )
@@ -214,11 +209,10 @@ func releaseSocket(configured string, simulated bool) string {
 	return defaultReleaseSocket
 }
 
-// releaseServer serves releases of GPUs on a socket of its own, which is there without partition
-// control.
+// releaseServer serves releases of GPUs on a socket of its own, with or without partition control.
 type releaseServer struct {
 	options server.Options
-	ready   chan struct{} // closed once the socket is there
+	ready   chan struct{} // closed once we listen on the socket
 	logger  log.Logger
 }
 
@@ -245,11 +239,11 @@ func (s *releaseServer) run(ctx context.Context) error {
 		return nil
 	}
 
-	told := ""
+	warned := "" // the error that the last warning had
 	listens := false
 	listening := sync.OnceFunc(func() { close(s.ready) })
 	s.options.Ready = func([]net.Addr) {
-		told = ""
+		warned = ""
 		listens = true
 		listening()
 	}
@@ -262,8 +256,8 @@ func (s *releaseServer) run(ctx context.Context) error {
 
 		listens = false
 
-		if err != nil && ctx.Err() == nil && err.Error() != told {
-			told = err.Error()
+		if err != nil && ctx.Err() == nil && err.Error() != warned {
+			warned = err.Error()
 			level.Warn(s.logger).Log(
 				"msg", "GPUs cannot be released by migctl; trying again",
 				"err", err,
@@ -274,81 +268,4 @@ func (s *releaseServer) run(ctx context.Context) error {
 			return nil //nolint:nilerr // the program stops
 		}
 	}
-}
-
-// logAudit writes the audit log to the program's log.
-type logAudit struct{ logger log.Logger }
-
-func (a logAudit) Write(line []byte) (int, error) {
-	entry := json.RawMessage(line)
-
-	err := level.Info(a.logger).Log("msg", "audit", "entry", string(entry[:len(entry)-1]))
-	if err != nil {
-		return 0, err
-	}
-
-	return len(line), nil
-}
-
-// listOpenMinors lists the minor numbers of the GPUs whose device nodes are among the open files of
-// a folder of /proc.
-func listOpenMinors(files string) ([]int, error) {
-	entries, err := os.ReadDir(files)
-	if err != nil {
-		return nil, err
-	}
-
-	node := regexp.MustCompile(`/nvidia([0-9]+)( \(deleted\))?$`)
-	var minors []int
-
-	for _, e := range entries {
-		target, err := os.Readlink(filepath.Join(files, e.Name()))
-		if errors.Is(err, os.ErrNotExist) {
-			continue // it was closed meanwhile
-		}
-
-		if err != nil {
-			return nil, err
-		}
-
-		found := node.FindStringSubmatch(target)
-		if found == nil {
-			continue
-		}
-
-		minor, err := strconv.Atoi(found[1])
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", target, err)
-		}
-
-		minors = append(minors, minor)
-	}
-
-	slices.Sort(minors)
-
-	return slices.Compact(minors), nil
-}
-
-// describeMIGRights is readMIGRights in one text.
-func describeMIGRights(proc, dev string) string {
-	monitor, config := readMIGRights(proc, dev)
-	return fmt.Sprint("monitor ", monitor.Or(false), ", config ", config.Or(false))
-}
-
-func (s simulation) boundGPUs() ([]string, error) {
-	var list []string
-	for _, index := range s.BoundGPUs() {
-		list = append(list, s.BusID(index))
-	}
-
-	return list, nil
-}
-
-func (s simulation) openMinors() ([]int, error) {
-	var list []int
-	for _, index := range s.OpenGPUs() {
-		list = append(list, s.Minor(index))
-	}
-
-	return list, nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -127,6 +128,8 @@ type exporter struct {
 
 	advises bool // right-sizing is on, and needs readings that may not be served
 
+	findings func() *[]web.Finding // what check-node says of the node; nil if the page is off
+
 	// Right-sizing sets these. Without it the first two are nil, and flush does nothing.
 	recommendations func(gpu.UUID) any
 	advice          func() []collector.Advice
@@ -145,6 +148,11 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 		return nil, err
 	}
 
+	return newExporterOf(node, cfg, logger)
+}
+
+// newExporterOf creates the parts of the program that serve a node, and takes the node over.
+func newExporterOf(node *node, cfg *Config, logger log.Logger) (*exporter, error) {
 	x := &exporter{
 		node:        node,
 		activity:    newActivityNote(cfg.Profiling.Source, node, logger),
@@ -177,6 +185,8 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	if node.isOwn() {
 		x.fresh.MustRegister(newSimulatedClock())
 	}
+
+	x.openFindings(cfg)
 
 	node.poll.ReplaceProfiler = cfg.Profiling.Source == profilingDCGM
 	x.poller = x.newPoller(&cfg.Poll, cmp.Or(cfg.Hostname, node.hostname), pollSeconds)
@@ -340,6 +350,7 @@ func (x *exporter) webOptions(cfg *WebConfig, polls *PollConfig) web.Options {
 		Register:  x.fresh,
 
 		Recommendations: x.recommendations,
+		Findings:        x.findings,
 		Extra:           x.node.handlers(x.poller, x.flush),
 	}
 }
@@ -438,4 +449,18 @@ func closeSource(source *nvmlsource.Source, logger log.Logger) {
 	if err := source.Close(ctx); err != nil {
 		level.Warn(logger).Log("msg", "cannot shut NVML down", "err", err)
 	}
+}
+
+// logAudit writes the audit log to the program's log.
+type logAudit struct{ logger log.Logger }
+
+func (a logAudit) Write(line []byte) (int, error) {
+	entry := json.RawMessage(line)
+
+	err := level.Info(a.logger).Log("msg", "audit", "entry", string(entry[:len(entry)-1]))
+	if err != nil {
+		return 0, err
+	}
+
+	return len(line), nil
 }

@@ -351,3 +351,21 @@ func (k faultyKubelet) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
 
 	return k.Assignments.Allocatable(ctx)
 }
+
+func (s simulation) boundGPUs() ([]string, error) {
+	var list []string
+	for _, index := range s.BoundGPUs() {
+		list = append(list, s.BusID(index))
+	}
+
+	return list, nil
+}
+
+func (s simulation) openMinors() ([]int, error) {
+	var list []int
+	for _, index := range s.OpenGPUs() {
+		list = append(list, s.Minor(index))
+	}
+
+	return list, nil
+}

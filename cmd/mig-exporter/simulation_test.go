@@ -21,7 +21,7 @@ pods:
 faults: [{at: 10s, for: 10s, kind: api-server-down}]
 `
 
-// TestSimulatedMetadata: what is known of pods and claims, with the API server and without it.
+// TestSimulatedMetadata: what we know of pods and claims, with the API server and without it.
 func TestSimulatedMetadata(t *testing.T) {
 	scenario, err := sim.Parse("test.yaml", []byte(monitoredNode))
 	if err != nil {

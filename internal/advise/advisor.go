@@ -65,7 +65,7 @@ type device struct {
 
 	traffic   traffic
 	exchanges []exchange // with the other whole GPUs, since its holder came
-	// inStepWith is the GPU with which its traffic was in step last; empty if that is not known.
+	// inStepWith is the GPU with which its traffic was in step last; empty if unknown.
 	inStepWith gpu.UUID
 	server     serverSample
 }

@@ -39,14 +39,14 @@ func (d *device) isDown(now time.Time, usual starts) bool {
 	return d.workload.Starts.Seen == 0 && !d.empty.IsZero() && now.Sub(d.empty) >= upWithin
 }
 
-// before is what is known of a workload from larger devices of its GPU's model.
+// before is what we know of a workload from larger devices of its GPU's model.
 type before struct {
 	known  bool
 	need   float64 // memory in bytes
 	starts starts  // what they have in common with those in the slice, if all is well
 }
 
-// seenBefore returns what is known of a workload from devices larger than its slice.
+// seenBefore returns what we know of a workload from devices larger than its slice.
 func (a *Advisor) seenBefore(g *gpu.GPU, key Key, than capacity) before {
 	var b before
 	larger := func(name string) {

@@ -48,7 +48,7 @@ func (e *Evidence) engineNeeds() engineNeeds {
 	return needs
 }
 
-// counts returns how many engines of each kind a device has; 0 if that is not known.
+// counts returns how many engines of each kind a device has; 0 if unknown.
 func (c capacity) counts() [mediaKinds]int { return countsOf(c.engines) }
 
 func countsOf(engines gpu.Opt[gpu.Engines]) [mediaKinds]int {

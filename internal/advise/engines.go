@@ -32,7 +32,7 @@ type engineUse struct {
 	Unknown int64
 }
 
-// engineOf returns what is known of the use of a kind of engines; nil if there is nothing.
+// engineOf returns what we know of the use of a kind of engines; nil if there is nothing.
 func (w *workload) engineOf(kind int) *engineUse {
 	for i := range w.Engines {
 		if int(w.Engines[i].Kind) == kind {
@@ -171,7 +171,7 @@ func (v *window) meanEngines() [mediaKinds]float32 {
 // MediaUse is what was seen of the media engines of a kind that was used in the last eight days.
 type MediaUse struct {
 	Engine string `json:"engine"` // encoder, decoder, jpeg or ofa
-	// Count is how many of them the device has; 0 if that is not known.
+	// Count is how many of them the device has; 0 if unknown.
 	Count int `json:"count,omitempty"`
 	// BusyP99 and BusyMaxMinute are shares of these: at p99 of the polls since the first use, and
 	// in the busiest minute.
@@ -181,7 +181,7 @@ type MediaUse struct {
 	Unknown bool `json:"quantityUnknown,omitempty"`
 }
 
-// mediaUseOf returns what is known of the kinds of engines that were used.
+// mediaUseOf returns what we know of the kinds of engines that were used.
 func (w *workload) mediaUseOf(now time.Time) []MediaUse {
 	var list []MediaUse
 
@@ -203,7 +203,7 @@ func (w *workload) mediaUseOf(now time.Time) []MediaUse {
 	return list
 }
 
-// setMediaUse sets what is known of engines.
+// setMediaUse sets what we know of engines.
 func (e *Evidence) setMediaUse(list []MediaUse) {
 	e.MediaUse = list
 	e.MediaEngines = nil
@@ -265,7 +265,7 @@ func (r *Record) addEngines(v *Window, seconds float64) {
 	}
 }
 
-// mediaUse returns what is known of the kinds of engines that were used at any time.
+// mediaUse returns what we know of the kinds of engines that were used at any time.
 func (r *Record) mediaUse() []MediaUse {
 	var list []MediaUse
 

@@ -156,7 +156,7 @@ func TestEnginesOfOldEvidence(t *testing.T) {
 }
 
 // TestUnknownEngines: a profile whose engines the driver does not report is no candidate if any are
-// in use, nor is any if it is not known how many the GPU has.
+// in use, nor is any if we do not know how many the GPU has.
 func TestUnknownEngines(t *testing.T) {
 	without := func(g *gpu.GPU, which func(gpu.Profile) bool) {
 		g.Profiles = slices.Clone(g.Profiles)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// evidenceOf summarizes what is known of a workload.
+// evidenceOf summarizes what we know of a workload.
 func evidenceOf(w *workload, now time.Time) Evidence {
 	days := w.sums(now)
 	observed := w.Busy.total()
@@ -95,7 +95,7 @@ func (w *workload) busyMinutes(now time.Time) float64 {
 	return w.Width.total() / 60 / w.growth(now)
 }
 
-// isPreallocated reports whether what a workload holds is a reservation of which it is not known
+// isPreallocated reports whether what a workload holds is a reservation of which we do not know
 // what is needed: that of an inference server, or of a framework that took nearly all memory of a
 // device at its start, and the same since. Flat memory that is less than that, see mayBeReserved,
 // counts as a reservation only where a slice would do otherwise.

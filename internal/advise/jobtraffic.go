@@ -32,7 +32,7 @@ const (
 // traffic is what a device has sent and received over PCIe in the time before a poll, in bytes per
 // second, and its busy time, 0-1.
 type traffic struct {
-	at                   time.Time // of the poll; zero if it is not known
+	at                   time.Time // of the poll; zero if unknown
 	busy, sent, received float64
 	// Changes since the poll before, and whether they are known.
 	busyChange, sentChange, receivedChange float64
@@ -117,7 +117,7 @@ func (a *Advisor) hasTraffic(d *device) bool {
 	return d.traffic.changed && d.traffic.at.Equal(a.now) && d.workload != nil
 }
 
-// compare adds a poll to what is known of two devices. In step, both work on one job.
+// compare adds a poll to what we know of two devices. In step, both work on one job.
 func (a *Advisor) compare(from, to *device) {
 	x := from.exchangeWith(to)
 	x.add(&from.traffic, &to.traffic)

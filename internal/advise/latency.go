@@ -18,32 +18,32 @@ import (
 // their ratio is k^2 (1-rho)/(1-k rho); the service takes k times as long. Only if we know the
 // service time of a request, we know how much of its latency is service and how much is waiting.
 //
-// These waits are those between two polls. Of bursts that last longer, the backlog of the virtual
-// queue is the wait, see backlog.go.
+// So much for waits between two polls. In longer bursts, requests wait for the backlog of the
+// virtual queue, see backlog.go.
 
 const (
 	// mostLatency stands for a queue that grows without bound.
 	mostLatency = 1000
-	// closedFrom is the median of busy time from which on a workload is taken for a closed loop:
-	// requests that come whether others are served or not would pile up.
+	// closedFrom is the median busy share from which on we take a workload for a closed loop: its
+	// next request comes when one is served. Requests that don't wait for others would pile up.
 	closedFrom = 0.9
-	// shortestService is the service time in seconds that is assumed where no variance shows any.
+	// shortestService is the service time in seconds that we assume if the variance shows none.
 	shortestService = 1e-3
 	// fullLoad is the largest load for which we compute waits. Above it, the virtual queue shows
 	// how long requests wait.
 	fullLoad = 0.95
-	// shortRun is how long a device may be busy all the time, in seconds, without that anything
-	// waits for long.
+	// shortRun is how many seconds a device can be busy without a pause before we assume that
+	// requests wait for long.
 	shortRun = 5
-	// figureMargin is how far what happens lies from a figure at most, in nine of ten.
+	// figureMargin is by how much the measured latency exceeds a figure at most, in nine of ten
+	// cases.
 	figureMargin = 1.25
-	// waitMargin is how much more than expected a decision takes for waiting, of which less is
-	// known than of the service.
+	// waitMargin is the share that decisions add to the expected wait: we know less of waits than
+	// of service times.
 	waitMargin = 0.5
 	// figureLoad is the load up to which a figure says how long requests wait.
 	figureLoad = 0.8
-	// shortService is the longest service time in seconds of which polls of a second show the
-	// variance.
+	// shortService is the longest service time in seconds whose variance polls of a second show.
 	shortService = 0.25
 	// quantile95 is the 95 % quantile of the standard normal distribution.
 	quantile95 = 1.645
@@ -55,8 +55,8 @@ type requests struct {
 	service gpu.Opt[time.Duration] // of one request, on the device that the workload has
 }
 
-// requestsOf returns what is known of the requests of a workload whose kernels are stretched on the
-// device that it has. What ends by itself answers none.
+// requestsOf returns what we know of the requests of a workload whose kernels are stretched on the
+// device that it has. A job answers none.
 func requestsOf(w *workload, e *Evidence, hints gpu.RightsizingHints, stretch float64) requests {
 	closed := hints.Closed || w.Key.endsByItself() || e.BusyP50/stretch >= closedFrom
 	return requests{closed: closed && !hints.ServiceTime.Present(), service: hints.ServiceTime}
@@ -173,8 +173,8 @@ func (h queueHour) of(service float64) queueHour {
 func (h *queueHour) stretched(k, service, spread, backlog float64) float64 {
 	mean := float64(h.Load / h.Busy)
 
-	// While the device is busy all the time, what waits there cannot be seen: it came at once, or
-	// when it could be served.
+	// While the device is busy all the time we cannot see what waits: the requests may have come all
+	// at once, or each when it could be served.
 	hidden := h.hidden(service)
 	behind := max(0, float64(h.Wait)-(mean-1)*service/2) // others, and not the request itself
 	whole := max(h.longestIn(1, 1, service, spread), service+hidden)
@@ -183,16 +183,16 @@ func (h *queueHour) stretched(k, service, spread, backlog float64) float64 {
 	return min(slice/whole, mostLatency)
 }
 
-// The share of the virtual backlog that counts: what it grew by in a spell is in the waits of that
-// spell already, and where kernels are less stretched than is likely it never was. A figure is to
-// be right, a decision is to be safe.
+// The share of the virtual backlog that counts. Its growth within a spell is already in the waits of
+// that spell, and it is smaller if kernels stretch less than is likely. So a figure, which shall be
+// right, takes a quarter; a decision, which shall be safe, takes all.
 const (
 	backlogOfFigure   = 0.25
 	backlogOfDecision = 1
 )
 
-// longestIn returns the p95 of the latency of requests where they take k times as long as on the
-// device, and all work mean times as long. Each fifth of the work comes in spells of its own busy
+// longestIn returns the p95 of the latency of requests that take k times as long as on the device,
+// while all work takes mean times as long. Each fifth of the work comes in spells of its own busy
 // time.
 func (h *queueHour) longestIn(k, mean, service, spread float64) float64 {
 	var parts [5]gamma
@@ -218,7 +218,8 @@ func (h *queueHour) longestIn(k, mean, service, spread float64) float64 {
 		high = max(high, parts[i].quantile95())
 	}
 
-	// What 95 % of all requests have at most: each part counts a fifth.
+	// Bisect for the latency that 95 % of all requests don't exceed. Each part counts a fifth. 40
+	// halvings leave a trillionth of the range.
 	for range 40 {
 		middle := (low + high) / 2
 		above := 0.
@@ -256,13 +257,13 @@ func waitIn(load, variance float64, steady bool) float64 {
 }
 
 // hidden returns how long requests of a service time in seconds may have waited while the device
-// was busy all the time: of a run a quarter, if it is longer than a few requests.
+// was busy all the time: a quarter of the longest run, less one request and shortRun.
 func (h *queueHour) hidden(service float64) float64 {
 	return max(0, float64(h.Run)-service-shortRun) / 4
 }
 
-// mostStretched returns the ratio of waits, which no latency passes, if kernels are stretched by k
-// at most.
+// mostStretched returns the ratio of waits if kernels are stretched by at most k. No latency grows
+// by more.
 func (h *queueHour) mostStretched(k float64) float64 {
 	rho := float64(h.Met)
 	most := float64(mostLatency)
@@ -281,7 +282,7 @@ func (h *queueHour) mostStretched(k float64) float64 {
 }
 
 // slowedBy returns by how much the latency of requests is stretched at p95 in a slice that
-// stretches kernels by k, in the last hour; 1 if that is not known.
+// stretches kernels by k, in the last hour; 1 if unknown.
 func (d *device) slowedBy(k float64, r requests) float64 {
 	h := d.hour.latest()
 	if h.Busy == 0 || k <= unchangedStretch {
@@ -306,8 +307,8 @@ func (d *device) slowedBy(k float64, r requests) float64 {
 
 // meanStretch returns how far a slice has stretched kernels on average in the last hour, if they
 // are those that ran on the whole GPU: the same work takes the same time of SMs and moves the same
-// bytes, over a longer time. It is 1 if that is not known. One kernel can differ from another, so
-// where both are measured the lesser counts.
+// bytes, over a longer time. It is 1 if unknown. One kernel can differ from another, so
+// if both are measured the smaller stretch counts.
 func (d *device) meanStretch(of, whole capacity) float64 {
 	now := d.hour.latestKernels()
 	mean := d.workload.BeforeMean
@@ -352,9 +353,11 @@ func longest(service, spread, wait, load float64) float64 {
 	return g.quantile95()
 }
 
-// gamma is a gamma distribution, which Wilson and Hilferty bring to the normal one.
+// gamma is a gamma distribution. By Wilson and Hilferty, the cube root of a value is nearly
+// normally distributed.
 type gamma struct {
-	mean, inverse float64 // of nine times the shape
+	mean    float64
+	inverse float64 // 1 / (9 x shape): the variance of that normal distribution
 }
 
 // gammaOf returns the gamma distribution with the mean and the variance of the sum of a service

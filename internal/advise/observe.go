@@ -171,7 +171,7 @@ func total(receive, transmit gpu.Opt[gpu.Counter]) gpu.Opt[float64] {
 	return gpu.Some(r.Value + t.Value)
 }
 
-// grown returns by how much a counter has grown, and false if that is not known because it is
+// grown returns by how much a counter has grown, and false if we do not know because it is
 // absent or was set back.
 func grown(from, to gpu.Opt[float64]) (float64, bool) {
 	before, beforeOK := from.Get()

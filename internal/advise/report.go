@@ -188,7 +188,7 @@ type Evidence struct {
 	MediaUse       []MediaUse `json:"mediaUse,omitempty"`
 	MediaUnread    bool       `json:"mediaEnginesUnread,omitempty"`
 	ThrottledRatio float64    `json:"throttledRatio,omitempty"` // of the observed time
-	// Server is what is known of the inference server, by its own word; absent if there is none.
+	// Server is what we know of the inference server, by its own word; absent if there is none.
 	Server *ServerEvidence `json:"server,omitempty"`
 	// BusyHistogram and WidthHistogram have the shares of ten equal ranges of 0-1. WidthHistogram
 	// is absent where P95 is.
@@ -205,8 +205,8 @@ type Predicted struct {
 	StretchMedian Stretch `json:"stretchMedian,omitzero"`
 	StretchP95    Stretch `json:"stretchP95,omitzero"`
 	Latency       Latency `json:"latency,omitzero"`
-	// BusyP99 is a bound, Options.TargetBusy, where all we know of the minutes is that hardly any
-	// is busier than that, see busyIn.
+	// BusyP99 may be a bound, see BoundOfBusy: all we know of the minutes may be that hardly any is
+	// busier than Options.TargetBusy.
 	BusyP99         float64 `json:"busyP99Ratio"`
 	Busy10Minutes   float64 `json:"busyMax10MinutesRatio"`
 	SMActivity      float64 `json:"smActivityRatio"`

@@ -25,7 +25,7 @@ const (
 // IdleShare is the busy time up to which a device counts as idle.
 const IdleShare = idleShare
 
-// Window is what is known of a whole GPU in a part of the time for which it was held.
+// Window is what we know of a whole GPU in a part of the time for which it was held.
 type Window struct {
 	End time.Time
 	// Busy, SM and DRAM are mean activities, 0-1. A window without Busy is a gap.

@@ -38,7 +38,7 @@ type ServerEvidence struct {
 	// ServiceSeconds is how long requests take on average, without the time in which they wait.
 	// Several are served at once.
 	ServiceSeconds float64 `json:"serviceSecondsMean,omitempty"`
-	// Need is what of the reservation was in use at most; 0 if it is not known.
+	// Need is what of the reservation was in use at most; 0 if unknown.
 	Need float64 `json:"needBytes,omitempty"`
 
 	reserves bool
@@ -73,7 +73,7 @@ const (
 	mostReserved = 0.9
 )
 
-// addServer adds what is known of the inference server of a workload. The memory that it needs is
+// addServer adds what we know of the inference server of a workload. The memory that it needs is
 // known if its weights are, and if it has said how much of its cache is used for as long as any
 // evidence must be.
 func (a *Advisor) addServer(w *workload, e *Evidence, hints gpu.RightsizingHints) {
@@ -280,7 +280,7 @@ func (r *Recommendation) serverAdvice() string {
 	)
 }
 
-// explain returns a sentence on a reservation of which it is not known what is needed, with what
+// explain returns a sentence on a reservation of which we do not know what is needed, with what
 // would tell it.
 func (s *ServerEvidence) explain() string {
 	text := fmt.Sprintf(

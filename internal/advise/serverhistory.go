@@ -12,7 +12,7 @@ type ServerHistory struct {
 	Weights                           float64 // bytes; 0 if they are not known
 }
 
-// Add adds what is known of another server of the same kind. It keeps the weights of the larger
+// Add adds what we know of another server of the same kind. It keeps the weights of the larger
 // model, and 0 if it does not know the weights of both.
 func (s *ServerHistory) Add(o *ServerHistory) {
 	s.CacheUse = max(s.CacheUse, o.CacheUse)
@@ -29,7 +29,7 @@ func (s *ServerHistory) Add(o *ServerHistory) {
 	s.Waiting = max(s.Waiting, o.Waiting)
 }
 
-// AddServer adds what is known of the workload's server, by the equation of an Advisor. Starts are
+// AddServer adds what we know of the workload's server, by the equation of an Advisor. Starts are
 // not seen, and so weights are known from annotations alone, and what is held while they are loaded
 // is not.
 func (f *Facts) AddServer(s *ServerHistory, o Options) {

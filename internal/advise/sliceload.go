@@ -76,12 +76,38 @@ func (e *Evidence) busyIn(p *gpu.Profile, stretch float64, strict bool, o Option
 	}
 
 	if use.Passed > passedShare*e.inSlices {
-		p99 = max(p99, o.TargetBusy*1.001)
+		p99 = max(p99, o.TargetBusy*aboveTarget)
 	} else {
 		p99 = min(p99, o.TargetBusy)
 	}
 
 	return p99, use.most10(e.now)
+}
+
+// aboveTarget times Options.TargetBusy stands for a p99 of which we only know that it is above the
+// target.
+const aboveTarget = 1.001
+
+// Bound says whether a figure is the true one, or a bound of it.
+type Bound string
+
+// The bounds. The zero value is a figure that is no bound.
+const (
+	AtMost  Bound = "at most"
+	AtLeast Bound = "at least"
+)
+
+// BoundOfBusy returns what Predicted.BusyP99, or that figure as Decided.Ratio, is. A figure that
+// was measured and happens to have the value of a bound counts as one.
+func BoundOfBusy(p99 float64) Bound {
+	switch target := DefaultOptions().TargetBusy; p99 {
+	case round3(target):
+		return AtMost
+	case round3(target * aboveTarget):
+		return AtLeast
+	default:
+		return ""
+	}
 }
 
 // passedShare is the share of the minutes that may pass Options.TargetBusy.

@@ -88,8 +88,8 @@ func (s *starts) addLoad(at int32, l *loading) {
 	}
 }
 
-// need returns the memory that a start needs now, in MiB, if so much is in use between starts: as
-// much more than in the last ones as that has grown since they ended.
+// need returns the memory in MiB that a start needs now. settled is what is in use between starts: if
+// it has grown since the last starts ended, the next start needs as much more.
 func (s *starts) need(settled float64) float64 {
 	most := 0.
 
@@ -362,7 +362,7 @@ func (d *device) endStart(now time.Time, again bool) {
 	}
 }
 
-// change gives a device to another holder, which nothing may be.
+// change gives a device to another holder, or to none.
 func (a *Advisor) change(d *device, id holderID) {
 	d.closeHour(a.now)
 	next := device{id: d.id, seen: a.now, since: a.now, holder: id, memoryRead: d.memoryRead}

@@ -30,7 +30,7 @@ type loads struct {
 
 // weights returns the weights of the model in bytes, the largest of the starts in which they were
 // seen, 0 if no start has shown them; and the largest use while they were loaded, in these starts
-// if there are any; 0 if it is not known.
+// if there are any; 0 if unknown.
 func (l *loads) weights() (bytes, peak float64) {
 	if l == nil {
 		return 0, 0

@@ -242,7 +242,7 @@ func (r *Recommendation) setAnswer(decided answer, trials []trial, o Options) {
 	}
 }
 
-// factsOf returns what is known of the workload that holds a whole GPU.
+// factsOf returns what we know of the workload that holds a whole GPU.
 func (a *Advisor) factsOf(w *workload, e *Evidence, of capacity, hints gpu.RightsizingHints) Facts {
 	return Facts{
 		Evidence:       e,

@@ -379,7 +379,7 @@ func (w *workload) isProvisional(now time.Time) bool {
 const minObservedDays = 5
 
 // settled returns the largest use of memory while no start was under way, in MiB; the largest of
-// all if that is not known.
+// all if unknown.
 func (d *daySums) settled() float32 { return cmp.Or(d.Settled, d.Memory) }
 
 // trendBytesPerDay returns the slope of the daily maxima of memory, without starts. It fits the

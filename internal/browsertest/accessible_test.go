@@ -48,11 +48,16 @@ func TestAccessible(t *testing.T) {
 		n := startNode(t, shipped(scenario))
 		n.advance(65 * time.Second)
 
+		for range 8 { // until check-node's findings are known
+			n.advance(time.Second)
+		}
+
 		for _, scheme := range []string{"light", "dark"} {
 			for _, width := range []int64{1440, 390} {
 				b.run(chromedp.EmulateViewport(width, 900), preferScheme(scheme))
 				b.open(n.url)
 				b.eval(`document.querySelectorAll(".gpu").forEach((g, i) => { g.open = i % 2 === 1 })`)
+				b.eval(`document.querySelectorAll(".findings").forEach(f => { f.open = true })`)
 				b.eval(`fetchPast()`)
 				b.await(`document.querySelector(".spark svg") !== null`, "true")
 				b.eval(`(() => {` + source + `})()`)

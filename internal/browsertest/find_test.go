@@ -17,11 +17,16 @@ const (
 // and gives it back.
 func TestFind(t *testing.T) {
 	n := startNode(t, shipped("h100-56"))
-	n.advance(10 * time.Second) // until the kubelet's list is complete
+	for range 10 { // until the kubelet's list is complete, and check-node's findings are known
+		n.advance(time.Second)
+	}
 
 	b := openBrowser(t, 1440, 900)
 	b.open(n.url)
 	b.await(countLine, "8 of 8 GPUs, 56 of 56 slices shown")
+
+	b.await(`document.querySelectorAll(".tiles div").length`, "6") // all that there can be
+	b.await(`document.querySelector("#kept").hidden`, "false")
 
 	if height := b.eval(`document.documentElement.scrollHeight <= 900`); height != "true" {
 		t.Errorf("a node of 56 slices does not fit the screen: %s pixels", b.eval(`document.documentElement.scrollHeight`))
@@ -57,6 +62,18 @@ func TestFind(t *testing.T) {
 	b.await(`document.querySelector(".gpu").open`, "true")
 	b.press(escape)
 	b.await(`document.querySelector(".gpu").open`, "false")
+	b.wantSilence()
+}
+
+// TestFindAmongWholeGPUs: a GPU without MIG is found by its pod, and is no slice.
+func TestFindAmongWholeGPUs(t *testing.T) {
+	n := startNode(t, shipped("h100-underused"))
+	n.advance(10 * time.Second)
+
+	b := openBrowser(t, 1440, 900)
+	b.open(n.url + "/#q=asr-0")
+	b.await(countLine, "1 of 8 GPUs shown")
+	b.await(shownRows, "6")
 	b.wantSilence()
 }
 

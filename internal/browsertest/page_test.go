@@ -44,6 +44,26 @@ func TestPageIsLive(t *testing.T) {
 	b.wantSilence()
 }
 
+// TestFindingsStayOpen: what check-node finds amiss opens below the other tiles, and stays so.
+func TestFindingsStayOpen(t *testing.T) {
+	n := startNode(t, shipped("dgx-a100-mixed")) // without DCGM
+	for range 10 {
+		n.advance(time.Second)
+	}
+
+	b := openBrowser(t, 1440, 900)
+	b.open(n.url)
+	b.eval(`document.querySelector(".findings summary").click()`)
+	b.await(`document.querySelector(".findings li").offsetWidth > 1000`, "true")
+
+	before := b.eval(nodeTime)
+	n.advance(3 * time.Second)
+	b.await(nodeTime+` > "`+before+`"`, "true")
+	b.await(`document.querySelector(".findings").open`, "true")
+	b.await(`document.querySelectorAll(".gpu[open]").length`, "0")
+	b.wantSilence()
+}
+
 // TestHiddenTab: a hidden tab watches nothing, and is up to date as soon as it is shown.
 func TestHiddenTab(t *testing.T) {
 	n := startNode(t, shipped("h100-single"))

@@ -35,7 +35,7 @@ func startAPIServer(t *testing.T) *apiServer {
 
 	binaries := os.Getenv("CHARTTEST_BINARIES")
 	if binaries == "" {
-		t.Skip("no API server; run: make test-chart-apiserver")
+		t.Skip("NOT TESTED: no API server; run: make test-chart-apiserver")
 	}
 
 	dir := t.TempDir()

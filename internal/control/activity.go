@@ -96,9 +96,9 @@ const (
 	allActivity                // also activity that could not be read
 )
 
-// activityOf returns the check for an instance that we are about to destroy. own says that the
-// operation has created it.
-func activityOf(own bool) activityCheck {
+// checkBeforeDestroy returns the check for an instance that we are about to destroy. own says that
+// the operation has created it.
+func checkBeforeDestroy(own bool) activityCheck {
 	if own {
 		return seenActivity
 	}
@@ -106,7 +106,7 @@ func activityOf(own bool) activityCheck {
 	return allActivity
 }
 
-// addLastPoll is addLastPolls for one GPU.
+// addLastPoll adds what the last poll found of one GPU, as far as check asks for it.
 func (e *Engine) addLastPoll(u *usage, g mig.GPULayout, check activityCheck) {
 	s := e.o.Poller.Current()
 	e.active.observe(s)
@@ -259,13 +259,13 @@ func (e *Engine) addActivity(
 	failed := slices.ContainsFunc(polled.Errors, activityFailed)
 
 	for _, i := range g.Instances {
-		of := unit{gpu: g.UUID, instance: i.ID}
+		device := unit{gpu: g.UUID, instance: i.ID}
 
 		p := polledInstance(polled, i)
 		if p == nil || !wasRead(polled, p) {
 			if check == allActivity {
 				u.addToUnit(
-					of,
+					device,
 					api.Hold{
 						Kind: api.HoldUnknown,
 						What: "activity: the last poll has not seen it yet",
@@ -279,14 +279,14 @@ func (e *Engine) addActivity(
 		if check == allActivity &&
 			(failed || !p.Up || slices.ContainsFunc(p.Errors, activityFailed)) {
 			u.addToUnit(
-				of,
+				device,
 				api.Hold{Kind: api.HoldUnknown, What: "activity: its reading has failed"},
 			)
 		}
 
 		if e.active.wasActiveSince(gpu.IDOfInstance(polled.UUID, p), now.Add(-e.o.IdleFor)) {
 			u.addToUnit(
-				of,
+				device,
 				api.Hold{
 					Kind: api.HoldActivity,
 					What: "active within the last " + e.o.IdleFor.String(),

@@ -41,7 +41,7 @@ func (e *Engine) ConfirmFree(
 		return nil, driverProblem(err)
 	}
 
-	t, ok := u.findDevice(device)
+	d, ok := u.findDevice(device)
 	if !ok {
 		return nil, problemf(
 			api.NotFound,
@@ -50,24 +50,24 @@ func (e *Engine) ConfirmFree(
 		)
 	}
 
-	unconfirmed, p := u.unconfirmedAssignments(t)
+	unconfirmed, p := u.unconfirmedAssignments(d)
 	if p != nil {
 		return nil, p
 	}
 
-	done := &api.Confirmation{
+	answer := &api.Confirmation{
 		APIVersion: api.Version,
-		Device:     t.name(),
+		Device:     d.name(),
 		Confirmed:  []api.UnconfirmedHolder{},
 		Note:       "there was nothing to confirm: everything that holds a device is known",
 	}
 	if len(unconfirmed) == 0 && u.pods.Incomplete == "" {
-		return done, nil
+		return answer, nil
 	}
 
 	var free []gpu.DeviceRef
 	if u.pods.Incomplete != "" {
-		free = t.refs(u.pods.Free)
+		free = d.refs(u.pods.Free)
 	}
 
 	if !e.o.Assignments.ConfirmFree(u.pods.Epoch, free, unconfirmed) {
@@ -84,13 +84,13 @@ func (e *Engine) ConfirmFree(
 			Container: a.Holder.Name,
 			Reason:    a.Holder.Unconfirmed,
 		}
-		if !slices.Contains(done.Confirmed, h) {
-			done.Confirmed = append(done.Confirmed, h)
+		if !slices.Contains(answer.Confirmed, h) {
+			answer.Confirmed = append(answer.Confirmed, h)
 		}
 	}
 
-	pods := make([]string, 0, len(done.Confirmed))
-	for _, h := range done.Confirmed {
+	pods := make([]string, 0, len(answer.Confirmed))
+	for _, h := range answer.Confirmed {
 		pods = append(
 			pods,
 			containerName(gpu.Container{Namespace: h.Namespace, Pod: h.Pod, Name: h.Container}),
@@ -99,13 +99,14 @@ func (e *Engine) ConfirmFree(
 
 	level.Info(e.o.Logger).Log(
 		"msg", "operator confirmed that a device is free",
-		"device", done.Device,
+		"device", answer.Device,
 		"operator", by.Name,
 		"pods", strings.Join(pods, ", "),
 	)
-	done.Note = "this counts for 10 minutes, and no longer than until the kubelet or mig-exporter restarts"
+	// 10 minutes: see freeFor in podresources.
+	answer.Note = "this counts for 10 minutes, and no longer than until the kubelet or mig-exporter restarts"
 
-	return done, nil
+	return answer, nil
 }
 
 // findDevice finds a device by its name.
@@ -120,9 +121,9 @@ func (u *usage) findDevice(device string) (namedDevice, bool) {
 			return namedDevice{g, gpu.DeviceIndex{Instance: gpu.Whole, Compute: gpu.Whole}}, true
 		}
 
-		for m, i := range g.Instances {
+		for n, i := range g.Instances {
 			if device == bareName(g.UUID, i.ID) {
-				return namedDevice{g, gpu.DeviceIndex{Instance: m, Compute: gpu.Whole}}, true
+				return namedDevice{g, gpu.DeviceIndex{Instance: n, Compute: gpu.Whole}}, true
 			}
 		}
 
@@ -137,9 +138,9 @@ func (u *usage) findDevice(device string) (namedDevice, bool) {
 // unconfirmedAssignments returns the assignments that may hold a device or a part of it. It returns
 // a problem if something certainly uses the device, or if an assignment may hold more than the
 // device.
-func (u *usage) unconfirmedAssignments(t namedDevice) ([]gpu.Assignment, *api.Problem) {
-	if users := u.holdsOn(t); len(users) > 0 {
-		return nil, t.refusal(users, "it is in use")
+func (u *usage) unconfirmedAssignments(d namedDevice) ([]gpu.Assignment, *api.Problem) {
+	if users := u.holdsOn(d); len(users) > 0 {
+		return nil, d.refusal(users, "it is in use")
 	}
 
 	var within []gpu.Assignment
@@ -149,16 +150,16 @@ func (u *usage) unconfirmedAssignments(t namedDevice) ([]gpu.Assignment, *api.Pr
 			continue
 		}
 
-		d, match := resolve(t.g, a.Device)
+		at, match := resolve(d.g, a.Device)
 		switch {
-		case match == gpu.MatchNothing || !t.overlaps(d):
-		case a.Device.Minor.Present() && !t.g.Minor.Present():
-			return nil, t.refusal([]api.Hold{podHold(a.Holder)},
+		case match == gpu.MatchNothing || !d.overlaps(at):
+		case a.Device.Minor.Present() && !d.g.Minor.Present():
+			return nil, d.refusal([]api.Hold{podHold(a.Holder)},
 				"it may hold another GPU as well, since the minor number of this one is not known")
-		case !t.contains(d):
-			return nil, t.refusal(
+		case !d.contains(at):
+			return nil, d.refusal(
 				[]api.Hold{podHold(a.Holder)},
-				"it may hold more than that: confirm "+namedDevice{t.g, d}.name(),
+				"it may hold more than that: confirm "+namedDevice{d.g, at}.name(),
 			)
 		default:
 			within = append(within, a)
@@ -169,18 +170,18 @@ func (u *usage) unconfirmedAssignments(t namedDevice) ([]gpu.Assignment, *api.Pr
 }
 
 // refusal returns the problem that says why an operator cannot confirm that a device is free.
-func (t namedDevice) refusal(holders []api.Hold, why string) *api.Problem {
+func (d namedDevice) refusal(holders []api.Hold, why string) *api.Problem {
 	p := problemf(
 		api.Busy,
 		"%s cannot be confirmed to be free: %s: %s",
-		t.name(),
+		d.name(),
 		holdsText(holders),
 		why,
 	)
 
-	b := api.Blocker{GPU: t.g.UUID, Instance: t.name(), Holders: holders}
-	if t.at.Instance != gpu.Whole {
-		i := t.g.Instances[t.at.Instance]
+	b := api.Blocker{GPU: d.g.UUID, Instance: d.name(), Holders: holders}
+	if d.at.Instance != gpu.Whole {
+		i := d.g.Instances[d.at.Instance]
 		b.Profile = i.Profile
 		b.Placement = i.Placement
 	}
@@ -192,21 +193,21 @@ func (t namedDevice) refusal(holders []api.Hold, why string) *api.Problem {
 
 // holdsOn returns the containers that the kubelet lists for a device, and the processes that run on
 // it or have it open, except monitoring programs.
-func (u *usage) holdsOn(t namedDevice) []api.Hold {
+func (u *usage) holdsOn(d namedDevice) []api.Hold {
 	var all []api.Hold
-	if t.at.Instance == gpu.Whole {
-		all = slices.Clone(u.whole[t.g.UUID])
+	if d.at.Instance == gpu.Whole {
+		all = slices.Clone(u.whole[d.g.UUID])
 	}
 
-	for m, i := range t.g.Instances {
-		if !t.overlaps(gpu.DeviceIndex{Instance: m, Compute: gpu.Whole}) {
+	for n, i := range d.g.Instances {
+		if !d.overlaps(gpu.DeviceIndex{Instance: n, Compute: gpu.Whole}) {
 			continue
 		}
 
-		all = append(all, u.holds[unit{gpu: t.g.UUID, instance: i.ID}]...)
+		all = append(all, u.holds[unit{gpu: d.g.UUID, instance: i.ID}]...)
 		for k, ci := range i.ComputeInstances {
-			if t.overlaps(gpu.DeviceIndex{Instance: m, Compute: k}) {
-				all = append(all, u.holds[unit{t.g.UUID, i.ID, gpu.Some(ci.ID)}]...)
+			if d.overlaps(gpu.DeviceIndex{Instance: n, Compute: k}) {
+				all = append(all, u.holds[unit{d.g.UUID, i.ID, gpu.Some(ci.ID)}]...)
 			}
 		}
 	}
@@ -224,49 +225,49 @@ func (u *usage) holdsOn(t namedDevice) []api.Hold {
 	return users
 }
 
-// overlaps reports whether a device of the GPU shares anything with t.
-func (t namedDevice) overlaps(d gpu.DeviceIndex) bool {
+// overlaps reports whether a device of the GPU shares anything with d.
+func (d namedDevice) overlaps(at gpu.DeviceIndex) bool {
 	same := func(a, b int) bool { return a == gpu.Whole || b == gpu.Whole || a == b }
-	return same(t.at.Instance, d.Instance) && same(t.at.Compute, d.Compute)
+	return same(d.at.Instance, at.Instance) && same(d.at.Compute, at.Compute)
 }
 
-// contains reports whether a device of the GPU is t or a part of it. If a GPU instance has only one
+// contains reports whether a device of the GPU is d or a part of it. If a GPU instance has only one
 // compute instance, both count as the same device.
-func (t namedDevice) contains(d gpu.DeviceIndex) bool {
+func (d namedDevice) contains(at gpu.DeviceIndex) bool {
 	switch {
-	case t.at.Instance == gpu.Whole:
+	case d.at.Instance == gpu.Whole:
 		return true
-	case t.at.Instance != d.Instance:
+	case d.at.Instance != at.Instance:
 		return false
 	default:
-		return t.at.Compute == gpu.Whole || t.at.Compute == d.Compute ||
-			len(t.g.Instances[d.Instance].ComputeInstances) == 1
+		return d.at.Compute == gpu.Whole || d.at.Compute == at.Compute ||
+			len(d.g.Instances[at.Instance].ComputeInstances) == 1
 	}
 }
 
-// refs returns the devices that a confirmation of t is about: the GPU, or each compute instance in
-// t. If all compute instances of the GPU instance are in t or in free, it adds the GPU instance by
+// refs returns the devices that a confirmation of d is about: the GPU, or each compute instance in
+// d. If all compute instances of the GPU instance are in d or in free, it adds the GPU instance by
 // its placement: that confirmation still counts after the compute instances were destroyed.
-func (t namedDevice) refs(free []gpu.DeviceRef) []gpu.DeviceRef {
-	if t.at.Instance == gpu.Whole {
-		return []gpu.DeviceRef{{GPU: t.g.UUID}}
+func (d namedDevice) refs(free []gpu.DeviceRef) []gpu.DeviceRef {
+	if d.at.Instance == gpu.Whole {
+		return []gpu.DeviceRef{{GPU: d.g.UUID}}
 	}
 
-	i := t.g.Instances[t.at.Instance]
-	covered := coveredBy(t.g, free)
+	i := d.g.Instances[d.at.Instance]
+	covered := coveredBy(d.g, free)
 	var refs []gpu.DeviceRef
 	all := true
 
 	for k, ci := range i.ComputeInstances {
-		switch d := (gpu.DeviceIndex{Instance: t.at.Instance, Compute: k}); {
-		case !t.overlaps(d):
-			all = all && covered[d]
+		switch at := (gpu.DeviceIndex{Instance: d.at.Instance, Compute: k}); {
+		case !d.overlaps(at):
+			all = all && covered[at]
 		case ci.UUID != "":
 			refs = append(refs, gpu.DeviceRef{MIG: ci.UUID})
 		default:
 			refs = append(
 				refs,
-				gpu.DeviceRef{GPU: t.g.UUID, Instance: gpu.Some(i.ID), Compute: gpu.Some(ci.ID)},
+				gpu.DeviceRef{GPU: d.g.UUID, Instance: gpu.Some(i.ID), Compute: gpu.Some(ci.ID)},
 			)
 		}
 	}
@@ -274,7 +275,7 @@ func (t namedDevice) refs(free []gpu.DeviceRef) []gpu.DeviceRef {
 	if all {
 		refs = append(
 			refs,
-			gpu.DeviceRef{GPU: t.g.UUID, PlacementStart: gpu.Some(i.Placement.Start),
+			gpu.DeviceRef{GPU: d.g.UUID, PlacementStart: gpu.Some(i.Placement.Start),
 				ProfileID: gpu.Some(i.ProfileID)},
 		)
 	}
@@ -282,13 +283,13 @@ func (t namedDevice) refs(free []gpu.DeviceRef) []gpu.DeviceRef {
 	return refs
 }
 
-func (t namedDevice) name() string {
+func (d namedDevice) name() string {
 	switch {
-	case t.at.Instance == gpu.Whole:
-		return string(t.g.UUID)
-	case t.at.Compute == gpu.Whole:
-		return bareName(t.g.UUID, t.g.Instances[t.at.Instance].ID)
+	case d.at.Instance == gpu.Whole:
+		return string(d.g.UUID)
+	case d.at.Compute == gpu.Whole:
+		return bareName(d.g.UUID, d.g.Instances[d.at.Instance].ID)
 	default:
-		return string(t.g.Instances[t.at.Instance].ComputeInstances[t.at.Compute].UUID)
+		return string(d.g.Instances[d.at.Instance].ComputeInstances[d.at.Compute].UUID)
 	}
 }

@@ -57,7 +57,7 @@ type migDevice struct {
 	uuid     gpu.MIGUUID
 	instance gpu.InstanceID
 	compute  gpu.ComputeID
-	profile  string // empty if it is not known
+	profile  string // empty if unknown
 }
 
 func migDevices(gpus []mig.GPULayout) []migDevice {

@@ -347,7 +347,7 @@ func (e *Engine) checkHolders(
 
 	u := e.collectHolders(ctx, []mig.GPULayout{g})
 	if s.Op == mig.DestroyCompute {
-		e.pollAndAdd(ctx, u, g, activityOf(own))
+		e.pollAndAdd(ctx, u, g, checkBeforeDestroy(own))
 	} else {
 		e.pollAndAdd(ctx, u, g, noActivity)
 	}

@@ -78,6 +78,8 @@ func (e *Engine) endOperation(
 	e.state.update(func(b *book) { b.end(op, state, p) })
 	e.logEnd(op, state)
 
+	// The current operation is saved in the slots. Once another operation is current, this one is
+	// only in the history.
 	if read(e.state, func(b *book) bool { return b.current == op }) {
 		_ = e.saveOperation(op)
 	} else {
@@ -146,7 +148,7 @@ func (e *Engine) logEnd(op *operation, state api.OperationState) {
 // operator ends the wait, or the settle timeout is over. It returns what the operation still waits
 // for, and false if ctx has ended before.
 func (e *Engine) awaitOffered(ctx context.Context, op *operation) (waits []string, over bool) {
-	s := &kubeletWait{e: e, op: op}
+	w := &kubeletWait{e: e, op: op}
 	expected := e.expectedLayouts(ctx, op)
 
 	waitCtx, cancel := context.WithTimeout(ctx, e.o.SettleTimeout)
@@ -160,7 +162,7 @@ func (e *Engine) awaitOffered(ctx context.Context, op *operation) (waits []strin
 	}()
 
 	for {
-		missing := s.look(waitCtx, expected)
+		missing := w.look(waitCtx, expected)
 		if len(missing) == 0 {
 			return nil, true
 		}
@@ -210,20 +212,20 @@ type kubeletWait struct {
 // look restarts the device plugin unless it has done so, and returns what has to happen before the
 // kubelet gives pods exactly the devices that exist; nil if nothing has. now are the operation's
 // GPUs as the operation has left them.
-func (s *kubeletWait) look(ctx context.Context, now []mig.GPULayout) []string {
-	waits := s.awaitPlugin(ctx)
-	return append(waits, s.awaitKubelet(ctx, now)...)
+func (w *kubeletWait) look(ctx context.Context, now []mig.GPULayout) []string {
+	waits := w.renewPlugin(ctx)
+	return append(waits, w.compareAllocatable(ctx, now)...)
 }
 
-// awaitKubelet returns what the kubelet has to change so that it can give out every MIG device that
-// the operation has created, and none that it has destroyed.
-func (s *kubeletWait) awaitKubelet(ctx context.Context, now []mig.GPULayout) []string {
-	e := s.e
+// compareAllocatable returns what the kubelet has to change so that it can give out every MIG device
+// that the operation has created, and none that it has destroyed.
+func (w *kubeletWait) compareAllocatable(ctx context.Context, now []mig.GPULayout) []string {
+	e := w.e
 	if e.o.Assignments == nil {
 		return nil // the operator has told us not to ask the kubelet
 	}
 
-	o := s.op.copy()
+	o := w.op.copy()
 
 	changed := o.compareDevices(now)
 	if changed.isEmpty() {
@@ -343,7 +345,7 @@ func (e *Engine) usesOnlyClaims(ctx context.Context) bool {
 	return len(all) > 0 &&
 		!slices.ContainsFunc(
 			all,
-			func(a gpu.Assignment) bool { return !strings.HasPrefix(a.Holder.Resource, "claim/") },
+			func(a gpu.Assignment) bool { return !a.Holder.ByClaim() },
 		)
 }
 

@@ -80,7 +80,7 @@ func stepNames(s mig.Step) []string {
 }
 
 // warnOfProcesses returns a warning for each process that force does not override, since the driver
-// destroys no compute instance on which one runs, and for each instance of which it is not known
+// destroys no compute instance on which one runs, and for each instance of which we do not know
 // whether one does.
 func (u *usage) warnOfProcesses(forced []string) []string {
 	var list []string

@@ -14,30 +14,30 @@ import (
 // pluginRetry is the time between two attempts to restart the device plugin.
 const pluginRetry = 5 * time.Second
 
-// awaitPlugin restarts the device plugin once after the change, and returns what is waited for
+// renewPlugin restarts the device plugin once after the change, and returns what is waited for
 // until its former pods are gone; nil if nothing is, or the operator has not named the plugin.
-func (s *kubeletWait) awaitPlugin(ctx context.Context) []string {
-	e := s.e
-	op := s.op
+func (w *kubeletWait) renewPlugin(ctx context.Context) []string {
+	e := w.e
+	op := w.op
 
 	if e.o.DevicePlugin == nil {
 		return nil
 	}
 
 	pods := op.copy().PluginPods
-	if len(pods) == 0 && !e.o.Now().Before(s.restartAt) {
-		s.restartAt = e.o.Now().Add(pluginRetry)
-		s.refusal = ""
+	if len(pods) == 0 && !e.o.Now().Before(w.restartAt) {
+		w.restartAt = e.o.Now().Add(pluginRetry)
+		w.refusal = ""
 
 		if err := e.restartPlugin(ctx, op); err != nil {
-			s.refusal = reasonText(err)
+			w.refusal = reasonText(err)
 		}
 
 		pods = op.copy().PluginPods
 	}
 
 	if len(pods) == 0 {
-		return []string{"the restart of the device plugin (" + s.refusal + ")"}
+		return []string{"the restart of the device plugin (" + w.refusal + ")"}
 	}
 
 	callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)

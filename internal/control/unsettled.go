@@ -48,13 +48,13 @@ func (e *Engine) watchUnsettled(ctx context.Context) {
 // cure waits until an unsettled operation has nothing to wait for any more, and makes it succeed.
 // It returns as well when an operator has done that, or ctx ends.
 func (e *Engine) cure(ctx context.Context, op *operation) {
-	s := &kubeletWait{e: e, op: op}
+	w := &kubeletWait{e: e, op: op}
 
 	var hooks retry.Backoff
 	hooks.Postpone(e.o.Now(), firstHookRetry, maxBackoff)
 
 	for op.status() == api.Unsettled {
-		waits := s.lookAgain(ctx)
+		waits := w.lookAgain(ctx)
 		if ctx.Err() != nil || op.status() != api.Unsettled {
 			return
 		}
@@ -82,10 +82,10 @@ func (e *Engine) cure(ctx context.Context, op *operation) {
 
 // lookAgain is look by the GPUs as they are now: a later operation, or another client, may have
 // changed them since, and what it has destroyed is not waited for.
-func (s *kubeletWait) lookAgain(ctx context.Context) []string {
-	gpus := s.op.gpus
+func (w *kubeletWait) lookAgain(ctx context.Context) []string {
+	gpus := w.op.gpus
 
-	live, unreadable, err := s.e.readLayouts(ctx, gpus...)
+	live, unreadable, err := w.e.readLayouts(ctx, gpus...)
 	if err != nil {
 		return []string{"the GPUs to be readable (" + reasonText(err) + ")"}
 	}
@@ -101,7 +101,7 @@ func (s *kubeletWait) lookAgain(ctx context.Context) []string {
 		list = append(list, g)
 	}
 
-	return s.look(ctx, list)
+	return w.look(ctx, list)
 }
 
 // finishUnsettled makes an unsettled operation succeed. It does nothing if that was done meanwhile.

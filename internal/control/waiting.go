@@ -182,7 +182,7 @@ func (e *Engine) keepAlive() {
 	}
 }
 
-// driverVersion returns the driver version in the last Snapshot, "" if it is not known. Before the
+// driverVersion returns the driver version in the last Snapshot, "" if unknown. Before the
 // first Snapshot it polls.
 func (e *Engine) driverVersion(ctx context.Context) string {
 	if e.o.Poller.Current() == nil {
@@ -194,7 +194,7 @@ func (e *Engine) driverVersion(ctx context.Context) string {
 	return e.polledDriver()
 }
 
-// polledDriver returns the driver version in the last Snapshot, "" if it is not known.
+// polledDriver returns the driver version in the last Snapshot, "" if unknown.
 func (e *Engine) polledDriver() string {
 	s := e.o.Poller.Current()
 	if s == nil {

@@ -46,7 +46,7 @@ type engineSteps struct {
 	mean, most []float32
 }
 
-// mediaUse is what is known of the media engines of a kind.
+// mediaUse is what we know of the media engines of a kind.
 type mediaUse struct {
 	most float64 // largest use
 	seen float64 // share of the scrapes that have it

@@ -11,7 +11,7 @@ import (
 type holding struct {
 	gpu   *history
 	steps []bool
-	owner string // of a pod, "vision/Deployment/resnet"; empty if it is not known
+	owner string // of a pod, "vision/Deployment/resnet"; empty if unknown
 }
 
 // holdings are what held some GPUs, by node and the holder's name.

@@ -53,13 +53,13 @@ func hours(from, to int, f func(at int)) {
 	}
 }
 
-// lose drops what is known of some hours.
+// lose drops what we know of some hours.
 func lose(h *history, from, to int) {
 	nan := float32(math.NaN())
 	hours(from, to, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at], h.held[at] = nan, nan, nan, false })
 }
 
-// judgmentsOfHistories are about what is known of a GPU.
+// judgmentsOfHistories are about what we know of a GPU.
 func judgmentsOfHistories() map[string]judgment {
 	return map[string]judgment{
 		"as it is":        {func(*device, *history) {}, "slice  1g.10gb"},
@@ -207,7 +207,7 @@ func judgmentsOfEngines() map[string]judgment {
 	}
 }
 
-// judgmentsOfActivity are about what is known of kernels.
+// judgmentsOfActivity are about what we know of kernels.
 func judgmentsOfActivity() map[string]judgment {
 	nan := float32(math.NaN())
 

@@ -56,7 +56,7 @@ func followWeakest(gpus []GPU) {
 	}
 }
 
-// needs returns the profile that does for a GPU; empty if it is not known.
+// needs returns the profile that does for a GPU; empty if unknown.
 func (g *GPU) needs() string { return cmp.Or(g.Profile, g.fits) }
 
 // keepsReplicas reports whether the replica on a GPU must stay whole. One that has been there for

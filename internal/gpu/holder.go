@@ -1,6 +1,9 @@
 package gpu
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Sharing is how the holders of one device share it.
 type Sharing string
@@ -58,8 +61,8 @@ type Holder struct {
 	Container
 	PodUID   string // empty if unknown
 	Workload string // the pod's owner, "Deployment/resnet"; empty where unknown
-	// Resource is what it requested, such as "nvidia.com/mig-3g.20gb"; a DRA claim as
-	// "claim/<namespace>/<name>".
+	// Resource is what it requested, such as "nvidia.com/mig-3g.20gb"; a DRA claim as ClaimPrefix
+	// and "<namespace>/<name>".
 	Resource string
 	Sharing  Sharing
 	Replica  string // which part of a shared device; empty where exclusive
@@ -76,6 +79,12 @@ type Holder struct {
 	// holder: no series names the holder yet.
 	Undescribed bool
 }
+
+// ClaimPrefix begins the Resource of a holder that has its device by a DRA claim.
+const ClaimPrefix = "claim/"
+
+// ByClaim reports whether the holder has its device by a DRA claim, not from a device plugin.
+func (h *Holder) ByClaim() bool { return strings.HasPrefix(h.Resource, ClaimPrefix) }
 
 // RightsizingHints are a pod's annotations under mig-exporter.io/, and its label that names its
 // workload.
@@ -157,7 +166,7 @@ type Assignment struct {
 	Listed time.Time
 }
 
-// Assignments is what is known of the holders of a node's devices. It must not be modified once
+// Assignments is what we know of the holders of a node's devices. It must not be modified once
 // returned.
 type Assignments struct {
 	List []Assignment

@@ -70,7 +70,7 @@ type ReadCues struct {
 	MPS bool
 	// FollowMemory is set if the processes alone show who uses the GPU, or how much of its memory
 	// each container uses: the lists are read whenever its memory in use has moved, and each time
-	// if that is not known.
+	// if unknown.
 	FollowMemory bool
 	// SlowEvery is the period of the slow tier; 0 is that of the source's own.
 	SlowEvery time.Duration

@@ -24,7 +24,7 @@ type XID struct {
 	PerChannel bool
 }
 
-// XIDByNumber returns what is known of an XID.
+// XIDByNumber returns what we know of an XID.
 func XIDByNumber(xid uint64) XID { return xidTable()[xid] }
 
 // XIDName returns the short name of an XID in NVIDIA's catalog of XID errors; empty for one that is

@@ -41,10 +41,10 @@ type History struct {
 	mu     sync.Mutex
 	since  time.Time // of the first Snapshot that is kept; zero before it
 	newest int64     // number of the newest point: Unix time / Step
-	before int64     // of the one that the last Snapshot before it belongs to
-	from   int64     // of the oldest point that readings of the newest one stand for
+	before int64     // number of the point before it that had a Snapshot
+	from   int64     // number of the oldest point that the newest readings stand for
 	tracks map[gpu.DeviceID]*track
-	unused []*track // of devices that are gone, for those to come
+	unused []*track // of devices that are gone; new devices take them
 	marks  []Mark   // the oldest first
 	last   *gpu.Snapshot
 }

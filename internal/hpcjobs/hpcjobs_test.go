@@ -184,7 +184,7 @@ func TestStrayFilesHideNoJob(t *testing.T) {
 // TestFolderThatMayNotBeSearched is one fault, not one of each device.
 func TestFolderThatMayNotBeSearched(t *testing.T) {
 	if os.Geteuid() == 0 {
-		t.Skip("root may search every folder")
+		t.Skip("NOT TESTED: root may search every folder")
 	}
 
 	dir := t.TempDir()

@@ -8,9 +8,9 @@ import (
 
 // arrangement is how compute instances of wanted sizes are placed in a GPU instance.
 type arrangement struct {
-	computes  []ComputeInstance // by placement
-	destroyed []int             // indexes of the existing compute instances that it destroys
-	busy      []int             // the busy ones among destroyed
+	computeInstances []ComputeInstance // by placement
+	destroyed        []int             // indexes of the existing compute instances that it destroys
+	busy             []int             // the busy ones among destroyed
 }
 
 // unknownStart is the start of a compute instance's placement that the driver does not report.
@@ -79,7 +79,7 @@ func keptWhole(ofInstance int, sizes []int, existing *Instance) (arrangement, bo
 		return arrangement{}, false
 	}
 
-	return arrangement{computes: asItIs(ofInstance, existing)}, true
+	return arrangement{computeInstances: asItIs(ofInstance, existing)}, true
 }
 
 // asItIs returns the existing compute instances by placement.
@@ -190,7 +190,7 @@ func (a *arranger) bestArrangement() arrangement {
 		}
 
 		c.Placement = gpu.Some(at)
-		list.computes = append(list.computes, c)
+		list.computeInstances = append(list.computeInstances, c)
 	}
 
 	for i, place := range a.places {
@@ -204,7 +204,7 @@ func (a *arranger) bestArrangement() arrangement {
 		}
 	}
 
-	sortComputes(list.computes)
+	sortComputes(list.computeInstances)
 
 	return list
 }

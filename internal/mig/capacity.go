@@ -53,9 +53,9 @@ func CapacityOf(profiles []gpu.Profile, placed []Placed) gpu.Capacity {
 	c.Memory.Used = bits.OnesCount64(now.units)
 	c.Memory.Free = bits.OnesCount64(coverable)
 	c.Memory.Stranded = shape.axis - c.Memory.Used - c.Memory.Free
-	c.Compute.Used = shape.compute - now.compute
+	c.Compute.Used = shape.compute - now.computeLeft
 	c.Compute.Free = now.bestCompletion(profiles)
-	c.Compute.Stranded = now.compute - c.Compute.Free
+	c.Compute.Stranded = now.computeLeft - c.Compute.Free
 
 	return c
 }
@@ -104,25 +104,25 @@ func units(p gpu.Placement) uint64 {
 // occupancy is what the instances of a GPU take and leave.
 type occupancy struct {
 	shape
-	units   uint64       // taken
-	compute int          // slices left
-	media   bool         // the one instance with media extensions exists
-	left    engineCounts // engines left
+	units       uint64       // taken
+	computeLeft int          // slices
+	media       bool         // the one instance with media extensions exists
+	left        engineCounts // engines left
 }
 
 func newOccupancy(s shape, profiles []gpu.Profile, placed []Placed) occupancy {
-	o := occupancy{shape: s, compute: s.compute, left: s.engines}
+	o := occupancy{shape: s, computeLeft: s.compute, left: s.engines}
 
 	for _, instance := range placed {
 		p := profileOf(profiles, instance)
 		o.units |= units(instance.Placement)
-		o.compute -= p.ComputeSlices
+		o.computeLeft -= p.ComputeSlices
 		o.media = o.media || hasMediaExtensions(p)
 		o.left = o.left.without(countsOf(p))
 	}
 
 	o.units &= 1<<s.axis - 1
-	o.compute = max(o.compute, 0)
+	o.computeLeft = max(o.computeLeft, 0)
 
 	return o
 }
@@ -178,7 +178,7 @@ const (
 
 // creatable reports whether compute slices and engines are left for an instance of the profile.
 func (o occupancy) creatable(p gpu.Profile) bool {
-	return p.ComputeSlices <= o.compute && !(o.media && hasMediaExtensions(p)) &&
+	return p.ComputeSlices <= o.computeLeft && !(o.media && hasMediaExtensions(p)) &&
 		o.left.cover(countsOf(p))
 }
 
@@ -216,7 +216,7 @@ func (o occupancy) count(p gpu.Profile) int {
 	}
 
 	if p.ComputeSlices > 0 {
-		n = min(n, o.compute/p.ComputeSlices)
+		n = min(n, o.computeLeft/p.ComputeSlices)
 	}
 
 	if hasMediaExtensions(p) {
@@ -231,7 +231,7 @@ func (o occupancy) count(p gpu.Profile) int {
 // have: reached[u][t] has bit n set if instances below unit u can have n slices and take t of the
 // rest.
 func (o occupancy) bestCompletion(profiles []gpu.Profile) int {
-	within := uint64(1)<<(o.compute+1) - 1
+	within := uint64(1)<<(o.computeLeft+1) - 1
 
 	reached := make([]map[taken]uint64, o.axis+1)
 	for u := range reached {

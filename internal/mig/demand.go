@@ -345,7 +345,7 @@ func (d *demand) planned(best []*option) []PlannedGPU {
 		for _, f := range o.fits {
 			whole, _ := arrange(f.profile.ComputeSlices, []int{f.profile.ComputeSlices}, nil)
 			after = append(after, Instance{
-				Placed: placedAt(f.fitted), ComputeInstances: whole.computes,
+				Placed: placedAt(f.fitted), ComputeInstances: whole.computeInstances,
 				New: true, Need: gpu.Some(d.kinds[f.kind].needs[met[f.kind]]),
 			})
 			met[f.kind]++
@@ -357,14 +357,34 @@ func (d *demand) planned(best []*option) []PlannedGPU {
 	return list
 }
 
+// mostOnEmpty says how many instances fit if everything that is there goes; it is empty if they are
+// of several kinds, of which more of one leave room for fewer of another.
+func (d *demand) mostOnEmpty() string {
+	if len(d.kinds) != 1 {
+		return ""
+	}
+
+	most := 0
+
+	for b := range d.inMIG {
+		for part, option := range d.knownOptions(b, ignoreBusy) {
+			if option != nil && part > 0 {
+				most++
+			}
+		}
+	}
+
+	return fmt.Sprintf(": at most %d fit", most)
+}
+
 // infeasible returns the error that says why the demand cannot be met. If busy instances are in the
 // way, it names the fewest that would have to be destroyed.
 func (d *demand) infeasible(total int) error {
 	problem := &InfeasibleError{GPU: -1}
 	if d.solve(ignoreBusy) == nil {
 		problem.Reason = fmt.Sprintf(
-			"%d more instances do not fit on the GPUs with MIG on, not even if they were empty",
-			total,
+			"%d more instances do not fit on the GPUs with MIG on, not even if they were empty%s",
+			total, d.mostOnEmpty(),
 		)
 
 		return problem

@@ -281,8 +281,8 @@ func TestDemandThatCannotBe(t *testing.T) {
 	}{
 		{on, []Need{{MemoryBytes: 80 << 30, Count: 1}}, true,
 			"demand 1: no GPU with MIG on offers a profile with 80 GiB; the largest is 7g.40gb with 39.5 GiB and 98 SMs"},
-		{on, []Need{{Count: 8}}, true, "8 more instances do not fit on the GPUs with MIG on, not even if they were empty"},
-		{on, different, true, "30 more instances do not fit"},
+		{on, []Need{{Count: 8}}, true, "8 more instances do not fit on the GPUs with MIG on, not even if they were empty: at most 7 fit"},
+		{on, different, true, "30 more instances do not fit on the GPUs with MIG on, not even if they were empty: at most 7 fit"},
 		{[]GPULayout{off, pendingOff}, []Need{{Count: 1}}, true, "no GPU of this node has MIG on"},
 		{on, []Need{{Count: -1}}, false, "demand 1: count -1, SMs 0: expected 0 or more"},
 		{on, []Need{{Count: 1 << 30}}, false, "expected at most 64 in one demand"},

@@ -23,7 +23,7 @@ type InfeasibleError struct {
 // instance of it.
 type Blocking struct {
 	GPU, Instance int          // indexes in the list planned for and in the GPU's instances
-	Compute       gpu.Opt[int] // index in the instance's computes
+	Compute       gpu.Opt[int] // index in the instance's ComputeInstances
 }
 
 func (e *InfeasibleError) Error() string { return e.Reason }

@@ -16,9 +16,9 @@ type exact struct {
 	ranked []*searchProfile // all profiles, the largest first
 	wanted []wanted         // one entry for each instance, equal ones side by side
 
-	// kept remembers what keeps returns for an existing instance and a group of wanted ones, by
-	// both indexes.
-	kept map[[2]int]*arrangement
+	// arrangements caches arrangementOf by the index of the existing instance and the group of the
+	// wanted one.
+	arrangements map[[2]int]*arrangement
 
 	best     []fitted
 	bestCost cost
@@ -41,11 +41,11 @@ func planExact(w *watch, g *GPULayout, position int, wants []Want) (PlannedGPU, 
 	}
 
 	e := &exact{
-		gpu:    g,
-		own:    g.profilesOfInstances(),
-		ranked: rankedProfiles(g.Profiles),
-		wanted: list,
-		kept:   map[[2]int]*arrangement{},
+		gpu:          g,
+		own:          g.profilesOfInstances(),
+		ranked:       rankedProfiles(g.Profiles),
+		wanted:       list,
+		arrangements: map[[2]int]*arrangement{},
 	}
 	s := search{watch: w, judgeLayout: e.judgeLayout}
 	shape := shapeOf(g.Profiles)
@@ -139,15 +139,15 @@ func findProfile(profiles []gpu.Profile, name string) (gpu.Profile, bool) {
 
 // sizesOf returns the wanted sizes of compute instances, descending; nil asks for one with all
 // slices. It returns an error if an instance of the profile can't have them.
-func sizesOf(p gpu.Profile, computes []int) ([]int, error) {
-	if computes == nil {
+func sizesOf(p gpu.Profile, computeInstances []int) ([]int, error) {
+	if computeInstances == nil {
 		return []int{p.ComputeSlices}, nil
 	}
 
 	possible := computeSizes(p.ComputeSlices)
 	sum := 0
 
-	for _, size := range computes {
+	for _, size := range computeInstances {
 		if !slices.Contains(possible, size) {
 			return nil, &SpecError{
 				fmt.Sprintf("profile %s: a compute instance of %d slices: expected one of %s",
@@ -169,7 +169,7 @@ func sizesOf(p gpu.Profile, computes []int) ([]int, error) {
 		}
 	}
 
-	sizes := slices.Clone(computes)
+	sizes := slices.Clone(computeInstances)
 	slices.SortFunc(sizes, func(a, b int) int { return b - a })
 
 	return sizes, nil
@@ -219,9 +219,9 @@ func (e *exact) judgeLayout(o occupancy, chosen []fitted) {
 
 	// We look for the largest profile that is left only if the layout is not worse already.
 	bound := cost{
-		busy:      e.bestCost.busy,
-		instances: e.bestCost.instances,
-		computes:  e.bestCost.computes,
+		busy:             e.bestCost.busy,
+		instances:        e.bestCost.instances,
+		computeInstances: e.bestCost.computeInstances,
 	}
 	if e.best != nil && c.compare(bound) > 0 {
 		return
@@ -239,11 +239,11 @@ func (e *exact) judgeLayout(o occupancy, chosen []fitted) {
 // costOf returns the cost of what a layout does to an existing instance.
 func (e *exact) costOf(chosen []fitted, existing int) cost {
 	instance := &e.gpu.Instances[existing]
-	if a := e.keeps(chosen, existing); a != nil {
-		return cost{busy: len(a.busy), computes: len(a.destroyed)}
+	if a := e.arrangementOf(chosen, existing); a != nil {
+		return cost{busy: len(a.busy), computeInstances: len(a.destroyed)}
 	}
 
-	c := cost{instances: 1, computes: len(instance.ComputeInstances)}
+	c := cost{instances: 1, computeInstances: len(instance.ComputeInstances)}
 	if instance.inUse() {
 		c.busy = 1
 	}
@@ -258,9 +258,9 @@ func (i *Instance) inUse() bool {
 		slices.ContainsFunc(i.ComputeInstances, func(c ComputeInstance) bool { return c.Busy })
 }
 
-// keeps returns how a layout arranges the compute instances of an existing instance, or nil if it
-// destroys that.
-func (e *exact) keeps(chosen []fitted, existing int) *arrangement {
+// arrangementOf returns how a layout arranges the compute instances of an existing instance, or nil
+// if the layout destroys that instance.
+func (e *exact) arrangementOf(chosen []fitted, existing int) *arrangement {
 	own := e.own[existing]
 	at := e.gpu.Instances[existing].Placement
 
@@ -272,13 +272,13 @@ func (e *exact) keeps(chosen []fitted, existing int) *arrangement {
 	w := e.wanted[chosen[k].item]
 	key := [2]int{existing, w.group}
 
-	kept, known := e.kept[key]
+	kept, known := e.arrangements[key]
 	if !known {
 		if a, ok := arrange(own.ComputeSlices, w.sizes, &e.gpu.Instances[existing]); ok {
 			kept = &a
 		}
 
-		e.kept[key] = kept
+		e.arrangements[key] = kept
 	}
 
 	return kept
@@ -291,9 +291,9 @@ func (e *exact) after() []Instance {
 	kept := map[gpu.Placement]bool{}
 
 	for i, instance := range e.gpu.Instances {
-		if a := e.keeps(e.best, i); a != nil {
+		if a := e.arrangementOf(e.best, i); a != nil {
 			kept[instance.Placement] = true
-			instance.ComputeInstances = a.computes
+			instance.ComputeInstances = a.computeInstances
 			list = append(list, instance)
 		}
 	}
@@ -303,7 +303,7 @@ func (e *exact) after() []Instance {
 			a, _ := arrange(f.profile.ComputeSlices, e.wanted[f.item].sizes, nil)
 			list = append(
 				list,
-				Instance{Placed: placedAt(f), ComputeInstances: a.computes, New: true},
+				Instance{Placed: placedAt(f), ComputeInstances: a.computeInstances, New: true},
 			)
 		}
 	}
@@ -321,7 +321,7 @@ func (e *exact) blocked(position int, wants []Want) error {
 	problem := &InfeasibleError{GPU: position, FitsEmpty: true}
 
 	for i := range e.gpu.Instances {
-		a := e.keeps(e.best, i)
+		a := e.arrangementOf(e.best, i)
 		if a == nil && e.gpu.Instances[i].inUse() {
 			problem.Blocking = append(problem.Blocking, Blocking{GPU: position, Instance: i})
 		}

@@ -191,7 +191,7 @@ func (f *fitting) judgeLayout(o occupancy, chosen []fitted) {
 // costOf returns the cost of destroying an instance.
 func (g *GPULayout) costOf(i int) cost {
 	instance := &g.Instances[i]
-	c := cost{instances: 1, computes: len(instance.ComputeInstances)}
+	c := cost{instances: 1, computeInstances: len(instance.ComputeInstances)}
 
 	if instance.inUse() {
 		c.busy = 1
@@ -210,10 +210,10 @@ func (f *fitting) tryKeeping(o occupancy, chosen []fitted, may []int, c cost, go
 	if f.best != nil {
 		best := f.best.cost
 		bound := cost{
-			busy:      best.busy,
-			instances: best.instances,
-			computes:  best.computes,
-			touched:   best.touched,
+			busy:             best.busy,
+			instances:        best.instances,
+			computeInstances: best.computeInstances,
+			touched:          best.touched,
 		}
 
 		if c.compare(bound) > 0 {

@@ -305,7 +305,7 @@ func TestNewComputeInstancesStandAligned(t *testing.T) {
 		a, ok := arrange(7, tt.sizes, nil)
 
 		var places []gpu.Placement
-		for _, c := range a.computes {
+		for _, c := range a.computeInstances {
 			places = append(places, c.Placement.Or(gpu.Placement{Start: unknownStart}))
 		}
 

@@ -162,7 +162,7 @@ func (s *search) placeItems(o occupancy) {
 		return
 	}
 
-	if s.least[n].compute > o.compute || s.least[n].units > o.unitsLeft() ||
+	if s.least[n].compute > o.computeLeft || s.least[n].units > o.unitsLeft() ||
 		s.isHopeless != nil && s.isHopeless(o) {
 		return
 	}
@@ -195,7 +195,7 @@ func (s *search) placeItems(o occupancy) {
 // has reports whether compute slices and engines are left for an instance of p. It doesn't look at
 // placements.
 func (o *occupancy) has(p *searchProfile) bool {
-	return p.ComputeSlices <= o.compute && !(o.media && p.media) && o.left.cover(p.engines)
+	return p.ComputeSlices <= o.computeLeft && !(o.media && p.media) && o.left.cover(p.engines)
 }
 
 // unitsLeft returns how many units of the axis are free.
@@ -206,7 +206,7 @@ func (o *occupancy) isFree(set uint64) bool { return set != 0 && set&o.units == 
 // with returns the occupancy with one more instance, on a set of units.
 func (o occupancy) with(p *searchProfile, set uint64) occupancy {
 	o.units |= set
-	o.compute -= p.ComputeSlices
+	o.computeLeft -= p.ComputeSlices
 	o.media = o.media || p.media
 	o.left = o.left.without(p.engines)
 
@@ -241,18 +241,18 @@ func (c *searchProfile) same(d *searchProfile) bool { return c.ID == d.ID && c.N
 // GPUs is the sum, and the least left. So the best plan for all GPUs consists of the best plans for
 // each.
 type cost struct {
-	busy      int // busy instances destroyed
-	instances int // GPU instances destroyed
-	computes  int // compute instances destroyed
-	touched   int // GPUs changed
-	left      int // minus the rank of the largest profile that can be placed afterwards
+	busy             int // busy instances destroyed
+	instances        int // GPU instances destroyed
+	computeInstances int // compute instances destroyed
+	touched          int // GPUs changed
+	left             int // minus the rank of the largest profile that can be placed afterwards
 }
 
 func (c cost) compare(d cost) int {
 	return cmp.Or(
 		cmp.Compare(c.busy, d.busy),
 		cmp.Compare(c.instances, d.instances),
-		cmp.Compare(c.computes, d.computes),
+		cmp.Compare(c.computeInstances, d.computeInstances),
 		cmp.Compare(c.touched, d.touched),
 		cmp.Compare(c.left, d.left),
 	)
@@ -260,10 +260,10 @@ func (c cost) compare(d cost) int {
 
 func (c cost) plus(d cost) cost {
 	return cost{
-		busy:      c.busy + d.busy,
-		instances: c.instances + d.instances,
-		computes:  c.computes + d.computes,
-		touched:   c.touched + d.touched,
-		left:      min(c.left, d.left),
+		busy:             c.busy + d.busy,
+		instances:        c.instances + d.instances,
+		computeInstances: c.computeInstances + d.computeInstances,
+		touched:          c.touched + d.touched,
+		left:             min(c.left, d.left),
 	}
 }

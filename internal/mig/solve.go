@@ -38,9 +38,9 @@ type weight struct {
 
 func (c cost) weight() weight {
 	return weight{
-		busyInstances:   uint64(c.busy)<<32 | uint64(c.instances),   //nolint:gosec // see weight
-		computesTouched: uint64(c.computes)<<32 | uint64(c.touched), //nolint:gosec // see weight
-		left:            int32(c.left),                              //nolint:gosec // minus the rank of a profile
+		busyInstances:   uint64(c.busy)<<32 | uint64(c.instances),           //nolint:gosec // see weight
+		computesTouched: uint64(c.computeInstances)<<32 | uint64(c.touched), //nolint:gosec // see weight
+		left:            int32(c.left),                                      //nolint:gosec // minus a rank
 	}
 }
 
@@ -108,14 +108,7 @@ func (d *demand) solve(p busyPolicy) []*option {
 
 	options := make([][]*option, len(d.inMIG))
 	for b := range d.inMIG {
-		key := d.likeness(p, b)
-
-		list, ok := d.known[key]
-		if !ok {
-			list = d.options(b, p)
-			d.known[key] = list
-		}
-
+		list := d.knownOptions(b, p)
 		last := b == len(d.inMIG)-1
 		options[b] = list
 		before = d.join(before, list, last)
@@ -141,6 +134,19 @@ func (d *demand) solve(p busyPolicy) []*option {
 	}
 
 	return best
+}
+
+// knownOptions returns the options of a GPU, which it looks for once in all GPUs that are alike.
+func (d *demand) knownOptions(at int, p busyPolicy) []*option {
+	key := d.likeness(p, at)
+
+	list, ok := d.known[key]
+	if !ok {
+		list = d.options(at, p)
+		d.known[key] = list
+	}
+
+	return list
 }
 
 // likeness returns a key that is the same for GPUs with the same options. The policy is in it only

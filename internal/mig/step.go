@@ -147,12 +147,12 @@ func (s Step) Verify(before, read []Instance) ([]Instance, bool) {
 	}
 
 	for n := range after {
-		computes := slices.Clone(after[n].ComputeInstances)
-		for k := range computes {
-			computes[k].UUID = cmp.Or(read[n].ComputeInstances[k].UUID, computes[k].UUID)
+		computeInstances := slices.Clone(after[n].ComputeInstances)
+		for k := range computeInstances {
+			computeInstances[k].UUID = cmp.Or(read[n].ComputeInstances[k].UUID, computeInstances[k].UUID)
 		}
 
-		after[n].ComputeInstances = computes
+		after[n].ComputeInstances = computeInstances
 	}
 
 	return after, true
@@ -209,10 +209,10 @@ func AfterStep(before []Instance, s Step, d Done) []Instance {
 		after = slices.Delete(after, at, at+1)
 	case DestroyCompute:
 		placements := ComputePlacements(after[at])
-		computes := after[at].ComputeInstances
+		computeInstances := after[at].ComputeInstances
 		after[at].ComputeInstances = nil
 
-		for n, c := range computes {
+		for n, c := range computeInstances {
 			if placements[n] != place {
 				after[at].ComputeInstances = append(after[at].ComputeInstances, c)
 			}
@@ -224,9 +224,9 @@ func AfterStep(before []Instance, s Step, d Done) []Instance {
 			Slices:    place.Size,
 			Placement: s.Compute,
 		}
-		computes := append(slices.Clone(after[at].ComputeInstances), created)
-		slices.SortFunc(computes, func(a, b ComputeInstance) int { return cmp.Compare(a.ID, b.ID) })
-		after[at].ComputeInstances = computes
+		computeInstances := append(slices.Clone(after[at].ComputeInstances), created)
+		slices.SortFunc(computeInstances, func(a, b ComputeInstance) int { return cmp.Compare(a.ID, b.ID) })
+		after[at].ComputeInstances = computeInstances
 	}
 
 	return after

@@ -43,7 +43,7 @@ type Host struct {
 	ProcessDetail gpu.ProcessDetail `json:"processDetail,omitempty"`
 	// HungCalls counts driver calls that have not returned in time and may never return.
 	HungCalls int `json:"hungCalls"`
-	// ReadEvery is the time between two readings of a GPU; missing if it is not known.
+	// ReadEvery is the time between two readings of a GPU; missing if unknown.
 	ReadEvery *ReadEvery `json:"readEvery,omitempty"`
 }
 

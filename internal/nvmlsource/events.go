@@ -30,7 +30,7 @@ type eventQueue struct {
 	// mu guards what follows up to registering. It is never held during a driver call.
 	mu    sync.Mutex
 	quit  chan struct{}
-	ended chan struct{} // closed when the goroutine has ended, or never started and never will
+	ended chan struct{} // closed when the goroutine has ended, or if stop came before it began
 	// closed when no call is under way after a halt; nil if none was begun since reset
 	halted        chan struct{}
 	haltedAt      time.Time // when the last halt was begun; zero if none was
@@ -319,7 +319,7 @@ func (q *eventQueue) deliver(e Event) {
 	q.send(out)
 }
 
-// reportChange notes that an event reports a change of a GPU: of every GPU, if it is not known of
+// reportChange notes that an event reports a change of a GPU: of every GPU, if we do not know of
 // which. The watcher learns of it here, not when the event is read: its readers may be slow.
 func (q *eventQueue) reportChange(d Device, id gpu.UUID) {
 	q.mu.Lock()

@@ -10,7 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// gpuState is what is known of one GPU behind one handle. A GPU that is lost and found again gets a
+// gpuState is what we know of one GPU behind one handle. A GPU that is lost and found again gets a
 // new state, so that a call that hangs with the old handle cannot modify what is in use.
 type gpuState struct {
 	uuid   gpu.UUID

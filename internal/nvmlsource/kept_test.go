@@ -79,7 +79,7 @@ func TestPlacementsAreReadAgain(t *testing.T) {
 	cmptest.Equal(t, "lists of compute instances in ten minutes", lists, 1)
 }
 
-// A report ends what is known of processes: they were those of other instances, though ids and
+// A report ends what we know of processes: they were those of other instances, though ids and
 // UUIDs are the same.
 func TestProcessesAreListedAfterAReport(t *testing.T) {
 	n := newNode(t, "", oneHalf+`

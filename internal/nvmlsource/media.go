@@ -187,7 +187,7 @@ func (r *gpuRead) computeKinds(q *querier, w *window, call string, kinds []media
 	return invalid
 }
 
-// most returns how many engines of the kind a device has, or their maximum if that is not known.
+// most returns how many engines of the kind a device has, or their maximum if unknown.
 func (k *mediaKind) most(engines gpu.Opt[gpu.Engines]) int {
 	if e, known := engines.Get(); known {
 		return k.count(&e)

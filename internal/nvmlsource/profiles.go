@@ -102,7 +102,7 @@ func (r *gpuRead) queryProfileInfos(q *querier) ([]profileEntry, profileProgress
 	return entries, progress
 }
 
-// gpuMemory returns the GPU's memory in bytes, or 0 if it is not known.
+// gpuMemory returns the GPU's memory in bytes, or 0 if unknown.
 func (r *gpuRead) gpuMemory() uint64 {
 	m, ret := r.dev.GetMemoryInfo()
 	if r.source.checkReturn("nvmlDeviceGetMemoryInfo", ret) != nil {

@@ -127,7 +127,7 @@ func readClaims(
 	shared map[gpu.ClaimDevice]int,
 ) {
 	for _, claim := range claims {
-		e.Holder.Resource = "claim/" + claim.GetClaimNamespace() + "/" + claim.GetClaimName()
+		e.Holder.Resource = gpu.ClaimPrefix + claim.GetClaimNamespace() + "/" + claim.GetClaimName()
 		for _, resource := range claim.GetClaimResources() {
 			// The API allows claims without a device, for future kinds of resources.
 			name := resource.GetDeviceName()

@@ -153,7 +153,7 @@ func resolveSharing(
 // sets, or by an MPS client among the processes. If we see neither it is time-slicing, provided
 // that the processes are known.
 func replicaSharing(d gpu.Visit, h gpu.Holder) gpu.Sharing {
-	if strings.HasPrefix(h.Resource, "claim/") {
+	if h.ByClaim() {
 		return gpu.SharingClaim
 	}
 
@@ -212,7 +212,7 @@ func resolveExclusive(
 // under the same device id.
 func isOnePluginDevice(assignments []gpu.Assignment) bool {
 	return !slices.ContainsFunc(assignments, func(a gpu.Assignment) bool {
-		return a.ID != assignments[0].ID || strings.HasPrefix(a.Holder.Resource, "claim/")
+		return a.ID != assignments[0].ID || a.Holder.ByClaim()
 	})
 }
 

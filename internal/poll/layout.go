@@ -82,8 +82,8 @@ func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 	return changed && !first
 }
 
-// recordLayout records a reading of the layout alone, which began at at. The instances that stay
-// keep their last readings and when those were made; new ones have no readings yet.
+// recordLayout records a reading of the layout alone; at is when it began. The instances that stay
+// keep their last readings and the times of those; new ones have no readings yet.
 func (t *trackedGPU) recordLayout(read gpu.GPU, at time.Time) {
 	t.countErrors(&read, at)
 

@@ -27,7 +27,7 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 	}
 
 	gpuJoules := g.Readings.EnergyJoules
-	before := t.energyReadAt
+	since := t.energyReadAt
 	spent := counterGrowth(t.energyCounter, gpuJoules)
 
 	if gpuJoules.Present() {
@@ -35,7 +35,7 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 		t.energyReadAt = at
 	}
 
-	t.holdings.addEnergy(gpu.IDOfGPU(g.UUID), spent, before, at)
+	t.holdings.addEnergy(gpu.IDOfGPU(g.UUID), spent, since, at)
 	t.reportMissingPower(g, at)
 
 	if !g.MIG.Enabled.Or(false) {
@@ -59,8 +59,8 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 			}
 
 			gi.PowerWatts = gpu.Some(parts[i].total())
-
 			rest -= parts[i].total()
+
 			if gi.IsSplit() {
 				sharePowerOfInstance(gi, parts[i])
 			}
@@ -70,7 +70,7 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 	}
 
 	if gpuJoules.Present() {
-		t.addEnergy(g, spent, before, at)
+		t.addEnergy(g, spent, since, at)
 	}
 }
 
@@ -116,7 +116,7 @@ func (t *trackedGPU) writeEnergy(g *gpu.GPU) {
 // devicePower is the power of a device: what it draws while idle, and the rest.
 type devicePower struct{ idle, active float64 }
 
-func (w devicePower) total() float64 { return w.idle + w.active }
+func (p devicePower) total() float64 { return p.idle + p.active }
 
 // sharePower splits the GPU's power among the instances. It would draw idleWatts of gpuWatts
 // without work.
@@ -257,9 +257,9 @@ func counterGrowth(before, now gpu.Opt[float64]) float64 {
 	return to - from
 }
 
-// addEnergy adds to each instance its share of the energy spent since the last reading. The counter
-// of a new instance begins at 0 with this reading.
-func (t *trackedGPU) addEnergy(g *gpu.GPU, spent float64, before, at time.Time) {
+// addEnergy adds to each instance its share of the energy that the GPU spent since the last reading
+// with an energy counter. The counter of a new instance begins at 0 with this reading.
+func (t *trackedGPU) addEnergy(g *gpu.GPU, spent float64, since, at time.Time) {
 	rest := spent
 	gpuWatts := g.Readings.PowerWatts.Or(0)
 	share := func(power gpu.Opt[float64]) float64 {
@@ -285,7 +285,7 @@ func (t *trackedGPU) addEnergy(g *gpu.GPU, spent float64, before, at time.Time) 
 			own := share(gi.PowerWatts)
 			counter.Value += own
 			rest -= own
-			t.holdings.addEnergy(gpu.IDOfInstance(g.UUID, gi), own, before, at)
+			t.holdings.addEnergy(gpu.IDOfInstance(g.UUID, gi), own, since, at)
 
 			// A compute instance that is all of its GPU instance has the same energy.
 			for c := range gi.ComputeInstances {
@@ -294,7 +294,7 @@ func (t *trackedGPU) addEnergy(g *gpu.GPU, spent float64, before, at time.Time) 
 					own = share(ci.PowerWatts)
 				}
 
-				t.holdings.addEnergy(gpu.IDOfCompute(g.UUID, gi, ci), own, before, at)
+				t.holdings.addEnergy(gpu.IDOfCompute(g.UUID, gi, ci), own, since, at)
 			}
 		}
 

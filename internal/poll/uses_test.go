@@ -28,13 +28,16 @@ func useOf(g *gpu.GPU, pod string, instance gpu.Opt[gpu.InstanceID], compute gpu
 func TestUses(t *testing.T) {
 	mib := func(n uint64) gpu.Opt[uint64] { return gpu.Some(n << 20) }
 	g := migGPU()
-	g.Instances[0].Memory.Used, g.Instances[1].Memory.Used = mib(500), mib(300)
-	g.Instances[0].ComputeInstances[0].PowerWatts, g.Instances[0].PowerWatts, g.Instances[1].PowerWatts = gpu.Some(20.0), gpu.Some(60.0), gpu.Some(30.0)
+	g.Instances[0].Memory.Used = mib(500)
+	g.Instances[1].Memory.Used = mib(300)
+	g.Instances[0].ComputeInstances[0].PowerWatts = gpu.Some(20.0)
+	g.Instances[0].PowerWatts = gpu.Some(60.0)
+	g.Instances[1].PowerWatts = gpu.Some(30.0)
 	pids := fakeContainers{11: {Namespace: "ns", Pod: "p", Name: "main"}, 12: {Namespace: "ns", Pod: "q", Name: "main"}}
 	split := gpu.Some(gpu.InstanceID(2))
 	other := gpu.Some(gpu.InstanceID(1))
-
 	first := gpu.Some(gpu.ComputeID(0))
+
 	for _, tt := range []struct {
 		name string
 		list []gpu.Assignment
@@ -64,15 +67,15 @@ func TestUses(t *testing.T) {
 			var h holdings
 			h.update(&gpus[0], true, time.Unix(1, 0))
 			gpus[0].Containers = h.collectUses(&gpus[0], pids, false)
-			of := 0
+			uses := 0
 
 			for i := range gpus[0].Containers {
 				if gpus[0].Containers[i].Pod == "p" {
-					of++
+					uses++
 				}
 			}
 
-			if of != len(tt.want) {
+			if uses != len(tt.want) {
 				t.Errorf("%+v, want %d uses of p", gpus[0].Containers, len(tt.want))
 			}
 
@@ -102,8 +105,8 @@ func TestMemoryOfSharedDevices(t *testing.T) {
 	anywhere := at(11, memory)
 	inInstance := at(11, memory)
 	anywhere.Instance, anywhere.Compute = gpu.None[gpu.InstanceID](), gpu.None[gpu.ComputeID]()
-
 	inInstance.Compute = gpu.None[gpu.ComputeID]()
+
 	for what, c := range map[string]struct {
 		list []gpu.Process
 		want gpu.Opt[uint64]
@@ -144,8 +147,8 @@ func TestMemoryOfAPart(t *testing.T) {
 	inInstance := here
 	elsewhere.Instance = gpu.Some[gpu.InstanceID](1)
 	anywhere.Instance, anywhere.Compute = gpu.None[gpu.InstanceID](), gpu.None[gpu.ComputeID]()
-
 	inInstance.Compute = gpu.None[gpu.ComputeID]()
+
 	for what, c := range map[string]struct {
 		list gpu.Opt[[]gpu.Process]
 		want gpu.Opt[uint64]
@@ -399,10 +402,10 @@ func (c *holdingsModel) readGPU(r *rand.Rand) {
 }
 
 // energyReading is a reading with random activity.
-func energyReading(r *rand.Rand, gpuWatts float64) gpu.GPU {
+func energyReading(r *rand.Rand, joules float64) gpu.GPU {
 	g := migGPU()
 
-	g.Readings.EnergyJoules, g.Readings.PowerWatts = gpu.Some(gpuWatts), gpu.Some(150+r.Float64()*200)
+	g.Readings.EnergyJoules, g.Readings.PowerWatts = gpu.Some(joules), gpu.Some(150+r.Float64()*200)
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 
@@ -439,8 +442,8 @@ func TestUsesOfContradictions(t *testing.T) {
 	ref := gpu.DeviceRef{MIG: "MIG-1"}
 	gpuRef := gpu.DeviceRef{GPU: uuidA}
 	doubtful := func(a gpu.Assignment) gpu.Assignment { a.Holder.Unconfirmed = "for a test"; return a }
-
 	undescribed := func(a gpu.Assignment) gpu.Assignment { a.Holder.Undescribed = true; return a }
+
 	for name, tt := range map[string]struct {
 		list []gpu.Assignment
 		want string

@@ -64,7 +64,7 @@ func TestRightsizingLoop(t *testing.T) {
 	before := n.valueNow(`avg(nvidia_gpu_sm_activity_ratio{gpu=~"[0125]"})`)
 
 	layouts := filepath.Join(dir, "layouts.yaml")
-	if err := os.WriteFile(layouts, []byte(migctl(t, socket, "recommend", "--spec")), 0o600); err != nil {
+	if err := os.WriteFile(layouts, []byte(migctl(t, socket, "recommend", "-o", "spec")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 

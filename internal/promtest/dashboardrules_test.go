@@ -33,17 +33,12 @@ func (e *Prometheus) recordAll(t *testing.T, step time.Duration, to time.Time) i
 func (e *Prometheus) recordRules(t *testing.T, file string, from, to time.Time, step time.Duration) int64 {
 	t.Helper()
 
-	groups, errs := rulefmt.ParseFile(file, false, model.UTF8Validation, parser.NewParser(parser.Options{}),
-		promslog.NewNopLogger())
-	if len(errs) > 0 {
-		t.Fatalf("%s: %v", file, errs)
-	}
-
+	groups := ruleGroups(t, file)
 	seen := map[string]map[uint64]labels.Labels{}
 	most := int64(0)
 
 	for at := from; !at.After(to); at = at.Add(step) {
-		for _, g := range groups.Groups {
+		for _, g := range groups {
 			if file == dashboardRules && g.Interval != model.Duration(time.Minute) {
 				t.Fatalf("group %s has the interval %s; energy is added up by minutes", g.Name, g.Interval)
 			}
@@ -59,7 +54,7 @@ func (e *Prometheus) recordRules(t *testing.T, file string, from, to time.Time, 
 }
 
 // record evaluates one rule, and marks series stale that it had before and has no more.
-func (e *Prometheus) record(t *testing.T, rule rulefmt.Rule, at time.Time,
+func (e *Prometheus) record(t testing.TB, rule rulefmt.Rule, at time.Time,
 	before map[uint64]labels.Labels) (map[uint64]labels.Labels, int64) {
 	t.Helper()
 
@@ -101,4 +96,17 @@ func (e *Prometheus) record(t *testing.T, rule rulefmt.Rule, at time.Time,
 	}
 
 	return seen, a.samples
+}
+
+// ruleGroups reads a file of rules.
+func ruleGroups(t testing.TB, file string) []rulefmt.RuleGroup {
+	t.Helper()
+
+	groups, errs := rulefmt.ParseFile(file, false, model.UTF8Validation, parser.NewParser(parser.Options{}),
+		promslog.NewNopLogger())
+	if len(errs) > 0 {
+		t.Fatalf("%s: %v", file, errs)
+	}
+
+	return groups.Groups
 }

@@ -178,7 +178,7 @@ func (f *fleet) control(t *testing.T) {
 }
 
 // scrapePods scrapes the pods of the node's exporter that there are now.
-func (e *Prometheus) scrapePods(t *testing.T, n *scrapedNode, node fleetNode) {
+func (e *Prometheus) scrapePods(t testing.TB, n *scrapedNode, node fleetNode) {
 	t.Helper()
 
 	if node.format == "" {
@@ -220,14 +220,14 @@ func asDCGMExporter(body []byte) []byte {
 }
 
 // addScrapeOf adds a scrape of a target, with the series that Prometheus itself adds.
-func (e *Prometheus) addScrapeOf(t *testing.T, of labels.Labels, at time.Time, format Format, body []byte) {
+func (e *Prometheus) addScrapeOf(t testing.TB, of labels.Labels, at time.Time, format Format, body []byte) {
 	t.Helper()
 	e.AddScrapeFrom(t, of, at, format, body)
 	e.addScrapeSeries(t, of, at, 1, float64(strings.Count(string(body), "\n")))
 }
 
 // removeTarget marks all series of a target stale.
-func (e *Prometheus) removeTarget(t *testing.T, of labels.Labels, at time.Time) {
+func (e *Prometheus) removeTarget(t testing.TB, of labels.Labels, at time.Time) {
 	t.Helper()
 	e.AddScrapeFrom(t, of, at, Text, nil)
 	stale := math.Float64frombits(value.StaleNaN)
@@ -235,7 +235,7 @@ func (e *Prometheus) removeTarget(t *testing.T, of labels.Labels, at time.Time) 
 }
 
 // addScrapeSeries adds the series that Prometheus itself adds for a scrape.
-func (e *Prometheus) addScrapeSeries(t *testing.T, of labels.Labels, at time.Time, up, samples float64) {
+func (e *Prometheus) addScrapeSeries(t testing.TB, of labels.Labels, at time.Time, up, samples float64) {
 	t.Helper()
 	app := e.db.Appender(t.Context())
 

@@ -115,7 +115,7 @@ type expected struct {
 // weighted is a ratio and what it counts.
 type weighted struct{ ratio, weight float64 }
 
-// expectOf computes what is known of a GPU that is held.
+// expectOf computes what we know of a GPU that is held.
 func expectOf(u unit, minutes int) expected {
 	var e expected
 	var busy, widths, bandwidths []weighted

@@ -36,20 +36,20 @@ var program = sync.OnceValues(func() (string, error) {
 // scrapedNode is the program on a simulated node, and the Prometheus that scrapes it.
 type scrapedNode struct {
 	*Prometheus
-	t       *testing.T
+	t       testing.TB
 	url     string
 	elapsed time.Duration
 }
 
 // startNode starts the program with a scenario, on a clock that stands still.
-func startNode(t *testing.T, scenario string, args ...string) *scrapedNode {
+func startNode(t testing.TB, scenario string, args ...string) *scrapedNode {
 	t.Helper()
 	url, _ := launch(t, nil, append([]string{"--sim.scenario=" + scenarioFile(t, scenario)}, args...)...)
 
 	return &scrapedNode{Prometheus: NewPrometheus(t), t: t, url: url}
 }
 
-func scenarioFile(t *testing.T, scenario string) string {
+func scenarioFile(t testing.TB, scenario string) string {
 	t.Helper()
 
 	file := filepath.Join(t.TempDir(), "scenario.yaml")
@@ -62,7 +62,7 @@ func scenarioFile(t *testing.T, scenario string) string {
 
 // launch starts the program on a simulated node whose clock stands still. The program ends with
 // stop, or with the test.
-func launch(t *testing.T, env []string, args ...string) (url string, stop func()) {
+func launch(t testing.TB, env []string, args ...string) (url string, stop func()) {
 	t.Helper()
 
 	path, err := program()
@@ -94,7 +94,7 @@ func launch(t *testing.T, env []string, args ...string) (url string, stop func()
 
 // listenAddress reads the log until the program says where it listens, and lets the rest of the log
 // go.
-func listenAddress(t *testing.T, log io.Reader) string {
+func listenAddress(t testing.TB, log io.Reader) string {
 	t.Helper()
 	listening := regexp.MustCompile(`msg=listening[^\n]*address=(\S+)`)
 

@@ -25,6 +25,7 @@ type grafanaDashboard struct {
 	Annotations             struct{ List []grafanaAnnotation }
 	Links                   []grafanaLink
 	Panels                  []grafanaPanel
+	Time                    struct{ From string }
 }
 
 type grafanaSource struct{ Type, UID string }
@@ -52,6 +53,7 @@ type grafanaPanel struct {
 	Type, Title, Description string
 	Datasource               grafanaSource
 	Collapsed                bool
+	MaxDataPoints            int
 	Panels                   []grafanaPanel
 	GridPos                  struct{ X, Y, W, H int }
 	Targets                  []grafanaTarget
@@ -95,7 +97,7 @@ type grafanaTarget struct {
 }
 
 // loadDashboards reads the committed dashboards.
-func loadDashboards(t *testing.T) map[string]grafanaDashboard {
+func loadDashboards(t testing.TB) map[string]grafanaDashboard {
 	t.Helper()
 	all := map[string]grafanaDashboard{}
 

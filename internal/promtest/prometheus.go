@@ -68,6 +68,11 @@ func NewPrometheus(t testing.TB) *Prometheus {
 		t.Fatalf("open storage: %v", err)
 	}
 
+	return newPrometheus(t, db)
+}
+
+// newPrometheus returns a Prometheus over a storage, which is closed after the test.
+func newPrometheus(t testing.TB, db *tsdb.DB) *Prometheus {
 	engine := promql.NewEngine(promql.EngineOpts{
 		MaxSamples:           50e6, // Prometheus' defaults
 		Timeout:              2 * time.Minute,

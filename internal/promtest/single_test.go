@@ -38,7 +38,7 @@ func TestSingleStrategyLoop(t *testing.T) {
 	expectRefusedAlone(t, socket)
 
 	layouts := filepath.Join(dir, "layouts.yaml")
-	if err := os.WriteFile(layouts, []byte(migctl(t, socket, "recommend", "--spec")), 0o600); err != nil {
+	if err := os.WriteFile(layouts, []byte(migctl(t, socket, "recommend", "-o", "spec")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 
@@ -87,8 +87,8 @@ func expectRefusedAlone(t *testing.T, socket string) {
 		t.Errorf("migctl recommend 1 does not say that %s:\n%s", reason, out)
 	}
 
-	if out, code := tryMigctl(t, socket, "recommend", "--spec", "1"); code != 1 || !strings.Contains(oneLine(out), reason) {
-		t.Errorf("migctl recommend --spec 1: exit code %d, want 1, because %s:\n%s", code, reason, out)
+	if out, code := tryMigctl(t, socket, "recommend", "-o", "spec", "1"); code != 1 || !strings.Contains(oneLine(out), reason) {
+		t.Errorf("migctl recommend -o spec 1: exit code %d, want 1, because %s:\n%s", code, reason, out)
 	}
 
 	if out := oneLine(migctl(t, socket, "recommend")); !strings.Contains(out, "all GPUs get 3g.40gb") {

@@ -43,7 +43,7 @@ type Loop struct {
 	published  func(*advise.Report)
 
 	mu      sync.Mutex
-	found   *advise.Checkpoint // evidence of which it is not known yet whether it is of this node
+	found   *advise.Checkpoint // evidence of which we do not know yet whether it is of this node
 	foreign error              // why the evidence in the file is not; nil if it is
 	advisor *advise.Advisor
 	last    *gpu.Snapshot // that was observed; nil before the first

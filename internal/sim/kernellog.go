@@ -199,7 +199,7 @@ func (n *Node) print(text string) {
 }
 
 // printXID prints an XID as the driver does (open-gpu-kernel-modules 595.45.04,
-// src/nvidia/src/kernel/gpu/rc/ kernel_rc.c, krcReportXid_IMPL), with the process that has it, if
+// src/nvidia/src/kernel/gpu/rc/kernel_rc.c, krcReportXid_IMPL), with the process that has it, if
 // there is one.
 func (n *Node) printXID(f *FaultSpec) {
 	g := n.gpus[f.GPU.Or(0)]

@@ -7,11 +7,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// ComputeProfileID returns the value of NVML_COMPUTE_INSTANCE_PROFILE_n_SLICE, which is also the id
-// that nvidia-smi prints; ok is false if NVML has no such profile.
-func ComputeProfileID(slices int) (id uint32, ok bool) {
+// ComputeProfileID returns the value of NVML_COMPUTE_INSTANCE_PROFILE_n_SLICE for a size of n slices,
+// which is also the id that nvidia-smi prints; ok is false if NVML has no such profile.
+func ComputeProfileID(size int) (id uint32, ok bool) {
 	ids := map[int]uint32{1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
-	id, ok = ids[slices]
+	id, ok = ids[size]
 
 	return id, ok
 }
@@ -35,16 +35,16 @@ func ComputePlacements(slicesOfInstance, size int) []gpu.Placement {
 }
 
 // ComputeSMs returns the number of SMs of a compute instance of a size.
-func ComputeSMs(f gpu.Profile, size int) int { return f.SMs * size / f.ComputeSlices }
+func ComputeSMs(p gpu.Profile, size int) int { return p.SMs * size / p.ComputeSlices }
 
 // computeName returns the name of a MIG device: 1c.3g.20gb, or 3g.20gb if it has the whole GPU
 // instance.
-func computeName(f gpu.Profile, size int) string {
-	if size == f.ComputeSlices {
-		return f.Name
+func computeName(p gpu.Profile, size int) string {
+	if size == p.ComputeSlices {
+		return p.Name
 	}
 
-	return fmt.Sprintf("%dc.%s", size, f.Name)
+	return fmt.Sprintf("%dc.%s", size, p.Name)
 }
 
 // CreateGPUInstance creates a GPU instance of the profile with the driver's id profileID. Without a

@@ -69,8 +69,8 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 	t := g.totals.after(g.sample, now.Sub(n.at).Seconds())
 	s.Time = now
 	s.Joules = t.joules
-	s.PowerViolation = secondsOf(t.powerCapped)
-	s.ThermalViolation = secondsOf(t.thermal)
+	s.PowerViolation = durationOf(t.powerCapped)
+	s.ThermalViolation = durationOf(t.thermal)
 	s.PCIeBytes = uint64(t.pcie)
 	s.NVLinkBytes = uint64(t.nvlink)
 
@@ -146,7 +146,7 @@ func (g *simGPU) describeModes(s *GPUState) {
 	}
 
 	if g.model.memoryTemp {
-		s.MemoryCelsius = gpu.Some(s.Celsius + 4)
+		s.MemoryCelsius = gpu.Some(s.Celsius + 4) // memory is a little hotter than the GPU
 	}
 
 	if len(g.instances) == 0 {
@@ -163,7 +163,7 @@ func (g *simGPU) reportedWatts() gpu.Opt[float64] {
 	return gpu.Some(g.sample.watts)
 }
 
-func secondsOf(seconds float64) time.Duration {
+func durationOf(seconds float64) time.Duration {
 	return time.Duration(math.Round(seconds * float64(time.Second)))
 }
 
@@ -178,14 +178,14 @@ func (g *simGPU) pci() PCI {
 		Generation: g.model.pcieGen, Width: 16, MaxGeneration: g.model.pcieGen,
 	}
 	if len(g.tasks) == 0 {
-		p.Generation = 1
+		p.Generation = 1 // an idle link saves power
 	}
 
 	return p
 }
 
-// describeTree sets profiles, instances and MIG devices. It copies those that the GPU may change
-// later.
+// describeTree sets profiles, instances and MIG devices. It copies the instances and devices, which
+// may change later.
 func (g *simGPU) describeTree(s *GPUState) {
 	s.Profiles = g.mig.Profiles
 	s.Instances = make([]Instance, len(g.instances))
@@ -223,12 +223,12 @@ func (g *simGPU) describeTree(s *GPUState) {
 	}
 }
 
-// listedProcesses returns the processes of a GPU that the driver lists to its callers: none if they
-// are in the PID namespace of a container, because no process of a simulated node is in theirs.
+// listedProcesses returns the processes of a GPU that the driver lists to its callers: none if the
+// callers run in a container's PID namespace, because no process of a simulated node is in that.
 //
 // The driver translates ids into the PID namespace of its caller, unless that is the initial one.
 // Lists leave out processes that have no id there, with success (open-gpu-kernel-modules 595.45.04,
-// src/nvidia/src/kernel/gpu/ gpu_rmapi.c 810-972, _gpuConvertPid;
+// src/nvidia/src/kernel/gpu/gpu_rmapi.c 810-972, _gpuConvertPid;
 // kernel-open/nvidia/os-interface.c, os_find_ns_pid). Samples of process utilization keep the
 // host's id in the kernel's answer (subdeviceCtrlCmdPerfGetGpumonPerfmonUtilSamplesV2_KERNEL). We
 // do not know whether libnvidia-ml, which is closed, passes those on: here it drops them.

@@ -89,7 +89,7 @@ func clockEventsText(events []gpu.ReasonSeconds) string {
 		text := clockEventWords(e.Reason)
 		if e.Seconds.Value >= 1 {
 			text += fmt.Sprintf(
-				" (%s since the exporter started)",
+				" (%s in all since the exporter started)",
 				ageText(time.Duration(e.Seconds.Value*float64(time.Second))),
 			)
 		}
@@ -108,7 +108,7 @@ func clockEventsText(events []gpu.ReasonSeconds) string {
 func clockEventWords(reason string) string {
 	switch reason {
 	case "gpu_idle":
-		return "nothing runs"
+		return "idleness"
 	case "applications_clocks_setting":
 		return "clocks that an operator has set"
 	case "sw_power_cap":

@@ -23,7 +23,7 @@ func TestDetails(t *testing.T) {
 	g := wholeGPU(0)
 	g.Totals.ClockEvents = append(g.Totals.ClockEvents, gpu.ReasonSeconds{Reason: "hw_slowdown"})
 	cmptest.Equal(t, "all", detailsOf(&g), `Clocks: SM 1410 MHz, memory 1215 MHz, video 1275 MHz
-Clocks held back by: the power limit (12 s since the exporter started)
+Clocks held back by: the power limit (12 s in all since the exporter started)
 Performance state: P0
 Memory temperature: 72 °C
 Fans: 35 %
@@ -71,6 +71,8 @@ func TestXIDs(t *testing.T) {
 
 	snap := nodeFixture()
 	snap.GPUs = []gpu.GPU{g}
-	cmptest.HasTexts(t, pageText(showPage(t, Options{State: true}, snap)), "docs/faults.md says what to do",
+	page := showPage(t, Options{State: true}, snap)
+	cmptest.HasTexts(t, pageText(page), "docs/faults.md says what to do",
 		"94 Contained memory error 3 2026-03-04T05:06:07Z GI 7, GI 1")
+	cmptest.HasTexts(t, page, `href="https://github.com/mig-exporter/mig-exporter/blob/main/docs/faults.md#the-table"`)
 }

@@ -140,11 +140,23 @@ func (s *eventSource) encodeEvent(snap *gpu.Snapshot) []byte {
 	}
 
 	text := fmt.Appendf(nil, "id: %d\nevent: node\n", snap.Generation)
-	for line := range bytes.Lines(data.Bytes()) {
+	for line := range bytes.Lines(endLinesAlike(data.Bytes())) {
 		text = append(text, "data: "...)
 		text = append(text, bytes.TrimSuffix(line, []byte("\n"))...)
 		text = append(text, '\n')
 	}
 
 	return append(text, '\n')
+}
+
+// endLinesAlike replaces carriage returns, which end lines of events and of HTML, too: a name may
+// have one.
+func endLinesAlike(text []byte) []byte {
+	if !bytes.ContainsRune(text, '\r') {
+		return text
+	}
+
+	text = bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n"))
+
+	return bytes.ReplaceAll(text, []byte("\r"), []byte("\n"))
 }

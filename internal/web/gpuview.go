@@ -12,22 +12,23 @@ import (
 
 // gpuView is one GPU: its row, and the card to which it opens.
 type gpuView struct {
-	Key       string // tells the GPU from the others while the page is open
-	Index     int
-	Name      string
-	ShortName string // without the maker
-	UUID      string
-	PCIBusID  string
-	Down      bool
-	Open      bool
-	findable
-	Busy    int // by how much it is busy, in thousandths; -1 if that is not known
-	Badges  []badge
-	Figures []gauge // of the row
-	Problem string  // since when it is down, and how old the shown readings are
-	Gauges  []gauge
-	NoSM    string // why SM activity is missing
-	holdingView
+	Key         string // tells the GPU from the others while the page is open
+	Index       int
+	Name        string
+	ShortName   string // without the maker
+	UUID        string
+	PCIBusID    string
+	Down        bool
+	Open        bool
+	Find        string // names that it is found by
+	Is          string // "underused", "unhealthy"
+	Busy        int    // by how much it is busy, in thousandths; -1 if that is not known
+	Badges      []badge
+	Figures     []gauge // of the row
+	Problem     string  // since when it is down, and how old the shown readings are
+	Gauges      []gauge
+	NoSM        string // why SM activity is missing
+	Holding     holdingView
 	SharedBy    string
 	MIG         bool
 	Units       int         // length of the axis; 0: there is none
@@ -42,12 +43,6 @@ type gpuView struct {
 	XIDs        []xidView
 	Advice      []adviceView
 	Processes   processesView
-}
-
-// findable is what a reader can find a device by.
-type findable struct {
-	Find string // names
-	Is   string // "underused", "unhealthy"
 }
 
 // viewer is what the views of GPUs need to know beside them.
@@ -96,7 +91,7 @@ func (v *viewer) newGPUView(g *gpu.GPU) gpuView {
 		view.Problem = downText(g, v.now)
 	}
 
-	view.holdingView = newHoldingView(&g.Device, g.Containers, g.Jobs, v.kubelet && g.UUID != "")
+	view.Holding = newHoldingView(&g.Device, g.Containers, g.Jobs, v.kubelet && g.UUID != "")
 	view.Unconfirmed = unconfirmedViews(g)
 
 	if isShared(g.Holders) {

@@ -65,6 +65,9 @@ type Options struct {
 	// Recommendations, if not nil, returns a pointer to the last report about right-sizing, or to
 	// the part of it about one GPU; nil if there is none yet.
 	Recommendations func(gpu.UUID) any
+	// Findings, if not nil, returns what check-node finds amiss on the node, for the page; nil until
+	// that is known.
+	Findings func() *[]Finding
 	// Hosts are the node's own names. On a loopback address the state and the page are served for
 	// these, localhost and IP addresses.
 	Hosts []string

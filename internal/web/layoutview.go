@@ -16,11 +16,11 @@ type deviceView struct {
 	UUID    string
 	Down    bool
 	SM      gauge
-	holdingView
-	Errors []string
+	Holding holdingView
+	Errors  []string
 	// Only GPU instances have the rest.
 	Placement string
-	Memory    *gauge
+	Memory    gauge
 	Power     string
 	// Empty if one compute instance has the whole GPU instance: then the row has the compute
 	// instance's UUID.
@@ -68,14 +68,14 @@ func newDeviceView(d *gpu.Device, id uint32, profile string) deviceView {
 func newInstanceView(g *gpu.GPU, inst *gpu.GPUInstance, kubelet bool) deviceView {
 	view := newDeviceView(&inst.Device, uint32(inst.ID), inst.Profile)
 	view.Key = instanceKey(inst)
-	view.holdingView = newHoldingView(
+	view.Holding = newHoldingView(
 		&inst.Device,
 		usesOf(g, inst.ID, gpu.None[gpu.ComputeID]()),
 		inst.Jobs,
 		kubelet,
 	)
-	view.Memory = memoryGauge(inst.Memory)
-	view.Empty = inst.IsEmpty()
+	view.Memory = orUnknown(memoryGauge(inst.Memory), "Memory")
+	view.Holding.Empty = inst.IsEmpty()
 
 	if p, ok := inst.Placement.Get(); ok {
 		view.Placement = p.String()
@@ -91,8 +91,8 @@ func newInstanceView(g *gpu.GPU, inst *gpu.GPUInstance, kubelet bool) deviceView
 		view.Down = view.Down || !c.Up
 		view.Errors = append(view.Errors, errorTexts(c.Errors)...)
 
-		if len(view.Holders) == 0 {
-			view.Holders = holderViews(c.Holders, usesOf(g, inst.ID, gpu.Some(c.ID)))
+		if len(view.Holding.Holders) == 0 {
+			view.Holding.Holders = holderViews(c.Holders, usesOf(g, inst.ID, gpu.Some(c.ID)))
 		}
 
 		return view
@@ -103,7 +103,7 @@ func newInstanceView(g *gpu.GPU, inst *gpu.GPUInstance, kubelet bool) deviceView
 		func(c *gpu.ComputeInstance) deviceView {
 			part := newDeviceView(&c.Device, uint32(c.ID), c.Profile)
 			part.Key = fmt.Sprintf("%s/%d.%d", view.Key, c.ID, c.Generation)
-			part.holdingView = newHoldingView(&c.Device, usesOf(g, inst.ID, gpu.Some(c.ID)), nil, kubelet)
+			part.Holding = newHoldingView(&c.Device, usesOf(g, inst.ID, gpu.Some(c.ID)), nil, kubelet)
 			part.UUID = string(c.UUID)
 
 			return part

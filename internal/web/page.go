@@ -63,7 +63,7 @@ func newPageHandler(opts Options, snaps Snapshots, pool *buffers, logger log.Log
 		opts:     opts,
 		snaps:    snaps,
 		logger:   logger,
-		template: template.Must(template.New("page").Parse(pageHTML)),
+		template: parsePage(pageHTML),
 		script:   script,
 		version:  sourceHash(pageHTML + pageCSS + script),
 		policy: strings.Join([]string{

@@ -55,7 +55,12 @@ type notice struct {
 	Hint               string
 }
 
-type tile struct{ Label, Value, Note string }
+// tile is a figure of the node. That of check-node opens to what was found.
+type tile struct {
+	Label, Value, Note string
+	Findings           []Finding
+	More               int // further ones, which Findings leaves out
+}
 
 // newPageView returns the page of a Snapshot; snap is nil before the first.
 func newPageView(opts Options, snap *gpu.Snapshot, now time.Time, advised advice) pageView {
@@ -103,6 +108,10 @@ func newPageView(opts Options, snap *gpu.Snapshot, now time.Time, advised advice
 	page.Notices = append(page.Notices, holderNotices(snap)...)
 	if len(snap.GPUs) > 0 {
 		page.Tiles = nodeTiles(snap)
+	}
+
+	if t, ok := checkTile(&opts); ok {
+		page.Tiles = append(page.Tiles, t)
 	}
 
 	view := viewer{

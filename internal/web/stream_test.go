@@ -178,6 +178,21 @@ func TestStreamOfThePage(t *testing.T) {
 	cmptest.LacksTexts(t, got, "<script>", "<html")
 }
 
+// TestStreamKeepsLinesTogether: to a reader of events a carriage return ends a line, too. A name that
+// has one loses nothing, and begins no field or event of its own.
+func TestStreamKeepsLinesTogether(t *testing.T) {
+	snap := later(1)
+	snap.Hostname = "a\rdata: b\r\revent: end\r\nc\r"
+	w := watch(t, snap)
+	r := w.open(t, pathStream+"?view=page", "identity")
+
+	nextEvent(t, r)
+	got := nextEvent(t, r)
+
+	cmptest.LacksTexts(t, got, "\r")
+	cmptest.HasTexts(t, got, "<h1>a\ndata: data: b\ndata: \ndata: event: end\ndata: c\ndata: </h1>", "data: </main>")
+}
+
 // TestStreamBeforeTheFirstSnapshot: a stream waits for the first reading.
 func TestStreamBeforeTheFirstSnapshot(t *testing.T) {
 	w := watch(t, nil)

@@ -10,11 +10,12 @@ import (
 
 // blockView is an instance on the axis, or a part of it without one, or a GPU without MIG.
 type blockView struct {
-	Key   string
-	Span  int
-	Class string // "used", "idle", "unknown", "down", "room", "stranded"
-	Title string
-	findable
+	Key     string
+	Span    int
+	Class   string // "used", "idle", "unknown", "down", "room", "stranded"
+	Title   string
+	Find    string // names that it is found by
+	Is      string // "underused", "unhealthy"
 	Profile string
 	// ProfileRest is the part of the profile's name that a narrow block does not show.
 	ProfileRest string
@@ -30,8 +31,12 @@ func (b blockView) Down() bool { return b.Class == "down" }
 
 // load is how much of a device is used: a thin bar with a letter.
 type load struct {
-	Letter string // "M" for memory, "S" for SM activity, "U" for utilization
-	gauge
+	Letter       string // "M" for memory, "S" for SM activity, "U" for utilization
+	Label, Class string
+	Bar          bool
+	Percent      int
+	Value        string // if it has no bar
+	Over         string
 }
 
 // partView is a compute instance in its GPU instance's block, as wide as its slices.
@@ -177,10 +182,22 @@ func (b *blockView) addHolders(names []string, d *gpu.Device, kubelet bool) {
 func loadsOf(memory gpu.Memory, activity gauge) []load {
 	var loads []load
 	if m := memoryGauge(memory); m != nil {
-		loads = append(loads, load{"M", *m})
+		loads = append(loads, newLoad(m))
 	}
 
-	return append(loads, load{activity.Label[:1], activity})
+	return append(loads, newLoad(&activity))
+}
+
+func newLoad(g *gauge) load {
+	l := load{
+		Letter: g.Label[:1], Label: g.Label, Class: g.Class(),
+		Bar: g.Bar, Percent: g.Percent, Over: g.Over,
+	}
+	if !g.Bar {
+		l.Value = g.Value
+	}
+
+	return l
 }
 
 // instanceUse returns the class of a GPU instance by its use.

@@ -143,3 +143,17 @@ func TestWhoGivesRights(t *testing.T) {
 		t.Error(h)
 	}
 }
+
+// TestBlockedGPUIsNamedOnce: of the instances in the way on one GPU, the first names it.
+func TestBlockedGPUIsNamedOnce(t *testing.T) {
+	mig := func(uuid string, start int) api.Blocker {
+		return api.Blocker{GPU: gpu2, Instance: uuid, Profile: "1g.5gb", Placement: at(start, 1), Holders: holds()}
+	}
+	problem := &api.Problem{Type: api.Busy, Title: "In use", Blocking: []api.Blocker{
+		mig("MIG-1", 0), mig("MIG-2", 1), {GPU: node2, Instance: node2 + "/3", Profile: "1g.6gb", Placement: at(0, 1)},
+	}}
+
+	out := flat(drawn(func(p *page) { reportProblem(p, problem, &options{Command: commandPlan}) }))
+	cmptest.HasTexts(t, out, "MIG-1, 1g.5gb at 0:1 of "+string(gpu2)+" in use", "MIG-2, 1g.5gb at 1:1 in use",
+		node2+"/3, 1g.6gb at 0:1 What")
+}

@@ -4,6 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"strings"
+	"unicode"
+	"unicode/utf16"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -40,13 +44,16 @@ func (s *session) printOutcome(document any) error {
 }
 
 // printDocument prints a document of the server as indented JSON or as YAML, with the keys in its
-// order.
+// order. What a terminal could take for a command is escaped.
 func (s *session) printDocument(data []byte) error {
 	var out bytes.Buffer
 
 	var err error
+	escape := escapeForJSON
+
 	if s.opts.Output == formYAML {
 		err = writeYAML(&out, data)
+		escape = escapeForYAML
 	} else if err = json.Indent(&out, bytes.TrimSpace(data), "", "  "); err == nil {
 		out.WriteByte('\n')
 	}
@@ -55,16 +62,54 @@ func (s *session) printDocument(data []byte) error {
 		return fmt.Errorf("print the document: %w", err)
 	}
 
-	_, err = s.out.Write(out.Bytes())
+	_, err = io.WriteString(s.out, escapeUnprintable(out.String(), escape))
 
 	return err
 }
 
+// escapeUnprintable escapes in a document what a terminal could take for a command.
+func escapeUnprintable(document string, escape func(rune) string) string {
+	var safe strings.Builder
+
+	for _, c := range document {
+		if isUnprintable(c) && c != '\n' {
+			safe.WriteString(escape(c))
+		} else {
+			safe.WriteRune(c)
+		}
+	}
+
+	return safe.String()
+}
+
+func isUnprintable(c rune) bool { return !unicode.IsPrint(c) }
+
+func escapeForJSON(c rune) string {
+	if c <= 0xFFFF {
+		return fmt.Sprintf(`\u%04x`, c)
+	}
+
+	high, low := utf16.EncodeRune(c)
+
+	return fmt.Sprintf(`\u%04x\u%04x`, high, low)
+}
+
+// escapeForYAML is an escape within double quotes: YAML has no surrogates.
+func escapeForYAML(c rune) string { return fmt.Sprintf(`\U%08x`, c) }
+
 // writeYAML converts JSON by way of a YAML tree, so that numbers keep their digits and keys their
 // order.
 func writeYAML(out *bytes.Buffer, data []byte) error {
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, data); err != nil {
+		return err
+	}
+
+	// YAML's parser refuses some characters that JSON allows, unless they are escaped.
+	readable := escapeUnprintable(compact.String(), escapeForYAML)
+
 	var tree yaml.Node
-	if err := yaml.Unmarshal(data, &tree); err != nil {
+	if err := yaml.Unmarshal([]byte(readable), &tree); err != nil {
 		return err
 	}
 
@@ -80,9 +125,12 @@ func writeYAML(out *bytes.Buffer, data []byte) error {
 }
 
 // setBlockStyle removes JSON's braces and quotes. The encoder quotes again what would otherwise not
-// be a string.
+// be a string; texts that must be escaped keep their quotes, since only there YAML has escapes.
 func setBlockStyle(n *yaml.Node) {
-	n.Style = 0
+	if strings.IndexFunc(n.Value, isUnprintable) < 0 {
+		n.Style = 0
+	}
+
 	for _, child := range n.Content {
 		setBlockStyle(child)
 	}

@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf16"
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/common/model"
@@ -19,6 +17,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/fleet"
+	"github.com/mig-exporter/mig-exporter/internal/usage"
 )
 
 const commandFleet = "fleet"
@@ -61,7 +60,7 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 	c.Flag("prometheus.config.file", "File with TLS and authentication, as in Prometheus' HTTP "+
 		"client configuration.").
 		PlaceHolder("FILE").
-		StringVar(&f.ConfigFile)
+		SetValue(usage.File(&f.ConfigFile))
 	c.Flag("window", "How far back the history is read: 1h to 35d, in whole hours.").
 		Default("7d").
 		StringVar(&f.Window)
@@ -81,7 +80,7 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 	c.Flag("max-stretch", "How many times as long as on the whole GPU a request may take in a "+
 		"slice, at p95.").
 		Default(number(defaults.MaxStretch)).
-		Float64Var(&f.MaxStretch)
+		SetValue(numberValue("--max-stretch", &f.MaxStretch))
 	c.Flag("min-evidence", "Time for which a GPU must have been held and observed.").
 		Default("1d").
 		StringVar(&f.MinEvidence)
@@ -218,28 +217,9 @@ func writeFleetJSON(w io.Writer, r *fleet.Report) error {
 		return fmt.Errorf("write the report: %w", err)
 	}
 
-	_, err = io.WriteString(w, escapeUnprintable(string(data))+"\n")
+	_, err = io.WriteString(w, escapeUnprintable(string(data), escapeForJSON)+"\n")
 
 	return err
-}
-
-// escapeUnprintable escapes in a JSON document what a terminal could take for a command.
-func escapeUnprintable(document string) string {
-	var safe strings.Builder
-
-	for _, c := range document {
-		switch {
-		case c == '\n' || unicode.IsPrint(c):
-			safe.WriteRune(c)
-		case c > 0xFFFF:
-			high, low := utf16.EncodeRune(c)
-			fmt.Fprintf(&safe, `\u%04x\u%04x`, high, low)
-		default:
-			fmt.Fprintf(&safe, `\u%04x`, c)
-		}
-	}
-
-	return safe.String()
 }
 
 // writeFleetCSV writes a line for each GPU.

@@ -1,6 +1,7 @@
 package migctl
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -125,4 +126,55 @@ func placeText(p gpu.Opt[gpu.Placement]) string {
 	}
 
 	return unknown
+}
+
+// placedProfile is a profile with the beginning of its placement: 3g.20gb@4.
+func placedProfile(profile string, placement gpu.Opt[gpu.Placement]) string {
+	profile = orUnknown(profile)
+	if at, ok := placement.Get(); ok {
+		return fmt.Sprintf("%s@%d", profile, at.Start)
+	}
+
+	return profile
+}
+
+// layoutWords returns a layout as the value of --devices.
+func layoutWords(layout map[string]int) string {
+	var words []string
+	for _, profile := range sortedKeys(layout) {
+		words = append(words, fmt.Sprintf("%s=%d", profile, layout[profile]))
+	}
+
+	return cmp.Or(strings.Join(words, ","), "none")
+}
+
+// quoteForShell quotes a word for a POSIX shell. Control characters and others beyond ASCII, which
+// the terminal may not show, become escapes of $'...', which bash, zsh and ksh understand.
+func quoteForShell(word string) string {
+	const harmless = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,+@%"
+	isSpecial := func(r rune) bool { return !strings.ContainsRune(harmless, r) }
+	isHidden := func(r rune) bool { return r < ' ' || r > '~' }
+
+	switch {
+	case word != "" && !strings.ContainsFunc(word, isSpecial):
+		return word
+	case !strings.ContainsFunc(word, isHidden):
+		return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+	}
+
+	var quoted strings.Builder
+	quoted.WriteString("$'")
+
+	for _, b := range []byte(word) {
+		switch {
+		case b == '\'' || b == '\\':
+			quoted.WriteString(`\` + string(rune(b)))
+		case b < ' ' || b > '~':
+			fmt.Fprintf(&quoted, `\%03o`, b)
+		default:
+			quoted.WriteByte(b)
+		}
+	}
+
+	return quoted.String() + "'"
 }

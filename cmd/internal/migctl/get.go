@@ -199,23 +199,8 @@ func drawNodeHead(p *page, node *nodeView) {
 		).in(dim),
 	)
 
-	for _, src := range node.doc.Node.Sources {
-		// The line about unknown holders says which sources are not configured.
-		if (!src.Up || src.Stale) && !src.NotConfigured {
-			p.para("! ", red, sourceErrorText(&src))
-		}
-	}
-
-	if n := node.doc.Node.HungCalls; n > 0 {
-		p.para(
-			"! ",
-			red,
-			nodedoc.Count(n, "driver call hangs", "driver calls hang")+": readings of a GPU may be old",
-		)
-	}
-
-	if why := node.doc.Node.HoldersIncomplete; why != "" {
-		p.para("! ", yellow, "not all holders of devices are known: "+why)
+	for _, w := range readingWarnings(&node.doc) {
+		p.para("! ", w.color, w.text)
 	}
 }
 
@@ -255,18 +240,7 @@ func writeUnmatched(p *page, devices []nodedoc.Unmatched) {
 	}
 
 	for i := range devices {
-		d := &devices[i]
-		p.para(
-			"! ",
-			yellow,
-			fmt.Sprintf(
-				"device %s of %s, held by %s, does not exist on this node: restart the device plugin, then delete "+
-					"the pod",
-				d.ID,
-				orUnknown(d.Resource),
-				containerName(d.Namespace, d.Pod, d.Container),
-			),
-		)
+		p.para("! ", yellow, unmatchedText(&devices[i]))
 	}
 }
 
@@ -279,22 +253,6 @@ func writeUnread(p *page, doc *nodedoc.Document) {
 	}
 }
 
-// unreadText says which GPUs of the node are not in the document yet; it is empty if all are.
-func unreadText(doc *nodedoc.Document) string {
-	if why := doc.Node.GPUsUnknown; why != "" {
-		return "it is not known yet which GPUs this node has: " + why
-	}
-
-	if unread := doc.Node.GPUsUnread; len(unread) > 0 {
-		const one = "GPU has not been read yet and is"
-		const several = "GPUs have not been read yet and are"
-
-		return nodedoc.Count(len(unread), one, several) + " missing here: index " + joinNumbers(unread)
-	}
-
-	return ""
-}
-
 // writeLostUnrestored names the GPUs without their layouts that the node's document does not have:
 // drawGPU can't.
 func writeLostUnrestored(p *page, node *nodeView, list *api.Operations) {
@@ -304,23 +262,6 @@ func writeLostUnrestored(p *page, node *nodeView, list *api.Operations) {
 			p.para("! ", red, string(u.GPU)+": the layout is not restored: "+u.Detail)
 		}
 	}
-}
-
-func sourceErrorText(src *nodedoc.SourceState) string {
-	t := src.Name + " is not available"
-	if src.Error != "" {
-		t += ": " + src.Error
-	}
-
-	if src.Stale {
-		t += "; its last answer is shown"
-	}
-
-	if !src.LastSuccess.IsZero() {
-		t += "; last success " + src.LastSuccess.UTC().Format(time.RFC3339)
-	}
-
-	return t
 }
 
 // staleAfter is the age from which we call a GPU's readings old, at the time of the document.

@@ -96,6 +96,15 @@ func TestUsage(t *testing.T) {
 			`--timeout (or MIGCTL_TIMEOUT) is "`+value+`"; expected a duration with its unit, such as 30s`)
 	}
 
+	for args, want := range map[string]string{
+		"get -o nme":  `--output is "nme"; expected table, wide, name, json or yaml`,
+		"mode up 0":   `the state is "up"; expected on or off`,
+		"--color=foo": `--color (or MIGCTL_COLOR) is "foo"; expected auto, always or never`,
+		"fleet --prometheus.url=http://h --max-stretch=x": `--max-stretch is "x"; expected a number`,
+	} {
+		cmptest.HasTexts(t, flat(runner{}.run(t, defaultAddress, strings.Fields(args)...).err), want)
+	}
+
 	if got := (runner{}).run(t, defaultAddress, "--version"); got.code != exitOK ||
 		!strings.HasPrefix(got.out, "migctl, version") {
 		t.Errorf("--version: %+v", got)
@@ -164,15 +173,41 @@ printf '%s ' "${COMPREPLY[@]}"`
 		{"to", "top"},
 		{"top --o", "--once --output"},
 		{"top --output ", "text json"},
-		{"recommend --s", "--spec"},
+		{"recommend --output s", "spec"},
 		{"recommend --explain GPU-0a6d6b1e-7d1c-5e0e-9f5a-20b1f0c1a001", "GPU-0a6d6b1e-7d1c-5e0e-9f5a-20b1f0c1a001"},
 		{"none x", ""},
+		{"--ca-file ", ""}, // files, by the shell itself
+		{"get --token-file ", ""},
+		{"plan -f ", ""},
 	} {
 		words := append([]string{"-c", script, "bash", "migctl"}, strings.Split(c.words, " ")...)
 		cmptest.Equal(t, c.words, flat(runProgram(t, address, "bash", words...)), c.want)
 	}
 
 	cmptest.Equal(t, "without a server", runProgram(t, "unix:///none", "", "--completion-bash", "get", ""), "")
+}
+
+// The lines are completed by fish, with the script that migctl prints.
+func TestCompletionInFish(t *testing.T) {
+	if _, err := exec.LookPath("fish"); err != nil {
+		t.Skipf("NOT TESTED: completion in fish: %v", err)
+	}
+
+	const none = "unix:///none"
+	script := "function migctl; $MIGCTL $argv; end\n" + runProgram(t, none, "", "--completion-script-fish")
+
+	for words, want := range map[string]string{
+		"ge":                     "get",
+		"get -o j":               "json",
+		"get --output=j":         "--output=json",
+		"--ca-file ./help_tes":   "./help_test.go",
+		"--ca-file=./help_tes":   "--ca-file=./help_test.go",
+		"plan -f ./help_tes":     "./help_test.go",
+		"plan --demand=memory=1": "",
+	} {
+		got := runProgram(t, none, "fish", "--no-config", "-c", script+"\ncomplete -C 'migctl "+words+"'")
+		cmptest.Equal(t, words, flat(got), want)
+	}
 }
 
 func TestPlaceholdersOfTheServerAreQuiet(t *testing.T) {

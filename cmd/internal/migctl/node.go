@@ -73,6 +73,9 @@ func (u deviceUse) users() []string {
 // it.
 const confirmedFree = "free (confirmed)"
 
+// unknownUse is the summary of a device of which it is not known whether anything holds it.
+const unknownUse = "unknown"
+
 // summary describes the use of the device in one cell.
 func (u deviceUse) summary() string {
 	switch all := u.users(); {
@@ -81,7 +84,7 @@ func (u deviceUse) summary() string {
 	case u.Allocated.Or(false):
 		return "allocated"
 	case u.kubelet && !u.Allocated.Present():
-		return "unknown"
+		return unknownUse
 	case u.ConfirmedFree:
 		return confirmedFree
 	case u.Processes.Present():
@@ -90,7 +93,7 @@ func (u deviceUse) summary() string {
 		return "not allocated"
 	}
 
-	return "unknown"
+	return unknownUse
 }
 
 // podNames names the pods without their namespaces.

@@ -88,12 +88,11 @@ type options struct {
 	TakeOver  bool
 	Forget    bool // restore
 
-	Explain  string   // recommend: the GPU
-	WantSpec bool     // recommend
-	Prices   []string // recommend, as they are written
-	URL      string   // evaluate
-	Top      topOptions
-	Fleet    fleetOptions
+	Explain string   // recommend: the GPU
+	Prices  []string // recommend, as they are written
+	URL     string   // evaluate
+	Top     topOptions
+	Fleet   fleetOptions
 }
 
 // specOptions are the wanted layout, from a file or on the command line.
@@ -105,26 +104,6 @@ type specOptions struct {
 	Demand  []string
 	Force   []string
 }
-
-// timeoutValue is the value of --timeout and MIGCTL_TIMEOUT. Its errors name both: kingpin's do not
-// say which flag is wrong.
-type timeoutValue time.Duration
-
-// Set parses a duration.
-func (t *timeoutValue) Set(s string) error {
-	d, err := time.ParseDuration(s)
-	if err != nil || d <= 0 {
-		return fmt.Errorf(
-			"--timeout (or MIGCTL_TIMEOUT) is %q; expected a duration with its unit, such as 30s or 2m", s)
-	}
-
-	*t = timeoutValue(d)
-
-	return nil
-}
-
-// String returns the duration.
-func (t *timeoutValue) String() string { return time.Duration(*t).String() }
 
 // usageError is a mistake on the command line or in a spec.
 type usageError struct{ text string }
@@ -263,7 +242,7 @@ func flagGroups() []usage.Group {
 		},
 		{
 			Title: "Right-sizing",
-			Names: []string{"max-stretch", "min-evidence", "strict", "price", "explain", "spec"},
+			Names: []string{"max-stretch", "min-evidence", "strict", "price", "explain"},
 		},
 		{
 			Title: "This command",
@@ -284,25 +263,26 @@ func newApp(o *options) *kingpin.Application {
 		StringVar(&o.Address)
 	app.Flag("token-file", "File with the bearer token.").
 		Envar("MIGCTL_TOKEN_FILE").
-		StringVar(&o.TokenFile)
+		SetValue(usage.File(&o.TokenFile))
 	app.Flag("ca-file", "File with the certificates to trust (PEM); by default the system's.").
 		Envar("MIGCTL_CA_FILE").
-		StringVar(&o.CAFile)
+		SetValue(usage.File(&o.CAFile))
 	app.Flag("cert-file", "File with the client's certificate (PEM).").
 		Envar("MIGCTL_CERT_FILE").
-		StringVar(&o.CertFile)
+		SetValue(usage.File(&o.CertFile))
 	app.Flag("key-file", "File with the client's key (PEM).").
 		Envar("MIGCTL_KEY_FILE").
-		StringVar(&o.KeyFile)
+		SetValue(usage.File(&o.KeyFile))
 	app.Flag("timeout", "Time within which a request must be answered. Following an operation "+
 		"has no limit.").
 		Default("30s").
 		Envar("MIGCTL_TIMEOUT").
-		SetValue((*timeoutValue)(&o.Timeout))
+		SetValue(durationValue("--timeout (or MIGCTL_TIMEOUT)", &o.Timeout))
 	app.Flag("color", "Colors: auto (on a terminal, unless NO_COLOR is set), always or never.").
 		Default("auto").
 		Envar("MIGCTL_COLOR").
-		EnumVar(&o.Color, "auto", "always", "never")
+		HintOptions("auto", "always", "never").
+		SetValue(oneOf("--color (or MIGCTL_COLOR)", &o.Color, "auto", "always", "never"))
 
 	addReadCommands(app, o)
 
@@ -355,7 +335,7 @@ func newApp(o *options) *kingpin.Application {
 	mode.Arg("state", "on or off.").
 		Required().
 		HintOptions("on", "off").
-		EnumVar(&o.State, "on", "off")
+		SetValue(oneOf("the state", &o.State, "on", "off"))
 	mode.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").
 		Required().
 		HintAction(gpus).
@@ -438,7 +418,7 @@ func addPlanFlags(c *kingpin.CmdClause, o *options, apply bool) {
 	c.Flag("file", "File with the spec, YAML or JSON; - is standard input.").
 		Short('f').
 		PlaceHolder("FILE").
-		StringVar(&o.Spec.File)
+		SetValue(usage.File(&o.Spec.File))
 	c.Flag("layout", "A named layout, of the file or of the node.").
 		PlaceHolder("NAME").
 		HintAction(o.completions(listLayoutNames)).
@@ -480,11 +460,9 @@ func addPlanFlags(c *kingpin.CmdClause, o *options, apply bool) {
 // addOutcomeFlags declares the flags of a command that starts or ends one operation.
 func addOutcomeFlags(c *kingpin.CmdClause, o *options) {
 	addYesFlag(c, o)
-	c.Flag("output", "Form of the output: text, json, yaml. With the latter two standard output has only the "+
-		"operation when it has ended, or the plan if there is nothing to do; all else goes to standard error.").
-		Short('o').
-		Default(formText).
-		EnumVar(&o.Output, formText, formJSON, formYAML)
+	outputFlag(c, o, "Form of the output: text, json, yaml. With the latter two standard output has only the "+
+		"operation when it has ended, or the plan if there is nothing to do; all else goes to standard error.",
+		formText, formJSON, formYAML)
 }
 
 func addYesFlag(c *kingpin.CmdClause, o *options) {
@@ -492,8 +470,5 @@ func addYesFlag(c *kingpin.CmdClause, o *options) {
 }
 
 func addOutputFlag(c *kingpin.CmdClause, o *options, forms ...string) {
-	c.Flag("output", fmt.Sprintf("Form of the output: %s.", strings.Join(forms, ", "))).
-		Short('o').
-		Default(forms[0]).
-		EnumVar(&o.Output, forms...)
+	outputFlag(c, o, fmt.Sprintf("Form of the output: %s.", strings.Join(forms, ", ")), forms...)
 }

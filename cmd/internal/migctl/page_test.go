@@ -2,11 +2,15 @@ package migctl
 
 import (
 	"bytes"
+	"encoding/json"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
@@ -21,6 +25,29 @@ func drawn(draw func(p *page)) string {
 	p.flush()
 
 	return out.String()
+}
+
+// TestDocumentsAreSafeForATerminal: JSON and YAML say the same as the server, and have no character
+// that a terminal could take for a command.
+func TestDocumentsAreSafeForATerminal(t *testing.T) {
+	var op api.Operation
+	op.ID = "op-1"
+	op.By = "x\x1b[31m\x1b]0;owned\x07\u202eevil\u2066\n\u009b5m\x7f\U000e0041 müller: #"
+	_, address := serve(t, map[string]http.HandlerFunc{"GET /operations/op-1": answer(op)})
+
+	for form, decode := range map[string]func([]byte, any) error{"json": json.Unmarshal, "yaml": yaml.Unmarshal} {
+		got := runner{}.run(t, address, "operations", "op-1", "-o", form)
+		if at := strings.IndexFunc(strings.ReplaceAll(got.out, "\n", ""), isUnprintable); at >= 0 {
+			t.Errorf("%s: unprintable:\n%q", form, got.out)
+		}
+
+		var decoded struct{ By string }
+		if err := decode([]byte(got.out), &decoded); err != nil || decoded.By != op.By {
+			t.Errorf("%s: %v, %q", form, err, decoded.By)
+		}
+
+		cmptest.HasTexts(t, got.out, "müller")
+	}
 }
 
 func TestAxesOfAllLengthsFit(t *testing.T) {

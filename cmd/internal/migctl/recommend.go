@@ -16,6 +16,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
+// formSpec is the form of output that only recommend has.
+const formSpec = "spec"
+
 const recommendHint = "mig-exporter makes the first report when it has read the GPUs: repeat the " +
 	"command in a minute. An answer on a device needs a day of observation (--advise.min-evidence)."
 
@@ -25,9 +28,6 @@ func addRecommendCommand(app *kingpin.Application, o *options) {
 		"the table explains its columns.")
 	gpus := o.completions(listGPUs)
 	c.Arg("gpu", "Only these GPUs: index or UUID.").HintAction(gpus).StringsVar(&o.GPUs)
-	c.Flag("spec", "Print the recommended layouts, with what the GPUs have now, as a spec for "+
-		"migctl apply -f.").
-		BoolVar(&o.WantSpec)
 	c.Flag("explain", "Explain the answer for a GPU: evidence, profiles that were considered, "+
 		"expected effect.").
 		PlaceHolder("GPU").
@@ -37,17 +37,18 @@ func addRecommendCommand(app *kingpin.Application, o *options) {
 		"the longest name counts.").
 		PlaceHolder("MODEL=NUMBER").
 		StringsVar(&o.Prices)
-	addOutputFlag(c, o, formText, formJSON, formYAML)
+	outputFlag(c, o, "Form of the output: text, json, yaml; or spec, the recommended layouts, with what "+
+		"the GPUs have now, for migctl apply -f.", formText, formJSON, formYAML, formSpec)
 }
 
 // checkRecommend returns an error if the flags of recommend contradict each other.
 func (o *options) checkRecommend() error {
 	switch {
-	case o.Explain != "" && o.WantSpec, (o.Explain != "" || o.WantSpec) && o.Output != formText:
-		return usageError{"--explain, --spec and -o json or yaml cannot be combined"}
+	case o.Explain != "" && o.Output != formText:
+		return usageError{"--explain and -o " + o.Output + " cannot be combined"}
 	case o.Explain != "" && len(o.GPUs) > 0:
 		return usageError{"--explain takes the GPU: name no other GPUs"}
-	case len(o.Prices) > 0 && (o.Explain != "" || o.WantSpec || o.Output != formText || len(o.GPUs) > 0):
+	case len(o.Prices) > 0 && (o.Explain != "" || o.Output != formText || len(o.GPUs) > 0):
 		return usageError{"--price goes with the text for the whole node alone"}
 	}
 
@@ -70,7 +71,7 @@ func (s *session) recommend(ctx context.Context) error {
 		words = []string{s.opts.Explain}
 	}
 
-	if s.opts.WantSpec {
+	if s.opts.Output == formSpec {
 		return s.printRecommendedSpec(ctx, report)
 	}
 
@@ -214,10 +215,10 @@ func workloadName(r *advise.Recommendation) string {
 	case kind == ownerProcesses:
 		return "processes"
 	case r.Workload.Shared:
-		return r.Workload.Namespace + "/" + name + ", shared"
+		return ownerName(r) + ", shared"
 	}
 
-	return r.Workload.Namespace + "/" + name
+	return ownerName(r)
 }
 
 func writeRecommendations(p *page, report *advise.Report, devices []advise.Recommendation) {

@@ -15,7 +15,7 @@ import (
 func explainDevice(p *page, r *advise.Recommendation, strict bool) {
 	title := gpuTitle(p, r.Index, r.Model, r.GPU)
 	if r.Instance.Present() {
-		title += "  " + sliceText(r)
+		title += "  " + placedProfile(r.Profile, r.Placement)
 	}
 
 	p.line(span{title, bold})
@@ -373,7 +373,7 @@ func writePredicted(p *page, r *advise.Recommendation) {
 			p,
 			"busy",
 			fmt.Sprintf("%s at p99, %s in the busiest 10 minutes; %s of its SMs on average",
-				shareText(e.BusyP99), shareText(e.Busy10Minutes), shareText(e.SMActivity)),
+				busyText(e.BusyP99), shareText(e.Busy10Minutes), shareText(e.SMActivity)),
 		)
 		writeFact(p, "throughput", fmt.Sprintf("%s of today's", shareText(e.ThroughputRatio)))
 	}

@@ -69,7 +69,7 @@ func changeOf(r *advise.Recommendation) ownerChange {
 	kind, name, _ := strings.Cut(r.Workload.Owner, "/")
 
 	c := ownerChange{
-		command: patchCommand(r, strings.ToLower(kind)+"/"+name, was, kind == "CronJob"),
+		command: patchCommand(r, ownerObject(r), was, kind == "CronJob"),
 	}
 	switch kind {
 	case "Deployment":
@@ -136,6 +136,18 @@ func byHand(r *advise.Recommendation, kind, name, was string) string {
 	)
 }
 
+// ownerObject is the owner of what holds a device as kubectl names it: deployment/a.
+func ownerObject(r *advise.Recommendation) string {
+	kind, name, _ := strings.Cut(r.Workload.Owner, "/")
+	return strings.ToLower(kind) + "/" + name
+}
+
+// ownerName is that owner with its namespace, without the kind.
+func ownerName(r *advise.Recommendation) string {
+	_, name, _ := strings.Cut(r.Workload.Owner, "/")
+	return r.Workload.Namespace + "/" + name
+}
+
 // patchCommand returns the command that patches the pod template of an object. The patch is a
 // strategic merge: containers are merged by name, and null takes a key away. It leaves requests
 // alone, since older API servers keep a null in a map that was not there.
@@ -176,35 +188,4 @@ func kubectl(namespace string, args ...string) string {
 	}
 
 	return strings.Join(words, " ")
-}
-
-// quoteForShell quotes a word for a POSIX shell. Control characters and others beyond ASCII, which
-// the terminal may not show, become escapes of $'...', which bash, zsh and ksh understand.
-func quoteForShell(word string) string {
-	const harmless = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,+@%"
-	isSpecial := func(r rune) bool { return !strings.ContainsRune(harmless, r) }
-	isHidden := func(r rune) bool { return r < ' ' || r > '~' }
-
-	switch {
-	case word != "" && !strings.ContainsFunc(word, isSpecial):
-		return word
-	case !strings.ContainsFunc(word, isHidden):
-		return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
-	}
-
-	var quoted strings.Builder
-	quoted.WriteString("$'")
-
-	for _, b := range []byte(word) {
-		switch {
-		case b == '\'' || b == '\\':
-			quoted.WriteString(`\` + string(rune(b)))
-		case b < ' ' || b > '~':
-			fmt.Fprintf(&quoted, `\%03o`, b)
-		default:
-			quoted.WriteByte(b)
-		}
-	}
-
-	return quoted.String() + "'"
 }

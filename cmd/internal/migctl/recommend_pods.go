@@ -169,7 +169,7 @@ func (w *procedure) waitUntilGone(r *advise.Recommendation) {
 
 		what := fmt.Sprintf("GPU %d is free", r.Index)
 		if r.Instance.Present() {
-			what = fmt.Sprintf("%s of GPU %d is free", sliceText(r), r.Index)
+			what = fmt.Sprintf("%s of GPU %d is free", placedProfile(r.Profile, r.Placement), r.Index)
 		}
 
 		w.writeNote("Repeat it until " + what + ".")
@@ -196,17 +196,16 @@ func (w *procedure) waitForSlices(targets []advise.Stage) {
 				continue
 			}
 
-			kind, name, _ := strings.Cut(r.Workload.Owner, "/")
 			object := r.Workload.Namespace + "/" + r.Workload.Owner
 
 			switch {
 			case !w.canFinishRollout(r):
-				if text := r.Workload.Namespace + "/" + name; !slices.Contains(others, text) {
-					others = append(others, text)
+				if owner := ownerName(r); !slices.Contains(others, owner) {
+					others = append(others, owner)
 				}
 			case !waited[object]:
 				waited[object] = true
-				w.waitForRollout(r.Workload.Namespace, strings.ToLower(kind)+"/"+name)
+				w.waitForRollout(r.Workload.Namespace, ownerObject(r))
 			}
 		}
 

@@ -91,7 +91,7 @@ func (w *procedure) writeCommand(command string) { w.p.whole("      " + command)
 // their report.
 func (w *procedure) keepLayouts() {
 	w.step("Keep the layouts: later reports differ, since work has moved.")
-	w.writeCommand("migctl recommend --spec > " + specFile)
+	w.writeCommand("migctl recommend -o spec > " + specFile)
 	w.writeNote(
 		fmt.Sprintf(
 			"Its first line has the time of its report, here %s. If they differ, compare the "+

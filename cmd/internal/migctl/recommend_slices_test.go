@@ -180,7 +180,7 @@ func TestSliceProcedures(t *testing.T) {
 			fits(t, withoutCommands(got.out))
 
 			if slices.ContainsFunc(c.want, func(s string) bool { return strings.HasPrefix(s, "patch") }) {
-				spec := runner{}.run(t, address, "recommend", "--spec")
+				spec := runner{}.run(t, address, "recommend", "-o", "spec")
 				cmptest.HasTexts(t, flat(spec.out+spec.err), "should become smaller or larger are not part of a spec")
 			}
 		})

@@ -117,7 +117,7 @@ func targetsOn(
 
 	if report.SingleStrategy && len(targets) < all {
 		return nil, errors.New("there is no spec to write for some of the GPUs: " + singleReason +
-			" migctl recommend --spec without a GPU writes the spec of the node")
+			" migctl recommend -o spec without a GPU writes the spec of the node")
 	}
 
 	return targets, nil
@@ -205,7 +205,7 @@ func ruleOf(t *advise.Layout) (api.LayoutRule, error) {
 			return rule, usageError{
 				fmt.Sprintf(
 					"GPU %d has instances of %s that are split in ways which a spec of several "+
-						"GPUs cannot keep: migctl recommend --spec %d writes one for it alone",
+						"GPUs cannot keep: migctl recommend -o spec %d writes one for it alone",
 					t.Index,
 					profile,
 					t.Index,

@@ -158,7 +158,7 @@ const simulatedGPUs = `  - {model: H100-80GB, count: 5}
   - {model: H100-80GB, mig: true, layout: [{gi: "2g.20gb@0", ci: ["1c", "1c"]}, "1g.20gb@2", "1g.10gb@6"]}
 `
 
-// TestSpecIsPlannedAndDestroysNothing: what --spec prints is planned on the simulated node as it
+// TestSpecIsPlannedAndDestroysNothing: what -o spec prints is planned on the simulated node as it
 // was packed, all GPUs at once and one after the other. Existing instances are busy, split ones
 // included.
 func TestSpecIsPlannedAndDestroysNothing(t *testing.T) {
@@ -179,14 +179,14 @@ func TestSpecIsPlannedAndDestroysNothing(t *testing.T) {
 	}
 
 	_, address := serve(t, recommended(report, s))
-	all := runner{}.run(t, address, "recommend", "--spec")
+	all := runner{}.run(t, address, "recommend", "-o", "spec")
 	cmptest.Equal(t, "exit code and errors", outcome{code: all.code, err: all.err}, outcome{})
 	golden(t, "recommend-spec.yaml", strings.ReplaceAll(all.out, string(layouts[5].UUID), "UUID"))
 	cmptest.Equal(t, "created", newSlices(t, planOf(t, all.out, "", layouts)), packed(report))
 	each := map[string]int{}
 
 	for _, g := range report.Packing.GPUs {
-		one := runner{}.run(t, address, "recommend", "--spec", string(g.GPU))
+		one := runner{}.run(t, address, "recommend", "-o", "spec", string(g.GPU))
 		alone := newSlices(t, planOf(t, one.out, "", layouts))
 		steps := planOf(t, all.out, fmt.Sprintf(layoutOfGPU, g.Index), layouts)
 		cmptest.Equal(t, fmt.Sprintf("GPU %d, from the file of all", g.Index), newSlices(t, steps), alone)
@@ -218,10 +218,10 @@ func TestSplitsThatOnlyOneGPUCanKeep(t *testing.T) {
 	}
 	report, s := established(observed(advise.DefaultOptions(), 25*time.Hour, gpus...))
 	_, address := serve(t, recommended(report, s))
-	all := runner{}.run(t, address, "recommend", "--spec")
+	all := runner{}.run(t, address, "recommend", "-o", "spec")
 	cmptest.Equal(t, "exit code", all.code, exitUsage)
-	cmptest.HasTexts(t, flat(all.err), "migctl recommend --spec 0 writes one")
-	one := runner{}.run(t, address, "recommend", "--spec", "0")
+	cmptest.HasTexts(t, flat(all.err), "migctl recommend -o spec 0 writes one")
+	one := runner{}.run(t, address, "recommend", "-o", "spec", "0")
 	cmptest.Equal(t, "created", newSlices(t, planOf(t, one.out, "", layouts)), packed(report))
 }
 
@@ -241,7 +241,7 @@ func TestSingleStrategyPartitionsAllGPUs(t *testing.T) {
 	o.SingleStrategy = true
 	report, s := established(observed(o, 25*time.Hour, gpus...))
 	_, address := serve(t, recommended(report, s))
-	counts := newSlices(t, planOf(t, runner{}.run(t, address, "recommend", "--spec").out, "", layouts))
+	counts := newSlices(t, planOf(t, runner{}.run(t, address, "recommend", "-o", "spec").out, "", layouts))
 	partitioned := map[string]bool{}
 
 	for what := range counts {
@@ -259,13 +259,13 @@ func TestSingleStrategyPartitionsAllGPUs(t *testing.T) {
 	cmptest.HasTexts(t, flat(text), "GPU 2, pod ml/pod-2: Wait until it ends.")
 
 	// one GPU alone would take the resource of the whole node away
-	whole := runner{}.run(t, address, "recommend", "--spec")
+	whole := runner{}.run(t, address, "recommend", "-o", "spec")
 	cmptest.HasTexts(t, whole.out, "# All GPUs at once: migctl apply -f FILE.", "layout: recommended")
 	cmptest.LacksTexts(t, whole.out, "gpu-0")
-	alone := runner{}.run(t, address, "recommend", "--spec", "0")
+	alone := runner{}.run(t, address, "recommend", "-o", "spec", "0")
 	cmptest.Equal(t, "exit code and spec", outcome{code: alone.code, out: alone.out}, outcome{code: exitFailed})
 	cmptest.HasTexts(t, flat(alone.err), "under --mig-strategy=single all GPUs of a node have one MIG mode and one profile")
-	cmptest.Equal(t, "all GPUs by name", runner{}.run(t, address, "recommend", "--spec", "all").out, whole.out)
+	cmptest.Equal(t, "all GPUs by name", runner{}.run(t, address, "recommend", "-o", "spec", "all").out, whole.out)
 
 	for _, args := range [][]string{{"recommend", "0"}, {"recommend", "--explain", "0"}} {
 		one := runner{}.run(t, address, args...)
@@ -287,7 +287,7 @@ func TestSingleStrategyPartitionsAllGPUs(t *testing.T) {
 		cmptest.HasTexts(t, flat(refused.out), "No procedure: under --mig-strategy=single", "for GPU 1, w")
 		cmptest.LacksTexts(t, refused.out, "kubectl", "migctl apply")
 		fits(t, refused.out)
-		written := runner{}.run(t, address, "recommend", "--spec")
+		written := runner{}.run(t, address, "recommend", "-o", "spec")
 		cmptest.Equal(t, "exit code and spec", outcome{code: written.code, out: written.out}, outcome{code: exitFailed})
 		cmptest.HasTexts(t, flat(written.err), "there is no spec to write: under --mig-strategy=single", "for GPU 1, w")
 	}

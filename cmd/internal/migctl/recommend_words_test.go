@@ -118,7 +118,7 @@ func TestPricesOfANode(t *testing.T) {
 
 	for _, args := range [][]string{
 		{"--price=H100"}, {"--price=H100=1", "--price=h100=2"}, {"--price=H100=1", "-o", "json"}, {"--price=H100=1", "0"},
-		{"--price=H100=1", "--spec"}, {"--price=H100=1", "--explain=0"},
+		{"--price=H100=1", "-o", "spec"}, {"--price=H100=1", "--explain=0"},
 	} {
 		got := runner{}.run(t, address, append([]string{"recommend"}, args...)...)
 		cmptest.Equal(t, strings.Join(args, " "), got.code, exitUsage)
@@ -169,4 +169,30 @@ func TestFleetTitles(t *testing.T) {
 			Fleet: c.group}
 		cmptest.Equal(t, "title", fleetTitle(&r), c.want)
 	}
+}
+
+// TestBoundOfBusyTime: where all we know of the minutes is that hardly any passes the target, the
+// table and the explanation say so.
+func TestBoundOfBusyTime(t *testing.T) {
+	report, s := established(observed(advise.DefaultOptions(), 8*24*time.Hour, wholeH100(t, 0, tiny, podOf("ml", "a-0", "Deployment/a"))))
+	const says = "busy at most 80% of 80%"
+	const legend = "busy at most, at least: of the minutes it is only known that hardly any is busier than the limit"
+
+	for ratio, isBound := range map[float64]bool{0.8: true, 0.799: false} {
+		report.Devices[0].Predicted.BusyP99 = ratio
+		report.Devices[0].Predicted.Decided = advise.Decided{Figure: advise.FigureBusy, Ratio: ratio, Limit: 0.8}
+		_, address := serve(t, recommended(report, s))
+
+		table := flat(runner{}.run(t, address, "recommend").out)
+		explained := flat(runner{}.run(t, address, "recommend", "--explain=0").out)
+
+		for _, out := range []string{table, explained} {
+			cmptest.Equal(t, out, strings.Contains(out, says), isBound)
+		}
+
+		cmptest.Equal(t, table, strings.Contains(table, legend), isBound)
+		cmptest.Equal(t, explained, strings.Contains(explained, "busy at most 80% at p99"), isBound)
+	}
+
+	cmptest.Equal(t, "of more than the target", busyText(0.801), "at least 80%")
 }

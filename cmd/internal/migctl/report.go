@@ -79,13 +79,8 @@ func reportProblem(p *page, problem *api.Problem, o *options) {
 
 	for i := range problem.Blocking {
 		b := &problem.Blocking[i]
-		in := b.Instance
-
-		if b.Profile != "" { // else it is the GPU as a whole
-			in = fmt.Sprintf("%s, %s at %s of %s", b.Instance, b.Profile, b.Placement, b.GPU)
-		}
-
-		p.para("  in the way: ", yellow, in)
+		isFirst := i == 0 || b.GPU != problem.Blocking[i-1].GPU
+		p.para("  in the way: ", yellow, blockerText(b, isFirst))
 		writeHolds(p, "    ", b.Holders)
 	}
 
@@ -98,6 +93,21 @@ func reportProblem(p *page, problem *api.Problem, o *options) {
 	writeInstead(p, problem)
 	writeConfirmation(p, problem, o)
 	writeForced(p, problem, o)
+}
+
+// blockerText names an instance that is in the way, or a GPU as a whole. The first of a GPU names
+// it, unless that is a part of the instance's own name.
+func blockerText(b *api.Blocker, isFirst bool) string {
+	if b.Profile == "" {
+		return b.Instance
+	}
+
+	t := fmt.Sprintf("%s, %s at %s", b.Instance, b.Profile, b.Placement)
+	if isFirst && !strings.Contains(b.Instance, string(b.GPU)) {
+		t += " of " + string(b.GPU)
+	}
+
+	return t
 }
 
 // writeCommands shows the commands that go with a problem's hint.
@@ -128,10 +138,9 @@ func writeInstead(p *page, problem *api.Problem) {
 // planCommand returns the command that plans a spec of counts: by flags, unless those cannot say
 // how instances are split.
 func planCommand(spec *api.Spec) string {
-	var devices []string
+	counts := map[string]int{}
 
-	for _, profile := range sortedKeys(spec.Devices) {
-		d := spec.Devices[profile]
+	for profile, d := range spec.Devices {
 		if d.Each != nil || d.Compute != nil {
 			document, err := json.Marshal(spec)
 			if err != nil {
@@ -141,7 +150,7 @@ func planCommand(spec *api.Spec) string {
 			return "echo " + quoteForShell(string(document)) + " | migctl plan -f -"
 		}
 
-		devices = append(devices, fmt.Sprintf("%s=%d", profile, d.Count))
+		counts[profile] = d.Count
 	}
 
 	gpus := make([]string, 0, len(spec.GPUs))
@@ -150,7 +159,7 @@ func planCommand(spec *api.Spec) string {
 	}
 
 	return "migctl plan --gpus " + quoteForShell(strings.Join(gpus, ",")) + " --devices " +
-		quoteForShell(cmp.Or(strings.Join(devices, ","), "none"))
+		quoteForShell(layoutWords(counts))
 }
 
 // exitCodeOf is the exit code of a refusal.

@@ -286,7 +286,7 @@ func printLine(w io.Writer, data []byte) error {
 		return fmt.Errorf("print the document: %w", err)
 	}
 
-	_, err = io.WriteString(w, escapeUnprintable(string(line))+"\n")
+	_, err = io.WriteString(w, escapeUnprintable(string(line), escapeForJSON)+"\n")
 
 	return err
 }

@@ -3,6 +3,7 @@ package migctl
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -98,8 +99,8 @@ func (d *detail) addNode(s topState, n *topNode) {
 			fmt.Sprintf("%gs, slow readings every %gs", e.FastSeconds, e.SlowSeconds))
 	}
 
-	for _, w := range nodeWarnings(&n.view.doc) {
-		d.factIn(yellow, "! warning", w)
+	for _, w := range allWarnings(&n.view.doc) {
+		d.factIn(w.color, "! warning", w.text)
 	}
 
 	d.section("Sources")
@@ -163,7 +164,7 @@ func (d *detail) addDevice(s topState, r *topRow) {
 	switch {
 	case r.compute != nil:
 		d.fact("part of",
-			fmt.Sprintf("%s, GPU instance %d", placedProfile(r.instance), r.instance.ID))
+			fmt.Sprintf("%s, GPU instance %d", placedProfile(r.instance.Profile, r.instance.Placement), r.instance.ID))
 		d.fact("SMs", optText(r.compute.SMs))
 	case r.instance != nil:
 		d.fact("GPU instance",
@@ -569,8 +570,27 @@ func (d *detail) addXIDs(r *topRow) {
 		}
 
 		d.factIn(red, fmt.Sprintf("XID %d", x.XID),
-			joinTexts(gpu.XIDName(x.XID), nodedoc.Count(int(x.Count), "time", "times"), last))
+			joinTexts(gpu.XIDName(x.XID), nodedoc.Count(int(x.Count), "time", "times"), last,
+				r.namedBy(x.XID)))
 	}
+}
+
+// namedBy names the slices of a GPU that an XID was about.
+func (r *topRow) namedBy(xid uint64) string {
+	if r.key.level != levelGPU {
+		return ""
+	}
+
+	var named []string
+
+	for i := range r.gpu.GPUInstances {
+		inst := &r.gpu.GPUInstances[i]
+		if slices.ContainsFunc(inst.XIDErrors, func(x nodedoc.XID) bool { return x.XID == xid }) {
+			named = append(named, placedProfile(inst.Profile, inst.Placement))
+		}
+	}
+
+	return prefixed("of ", strings.Join(named, ", "))
 }
 
 func (d *detail) addErrors(errs []nodedoc.Error) {

@@ -4,9 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
-	"net/http"
-	"os"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
@@ -16,9 +13,6 @@ import (
 )
 
 const (
-	// quietAfter is how long a stream may send nothing. The exporter sends a comment every 15
-	// seconds.
-	quietAfter = 45 * time.Second
 	// mostPause bounds the time between two attempts to follow a stream that broke.
 	mostPause = 10 * time.Second
 	// pollEvery is the time between two readings of a node that refuses its stream.
@@ -34,9 +28,6 @@ type feed struct {
 	raw        bool          // it sends documents as the server wrote them, and no history
 	firstPause time.Duration // between a stream that ended and the next attempt
 }
-
-// errStreamEnded is the error of a stream that the exporter ended.
-var errStreamEnded = errors.New("the exporter has ended the stream")
 
 // run follows the node until ctx ends.
 func (f *feed) run(ctx context.Context, messages chan<- topMessage) {
@@ -129,53 +120,13 @@ func (f *feed) followStream(
 	ctx context.Context,
 	messages chan<- topMessage,
 ) (received bool, err error) {
-	streaming, cancel := context.WithCancel(ctx)
-	defer cancel()
-
-	// A peer that is gone without a word sends nothing any more, heartbeats included.
-	quiet := time.AfterFunc(f.client.timeout, cancel)
-	defer quiet.Stop()
-
-	accept := func(h http.Header) { h.Set("Accept", "text/event-stream, application/problem+json") }
-
-	res, err := f.client.sendRequest(streaming, http.MethodGet, "/node/stream", nil, accept)
-	if err != nil {
-		return false, f.whyEnded(ctx, err)
-	}
-	defer res.Body.Close()
-
-	err = readEvents(&livelyReader{res.Body, quiet}, func(name string, data []byte) error {
-		if name == "end" {
-			return errStreamEnded
-		}
-
+	err = f.client.streamNode(ctx, func(data []byte) error {
 		received = true
 
 		return f.sendReading(ctx, messages, data)
 	})
 
-	return received, f.whyEnded(ctx, err)
-}
-
-// whyEnded returns why a stream ended, for the operator.
-func (f *feed) whyEnded(ctx context.Context, err error) error {
-	switch {
-	case err == nil:
-		return &unreachable{f.client.address, errStreamEnded}
-	case errors.Is(err, context.Canceled) && ctx.Err() == nil:
-		return &unreachable{f.client.address, os.ErrDeadlineExceeded}
-	case errors.Is(err, errStreamEnded):
-		return &unreachable{f.client.address, err}
-	}
-
-	var problem *api.Problem
-	var silent *unreachable
-
-	if errors.As(err, &problem) || errors.As(err, &silent) {
-		return err
-	}
-
-	return f.client.connectionError(ctx, err)
+	return received, err
 }
 
 // followHistory sends the last 15 minutes of the node, again and again, until ctx ends. A node
@@ -193,15 +144,4 @@ func (f *feed) followHistory(ctx context.Context, messages chan<- topMessage) {
 			return
 		}
 	}
-}
-
-// livelyReader puts a timer off with each read.
-type livelyReader struct {
-	io.Reader
-	quiet *time.Timer
-}
-
-func (r *livelyReader) Read(b []byte) (int, error) {
-	r.quiet.Reset(quietAfter)
-	return r.Reader.Read(b)
 }

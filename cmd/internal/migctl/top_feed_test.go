@@ -211,7 +211,7 @@ func TestTopErrors(t *testing.T) {
 	for args, want := range map[string]outcome{
 		"top --once --url ftp://h":         {code: exitUsage, err: `--url "ftp://h": expected http://HOST:PORT`},
 		"top --once --url http://u:pw@h/x": {code: exitUsage, err: `--url "http://u:xxxxx@h/x": expected`},
-		"top --once -o yaml":               {code: exitUsage, err: "enum value must be one of text,json"},
+		"top --once -o yaml":               {code: exitUsage, err: "expected text or json"},
 		"top --once --url " + gone.URL:     {code: exitUnreachable, err: "--web.listen-address"},
 		"--token-file " + token + " top --once --url http://node:9401": {
 			code: exitUsage, err: "the token would travel unencrypted to node:9401: use https",

@@ -301,6 +301,17 @@ func TestTopSaysHowOldItIs(t *testing.T) {
 	quiet := tickMessage{readAt.Add(12 * time.Second)}.apply(s)
 	cmptest.HasTexts(t, frameText(t, quiet, true), "! read 12s ago: the stream is quiet")
 
+	slow := busyNode(t)
+	slow.Node.ReadEvery = &nodedoc.ReadEvery{FastSeconds: 20}
+	between := tickMessage{readAt.Add(59 * time.Second)}.apply(watching(120, 24, slow))
+
+	if out := frameText(t, between, true); strings.Contains(out, "ago") {
+		t.Errorf("the last reading of a node that is read every 20 s: %s", out)
+	}
+
+	late := tickMessage{readAt.Add(60 * time.Second)}.apply(between)
+	cmptest.HasTexts(t, frameText(t, late, true), "! read 1m0s ago: the stream is quiet")
+
 	broken := troubleMessage{at: readAt.Add(3 * time.Second), text: "connection refused", again: 4 * time.Second}.apply(s)
 	broken = tickMessage{readAt.Add(5 * time.Second)}.apply(broken)
 	cmptest.HasTexts(t, frameText(t, broken, true), "! read 5s ago: connection refused", "GPU 3")
@@ -371,6 +382,29 @@ func hostileNode(t *testing.T) nodedoc.Document {
 
 // TestTopProcesses: the detail of a GPU has all its processes that the node serves, that of a slice
 // its own.
+// TestTopNamesSlicesOfXIDs: the detail of a GPU says which slices an XID was about.
+func TestTopNamesSlicesOfXIDs(t *testing.T) {
+	doc := busyNode(t)
+	g := &doc.GPUs[2]
+	g.XIDs = &nodedoc.XIDs{Total: 2, ByXID: []nodedoc.XID{{XID: 13, Count: 1}, {XID: 79, Count: 1}}}
+	g.GPUInstances[1].XIDErrors = []nodedoc.XID{{XID: 13, Count: 1}}
+
+	shown := frameText(t, press(watching(120, 40, doc), "Tab Tab Enter"), true)
+	cmptest.HasTexts(t, shown, "1 time, of 3g.20gb@4\n")
+	cmptest.Equal(t, "slices named", strings.Count(shown, ", of 3g.20gb@"), 1)
+}
+
+// TestTopCountsHeldSlices: a slice of which it is not known whether it is held is not called free.
+func TestTopCountsHeldSlices(t *testing.T) {
+	doc := busyNode(t)
+	cmptest.HasTexts(t, frameText(t, watching(120, 40, doc), true), "2 of 2 held\n")
+
+	inst := &doc.GPUs[2].GPUInstances[1]
+	inst.Use = nodedoc.Use{}
+	inst.ComputeInstances[0].Use = nodedoc.Use{}
+	cmptest.HasTexts(t, frameText(t, watching(120, 40, doc), true), "1 of 2 held, 1 unknown\n")
+}
+
 func TestTopProcesses(t *testing.T) {
 	doc := busyNode(t)
 	i := slices.IndexFunc(doc.GPUs, func(g nodedoc.GPU) bool { return len(g.GPUInstances) > 1 })

@@ -198,7 +198,7 @@ func (v *topView) nodeLine(s topState, n *topNode) []span {
 	spans = append(spans, text("  %s, %s  driver %s", nodedoc.Count(len(doc.GPUs), "GPU", "GPUs"),
 		nodedoc.Count(instances, "slice", "slices"), orUnknown(doc.Node.DriverVersion)).in(dim))
 
-	if count := len(nodeWarnings(doc)); count > 0 {
+	if count := len(allWarnings(doc)); count > 0 {
 		warnings := nodedoc.Count(count, "warning", "warnings")
 		spans = append(spans, text("  ! %s", warnings).in(yellow))
 	}
@@ -216,43 +216,23 @@ func lateText(s topState, n *topNode) string {
 		return fmt.Sprintf("polled %s ago: %s", age, n.trouble)
 	case n.trouble != "":
 		return fmt.Sprintf("read %s ago: %s", age, n.trouble)
-	case age >= staleAfter:
+	case age >= n.quietAfter():
 		return fmt.Sprintf("read %s ago: the stream is quiet", age)
 	default:
 		return ""
 	}
 }
 
-// nodeWarnings returns what is wrong with a node's readings.
-func nodeWarnings(doc *nodedoc.Document) []string {
-	var all []string
-
-	for i := range doc.Node.Sources {
-		if src := &doc.Node.Sources[i]; (!src.Up || src.Stale) && !src.NotConfigured {
-			all = append(all, sourceErrorText(src))
-		}
+// quietAfter is the time without a reading from which we say so: a node may be read less often than
+// every few seconds (--poll.interval, or its driver is slow).
+func (n *topNode) quietAfter() time.Duration {
+	if n.view == nil || n.view.doc.Node.ReadEvery == nil {
+		return staleAfter
 	}
 
-	if n := doc.Node.HungCalls; n > 0 {
-		hung := nodedoc.Count(n, "driver call hangs", "driver calls hang")
-		all = append(all, hung+": readings of a GPU may be old")
-	}
+	every := n.view.doc.Node.ReadEvery.FastSeconds
 
-	if why := doc.Node.HoldersIncomplete; why != "" {
-		all = append(all, "not all holders of devices are known: "+why)
-	}
-
-	if why := unreadText(doc); why != "" {
-		all = append(all, why)
-	}
-
-	for i := range doc.Node.UnmatchedDevices {
-		d := &doc.Node.UnmatchedDevices[i]
-		all = append(all, fmt.Sprintf("device %s, held by %s, does not exist on this node", d.ID,
-			containerName(d.Namespace, d.Pod, d.Container)))
-	}
-
-	return all
+	return max(staleAfter, time.Duration(3*every*float64(time.Second)))
 }
 
 // title names a device.
@@ -261,20 +241,10 @@ func (r *topRow) title() string {
 	case r.compute != nil:
 		return orUnknown(r.compute.Profile)
 	case r.instance != nil:
-		return placedProfile(r.instance)
+		return placedProfile(r.instance.Profile, r.instance.Placement)
 	default:
 		return fmt.Sprintf("GPU %d %s", r.gpu.Index, orUnknown(shortName(r.gpu.Name)))
 	}
-}
-
-// placedProfile is a profile with the beginning of its placement: 3g.20gb@4.
-func placedProfile(i *nodedoc.Instance) string {
-	profile := orUnknown(i.Profile)
-	if at, ok := i.Placement.Get(); ok {
-		return fmt.Sprintf("%s@%d", profile, at.Start)
-	}
-
-	return profile
 }
 
 // name is the device's title in the list.
@@ -436,21 +406,31 @@ func (v *topView) usersSpan(r *topRow, columns int) span {
 	return text("%s", v.p.cutMiddle(all, columns)).in(useColorOf(use))
 }
 
-// slicesText counts the slices of a GPU that are in use.
+// slicesText counts the slices of a GPU that are held, and those of which that is not known.
 func slicesText(r *topRow) string {
 	if len(r.gpu.GPUInstances) == 0 {
 		return "no slices"
 	}
 
 	held := 0
+	unknown := 0
 
 	for i := range r.gpu.GPUInstances {
-		if r.node.view.instanceUse(&r.gpu.GPUInstances[i]).inUse() {
+		use := r.node.view.instanceUse(&r.gpu.GPUInstances[i])
+
+		if use.inUse() {
 			held++
+		} else if use.summary() == unknownUse {
+			unknown++
 		}
 	}
 
-	return fmt.Sprintf("%d of %d in use", held, len(r.gpu.GPUInstances))
+	t := fmt.Sprintf("%d of %d held", held, len(r.gpu.GPUInstances))
+	if unknown > 0 {
+		t += fmt.Sprintf(", %d unknown", unknown)
+	}
+
+	return t
 }
 
 // memoryBar is a bar of blocks, so that it differs from an activity's by more than its color.

@@ -22,8 +22,8 @@ func isShortUUID(word string) bool {
 }
 
 // completeUUID returns the one of uuids that a word is the beginning of. Other words stay as they
-// are: it is up to the caller to find what they name. An error lists the UUIDs if there are
-// several.
+// are: it is up to the caller to find what they name. An error lists how the UUIDs begin if there
+// are several.
 func completeUUID[T ~string](word string, uuids []T) (string, error) {
 	if !isShortUUID(word) {
 		return word, nil
@@ -41,7 +41,7 @@ func completeUUID[T ~string](word string, uuids []T) (string, error) {
 
 	if len(found) > 1 {
 		return "", usageError{fmt.Sprintf("%q is the beginning of %d UUIDs, give more of it: %s",
-			word, len(found), strings.Join(found, ", "))}
+			word, len(found), beginningsOf(found))}
 	}
 
 	if len(found) == 0 {
@@ -53,6 +53,32 @@ func completeUUID[T ~string](word string, uuids []T) (string, error) {
 	}
 
 	return found[0], nil
+}
+
+// beginningsOf lists so much of UUIDs that they differ, of many only the first.
+func beginningsOf(uuids []string) string {
+	const most = 8
+	length := shortID
+	var shown []string
+
+	for ; ; length += 4 {
+		shown = nil
+		for _, uuid := range uuids {
+			shown = append(shown, uuid[:min(length, len(uuid))])
+		}
+
+		slices.Sort(shown)
+
+		if length >= fullMIGID || len(slices.Compact(slices.Clone(shown))) == len(shown) {
+			break
+		}
+	}
+
+	if more := len(shown) - most; more > 0 {
+		shown = append(shown[:most], fmt.Sprintf("and %d more", more))
+	}
+
+	return strings.Join(shown, ", ")
 }
 
 // completeUUIDs is completeUUID for several words.

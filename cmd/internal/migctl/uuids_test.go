@@ -1,6 +1,7 @@
 package migctl
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -35,7 +36,7 @@ func TestTheBeginningOfAUUIDWillDo(t *testing.T) {
 
 	for args, want := range map[string]string{
 		"get GPU-":                         `"GPU-" is the beginning of 8 UUIDs`,
-		"get GPU-5":                        "give more of it: GPU-5f65f8d5-d4b3-5c36-b975-c901d71a2c3a, GPU-5ad3a027",
+		"get GPU-5":                        "give more of it: GPU-5ad3a027, GPU-5f65f8d5 See",
 		"confirm-free GPU-5/1":             `"GPU-5/1" is the beginning of 2 UUIDs`,
 		"plan --demand sms=1 --force=MIG-": `"MIG-" is the beginning of`,
 		"get GPU-99":                       `this node has no GPU "GPU-99"`,
@@ -43,6 +44,22 @@ func TestTheBeginningOfAUUIDWillDo(t *testing.T) {
 		got := runner{}.run(t, address, strings.Fields(args)...)
 		cmptest.Equal(t, args+": exit code", got.code, exitUsage)
 		cmptest.HasTexts(t, flat(got.err), want)
+	}
+}
+
+func TestBeginningsOfUUIDs(t *testing.T) {
+	var many []string
+	for i := range 12 {
+		many = append(many, fmt.Sprintf("MIG-%08d-64f7-5d1d-b324-d8f3fe1ee0e2", i))
+	}
+
+	for want, uuids := range map[string][]string{
+		"GPU-5ad3a027-49b, GPU-5ad3a027-50a": {"GPU-5ad3a027-50aa", "GPU-5ad3a027-49bb"},
+		"MIG-00000000, MIG-00000001, MIG-00000002, MIG-00000003, MIG-00000004, MIG-00000005, MIG-00000006, " +
+			"MIG-00000007, and 4 more": many,
+		"GPU-1, GPU-1": {"GPU-1", "GPU-1"},
+	} {
+		cmptest.Equal(t, "beginnings", beginningsOf(uuids), want)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"strings"
 	"time"
 )
@@ -40,7 +39,7 @@ func (s *session) watchNode(ctx context.Context) error {
 			return nil //nolint:nilerr // the operator has seen enough
 		case undrawn != nil:
 			return undrawn
-		case !shown && err != nil, !mayComeBack(err), failures > followAttempts:
+		case !shown && !errors.Is(err, errStreamEnded), !mayComeBack(err), failures > followAttempts:
 			return err
 		}
 
@@ -49,30 +48,6 @@ func (s *session) watchNode(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}
-}
-
-// streamNode passes the node's document to handle with each reading, until the stream ends.
-func (c *client) streamNode(ctx context.Context, handle func(data []byte) error) error {
-	res, err := c.sendRequest(ctx, http.MethodGet, "/node/stream", nil, func(h http.Header) {
-		h.Set("Accept", "text/event-stream")
-	})
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-
-	err = readEvents(res.Body, func(name string, data []byte) error {
-		if name != "node" {
-			return nil // the exporter stops
-		}
-
-		return handle(data)
-	})
-	if err != nil {
-		return c.connectionError(ctx, err)
-	}
-
-	return nil
 }
 
 // writeFrame draws the node over the last frame, or below it if standard output is no terminal that

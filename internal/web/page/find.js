@@ -47,17 +47,19 @@ function order(rows) {
   return rows.sort((a, b) => rank(a) - rank(b) || a.dataset.index - b.dataset.index);
 }
 
-// Hides a GPU unless it or one of its slices is looked for, and marks these if they are not all. Returns how many slices it has and shows.
+// Hides a GPU unless it or one of its slices is looked for, and marks these if they are not all. Returns how many slices
+// it has and shows: the block of a whole GPU is none.
 function filter(row) {
-  const slices = [...row.querySelectorAll(".strip > .block[data-find]")];
-  const found = slices.filter((slice) => isWanted(row, slice));
-  const some = found.length > 0 && found.length < slices.length;
+  const blocks = [...row.querySelectorAll(".strip > .block[data-find]")];
+  const found = blocks.filter((block) => isWanted(row, block));
+  const some = found.length > 0 && found.length < blocks.length;
   row.hidden = !found.length && !isWanted(row, row);
-  for (const slice of slices) {
-    slice.classList.toggle("found", some && found.includes(slice));
-    slice.classList.toggle("other", some && !found.includes(slice));
+  for (const block of blocks) {
+    block.classList.toggle("found", some && found.includes(block));
+    block.classList.toggle("other", some && !found.includes(block));
   }
-  return { shown: !row.hidden, slices: slices.length, found: found.length };
+  const isSlice = (block) => block.dataset.key.startsWith("gi-");
+  return { shown: !row.hidden, slices: blocks.filter(isSlice).length, found: found.filter(isSlice).length };
 }
 
 // Reports whether a device has all words and properties that are looked for, its GPU's included.
@@ -71,8 +73,9 @@ function isWanted(row, device) {
 function showCount(counts) {
   const shown = counts.filter((c) => c.shown);
   const sum = (of, key) => of.reduce((n, c) => n + c[key], 0);
-  const text = shown.length + " of " + counts.length + " GPUs, " + sum(shown, "found") + " of " + sum(counts, "slices") +
-    " slices shown";
+  const slices = sum(counts, "slices");
+  const text = shown.length + " of " + counts.length + " GPUs" +
+    (slices ? ", " + sum(shown, "found") + " of " + slices + " slices" : "") + " shown";
   const line = document.getElementById("shown");
   if (line && line.textContent !== text) line.textContent = text;
 }

@@ -145,15 +145,20 @@ const units = {
 };
 const quantities = { memoryUsedBytes: "Memory", smActivityRatio: "SM activity", powerWatts: "Power" };
 
+// Returns a time of the day with its zone, since the page has times in UTC, too.
+function clock(time) {
+  return new Date(time).toLocaleTimeString(undefined, { timeZoneName: "short" });
+}
+
 // Returns what a sparkline shows at a point: time, value, and what happened.
 function textAt(spark, i) {
   const { values, scale, marks } = spark.chart;
   const v = values[i];
   const at = scale.time(i);
-  let text = new Date(at).toLocaleTimeString() + "  " + (v === null ? "not known" : units[spark.dataset.past](v));
+  let text = clock(at) + "  " + (v === null ? "not known" : units[spark.dataset.past](v));
   for (const m of marks) {
     if (Math.abs(Date.parse(m.time) - at) > 2 * past.stepSeconds * 1000) continue;
-    text += "\n" + new Date(m.time).toLocaleTimeString() + "  " + markNames[m.kind];
+    text += "\n" + clock(m.time) + "  " + markNames[m.kind];
     if (m.xid) text += " " + m.xid + (m.name ? ", " + m.name : "");
   }
   return text;

@@ -1,0 +1,62 @@
+package web
+
+import "fmt"
+
+// Finding is something that the configuration asks for and that is not there, or not known to be
+// there: a line of check-node in capitals.
+type Finding struct {
+	Missing bool   // else it is unknown
+	Name    string // "gpu 0 activity"
+	Found   string
+	Remedy  string // what to change; empty if that is not known, or stands at an earlier finding
+}
+
+// State returns the word for the finding's state.
+func (f Finding) State() string {
+	if f.Missing {
+		return "missing"
+	}
+
+	return "unknown"
+}
+
+// maxFindings is how many findings the page lists.
+const maxFindings = 20
+
+// checkTile returns the tile with what check-node says; false if nothing is known of that yet.
+func checkTile(opts *Options) (tile, bool) {
+	if opts.Findings == nil {
+		return tile{}, false
+	}
+
+	found := opts.Findings()
+	if found == nil {
+		return tile{}, false
+	}
+
+	missing := 0
+
+	for _, f := range *found {
+		if f.Missing {
+			missing++
+		}
+	}
+
+	t := tile{Label: "check-node", Findings: (*found)[:min(len(*found), maxFindings)]}
+	t.More = len(*found) - len(t.Findings)
+	unknown := len(*found) - missing
+
+	switch {
+	case missing > 0:
+		t.Value = fmt.Sprintf("%d missing", missing)
+		if unknown > 0 {
+			t.Note = fmt.Sprintf("%d unknown", unknown)
+		}
+	case unknown > 0:
+		t.Value = fmt.Sprintf("%d unknown", unknown)
+	default:
+		t.Value = "nothing missing"
+	}
+
+	return t, true
+}
