@@ -36,6 +36,7 @@ func (n *Node) Containers() []Container {
 	defer n.mu.Unlock()
 
 	var list []Container
+
 	for _, p := range n.allPods() {
 		if !n.lists(passed, p.spec.Static) || n.awaitsAdmission(p, passed) {
 			continue
@@ -58,6 +59,7 @@ func (n *Node) Running() []Container {
 	defer n.mu.Unlock()
 
 	var list []Container
+
 	for _, p := range n.allPods() {
 		for _, c := range p.containers {
 			list = append(list, p.describe(c))

@@ -35,6 +35,7 @@ func checkTile(opts *Options) (tile, bool) {
 	}
 
 	missing := 0
+
 	for _, f := range *found {
 		if f.Missing {
 			missing++

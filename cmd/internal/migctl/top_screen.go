@@ -138,6 +138,7 @@ func showFrame(screen tcell.Screen, p *page, lines []frameLine, width int) {
 
 	for y, l := range lines {
 		x := 0
+
 		for _, sp := range l.spans {
 			t := p.cut(p.clean(sp.text), max(0, width-x))
 			screen.PutStrStyled(x, y, t, styleOf(sp.color, l.selected, p.color))

@@ -35,6 +35,7 @@ type Engines [4]float64
 // throughput returns how much of the work of a demand engines do, 0-1.
 func (e Engines) throughput(wanted Engines) float64 {
 	done := 1.0
+
 	for kind, have := range e {
 		if wanted[kind] > have {
 			done = min(done, have/wanted[kind])
@@ -182,6 +183,7 @@ func ContendForEngines(sharing []*Result, demands []Demand, have Engines) {
 
 	for i, r := range sharing {
 		worst := 1.0
+
 		for kind, wanted := range demands[i].Media {
 			if wanted > 0 && have[kind] > 0 {
 				worst = max(worst, used[kind]/have[kind])

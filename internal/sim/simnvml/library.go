@@ -166,6 +166,7 @@ func (l *library) SystemEventSetWait() ([]nvml.SystemEventData_v1, nvml.Return) 
 	l.mu.Unlock()
 
 	var list []nvml.SystemEventData_v1
+
 	for _, e := range binding.Events(l.node.Count()) {
 		kind := uint64(nvml.SystemEventTypeGpuDriverUnbind)
 		if e.Bound {
