@@ -60,12 +60,12 @@ type Container struct {
 type Holder struct {
 	Container
 	PodUID   string // empty if unknown
-	Workload string // the pod's owner, "Deployment/resnet"; empty where unknown
+	Workload string // the pod's owner, "Deployment/resnet"; empty if unknown
 	// Resource is what it requested, such as "nvidia.com/mig-3g.20gb"; a DRA claim as ClaimPrefix
 	// and "<namespace>/<name>".
 	Resource string
 	Sharing  Sharing
-	Replica  string // which part of a shared device; empty where exclusive
+	Replica  string // which part of a shared device; empty if exclusive
 	Labels   []Label
 	// Since is when the holder was first seen to hold the device exclusively; zero if it shares it.
 	Since time.Time
@@ -133,7 +133,7 @@ func ExclusiveHolder(holders []Holder) *Holder {
 // job, whose Container is zero.
 type ContainerUse struct {
 	Container
-	Job      string          // the batch job; empty where none is known, or several are
+	Job      string          // the batch job; empty if we know none, or several
 	Instance Opt[InstanceID] // present if the device is a part of the GPU
 	Compute  Opt[ComputeID]  // present if it is a compute instance
 	Sharing  Sharing
@@ -178,8 +178,8 @@ type Assignments struct {
 	// Free are the devices that an operator has confirmed to be free although Incomplete is set. A
 	// GPU stands for all of its instances.
 	Free []DeviceRef
-	// Witness is whether a pod is named without which List is not complete. If none is, List never
-	// is.
+	// Witness is whether you have named a pod that must be in List (--kubernetes.witness-pod).
+	// Without one, List is never complete.
 	Witness bool
 	// Epoch grows when an allocator has restarted and earlier knowledge no longer counts.
 	Epoch uint64

@@ -1,6 +1,10 @@
 package nodedoc
 
-import "github.com/mig-exporter/mig-exporter/internal/gpu"
+import (
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
 
 func newActivity(g *gpu.GPU) Activity {
 	view := Activity{
@@ -61,6 +65,32 @@ func newClockEvent(r *gpu.ReasonSeconds) ClockEvent {
 		Active:  r.Active,
 		Seconds: Finite(gpu.Some(r.Seconds.Value)),
 	}
+}
+
+// ClockEventText returns what a clock event reason means, such as "the power limit".
+func ClockEventText(reason string) string {
+	switch reason {
+	case "gpu_idle":
+		return "idleness"
+	case "applications_clocks_setting":
+		return "clocks that an operator has set"
+	case "sw_power_cap":
+		return "the power limit"
+	case "hw_slowdown":
+		return "hardware: heat or power"
+	case "sync_boost":
+		return "other GPUs of its sync boost group"
+	case "sw_thermal_slowdown":
+		return "heat, by the driver"
+	case "hw_thermal_slowdown":
+		return "heat, by the hardware"
+	case "hw_power_brake_slowdown":
+		return "the power supply's brake signal"
+	case "display_clock_setting":
+		return "the display"
+	}
+
+	return strings.ReplaceAll(reason, "_", " ")
 }
 
 func newPCIe(g *gpu.GPU) PCIe {

@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// CallName is what a scenario sets the cost of: a function of NVML, without a version, or a class
-// of them.
+// CallName names the calls whose cost a scenario sets: those of a function of NVML, without its
+// version, or of a class of functions.
 type CallName string
 
 // Valid reports whether there is such a class or function.
@@ -97,8 +97,8 @@ func (n *Node) spend(function string) {
 		class = gpu.CallUnknown
 	}
 
-	cost, own := m.costs[CallName(function)]
-	if !own {
+	cost, ok := m.costs[CallName(function)]
+	if !ok {
 		cost = m.costs[CallName(class)]
 	}
 
@@ -115,11 +115,12 @@ func (n *Node) spend(function string) {
 	if due := m.charge(cost); due > 0 {
 		began := time.Now()
 		n.sleep(due)
-		m.settle(cost, due-time.Since(began))
+		m.refund(cost, due-time.Since(began))
 	}
 }
 
-// charge returns how long a call that costs so much waits: nothing while short costs are added up.
+// charge returns how long a call waits. One that costs less than shortestWait usually waits for
+// nothing; once the costs of such calls reach it together, one call waits for all.
 func (m *callMeter) charge(cost time.Duration) (due time.Duration) {
 	if cost >= shortestWait {
 		return cost
@@ -139,8 +140,8 @@ func (m *callMeter) charge(cost time.Duration) (due time.Duration) {
 	return due
 }
 
-// settle takes back what a wait for short costs took too long.
-func (m *callMeter) settle(cost, left time.Duration) {
+// refund subtracts from what is owed the time that a wait for short costs took too long.
+func (m *callMeter) refund(cost, left time.Duration) {
 	if cost >= shortestWait {
 		return
 	}

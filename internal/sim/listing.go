@@ -29,20 +29,16 @@ func (n *Node) newOwnPod() *pod {
 }
 
 // Containers returns what the kubelet's pod-resources API shows now: the containers of the pods
-// that the kubelet knows, but init containers. A pod that has ended lingers for 2 seconds, beside
+// that the kubelet knows, except init containers. A pod that has ended lingers for 2 seconds, beside
 // its successor on the same device, without processes.
 func (n *Node) Containers() []Container {
 	passed := n.lock().Sub(n.start)
 	defer n.mu.Unlock()
 
-	static := n.lists(passed, true)
-	api := n.lists(passed, false)
 	var list []Container
 
 	for _, p := range n.allPods() {
-		if known := p.spec.Static && static ||
-			!p.spec.Static && api; !known ||
-			n.awaitsAdmission(p, passed) {
+		if !n.lists(passed, p.spec.Static) || n.awaitsAdmission(p, passed) {
 			continue
 		}
 

@@ -23,7 +23,7 @@ func (f Finding) State() string {
 // maxFindings is how many findings the page lists.
 const maxFindings = 20
 
-// checkTile returns the tile with what check-node says; false if nothing is known of that yet.
+// checkTile returns the tile with what check-node says; false if it has said nothing yet.
 func checkTile(opts *Options) (tile, bool) {
 	if opts.Findings == nil {
 		return tile{}, false

@@ -86,7 +86,7 @@ func clockEventsText(events []gpu.ReasonSeconds) string {
 			continue
 		}
 
-		text := clockEventWords(e.Reason)
+		text := nodedoc.ClockEventText(e.Reason)
 		if e.Seconds.Value >= 1 {
 			text += fmt.Sprintf(
 				" (%s in all since the exporter started)",
@@ -102,32 +102,6 @@ func clockEventsText(events []gpu.ReasonSeconds) string {
 	}
 
 	return strings.Join(texts, ", ")
-}
-
-// clockEventWords returns what a clock event reason means.
-func clockEventWords(reason string) string {
-	switch reason {
-	case "gpu_idle":
-		return "idleness"
-	case "applications_clocks_setting":
-		return "clocks that an operator has set"
-	case "sw_power_cap":
-		return "the power limit"
-	case "hw_slowdown":
-		return "hardware: heat or power"
-	case "sync_boost":
-		return "other GPUs of its sync boost group"
-	case "sw_thermal_slowdown":
-		return "heat, by the driver"
-	case "hw_thermal_slowdown":
-		return "heat, by the hardware"
-	case "hw_power_brake_slowdown":
-		return "the power supply's brake signal"
-	case "display_clock_setting":
-		return "the display"
-	}
-
-	return spellOut(reason)
 }
 
 func stateText(state gpu.Opt[int]) string {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // detailsOf returns a GPU's details as lines.
@@ -46,12 +47,12 @@ Remapped rows: 1 for correctable, 0 for uncorrectable errors, pending: the next 
 // TestClockEventsHaveWords: each reason that the driver may report is explained.
 func TestClockEventsHaveWords(t *testing.T) {
 	for _, r := range gpu.ClockEventReasons() {
-		if words := clockEventWords(r.Name); words == spellOut(r.Name) {
+		if words := nodedoc.ClockEventText(r.Name); words == spellOut(r.Name) {
 			t.Errorf("%s has no words", r.Name)
 		}
 	}
 
-	cmptest.Equal(t, "a new one", clockEventWords("some_new_reason"), "some new reason")
+	cmptest.Equal(t, "a new one", nodedoc.ClockEventText("some_new_reason"), "some new reason")
 }
 
 // TestXIDs: an XID has its number, its name, and the instances that it named.

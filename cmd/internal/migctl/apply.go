@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
@@ -66,7 +67,7 @@ func (s *session) applyPlan(ctx context.Context) error {
 func (s *session) planToApply(ctx context.Context) (*api.Plan, error) {
 	var plan api.Plan
 	if s.opts.Plan != "" {
-		return &plan, s.client.fetch(ctx, "/plans/"+pathEscape(s.opts.Plan), &plan)
+		return &plan, s.client.fetch(ctx, "/plans/"+url.PathEscape(s.opts.Plan), &plan)
 	}
 
 	request, err := s.planRequest(ctx)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -115,7 +116,7 @@ func (s *session) askToConfirm(ctx context.Context, node *nodedoc.Document, devi
 func (s *session) confirmDevice(ctx context.Context, name string) error {
 	var done api.Confirmation
 
-	path := "/devices/" + pathEscape(name) + "/confirm-free"
+	path := "/devices/" + url.PathEscape(name) + "/confirm-free"
 	if err := s.client.sendDocument(ctx, http.MethodPost, path, nil, newKey(), &done); err != nil {
 		return err
 	}

@@ -13,8 +13,6 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-func pathEscape(s string) string { return url.PathEscape(s) }
-
 // modeWarning says what the driver may do by itself. The operator has to accept it.
 const modeWarning = "A change of MIG mode needs GPUs without instances and without users. " +
 	"mig-exporter asks for no reset. The driver itself may unbind or reset the GPU on it: then " +
@@ -60,15 +58,8 @@ func (s *session) setMode(ctx context.Context) error {
 		s.page.line(text("  MIG mode is %s, to be %s", modeText(g.MIGMode), s.opts.State))
 
 		if n := len(g.GPUInstances); n > 0 {
-			s.page.para(
-				"  ! ",
-				yellow,
-				"it has "+nodedoc.Count(
-					n,
-					"GPU instance",
-					"GPU instances",
-				)+", which must be destroyed first",
-			)
+			s.page.para("  ! ", yellow, "it has "+nodedoc.Count(n, "GPU instance", "GPU instances")+
+				", which must be destroyed first")
 		}
 
 		for _, user := range newNodeView(node).useOf(&g.Use).users() {
@@ -105,7 +96,7 @@ func (s *session) switchModes(ctx context.Context, gpus []nodedoc.GPU) error {
 		err := s.startOperation(
 			ctx,
 			http.MethodPut,
-			"/gpus/"+pathEscape(string(gpus[i].UUID))+"/mig-mode",
+			"/gpus/"+url.PathEscape(string(gpus[i].UUID))+"/mig-mode",
 			request,
 		)
 		if err != nil {

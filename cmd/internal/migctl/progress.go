@@ -24,61 +24,61 @@ type stepRef struct {
 }
 
 // closeLine completes the line of a step that has not ended.
-func (g *progress) closeLine() {
-	if g.open != (stepRef{}) {
-		g.page.line()
-		g.open = stepRef{}
+func (p *progress) closeLine() {
+	if p.open != (stepRef{}) {
+		p.page.line()
+		p.open = stepRef{}
 	}
 }
 
 // showEvent shows an event with the time since the start of the operation.
-func (g *progress) showEvent(e *api.Event) {
-	lead := fmt.Sprintf("%7.1fs  ", max(0, e.Time.Sub(g.op.Started)).Seconds())
+func (p *progress) showEvent(e *api.Event) {
+	lead := fmt.Sprintf("%7.1fs  ", max(0, e.Time.Sub(p.op.Started)).Seconds())
 	if e.Kind == api.EventStep && e.Step != nil {
-		g.showStep(lead, e)
+		p.showStep(lead, e)
 		return
 	}
 
-	g.closeLine()
+	p.closeLine()
 
 	if e.Kind == api.EventHook && e.Hook != nil {
-		writeHook(g.page, lead, e.Hook)
+		writeHook(p.page, lead, e.Hook)
 		return
 	}
 
-	g.page.para(lead, eventColor(e), cmp.Or(e.Text, string(e.State)))
+	p.page.para(lead, eventColor(e), cmp.Or(e.Text, string(e.State)))
 }
 
 // showStep shows that a step has begun, or how it ended.
-func (g *progress) showStep(lead string, e *api.Event) {
+func (p *progress) showStep(lead string, e *api.Event) {
 	ref := stepRef{e.Rollback, e.Index.Or(0) + 1}
-	if g.open != ref {
-		g.closeLine()
-		head := lead + g.stepNumber(ref) + " " + stepText(&e.Step.Step)
-		g.page.part(text("%s", head))
-		g.open = ref
-		g.used = utf8.RuneCountInString(head)
+	if p.open != ref {
+		p.closeLine()
+		head := lead + p.stepNumber(ref) + " " + stepText(&e.Step.Step)
+		p.page.part(text("%s", head))
+		p.open = ref
+		p.used = utf8.RuneCountInString(head)
 	}
 
 	switch e.Step.State {
 	case api.StepPending, api.StepRunning:
 		return
 	case api.StepDone:
-		g.completeLine("done", green)
+		p.completeLine("done", green)
 	case api.StepUndone:
-		g.completeLine("rolled back", yellow)
+		p.completeLine("rolled back", yellow)
 	default:
-		g.page.line()
-		g.page.para("            ", red, cmp.Or(e.Step.Error, string(e.Step.State)))
+		p.page.line()
+		p.page.para("            ", red, cmp.Or(e.Step.Error, string(e.Step.State)))
 	}
 
-	g.open = stepRef{}
+	p.open = stepRef{}
 }
 
 // stepNumber returns the number of a step, with their total if it is known: that of a rollback is
 // not.
-func (g *progress) stepNumber(ref stepRef) string {
-	switch total := len(g.op.Steps); {
+func (p *progress) stepNumber(ref stepRef) string {
+	switch total := len(p.op.Steps); {
 	case ref.rollback:
 		return fmt.Sprintf("rollback [%d]", ref.number)
 	case ref.number > total: // the event is newer than the operation as it was fetched
@@ -89,15 +89,15 @@ func (g *progress) stepNumber(ref stepRef) string {
 }
 
 // completeLine completes the line of a step, on the next line if the text does not fit.
-func (g *progress) completeLine(t string, c color) {
-	if g.page.width > 0 && g.used+1+len(t) > g.page.width {
-		g.page.line()
-		g.page.line(text("           "), text(" %s", t).in(c))
+func (p *progress) completeLine(t string, c color) {
+	if p.page.width > 0 && p.used+1+len(t) > p.page.width {
+		p.page.line()
+		p.page.line(text("           "), text(" %s", t).in(c))
 
 		return
 	}
 
-	g.page.line(text(" %s", t).in(c))
+	p.page.line(text(" %s", t).in(c))
 }
 
 func eventColor(e *api.Event) color {

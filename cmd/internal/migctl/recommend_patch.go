@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // The kinds of owner that are no Kubernetes object.
@@ -44,7 +45,7 @@ func changeOf(r *advise.Recommendation) ownerChange {
 		was = r.Pod.Resource
 	}
 
-	if claim, ok := strings.CutPrefix(was, "claim/"); ok {
+	if claim, ok := strings.CutPrefix(was, gpu.ClaimPrefix); ok {
 		if r.Recommended == "" {
 			return ownerChange{
 				words: fmt.Sprintf(

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // specFile is the file of layouts that the procedure works from: a report that is made half-way
@@ -321,7 +322,7 @@ func (w *procedure) usesClaims() bool {
 			continue
 		}
 
-		if !strings.HasPrefix(pod.Resource, "claim/") {
+		if !strings.HasPrefix(pod.Resource, gpu.ClaimPrefix) {
 			return false
 		}
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
@@ -15,7 +16,7 @@ func (s *session) releaseGPUs(ctx context.Context) error {
 	for _, selector := range s.opts.GPUs {
 		var done api.Release
 
-		path := "/gpus/" + pathEscape(selector) + "/" + s.opts.Command
+		path := "/gpus/" + url.PathEscape(selector) + "/" + s.opts.Command
 
 		err := s.client.sendDocument(ctx, http.MethodPost, path, nil, newKey(), &done)
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -147,7 +148,7 @@ func (s *session) restoreEach(ctx context.Context, ids []gpu.UUID) error {
 		return s.startOperation(
 			ctx,
 			http.MethodPost,
-			"/gpus/"+pathEscape(string(id))+"/restore",
+			"/gpus/"+url.PathEscape(string(id))+"/restore",
 			request,
 		)
 	})
@@ -157,7 +158,7 @@ func (s *session) forgetEach(ctx context.Context, ids []gpu.UUID) error {
 	return s.forEachGPU(ids, func(id gpu.UUID) error {
 		var done api.ForgottenLayout
 
-		path := "/gpus/" + pathEscape(string(id)) + "/forget-layout"
+		path := "/gpus/" + url.PathEscape(string(id)) + "/forget-layout"
 
 		err := s.client.sendDocument(ctx, http.MethodPost, path, nil, newKey(), &done)
 		if err != nil {

@@ -364,7 +364,7 @@ func slowedBy(events []nodedoc.ClockEvent) string {
 
 	for i := range events {
 		if e := &events[i]; e.Active && e.Reason != "gpu_idle" {
-			all = append(all, strings.ReplaceAll(e.Reason, "_", " "))
+			all = append(all, nodedoc.ClockEventText(e.Reason))
 		}
 	}
 

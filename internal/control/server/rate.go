@@ -4,27 +4,30 @@ import (
 	"math"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // bucketsKept is the maximum number of keys that have a bucket.
 const bucketsKept = 4096
 
-// buckets are token buckets by key. Each holds burst tokens at most and gains rate tokens a second.
+// buckets are token buckets by key. Each holds burst tokens at most and gains perSecond tokens a
+// second.
 type buckets struct {
-	rate, burst float64
-	now         func() time.Time
-	mu          sync.Mutex
-	byKey       map[string]bucket
+	perSecond rate.Limit
+	burst     int
+	now       func() time.Time
+	mu        sync.Mutex
+	byKey     map[string]*bucket
 }
 
 type bucket struct {
-	left   float64
-	at     time.Time
+	*rate.Limiter
 	missed int // calls of takeLogLine since its last successful one
 }
 
-func newBuckets(rate, burst float64, now func() time.Time) *buckets {
-	return &buckets{rate: rate, burst: burst, now: now, byKey: make(map[string]bucket)}
+func newBuckets(perSecond rate.Limit, burst int, now func() time.Time) *buckets {
+	return &buckets{perSecond: perSecond, burst: burst, now: now, byKey: make(map[string]*bucket)}
 }
 
 // takeToken takes a token of the key. If there is none, wait is the number of whole seconds until
@@ -33,15 +36,16 @@ func (b *buckets) takeToken(key string) (wait int, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	current := b.refill(key)
-	if current.left < 1 {
-		return b.secondsUntil(current), false
+	now := b.now()
+
+	current := b.bucketOf(key)
+	if current.AllowN(now, 1) {
+		return 0, true
 	}
 
-	current.left--
-	b.storeBucket(key, current)
+	missing := 1 - current.TokensAt(now)
 
-	return 0, true
+	return max(1, int(math.Ceil(missing/float64(b.perSecond)))), false
 }
 
 // returnToken returns a token that takeToken has taken.
@@ -49,9 +53,7 @@ func (b *buckets) returnToken(key string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	current := b.refill(key)
-	current.left = min(b.burst, current.left+1)
-	b.storeBucket(key, current)
+	b.bucketOf(key).AllowN(b.now(), -1) // the Limiter still keeps no more than burst
 }
 
 // takeLogLine takes a token of the key and reports whether there was one. calls is the number of
@@ -60,15 +62,12 @@ func (b *buckets) takeLogLine(key string) (calls int, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	current := b.refill(key)
-	defer func() { b.storeBucket(key, current) }()
-
-	if current.left < 1 {
+	current := b.bucketOf(key)
+	if !current.AllowN(b.now(), 1) {
 		current.missed++
 		return 0, false
 	}
 
-	current.left--
 	if current.missed > 0 {
 		calls = current.missed + 1
 		current.missed = 0
@@ -77,32 +76,17 @@ func (b *buckets) takeLogLine(key string) (calls int, ok bool) {
 	return calls, true
 }
 
-func (b *buckets) secondsUntil(current bucket) int {
-	return max(1, int(math.Ceil((1-current.left)/b.rate)))
-}
-
-// refill returns the bucket of a key with the tokens that it has gained until now.
-func (b *buckets) refill(key string) bucket {
-	now := b.now()
-
-	current, ok := b.byKey[key]
-	if !ok {
-		return bucket{left: b.burst, at: now}
+// bucketOf returns the bucket of a key. If a new key is one too many, it drops the buckets that are
+// full again, and then any until a quarter of the places is free, so that a flood of new keys does
+// not scan all buckets for each key.
+func (b *buckets) bucketOf(key string) *bucket {
+	if current, ok := b.byKey[key]; ok {
+		return current
 	}
 
-	current.left = min(b.burst, current.left+max(0, now.Sub(current.at).Seconds())*b.rate)
-	current.at = now
-
-	return current
-}
-
-// storeBucket stores a bucket. If there are too many, it drops those that are full again, and then
-// any until a quarter of the places is free, so that a flood of new keys does not scan all buckets
-// for each key.
-func (b *buckets) storeBucket(key string, current bucket) {
-	if _, ok := b.byKey[key]; !ok && len(b.byKey) >= bucketsKept {
-		for other := range b.byKey {
-			if b.refill(other).left >= b.burst {
+	if len(b.byKey) >= bucketsKept {
+		for other, bucket := range b.byKey {
+			if bucket.TokensAt(b.now()) >= float64(b.burst) {
 				delete(b.byKey, other)
 			}
 		}
@@ -116,5 +100,8 @@ func (b *buckets) storeBucket(key string, current bucket) {
 		}
 	}
 
+	current := &bucket{Limiter: rate.NewLimiter(b.perSecond, b.burst)}
 	b.byKey[key] = current
+
+	return current
 }

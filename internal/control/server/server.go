@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-kit/log"
 	"github.com/go-kit/log/level"
+	"golang.org/x/time/rate"
 
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
@@ -125,15 +126,15 @@ type limits struct {
 	newConnsPerAddress        int
 	knownConns                int // of one listener: connections of callers
 	knownConnsPerCaller       int
-	streams, streamsPerActor  int     // of operations, and as many of the node
-	callsPerSecond            float64 // of one actor
-	callsBurst                float64
-	changesPerSecond          float64 // calls of one actor that start a change
-	changesBurst              float64
-	linesPerSecond            float64 // in the audit log, of one caller and status, of calls that change nothing
-	linesBurst                float64
-	failuresPerSecond         float64 // calls without a valid credential, of one remote address
-	failuresBurst             float64
+	streams, streamsPerActor  int        // of operations, and as many of the node
+	callsPerSecond            rate.Limit // of one actor
+	callsBurst                int
+	changesPerSecond          rate.Limit // calls of one actor that start a change
+	changesBurst              int
+	linesPerSecond            rate.Limit // in the audit log, of one caller and status, of calls that change nothing
+	linesBurst                int
+	failuresPerSecond         rate.Limit // calls without a valid credential, of one remote address
+	failuresBurst             int
 }
 
 func defaultLimits() limits {

@@ -126,10 +126,11 @@ func Run(d Demand, on Device) Result {
 			r.Throughput = r.PerSecond / full
 		}
 	} else if r.Busy > 1 {
-		r.Busy, r.Throughput = 1, 1/r.Busy
+		r.Throughput = 1 / r.Busy
+		r.Busy = 1
 	}
 
-	done := r.Throughput * demand // busy time on a device large enough that is worked off
+	done := r.Throughput * demand // as busy time of a device large enough
 	r.SMs = done * width
 	r.Bandwidth = done * bandwidth
 	r.limit(on.Engines.throughput(d.Media), d.Requests)
@@ -137,8 +138,8 @@ func Run(d Demand, on Device) Result {
 	return r
 }
 
-// limit lowers the throughput to that of what the kernels wait for. They run for less of the time
-// then.
+// limit lowers the throughput to that of the engines for which the kernels wait. The kernels then
+// run for less of the time.
 func (r *Result) limit(throughput float64, q Requests) {
 	if throughput >= r.Throughput {
 		return
@@ -159,7 +160,7 @@ func (r *Result) limit(throughput float64, q Requests) {
 // smallestThroughput is that of a workload that waits for what its device does not have.
 const smallestThroughput = 1e-9
 
-// slow divides by a factor what is done in a time.
+// slow does the same work in a time that is longer by a factor.
 func (r *Result) slow(by float64) {
 	r.Throughput /= by
 	r.PerSecond /= by
@@ -169,8 +170,8 @@ func (r *Result) slow(by float64) {
 }
 
 // ContendForEngines slows down workloads that share the media engines of a device, if they keep
-// more of them busy together than there are: each has as large a share of the engines of a kind as
-// of what all want of it.
+// more of them busy together than there are. The workloads share the engines of a kind in
+// proportion to what they want: if two want 1 and 3 decoders and there are 2, they get 0.5 and 1.5.
 func ContendForEngines(sharing []*Result, demands []Demand, have Engines) {
 	var used Engines
 
@@ -229,7 +230,7 @@ func (r Requests) serve(stretch float64) (perSecond float64, latency time.Durati
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// Share returns what workloads do that share a device.
+// Share returns what each workload does if all run on one device.
 func Share(demands []Demand, on Device, mps bool) []Result {
 	results := make([]Result, len(demands))
 	sharing := make([]*Result, len(demands))
@@ -265,17 +266,13 @@ func Contend(sharing []*Result, on Device, mps bool) {
 	}
 
 	for _, r := range sharing {
-		r.Throughput /= slower
-		r.PerSecond /= slower
-		r.SMs /= slower
-		r.Bandwidth /= slower
+		alone := r.Busy
+		r.slow(slower)
 		r.Stretch *= slower
-
 		r.Latency = time.Duration(min(float64(MaxLatency), float64(r.Latency)*slower))
+
 		if mps {
-			r.Busy = min(1, r.Busy*slower)
-		} else {
-			r.Busy /= slower
+			r.Busy = min(1, alone*slower)
 		}
 	}
 }

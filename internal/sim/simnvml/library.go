@@ -1,6 +1,6 @@
-// Package simnvml puts the simulated node behind the driver seam of nvmlsource, with NVML's types,
-// return codes and habits. What a comment calls unverified follows nvml.h or published captures,
-// not a measurement.
+// Package simnvml implements nvmlsource.Library by the simulated node: it answers with NVML's types
+// and return codes. What a comment calls unverified follows nvml.h or published captures; we have
+// not measured it.
 package simnvml
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// New makes a simulated node look like NVML. The node counts the calls of the C library that each
-// call stands for. The caller keeps the node and closes it.
+// New makes a simulated node look like NVML. The node counts the calls as calls of NVML's C
+// functions (see sim.Node.CallCounts). The caller keeps the node and closes it.
 func New(node *sim.Node) nvmlsource.Library {
 	l := &library{node: node, client: node.NewClient(nil)}
 	states := &sync.Pool{}
@@ -37,7 +37,7 @@ type library struct {
 	binding *sim.BindWatch // nil until it is asked for
 }
 
-// returnOf is NVML's code for an error of the node.
+// returnOf returns NVML's code for an error of the node.
 func returnOf(err error) nvml.Return {
 	if err == nil {
 		return nvml.SUCCESS
