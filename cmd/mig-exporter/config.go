@@ -170,6 +170,7 @@ type KubernetesConfig struct {
 	PodLabelNames []string
 	WorkloadLabel string // names workloads; empty: the pods' owners alone do
 	NodeName      string // empty: the API server is not asked for owners and labels
+	NodeLabels    NodeLabelsConfig
 }
 
 // validate checks what the types of the flags do not. Files are read when they are used.
@@ -206,6 +207,14 @@ func (c *Config) validateAPIServer(errs *flagErrors) {
 		flagName("advise.workload-label"), nodeName, "labels come from the API server")
 	errs.check(!c.Advise.ServerMetrics || known, tooFor, flagName("advise.server-metrics"),
 		nodeName, "annotations and addresses come from the API server")
+	labels := flagName("kubernetes.node-labels")
+	mode := c.Kubernetes.NodeLabels.Mode
+	errs.check(mode == nodeLabelsOff || c.Kubernetes.NodeName != "",
+		"%s=%s: expected %s with it: the API server has the labels",
+		labels, mode, nodeName)
+	errs.check(mode != nodeLabelsFollow || c.Control.Enabled,
+		"%s=%s: expected %s with it: partition control applies the layout",
+		labels, mode, controlEnabled)
 	errs.check(!c.Control.Cordon || c.Kubernetes.NodeName != "",
 		"%s: expected %s with it", flagName("control.cordon"), nodeName)
 }

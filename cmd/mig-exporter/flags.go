@@ -358,6 +358,7 @@ func kubernetesFlags(app *kingpin.Application, cfg *KubernetesConfig) {
 	app.Flag("kubernetes.node-name", "This node's name at the API server, which is then asked "+
 		"for the owners and labels of its pods; by default it is not asked.").
 		StringVar(&cfg.NodeName)
+	nodeLabelsFlag(app, &cfg.NodeLabels)
 }
 
 func checkNodeFlags(command *kingpin.CmdClause, output *string) {
