@@ -66,6 +66,10 @@ func TestRightsBySwitch(t *testing.T) {
 			append(slices.Clone(reading), right{"patch", "", "nodes"})},
 		"device plugin": {merge(set("control.enabled", true), readValues(t, "device-plugin")),
 			append(slices.Clone(reading), right{"patch", "", "nodes"}, right{"delete", "", "pods"})},
+		"node labels, to read": {set("nodeLabels.mode", "read"),
+			[]right{pods, {"get", "", "nodes"}, {"get", "", "configmaps"}}},
+		"node labels, to follow": {merge(set("control.enabled", true), set("nodeLabels.mode", "follow")),
+			append(slices.Clone(reading), right{"patch", "", "nodes"}, right{"get", "", "configmaps"})},
 		"certificates": {network, reading},
 		"tokens": {merge(network, set("control.network.kubernetesTokens", true)), append(slices.Clone(reading),
 			right{"create", "authentication.k8s.io", "tokenreviews"},
@@ -100,6 +104,12 @@ func texts(rights map[right]bool) []string {
 	return all
 }
 
+// allRights are the values that need every right.
+func allRights(t *testing.T) values {
+	t.Helper()
+	return merge(readValues(t, "control", "device-plugin"), set("nodeLabels.mode", "follow"))
+}
+
 // TestRightsAreDocumented: all that the chart can give is what docs/kubernetes.md lists.
 // internal/kubelettest tries the chart's rights on a real API server.
 func TestRightsAreDocumented(t *testing.T) {
@@ -115,14 +125,14 @@ func TestRightsAreDocumented(t *testing.T) {
 		documented = append(documented, objects...)
 	}
 
-	equal(t, "rights", texts(rightsOf(t, render(t, readValues(t, "control", "device-plugin")))), texts(rightsOf(t, documented)))
+	equal(t, "rights", texts(rightsOf(t, render(t, allRights(t)))), texts(rightsOf(t, documented)))
 }
 
 // TestRightsAreUsed: the resources of the rights are those that the paths of requests in the code
 // name.
 func TestRightsAreUsed(t *testing.T) {
 	granted := map[string]bool{}
-	for r := range rightsOf(t, render(t, readValues(t, "control", "device-plugin"))) {
+	for r := range rightsOf(t, render(t, allRights(t))) {
 		granted[r.resource] = true
 	}
 

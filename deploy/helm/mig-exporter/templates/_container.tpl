@@ -30,6 +30,9 @@
 {{- range $v.podMetadata.labels }}
 - {{ printf "--kubernetes.pod-label=%s" . | quote }}
 {{- end }}
+{{- if ne $v.nodeLabels.mode "off" }}
+- {{ printf "--kubernetes.node-labels=%s:%s/%s" $v.nodeLabels.mode $v.nodeLabels.configMap.namespace $v.nodeLabels.configMap.name | quote }}
+{{- end }}
 {{- if not $v.advise.enabled }}
 - --no-advise.enabled
 {{- else if $v.advise.keepEvidence }}

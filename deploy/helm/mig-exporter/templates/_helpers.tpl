@@ -36,7 +36,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* What is switched on: a text where it is, an empty one where it is not. */}}
 {{- define "mig-exporter.asksAPIServer" -}}
-{{ if or .Values.podMetadata.enabled .Values.control.enabled }}yes{{ end }}
+{{ if or .Values.podMetadata.enabled .Values.control.enabled (ne .Values.nodeLabels.mode "off") }}yes{{ end }}
 {{- end }}
 {{- define "mig-exporter.seesMIG" -}}
 {{ if or .Values.mig.monitor .Values.control.enabled }}yes{{ end }}
