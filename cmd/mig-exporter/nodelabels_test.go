@@ -90,6 +90,8 @@ gpus:
 // TestNodeLabelsApply: the label becomes an operation with its manager as the actor, and the state
 // is mig-manager's. Another label afterwards is taken up, the same one after a restart is not.
 func TestNodeLabelsApply(t *testing.T) {
+	t.Setenv(stateVariable, filepath.Join(t.TempDir(), "node.json"))
+
 	n := labelledNode(t, labelledScenario)
 	n.idle()
 	n.api.SetLabel(configLabel, "all-1g.5gb", "kubectl-label")
@@ -121,7 +123,7 @@ func TestNodeLabelsApply(t *testing.T) {
 	})
 
 	_, states = n.operations()
-	cmptest.Equal(t, "operations", len(states), 4) // one empties GPU 0; two set modes
+	cmptest.Equal(t, "operations", len(states), 1+2*2) // each GPU is emptied, and its mode set
 	n.expectAudit("label:nvidia.com/mig.config by argocd", "begin mig-mode GPU-")
 }
 
