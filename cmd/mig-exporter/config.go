@@ -172,6 +172,7 @@ type KubernetesConfig struct {
 	NodeName      string // empty: the API server is not asked for owners and labels
 
 	NodeConditions, NodeEvents bool // what is written to the API server
+	NodeLabels    NodeLabelsConfig
 }
 
 // validate checks what the types of the flags do not. Files are read when they are used.
@@ -219,6 +220,14 @@ func (c *Config) validateAPIServer(errs *flagErrors) {
 		errs.check(!wants.on || c.Kubernetes.NodeName != "", "%s: expected %s with it", wants.flag, nodeName)
 	}
 
+	labels := flagName("kubernetes.node-labels")
+	mode := c.Kubernetes.NodeLabels.Mode
+	errs.check(mode == nodeLabelsOff || c.Kubernetes.NodeName != "",
+		"%s=%s: expected %s with it: the API server has the labels",
+		labels, mode, nodeName)
+	errs.check(mode != nodeLabelsFollow || c.Control.Enabled,
+		"%s=%s: expected %s with it: partition control applies the layout",
+		labels, mode, controlEnabled)
 	errs.check(!c.Control.Cordon || c.Kubernetes.NodeName != "",
 		"%s: expected %s with it", flagName("control.cordon"), nodeName)
 }

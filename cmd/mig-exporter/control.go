@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,7 +30,9 @@ const auditFile = "audit.jsonl"
 type controller struct {
 	engine  *control.Engine
 	server  server.Options
-	layouts map[string][]api.LayoutRule // in force; owned by the reloader once it runs
+	layouts map[string][]api.LayoutRule // of the file; owned by the reloader once it runs
+	named   *layoutSources
+	reboot  []string // the command that reboots the node; nil if there is none
 	metrics *collector.Control
 	status  *controlStatus
 	logger  log.Logger
@@ -37,9 +41,8 @@ type controller struct {
 }
 
 // openControl creates the engine and what it needs. It opens neither the state folder nor a socket:
-// if these cannot be used, metrics are served nevertheless. nodeName is the node's at the API
-// server, empty: that is not asked.
-func openControl(cfg *ControlConfig, nodeName string, x *exporter) error {
+// if these cannot be used, metrics are served nevertheless.
+func openControl(cfg *ControlConfig, x *exporter) error {
 	c := &controller{logger: log.With(x.logger, "component", "control")}
 
 	if cfg.ConfigFile != "" {
@@ -48,7 +51,7 @@ func openControl(cfg *ControlConfig, nodeName string, x *exporter) error {
 		}
 	}
 
-	reviewer, err := x.node.kind.openDependencies(x.node, nodeName, cfg)
+	reviewer, err := x.node.kind.openDependencies(x.node, cfg)
 	if err != nil {
 		return err
 	}
@@ -66,6 +69,8 @@ func openControl(cfg *ControlConfig, nodeName string, x *exporter) error {
 	if c.engine, err = control.New(opts); err != nil {
 		return err
 	}
+
+	c.named = &layoutSources{file: c.layouts, apply: c.engine.SetLayouts}
 
 	c.server = server.Options{
 		Releaser:        x.servedReleaser(),
@@ -129,11 +134,12 @@ func (c *controller) engineOptions(cfg *ControlConfig, x *exporter) (control.Opt
 
 	c.layouts = layouts
 
-	programs, err := cfg.hooks()
+	programs, reboot, err := cfg.hooks()
 	if err != nil {
 		return control.Options{}, fmt.Errorf("--control.hook: %w", err)
 	}
 
+	c.reboot = reboot
 	c.metrics = newControlMetrics(x.node.now)
 	// The engine runs at once: first it finishes the operation of the last run.
 	c.status = &controlStatus{metrics: c.metrics, engine: "running"}
@@ -188,20 +194,33 @@ func (c *ControlConfig) layouts() (map[string][]api.LayoutRule, error) {
 	return list, nil
 }
 
-// hooks reads the programs to run after a change.
-func (c *ControlConfig) hooks() ([]control.Hook, error) {
-	var list []control.Hook
-
+// hooks reads the programs to run after a change, and the command that reboots the node, nil if
+// there is none.
+func (c *ControlConfig) hooks() (list []control.Hook, reboot []string, err error) {
 	for _, text := range c.Hooks {
-		h, err := hooks.Parse(text, hookTimeout)
-		if err != nil {
-			return nil, err
+		var special struct {
+			Reboot json.RawMessage `json:"reboot"`
 		}
 
-		list = append(list, h)
+		isReboot := strings.HasPrefix(strings.TrimSpace(text), "{") &&
+			json.Unmarshal([]byte(text), &special) == nil && special.Reboot != nil
+		if isReboot {
+			text = string(special.Reboot)
+		}
+
+		h, err := hooks.Parse(text, hookTimeout)
+		if err != nil {
+			return nil, nil, err
+		}
+
+		if isReboot {
+			reboot = h.Argv
+		} else {
+			list = append(list, h)
+		}
 	}
 
-	return list, nil
+	return list, reboot, nil
 }
 
 // retryServing is the time after which partition control tries again to serve its API.

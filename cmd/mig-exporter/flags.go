@@ -366,6 +366,7 @@ func kubernetesFlags(app *kingpin.Application, cfg *KubernetesConfig) {
 		"partition control that has ended; needs --kubernetes.node-name, --control.enabled and "+
 		"the right to create events.").
 		BoolVar(&cfg.NodeEvents)
+	nodeLabelsFlag(app, &cfg.NodeLabels)
 }
 
 func checkNodeFlags(command *kingpin.CmdClause, output *string) {

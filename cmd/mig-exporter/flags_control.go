@@ -80,7 +80,9 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 		"and the right to list and delete pods there.").
 		StringVar(&cfg.DevicePlugin)
 	app.Flag("control.hook", "Program to run after a change, as a JSON list of its arguments; "+
-		"repeatable. Its environment has the old and new UUIDs.").
+		"repeatable. Its environment has the old and new UUIDs. "+
+		`{"reboot": [...]} is a command that reboots the node: --kubernetes.node-labels=follow `+
+		"starts it once for a MIG mode that is pending until then.").
 		StringsVar(&cfg.Hooks)
 	durationFlag(app, "control.call-timeout", "Time after which a change that the driver has "+
 		"not answered counts as stuck.",
@@ -158,6 +160,6 @@ func (c *ControlConfig) validate(errs *flagErrors) {
 		errs.check(err == nil, "%s: %w", plugin, err)
 	}
 
-	_, err := c.hooks()
+	_, _, err := c.hooks()
 	errs.check(err == nil, "%s: %w", flagName("control.hook"), err)
 }

@@ -266,11 +266,22 @@ func (machine) hostEngine(cfg *ProfilingConfig) (dcgmsource.Connector, func() in
 	return dcgmsource.Open(dcgmsource.Mode(cfg.dcgmMode()), cfg.hostEngine()), os.Geteuid
 }
 
-// openDependencies opens the machine's processes, and its cluster if the configuration names the
-// node.
-func (machine) openDependencies(
-	n *node, name string, cfg *ControlConfig,
-) (server.Reviewer, error) {
+// apiServer returns the API server of the cluster that this process runs in.
+func (m machine) apiServer() (apiServer, error) {
+	address, err := kubeapi.InClusterServer(os.Getenv)
+	if err != nil {
+		return apiServer{}, err
+	}
+
+	return apiServer{
+		address:     address,
+		credentials: kubeapi.DefaultCredentialsDir,
+		ownPod:      ownPod(os.Getenv, kubeapi.DefaultCredentialsDir, m.hostname),
+	}, nil
+}
+
+// openDependencies opens the machine's processes, and connects its cluster.
+func (machine) openDependencies(n *node, cfg *ControlConfig) (server.Reviewer, error) {
 	var err error
 	if n.control.BootID, err = readBootID(); err != nil {
 		return nil, err
@@ -283,32 +294,10 @@ func (machine) openDependencies(
 		SysDir:    "/sys",
 		GresFiles: owners.DefaultGresFiles(),
 	}
-	if name == "" {
+	here := n.cluster
+	if here == nil {
 		n.control.Cluster = owners.NewCluster(nil, local)
 		return nil, nil
-	}
-
-	address, err := kubeapi.InClusterServer(os.Getenv)
-	if err != nil {
-		return nil, fmt.Errorf("--kubernetes.node-name=%s: %w", name, err)
-	}
-
-	client, err := kubeapi.New(
-		kubeapi.Options{Server: address, CredentialsDir: kubeapi.DefaultCredentialsDir,
-			UserAgent: userAgent()},
-	)
-	if err != nil {
-		return nil, err
-	}
-
-	n.onClose(client.Close)
-
-	here, err := cluster.New(
-		cluster.Options{API: client, Node: name, Audiences: cfg.Audiences,
-			Now: time.Now},
-	)
-	if err != nil {
-		return nil, err
 	}
 
 	n.control.Cluster = owners.NewCluster(here, local, here)

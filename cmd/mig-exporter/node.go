@@ -14,6 +14,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/capture"
 	"github.com/mig-exporter/mig-exporter/internal/control"
+	"github.com/mig-exporter/mig-exporter/internal/control/cluster"
 	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -40,8 +41,10 @@ type nodeKind interface {
 	hostEngine(cfg *ProfilingConfig) (dcgmsource.Connector, func() int)
 	// openDependencies opens what partition control asks besides the driver and the kubelet, and
 	// returns the cluster that it asks who a client is, nil if there is none. It fails if the node
-	// cannot be repartitioned. name is the node's at the API server, empty: that is not asked.
-	openDependencies(n *node, name string, cfg *ControlConfig) (server.Reviewer, error)
+	// cannot be repartitioned. n.cluster is nil if the API server is not asked.
+	openDependencies(n *node, cfg *ControlConfig) (server.Reviewer, error)
+	// apiServer returns where the node's API server is.
+	apiServer() (apiServer, error)
 }
 
 // movableClock is the clock of a node that is no machine. It can be moved if it is a stepped one.
@@ -64,6 +67,7 @@ type node struct {
 	control control.Options
 	log     kernellog.Options
 
+	cluster    *cluster.Cluster                          // nil if the API server is not asked
 	polled     func()                                    // is called after each poll
 	states     []func() (state gpu.SourceState, ok bool) // of sources that the poll loop does not read itself
 	serverPods servermetrics.Pods                        // finds pods; nil if the API server is not asked

@@ -2,9 +2,8 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -16,7 +15,6 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/health"
 	"github.com/mig-exporter/mig-exporter/internal/health/nodestatus"
-	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 )
 
 // The conditions of the Node.
@@ -28,10 +26,6 @@ const (
 // startGrace is how long after the start a node that is not read yet is no news: its conditions stay
 // as they are.
 const startGrace = 30 * time.Second
-
-// apiServerVariable names, for a simulated node, a folder with what a pod knows of its API server:
-// the files server (its URL), token and ca.crt.
-const apiServerVariable = "MIG_SIM_API_SERVER"
 
 // layoutFollower knows from partition control which layouts should stand.
 type layoutFollower struct {
@@ -182,19 +176,15 @@ func (x *exporter) openNodeReports(cfg *KubernetesConfig, controlled bool) error
 		return nil
 	}
 
-	opts, err := apiServerOf(x.node)
-	if err != nil {
-		return fmt.Errorf("--kubernetes.node-name=%s: %w", cfg.NodeName, err)
+	at, err := x.node.kind.apiServer()
+	if err == nil && at.address == "" {
+		err = errors.New("this simulated node has no API server, see MIG_SIM_API_SERVER")
 	}
 
-	opts.UserAgent = userAgent()
-
-	client, err := kubeapi.New(opts)
+	client, err := x.node.openAPIServer(at, err, cfg)
 	if err != nil {
 		return err
 	}
-
-	x.node.onClose(client.Close)
 
 	if cfg.NodeEvents {
 		x.nodeEvents = nodestatus.NewEvents(
@@ -253,19 +243,6 @@ func newConditionTime(node string) prometheus.Gauge {
 			"the first time (--kubernetes.node-conditions).",
 		ConstLabels: prometheus.Labels{"node": node},
 	})
-}
-
-// apiServerOf returns how to reach the API server of a node's cluster.
-func apiServerOf(n *node) (kubeapi.Options, error) {
-	if dir := os.Getenv(apiServerVariable); dir != "" && n.isSimulated() {
-		server, err := os.ReadFile(filepath.Join(dir, "server"))
-
-		return kubeapi.Options{Server: strings.TrimSpace(string(server)), CredentialsDir: dir}, err
-	}
-
-	server, err := kubeapi.InClusterServer(os.Getenv)
-
-	return kubeapi.Options{Server: server, CredentialsDir: kubeapi.DefaultCredentialsDir}, err
 }
 
 // addEvent adds an Event on the node about an operation that has ended, or waits for an operator. It

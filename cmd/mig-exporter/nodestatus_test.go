@@ -45,13 +45,14 @@ func startNodeServer(t *testing.T) *nodeServer {
 	dir := t.TempDir()
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 
-	for name, text := range map[string]string{"server": server.URL + "\n", "token": "own\n", "ca.crt": string(ca)} {
+	for name, text := range map[string]string{"token": "own\n", "ca.crt": string(ca)} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 
-	t.Setenv(apiServerVariable, dir)
+	t.Setenv(apiServerVariable, server.URL)
+	t.Setenv(credentialsVariable, dir)
 
 	return s
 }
@@ -90,6 +91,10 @@ func (s *nodeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.events = append(s.events, event)
 
 		w.WriteHeader(http.StatusCreated)
+	case r.Method+" "+r.URL.Path == "GET /api/v1/nodes/gpu-node":
+		_, _ = io.WriteString(w, `{"metadata": {"name": "gpu-node"}}`)
+	case r.Method+" "+r.URL.Path == "GET /apis":
+		_, _ = io.WriteString(w, `{"groups": []}`)
 	default:
 		http.Error(w, "{}", http.StatusNotFound)
 	}

@@ -70,8 +70,10 @@ func (recording) openProcessTable(bool) poll.ProcessTable { return nil }
 
 func (recording) hostEngine(*ProfilingConfig) (dcgmsource.Connector, func() int) { return nil, nil }
 
-func (recording) openDependencies(*node, string, *ControlConfig) (server.Reviewer, error) {
+func (recording) openDependencies(*node, *ControlConfig) (server.Reviewer, error) {
 	return nil, errors.New(
 		"--control.enabled: a recording cannot be repartitioned; expected a scenario or this node's driver",
 	)
 }
+
+func (recording) apiServer() (apiServer, error) { return apiServer{}, nil }

@@ -141,7 +141,7 @@ func (c *controller) readLayouts(cfg *ControlConfig) (applyFunc, error) {
 	return func(context.Context) ([]string, error) {
 		changes := listChanges(c.layouts, layouts)
 		if len(changes) > 0 {
-			c.engine.SetLayouts(layouts)
+			c.named.setFile(layouts)
 			c.layouts = layouts
 		}
 

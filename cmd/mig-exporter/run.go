@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -139,6 +140,8 @@ type exporter struct {
 	audit          io.Writer
 	holdOperations func(context.Context) (release func(), err error)
 	controlNotes   func() []string
+
+	labelNotes func() []string // what follows the node's labels sets it
 }
 
 // newExporter opens the node and creates the parts of the program. The caller closes the result.
@@ -164,6 +167,7 @@ func newExporterOf(node *node, cfg *Config, logger log.Logger) (*exporter, error
 		audit:          logAudit{logger},
 		holdOperations: func(context.Context) (func(), error) { return func() {}, nil },
 		controlNotes:   func() []string { return nil },
+		labelNotes:     func() []string { return nil },
 	}
 
 	if cfg.Advise.Enabled {
@@ -199,11 +203,9 @@ func newExporterOf(node *node, cfg *Config, logger log.Logger) (*exporter, error
 		return nil, err
 	}
 
-	if cfg.Control.Enabled {
-		if err := openControl(&cfg.Control, cfg.Kubernetes.NodeName, x); err != nil {
-			x.close()
-			return nil, err
-		}
+	if err := x.openClusterParts(cfg); err != nil {
+		x.close()
+		return nil, err
 	}
 
 	x.releases = newReleaseServer(releaseSocket(cfg.ReleaseSocket, node.isSimulated()), x)
@@ -219,6 +221,21 @@ func (x *exporter) openState(polls *PollConfig) {
 	x.node.observers = append(x.node.observers, past.Observe)
 	x.health = health.New(polls.readyMaxAge(x.node.speed), x.node.now())
 	x.state = web.NewNode(x.poller, past, x.reportHealth, x.logger)
+}
+
+// openClusterParts opens partition control and what follows the node's labels, if they are on.
+func (x *exporter) openClusterParts(cfg *Config) error {
+	if err := x.node.openCluster(cfg); err != nil {
+		return err
+	}
+
+	if cfg.Control.Enabled {
+		if err := openControl(&cfg.Control, x); err != nil {
+			return err
+		}
+	}
+
+	return x.openNodeLabels(cfg)
 }
 
 // newSource creates the source of readings.
@@ -333,7 +350,9 @@ func collectorOptions(cfg *MetricsConfig, pods *KubernetesConfig, jobs bool) col
 
 func (x *exporter) webOptions(cfg *WebConfig, polls *PollConfig) web.Options {
 	return web.Options{
-		Notes:          func() []string { return append(x.activity.notes(), x.controlNotes()...) },
+		Notes: func() []string {
+			return slices.Concat(x.activity.notes(), x.controlNotes(), x.labelNotes())
+		},
 		MaxScrapes:     cfg.MaxScrapes,
 		FreshFor:       polls.freshFor(),
 		FreshCollector: collector.ExporterGroup,

@@ -15,6 +15,7 @@ import (
 	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/control"
+	"github.com/mig-exporter/mig-exporter/internal/control/owners"
 	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -245,13 +246,32 @@ func (s simulation) hostEngine(cfg *ProfilingConfig) (dcgmsource.Connector, func
 	}
 }
 
+// The variables that name the API server of a simulated node, and the folder with the credentials
+// of a service account there.
+const (
+	apiServerVariable   = "MIG_SIM_API_SERVER"
+	credentialsVariable = "MIG_SIM_API_CREDENTIALS"
+)
+
+func (simulation) apiServer() (apiServer, error) {
+	return apiServer{
+		address:     os.Getenv(apiServerVariable),
+		credentials: os.Getenv(credentialsVariable),
+	}, nil
+}
+
 // openDependencies opens none: the processes are the driver's, and no other controller manages the
-// GPUs.
-func (s simulation) openDependencies(
-	n *node, _ string, _ *ControlConfig,
-) (server.Reviewer, error) {
+// GPUs, unless the API server says so.
+func (s simulation) openDependencies(n *node, _ *ControlConfig) (server.Reviewer, error) {
 	n.control.BootID = s.BootID()
-	return nil, nil
+
+	if n.cluster == nil {
+		return nil, nil
+	}
+
+	n.control.Cluster = owners.NewCluster(n.cluster, n.cluster)
+
+	return n.cluster, nil
 }
 
 // simulatedMetadata is the API server of a simulated node.

@@ -69,6 +69,10 @@ func TestRightsBySwitch(t *testing.T) {
 		"node conditions": {set("nodeStatus.conditions", true), []right{pods, {"patch", "", "nodes/status"}}},
 		"node events": {merge(set("control.enabled", true), set("nodeStatus.events", true)),
 			append(slices.Clone(reading), right{"create", "", "events"})},
+		"node labels, to read": {set("nodeLabels.mode", "read"),
+			[]right{pods, {"get", "", "nodes"}, {"get", "", "configmaps"}}},
+		"node labels, to follow": {merge(set("control.enabled", true), set("nodeLabels.mode", "follow")),
+			append(slices.Clone(reading), right{"patch", "", "nodes"}, right{"get", "", "configmaps"})},
 		"certificates": {network, reading},
 		"tokens": {merge(network, set("control.network.kubernetesTokens", true)), append(slices.Clone(reading),
 			right{"create", "authentication.k8s.io", "tokenreviews"},
@@ -103,9 +107,11 @@ func texts(rights map[right]bool) []string {
 	return all
 }
 
-// writingStatus are the values by which the exporter writes to the API server about its node.
-func writingStatus() values {
-	return merge(set("nodeStatus.conditions", true), set("nodeStatus.events", true))
+// allRights are the values that need every right.
+func allRights(t *testing.T) values {
+	t.Helper()
+	return merge(readValues(t, "control", "device-plugin"), set("nodeLabels.mode", "follow"),
+		set("nodeStatus.conditions", true), set("nodeStatus.events", true))
 }
 
 // TestRightsAreDocumented: all that the chart can give is what docs/kubernetes.md lists.
@@ -123,7 +129,7 @@ func TestRightsAreDocumented(t *testing.T) {
 		documented = append(documented, objects...)
 	}
 
-	equal(t, "rights", texts(rightsOf(t, render(t, merge(readValues(t, "control", "device-plugin"), writingStatus())))), texts(rightsOf(t, documented)))
+	equal(t, "rights", texts(rightsOf(t, render(t, allRights(t)))), texts(rightsOf(t, documented)))
 }
 
 // TestRightsAreUsed: the resources of the rights are those that the paths of requests in the code
@@ -131,7 +137,7 @@ func TestRightsAreDocumented(t *testing.T) {
 func TestRightsAreUsed(t *testing.T) {
 	granted := map[string]bool{}
 
-	for r := range rightsOf(t, render(t, merge(readValues(t, "control", "device-plugin"), writingStatus()))) {
+	for r := range rightsOf(t, render(t, allRights(t))) {
 		resource, _, _ := strings.Cut(r.resource, "/") // the path of a part has the object's name before it
 		granted[resource] = true
 	}

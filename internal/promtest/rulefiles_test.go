@@ -94,7 +94,8 @@ func withoutNumber() map[string]string {
 		"MigExporterAbsent": "there is nothing to count, and no target to name", "MigCollectorFailing": state,
 		"MigHolderUnconfirmed": state, "MigWitnessMissing": state,
 		"MigControlDegraded": state, "MigControlStuck": state, "MigControlReadOnly": state, "MigControlOff": state,
-		"GpuRowRemapFailed": state, "GpuRowRemapPending": state, "GpuRecoveryActionRequired": state, "MigModePending": state,
+		"MigConfigNotApplied": state,
+		"GpuRowRemapFailed":   state, "GpuRowRemapPending": state, "GpuRecoveryActionRequired": state, "MigModePending": state,
 		"MigGpuInstanceDown": state, "GpuXidsNotReceived": state, "GpuReleased": state,
 	}
 }

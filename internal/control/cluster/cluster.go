@@ -5,12 +5,13 @@
 //
 //	authentication.k8s.io  tokenreviews                    create, for Kubernetes tokens
 //	authorization.k8s.io   subjectaccessreviews            create, for Kubernetes tokens
-//	""                     nodes                           get, and patch to cordon
+//	""                     nodes                           get, and patch to cordon or to follow labels
+//	""                     pods                            list, to follow labels
 //	resource.k8s.io        resourceslices                  list, if the cluster has them
 //	inference.redhat.com   instaslices, nodeaccelerators   list, if the cluster has them
 //
 // To restart the device plugin it needs list and delete of pods in the plugin's namespace, by a
-// Role.
+// Role; to read the layouts of mig-manager's ConfigMap, get of configmaps in its namespace.
 //
 // If a right is missing, errors name it: they are, or contain, a *kubeapi.RefusedError.
 //
@@ -44,6 +45,12 @@ type Options struct {
 	Node string
 	// Audiences are the accepted audiences of tokens; if there are none, the API server's.
 	Audiences []string
+	// FollowsLabels is set if this program applies the layout that the label nvidia.com/mig.config
+	// names: then the label alone reveals no other owner, but a pod of mig-manager does.
+	FollowsLabels bool
+	// OwnPod is NAMESPACE/NAME of the pod that this process runs in; empty if it is not known. The
+	// service account's token tells the pod, too.
+	OwnPod string
 	// Now is the clock for the cache of reviewed tokens.
 	Now func() time.Time
 }
@@ -97,6 +104,9 @@ type object struct {
 	ManagedFields []struct {
 		Manager string `json:"manager"`
 		Fields  struct {
+			Metadata struct {
+				Labels map[string]json.RawMessage `json:"f:labels"`
+			} `json:"f:metadata"`
 			Spec map[string]json.RawMessage `json:"f:spec"`
 		} `json:"fieldsV1"`
 	} `json:"managedFields"`

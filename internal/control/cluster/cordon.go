@@ -26,7 +26,7 @@ const tries = 5
 func (c *Cluster) Cordon(ctx context.Context) (bool, error) {
 	var done bool
 
-	err := c.patchNode(ctx, func(n node) map[string]any {
+	err := c.patchNode(ctx, manager, func(n node) map[string]any {
 		done = !n.Spec.Unschedulable
 		if !done {
 			return nil
@@ -44,7 +44,7 @@ func (c *Cluster) Cordon(ctx context.Context) (bool, error) {
 // Uncordon implements control.Cluster. If another client has made the node schedulable since, and
 // perhaps cordoned it again, Uncordon only removes the annotation.
 func (c *Cluster) Uncordon(ctx context.Context) error {
-	err := c.patchNode(ctx, func(n node) map[string]any {
+	err := c.patchNode(ctx, manager, func(n node) map[string]any {
 		if n.Metadata.Annotations[markName] != markValue {
 			return nil
 		}
@@ -96,9 +96,11 @@ func newPatch(n node, mark any, spec map[string]any) map[string]any {
 	return body
 }
 
-// patchNode reads the node and applies the patch that decide returns; nil is no patch. It tries
-// again if the node has changed.
-func (c *Cluster) patchNode(ctx context.Context, decide func(node) map[string]any) error {
+// patchNode reads the node and applies the patch that decide returns, as a manager of its fields;
+// nil is no patch. It tries again if the node has changed.
+func (c *Cluster) patchNode(
+	ctx context.Context, manager string, decide func(node) map[string]any,
+) error {
 	for try := 1; ; try++ {
 		n, err := c.getNode(ctx)
 		if err != nil {

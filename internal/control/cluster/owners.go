@@ -70,7 +70,11 @@ func (c *Cluster) Owners(ctx context.Context) (map[gpu.UUID][]string, error) {
 		errs = append(errs, err)
 	}
 
-	out.addMarks(n.Metadata)
+	out.addMarks(n.Metadata, c.opts.FollowsLabels)
+
+	if c.opts.FollowsLabels {
+		errs = append(errs, c.addMIGManager(ctx, out))
+	}
 
 	groups, err := c.listGroups(ctx)
 	if err != nil {
@@ -120,12 +124,13 @@ func joinRefusals(err error, errs []error) error {
 	return &refusals{err, strings.Join(list, "; ")}
 }
 
-// addMarks adds the owners that labels and annotations of the node reveal.
-func (f ownersByGPU) addMarks(n object) {
+// addMarks adds the owners that labels and annotations of the node reveal. The label of a layout
+// reveals none if this program itself follows it.
+func (f ownersByGPU) addMarks(n object, followsLabels bool) {
 	config := n.Labels[migManagerConfig]
 
 	state := n.Labels[migManagerState]
-	if config != "" || state != "" {
+	if !followsLabels && (config != "" || state != "") {
 		f.add(
 			"",
 			"mig-manager (label %s=%s, state %s)",

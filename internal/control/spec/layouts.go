@@ -18,8 +18,18 @@ func LoadLayouts(path string) (map[string][]api.LayoutRule, error) {
 		return nil, fmt.Errorf("layouts: %w", err)
 	}
 
+	return ReadLayouts(path, data)
+}
+
+// ReadLayouts reads the named layouts of a document in mig-parted's form, as LoadLayouts does.
+// Errors name the document.
+func ReadLayouts(name string, data []byte) (map[string][]api.LayoutRule, error) {
+	if len(data) > maxFile {
+		return nil, fmt.Errorf("layouts: %s has %d bytes; expected at most %d", name, len(data), maxFile)
+	}
+
 	var file layoutFile
-	if err := strictyaml.Decode(path, data, &file, forms()...); err != nil {
+	if err := strictyaml.Decode(name, data, &file, forms()...); err != nil {
 		return nil, fmt.Errorf("layouts: %w", err)
 	}
 

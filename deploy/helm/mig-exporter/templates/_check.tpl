@@ -72,6 +72,9 @@
 {{- if and (or .Values.podMetadata.labels .Values.podMetadata.resourceClaims) (not (include "mig-exporter.asksAPIServer" .)) -}}
 {{ fail "podMetadata.enabled: podMetadata.labels and podMetadata.resourceClaims need it" }}
 {{- end -}}
+{{- if and (eq .Values.nodeLabels.mode "follow") (not .Values.control.enabled) -}}
+{{ fail "control.enabled: nodeLabels.mode=follow needs it" }}
+{{- end -}}
 {{- $control := .Values.control -}}
 {{- $network := $control.network -}}
 {{- if not $control.enabled -}}

@@ -36,6 +36,9 @@
 {{- if $v.nodeStatus.events }}
 - --kubernetes.node-events
 {{- end }}
+{{- if ne $v.nodeLabels.mode "off" }}
+- {{ printf "--kubernetes.node-labels=%s:%s/%s" $v.nodeLabels.mode $v.nodeLabels.configMap.namespace $v.nodeLabels.configMap.name | quote }}
+{{- end }}
 {{- if not $v.advise.enabled }}
 - --no-advise.enabled
 {{- else if $v.advise.keepEvidence }}

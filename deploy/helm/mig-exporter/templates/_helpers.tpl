@@ -36,10 +36,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* What is switched on: a text where it is, an empty one where it is not. */}}
 {{- define "mig-exporter.asksAPIServer" -}}
-{{ if or .Values.podMetadata.enabled .Values.control.enabled .Values.nodeStatus.conditions .Values.nodeStatus.events }}yes{{ end }}
+{{ if or .Values.podMetadata.enabled .Values.control.enabled .Values.nodeStatus.conditions .Values.nodeStatus.events (ne .Values.nodeLabels.mode "off") }}yes{{ end }}
 {{- end }}
 {{- define "mig-exporter.changesNode" -}}
-{{ if or .Values.control.cordon .Values.nodeStatus.conditions }}yes{{ end }}
+{{ if or .Values.control.cordon .Values.nodeStatus.conditions (eq .Values.nodeLabels.mode "follow") }}yes{{ end }}
 {{- end }}
 {{- define "mig-exporter.seesMIG" -}}
 {{ if or .Values.mig.monitor .Values.control.enabled }}yes{{ end }}

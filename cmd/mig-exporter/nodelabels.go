@@ -1,0 +1,338 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/collector"
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/control/cluster"
+	"github.com/mig-exporter/mig-exporter/internal/control/nodelabels"
+	"github.com/mig-exporter/mig-exporter/internal/control/server"
+	"github.com/mig-exporter/mig-exporter/internal/control/spec"
+	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// What the exporter does with the node's label nvidia.com/mig.config.
+const (
+	nodeLabelsOff    = "off"
+	nodeLabelsRead   = "read"
+	nodeLabelsFollow = "follow"
+)
+
+// NodeLabelsConfig says what is done with the label, and where the layouts of mig-manager are.
+type NodeLabelsConfig struct {
+	Mode      string
+	ConfigMap string // NAMESPACE/NAME
+}
+
+// defaultMIGConfig is where the GPU operator has mig-manager's layouts.
+// https://github.com/NVIDIA/gpu-operator, assets/state-mig-manager/0400_configmap.yaml
+const defaultMIGConfig = "gpu-operator/default-mig-parted-config"
+
+func nodeLabelsFlag(app *kingpin.Application, cfg *NodeLabelsConfig) {
+	const name = "kubernetes.node-labels"
+
+	app.Flag(name, "What is done with the node's label nvidia.com/mig.config: off, read (metrics say "+
+		"whether that layout stands, also where mig-manager applies it) or follow (in the place of mig-manager, "+
+		"partition control applies it and reports nvidia.com/mig.config.state; "+
+		"docs/node-labels.md). With :NAMESPACE/NAME the ConfigMap of mig-manager's layouts is "+
+		"another than "+defaultMIGConfig+".").
+		Default(nodeLabelsOff).
+		HintOptions(nodeLabelsOff, nodeLabelsRead, nodeLabelsFollow).
+		SetValue(&flagValue{
+			flag:     name,
+			expected: "off, read or follow, and the last two perhaps with :NAMESPACE/NAME",
+			parse: func(s string) (ok bool) {
+				*cfg, ok = parseNodeLabels(s)
+				return ok
+			},
+		})
+}
+
+func parseNodeLabels(text string) (NodeLabelsConfig, bool) {
+	mode, at, named := strings.Cut(text, ":")
+	c := NodeLabelsConfig{Mode: mode, ConfigMap: defaultMIGConfig}
+
+	if named {
+		c.ConfigMap = at
+	}
+
+	namespace, name, _ := strings.Cut(c.ConfigMap, "/")
+	ok := namespace != "" && name != "" && !strings.Contains(name, "/")
+
+	switch mode {
+	case nodeLabelsOff:
+		return c, !named
+	case nodeLabelsRead, nodeLabelsFollow:
+		return c, ok
+	}
+
+	return c, false
+}
+
+// asksCluster reports whether anything but the pods' metadata is asked of the API server.
+func (c *Config) asksCluster() bool {
+	return c.Control.Enabled && c.Kubernetes.NodeName != "" || c.Kubernetes.NodeLabels.Mode != nodeLabelsOff
+}
+
+// openCluster opens the API server for partition control and the node's labels, if the kind of the
+// node has one.
+func (n *node) openCluster(cfg *Config) error {
+	if !cfg.asksCluster() {
+		return nil
+	}
+
+	at, err := n.kind.apiServer()
+	if err == nil && at.address == "" {
+		return nil
+	}
+
+	client, err := n.openAPIServer(at, err, &cfg.Kubernetes)
+	if err != nil {
+		return err
+	}
+
+	n.cluster, err = cluster.New(cluster.Options{
+		API:           client,
+		Node:          cfg.Kubernetes.NodeName,
+		Audiences:     cfg.Control.Audiences,
+		FollowsLabels: cfg.Kubernetes.NodeLabels.Mode == nodeLabelsFollow,
+		OwnPod:        at.ownPod,
+		Now:           time.Now,
+	})
+
+	return err
+}
+
+// openAPIServer returns a client of the node's API server, which is closed with the node. It takes
+// the answer of kind.apiServer.
+func (n *node) openAPIServer(
+	at apiServer, err error, cfg *KubernetesConfig,
+) (*kubeapi.Client, error) {
+	if err != nil {
+		return nil, fmt.Errorf("--kubernetes.node-name=%s: %w", cfg.NodeName, err)
+	}
+
+	client, err := kubeapi.New(kubeapi.Options{
+		Server: at.address, CredentialsDir: at.credentials, UserAgent: userAgent(),
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	n.onClose(client.Close)
+
+	return client, nil
+}
+
+// apiServer is where a node's API server is: address is empty if there is none.
+type apiServer struct {
+	address     string
+	credentials string // folder
+	ownPod      string // NAMESPACE/NAME; empty if it is not known
+}
+
+// openNodeLabels opens what follows or reads the label of the node's layout.
+func (x *exporter) openNodeLabels(cfg *Config) error {
+	mode := cfg.Kubernetes.NodeLabels.Mode
+	if mode == nodeLabelsOff {
+		return nil
+	}
+
+	if x.node.cluster == nil {
+		return fmt.Errorf("--kubernetes.node-labels=%s: expected a Kubernetes cluster around this process",
+			mode)
+	}
+
+	metrics := collector.NewNodeConfig()
+	if err := x.fresh.Register(metrics); err != nil {
+		return err
+	}
+
+	named := &layoutSources{apply: func(map[string][]api.LayoutRule) {}}
+
+	if x.control != nil {
+		named = x.control.named
+	}
+
+	opts := nodelabels.Options{
+		Cluster:    x.node.cluster,
+		Layouts:    named.all,
+		SetLayouts: named.setConfigMap,
+		ReadGPUs:   x.readLayoutsOfGPUs,
+		Current:    x.poller.Current,
+		Audit:      func(nodelabels.AuditEntry) error { return nil },
+		Report:     func(s nodelabels.Status) { reportNodeConfig(metrics, s) },
+		Logger:     log.With(x.logger, "component", "node-labels"),
+	}
+	opts.Namespace, opts.ConfigMap, _ = strings.Cut(cfg.Kubernetes.NodeLabels.ConfigMap, "/")
+
+	if x.node.isSimulated() {
+		opts.Interval = simulatedLabelsInterval
+	}
+
+	if mode == nodeLabelsFollow {
+		x.followLabels(&opts, cfg)
+	}
+
+	follower := nodelabels.New(opts)
+	x.node.parts = append(x.node.parts, follower.Run)
+	x.labelNotes = func() []string {
+		if note := follower.Note(); note != "" {
+			return []string{"the layout of the node's label is not applied: " + note}
+		}
+
+		return nil
+	}
+
+	return nil
+}
+
+// simulatedLabelsInterval is how often the labels of a simulated node are read: its API server
+// serves no other.
+const simulatedLabelsInterval = 200 * time.Millisecond
+
+// followLabels adds to the options what applies the layout that the label names.
+func (x *exporter) followLabels(opts *nodelabels.Options, cfg *Config) {
+	opts.Engine = x.control.engine
+	opts.Apply = cfg.Control.Mode == controlApply
+	opts.Boot = x.node.control.BootID
+	opts.KeepsPlugin = cfg.Control.DevicePlugin != ""
+
+	changes := server.NewChangeLog(x.audit, observer{metrics: x.control.metrics, status: x.control.status}.Audited)
+	opts.Audit = func(e nodelabels.AuditEntry) error {
+		return changes.Write(server.Change{
+			Began:     e.Began,
+			Now:       time.Now(),
+			Ended:     e.Ended,
+			Actor:     e.Actor,
+			Method:    "label",
+			Request:   e.Request,
+			Plan:      e.Plan,
+			Operation: e.Operation,
+			Err:       e.Err,
+		})
+	}
+
+	if argv := x.control.reboot; argv != nil {
+		opts.Reboot = func(context.Context) error { return startReboot(argv, opts.Logger) }
+	}
+}
+
+// rebootGrace is how long the command that reboots the node is watched: one that fails does so at
+// once.
+const rebootGrace = 5 * time.Second
+
+// startReboot starts a command, which may outlive this process.
+func startReboot(argv []string, logger log.Logger) error {
+	command := exec.Command(argv[0], argv[1:]...) //nolint:noctx // it goes on while this process stops
+	if err := command.Start(); err != nil {
+		return err
+	}
+
+	ended := make(chan error, 1)
+	go func() {
+		err := command.Wait()
+		level.Info(logger).Log("msg", "the command that reboots the node has ended", "err", err)
+		ended <- err
+	}()
+
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(rebootGrace):
+		return nil
+	}
+}
+
+// readLayoutsOfGPUs reads the layouts of all GPUs; one that cannot be read is an error.
+func (x *exporter) readLayoutsOfGPUs(ctx context.Context) ([]mig.GPULayout, error) {
+	ctx, cancel := context.WithTimeout(ctx, readGPUsTimeout)
+	defer cancel()
+
+	list, unreadable, err := x.source.Actuator().Layouts(ctx)
+	for id, failed := range unreadable {
+		err = errors.Join(err, fmt.Errorf("%s: %w", id, failed))
+	}
+
+	return list, err
+}
+
+// readGPUsTimeout bounds a reading of the layouts.
+const readGPUsTimeout = 30 * time.Second
+
+// reportNodeConfig sets the metrics of the layout that the node's label names.
+func reportNodeConfig(metrics *collector.NodeConfig, s nodelabels.Status) {
+	if s.Config == "" {
+		metrics.Clear()
+		return
+	}
+
+	state := string(s.State)
+
+	switch s.State {
+	case nodelabels.Pending, nodelabels.Rebooting, nodelabels.Success, nodelabels.Failed:
+	default:
+		state = "unknown"
+	}
+
+	metrics.Set(s.Config, cmp.Or(state, "unknown"), s.Applied)
+}
+
+// layoutSources are the named layouts besides the built-in ones: those of a file count before those
+// of mig-manager's ConfigMap. It is safe for concurrent use.
+type layoutSources struct {
+	apply func(map[string][]api.LayoutRule) // receives all but the built-in ones
+
+	mu              sync.Mutex
+	file, configMap map[string][]api.LayoutRule
+}
+
+func (l *layoutSources) setFile(layouts map[string][]api.LayoutRule) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.file = layouts
+	l.apply(l.own())
+}
+
+func (l *layoutSources) setConfigMap(layouts map[string][]api.LayoutRule) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.configMap = layouts
+	l.apply(l.own())
+}
+
+// own returns the layouts that are not built in.
+func (l *layoutSources) own() map[string][]api.LayoutRule {
+	own := map[string][]api.LayoutRule{}
+	maps.Copy(own, l.configMap)
+	maps.Copy(own, l.file)
+
+	return own
+}
+
+// all returns all layouts.
+func (l *layoutSources) all() map[string][]api.LayoutRule {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	list := spec.BuiltIn()
+	maps.Copy(list, l.own())
+
+	return list
+}

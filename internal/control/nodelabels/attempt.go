@@ -1,0 +1,60 @@
+package nodelabels
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+// attempt is what we have tried, or are trying. It is kept on the node, so that a restart of the
+// exporter repeats neither a layout that was applied nor one that failed. Another layout under the
+// same name, or another boot, makes another attempt.
+type attempt struct {
+	Config string `json:"config"`
+	Layout string `json:"layout,omitempty"` // hash of the layout's rules; empty if there is none
+	Boot   string `json:"boot,omitempty"`
+}
+
+// record is an attempt with what else has to survive a restart.
+type record struct {
+	attempt
+	// Again is set if a failure can go away by itself, such as that of a busy instance.
+	Again bool `json:"again,omitempty"`
+	// Rebooted is set before the reboot command is started: an attempt starts it once.
+	Rebooted bool `json:"rebooted,omitempty"`
+}
+
+// newAttempt returns the attempt to apply a layout.
+func newAttempt(config string, rules []api.LayoutRule, boot string) attempt {
+	a := attempt{Config: config, Boot: boot}
+
+	if rules != nil {
+		text, _ := json.Marshal(rules) // maps are in the order of their keys
+		sum := sha256.Sum256(text)
+		a.Layout = hex.EncodeToString(sum[:8])
+	}
+
+	return a
+}
+
+// recordOf returns the record on the node; an empty one if there is none that can be read.
+func recordOf(n Node) record {
+	var r record
+	if json.Unmarshal([]byte(n.Annotations[attemptAnnotation]), &r) != nil {
+		return record{}
+	}
+
+	return r
+}
+
+func (r record) text() string {
+	text, _ := json.Marshal(r)
+	return string(text)
+}
+
+// hasRebooted reports whether the reboot command was started for the same layout.
+func (r record) hasRebooted(a attempt) bool {
+	return r.Rebooted && r.Config == a.Config && r.Layout == a.Layout
+}

@@ -1,0 +1,156 @@
+package kubelettest
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	configLabel = "nvidia.com/mig.config"
+	stateLabel  = "nvidia.com/mig.config.state"
+	dcgmLabel   = "nvidia.com/gpu.deploy.dcgm"
+)
+
+// labelLayouts are those of the ConfigMap: both are of GPU 8 alone.
+const labelLayouts = `version: v1
+mig-configs:
+  small: [{devices: [8], mig-enabled: true, mig-devices: {1g.5gb: 2}}]
+  large: [{devices: [8], mig-enabled: true, mig-devices: {3g.20gb: 1}}]
+`
+
+// TestNodeLabels: a layout that the node's label names is applied in the place of mig-manager, with
+// the manager of the label, as the real API server records it, as the actor; the state is that of
+// mig-manager, and a paused client runs again before the kubelet has to see the new devices.
+func TestNodeLabels(t *testing.T) {
+	c := startShared(t)
+	c.awaitHolders(t, nil)
+	c.allowLayouts(t)
+
+	small := c.plugins["nvidia.com/mig-1g.5gb"]
+	large := c.plugins["nvidia.com/mig-3g.20gb"]
+	offered, _ := small.offered()
+
+	c.label(t, map[string]any{dcgmLabel: "true"})
+	c.replaceExporter(t, "l1b2l", "--control.device-plugin=", "--control.settle-timeout=1m",
+		"--kubernetes.node-labels=follow:"+chartNamespace+"/mig-layouts")
+	c.label(t, map[string]any{configLabel: "small"})
+
+	created := c.awaitInstances(t, 8, 2)
+	if err := await(time.Minute, func() error { return c.checkLabels("small", "pending") }); err != nil {
+		t.Errorf("while the kubelet does not offer the new devices: %v", err)
+	}
+
+	large.offer()
+	small.offer(append(slices.Clone(offered), created...)...)
+
+	if err := await(time.Minute, func() error { return c.checkLabels("small", "success") }); err != nil {
+		t.Error(err)
+	}
+
+	output, exit, err := c.migctl(c.ctx, "operations")
+	if err != nil || exit != 0 || !strings.Contains(output, "label:"+configLabel+" by kubectl-label") {
+		t.Errorf("exit code %d, %v: %s", exit, err, output)
+	}
+
+	c.label(t, map[string]any{configLabel: "none-such"})
+
+	if err := await(time.Minute, func() error { return c.checkLabels("none-such", "failed") }); err != nil {
+		t.Error(err)
+	}
+
+	small.offer(offered...)
+	c.label(t, map[string]any{configLabel: "large"})
+
+	uuids, err := c.awaitLayout(8, "3g.20gb")
+	if err != nil {
+		t.Error(err)
+	}
+
+	large.offer(uuids...)
+
+	if err := await(time.Minute, func() error { return c.checkLabels("large", "success") }); err != nil {
+		t.Error(err)
+	}
+
+	c.label(t, map[string]any{configLabel: nil, stateLabel: nil, dcgmLabel: nil})
+	c.replaceExporter(t, "l2b2l", "--control.device-plugin=", "--control.settle-timeout=1m")
+
+	if err := c.awaitResources(); err != nil {
+		t.Error(err)
+	}
+}
+
+// allowLayouts creates the ConfigMap, and the right of the exporter's service account to get it, as
+// docs/kubernetes.md has it.
+func (c *cluster) allowLayouts(t *testing.T) {
+	t.Helper()
+
+	const name = "mig-exporter-node-labels"
+
+	_, err := c.client.CoreV1().ConfigMaps(chartNamespace).Create(c.ctx, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "mig-layouts"}, Data: map[string]string{"config.yaml": labelLayouts},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	_, err = c.client.RbacV1().Roles(chartNamespace).Create(c.ctx, &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get"}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	_, err = c.client.RbacV1().RoleBindings(chartNamespace).Create(c.ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+		Subjects: []rbacv1.Subject{{
+			Kind: "ServiceAccount", Namespace: chartNamespace, Name: c.installed[0].account.Name,
+		}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// label sets labels of the node as kubectl label does; nil removes one.
+func (c *cluster) label(t *testing.T, labels map[string]any) {
+	t.Helper()
+
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := c.client.CoreV1().Nodes().Patch(c.ctx, nodeName, types.MergePatchType, patch,
+		metav1.PatchOptions{FieldManager: "kubectl-label"}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkLabels returns an error unless the node has a layout in a state, and its client is not
+// paused.
+func (c *cluster) checkLabels(config, state string) error {
+	node, err := c.client.CoreV1().Nodes().Get(c.ctx, nodeName, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+
+	for label, want := range map[string]string{configLabel: config, stateLabel: state, dcgmLabel: "true"} {
+		if got := node.Labels[label]; got != want {
+			return fmt.Errorf("%s=%s, want %s: %s", label, got, want, node.Annotations["mig-exporter.io/mig-config-reason"])
+		}
+	}
+
+	return nil
+}
