@@ -210,8 +210,11 @@ type Hook struct {
 
 // Actor is an authenticated caller and its rights.
 type Actor struct {
-	Name   string // "uid:0", "cert:CN", "serviceaccount:ns/name"
-	Rights Rights
+	Name string // "uid:0", "cert:CN", "serviceaccount:ns/name"
+	// Credential is the id of the token, by which the API server's audit log has it: JTI=<uuid>.
+	// Empty if there is none.
+	Credential string
+	Rights     Rights
 }
 
 // Rights are what an actor may do; none of them includes another.

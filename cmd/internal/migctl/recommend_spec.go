@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"time"
 
@@ -88,7 +89,12 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 		return fmt.Errorf("write the spec: %w", err)
 	}
 
-	_, err = s.out.Write(out.Bytes())
+	written := out.String()
+	if s.page.rename != nil {
+		written = s.page.rename(written)
+	}
+
+	_, err = io.WriteString(s.out, written)
 
 	return err
 }

@@ -42,7 +42,8 @@ type Options struct {
 	API *kubeapi.Client
 	// Node is the name of the node, as Kubernetes has it.
 	Node string
-	// Audiences are the accepted audiences of tokens; if there are none, the API server's.
+	// Audiences are the accepted audiences of tokens; if there are none, the API server's. The one
+	// of the node, mig-exporter/NODE, is always accepted.
 	Audiences []string
 	// Now is the clock for the cache of reviewed tokens.
 	Now func() time.Time
