@@ -29,6 +29,9 @@ PROMTEST      := internal/promtest
 APITEST       := internal/apitest
 KUBELETTEST   := internal/kubelettest
 CHARTTEST     := internal/charttest
+KUBECTL       := cmd/kubectl-mig
+# Of kubectl mig, OS/ARCHITECTURE.
+KUBECTL_PLATFORMS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
 BROWSERTEST   := internal/browsertest
 FUZZTIME      ?= 10s
 BENCH_RUNS    ?= 5
@@ -42,7 +45,7 @@ LONG          := TestNothingGrows|TestRenderIs|TestNoHeldDevice|TestLoneScrape|T
 # Whole weeks of a fleet beside a real Prometheus engine.
 LONG_PROMQL   := TestRightsizingLoop|TestSingleStrategyLoop|TestAdvisorBesideThePlainRule
 # Two of these run at the same time, since half of them wait for processes; the output of each comes when it ends.
-AT_ONCE       := test-e2e test-promql test-crash test-truth test-openapi test-docs
+AT_ONCE       := test-e2e test-promql test-crash test-truth test-kubectl test-openapi test-docs
 # Packages without goroutines: the race detector makes their tests four times as slow, and has nothing to find.
 NO_GOROUTINES := /internal/(mig|advise|archtest)$$
 ARGS          ?=
@@ -120,6 +123,7 @@ lint: $(LINT) ## run golangci-lint, installing the version that the project uses
 	cd $(PROMTEST) && $(LINT_RUN) ./...
 	cd $(APITEST) && $(LINT_RUN) ./...
 	cd $(BROWSERTEST) && $(LINT_RUN) ./...
+	cd $(KUBECTL) && $(LINT_RUN) ./...
 
 .PHONY: test-unit
 test-unit: toolchain
@@ -200,6 +204,24 @@ pictures: toolchain ## draw the pictures of the status page in docs/images again
 test-openapi: toolchain
 	@echo "==> the HTTP API of partition control against its OpenAPI document, the SBOM against CycloneDX's schema"
 	cd $(APITEST) && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
+
+# The programs of all platforms are compiled, and linked for this one.
+.PHONY: test-kubectl
+test-kubectl: toolchain
+	@echo "==> kubectl mig: against an API server of its own and the built exporter, and compiled for all platforms"
+	cd $(KUBECTL) && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
+	@cd $(KUBECTL) && for platform in $(KUBECTL_PLATFORMS); do \
+		echo "build $$platform"; \
+		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -o /dev/null . || exit 1; \
+	done
+
+.PHONY: kubectl
+kubectl: toolchain ## build kubectl mig into bin/kubectl-mig_OS_ARCH for all platforms, and the krew manifest
+	@for platform in $(KUBECTL_PLATFORMS); do \
+		os=$${platform%/*} arch=$${platform#*/}; \
+		VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' deploy/krew/archive.sh $$os $$arch '$(DIST)' || exit 1; \
+	done
+	@VERSION='$(VERSION)' deploy/krew/manifest.sh '$(DIST)' >'$(DIST)/mig.yaml'
 
 KUBERNETES          = $(shell sed -n 's|^\tk8s.io/kubernetes \(v[^ ]*\).*|\1|p' $(KUBELETTEST)/go.mod)
 KUBERNETES_BINARIES = .bin/kubernetes-$(KUBERNETES)
