@@ -205,7 +205,6 @@ test-openapi: toolchain
 	@echo "==> the HTTP API of partition control against its OpenAPI document, the SBOM against CycloneDX's schema"
 	cd $(APITEST) && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
 
-# The programs of all platforms are compiled, and linked for this one.
 .PHONY: test-kubectl
 test-kubectl: toolchain
 	@echo "==> kubectl mig: against an API server of its own and the built exporter, and compiled for all platforms"
@@ -215,13 +214,12 @@ test-kubectl: toolchain
 		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -o /dev/null . || exit 1; \
 	done
 
+# ADDRESS is where the archives will be published; krew downloads them from there.
+ADDRESS ?= @ADDRESS@
 .PHONY: kubectl
-kubectl: toolchain ## build kubectl mig into bin/kubectl-mig_OS_ARCH for all platforms, and the krew manifest
-	@for platform in $(KUBECTL_PLATFORMS); do \
-		os=$${platform%/*} arch=$${platform#*/}; \
-		VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' deploy/krew/archive.sh $$os $$arch '$(DIST)' || exit 1; \
-	done
-	@VERSION='$(VERSION)' deploy/krew/manifest.sh '$(DIST)' >'$(DIST)/mig.yaml'
+kubectl: toolchain ## make dist/kubectl: archives of kubectl mig for all platforms, and its krew manifest (ADDRESS=https://...)
+	VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' DIST='$(DIST)/kubectl' PLATFORMS='$(KUBECTL_PLATFORMS)' ADDRESS='$(ADDRESS)' \
+		deploy/krew/release.sh
 
 KUBERNETES          = $(shell sed -n 's|^\tk8s.io/kubernetes \(v[^ ]*\).*|\1|p' $(KUBELETTEST)/go.mod)
 KUBERNETES_BINARIES = .bin/kubernetes-$(KUBERNETES)
@@ -233,6 +231,7 @@ KUBERNETES_JOBS    ?= 2
 e2e-kubelet: stage nvml-sim kubernetes containerd $(LINT) ## as root: a real kubelet, API server and container runtime on the simulated node; minutes, and the first time half an hour
 	@echo "==> beside a real kubelet: Kubernetes $(KUBERNETES); logs and measurements in bin/e2e-kubelet"
 	@mkdir -p bin/e2e-kubelet
+	cd $(KUBECTL) && CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o "$(CURDIR)/bin/kubectl-mig" .
 	cd $(KUBELETTEST) && go vet ./... && $(LINT_RUN) ./...
 	cd $(KUBELETTEST) && KUBELETTEST_BINARIES="$(CURDIR)/$(KUBERNETES_BINARIES)" KUBELETTEST_PROGRAMS="$(CURDIR)/bin" \
 		KUBELETTEST_LOGS="$(CURDIR)/bin/e2e-kubelet" go test -trimpath -count=1 -v -timeout 30m . $(ARGS)

@@ -33,7 +33,7 @@ func newTransport(
 ) *transport {
 	t := &transport{
 		tls: &tls.Config{
-			MinVersion: tls.VersionTLS12,
+			MinVersion: tls.VersionTLS13, // as the exporter has it
 			RootCAs:    s.roots,
 			ServerName: s.serverName,
 			NextProtos: []string{"h2", "http/1.1"},
