@@ -143,14 +143,16 @@ func TestExporter(t *testing.T) {
 	cmptest.HasTexts(t, must(append([]string{"plan"}, wanted...)...), "+ 2g.10gb at 0:2",
 		"kubectl mig --context=prod apply gpu-01 --plan")
 
-	out := must(append([]string{"apply", "--yes"}, wanted...)...)
+	out := must(append([]string{"apply", "--yes", "--reason=ticket 17"}, wanted...)...)
 	undo := regexp.MustCompile(`To undo: kubectl mig --context=prod rollback gpu-01 (\w+)`).FindStringSubmatch(out)
 
 	if undo == nil {
 		t.Fatalf("apply does not say how to undo it:\n%s", out)
 	}
 
-	must("rollback", "gpu-01", undo[1], "--yes")
+	cmptest.HasTexts(t, must("operations", "gpu-01", undo[1]), `Says      "ticket 17"`)
+	must("rollback", "gpu-01", undo[1], "--yes", "--reason=undo")
+	cmptest.HasTexts(t, must("operations", "gpu-01", "-o", "json"), `"statedReason": "undo"`)
 	cmptest.HasTexts(t, must("operations", "gpu-01"), undo[1], "rollback")
 	cmptest.LacksTexts(t, must("get", "gpu-01"), "2g.10gb")
 
