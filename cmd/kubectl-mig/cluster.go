@@ -155,8 +155,8 @@ func (c *cluster) findPod(ctx context.Context, selector, node string) (*corev1.P
 
 	switch {
 	case len(pods) == 0:
-		return nil, fmt.Errorf("no pod in namespace %s with the labels %s runs there: kubectl get pods -n %s -l %s -o wide",
-			c.namespace, selector, c.namespace, selector)
+		return nil, fmt.Errorf("no pod in namespace %s with the labels %s runs there: "+
+			"kubectl get pods -n %s -l %s -o wide", c.namespace, selector, c.namespace, selector)
 	case len(running) == 0:
 		return nil, fmt.Errorf("no exporter runs in namespace %s: %s", c.namespace, strings.Join(other, ", "))
 	case len(running) > 1:

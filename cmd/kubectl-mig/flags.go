@@ -29,6 +29,8 @@ func newFlags() *flags {
 	f := &flags{kubernetes: pflag.NewFlagSet("kubectl", pflag.ContinueOnError)}
 	f.kubernetes.StringVar(&f.kubeconfig, "kubeconfig", "", "Path of the kubeconfig file.")
 	names := clientcmd.RecommendedConfigOverrideFlags("")
+	// Who could stand in for the API server could name another authority for the exporters.
+	names.ClusterOverrideFlags.InsecureSkipTLSVerify = clientcmd.FlagInfo{}
 	clientcmd.BindOverrideFlags(&f.overrides, f.kubernetes, names)
 
 	return f

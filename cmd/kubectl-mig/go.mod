@@ -6,6 +6,7 @@ replace github.com/mig-exporter/mig-exporter => ../..
 
 require (
 	github.com/alecthomas/kingpin/v2 v2.4.0
+	github.com/gorilla/websocket v1.5.4-0.20250319132907-e064f32e3674
 	github.com/mig-exporter/mig-exporter v0.0.0
 	github.com/spf13/pflag v1.0.10
 	k8s.io/api v0.37.2
@@ -50,8 +51,8 @@ require (
 	github.com/golang-jwt/jwt/v5 v5.3.1 // indirect
 	github.com/google/btree v1.1.3 // indirect
 	github.com/google/gnostic-models v0.7.0 // indirect
+	github.com/google/go-cmp v0.7.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect
-	github.com/gorilla/websocket v1.5.4-0.20250319132907-e064f32e3674 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/jpillora/backoff v1.0.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect

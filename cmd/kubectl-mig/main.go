@@ -16,7 +16,7 @@ func main() {
 
 	program := strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe")
 	if program == completer {
-		os.Exit(complete(args))
+		os.Exit(complete(os.Stdout, args))
 	}
 
 	os.Exit(newPlugin().program().Run(args))

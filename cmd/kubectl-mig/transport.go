@@ -33,7 +33,7 @@ func newTransport(
 ) *transport {
 	t := &transport{
 		tls: &tls.Config{
-			MinVersion: tls.VersionTLS12,
+			MinVersion: tls.VersionTLS13, // as the exporter has it
 			RootCAs:    s.roots,
 			ServerName: s.serverName,
 			NextProtos: []string{"h2", "http/1.1"},
@@ -45,16 +45,10 @@ func newTransport(
 	t.http = &http.Transport{
 		ForceAttemptHTTP2: true,
 		DialTLSContext:    t.dial,
-		// Without TLS there is nothing to connect to.
-		DialContext: func(context.Context, string, string) (net.Conn, error) {
-			return nil, errNotEncrypted
-		},
 	}
 
 	return t
 }
-
-var errNotEncrypted = fmt.Errorf("kubectl mig makes no request without TLS")
 
 // verifyServer makes the first connection, and verifies the exporter's certificate.
 func (t *transport) verifyServer(ctx context.Context) error {

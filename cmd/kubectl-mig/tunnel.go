@@ -27,7 +27,9 @@ func (c *cluster) openTunnel(ctx context.Context, pod *corev1.Pod) (net.Conn, er
 		return nil, err
 	}
 
-	dialer, err := c.newDialer(pod.Name)
+	second := &statusRecorder{}
+
+	dialer, err := c.newDialer(pod.Name, second)
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
 	}
@@ -53,6 +55,10 @@ func (c *cluster) openTunnel(ctx context.Context, pod *corev1.Pod) (net.Conn, er
 
 		return nil, ctx.Err()
 	case r := <-dialed:
+		if r.err != nil && second.status == http.StatusForbidden {
+			r.err = apierrors.NewForbidden(corev1.Resource("pods/portforward"), pod.Name, r.err)
+		}
+
 		if r.err != nil {
 			return nil, c.explain(r.err, "get and create", "pods/portforward", pod.Name)
 		}
@@ -61,8 +67,25 @@ func (c *cluster) openTunnel(ctx context.Context, pod *corev1.Pod) (net.Conn, er
 	}
 }
 
-// newDialer returns kubectl's dialer for the port-forwards of a pod.
-func (c *cluster) newDialer(pod string) (httpstream.Dialer, error) {
+// statusRecorder remembers the status of the last answer: the SPDY dialer's errors have it no more.
+type statusRecorder struct {
+	http.RoundTripper
+	status int
+}
+
+// RoundTrip makes a request.
+func (r *statusRecorder) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := r.RoundTripper.RoundTrip(request)
+	if err == nil {
+		r.status = response.StatusCode
+	}
+
+	return response, err
+}
+
+// newDialer returns kubectl's dialer for the port-forwards of a pod. The requests of the second
+// attempt, by SPDY, go through recorder.
+func (c *cluster) newDialer(pod string, recorder *statusRecorder) (httpstream.Dialer, error) {
 	url := c.core.Get().Namespace(c.namespace).Resource("pods").Name(pod).
 		SubResource("portforward").URL()
 
@@ -76,12 +99,12 @@ func (c *cluster) newDialer(pod string) (httpstream.Dialer, error) {
 		return nil, err
 	}
 
-	client := &http.Client{Transport: transport}
+	recorder.RoundTripper = transport
+	client := &http.Client{Transport: recorder}
 	second := spdy.NewDialerForStreaming(upgrader, client, http.MethodPost, url)
 
 	return portforward.NewFallbackDialerForStreaming(websocket, second, func(err error) bool {
-		return !apierrors.IsForbidden(err) &&
-			(httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err))
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 	}), nil
 }
 

@@ -214,7 +214,9 @@ type Actor struct {
 	// Credential is the id of the token, by which the API server's audit log has it: JTI=<uuid>.
 	// Empty if there is none.
 	Credential string
-	Rights     Rights
+	// Reason is why, in the caller's own words; empty if it has given none.
+	Reason string
+	Rights Rights
 }
 
 // Rights are what an actor may do; none of them includes another.

@@ -67,7 +67,7 @@ func newClientOf(o *options, address string, schemes ...string) (*client, error)
 	c := &client{address: address, foreign: errForeign, timeout: o.Timeout}
 	transport := &http.Transport{ForceAttemptHTTP2: true}
 	c.http = &http.Client{
-		Transport: transport,
+		Transport:     transport,
 		CheckRedirect: refuseRedirect,
 	}
 

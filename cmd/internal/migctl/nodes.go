@@ -17,8 +17,8 @@ import (
 // exitPartial follows a command on several nodes of which some failed.
 const exitPartial = 7
 
-const nodesHelp = "Of several nodes: 0 all have answered; 7 some have failed; otherwise all have, and it is " +
-	"the code that they share, or 1."
+const nodesHelp = "Of several nodes: 0 all have answered; 7 some have failed; otherwise all have, " +
+	"and it is the code that they share, or 1."
 
 // nodeResult is the result of a command on one of several nodes.
 type nodeResult struct {

@@ -90,6 +90,8 @@ type options struct {
 	Plan string // apply: the plan that was seen, with Hash
 	Hash string
 	Yes  bool
+	// Reason is why a layout is changed, in the operator's words.
+	Reason string
 
 	Operation string
 	Follow    bool
@@ -265,7 +267,7 @@ func (o *options) flagGroups() []usage.Group {
 		},
 		{
 			Title: "This command",
-			Names: []string{"output", "yes", "force", "take-over", "forget", "follow", "watch", "url", "once"},
+			Names: []string{"output", "yes", "reason", "force", "take-over", "forget", "follow", "watch", "url", "once"},
 		},
 	}...)
 }
@@ -311,6 +313,7 @@ func newApp(o *options) *kingpin.Application {
 		Required().
 		HintAction(ids).
 		StringVar(&o.Operation)
+	addReasonFlag(rollback, o)
 	addOutcomeFlags(rollback, o)
 
 	accept := o.command(app, commandAccept, "Accept the current layout and close an operation that "+
@@ -490,6 +493,7 @@ func addPlanFlags(c *kingpin.CmdClause, o *options, apply bool) {
 		PlaceHolder("ID").
 		StringVar(&o.Plan)
 	c.Flag("hash", "The hash of that plan.").StringVar(&o.Hash)
+	addReasonFlag(c, o)
 	addOutcomeFlags(c, o)
 }
 
@@ -499,6 +503,16 @@ func addOutcomeFlags(c *kingpin.CmdClause, o *options) {
 	outputFlag(c, o, "Form of the output: text, json, yaml. With the latter two standard output has only the "+
 		"operation when it has ended, or the plan if there is nothing to do; all else goes to standard error.",
 		formText, formJSON, formYAML)
+}
+
+// addReasonFlag declares the flag of another program by which an operator says why.
+func addReasonFlag(c *kingpin.CmdClause, o *options) {
+	if o.program == nil {
+		return
+	}
+
+	c.Flag("reason", "Why, one line. The operation and the audit log have it as your words.").
+		StringVar(&o.Reason)
 }
 
 func addYesFlag(c *kingpin.CmdClause, o *options) {

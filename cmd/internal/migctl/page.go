@@ -109,10 +109,6 @@ func (p *page) part(spans ...span) {
 // clean makes a text safe for the terminal: it drops control characters, and replaces those that
 // the terminal lacks.
 func (p *page) clean(s string) string {
-	if p.rename != nil {
-		s = p.rename(s)
-	}
-
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n' || r == '\t':
@@ -124,7 +120,16 @@ func (p *page) clean(s string) string {
 		}
 
 		return r
-	}, s)
+	}, p.own(s))
+}
+
+// own returns a text with migctl's commands as the program that runs has them.
+func (p *page) own(s string) string {
+	if p.rename == nil {
+		return s
+	}
+
+	return p.rename(s)
 }
 
 // columnsOf returns how many columns of a terminal a text takes: two for a wide character, none for

@@ -81,17 +81,30 @@ func (o *options) command(app *kingpin.Application, name, help string) *kingpin.
 		return c
 	}
 
-	node := c.Arg("node", "The node.").HintAction(o.listNodes)
+	help = "The node."
 	if slices.Contains(forSeveral(), name) {
-		node = c.Arg("node", "The node, or several: gpu-01,gpu-02; none with --all.").
-			HintAction(o.listNodes)
-	} else {
-		node = node.Required()
+		help = "The node, or several: gpu-01,gpu-02; none with --all."
+	}
+
+	node := c.Arg("node", help).HintAction(o.listNodes)
+	if hasRequiredArgument(name) { // the node is before it
+		node.Required()
 	}
 
 	node.StringVar(&o.Node)
 
 	return c
+}
+
+// hasRequiredArgument reports whether a command has a required argument of its own.
+func hasRequiredArgument(name string) bool {
+	switch name {
+	case commandRollback, commandAccept, commandSettled, commandConfirm, commandMode,
+		commandRelease, commandReacquire:
+		return true
+	}
+
+	return false
 }
 
 // listNodes returns the nodes that have an exporter, for the shell; none if the API server does not
@@ -116,12 +129,12 @@ func (o *options) checkNodes() error {
 	switch {
 	case o.Parallel < 1:
 		return usageError{fmt.Sprintf("--parallel=%d: expected 1 or more", o.Parallel)}
+	case several && !slices.Contains(forSeveral(), o.Command):
+		return usageError{o.Command + " works on one node at a time: name it"}
 	case o.AllNodes && o.Node != "":
 		return usageError{fmt.Sprintf("--all and %q: expected one of them", o.Node)}
 	case !o.AllNodes && o.Node == "":
 		return usageError{"the node is missing: its name, or --all"}
-	case several && !slices.Contains(forSeveral(), o.Command):
-		return usageError{fmt.Sprintf("%s works on one node at a time: name it", o.Command)}
 	case several && (o.Watch || o.Follow):
 		return usageError{"--watch and --follow work on one node at a time: name it"}
 	case several && o.Output == formSpec:
@@ -189,14 +202,13 @@ func (s *session) connect(ctx context.Context) (*client, error) {
 	}, nil
 }
 
-// ownCommand finds a command of migctl in a text, to which messages point.
-var ownCommand = regexp.MustCompile(`\bmigctl (--?[a-z-]+|[a-z-]+)`) //nolint:gochecknoglobals // a constant
-
 // rename returns a text with migctl's commands as the program has them, or nil if migctl runs.
 func (o *options) rename() func(string) string {
 	if o.program == nil {
 		return nil
 	}
+
+	ownCommand := regexp.MustCompile(`\bmigctl (--?[a-z-]+|[a-z-]+)`)
 
 	return func(t string) string {
 		t = ownCommand.ReplaceAllStringFunc(t, func(found string) string {

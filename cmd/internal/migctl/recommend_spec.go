@@ -89,12 +89,7 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 		return fmt.Errorf("write the spec: %w", err)
 	}
 
-	written := out.String()
-	if s.page.rename != nil {
-		written = s.page.rename(written)
-	}
-
-	_, err = io.WriteString(s.out, written)
+	_, err = io.WriteString(s.out, s.page.own(out.String()))
 
 	return err
 }
