@@ -189,17 +189,7 @@ func (s *session) connect(ctx context.Context) (*client, error) {
 		return nil, &unreachable{address, err}
 	}
 
-	return &client{
-		base:    "https://control",
-		address: address,
-		foreign: errForeign,
-		timeout: o.Timeout,
-		onClose: connection.Close,
-		http: &http.Client{
-			Transport:     connection.Transport,
-			CheckRedirect: refuseRedirect,
-		},
-	}, nil
+	return newConnectedClient(o.Node, connection, o.Timeout), nil
 }
 
 // rename returns a text with migctl's commands as the program has them, or nil if migctl runs.
