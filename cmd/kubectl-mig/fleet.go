@@ -414,7 +414,9 @@ func (f *fleet) showRuns(ctx context.Context, client *kube.Cluster) (int, error)
 	}
 
 	runs, err := client.ListRuns(ctx)
-	writeRuns(f.out, runs)
+	if err == nil || len(runs) > 0 {
+		writeRuns(f.out, runs)
+	}
 
 	return codeOf(err), err
 }

@@ -79,7 +79,7 @@ func (c *Cluster) Evict(
 	return nil
 }
 
-// refused makes an error of kubectl's drain final: it has tried for as long as it was told to.
+// refused makes an error of kubectl's drain final: it has tried until its timeout.
 func refused(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
