@@ -29,6 +29,9 @@ PROMTEST      := internal/promtest
 APITEST       := internal/apitest
 KUBELETTEST   := internal/kubelettest
 CHARTTEST     := internal/charttest
+KUBECTL       := cmd/kubectl-mig
+# Of kubectl mig, OS/ARCHITECTURE.
+KUBECTL_PLATFORMS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
 BROWSERTEST   := internal/browsertest
 FUZZTIME      ?= 10s
 BENCH_RUNS    ?= 5
@@ -42,7 +45,7 @@ LONG          := TestNothingGrows|TestRenderIs|TestNoHeldDevice|TestLoneScrape|T
 # Whole weeks of a fleet beside a real Prometheus engine.
 LONG_PROMQL   := TestRightsizingLoop|TestSingleStrategyLoop|TestAdvisorBesideThePlainRule
 # Two of these run at the same time, since half of them wait for processes; the output of each comes when it ends.
-AT_ONCE       := test-e2e test-promql test-crash test-truth test-openapi test-docs
+AT_ONCE       := test-e2e test-promql test-crash test-truth test-kubectl test-openapi test-docs
 # Packages without goroutines: the race detector makes their tests four times as slow, and has nothing to find.
 NO_GOROUTINES := /internal/(mig|advise|archtest)$$
 ARGS          ?=
@@ -120,6 +123,7 @@ lint: $(LINT) ## run golangci-lint, installing the version that the project uses
 	cd $(PROMTEST) && $(LINT_RUN) ./...
 	cd $(APITEST) && $(LINT_RUN) ./...
 	cd $(BROWSERTEST) && $(LINT_RUN) ./...
+	cd $(KUBECTL) && $(LINT_RUN) ./...
 
 .PHONY: test-unit
 test-unit: toolchain
@@ -201,6 +205,22 @@ test-openapi: toolchain
 	@echo "==> the HTTP API of partition control against its OpenAPI document, the SBOM against CycloneDX's schema"
 	cd $(APITEST) && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
 
+.PHONY: test-kubectl
+test-kubectl: toolchain
+	@echo "==> kubectl mig: against an API server of its own and the built exporter, and compiled for all platforms"
+	cd $(KUBECTL) && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
+	@cd $(KUBECTL) && for platform in $(KUBECTL_PLATFORMS); do \
+		echo "build $$platform"; \
+		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -o /dev/null . || exit 1; \
+	done
+
+# ADDRESS is where the archives will be published; krew downloads them from there.
+ADDRESS ?= @ADDRESS@
+.PHONY: kubectl
+kubectl: toolchain ## make dist/kubectl: archives of kubectl mig for all platforms, and its krew manifest (ADDRESS=https://...)
+	VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' DIST='$(DIST)/kubectl' PLATFORMS='$(KUBECTL_PLATFORMS)' ADDRESS='$(ADDRESS)' \
+		deploy/krew/release.sh
+
 KUBERNETES          = $(shell sed -n 's|^\tk8s.io/kubernetes \(v[^ ]*\).*|\1|p' $(KUBELETTEST)/go.mod)
 KUBERNETES_BINARIES = .bin/kubernetes-$(KUBERNETES)
 # How many packages of Kubernetes are compiled at the same time.
@@ -211,6 +231,7 @@ KUBERNETES_JOBS    ?= 2
 e2e-kubelet: stage nvml-sim kubernetes containerd $(LINT) ## as root: a real kubelet, API server and container runtime on the simulated node; minutes, and the first time half an hour
 	@echo "==> beside a real kubelet: Kubernetes $(KUBERNETES); logs and measurements in bin/e2e-kubelet"
 	@mkdir -p bin/e2e-kubelet
+	cd $(KUBECTL) && CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o "$(CURDIR)/bin/kubectl-mig" .
 	cd $(KUBELETTEST) && go vet ./... && $(LINT_RUN) ./...
 	cd $(KUBELETTEST) && KUBELETTEST_BINARIES="$(CURDIR)/$(KUBERNETES_BINARIES)" KUBELETTEST_PROGRAMS="$(CURDIR)/bin" \
 		KUBELETTEST_LOGS="$(CURDIR)/bin/e2e-kubelet" go test -trimpath -count=1 -v -timeout 30m . $(ARGS)

@@ -28,6 +28,9 @@ type licenseFile struct {
 	text string
 }
 
+// ownModule is the path of the project's module.
+const ownModule = "github.com/mig-exporter/mig-exporter"
+
 // standardLibrary is the path of the standard library in package URLs.
 const standardLibrary = "std"
 
@@ -94,6 +97,10 @@ func readBuilds(programs []string) (builds, error) {
 		b.packages[info.Path] = true
 
 		for _, m := range info.Deps {
+			if m.Path == ownModule && m.Replace != nil {
+				continue // the program's own module is nested in this one
+			}
+
 			if m.Replace != nil {
 				return b, fmt.Errorf("%s: module %s is replaced, which is not expected here", program, m.Path)
 			}

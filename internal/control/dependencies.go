@@ -233,7 +233,12 @@ type Hook struct {
 
 // Actor is an authenticated caller and its rights.
 type Actor struct {
-	Name   string // "uid:0", "cert:CN", "serviceaccount:ns/name"
+	Name string // "uid:0", "cert:CN", "serviceaccount:ns/name"
+	// Credential is the id of the token, by which the API server's audit log has it: JTI=<uuid>.
+	// Empty if there is none.
+	Credential string
+	// Reason is why, in the caller's own words; empty if it has given none.
+	Reason string
 	Rights Rights
 }
 

@@ -66,6 +66,7 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 	}
 
 	r.Operation.By = by.Name
+	r.Operation.StatedReason = by.Reason
 
 	return e.acceptOperation(*r, doSteps)
 }

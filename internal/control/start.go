@@ -48,6 +48,7 @@ func (e *Engine) Start(
 	started.Force = c.widenForce(n.plan.Forced)
 	started.TakeOver = n.plan.TakeOver
 	started.Operation.Plan = n.plan.ID
+	started.Operation.StatedReason = by.Reason
 	started.Operation.Warnings = slices.Clone(n.plan.Warnings)
 
 	for _, l := range n.after {

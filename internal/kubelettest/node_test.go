@@ -127,6 +127,9 @@ func (n *node) startAPIServer() error {
 		"--etcd-servers="+etcdAddress, "--advertise-address="+nodeAddress, "--secure-port=443",
 		"--tls-cert-file="+n.pki.certFile("apiserver"), "--tls-private-key-file="+n.pki.keyFile("apiserver"),
 		"--client-ca-file="+n.pki.certFile("ca"), "--authorization-mode=Node,RBAC",
+		// By these it forwards ports of pods.
+		"--kubelet-client-certificate="+n.pki.certFile("admin"), "--kubelet-client-key="+n.pki.keyFile("admin"),
+		"--kubelet-preferred-address-types=InternalIP",
 		"--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file="+n.pki.keyFile("service-accounts"),

@@ -23,7 +23,7 @@ const (
 	workspaceVariable = "KUBELETTEST_WORKSPACE" // the temporary folder of a run
 	parkVariable      = "KUBELETTEST_PARK"      // if set, the tests wait to be killed once the node is up
 	binariesVariable  = "KUBELETTEST_BINARIES"  // folder of kubelet and kube-apiserver
-	programsVariable  = "KUBELETTEST_PROGRAMS"  // folder of mig-exporter, migctl and libnvidia-ml.so.1
+	programsVariable  = "KUBELETTEST_PROGRAMS"  // folder of the programs and libnvidia-ml.so.1
 	logsVariable      = "KUBELETTEST_LOGS"      // folder in which the logs are kept
 )
 
@@ -304,7 +304,7 @@ func checkRequirements() error {
 
 	for variable, files := range map[string][]string{
 		binariesVariable: {"kubelet", "kube-apiserver"},
-		programsVariable: {"mig-exporter", "migctl", "libnvidia-ml.so.1"},
+		programsVariable: {"mig-exporter", "migctl", "kubectl-mig", "libnvidia-ml.so.1"},
 	} {
 		for _, file := range files {
 			if _, err := os.Stat(filepath.Join(os.Getenv(variable), file)); err != nil || os.Getenv(variable) == "" {

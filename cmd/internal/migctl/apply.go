@@ -60,6 +60,8 @@ func (s *session) applyPlan(ctx context.Context) error {
 		request.Hash = s.opts.Hash
 	}
 
+	request.StatedReason = s.opts.Reason
+
 	return s.startOperation(ctx, http.MethodPost, "/operations", request)
 }
 
@@ -112,7 +114,12 @@ func (s *session) rollBackOperation(ctx context.Context) error {
 		}
 	}
 
-	err := s.startOperation(ctx, http.MethodPost, operationPath(op.ID)+"/rollback", nil)
+	var request any // older exporters know no body
+	if s.opts.Reason != "" {
+		request = api.ReasonRequest{StatedReason: s.opts.Reason}
+	}
+
+	err := s.startOperation(ctx, http.MethodPost, operationPath(op.ID)+"/rollback", request)
 	if ended := (*operationError)(nil); again && errors.As(err, &ended) &&
 		(ended.state == api.RolledBack || ended.state == api.Failed) {
 		return nil // nothing of the operation is left, as the operator wanted

@@ -32,6 +32,7 @@ type client struct {
 	foreign error  // what another server at the address is taken for
 	token   string
 	timeout time.Duration
+	onClose func() // may be nil
 }
 
 // unreachable says that mig-exporter does not answer at an address.
@@ -66,9 +67,8 @@ func newClientOf(o *options, address string, schemes ...string) (*client, error)
 	c := &client{address: address, foreign: errForeign, timeout: o.Timeout}
 	transport := &http.Transport{ForceAttemptHTTP2: true}
 	c.http = &http.Client{
-		Transport: transport,
-		// We follow no redirect: no other server may see the token.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport:     transport,
+		CheckRedirect: refuseRedirect,
 	}
 
 	socket, isSocket := strings.CutPrefix(address, "unix://")
@@ -109,6 +109,9 @@ func newClientOf(o *options, address string, schemes ...string) (*client, error)
 	return c, nil
 }
 
+// refuseRedirect follows no redirect: no other server may see the token.
+func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
 func tlsConfig(o *options) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 
@@ -140,7 +143,13 @@ func tlsConfig(o *options) (*tls.Config, error) {
 	return config, nil
 }
 
-func (c *client) close() { c.http.CloseIdleConnections() }
+func (c *client) close() {
+	c.http.CloseIdleConnections()
+
+	if c.onClose != nil {
+		c.onClose()
+	}
+}
 
 // getDocument fetches a document and returns it as the server wrote it.
 func (c *client) getDocument(ctx context.Context, path string) ([]byte, error) {

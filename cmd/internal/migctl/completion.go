@@ -17,9 +17,14 @@ import (
 const hintTimeout = time.Second
 
 // completions returns the values that the shell completes a flag or an argument with. They come
-// from the server that o names; if it cannot be asked, there are none.
+// from the server that o names; if it cannot be asked, there are none. Another program has none: a
+// shell cannot wait until it is connected.
 func (o *options) completions(list func(context.Context, *client) []string) kingpin.HintAction {
 	return sync.OnceValue(func() []string { // kingpin calls it for each word
+		if o.program != nil {
+			return nil
+		}
+
 		c, err := newClient(o)
 		if err != nil {
 			return nil

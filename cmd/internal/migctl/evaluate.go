@@ -20,7 +20,7 @@ import (
 )
 
 func addEvaluateCommand(app *kingpin.Application, o *options) {
-	c := app.Command(commandEvaluate, "Show what really happens on a simulated node: "+
+	c := o.command(app, commandEvaluate, "Show what really happens on a simulated node: "+
 		"throughput, request latency and stretch of each workload, compared with a whole GPU of "+
 		"its own, and what right-sizing predicted; and what was killed. Not available on a real "+
 		"node.")

@@ -49,7 +49,7 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 	f := &o.Fleet
 	defaults := advise.DefaultOptions()
 	number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
-	c := app.Command(commandFleet, "Find the whole GPUs of a fleet that could be slices, in "+
+	c := o.command(app, commandFleet, "Find the whole GPUs of a fleet that could be slices, in "+
 		"Prometheus' history of mig-exporter or dcgm-exporter. Asks no mig-exporter and changes "+
 		"nothing.")
 	c.Flag("prometheus.url", "Prometheus, or a server with the same API (Thanos, Mimir, "+

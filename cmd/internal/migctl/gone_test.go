@@ -41,7 +41,7 @@ func TestNumberOfFlags(t *testing.T) {
 
 // TestEveryFlagHasAGroup: --help leaves none over.
 func TestEveryFlagHasAGroup(t *testing.T) {
-	for _, g := range usage.Arrange(flagsOfAllCommands(), flagGroups()) {
+	for _, g := range usage.Arrange(flagsOfAllCommands(), new(options).flagGroups()) {
 		if g.Title == usage.Other {
 			for _, f := range g.Flags {
 				t.Errorf("--%s is in no group of flagGroups", f.Name)

@@ -187,6 +187,10 @@ func writeTitle(p *page, op *api.Operation) {
 	p.line(text("Started   ").in(dim), text("%s UTC", op.Started.UTC().Format(time.DateTime)))
 	p.line(text("By        ").in(dim), text("%s", op.By))
 
+	if op.StatedReason != "" {
+		p.line(text("Says      ").in(dim), text("%q", op.StatedReason)) // the actor does
+	}
+
 	if op.Plan != "" {
 		p.line(text("Plan      ").in(dim), text("%s", op.Plan))
 	}

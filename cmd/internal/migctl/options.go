@@ -67,6 +67,14 @@ const (
 
 // options are the values of a command line.
 type options struct {
+	// program is the program that runs the command instead of migctl; nil is migctl.
+	program *Program
+	// Node is the node that the command is about, AllNodes all that have an exporter, with a
+	// program.
+	Node     string
+	AllNodes bool
+	Parallel int
+
 	Command string
 
 	Address, TokenFile, CAFile, CertFile, KeyFile string
@@ -82,6 +90,8 @@ type options struct {
 	Plan string // apply: the plan that was seen, with Hash
 	Hash string
 	Yes  bool
+	// Reason is why a layout is changed, in the operator's words.
+	Reason string
 
 	Operation string
 	Follow    bool
@@ -125,7 +135,7 @@ func (s *session) parseCommandLine(args []string) (done bool, err error) {
 
 	// app.Version would put the lines of the version into the first line of the man page.
 	app.Flag("version", "Show the version.").PreAction(func(*kingpin.ParseContext) error {
-		fmt.Fprintln(s.out, version.Print("migctl"))
+		fmt.Fprintln(s.out, version.Print(s.opts.programName()))
 		printed = true
 
 		return errVersionPrinted
@@ -187,6 +197,12 @@ func (o *options) releases() bool {
 
 // checkFlags returns an error if flags contradict each other.
 func (o *options) checkFlags() error {
+	if o.program != nil {
+		if err := o.checkNodes(); err != nil {
+			return err
+		}
+	}
+
 	if o.Command == commandRecommend {
 		return o.checkRecommend()
 	}
@@ -225,8 +241,13 @@ func (o *options) checkFlags() error {
 }
 
 // flagGroups returns the groups of --help.
-func flagGroups() []usage.Group {
-	return []usage.Group{
+func (o *options) flagGroups() []usage.Group {
+	var groups []usage.Group
+	if o.program != nil {
+		groups = o.program.Groups
+	}
+
+	return append(groups, []usage.Group{
 		{Title: "General", Names: []string{"help", "version", "color"}},
 		{
 			Title: "Server",
@@ -246,16 +267,106 @@ func flagGroups() []usage.Group {
 		},
 		{
 			Title: "This command",
-			Names: []string{"output", "yes", "force", "take-over", "forget", "follow", "watch", "url", "once"},
+			Names: []string{"output", "yes", "reason", "force", "take-over", "forget", "follow", "watch", "url", "once"},
 		},
-	}
+	}...)
 }
 
 // newApp declares commands and flags. Values land in o.
 func newApp(o *options) *kingpin.Application {
-	app := kingpin.New("migctl", programHelp)
+	app := kingpin.New(o.programName(), o.programHelp())
 	app.HelpFlag.Short('h')
-	usage.Install(app, flagGroups())
+	usage.Install(app, o.flagGroups())
+
+	if o.program == nil {
+		addServerFlags(app, o)
+	} else {
+		o.program.addFlags(app, o)
+	}
+
+	app.Flag("timeout", "Time within which a request must be answered. Following an operation "+
+		"has no limit.").
+		Default("30s").
+		Envar("MIGCTL_TIMEOUT").
+		SetValue(durationValue("--timeout (or MIGCTL_TIMEOUT)", &o.Timeout))
+	app.Flag("color", "Colors: auto (on a terminal, unless NO_COLOR is set), always or never.").
+		Default("auto").
+		Envar("MIGCTL_COLOR").
+		HintOptions("auto", "always", "never").
+		SetValue(oneOf("--color (or MIGCTL_COLOR)", &o.Color, "auto", "always", "never"))
+
+	addReadCommands(app, o)
+
+	plan := o.command(app, commandPlan, "Show what a change would do, and change nothing.")
+	addPlanFlags(plan, o, false)
+
+	apply := o.command(app, commandApply, "Change the layout: show the plan, ask, follow the "+
+		"operation, say how to undo it.")
+	addPlanFlags(apply, o, true)
+
+	ids := o.completions(listOperationIDs)
+	gpus := o.completions(listGPUs)
+
+	rollback := o.command(app, commandRollback, "Restore the layout from before an operation, or "+
+		"retry the rollback of one that is degraded.")
+	rollback.Arg("operation", "The operation's id.").
+		Required().
+		HintAction(ids).
+		StringVar(&o.Operation)
+	addReasonFlag(rollback, o)
+	addOutcomeFlags(rollback, o)
+
+	accept := o.command(app, commandAccept, "Accept the current layout and close an operation that "+
+		"is degraded or stuck. Changes no GPU.")
+	accept.Arg("operation", "The operation's id.").
+		Required().
+		HintAction(ids).
+		StringVar(&o.Operation)
+	addOutcomeFlags(accept, o)
+
+	settled := o.command(app, commandSettled, "End an operation's wait for the kubelet to list the "+
+		"new devices.")
+	settled.Arg("operation", "The operation's id.").
+		Required().
+		HintAction(ids).
+		StringVar(&o.Operation)
+	addOutcomeFlags(settled, o)
+
+	confirm := o.command(app, commandConfirm, "Confirm that nothing uses devices whose use the "+
+		"kubelet does not report. Changes no GPU. Requires the force right.")
+	confirm.Arg("device", "The devices: a MIG UUID, GPU-<uuid>/<GPU instance>, or a GPU by "+
+		"index, UUID or PCI bus id.").
+		Required().
+		HintAction(o.completions(listMIGDevices)).
+		HintAction(gpus).
+		StringsVar(&o.GPUs)
+	addYesFlag(confirm, o)
+
+	mode := o.command(app, commandMode, "Switch MIG mode. The GPUs must have no instances and no "+
+		"users. Never resets a GPU by itself.")
+	mode.Arg("state", "on or off.").
+		Required().
+		HintOptions("on", "off").
+		SetValue(oneOf("the state", &o.State, "on", "off"))
+	mode.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").
+		Required().
+		HintAction(gpus).
+		StringsVar(&o.GPUs)
+	mode.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)
+	addYesFlag(mode, o)
+
+	addRestoreCommand(app, o)
+	addReleaseCommands(app, o)
+
+	if o.program == nil {
+		addFleetCommand(app, o)
+	}
+
+	return app
+}
+
+// addServerFlags declares the flags that say where the control API is, and as whom migctl asks it.
+func addServerFlags(app *kingpin.Application, o *options) {
 	app.Flag("address", "Address of mig-exporter's control API: unix:///PATH or "+
 		"https://HOST:PORT.").
 		Default(defaultAddress).
@@ -273,98 +384,23 @@ func newApp(o *options) *kingpin.Application {
 	app.Flag("key-file", "File with the client's key (PEM).").
 		Envar("MIGCTL_KEY_FILE").
 		SetValue(usage.File(&o.KeyFile))
-	app.Flag("timeout", "Time within which a request must be answered. Following an operation "+
-		"has no limit.").
-		Default("30s").
-		Envar("MIGCTL_TIMEOUT").
-		SetValue(durationValue("--timeout (or MIGCTL_TIMEOUT)", &o.Timeout))
-	app.Flag("color", "Colors: auto (on a terminal, unless NO_COLOR is set), always or never.").
-		Default("auto").
-		Envar("MIGCTL_COLOR").
-		HintOptions("auto", "always", "never").
-		SetValue(oneOf("--color (or MIGCTL_COLOR)", &o.Color, "auto", "always", "never"))
-
-	addReadCommands(app, o)
-
-	plan := app.Command(commandPlan, "Show what a change would do, and change nothing.")
-	addPlanFlags(plan, o, false)
-
-	apply := app.Command(commandApply, "Change the layout: show the plan, ask, follow the "+
-		"operation, say how to undo it.")
-	addPlanFlags(apply, o, true)
-
-	ids := o.completions(listOperationIDs)
-	gpus := o.completions(listGPUs)
-
-	rollback := app.Command(commandRollback, "Restore the layout from before an operation, or "+
-		"retry the rollback of one that is degraded.")
-	rollback.Arg("operation", "The operation's id.").
-		Required().
-		HintAction(ids).
-		StringVar(&o.Operation)
-	addOutcomeFlags(rollback, o)
-
-	accept := app.Command(commandAccept, "Accept the current layout and close an operation that "+
-		"is degraded or stuck. Changes no GPU.")
-	accept.Arg("operation", "The operation's id.").
-		Required().
-		HintAction(ids).
-		StringVar(&o.Operation)
-	addOutcomeFlags(accept, o)
-
-	settled := app.Command(commandSettled, "End an operation's wait for the kubelet to list the "+
-		"new devices.")
-	settled.Arg("operation", "The operation's id.").
-		Required().
-		HintAction(ids).
-		StringVar(&o.Operation)
-	addOutcomeFlags(settled, o)
-
-	confirm := app.Command(commandConfirm, "Confirm that nothing uses devices whose use the "+
-		"kubelet does not report. Changes no GPU. Requires the force right.")
-	confirm.Arg("device", "The devices: a MIG UUID, GPU-<uuid>/<GPU instance>, or a GPU by "+
-		"index, UUID or PCI bus id.").
-		Required().
-		HintAction(o.completions(listMIGDevices)).
-		HintAction(gpus).
-		StringsVar(&o.GPUs)
-	addYesFlag(confirm, o)
-
-	mode := app.Command(commandMode, "Switch MIG mode. The GPUs must have no instances and no "+
-		"users. Never resets a GPU by itself.")
-	mode.Arg("state", "on or off.").
-		Required().
-		HintOptions("on", "off").
-		SetValue(oneOf("the state", &o.State, "on", "off"))
-	mode.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").
-		Required().
-		HintAction(gpus).
-		StringsVar(&o.GPUs)
-	mode.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)
-	addYesFlag(mode, o)
-
-	addRestoreCommand(app, o)
-	addReleaseCommands(app, o)
-	addFleetCommand(app, o)
-
-	return app
 }
 
 // addReleaseCommands declares the commands that have a socket of their own, which is there without
 // partition control.
 func addReleaseCommands(app *kingpin.Application, o *options) {
-	release := app.Command(commandRelease, "Let go of GPUs, so that they can be reset, unbound "+
+	release := o.command(app, commandRelease, "Let go of GPUs, so that they can be reset, unbound "+
 		"from the driver or passed to a virtual machine: the exporter closes them and reads "+
 		"nothing of them. Unless --address is given, by "+releaseAddress+", which needs no "+
 		"partition control. Root alone, or the right release.")
 	release.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").Required().StringsVar(&o.GPUs)
 
-	reacquire := app.Command(commandReacquire, "Open released GPUs again.")
+	reacquire := o.command(app, commandReacquire, "Open released GPUs again.")
 	reacquire.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").Required().StringsVar(&o.GPUs)
 }
 
 func addRestoreCommand(app *kingpin.Application, o *options) {
-	restore := app.Command(commandRestore, "Give GPUs the layout again that operations have "+
+	restore := o.command(app, commandRestore, "Give GPUs the layout again that operations have "+
 		"made, such as after a reboot. Destroys nothing.")
 	restore.Arg("gpu", "The GPUs: index, UUID or PCI bus id; by default those whose layout is "+
 		"not restored.").
@@ -381,7 +417,7 @@ func addRestoreCommand(app *kingpin.Application, o *options) {
 
 // addReadCommands declares the commands that change and plan nothing.
 func addReadCommands(app *kingpin.Application, o *options) {
-	get := app.Command(commandGet, "Draw the node: GPUs, their slices on the placement axis, "+
+	get := o.command(app, commandGet, "Draw the node: GPUs, their slices on the placement axis, "+
 		"their users, free and stranded slices. held: a pod, a batch job or a process has it. free: nothing "+
 		"has it. idle, as recommend says: nothing runs on it, held or not.")
 	get.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").
@@ -392,14 +428,14 @@ func addReadCommands(app *kingpin.Application, o *options) {
 
 	addTopCommand(app, o)
 
-	profiles := app.Command(commandProfiles, "List the profiles that GPUs offer: id, free and "+
+	profiles := o.command(app, commandProfiles, "List the profiles that GPUs offer: id, free and "+
 		"possible instances, size, placements; and the compute instance profiles.")
 	profiles.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").
 		HintAction(o.completions(listGPUs)).
 		StringsVar(&o.GPUs)
 	addOutputFlag(profiles, o, formTable, formJSON, formYAML)
 
-	operations := app.Command(commandOperations, "List the operations, the latest first; or "+
+	operations := o.command(app, commandOperations, "List the operations, the latest first; or "+
 		"show one with its steps.")
 	operations.Arg("operation", "The operation's id.").
 		HintAction(o.completions(listOperationIDs)).
@@ -408,9 +444,12 @@ func addReadCommands(app *kingpin.Application, o *options) {
 	addOutputFlag(operations, o, formTable, formJSON, formYAML)
 
 	addRecommendCommand(app, o)
-	addEvaluateCommand(app, o)
 
-	layouts := app.Command(commandLayouts, "List the node's named layouts.")
+	if o.program == nil {
+		addEvaluateCommand(app, o)
+	}
+
+	layouts := o.command(app, commandLayouts, "List the node's named layouts.")
 	addOutputFlag(layouts, o, formTable, formJSON, formYAML)
 }
 
@@ -454,6 +493,7 @@ func addPlanFlags(c *kingpin.CmdClause, o *options, apply bool) {
 		PlaceHolder("ID").
 		StringVar(&o.Plan)
 	c.Flag("hash", "The hash of that plan.").StringVar(&o.Hash)
+	addReasonFlag(c, o)
 	addOutcomeFlags(c, o)
 }
 
@@ -463,6 +503,16 @@ func addOutcomeFlags(c *kingpin.CmdClause, o *options) {
 	outputFlag(c, o, "Form of the output: text, json, yaml. With the latter two standard output has only the "+
 		"operation when it has ended, or the plan if there is nothing to do; all else goes to standard error.",
 		formText, formJSON, formYAML)
+}
+
+// addReasonFlag declares the flag of another program by which an operator says why.
+func addReasonFlag(c *kingpin.CmdClause, o *options) {
+	if o.program == nil {
+		return
+	}
+
+	c.Flag("reason", "Why, one line. The operation and the audit log have it as your words.").
+		StringVar(&o.Reason)
 }
 
 func addYesFlag(c *kingpin.CmdClause, o *options) {

@@ -47,6 +47,8 @@ type page struct {
 	width int // 0: no limit
 	// unitMost is how many columns a unit of an axis takes at most; 0 is unitMax.
 	unitMost int
+	// rename names migctl's commands as another program has them; nil leaves them.
+	rename func(string) string
 }
 
 func newPage(w io.Writer, color, utf8 bool) *page {
@@ -118,7 +120,16 @@ func (p *page) clean(s string) string {
 		}
 
 		return r
-	}, s)
+	}, p.own(s))
+}
+
+// own returns a text with migctl's commands as the program that runs has them.
+func (p *page) own(s string) string {
+	if p.rename == nil {
+		return s
+	}
+
+	return p.rename(s)
 }
 
 // columnsOf returns how many columns of a terminal a text takes: two for a wide character, none for
@@ -200,6 +211,7 @@ func (p *page) ellipsis() string {
 // para writes a text as a paragraph, the first line after a mark, the others indented below the
 // text. A word longer than a line (a path, a UUID) is broken, not cut.
 func (p *page) para(mark string, c color, s string) {
+	mark = p.clean(mark)
 	indent := strings.Repeat(" ", utf8.RuneCountInString(mark))
 	// Longer lines than these are hard to read, however wide the terminal is.
 	for _, l := range wrap(p.clean(s), min(p.width, tableWidth)-len(indent)) {

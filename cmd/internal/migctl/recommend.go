@@ -23,7 +23,7 @@ const recommendHint = "mig-exporter makes the first report when it has read the 
 	"command in a minute. An answer on a device needs a day of observation (--advise.min-evidence)."
 
 func addRecommendCommand(app *kingpin.Application, o *options) {
-	c := app.Command(commandRecommend, "Show which GPUs are larger than their work needs, which "+
+	c := o.command(app, commandRecommend, "Show which GPUs are larger than their work needs, which "+
 		"slices would do, what is gained, and the procedure. Changes nothing. A legend below "+
 		"the table explains its columns.")
 	gpus := o.completions(listGPUs)

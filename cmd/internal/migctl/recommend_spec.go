@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"time"
 
@@ -88,7 +89,7 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 		return fmt.Errorf("write the spec: %w", err)
 	}
 
-	_, err = s.out.Write(out.Bytes())
+	_, err = io.WriteString(s.out, s.page.own(out.String()))
 
 	return err
 }

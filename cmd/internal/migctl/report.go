@@ -49,7 +49,7 @@ func (s *session) reportError(err error) int {
 	case errors.As(err, &silent):
 		p.para("migctl: ", red, silent.Error())
 
-		if s.opts.Command == commandTop {
+		if s.opts.Command == commandTop && s.opts.program == nil {
 			writeHint(p, topHint())
 		} else {
 			writeHint(p, unreachableHint(silent))
@@ -261,8 +261,19 @@ func serverHint(p *api.Problem, o *options) string {
 // rightsHint says what to do about a caller who is not known, or lacks a right.
 func rightsHint(p *api.Problem, o *options) string {
 	if p.Type == api.Unauthenticated {
+		if o.program != nil {
+			return "the exporter does not accept the token of the service account: its " +
+				"--control.config.file needs kubernetes: true, and it must know its own node " +
+				"(docs/kubectl-mig.md#if-it-fails)."
+		}
+
 		return "authenticate with --token-file, or with --cert-file and --key-file. On the node " +
 			"itself, use the unix socket as root or as a member of the group of --control.allow-gid."
+	}
+
+	if o.program != nil {
+		return "the service account of the token lacks a verb on partitions.mig-exporter.io: " +
+			"--service-account names another one (docs/kubectl-mig.md#rights)."
 	}
 
 	if !strings.HasPrefix(o.Address, "https:") {
@@ -344,12 +355,14 @@ func specHint(p *api.Problem, o *options) string {
 
 // unreachableHint says what to do if a server does not answer.
 func unreachableHint(e *unreachable) string {
-	socket := !strings.HasPrefix(e.address, "https:")
+	socket := !strings.HasPrefix(e.address, "https:") && !strings.HasPrefix(e.address, "node ")
 
 	var dns *net.DNSError
 	switch {
 	case strings.HasPrefix(e.address, "http:"): // of evaluate alone
 		return "is mig-exporter running there? --url (or MIGCTL_URL) is its metrics listener, --web.listen-address."
+	case strings.HasPrefix(e.address, "node "): // its error says what to do
+		return ""
 	case errors.Is(e, errForeign):
 		return "check --address: control is not on the port of the metrics."
 	case errors.Is(e, syscall.ECONNREFUSED), errors.Is(e, fs.ErrNotExist):

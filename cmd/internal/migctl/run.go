@@ -28,7 +28,9 @@ const (
 
 // Run runs one command line on the process's own files and environment, and returns the exit code.
 // SIGINT and SIGTERM end the command; a second one kills the process.
-func Run(args []string) int {
+func Run(args []string) int { return runProcess(args, nil) }
+
+func runProcess(args []string, program *Program) int {
 	kingpin.ManPageTemplate = manPage().Template(kingpin.ManPageTemplate)
 
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -46,5 +48,6 @@ func Run(args []string) int {
 		size:        func() (columns, rows int) { return sizeOf(os.Stdout) },
 		lookup:      os.LookupEnv,
 		retry:       followRetry,
+		opts:        options{program: program},
 	})
 }

@@ -38,7 +38,13 @@ func execute(ctx context.Context, args []string, s *session) int {
 		s.page = s.newPage(s.errOut, s.errTerminal)
 	}
 
-	if err == nil {
+	code := exitOK
+
+	switch {
+	case err != nil:
+	case s.opts.AllNodes || strings.Contains(s.opts.Node, ","):
+		code, err = s.runOnNodes(ctx)
+	default:
 		err = s.runCommand(ctx)
 	}
 
@@ -48,14 +54,17 @@ func execute(ctx context.Context, args []string, s *session) int {
 
 	// A reader such as head closes the pipe when it has enough.
 	if err == nil || errors.Is(err, syscall.EPIPE) {
-		return exitOK
+		return code
 	}
 
 	return s.reportError(err)
 }
 
 func (s *session) newPage(out io.Writer, terminal bool) *page {
-	return newPage(out, wantsColor(s.opts.Color, terminal, s.lookup), usesUTF8(s.lookup))
+	p := newPage(out, wantsColor(s.opts.Color, terminal, s.lookup), usesUTF8(s.lookup))
+	p.rename = s.opts.rename()
+
+	return p
 }
 
 // runCommand runs the command.
@@ -70,12 +79,12 @@ func (s *session) runCommand(ctx context.Context) error {
 	}
 }
 
-// runWithServer runs a command that asks the server at --address.
+// runWithServer runs a command that asks the node's control API.
 func (s *session) runWithServer(ctx context.Context) error {
 	o := &s.opts
 
 	var err error
-	if s.client, err = newClient(o); err != nil {
+	if s.client, err = s.connect(ctx); err != nil {
 		return err
 	}
 

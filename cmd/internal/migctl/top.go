@@ -25,19 +25,26 @@ const (
 )
 
 func addTopCommand(app *kingpin.Application, o *options) {
-	c := app.Command(commandTop, "Watch nodes live: GPUs and their slices on the placement "+
+	c := o.command(app, commandTop, "Watch nodes live: GPUs and their slices on the placement "+
 		"axis, load, users, the last 15 minutes. Needs no partition control: it asks the "+
 		"listeners that serve the metrics. Keys: arrows or j and k select, Enter opens, / "+
 		"filters, s sorts, ? shows all keys, q quits.")
+	if o.program == nil {
+		addURLFlag(c, o)
+	}
+
+	c.Flag("once", "Print the nodes once and end; also if standard output is no terminal.").
+		BoolVar(&o.Top.Once)
+	addOutputFlag(c, o, formText, formJSON)
+}
+
+func addURLFlag(c *kingpin.CmdClause, o *options) {
 	c.Flag("url", "The exporter of a node, by its metrics listener (--web.listen-address): "+
 		"http://HOST:PORT, https://HOST:PORT, or unix:///PATH of the control socket. Repeatable: "+
 		"several nodes.").
 		Default(defaultURL).
 		Envar("MIGCTL_URL").
 		StringsVar(&o.Top.URLs)
-	c.Flag("once", "Print the nodes once and end; also if standard output is no terminal.").
-		BoolVar(&o.Top.Once)
-	addOutputFlag(c, o, formText, formJSON)
 }
 
 // topOptions are the flags of top.
@@ -48,7 +55,7 @@ type topOptions struct {
 
 // top shows nodes live, or once.
 func (s *session) top(ctx context.Context) error {
-	feeds, err := s.newFeeds()
+	feeds, err := s.newFeeds(ctx)
 	if err != nil {
 		return err
 	}
@@ -74,7 +81,18 @@ func (s *session) top(ctx context.Context) error {
 }
 
 // newFeeds returns a feed for each node.
-func (s *session) newFeeds() ([]*feed, error) {
+func (s *session) newFeeds(ctx context.Context) ([]*feed, error) {
+	if s.opts.program != nil {
+		c, err := s.connect(ctx)
+		if err != nil {
+			return nil, err
+		}
+
+		s.opts.Top.URLs = []string{s.opts.Node}
+
+		return []*feed{{client: c, firstPause: s.retry}}, nil
+	}
+
 	var feeds []*feed
 
 	for i, address := range s.opts.Top.URLs {

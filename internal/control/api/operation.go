@@ -11,6 +11,13 @@ import (
 type OperationRequest struct {
 	Plan string `json:"plan"`
 	Hash string `json:"hash"`
+	ReasonRequest
+}
+
+// ReasonRequest is the body of a request that may say why.
+type ReasonRequest struct {
+	// StatedReason is in the caller's own words, one line. The audit log and the operation have it.
+	StatedReason string `json:"statedReason,omitempty"`
 }
 
 // Verb is what an operation does.
@@ -68,15 +75,17 @@ func (s OperationState) Committed() bool { return s == Succeeded || s == Unsettl
 
 // Operation is the execution of a plan, or of another verb.
 type Operation struct {
-	APIVersion string          `json:"apiVersion"`
-	ID         string          `json:"id"`
-	Verb       Verb            `json:"verb"`
-	Plan       string          `json:"plan,omitempty"`
-	By         string          `json:"by"` // the actor that asked for it
-	State      OperationState  `json:"state"`
-	Started    time.Time       `json:"started"`
-	Ended      time.Time       `json:"ended,omitzero"`
-	Steps      []OperationStep `json:"steps"`
+	APIVersion string `json:"apiVersion"`
+	ID         string `json:"id"`
+	Verb       Verb   `json:"verb"`
+	Plan       string `json:"plan,omitempty"`
+	By         string `json:"by"` // the actor that asked for it
+	// StatedReason is why, in the words of the actor. Nothing has checked it.
+	StatedReason string          `json:"statedReason,omitempty"`
+	State        OperationState  `json:"state"`
+	Started      time.Time       `json:"started"`
+	Ended        time.Time       `json:"ended,omitzero"`
+	Steps        []OperationStep `json:"steps"`
 	// Rollback lists the steps of the rollback that were begun so far.
 	Rollback []OperationStep `json:"rollback,omitempty"`
 	// GPUs says what became of each GPU that the operation is about, by index.

@@ -39,6 +39,7 @@ type apiServer struct {
 	groups       map[string]string
 	lists        map[string]string // answers by path
 	audienceless bool              // it knows nothing of audiences
+	own          string            // its own audience, for which it reviews where none is asked for; empty: all
 	down         bool
 	reviewing    accessReviewSpec // the last
 	pods         []fakePod        // of the namespace of the device plugin
@@ -214,6 +215,10 @@ func (s *apiServer) reviewToken(w http.ResponseWriter, r *http.Request) {
 		wanted = append(wanted, a.(string))
 	}
 
+	if len(wanted) == 0 && s.own != "" {
+		wanted = []string{s.own}
+	}
+
 	u, ok := s.tokens[spec["token"].(string)]
 
 	audiences := u.audiences
@@ -234,7 +239,8 @@ func (s *apiServer) reviewToken(w http.ResponseWriter, r *http.Request) {
 	default:
 		status = map[string]any{"authenticated": true, "audiences": audiences, "user": map[string]any{
 			"username": u.name, "uid": "u-1", "groups": u.groups,
-			"extra": map[string]any{"authentication.kubernetes.io/pod-name": []string{"p"}}}}
+			"extra": map[string]any{"authentication.kubernetes.io/pod-name": []string{"p"},
+				"authentication.kubernetes.io/credential-id": []string{"JTI=1"}}}}
 	}
 
 	review["status"] = status

@@ -43,7 +43,8 @@ type Options struct {
 	API *kubeapi.Client
 	// Node is the name of the node, as Kubernetes has it.
 	Node string
-	// Audiences are the accepted audiences of tokens; if there are none, the API server's.
+	// Audiences are the accepted audiences of tokens; if there are none, the API server's. The one
+	// of the node, mig-exporter/NODE, is always accepted.
 	Audiences []string
 	// FollowsLabels is set if this program applies the layout that the label nvidia.com/mig.config
 	// names: then the label alone reveals no other owner, but a pod of mig-manager does.

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"slices"
@@ -28,7 +29,7 @@ func TestActor(t *testing.T) {
 	c, _ := testCluster(t, s, "mig-exporter")
 	got, err := c.Actor(t.Context(), "sa")
 
-	want := control.Actor{Name: "serviceaccount:ops/partitioner",
+	want := control.Actor{Name: "serviceaccount:ops/partitioner", Credential: "JTI=1",
 		Rights: control.Rights{Read: true, Plan: true, Apply: true}}
 	if err != nil || got != want {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
@@ -42,7 +43,7 @@ func TestActor(t *testing.T) {
 		t.Errorf("rights were reviewed for the pods %q, want one", pods)
 	}
 
-	if got, err := c.Actor(t.Context(), "human"); err != nil || got != (control.Actor{Name: "user:alice"}) {
+	if got, err := c.Actor(t.Context(), "human"); err != nil || got != (control.Actor{Name: "user:alice", Credential: "JTI=1"}) {
 		t.Errorf("without a right: %+v, %v", got, err)
 	}
 
@@ -517,5 +518,41 @@ func TestOwnersDoesNotGuess(t *testing.T) {
 func TestNewNeedsTheNodesName(t *testing.T) {
 	if _, err := New(Options{}); !errors.Is(err, gpu.ErrInvalidArgument) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestNodeAudience: a token for this node's audience is accepted, whatever is configured, and one
+// for another node's is not. The audit log gets the token's id.
+func TestNodeAudience(t *testing.T) {
+	jwt := func(audience string) string {
+		return "e30." + base64.RawURLEncoding.EncodeToString([]byte(`{"aud":`+audience+`}`)) + ".c2ln"
+	}
+
+	for name, c := range map[string]struct {
+		token      string // what it says
+		audiences  []string
+		configured []string
+		credential string
+		want       error
+	}{
+		"this node's":                {`["mig-exporter/node-1"]`, []string{"mig-exporter/node-1"}, nil, "JTI=1", nil},
+		"as one text":                {`"mig-exporter/node-1"`, []string{"mig-exporter/node-1"}, nil, "JTI=1", nil},
+		"beside a configured one":    {`["mig-exporter/node-1"]`, []string{"mig-exporter/node-1"}, []string{"x"}, "JTI=1", nil},
+		"the configured one":         {`["x"]`, []string{"x"}, []string{"x"}, "JTI=1", nil},
+		"the API server's":           {`["api"]`, []string{"api"}, nil, "JTI=1", nil},
+		"another node's":             {`["mig-exporter/node-2"]`, []string{"mig-exporter/node-2"}, []string{"x"}, "", gpu.ErrNoPermission},
+		"another node's, no setting": {`["mig-exporter/node-2"]`, []string{"mig-exporter/node-2"}, nil, "", gpu.ErrNoPermission},
+		"a forged audience":          {`["mig-exporter/node-1"]`, []string{"api"}, nil, "", gpu.ErrNoPermission},
+	} {
+		s := newAPIServer()
+		s.own = "api"
+		token := jwt(c.token)
+		s.tokens[token] = fakeUser{"system:serviceaccount:mig:get", nil, c.audiences}
+		cluster, _ := testCluster(t, s, c.configured...)
+
+		actor, err := cluster.Actor(t.Context(), token)
+		if !errors.Is(err, c.want) || actor.Credential != c.credential {
+			t.Errorf("%s: %+v, %v", name, actor, err)
+		}
 	}
 }

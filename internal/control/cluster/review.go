@@ -3,6 +3,8 @@ package cluster
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -23,6 +25,8 @@ const (
 	// bytes.
 	maxCached = 1000
 	maxToken  = 16 << 10
+	// maxCredential is the maximum length of a token's id, JTI=<uuid>.
+	maxCredential = 256
 	// maxReviews is how many tokens we review at once, with seven requests each: a caller with many
 	// tokens must not flood the API server through this program.
 	maxReviews = 8
@@ -48,6 +52,19 @@ type user struct {
 	UID    string              `json:"uid"`
 	Groups []string            `json:"groups"`
 	Extra  map[string][]string `json:"extra"`
+}
+
+// credentialKey is the key of the token's id in a user's extra values.
+const credentialKey = "authentication.kubernetes.io/credential-id"
+
+// credential returns the id of the token by which the API server's audit log has it, or nothing.
+func (u *user) credential() string {
+	ids := u.Extra[credentialKey]
+	if len(ids) != 1 || len(ids[0]) > maxCredential {
+		return ""
+	}
+
+	return ids[0]
 }
 
 // Actor returns the owner of a token and its rights on this node: it makes a TokenReview, and a
@@ -92,7 +109,11 @@ func (c *Cluster) Actor(ctx context.Context, token string) (control.Actor, error
 		return control.Actor{}, fmt.Errorf("rights of %s: %w", u.Name, err)
 	}
 
-	actor := control.Actor{Name: actorName(u.Name), Rights: rights}
+	actor := control.Actor{
+		Name:       actorName(u.Name),
+		Credential: u.credential(),
+		Rights:     rights,
+	}
 	c.remember(hash, actor)
 
 	return actor, nil
@@ -152,9 +173,14 @@ type tokenReviewSpec struct {
 }
 
 func (c *Cluster) reviewToken(ctx context.Context, token string) (user, error) {
+	audiences := c.opts.Audiences
+	if own := nodeAudience(c.opts.Node); claimsAudience(token, own) {
+		audiences = []string{own}
+	}
+
 	review := tokenReview{
 		APIVersion: "authentication.k8s.io/v1", Kind: "TokenReview",
-		Spec: tokenReviewSpec{Token: token, Audiences: c.opts.Audiences},
+		Spec: tokenReviewSpec{Token: token, Audiences: audiences},
 	}
 	var answer tokenReview
 	err := c.request(
@@ -178,21 +204,52 @@ func (c *Cluster) reviewToken(ctx context.Context, token string) (user, error) {
 		}
 
 		return user{}, fmt.Errorf("the token is refused: %s: %w", why, gpu.ErrNoPermission)
-	case !c.hasAudience(status.Audiences):
+	case !hasAudience(audiences, status.Audiences):
 		return user{}, fmt.Errorf("the token is for others: %w", gpu.ErrNoPermission)
 	}
 
 	return status.User, nil
 }
 
-// hasAudience reports whether a token is for one of the configured audiences. An API server without
-// support for audiences returns none: then we accept tokens only if none is configured.
-func (c *Cluster) hasAudience(audiences []string) bool {
-	return len(c.opts.Audiences) == 0 ||
-		slices.ContainsFunc(
-			audiences,
-			func(a string) bool { return slices.Contains(c.opts.Audiences, a) },
-		)
+// hasAudience reports whether a token is for one of the accepted audiences. An API server without
+// support for audiences returns none: then we accept tokens only if none is asked for.
+func hasAudience(accepted, audiences []string) bool {
+	return len(accepted) == 0 ||
+		slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(accepted, a) })
+}
+
+// nodeAudience is the audience of tokens that kubectl mig asks for: a node's exporter accepts that
+// of its own node alone, so that it can use no token at another one.
+func nodeAudience(node string) string { return "mig-exporter/" + node }
+
+// claimsAudience reports whether a token says that it is for an audience. Its signature is not
+// checked: this only chooses the audience with which the API server reviews it.
+func claimsAudience(token, audience string) bool {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return false
+	}
+
+	data, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return false
+	}
+
+	var claims struct {
+		Audience json.RawMessage `json:"aud"` // a text, or a list of them
+	}
+	if json.Unmarshal(data, &claims) != nil {
+		return false
+	}
+
+	var one string
+	if json.Unmarshal(claims.Audience, &one) == nil {
+		return one == audience
+	}
+
+	var several []string
+
+	return json.Unmarshal(claims.Audience, &several) == nil && slices.Contains(several, audience)
 }
 
 // reviewError is the error of a review, not of the token: errors.Is finds gpu.ErrUnavailable in it

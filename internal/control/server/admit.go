@@ -54,6 +54,7 @@ func (c *call) admitCaller(a authenticator) error {
 
 	c.entry.Actor = id.name
 	c.entry.Method = id.method
+	c.entry.Credential = id.credential
 
 	if id.from != "" {
 		c.entry.From = id.from

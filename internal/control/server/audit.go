@@ -17,23 +17,27 @@ type auditEntry struct {
 	Phase string    `json:"phase"` // "begin" or "end"
 	Actor string    `json:"actor,omitempty"`
 	// Method is how the actor is known: "peer", "mtls", "token", "kube".
-	Method    string          `json:"method,omitempty"`
-	From      string          `json:"from,omitempty"`
-	Verb      verb            `json:"verb,omitempty"`
-	Request   string          `json:"request"` // "POST /api/v1/operations"
-	Plan      string          `json:"plan,omitempty"`
-	Op        string          `json:"operation,omitempty"`
-	GPU       string          `json:"gpu,omitempty"`
-	Device    string          `json:"device,omitempty"`    // the device confirmed to be free
-	Confirmed []string        `json:"confirmed,omitempty"` // containers that no longer count as its holders
-	Spec      string          `json:"specSHA256,omitempty"`
-	Force     []string        `json:"force,omitempty"`
-	Enabled   *bool           `json:"enabled,omitempty"`  // the requested MIG mode
-	TakeOver  bool            `json:"takeOver,omitempty"` // GPUs of another owner may be changed
-	Replay    bool            `json:"replay,omitempty"`   // answered from the store of idempotency keys
-	Status    int             `json:"status,omitempty"`
-	Problem   api.ProblemType `json:"problem,omitempty"`
-	Seconds   float64         `json:"durationSeconds,omitempty"`
+	Method string `json:"method,omitempty"`
+	// Credential is the id of a Kubernetes token: the API server's audit log has who asked for it.
+	Credential string `json:"credential,omitempty"`
+	From       string `json:"from,omitempty"`
+	Verb       verb   `json:"verb,omitempty"`
+	Request    string `json:"request"` // "POST /api/v1/operations"
+	Plan       string `json:"plan,omitempty"`
+	Op         string `json:"operation,omitempty"`
+	GPU        string `json:"gpu,omitempty"`
+	// StatedReason is why, in the caller's own words. Nothing has checked it.
+	StatedReason statedReason    `json:"statedReason,omitempty"`
+	Device       string          `json:"device,omitempty"`    // the device confirmed to be free
+	Confirmed    []string        `json:"confirmed,omitempty"` // containers that no longer count as its holders
+	Spec         string          `json:"specSHA256,omitempty"`
+	Force        []string        `json:"force,omitempty"`
+	Enabled      *bool           `json:"enabled,omitempty"`  // the requested MIG mode
+	TakeOver     bool            `json:"takeOver,omitempty"` // GPUs of another owner may be changed
+	Replay       bool            `json:"replay,omitempty"`   // answered from the store of idempotency keys
+	Status       int             `json:"status,omitempty"`
+	Problem      api.ProblemType `json:"problem,omitempty"`
+	Seconds      float64         `json:"durationSeconds,omitempty"`
 	// Calls is the number of calls of this caller and status since the last such line, this one
 	// included; absent if it is 1.
 	Calls int `json:"calls,omitempty"`

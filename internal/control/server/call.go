@@ -376,7 +376,12 @@ func (c *call) logClientGone(err error) error {
 }
 
 func (c *call) actor() control.Actor {
-	return control.Actor{Name: c.identity.name, Rights: c.identity.rights}
+	return control.Actor{
+		Name:       c.identity.name,
+		Credential: c.identity.credential,
+		Reason:     string(c.entry.StatedReason),
+		Rights:     c.identity.rights,
+	}
 }
 
 // awaitTurn blocks until the plan may be computed. It returns an error after limits.planWait, or if

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
@@ -126,6 +127,28 @@ func (c *call) decodeBody(fields map[string]field) error {
 	return nil
 }
 
+// statedReason is why a caller wants a change, in its own words.
+type statedReason string
+
+// maxReason is the maximum length of a reason in bytes.
+const maxReason = 256
+
+// UnmarshalJSON reads a text of one line.
+func (r *statedReason) UnmarshalJSON(data []byte) error {
+	var text string
+	if err := json.Unmarshal(data, &text); err != nil {
+		return err
+	}
+
+	if len(text) > maxReason || strings.ContainsFunc(text, unicode.IsControl) {
+		return errors.New("too long, or not one line")
+	}
+
+	*r = statedReason(text)
+
+	return nil
+}
+
 func orNone(known string) string {
 	if known == "" {
 		return "no fields"
@@ -142,6 +165,8 @@ func typeName(into any) string {
 		return "true or false"
 	case *[]string:
 		return "a list of strings"
+	case *statedReason:
+		return fmt.Sprintf("one line of at most %d bytes", maxReason)
 	}
 
 	return "another type"

@@ -193,7 +193,7 @@ func (r *fakeReviewer) Actor(_ context.Context, token string) (control.Actor, er
 
 	switch token {
 	case "kube-reader", "kube-reader-2":
-		return control.Actor{Name: "serviceaccount:ml/reader", Rights: control.Rights{Read: true}}, nil
+		return control.Actor{Name: "serviceaccount:ml/reader", Credential: "JTI=1", Rights: control.Rights{Read: true}}, nil
 	case "kube-unknown":
 		return control.Actor{}, fmt.Errorf("token review: %w", gpu.ErrNoPermission)
 	case "kube-refused":

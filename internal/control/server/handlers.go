@@ -218,7 +218,8 @@ func (c *call) startOperation() error {
 			into:     &request.Plan,
 			required: true,
 		},
-		"hash": {into: &request.Hash, required: true},
+		"hash":         {into: &request.Hash, required: true},
+		"statedReason": {into: &c.entry.StatedReason},
 	}); err != nil {
 		return err
 	}
@@ -240,19 +241,25 @@ func (c *call) startOperation() error {
 	})
 }
 
-func (c *call) rollBackOperation() error { return c.changeOperation(c.s.backend.Rollback) }
+func (c *call) rollBackOperation() error {
+	return c.changeOperation(c.s.backend.Rollback, map[string]field{
+		"statedReason": {into: &c.entry.StatedReason},
+	})
+}
 
-func (c *call) acceptOperation() error { return c.changeOperation(c.s.backend.Accept) }
+func (c *call) acceptOperation() error { return c.changeOperation(c.s.backend.Accept, nil) }
 
-func (c *call) endSettling() error { return c.changeOperation(c.s.backend.EndSettling) }
+func (c *call) endSettling() error { return c.changeOperation(c.s.backend.EndSettling, nil) }
 
-// changeOperation answers a call that changes an operation and needs no fields in its body.
+// changeOperation answers a call that changes an operation and needs none of the fields that its
+// body may have.
 func (c *call) changeOperation(
 	do func(context.Context, control.Actor, string) (*api.Operation, error),
+	fields map[string]field,
 ) error {
 	id := c.pathID(&c.entry.Op)
 	if c.body != nil {
-		if err := c.decodeBody(nil); err != nil {
+		if err := c.decodeBody(fields); err != nil {
 			return err
 		}
 	}

@@ -424,6 +424,27 @@ func TestAuditLinesAreBounded(t *testing.T) {
 	}
 }
 
+// TestStatedReason: the audit log has a caller's reason as its own words, if it is one short line.
+func TestStatedReason(t *testing.T) {
+	r := newRig(t)
+	all := someone(allRights())
+
+	for body, want := range map[string]int{
+		`{"statedReason":"ticket 17"}`:                                202,
+		`{"statedReason":"two\nlines"}`:                               400,
+		`{"statedReason":"` + strings.Repeat("x", maxReason+1) + `"}`: 400,
+		`{"statedReason":17}`:                                         400,
+	} {
+		got := r.do(all, "POST", "/api/v1/operations/op-1/rollback", body)
+		cmptest.Equal(t, body, got.Code, want)
+	}
+
+	start := `{"plan":"plan-1","hash":"sha256:abc","statedReason":"ticket 18"}`
+	r.do(all, "POST", "/api/v1/operations", start)
+	cmptest.HasTexts(t, r.audit.text(), `"statedReason":"ticket 17"`, `"statedReason":"ticket 18"`)
+	cmptest.LacksTexts(t, r.audit.text(), "two", "xxx")
+}
+
 func TestChangesAndRefusalsAreInTheAudit(t *testing.T) {
 	r := newRig(t)
 	all := someone(allRights())

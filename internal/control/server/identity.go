@@ -45,8 +45,10 @@ type identity struct {
 	name   string
 	method string // "peer", "mtls", "token" or "kube"
 	from   string
-	rights control.Rights
-	token  string // with errUnreviewed
+	// credential is the id of a Kubernetes token, if it has one.
+	credential string
+	rights     control.Rights
+	token      string // with errUnreviewed
 }
 
 // Errors of authentication.
@@ -147,7 +149,7 @@ func (d *tlsAuthenticator) byToken(config *loaded, token string) (identity, erro
 	}
 
 	if actor, ok := d.reviewer.Known(token); ok {
-		return identity{name: actor.Name, method: "kube", rights: actor.Rights}, nil
+		return identityOf(actor), nil
 	}
 
 	return identity{token: token}, errUnreviewed
@@ -168,7 +170,17 @@ func (d *tlsAuthenticator) review(ctx context.Context, token string) (identity, 
 		return identity{}, errWrong
 	}
 
-	return identity{name: actor.Name, method: "kube", rights: actor.Rights}, nil
+	return identityOf(actor), nil
+}
+
+// identityOf returns the identity of the owner of a Kubernetes token.
+func identityOf(actor control.Actor) identity {
+	return identity{
+		name:       actor.Name,
+		method:     "kube",
+		credential: actor.Credential,
+		rights:     actor.Rights,
+	}
 }
 
 // byCertificate verifies the certificate with the current configuration for each call, since a

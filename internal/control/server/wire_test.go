@@ -37,7 +37,13 @@ func unixClient(path string) *http.Client {
 func get(t *testing.T, c *http.Client, url string, header ...string) (int, string) {
 	t.Helper()
 
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	return send(t, c, http.MethodGet, url, header...)
+}
+
+func send(t *testing.T, c *http.Client, method, url string, header ...string) (int, string) {
+	t.Helper()
+
+	request, err := http.NewRequestWithContext(t.Context(), method, url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,6 +269,14 @@ kubernetes: true
 	if status, body := get(t, http.DefaultClient, plain, "Authorization", "Bearer s3cret"); status == 200 {
 		t.Errorf("without TLS: %d %s", status, body)
 	}
+
+	// The audit log has the id by which the API server's audit log knows who asked for a token.
+	if status, body := send(t, a.client(), "POST", url, "Authorization", "Bearer kube-reader"); status != 403 {
+		t.Errorf("a reader's change: %d %s", status, body)
+	}
+
+	entries := r.audit.entries(t)
+	cmptest.Equal(t, "the credential", entries[len(entries)-1].Credential, "JTI=1")
 
 	for _, leak := range []string{"s3cret", "kube-reader", "kube-down"} {
 		if strings.Contains(r.audit.text(), leak) {

@@ -119,6 +119,18 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- $kubectl := $control.kubectl -}}
+{{- if ne (empty $kubectl.caCertificate) (empty $kubectl.serverName) -}}
+{{ fail "control.kubectl: caCertificate and serverName need each other; by both kubectl mig verifies the exporters" }}
+{{- end -}}
+{{- if and $kubectl.caCertificate (not $network.kubernetesTokens) -}}
+{{ fail "control.network.kubernetesTokens: control.kubectl.caCertificate needs it; kubectl mig authenticates by Kubernetes tokens" }}
+{{- end -}}
+{{- range $verb, $on := $kubectl.accounts -}}
+{{- if and $on (not $kubectl.caCertificate) -}}
+{{ printf "control.kubectl.caCertificate: control.kubectl.accounts.%s needs it; without it kubectl mig has no exporter that it can verify" $verb | fail }}
+{{- end -}}
+{{- end -}}
 {{- if and $network.enabled (eq (int $network.port) (int .Values.web.port)) -}}
 {{ fail "control.network.port: it is web.port, too; each needs a port of its own" }}
 {{- end -}}

@@ -1,0 +1,174 @@
+package migctl
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// exitPartial follows a command on several nodes of which some failed.
+const exitPartial = 7
+
+const nodesHelp = "Of several nodes: 0 all have answered; 7 some have failed; otherwise all have, " +
+	"and it is the code that they share, or 1."
+
+// nodeResult is the result of a command on one of several nodes.
+type nodeResult struct {
+	Node     string          `json:"node"`
+	ExitCode int             `json:"exitCode"`
+	Error    string          `json:"error,omitempty"`
+	Document json.RawMessage `json:"document,omitempty"`
+
+	out, errOut bytes.Buffer
+}
+
+// runOnNodes runs the command on several nodes, some at a time, and returns the exit code.
+func (s *session) runOnNodes(ctx context.Context) (int, error) {
+	nodes := strings.FieldsFunc(s.opts.Node, func(r rune) bool { return r == ',' })
+
+	if s.opts.AllNodes {
+		var err error
+		if nodes, err = s.opts.program.Nodes(ctx); err != nil {
+			return 0, err
+		}
+	}
+
+	slices.Sort(nodes)
+
+	nodes = slices.Compact(nodes)
+	if len(nodes) == 0 {
+		return 0, errors.New("no node has an exporter")
+	}
+
+	// Each node reads the spec from standard input.
+	var input []byte
+
+	if s.opts.Spec.File == "-" {
+		var err error
+		if input, err = io.ReadAll(s.in); err != nil {
+			return 0, fmt.Errorf("read standard input: %w", err)
+		}
+	}
+
+	results := make([]nodeResult, len(nodes))
+
+	var group errgroup.Group
+	group.SetLimit(s.opts.Parallel)
+
+	for i, node := range nodes {
+		group.Go(func() error {
+			results[i].Node = node
+			s.runOnNode(ctx, &results[i], input)
+
+			return nil
+		})
+	}
+
+	group.Wait() //nolint:errcheck // the functions return none
+
+	if ctx.Err() != nil {
+		return 0, ctx.Err()
+	}
+
+	return exitCodeOfNodes(results), s.writeResults(results)
+}
+
+// runOnNode runs the command on one node, and keeps what it writes.
+func (s *session) runOnNode(ctx context.Context, r *nodeResult, input []byte) {
+	one := *s
+	one.opts.Node = r.Node
+	one.opts.AllNodes = false
+	one.opts.GPUs = slices.Clone(s.opts.GPUs) // the command completes them in place
+	one.in = bytes.NewReader(input)
+	one.out = &r.out
+	one.errOut = &r.errOut
+	one.inTerminal = false
+
+	if one.opts.Output == formYAML {
+		one.opts.Output = formJSON
+	}
+
+	one.page = one.newPage(one.out, s.outTerminal)
+	err := one.runCommand(ctx)
+	err = cmp.Or(err, one.page.flush())
+
+	if err != nil {
+		r.Error = err.Error()
+		r.ExitCode = one.reportError(err)
+	}
+}
+
+// exitCodeOfNodes returns the exit code of a command on several nodes.
+func exitCodeOfNodes(results []nodeResult) int {
+	codes := make([]int, len(results))
+	for i := range results {
+		codes[i] = results[i].ExitCode
+	}
+
+	slices.Sort(codes)
+
+	least, most := codes[0], codes[len(codes)-1]
+
+	switch {
+	case least == most:
+		return least
+	case least == exitOK:
+		return exitPartial
+	}
+
+	return exitFailed
+}
+
+// writeResults writes the results of all nodes: one document, or one after the other, each below
+// its node's name.
+func (s *session) writeResults(results []nodeResult) error {
+	if s.opts.Output == formJSON || s.opts.Output == formYAML {
+		for i := range results {
+			if data := bytes.TrimSpace(results[i].out.Bytes()); json.Valid(data) {
+				results[i].Document = data
+			}
+		}
+
+		data, err := json.Marshal(map[string]any{"nodes": results})
+		if err != nil {
+			return fmt.Errorf("write the results: %w", err)
+		}
+
+		return s.printDocument(data)
+	}
+
+	failed := 0
+
+	for i := range results {
+		r := &results[i]
+		if r.ExitCode != exitOK {
+			failed++
+		}
+
+		if s.opts.Output != formName {
+			fmt.Fprintf(s.out, "==> %s\n", r.Node)
+		}
+
+		if _, err := s.out.Write(r.out.Bytes()); err != nil {
+			return err
+		}
+
+		if r.errOut.Len() > 0 {
+			fmt.Fprintf(s.errOut, "==> %s\n%s", r.Node, r.errOut.String())
+		}
+	}
+
+	if failed > 0 {
+		fmt.Fprintf(s.errOut, "%d of %d nodes failed.\n", failed, len(results))
+	}
+
+	return nil
+}

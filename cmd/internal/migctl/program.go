@@ -1,0 +1,232 @@
+package migctl
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kingpin/v2"
+
+	"github.com/mig-exporter/mig-exporter/internal/usage"
+)
+
+// Program is another program that runs migctl's commands, and reaches nodes its own way: each
+// command names the node first, as in "kubectl mig get gpu-01".
+type Program struct {
+	Name string // "kubectl mig"
+	Help string // what --help begins with
+	// Flags declares the program's own flags; Groups are theirs in --help.
+	Flags  func(*kingpin.Application)
+	Groups []usage.Group
+	// Prefix returns how a command line begins that reaches the same nodes, such as
+	// "kubectl mig --context=prod".
+	Prefix func() string
+	// Nodes lists the nodes that have an exporter.
+	Nodes func(context.Context) ([]string, error)
+	// Connect connects to the control API of a node, with these rights and no others: one of get,
+	// plan, apply, mode, force, take-over and release, or several.
+	Connect func(ctx context.Context, node string, rights []string) (*Connection, error)
+}
+
+// Connection is a connection to one node's control API.
+type Connection struct {
+	// Transport makes requests of https://control. It authenticates the server and the caller.
+	Transport http.RoundTripper
+	Close     func()
+}
+
+// Run runs one command line of the program, as migctl's Run does.
+func (p *Program) Run(args []string) int { return runProcess(args, p) }
+
+// programName returns the name of the program that runs, for --help and messages.
+func (o *options) programName() string {
+	if o.program == nil {
+		return "migctl"
+	}
+
+	return o.program.Name
+}
+
+func (o *options) programHelp() string {
+	if o.program == nil {
+		return programHelp
+	}
+
+	return o.program.Help + "\n\n" + exitHelp + " " + nodesHelp
+}
+
+func (p *Program) addFlags(app *kingpin.Application, o *options) {
+	p.Flags(app)
+	app.Flag("all", "All nodes that have an exporter, instead of NODE.").BoolVar(&o.AllNodes)
+	app.Flag("parallel", "How many nodes are asked at the same time.").
+		Default("8").
+		IntVar(&o.Parallel)
+}
+
+// forSeveral are the commands that can be run on several nodes: they change nothing.
+func forSeveral() []string {
+	return []string{
+		commandGet, commandPlan, commandOperations, commandRecommend, commandProfiles, commandLayouts,
+	}
+}
+
+// command declares a command. With a program, its first argument is the node.
+func (o *options) command(app *kingpin.Application, name, help string) *kingpin.CmdClause {
+	c := app.Command(name, help)
+	if o.program == nil {
+		return c
+	}
+
+	help = "The node."
+	if slices.Contains(forSeveral(), name) {
+		help = "The node, or several: gpu-01,gpu-02; none with --all."
+	}
+
+	node := c.Arg("node", help).HintAction(o.listNodes)
+	if hasRequiredArgument(name) { // the node is before it
+		node.Required()
+	}
+
+	node.StringVar(&o.Node)
+
+	return c
+}
+
+// hasRequiredArgument reports whether a command has a required argument of its own.
+func hasRequiredArgument(name string) bool {
+	switch name {
+	case commandRollback, commandAccept, commandSettled, commandConfirm, commandMode,
+		commandRelease, commandReacquire:
+		return true
+	}
+
+	return false
+}
+
+// listNodes returns the nodes that have an exporter, for the shell; none if the API server does not
+// answer soon.
+func (o *options) listNodes() []string {
+	ctx, cancel := context.WithTimeout(context.Background(), hintTimeout)
+	defer cancel()
+
+	nodes, err := o.program.Nodes(ctx)
+	if err != nil {
+		return nil
+	}
+
+	return nodes
+}
+
+// checkNodes returns an error if the command line does not name the nodes that the command can be
+// run on.
+func (o *options) checkNodes() error {
+	several := o.AllNodes || strings.Contains(o.Node, ",")
+
+	switch {
+	case o.Parallel < 1:
+		return usageError{fmt.Sprintf("--parallel=%d: expected 1 or more", o.Parallel)}
+	case several && !slices.Contains(forSeveral(), o.Command):
+		return usageError{o.Command + " works on one node at a time: name it"}
+	case o.AllNodes && o.Node != "":
+		return usageError{fmt.Sprintf("--all and %q: expected one of them", o.Node)}
+	case !o.AllNodes && o.Node == "":
+		return usageError{"the node is missing: its name, or --all"}
+	case several && (o.Watch || o.Follow):
+		return usageError{"--watch and --follow work on one node at a time: name it"}
+	case several && o.Output == formSpec:
+		return usageError{"-o spec writes the file of one node: name it"}
+	}
+
+	return nil
+}
+
+// rights returns the rights that the command needs, the strongest first: one that may apply may
+// also plan and get.
+func (o *options) rights() []string {
+	var rights []string
+
+	if len(o.Spec.Force) > 0 || o.Command == commandConfirm {
+		rights = append(rights, "force")
+	}
+
+	if o.TakeOver {
+		rights = append(rights, "take-over")
+	}
+
+	switch o.Command {
+	case commandPlan:
+		return append(rights, "plan")
+	case commandApply, commandRollback, commandAccept, commandSettled, commandRestore:
+		return append(rights, "apply")
+	case commandMode:
+		return append(rights, "mode")
+	case commandRelease, commandReacquire:
+		return append(rights, "release")
+	}
+
+	return append(rights, "get")
+}
+
+// connect returns a client of the node's control API.
+func (s *session) connect(ctx context.Context) (*client, error) {
+	o := &s.opts
+	if o.program == nil {
+		return newClient(o)
+	}
+
+	address := "node " + o.Node
+
+	connection, err := o.program.Connect(ctx, o.Node, o.rights())
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+
+		return nil, &unreachable{address, err}
+	}
+
+	return newConnectedClient(o.Node, connection, o.Timeout), nil
+}
+
+// rename returns a text with migctl's commands as the program has them, or nil if migctl runs.
+func (o *options) rename() func(string) string {
+	if o.program == nil {
+		return nil
+	}
+
+	ownCommand := regexp.MustCompile(`\bmigctl (--?[a-z-]+|[a-z-]+)`)
+
+	return func(t string) string {
+		t = ownCommand.ReplaceAllStringFunc(t, func(found string) string {
+			_, word, _ := strings.Cut(found, " ")
+
+			switch {
+			case strings.HasPrefix(word, "-") || word == "help":
+				return o.program.Name + " " + word
+			case !slices.Contains(nodeCommands(), word):
+				return found
+			}
+
+			return o.program.Prefix() + " " + word + " " + cmp.Or(o.Node, "NODE")
+		})
+
+		if rest, ok := strings.CutPrefix(t, "migctl: "); ok {
+			t = o.program.Name + ": " + rest
+		}
+
+		return t
+	}
+}
+
+// nodeCommands are the commands about one node.
+func nodeCommands() []string {
+	return []string{
+		commandGet, commandTop, commandPlan, commandApply, commandRollback, commandAccept,
+		commandSettled, commandConfirm, commandMode, commandRestore, commandProfiles,
+		commandOperations, commandLayouts, commandRecommend, commandRelease, commandReacquire,
+	}
+}

@@ -1,0 +1,105 @@
+package migctl
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
+)
+
+// Remote is the control API of one node, for what other programs do by themselves. Its errors are
+// *api.Problem if the exporter refuses.
+type Remote struct{ client *client }
+
+// NewRemote returns the control API of a node over a connection. A request must be answered within
+// the timeout.
+func NewRemote(node string, c *Connection, timeout time.Duration) *Remote {
+	return &Remote{newConnectedClient(node, c, timeout)}
+}
+
+func newConnectedClient(node string, c *Connection, timeout time.Duration) *client {
+	return &client{
+		base:    "https://control",
+		address: "node " + node,
+		foreign: errForeign,
+		timeout: timeout,
+		onClose: c.Close,
+		http: &http.Client{
+			Transport:     c.Transport,
+			CheckRedirect: refuseRedirect,
+		},
+	}
+}
+
+// Close closes the connection.
+func (r *Remote) Close() { r.client.close() }
+
+// Plan makes a plan.
+func (r *Remote) Plan(ctx context.Context, request api.PlanRequest) (*api.Plan, error) {
+	var plan api.Plan
+	return &plan, r.client.sendDocument(ctx, http.MethodPost, "/plans", request, "", &plan)
+}
+
+// Start starts an operation; key is its Idempotency-Key.
+func (r *Remote) Start(
+	ctx context.Context, request api.OperationRequest, key string,
+) (*api.Operation, error) {
+	var op api.Operation
+	return &op, r.client.sendDocument(ctx, http.MethodPost, "/operations", request, key, &op)
+}
+
+// Rollback starts the rollback of an operation; key is its Idempotency-Key.
+func (r *Remote) Rollback(ctx context.Context, id, key string) (*api.Operation, error) {
+	var op api.Operation
+	return &op, r.client.sendDocument(ctx, http.MethodPost, operationPath(id)+"/rollback", nil, key, &op)
+}
+
+// Operation returns an operation.
+func (r *Remote) Operation(ctx context.Context, id string) (*api.Operation, error) {
+	var op api.Operation
+	return &op, r.client.fetch(ctx, operationPath(id), &op)
+}
+
+// Operations returns all operations, the latest first.
+func (r *Remote) Operations(ctx context.Context) (*api.Operations, error) {
+	var list api.Operations
+	return &list, r.client.fetch(ctx, "/operations", &list)
+}
+
+// Devices counts the MIG devices by the resource that the device plugin offers them as; nil if they
+// are not known.
+func (r *Remote) Devices(ctx context.Context) (map[string]int, error) {
+	var node nodedoc.Document
+	if err := r.client.fetch(ctx, "/node", &node); err != nil {
+		return nil, err
+	}
+
+	devices := map[string]int{}
+
+	for i := range node.GPUs {
+		for j := range node.GPUs[i].GPUInstances {
+			instance := &node.GPUs[i].GPUInstances[j]
+			if instance.ComputesHidden {
+				return nil, nil //nolint:nilnil // nil is unknown
+			}
+
+			for k := range instance.ComputeInstances {
+				devices[resourceOf(instance.ComputeInstances[k].Profile)]++
+			}
+		}
+	}
+
+	return devices, nil
+}
+
+// WritePlan draws a plan as migctl plan does, without colors.
+func WritePlan(w io.Writer, plan *api.Plan) error {
+	p := newPage(w, false, usesUTF8(os.LookupEnv))
+	writePlan(p, plan)
+
+	return p.flush()
+}

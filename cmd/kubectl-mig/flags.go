@@ -1,0 +1,122 @@
+package main
+
+import (
+	"strings"
+	"unicode"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/mig-exporter/mig-exporter/internal/usage"
+)
+
+// defaultConfigMap is the name that the Helm chart gives its ConfigMap in a release "mig-exporter".
+const defaultConfigMap = "mig-exporter-kubectl"
+
+// flags are the plugin's own flags.
+type flags struct {
+	kubeconfig     string
+	overrides      clientcmd.ConfigOverrides
+	configMap      string
+	serviceAccount string
+
+	kubernetes *pflag.FlagSet // kubectl's own
+}
+
+// newFlags returns flags with kubectl's own as client-go declares them.
+func newFlags() *flags {
+	f := &flags{kubernetes: pflag.NewFlagSet("kubectl", pflag.ContinueOnError)}
+	f.kubernetes.StringVar(&f.kubeconfig, "kubeconfig", "", "Path of the kubeconfig file.")
+	names := clientcmd.RecommendedConfigOverrideFlags("")
+	// Who could stand in for the API server could name another authority for the exporters.
+	names.ClusterOverrideFlags.InsecureSkipTLSVerify = clientcmd.FlagInfo{}
+	clientcmd.BindOverrideFlags(&f.overrides, f.kubernetes, names)
+
+	return f
+}
+
+// declare declares the flags.
+func (f *flags) declare(app *kingpin.Application) {
+	f.kubernetes.VisitAll(func(flag *pflag.Flag) {
+		declared := app.Flag(flag.Name, sentence(flag.Usage))
+		if flag.Shorthand != "" {
+			declared.Short(rune(flag.Shorthand[0]))
+		}
+
+		if flag.Name == "namespace" {
+			declared.Envar("KUBECTL_MIG_NAMESPACE")
+		}
+
+		declared.SetValue(kingpinValue{flag.Value})
+	})
+
+	app.Flag("config-map", "ConfigMap in the exporter's namespace with the certificates to trust "+
+		"(ca.crt) and the name in the exporter's certificate (server-name). Its name also begins "+
+		"those of the service accounts: NAME-get, NAME-apply.").
+		Default(defaultConfigMap).
+		Envar("KUBECTL_MIG_CONFIG_MAP").
+		StringVar(&f.configMap)
+	app.Flag("service-account", "Service account in the exporter's namespace whose token is asked "+
+		"for; by default that of the right which the command needs, such as "+defaultConfigMap+"-get.").
+		Envar("KUBECTL_MIG_SERVICE_ACCOUNT").
+		StringVar(&f.serviceAccount)
+}
+
+// groups returns the groups of the flags in --help.
+func (f *flags) groups() []usage.Group {
+	cluster := usage.Group{Title: "Cluster, as kubectl has them"}
+	f.kubernetes.VisitAll(func(flag *pflag.Flag) { cluster.Names = append(cluster.Names, flag.Name) })
+
+	return []usage.Group{
+		{
+			Title: "Nodes",
+			Names: []string{"config-map", "service-account", "all", "parallel"},
+		},
+		cluster,
+	}
+}
+
+// prefix returns how a command line begins that reaches the same nodes. It leaves out what is
+// secret.
+func (f *flags) prefix() string {
+	words := []string{programName}
+	add := func(name, value string) {
+		if value != "" {
+			words = append(words, "--"+name+"="+value)
+		}
+	}
+
+	add("kubeconfig", f.kubeconfig)
+	add("context", f.overrides.CurrentContext)
+	add("namespace", f.overrides.Context.Namespace)
+
+	if f.configMap != defaultConfigMap {
+		add("config-map", f.configMap)
+	}
+
+	add("service-account", f.serviceAccount)
+
+	return strings.Join(words, " ")
+}
+
+// sentence makes client-go's help of a flag a sentence of ours.
+func sentence(s string) string {
+	r := []rune(strings.TrimSuffix(s, "."))
+	if len(r) == 0 {
+		return ""
+	}
+
+	r[0] = unicode.ToUpper(r[0])
+
+	return string(r) + "."
+}
+
+// kingpinValue is the value of one of kubectl's flags.
+type kingpinValue struct{ pflag.Value }
+
+// IsBoolFlag reports whether the flag needs no value.
+func (v kingpinValue) IsBoolFlag() bool { return v.Type() == "bool" }
+
+// IsCumulative reports whether the flag can be given several times.
+func (v kingpinValue) IsCumulative() bool { return v.Type() == "stringArray" }

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/mig-exporter/mig-exporter/cmd/internal/migctl"
+	"github.com/mig-exporter/mig-exporter/cmd/kubectl-mig/internal/rollout"
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+// exporters are the exporters of the nodes. It connects to each when it is first asked.
+type exporters struct {
+	plugin  *plugin
+	rights  []string
+	timeout time.Duration // of a request
+
+	mu      sync.Mutex
+	remotes map[string]*migctl.Remote
+}
+
+var _ rollout.Exporter = (*exporters)(nil)
+
+func (e *exporters) remote(ctx context.Context, node string) (*migctl.Remote, error) {
+	e.mu.Lock()
+	r := e.remotes[node]
+	e.mu.Unlock()
+
+	if r != nil {
+		return r, nil
+	}
+
+	connection, err := e.plugin.connect(ctx, node, e.rights)
+	if err != nil {
+		return nil, finalConnectError(err)
+	}
+
+	r = migctl.NewRemote(node, connection, e.timeout)
+
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	e.remotes[node] = r
+
+	return r, nil
+}
+
+// finalConnectError marks the errors that another attempt does not cure: a right that is missing,
+// or a certificate that is not the exporter's.
+func finalConnectError(err error) error {
+	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) ||
+		errors.As(err, new(*tls.CertificateVerificationError)) {
+		return fmt.Errorf("%w: %w", rollout.ErrRefused, err)
+	}
+
+	return err
+}
+
+func (e *exporters) close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	for _, r := range e.remotes {
+		r.Close()
+	}
+}
+
+// Plan implements rollout.Exporter.
+func (e *exporters) Plan(ctx context.Context, node string, q api.PlanRequest) (*api.Plan, error) {
+	r, err := e.remote(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+
+	return r.Plan(ctx, q)
+}
+
+// Start implements rollout.Exporter.
+func (e *exporters) Start(
+	ctx context.Context, node string, q api.OperationRequest, key string,
+) (*api.Operation, error) {
+	r, err := e.remote(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+
+	return r.Start(ctx, q, key)
+}
+
+// Rollback implements rollout.Exporter.
+func (e *exporters) Rollback(ctx context.Context, node, id, key string) (*api.Operation, error) {
+	r, err := e.remote(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+
+	return r.Rollback(ctx, id, key)
+}
+
+// Operation implements rollout.Exporter.
+func (e *exporters) Operation(ctx context.Context, node, id string) (*api.Operation, error) {
+	r, err := e.remote(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+
+	return r.Operation(ctx, id)
+}
+
+// Operations implements rollout.Exporter.
+func (e *exporters) Operations(ctx context.Context, node string) (*api.Operations, error) {
+	r, err := e.remote(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+
+	return r.Operations(ctx)
+}
+
+// Devices implements rollout.Exporter.
+func (e *exporters) Devices(ctx context.Context, node string) (map[string]int, error) {
+	r, err := e.remote(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+
+	return r.Devices(ctx)
+}

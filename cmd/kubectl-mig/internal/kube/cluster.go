@@ -1,0 +1,313 @@
+// Package kube is what a run over many nodes does by the API server: it cordons nodes, evicts pods
+// by kubectl drain's rules, and keeps the state of the run in a ConfigMap, owned by one client at a
+// time with a Lease.
+//
+// The operator needs, by ClusterRole:
+//
+//	""      nodes          get, list with label selectors, and patch
+//	""      pods           get, and delete with --disable-eviction, to evict
+//	""      pods/eviction  create, to evict
+//	apps    daemonsets     get, to evict
+//
+// and by Role in the exporter's namespace:
+//
+//	""                   configmaps  get, list, create, update
+//	coordination.k8s.io  leases      get, create, update
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/mig-exporter/mig-exporter/cmd/kubectl-mig/internal/rollout"
+)
+
+const (
+	// runMark is the annotation of a node that a run has cordoned, with the run's name.
+	runMark = "mig-exporter.io/cordoned-by-run"
+	// exporterMark is that of a node which its exporter has cordoned for an operation.
+	exporterMark = "mig-exporter.io/cordoned-by"
+	// manager is this program's name among the managers of the node's fields.
+	manager = "kubectl-mig"
+
+	// tries is how often a change of a node is tried if other clients change it at the same time.
+	tries = 5
+)
+
+// Cluster is a client of the API server. It is safe for concurrent use.
+type Cluster struct {
+	set       kubernetes.Interface
+	namespace string // the exporter's
+	newDrain  drainMaker
+}
+
+var _ rollout.Cluster = (*Cluster)(nil)
+var _ rollout.Nodes = (*Cluster)(nil)
+
+// New returns a client of the API server that keeps runs in a namespace. It sends no requests.
+func New(set kubernetes.Interface, namespace string) *Cluster {
+	return &Cluster{set: set, namespace: namespace, newDrain: newDrain}
+}
+
+// Exists reports whether there is a node of this name.
+func (c *Cluster) Exists(ctx context.Context, name string) (bool, error) {
+	_, err := c.node(ctx, name)
+	if errors.Is(err, errNoNode) {
+		return false, nil
+	}
+
+	return err == nil, err
+}
+
+// Select returns the names of the nodes with the labels.
+func (c *Cluster) Select(ctx context.Context, selector string) ([]string, error) {
+	list, err := c.set.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return nil, explain(err, "list", "nodes")
+	}
+
+	names := make([]string, len(list.Items))
+	for i := range list.Items {
+		names[i] = list.Items[i].Name
+	}
+
+	return names, nil
+}
+
+var errNoNode = errors.New("there is no such node")
+
+func (c *Cluster) node(ctx context.Context, name string) (*corev1.Node, error) {
+	node, err := c.set.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("%w: node %s: %w", rollout.ErrRefused, name, errNoNode)
+	}
+
+	if err != nil {
+		return nil, explain(err, "get", "nodes")
+	}
+
+	return node, nil
+}
+
+// Cordon cordons a node for a run. It reports false if another client has cordoned it. While the
+// node's exporter keeps it cordoned for an operation of its own, or another run does, that is an
+// error: they would lift their cordon in the middle.
+func (c *Cluster) Cordon(ctx context.Context, name, run string) (bool, error) {
+	own := false
+
+	err := c.patchNode(ctx, name, func(node *corev1.Node) (map[string]any, error) {
+		mark := node.Annotations[runMark]
+		own = true
+
+		switch {
+		case !node.Spec.Unschedulable:
+			return newPatch(node, run, map[string]any{"unschedulable": true}), nil
+		case mark == run:
+			own = isManagedByUs(node)
+		case mark != "" && isManagedByUs(node):
+			return nil, fmt.Errorf("run %s keeps node %s cordoned", mark, name)
+		case node.Annotations[exporterMark] != "":
+			return nil, fmt.Errorf("the exporter of node %s keeps it cordoned for an operation", name)
+		default:
+			own = false
+		}
+
+		return nil, nil //nolint:nilnil // there is nothing to patch
+	})
+
+	return own && err == nil, err
+}
+
+// Uncordon lifts the cordon that a run has made. If another client has made the node schedulable
+// since, and perhaps cordoned it again, Uncordon only removes the annotation.
+func (c *Cluster) Uncordon(ctx context.Context, name, run string) error {
+	err := c.patchNode(ctx, name, func(node *corev1.Node) (map[string]any, error) {
+		switch {
+		case node.Annotations[runMark] != run:
+			return nil, nil //nolint:nilnil // there is nothing to patch
+		case !isManagedByUs(node):
+			return newPatch(node, nil, nil), nil
+		}
+
+		return newPatch(node, nil, map[string]any{"unschedulable": nil}), nil
+	})
+	if errors.Is(err, errNoNode) {
+		return nil
+	}
+
+	return err
+}
+
+// isManagedByUs reports whether this program made the node unschedulable. If the API server does
+// not say which client did, it reports true: the annotation is enough.
+func isManagedByUs(node *corev1.Node) bool {
+	hasOther := false
+
+	for _, m := range node.ManagedFields {
+		var fields struct {
+			Spec map[string]json.RawMessage `json:"f:spec"`
+		}
+
+		if json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) != nil {
+			continue
+		}
+
+		if _, ok := fields.Spec["f:unschedulable"]; ok {
+			if m.Manager == manager {
+				return true
+			}
+
+			hasOther = true
+		}
+	}
+
+	return node.Spec.Unschedulable && !hasOther
+}
+
+// newPatch returns a merge patch for the node that was read. A nil mark removes the annotation; a
+// nil spec is not changed.
+func newPatch(node *corev1.Node, mark any, spec map[string]any) map[string]any {
+	body := map[string]any{
+		"metadata": map[string]any{
+			"resourceVersion": node.ResourceVersion, // refused if the node has changed
+			"annotations":     map[string]any{runMark: mark},
+		},
+	}
+	if spec != nil {
+		body["spec"] = spec
+	}
+
+	return body
+}
+
+// patchNode reads the node and applies the patch that decide returns; nil is no patch. It tries
+// again if the node has changed.
+func (c *Cluster) patchNode(
+	ctx context.Context, name string, decide func(*corev1.Node) (map[string]any, error),
+) error {
+	for try := 1; ; try++ {
+		node, err := c.node(ctx, name)
+		if err != nil {
+			return err
+		}
+
+		body, err := decide(node)
+		if body == nil || err != nil {
+			return err
+		}
+
+		data, err := json.Marshal(body)
+		if err != nil {
+			return fmt.Errorf("write the patch: %w", err)
+		}
+
+		_, err = c.set.CoreV1().Nodes().Patch(
+			ctx, name, types.MergePatchType, data, metav1.PatchOptions{FieldManager: manager},
+		)
+		if err == nil {
+			return nil
+		}
+
+		if !apierrors.IsConflict(err) || try == tries {
+			return explain(err, "patch", "nodes")
+		}
+	}
+}
+
+// The resources of NVIDIA's device plugin. It appends the suffix to those that it shares.
+const (
+	resourcePrefix = "nvidia.com/"
+	migPrefix      = "nvidia.com/mig-"
+	gpuResource    = "nvidia.com/gpu"
+	sharedSuffix   = ".shared"
+)
+
+// Missing returns those of the devices, counts by resource, that the node's allocatable does not
+// have, and those that it still has and are gone. A device plugin with the strategy single offers
+// all as nvidia.com/gpu. A node without any of these resources, such as one with DRA, misses
+// nothing.
+func (c *Cluster) Missing(
+	ctx context.Context, name string, devices map[string]int,
+) ([]string, error) {
+	node, err := c.node(ctx, name)
+	if err != nil || devices == nil {
+		return nil, err
+	}
+
+	offered, byProfile := offeredDevices(node.Status.Allocatable)
+	if len(offered) == 0 {
+		return nil, nil
+	}
+
+	var missing []string
+
+	if !byProfile {
+		total := 0
+		for _, n := range devices {
+			total += n
+		}
+
+		if have := offered[gpuResource]; have < total {
+			missing = append(missing, fmt.Sprintf("%s: %d of %d", gpuResource, have, total))
+		}
+
+		return missing, nil
+	}
+
+	for _, resource := range slices.Sorted(maps.Keys(devices)) {
+		if have := offered[resource]; have < devices[resource] {
+			missing = append(missing, fmt.Sprintf("%s: %d of %d", resource, have, devices[resource]))
+		}
+	}
+
+	for _, resource := range slices.Sorted(maps.Keys(offered)) {
+		if n := offered[resource]; n > 0 && devices[resource] == 0 && strings.HasPrefix(resource, migPrefix) {
+			missing = append(missing, fmt.Sprintf("%s: still %d", resource, n))
+		}
+	}
+
+	return missing, nil
+}
+
+// offeredDevices returns the numbers of devices by resource, and whether MIG devices have resources
+// of their own.
+func offeredDevices(allocatable corev1.ResourceList) (offered map[string]int, byProfile bool) {
+	offered = map[string]int{}
+
+	for name, quantity := range allocatable {
+		resource, ok := strings.CutPrefix(string(name), resourcePrefix)
+		if !ok {
+			continue
+		}
+
+		resource = resourcePrefix + strings.TrimSuffix(resource, sharedSuffix)
+		offered[resource] += int(quantity.Value())
+		byProfile = byProfile || strings.HasPrefix(resource, migPrefix)
+	}
+
+	return offered, byProfile
+}
+
+// explain names the right that is missing, if that is the error. Such an error is final.
+func explain(err error, verb, resource string) error {
+	switch {
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("%w: you may not %s %s (docs/kubectl-mig-runs.md): %w",
+			rollout.ErrRefused, verb, resource, err)
+	case apierrors.IsUnauthorized(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+		return fmt.Errorf("%w: %s %s: %w", rollout.ErrRefused, verb, resource, err)
+	}
+
+	return fmt.Errorf("%s %s: %w", verb, resource, err)
+}

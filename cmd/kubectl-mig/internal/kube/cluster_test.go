@@ -1,0 +1,357 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/kubectl/pkg/drain"
+
+	"github.com/mig-exporter/mig-exporter/cmd/kubectl-mig/internal/rollout"
+	"github.com/mig-exporter/mig-exporter/internal/control/cluster"
+	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
+)
+
+const nodePath = "/api/v1/nodes/a"
+
+// expectCordon compares whether the node is cordoned, and by which run.
+func (s *fakeAPI) expectCordon(t *testing.T, cordoned bool, run any) {
+	t.Helper()
+
+	is := s.get(nodePath, "spec", "unschedulable") == true
+	if got := s.get(nodePath, "metadata", "annotations", runMark); is != cordoned || got != run {
+		t.Errorf("unschedulable %t by run %v; expected %t, %v", is, got, cordoned, run)
+	}
+}
+
+// setCordon is what kubectl cordon and uncordon do.
+func (s *fakeAPI) setCordon(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	patch := map[string]any{"spec": map[string]any{"unschedulable": nil}}
+	if on {
+		patch = map[string]any{"spec": map[string]any{"unschedulable": true}}
+	}
+
+	node := merge(clone(s.objects[nodePath]), patch)
+	note(node, patch, "kubectl-cordon")
+	s.put(nodePath, node)
+}
+
+func TestCordon(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		before  string // the node
+		between func(*fakeAPI)
+		own     bool
+		after   bool // it stays cordoned
+	}{
+		{"free", `{}`, nil, true, false},
+		{"a person's", `{"spec": {"unschedulable": true}}`, nil, false, true},
+		{"of this run, before a crash", `{"metadata": {"annotations": {"mig-exporter.io/cordoned-by-run": "r"}},
+			"spec": {"unschedulable": true}}`, nil, true, false},
+		{"a mark that is left", `{"metadata": {"annotations": {"mig-exporter.io/cordoned-by-run": "r"}}}`,
+			nil, true, false},
+		{"a person uncordons it", `{}`, func(s *fakeAPI) { s.setCordon(false) }, true, false},
+		{"a person cordons it anew", `{}`, func(s *fakeAPI) { s.setCordon(false); s.setCordon(true) }, true, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newFakeAPI(t)
+			s.add(t, nodePath, test.before)
+			c := s.cluster(t)
+
+			own, err := c.Cordon(t.Context(), "a", "r")
+			if err != nil || own != test.own {
+				t.Fatalf("got %t, %v", own, err)
+			}
+
+			if again, err := c.Cordon(t.Context(), "a", "r"); err != nil || again != own {
+				t.Errorf("again: got %t, %v", again, err)
+			}
+
+			if test.between != nil {
+				test.between(s)
+			}
+
+			for range 2 {
+				if err := c.Uncordon(t.Context(), "a", "r"); err != nil {
+					t.Fatal(err)
+				}
+
+				s.expectCordon(t, test.after, nil)
+			}
+		})
+	}
+}
+
+// A run that is resumed does not take a cordon for its own that a person has made since.
+func TestCordonOfAPersonAfterACrash(t *testing.T) {
+	s := newFakeAPI(t)
+	s.add(t, nodePath, `{}`)
+	c := s.cluster(t)
+
+	if own, err := c.Cordon(t.Context(), "a", "r"); !own || err != nil {
+		t.Fatal(own, err)
+	}
+
+	s.setCordon(false)
+	s.setCordon(true)
+
+	if own, err := c.Cordon(t.Context(), "a", "r"); own || err != nil {
+		t.Errorf("got %t, %v", own, err)
+	}
+}
+
+func TestOtherRunsCordon(t *testing.T) {
+	s := newFakeAPI(t)
+	s.add(t, nodePath, `{}`)
+	c := s.cluster(t)
+
+	if _, err := c.Cordon(t.Context(), "a", "first"); err != nil {
+		t.Fatal(err)
+	}
+
+	if own, err := c.Cordon(t.Context(), "a", "second"); own || err == nil || errors.Is(err, rollout.ErrRefused) {
+		t.Errorf("got %t, %v", own, err)
+	}
+
+	if err := c.Uncordon(t.Context(), "a", "second"); err != nil {
+		t.Fatal(err)
+	}
+
+	s.expectCordon(t, true, "first")
+}
+
+func TestNodesThatChangeMeanwhile(t *testing.T) {
+	s := newFakeAPI(t)
+	s.add(t, nodePath, `{}`)
+	changes := 2
+	s.intercept = func(r *http.Request) {
+		if r.Method == http.MethodPatch && changes > 0 {
+			changes--
+			s.setCordon(false)
+		}
+	}
+
+	if own, err := s.cluster(t).Cordon(t.Context(), "a", "r"); !own || err != nil {
+		t.Errorf("got %t, %v", own, err)
+	}
+
+	s.expectCordon(t, true, "r")
+}
+
+// exporter returns what the exporter of the node cordons with.
+func (s *fakeAPI) exporter(t *testing.T) *cluster.Cluster {
+	t.Helper()
+
+	dir := t.TempDir()
+	for name, content := range map[string][]byte{"ca.crt": s.ca(), "token": []byte("the-exporter's")} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	api, err := kubeapi.New(kubeapi.Options{Server: s.server.URL, CredentialsDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	c, err := cluster.New(cluster.Options{API: api, Node: "a", Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return c
+}
+
+// While a run keeps a node cordoned, its exporter neither cordons it nor lifts that.
+func TestExportersCordonWithinARun(t *testing.T) {
+	s := newFakeAPI(t)
+	s.add(t, nodePath, `{}`)
+	c := s.cluster(t)
+	exporter := s.exporter(t)
+
+	if _, err := c.Cordon(t.Context(), "a", "r"); err != nil {
+		t.Fatal(err)
+	}
+
+	if done, err := exporter.Cordon(t.Context()); done || err != nil {
+		t.Errorf("the exporter's cordon: got %t, %v", done, err)
+	}
+
+	if err := exporter.Uncordon(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	s.expectCordon(t, true, "r")
+
+	if err := c.Uncordon(t.Context(), "a", "r"); err != nil {
+		t.Fatal(err)
+	}
+
+	s.expectCordon(t, false, nil)
+}
+
+// A run does not count on the cordon of an exporter, which lifts it when its operation ends.
+func TestExportersCordonBeforeARun(t *testing.T) {
+	s := newFakeAPI(t)
+	s.add(t, nodePath, `{}`)
+	c := s.cluster(t)
+	exporter := s.exporter(t)
+
+	if done, err := exporter.Cordon(t.Context()); !done || err != nil {
+		t.Fatal(done, err)
+	}
+
+	if _, err := c.Cordon(t.Context(), "a", "r"); err == nil || errors.Is(err, rollout.ErrRefused) {
+		t.Errorf("got %v; expected an error for now", err)
+	}
+
+	if err := c.Uncordon(t.Context(), "a", "r"); err != nil {
+		t.Fatal(err)
+	}
+
+	s.expectCordon(t, true, nil)
+
+	if err := exporter.Uncordon(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	if own, err := c.Cordon(t.Context(), "a", "r"); !own || err != nil {
+		t.Errorf("got %t, %v", own, err)
+	}
+}
+
+func TestNodes(t *testing.T) {
+	s := newFakeAPI(t)
+	s.add(t, nodePath, `{"metadata": {"labels": {"pool": "h100"}}}`)
+	s.add(t, "/api/v1/nodes/b", `{}`)
+	c := s.cluster(t)
+
+	if names, err := c.Select(t.Context(), "pool=h100"); err != nil || !slices.Equal(names, []string{"a"}) {
+		t.Errorf("got %v, %v", names, err)
+	}
+
+	for name, want := range map[string]bool{"a": true, "c": false} {
+		if got, err := c.Exists(t.Context(), name); got != want || err != nil {
+			t.Errorf("node %s: got %t, %v", name, got, err)
+		}
+	}
+
+	if _, err := c.Cordon(t.Context(), "c", "r"); !errors.Is(err, rollout.ErrRefused) {
+		t.Errorf("a node that is gone: got %v", err)
+	}
+
+	s.forbidden["PATCH "+nodePath] = true
+	if _, err := c.Cordon(t.Context(), "a", "r"); !errors.Is(err, rollout.ErrRefused) ||
+		!strings.Contains(err.Error(), "you may not patch nodes") {
+		t.Errorf("a right that is missing: got %v", err)
+	}
+}
+
+func TestMissing(t *testing.T) {
+	for _, test := range []struct{ allocatable, want string }{
+		{`{"nvidia.com/mig-1g.10gb": "3", "nvidia.com/mig-3g.40gb": "1"}`, ""},
+		{`{"nvidia.com/mig-1g.10gb": "2", "nvidia.com/mig-3g.40gb": "1"}`, "nvidia.com/mig-1g.10gb: 2 of 3"},
+		{`{"nvidia.com/mig-1g.10gb": "3", "nvidia.com/mig-7g.80gb": "1"}`,
+			"nvidia.com/mig-3g.40gb: 0 of 1, nvidia.com/mig-7g.80gb: still 1"},
+		{`{"nvidia.com/mig-1g.10gb.shared": "6", "nvidia.com/mig-3g.40gb": "1", "nvidia.com/mig-7g.80gb": "0"}`, ""},
+		{`{"nvidia.com/gpu": "4"}`, ""},
+		{`{"nvidia.com/gpu": "1"}`, "nvidia.com/gpu: 1 of 4"},
+		{`{"cpu": "1"}`, ""},
+	} {
+		s := newFakeAPI(t)
+		s.add(t, nodePath, `{"status": {"allocatable": `+test.allocatable+`}}`)
+
+		missing, err := s.cluster(t).Missing(t.Context(), "a",
+			map[string]int{"nvidia.com/mig-1g.10gb": 3, "nvidia.com/mig-3g.40gb": 1})
+		if got := strings.Join(missing, ", "); err != nil || got != test.want {
+			t.Errorf("%s: got %q, %v; expected %q", test.allocatable, got, err, test.want)
+		}
+	}
+}
+
+const replicaSet = `"ownerReferences": [{"controller": true, "kind": "ReplicaSet", "apiVersion": "apps/v1", "name": "x"}]`
+
+// Eviction is by kubectl drain's rules, and of no other pod than those that hold the devices.
+func TestEvict(t *testing.T) {
+	daemonSet := strings.Replace(replicaSet, "ReplicaSet", "DaemonSet", 1)
+	holder := rollout.Pod{Namespace: "ml", Name: "train-0"}
+
+	for _, test := range []struct {
+		name, pod string
+		options   rollout.Eviction
+		budget    bool
+		want      string // the error
+	}{
+		{name: "of a controller", pod: `{"metadata": {` + replicaSet + `}, "spec": {"nodeName": "a"}}`},
+		{name: "a budget", pod: `{"metadata": {` + replicaSet + `}, "spec": {"nodeName": "a"}}`, budget: true,
+			want: "global timeout reached"},
+		{name: "a bare pod", pod: `{"spec": {"nodeName": "a"}}`, want: "use --force"},
+		{name: "a bare pod by force", pod: `{"spec": {"nodeName": "a"}}`, options: rollout.Eviction{Force: true}},
+		{name: "emptyDir", pod: `{"metadata": {` + replicaSet + `}, "spec": {"nodeName": "a", "volumes": [{"emptyDir": {}}]}}`,
+			want: "--delete-emptydir-data"},
+		{name: "emptyDir that may be deleted", options: rollout.Eviction{DeleteEmptyDirData: true},
+			pod: `{"metadata": {` + replicaSet + `}, "spec": {"nodeName": "a", "volumes": [{"emptyDir": {}}]}}`},
+		{name: "of a DaemonSet", pod: `{"metadata": {` + daemonSet + `}, "spec": {"nodeName": "a"}}`,
+			want: "--ignore-daemonsets"},
+		{name: "of a DaemonSet that is ignored", options: rollout.Eviction{IgnoreDaemonSets: true},
+			pod: `{"metadata": {` + daemonSet + `}, "spec": {"nodeName": "a"}}`, want: "stay"},
+		{name: "static", options: rollout.Eviction{Force: true}, want: "stay",
+			pod: `{"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}, "spec": {"nodeName": "a"}}`},
+		{name: "not selected", options: rollout.Eviction{PodSelector: "team=x"}, want: "stay",
+			pod: `{"metadata": {` + replicaSet + `}, "spec": {"nodeName": "a"}}`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newFakeAPI(t)
+			podPath := "/api/v1/namespaces/ml/pods/train-0"
+			s.add(t, podPath, test.pod)
+			s.get(podPath)
+			s.mu.Lock()
+			s.objects[podPath]["metadata"].(map[string]any)["namespace"] = "ml"
+			s.mu.Unlock()
+			s.add(t, "/api/v1/namespaces/ml/pods/other", `{"metadata": {"namespace": "ml"}, "spec": {"nodeName": "a"}}`)
+			s.add(t, "/api/v1/namespaces/ml/pods/train-1", `{"metadata": {"namespace": "ml"}, "spec": {"nodeName": "b"}}`)
+			s.add(t, "/apis/apps/v1/namespaces/ml/daemonsets/x", `{}`)
+			s.budgets[podPath] = test.budget
+
+			c := s.cluster(t)
+			c.newDrain = func(ctx context.Context, set kubernetes.Interface, o rollout.Eviction) *drain.Helper {
+				helper := newDrain(ctx, set, o)
+				helper.EvictErrorRetryDelay = 20 * time.Millisecond
+
+				return helper
+			}
+
+			test.options.GracePeriodSeconds = -1
+			test.options.Timeout = 100 * time.Millisecond
+			pods := []rollout.Pod{holder, {Namespace: "ml", Name: "train-1"}, {Namespace: "ml", Name: "gone"}}
+			err := c.Evict(t.Context(), "a", pods, test.options)
+
+			want := []string{podPath}
+			if test.want != "" {
+				want = nil
+			}
+
+			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v; expected %q", err, test.want)
+			}
+
+			if err != nil && !errors.Is(err, rollout.ErrRefused) {
+				t.Errorf("%v is not final", err)
+			}
+
+			if !slices.Equal(s.evicted, want) {
+				t.Errorf("evicted %v; expected %v", s.evicted, want)
+			}
+		})
+	}
+}

@@ -1,0 +1,230 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mig-exporter/mig-exporter/cmd/kubectl-mig/internal/rollout"
+)
+
+const (
+	leaseDuration = 30 * time.Second
+	renewEvery    = 8 * time.Second
+	// leaseUse is how long after a renewal its owner still does something. It is shorter than the
+	// Lease: clocks differ, and a deed takes time.
+	leaseUse  = 20 * time.Second
+	leasePoll = 2 * time.Second
+	// requestTimeout bounds a renewal.
+	requestTimeout = 5 * time.Second
+)
+
+// Lease is the ownership of one run. It is safe for concurrent use.
+type Lease struct {
+	cluster *Cluster
+	clock   rollout.Clock
+	name    string
+	holder  string
+
+	mu      sync.Mutex
+	renewed time.Time // when the last renewal was asked for, by this machine's clock
+	lost    bool
+}
+
+// OwnedError says that another client owns a run.
+type OwnedError struct{ Run, Holder string }
+
+func (e *OwnedError) Error() string {
+	return fmt.Sprintf("%s runs %s now: end it there first; after a crash it can be resumed %s later",
+		e.Holder, e.Run, leaseDuration)
+}
+
+// acquire acquires the Lease of a run. If another client has it, acquire waits until the Lease is
+// expired: it is not, if its holder renews it meanwhile. We measure that by our clock alone, as
+// those of two machines may differ.
+func (c *Cluster) acquire(ctx context.Context, clock rollout.Clock, name, holder string) (*Lease, error) {
+	l := &Lease{cluster: c, clock: clock, name: name, holder: holder}
+
+	var seen *coordinationv1.Lease
+	var since time.Time
+
+	for {
+		asked := clock.Now()
+
+		object, err := c.set.CoordinationV1().Leases(c.namespace).Get(ctx, name, metav1.GetOptions{})
+
+		switch {
+		case apierrors.IsNotFound(err):
+			object = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+				Name: name, Namespace: c.namespace, Labels: map[string]string{runLabel: "true"},
+			}}
+		case err != nil:
+			return nil, explain(err, "get", "leases in namespace "+c.namespace)
+		case seen == nil || seen.ResourceVersion != object.ResourceVersion:
+			if seen != nil && holderOf(object) != "" {
+				return nil, &OwnedError{name, holderOf(object)}
+			}
+
+			seen = object
+			since = asked
+		}
+
+		free := holderOf(object) == "" || holderOf(object) == holder ||
+			asked.Sub(since) >= leaseDuration
+		if free {
+			taken, err := l.write(ctx, object, asked)
+			if taken || err != nil {
+				return l, err
+			}
+		}
+
+		if err := clock.Sleep(ctx, leasePoll); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func holderOf(object *coordinationv1.Lease) string {
+	if object.Spec.HolderIdentity == nil {
+		return ""
+	}
+
+	return *object.Spec.HolderIdentity
+}
+
+// write makes this client the holder of the Lease that was read. It returns false if the Lease has
+// changed since.
+func (l *Lease) write(ctx context.Context, object *coordinationv1.Lease, at time.Time) (bool, error) {
+	leases := l.cluster.set.CoordinationV1().Leases(l.cluster.namespace)
+	now := metav1.NewMicroTime(at)
+	seconds := int32(leaseDuration.Seconds())
+
+	if holderOf(object) != l.holder {
+		transitions := int32(0)
+		if t := object.Spec.LeaseTransitions; t != nil {
+			transitions = *t + 1
+		}
+
+		object.Spec.LeaseTransitions = &transitions
+		object.Spec.AcquireTime = &now
+	}
+
+	object.Spec.HolderIdentity = &l.holder
+	object.Spec.LeaseDurationSeconds = &seconds
+	object.Spec.RenewTime = &now
+
+	verb := "update"
+
+	var err error
+	if object.ResourceVersion == "" {
+		verb = "create"
+		_, err = leases.Create(ctx, object, metav1.CreateOptions{FieldManager: manager})
+	} else {
+		_, err = leases.Update(ctx, object, metav1.UpdateOptions{FieldManager: manager})
+	}
+
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		return false, nil
+	}
+
+	if err != nil {
+		return false, explain(err, verb, "leases in namespace "+l.cluster.namespace)
+	}
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.renewed = at
+
+	return true, nil
+}
+
+// held returns ErrLost unless the Lease is this client's for a while yet. A machine that was
+// asleep has lost it.
+func (l *Lease) held() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	if l.lost || l.clock.Now().Sub(l.renewed) >= leaseUse {
+		l.lost = true
+		return rollout.ErrLost
+	}
+
+	return nil
+}
+
+// keep renews the Lease until ctx ends, or it is lost.
+func (l *Lease) keep(ctx context.Context) error {
+	for {
+		if err := l.clock.Sleep(ctx, renewEvery); err != nil {
+			return err
+		}
+
+		// A failure is tried again, until the Lease cannot be used any more.
+		if err := l.renew(ctx); errors.Is(err, rollout.ErrLost) {
+			return err
+		}
+
+		if err := l.held(); err != nil {
+			return err
+		}
+	}
+}
+
+// renew renews the Lease. It returns ErrLost if another client has it.
+func (l *Lease) renew(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+
+	at := l.clock.Now()
+
+	object, err := l.cluster.set.CoordinationV1().Leases(l.cluster.namespace).
+		Get(ctx, l.name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("get the Lease: %w", err)
+	}
+
+	if holderOf(object) != l.holder {
+		l.lose()
+		return rollout.ErrLost
+	}
+
+	_, err = l.write(ctx, object, at)
+
+	return err
+}
+
+func (l *Lease) lose() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.lost = true
+}
+
+// release gives the Lease up, unless it is lost.
+func (l *Lease) release(ctx context.Context) {
+	if l.held() != nil {
+		return
+	}
+
+	l.lose()
+
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+
+	leases := l.cluster.set.CoordinationV1().Leases(l.cluster.namespace)
+
+	object, err := leases.Get(ctx, l.name, metav1.GetOptions{})
+	if err != nil || holderOf(object) != l.holder {
+		return // it expires
+	}
+
+	object.Spec.HolderIdentity = nil
+	_, _ = leases.Update(ctx, object, metav1.UpdateOptions{FieldManager: manager}) // or it expires
+}

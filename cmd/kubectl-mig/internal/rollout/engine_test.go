@@ -1,0 +1,412 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+func evicting() Options { return Options{Eviction: &Eviction{GracePeriodSeconds: -1}} }
+
+func TestOneNodeAfterAnother(t *testing.T) {
+	w := newWorld(t, "a", "b", "c")
+	w.newTestRun(Options{})
+	w.nodes["a"].notOffered = 3
+	w.nodes["b"].silent = 3
+
+	if err := w.execute("laptop"); err != nil {
+		t.Fatal(err)
+	}
+
+	for name := range w.nodes {
+		w.expectNode(name, Done, "new", "")
+	}
+
+	if w.most != 1 {
+		t.Errorf("%d nodes were cordoned at a time; expected 1", w.most)
+	}
+}
+
+func TestMaxUnavailable(t *testing.T) {
+	w := newWorld(t, "a", "b", "c", "d", "e")
+	w.newTestRun(Options{MaxUnavailable: 2})
+
+	if err := w.execute("laptop"); err != nil {
+		t.Fatal(err)
+	}
+
+	for name := range w.nodes {
+		w.expectNode(name, Done, "new", "")
+	}
+
+	if w.most > 2 {
+		t.Errorf("%d nodes were cordoned at a time; expected at most 2", w.most)
+	}
+}
+
+// A node in the middle fails: those before it have their layout, those after it are not begun.
+func TestStopsAtTheFirstFailure(t *testing.T) {
+	for _, test := range []struct {
+		end    api.OperationState
+		cordon bool // it stays
+		retry  Phase
+	}{
+		{api.RolledBack, false, Waiting},
+		{api.Failed, false, Waiting},
+		{api.Interrupted, true, Waiting},
+		{api.Degraded, true, Running},
+		{api.Stuck, true, Running},
+		{api.Unsettled, true, Running},
+	} {
+		t.Run(string(test.end), func(t *testing.T) {
+			w := newWorld(t, "a", "b", "c")
+			run := w.newTestRun(Options{})
+			w.nodes["b"].end = test.end
+
+			var stopped *StoppedError
+			if err := w.execute("laptop"); !errors.As(err, &stopped) || len(stopped.Failed) != 1 ||
+				stopped.Left != 1 || !strings.Contains(err.Error(), string(test.end)) {
+				t.Fatalf("got %v", err)
+			}
+
+			cordonedBy := ""
+			if test.cordon {
+				cordonedBy = run.Name
+			}
+
+			w.expectNode("a", Done, "new", "")
+			w.expectNode("b", Failed, w.nodes["b"].layout, cordonedBy)
+			w.expectNode("c", Waiting, "old", "")
+
+			if got := w.savedNode("b").Retry; got != test.retry {
+				t.Errorf("a resumed run goes on in %s; expected %s", got, test.retry)
+			}
+
+			// It does nothing further unless the operator resumes it.
+			if err := w.execute("laptop"); !errors.As(err, &stopped) {
+				t.Errorf("executed again: got %v", err)
+			}
+
+			w.expectNode("c", Waiting, "old", "")
+		})
+	}
+}
+
+// Nodes in progress are finished when another one fails.
+func TestFinishesNodesInProgress(t *testing.T) {
+	w := newWorld(t, "a", "b", "c", "d")
+	w.newTestRun(Options{MaxUnavailable: 2})
+	w.nodes["a"].end = api.RolledBack
+	w.nodes["b"].notOffered = 10
+
+	var stopped *StoppedError
+	if err := w.execute("laptop"); !errors.As(err, &stopped) || len(stopped.Failed) != 1 {
+		t.Fatalf("got %v", err)
+	}
+
+	w.expectNode("a", Failed, "old", "")
+
+	for name := range w.nodes {
+		if phase := w.savedNode(name).Phase; name != "a" && phase != Done && phase != Waiting {
+			t.Errorf("node %s is left %s", name, phase)
+		}
+	}
+}
+
+func TestResumesAfterAFailure(t *testing.T) {
+	w := newWorld(t, "a", "b", "c")
+	w.newTestRun(Options{})
+	w.nodes["b"].end = api.RolledBack
+
+	if err := w.execute("laptop"); err == nil {
+		t.Fatal("no error")
+	}
+
+	w.nodes["b"].end = api.Succeeded
+
+	if err := w.execute("other", (*Run).Resume); err != nil {
+		t.Fatal(err)
+	}
+
+	for name := range w.nodes {
+		w.expectNode(name, Done, "new", "")
+	}
+}
+
+func TestUnsettledNodeThatSettlesLater(t *testing.T) {
+	w := newWorld(t, "a")
+	run := w.newTestRun(Options{})
+	w.nodes["a"].end = api.Unsettled
+
+	if err := w.execute("laptop"); err == nil || !strings.Contains(err.Error(), "unsettled") {
+		t.Fatalf("got %v", err)
+	}
+
+	w.expectNode("a", Failed, "new", run.Name)
+	w.nodes["a"].end = api.Succeeded
+
+	if err := w.execute("laptop", (*Run).Resume); err != nil {
+		t.Fatal(err)
+	}
+
+	w.expectNode("a", Done, "new", "")
+
+	if n := len(w.nodes["a"].ops); n != 1 {
+		t.Errorf("%d operations; expected one", n)
+	}
+}
+
+func TestSkipsALayoutThatStands(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.newTestRun(Options{})
+	w.nodes["a"].layout = "new"
+
+	if err := w.execute("laptop"); err != nil {
+		t.Fatal(err)
+	}
+
+	w.expectNode("a", Skipped, "new", "")
+	w.expectNode("b", Done, "new", "")
+
+	if slices.Contains(w.log, "cordon a") {
+		t.Error("a node without anything to do was cordoned")
+	}
+}
+
+// A cordon that another client has made, or the exporter, is not lifted.
+func TestForeignCordon(t *testing.T) {
+	for _, by := range []string{"person", "exporter"} {
+		w := newWorld(t, "a")
+		w.newTestRun(Options{})
+		w.nodes["a"].cordonedBy = by
+
+		if err := w.execute("laptop"); err != nil {
+			t.Fatal(err)
+		}
+
+		w.expectNode("a", Done, "new", by)
+	}
+}
+
+func TestEvictsTheHoldersOnly(t *testing.T) {
+	w := newWorld(t, "a")
+	w.newTestRun(evicting())
+	n := w.nodes["a"]
+	n.holders = []api.Hold{
+		podHold("ml/train-0"),
+		{Kind: api.HoldProcess, PID: 7, What: "7"},
+		{Kind: api.HoldActivity, What: "active within the last 1m"},
+		podHold("ml/train-1"),
+	}
+	// The kubelet's list lags behind.
+	n.leftover = []api.Hold{{Kind: api.HoldUnconfirmed, What: "ml/train-0 (main): not listed any more"}}
+
+	if err := w.execute("laptop"); err != nil {
+		t.Fatal(err)
+	}
+
+	w.expectNode("a", Done, "new", "")
+
+	if want := []Pod{{"ml", "train-0"}, {"ml", "train-1"}}; !slices.Equal(n.evicted, want) {
+		t.Errorf("evicted %v; expected %v", n.evicted, want)
+	}
+}
+
+// What stops a node before it is cordoned.
+func TestRefusedBeforeTheCordon(t *testing.T) {
+	pod := podHold("ml/train-0")
+
+	for _, test := range []struct {
+		name    string
+		options Options
+		holders []api.Hold
+		refuse  *api.Problem
+		want    string
+	}{
+		{"evictions are off", Options{}, []api.Hold{pod}, nil, "ml/train-0; --evict"},
+		{"unknown holder", evicting(), []api.Hold{pod, {Kind: api.HoldUnknown, What: "processes: denied"}},
+			nil, "not known who holds"},
+		{"unconfirmed holder", evicting(), []api.Hold{{Kind: api.HoldUnconfirmed, What: "ml/x (c): gone"}},
+			nil, "not known who holds"},
+		{"a process without a pod", evicting(), []api.Hold{{Kind: api.HoldProcess, PID: 7, What: "7"}},
+			nil, "not by pods"},
+		{"a batch job", evicting(), []api.Hold{pod, {Kind: api.HoldJob, What: "job 7"}}, nil, "job 7"},
+		{"an unreadable name", evicting(), []api.Hold{{Kind: api.HoldPod, What: "train"}}, nil, "train"},
+		{"infeasible", evicting(), nil, &api.Problem{Type: api.Infeasible, Detail: "no room"}, "no room"},
+		{"no answer", evicting(), nil, &api.Problem{Type: api.Unavailable, Detail: "no driver"}, "no driver"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld(t, "a")
+			w.newTestRun(test.options)
+			w.nodes["a"].holders = test.holders
+			w.nodes["a"].refuse = test.refuse
+
+			if err := w.execute("laptop"); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v; expected %q", err, test.want)
+			}
+
+			w.expectNode("a", Failed, "old", "")
+
+			if slices.Contains(w.log, "cordon a") || slices.Contains(w.log, "evict a") {
+				t.Error("the node was cordoned, or pods evicted")
+			}
+		})
+	}
+}
+
+func TestUnconfirmedHolderAfterTheEviction(t *testing.T) {
+	w := newWorld(t, "a")
+	w.newTestRun(evicting())
+	n := w.nodes["a"]
+	n.holders = []api.Hold{podHold("ml/train-0")}
+	n.leftover = []api.Hold{{Kind: api.HoldUnconfirmed, What: "ml/train-0 (main): not listed"}}
+
+	run, c := w.load("laptop")
+	engine := c.engine()
+	engine.Report = func(node Node) {
+		if node.Phase == Planning && node.Rounds > 0 {
+			w.mu.Lock()
+			n.lagging = 1000
+			w.mu.Unlock()
+		}
+	}
+
+	if err := engine.Execute(t.Context(), run); err == nil || !strings.Contains(err.Error(), "not known who") {
+		t.Errorf("got %v", err)
+	}
+
+	w.expectNode("a", Failed, "old", "")
+}
+
+func TestPodDisruptionBudgetRefuses(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.newTestRun(evicting())
+	w.nodes["a"].holders = []api.Hold{podHold("ml/train-0")}
+	w.nodes["a"].budget = true
+
+	if err := w.execute("laptop"); err == nil || !strings.Contains(err.Error(), "disruption budget") {
+		t.Errorf("got %v", err)
+	}
+
+	w.expectNode("a", Failed, "old", "")
+	w.expectNode("b", Waiting, "old", "")
+}
+
+func TestNodeGone(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.newTestRun(Options{})
+	w.nodes["a"].gone = true
+
+	if err := w.execute("laptop"); err == nil || !strings.Contains(err.Error(), "there is no node a") {
+		t.Errorf("got %v", err)
+	}
+
+	w.expectNode("b", Waiting, "old", "")
+}
+
+// A client that has lost the run does nothing further.
+func TestLostRun(t *testing.T) {
+	for _, at := range []Phase{Cordoning, Planning, Starting, Running, Settling, Uncordoning} {
+		t.Run(string(at), func(t *testing.T) {
+			w := newWorld(t, "a", "b")
+			w.newTestRun(Options{})
+
+			run, c := w.load("laptop")
+			engine := c.engine()
+			calls := 0
+
+			engine.Report = func(n Node) {
+				if n.Phase == at {
+					w.mu.Lock()
+					c.lost = true
+					calls = w.calls
+					w.mu.Unlock()
+				}
+			}
+
+			if err := engine.Execute(t.Context(), run); !errors.Is(err, ErrLost) {
+				t.Errorf("got %v", err)
+			}
+
+			if w.calls != calls {
+				t.Errorf("it has gone on: %v", w.log[calls:])
+			}
+
+			if err := w.execute("other"); err != nil {
+				t.Fatal(err)
+			}
+
+			w.expectNode("a", Done, "new", "")
+			w.expectNode("b", Done, "new", "")
+		})
+	}
+}
+
+func TestInterrupted(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.newTestRun(Options{})
+
+	ctx, cancel := context.WithCancel(t.Context())
+	run, c := w.load("laptop")
+	engine := c.engine()
+	engine.Report = func(n Node) {
+		if n.Phase == Running {
+			cancel()
+		}
+	}
+
+	if err := engine.Execute(ctx, run); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+
+	if err := w.execute("other"); err != nil {
+		t.Fatal(err)
+	}
+
+	w.expectNode("a", Done, "new", "")
+	w.expectNode("b", Done, "new", "")
+}
+
+func TestRollsBackByName(t *testing.T) {
+	w := newWorld(t, "a", "b", "c")
+	w.newTestRun(Options{})
+	w.nodes["c"].layout = "new"
+
+	if err := w.execute("laptop"); err != nil {
+		t.Fatal(err)
+	}
+
+	run, _ := w.load("laptop")
+	for _, test := range []struct{ node, want string }{
+		{"c", "nothing to undo"},
+		{"d", "not of run"},
+	} {
+		if err := run.RollBack([]string{test.node}); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("node %s: got %v", test.node, err)
+		}
+	}
+
+	for _, names := range [][]string{{"b"}, nil} {
+		if err := w.execute("laptop", func(r *Run) {
+			if err := r.RollBack(names); err != nil {
+				t.Error(err)
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+
+		w.expectNode("b", Done, "old", "")
+	}
+
+	w.expectNode("a", Done, "old", "")
+	w.expectNode("c", Skipped, "new", "")
+
+	run, _ = w.load("laptop")
+	if err := run.RollBack(nil); err == nil {
+		t.Error("all is undone; no error")
+	}
+}

@@ -1,0 +1,569 @@
+package rollout
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+// failure is why a node has failed, and what follows.
+type failure struct {
+	err   error
+	retry Phase // in which a resumed run goes on
+	// keep: the node's layout is not what it was, or that is not known, and it stays cordoned.
+	keep bool
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// unchanged is a failure of a node with the layout that it had.
+func unchanged(format string, args ...any) error {
+	return &failure{err: fmt.Errorf(format, args...), retry: Waiting}
+}
+
+// unclear is a failure of a node that stays cordoned until an operator has looked at it.
+func unclear(retry Phase, format string, args ...any) error {
+	return &failure{err: fmt.Errorf(format, args...), retry: retry, keep: true}
+}
+
+// fail records a failure. A node whose layout has not changed is uncordoned.
+func (n *Node) fail(err error) {
+	f := &failure{err: err, retry: n.Phase, keep: true}
+	_ = errors.As(err, &f)
+
+	n.Failure = shorten(cmp.Or(n.Failure, err.Error()))
+	n.Retry = cmp.Or(n.Retry, f.retry)
+	n.Pods = nil
+
+	if f.keep || n.Cordon != Own {
+		n.Phase = Failed
+	} else {
+		n.Phase = Uncordoning
+	}
+}
+
+// do does the deed of a node's phase, and sets the next one. It leaves the phase if the deed has to
+// be repeated.
+func (x *execution) do(ctx context.Context, n *Node) error {
+	switch n.Phase {
+	case Waiting:
+		return x.begin(ctx, n)
+	case Cordoning:
+		return x.cordon(ctx, n)
+	case Planning:
+		return x.plan(ctx, n)
+	case Evicting:
+		return x.evict(ctx, n)
+	case Starting:
+		return x.start(ctx, n)
+	case Running:
+		return x.follow(ctx, n)
+	case Settling:
+		return x.settle(ctx, n)
+	case Uncordoning:
+		return x.uncordon(ctx, n)
+	}
+
+	return unclear(n.Phase, "the phase %q is not known: a later kubectl mig has begun this run", n.Phase)
+}
+
+// begin finds out whether there is anything to do, and whether it can be done, before the node is
+// cordoned.
+func (x *execution) begin(ctx context.Context, n *Node) error {
+	n.Phase = Cordoning
+
+	if n.Undo {
+		return x.checkUndo(ctx, n)
+	}
+
+	plan, err := x.makePlan(ctx, n)
+
+	switch p := busy(err); {
+	case p != nil && n.Rounds > 0: // planning waits for what was evicted
+	case p != nil:
+		return x.mayEvict(p)
+	case err != nil:
+		return unchanged("%w", err)
+	case len(plan.Steps) == 0 && n.Cordon == Own: // a failure before has left it
+		n.Phase = Uncordoning
+	case len(plan.Steps) == 0:
+		n.Phase = Skipped
+	}
+
+	return nil
+}
+
+// checkUndo refuses the rollback of an operation that has left nothing.
+func (x *execution) checkUndo(ctx context.Context, n *Node) error {
+	op, err := x.operation(ctx, n, n.Operation)
+
+	switch {
+	case err != nil:
+		return unchanged("%w", err)
+	case !op.State.Committed():
+		return unchanged("operation %s is %s: there is nothing to roll back", op.ID, op.State)
+	}
+
+	return nil
+}
+
+// mayEvict refuses a change for which pods would have to be evicted, unless we may and that would
+// do.
+func (x *execution) mayEvict(p *api.Problem) error {
+	b := sortBlockers(p.Blocking)
+	if err := b.obstacle(); err != nil {
+		return unchanged("%w", err)
+	}
+
+	if x.run.Options.Eviction == nil {
+		return unchanged("%w", b.refusal())
+	}
+
+	return nil
+}
+
+// makePlan asks the node's exporter for a plan.
+func (x *execution) makePlan(ctx context.Context, n *Node) (*api.Plan, error) {
+	var plan *api.Plan
+
+	request := api.PlanRequest{Spec: x.run.Specs[n.Spec], TakeOver: x.run.Options.TakeOver}
+	err := x.retry(ctx, func() (err error) {
+		plan, err = x.Exporter.Plan(ctx, n.Name, request)
+		return err
+	})
+
+	return plan, err
+}
+
+func (x *execution) operation(ctx context.Context, n *Node, id string) (*api.Operation, error) {
+	var op *api.Operation
+
+	err := x.retry(ctx, func() (err error) {
+		op, err = x.Exporter.Operation(ctx, n.Name, id)
+		return err
+	})
+
+	return op, err
+}
+
+func (x *execution) cordon(ctx context.Context, n *Node) error {
+	var own bool
+
+	err := x.retry(ctx, func() (err error) {
+		if err = x.Store.Held(); err == nil {
+			own, err = x.Cluster.Cordon(ctx, n.Name, x.run.Name)
+		}
+
+		return err
+	})
+	if err != nil {
+		// The last attempt may have cordoned it without an answer.
+		n.Cordon = Own
+		return unchanged("cordon: %w", err)
+	}
+
+	n.Cordon = Foreign
+	if own {
+		n.Cordon = Own
+	}
+
+	n.Phase = Planning
+
+	return nil
+}
+
+// plan makes the plan of the operation, or finds the pods to evict.
+func (x *execution) plan(ctx context.Context, n *Node) error {
+	if n.Undo {
+		return x.planUndo(ctx, n)
+	}
+
+	until := x.Clock.Now().Add(x.run.Options.Timeout)
+
+	for {
+		plan, err := x.makePlan(ctx, n)
+
+		switch p := busy(err); {
+		case p != nil:
+			again, err := x.clear(ctx, n, p, until)
+			if !again {
+				return err
+			}
+
+			continue
+		case err != nil:
+			return unchanged("%w", err)
+		case len(plan.Steps) == 0: // another client was faster
+			n.Phase = Uncordoning
+			return nil
+		}
+
+		n.Plan = plan.ID
+		n.Hash = plan.Hash
+		n.Key = newKey()
+		n.Phase = Starting
+
+		return nil
+	}
+}
+
+// clear sets the phase in which what is in the way is evicted. It returns true after some time if
+// the plan is to be made again: after an eviction, processes take a while to end, and the kubelet to
+// forget their containers.
+func (x *execution) clear(
+	ctx context.Context, n *Node, p *api.Problem, until time.Time,
+) (again bool, err error) {
+	b := sortBlockers(p.Blocking)
+
+	obstacle := b.obstacle()
+	if obstacle != nil && n.Rounds > 0 && x.Clock.Now().Before(until) {
+		return true, x.Clock.Sleep(ctx, pollEvery)
+	}
+
+	if obstacle != nil {
+		return false, unchanged("%w", obstacle)
+	}
+
+	if err := x.mayEvict(p); err != nil {
+		return false, err
+	}
+
+	if n.Rounds == maxRounds {
+		return false, unchanged("pods have come %d times: %s", maxRounds, joinPods(b.pods))
+	}
+
+	n.Rounds++
+	n.Pods = b.pods
+	n.Phase = Evicting
+
+	return false, nil
+}
+
+// planUndo notes which operation is the node's latest before the rollback.
+func (x *execution) planUndo(ctx context.Context, n *Node) error {
+	list, err := x.operations(ctx, n)
+	if err != nil {
+		return unchanged("%w", err)
+	}
+
+	n.Latest = ""
+	if len(list) > 0 {
+		n.Latest = list[0].ID
+	}
+
+	n.Key = newKey()
+	n.Phase = Starting
+
+	return nil
+}
+
+// operations lists the operations of a node, the latest first, once the exporter knows all of them.
+func (x *execution) operations(ctx context.Context, n *Node) ([]api.Operation, error) {
+	var list *api.Operations
+
+	err := x.retry(ctx, func() (err error) {
+		list, err = x.Exporter.Operations(ctx, n.Name)
+		if err == nil && list.Recovering {
+			err = errRecovering
+		}
+
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	return list.Operations, nil
+}
+
+var errRecovering = errors.New("the exporter is finishing what its last run has left")
+
+func (x *execution) evict(ctx context.Context, n *Node) error {
+	if x.run.Options.Eviction == nil {
+		return unchanged("pods hold the devices: %s", joinPods(n.Pods))
+	}
+
+	if err := x.Cluster.Evict(ctx, n.Name, n.Pods, *x.run.Options.Eviction); err != nil {
+		return unchanged("evict: %w", err)
+	}
+
+	n.Pods = nil
+	n.Phase = Planning
+
+	return nil
+}
+
+// start starts the operation, or finds it if an attempt before has started it.
+func (x *execution) start(ctx context.Context, n *Node) error {
+	list, err := x.operations(ctx, n)
+	if err != nil {
+		return unclear(Starting, "%w", err)
+	}
+
+	if id := n.startedAmong(list); id != "" {
+		n.setOperation(id)
+		return nil
+	}
+
+	// The lookup may have taken long.
+	if err := x.Store.Held(); err != nil {
+		return err
+	}
+
+	var op *api.Operation
+	if n.Undo {
+		op, err = x.Exporter.Rollback(ctx, n.Name, n.Operation, n.Key)
+	} else {
+		op, err = x.Exporter.Start(ctx, n.Name, api.OperationRequest{Plan: n.Plan, Hash: n.Hash}, n.Key)
+	}
+
+	if err == nil {
+		n.setOperation(op.ID)
+		return nil
+	}
+
+	return x.startFailed(ctx, n, err)
+}
+
+// startFailed decides what follows if the exporter has not accepted the operation, or has not
+// answered.
+func (x *execution) startFailed(ctx context.Context, n *Node, err error) error {
+	var p *api.Problem
+	if !errors.As(err, &p) {
+		if !temporary(err) || x.overdue(n) {
+			return unclear(Starting, "%w", err)
+		}
+
+		return x.Clock.Sleep(ctx, errorInterval) // and look for the operation
+	}
+
+	switch p.Type {
+	case api.InProgress, api.RateLimited, api.Unavailable, api.Internal, api.KeyReused:
+		if x.overdue(n) {
+			return unclear(Starting, "%w", err)
+		}
+
+		// The exporter would repeat its refusal for the same key.
+		n.Key = newKey()
+
+		return x.Clock.Sleep(ctx, errorInterval)
+	case api.Busy:
+		n.Phase = Planning
+		_, err := x.clear(ctx, n, p, x.Clock.Now())
+
+		return err
+	case api.StalePlan, api.NotFound:
+		if n.Undo || n.Rounds == maxRounds {
+			break
+		}
+
+		n.Rounds++
+		n.Phase = Planning
+
+		return nil
+	}
+
+	return unchanged("%w", err)
+}
+
+// overdue reports whether a node has had the phase for too long.
+func (x *execution) overdue(n *Node) bool {
+	return x.Clock.Now().Sub(n.since) > x.run.Options.Timeout
+}
+
+// startedAmong returns the operation that an attempt before has started, if any has.
+func (n *Node) startedAmong(list []api.Operation) string {
+	if !n.Undo {
+		i := slices.IndexFunc(list, func(op api.Operation) bool { return op.Plan == n.Plan })
+		if i < 0 {
+			return ""
+		}
+
+		return list[i].ID
+	}
+
+	undone := slices.IndexFunc(list, func(op api.Operation) bool { return op.ID == n.Operation })
+
+	for i := range list {
+		op := &list[i]
+		if op.ID == n.Latest {
+			break
+		}
+
+		if op.Verb == api.VerbRollback && undone >= 0 && sameGPUs(op, &list[undone]) {
+			return op.ID
+		}
+	}
+
+	return ""
+}
+
+// sameGPUs reports whether two operations are about the same GPUs.
+func sameGPUs(a, b *api.Operation) bool {
+	if len(a.GPUs) != len(b.GPUs) {
+		return false
+	}
+
+	for _, g := range a.GPUs {
+		if !slices.ContainsFunc(b.GPUs, func(o api.OperationGPU) bool { return o.GPU == g.GPU }) {
+			return false
+		}
+	}
+
+	return true
+}
+
+func (n *Node) setOperation(id string) {
+	if n.Undo {
+		n.RolledBackBy = id
+	} else {
+		n.Operation = id
+	}
+
+	n.Plan = ""
+	n.Hash = ""
+	n.Key = ""
+	n.Latest = ""
+	n.Phase = Running
+}
+
+// current returns the id of the operation that runs.
+func (n *Node) current() string {
+	if n.Undo {
+		return n.RolledBackBy
+	}
+
+	return n.Operation
+}
+
+// follow waits until the operation has ended.
+func (x *execution) follow(ctx context.Context, n *Node) error {
+	var unsettled time.Time
+
+	for {
+		op, err := x.operation(ctx, n, n.current())
+		if err != nil {
+			return unclear(Running, "operation %s: %w", n.current(), err)
+		}
+
+		switch op.State {
+		case api.Succeeded:
+			n.Phase = Settling
+			return nil
+		case api.Unsettled:
+			if unsettled.IsZero() {
+				unsettled = x.Clock.Now()
+			}
+
+			if x.Clock.Now().Sub(unsettled) >= x.run.Options.Timeout {
+				return unclear(Running, "operation %s is unsettled: it waits for %s",
+					op.ID, listed(op.WaitsFor))
+			}
+		case api.RolledBack, api.Failed:
+			n.forget()
+			return unchanged("operation %s is %s%s", op.ID, op.State, reason(op))
+		case api.Interrupted, api.Accepted:
+			n.forget()
+			return unclear(Waiting, "operation %s is %s%s", op.ID, op.State, reason(op))
+		case api.Degraded, api.Stuck:
+			return unclear(Running, "operation %s is %s%s: it needs an operator",
+				op.ID, op.State, reason(op))
+		}
+
+		if err := x.Clock.Sleep(ctx, pollEvery); err != nil {
+			return err
+		}
+	}
+}
+
+// forget forgets an operation that has left nothing to undo.
+func (n *Node) forget() {
+	if n.Undo {
+		n.RolledBackBy = ""
+	} else {
+		n.Operation = ""
+	}
+}
+
+func reason(op *api.Operation) string {
+	if op.Error == nil {
+		return ""
+	}
+
+	return " (" + strings.TrimSuffix(op.Error.Error(), ".") + ")"
+}
+
+// settle waits until the API server shows the devices that the node has now.
+func (x *execution) settle(ctx context.Context, n *Node) error {
+	until := x.Clock.Now().Add(x.run.Options.Timeout)
+
+	for {
+		missing, err := x.missing(ctx, n)
+		if err == nil && len(missing) == 0 {
+			n.Phase = Uncordoning
+			return nil
+		}
+
+		if err != nil && !temporary(err) {
+			return unclear(Settling, "%w", err)
+		}
+
+		if !x.Clock.Now().Before(until) {
+			if err == nil {
+				err = fmt.Errorf("the layout stands, but the node's allocatable does not follow: %s",
+					listed(missing))
+			}
+
+			return unclear(Settling, "%w", err)
+		}
+
+		if err := x.Clock.Sleep(ctx, pollEvery); err != nil {
+			return err
+		}
+	}
+}
+
+func (x *execution) missing(ctx context.Context, n *Node) ([]string, error) {
+	devices, err := x.Exporter.Devices(ctx, n.Name)
+	if err != nil {
+		return nil, err
+	}
+
+	return x.Cluster.Missing(ctx, n.Name, devices)
+}
+
+// uncordon lifts the run's own cordon.
+func (x *execution) uncordon(ctx context.Context, n *Node) error {
+	if n.Cordon == Own {
+		err := x.retry(ctx, func() error {
+			if err := x.Store.Held(); err != nil {
+				return err
+			}
+
+			return x.Cluster.Uncordon(ctx, n.Name, x.run.Name)
+		})
+		if err != nil {
+			return unclear(Uncordoning, "uncordon: %w", err)
+		}
+	}
+
+	n.Cordon = ""
+	n.Phase = Done
+
+	if n.Failure != "" {
+		n.Phase = Failed
+	}
+
+	return nil
+}
+
+// newKey returns a random Idempotency-Key.
+func newKey() string { return rand.Text() }

@@ -1,0 +1,294 @@
+// Package rollout repartitions the nodes of a cluster, one after another or some at a time: it
+// cordons a node, evicts the pods in the way if it may, lets the node's exporter change the layout,
+// waits until the node offers the new devices, and uncordons it.
+//
+// The state of a run is saved before each deed, and each deed can be repeated: a run that was
+// killed goes on where it was, on another machine too.
+package rollout
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+// Run is the state of a run.
+type Run struct {
+	APIVersion string    `json:"apiVersion"`
+	Name       string    `json:"name"`
+	Created    time.Time `json:"created"`
+	// Owner is the client that has saved the state last.
+	Owner string `json:"owner"`
+	// Undo: nodes get their layout from before the run again; the others are left alone.
+	Undo    bool    `json:"undo,omitempty"`
+	Options Options `json:"options"`
+	// Specs are the layouts, in the order of the file's entries.
+	Specs []api.Spec `json:"specs"`
+	Nodes []Node     `json:"nodes"`
+}
+
+// Options say how a run deals with its nodes.
+type Options struct {
+	// MaxUnavailable is how many nodes are repartitioned at a time.
+	MaxUnavailable int `json:"maxUnavailable"`
+	// TakeOver allows changes of GPUs that another owner manages.
+	TakeOver bool `json:"takeOver,omitempty"`
+	// Timeout is how long we wait for a node in vain: for its exporter to answer, for processes of
+	// evicted pods to end, for the kubelet and the API server to offer the new devices.
+	Timeout time.Duration `json:"timeout"`
+	// Eviction is nil if no pod is evicted.
+	Eviction *Eviction `json:"eviction,omitempty"`
+}
+
+// Eviction has the flags of kubectl drain.
+type Eviction struct {
+	Force                  bool          `json:"force,omitempty"`
+	IgnoreDaemonSets       bool          `json:"ignoreDaemonSets,omitempty"`
+	DeleteEmptyDirData     bool          `json:"deleteEmptyDirData,omitempty"`
+	DisableEviction        bool          `json:"disableEviction,omitempty"`
+	GracePeriodSeconds     int           `json:"gracePeriodSeconds"`
+	Timeout                time.Duration `json:"timeout"` // 0: none
+	PodSelector            string        `json:"podSelector,omitempty"`
+	SkipWaitForDeleteAfter int           `json:"skipWaitForDeleteAfterSeconds,omitempty"`
+}
+
+// Node is the state of one node. Each phase names the deed that is done next, or was interrupted.
+type Node struct {
+	Name  string `json:"name"`
+	Spec  int    `json:"spec"` // index of Run.Specs
+	Phase Phase  `json:"phase"`
+	// Undo: the operation is rolled back.
+	Undo bool `json:"undo,omitempty"`
+	// Cordon says whether the run has cordoned the node.
+	Cordon Cordon `json:"cordon,omitempty"`
+	// Pods are those that are being evicted.
+	Pods   []Pod `json:"pods,omitempty"`
+	Rounds int   `json:"rounds,omitempty"` // how often pods were evicted, or a plan was stale
+	// Plan, Hash and Key are of the operation that is being started.
+	Plan string `json:"plan,omitempty"`
+	Hash string `json:"hash,omitempty"`
+	Key  string `json:"key,omitempty"`
+	// Latest is the node's latest operation before the rollback that is being started.
+	Latest string `json:"latest,omitempty"`
+	// Operation has given the node its layout; RolledBackBy has undone it.
+	Operation    string `json:"operation,omitempty"`
+	RolledBackBy string `json:"rolledBackBy,omitempty"`
+	// Failure is why the node has failed, or will have once it is uncordoned. Retry is the phase in
+	// which a resumed run goes on.
+	Failure string    `json:"failure,omitempty"`
+	Retry   Phase     `json:"retry,omitempty"`
+	Changed time.Time `json:"changed,omitzero"`
+
+	since time.Time // this execution has had the node in the phase
+}
+
+// Phase is how far a node is.
+type Phase string
+
+// The phases.
+const (
+	Waiting     Phase = "waiting"     // nothing was done yet
+	Cordoning   Phase = "cordoning"   // the node is being cordoned
+	Planning    Phase = "planning"    // what is in the way is being looked for
+	Evicting    Phase = "evicting"    // pods are being evicted
+	Starting    Phase = "starting"    // the operation is being started
+	Running     Phase = "running"     // the exporter repartitions, and waits for the kubelet
+	Settling    Phase = "settling"    // the API server does not show the new devices yet
+	Uncordoning Phase = "uncordoning" // the node is being uncordoned
+	Done        Phase = "done"
+	Skipped     Phase = "skipped" // the node had the layout already
+	Failed      Phase = "failed"
+)
+
+// Final reports whether nothing more is done on a node in this phase.
+func (p Phase) Final() bool { return p == Done || p == Skipped || p == Failed }
+
+// Cordon says who has cordoned a node.
+type Cordon string
+
+// The cordons. The zero value is a node that the run has not looked at yet.
+const (
+	Own     Cordon = "own"     // the run, which lifts it
+	Foreign Cordon = "foreign" // another client, which has to lift it
+)
+
+// Pod names a pod.
+type Pod struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+func (p Pod) String() string { return p.Namespace + "/" + p.Name }
+
+// Target is a node and the index of its spec.
+type Target struct {
+	Node string
+	Spec int
+}
+
+// The bounds of a run: its state is one object of the API server, which takes a mebibyte.
+const (
+	maxState   = 900 << 10
+	nodeRoom   = 1 << 10 // what a node may take, except for its pods
+	maxFailure = 400
+	maxPods    = 128 // that are evicted from a node at a time
+)
+
+// NewRun returns a run that has done nothing yet. It is an error if its state would not fit into
+// one object.
+func NewRun(now time.Time, targets []Target, specs []api.Spec, options Options) (*Run, error) {
+	if len(targets) == 0 {
+		return nil, errors.New("no node is selected")
+	}
+
+	options.MaxUnavailable = max(options.MaxUnavailable, 1)
+	r := &Run{
+		APIVersion: api.Version,
+		Name:       "mig-" + now.UTC().Format("20060102-150405") + "-" + strings.ToLower(rand.Text()[:5]),
+		Created:    now.UTC(),
+		Options:    options,
+		Specs:      specs,
+	}
+
+	for _, t := range targets {
+		r.Nodes = append(r.Nodes, Node{Name: t.Node, Spec: t.Spec, Phase: Waiting})
+	}
+
+	document, err := json.Marshal(specs)
+	if err != nil {
+		return nil, fmt.Errorf("write the specs: %w", err)
+	}
+
+	podRoom := min(options.MaxUnavailable, len(targets)) * maxPods * 320
+	if size := len(document) + len(targets)*nodeRoom + podRoom; size > maxState {
+		return nil, fmt.Errorf("%d nodes, %d at a time, with %d bytes of specs are too many for one run: "+
+			"its state would have %d bytes of at most %d; make several files of this one",
+			len(targets), options.MaxUnavailable, len(document), size, maxState)
+	}
+
+	return r, nil
+}
+
+// Resume lets the nodes that have failed be tried again.
+func (r *Run) Resume() {
+	for i := range r.Nodes {
+		n := &r.Nodes[i]
+		if n.Phase != Failed || n.Undo != r.Undo {
+			continue
+		}
+
+		n.Phase = n.Retry
+		n.Failure = ""
+		n.Retry = ""
+
+		if n.Phase == Waiting {
+			n.Rounds = min(n.Rounds, 1) // what was evicted may still be seen for a while
+		}
+	}
+}
+
+// RollBack makes the run undo what it has done on nodes; on all that it has changed if none are
+// named.
+func (r *Run) RollBack(names []string) error {
+	wanted := map[string]bool{}
+	for _, name := range names {
+		wanted[name] = true
+	}
+
+	found := 0
+
+	for i := range r.Nodes {
+		n := &r.Nodes[i]
+		if len(names) > 0 && !wanted[n.Name] {
+			continue
+		}
+
+		delete(wanted, n.Name)
+
+		switch {
+		case !n.Phase.Final():
+			if n.Phase == Waiting && !n.Undo {
+				break
+			}
+
+			return fmt.Errorf("node %s is %s: resume the run first", n.Name, n.Phase)
+		case n.Operation != "" && n.RolledBackBy == "":
+			found++
+			n.Undo = true
+			n.Phase = Waiting
+			n.Failure = ""
+			n.Retry = ""
+			n.Rounds = 0
+
+			continue
+		}
+
+		if len(names) > 0 {
+			return fmt.Errorf("node %s is %s: the run has nothing to undo there", n.Name, n.describe())
+		}
+	}
+
+	for name := range wanted {
+		return fmt.Errorf("node %s is not of run %s", name, r.Name)
+	}
+
+	if found == 0 {
+		return fmt.Errorf("run %s has nothing to undo", r.Name)
+	}
+
+	r.Undo = true
+
+	return nil
+}
+
+func (n *Node) describe() string {
+	if n.RolledBackBy != "" {
+		return "rolled back"
+	}
+
+	return string(n.Phase)
+}
+
+// concerns reports whether the run has to do with a node what it does now.
+func (r *Run) concerns(n *Node) bool { return n.Undo == r.Undo }
+
+// Summary counts the nodes of a run by what became of them.
+type Summary struct{ Done, Skipped, Failed, Left int }
+
+// Summary returns the counts.
+func (r *Run) Summary() Summary {
+	var s Summary
+
+	for i := range r.Nodes {
+		n := &r.Nodes[i]
+
+		switch {
+		case !r.concerns(n):
+		case n.Phase == Done:
+			s.Done++
+		case n.Phase == Skipped:
+			s.Skipped++
+		case n.Phase == Failed:
+			s.Failed++
+		default:
+			s.Left++
+		}
+	}
+
+	return s
+}
+
+// shorten bounds a failure.
+func shorten(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) <= maxFailure {
+		return text
+	}
+
+	return strings.ToValidUTF8(text[:maxFailure], "") + "..."
+}

@@ -1,0 +1,27 @@
+// kubectl-mig is the plugin "kubectl mig": migctl's commands on the nodes of a cluster. It reaches
+// the exporter of a node by port-forward alone, with a token for that node alone.
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// completer is the name by which kubectl asks a plugin for completions.
+const completer = "kubectl_complete-mig"
+
+func main() {
+	args := os.Args[1:]
+
+	program := strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe")
+	if program == completer {
+		os.Exit(complete(os.Stdout, args))
+	}
+
+	if isFleetCommand(args) {
+		os.Exit(runFleet(args))
+	}
+
+	os.Exit(newPlugin().program().Run(args))
+}

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	// Kubeconfig files may name these.
+	_ "k8s.io/client-go/plugin/pkg/client/auth"
+
+	"github.com/mig-exporter/mig-exporter/cmd/internal/migctl"
+)
+
+const (
+	programName = "kubectl mig"
+	programHelp = "Show and repartition the GPUs of a cluster's nodes, from anywhere that kubectl works. Each " +
+		"command names the node: kubectl mig get gpu-01. It is migctl over a port-forward to the node's " +
+		"exporter, in the namespace of -n; docs/kubectl-mig.md has the rights that it needs."
+)
+
+// plugin is one run of kubectl mig.
+type plugin struct {
+	flags   *flags
+	cluster func() (*cluster, error) // the same for each call
+
+	mu       sync.Mutex
+	settings *settings // as read once for all nodes
+}
+
+func newPlugin() *plugin {
+	p := &plugin{flags: newFlags()}
+	p.cluster = sync.OnceValues(p.openCluster)
+
+	return p
+}
+
+// program returns the commands of migctl over this plugin's connections.
+func (p *plugin) program() *migctl.Program {
+	return &migctl.Program{
+		Name:    programName,
+		Help:    programHelp,
+		Flags:   p.flags.declare,
+		Groups:  p.flags.groups(),
+		Prefix:  p.flags.prefix,
+		Nodes:   p.nodes,
+		Connect: p.connect,
+	}
+}
+
+// openCluster reads the kubeconfig.
+func (p *plugin) openCluster() (*cluster, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = p.flags.kubeconfig
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &p.flags.overrides)
+
+	config, err := loader.ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("read the kubeconfig: %w", err)
+	}
+
+	namespace, _, err := loader.Namespace()
+	if err != nil {
+		return nil, fmt.Errorf("read the kubeconfig: %w", err)
+	}
+
+	config.UserAgent = rest.DefaultKubernetesUserAgent()
+
+	return newCluster(config, namespace)
+}
+
+// nodes lists the nodes that have an exporter.
+func (p *plugin) nodes(ctx context.Context) ([]string, error) {
+	c, err := p.cluster()
+	if err != nil {
+		return nil, err
+	}
+
+	s, err := p.readSettings(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+
+	pods, err := c.listPods(ctx, s.selector, "")
+	if err != nil {
+		return nil, err
+	}
+
+	var nodes []string
+
+	for i := range pods {
+		if name := pods[i].Spec.NodeName; name != "" {
+			nodes = append(nodes, name)
+		}
+	}
+
+	slices.Sort(nodes)
+
+	return slices.Compact(nodes), nil
+}
+
+// readSettings reads the ConfigMap, once for all nodes.
+func (p *plugin) readSettings(ctx context.Context, c *cluster) (*settings, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	if p.settings != nil {
+		return p.settings, nil
+	}
+
+	s, err := c.readSettings(ctx, p.flags.configMap)
+	if err != nil {
+		return nil, err
+	}
+
+	p.settings = s
+
+	return s, nil
+}
+
+// connect connects to the exporter of a node. It asks for a token only after the exporter has
+// proved with its certificate that it is one.
+func (p *plugin) connect(
+	ctx context.Context, node string, rights []string,
+) (*migctl.Connection, error) {
+	account, err := p.account(rights)
+	if err != nil {
+		return nil, err
+	}
+
+	c, err := p.cluster()
+	if err != nil {
+		return nil, err
+	}
+
+	s, err := p.readSettings(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+
+	t := newTransport(
+		s,
+		func(ctx context.Context) (*corev1.Pod, error) { return c.findPod(ctx, s.selector, node) },
+		c.openTunnel,
+		&tokenSource{
+			request: func(ctx context.Context) (token, error) {
+				return c.requestToken(ctx, account, audienceOf(node))
+			},
+			now: time.Now,
+		},
+	)
+
+	if err := t.verifyServer(ctx); err != nil {
+		t.close()
+		return nil, err
+	}
+
+	// A right that is missing is found here, before the command has done anything.
+	if _, err := t.tokens.get(ctx); err != nil {
+		t.close()
+		return nil, err
+	}
+
+	return &migctl.Connection{Transport: t, Close: t.close}, nil
+}
+
+// account returns the service account for rights.
+func (p *plugin) account(rights []string) (string, error) {
+	if p.flags.serviceAccount != "" {
+		return p.flags.serviceAccount, nil
+	}
+
+	if len(rights) > 1 && rights[0] == "force" && rights[1] == "take-over" {
+		return "", fmt.Errorf("no account of the chart has force and take-over both: name one of "+
+			"yours that has, with --service-account (verbs of %s)", rightsResource)
+	}
+
+	return p.flags.configMap + "-" + rights[0], nil
+}

@@ -1,0 +1,474 @@
+package main
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	reviews "github.com/mig-exporter/mig-exporter/internal/control/cluster"
+	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
+)
+
+// mainVariable makes the test binary run kubectl mig.
+const mainVariable = "KUBECTL_MIG_TEST_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(mainVariable) != "" {
+		main()
+		return
+	}
+
+	os.Exit(m.Run())
+}
+
+const serverName = "mig-exporter.example"
+
+// authority issues the exporters' certificates.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+
+	a := &authority{}
+	a.cert, a.key = issue(t, "authority", nil)
+
+	return a
+}
+
+// issue makes a certificate for a name, of an authority or, without one, of its own.
+func issue(t *testing.T, name string, by *authority) (*x509.Certificate, *ecdsa.PrivateKey) {
+	t.Helper()
+
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()),
+		Subject:      pkix.Name{CommonName: name},
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().Add(time.Hour),
+	}
+	parent := template
+	signer := key
+
+	if by == nil {
+		template.IsCA = true
+		template.BasicConstraintsValid = true
+		template.KeyUsage = x509.KeyUsageCertSign
+	} else {
+		template.DNSNames = []string{name}
+		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+		parent = by.cert
+		signer = by.key
+	}
+
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return cert, key
+}
+
+func (a *authority) pem() string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}))
+}
+
+// agent stands for the exporter of a node: partition control's review of tokens, and an empty list
+// of operations.
+type agent struct {
+	*httptest.Server
+	cluster *reviews.Cluster
+
+	mu     sync.Mutex
+	tokens []string // as they came
+}
+
+// newAgent starts the exporter of a node with a certificate for a name.
+func newAgent(t *testing.T, api *fakeAPI, node string, by *authority, name string) *agent {
+	t.Helper()
+
+	dir := t.TempDir()
+	for file, content := range map[string]string{"ca.crt": string(api.ca()), "token": exporterToken} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	client, err := kubeapi.New(kubeapi.Options{Server: api.server.URL, CredentialsDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(client.Close)
+
+	a := &agent{}
+
+	a.cluster, err = reviews.New(reviews.Options{API: client, Node: node, Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	cert, key := issue(t, name, by)
+	a.Server = httptest.NewUnstartedServer(a)
+	a.Config.ErrorLog = log.New(io.Discard, "", 0)
+	a.EnableHTTP2 = true
+	a.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: key}}}
+	a.StartTLS()
+	t.Cleanup(a.Close)
+
+	return a
+}
+
+func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	a.tokens = append(a.tokens, r.Header.Get("Authorization"))
+	a.mu.Unlock()
+
+	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+
+	actor, err := a.cluster.Actor(r.Context(), token)
+	if err != nil || !actor.Rights.Read {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusUnauthorized)
+		io.WriteString(w, `{"type":"https://mig-exporter.github.io/problems/unauthenticated","title":"Unauthenticated",
+			"status":401,"detail":"no valid credentials"}`)
+
+		return
+	}
+
+	w.Header().Set("Content-Type", "application/json")
+	io.WriteString(w, `{"apiVersion":"mig-exporter/v1","state":"idle","operations":[]}`)
+}
+
+func (a *agent) seen() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	return slices.Clone(a.tokens)
+}
+
+func (a *agent) pod(node string) fakePod {
+	return fakePod{
+		name: "mig-exporter-" + node, node: node, phase: "Running", port: controlPort,
+		address: strings.TrimPrefix(a.URL, "https://"),
+	}
+}
+
+// world is a cluster with two nodes.
+type world struct {
+	api        *fakeAPI
+	by         *authority
+	one, two   *agent
+	kubeconfig string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+
+	w := &world{api: newFakeAPI(t), by: newAuthority(t)}
+	w.one = newAgent(t, w.api, "gpu-01", w.by, serverName)
+	w.two = newAgent(t, w.api, "gpu-02", w.by, serverName)
+	w.api.pods = []fakePod{w.one.pod("gpu-01"), w.two.pod("gpu-02")}
+	w.api.settings = map[string]string{"ca.crt": w.by.pem(), "server-name": serverName}
+	w.kubeconfig = w.api.kubeconfig(t)
+
+	return w
+}
+
+type outcome struct {
+	code     int
+	out, err string
+}
+
+// run runs kubectl mig as a process of its own.
+func (w *world) run(t *testing.T, args ...string) outcome {
+	t.Helper()
+
+	return runProgram(t, "kubectl-mig", w.kubeconfig, args...)
+}
+
+func runProgram(t *testing.T, name, kubeconfig string, args ...string) outcome {
+	t.Helper()
+
+	binary, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	command := exec.CommandContext(t.Context(), binary, args...)
+	command.Args[0] = name
+	command.Env = append(os.Environ(), mainVariable+"=1", "KUBECONFIG="+kubeconfig, "LANG=C.UTF-8")
+
+	var out, errOut bytes.Buffer
+	command.Stdout = &out
+	command.Stderr = &errOut
+
+	var exit *exec.ExitError
+	if err := command.Run(); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+
+	return outcome{command.ProcessState.ExitCode(), out.String(), errOut.String()}
+}
+
+// flat undoes the breaking of lines.
+func flat(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// TestOneNode: over websocket and over SPDY, with a token for the node alone and of the account that
+// the command needs.
+func TestOneNode(t *testing.T) {
+	w := newWorld(t)
+
+	for _, over := range []string{"websocket", "SPDY"} {
+		w.api.set(func() { w.api.refuseWS = over == "SPDY" })
+
+		got := w.run(t, "operations", "gpu-01", "-o", "json")
+		if got.code != 0 || got.err != "" {
+			t.Errorf("%s: exit code %d: %s", over, got.code, got.err)
+		}
+
+		cmptest.HasTexts(t, got.out, `"operations": []`)
+	}
+
+	cmptest.Equal(t, "tokens at gpu-01", w.one.seen(), slices.Repeat(
+		[]string{"Bearer " + jwt("mig-exporter-kubectl-get", "mig-exporter/gpu-01")}, 2))
+	cmptest.Equal(t, "tokens at gpu-02", len(w.two.seen()), 0)
+}
+
+// TestTokenOfAnotherNode: a token for node gpu-01 is of no use at gpu-02, nor is the operator's own.
+func TestTokenOfAnotherNode(t *testing.T) {
+	w := newWorld(t)
+
+	if got := w.run(t, "operations", "gpu-01"); got.code != 0 {
+		t.Fatal(got.err)
+	}
+
+	token := strings.TrimPrefix(w.one.seen()[0], "Bearer ")
+	if _, err := w.one.cluster.Actor(t.Context(), token); err != nil {
+		t.Errorf("gpu-01 refuses its own token: %v", err)
+	}
+
+	for _, token := range []string{token, kubeconfigToken} {
+		if actor, err := w.two.cluster.Actor(t.Context(), token); err == nil {
+			t.Errorf("gpu-02 takes %q for %+v", token, actor)
+		}
+	}
+}
+
+// TestWrongCertificate: what cannot prove that it is the exporter sees no token, and none is asked
+// for.
+func TestWrongCertificate(t *testing.T) {
+	w := newWorld(t)
+
+	for name, impostor := range map[string]*agent{
+		"another authority": newAgent(t, w.api, "gpu-01", newAuthority(t), serverName),
+		"another name":      newAgent(t, w.api, "gpu-01", w.by, "other.example"),
+	} {
+		w.api.set(func() { w.api.pods = []fakePod{impostor.pod("gpu-01")} })
+		w.api.requests()
+
+		got := w.run(t, "operations", "gpu-01")
+		if got.code != 3 {
+			t.Errorf("%s: exit code %d: %s", name, got.code, got.out)
+		}
+
+		cmptest.HasTexts(t, flat(got.err), "does not prove that it is the exporter", serverName)
+		cmptest.Equal(t, name+": tokens seen", len(impostor.seen()), 0)
+
+		if asked := w.api.requests(); slices.Contains(asked, "create serviceaccounts/token") {
+			t.Errorf("%s: a token was asked for: %v", name, asked)
+		}
+	}
+}
+
+// TestMissingRights: each right that is missing is named.
+func TestMissingRights(t *testing.T) {
+	for _, c := range []struct {
+		forbidden []string
+		want      string
+	}{
+		{[]string{"get configmaps"}, "you may not get configmaps mig-exporter-kubectl in namespace gpu-monitoring"},
+		{[]string{"list pods"}, "you may not list pods in namespace gpu-monitoring"},
+		{
+			[]string{"get pods/portforward", "create pods/portforward"},
+			"you may not get and create pods/portforward mig-exporter-gpu-01 in namespace gpu-monitoring",
+		},
+		{
+			[]string{"create serviceaccounts/token"},
+			"you may not create serviceaccounts/token mig-exporter-kubectl-get in namespace gpu-monitoring",
+		},
+	} {
+		w := newWorld(t)
+		for _, right := range c.forbidden {
+			w.api.forbidden[right] = true
+		}
+
+		got := w.run(t, "operations", "gpu-01")
+		if got.code != 3 {
+			t.Errorf("without %v: exit code %d", c.forbidden, got.code)
+		}
+
+		cmptest.HasTexts(t, flat(got.err), "cannot reach node gpu-01: "+c.want, rightsDocs)
+	}
+}
+
+// TestNotThere: no exporter, several, one that does not run, no port, no ConfigMap, no account.
+func TestNotThere(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*world)
+		args   []string
+		want   string
+	}{
+		"no pod":       {func(w *world) { w.api.pods = nil }, nil, "no pod in namespace gpu-monitoring"},
+		"pending":      {func(w *world) { w.api.pods[0].phase = "Pending" }, nil, "mig-exporter-gpu-01 is Pending"},
+		"no port":      {func(w *world) { w.api.pods[0].port = "metrics" }, nil, "has no port named control"},
+		"no ConfigMap": {func(w *world) { w.api.settings = nil }, nil, "there is no ConfigMap mig-exporter-kubectl"},
+		"no authority": {func(w *world) { w.api.settings["ca.crt"] = "" }, nil, "ca.crt has no certificate"},
+		"no name":      {func(w *world) { w.api.settings["server-name"] = "" }, nil, "server-name is empty"},
+		"no account":   {func(w *world) { w.api.grants = nil }, nil, "there is no service account mig-exporter-kubectl-get"},
+		"another namespace": {
+			func(*world) {}, []string{"--context=other"}, "you may not get configmaps mig-exporter-kubectl in namespace elsewhere",
+		},
+		"two pods": {func(w *world) {
+			second := w.api.pods[0]
+			second.name = "other"
+			w.api.pods = append(w.api.pods, second)
+		}, nil, "2 exporters run there"},
+		"nothing listens": {func(w *world) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err == nil {
+				w.api.pods[0].address = l.Addr().String()
+				l.Close()
+			}
+		}, nil, "failed to connect to localhost:9402"},
+	} {
+		w := newWorld(t)
+		c.change(w)
+
+		got := w.run(t, append(c.args, "operations", "gpu-01")...)
+		if got.code != 3 {
+			t.Errorf("%s: exit code %d: %s", name, got.code, got.out)
+		}
+
+		cmptest.HasTexts(t, flat(got.err), c.want)
+	}
+}
+
+// TestAll: the nodes that answer are shown, the exit code says that others did not.
+func TestAll(t *testing.T) {
+	w := newWorld(t)
+
+	got := w.run(t, "operations", "--all")
+	if got.code != 0 {
+		t.Fatalf("exit code %d: %s", got.code, got.err)
+	}
+
+	cmptest.HasTexts(t, got.out, "==> gpu-01\n", "==> gpu-02\n")
+
+	w.api.set(func() { w.api.pods[1].phase = "Failed" })
+
+	got = w.run(t, "operations", "gpu-02,gpu-01", "-o", "json")
+	cmptest.Equal(t, "exit code", got.code, 7)
+
+	var document struct {
+		Nodes []struct {
+			Node     string          `json:"node"`
+			ExitCode int             `json:"exitCode"`
+			Error    string          `json:"error"`
+			Document json.RawMessage `json:"document"`
+		} `json:"nodes"`
+	}
+	if err := json.Unmarshal([]byte(got.out), &document); err != nil || len(document.Nodes) != 2 {
+		t.Fatalf("%v: %s", err, got.out)
+	}
+
+	one, two := document.Nodes[0], document.Nodes[1]
+	if one.Node != "gpu-01" || one.ExitCode != 0 || one.Error != "" || len(one.Document) == 0 {
+		t.Errorf("gpu-01: %+v", one)
+	}
+
+	if two.Node != "gpu-02" || two.ExitCode != 3 || !strings.Contains(two.Error, "is Failed") || two.Document != nil {
+		t.Errorf("gpu-02: %+v", two)
+	}
+
+	got = w.run(t, "operations", "--all")
+	cmptest.Equal(t, "exit code", got.code, 7)
+	cmptest.HasTexts(t, got.err, "==> gpu-02\n", "1 of 2 nodes failed.")
+
+	w.api.set(func() { w.api.pods[0].phase = "Failed" })
+	cmptest.Equal(t, "exit code if all fail", w.run(t, "operations", "--all").code, 3)
+}
+
+// TestCommandLines: what is refused before anything is asked.
+func TestCommandLines(t *testing.T) {
+	w := newWorld(t)
+
+	for line, want := range map[string]string{
+		"get":                                   "the node is missing",
+		"get gpu-01 --all":                      "expected one of them",
+		"apply --all --layout x":                "apply works on one node at a time",
+		"top --all":                             "top works on one node at a time",
+		"get --all --watch":                     "--watch and --follow work on one node",
+		"get --all --parallel=0":                "expected 1 or more",
+		"get gpu-01 --address=unix:///s":        "unknown long flag",
+		"get gpu-01 --insecure-skip-tls-verify": "unknown long flag",
+		"fleet":                                 "expected command",
+	} {
+		got := w.run(t, strings.Fields(line)...)
+		if got.code != 2 {
+			t.Errorf("%s: exit code %d: %s", line, got.code, got.out)
+		}
+
+		cmptest.HasTexts(t, flat(got.err), want)
+	}
+
+	cmptest.Equal(t, "requests", w.api.requests(), nil)
+}
+
+// TestCompletion: kubectl's protocol, with the names of nodes.
+func TestCompletion(t *testing.T) {
+	w := newWorld(t)
+
+	got := runProgram(t, completer, w.kubeconfig, "get", "")
+	cmptest.HasTexts(t, got.out, "gpu-01", "gpu-02")
+
+	if !strings.HasSuffix(got.out, "\n:4\n") {
+		t.Errorf("the directive is missing: %q", got.out)
+	}
+
+	got = runProgram(t, completer, w.kubeconfig, "pla")
+	cmptest.HasTexts(t, got.out, "plan")
+}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// transport makes requests of one node's exporter. The token is in none before the exporter's
+// certificate is verified, and the first is asked for only after that.
+type transport struct {
+	http   *http.Transport
+	tls    *tls.Config
+	find   func(context.Context) (*corev1.Pod, error)
+	open   func(context.Context, *corev1.Pod) (net.Conn, error)
+	tokens *tokenSource
+
+	mu       sync.Mutex
+	verified net.Conn // the first connection, until a request uses it
+}
+
+func newTransport(
+	s *settings,
+	find func(context.Context) (*corev1.Pod, error),
+	open func(context.Context, *corev1.Pod) (net.Conn, error),
+	tokens *tokenSource,
+) *transport {
+	t := &transport{
+		tls: &tls.Config{
+			MinVersion: tls.VersionTLS13, // as the exporter has it
+			RootCAs:    s.roots,
+			ServerName: s.serverName,
+			NextProtos: []string{"h2", "http/1.1"},
+		},
+		find:   find,
+		open:   open,
+		tokens: tokens,
+	}
+	t.http = &http.Transport{
+		ForceAttemptHTTP2: true,
+		DialTLSContext:    t.dial,
+	}
+
+	return t
+}
+
+// verifyServer makes the first connection, and verifies the exporter's certificate.
+func (t *transport) verifyServer(ctx context.Context) error {
+	conn, err := t.handshake(ctx)
+	if err != nil {
+		return err
+	}
+
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	t.verified = conn
+
+	return nil
+}
+
+// dial returns the connection that verifyServer has made, or a new one.
+func (t *transport) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	t.mu.Lock()
+	conn := t.verified
+	t.verified = nil
+	t.mu.Unlock()
+
+	if conn != nil {
+		return conn, nil
+	}
+
+	return t.handshake(ctx)
+}
+
+// handshake connects to the pod that is the node's exporter now, and verifies its certificate.
+func (t *transport) handshake(ctx context.Context) (net.Conn, error) {
+	pod, err := t.find(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	plain, err := t.open(ctx, pod)
+	if err != nil {
+		return nil, err
+	}
+
+	conn := tls.Client(plain, t.tls)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		plain.Close()
+
+		return nil, fmt.Errorf("pod %s/%s does not prove that it is the exporter: expected a certificate "+
+			"for %q by the ConfigMap's ca.crt: %w", pod.Namespace, pod.Name, t.tls.ServerName, err)
+	}
+
+	return conn, nil
+}
+
+// RoundTrip makes a request with the token that is valid now.
+func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
+	value, err := t.tokens.get(request.Context())
+	if err != nil {
+		if request.Body != nil {
+			request.Body.Close()
+		}
+
+		return nil, err
+	}
+
+	request = request.Clone(request.Context())
+	request.Header.Set("Authorization", "Bearer "+value)
+
+	return t.http.RoundTrip(request)
+}
+
+// CloseIdleConnections closes the connections that no request uses.
+func (t *transport) CloseIdleConnections() { t.http.CloseIdleConnections() }
+
+// close ends all connections that no request uses.
+func (t *transport) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	if t.verified != nil {
+		t.verified.Close()
+		t.verified = nil
+	}
+
+	t.http.CloseIdleConnections()
+}
+
+// tokenSource has a token that is valid, and renews it. It is safe for concurrent use.
+type tokenSource struct {
+	request func(context.Context) (token, error)
+	now     func() time.Time
+
+	mu    sync.Mutex
+	value string
+	renew time.Time
+}
+
+// get returns a token. It asks for another one when a fifth of the lifetime is left.
+func (s *tokenSource) get(ctx context.Context) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	asked := s.now()
+	if s.value != "" && asked.Before(s.renew) {
+		return s.value, nil
+	}
+
+	t, err := s.request(ctx)
+	if err != nil {
+		return "", err
+	}
+
+	s.value = t.value
+	s.renew = asked.Add(t.lifetime * 4 / 5)
+
+	return s.value, nil
+}
