@@ -233,7 +233,7 @@ func TestFigureOfTheBusiestHour(t *testing.T) {
 	e.requests = requestsOf(w, &e, s.GPUs[0].Holders[0].Rightsizing, 1)
 
 	for _, tried := range tryAll(&g, &e, wholeOf(&g), limits{stretch: 100}, a.options) {
-		k := StretchOf(Kernels{Width: 0.6}, Slice{SMs: 60. / 132, Bandwidth: 0.5}).likely()
+		k := StretchOf(Kernels{Width: 0.6}, Slice{SMs: 60. / 132, Bandwidth: 0.5}).likely() / figureBias
 		if l := tried.latency; tried.profile.Name == "3g.40gb" && l.Figure < k {
 			t.Errorf("%+v, want a figure of %.2f or more", l, k)
 		}
@@ -252,6 +252,24 @@ func TestStrictlyTheWidestKernelsCount(t *testing.T) {
 	want := high * (1 - 0.4) / (1 - high*0.4) // the stretch of all latencies in such a queue
 	if strict, _ := l.deciding(true); strict < 0.95*min(want, l.High) {
 		t.Errorf("%+v: strictly %.2f, want %.2f", l, strict, want)
+	}
+}
+
+// TestSliceWithoutReserve: what is known of a slice that nearly falls behind is the upper end.
+func TestSliceWithoutReserve(t *testing.T) {
+	const seconds, service = 3660, 0.02
+
+	for load, reserve := range map[float64]bool{0.45: true, 0.63: false} {
+		_, busy := poisson(rand.New(rand.NewPCG(1, 2)), load, service, 1, seconds).serve(1, seconds)
+
+		l := predictedFor(t, busy, 0.6, gpu.Opt[time.Duration]{}, "3g.40gb")
+		if l.Load >= 1 || (l.Load < 0.9) != reserve {
+			t.Fatalf("a load of %.2f on the GPU is one of %.2f in the slice", load, l.Load)
+		}
+
+		if decides, _ := l.deciding(false); (decides < l.High) != reserve {
+			t.Errorf("at a load of %.2f %.2f decides of %.2f to %.2f", l.Load, decides, l.Low, l.High)
+		}
 	}
 }
 
