@@ -44,8 +44,9 @@ TEST_TIMEOUT  ?= 15m
 LONG          := TestNothingGrows|TestRenderIs|TestNoHeldDevice|TestLoneScrape|TestLayoutChangesLeakNothing|TestLayoutChangeUnderLoad|TestRightsizing\b|TestUnderusedNodeHas|TestSingleStrategyHas|TestCodecRefusesWhatTakes|TestWatchdogAbort
 # Whole weeks of a fleet beside a real Prometheus engine.
 LONG_PROMQL   := TestRightsizingLoop|TestSingleStrategyLoop|TestAdvisorBesideThePlainRule
-# Two of these run at the same time, since half of them wait for processes; the output of each comes when it ends.
-AT_ONCE       := test-e2e test-promql test-crash test-truth test-kubectl test-openapi test-docs
+# Three of these run at the same time: test-e2e, test-promql and test-crash mostly wait for processes,
+# the others compute. The output of each comes when it ends.
+AT_ONCE       := lint test-e2e test-unit test-promql test-crash test-truth test-kubectl test-openapi test-docs
 # Packages without goroutines: the race detector makes their tests four times as slow, and has nothing to find.
 NO_GOROUTINES := /internal/(mig|advise|archtest)$$
 ARGS          ?=
@@ -103,8 +104,8 @@ demo: build ## serve two simulated nodes, with Prometheus and Grafana if they ar
 	@deploy/demo.sh
 
 .PHONY: test
-test: toolchain fmt-check lint test-unit ## check everything but long runs, packages, the Helm chart and a real kubelet
-	@$(MAKE) --no-print-directory PARALLEL=yes -j2 -O $(AT_ONCE)
+test: toolchain fmt-check ## check everything but long runs, packages, the Helm chart and a real kubelet
+	@$(MAKE) --no-print-directory PARALLEL=yes -j3 -O $(AT_ONCE)
 	@echo "==> make test: everything passed"
 
 .PHONY: test-long
@@ -207,8 +208,12 @@ test-openapi: toolchain
 
 .PHONY: test-kubectl
 test-kubectl: toolchain
-	@echo "==> kubectl mig: against an API server of its own and the built exporter, and compiled for all platforms"
+	@echo "==> kubectl mig: against an API server of its own and the built exporter"
 	cd $(KUBECTL) && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
+
+.PHONY: test-kubectl-platforms
+test-kubectl-platforms: toolchain ## compile kubectl mig for all platforms; minutes the first time
+	@echo "==> kubectl mig, compiled for all platforms"
 	@cd $(KUBECTL) && for platform in $(KUBECTL_PLATFORMS); do \
 		echo "build $$platform"; \
 		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -o /dev/null . || exit 1; \
