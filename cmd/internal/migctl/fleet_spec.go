@@ -43,8 +43,8 @@ func writeFleetSpec(w io.Writer, r *fleet.Report) error {
 	}
 
 	var out bytes.Buffer
-	fmt.Fprintf(&out, "# Recommended slices at %s, for kubectl mig apply -f. MIG mode must be on for these GPUs,\n"+
-		"# and the nodes must have these names in the cluster.\n", r.Time.UTC().Format(time.RFC3339))
+	fmt.Fprintf(&out, "# Recommended slices at %s, for kubectl mig apply -f. MIG mode must be on for these\n"+
+		"# GPUs, and the nodes must have these names in the cluster.\n", r.Time.UTC().Format(time.RFC3339))
 
 	if err := writeYAML(&out, data); err != nil {
 		return fmt.Errorf("write the fleet: %w", err)
