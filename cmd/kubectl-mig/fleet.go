@@ -180,10 +180,11 @@ func (f *fleet) addDrainFlags(c *kingpin.CmdClause) {
 	c.Flag("force", "Evict pods too that declare no controller.").BoolVar(&f.eviction.Force)
 	c.Flag("ignore-daemonsets", "Ignore pods of DaemonSets.").BoolVar(&f.eviction.IgnoreDaemonSets)
 	c.Flag("delete-emptydir-data", "Evict pods too that use emptyDir.").BoolVar(&f.eviction.DeleteEmptyDirData)
-	c.Flag("disable-eviction", "Delete pods instead, past PodDisruptionBudgets.").BoolVar(&f.eviction.DisableEviction)
+	c.Flag("disable-eviction", "Delete pods instead, past PodDisruptionBudgets.").
+		BoolVar(&f.eviction.DisableEviction)
 	c.Flag("grace-period", "Seconds that a pod is given to end; -1: its own.").Default("-1").
 		IntVar(&f.eviction.GracePeriodSeconds)
-	c.Flag("eviction-timeout", "How long evictions from a node are tried, kubectl drain's --timeout; 0: for ever.").
+	c.Flag("eviction-timeout", "How long evictions from a node are tried (drain's --timeout); 0: for ever.").
 		Default("10m").DurationVar(&f.eviction.Timeout)
 	c.Flag("pod-selector", "Labels of the pods that may be evicted.").StringVar(&f.eviction.PodSelector)
 	c.Flag("skip-wait-for-delete-timeout", "Seconds after which a pod that is being deleted is not waited for.").

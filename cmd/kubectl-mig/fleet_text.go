@@ -111,7 +111,8 @@ func writeRuns(w io.Writer, runs []*rollout.Run) {
 
 	for _, run := range runs {
 		s := run.Summary()
-		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%s\n", run.Name, s.Done, s.Skipped, s.Failed, s.Left, clean(run.Owner))
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%s\n",
+			run.Name, s.Done, s.Skipped, s.Failed, s.Left, clean(run.Owner))
 	}
 
 	table.Flush()

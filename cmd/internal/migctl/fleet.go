@@ -85,7 +85,7 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 		Default("1d").
 		StringVar(&f.MinEvidence)
 	c.Flag("strict", "Decide by the worst mix of kernels that the means allow.").BoolVar(&f.Strict)
-	addOutputFlag(c, o, formText, formJSON, formCSV, formMarkdown)
+	addOutputFlag(c, o, formText, formJSON, formCSV, formMarkdown, formSpec)
 }
 
 // read checks the flags.
@@ -166,6 +166,8 @@ func (s *session) fleet(ctx context.Context) error {
 	switch s.opts.Output {
 	case formJSON:
 		return writeFleetJSON(s.out, report)
+	case formSpec:
+		return writeFleetSpec(s.out, report)
 	case formCSV:
 		return writeFleetCSV(s.out, report)
 	case formMarkdown:

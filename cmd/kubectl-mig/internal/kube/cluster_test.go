@@ -251,6 +251,7 @@ func TestNodes(t *testing.T) {
 	}
 
 	s.forbidden["PATCH "+nodePath] = true
+
 	if _, err := c.Cordon(t.Context(), "a", "r"); !errors.Is(err, rollout.ErrRefused) ||
 		!strings.Contains(err.Error(), "you may not patch nodes") {
 		t.Errorf("a right that is missing: got %v", err)

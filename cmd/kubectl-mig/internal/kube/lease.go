@@ -122,6 +122,7 @@ func (l *Lease) write(ctx context.Context, object *coordinationv1.Lease, at time
 	verb := "update"
 
 	var err error
+
 	if object.ResourceVersion == "" {
 		verb = "create"
 		_, err = leases.Create(ctx, object, metav1.CreateOptions{FieldManager: manager})

@@ -31,7 +31,9 @@ type Store struct {
 var _ rollout.Store = (*Store)(nil)
 
 // CreateRun saves a run that is new. The caller closes the store.
-func (c *Cluster) CreateRun(ctx context.Context, clock rollout.Clock, holder string, run *rollout.Run) (*Store, error) {
+func (c *Cluster) CreateRun(
+	ctx context.Context, clock rollout.Clock, holder string, run *rollout.Run,
+) (*Store, error) {
 	lease, err := c.acquire(ctx, clock, run.Name, holder)
 	if err != nil {
 		return nil, err

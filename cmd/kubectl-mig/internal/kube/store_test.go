@@ -52,7 +52,7 @@ func TestRunsAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if again.Nodes[0].Phase != rollout.Running || again.Owner != "other" || clock.Now() != newClock().now {
+	if again.Nodes[0].Phase != rollout.Running || again.Owner != "other" || !clock.Now().Equal(newClock().now) {
 		t.Errorf("got %+v at %v", again, clock.Now())
 	}
 

@@ -1,0 +1,56 @@
+package migctl
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/control/spec"
+	"github.com/mig-exporter/mig-exporter/internal/fleet"
+)
+
+// writeFleetSpec writes the layouts of a report as the file of kubectl mig apply.
+func writeFleetSpec(w io.Writer, r *fleet.Report) error {
+	layouts, err := r.Layouts()
+	if err != nil {
+		return fmt.Errorf("there is no fleet to write: %w", err)
+	}
+
+	document := spec.Fleet{APIVersion: api.Version, Kind: spec.FleetKind}
+
+	for i := range layouts {
+		l := &layouts[i]
+		entry := spec.FleetEntry{Node: l.Node}
+
+		for _, uuid := range l.GPUs {
+			entry.Spec.GPUs = append(entry.Spec.GPUs, api.Selector(uuid))
+		}
+
+		entry.Spec.Devices = map[string]api.DeviceRequest{}
+		for profile, n := range l.Devices {
+			entry.Spec.Devices[profile] = api.DeviceRequest{Count: n}
+		}
+
+		document.Entries = append(document.Entries, entry)
+	}
+
+	data, err := json.Marshal(document)
+	if err != nil {
+		return fmt.Errorf("write the fleet: %w", err)
+	}
+
+	var out bytes.Buffer
+	fmt.Fprintf(&out, "# Recommended slices at %s, for kubectl mig apply -f. MIG mode must be on for these\n"+
+		"# GPUs, and the nodes must have these names in the cluster.\n", r.Time.UTC().Format(time.RFC3339))
+
+	if err := writeYAML(&out, data); err != nil {
+		return fmt.Errorf("write the fleet: %w", err)
+	}
+
+	_, err = out.WriteTo(w)
+
+	return err
+}
