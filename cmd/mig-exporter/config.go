@@ -172,7 +172,7 @@ type KubernetesConfig struct {
 	NodeName      string // empty: the API server is not asked for owners and labels
 
 	NodeConditions, NodeEvents bool // what is written to the API server
-	NodeLabels    NodeLabelsConfig
+	NodeLabels                 NodeLabelsConfig
 }
 
 // validate checks what the types of the flags do not. Files are read when they are used.

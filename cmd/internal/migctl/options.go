@@ -267,7 +267,8 @@ func (o *options) flagGroups() []usage.Group {
 		},
 		{
 			Title: "This command",
-			Names: []string{"output", "yes", "reason", "force", "take-over", "forget", "follow", "watch", "url", "once"},
+			Names: []string{"output", "yes", "reason", "force", "take-over", "forget", "follow", "watch", "url",
+				"once"},
 		},
 	}...)
 }
