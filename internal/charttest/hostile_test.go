@@ -65,16 +65,19 @@ func besides(t *testing.T) func(path string) values {
 	t.Helper()
 	base := merge(everything(t), set("dashboards.enabled", false), set("prometheusRule.enabled", false))
 	special := map[string]values{
-		"nameOverride":         set("fullnameOverride", "name"),
-		"driver.nriDevice":     set("runtimeClassName", ""),
-		"driver.hostPath":      set("privileged", true),
-		"kernelLog":            set("kernelLog.enabled", true),
-		"podMonitor.labels{}":  merge(set("serviceMonitor.enabled", false), set("podMonitor.enabled", true)),
-		"prometheusRule":       set("prometheusRule.enabled", true),
-		"dashboards":           set("dashboards.enabled", true),
-		"nodeSelector{}":       set("affinity", nil),
-		"serviceAccount.name":  set("serviceAccount.create", false),
-		"podMetadata.labels[]": set("podMetadata.enabled", true),
+		"nameOverride":                  set("fullnameOverride", "name"),
+		"driver.nriDevice":              set("runtimeClassName", ""),
+		"driver.hostPath":               set("privileged", true),
+		"kernelLog":                     set("kernelLog.enabled", true),
+		"podMonitor.labels{}":           merge(set("serviceMonitor.enabled", false), set("podMonitor.enabled", true)),
+		"prometheusRule":                set("prometheusRule.enabled", true),
+		"dashboards":                    set("dashboards.enabled", true),
+		"nodeSelector{}":                set("affinity", nil),
+		"serviceAccount.name":           set("serviceAccount.create", false),
+		"podMetadata.labels[]":          set("podMetadata.enabled", true),
+		"control.kubectl.caCertificate": set("control.kubectl.serverName", "exporter"),
+		"control.kubectl.serverName":    set("control.kubectl.caCertificate", "PEM"),
+		"nodeLabels":                    set("nodeLabels.mode", "read"),
 	}
 
 	return func(path string) values {

@@ -17,7 +17,7 @@ const (
 // exporter does, and no other node, and nothing else of its own.
 func TestNodePolicy(t *testing.T) {
 	s := startAPIServer(t)
-	objects := render(t, merge(readValues(t, "control"), set("control.cordon", true), writingStatus()))
+	objects := render(t, merge(allRights(t), set("control.cordon", true)))
 
 	mustApply := func(o object) {
 		t.Helper()
@@ -53,6 +53,8 @@ func TestNodePolicy(t *testing.T) {
 		cordon = `{"spec":{"unschedulable":true},"metadata":{"annotations":{"mig-exporter.io/cordoned-by":"partition-control"}}}`
 		health = `{"status":{"conditions":[{"type":"GPUHealthy","status":"True","reason":"r","message":"m"},` +
 			`{"type":"MIGLayoutApplied","status":"Unknown","reason":"r","message":"m"}]}}`
+		followed = `{"metadata":{"labels":{"nvidia.com/mig.config.state":"pending",` +
+			`"nvidia.com/gpu.deploy.dcgm":"paused-for-mig-change"},"annotations":{"mig-exporter.io/paused-clients":"{}"}}}`
 		wrongNode  = "may only change the node that its token was issued for"
 		wrongField = "may only change"
 	)
@@ -69,12 +71,15 @@ func TestNodePolicy(t *testing.T) {
 	for what, tc := range map[string]struct{ path, kind, body, want string }{
 		"cordon":                   {"own", mergePatch, cordon, ""},
 		"conditions":               {"own/status", strategicPatch, health, ""},
+		"following a label":        {"own", mergePatch, followed, ""},
+		"following for another":    {"other", mergePatch, followed, wrongNode},
+		"the wanted layout":        {"own", mergePatch, `{"metadata":{"labels":{"nvidia.com/mig.config":"all-1g.5gb"}}}`, wrongField},
 		"nothing":                  {"own/status", strategicPatch, `{"status":{}}`, ""},
 		"conditions of another":    {"other/status", strategicPatch, health, wrongNode},
 		"a taint":                  {"own", mergePatch, `{"spec":{"taints":[{"key":"k","effect":"NoSchedule"}]}}`, wrongField},
-		"a label":                  {"own", mergePatch, `{"metadata":{"labels":{"rack":"2"}}}`, "may not change the metadata"},
+		"a label":                  {"own", mergePatch, `{"metadata":{"labels":{"rack":"2"}}}`, "of the labels of its node"},
 		"another annotation":       {"own", mergePatch, `{"metadata":{"annotations":{"x":"y"}}}`, wrongField},
-		"a label through status":   {"own/status", mergePatch, `{"metadata":{"labels":{"rack":"2"}}}`, "may not change the metadata"},
+		"a label through status":   {"own/status", mergePatch, `{"metadata":{"labels":{"rack":"2"}}}`, "of the labels of its node"},
 		"another condition":        {"own/status", strategicPatch, `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`, wrongField},
 		"the capacity of its node": {"own/status", mergePatch, `{"status":{"capacity":{"nvidia.com/gpu":"8"}}}`, wrongField},
 	} {
