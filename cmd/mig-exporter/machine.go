@@ -294,6 +294,7 @@ func (machine) openDependencies(n *node, cfg *ControlConfig) (server.Reviewer, e
 		SysDir:    "/sys",
 		GresFiles: owners.DefaultGresFiles(),
 	}
+
 	here := n.cluster
 	if here == nil {
 		n.control.Cluster = owners.NewCluster(nil, local)

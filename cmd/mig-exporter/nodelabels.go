@@ -212,7 +212,9 @@ func (x *exporter) followLabels(opts *nodelabels.Options, cfg *Config) {
 	opts.Boot = x.node.control.BootID
 	opts.KeepsPlugin = cfg.Control.DevicePlugin != ""
 
-	changes := server.NewChangeLog(x.audit, observer{metrics: x.control.metrics, status: x.control.status}.Audited)
+	watch := observer{metrics: x.control.metrics, status: x.control.status}
+	changes := server.NewChangeLog(x.audit, watch.Audited)
+
 	opts.Audit = func(e nodelabels.AuditEntry) error {
 		return changes.Write(server.Change{
 			Began:     e.Began,

@@ -75,7 +75,7 @@ func (n *labelled) await(key, value string) {
 				n.logText())
 		}
 
-		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // the program has no event for this
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 

@@ -13,6 +13,7 @@ require (
 require (
 	github.com/go-logfmt/logfmt v0.6.1 // indirect
 	golang.org/x/text v0.42.0 // indirect
+	golang.org/x/time v0.15.0 // indirect
 )
 
 replace github.com/mig-exporter/mig-exporter => ../..

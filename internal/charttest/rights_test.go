@@ -110,6 +110,7 @@ func texts(rights map[right]bool) []string {
 // allRights are the values that need every right.
 func allRights(t *testing.T) values {
 	t.Helper()
+
 	return merge(readValues(t, "control", "device-plugin"), set("nodeLabels.mode", "follow"),
 		set("nodeStatus.conditions", true), set("nodeStatus.events", true))
 }

@@ -130,8 +130,8 @@ func (h *scrapeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // encode returns the parts of an answer: the encoded Snapshot, and a trailer with the fresh
 // families. It releases the slot that ServeHTTP has acquired, so that a client that reads the
-// answer slowly does not block others. It returns an error only if there are no metrics at all; if only some are missing,
-// the caches have logged why.
+// answer slowly does not block others. It returns an error only if there are no metrics at all; if
+// only some are missing, the caches have logged why.
 func (h *scrapeHandler) encode(form outputForm, chosen selection) ([][]byte, error) {
 	defer h.releaseSlot()
 	var prefix bodyPrefix

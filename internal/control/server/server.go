@@ -131,7 +131,7 @@ type limits struct {
 	callsBurst                int
 	changesPerSecond          rate.Limit // calls of one actor that start a change
 	changesBurst              int
-	linesPerSecond            rate.Limit // in the audit log, of one caller and status, of calls that change nothing
+	linesPerSecond            rate.Limit // in the audit log, of one caller and status that change nothing
 	linesBurst                int
 	failuresPerSecond         rate.Limit // calls without a valid credential, of one remote address
 	failuresBurst             int
