@@ -94,7 +94,8 @@ func TestDocsNameWhatExists(t *testing.T) {
 	}
 
 	known := map[string]bool{"mig_exporter_build_info": true, "mig_exporter_poll_duration_seconds": true,
-		"mig_exporter_scrapes_total": true, "mig_exporter_simulated_clock": true}
+		"mig_exporter_scrapes_total": true, "mig_exporter_simulated_clock": true,
+		"mig_exporter_node_conditions_timestamp_seconds": true}
 	for _, f := range Families() {
 		known[f.Name] = true
 	}
