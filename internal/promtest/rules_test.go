@@ -227,7 +227,7 @@ func ruledFamilies(t testing.TB) map[string]bool {
 	families := map[string]bool{}
 
 	for _, file := range shippedRules(t) {
-		for _, name := range regexp.MustCompile(`\b(nvidia|mig_exporter|mig_control)_[a-z_]+`).
+		for _, name := range regexp.MustCompile(`\b(nvidia|mig_exporter|mig_control|mig_node)_[a-z_]+`).
 			FindAllString(readFile(t, file), -1) {
 			families[name] = true
 		}
