@@ -75,7 +75,7 @@ func (n *labelled) await(key, value string) {
 				n.logText())
 		}
 
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond) // the program writes the label on its own, and tells nothing
 	}
 }
 
