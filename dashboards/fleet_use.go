@@ -151,7 +151,7 @@ func fleetUnderused() panel {
 				ref:  "Profile",
 				expr: aggregate("max", rows+", recommended_profile", wholeGPUs(profile)),
 			},
-			{ref: "Holder", expr: "(" + s.holders() + ") and on (" + rows + ") " +
+			{ref: "Holder", expr: "(" + s.holdersOfGPUs() + ") and on (" + rows + ") " +
 				aggregate("max", rows, wholeGPUs(s.underused()))},
 		},
 		columns: append(

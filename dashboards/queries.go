@@ -284,37 +284,59 @@ const podInfo = `__name__=~"nvidia_(gpu|mig_gpu_instance|mig_compute_instance)_p
 // holders returns one series for each row with the label holder: the pod, how many pods, or that
 // the device is free. namespace and pod are those of a link: of the pod if it is one, else All.
 func (s scope) holders() string {
+	said := s.sayHolders(
+		podInfo,
+		either(s.slice("nvidia_gpu_allocated")+" == 0", s.slice("nvidia_mig_gpu_instance_allocated")+" == 0"),
+		either(s.slice("nvidia_gpu_up"), s.sliceInfo()),
+	)
+
+	// The list of a large fleet is long: it gets the names of GPUs and slices in one join.
+	place := "topk by (" + onSlice + ") (1, " + constant("1", s.inventory()) + ")"
+
+	return rowsOfHolders("(" + said + ") * on (" + onSlice + ") group_left (slice) " + place)
+}
+
+// holdersOfGPUs is holders without the rows of slices: it reads none of their families, which are
+// nearly all series of a large fleet.
+func (s scope) holdersOfGPUs() string {
+	return rowsOfHolders(wholeGPUs(s.sayHolders(
+		`__name__="nvidia_gpu_pod_info"`, s.slice("nvidia_gpu_allocated")+" == 0", s.slice("nvidia_gpu_up"),
+	)))
+}
+
+func rowsOfHolders(expr string) string {
+	return allPods(aggregate("max", rows+", namespace, pod, holder", expr))
+}
+
+// sayHolders returns the holders of devices, which selections give: the containers that hold one,
+// those that are free, and all of them.
+func (s scope) sayHolders(containers, free, all string) string {
 	const byHolder = onSlice + ", mig_profile, namespace, pod"
+
 	pods := func(confirmed string) string {
 		return `label_join(` +
-			aggregate("max", byHolder, "{"+podInfo+","+confirmed+","+s.slices+"}") +
+			aggregate("max", byHolder, "{"+containers+","+confirmed+","+s.slices+"}") +
 			`, "holder", "/", "namespace", "pod")`
 	}
 	unsure := `label_replace(` + pods(`confirmed="false"`) +
 		`, "holder", "$1 (unconfirmed)", "holder", "(.*)")`
-	all := pods(`confirmed!="false"`) + " or on (" + byHolder + ") " + unsure
-	count := aggregate("count", onSlice+", mig_profile", all)
+	each := pods(`confirmed!="false"`) + " or on (" + byHolder + ") " + unsure
+	count := aggregate("count", onSlice+", mig_profile", each)
 	several := `label_replace(count_values by (` + onSlice + `, mig_profile) ("n", ` + count +
 		` > 1), "holder", "$1 pods", "n", "(.*)")`
 	// A device with several pods has the line that counts them, and none for each.
-	known := several + " or on (" + onSlice + ") (" + all + ")"
+	known := several + " or on (" + onSlice + ") (" + each + ")"
 
 	// What is said of a device holds if nothing before it does.
 	orSay := func(holder, expr string) string {
 		return " or on (" + onSlice + ") " +
 			setLabel(aggregate("max", onSlice+", mig_profile", expr), "holder", holder)
 	}
-	said := known +
+
+	return known +
 		orSay("by slice", s.slice("nvidia_gpu_mig_enabled")+" == 1") +
-		orSay("free", either(s.slice("nvidia_gpu_allocated")+" == 0",
-			s.slice("nvidia_mig_gpu_instance_allocated")+" == 0")) +
-		orSay("n/a", either(s.slice("nvidia_gpu_up"), s.sliceInfo()))
-
-	// The list of a large fleet is long: it gets the names of GPUs and slices in one join.
-	place := "topk by (" + onSlice + ") (1, " + constant("1", s.inventory()) + ")"
-	placed := "(" + said + ") * on (" + onSlice + ") group_left (slice) " + place
-
-	return allPods(aggregate("max", rows+", namespace, pod, holder", placed))
+		orSay("free", free) +
+		orSay("n/a", all)
 }
 
 // allPods sets the labels that links to pods are made of if there are none.

@@ -209,7 +209,7 @@ func candidateTable(s scope) panel {
 				wholeGPUs(oneOf(onGPU, "recommended_profile", s.gpu(candidate))))},
 			{
 				ref:  "Holder",
-				expr: "(" + s.holders() + ") and on (" + rows + ") " + wholeGPUs(s.candidates()),
+				expr: "(" + s.holdersOfGPUs() + ") and on (" + rows + ") " + wholeGPUs(s.candidates()),
 			},
 		},
 		columns: append(
@@ -280,7 +280,7 @@ func keptTable(s scope) panel {
 			{ref: "Reason", expr: aggregate("max", rows+", reason", wholeGPUs(s.rejections()))},
 			{
 				ref:  "Holder",
-				expr: "(" + s.holders() + ") and on (" + rows + ") " + wholeGPUs(s.rejections()),
+				expr: "(" + s.holdersOfGPUs() + ") and on (" + rows + ") " + wholeGPUs(s.rejections()),
 			},
 		},
 		columns: append(
