@@ -13,6 +13,7 @@ import (
 type NodeConfig struct {
 	info    *prometheus.GaugeVec
 	applied *prometheus.GaugeVec
+	paused  *prometheus.GaugeVec
 
 	mu sync.Mutex // a scrape sees one state
 }
@@ -30,6 +31,11 @@ func NewNodeConfig() *NodeConfig {
 			Help: "1 if the GPUs have the layout that the node's label nvidia.com/mig.config names, 0 if not. " +
 				"No series if it is not known.",
 		}, nil),
+		paused: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "mig_node_paused_clients",
+			Help: "Clients of the GPUs that are paused: labels nvidia.com/gpu.deploy.* of the node that are " +
+				"paused-for-mig-change. No series if the labels cannot be read.",
+		}, nil),
 	}
 }
 
@@ -46,7 +52,19 @@ func (c *NodeConfig) Set(config, state string, applied gpu.Opt[bool]) {
 	}
 }
 
-// Clear removes all series: the node has no label, or it could not be read.
+// SetPaused sets how many clients are paused, if that is known.
+func (c *NodeConfig) SetPaused(n gpu.Opt[int]) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	c.paused.Reset()
+
+	if count, known := n.Get(); known {
+		c.paused.WithLabelValues().Set(float64(count))
+	}
+}
+
+// Clear removes the series of the layout: the node has no label, or it could not be read.
 func (c *NodeConfig) Clear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,6 +81,7 @@ func (c *NodeConfig) clear() {
 func (c *NodeConfig) Describe(to chan<- *prometheus.Desc) {
 	c.info.Describe(to)
 	c.applied.Describe(to)
+	c.paused.Describe(to)
 }
 
 // Collect implements prometheus.Collector.
@@ -72,4 +91,5 @@ func (c *NodeConfig) Collect(to chan<- prometheus.Metric) {
 
 	c.info.Collect(to)
 	c.applied.Collect(to)
+	c.paused.Collect(to)
 }

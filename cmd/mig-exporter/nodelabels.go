@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -21,6 +22,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/nodelabels"
 	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/control/spec"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
@@ -149,6 +151,7 @@ type apiServer struct {
 func (x *exporter) openNodeLabels(cfg *Config) error {
 	mode := cfg.Kubernetes.NodeLabels.Mode
 	if mode == nodeLabelsOff {
+		x.watchPausedClients()
 		return nil
 	}
 
@@ -170,7 +173,7 @@ func (x *exporter) openNodeLabels(cfg *Config) error {
 
 	opts := nodelabels.Options{
 		Cluster:    x.node.cluster,
-		Layouts:    named.all,
+		Layout:     named.find,
 		SetLayouts: named.setConfigMap,
 		ReadGPUs:   x.readLayoutsOfGPUs,
 		Current:    x.poller.Current,
@@ -190,15 +193,38 @@ func (x *exporter) openNodeLabels(cfg *Config) error {
 
 	follower := nodelabels.New(opts)
 	x.node.parts = append(x.node.parts, follower.Run)
+	x.node.states = append(x.node.states, func() (gpu.SourceState, bool) { return follower.Source(), true })
+	x.labelNotes = follower.Notes
+
+	return nil
+}
+
+// watchPausedClients reports clients that an exporter which followed the label has left paused. An
+// exporter without partition control does not ask the API server, and cannot know.
+func (x *exporter) watchPausedClients() {
+	if x.node.cluster == nil {
+		return
+	}
+
+	var last atomic.Pointer[string]
+
 	x.labelNotes = func() []string {
-		if note := follower.Note(); note != "" {
-			return []string{"the layout of the node's label is not applied: " + note}
+		if note := last.Load(); note != nil && *note != "" {
+			return []string{*note}
 		}
 
 		return nil
 	}
 
-	return nil
+	say := func(note string) {
+		if was := last.Swap(&note); note != "" && (was == nil || *was != note) {
+			level.Warn(x.logger).Log("msg", note)
+		}
+	}
+
+	x.node.parts = append(x.node.parts, func(ctx context.Context) error {
+		return nodelabels.WatchPaused(ctx, x.node.cluster, say)
+	})
 }
 
 // simulatedLabelsInterval is how often the labels of a simulated node are read: its API server
@@ -260,14 +286,17 @@ func startReboot(argv []string, logger log.Logger) error {
 	}
 }
 
-// readLayoutsOfGPUs reads the layouts of all GPUs; one that cannot be read is an error.
+// readLayoutsOfGPUs reads the layouts of all GPUs that are not released; one that cannot be read is
+// an error.
 func (x *exporter) readLayoutsOfGPUs(ctx context.Context) ([]mig.GPULayout, error) {
 	ctx, cancel := context.WithTimeout(ctx, readGPUsTimeout)
 	defer cancel()
 
 	list, unreadable, err := x.source.Actuator().Layouts(ctx)
 	for id, failed := range unreadable {
-		err = errors.Join(err, fmt.Errorf("%s: %w", id, failed))
+		if !errors.Is(failed, gpu.ErrReleased) {
+			err = errors.Join(err, fmt.Errorf("%s: %w", id, failed))
+		}
 	}
 
 	return list, err
@@ -278,6 +307,13 @@ const readGPUsTimeout = 30 * time.Second
 
 // reportNodeConfig sets the metrics of the layout that the node's label names.
 func reportNodeConfig(metrics *collector.NodeConfig, s nodelabels.Status) {
+	paused := gpu.None[int]()
+	if s.Read {
+		paused = gpu.Some(len(s.Paused))
+	}
+
+	metrics.SetPaused(paused)
+
 	if s.Config == "" {
 		metrics.Clear()
 		return
@@ -328,13 +364,18 @@ func (l *layoutSources) own() map[string][]api.LayoutRule {
 	return own
 }
 
-// all returns all layouts.
-func (l *layoutSources) all() map[string][]api.LayoutRule {
+// find returns the rules of a layout, nil if none has the name, and whether they are the file's.
+func (l *layoutSources) find(name string) (rules []api.LayoutRule, fromFile bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	list := spec.BuiltIn()
-	maps.Copy(list, l.own())
+	if rules, ok := l.file[name]; ok {
+		return rules, true
+	}
 
-	return list
+	if rules, ok := l.configMap[name]; ok {
+		return rules, false
+	}
+
+	return spec.BuiltIn()[name], false
 }

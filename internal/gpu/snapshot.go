@@ -56,6 +56,7 @@ const (
 	SourceKubernetes = "kubernetes" // the API server
 	SourceJobs       = "hpc_jobs"
 	SourceKernelLog  = "kernel_log"
+	SourceNodeLabels = "node_labels" // those of the node, and what is written to it
 )
 
 // SourceState is whether a source answered when the Snapshot was made.

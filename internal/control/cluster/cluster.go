@@ -103,7 +103,8 @@ type object struct {
 	// ManagedFields are the fields that each manager wrote last.
 	// https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
 	ManagedFields []struct {
-		Manager string `json:"manager"`
+		Manager string    `json:"manager"`
+		Time    time.Time `json:"time"`
 		Fields  struct {
 			Metadata struct {
 				Labels map[string]json.RawMessage `json:"f:labels"`

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/nodelabels"
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
@@ -47,11 +48,14 @@ func (c *Cluster) Node(ctx context.Context, exact bool) (nodelabels.Node, error)
 
 func (n *node) forLabels() nodelabels.Node {
 	managers := map[string]string{}
+	written := map[string]time.Time{}
 
+	// Several managers can have applied the same value.
 	for _, m := range n.Metadata.ManagedFields {
 		for field := range m.Fields.Metadata.Labels {
-			if label, ok := strings.CutPrefix(field, "f:"); ok {
+			if label, ok := strings.CutPrefix(field, "f:"); ok && !m.Time.Before(written[label]) {
 				managers[label] = m.Manager
+				written[label] = m.Time
 			}
 		}
 	}

@@ -52,7 +52,9 @@ func failureOf(err error) *failure {
 }
 
 // attempt applies the layout of a label and writes down what has become of it.
-func (f *Follower) attempt(ctx context.Context, n Node, a attempt, rules []api.LayoutRule) error {
+func (f *Follower) attempt(ctx context.Context, n Node, w wanted) error {
+	a := w.attempt
+
 	pods, err := f.o.Cluster.MIGManager(ctx)
 	if err != nil && f.o.Apply {
 		return f.fail(ctx, a, &failure{
@@ -74,13 +76,13 @@ func (f *Follower) attempt(ctx context.Context, n Node, a attempt, rules []api.L
 
 	by := actor(n)
 	if !f.o.Apply {
-		f.planOnly(ctx, by, a)
+		f.planOnly(ctx, by, w)
 		return nil
 	}
 
 	rebooted := recordOf(n).hasRebooted(a)
 
-	reason, err := f.apply(ctx, by, a, rules, rebooted)
+	reason, err := f.apply(ctx, by, w, rebooted)
 	if err != nil && ctx.Err() != nil {
 		return ctx.Err() // the next process goes on
 	}
@@ -99,31 +101,44 @@ func (f *Follower) attempt(ctx context.Context, n Node, a attempt, rules []api.L
 // say sets the note, and logs it if it is new.
 func (f *Follower) say(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	if f.Note() == text {
+	if !f.setNote(text) {
 		return
 	}
 
-	f.setNote("%s", text)
 	level.Warn(f.o.Logger).Log("msg", "the layout that the node's label names is not applied", "reason", text)
 }
 
 // planOnly plans the layout and reports what would be done. It changes nothing, the node's labels
 // included: nothing was tried, so nothing has failed.
-func (f *Follower) planOnly(ctx context.Context, by control.Actor, a attempt) {
-	f.planned = a
+func (f *Follower) planOnly(ctx context.Context, by control.Actor, w wanted) {
+	f.planned = w.attempt
 	f.plannedAt = f.o.Now()
 
-	plan, err := f.o.Engine.Plan(ctx, by, api.PlanRequest{Spec: api.Spec{Layout: a.Config}})
+	plan, err := f.plan(ctx, by, w)
 
 	switch {
 	case err != nil:
-		f.say("%s=%s: %v (--control.mode=plan changes nothing)", configLabel, a.Config, err)
+		f.say("%s=%s: %v (--control.mode=plan changes nothing)", configLabel, w.Config, err)
 	case len(plan.Steps) == 0:
 		f.setNote("")
 	default:
 		f.say("%s=%s: %d steps would be done on %d GPUs (--control.mode=plan changes nothing)",
-			configLabel, a.Config, len(plan.Steps), len(plan.GPUs))
+			configLabel, w.Config, len(plan.Steps), len(plan.GPUs))
 	}
+}
+
+// plan plans the layout if the layout and all GPUs can be read: the engine would plan it for the
+// others, and what is left of the node is not what the label asks for.
+func (f *Follower) plan(ctx context.Context, by control.Actor, w wanted) (*api.Plan, error) {
+	if w.unread != nil {
+		return nil, &failure{reason: w.unread.Error(), again: true}
+	}
+
+	if _, err := f.readGPUs(ctx); err != nil {
+		return nil, &failure{reason: fmt.Sprintf("the layouts of the GPUs: %v", err), again: true}
+	}
+
+	return f.o.Engine.Plan(ctx, by, api.PlanRequest{Spec: api.Spec{Layout: w.Config}})
 }
 
 // fail writes the failure of an attempt to the node.
@@ -134,7 +149,7 @@ func (f *Follower) fail(ctx context.Context, a attempt, why *failure) error {
 		f.postpone(a)
 	}
 
-	return f.end(ctx, a, Failed, why.reason, why.again)
+	return f.end(ctx, result{attempt: a, state: Failed, reason: why.reason, again: why.again})
 }
 
 func (f *Follower) succeed(ctx context.Context, a attempt, reason string) error {
@@ -144,33 +159,52 @@ func (f *Follower) succeed(ctx context.Context, a attempt, reason string) error 
 		level.Info(f.o.Logger).Log("msg", "the layout that the node's label names stands", "layout", a.Config)
 	}
 
-	return f.end(ctx, a, Success, reason, false)
+	return f.end(ctx, result{attempt: a, state: Success, reason: reason})
 }
 
 // maxReason bounds the annotation with the reason, in bytes.
 const maxReason = 1024
 
-// end writes the state of an attempt to the node. If the label has changed meanwhile, the state is
-// that of the next attempt.
-func (f *Follower) end(ctx context.Context, a attempt, state State, reason string, again bool) error {
-	if len(reason) > maxReason {
-		reason = strings.ToValidUTF8(reason[:maxReason], "")
+// result is what has become of an attempt.
+type result struct {
+	attempt
+	state  State
+	reason string
+	again  bool
+}
+
+// end writes the result of an attempt to the node. If the label has changed meanwhile, the state is
+// that of the next attempt. A result that cannot be written is kept: what has failed is not done
+// again for want of a label.
+func (f *Follower) end(ctx context.Context, r result) error {
+	if len(r.reason) > maxReason {
+		r.reason = strings.ToValidUTF8(r.reason[:maxReason], "")
 	}
 
-	err := f.o.Cluster.ChangeNode(context.WithoutCancel(ctx), func(n Node) Change {
-		if n.Labels[configLabel] != a.Config {
+	ctx, cancel := outlive(ctx, lastWrite)
+	defer cancel()
+
+	f.unwritten = nil
+	state := f.state
+
+	err := f.o.Cluster.ChangeNode(ctx, func(n Node) Change {
+		state = State(n.Labels[stateLabel])
+
+		if n.Labels[configLabel] != r.Config {
 			return Change{}
 		}
 
-		r := record{attempt: a, Again: again}
-		r.Rebooted = state == Failed && recordOf(n).hasRebooted(a)
+		state = r.state
+		written := record{attempt: r.attempt, Again: r.again}
+		written.Rebooted = r.state == Failed && recordOf(n).hasRebooted(r.attempt)
 
 		return Change{
-			Labels:      map[string]string{stateLabel: string(state)},
-			Annotations: map[string]string{attemptAnnotation: r.text(), reasonAnnotation: reason},
+			Labels:      map[string]string{stateLabel: string(r.state)},
+			Annotations: map[string]string{attemptAnnotation: written.text(), reasonAnnotation: r.reason},
 		}
 	})
 	if err != nil {
+		f.unwritten = &r
 		return fmt.Errorf("write the state of the layout to the node: %w", err)
 	}
 
@@ -187,13 +221,10 @@ const maxPlans = 3
 func (f *Follower) apply(
 	ctx context.Context,
 	by control.Actor,
-	a attempt,
-	rules []api.LayoutRule,
+	w wanted,
 	rebooted bool,
-) (string, error) {
-	request := api.PlanRequest{Spec: api.Spec{Layout: a.Config}}
-
-	plan, err := f.o.Engine.Plan(ctx, by, request)
+) (reason string, err error) {
+	plan, err := f.plan(ctx, by, w)
 	if err == nil && len(plan.Steps) == 0 {
 		return "", nil
 	}
@@ -204,23 +235,30 @@ func (f *Follower) apply(
 	}
 
 	if modes {
-		if err := f.checkModesFree(ctx, rules); err != nil {
+		if err := f.checkModesFree(ctx, w.rules); err != nil {
 			return "", err
 		}
 	}
 
-	// From here on the clients may be paused.
-	defer f.mustRestoreClients(ctx)
+	// From here on the clients may be paused. They stay so if the operation is left to the next
+	// process: they would hold the devices that it still has to destroy.
+	defer func() {
+		if !errors.Is(err, errUnfinished) {
+			f.mustRestoreClients(ctx)
+		}
+	}()
 
-	if err := f.pauseClients(ctx, record{attempt: a, Rebooted: rebooted}); err != nil {
+	if err := f.pauseClients(ctx, record{attempt: w.attempt, Rebooted: rebooted}); err != nil {
 		return "", err
 	}
 
 	if modes {
-		if err := f.setModes(ctx, by, a, rules, rebooted); err != nil || f.state == Rebooting {
+		if err := f.setModes(ctx, by, w, rebooted); err != nil || f.state == Rebooting {
 			return "", err
 		}
 	}
+
+	request := api.PlanRequest{Spec: api.Spec{Layout: w.Config}}
 
 	for try := 1; ; try++ {
 		reason, err := f.planAndRun(ctx, by, request)
@@ -284,12 +322,37 @@ func (f *Follower) begin(entry AuditEntry, start func() (*api.Operation, error))
 	return o, err
 }
 
-// awaitEvery is how often we look how far an operation is.
-const awaitEvery = 500 * time.Millisecond
+// outlive returns a context that ends some time after ctx.
+func outlive(ctx context.Context, by time.Duration) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		_ = retry.Sleep(longer, by)
+
+		cancel()
+	})
+
+	return longer, func() { stop(); cancel() }
+}
+
+const (
+	// awaitEvery is how often we look how far an operation is.
+	awaitEvery = 500 * time.Millisecond
+	// stopWait is how long the engine goes on with an operation when the program stops.
+	stopWait = 7 * time.Second
+	// lastWrite is how long we still write to the node when the program stops.
+	lastWrite = 3 * time.Second
+)
+
+// errUnfinished means that the program stops in the middle of an operation.
+var errUnfinished = errors.New("the operation is left to the next start")
 
 // await waits until an operation has ended, or needs an operator. The clients are restored once its
-// steps are done: the kubelet offers the new devices only after the device plugin runs again.
+// steps are done: the kubelet offers the new devices only after the device plugin runs again. When
+// ctx ends, the steps that are under way are awaited for as long as the engine goes on with them.
 func (f *Follower) await(ctx context.Context, id string) (*api.Operation, error) {
+	graceCtx, cancel := outlive(ctx, f.stopWait)
+	defer cancel()
+
 	restored := false
 
 	for {
@@ -302,14 +365,20 @@ func (f *Follower) await(ctx context.Context, id string) (*api.Operation, error)
 			return o, nil
 		}
 
-		if o.State == api.Settling && !restored {
-			f.mustRestoreClients(ctx)
+		if o.State == api.Settling {
+			if ctx.Err() != nil {
+				return nil, ctx.Err() // the caller restores the clients
+			}
 
-			restored = true
+			if !restored {
+				f.mustRestoreClients(ctx)
+
+				restored = true
+			}
 		}
 
-		if err := retry.Sleep(ctx, f.awaitEvery); err != nil {
-			return nil, err
+		if retry.Sleep(graceCtx, f.awaitEvery) != nil {
+			return nil, fmt.Errorf("operation %s: %w", id, errUnfinished)
 		}
 	}
 }
@@ -340,14 +409,13 @@ func outcome(o *api.Operation) (string, error) {
 func (f *Follower) setModes(
 	ctx context.Context,
 	by control.Actor,
-	a attempt,
-	rules []api.LayoutRule,
+	w wanted,
 	rebooted bool,
 ) error {
 	set := map[gpu.UUID]bool{}
 
 	for {
-		_, err := f.planFromScratch(ctx, rules)
+		_, err := f.planFromScratch(ctx, w.rules)
 
 		var differs *mig.ModeError
 		if !errors.As(err, &differs) {
@@ -360,7 +428,7 @@ func (f *Follower) setModes(
 
 		// A mode that was pending can come into force now that the clients are paused.
 		if set[differs.UUID] {
-			return f.reboot(ctx, a, differs, rebooted)
+			return f.reboot(ctx, w.attempt, differs, rebooted)
 		}
 
 		set[differs.UUID] = true
@@ -469,11 +537,14 @@ func (f *Follower) reboot(ctx context.Context, a attempt, differs *mig.ModeError
 	level.Warn(f.o.Logger).Log("msg", "the command that reboots the node was started", "reason", differs)
 	f.retried = a
 	f.retry = retry.Backoff{Next: f.o.Now().Add(rebootWait)}
+	f.state = Rebooting
 
 	err = f.o.Cluster.ChangeNode(ctx, func(Node) Change {
 		return Change{Labels: map[string]string{stateLabel: string(Rebooting)}}
 	})
-	f.state = Rebooting
+	if err != nil { // the node reboots nevertheless
+		level.Warn(f.o.Logger).Log("msg", "cannot write the state of the layout to the node", "state", Rebooting, "err", err)
+	}
 
-	return err
+	return nil
 }

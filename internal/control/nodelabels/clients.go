@@ -117,15 +117,69 @@ func podsBy(pods []Pod, keys []string) []string {
 	return names
 }
 
+// pausedClients returns the labels of the clients that are paused.
+func pausedClients(n Node) (keys []string) {
+	for _, key := range clientLabels() {
+		if n.Labels[key] == paused {
+			keys = append(keys, key)
+		}
+	}
+
+	return keys
+}
+
+// pausedBefore returns the values that the labels which we have paused had before; false if the node
+// says of none.
+func pausedBefore(n Node) (map[string]string, bool) {
+	text := n.Annotations[pausedAnnotation]
+	before := map[string]string{}
+
+	// Text that we did not write restores what we can have paused: only what is deployed is.
+	if json.Unmarshal([]byte(text), &before) != nil {
+		for _, key := range clientLabels() {
+			before[key] = deployed
+		}
+	}
+
+	return before, text != ""
+}
+
+// restoreLeft restores clients that are paused though no change is under way: those that another
+// process of this program has paused, and those of a mig-manager that was removed in the middle of a
+// change. mig-manager itself would restore them with its next one, and does while it runs.
+func (f *Follower) restoreLeft(ctx context.Context, n Node) error {
+	_, ours := pausedBefore(n)
+
+	if len(pausedClients(n)) == 0 {
+		if ours { // another program has restored them
+			return f.restoreClients(ctx, false)
+		}
+
+		return nil
+	}
+
+	if !ours && !f.o.Apply {
+		return nil
+	}
+
+	pods, err := f.o.Cluster.MIGManager(ctx)
+	if err != nil || len(pods) > 0 {
+		return err
+	}
+
+	return f.restoreClients(ctx, f.o.Apply)
+}
+
 // restoreClients gives the labels that we have paused their values before, unless another program
-// has set them since.
-func (f *Follower) restoreClients(ctx context.Context) error {
+// has set them since. With all set, the others that are paused become deployed, too.
+func (f *Follower) restoreClients(ctx context.Context, all bool) error {
 	var restored int
 
 	err := f.o.Cluster.ChangeNode(ctx, func(n Node) Change {
+		before, ours := pausedBefore(n)
 		restored = 0
 
-		if n.Annotations[pausedAnnotation] == "" {
+		if !ours && !all {
 			return Change{}
 		}
 
@@ -134,16 +188,13 @@ func (f *Follower) restoreClients(ctx context.Context) error {
 			Annotations: map[string]string{pausedAnnotation: ""},
 		}
 
-		before := map[string]string{}
-		// Text that we did not write restores what we can have paused: only what is deployed is.
-		if json.Unmarshal([]byte(n.Annotations[pausedAnnotation]), &before) != nil {
-			for _, key := range clientLabels() {
-				before[key] = deployed
+		for _, key := range pausedClients(n) {
+			value, ok := before[key]
+			if !ok && all {
+				value = deployed
 			}
-		}
 
-		for _, key := range clientLabels() {
-			if value, ok := before[key]; ok && n.Labels[key] == paused {
+			if value != "" {
 				c.Labels[key] = value
 				restored++
 			}
@@ -162,24 +213,74 @@ func (f *Follower) restoreClients(ctx context.Context) error {
 	return nil
 }
 
-// mustRestoreClients is restoreClients for the end of a change: it tries for a while, also while
-// the program stops. If all attempts fail, the next reading of the node tries again.
+// mustRestoreClients is restoreClients for the end of a change: it tries for a while, and once more
+// for a moment when the program stops. If all attempts fail, the next reading of the node tries
+// again.
 func (f *Follower) mustRestoreClients(ctx context.Context) {
-	ctx = context.WithoutCancel(ctx)
 	wait := f.firstLook
 
+	last, cancel := outlive(ctx, lastWrite)
+	defer cancel()
+
 	for try := 1; ; try++ {
-		err := f.restoreClients(ctx)
+		err := f.restoreClients(last, false)
 		if err == nil {
 			return
 		}
 
-		if try == restoreTries {
+		if try == restoreTries || ctx.Err() != nil {
 			level.Error(f.o.Logger).Log("msg", "clients of the GPUs are still paused; trying again", "err", err)
 			return
 		}
 
 		_ = retry.Sleep(ctx, wait)
 		wait = min(2*wait, longestLook)
+	}
+}
+
+// leftPaused returns, for people, which clients an exporter that has followed the label has left
+// paused, and what to do; empty if there are none.
+func leftPaused(n Node) string {
+	before, ours := pausedBefore(n)
+	var labels []string
+
+	for _, key := range pausedClients(n) {
+		if value := before[key]; value != "" {
+			labels = append(labels, key+"="+value)
+		}
+	}
+
+	if !ours || len(labels) == 0 {
+		return ""
+	}
+
+	return fmt.Sprintf("clients of the GPUs are paused since an exporter with --kubernetes.node-labels=follow has ended "+
+		"in the middle of a change: set the node's labels %s and remove its annotation %s",
+		strings.Join(labels, " "), pausedAnnotation)
+}
+
+// WatchPaused says which clients an exporter that has followed the label has left paused, until they
+// are restored, and what to do. It is for an exporter that does not follow the label. It returns when
+// ctx ends.
+func WatchPaused(ctx context.Context, c Cluster, say func(note string)) error {
+	wait := DefaultInterval
+
+	for {
+		n, err := c.Node(ctx, false)
+		if err == nil {
+			note := leftPaused(n)
+			say(note)
+
+			if note == "" {
+				<-ctx.Done()
+				return nil
+			}
+		}
+
+		if retry.Sleep(ctx, wait) != nil {
+			return nil //nolint:nilerr // the program stops
+		}
+
+		wait = min(2*wait, longestInterval)
 	}
 }

@@ -154,7 +154,8 @@ type fixture struct {
 	opts   nodelabels.Options
 	audit  []nodelabels.AuditEntry
 	status nodelabels.Status
-	own    map[string][]api.LayoutRule
+	file   map[string][]api.LayoutRule // the operator's
+	own    map[string][]api.LayoutRule // of the ConfigMap
 	now    time.Time
 }
 
@@ -189,7 +190,7 @@ func newFixture(t *testing.T, layout string, change ...func(*nodelabels.Options)
 	f.opts = nodelabels.Options{
 		Cluster: api, Engine: f.engine, Apply: true, Boot: "boot-1",
 		Namespace: "gpu-operator", ConfigMap: "default-mig-parted-config",
-		Layouts:    f.layouts,
+		Layout:     f.layout,
 		SetLayouts: f.setLayouts,
 		ReadGPUs:   func(context.Context) ([]mig.GPULayout, error) { return f.engine.gpus, nil },
 		Current:    func() *gpu.Snapshot { return nil },
@@ -234,11 +235,15 @@ func newFakeEngine() *fakeEngine {
 	return e
 }
 
-func (f *fixture) layouts() map[string][]api.LayoutRule {
+func (f *fixture) layout(name string) (rules []api.LayoutRule, fromFile bool) {
+	if rules, ok := f.file[name]; ok {
+		return rules, true
+	}
+
 	list := spec.BuiltIn()
 	maps.Copy(list, f.own)
 
-	return list
+	return list[name], false
 }
 
 func (f *fixture) setLayouts(own map[string][]api.LayoutRule) { f.own = own }

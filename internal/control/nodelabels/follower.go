@@ -2,15 +2,12 @@ package nodelabels
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/go-kit/log"
-	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
@@ -27,9 +24,11 @@ const (
 	DefaultInterval = 15 * time.Second
 
 	longestInterval = 5 * time.Minute
-	// refusedInterval is the time between two readings that the API server refuses.
-	refusedInterval = time.Hour
 )
+
+// keepStatus is how long the last status is reported while the node cannot be read. A restart of
+// the API server ends no alert.
+const keepStatus = 5 * time.Minute
 
 // How often a failure that can go away by itself is tried again.
 const (
@@ -47,9 +46,10 @@ type Options struct {
 	Boot   string // the id of this boot
 	// Namespace and ConfigMap name mig-manager's layouts.
 	Namespace, ConfigMap string
-	// Layouts returns the layouts that can be named; SetLayouts receives those of the ConfigMap,
-	// which are among them afterwards.
-	Layouts    func() map[string][]api.LayoutRule
+	// Layout returns the rules of a layout, nil if none has the name, and whether they are from the
+	// operator's file, which counts before the ConfigMap. SetLayouts receives the layouts of the
+	// ConfigMap, which Layout knows afterwards.
+	Layout     func(name string) (rules []api.LayoutRule, fromFile bool)
 	SetLayouts func(map[string][]api.LayoutRule)
 	// ReadGPUs reads the layouts of all GPUs; Current returns the last Snapshot.
 	ReadGPUs func(context.Context) ([]mig.GPULayout, error)
@@ -60,7 +60,8 @@ type Options struct {
 	Reboot func(context.Context) error
 	// Audit writes the audit log. If the line before a change cannot be written, there is none.
 	Audit func(AuditEntry) error
-	// Report receives the status whenever the node was read.
+	// Report receives the status whenever the node was read, and that it is not known once the node
+	// could not be read for a while.
 	Report   func(Status)
 	Interval time.Duration
 	Now      func() time.Time
@@ -80,12 +81,12 @@ type AuditEntry struct {
 
 // Status is what is reported of the node.
 type Status struct {
-	Read   bool   // the node could be read
+	Read   bool   // the node could be read; otherwise the rest is not known
 	Config string // the layout that its label names; empty if there is none
 	State  State
 	// Applied is whether the layout stands; absent if it is not known.
 	Applied gpu.Opt[bool]
-	Note    string // for people: why the layout is not applied; empty if there is no reason
+	Paused  []string // the labels of the clients that are paused
 }
 
 // Follower follows the label of one node. Call Run once.
@@ -101,14 +102,20 @@ type Follower struct {
 	// planned is the attempt that was only planned, with --control.mode=plan, and when.
 	planned   attempt
 	plannedAt time.Time
+	// unwritten is the result of the last attempt if it could not be written to the node.
+	unwritten *result
 	// state is the node's, as it was read or written last.
-	state State
+	state    State
+	reported time.Time // when the node was read last
 
-	// How often we look at first whether pods have ended, and whether an operation has.
-	firstLook, awaitEvery time.Duration
+	// How often we look at first whether pods have ended, and whether an operation has; and how long
+	// we await the end of an operation once the program stops.
+	firstLook, awaitEvery, stopWait time.Duration
 
-	mu   sync.Mutex // guards what follows
-	note string
+	mu         sync.Mutex // guards what follows
+	note       string     // why the layout is not applied
+	pausedNote string     // that clients are paused, and by no change under way
+	source     gpu.SourceState
 }
 
 // New returns a Follower.
@@ -125,30 +132,70 @@ func New(o Options) *Follower {
 		o.Logger = log.NewNopLogger()
 	}
 
-	return &Follower{o: o, began: o.Now(), firstLook: firstLook, awaitEvery: awaitEvery}
+	return &Follower{
+		o:          o,
+		began:      o.Now(),
+		firstLook:  firstLook,
+		awaitEvery: awaitEvery,
+		stopWait:   stopWait,
+		source:     gpu.SourceState{Name: gpu.SourceNodeLabels, Up: true},
+	}
 }
 
-// Note returns why the layout that the label names is not applied, for people; empty if it is, or
-// if there is no label.
-func (f *Follower) Note() string {
+// Notes returns, for people, why the layout that the label names is not applied, and which clients
+// are paused though no change is under way.
+func (f *Follower) Notes() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
-	return f.note
+	var notes []string
+
+	if f.note != "" {
+		notes = append(notes, "the layout of the node's label is not applied: "+f.note)
+	}
+
+	if f.pausedNote != "" {
+		notes = append(notes, f.pausedNote)
+	}
+
+	return notes
 }
 
-func (f *Follower) setNote(format string, args ...any) {
+// Source returns whether the node could be read, and changed, the last time.
+func (f *Follower) Source() gpu.SourceState {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
-	f.note = fmt.Sprintf(format, args...)
+	return f.source
+}
+
+func (f *Follower) setSource(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	f.source.Up = err == nil
+	f.source.Err = err
+
+	if err == nil {
+		f.source.LastSuccess = f.o.Now()
+	}
+}
+
+// setNote sets why the layout is not applied, and reports whether that is news.
+func (f *Follower) setNote(note string) (isNew bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	isNew = f.note != note
+	f.note = note
+
+	return isNew
 }
 
 // Run follows the label until ctx ends. A change of the label during an operation is taken up after
 // it.
 func (f *Follower) Run(ctx context.Context) error {
 	wait := f.o.Interval
-	failed := ""
 
 	for {
 		err := f.follow(ctx)
@@ -156,19 +203,12 @@ func (f *Follower) Run(ctx context.Context) error {
 			return nil //nolint:nilerr // the program stops
 		}
 
-		switch {
-		case err == nil:
-			wait = f.o.Interval
-			failed = ""
-		case errors.Is(err, gpu.ErrNoPermission) && f.o.Engine == nil:
-			wait = refusedInterval
-		default:
-			wait = min(2*wait, longestInterval)
-		}
+		f.setSource(err) // who reads the source logs it
 
-		if err != nil && err.Error() != failed {
-			failed = err.Error()
-			level.Warn(f.o.Logger).Log("msg", "cannot follow the labels of the node", "err", err, "again_in", wait)
+		if err == nil {
+			wait = f.o.Interval
+		} else {
+			wait = min(2*wait, longestInterval)
 		}
 
 		// Exporters that a rollout has started together do not ask together for ever.
@@ -183,23 +223,21 @@ func (f *Follower) Run(ctx context.Context) error {
 func (f *Follower) follow(ctx context.Context) error {
 	n, err := f.o.Cluster.Node(ctx, false)
 	if err != nil {
-		f.o.Report(Status{Note: "the node's labels cannot be read"})
+		if now := f.o.Now(); now.Sub(f.reported) >= keepStatus || now.Before(f.reported) {
+			f.o.Report(Status{})
+		}
+
 		return err
 	}
 
-	config := n.Labels[configLabel]
-	f.readLayouts(ctx, config)
-
-	rules := f.o.Layouts()[config]
-	a := newAttempt(config, rules, f.o.Boot)
-
+	w := f.findLayout(ctx, n.Labels[configLabel])
 	f.state = State(n.Labels[stateLabel])
 
 	if f.o.Engine != nil && f.isFree() {
-		err = f.act(ctx, n, a, rules)
+		err = f.act(ctx, n, w)
 	}
 
-	f.report(ctx, config, a, rules)
+	f.report(ctx, n, w)
 
 	return err
 }
@@ -224,18 +262,21 @@ func (f *Follower) hasOperation(states ...api.OperationState) bool {
 	})
 }
 
-// act restores clients that a process before this one has paused, and applies the layout unless
-// that was done or has failed.
-func (f *Follower) act(ctx context.Context, n Node, a attempt, rules []api.LayoutRule) error {
-	if n.Annotations[pausedAnnotation] != "" {
-		if err := f.restoreClients(ctx); err != nil {
-			return err
-		}
+// act restores clients that another process has paused, and applies the layout unless that was done
+// or has failed.
+func (f *Follower) act(ctx context.Context, n Node, w wanted) error {
+	if err := f.restoreLeft(ctx, n); err != nil {
+		return err
 	}
 
+	a := w.attempt
 	if a.Config == "" {
 		f.setNote("")
 		return nil
+	}
+
+	if r := f.unwritten; r != nil && r.attempt == a {
+		return f.end(ctx, *r)
 	}
 
 	if !f.isDue(n, a) || f.o.Engine.Operations().Recovering || f.hasOperation(api.Settling) {
@@ -252,7 +293,7 @@ func (f *Follower) act(ctx context.Context, n Node, a attempt, rules []api.Layou
 		return nil // the next reading has it
 	}
 
-	return f.attempt(ctx, n, a, rules)
+	return f.attempt(ctx, n, w)
 }
 
 // isDue reports whether there is something to do for an attempt.
@@ -273,7 +314,7 @@ func (f *Follower) isDue(n Node, a attempt) bool {
 		return false
 	}
 
-	f.setNote("%s", n.Annotations[reasonAnnotation])
+	f.setNote(n.Annotations[reasonAnnotation])
 
 	return r.Again && (f.retried != a || f.retry.IsDue(f.o.Now()))
 }
@@ -289,18 +330,32 @@ func (f *Follower) postpone(a attempt) {
 }
 
 // report reports the status of the node.
-func (f *Follower) report(ctx context.Context, config string, a attempt, rules []api.LayoutRule) {
-	s := Status{Read: true, Config: config, State: f.state, Note: f.Note()}
+func (f *Follower) report(ctx context.Context, n Node, w wanted) {
+	s := Status{Read: true, Config: w.Config, State: f.state, Paused: pausedClients(n)}
 
-	if config != "" {
-		f.updateStanding(ctx, a, rules)
+	if w.Config != "" {
+		f.updateStanding(ctx, w)
 
 		if f.standing.known {
 			s.Applied = gpu.Some(f.standing.stands)
 		}
 	}
 
+	f.setPausedNote(n)
+	f.reported = f.o.Now()
 	f.o.Report(s)
+}
+
+// setPausedNote sets the note about clients that are left paused, unless this follower restores them.
+func (f *Follower) setPausedNote(n Node) {
+	if f.o.Engine != nil {
+		return
+	}
+
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	f.pausedNote = leftPaused(n)
 }
 
 // actor is who asks for a change: the manager that wrote the label last, by the API server's word.

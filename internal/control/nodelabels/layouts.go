@@ -28,11 +28,34 @@ type layouts struct {
 	rules  map[string][]api.LayoutRule
 	config string    // the label's value when they were read
 	next   time.Time // when they are read again
-	failed string    // why they could not be read
+	failed error     // why they could not be read the last time
 }
 
-// readLayouts reads the ConfigMap if that is due. If it cannot be read, the last answer stays; a
-// cluster without it is no failure, since there are other layouts.
+// wanted is the layout that the label names.
+type wanted struct {
+	attempt
+	rules []api.LayoutRule // nil if no layout has the name
+	// unread is why the rules are not known: the ConfigMap, which may have the name, cannot be read.
+	unread error
+}
+
+// findLayout finds the layout of a name. The file of the operator counts before the ConfigMap, and
+// that before the built-in layouts: while it cannot be read, a built-in one may be the wrong one.
+func (f *Follower) findLayout(ctx context.Context, config string) wanted {
+	f.readLayouts(ctx, config)
+
+	rules, fromFile := f.o.Layout(config)
+	w := wanted{attempt: newAttempt(config, rules, f.o.Boot), rules: rules}
+
+	if !fromFile {
+		w.unread = f.layouts.failed
+	}
+
+	return w
+}
+
+// readLayouts reads the ConfigMap if that is due. A cluster without it is no failure, since there
+// are other layouts.
 func (f *Follower) readLayouts(ctx context.Context, config string) {
 	now := f.o.Now()
 	if config == f.layouts.config && now.Before(f.layouts.next) {
@@ -42,17 +65,20 @@ func (f *Follower) readLayouts(ctx context.Context, config string) {
 	f.layouts.config = config
 	f.layouts.next = now.Add(layoutsEvery)
 
+	before := f.layouts.failed
 	rules, err := f.loadConfigMap(ctx)
+	f.layouts.failed = err
+
 	if err != nil {
-		if err.Error() != f.layouts.failed {
-			f.layouts.failed = err.Error()
+		f.layouts.next = now.Add(firstRetry)
+
+		if before == nil || before.Error() != err.Error() {
 			level.Warn(f.o.Logger).Log("msg", "cannot read the layouts of mig-manager's ConfigMap", "err", err)
 		}
 
 		return
 	}
 
-	f.layouts.failed = ""
 	if reflect.DeepEqual(rules, f.layouts.rules) {
 		return
 	}
@@ -81,20 +107,25 @@ func (f *Follower) loadConfigMap(ctx context.Context) (map[string][]api.LayoutRu
 	return spec.ReadLayouts(name, []byte(text))
 }
 
-// stands reports whether the node has a layout, by its rules; the error says why that is not known.
-// A layout that cannot be planned does not stand.
-func (f *Follower) stands(ctx context.Context, rules []api.LayoutRule) (bool, error) {
-	if rules == nil && f.layouts.failed != "" { // the ConfigMap may have it
+// stands reports whether the node has a layout; the error says why that is not known. A layout that
+// cannot be planned does not stand.
+func (f *Follower) stands(ctx context.Context, w wanted) (bool, error) {
+	if w.unread != nil {
+		return false, w.unread
+	}
+
+	// mig-manager may know layouts that we do not: it can have others than those of the ConfigMap.
+	if w.rules == nil && f.o.Engine == nil {
 		return false, errUnread
 	}
 
-	if rules == nil {
+	if w.rules == nil {
 		return false, nil
 	}
 
-	plan, err := f.planFromScratch(ctx, rules)
-	if errors.Is(err, errUnread) {
-		return false, err
+	plan, err := f.planFromScratch(ctx, w.rules)
+	if errors.Is(err, errUnread) || ctx.Err() != nil {
+		return false, errUnread
 	}
 
 	return err == nil && len(plan.Steps) == 0, nil
@@ -111,9 +142,9 @@ func (f *Follower) planFromScratch(ctx context.Context, layout []api.LayoutRule)
 		return mig.NodePlan{}, err
 	}
 
-	gpus, err := f.o.ReadGPUs(ctx)
+	gpus, err := f.readGPUs(ctx)
 	if err != nil {
-		return mig.NodePlan{}, fmt.Errorf("%w: %w", errUnread, err)
+		return mig.NodePlan{}, err
 	}
 
 	for i := range gpus {
@@ -125,16 +156,34 @@ func (f *Follower) planFromScratch(ctx context.Context, layout []api.LayoutRule)
 	return mig.PlanNode(ctx, gpus, mig.Spec{Rules: rules})
 }
 
-// fingerprint changes with each change of the layouts that a Snapshot shows.
-func fingerprint(s *gpu.Snapshot) []uint64 {
-	var list []uint64
+// readGPUs reads the layouts of all GPUs. Its errors are errUnread. A node without GPUs may have lost
+// them, and a layout of all GPUs would stand there.
+func (f *Follower) readGPUs(ctx context.Context) ([]mig.GPULayout, error) {
+	gpus, err := f.o.ReadGPUs(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnread, err)
+	}
 
+	if len(gpus) == 0 {
+		return nil, fmt.Errorf("%w: the driver lists no GPU", errUnread)
+	}
+
+	return gpus, nil
+}
+
+// fingerprint changes with each change of the layouts that a Snapshot shows. It is false while a GPU
+// is down: its layout is not known.
+func fingerprint(s *gpu.Snapshot) (list []uint64, ok bool) {
 	if s == nil {
-		return nil
+		return nil, true
 	}
 
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
+		if !g.Up && !g.Released.Present() {
+			return nil, false
+		}
+
 		mode := uint64(0)
 
 		if g.MIG.Enabled.Or(false) {
@@ -148,7 +197,7 @@ func fingerprint(s *gpu.Snapshot) []uint64 {
 		list = append(list, g.MIG.LayoutGeneration, mode, uint64(len(g.Instances)))
 	}
 
-	return list
+	return list, true
 }
 
 // standing is the last answer of stands.
@@ -161,12 +210,18 @@ type standing struct {
 
 // updateStanding finds out whether the layout of an attempt stands, if that can have changed since
 // the last time.
-func (f *Follower) updateStanding(ctx context.Context, a attempt, rules []api.LayoutRule) {
-	layout := fingerprint(f.o.Current())
-	if f.standing.known && f.standing.attempt == a && slices.Equal(f.standing.layout, layout) {
+func (f *Follower) updateStanding(ctx context.Context, w wanted) {
+	layout, ok := fingerprint(f.o.Current())
+	if !ok {
+		f.standing = standing{}
 		return
 	}
 
-	stands, err := f.stands(ctx, rules)
-	f.standing = standing{attempt: a, layout: layout, known: err == nil, stands: stands}
+	if f.standing.known && w.unread == nil && f.standing.attempt == w.attempt &&
+		slices.Equal(f.standing.layout, layout) {
+		return
+	}
+
+	stands, err := f.stands(ctx, w)
+	f.standing = standing{attempt: w.attempt, layout: layout, known: err == nil, stands: stands}
 }
