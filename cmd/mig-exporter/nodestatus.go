@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -215,6 +216,12 @@ func (x *exporter) openNodeReports(cfg *KubernetesConfig, controlled bool) error
 		Logger:  x.logger,
 	})
 	x.node.parts = append(x.node.parts, conditions.Run)
+
+	flush := x.flush
+	x.flush = func(ctx context.Context) {
+		flush(ctx)
+		conditions.Flush(ctx)
+	}
 
 	return nil
 }

@@ -23,7 +23,7 @@ import (
 type nodeServer struct {
 	mu         sync.Mutex
 	conditions []map[string]string
-	events     []map[string]any
+	events     chan map[string]any
 	refuses    bool
 	hangs      chan struct{} // not nil: answers wait for it
 	requests   int
@@ -33,7 +33,10 @@ type nodeServer struct {
 func startNodeServer(t *testing.T) *nodeServer {
 	t.Helper()
 
-	s := &nodeServer{conditions: []map[string]string{{"type": "Ready", "status": "True", "reason": "KubeletReady"}}}
+	s := &nodeServer{
+		conditions: []map[string]string{{"type": "Ready", "status": "True", "reason": "KubeletReady"}},
+		events:     make(chan map[string]any, 8),
+	}
 	server := httptest.NewUnstartedServer(s)
 	server.Config.ErrorLog = stdlog.New(io.Discard, "", 0)
 	server.StartTLS()
@@ -88,7 +91,7 @@ func (s *nodeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		var event map[string]any
 
 		_ = json.NewDecoder(r.Body).Decode(&event)
-		s.events = append(s.events, event)
+		s.events <- event
 
 		w.WriteHeader(http.StatusCreated)
 	case r.Method+" "+r.URL.Path == "GET /api/v1/nodes/gpu-node":
@@ -135,48 +138,41 @@ func (s *nodeServer) shown() string {
 	return strings.Join(texts, ", ")
 }
 
-// await waits until the conditions are those.
-func (s *nodeServer) await(t *testing.T, p *program, want string) {
+// expect wants the conditions to be those. The answer to an advance of the clock comes after they
+// were written.
+func (s *nodeServer) expect(t *testing.T, p *program, by time.Duration, want string) {
 	t.Helper()
+	p.advance(by)
 
-	for begin := time.Now(); time.Since(begin) < testTimeout; time.Sleep(20 * time.Millisecond) {
-		if s.shown() == want {
-			return
-		}
+	if got := s.shown(); got != want {
+		t.Fatalf("the node shows %s, not %s\n%s", got, want, p.logText())
 	}
-
-	t.Fatalf("the node shows %s, not %s\n%s", s.shown(), want, p.logText())
 }
 
 const conditionFlags = "--kubernetes.node-name=gpu-node --kubernetes.node-conditions"
 
 // TestNodeConditions: the conditions follow the GPUs: worse at once, better after five minutes, and
-// unknown once the program has stopped. Those of others stay as they are.
+// unknown once the program has stopped. Those of others stay as they are. The next process goes on
+// with what was shown before.
 func TestNodeConditions(t *testing.T) {
 	s := startNodeServer(t)
-	p := faultyNode(t, `
+	scenario := `
 gpus: [{model: H100-80GB, count: 2}]
 faults: [{at: 30s, for: 30s, gpu: 1, kind: lost}]
-`, strings.Fields(conditionFlags)...)
+`
+	p := faultyNode(t, scenario, strings.Fields(conditionFlags)...)
 
 	const ready, layout = "Ready=True KubeletReady, ", ", MIGLayoutApplied=True NoLayoutWanted"
 
-	s.await(t, p, ready+"GPUHealthy=True GPUsHealthy"+layout)
-
-	p.advance(35 * time.Second)
-	s.await(t, p, ready+"GPUHealthy=False GPULost"+layout)
+	s.expect(t, p, 0, ready+"GPUHealthy=True GPUsHealthy"+layout)
+	s.expect(t, p, 35*time.Second, ready+"GPUHealthy=False GPULost"+layout)
 	cmptest.Equal(t, "message", s.conditions[1]["message"],
 		"GPU 1: the GPU is lost: it has fallen off the bus, or cannot be reached")
 
 	// Back, and seen to be for more than five minutes.
-	p.advance(30 * time.Second)
-	p.advance(time.Second)
-	time.Sleep(1500 * time.Millisecond) // the writer looks each second
-	p.advance(4 * time.Minute)
-	time.Sleep(1500 * time.Millisecond)
-	cmptest.Equal(t, "four minutes later", s.shown(), ready+"GPUHealthy=False GPULost"+layout)
-	p.advance(2 * time.Minute)
-	s.await(t, p, ready+"GPUHealthy=True GPUsHealthy"+layout)
+	s.expect(t, p, 30*time.Second, ready+"GPUHealthy=False GPULost"+layout)
+	s.expect(t, p, 4*time.Minute, ready+"GPUHealthy=False GPULost"+layout)
+	s.expect(t, p, 2*time.Minute, ready+"GPUHealthy=True GPUsHealthy"+layout)
 
 	if n := len(p.scrape().of("mig_exporter_node_conditions_timestamp_seconds", `node="gpu-node"`)); n != 1 {
 		t.Errorf("%d series of the last heartbeat", n)
@@ -185,6 +181,9 @@ faults: [{at: 30s, for: 30s, gpu: 1, kind: lost}]
 	cmptest.Equal(t, "exit code", p.stop(), 0)
 	cmptest.Equal(t, "after the end", s.shown(),
 		ready+"GPUHealthy=Unknown ExporterStopped, MIGLayoutApplied=Unknown ExporterStopped")
+
+	p = faultyNode(t, scenario, strings.Fields(conditionFlags)...)
+	s.expect(t, p, 0, ready+"GPUHealthy=True GPUsHealthy"+layout)
 }
 
 // TestNodeConditionsRefused: a missing right is named, and an API server that does not answer holds
@@ -222,7 +221,7 @@ func TestNodeEventsAndLayout(t *testing.T) {
 
 	const healthy = "Ready=True KubeletReady, GPUHealthy=True GPUsHealthy, "
 
-	s.await(t, c.program, healthy+"MIGLayoutApplied=True NoLayoutWanted")
+	s.expect(t, c.program, 0, healthy+"MIGLayoutApplied=True NoLayoutWanted")
 
 	for range 6 { // the kubelet has listed all its pods then
 		c.advance(time.Second)
@@ -231,29 +230,19 @@ func TestNodeEventsAndLayout(t *testing.T) {
 	c.must(0, "apply", "--yes", "--gpus", "0", "--devices", "3g.20gb=2")
 	ids, _ := c.operations()
 
-	for begin := time.Now(); time.Since(begin) < testTimeout; time.Sleep(20 * time.Millisecond) {
-		s.mu.Lock()
-		n := len(s.events)
-		s.mu.Unlock()
+	var event map[string]any
 
-		if n > 0 {
-			break
-		}
+	select {
+	case event = <-s.events:
+	case <-time.After(testTimeout):
+		t.Fatal("no Event was created\n" + c.logText())
 	}
-
-	s.mu.Lock()
-	cmptest.Equal(t, "events", len(s.events), 1)
-	event := s.events[0]
-	s.mu.Unlock()
 
 	cmptest.Equal(t, "type and reason", []any{event["type"], event["reason"]}, []any{"Normal", "MIGOperationSucceeded"})
 	cmptest.Equal(t, "message", event["message"], any("operation "+ids[0]+" (apply) is succeeded; "+
 		"GPU 0: 2g.10gb@0 3g.20gb@4 -> 3g.20gb@0 3g.20gb@4"))
 
-	p := c.program
-	p.advance(61 * time.Second)
-	p.advance(time.Second)
-	s.await(t, p, healthy+"MIGLayoutApplied=False LayoutDiffers")
+	s.expect(t, c.program, 62*time.Second, healthy+"MIGLayoutApplied=False LayoutDiffers")
 	cmptest.Equal(t, "message", s.conditions[2]["message"],
 		"GPU 0 has 7g.40gb@0, should have 3g.20gb@0 3g.20gb@4")
 }

@@ -131,10 +131,12 @@ type exporter struct {
 
 	findings func() *[]web.Finding // what check-node says of the node; nil if the page is off
 
-	// Right-sizing sets these. Without it the first two are nil, and flush does nothing.
+	// flush blocks until what follows from the last Snapshot is served, and written to the Node.
+	flush func(context.Context)
+
+	// Right-sizing sets these. Without it they are nil.
 	recommendations func(gpu.UUID) any
 	advice          func() []collector.Advice
-	flush           func(context.Context) // blocks until what follows from the last Snapshot is served
 
 	// Partition control sets these. Without it the log has the audit of releases.
 	audit          io.Writer

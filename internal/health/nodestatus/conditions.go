@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/go-kit/log"
@@ -24,6 +25,14 @@ const (
 // maxMessage bounds a message, in bytes.
 const maxMessage = 1024
 
+func shorten(message string) string {
+	if len(message) > maxMessage {
+		message = strings.ToValidUTF8(message[:maxMessage], "")
+	}
+
+	return message
+}
+
 // ConditionOptions configure a Conditions.
 type ConditionOptions struct {
 	API  API
@@ -41,6 +50,7 @@ type ConditionOptions struct {
 // Conditions keeps conditions of the node current.
 type Conditions struct {
 	opts   ConditionOptions
+	looks  chan chan struct{} // each is closed once we have looked
 	tracks []*track
 	read   bool      // those on the node from an earlier run are in tracks
 	due    bool      // a status has changed and is not written
@@ -50,7 +60,9 @@ type Conditions struct {
 }
 
 // NewConditions returns a Conditions, which does nothing until Run is called.
-func NewConditions(opts ConditionOptions) *Conditions { return &Conditions{opts: opts} }
+func NewConditions(opts ConditionOptions) *Conditions {
+	return &Conditions{opts: opts, looks: make(chan chan struct{})}
+}
 
 // Run writes the conditions until ctx ends, then that they are unknown. It returns nil.
 func (c *Conditions) Run(ctx context.Context) error {
@@ -62,10 +74,30 @@ func (c *Conditions) Run(ctx context.Context) error {
 
 		select {
 		case <-ticks.C:
+		case done := <-c.looks:
+			c.step(ctx)
+			close(done)
 		case <-ctx.Done():
 			c.stop(ctx)
 			return nil
 		}
+	}
+}
+
+// Flush blocks until the conditions as they are now have been looked at, and written if that is due,
+// or until ctx ends.
+func (c *Conditions) Flush(ctx context.Context) {
+	done := make(chan struct{})
+
+	select {
+	case c.looks <- done:
+	case <-ctx.Done():
+		return
+	}
+
+	select {
+	case <-done:
+	case <-ctx.Done():
 	}
 }
 
@@ -104,7 +136,8 @@ func (c *Conditions) step(ctx context.Context) {
 	}
 }
 
-// stop writes that the conditions are unknown, unless we never came to know the node.
+// stop writes that the conditions are unknown, and what they were, unless we never came to know the
+// node.
 func (c *Conditions) stop(ctx context.Context) {
 	if !c.read {
 		return
@@ -115,8 +148,7 @@ func (c *Conditions) stop(ctx context.Context) {
 
 	now := c.opts.Now()
 	for _, t := range c.tracks {
-		t.show(Condition{Type: t.Type, Status: Unknown, Reason: "ExporterStopped",
-			Message: "mig-exporter has stopped on this node"}, now)
+		t.show(stopped(t.Condition), now)
 	}
 
 	c.write(ctx, now)
@@ -167,11 +199,20 @@ func (c *Conditions) readNode(ctx context.Context) bool {
 			continue
 		}
 
-		c.tracks = append(c.tracks, &track{
+		t := &track{
 			Condition: Condition{Type: known.Type, Status: known.Status, Reason: known.Reason,
 				Message: known.Message},
 			transition: known.Transition,
-		})
+		}
+
+		// It goes on from what it was before the exporter stopped: a rollout is no fault.
+		if was, ok := beforeStop(t.Condition); ok {
+			t.Condition = was
+			t.transition = c.opts.Now()
+			c.due = true
+		}
+
+		c.tracks = append(c.tracks, t)
 	}
 
 	c.keepOwn()
@@ -196,13 +237,8 @@ func (c *Conditions) write(ctx context.Context, now time.Time) bool {
 	var n nodeStatus
 
 	for _, t := range c.tracks {
-		message := t.Message
-		if len(message) > maxMessage {
-			message = message[:maxMessage]
-		}
-
 		n.Status.Conditions = append(n.Status.Conditions, nodeCondition{
-			Type: t.Type, Status: t.Status, Reason: t.Reason, Message: message,
+			Type: t.Type, Status: t.Status, Reason: t.Reason, Message: shorten(t.Message),
 			Heartbeat:  now.UTC().Truncate(time.Second),
 			Transition: t.transition.UTC().Truncate(time.Second),
 		})

@@ -1,6 +1,7 @@
 package nodestatus
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -83,6 +84,69 @@ func TestEarlierRun(t *testing.T) {
 		cmptest.Equal(t, "has a heartbeat", c.condition(0).Heartbeat.After(before), true)
 		r.after(2*time.Minute, "GPUHealthy=True GPUsHealthy")
 		r.stop()
+	})
+}
+
+// TestOrderlyRestart: a run goes on with what another one has shown before it stopped: what was well
+// is so at once, and what was not becomes better after five minutes.
+func TestOrderlyRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cluster{}
+		r := startRig(t, c)
+		r.after(time.Hour, "GPUHealthy=True GPUsHealthy")
+		r.stop()
+		cmptest.Equal(t, "shown", c.shown(), "GPUHealthy=Unknown ExporterStopped")
+		cmptest.Equal(t, "message", c.condition(0).Message,
+			"mig-exporter has stopped on this node; before that it was True, GPUsHealthy: fine")
+
+		r = startRig(t, c)
+		r.after(0, "GPUHealthy=True GPUsHealthy")
+		cmptest.Equal(t, "transition", c.condition(0).Transition, time.Now().UTC())
+		r.become(unhealthy())
+		r.after(second, "GPUHealthy=False GPULost")
+		r.stop()
+		cmptest.Equal(t, "shown", c.shown(), "GPUHealthy=Unknown ExporterStopped")
+
+		r = startRig(t, c)
+		r.after(4*time.Minute, "GPUHealthy=False GPULost")
+		r.stop()
+
+		r = startRig(t, c)
+		r.after(4*time.Minute, "GPUHealthy=False GPULost")
+		r.after(2*time.Minute, "GPUHealthy=True GPUsHealthy")
+		r.stop()
+
+		// What is worse than before is shown at once. A stop that says nothing of before is no history.
+		r = startRigOf(t, c, unhealthy())
+		r.after(0, "GPUHealthy=False GPULost")
+		r.stop()
+
+		c.conditions[0].Message = "mig-exporter has stopped on this node"
+		r = startRig(t, c)
+		r.after(4*time.Minute, "GPUHealthy=Unknown ExporterStopped")
+		r.after(2*time.Minute, "GPUHealthy=True GPUsHealthy")
+		r.stop()
+	})
+}
+
+// TestLongMessage: a message is cut between two characters.
+func TestLongMessage(t *testing.T) {
+	cmptest.Equal(t, "message", shorten(strings.Repeat("°", maxMessage)), strings.Repeat("°", maxMessage/2))
+	cmptest.Equal(t, "odd", shorten("x"+strings.Repeat("°", maxMessage)), "x"+strings.Repeat("°", maxMessage/2-1))
+}
+
+// TestFlush: after it what was seen is written. It ends with its context.
+func TestFlush(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startRig(t, &cluster{})
+		r.become(unhealthy())
+		r.writer.Flush(t.Context())
+		cmptest.Equal(t, "shown", r.shown(), "GPUHealthy=False GPULost")
+		r.stop()
+
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		r.writer.Flush(ctx)
 	})
 }
 

@@ -152,7 +152,7 @@ func (e *Events) create(ctx context.Context, event Event) error {
 		Involved: map[string]string{"apiVersion": "v1", "kind": "Node", "name": e.opts.Node, "uid": e.opts.Node},
 		Type:     "Normal",
 		Reason:   event.Reason,
-		Message:  event.Message,
+		Message:  shorten(event.Message),
 		First:    at,
 		Last:     at,
 		Count:    1,
@@ -163,10 +163,6 @@ func (e *Events) create(ctx context.Context, event Event) error {
 
 	if event.Warning {
 		body.Type = "Warning"
-	}
-
-	if len(body.Message) > maxMessage {
-		body.Message = body.Message[:maxMessage]
 	}
 
 	err := e.opts.API.Do(ctx, kubeapi.Request{

@@ -112,6 +112,7 @@ type rig struct {
 	early  bool
 	log    bytes.Buffer
 	beats  []time.Time
+	writer *Conditions
 	cancel context.CancelFunc
 	ended  chan error
 }
@@ -138,15 +139,22 @@ func unknown() Condition {
 func startRig(t *testing.T, c *cluster) *rig {
 	t.Helper()
 
-	r := &rig{cluster: c, t: t, is: healthy(), ended: make(chan error, 1)}
+	return startRigOf(t, c, healthy())
+}
+
+// startRigOf runs a Conditions whose condition begins as it is.
+func startRigOf(t *testing.T, c *cluster, is Condition) *rig {
+	t.Helper()
+
+	r := &rig{cluster: c, t: t, is: is, ended: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
 	r.cancel = cancel
-	writer := NewConditions(ConditionOptions{
+	r.writer = NewConditions(ConditionOptions{
 		API: c, Node: "node-1", Read: r.read, Now: time.Now, Logger: log.NewLogfmtLogger(&r.log),
 		Written: func(at time.Time) { r.beats = append(r.beats, at) },
 	})
 
-	go func() { r.ended <- writer.Run(ctx) }()
+	go func() { r.ended <- r.writer.Run(ctx) }()
 
 	synctest.Wait()
 

@@ -1,7 +1,9 @@
 package nodestatus
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -19,6 +21,38 @@ const (
 type Condition struct {
 	Type, Reason, Message string
 	Status                Status
+}
+
+// reasonStopped is the reason of a condition whose exporter was stopped, and stoppedMessage the
+// beginning of its message: what the condition was follows, as "True, GPUsHealthy: MESSAGE". People
+// read it, and so does the next run.
+const (
+	reasonStopped  = "ExporterStopped"
+	stoppedMessage = "mig-exporter has stopped on this node; before that it was "
+)
+
+// stopped returns a condition as it is shown once the exporter has stopped.
+func stopped(was Condition) Condition {
+	return Condition{
+		Type:    was.Type,
+		Status:  Unknown,
+		Reason:  reasonStopped,
+		Message: stoppedMessage + fmt.Sprintf("%s, %s: %s", was.Status, was.Reason, was.Message),
+	}
+}
+
+// beforeStop returns what a condition was before the exporter stopped; false if the exporter has not
+// stopped, or the message is not ours.
+func beforeStop(c Condition) (was Condition, ok bool) {
+	text, ours := strings.CutPrefix(c.Message, stoppedMessage)
+	status, rest, hasStatus := strings.Cut(text, ", ")
+	reason, message, hasReason := strings.Cut(rest, ": ")
+
+	was = Condition{Type: c.Type, Status: Status(status), Reason: reason, Message: message}
+	ok = c.Status == Unknown && c.Reason == reasonStopped && ours && hasStatus && hasReason &&
+		rank(was.Status) >= 0
+
+	return was, ok
 }
 
 // holdFor is how long a condition must have been better than it is shown before it is shown as
