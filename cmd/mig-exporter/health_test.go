@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -97,6 +98,74 @@ faults:
 
 		hit := report.GPUs[1].Instances
 		cmptest.Equal(t, "reasons of the instances", []int{len(hit[0].Reasons), len(hit[1].Reasons)}, []int{2, 1})
+	}
+}
+
+// oldDriver is a node whose driver does not say what is to be done.
+const oldDriver = `
+node: {driver: "535.104.05"}
+gpus: [{model: H100-80GB, count: 2}]
+faults: [{at: 10s, gpu: 1, kind: xid, xid: 119}, {at: 10m, for: 10s, gpu: 1, kind: reset-required}]
+`
+
+// TestHealthAfterRestart: what a process has seen of a GPU stands for the next one, if there is a
+// folder that outlives it, whether it was stopped or killed, until the GPU is reset.
+func TestHealthAfterRestart(t *testing.T) {
+	t.Setenv(stateVariable, filepath.Join(t.TempDir(), "node.json"))
+
+	dir := t.TempDir()
+	start := func() *program { return faultyNode(t, oldDriver, "--advise.state-dir="+dir) }
+
+	p := start()
+	p.advance(5 * time.Second)
+	cmptest.Equal(t, "first", verdicts(p.health()), "healthy, healthy")
+	cmptest.HasTexts(t, p.health().Message, "nothing is known to be wrong; XIDs from before ")
+	p.stop()
+
+	p = start()
+	p.advance(10 * time.Second)
+	cmptest.Equal(t, "struck", verdicts(p.health()), "healthy, unhealthy XIDHardware")
+	cmptest.Equal(t, "message", p.health().GPUs[0].Message,
+		"nothing is known to be wrong, and all that the hardware reports is read")
+	p.stop()
+
+	for range 2 {
+		p = start()
+		p.advance(time.Second)
+		cmptest.Equal(t, "restarted", verdicts(p.health()), "healthy, unhealthy XIDHardware")
+		cmptest.Equal(t, "since", p.health().GPUs[1].Reasons[0].Since.Before(p.health().Time.Add(-time.Second)), true)
+		p.signal(syscall.SIGKILL)
+		p.exitCode()
+	}
+
+	p = start()
+	p.advance(10 * time.Minute)
+	p.advance(20 * time.Second)
+	cmptest.Equal(t, "reset", verdicts(p.health()), "healthy, healthy")
+}
+
+// TestConditionAfterRestart: without such a folder, the Node's own condition keeps an exporter from
+// calling a GPU healthy because it was restarted.
+func TestConditionAfterRestart(t *testing.T) {
+	t.Setenv(stateVariable, filepath.Join(t.TempDir(), "node.json"))
+
+	s := startNodeServer(t)
+	start := func() *program { return faultyNode(t, oldDriver, strings.Fields(conditionFlags)...) }
+
+	const ready, layout = "Ready=True KubeletReady, ", ", MIGLayoutApplied=True NoLayoutWanted"
+
+	p := start()
+	s.expect(t, p, 20*time.Second, ready+"GPUHealthy=False XIDHardware"+layout)
+	p.stop()
+
+	for _, want := range []string{"GPUHealthy=False XIDHardware", "GPUHealthy=Unknown XIDBeforeStart"} {
+		p = start()
+		s.expect(t, p, 0, ready+want+layout)
+		s.expect(t, p, time.Minute, ready+want+layout)
+		s.expect(t, p, 6*time.Minute, ready+"GPUHealthy=Unknown XIDBeforeStart"+layout)
+		cmptest.Equal(t, "message", p.health().Message,
+			"whether this is over is not known: GPU 1: XID 119 (GSP RPC timeout): the GPU needs a reset")
+		p.stop()
 	}
 }
 

@@ -44,6 +44,7 @@ func (n *node) openMachine(library string) error {
 
 	n.kind = machine{hostname: name, inCluster: os.Getenv("KUBERNETES_SERVICE_HOST") != ""}
 	n.hostname = name
+	n.boot = readBootID
 	n.now = time.Now
 	n.library = nvmlsource.Open(library)
 

@@ -61,6 +61,7 @@ type node struct {
 	driverAccess
 	kind     nodeKind
 	hostname string
+	boot     func() (string, error) // the id of this boot; empty if the node has none
 	dcgm     dcgmAccess
 
 	poll    poll.Options
@@ -225,6 +226,7 @@ func openDriver(cfg *DriverConfig, logger log.Logger) (*node, error) {
 			retry: func() {},
 			end:   func(context.Context) (func(), error) { return func() {}, nil },
 		},
+		boot:    func() (string, error) { return "", nil },
 		polled:  func() {},
 		running: runningContainers{current: func() *gpu.Snapshot { return nil }},
 		logger:  logger,

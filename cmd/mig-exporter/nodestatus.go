@@ -211,6 +211,7 @@ func (x *exporter) openNodeReports(cfg *KubernetesConfig, controlled bool) error
 		API:     client,
 		Node:    cfg.NodeName,
 		Read:    x.conditions(time.Now()),
+		Earlier: x.recallCondition,
 		Written: func(at time.Time) { written.Set(float64(at.UnixMilli()) / 1000) },
 		Now:     x.node.now,
 		Logger:  x.logger,
@@ -224,6 +225,20 @@ func (x *exporter) openNodeReports(cfg *KubernetesConfig, controlled bool) error
 	}
 
 	return nil
+}
+
+// recallCondition takes up that an earlier process has shown a GPU to be unhealthy for something that
+// no driver tells again. A reboot has ended that.
+func (x *exporter) recallCondition(was nodestatus.Condition, since time.Time) {
+	if was.Type != conditionHealthy || was.Status == nodestatus.True || !health.IsPast(health.Code(was.Reason)) {
+		return
+	}
+
+	if uptime := x.node.log.Uptime; uptime != nil && since.Before(x.node.now().Add(-uptime())) {
+		return
+	}
+
+	x.health.RecallNode(since, was.Message)
 }
 
 // conditions returns a function that returns the conditions, or false as long as the program has only

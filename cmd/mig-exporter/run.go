@@ -199,6 +199,7 @@ func newExporterOf(node *node, cfg *Config, logger log.Logger) (*exporter, error
 	x.releaser = newGPUReleaser(x.source, func(ctx context.Context) error { return x.poller.Poll(ctx, nil) })
 	node.running.current = x.poller.Current
 	x.openState(&cfg.Poll)
+	x.openHealthMemory(cfg.stateDir())
 
 	if err := x.openNodeReports(&cfg.Kubernetes, cfg.Control.Enabled); err != nil {
 		x.close()

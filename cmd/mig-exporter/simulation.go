@@ -65,6 +65,7 @@ func (n *node) openSimulation(cfg *DriverConfig) error {
 	kind := simulation{simulated, newEvaluation(simulated)}
 	n.kind = kind
 	n.hostname = scenario.Node.Hostname
+	n.boot = func() (string, error) { return simulated.BootID(), nil }
 	n.now = simulated.Now
 	n.library = simnvml.New(simulated)
 	n.log = kernellog.Options{

@@ -22,6 +22,8 @@ const MarginSmall = 3
 type past struct {
 	recovered   time.Time // XIDs and events up to then are over: see memory
 	unavailable time.Time // when the driver last reported the GPU as unavailable; zero: never
+	// xids are those that count until a reset, with the time of the last, of earlier processes too.
+	xids map[uint64]time.Time
 }
 
 // judgeNode returns the reasons that are the node's, not those of a GPU in the Snapshot.
@@ -145,15 +147,17 @@ func judgeDown(g *gpu.GPU, allHang bool) Reason {
 
 // judgeXIDs judges the XIDs of a GPU that are not over, those of its instances among them.
 func judgeXIDs(g *gpu.GPU, before past, now time.Time) (reasons []Reason) {
-	for _, x := range g.Totals.XIDErrors {
+	for _, x := range withPast(g.Totals.XIDErrors, before) {
 		r, ok := judgeXID(x, g, before, now)
 		if !ok {
 			continue
 		}
 
-		// A reset takes all of the GPU. Else what an instance had concerns no other.
+		// A reset takes all of the GPU. Else what an instance had concerns no other. Of an earlier
+		// process' XIDs it is not known which instance had them.
+		isSame := func(c gpu.XIDCount) bool { return c.XID == x.XID }
 		r.own = r.Action != ActionReboot && r.Code != CodeXIDHardware &&
-			!slices.ContainsFunc(g.Totals.GPUXIDs, func(c gpu.XIDCount) bool { return c.XID == x.XID })
+			!slices.ContainsFunc(g.Totals.GPUXIDs, isSame) && slices.ContainsFunc(g.Totals.XIDErrors, isSame)
 		reasons = append(reasons, r)
 	}
 

@@ -133,6 +133,8 @@ func (r *Report) summarize(reasons []Reason, keep *keeper) Verdict {
 		}
 
 		switch {
+		case g.State == Healthy && v.State == Healthy && g.Message != healthyMessage:
+			v.Message = g.Message
 		case g.State == Healthy:
 		case rank(g.State) > rank(v.State):
 			others += boolToInt(v.State != Healthy)

@@ -43,6 +43,7 @@ const (
 	CodeNoGPUs          Code = "NoGPUs"
 	CodeFirstReading    Code = "FirstReading"
 	CodeUnlistedXID     Code = "XIDOfUnlistedGPU"
+	CodeMissing         Code = "GPUMissing"
 	CodeReleased        Code = "GPUReleased"
 	CodeHung            Code = "GPUHung"
 	CodeLost            Code = "GPULost"

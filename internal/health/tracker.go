@@ -1,7 +1,9 @@
 package health
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -10,17 +12,21 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Tracker judges each Snapshot, and keeps since when each reason stands. It survives no restart: of
-// XIDs from before only those of the kernel's log are known. It is safe for concurrent use.
+// Tracker judges each Snapshot, and keeps since when each reason stands. Of XIDs from before this
+// process it knows those of the kernel's log, and what Recall takes up. It is safe for concurrent use.
 type Tracker struct {
 	maxAge time.Duration
 	began  time.Time
 
-	mu     sync.Mutex
-	report Report // of the last Snapshot; not complete before the first
-	gpus   map[string]*memory
-	states map[string]standing  // by device
-	since  map[string]time.Time // by device and reason
+	mu         sync.Mutex
+	report     Report // of the last Snapshot; not complete before the first
+	gpus       map[string]*memory
+	missing    map[string]*memory   // of GPUs that are not in the last Snapshot
+	states     map[string]standing  // by device
+	since      map[string]time.Time // by device and reason
+	recalled   bool                 // the memory of earlier processes in this boot is known
+	logged     bool                 // the kernel's log was read at the last Snapshot
+	nodeBefore *Reason              // see RecallNode; nil: there is none, or it is over
 }
 
 // standing is the state of a device, and when it became that.
@@ -32,6 +38,8 @@ type standing struct {
 // memory is what we keep of a GPU between Snapshots.
 type memory struct {
 	past
+	place         Place
+	lostAt        time.Time // when it was first seen lost; zero if it is not
 	downAt        time.Time // of the last Snapshot in which it was down or released
 	readAt        time.Time // of the last reading that was good
 	energy        gpu.Opt[float64]
@@ -46,11 +54,12 @@ type memory struct {
 // about now any more; 0 is no limit.
 func New(maxAge time.Duration, now time.Time) *Tracker {
 	return &Tracker{
-		maxAge: maxAge,
-		began:  now,
-		gpus:   map[string]*memory{},
-		states: map[string]standing{},
-		since:  map[string]time.Time{},
+		maxAge:  maxAge,
+		began:   now,
+		gpus:    map[string]*memory{},
+		missing: map[string]*memory{},
+		states:  map[string]standing{},
+		since:   map[string]time.Time{},
 	}
 }
 
@@ -66,7 +75,8 @@ func (t *Tracker) Observe(s *gpu.Snapshot) {
 		Hostname:   s.Hostname,
 		GPUs:       make([]GPU, 0, len(s.GPUs)),
 	}
-	logged := isUp(s, gpu.SourceKernelLog)
+	t.logged = isUp(s, gpu.SourceKernelLog)
+	complete := isUp(s, gpu.SourceNVML) && len(s.Unread) == 0
 	allHang := doAllHang(s)
 	gpus := make(map[string]*memory, len(s.GPUs))
 	keep := &keeper{at: s.Time, tracker: t, states: map[string]standing{}, since: map[string]time.Time{}}
@@ -74,29 +84,33 @@ func (t *Tracker) Observe(s *gpu.Snapshot) {
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		key := keyOf(g)
-		m := t.gpus[key]
+		m := cmp.Or(t.gpus[key], t.missing[key])
 
 		if m == nil {
 			m = &memory{}
 		}
 
 		m.observe(g, s.Time)
+		m.remember(g, s.Time)
 		gpus[key] = m
 
-		r.GPUs = append(r.GPUs, judgeAll(g, m.past, s.Time, logged, allHang, keep))
+		r.GPUs = append(r.GPUs, judgeAll(g, m.past, s.Time, allHang, keep))
 	}
 
-	r.Verdict = r.summarize(keep.dateReasons("node", judgeNode(s)), keep)
-	t.report = r
+	t.updateMissing(gpus, complete)
 	t.gpus = gpus
+
+	reasons := slices.Concat(judgeNode(s), t.judgeMissing(complete), t.judgeNodeBefore(s, complete))
+	r.Verdict = r.summarize(keep.dateReasons("node", reasons), keep)
+	t.report = r
 	t.states = keep.states
 	t.since = keep.since
 }
 
 // judgeAll judges a GPU and its instances.
-func judgeAll(g *gpu.GPU, before past, now time.Time, logged, allHang bool, keep *keeper) GPU {
+func judgeAll(g *gpu.GPU, before past, now time.Time, allHang bool, keep *keeper) GPU {
 	key := keyOf(g)
-	reasons := keep.dateReasons(key, judgeGPU(g, before, now, logged, allHang))
+	reasons := keep.dateReasons(key, judgeGPU(g, before, now, keep.tracker.logged, allHang))
 	judged := GPU{
 		Index:     g.Index,
 		UUID:      g.UUID,
@@ -105,6 +119,13 @@ func judgeAll(g *gpu.GPU, before past, now time.Time, logged, allHang bool, keep
 		XIDsSince: g.Totals.XIDs.Since,
 		Verdict:   keep.dateState(key, newVerdict(slices.Clone(reasons))),
 		Instances: make([]Instance, 0, len(g.Instances)),
+	}
+
+	// A driver that says what to do says so after a restart, too.
+	isPastKnown := keep.tracker.recalled || keep.tracker.logged || g.Readings.RecoveryAction.Present()
+	if judged.State == Healthy && !isPastKnown {
+		judged.Message = fmt.Sprintf("nothing is known to be wrong; XIDs from before %s are not known",
+			judged.XIDsSince.UTC().Format(time.RFC3339))
 	}
 
 	for i := range g.Instances {

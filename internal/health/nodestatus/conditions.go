@@ -40,6 +40,9 @@ type ConditionOptions struct {
 	// Read returns the conditions as they are, or false as long as it is too early to say. It must
 	// not block.
 	Read func() ([]Condition, bool)
+	// Earlier, if not nil, is called once with each condition that an earlier run has left on the
+	// node, as it was before it stopped, and since when the node shows it.
+	Earlier func(was Condition, since time.Time)
 	// Written, if not nil, is called with the time of each heartbeat that the API server has
 	// accepted.
 	Written func(time.Time)
@@ -208,7 +211,7 @@ func (c *Conditions) readNode(ctx context.Context) bool {
 		// It goes on from what it was before the exporter stopped: a rollout is no fault.
 		if was, ok := beforeStop(t.Condition); ok {
 			t.Condition = was
-			t.transition = c.opts.Now()
+			t.resumed = true
 			c.due = true
 		}
 
@@ -217,6 +220,12 @@ func (c *Conditions) readNode(ctx context.Context) bool {
 
 	c.keepOwn()
 	c.read = true
+
+	for _, t := range c.tracks {
+		if c.opts.Earlier != nil && t.Status != "" {
+			c.opts.Earlier(t.Condition, t.transition)
+		}
+	}
 
 	return true
 }

@@ -79,6 +79,7 @@ func TestEarlierRun(t *testing.T) {
 			{Type: "GPUHealthy", Status: False, Reason: "GPULost", Heartbeat: before, Transition: before},
 		}}
 		r := startRig(t, c)
+		cmptest.Equal(t, "earlier", r.earlier, []string{"False GPULost " + before.Format(time.TimeOnly)})
 		r.after(4*time.Minute, "GPUHealthy=False GPULost")
 		cmptest.Equal(t, "transition", c.condition(0).Transition, before)
 		cmptest.Equal(t, "has a heartbeat", c.condition(0).Heartbeat.After(before), true)
@@ -99,8 +100,12 @@ func TestOrderlyRestart(t *testing.T) {
 		cmptest.Equal(t, "message", c.condition(0).Message,
 			"mig-exporter has stopped on this node; before that it was True, GPUsHealthy: fine")
 
+		ended := time.Now()
+		time.Sleep(time.Minute)
+
 		r = startRig(t, c)
 		r.after(0, "GPUHealthy=True GPUsHealthy")
+		cmptest.Equal(t, "earlier", r.earlier, []string{"True GPUsHealthy " + ended.UTC().Format(time.TimeOnly)})
 		cmptest.Equal(t, "transition", c.condition(0).Transition, time.Now().UTC())
 		r.become(unhealthy())
 		r.after(second, "GPUHealthy=False GPULost")

@@ -107,11 +107,14 @@ func (c *cluster) shown() string {
 // rig runs a Conditions whose one condition a test sets.
 type rig struct {
 	*cluster
-	t      *testing.T
-	is     Condition
-	early  bool
-	log    bytes.Buffer
-	beats  []time.Time
+	t     *testing.T
+	is    Condition
+	early bool
+	log   bytes.Buffer
+	beats []time.Time
+	// earlier are the conditions of an earlier run.
+	earlier []string
+
 	writer *Conditions
 	cancel context.CancelFunc
 	ended  chan error
@@ -152,6 +155,9 @@ func startRigOf(t *testing.T, c *cluster, is Condition) *rig {
 	r.writer = NewConditions(ConditionOptions{
 		API: c, Node: "node-1", Read: r.read, Now: time.Now, Logger: log.NewLogfmtLogger(&r.log),
 		Written: func(at time.Time) { r.beats = append(r.beats, at) },
+		Earlier: func(was Condition, since time.Time) {
+			r.earlier = append(r.earlier, fmt.Sprint(was.Status, " ", was.Reason, " ", since.Format(time.TimeOnly)))
+		},
 	})
 
 	go func() { r.ended <- r.writer.Run(ctx) }()

@@ -63,6 +63,7 @@ const holdFor = 5 * time.Minute
 type track struct {
 	Condition
 	transition time.Time // when its status last changed
+	resumed    bool      // the node shows that the exporter has stopped, and not this
 
 	// better is the worst of what the condition was since it began to be better than it is shown;
 	// zero if it is not.
@@ -75,6 +76,11 @@ func rank(s Status) int { return slices.Index([]Status{False, Unknown, True}, s)
 
 // update takes what the condition is at a time. It reports whether its status has changed.
 func (t *track) update(is Condition, now time.Time) bool {
+	if t.resumed {
+		t.transition = now
+		t.resumed = false
+	}
+
 	if t.Status == "" || rank(is.Status) <= rank(t.Status) {
 		return t.show(is, now)
 	}
