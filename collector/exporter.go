@@ -108,7 +108,7 @@ func newSources(c *catalog) collectFunc {
 	up := c.newFamily(
 		"mig_exporter_source_up",
 		"1 when the source (nvml, dcgm, kubelet, kubelet_checkpoint, kubernetes, "+
-			"hpc_jobs, kernel_log) answered last, else 0.",
+			"hpc_jobs, kernel_log, node_labels) answered last, else 0.",
 		"",
 		"source",
 	)

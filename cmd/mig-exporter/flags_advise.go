@@ -35,8 +35,9 @@ func adviseFlags(app *kingpin.Application, cfg *AdviseConfig, workloadLabel *str
 		"recommend smaller or larger ones (docs/rightsizing.md). Nothing is ever changed by it.").
 		Default("true").
 		BoolVar(&cfg.Enabled)
-	app.Flag("advise.state-dir", "Folder that keeps the evidence across restarts; created if it "+
-		"is missing. By default there is none: a restart loses what was observed.").
+	app.Flag("advise.state-dir", "Folder that keeps the evidence, and XIDs for the health of GPUs, "+
+		"across restarts; created if it is missing. By default there is none: a restart loses what was "+
+		"observed.").
 		SetValue(usage.File(&cfg.StateDir))
 	cfg.Options.Headroom = initial.Headroom
 	cfg.Options.TargetBusy = initial.TargetBusy

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
@@ -352,10 +353,16 @@ func (f *Follower) setPausedNote(n Node) {
 		return
 	}
 
+	note := leftPaused(n)
+
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
-	f.pausedNote = leftPaused(n)
+	if note != "" && note != f.pausedNote {
+		level.Warn(f.o.Logger).Log("msg", note)
+	}
+
+	f.pausedNote = note
 }
 
 // actor is who asks for a change: the manager that wrote the label last, by the API server's word.
