@@ -140,7 +140,8 @@ func (s *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			map[string]any{"name": "pods/eviction", "kind": "Eviction", "group": "policy", "version": "v1"},
 		}})
 	case isEviction && s.budgets[pod]:
-		fail(w, http.StatusTooManyRequests, "TooManyRequests")
+		failWith(w, http.StatusTooManyRequests, "TooManyRequests",
+			"Cannot evict pod as it would violate the pod's disruption budget.")
 	case isEviction || r.Method == http.MethodDelete:
 		s.evicted = append(s.evicted, pod)
 		delete(s.objects, pod)
@@ -285,12 +286,14 @@ func answer(w http.ResponseWriter, object any) {
 	_ = json.NewEncoder(w).Encode(object)
 }
 
-func fail(w http.ResponseWriter, code int, reason string) {
+func fail(w http.ResponseWriter, code int, reason string) { failWith(w, code, reason, reason) }
+
+func failWith(w http.ResponseWriter, code int, reason, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(map[string]any{
 		"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code,
-		"message": reason,
+		"message": message,
 	})
 }
 

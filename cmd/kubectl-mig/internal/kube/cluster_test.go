@@ -295,7 +295,7 @@ func TestEvict(t *testing.T) {
 	}{
 		{name: "of a controller", pod: `{"metadata": {` + replicaSet + `}, "spec": {"nodeName": "a"}}`},
 		{name: "a budget", pod: `{"metadata": {` + replicaSet + `}, "spec": {"nodeName": "a"}}`, budget: true,
-			want: "global timeout reached"},
+			want: "Cannot evict pod as it would violate the pod's disruption budget."},
 		{name: "a bare pod", pod: `{"spec": {"nodeName": "a"}}`, want: "use --force"},
 		{name: "a bare pod by force", pod: `{"spec": {"nodeName": "a"}}`, options: rollout.Eviction{Force: true}},
 		{name: "emptyDir", pod: `{"metadata": {` + replicaSet + `}, "spec": {"nodeName": "a", "volumes": [{"emptyDir": {}}]}}`,

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,6 +53,9 @@ func (c *Cluster) Evict(
 	holders := &holdersOnly{Interface: c.set, node: node, pods: pods}
 	helper := c.newDrain(ctx, holders, options)
 
+	var refusal lastLine
+	helper.ErrOut = &refusal
+
 	list, errs := helper.GetPodsForDeletion(node)
 	if len(errs) > 0 {
 		return refused(ctx, errors.Join(errs...))
@@ -73,10 +77,38 @@ func (c *Cluster) Evict(
 	}
 
 	if err := helper.DeleteOrEvictPods(leave); err != nil {
+		if why := refusal.String(); why != "" {
+			err = fmt.Errorf("%w; the last refusal: %s", err, why)
+		}
+
 		return refused(ctx, err)
 	}
 
 	return nil
+}
+
+// lastLine keeps the last line that is written to it: drain writes there, and nowhere else, why the
+// API server refuses an eviction, such as for a PodDisruptionBudget. It is safe for concurrent use.
+type lastLine struct {
+	mu   sync.Mutex
+	text string
+}
+
+// Write keeps a line.
+func (l *lastLine) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.text = strings.TrimSpace(string(line))
+
+	return len(line), nil
+}
+
+func (l *lastLine) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	return l.text
 }
 
 // refused makes an error of kubectl's drain final: it has tried until its timeout.

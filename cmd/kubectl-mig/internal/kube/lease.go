@@ -35,6 +35,7 @@ type Lease struct {
 	mu      sync.Mutex
 	renewed time.Time // when the last renewal was asked for, by this machine's clock
 	lost    bool
+	failure error // of the last renewal
 }
 
 // OwnedError says that another client owns a run.
@@ -152,12 +153,18 @@ func (l *Lease) held() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	if l.lost || l.clock.Now().Sub(l.renewed) >= leaseUse {
-		l.lost = true
-		return rollout.ErrLost
+	if !l.lost && l.clock.Now().Sub(l.renewed) < leaseUse {
+		return nil
 	}
 
-	return nil
+	l.lost = true
+
+	// Such as a right that is missing.
+	if l.failure != nil {
+		return fmt.Errorf("%w, or may have: its Lease could not be renewed: %w", rollout.ErrLost, l.failure)
+	}
+
+	return rollout.ErrLost
 }
 
 // keep renews the Lease until ctx ends, or it is lost.
@@ -168,9 +175,14 @@ func (l *Lease) keep(ctx context.Context) error {
 		}
 
 		// A failure is tried again, until the Lease cannot be used any more.
-		if err := l.renew(ctx); errors.Is(err, rollout.ErrLost) {
+		err := l.renew(ctx)
+		if errors.Is(err, rollout.ErrLost) {
 			return err
 		}
+
+		l.mu.Lock()
+		l.failure = err
+		l.mu.Unlock()
 
 		if err := l.held(); err != nil {
 			return err
@@ -188,7 +200,7 @@ func (l *Lease) renew(ctx context.Context) error {
 	object, err := l.cluster.set.CoordinationV1().Leases(l.cluster.namespace).
 		Get(ctx, l.name, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("get the Lease: %w", err)
+		return explain(err, "get", "leases in namespace "+l.cluster.namespace)
 	}
 
 	if holderOf(object) != l.holder {
