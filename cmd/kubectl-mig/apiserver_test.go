@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	namespace       = "gpu-monitoring"
+	namespace       = defaultNamespace
 	kubeconfigToken = "the-operator's"
 	exporterToken   = "the-exporter's"
 )
@@ -88,9 +88,8 @@ current-context: prod
 clusters: [{name: c, cluster: {server: %q, certificate-authority-data: %s}}]
 users: [{name: u, user: {token: %q}}]
 contexts:
-- {name: prod, context: {cluster: c, user: u, namespace: %s}}
-- {name: other, context: {cluster: c, user: u, namespace: elsewhere}}
-`, s.server.URL, base64.StdEncoding.EncodeToString(s.ca()), kubeconfigToken, namespace)
+- {name: prod, context: {cluster: c, user: u, namespace: ml}} # where the operator's own work is
+`, s.server.URL, base64.StdEncoding.EncodeToString(s.ca()), kubeconfigToken)
 
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

@@ -11,8 +11,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/usage"
 )
 
-// defaultConfigMap is the name that the Helm chart gives its ConfigMap in a release "mig-exporter".
-const defaultConfigMap = "mig-exporter-kubectl"
+const (
+	// defaultNamespace is the exporter's own, as the docs install it. The context's is that of the
+	// operator's own work.
+	defaultNamespace = "mig-exporter"
+	// defaultConfigMap is the name that the Helm chart gives its ConfigMap in a release
+	// "mig-exporter".
+	defaultConfigMap = "mig-exporter-kubectl"
+)
 
 // flags are the plugin's own flags.
 type flags struct {
@@ -44,8 +50,8 @@ func (f *flags) declare(app *kingpin.Application) {
 			declared.Short(rune(flag.Shorthand[0]))
 		}
 
-		if flag.Name == "namespace" {
-			declared.Envar("KUBECTL_MIG_NAMESPACE")
+		if flag.Name == clientcmd.FlagNamespace {
+			declared.Help("The exporter's namespace, by default " + defaultNamespace + ".").Envar("KUBECTL_MIG_NAMESPACE")
 		}
 
 		declared.SetValue(kingpinValue{flag.Value})

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -64,14 +65,9 @@ func (p *plugin) openCluster() (*cluster, error) {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
 	}
 
-	namespace, _, err := loader.Namespace()
-	if err != nil {
-		return nil, fmt.Errorf("read the kubeconfig: %w", err)
-	}
-
 	config.UserAgent = rest.DefaultKubernetesUserAgent()
 
-	return newCluster(config, namespace)
+	return newCluster(config, cmp.Or(p.flags.overrides.Context.Namespace, defaultNamespace))
 }
 
 // nodes lists the nodes that have an exporter.

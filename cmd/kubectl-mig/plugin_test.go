@@ -320,15 +320,15 @@ func TestMissingRights(t *testing.T) {
 		forbidden []string
 		want      string
 	}{
-		{[]string{"get configmaps"}, "you may not get configmaps mig-exporter-kubectl in namespace gpu-monitoring"},
-		{[]string{"list pods"}, "you may not list pods in namespace gpu-monitoring"},
+		{[]string{"get configmaps"}, "you may not get configmaps mig-exporter-kubectl in namespace mig-exporter"},
+		{[]string{"list pods"}, "you may not list pods in namespace mig-exporter"},
 		{
 			[]string{"get pods/portforward", "create pods/portforward"},
-			"you may not get and create pods/portforward mig-exporter-gpu-01 in namespace gpu-monitoring",
+			"you may not get and create pods/portforward mig-exporter-gpu-01 in namespace mig-exporter",
 		},
 		{
 			[]string{"create serviceaccounts/token"},
-			"you may not create serviceaccounts/token mig-exporter-kubectl-get in namespace gpu-monitoring",
+			"you may not create serviceaccounts/token mig-exporter-kubectl-get in namespace mig-exporter",
 		},
 	} {
 		w := newWorld(t)
@@ -352,7 +352,7 @@ func TestNotThere(t *testing.T) {
 		args   []string
 		want   string
 	}{
-		"no pod":       {func(w *world) { w.api.pods = nil }, nil, "no pod in namespace gpu-monitoring"},
+		"no pod":       {func(w *world) { w.api.pods = nil }, nil, "no pod in namespace mig-exporter"},
 		"pending":      {func(w *world) { w.api.pods[0].phase = "Pending" }, nil, "mig-exporter-gpu-01 is Pending"},
 		"no port":      {func(w *world) { w.api.pods[0].port = "metrics" }, nil, "has no port named control"},
 		"no ConfigMap": {func(w *world) { w.api.settings = nil }, nil, "there is no ConfigMap mig-exporter-kubectl"},
@@ -360,7 +360,7 @@ func TestNotThere(t *testing.T) {
 		"no name":      {func(w *world) { w.api.settings["server-name"] = "" }, nil, "server-name is empty"},
 		"no account":   {func(w *world) { w.api.grants = nil }, nil, "there is no service account mig-exporter-kubectl-get"},
 		"another namespace": {
-			func(*world) {}, []string{"--context=other"}, "you may not get configmaps mig-exporter-kubectl in namespace elsewhere",
+			func(*world) {}, []string{"--namespace=elsewhere"}, "you may not get configmaps mig-exporter-kubectl in namespace elsewhere",
 		},
 		"two pods": {func(w *world) {
 			second := w.api.pods[0]
