@@ -12,7 +12,7 @@ import (
 
 func TestOwnPod(t *testing.T) {
 	credentials := t.TempDir()
-	if err := os.WriteFile(filepath.Join(credentials, "namespace"), []byte("monitoring\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(credentials, "namespace"), []byte("mig-exporter\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 
@@ -22,8 +22,8 @@ func TestOwnPod(t *testing.T) {
 		want                string
 	}{
 		{"the downward API", t.TempDir(), "node-1", map[string]string{"POD_NAMESPACE": "a", "POD_NAME": "b"}, "a/b"},
-		{"the service account and the host name", credentials, "mig-exporter-x7k2p", nil, "monitoring/mig-exporter-x7k2p"},
-		{"a name alone", credentials, "node-1", map[string]string{"POD_NAME": "b"}, "monitoring/b"},
+		{"the service account and the host name", credentials, "mig-exporter-x7k2p", nil, "mig-exporter/mig-exporter-x7k2p"},
+		{"a name alone", credentials, "node-1", map[string]string{"POD_NAME": "b"}, "mig-exporter/b"},
 		{"nothing", t.TempDir(), "node-1", nil, ""},
 	} {
 		if got := ownPod(func(name string) string { return tt.env[name] }, tt.dir, tt.hostname); got != tt.want {
@@ -61,7 +61,7 @@ func TestUnreadableKubeletMark(t *testing.T) {
 func TestKubernetesFlags(t *testing.T) {
 	for _, tt := range []struct{ flag, want string }{
 		{"--kubernetes.witness-pod=kube-system/calico-node-*", ""},
-		{"--kubernetes.witness-pod=monitoring/mig-exporter-x7k2p", ""},
+		{"--kubernetes.witness-pod=mig-exporter/mig-exporter-x7k2p", ""},
 		{"--kubernetes.witness-pod=calico-node", "expected NAMESPACE/NAME"},
 		{"--kubernetes.witness-pod=a/b/c", "expected NAMESPACE/NAME"},
 		{"--kubernetes.witness-pod=Kube_System/x", "expected NAMESPACE/NAME"},

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	kubeletRestarted = "the kubelet has restarted at 10:02:03 and its list has not shown pod monitoring/mig-exporter-x yet"
+	kubeletRestarted = "the kubelet has restarted at 10:02:03 and its list has not shown pod mig-exporter/mig-exporter-x yet"
 	notListed        = "the kubelet has not listed it since it restarted at 10:02:03"
 )
 

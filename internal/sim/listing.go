@@ -5,7 +5,7 @@ import "slices"
 // The pod of the exporter itself, which the kubelet of every simulated node has beside the pods of
 // the scenario. It holds no device.
 const (
-	OwnNamespace = "monitoring"
+	OwnNamespace = "mig-exporter"
 	OwnPod       = "mig-exporter-sim"
 	OwnContainer = "mig-exporter"
 )

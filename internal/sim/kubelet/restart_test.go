@@ -98,7 +98,7 @@ faults:
 // TestSlowAdmission: the kubelet admits pods one after the other, the oldest first, and lists those
 // that it has not come to as little as a kubelet that has just begun, while they run.
 func TestSlowAdmission(t *testing.T) {
-	const own = "monitoring/mig-exporter-sim"
+	const own = "mig-exporter/mig-exporter-sim"
 
 	s := newStepped(t, slowlyAdmitted)
 	for _, step := range []struct {
@@ -142,7 +142,7 @@ faults:
 func TestRestart(t *testing.T) {
 	const (
 		static = "default/file-n+"
-		all    = "default/api+ default/file-n+ default/init monitoring/mig-exporter-sim"
+		all    = "default/api+ default/file-n+ default/init mig-exporter/mig-exporter-sim"
 	)
 	s := newStepped(t, restarted)
 	var last os.FileInfo
@@ -220,7 +220,7 @@ pods:
   - {name: holder, resource: nvidia.com/gpu}
   - {name: monitor, resource: nvidia.com/gpu, count: 2, admin: true}
 `)
-	if got := s.listed(); got != "default/holder+ default/monitor++ monitoring/mig-exporter-sim" {
+	if got := s.listed(); got != "default/holder+ default/monitor++ mig-exporter/mig-exporter-sim" {
 		t.Errorf("listed: %s", got)
 	}
 }
