@@ -252,6 +252,19 @@ func (s *apiServer) apply(t *testing.T, o object, dryRun bool) error {
 	return s.send(t.Context(), http.MethodPatch, pathOf(t, o)+query, "application/apply-patch+yaml", text)
 }
 
+// createNamespaces creates the release's namespace and that of the GPU operator, where the chart
+// gives rights, too.
+func (s *apiServer) createNamespaces(t *testing.T) {
+	t.Helper()
+
+	for _, name := range []string{namespace, "gpu-operator"} {
+		o := object{"apiVersion": "v1", "kind": "Namespace", "metadata": object{"name": name}}
+		if err := s.apply(t, o, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // pathOf returns the path of an object at the API server.
 func pathOf(t *testing.T, o object) string {
 	t.Helper()

@@ -20,7 +20,7 @@ func TestApply(t *testing.T) {
 			t.Fatalf("%s: %v", describe(o), err)
 		}
 	}
-	mustApply(object{"apiVersion": "v1", "kind": "Namespace", "metadata": object{"name": namespace}})
+	s.createNamespaces(t)
 	mustApply(object{"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": object{"name": "nvidia"},
 		"handler": "nvidia"})
 

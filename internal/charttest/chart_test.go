@@ -23,7 +23,7 @@ import (
 const (
 	root      = "../.."
 	chartDir  = root + "/deploy/helm/mig-exporter"
-	namespace = "monitoring"
+	namespace = "mig-exporter"
 	// kubernetes is the version that manifests are for.
 	kubernetes = "1.34"
 	notes      = "mig-exporter/templates/NOTES.txt"
@@ -267,7 +267,8 @@ func everything(t *testing.T) values {
 
 	return merge(readValues(t, "control", "device-plugin", "openshift"), values{
 		"control": values{"mode": "apply", "restore": true, "allowGid": 2000,
-			"layouts": values{"existingConfigMap": "layouts"}, "network": values{"hostPort": 9402}},
+			"layouts": values{"existingConfigMap": "layouts"}, "network": values{"hostPort": 9402},
+			"kubectl": kubectlValues()},
 		"web": values{"existingSecret": "web"},
 		"serviceMonitor": values{"enabled": true, "interval": "15s", "scrapeTimeout": "10s", "scheme": "https",
 			"tlsConfig": values{"insecureSkipVerify": true},
@@ -282,6 +283,7 @@ func everything(t *testing.T) values {
 			"extraEgress": []any{values{"ports": []any{values{"port": 5555, "protocol": "TCP"}}}}},
 		"podMetadata":       values{"labels": []any{"team"}},
 		"nodeStatus":        values{"conditions": true, "events": true},
+		"nodeLabels":        values{"mode": "follow"},
 		"dcgm":              values{"mode": "remote", "address": "nvidia-dcgm.gpu-operator.svc:5555"},
 		"initContainers":    []any{values{"name": "wait", "image": "registry.example.com/wait:1"}},
 		"advise":            values{"keepEvidence": true, "serverMetrics": true},

@@ -170,9 +170,26 @@ func TestInitContainers(t *testing.T) {
 // constraints that are made for it.
 func TestClusterNames(t *testing.T) {
 	objects := render(t, everything(t))
-	for _, kind := range []string{"ClusterRole", "ClusterRoleBinding", "SecurityContextConstraints"} {
-		if name := at(find(t, objects, kind), "metadata", "name"); name != namespace+"-mig-exporter" {
-			t.Errorf("%s %v", kind, name)
+	kinds := map[any]int{
+		"ClusterRole": 0, "ClusterRoleBinding": 0, "SecurityContextConstraints": 0, "ValidatingAdmissionPolicy": 0,
+		"ValidatingAdmissionPolicyBinding": 0,
+	}
+
+	for _, o := range objects {
+		if _, ok := kinds[o["kind"]]; !ok {
+			continue
+		}
+
+		kinds[o["kind"]]++
+
+		if name := at(o, "metadata", "name").(string); !strings.HasPrefix(name, namespace+"-mig-exporter") {
+			t.Errorf("%s %s", o["kind"], name)
+		}
+	}
+
+	for kind, count := range kinds {
+		if count == 0 {
+			t.Errorf("no %s", kind)
 		}
 	}
 

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"helm.sh/helm/v3/pkg/chartutil"
 )
 
 // TestMain takes the -update flag. Helm logs each link of a chart; they are meant
@@ -37,20 +39,44 @@ func profiles() map[string][]string {
 	}
 }
 
-// manifest returns the text of a profile: its objects in the order of their templates, without what
-// is Helm's alone.
+// The manifest of internal/kubelettest: control with the device plugin, and all rights besides.
+const (
+	testManifest = "internal/kubelettest/testdata/all-rights.yaml"
+	testValues   = "internal/kubelettest/testdata/values.yaml"
+)
+
+// profileFiles returns the paths of files in values/.
+func profileFiles(names []string) []string {
+	var paths []string
+	for _, name := range names {
+		paths = append(paths, "deploy/helm/mig-exporter/values/"+name+".yaml")
+	}
+
+	return paths
+}
+
+// manifest returns what is rendered with files of values: the objects in the order of their
+// templates, without what is Helm's alone.
 func manifest(t *testing.T, files []string) string {
 	t.Helper()
 
-	rendered, err := renderFiles(loadChart(t), readValues(t, files...))
-	if err != nil {
-		t.Fatal(err)
-	}
-
 	command := "helm template mig-exporter deploy/helm/mig-exporter --kube-version " + kubernetes +
 		" --namespace " + namespace
+	over := values{}
+
 	for _, file := range files {
-		command += " -f deploy/helm/mig-exporter/values/" + file + ".yaml"
+		one, err := chartutil.ReadValuesFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		over = merge(over, one)
+		command += " -f " + file
+	}
+
+	rendered, err := renderFiles(loadChart(t), over)
+	if err != nil {
+		t.Fatal(err)
 	}
 
 	var b strings.Builder
@@ -77,24 +103,29 @@ func withoutHelm(text string) string {
 	}), "\n")
 }
 
+// checkManifest compares a file with what is rendered, or writes it.
+func checkManifest(t *testing.T, path string, files []string) {
+	t.Helper()
+
+	text := manifest(t, files)
+	if updating() {
+		if err := os.WriteFile(filepath.Join(root, path), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if readFile(t, path) != text {
+		t.Errorf("%s is not what the chart renders; run: make manifests, and review the difference", path)
+	}
+}
+
 // TestManifests: deploy/manifests is what the chart renders with each file of values/, and has no
 // other file.
 func TestManifests(t *testing.T) {
 	used := map[string]bool{}
 
 	for name, files := range profiles() {
-		path := "deploy/manifests/" + name + ".yaml"
-
-		text := manifest(t, files)
-		if updating() {
-			if err := os.WriteFile(filepath.Join(root, path), []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-
-		if readFile(t, path) != text {
-			t.Errorf("%s is not what the chart renders; run: make manifests, and review the difference", path)
-		}
+		checkManifest(t, "deploy/manifests/"+name+".yaml", profileFiles(files))
 
 		for _, file := range files {
 			used["values/"+file+".yaml"] = true
@@ -102,6 +133,8 @@ func TestManifests(t *testing.T) {
 
 		used["manifests/"+name+".yaml"] = true
 	}
+
+	checkManifest(t, testManifest, append(profileFiles([]string{"control", "device-plugin"}), testValues))
 
 	used["manifests/kustomization.yaml"] = true
 

@@ -26,7 +26,7 @@ func TestNodePolicy(t *testing.T) {
 			t.Fatalf("%s: %v", describe(o), err)
 		}
 	}
-	mustApply(object{"apiVersion": "v1", "kind": "Namespace", "metadata": object{"name": namespace}})
+	s.createNamespaces(t)
 
 	for _, o := range objects {
 		switch o["kind"] {

@@ -309,7 +309,7 @@ func TestControlGroup(t *testing.T) {
 
 // TestFlags: each flag and variable that the chart sets is one of mig-exporter's.
 func TestFlags(t *testing.T) {
-	sources, err := filepath.Glob(root + "/cmd/mig-exporter/flags*.go")
+	sources, err := filepath.Glob(root + "/cmd/mig-exporter/*.go")
 	if err != nil || len(sources) == 0 {
 		t.Fatal(err)
 	}

@@ -118,19 +118,25 @@ func allRights(t *testing.T) values {
 // TestRightsAreDocumented: all that the chart can give is what docs/kubernetes.md lists.
 // internal/kubelettest tries the chart's rights on a real API server.
 func TestRightsAreDocumented(t *testing.T) {
-	page := readFile(t, "docs/kubernetes.md")
+	documented := documentedObjects(t, "docs/kubernetes.md")
+	equal(t, "rights", texts(rightsOf(t, render(t, allRights(t)))), texts(rightsOf(t, documented)))
+}
+
+// documentedObjects returns the documents of all YAML blocks of a page.
+func documentedObjects(t *testing.T, page string) []object {
+	t.Helper()
 	var documented []object
 
-	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(page, -1) {
+	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(readFile(t, page), -1) {
 		objects, err := decodeObjects(block[1])
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", page, err)
 		}
 
 		documented = append(documented, objects...)
 	}
 
-	equal(t, "rights", texts(rightsOf(t, render(t, allRights(t)))), texts(rightsOf(t, documented)))
+	return documented
 }
 
 // TestRightsAreUsed: the resources of the rights are those that the paths of requests in the code

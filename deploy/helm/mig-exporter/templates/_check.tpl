@@ -131,6 +131,12 @@
 {{ printf "control.kubectl.caCertificate: control.kubectl.accounts.%s needs it; without it kubectl mig has no exporter that it can verify" $verb | fail }}
 {{- end -}}
 {{- end -}}
+{{- if and $kubectl.runs (not $kubectl.caCertificate) -}}
+{{ fail "control.kubectl.caCertificate: control.kubectl.runs needs it; without it kubectl mig has no exporter that it can verify" }}
+{{- end -}}
+{{- if and $kubectl.evict (not $kubectl.runs) -}}
+{{ fail "control.kubectl.runs: control.kubectl.evict needs it; runs alone evict pods" }}
+{{- end -}}
 {{- if and $network.enabled (eq (int $network.port) (int .Values.web.port)) -}}
 {{ fail "control.network.port: it is web.port, too; each needs a port of its own" }}
 {{- end -}}
