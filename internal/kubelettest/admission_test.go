@@ -142,7 +142,7 @@ func (c *cluster) startProfiles(t *testing.T) []*profileWatch {
 	watches := []*profileWatch{{name: "control", url: url(c.exporter)}}
 	for i, m := range c.installed[1:] {
 		pod := c.run(t, m.pod("slow"+fmt.Sprint(i)))
-		watches = append(watches, &profileWatch{name: profiles[i+1].manifest, url: url(pod)})
+		watches = append(watches, &profileWatch{name: profiles[i+1].namespace, url: url(pod)})
 	}
 
 	for name, m := range map[string]*manifest{"the defaults without the checkpoint": c.installed[1],

@@ -64,7 +64,13 @@ func (c *cluster) grant(t *testing.T, account string, role *rbacv1.ClusterRole) 
 func (c *cluster) newToken(t *testing.T, account string, audiences ...string) string {
 	t.Helper()
 
-	reply, err := c.client.CoreV1().ServiceAccounts("batch").CreateToken(c.ctx, account,
+	return c.newTokenOf(t, "batch", account, audiences...)
+}
+
+func (c *cluster) newTokenOf(t *testing.T, namespace, account string, audiences ...string) string {
+	t.Helper()
+
+	reply, err := c.client.CoreV1().ServiceAccounts(namespace).CreateToken(c.ctx, account,
 		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}},
 		metav1.CreateOptions{})
 	if err != nil {
@@ -357,10 +363,20 @@ func (c *cluster) checkCordon(want bool) error {
 
 // awaitInstances waits until a GPU has a number of GPU instances, and returns the ids by which a
 // device plugin offers them.
-func (c *cluster) awaitInstances(t *testing.T, gpu, count int) (ids []string) {
+func (c *cluster) awaitInstances(t *testing.T, gpu, count int) []string {
 	t.Helper()
 
-	if err := await(time.Minute, func() error {
+	ids, err := c.instancesOf(gpu, count)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return ids
+}
+
+// instancesOf does what awaitInstances does, outside of the test's goroutine.
+func (c *cluster) instancesOf(gpu, count int) (ids []string, err error) {
+	err = await(time.Minute, func() error {
 		document, err := readNodeDocument()
 		if err != nil {
 			return err
@@ -381,11 +397,9 @@ func (c *cluster) awaitInstances(t *testing.T, gpu, count int) (ids []string) {
 		}
 
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 
-	return ids
+	return ids, err
 }
 
 // awaitLayout waits until a GPU has one GPU instance, of a profile.

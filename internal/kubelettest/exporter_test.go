@@ -22,7 +22,7 @@ import (
 // The exporter's listeners. Its pod's address is in /etc/hosts under exporterHost, as a cluster's
 // DNS has those of a Service.
 const (
-	exporterHost   = "mig-exporter.monitoring"
+	exporterHost   = "mig-exporter." + chartNamespace
 	metricsURL     = "http://" + exporterHost + ":9401"
 	controlAddress = exporterHost + ":9402"
 	controlDir     = "/run/mig-exporter"
@@ -56,9 +56,11 @@ func (n *node) startExporter(ctx context.Context) (*corev1.Pod, error) {
 		return nil, err
 	}
 
-	// The device plugins of most tests are no pods.
-	return n.createExporter(ctx, "x7k2p", "--control.device-plugin=", "--control.settle-timeout=1m")
+	return n.createExporter(ctx, "x7k2p", usualArgs...)
 }
+
+// usualArgs are the exporter's arguments in most tests, whose device plugins are no pods.
+var usualArgs = []string{"--control.device-plugin=", "--control.settle-timeout=1m"}
 
 // createExporter creates the exporter's pod, with further arguments of a test.
 func (n *node) createExporter(ctx context.Context, suffix string, args ...string) (*corev1.Pod, error) {
@@ -82,7 +84,7 @@ func (n *node) createExporter(ctx context.Context, suffix string, args ...string
 
 // keepExporterLog copies the log of the exporter's pod to the other logs.
 func (n *node) keepExporterLog() error {
-	files, err := filepath.Glob("/var/log/pods/monitoring_mig-exporter-*/*/*.log")
+	files, err := filepath.Glob("/var/log/pods/" + chartNamespace + "_mig-exporter-*/*/*.log")
 	if err != nil {
 		return err
 	}

@@ -90,7 +90,7 @@ func TestHolderClaims(t *testing.T) {
 		"gpu-7-mig-3g20gb-9-4")
 	two := c.bindClaims(t, newPod("chat", "two", newContainer("main", "", 0)), "two", false, "gpu-7-mig-1g5gb-19-0",
 		"gpu-7-mig-1g5gb-19-1")
-	c.bindClaims(t, newPod("monitoring", "monitor", newContainer("main", "", 0)), "monitor", true, "gpu-6",
+	c.bindClaims(t, newPod(monitorsNamespace, "monitor", newContainer("main", "", 0)), "monitor", true, "gpu-6",
 		"gpu-7-mig-2g10gb-14-2", "gpu-7-mig-3g20gb-9-4")
 	c.awaitHolders(t, []string{
 		c.expected(t, "gpu-6", train, "main", "exclusive"),

@@ -3,9 +3,9 @@ package kubelettest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -18,38 +18,40 @@ import (
 )
 
 // chartNamespace is the namespace for which deploy/manifests is rendered.
-const chartNamespace = "monitoring"
+const chartNamespace = "mig-exporter"
 
-// manifest is what the Helm chart renders with one of its values files, as deploy/manifests has it:
-// make test-chart holds that those files are current.
+// manifest is what the Helm chart renders with some values: make test-chart holds that the files
+// are current.
 type manifest struct {
-	namespace string
-	daemonSet appsv1.DaemonSet
-	account   corev1.ServiceAccount
-	roles     []rbacv1.ClusterRole
-	bindings  []rbacv1.ClusterRoleBinding
-
-	// What limits the right to restart the device plugin.
-	pluginRoles    []rbacv1.Role
-	pluginBindings []rbacv1.RoleBinding
-	policies       []admissionv1.ValidatingAdmissionPolicy
-	policyBindings []admissionv1.ValidatingAdmissionPolicyBinding
+	namespace       string
+	daemonSet       appsv1.DaemonSet
+	accounts        []corev1.ServiceAccount
+	configMaps      []corev1.ConfigMap
+	clusterRoles    []rbacv1.ClusterRole
+	clusterBindings []rbacv1.ClusterRoleBinding
+	roles           []rbacv1.Role
+	bindings        []rbacv1.RoleBinding
+	policies        []admissionv1.ValidatingAdmissionPolicy
+	policyBindings  []admissionv1.ValidatingAdmissionPolicyBinding
 }
 
-// readManifest reads a file of deploy/manifests as if the chart had been installed in a namespace:
-// its templates write no other word that contains the name of chartNamespace.
-func readManifest(profile, namespace string) (*manifest, error) {
-	text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "manifests", profile+".yaml"))
+// readManifest reads a file as if the chart had been installed in a namespace.
+func readManifest(path, namespace string) (*manifest, error) {
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
 
-	text = bytes.ReplaceAll(text, []byte(chartNamespace), []byte(namespace))
+	// The namespace has the exporter's name, which stands in many places: these are all in which it
+	// is the namespace.
+	for _, in := range []string{"namespace: %s", "%s-mig-exporter", "system:serviceaccount:%s:"} {
+		text = bytes.ReplaceAll(text, fmt.Appendf(nil, in, chartNamespace), fmt.Appendf(nil, in, namespace))
+	}
 
 	m := &manifest{namespace: namespace}
 	for document := range bytes.SplitSeq(text, []byte("\n---\n")) {
 		if err := m.add(document); err != nil {
-			return nil, fmt.Errorf("manifest %s: %w", profile, err)
+			return nil, fmt.Errorf("manifest %s: %w", path, err)
 		}
 	}
 
@@ -66,15 +68,17 @@ func (m *manifest) add(document []byte) error {
 	case "DaemonSet":
 		return yaml.UnmarshalStrict(document, &m.daemonSet)
 	case "ServiceAccount":
-		return yaml.UnmarshalStrict(document, &m.account)
+		return appendObject(document, &m.accounts)
+	case "ConfigMap":
+		return appendObject(document, &m.configMaps)
 	case "ClusterRole":
-		return appendObject(document, &m.roles)
+		return appendObject(document, &m.clusterRoles)
 	case "ClusterRoleBinding":
-		return appendObject(document, &m.bindings)
+		return appendObject(document, &m.clusterBindings)
 	case "Role":
-		return appendObject(document, &m.pluginRoles)
+		return appendObject(document, &m.roles)
 	case "RoleBinding":
-		return appendObject(document, &m.pluginBindings)
+		return appendObject(document, &m.bindings)
 	case "ValidatingAdmissionPolicy":
 		return appendObject(document, &m.policies)
 	case "ValidatingAdmissionPolicyBinding":
@@ -97,34 +101,71 @@ func appendObject[T any](document []byte, list *[]T) error {
 	return nil
 }
 
+// account is the name of the exporter's service account.
+func (m *manifest) account() string { return m.daemonSet.Spec.Template.Spec.ServiceAccountName }
+
 // user is the name by which the API server knows the exporter's service account.
 func (m *manifest) user() string {
-	return "system:serviceaccount:" + m.namespace + ":" + m.account.Name
+	return "system:serviceaccount:" + m.namespace + ":" + m.account()
 }
 
-// install creates the service account, the roles and their bindings, and the DaemonSet, which no
-// controller sees.
+// isAccount reports whether a binding is for the exporter's service account.
+func (m *manifest) isAccount(subjects []rbacv1.Subject) bool {
+	return slices.ContainsFunc(subjects, func(s rbacv1.Subject) bool {
+		return s.Kind == "ServiceAccount" && s.Namespace == m.namespace && s.Name == m.account()
+	})
+}
+
+// rules returns the rules of the Roles and ClusterRoles that the exporter's service account has.
+func (m *manifest) rules() []rbacv1.PolicyRule {
+	var rules []rbacv1.PolicyRule
+
+	for _, binding := range m.clusterBindings {
+		for i := range m.clusterRoles {
+			if m.isAccount(binding.Subjects) && m.clusterRoles[i].Name == binding.RoleRef.Name {
+				rules = append(rules, m.clusterRoles[i].Rules...)
+			}
+		}
+	}
+
+	for _, binding := range m.bindings {
+		for i := range m.roles {
+			if m.isAccount(binding.Subjects) && m.roles[i].Name == binding.RoleRef.Name &&
+				m.roles[i].Namespace == binding.Namespace {
+				rules = append(rules, m.roles[i].Rules...)
+			}
+		}
+	}
+
+	return rules
+}
+
+// install creates all objects. The DaemonSet no controller sees.
 func (n *node) install(ctx context.Context, m *manifest) error {
-	if _, err := n.client.CoreV1().ServiceAccounts(m.namespace).Create(ctx, &m.account,
-		metav1.CreateOptions{}); err != nil {
+	core, rbac, admission := n.client.CoreV1(), n.client.RbacV1(), n.client.AdmissionregistrationV1()
+
+	if err := errors.Join(
+		createAll(ctx, m.accounts, core.ServiceAccounts(m.namespace).Create),
+		createAll(ctx, m.configMaps, core.ConfigMaps(m.namespace).Create),
+		createAll(ctx, m.clusterRoles, rbac.ClusterRoles().Create),
+		createAll(ctx, m.clusterBindings, rbac.ClusterRoleBindings().Create),
+		createAll(ctx, m.policies, admission.ValidatingAdmissionPolicies().Create),
+		createAll(ctx, m.policyBindings, admission.ValidatingAdmissionPolicyBindings().Create),
+	); err != nil {
 		return err
 	}
 
-	for i := range m.roles {
-		if _, err := n.client.RbacV1().ClusterRoles().Create(ctx, &m.roles[i], metav1.CreateOptions{}); err != nil {
+	for i := range m.roles { // in the namespaces that they name
+		if _, err := rbac.Roles(m.roles[i].Namespace).Create(ctx, &m.roles[i], metav1.CreateOptions{}); err != nil {
 			return err
 		}
 	}
 
 	for i := range m.bindings {
-		if _, err := n.client.RbacV1().ClusterRoleBindings().Create(ctx, &m.bindings[i],
-			metav1.CreateOptions{}); err != nil {
+		b := &m.bindings[i]
+		if _, err := rbac.RoleBindings(b.Namespace).Create(ctx, b, metav1.CreateOptions{}); err != nil {
 			return err
 		}
-	}
-
-	if err := n.installPluginRights(ctx, m); err != nil {
-		return err
 	}
 
 	created, err := n.client.AppsV1().DaemonSets(m.namespace).Create(ctx, &m.daemonSet, metav1.CreateOptions{})
@@ -138,34 +179,12 @@ func (n *node) install(ctx context.Context, m *manifest) error {
 	return nil
 }
 
-// installPluginRights creates the rights to restart the device plugin, and the admission policies
-// that limit them.
-func (n *node) installPluginRights(ctx context.Context, m *manifest) error {
-	opts := metav1.CreateOptions{}
-	for i := range m.policies {
-		if _, err := n.client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(ctx, &m.policies[i],
-			opts); err != nil {
-			return err
-		}
-	}
-
-	for i := range m.policyBindings {
-		if _, err := n.client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Create(ctx,
-			&m.policyBindings[i], opts); err != nil {
-			return err
-		}
-	}
-
-	for i := range m.pluginRoles {
-		role := &m.pluginRoles[i]
-		if _, err := n.client.RbacV1().Roles(role.Namespace).Create(ctx, role, opts); err != nil {
-			return err
-		}
-	}
-
-	for i := range m.pluginBindings {
-		binding := &m.pluginBindings[i]
-		if _, err := n.client.RbacV1().RoleBindings(binding.Namespace).Create(ctx, binding, opts); err != nil {
+// createAll creates objects of one kind.
+func createAll[T any](
+	ctx context.Context, objects []T, create func(context.Context, *T, metav1.CreateOptions) (*T, error),
+) error {
+	for i := range objects {
+		if _, err := create(ctx, &objects[i], metav1.CreateOptions{}); err != nil {
 			return err
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -33,16 +32,13 @@ mig-configs:
 func TestNodeLabels(t *testing.T) {
 	c := startShared(t)
 	c.awaitHolders(t, nil)
-	c.allowLayouts(t)
+	c.createLayouts(t)
 
 	small := c.plugins["nvidia.com/mig-1g.5gb"]
 	large := c.plugins["nvidia.com/mig-3g.20gb"]
 	offered, _ := small.offered()
 
-	c.label(t, map[string]any{dcgmLabel: "true"})
-	c.replaceExporter(t, "l1b2l", "--control.device-plugin=", "--control.settle-timeout=1m",
-		"--kubernetes.node-labels=follow:"+chartNamespace+"/mig-layouts")
-	c.label(t, map[string]any{configLabel: "small"})
+	c.label(t, map[string]any{dcgmLabel: "true", configLabel: "small"})
 
 	created := c.awaitInstances(t, 8, 2)
 	if err := await(time.Minute, func() error { return c.checkLabels("small", "pending") }); err != nil {
@@ -82,41 +78,19 @@ func TestNodeLabels(t *testing.T) {
 	}
 
 	c.label(t, map[string]any{configLabel: nil, stateLabel: nil, dcgmLabel: nil})
-	c.replaceExporter(t, "l2b2l", "--control.device-plugin=", "--control.settle-timeout=1m")
 
 	if err := c.awaitResources(); err != nil {
 		t.Error(err)
 	}
 }
 
-// allowLayouts creates the ConfigMap, and the right of the exporter's service account to get it, as
-// docs/kubernetes.md has it.
-func (c *cluster) allowLayouts(t *testing.T) {
+// createLayouts creates mig-manager's ConfigMap, as the chart's value nodeLabels.configMap names it.
+func (c *cluster) createLayouts(t *testing.T) {
 	t.Helper()
 
-	const name = "mig-exporter-node-labels"
-
-	_, err := c.client.CoreV1().ConfigMaps(chartNamespace).Create(c.ctx, &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: "mig-layouts"}, Data: map[string]string{"config.yaml": labelLayouts},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	_, err = c.client.RbacV1().Roles(chartNamespace).Create(c.ctx, &rbacv1.Role{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get"}}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	_, err = c.client.RbacV1().RoleBindings(chartNamespace).Create(c.ctx, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
-		Subjects: []rbacv1.Subject{{
-			Kind: "ServiceAccount", Namespace: chartNamespace, Name: c.installed[0].account.Name,
-		}},
+	_, err := c.client.CoreV1().ConfigMaps(pluginNamespace).Create(c.ctx, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "default-mig-parted-config"},
+		Data:       map[string]string{"config.yaml": labelLayouts},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)

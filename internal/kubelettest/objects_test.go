@@ -21,12 +21,19 @@ import (
 // controlPage documents the role of a scheduler, from the folder of this package.
 var controlPage = filepath.Join("..", "..", "docs", "partition-control.md")
 
-// profiles are the files of deploy/manifests that are installed, each in the namespace: the
-// exporter's of these tests first. Those of GKE and OpenShift need what only these have.
+// profiles are the manifests that are installed, each in the namespace: the exporter's of these
+// tests first, which is that of control-plugin.yaml with all rights besides. Those of GKE and
+// OpenShift need what only these have.
 var profiles = []struct{ manifest, namespace string }{
-	{"control-plugin", chartNamespace}, {"mig-exporter", "plain"}, {"mig", "slices"}, {"beside-dcgm-exporter", "beside"},
-	{"gpu-operator", "operator"},
+	{"testdata/all-rights.yaml", chartNamespace},
+	{"../../deploy/manifests/mig-exporter.yaml", "plain"},
+	{"../../deploy/manifests/mig.yaml", "slices"},
+	{"../../deploy/manifests/beside-dcgm-exporter.yaml", "beside"},
+	{"../../deploy/manifests/gpu-operator.yaml", "operator"},
 }
+
+// monitorsNamespace has pods with claims for administrative access.
+const monitorsNamespace = "monitoring"
 
 // createObjects creates what controllers of a whole cluster would, namespaces with their service
 // accounts and the certificate authority, and installs the exporter.
@@ -38,14 +45,14 @@ func (n *node) createObjects() error {
 		return err
 	}
 
-	namespaces := []string{"ml", "chat", "batch", pluginNamespace}
+	namespaces := []string{"ml", "chat", "batch", monitorsNamespace, pluginNamespace}
 	for _, profile := range profiles {
 		namespaces = append(namespaces, profile.namespace)
 	}
 
 	for _, name := range namespaces {
 		labels := map[string]string{}
-		if name == "monitoring" {
+		if name == monitorsNamespace {
 			labels["resource.kubernetes.io/admin-access"] = "true"
 		}
 
@@ -71,6 +78,10 @@ func (n *node) createObjects() error {
 	for _, profile := range profiles {
 		m, err := readManifest(profile.manifest, profile.namespace)
 		if err == nil {
+			for i := range m.configMaps { // that of kubectl mig
+				m.configMaps[i].Data["ca.crt"] = string(ca)
+			}
+
 			err = n.install(ctx, m)
 		}
 

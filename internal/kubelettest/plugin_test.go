@@ -37,6 +37,18 @@ func (c *cluster) replaceExporter(t *testing.T, suffix string, args ...string) {
 		t.Fatal(err)
 	}
 
+	c.createExporterPod(t, suffix, args...)
+}
+
+// startExporterAgain starts the exporter after its end, with the arguments of most tests.
+func (c *cluster) startExporterAgain(t *testing.T, suffix string) {
+	t.Helper()
+	c.createExporterPod(t, suffix, usualArgs...)
+}
+
+func (c *cluster) createExporterPod(t *testing.T, suffix string, args ...string) {
+	t.Helper()
+
 	pod, err := c.createExporter(c.ctx, suffix, args...)
 	if err != nil {
 		t.Fatal(err)
@@ -182,7 +194,7 @@ func (c *cluster) repartitionWithPlugin(t *testing.T, offered []string) {
 		t.Error(err)
 	}
 
-	c.replaceExporter(t, "x8k2p", "--control.device-plugin=", "--control.settle-timeout=1m")
+	c.replaceExporter(t, "x8k2p", usualArgs...)
 
 	if err := c.awaitResources(); err != nil {
 		t.Error(err)
@@ -241,7 +253,7 @@ func (c *cluster) tokenFor(t *testing.T, pod *corev1.Pod) string {
 			UID: pod.UID}
 	}
 
-	reply, err := c.client.CoreV1().ServiceAccounts(chartNamespace).CreateToken(c.ctx, c.installed[0].account.Name, request,
+	reply, err := c.client.CoreV1().ServiceAccounts(chartNamespace).CreateToken(c.ctx, c.installed[0].account(), request,
 		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -252,11 +252,11 @@ func TestOpenFilesOfOtherProcesses(t *testing.T) {
 		container.SecurityContext = &corev1.SecurityContext{
 			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: pod.add},
 		}
-		reader := newPod("monitoring", pod.name, container)
+		reader := newPod(monitorsNamespace, pod.name, container)
 		reader.Spec.HostPID = true
 		reader.Spec.RestartPolicy = corev1.RestartPolicyNever
 
-		created, err := c.client.CoreV1().Pods("monitoring").Create(c.ctx, reader, metav1.CreateOptions{})
+		created, err := c.client.CoreV1().Pods(monitorsNamespace).Create(c.ctx, reader, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

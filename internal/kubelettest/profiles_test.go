@@ -23,7 +23,7 @@ func TestProfiles(t *testing.T) {
 		pod := c.run(t, m.pod("p4m8z"))
 
 		owner := ""
-		if len(m.roles) > 0 {
+		if len(m.rules()) > 0 {
 			owner = "StatefulSet/db"
 		}
 

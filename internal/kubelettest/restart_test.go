@@ -298,7 +298,7 @@ func (c *cluster) holdMany(t *testing.T) []string {
 	prepared.Spec.InitContainers = []corev1.Container{fetch}
 	want = append(want, c.given(t, c.run(t, prepared), "fetch", "exclusive")...)
 	claimed := c.bindClaims(t, newPod("ml", "claimed", newContainer("main", "", 0)), "claimed", false, "gpu-6")
-	c.bindClaims(t, newPod("monitoring", "monitor", newContainer("main", "", 0)), "monitor", true, "gpu-6",
+	c.bindClaims(t, newPod(monitorsNamespace, "monitor", newContainer("main", "", 0)), "monitor", true, "gpu-6",
 		"gpu-7-mig-2g10gb-14-2")
 	static := c.writeStaticPod(t, newPod("ml", "edge", newContainer("main", "nvidia.com/gpu", 1)))
 	ids, _ := c.plugins["nvidia.com/gpu"].offered()

@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	rbacv1 "k8s.io/api/rbac/v1"
 )
 
 // ownToken returns the token of the exporter's service account that the kubelet has projected into
@@ -48,6 +46,8 @@ func TestRightsOfServiceAccount(t *testing.T) {
 	const review = `{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": "x"}}`
 	const access = `{"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {"user": "x",
 		"resourceAttributes": {"verb": "get", "group": "mig-exporter.io", "resource": "partitions"}}}`
+	const event = `{"metadata": {"name": "n", "namespace": "default"}, "reason": "r", "type": "Normal",
+		"involvedObject": {"kind": "Node", "name": "` + nodeName + `", "apiVersion": "v1"}}`
 	pod := newPod("ml", "made-by-the-exporter", newContainer("main", "", 0))
 
 	text, err := json.Marshal(pod)
@@ -68,20 +68,28 @@ func TestRightsOfServiceAccount(t *testing.T) {
 		{"PATCH", nodePath + "?dryRun=All", `{}`, ok},
 		{"GET", draAPI + "/resourceslices", "", ok},
 		{"GET", "/apis/inference.redhat.com/v1alpha1/instaslices", "", none}, // allowed, and not served here
+		{"PATCH", nodePath + "/status?dryRun=All", `{}`, ok},
+		{"POST", coreAPI + "/namespaces/default/events?dryRun=All", event, created},
+		{"GET", coreAPI + "/namespaces/" + pluginNamespace + "/configmaps/absent", "", none},
+		{"DELETE", coreAPI + "/namespaces/" + pluginNamespace + "/pods/absent", "", none},
 
-		{"GET", coreAPI + "/namespaces/monitoring/pods/" + c.exporter.Name, "", forbidden},
+		{"GET", coreAPI + "/namespaces/" + chartNamespace + "/pods/" + c.exporter.Name, "", forbidden},
 		{"POST", coreAPI + "/namespaces/ml/pods", string(text), forbidden},
-		{"DELETE", coreAPI + "/namespaces/monitoring/pods/" + c.exporter.Name, "", forbidden},
-		{"PATCH", coreAPI + "/namespaces/monitoring/pods/" + c.exporter.Name, `{}`, forbidden},
-		{"POST", coreAPI + "/namespaces/monitoring/pods/" + c.exporter.Name + "/eviction", `{}`, forbidden},
-		{"POST", coreAPI + "/namespaces/monitoring/pods/" + c.exporter.Name + "/exec?command=sh", "", forbidden},
+		{"DELETE", coreAPI + "/namespaces/" + chartNamespace + "/pods/" + c.exporter.Name, "", forbidden},
+		{"PATCH", coreAPI + "/namespaces/" + chartNamespace + "/pods/" + c.exporter.Name, `{}`, forbidden},
+		{"POST", coreAPI + "/namespaces/" + chartNamespace + "/pods/" + c.exporter.Name + "/eviction", `{}`, forbidden},
+		{"POST", coreAPI + "/namespaces/" + chartNamespace + "/pods/" + c.exporter.Name + "/exec?command=sh", "", forbidden},
 		{"GET", coreAPI + "/nodes", "", forbidden},
 		{"DELETE", nodePath, "", forbidden},
-		{"PATCH", nodePath + "/status", `{}`, forbidden},
+		{"PATCH", nodePath + "/status?dryRun=All", `{"status": {"capacity": {"nvidia.com/gpu": "8"}}}`, forbidden}, // the policy
+		{"PUT", nodePath + "/status", `{}`, forbidden},
+		{"GET", coreAPI + "/namespaces/" + pluginNamespace + "/configmaps", "", forbidden},
+		{"POST", coreAPI + "/namespaces/" + chartNamespace + "/events", event, forbidden},
+		{"PATCH", coreAPI + "/namespaces/default/events/absent", `{}`, forbidden},
 		{"GET", nodePath + "/proxy/pods", "", forbidden},
 		{"GET", coreAPI + "/secrets", "", forbidden},
-		{"GET", coreAPI + "/namespaces/monitoring/configmaps", "", forbidden},
-		{"POST", coreAPI + "/namespaces/monitoring/serviceaccounts/mig-exporter/token", `{}`, forbidden},
+		{"GET", coreAPI + "/namespaces/" + chartNamespace + "/configmaps", "", forbidden},
+		{"POST", coreAPI + "/namespaces/" + chartNamespace + "/serviceaccounts/mig-exporter/token", `{}`, forbidden},
 		{"GET", draAPI + "/resourceclaims", "", forbidden},
 		{"PATCH", draAPI + "/namespaces/ml/resourceclaims/absent/status", `{}`, forbidden},
 		{"POST", draAPI + "/resourceslices", `{}`, forbidden},
@@ -105,21 +113,12 @@ func TestRightsOfServiceAccount(t *testing.T) {
 // right is a verb on a resource.
 type right struct{ verb, group, resource string }
 
-// rights returns what the chart gives to the service account, in the cluster and in the device
-// plugin's namespace.
+// rights returns what the chart gives to the exporter's service account, in the cluster and in some
+// namespaces.
 func (m *manifest) rights() map[right]bool {
-	var rules []rbacv1.PolicyRule
-	for i := range m.roles {
-		rules = append(rules, m.roles[i].Rules...)
-	}
-
-	for i := range m.pluginRoles {
-		rules = append(rules, m.pluginRoles[i].Rules...)
-	}
-
 	rights := map[right]bool{}
 
-	for _, rule := range rules {
+	for _, rule := range m.rules() {
 		for _, group := range rule.APIGroups {
 			for _, resource := range rule.Resources {
 				for _, verb := range rule.Verbs {
@@ -167,12 +166,16 @@ func (n *node) checkAudit() error {
 		}
 
 		asked := right{event.Verb, event.ObjectRef.APIGroup, event.ObjectRef.Resource}
+		if part := event.ObjectRef.Subresource; part != "" {
+			asked.resource += "/" + part
+		}
+
 		if used[event.User.Username] == nil {
 			used[event.User.Username] = map[right]int{}
 		}
 
 		used[event.User.Username][asked]++
-		if event.Status.Code == 403 || event.ObjectRef.Subresource != "" {
+		if event.Status.Code == 403 {
 			errs = append(errs, fmt.Errorf("%s asked for %+v, answered with %d", event.User.Username, asked,
 				event.Status.Code))
 		}
