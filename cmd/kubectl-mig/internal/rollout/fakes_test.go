@@ -299,7 +299,9 @@ func answers(n *fakeNode) error {
 	return nil
 }
 
-func (n *fakeNode) busy() error {
+// busy returns the problem if pods hold the devices: a plan is infeasible then, the start of an
+// operation finds them busy.
+func (n *fakeNode) busy(kind api.ProblemType) error {
 	holders := n.holders
 
 	if len(holders) == 0 && n.lagging > 0 {
@@ -312,7 +314,7 @@ func (n *fakeNode) busy() error {
 	}
 
 	return &api.Problem{
-		Type:     api.Busy,
+		Type:     kind,
 		Blocking: []api.Blocker{{Instance: "MIG-1", Holders: holders}},
 	}
 }
@@ -332,7 +334,7 @@ func (c *client) Plan(_ context.Context, node string, r api.PlanRequest) (plan *
 			return nil
 		}
 
-		if err := n.busy(); err != nil {
+		if err := n.busy(api.Infeasible); err != nil {
 			return err
 		}
 
@@ -373,7 +375,7 @@ func (c *client) Start(
 			c.t.Errorf("node %s is repartitioned while it is schedulable", node)
 		}
 
-		if err := n.busy(); err != nil {
+		if err := n.busy(api.Busy); err != nil {
 			return err
 		}
 
@@ -405,7 +407,7 @@ func (c *client) Rollback(
 	err = c.call("rollback", node, func(n *fakeNode) error {
 		c.expectPhase(node, Starting)
 
-		if err := n.busy(); err != nil {
+		if err := n.busy(api.Busy); err != nil {
 			return err
 		}
 

@@ -120,10 +120,11 @@ func listed(texts []string) string {
 	return strings.Join(texts, ", ")
 }
 
-// busy returns the problem if an error says that devices are in use.
+// busy returns the problem if an error says that devices are in use: an operation finds them busy, a
+// plan is infeasible as long as they are.
 func busy(err error) *api.Problem {
 	var p *api.Problem
-	if errors.As(err, &p) && p.Type == api.Busy {
+	if errors.As(err, &p) && (p.Type == api.Busy || p.Type == api.Infeasible && len(p.Blocking) > 0) {
 		return p
 	}
 
