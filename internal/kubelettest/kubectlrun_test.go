@@ -150,6 +150,7 @@ func (r *fleetRig) createBudget(t *testing.T) {
 	t.Helper()
 
 	one := intstr.FromInt32(1)
+
 	budget, err := r.client.PolicyV1().PodDisruptionBudgets("ml").Create(r.ctx, &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Name: "train"},
 		Spec: policyv1.PodDisruptionBudgetSpec{

@@ -38,6 +38,7 @@ func TestNodeLabels(t *testing.T) {
 	large := c.plugins["nvidia.com/mig-3g.20gb"]
 	offered, _ := small.offered()
 
+	states := c.watchStates(t)
 	c.label(t, map[string]any{dcgmLabel: "true", configLabel: "small"})
 
 	created := c.awaitInstances(t, 8, 2)
@@ -52,8 +53,13 @@ func TestNodeLabels(t *testing.T) {
 		t.Error(err)
 	}
 
-	output, exit, err := c.migctl(c.ctx, "operations")
-	if err != nil || exit != 0 || !strings.Contains(output, "label:"+configLabel+" by kubectl-label") {
+	want := []string{"pending true", "pending paused-for-mig-change", "pending true", "success true"}
+	if got := states(); !slices.Equal(got, want) && !slices.Equal(got, want[1:]) { // both labels may come at once
+		t.Errorf("the state and a client were %q, want %q", got, want)
+	}
+
+	output, exit, err := c.migctl(c.ctx, "operations", "-o", "json")
+	if err != nil || exit != 0 || !strings.Contains(output, `"label:`+configLabel+` by kubectl-label"`) {
 		t.Errorf("exit code %d, %v: %s", exit, err, output)
 	}
 
@@ -95,6 +101,34 @@ func (c *cluster) createLayouts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// watchStates records the state of the node with the value of a client's label, whenever one of them
+// changes. states ends that and returns them.
+func (c *cluster) watchStates(t *testing.T) (states func() []string) {
+	t.Helper()
+
+	w, err := c.client.CoreV1().Nodes().Watch(c.ctx, metav1.SingleObject(metav1.ObjectMeta{Name: nodeName}))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	done := make(chan []string, 1)
+
+	go func() {
+		var seen []string
+
+		for event := range w.ResultChan() {
+			node, ok := event.Object.(*corev1.Node)
+			if ok && node.Labels[stateLabel] != "" {
+				seen = append(seen, node.Labels[stateLabel]+" "+node.Labels[dcgmLabel])
+			}
+		}
+
+		done <- slices.Compact(seen)
+	}()
+
+	return func() []string { w.Stop(); return <-done }
 }
 
 // label sets labels of the node as kubectl label does; nil removes one.
