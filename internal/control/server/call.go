@@ -137,17 +137,27 @@ func (c *call) answerRoute(to *route) error {
 func (c *call) caller() string { return c.identity.method + " " + c.identity.name }
 
 func (c *call) requireRight(v verb) error {
-	if !*rightOf(&c.identity.rights, v) {
+	if *rightOf(&c.identity.rights, v) {
+		return nil
+	}
+
+	if c.identity.method == methodKube {
 		return problem(
 			api.Forbidden,
 			http.StatusForbidden,
-			"%s does not have the right %q",
+			"%s may not %s partitions.mig-exporter.io of this node",
 			c.identity.name,
-			v,
+			v.kubernetes(),
 		)
 	}
 
-	return nil
+	return problem(
+		api.Forbidden,
+		http.StatusForbidden,
+		"%s does not have the right %q",
+		c.identity.name,
+		v,
+	)
 }
 
 // requireForceAndTakeOver checks the rights that a request requires in addition to its route's: to

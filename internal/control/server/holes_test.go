@@ -69,6 +69,19 @@ func TestVerbsAreSeparateRights(t *testing.T) {
 	}
 }
 
+// TestMissingRightIsNamed: to callers with Kubernetes tokens by the verb that a ClusterRole gives, to
+// others by the name in --control.config.file.
+func TestMissingRightIsNamed(t *testing.T) {
+	for method, want := range map[string]string{
+		methodKube: "someone may not get partitions.mig-exporter.io of this node",
+		"token":    `someone does not have the right "read"`,
+	} {
+		caller := fixedAuthenticator{identity{name: "someone", method: method, rights: control.Rights{Plan: true}}}
+		p := wantProblem(t, newRig(t).do(caller, "GET", "/api/v1/node", ""), 403, api.Forbidden)
+		cmptest.Equal(t, method, p.Detail, want)
+	}
+}
+
 func TestForceIsARightOfItsOwn(t *testing.T) {
 	r := newRig(t)
 	without := someone(control.Rights{Read: true, Plan: true, Apply: true, Mode: true})

@@ -30,6 +30,18 @@ const (
 	verbRelease  verb = "release"
 )
 
+// kubernetes returns the verb on partitions that gives the right in Kubernetes.
+func (v verb) kubernetes() string {
+	if v == verbRead {
+		return "get"
+	}
+
+	return string(v)
+}
+
+// methodKube is the method of callers with Kubernetes tokens.
+const methodKube = "kube"
+
 // UnmarshalText reads the name of a right.
 func (v *verb) UnmarshalText(text []byte) error {
 	switch *v = verb(text); *v {
@@ -43,7 +55,7 @@ func (v *verb) UnmarshalText(text []byte) error {
 // identity is the caller's name, how it was authenticated, and its rights.
 type identity struct {
 	name   string
-	method string // "peer", "mtls", "token" or "kube"
+	method string // "peer", "mtls", "token" or methodKube
 	from   string
 	// credential is the id of a Kubernetes token, if it has one.
 	credential string
@@ -177,7 +189,7 @@ func (d *tlsAuthenticator) review(ctx context.Context, token string) (identity, 
 func identityOf(actor control.Actor) identity {
 	return identity{
 		name:       actor.Name,
-		method:     "kube",
+		method:     methodKube,
 		credential: actor.Credential,
 		rights:     actor.Rights,
 	}
