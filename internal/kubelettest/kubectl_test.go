@@ -353,8 +353,8 @@ func TestKubectlRights(t *testing.T) {
 			APIGroups: []string{""}, Resources: []string{"serviceaccounts/token"}, ResourceNames: []string{account},
 			Verbs: []string{"create"},
 		}), nil)
-		p.mustFail(t, verb, append([]string{"--service-account=" + account}, args...)...)
-		p.mustFail(t, "partitions.mig-exporter.io", append([]string{"--service-account=" + account}, args...)...)
+		p.mustFail(t, "serviceaccount:"+chartNamespace+"/"+account+" may not "+verb+" partitions.mig-exporter.io",
+			append([]string{"--service-account=" + account}, args...)...)
 	}
 }
 
