@@ -144,6 +144,8 @@ func TestControlReviewsTokens(t *testing.T) {
 		{"no token", "GET", "/api/v1/node", "", "", 401},
 		{"a token of no account", "GET", "/api/v1/node", "eyJhbGciOiJub25lIn0.e30.", "", 401},
 		{"a token for another audience", "GET", "/api/v1/node", c.newToken(t, "reader", "vault"), "", 401},
+		{"a token for another node", "GET", "/api/v1/node", c.newToken(t, "reader", "mig-exporter/another-node"), "", 401},
+		{"a token for this node", "GET", "/api/v1/node", c.newToken(t, "reader", "mig-exporter/"+nodeName), "", 200},
 		{"an account without rights reads", "GET", "/api/v1/node", stranger.token, "", 403},
 		{"a reader reads", "GET", "/api/v1/node", reader.token, "", 200},
 		{"a reader plans", "POST", "/api/v1/plans", reader.token, emptyGPU8, 403},

@@ -120,7 +120,11 @@ func (c *cluster) watchStates(t *testing.T) (states func() []string) {
 
 		for event := range w.ResultChan() {
 			node, ok := event.Object.(*corev1.Node)
-			if ok && node.Labels[stateLabel] != "" {
+
+			switch {
+			case !ok:
+				seen = append(seen, fmt.Sprint(event))
+			case node.Labels[stateLabel] != "":
 				seen = append(seen, node.Labels[stateLabel]+" "+node.Labels[dcgmLabel])
 			}
 		}
