@@ -178,8 +178,14 @@ func (x *exporter) openNodeLabels(cfg *Config) error {
 		ReadGPUs:   x.readLayoutsOfGPUs,
 		Current:    x.poller.Current,
 		Audit:      func(nodelabels.AuditEntry) error { return nil },
-		Report:     func(s nodelabels.Status) { reportNodeConfig(metrics, s) },
-		Logger:     log.With(x.logger, "component", "node-labels"),
+		Report: func(s nodelabels.Status) {
+			reportNodeConfig(metrics, s)
+
+			if x.layouts != nil {
+				x.layouts.setLabel(s)
+			}
+		},
+		Logger: log.With(x.logger, "component", "node-labels"),
 	}
 	opts.Namespace, opts.ConfigMap, _ = strings.Cut(cfg.Kubernetes.NodeLabels.ConfigMap, "/")
 

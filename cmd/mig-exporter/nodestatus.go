@@ -13,6 +13,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/control/nodelabels"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/health"
 	"github.com/mig-exporter/mig-exporter/internal/health/nodestatus"
@@ -28,13 +29,21 @@ const (
 // as they are.
 const startGrace = 30 * time.Second
 
-// layoutFollower knows from partition control which layouts should stand.
+// noLayoutWanted is the reason of a condition if nothing has asked for a layout.
+const noLayoutWanted = "NoLayoutWanted"
+
+// layoutFollower knows which layouts should stand: from partition control those that its operations
+// have made, and the one that the node's label names.
 type layoutFollower struct {
+	controlled bool // partition control is on
+	labelled   bool // the label is read
+
 	mu         sync.Mutex
 	state      string // of the engine; empty before the first
 	known      bool   // wanted was reported
 	wanted     []control.WantedLayout
 	unrestored []api.Unrestored
+	label      nodelabels.Status
 }
 
 func (f *layoutFollower) setState(state string) {
@@ -59,17 +68,61 @@ func (f *layoutFollower) setUnrestored(list []api.Unrestored) {
 	f.unrestored = list
 }
 
-// condition returns whether the layouts stand that should, by a Snapshot. A nil follower is that of
-// a node without partition control.
-func (f *layoutFollower) condition(s *gpu.Snapshot) nodestatus.Condition {
-	if f == nil {
-		return layoutCondition(nodestatus.True, "NoLayoutWanted", "partition control is off")
-	}
-
+func (f *layoutFollower) setLabel(s nodelabels.Status) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
+	f.label = s
+}
+
+// condition returns whether the layouts stand that should, by a Snapshot: the worse of what
+// partition control and the label say.
+func (f *layoutFollower) condition(s *gpu.Snapshot) nodestatus.Condition {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	c := f.judgeOperations(s)
+
+	l, ok := f.judgeLabel()
+	if ok && (c.Reason == noLayoutWanted || l.Status.IsWorse(c.Status)) {
+		return l
+	}
+
+	return c
+}
+
+// judgeLabel returns whether the layout stands that the node's label names; false if there is none.
+func (f *layoutFollower) judgeLabel() (c nodestatus.Condition, ok bool) {
+	l := &f.label
+
+	applied, known := l.Applied.Get()
+
 	switch {
+	case !f.labelled:
+		return c, false
+	case !l.Read:
+		return layoutCondition(nodestatus.Unknown, "LabelUnread",
+			"the node's label nvidia.com/mig.config could not be read"), true
+	case l.Config == "":
+		return c, false
+	case !known:
+		return layoutCondition(nodestatus.Unknown, "LabelUnknown",
+			"what the GPUs would have with nvidia.com/mig.config="+l.Config+" is not known"), true
+	case !applied:
+		return layoutCondition(nodestatus.False, "LabelNotApplied", fmt.Sprintf(
+			"the GPUs lack the layout of nvidia.com/mig.config=%s; nvidia.com/mig.config.state is %q",
+			l.Config, l.State)), true
+	}
+
+	return layoutCondition(nodestatus.True, "LayoutApplied",
+		"the layout of nvidia.com/mig.config="+l.Config+" stands"), true
+}
+
+// judgeOperations returns whether the layouts stand that operations have made.
+func (f *layoutFollower) judgeOperations(s *gpu.Snapshot) nodestatus.Condition {
+	switch {
+	case !f.controlled:
+		return layoutCondition(nodestatus.True, noLayoutWanted, "partition control is off")
 	case !f.known || s == nil:
 		return layoutCondition(nodestatus.Unknown, "ControlStarting", "partition control has not started yet")
 	case f.state == "read-only":
@@ -86,7 +139,7 @@ func (f *layoutFollower) condition(s *gpu.Snapshot) nodestatus.Condition {
 		return layoutCondition(nodestatus.False, "NotRestored",
 			fmt.Sprintf("%s lacks the layout that it had before the reboot: %s", nameGPU(s, u.GPU), u.Detail))
 	case len(f.wanted) == 0:
-		return layoutCondition(nodestatus.True, "NoLayoutWanted",
+		return layoutCondition(nodestatus.True, noLayoutWanted,
 			"no operation has made a layout that should stand")
 	}
 
@@ -198,9 +251,7 @@ func (x *exporter) openNodeReports(cfg *KubernetesConfig, controlled bool) error
 		return nil
 	}
 
-	if controlled {
-		x.layouts = &layoutFollower{}
-	}
+	x.layouts = &layoutFollower{controlled: controlled, labelled: cfg.NodeLabels.Mode != nodeLabelsOff}
 
 	written := newConditionTime(cfg.NodeName)
 	if err := x.fresh.Register(written); err != nil {
@@ -251,7 +302,8 @@ func (x *exporter) conditions(began time.Time) func() ([]nodestatus.Condition, b
 		}
 
 		isNew := list[0].Reason == string(health.CodeNoSnapshot) ||
-			list[0].Reason == string(health.CodeFirstReading) || list[1].Reason == "ControlStarting"
+			list[0].Reason == string(health.CodeFirstReading) ||
+			list[1].Reason == "ControlStarting" || list[1].Reason == "LabelUnread"
 
 		return list, !isNew || time.Since(began) > startGrace
 	}

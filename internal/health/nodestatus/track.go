@@ -71,6 +71,10 @@ type track struct {
 	betterSince time.Time
 }
 
+// IsWorse reports whether a status is worse than another: False is worse than Unknown, and that worse
+// than True.
+func (s Status) IsWorse(than Status) bool { return rank(s) < rank(than) }
+
 // rank orders statuses, the worst first.
 func rank(s Status) int { return slices.Index([]Status{False, Unknown, True}, s) }
 
