@@ -69,7 +69,7 @@ func operation(id string) *api.Operation {
 	failed := api.OperationStep{Step: s[1], State: api.StepFailed, Error: "insufficient resources"}
 
 	return &api.Operation{
-		APIVersion: api.Version, ID: id, Verb: api.VerbApply, Plan: "plan-1", By: "uid:0", State: api.Interrupted, Started: time.Unix(1, 0), Ended: time.Unix(2, 0),
+		APIVersion: api.Version, ID: id, Verb: api.VerbApply, Plan: "plan-1", RollbackOf: "op-0", By: "uid:0", State: api.Interrupted, Started: time.Unix(1, 0), Ended: time.Unix(2, 0),
 		Steps: []api.OperationStep{undone, failed}, Rollback: []api.OperationStep{failed},
 		GPUs: []api.OperationGPU{
 			{GPU: gpu0, State: api.Interrupted, Error: "another client has changed it", Current: engine{}.plan("", nil).GPUs[0].Before},

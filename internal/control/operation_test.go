@@ -223,6 +223,7 @@ func TestRollbackOfWhatHasSucceeded(t *testing.T) {
 		got := e.now(t, next.ID)
 		cmptest.Equal(t, "state of the operation", got.State, api.Succeeded)
 		cmptest.Equal(t, "got.Verb", got.Verb, api.VerbRollback)
+		cmptest.Equal(t, "got.RollbackOf", got.RollbackOf, op.ID)
 		cmptest.Equal(t, "layout", w.drawLayout(), mixedBefore)
 		cmptest.Equal(t, "got.Renamed[sevenG]", got.Renamed[sevenG], "MIG-1-0:8-0:7-e1")
 	})

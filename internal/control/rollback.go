@@ -65,6 +65,7 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 		return nil, p
 	}
 
+	r.Operation.RollbackOf = id
 	r.Operation.By = by.Name
 	r.Operation.StatedReason = by.Reason
 

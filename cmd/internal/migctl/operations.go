@@ -191,6 +191,10 @@ func writeTitle(p *page, op *api.Operation) {
 		p.line(text("Says      ").in(dim), text("%q", op.StatedReason)) // the actor does
 	}
 
+	if op.RollbackOf != "" {
+		p.line(text("Undoes    ").in(dim), text("%s", op.RollbackOf))
+	}
+
 	if op.Plan != "" {
 		p.line(text("Plan      ").in(dim), text("%s", op.Plan))
 	}

@@ -79,6 +79,9 @@ type Operation struct {
 	ID         string `json:"id"`
 	Verb       Verb   `json:"verb"`
 	Plan       string `json:"plan,omitempty"`
+	// RollbackOf is the operation that one of the verb rollback undoes. By it, a client that has
+	// lost the answer finds the rollback that it has started.
+	RollbackOf string `json:"rollbackOf,omitempty"`
 	By         string `json:"by"` // the actor that asked for it
 	// StatedReason is why, in the words of the actor. Nothing has checked it.
 	StatedReason string          `json:"statedReason,omitempty"`
