@@ -287,16 +287,14 @@ func metricsFlags(app *kingpin.Application, cfg *MetricsConfig) {
 // variable.
 func windowFlag(app *kingpin.Application, name string, target *time.Duration) {
 	initial := strconv.FormatInt(defaultWindow.Milliseconds(), 10)
-	app.Flag(name, "").Hidden().NoEnvar().Default(initial).SetValue(&flagValue{
-		flag:     name,
-		expected: "a number of milliseconds",
-		parse: func(s string) bool {
+	app.Flag(name, "").Hidden().NoEnvar().Default(initial).SetValue(
+		flagValue(name, "a number of milliseconds", func(s string) bool {
 			n, err := strconv.ParseUint(s, 10, 31)
 			*target = time.Duration(n) * time.Millisecond
 
 			return err == nil
-		},
-	})
+		}),
+	)
 }
 
 func webFlags(app *kingpin.Application, cfg *WebConfig) {

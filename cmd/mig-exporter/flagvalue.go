@@ -1,34 +1,18 @@
 package main
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
+
+	"github.com/mig-exporter/mig-exporter/internal/usage"
 )
 
-// flagValue is the value of a flag whose errors name the flag and what was expected, which
-// kingpin's own do not.
-type flagValue struct {
-	flag     string
-	expected string
-	text     string
-	parse    func(string) bool
-}
-
-func (v *flagValue) String() string { return v.text }
-
-func (v *flagValue) Set(s string) error {
-	if !v.parse(s) {
-		return fmt.Errorf("--%s=%s: expected %s", v.flag, s, v.expected)
-	}
-
-	v.text = s
-
-	return nil
+// flagValue returns the value of a flag.
+func flagValue(name, expected string, parse func(string) bool) kingpin.Value {
+	return &usage.Value{Wrong: "--" + name + "=%s: expected " + expected, Parse: parse}
 }
 
 // flagOwner is the program, or one of its commands, that has a flag.
@@ -49,53 +33,38 @@ func enumFlag[T ~string](
 		names[i] = string(v)
 	}
 
-	last := len(names) - 1
-	app.Flag(name, help).Default(string(initial)).HintOptions(names...).SetValue(&flagValue{
-		flag:     name,
-		expected: strings.Join(names[:last], ", ") + " or " + names[last],
-		parse: func(s string) bool {
+	app.Flag(name, help).Default(string(initial)).HintOptions(names...).SetValue(
+		flagValue(name, usage.Alternatives(names), func(s string) bool {
 			*target = T(s)
 			return slices.Contains(values, T(s))
-		},
-	})
+		}),
+	)
 }
 
 func durationFlag(app *kingpin.Application, name, help, initial string, target *time.Duration) {
-	app.Flag(name, help).Default(initial).SetValue(&flagValue{
-		flag:     name,
-		expected: "a duration such as " + initial,
-		parse: func(s string) bool {
-			d, err := time.ParseDuration(s)
-			*target = d
+	app.Flag(name, help).Default(initial).SetValue(flagValue(name, "a duration such as "+initial, func(s string) bool {
+		d, err := time.ParseDuration(s)
+		*target = d
 
-			return err == nil
-		},
-	})
+		return err == nil
+	}))
 }
 
 func intFlag(app flagOwner, name, help, initial string, target *int) {
-	app.Flag(name, help).Default(initial).SetValue(&flagValue{
-		flag:     name,
-		expected: "a number such as " + initial,
-		parse: func(s string) bool {
-			n, err := strconv.Atoi(s)
-			*target = n
+	app.Flag(name, help).Default(initial).SetValue(flagValue(name, "a number such as "+initial, func(s string) bool {
+		n, err := strconv.Atoi(s)
+		*target = n
 
-			return err == nil
-		},
-	})
+		return err == nil
+	}))
 }
 
 func floatFlag(app flagOwner, name, help string, initial float64, target *float64) {
 	text := strconv.FormatFloat(initial, 'g', -1, 64)
-	app.Flag(name, help).Default(text).SetValue(&flagValue{
-		flag:     name,
-		expected: "a number such as " + text,
-		parse: func(s string) bool {
-			x, err := strconv.ParseFloat(s, 64)
-			*target = x
+	app.Flag(name, help).Default(text).SetValue(flagValue(name, "a number such as "+text, func(s string) bool {
+		x, err := strconv.ParseFloat(s, 64)
+		*target = x
 
-			return err == nil
-		},
-	})
+		return err == nil
+	}))
 }

@@ -54,14 +54,14 @@ func nodeLabelsFlag(app *kingpin.Application, cfg *NodeLabelsConfig) {
 		"another than "+defaultMIGConfig+".").
 		Default(nodeLabelsOff).
 		HintOptions(nodeLabelsOff, nodeLabelsRead, nodeLabelsFollow).
-		SetValue(&flagValue{
-			flag:     name,
-			expected: "off, read or follow, and the last two perhaps with :NAMESPACE/NAME",
-			parse: func(s string) (ok bool) {
+		SetValue(flagValue(
+			name,
+			"off, read or follow, and the last two perhaps with :NAMESPACE/NAME",
+			func(s string) (ok bool) {
 				*cfg, ok = parseNodeLabels(s)
 				return ok
 			},
-		})
+		))
 }
 
 func parseNodeLabels(text string) (NodeLabelsConfig, bool) {
