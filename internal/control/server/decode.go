@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
@@ -131,7 +130,7 @@ func (c *call) decodeBody(fields map[string]field) error {
 type statedReason string
 
 // maxReason is the maximum length of a reason in bytes.
-const maxReason = 256
+const maxReason = api.MaxReason
 
 // UnmarshalJSON reads a text of one line.
 func (r *statedReason) UnmarshalJSON(data []byte) error {
@@ -140,7 +139,7 @@ func (r *statedReason) UnmarshalJSON(data []byte) error {
 		return err
 	}
 
-	if len(text) > maxReason || strings.ContainsFunc(text, unicode.IsControl) {
+	if !api.IsReason(text) {
 		return errors.New("too long, or not one line")
 	}
 
