@@ -19,12 +19,18 @@ const (
 
 // Programs builds mig-exporter and migctl and returns their folder.
 func Programs() (string, error) {
-	return build("", "./cmd/mig-exporter", "./cmd/migctl")
+	return build("", "", "./cmd/mig-exporter", "./cmd/migctl")
 }
 
 // RacePrograms is Programs with the race detector.
 func RacePrograms() (string, error) {
-	return build("race/", "-race", "./cmd/mig-exporter", "./cmd/migctl")
+	return build("", "race/", "-race", "./cmd/mig-exporter", "./cmd/migctl")
+}
+
+// KubectlMig builds kubectl-mig, a module of its own, and returns its path.
+func KubectlMig() (string, error) {
+	folder, err := build("cmd/kubectl-mig", "kubectl-mig", ".")
+	return filepath.Join(folder, "kubectl-mig"), err
 }
 
 // Library builds one of the C libraries and returns its folder, which Programs has, too.
@@ -34,12 +40,12 @@ func Library(name string) (string, error) {
 		source = "./cmd/dcgm-sim"
 	}
 
-	return build(name, "-buildmode=c-shared", "-ldflags=-extldflags=-Wl,-soname,"+name, source)
+	return build("", name, "-buildmode=c-shared", "-ldflags=-extldflags=-Wl,-soname,"+name, source)
 }
 
-// build runs go build with the given output below bin/test and returns the folder of what it has
-// built.
-func build(output string, args ...string) (string, error) {
+// build runs go build in a folder of the repository, with the given output below bin/test, and
+// returns the folder of what it has built.
+func build(in, output string, args ...string) (string, error) {
 	root, err := findRoot()
 	if err != nil {
 		return "", err
@@ -59,7 +65,11 @@ func build(output string, args ...string) (string, error) {
 	defer unlock()
 
 	command := exec.Command("go", append([]string{"build", "-o", output}, args...)...)
-	command.Dir = root
+	command.Dir = filepath.Join(root, in)
+
+	if in == "" { // the driver is a C library
+		command.Env = append(os.Environ(), "CGO_ENABLED=1")
+	}
 
 	if out, err := command.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)
