@@ -90,7 +90,7 @@ var errNoNode = errors.New("there is no such node")
 func (c *Cluster) node(ctx context.Context, name string) (*corev1.Node, error) {
 	node, err := c.set.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("%w: node %s: %w", rollout.ErrRefused, name, errNoNode)
+		return nil, rollout.Refused(fmt.Errorf("node %s: %w", name, errNoNode))
 	}
 
 	if err != nil {
@@ -241,7 +241,7 @@ func (c *Cluster) Missing(
 	ctx context.Context, name string, devices map[string]int,
 ) ([]string, error) {
 	node, err := c.node(ctx, name)
-	if err != nil || devices == nil {
+	if err != nil {
 		return nil, err
 	}
 
@@ -259,15 +259,16 @@ func (c *Cluster) Missing(
 		}
 
 		if have := offered[gpuResource]; have < total {
-			missing = append(missing, fmt.Sprintf("%s: %d of %d", gpuResource, have, total))
+			missing = append(missing, fmt.Sprintf("%s: %d, of %d devices", gpuResource, have, total))
 		}
 
 		return missing, nil
 	}
 
 	for _, resource := range slices.Sorted(maps.Keys(devices)) {
-		if have := offered[resource]; have < devices[resource] {
-			missing = append(missing, fmt.Sprintf("%s: %d of %d", resource, have, devices[resource]))
+		// A device that is shared is offered several times, each of them equally often.
+		if have := offered[resource]; have < devices[resource] || have%devices[resource] != 0 {
+			missing = append(missing, fmt.Sprintf("%s: %d, of %d devices", resource, have, devices[resource]))
 		}
 	}
 
@@ -299,15 +300,31 @@ func offeredDevices(allocatable corev1.ResourceList) (offered map[string]int, by
 	return offered, byProfile
 }
 
-// explain names the right that is missing, if that is the error. Such an error is final.
-func explain(err error, verb, resource string) error {
+// runsDocs has the rights that runs need.
+const runsDocs = "docs/kubectl-mig-runs.md#rights"
+
+func explain(err error, verb, what string) error { return Explain(err, verb, what, runsDocs) }
+
+// APIError is the error of a request to the API server.
+type APIError struct{ err error }
+
+func (e *APIError) Error() string { return e.err.Error() }
+func (e *APIError) Unwrap() error { return e.err }
+
+// Explain returns the error of a request to the API server. If a right is missing, it names the
+// right and where it is documented. Errors that no second attempt can cure are rollout.ErrRefused.
+func Explain(err error, verb, what, docs string) error {
+	text := fmt.Errorf("%s %s: %w", verb, what, err)
+
 	switch {
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%w: you may not %s %s (docs/kubectl-mig-runs.md): %w",
-			rollout.ErrRefused, verb, resource, err)
-	case apierrors.IsUnauthorized(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
-		return fmt.Errorf("%w: %s %s: %w", rollout.ErrRefused, verb, resource, err)
+		text = fmt.Errorf("you may not %s %s (%s): %w", verb, what, docs, err)
+	case apierrors.IsUnauthorized(err):
+		text = fmt.Errorf("the API server does not accept the kubeconfig's credentials: %w", err)
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+	default:
+		return &APIError{text}
 	}
 
-	return fmt.Errorf("%s %s: %w", verb, resource, err)
+	return &APIError{rollout.Refused(text)}
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/kubectl/pkg/drain"
 
+	"github.com/mig-exporter/mig-exporter/cmd/kubectl-mig/internal/apifake"
 	"github.com/mig-exporter/mig-exporter/cmd/kubectl-mig/internal/rollout"
 	"github.com/mig-exporter/mig-exporter/internal/control/cluster"
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
@@ -25,25 +26,25 @@ const nodePath = "/api/v1/nodes/a"
 func (s *fakeAPI) expectCordon(t *testing.T, cordoned bool, run any) {
 	t.Helper()
 
-	is := s.get(nodePath, "spec", "unschedulable") == true
-	if got := s.get(nodePath, "metadata", "annotations", runMark); is != cordoned || got != run {
+	is := s.Get(nodePath, "spec", "unschedulable") == true
+	if got := s.Get(nodePath, "metadata", "annotations", runMark); is != cordoned || got != run {
 		t.Errorf("unschedulable %t by run %v; expected %t, %v", is, got, cordoned, run)
 	}
 }
 
 // setCordon is what kubectl cordon and uncordon do.
 func (s *fakeAPI) setCordon(on bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Lock()
+	defer s.Unlock()
 
 	patch := map[string]any{"spec": map[string]any{"unschedulable": nil}}
 	if on {
 		patch = map[string]any{"spec": map[string]any{"unschedulable": true}}
 	}
 
-	node := merge(clone(s.objects[nodePath]), patch)
-	note(node, patch, "kubectl-cordon")
-	s.put(nodePath, node)
+	node := apifake.Merge(apifake.Clone(s.Objects[nodePath]), patch)
+	apifake.Note(node, patch, "kubectl-cordon")
+	s.Put(nodePath, node)
 }
 
 func TestCordon(t *testing.T) {
@@ -134,7 +135,7 @@ func TestNodesThatChangeMeanwhile(t *testing.T) {
 	s := newFakeAPI(t)
 	s.add(t, nodePath, `{}`)
 	changes := 2
-	s.intercept = func(r *http.Request) {
+	s.Before = func(r *http.Request) {
 		if r.Method == http.MethodPatch && changes > 0 {
 			changes--
 			s.setCordon(false)
@@ -250,7 +251,7 @@ func TestNodes(t *testing.T) {
 		t.Errorf("a node that is gone: got %v", err)
 	}
 
-	s.forbidden["PATCH "+nodePath] = true
+	s.Forbidden["PATCH "+nodePath] = true
 
 	if _, err := c.Cordon(t.Context(), "a", "r"); !errors.Is(err, rollout.ErrRefused) ||
 		!strings.Contains(err.Error(), "you may not patch nodes") {
@@ -261,12 +262,13 @@ func TestNodes(t *testing.T) {
 func TestMissing(t *testing.T) {
 	for _, test := range []struct{ allocatable, want string }{
 		{`{"nvidia.com/mig-1g.10gb": "3", "nvidia.com/mig-3g.40gb": "1"}`, ""},
-		{`{"nvidia.com/mig-1g.10gb": "2", "nvidia.com/mig-3g.40gb": "1"}`, "nvidia.com/mig-1g.10gb: 2 of 3"},
+		{`{"nvidia.com/mig-1g.10gb": "2", "nvidia.com/mig-3g.40gb": "1"}`, "nvidia.com/mig-1g.10gb: 2, of 3 devices"},
 		{`{"nvidia.com/mig-1g.10gb": "3", "nvidia.com/mig-7g.80gb": "1"}`,
-			"nvidia.com/mig-3g.40gb: 0 of 1, nvidia.com/mig-7g.80gb: still 1"},
+			"nvidia.com/mig-3g.40gb: 0, of 1 devices, nvidia.com/mig-7g.80gb: still 1"},
 		{`{"nvidia.com/mig-1g.10gb.shared": "6", "nvidia.com/mig-3g.40gb": "1", "nvidia.com/mig-7g.80gb": "0"}`, ""},
+		{`{"nvidia.com/mig-1g.10gb": "7", "nvidia.com/mig-3g.40gb": "1"}`, "nvidia.com/mig-1g.10gb: 7, of 3 devices"},
 		{`{"nvidia.com/gpu": "4"}`, ""},
-		{`{"nvidia.com/gpu": "1"}`, "nvidia.com/gpu: 1 of 4"},
+		{`{"nvidia.com/gpu": "1"}`, "nvidia.com/gpu: 1, of 4 devices"},
 		{`{"cpu": "1"}`, ""},
 	} {
 		s := newFakeAPI(t)
@@ -315,14 +317,14 @@ func TestEvict(t *testing.T) {
 			s := newFakeAPI(t)
 			podPath := "/api/v1/namespaces/ml/pods/train-0"
 			s.add(t, podPath, test.pod)
-			s.get(podPath)
-			s.mu.Lock()
-			s.objects[podPath]["metadata"].(map[string]any)["namespace"] = "ml"
-			s.mu.Unlock()
+			s.Get(podPath)
+			s.Lock()
+			s.Objects[podPath]["metadata"].(map[string]any)["namespace"] = "ml"
+			s.Unlock()
 			s.add(t, "/api/v1/namespaces/ml/pods/other", `{"metadata": {"namespace": "ml"}, "spec": {"nodeName": "a"}}`)
 			s.add(t, "/api/v1/namespaces/ml/pods/train-1", `{"metadata": {"namespace": "ml"}, "spec": {"nodeName": "b"}}`)
 			s.add(t, "/apis/apps/v1/namespaces/ml/daemonsets/x", `{}`)
-			s.budgets[podPath] = test.budget
+			s.Budgets[podPath] = test.budget
 
 			c := s.cluster(t)
 			c.newDrain = func(ctx context.Context, set kubernetes.Interface, o rollout.Eviction) *drain.Helper {
@@ -350,9 +352,48 @@ func TestEvict(t *testing.T) {
 				t.Errorf("%v is not final", err)
 			}
 
-			if !slices.Equal(s.evicted, want) {
-				t.Errorf("evicted %v; expected %v", s.evicted, want)
+			if !slices.Equal(s.Evicted, want) {
+				t.Errorf("evicted %v; expected %v", s.Evicted, want)
 			}
 		})
+	}
+}
+
+// A pod that is gone while a PodDisruptionBudget refuses its eviction is not mistaken for another of
+// its name, which its owner has made on another node.
+func TestEvictNoPodOfTheSameName(t *testing.T) {
+	const podPath = "/api/v1/namespaces/ml/pods/train-0"
+
+	for _, disable := range []bool{false, true} {
+		s := newFakeAPI(t)
+		s.add(t, podPath, `{"metadata": {"namespace": "ml", `+replicaSet+`}, "spec": {"nodeName": "a"}}`)
+		s.Before = func(r *http.Request) {
+			if r.Method == http.MethodPost || r.Method == http.MethodDelete {
+				s.add(t, podPath, `{"metadata": {"namespace": "ml"}, "spec": {"nodeName": "b"}}`)
+			}
+		}
+
+		err := s.cluster(t).Evict(t.Context(), "a", []rollout.Pod{{Namespace: "ml", Name: "train-0"}},
+			rollout.Eviction{GracePeriodSeconds: -1, Timeout: time.Minute, DisableEviction: disable})
+		if err != nil || len(s.Evicted) != 0 {
+			t.Errorf("without evictions %t: got %v, evicted %v", disable, err, s.Evicted)
+		}
+	}
+}
+
+// An API server that cannot answer is no refusal: the eviction can be tried again.
+func TestEvictWithoutAnAnswer(t *testing.T) {
+	const podPath = "/api/v1/namespaces/ml/pods/train-0"
+
+	for _, unanswered := range []string{"POST " + podPath + "/eviction", "GET " + podPath} {
+		s := newFakeAPI(t)
+		s.add(t, podPath, `{"metadata": {"namespace": "ml", `+replicaSet+`}, "spec": {"nodeName": "a"}}`)
+		s.Unavailable = unanswered
+
+		err := s.cluster(t).Evict(t.Context(), "a", []rollout.Pod{{Namespace: "ml", Name: "train-0"}},
+			rollout.Eviction{GracePeriodSeconds: -1, Timeout: time.Minute})
+		if err == nil || errors.Is(err, rollout.ErrRefused) {
+			t.Errorf("%s: got %v; expected an error for now", unanswered, err)
+		}
 	}
 }

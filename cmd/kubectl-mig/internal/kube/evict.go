@@ -8,14 +8,18 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	policyv1client "k8s.io/client-go/kubernetes/typed/policy/v1"
 	"k8s.io/kubectl/pkg/drain"
 
 	"github.com/mig-exporter/mig-exporter/cmd/kubectl-mig/internal/rollout"
@@ -58,21 +62,25 @@ func (c *Cluster) Evict(
 
 	list, errs := helper.GetPodsForDeletion(node)
 	if len(errs) > 0 {
-		return refused(ctx, errors.Join(errs...))
+		return holders.refused(ctx, errors.Join(errs...))
 	}
 
 	leave := list.Pods()
 
 	var stay []string
 
-	for _, name := range holders.found {
+	for _, name := range pods {
+		if _, found := holders.found[name]; !found {
+			continue
+		}
+
 		if !slices.ContainsFunc(leave, func(p corev1.Pod) bool { return nameOf(&p) == name }) {
 			stay = append(stay, name.String())
 		}
 	}
 
 	if len(stay) > 0 {
-		return refused(ctx, fmt.Errorf("these hold the devices and stay, as kubectl drain would leave them "+
+		return rollout.Refused(fmt.Errorf("these hold the devices and stay, as kubectl drain would leave them "+
 			"(pods of DaemonSets, static pods, others than --pod-selector selects): %s", strings.Join(stay, ", ")))
 	}
 
@@ -81,7 +89,7 @@ func (c *Cluster) Evict(
 			err = fmt.Errorf("%w; the last refusal: %s", err, why)
 		}
 
-		return refused(ctx, err)
+		return holders.refused(ctx, err)
 	}
 
 	return nil
@@ -111,24 +119,59 @@ func (l *lastLine) String() string {
 	return l.text
 }
 
-// refused makes an error of kubectl's drain final: it has tried until its timeout.
-func refused(ctx context.Context, err error) error {
+// refused makes an error of kubectl's drain final: it has tried until its timeout, unless the API
+// server did not answer, which drain's error says in its text alone.
+func (h *holdersOnly) refused(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 
-	return fmt.Errorf("%w: %w", rollout.ErrRefused, err)
+	if h.unanswered.Load() {
+		return &APIError{err}
+	}
+
+	return rollout.Refused(err)
 }
 
 func nameOf(p *corev1.Pod) rollout.Pod { return rollout.Pod{Namespace: p.Namespace, Name: p.Name} }
 
 // holdersOnly is a client that lists no other pods of a node than some: so drain's rules are about
-// these alone.
+// these alone. It evicts and deletes only those that it has listed: drain goes by names, and tries
+// for minutes if a PodDisruptionBudget refuses. By then a pod may be gone, and its owner may have
+// made another of its name on another node.
 type holdersOnly struct {
 	kubernetes.Interface
 	node  string
 	pods  []rollout.Pod
-	found []rollout.Pod // those of the pods that were on the node when they were listed
+	found map[rollout.Pod]types.UID // those of the pods that were on the node when they were listed
+	// unanswered: the API server did not answer a request about a pod, or could not.
+	unanswered atomic.Bool
+}
+
+// note notes whether the API server has answered.
+func (h *holdersOnly) note(err error) error {
+	var status apierrors.APIStatus
+	if err != nil && (!errors.As(err, &status) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
+		apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err)) {
+		h.unanswered.Store(true)
+	}
+
+	return err
+}
+
+// preconditions returns the condition that a pod is the one that was listed.
+func (h *holdersOnly) preconditions(namespace, name string) *metav1.Preconditions {
+	uid := h.found[rollout.Pod{Namespace: namespace, Name: name}]
+	return &metav1.Preconditions{UID: &uid}
+}
+
+// asGone returns the error of a request for one pod, which is gone if another has its name.
+func asGone(err error, name string) error {
+	if apierrors.IsConflict(err) {
+		return apierrors.NewNotFound(corev1.Resource("pods"), name)
+	}
+
+	return err
 }
 
 // CoreV1 returns the client of the core group.
@@ -136,27 +179,64 @@ func (h *holdersOnly) CoreV1() corev1client.CoreV1Interface {
 	return &holdersCore{CoreV1Interface: h.Interface.CoreV1(), holders: h}
 }
 
+// PolicyV1 returns the client of evictions.
+func (h *holdersOnly) PolicyV1() policyv1client.PolicyV1Interface {
+	return &holdersPolicy{PolicyV1Interface: h.Interface.PolicyV1(), holders: h}
+}
+
+type holdersPolicy struct {
+	policyv1client.PolicyV1Interface
+	holders *holdersOnly
+}
+
+func (p *holdersPolicy) Evictions(namespace string) policyv1client.EvictionInterface {
+	return &holdersEvictions{EvictionInterface: p.PolicyV1Interface.Evictions(namespace), holders: p.holders}
+}
+
+type holdersEvictions struct {
+	policyv1client.EvictionInterface
+	holders *holdersOnly
+}
+
+// Evict evicts a pod that was listed.
+func (e *holdersEvictions) Evict(ctx context.Context, eviction *policyv1.Eviction) error {
+	eviction.DeleteOptions.Preconditions = e.holders.preconditions(eviction.Namespace, eviction.Name)
+	return asGone(e.holders.note(e.EvictionInterface.Evict(ctx, eviction)), eviction.Name)
+}
+
 type holdersCore struct {
 	corev1client.CoreV1Interface
 	holders *holdersOnly
 }
 
-// Pods returns the client of pods: of all namespaces, it lists the holders.
+// Pods returns the client of pods.
 func (c *holdersCore) Pods(namespace string) corev1client.PodInterface {
-	pods := c.CoreV1Interface.Pods(namespace)
-	if namespace != metav1.NamespaceAll {
-		return pods
+	return &holdersPods{
+		PodInterface: c.CoreV1Interface.Pods(namespace),
+		holders:      c.holders,
+		namespace:    namespace,
 	}
-
-	return &holdersPods{PodInterface: pods, holders: c.holders}
 }
 
 type holdersPods struct {
 	corev1client.PodInterface
-	holders *holdersOnly
+	holders   *holdersOnly
+	namespace string
 }
 
-// List gets the holders one by one, which needs no right to list pods.
+// Delete deletes a pod that was listed.
+func (p *holdersPods) Delete(ctx context.Context, name string, o metav1.DeleteOptions) error {
+	o.Preconditions = p.holders.preconditions(p.namespace, name)
+	return asGone(p.holders.note(p.PodInterface.Delete(ctx, name, o)), name)
+}
+
+// Get gets a pod.
+func (p *holdersPods) Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.Pod, error) {
+	pod, err := p.PodInterface.Get(ctx, name, o)
+	return pod, p.holders.note(err)
+}
+
+// List gets the holders, of all namespaces, one by one, which needs no right to list pods.
 func (p *holdersPods) List(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
 	selector, err := labels.Parse(o.LabelSelector)
 	if err != nil {
@@ -164,7 +244,7 @@ func (p *holdersPods) List(ctx context.Context, o metav1.ListOptions) (*corev1.P
 	}
 
 	h := p.holders
-	h.found = nil
+	h.found = map[rollout.Pod]types.UID{}
 	list := &corev1.PodList{}
 
 	for _, name := range h.pods {
@@ -173,11 +253,11 @@ func (p *holdersPods) List(ctx context.Context, o metav1.ListOptions) (*corev1.P
 			continue
 		}
 
-		if err != nil {
+		if h.note(err) != nil {
 			return nil, explain(err, "get", "pods")
 		}
 
-		h.found = append(h.found, name)
+		h.found[name] = pod.UID
 
 		if selector.Matches(labels.Set(pod.Labels)) {
 			list.Items = append(list.Items, *pod)

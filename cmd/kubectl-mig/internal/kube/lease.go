@@ -35,7 +35,17 @@ type Lease struct {
 	mu      sync.Mutex
 	renewed time.Time // when the last renewal was asked for, by this machine's clock
 	lost    bool
-	failure error // of the last renewal
+}
+
+// Holder returns the client that a run's Lease names, for a message; "" if there is none or it
+// cannot be read.
+func (c *Cluster) Holder(ctx context.Context, name string) string {
+	object, err := c.set.CoordinationV1().Leases(c.namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return ""
+	}
+
+	return holderOf(object)
 }
 
 // OwnedError says that another client owns a run.
@@ -49,7 +59,12 @@ func (e *OwnedError) Error() string {
 // acquire acquires the Lease of a run. If another client has it, acquire waits until the Lease is
 // expired: it is not, if its holder renews it meanwhile. We measure that by our clock alone, as
 // those of two machines may differ.
-func (c *Cluster) acquire(ctx context.Context, clock rollout.Clock, name, holder string) (*Lease, error) {
+//
+// owner is the client that has saved the run last, or empty for a new run. If there is no Lease, it
+// may have been deleted under that client: we make it one, which it renews if it is still at work.
+func (c *Cluster) acquire(
+	ctx context.Context, clock rollout.Clock, name, holder, owner string,
+) (*Lease, error) {
 	l := &Lease{cluster: c, clock: clock, name: name, holder: holder}
 
 	var seen *coordinationv1.Lease
@@ -65,6 +80,15 @@ func (c *Cluster) acquire(ctx context.Context, clock rollout.Clock, name, holder
 			object = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
 				Name: name, Namespace: c.namespace, Labels: map[string]string{runLabel: "true"},
 			}}
+
+			if owner != "" {
+				former := &Lease{cluster: c, clock: clock, name: name, holder: owner}
+				if _, err := former.write(ctx, object, asked); err != nil {
+					return nil, err
+				}
+
+				continue
+			}
 		case err != nil:
 			return nil, explain(err, "get", "leases in namespace "+c.namespace)
 		case seen == nil || seen.ResourceVersion != object.ResourceVersion:
@@ -153,39 +177,42 @@ func (l *Lease) held() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	if !l.lost && l.clock.Now().Sub(l.renewed) < leaseUse {
-		return nil
+	if l.lost || elapsed(l.renewed, l.clock.Now()) >= leaseUse {
+		l.lost = true
+		return rollout.ErrLost
 	}
 
-	l.lost = true
+	return nil
+}
 
-	// Such as a right that is missing.
-	if l.failure != nil {
-		return fmt.Errorf("%w, or may have: its Lease could not be renewed: %w", rollout.ErrLost, l.failure)
-	}
-
-	return rollout.ErrLost
+// elapsed returns the time that has passed for sure or perhaps: the clock on the wall can be set
+// back, and the other one stands still while the machine is asleep.
+func elapsed(from, to time.Time) time.Duration {
+	return max(to.Sub(from), to.Round(0).Sub(from.Round(0)))
 }
 
 // keep renews the Lease until ctx ends, or it is lost.
 func (l *Lease) keep(ctx context.Context) error {
+	pause := renewEvery
+
 	for {
-		if err := l.clock.Sleep(ctx, renewEvery); err != nil {
+		if err := l.clock.Sleep(ctx, pause); err != nil {
 			return err
 		}
 
-		// A failure is tried again, until the Lease cannot be used any more.
+		if err := l.held(); err != nil {
+			return err
+		}
+
 		err := l.renew(ctx)
 		if errors.Is(err, rollout.ErrLost) {
 			return err
 		}
 
-		l.mu.Lock()
-		l.failure = err
-		l.mu.Unlock()
-
-		if err := l.held(); err != nil {
-			return err
+		// A failure is tried again soon, until the Lease cannot be used any more.
+		pause = renewEvery
+		if err != nil {
+			pause = leasePoll
 		}
 	}
 }
@@ -199,13 +226,13 @@ func (l *Lease) renew(ctx context.Context) error {
 
 	object, err := l.cluster.set.CoordinationV1().Leases(l.cluster.namespace).
 		Get(ctx, l.name, metav1.GetOptions{})
-	if err != nil {
-		return explain(err, "get", "leases in namespace "+l.cluster.namespace)
-	}
-
-	if holderOf(object) != l.holder {
+	if apierrors.IsNotFound(err) || err == nil && holderOf(object) != l.holder {
 		l.lose()
 		return rollout.ErrLost
+	}
+
+	if err != nil {
+		return fmt.Errorf("get the Lease: %w", err)
 	}
 
 	_, err = l.write(ctx, object, at)

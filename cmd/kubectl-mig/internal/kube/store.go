@@ -34,7 +34,7 @@ var _ rollout.Store = (*Store)(nil)
 func (c *Cluster) CreateRun(
 	ctx context.Context, clock rollout.Clock, holder string, run *rollout.Run,
 ) (*Store, error) {
-	lease, err := c.acquire(ctx, clock, run.Name, holder)
+	lease, err := c.acquire(ctx, clock, run.Name, holder, "")
 	if err != nil {
 		return nil, err
 	}
@@ -63,11 +63,12 @@ func (c *Cluster) CreateRun(
 func (c *Cluster) OpenRun(
 	ctx context.Context, clock rollout.Clock, holder, name string,
 ) (*rollout.Run, *Store, error) {
-	if _, err := c.ReadRun(ctx, name); err != nil { // before a Lease is made for nothing
+	before, err := c.ReadRun(ctx, name) // before a Lease is made for nothing
+	if err != nil {
 		return nil, nil, err
 	}
 
-	lease, err := c.acquire(ctx, clock, name, holder)
+	lease, err := c.acquire(ctx, clock, name, holder, before.Owner)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -98,8 +99,9 @@ func (c *Cluster) ReadRun(ctx context.Context, name string) (*rollout.Run, error
 func (c *Cluster) readRun(ctx context.Context, name string) (*corev1.ConfigMap, *rollout.Run, error) {
 	object, err := c.set.CoreV1().ConfigMaps(c.namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil, nil, fmt.Errorf("%w: there is no run %s in namespace %s: kubectl mig runs lists them",
-			rollout.ErrRefused, name, c.namespace)
+		return nil, nil, rollout.Refused(fmt.Errorf(
+			"there is no run %s in namespace %s: kubectl mig runs lists them", name, c.namespace,
+		))
 	}
 
 	if err != nil {
@@ -116,8 +118,9 @@ func decodeRun(object *corev1.ConfigMap) (*rollout.Run, error) {
 
 	err := json.Unmarshal([]byte(object.Data[runKey]), &run)
 	if err != nil || run.APIVersion != api.Version || run.Name != object.Name {
-		return nil, fmt.Errorf("%w: ConfigMap %s/%s is not a run that this kubectl mig can read",
-			rollout.ErrRefused, object.Namespace, object.Name)
+		return nil, rollout.Refused(fmt.Errorf(
+			"ConfigMap %s/%s is not a run that this kubectl mig can read", object.Namespace, object.Name,
+		))
 	}
 
 	return &run, nil

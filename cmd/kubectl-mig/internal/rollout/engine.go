@@ -57,9 +57,17 @@ type Clock interface {
 // ErrLost says that another client owns the run, or may own it: this one does nothing further.
 var ErrLost = errors.New("another client has taken the run over")
 
-// ErrRefused is wrapped by errors of nodes that no second attempt can cure, such as a right that is
-// missing or a node that does not exist.
+// ErrRefused is what an error is (errors.Is) that no second attempt can cure, such as a right that
+// is missing or a node that does not exist. Refused makes an error one.
 var ErrRefused = errors.New("refused")
+
+type refused struct{ error }
+
+func (r refused) Unwrap() error        { return r.error }
+func (r refused) Is(target error) bool { return target == ErrRefused }
+
+// Refused returns the error, with its text, as one that no second attempt can cure.
+func Refused(err error) error { return refused{err} }
 
 // StoppedError says that a run has ended before all of its nodes have their layout.
 type StoppedError struct {
@@ -266,13 +274,20 @@ func (x *execution) save(ctx context.Context, i int, n Node) error {
 	return nil
 }
 
-// retry calls until there is no error, none that another attempt can cure, or it takes too long.
+// retry calls until there is no error, none that another attempt can cure, or it has failed for too
+// long.
 func (x *execution) retry(ctx context.Context, call func() error) error {
-	until := x.Clock.Now().Add(x.run.Options.Timeout)
+	var until time.Time
 
 	for {
 		err := call()
-		if err == nil || !temporary(err) || !x.Clock.Now().Before(until) {
+		now := x.Clock.Now()
+
+		if until.IsZero() { // the first call may have taken long, and evictions do
+			until = now.Add(x.run.Options.Timeout)
+		}
+
+		if err == nil || !temporary(err) || !now.Before(until) {
 			return err
 		}
 

@@ -3,12 +3,15 @@ package rollout
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
+
+func resume(r *Run) { r.Resume() }
 
 func evicting() Options { return Options{Eviction: &Eviction{GracePeriodSeconds: -1}} }
 
@@ -128,7 +131,7 @@ func TestResumesAfterAFailure(t *testing.T) {
 
 	w.nodes["b"].end = api.Succeeded
 
-	if err := w.execute("other", (*Run).Resume); err != nil {
+	if err := w.execute("other", resume); err != nil {
 		t.Fatal(err)
 	}
 
@@ -149,7 +152,7 @@ func TestUnsettledNodeThatSettlesLater(t *testing.T) {
 	w.expectNode("a", Failed, "new", run.Name)
 	w.nodes["a"].end = api.Succeeded
 
-	if err := w.execute("laptop", (*Run).Resume); err != nil {
+	if err := w.execute("laptop", resume); err != nil {
 		t.Fatal(err)
 	}
 
@@ -408,5 +411,186 @@ func TestRollsBackByName(t *testing.T) {
 	run, _ = w.load("laptop")
 	if err := run.RollBack(nil); err == nil {
 		t.Error("all is undone; no error")
+	}
+}
+
+// A run finds its rollback by the operation that it undoes: another rollback of the same GPUs is not
+// taken for it.
+func TestRollbackOfAnotherOperation(t *testing.T) {
+	w := newWorld(t, "a")
+	w.newTestRun(Options{})
+
+	if err := w.execute("laptop"); err != nil {
+		t.Fatal(err)
+	}
+
+	run, c := w.load("laptop")
+	if err := run.RollBack(nil); err != nil {
+		t.Fatal(err)
+	}
+
+	n := w.nodes["a"]
+	engine := c.engine()
+	engine.Report = func(node Node) {
+		if node.Phase == Starting {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+
+			// A person has repartitioned the node, and rolls that back.
+			n.add("a", &api.Operation{Verb: api.VerbRollback, RollbackOf: "theirs"}, "new")
+		}
+	}
+
+	if err := engine.Execute(t.Context(), run); err != nil {
+		t.Fatal(err)
+	}
+
+	w.expectNode("a", Done, "old", "")
+
+	if got := w.savedNode("a").RolledBackBy; got != n.ops[0].ID || n.ops[0].RollbackOf != n.ops[2].ID {
+		t.Errorf("rolled back by %s; the latest operation undoes %q", got, n.ops[0].RollbackOf)
+	}
+}
+
+// A node whose operation is degraded is neither rolled back by the run nor uncordoned.
+func TestRollbackOfADegradedOperation(t *testing.T) {
+	for _, test := range []struct {
+		end   api.OperationState
+		later api.OperationState // as the operation is when the run is rolled back
+		phase Phase
+		own   bool // it stays cordoned by the run
+	}{
+		{api.Degraded, api.Degraded, Failed, true},
+		{api.Stuck, api.Running, Failed, true},
+		{api.Degraded, api.Accepted, Failed, true},
+		{api.Degraded, api.RolledBack, Done, false},
+		{api.Unsettled, api.Unsettled, Done, false},
+	} {
+		t.Run(fmt.Sprintf("%s, then %s", test.end, test.later), func(t *testing.T) {
+			w := newWorld(t, "a")
+			run := w.newTestRun(Options{})
+			n := w.nodes["a"]
+			n.end = test.end
+
+			if err := w.execute("laptop"); err == nil {
+				t.Fatal("no error")
+			}
+
+			w.expectNode("a", Failed, n.layout, run.Name)
+
+			n.ops[0].State = test.later
+			n.end = test.later
+
+			if test.later == api.Unsettled {
+				n.end = api.Succeeded
+				n.ops[0].State = api.Succeeded
+			}
+
+			err := w.execute("laptop", func(r *Run) {
+				if err := r.RollBack(nil); err != nil {
+					t.Error(err)
+				}
+			})
+			if (err == nil) != (test.phase == Done) {
+				t.Errorf("got %v", err)
+			}
+
+			cordonedBy := ""
+			if test.own {
+				cordonedBy = run.Name
+			}
+
+			w.expectNode("a", test.phase, "old", cordonedBy)
+		})
+	}
+}
+
+// A node whose layout is neither the old nor the new one stays cordoned, whatever else fails later.
+func TestUnclearNodeStaysCordoned(t *testing.T) {
+	w := newWorld(t, "a")
+	run := w.newTestRun(Options{})
+	n := w.nodes["a"]
+	n.end = api.Interrupted
+
+	if err := w.execute("laptop"); err == nil {
+		t.Fatal("no error")
+	}
+
+	n.refuse = &api.Problem{Type: api.Infeasible, Detail: "no room"}
+
+	if err := w.execute("laptop", resume); err == nil {
+		t.Fatal("no error")
+	}
+
+	w.expectNode("a", Failed, "old", run.Name)
+
+	n.refuse = nil
+	n.end = api.Succeeded
+
+	if err := w.execute("laptop", resume); err != nil {
+		t.Fatal(err)
+	}
+
+	w.expectNode("a", Done, "new", "")
+}
+
+// A node that is uncordoned in the middle, or replaced by another of its name, is cordoned again
+// before pods are evicted and before the operation.
+func TestUncordonedInTheMiddle(t *testing.T) {
+	for _, at := range []Phase{Planning, Evicting, Starting} {
+		t.Run(string(at), func(t *testing.T) {
+			w := newWorld(t, "a")
+			w.newTestRun(evicting())
+			n := w.nodes["a"]
+			n.holders = []api.Hold{podHold("ml/train-0")}
+
+			run, c := w.load("laptop")
+			engine := c.engine()
+			engine.Report = func(node Node) {
+				if node.Phase == at {
+					w.mu.Lock()
+					n.cordonedBy = ""
+					w.mu.Unlock()
+				}
+			}
+
+			if err := engine.Execute(t.Context(), run); err != nil {
+				t.Fatal(err)
+			}
+
+			w.expectNode("a", Done, "new", "")
+		})
+	}
+}
+
+// An API server that is away for a while during an eviction does not end the run.
+func TestAPIServerAwayInAnEviction(t *testing.T) {
+	w := newWorld(t, "a")
+	w.newTestRun(evicting())
+	w.nodes["a"].holders = []api.Hold{podHold("ml/train-0")}
+	w.nodes["a"].away = 3
+
+	if err := w.execute("laptop"); err != nil {
+		t.Fatal(err)
+	}
+
+	w.expectNode("a", Done, "new", "")
+}
+
+func TestNothingIsLeft(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	run := w.newTestRun(Options{})
+
+	if !run.Resume() {
+		t.Error("a run that has not begun: nothing is left")
+	}
+
+	if err := w.execute("laptop"); err != nil {
+		t.Fatal(err)
+	}
+
+	run, _ = w.load("laptop")
+	if run.Resume() {
+		t.Error("all nodes are done: something is left")
 	}
 }

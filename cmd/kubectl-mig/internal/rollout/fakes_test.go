@@ -63,6 +63,7 @@ type fakeNode struct {
 	notOffered int                // how often allocatable is still behind
 	refuse     *api.Problem       // of plans
 	silent     int                // how often the exporter does not answer
+	away       int                // how often the API server does not answer, in evictions
 	evicted    []Pod
 }
 
@@ -211,13 +212,15 @@ func (c *client) Held() error {
 
 func (c *client) Cordon(_ context.Context, node, run string) (own bool, err error) {
 	err = c.call("cordon", node, func(n *fakeNode) error {
-		c.expectPhase(node, Cordoning)
-
 		if n.gone {
-			return fmt.Errorf("%w: there is no node %s", ErrRefused, node)
+			return Refused(fmt.Errorf("there is no node %s", node))
 		}
 
 		if n.cordonedBy == "" {
+			if saved := c.savedNode(node).Phase; saved != Cordoning && saved != Evicting && saved != Starting {
+				c.t.Errorf("node %s is cordoned in the phase %s", node, saved)
+			}
+
 			n.cordonedBy = run
 		}
 
@@ -253,8 +256,13 @@ func (c *client) Evict(_ context.Context, node string, pods []Pod, _ Eviction) e
 			c.t.Errorf("node %s: pods are evicted while it is schedulable", node)
 		}
 
+		if n.away > 0 {
+			n.away--
+			return errLost
+		}
+
 		if n.budget {
-			return errors.New("it would violate the pod's disruption budget")
+			return Refused(errors.New("it would violate the pod's disruption budget"))
 		}
 
 		for _, p := range pods {
@@ -419,7 +427,11 @@ func (c *client) Rollback(
 			return &api.Problem{Type: api.StalePlan, Detail: "its layout is not the one that " + operation + " left"}
 		}
 
-		op = n.add(node, &api.Operation{Verb: api.VerbRollback}, "old")
+		if n.cordonedBy == "" {
+			c.t.Errorf("node %s is repartitioned while it is schedulable", node)
+		}
+
+		op = n.add(node, &api.Operation{Verb: api.VerbRollback, RollbackOf: operation}, "old")
 		n.keys[key] = op
 
 		return nil

@@ -34,16 +34,17 @@ func unclear(retry Phase, format string, args ...any) error {
 	return &failure{err: fmt.Errorf(format, args...), retry: retry, keep: true}
 }
 
-// fail records a failure. A node whose layout has not changed is uncordoned.
+// fail records a failure. A node whose layout is the one from before the run is uncordoned.
 func (n *Node) fail(err error) {
 	f := &failure{err: err, retry: n.Phase, keep: true}
 	_ = errors.As(err, &f)
 
 	n.Failure = shorten(cmp.Or(n.Failure, err.Error()))
 	n.Retry = cmp.Or(n.Retry, f.retry)
+	n.Unclear = n.Unclear || f.keep
 	n.Pods = nil
 
-	if f.keep || n.Cordon != Own {
+	if n.Unclear || n.Cordon != Own {
 		n.Phase = Failed
 	} else {
 		n.Phase = Uncordoning
@@ -95,24 +96,37 @@ func (x *execution) begin(ctx context.Context, n *Node) error {
 	case len(plan.Steps) == 0 && n.Cordon == Own: // a failure before has left it
 		n.Phase = Uncordoning
 	case len(plan.Steps) == 0:
+		n.Unclear = false
 		n.Phase = Skipped
 	}
 
 	return nil
 }
 
-// checkUndo refuses the rollback of an operation that has left nothing.
+// checkUndo refuses the rollback of an operation that has not ended with its layout.
 func (x *execution) checkUndo(ctx context.Context, n *Node) error {
 	op, err := x.operation(ctx, n, n.Operation)
-
-	switch {
-	case err != nil:
-		return unchanged("%w", err)
-	case !op.State.Committed():
-		return unchanged("operation %s is %s: there is nothing to roll back", op.ID, op.State)
+	if err != nil {
+		return unchanged("operation %s: %w", n.Operation, err)
 	}
 
-	return nil
+	switch {
+	case op.State.Committed():
+		return nil
+	case isUndone(op.State): // the exporter has done it after the run had lost sight of it
+		n.Operation = ""
+		n.Phase = Settling
+
+		return nil
+	}
+
+	return unclear(Waiting, "operation %s is %s%s: it cannot be rolled back as it is",
+		op.ID, op.State, reason(op))
+}
+
+// isUndone reports whether an operation that has ended has left the layout as it was before.
+func isUndone(state api.OperationState) bool {
+	return state == api.RolledBack || state == api.Failed
 }
 
 // mayEvict refuses a change for which pods would have to be evicted, unless we may and that would
@@ -155,6 +169,18 @@ func (x *execution) operation(ctx context.Context, n *Node, id string) (*api.Ope
 }
 
 func (x *execution) cordon(ctx context.Context, n *Node) error {
+	if err := x.ensureCordon(ctx, n); err != nil {
+		return err
+	}
+
+	n.Phase = Planning
+
+	return nil
+}
+
+// ensureCordon cordons a node that is not cordoned. We do so again before each deed that needs it:
+// another client can have uncordoned the node since, or it is a new one of the same name.
+func (x *execution) ensureCordon(ctx context.Context, n *Node) error {
 	var own bool
 
 	err := x.retry(ctx, func() (err error) {
@@ -175,15 +201,16 @@ func (x *execution) cordon(ctx context.Context, n *Node) error {
 		n.Cordon = Own
 	}
 
-	n.Phase = Planning
-
 	return nil
 }
 
 // plan makes the plan of the operation, or finds the pods to evict.
 func (x *execution) plan(ctx context.Context, n *Node) error {
 	if n.Undo {
-		return x.planUndo(ctx, n)
+		n.Key = newKey()
+		n.Phase = Starting
+
+		return nil
 	}
 
 	until := x.Clock.Now().Add(x.run.Options.Timeout)
@@ -247,24 +274,6 @@ func (x *execution) clear(
 	return false, nil
 }
 
-// planUndo notes which operation is the node's latest before the rollback.
-func (x *execution) planUndo(ctx context.Context, n *Node) error {
-	list, err := x.operations(ctx, n)
-	if err != nil {
-		return unchanged("%w", err)
-	}
-
-	n.Latest = ""
-	if len(list) > 0 {
-		n.Latest = list[0].ID
-	}
-
-	n.Key = newKey()
-	n.Phase = Starting
-
-	return nil
-}
-
 // operations lists the operations of a node, the latest first, once the exporter knows all of them.
 func (x *execution) operations(ctx context.Context, n *Node) ([]api.Operation, error) {
 	var list *api.Operations
@@ -291,7 +300,18 @@ func (x *execution) evict(ctx context.Context, n *Node) error {
 		return unchanged("pods hold the devices: %s", joinPods(n.Pods))
 	}
 
-	if err := x.Cluster.Evict(ctx, n.Name, n.Pods, *x.run.Options.Eviction); err != nil {
+	if err := x.ensureCordon(ctx, n); err != nil {
+		return err
+	}
+
+	err := x.retry(ctx, func() error {
+		if err := x.Store.Held(); err != nil {
+			return err
+		}
+
+		return x.Cluster.Evict(ctx, n.Name, n.Pods, *x.run.Options.Eviction)
+	})
+	if err != nil {
 		return unchanged("evict: %w", err)
 	}
 
@@ -313,7 +333,11 @@ func (x *execution) start(ctx context.Context, n *Node) error {
 		return nil
 	}
 
-	// The lookup may have taken long.
+	if err := x.ensureCordon(ctx, n); err != nil {
+		return err
+	}
+
+	// All this may have taken long.
 	if err := x.Store.Held(); err != nil {
 		return err
 	}
@@ -379,46 +403,22 @@ func (x *execution) overdue(n *Node) bool {
 	return x.Clock.Now().Sub(n.since) > x.run.Options.Timeout
 }
 
-// startedAmong returns the operation that an attempt before has started, if any has.
+// startedAmong returns the operation that an attempt before has started, if any has: the operation
+// of the plan, or the rollback of the operation by its name. A rollback that has left the layout as
+// it was is tried again.
 func (n *Node) startedAmong(list []api.Operation) string {
-	if !n.Undo {
-		i := slices.IndexFunc(list, func(op api.Operation) bool { return op.Plan == n.Plan })
-		if i < 0 {
-			return ""
+	i := slices.IndexFunc(list, func(op api.Operation) bool {
+		if n.Undo {
+			return op.RollbackOf == n.Operation && !isUndone(op.State)
 		}
 
-		return list[i].ID
+		return op.Plan == n.Plan
+	})
+	if i < 0 {
+		return ""
 	}
 
-	undone := slices.IndexFunc(list, func(op api.Operation) bool { return op.ID == n.Operation })
-
-	for i := range list {
-		op := &list[i]
-		if op.ID == n.Latest {
-			break
-		}
-
-		if op.Verb == api.VerbRollback && undone >= 0 && sameGPUs(op, &list[undone]) {
-			return op.ID
-		}
-	}
-
-	return ""
-}
-
-// sameGPUs reports whether two operations are about the same GPUs.
-func sameGPUs(a, b *api.Operation) bool {
-	if len(a.GPUs) != len(b.GPUs) {
-		return false
-	}
-
-	for _, g := range a.GPUs {
-		if !slices.ContainsFunc(b.GPUs, func(o api.OperationGPU) bool { return o.GPU == g.GPU }) {
-			return false
-		}
-	}
-
-	return true
+	return list[i].ID
 }
 
 func (n *Node) setOperation(id string) {
@@ -431,7 +431,6 @@ func (n *Node) setOperation(id string) {
 	n.Plan = ""
 	n.Hash = ""
 	n.Key = ""
-	n.Latest = ""
 	n.Phase = Running
 }
 
@@ -556,6 +555,7 @@ func (x *execution) uncordon(ctx context.Context, n *Node) error {
 	}
 
 	n.Cordon = ""
+	n.Unclear = false
 	n.Phase = Done
 
 	if n.Failure != "" {

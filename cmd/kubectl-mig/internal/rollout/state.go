@@ -41,6 +41,9 @@ type Options struct {
 	// Timeout is how long we wait for a node in vain: for its exporter to answer, for processes of
 	// evicted pods to end, for the kubelet and the API server to offer the new devices.
 	Timeout time.Duration `json:"timeout"`
+	// Reason is why, in the words of the client that has begun the run. The nodes' operations have
+	// it.
+	Reason string `json:"reason,omitempty"`
 	// Eviction is nil if no pod is evicted.
 	Eviction *Eviction `json:"eviction,omitempty"`
 }
@@ -73,14 +76,15 @@ type Node struct {
 	Plan string `json:"plan,omitempty"`
 	Hash string `json:"hash,omitempty"`
 	Key  string `json:"key,omitempty"`
-	// Latest is the node's latest operation before the rollback that is being started.
-	Latest string `json:"latest,omitempty"`
 	// Operation has given the node its layout; RolledBackBy has undone it.
 	Operation    string `json:"operation,omitempty"`
 	RolledBackBy string `json:"rolledBackBy,omitempty"`
 	// Failure is why the node has failed, or will have once it is uncordoned. Retry is the phase in
 	// which a resumed run goes on.
-	Failure string    `json:"failure,omitempty"`
+	Failure string `json:"failure,omitempty"`
+	// Unclear: the layout is not the one from before the run, or not known. Then the node stays
+	// cordoned if it fails, again as well.
+	Unclear bool      `json:"unclear,omitempty"`
 	Retry   Phase     `json:"retry,omitempty"`
 	Changed time.Time `json:"changed,omitzero"`
 
@@ -174,11 +178,15 @@ func NewRun(now time.Time, targets []Target, specs []api.Spec, options Options) 
 	return r, nil
 }
 
-// Resume lets the nodes that have failed be tried again.
-func (r *Run) Resume() {
+// Resume lets the nodes that have failed be tried again. It reports false if all nodes are done.
+func (r *Run) Resume() bool {
+	isLeft := false
+
 	for i := range r.Nodes {
 		n := &r.Nodes[i]
-		if n.Phase != Failed || n.Undo != r.Undo {
+		isLeft = isLeft || r.concerns(n) && n.Phase != Done && n.Phase != Skipped
+
+		if n.Phase != Failed || !r.concerns(n) {
 			continue
 		}
 
@@ -190,6 +198,8 @@ func (r *Run) Resume() {
 			n.Rounds = min(n.Rounds, 1) // what was evicted may still be seen for a while
 		}
 	}
+
+	return isLeft
 }
 
 // RollBack makes the run undo what it has done on nodes; on all that it has changed if none are
