@@ -22,18 +22,22 @@ import (
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
+
+	"github.com/mig-exporter/mig-exporter/cmd/kubectl-mig/internal/apifake"
 )
 
 const (
 	namespace       = defaultNamespace
 	kubeconfigToken = "the-operator's"
+	secondToken     = "another-operator's"
 	exporterToken   = "the-exporter's"
 )
 
 // fakeAPI answers as a Kubernetes API server does, to an operator and to exporters: what the
 // operator's rights do not allow gets 403, and a port-forward reaches what stands for a pod.
 type fakeAPI struct {
-	server *httptest.Server
+	server  *httptest.Server
+	objects *apifake.Server // nodes, and what runs keep
 
 	mu        sync.Mutex
 	forbidden map[string]bool // "<verb> <resource>" that the operator may not
@@ -56,6 +60,7 @@ func newFakeAPI(t *testing.T) *fakeAPI {
 	t.Helper()
 
 	s := &fakeAPI{
+		objects:   apifake.New(),
 		forbidden: map[string]bool{},
 		issued:    map[string]string{},
 		grants: map[string][]string{
@@ -76,8 +81,8 @@ func (s *fakeAPI) ca() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.server.Certificate().Raw})
 }
 
-// kubeconfig writes a kubeconfig file with two contexts and returns its path.
-func (s *fakeAPI) kubeconfig(t *testing.T) string {
+// kubeconfig writes a kubeconfig file for the operator with a token, and returns its path.
+func (s *fakeAPI) kubeconfig(t *testing.T, token string) string {
 	t.Helper()
 
 	path := filepath.Join(t.TempDir(), "config")
@@ -89,7 +94,7 @@ clusters: [{name: c, cluster: {server: %q, certificate-authority-data: %s}}]
 users: [{name: u, user: {token: %q}}]
 contexts:
 - {name: prod, context: {cluster: c, user: u, namespace: ml}} # where the operator's own work is
-`, s.server.URL, base64.StdEncoding.EncodeToString(s.ca()), kubeconfigToken)
+`, s.server.URL, base64.StdEncoding.EncodeToString(s.ca()), token)
 
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -131,62 +136,93 @@ func (s *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "Bearer " + exporterToken:
 		s.review(w, r)
 		return
-	case "Bearer " + kubeconfigToken:
+	case "Bearer " + kubeconfigToken, "Bearer " + secondToken:
 	default:
 		status(w, http.StatusUnauthorized, "Unauthorized", "Unauthorized")
 		return
 	}
 
-	rest, ok := strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/"+namespace+"/")
-	parts := strings.Split(rest, "/")
-	resource := parts[0]
+	q := parseRequest(r)
 
-	if len(parts) > 2 {
-		resource += "/" + parts[2]
+	s.mu.Lock()
+	s.asked = append(s.asked, q.right)
+	forbidden := s.forbidden[q.right]
+	s.mu.Unlock()
+
+	if forbidden || q.namespace != "" && q.namespace != namespace {
+		status(w, http.StatusForbidden, "Forbidden", fmt.Sprintf("User %q cannot %s", "ann", q.right))
+		return
 	}
 
-	verb := map[string]string{"GET": "get", "POST": "create"}[r.Method]
+	switch q.right {
+	case "list pods":
+		s.listPods(w, r)
+	case "create serviceaccounts/token":
+		s.createToken(w, r, q.name)
+	case "get pods/portforward", "create pods/portforward":
+		s.forward(w, r, q.name)
+	default:
+		if q.right == "get configmaps" && s.getConfigMap(w, q.name) {
+			return
+		}
+
+		s.objects.ServeHTTP(w, r)
+	}
+}
+
+// apiRequest is a request of the API server.
+type apiRequest struct {
+	right           string // "<verb> <resource>"
+	namespace, name string
+}
+
+func parseRequest(r *http.Request) apiRequest {
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	if parts[0] == "apis" {
+		parts = parts[1:] // the group
+	}
+
+	parts = parts[2:]
+	q := apiRequest{}
+
+	if parts[0] == "namespaces" {
+		q.namespace = parts[1]
+		parts = parts[2:]
+	}
+
+	verb := map[string]string{
+		http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch",
+	}[r.Method]
+
 	if verb == "get" && len(parts) == 1 {
 		verb = "list"
 	}
 
-	s.mu.Lock()
-	s.asked = append(s.asked, verb+" "+resource)
-	forbidden := s.forbidden[verb+" "+resource]
-	s.mu.Unlock()
-
-	if forbidden || !ok {
-		status(w, http.StatusForbidden, "Forbidden", fmt.Sprintf(
-			"%s is forbidden: User %q cannot %s resource %q", resource, "ann", verb, resource))
-
-		return
+	if len(parts) > 1 {
+		q.name = parts[1]
 	}
 
-	switch verb + " " + resource {
-	case "get configmaps":
-		s.getConfigMap(w, parts[1])
-	case "list pods":
-		s.listPods(w, r)
-	case "create serviceaccounts/token":
-		s.createToken(w, r, parts[1])
-	case "get pods/portforward", "create pods/portforward":
-		s.forward(w, r, parts[1])
-	default:
-		status(w, http.StatusNotFound, "NotFound", "the server could not find the requested resource")
+	q.right = verb + " " + parts[0]
+	if len(parts) > 2 {
+		q.right += "/" + parts[2]
 	}
+
+	return q
 }
 
-func (s *fakeAPI) getConfigMap(w http.ResponseWriter, name string) {
+// getConfigMap answers with the settings, if these are asked for.
+func (s *fakeAPI) getConfigMap(w http.ResponseWriter, name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	if s.settings == nil || name != defaultConfigMap {
-		status(w, http.StatusNotFound, "NotFound", fmt.Sprintf("configmaps %q not found", name))
-		return
+		return false
 	}
 
 	answer(w, http.StatusOK, map[string]any{"kind": "ConfigMap", "apiVersion": "v1",
 		"metadata": map[string]any{"name": name}, "data": s.settings})
+
+	return true
 }
 
 func (s *fakeAPI) listPods(w http.ResponseWriter, r *http.Request) {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -14,8 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/mig-exporter/mig-exporter/cmd/kubectl-mig/internal/kube"
 )
 
 const (
@@ -35,40 +36,21 @@ const (
 // cluster is a client of the API server. It is safe for concurrent use.
 type cluster struct {
 	config    *rest.Config
-	core      *rest.RESTClient
-	params    runtime.ParameterCodec
+	set       kubernetes.Interface
 	namespace string // the exporter's
 }
 
 // newCluster returns a client of the API server of config. It sends no requests.
 func newCluster(config *rest.Config, namespace string) (*cluster, error) {
-	// Without the scheme of all groups, which clientsets have: it would make the program twice as
-	// large, and its build as long.
-	scheme := runtime.NewScheme()
-	if err := errors.Join(
-		corev1.AddToScheme(scheme), authenticationv1.AddToScheme(scheme),
-	); err != nil {
-		return nil, err
-	}
-
-	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
-
 	config = rest.CopyConfig(config)
-	config.APIPath = "/api"
-	config.GroupVersion = &corev1.SchemeGroupVersion
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	config.ContentType = runtime.ContentTypeJSON // as kubectl; the default is protobuf
 
-	core, err := rest.RESTClientFor(config)
+	set, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
 	}
 
-	return &cluster{
-		config:    config,
-		core:      core,
-		params:    runtime.NewParameterCodec(scheme),
-		namespace: namespace,
-	}, nil
+	return &cluster{config: config, set: set, namespace: namespace}, nil
 }
 
 // settings says how the exporters of a namespace are found and verified.
@@ -80,9 +62,7 @@ type settings struct {
 
 // readSettings reads the ConfigMap.
 func (c *cluster) readSettings(ctx context.Context, name string) (*settings, error) {
-	var object corev1.ConfigMap
-
-	err := c.core.Get().Namespace(c.namespace).Resource("configmaps").Name(name).Do(ctx).Into(&object)
+	object, err := c.set.CoreV1().ConfigMaps(c.namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("there is no ConfigMap %s in namespace %s: -n names the exporter's "+
 			"namespace, --config-map its ConfigMap for kubectl mig", name, c.namespace)
@@ -120,10 +100,7 @@ func (c *cluster) listPods(ctx context.Context, selector, node string) ([]corev1
 		options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
 	}
 
-	var list corev1.PodList
-
-	err := c.core.Get().Namespace(c.namespace).Resource("pods").
-		VersionedParams(&options, c.params).Do(ctx).Into(&list)
+	list, err := c.set.CoreV1().Pods(c.namespace).List(ctx, options)
 	if err != nil {
 		return nil, c.explain(err, "list", "pods", "")
 	}
@@ -194,17 +171,14 @@ type token struct {
 func (c *cluster) requestToken(ctx context.Context, account, audience string) (token, error) {
 	seconds := int64(tokenLifetime.Seconds())
 	request := &authenticationv1.TokenRequest{
-		TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "TokenRequest"},
 		Spec: authenticationv1.TokenRequestSpec{
 			Audiences:         []string{audience},
 			ExpirationSeconds: &seconds,
 		},
 	}
 
-	var answer authenticationv1.TokenRequest
-
-	err := c.core.Post().Namespace(c.namespace).Resource("serviceaccounts").Name(account).
-		SubResource("token").Body(request).Do(ctx).Into(&answer)
+	answer, err := c.set.CoreV1().ServiceAccounts(c.namespace).
+		CreateToken(ctx, account, request, metav1.CreateOptions{})
 	if apierrors.IsNotFound(err) {
 		return token{}, fmt.Errorf("there is no service account %s in namespace %s: the chart creates it "+
 			"with control.kubectl.accounts, and --service-account names another", account, c.namespace)
@@ -228,18 +202,10 @@ func (c *cluster) requestToken(ctx context.Context, account, audience string) (t
 
 // explain names the right that is missing, if that is the error.
 func (c *cluster) explain(err error, verb, resource, name string) error {
+	what := resource
 	if name != "" {
-		name = " " + name
+		what += " " + name
 	}
 
-	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("you may not %s %s%s in namespace %s (%s): %w",
-			verb, resource, name, c.namespace, rightsDocs, err)
-	}
-
-	if apierrors.IsUnauthorized(err) {
-		return fmt.Errorf("the API server does not accept the kubeconfig's credentials: %w", err)
-	}
-
-	return fmt.Errorf("%s %s%s in namespace %s: %w", verb, resource, name, c.namespace, err)
+	return kube.Explain(err, verb, what+" in namespace "+c.namespace, rightsDocs)
 }

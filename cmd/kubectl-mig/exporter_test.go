@@ -26,7 +26,7 @@ gpus: [{model: A100-40GB, mig: true, layout: ["3g.20gb@4"]}]
 
 // startExporter starts the real program on a simulated node, and returns the address of its control
 // listener. It knows the tokens that the fake API server issues for the node.
-func startExporter(t *testing.T, w *world, node string) string {
+func startExporter(t *testing.T, w *world, node, scenario string) string {
 	t.Helper()
 
 	programs, err := testbuild.Programs()
@@ -121,7 +121,7 @@ func awaitListener(t *testing.T, log *bufio.Scanner) string {
 func TestExporter(t *testing.T) {
 	w := newWorld(t)
 	pod := w.one.pod("gpu-01")
-	pod.address = startExporter(t, w, "gpu-01")
+	pod.address = startExporter(t, w, "gpu-01", scenario)
 	w.api.pods = []fakePod{pod}
 
 	must := func(args ...string) string {

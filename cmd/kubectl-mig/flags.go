@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/mig-exporter/mig-exporter/cmd/internal/migctl"
 	"github.com/mig-exporter/mig-exporter/internal/usage"
 )
 
@@ -54,7 +55,7 @@ func (f *flags) declare(app *kingpin.Application) {
 			declared.Help("The exporter's namespace, by default " + defaultNamespace + ".").Envar("KUBECTL_MIG_NAMESPACE")
 		}
 
-		declared.SetValue(kingpinValue{flag.Value})
+		declared.SetValue(kingpinValue{flag.Value, f.kubernetes, flag.Name})
 	})
 
 	app.Flag("config-map", "ConfigMap in the exporter's namespace with the certificates to trust "+
@@ -79,29 +80,40 @@ func (f *flags) groups() []usage.Group {
 			Title: "Nodes",
 			Names: []string{"config-map", "service-account", "all", "parallel"},
 		},
+		{Title: "Runs over many nodes", Names: runFlagNames()},
 		cluster,
 	}
 }
 
-// prefix returns how a command line begins that reaches the same nodes. It leaves out what is
-// secret.
+// prefix returns how a command line begins that reaches the same nodes, with all flags that say
+// where these are. It leaves out what is secret.
 func (f *flags) prefix() string {
 	words := []string{programName}
-	add := func(name, value string) {
-		if value != "" {
-			words = append(words, "--"+name+"="+value)
-		}
-	}
+	add := func(name, value string) { words = append(words, migctl.QuoteForShell("--"+name+"="+value)) }
 
-	add("kubeconfig", f.kubeconfig)
-	add("context", f.overrides.CurrentContext)
-	add("namespace", f.overrides.Context.Namespace)
+	f.kubernetes.Visit(func(flag *pflag.Flag) {
+		if flag.Name == clientcmd.FlagBearerToken || flag.Name == clientcmd.FlagPassword {
+			return
+		}
+
+		if list, ok := flag.Value.(pflag.SliceValue); ok {
+			for _, value := range list.GetSlice() {
+				add(flag.Name, value)
+			}
+
+			return
+		}
+
+		add(flag.Name, flag.Value.String())
+	})
 
 	if f.configMap != defaultConfigMap {
 		add("config-map", f.configMap)
 	}
 
-	add("service-account", f.serviceAccount)
+	if f.serviceAccount != "" {
+		add("service-account", f.serviceAccount)
+	}
 
 	return strings.Join(words, " ")
 }
@@ -119,7 +131,14 @@ func sentence(s string) string {
 }
 
 // kingpinValue is the value of one of kubectl's flags.
-type kingpinValue struct{ pflag.Value }
+type kingpinValue struct {
+	pflag.Value
+	set  *pflag.FlagSet
+	name string
+}
+
+// Set sets the flag, which then counts as given.
+func (v kingpinValue) Set(s string) error { return v.set.Set(v.name, s) }
 
 // IsBoolFlag reports whether the flag needs no value.
 func (v kingpinValue) IsBoolFlag() bool { return v.Type() == "bool" }

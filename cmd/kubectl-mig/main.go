@@ -19,9 +19,5 @@ func main() {
 		os.Exit(complete(os.Stdout, args))
 	}
 
-	if isFleetCommand(args) {
-		os.Exit(runFleet(args))
-	}
-
 	os.Exit(newPlugin().program().Run(args))
 }

@@ -22,13 +22,16 @@ const (
 	programName = "kubectl mig"
 	programHelp = "Show and repartition the GPUs of a cluster's nodes, from anywhere that kubectl works. Each " +
 		"command names the node: kubectl mig get gpu-01. It is migctl over a port-forward to the node's " +
-		"exporter, in the namespace of -n; docs/kubectl-mig.md has the rights that it needs."
+		"exporter, in the namespace of -n; docs/kubectl-mig.md has the rights that it needs. plan and apply with " +
+		"-f FILE, of the kind Fleet, and without a node are about many nodes: a run, which --resume and rollback " +
+		"--run take up (docs/kubectl-mig-runs.md)."
 )
 
 // plugin is one run of kubectl mig.
 type plugin struct {
-	flags   *flags
-	cluster func() (*cluster, error) // the same for each call
+	flags    *flags
+	runFlags runFlags
+	cluster  func() (*cluster, error) // the same for each call
 
 	mu       sync.Mutex
 	settings *settings // as read once for all nodes
@@ -51,6 +54,9 @@ func (p *plugin) program() *migctl.Program {
 		Prefix:  p.flags.prefix,
 		Nodes:   p.nodes,
 		Connect: p.connect,
+		Extend:  p.extend,
+		Owns:    p.ownsLine,
+		Own:     p.runOwn,
 	}
 }
 
@@ -157,7 +163,7 @@ func (p *plugin) connect(
 	}
 
 	// A right that is missing is found here, before the command has done anything.
-	if _, err := t.tokens.get(ctx); err != nil {
+	if _, _, err := t.tokens.get(ctx); err != nil {
 		t.close()
 		return nil, err
 	}

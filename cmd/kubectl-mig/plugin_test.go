@@ -26,6 +26,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alecthomas/kingpin/v2"
+
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	reviews "github.com/mig-exporter/mig-exporter/internal/control/cluster"
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
@@ -203,7 +205,7 @@ func newWorld(t *testing.T) *world {
 	w.two = newAgent(t, w.api, "gpu-02", w.by, serverName)
 	w.api.pods = []fakePod{w.one.pod("gpu-01"), w.two.pod("gpu-02")}
 	w.api.settings = map[string]string{"ca.crt": w.by.pem(), "server-name": serverName}
-	w.kubeconfig = w.api.kubeconfig(t)
+	w.kubeconfig = w.api.kubeconfig(t, kubeconfigToken)
 
 	return w
 }
@@ -223,14 +225,34 @@ func (w *world) run(t *testing.T, args ...string) outcome {
 func runProgram(t *testing.T, name, kubeconfig string, args ...string) outcome {
 	t.Helper()
 
+	return runCommand(t, newCommand(t, executable(t), name, kubeconfig, args...))
+}
+
+// executable returns the path of the test binary.
+func executable(t *testing.T) string {
+	t.Helper()
+
 	binary, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 
+	return binary
+}
+
+// newCommand returns a command that runs kubectl mig under a name.
+func newCommand(t *testing.T, binary, name, kubeconfig string, args ...string) *exec.Cmd {
+	t.Helper()
+
 	command := exec.CommandContext(t.Context(), binary, args...)
 	command.Args[0] = name
 	command.Env = append(os.Environ(), mainVariable+"=1", "KUBECONFIG="+kubeconfig, "LANG=C.UTF-8")
+
+	return command
+}
+
+func runCommand(t *testing.T, command *exec.Cmd) outcome {
+	t.Helper()
 
 	var out, errOut bytes.Buffer
 	command.Stdout = &out
@@ -446,6 +468,21 @@ func TestCommandLines(t *testing.T) {
 		"get gpu-01 --address=unix:///s":        "unknown long flag",
 		"get gpu-01 --insecure-skip-tls-verify": "unknown long flag",
 		"fleet":                                 "expected command",
+		"rollback":                              "the node is missing",
+		"rollback gpu-01":                       "the operation is missing",
+		"apply gpu-01 --layout x --evict":       "--evict is for runs over many nodes",
+		"get gpu-01 --evict":                    "unknown long flag",
+		"apply -f none.yaml":                    "none.yaml: no such file",
+		"apply --resume r -f fleet.yaml":        "give neither -f nor a node",
+		"apply --resume r gpu-01":               "give neither -f nor a node",
+		"apply --resume r --evict":              "--evict: a run keeps the flags that it was begun with",
+		"apply -f f.yaml --max-unavailable=0":   `--max-unavailable is "0"; expected 1 or more`,
+		"apply -f f.yaml --node-timeout=5":      `--node-timeout is "5"; expected a duration`,
+		"apply -f f.yaml --force MIG-1":         "give no --gpus, --devices, --demand, --layout, --force",
+		"apply -f f.yaml --force":               "expected argument",
+		"apply -f f.yaml -o json":               "has no document",
+		"rollback --run r a b":                  "expected the nodes as one argument",
+		"rollback --run r --all":                "leave --all out",
 	} {
 		got := w.run(t, strings.Fields(line)...)
 		if got.code != 2 {
@@ -456,6 +493,102 @@ func TestCommandLines(t *testing.T) {
 	}
 
 	cmptest.Equal(t, "requests", w.api.requests(), nil)
+}
+
+// TestFleetFiles: without a node, -f is the file of a fleet, from standard input as well. Values of
+// flags are no commands.
+func TestFleetFiles(t *testing.T) {
+	w := newWorld(t)
+
+	for _, c := range []struct {
+		args, in string
+		code     int
+		want     string
+	}{
+		{"plan -f -", "layout: all-balanced\n", 2, "-: expected a file of the kind Fleet"},
+		{"plan -f -", "apiVersion: mig-exporter/v1\nkind: Fleet\nentries: []\n", 2, "entries"},
+		{"plan -f -", "apiVersion: mig-exporter/v1\nkind: Fleet\nentries: [{node: gpu-07, spec: {layout: x}}]\n", 1,
+			"entries[0] (node gpu-07): there is no such node"},
+		{"--config-map runs plan gpu-01 -f -", "layout: x\n", 3, "there is no ConfigMap runs"},
+		{"runs", "", 0, "No runs yet."},
+		{"runs -o json", "", 0, `"runs": null`},
+		{"runs mig-1", "", 1, "there is no run mig-1"},
+		{"apply --resume mig-1", "", 1, "there is no run mig-1"},
+		{"rollback --run mig-1", "", 1, "there is no run mig-1"},
+	} {
+		command := newCommand(t, executable(t), "kubectl-mig", w.kubeconfig, strings.Fields(c.args)...)
+		command.Stdin = strings.NewReader(c.in)
+
+		got := runCommand(t, command)
+		cmptest.Equal(t, c.args+": exit code", got.code, c.code)
+		cmptest.HasTexts(t, flat(got.out+got.err), c.want)
+	}
+
+	got := w.run(t, "--help")
+	cmptest.HasTexts(t, got.out, "runs [<flags>] [<run>]", "3 the server cannot be reached")
+	cmptest.HasTexts(t, w.run(t, "apply", "--help").out, "Runs over many nodes:", "--resume=RUN", "eviction-force")
+}
+
+// TestUnreachableCluster: the exit code is 3, whatever is asked.
+func TestUnreachableCluster(t *testing.T) {
+	w := newWorld(t)
+	w.api.server.Close()
+
+	file := filepath.Join(t.TempDir(), "fleet.yaml")
+	if err := os.WriteFile(file, []byte(fleetFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, args := range [][]string{
+		{"get", "gpu-01"}, {"get", "--all"}, {"runs"}, {"plan", "-f", file}, {"apply", "--resume=r"},
+		{"rollback", "--run=r"},
+	} {
+		got := w.run(t, args...)
+		cmptest.Equal(t, args[0]+": exit code", got.code, 3)
+		cmptest.HasTexts(t, flat(got.err), "cannot reach", "connection refused")
+	}
+
+	got := runProgram(t, "kubectl-mig", filepath.Join(t.TempDir(), "none"), "runs")
+	cmptest.Equal(t, "exit code without a kubeconfig", got.code, 3)
+}
+
+// TestMissingRightsOfRuns: each right that is missing is named.
+func TestMissingRightsOfRuns(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "fleet.yaml")
+	if err := os.WriteFile(file, []byte(fleetFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	for right, args := range map[string][]string{
+		"list nodes":      {"plan", "-f", file},
+		"list configmaps": {"runs"},
+		"get configmaps":  {"runs", "mig-1"},
+	} {
+		w := newWorld(t)
+		w.api.forbidden[right] = true
+
+		got := w.run(t, args...)
+		cmptest.Equal(t, "exit code without "+right, got.code, 3)
+		cmptest.HasTexts(t, flat(got.err), "you may not "+right, "docs/kubectl-mig-runs.md#rights")
+	}
+}
+
+// TestPrefix: the commands that are printed reach the same nodes, and have no secret.
+func TestPrefix(t *testing.T) {
+	p := newPlugin()
+
+	app := kingpin.New("kubectl mig", "")
+	p.flags.declare(app)
+	app.Command("get", "")
+
+	if _, err := app.Parse([]string{
+		"--cluster=prod", "--as=ann", "--as-group=a b", "--as-group=c", "--token=secret", "-n", "gpu", "get",
+	}); err != nil {
+		t.Fatal(err)
+	}
+
+	cmptest.Equal(t, "the prefix", p.flags.prefix(),
+		"kubectl mig --as=ann '--as-group=a b' --as-group=c --cluster=prod --namespace=gpu")
 }
 
 // TestCompletion: kubectl's protocol, with the names of nodes.

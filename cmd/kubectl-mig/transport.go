@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -10,6 +11,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	// handshakeTimeout bounds a connection: an exporter that hangs still has its port open.
+	handshakeTimeout = 30 * time.Second
+	// idleTimeout is how long a port-forward that no request uses stays open: a run may have been
+	// at work on hundreds of nodes.
+	idleTimeout = 10 * time.Second
 )
 
 // transport makes requests of one node's exporter. The token is in none before the exporter's
@@ -20,6 +29,8 @@ type transport struct {
 	find   func(context.Context) (*corev1.Pod, error)
 	open   func(context.Context, *corev1.Pod) (net.Conn, error)
 	tokens *tokenSource
+	// timeout bounds the making of a connection.
+	timeout time.Duration
 
 	mu       sync.Mutex
 	verified net.Conn // the first connection, until a request uses it
@@ -38,12 +49,14 @@ func newTransport(
 			ServerName: s.serverName,
 			NextProtos: []string{"h2", "http/1.1"},
 		},
-		find:   find,
-		open:   open,
-		tokens: tokens,
+		find:    find,
+		open:    open,
+		tokens:  tokens,
+		timeout: handshakeTimeout,
 	}
 	t.http = &http.Transport{
 		ForceAttemptHTTP2: true,
+		IdleConnTimeout:   idleTimeout,
 		DialTLSContext:    t.dial,
 	}
 
@@ -81,6 +94,20 @@ func (t *transport) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 
 // handshake connects to the pod that is the node's exporter now, and verifies its certificate.
 func (t *transport) handshake(ctx context.Context) (net.Conn, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, t.timeout, errNoConnection)
+	defer cancel()
+
+	conn, err := t.connect(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), errNoConnection) {
+		return nil, fmt.Errorf("%w within %s: %w", errNoConnection, t.timeout, err)
+	}
+
+	return conn, err
+}
+
+var errNoConnection = errors.New("the exporter's pod does not answer")
+
+func (t *transport) connect(ctx context.Context) (net.Conn, error) {
 	pod, err := t.find(ctx)
 	if err != nil {
 		return nil, err
@@ -102,19 +129,51 @@ func (t *transport) handshake(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// RoundTrip makes a request with the token that is valid now.
+// RoundTrip makes a request with the token that is valid now. If the exporter does not accept the
+// token, which another request has used before, it makes the request once more with another one: a
+// token can end early, or while this machine is asleep.
 func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
-	value, err := t.tokens.get(request.Context())
+	value, fresh, err := t.tokens.get(request.Context())
 	if err != nil {
-		if request.Body != nil {
-			request.Body.Close()
-		}
-
+		closeBody(request)
 		return nil, err
 	}
 
+	response, err := t.roundTrip(request, value)
+	if err != nil || fresh || response.StatusCode != http.StatusUnauthorized {
+		return response, err
+	}
+
+	again := request.Clone(request.Context())
+
+	if request.GetBody != nil {
+		if again.Body, err = request.GetBody(); err != nil {
+			return response, nil //nolint:nilerr // the answer stands
+		}
+	} else if request.Body != nil && request.Body != http.NoBody {
+		return response, nil
+	}
+
+	response.Body.Close()
+	t.tokens.forget(value)
+
+	if value, _, err = t.tokens.get(request.Context()); err != nil {
+		closeBody(again)
+		return nil, err
+	}
+
+	return t.roundTrip(again, value)
+}
+
+func closeBody(request *http.Request) {
+	if request.Body != nil {
+		request.Body.Close()
+	}
+}
+
+func (t *transport) roundTrip(request *http.Request, token string) (*http.Response, error) {
 	request = request.Clone(request.Context())
-	request.Header.Set("Authorization", "Bearer "+value)
+	request.Header.Set("Authorization", "Bearer "+token)
 
 	return t.http.RoundTrip(request)
 }
@@ -145,23 +204,34 @@ type tokenSource struct {
 	renew time.Time
 }
 
-// get returns a token. It asks for another one when a fifth of the lifetime is left.
-func (s *tokenSource) get(ctx context.Context) (string, error) {
+// get returns a token, and whether it is a new one. It asks for another one when a fifth of the
+// lifetime is left.
+func (s *tokenSource) get(ctx context.Context) (value string, fresh bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	asked := s.now()
 	if s.value != "" && asked.Before(s.renew) {
-		return s.value, nil
+		return s.value, false, nil
 	}
 
 	t, err := s.request(ctx)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 
 	s.value = t.value
 	s.renew = asked.Add(t.lifetime * 4 / 5)
 
-	return s.value, nil
+	return s.value, true, nil
+}
+
+// forget makes get ask for another token, unless it has already.
+func (s *tokenSource) forget(value string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.value == value {
+		s.value = ""
+	}
 }

@@ -35,35 +35,42 @@ func (c *cluster) openTunnel(ctx context.Context, pod *corev1.Pod) (net.Conn, er
 	}
 
 	type result struct {
-		streams httpstream.Connection
-		err     error
+		tunnel *tunnel
+		err    error
 	}
-	dialed := make(chan result, 1)
+	opened := make(chan result, 1)
 
-	go func() { // the dialers take no context
+	go func() { // neither the dialers nor the streams take a context
 		streams, _, err := dialer.Dial(portforward.PortForwardProtocolV1Name)
-		dialed <- result{streams, err}
+		if err != nil {
+			if second.status == http.StatusForbidden {
+				err = apierrors.NewForbidden(corev1.Resource("pods/portforward"), pod.Name, err)
+			}
+
+			opened <- result{err: c.explain(err, "get and create", "pods/portforward", pod.Name)}
+
+			return
+		}
+
+		t, err := newTunnel(streams, port)
+		opened <- result{t, err}
 	}()
 
 	select {
 	case <-ctx.Done():
 		go func() {
-			if late := <-dialed; late.err == nil {
-				late.streams.Close()
+			if late := <-opened; late.err == nil {
+				late.tunnel.Close()
 			}
 		}()
 
 		return nil, ctx.Err()
-	case r := <-dialed:
-		if r.err != nil && second.status == http.StatusForbidden {
-			r.err = apierrors.NewForbidden(corev1.Resource("pods/portforward"), pod.Name, r.err)
-		}
-
+	case r := <-opened:
 		if r.err != nil {
-			return nil, c.explain(r.err, "get and create", "pods/portforward", pod.Name)
+			return nil, r.err
 		}
 
-		return newTunnel(r.streams, port)
+		return r.tunnel, nil
 	}
 }
 
@@ -86,7 +93,7 @@ func (r *statusRecorder) RoundTrip(request *http.Request) (*http.Response, error
 // newDialer returns kubectl's dialer for the port-forwards of a pod. The requests of the second
 // attempt, by SPDY, go through recorder.
 func (c *cluster) newDialer(pod string, recorder *statusRecorder) (httpstream.Dialer, error) {
-	url := c.core.Get().Namespace(c.namespace).Resource("pods").Name(pod).
+	url := c.set.CoreV1().RESTClient().Get().Namespace(c.namespace).Resource("pods").Name(pod).
 		SubResource("portforward").URL()
 
 	websocket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(url, c.config)

@@ -114,10 +114,7 @@ func (s *session) rollBackOperation(ctx context.Context) error {
 		}
 	}
 
-	var request any // older exporters know no body
-	if s.opts.Reason != "" {
-		request = api.ReasonRequest{StatedReason: s.opts.Reason}
-	}
+	request := rollbackRequest(s.opts.Reason)
 
 	err := s.startOperation(ctx, http.MethodPost, operationPath(op.ID)+"/rollback", request)
 	if ended := (*operationError)(nil); again && errors.As(err, &ended) &&

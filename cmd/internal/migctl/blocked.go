@@ -60,7 +60,7 @@ func writeConfirmation(p *page, problem *api.Problem, o *options) {
 		b := &problem.Blocking[i]
 		if slices.ContainsFunc(b.Holders, api.Hold.Unconfirmed) &&
 			!slices.ContainsFunc(b.Holders, api.Hold.Confirmed) {
-			command += " " + quoteForShell(b.Instance)
+			command += " " + QuoteForShell(b.Instance)
 		}
 	}
 
@@ -133,7 +133,7 @@ func writeForced(p *page, problem *api.Problem, o *options) {
 	}
 
 	for _, f := range force {
-		words = append(words, "--force "+quoteForShell(f))
+		words = append(words, "--force "+QuoteForShell(f))
 	}
 
 	for i, w := range words {
@@ -155,7 +155,7 @@ func (o *specOptions) flags() []string {
 	add := func(flag string, values ...string) {
 		for _, v := range values {
 			if v != "" {
-				all = append(all, flag+" "+quoteForShell(v))
+				all = append(all, flag+" "+QuoteForShell(v))
 			}
 		}
 	}

@@ -148,9 +148,9 @@ func layoutWords(layout map[string]int) string {
 	return cmp.Or(strings.Join(words, ","), "none")
 }
 
-// quoteForShell quotes a word for a POSIX shell. Control characters and others beyond ASCII, which
+// QuoteForShell quotes a word for a POSIX shell. Control characters and others beyond ASCII, which
 // the terminal may not show, become escapes of $'...', which bash, zsh and ksh understand.
-func quoteForShell(word string) string {
+func QuoteForShell(word string) string {
 	const harmless = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,+@%"
 	isSpecial := func(r rune) bool { return !strings.ContainsRune(harmless, r) }
 	isHidden := func(r rune) bool { return r < ' ' || r > '~' }

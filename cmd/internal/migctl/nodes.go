@@ -37,7 +37,7 @@ func (s *session) runOnNodes(ctx context.Context) (int, error) {
 	if s.opts.AllNodes {
 		var err error
 		if nodes, err = s.opts.program.Nodes(ctx); err != nil {
-			return 0, err
+			return 0, cmp.Or(ctx.Err(), UnreachableCluster(err))
 		}
 	}
 

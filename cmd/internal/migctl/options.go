@@ -11,6 +11,7 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/common/version"
 
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/usage"
 )
 
@@ -69,6 +70,7 @@ const (
 type options struct {
 	// program is the program that runs the command instead of migctl; nil is migctl.
 	program *Program
+	own     bool // the program runs the command line itself
 	// Node is the node that the command is about, AllNodes all that have an exporter, with a
 	// program.
 	Node     string
@@ -164,6 +166,17 @@ func (s *session) parseCommandLine(args []string) (done bool, err error) {
 	}
 
 	s.opts.Command = command
+
+	if p := s.opts.program; p != nil {
+		s.opts.own, err = p.Owns(s.line())
+		if err != nil {
+			return false, err
+		}
+	}
+
+	if s.opts.own {
+		return false, s.opts.checkOwn()
+	}
 
 	return false, s.opts.checkFlags()
 }
@@ -308,14 +321,7 @@ func newApp(o *options) *kingpin.Application {
 	ids := o.completions(listOperationIDs)
 	gpus := o.completions(listGPUs)
 
-	rollback := o.command(app, commandRollback, "Restore the layout from before an operation, or "+
-		"retry the rollback of one that is degraded.")
-	rollback.Arg("operation", "The operation's id.").
-		Required().
-		HintAction(ids).
-		StringVar(&o.Operation)
-	addReasonFlag(rollback, o)
-	addOutcomeFlags(rollback, o)
+	addRollbackCommand(app, o)
 
 	accept := o.command(app, commandAccept, "Accept the current layout and close an operation that "+
 		"is degraded or stuck. Changes no GPU.")
@@ -361,6 +367,10 @@ func newApp(o *options) *kingpin.Application {
 
 	if o.program == nil {
 		addFleetCommand(app, o)
+	} else {
+		o.program.Extend(app, func(c *kingpin.CmdClause) {
+			addOutputFlag(c, o, formText, formJSON, formYAML)
+		})
 	}
 
 	return app
@@ -398,6 +408,21 @@ func addReleaseCommands(app *kingpin.Application, o *options) {
 
 	reacquire := o.command(app, commandReacquire, "Open released GPUs again.")
 	reacquire.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").Required().StringsVar(&o.GPUs)
+}
+
+func addRollbackCommand(app *kingpin.Application, o *options) {
+	rollback := o.command(app, commandRollback, "Restore the layout from before an operation, or "+
+		"retry the rollback of one that is degraded.")
+
+	operation := rollback.Arg("operation", "The operation's id.").
+		HintAction(o.completions(listOperationIDs))
+	if o.program == nil { // otherwise checkNodes says that it is missing
+		operation.Required()
+	}
+
+	operation.StringVar(&o.Operation)
+	addReasonFlag(rollback, o)
+	addOutcomeFlags(rollback, o)
 }
 
 func addRestoreCommand(app *kingpin.Application, o *options) {
@@ -455,7 +480,12 @@ func addReadCommands(app *kingpin.Application, o *options) {
 }
 
 func addPlanFlags(c *kingpin.CmdClause, o *options, apply bool) {
-	c.Flag("file", "File with the spec, YAML or JSON; - is standard input.").
+	help := "File with the spec, YAML or JSON; - is standard input."
+	if o.program != nil {
+		help += " Without a node, the layouts of many: of the kind Fleet."
+	}
+
+	c.Flag("file", help).
 		Short('f').
 		PlaceHolder("FILE").
 		SetValue(usage.File(&o.Spec.File))
@@ -513,7 +543,10 @@ func addReasonFlag(c *kingpin.CmdClause, o *options) {
 	}
 
 	c.Flag("reason", "Why, one line. The operation and the audit log have it as your words.").
-		StringVar(&o.Reason)
+		SetValue(flagValue("--reason", fmt.Sprintf("one line of at most %d bytes", api.MaxReason), func(s string) bool {
+			o.Reason = s
+			return api.IsReason(s)
+		}))
 }
 
 func addYesFlag(c *kingpin.CmdClause, o *options) {

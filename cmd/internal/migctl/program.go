@@ -3,11 +3,14 @@ package migctl
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/alecthomas/kingpin/v2"
 
@@ -30,6 +33,34 @@ type Program struct {
 	// Connect connects to the control API of a node, with these rights and no others: one of get,
 	// plan, apply, mode, force, take-over and release, or several.
 	Connect func(ctx context.Context, node string, rights []string) (*Connection, error)
+	// Extend declares commands of the program's own, and further flags of migctl's.
+	// output declares -o of one with the forms text, json and yaml.
+	Extend func(app *kingpin.Application, output func(*kingpin.CmdClause))
+	// Owns reports whether the program runs a command line itself instead of migctl. The error says
+	// what is wrong with the line.
+	Owns func(*Line) (bool, error)
+	// Own runs such a command line. An error is reported as migctl's are, with the exit code if it
+	// is not 0.
+	Own func(context.Context, *Line) (code int, err error)
+}
+
+// Line is a command line, as far as a program needs it that runs it itself.
+type Line struct {
+	Command  string
+	Node     string // the first argument of migctl's commands
+	AllNodes bool
+	File     string // -f
+	TakeOver bool
+	Reason   string
+	Timeout  time.Duration // of a request
+	Parallel int
+
+	In  io.Reader
+	Out io.Writer
+	// Ask asks the operator, and returns nil if the answer is yes.
+	Ask func(ctx context.Context, question string) error
+	// Print prints a document and reports true if the operator wants one: with -o json or yaml.
+	Print func(document any) (bool, error)
 }
 
 // Connection is a connection to one node's control API.
@@ -67,6 +98,67 @@ func (p *Program) addFlags(app *kingpin.Application, o *options) {
 		IntVar(&o.Parallel)
 }
 
+// line returns the command line for the program that may run it itself.
+func (s *session) line() *Line {
+	o := &s.opts
+
+	return &Line{
+		Command:  o.Command,
+		Node:     o.Node,
+		AllNodes: o.AllNodes,
+		File:     o.Spec.File,
+		TakeOver: o.TakeOver,
+		Reason:   o.Reason,
+		Timeout:  o.Timeout,
+		Parallel: o.Parallel,
+		In:       s.in,
+		Out:      s.out,
+		Ask:      s.askOperator,
+		Print: func(document any) (bool, error) {
+			if o.Output != formJSON && o.Output != formYAML {
+				return false, nil
+			}
+
+			data, err := json.Marshal(document)
+			if err == nil {
+				err = s.printDocument(data)
+			}
+
+			return true, err
+		},
+	}
+}
+
+// checkOwn returns an error if the program runs the command line itself, and flags of migctl's
+// contradict that.
+func (o *options) checkOwn() error {
+	spec := o.Spec
+	spec.File = ""
+
+	switch {
+	case !spec.isEmpty() || len(spec.Force) > 0 || o.Plan != "" || o.Hash != "":
+		return usageError{"the layouts of several nodes are those of the file: give no --gpus, --devices, " +
+			"--demand, --layout, --force, --plan or --hash"}
+	case o.Operation != "":
+		return usageError{fmt.Sprintf("%q: expected the nodes as one argument: gpu-01,gpu-02", o.Operation)}
+	case o.printsOutcome():
+		return usageError{fmt.Sprintf("-o %s: %s of several nodes has no document; runs has", o.Output, o.Command)}
+	case o.Parallel < 1:
+		return usageError{fmt.Sprintf("--parallel=%d: expected 1 or more", o.Parallel)}
+	}
+
+	return nil
+}
+
+// UsageError returns an error about the command line.
+func UsageError(format string, args ...any) error { return usageError{fmt.Sprintf(format, args...)} }
+
+// theCluster stands for the address of the API server.
+const theCluster = "the cluster"
+
+// UnreachableCluster returns the error of an API server that does not answer, or refuses.
+func UnreachableCluster(err error) error { return &unreachable{theCluster, err} }
+
 // forSeveral are the commands that can be run on several nodes: they change nothing.
 func forSeveral() []string {
 	return []string{
@@ -87,7 +179,7 @@ func (o *options) command(app *kingpin.Application, name, help string) *kingpin.
 	}
 
 	node := c.Arg("node", help).HintAction(o.listNodes)
-	if hasRequiredArgument(name) { // the node is before it
+	if hasRequiredArgument(name) && name != commandRollback { // the node is before it
 		node.Required()
 	}
 
@@ -137,6 +229,8 @@ func (o *options) checkNodes() error {
 		return usageError{"the node is missing: its name, or --all"}
 	case several && (o.Watch || o.Follow):
 		return usageError{"--watch and --follow work on one node at a time: name it"}
+	case o.Command == commandRollback && o.Operation == "":
+		return usageError{"the operation is missing: its id, after the node"}
 	case several && o.Output == formSpec:
 		return usageError{"-o spec writes the file of one node: name it"}
 	}

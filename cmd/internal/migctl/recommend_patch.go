@@ -183,9 +183,9 @@ func patchCommand(r *advise.Recommendation, object, was string, inJob bool) stri
 // kubectl returns a command on objects of a namespace. Names are behind their type or their flag:
 // none can be taken for a flag.
 func kubectl(namespace string, args ...string) string {
-	words := []string{"kubectl", quoteForShell("--namespace=" + namespace)}
+	words := []string{"kubectl", QuoteForShell("--namespace=" + namespace)}
 	for _, a := range args {
-		words = append(words, quoteForShell(a))
+		words = append(words, QuoteForShell(a))
 	}
 
 	return strings.Join(words, " ")

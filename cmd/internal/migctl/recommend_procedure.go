@@ -30,7 +30,7 @@ func newProcedure(p *page, report *advise.Report) *procedure {
 	return &procedure{
 		p:       p,
 		report:  report,
-		node:    quoteForShell(report.Node),
+		node:    QuoteForShell(report.Node),
 		done:    map[int]bool{},
 		changed: map[advise.Key]bool{},
 	}
@@ -305,8 +305,8 @@ func (w *procedure) restartPlugin() {
 		"app.kubernetes.io/name=nvidia-device-plugin",
 	} {
 		w.writeCommand(
-			"kubectl delete pod --all-namespaces " + quoteForShell("--selector="+label) + " " +
-				quoteForShell("--field-selector=spec.nodeName="+w.report.Node),
+			"kubectl delete pod --all-namespaces " + QuoteForShell("--selector="+label) + " " +
+				QuoteForShell("--field-selector=spec.nodeName="+w.report.Node),
 		)
 	}
 }

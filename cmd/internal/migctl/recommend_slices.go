@@ -129,7 +129,7 @@ func (w *procedure) createSlices(plan *advise.SlicePlan, what string) {
 
 	for _, index := range indices {
 		w.writeCommand(fmt.Sprintf("migctl apply --gpus %d --devices %s", index,
-			quoteForShell(layoutWords(plan.Layouts[index]))))
+			QuoteForShell(layoutWords(plan.Layouts[index]))))
 	}
 
 	w.restartPlugin()

@@ -2,6 +2,7 @@ package migctl
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -52,10 +53,24 @@ func (r *Remote) Start(
 	return &op, r.client.sendDocument(ctx, http.MethodPost, "/operations", request, key, &op)
 }
 
-// Rollback starts the rollback of an operation; key is its Idempotency-Key.
-func (r *Remote) Rollback(ctx context.Context, id, key string) (*api.Operation, error) {
+// Rollback starts the rollback of an operation; key is its Idempotency-Key. The reason may be
+// empty.
+func (r *Remote) Rollback(ctx context.Context, id, reason, key string) (*api.Operation, error) {
 	var op api.Operation
-	return &op, r.client.sendDocument(ctx, http.MethodPost, operationPath(id)+"/rollback", nil, key, &op)
+
+	path := operationPath(id) + "/rollback"
+
+	return &op, r.client.sendDocument(ctx, http.MethodPost, path, rollbackRequest(reason), key, &op)
+}
+
+// rollbackRequest returns the body of the request for a rollback. Without a reason there is none,
+// which older exporters understand as well.
+func rollbackRequest(reason string) any {
+	if reason == "" {
+		return nil
+	}
+
+	return api.ReasonRequest{StatedReason: reason}
 }
 
 // Operation returns an operation.
@@ -70,8 +85,8 @@ func (r *Remote) Operations(ctx context.Context) (*api.Operations, error) {
 	return &list, r.client.fetch(ctx, "/operations", &list)
 }
 
-// Devices counts the MIG devices by the resource that the device plugin offers them as; nil if they
-// are not known.
+// Devices counts the MIG devices by the resource that the device plugin offers them as. It is an
+// error if not all are known.
 func (r *Remote) Devices(ctx context.Context) (map[string]int, error) {
 	var node nodedoc.Document
 	if err := r.client.fetch(ctx, "/node", &node); err != nil {
@@ -84,7 +99,7 @@ func (r *Remote) Devices(ctx context.Context) (map[string]int, error) {
 		for j := range node.GPUs[i].GPUInstances {
 			instance := &node.GPUs[i].GPUInstances[j]
 			if instance.ComputesHidden {
-				return nil, nil //nolint:nilnil // nil is unknown
+				return nil, fmt.Errorf("the exporter of %s does not see all MIG devices", r.client.address)
 			}
 
 			for k := range instance.ComputeInstances {

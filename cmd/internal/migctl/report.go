@@ -147,7 +147,7 @@ func planCommand(spec *api.Spec) string {
 				return "migctl plan -f SPEC" // it was decoded from JSON
 			}
 
-			return "echo " + quoteForShell(string(document)) + " | migctl plan -f -"
+			return "echo " + QuoteForShell(string(document)) + " | migctl plan -f -"
 		}
 
 		counts[profile] = d.Count
@@ -158,8 +158,8 @@ func planCommand(spec *api.Spec) string {
 		gpus = append(gpus, string(g))
 	}
 
-	return "migctl plan --gpus " + quoteForShell(strings.Join(gpus, ",")) + " --devices " +
-		quoteForShell(layoutWords(counts))
+	return "migctl plan --gpus " + QuoteForShell(strings.Join(gpus, ",")) + " --devices " +
+		QuoteForShell(layoutWords(counts))
 }
 
 // exitCodeOf is the exit code of a refusal.
@@ -361,7 +361,7 @@ func unreachableHint(e *unreachable) string {
 	switch {
 	case strings.HasPrefix(e.address, "http:"): // of evaluate alone
 		return "is mig-exporter running there? --url (or MIGCTL_URL) is its metrics listener, --web.listen-address."
-	case strings.HasPrefix(e.address, "node "): // its error says what to do
+	case strings.HasPrefix(e.address, "node "), e.address == theCluster: // its error says what to do
 		return ""
 	case errors.Is(e, errForeign):
 		return "check --address: control is not on the port of the metrics."

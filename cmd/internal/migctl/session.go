@@ -2,6 +2,7 @@ package migctl
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,6 +43,8 @@ func execute(ctx context.Context, args []string, s *session) int {
 
 	switch {
 	case err != nil:
+	case s.opts.own:
+		code, err = s.opts.program.Own(ctx, s.line())
 	case s.opts.AllNodes || strings.Contains(s.opts.Node, ","):
 		code, err = s.runOnNodes(ctx)
 	default:
@@ -57,7 +60,7 @@ func execute(ctx context.Context, args []string, s *session) int {
 		return code
 	}
 
-	return s.reportError(err)
+	return cmp.Or(code, s.reportError(err))
 }
 
 func (s *session) newPage(out io.Writer, terminal bool) *page {
@@ -136,8 +139,7 @@ func (s *session) askOperator(ctx context.Context, question string) error {
 
 	if !s.inTerminal {
 		return usageError{
-			"standard input is not a terminal, so migctl cannot ask: look at what would be done, then " +
-				"give --yes",
+			"standard input is not a terminal where to ask: look at what would be done, then give --yes",
 		}
 	}
 

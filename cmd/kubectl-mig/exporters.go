@@ -4,11 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/mig-exporter/mig-exporter/cmd/internal/migctl"
 	"github.com/mig-exporter/mig-exporter/cmd/kubectl-mig/internal/rollout"
@@ -20,6 +17,7 @@ type exporters struct {
 	plugin  *plugin
 	rights  []string
 	timeout time.Duration // of a request
+	reason  string        // why operations are started
 
 	mu      sync.Mutex
 	remotes map[string]*migctl.Remote
@@ -51,12 +49,11 @@ func (e *exporters) remote(ctx context.Context, node string) (*migctl.Remote, er
 	return r, nil
 }
 
-// finalConnectError marks the errors that another attempt does not cure: a right that is missing,
-// or a certificate that is not the exporter's.
+// finalConnectError marks the error of a certificate that is not the exporter's: another attempt
+// does not cure it, as little as a right that is missing.
 func finalConnectError(err error) error {
-	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) ||
-		errors.As(err, new(*tls.CertificateVerificationError)) {
-		return fmt.Errorf("%w: %w", rollout.ErrRefused, err)
+	if errors.As(err, new(*tls.CertificateVerificationError)) {
+		return rollout.Refused(err)
 	}
 
 	return err
@@ -90,6 +87,8 @@ func (e *exporters) Start(
 		return nil, err
 	}
 
+	q.StatedReason = e.reason
+
 	return r.Start(ctx, q, key)
 }
 
@@ -100,7 +99,7 @@ func (e *exporters) Rollback(ctx context.Context, node, id, key string) (*api.Op
 		return nil, err
 	}
 
-	return r.Rollback(ctx, id, key)
+	return r.Rollback(ctx, id, e.reason, key)
 }
 
 // Operation implements rollout.Exporter.

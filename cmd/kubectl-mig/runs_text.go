@@ -22,18 +22,14 @@ func clean(text string) string {
 	}, text)
 }
 
-// writePreview shows what a run would do, and returns how many nodes are refused.
-func writePreview(w io.Writer, list []rollout.Preview) int {
-	refused := 0
-
+// writePreview shows what a run would do.
+func writePreview(w io.Writer, list []rollout.Preview) {
 	for i := range list {
 		v := &list[i]
 		fmt.Fprintf(w, "%s\n", v.Node)
 
 		switch {
 		case v.Refused != "":
-			refused++
-
 			fmt.Fprintf(w, "  refused: %s\n", clean(v.Refused))
 		case v.Plan != nil && len(v.Plan.Steps) == 0:
 			fmt.Fprintln(w, "  has the layout already")
@@ -51,8 +47,6 @@ func writePreview(w io.Writer, list []rollout.Preview) int {
 			fmt.Fprintf(w, "  has to leave: pod %s\n", clean(p.String()))
 		}
 	}
-
-	return refused
 }
 
 // writeNode shows what has become of a node.
@@ -88,6 +82,10 @@ func failureText(n *rollout.Node) string {
 func writeRun(w io.Writer, run *rollout.Run) {
 	fmt.Fprintf(w, "Run %s of %s\n", run.Name, run.Created.Format("2006-01-02 15:04:05 UTC"))
 
+	if run.Options.Reason != "" {
+		fmt.Fprintf(w, "Says: %q\n", run.Options.Reason)
+	}
+
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "NODE\tSTATE\tOPERATION\tROLLED BACK BY")
 
@@ -107,7 +105,7 @@ func writeRuns(w io.Writer, runs []*rollout.Run) {
 	}
 
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "RUN\tDONE\tSKIPPED\tFAILED\tLEFT\tOWNER")
+	fmt.Fprintln(table, "RUN\tDONE\tSKIPPED\tFAILED\tLEFT\tLAST CLIENT")
 
 	for _, run := range runs {
 		s := run.Summary()

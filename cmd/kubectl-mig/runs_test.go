@@ -1,0 +1,25 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/mig-exporter/mig-exporter/cmd/kubectl-mig/internal/rollout"
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+func TestPreviewText(t *testing.T) {
+	var out strings.Builder
+
+	writePreview(&out, []rollout.Preview{
+		{Node: "a", Plan: &api.Plan{}},
+		{Node: "b", Refused: "no\x1b[2J room"},
+		{Node: "c", Evicts: []rollout.Pod{{Namespace: "ml", Name: "train-0"}}, Blocking: []api.Blocker{{Instance: "MIG-1", Profile: "1g.10gb"}}},
+	})
+
+	for _, want := range []string{"has the layout already", "refused: no?[2J room", "pod ml/train-0", "MIG-1, 1g.10gb"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, out.String())
+		}
+	}
+}
