@@ -550,6 +550,10 @@ func TestUnreachableCluster(t *testing.T) {
 
 	got := runProgram(t, "kubectl-mig", filepath.Join(t.TempDir(), "none"), "runs")
 	cmptest.Equal(t, "exit code without a kubeconfig", got.code, 3)
+
+	// What is wrong here is said first.
+	got = w.run(t, "plan", "-f", "none.yaml")
+	cmptest.Equal(t, "exit code without the file", got.code, 2)
 }
 
 // TestMissingRightsOfRuns: each right that is missing is named.

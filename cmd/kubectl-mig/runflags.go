@@ -73,10 +73,16 @@ func (f *runFlags) declare(c *kingpin.CmdClause) {
 	f.flag(c, "node-timeout", "How long a node is waited for in vain: for its exporter, for processes of "+
 		"evicted pods to end, for its allocatable to have the new devices.").Default("5m").
 		SetValue(durationValue("--node-timeout", "such as 5m", 1, &f.options.Timeout))
+
 	f.flag(c, "evict", "Evict the pods that hold the devices concerned, by kubectl drain's rules. Without it, "+
 		"a node with such pods is refused.").BoolVar(&f.evict)
 	f.flag(c, "eviction-force", "Evict pods too that declare no controller: drain's --force.").
 		BoolVar(&f.eviction.Force)
+	f.flag(c, "eviction-timeout", "How long evictions from a node are tried: drain's --timeout. 0: for ever.").
+		Default("10m").
+		SetValue(durationValue("--eviction-timeout", "such as 10m, or 0", 0, &f.eviction.Timeout))
+
+	// These have drain's names.
 	f.flag(c, "ignore-daemonsets", "Ignore pods of DaemonSets.").BoolVar(&f.eviction.IgnoreDaemonSets)
 	f.flag(c, "delete-emptydir-data", "Evict pods too that use emptyDir.").
 		BoolVar(&f.eviction.DeleteEmptyDirData)
@@ -84,9 +90,6 @@ func (f *runFlags) declare(c *kingpin.CmdClause) {
 		BoolVar(&f.eviction.DisableEviction)
 	f.flag(c, "grace-period", "Seconds that a pod is given to end; -1: its own.").Default("-1").
 		SetValue(intValue("--grace-period", "seconds, or -1", -1, &f.eviction.GracePeriodSeconds))
-	f.flag(c, "eviction-timeout", "How long evictions from a node are tried: drain's --timeout. 0: for ever.").
-		Default("10m").
-		SetValue(durationValue("--eviction-timeout", "such as 10m, or 0", 0, &f.eviction.Timeout))
 	f.flag(c, "pod-selector", "Labels of the pods that may be evicted.").StringVar(&f.eviction.PodSelector)
 	f.flag(c, "skip-wait-for-delete-timeout", "Seconds after which a pod that is being deleted is not waited "+
 		"for; 0: it is.").Default("0").

@@ -62,12 +62,21 @@ func (p *plugin) ownsLine(l *migctl.Line) (bool, error) {
 
 // runOwn runs a command line about many nodes.
 func (p *plugin) runOwn(ctx context.Context, l *migctl.Line) (int, error) {
+	f := &fleet{plugin: p, runFlags: &p.runFlags, line: l}
+
+	if l.File != "" {
+		var err error
+		if f.wanted, err = f.readFile(); err != nil {
+			return 0, classify(err)
+		}
+	}
+
 	c, err := p.cluster()
 	if err != nil {
 		return 0, migctl.UnreachableCluster(err)
 	}
 
-	f := &fleet{plugin: p, runFlags: &p.runFlags, line: l, client: kube.New(c.set, c.namespace)}
+	f.client = kube.New(c.set, c.namespace)
 	code, err := f.do(ctx)
 
 	return code, classify(err)
@@ -93,6 +102,7 @@ type fleet struct {
 	*runFlags
 	plugin *plugin
 	line   *migctl.Line
+	wanted *spec.Fleet // of the file
 	client *kube.Cluster
 }
 
@@ -137,13 +147,16 @@ type preview struct {
 	nodes   []rollout.Preview
 }
 
-// refused reports whether a node cannot have its layout, and idle whether all nodes have theirs.
+// refused reports whether a node cannot have its layout.
 func (p *preview) refused() bool {
 	return slices.ContainsFunc(p.nodes, func(n rollout.Preview) bool { return n.Refused != "" })
 }
 
+// idle reports whether all nodes have their layouts.
 func (p *preview) idle() bool {
-	return !slices.ContainsFunc(p.nodes, func(n rollout.Preview) bool { return n.Plan == nil || len(n.Plan.Steps) > 0 })
+	return !slices.ContainsFunc(p.nodes, func(n rollout.Preview) bool {
+		return n.Plan == nil || len(n.Plan.Steps) > 0
+	})
 }
 
 // readFile reads the file of a fleet.
@@ -178,12 +191,7 @@ func (f *fleet) readFile() (*spec.Fleet, error) {
 
 // preview finds out what a run would do.
 func (f *fleet) preview(ctx context.Context) (*preview, error) {
-	wanted, err := f.readFile()
-	if err != nil {
-		return nil, err
-	}
-
-	targets, specs, err := rollout.SelectNodes(ctx, f.client, wanted)
+	targets, specs, err := rollout.SelectNodes(ctx, f.client, f.wanted)
 	if err != nil {
 		return nil, err
 	}

@@ -83,6 +83,7 @@ func TestApplyWithoutAnAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, address := serve(t, applied())
 			got := c.runner.run(t, address, "apply", "--gpus=2", "--devices=2g.10gb=1")
+
 			cmptest.Equal(t, "exit code", got.code, c.code)
 			cmptest.HasTexts(t, got.err, c.says)
 			cmptest.Equal(t, "started", f.bodies(t, "POST /operations"), nil)

@@ -85,8 +85,10 @@ func TestNoForceWhereThereIsNone(t *testing.T) {
 			routes["GET /operations/op"] = answer(api.Operation{ID: "op", State: api.Succeeded})
 			routes["POST /operations/op/rollback"], routes["POST /operations"] = c.answer, c.answer
 			routes["PUT /gpus/GPU-5f65f8d5-d4b3-5c36-b975-c901d71a2c3a/mig-mode"] = c.answer
+
 			_, address := serve(t, routes)
 			got := runner{}.run(t, address, strings.Fields(c.args)...)
+
 			cmptest.HasTexts(t, flat(got.err), c.says)
 			cmptest.LacksTexts(t, got.err, "--force", "0:0")
 		})

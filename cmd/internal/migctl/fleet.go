@@ -49,9 +49,11 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 	f := &o.Fleet
 	defaults := advise.DefaultOptions()
 	number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
+
 	c := o.command(app, commandFleet, "Find the whole GPUs of a fleet that could be slices, in "+
 		"Prometheus' history of mig-exporter or dcgm-exporter. Asks no mig-exporter and changes "+
 		"nothing.")
+
 	c.Flag("prometheus.url", "Prometheus, or a server with the same API (Thanos, Mimir, "+
 		"VictoriaMetrics), with its path prefix.").
 		Required().
@@ -61,6 +63,8 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 		"client configuration.").
 		PlaceHolder("FILE").
 		SetValue(usage.File(&f.ConfigFile))
+
+	// What is read.
 	c.Flag("window", "How far back the history is read: 1h to 35d, in whole hours.").
 		Default("7d").
 		StringVar(&f.Window)
@@ -73,6 +77,8 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 	c.Flag("cluster-label", "The label that names a GPU's cluster.").
 		Default("cluster").
 		StringVar(&f.ClusterLabel)
+
+	// How it is judged.
 	c.Flag("price", "What a GPU costs an hour, by words of its model: H100=2.50. Repeatable; "+
 		"the longest name counts.").
 		PlaceHolder("MODEL=NUMBER").
@@ -85,6 +91,7 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 		Default("1d").
 		StringVar(&f.MinEvidence)
 	c.Flag("strict", "Decide by the worst mix of kernels that the means allow.").BoolVar(&f.Strict)
+
 	addOutputFlag(c, o, formText, formJSON, formCSV, formMarkdown, formSpec)
 }
 

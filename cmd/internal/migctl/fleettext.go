@@ -400,21 +400,6 @@ func writeFleetMarkdown(p *page, r *fleet.Report) {
 // markdownText keeps a text from being taken for markup.
 func markdownText(s string) string {
 	return strings.NewReplacer(
-		`\`,
-		`\\`,
-		"|",
-		`\|`,
-		"`",
-		"\\`",
-		"*",
-		`\*`,
-		"_",
-		`\_`,
-		"<",
-		"&lt;",
-		"[",
-		`\[`,
-		"&",
-		"&amp;",
+		`\`, `\\`, "|", `\|`, "`", "\\`", "*", `\*`, "_", `\_`, "<", "&lt;", "[", `\[`, "&", "&amp;",
 	).Replace(s)
 }

@@ -75,6 +75,7 @@ func TestWhatCannotBeAccepted(t *testing.T) {
 			routes["GET /operations/"+op1] = answer(operation(c.state))
 			f, address := serve(t, routes)
 			got := runner{}.run(t, address, append(strings.Fields(c.args), "--yes", op1)...)
+
 			cmptest.Equal(t, "exit code", got.code, c.code)
 			cmptest.HasTexts(t, flat(got.out+got.err), c.says)
 			cmptest.Equal(t, "asked", f.bodies(t, "POST "), nil)

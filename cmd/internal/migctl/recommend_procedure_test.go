@@ -340,6 +340,7 @@ func checkPatch(t *testing.T, patch string, inJob bool, container string) {
 // TestOnlyReplaceablePodsAreDeleted: a pod whose work cannot go on in another one is waited for.
 func TestOnlyReplaceablePodsAreDeleted(t *testing.T) {
 	const deliberately = "Wait until it ends, or delete and recreate it deliberately"
+
 	for _, c := range []struct {
 		owner   string
 		deletes bool
@@ -358,6 +359,7 @@ func TestOnlyReplaceablePodsAreDeleted(t *testing.T) {
 			wholeH100(t, 0, tiny, podOf("ml", "x-0", c.owner))))
 		_, address := serve(t, recommended(report, s))
 		out := runner{}.run(t, address, "recommend").out
+
 		cmptest.Equal(t, c.owner+": deleted", strings.Contains(out, "delete pod/x-0"), c.deletes)
 		cmptest.Equal(t, c.owner+": waited for", strings.Contains(out, "Repeat it until GPU 0 is free."), !c.deletes)
 		cmptest.HasTexts(t, flat(out), c.says, "Its first line has the time of its report, here 2026-03-03T00:59:00Z.")

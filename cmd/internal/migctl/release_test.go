@@ -35,6 +35,7 @@ func TestReleaseAnswers(t *testing.T) {
 				},
 			})
 			got := runner{}.run(t, address, c.command, "3")
+
 			cmptest.Equal(t, "exit code", got.code, exitOK)
 			cmptest.HasTexts(t, flat(got.out), c.want)
 		})

@@ -34,7 +34,8 @@ type Lease struct {
 
 	mu      sync.Mutex
 	renewed time.Time // when the last renewal was asked for, by this machine's clock
-	lost    bool
+	failed  error     // of the last renewal
+	lost    error     // why the Lease is not this client's any more, rollout.ErrLost
 }
 
 // Holder returns the client that a run's Lease names, for a message; "" if there is none or it
@@ -177,12 +178,14 @@ func (l *Lease) held() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	if l.lost || elapsed(l.renewed, l.clock.Now()) >= leaseUse {
-		l.lost = true
-		return rollout.ErrLost
+	if l.lost == nil && elapsed(l.renewed, l.clock.Now()) >= leaseUse {
+		l.lost = fmt.Errorf("%w: its Lease was not renewed for %s", rollout.ErrLost, leaseUse)
+		if l.failed != nil {
+			l.lost = &APIError{fmt.Errorf("%w: %w", l.lost, l.failed)}
+		}
 	}
 
-	return nil
+	return l.lost
 }
 
 // elapsed returns the time that has passed for sure or perhaps: the clock on the wall can be set
@@ -210,6 +213,10 @@ func (l *Lease) keep(ctx context.Context) error {
 		}
 
 		// A failure is tried again soon, until the Lease cannot be used any more.
+		l.mu.Lock()
+		l.failed = err
+		l.mu.Unlock()
+
 		pause = renewEvery
 		if err != nil {
 			pause = leasePoll
@@ -226,9 +233,12 @@ func (l *Lease) renew(ctx context.Context) error {
 
 	object, err := l.cluster.set.CoordinationV1().Leases(l.cluster.namespace).
 		Get(ctx, l.name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && holderOf(object) != l.holder {
-		l.lose()
-		return rollout.ErrLost
+	if apierrors.IsNotFound(err) {
+		return l.lose("its Lease was deleted")
+	}
+
+	if err == nil && holderOf(object) != l.holder {
+		return l.lose(fmt.Sprintf("%q has taken it over", holderOf(object)))
 	}
 
 	if err != nil {
@@ -240,11 +250,14 @@ func (l *Lease) renew(ctx context.Context) error {
 	return err
 }
 
-func (l *Lease) lose() {
+// lose notes why the Lease is not this client's any more, and returns the error.
+func (l *Lease) lose(why string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	l.lost = true
+	l.lost = fmt.Errorf("%w: %s", rollout.ErrLost, why)
+
+	return l.lost
 }
 
 // release gives the Lease up, unless it is lost.
@@ -253,7 +266,7 @@ func (l *Lease) release(ctx context.Context) {
 		return
 	}
 
-	l.lose()
+	_ = l.lose("it was released")
 
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

@@ -192,7 +192,7 @@ func (s *Store) Save(ctx context.Context, run *rollout.Run) error {
 		// An attempt before may have saved it although no answer came.
 		saved, err = configMaps.Get(ctx, run.Name, metav1.GetOptions{})
 		if err == nil && saved.Data[runKey] != object.Data[runKey] {
-			return rollout.ErrLost
+			return s.lease.lose("another client has saved it")
 		}
 	}
 

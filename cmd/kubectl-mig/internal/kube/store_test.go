@@ -273,8 +273,9 @@ func TestLeaseIsGivenUpInTime(t *testing.T) {
 		o.clock.now = o.clock.now.Add(requestTimeout)
 	}
 
-	if err := o.store.Keep(t.Context()); !errors.Is(err, rollout.ErrLost) {
-		t.Errorf("got %v", err)
+	err := o.store.Keep(t.Context())
+	if !errors.Is(err, rollout.ErrLost) || !errors.As(err, new(*APIError)) || !strings.Contains(err.Error(), "Forbidden") {
+		t.Errorf("got %v; expected why", err)
 	}
 
 	if lasted := o.clock.Now().Sub(newClock().now); lasted > leaseUse+requestTimeout {

@@ -55,7 +55,7 @@ type Clock interface {
 }
 
 // ErrLost says that another client owns the run, or may own it: this one does nothing further.
-var ErrLost = errors.New("another client has taken the run over")
+var ErrLost = errors.New("this client does not own the run any more")
 
 // ErrRefused is what an error is (errors.Is) that no second attempt can cure, such as a right that
 // is missing or a node that does not exist. Refused makes an error one.
