@@ -42,29 +42,36 @@ func enumFlag[T ~string](
 }
 
 func durationFlag(app *kingpin.Application, name, help, initial string, target *time.Duration) {
-	app.Flag(name, help).Default(initial).SetValue(flagValue(name, "a duration such as "+initial, func(s string) bool {
+	value := flagValue(name, "a duration such as "+initial, func(s string) bool {
 		d, err := time.ParseDuration(s)
 		*target = d
 
 		return err == nil
-	}))
+	})
+
+	app.Flag(name, help).Default(initial).SetValue(value)
 }
 
 func intFlag(app flagOwner, name, help, initial string, target *int) {
-	app.Flag(name, help).Default(initial).SetValue(flagValue(name, "a number such as "+initial, func(s string) bool {
+	value := flagValue(name, "a number such as "+initial, func(s string) bool {
 		n, err := strconv.Atoi(s)
 		*target = n
 
 		return err == nil
-	}))
+	})
+
+	app.Flag(name, help).Default(initial).SetValue(value)
 }
 
 func floatFlag(app flagOwner, name, help string, initial float64, target *float64) {
 	text := strconv.FormatFloat(initial, 'g', -1, 64)
-	app.Flag(name, help).Default(text).SetValue(flagValue(name, "a number such as "+text, func(s string) bool {
+
+	value := flagValue(name, "a number such as "+text, func(s string) bool {
 		x, err := strconv.ParseFloat(s, 64)
 		*target = x
 
 		return err == nil
-	}))
+	})
+
+	app.Flag(name, help).Default(text).SetValue(value)
 }

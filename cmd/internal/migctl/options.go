@@ -542,8 +542,10 @@ func addReasonFlag(c *kingpin.CmdClause, o *options) {
 		return
 	}
 
+	expected := fmt.Sprintf("one line of at most %d bytes", api.MaxReason)
+
 	c.Flag("reason", "Why, one line. The operation and the audit log have it as your words.").
-		SetValue(flagValue("--reason", fmt.Sprintf("one line of at most %d bytes", api.MaxReason), func(s string) bool {
+		SetValue(flagValue("--reason", expected, func(s string) bool {
 			o.Reason = s
 			return api.IsReason(s)
 		}))

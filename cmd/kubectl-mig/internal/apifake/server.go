@@ -209,7 +209,7 @@ func (s *Server) write(w http.ResponseWriter, at string, was, object map[string]
 		return
 	}
 
-	if was != nil && read != was["metadata"].(map[string]any)["resourceVersion"] { //nolint:forcetypeassert // put sets it
+	if before, _ := was["metadata"].(map[string]any); was != nil && read != before["resourceVersion"] {
 		fail(w, http.StatusConflict, "Conflict")
 		return
 	}
@@ -225,7 +225,8 @@ func Note(object, patch map[string]any, manager string) {
 		return
 	}
 
-	object["metadata"].(map[string]any)["managedFields"] = []any{map[string]any{ //nolint:forcetypeassert // as put sets it
+	metadata, _ := object["metadata"].(map[string]any)
+	metadata["managedFields"] = []any{map[string]any{
 		"manager":  manager,
 		"fieldsV1": map[string]any{"f:spec": map[string]any{"f:unschedulable": map[string]any{}}},
 	}}
