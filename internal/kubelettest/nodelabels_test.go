@@ -108,7 +108,14 @@ func (c *cluster) createLayouts(t *testing.T) {
 func (c *cluster) watchStates(t *testing.T) (states func() []string) {
 	t.Helper()
 
-	w, err := c.client.CoreV1().Nodes().Watch(c.ctx, metav1.SingleObject(metav1.ObjectMeta{Name: nodeName}))
+	// From the version that the node has now: to find the newest one the API server would ask etcd,
+	// which Debian's does not answer.
+	node, err := c.client.CoreV1().Nodes().Get(c.ctx, nodeName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	w, err := c.client.CoreV1().Nodes().Watch(c.ctx, metav1.SingleObject(node.ObjectMeta))
 	if err != nil {
 		t.Fatal(err)
 	}
