@@ -230,6 +230,20 @@ func TestKubectlRoles(t *testing.T) {
 	planner.mustFail(t, "serviceaccounts/token "+kubectlName+"-get", "get", nodeName)
 	planner.mustFail(t, "serviceaccounts/token "+kubectlName+"-apply", append([]string{"apply", "--yes"}, emptied...)...)
 
+	for account, commands := range map[string][][]string{
+		"mode":      {{"mode", nodeName, "on", "8", "--yes"}},
+		"take-over": {{"plan", nodeName, "--gpus=7", "--devices=none", "--take-over"}},
+		"release":   {{"release", nodeName, "5"}, {"reacquire", nodeName, "5"}},
+		"force":     {{"confirm-free", nodeName, c.layout.GPUs[8].UUID, "--yes"}},
+	} {
+		p := c.newPerson(t, "may-"+account)
+		p.bind(t, []string{kubectlName, kubectlName + "-" + account}, nil)
+
+		for _, args := range commands {
+			p.must(t, args...)
+		}
+	}
+
 	// The accounts that people get tokens of may do nothing else in the cluster.
 	for _, account := range c.installed[0].accounts {
 		if account.Name == c.installed[0].account() {
