@@ -101,9 +101,9 @@ func (t *Tracker) Recall(list Memory) {
 }
 
 // RecallNode takes up what the Node in the cluster has said of its GPUs since a time, for a process
-// that knows nothing of before: a fault that the driver does not tell again. It is unknown whether
-// that is over until all GPUs say that nothing is to be done, or one was seen reset. It does nothing
-// if the past is known.
+// that knows nothing of before: a fault that the driver does not report again. It is unknown
+// whether that is over until all GPUs say that nothing is to be done, or one was seen reset. It
+// does nothing if the past is known.
 func (t *Tracker) RecallNode(since time.Time, message string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -119,8 +119,8 @@ func (t *Tracker) RecallNode(since time.Time, message string) {
 // beforeMessage is the beginning of the message of what the Node has said before.
 const beforeMessage = "whether this is over is not known: "
 
-// IsPast reports whether a reason rests on what a process has seen, so that the driver does not tell
-// it again.
+// IsPast reports whether a reason rests on what a process has seen, so that the driver does not
+// report it again.
 func IsPast(code Code) bool {
 	return slices.Contains([]Code{
 		CodeXIDNode, CodeXIDHardware, CodeXIDMemory, CodeUnavailable, CodeMissing, CodeXIDBefore,
