@@ -120,6 +120,7 @@ func (c *cluster) watchStates(t *testing.T) (states func() []string) {
 		t.Fatal(err)
 	}
 
+	stop := make(chan struct{})
 	done := make(chan []string, 1)
 
 	go func() {
@@ -129,9 +130,9 @@ func (c *cluster) watchStates(t *testing.T) (states func() []string) {
 			node, ok := event.Object.(*corev1.Node)
 
 			switch {
-			case !ok:
+			case !ok && !isClosed(stop): // the end of the watch may be an error, too
 				seen = append(seen, fmt.Sprint(event))
-			case node.Labels[stateLabel] != "":
+			case ok && node.Labels[stateLabel] != "":
 				seen = append(seen, node.Labels[stateLabel]+" "+node.Labels[dcgmLabel])
 			}
 		}
@@ -139,7 +140,22 @@ func (c *cluster) watchStates(t *testing.T) (states func() []string) {
 		done <- slices.Compact(seen)
 	}()
 
-	return func() []string { w.Stop(); return <-done }
+	return func() []string {
+		close(stop)
+		w.Stop()
+
+		return <-done
+	}
+}
+
+// isClosed reports whether a channel that nothing is sent to is closed.
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // label sets labels of the node as kubectl label does; nil removes one.
