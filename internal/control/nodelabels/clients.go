@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-kit/log/level"
 
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
@@ -68,6 +69,8 @@ func (f *Follower) pauseClients(ctx context.Context, r record) error {
 	}
 
 	f.state = Pending
+	// The next reading of the node comes after the change.
+	f.o.Report(Status{Read: true, Config: r.Config, State: Pending, Applied: gpu.Some(false), Paused: keys})
 
 	if len(keys) == 0 {
 		return nil

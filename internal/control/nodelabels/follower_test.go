@@ -34,6 +34,10 @@ func TestApplies(t *testing.T) {
 			}
 
 			cmptest.Equal(t, "state while steps are done", f.server.Label(state), "pending")
+			cmptest.Equal(t, "status while steps are done", f.status, nodelabels.Status{
+				Read: true, Config: layout, State: nodelabels.Pending, Applied: gpu.Some(false),
+				Paused: []string{plugin, dcgmExporter, dcgm},
+			})
 		case api.Succeeded:
 			f.expectClients()
 		}
