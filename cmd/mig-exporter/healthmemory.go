@@ -18,7 +18,7 @@ import (
 )
 
 // healthFile is the name of the file that keeps in a state folder what the health of the GPUs rests
-// on and no driver tells again.
+// on and no driver reports again.
 const healthFile = "health.json"
 
 const (
@@ -67,7 +67,11 @@ func (x *exporter) openHealthMemory(dir string) {
 
 	boot, err := x.node.boot()
 	if err != nil || boot == "" {
-		level.Warn(x.logger).Log("msg", "XIDs of before a restart will not be known: the boot of the node is not", "err", err)
+		level.Warn(x.logger).Log(
+			"msg", "XIDs of before a restart will not be known: the boot of the node is not",
+			"err", err,
+		)
+
 		return
 	}
 
@@ -99,7 +103,12 @@ func (h *healthMemory) recall() {
 	}
 
 	if err != nil {
-		level.Warn(h.logger).Log("msg", "cannot read what an earlier process has seen of the GPUs", "file", h.path, "err", err)
+		level.Warn(h.logger).Log(
+			"msg", "cannot read what an earlier process has seen of the GPUs",
+			"file", h.path,
+			"err", err,
+		)
+
 		return
 	}
 
@@ -170,8 +179,11 @@ func (h *healthMemory) write(ctx context.Context) {
 	select {
 	case err := <-written:
 		if err != nil {
-			level.Error(h.logger).Log("msg", "cannot keep what was seen of the GPUs; a restart would forget their XIDs",
-				"file", h.path, "err", err)
+			level.Error(h.logger).Log(
+				"msg", "cannot keep what was seen of the GPUs; a restart would forget their XIDs",
+				"file", h.path,
+				"err", err,
+			)
 		}
 	case <-abandoned:
 	}

@@ -279,7 +279,7 @@ func (x *exporter) openNodeReports(cfg *KubernetesConfig, controlled bool) error
 }
 
 // recallCondition takes up that an earlier process has shown a GPU to be unhealthy for something that
-// no driver tells again. A reboot has ended that.
+// no driver reports again. A reboot has ended that.
 func (x *exporter) recallCondition(was nodestatus.Condition, since time.Time) {
 	if was.Type != conditionHealthy || was.Status == nodestatus.True || !health.IsPast(health.Code(was.Reason)) {
 		return

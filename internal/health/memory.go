@@ -12,7 +12,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Memory is what a Tracker knows of the GPUs that no driver tells again after a restart of the
+// Memory is what a Tracker knows of the GPUs that no driver reports again after a restart of the
 // program. It is true of one boot of the node: a reboot resets all GPUs.
 type Memory struct {
 	GPUs []RememberedGPU `json:"gpus"`
@@ -101,9 +101,9 @@ func (t *Tracker) Recall(list Memory) {
 }
 
 // RecallNode takes up what the Node in the cluster has said of its GPUs since a time, for a process
-// that knows nothing of before: a fault that the driver does not report again. It is unknown
-// whether that is over until all GPUs say that nothing is to be done, or one was seen reset. It
-// does nothing if the past is known.
+// that knows nothing of before: a fault that the driver does not report twice. It is unknown whether
+// that is over until each GPU says that nothing is to be done, or was seen reset. It does nothing if
+// the past is known.
 func (t *Tracker) RecallNode(since time.Time, message string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -119,8 +119,8 @@ func (t *Tracker) RecallNode(since time.Time, message string) {
 // beforeMessage is the beginning of the message of what the Node has said before.
 const beforeMessage = "whether this is over is not known: "
 
-// IsPast reports whether a reason rests on what a process has seen, so that the driver does not
-// report it again.
+// IsPast reports whether a reason rests on what a process has seen, and the driver does not report
+// twice.
 func IsPast(code Code) bool {
 	return slices.Contains([]Code{
 		CodeXIDNode, CodeXIDHardware, CodeXIDMemory, CodeUnavailable, CodeMissing, CodeXIDBefore,

@@ -543,7 +543,9 @@ func (f *Follower) reboot(ctx context.Context, a attempt, differs *mig.ModeError
 		return Change{Labels: map[string]string{stateLabel: string(Rebooting)}}
 	})
 	if err != nil { // the node reboots nevertheless
-		level.Warn(f.o.Logger).Log("msg", "cannot write the state of the layout to the node", "state", Rebooting, "err", err)
+		level.Warn(f.o.Logger).Log(
+			"msg", "cannot write the state of the layout to the node", "state", Rebooting, "err", err,
+		)
 	}
 
 	return nil

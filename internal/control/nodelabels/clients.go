@@ -257,8 +257,9 @@ func leftPaused(n Node) string {
 		return ""
 	}
 
-	return fmt.Sprintf("clients of the GPUs are paused since an exporter with --kubernetes.node-labels=follow has ended "+
-		"in the middle of a change: set the node's labels %s and remove its annotation %s",
+	return fmt.Sprintf("clients of the GPUs are paused since an exporter with "+
+		"--kubernetes.node-labels=follow has ended in the middle of a change: "+
+		"set the node's labels %s and remove its annotation %s",
 		strings.Join(labels, " "), pausedAnnotation)
 }
 
