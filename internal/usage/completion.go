@@ -12,10 +12,43 @@ const (
 	// line follow it, up to the one that is completed.
 	completionFlag = "--completion-bash"
 
-	// Kingpin has scripts for bash and zsh. We print the one for fish in place of bash's.
+	// Kingpin has scripts for bash and zsh; that for fish takes the place of bash's.
 	bashScriptFlag = "--completion-script-bash"
+	zshScriptFlag  = "--completion-script-zsh"
 	fishScriptFlag = "--completion-script-fish"
 )
+
+// bashScript completes the commands of a program in bash, for which a sign in "--output=json" is a
+// word of its own. Files are named by bash itself if the program knows nothing.
+const bashScript = `_{{.App.Name}}_bash_autocomplete() {
+    local word=${COMP_WORDS[COMP_CWORD]#=}
+    local found=$("${COMP_WORDS[0]}" --completion-bash "${COMP_WORDS[@]:1:COMP_CWORD}")
+    COMPREPLY=($(compgen -W "$found" -- "$word"))
+}
+complete -F _{{.App.Name}}_bash_autocomplete -o default {{.App.Name}}
+`
+
+// zshScript completes the commands of a program in zsh. Zsh reads the file when the command is first
+// completed, and expects that it completes that time, too: kingpin's script does not.
+const zshScript = `#compdef {{.App.Name}}
+
+_{{.App.Name}}() {
+    local -a found=($("$words[1]" --completion-bash "${(@)words[2,CURRENT]}"))
+    if [[ $PREFIX == --*=* ]]; then
+        compset -P 1 '*='
+    fi
+    compadd -a found
+    if [[ $compstate[nmatches] -eq 0 && $PREFIX != -* ]]; then
+        _files
+    fi
+}
+
+if [[ $funcstack[1] == _{{.App.Name}} ]]; then
+    _{{.App.Name}} "$@"
+else
+    compdef _{{.App.Name}} {{.App.Name}}
+fi
+`
 
 // fishScript completes the commands of a program in fish. Like kingpin's script for zsh it names
 // files if the program knows nothing.
@@ -38,25 +71,46 @@ complete --command {{.App.Name}} --no-files --arguments '(__{{.App.Name}}_comple
 `
 
 // CompletionArgs returns the arguments of a program as kingpin can complete them: it knows long
-// flags only, takes the sign in "--output=json" for a word, since bash makes it one, and names
-// commands where a file is wanted. If the arguments ask for the script for
-// fish, kingpin prints that one. Other command lines stay as they are.
+// flags only, wants "--output=json" as two words, of which bash makes three, and names commands
+// where a file is wanted. If the arguments ask for the script of a shell, kingpin prints ours. Other
+// command lines stay as they are.
 func CompletionArgs(app *kingpin.Application, args []string) []string {
-	if len(args) > 0 && args[0] == fishScriptFlag {
+	if len(args) == 0 {
+		return args
+	}
+
+	switch args[0] {
+	case completionFlag:
+		return completedArgs(app, args)
+	case bashScriptFlag:
+		kingpin.BashCompletionTemplate = bashScript
+	case zshScriptFlag:
+		kingpin.ZshCompletionTemplate = zshScript
+	case fishScriptFlag:
 		kingpin.BashCompletionTemplate = fishScript
 		return []string{bashScriptFlag}
 	}
 
-	if len(args) == 0 || args[0] != completionFlag {
-		return args
-	}
+	return args
+}
 
+// completedArgs returns the words that are to be completed.
+func completedArgs(app *kingpin.Application, args []string) []string {
 	names := longNames(app)
 	known := args[:1:1]
 
-	for _, arg := range args[1:] {
+	for i, arg := range args[1:] {
 		if arg == "=" && strings.HasPrefix(known[len(known)-1], "--") {
-			continue
+			if i+2 < len(args) {
+				continue
+			}
+
+			arg = "" // what follows the sign is to be completed
+		}
+
+		if flag, value, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(flag, "--") {
+			known = append(known, flag)
+			arg = value
 		}
 
 		if name := names[arg]; name != "" {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -143,6 +144,7 @@ printf '%s ' "${COMPREPLY[@]}"`
 		{"get -o ", "table wide name json yaml"},
 		{"get --output = j", "json"},
 		{"get --output ", "table wide name json yaml"},
+		{"get --output =", "table wide name json yaml"},
 		{"plan --output t", "text"},
 		{"apply --y", "--yes"},
 		{"plan --y", ""},
@@ -207,6 +209,51 @@ func TestCompletionInFish(t *testing.T) {
 	} {
 		got := runProgram(t, none, "fish", "--no-config", "-c", script+"\ncomplete -C 'migctl "+words+"'")
 		cmptest.Equal(t, words, flat(got), want)
+	}
+}
+
+// Lines are completed in zsh the first time, too, when it reads the file that a package installs.
+// The functions stand for zsh's own, which work in its line editor alone.
+func TestCompletionInZsh(t *testing.T) {
+	if _, err := exec.LookPath("zsh"); err != nil {
+		t.Skipf("NOT TESTED: completion in zsh: %v", err)
+	}
+
+	const (
+		none   = "unix:///none"
+		script = `
+migctl() { $MIGCTL "$@" }
+compadd() { for m in ${(P)2}; do [[ $m == $PREFIX* ]] && print -r -- $m && compstate[nmatches]=1; done }
+compset() { PREFIX=${PREFIX#*=} }
+_files() { print -r -- "files $PREFIX" }
+typeset -A compstate=(nmatches 0)
+fpath=($1) && shift && autoload -U _migctl
+words=("$@") CURRENT=$# PREFIX=$words[-1]
+_migctl`
+	)
+
+	folder := t.TempDir()
+	file := runProgram(t, none, "", "--completion-script-zsh")
+
+	if err := os.WriteFile(filepath.Join(folder, "_migctl"), []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	for words, want := range map[string]string{
+		"ge":                "get",
+		"get -o j":          "json",
+		"get --output=j":    "json",
+		"get --output=":     "table wide name json yaml",
+		"get --outp":        "--output",
+		"--ca-file ./a":     "files ./a",
+		"--ca-file=./a":     "files ./a",
+		"plan -f ":          "files",
+		"get --none":        "",
+		"--color=never m":   "mode",
+		"top --url http:/x": "files http:/x",
+	} {
+		args := append([]string{"-f", "-c", script, "zsh", folder, "migctl"}, strings.Split(words, " ")...)
+		cmptest.Equal(t, words, flat(runProgram(t, none, "zsh", args...)), want)
 	}
 }
 
