@@ -617,7 +617,7 @@ func (v *topView) keysFrame(s topState) []frameLine {
 		{"s", "order: index, memory, activity; or i, m, a"},
 		{"o", "all GPUs with their slices, or the selected one if not all fit"},
 		{"Ctrl+L", "draw again"},
-		{"q, Ctrl+C", "quit"},
+		{"q, Ctrl+C", "quit; Ctrl+Z: stop, until fg"},
 	} {
 		lines = append(lines, lineOf(text("  %s", v.p.cell(k[0], 14)).in(cyan), text("%s", k[1])))
 	}

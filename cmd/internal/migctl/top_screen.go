@@ -2,11 +2,18 @@ package migctl
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"os/signal"
+	"reflect"
+	"regexp"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gdamore/tcell/v2"
+	"github.com/gdamore/tcell/v2/terminfo"
 )
 
 // watchNodes shows nodes on the terminal until the operator quits or ctx ends.
@@ -30,6 +37,10 @@ func (s *session) watchNodes(ctx context.Context, feeds []*feed) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
+	continued := make(chan os.Signal, 1)
+	signal.Notify(continued, syscall.SIGCONT)
+	defer signal.Stop(continued)
+
 	messages := make(chan topMessage)
 	go readTerminal(ctx, screen, messages)
 
@@ -38,7 +49,7 @@ func (s *session) watchNodes(ctx context.Context, feeds []*feed) error {
 	}
 
 	state := newTopState(s.opts.Top.URLs)
-	state.width, state.height = screen.Size()
+	state = sizeOfScreen(screen).apply(state)
 	view := newTopView(newPage(nil, s.page.color, s.page.utf8))
 	seconds := time.NewTicker(time.Second)
 	defer seconds.Stop()
@@ -50,7 +61,22 @@ func (s *session) watchNodes(ctx context.Context, feeds []*feed) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case m := <-messages:
-			state = m.apply(state)
+			if m != keyMessage("Ctrl+Z") {
+				state = m.apply(state)
+				continue
+			}
+
+			if err := suspend(screen, continued); err != nil {
+				return err
+			}
+
+			state = sizeOfScreen(screen).apply(state)
+		case <-continued: // after a signal, which has left the terminal to the shell as it was drawn
+			if err := errors.Join(screen.Suspend(), screen.Resume()); err != nil {
+				return err
+			}
+
+			state = sizeOfScreen(screen).apply(state)
 		case now := <-seconds.C:
 			state = tickMessage{now}.apply(state)
 		}
@@ -58,6 +84,36 @@ func (s *session) watchNodes(ctx context.Context, feeds []*feed) error {
 
 	return nil
 }
+
+// suspend gives the terminal back as it was, stops the process as Ctrl-Z does elsewhere, and takes
+// the terminal again when the shell continues it.
+func suspend(screen tcell.Screen, continued <-chan os.Signal) error {
+	if err := screen.Suspend(); err != nil {
+		return err
+	}
+
+	// The whole job stops, as it does if the terminal sends the signal: sudo may be part of it.
+	if err := syscall.Kill(0, syscall.SIGTSTP); err != nil {
+		return err
+	}
+
+	// Another thread may take the signal, a moment later. Without a shell that could continue us, as
+	// in "ssh -t HOST migctl top", the kernel drops it.
+	select {
+	case <-continued:
+	case <-time.After(stopWithin):
+	}
+
+	return screen.Resume()
+}
+
+func sizeOfScreen(screen tcell.Screen) sizeMessage {
+	width, height := screen.Size()
+	return sizeMessage{width, height}
+}
+
+// stopWithin is the time within which a process stops after SIGTSTP, unless the kernel drops that.
+const stopWithin = 100 * time.Millisecond
 
 // newScreen returns the screen of a kind of terminal.
 func newScreen(term string) (tcell.Screen, error) {
@@ -72,12 +128,29 @@ func newScreen(term string) (tcell.Screen, error) {
 		return nil, err
 	}
 
-	screen, err := tcell.NewTerminfoScreenFromTtyTerminfo(nil, kind)
+	screen, err := tcell.NewTerminfoScreenFromTtyTerminfo(nil, withoutPadding(kind))
 	if err != nil {
 		return nil, err
 	}
 
 	return screen, screen.Init()
+}
+
+// withoutPadding returns a kind of terminal without the pauses after its sequences. A vt100 of 1978
+// needed them; what calls itself one today, such as the console of a server's BMC, would take seconds
+// for a frame.
+func withoutPadding(kind *terminfo.Terminfo) *terminfo.Terminfo {
+	padding := regexp.MustCompile(`\$<[^>]*>`)
+	quick := *kind
+	fields := reflect.ValueOf(&quick).Elem()
+
+	for i := range fields.NumField() {
+		if f := fields.Field(i); f.Kind() == reflect.String {
+			f.SetString(padding.ReplaceAllString(f.String(), ""))
+		}
+	}
+
+	return &quick
 }
 
 // readTerminal sends keys and sizes of the terminal until the screen ends.
@@ -127,6 +200,8 @@ func keyName(e *tcell.EventKey) string {
 		return "Ctrl+F"
 	case tcell.KeyCtrlU:
 		return "Ctrl+U"
+	case tcell.KeyCtrlZ:
+		return "Ctrl+Z"
 	default:
 		return tcell.KeyNames[e.Key()]
 	}

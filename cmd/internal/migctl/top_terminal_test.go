@@ -36,6 +36,19 @@ type terminal struct {
 func startOnTerminal(t *testing.T, width, height int, env []string, args ...string) *terminal {
 	t.Helper()
 
+	binary, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return startCommand(t, width, height, env, append([]string{binary}, args...))
+}
+
+// startCommand runs a command on a pseudoterminal, with the variable that makes the test binary
+// migctl.
+func startCommand(t *testing.T, width, height int, env, command []string) *terminal {
+	t.Helper()
+
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		t.Skipf("NOT TESTED: there are no pseudoterminals: %v; the frames are tested without", err)
@@ -72,15 +85,10 @@ func startOnTerminal(t *testing.T, width, height int, env []string, args ...stri
 	}
 	defer tty.Close()
 
-	binary, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-
 	term := &terminal{master: master, screen: newVT(width, height), ended: make(chan struct{})}
 	term.resize(t, width, height)
 
-	term.program = exec.CommandContext(t.Context(), binary, args...)
+	term.program = exec.CommandContext(t.Context(), command[0], command[1:]...)
 	term.program.Env = append([]string{mainVariable + "=1", "LANG=C.UTF-8", "PATH=" + os.Getenv("PATH")}, env...)
 	term.program.Stdin, term.program.Stdout, term.program.Stderr = tty, tty, tty
 	term.program.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
@@ -216,6 +224,7 @@ func TestTopOnTerminal(t *testing.T) {
 		{"TERM=xterm-of-tomorrow"},
 		{"TERM="},
 		{"TERM=vt220", "NO_COLOR=1"},
+		{"TERM=vt100", "NO_COLOR=1"},
 	} {
 		t.Run(env[0], func(t *testing.T) {
 			t.Parallel()
@@ -288,6 +297,97 @@ func TestTopEndsWithSignals(t *testing.T) {
 
 	if code := term.end(t); code != exitOK || term.screen.alternate {
 		t.Errorf("after Ctrl+C: exit code %d, %+v", code, term.screen)
+	}
+}
+
+// TestTopStops: Ctrl+Z stops it with the terminal as it was; a signal stops it at once. When the shell
+// continues it, it draws on a terminal that is larger by now.
+func TestTopStops(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skipf("NOT TESTED: job control: %v", err)
+	}
+
+	server := serveNode(t, map[string]http.HandlerFunc{"GET /node/stream": repeated(busyNode(t))})
+	term := startCommand(t, 80, 24, []string{"TERM=xterm", "MIGCTL_URL=" + server.URL}, []string{bash, "-mc",
+		`"$0" top; echo stopped once; read; fg; echo stopped twice; read; fg`, os.Args[0]})
+	isWide := func(width int) func(string) bool {
+		return func(s string) bool {
+			_, line, _ := strings.Cut(s, "\n  ┌")
+			line, _, _ = strings.Cut(line, "\n")
+
+			return term.isTaken() && columnsOf(line) > width-10
+		}
+	}
+	term.await(t, "live", isWide(80))
+	term.press(t, "\x1a")
+	term.await(t, "the shell's", func(s string) bool { return strings.Contains(s, "stopped once") })
+
+	if term.isTaken() || !term.isCooked(t) {
+		t.Error("after Ctrl+Z the terminal is not as it was")
+	}
+
+	term.resize(t, 100, 24)
+	term.press(t, "\n")
+	term.await(t, "live again", isWide(100))
+
+	if err := syscall.Kill(-term.job(t), syscall.SIGTSTP); err != nil {
+		t.Fatal(err)
+	}
+
+	term.await(t, "the shell's again", func(s string) bool { return strings.Contains(s, "stopped twice") })
+	term.resize(t, 120, 24)
+	term.press(t, "\r\n")
+	term.await(t, "live again", isWide(120))
+	term.press(t, "q")
+
+	if code := term.end(t); code != exitOK || term.screen.alternate {
+		t.Errorf("exit code %d, %+v", code, term.screen)
+	}
+}
+
+// isTaken reports whether a program has the whole screen or has hidden the cursor.
+func (term *terminal) isTaken() bool {
+	term.mu.Lock()
+	defer term.mu.Unlock()
+
+	return term.screen.alternate || term.screen.hidden
+}
+
+// isCooked reports whether the terminal passes on whole lines.
+func (term *terminal) isCooked(t *testing.T) bool {
+	t.Helper()
+
+	modes, err := unix.IoctlGetTermios(int(term.master.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return modes.Lflag&unix.ICANON != 0
+}
+
+// job returns the process group that has the terminal.
+func (term *terminal) job(t *testing.T) int {
+	t.Helper()
+
+	group, err := unix.IoctlGetInt(int(term.master.Fd()), unix.TIOCGPGRP)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return group
+}
+
+// TestTopWithoutJobControl: Ctrl+Z changes nothing where no shell could continue it.
+func TestTopWithoutJobControl(t *testing.T) {
+	term := startTop(t, 80, 24, busyNode(t), "TERM=xterm")
+	term.await(t, "live", sameScreen(t, "top-80x24.txt"))
+	term.press(t, "\x1a?")
+	term.await(t, "that of the keys", func(s string) bool { return strings.HasPrefix(s, "Keys\n") })
+	term.press(t, "xq")
+
+	if code := term.end(t); code != exitOK {
+		t.Errorf("exit code %d", code)
 	}
 }
 
