@@ -96,8 +96,8 @@ func TestParts(t *testing.T) {
 		inst gpu.GPUInstance
 		want string
 	}{
-		"two compute instances":        {split, "[w1 used:embed-0] [w2 used:train-0]"},
-		"slices left over":             {half, "[w1 used:embed-0] [w2 none:]"},
+		"two compute instances":        {split, "[w1 held:embed-0] [w2 held:train-0]"},
+		"slices left over":             {half, "[w1 held:embed-0] [w2 none:]"},
 		"no compute instance":          {orphan, "[w3 none:no compute instance]"},
 		"all of it: the block says it": {mixedGPU(0).Instances[0], ""},
 	} {
@@ -120,22 +120,22 @@ func TestUseWithoutKubelet(t *testing.T) {
 		change func(inst *gpu.GPUInstance)
 		want   string // class of the block, and of its part if there is one
 	}{
-		{"idle", func(*gpu.GPUInstance) {}, "idle"},
+		{"nothing", func(*gpu.GPUInstance) {}, "free"},
 		{"processes", func(inst *gpu.GPUInstance) {
 			inst.Processes, inst.ComputeInstances[0].Processes = gpu.Some(1), gpu.Some(1)
-		}, "used"},
+		}, "held"},
 		{"hidden processes, active", func(inst *gpu.GPUInstance) {
 			inst.Activity, inst.ComputeInstances[0].Activity = busy(1), busy(1)
 			inst.Processes, inst.ComputeInstances[0].Processes = gpu.None[int](), gpu.None[int]()
-		}, "used"},
+		}, "held"},
 		{"hidden processes", func(inst *gpu.GPUInstance) {
 			inst.Processes, inst.ComputeInstances[0].Processes = gpu.None[int](), gpu.None[int]()
 		}, "unknown"},
-		{"a batch job", func(inst *gpu.GPUInstance) { inst.Jobs = []string{"7"} }, "used"},
+		{"a batch job", func(inst *gpu.GPUInstance) { inst.Jobs = []string{"7"} }, "held"},
 		{"nothing can run", func(inst *gpu.GPUInstance) {
 			inst.Processes = gpu.None[int]()
 			inst.ComputeInstances = nil
-		}, "idle, w3 none"},
+		}, "free, w3 none"},
 		{"hidden MIG devices", func(inst *gpu.GPUInstance) {
 			inst.Processes = gpu.None[int]()
 			inst.ComputeInstances = nil
@@ -164,6 +164,39 @@ func TestUseWithoutKubelet(t *testing.T) {
 			t.Errorf("%s: title %q", tt.name, block.Title)
 		}
 	}
+}
+
+// TestUseBesideAKubelet: what no pod has is held all the same by a process or a batch job.
+func TestUseBesideAKubelet(t *testing.T) {
+	free := gpu.Device{Allocated: gpu.Some(false)}
+	active := free
+	active.Activity = busy(1)
+
+	for _, tt := range []struct {
+		name      string
+		device    gpu.Device
+		jobs      []string
+		processes gpu.Opt[int]
+		want      string
+	}{
+		{"nothing", free, nil, gpu.Some(0), "free"},
+		{"unknown processes", free, nil, gpu.None[int](), "free"},
+		{"a process", free, nil, gpu.Some(1), "held"},
+		{"activity", active, nil, gpu.None[int](), "held"},
+		{"a batch job", free, []string{"7"}, gpu.Some(0), "held"},
+		{"unknown pods", gpu.Device{}, nil, gpu.Some(0), "unknown"},
+		{"a pod", gpu.Device{Allocated: gpu.Some(true)}, nil, gpu.Some(0), "held"},
+	} {
+		cmptest.Equal(t, tt.name, useClass(&tt.device, tt.jobs, tt.processes, true), tt.want)
+	}
+
+	snap := nodeFixture()
+	snap.GPUs = []gpu.GPU{freeGPU(0), freeGPU(1), freeGPU(2)}
+	snap.GPUs[1].Readings.Processes = gpu.Some([]gpu.Process{{PID: 7}})
+	snap.GPUs[2].Jobs = []string{"7"}
+	text := pageText(showPage(t, Options{State: true}, snap))
+	cmptest.HasTexts(t, text, "Free 1 held by nothing")
+	cmptest.Equal(t, "free GPUs", strings.Count(text, "Free: no pod holds it"), 1)
 }
 
 // TestDownIsAWord: a slice that does not answer says so, and not by its color alone.

@@ -91,7 +91,7 @@ func (v *viewer) newGPUView(g *gpu.GPU) gpuView {
 		view.Problem = downText(g, v.now)
 	}
 
-	view.Holding = newHoldingView(&g.Device, g.Containers, g.Jobs, v.kubelet && g.UUID != "")
+	view.Holding = newHoldingView(&g.Device, g.Containers, g.Jobs, processesOf(g), v.kubelet && g.UUID != "")
 	view.Unconfirmed = unconfirmedViews(g)
 
 	if isShared(g.Holders) {

@@ -18,7 +18,7 @@ type holderView struct{ Name, Unconfirmed, Memory string }
 type holdingView struct {
 	Holders   []holderView
 	Jobs      []string // batch jobs
-	Free      bool     // no pod holds it or a part of it
+	Free      bool     // nothing holds it or a part of it
 	Confirmed bool     // it is free because an operator has confirmed it
 	Unknown   bool     // it is not known whether a pod holds it
 	Empty     bool     // a GPU instance without compute instances
@@ -26,11 +26,12 @@ type holdingView struct {
 
 // newHoldingView returns the view of a device's holders, of which uses are what they use of it.
 // kubelet is set if the node has one: see hasKubelet.
-func newHoldingView(d *gpu.Device, uses []gpu.ContainerUse, jobs []string, kubelet bool) holdingView {
+func newHoldingView(d *gpu.Device, uses []gpu.ContainerUse, jobs []string, processes gpu.Opt[int],
+	kubelet bool) holdingView {
 	return holdingView{
 		Holders:   holderViews(d.Holders, uses),
 		Jobs:      jobs,
-		Free:      !d.Allocated.Or(true) && len(jobs) == 0,
+		Free:      !d.Allocated.Or(true) && len(jobs) == 0 && processes.Or(0) == 0,
 		Confirmed: d.ConfirmedFree,
 		Unknown:   kubelet && !d.Allocated.Present(),
 	}
@@ -200,27 +201,37 @@ func holderNotices(snap *gpu.Snapshot) []notice {
 	return notices
 }
 
-// freeTile counts the GPUs of which no pod holds any part, and those for which that is unknown. It
+// freeTile counts the GPUs of which nothing holds any part, and those for which that is unknown. It
 // returns false if no holders are known.
 func freeTile(snap *gpu.Snapshot) (tile, bool) {
 	free := 0
 	unknown := 0
 
 	for i := range snap.GPUs {
-		switch allocated, known := snap.GPUs[i].Allocated.Get(); {
-		case !known:
+		switch g := &snap.GPUs[i]; {
+		case !g.Allocated.Present():
 			unknown++
-		case !allocated:
+		case useClass(&g.Device, jobsOf(g), processesOf(g), true) == "free":
 			free++
 		}
 	}
 
-	t := tile{Label: "Free", Value: fmt.Sprint(free), Note: "held by no pod"}
+	t := tile{Label: "Free", Value: fmt.Sprint(free), Note: "held by nothing"}
 	if unknown > 0 && hasKubelet(snap) {
 		t.Note += fmt.Sprintf(", %d unknown", unknown)
 	}
 
 	return t, unknown < len(snap.GPUs) || hasKubelet(snap)
+}
+
+// jobsOf returns the batch jobs of a GPU and of its instances.
+func jobsOf(g *gpu.GPU) []string {
+	jobs := slices.Clone(g.Jobs)
+	for i := range g.Instances {
+		jobs = append(jobs, g.Instances[i].Jobs...)
+	}
+
+	return jobs
 }
 
 // mapSlice returns the views of the elements of a list.

@@ -72,6 +72,7 @@ func newInstanceView(g *gpu.GPU, inst *gpu.GPUInstance, kubelet bool) deviceView
 		&inst.Device,
 		usesOf(g, inst.ID, gpu.None[gpu.ComputeID]()),
 		inst.Jobs,
+		inst.Processes,
 		kubelet,
 	)
 	view.Memory = orUnknown(memoryGauge(inst.Memory), "Memory")
@@ -103,7 +104,7 @@ func newInstanceView(g *gpu.GPU, inst *gpu.GPUInstance, kubelet bool) deviceView
 		func(c *gpu.ComputeInstance) deviceView {
 			part := newDeviceView(&c.Device, uint32(c.ID), c.Profile)
 			part.Key = fmt.Sprintf("%s/%d.%d", view.Key, c.ID, c.Generation)
-			part.Holding = newHoldingView(&c.Device, usesOf(g, inst.ID, gpu.Some(c.ID)), nil, kubelet)
+			part.Holding = newHoldingView(&c.Device, usesOf(g, inst.ID, gpu.Some(c.ID)), nil, c.Processes, kubelet)
 			part.UUID = string(c.UUID)
 
 			return part

@@ -43,7 +43,7 @@ func TestPageShowsTheNode(t *testing.T) {
 	for _, want := range []string{
 		"mig-exporter 1.2.3", "dgx-a100", "simulated node", "driver 580.95.05", "CUDA 13.0", "nvml", "kubelet stale",
 		"Read 1 s ago",
-		"GPUs 8 1 does not answer", "Free 2 held by no pod",
+		"GPUs 8 1 does not answer", "Free 2 held by nothing",
 		"GPU 0 A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB GPU-5c1f6a2e-0000-4d1b-9f00-000000000000 00000000:07:00.0", "row remap pending", "2 XIDs", "1 unavailable event", "2 recovery events", "Memory 31 GiB of 40 GiB 78 %",
 		"SM activity 75 % 75 % Utilization 87 %", "Power 318 W of 400 W",
 		"Temperature 61 °C", "Held by vision/resnet-0",
@@ -63,8 +63,8 @@ func TestPageShowsTheNode(t *testing.T) {
 		}
 	}
 
-	for _, want := range []string{`class="block s4 used"`, `class="block s1 stranded"`,
-		`class="block s2 idle"`, `class="block s1 room"`, `<details class="gpu down"`, `class="strip u8"`,
+	for _, want := range []string{`class="block s4 held"`, `class="block s1 stranded"`,
+		`class="block s2 free"`, `class="block s1 room"`, `<details class="gpu down"`, `class="strip u8"`,
 		`title="GPU instance 7, 1g.5gb at 0:1, about 20 W, ml/notebook-7d9c, job 7, job 8"`,
 		`href="metrics"`, `href="api/v1/node"`, `href="-/ready"`, `href="-/healthy"`, `<meter min="0" max="100" value="78"`,
 		`data-age="1"`} {
@@ -351,7 +351,7 @@ func TestPageOfSlicedNode(t *testing.T) {
 
 	page := get(h, "/").Body.String()
 	cmptest.Equal(t, "rows", strings.Count(page, `<details class="gpu"`), 8)
-	cmptest.Equal(t, "slices", strings.Count(page, `class="block s1 used"`), 56)
+	cmptest.Equal(t, "slices", strings.Count(page, `class="block s1 held"`), 56)
 	cmptest.LacksTexts(t, page, " open>")
 
 	snap := nodeFixture()

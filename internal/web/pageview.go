@@ -122,13 +122,13 @@ func newPageView(opts Options, snap *gpu.Snapshot, now time.Time, advised advice
 		health:  opts.Node.report(),
 	}
 	page.GPUs = mapSlice(snap.GPUs, view.newGPUView)
-	page.explainBlocks(view.kubelet)
+	page.explainBlocks()
 
 	return page
 }
 
 // explainBlocks lists the kinds of blocks that the GPUs have.
-func (p *pageView) explainBlocks(kubelet bool) {
+func (p *pageView) explainBlocks() {
 	for i := range p.GPUs {
 		for _, b := range p.GPUs[i].Axis {
 			p.Utilization = p.Utilization || slices.ContainsFunc(b.Loads, func(l load) bool { return l.Letter == "U" })
@@ -136,13 +136,8 @@ func (p *pageView) explainBlocks(kubelet bool) {
 	}
 
 	all := []key{
-		{"used", "held"}, {"idle", "free"}, {"unknown", "unknown whether held"}, {"down", "does not answer"},
+		{"held", "held"}, {"free", "free"}, {"unknown", "unknown whether held"}, {"down", "does not answer"},
 		{"room", "no instance"}, {"stranded", "stranded"},
-	}
-	if !kubelet {
-		all[0].Text = "in use"
-		all[1].Text = "idle"
-		all[2].Text = "unknown whether in use"
 	}
 
 	for _, k := range all {

@@ -12,7 +12,7 @@ import (
 type blockView struct {
 	Key     string
 	Span    int
-	Class   string // "used", "idle", "unknown", "down", "room", "stranded"
+	Class   string // "held", "free", "unknown", "down", "room", "stranded"
 	Title   string
 	Find    string // names that it is found by
 	Is      string // "underused", "unhealthy"
@@ -93,8 +93,10 @@ func (v *viewer) newInstanceBlock(g *gpu.GPU, inst *gpu.GPUInstance) blockView {
 		Loads:   loadsOf(inst.Memory, smGauge(inst.Activity)),
 		Parts:   newPartViews(inst, v.kubelet),
 	}
+
+	use := instanceUse(inst, v.kubelet)
 	if inst.Up {
-		block.Class = instanceUse(inst, v.kubelet)
+		block.Class = use
 	}
 
 	if slices, memory, ok := strings.Cut(inst.Profile, "g."); ok {
@@ -112,7 +114,7 @@ func (v *viewer) newInstanceBlock(g *gpu.GPU, inst *gpu.GPUInstance) blockView {
 
 	names := holderNames(&inst.Device, inst.Jobs)
 	if len(names) > 0 || !inst.IsEmpty() { // else its part says that nothing can run
-		block.addHolders(names, &inst.Device, v.kubelet)
+		block.addHolders(names, &inst.Device, use, v.kubelet)
 	}
 
 	find := append([]string{inst.Profile, fmt.Sprint("gi-", inst.ID)}, names...)
@@ -141,25 +143,22 @@ func (v *viewer) newWholeBlock(g *gpu.GPU) blockView {
 
 	block := blockView{Key: "whole", Span: 1, Class: "down", Profile: "whole GPU", Title: "the whole GPU"}
 
+	use := useClass(&g.Device, g.Jobs, processesOf(g), v.kubelet)
 	if g.Up {
-		processes := gpu.None[int]()
-		if list, ok := g.Readings.Processes.Get(); ok {
-			processes = gpu.Some(len(list))
-		}
-
-		block.Class = useClass(&g.Device, g.Jobs, processes, v.kubelet)
+		block.Class = use
 		block.Loads = loadsOf(g.Readings.Memory, activity)
 	}
 
 	names := holderNames(&g.Device, g.Jobs)
-	block.addHolders(names, &g.Device, v.kubelet)
+	block.addHolders(names, &g.Device, use, v.kubelet)
 	block.Find = strings.Join(names, " ")
 
 	return block
 }
 
-// addHolders adds the holders of a device, or that it has none.
-func (b *blockView) addHolders(names []string, d *gpu.Device, kubelet bool) {
+// addHolders adds the holders of a device, or that it has none. use is the device's class, also if it
+// does not answer.
+func (b *blockView) addHolders(names []string, d *gpu.Device, use string, kubelet bool) {
 	switch {
 	case len(names) > 0:
 		b.Holder = names[0]
@@ -172,9 +171,9 @@ func (b *blockView) addHolders(names []string, d *gpu.Device, kubelet bool) {
 	case b.Class == "unknown":
 		b.Holder = "unknown"
 		b.Title += ", " + unknownUse(kubelet)
-	case !d.Allocated.Or(true):
+	case use == "free":
 		b.Holder = "free"
-		b.Title += ", held by no pod"
+		b.Title += ", held by nothing"
 	}
 }
 
@@ -203,15 +202,15 @@ func newLoad(g *gauge) load {
 // instanceUse returns the class of a GPU instance by its use.
 func instanceUse(inst *gpu.GPUInstance, kubelet bool) string {
 	if !kubelet && inst.IsEmpty() && len(inst.Jobs) == 0 {
-		return "idle" // nothing can run there
+		return "free" // nothing can run there
 	}
 
 	return useClass(&inst.Device, inst.Jobs, inst.Processes, kubelet)
 }
 
-// useClass returns the class of a device by its use. Where a kubelet gives devices out, its word
-// counts. Elsewhere a device is in use if a batch job has it, a process runs on it or it is active;
-// if the processes are not known, neither is whether it is idle.
+// useClass returns the class of a device by its use: a pod, a batch job or a process holds it, nothing
+// does, or that is not known. Where a kubelet gives devices out, it must have said that no pod has a
+// device before that can be free. Elsewhere its processes must be known.
 func useClass(d *gpu.Device, jobs []string, processes gpu.Opt[int], kubelet bool) string {
 	active := nodedoc.Finite(d.Activity.GraphicsEngine).Or(0) > 0 ||
 		nodedoc.Finite(d.Activity.SM).Or(0) > 0
@@ -219,17 +218,23 @@ func useClass(d *gpu.Device, jobs []string, processes gpu.Opt[int], kubelet bool
 	switch {
 	case kubelet && !d.Allocated.Present():
 		return "unknown"
-	case d.Allocated.Or(len(d.Holders)+len(jobs) > 0):
-		return "used"
-	case kubelet:
-		return "idle"
-	case processes.Or(0) > 0, active:
-		return "used"
-	case !processes.Present():
-		return "unknown"
+	case d.Allocated.Or(len(d.Holders) > 0), len(jobs) > 0, processes.Or(0) > 0, active:
+		return "held"
+	case kubelet, processes.Present():
+		return "free"
 	}
 
-	return "idle"
+	return "unknown"
+}
+
+// processesOf returns how many processes a GPU has.
+func processesOf(g *gpu.GPU) gpu.Opt[int] {
+	list, ok := g.Readings.Processes.Get()
+	if !ok {
+		return gpu.None[int]()
+	}
+
+	return gpu.Some(len(list))
 }
 
 // unknownUse says what is not known of a device of the class unknown.
@@ -270,7 +275,7 @@ func newPartViews(inst *gpu.GPUInstance, kubelet bool) []partView {
 		case "unknown":
 			part.Class += " " + use
 			part.Title += ", " + unknownUse(kubelet)
-		case "used":
+		case "held":
 			part.Class += " " + use
 		}
 
