@@ -1,5 +1,6 @@
-// What the reader looks for: it is kept in the hash of the address, which is never sent to the exporter.
-const wish = { q: "", underused: false, unhealthy: false, order: "" };
+// What the reader looks for, and whether letters are keys: it is kept in the hash of the address, which is never sent to
+// the exporter. A page is live whenever it is opened.
+const wish = { q: "", underused: false, unhealthy: false, order: "", keys: true, live: true };
 let ranking = []; // keys of GPUs, the busiest first; it is renewed now and then, so that rows do not jump
 let ranked = 0; // when that was
 const rankingMS = 15000;
@@ -10,6 +11,7 @@ function readHash() {
   wish.underused = hash.has("underused");
   wish.unhealthy = hash.has("unhealthy");
   wish.order = hash.get("order") === "busiest" ? "busiest" : "";
+  wish.keys = hash.get("keys") !== "off";
 }
 
 function writeHash() {
@@ -18,6 +20,7 @@ function writeHash() {
   if (wish.underused) hash.set("underused", "");
   if (wish.unhealthy) hash.set("unhealthy", "");
   if (wish.order) hash.set("order", wish.order);
+  if (!wish.keys) hash.set("keys", "off");
   const text = hash.toString().replace(/=(?=&|$)/g, "");
   history.replaceState(null, "", text ? "#" + text : location.pathname + location.search);
 }
@@ -86,6 +89,8 @@ function fillForm() {
   document.getElementById("is-underused").checked = wish.underused;
   document.getElementById("is-unhealthy").checked = wish.unhealthy;
   document.getElementById("order").value = wish.order || "index";
+  document.getElementById("keys").checked = wish.keys;
+  document.getElementById("live").checked = wish.live;
 }
 
 function readForm() {
@@ -93,6 +98,12 @@ function readForm() {
   wish.underused = document.getElementById("is-underused").checked;
   wish.unhealthy = document.getElementById("is-unhealthy").checked;
   wish.order = document.getElementById("order").value === "busiest" ? "busiest" : "";
+  wish.keys = document.getElementById("keys").checked;
+  const live = document.getElementById("live").checked;
+  if (live !== wish.live) {
+    wish.live = live;
+    followReader();
+  }
   find();
 }
 
@@ -123,7 +134,7 @@ function pressKey(event) {
   const query = document.getElementById("query");
   if (!query) return;
   if (event.key === "Escape") return back(query);
-  if (event.target.matches("input, select")) return;
+  if (!wish.keys || event.target.matches("input, select")) return;
   if (event.key === "/") {
     event.preventDefault();
     query.focus();
@@ -143,8 +154,9 @@ function step(by) {
   next.scrollIntoView({ block: "nearest" });
 }
 
-// Closes the GPU that has the focus, or else clears what is looked for.
+// Hides what a sparkline says, closes the GPU that has the focus, or else clears what is looked for.
 function back(query) {
+  if (!document.getElementById("tip").hidden) return unpoint();
   const row = document.activeElement.closest(".gpu[open]");
   if (row) {
     row.open = false;

@@ -11,6 +11,11 @@ function content() {
   return document.getElementById("node");
 }
 
+// Reports whether the page stays as it is: it cannot be seen, or the reader wants it so.
+function isPaused() {
+  return document.hidden || !wish.live;
+}
+
 // Shows a content that the exporter has rendered.
 function show(html) {
   const fresh = new DOMParser().parseFromString(html, "text/html").getElementById("node");
@@ -52,15 +57,17 @@ async function poll() {
 // A stream that is open may be idle, since there is no new reading, or dead: we ask now and then. The browser itself
 // asks again for a stream that broke off, but not for one that was refused.
 function check() {
-  if (document.hidden) return;
+  if (isPaused()) return;
   const refused = !stream || stream.readyState === EventSource.CLOSED;
   if (refused && Date.now() - opened > retryMS) openStream();
   const timeoutMS = stream && stream.readyState === EventSource.OPEN ? 3 * refreshMS : refreshMS / 2;
   if (Date.now() - received >= timeoutMS) poll();
 }
 
-function followVisibility() {
-  if (document.hidden) return closeStream();
+// Goes on or stops as the reader shows or hides the tab, and says whether the page is live.
+function followReader() {
+  closeStream();
+  if (isPaused()) return;
   openStream();
   check();
   fetchPast();

@@ -5,7 +5,7 @@ let series = new Map(); // its devices by key
 const markNames = { "layout-change": "layout changed", xid: "XID" };
 
 async function fetchPast() {
-  if (document.hidden) return;
+  if (isPaused()) return;
   try {
     const answer = await fetch("api/v1/node/history", { cache: "no-cache", signal: AbortSignal.timeout(pastMS) });
     if (!answer.ok) return;
@@ -199,10 +199,11 @@ function point(spark, i) {
   tip.textContent = text;
   tip.hidden = false;
   tip.style.left = Math.max(4, Math.min(box.left + scale.x(i), innerWidth - tip.offsetWidth - 8)) + "px";
-  tip.style.top = Math.max(4, box.top - tip.offsetHeight - 4) + "px";
+  tip.style.top = Math.max(4, box.top - tip.offsetHeight) + "px";
 }
 
 function hover(event) {
+  if (event.target.id === "tip") return; // it may be read at leisure
   const spark = event.target.closest && event.target.closest(".spark");
   if (!spark || !spark.chart || !spark.firstChild) return unpoint();
   const x = event.clientX - spark.getBoundingClientRect().left;

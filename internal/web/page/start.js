@@ -1,10 +1,10 @@
 startForm();
-if (!document.hidden) openStream();
+if (!isPaused()) openStream();
 fetchPast();
 setInterval(check, refreshMS);
 setInterval(showAge, 1000);
 setInterval(fetchPast, pastMS);
-addEventListener("visibilitychange", followVisibility);
+addEventListener("visibilitychange", followReader);
 addEventListener("hashchange", readAddress);
 addEventListener("resize", drawAll);
 addEventListener("keydown", pressKey);
