@@ -41,7 +41,28 @@ func whyNot(w *watch, g *GPULayout, list []wanted) string {
 		}
 	}
 
-	return ""
+	return slicesMissing(list, s)
+}
+
+// slicesMissing says of which slices a GPU has too few for the wanted instances; it is empty if it
+// has enough and they only cannot lie beside each other.
+func slicesMissing(list []wanted, s shape) string {
+	memory := 0
+	compute := 0
+
+	for _, w := range list {
+		memory += w.profile.Placements[0].Size
+		compute += w.profile.ComputeSlices
+	}
+
+	switch {
+	case memory > s.axis:
+		return fmt.Sprintf(": they need %d memory slices, and it has %d", memory, s.axis)
+	case compute > s.compute:
+		return fmt.Sprintf(": they need %d compute slices, and it has %d", compute, s.compute)
+	default:
+		return ""
+	}
 }
 
 // fitTogether reports whether instances have room on an empty GPU of this shape.
