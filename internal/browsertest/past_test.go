@@ -43,6 +43,13 @@ func TestMarks(t *testing.T) {
 	b.await(`document.querySelector("`+spark+` .line").getAttribute("d").length > 100`, "true")
 	b.await(`/kept since/.test(document.getElementById("kept").textContent)`, "true")
 
+	for of, want := range map[string]string{
+		`.gauges`:    "GPU 0, SM activity, the last minutes",
+		`.instances`: "GPU 0, 3g.40gb GI 1 at 0:4, SM activity, the last minutes",
+	} {
+		b.await(`document.querySelector("`+of+` .spark[data-past=smActivityRatio]").getAttribute("aria-label")`, want)
+	}
+
 	const said = `document.querySelector("` + spark + `").getAttribute("aria-valuetext")`
 
 	b.eval(`document.querySelector("` + spark + `").focus()`)

@@ -164,12 +164,20 @@ function textAt(spark, i) {
   return text;
 }
 
+// Returns what a sparkline is about: "GPU 3", or "GPU 3, 1g.10gb GI 7 at 0:1".
+function deviceName(spark) {
+  const gpu = "GPU " + spark.closest(".gpu").dataset.index;
+  const row = spark.closest("tr");
+  return row ? gpu + ", " + [...row.cells[0].childNodes].slice(0, 2).map((node) => node.textContent.trim()).join(" ") : gpu;
+}
+
 // A sparkline in a card can be walked along by keys: it is a slider over time.
 function describe(spark, i) {
   const last = spark.chart.values.length - 1;
   if (spark === document.activeElement) i = Math.min(Number(spark.getAttribute("aria-valuenow")), last);
   const attributes = {
-    tabindex: 0, role: "slider", "aria-label": quantities[spark.dataset.past] + ", the last minutes", "aria-readonly": "true",
+    tabindex: 0, role: "slider", "aria-readonly": "true",
+    "aria-label": deviceName(spark) + ", " + quantities[spark.dataset.past] + ", the last minutes",
     "aria-valuemin": 0, "aria-valuemax": last, "aria-valuenow": i, "aria-valuetext": textAt(spark, i),
   };
   for (const key in attributes) spark.setAttribute(key, attributes[key]);
