@@ -61,28 +61,37 @@ func (s *session) watchNodes(ctx context.Context, feeds []*feed) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case m := <-messages:
-			if m != keyMessage("Ctrl+Z") {
-				state = m.apply(state)
-				continue
-			}
-
-			if err := suspend(screen, continued); err != nil {
-				return err
-			}
-
-			state = sizeOfScreen(screen).apply(state)
+			state, err = handleMessage(m, state, screen, continued)
 		case <-continued: // after a signal, which has left the terminal to the shell as it was drawn
-			if err := errors.Join(screen.Suspend(), screen.Resume()); err != nil {
-				return err
-			}
-
-			state = sizeOfScreen(screen).apply(state)
+			state, err = retakeScreen(state, screen)
 		case now := <-seconds.C:
 			state = tickMessage{now}.apply(state)
+		}
+
+		if err != nil {
+			return err
 		}
 	}
 
 	return nil
+}
+
+// handleMessage returns the state after a message. Ctrl-Z stops the process.
+func handleMessage(m topMessage, s topState, screen tcell.Screen, continued <-chan os.Signal) (topState, error) {
+	if m != keyMessage("Ctrl+Z") {
+		return m.apply(s), nil
+	}
+
+	err := suspend(screen, continued)
+
+	return sizeOfScreen(screen).apply(s), err
+}
+
+// retakeScreen takes the terminal again and returns the state for its size then.
+func retakeScreen(s topState, screen tcell.Screen) (topState, error) {
+	err := errors.Join(screen.Suspend(), screen.Resume())
+
+	return sizeOfScreen(screen).apply(s), err
 }
 
 // suspend gives the terminal back as it was, stops the process as Ctrl-Z does elsewhere, and takes
