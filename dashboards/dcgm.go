@@ -61,7 +61,7 @@ func (d dcgmScope) device(field string) string {
 
 // onGPUs returns one value for each GPU, in its row of a table.
 func (d dcgmScope) onGPUs(expr string) string {
-	return withSlice("max by (cluster, instance, gpu, UUID) ("+expr+")", wholeGPU)
+	return withSlice(aggregate("max", byGPU+", UUID", expr), wholeGPU)
 }
 
 // inventory has a row for each GPU and each instance.
@@ -84,13 +84,9 @@ func dcgm() dashboard {
 	d := dcgmScope{`cluster=~"$cluster",instance="$node",gpu=~"$gpu",GPU_I_PROFILE=~"$profile"`}
 	xid := d.of("DEV_XID_ERRORS")
 	const on = "cluster, instance, gpu, err_code"
-	count := "count by (" + byGPU + ") (" + aggregate(
-		"max",
-		dcgmUnit+", GPU_CI_ID",
-		d.of("DEV_FB_USED"),
-	)
-	before := "count by (" + byGPU + ") (" +
-		aggregate("max", dcgmUnit+", GPU_CI_ID", d.of("DEV_FB_USED")+" offset $__rate_interval")
+	count := func(at string) string {
+		return aggregate("count", byGPU, aggregate("max", dcgmUnit+", GPU_CI_ID", d.of("DEV_FB_USED")+at))
+	}
 
 	return dashboard{
 		uid:   dcgmUID,
@@ -105,7 +101,7 @@ func dcgm() dashboard {
 			annotation(
 				"Number of slices",
 				countHue,
-				"abs("+count+") - "+before+")) > 0",
+				"abs("+count("")+" - "+count(" offset $__rate_interval")+") > 0",
 				"Number of slices changed",
 				"GPU {{gpu}}",
 			),
@@ -130,43 +126,18 @@ func dcgm() dashboard {
 
 func dcgmStats(d dcgmScope) []panel {
 	return []panel{
-		{
-			kind:  stat,
-			title: "GPUs",
-			unit:  "none",
-			hue:   countHue,
-			w:     8,
-			h:     4,
-			description: "GPUs that report. One that does not answer has no series here: compare with the number that the " +
+		figure("GPUs", "none", countHue, 8,
+			"GPUs that report. One that does not answer has no series here: compare with the number that the "+
 				"node should have.",
-			queries: []query{{expr: "count(" + d.wholeGPU("DEV_GPU_TEMP") + ")", legend: "GPUs"}},
-		},
-		{
-			kind:        stat,
-			title:       "Slices",
-			unit:        "none",
-			hue:         countHue,
-			w:           8,
-			h:           4,
-			description: "GPU instances that have a compute instance.",
-			queries: []query{
-				{expr: "count(" + d.each(d.of("DEV_FB_USED", `GPU_I_ID!=""`)) + ") or 0 * count(" +
-					d.wholeGPU("DEV_GPU_TEMP") + ")", legend: "slices"},
-			},
-		},
-		{
-			kind:  stat,
-			title: "Power",
-			unit:  "watt",
-			hue:   powerHue,
-			w:     8,
-			h:     4,
-			description: "What the GPUs draw, each once. Dashboards that add up DCGM_FI_DEV_POWER_USAGE of dcgm-exporter " +
+			"count("+d.wholeGPU("DEV_GPU_TEMP")+")", "GPUs"),
+		figure("Slices", "none", countHue, 8,
+			"GPU instances that have a compute instance.",
+			"count("+d.each(d.of("DEV_FB_USED", `GPU_I_ID!=""`))+") or 0 * count("+
+				d.wholeGPU("DEV_GPU_TEMP")+")", "slices"),
+		figure("Power", "watt", powerHue, 8,
+			"What the GPUs draw, each once. Dashboards that add up DCGM_FI_DEV_POWER_USAGE of dcgm-exporter "+
 				"count a GPU again for each of its slices.",
-			queries: []query{
-				{expr: "sum(" + d.wholeGPU("DEV_POWER_USAGE") + ")", legend: "drawn"},
-			},
-		},
+			"sum("+d.wholeGPU("DEV_POWER_USAGE")+")", "drawn"),
 	}
 }
 
@@ -234,48 +205,12 @@ func dcgmTable(d dcgmScope) panel {
 			},
 		},
 		columns: []column{
-			{
-				field: "gpu",
-				title: "GPU",
-				width: 60,
-				links: []object{
-					linkTo(
-						"This GPU alone",
-						dcgmUID,
-						fromField("node", "instance"),
-						fromField("gpu", "gpu"),
-					),
-				},
-			},
+			gpuColumn(60, linkTo("This GPU alone", dcgmUID, toNode, toGPU)),
 			{field: "slice", title: "Slice", width: 140},
 			{field: "holder", title: "Held by"},
-			{
-				field: "Engine",
-				title: "Engine active",
-				unit:  "percentunit",
-				hue:   activityHue,
-				gauge: true,
-				max:   1,
-				width: 150,
-			},
-			{
-				field: "Tensor",
-				title: "Tensor active",
-				unit:  "percentunit",
-				hue:   activityHue,
-				gauge: true,
-				max:   1,
-				width: 150,
-			},
-			{
-				field: "DRAM",
-				title: "Memory bandwidth",
-				unit:  "percentunit",
-				hue:   activityHue,
-				gauge: true,
-				max:   1,
-				width: 150,
-			},
+			shareColumn("Engine", "Engine active", activityHue, 150),
+			shareColumn("Tensor", "Tensor active", activityHue, 150),
+			shareColumn("DRAM", "Memory bandwidth", activityHue, 150),
 			{
 				field: "Memory",
 				title: "Memory used",
@@ -305,7 +240,7 @@ func dcgmTable(d dcgmScope) panel {
 				width: 130,
 				steps: []step{{85, amber}, {92, red}},
 			},
-			{field: "XID", title: "Last XID", unit: "none", width: 90, hue: fine},
+			countColumn("XID", "Last XID", 90),
 			{field: "instance", hidden: true},
 		},
 		sortBy: []string{"GPU", "Slice"},
@@ -314,52 +249,27 @@ func dcgmTable(d dcgmScope) panel {
 
 func dcgmUse(d dcgmScope) []panel {
 	return []panel{
-		ofOne(lines(
-			"Engine activity of each device",
-			"percentunit",
-			activityHue,
+		ratios("Engine activity of each device", activityHue,
 			"Part of the time in which the graphics or compute engine was active, of the device's own. It needs GPM (Hopper "+
 				"and later) or DCGM.",
-			d.device("PROF_GR_ENGINE_ACTIVE"),
-			deviceLegend,
-		)),
-		ofOne(lines(
-			"Tensor activity of each device",
-			"percentunit",
-			activityHue,
+			d.device("PROF_GR_ENGINE_ACTIVE"), deviceLegend),
+		ratios("Tensor activity of each device", activityHue,
 			"Part of the cycles in which the tensor pipes worked.",
-			d.device("PROF_PIPE_TENSOR_ACTIVE"),
-			deviceLegend,
-		)),
-		ofOne(lines(
-			"Memory bandwidth of each device",
-			"percentunit",
-			activityHue,
+			d.device("PROF_PIPE_TENSOR_ACTIVE"), deviceLegend),
+		ratios("Memory bandwidth of each device", activityHue,
 			"Part of the cycles in which the device's memory moved data, of its own bandwidth.",
-			d.device("PROF_DRAM_ACTIVE"),
-			deviceLegend,
-		)),
-		ofOne(lines(
-			"Kernel running (GPUs without MIG)",
-			"percentunit",
-			activityHue,
+			d.device("PROF_DRAM_ACTIVE"), deviceLegend),
+		ratios("Kernel running (GPUs without MIG)", activityHue,
 			"DCGM_FI_DEV_GPU_UTIL: part of the time with at least one kernel running. The driver does not report it while MIG "+
 				"is on: dashboards that have nothing else are empty there.",
-			d.wholeGPU("DEV_GPU_UTIL")+" / 100",
-			gpuLegend,
-		)),
+			d.wholeGPU("DEV_GPU_UTIL")+" / 100", gpuLegend),
 	}
 }
 
 func dcgmMemory(d dcgmScope) []panel {
-	stack := lines(
-		"Memory used",
-		"mbytes",
-		memoryHue,
+	stack := lines("Memory used", "mbytes", memoryHue,
 		"Memory in use on each device, on top of each other. A GPU with slices is there as its slices only.",
-		d.device("DEV_FB_USED"),
-		deviceLegend,
-	)
+		d.device("DEV_FB_USED"), deviceLegend)
 	stack.stacked = true
 	holders := aggregate("max", byDevice+", namespace, pod", d.named(d.held())) + " * 0 + 1"
 
@@ -383,42 +293,25 @@ func dcgmMemory(d dcgmScope) []panel {
 }
 
 func dcgmPower(d dcgmScope) []panel {
-	power := lines(
-		"Power of each GPU",
-		"watt",
-		powerHue,
+	power := lines("Power of each GPU", "watt", powerHue,
 		"What each GPU draws, with all its slices, once. There is no metric of a slice's power here.",
-		d.wholeGPU("DEV_POWER_USAGE"),
-		gpuLegend,
-	)
+		d.wholeGPU("DEV_POWER_USAGE"), gpuLegend)
 	power.stacked = true
-	temperature := lines("Temperature", "celsius", temperatureHue, "Of the die and of the memory.",
-		d.wholeGPU("DEV_GPU_TEMP"), "GPU {{gpu}} die")
-	temperature.queries = append(temperature.queries,
-		query{expr: d.wholeGPU("DEV_MEMORY_TEMP"), legend: "GPU {{gpu}} memory"})
+	temperature := lines("Temperature", "celsius", temperatureHue,
+		"Of the die and of the memory.",
+		d.wholeGPU("DEV_GPU_TEMP"), "GPU {{gpu}} die").
+		and(d.wholeGPU("DEV_MEMORY_TEMP"), "GPU {{gpu}} memory")
 	temperature.steps = []step{{85, amber}, {92, red}}
 
 	return []panel{
 		power,
 		temperature,
-		lines(
-			"SM clock",
-			"rotmhz",
-			linkHue,
+		lines("SM clock", "rotmhz", linkHue,
 			"All slices of a GPU run at the same clock.",
-			d.wholeGPU("DEV_SM_CLOCK"),
-			gpuLegend,
-		),
-		lines(
-			"Power, from the energy counter",
-			"watt",
-			powerHue,
+			d.wholeGPU("DEV_SM_CLOCK"), gpuLegend),
+		lines("Power, from the energy counter", "watt", powerHue,
 			"Rate of the energy counter: mean power between scrapes, peaks included.",
-			"max by ("+byGPU+") (rate("+d.of(
-				"DEV_TOTAL_ENERGY_CONSUMPTION",
-			)+"[$__rate_interval])) / 1000",
-			gpuLegend,
-		),
+			aggregate("max", byGPU, rate(d.of("DEV_TOTAL_ENERGY_CONSUMPTION")))+" / 1000", gpuLegend),
 	}
 }
 
@@ -439,42 +332,24 @@ func dcgmErrors(d dcgmScope) []panel {
 					legend: deviceLegend},
 			},
 		},
-		lines(
-			"Remapped rows",
-			"none",
-			red,
+		lines("Remapped rows", "none", red,
 			"Rows of memory that were replaced after uncorrectable errors. The driver does not report them while a GPU has "+
 				"slices.",
-			d.wholeGPU("DEV_UNCORRECTABLE_REMAPPED_ROWS"),
-			gpuLegend,
-		),
+			d.wholeGPU("DEV_UNCORRECTABLE_REMAPPED_ROWS"), gpuLegend),
 	}
 }
 
 func dcgmLinks(d dcgmScope) []panel {
-	link := lines(
-		"PCIe",
-		"Bps",
-		linkHue,
-		"Rates by the profiling counters. They need GPM (Hopper and later) or DCGM.",
-		d.wholeGPU("PROF_PCIE_RX_BYTES"),
-		"GPU {{gpu}} in",
-	)
-	link.queries = append(
-		link.queries,
-		query{expr: d.wholeGPU("PROF_PCIE_TX_BYTES"), legend: "GPU {{gpu}} out"},
-	)
-
 	return []panel{
-		link,
-		lines("NVLink", "MBs", linkHue, "All NVLinks of the GPU together, both ways.",
+		lines("PCIe", "Bps", linkHue,
+			"Rates by the profiling counters. They need GPM (Hopper and later) or DCGM.",
+			d.wholeGPU("PROF_PCIE_RX_BYTES"), "GPU {{gpu}} in").
+			and(d.wholeGPU("PROF_PCIE_TX_BYTES"), "GPU {{gpu}} out"),
+		lines("NVLink", "MBs", linkHue,
+			"All NVLinks of the GPU together, both ways.",
 			d.wholeGPU("DEV_NVLINK_BANDWIDTH_TOTAL"), gpuLegend),
-		counts(
-			"PCIe replays",
-			red,
+		counts("PCIe replays", red,
 			"Packets sent again in each interval. A rate that stays is a bad link.",
-			"max by ("+byGPU+") (increase("+d.of("DEV_PCIE_REPLAY_COUNTER")+"[$__rate_interval]))",
-			gpuLegend,
-		),
+			aggregate("max", byGPU, increase(d.of("DEV_PCIE_REPLAY_COUNTER"))), gpuLegend),
 	}
 }

@@ -1,5 +1,7 @@
 package dashboards
 
+import "strings"
+
 const (
 	inFleet   = `cluster=~"$cluster",instance=~"$node"`
 	nodeRows  = "cluster, instance"
@@ -57,18 +59,9 @@ func fleetStats() []panel {
 	up := fleetScope().eachGPU("nvidia_gpu_up")
 
 	return []panel{
-		{
-			kind:        stat,
-			title:       "Nodes that report",
-			unit:        "none",
-			hue:         countHue,
-			w:           4,
-			h:           4,
-			description: "Nodes whose exporter reports GPUs now.",
-			queries: []query{
-				{expr: "count(count by (" + nodeRows + ") (" + up + "))", legend: "report"},
-			},
-		},
+		figure("Nodes that report", "none", countHue, 4,
+			"Nodes whose exporter reports GPUs now.",
+			"count(count by ("+nodeRows+") ("+up+"))", "report"),
 		{
 			kind:   stat,
 			title:  "Nodes without data",
@@ -89,54 +82,19 @@ func fleetStats() []panel {
 				{expr: "count(" + gone("left") + ") or 0 * count(" + up + ")", legend: "left"},
 			},
 		},
-		{kind: stat, title: "GPUs", unit: "none", hue: countHue, w: 4, h: 4,
-			description: "GPUs of the nodes that report.",
-			queries:     []query{{expr: "count(" + up + ")", legend: "GPUs"}}},
-		{
-			kind:        stat,
-			title:       "GPUs that do not answer",
-			unit:        "none",
-			hue:         fine,
-			steps:       problemFrom(red),
-			w:           4,
-			h:           4,
-			description: "GPUs whose last reading failed. They are in the table below.",
-			queries: []query{
-				{expr: "count(" + up + " == 0) or 0 * count(" + up + ")", legend: "do not answer"},
-			},
-		},
-		{
-			kind:  stat,
-			title: "Devices",
-			unit:  "none",
-			hue:   countHue,
-			w:     4,
-			h:     4,
-			description: "Slices and GPUs without MIG, by whether a container holds them. Devices whose holder is unknown, " +
-				"and free ones of GPUs that do not answer, are in neither number." + ruled,
-			queries: []query{
-				{
-					expr: "sum by (state) (" +
-						selectFamily("instance:nvidia_devices:count", inFleet) + ")",
-					legend: "{{state}}",
-				},
-			},
-		},
-		{
-			kind:        stat,
-			title:       "Power now",
-			unit:        "watt",
-			hue:         powerHue,
-			w:           4,
-			h:           4,
-			description: "What all GPUs draw now. Slices are inside: nothing is counted twice.",
-			queries: []query{
-				{
-					expr:   "sum(" + fleetScope().eachGPU("nvidia_gpu_power_watts") + ")",
-					legend: "drawn",
-				},
-			},
-		},
+		figure("GPUs", "none", countHue, 4,
+			"GPUs of the nodes that report.",
+			"count("+up+")", "GPUs"),
+		problems("GPUs that do not answer", red, 4,
+			"GPUs whose last reading failed. They are in the table below.",
+			"count("+up+" == 0) or 0 * count("+up+")", "do not answer"),
+		figure("Devices", "none", countHue, 4,
+			"Slices and GPUs without MIG, by whether a container holds them. Devices whose holder is unknown, "+
+				"and free ones of GPUs that do not answer, are in neither number."+ruled,
+			aggregate("sum", "state", selectFamily("instance:nvidia_devices:count", inFleet)), "{{state}}"),
+		figure("Power now", "watt", powerHue, 4,
+			"What all GPUs draw now. Slices are inside: nothing is counted twice.",
+			"sum("+fleetScope().eachGPU("nvidia_gpu_power_watts")+")", "drawn"),
 	}
 }
 
@@ -179,38 +137,10 @@ func fleetProblems() panel {
 		},
 		columns: []column{
 			{field: "State", title: "State", width: 170, hue: fine, values: stateNames()},
-			{
-				field: "instance",
-				title: "Node",
-				links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))},
-			},
-			{
-				field: "gpu",
-				title: "GPU",
-				width: 70,
-				links: []object{
-					linkTo(
-						"This GPU",
-						nodeUID,
-						fromField("node", "instance"),
-						fromField("gpu", "gpu"),
-					),
-				},
-			},
+			nodeColumn(),
+			gpuColumn(70, linkTo("This GPU", nodeUID, toNode, toGPU)),
 			{field: "slice", title: "Slice"},
-			{
-				field: "holder",
-				title: "Held by",
-				links: []object{
-					linkTo(
-						"Its pods",
-						workloadUID,
-						fromField("node", "instance"),
-						fromField("namespace", "namespace"),
-						fromField("pod", "pod"),
-					),
-				},
-			},
+			holderColumn(),
 			{field: "cluster", title: "Cluster"},
 			{field: "namespace", hidden: true},
 			{field: "pod", hidden: true},
@@ -221,13 +151,13 @@ func fleetProblems() panel {
 
 func fleetNodes() panel {
 	s := fleetScope()
-	inventory := "count by (" + nodeRows + ") (" + s.eachGPU("nvidia_gpu_up") + ")"
+	inventory := aggregate("count", nodeRows, s.eachGPU("nvidia_gpu_up"))
 	of := func(expr string) string { return either(expr, inventory+" * NaN") }
 	rule := func(name string, more ...string) string {
-		return "sum by (" + nodeRows + ") (" + selectFamily(name, inFleet, more...) + ")"
+		return aggregate("sum", nodeRows, selectFamily(name, inFleet, more...))
 	}
 	sum := func(family string, more ...string) string {
-		return "sum by (" + nodeRows + ") (" + s.eachGPU(family, more...) + ")"
+		return aggregate("sum", nodeRows, s.eachGPU(family, more...))
 	}
 
 	return panel{
@@ -264,43 +194,16 @@ func fleetNodes() panel {
 			},
 		},
 		columns: []column{
-			{
-				field: "instance",
-				title: "Node",
-				links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))},
-			},
+			nodeColumn(),
 			{field: "cluster", title: "Cluster"},
-			{field: "GPUs", title: "GPUs", unit: "none", width: 80, hue: fine},
-			{field: "Held", title: "Held", unit: "none", width: 80, hue: fine},
-			{field: "Free", title: "Free", unit: "none", width: 80, hue: fine},
-			{
-				field: "Idle",
-				title: "Held and idle",
-				unit:  "none",
-				width: 120,
-				hue:   fine,
-				steps: problemFrom(amber),
-			},
-			{
-				field: "SM",
-				title: "SM activity",
-				unit:  "percentunit",
-				hue:   activityHue,
-				gauge: true,
-				max:   1,
-				width: 170,
-			},
-			{
-				field: "Memory",
-				title: "Memory used",
-				unit:  "percentunit",
-				hue:   memoryHue,
-				gauge: true,
-				max:   1,
-				width: 170,
-			},
+			countColumn("GPUs", "GPUs", 80),
+			countColumn("Held", "Held", 80),
+			countColumn("Free", "Free", 80),
+			problemColumn("Idle", "Held and idle", amber, 120),
+			shareColumn("SM", "SM activity", activityHue, 170),
+			shareColumn("Memory", "Memory used", memoryHue, 170),
 			{field: "Power", title: "Power", unit: "watt", hue: powerHue, width: 110},
-			{field: "Stranded", title: "Stranded", unit: "none", width: 100, hue: fine},
+			countColumn("Stranded", "Stranded", 100),
 		},
 		sortBy:     []string{"Held and idle", "Node"},
 		descending: true,
@@ -308,18 +211,9 @@ func fleetNodes() panel {
 }
 
 func fleetRoom() []panel {
-	room := lines(
-		"Memory slices: used, free, stranded",
-		"none",
-		countHue,
+	room := lines("Memory slices: used, free, stranded", "none", countHue,
 		"Of all GPUs with MIG. Stranded ones are free, but no profile that could still be placed covers them."+ruled,
-		"sum by (state) ("+selectFamily(
-			"instance:nvidia_mig_slices:sum",
-			inFleet,
-			`kind="memory"`,
-		)+")",
-		"{{state}}",
-	)
+		aggregate("sum", "state", selectFamily("instance:nvidia_mig_slices:sum", inFleet, `kind="memory"`)), "{{state}}")
 	room.stacked = true
 	room.colors = ofSlices()
 
@@ -349,20 +243,15 @@ func fleetRoom() []panel {
 			w:           6,
 			h:           8,
 			description: "Another layout would make these slices usable. migctl plans one that keeps the slices that are held.",
-			queries: []query{{ref: "Slices", expr: "max by (cluster, instance, gpu) (" +
-				selectFamily("nvidia_gpu_mig_slices", inFleet, `kind="memory",state="stranded"`) +
-				") > 0"}},
+			queries: []query{{ref: "Slices", expr: aggregate("max", byGPU,
+				selectFamily("nvidia_gpu_mig_slices", inFleet, `kind="memory",state="stranded"`)) +
+				" > 0"}},
 			columns: []column{
 				{
 					field: "instance",
 					title: "Node",
 					links: []object{
-						linkTo(
-							"This GPU",
-							nodeUID,
-							fromField("node", "instance"),
-							fromField("gpu", "gpu"),
-						),
+						linkTo("This GPU", nodeUID, toNode, toGPU),
 					},
 				},
 				{
@@ -379,24 +268,13 @@ func fleetRoom() []panel {
 }
 
 func fleetPower() []panel {
-	sum := func(name string) string { return "sum by (cluster) (" + selectFamily(name, inFleet) + ")" }
-	power := lines(
-		"Power",
-		"watt",
-		powerHue,
+	sum := func(name string) string { return aggregate("sum", "cluster", selectFamily(name, inFleet)) }
+	power := lines("Power", "watt", powerHue,
 		"What the GPUs of each cluster draw, and the sum of their limits. not in a slice: the part of GPUs with MIG that "+
 			"no slice is given, such as idle power of free room."+ruled,
-		sum("instance:nvidia_power_watts:sum"),
-		"{{cluster}} drawn",
-	)
-	power.queries = append(
-		power.queries,
-		query{expr: sum("instance:nvidia_power_limit_watts:sum"), legend: "{{cluster}} limit"},
-		query{
-			expr:   sum("instance:nvidia_power_unallocated_watts:sum"),
-			legend: "{{cluster}} not in a slice",
-		},
-	)
+		sum("instance:nvidia_power_watts:sum"), "{{cluster}} drawn").
+		and(sum("instance:nvidia_power_limit_watts:sum"), "{{cluster}} limit").
+		and(sum("instance:nvidia_power_unallocated_watts:sum"), "{{cluster}} not in a slice")
 	power.colors = map[string]string{"limit": "#7fd1c7", "not in a slice": slate}
 
 	return []panel{
@@ -419,19 +297,12 @@ func fleetPower() []panel {
 
 func fleetHistory() []panel {
 	changed := func(title, hue, text, rule string) panel {
-		return counts(
-			title,
-			hue,
+		selected := selectFamily(rule, inFleet)
+
+		return counts(title, hue,
 			text+" In the 5 minutes before each point; the line at 0 is of all other nodes."+ruled,
-			"sum by (cluster, instance) ("+selectFamily(
-				rule,
-				inFleet,
-			)+") > 0 or on () label_replace(sum("+selectFamily(
-				rule,
-				inFleet,
-			)+`), "instance", "all nodes", "", "")`,
-			"{{instance}}",
-		)
+			aggregate("sum", nodeRows, selected)+" > 0 or on () "+
+				setLabel("sum("+selected+")", "instance", "all nodes"), "{{instance}}")
 	}
 
 	return []panel{
@@ -448,24 +319,19 @@ func fleetHistory() []panel {
 
 func fleetControl() []panel {
 	state := func(name, value string) string {
-		return "max by (" + nodeRows + ") (" +
-			selectFamily("mig_control_state", inFleet, `state="`+name+`"`) + " == 1) * " + value
+		selected := selectFamily("mig_control_state", inFleet, `state="`+name+`"`)
+
+		return aggregate("max", nodeRows, selected+" == 1") + " * " + value
 	}
 
 	return []panel{
-		counts(
-			"Operations",
-			countHue,
+		counts("Operations", countHue,
 			"Operations of partition control that ended in each interval, by kind and result. failed and interrupted: migctl "+
 				"operations says why.",
-			"sum by (verb, result) (max by (cluster, instance, verb, result) "+
-				"(increase("+selectFamily(
-				"mig_control_operations_total",
-				inFleet,
-			)+"[$__rate_interval]))) > 0 or on () label_replace(0 * sum("+selectFamily("mig_control_state",
-				inFleet)+`), "result", "none", "", "")`,
-			"{{verb}} {{result}}",
-		),
+			aggregate("sum", "verb, result", aggregate("max", nodeRows+", verb, result",
+				increase(selectFamily("mig_control_operations_total", inFleet))))+" > 0 or on () "+
+				setLabel("0 * sum("+selectFamily("mig_control_state", inFleet)+")", "result", "none"),
+			"{{verb}} {{result}}"),
 		{
 			kind:  stateTimeline,
 			title: "State of partition control",
@@ -486,9 +352,14 @@ func fleetControl() []panel {
 			queries: []query{
 				{
 					legend: "{{instance}}",
-					expr: state("off", "6") + " or " + state("read-only", "5") + " or " +
-						state("stuck", "4") +
-						" or " + state("degraded", "3") + " or " + state("running", "2") + " or " + state("idle", "1"),
+					expr: strings.Join([]string{
+						state("off", "6"),
+						state("read-only", "5"),
+						state("stuck", "4"),
+						state("degraded", "3"),
+						state("running", "2"),
+						state("idle", "1"),
+					}, " or "),
 				},
 			},
 		},

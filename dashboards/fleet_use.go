@@ -10,29 +10,19 @@ const (
 
 func fleetUse() []panel {
 	sum := func(name, labels string) string {
-		return "sum by (" + labels + ") (" + selectFamily(name, inFleet) + ")"
+		return aggregate("sum", labels, selectFamily(name, inFleet))
 	}
 
-	activity := ofOne(lines(
-		"SM activity of whole GPUs and of slices",
-		"percentunit",
-		activityHue,
+	activity := ratios("SM activity of whole GPUs and of slices", activityHue,
 		"Of all SMs of the devices, 5-minute means. whole: GPUs without MIG; slice: GPU instances. SMs in no slice, and "+
 			"devices that do not report activity, are not in it. Whole GPUs are often at 10 to 30 %."+ruled,
-		sum("instance:nvidia_sms_active:sum", "kind")+" / "+sum("instance:nvidia_sms:sum", "kind"),
-		"{{kind}}",
-	))
+		sum("instance:nvidia_sms_active:sum", "kind")+" / "+sum("instance:nvidia_sms:sum", "kind"), "{{kind}}")
 	activity.colors = map[string]string{"whole": "dark-blue", "slice": activityHue}
 
-	devices := lines(
-		"Devices: held and free",
-		"none",
-		countHue,
+	devices := lines("Devices: held and free", "none", countHue,
 		"Slices and GPUs without MIG, on top of each other. Devices whose holder is unknown are not in it. Free all day: "+
 			"too many; nothing free all day: pods wait."+ruled,
-		sum("instance:nvidia_devices:count", "kind, state"),
-		"{{kind}}, {{state}}",
-	)
+		sum("instance:nvidia_devices:count", "kind, state"), "{{kind}}, {{state}}")
 	devices.stacked = true
 	devices.colors = map[string]string{
 		"slice, held": activityHue,
@@ -40,15 +30,10 @@ func fleetUse() []panel {
 		"free":        slate,
 	}
 
-	count := lines(
-		"Held and idle for an hour",
-		"none",
-		countHue,
+	count := lines("Held and idle for an hour", "none", countHue,
 		"Devices that pods have held for an hour and that were busy for less than 1 % of the time: those for which the "+
 			"alerts GpuAllocatedIdle and MigSliceAllocatedIdle fire. The table beside names them."+ruled,
-		sum("instance:nvidia_devices_held_idle:count", "kind"),
-		"{{kind}}",
-	)
+		sum("instance:nvidia_devices_held_idle:count", "kind"), "{{kind}}")
 	count.colors = activity.colors
 
 	return []panel{
@@ -66,11 +51,7 @@ func fleetUse() []panel {
 			queries: []query{{ref: "Busy", expr: `label_replace(` + idleOf +
 				`, "mig_profile", "whole", "mig_profile", "")`}},
 			columns: []column{
-				{
-					field: "instance",
-					title: "Node",
-					links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))},
-				},
+				nodeColumn(),
 				{
 					field: "gpu",
 					title: "GPU",
@@ -78,18 +59,7 @@ func fleetUse() []panel {
 				},
 				{field: "mig_profile", title: "Profile", width: 100},
 				{field: "namespace", title: "Namespace"},
-				{
-					field: "pod",
-					title: "Pod",
-					links: []object{
-						linkTo(
-							"This pod",
-							workloadUID,
-							fromField("namespace", "namespace"),
-							fromField("pod", "pod"),
-						),
-					},
-				},
+				podColumn("This pod"),
 			},
 			sortBy: []string{"Namespace"},
 		},
@@ -158,33 +128,9 @@ func fleetUnderused() panel {
 			deviceColumns(toEvidence()),
 			column{field: "known", title: "Known by", width: 190},
 			column{field: "recommended_profile", title: "Slice that would do", width: 150},
-			column{
-				field: "Mean",
-				title: "Mean SM activity",
-				unit:  "percentunit",
-				hue:   activityHue,
-				gauge: true,
-				max:   1,
-				width: 160,
-			},
-			column{
-				field: "Highest",
-				title: "Highest 5 minutes",
-				unit:  "percentunit",
-				hue:   activityHue,
-				gauge: true,
-				max:   1,
-				width: 160,
-			},
-			column{
-				field: "Memory",
-				title: "Most memory used",
-				unit:  "percentunit",
-				hue:   memoryHue,
-				gauge: true,
-				max:   1,
-				width: 160,
-			},
+			shareColumn("Mean", "Mean SM activity", activityHue, 160),
+			shareColumn("Highest", "Highest 5 minutes", activityHue, 160),
+			shareColumn("Memory", "Most memory used", memoryHue, 160),
 		),
 		sortBy: []string{"Mean SM activity"},
 	}

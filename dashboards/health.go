@@ -58,7 +58,7 @@ func failing(label, family string) string {
 // whichever is ahead; of two pods, the better one.
 func offBy() string {
 	x := selectFamily("mig_exporter_snapshot_timestamp_seconds", ofExporters)
-	return "min by (" + nodeRows + ") (abs(timestamp(" + x + ") - " + x + "))"
+	return aggregate("min", nodeRows, "abs(timestamp("+x+") - "+x+")")
 }
 
 // fellBehind is how much of the last 10 minutes the Snapshot of each exporter did not move. It
@@ -66,7 +66,7 @@ func offBy() string {
 func fellBehind() string {
 	x := selectFamily("mig_exporter_snapshot_timestamp_seconds", ofExporters)
 	lag := func(at string) string {
-		return "min by (" + nodeRows + ") (timestamp(" + x + at + ") - " + x + at + ")"
+		return aggregate("min", nodeRows, "timestamp("+x+at+") - "+x+at)
 	}
 
 	return "clamp_min(" + lag("") + " - " + lag(" offset 10m") + ", 0)"
@@ -76,47 +76,17 @@ func healthStats() []panel {
 	zero := " or 0 * count(" + selectFamily("mig_exporter_build_info", ofExporters) + ")"
 
 	return []panel{
-		{
-			kind:        stat,
-			title:       "Exporters",
-			unit:        "none",
-			hue:         countHue,
-			w:           6,
-			h:           4,
-			description: "Exporters that answered the last scrape.",
-			queries: []query{
-				{expr: "sum(max by (" + nodeRows + ") (" + scrapedUp + "))", legend: "answer"},
-			},
-		},
-		{
-			kind:  stat,
-			title: "Exporters that do not answer",
-			unit:  "none",
-			hue:   fine,
-			steps: problemFrom(red),
-			w:     6,
-			h:     4,
-			description: "Targets of the same jobs whose last scrape failed. Their GPUs have no data. Look at the pod or the " +
+		figure("Exporters", "none", countHue, 6,
+			"Exporters that answered the last scrape.",
+			"sum(max by ("+nodeRows+") ("+scrapedUp+"))", "answer"),
+		problems("Exporters that do not answer", red, 6,
+			"Targets of the same jobs whose last scrape failed. Their GPUs have no data. Look at the pod or the "+
 				"service on the node.",
-			queries: []query{
-				{expr: "count((" + scrapedUp + ") == 0)" + zero, legend: "do not answer"},
-			},
-		},
-		{
-			kind:  stat,
-			title: "Sources that do not answer",
-			unit:  "none",
-			hue:   fine,
-			steps: problemFrom(amber),
-			w:     6,
-			h:     4,
-			description: "NVML, DCGM, the kubelet, its checkpoint, the API server, job files. Without nvml there are no GPUs; " +
+			"count(("+scrapedUp+") == 0)"+zero, "do not answer"),
+		problems("Sources that do not answer", amber, 6,
+			"NVML, DCGM, the kubelet, its checkpoint, the API server, job files. Without nvml there are no GPUs; "+
 				"without the others parts are missing: the table shows which.",
-			queries: []query{
-				{expr: "count(" + eachOf("source", "mig_exporter_source_up") + " == 0)" + zero,
-					legend: "sources"},
-			},
-		},
+			"count("+eachOf("source", "mig_exporter_source_up")+" == 0)"+zero, "sources"),
 		{
 			kind:  stat,
 			title: "Age of readings",
@@ -135,10 +105,7 @@ func healthStats() []panel {
 
 func healthTable() panel {
 	of := func(expr string) string {
-		return either(
-			"max by ("+nodeRows+") ("+expr+")",
-			"max by ("+nodeRows+") ("+scrapedUp+") * NaN",
-		)
+		return either(aggregate("max", nodeRows, expr), aggregate("max", nodeRows, scrapedUp)+" * NaN")
 	}
 
 	return panel{
@@ -154,7 +121,7 @@ func healthTable() panel {
 			"Unmatched: devices that were given to containers and no longer exist; restart the device plugin. Failed " +
 			"readings are of the last hour.",
 		queries: []query{
-			{ref: "Up", expr: "max by (" + nodeRows + ") (" + scrapedUp + ")"},
+			{ref: "Up", expr: aggregate("max", nodeRows, scrapedUp)},
 			{
 				ref: "Version",
 				expr: "topk by (" + nodeRows + ") (1, max by (" + nodeRows +
@@ -175,19 +142,12 @@ func healthTable() panel {
 				expr: of(sumOfGPUs(
 					nodeRows,
 					"reading, reason",
-					"increase("+selectFamily(
-						"nvidia_gpu_read_errors_total",
-						ofExporters,
-					)+"[1h])",
+					"increase("+selectFamily("nvidia_gpu_read_errors_total", ofExporters)+"[1h])",
 				))},
 			{ref: "Series", expr: of(selectFamily("scrape_samples_scraped", ofExporters))},
 		},
 		columns: []column{
-			{
-				field: "instance",
-				title: "Node",
-				links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))},
-			},
+			nodeColumn(),
 			{field: "Up", title: "Scrape", width: 80, hue: fine,
 				values: []valueMap{{"0", "fails", red}, {"1", "ok", "transparent"}}},
 			{field: "version", title: "Version", width: 90},
@@ -201,47 +161,12 @@ func healthTable() panel {
 			},
 			{field: "Behind", title: "No readings for", unit: "s", width: 130, hue: fine,
 				steps: []step{{60, amber}, {300, red}}},
-			{
-				field: "Sources",
-				title: "Sources down",
-				unit:  "none",
-				width: 115,
-				hue:   fine,
-				steps: problemFrom(amber),
-			},
-			{
-				field: "Collectors",
-				title: "Collectors down",
-				unit:  "none",
-				width: 135,
-				hue:   fine,
-				steps: problemFrom(amber),
-			},
-			{
-				field: "Hung",
-				title: "Hung calls",
-				unit:  "none",
-				width: 100,
-				hue:   fine,
-				steps: problemFrom(red),
-			},
-			{
-				field: "Unmatched",
-				title: "Unmatched",
-				unit:  "none",
-				width: 105,
-				hue:   fine,
-				steps: problemFrom(amber),
-			},
-			{
-				field: "Failed",
-				title: "Failed readings",
-				unit:  "none",
-				width: 130,
-				hue:   fine,
-				steps: problemFrom(amber),
-			},
-			{field: "Series", title: "Series", unit: "none", width: 80, hue: fine},
+			problemColumn("Sources", "Sources down", amber, 115),
+			problemColumn("Collectors", "Collectors down", amber, 135),
+			problemColumn("Hung", "Hung calls", red, 100),
+			problemColumn("Unmatched", "Unmatched", amber, 105),
+			problemColumn("Failed", "Failed readings", amber, 130),
+			countColumn("Series", "Series", 80),
 			{field: "cluster", title: "Cluster"},
 		},
 		sortBy: []string{"Scrape", "Node"},
@@ -249,9 +174,6 @@ func healthTable() panel {
 }
 
 func healthSources() []panel {
-	stale := "max by (cluster, instance, source) (" +
-		selectFamily("mig_exporter_source_stale", ofExporters) + ")"
-
 	return []panel{
 		{
 			kind:        stateTimeline,
@@ -266,142 +188,60 @@ func healthSources() []panel {
 				{"1", "answers", fine},
 				{"2", "stale", amber},
 			},
-			queries: []query{{legend: "{{instance}} {{source}}", expr: "(" + stale +
-				" == 1) * 2 or max by (cluster, instance, source) (" +
-				selectFamily("mig_exporter_source_up", ofExporters) + ")"}},
+			queries: []query{{legend: "{{instance}} {{source}}", expr: "(" +
+				eachOf("source", "mig_exporter_source_stale") + " == 1) * 2 or " +
+				eachOf("source", "mig_exporter_source_up")}},
 		},
-		lines(
-			"Duration of a reading (99th percentile)",
-			"s",
-			linkHue,
+		lines("Duration of a reading (99th percentile)", "s", linkHue,
 			"How long the exporter took to read all GPUs, in the 5 minutes before each point. Near the poll interval: it "+
 				"cannot keep up; look for a slow GPU."+ruled,
-			"max by (cluster, instance) ("+selectFamily(
-				"instance:mig_exporter_poll_duration_seconds:p99_5m",
-				inFleet,
-			)+")",
-			"{{instance}}",
-		),
-		lines(
-			"Driver calls",
-			"cps",
-			linkHue,
+			aggregate("max", nodeRows, selectFamily("instance:mig_exporter_poll_duration_seconds:p99_5m", inFleet)),
+			"{{instance}}"),
+		lines("Driver calls", "cps", linkHue,
 			"Calls to NVML and to DCGM. They change with the number of devices, not with scrapes. While one of the class "+
 				"exclusive runs, no process on the node enters the driver.",
-			"sum by (cluster, instance, source, class) (rate("+selectFamily(
-				"mig_exporter_driver_calls_total",
-				ofExporters,
-			)+"[$__rate_interval]))",
-			"{{instance}} {{source}} {{class}}",
-		),
-		counts(
-			"Failed readings",
-			amber,
+			aggregate("sum", nodeRows+", source, class",
+				rate(selectFamily("mig_exporter_driver_calls_total", ofExporters))),
+			"{{instance}} {{source}} {{class}}"),
+		counts("Failed readings", amber,
 			"Readings of GPUs that failed, in the 5 minutes before each point. The dashboard of the node shows which."+ruled,
-			"max by (cluster, instance) ("+selectFamily(
-				"instance:nvidia_read_errors:increase5m",
-				inFleet,
-			)+")",
-			"{{instance}}",
-		),
+			aggregate("max", nodeRows, selectFamily("instance:nvidia_read_errors:increase5m", inFleet)), "{{instance}}"),
 	}
 }
 
 func healthScrapes() []panel {
 	return []panel{
-		lines(
-			"Duration of a scrape",
-			"s",
-			linkHue,
+		lines("Duration of a scrape", "s", linkHue,
 			"As Prometheus sees it. A scrape calls no driver: a slow one is a slow node or network.",
-			"max by (cluster, instance) ("+selectFamily(
-				"scrape_duration_seconds",
-				ofExporters,
-			)+" "+ofJobs+")",
-			"{{instance}}",
-		),
-		lines(
-			"Series of a scrape",
-			"none",
-			countHue,
+			aggregate("max", nodeRows, selectFamily("scrape_duration_seconds", ofExporters)+" "+ofJobs), "{{instance}}"),
+		lines("Series of a scrape", "none", countHue,
 			"Grows with devices and pods. docs/metrics.md says how many to expect, and collectors that can be switched off.",
-			"max by (cluster, instance) ("+selectFamily(
-				"scrape_samples_scraped",
-				ofExporters,
-			)+" "+ofJobs+")",
-			"{{instance}}",
-		),
-		counts(
-			"Scrapes refused",
-			amber,
+			aggregate("max", nodeRows, selectFamily("scrape_samples_scraped", ofExporters)+" "+ofJobs), "{{instance}}"),
+		counts("Scrapes refused", amber,
 			"Because of --web.max-scrapes, in each interval. Too many clients scrape this exporter.",
-			"sum by (cluster, instance) (increase("+selectFamily(
-				"mig_exporter_scrapes_total",
-				ofExporters,
-				`result="rejected"`,
-			)+"[$__rate_interval]))",
-			"{{instance}}",
-		),
-		lines(
-			"Allocated devices that no longer exist",
-			"none",
-			amber,
+			aggregate("sum", nodeRows,
+				increase(selectFamily("mig_exporter_scrapes_total", ofExporters, `result="rejected"`))),
+			"{{instance}}"),
+		lines("Allocated devices that no longer exist", "none", amber,
 			"Device ids that the kubelet gave to containers and that name no device of the node: restart the device plugin, "+
 				"then delete the pod.",
-			"max by (cluster, instance) ("+selectFamily(
-				"mig_exporter_unmatched_device_ids",
-				ofExporters,
-			)+")",
-			"{{instance}}",
-		),
+			aggregate("max", nodeRows, selectFamily("mig_exporter_unmatched_device_ids", ofExporters)), "{{instance}}"),
 	}
 }
 
 func healthProcess() []panel {
 	return []panel{
-		lines(
-			"Memory",
-			"bytes",
-			memoryHue,
+		lines("Memory", "bytes", memoryHue,
 			"Resident memory of the exporter. Some tens of MiB; a line that only grows is a leak: report it.",
-			"max by (cluster, instance) ("+selectFamily(
-				"process_resident_memory_bytes",
-				ofExporters,
-			)+")",
-			"{{instance}}",
-		),
-		lines(
-			"CPU",
-			"percentunit",
-			activityHue,
+			aggregate("max", nodeRows, selectFamily("process_resident_memory_bytes", ofExporters)), "{{instance}}"),
+		lines("CPU", "percentunit", activityHue,
 			"Of one core.",
-			"max by (cluster, instance) (rate("+selectFamily(
-				"process_cpu_seconds_total",
-				ofExporters,
-			)+"[$__rate_interval]))",
-			"{{instance}}",
-		),
-		lines(
-			"Goroutines",
-			"none",
-			countHue,
+			aggregate("max", nodeRows, rate(selectFamily("process_cpu_seconds_total", ofExporters))), "{{instance}}"),
+		lines("Goroutines", "none", countHue,
 			"A line that only grows is a leak, or driver calls that hang.",
-			"max by (cluster, instance) ("+selectFamily(
-				"go_goroutines",
-				ofExporters,
-			)+")",
-			"{{instance}}",
-		),
-		lines(
-			"Open files",
-			"none",
-			countHue,
+			aggregate("max", nodeRows, selectFamily("go_goroutines", ofExporters)), "{{instance}}"),
+		lines("Open files", "none", countHue,
 			"Of the exporter's process.",
-			"max by (cluster, instance) ("+selectFamily(
-				"process_open_fds",
-				ofExporters,
-			)+")",
-			"{{instance}}",
-		),
+			aggregate("max", nodeRows, selectFamily("process_open_fds", ofExporters)), "{{instance}}"),
 	}
 }

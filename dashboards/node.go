@@ -23,24 +23,12 @@ func nodeVariables(up, info, profile string) []object {
 // events returns annotations of the events that explain other changes: new layouts and XIDs.
 func events(s scope, text string) []object {
 	return []object{
-		annotation(
-			"Layout changes",
-			countHue,
-			"sum by (cluster, instance, gpu) (increase("+s.gpu(
-				"nvidia_gpu_mig_layout_changes_total",
-			)+"[$__rate_interval])) > 0",
-			"Layout changed",
-			text,
-		),
-		annotation(
-			"XIDs",
-			red,
-			"sum by (cluster, instance, gpu) (increase("+s.gpu(
-				"nvidia_gpu_xids_total",
-			)+"[$__rate_interval])) > 0",
-			"XID",
-			text,
-		),
+		annotation("Layout changes", countHue,
+			aggregate("sum", byGPU, increase(s.gpu("nvidia_gpu_mig_layout_changes_total")))+" > 0",
+			"Layout changed", text),
+		annotation("XIDs", red,
+			aggregate("sum", byGPU, increase(s.gpu("nvidia_gpu_xids_total")))+" > 0",
+			"XID", text),
 	}
 }
 
@@ -87,80 +75,35 @@ func nodeStats(s scope) []panel {
 	)
 
 	return []panel{
-		{
-			kind:  stat,
-			title: "GPUs",
-			unit:  "none",
-			hue:   countHue,
-			w:     4,
-			h:     4,
-			description: "GPUs that the exporter knows, also those that do not answer. \"no data\": the exporter of this node " +
+		figure("GPUs", "none", countHue, 4,
+			"GPUs that the exporter knows, also those that do not answer. \"no data\": the exporter of this node "+
 				"is not scraped; look at Exporter health.",
-			queries: []query{{expr: "count(" + up + ")", legend: "GPUs"}},
-		},
-		{
-			kind:  stat,
-			title: "GPUs that do not answer",
-			unit:  "none",
-			hue:   fine,
-			steps: problemFrom(red),
-			w:     5,
-			h:     4,
-			description: "GPUs whose last reading failed or did not end in time. Find them in the table below, then look for " +
+			"count("+up+")", "GPUs"),
+		problems("GPUs that do not answer", red, 5,
+			"GPUs whose last reading failed or did not end in time. Find them in the table below, then look for "+
 				"an XID and in the log of the node's kernel.",
-			queries: []query{{expr: count(up + " == 0"), legend: "do not answer"}},
-		},
-		{
-			kind:  stat,
-			title: "GPUs that need maintenance",
-			unit:  "none",
-			hue:   fine,
-			steps: problemFrom(red),
-			w:     5,
-			h:     4,
-			description: "GPUs for which the driver asks for a reset, a reboot or a drain, or whose memory could not be " +
+			count(up+" == 0"), "do not answer"),
+		problems("GPUs that need maintenance", red, 5,
+			"GPUs for which the driver asks for a reset, a reboot or a drain, or whose memory could not be "+
 				"repaired. Drain the node and do what the table's state says.",
-			queries: []query{{legend: "need maintenance",
-				expr: count(aggregate(
-					"max",
-					onGPU,
-					either(
-						s.gpu("nvidia_gpu_recovery_action", `action!="none"`),
-						s.gpu("nvidia_gpu_row_remap_failure")+" > 0",
-					),
-				))}},
-		},
-		{
-			kind:  stat,
-			title: "Devices",
-			unit:  "none",
-			hue:   countHue,
-			w:     5,
-			h:     4,
-			description: "Slices and GPUs without MIG, by whether a container holds them. Devices whose holder is unknown, " +
-				"and free ones of GPUs that do not answer, are in neither number. \"no data\": neither a kubelet nor a batch " +
+			count(aggregate(
+				"max",
+				onGPU,
+				either(
+					s.gpu("nvidia_gpu_recovery_action", `action!="none"`),
+					s.gpu("nvidia_gpu_row_remap_failure")+" > 0",
+				),
+			)), "need maintenance"),
+		figure("Devices", "none", countHue, 5,
+			"Slices and GPUs without MIG, by whether a container holds them. Devices whose holder is unknown, "+
+				"and free ones of GPUs that do not answer, are in neither number. \"no data\": neither a kubelet nor a batch "+
 				"scheduler reports any.",
-			queries: []query{
-				{expr: "sum(" + allocated + ")", legend: "held"},
-				{
-					expr:   "sum(((" + allocated + ") == bool 0) * on (" + onGPU + ") group_left () " + up + ")",
-					legend: "free",
-				},
-			},
-		},
-		{
-			kind:        stat,
-			title:       "Power",
-			unit:        "watt",
-			hue:         powerHue,
-			w:           5,
-			h:           4,
-			description: "What the GPUs draw now, and the sum of their limits. Slices are inside: nothing is counted twice.",
-			queries: []query{
-				{expr: "sum(" + s.eachGPU("nvidia_gpu_power_watts") + ")", legend: "drawn"},
-				{expr: "sum(" + s.eachGPU("nvidia_gpu_power_limit_watts") + ")", legend: "limit"},
-			},
-		},
+			"sum("+allocated+")", "held").
+			and("sum((("+allocated+") == bool 0) * on ("+onGPU+") group_left () "+up+")", "free"),
+		figure("Power", "watt", powerHue, 5,
+			"What the GPUs draw now, and the sum of their limits. Slices are inside: nothing is counted twice.",
+			"sum("+s.eachGPU("nvidia_gpu_power_watts")+")", "drawn").
+			and("sum("+s.eachGPU("nvidia_gpu_power_limit_watts")+")", "limit"),
 	}
 }
 
@@ -211,59 +154,16 @@ func nodeTable(s scope) panel {
 				expr: s.onInventory(sumOfGPUs(
 					onGPU,
 					"reason",
-					"rate("+s.slice(
-						"nvidia_gpu_clock_event_seconds_total",
-						throttling,
-					)+"[$__rate_interval])",
+					rate(s.slice("nvidia_gpu_clock_event_seconds_total", throttling)),
 				), "")},
 		},
 		columns: []column{
-			{
-				field: "gpu",
-				title: "GPU",
-				width: 60,
-				links: []object{
-					linkTo(
-						"This GPU alone",
-						nodeUID,
-						fromField("node", "instance"),
-						fromField("gpu", "gpu"),
-					),
-				},
-			},
+			gpuColumn(60, linkTo("This GPU alone", nodeUID, toNode, toGPU)),
 			{field: "slice", title: "Slice", width: 140},
 			{field: "State", title: "State", width: 160, values: stateNames(), hue: fine},
-			{
-				field: "holder",
-				title: "Held by",
-				links: []object{
-					linkTo(
-						"Its pods",
-						workloadUID,
-						fromField("node", "instance"),
-						fromField("namespace", "namespace"),
-						fromField("pod", "pod"),
-					),
-				},
-			},
-			{
-				field: "SM",
-				title: "SM activity",
-				unit:  "percentunit",
-				hue:   activityHue,
-				gauge: true,
-				max:   1,
-				width: 145,
-			},
-			{
-				field: "DRAM",
-				title: "Memory bandwidth",
-				unit:  "percentunit",
-				hue:   activityHue,
-				gauge: true,
-				max:   1,
-				width: 155,
-			},
+			holderColumn(),
+			shareColumn("SM", "SM activity", activityHue, 145),
+			shareColumn("DRAM", "Memory bandwidth", activityHue, 155),
 			{
 				field: "Memory",
 				title: "Memory used",

@@ -6,33 +6,6 @@ const (
 	byGPU        = "cluster, instance, gpu"
 )
 
-// lines returns a panel with a line for each device or GPU.
-func lines(title, unit, hue, description, expr, legend string) panel {
-	return panel{
-		kind:        timeSeries,
-		title:       title,
-		unit:        unit,
-		hue:         hue,
-		description: description,
-		w:           12,
-		h:           8,
-		queries:     []query{{expr: expr, legend: legend}},
-	}
-}
-
-// counts returns a panel of events in each interval, as bars, so that a single event is visible.
-func counts(title, hue, description, expr, legend string) panel {
-	p := lines(title, "none", hue, description, expr, legend)
-	p.events = true
-
-	return p
-}
-
-func ofOne(p panel) panel {
-	p.max = 1
-	return p
-}
-
 func nodeLayout(s scope) []panel {
 	held := s.devices(s.slice("nvidia_gpu_allocated"), s.slice("nvidia_mig_gpu_instance_allocated"))
 	exists := s.devices(s.slice("nvidia_gpu_up")+" * 0 + 2", s.sliceInfo()+" * 0 + 2")
@@ -120,76 +93,43 @@ func nodeLayout(s scope) []panel {
 
 func nodeUse(s scope) []panel {
 	return []panel{
-		ofOne(lines(
-			"SM activity of each device",
-			"percentunit",
-			activityHue,
+		ratios("SM activity of each device", activityHue,
 			"Part of the time in which an SM had work, mean over the device's own SMs: a small slice at 100 % is full, "+
 				"whatever the rest of the GPU does. Long at 100 %: the pod needs a larger slice. Long near 0 % and held: a "+
 				"smaller one would do, or none.",
-			s.device("sm_activity_ratio"),
-			deviceLegend,
-		)),
-		ofOne(lines(
-			"Memory bandwidth of each device",
-			"percentunit",
-			activityHue,
+			s.device("sm_activity_ratio"), deviceLegend),
+		ratios("Memory bandwidth of each device", activityHue,
 			"Part of the cycles in which the device's memory moved data, of its own bandwidth. High with low SM activity: the "+
 				"work waits for memory; more memory slices help, more SMs do not.",
-			s.device("dram_activity_ratio"),
-			deviceLegend,
-		)),
-		ofOne(lines(
-			"Tensor activity of each device",
-			"percentunit",
-			activityHue,
+			s.device("dram_activity_ratio"), deviceLegend),
+		ratios("Tensor activity of each device", activityHue,
 			"Part of the cycles in which the tensor pipes worked. Near 0 % for a model that should use them: look at its "+
 				"number format.",
-			s.device("tensor_activity_ratio"),
-			deviceLegend,
-		)),
-		ofOne(lines(
-			"SM activity of each GPU with all its slices",
-			"percentunit",
-			activityHue,
+			s.device("tensor_activity_ratio"), deviceLegend),
+		ratios("SM activity of each GPU with all its slices", activityHue,
 			"Of all SMs of the GPU. Under MIG it is rolled up from the slices; SMs in no slice count as idle. Compare GPUs "+
 				"with it, not pods.",
-			aggregate("max", byGPU, s.gpu("nvidia_gpu_sm_activity_ratio")),
-			gpuLegend,
-		)),
+			aggregate("max", byGPU, s.gpu("nvidia_gpu_sm_activity_ratio")), gpuLegend),
 	}
 }
 
 func nodeMemory(s scope) []panel {
-	share := lines(
-		"Memory used, relative to the device's",
-		"percentunit",
-		memoryHue,
+	share := ratios("Memory used, relative to the device's", memoryHue,
 		"Part of the device's own memory. Above 95 %: the next allocation may fail. Ask for a profile with more memory, or "+
 			"find the leak.",
-		s.devices(s.memoryRatios()),
-		deviceLegend,
-	)
+		s.devices(s.memoryRatios()), deviceLegend)
 	share.steps = []step{{0.95, amber}}
-	stack := lines(
-		"Memory used",
-		"bytes",
-		memoryHue,
+	stack := lines("Memory used", "bytes", memoryHue,
 		"Memory in use on each device, on top of each other. A GPU with MIG is there as its slices only: the sum is what "+
 			"the node uses in its devices.",
-		s.device("memory_used_bytes"),
-		deviceLegend,
-	)
+		s.device("memory_used_bytes"), deviceLegend)
 	stack.stacked = true
 
-	return []panel{ofOne(share), stack}
+	return []panel{share, stack}
 }
 
 func nodePower(s scope) []panel {
-	power := lines(
-		"Power by device",
-		"watt",
-		powerHue,
+	power := lines("Power by device", "watt", powerHue,
 		"The parts add up to what the GPUs draw. A slice's part is an estimate: a GPU has no sensor for parts of it. \"not "+
 			"in a slice\" is idle power of SMs that no slice has, and active power that cannot be attributed, as on Ampere "+
 			"without DCGM.",
@@ -201,47 +141,30 @@ func nodePower(s scope) []panel {
 				byDevice,
 				withSlice(s.gpu("nvidia_gpu_power_unallocated_watts"), "not in a slice"),
 			),
-		),
-		deviceLegend,
-	)
+		), deviceLegend)
 	power.stacked = true
-	slowed := ofOne(lines(
-		"Clocks slowed down, by reason",
-		"percentunit",
-		amber,
+	slowed := ratios("Clocks slowed down, by reason", amber,
 		"Part of the time in which clocks were held down. sw_power_cap, in slate, is normal under full load. "+
 			"hw_thermal_slowdown and sw_thermal_slowdown: look at the cooling; hw_power_brake_slowdown: at the power supply.",
 		s.only(
 			"reason",
 			"none",
-			"rate("+s.gpu("nvidia_gpu_clock_event_seconds_total")+"[$__rate_interval])",
-		),
-		"GPU {{gpu}} {{reason}}",
-	))
+			rate(s.gpu("nvidia_gpu_clock_event_seconds_total")),
+		), "GPU {{gpu}} {{reason}}")
 	slowed.colors = map[string]string{" sw_power_cap": slate, " none": fine}
-	temperature := lines(
-		"Temperature",
-		"celsius",
-		temperatureHue,
+	temperature := lines("Temperature", "celsius", temperatureHue,
 		"Of the die and of the memory. All slices of a GPU share it. A GPU slows down by itself before it is damaged; the "+
 			"panel beside shows the reasons.",
 		aggregate(
 			"max",
 			byGPU+", sensor",
 			s.gpu("nvidia_gpu_temperature_celsius"),
-		),
-		"GPU {{gpu}} {{sensor}}",
-	)
+		), "GPU {{gpu}} {{sensor}}")
 	temperature.steps = []step{{85, amber}, {92, red}}
-	capped := lines(
-		"Power relative to the limit",
-		"percentunit",
-		powerHue,
+	capped := lines("Power relative to the limit", "percentunit", powerHue,
 		"What each GPU draws, relative to the limit in force. At 100 % the GPU slows its clocks down (sw_power_cap); it "+
 			"may be above for a moment.",
-		aggregate("max", byGPU, s.ratioOfGPU("power_watts", "power_limit_watts")),
-		gpuLegend,
-	)
+		aggregate("max", byGPU, s.ratioOfGPU("power_watts", "power_limit_watts")), gpuLegend)
 	capped.max = 1.1
 
 	return []panel{
@@ -253,9 +176,7 @@ func nodePower(s scope) []panel {
 }
 
 func nodeErrors(s scope) []panel {
-	ecc := counts(
-		"Memory errors (ECC)",
-		red,
+	ecc := counts("Memory errors (ECC)", red,
 		"New errors in each interval, all locations together. Corrected ones cost nothing by themselves; uncorrected ones "+
 			"end processes. Under MIG the driver reports aggregate counts only.",
 		aggregate(
@@ -264,12 +185,10 @@ func nodeErrors(s scope) []panel {
 			aggregate(
 				"max",
 				onGPU+", severity, location",
-				"increase("+s.gpu("nvidia_gpu_ecc_errors_total",
-					`lifetime="aggregate"`)+"[$__rate_interval])",
+				increase(s.gpu("nvidia_gpu_ecc_errors_total",
+					`lifetime="aggregate"`)),
 			),
-		),
-		"GPU {{gpu}} {{severity}}",
-	)
+		), "GPU {{gpu}} {{severity}}")
 	ecc.colors = map[string]string{" corrected": countHue}
 
 	ofSlices := selectFamily(xidOfSlice, s.gpus)
@@ -304,30 +223,22 @@ func nodeErrors(s scope) []panel {
 			},
 			sortBy: []string{"GPU"},
 		},
-		counts(
-			"XIDs",
-			red,
+		counts("XIDs", red,
 			"How many XIDs came in each interval. See the table for their numbers.",
 			sumOfGPUs(
 				byGPU,
 				"",
-				"increase("+s.gpu("nvidia_gpu_xids_total")+"[$__rate_interval])",
-			),
-			gpuLegend,
-		),
+				increase(s.gpu("nvidia_gpu_xids_total")),
+			), gpuLegend),
 		ecc,
-		counts(
-			"Failed readings",
-			amber,
+		counts("Failed readings", amber,
 			"Readings of a GPU that failed in each interval, by what was read and why. lost: it fell off the bus; "+
 				"reset_required: reset it; timeout: it hangs.",
 			s.only(
 				"reading, reason",
 				"none",
-				"increase("+s.gpu("nvidia_gpu_read_errors_total")+"[$__rate_interval])",
-			),
-			"GPU {{gpu}} {{reading}} {{reason}}",
-		),
+				increase(s.gpu("nvidia_gpu_read_errors_total")),
+			), "GPU {{gpu}} {{reading}} {{reason}}"),
 	}
 }
 
@@ -337,14 +248,9 @@ func nodeCompute(s scope) []panel {
 		s.withPlacement("("+s.slice("nvidia_mig_compute_instance_sm_activity_ratio")+")"))
 
 	return []panel{
-		ofOne(lines(
-			"SM activity of each compute instance",
-			"percentunit",
-			activityHue,
+		ratios("SM activity of each compute instance", activityHue,
 			"Of the compute instance's own SMs. Only split slices have these; their memory belongs to the slice and is shared.",
-			line,
-			"GPU {{gpu}} CI {{compute_instance}} of {{slice}}",
-		)),
+			line, "GPU {{gpu}} CI {{compute_instance}} of {{slice}}"),
 		{
 			kind:        table,
 			title:       "Pods by compute instance",
@@ -367,18 +273,7 @@ func nodeCompute(s scope) []panel {
 				{field: "slice", title: "Slice", width: 150},
 				{field: "compute_instance", title: "CI", width: 60},
 				{field: "namespace", title: "Namespace"},
-				{
-					field: "pod",
-					title: "Pod",
-					links: []object{
-						linkTo(
-							"This pod",
-							workloadUID,
-							fromField("namespace", "namespace"),
-							fromField("pod", "pod"),
-						),
-					},
-				},
+				podColumn("This pod"),
 			},
 			sortBy: []string{"GPU"},
 		},
@@ -387,45 +282,23 @@ func nodeCompute(s scope) []panel {
 
 func nodeDriver(s scope) []panel {
 	return []panel{
-		ofOne(lines(
-			"Kernel running",
-			"percentunit",
-			activityHue,
+		ratios("Kernel running", activityHue,
 			"Part of the time with at least one kernel running, as nvidia-smi says. It is no measure of how full a GPU is: "+
 				"one small kernel makes it 100 %. The driver does not report it while MIG is on.",
-			aggregate("max", byGPU, s.gpu("nvidia_gpu_utilization_ratio")),
-			gpuLegend,
-		)),
-		ofOne(lines(
-			"Memory being read or written",
-			"percentunit",
-			activityHue,
+			aggregate("max", byGPU, s.gpu("nvidia_gpu_utilization_ratio")), gpuLegend),
+		ratios("Memory being read or written", activityHue,
 			"Part of the time in which memory was read or written, as nvidia-smi says. The driver does not report it while "+
 				"MIG is on.",
-			aggregate("max", byGPU, s.gpu("nvidia_gpu_memory_copy_utilization_ratio")),
-			gpuLegend,
-		)),
+			aggregate("max", byGPU, s.gpu("nvidia_gpu_memory_copy_utilization_ratio")), gpuLegend),
 	}
 }
 
 func nodeLinks(s scope) []panel {
-	rate := func(family string) string { return sumOfGPUs(byGPU, "", "rate("+s.gpu(family)+"[$__rate_interval])") }
+	ofGPUs := func(family string) string { return sumOfGPUs(byGPU, "", rate(s.gpu(family))) }
 	link := func(title, name, text string) panel {
-		p := lines(
-			title,
-			"Bps",
-			linkHue,
-			text,
-			rate("nvidia_gpu_"+name+"_receive_bytes_total"),
-			"GPU {{gpu}} in",
-		)
-		p.queries = append(
-			p.queries,
-			query{expr: rate("nvidia_gpu_" + name + "_transmit_bytes_total"),
-				legend: "GPU {{gpu}} out"},
-		)
-
-		return p
+		return lines(title, "Bps", linkHue, text,
+			ofGPUs("nvidia_gpu_"+name+"_receive_bytes_total"), "GPU {{gpu}} in").
+			and(ofGPUs("nvidia_gpu_"+name+"_transmit_bytes_total"), "GPU {{gpu}} out")
 	}
 
 	return []panel{
@@ -439,39 +312,28 @@ func nodeLinks(s scope) []panel {
 			"nvlink",
 			"Data that each GPU received and sent over its NVLinks. Empty if the GPU has no NVLink, or nothing uses it.",
 		),
-		counts(
-			"Link errors",
-			red,
+		counts("Link errors", red,
 			"NVLink errors by kind, and PCIe packets that were sent again, in each interval. A few "+
 				"replays are normal; a rate that stays is a bad link.",
 			s.only(
 				"kind",
 				"none",
-				either("increase("+s.gpu("nvidia_gpu_nvlink_errors_total")+"[$__rate_interval])",
-					`label_replace(increase(`+s.gpu(
-						"nvidia_gpu_pcie_replays_total",
-					)+`[$__rate_interval]), "kind", "pcie replay", "", "")`),
-			),
-			"GPU {{gpu}} {{kind}}",
-		),
-		lines(
-			"Clocks",
-			"hertz",
-			linkHue,
+				either(increase(s.gpu("nvidia_gpu_nvlink_errors_total")),
+					setLabel(increase(s.gpu("nvidia_gpu_pcie_replays_total")), "kind", "pcie replay")),
+			), "GPU {{gpu}} {{kind}}"),
+		lines("Clocks", "hertz", linkHue,
 			"Clock of the SMs and of the memory. All slices of a GPU run at the same clocks.",
 			aggregate(
 				"max",
 				byGPU+", domain",
 				s.gpu("nvidia_gpu_clock_hertz", `domain=~"sm|memory"`),
-			),
-			"GPU {{gpu}} {{domain}}",
-		),
+			), "GPU {{gpu}} {{domain}}"),
 	}
 }
 
 func nodePeaks(s scope) []panel {
 	peak := func(family string) string {
-		quantile := func(f string) string { return "histogram_quantile(1, increase(" + f + "[$__rate_interval]))" }
+		quantile := func(f string) string { return "histogram_quantile(1, " + increase(f) + ")" }
 
 		return s.devices(
 			quantile(s.slice("nvidia_gpu_"+family)),
@@ -480,23 +342,13 @@ func nodePeaks(s scope) []panel {
 	}
 
 	return []panel{
-		lines(
-			"Highest SM activity of each device",
-			"percentunit",
-			activityHue,
+		lines("Highest SM activity of each device", "percentunit", activityHue,
 			"The highest of all readings in each interval, which the exporter makes more often than Prometheus scrapes: up to "+
 				"9 % too high. Empty unless Prometheus scrapes native histograms.",
-			peak("sm_activity_distribution"),
-			deviceLegend,
-		),
-		lines(
-			"Most memory used on each device",
-			"bytes",
-			memoryHue,
+			peak("sm_activity_distribution"), deviceLegend),
+		lines("Most memory used on each device", "bytes", memoryHue,
 			"The highest of all readings in each interval, up to 9 % too high. A peak that the lines above do not show can "+
 				"still end a process. Empty unless Prometheus scrapes native histograms.",
-			peak("memory_used_distribution_bytes"),
-			deviceLegend,
-		),
+			peak("memory_used_distribution_bytes"), deviceLegend),
 	}
 }

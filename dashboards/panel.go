@@ -49,6 +49,65 @@ type column struct {
 	links        []object
 }
 
+// figure returns a panel that shows the value of a query as a number.
+func figure(title, unit, hue string, w int, description, expr, legend string) panel {
+	return panel{
+		kind:        stat,
+		title:       title,
+		unit:        unit,
+		hue:         hue,
+		w:           w,
+		h:           4,
+		description: description,
+		queries:     []query{{expr: expr, legend: legend}},
+	}
+}
+
+// problems returns a panel with a number that has a color from 1 on.
+func problems(title, color string, w int, description, expr, legend string) panel {
+	p := figure(title, "none", fine, w, description, expr, legend)
+	p.steps = problemFrom(color)
+
+	return p
+}
+
+// lines returns a panel with a line for each device or GPU.
+func lines(title, unit, hue, description, expr, legend string) panel {
+	return panel{
+		kind:        timeSeries,
+		title:       title,
+		unit:        unit,
+		hue:         hue,
+		description: description,
+		w:           12,
+		h:           8,
+		queries:     []query{{expr: expr, legend: legend}},
+	}
+}
+
+// ratios returns a panel with lines between 0 and 1.
+func ratios(title, hue, description, expr, legend string) panel {
+	p := lines(title, "percentunit", hue, description, expr, legend)
+	p.max = 1
+
+	return p
+}
+
+// counts returns a panel of events in each interval, as bars, so that a single event is visible.
+func counts(title, hue, description, expr, legend string) panel {
+	p := lines(title, "none", hue, description, expr, legend)
+	p.events = true
+
+	return p
+}
+
+// and returns the panel with one more query.
+func (p panel) and(expr, legend string) panel {
+	p.queries = append(p.queries, query{expr: expr, legend: legend})
+
+	return p
+}
+
 func (p panel) object(id, x, y int) object {
 	o := object{
 		"id":          id,

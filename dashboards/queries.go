@@ -92,6 +92,10 @@ func setLabel(expr, name, value string) string {
 
 func aggregate(op, labels, expr string) string { return op + " by (" + labels + ") (" + expr + ")" }
 
+// rate and increase return what a counter gained, a second or in all, between two points.
+func rate(counter string) string     { return "rate(" + counter + "[$__rate_interval])" }
+func increase(counter string) string { return "increase(" + counter + "[$__rate_interval])" }
+
 func either(a, b string) string { return a + " or " + b }
 
 // devices returns one line for each device from an expression of GPUs and one of slices.
@@ -239,10 +243,7 @@ func (s scope) gpuProblem() string {
 		worst(constant(stateXID, s.xidsOfGPU())),
 		worst(constant(
 			stateThrottled,
-			"rate("+s.slice(
-				"nvidia_gpu_clock_event_seconds_total",
-				throttling,
-			)+"[$__rate_interval]) > 0.01",
+			rate(s.slice("nvidia_gpu_clock_event_seconds_total", throttling))+" > 0.01",
 		)),
 		worst(constant(statePending, s.slice("nvidia_gpu_row_remap_pending")+" > 0")),
 		constant(

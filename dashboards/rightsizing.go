@@ -97,16 +97,9 @@ func (s scope) zeroIfJudged(expr string) string {
 func rightsizingStats(s scope) []panel {
 	count := "count(" + s.eachGPU(judged) + ")"
 	number := func(title, unit, legend, expr, text string) panel {
-		return panel{
-			kind:        stat,
-			title:       title,
-			unit:        unit,
-			hue:         countHue,
-			w:           5,
-			h:           4,
-			description: text,
-			queries:     []query{{expr: expr, legend: legend}},
-		}
+		return figure(title, unit, countHue, 5,
+			text,
+			expr, legend)
 	}
 	gained := number(
 		"GPUs to be gained",
@@ -154,30 +147,17 @@ func rightsizingStats(s scope) []panel {
 // deviceColumns are the first columns of a table of devices: where each is, with a link from the
 // GPU, and which pod has it.
 func deviceColumns(fromGPU object) []column {
-	node := fromField("node", "instance")
-	namespace := fromField("namespace", "namespace")
-	pod := fromField("pod", "pod")
-
 	return []column{
-		{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, node)}},
-		{field: "gpu", title: "GPU", width: 60, links: []object{fromGPU}},
-		{
-			field: "holder",
-			title: "Held by",
-			links: []object{linkTo("Its pods", workloadUID, node, namespace, pod)},
-		},
+		nodeColumn(),
+		gpuColumn(60, fromGPU),
+		holderColumn(),
 		{field: "namespace", hidden: true},
 		{field: "pod", hidden: true},
 	}
 }
 
 func toEvidence() object {
-	return linkTo(
-		"Its evidence",
-		rightsizingUID,
-		fromField("node", "instance"),
-		fromField("gpu", "gpu"),
-	)
+	return linkTo("Its evidence", rightsizingUID, toNode, toGPU)
 }
 
 func candidateTable(s scope) panel {
@@ -215,26 +195,10 @@ func candidateTable(s scope) panel {
 		columns: append(
 			deviceColumns(toEvidence()),
 			column{field: "recommended_profile", title: "Slice that would do", width: 150},
-			column{
-				field: "Gain",
-				title: "SMs set free",
-				unit:  "percentunit",
-				hue:   countHue,
-				gauge: true,
-				max:   1,
-				width: 120,
-			},
+			shareColumn("Gain", "SMs set free", countHue, 120),
 			column{field: "Low", title: "Request, at least", unit: "none", hue: fine, width: 145},
 			column{field: "High", title: "Request, at most", unit: "none", hue: fine, width: 145},
-			column{
-				field: "Confidence",
-				title: "Confidence",
-				unit:  "percentunit",
-				hue:   fine,
-				gauge: true,
-				max:   1,
-				width: 110,
-			},
+			shareColumn("Confidence", "Confidence", fine, 110),
 			column{field: "cluster", title: "Cluster"},
 		),
 		sortBy:     []string{"SMs set free"},
@@ -286,15 +250,7 @@ func keptTable(s scope) panel {
 		columns: append(
 			deviceColumns(toEvidence()),
 			column{field: "reason", title: "Reason", width: 150},
-			column{
-				field: "Confidence",
-				title: "Confidence",
-				unit:  "percentunit",
-				hue:   fine,
-				gauge: true,
-				max:   1,
-				width: 140,
-			},
+			shareColumn("Confidence", "Confidence", fine, 140),
 		),
 		sortBy: []string{"Reason", "Node"},
 	}
@@ -342,7 +298,7 @@ func sliceTable(s scope) panel {
 		},
 		columns: append(
 			deviceColumns(
-				linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu")),
+				linkTo("This GPU", nodeUID, toNode, toGPU),
 			),
 			column{field: "slice", title: "Slice"},
 			column{
@@ -368,16 +324,9 @@ func evidencePanels(s scope) []panel {
 	line := func(title, hue, text, recorded string) panel {
 		placed := selectFamily(recorded, `cluster=~"$cluster"`) +
 			" * on (cluster, uuid) group_left (instance, gpu) " + s.gpu("mig:gpu_target:sole")
-		p := ofOne(
-			lines(
-				title,
-				"percentunit",
-				hue,
-				text+" Of GPUs without MIG, while they are held."+ruled,
-				aggregate("max", byGPU, placed),
-				"{{instance}} GPU {{gpu}}",
-			),
-		)
+		p := ratios(title, hue,
+			text+" Of GPUs without MIG, while they are held."+ruled,
+			aggregate("max", byGPU, placed), "{{instance}} GPU {{gpu}}")
 		p.points = fewPoints
 
 		return p
@@ -424,15 +373,10 @@ func rightsizingHistory(s scope) []panel {
 		byCluster("sum", s.ofCandidates(reclaimable)), "{{cluster}}")
 	gained.decimals = 1
 
-	candidates := lines(
-		"GPUs for which a slice would do",
-		"none",
-		countHue,
+	candidates := lines("GPUs for which a slice would do", "none", countHue,
 		"Candidates. Fewer: they became slices, or their work grew; an exporter without --advise.state-dir forgets "+
 			"its evidence when it is started again."+advisor,
-		byCluster("count", s.candidates()),
-		"{{cluster}}",
-	)
+		byCluster("count", s.candidates()), "{{cluster}}")
 
 	// Advice changes over hours.
 	candidates.points = fewPoints

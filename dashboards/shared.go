@@ -105,16 +105,11 @@ func annotation(name, color, expr, title, text string) object {
 // nodeEvents returns annotations of the events that explain other changes, by node: new layouts and
 // XIDs.
 func nodeEvents() []object {
-	rule := func(name string) string { return "sum by (" + nodeRows + ") (" + selectFamily(name, inFleet) + ") > 0" }
+	rule := func(name string) string { return aggregate("sum", nodeRows, selectFamily(name, inFleet)) + " > 0" }
 
 	return []object{
-		annotation(
-			"Layout changes",
-			countHue,
-			rule("instance:nvidia_layout_changes:increase5m"),
-			"Layout changed",
-			"{{instance}}",
-		),
+		annotation("Layout changes", countHue, rule("instance:nvidia_layout_changes:increase5m"),
+			"Layout changed", "{{instance}}"),
 		annotation("XIDs", red, rule("instance:nvidia_xids:increase5m"), "XID", "{{instance}}"),
 	}
 }
@@ -153,7 +148,7 @@ func dashboardLinks() []object {
 // linkTo returns a link from a cell to a dashboard with values of the row as variables, its cluster
 // included.
 func linkTo(title, uid string, variables ...string) object {
-	url := "/d/" + uid + "?${datasource:queryparam}&" + fromField("cluster", linkCluster)
+	url := "/d/" + uid + "?${datasource:queryparam}&" + toCluster
 	for _, v := range variables {
 		url += "&" + v
 	}
@@ -161,10 +156,14 @@ func linkTo(title, uid string, variables ...string) object {
 	return object{"title": title, "url": url + "&${__url_time_range}", "targetBlank": false}
 }
 
-// fromField returns the URL parameter that sets a variable to the row's value of a field.
-func fromField(variable, field string) string {
-	return "var-" + variable + "=${__data.fields." + field + ":percentencode}"
-}
+// The URL parameters that set a variable to the row's value of a field.
+const (
+	toCluster   = "var-cluster=${__data.fields." + linkCluster + ":percentencode}"
+	toNode      = "var-node=${__data.fields.instance:percentencode}"
+	toGPU       = "var-gpu=${__data.fields.gpu:percentencode}"
+	toNamespace = "var-namespace=${__data.fields.namespace:percentencode}"
+	toPod       = "var-pod=${__data.fields.pod:percentencode}"
+)
 
 // linkCluster is the field that links take the cluster from. Tables have it hidden; it is All where
 // series have no cluster.

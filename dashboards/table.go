@@ -151,6 +151,57 @@ func (c column) properties() []object {
 	return list
 }
 
+// shareColumn is a column of gauges between 0 and 1.
+func shareColumn(field, title, hue string, width int) column {
+	return column{
+		field: field,
+		title: title,
+		unit:  "percentunit",
+		hue:   hue,
+		gauge: true,
+		max:   1,
+		width: width,
+	}
+}
+
+func countColumn(field, title string, width int) column {
+	return column{field: field, title: title, unit: "none", width: width, hue: fine}
+}
+
+// problemColumn is a column of counts that have a color from 1 on.
+func problemColumn(field, title, color string, width int) column {
+	c := countColumn(field, title, width)
+	c.steps = problemFrom(color)
+
+	return c
+}
+
+// nodeColumn, gpuColumn, holderColumn and podColumn say where a row is, with links to what they
+// name.
+func nodeColumn() column {
+	return column{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, toNode)}}
+}
+
+func gpuColumn(width int, links ...object) column {
+	return column{field: "gpu", title: "GPU", width: width, links: links}
+}
+
+func holderColumn() column {
+	return column{
+		field: "holder",
+		title: "Held by",
+		links: []object{linkTo("Its pods", workloadUID, toNode, toNamespace, toPod)},
+	}
+}
+
+func podColumn(link string) column {
+	return column{
+		field: "pod",
+		title: "Pod",
+		links: []object{linkTo(link, workloadUID, toNamespace, toPod)},
+	}
+}
+
 // allColumns returns the columns of a table and the hidden one that links take the cluster from.
 // Other panels have none.
 func (p panel) allColumns() []column {

@@ -51,53 +51,20 @@ func workloadStats() []panel {
 		s.eachGPU("nvidia_gpu_mig_enabled") + " == 1))"
 
 	return []panel{
-		{
-			kind:  stat,
-			title: "Pods with a GPU or slice",
-			unit:  "none",
-			hue:   countHue,
-			w:     6,
-			h:     4,
-			description: "Pods that hold at least one device now. \"no data\": none of those that are chosen does, or the " +
+		figure("Pods with a GPU or slice", "none", countHue, 6,
+			"Pods that hold at least one device now. \"no data\": none of those that are chosen does, or the "+
 				"kubelet does not report any.",
-			queries: []query{
-				{
-					expr:   "count(max by (" + podRows + ") ({" + podInfo + "," + pods + "}))",
-					legend: "pods",
-				},
-			},
-		},
-		{
-			kind:  stat,
-			title: "Devices",
-			unit:  "none",
-			hue:   countHue,
-			w:     6,
-			h:     4,
-			description: "Slices and GPUs without MIG that the chosen pods hold, and all that there are on the chosen nodes. " +
+			"count(max by ("+podRows+") ({"+podInfo+","+pods+"}))", "pods"),
+		figure("Devices", "none", countHue, 6,
+			"Slices and GPUs without MIG that the chosen pods hold, and all that there are on the chosen nodes. "+
 				"A device that pods share counts once.",
-			queries: []query{
-				{expr: "count(" + held + ")", legend: "held"},
-				{expr: all, legend: "all"},
-			},
-		},
-		{
-			kind:  stat,
-			title: "Power",
-			unit:  "watt",
-			hue:   powerHue,
-			w:     6,
-			h:     4,
-			description: "What the chosen pods draw on devices that they have to themselves, and what all GPUs draw. The " +
+			"count("+held+")", "held").
+			and(all, "all"),
+		figure("Power", "watt", powerHue, 6,
+			"What the chosen pods draw on devices that they have to themselves, and what all GPUs draw. The "+
 				"difference: other pods, shared devices, idle power of free devices.",
-			queries: []query{
-				{
-					expr:   "sum(" + eachContainer("power_estimate_watts") + ")",
-					legend: "of these pods",
-				},
-				{expr: "sum(" + s.eachGPU("nvidia_gpu_power_watts") + ")", legend: "of all GPUs"},
-			},
-		},
+			"sum("+eachContainer("power_estimate_watts")+")", "of these pods").
+			and("sum("+s.eachGPU("nvidia_gpu_power_watts")+")", "of all GPUs"),
 		{
 			kind:     stat,
 			title:    "Energy in the time range",
@@ -122,7 +89,7 @@ func workloadStats() []panel {
 
 // onPods returns a value for every pod, NaN if there is none.
 func onPods(expr string) string {
-	return either(expr, "max by ("+podRows+") ({"+podInfo+","+pods+"}) * NaN")
+	return either(expr, aggregate("max", podRows, "{"+podInfo+","+pods+"}")+" * NaN")
 }
 
 // eachContainer returns one value for each container and device of the chosen pods.
@@ -137,7 +104,7 @@ func workloadTable() panel {
 	}
 	holding := "{" + podInfo + "," + pods + "}"
 	inState := func(value, expr string) string {
-		return "max by (" + podRows + ") (" + constant(value, expr) + ")"
+		return aggregate("max", podRows, constant(value, expr))
 	}
 	state := strings.Join([]string{
 		inState("1", "{"+podInfo+`,sharing="unknown",`+pods+"}"),
@@ -174,20 +141,9 @@ func workloadTable() panel {
 		},
 		columns: []column{
 			{field: "namespace", title: "Namespace", width: 140},
-			{
-				field: "pod",
-				title: "Pod",
-				links: []object{
-					linkTo("This pod alone", workloadUID, fromField("namespace", "namespace"),
-						fromField("pod", "pod")),
-				},
-			},
+			podColumn("This pod alone"),
 			{field: "workload", title: "Owner"},
-			{
-				field: "instance",
-				title: "Node",
-				links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))},
-			},
+			nodeColumn(),
 			{
 				field: "State",
 				title: "State",
@@ -205,24 +161,8 @@ func workloadTable() panel {
 				},
 			},
 			{field: "Devices", title: "Devices", width: 80, unit: "none", hue: fine},
-			{
-				field: "SM",
-				title: "SM activity",
-				unit:  "percentunit",
-				hue:   activityHue,
-				gauge: true,
-				max:   1,
-				width: 145,
-			},
-			{
-				field: "Tensor",
-				title: "Tensor activity",
-				unit:  "percentunit",
-				hue:   activityHue,
-				gauge: true,
-				max:   1,
-				width: 145,
-			},
+			shareColumn("SM", "SM activity", activityHue, 145),
+			shareColumn("Tensor", "Tensor activity", activityHue, 145),
 			{field: "Memory", title: "Memory used", unit: "bytes", hue: memoryHue, width: 130},
 			{field: "Power", title: "Power", unit: "watt", hue: powerHue, width: 110},
 		},
@@ -232,22 +172,19 @@ func workloadTable() panel {
 
 func workloadNamespaces() []panel {
 	sum := func(rule string) string {
-		return "sum by (cluster, namespace) (" + selectFamily(rule, namespaces) + ")"
+		return aggregate("sum", "cluster, namespace", selectFamily(rule, namespaces))
 	}
 	stack := func(title, unit, hue, text, expr string) panel {
-		p := lines(title, unit, hue, text+ruled, expr, "{{namespace}}")
+		p := lines(title, unit, hue,
+			text+ruled,
+			expr, "{{namespace}}")
 		p.stacked = true
 
 		return p
 	}
-	held := lines(
-		"Devices: held and free",
-		"none",
-		countHue,
+	held := lines("Devices: held and free", "none", countHue,
 		"Slices and GPUs without MIG of the chosen nodes. Devices whose holder is unknown are not in it."+ruled,
-		"sum by (state) ("+selectFamily("instance:nvidia_devices:count", inFleet)+")",
-		"{{state}}",
-	)
+		aggregate("sum", "state", selectFamily("instance:nvidia_devices:count", inFleet)), "{{state}}")
 	held.stacked = true
 	held.colors = ofDevices()
 
@@ -256,15 +193,10 @@ func workloadNamespaces() []panel {
 		stack("Devices held, by namespace", "none", countHue,
 			"A device that pods of several namespaces share counts once for each of them.",
 			sum("namespace:nvidia_devices_held:count")),
-		ofOne(lines(
-			"SM activity, by namespace",
-			"percentunit",
-			activityHue,
+		ratios("SM activity, by namespace", activityHue,
 			"Mean over the devices that containers of the namespace have to themselves. Low for days: smaller slices "+
 				"would do."+ruled,
-			sum("namespace:nvidia_sm_activity:sum")+" / "+sum("namespace:nvidia_sm_activity:count"),
-			"{{namespace}}",
-		)),
+			sum("namespace:nvidia_sm_activity:sum")+" / "+sum("namespace:nvidia_sm_activity:count"), "{{namespace}}"),
 		stack("Memory used, by namespace", "bytes", memoryHue,
 			"What containers use, on shared devices too if the exporter sees the host's processes.",
 			sum("namespace:nvidia_memory_used_bytes:sum")),
@@ -296,34 +228,19 @@ func workloadPods() []panel {
 		return aggregate(op, labels, either(fleetScope().withPlacement(eachContainer(family)),
 			withSlice(eachContainer(family, `gpu_instance=""`), "whole")))
 	}
-	memory := lines(
-		"Memory used by each pod",
-		"bytes",
-		memoryHue,
+	memory := lines("Memory used by each pod", "bytes", memoryHue,
 		"On each device. On one that pods share it is what the pod's own processes use. A line that ends with its pod near "+
 			"the device's size: it probably ran out of memory.",
-		line("sum", "memory_used_bytes"),
-		legend,
-	)
+		line("sum", "memory_used_bytes"), legend)
 	memory.w = columns
-	power := lines(
-		"Power of each pod",
-		"watt",
-		powerHue,
+	power := lines("Power of each pod", "watt", powerHue,
 		"Measured for a whole GPU, estimated for a slice, absent for shared devices.",
-		line("sum", "power_estimate_watts"),
-		legend,
-	)
+		line("sum", "power_estimate_watts"), legend)
 	power.w = columns
-	sm := ofOne(lines(
-		"SM activity of each pod",
-		"percentunit",
-		activityHue,
+	sm := ratios("SM activity of each pod", activityHue,
 		"Of each device that the pod has to itself, of the device's own SMs. Long at 100 %: a larger slice. Near 0 %: a "+
 			"smaller one, or none.",
-		line("avg", "sm_activity_ratio"),
-		legend,
-	))
+		line("avg", "sm_activity_ratio"), legend)
 	sm.w = columns
 
 	panels := []panel{sm, memory, power}
