@@ -423,11 +423,13 @@ func dcgmFieldsWithoutValue() []dcgmField {
 		{name: "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION", id: 243, unit: "ns"},
 		{name: "DCGM_FI_DEV_LOW_UTIL_VIOLATION", id: 244, unit: "ns"},
 		{name: "DCGM_FI_DEV_RELIABILITY_VIOLATION", id: 245, unit: "ns"},
+
 		{name: "DCGM_FI_DEV_RETIRED_SBE", id: 390},
 		{name: "DCGM_FI_DEV_RETIRED_DBE", id: 391},
 		{name: "DCGM_FI_DEV_RETIRED_PENDING", id: 392},
 		{name: "DCGM_FI_DEV_NVLINK_BANDWIDTH_L0", id: 440, unit: "MB/s"},
 		{name: "DCGM_EXP_P2P_STATUS"},
+
 		{name: "DCGM_FI_DEV_BRAND", id: 51, label: true},
 		{name: "DCGM_FI_DEV_OEM_INFOROM_VER", id: 56, label: true},
 		{name: "DCGM_FI_DEV_ECC_INFOROM_VER", id: 80, label: true},

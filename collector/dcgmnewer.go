@@ -63,6 +63,8 @@ func dcgmFieldsRenamedIn49() []dcgmRenamedField {
 			unit:  "B/s",
 			value: wholeGPU(nvlinkRate),
 		},
+
+		// The others only have another name.
 		{name: "DCGM_FI_DEV_MEMORY_TEMP_CELSIUS", old: "DCGM_FI_DEV_MEMORY_TEMP"},
 		{name: "DCGM_FI_DEV_GPU_TEMP_CELSIUS", old: "DCGM_FI_DEV_GPU_TEMP"},
 		{name: "DCGM_FI_DEV_BOARD_POWER_WATTS", old: "DCGM_FI_DEV_POWER_USAGE"},

@@ -18,6 +18,7 @@ func exporterCounterFields() []dcgmField {
 			source: fromNVML, value: xidCounter(writeLastXID)},
 		{name: "DCGM_EXP_XID_ERRORS_COUNT", unit: "1", source: fromCounting, value: xidCounter(writeRecentXIDs)},
 		{name: "DCGM_EXP_XID_ERRORS_TOTAL", unit: "1", source: fromCounting, value: xidCounter(writeAllXIDs)},
+
 		{
 			name:   "DCGM_EXP_CLOCK_EVENTS_COUNT",
 			unit:   "readings",

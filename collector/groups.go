@@ -45,6 +45,7 @@ func groups() []group {
 			help:  "whether every GPU and instance answers, read errors, age of the readings",
 			build: newUp,
 		},
+
 		{name: "memory", help: "framebuffer memory: total and used", build: newMemory},
 		{
 			name:  "memory_details",
@@ -52,6 +53,7 @@ func groups() []group {
 			build: newMemoryDetails,
 			optIn: true,
 		},
+
 		{
 			name:  "utilization",
 			help:  "the driver's own utilization of GPUs without MIG",
@@ -81,6 +83,7 @@ func groups() []group {
 			build: newInstancePCIe,
 			optIn: true,
 		},
+
 		{
 			name:  "power",
 			help:  "power and energy of the GPU, and the estimated part of every GPU instance",
@@ -92,8 +95,10 @@ func groups() []group {
 			help:  "clocks, the reasons that hold them down, and the performance state",
 			build: newClocks,
 		},
+
 		{name: "pcie", help: "PCIe traffic and link", build: newPCIe},
 		{name: "nvlink", help: "NVLink traffic and errors", build: newNVLink},
+
 		{
 			name:  "ecc",
 			help:  "memory errors, remapped rows, the recovery that the driver asks for",
@@ -111,6 +116,7 @@ func groups() []group {
 			build: newFabric,
 			optIn: true,
 		},
+
 		{name: "xid", help: "XID errors", build: newXID},
 		{name: "processes", help: "number of processes on every GPU", build: newProcesses},
 		{
@@ -131,12 +137,14 @@ func groups() []group {
 			build: newProcessInfo,
 			optIn: true,
 		},
+
 		{
 			name:  groupMedia,
 			help:  "activity of encoders, decoders, JPEG and optical flow engines; off unless asked for",
 			build: newMedia,
 			optIn: true,
 		},
+
 		{name: "mig", help: "MIG mode and changes of the layout", build: newMIG},
 		{
 			name:  "capacity",
@@ -149,6 +157,7 @@ func groups() []group {
 			build: newProfileMax,
 			optIn: true,
 		},
+
 		{name: "pods", help: "which container holds which device", build: newPods},
 		{
 			name:  "containers",
@@ -156,6 +165,7 @@ func groups() []group {
 			build: newContainers,
 		},
 		{name: "jobs", help: "which batch jobs hold which device", build: newJobs},
+
 		{
 			name:  "rightsizing",
 			help:  "which whole GPUs should be slices, which slices smaller or larger",

@@ -16,6 +16,7 @@ func fleet() dashboard {
 		tags:  []string{"gpu", "mig"},
 		description: "All nodes: what is wrong, how much of the GPUs and slices is held and used, what is underused or " +
 			"stranded, power, and what changed.",
+
 		variables: []object{
 			datasourceVariable(),
 			choice("cluster", "Cluster", "label_values(nvidia_gpu_up, cluster)", false),
@@ -32,6 +33,7 @@ func fleet() dashboard {
 				false,
 			),
 		},
+
 		annotations: nodeEvents(),
 		rows: []row{
 			{title: "Right now", panels: append(fleetStats(), fleetProblems(), fleetNodes())},

@@ -9,6 +9,7 @@ func health() dashboard {
 		from:        "now-6h",
 		tags:        []string{"exporter"},
 		description: "Whether mig-exporter itself works: scrapes, sources, readings, what it costs.",
+
 		variables: []object{
 			datasourceVariable(),
 			choice("cluster", "Cluster", "label_values(mig_exporter_build_info, cluster)", false),
@@ -25,6 +26,7 @@ func health() dashboard {
 				false,
 			),
 		},
+
 		annotations: nodeEvents(),
 		rows: []row{
 			{title: "Right now", panels: append(healthStats(), healthTable())},

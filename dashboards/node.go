@@ -41,7 +41,9 @@ func node() dashboard {
 		from:        "now-6h",
 		tags:        []string{"gpu", "mig"},
 		description: "One node: its GPUs and their slices, what they do, what is wrong, and which pods hold them.",
-		variables:   nodeVariables("nvidia_gpu_up", "nvidia_mig_gpu_instance_info", "mig_profile"),
+
+		variables: nodeVariables("nvidia_gpu_up", "nvidia_mig_gpu_instance_info", "mig_profile"),
+
 		annotations: events(s, "GPU {{gpu}}"),
 		rows: []row{
 			{title: "Right now", panels: append(nodeStats(s), nodeTable(s))},

@@ -25,6 +25,7 @@ func rightsizing() dashboard {
 		tags:  []string{"gpu", "mig"},
 		description: "Which whole GPUs are too large for what they do, which slice would do, what it costs a request and " +
 			"what it sets free; and which slices are too small, too large or idle. Nothing is changed by itself.",
+
 		variables: []object{
 			datasourceVariable(),
 			choice("cluster", "Cluster", "label_values(nvidia_gpu_up, cluster)", false),
@@ -36,6 +37,7 @@ func rightsizing() dashboard {
 			),
 			choice("gpu", "GPU", "label_values(nvidia_gpu_up{"+inFleet+"}, gpu)", false),
 		},
+
 		annotations: nodeEvents(),
 		rows: []row{
 			{title: "Right now", panels: append(rightsizingStats(s), candidateTable(s))},

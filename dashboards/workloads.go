@@ -19,6 +19,7 @@ func workloads() dashboard {
 		from:        "now-24h",
 		tags:        []string{"gpu", "mig"},
 		description: "Which namespaces and pods hold GPUs and slices, and how much of them they use.",
+
 		variables: []object{
 			datasourceVariable(),
 			choice("cluster", "Cluster", "label_values(nvidia_gpu_up, cluster)", false),
@@ -31,6 +32,7 @@ func workloads() dashboard {
 			choice("namespace", "Namespace", "label_values("+holders+"}, namespace)", false),
 			choice("pod", "Pod", "label_values("+holders+`,namespace=~"$namespace"}, pod)`, false),
 		},
+
 		annotations: nodeEvents(),
 		rows: []row{
 			{title: "Right now", panels: append(workloadStats(), workloadTable())},

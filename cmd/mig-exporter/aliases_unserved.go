@@ -161,6 +161,7 @@ func harmlessAliases() []alias {
 			accepted: []string{"f"},
 			advice:   "CPUs are not served",
 		},
+
 		{
 			name:     "health-require-gpus",
 			env:      "DCGM_EXPORTER_HEALTH_REQUIRE_GPUS",
@@ -185,6 +186,7 @@ func harmlessAliases() []alias {
 			accepted: []string{"1s"},
 			advice:   "every poll asks the driver for events, and the kernel which GPUs are bound",
 		},
+
 		{
 			name:     "web-read-timeout",
 			env:      "DCGM_EXPORTER_WEB_READ_TIMEOUT",
@@ -199,6 +201,8 @@ func harmlessAliases() []alias {
 			accepted: []string{"30s"},
 			advice:   "responses are bounded always",
 		},
+
+		// What DCGM keeps and logs.
 		{
 			name:     "watch-max-keep-age",
 			env:      "DCGM_EXPORTER_WATCH_MAX_KEEP_AGE",
@@ -228,6 +232,8 @@ func harmlessAliases() []alias {
 			accepted: []string{"NONE"},
 			advice:   "DCGM's log is not written; see --log.level=debug",
 		},
+
+		// What dcgm-exporter writes to files for its developers.
 		{name: "dump-enabled", env: "DCGM_EXPORTER_DUMP_ENABLED", switches: true, verdict: warned,
 			accepted: []string{"false"},
 			advice:   "mig-exporter capture writes what the driver says to a file"},

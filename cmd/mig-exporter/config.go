@@ -180,6 +180,7 @@ func (c *Config) validate(errs *flagErrors) {
 	c.Poll.validate(errs)
 	c.Metrics.validate(errs)
 	c.Profiling.validate(errs)
+
 	errs.check(c.Web.MaxScrapes >= 0,
 		"%s=%d: expected 0 (no limit) or more", flagName("web.max-scrapes"), c.Web.MaxScrapes)
 	errs.check(c.Capture.Polls >= 1 && c.Capture.Polls <= maxCapturePolls,
@@ -188,10 +189,12 @@ func (c *Config) validate(errs *flagErrors) {
 	errs.check(len(filepath.Dir(c.ReleaseSocket)) <= longestSocketDir,
 		"%s=%s: expected a path whose folder has at most %d characters",
 		flagName("release.socket"), c.ReleaseSocket, longestSocketDir)
+
 	c.validateAPIServer(errs)
 	errs.check(c.Control.DevicePlugin == "" || c.Kubernetes.Socket != "",
 		"%s=%s: expected a path in %s: the kubelet says when the plugin has followed",
 		flagName("control.device-plugin"), c.Control.DevicePlugin, flagName("kubernetes.socket"))
+
 	c.Advise.validate(errs)
 	c.Kubernetes.validate(errs)
 	c.Control.validate(errs)

@@ -392,6 +392,7 @@ func newControlMetrics(now func() time.Time) *collector.Control {
 			string(api.VerbRestore),
 			string(api.VerbRecovery),
 		},
+
 		Results: []string{
 			string(api.Succeeded),
 			string(api.Unsettled),
@@ -402,6 +403,7 @@ func newControlMetrics(now func() time.Time) *collector.Control {
 			string(api.Degraded),
 			string(api.Stuck),
 		},
+
 		States: []string{"idle", "running", "degraded", "stuck", "read-only", "off"},
 		Now:    now,
 	})

@@ -131,6 +131,7 @@ func declareCommands(app *kingpin.Application, inv *invocation) {
 func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) {
 	cfg.Metrics.Disabled = map[string]bool{}
 	declareCollectors(app, cfg.Metrics.Disabled)
+
 	driverFlags(app, &cfg.Driver)
 	releaseFlags(app, &cfg.ReleaseSocket)
 	simulationFlags(app, &cfg.Driver)
@@ -138,11 +139,14 @@ func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) {
 	hostFlags(app, &cfg.Driver)
 	profilingFlags(app, &cfg.Profiling)
 	jobFlags(app, &cfg.JobDir)
+
 	metricsFlags(app, &cfg.Metrics)
 	webFlags(app, &cfg.Web)
 	kubernetesFlags(app, &cfg.Kubernetes)
+
 	adviseFlags(app, &cfg.Advise, &cfg.Kubernetes.WorkloadLabel)
 	controlFlags(app, &cfg.Control)
+
 	enumFlag(app, "log.level", "Lowest level of messages to log: debug, info, warn or error.",
 		"info", &logs.Level, "debug", "info", "warn", "error")
 	enumFlag(app, "log.format", "Form of the log on standard error: logfmt or json.",
@@ -307,9 +311,11 @@ func webFlags(app *kingpin.Application, cfg *WebConfig) {
 	app.Flag("web.systemd-socket", "Serve on the sockets that systemd passes instead of "+
 		"--web.listen-address.").
 		BoolVar(&cfg.SystemdSocket)
+
 	intFlag(app, "web.max-scrapes", "Scrapes gathered and encoded at the same time; those "+
 		"beyond it get 503. 0 is no limit.",
 		"40", &cfg.MaxScrapes)
+
 	app.Flag("web.state", "Serve the node's state as JSON at /api/v1/node, and on the landing "+
 		"page.").
 		Default("true").
@@ -321,6 +327,7 @@ func webFlags(app *kingpin.Application, cfg *WebConfig) {
 		"certificate; else off).",
 		processesAuto, &cfg.Processes, processesAuto, gpu.ProcessesOff, gpu.ProcessNames,
 		gpu.ProcessUsers)
+
 	app.Flag("web.pprof", "Serve Go's profiles under /debug/pprof/.").BoolVar(&cfg.Pprof)
 }
 
@@ -341,6 +348,7 @@ func kubernetesFlags(app *kingpin.Application, cfg *KubernetesConfig) {
 		"for init containers. Only root can read it; an empty path turns it off.").
 		Default(podresources.DefaultCheckpoint).
 		StringVar(&cfg.Checkpoint)
+
 	enumFlag(app, "kubernetes.labels", "Where pods are named: container (in the info families "+
 		"and in nvidia_gpu_container_*), series (also on the memory, activity, power and energy "+
 		"of what they hold), info (in the info families only), off.",
@@ -353,9 +361,11 @@ func kubernetesFlags(app *kingpin.Application, cfg *KubernetesConfig) {
 	app.Flag("kubernetes.pod-label", "Pod label to show as label_NAME on the info series of "+
 		"pods; needs --kubernetes.node-name; repeatable.").
 		StringsVar(&cfg.PodLabelNames)
+
 	app.Flag("kubernetes.node-name", "This node's name at the API server, which is then asked "+
 		"for the owners and labels of its pods; by default it is not asked.").
 		StringVar(&cfg.NodeName)
+
 	app.Flag("kubernetes.node-conditions", "Write the conditions GPUHealthy and "+
 		"MIGLayoutApplied of the Node; needs --kubernetes.node-name and the right to patch "+
 		"nodes/status (docs/health.md).").

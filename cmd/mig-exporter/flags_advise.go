@@ -31,6 +31,7 @@ const (
 
 func adviseFlags(app *kingpin.Application, cfg *AdviseConfig, workloadLabel *string) {
 	initial := advise.DefaultOptions()
+
 	app.Flag("advise.enabled", "Observe what workloads need of their GPUs and slices, and "+
 		"recommend smaller or larger ones (docs/rightsizing.md). Nothing is ever changed by it.").
 		Default("true").
@@ -39,8 +40,10 @@ func adviseFlags(app *kingpin.Application, cfg *AdviseConfig, workloadLabel *str
 		"across restarts; created if it is missing. By default there is none: a restart loses what was "+
 		"observed.").
 		SetValue(usage.File(&cfg.StateDir))
+
 	cfg.Options.Headroom = initial.Headroom
 	cfg.Options.TargetBusy = initial.TargetBusy
+
 	floatFlag(app, "advise.max-stretch", "How many times as long as now a request may take in a "+
 		"slice, at p95. A pod's annotation mig-exporter.io/max-stretch overrides it.",
 		initial.MaxStretch, &cfg.Options.MaxStretch)
@@ -50,6 +53,7 @@ func adviseFlags(app *kingpin.Application, cfg *AdviseConfig, workloadLabel *str
 	app.Flag("advise.strict", "Decide by the worst mix of kernels that the evidence allows, "+
 		"instead of the expected one.").
 		BoolVar(&cfg.Options.Strict)
+
 	app.Flag("advise.workload-label", "Pod label that names the workload of the pods that have "+
 		"it, in place of their owners: pods of one workload add up. Needs "+
 		"--kubernetes.node-name.").
@@ -58,6 +62,7 @@ func adviseFlags(app *kingpin.Application, cfg *AdviseConfig, workloadLabel *str
 		"the pod's address and the port and path of its annotation "+
 		`mig-exporter.io/server-metrics (":8000/metrics"). Needs --kubernetes.node-name.`).
 		BoolVar(&cfg.ServerMetrics)
+
 	enumFlag(app, "advise.strategy", "The device plugin's MIG strategy on this node: mixed, or "+
 		"single (all GPUs have one profile).",
 		strategyMixed, &cfg.Strategy, strategyMixed, strategySingle)

@@ -44,6 +44,7 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 	enumFlag(app, "control.mode", "What partition control may do: plan changes nothing; apply "+
 		"repartitions GPUs, which is experimental: it has not been proven on every model.",
 		controlPlan, &cfg.Mode, controlPlan, controlApply)
+
 	app.Flag("control.socket", "Unix socket of partition control, for root and "+
 		"--control.allow-gid.").
 		Default("/run/mig-exporter/control.sock").
@@ -61,6 +62,7 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 		"of its own, a token is not accepted by the API server. Repeatable. By default the API "+
 		"server's own.").
 		StringsVar(&cfg.Audiences)
+
 	app.Flag("control.layouts", "File of named layouts, in mig-parted's form. Read again with "+
 		"SIGHUP.").
 		SetValue(usage.File(&cfg.LayoutsFile))
@@ -71,6 +73,7 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 	app.Flag("control.restore", "After a reboot, restore the layouts that operations have made, "+
 		"on GPUs without instances; each GPU on its own, tried again while it fails.").
 		BoolVar(&cfg.Restore)
+
 	app.Flag("control.cordon", "Keep new pods from the node during a change; needs "+
 		"--kubernetes.node-name and the right to patch the node.").
 		BoolVar(&cfg.Cordon)
@@ -84,6 +87,7 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 		`{"reboot": [...]} is a command that reboots the node: --kubernetes.node-labels=follow `+
 		"starts it once for a MIG mode that is pending until then.").
 		StringsVar(&cfg.Hooks)
+
 	durationFlag(app, "control.call-timeout", "Time after which a change that the driver has "+
 		"not answered counts as stuck.",
 		"30s", &cfg.CallTimeout)

@@ -29,6 +29,7 @@ func manPage() *manpage.Page {
 				Help: "When a stepped clock begins, such as 2026-05-01T00:00:00Z.",
 			},
 		},
+
 		Files: []manpage.Variable{
 			{Name: "/etc/default/mig-exporter", Help: "The variables of the service."},
 			{

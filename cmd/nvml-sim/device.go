@@ -36,6 +36,7 @@ func deviceCalls() map[string]call {
 			nil,
 		),
 		"nvmlDeviceGetBoardPartNumber": readText(gpu.ReadingInventory, partNumber, nil),
+
 		"nvmlDeviceGetMinorNumber": readInventory(
 			func(s *sim.GPUState) uint32 { return uint32(s.Minor) },
 		),
@@ -46,6 +47,7 @@ func deviceCalls() map[string]call {
 			return s.PCI.Domain<<16 | s.PCI.Bus<<8
 		}),
 		"nvmlDeviceGetMultiGpuBoard": readInventory(func(*sim.GPUState) uint32 { return 0 }),
+
 		"nvmlDeviceGetBrand": readInventory(
 			func(*sim.GPUState) uint32 { return C.SIM_NVML_BRAND_NVIDIA },
 		),
@@ -56,6 +58,7 @@ func deviceCalls() map[string]call {
 		"nvmlDeviceGetAddressingMode": notNull(beforeBranch(addressingBranch,
 			missingFunction, readGPU(gpu.ReadingInventory, addressingMode)), 1),
 		"nvmlDeviceGetNumGpuCores": readGPU(gpu.ReadingInventory, cores, 1),
+
 		"nvmlDeviceGetPersistenceMode": readInventory(
 			func(s *sim.GPUState) uint32 { return flag(s.PersistenceMode) },
 		),
@@ -71,11 +74,13 @@ func deviceCalls() map[string]call {
 		"nvmlDeviceGetVirtualizationMode": readInventory(func(*sim.GPUState) uint32 {
 			return C.SIM_NVML_GPU_VIRTUALIZATION_MODE_NONE
 		}),
+
 		"nvmlDeviceGetPciInfo":    oldPCIInfo(16 + 4*4),
 		"nvmlDeviceGetPciInfo_v2": oldPCIInfo(16 + 5*4),
 		"nvmlDeviceGetPciInfo_v3": readInventory(pciInfo),
 		"nvmlDeviceGetPciInfoExt": readGPU(gpu.ReadingInventory, pciInfoExt, 1),
 		"nvmlDeviceGetIndex":      readDevice(gpu.ReadingDevice, gpuIndex, migIndex, 1),
+
 		"nvmlDeviceGetComputeMode": readDevice(
 			gpu.ReadingInventory,
 			computeMode,

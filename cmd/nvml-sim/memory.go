@@ -25,6 +25,7 @@ func memoryCalls() map[string]call {
 		"nvmlDeviceGetMemoryInfo_v2": notNull(beforeBranch(newMemory,
 			missingFunction, readDevice(gpu.ReadingMemory, memory2, migMemory2)), 1),
 		"nvmlDeviceGetBAR1MemoryInfo": readDevice(gpu.ReadingMemory, bar1, migBAR1, 1),
+
 		"nvmlDeviceGetEccMode": readGPU(gpu.ReadingECC, func(_ *sim.GPUState, a args) result {
 			return putTwo(a, 1, flag(true), flag(true))
 		}, 1, 2),
@@ -40,6 +41,7 @@ func memoryCalls() map[string]call {
 			migErrorCounter,
 			4,
 		),
+
 		"nvmlDeviceGetRemappedRows":         readRows(remappedRows, 1, 2, 3, 4),
 		"nvmlDeviceGetRemappedRows_v2":      readRows(remappedRows2, 1),
 		"nvmlDeviceGetRowRemapperHistogram": readRows(rowHistogram, 1),

@@ -21,6 +21,7 @@ func migCalls() map[string]call {
 		"nvmlDeviceGetMaxMigDeviceCount": readMIG(func(s *sim.GPUState, a args) result {
 			return put(a, 1, uint32(s.MaxMIGDevices))
 		}, 1),
+
 		"nvmlDeviceIsMigDeviceHandle":         notNull(onHandle(isMIGDevice, aGPU, aMIGDevice), 1),
 		"nvmlDeviceGetMigDeviceHandleByIndex": readMIG(migHandleByIndex, 2),
 		"nvmlDeviceGetDeviceHandleFromMigDeviceHandle": readMIGDevice(
@@ -38,6 +39,7 @@ func migCalls() map[string]call {
 				return put(a, 1, uint32(d.Compute.ID))
 			},
 		),
+
 		"nvmlDeviceGetGpuInstanceProfileInfo": readMIG(plainProfile, 2),
 		"nvmlDeviceGetGpuInstanceProfileInfoV": readMIG(
 			versionedProfile(profileByNumber),

@@ -37,11 +37,13 @@ func (b *book) refuseHold() error {
 			b.current.id,
 			b.current.in(b).Operation.State,
 		)
+
 	case b.reserved:
 		return problemf(
 			api.InProgress,
 			"a request to partition control is being checked; try again",
 		)
+
 	case b.status() == running:
 		return problemf(api.InProgress, "an operation of partition control is not finished")
 	default:

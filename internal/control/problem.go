@@ -27,6 +27,7 @@ func titleAndStatus(t api.ProblemType) (title string, status int) {
 		return "This node only plans", http.StatusForbidden
 	case api.NotFound:
 		return "Not found", http.StatusNotFound
+
 	case api.StalePlan:
 		return "The node has changed since, or may have", http.StatusConflict
 	case api.Busy:
@@ -41,6 +42,7 @@ func titleAndStatus(t api.ProblemType) (title string, status int) {
 		return "The operation could not be resumed", http.StatusConflict
 	case api.DegradedNode:
 		return "A rollback has to be retried or accepted first", http.StatusConflict
+
 	case api.UnknownProfile:
 		return "Unknown profile", http.StatusUnprocessableEntity
 	case api.Infeasible:
@@ -49,6 +51,7 @@ func titleAndStatus(t api.ProblemType) (title string, status int) {
 		return "The GPU is in another MIG mode", http.StatusUnprocessableEntity
 	case api.BadSpec:
 		return "The request cannot be met", http.StatusUnprocessableEntity
+
 	case api.ReadOnly:
 		return "Partition control is read-only", http.StatusServiceUnavailable
 	case api.StuckNode:

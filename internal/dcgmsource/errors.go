@@ -54,6 +54,7 @@ type failure struct {
 // of most the text alone.
 func failures() []failure {
 	return []failure{
+		// There is no engine that answers.
 		{-7, "dcgm initialization error", [2]error{ErrStart, gpu.ErrUnavailable}},
 		{-12, "api version mismatch", [2]error{ErrVersion, gpu.ErrUnavailable}},
 		{-25, "dcgm library could not be found", [2]error{ErrLibrary, gpu.ErrUnavailable}},
@@ -61,15 +62,21 @@ func failures() []failure {
 		{-10, "object is in an undefined state", [2]error{ErrConnection, gpu.ErrUnavailable}},
 		{-11, "timeout", [2]error{ErrConnection, gpu.ErrTimeout}},
 		{-57, "driver timeout", [2]error{gpu.ErrTimeout}},
+
+		// The engine refuses.
 		{-29, "running as non-root", [2]error{ErrRequiresRoot, gpu.ErrNoPermission}},
 		{-17, "no permission", [2]error{gpu.ErrNoPermission}},
 		{-24, "max limit reached", [2]error{ErrLimit, gpu.ErrInsufficientResources}},
 		{-54, "paused", [2]error{ErrPaused, gpu.ErrUnavailable}},
+
+		// It does not know what is asked for.
 		{-16, "not being watched", [2]error{ErrNotWatched}},
 		{-5, "setting not configured", [2]error{ErrGone, gpu.ErrNotFound}},
 		{-45, "gpu instance does not exist", [2]error{ErrGone, gpu.ErrNotFound}},
 		{-46, "compute instance does not exist", [2]error{ErrGone, gpu.ErrNotFound}},
 		{-1, "bad parameter", [2]error{gpu.ErrInvalidArgument}},
+
+		// The GPU cannot do it.
 		{-6, "feature not supported", [2]error{gpu.ErrNotSupported}},
 		{-22, "gpu is not supported by dcgm", [2]error{gpu.ErrNotSupported}},
 		{-23, "incompatible with each other", [2]error{gpu.ErrNotSupported}},
@@ -79,6 +86,8 @@ func failures() []failure {
 			[2]error{ErrNoModule, gpu.ErrNotSupported},
 		},
 		{-36, "profiling is not supported", [2]error{gpu.ErrNotSupported}},
+
+		// The GPU fails.
 		{-18, "gpu is lost", [2]error{gpu.ErrLost}},
 		{-19, "gpu requires reset", [2]error{gpu.ErrResetRequired}},
 	}

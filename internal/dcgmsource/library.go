@@ -87,13 +87,16 @@ func functions() []string {
 		"dcgmStopEmbedded",
 		"dcgmConnect_v2",
 		"dcgmDisconnect",
+
 		"dcgmGetEntityGroupEntities",
 		"dcgmGetGpuInstanceHierarchy",
+
 		"dcgmGroupCreate",
 		"dcgmGroupAddEntity",
 		"dcgmGroupDestroy",
 		"dcgmFieldGroupCreate",
 		"dcgmFieldGroupDestroy",
+
 		"dcgmWatchFields",
 		"dcgmUnwatchFields",
 		"dcgmUpdateAllFields",

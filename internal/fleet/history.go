@@ -236,6 +236,7 @@ func (q *querier) queryMeans(gpus []*device) {
 // queryEngines queries how many media engines the GPUs use that use any.
 func (q *querier) queryEngines(gpus []*device) {
 	using := unlike(gpus, func(h *history) bool { return !h.usesMedia() })
+
 	for _, of := range []struct {
 		template string
 		values   func(*engineSteps) []float32

@@ -223,12 +223,14 @@ func noteOwners(c *counts, add func(n int, format string, args ...any)) {
 			"all replicas, on every node.",
 		c.byReplica,
 	)
+
 	add(
 		c.ownerless,
 		"Of %d of the slices the owners are not in the history. A patch moves all replicas of an owner, on "+
 			"every node: compare the answers for them first.",
 		c.ownerless,
 	)
+
 	add(
 		c.hidden,
 		"Of %d of the slices it is unknown whether their pods are parts of one job: the history "+

@@ -77,6 +77,7 @@ func vllm() server {
 			{name: "vllm:gpu_cache_usage_perc", figure: cacheUse},
 			{name: "vllm:prompt_tokens_total", figure: promptTokens},
 			{name: "vllm:generation_tokens_total", figure: generatedTokens},
+
 			{name: "vllm:request_inference_time_seconds_count", figure: requests},
 			{name: "vllm:e2e_request_latency_seconds_count", figure: requests},
 			{name: "vllm:request_inference_time_seconds_sum", figure: servedSeconds},

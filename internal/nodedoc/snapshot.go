@@ -170,16 +170,18 @@ func newTemperature(r *gpu.Readings) Temperature {
 
 func newInstance(i *gpu.GPUInstance) Instance {
 	return Instance{
-		ID:                   i.ID,
-		Generation:           i.Generation,
-		Profile:              i.Profile,
-		ProfileID:            i.ProfileID,
-		Placement:            i.Placement,
-		ComputeSlices:        i.ComputeSlices,
-		MemorySlices:         i.MemorySlices,
-		SMs:                  i.SMs,
-		Up:                   i.Up,
-		LastRead:             utc(i.LastRead),
+		ID:            i.ID,
+		Generation:    i.Generation,
+		Profile:       i.Profile,
+		ProfileID:     i.ProfileID,
+		Placement:     i.Placement,
+		ComputeSlices: i.ComputeSlices,
+		MemorySlices:  i.MemorySlices,
+		SMs:           i.SMs,
+
+		Up:       i.Up,
+		LastRead: utc(i.LastRead),
+
 		Memory:               i.Memory,
 		Activity:             finiteActivity(i.Activity),
 		Media:                finiteMedia(i.Media),
@@ -187,11 +189,12 @@ func newInstance(i *gpu.GPUInstance) Instance {
 		PCIeTransmitRate:     Finite(i.Rates.PCIeTransmit),
 		PowerEstimateWatts:   Finite(i.PowerWatts),
 		EnergyEstimateJoules: total(i.EnergyJoules),
-		Use:                  newUse(&i.Device, i.Processes, i.Jobs),
-		XIDErrors:            each(i.XIDErrors, newXID),
-		Errors:               each(i.Errors, newError),
-		ComputeInstances:     each(i.ComputeInstances, newCompute),
-		ComputesHidden:       i.ComputesHidden,
+
+		Use:              newUse(&i.Device, i.Processes, i.Jobs),
+		XIDErrors:        each(i.XIDErrors, newXID),
+		Errors:           each(i.Errors, newError),
+		ComputeInstances: each(i.ComputeInstances, newCompute),
+		ComputesHidden:   i.ComputesHidden,
 	}
 }
 

@@ -33,8 +33,10 @@ func routes() []route {
 			answer:  (*call).getRecommendations,
 		},
 		{pattern: "GET /api/v1/openapi.yaml", verb: verbRead, answer: (*call).getOpenAPI},
+
 		{pattern: "POST /api/v1/plans", verb: verbPlan, answer: (*call).createPlan},
 		{pattern: "GET /api/v1/plans/{id}", verb: verbRead, answer: (*call).getPlan},
+
 		{pattern: "GET /api/v1/operations", verb: verbRead, answer: (*call).listOperations},
 		{pattern: "POST /api/v1/operations", verb: verbApply, answer: (*call).startOperation},
 		{pattern: "GET /api/v1/operations/{id}", verb: verbRead, answer: (*call).getOperation},
@@ -53,6 +55,7 @@ func routes() []route {
 			bodyOptional: true,
 			answer:       (*call).endSettling,
 		},
+
 		{pattern: "POST /api/v1/devices/{uuid}/confirm-free", verb: verbForce, bodyOptional: true,
 			answer: (*call).confirmFree},
 		{pattern: "PUT /api/v1/gpus/{gpu}/mig-mode", verb: verbMode, answer: (*call).setMIGMode},

@@ -187,12 +187,14 @@ func (v *Value) fillClocks(s *sim.GPUState) {
 		v.setInt(uint64(s.ClockEvents))
 	case 113:
 		v.setInt(uint64(s.MaxSMMHz))
+
 	case 140:
 		if t, ok := s.MemoryCelsius.Get(); ok {
 			v.setInt(uint64(t))
 		}
 	case 150:
 		v.setInt(uint64(s.Celsius))
+
 	case 155:
 		if watts, ok := s.ReportedWatts.Get(); ok {
 			v.Float = watts
@@ -201,6 +203,7 @@ func (v *Value) fillClocks(s *sim.GPUState) {
 		v.setInt(uint64(math.Round(s.Joules * 1000)))
 	case 160, 162, 163, 164:
 		v.Float = s.LimitWatts
+
 	case 190:
 		v.setInt(uint64(s.PerformanceState))
 	case 191:
