@@ -248,7 +248,7 @@ func polledInstance(polled *gpu.GPU, i mig.Instance) *gpu.GPUInstance {
 }
 
 // addActivity adds a hold to each instance that was active within the last IdleFor and, with
-// allActivity, to those whose activity is not known.
+// allActivity, to those whose activity is unknown.
 func (e *Engine) addActivity(
 	u *usage,
 	g mig.GPULayout,

@@ -185,7 +185,7 @@ func TestFailureAtEveryStep(t *testing.T) {
 			gpu.ErrDriver, gpu.ErrTimeout} {
 			for _, done := range []bool{false, true} {
 				if done && isRefused(cause) {
-					continue // nothing was done: what looks like it is another client's, see TestAnotherClient
+					continue // nothing was done: what looks like it is another client's
 				}
 
 				for n := 0; ; n++ {

@@ -42,7 +42,7 @@ type Actuator interface {
 }
 
 // Hanging is an Actuator that knows of its calls that were given up and have not returned. While
-// there is one for a GPU, what it will do is not known, and no rollback of that GPU is tried again.
+// there is one for a GPU, what it will do is unknown, and no rollback of that GPU is tried again.
 type Hanging interface {
 	Hung(id gpu.UUID) bool
 }

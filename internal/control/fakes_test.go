@@ -655,7 +655,7 @@ func (e *Engine) start(t *testing.T, r api.PlanRequest) (*api.Operation, error) 
 	return e.Start(t.Context(), everything, api.OperationRequest{Plan: plan.ID, Hash: plan.Hash})
 }
 
-// apply is start, driven to its end.
+// applied starts an operation and drives it to its end.
 func (e *Engine) applied(t *testing.T, r api.PlanRequest) *api.Operation {
 	t.Helper()
 

@@ -148,7 +148,7 @@ func instancesOn(gpus []mig.GPULayout, id gpu.UUID) []mig.Instance {
 }
 
 // describeLayout returns instances for the API, by placement: those that exist, or those that a
-// plan leads to. It is nil if they are not known.
+// plan leads to. It is nil if they are unknown.
 func describeLayout(instances []mig.Instance) []api.Instance {
 	if instances == nil {
 		return nil

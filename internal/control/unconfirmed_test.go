@@ -112,7 +112,7 @@ func TestKubeletRestartDuringOperation(t *testing.T) {
 	})
 }
 
-// TestForcedPlanOutlivesReasons: why something is not known is no fact that a forced plan rests on,
+// TestForcedPlanOutlivesReasons: why something is unknown is no fact that a forced plan rests on,
 // but who may hold it is.
 func TestForcedPlanOutlivesReasons(t *testing.T) {
 	w := newWorld(t)

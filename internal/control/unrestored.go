@@ -35,7 +35,7 @@ const (
 )
 
 // beginRestore lists, once in a boot, the GPUs whose layouts we have to restore; GPUs that an
-// earlier process of this boot has left are due again. If the boot's name is not known, it lists
+// earlier process of this boot has left are due again. If the boot's name is unknown, it lists
 // none: this may be the boot of the last restore.
 func (e *Engine) beginRestore() {
 	due := false

@@ -175,7 +175,7 @@ const processCheck = "processes"
 // addProcesses adds the processes that the driver lists on a GPU. If we don't run in the host's PID
 // namespace, the driver may leave out others. Then we rely on the open files: a process that uses
 // the GPU has one of its files open, and the driver itself destroys nothing that a process runs on.
-// If the files are not known, the GPU counts as held.
+// If the files are unknown, the GPU counts as held.
 func (e *Engine) addProcesses(ctx context.Context, u *usage, g mig.GPULayout, filesKnown bool) {
 	callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()

@@ -17,9 +17,8 @@ import (
 // so that a GPU that hangs delays the others no longer.
 const answerTime = 2 * time.Second
 
-// missingFacts returns what it takes to finish an operation of the last process and is not known
-// yet: each completes the sentence "it waits for ...". A fact that is not known is not a different
-// one.
+// missingFacts returns what we still do not know and need to finish an operation of the last
+// process: each completes the sentence "it waits for ...". An unknown fact is not a different one.
 func (e *Engine) missingFacts(ctx context.Context, op *operation) []string {
 	if e.driverVersion(ctx) == "" {
 		return []string{"the driver to say its version"}

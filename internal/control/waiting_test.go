@@ -137,7 +137,7 @@ func TestHungGPUAfterCrash(t *testing.T) {
 }
 
 // TestHungGPUOfFinishedOperation: all steps were done before the crash. As long as one GPU does not
-// answer it is not known whether the operation can be committed, so none of its GPUs is rolled
+// answer we do not know whether the operation can be committed, so none of its GPUs is rolled
 // back.
 func TestHungGPUOfFinishedOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 //	3g                          4, 0
 //
 // The order of the other profiles there (1g with double memory; 4g and 7g have one placement) and
-// of other models (A30, RTX PRO 6000) is not known: theirs is the order in which the driver lists
+// of other models (A30, RTX PRO 6000) is unknown: theirs is the order in which the driver lists
 // them.
 func preferred(p gpu.Profile, s shape) []gpu.Placement {
 	if s.axis != 8 || s.compute != 7 {

@@ -163,7 +163,7 @@ func runQueued[T any](
 	return none, abandonedError(ctx)
 }
 
-// stateOf returns a GPU that answers, by its UUID. It looks up the GPUs if this one is not known,
+// stateOf returns a GPU that answers, by its UUID. It looks up the GPUs if this one is unknown,
 // or its handle is lost.
 func (a *Actuator) stateOf(id gpu.UUID) (*gpuState, error) {
 	g := a.source.stateOf(id)

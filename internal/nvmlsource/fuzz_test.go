@@ -130,7 +130,7 @@ type (
 	restOfMIG     struct{ nvmlsource.MIGDevice }
 )
 
-// mode is like ret, but not an error that ends the reading before it has begun.
+// GetMigMode returns no error: it would end the reading before it has begun.
 func (n noise) GetMigMode() (current, pending int, ret nvml.Return) {
 	return int(n.u8() % 3), int(n.u8() % 3), nvml.SUCCESS
 }

@@ -65,7 +65,7 @@ func TestActivityBesideDeniedDevices(t *testing.T) {
 }
 
 // TestProcessesBesideDeniedDevices: MIG devices whose handles are denied have no lists of their
-// own. What runs on them is not known then; it is not nothing.
+// own. What runs on them is unknown then; it is not nothing.
 func TestProcessesBesideDeniedDevices(t *testing.T) {
 	n := startNode(t, strings.Replace(hiddenWork, "NAMESPACE", "host", 1))
 	id := n.discover()[1]

@@ -40,7 +40,7 @@ func (r *gpuRead) readInstances(
 	}
 }
 
-// recordProcessError returns the error of a GPU whose processes are not known completely.
+// recordProcessError returns the error of a GPU whose list of processes is incomplete.
 func (r *gpuRead) recordProcessError(layout *layoutRead) []gpu.ReadError {
 	failure := layout.processErr
 	if failure.Err == nil {

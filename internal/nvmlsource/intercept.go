@@ -12,7 +12,7 @@ type Interceptor interface {
 	// Before is called before the driver is, and says what becomes of the call.
 	Before(c Call) Verdict
 	// Object returns what further calls about a handle will name as their Object. The handle is one
-	// that a call has returned, at a position if it returned a list. If it is not known, the caller
+	// that a call has returned, at a position if it returned a list. If it is unknown, the caller
 	// gets no handle.
 	Object(c Call, position int, handle any) (object any, known bool)
 }

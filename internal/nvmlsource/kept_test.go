@@ -146,7 +146,7 @@ pods:
 		return processes, newErrors, n.spy.taken()[mpsList]
 	}
 	type result struct {
-		more              string // processes than at first; "" if they are not known
+		more              string // processes than at first; "" if they are unknown
 		newErrors, listed int
 	}
 
@@ -225,7 +225,7 @@ func TestListsThatFail(t *testing.T) {
 	}
 }
 
-// Where the memory in use is not known and nothing else says who uses a GPU, its processes are
+// Where the memory in use is unknown and nothing else says who uses a GPU, its processes are
 // listed each time.
 func TestProcessesAreListedWhereMemoryIsUnknown(t *testing.T) {
 	for _, bare := range []bool{true, false} {

@@ -96,7 +96,7 @@ func TestReadLayoutOfAnUnreadGPU(t *testing.T) {
 }
 
 // TestReadLayoutKeepsErrors: why instances may be missing from a GPU, or what could be created on
-// it is not known, is in the errors of its layout as in those of a Read.
+// it is unknown, is in the errors of its layout as in those of a Read.
 func TestReadLayoutKeepsErrors(t *testing.T) {
 	for name, denied := range map[string][]string{
 		"placements":               {"GetGpuInstancePossiblePlacements"},

@@ -15,7 +15,7 @@ import (
 
 // Layouts reads GPUs as they are now, by index, without Busy: all, or only those named. A GPU that
 // cannot be read, or not completely, is left out of the list and its error is in the map, by index
-// if its UUID is not known. No call is made for other GPUs than those named, unless one of these
+// if its UUID is unknown. No call is made for other GPUs than those named, unless one of these
 // has to be looked up.
 func (a *Actuator) Layouts(
 	ctx context.Context,

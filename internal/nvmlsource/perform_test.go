@@ -324,7 +324,7 @@ func TestStepsThatFail(t *testing.T) {
 	}
 }
 
-// After a fault that lasts, the current layout is not known: the outcome says so, with both errors.
+// After a fault that lasts, the current layout is unknown: the outcome says so, with both errors.
 func TestInstancesThatCannotBeReadAfterAStep(t *testing.T) {
 	for fault, want := range map[string]error{
 		"{gpu: 0, kind: lost, on: create-gi}":           gpu.ErrLost,

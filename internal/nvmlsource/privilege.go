@@ -94,7 +94,7 @@ func (p *privilege) markMissing(reading gpu.Reading) {
 // shows.
 const hiddenProcesses gpu.Reading = "hidden_processes"
 
-// markHidden logs that the processes of all GPUs are not known.
+// markHidden logs that the processes of all GPUs are unknown.
 func (p *privilege) markHidden(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

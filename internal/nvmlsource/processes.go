@@ -11,8 +11,8 @@ import (
 )
 
 // queryProcesses queries the lists of the whole GPU. With MIG that needs privilege; without it each
-// MIG device has its own list. An error says that the processes are not known completely, and is
-// not one of the step's.
+// MIG device has its own list. An error says that the list is incomplete, and is not one
+// of the step's.
 //
 // Outside of the host's PID namespace no list is asked for. The driver leaves out what that
 // namespace lacks and says nothing of it, so that neither an empty list nor a count means anything;

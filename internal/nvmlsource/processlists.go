@@ -17,7 +17,7 @@ import (
 type processLists struct {
 	known   bool          // they were read, in the layout that the GPU has now
 	list    []gpu.Process // never modified
-	failure gpu.ReadError // why the processes are not known completely; zero if they are
+	failure gpu.ReadError // why the list is incomplete; zero if it is complete
 	errs    keptErrors    // of lists that failed, and whose last answer is used
 	used    []gpu.Opt[uint64]
 
@@ -185,7 +185,7 @@ func (r *gpuRead) queryGraphics(q *querier) ([]nvml.ProcessInfo, error) {
 
 // queryKept reads a list that not every GPU has; one that is not supported is empty. If it fails,
 // its last answer is used as long as that is valid, with an error of the step. Then the processes
-// are not known, which the error says.
+// are unknown, which the error says.
 func (r *gpuRead) queryKept(q *querier, kept *keptList, call string,
 	list func() ([]nvml.ProcessInfo, nvml.Return)) ([]nvml.ProcessInfo, error) {
 	infos := []nvml.ProcessInfo(nil)

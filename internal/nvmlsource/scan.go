@@ -106,7 +106,7 @@ func (s *scan) clearInstances() {
 
 // failScan returns the error of an entity whose identity cannot be read, which makes a scan fail,
 // and adds it to those of the step, also if it says that a call is not supported: without it the
-// tree is not known.
+// tree is unknown.
 func (q *querier) failScan(err error) error {
 	if losesDevice(err) {
 		q.lost = err

@@ -233,7 +233,7 @@ func TestReleaseStaysClosed(t *testing.T) {
 	cmptest.Equal(t, "GPUs", n.readAll(), ids)
 }
 
-// TestReleaseUnverified: what this process has open is not known, so NVML stays closed.
+// TestReleaseUnverified: what this process has open is unknown, so NVML stays closed.
 func TestReleaseUnverified(t *testing.T) {
 	n := newNode(t, "", "  - {model: H100-80GB, count: 2}")
 	ids := n.discover()

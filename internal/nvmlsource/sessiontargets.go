@@ -97,7 +97,7 @@ func (s *Source) indexOf(busID string) (index int, known bool) {
 }
 
 // noteForeign notes which GPUs the kernel driver has bound that NVML does not list, as in a
-// container that was given some GPUs of its machine. They are not known while NVML does not list
+// container that was given some GPUs of its machine. They are unknown while NVML does not list
 // all, or lists one that was never read.
 func (s *Source) noteForeign() {
 	if s.session.targets != nil {

@@ -29,7 +29,7 @@ func TestTreeWithTwoComputeInstancesAndAnOrphan(t *testing.T) {
 		ComputeSlices: gpu.Some(3), MemorySlices: gpu.Some(4), SMs: gpu.Some(42),
 		Device:    gpu.Device{Up: true},
 		Processes: gpu.Some(0),
-		Memory:    gpu.Memory{Total: gpu.Some(uint64(20096 << 20))}, // its profile's; the use is not known
+		Memory:    gpu.Memory{Total: gpu.Some(uint64(20096 << 20))}, // its profile's; the use is unknown
 	}
 	cmptest.Equal(t, "orphan", orphan, want)
 	want.ID, want.Placement = shared.ID, gpu.Some(gpu.Placement{Start: 0, Size: 4})

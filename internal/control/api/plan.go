@@ -110,7 +110,7 @@ type Hold struct {
 	What string `json:"what"`
 }
 
-// Unconfirmed reports whether it is not known whether the holder has the instance.
+// Unconfirmed reports whether the hold may be over already: we do not know.
 func (h Hold) Unconfirmed() bool { return h.Kind == HoldUnconfirmed }
 
 // ByClaim reports whether the kubelet lists an unconfirmed holder, but its claim may be for

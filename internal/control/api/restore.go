@@ -21,7 +21,7 @@ const (
 	NotReadable RestoreReason = "unreadable" // the GPU is lost, or the driver does not answer for it
 	NotInMode   RestoreReason = "mig-mode"   // its MIG mode is off
 	NotEmpty    RestoreReason = "instances"  // it has instances of another client, which are never destroyed
-	// another controller manages it, or it is not known whether one does
+	// another controller manages it, or we do not know whether one does
 	NotOwner     RestoreReason = "owner"
 	NotUnblocked RestoreReason = "blocked" // an operation blocks it
 	NotDone      RestoreReason = "failed"  // the operation failed

@@ -49,7 +49,7 @@ type Options struct {
 	// FollowsLabels is set if this program applies the layout that the label nvidia.com/mig.config
 	// names: then the label alone reveals no other owner, but a pod of mig-manager does.
 	FollowsLabels bool
-	// OwnPod is NAMESPACE/NAME of the pod that this process runs in; empty if it is not known. The
+	// OwnPod is NAMESPACE/NAME of the pod that this process runs in; empty if it is unknown. The
 	// service account's token tells the pod, too.
 	OwnPod string
 	// Now is the clock for the cache of reviewed tokens.

@@ -61,7 +61,7 @@ func isSame(list []builtIn) bool {
 }
 
 // rulesOf returns one rule for all GPUs or, if the models differ, one for the PCI devices of all
-// models that get the same. Models whose PCI device ids are not known have none then.
+// models that get the same. Models whose PCI device ids are unknown have none then.
 func rulesOf(list []builtIn, same bool) []api.LayoutRule {
 	if same {
 		return []api.LayoutRule{ruleOfAll(nil, list[0].devices)}
