@@ -254,7 +254,7 @@ func TestCreatedTimestamps(t *testing.T) {
 			switch f.Name {
 			case "nvidia_gpu_energy_joules_total", "nvidia_gpu_pcie_replays_total", "nvidia_gpu_nvlink_errors_total",
 				"nvidia_gpu_ecc_errors_total":
-				if created != nil { // the driver's own: their start is not known
+				if created != nil { // the driver's own: their start is unknown
 					t.Errorf("%s: created %v, want none", f.Name, created.AsTime())
 				}
 			default:

@@ -139,7 +139,7 @@ func TestDCGMXIDsOfAnInstance(t *testing.T) {
 	}
 }
 
-// The XIDs of a GPU that was never read are not received: it is not known that there were none.
+// The XIDs of a GPU that was never read are not received: we do not know that there were none.
 func TestDCGMXIDsOfAnUnreadGPU(t *testing.T) {
 	d := newDCGMClock(t, Options{}, "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_COUNT")
 	d.g.Totals.XIDs = gpu.Counter{}

@@ -93,7 +93,7 @@ func newExporter(c *catalog) collectFunc {
 
 		addDriverUse(w, v, calls, seconds, driverUse)
 
-		if profilerCalls != nil { // what the host engine asks the driver for is not known
+		if profilerCalls != nil { // what the host engine asks the driver for is unknown
 			w.add(
 				calls,
 				v.root.extend("source", gpu.SourceDCGM, "class", string(gpu.CallUnknown)),

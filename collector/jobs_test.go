@@ -91,7 +91,7 @@ func TestJobsNotOnSeries(t *testing.T) {
 }
 
 // TestJobBesideAPod: with mode series the job and its pod are both on the device's series of use.
-// It is not known when the job began, so a counter that is older has no beginning under its label.
+// We do not know when the job began, so a counter that is older has no beginning under its label.
 func TestJobBesideAPod(t *testing.T) {
 	g := migGPU()
 	gi := &g.Instances[0]

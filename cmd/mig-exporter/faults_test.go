@@ -510,7 +510,7 @@ func TestKubeletDown(t *testing.T) {
 	cmptest.HasTexts(t, p.logText(), "source answers")
 }
 
-// TestKubeletDownWithoutProcesses: after a while it is not known whether an idle pod still holds
+// TestKubeletDownWithoutProcesses: after a while we do not know whether an idle pod still holds
 // its GPU.
 func TestKubeletDownWithoutProcesses(t *testing.T) {
 	p := faultyNode(t, `

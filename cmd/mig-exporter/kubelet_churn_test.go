@@ -71,7 +71,7 @@ pods:
 
 // TestNoHeldDeviceIsReportedFree: over random churn, restarts and outages no device that a live pod
 // holds is reported as free, given to another holder, or destroyed by a plan. The devices of plain
-// init containers are not known without the checkpoint.
+// init containers are unknown without the checkpoint.
 func TestNoHeldDeviceIsReportedFree(t *testing.T) {
 	var plans atomic.Int64
 	t.Run("churn", func(t *testing.T) {

@@ -144,7 +144,7 @@ func (n *node) openAPIServer(
 type apiServer struct {
 	address     string
 	credentials string // folder
-	ownPod      string // NAMESPACE/NAME; empty if it is not known
+	ownPod      string // NAMESPACE/NAME; empty if it is unknown
 }
 
 // openNodeLabels opens what follows or reads the label of the node's layout.

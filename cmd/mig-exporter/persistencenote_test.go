@@ -12,7 +12,7 @@ import (
 )
 
 // TestOpenWithoutPersistenceMode: the process that kept confidential GPUs open may end; that is
-// said once, and again if it is true of another GPU. A mode that is not known says nothing.
+// said once, and again if it is true of another GPU. An unknown mode says nothing.
 func TestOpenWithoutPersistenceMode(t *testing.T) {
 	var out bytes.Buffer
 	confidential := false

@@ -47,7 +47,7 @@ func (f licenseFile) accompanies() bool {
 		strings.HasPrefix(base, "AUTHORS")
 }
 
-// licenses returns the SPDX identifiers of a module. It is an error if a license is not known.
+// licenses returns the SPDX identifiers of a module. It is an error if a license is unknown.
 func (m *module) licenses() ([]string, error) {
 	var ids []string
 

@@ -130,7 +130,7 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
-// TestUnknownLicenses: no document is made of a module whose license is not known, or that has a
+// TestUnknownLicenses: no document is made of a module whose license is unknown, or that has a
 // notice alone.
 func TestUnknownLicenses(t *testing.T) {
 	for name, files := range map[string][]licenseFile{

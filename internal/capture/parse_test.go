@@ -46,7 +46,6 @@ recorded:
 // badFile is the good file with one text in the place of another, and what its error says.
 type badFile struct{ old, new, want string }
 
-// TestBadFiles breaks a good file once in every way, and expects file, line and key.
 // TestProcessesAreHiddenUnlessTheRecordingSaysOtherwise: files of earlier versions do not say where
 // they were made.
 func TestProcessesAreHiddenUnlessTheRecordingSaysOtherwise(t *testing.T) {
@@ -58,6 +57,7 @@ func TestProcessesAreHiddenUnlessTheRecordingSaysOtherwise(t *testing.T) {
 	}
 }
 
+// TestBadFiles breaks a good file once in every way, and expects file, line and key.
 func TestBadFiles(t *testing.T) {
 	if _, err := Parse("f.yaml", []byte(goodFile)); err != nil {
 		t.Fatal(err)

@@ -30,8 +30,8 @@ func (v *Value) isBlank() bool {
 	return false
 }
 
-// number returns a value as a float64. It is not known if it is a blank or of another type; it is
-// invalid if it is NaN or infinite.
+// number returns a value as a float64. A blank, or a value of another type, is not known; NaN and
+// infinite values are invalid.
 func (v *Value) number() (x float64, known, invalid bool) {
 	switch v.Type {
 	case TypeDouble:

@@ -91,7 +91,7 @@ func (g *GPU) followCandidate(said advised) {
 }
 
 // followProvisional says that a slice would do, by the advisor's evidence of less than seven days.
-// Its series do not name the profile: if the history has none either, it is not known.
+// Its series do not name the profile: if the history has none either, it is unknown.
 func (g *GPU) followProvisional() {
 	if g.Action != advise.ActionSlice {
 		g.clearPrediction()

@@ -16,7 +16,7 @@ func weighGains(gpus []GPU) {
 
 		switch g.Action {
 		case advise.ActionSlice:
-			if g.Profile != "" { // of an advisor's provisional answer it is not known
+			if g.Profile != "" { // of an advisor's provisional answer it is unknown
 				members[key] = append(members[key], g)
 			}
 		case advise.ActionFree:

@@ -32,7 +32,7 @@ type history struct {
 	advised            advised
 	job                string // what shows that a pod that held it is part of a job; empty if nothing does
 	// owner owns the pod that holds the GPU at the end of the window, until the step ownedUntil;
-	// empty if there is none, or it is not known.
+	// empty if there is none, or it is unknown.
 	owner      string
 	ownedUntil int
 	// arrived is set if the last holder came within the window, stayed if some holder came within

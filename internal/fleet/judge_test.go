@@ -324,7 +324,7 @@ func TestHoldersUntold(t *testing.T) {
 	}
 }
 
-// TestStrict: thresholds of the operator are those of the choice.
+// TestThresholds: thresholds of the operator are those of the choice.
 func TestThresholds(t *testing.T) {
 	o := weekly()
 	d := narrow(o)

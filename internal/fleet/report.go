@@ -246,7 +246,7 @@ func (a *analysis) sum(key Key, list []*GPU) Group {
 			continue
 		}
 
-		// A slice whose profile is not known takes a whole GPU.
+		// A slice whose profile is unknown takes a whole GPU.
 		if known = g.model; g.Profile != "" {
 			wanted = append(wanted, g.Profile)
 		} else {

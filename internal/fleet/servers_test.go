@@ -69,7 +69,7 @@ func TestServersOfAHistory(t *testing.T) {
 	}
 }
 
-// TestTwoServersInAPod: of two servers in a pod it is not known which one holds the cache.
+// TestTwoServersInAPod: of two servers in a pod we do not know which one holds the cache.
 func TestTwoServersInAPod(t *testing.T) {
 	s := analysisOf(weekly())
 	s.options.ClusterLabel = "cluster"

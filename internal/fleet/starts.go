@@ -45,7 +45,7 @@ func lastTrue(steps []bool) int {
 }
 
 // beginOf returns the first step of the time for which something held that ends with a step. What
-// is not known of a GPU ends nothing.
+// is unknown of a GPU ends nothing.
 func beginOf(steps []bool, h *history, end int) int {
 	for end > 0 && (steps[end-1] || isNaN(h.busy[end-1])) {
 		end--

@@ -69,7 +69,7 @@ type Holder struct {
 	Labels   []Label
 	// Since is when the holder was first seen to hold the device exclusively; zero if it shares it.
 	Since time.Time
-	// Unconfirmed is why it is not known whether the container holds the device; empty for a holder
+	// Unconfirmed is why we do not know whether the container holds the device; empty for a holder
 	// that the kubelet lists. A device with an unconfirmed holder is neither allocated nor free.
 	Unconfirmed string
 	// Rightsizing is what the pod's annotations and labels say about right-sizing.

@@ -10,5 +10,5 @@ type PodGroup struct {
 	Size int
 }
 
-// MayHaveOthers reports whether the job has other pods, or it is not known that it has none.
+// MayHaveOthers reports whether the job has other pods, or we do not know that it has none.
 func (g *PodGroup) MayHaveOthers() bool { return g.Name != "" && g.Size != 1 }

@@ -15,7 +15,7 @@ import (
 // is of Until, each of the others StepSeconds older than the next.
 type Document struct {
 	APIVersion string `json:"apiVersion"`
-	// Since is when the exporter began to keep what is here: what came before is not known.
+	// Since is when the exporter began to keep what is here: what came before is unknown.
 	Since       time.Time `json:"since,omitzero"`
 	Until       time.Time `json:"until,omitzero"`
 	StepSeconds float64   `json:"stepSeconds"`

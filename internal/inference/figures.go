@@ -213,7 +213,7 @@ func (s *sums) addBlocks() {
 }
 
 // serviceSeconds returns how long requests took without the time in which they waited; absent if
-// that is not known.
+// that is unknown.
 func (s *sums) serviceSeconds() gpu.Opt[float64] {
 	if s[servedSeconds].Present() {
 		return s[servedSeconds]

@@ -19,7 +19,7 @@ func TestParseKnownServers(t *testing.T) {
 		"vllm-v1": {Kind: gpu.ServerVLLM, Running: gpu.Some(6.), Waiting: gpu.Some(2.), CacheUse: gpu.Some(0.375),
 			CacheTokens: gpu.Some(438400.), PromptTokens: gpu.Some(912000.), GeneratedTokens: gpu.Some(304000.),
 			FinishedRequests: gpu.Some(1520.), ServiceSeconds: gpu.Some(3040.), Fraction: gpu.Some(0.9)},
-		// without the time in queues, how long requests are served is not known
+		// without the time in queues, how long requests are served is unknown
 		"vllm-v0": {Kind: gpu.ServerVLLM, Running: gpu.Some(3.), Waiting: gpu.Some(0.), CacheUse: gpu.Some(0.0625),
 			CacheTokens: gpu.Some(144000.), PromptTokens: gpu.Some(1200.), GeneratedTokens: gpu.Some(800.),
 			FinishedRequests: gpu.Some(20.), Fraction: gpu.Some(0.4)},

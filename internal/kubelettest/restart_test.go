@@ -120,7 +120,7 @@ func (w *watch) checkScrape() {
 	}
 }
 
-// checkPlans: no plan destroys an instance that is held, and while it is not known whether the idle
+// checkPlans: no plan destroys an instance that is held, and while we do not know whether the idle
 // instance of GPU 8 is free, none destroys that.
 func (w *watch) checkPlans(c *cluster) {
 	for _, gpu := range []string{"2", "9"} {

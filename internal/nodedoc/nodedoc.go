@@ -251,7 +251,7 @@ type Capacity struct {
 	Profiles      []gpu.ProfileCapacity `json:"profiles"`
 }
 
-// Holder has confirmed, which is false then, and unconfirmedReason while it is not known whether
+// Holder has confirmed, which is false then, and unconfirmedReason while we do not know whether
 // the container holds the device.
 type Holder struct {
 	Namespace         string            `json:"namespace"`

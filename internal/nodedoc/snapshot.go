@@ -294,7 +294,7 @@ func newErrorCount(e *gpu.ErrorCount) ErrorCount {
 	return ErrorCount{Reading: e.Reading, Reason: e.Reason, Count: uint64(e.Value)}
 }
 
-// ModeName returns "enabled", "disabled", or "" if the mode is not known.
+// ModeName returns "enabled", "disabled", or "" if the mode is unknown.
 func ModeName(enabled gpu.Opt[bool]) string {
 	on, ok := enabled.Get()
 	switch {

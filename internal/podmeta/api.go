@@ -80,7 +80,7 @@ type podList struct {
 	pods          map[podName]gpu.PodMetadata
 	uids          map[string]podName
 	hasOwnPod     bool // it has this program's own pod
-	ownUIDUnknown bool // the UID of this program's own pod is not known
+	ownUIDUnknown bool // the UID of this program's own pod is unknown
 	invalid       map[invalidAnnotation]bool
 	former        []podAnnotations // of the former domain
 }

@@ -215,7 +215,7 @@ func TestAKubeletThatHasAnswered(t *testing.T) {
 	cmptest.Equal(t, "incomplete without its socket", got.Incomplete != "", true)
 }
 
-// TestASocketThatIsReplacedDuringTheCall: which kubelet has answered is not known, so the list is
+// TestASocketThatIsReplacedDuringTheCall: which kubelet has answered is unknown, so the list is
 // another kubelet's first.
 func TestASocketThatIsReplacedDuringTheCall(t *testing.T) {
 	now := time.Unix(1000, 0)

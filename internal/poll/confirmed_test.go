@@ -8,7 +8,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestFreeByConfirmation: while it is not known who holds devices, those that an operator has
+// TestFreeByConfirmation: while we do not know who holds devices, those that an operator has
 // confirmed to be free are marked, and what is free once it is known is not.
 func TestFreeByConfirmation(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)

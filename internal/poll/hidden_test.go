@@ -8,7 +8,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestSharingByWhatIsKnown: a list of processes that is not known has no client of MPS, and is no
+// TestSharingByWhatIsKnown: a list of processes that is unknown has no client of MPS, and is no
 // evidence of time-slicing.
 func TestSharingByWhatIsKnown(t *testing.T) {
 	known := gpu.Some([]gpu.Process{})

@@ -85,7 +85,7 @@ func TestShortWindowsAreOne(t *testing.T) {
 	}
 }
 
-// TestAnOutageIsNoWindow: what ran while the GPU did not answer is not known, and its power may be
+// TestAnOutageIsNoWindow: what ran while the GPU did not answer is unknown, and its power may be
 // in the reading after.
 func TestAnOutageIsNoWindow(t *testing.T) {
 	tr := newTestGPU()

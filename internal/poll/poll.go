@@ -37,7 +37,7 @@ type Options struct {
 	// PodsStaleAfter is how long we use the kubelet's last answer while it gives no other.
 	PodsStaleAfter time.Duration
 	Now            func() time.Time
-	Pods           Pods       // nil: holders are not known
+	Pods           Pods       // nil: holders are unknown
 	Containers     Containers // nil: processes are not mapped to containers
 	// ProcessContainers looks up the container of every process, not only of those that share a
 	// device.

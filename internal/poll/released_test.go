@@ -93,7 +93,7 @@ func TestClosedLibraryFollowsThePace(t *testing.T) {
 }
 
 // TestHoldersOfReleasedGPU: the pods of a released MIG GPU keep its devices by its last layout,
-// although that is not shown; without a holder it is not known whether a released GPU is free.
+// although that is not shown; without a holder we do not know whether a released GPU is free.
 func TestHoldersOfReleasedGPU(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
 	src.gpus[uuidA] = migGPU()

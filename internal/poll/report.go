@@ -93,7 +93,7 @@ func (p *Poller) logHolders(before, now *gpu.Snapshot) {
 
 func isNotConfigured(s gpu.SourceState) bool { return errors.Is(s.Err, gpu.ErrNotConfigured) }
 
-// firstUnknown returns why the holders of all devices are not known, or of the first device with an
+// firstUnknown returns why the holders of all devices are unknown, or of the first device with an
 // unconfirmed one; empty if all are known.
 func firstUnknown(s *gpu.Snapshot) string {
 	if s.HoldersIncomplete != "" {

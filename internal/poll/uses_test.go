@@ -94,7 +94,7 @@ func TestUses(t *testing.T) {
 }
 
 // TestMemoryOfSharedDevices: a container that shares a device uses 0 bytes of it if it has no
-// process there, not if the memory of its processes, or where they run, is not known.
+// process there, not if the memory of its processes, or where they run, is unknown.
 func TestMemoryOfSharedDevices(t *testing.T) {
 	containers := fakeContainers{11: {Namespace: "ns", Pod: "p", Name: "main"}, 12: {Namespace: "ns", Pod: "q", Name: "main"}}
 	memory := gpu.Some(uint64(100))

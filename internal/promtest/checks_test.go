@@ -377,7 +377,7 @@ func checkRoom(e *Prometheus, x exposition) error {
 const freeGPUs = `sum by (name) ((nvidia_gpu_allocated == bool 0) * on (uuid) group_left (name) nvidia_gpu_info)`
 
 // checkFree: free GPUs by model come out of nvidia_gpu_allocated, which is 1 if a container holds
-// the GPU or a device of it. If that is not known, as on a node without a kubelet, the family is
+// the GPU or a device of it. If that is unknown, as on a node without a kubelet, the family is
 // absent.
 func checkFree(e *Prometheus, x exposition) error {
 	held := map[string]bool{}

@@ -121,7 +121,7 @@ func TestEvidenceOfTheNode(t *testing.T) {
 
 	cmptest.Equal(t, "files", files(t, dir), []string{FileName})
 	kept := readText(t, filepath.Join(dir, FileName))
-	observeAs(t, dir, "exporter-d", 30) // without a GPU it is not known of which node the file is
+	observeAs(t, dir, "exporter-d", 30) // without a GPU it is unknown of which node the file is
 	cmptest.Equal(t, "unchanged", readText(t, filepath.Join(dir, FileName)) == kept, true)
 
 	for i := range 5 {

@@ -206,7 +206,7 @@ type BindEvent struct {
 	Bound bool
 }
 
-// BindWatch has the BindEvents of a node. It is safe for concurrent use.
+// BindWatch has the events of type BindEvent of a node. It is safe for concurrent use.
 type BindWatch struct {
 	node *Node
 

@@ -78,7 +78,7 @@ func (n *Node) InstanceCounters(index int, id gpu.InstanceID) (Counters, error) 
 		return Counters{}, gpu.ErrNotFound
 	}
 
-	// DCGM skips it; which error NVML answers with is not known, but 0 it is not
+	// DCGM skips it. We do not know with which error NVML answers, but it does not answer 0.
 	if len(i.ComputeInstances) == 0 {
 		return Counters{}, fmt.Errorf(
 			"%w: GPU instance %d has no compute instance",

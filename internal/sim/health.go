@@ -23,10 +23,10 @@ func (s *GPUState) Fabric() gpu.Opt[gpu.Fabric] {
 
 // HasVolatileECC reports whether the driver has the errors since it was loaded. With MIG on they
 // could be read of an H200 and of its MIG devices, by a capture with driver 590.48.01; of GPUs
-// before Hopper that is not known.
+// before Hopper that is unknown.
 func (s *GPUState) HasVolatileECC() bool { return !s.MIGEnabled || s.Architecture != Ampere }
 
 // CountsByLink reports whether the driver counts bytes and errors of NVLink for each link alone, as
 // from NVLink 5 on (nvml.h, fields 201 to 225; DCGM adds them up over the links). What a driver
-// answers about the older totals there is not known: here they are not supported.
+// answers about the older totals there is unknown: here they are not supported.
 func (s *GPUState) CountsByLink() bool { return s.Architecture == Blackwell && s.NVLinks > 0 }

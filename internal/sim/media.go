@@ -122,7 +122,7 @@ func busyMedia(wanted Media, counts [mediaEngines]int) Media {
 	return busy
 }
 
-// engines are those of an instance of all the GPU's slices; none if they are not known.
+// engines are those of an instance of all the GPU's slices; none if they are unknown.
 func (g *simGPU) engines() gpu.Engines {
 	for _, f := range g.mig.Profiles {
 		if all, known := f.Engines.Get(); known && f.ComputeSlices == g.mig.ComputeSlices &&

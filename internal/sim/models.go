@@ -244,7 +244,7 @@ func h200() gpuModel {
 		nvlinks:     18,
 		memoryTemp:  true,
 		// MIG devices of 22, 17 and 9 MiB, and 55 of the whole GPU (a capture with driver
-		// 590.48.01); which sizes these were is not known.
+		// 590.48.01); which sizes these were is unknown.
 		idleMemory: idleMemory{gpu: 7, one: 9, two: 17, more: 22},
 	}
 }
@@ -254,7 +254,7 @@ func b200() gpuModel {
 	return gpuModel{
 		// Published nvidia-smi and CUDA output of HGX B200 systems: memory, idle power of 136 to
 		// 145 W, limit, SMs, clocks under load (pytorch/ao PR 4002), device, subsystem, VBIOS. The
-		// idle clock and PCIe's generation are not known: as of an H200.
+		// idle clock and PCIe's generation are unknown: as of an H200.
 		key:         "B200-180GB",
 		aliases:     []string{"B200"},
 		geometry:    "B200-180GB",
@@ -278,7 +278,7 @@ func b200() gpuModel {
 		memoryTemp:  true,
 		// With MIG on nvidia-smi shows no power, 31 MiB of each empty 2g.45gb, and 107 MiB of a GPU
 		// with three of them and a 1g.23gb (gpu-operator issue 2155). How much of the remaining 14
-		// is the 1g's, and what larger ones have, is not known.
+		// is the 1g's, and what larger ones have, is unknown.
 		idleMemory: idleMemory{gpu: 1, one: 13, two: 31, more: 31},
 		noMIGPower: true,
 	}

@@ -56,7 +56,7 @@ func state(t *testing.T, n *Node, index int) GPUState {
 	return s
 }
 
-// find a container of the kubelet's list by pod name.
+// findContainer finds a container of the kubelet's list by the name of its pod.
 func findContainer(n *Node, pod string) (Container, bool) {
 	for _, c := range n.Containers() {
 		if c.Pod == pod {

@@ -113,7 +113,7 @@ func TestParts(t *testing.T) {
 }
 
 // TestUseWithoutKubelet: where no kubelet gives devices out, what runs on one decides; without the
-// host's PID namespace that is not known of a device that shows no activity.
+// host's PID namespace that is unknown of a device that shows no activity.
 func TestUseWithoutKubelet(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

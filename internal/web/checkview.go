@@ -8,7 +8,7 @@ type Finding struct {
 	Missing bool   // else it is unknown
 	Name    string // "gpu 0 activity"
 	Found   string
-	Remedy  string // what to change; empty if that is not known, or stands at an earlier finding
+	Remedy  string // what to change; empty if that is unknown, or stands at an earlier finding
 }
 
 // State returns the word for the finding's state.

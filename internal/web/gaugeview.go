@@ -204,7 +204,7 @@ func orUnknown(g *gauge, label string) gauge {
 	return *g
 }
 
-// whyNoActivity says why the SM activity of a GPU that answers is not known; empty if it is.
+// whyNoActivity says why the SM activity of a GPU that answers is unknown; empty if it is.
 func whyNoActivity(snap *gpu.Snapshot, g *gpu.GPU) string {
 	if !g.Up || g.Activity.SM.Present() {
 		return ""

@@ -22,7 +22,7 @@ type gpuView struct {
 	Open        bool
 	Find        string // names that it is found by
 	Is          string // "underused", "unhealthy"
-	Busy        int    // by how much it is busy, in thousandths; -1 if that is not known
+	Busy        int    // by how much it is busy, in thousandths; -1 if that is unknown
 	Badges      []badge
 	Figures     []gauge // of the row
 	Problem     string  // since when it is down, and how old the shown readings are

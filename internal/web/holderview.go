@@ -20,7 +20,7 @@ type holdingView struct {
 	Jobs      []string // batch jobs
 	Free      bool     // nothing holds it or a part of it
 	Confirmed bool     // it is free because an operator has confirmed it
-	Unknown   bool     // it is not known whether a pod holds it
+	Unknown   bool     // we do not know whether a pod holds it
 	Empty     bool     // a GPU instance without compute instances
 }
 

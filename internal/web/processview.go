@@ -15,7 +15,7 @@ type processesView struct {
 	Rows    []processView
 	Users   bool   // the list has users
 	More    int    // further processes, which are not listed
-	Unknown string // why the processes are not known
+	Unknown string // why the processes are unknown
 }
 
 // processView is one process on one device.

@@ -177,7 +177,7 @@ func (b *blockView) addHolders(names []string, d *gpu.Device, use string, kubele
 	}
 }
 
-// loadsOf returns the bars of a device. What is not known has none.
+// loadsOf returns the bars of a device. What is unknown has none.
 func loadsOf(memory gpu.Memory, activity gauge) []load {
 	var loads []load
 	if m := memoryGauge(memory); m != nil {
@@ -237,7 +237,7 @@ func processesOf(g *gpu.GPU) gpu.Opt[int] {
 	return gpu.Some(len(list))
 }
 
-// unknownUse says what is not known of a device of the class unknown.
+// unknownUse says what is unknown of a device of the class unknown.
 func unknownUse(kubelet bool) string {
 	if kubelet {
 		return "not known whether a pod holds it"

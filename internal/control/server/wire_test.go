@@ -357,7 +357,7 @@ func TestOptionsOfTheServerAreNoWayAround(t *testing.T) {
 	}
 }
 
-// A caller that is not known does not keep a connection: there are few.
+// An unknown caller does not keep a connection: there are few.
 func TestStrangersAreHungUpOn(t *testing.T) {
 	a := newAuthority(t)
 	path := writeConfig(t, a,

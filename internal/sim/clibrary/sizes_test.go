@@ -105,7 +105,7 @@ func structsOfGo(t *testing.T, dir string) map[string]int64 {
 		parsed = append(parsed, file)
 	}
 
-	// Of C's own types, behind pointers, it is not known what they are: only that is left out.
+	// Of C's own types, behind pointers, we do not know what they are: only that is left out.
 	config := types.Config{FakeImportC: true, Importer: importer.Default(), Error: func(err error) {
 		if !strings.Contains(err.Error(), "undefined: _Ctype_struct_") {
 			t.Errorf("go-nvml: %v", err)

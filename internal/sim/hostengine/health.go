@@ -124,7 +124,7 @@ func (s *Session) CheckHealth(groupID uintptr) ([]Incident, error) {
 
 		state, err := e.node.Read(int(of.ID), gpu.ReadingDevice)
 		if err != nil {
-			continue // the driver does not answer: health is not known
+			continue // the driver does not answer: health is unknown
 		}
 
 		list = append(list, w.check(of, &state)...)
