@@ -5,7 +5,6 @@ package main
 import "C"
 
 import (
-	"errors"
 	"unsafe"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -26,45 +25,12 @@ const (
 	driverNotLoaded       result = C.SIM_NVML_ERROR_DRIVER_NOT_LOADED
 	timedOut              result = C.SIM_NVML_ERROR_TIMEOUT
 	functionNotFound      result = C.SIM_NVML_ERROR_FUNCTION_NOT_FOUND
-	gpuIsLost             result = C.SIM_NVML_ERROR_GPU_IS_LOST
-	resetRequired         result = C.SIM_NVML_ERROR_RESET_REQUIRED
-	versionMismatch       result = C.SIM_NVML_ERROR_LIB_RM_VERSION_MISMATCH
-	inUse                 result = C.SIM_NVML_ERROR_IN_USE
 	insufficientResources result = C.SIM_NVML_ERROR_INSUFFICIENT_RESOURCES
 	structMismatch        result = C.SIM_NVML_ERROR_ARGUMENT_VERSION_MISMATCH
-	unknown               result = C.SIM_NVML_ERROR_UNKNOWN
 )
 
 // resultOf returns NVML's code for an error of the node.
-func resultOf(err error) result {
-	if err == nil {
-		return success
-	}
-
-	for _, known := range []struct {
-		err error
-		ret result
-	}{
-		{gpu.ErrNotSupported, notSupported},
-		{gpu.ErrNoPermission, noPermission},
-		{gpu.ErrNotFound, notFound},
-		{gpu.ErrLost, gpuIsLost},
-		{gpu.ErrResetRequired, resetRequired},
-		{gpu.ErrTimeout, timedOut},
-		{gpu.ErrInUse, inUse},
-		{gpu.ErrInsufficientResources, insufficientResources},
-		{gpu.ErrInvalidArgument, invalidArgument},
-		{gpu.ErrVersionMismatch, versionMismatch},
-		{gpu.ErrNoDriver, driverNotLoaded},
-		{sim.ErrClosed, uninitialized},
-	} {
-		if errors.Is(err, known.err) {
-			return known.ret
-		}
-	}
-
-	return unknown
-}
+func resultOf(err error) result { return result(sim.ReturnCode(err)) }
 
 // call answers a function of NVML.
 type call func(l *library, a args) result

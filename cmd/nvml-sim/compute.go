@@ -4,7 +4,6 @@ package main
 import "C"
 
 import (
-	"fmt"
 	"slices"
 	"unsafe"
 
@@ -34,47 +33,12 @@ func computeCalls() map[string]call {
 	}
 }
 
-// computeProfile is a kind of compute instance of one GPU instance. NVML's number for it is its id,
-// too.
-type computeProfile struct {
-	id         uint32
-	size       int
-	name       string
-	placements []gpu.Placement
-}
-
-// computeProfileOf finds a compute profile; those that are larger than the GPU instance are not
-// supported.
-func computeProfileOf(i *sim.Instance, id uint32) (computeProfile, result) {
-	if id >= C.SIM_NVML_COMPUTE_INSTANCE_PROFILE_COUNT {
-		return computeProfile{}, invalidArgument
-	}
-
-	for size := 1; size <= i.Profile.ComputeSlices; size++ {
-		known, ok := sim.ComputeProfileID(size)
-
-		placements := sim.ComputePlacements(i.Profile.ComputeSlices, size)
-		if !ok || known != id || placements == nil {
-			continue
-		}
-
-		name := i.Profile.Name
-		if size < i.Profile.ComputeSlices {
-			name = fmt.Sprintf("%dc.%s", size, name)
-		}
-
-		return computeProfile{id, size, name, placements}, success
-	}
-
-	return computeProfile{}, notSupported
-}
-
 // withComputeProfile answers about the compute profile of the second argument in a GPU instance.
-func withComputeProfile(answer func(i *sim.Instance, f computeProfile, a args) result) instanceAnswer {
+func withComputeProfile(answer func(i *sim.Instance, f sim.ComputeProfile, a args) result) instanceAnswer {
 	return func(_ *sim.GPUState, i *sim.Instance, a args) result {
-		f, ret := computeProfileOf(i, a.uint(1))
-		if ret != success {
-			return ret
+		f, err := i.ComputeProfile(a.uint(1))
+		if err != nil {
+			return resultOf(err)
 		}
 
 		return answer(i, f, a)
@@ -83,30 +47,30 @@ func withComputeProfile(answer func(i *sim.Instance, f computeProfile, a args) r
 
 // sharedProfile finds the compute profile of the second argument with the engine profile of the
 // third: only the shared one exists.
-func sharedProfile(i *sim.Instance, a args) (computeProfile, result) {
+func sharedProfile(i *sim.Instance, a args) (sim.ComputeProfile, error) {
 	if a.uint(2) != C.SIM_NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED {
-		return computeProfile{}, invalidArgument
+		return sim.ComputeProfile{}, gpu.ErrInvalidArgument
 	}
 
-	return computeProfileOf(i, a.uint(1))
+	return i.ComputeProfile(a.uint(1))
 }
 
 func plainComputeProfile(_ *sim.GPUState, i *sim.Instance, a args) result {
-	f, ret := sharedProfile(i, a)
-	if ret != success {
-		return ret
+	f, err := sharedProfile(i, a)
+	if err != nil {
+		return resultOf(err)
 	}
 
-	return put(a, 3, f.info(i))
+	return put(a, 3, computeProfileInfo(i, f))
 }
 
-func (f computeProfile) info(i *sim.Instance) C.sim_nvmlComputeInstanceProfileInfo_t {
+func computeProfileInfo(i *sim.Instance, f sim.ComputeProfile) C.sim_nvmlComputeInstanceProfileInfo_t {
 	e := i.Profile.Engines.Or(gpu.Engines{})
 	return C.sim_nvmlComputeInstanceProfileInfo_t{
-		id:                    C.sim_u32(f.id),
-		sliceCount:            C.sim_u32(f.size),
-		instanceCount:         C.sim_u32(i.Profile.ComputeSlices / f.size),
-		multiprocessorCount:   C.sim_u32(sim.ComputeSMs(i.Profile, f.size)),
+		id:                    C.sim_u32(f.ID),
+		sliceCount:            C.sim_u32(f.Size),
+		instanceCount:         C.sim_u32(i.Profile.ComputeSlices / f.Size),
+		multiprocessorCount:   C.sim_u32(sim.ComputeSMs(i.Profile, f.Size)),
 		sharedCopyEngineCount: C.sim_u32(e.Copy),
 		sharedDecoderCount:    C.sim_u32(e.Decoder),
 		sharedEncoderCount:    C.sim_u32(e.Encoder),
@@ -123,13 +87,13 @@ func versionedComputeProfile(_ *sim.GPUState, i *sim.Instance, a args) result {
 		return invalidArgument // by nvml.h; not ARGUMENT_VERSION_MISMATCH
 	}
 
-	f, ret := sharedProfile(i, a)
-	if ret != success {
-		return ret
+	f, err := sharedProfile(i, a)
+	if err != nil {
+		return resultOf(err)
 	}
 
 	// Version 3 has the fields of version 2 at the same places.
-	plain := f.info(i)
+	plain := computeProfileInfo(i, f)
 	info := at[C.sim_nvmlComputeInstanceProfileInfo_v2_t](a, 3)
 	*info = C.sim_nvmlComputeInstanceProfileInfo_v2_t{
 		version:               C.sim_u32(version),
@@ -143,7 +107,7 @@ func versionedComputeProfile(_ *sim.GPUState, i *sim.Instance, a args) result {
 		sharedJpegCount:       plain.sharedJpegCount,
 		sharedOfaCount:        plain.sharedOfaCount,
 	}
-	putCString(info.name[:], "MIG "+f.name)
+	putCString(info.name[:], "MIG "+f.Name)
 
 	if version == C.SIM_nvmlComputeInstanceProfileInfo_v3 {
 		at[C.sim_nvmlComputeInstanceProfileInfo_v3_t](a, 3).capabilities = 0
@@ -153,11 +117,11 @@ func versionedComputeProfile(_ *sim.GPUState, i *sim.Instance, a args) result {
 }
 
 // remainingComputeInstances counts those that could be created now, one after the other.
-func remainingComputeInstances(i *sim.Instance, f computeProfile, a args) result {
+func remainingComputeInstances(i *sim.Instance, f sim.ComputeProfile, a args) result {
 	count := 0
 	end := 0
 
-	for _, p := range f.placements {
+	for _, p := range f.Placements {
 		taken := slices.ContainsFunc(i.ComputeInstances, func(c *sim.Compute) bool {
 			return c.Placement.Overlaps(p)
 		})
@@ -170,8 +134,8 @@ func remainingComputeInstances(i *sim.Instance, f computeProfile, a args) result
 	return put(a, 2, uint32(count))
 }
 
-func computePlacements(_ *sim.Instance, f computeProfile, a args) result {
-	return putPlacements(a, f.placements)
+func computePlacements(_ *sim.Instance, f sim.ComputeProfile, a args) result {
+	return putPlacements(a, f.Placements)
 }
 
 func createCompute(l *library, h handle, a args) result { return l.createCompute(h, nil, a, 2) }
@@ -189,22 +153,22 @@ func (l *library) createCompute(h handle, where *gpu.Placement, a args, to int) 
 		return ret
 	}
 
-	f, ret := computeProfileOf(i, a.uint(1))
-	if ret != success {
-		return ret
+	f, err := i.ComputeProfile(a.uint(1))
+	if err != nil {
+		return resultOf(err)
 	}
 
 	var start gpu.Opt[int]
 
 	if where != nil {
-		if !slices.Contains(f.placements, *where) {
+		if !slices.Contains(f.Placements, *where) {
 			return invalidArgument
 		}
 
 		start = gpu.Some(where.Start)
 	}
 
-	id, err := l.node.CreateComputeInstanceAt(h.gpu, h.instance, f.size, start)
+	id, err := l.node.CreateComputeInstanceAt(h.gpu, h.instance, f.Size, start)
 	if err != nil {
 		return l.failed(err)
 	}
@@ -219,14 +183,14 @@ func destroyCompute(l *library, h handle, _ args) result {
 // computeInstancesOfProfile writes as many as there are: the caller has room for the profile's
 // instanceCount (nvml.h).
 func computeInstancesOfProfile(s *sim.GPUState, i *sim.Instance, a args) result {
-	f, ret := computeProfileOf(i, a.uint(1))
-	if ret != success {
-		return ret
+	f, err := i.ComputeProfile(a.uint(1))
+	if err != nil {
+		return resultOf(err)
 	}
 
 	var handles []uintptr
 	for _, c := range i.ComputeInstances {
-		if c.Placement.Size == f.size {
+		if c.Placement.Size == f.Size {
 			handles = append(handles, handle{aComputeInstance, s.Index, i.ID, c.ID}.raw())
 		}
 	}

@@ -11,38 +11,6 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// eventTypes are the events that can be registered for: more than those that simulated GPUs report.
-// Drivers from 565 on have those of availableTypes, too.
-const eventTypes = C.SIM_nvmlEventTypeXidCriticalError | C.SIM_nvmlEventMigConfigChange |
-	C.SIM_nvmlEventTypeSingleBitEccError | C.SIM_nvmlEventTypeDoubleBitEccError |
-	C.SIM_nvmlEventTypePState | C.SIM_nvmlEventTypeClock
-
-const availableTypes = C.SIM_nvmlEventTypeGpuUnavailableError | C.SIM_nvmlEventTypeGpuRecoveryAction
-
-// supportedTypes returns the events that can be registered for.
-func supportedTypes(reportsHealth bool) uint64 {
-	if reportsHealth {
-		return eventTypes | availableTypes
-	}
-
-	return eventTypes
-}
-
-// eventKind is a type of events that happen, and the simulation's name of it.
-type eventKind struct {
-	bit  uint64
-	kind gpu.EventKind
-}
-
-func eventKinds() []eventKind {
-	return []eventKind{
-		{C.SIM_nvmlEventTypeXidCriticalError, gpu.EventXID},
-		{C.SIM_nvmlEventMigConfigChange, gpu.EventMIGChange},
-		{C.SIM_nvmlEventTypeGpuUnavailableError, gpu.EventUnavailable},
-		{C.SIM_nvmlEventTypeGpuRecoveryAction, gpu.EventRecoveryAction},
-	}
-}
-
 func eventCalls() map[string]call {
 	return map[string]call{
 		"nvmlEventSetCreate":       askDriver(createSet, 0),
@@ -51,7 +19,7 @@ func eventCalls() map[string]call {
 		"nvmlEventSetWait_v2":      waitSet(putEvent),
 		"nvmlDeviceRegisterEvents": onHandle(registerEvents, aGPU, aMIGDevice),
 		"nvmlDeviceGetSupportedEventTypes": readValue(gpu.ReadingEvents,
-			func(s *sim.GPUState) uint64 { return supportedTypes(s.ReportsHealth) }),
+			func(s *sim.GPUState) uint64 { return s.EventTypes }),
 	}
 }
 
@@ -110,27 +78,15 @@ func (s *eventSet) free() { s.freed.Do(s.queue.Close) }
 // registerEvents registers a GPU for all of the types, or for none if one is not supported.
 func registerEvents(l *library, h handle, a args) result {
 	set := l.set(a.raw[2])
-	types := uint64(a.raw[1])
 
 	switch {
 	case set == nil:
 		return invalidArgument
-	case h.kind == aMIGDevice || types&^supportedTypes(l.node.ReportsHealth()) != 0:
+	case h.kind == aMIGDevice:
 		return notSupported
 	}
 
-	for _, known := range eventKinds() {
-		if types&known.bit == 0 {
-			continue
-		}
-
-		err := set.queue.Watch(h.gpu, known.kind)
-		if err != nil {
-			return l.failed(err)
-		}
-	}
-
-	return success
+	return l.failed(set.queue.WatchTypes(h.gpu, uint64(a.raw[1])))
 }
 
 // waitSet answers with the next event, for which it waits at most as many milliseconds as the third
@@ -157,13 +113,8 @@ func waitSet(answer func(a args, e sim.Event)) call {
 func putOldEvent(a args, e sim.Event) {
 	data := at[C.sim_nvmlEventData_t](a, 1)
 	setHandle(&data.device, handle{kind: aGPU, gpu: e.GPU})
-
-	for _, known := range eventKinds() {
-		if known.kind == e.Kind {
-			data.eventType = C.sim_u64(known.bit)
-			data.eventData = C.sim_u64(e.XID) // which only XIDs have
-		}
-	}
+	data.eventType = C.sim_u64(e.Type())
+	data.eventData = C.sim_u64(e.XID) // which only XIDs have
 }
 
 func putEvent(a args, e sim.Event) {

@@ -69,8 +69,8 @@ func createInstanceAt(l *library, h handle, a args) result {
 
 	wanted := gpu.Placement{Start: int(p.start), Size: int(p.size)}
 
-	f, ret := profileByID(&s, a.uint(1))
-	if ret != success || !slices.Contains(f.Placements, wanted) {
+	f, err := s.ProfileByID(a.uint(1))
+	if err != nil || !slices.Contains(f.Placements, wanted) {
 		return invalidArgument
 	}
 
@@ -109,8 +109,9 @@ func withInstances(answer gpuAnswer) gpuAnswer {
 // instancesOfProfile writes as many as there are: the caller has room for the profile's
 // instanceCount (nvml.h).
 func instancesOfProfile(s *sim.GPUState, a args) result {
-	if _, ret := profileByID(s, a.uint(1)); ret != success {
-		return ret
+	_, err := s.ProfileByID(a.uint(1))
+	if err != nil {
+		return resultOf(err)
 	}
 
 	var handles []uintptr

@@ -155,32 +155,13 @@ func putBAR1(a args, total, used uint64) result {
 // readECC answers about errors; the second argument names their severity, the third their lifetime.
 func readECC(answer func(count uint64, a args) result, pointer int) call {
 	return readGPU(gpu.ReadingECC, func(s *sim.GPUState, a args) result {
-		count, ret := eccErrors(s, a.uint(1), a.uint(2))
-		if ret != success {
-			return ret
+		count, err := s.ECCErrors(a.uint(1), a.uint(2))
+		if err != nil {
+			return resultOf(err)
 		}
 
 		return answer(count, a)
 	}, pointer)
-}
-
-// eccErrors counts errors of a severity and a lifetime.
-func eccErrors(s *sim.GPUState, severity, lifetime uint32) (uint64, result) {
-	if lifetime == C.SIM_NVML_VOLATILE_ECC && !s.HasVolatileECC() {
-		return 0, notSupported
-	}
-
-	count, ok := map[[2]uint32]uint64{
-		{C.SIM_NVML_MEMORY_ERROR_TYPE_CORRECTED, C.SIM_NVML_VOLATILE_ECC}:    s.ECC.CorrectedVolatile,
-		{C.SIM_NVML_MEMORY_ERROR_TYPE_UNCORRECTED, C.SIM_NVML_VOLATILE_ECC}:  s.ECC.UncorrectedVolatile,
-		{C.SIM_NVML_MEMORY_ERROR_TYPE_CORRECTED, C.SIM_NVML_AGGREGATE_ECC}:   s.ECC.CorrectedAggregate,
-		{C.SIM_NVML_MEMORY_ERROR_TYPE_UNCORRECTED, C.SIM_NVML_AGGREGATE_ECC}: s.ECC.UncorrectedAggregate,
-	}[[2]uint32{severity, lifetime}]
-	if !ok {
-		return 0, invalidArgument
-	}
-
-	return count, success
 }
 
 func totalErrors(count uint64, a args) result { return put(a, 3, count) }
@@ -191,9 +172,9 @@ func detailedErrors(count uint64, a args) result {
 
 // errorCounter answers about device memory, which has all the errors, and SRAM, which has none.
 func errorCounter(s *sim.GPUState, a args) result {
-	count, ret := eccErrors(s, a.uint(1), a.uint(2))
-	if ret != success {
-		return ret
+	count, err := s.ECCErrors(a.uint(1), a.uint(2))
+	if err != nil {
+		return resultOf(err)
 	}
 
 	switch a.uint(3) {

@@ -4,8 +4,6 @@ package main
 import "C"
 
 import (
-	"errors"
-	"slices"
 	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -42,10 +40,10 @@ func migCalls() map[string]call {
 
 		"nvmlDeviceGetGpuInstanceProfileInfo": readMIG(plainProfile, 2),
 		"nvmlDeviceGetGpuInstanceProfileInfoV": readMIG(
-			versionedProfile(profileByNumber),
+			versionedProfile((*sim.GPUState).ProfileByNumber),
 			2,
 		),
-		"nvmlDeviceGetGpuInstanceProfileInfoByIdV":      readMIG(versionedProfile(profileByID), 2),
+		"nvmlDeviceGetGpuInstanceProfileInfoByIdV":      readMIG(versionedProfile((*sim.GPUState).ProfileByID), 2),
 		"nvmlDeviceGetGpuInstancePossiblePlacements":    placements,
 		"nvmlDeviceGetGpuInstancePossiblePlacements_v2": placements,
 		"nvmlDeviceGetGpuInstanceRemainingCapacity": notNull(
@@ -77,32 +75,19 @@ func migMode(s *sim.GPUState, a args) result {
 	return putTwo(a, 1, flag(s.MIGEnabled), flag(s.MIGPending))
 }
 
-// setMIGMode writes the result of the activation to the third argument (nvml.h): the call succeeds,
-// but the mode stays pending while the GPU is in use and, on an Ampere GPU passed through to a
-// virtual machine, until a reset. A client can always set the mode that the GPU already has
-// (unverified).
+// setMIGMode writes the result of the activation to the third argument: see Node.ActivateMIGMode.
 func setMIGMode(l *library, h handle, a args) result {
 	mode := a.uint(1)
 	if mode > C.SIM_NVML_DEVICE_MIG_ENABLE {
 		return invalidArgument
 	}
 
-	refused := l.node.SetMIGMode(h.gpu, mode == C.SIM_NVML_DEVICE_MIG_ENABLE)
-	if refused != nil && !errors.Is(refused, gpu.ErrInUse) {
-		return l.failed(refused)
-	}
-
-	s, err := l.node.Read(h.gpu, gpu.ReadingMIG)
-	switch {
-	case err != nil:
+	refused, err := l.node.ActivateMIGMode(h.gpu, mode == C.SIM_NVML_DEVICE_MIG_ENABLE)
+	if err != nil {
 		return l.failed(err)
-	case refused != nil:
-		return put(a, 2, inUse)
-	case s.MIGEnabled != s.MIGPending:
-		return put(a, 2, resetRequired)
 	}
 
-	return put(a, 2, success)
+	return put(a, 2, resultOf(refused))
 }
 
 func isMIGDevice(_ *library, h handle, a args) result {
@@ -125,45 +110,10 @@ func migHandleByIndex(s *sim.GPUState, a args) result {
 	return putHandle(a, 2, handle{aMIGDevice, s.Index, d.Instance.ID, d.Compute.ID})
 }
 
-// profileByNumber finds a profile by its number in nvml.h (SIM_NVML_GPU_INSTANCE_PROFILE_*). One
-// that this GPU does not have is not supported.
-func profileByNumber(s *sim.GPUState, number uint32) (gpu.Profile, result) {
-	if number >= C.SIM_NVML_GPU_INSTANCE_PROFILE_COUNT {
-		return gpu.Profile{}, invalidArgument
-	}
-
-	at := slices.IndexFunc(s.Profiles, func(f gpu.Profile) bool { return f.Enum == int(number) })
-	if at < 0 {
-		return gpu.Profile{}, notSupported
-	}
-
-	return reportedProfile(s, s.Profiles[at]), success
-}
-
-// profileByID finds a profile by the driver's id.
-func profileByID(s *sim.GPUState, id uint32) (gpu.Profile, result) {
-	at := slices.IndexFunc(s.Profiles, func(f gpu.Profile) bool { return f.ID == id })
-	if at < 0 {
-		return gpu.Profile{}, invalidArgument
-	}
-
-	return reportedProfile(s, s.Profiles[at]), success
-}
-
-// reportedProfile returns a profile as the driver reports it: on an A30 with too large a maximum of
-// instances for at least one profile (which one is unverified).
-func reportedProfile(s *sim.GPUState, f gpu.Profile) gpu.Profile {
-	if s.Name == "NVIDIA A30" && f.Enum == C.SIM_NVML_GPU_INSTANCE_PROFILE_2_SLICE {
-		f.MaxInstances = 4
-	}
-
-	return f
-}
-
 func plainProfile(s *sim.GPUState, a args) result {
-	f, ret := profileByNumber(s, a.uint(1))
-	if ret != success {
-		return ret
+	f, err := s.ProfileByNumber(a.uint(1))
+	if err != nil {
+		return resultOf(err)
 	}
 
 	e := f.Engines.Or(gpu.Engines{})
@@ -184,7 +134,7 @@ func plainProfile(s *sim.GPUState, a args) result {
 
 // versionedProfile answers with the version of the struct that the client asks for. Unlike
 // plainProfile, it is not supported while MIG is off (nvml.h).
-func versionedProfile(find func(s *sim.GPUState, number uint32) (gpu.Profile, result)) gpuAnswer {
+func versionedProfile(find func(s *sim.GPUState, number uint32) (gpu.Profile, error)) gpuAnswer {
 	return func(s *sim.GPUState, a args) result {
 		version := *at[uint32](a, 2)
 		if version != C.SIM_nvmlGpuInstanceProfileInfo_v2 &&
@@ -192,10 +142,10 @@ func versionedProfile(find func(s *sim.GPUState, number uint32) (gpu.Profile, re
 			return invalidArgument // by nvml.h; not ARGUMENT_VERSION_MISMATCH
 		}
 
-		f, ret := find(s, a.uint(1))
+		f, err := find(s, a.uint(1))
 		switch {
-		case ret != success:
-			return ret
+		case err != nil:
+			return resultOf(err)
 		case !s.MIGEnabled:
 			return notSupported
 		}
@@ -258,9 +208,9 @@ func possiblePlacements(s *sim.GPUState, a args) result {
 		return noPermission
 	}
 
-	f, ret := profileByID(s, a.uint(1))
-	if ret != success {
-		return ret
+	f, err := s.ProfileByID(a.uint(1))
+	if err != nil {
+		return resultOf(err)
 	}
 
 	return putPlacements(a, f.Placements)

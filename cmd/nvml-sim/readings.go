@@ -4,8 +4,6 @@ package main
 import "C"
 
 import (
-	"math"
-
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
@@ -78,9 +76,9 @@ func readingCalls() map[string]call {
 	}
 }
 
-func milli(v float64) uint32 { return uint32(math.Round(v * 1000)) }
+func milli(v float64) uint32 { return uint32(sim.Milli(v)) }
 
-func millijoules(s *sim.GPUState) uint64 { return uint64(math.Round(s.Joules * 1000)) }
+func millijoules(s *sim.GPUState) uint64 { return sim.Milli(s.Joules) }
 
 func utilization(s *sim.GPUState, a args) result {
 	u, ok := s.Utilization.Get()
@@ -101,49 +99,32 @@ func powerUsage(s *sim.GPUState, a args) result {
 	return put(a, 1, milli(watts))
 }
 
-// lowestLimit returns the lowest power limit, about a quarter of the highest on most GPUs.
-func lowestLimit(s *sim.GPUState) float64 { return s.LimitWatts / 4 }
-
 func limitConstraints(s *sim.GPUState, a args) result {
-	return putTwo(a, 1, milli(lowestLimit(s)), milli(s.LimitWatts))
-}
-
-// clocks returns the frequencies of a kind of clock, in MHz; ok is false for an unknown kind.
-func clocks(s *sim.GPUState, clock uint32) (now, highest uint32, ok bool) {
-	switch clock {
-	case C.SIM_NVML_CLOCK_GRAPHICS, C.SIM_NVML_CLOCK_SM:
-		return s.SMMHz, s.MaxSMMHz, true
-	case C.SIM_NVML_CLOCK_MEM:
-		return s.MemoryMHz, s.MemoryMHz, true
-	case C.SIM_NVML_CLOCK_VIDEO:
-		return s.VideoMHz, s.MaxSMMHz * 9 / 10, true
-	}
-
-	return 0, 0, false
+	return putTwo(a, 1, milli(s.LowestLimit()), milli(s.LimitWatts))
 }
 
 func clockNow(s *sim.GPUState, a args) result {
-	now, _, ok := clocks(s, a.uint(1))
-	if !ok {
-		return invalidArgument
+	now, _, err := s.Clock(a.uint(1))
+	if err != nil {
+		return resultOf(err)
 	}
 
 	return put(a, 2, now)
 }
 
 func clockMax(s *sim.GPUState, a args) result {
-	_, highest, ok := clocks(s, a.uint(1))
-	if !ok {
-		return invalidArgument
+	_, highest, err := s.Clock(a.uint(1))
+	if err != nil {
+		return resultOf(err)
 	}
 
 	return put(a, 2, highest)
 }
 
 func clockByID(s *sim.GPUState, a args) result {
-	now, highest, ok := clocks(s, a.uint(1))
-	if !ok {
-		return invalidArgument
+	now, highest, err := s.Clock(a.uint(1))
+	if err != nil {
+		return resultOf(err)
 	}
 
 	switch a.uint(2) {

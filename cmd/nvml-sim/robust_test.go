@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"unsafe"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // params reads how each exported function takes its arguments: P for a pointer, U and L for
@@ -140,7 +142,7 @@ func TestAnsweredFunctionsTakeAnything(t *testing.T) {
 	}
 	numbers := []uintptr{0, 1, 4, 14, 0xFFFFFFFF}
 	known := []result{
-		success, invalidArgument, notSupported, noPermission, notFound, insufficientSize, timedOut, inUse, insufficientResources, structMismatch,
+		success, invalidArgument, notSupported, noPermission, notFound, insufficientSize, timedOut, resultOf(gpu.ErrInUse), insufficientResources, structMismatch,
 	}
 
 	buffers := make([][]byte, len(args{}.raw))

@@ -10,18 +10,18 @@ import (
 // slices point to must not be modified. An absent value is one that the driver answers with "not
 // supported" on this GPU in its present mode.
 type GPUState struct {
-	Time          time.Time
-	Privileged    bool // whether the caller has root's rights
-	ReportsHealth bool // the driver has events of a GPU that is unavailable or has another recovery action
-	Index, Minor  int
-	UUID          gpu.UUID
-	Name          string
-	Architecture  Architecture
-	Capability    [2]int // CUDA compute capability
-	SMs, Cores    int
-	Serial        string
-	VBIOS         string
-	PCI           PCI
+	Time         time.Time
+	Privileged   bool   // whether the caller has root's rights
+	EventTypes   uint64 // that it can be registered for (nvmlEventType*)
+	Index, Minor int
+	UUID         gpu.UUID
+	Name         string
+	Architecture Architecture
+	Capability   [2]int // CUDA compute capability
+	SMs, Cores   int
+	Serial       string
+	VBIOS        string
+	PCI          PCI
 
 	MIGEnabled, MIGPending bool
 	MaxMIGDevices          int

@@ -92,7 +92,7 @@ func (n *Node) forgetDescriptions() {
 // step ends.
 func (n *Node) describe(g *simGPU) *GPUState {
 	s := &GPUState{
-		ReportsHealth:    n.ReportsHealth(),
+		EventTypes:       n.EventTypes(),
 		Index:            g.index,
 		Minor:            g.minor,
 		UUID:             g.uuid,

@@ -1,7 +1,6 @@
 package simnvml
 
 import (
-	"errors"
 	"slices"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -20,35 +19,25 @@ func (d *device) SetMigMode(mode int) (activation, ret nvml.Return) {
 		return nvml.ERROR_UNKNOWN, nvml.ERROR_INVALID_ARGUMENT
 	}
 
-	refused := d.node.SetMIGMode(d.index, mode == nvml.DEVICE_MIG_ENABLE)
-	if refused != nil && !errors.Is(refused, gpu.ErrInUse) {
-		return nvml.ERROR_UNKNOWN, returnOf(refused)
+	refused, err := d.node.ActivateMIGMode(d.index, mode == nvml.DEVICE_MIG_ENABLE)
+	if err != nil {
+		return nvml.ERROR_UNKNOWN, returnOf(err)
 	}
 
-	return read(d, gpu.ReadingMIG, func(s *sim.GPUState) (nvml.Return, nvml.Return) {
-		switch {
-		case refused != nil:
-			return nvml.ERROR_IN_USE, nvml.SUCCESS
-		case s.MIGEnabled != s.MIGPending:
-			return nvml.ERROR_RESET_REQUIRED, nvml.SUCCESS
-		}
-
-		return nvml.SUCCESS, nvml.SUCCESS
-	})
+	return returnOf(refused), nvml.SUCCESS
 }
 
 func (d *device) CreateGpuInstanceWithPlacement(profileID uint32,
 	at nvml.GpuInstancePlacement) (nvmlsource.MutableInstance, nvml.Return) {
 	place := gpu.Placement{Start: int(at.Start), Size: int(at.Size)}
 
-	_, ret := read(d, gpu.ReadingMIG, func(s *sim.GPUState) (bool, nvml.Return) {
-		for _, f := range s.Profiles {
-			if f.ID == profileID && slices.Contains(f.Placements, place) {
-				return true, nvml.SUCCESS
-			}
+	_, ret := checked(d, gpu.ReadingMIG, func(s *sim.GPUState) (gpu.Profile, error) {
+		f, err := s.ProfileByID(profileID)
+		if err == nil && !slices.Contains(f.Placements, place) {
+			err = gpu.ErrInvalidArgument
 		}
 
-		return false, nvml.ERROR_INVALID_ARGUMENT
+		return f, err
 	})
 	if ret != nvml.SUCCESS {
 		return nil, ret
@@ -66,99 +55,75 @@ func (g *gpuInstance) Destroy() nvml.Return {
 	return returnOf(g.device.node.DestroyGPUInstance(g.device.index, g.id))
 }
 
-// ofInstance answers about a GPU instance, with a code of its own.
-func ofInstance[T any](
-	g *gpuInstance,
-	answer func(i *sim.Instance) (T, nvml.Return),
-) (T, nvml.Return) {
-	var own nvml.Return
+// ofInstance answers about a GPU instance, with an error of its own.
+func ofInstance[T any](g *gpuInstance, answer func(i *sim.Instance) (T, error)) (T, nvml.Return) {
+	var own error
 
 	value, ret := readInstance(g, func(i *sim.Instance) (value T) {
 		value, own = answer(i)
 		return value
 	})
 	if ret == nvml.SUCCESS {
-		ret = own
+		ret = returnOf(own)
 	}
 
 	return value, ret
-}
-
-// sizeOf is how many slices a compute profile has; those that the GPU instance has no room for are
-// not supported.
-func sizeOf(i *sim.Instance, profile uint32) (int, nvml.Return) {
-	if profile >= nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
-		return 0, nvml.ERROR_INVALID_ARGUMENT
-	}
-
-	for size := 1; size <= i.Profile.ComputeSlices; size++ {
-		if id, ok := sim.ComputeProfileID(size); ok && id == profile &&
-			sim.ComputePlacements(i.Profile.ComputeSlices, size) != nil {
-			return size, nvml.SUCCESS
-		}
-	}
-
-	return 0, nvml.ERROR_NOT_SUPPORTED
 }
 
 // GetComputeInstanceProfileInfo: NVML's number of a compute profile is its id too.
 func (g *gpuInstance) GetComputeInstanceProfileInfo(
 	profile int,
 ) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
-	return ofInstance(g, func(i *sim.Instance) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
-		size, ret := sizeOf(i, uint32(profile))
-		if ret != nvml.SUCCESS {
-			return nvml.ComputeInstanceProfileInfo{}, ret
+	return ofInstance(g, func(i *sim.Instance) (nvml.ComputeInstanceProfileInfo, error) {
+		f, err := i.ComputeProfile(uint32(profile))
+		if err != nil {
+			return nvml.ComputeInstanceProfileInfo{}, err
 		}
 
 		e := i.Profile.Engines.Or(gpu.Engines{})
 
 		return nvml.ComputeInstanceProfileInfo{
 			Id:                    uint32(profile),
-			SliceCount:            uint32(size),
-			InstanceCount:         uint32(i.Profile.ComputeSlices / size),
-			MultiprocessorCount:   uint32(sim.ComputeSMs(i.Profile, size)),
+			SliceCount:            uint32(f.Size),
+			InstanceCount:         uint32(i.Profile.ComputeSlices / f.Size),
+			MultiprocessorCount:   uint32(sim.ComputeSMs(i.Profile, f.Size)),
 			SharedCopyEngineCount: uint32(e.Copy),
 			SharedDecoderCount:    uint32(e.Decoder),
 			SharedEncoderCount:    uint32(e.Encoder),
 			SharedJpegCount:       uint32(e.JPEG),
 			SharedOfaCount:        uint32(e.OFA),
-		}, nvml.SUCCESS
+		}, nil
 	})
 }
 
 func (g *gpuInstance) GetComputeInstancePossiblePlacements(profileID uint32) (
 	[]nvml.ComputeInstancePlacement, nvml.Return) {
-	return ofInstance(g, func(i *sim.Instance) ([]nvml.ComputeInstancePlacement, nvml.Return) {
-		size, ret := sizeOf(i, profileID)
-		if ret != nvml.SUCCESS {
-			return nil, ret
-		}
+	return ofInstance(g, func(i *sim.Instance) ([]nvml.ComputeInstancePlacement, error) {
+		f, err := i.ComputeProfile(profileID)
 
 		var list []nvml.ComputeInstancePlacement
-		for _, p := range sim.ComputePlacements(i.Profile.ComputeSlices, size) {
+		for _, p := range f.Placements {
 			list = append(
 				list,
 				nvml.ComputeInstancePlacement{Start: uint32(p.Start), Size: uint32(p.Size)},
 			)
 		}
 
-		return list, nvml.SUCCESS
+		return list, err
 	})
 }
 
 func (g *gpuInstance) CreateComputeInstanceWithPlacement(profileID uint32,
 	at nvml.ComputeInstancePlacement) (nvmlsource.ComputeInstance, nvml.Return) {
-	size, ret := ofInstance(g, func(i *sim.Instance) (int, nvml.Return) {
-		size, ret := sizeOf(i, profileID)
+	f, ret := ofInstance(g, func(i *sim.Instance) (sim.ComputeProfile, error) {
+		f, err := i.ComputeProfile(profileID)
 		wanted := gpu.Placement{Start: int(at.Start), Size: int(at.Size)}
 
-		if ret == nvml.SUCCESS &&
-			!slices.Contains(sim.ComputePlacements(i.Profile.ComputeSlices, size), wanted) {
-			ret = nvml.ERROR_INVALID_ARGUMENT
+		if err == nil && !slices.Contains(f.Placements, wanted) {
+			err = gpu.ErrInvalidArgument
 		}
 
-		return size, ret
+		return f, err
 	})
 	if ret != nvml.SUCCESS {
 		return nil, ret
@@ -167,7 +132,7 @@ func (g *gpuInstance) CreateComputeInstanceWithPlacement(profileID uint32,
 	id, err := g.device.node.CreateComputeInstanceAt(
 		g.device.index,
 		g.id,
-		size,
+		f.Size,
 		gpu.Some(int(at.Start)),
 	)
 	if err != nil {
@@ -181,26 +146,24 @@ func (g *gpuInstance) CreateComputeInstanceWithPlacement(profileID uint32,
 // that is not supported.
 func (g *gpuInstance) GetComputeInstancesOf(profileID uint32,
 	capacity int) ([]nvmlsource.ComputeInstance, nvml.Return) {
-	return ofInstance(g, func(i *sim.Instance) ([]nvmlsource.ComputeInstance, nvml.Return) {
-		size, ret := sizeOf(i, profileID)
-		if ret != nvml.SUCCESS {
-			return nil, ret
-		}
+	list, ret := ofInstance(g, func(i *sim.Instance) ([]nvmlsource.ComputeInstance, error) {
+		f, err := i.ComputeProfile(profileID)
 
 		var list []nvmlsource.ComputeInstance
 
 		for _, c := range i.ComputeInstances {
-			if c.Placement.Size == size {
+			if c.Placement.Size == f.Size {
 				list = append(list, &computeInstance{instance: g, id: c.ID})
 			}
 		}
 
-		if len(list) > capacity {
-			return nil, nvml.ERROR_INSUFFICIENT_SIZE
-		}
-
-		return list, nvml.SUCCESS
+		return list, err
 	})
+	if len(list) > capacity {
+		return nil, nvml.ERROR_INSUFFICIENT_SIZE
+	}
+
+	return list, ret
 }
 
 // computeInstance is a compute instance handle, stale (NOT_FOUND) once it is destroyed.
@@ -212,13 +175,13 @@ type computeInstance struct {
 func (c *computeInstance) GetInfo() (nvmlsource.ComputeInstanceInfo, nvml.Return) {
 	return ofInstance(
 		c.instance,
-		func(i *sim.Instance) (nvmlsource.ComputeInstanceInfo, nvml.Return) {
+		func(i *sim.Instance) (nvmlsource.ComputeInstanceInfo, error) {
 			found, ok := i.Compute(c.id)
 			if !ok {
-				return nvmlsource.ComputeInstanceInfo{}, nvml.ERROR_NOT_FOUND
+				return nvmlsource.ComputeInstanceInfo{}, gpu.ErrNotFound
 			}
 
-			return computeInfo(found), nvml.SUCCESS
+			return computeInfo(found), nil
 		},
 	)
 }

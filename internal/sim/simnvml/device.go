@@ -69,6 +69,18 @@ func optional[T any](
 	})
 }
 
+// checked reads something that answers with an error of the node.
+func checked[T any](
+	d *device,
+	reading gpu.Reading,
+	value func(s *sim.GPUState) (T, error),
+) (T, nvml.Return) {
+	return read(d, reading, func(s *sim.GPUState) (T, nvml.Return) {
+		v, err := value(s)
+		return v, returnOf(err)
+	})
+}
+
 func (d *device) GetUUID() (string, nvml.Return) {
 	return fact(d, gpu.ReadingDevice, func(s *sim.GPUState) string { return string(s.UUID) })
 }

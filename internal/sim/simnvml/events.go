@@ -11,38 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// eventTypes are what simulated GPUs report. They accept registration for more than ever happens to
-// them.
-const eventTypes = nvml.EventTypeXidCriticalError | nvml.EventMigConfigChange |
-	nvml.EventTypeSingleBitEccError | nvml.EventTypeDoubleBitEccError |
-	nvml.EventTypePState | nvml.EventTypeClock
-
-// eventKind is a type of events that happen, and the simulation's name of it.
-type eventKind struct {
-	bit  uint64
-	kind gpu.EventKind
-}
-
-func eventKinds() []eventKind {
-	return []eventKind{
-		{nvml.EventTypeXidCriticalError, gpu.EventXID},
-		{nvml.EventMigConfigChange, gpu.EventMIGChange},
-		{nvml.EventTypeGpuUnavailableError, gpu.EventUnavailable},
-		{nvml.EventTypeGpuRecoveryAction, gpu.EventRecoveryAction},
-	}
-}
-
-// eventTypes returns the types that can be registered for.
-func (d *device) eventTypes() uint64 {
-	if d.node.ReportsHealth() {
-		return eventTypes | nvml.EventTypeGpuUnavailableError | nvml.EventTypeGpuRecoveryAction
-	}
-
-	return eventTypes
-}
-
 func (d *device) GetSupportedEventTypes() (uint64, nvml.Return) {
-	return fact(d, gpu.ReadingEvents, func(*sim.GPUState) uint64 { return d.eventTypes() })
+	return fact(d, gpu.ReadingEvents, func(s *sim.GPUState) uint64 { return s.EventTypes })
 }
 
 // RegisterEvents registers all of the types, or none if one is not supported.
@@ -52,21 +22,7 @@ func (d *device) RegisterEvents(types uint64, set nvmlsource.EventSet) nvml.Retu
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
 
-	if types&^d.eventTypes() != 0 {
-		return nvml.ERROR_NOT_SUPPORTED
-	}
-
-	for _, known := range eventKinds() {
-		if types&known.bit == 0 {
-			continue
-		}
-
-		if err := s.queue.Watch(d.index, known.kind); err != nil {
-			return returnOf(err)
-		}
-	}
-
-	return nvml.SUCCESS
+	return returnOf(s.queue.WatchTypes(d.index, types))
 }
 
 // eventSet is a queue of its own.
@@ -84,19 +40,13 @@ func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 		return nvmlsource.Event{}, returnOf(err)
 	}
 
-	event := nvmlsource.Event{
+	return nvmlsource.Event{
 		Device:            s.lib.devices[e.GPU],
+		Type:              e.Type(),
+		Data:              e.XID, // which only XIDs have
 		GPUInstanceID:     idOrNone(e.Instance),
 		ComputeInstanceID: idOrNone(e.Compute),
-	}
-	for _, known := range eventKinds() {
-		if known.kind == e.Kind {
-			event.Type = known.bit
-			event.Data = e.XID // which only XIDs have
-		}
-	}
-
-	return event, nvml.SUCCESS
+	}, nvml.SUCCESS
 }
 
 func (s *eventSet) Free() nvml.Return {

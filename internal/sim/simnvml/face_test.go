@@ -348,6 +348,52 @@ func values(t *testing.T, d nvmlsource.Device, scope uint32, ids ...uint32) (num
 	return numbers, codes
 }
 
+// allLinks is the scope that asks for the total over all links.
+const allLinks = 0xFFFFFFFF
+
+// TestFieldIDs: the simulation has the numbers of nvml.h without go-nvml; here are their names.
+func TestFieldIDs(t *testing.T) {
+	want := []uint32{
+		nvml.FI_DEV_ECC_CURRENT, nvml.FI_DEV_ECC_PENDING,
+		nvml.FI_DEV_PERF_POLICY_POWER, nvml.FI_DEV_PERF_POLICY_THERMAL,
+		nvml.FI_DEV_MEMORY_TEMP, nvml.FI_DEV_TOTAL_ENERGY_CONSUMPTION, nvml.FI_DEV_ENERGY,
+		nvml.FI_DEV_PCIE_REPLAY_COUNTER, nvml.FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER,
+		nvml.FI_DEV_PCIE_COUNT_TX_BYTES, nvml.FI_DEV_PCIE_COUNT_RX_BYTES,
+		nvml.FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT, nvml.FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT,
+		nvml.FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT, nvml.FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT,
+		nvml.FI_DEV_RESET_STATUS, nvml.FI_DEV_DRAIN_AND_RESET_STATUS, nvml.FI_DEV_GET_GPU_RECOVERY_ACTION,
+		nvml.FI_DEV_NVLINK_LINK_COUNT,
+		nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
+		nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
+		nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX,
+		nvml.FI_DEV_NVLINK_THROUGHPUT_RAW_TX, nvml.FI_DEV_NVLINK_THROUGHPUT_RAW_RX,
+		nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES, nvml.FI_DEV_NVLINK_COUNT_RCV_BYTES,
+		nvml.FI_DEV_NVLINK_COUNT_RCV_ERRORS, nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS,
+		nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS,
+		nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS,
+		nvml.FI_DEV_REMAPPED_COR, nvml.FI_DEV_REMAPPED_UNC,
+		nvml.FI_DEV_REMAPPED_PENDING, nvml.FI_DEV_REMAPPED_FAILURE,
+		nvml.FI_DEV_POWER_AVERAGE, nvml.FI_DEV_POWER_INSTANT, nvml.FI_DEV_POWER_MIN_LIMIT,
+		nvml.FI_DEV_POWER_MAX_LIMIT, nvml.FI_DEV_POWER_DEFAULT_LIMIT, nvml.FI_DEV_POWER_CURRENT_LIMIT,
+		nvml.FI_DEV_POWER_REQUESTED_LIMIT,
+	}
+	_, n := start(t, "version: 1\ngpus: [{model: B200}]\n")
+
+	for id := range uint32(nvml.FI_MAX + 1) {
+		wrong := nvml.ERROR_NOT_SUPPORTED
+		if id == 0 || id == nvml.FI_MAX {
+			wrong = nvml.ERROR_INVALID_ARGUMENT
+		}
+
+		if slices.Contains(want, id) {
+			wrong = nvml.SUCCESS
+		}
+
+		_, err := n.Field(id)
+		cmptest.Equal(t, fmt.Sprintf("field %d", id), returnOf(err), wrong)
+	}
+}
+
 // TestFieldsOfNVLink5: from NVLink 5 on there is a counter for each link, and no total.
 func TestFieldsOfNVLink5(t *testing.T) {
 	l, n := start(t, `

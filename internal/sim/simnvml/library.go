@@ -4,7 +4,6 @@
 package simnvml
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 
@@ -38,35 +37,7 @@ type library struct {
 }
 
 // returnOf returns NVML's code for an error of the node.
-func returnOf(err error) nvml.Return {
-	if err == nil {
-		return nvml.SUCCESS
-	}
-
-	for _, known := range []struct {
-		err error
-		ret nvml.Return
-	}{
-		{gpu.ErrNotSupported, nvml.ERROR_NOT_SUPPORTED},
-		{gpu.ErrNoPermission, nvml.ERROR_NO_PERMISSION},
-		{gpu.ErrNotFound, nvml.ERROR_NOT_FOUND},
-		{gpu.ErrLost, nvml.ERROR_GPU_IS_LOST},
-		{gpu.ErrResetRequired, nvml.ERROR_RESET_REQUIRED},
-		{gpu.ErrTimeout, nvml.ERROR_TIMEOUT},
-		{gpu.ErrInUse, nvml.ERROR_IN_USE},
-		{gpu.ErrInsufficientResources, nvml.ERROR_INSUFFICIENT_RESOURCES},
-		{gpu.ErrInvalidArgument, nvml.ERROR_INVALID_ARGUMENT},
-		{gpu.ErrVersionMismatch, nvml.ERROR_LIB_RM_VERSION_MISMATCH},
-		{gpu.ErrNoDriver, nvml.ERROR_DRIVER_NOT_LOADED},
-		{sim.ErrClosed, nvml.ERROR_UNINITIALIZED},
-	} {
-		if errors.Is(err, known.err) {
-			return known.ret
-		}
-	}
-
-	return nvml.ERROR_UNKNOWN
-}
+func returnOf(err error) nvml.Return { return nvml.Return(sim.ReturnCode(err)) }
 
 // SystemGetConfComputeState answers without GPUs, as after nvmlInitWithFlags with
 // NVML_INIT_FLAG_NO_ATTACH. Whether a real driver then knows is unverified.

@@ -1,7 +1,6 @@
 package simnvml
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -66,23 +65,12 @@ func (d *device) GetGpuInstanceProfileInfo(
 		d,
 		gpu.ReadingMIG,
 		func(s *sim.GPUState) (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
-			if profile < 0 || profile >= nvml.GPU_INSTANCE_PROFILE_COUNT {
-				return nvml.GpuInstanceProfileInfo_v3{}, nvml.ERROR_INVALID_ARGUMENT
+			f, err := s.ProfileByNumber(uint32(profile))
+			if err != nil {
+				return nvml.GpuInstanceProfileInfo_v3{}, returnOf(err)
 			}
 
-			at := slices.IndexFunc(s.Profiles, func(f gpu.Profile) bool {
-				return f.Enum == profile
-			})
-			if at < 0 {
-				return nvml.GpuInstanceProfileInfo_v3{}, nvml.ERROR_NOT_SUPPORTED
-			}
-
-			info := profileInfo(s.Profiles[at], s.MIGEnabled)
-			if s.Name == "NVIDIA A30" && profile == nvml.GPU_INSTANCE_PROFILE_2_SLICE {
-				info.InstanceCount = 4 // a known defect of its driver, on at least one profile; which is unverified
-			}
-
-			return info, nvml.SUCCESS
+			return profileInfo(f, s.MIGEnabled), nvml.SUCCESS
 		},
 	)
 }
@@ -127,15 +115,13 @@ func (d *device) GetGpuInstancePossiblePlacements(
 				return nil, nvml.ERROR_NO_PERMISSION
 			}
 
-			at := slices.IndexFunc(s.Profiles, func(f gpu.Profile) bool {
-				return f.ID == profileID
-			})
-			if at < 0 {
-				return nil, nvml.ERROR_INVALID_ARGUMENT
+			f, err := s.ProfileByID(profileID)
+			if err != nil {
+				return nil, returnOf(err)
 			}
 
 			var list []nvml.GpuInstancePlacement
-			for _, p := range s.Profiles[at].Placements {
+			for _, p := range f.Placements {
 				list = append(list, placement(p))
 			}
 
@@ -159,8 +145,10 @@ func (d *device) GetGpuInstances(
 			return nil, nvml.ERROR_NOT_SUPPORTED
 		case !s.Privileged:
 			return nil, nvml.ERROR_NO_PERMISSION
-		case !slices.ContainsFunc(s.Profiles, func(f gpu.Profile) bool { return f.ID == profileID }):
-			return nil, nvml.ERROR_INVALID_ARGUMENT
+		}
+
+		if _, err := s.ProfileByID(profileID); err != nil {
+			return nil, returnOf(err)
 		}
 
 		var list []nvmlsource.GPUInstance

@@ -1,8 +1,6 @@
 package simnvml
 
 import (
-	"math"
-
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -26,20 +24,18 @@ func (d *device) GetPowerUsage() (uint32, nvml.Return) {
 		func(s *sim.GPUState) gpu.Opt[float64] { return s.ReportedWatts },
 	)
 
-	return milli(watts), ret
+	return uint32(sim.Milli(watts)), ret
 }
 
 func (d *device) GetEnforcedPowerLimit() (uint32, nvml.Return) {
-	return fact(d, gpu.ReadingPower, func(s *sim.GPUState) uint32 { return milli(s.LimitWatts) })
+	return fact(d, gpu.ReadingPower, func(s *sim.GPUState) uint32 { return uint32(sim.Milli(s.LimitWatts)) })
 }
-
-func milli(v float64) uint32 { return uint32(math.Round(v * 1000)) }
 
 func (d *device) GetTotalEnergyConsumption() (uint64, nvml.Return) {
 	return fact(
 		d,
 		gpu.ReadingEnergy,
-		func(s *sim.GPUState) uint64 { return uint64(math.Round(s.Joules * 1000)) },
+		func(s *sim.GPUState) uint64 { return sim.Milli(s.Joules) },
 	)
 }
 
@@ -58,38 +54,16 @@ func (d *device) GetMarginTemperature() (int, nvml.Return) {
 	return optional(d, gpu.ReadingTemperature, (*sim.GPUState).Margin)
 }
 
-// GetTemperatureThreshold answers on GPUs before Ada alone: see sim.GPUState.Margin.
 func (d *device) GetTemperatureThreshold(kind nvml.TemperatureThresholds) (uint32, nvml.Return) {
-	return read(d, gpu.ReadingTemperature, func(s *sim.GPUState) (uint32, nvml.Return) {
-		t := s.Thresholds()
-
-		celsius, ok := map[nvml.TemperatureThresholds]uint32{
-			nvml.TEMPERATURE_THRESHOLD_SHUTDOWN: t.Shutdown, nvml.TEMPERATURE_THRESHOLD_SLOWDOWN: t.Slowdown,
-			nvml.TEMPERATURE_THRESHOLD_GPU_MAX: t.GPUMax, nvml.TEMPERATURE_THRESHOLD_MEM_MAX: t.MemoryMax.Or(0),
-		}[kind]
-		switch {
-		case kind >= nvml.TEMPERATURE_THRESHOLD_COUNT:
-			return 0, nvml.ERROR_INVALID_ARGUMENT
-		case !ok || celsius == 0 || s.Margin().Present():
-			return 0, nvml.ERROR_NOT_SUPPORTED
-		}
-
-		return celsius, nvml.SUCCESS
+	return checked(d, gpu.ReadingTemperature, func(s *sim.GPUState) (uint32, error) {
+		return s.Threshold(uint32(kind))
 	})
 }
 
 func (d *device) GetClockInfo(clock nvml.ClockType) (uint32, nvml.Return) {
-	return read(d, gpu.ReadingClocks, func(s *sim.GPUState) (uint32, nvml.Return) {
-		switch clock {
-		case nvml.CLOCK_SM, nvml.CLOCK_GRAPHICS:
-			return s.SMMHz, nvml.SUCCESS
-		case nvml.CLOCK_MEM:
-			return s.MemoryMHz, nvml.SUCCESS
-		case nvml.CLOCK_VIDEO:
-			return s.VideoMHz, nvml.SUCCESS
-		}
-
-		return 0, nvml.ERROR_INVALID_ARGUMENT
+	return checked(d, gpu.ReadingClocks, func(s *sim.GPUState) (uint32, error) {
+		now, _, err := s.Clock(uint32(clock))
+		return now, err
 	})
 }
 
@@ -167,27 +141,8 @@ func (d *device) GetTotalEccErrors(
 	severity nvml.MemoryErrorType,
 	lifetime nvml.EccCounterType,
 ) (uint64, nvml.Return) {
-	return read(d, gpu.ReadingECC, func(s *sim.GPUState) (uint64, nvml.Return) {
-		if lifetime == nvml.VOLATILE_ECC && !s.HasVolatileECC() {
-			return 0, nvml.ERROR_NOT_SUPPORTED
-		}
-
-		type kind struct {
-			severity nvml.MemoryErrorType
-			lifetime nvml.EccCounterType
-		}
-
-		count, ok := map[kind]uint64{
-			{nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.VOLATILE_ECC}:    s.ECC.CorrectedVolatile,
-			{nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC}:  s.ECC.UncorrectedVolatile,
-			{nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.AGGREGATE_ECC}:   s.ECC.CorrectedAggregate,
-			{nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.AGGREGATE_ECC}: s.ECC.UncorrectedAggregate,
-		}[kind{severity, lifetime}]
-		if !ok {
-			return 0, nvml.ERROR_INVALID_ARGUMENT
-		}
-
-		return count, nvml.SUCCESS
+	return checked(d, gpu.ReadingECC, func(s *sim.GPUState) (uint64, error) {
+		return s.ECCErrors(uint32(severity), uint32(lifetime))
 	})
 }
 
