@@ -174,6 +174,25 @@ func TestRestartWhileGPUsAreUnread(t *testing.T) {
 	cmptest.Equal(t, "read", judge(tracker, 2*time.Minute, healthyGPU()), "unhealthy reset: XIDHardware 119")
 }
 
+// TestRestartWithoutAHandle: a GPU that the driver gives no access to yet may be any of those that
+// are not listed.
+func TestRestartWithoutAHandle(t *testing.T) {
+	struck := healthyGPU()
+	hasXID(74)(&struck)
+
+	before := New(0, start)
+	before.Observe(node(0, struck))
+
+	hidden := healthyGPU()
+	down(gpu.ErrTimeout)(&hidden)
+	hidden.UUID = ""
+
+	tracker := restarted(t, before)
+	cmptest.Equal(t, "without a handle", judge(tracker, time.Minute, hidden), "unhealthy reset: GPUHung")
+	cmptest.Equal(t, "kept for the next", len(tracker.Memory().GPUs), 1)
+	cmptest.Equal(t, "with one", judge(tracker, 2*time.Minute, healthyGPU()), "unhealthy reset: XIDHardware 74")
+}
+
 // TestMemoryChanges: what each reading changes is no news.
 func TestMemoryChanges(t *testing.T) {
 	g := healthyGPU()

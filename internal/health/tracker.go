@@ -76,7 +76,7 @@ func (t *Tracker) Observe(s *gpu.Snapshot) {
 		GPUs:       make([]GPU, 0, len(s.GPUs)),
 	}
 	t.logged = isUp(s, gpu.SourceKernelLog)
-	complete := isUp(s, gpu.SourceNVML) && len(s.Unread) == 0
+	complete := isComplete(s)
 	allHang := doAllHang(s)
 	gpus := make(map[string]*memory, len(s.GPUs))
 	keep := &keeper{at: s.Time, tracker: t, states: map[string]standing{}, since: map[string]time.Time{}}
@@ -164,6 +164,12 @@ func keyOf(g *gpu.GPU) string {
 	}
 
 	return string(g.UUID)
+}
+
+// isComplete reports whether a Snapshot identifies all GPUs that the driver lists.
+func isComplete(s *gpu.Snapshot) bool {
+	return isUp(s, gpu.SourceNVML) && len(s.Unread) == 0 &&
+		!slices.ContainsFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID == "" })
 }
 
 func isUp(s *gpu.Snapshot, source string) bool {

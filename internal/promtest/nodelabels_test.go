@@ -25,7 +25,8 @@ mig-configs:
 `
 
 // TestRulesOnTheLabelOfTheLayout: mig-manager cannot apply the layout that a node's label names.
-// After a while that is an alert, until the label names one that stands.
+// After a while that is an alert, until the label names one that stands. So are clients that it has
+// left paused.
 func TestRulesOnTheLabelOfTheLayout(t *testing.T) {
 	t.Parallel()
 
@@ -56,7 +57,13 @@ func TestRulesOnTheLabelOfTheLayout(t *testing.T) {
 	api.SetLabel("nvidia.com/mig.config.state", "success", "nvidia-mig-manager")
 	r.serves(`mig_node_config_applied 1`)
 	r.run(60 * time.Minute)
-	r.expectStory("MigConfigNotApplied")
+	api.SetLabel("nvidia.com/gpu.deploy.dcgm", "paused-for-mig-change", "nvidia-mig-manager")
+	r.serves(`mig_node_paused_clients 1`)
+	r.run(100 * time.Minute)
+	api.SetLabel("nvidia.com/gpu.deploy.dcgm", "true", "kubectl-label")
+	r.serves(`mig_node_paused_clients 0`)
+	r.run(120 * time.Minute)
+	r.expectStory("MigConfigNotApplied", "MigClientsPaused")
 	r.expectSummary("MigConfigNotApplied", "gpu-node-1 lacks the layout all-1g.5gb that its label asks for.")
 }
 

@@ -77,7 +77,9 @@ func (s *session) watchNodes(ctx context.Context, feeds []*feed) error {
 }
 
 // handleMessage returns the state after a message. Ctrl-Z stops the process.
-func handleMessage(m topMessage, s topState, screen tcell.Screen, continued <-chan os.Signal) (topState, error) {
+func handleMessage(
+	m topMessage, s topState, screen tcell.Screen, continued <-chan os.Signal,
+) (topState, error) {
 	if m != keyMessage("Ctrl+Z") {
 		return m.apply(s), nil
 	}
