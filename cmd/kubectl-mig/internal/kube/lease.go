@@ -242,7 +242,7 @@ func (l *Lease) renew(ctx context.Context) error {
 	}
 
 	if err != nil {
-		return fmt.Errorf("get the Lease: %w", err)
+		return explain(err, "get", "leases in namespace "+l.cluster.namespace)
 	}
 
 	_, err = l.write(ctx, object, at)
