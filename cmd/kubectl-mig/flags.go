@@ -52,7 +52,8 @@ func (f *flags) declare(app *kingpin.Application) {
 		}
 
 		if flag.Name == clientcmd.FlagNamespace {
-			declared.Help("The exporter's namespace, by default " + defaultNamespace + ".").Envar("KUBECTL_MIG_NAMESPACE")
+			declared.Help("The exporter's namespace, by default " + defaultNamespace + ".").
+				Envar("KUBECTL_MIG_NAMESPACE")
 		}
 
 		declared.SetValue(kingpinValue{flag.Value, f.kubernetes, flag.Name})
