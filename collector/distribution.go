@@ -28,7 +28,7 @@ type histogramReading struct {
 	value         func(gpu.Visit) gpu.Opt[float64]
 }
 
-// eightBuckets is the schema of eight buckets for every power of two, each at most 10 % wider than
+// eightBuckets is the schema of eight buckets for every power of two, each 9 % wider than
 // the one before.
 const eightBuckets = 3
 

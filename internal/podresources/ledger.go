@@ -10,9 +10,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// pollGap is the least time between two lists that count separately: a restarting kubelet adds its
+// listGap is the least time between two lists that count separately: a restarting kubelet adds its
 // pods one by one.
-const pollGap = time.Second
+const listGap = time.Second
 
 // freeFor is how long an operator's confirmation that a device is free is valid.
 const freeFor = 10 * time.Minute
@@ -55,7 +55,7 @@ type ledger struct {
 	holdings     []holding // by compareAssignments
 	settled      bool      // the last list was
 	lastAnswer   time.Time // when the last successful call began; zero before
-	overflow     bool      // more than maxMissing went missing
+	overflow     bool      // maxMissing holdings are missing, or even more were
 	unreadable   []gpu.Assignment
 	epoch        uint64          // grows with every restart of the kubelet
 	free         []gpu.DeviceRef // confirmed by an operator in this epoch
@@ -173,6 +173,8 @@ func (h *holding) markMissing(c *checkpoint, now time.Time) {
 // keepMissing marks a holding that a list lacks as missing, and reports whether it may still hold
 // its device.
 func (g *ledger) keepMissing(h *holding, l *listing, settled bool, now time.Time) bool {
+	// A settled list has all pods of the node, and the kubelet has not restarted since: what leaves it
+	// has ended. The API server may have its pod for longer: a container can end before its pod does.
 	proof := ""
 	if h.missingSince.IsZero() && settled && g.settled {
 		proof = "left a settled list"
@@ -207,8 +209,9 @@ func (g *ledger) keepMissing(h *holding, l *listing, settled bool, now time.Time
 	return false
 }
 
-// proofOfEnd returns the proof that a missing holding has ended; empty if there is none. While the
-// API server has the pod, a list or a checkpoint without the holding is no proof.
+// proofOfEnd returns the proof that a missing holding has ended which did not leave a settled list;
+// empty if there is none. While the API server has the pod, a list or a checkpoint without the
+// holding is no proof.
 func (g *ledger) proofOfEnd(h *holding, l *listing, settled bool, now time.Time) string {
 	if h.fromPlugin() && l.givesToAnother(h) {
 		return "the device is listed for another pod"
@@ -230,7 +233,7 @@ func (g *ledger) proofOfEnd(h *holding, l *listing, settled bool, now time.Time)
 		return "the checkpoint was rewritten without it"
 	}
 
-	if settled && now.Sub(h.lackedBySettled) >= pollGap && !g.checkpoint.hasDevice(h) {
+	if settled && now.Sub(h.lackedBySettled) >= listGap && !g.checkpoint.hasDevice(h) {
 		return "two settled lists lack it"
 	}
 
