@@ -80,17 +80,20 @@ func allXIDsText(of31 int, more string) string {
 
 func TestDCGMLastXID(t *testing.T) {
 	d := newDCGMClock(t, Options{}, "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_TOTAL")
+
 	d.publishAfter(0)
 	d.expectSeries(allXIDsText(0, "") + `
 		# TYPE DCGM_FI_DEV_XID_ERRORS gauge
 		DCGM_FI_DEV_XID_ERRORS{UUID="GPU-0",device="nvidia0",err_code="0",err_msg="No Error",gpu="0"} 0
 	`)
+
 	d.publishXID(48, 0, 0) // of the kernel's log, from before the start
 	d.publishAfter(time.Second)
 	d.expectSeries(allXIDsText(0, "") + `
 		# TYPE DCGM_FI_DEV_XID_ERRORS gauge
 		DCGM_FI_DEV_XID_ERRORS{UUID="GPU-0",device="nvidia0",err_code="0",err_msg="No Error",gpu="0"} 0
 	`)
+
 	d.publishXID(31, 2, time.Second)
 	d.publishXID(999, 1, 0)
 	d.publishAfter(2 * time.Second)
@@ -98,6 +101,7 @@ func TestDCGMLastXID(t *testing.T) {
 		# TYPE DCGM_FI_DEV_XID_ERRORS gauge
 		DCGM_FI_DEV_XID_ERRORS{UUID="GPU-0",device="nvidia0",err_code="31",err_msg="GPU memory page fault",gpu="0"} 31
 	`)
+
 	d.publishXID(999, 2, time.Hour)
 	d.publishAfter(time.Hour)
 	d.expectSeries(allXIDsText(2, `DCGM_EXP_XID_ERRORS_TOTAL{UUID="GPU-0",device="nvidia0",gpu="0",xid="999"} 2`) + `
@@ -113,6 +117,7 @@ func TestDCGMXIDsOfAnInstance(t *testing.T) {
 		d.g.Instances = []gpu.GPUInstance{{ID: 1, Profile: "3g.20gb", Generation: 1},
 			{ID: 2, Profile: "3g.20gb", Generation: 1}}
 		d.publishAfter(0)
+
 		const whole = `
 		# TYPE DCGM_EXP_XID_ERRORS_COUNT gauge
 		DCGM_EXP_XID_ERRORS_COUNT{UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="300000"} 0%s
@@ -122,17 +127,21 @@ func TestDCGMXIDsOfAnInstance(t *testing.T) {
 		const none = `
 		DCGM_FI_DEV_XID_ERRORS{GPU_I_ID="%d",GPU_I_PROFILE="3g.20gb",UUID="GPU-0",device="nvidia0",err_code="0",err_msg="No Error",gpu="0"} 0`
 		d.expectSeries(fmt.Sprintf(whole, "", fmt.Sprintf(none, 1)+fmt.Sprintf(none, 2)))
+
 		ofInstance := []gpu.XIDCount{{XID: 31, Counter: newCounter(2), Last: testEpoch().Add(time.Second)}}
 		d.g.Totals.XIDErrors = ofInstance
 		d.g.Instances[1].XIDErrors = ofInstance
 		d.publishAfter(2 * time.Second)
+
 		const last = `
 		DCGM_FI_DEV_XID_ERRORS{GPU_I_ID="2",GPU_I_PROFILE="3g.20gb",UUID="GPU-0",device="nvidia0",err_code="31",err_msg="GPU memory page fault",gpu="0"} 31`
 		const recent = `
 		DCGM_EXP_XID_ERRORS_COUNT{GPU_I_ID="2",GPU_I_PROFILE="3g.20gb",UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="300000"`
 		d.expectSeries(fmt.Sprintf(whole, recent+`,xid="31"} 2`, fmt.Sprintf(none, 1)+last))
+
 		d.publishAfter(10 * time.Minute)
 		d.expectSeries(fmt.Sprintf(whole, recent+`} 0`, fmt.Sprintf(none, 1)+last))
+
 		d.g.Instances = []gpu.GPUInstance{{ID: 2, Profile: "3g.20gb", Generation: 2}}
 		d.publishAfter(11 * time.Minute)
 		d.expectSeries(fmt.Sprintf(whole, "", fmt.Sprintf(none, 2)))
@@ -149,12 +158,15 @@ func TestDCGMXIDsOfAnUnreadGPU(t *testing.T) {
 
 func TestDCGMXIDWindow(t *testing.T) {
 	d := newDCGMClock(t, Options{XIDWindow: time.Minute}, "DCGM_EXP_XID_ERRORS_COUNT")
+
 	const none = `
 		# TYPE DCGM_EXP_XID_ERRORS_COUNT gauge
 		DCGM_EXP_XID_ERRORS_COUNT{UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="60000"} 0
 	`
+
 	d.publishAfter(0)
 	d.expectSeries(none)
+
 	d.publishXID(31, 2, 10*time.Second)
 	d.publishAfter(11 * time.Second)
 	d.publishXID(31, 3, 40*time.Second)
@@ -165,12 +177,14 @@ func TestDCGMXIDWindow(t *testing.T) {
 		DCGM_EXP_XID_ERRORS_COUNT{UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="60000",xid="31"} 3
 		DCGM_EXP_XID_ERRORS_COUNT{UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="60000",xid="79"} 1
 	`)
+
 	d.publishAfter(70 * time.Second)
 	d.expectSeries(`
 		# TYPE DCGM_EXP_XID_ERRORS_COUNT gauge
 		DCGM_EXP_XID_ERRORS_COUNT{UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="60000",xid="31"} 1
 		DCGM_EXP_XID_ERRORS_COUNT{UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="60000",xid="79"} 1
 	`)
+
 	d.publishAfter(101 * time.Second)
 	d.expectSeries(none)
 }
@@ -212,10 +226,12 @@ func TestDCGMXIDWindowGoesOn(t *testing.T) {
 func TestDCGMClockEvents(t *testing.T) {
 	d := newDCGMClock(t, Options{ClockEventsWindow: time.Minute}, "DCGM_EXP_CLOCK_EVENTS_COUNT",
 		"DCGM_EXP_CLOCK_EVENTS_TOTAL")
+
 	show := func(after time.Duration, events gpu.ClockEvents) {
 		d.g.Readings.ClockEvents = gpu.Some(events)
 		d.publishAfter(after)
 	}
+
 	show(0, 0x1) // idle from before: no beginning was seen
 	show(1*time.Second, 0x1)
 	d.publishUnread(2 * time.Second) // it did not answer: the reading is an old one
@@ -223,6 +239,7 @@ func TestDCGMClockEvents(t *testing.T) {
 		# TYPE DCGM_EXP_CLOCK_EVENTS_COUNT gauge
 		DCGM_EXP_CLOCK_EVENTS_COUNT{UUID="GPU-0",clock_event="gpu_idle",device="nvidia0",gpu="0",window_size_in_ms="60000"} 2
 	`)
+
 	show(30*time.Second, 0x24)
 	show(31*time.Second, 0x4)
 	show(32*time.Second, 0x24)
@@ -235,6 +252,7 @@ func TestDCGMClockEvents(t *testing.T) {
 		DCGM_EXP_CLOCK_EVENTS_TOTAL{UUID="GPU-0",clock_event="power_cap",device="nvidia0",gpu="0"} 1
 		DCGM_EXP_CLOCK_EVENTS_TOTAL{UUID="GPU-0",clock_event="sw_thermal",device="nvidia0",gpu="0"} 2
 	`)
+
 	show(2*time.Minute, 0)
 	d.expectSeries(`
 		# TYPE DCGM_EXP_CLOCK_EVENTS_COUNT gauge
@@ -243,6 +261,7 @@ func TestDCGMClockEvents(t *testing.T) {
 		DCGM_EXP_CLOCK_EVENTS_TOTAL{UUID="GPU-0",clock_event="power_cap",device="nvidia0",gpu="0"} 1
 		DCGM_EXP_CLOCK_EVENTS_TOTAL{UUID="GPU-0",clock_event="sw_thermal",device="nvidia0",gpu="0"} 2
 	`)
+
 	d.g.Readings.ClockEvents = gpu.None[gpu.ClockEvents]() // no longer reported: the window says nothing
 	d.publishAfter(2*time.Minute + time.Second)
 	d.expectSeries(`
@@ -291,21 +310,23 @@ func TestDCGMHealth(t *testing.T) {
 			DCGM_EXP_GPU_HEALTH_STATUS{UUID="GPU-0",device="nvidia0",gpu="0",health_error_code="DCGM_FR_OK",health_watch="THERMAL"} 0
 		`},
 		{"a row waits, and it is hot", func(r *gpu.Readings) {
-			r.RemappedRows, r.ClockEvents = gpu.Some(gpu.RemappedRows{Pending: true}), gpu.Some(gpu.ClockEvents(0x40))
+			r.RemappedRows = gpu.Some(gpu.RemappedRows{Pending: true})
+			r.ClockEvents = gpu.Some(gpu.ClockEvents(0x40))
 		}, `
 			# TYPE DCGM_EXP_GPU_HEALTH_STATUS gauge
 			DCGM_EXP_GPU_HEALTH_STATUS{UUID="GPU-0",device="nvidia0",gpu="0",health_error_code="DCGM_FR_CLOCK_THROTTLE_THERMAL",health_watch="THERMAL"} 10
 			DCGM_EXP_GPU_HEALTH_STATUS{UUID="GPU-0",device="nvidia0",gpu="0",health_error_code="DCGM_FR_PENDING_ROW_REMAP",health_watch="MEM"} 10
 		`},
 		{"a row could not be replaced", func(r *gpu.Readings) {
-			r.RemappedRows, r.ClockEvents = gpu.Some(gpu.RemappedRows{Failure: true, Pending: true}), gpu.None[gpu.ClockEvents]()
+			r.RemappedRows = gpu.Some(gpu.RemappedRows{Failure: true, Pending: true})
+			r.ClockEvents = gpu.None[gpu.ClockEvents]()
 		}, `
 			# TYPE DCGM_EXP_GPU_HEALTH_STATUS gauge
 			DCGM_EXP_GPU_HEALTH_STATUS{UUID="GPU-0",device="nvidia0",gpu="0",health_error_code="DCGM_FR_ROW_REMAP_FAILURE",health_watch="MEM"} 20
 		`},
 		{"memory errors", func(r *gpu.Readings) {
-			r.ECC, r.ClockEvents = []gpu.ECCCount{{Severity: "uncorrected", Lifetime: "volatile", Location: "total", Count: 1}},
-				gpu.None[gpu.ClockEvents]()
+			r.ECC = []gpu.ECCCount{{Severity: "uncorrected", Lifetime: "volatile", Location: "total", Count: 1}}
+			r.ClockEvents = gpu.None[gpu.ClockEvents]()
 		}, `
 			# TYPE DCGM_EXP_GPU_HEALTH_STATUS gauge
 			DCGM_EXP_GPU_HEALTH_STATUS{UUID="GPU-0",device="nvidia0",gpu="0",health_error_code="DCGM_FR_VOLATILE_DBE_DETECTED",health_watch="MEM"} 20
@@ -313,8 +334,12 @@ func TestDCGMHealth(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			d := newDCGMClock(t, Options{}, "DCGM_EXP_GPU_HEALTH_STATUS")
-			d.g.Readings = gpu.Readings{SlowReadings: gpu.SlowReadings{RemappedRows: gpu.Some(gpu.RemappedRows{})}, ClockEvents: gpu.Some(gpu.ClockEvents(4))}
+			d.g.Readings = gpu.Readings{
+				SlowReadings: gpu.SlowReadings{RemappedRows: gpu.Some(gpu.RemappedRows{})},
+				ClockEvents:  gpu.Some(gpu.ClockEvents(4)),
+			}
 			test.change(&d.g.Readings)
+
 			d.publishAfter(0)
 			d.expectSeries(test.want)
 		})

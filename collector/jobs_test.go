@@ -55,6 +55,7 @@ func TestJobInfo(t *testing.T) {
 		nvidia_mig_gpu_instance_hpc_job_info{gpu="2",gpu_instance="1",hpc_job="44",mig_profile="3g.20gb",uuid="GPU-2"} 1
 		nvidia_mig_gpu_instance_hpc_job_info{gpu="2",gpu_instance="2",hpc_job="45",mig_profile="3g.20gb",uuid="GPU-2"} 1
 		nvidia_mig_gpu_instance_hpc_job_info{gpu="2",gpu_instance="2",hpc_job="46",mig_profile="3g.20gb",uuid="GPU-2"} 1`
+
 	for _, test := range []struct {
 		mode PodLabelMode
 		jobs bool

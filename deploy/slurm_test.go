@@ -144,8 +144,10 @@ func TestPrologAndEpilog(t *testing.T) {
 		t.Run(tt.about, func(t *testing.T) {
 			s := newSlurmd(t)
 			variables := append(strings.Fields(tt.variables), "SLURM_JOB_ID=11")
+
 			s.run("prolog.sh", variables...)
 			s.expect("files", tt.want)
+
 			s.run("epilog.sh", "SLURM_JOB_ID=11") // which GPUs it had is not told
 			s.expect("files after the epilog", map[string]string{})
 		})

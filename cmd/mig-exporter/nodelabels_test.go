@@ -33,8 +33,8 @@ type labelled struct {
 	args     []string
 }
 
-// labelledNode starts the API server, and the program beside it.
-func labelledNode(t *testing.T, scenario string, args ...string) *labelled {
+// startClusterAPI starts an API server, which the programs of this test take for that of their node.
+func startClusterAPI(t *testing.T) *clusterapi.Server {
 	t.Helper()
 
 	dir := t.TempDir()
@@ -47,6 +47,15 @@ func labelledNode(t *testing.T, scenario string, args ...string) *labelled {
 	t.Cleanup(api.Close)
 	t.Setenv(apiServerVariable, api.URL)
 	t.Setenv(credentialsVariable, dir)
+
+	return api
+}
+
+// labelledNode starts the API server, and the program beside it.
+func labelledNode(t *testing.T, scenario string, args ...string) *labelled {
+	t.Helper()
+
+	api := startClusterAPI(t)
 	api.SetLabel(dcgmLabel, "true", "gpu-operator")
 	api.AddDaemonSet(clusterapi.DaemonSet{
 		Namespace: "gpu-operator", Name: "nvidia-dcgm", NodeSelector: map[string]string{dcgmLabel: "true"},
@@ -257,16 +266,7 @@ func TestNodeLabelsAfterKill(t *testing.T) {
 // TestNodeLabelsOnlyRead: without partition control, the metrics say whether mig-manager's layout
 // stands.
 func TestNodeLabelsOnlyRead(t *testing.T) {
-	dir := t.TempDir()
-
-	api, err := clusterapi.Start(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	t.Cleanup(api.Close)
-	t.Setenv(apiServerVariable, api.URL)
-	t.Setenv(credentialsVariable, dir)
+	api := startClusterAPI(t)
 	api.SetLabel(configLabel, "all-balanced", "kubectl-label")
 	api.SetLabel(stateLabel, "failed", "nvidia-mig-manager")
 

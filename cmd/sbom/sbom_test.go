@@ -116,6 +116,7 @@ func TestIdentify(t *testing.T) {
 		third  = "Neither the name may be used to endorse or promote\n products derived from it"
 		isc    = "Permission to use, copy, modify, and distribute this software for any\npurpose with or without fee"
 	)
+
 	for text, want := range map[string][]string{
 		apache:         {"Apache-2.0"},
 		mit:            {"MIT"},

@@ -394,6 +394,7 @@ func (p *Predicted) describeTime() string {
 		p.StretchP95.Low,
 		p.StretchP95.High,
 	)
+
 	switch l := p.Latency; {
 	case l == Latency{}:
 		return kernels
