@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/gdamore/tcell/v2"
@@ -38,7 +37,7 @@ func (s *session) watchNodes(ctx context.Context, feeds []*feed) error {
 	defer cancel()
 
 	continued := make(chan os.Signal, 1)
-	signal.Notify(continued, syscall.SIGCONT)
+	notifyContinued(continued)
 	defer signal.Stop(continued)
 
 	messages := make(chan topMessage)
@@ -96,35 +95,10 @@ func retakeScreen(s topState, screen tcell.Screen) (topState, error) {
 	return sizeOfScreen(screen).apply(s), err
 }
 
-// suspend gives the terminal back as it was, stops the process as Ctrl-Z does elsewhere, and takes
-// the terminal again when the shell continues it.
-func suspend(screen tcell.Screen, continued <-chan os.Signal) error {
-	if err := screen.Suspend(); err != nil {
-		return err
-	}
-
-	// The whole job stops, as it does if the terminal sends the signal: sudo may be part of it.
-	if err := syscall.Kill(0, syscall.SIGTSTP); err != nil {
-		return err
-	}
-
-	// Another thread may take the signal, a moment later. Without a shell that could continue us, as
-	// in "ssh -t HOST migctl top", the kernel drops it.
-	select {
-	case <-continued:
-	case <-time.After(stopWithin):
-	}
-
-	return screen.Resume()
-}
-
 func sizeOfScreen(screen tcell.Screen) sizeMessage {
 	width, height := screen.Size()
 	return sizeMessage{width, height}
 }
-
-// stopWithin is the time within which a process stops after SIGTSTP, unless the kernel drops that.
-const stopWithin = 100 * time.Millisecond
 
 // newScreen returns the screen of a kind of terminal.
 func newScreen(term string) (tcell.Screen, error) {
