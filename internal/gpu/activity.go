@@ -2,21 +2,23 @@ package gpu
 
 import "time"
 
-// Activity is how busy a device was, by its profiling counters, over the window between their last
-// two readings. Each ratio is relative to the device itself, 0-1; the hardware reports more than 1
-// for mixed profiles of A100, which is passed on.
+// Activity is how busy a device was between the last two readings of its profiling counters. Each
+// ratio is relative to the device itself, 0-1. An A100 with instances of different profiles can
+// report more than 1; we pass that on.
 type Activity struct {
-	// time with the graphics or compute engine active
+	// GraphicsEngine is the share of time in which the graphics or compute engine was active.
 	GraphicsEngine Opt[float64] `json:"graphicsEngineRatio,omitzero"`
-	// time with at least one warp on an SM, mean over the SMs
+	// SM is the share of time in which an SM had at least one warp, as the mean over the SMs.
 	SM Opt[float64] `json:"smRatio,omitzero"`
-	// warps resident of those possible, mean over the SMs
+	// SMOccupancy is the number of resident warps relative to the most that fit, as the mean over
+	// the SMs.
 	SMOccupancy Opt[float64] `json:"smOccupancyRatio,omitzero"`
 	Tensor      Opt[float64] `json:"tensorRatio,omitzero"`
 	FP64        Opt[float64] `json:"fp64Ratio,omitzero"`
 	FP32        Opt[float64] `json:"fp32Ratio,omitzero"`
 	FP16        Opt[float64] `json:"fp16Ratio,omitzero"`
-	// time in which device memory moved data; never of a compute instance
+	// DRAM is the share of time in which device memory moved data; always absent for a compute
+	// instance.
 	DRAM Opt[float64] `json:"dramRatio,omitzero"`
 }
 
@@ -34,8 +36,8 @@ func (a *Activity) All() [8]*Opt[float64] {
 	}
 }
 
-// Media is how busy the media engines of a device are, each the mean over its engines of the kind,
-// 0-1.
+// Media is how busy the media engines of a device are, 0-1: for each kind of engine, the mean over
+// the device's engines.
 type Media struct {
 	Encoder Opt[float64] `json:"encoderRatio,omitzero"`
 	Decoder Opt[float64] `json:"decoderRatio,omitzero"`
@@ -43,8 +45,8 @@ type Media struct {
 	OFA     Opt[float64] `json:"ofaRatio,omitzero"` // the optical flow accelerator
 }
 
-// LinkRates are a GPU's traffic over the same window as its Activity, in bytes per second, if its
-// profiling counters report it.
+// LinkRates are a device's traffic in bytes per second, over the same window as its Activity. A
+// rate is absent if the profiling counters don't report it.
 type LinkRates struct {
 	PCIeReceive, PCIeTransmit, NVLinkReceive, NVLinkTransmit Opt[float64]
 }
@@ -52,7 +54,7 @@ type LinkRates struct {
 // ActivitySource names where Activity comes from.
 type ActivitySource string
 
-// The sources. ActivityUnknown: there is none, or none that can profile this GPU.
+// The sources. ActivityUnknown: no source can profile the GPU.
 const (
 	ActivityUnknown ActivitySource = ""
 	ActivityGPM     ActivitySource = "gpm"
@@ -62,17 +64,17 @@ const (
 // Profiling is the activity of one GPU as a source other than NVML reports it. It must not be
 // modified once returned.
 type Profiling struct {
-	// LayoutGeneration is that of the Snapshot that the activity was read for; it is not valid for
-	// another layout.
+	// LayoutGeneration is the GPU's in the Snapshot that the source was given. The activity is not
+	// valid for another layout.
 	LayoutGeneration uint64
 	Source           ActivitySource
 	GPU              Activity
 	Rates            LinkRates
 	Instances        map[InstanceID]Activity
 	ComputeInstances map[[2]uint32]Activity // by GPU instance and compute instance id
-	Invalid          int                    // values that were no numbers, dropped
+	Invalid          int                    // how many values were dropped because they were no numbers
 	Time             time.Time              // of the newest value; zero if there is none
-	// Paused is set if there are no ratios because profiling is paused, as while another program
-	// uses the counters.
+	// Paused is set if there are no ratios because profiling is paused, for example while another
+	// program uses the counters.
 	Paused bool
 }

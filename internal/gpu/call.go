@@ -5,9 +5,9 @@ import "time"
 // CallClass says whom a call of the driver's library keeps waiting while it runs.
 type CallClass string
 
-// The classes. A control of the kernel driver takes the API lock for writing and the locks of all
-// GPUs, unless its flags say that it only reads or needs one GPU alone (open kernel modules
-// 595.45.04: rmapi/control.h and rmapi/control.c).
+// The classes. A library call becomes control requests to the kernel driver. A control takes the
+// API lock for writing and the locks of all GPUs, unless its flags say that it only reads or needs
+// one GPU alone (open kernel modules 595.45.04: rmapi/control.h and rmapi/control.c).
 const (
 	// CallExclusive keeps every process on the node from entering the driver: no allocation, no
 	// launch set-up, no other call goes on meanwhile.
@@ -18,8 +18,8 @@ const (
 	CallShared CallClass = "shared"
 	// CallMapped reads or computes in memory of the process and does not enter the driver.
 	CallMapped CallClass = "mapped"
-	// CallUnknown is every call of which nothing shows what the library, which is closed, asks the
-	// kernel for. It may be exclusive.
+	// CallUnknown is every call of which we could not find out the locks: the library is closed.
+	// It may be exclusive.
 	CallUnknown CallClass = "unknown"
 )
 
@@ -28,20 +28,19 @@ func CallClasses() []CallClass {
 	return []CallClass{CallExclusive, CallOneGPU, CallShared, CallMapped, CallUnknown}
 }
 
-// CallUse is how much the calls of one class were used.
+// CallUse counts the calls of one class.
 type CallUse struct {
 	Class CallClass
 	Calls uint64
-	Took  time.Duration // together
+	Took  time.Duration // all calls together
 }
 
 // ClassifiedCalls returns the classes of the functions of NVML that this project calls, by their
-// names in nvml.h without a version. A function whose locks nothing shows is among them as
-// CallUnknown.
+// names in nvml.h without a version.
 func ClassifiedCalls() map[string]CallClass {
 	all := map[string]CallClass{}
 
-	for _, of := range []struct {
+	for _, group := range []struct {
 		class     CallClass
 		functions []string
 	}{
@@ -50,8 +49,8 @@ func ClassifiedCalls() map[string]CallClass {
 		{CallMapped, mappedCalls()},
 		{CallUnknown, unknownCalls()},
 	} {
-		for _, function := range of.functions {
-			all[function] = of.class
+		for _, function := range group.functions {
+			all[function] = group.class
 		}
 	}
 
@@ -80,8 +79,8 @@ func exclusiveCalls() []string {
 func oneGPUCalls() []string {
 	return []string{
 		// GetPartitions has the flags 0x10118: API_LOCK_READONLY, GPU_LOCK_DEVICE_ONLY,
-		// NON_PRIVILEGED and GSP_PLUGIN_FOR_VGPU_GSP. That the library asks for nothing else is a
-		// conclusion: it is closed.
+		// NON_PRIVILEGED and GSP_PLUGIN_FOR_VGPU_GSP. We assume that the closed library sends no
+		// other control.
 		"nvmlDeviceGetGpuInstances",
 	}
 }
@@ -89,9 +88,9 @@ func oneGPUCalls() []string {
 // mappedCalls returns the calls that work in memory of the process.
 func mappedCalls() []string {
 	return []string{
-		// Assumed: that samples are read from a buffer that the driver has mapped into the process
-		// is said of GPM, and no source that we could read shows it. A trace of the system calls on
-		// a real GPU settles it. A metric is computed of two samples that the caller holds.
+		// GPM is said to read samples from a buffer that the driver has mapped into the process. We
+		// assume that: no source that we could read shows it; a trace of the system calls on a real
+		// GPU would. nvmlGpmMetricsGet computes metrics from two samples that the caller holds.
 		"nvmlGpmSampleGet",
 		"nvmlGpmMigSampleGet",
 		"nvmlGpmSampleAlloc",
@@ -100,8 +99,8 @@ func mappedCalls() []string {
 	}
 }
 
-// unknownCalls returns the calls of which neither the kernel's half of the driver nor a measurement
-// shows the locks.
+// unknownCalls returns the calls whose locks neither the source of the kernel driver nor a
+// measurement shows.
 func unknownCalls() []string {
 	return []string{
 		"nvmlInit",
@@ -160,7 +159,7 @@ func unknownCalls() []string {
 		"nvmlDeviceGetTotalEnergyConsumption",
 		"nvmlDeviceGetUtilizationRates",
 
-		// Whether a GPU has GPM is not read from the mapped buffer.
+		// This one does not use the buffer of mappedCalls.
 		"nvmlGpmQueryDeviceSupport",
 
 		"nvmlDeviceGetAttributes",

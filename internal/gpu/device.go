@@ -8,16 +8,14 @@ import (
 
 // Device is what GPUs, GPU instances and compute instances have in common.
 type Device struct {
-	// Up is false when the last reading of the device failed. A GPU's is also false when it did not
-	// end in time.
-	Up     bool
-	Errors []ReadError
-	// Activity of a compute instance never has DRAM.
+	// Up is false if the last reading of the device failed or, for a GPU, did not end in time.
+	Up       bool
+	Errors   []ReadError
 	Activity Activity
-	// Holders hold all of the device: a split GPU instance has one if a single pod holds all its
-	// compute instances.
+	// Holders hold the device as a whole. A split GPU instance has one only if a single pod holds
+	// all of its compute instances.
 	Holders []Holder
-	// Allocated is set when a container holds the device or any part of it; absent if that is not
+	// Allocated is true if a container holds the device or any part of it; absent if that is not
 	// known.
 	Allocated Opt[bool]
 	// ConfirmedFree is set if the device counts as free only because an operator has confirmed it.
@@ -27,8 +25,8 @@ type Device struct {
 // level is how far below the node a device is.
 type level uint8
 
-// The levels. GPU instance 0 and compute instance 0 exist: ids alone would not say how deep a
-// DeviceID goes.
+// The levels. 0 is a valid id of a GPU instance and of a compute instance, so the ids in a DeviceID
+// do not show how deep it goes.
 const (
 	levelNone level = iota
 	levelGPU
@@ -36,14 +34,14 @@ const (
 	levelCompute
 )
 
-// DeviceID tells the devices of Snapshots apart, within one and over time. The driver uses the ids
-// of instances again after a layout change: "GPU instance 1" of two Snapshots is the same only if
-// the generations are. The zero DeviceID names no device.
+// DeviceID tells devices apart, within one Snapshot and over time. The driver reuses the ids of
+// instances after a layout change: "GPU instance 1" is the same instance in two Snapshots only if
+// the generation is the same, too. The zero DeviceID names no device.
 //
-// It is the key of what we keep of Snapshots. What we read anew from the driver, what an allocator
-// or a scheduler names (DeviceRef, JobDevice) and what lies on disk has no generation, and so needs
-// a key of its own: with this one, a pod that holds GPU instance 1 would not be found on the
-// instance that the last poll calls 1.
+// DeviceID is the key of everything that comes from Snapshots. Fresh answers of the driver, names
+// that an allocator or a scheduler uses (DeviceRef, JobDevice), and files on disk have no
+// generation, so they need keys of their own. The kubelet, for example, says that a pod holds GPU
+// instance 1; which generation of it, it cannot say.
 type DeviceID struct {
 	gpu        UUID
 	generation uint64
@@ -52,8 +50,8 @@ type DeviceID struct {
 	level      level
 }
 
-// IDOfGPU returns the id of a GPU. One without a UUID, for which the driver gives no handle, has
-// none.
+// IDOfGPU returns the id of a GPU. A GPU without a UUID, for which the driver gives no handle, gets
+// the zero DeviceID.
 func IDOfGPU(g UUID) DeviceID {
 	if g == "" {
 		return DeviceID{}
@@ -69,7 +67,7 @@ func IDOfInstance(g UUID, i *GPUInstance) DeviceID {
 
 // IDOfCompute returns the id of a compute instance of an instance of a GPU.
 func IDOfCompute(g UUID, i *GPUInstance, c *ComputeInstance) DeviceID {
-	return DeviceID{g, c.Generation, i.ID, c.ID, levelCompute}
+	return DeviceID{gpu: g, generation: c.Generation, instance: i.ID, compute: c.ID, level: levelCompute}
 }
 
 // GPU returns the UUID of the GPU that the device is, or is a part of.
@@ -109,7 +107,7 @@ func (id DeviceID) String() string {
 	}
 }
 
-// Visit is a device on a walk, and the devices that it is a part of.
+// Visit is one device of a walk over a Snapshot, and the devices that it is a part of.
 type Visit struct {
 	*Device
 	GPU      *GPU
@@ -129,7 +127,7 @@ func (v Visit) ID() DeviceID {
 	}
 }
 
-// Since returns when the device was first seen; zero for a GPU, whose identity is never used again.
+// Since returns when the device was first seen; zero for a GPU, whose UUID is never reused.
 func (v Visit) Since() time.Time {
 	switch {
 	case v.Compute != nil:
@@ -141,8 +139,8 @@ func (v Visit) Since() time.Time {
 	}
 }
 
-// Jobs returns the batch jobs on the device. Schedulers assign GPUs and GPU instances: a compute
-// instance has those of its GPU instance.
+// Jobs returns the batch jobs on the device. Schedulers assign GPUs and GPU instances; a compute
+// instance has the jobs of its GPU instance.
 func (v Visit) Jobs() []string {
 	if v.Instance != nil {
 		return v.Instance.Jobs
@@ -167,8 +165,8 @@ func (s *Snapshot) Devices() iter.Seq[Visit] {
 // Devices yields the GPU, then its instances by placement, each followed by its compute instances.
 func (g *GPU) Devices() iter.Seq[Visit] { return g.walk(false) }
 
-// DistinctDevices yields what Devices yields, without the compute instances that are all of their
-// GPU instance: those have its readings. Add up, and count, over these.
+// DistinctDevices yields the same as Devices, except for a compute instance that is all of its GPU
+// instance: it repeats the GPU instance's readings. Walk over these to add up or to count.
 func (g *GPU) DistinctDevices() iter.Seq[Visit] { return g.walk(true) }
 
 func (g *GPU) walk(distinct bool) iter.Seq[Visit] {

@@ -5,7 +5,7 @@ package gpu
 type Delta struct {
 	Appeared, Vanished []UUID // GPUs
 	WentUp, WentDown   []UUID // GPUs in both Snapshots
-	ModeChanged        []UUID // GPUs in both whose MIG mode, current or pending, differs
+	ModeChanged        []UUID // GPUs in both Snapshots whose MIG mode, current or pending, differs
 	Created, Destroyed []InstanceChange
 }
 
@@ -17,27 +17,28 @@ type InstanceChange struct {
 }
 
 // Diff compares two Snapshots; before may be nil. The order of the results is that of the
-// Snapshots. GPUs without a UUID, which give no handle, are left out.
+// Snapshots. GPUs without a UUID are left out: the driver gives no handle for them, so they have no
+// identity.
 func Diff(before, after *Snapshot) Delta {
 	var d Delta
-	old := map[UUID]*GPU{}
+	unmatched := map[UUID]*GPU{} // the GPUs of before, except those that we found in after
 
 	if before != nil {
 		for i := range before.GPUs {
 			if was := &before.GPUs[i]; was.UUID != "" {
-				old[was.UUID] = was
+				unmatched[was.UUID] = was
 			}
 		}
 	}
 
 	for i := range after.GPUs {
 		now := &after.GPUs[i]
-		if now.UUID == "" { // without a UUID it has no identity
+		if now.UUID == "" {
 			continue
 		}
 
-		was, ok := old[now.UUID]
-		delete(old, now.UUID)
+		was, ok := unmatched[now.UUID]
+		delete(unmatched, now.UUID)
 
 		if !ok {
 			d.Appeared = append(d.Appeared, now.UUID)
@@ -53,9 +54,9 @@ func Diff(before, after *Snapshot) Delta {
 	}
 
 	for i := range before.GPUs {
-		if gone := &before.GPUs[i]; old[gone.UUID] != nil {
-			d.Vanished = append(d.Vanished, gone.UUID)
-			d.Destroyed = appendMissing(d.Destroyed, gone, nil)
+		if was := &before.GPUs[i]; unmatched[was.UUID] != nil {
+			d.Vanished = append(d.Vanished, was.UUID)
+			d.Destroyed = appendMissing(d.Destroyed, was, nil)
 		}
 	}
 
@@ -85,17 +86,17 @@ func (d *Delta) addGPUChanges(was, now *GPU) {
 
 // appendMissing appends the instances of g that other, which may be nil, does not have.
 func appendMissing(to []InstanceChange, g, other *GPU) []InstanceChange {
-	have := map[DeviceID]bool{IDOfGPU(g.UUID): true}
+	inOther := map[DeviceID]bool{}
 
 	if other != nil {
 		for d := range other.Devices() {
-			have[d.ID()] = true
+			inOther[d.ID()] = true
 		}
 	}
 
 	for d := range g.Devices() {
 		change := InstanceChange{ID: d.ID()}
-		if have[change.ID] {
+		if d.Instance == nil || inOther[change.ID] {
 			continue
 		}
 

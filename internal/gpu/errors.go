@@ -2,21 +2,21 @@ package gpu
 
 import "errors"
 
-// The errors of drivers and other dependencies, translated once where they occur and wrapped `op:
-// %w`. Package variables are sentinel errors only.
+// The errors of drivers and other dependencies. The code that calls a dependency translates its
+// errors to these, and wraps them with the operation: "list pod resources: timed out".
 var (
 	// ErrNotSupported: the hardware or the driver does not offer it; not a failure.
 	ErrNotSupported = errors.New("not supported")
 	// ErrNoPermission: the process lacks a right (root, or a MIG capability).
 	ErrNoPermission = errors.New("no permission")
-	// ErrPIDNamespace: this process is not known to be in the host's PID namespace, and sees all
-	// processes in no other.
+	// ErrPIDNamespace: this process may not be in the host's PID namespace, the only one in which
+	// it would see all processes.
 	ErrPIDNamespace = errors.New(
 		"processes are hidden outside of the host's PID namespace (hostPID)",
 	)
 	// ErrNotFound: the entity does not exist, or no longer.
 	ErrNotFound = errors.New("not found")
-	// ErrReplaced: another entity has the place or the id of the one that was meant.
+	// ErrReplaced: the placement or the id that the caller means belongs to another entity now.
 	ErrReplaced = errors.New("replaced by another")
 	// ErrLost: the GPU has fallen off the bus or is otherwise inaccessible.
 	ErrLost = errors.New("GPU is lost")
@@ -36,7 +36,7 @@ var (
 	// process helps.
 	ErrVersionMismatch = errors.New("driver and library version mismatch")
 	// ErrLibraryClosed: the driver's library is closed in this process for a while, to let go of a
-	// GPU. Nothing is known to be wrong with the GPUs.
+	// GPU. The GPUs may be well.
 	ErrLibraryClosed = errors.New("NVML is closed in this process")
 	// ErrReleased: this process has let go of the GPU, and reads nothing of it.
 	ErrReleased = errors.New("GPU is released")
@@ -44,10 +44,10 @@ var (
 	ErrUnavailable = errors.New("unavailable")
 	// ErrNoKubelet: the node has no kubelet: none is expected, and there is no trace of one.
 	ErrNoKubelet = errors.New("no kubelet on this node")
-	// ErrNotConfigured: whether the source exists cannot be seen from here, and the configuration
-	// does not say it. Nothing is known of what it would report, and nothing is known to be wrong.
+	// ErrNotConfigured: we cannot see whether the source exists, and the configuration does not
+	// say. This is no failure, but we don't know what the source would report.
 	ErrNotConfigured = errors.New("not-configured")
-	// ErrDriver: any other error of the driver; the wrapping text has it.
+	// ErrDriver: any other error of the driver; the text around it says which.
 	ErrDriver = errors.New("driver error")
 )
 
@@ -57,7 +57,7 @@ type Reason string
 // The reasons. ReasonOther stands for all errors without a reason of their own.
 const (
 	ReasonNoPermission  Reason = "no_permission"
-	ReasonNotSupported  Reason = "not_supported" // of what others depend on: see ReadError
+	ReasonNotSupported  Reason = "not_supported" // only of power in MIG mode: see ReadError
 	ReasonPIDNamespace  Reason = "pid_namespace"
 	ReasonNotFound      Reason = "not_found"
 	ReasonLost          Reason = "lost"
@@ -118,14 +118,14 @@ const (
 	ReadingFabric      Reading = "fabric"
 )
 
-// ReadError is one reading that failed on one entity. Readings that are not supported are absent,
-// not errors. The one exception is power in MIG mode: without it a GPU has no estimates, and users
-// should not have to guess why.
+// ReadError is one reading that failed on one device. A reading that the device does not support is
+// absent, not an error. The one exception is power in MIG mode: without it a GPU has no estimates,
+// and users should not have to guess why.
 type ReadError struct {
 	Reading Reading
 	Err     error
-	// Remembered marks an earlier failure that still holds, whether the driver was called again or
-	// not.
+	// Remembered marks a failure that an earlier reading has reported already and that still holds,
+	// whether the driver was called again or not.
 	Remembered bool
 }
 

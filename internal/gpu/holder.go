@@ -8,7 +8,7 @@ import (
 // Sharing is how the holders of one device share it.
 type Sharing string
 
-// The ways of sharing. SharingReplica is time-slicing or MPS before it is known which.
+// The ways of sharing. SharingReplica is time-slicing or MPS, as long as we don't know which.
 const (
 	SharingExclusive   Sharing = "exclusive"
 	SharingTimeSlicing Sharing = "time-slicing"
@@ -29,11 +29,11 @@ type PodMetadata struct {
 	UID      string
 	Workload string // the pod's owner, "Deployment/resnet"; empty for a bare pod and for a static one
 	Labels   []Label
-	// Rightsizing is what its annotations and labels say about right-sizing.
+	// Rightsizing is what the pod's annotations and labels say about right-sizing.
 	Rightsizing RightsizingHints
-	Group       PodGroup // the job that it is part of
-	// MIGDevices are those that HAMi reserved: for each container that has any, in the order of the
-	// pod's spec.
+	Group       PodGroup // the job that the pod is part of
+	// MIGDevices are the MIG devices that HAMi has reserved for the pod: a list for each container
+	// that has any, in the order of the pod's spec.
 	MIGDevices [][]DeviceRef
 }
 
@@ -61,11 +61,11 @@ type Holder struct {
 	Container
 	PodUID   string // empty if unknown
 	Workload string // the pod's owner, "Deployment/resnet"; empty if unknown
-	// Resource is what it requested, such as "nvidia.com/mig-3g.20gb"; a DRA claim as ClaimPrefix
-	// and "<namespace>/<name>".
+	// Resource is what the container requested, such as "nvidia.com/mig-3g.20gb", or for a DRA
+	// claim "claim/<namespace>/<name>".
 	Resource string
 	Sharing  Sharing
-	Replica  string // which part of a shared device; empty if exclusive
+	Replica  string // which replica of a shared device it has; empty if exclusive
 	Labels   []Label
 	// Since is when the holder was first seen to hold the device exclusively; zero if it shares it.
 	Since time.Time
@@ -75,8 +75,8 @@ type Holder struct {
 	// Rightsizing is what the pod's annotations and labels say about right-sizing.
 	Rightsizing RightsizingHints
 	Group       PodGroup // the job that the pod is part of
-	// Undescribed is set for at most a second while the API server is asked about the pod of a new
-	// holder: no series names the holder yet.
+	// Undescribed is set for at most a second, while we ask the API server about the pod of a new
+	// holder: until then no series names the holder.
 	Undescribed bool
 }
 
@@ -86,63 +86,66 @@ const ClaimPrefix = "claim/"
 // ByClaim reports whether the holder has its device by a DRA claim, not from a device plugin.
 func (h *Holder) ByClaim() bool { return strings.HasPrefix(h.Resource, ClaimPrefix) }
 
-// RightsizingHints are a pod's annotations under mig-exporter.io/, and its label that names its
-// workload.
+// RightsizingHints are a pod's annotations under mig-exporter.io/, with an example of each below,
+// and the label that names its workload.
 type RightsizingHints struct {
-	Workload   string       // instead of the owner; empty if no label names it
+	Workload   string       // by the label, used instead of the owner; empty without the label
 	OptOut     bool         // rightsizing: "off"
 	Strict     bool         // strict: "true"
 	MaxStretch Opt[float64] // max-stretch: "1.5"
-	// ServiceTime is how long the GPU works on a request if it has nothing else to do,
-	// service-time: "120ms". With Closed, service-time: "none", no client waits for single
-	// requests: throughput is what counts.
+	// ServiceTime is how long the GPU works on a request if it has nothing else to do:
+	// service-time: "120ms". Closed, service-time: "none", says that no client waits for single
+	// requests: only throughput counts.
 	ServiceTime Opt[time.Duration]
 	Closed      bool
 	ModelMemory Opt[uint64] // bytes of a model's weights, model-memory: "14Gi"
 	// Server is where the pod's inference server has its metrics, server-metrics: ":8000/metrics";
 	// zero if nowhere.
 	Server   ServerEndpoint
-	MultiGPU Opt[bool] // whether the pod is part of a job on several GPUs, multi-gpu: "true" or "false"
+	MultiGPU Opt[bool] // whether the pod is part of a job on several GPUs: multi-gpu: "true" or "false"
 }
 
 // ExclusiveHolder returns the holder that has a device to itself: the only one, or the only
 // confirmed one besides unconfirmed ones. It returns nil if there is none. The result points into
 // holders.
 func ExclusiveHolder(holders []Holder) *Holder {
-	var one *Holder
+	var only *Holder
 
 	for i := range holders {
-		switch h := &holders[i]; {
-		case h.Unconfirmed != "" && len(holders) > 1:
-		case one != nil:
-			return nil
-		default:
-			one = h
+		h := &holders[i]
+		if h.Unconfirmed != "" && len(holders) > 1 {
+			continue
 		}
+
+		if only != nil {
+			return nil
+		}
+
+		only = h
 	}
 
-	if one == nil || one.Sharing != SharingExclusive {
+	if only == nil || only.Sharing != SharingExclusive {
 		return nil
 	}
 
-	return one
+	return only
 }
 
 // ContainerUse is what one container uses of a device that it was given: a GPU, a GPU instance
-// without a compute instance, or a compute instance. On nodes without Kubernetes it can be a batch
-// job, whose Container is zero.
+// without a compute instance, or a compute instance. On a node without Kubernetes it is the use of
+// a batch job, and Container is zero.
 type ContainerUse struct {
 	Container
 	Job      string          // the batch job; empty if we know none, or several
 	Instance Opt[InstanceID] // present if the device is a part of the GPU
 	Compute  Opt[ComputeID]  // present if it is a compute instance
 	Sharing  Sharing
-	// MemoryUsed is in bytes: all used memory of an exclusively held device, that of the processes
-	// on a part of a split GPU instance, and that of the container's own processes on a shared
-	// device.
+	// MemoryUsed is in bytes. For a device that the container holds exclusively it is all memory
+	// used on the device, or the memory of all its processes if the device is a part of a split GPU
+	// instance. For a shared device it is the memory of the container's own processes.
 	MemoryUsed Opt[uint64]
 	// PowerWatts and EnergyJoules are the device's, estimated for a part of a GPU; absent for a
-	// shared device. EnergyJoules begins at 0 with the holding.
+	// shared device. EnergyJoules begins at 0 when the container gets the device.
 	PowerWatts   Opt[float64]
 	EnergyJoules Opt[Counter]
 }
@@ -158,19 +161,20 @@ type Assignment struct {
 	ID     string // of the device, as the allocator writes it
 	Device DeviceRef
 	Holder Holder
-	// Seen orders assignments by when they were first seen; of two exclusive holders of a device
-	// the later one counts.
-	Seen uint64
-	// Listed is when the allocator last listed it. A device that was created later is a different
-	// one.
-	Listed time.Time
+	// FirstListNumber is the number of the allocator's list that had the assignment first: lists
+	// are numbered from 1. Of two exclusive holders of a device, the one with the larger number
+	// counts.
+	FirstListNumber uint64
+	// LastListed is when the allocator last listed the assignment. It cannot be about a device that
+	// was created later, even if that has the same ID.
+	LastListed time.Time
 }
 
 // Assignments is what we know of the holders of a node's devices. It must not be modified once
 // returned.
 type Assignments struct {
 	List []Assignment
-	// Unreadable are the assignments whose ID has no known form. Their Device is empty.
+	// Unreadable are the assignments whose ID we cannot parse. Their Device is zero.
 	Unreadable []Assignment
 	// Incomplete is why a device without a holder in List may be held nevertheless; empty if List
 	// has all holders.

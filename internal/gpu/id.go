@@ -32,17 +32,17 @@ func ParseUUID(s string) (UUID, error) {
 	return UUID(s), nil
 }
 
-// LegacyMIG is the content of a legacy MIG UUID: the GPU and the ids of the instances.
+// LegacyMIG is what a legacy MIG UUID names: a compute instance by its GPU and the driver's ids.
 type LegacyMIG struct {
 	GPU      UUID
 	Instance InstanceID
 	Compute  ComputeID
 }
 
-// ParseMIGUUID parses a MIG device's UUID in either form; the second result is present for the
-// legacy one.
+// ParseMIGUUID parses a MIG device's UUID in either form. The LegacyMIG is present for the legacy
+// form.
 func ParseMIGUUID(s string) (MIGUUID, Opt[LegacyMIG], error) {
-	bad := func() (MIGUUID, Opt[LegacyMIG], error) {
+	invalid := func() (MIGUUID, Opt[LegacyMIG], error) {
 		return "", None[LegacyMIG](), fmt.Errorf(
 			"MIG UUID %q: expected MIG-<uuid> or MIG-GPU-<uuid>/<GPU instance>/<compute instance>",
 			s,
@@ -51,7 +51,7 @@ func ParseMIGUUID(s string) (MIGUUID, Opt[LegacyMIG], error) {
 
 	rest, ok := strings.CutPrefix(s, "MIG-")
 	if !ok {
-		return bad()
+		return invalid()
 	}
 
 	if isUUID(rest) {
@@ -60,19 +60,19 @@ func ParseMIGUUID(s string) (MIGUUID, Opt[LegacyMIG], error) {
 
 	parts := strings.Split(rest, "/")
 	if len(parts) != 3 {
-		return bad()
+		return invalid()
 	}
 
 	parent, err := ParseUUID(parts[0])
 	if err != nil {
-		return bad()
+		return invalid()
 	}
 
 	gi, giOK := ParseDecimal(parts[1])
 
 	ci, ciOK := ParseDecimal(parts[2])
 	if !giOK || !ciOK {
-		return bad()
+		return invalid()
 	}
 
 	return MIGUUID(s), Some(LegacyMIG{GPU: parent, Instance: InstanceID(gi), Compute: ComputeID(ci)}), nil
@@ -90,7 +90,7 @@ func ParseDecimal(s string) (uint32, bool) {
 	return uint32(n), err == nil
 }
 
-// isUUID reports whether s has the form 8-4-4-4-12 in hexadecimal digits.
+// isUUID reports whether s has groups of 8, 4, 4, 4 and 12 hexadecimal digits, joined by dashes.
 func isUUID(s string) bool {
 	if len(s) != 36 {
 		return false

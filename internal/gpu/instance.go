@@ -9,7 +9,7 @@ type GPUInstance struct {
 	// Generation is the layout generation in which this instance was first seen: with it the id is
 	// unique over time.
 	Generation uint64
-	Since      time.Time // when that was
+	Since      time.Time // when the instance was first seen
 	// Profile is the driver's name of its profile, such as "3g.20gb"; empty if the driver withholds
 	// it.
 	Profile          string
@@ -21,19 +21,19 @@ type GPUInstance struct {
 	LastRead         time.Time
 	Memory           Memory
 	Media            Media     // of its own engines; its compute instances share them
-	Rates            LinkRates // its traffic over PCIe, only if it is asked for
+	Rates            LinkRates // PCIe alone, and only if Extras.InstancePCIe asks for it
 	Processes        Opt[int]
 	Jobs             []string // batch jobs, if a scheduler reports them
 	XIDErrors        []XIDCount
 	PowerWatts       Opt[float64] // estimate
 	EnergyJoules     Opt[Counter] // estimate
 	ComputeInstances []ComputeInstance
-	// ComputesHidden is set if MIG devices of the GPU are denied: ComputeInstances may lack some
-	// then.
+	// ComputesHidden is set if the driver denies us a MIG device of the GPU: ComputeInstances may
+	// then lack some.
 	ComputesHidden bool
 }
 
-// IsEmpty reports whether nothing can run on the instance: it is known to have no compute instance.
+// IsEmpty reports whether nothing can run on the instance: we know that it has no compute instance.
 func (i *GPUInstance) IsEmpty() bool { return len(i.ComputeInstances) == 0 && !i.ComputesHidden }
 
 // ComputeInstance is one compute instance: a MIG device that can be given to a container.
@@ -49,21 +49,21 @@ type ComputeInstance struct {
 	Placement     Opt[Placement]
 	ComputeSlices Opt[int]
 	SMs           Opt[int]
-	ECC           []ECCCount // of its MIG device, only if it is asked for
+	ECC           []ECCCount // only if Extras.InstanceECC asks for it
 	// PowerWatts is an estimate, present if the GPU instance is split.
 	PowerWatts Opt[float64]
 	Processes  Opt[int]
 }
 
-// IsSplit reports whether the compute instances are parts of the GPU instance. A compute instance
-// that is all of it has the same readings as the GPU instance.
+// IsSplit reports whether the GPU instance's compute instances are parts of it. Otherwise its only
+// compute instance is all of it, and has the same readings.
 func (i *GPUInstance) IsSplit() bool {
 	if len(i.ComputeInstances) != 1 {
 		return len(i.ComputeInstances) > 1
 	}
 
-	of, ofOK := i.ComputeSlices.Get()
-	part, partOK := i.ComputeInstances[0].ComputeSlices.Get()
+	all, allKnown := i.ComputeSlices.Get()
+	part, partKnown := i.ComputeInstances[0].ComputeSlices.Get()
 
-	return ofOK && partOK && part < of
+	return allKnown && partKnown && part < all
 }

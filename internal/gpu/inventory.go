@@ -5,11 +5,11 @@ import "time"
 // Inventory lists the GPUs that a driver has.
 type Inventory struct {
 	Driver Driver
-	// GPUs are those with a handle, by index.
+	// GPUs are the GPUs that the driver gives a handle for, by index.
 	GPUs []FoundGPU
-	// Missing are the indexes without a handle, with the reason.
+	// Missing are the GPUs that the driver counts but gives no handle for.
 	Missing []MissingGPU
-	// Released are those that this process has let go of. GPUs and Missing have none of them.
+	// Released are the GPUs that this process has let go of. GPUs and Missing have none of them.
 	Released []ReleasedGPU
 }
 

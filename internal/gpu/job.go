@@ -1,7 +1,8 @@
 package gpu
 
-// JobDevice names what a batch scheduler assigns to jobs: a GPU by its index, or a GPU instance of
-// it. A scheduler knows neither UUIDs nor generations: Jobs are those of what has the name now.
+// JobDevice names a device as a batch scheduler does: a GPU by its index, or a GPU instance of it.
+// A scheduler knows neither UUIDs nor generations, so the name stands for the device that has it
+// now.
 type JobDevice struct {
 	Index    int
 	Instance Opt[InstanceID]

@@ -2,8 +2,8 @@ package gpu
 
 import "encoding/json"
 
-// Opt is a value that may be absent, as its zero value is. A reading that the hardware does not
-// offer is an absent Opt, never a zero or a sentinel.
+// Opt is a value that may be absent. The zero Opt is absent. A reading that the hardware does not
+// offer is an absent Opt, never 0 or -1.
 type Opt[T any] struct {
 	value T
 	ok    bool
@@ -42,7 +42,7 @@ func (o Opt[T]) MarshalJSON() ([]byte, error) {
 	return json.Marshal(o.value)
 }
 
-// UnmarshalJSON decodes a value; null is an absent one.
+// UnmarshalJSON decodes a value. From null, o becomes absent.
 func (o *Opt[T]) UnmarshalJSON(b []byte) error {
 	*o = Opt[T]{}
 

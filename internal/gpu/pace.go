@@ -2,15 +2,15 @@ package gpu
 
 import "time"
 
-// Pace is how often GPUs are read: the fast tier with every poll, and the slow tier, which is dear
-// or seldom changes, with some of them.
+// Pace is how often we read the GPUs. Each reading has the fast tier. Only some have the slow tier:
+// values that take the driver long, or that seldom change.
 type Pace struct {
 	Fast, Slow TierPace
 }
 
 // TierPace is the time between two readings of a tier.
 type TierPace struct {
-	Configured time.Duration // 0 if nothing is known of the tier
+	Configured time.Duration // 0 if it is not known
 	// Now is longer than Configured while driver calls take more than their budget.
 	Now time.Duration
 }
@@ -20,15 +20,15 @@ func (p *Pace) Stretched() bool {
 	return p.Fast.Now > p.Fast.Configured || p.Slow.Now > p.Slow.Configured
 }
 
-// ReadCosts are the costs of readings to the driver's other users, since the start: the time spent
-// in calls that keep them waiting, or may (CallExclusive, CallUnknown), added up over threads. What
-// is done once for a GPU or a change of it is left out.
+// ReadCosts are what readings have cost the driver's other users since the start: the time in calls
+// that keep them waiting, or may (CallExclusive, CallUnknown), added up over threads. Calls that we
+// make once for a GPU, or once after it has changed, are left out.
 type ReadCosts struct {
 	Fast, Slow TierCost
 }
 
-// TierCost is the part of a tier in ReadCosts.
+// TierCost is what the readings of one tier have cost.
 type TierCost struct {
-	Readings uint64 // of single GPUs
+	Readings uint64 // a poll of 8 GPUs counts as 8
 	Took     time.Duration
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// PCIAddress is the address of a GPU on its bus, without the function.
+// PCIAddress is the address of a GPU on its bus, without the number of the function.
 type PCIAddress struct {
 	Domain      uint32
 	Bus, Device uint8

@@ -1,12 +1,12 @@
 package gpu
 
-// PodGroup is the job that a pod is part of, by its labels and annotations. The zero value: they
-// name none.
+// PodGroup is the job that a pod is part of, by the pod's labels and annotations. It is zero if
+// they name no job.
 type PodGroup struct {
 	Name  string // "jobset/train"
-	Label string // that names it, "jobset.sigs.k8s.io/jobset-name=train"
-	// Size is how many pods the job has, or more: 1 if this is its only one, 0 if they say nothing
-	// of it.
+	Label string // the label that names the job, "jobset.sigs.k8s.io/jobset-name=train"
+	// Size is how many pods the job has at least; 1 if this pod is the only one, 0 if we don't
+	// know.
 	Size int
 }
 

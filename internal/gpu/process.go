@@ -9,16 +9,16 @@ import (
 // MaxProcesses is how many processes of a GPU have series of their own.
 const MaxProcesses = 256
 
-// ProcessDetail says how much of single processes may be served, the series of the collector
-// process excepted: those have neither names nor users.
+// ProcessDetail says what may be served about single processes. It does not limit the series of the
+// collector "process", which have neither names nor users.
 type ProcessDetail string
 
-// The details of processes. The zero value is as ProcessesOff.
+// The details of processes. The zero value means the same as ProcessesOff.
 const (
 	ProcessesOff ProcessDetail = "off"
 	// ProcessNames: which processes there are, what they use, and the names of their programs.
 	ProcessNames ProcessDetail = "names"
-	// ProcessUsers: their users, too.
+	// ProcessUsers: the users of the processes, too.
 	ProcessUsers ProcessDetail = "users"
 )
 
@@ -45,10 +45,7 @@ func LargestFirst(list []Process) []Process {
 		return cmp.Or(
 			cmp.Compare(b.MemoryBytes.Or(0), a.MemoryBytes.Or(0)),
 			cmp.Compare(a.PID, b.PID),
-			cmp.Compare(
-				a.Instance.Or(0),
-				b.Instance.Or(0),
-			),
+			cmp.Compare(a.Instance.Or(0), b.Instance.Or(0)),
 			cmp.Compare(a.Compute.Or(0), b.Compute.Or(0)),
 		)
 	})
@@ -56,31 +53,31 @@ func LargestFirst(list []Process) []Process {
 	return sorted
 }
 
-// ReadCues are what the caller of a reading wants to be read, and what it knows that makes the
-// driver's lists of processes due, which are too expensive to be read in each reading.
+// ReadCues say what a reading of a GPU should read. The driver's lists of processes are too
+// expensive for every reading: Asked, Changed and FollowMemory say when they are due.
 type ReadCues struct {
-	// Asked is set if a caller waits for what there is now, as partition control does: everything
-	// is read anew, the layout included.
+	// Asked is set if a caller waits for the present state, as partition control does: the source
+	// reads everything anew, the layout included.
 	Asked bool
-	// Changed is set if the holders of the GPU, or whether one of its devices is active, have
-	// changed since the last reading: the lists are read.
+	// Changed is set if the GPU's holders have changed since the last reading, or one of its
+	// devices has become active or idle: the source reads the lists of processes.
 	Changed bool
-	// MPS is set if holders share one of the GPU's devices, perhaps by MPS: the list of MPS clients
-	// is read with the others.
+	// MPS is set if holders share one of the GPU's devices, perhaps by MPS: with the other lists,
+	// the source reads the list of MPS clients.
 	MPS bool
-	// FollowMemory is set if the processes alone show who uses the GPU, or how much of its memory
-	// each container uses: the lists are read whenever its memory in use has moved, and each time
-	// if unknown.
+	// FollowMemory is set if only the processes show who uses the GPU, or how much of its memory
+	// each container uses: the source reads the lists whenever the GPU's memory in use has changed,
+	// and always if it doesn't know the memory in use.
 	FollowMemory bool
-	// SlowEvery is the period of the slow tier; 0 is that of the source's own.
+	// SlowEvery is the period of the slow tier; 0 is the source's own period.
 	SlowEvery time.Duration
-	// GPM is set if the activity of the GPU is read by GPM, on a GPU that has it, also if the
-	// source by itself does not.
+	// GPM makes the source read the activity of the GPU by GPM, if the GPU has it, even if it
+	// would not otherwise.
 	GPM    bool
 	Extras Extras
 }
 
-// Extras are readings that cost driver calls of their own, and that few need.
+// Extras are readings that cost driver calls of their own and that few users need.
 type Extras struct {
 	Media        bool // media engines
 	InstanceECC  bool // memory errors by MIG device

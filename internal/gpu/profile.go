@@ -5,7 +5,9 @@ import (
 	"strings"
 )
 
-// Placement is a range of memory slices on a GPU's placement axis: [Start, Start+Size).
+// Placement is where an instance lies on the placement axis of its GPU: the units from Start to
+// Start+Size-1. The units are memory slices or, for a compute instance in its GPU instance, compute
+// slices.
 type Placement struct {
 	Start int `json:"start"`
 	Size  int `json:"size"`
@@ -58,7 +60,7 @@ type Profile struct {
 	// Name is the driver's, such as "1g.5gb+me". Names change with drivers.
 	Name          string `json:"name"`
 	ComputeSlices int    `json:"computeSlices"`
-	// MemorySlices is the size of its placements on the axis.
+	// MemorySlices is also the Size of its Placements.
 	MemorySlices int    `json:"memorySlices"`
 	SMs          int    `json:"sms"`
 	MemoryBytes  uint64 `json:"memoryBytes"`
@@ -69,7 +71,8 @@ type Profile struct {
 	Engines    Opt[Engines] `json:"engines,omitzero"`
 }
 
-// SliceCount splits slices of one kind; the three add up to the GPU's total.
+// SliceCount says what the compute slices or the memory slices of a GPU are used for. The three
+// counts add up to its total. Stranded slices are unused, but no further instance could have them.
 type SliceCount struct {
 	Used     int `json:"used"`
 	Free     int `json:"free"`

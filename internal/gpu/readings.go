@@ -20,19 +20,19 @@ type Readings struct {
 	Media              Media        // none while MIG is on
 	PowerWatts         Opt[float64]
 	EnergyJoules       Opt[float64]
-	EnergyAt           time.Time // when EnergyJoules was read: much else of a reading may come before it
+	EnergyAt           time.Time // when EnergyJoules was read; that may be long after the reading began
 	TemperatureCelsius Opt[float64]
 	MemoryCelsius      Opt[float64]
 	ClockHertz         Clocks
 	ClockEvents        Opt[ClockEvents]
 	PerformanceState   Opt[int] // 0, the fastest, to 15
-	PCIe               PCIe     // the link and its replays are read as SlowReadings are
-	NVLink             NVLink   // its errors are read as SlowReadings are
+	PCIe               PCIe     // its Replays, LinkWidth and LinkGeneration are read with SlowReadings
+	NVLink             NVLink   // its Errors are read with SlowReadings
 	Processes          Opt[[]Process]
 }
 
-// SlowReadings change seldom, or take the driver long: they are read every 15 s, and kept in
-// between.
+// SlowReadings change seldom, or take the driver long: we read them every 15 s or less often (see
+// Pace), and keep them in between.
 type SlowReadings struct {
 	PowerLimitWatts Opt[float64]
 	// TemperatureMarginCelsius is how far the GPU is below the temperature at which it slows down,
@@ -40,7 +40,7 @@ type SlowReadings struct {
 	TemperatureMarginCelsius Opt[float64]
 	TemperatureThresholds    []TemperatureThreshold
 	Fans                     []Fan
-	Fabric                   Opt[Fabric] // only if it is asked for
+	Fabric                   Opt[Fabric] // only if Extras.Fabric asks for it
 	ECC                      []ECCCount
 	RemappedRows             Opt[RemappedRows]
 	RecoveryAction           Opt[RecoveryAction]
@@ -59,10 +59,11 @@ type TemperatureThreshold struct {
 	Celsius float64
 }
 
-// Fan is one fan's target speed as a ratio of the loudest that the product allows, which it may
-// exceed.
+// Fan is one fan of a GPU.
 type Fan struct {
-	Index int     `json:"fan"`
+	Index int `json:"fan"`
+	// Speed is the target speed relative to the product's maximum noise level, which it may exceed:
+	// it can be more than 1.
 	Speed float64 `json:"speedRatio"`
 }
 
@@ -92,16 +93,15 @@ func ClockEventReasons() []ClockEventReason {
 	}
 }
 
-// PCIe is the state of the link. The byte counters are the driver's, which wrap.
+// PCIe is the state of a GPU's PCIe link. The byte counters are the driver's and may wrap.
 type PCIe struct {
 	ReceiveBytes, TransmitBytes Opt[uint64]
 	Replays                     Opt[uint64]
 	LinkWidth, LinkGeneration   Opt[int]
 }
 
-// NVLink has the totals over all links: data in bytes, without protocol overhead. From NVLink 5 on
-// the bytes are those that the driver counts on the links; whether protocol is among them nvml.h
-// does not say.
+// NVLink has the totals over all links. Up to NVLink 4 the bytes are data without protocol
+// overhead; from NVLink 5 on nvml.h does not say whether they include the protocol.
 type NVLink struct {
 	ReceiveBytes, TransmitBytes Opt[uint64]
 	Errors                      []NVLinkErrors
@@ -117,8 +117,8 @@ type NVLinkErrors struct {
 // Fabric is the GPU's registration in the NVLink fabric, which a fabric manager keeps.
 type Fabric struct {
 	State FabricState `json:"state"`
-	// Status is why a completed registration has failed, as an nvmlReturn_t; 0 if it has not. It is
-	// absent before.
+	// Status is the result of a completed registration, an nvmlReturn_t: 0 if it has succeeded.
+	// Before, it is absent.
 	Status Opt[uint32]  `json:"status,omitzero"`
 	Health FabricHealth `json:"health,omitempty"` // empty if the driver does not report it
 	// ClusterUUID and Clique are known once the registration has succeeded: GPUs of one cluster and
@@ -130,7 +130,7 @@ type Fabric struct {
 // FabricState is how far the registration has come.
 type FabricState string
 
-// FabricHealth is how the fabric is for this GPU.
+// FabricHealth is the health of the fabric as this GPU sees it.
 type FabricHealth string
 
 // The states and the health (nvml.h, NVML_GPU_FABRIC_STATE_* and NVML_GPU_FABRIC_HEALTH_SUMMARY_*).
@@ -154,7 +154,9 @@ type ECCCount struct {
 	Count    uint64 `json:"count"`
 }
 
-// RemappedRows counts rows of device memory replaced by spare ones.
+// RemappedRows counts the rows of device memory that the GPU has replaced by spare ones after
+// correctable and uncorrectable errors. Pending is set if a replacement waits for a reset of the
+// GPU, Failure if one has failed.
 type RemappedRows struct {
 	Correctable   uint64 `json:"correctable"`
 	Uncorrectable uint64 `json:"uncorrectable"`
@@ -178,17 +180,17 @@ const (
 // Process is one process with a context on the GPU. Instance and Compute are present under MIG.
 type Process struct {
 	PID         uint32
-	Graphics    bool // a graphics context; else compute (MPS clients too)
-	MPS         bool
+	Graphics    bool // it has a graphics context; otherwise a compute context, as MPS clients have
+	MPS         bool // it is a client of MPS
 	MemoryBytes Opt[uint64]
 	SM          Opt[float64] // 0-1, of the SMs' time over the last seconds; never under MIG
 	Instance    Opt[InstanceID]
 	Compute     Opt[ComputeID]
 	Container   Container // zero if unknown or not read
-	// What follows is empty if Snapshot.Processes doesn't allow it, or it is unknown.
-	Job  string // the only batch job of the device
+	// The fields below are empty if they are unknown or Snapshot.Processes doesn't allow them.
+	Job  string // the batch job of the device, if it has just one
 	Name string // of the program, without arguments
-	User string // its name, or its id
+	User string // the user's name, or the id if it has no name
 }
 
 // EventKind is what an Event reports.
@@ -211,18 +213,17 @@ type Event struct {
 	Instance Opt[InstanceID]
 	Compute  Opt[ComputeID]
 	XID      uint64
-	Logged   bool // it is of the kernel's log, not of the driver's events
+	Logged   bool // we have it from the kernel's log, not from the driver
 	Time     time.Time
 }
 
-// LoggedXID is an XID in the kernel's log, which knows GPUs by their addresses.
+// LoggedXID is an XID in the kernel's log, which names GPUs by their PCI addresses.
 type LoggedXID struct {
 	PCI      PCIAddress
 	Instance Opt[InstanceID]
 	Compute  Opt[ComputeID]
 	XID      uint64
-	// Time is when it was received or, of one from before the log was first read, when it was
-	// printed.
+	// Time is when we received the line or, with BeforeStart, when the kernel printed it.
 	Time        time.Time
-	BeforeStart bool
+	BeforeStart bool // the kernel printed it before we began to read the log
 }

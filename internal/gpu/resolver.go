@@ -1,9 +1,15 @@
 package gpu
 
 // DeviceRef is how an allocator names a device. It has no generation, which allocators do not know.
-// Exactly one group of fields is used: GPU alone, GPU with Instance and Compute (legacy MIG UUIDs)
-// or with PlacementStart (HAMi), MIG, or Minor, alone, with Instance (GKE), or with PlacementStart
-// and ProfileID (DRA).
+// These fields are set, depending on the allocator:
+//
+//	GPU                                GPUs of NVIDIA's device plugin and HAMi
+//	MIG                                MIG devices of NVIDIA's device plugin
+//	GPU, Instance, Compute             the same with legacy MIG UUIDs
+//	GPU, PlacementStart                MIG devices of HAMi
+//	Minor, or Minor and Instance       GKE's device plugin
+//	Minor                              GPUs of NVIDIA's DRA driver
+//	Minor, PlacementStart, ProfileID   MIG devices of NVIDIA's DRA driver
 type DeviceRef struct {
 	GPU            UUID
 	MIG            MIGUUID
@@ -25,26 +31,26 @@ func ParseMIGRef(s string) (DeviceRef, error) {
 	return DeviceRef{MIG: uuid}, err
 }
 
-// DeviceIndex identifies an element in a list of GPUs by indices: a whole GPU, a GPU instance, or a
-// compute instance. Instance and Compute are Whole if the device is not that deep. It is of that
-// list alone.
+// DeviceIndex is where a device is in a list of GPUs, and is valid for that list alone: the index
+// of the GPU, of the GPU instance in GPU.Instances, and of the compute instance in its
+// ComputeInstances. For a GPU, Instance and Compute are Whole; for a GPU instance, Compute is.
 type DeviceIndex struct {
 	GPU, Instance, Compute int
 }
 
-// In returns the device at the index of the list.
-func (at DeviceIndex) In(gpus []GPU) Visit {
-	g := &gpus[at.GPU]
-	if at.Instance == Whole {
+// In returns the device in the list of which x is an index.
+func (x DeviceIndex) In(gpus []GPU) Visit {
+	g := &gpus[x.GPU]
+	if x.Instance == Whole {
 		return Visit{Device: &g.Device, GPU: g}
 	}
 
-	gi := &g.Instances[at.Instance]
-	if at.Compute == Whole {
+	gi := &g.Instances[x.Instance]
+	if x.Compute == Whole {
 		return Visit{Device: &gi.Device, GPU: g, Instance: gi}
 	}
 
-	ci := &gi.ComputeInstances[at.Compute]
+	ci := &gi.ComputeInstances[x.Compute]
 
 	return Visit{Device: &ci.Device, GPU: g, Instance: gi, Compute: ci}
 }
@@ -55,9 +61,10 @@ const Whole = -1
 // Match is how much of a DeviceRef was found.
 type Match int
 
-// The matches. An unknown MIG UUID matches nothing: it does not contain its GPU.
+// The matches.
 const (
-	// MatchNothing: the reference names no GPU of the list.
+	// MatchNothing: the reference names no GPU of the list, or it is a MIG UUID that the list does
+	// not have. A MIG UUID does not show which GPU it is of.
 	MatchNothing Match = iota
 	// MatchParent: the GPU was found, or even the GPU instance, but not the named part of it.
 	MatchParent
@@ -87,7 +94,7 @@ func NewResolver(gpus []GPU) *Resolver {
 	for g := range gpus {
 		r.byUUID[gpus[g].UUID] = g
 		if m, ok := gpus[g].Minor.Get(); ok {
-			if other, taken := r.byMinor[m]; !taken || gpus[g].Up && !gpus[other].Up {
+			if other, exists := r.byMinor[m]; !exists || gpus[g].Up && !gpus[other].Up {
 				r.byMinor[m] = g
 			}
 		}
@@ -107,8 +114,8 @@ func NewResolver(gpus []GPU) *Resolver {
 // it has.
 func (r *Resolver) Resolve(ref DeviceRef) (DeviceIndex, Match) {
 	if ref.MIG != "" {
-		if at, ok := r.byMIGUUID[ref.MIG]; ok {
-			return at, MatchDevice
+		if index, ok := r.byMIGUUID[ref.MIG]; ok {
+			return index, MatchDevice
 		}
 
 		return DeviceIndex{}, MatchNothing
@@ -119,19 +126,19 @@ func (r *Resolver) Resolve(ref DeviceRef) (DeviceIndex, Match) {
 		return DeviceIndex{}, MatchNothing
 	}
 
-	at := DeviceIndex{g, Whole, Whole}
+	index := DeviceIndex{g, Whole, Whole}
 	if !ref.Instance.Present() && !ref.PlacementStart.Present() {
-		return at, MatchDevice
+		return index, MatchDevice
 	}
 
 	for i := range r.gpus[g].Instances {
 		if gi := &r.gpus[g].Instances[i]; ref.matchesInstance(gi) {
-			at.Instance = i
-			return findCompute(at, gi, ref.Compute)
+			index.Instance = i
+			return findCompute(index, gi, ref.Compute)
 		}
 	}
 
-	return at, MatchParent
+	return index, MatchParent
 }
 
 func (r *Resolver) findGPU(ref DeviceRef) (int, bool) {
@@ -152,55 +159,57 @@ func (ref *DeviceRef) matchesInstance(gi *GPUInstance) bool {
 		return gi.ID == id
 	}
 
-	place, known := gi.Placement.Get()
+	placement, known := gi.Placement.Get()
 
-	return known && place.Start == ref.PlacementStart.Or(Whole) &&
+	return known && Some(placement.Start) == ref.PlacementStart &&
 		(!ref.ProfileID.Present() || gi.ProfileID == ref.ProfileID)
 }
 
-func findCompute(at DeviceIndex, gi *GPUInstance, want Opt[ComputeID]) (DeviceIndex, Match) {
-	id, named := want.Get()
-	if !named {
-		return at, MatchDevice
+// findCompute returns the compute instance with an id in gi, which is at instance; the GPU instance
+// itself if the id is absent.
+func findCompute(instance DeviceIndex, gi *GPUInstance, id Opt[ComputeID]) (DeviceIndex, Match) {
+	want, ok := id.Get()
+	if !ok {
+		return instance, MatchDevice
 	}
 
 	for c := range gi.ComputeInstances {
-		if gi.ComputeInstances[c].ID == id {
-			at.Compute = c
-			return at, MatchDevice
+		if gi.ComputeInstances[c].ID == want {
+			return DeviceIndex{instance.GPU, instance.Instance, c}, MatchDevice
 		}
 	}
 
-	return at, MatchParent
+	return instance, MatchParent
 }
 
-// Cover returns the devices that references name and everything within them. Compute instances that
-// are all covered cover their GPU instance.
+// Cover returns the devices that references name and everything within them. If all compute
+// instances of a GPU instance are covered, so is the GPU instance.
 func (r *Resolver) Cover(refs []DeviceRef) map[DeviceIndex]bool {
 	covered := map[DeviceIndex]bool{}
 
 	for _, ref := range refs {
-		if at, match := r.Resolve(ref); match == MatchDevice {
-			covered[at] = true
+		if index, match := r.Resolve(ref); match == MatchDevice {
+			covered[index] = true
 		}
 	}
 
 	for g := range r.gpus {
-		whole := covered[DeviceIndex{g, Whole, Whole}]
+		gpuCovered := covered[DeviceIndex{g, Whole, Whole}]
 		for i := range r.gpus[g].Instances {
-			gi := DeviceIndex{g, i, Whole}
-			computes := len(r.gpus[g].Instances[i].ComputeInstances)
-			within := 0
+			instance := DeviceIndex{g, i, Whole}
+			count := len(r.gpus[g].Instances[i].ComputeInstances)
+			coveredCount := 0
 
-			for c := range computes {
-				if at := (DeviceIndex{g, i, c}); whole || covered[gi] || covered[at] {
-					covered[at] = true
-					within++
+			for c := range count {
+				compute := DeviceIndex{g, i, c}
+				if gpuCovered || covered[instance] || covered[compute] {
+					covered[compute] = true
+					coveredCount++
 				}
 			}
 
-			if whole || computes > 0 && within == computes {
-				covered[gi] = true
+			if gpuCovered || count > 0 && coveredCount == count {
+				covered[instance] = true
 			}
 		}
 	}

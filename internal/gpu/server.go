@@ -17,51 +17,51 @@ const (
 	ServerTriton ServerKind = "triton"
 )
 
-// ServerFigures are what an inference server says of itself. They are the word of the tenant that
-// runs the pod, and may be wrong on purpose: they only ever inform advice.
+// ServerFigures are what an inference server says about itself. The tenant that runs the pod can
+// make it say anything, so we use the figures for advice alone.
 type ServerFigures struct {
 	Kind             ServerKind
 	Running, Waiting Opt[float64] // requests
-	// CacheUse is the share of the key-value cache that requests use, 0-1, and CacheTokens for how
-	// many tokens it has room.
+	// CacheUse is the share of the key-value cache that requests use, 0-1. CacheTokens is how many
+	// tokens the cache has room for.
 	CacheUse, CacheTokens Opt[float64]
-	// Since the server has started: tokens, the requests that have ended, and the seconds that
-	// these took, without those in which they waited.
+	// The totals since the server started. ServiceSeconds is how long the finished requests took,
+	// without the time in which they waited.
 	PromptTokens, GeneratedTokens    Opt[float64]
 	FinishedRequests, ServiceSeconds Opt[float64]
-	// Fraction is the share of the device's memory that it is configured to reserve, 0-1.
+	// Fraction is the share of the device's memory that the server is configured to reserve, 0-1.
 	Fraction Opt[float64]
 }
 
-// ServerEndpoint is a port of a pod and a path of HTTP, "/metrics".
+// ServerEndpoint is where a pod serves metrics: a port, and a path such as "/metrics".
 type ServerEndpoint struct {
 	Port uint16
 	Path string
 }
 
-// PodServer is the inference server of a pod, and when it was asked.
+// PodServer is the last answer of the inference server of a pod.
 type PodServer struct {
 	PodUID string
-	Time   time.Time
+	Time   time.Time // when we asked the server
 	ServerFigures
 }
 
-// ParseModelMemory reads a number of bytes in the binary units of Kubernetes, "14Gi" or "800Mi", as
-// the annotation mig-exporter.io/model-memory has it.
+// ParseModelMemory parses the value of the annotation mig-exporter.io/model-memory: a number of
+// bytes, or of the binary units "Mi" and "Gi" of Kubernetes ("14Gi"), below a pebibyte.
 func ParseModelMemory(value string) (bytes uint64, ok bool) {
 	number := value
 	unit := 1.
 
-	for suffix, bytes := range map[string]float64{"Mi": 1 << 20, "Gi": 1 << 30} {
-		if cut, ok := strings.CutSuffix(value, suffix); ok {
-			number = cut
-			unit = bytes
+	for suffix, unitBytes := range map[string]float64{"Mi": 1 << 20, "Gi": 1 << 30} {
+		if before, ok := strings.CutSuffix(value, suffix); ok {
+			number = before
+			unit = unitBytes
 		}
 	}
 
-	size, err := strconv.ParseFloat(number, 64)
-	if v := size * unit; err == nil && v >= 1 && v < 1<<50 { // NaN is invalid
-		return uint64(v), true
+	units, err := strconv.ParseFloat(number, 64)
+	if size := units * unit; err == nil && size >= 1 && size < 1<<50 { // false for NaN, too
+		return uint64(size), true
 	}
 
 	return 0, false

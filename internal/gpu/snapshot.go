@@ -10,29 +10,30 @@ type Snapshot struct {
 	// Generation grows by one with every published Snapshot of a process.
 	Generation uint64
 	Time       time.Time
-	// BetweenPolls is set if no GPUs or only some were read since the last poll, or only their
-	// layouts. All else of them is as that poll has found it. An instance that is new since then
+	// BetweenPolls is set if we have not read all GPUs for this Snapshot, but none, only some, or
+	// only their layouts. The rest is what the last poll found. An instance that is new since then
 	// may have no readings yet.
 	BetweenPolls bool
 	Hostname     string
 	Driver       Opt[Driver] // absent while no driver answers
 	Sources      []SourceState
 	GPUs         []GPU // by index
-	// Unread are the indexes of GPUs that the driver lists and GPUs does not have yet: their first
-	// reading is under way.
+	// Unread are the indexes of GPUs whose first reading is still under way. The driver lists them;
+	// the field GPUs does not have them yet.
 	Unread []int
-	// Unmatched are the assignments whose IDs name no device of this node, by container.
+	// Unmatched are the assignments whose IDs name no device of this node, ordered by container.
 	Unmatched []Assignment
 	// HoldersIncomplete is why a device without a holder may be held nevertheless; empty if all
 	// holders are known.
 	HoldersIncomplete string
 	// Witness is Assignments.Witness; absent if the node has no kubelet, or none is asked.
 	Witness Opt[bool]
-	// Servers are the last answers of the inference servers of pods: their own word. A server that
-	// does not answer any more is not among them.
+	// Servers are the last answers of the inference servers of pods. A server that does not answer
+	// any more is not among them.
 	Servers []PodServer
-	// UnlistedXIDs are the last lines of the kernel's log about each XID of a GPU that was never
-	// read, such as one that had fallen off the bus before. No GPU has counted them.
+	// UnlistedXIDs are XIDs in the kernel's log of GPUs that we never read, for example because
+	// they had fallen off the bus before we started: the last line about each XID of each GPU. The
+	// Totals of GPUs don't include them.
 	UnlistedXIDs []LoggedXID
 	// HungCalls counts the driver calls that have not returned in time and may never return.
 	HungCalls int
@@ -41,10 +42,10 @@ type Snapshot struct {
 	Processes ProcessDetail
 }
 
-// Driver names the versions in use.
+// Driver has the versions in use.
 type Driver struct {
 	Version, NVML string
-	CUDA          string // "12.4"; empty where unknown
+	CUDA          string // "12.4"; empty if unknown
 }
 
 // The sources whose state a Snapshot carries.
@@ -56,21 +57,21 @@ const (
 	SourceKubernetes = "kubernetes" // the API server
 	SourceJobs       = "hpc_jobs"
 	SourceKernelLog  = "kernel_log"
-	SourceNodeLabels = "node_labels" // those of the node, and what is written to it
+	SourceNodeLabels = "node_labels" // the labels that this node has, and those that we write
 )
 
-// SourceState is whether a source answered when the Snapshot was made.
+// SourceState is whether a source answered.
 type SourceState struct {
 	Name string
-	Up   bool
+	Up   bool // its last call succeeded
 	// Stale is set while the source does not answer and its last answer is still in use.
 	Stale       bool
 	LastSuccess time.Time // zero before the first
 	Err         error     // why it is not up; wraps ErrNotConfigured if nothing is wrong with it
 }
 
-// Facts are a GPU's identity and properties that do not change while its driver is loaded. Empty
-// strings are absent facts.
+// Facts are a GPU's identity and properties that do not change while its driver is loaded. A string
+// is empty if the driver does not report the fact.
 type Facts struct {
 	// UUID is empty for a GPU that the driver counts but gives no handle for; only its errors are
 	// known then.
@@ -86,8 +87,8 @@ type Facts struct {
 	// Profiles are the kinds of GPU instances that it offers; nil if it has no MIG or the driver
 	// withholds them.
 	Profiles []Profile
-	// NoXIDs is set if the driver has refused to report its XIDs from the start: a count of 0 would
-	// be wrong.
+	// NoXIDs is set if the driver has never agreed to report the GPU's XIDs: a count of 0 would be
+	// wrong.
 	NoXIDs bool
 	// ReportsUnavailable and ReportsRecovery are set if the driver reports EventUnavailable and
 	// EventRecoveryAction.
@@ -106,11 +107,12 @@ type GPU struct {
 	Readings Readings
 	// ActivitySource can be known without any value yet, until its first window has passed.
 	ActivitySource ActivitySource
-	// ActivityRollup is set if Activity is rolled up from the GPU instances. Else it is the GPU's
-	// own.
+	// ActivityRollup is set if we computed Activity from that of the GPU instances; otherwise the
+	// source reported it for the GPU.
 	ActivityRollup bool
 	Rates          LinkRates
-	// InvalidActivity counts the values of this reading that were no numbers and were dropped.
+	// InvalidActivity is how many values of this reading's activity were dropped because they were
+	// no numbers.
 	InvalidActivity int
 	// Jobs are the batch jobs that hold the whole GPU, if a scheduler reports them.
 	Jobs     []string
@@ -128,15 +130,15 @@ type GPU struct {
 // MIGState is a GPU's MIG mode, absent if the GPU has none, and its layout.
 type MIGState struct {
 	Enabled, Pending Opt[bool]
-	// DevicesHidden is set if MIG devices of the GPU are denied: there may be others, and GPU
-	// instances of which nothing else shows.
+	// DevicesHidden is set if the driver denies us a MIG device of the GPU: the GPU may have
+	// compute instances, and even GPU instances, that Instances lacks.
 	DevicesHidden bool
 	// LayoutGeneration grows by one with every observed change of the GPU and compute instances; 1
 	// is the first layout.
 	LayoutGeneration uint64
 }
 
-// Counter is a value that only grows, and when it began.
+// Counter is a value that only grows. Since is when it began at 0.
 type Counter struct {
 	Value float64
 	Since time.Time
@@ -146,7 +148,7 @@ type Counter struct {
 type XIDCount struct {
 	XID uint64
 	Counter
-	Last time.Time
+	Last time.Time // when the XID last occurred
 }
 
 // ErrorCount counts failed readings of one kind.
@@ -174,32 +176,36 @@ type Totals struct {
 	PCIeReceive, PCIeTransmit     Opt[Counter]    // unwrapped bytes
 	NVLinkReceive, NVLinkTransmit Opt[Counter]
 	LayoutChanges                 Counter // zero for a GPU that has no MIG
-	// ActivityAnomalies counts impossible values of the profiling counters: those above 1, which
-	// are passed on, and those that are no numbers, which are dropped. Absent if the GPU was never
+	// ActivityAnomalies counts impossible values of the profiling counters: ratios above 1, which
+	// we pass on, and values that are no numbers, which we drop. It is absent if the GPU was never
 	// profiled.
 	ActivityAnomalies       Opt[Counter]
 	EnergyUnallocatedJoules Opt[Counter]
 }
 
-// PowerMethod names the rule by which active power was shared among instances.
+// PowerMethod names the rule by which we shared a GPU's active power among its instances. Active
+// power is the power above IdleWatts.
 type PowerMethod string
 
-// The methods. See PowerEstimate.
+// The methods.
 const (
-	PowerByActivity  PowerMethod = "activity"    // by SMs and graphics engine activity
-	PowerUnallocated PowerMethod = "unallocated" // nothing is active or activity is unknown
-	// the driver reports neither power nor energy: there are no estimates
-	PowerUnknown       PowerMethod = "unknown"
-	PowerNotApplicable PowerMethod = "" // no MIG
+	// PowerByActivity shares it by SMs and graphics engine activity.
+	PowerByActivity PowerMethod = "activity"
+	// PowerUnallocated shares nothing: nothing is active, or the activity is unknown.
+	PowerUnallocated PowerMethod = "unallocated"
+	// PowerUnknown: the driver reports neither power nor energy, so that there are no estimates.
+	PowerUnknown PowerMethod = "unknown"
+	// PowerNotApplicable: the GPU is not in MIG mode.
+	PowerNotApplicable PowerMethod = ""
 )
 
-// PowerEstimate is how the power of a MIG GPU was shared among its instances. IdleWatts and
-// FromEnergy are set without MIG, too.
+// PowerEstimate is how we shared the power of a MIG GPU among its instances. IdleWatts and
+// FromEnergy are also set without MIG.
 type PowerEstimate struct {
-	// FromEnergy is set if the driver reports no power: it is the mean since the last reading, by
-	// the energy counter.
+	// FromEnergy is set if the driver reports no power and Readings.PowerWatts is the mean power by
+	// the energy counter instead.
 	FromEnergy       bool
 	Method           PowerMethod
-	IdleWatts        Opt[float64]
-	UnallocatedWatts Opt[float64]
+	IdleWatts        Opt[float64] // what the GPU would draw without work
+	UnallocatedWatts Opt[float64] // the power that no instance got
 }

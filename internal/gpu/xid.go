@@ -3,15 +3,16 @@ package gpu
 // XIDScope is what an XID is about.
 type XIDScope int
 
-// The scopes. An XID that the table lacks is XIDUnlisted: it is counted as the driver reports it.
+// The scopes.
 const (
+	// XIDUnlisted: the table lacks the XID. We count it for the device that the driver names.
 	XIDUnlisted XIDScope = iota
 	// XIDOfApplication: a program has done something wrong, and has to be restarted.
 	XIDOfApplication
-	// XIDOfChannel: it is reported for channels, those of a GPU instance or all, and is not the
-	// program's fault.
+	// XIDOfChannel: the driver reports it for channels, of one GPU instance or of all, and it is
+	// not the program's fault.
 	XIDOfChannel
-	// XIDOfGPU: it is the whole GPU's, whatever instance an event names. For errors without an
+	// XIDOfGPU: it concerns the whole GPU, whatever instance an event names. For errors without an
 	// instance the driver sends the ids 0 and 0, which look like the instance of a 7g profile.
 	XIDOfGPU
 )
@@ -31,18 +32,22 @@ func XIDByNumber(xid uint64) XID { return xidTable()[xid] }
 // not well known.
 func XIDName(xid uint64) string { return XIDByNumber(xid).Name }
 
-// WatchedXIDs returns the XIDs for which docs/faults.md says what to do, in order. Families by XID
-// that begin at 0 have a counter for each of them.
+// WatchedXIDs returns the XIDs for which docs/faults.md says what to do, in order. Metrics with an
+// XID as label that begin at 0 do so for each of these.
 func WatchedXIDs() []uint64 { return []uint64{13, 31, 43, 48, 63, 64, 74, 79, 94, 95, 119, 120} }
 
-// xidTable is the table of docs/faults.md. Names, and which XIDs are an application's, are those of
-// NVIDIA's catalog: it asks to restart the application
-// (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). What is reported per
-// channel is what open-gpu-kernel-modules 595.45.04 passes to krcRcAndNotifyAllChannels or to the
-// error notifier of a channel: 79 in src/nvidia/arch/nvalloc/unix/src/osinit.c; 119 and 120 in
+// xidTable is the table of docs/faults.md.
+//
+// Names and XIDOfApplication come from NVIDIA's catalog: an XID is an application's if the catalog
+// says to restart the application
+// (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html).
+//
+// PerChannel is set for XIDs that open-gpu-kernel-modules 595.45.04 passes to
+// krcRcAndNotifyAllChannels or to the error notifier of a channel: 79 in
+// src/nvidia/arch/nvalloc/unix/src/osinit.c; 119 and 120 in
 // src/nvidia/src/kernel/gpu/gsp/kernel_gsp.c; 48 and 94 where memory or GSP has an uncorrectable
-// error. No such call was found for 95 and 109: that they are reported for all channels is
-// concluded from what they mean.
+// error. We found no such call for 95 and 109: we conclude from their meaning that the driver
+// reports them for all channels.
 func xidTable() map[uint64]XID {
 	return map[uint64]XID{
 		8:   {"GPU stopped processing", XIDOfApplication, false},

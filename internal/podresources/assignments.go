@@ -104,7 +104,7 @@ func (g *ledger) assignmentOf(
 
 // missingReason says what we know about a holding that the kubelet does not list.
 func (g *ledger) missingReason(h *holding) string {
-	reason := "the kubelet listed it last at " + formatTime(h.Listed)
+	reason := "the kubelet listed it last at " + formatTime(h.LastListed)
 	if g.checkpoint.hasDevice(h) {
 		reason += "; its checkpoint has it"
 	}

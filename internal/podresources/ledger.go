@@ -108,8 +108,8 @@ func (g *ledger) recordList(l *listing, linked bool, now time.Time) {
 			before = before[1:]
 		}
 
-		h.Seen = g.listCount
-		h.Listed = now
+		h.FirstListNumber = g.listCount
+		h.LastListed = now
 
 		if len(before) > 0 && compareAssignments(&before[0].Assignment, &h.Assignment) == 0 {
 			h.inheritState(&before[0])
@@ -140,7 +140,7 @@ func (g *ledger) recordList(l *listing, linked bool, now time.Time) {
 
 // inheritState copies the state of the same holding in the list before.
 func (h *holding) inheritState(before *holding) {
-	h.Seen = before.Seen
+	h.FirstListNumber = before.FirstListNumber
 	h.Holder.PodUID = before.Holder.PodUID
 	h.inCheckpoint = before.inCheckpoint
 	h.admin = before.admin

@@ -99,8 +99,8 @@ func TestARestartedKubeletForgets(t *testing.T) {
 	}
 
 	back := g.list(podWithDevices("a", gpuA), podWithDevices("static", gpuC), witness())
-	if got := formatAssignments(back.List); got != "a b? static" || back.List[0].Seen != before.List[0].Seen {
-		t.Errorf("with the API server's pods: %s, seen %d, want %d", got, back.List[0].Seen, before.List[0].Seen)
+	if got := formatAssignments(back.List); got != "a b? static" || back.List[0].FirstListNumber != before.List[0].FirstListNumber {
+		t.Errorf("with the API server's pods: %s, seen %d, want %d", got, back.List[0].FirstListNumber, before.List[0].FirstListNumber)
 	}
 
 	for range 100 {

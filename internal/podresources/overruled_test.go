@@ -193,9 +193,9 @@ func TestTheCheckpointTellsNow(t *testing.T) {
 	}
 
 	got := g.list(initializing, witness())
-	if a := got.List[0]; a.Holder.Unconfirmed != "" || !a.Listed.Equal(g.now) {
+	if a := got.List[0]; a.Holder.Unconfirmed != "" || !a.LastListed.Equal(g.now) {
 		t.Errorf("unconfirmed %q, listed %v ago; poll drops it for every device that was first seen since",
-			a.Holder.Unconfirmed, g.now.Sub(a.Listed))
+			a.Holder.Unconfirmed, g.now.Sub(a.LastListed))
 	}
 }
 

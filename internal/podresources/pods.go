@@ -71,7 +71,7 @@ func (p *podStates) podUID(h *holding) string {
 
 // isOfPod reports whether the metadata is of the holding's pod, not of a later pod of the same
 // name.
-func (s *podState) isOfPod(h *holding) bool { return s.hasMetadata && !h.Listed.Before(s.since) }
+func (s *podState) isOfPod(h *holding) bool { return s.hasMetadata && !h.LastListed.Before(s.since) }
 
 // forgetClaims drops what we know about the claims of listed holdings: another pod has claims of
 // the same names.
@@ -95,7 +95,7 @@ func isSuccessor(group []holding, state *podState, uid string, round uint64) boo
 
 	for n := range group {
 		if group[n].missingSince.IsZero() {
-			if group[n].Seen != round {
+			if group[n].FirstListNumber != round {
 				return false
 			}
 

@@ -167,10 +167,10 @@ func (u *unlistedDevices) listAssignments(settled bool, read time.Time) []gpu.As
 		}
 
 		a := gpu.Assignment{
-			ID:     d.id,
-			Device: parsed.ref,
-			Seen:   device.listCount,
-			Listed: read,
+			ID:              d.id,
+			Device:          parsed.ref,
+			FirstListNumber: device.listCount,
+			LastListed:      read,
 			Holder: gpu.Holder{
 				Container: gpu.Container{
 					Namespace: device.pod.Namespace,

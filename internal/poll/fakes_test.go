@@ -143,7 +143,7 @@ func (p *fakePods) List(context.Context) (gpu.Assignments, error) {
 	}
 
 	for n := range list.List {
-		list.List[n].Listed = p.last
+		list.List[n].LastListed = p.last
 		if p.unconfirmed {
 			list.List[n].Holder.Unconfirmed = "no answer"
 		}

@@ -56,7 +56,7 @@ func attachHolders(
 
 		// Only the parent of the device exists, or we first saw the device after the kubelet listed
 		// it.
-		if match == gpu.MatchParent || d.Since().After(a.Listed) {
+		if match == gpu.MatchParent || d.Since().After(a.LastListed) {
 			state.doubtful[d.ID()] = true
 			continue
 		}
@@ -183,11 +183,11 @@ func resolveExclusive(
 	if isOnePluginDevice(assignments) {
 		best := slices.MaxFunc(
 			assignments,
-			func(a, b gpu.Assignment) int { return cmp.Compare(a.Seen, b.Seen) },
+			func(a, b gpu.Assignment) int { return cmp.Compare(a.FirstListNumber, b.FirstListNumber) },
 		)
 		latest = slices.DeleteFunc(
 			slices.Clone(assignments),
-			func(a gpu.Assignment) bool { return a.Seen < best.Seen },
+			func(a gpu.Assignment) bool { return a.FirstListNumber < best.FirstListNumber },
 		)
 	}
 

@@ -45,7 +45,7 @@ func migGPU() gpu.GPU {
 }
 
 func newAssignment(ref gpu.DeviceRef, pod string, seen uint64) gpu.Assignment {
-	return gpu.Assignment{Device: ref, Seen: seen, Holder: gpu.Holder{
+	return gpu.Assignment{Device: ref, FirstListNumber: seen, Holder: gpu.Holder{
 		Container: gpu.Container{Namespace: "ns", Pod: pod, Name: "main"}, Resource: "nvidia.com/gpu",
 		Sharing: gpu.SharingExclusive,
 	}}
@@ -384,7 +384,7 @@ func TestDeviceFoundAfterItsHolder(t *testing.T) {
 	g := []gpu.GPU{migGPU()}
 	g[0].Instances[1].Since, g[0].Instances[1].ComputeInstances[0].Since = t0.Add(time.Minute), t0.Add(time.Minute)
 	a := newAssignment(gpu.DeviceRef{MIG: "MIG-3"}, "p", 1)
-	a.Listed = t0
+	a.LastListed = t0
 	attachHolders(g, gpu.Assignments{List: []gpu.Assignment{a}}, time.Time{}, nil)
 
 	if got := g[0].Instances[1].ComputeInstances[0].Allocated; got == gpu.Some(false) {

@@ -276,7 +276,7 @@ func (c *holdingsModel) step(r *rand.Rand, step int) error {
 	for uuid, h := range c.pods {
 		a := newAssignment(gpu.DeviceRef{MIG: uuid}, h.Pod, 1)
 		a.Holder.PodUID = h.PodUID
-		a.Listed = c.at
+		a.LastListed = c.at
 		list = append(list, a)
 	}
 

@@ -64,7 +64,7 @@ func (h holders) List(context.Context) (gpu.Assignments, error) {
 	for i, held := range h.Holdings() {
 		c := owner[held.PodUID]
 		all.List = append(all.List, gpu.Assignment{
-			ID: c.Devices[0].IDs[0], Seen: uint64(i), Listed: h.Now(),
+			ID: c.Devices[0].IDs[0], FirstListNumber: uint64(i), LastListed: h.Now(),
 			Device: gpu.DeviceRef{GPU: held.GPU, MIG: held.MIG},
 			Holder: gpu.Holder{
 				Container: gpu.Container{Namespace: held.Namespace, Pod: held.Pod, Name: held.Container},
