@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// readAllocatable returns the devices that the kubelet can assign. Ids in no known form are left
-// out.
+// readAllocatable returns the devices that the kubelet can assign. It leaves out ids that we cannot
+// parse.
 func (r replyReader) readAllocatable(reply *kubeletapi.AllocatableResourcesResponse) []gpu.Offer {
 	var out []gpu.Offer
 
@@ -45,7 +45,7 @@ func compareDevices(a, b *gpu.DeviceRef) int {
 	)
 }
 
-// compareOpt puts an absent value first.
+// compareOpt orders an absent value before all others.
 func compareOpt[T cmp.Ordered](a, b gpu.Opt[T]) int {
 	x, okX := a.Get()
 	y, okY := b.Get()

@@ -10,41 +10,41 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// assignmentsAt returns the assignments that we know at now. err is the error of the last call of
-// the kubelet, if any.
-func (g *ledger) assignmentsAt(err error, now time.Time) gpu.Assignments {
+// assignmentsAt returns the assignments as we know them at now. err is the error of the last call
+// of the kubelet; nil if it answered.
+func (l *ledger) assignmentsAt(err error, now time.Time) gpu.Assignments {
 	out := gpu.Assignments{
-		List:       make([]gpu.Assignment, 0, len(g.holdings)),
-		Unreadable: g.unreadable,
-		Incomplete: g.incompleteReason(err, now),
-		Witness:    g.completeness.witness != "",
-		Epoch:      g.epoch,
-		Free:       slices.Clone(g.free),
+		List:       make([]gpu.Assignment, 0, len(l.holdings)),
+		Unreadable: l.unreadable,
+		Incomplete: l.incompleteReason(err, now),
+		Witness:    l.completeness.witness != "",
+		Epoch:      l.epoch,
+		Free:       slices.Clone(l.free),
 	}
-	var orders []int
+	var containerIndexes []int // the containerIndex of each assignment of a pod
 
-	for group := range groupByPod(g.holdings) {
-		first := len(out.List)
-		orders = orders[:0]
-		state := g.pods.byName[group[0].podName()]
-		awaited := state.fetchMetadata(group, g.metadata, now)
-		described := true
+	for group := range groupByPod(l.holdings) {
+		firstOfPod := len(out.List)
+		containerIndexes = containerIndexes[:0]
+		state := l.pods.byName[group[0].podName()]
+		metadataPending := state.fetchMetadata(group, l.metadata, now)
+		allDescribed := true
 
 		for n := range group {
-			if a, holds := g.assignmentOf(&group[n], state, awaited, now); holds {
+			if a, holds := l.assignmentOf(&group[n], state, metadataPending, now); holds {
 				out.List = append(out.List, a)
-				orders = append(orders, group[n].order)
-				described = described && state.isOfPod(&group[n])
+				containerIndexes = append(containerIndexes, group[n].containerIndex)
+				allDescribed = allDescribed && state.describes(&group[n])
 			}
 		}
 
-		if reserved := state.metadata.MIGDevices; len(reserved) > 0 && described {
-			applyReservations(out.List[first:], orders, reserved)
+		if reserved := state.metadata.MIGDevices; len(reserved) > 0 && allDescribed {
+			applyReservations(out.List[firstOfPod:], containerIndexes, reserved)
 		}
 	}
 
-	if rest := g.unlisted.listAssignments(g.settled, g.checkpoint.readAt()); len(rest) > 0 {
-		out.List = append(out.List, rest...)
+	if unlisted := l.unlisted.listAssignments(l.settled, l.checkpoint.readAt()); len(unlisted) > 0 {
+		out.List = append(out.List, unlisted...)
 		slices.SortFunc(out.List, func(a, b gpu.Assignment) int {
 			return cmp.Or(compareAssignments(&a, &b), cmp.Compare(a.Holder.PodUID, b.Holder.PodUID))
 		})
@@ -53,64 +53,65 @@ func (g *ledger) assignmentsAt(err error, now time.Time) gpu.Assignments {
 	return out
 }
 
-// assignmentOf returns the assignment of a holding, with the metadata of its pod; false if it holds
-// nothing. awaited is whether the metadata may still come.
-func (g *ledger) assignmentOf(
+// assignmentOf returns the assignment of a holding, with the metadata of its pod. holds is false if
+// the container holds nothing: an operator has dismissed the holding, or its claim is for
+// administrative access. metadataPending says that the metadata may still come.
+func (l *ledger) assignmentOf(
 	h *holding,
 	state *podState,
-	awaited bool,
+	metadataPending bool,
 	now time.Time,
-) (gpu.Assignment, bool) {
-	a := h.Assignment
-	a.Holder.PodUID = g.pods.podUID(h)
+) (a gpu.Assignment, holds bool) {
+	a = h.Assignment
+	a.Holder.PodUID = l.pods.podUID(h)
 
-	if state.isOfPod(h) {
+	if state.describes(h) {
 		a.Holder.Workload = state.metadata.Workload
 		a.Holder.Labels = state.metadata.Labels
 		a.Holder.Rightsizing = state.metadata.Rightsizing
 		a.Holder.Group = state.metadata.Group
 	}
 
-	a.Holder.Undescribed = awaited
+	a.Holder.Undescribed = metadataPending
 
-	// A listed holding is certain, also without a process.
-	running := (h.dismissed || !h.missingSince.IsZero()) && g.isRunning(&h.Assignment)
-	if !h.missingSince.IsZero() && !running {
-		a.Holder.Unconfirmed = g.missingReason(h)
+	// A holding that the kubelet lists needs no process to be certain.
+	running := (h.dismissed || !h.isListed()) && l.isRunning(&h.Assignment)
+	if !h.isListed() && !running {
+		a.Holder.Unconfirmed = l.missingReason(h)
 	}
 
-	if (h.claim == gpu.ClaimDevice{}) {
+	if h.fromPlugin() {
 		return a, !h.dismissed || running
 	}
 
 	if !h.admin.Present() {
-		admin, err := g.adminAccess(h.claim, state.since)
+		admin, err := l.adminAccess(h.claim, state.since)
 		if err != nil {
 			a.Holder.Sharing = gpu.SharingUnknown
 			a.Holder.Unconfirmed = cmp.Or(a.Holder.Unconfirmed,
 				"its claim may be for administrative access, which reserves nothing: "+err.Error())
-			a.Holder.Undescribed = awaited ||
-				g.metadata != nil && now.Sub(state.since) < metadataWait
+			a.Holder.Undescribed = metadataPending ||
+				l.metadata != nil && now.Sub(state.since) < metadataWait
 
 			return a, !h.dismissed || running
 		}
 
 		h.admin = gpu.Some(admin)
-		h.dismissed = h.dismissed && !h.missingSince.IsZero()
+		h.dismissed = h.dismissed && !h.isListed() // a listed holding is certain now
 	}
 
 	return a, !h.admin.Or(false) && (!h.dismissed || running)
 }
 
 // missingReason says what we know about a holding that the kubelet does not list.
-func (g *ledger) missingReason(h *holding) string {
+func (l *ledger) missingReason(h *holding) string {
 	reason := "the kubelet listed it last at " + formatTime(h.LastListed)
-	if g.checkpoint.hasDevice(h) {
+	if l.checkpoint.hasDevice(h) {
 		reason += "; its checkpoint has it"
 	}
 
-	if uid := g.pods.podUID(h); g.metadata != nil && uid != "" {
-		if _, _, ok := g.metadata.PodByUID(uid); ok {
+	if uid := l.pods.podUID(h); l.metadata != nil && uid != "" {
+		if _, _, ok := l.metadata.PodByUID(uid); ok {
 			reason += "; the API server has the pod"
 		}
 	}
@@ -120,46 +121,48 @@ func (g *ledger) missingReason(h *holding) string {
 
 var errNotAsked = errors.New("the API server is not asked (--kubernetes.node-name)")
 
-func (g *ledger) adminAccess(d gpu.ClaimDevice, since time.Time) (bool, error) {
-	if g.metadata == nil {
+// adminAccess reports whether a claim has a device for administrative access.
+func (l *ledger) adminAccess(d gpu.ClaimDevice, since time.Time) (bool, error) {
+	if l.metadata == nil {
 		return false, errNotAsked
 	}
 
-	return g.metadata.AdminAccess(d, since)
+	return l.metadata.AdminAccess(d, since)
 }
 
 // isRunning reports whether a process of the container runs on the device.
-func (g *ledger) isRunning(a *gpu.Assignment) bool { return g.running != nil && g.running(a) }
+func (l *ledger) isRunning(a *gpu.Assignment) bool { return l.running != nil && l.running(a) }
 
-// maxSilence is how long the last list proves devices free while the kubelet does not answer.
+// maxSilence is for how long the kubelet may fail to answer before its last list no longer proves
+// that a device is free.
 const maxSilence = 5 * time.Second
 
 // incompleteReason returns why a device without a known holder may have one nevertheless; empty if
 // we know all holders.
-func (g *ledger) incompleteReason(err error, now time.Time) string {
+func (l *ledger) incompleteReason(err error, now time.Time) string {
 	switch {
 	case errors.Is(err, gpu.ErrNotConfigured):
 		return "the kubelet is " + err.Error()
-	case err != nil && (!g.settled || now.Sub(g.lastAnswer) >= maxSilence):
+	case err != nil && (!l.settled || now.Sub(l.lastAnswer) >= maxSilence):
 		return "the kubelet does not answer: " + clientMessage(err)
-	case g.overflow:
+	case l.overflow:
 		return fmt.Sprintf("more than %d devices have left the kubelet's list at once", maxMissing)
-	case !g.settled:
-		return g.completeness.unsettledReason()
-	case len(g.unreadable) > 0:
+	case !l.settled:
+		return l.completeness.unsettledReason()
+	case len(l.unreadable) > 0:
 		return fmt.Sprintf(
 			"%d device ids that the kubelet gave out have no known form, the first is %q of resource %q",
-			len(g.unreadable),
-			g.unreadable[0].ID,
-			g.unreadable[0].Holder.Resource,
+			len(l.unreadable),
+			l.unreadable[0].ID,
+			l.unreadable[0].Holder.Resource,
 		)
 	}
 
 	return ""
 }
 
-// clientMessage returns why the kubelet does not answer. Clients see it, so it has no paths of the
-// node.
+// clientMessage returns why the kubelet does not answer, as text for clients of this exporter: it
+// has no paths of the node.
 func clientMessage(err error) string {
 	switch {
 	case errors.Is(err, gpu.ErrNotFound):

@@ -5,18 +5,19 @@ import (
 	"time"
 )
 
-// The delay doubles from the first to the longest and varies by a fifth, so that the exporters of a
-// cluster do not retry in step.
+// The delay doubles with each failure, from firstDelay to longestDelay. It varies by jitterShare,
+// so that the exporters of a cluster do not retry at the same time.
 const (
 	firstDelay   = 500 * time.Millisecond
 	longestDelay = 30 * time.Second
 	jitterShare  = 0.2
 )
 
-// backoff keeps a failure until it is time to retry. Its zero value has none.
+// backoff keeps the error of a failed call until it is time to retry. The zero backoff has no
+// error.
 type backoff struct {
-	delay time.Duration // of the last failure, without the spread
-	until time.Time
+	delay time.Duration // after the last failure, without the random variation
+	until time.Time     // when to retry
 	err   error
 }
 

@@ -9,9 +9,10 @@ import (
 // runtime of Kubernetes.
 const containerIDLen = 64
 
-// containerIDs returns the ids of the containers that a process is in, from its /proc/<pid>/cgroup,
-// the innermost first: a node may itself be a container, and a container may run others. In every
-// path, of cgroup v1 and v2, the elements that end in an id count:
+// containerIDs returns the ids of the containers that a process is in, the innermost first: a node
+// may itself be a container, and a container may run others. cgroup is the text of
+// /proc/<pid>/cgroup. Elements of its paths that end in an id name a container, in cgroup v1 and
+// v2:
 //
 //	/kubepods/burstable/pod<uid>/<id>                                              cgroupfs driver
 //	/kubepods.slice/.../cri-containerd-<id>.scope, crio-<id>.scope, docker-<id>.scope   systemd driver
@@ -38,19 +39,20 @@ func containerIDs(cgroup string) []string {
 	return ids
 }
 
+// containerID returns the container id that an element of a cgroup path ends in.
 func containerID(element string) (string, bool) {
 	element = strings.TrimSuffix(element, ".scope")
 
-	at := len(element) - containerIDLen
-	if at < 0 || !isHex(element[at:]) {
+	start := len(element) - containerIDLen
+	if start < 0 || !isHex(element[start:]) {
 		return "", false
 	}
 
-	if at > 0 && element[at-1] != '-' && element[at-1] != ':' {
+	if start > 0 && element[start-1] != '-' && element[start-1] != ':' {
 		return "", false
 	}
 
-	return element[at:], true
+	return element[start:], true
 }
 
 // isHex reports whether s has lower-case hexadecimal digits only.

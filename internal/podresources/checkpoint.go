@@ -18,23 +18,23 @@ import (
 // read it.
 const DefaultCheckpoint = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 
-// maxCheckpoint bounds the checkpoint in bytes: 110 pods with 64 devices each come to less than 2
-// MiB.
+// maxCheckpoint bounds the checkpoint in bytes. With 110 pods that have 64 devices each, it has
+// less than 2 MiB.
 const maxCheckpoint = 16 << 20
 
 // checkpointDevice is one device of the checkpoint.
 type checkpointDevice struct {
-	uid                     string // of the pod, whose name the file does not have
+	uid                     string // the pod's UID; the file does not have its name
 	container, resource, id string
 }
 
 // checkpointKey has the fields that a device has both in the checkpoint and in the kubelet's list.
 type checkpointKey struct{ container, resource, id string }
 
-// checkpoint is the file of the kubelet's device manager. It keeps the devices of every container
-// during a restart, including those of init containers, and those of pods that have ended until
-// another device is assigned. Its checksum covers the kubelet's own structures and cannot be
-// verified.
+// checkpoint is the file in which the kubelet's device manager keeps the devices of every container
+// over a restart, including init containers. A pod that has ended stays in the file until the
+// kubelet assigns another device. We cannot verify the file's checksum, which covers the kubelet's
+// own structures. A nil checkpoint is one that we do not read.
 type checkpoint struct {
 	path  string
 	names resourceNames
@@ -44,9 +44,9 @@ type checkpoint struct {
 	version     uint64      // grows by one with every observed change of the file
 	devices     []checkpointDevice
 	registered  bool                       // a device plugin of the matching resources has registered
-	byKey       map[checkpointKey][]string // UIDs of pods
-	lastSuccess time.Time
-	err         error
+	byKey       map[checkpointKey][]string // the UIDs of the pods that have a device
+	lastSuccess time.Time                  // when the devices were last known to be in the file
+	err         error                      // why the last attempt to read failed
 }
 
 // readIfChanged reads the file if it has changed. If that fails, the devices of the last successful
@@ -111,8 +111,8 @@ func checkpointError(err error) error {
 	return fmt.Errorf("kubelet checkpoint: %w: %w", err, gpu.ErrUnavailable)
 }
 
-// load reads the devices of the matching resources, and whether a device plugin of theirs has
-// registered.
+// load reads the devices of the matching resources. registered is whether a device plugin of these
+// resources has registered with the kubelet.
 func (c *checkpoint) load() (devices []checkpointDevice, registered bool, err error) {
 	f, err := os.Open(c.path)
 	if err != nil {
@@ -151,16 +151,14 @@ type checkpointFile struct {
 	}
 }
 
-// parseCheckpoint returns the devices of the matching resources, and whether a device plugin of
-// theirs has registered.
+// parseCheckpoint parses the text of a checkpoint; see load for its results.
 func parseCheckpoint(
 	text []byte,
 	names resourceNames,
 ) (devices []checkpointDevice, registered bool, err error) {
 	var file checkpointFile
 
-	d := json.NewDecoder(bytes.NewReader(text))
-	if err = d.Decode(&file); err != nil {
+	if err = json.NewDecoder(bytes.NewReader(text)).Decode(&file); err != nil {
 		return nil, false, fmt.Errorf("expected the JSON of the kubelet's device manager: %w", err)
 	}
 
@@ -207,6 +205,7 @@ func parseCheckpoint(
 	return devices, registered, nil
 }
 
+// currentVersion returns the version of the file as we have read it; 0 if we do not read it.
 func (c *checkpoint) currentVersion() uint64 {
 	if c == nil {
 		return 0
@@ -224,13 +223,13 @@ func (c *checkpoint) readAt() time.Time {
 	return c.lastSuccess
 }
 
-// coversNode reports whether we have read the checkpoint and a device plugin of the matching
-// resources has registered with the kubelet. If none has, the node may allocate its devices by
-// claims, which the checkpoint lacks.
+// coversNode reports whether the checkpoint shows who held the node's devices: we have read it, and
+// a device plugin of the matching resources has registered with the kubelet. If none has, the node
+// may allocate its devices by DRA claims, which the checkpoint lacks.
 func (c *checkpoint) coversNode() bool { return c != nil && c.err == nil && c.registered }
 
-// podUIDs returns the UIDs of the pods that have the device of a holding in a container of the same
-// name.
+// podUIDs returns the UIDs of the pods for which the checkpoint has the device of a holding, in a
+// container of the same name.
 func (c *checkpoint) podUIDs(h *holding) []string {
 	return c.byKey[checkpointKey{h.Holder.Name, h.Holder.Resource, h.ID}]
 }
@@ -248,8 +247,8 @@ func (c *checkpoint) rewrittenWithout(h *holding) bool {
 		!slices.Contains(c.podUIDs(h), h.Holder.PodUID)
 }
 
-// sourceState returns the state of the source; false if there never was a file that we had the
-// right to read.
+// sourceState returns the checkpoint's state as a source; false if there never was a file that we
+// had the right to read.
 func (c *checkpoint) sourceState() (gpu.SourceState, bool) {
 	if c.lastFile == nil &&
 		(c.err == nil || errors.Is(c.err, gpu.ErrNotFound) || errors.Is(c.err, gpu.ErrNoPermission)) {

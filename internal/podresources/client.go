@@ -39,23 +39,23 @@ const callTimeout = 5 * time.Second
 // thousands of devices.
 const maxReply = 16 << 20
 
-// Metadata looks up pods and claims in the API server. Its methods return at once: what they do not
-// know they ask for in the background, for later calls. An answer counts only if it was asked for
-// at since, a time of the Client's clock, or later.
+// Metadata looks up pods and claims in the API server. Its methods return at once. If they lack the
+// answer they ask the API server in the background, and a later call returns it. The parameter
+// since is a time of the Client's clock: answers to requests from before it do not count.
 type Metadata interface {
-	// PodMetadata returns the pod of a name on this node; false if there is no answer or no such
-	// pod.
+	// PodMetadata returns what the API server knows about the pod of this name on this node; false
+	// if there is no answer or no such pod.
 	PodMetadata(namespace, pod string, since time.Time) (gpu.PodMetadata, bool)
-	// PodByUID returns the name of a pod that was on this node and had not ended at the last
-	// answer.
+	// PodByUID returns the name of a pod that, by the last answer, is on this node and has not
+	// ended.
 	PodByUID(uid string) (namespace, pod string, ok bool)
 	// BoundPods returns the pods that are bound to this node and have not ended, ordered by name.
-	// They are current if the answer did not come from the API server's cache; otherwise they are
-	// older, or none.
+	// current is false if there is no answer since then that did not come from the API server's
+	// cache; pods are then of an older answer, or none.
 	BoundPods(since time.Time) (pods []gpu.PodName, current bool)
-	// PodGone reports whether this node has neither a pod of that UID nor one of that name, unless
-	// it is empty, by an answer that did not come from the API server's cache. Pods that have ended
-	// do not count.
+	// PodGone reports whether an answer that did not come from the API server's cache shows that
+	// this node has neither a pod of that UID nor one of that name. An empty name matches no pod.
+	// Pods that have ended do not count.
 	PodGone(namespace, pod, uid string, since time.Time) bool
 	// AdminAccess reports whether a device was allocated to a claim for administrative access,
 	// which reserves nothing. An error wraps gpu.ErrUnavailable if there is no answer,
@@ -65,17 +65,18 @@ type Metadata interface {
 
 // Options configures a Client.
 type Options struct {
-	// Socket is the path of the kubelet's socket. Neither the socket nor its directory need exist
-	// yet. New makes a relative path absolute.
+	// Socket is the path of the kubelet's socket. Neither the socket nor its directory needs to
+	// exist yet. New makes a relative path absolute.
 	Socket string
-	// ResourceNames are the resources of NVIDIA devices besides the usual names: exact, or a prefix
-	// that ends in "*".
+	// ResourceNames are further names of resources that are NVIDIA devices: exact, or a prefix that
+	// ends in "*".
 	ResourceNames []string
 	// Metadata asks the API server; nil: we do not.
 	Metadata Metadata
-	// Witness is a pod that the kubelet's list has once it is complete: "namespace/name", or a
-	// prefix like "kube-system/nvidia-*". The kubelet must know it from the API server: a static
-	// pod is there from the beginning. If Witness is empty, we take no list as complete.
+	// Witness is a pod whose presence shows that the kubelet's list may be complete:
+	// "namespace/name", or a prefix like "kube-system/nvidia-*". It must come from the API server:
+	// a restarted kubelet lists static pods before it has asked the API server for the others. If
+	// Witness is empty, we take no list as complete.
 	Witness string
 	// NodeNames are names of this node. The name of a static pod ends in one of them: such a pod is
 	// no witness.
@@ -88,8 +89,9 @@ type Options struct {
 	// Running reports whether a process of an assignment's container runs on its device; nil: we do
 	// not know. It must not block.
 	Running func(*gpu.Assignment) bool
-	// Containers finds running containers; nil: we do not look for them. A running container holds
-	// what it was given, whatever else we know. If we find none, that proves nothing.
+	// Containers finds running containers; nil: we do not look for them. A running container still
+	// holds its devices, whatever else we know. A container that we don't find may run all the
+	// same.
 	Containers *Containers
 	// Expected is set if the node must have a kubelet. Otherwise the node counts as one without a
 	// kubelet until a path of KubeletPaths exists or a kubelet has answered.
@@ -99,7 +101,7 @@ type Options struct {
 	// Contained is set if this process is in a container, which may not see its host's kubelet. If
 	// we find no kubelet then, List returns gpu.ErrNotConfigured instead of gpu.ErrNoKubelet.
 	Contained bool
-	// Answered is called once, after the kubelet's first answer; nil: nothing is.
+	// Answered is called once, after the kubelet's first answer; nil: we call nothing.
 	Answered func()
 	// Now is the clock of the backoff and of all times in a list.
 	Now    func() time.Time
@@ -119,7 +121,7 @@ type Client struct {
 	expected     bool
 	kubeletPaths []string
 	contained    bool
-	answered     func() // nil once called
+	onAnswer     func() // Options.Answered; nil once called
 
 	mu              sync.Mutex // held during a call
 	conn            *grpc.ClientConn
@@ -130,17 +132,19 @@ type Client struct {
 	checkpoint      *checkpoint // nil: it is not read
 	ledger          ledger
 
-	checkpointState atomic.Pointer[gpu.SourceState] // of the checkpoint; nil if there is none that may be read
+	// checkpointState is what CheckpointState returns without a lock; nil if there is no checkpoint
+	// that we may read.
+	checkpointState atomic.Pointer[gpu.SourceState]
 }
 
 // New starts to watch the socket's directory. The first List connects.
 func New(opts Options) *Client {
 	ctx, cancel := context.WithCancel(context.Background())
 
-	// The watch reports files by the path that we give it, and gRPC takes no relative one. Without
-	// a working directory it stays relative.
+	// gRPC needs an absolute path, and so does the watch, which reports files by the path that we
+	// give it.
 	socket, err := filepath.Abs(opts.Socket)
-	if err != nil {
+	if err != nil { // there is no working directory
 		socket = opts.Socket
 	}
 
@@ -157,7 +161,7 @@ func New(opts Options) *Client {
 		expected:     opts.Expected,
 		kubeletPaths: opts.KubeletPaths,
 		contained:    opts.Contained,
-		answered:     opts.Answered,
+		onAnswer:     opts.Answered,
 	}
 	if opts.Checkpoint != "" {
 		c.checkpoint = &checkpoint{path: opts.Checkpoint, names: names, now: opts.Now}
@@ -177,14 +181,17 @@ func New(opts Options) *Client {
 	return c
 }
 
-// List asks the kubelet for all holders and returns those that we know afterwards, sorted. With an
-// error they are those of earlier answers.
+// List asks the kubelet for all holders and returns those that we know afterwards, sorted. Together
+// with an error it returns the holders that we know from earlier answers.
 //
-// An error wraps gpu.ErrUnavailable; also gpu.ErrNotFound if there is no socket, gpu.ErrTimeout if
-// the kubelet did not answer before ctx ended, and gpu.ErrNoKubelet if the node has none: then the
-// result is complete. After a failure List returns the same error at once until the backoff is over
-// or a new socket appears. In a container that sees no kubelet the error wraps gpu.ErrNotConfigured
-// instead, and the result is empty.
+// An error wraps gpu.ErrUnavailable, and besides
+//   - gpu.ErrNotFound if there is no socket,
+//   - gpu.ErrTimeout if the kubelet did not answer before ctx ended,
+//   - gpu.ErrNoKubelet if the node has no kubelet: then the empty result is complete.
+//
+// In a container that sees no kubelet the error wraps gpu.ErrNotConfigured instead, and the result
+// is empty but not complete. After a failure List returns the same error at once until the backoff
+// is over or a new socket appears.
 func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -218,13 +225,13 @@ func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
 	case err == nil:
 		c.recordAnswer()
 
-		l := c.replies.readReply(reply)
+		list := c.replies.readReply(reply)
 		if c.resetIfSocketReplaced(now) {
-			l.pods = nil // the former kubelet may have answered
+			list.pods = nil // they may be the former kubelet's: they do not show what the new one lists
 		}
 
 		c.checkpoint.readIfChanged()
-		c.ledger.recordList(&l, version == c.checkpoint.currentVersion(), now)
+		c.ledger.recordList(&list, version == c.checkpoint.currentVersion(), now)
 	default:
 		if now.Sub(c.ledger.lastAnswer) > c.staleAfter {
 			c.ledger.markAllMissing(now)
@@ -251,8 +258,8 @@ func (c *Client) ConfirmFree(
 	return c.ledger.confirmFree(epoch, devices, unconfirmed, c.now())
 }
 
-// CheckpointState returns the state of the kubelet's checkpoint, and false if there is none that
-// may be read. It does not block.
+// CheckpointState returns the state of the kubelet's checkpoint; false if there is none that we may
+// read. It does not block.
 func (c *Client) CheckpointState() (gpu.SourceState, bool) {
 	if state := c.checkpointState.Load(); state != nil {
 		return *state, true
@@ -273,9 +280,9 @@ func (c *Client) publishCheckpoint() {
 
 func (c *Client) recordAnswer() {
 	c.kubeletAnswered = true
-	if c.answered != nil {
-		c.answered()
-		c.answered = nil
+	if c.onAnswer != nil {
+		c.onAnswer()
+		c.onAnswer = nil
 	}
 }
 
@@ -321,10 +328,10 @@ func (c *Client) notConfiguredError() error {
 	)
 }
 
-// Allocatable returns the devices that the kubelet can assign, assigned already or not: sorted,
-// each once for each resource, even if it stands for several replicas. It lacks devices of dynamic
-// resource allocation, which the kubelet does not know before they are claimed. It returns the same
-// errors as List and shares its backoff.
+// Allocatable returns the devices that the kubelet can assign, also those that it has assigned
+// already. They are sorted, each once for each resource, even if it has several replicas. Devices
+// of dynamic resource allocation are missing: the kubelet does not know them before they are
+// claimed. Allocatable returns the same errors as List and shares its backoff.
 func (c *Client) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

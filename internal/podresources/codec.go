@@ -12,19 +12,20 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// A few bytes of an encoded reply can take hundreds once decoded: a limit on its length does not
-// limit memory. These are approximate sizes of the parts, an id with its assignment; the reply of a
-// node with 20,000 devices and their topology takes 26 MiB.
+// A few bytes of an encoded reply can take hundreds once decoded, so a limit on the length of a
+// reply does not limit memory. We estimate the decoded size from these constants instead. By them
+// the reply of a node with 20,000 devices and their topology takes 26 MiB.
 const (
 	maxDecoded   = 64 << 20
-	messageBytes = 192
-	idBytes      = 768
-	numberBytes  = 16 // in a slice that grows
+	messageBytes = 192 // a message without its contents
+	idBytes      = 768 // a device id, with the assignment that we make of it
+	numberBytes  = 16  // a number in a slice that grows
 )
 
-// replyCodec is gRPC's protobuf codec with a limit on the memory of a reply, and without the check
-// for valid UTF-8. Kubelets up to 1.34 encode device ids without that check (gogo/protobuf): one
-// device plugin with invalid ids would otherwise make the whole reply unreadable.
+// replyCodec is gRPC's protobuf codec with a limit on the memory of a reply, and without its check
+// for valid UTF-8. Kubelets up to 1.34 do not check the device ids that they encode
+// (gogo/protobuf): one device plugin with invalid ids would otherwise make the whole reply
+// unreadable.
 type replyCodec struct {
 	encoding.CodecV2
 }
@@ -78,7 +79,7 @@ func sanitizeAndMeasure(raw []byte, desc protoreflect.MessageDescriptor) (size i
 
 		fd := desc.Fields().ByNumber(num)
 		if fd == nil {
-			continue // kept encoded
+			continue // an unknown field stays encoded
 		}
 
 		if typ != protowire.BytesType {
@@ -96,12 +97,12 @@ func sanitizeAndMeasure(raw []byte, desc protoreflect.MessageDescriptor) (size i
 				size += idBytes
 			}
 		case protoreflect.MessageKind:
-			within, err := sanitizeAndMeasure(content, fd.Message())
+			contentSize, err := sanitizeAndMeasure(content, fd.Message())
 			if err != nil {
 				return 0, err
 			}
 
-			size += messageBytes + within
+			size += messageBytes + contentSize
 		default: // packed numbers of at least a byte each
 			size += numberBytes * len(content)
 		}
@@ -110,8 +111,8 @@ func sanitizeAndMeasure(raw []byte, desc protoreflect.MessageDescriptor) (size i
 	return size, nil
 }
 
-// replaceInvalidUTF8 replaces each byte that is not valid UTF-8 by a question mark, so that lengths
-// stay.
+// replaceInvalidUTF8 replaces each byte that is not valid UTF-8 by a question mark. The length
+// stays, so that the encoded message remains valid.
 func replaceInvalidUTF8(s []byte) {
 	for len(s) > 0 {
 		r, size := utf8.DecodeRune(s)

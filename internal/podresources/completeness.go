@@ -8,78 +8,77 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// completeness records which pods the kubelet has listed since its socket was created, to decide
-// whether its list has all pods of the node. A restarting kubelet lists none at first, then the
-// static pods, then those of the API server, which it admits one by one, the oldest first: a device
-// plugin that takes long to allocate for one pod holds up all younger ones. So the list is settled
-// once
+// completeness decides whether the kubelet's list is settled, that is, has all pods of the node. A
+// restarting kubelet lists no pods at first, then the static pods, then the pods of the API server.
+// It admits those one by one, the oldest first: if a device plugin takes long to allocate for one
+// pod, all younger pods wait. So the list is settled once
 //
-//   - it has had a pod of the API server, the witness,
-//   - and every pod that we know to be on the node (ledger.findUnlistedPod), and
-//   - no other pod has appeared for settleAfter.
+//   - it has had the witness, a pod of the API server,
+//   - it has had every pod that we know to be on the node (ledger.findUnlistedPod), and
+//   - no new pod has appeared for settleAfter.
 type completeness struct {
-	witness string // "namespace/name", or a prefix of it that ends in "*"; if empty, no list is ever settled
-	// names of this node: a pod whose name ends in one of them is static and no witness
-	nodes             []string
-	startedAt         time.Time
-	sinceProgramStart bool                 // startedAt is the start of this program, not of the kubelet
-	witnessListed     bool                 // since startedAt
-	podsSeen          map[gpu.PodName]bool // listed since startedAt; nil once the list is settled
-	lastNewPod        time.Time            // when one of podsSeen was first listed last
-	awaited           string               // what a quiet list waits for; empty if it is settled or not quiet
+	witness           string               // see Options.Witness
+	nodes             []string             // see Options.NodeNames
+	startedAt         time.Time            // when the kubelet started, or this program if that was later
+	sinceProgramStart bool                 // startedAt is the start of this program
+	witnessListed     bool                 // the kubelet has listed the witness since startedAt
+	podsSeen          map[gpu.PodName]bool // all pods listed since startedAt; nil once the list is settled
+	lastNewPod        time.Time            // when a pod was last added to podsSeen
+	waitsFor          string               // why a quiet list is not settled; empty if it is settled or not quiet
 	settled           bool
 	settledBefore     bool // an earlier kubelet's list was settled: we know which pods held devices then
 }
 
-func (s *completeness) reset(now time.Time) {
-	*s = completeness{
-		witness:           s.witness,
-		nodes:             s.nodes,
-		sinceProgramStart: s.startedAt.IsZero(),
+// reset begins anew with the list of another kubelet.
+func (c *completeness) reset(now time.Time) {
+	*c = completeness{
+		witness:           c.witness,
+		nodes:             c.nodes,
+		sinceProgramStart: c.startedAt.IsZero(),
 		startedAt:         now,
 		podsSeen:          map[gpu.PodName]bool{},
 		lastNewPod:        now,
-		settledBefore:     s.settledBefore || s.settled,
+		settledBefore:     c.settledBefore || c.settled,
 	}
 }
 
-// recordPods records the pods of a list.
-func (s *completeness) recordPods(
+// recordPods records the pods that the kubelet has listed at now.
+func (c *completeness) recordPods(
 	listed map[gpu.PodName]bool,
 	isStatic func(gpu.PodName) bool,
 	now time.Time,
 ) {
 	for pod := range listed {
-		if !s.podsSeen[pod] {
-			s.podsSeen[pod] = true
-			s.lastNewPod = now
+		if !c.podsSeen[pod] {
+			c.podsSeen[pod] = true
+			c.lastNewPod = now
 		}
 	}
 
-	s.witnessListed = s.witnessListed || s.hasWitness(listed, isStatic)
+	c.witnessListed = c.witnessListed || c.hasWitness(listed, isStatic)
 }
 
 // isQuiet reports whether the kubelet has listed the witness, and no new pod for span.
-func (s *completeness) isQuiet(span time.Duration, now time.Time) bool {
-	return s.witnessListed && now.Sub(s.lastNewPod) >= span
+func (c *completeness) isQuiet(span time.Duration, now time.Time) bool {
+	return c.witnessListed && now.Sub(c.lastNewPod) >= span
 }
 
 // hasWitness reports whether the witness is among the pods. Static pods do not count: the kubelet
 // lists them before the others.
-func (s *completeness) hasWitness(listed map[gpu.PodName]bool, isStatic func(gpu.PodName) bool) bool {
-	if s.witness == "" {
+func (c *completeness) hasWitness(listed map[gpu.PodName]bool, isStatic func(gpu.PodName) bool) bool {
+	if c.witness == "" {
 		return false
 	}
 
-	prefix, isPrefix := strings.CutSuffix(s.witness, "*")
+	prefix, isPrefix := strings.CutSuffix(c.witness, "*")
 
 	for pod := range listed {
 		name := pod.String()
-		if name != s.witness && !(isPrefix && strings.HasPrefix(name, prefix)) {
+		if name != c.witness && !(isPrefix && strings.HasPrefix(name, prefix)) {
 			continue
 		}
 
-		if !s.isNamedAfterNode(pod) && !isStatic(pod) {
+		if !c.isNamedAfterNode(pod) && !isStatic(pod) {
 			return true
 		}
 	}
@@ -87,35 +86,36 @@ func (s *completeness) hasWitness(listed map[gpu.PodName]bool, isStatic func(gpu
 	return false
 }
 
-// isNamedAfterNode reports whether a pod has the name of a static one.
-func (s *completeness) isNamedAfterNode(pod gpu.PodName) bool {
+// isNamedAfterNode reports whether a pod has the name of a static pod, which ends in the node's
+// name.
+func (c *completeness) isNamedAfterNode(pod gpu.PodName) bool {
 	return slices.ContainsFunc(
-		s.nodes,
+		c.nodes,
 		func(node string) bool { return strings.HasSuffix(pod.Name, "-"+node) },
 	)
 }
 
 // unsettledReason returns why the list is not settled.
-func (s *completeness) unsettledReason() string {
-	began := "this exporter"
-	if !s.sinceProgramStart {
-		began = "the kubelet"
+func (c *completeness) unsettledReason() string {
+	started := "this exporter"
+	if !c.sinceProgramStart {
+		started = "the kubelet"
 	}
 
-	began += " began at " + formatTime(s.startedAt)
+	sinceStart := " since " + started + " began at " + formatTime(c.startedAt)
 
 	const prefix = "the kubelet's list may lack pods: "
 
 	switch {
-	case s.witness == "":
+	case c.witness == "":
 		return "the kubelet's list may lack pods, and no pod is named whose presence would show that " +
 			"it is complete (--kubernetes.witness-pod)"
-	case !s.witnessListed:
-		return prefix + "pod " + s.witness +
-			" (--kubernetes.witness-pod) has not been listed since " + began + ", or it is a static pod"
-	case s.awaited != "":
-		return prefix + s.awaited + " since " + began
+	case !c.witnessListed:
+		return prefix + "pod " + c.witness +
+			" (--kubernetes.witness-pod) has not been listed" + sinceStart + ", or it is a static pod"
+	case c.waitsFor != "":
+		return prefix + c.waitsFor + sinceStart
 	}
 
-	return prefix + "new ones still appear since " + began
+	return prefix + "new ones still appear" + sinceStart
 }

@@ -25,12 +25,13 @@ const (
 	maxCgroupBytes = 64 << 10
 	// maxUnknown bounds how many ids we remember that belong to no container of the kubelet.
 	maxUnknown = 4096
-	// retryUnknown is when we look up an unknown id again: the kubelet creates the link shortly
-	// after the container has started.
+	// retryUnknown is after how long we look up an unknown id again: the kubelet creates the link
+	// shortly after the container has started.
 	retryUnknown = 2 * time.Second
 	// maxFileName is the longest file name, to which the kubelet truncates the names of its links.
 	maxFileName = 255
-	// minTruncatedID is how much of a container's id a truncated name must have for us to use it.
+	// minTruncatedID is how many digits of a container's id a truncated name must have for us to
+	// use it.
 	minTruncatedID = 12
 	// enoughAbsent is how many processes must be missing in ProcDir before we say that it is the
 	// /proc of another PID namespace: single ones may have just ended.
@@ -59,7 +60,7 @@ type Containers struct {
 
 	mu              sync.Mutex
 	byID            map[string]gpu.Container // as of the last read of LogDir
-	truncated       map[string]gpu.Container // by the truncated id
+	byTruncatedID   map[string]gpu.Container // containers whose link has only the beginning of the id
 	unknown         map[string]time.Time     // when an id was last not found
 	logDirFailed    bool                     // the last read of LogDir failed
 	absentProcesses int                      // processes missing in ProcDir, until one is found
@@ -138,8 +139,8 @@ func (c *Containers) findContainer(ids []string) (gpu.Container, bool) {
 			return found, true
 		}
 
-		for part, found := range c.truncated {
-			if strings.HasPrefix(id, part) {
+		for prefix, found := range c.byTruncatedID {
+			if strings.HasPrefix(id, prefix) {
 				return found, true
 			}
 		}
@@ -148,9 +149,9 @@ func (c *Containers) findContainer(ids []string) (gpu.Container, bool) {
 	return gpu.Container{}, false
 }
 
-// shouldReadLogDir reports whether we have not looked up one of these unknown ids recently, and
-// records that we do now: we must not read the directory for each process that is in no container
-// of the kubelet.
+// shouldReadLogDir reports whether we should read LogDir for these unknown ids: we have not looked
+// up one of them for retryUnknown. It records that we look them up now. Without this we would read
+// the directory for every process that is in no container of the kubelet.
 func (c *Containers) shouldReadLogDir(ids []string) bool {
 	now := c.opts.Now()
 
@@ -173,8 +174,8 @@ func (c *Containers) shouldReadLogDir(ids []string) bool {
 	return true
 }
 
-// readLogDir replaces the known containers by those of LogDir, so that they are never more than its
-// files.
+// readLogDir replaces the known containers by those of LogDir, so that we never keep more than the
+// directory has.
 func (c *Containers) readLogDir() {
 	entries, err := os.ReadDir(c.opts.LogDir)
 	if err != nil {
@@ -194,7 +195,7 @@ func (c *Containers) readLogDir() {
 	c.logDirFailed = false
 
 	c.byID = make(map[string]gpu.Container, len(entries))
-	c.truncated = map[string]gpu.Container{}
+	c.byTruncatedID = map[string]gpu.Container{}
 
 	for _, entry := range entries {
 		id, container, ok := parseLogName(entry.Name())
@@ -203,7 +204,7 @@ func (c *Containers) readLogDir() {
 		case len(id) == containerIDLen:
 			c.byID[id] = container
 		default:
-			c.truncated[id] = container
+			c.byTruncatedID[id] = container
 		}
 	}
 }
@@ -225,10 +226,10 @@ func parseLogName(name string) (string, gpu.Container, bool) {
 	}
 
 	id := parts[2][dash+1:]
-	whole := len(id) == containerIDLen
+	complete := len(id) == containerIDLen
 
-	cut := len(name) == maxFileName && len(id) >= minTruncatedID && len(id) < containerIDLen
-	if !isHex(id) || !whole && !cut {
+	truncated := len(name) == maxFileName && len(id) >= minTruncatedID && len(id) < containerIDLen
+	if !isHex(id) || !complete && !truncated {
 		return "", gpu.Container{}, false
 	}
 

@@ -6,20 +6,20 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// parsedDevice is the content of a device id.
+// parsedDevice is what a device id says.
 type parsedDevice struct {
 	ref     gpu.DeviceRef
 	sharing gpu.Sharing
 	replica string // empty if exclusive
 }
 
-// The length of "GPU-" and a UUID.
+// gpuUUIDLen is the length of "GPU-" and a UUID.
 const gpuUUIDLen = 40
 
 // parseDeviceID parses a device plugin's id in any of the known forms:
 //
 //	GPU-<uuid>, MIG-<uuid>, MIG-GPU-<uuid>/<gi>/<ci>   NVIDIA's device plugin
-//	<one of these>::<n>                                its replicas, by time-slicing or MPS
+//	<one of these>::<n>                                replica n, by time-slicing or MPS
 //	GPU-<uuid>-<n>                                     HAMi
 //	nvidia<minor>[/gi<gi>][/vgpu<n>]                   GKE
 func parseDeviceID(id string) (parsedDevice, bool) {
@@ -63,50 +63,53 @@ func parseDeviceID(id string) (parsedDevice, bool) {
 	return d, err == nil
 }
 
-// parseGKE parses the ids of GKE's device plugin: the name of the device node, which has the minor
-// number, then the GPU instance, then the share of it.
+// parseGKE parses the ids of GKE's device plugin: the name of the device node, with the minor
+// number, then the GPU instance if it is one, then the number of the replica if the device is
+// shared.
 func parseGKE(id string) (parsedDevice, bool) {
 	d := parsedDevice{sharing: gpu.SharingExclusive}
-	node, rest, more := strings.Cut(id, "/")
+	parts := strings.Split(id, "/")
 
-	minor, ok := parseNumber(node, "nvidia")
+	minor, ok := parseNumber(parts[0], "nvidia")
 	if !ok {
 		return parsedDevice{}, false
 	}
 
 	d.ref.Minor = gpu.Some(int(minor))
+	parts = parts[1:]
 
-	if part, after, further := strings.Cut(rest, "/"); more && strings.HasPrefix(part, "gi") {
-		gi, ok := parseNumber(part, "gi")
+	if len(parts) > 0 && strings.HasPrefix(parts[0], "gi") {
+		gi, ok := parseNumber(parts[0], "gi")
 		if !ok {
 			return parsedDevice{}, false
 		}
 
 		d.ref.Instance = gpu.Some(gpu.InstanceID(gi))
-		rest = after
-		more = further
+		parts = parts[1:]
 	}
 
-	if more {
-		if _, ok := parseNumber(rest, "vgpu"); !ok {
-			return parsedDevice{}, false
-		}
-
-		d.sharing = gpu.SharingReplica
-		d.replica = strings.TrimPrefix(rest, "vgpu")
+	if len(parts) == 0 {
+		return d, true
 	}
+
+	if _, ok := parseNumber(parts[0], "vgpu"); !ok || len(parts) > 1 {
+		return parsedDevice{}, false
+	}
+
+	d.sharing = gpu.SharingReplica
+	d.replica = strings.TrimPrefix(parts[0], "vgpu")
 
 	return d, true
 }
 
-// parseDRADevice reads the name of a device in the resource slices of NVIDIA's DRA driver:
+// parseDRADevice parses the name of a device in the resource slices of NVIDIA's DRA driver
+// (https://github.com/NVIDIA/k8s-dra-driver-gpu, CanonicalName):
 //
 //	gpu-<minor>
-//	gpu-<minor>-mig-<profile>-<profile id>-<placement start>            profile without its dot: 1g24gb,
-//	                                                                    1g24gb-me
+//	gpu-<minor>-mig-<profile>-<profile id>-<placement start>
 //	gpu-<minor>-mig-<profile id>-<placement start>-<placement size>     older releases
 //
-// https://github.com/NVIDIA/k8s-dra-driver-gpu, CanonicalName.
+// The profile has no dot, and may have a dash: "1g24gb-me".
 func parseDRADevice(name string) (gpu.DeviceRef, bool) {
 	rest, ok := strings.CutPrefix(name, "gpu-")
 	if !ok {
@@ -130,18 +133,19 @@ func parseDRADevice(name string) (gpu.DeviceRef, bool) {
 		return gpu.DeviceRef{}, false
 	}
 
-	// A profile's name is never a number: it has the letter g.
-	at := len(parts) - 2
+	idIndex := len(parts) - 2 // of the profile id
+
+	// A profile's name has the letter g: a number shows the form of older releases.
 	if _, numeric := gpu.ParseDecimal(parts[0]); numeric && len(parts) == 3 {
 		if _, ok := gpu.ParseDecimal(parts[2]); !ok {
 			return gpu.DeviceRef{}, false
 		}
 
-		at = 0
+		idIndex = 0
 	}
 
-	profile, profileOK := gpu.ParseDecimal(parts[at])
-	start, startOK := gpu.ParseDecimal(parts[at+1])
+	profile, profileOK := gpu.ParseDecimal(parts[idIndex])
+	start, startOK := gpu.ParseDecimal(parts[idIndex+1])
 	ref.ProfileID = gpu.Some(profile)
 	ref.PlacementStart = gpu.Some(int(start))
 

@@ -7,39 +7,48 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// applyReservations replaces the GPUs that the ids of a pod name by the MIG devices that HAMi
-// reserved for it. HAMi offers the kubelet the same ids whether it partitions a GPU or not, and the
-// device of a container need not be on the GPU that the id names. Its reservations are ordered by
-// the container's index in the pod's spec, init containers first. The kubelet lists containers in
-// that order but leaves out init containers that end, which the metadata does not distinguish:
-// unless both have the same number of containers with the same number of devices each, the ids
-// count. orders has the index of each assignment's container in the kubelet's list.
+// applyReservations corrects the devices of a pod's assignments if HAMi has partitioned GPUs for
+// it. HAMi's ids name whole GPUs even then, and not always the right one; the MIG devices are in
+// its reservations, a list for each container. containerIndexes has the containerIndex of each
+// assignment.
+//
+// HAMi orders its reservations by the containers of the pod's spec, init containers first. The
+// kubelet lists containers in the same order, without the init containers that end. Our metadata
+// does not show which containers those are: we apply the reservations only if there are as many
+// lists as containers with HAMi's devices, each with as many devices as the container has.
 //
 // This is from HAMi's sources (github.com/Project-HAMi/HAMi, pkg/device/nvidia/mig_allocations.go,
 // and GetContainerDeviceStrArray of its device plugin); it was not tried on a cluster with HAMi.
-func applyReservations(pod []gpu.Assignment, orders []int, reserved [][]gpu.DeviceRef) {
-	byOrder := map[int][]*gpu.Assignment{} // by container
+func applyReservations(
+	assignments []gpu.Assignment,
+	containerIndexes []int,
+	reserved [][]gpu.DeviceRef,
+) {
+	byIndex := map[int][]*gpu.Assignment{}
 
-	for n := range pod {
-		if pod[n].Holder.Sharing == gpu.SharingHAMi {
-			byOrder[orders[n]] = append(byOrder[orders[n]], &pod[n])
+	for n := range assignments {
+		if assignments[n].Holder.Sharing == gpu.SharingHAMi {
+			index := containerIndexes[n]
+			byIndex[index] = append(byIndex[index], &assignments[n])
 		}
 	}
 
-	var held [][]*gpu.Assignment
-	for _, order := range slices.Sorted(maps.Keys(byOrder)) {
-		held = append(held, byOrder[order])
+	var byContainer [][]*gpu.Assignment
+	for _, index := range slices.Sorted(maps.Keys(byIndex)) {
+		byContainer = append(byContainer, byIndex[index])
 	}
 
-	match := slices.EqualFunc(held, reserved, func(h []*gpu.Assignment, r []gpu.DeviceRef) bool {
-		return len(h) == len(r)
-	})
-	if !match {
+	sameCounts := slices.EqualFunc(
+		byContainer,
+		reserved,
+		func(a []*gpu.Assignment, r []gpu.DeviceRef) bool { return len(a) == len(r) },
+	)
+	if !sameCounts {
 		return
 	}
 
-	for c := range held {
-		for d, a := range held[c] {
+	for c := range byContainer {
+		for d, a := range byContainer[c] {
 			a.Device = reserved[c][d]
 			a.Holder.Sharing = gpu.SharingExclusive
 			a.Holder.Replica = ""

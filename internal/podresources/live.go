@@ -15,46 +15,45 @@ import (
 // liveContainers are the kubelet's containers that have a process.
 type liveContainers struct {
 	containers map[gpu.Container]bool
-	byUID      map[uidContainer]bool
-	pods       map[gpu.PodName]bool
+	byUID      map[uidContainer]bool // those of which we know the pod's UID
+	pods       map[gpu.PodName]bool  // the pods of all of them
 }
 
-// uidContainer is a container of the pod of a UID.
-type uidContainer struct{ uid, name string }
+// uidContainer names a container by the UID of its pod.
+type uidContainer struct{ podUID, name string }
 
 func newLiveContainers() *liveContainers {
 	return &liveContainers{containers: map[gpu.Container]bool{}, byUID: map[uidContainer]bool{},
 		pods: map[gpu.PodName]bool{}}
 }
 
-// add adds a container. uid is its pod's, or empty if we do not know it.
-func (l *liveContainers) add(c gpu.Container, uid string) {
+// add adds a container. podUID is empty if we do not know it.
+func (l *liveContainers) add(c gpu.Container, podUID string) {
 	l.containers[c] = true
 	l.pods[gpu.PodName{Namespace: c.Namespace, Name: c.Pod}] = true
 
-	if uid != "" {
-		l.byUID[uidContainer{uid, c.Name}] = true
+	if podUID != "" {
+		l.byUID[uidContainer{podUID, c.Name}] = true
 	}
 }
 
-// has reports whether a container has a process. An empty uid matches every pod of the container's
-// pod name.
-func (l *liveContainers) has(c gpu.Container, uid string) bool {
-	if uid == "" {
+// has reports whether a container has a process. If podUID is empty, any pod of the name will do.
+func (l *liveContainers) has(c gpu.Container, podUID string) bool {
+	if podUID == "" {
 		return l.containers[c]
 	}
 
-	return l.byUID[uidContainer{uid, c.Name}]
+	return l.byUID[uidContainer{podUID, c.Name}]
 }
 
 // readLive returns the containers of the kubelet that have a process. It reads the cgroup of every
-// process: do not call it in every poll. A container that is missing may hold a device all the
+// process, which is too much for every poll. A container that is missing may hold a device all the
 // same: ProcDir may be that of another PID namespace, and a container that crashes or waits for its
 // image has no process.
 func (c *Containers) readLive() *liveContainers {
 	live := newLiveContainers()
 	if _, err := os.Stat(c.opts.LogDir); err != nil {
-		return live // we may be in a pod that sees its own processes alone
+		return live // without LogDir we may be in a pod that sees only its own processes
 	}
 
 	cgroups := c.readCgroups()
@@ -86,7 +85,7 @@ func (c *Containers) readCgroups() []string {
 		level.Debug(c.opts.Logger).Log("msg", "cannot list processes", "err", err)
 	}
 
-	seen := map[string]bool{}
+	cgroups := map[string]bool{}
 
 	for _, name := range names {
 		if _, err := strconv.ParseUint(name, 10, 32); err != nil {
@@ -94,15 +93,15 @@ func (c *Containers) readCgroups() []string {
 		}
 
 		if cgroup, err := c.readCgroup(name); err == nil {
-			seen[cgroup] = true
+			cgroups[cgroup] = true
 		}
 	}
 
-	return slices.Collect(maps.Keys(seen))
+	return slices.Collect(maps.Keys(cgroups))
 }
 
-// podUIDOf returns the UID of the innermost pod in a /proc/<pid>/cgroup; empty if it names none.
-// See containerIDs for the forms of the paths.
+// podUIDOf returns the UID of the innermost pod that the text of a /proc/<pid>/cgroup names; empty
+// if it names none. See containerIDs for the forms of the paths.
 func podUIDOf(cgroup string) string {
 	elements := strings.FieldsFunc(
 		cgroup,
@@ -111,13 +110,13 @@ func podUIDOf(cgroup string) string {
 	for _, element := range slices.Backward(elements) {
 		element = strings.TrimSuffix(element, ".slice")
 
-		at := strings.LastIndex(element, "pod")
-		if at < 0 {
+		start := strings.LastIndex(element, "pod")
+		if start < 0 {
 			continue
 		}
 
-		// With the systemd driver it has underscores.
-		if uid := strings.ReplaceAll(element[at+len("pod"):], "_", "-"); isPodUID(uid) {
+		// The systemd driver writes underscores for dashes.
+		if uid := strings.ReplaceAll(element[start+len("pod"):], "_", "-"); isPodUID(uid) {
 			return uid
 		}
 	}
@@ -128,10 +127,10 @@ func podUIDOf(cgroup string) string {
 // isPodUID reports whether s is the UID of a pod of the API server, or of a static one, which is a
 // hash.
 func isPodUID(s string) bool {
-	const hash, uuid = 32, 36
-	if len(s) == uuid && s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-' {
+	const hashLen, uuidLen = 32, 36
+	if len(s) == uuidLen && s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-' {
 		s = strings.ReplaceAll(s, "-", "")
 	}
 
-	return len(s) == hash && isHex(s)
+	return len(s) == hashLen && isHex(s)
 }

@@ -1,6 +1,7 @@
 package podresources
 
 import (
+	"iter"
 	"slices"
 	"time"
 
@@ -12,28 +13,28 @@ const metadataWait = time.Second
 
 // podState is what we know about a pod that has holdings.
 type podState struct {
-	since       time.Time // its first listing; earlier metadata may be about another pod of the name
+	since       time.Time // when it was first listed; older metadata may be about an earlier pod of its name
 	uid         string    // by the checkpoint; empty if unknown
 	hasMetadata bool      // metadata is set
 	metadata    gpu.PodMetadata
 }
 
-// podStates keeps the pods of holdings by name. Another pod may reuse a name, even of another
-// owner.
+// podStates keeps what we know about the pods of holdings. A later pod may have the name of an
+// earlier one, even if they have different owners.
 type podStates struct {
 	byName map[gpu.PodName]*podState
 }
 
-// updateStates updates the states from the sorted holdings. round is the number of the list.
-func (p *podStates) updateStates(held []holding, round uint64, now time.Time) {
+// updateStates updates the states from the sorted holdings after the list with a number.
+func (p *podStates) updateStates(holdings []holding, listNumber uint64, now time.Time) {
 	states := make(map[gpu.PodName]*podState, len(p.byName))
 
-	for group := range groupByPod(held) {
+	for group := range groupByPod(holdings) {
 		name := group[0].podName()
 		state := p.byName[name]
 		uid := listedUID(group)
 
-		if state == nil || isSuccessor(group, state, uid, round) {
+		if state == nil || isSuccessor(group, state, uid, listNumber) {
 			state = &podState{since: now}
 			forgetClaims(group)
 		}
@@ -48,10 +49,11 @@ func (p *podStates) updateStates(held []holding, round uint64, now time.Time) {
 	p.byName = states
 }
 
-// listedUID returns the UID of a listed pod by the checkpoint; empty if it has none.
+// listedUID returns the UID that the checkpoint has for the listed holdings of a pod; empty if it
+// has none.
 func listedUID(group []holding) string {
 	for n := range group {
-		if h := &group[n]; h.missingSince.IsZero() && h.Holder.PodUID != "" {
+		if h := &group[n]; h.isListed() && h.Holder.PodUID != "" {
 			return h.Holder.PodUID
 		}
 	}
@@ -62,31 +64,31 @@ func listedUID(group []holding) string {
 // podUID returns the UID of a holding's pod by the checkpoint or the API server; empty if neither
 // has it.
 func (p *podStates) podUID(h *holding) string {
-	if state := p.byName[h.podName()]; h.Holder.PodUID == "" && state != nil && state.isOfPod(h) {
+	if state := p.byName[h.podName()]; h.Holder.PodUID == "" && state != nil && state.describes(h) {
 		return state.metadata.UID
 	}
 
 	return h.Holder.PodUID
 }
 
-// isOfPod reports whether the metadata is of the holding's pod, not of a later pod of the same
+// describes reports whether the metadata is of the holding's pod, not of a later pod of the same
 // name.
-func (s *podState) isOfPod(h *holding) bool { return s.hasMetadata && !h.LastListed.Before(s.since) }
+func (s *podState) describes(h *holding) bool { return s.hasMetadata && !h.LastListed.Before(s.since) }
 
-// forgetClaims drops what we know about the claims of listed holdings: another pod has claims of
-// the same names.
+// forgetClaims drops what we know about the claims of listed holdings: they belong to another pod,
+// whose claims may have the same names.
 func forgetClaims(group []holding) {
 	for n := range group {
-		if h := &group[n]; h.missingSince.IsZero() {
+		if h := &group[n]; h.isListed() {
 			h.admin = gpu.None[bool]()
 			h.dismissed = false
 		}
 	}
 }
 
-// isSuccessor reports whether the listed holdings belong to a later pod of the same name than the
-// state: one with another UID, or with new holdings only.
-func isSuccessor(group []holding, state *podState, uid string, round uint64) bool {
+// isSuccessor reports whether the listed holdings belong to a later pod of the same name than
+// state: the pod has another UID, or all of its listed holdings are new in this list.
+func isSuccessor(group []holding, state *podState, uid string, listNumber uint64) bool {
 	if uid != "" && state.uid != "" && uid != state.uid {
 		return true
 	}
@@ -94,8 +96,8 @@ func isSuccessor(group []holding, state *podState, uid string, round uint64) boo
 	listed := 0
 
 	for n := range group {
-		if group[n].missingSince.IsZero() {
-			if group[n].FirstListNumber != round {
+		if group[n].isListed() {
+			if group[n].FirstListNumber != listNumber {
 				return false
 			}
 
@@ -106,11 +108,11 @@ func isSuccessor(group []holding, state *podState, uid string, round uint64) boo
 	return listed > 0
 }
 
-// fetchMetadata looks up the metadata of a listed pod, and reports whether to wait for it. If its
-// UID is another than before, so is the pod.
-func (s *podState) fetchMetadata(group []holding, m Metadata, now time.Time) (awaited bool) {
+// fetchMetadata looks up the metadata of a listed pod. If the UID has changed, the state becomes
+// that of a later pod. pending is whether the metadata is missing but may still come.
+func (s *podState) fetchMetadata(group []holding, m Metadata, now time.Time) (pending bool) {
 	if m == nil ||
-		!slices.ContainsFunc(group, func(h holding) bool { return h.missingSince.IsZero() }) {
+		!slices.ContainsFunc(group, func(h holding) bool { return h.isListed() }) {
 		return false
 	}
 
@@ -128,20 +130,21 @@ func (s *podState) fetchMetadata(group []holding, m Metadata, now time.Time) (aw
 	return !s.hasMetadata && now.Sub(s.since) < metadataWait
 }
 
-// groupByPod yields the holdings of each pod.
-func groupByPod(held []holding) func(yield func([]holding) bool) {
+// groupByPod yields the holdings of each pod. The holdings are sorted.
+func groupByPod(holdings []holding) iter.Seq[[]holding] {
 	return func(yield func([]holding) bool) {
-		for len(held) > 0 {
+		rest := holdings
+		for len(rest) > 0 {
 			n := 1
-			for n < len(held) && held[n].podName() == held[0].podName() {
+			for n < len(rest) && rest[n].podName() == rest[0].podName() {
 				n++
 			}
 
-			if !yield(held[:n:n]) {
+			if !yield(rest[:n:n]) {
 				return
 			}
 
-			held = held[n:]
+			rest = rest[n:]
 		}
 	}
 }

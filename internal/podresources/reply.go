@@ -18,25 +18,25 @@ const (
 	draPassthrough = "gpu-vfio-"
 )
 
-// maxIDLength bounds the kept part of a device id in no known form.
+// maxIDLength bounds how much we keep of a device id that we cannot parse.
 const maxIDLength = 128
 
 // listedDevice is one assignment as the kubelet lists it: its Device and Sharing are parsed from
 // the id.
 type listedDevice struct {
 	gpu.Assignment
-	claim gpu.ClaimDevice // zero unless a ResourceClaim allocated the device
-	order int             // of the container in its pod
+	claim          gpu.ClaimDevice // zero unless a ResourceClaim allocated the device
+	containerIndex int             // of the container in the kubelet's list of the pod
 }
 
 func (e *listedDevice) podName() gpu.PodName {
 	return gpu.PodName{Namespace: e.Holder.Namespace, Name: e.Holder.Pod}
 }
 
-// pluginDevice is a device of a device plugin. The kubelet assigns each id of a resource, including
-// those of replicas, to one container. It does not relate resources: after a new configuration of
-// the plugin (strategy single to mixed, a renamed resource) or a GPU instance of another profile,
-// an id can be listed under a new resource while a container still holds it under the old one.
+// pluginDevice is a device of a device plugin. The kubelet assigns each id of a resource, or of a
+// replica, to one container. The same id can be listed for two resources: if the plugin is
+// configured anew (strategy single to mixed, a renamed resource) or the GPU instance gets another
+// profile, a container may still hold the id under the old resource.
 type pluginDevice struct{ resource, id string }
 
 func (e *listedDevice) pluginDevice() pluginDevice { return pluginDevice{e.Holder.Resource, e.ID} }
@@ -60,54 +60,57 @@ type replyReader struct {
 // readReply returns the content of a reply. It does not depend on the order of the reply's pods and
 // devices.
 func (r replyReader) readReply(reply *kubeletapi.ListPodResourcesResponse) listing {
-	l := listing{pods: make(map[gpu.PodName]bool, len(reply.GetPodResources()))}
-	shared := sharedClaims(reply)
+	list := listing{pods: make(map[gpu.PodName]bool, len(reply.GetPodResources()))}
+	holderCounts := countClaimHolders(reply)
 
 	for _, pod := range reply.GetPodResources() {
-		l.pods[gpu.PodName{Namespace: pod.GetNamespace(), Name: pod.GetName()}] = true
-		for order, c := range pod.GetContainers() {
-			e := listedDevice{order: order}
-			e.Holder.Container = gpu.Container{
+		list.pods[gpu.PodName{Namespace: pod.GetNamespace(), Name: pod.GetName()}] = true
+		for index, c := range pod.GetContainers() {
+			base := listedDevice{containerIndex: index}
+			base.Holder.Container = gpu.Container{
 				Namespace: pod.GetNamespace(),
 				Pod:       pod.GetName(),
 				Name:      c.GetName(),
 			}
-			r.readDevices(&l, e, c.GetDevices())
-			readClaims(&l, e, c.GetDynamicResources(), shared)
+			r.readDevices(&list, base, c.GetDevices())
+			readClaims(&list, base, c.GetDynamicResources(), holderCounts)
 		}
 	}
 
-	// A device that is listed twice for one container is held once, and has one series.
+	// A container holds a device once, even if the reply has it twice.
 	slices.SortFunc(
-		l.entries,
+		list.entries,
 		func(a, b listedDevice) int { return compareAssignments(&a.Assignment, &b.Assignment) },
 	)
-	l.entries = slices.CompactFunc(l.entries, func(a, b listedDevice) bool {
+	list.entries = slices.CompactFunc(list.entries, func(a, b listedDevice) bool {
 		return compareAssignments(&a.Assignment, &b.Assignment) == 0
 	})
 	slices.SortFunc(
-		l.unreadable,
+		list.unreadable,
 		func(a, b gpu.Assignment) int { return compareAssignments(&a, &b) },
 	)
 
-	return l
+	return list
 }
 
+// readDevices adds the devices that device plugins gave to a container. base has the container.
 func (r replyReader) readDevices(
-	l *listing,
-	e listedDevice,
+	list *listing,
+	base listedDevice,
 	devices []*kubeletapi.ContainerDevices,
 ) {
-	for _, given := range devices {
-		if !r.names.matches(given.GetResourceName()) {
+	for _, ofResource := range devices {
+		if !r.names.matches(ofResource.GetResourceName()) {
 			continue
 		}
 
-		e.Holder.Resource = given.GetResourceName()
-		for _, id := range given.GetDeviceIds() {
+		e := base
+		e.Holder.Resource = ofResource.GetResourceName()
+
+		for _, id := range ofResource.GetDeviceIds() {
 			d, ok := parseDeviceID(id)
 			if !ok {
-				l.addUnreadable(e, id)
+				list.addUnreadable(e, id)
 				continue
 			}
 
@@ -115,18 +118,20 @@ func (r replyReader) readDevices(
 			e.Device = d.ref
 			e.Holder.Sharing = d.sharing
 			e.Holder.Replica = d.replica
-			l.entries = append(l.entries, e)
+			list.entries = append(list.entries, e)
 		}
 	}
 }
 
+// readClaims adds the devices that a container has by DRA claims. base has the container.
 func readClaims(
-	l *listing,
-	e listedDevice,
+	list *listing,
+	base listedDevice,
 	claims []*kubeletapi.DynamicResource,
-	shared map[gpu.ClaimDevice]int,
+	holderCounts map[gpu.ClaimDevice]int,
 ) {
 	for _, claim := range claims {
+		e := base
 		e.Holder.Resource = gpu.ClaimPrefix + claim.GetClaimNamespace() + "/" + claim.GetClaimName()
 		for _, resource := range claim.GetClaimResources() {
 			// The API allows claims without a device, for future kinds of resources.
@@ -138,7 +143,7 @@ func readClaims(
 
 			ref, ok := parseDRADevice(name)
 			if !ok {
-				l.addUnreadable(e, name)
+				list.addUnreadable(e, name)
 				continue
 			}
 
@@ -148,21 +153,21 @@ func readClaims(
 			e.Holder.Sharing = gpu.SharingExclusive
 			e.Holder.Replica = resource.GetShareId()
 
-			if e.Holder.Replica != "" || shared[e.claim] > 1 {
+			if e.Holder.Replica != "" || holderCounts[e.claim] > 1 {
 				e.Holder.Sharing = gpu.SharingReplica
 			}
 
-			l.entries = append(l.entries, e)
+			list.entries = append(list.entries, e)
 		}
 	}
 }
 
-func (l *listing) addUnreadable(e listedDevice, id string) {
+func (list *listing) addUnreadable(e listedDevice, id string) {
 	if len(id) > maxIDLength {
 		id = strings.ToValidUTF8(id[:maxIDLength], "") + "..."
 	}
 
-	l.unreadable = append(l.unreadable, gpu.Assignment{ID: id, Holder: e.Holder})
+	list.unreadable = append(list.unreadable, gpu.Assignment{ID: id, Holder: e.Holder})
 }
 
 func claimDeviceOf(
@@ -178,25 +183,25 @@ func claimDeviceOf(
 	}
 }
 
-// sharedClaims returns the number of containers that hold each claimed device: several containers,
-// even of different pods, may name one claim and share its devices.
-func sharedClaims(reply *kubeletapi.ListPodResourcesResponse) map[gpu.ClaimDevice]int {
-	holders := map[gpu.ClaimDevice]int{}
+// countClaimHolders returns how many containers hold each claimed device: several containers, even
+// of different pods, may name one claim and share its devices.
+func countClaimHolders(reply *kubeletapi.ListPodResourcesResponse) map[gpu.ClaimDevice]int {
+	counts := map[gpu.ClaimDevice]int{}
 
 	for _, pod := range reply.GetPodResources() {
 		for _, c := range pod.GetContainers() {
 			for _, claim := range c.GetDynamicResources() {
 				for _, resource := range claim.GetClaimResources() {
-					holders[claimDeviceOf(claim, resource)]++
+					counts[claimDeviceOf(claim, resource)]++
 				}
 			}
 		}
 	}
 
-	return holders
+	return counts
 }
 
-// compareAssignments orders by pod, container, resource, id and share. Assignments that are equal
+// compareAssignments orders by pod, container, resource, id and replica. Assignments that are equal
 // in these are the same.
 func compareAssignments(a, b *gpu.Assignment) int {
 	x := &a.Holder

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// resourceNames matches the names of resources that are NVIDIA devices, not network cards or FPGAs.
+// resourceNames tells the resources that are NVIDIA devices from others, such as network cards.
 type resourceNames struct {
 	exact    []string
 	prefixes []string

@@ -12,25 +12,25 @@ import (
 // have ended.
 type unlistedDevices struct {
 	byDevice map[checkpointDevice]*unlistedDevice
-	// endedPods are the UIDs of pods that were listed and have ended, with the version of the
-	// checkpoint then. If a static pod is created again it has the same UID, but the kubelet writes
-	// a new version.
+	// endedPods are the UIDs of pods that were listed and have ended, each with the version that
+	// the checkpoint had then. If a static pod is created again it has the same UID, but the
+	// kubelet writes a new version.
 	endedPods map[string]uint64
 }
 
 type unlistedDevice struct {
-	since     time.Time // when it was first seen
-	listCount uint64    // of the ledger at that time
-	dismissed bool      // an operator has confirmed that it is free
+	since      time.Time // when we first saw it in the checkpoint, and not in the kubelet's list
+	listNumber uint64    // of the last list at that time
+	dismissed  bool      // an operator has confirmed that it is free
 	// alive is whether we know that its pod runs: the kubelet lists the pod with other devices, or
 	// the API server has it.
 	alive    bool
-	pod      gpu.PodName     // while alive
+	pod      gpu.PodName     // empty if not alive
 	metadata gpu.PodMetadata // of the pod, once known
 }
 
-// recordEnd records the pod of a holding that has ended: the checkpoint may still have the holding
-// for a while.
+// recordEnd records that a holding of a pod has ended: the checkpoint may still have it for a
+// while.
 func (u *unlistedDevices) recordEnd(h *holding, version uint64) {
 	if h.Holder.PodUID == "" {
 		return
@@ -45,8 +45,8 @@ func (u *unlistedDevices) recordEnd(h *holding, version uint64) {
 
 // hasEnded reports whether the pod with a UID was listed and has ended.
 func (u *unlistedDevices) hasEnded(uid string, version uint64) bool {
-	at, ended := u.endedPods[uid]
-	return ended && (isAPIUID(uid) || at == version)
+	endVersion, ended := u.endedPods[uid]
+	return ended && (isAPIUID(uid) || endVersion == version)
 }
 
 // dismissDevice records that an operator confirmed that a device, which only the checkpoint has, is
@@ -61,46 +61,46 @@ func (u *unlistedDevices) dismissDevice(a *gpu.Assignment) {
 	}
 }
 
-// compareWithLedger updates the devices: those of the checkpoint without those that the ledger has.
-func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
-	if g.checkpoint == nil || len(g.checkpoint.devices) == 0 {
+// compareWithLedger sets the devices to those of the checkpoint that the ledger does not have.
+func (u *unlistedDevices) compareWithLedger(l *ledger, now time.Time) {
+	if l.checkpoint == nil || len(l.checkpoint.devices) == 0 {
 		u.byDevice = nil
 		u.endedPods = nil
 
 		return
 	}
 
-	held, listed, owned := u.indexLedger(g)
+	held, listedPods, owned := u.indexLedger(l)
 	devices := make(map[checkpointDevice]*unlistedDevice, len(u.byDevice))
-	uids := map[string]bool{}
+	uidsInCheckpoint := map[string]bool{}
 
-	for _, d := range g.checkpoint.devices {
-		uids[d.uid] = true
-		withoutUID := d // as the ledger has it if it does not know the pod's UID
+	for _, d := range l.checkpoint.devices {
+		uidsInCheckpoint[d.uid] = true
+		withoutUID := d // the ledger has it like this if it does not know the pod's UID
 		withoutUID.uid = ""
 
-		if held[d] || held[withoutUID] || u.hasEnded(d.uid, g.checkpoint.version) ||
+		if held[d] || held[withoutUID] || u.hasEnded(d.uid, l.checkpoint.version) ||
 			owned[pluginDevice{d.resource, d.id}] {
 			continue
 		}
 
 		device := u.byDevice[d]
 		if device == nil {
-			device = &unlistedDevice{since: now, listCount: g.listCount}
+			device = &unlistedDevice{since: now, listNumber: l.listCount}
 		}
 
-		device.pod, device.alive = listed[d.uid]
-		if !device.alive && g.metadata != nil {
-			if isAPIUID(d.uid) && g.metadata.PodGone("", "", d.uid, device.since) {
+		device.pod, device.alive = listedPods[d.uid]
+		if !device.alive && l.metadata != nil {
+			if isAPIUID(d.uid) && l.metadata.PodGone("", "", d.uid, device.since) {
 				continue
 			}
 
-			device.pod.Namespace, device.pod.Name, device.alive = g.metadata.PodByUID(d.uid)
+			device.pod.Namespace, device.pod.Name, device.alive = l.metadata.PodByUID(d.uid)
 		}
 
 		device.dismissed = device.dismissed && !device.alive
-		if device.alive && g.metadata != nil {
-			meta, ok := g.metadata.PodMetadata(device.pod.Namespace, device.pod.Name, device.since)
+		if device.alive && l.metadata != nil {
+			meta, ok := l.metadata.PodMetadata(device.pod.Namespace, device.pod.Name, device.since)
 			if ok && meta.UID == d.uid {
 				device.metadata = meta
 			}
@@ -111,53 +111,54 @@ func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 
 	u.byDevice = devices
 	for uid := range u.endedPods {
-		if _, again := listed[uid]; again || !uids[uid] {
+		if _, listedAgain := listedPods[uid]; listedAgain || !uidsInCheckpoint[uid] {
 			delete(u.endedPods, uid)
 		}
 	}
 }
 
 // indexLedger returns the devices of the ledger's holdings, the listed pods by UID, and the listed
-// devices of plugins. Listed devices that the checkpoint does not have for their containers are not
-// among owned: their pods have ended, and other pods may have them.
-func (u *unlistedDevices) indexLedger(
-	g *ledger,
-) (held map[checkpointDevice]bool, listed map[string]gpu.PodName,
-	owned map[pluginDevice]bool) {
+// devices of device plugins. If the checkpoint does not have a listed device for its container, the
+// device is not in owned: the pod has ended, and another pod may have it.
+func (u *unlistedDevices) indexLedger(l *ledger) (
+	held map[checkpointDevice]bool,
+	listedPods map[string]gpu.PodName,
+	owned map[pluginDevice]bool,
+) {
 	held = map[checkpointDevice]bool{}
-	listed = map[string]gpu.PodName{}
+	listedPods = map[string]gpu.PodName{}
 	owned = map[pluginDevice]bool{}
 
-	for n := range g.holdings {
-		h := &g.holdings[n]
+	for n := range l.holdings {
+		h := &l.holdings[n]
 		if h.Holder.PodUID != "" || !h.dismissed {
 			held[checkpointDevice{h.Holder.PodUID, h.Holder.Name, h.Holder.Resource, h.ID}] = true
 		}
 
-		if !h.missingSince.IsZero() {
+		if !h.isListed() {
 			continue
 		}
 
 		if h.Holder.PodUID != "" {
-			listed[h.Holder.PodUID] = h.podName()
+			listedPods[h.Holder.PodUID] = h.podName()
 		}
 
-		if h.fromPlugin() && (g.checkpoint.err != nil || len(g.checkpoint.podUIDs(h)) > 0) {
+		if h.fromPlugin() && (l.checkpoint.err != nil || len(l.checkpoint.podUIDs(h)) > 0) {
 			owned[h.pluginDevice()] = true
 		}
 	}
 
-	return held, listed, owned
+	return held, listedPods, owned
 }
 
 // isAPIUID reports whether a UID is from the API server. A static pod has a hash instead, and the
 // API server may not know it while it runs.
 func isAPIUID(uid string) bool { return strings.Contains(uid, "-") }
 
-// listAssignments returns the devices as assignments, in no order. If the list is settled, a pod
-// that we know to run holds its devices; all other assignments are unconfirmed. read is when the
-// checkpoint was read.
-func (u *unlistedDevices) listAssignments(settled bool, read time.Time) []gpu.Assignment {
+// listAssignments returns the devices as assignments, in no order. If the kubelet's list is
+// settled, a pod that we know to run holds its devices; all other assignments are unconfirmed.
+// readAt is when we read the checkpoint.
+func (u *unlistedDevices) listAssignments(settled bool, readAt time.Time) []gpu.Assignment {
 	var list []gpu.Assignment
 
 	for d, device := range u.byDevice {
@@ -169,8 +170,8 @@ func (u *unlistedDevices) listAssignments(settled bool, read time.Time) []gpu.As
 		a := gpu.Assignment{
 			ID:              d.id,
 			Device:          parsed.ref,
-			FirstListNumber: device.listCount,
-			LastListed:      read,
+			FirstListNumber: device.listNumber,
+			LastListed:      readAt,
 			Holder: gpu.Holder{
 				Container: gpu.Container{
 					Namespace: device.pod.Namespace,

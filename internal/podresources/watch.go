@@ -11,18 +11,18 @@ import (
 	"github.com/go-kit/log/level"
 )
 
-// socketWatch notices that a new socket replaced the old one, as when a kubelet starts. Without a
-// watch (busy nodes often reach the kernel's limit on inotify instances) a new connection waits for
-// the end of the backoff.
+// socketWatch notices that a new socket has replaced the old one, as when a kubelet starts. The
+// system may have no watch left: busy nodes often reach the kernel's limit on inotify instances.
+// Then we reconnect only after the backoff.
 type socketWatch struct {
 	socket        string // absolute
 	dir           string
 	logger        log.Logger
 	watcher       *fsnotify.Watcher // nil if the system has none left
-	watching      atomic.Bool
-	socketCreated atomic.Bool
-	warned        bool          // a failure to watch was logged
-	done          chan struct{} // closed when the goroutine has ended
+	watching      atomic.Bool       // watcher watches dir
+	socketCreated atomic.Bool       // a socket may have been created since resetSocketCreated
+	warned        bool              // a failure to watch was logged
+	done          chan struct{}     // closed when the goroutine has ended
 }
 
 func newSocketWatch(socket string, logger log.Logger) *socketWatch {
@@ -70,7 +70,7 @@ func (w *socketWatch) startWatching() {
 	w.socketCreated.Store(true) // a socket may have been created before Add
 }
 
-// resetSocketCreated reports whether a new socket was created since the last call.
+// resetSocketCreated reports whether a new socket may have been created since the last call.
 func (w *socketWatch) resetSocketCreated() bool { return w.socketCreated.Swap(false) }
 
 func (w *socketWatch) close() {
