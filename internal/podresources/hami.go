@@ -19,17 +19,12 @@ import (
 //
 // This is from HAMi's sources (github.com/Project-HAMi/HAMi, pkg/device/nvidia/mig_allocations.go,
 // and GetContainerDeviceStrArray of its device plugin); it was not tried on a cluster with HAMi.
-func applyReservations(
-	assignments []gpu.Assignment,
-	containerIndexes []int,
-	reserved [][]gpu.DeviceRef,
-) {
+func applyReservations(assignments []gpu.Assignment, indexes []int, reserved [][]gpu.DeviceRef) {
 	byIndex := map[int][]*gpu.Assignment{}
 
-	for n := range assignments {
-		if assignments[n].Holder.Sharing == gpu.SharingHAMi {
-			index := containerIndexes[n]
-			byIndex[index] = append(byIndex[index], &assignments[n])
+	for n, index := range indexes {
+		if a := &assignments[n]; a.Holder.Sharing == gpu.SharingHAMi {
+			byIndex[index] = append(byIndex[index], a)
 		}
 	}
 
@@ -38,17 +33,13 @@ func applyReservations(
 		byContainer = append(byContainer, byIndex[index])
 	}
 
-	sameCounts := slices.EqualFunc(
-		byContainer,
-		reserved,
-		func(a []*gpu.Assignment, r []gpu.DeviceRef) bool { return len(a) == len(r) },
-	)
-	if !sameCounts {
+	sameCount := func(a []*gpu.Assignment, r []gpu.DeviceRef) bool { return len(a) == len(r) }
+	if !slices.EqualFunc(byContainer, reserved, sameCount) {
 		return
 	}
 
-	for c := range byContainer {
-		for d, a := range byContainer[c] {
+	for c, held := range byContainer {
+		for d, a := range held {
 			a.Device = reserved[c][d]
 			a.Holder.Sharing = gpu.SharingExclusive
 			a.Holder.Replica = ""
