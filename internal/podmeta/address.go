@@ -11,7 +11,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 )
 
-// addressedPod has the decoded fields of a pod that is asked for by its name.
+// addressedPod has the fields of a pod that PodAddress needs.
 type addressedPod struct {
 	Metadata struct {
 		UID         string `json:"uid"`
@@ -33,16 +33,15 @@ type addressedPod struct {
 	} `json:"status"`
 }
 
-// PodAddress returns the address of a pod of this node, and those of the node itself. It lists the
-// one pod, so that the right to list pods is enough. An error wraps gpu.ErrNotFound if there is no
-// such pod with the UID or it does not run, gpu.ErrInvalidArgument if it has no address of its own,
-// and gpu.ErrUnavailable or gpu.ErrNoPermission if the API server does not answer.
+// PodAddress returns the address of a pod of this node, and the addresses of the node itself. An
+// error wraps gpu.ErrNotFound if no pod of the name has the UID or it does not run,
+// gpu.ErrInvalidArgument if it has no address of its own, and gpu.ErrUnavailable or
+// gpu.ErrNoPermission if the API server does not answer.
 func (p *Poller) PodAddress(
 	ctx context.Context,
 	namespace, name, uid string,
-) (pod netip.Addr, node []netip.Addr,
-	err error) {
-	list, err := p.api.podNamed(ctx, namespace, name)
+) (pod netip.Addr, node []netip.Addr, err error) {
+	list, err := p.api.listByName(ctx, namespace, name)
 	if err != nil {
 		return netip.Addr{}, nil, err
 	}
@@ -63,8 +62,9 @@ func (p *Poller) PodAddress(
 	)
 }
 
-// podNamed lists the pods of the node that have a name, of which there is one at most.
-func (a *api) podNamed(ctx context.Context, namespace, name string) ([]addressedPod, error) {
+// listByName returns the node's pod of a name, or none. It lists pods instead of getting the one,
+// so that it needs no other permission than listPods.
+func (a *api) listByName(ctx context.Context, namespace, name string) ([]addressedPod, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errNoAnswer)
 	defer cancel()
 	request := kubeapi.Request{
@@ -85,9 +85,9 @@ func (a *api) podNamed(ctx context.Context, namespace, name string) ([]addressed
 	return list, err
 }
 
-// addresses returns the address of a pod and those of its node.
+// addresses returns the address of a pod and the addresses of its node.
 func (p *addressedPod) addresses() (pod netip.Addr, node []netip.Addr, err error) {
-	// By now another pod may have the address of a pod that is being deleted.
+	// While a pod is being deleted, another pod may already have its address.
 	if p.Status.Phase != "Running" || p.Metadata.Deletion != "" {
 		return netip.Addr{}, nil, fmt.Errorf(
 			"its phase is %.64q or it is being deleted; expected Running: %w",

@@ -32,8 +32,8 @@ type api struct {
 	client       *kubeapi.Client
 	listRequest  kubeapi.Request // of pods, without a query
 	nodeSelector string          // the field selector of the node's pods
-	labels       []string
-	workload     string // the label that names a pod's workload; empty: none does
+	labels       []string        // the labels to return, each once
+	workload     string          // see Options.WorkloadLabel
 }
 
 func newAPI(opts Options, client *kubeapi.Client) (*api, error) {
@@ -70,30 +70,32 @@ func removeDuplicates(names []string) []string {
 
 func (a *api) closeConnections() { a.client.Close() }
 
-// podName identifies a pod at one time. A later pod may have the same name.
+// podName names a pod at one time. A later pod may have the same name.
 type podName struct{ namespace, name string }
 
-// podList is the pods of the node in one response of the API server. It is immutable.
+// podList is the pods of the node that have not ended, by one response of the API server. It is
+// immutable.
 type podList struct {
 	started       time.Time // when the request was started
-	consistent    bool      // not from the API server's cache, which may lag behind
+	consistent    bool      // it does not come from the API server's cache, which may lag behind
 	pods          map[podName]gpu.PodMetadata
-	uids          map[string]podName
-	hasOwnPod     bool // it has this program's own pod
-	ownUIDUnknown bool // the UID of this program's own pod is unknown
+	uids          map[string]podName // the same pods by UID; a static pod has two
+	hasOwnPod     bool               // it has this program's own pod
+	ownUIDUnknown bool               // we do not know the UID of this program's own pod
 	invalid       map[invalidAnnotation]bool
-	former        []podAnnotations // of the former domain
+	former        []podAnnotations // annotations under the former domain
 }
 
 // hasPod reports whether the list has a pod with the UID, or one with the name.
-func (a *podList) hasPod(id podID) bool {
-	_, byUID := a.uids[id.uid]
-	_, byName := a.pods[id.podName]
+func (l *podList) hasPod(id podID) bool {
+	_, byUID := l.uids[id.uid]
+	_, byName := l.pods[id.podName]
 
 	return id.uid != "" && byUID || id.name != "" && byName
 }
 
-// podMetadata has the decoded fields of a pod; all others, such as managedFields, are skipped.
+// podMetadata has the fields of a pod that listPods decodes. It skips all others, such as
+// managedFields.
 type podMetadata struct {
 	Metadata struct {
 		Name            string            `json:"name"`
@@ -104,7 +106,8 @@ type podMetadata struct {
 		OwnerReferences []ownerReference  `json:"ownerReferences"`
 		Annotations     struct {
 			MIG string `json:"hami.io/vgpu-mig-allocations"`
-			// The kubelet's UID of a static pod, whose object in the API server has another one.
+			// StaticUID is the UID that the kubelet has for a static pod. The pod's object in the
+			// API server has another UID.
 			StaticUID string `json:"kubernetes.io/config.mirror"`
 			rightsizingAnnotations
 			groupAnnotations
@@ -112,16 +115,14 @@ type podMetadata struct {
 	} `json:"metadata"`
 }
 
-// listPods lists the pods of the node that have not ended, from the API server's cache or, if
-// consistent is set, from its storage, which costs it more. An error wraps gpu.ErrNoPermission if
-// the service account may not list pods, else gpu.ErrUnavailable.
+// listPods lists the pods of the node that have not ended. They come from the API server's cache
+// or, if consistent is set, from its storage, which costs it more. An error wraps
+// gpu.ErrNoPermission if the service account may not list pods, otherwise gpu.ErrUnavailable.
 func (a *api) listPods(ctx context.Context, consistent bool) (*podList, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errNoAnswer)
 	defer cancel()
 
 	request := a.listRequest
-
-	// A pod that has ended holds nothing.
 	request.Query = url.Values{
 		"fieldSelector": {a.nodeSelector + ",status.phase!=Succeeded,status.phase!=Failed"},
 	}

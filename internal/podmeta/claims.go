@@ -28,7 +28,7 @@ const (
 // first.
 func claimVersions() []string { return []string{"v1", "v1beta2", "v1beta1"} }
 
-// errNoSuchDevice: the claim has no allocation with the device, or none yet.
+// errNoSuchDevice: the claim has no allocation with the device, or does not have it yet.
 var errNoSuchDevice = errors.New("the claim has no such device")
 
 type claimName struct{ namespace, name string }
@@ -52,7 +52,7 @@ type resourceClaim struct {
 	} `json:"status"`
 }
 
-// claimState is a ResourceClaim that callers ask about.
+// claimState is what we know about a ResourceClaim that callers ask about.
 type claimState struct {
 	lookup
 	started time.Time // when we started the last request that was answered, also with "no such claim"
@@ -60,23 +60,24 @@ type claimState struct {
 	err     error // of the last request; nil if it returned devices
 }
 
-// claimReader reads ResourceClaims when a caller asks with a later since than before.
+// claimReader reads the ResourceClaims that callers ask about. It reads a claim again once a caller
+// asks with a later since than before.
 type claimReader struct {
 	api     *api
 	logger  log.Logger
-	wake    chan struct{}
-	limit   *rate.Limiter
-	version int // index in claimVersions of the version to try first; used by run alone
+	wake    chan struct{} // a claim may have become due
+	limit   *rate.Limiter // of requests
+	version int           // index in claimVersions of the version to try first; only run uses it
 
 	mu       sync.Mutex
 	states   map[claimName]*claimState
 	refusals map[string]refusal // by namespace
 }
 
-// refusal is an error that applies to all claims of a namespace until it is retried.
+// refusal is the API server's refusal to let us read the claims of a namespace.
 type refusal struct {
 	err   error
-	until time.Time
+	until time.Time // when we try again
 }
 
 func newClaimReader(api *api, logger log.Logger) *claimReader {
@@ -90,8 +91,8 @@ func newClaimReader(api *api, logger log.Logger) *claimReader {
 	}
 }
 
-// AdminAccess implements podresources.Metadata. A claim that has no allocation with the device is
-// read again, and the error wraps gpu.ErrNotFound.
+// AdminAccess implements podresources.Metadata. If a claim has no allocation with the device, the
+// error wraps gpu.ErrNotFound, and we read the claim again.
 func (p *Poller) AdminAccess(d gpu.ClaimDevice, since time.Time) (bool, error) {
 	return p.claims.adminAccess(d, since, time.Now())
 }
@@ -116,7 +117,6 @@ func (c *claimReader) adminAccess(d gpu.ClaimDevice, since, now time.Time) (bool
 
 	known.renew(since, now)
 
-	// No request since has been answered yet.
 	if known.started.IsZero() || known.started.Before(since) {
 		c.schedule(known, now)
 
@@ -124,7 +124,7 @@ func (c *claimReader) adminAccess(d gpu.ClaimDevice, since, now time.Time) (bool
 			return false, refused.err
 		}
 
-		if !known.started.IsZero() { // the answer may be about an earlier claim of the same name
+		if !known.started.IsZero() { // the old answer may be about an earlier claim of the same name
 			return false, fmt.Errorf(
 				"claim %s/%s: not asked for since: %w",
 				d.Namespace,
@@ -157,8 +157,8 @@ func (c *claimReader) adminAccess(d gpu.ClaimDevice, since, now time.Time) (bool
 	return admin, nil
 }
 
-// hasAdminAccess reports whether all allocations of a device are for administrative access; ok is
-// false if the device has none.
+// hasAdminAccess reports whether all allocations of device d are for administrative access; ok is
+// false if d has none.
 func hasAdminAccess(devices []allocatedDevice, d gpu.ClaimDevice) (admin, ok bool) {
 	admin = true
 
@@ -172,7 +172,7 @@ func hasAdminAccess(devices []allocatedDevice, d gpu.ClaimDevice) (admin, ok boo
 	return admin && ok, ok
 }
 
-// schedule makes a claim due at once, or after its backoff, unless it is due already.
+// schedule makes a claim due, at once or after its backoff, unless it is due already.
 func (c *claimReader) schedule(known *claimState, now time.Time) {
 	if known.due.IsZero() {
 		known.due = now.Add(known.gap)
@@ -186,8 +186,8 @@ func (c *claimReader) run(ctx context.Context) {
 	defer timer.Stop()
 
 	for {
-		name, at := c.nextDue()
-		timer.Reset(time.Until(at))
+		name, due := c.nextDue()
+		timer.Reset(time.Until(due))
 
 		select {
 		case <-ctx.Done():
@@ -197,7 +197,7 @@ func (c *claimReader) run(ctx context.Context) {
 		case <-timer.C:
 		}
 
-		if name == (claimName{}) {
+		if name == (claimName{}) { // no claim is due
 			continue
 		}
 
@@ -209,9 +209,10 @@ func (c *claimReader) run(ctx context.Context) {
 	}
 }
 
-// nextDue returns the claim that is due first, and when. It forgets claims that no caller has asked
-// about for forgetAfter, and postpones those of a namespace in which the API server refuses them.
-func (c *claimReader) nextDue() (claimName, time.Time) {
+// nextDue returns the claim that is due first, and when; a zero claimName if none is due within
+// interval. While the API server refuses the claims of a namespace, they are not due. nextDue also
+// forgets the claims that no caller has asked about for forgetAfter.
+func (c *claimReader) nextDue() (first claimName, firstDue time.Time) {
 	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -219,8 +220,8 @@ func (c *claimReader) nextDue() (claimName, time.Time) {
 	maps.DeleteFunc(c.states, func(_ claimName, known *claimState) bool {
 		return now.Sub(known.lastAsked) > forgetAfter
 	})
-	first := claimName{}
-	at := now.Add(interval)
+
+	firstDue = now.Add(interval)
 
 	for name, known := range c.states {
 		if known.due.IsZero() {
@@ -232,20 +233,20 @@ func (c *claimReader) nextDue() (claimName, time.Time) {
 			due = until
 		}
 
-		if due.Before(at) {
+		if due.Before(firstDue) {
 			first = name
-			at = due
+			firstDue = due
 		}
 	}
 
-	return first, at
+	return first, firstDue
 }
 
 // readClaim reads a claim from the API server and updates its state.
 func (c *claimReader) readClaim(ctx context.Context, name claimName) {
 	started := time.Now()
 
-	got, err := c.getDevices(ctx, name)
+	devices, err := c.getDevices(ctx, name)
 	if ctx.Err() != nil {
 		return
 	}
@@ -254,10 +255,10 @@ func (c *claimReader) readClaim(ctx context.Context, name claimName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	was, wasRefused := c.refusals[name.namespace]
+	before, wasRefused := c.refusals[name.namespace]
 	if errors.Is(err, gpu.ErrNoPermission) {
 		c.refusals[name.namespace] = refusal{err, now.Add(jitter(interval))}
-		if !wasRefused || was.err.Error() != err.Error() {
+		if !wasRefused || before.err.Error() != err.Error() {
 			level.Warn(c.logger).Log(
 				"msg", "cannot find out whether claims have administrative access; trying again",
 				"namespace", name.namespace,
@@ -282,11 +283,11 @@ func (c *claimReader) readClaim(ctx context.Context, name claimName) {
 	known.err = err
 	if err == nil || errors.Is(err, gpu.ErrNotFound) {
 		known.started = started
-		known.devices = got
+		known.devices = devices
 	}
 
 	if started.Before(known.firstAsked) {
-		return // a caller has asked with a later since meanwhile: it stays due
+		return // a caller has asked with a later since meanwhile: the claim stays due
 	}
 
 	known.gap = nextGap(known.gap)
@@ -319,7 +320,7 @@ func (c *claimReader) getDevices(ctx context.Context, name claimName) ([]allocat
 			c.version = (c.version + 1) % len(versions)
 			continue
 		case errors.Is(err, gpu.ErrNoPermission):
-			return nil, err // it names no claim: all of the namespace are refused
+			return nil, err // without the claim's name: the API server refuses all of the namespace
 		case errors.Is(err, gpu.ErrNotFound):
 			return nil, fmt.Errorf("claim %s/%s: %w", name.namespace, name.name, gpu.ErrNotFound)
 		case err != nil:

@@ -188,7 +188,7 @@ func TestAdminAccessOfAClaimThatIsNotThereYet(t *testing.T) {
 func TestAdminAccessIsRefused(t *testing.T) {
 	var buf bytes.Buffer
 	runInBubble(t, log.NewLogfmtLogger(log.NewSyncWriter(&buf)), func(t *testing.T, p *Poller, s *fakeServer) {
-		waitFor(firstList)
+		waitFor(firstListDelay)
 		s.update(func() { s.claims[claimPath("v1", "c")], s.status = allocation, http.StatusForbidden })
 		p.AdminAccess(device("gpu-0"), time.Now())
 		waitFor(soon)

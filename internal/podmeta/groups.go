@@ -7,7 +7,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The labels of pods that are parts of a job, by what creates them:
+// The labels of pods that are parts of a job, by the controller that sets them:
 //   - Kubeflow's training operator: https://github.com/kubeflow/common, pkg/apis/common/v1/constants.go
 //   - JobSet, and with it Kubeflow Trainer v2: https://github.com/kubernetes-sigs/jobset,
 //     api/jobset/v1alpha2/jobset_types.go
@@ -16,30 +16,28 @@ import (
 //   - KubeRay: https://github.com/ray-project/kuberay, ray-operator/controllers/ray/utils/constant.go
 //   - an indexed Job: https://kubernetes.io/docs/reference/labels-annotations-taints/
 const (
-	labelTrainingJob  = "training.kubeflow.org/job-name"
-	labelReplicaIndex = "training.kubeflow.org/replica-index" // among the replicas of one type
-	labelJobSet       = "jobset.sigs.k8s.io/jobset-name"
-	labelJobSetJobs   = "jobset.sigs.k8s.io/global-replicas" // Jobs of the JobSet, each of one pod or more
-	labelLeaderWorker = "leaderworkerset.sigs.k8s.io/name"
-	labelLWSGroup     = "leaderworkerset.sigs.k8s.io/group-index"
-	labelLWSWorker    = "leaderworkerset.sigs.k8s.io/worker-index" // 0 is the leader
-	labelRayCluster   = "ray.io/cluster"
-	// a label since Kubernetes 1.28, an annotation before
-	labelJobIndex      = "batch.kubernetes.io/job-completion-index"
+	labelTrainingJob   = "training.kubeflow.org/job-name"
+	labelReplicaIndex  = "training.kubeflow.org/replica-index" // among the replicas of one type
+	labelJobSet        = "jobset.sigs.k8s.io/jobset-name"
+	labelJobSetJobs    = "jobset.sigs.k8s.io/global-replicas" // Jobs of the JobSet, each of one pod or more
+	labelLeaderWorker  = "leaderworkerset.sigs.k8s.io/name"
+	labelLWSGroup      = "leaderworkerset.sigs.k8s.io/group-index"
+	labelLWSWorker     = "leaderworkerset.sigs.k8s.io/worker-index" // 0 is the leader
+	labelRayCluster    = "ray.io/cluster"
+	labelJobIndex      = "batch.kubernetes.io/job-completion-index" // an annotation before Kubernetes 1.28
 	labelJobName       = "batch.kubernetes.io/job-name"
 	labelJobNameLegacy = "job-name" // before Kubernetes 1.27
 )
 
 // groupAnnotations are the annotations of pods that are parts of a job.
 type groupAnnotations struct {
-	LWSSize  string `json:"leaderworkerset.sigs.k8s.io/size"` // the pods of a group
+	LWSSize  string `json:"leaderworkerset.sigs.k8s.io/size"` // how many pods a group has
 	JobIndex string `json:"batch.kubernetes.io/job-completion-index"`
 }
 
 // groupOf returns the job that a pod is part of. No label says how many pods a job of Kubeflow, a
 // JobSet, a RayCluster or an indexed Job has; an index above 0 shows that there are others.
 func (a *groupAnnotations) groupOf(labels map[string]string) gpu.PodGroup {
-	// An annotation can have any length: parseCount refuses a number that does not fit 31 bits.
 	index, indexed := parseCount(cmp.Or(labels[labelJobIndex], a.JobIndex))
 
 	group := func(kind, label string, size int) gpu.PodGroup {
@@ -89,8 +87,8 @@ func ParseGroup(labels, annotations map[string]string) gpu.PodGroup {
 	return a.groupOf(labels)
 }
 
-// sizeByIndex returns how many pods there are at least, by the index of one of them; 0 if that is
-// the first one, which can be the only one.
+// sizeByIndex returns how many pods a job has at least if one of them has this index: 4 for index
+// 3. For index 0, which may be the only one, it returns 0: unknown.
 func sizeByIndex(index int) int {
 	if index > 0 {
 		return index + 1
@@ -99,7 +97,8 @@ func sizeByIndex(index int) int {
 	return 0
 }
 
-// parseCount returns a number of pods, and false if the text is none.
+// parseCount parses a number of pods, or an index. It refuses more than 31 bits: an annotation can
+// have any length.
 func parseCount(text string) (n int, ok bool) {
 	parsed, err := strconv.ParseUint(text, 10, 31)
 	if err != nil {

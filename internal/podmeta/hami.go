@@ -8,7 +8,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// migAllocation has the decoded fields of one entry of the annotation. The container's index counts
+// migAllocation is one entry of the annotation hami.io/vgpu-mig-allocations. ContainerIndex counts
 // the pod's init containers, then its containers.
 type migAllocation struct {
 	ContainerIndex int    `json:"containerIndex"`
@@ -21,13 +21,14 @@ type migAllocation struct {
 	} `json:"placement"`
 }
 
-// migDevices parses the annotation hami.io/vgpu-mig-allocations: the devices of each container that
-// has any, by the containers' index. One incomplete entry makes all of it unusable, for HAMi too.
+// migDevices parses the annotation hami.io/vgpu-mig-allocations: the MIG devices that HAMi, from
+// 2.10 on, has reserved for a pod. It returns a list for each container that has any, in the order
+// of the containers' index. If an entry is incomplete it returns nil: HAMi can't use the annotation
+// then, either.
 //
-// The annotation has the MIG devices that HAMi, from 2.10 on, reserved for a pod. Its scheduler
-// writes GPU and placement before it binds the pod; its device plugin adds the UUID once it has
-// created the device, at exactly that placement. Earlier releases write a template and a slot of
-// it, from which no device can be derived.
+// HAMi's scheduler writes GPU and placement before it binds the pod. Its device plugin adds the
+// UUID once it has created the device, at exactly that placement. Earlier releases write a template
+// and a slot of it, which do not show the device.
 //
 // https://github.com/Project-HAMi/HAMi, pkg/device/nvidia/mig_allocations.go
 func migDevices(annotation string) [][]gpu.DeviceRef {
@@ -48,13 +49,12 @@ func migDevices(annotation string) [][]gpu.DeviceRef {
 		a := &list[i]
 		ref, ok := a.deviceRef()
 
-		twice := i > 0 && a.ContainerIndex == list[i-1].ContainerIndex &&
-			a.DeviceIndex == list[i-1].DeviceIndex
-		if !ok || twice {
+		sameContainer := i > 0 && a.ContainerIndex == list[i-1].ContainerIndex
+		if !ok || sameContainer && a.DeviceIndex == list[i-1].DeviceIndex {
 			return nil
 		}
 
-		if i == 0 || a.ContainerIndex != list[i-1].ContainerIndex {
+		if !sameContainer {
 			out = append(out, nil)
 		}
 

@@ -5,15 +5,14 @@ import (
 	"time"
 )
 
-// misnamedAfter is how long pods are looked up without success before the name of the node is in
-// doubt.
+// misnamedAfter is how long we look up pods without success before we doubt the name of the node.
 const misnamedAfter = 10 * time.Second
 
-// isNodeNameSuspect reports, after a list, whether no list has ever had a pod that the kubelet
-// lists, although all of them have been looked up for misnamedAfter.
+// isNodeNameSuspect reports whether the configured name of the node may be wrong: callers have
+// looked up pods of the kubelet for at least misnamedAfter, and no list has ever had one of them.
 func (p *Poller) isNodeNameSuspect(now time.Time) bool {
-	listed := false
-	recent := false
+	anyAsked := false
+	anyTooNew := false // asked for less than misnamedAfter ago
 
 	for name, l := range p.lookups {
 		if _, ok := p.lastList.pods[name]; ok {
@@ -21,19 +20,19 @@ func (p *Poller) isNodeNameSuspect(now time.Time) bool {
 		}
 
 		if now.Sub(l.lastAsked) <= recentlyAsked {
-			listed = true
-			recent = recent || p.lastList.started.Sub(l.firstAsked) < misnamedAfter
+			anyAsked = true
+			anyTooNew = anyTooNew || p.lastList.started.Sub(l.firstAsked) < misnamedAfter
 		}
 	}
 
-	suspect := listed && !recent && !p.foundByName && !p.foundByUID
+	suspect := anyAsked && !anyTooNew && !p.foundByName && !p.foundByUID
 	p.misnamed = p.misnamed && suspect
 
 	return suspect
 }
 
-// checkNodeName searches all pods of the node for the looked-up pods: a kubelet may list pods that
-// have ended, which other lists leave out.
+// checkNodeName sets misnamed. It searches all pods of the node for the pods that callers look up:
+// the kubelet may list pods that have ended, which other lists leave out.
 func (p *Poller) checkNodeName(ctx context.Context) {
 	if p.limit.Wait(ctx) != nil {
 		return // ctx has ended

@@ -13,14 +13,15 @@ const (
 	// keepMissing is how long we keep a pod after the API server stopped listing it: the kubelet
 	// lists an ended pod for a moment longer.
 	keepMissing = 10 * time.Second
-	// forgetAfter is how long we remember a lookup after it was last made.
+	// forgetAfter is how long we remember a lookup after a caller last asked for it.
 	forgetAfter = 5 * time.Minute
-	// recentlyAsked is how long we list again for a lookup after it was last made.
+	// recentlyAsked is how long we list again for an unanswered lookup after a caller last asked
+	// for it.
 	recentlyAsked = time.Minute
 	// maxListAge is how long PodByUID and BoundPods use a list.
 	maxListAge = 3 * interval
-	// boundEvery is how often BoundPods lists the pods while it is called: its caller waits for one
-	// of them to end.
+	// boundEvery is how often we list the pods while a caller calls BoundPods: it waits for one of
+	// them to end.
 	boundEvery = 5 * time.Second
 )
 
@@ -30,8 +31,8 @@ type podID struct {
 	uid string
 }
 
-// podEntry is a pod of the last list, or of an earlier one. Its times are those when we started the
-// lists.
+// podEntry is a pod of the last list, or of an earlier one. Each of its times is when we started a
+// list.
 type podEntry struct {
 	gpu.PodMetadata
 	seenAt       time.Time // the last list that had it
@@ -41,26 +42,27 @@ type podEntry struct {
 
 // lookup is what callers ask about a pod or a claim, and when we ask the API server for it.
 type lookup struct {
-	since      time.Time // a list answers only if we started it then or later
-	firstAsked time.Time // with this since
-	lastAsked  time.Time
-	due        time.Time     // when we start the next list for it; zero if it needs none
-	gap        time.Duration // the backoff between lists that do not answer it
-	// For PodMetadata: the UID that it returned last, and the one that it returned last for an
-	// earlier since.
+	since      time.Time     // only an answer that we asked for then or later counts
+	firstAsked time.Time     // when a caller first asked with this since
+	lastAsked  time.Time     // when a caller last asked
+	due        time.Time     // when we ask the API server next; zero if there is no need
+	gap        time.Duration // the backoff between requests that do not answer it
+	// lastUID is what PodMetadata returned last; formerUID is what it returned last for an earlier
+	// since.
 	lastUID, formerUID string
 }
 
-// earlier returns the earlier of at and the time when a list is due for l.
-func (l *lookup) earlier(at time.Time) time.Time {
-	if !l.due.IsZero() && l.due.Before(at) {
+// earlierDue returns due or, if it is earlier, the time when a list is due for l.
+func (l *lookup) earlierDue(due time.Time) time.Time {
+	if !l.due.IsZero() && l.due.Before(due) {
 		return l.due
 	}
 
-	return at
+	return due
 }
 
-// renew records that a caller asked, and reports whether it was with a later since than before.
+// renew records that a caller asked, and reports whether it did so with a later since than before.
+// Then earlier answers no longer count.
 func (l *lookup) renew(since, now time.Time) bool {
 	l.lastAsked = now
 	if !l.firstAsked.IsZero() && !since.After(l.since) {
@@ -83,7 +85,7 @@ func (p *Poller) schedule(l *lookup, now time.Time) {
 	}
 }
 
-// wakeUp wakes the goroutine that receives from c, which has room for one message.
+// wakeUp wakes the goroutine that receives from c. It does not block: one message in c is enough.
 func wakeUp(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -91,9 +93,9 @@ func wakeUp(c chan struct{}) {
 	}
 }
 
-// PodMetadata implements podresources.Metadata. With a later since than before it returns nothing
-// until a new list has answered. If that list came from the cache and has the pod that we returned
-// before, a consistent list must confirm it.
+// PodMetadata implements podresources.Metadata. If since is later than in earlier calls, it returns
+// nothing until a new list has answered. If that list came from the cache and still has the pod
+// that we returned before, a consistent list must confirm it: the cache may lag behind.
 func (p *Poller) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMetadata, bool) {
 	name := podName{namespace, pod}
 	now := time.Now()
@@ -126,8 +128,8 @@ func (p *Poller) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMet
 	return known.PodMetadata, true
 }
 
-// findPod returns the pod from a list that we started at since or later. With l.since or later it
-// must not be a predecessor; with an earlier since that is what the caller asks for.
+// findPod returns the pod if we started the last list that had it at since or later. A possible
+// predecessor counts only for a since before l.since: then it is the pod that the caller means.
 func (p *Poller) findPod(name podName, l *lookup, since time.Time) (podEntry, bool) {
 	e, ok := p.pods[name]
 	if !ok || e.seenAt.Before(since) || !since.Before(l.since) && l.mayBePredecessor(e) {
@@ -165,8 +167,8 @@ func (p *Poller) PodByUID(uid string) (namespace, pod string, ok bool) {
 }
 
 // PodGone implements podresources.Metadata. Only a consistent list proves that a pod is gone: a
-// cache may lag behind. With a wrong node name every pod is missing, so no list proves it until one
-// had a pod that is certainly on this node.
+// cache may lag behind. With a wrong node name every pod would be missing: lists prove nothing
+// until one has had a pod that is certainly on this node.
 func (p *Poller) PodGone(namespace, pod, uid string, since time.Time) bool {
 	id := podID{podName: podName{namespace, pod}, uid: uid}
 	now := time.Now()
@@ -196,8 +198,8 @@ func (p *Poller) PodGone(namespace, pod, uid string, since time.Time) bool {
 }
 
 // BoundPods implements podresources.Metadata. As with PodGone, only a consistent list counts as
-// current. Until we know that the node name is right, the pods may be another node's and it returns
-// none.
+// current. It returns no pods until we know that the node name is right: they may be another
+// node's.
 func (p *Poller) BoundPods(since time.Time) (pods []gpu.PodName, current bool) {
 	now := time.Now()
 	p.mu.Lock()
@@ -249,8 +251,8 @@ func (p *Poller) isNodeNameProved() bool {
 	return p.foundByUID || p.foundByName && p.lastList.ownUIDUnknown
 }
 
-// needsConsistentList reports whether the next list must be consistent, which costs the API server
-// more.
+// needsConsistentList reports whether the next list must be consistent for a lookup that is due. We
+// avoid that otherwise: it costs the API server more.
 func (p *Poller) needsConsistentList() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -296,15 +298,15 @@ func (p *Poller) mergeList(got *podList) {
 	}
 
 	for name, m := range got.pods {
-		was := p.pods[name]
-		if l := p.lookups[name]; l != nil && l.isSuccessor(was, m.UID) {
-			pods[name] = was // a cache that lags behind has the predecessor
+		before := p.pods[name]
+		if l := p.lookups[name]; l != nil && l.isSuccessor(before, m.UID) {
+			pods[name] = before // the list is from a cache that lags behind and has the predecessor
 			continue
 		}
 
 		e := podEntry{PodMetadata: m, seenAt: got.started}
-		if was.UID == m.UID {
-			e.confirmedAt = was.confirmedAt
+		if before.UID == m.UID {
+			e.confirmedAt = before.confirmedAt
 		}
 
 		if got.consistent {
@@ -323,7 +325,7 @@ func (p *Poller) mergeList(got *podList) {
 	}
 }
 
-// rescheduleLookups decides after each list when to list again for the lookups that it did not
+// rescheduleLookups decides, after a list, when to list again for the lookups that it did not
 // answer, and forgets old lookups.
 func (p *Poller) rescheduleLookups(now time.Time) {
 	for name, l := range p.lookups {
@@ -332,8 +334,8 @@ func (p *Poller) rescheduleLookups(now time.Time) {
 			continue
 		}
 
-		_, ok := p.findPod(name, l, l.since)
-		l.reschedule(ok, p.lastList.started, now)
+		_, answered := p.findPod(name, l, l.since)
+		l.reschedule(answered, p.lastList.started, now)
 	}
 
 	p.boundLookup.reschedule(p.hasCurrentPods(p.boundLookup.since), p.lastList.started, now)
@@ -345,14 +347,14 @@ func (p *Poller) rescheduleLookups(now time.Time) {
 		}
 
 		// The kubelet named this UID, so a list that has it is of the right node.
-		_, there := p.lastList.uids[id.uid]
-		p.foundByUID = p.foundByUID || there
+		_, listed := p.lastList.uids[id.uid]
+		p.foundByUID = p.foundByUID || listed
 		l.reschedule(p.isProvedGone(id, l.since), p.lastList.started, now)
 	}
 }
 
-// reschedule updates when the next list is due for l, after one that we started at a time has
-// answered it or not.
+// reschedule decides when a list is due for l next, after a list that began at started. answered is
+// whether that list has answered l.
 func (l *lookup) reschedule(answered bool, started, now time.Time) {
 	switch {
 	case answered, now.Sub(l.lastAsked) > recentlyAsked:

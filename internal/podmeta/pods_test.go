@@ -16,7 +16,7 @@ import (
 func TestPodMetadataIsNotOlderThanTheAssignment(t *testing.T) {
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 		s.update(func() { s.pods = []fakePod{{"db-0", "old", "j"}} })
-		waitFor(firstList)
+		waitFor(firstListDelay)
 		wantKnown(t, p, "db-0", true)
 		waitFor(5 * time.Second)
 		since := time.Now()
@@ -95,7 +95,7 @@ func TestPredecessorIsNeverTold(t *testing.T) {
 func TestTheSamePodIsToldAgain(t *testing.T) {
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 		s.update(func() { s.pods = []fakePod{pod("a")} })
-		waitFor(firstList)
+		waitFor(firstListDelay)
 		wantKnown(t, p, "a", true)
 		waitFor(time.Second)
 		since := time.Now()
@@ -118,7 +118,7 @@ func TestPodByUID(t *testing.T) {
 			t.Error("known before the first answer")
 		}
 
-		waitFor(firstList)
+		waitFor(firstListDelay)
 		namespace, name, ok := p.PodByUID("uid-of-a")
 		cmptest.Equal(t, "found by UID", ok, true)
 		cmptest.Equal(t, "pod of the UID", podName{namespace, name}, podName{"ns", "a"})
@@ -154,7 +154,7 @@ func TestPodGone(t *testing.T) {
 			gone := func(since time.Time) bool { return p.PodGone(id.namespace, id.name, id.uid, since) }
 			own := fakePod{"exporter", "own", "j"}
 			s.update(func() { s.pods = []fakePod{pod("a"), pod("b"), own} })
-			waitFor(firstList)
+			waitFor(firstListDelay)
 
 			since := time.Now()
 			for range 60 {
@@ -216,7 +216,7 @@ func TestPodGone(t *testing.T) {
 func TestPodGoneNeedsAConsistentList(t *testing.T) {
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 		s.update(func() { s.pods, s.lagging = []fakePod{pod("a")}, true })
-		waitFor(firstList)
+		waitFor(firstListDelay)
 
 		since := time.Now()
 		for range 60 {
@@ -383,7 +383,7 @@ func TestAPodOfTheSameNameOnAnotherNode(t *testing.T) {
 		s.update(func() { s.pods = []fakePod{{"db-0", "on-the-other-node", "j"}} }) // own pod "own" is not there
 		since := time.Now()
 		p.PodMetadata("ns", "db-0", since) // the kubelet still lists the terminated db-0
-		waitFor(firstList)
+		waitFor(firstListDelay)
 		p.PodMetadata("ns", "db-0", since)
 
 		gone := false

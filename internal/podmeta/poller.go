@@ -33,10 +33,10 @@ const (
 	// batchDelay is how long a list waits for further lookups: the caller looks up all pods of a
 	// kubelet's list.
 	batchDelay = 20 * time.Millisecond
-	// firstList is how long the first list waits for lookups, to avoid a second list.
-	firstList = time.Second
-	// firstGap is the time until the next list if a list does not answer a lookup. It doubles up to
-	// interval.
+	// firstListDelay is how long the first list waits for lookups, to avoid a second list.
+	firstListDelay = time.Second
+	// firstGap is the time until the next list if a list fails or does not answer a lookup. It
+	// doubles each time, up to interval.
 	firstGap = time.Second
 	// listEvery and listBurst limit the rate of lists, however many pods come and go.
 	listEvery = 2 * time.Second
@@ -56,14 +56,15 @@ type Options struct {
 	Node string
 	// Labels are the names of the pod labels to return.
 	Labels []string
-	// WorkloadLabel is the pod label that names the workload for right-sizing; empty: none does.
+	// WorkloadLabel is the pod label that names the workload for right-sizing; empty: we use no
+	// label.
 	WorkloadLabel string
 	Logger        log.Logger
 }
 
-// Poller reads the metadata of a node's pods periodically, and when a pod that it does not know is
-// looked up. Its methods are safe for concurrent use. It implements podresources.Metadata with the
-// clock of time.Now.
+// Poller reads the metadata of a node's pods periodically, and when a caller looks up a pod that it
+// does not know. Its methods are safe for concurrent use. It implements podresources.Metadata with
+// the clock of time.Now.
 type Poller struct {
 	api     *api
 	node    string
@@ -73,26 +74,28 @@ type Poller struct {
 	limit   *rate.Limiter // of lists
 	claims  *claimReader
 	logger  log.Logger
-	invalid map[invalidAnnotation]bool // of the last list; used by run alone
+	// Only run uses these two.
+	invalid      map[invalidAnnotation]bool // the invalid annotations of the last list
+	formerLogged bool                       // we have logged that pods have annotations of the former domain
 
-	formerLogged bool // a pod had annotations of the former domain; used by run alone
-
-	mu                 sync.Mutex
-	pods               map[podName]podEntry
-	lastList           *podList // nil before the first
-	lastConsistent     *podList // the last consistent one, nil before the first
-	lookups            map[podName]*lookup
-	goneLookups        map[podID]*lookup // of PodGone
-	boundLookup        lookup            // of BoundPods
-	nextList           time.Time         // of the next periodic list
-	earliest           time.Time         // of the next list after a failure
-	gap                time.Duration     // before another list after a failure; 0 after a success
-	noConsistentBefore time.Time         // after a failed consistent list
-	err                error             // of the last list; wraps ErrNotAsked before the first
-	foundByName        bool              // a list has had a pod that was looked up by name
-	// a list has had a pod that is on this node by its UID: the node's name is right
-	foundByUID bool
-	misnamed   bool // for long no list has had a pod that was looked up
+	mu             sync.Mutex
+	pods           map[podName]podEntry
+	lastList       *podList // nil before the first
+	lastConsistent *podList // the last consistent list; nil before the first
+	lookups        map[podName]*lookup
+	goneLookups    map[podID]*lookup // the lookups of PodGone
+	boundLookup    lookup            // the lookup of BoundPods
+	nextList       time.Time         // when the next periodic list is due
+	retryAt        time.Time         // after a failed list: when we may list again; zero after a success
+	gap            time.Duration     // the backoff before retryAt; 0 after a success
+	err            error             // of the last list; wraps ErrNotAsked before the first
+	// noConsistentBefore is set after a failed consistent list: until then we list from the cache.
+	noConsistentBefore time.Time
+	// foundByName is set once a list has had a pod that a caller looked up by name. foundByUID is
+	// set once a list has had a pod whose UID shows that it is on this node: the node's name is
+	// right.
+	foundByName, foundByUID bool
+	misnamed                bool // the name of the node seems to be wrong: see checkNodeName
 }
 
 // ErrNotAsked is the error of State before the first list has ended.
@@ -128,7 +131,7 @@ func startPoller(api *api, node string, logger log.Logger) *Poller {
 		logger:      logger,
 		lookups:     map[podName]*lookup{},
 		goneLookups: map[podID]*lookup{},
-		nextList:    time.Now().Add(firstList),
+		nextList:    time.Now().Add(firstListDelay),
 		err:         fmt.Errorf("list pods: %w: %w", ErrNotAsked, gpu.ErrUnavailable),
 	}
 	p.running.Go(func() { p.run(ctx) })
@@ -144,8 +147,8 @@ func (p *Poller) Close() {
 	p.api.closeConnections()
 }
 
-// State returns the state of the API server as a source. LastSuccess is when the last successful
-// list was started.
+// State returns the state of the API server as a source. LastSuccess is when we started the last
+// successful list.
 func (p *Poller) State() gpu.SourceState {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -197,21 +200,21 @@ func (p *Poller) nextListTime() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	at := p.nextList
+	due := p.nextList
 	for _, l := range p.lookups {
-		at = l.earlier(at)
+		due = l.earlierDue(due)
 	}
 
 	for _, l := range p.goneLookups {
-		at = l.earlier(at)
+		due = l.earlierDue(due)
 	}
 
-	at = p.boundLookup.earlier(at)
-	if at.Before(p.earliest) {
-		return p.earliest
+	due = p.boundLookup.earlierDue(due)
+	if due.Before(p.retryAt) {
+		return p.retryAt
 	}
 
-	return at
+	return due
 }
 
 // listPods lists the pods and merges them. If that fails, the known pods stay.
@@ -243,23 +246,23 @@ func (p *Poller) recordFailure(err error, consistent bool) {
 
 	p.err = err
 	p.gap = nextGap(p.gap)
-	p.earliest = now.Add(jitter(p.gap))
-	p.nextList = p.earliest
+	p.retryAt = now.Add(jitter(p.gap))
+	p.nextList = p.retryAt
 
 	if consistent {
 		p.noConsistentBefore = now.Add(interval)
 	}
 }
 
-// recordList merges a list. It reports whether the name of the node may be wrong.
-func (p *Poller) recordList(got *podList) bool {
+// recordList merges a list, and reports whether we must check the name of the node.
+func (p *Poller) recordList(got *podList) (nameSuspect bool) {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
 	p.err = nil
 	p.gap = 0
-	p.earliest = time.Time{}
+	p.retryAt = time.Time{}
 	p.nextList = now.Add(jitter(interval))
 	p.mergeList(got)
 	p.rescheduleLookups(now)
@@ -267,10 +270,10 @@ func (p *Poller) recordList(got *podList) bool {
 	return p.isNodeNameSuspect(now)
 }
 
-// nextGap returns the backoff that follows d, 0 for none: twice as long, from firstGap to interval.
+// nextGap returns the backoff after d: twice as long, but at least firstGap and at most interval.
 func nextGap(d time.Duration) time.Duration { return min(max(2*d, firstGap), interval) }
 
-// jitter varies d randomly by up to a tenth.
+// jitter varies d randomly by up to jitterShare.
 func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (1 - jitterShare + 2*jitterShare*rand.Float64()))
 }

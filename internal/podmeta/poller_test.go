@@ -183,7 +183,7 @@ func TestPollerReadsNowAndThen(t *testing.T) {
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 		cmptest.Equal(t, "state before the first list", p.State(),
 			gpu.SourceState{Name: gpu.SourceKubernetes, Err: gpu.ErrUnavailable})
-		waitFor(firstList)
+		waitFor(firstListDelay)
 
 		if n := s.count(); n != 1 {
 			t.Errorf("%d requests at the start, want 1", n)
@@ -232,7 +232,7 @@ func TestPollerLooksForAnUnknownPodAtOnce(t *testing.T) {
 // interval.
 func TestPollerAsksAgainWithGrowingGaps(t *testing.T) {
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		waitFor(firstList)
+		waitFor(firstListDelay)
 		begin := time.Now()
 
 		for range 32 {
@@ -267,7 +267,7 @@ func TestPollerAsksAgainWithGrowingGaps(t *testing.T) {
 
 func TestPollerIsLimitedUnderChurn(t *testing.T) {
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		waitFor(firstList)
+		waitFor(firstListDelay)
 
 		const pods = 600
 		for i := range pods { // five new ones every second
@@ -291,7 +291,7 @@ func TestPollerIsLimitedUnderChurn(t *testing.T) {
 func TestPollerKeepsAPodForAWhile(t *testing.T) {
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 		s.update(func() { s.pods = []fakePod{pod("a")} })
-		waitFor(firstList)
+		waitFor(firstListDelay)
 		wantKnown(t, p, "a", true)
 		s.update(func() { s.pods = nil })
 
@@ -361,7 +361,7 @@ func TestPollerKeepsWhatItKnowsWhenTheServerFails(t *testing.T) {
 func TestPollerGivesUpAServerThatHangs(t *testing.T) {
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 		s.update(func() { s.hang = true })
-		waitFor(firstList + timeout - time.Second)
+		waitFor(firstListDelay + timeout - time.Second)
 		wantKnown(t, p, "a", false) // at once, while a request is under way
 
 		if n := s.count(); n != 1 {

@@ -13,7 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// rightsizingAnnotations are a pod's annotations about right-sizing, nil if the pod has them not.
+// rightsizingAnnotations are a pod's annotations about right-sizing. One that the pod does not have
+// is nil.
 type rightsizingAnnotations struct {
 	Rightsizing *string `json:"mig-exporter.io/rightsizing"`
 	Strict      *string `json:"mig-exporter.io/strict"`
@@ -26,8 +27,9 @@ type rightsizingAnnotations struct {
 	formerAnnotations
 }
 
-// formerAnnotations are the same under the domain that they had before. One is read if the
-// annotation of the present domain is absent: an empty one says nothing, and overrides it.
+// formerAnnotations are the same annotations under the domain that they had before. We read one
+// only if the pod does not have it under the present domain. So an empty annotation of the present
+// domain cancels one of the former domain.
 type formerAnnotations struct {
 	FormerRightsizing *string `json:"mig-exporter.dev/rightsizing"`
 	FormerStrict      *string `json:"mig-exporter.dev/strict"`
@@ -41,62 +43,60 @@ type formerAnnotations struct {
 // The domains of annotations.
 const domain, formerDomain = "mig-exporter.io", "mig-exporter.dev"
 
-// The values that mig-exporter.io/max-stretch may have, as those of --advise.max-stretch.
+// The range of mig-exporter.io/max-stretch; --advise.max-stretch has the same.
 const leastStretch, mostStretch = 1, 100
 
 // mostServiceTime is the longest time that mig-exporter.io/service-time may name.
 const mostServiceTime = time.Hour
 
-// parse returns what the annotations say, a text for each that is ignored because its value is
-// invalid, and the names of those that the former domain has and the present one not.
+// parse returns what the annotations say. invalid has a text for each annotation that we ignore
+// because of its value, and former has the names of those that we read from the former domain.
 func (a *rightsizingAnnotations) parse() (
 	hints gpu.RightsizingHints, invalid, former []string,
 ) {
-	into := func(parse func(string, *gpu.RightsizingHints) error) func(string) error {
-		return func(value string) error { return parse(value, &hints) }
-	}
-	flip := func(on, off string, to *bool) func(string) error {
-		return func(value string) error { return parseSwitch(value, on, off, to) }
-	}
-
-	for _, one := range []struct {
-		name           string
-		value, earlier *string
-		parse          func(value string) error // the error says what is expected
+	for _, annotation := range []struct {
+		name          string
+		value, former *string
+		parse         func(string, *gpu.RightsizingHints) error // the error says what is expected
 	}{
-		{"rightsizing", a.Rightsizing, a.FormerRightsizing, flip("off", "on", &hints.OptOut)},
-		{"strict", a.Strict, a.FormerStrict, flip("true", "false", &hints.Strict)},
-		{"max-stretch", a.MaxStretch, a.FormerMaxStretch, into(parseStretch)},
-		{"service-time", a.ServiceTime, a.FormerServiceTime, into(parseServiceTime)},
-		{"model-memory", a.ModelMemory, a.FormerModelMemory, into(parseModelMemory)},
-		{"multi-gpu", a.MultiGPU, a.FormerMultiGPU, into(parseMultiGPU)},
-		{"server-metrics", a.Server, a.FormerServer, into(parseServer)},
+		{"rightsizing", a.Rightsizing, a.FormerRightsizing, parseOptOut},
+		{"strict", a.Strict, a.FormerStrict, parseStrict},
+		{"max-stretch", a.MaxStretch, a.FormerMaxStretch, parseStretch},
+		{"service-time", a.ServiceTime, a.FormerServiceTime, parseServiceTime},
+		{"model-memory", a.ModelMemory, a.FormerModelMemory, parseModelMemory},
+		{"multi-gpu", a.MultiGPU, a.FormerMultiGPU, parseMultiGPU},
+		{"server-metrics", a.Server, a.FormerServer, parseServer},
 	} {
-		under := domain
+		name := domain + "/" + annotation.name
 
-		value := one.value
-		if value == nil && one.earlier != nil {
-			under = formerDomain
-			value = one.earlier
-			former = append(former, under+"/"+one.name)
+		value := annotation.value
+		if value == nil && annotation.former != nil {
+			name = formerDomain + "/" + annotation.name
+			value = annotation.former
+			former = append(former, name)
 		}
 
 		if value == nil || *value == "" {
 			continue
 		}
 
-		if err := one.parse(*value); err != nil {
-			invalid = append(
-				invalid,
-				fmt.Sprintf("%s/%s=%.64q: expected %s", under, one.name, *value, err),
-			)
+		if err := annotation.parse(*value, &hints); err != nil {
+			invalid = append(invalid, fmt.Sprintf("%s=%.64q: expected %s", name, *value, err))
 		}
 	}
 
 	return hints, invalid, former
 }
 
-// parseSwitch sets a switch to whether a value is the first of two, which are all that it may be.
+func parseOptOut(value string, hints *gpu.RightsizingHints) error {
+	return parseSwitch(value, "off", "on", &hints.OptOut)
+}
+
+func parseStrict(value string, hints *gpu.RightsizingHints) error {
+	return parseSwitch(value, "true", "false", &hints.Strict)
+}
+
+// parseSwitch sets *to to whether the value is on; it may only be on or off.
 func parseSwitch(value, on, off string, to *bool) error {
 	if value != on && value != off {
 		return fmt.Errorf("%q or %q", on, off)
@@ -156,8 +156,8 @@ func parseModelMemory(value string, hints *gpu.RightsizingHints) error {
 	return nil
 }
 
-// parseServer reads a port and a path, ":8000/metrics". A host is none of its parts: only the pod
-// itself is asked.
+// parseServer parses a port and a path, ":8000/metrics". It accepts no host: we ask only the pod
+// itself.
 func parseServer(value string, hints *gpu.RightsizingHints) error {
 	expected := errors.New(`a port and a path of the pod, such as ":8000/metrics"`)
 	rest, ok := strings.CutPrefix(value, ":")
@@ -174,22 +174,24 @@ func parseServer(value string, hints *gpu.RightsizingHints) error {
 	return nil
 }
 
-// What the path of mig-exporter.io/server-metrics may have, up to mostServerPath bytes: no query,
-// no fragment and nothing that is encoded.
+// The bytes that the path of mig-exporter.io/server-metrics may have, and how many: no query, no
+// fragment and nothing encoded.
 const (
 	serverPathBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._~/-"
 	mostServerPath  = 200
 )
 
-// ParseHints returns what a pod's annotations say about right-sizing, and a text for each that is
-// ignored because its value is invalid.
+// ParseHints returns what a pod's annotations say about right-sizing, and a text for each that we
+// ignore because its value is invalid.
 func ParseHints(annotations map[string]string) (hints gpu.RightsizingHints, invalid []string) {
 	var a rightsizingAnnotations
-	if text, err := json.Marshal(annotations); err == nil {
+	text, err := json.Marshal(annotations)
+	if err == nil {
 		err = json.Unmarshal(text, &a)
-		if err != nil {
-			return hints, []string{err.Error()}
-		}
+	}
+
+	if err != nil {
+		return hints, []string{err.Error()}
 	}
 
 	hints, invalid, _ = a.parse()
@@ -197,10 +199,10 @@ func ParseHints(annotations map[string]string) (hints gpu.RightsizingHints, inva
 	return hints, invalid
 }
 
-// invalidAnnotation is an annotation that is ignored.
+// invalidAnnotation is an annotation of a pod that we ignore.
 type invalidAnnotation struct {
 	pod  podName
-	text string
+	text string // the annotation, and what was expected
 }
 
 // logInvalid logs the ignored annotations of a list that the list before did not have.
@@ -218,14 +220,14 @@ func (p *Poller) logInvalid(now map[invalidAnnotation]bool) {
 	p.invalid = now
 }
 
-// podAnnotations are names of annotations that a pod has.
+// podAnnotations are the names of some annotations of a pod.
 type podAnnotations struct {
 	pod   podName
 	names []string
 }
 
-// logFormer logs the first pod of a list that has annotations of the former domain. It does so
-// once.
+// logFormer logs that pods have annotations of the former domain, and the first such pod. It logs
+// this once in the life of the process.
 func (p *Poller) logFormer(list []podAnnotations) {
 	if len(list) == 0 || p.formerLogged {
 		return

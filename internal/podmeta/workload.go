@@ -20,12 +20,12 @@ type ownerReference struct {
 // A Deployment's pods are owned by a ReplicaSet named after the Deployment and the hash of the pod
 // template, which is also a label of the pods. A CronJob's pods are owned by a Job; see cronJobOf.
 func workloadOf(owners []ownerReference, labels map[string]string, created time.Time) string {
-	at := slices.IndexFunc(owners, func(o ownerReference) bool { return o.Controller })
-	if at < 0 || owners[at].Kind == "Node" {
+	i := slices.IndexFunc(owners, func(o ownerReference) bool { return o.Controller })
+	if i < 0 || owners[i].Kind == "Node" {
 		return ""
 	}
 
-	owner := owners[at]
+	owner := owners[i]
 	if hash := labels["pod-template-hash"]; owner.Kind == "ReplicaSet" && hash != "" {
 		if deployment, ok := strings.CutSuffix(owner.Name, "-"+hash); ok && deployment != "" {
 			return "Deployment/" + deployment
@@ -42,15 +42,17 @@ func workloadOf(owners []ownerReference, labels map[string]string, created time.
 }
 
 const (
-	// A pod of a CronJob's Job is created after the scheduled time of the Job, by no more than
-	// retries and a starting deadline take, or before it by the difference between two clocks.
-	maxJobAge  = 7 * 24 * time.Hour
+	// maxJobAge is how long after the scheduled time of a CronJob's Job a pod may be created:
+	// starting deadlines and retries delay it.
+	maxJobAge = 7 * 24 * time.Hour
+	// maxJobLead is how long before the scheduled time a pod may be created, by a clock that is
+	// ahead.
 	maxJobLead = 10 * time.Minute
 )
 
-// cronJobOf returns the CronJob of a Job by their names: the Job's name is the CronJob's, a hyphen
-// and the scheduled time in minutes since 1970. A number that is no time near the creation of the
-// pod is a part of the name of a Job without a CronJob. Thus no permission to read Jobs is needed.
+// cronJobOf returns the CronJob that has created a Job, by the Job's name: it is the CronJob's
+// name, a hyphen and the scheduled time in minutes since 1970. If the number is not a time near the
+// creation of the pod, the Job has no CronJob. So we need no permission to read Jobs.
 //
 // https://github.com/kubernetes/kubernetes, pkg/controller/cronjob: getJobName and
 // getTimeHashInMinutes
@@ -65,7 +67,7 @@ func cronJobOf(job string, created time.Time) (name string, ok bool) {
 		return "", false
 	}
 
-	after := created.Sub(time.Unix(minutes*60, 0))
+	delay := created.Sub(time.Unix(minutes*60, 0))
 
-	return job[:hyphen], -maxJobLead <= after && after <= maxJobAge
+	return job[:hyphen], -maxJobLead <= delay && delay <= maxJobAge
 }

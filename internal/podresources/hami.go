@@ -7,10 +7,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// applyReservations corrects the devices of a pod's assignments if HAMi has partitioned GPUs for
-// it. HAMi's ids name whole GPUs even then, and not always the right one; the MIG devices are in
-// its reservations, a list for each container. containerIndexes has the containerIndex of each
-// assignment.
+// applyReservations corrects the devices of a pod's assignments if HAMi has partitioned GPUs for it.
+// HAMi's ids name whole GPUs even then, and not always the right ones; the MIG devices are in its
+// reservations, a list for each container. indexes has the containerIndex of each assignment.
 //
 // HAMi orders its reservations by the containers of the pod's spec, init containers first. The
 // kubelet lists containers in the same order, without the init containers that end. Our metadata
