@@ -11,22 +11,22 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// otherXIDFor is how long an XID counts for which NVIDIA's catalog asks for nothing.
+// otherXIDFor is how long an XID of ClassOther counts after it occurred.
 const otherXIDFor = 10 * time.Minute
 
-// MarginSmall is how many degrees below its slowdown a GPU is near it. The status page and the alert
-// GpuTemperatureHigh go by it, too.
+// MarginSmall is in degrees Celsius: a GPU that is closer than this to the temperature at which it
+// slows down is too warm. The status page and the alert GpuTemperatureHigh use it, too.
 const MarginSmall = 3
 
-// past is what the Snapshots before tell of a GPU.
+// past is what we know about a GPU from earlier Snapshots, and from earlier processes.
 type past struct {
-	recovered   time.Time // XIDs and events up to then are over: see memory
+	recovered   time.Time // XIDs and events up to then are over: see gpuMemory.observe
 	unavailable time.Time // when the driver last reported the GPU as unavailable; zero: never
-	// xids are those that count until a reset, with the time of the last, of earlier processes too.
+	// xids are the XIDs that count until a reset, with the time of the last of each.
 	xids map[uint64]time.Time
 }
 
-// judgeNode returns the reasons that are the node's, not those of a GPU in the Snapshot.
+// judgeNode returns the reasons that concern the node, not a GPU in the Snapshot.
 func judgeNode(s *gpu.Snapshot) []Reason {
 	var reasons []Reason
 
@@ -55,8 +55,8 @@ func judgeNode(s *gpu.Snapshot) []Reason {
 	return append(reasons, judgeUnlisted(s.UnlistedXIDs)...)
 }
 
-// judgeUnlisted judges the XIDs in the kernel's log of GPUs that the driver does not list, such as
-// one that had fallen off the bus before we began.
+// judgeUnlisted judges XIDs in the kernel's log of GPUs that the driver does not list. A GPU may
+// have fallen off the bus before we began.
 func judgeUnlisted(lines []gpu.LoggedXID) (reasons []Reason) {
 	for _, x := range lines {
 		class := ClassOf(x.XID)
@@ -78,9 +78,9 @@ func judgeUnlisted(lines []gpu.LoggedXID) (reasons []Reason) {
 	return reasons
 }
 
-// judgeGPU returns the reasons of a GPU. allHang is set if calls hang for every GPU of a node that
-// has several.
-func judgeGPU(g *gpu.GPU, before past, now time.Time, logged, allHang bool) []Reason {
+// judgeGPU returns the reasons of a GPU. kernelLogRead is whether we read the kernel's log. allHang
+// is set if the driver's calls hang for every GPU of a node that has several.
+func judgeGPU(g *gpu.GPU, before past, now time.Time, kernelLogRead, allHang bool) []Reason {
 	if r, ok := g.Released.Get(); ok {
 		return append(judgeXIDs(g, before, now), Reason{Code: CodeReleased, State: Unknown,
 			Action: ActionNone, Since: r.Since,
@@ -102,10 +102,10 @@ func judgeGPU(g *gpu.GPU, before past, now time.Time, logged, allHang bool) []Re
 	reasons = append(reasons, judgeDriver(g)...)
 	reasons = append(reasons, judgeHeat(g)...)
 
-	return append(reasons, judgeUnread(g, logged)...)
+	return append(reasons, judgeUnread(g, kernelLogRead)...)
 }
 
-// judgeDown judges a GPU of which the last reading failed as a whole.
+// judgeDown judges a GPU whose last reading failed as a whole.
 func judgeDown(g *gpu.GPU, allHang bool) Reason {
 	var err error
 	if len(g.Errors) > 0 {
@@ -145,7 +145,7 @@ func judgeDown(g *gpu.GPU, allHang bool) Reason {
 	return r
 }
 
-// judgeXIDs judges the XIDs of a GPU that are not over, those of its instances among them.
+// judgeXIDs judges the XIDs of a GPU that are not over, including the XIDs of its instances.
 func judgeXIDs(g *gpu.GPU, before past, now time.Time) (reasons []Reason) {
 	for _, x := range withPast(g.Totals.XIDErrors, before) {
 		r, ok := judgeXID(x, g, before, now)
@@ -153,10 +153,11 @@ func judgeXIDs(g *gpu.GPU, before past, now time.Time) (reasons []Reason) {
 			continue
 		}
 
-		// A reset takes all of the GPU. Else what an instance had concerns no other. Of an earlier
-		// process' XIDs it is not known which instance had them.
+		// An XID that names instances concerns only them, unless it takes a reset of the whole GPU
+		// to recover. XIDs from an earlier process are not in XIDErrors: we do not know which
+		// instances they named.
 		isSame := func(c gpu.XIDCount) bool { return c.XID == x.XID }
-		r.own = r.Action != ActionReboot && r.Code != CodeXIDHardware &&
+		r.ofSomeInstances = r.Action != ActionReboot && r.Code != CodeXIDHardware &&
 			!slices.ContainsFunc(g.Totals.GPUXIDs, isSame) && slices.ContainsFunc(g.Totals.XIDErrors, isSame)
 		reasons = append(reasons, r)
 	}
@@ -164,7 +165,8 @@ func judgeXIDs(g *gpu.GPU, before past, now time.Time) (reasons []Reason) {
 	return reasons
 }
 
-// judgeXID judges an XID of a GPU or of an instance of it; ok is false if it is over or no reason.
+// judgeXID judges an XID of a GPU or of an instance of it; ok is false if it is over, or is no
+// reason.
 func judgeXID(x gpu.XIDCount, g *gpu.GPU, before past, now time.Time) (r Reason, ok bool) {
 	class := ClassOf(x.XID)
 	if class == ClassApplication || x.XID == announcesRecovery || !x.Last.After(before.recovered) {
@@ -173,8 +175,8 @@ func judgeXID(x gpu.XIDCount, g *gpu.GPU, before past, now time.Time) (r Reason,
 
 	r = Reason{XID: gpu.Some(x.XID), Since: x.Last, Message: describeXID(x.XID)}
 
-	// The kernel's log goes back to the boot. Of a line from before we first saw the GPU we cannot
-	// tell whether the GPU was reset after it. A driver that says what to do says so.
+	// The XID is only in a line of the kernel's log from before we first saw the GPU. Unless the
+	// driver says that no action is needed, we cannot tell whether the GPU was reset since.
 	if x.Value == 0 {
 		if class == ClassOther || g.Readings.RecoveryAction == gpu.Some(gpu.RecoveryNone) {
 			return Reason{}, false
@@ -216,14 +218,14 @@ func judgeXID(x gpu.XIDCount, g *gpu.GPU, before past, now time.Time) (r Reason,
 	return r, true
 }
 
-// judgeMemory judges the errors of the memories. The driver counts the volatile ones since it was
-// loaded (nvml.h, NVML_VOLATILE_ECC), so that they end with a reload by themselves; DCGM, too, takes
-// a GPU with an uncorrectable one for failed until then (DCGM_FR_VOLATILE_DBE_DETECTED). Those of
-// the GPU's life say nothing about now.
+// judgeMemory judges memory errors. Volatile counts begin when the driver is loaded (nvml.h,
+// NVML_VOLATILE_ECC), so they are over after a reload. Until then DCGM, too, calls a GPU with an
+// uncorrectable error failed (DCGM_FR_VOLATILE_DBE_DETECTED). Aggregate counts, over the life of
+// the GPU, say nothing about its present state.
 func judgeMemory(g *gpu.GPU) (reasons []Reason) {
 	if n := countUncorrected(g.Readings.ECC); n > 0 {
 		reasons = append(reasons, Reason{Code: CodeECC, State: Unhealthy, Action: ActionReset,
-			Message: describeUncorrected(n), own: isAttributed(g)})
+			Message: describeUncorrected(n), ofSomeInstances: isAttributed(g)})
 	}
 
 	// https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html: a pending remapping takes
@@ -242,8 +244,8 @@ func judgeMemory(g *gpu.GPU) (reasons []Reason) {
 	return reasons
 }
 
-// countUncorrected adds up the uncorrectable errors since the driver was loaded. A total, if there
-// is one, is not counted beside its parts.
+// countUncorrected returns the number of uncorrectable errors since the driver was loaded. If the
+// list has both a total and its parts, it counts them once.
 func countUncorrected(list []gpu.ECCCount) (sum uint64) {
 	var total uint64
 
@@ -267,8 +269,8 @@ func describeUncorrected(n uint64) string {
 	return "uncorrectable memory errors since the driver was loaded: " + formatNumber(n)
 }
 
-// isAttributed reports whether memory errors of the GPU are known to be those of an instance: then
-// the others have not had them.
+// isAttributed reports whether we know which instances had the memory errors of the GPU: then the
+// other instances have not had them.
 func isAttributed(g *gpu.GPU) bool {
 	for i := range g.Instances {
 		gi := &g.Instances[i]
@@ -291,7 +293,8 @@ func countOfInstance(gi *gpu.GPUInstance) (sum uint64) {
 	return sum
 }
 
-// judgeDriver judges what the driver itself says: what it asks for, the fabric, a mode that waits.
+// judgeDriver judges what the driver itself says about the GPU: the recovery action that it asks
+// for, the state of the fabric, and a change of the MIG mode that waits for a reset.
 func judgeDriver(g *gpu.GPU) (reasons []Reason) {
 	if asked := g.Readings.RecoveryAction.Or(gpu.RecoveryNone); asked != gpu.RecoveryNone {
 		reasons = append(reasons, Reason{Code: CodeRecovery, State: Unhealthy, Action: actionFor(asked),
@@ -311,8 +314,9 @@ func judgeDriver(g *gpu.GPU) (reasons []Reason) {
 	return reasons
 }
 
-// actionFor returns the action for what the driver asks for (nvml.h,
-// nvmlDeviceGpuRecoveryAction_t). One that a later driver may add is at least a reason to drain.
+// actionFor returns our action for a recovery action of the driver (nvml.h,
+// nvmlDeviceGpuRecoveryAction_t). An action that a later driver may add is at least a reason to
+// drain.
 func actionFor(asked gpu.RecoveryAction) Action {
 	switch asked {
 	case gpu.RecoveryReset, gpu.RecoveryDrainAndReset:
@@ -324,8 +328,8 @@ func actionFor(asked gpu.RecoveryAction) Action {
 	}
 }
 
-// judgeFabric judges the registration in the NVLink fabric. CUDA does not start on such a GPU before
-// its registration has ended.
+// judgeFabric judges the registration of a GPU in the NVLink fabric. CUDA does not start on a GPU
+// with a fabric before the registration has ended.
 func judgeFabric(f gpu.Fabric) []Reason {
 	r := Reason{State: Unhealthy, Action: ActionReset}
 
@@ -353,47 +357,49 @@ func judgeFabric(f gpu.Fabric) []Reason {
 	return []Reason{r}
 }
 
-// judgeHeat judges what slows the GPU down, or is about to. The power limit under full load, idle
-// clocks and clocks that were set are normal operation.
+// judgeHeat judges whether heat or the power brake slows the GPU down, or is about to. The power
+// limit under full load, idle clocks and clocks that an operator set are normal operation.
 func judgeHeat(g *gpu.GPU) (reasons []Reason) {
-	slows := Reason{State: Degraded, Action: ActionNone}
+	r := Reason{State: Degraded, Action: ActionNone}
 
 	for _, e := range g.Totals.ClockEvents {
 		if !e.Active || !SlowsDown(e.Reason) {
 			continue
 		}
 
-		slows.Code = CodeThermal
-		slows.Message = "heat slows the GPU down (" + e.Reason + ")"
+		r.Code = CodeThermal
+		r.Message = "heat slows the GPU down (" + e.Reason + ")"
 
 		if strings.Contains(e.Reason, "power_brake") {
-			slows.Code = CodePowerBrake
-			slows.Message = "the power brake of the server slows the GPU down"
+			r.Code = CodePowerBrake
+			r.Message = "the power brake of the server slows the GPU down"
 		}
 
-		reasons = append(reasons, slows)
+		reasons = append(reasons, r)
 	}
 
 	if margin, ok := slowdownMargin(&g.Readings); ok && margin < MarginSmall {
-		slows.Code = CodeNearSlowdown
-		slows.Message = fmt.Sprintf("the GPU is %.0f °C below the temperature at which it slows down", margin)
+		r.Code = CodeNearSlowdown
+		r.Message = fmt.Sprintf("the GPU is %.0f °C below the temperature at which it slows down", margin)
 
 		if margin <= 0 {
-			slows.Message = "the GPU is at the temperature at which it slows down"
+			r.Message = "the GPU is at the temperature at which it slows down"
 		}
 
-		reasons = append(reasons, slows)
+		reasons = append(reasons, r)
 	}
 
 	return reasons
 }
 
-// SlowsDown reports whether a clock event reason needs attention.
+// SlowsDown reports whether a clock event reason needs attention: heat or the hardware's protection
+// slows the GPU down.
 func SlowsDown(reason string) bool {
 	return strings.HasPrefix(reason, "hw_") || strings.Contains(reason, "thermal")
 }
 
-// slowdownMargin returns how far the GPU is below the temperature at which it slows down.
+// slowdownMargin returns how many degrees Celsius the GPU is below the temperature at which it
+// slows down; false if we don't know.
 func slowdownMargin(r *gpu.Readings) (float64, bool) {
 	if margin, ok := r.TemperatureMarginCelsius.Get(); ok {
 		return margin, true
@@ -413,10 +419,10 @@ func slowdownMargin(r *gpu.Readings) (float64, bool) {
 	return 0, false
 }
 
-// judgeUnread lists what would show a fault and could not be read. Readings that say nothing about
-// health, such as processes, are no reason. Neither is what the hardware does not have: it is absent
-// without an error.
-func judgeUnread(g *gpu.GPU, logged bool) (reasons []Reason) {
+// judgeUnread returns a reason for each failed reading that would show a fault. Readings that say
+// nothing about health, such as processes, do not count. A reading that the hardware does not offer
+// is absent without an error, so that it does not count, either.
+func judgeUnread(g *gpu.GPU, kernelLogRead bool) (reasons []Reason) {
 	unknown := Reason{State: Unknown, Action: ActionNone}
 
 	for _, e := range g.Errors {
@@ -434,8 +440,8 @@ func judgeUnread(g *gpu.GPU, logged bool) (reasons []Reason) {
 			unknown.Code = CodeFabricUnread
 			unknown.Message = "the state of the fabric cannot be read" + causeText(e.Err)
 		case gpu.ReadingEvents:
-			if logged {
-				continue // the kernel's log has them
+			if kernelLogRead {
+				continue // we have the XIDs from the kernel's log
 			}
 
 			unknown.Code = CodeNoXIDs
@@ -457,8 +463,8 @@ func judgeUnread(g *gpu.GPU, logged bool) (reasons []Reason) {
 	return reasons
 }
 
-// judgeInstance returns the reasons of a GPU instance: its own, and those of its GPU that are not
-// another part's.
+// judgeInstance returns the reasons of a GPU instance: its own, and the reasons of its GPU that
+// concern all instances.
 func judgeInstance(g *gpu.GPU, gi *gpu.GPUInstance, ofGPU []Reason, before past, now time.Time) []Reason {
 	var reasons []Reason
 
@@ -475,7 +481,7 @@ func judgeInstance(g *gpu.GPU, gi *gpu.GPUInstance, ofGPU []Reason, before past,
 
 	for _, r := range ofGPU {
 		isSame := func(other Reason) bool { return other.Code == r.Code && other.XID == r.XID }
-		if !r.own && r.Code != CodeModePending && !slices.ContainsFunc(reasons, isSame) {
+		if !r.ofSomeInstances && r.Code != CodeModePending && !slices.ContainsFunc(reasons, isSame) {
 			reasons = append(reasons, r)
 		}
 	}
@@ -488,7 +494,7 @@ func judgeInstance(g *gpu.GPU, gi *gpu.GPUInstance, ofGPU []Reason, before past,
 	return reasons
 }
 
-// causeText returns an error as the end of a sentence; empty without one.
+// causeText returns ": " and the error, for the end of a message; empty for nil.
 func causeText(err error) string {
 	if err == nil {
 		return ""

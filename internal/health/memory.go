@@ -12,16 +12,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Memory is what a Tracker knows of the GPUs that no driver reports again after a restart of the
-// program. It is true of one boot of the node: a reboot resets all GPUs.
+// Memory is what a Tracker hands to the next process on the node: facts about GPUs that the driver
+// reports only once. It is valid for one boot of the node, because a reboot resets all GPUs.
 type Memory struct {
 	GPUs []RememberedGPU `json:"gpus"`
 }
 
-// RememberedGPU is what is kept of a GPU with a past.
+// RememberedGPU is the stored form of a gpuMemory: see there for the fields.
 type RememberedGPU struct {
 	Place
-	// XIDs are those that are not over, with the time of the last.
+	// XIDs are the XIDs that are not over, with the time of the last of each.
 	XIDs        map[uint64]time.Time `json:"xids,omitempty"`
 	Recovered   time.Time            `json:"recovered,omitzero"`
 	Unavailable time.Time            `json:"unavailable,omitzero"`
@@ -43,7 +43,8 @@ type Place struct {
 	PCIBusID string   `json:"pciBusId,omitempty"`
 }
 
-// IsSame reports whether two memories differ at most in what each reading changes.
+// IsSame reports whether two memories are the same except for the fields that change with every
+// reading.
 func (m Memory) IsSame(other Memory) bool {
 	return slices.EqualFunc(m.GPUs, other.GPUs, func(a, b RememberedGPU) bool {
 		return a.Place == b.Place && maps.EqualFunc(a.XIDs, b.XIDs, time.Time.Equal) &&
@@ -52,40 +53,40 @@ func (m Memory) IsSame(other Memory) bool {
 	})
 }
 
-// Memory returns what the next process has to know, ordered by UUID: nothing of a GPU without a past.
+// Memory returns what the next process has to know, ordered by UUID. GPUs without a past are left
+// out.
 func (t *Tracker) Memory() Memory {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	list := Memory{GPUs: []RememberedGPU{}}
+	memory := Memory{GPUs: []RememberedGPU{}}
 
-	for _, all := range []map[string]*memory{t.gpus, t.missing} {
-		for _, m := range all {
+	for _, byKey := range []map[string]*gpuMemory{t.gpus, t.missing} {
+		for _, m := range byKey {
 			if m.hasPast() {
-				list.GPUs = append(list.GPUs, m.export())
+				memory.GPUs = append(memory.GPUs, m.export())
 			}
 		}
 	}
 
-	slices.SortFunc(list.GPUs, func(a, b RememberedGPU) int { return cmp.Compare(a.UUID, b.UUID) })
+	slices.SortFunc(memory.GPUs, func(a, b RememberedGPU) int { return cmp.Compare(a.UUID, b.UUID) })
 
-	return list
+	return memory
 }
 
-// Recall takes up the memory of an earlier process in the same boot. Call it before the first
-// Observe.
-func (t *Tracker) Recall(list Memory) {
+// Recall sets what an earlier process in the same boot has left. Call it before the first Observe.
+func (t *Tracker) Recall(memory Memory) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
 	t.recalled = true
 
-	for _, r := range list.GPUs {
+	for _, r := range memory.GPUs {
 		if r.UUID == "" {
 			continue
 		}
 
-		t.gpus[string(r.UUID)] = &memory{
+		t.gpus[string(r.UUID)] = &gpuMemory{
 			past:          past{recovered: r.Recovered, unavailable: r.Unavailable, xids: r.XIDs},
 			place:         r.Place,
 			lostAt:        r.Lost,
@@ -100,15 +101,15 @@ func (t *Tracker) Recall(list Memory) {
 	}
 }
 
-// RecallNode takes up what the Node in the cluster has said of its GPUs since a time, for a process
-// that knows nothing of before: a fault that the driver does not report twice. It is unknown whether
-// that is over until each GPU says that nothing is to be done, or was seen reset. It does nothing if
-// the past is known.
+// RecallNode is for a process that knows nothing about the past: it sets a message about a fault
+// that the Node in the cluster shows since a time. The driver may not report that fault again. So
+// it makes the node unknown until every GPU either was seen reset or its driver says that no action
+// is needed. If we know the past by Recall or by the kernel's log, RecallNode does nothing.
 func (t *Tracker) RecallNode(since time.Time, message string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	if t.recalled || t.logged {
+	if t.recalled || t.kernelLogRead {
 		return
 	}
 
@@ -116,23 +117,25 @@ func (t *Tracker) RecallNode(since time.Time, message string) {
 		Message: beforeMessage + strings.TrimPrefix(message, beforeMessage)}
 }
 
-// beforeMessage is the beginning of the message of what the Node has said before.
+// beforeMessage precedes the Node's message in the reason that RecallNode sets. The Node shows that
+// reason in turn: after another restart RecallNode gets the message with it.
 const beforeMessage = "whether this is over is not known: "
 
-// IsPast reports whether a reason rests on what a process has seen, and the driver does not report
-// twice.
+// IsPast reports whether a reason comes from something that the driver reports only once, so that a
+// process that starts later does not see it.
 func IsPast(code Code) bool {
 	return slices.Contains([]Code{
 		CodeXIDNode, CodeXIDHardware, CodeXIDMemory, CodeUnavailable, CodeMissing, CodeXIDBefore,
 	}, code)
 }
 
-func (m *memory) hasPast() bool {
+// hasPast reports whether m has something that the next process has to know.
+func (m *gpuMemory) hasPast() bool {
 	return m.place.UUID != "" && (len(m.xids) > 0 || !m.recovered.IsZero() || !m.unavailable.IsZero() ||
 		!m.lostAt.IsZero() || m.asked != "" || m.resetRequired || m.unbound)
 }
 
-func (m *memory) export() RememberedGPU {
+func (m *gpuMemory) export() RememberedGPU {
 	return RememberedGPU{
 		Place:         m.place,
 		XIDs:          maps.Clone(m.xids),
@@ -149,8 +152,8 @@ func (m *memory) export() RememberedGPU {
 	}
 }
 
-// remember keeps the XIDs of the GPU that count until it is reset, and whether it is lost.
-func (m *memory) remember(g *gpu.GPU, at time.Time) {
+// remember keeps the XIDs of the GPU that count until a reset, and since when the GPU is lost.
+func (m *gpuMemory) remember(g *gpu.GPU, at time.Time) {
 	m.place = Place{UUID: g.UUID, Index: g.Index, PCIBusID: g.PCIBusID}
 
 	isLost := !g.Up && len(g.Errors) > 0 && errors.Is(g.Errors[0].Err, gpu.ErrLost)
@@ -176,18 +179,18 @@ func (m *memory) remember(g *gpu.GPU, at time.Time) {
 	maps.DeleteFunc(m.xids, func(_ uint64, last time.Time) bool { return !last.After(m.recovered) })
 }
 
-// withPast returns the XIDs of a GPU with those that an earlier process has seen.
+// withPast returns the XIDs of a GPU together with the XIDs that an earlier process has seen.
 func withPast(list []gpu.XIDCount, before past) []gpu.XIDCount {
 	all := slices.Clone(list)
 
 	for _, xid := range slices.Sorted(maps.Keys(before.xids)) {
-		at := slices.IndexFunc(all, func(x gpu.XIDCount) bool { return x.XID == xid })
-		if at < 0 {
+		i := slices.IndexFunc(all, func(x gpu.XIDCount) bool { return x.XID == xid })
+		if i < 0 {
 			all = append(all, gpu.XIDCount{XID: xid})
-			at = len(all) - 1
+			i = len(all) - 1
 		}
 
-		if x := &all[at]; x.Value == 0 { // this process has not seen it
+		if x := &all[i]; x.Value == 0 { // this process has not seen it
 			x.Value = 1
 			x.Last = before.xids[xid]
 		}
@@ -196,21 +199,23 @@ func withPast(list []gpu.XIDCount, before past) []gpu.XIDCount {
 	return all
 }
 
-// updateMissing keeps the GPUs that were lost and are not listed any more: a driver that counts its
-// GPUs anew leaves them out. While not all GPUs are read, it keeps all that have a past.
-func (t *Tracker) updateMissing(gpus map[string]*memory, complete bool) {
+// updateMissing updates t.missing, the GPUs that were lost and that the driver does not list any
+// more. gpus are the GPUs of the Snapshot; complete is whether it has all that the driver lists. If
+// not, any GPU with a past may come back: we keep them all.
+func (t *Tracker) updateMissing(gpus map[string]*gpuMemory, complete bool) {
 	for key, m := range t.gpus {
 		if m.hasPast() {
 			t.missing[key] = m
 		}
 	}
 
-	maps.DeleteFunc(t.missing, func(key string, m *memory) bool {
+	maps.DeleteFunc(t.missing, func(key string, m *gpuMemory) bool {
 		return gpus[key] != nil || complete && m.lostAt.IsZero()
 	})
 }
 
-// judgeMissing returns the reasons of the GPUs that were lost and are not listed any more.
+// judgeMissing returns a reason for each GPU that was lost and that the driver does not list any
+// more.
 func (t *Tracker) judgeMissing(complete bool) (reasons []Reason) {
 	if !complete {
 		return nil
@@ -226,8 +231,7 @@ func (t *Tracker) judgeMissing(complete bool) (reasons []Reason) {
 	return reasons
 }
 
-// judgeNodeBefore returns what the Node in the cluster has said before this process, until all GPUs
-// were seen reset or say that nothing is to be done.
+// judgeNodeBefore returns the reason that RecallNode has set, and drops it once it is over.
 func (t *Tracker) judgeNodeBefore(s *gpu.Snapshot, complete bool) []Reason {
 	if t.nodeBefore == nil {
 		return nil

@@ -11,30 +11,30 @@ import (
 // apiVersion is the version of all documents of this program.
 const apiVersion = "mig-exporter/v1"
 
-// Report is the document of /api/v1/health: the verdict of the node, then those of its GPUs.
+// Report is the document of /api/v1/health: the verdict on the node, then the verdicts on its GPUs.
 type Report struct {
 	APIVersion string `json:"apiVersion"`
 	Verdict
-	// Generation and Time are those of the Snapshot; missing before the first.
+	// Generation and Time are of the Snapshot that was judged; missing before the first.
 	Generation uint64    `json:"generation,omitempty"`
 	Time       time.Time `json:"time,omitzero"`
 	Hostname   string    `json:"hostname,omitempty"`
 	GPUs       []GPU     `json:"gpus"`
 }
 
-// GPU is the verdict of a GPU.
+// GPU is the verdict on a GPU.
 type GPU struct {
 	Index    int      `json:"index"`
 	UUID     gpu.UUID `json:"uuid,omitempty"` // a GPU without a handle has none
 	Name     string   `json:"name,omitempty"`
 	PCIBusID string   `json:"pciBusId,omitempty"`
 	Verdict
-	// XIDsSince is from when on XIDs are known; missing if none are received.
+	// XIDsSince is since when we have received XIDs; missing if we receive none.
 	XIDsSince time.Time  `json:"xidsSince,omitzero"`
 	Instances []Instance `json:"instances"`
 }
 
-// Instance is the verdict of a GPU instance. Reasons of the GPU that concern it are among its own.
+// Instance is the verdict on a GPU instance. Its reasons include the GPU's reasons that concern it.
 type Instance struct {
 	ID         gpu.InstanceID         `json:"id"`
 	Generation uint64                 `json:"generation"`
@@ -44,8 +44,8 @@ type Instance struct {
 	Verdict
 }
 
-// Report returns the judgement at a time. The caller owns it. If the last Snapshot is too old, it
-// makes nothing better than unknown.
+// Report returns the judgement as of now. The caller owns it. If the last Snapshot is too old,
+// every state is unknown or worse.
 func (t *Tracker) Report(now time.Time) *Report {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -79,7 +79,7 @@ func (r *Report) StateOf(g *gpu.GPU) State {
 	return Unknown
 }
 
-// clone copies the report as deep as addToAll changes it.
+// clone copies the report as deeply as addToAll changes it.
 func (r Report) clone() Report {
 	r.GPUs = slices.Clone(r.GPUs)
 	for i := range r.GPUs {
@@ -103,25 +103,28 @@ func (r *Report) addToAll(reason Reason) {
 	}
 }
 
-// with returns the verdict with a further reason. A worse state begins with that reason.
+// with returns the verdict with a further reason. If that makes the state worse, the state begins
+// with the reason.
 func (v Verdict) with(reason Reason) Verdict {
-	more := newVerdict(append(slices.Clone(v.Reasons), reason))
+	extended := newVerdict(append(slices.Clone(v.Reasons), reason))
 
-	if rank(more.State) <= rank(v.State) {
-		more.State = v.State
-		more.Message = v.Message
-		more.Since = v.Since
-		more.Action = v.Action
+	if rank(extended.State) <= rank(v.State) {
+		extended.State = v.State
+		extended.Message = v.Message
+		extended.Since = v.Since
+		extended.Action = v.Action
 
-		return more
+		return extended
 	}
 
-	more.Since = reason.Since
+	extended.Since = reason.Since
 
-	return more
+	return extended
 }
 
-// summarize returns the verdict of the node: of its own reasons, and of its GPUs.
+// summarize returns the verdict on the node, by its own reasons and the verdicts on its GPUs. Its
+// message is that of the worst, and says how many others are not healthy: "GPU 3: XID 79 ...; 2
+// others are not healthy".
 func (r *Report) summarize(reasons []Reason, keep *keeper) Verdict {
 	v := newVerdict(reasons)
 	others := 0
@@ -137,7 +140,10 @@ func (r *Report) summarize(reasons []Reason, keep *keeper) Verdict {
 			v.Message = g.Message
 		case g.State == Healthy:
 		case rank(g.State) > rank(v.State):
-			others += boolToInt(v.State != Healthy)
+			if v.State != Healthy {
+				others++ // the worst so far
+			}
+
 			v.State = g.State
 			v.Message = fmt.Sprintf("GPU %d: %s", g.Index, g.Message)
 		default:
@@ -155,15 +161,8 @@ func (r *Report) summarize(reasons []Reason, keep *keeper) Verdict {
 	return keep.dateState("node", v)
 }
 
-func boolToInt(b bool) int {
-	if b {
-		return 1
-	}
-
-	return 0
-}
-
-// Worst returns the worst reason of the node or of a GPU; false if all of it is healthy.
+// Worst returns the worst reason of the node or of a GPU; false if the node and all GPUs are
+// healthy.
 func (r *Report) Worst() (worst Reason, ok bool) {
 	all := slices.Clone(r.Reasons)
 

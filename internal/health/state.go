@@ -11,8 +11,8 @@ import (
 // State is how a device is.
 type State string
 
-// The states. Degraded: it works, and needs attention when its work allows it. Unhealthy: what runs
-// on it has failed or will. Unknown: we cannot tell.
+// The states. Degraded: the device works, and needs attention when its work allows it. Unhealthy:
+// what runs on the device has failed or will. Unknown: we cannot tell.
 const (
 	Healthy   State = "healthy"
 	Degraded  State = "degraded"
@@ -23,7 +23,7 @@ const (
 // Action is what an operator should do.
 type Action string
 
-// The actions. Reset, reboot and replace need a device that is drained first.
+// The actions. Drain the device before you reset, reboot or replace.
 const (
 	ActionNone    Action = "none"
 	ActionDrain   Action = "drain"
@@ -79,25 +79,24 @@ const (
 // Reason is one thing that is wrong, or not known.
 type Reason struct {
 	Code    Code            `json:"code"`
-	State   State           `json:"state"` // that it alone leads to
+	State   State           `json:"state"` // of a device that has no other reason
 	Action  Action          `json:"action"`
 	Message string          `json:"message"`
 	Since   time.Time       `json:"since"`
 	XID     gpu.Opt[uint64] `json:"xid,omitzero"`
 
-	// own is set if the reason does not concern the other parts of the GPU: its instances do not
-	// have it, too.
-	own bool
+	// ofSomeInstances is set if the GPU has the reason because some of its instances have it. The
+	// other instances do not inherit it.
+	ofSomeInstances bool
 }
 
-// Verdict is the judgement of a device: the worst of its reasons decides.
+// Verdict is the judgement on a device: the worst of its reasons decides.
 type Verdict struct {
 	State   State     `json:"state"`
-	Action  Action    `json:"action"`  // the furthest-reaching of all reasons
+	Action  Action    `json:"action"`  // the furthest-reaching action of all reasons
 	Message string    `json:"message"` // of the worst reason, or that there is none
 	Since   time.Time `json:"since"`   // when State last changed, as far as this process has seen it
-	// Reasons are all that stand, the worst first.
-	Reasons []Reason `json:"reasons"`
+	Reasons []Reason  `json:"reasons"` // the worst first
 }
 
 const healthyMessage = "nothing is known to be wrong, and all that the hardware reports is read"
@@ -132,7 +131,7 @@ func rank(s State) int {
 	return slices.Index([]State{Healthy, Degraded, Unknown, Unhealthy}, s)
 }
 
-// reach orders actions by how much they take away.
+// reach orders actions by how much they disturb, drain before reset.
 func reach(a Action) int {
 	return slices.Index(
 		[]Action{ActionNone, ActionDrain, ActionReset, ActionReboot, ActionReplace}, a,

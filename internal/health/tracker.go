@@ -12,53 +12,53 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Tracker judges each Snapshot, and keeps since when each reason stands. Of XIDs from before this
-// process it knows those of the kernel's log, and what Recall takes up. It is safe for concurrent use.
+// Tracker judges each Snapshot, and keeps since when each reason holds. It knows XIDs from before
+// this process only by the kernel's log and by Recall. It is safe for concurrent use.
 type Tracker struct {
-	maxAge time.Duration
+	maxAge time.Duration // of a Snapshot that still counts; 0: no limit
 	began  time.Time
 
-	mu         sync.Mutex
-	report     Report // of the last Snapshot; not complete before the first
-	gpus       map[string]*memory
-	missing    map[string]*memory   // of GPUs that are not in the last Snapshot
-	states     map[string]standing  // by device
-	since      map[string]time.Time // by device and reason
-	recalled   bool                 // the memory of earlier processes in this boot is known
-	logged     bool                 // the kernel's log was read at the last Snapshot
-	nodeBefore *Reason              // see RecallNode; nil: there is none, or it is over
+	mu            sync.Mutex
+	report        Report                // of the last Snapshot; its APIVersion is empty before the first
+	gpus          map[string]*gpuMemory // by keyOf: the GPUs of the last Snapshot
+	missing       map[string]*gpuMemory // by keyOf: see updateMissing
+	states        map[string]datedState // by device: the node, a GPU or an instance
+	since         map[string]time.Time  // since when a reason of a device holds; see dateReasons for the keys
+	recalled      bool                  // Recall was called: we know what earlier processes in this boot saw
+	kernelLogRead bool                  // the kernel's log was read at the last Snapshot
+	nodeBefore    *Reason               // see RecallNode; nil: there is none, or it is over
 }
 
-// standing is the state of a device, and when it became that.
-type standing struct {
+// datedState is the state of a device, and since when it has that state.
+type datedState struct {
 	state State
 	since time.Time
 }
 
-// memory is what we keep of a GPU between Snapshots.
-type memory struct {
+// gpuMemory is what we keep of a GPU between Snapshots.
+type gpuMemory struct {
 	past
 	place         Place
-	lostAt        time.Time // when it was first seen lost; zero if it is not
-	downAt        time.Time // of the last Snapshot in which it was down or released
-	readAt        time.Time // of the last reading that was good
-	energy        gpu.Opt[float64]
-	asked         gpu.RecoveryAction // that the driver asked for last; empty: it does not say
-	askedAt       time.Time
-	unavailables  float64 // events that were counted
-	resetRequired bool    // it was down because it had to be reset
-	unbound       bool    // it was unbound from the driver
+	lostAt        time.Time          // when the GPU was first seen lost; zero if it is not lost
+	downAt        time.Time          // of the last Snapshot in which the GPU was down or released
+	readAt        time.Time          // of the last Snapshot with a good reading
+	energy        gpu.Opt[float64]   // the energy counter in joules at the last reading that had it
+	asked         gpu.RecoveryAction // the last action that the driver asked for; empty once that is over
+	askedAt       time.Time          // of the last Snapshot in which the driver asked for it
+	unavailables  float64            // how many events "unavailable" we have seen
+	resetRequired bool               // the GPU was down because it had to be reset, and has not come back yet
+	unbound       bool               // the GPU was unbound from the driver, and has not come back yet
 }
 
-// New returns a Tracker that has seen nothing at now. A Snapshot older than maxAge tells nothing
-// about now any more; 0 is no limit.
+// New returns a Tracker that has seen nothing at now. A Snapshot older than maxAge says nothing
+// about the present; 0 is no limit.
 func New(maxAge time.Duration, now time.Time) *Tracker {
 	return &Tracker{
 		maxAge:  maxAge,
 		began:   now,
-		gpus:    map[string]*memory{},
-		missing: map[string]*memory{},
-		states:  map[string]standing{},
+		gpus:    map[string]*gpuMemory{},
+		missing: map[string]*gpuMemory{},
+		states:  map[string]datedState{},
 		since:   map[string]time.Time{},
 	}
 }
@@ -75,11 +75,11 @@ func (t *Tracker) Observe(s *gpu.Snapshot) {
 		Hostname:   s.Hostname,
 		GPUs:       make([]GPU, 0, len(s.GPUs)),
 	}
-	t.logged = isUp(s, gpu.SourceKernelLog)
+	t.kernelLogRead = isUp(s, gpu.SourceKernelLog)
 	complete := isComplete(s)
 	allHang := doAllHang(s)
-	gpus := make(map[string]*memory, len(s.GPUs))
-	keep := &keeper{at: s.Time, tracker: t, states: map[string]standing{}, since: map[string]time.Time{}}
+	gpus := make(map[string]*gpuMemory, len(s.GPUs))
+	keep := &keeper{at: s.Time, tracker: t, states: map[string]datedState{}, since: map[string]time.Time{}}
 
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
@@ -87,7 +87,7 @@ func (t *Tracker) Observe(s *gpu.Snapshot) {
 		m := cmp.Or(t.gpus[key], t.missing[key])
 
 		if m == nil {
-			m = &memory{}
+			m = &gpuMemory{}
 		}
 
 		m.observe(g, s.Time)
@@ -110,7 +110,7 @@ func (t *Tracker) Observe(s *gpu.Snapshot) {
 // judgeAll judges a GPU and its instances.
 func judgeAll(g *gpu.GPU, before past, now time.Time, allHang bool, keep *keeper) GPU {
 	key := keyOf(g)
-	reasons := keep.dateReasons(key, judgeGPU(g, before, now, keep.tracker.logged, allHang))
+	reasons := keep.dateReasons(key, judgeGPU(g, before, now, keep.tracker.kernelLogRead, allHang))
 	judged := GPU{
 		Index:     g.Index,
 		UUID:      g.UUID,
@@ -121,8 +121,8 @@ func judgeAll(g *gpu.GPU, before past, now time.Time, allHang bool, keep *keeper
 		Instances: make([]Instance, 0, len(g.Instances)),
 	}
 
-	// A driver that says what to do says so after a restart, too.
-	isPastKnown := keep.tracker.recalled || keep.tracker.logged || g.Readings.RecoveryAction.Present()
+	// A driver that reports a recovery action still does so after a restart of this program.
+	isPastKnown := keep.tracker.recalled || keep.tracker.kernelLogRead || g.Readings.RecoveryAction.Present()
 	if judged.State == Healthy && !isPastKnown {
 		judged.Message = fmt.Sprintf("nothing is known to be wrong; XIDs from before %s are not known",
 			judged.XIDsSince.UTC().Format(time.RFC3339))
@@ -145,7 +145,8 @@ func judgeAll(g *gpu.GPU, before past, now time.Time, allHang bool, keep *keeper
 	return judged
 }
 
-// uuidsOf returns the UUIDs of the MIG devices of an instance, which containers and schedulers know.
+// uuidsOf returns the UUIDs of the MIG devices of an instance: containers and schedulers know
+// these.
 func uuidsOf(gi *gpu.GPUInstance) []gpu.MIGUUID {
 	list := make([]gpu.MIGUUID, 0, len(gi.ComputeInstances))
 	for c := range gi.ComputeInstances {
@@ -157,7 +158,8 @@ func uuidsOf(gi *gpu.GPUInstance) []gpu.MIGUUID {
 	return list
 }
 
-// keyOf identifies a GPU over time. One without a handle has no UUID.
+// keyOf identifies a GPU over time: by its UUID or, if it has no handle and so no UUID, by its
+// index.
 func keyOf(g *gpu.GPU) string {
 	if g.UUID == "" {
 		return "index " + strconv.Itoa(g.Index)
@@ -186,14 +188,14 @@ func doAllHang(s *gpu.Snapshot) bool {
 	})
 }
 
-// observe takes from a GPU what later Snapshots do not tell. It decides up to when XIDs are over: no
-// event says that a GPU was reset, but these do:
+// observe keeps what later Snapshots will not say about a GPU. It also decides whether the GPU was
+// reset, so that earlier XIDs are over. The driver has no event for that; we take it as reset if
 //
-//   - it was down because it had to be reset, or unbound from the driver, and answers again;
-//   - the driver asked for something, and asks for nothing any more;
-//   - its energy counter, which runs since the driver was loaded (nvml.h,
-//     nvmlDeviceGetTotalEnergyConsumption), is lower than it was.
-func (m *memory) observe(g *gpu.GPU, at time.Time) {
+//   - it was down because it had to be reset, or unbound from the driver, and answers again,
+//   - the driver asked for a recovery action, and asks for none any more, or
+//   - its energy counter, which begins when the driver is loaded (nvml.h,
+//     nvmlDeviceGetTotalEnergyConsumption), is lower than before.
+func (m *gpuMemory) observe(g *gpu.GPU, at time.Time) {
 	if n := g.Totals.Unavailable.Or(gpu.Counter{}).Value; n != m.unavailables {
 		if n > m.unavailables {
 			m.unavailable = at
@@ -211,15 +213,15 @@ func (m *memory) observe(g *gpu.GPU, at time.Time) {
 		return
 	}
 
-	// What came while it was down came before it was reset.
-	before := m.readAt
-	if m.downAt.After(before) {
-		before = m.downAt
+	// XIDs that came while the GPU was down are from before the reset.
+	lastBefore := m.readAt
+	if m.downAt.After(lastBefore) {
+		lastBefore = m.downAt
 	}
 
 	energy, hasEnergy := g.Readings.EnergyJoules.Get()
 	if m.unbound || m.resetRequired || hasEnergy && energy < m.energy.Or(0) {
-		m.recoverAt(before)
+		m.recoverAt(lastBefore)
 	}
 
 	m.unbound = false
@@ -243,22 +245,25 @@ func (m *memory) observe(g *gpu.GPU, at time.Time) {
 	}
 }
 
-func (m *memory) recoverAt(at time.Time) {
+// recoverAt records that XIDs and events up to a time are over.
+func (m *gpuMemory) recoverAt(at time.Time) {
 	if at.After(m.recovered) {
 		m.recovered = at
 	}
 }
 
-// keeper carries over since when states and reasons stand, for what is there still.
+// keeper carries over, from one Snapshot to the next, since when states and reasons hold. It drops
+// those that are over.
 type keeper struct {
-	at      time.Time
-	tracker *Tracker
-	states  map[string]standing
+	at      time.Time // of the Snapshot
+	tracker *Tracker  // has the states and times up to the Snapshot before
+	states  map[string]datedState
 	since   map[string]time.Time
 }
 
-// dateReasons sets since when the reasons of a device stand: when we first saw them, or when they say that
-// they began. Neither is later than now, whatever was done to the clock.
+// dateReasons sets since when the reasons of a device hold: when we first saw them, or the earlier
+// time that they have themselves. No time is later than the Snapshot, even if the clock was set
+// back.
 func (k *keeper) dateReasons(device string, reasons []Reason) []Reason {
 	for i := range reasons {
 		r := &reasons[i]
@@ -282,10 +287,10 @@ func (k *keeper) dateReasons(device string, reasons []Reason) []Reason {
 func (k *keeper) dateState(device string, v Verdict) Verdict {
 	known, ok := k.tracker.states[device]
 	if !ok || known.state != v.State {
-		known = standing{state: v.State, since: k.at}
+		known = datedState{state: v.State, since: k.at}
 	}
 
-	// The state is at least as old as a reason for it that is older than this process' view.
+	// A device that is new to us has had its state for as long as the oldest reason for it.
 	for i := range v.Reasons {
 		if v.Reasons[i].State == v.State && v.Reasons[i].Since.Before(known.since) && !ok {
 			known.since = v.Reasons[i].Since

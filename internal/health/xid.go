@@ -9,16 +9,16 @@ import (
 // Class is what an XID says about the GPU.
 type Class int
 
-// The classes. The XIDs in each are those for which NVIDIA's catalog asks for the same
-// (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html); the alerts GpuXid* go by
-// them, too.
+// The classes, by the action that NVIDIA's catalog asks for
+// (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). The alerts GpuXid* use
+// the same classes.
 const (
-	// ClassOther: the catalog asks for nothing, or does not have it.
+	// ClassOther: the catalog asks for nothing, or does not have the XID.
 	ClassOther Class = iota
-	// ClassApplication: the program has to be restarted, mostly by its own fault. It is no reason
-	// to take the GPU for anything but healthy.
+	// ClassApplication: the program has to be restarted, mostly by its own fault. The GPU is
+	// healthy.
 	ClassApplication
-	// ClassMemory: the hardware has dealt with a memory error. A reset makes it last.
+	// ClassMemory: the hardware has dealt with a memory error. A reset makes the repair permanent.
 	ClassMemory
 	// ClassHardware: the GPU has to be reset.
 	ClassHardware
@@ -58,8 +58,8 @@ func xidClasses() []xidClass {
 	}
 }
 
-// announcesRecovery is the XID "GPU recovery action changed": what the driver asks for now is a
-// reading of its own.
+// announcesRecovery is the XID "GPU recovery action changed". It is no reason of its own: we read
+// the recovery action itself.
 const announcesRecovery = 154
 
 // describeXID names an XID for a message.

@@ -15,8 +15,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
-// heartbeat is how often the conditions are written if they do not change; tick is how often we look
-// whether they have.
+// heartbeat is how often we write the conditions if they do not change; tick is how often we look
+// whether they have changed.
 const (
 	heartbeat = time.Minute
 	tick      = time.Second
@@ -37,48 +37,48 @@ func shorten(message string) string {
 type ConditionOptions struct {
 	API  API
 	Node string // its name
-	// Read returns the conditions as they are, or false as long as it is too early to say. It must
-	// not block.
+	// Read returns the current conditions, or false as long as it is too early to say. It must not
+	// block.
 	Read func() ([]Condition, bool)
 	// Earlier, if not nil, is called once with each condition that an earlier run has left on the
-	// node, as it was before it stopped, and since when the node shows it.
+	// node, as it was before that run stopped. since is the time that the node shows for it.
 	Earlier func(was Condition, since time.Time)
 	// Written, if not nil, is called with the time of each heartbeat that the API server has
 	// accepted.
 	Written func(time.Time)
-	Now     func() time.Time // of the node
+	Now     func() time.Time // the node's clock, for the times in conditions
 	Logger  log.Logger
 }
 
 // Conditions keeps conditions of the node current.
 type Conditions struct {
-	opts   ConditionOptions
-	looks  chan chan struct{} // each is closed once we have looked
-	tracks []*track
-	read   bool      // those on the node from an earlier run are in tracks
-	due    bool      // a status has changed and is not written
-	beat   time.Time // of the last that was written
-	retry  retry.Backoff
-	failed string // the last error that we have logged
+	opts      ConditionOptions
+	flushes   chan chan struct{} // requests of Flush; Run closes each when it is done
+	tracks    []*track
+	nodeRead  bool      // readNode has succeeded
+	due       bool      // a status has changed and is not written yet
+	lastWrite time.Time // zero before the first
+	retry     retry.Backoff
+	lastError string // the error that we have logged last; empty once we can write again
 }
 
 // NewConditions returns a Conditions, which does nothing until Run is called.
 func NewConditions(opts ConditionOptions) *Conditions {
-	return &Conditions{opts: opts, looks: make(chan chan struct{})}
+	return &Conditions{opts: opts, flushes: make(chan chan struct{})}
 }
 
-// Run writes the conditions until ctx ends, then that they are unknown. It returns nil.
+// Run writes the conditions until ctx ends. Then it writes that they are unknown. It returns nil.
 func (c *Conditions) Run(ctx context.Context) error {
 	ticks := time.NewTicker(tick)
 	defer ticks.Stop()
 
 	for {
-		c.step(ctx)
+		c.update(ctx)
 
 		select {
 		case <-ticks.C:
-		case done := <-c.looks:
-			c.step(ctx)
+		case done := <-c.flushes:
+			c.update(ctx)
 			close(done)
 		case <-ctx.Done():
 			c.stop(ctx)
@@ -87,13 +87,13 @@ func (c *Conditions) Run(ctx context.Context) error {
 	}
 }
 
-// Flush blocks until the conditions as they are now have been looked at, and written if that is due,
-// or until ctx ends.
+// Flush makes Run read the current conditions and write them if that is due. It blocks until this
+// is done or ctx ends.
 func (c *Conditions) Flush(ctx context.Context) {
 	done := make(chan struct{})
 
 	select {
-	case c.looks <- done:
+	case c.flushes <- done:
 	case <-ctx.Done():
 		return
 	}
@@ -104,8 +104,8 @@ func (c *Conditions) Flush(ctx context.Context) {
 	}
 }
 
-// step writes the conditions if one of them has another status, or a heartbeat is due.
-func (c *Conditions) step(ctx context.Context) {
+// update writes the conditions if the status of one has changed or a heartbeat is due.
+func (c *Conditions) update(ctx context.Context) {
 	now := c.opts.Now()
 
 	list, ok := c.opts.Read()
@@ -113,25 +113,27 @@ func (c *Conditions) step(ctx context.Context) {
 		return
 	}
 
-	// What an earlier run has shown decides what is better, and since when it is so.
-	if !c.read {
+	// First we need what an earlier run has left on the node: we go on from there.
+	if !c.nodeRead {
 		if !c.retry.IsDue(time.Now()) || !c.readNode(ctx) {
 			return
 		}
 	}
 
-	for _, is := range list {
-		c.due = c.trackOf(is.Type).update(is, now) || c.due
+	for _, current := range list {
+		c.due = c.trackOf(current.Type).update(current, now) || c.due
 	}
 
-	quiet := now.Sub(c.beat)
-	if !c.due && quiet >= 0 && quiet < heartbeat || !c.retry.IsDue(time.Now()) {
+	age := now.Sub(c.lastWrite) // negative if the clock was set back
+	isFresh := age >= 0 && age < heartbeat
+
+	if !c.due && isFresh || !c.retry.IsDue(time.Now()) {
 		return
 	}
 
 	if c.write(ctx, now) {
 		c.due = false
-		c.beat = now
+		c.lastWrite = now
 
 		if c.opts.Written != nil {
 			c.opts.Written(now)
@@ -139,10 +141,10 @@ func (c *Conditions) step(ctx context.Context) {
 	}
 }
 
-// stop writes that the conditions are unknown, and what they were, unless we never came to know the
-// node.
+// stop writes that the conditions are unknown, and what they were. If we could not read the node,
+// it leaves what the node shows.
 func (c *Conditions) stop(ctx context.Context) {
-	if !c.read {
+	if !c.nodeRead {
 		return
 	}
 
@@ -157,14 +159,15 @@ func (c *Conditions) stop(ctx context.Context) {
 	c.write(ctx, now)
 }
 
-func (c *Conditions) trackOf(kind string) *track {
+// trackOf returns the track of a type of condition, and creates it if there is none.
+func (c *Conditions) trackOf(conditionType string) *track {
 	for _, t := range c.tracks {
-		if t.Type == kind {
+		if t.Type == conditionType {
 			return t
 		}
 	}
 
-	t := &track{Condition: Condition{Type: kind}}
+	t := &track{Condition: Condition{Type: conditionType}}
 	c.tracks = append(c.tracks, t)
 
 	return t
@@ -180,16 +183,16 @@ type nodeCondition struct {
 	Transition time.Time `json:"lastTransitionTime"`
 }
 
-// nodeStatus is the part of a Node that we write. Its conditions are merged by type: a patch leaves
-// those of others as they are.
+// nodeStatus is the part of a Node that we write. The API server merges conditions by type: our
+// patch leaves the conditions of other programs unchanged.
 type nodeStatus struct {
 	Status struct {
 		Conditions []nodeCondition `json:"conditions,omitempty"`
 	} `json:"status"`
 }
 
-// readNode reads the conditions that are on the node. A patch that changes nothing answers with the
-// Node, and needs no other right than the patches to come.
+// readNode reads the conditions that the node shows. It sends an empty patch, because the API
+// server answers that with the Node: so we need no other permission than for our patches.
 func (c *Conditions) readNode(ctx context.Context) bool {
 	var n nodeStatus
 
@@ -197,18 +200,19 @@ func (c *Conditions) readNode(ctx context.Context) bool {
 		return false
 	}
 
-	for _, known := range n.Status.Conditions {
-		if rank(known.Status) < 0 {
+	for _, shown := range n.Status.Conditions {
+		if rank(shown.Status) < 0 { // not a status that we know
 			continue
 		}
 
 		t := &track{
-			Condition: Condition{Type: known.Type, Status: known.Status, Reason: known.Reason,
-				Message: known.Message},
-			transition: known.Transition,
+			Condition: Condition{Type: shown.Type, Status: shown.Status, Reason: shown.Reason,
+				Message: shown.Message},
+			transition: shown.Transition,
 		}
 
-		// It goes on from what it was before the exporter stopped: a rollout is no fault.
+		// We go on from the condition before the exporter stopped: to replace the exporter, as a
+		// rollout does, is no fault of the node.
 		if was, ok := beforeStop(t.Condition); ok {
 			t.Condition = was
 			t.resumed = true
@@ -218,8 +222,8 @@ func (c *Conditions) readNode(ctx context.Context) bool {
 		c.tracks = append(c.tracks, t)
 	}
 
-	c.keepOwn()
-	c.read = true
+	c.dropForeign()
+	c.nodeRead = true
 
 	for _, t := range c.tracks {
 		if c.opts.Earlier != nil && t.Status != "" {
@@ -230,19 +234,20 @@ func (c *Conditions) readNode(ctx context.Context) bool {
 	return true
 }
 
-// keepOwn forgets the conditions of others.
-func (c *Conditions) keepOwn() {
+// dropForeign drops the tracks of conditions that other programs write.
+func (c *Conditions) dropForeign() {
 	list, _ := c.opts.Read()
 	own := make([]*track, 0, len(list))
 
-	for _, is := range list {
-		own = append(own, c.trackOf(is.Type))
+	for _, current := range list {
+		own = append(own, c.trackOf(current.Type))
 	}
 
 	c.tracks = own
 }
 
-func (c *Conditions) write(ctx context.Context, now time.Time) bool {
+// write writes all conditions with a heartbeat at now, and reports whether it could.
+func (c *Conditions) write(ctx context.Context, now time.Time) (ok bool) {
 	var n nodeStatus
 
 	for _, t := range c.tracks {
@@ -256,8 +261,10 @@ func (c *Conditions) write(ctx context.Context, now time.Time) bool {
 	return c.patch(ctx, n, nil)
 }
 
-// patch patches the node's status. It logs a failure if it is another than the last one.
-func (c *Conditions) patch(ctx context.Context, body nodeStatus, answer any) bool {
+// patch patches the node's status, decodes the Node into answer unless that is nil, and reports
+// whether the API server has accepted the patch. It logs each new error, and when writing works
+// again.
+func (c *Conditions) patch(ctx context.Context, body nodeStatus, answer any) (ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 
@@ -271,22 +278,22 @@ func (c *Conditions) patch(ctx context.Context, body nodeStatus, answer any) boo
 	if err != nil {
 		c.retry.Postpone(time.Now(), minRetry, maxRetry)
 
-		if text := err.Error(); text != c.failed {
+		if text := err.Error(); text != c.lastError {
 			level.Warn(c.opts.Logger).Log(
 				"msg", "cannot write the conditions of the node; trying again", "node", c.opts.Node, "err", err,
 			)
 
-			c.failed = text
+			c.lastError = text
 		}
 
 		return false
 	}
 
-	if c.failed != "" {
+	if c.lastError != "" {
 		level.Info(c.opts.Logger).Log("msg", "the conditions of the node are written again", "node", c.opts.Node)
 	}
 
-	c.failed = ""
+	c.lastError = ""
 	c.retry = retry.Backoff{}
 
 	return true

@@ -1,6 +1,6 @@
-// Package nodestatus writes to the cluster's API server how this node is: conditions of the Node, and
-// Events on it. It is of no consequence to the rest of the program whether the API server answers:
-// each writer has a goroutine of its own, and bounded memory.
+// Package nodestatus writes the state of this node to the cluster's API server: conditions of the
+// Node, and Events on it. If the API server does not answer, the rest of the program does not
+// notice: each writer has a goroutine of its own, and bounded memory.
 //
 // The service account needs, by ClusterRole:
 //
@@ -27,9 +27,9 @@ const manager = "mig-exporter-health"
 
 const (
 	requestTimeout = 5 * time.Second
-	// stopTimeout bounds what is still written when the program stops.
+	// stopTimeout bounds how long we still write when the program stops.
 	stopTimeout = 2 * time.Second
-	// After a failure we wait longer and longer.
+	// After a failure we wait minRetry, then longer and longer, up to maxRetry.
 	minRetry = 5 * time.Second
 	maxRetry = time.Minute
 )

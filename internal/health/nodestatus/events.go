@@ -19,11 +19,12 @@ import (
 // component is this program's name as the source of Events.
 const component = "mig-exporter"
 
-// namespace has the Events on objects without one.
+// namespace is where Kubernetes keeps the Events on objects that have no namespace, such as Nodes.
 // https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/
 const namespace = "default"
 
-// maxEvents is how many Events can wait for the API server, maxTries how often one is tried.
+// maxEvents is how many Events can wait for the API server, maxTries how often we try to create
+// one.
 const (
 	maxEvents = 64
 	maxTries  = 5
@@ -31,7 +32,7 @@ const (
 
 // Event is an Event on the node.
 type Event struct {
-	// Key tells it from all others, so that one that is sent twice is one.
+	// Key identifies the Event: if you add two with the same Key, the node gets one.
 	Key             string
 	Reason, Message string
 	Warning         bool
@@ -56,7 +57,8 @@ func NewEvents(opts EventOptions) *Events {
 	return &Events{opts: opts, waiting: make(chan Event, maxEvents)}
 }
 
-// Add has an Event created. It does not block: if too many wait, it drops the Event and logs that.
+// Add queues an Event for Run to create. It does not block: if too many wait, it drops the Event
+// and logs that.
 func (e *Events) Add(event Event) {
 	select {
 	case e.waiting <- event:
@@ -65,24 +67,24 @@ func (e *Events) Add(event Event) {
 	}
 }
 
-// Run creates the Events that are added until ctx ends, then those that wait, as far as that takes
-// no longer than a moment. It returns nil.
+// Run creates the Events that are added until ctx ends. Then it creates those that still wait, for
+// at most stopTimeout. It returns nil.
 func (e *Events) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		select {
 		case event := <-e.waiting:
-			e.createPatiently(ctx, event)
+			e.createWithRetries(ctx, event)
 		case <-ctx.Done():
 		}
 	}
 
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 
 	for {
 		select {
 		case event := <-e.waiting:
-			if err := e.create(last, event); err != nil {
+			if err := e.create(stopCtx, event); err != nil {
 				e.logDropped(event, err)
 			}
 		default:
@@ -91,10 +93,10 @@ func (e *Events) Run(ctx context.Context) error {
 	}
 }
 
-// createPatiently creates an Event. If the API server does not answer, it tries again; if the API
+// createWithRetries creates an Event. If the API server does not answer, it tries again; if the API
 // server refuses, that would not help.
-func (e *Events) createPatiently(ctx context.Context, event Event) {
-	var wait retry.Backoff
+func (e *Events) createWithRetries(ctx context.Context, event Event) {
+	var backoff retry.Backoff
 
 	for try := 1; ; try++ {
 		err := e.create(ctx, event)
@@ -109,16 +111,16 @@ func (e *Events) createPatiently(ctx context.Context, event Event) {
 		}
 
 		now := time.Now()
-		wait.Postpone(now, minRetry, maxRetry)
+		backoff.Postpone(now, minRetry, maxRetry)
 
-		if retry.Sleep(ctx, wait.Next.Sub(now)) != nil {
-			e.Add(event) // Run tries it once more
+		if retry.Sleep(ctx, backoff.Next.Sub(now)) != nil {
+			e.Add(event) // ctx has ended: Run tries once more
 			return
 		}
 	}
 }
 
-// eventBody is an Event as the API server takes it.
+// eventBody is the JSON of a Kubernetes Event.
 type eventBody struct {
 	APIVersion string            `json:"apiVersion"`
 	Kind       string            `json:"kind"`
@@ -148,7 +150,7 @@ func (e *Events) create(ctx context.Context, event Event) error {
 			"namespace": namespace,
 			"name":      e.opts.Node + "." + hex.EncodeToString(hash[:8]),
 		},
-		// kubectl describe looks for Events on nodes by the name as the UID, as the kubelet writes it.
+		// The UID is the node's name, as in the kubelet's Events: kubectl describe looks for that.
 		Involved: map[string]string{"apiVersion": "v1", "kind": "Node", "name": e.opts.Node, "uid": e.opts.Node},
 		Type:     "Normal",
 		Reason:   event.Reason,

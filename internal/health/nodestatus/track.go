@@ -23,15 +23,15 @@ type Condition struct {
 	Status                Status
 }
 
-// reasonStopped is the reason of a condition whose exporter was stopped, and stoppedMessage the
-// beginning of its message: what the condition was follows, as "True, GPUsHealthy: MESSAGE". People
-// read it, and so does the next run.
+// reasonStopped is the reason of a condition whose exporter has stopped. stoppedMessage begins its
+// message; the former condition follows, as "True, GPUsHealthy: MESSAGE". People read that message,
+// and beforeStop parses it in the next run.
 const (
 	reasonStopped  = "ExporterStopped"
 	stoppedMessage = "mig-exporter has stopped on this node; before that it was "
 )
 
-// stopped returns a condition as it is shown once the exporter has stopped.
+// stopped returns the condition that we show in place of was while no exporter runs.
 func stopped(was Condition) Condition {
 	return Condition{
 		Type:    was.Type,
@@ -41,8 +41,8 @@ func stopped(was Condition) Condition {
 	}
 }
 
-// beforeStop returns what a condition was before the exporter stopped; false if the exporter has not
-// stopped, or the message is not ours.
+// beforeStop returns the condition that stopped has replaced by c; false if c is not a result of
+// stopped.
 func beforeStop(c Condition) (was Condition, ok bool) {
 	text, ours := strings.CutPrefix(c.Message, stoppedMessage)
 	status, rest, hasStatus := strings.Cut(text, ", ")
@@ -55,46 +55,47 @@ func beforeStop(c Condition) (was Condition, ok bool) {
 	return was, ok
 }
 
-// holdFor is how long a condition must have been better than it is shown before it is shown as
-// better. It becomes worse at once.
+// holdFor is how long a condition must be better than the one that we show before we show that. We
+// show a worse one at once.
 const holdFor = 5 * time.Minute
 
 // track is one condition as we show it.
 type track struct {
-	Condition
+	Condition            // what we show
 	transition time.Time // when its status last changed
-	resumed    bool      // the node shows that the exporter has stopped, and not this
+	resumed    bool      // the node still shows that the exporter has stopped, instead of Condition
 
-	// better is the worst of what the condition was since it began to be better than it is shown;
-	// zero if it is not.
+	// better is the worst condition since betterSince, when the condition became better than the
+	// one that we show. Both are zero if it is not better.
 	better      Condition
 	betterSince time.Time
 }
 
-// IsWorse reports whether a status is worse than another: False is worse than Unknown, and that worse
-// than True.
+// IsWorse reports whether a status is worse than another: False is worse than Unknown, and Unknown
+// is worse than True.
 func (s Status) IsWorse(than Status) bool { return rank(s) < rank(than) }
 
 // rank orders statuses, the worst first.
 func rank(s Status) int { return slices.Index([]Status{False, Unknown, True}, s) }
 
-// update takes what the condition is at a time. It reports whether its status has changed.
-func (t *track) update(is Condition, now time.Time) bool {
+// update sets what the condition is now, and shows it unless it is better than what we show and has
+// not been so for holdFor. It reports whether the status that we show has changed.
+func (t *track) update(current Condition, now time.Time) (changed bool) {
 	if t.resumed {
 		t.transition = now
 		t.resumed = false
 	}
 
-	if t.Status == "" || rank(is.Status) <= rank(t.Status) {
-		return t.show(is, now)
+	if t.Status == "" || rank(current.Status) <= rank(t.Status) {
+		return t.show(current, now)
 	}
 
 	switch {
 	case t.betterSince.IsZero() || now.Before(t.betterSince): // the latter if the clock was set back
-		t.better = is
+		t.better = current
 		t.betterSince = now
-	case rank(is.Status) <= rank(t.better.Status):
-		t.better = is
+	case rank(current.Status) <= rank(t.better.Status):
+		t.better = current
 	}
 
 	if now.Sub(t.betterSince) < holdFor {
@@ -104,9 +105,9 @@ func (t *track) update(is Condition, now time.Time) bool {
 	return t.show(t.better, now)
 }
 
-// show shows a condition from now on. It reports whether its status has changed.
-func (t *track) show(c Condition, now time.Time) bool {
-	changed := t.Status != c.Status
+// show makes c the condition that we show, and reports whether the status has changed.
+func (t *track) show(c Condition, now time.Time) (changed bool) {
+	changed = t.Status != c.Status
 	if changed {
 		t.transition = now
 	}
