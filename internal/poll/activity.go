@@ -10,15 +10,15 @@ import (
 type profilerReading struct {
 	gpu.Profiling
 	requestedAt      time.Time // by the loop's clock; zero: there is no answer
-	complete         bool      // it has values of the GPU, or of all its instances
+	complete         bool      // see reportsAll
 	anomaliesCounted bool      // its anomalies are in the GPU's total
 }
 
-// addActivity adds the profiler's activity to a reading that has none of its own, and rolls the
-// activity of the instances up.
+// addActivity adds the profiler's activity to a reading that has none from the driver, counts the
+// anomalies, and computes the activity of a MIG GPU from its instances.
 func (t *trackedGPU) addActivity(g *gpu.GPU, at time.Time) {
-	own := g.ActivitySource != gpu.ActivityUnknown
-	if !own {
+	fromDriver := g.ActivitySource != gpu.ActivityUnknown
+	if !fromDriver {
 		t.applyProfiling(g, at)
 	}
 
@@ -26,8 +26,9 @@ func (t *trackedGPU) addActivity(g *gpu.GPU, at time.Time) {
 		return
 	}
 
-	if own || !t.profiling.anomaliesCounted {
-		t.profiling.anomaliesCounted = !own
+	// Several readings can have the same answer of the profiler.
+	if fromDriver || !t.profiling.anomaliesCounted {
+		t.profiling.anomaliesCounted = !fromDriver
 		t.countAnomalies(g, at)
 	}
 
@@ -60,8 +61,8 @@ func (t *trackedGPU) applyProfiling(g *gpu.GPU, at time.Time) {
 	}
 }
 
-// countAnomalies adds the values of one reading that are impossible, those above 1 and those that
-// are no numbers, to the total.
+// countAnomalies adds the impossible values of one reading to the total: ratios above 1, and values
+// that are no numbers.
 func (t *trackedGPU) countAnomalies(g *gpu.GPU, at time.Time) {
 	above := 0
 	for d := range g.DistinctDevices() {
@@ -92,10 +93,10 @@ func countAboveOne(a *gpu.Activity) int {
 	return n
 }
 
-// rollUpActivity derives the activity of a MIG GPU from that of its instances, weighted by their
-// SMs, or by their memory slices for DRAM, relative to the largest profile. (NVIDIA's example: two
-// 3g at 98.6 % are 2*42/98*0.986 = 84.5 % of an A100.) A ratio is absent if an instance that has a
-// compute instance does not report it: a partial sum would look like the whole.
+// rollUpActivity computes the activity of a MIG GPU from its instances. Each counts by its SMs, or
+// for DRAM by its memory slices, relative to the largest profile. (NVIDIA's example: two 3g
+// instances at 98.6 % are 2*42/98*0.986 = 84.5 % of an A100.) A ratio is absent if an instance that
+// has a compute instance does not report it: a partial sum would look like the whole.
 func rollUpActivity(g *gpu.GPU) {
 	if !g.MIG.Enabled.Or(false) || !hasComputeInstances(g) {
 		return
@@ -106,19 +107,19 @@ func rollUpActivity(g *gpu.GPU) {
 	byMemory := memoryShares(g)
 	dram := &g.Activity.DRAM
 
-	for m, whole := range g.Activity.All() {
+	for n, ratio := range g.Activity.All() {
 		weights := bySM
-		if whole == dram {
+		if ratio == dram {
 			weights = byMemory
 		}
 
-		*whole = weightedRatio(g, m, weights)
+		*ratio = weightedRatio(g, n, weights)
 	}
 }
 
-// weightedRatio returns the m-th ratio of Activity as the weighted sum over the GPU instances;
-// absent if one is missing.
-func weightedRatio(g *gpu.GPU, m int, weights []float64) gpu.Opt[float64] {
+// weightedRatio returns the weighted sum of ratio n of Activity.All over the GPU instances; absent
+// if an instance does not have it, or a weight is missing.
+func weightedRatio(g *gpu.GPU, n int, weights []float64) gpu.Opt[float64] {
 	sum := 0.0
 
 	for i := range g.Instances {
@@ -127,7 +128,7 @@ func weightedRatio(g *gpu.GPU, m int, weights []float64) gpu.Opt[float64] {
 			continue
 		}
 
-		ratio, ok := gi.Activity.All()[m].Get()
+		ratio, ok := gi.Activity.All()[n].Get()
 		if !ok || weights == nil || weights[i] == 0 {
 			return gpu.None[float64]()
 		}
@@ -138,8 +139,8 @@ func weightedRatio(g *gpu.GPU, m int, weights []float64) gpu.Opt[float64] {
 	return gpu.Some(sum)
 }
 
-// hasComputeInstances reports whether any GPU instance has a compute instance, or may have one.
-// Nothing can run on instances without one.
+// hasComputeInstances reports whether any GPU instance has a compute instance, or may have one that
+// we don't see. Nothing can run on a GPU instance without one.
 func hasComputeInstances(g *gpu.GPU) bool {
 	for i := range g.Instances {
 		if !g.Instances[i].IsEmpty() {
@@ -153,18 +154,18 @@ func hasComputeInstances(g *gpu.GPU) bool {
 // memoryShares returns the instances' shares of the memory slices of the largest profile; nil if
 // the driver does not report how many there are.
 func memoryShares(g *gpu.GPU) []float64 {
-	most := 0
+	largest := 0
 	for i := range g.Profiles {
-		most = max(most, g.Profiles[i].MemorySlices)
+		largest = max(largest, g.Profiles[i].MemorySlices)
 	}
 
-	if most == 0 {
+	if largest == 0 {
 		return nil
 	}
 
 	shares := make([]float64, len(g.Instances))
 	for i := range g.Instances {
-		shares[i] = float64(g.Instances[i].MemorySlices.Or(0)) / float64(most)
+		shares[i] = float64(g.Instances[i].MemorySlices.Or(0)) / float64(largest)
 	}
 
 	return shares

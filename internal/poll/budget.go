@@ -8,14 +8,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Budget limits how much readings may slow down other users of the driver. While they cost more we
-// read less often. Control's readings and those after an event are made anyway.
+// Budget limits how much our readings may slow down other users of the driver. While they cost more
+// than the budget, we read less often. Readings for partition control and after events are not
+// limited.
 type Budget struct {
-	// Seconds is how many seconds of driver calls that can keep others waiting we may make in a
-	// second, added up over threads. 0 is no limit.
+	// Seconds limits the driver calls that can keep others waiting: how many seconds of them we may
+	// make per second, added up over threads. 0 is no limit.
 	Seconds float64
-	// Interval and SlowEvery are how often we read the fast and the slow tier within the budget.
-	// Interval is the loop's.
+	// Interval and SlowEvery are the periods of the fast and the slow tier as long as we are within
+	// the budget. Interval is Options.Interval.
 	Interval, SlowEvery time.Duration
 	// Costs returns the cost of readings since the start; nil: there is no limit.
 	Costs func() gpu.ReadCosts
@@ -25,53 +26,53 @@ const (
 	// budgetWindow is how long we measure costs before we change the pace: two readings of the slow
 	// tier.
 	budgetWindow = 30 * time.Second
-	// easeBelow is the share of the budget below which readings must stay if we read a tier more
-	// often again. At the budget itself we would soon stretch it again.
+	// easeBelow is the share of the budget that readings may cost after we read a tier more often
+	// again. If they could cost all of the budget, we would soon stretch the tier again.
 	easeBelow = 0.8
-	// leastShare is the least share of all costs of a tier that we stretch: a cheap tier saves
-	// nothing.
+	// leastShare is the share of all costs below which we do not stretch a tier: that would save
+	// next to nothing.
 	leastShare = 0.1
 	// longestFast and longestSlow are the longest periods to which we stretch the tiers.
 	longestFast = 5 * time.Second
 	longestSlow = 2 * time.Minute
 )
 
-// LongestInterval returns the longest time between two readings that the budget allows if the
-// configured one is interval.
+// LongestInterval returns the longest interval between two readings to which a budget can stretch
+// the configured interval.
 func LongestInterval(interval time.Duration) time.Duration { return max(interval, longestFast) }
 
-// pacer decides how often we read the tiers. It measures in real time, as the driver's calls take
-// it.
+// pacer decides how often we read the tiers. Its times are real time, because driver calls take
+// real time even if the loop's clock is simulated.
 type pacer struct {
 	budget     Budget
 	fast, slow pacedTier
 
-	began   time.Time     // the start of the window
-	atBegin gpu.ReadCosts // the costs at that time
-	overrun bool          // a tier is stretched
-	skipped int           // ticks without a reading since the last reading
+	windowBegan  time.Time
+	costsAtBegin gpu.ReadCosts
+	stretched    bool // a tier is read less often than configured
+	skipped      int  // ticks without a reading since the last reading
 }
 
-// pacedTier is a tier that we read every factor*every: every 3 s with factor 3 and every 1 s.
+// pacedTier is a tier whose period we can stretch: with the configured period 1 s and factor 4 we
+// read it every 4 s.
 type pacedTier struct {
-	every  time.Duration
-	factor int
-	most   int     // the largest factor
-	cost   float64 // of one reading of one GPU, in seconds, in the last window that had any
+	every     time.Duration // the configured period
+	factor    int           // a power of two, or maxFactor
+	maxFactor int
+	cost      float64 // of one reading of one GPU, in seconds, in the last window with readings
 }
 
 func newPacedTier(every, longest time.Duration) pacedTier {
-	most := 1
+	maxFactor := 1
 	if every > 0 {
-		most = max(1, int(longest/every))
+		maxFactor = max(1, int(longest/every))
 	}
 
-	return pacedTier{every: every, factor: 1, most: most}
+	return pacedTier{every: every, factor: 1, maxFactor: maxFactor}
 }
 
-// perSecond returns the cost of reading a number of GPUs for a second if the tier is stretched by
-// factor.
-func (t *pacedTier) perSecond(gpus, factor int) float64 {
+// costPerSecond returns what the tier costs with a factor, in seconds of calls per second.
+func (t *pacedTier) costPerSecond(gpus, factor int) float64 {
 	if t.every <= 0 {
 		return 0
 	}
@@ -79,11 +80,11 @@ func (t *pacedTier) perSecond(gpus, factor int) float64 {
 	return t.cost * float64(gpus) / (float64(factor) * t.every.Seconds())
 }
 
-// longer returns the next larger factor. Factors are powers of two, and t.most.
-func (t *pacedTier) longer() int { return min(2*t.factor, t.most) }
+// nextFactor returns the next larger factor.
+func (t *pacedTier) nextFactor() int { return min(2*t.factor, t.maxFactor) }
 
-// shorter returns the factor before it, 1 for 1.
-func (t *pacedTier) shorter() int {
+// previousFactor returns the next smaller factor; 1 if the tier is not stretched.
+func (t *pacedTier) previousFactor() int {
 	factor := 1
 	for 2*factor < t.factor {
 		factor *= 2
@@ -110,88 +111,89 @@ func (p *pacer) isDue() bool { return p.skipped+1 >= p.fast.factor }
 // pace returns how often we read the tiers.
 func (p *pacer) pace() gpu.Pace { return gpu.Pace{Fast: p.fast.pace(), Slow: p.slow.pace()} }
 
-// judge compares the costs with the budget, and stretches or eases a tier by one step at the end of
-// a window, or earlier if the whole window's budget is spent. It reports whether p.overrun has
-// changed.
-func (p *pacer) judge(now time.Time, gpus int) (changed bool) {
+// adjust compares the costs with the budget, and stretches or eases a tier by one step at the end
+// of a window, or earlier if the budget of the whole window is spent. It reports whether
+// p.stretched has changed.
+func (p *pacer) adjust(now time.Time, gpus int) (changed bool) {
 	if p.budget.Seconds <= 0 || p.budget.Costs == nil || gpus == 0 {
 		return false
 	}
 
 	costs := p.budget.Costs()
-	if p.began.IsZero() {
-		p.began = now
-		p.atBegin = costs
+	if p.windowBegan.IsZero() {
+		p.windowBegan = now
+		p.costsAtBegin = costs
 
 		return false
 	}
 
-	spent := (costs.Fast.Took + costs.Slow.Took - p.atBegin.Fast.Took - p.atBegin.Slow.Took).Seconds()
+	before := &p.costsAtBegin
+	spent := (costs.Fast.Took + costs.Slow.Took - before.Fast.Took - before.Slow.Took).Seconds()
 
-	ended := now.Sub(p.began) >= budgetWindow
+	ended := now.Sub(p.windowBegan) >= budgetWindow
 	if !ended && spent <= p.budget.Seconds*budgetWindow.Seconds() {
 		return false
 	}
 
-	p.fast.measure(costs.Fast, p.atBegin.Fast)
-	p.slow.measure(costs.Slow, p.atBegin.Slow)
+	p.fast.measure(costs.Fast, before.Fast)
+	p.slow.measure(costs.Slow, before.Slow)
 
-	// The budget may be spent early by one reading of the slow tier, which is within the budget
-	// over time.
+	// A single reading of the slow tier can spend the window's budget early although we are within
+	// the budget on average: then stretch does nothing, and the window goes on.
 	if !p.stretch(gpus) && !ended {
 		return false
 	}
 
-	if ended && p.perSecond(gpus) <= p.budget.Seconds {
+	if ended && p.costPerSecond(gpus) <= p.budget.Seconds {
 		p.ease(gpus)
 	}
 
-	p.began = now
-	p.atBegin = costs
+	p.windowBegan = now
+	p.costsAtBegin = costs
 
-	before := p.overrun
-	p.overrun = p.fast.factor > 1 || p.slow.factor > 1
+	wasStretched := p.stretched
+	p.stretched = p.fast.factor > 1 || p.slow.factor > 1
 
-	return p.overrun != before
+	return p.stretched != wasStretched
 }
 
-// measure sets the tier's cost to the mean of its readings between two times. Without a reading it
-// stays.
+// measure sets the tier's cost to the mean of the readings between two times. If there were none,
+// the cost stays.
 func (t *pacedTier) measure(now, before gpu.TierCost) {
 	if readings := now.Readings - before.Readings; readings > 0 {
 		t.cost = (now.Took - before.Took).Seconds() / float64(readings)
 	}
 }
 
-// perSecond returns the cost of reading a number of GPUs for a second at the present pace.
-func (p *pacer) perSecond(gpus int) float64 {
-	return p.fast.perSecond(gpus, p.fast.factor) + p.slow.perSecond(gpus, p.slow.factor)
+// costPerSecond returns what both tiers cost at the present pace, in seconds of calls per second.
+func (p *pacer) costPerSecond(gpus int) float64 {
+	return p.fast.costPerSecond(gpus, p.fast.factor) + p.slow.costPerSecond(gpus, p.slow.factor)
 }
 
 // stretch stretches the tier that costs most by one step if readings cost more than the budget, and
-// reports whether it has. It passes over a tier that is at its largest factor or costs less than
-// leastShare.
+// reports whether it has. It passes over a tier that has its largest factor or costs less than
+// leastShare of all.
 func (p *pacer) stretch(gpus int) bool {
-	all := p.perSecond(gpus)
+	all := p.costPerSecond(gpus)
 	if all <= p.budget.Seconds {
 		return false
 	}
 
-	var dearest *pacedTier
+	var costliest *pacedTier
 
 	highest := leastShare * all
 	for _, t := range []*pacedTier{&p.fast, &p.slow} {
-		if cost := t.perSecond(gpus, t.factor); t.factor < t.most && cost >= highest {
-			dearest = t
+		if cost := t.costPerSecond(gpus, t.factor); t.factor < t.maxFactor && cost >= highest {
+			costliest = t
 			highest = cost
 		}
 	}
 
-	if dearest == nil {
+	if costliest == nil {
 		return false
 	}
 
-	dearest.factor = dearest.longer()
+	costliest.factor = costliest.nextFactor()
 
 	return true
 }
@@ -199,27 +201,27 @@ func (p *pacer) stretch(gpus int) bool {
 // ease takes back one step of a tier, the fast one first, if readings then still cost less than
 // easeBelow of the budget.
 func (p *pacer) ease(gpus int) {
-	all := p.perSecond(gpus)
+	all := p.costPerSecond(gpus)
 	for _, t := range []*pacedTier{&p.fast, &p.slow} {
-		then := all - t.perSecond(gpus, t.factor) + t.perSecond(gpus, t.shorter())
-		if t.factor > 1 && then <= easeBelow*p.budget.Seconds {
-			t.factor = t.shorter()
+		eased := all - t.costPerSecond(gpus, t.factor) + t.costPerSecond(gpus, t.previousFactor())
+		if t.factor > 1 && eased <= easeBelow*p.budget.Seconds {
+			t.factor = t.previousFactor()
 			return
 		}
 	}
 }
 
-// keepToBudget sets the pace of the next readings, and logs when we begin and cease to read less
-// often.
+// keepToBudget adjusts how often we read, and logs when we begin and when we cease to read less
+// often than configured.
 func (p *Poller) keepToBudget() {
-	if p.opts.Interval == 0 || !p.pacer.judge(time.Now(), len(p.inventory.GPUs)) {
+	if p.opts.Interval == 0 || !p.pacer.adjust(time.Now(), len(p.inventory.GPUs)) {
 		return
 	}
 
-	cost := p.pacer.perSecond(len(p.inventory.GPUs))
+	cost := p.pacer.costPerSecond(len(p.inventory.GPUs))
 	pace := p.pacer.pace()
 
-	if p.pacer.overrun {
+	if p.pacer.stretched {
 		level.Warn(p.opts.Logger).Log(
 			"msg", "driver calls take more than their budget: reading the GPUs less often",
 			"budget", p.opts.Budget.Seconds,
@@ -239,8 +241,8 @@ func (p *Poller) keepToBudget() {
 	)
 }
 
-// followPace adapts the gap that we accept between two readings to the pace.
-func (p *Poller) followPace() {
+// setMaxGaps sets trackedGPU.maxGap of all GPUs to the present pace.
+func (p *Poller) setMaxGaps() {
 	for _, t := range p.gpus {
 		t.maxGap = p.staleAfter()
 	}

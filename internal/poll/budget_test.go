@@ -48,7 +48,7 @@ func (l *costedLoop) run(d time.Duration) (pace gpu.Pace, changes int) {
 			}
 		}
 
-		if l.judge(l.now, 1) {
+		if l.adjust(l.now, 1) {
 			changes++
 		}
 	}

@@ -3,8 +3,8 @@ package poll
 import "time"
 
 // asyncCall runs one function at a time in a goroutine of its own, which never ends if the driver
-// hangs. Only the loop's goroutine may use it. If the loop abandons it, the result stays in the
-// channel's buffer and the goroutine ends.
+// hangs. Only the loop's goroutine may use it. If the loop stops waiting for the result, the
+// goroutine can still end: the channel has room for the result.
 type asyncCall[T any] struct {
 	done    chan callResult[T]
 	started time.Time // by the loop's clock
@@ -17,8 +17,8 @@ type callResult[T any] struct {
 	started time.Time // by the loop's clock; receive sets it
 }
 
-// start starts f, unless an earlier function has not returned or its result was not received, and
-// reports whether it did.
+// start starts f and reports whether it did. It does not while an earlier function has not returned
+// or we have not received its result.
 func (c *asyncCall[T]) start(now time.Time, f func() (T, error)) bool {
 	if c.running {
 		return false
@@ -39,7 +39,7 @@ func (c *asyncCall[T]) start(now time.Time, f func() (T, error)) bool {
 	return true
 }
 
-// receive returns the result, if there is one, and waits for it until expired is closed. With a nil
+// receive waits for the result until expired is closed, and returns it if there is one. With a nil
 // expired it does not wait.
 func (c *asyncCall[T]) receive(expired <-chan struct{}) (callResult[T], bool) {
 	if !c.running {
@@ -64,6 +64,7 @@ func (c *asyncCall[T]) receive(expired <-chan struct{}) (callResult[T], bool) {
 	}
 }
 
+// finish records that the function has returned r.
 func (c *asyncCall[T]) finish(r callResult[T]) callResult[T] {
 	c.running = false
 	r.started = c.started

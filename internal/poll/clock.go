@@ -7,9 +7,9 @@ import (
 )
 
 // adjustForClockSetBack shifts all remembered times if the clock was set back, so that their ages
-// are those of the last cycle; otherwise they would lie in the future and never expire. A clock
-// that leaps forward makes everything older, which the next reading corrects. With time.Now neither
-// happens, since it has a monotonic reading.
+// are the same as in the last cycle; otherwise they would lie in the future and never expire. If
+// the clock leaps forward, everything seems older until the next reading. With time.Now, which has
+// a monotonic reading, neither happens.
 func (p *Poller) adjustForClockSetBack(now time.Time) {
 	last := p.lastCycle
 	p.lastCycle = now
@@ -38,7 +38,7 @@ func (p *Poller) adjustForClockSetBack(now time.Time) {
 			&t.firstSeen,
 			&t.receivedAt,
 			&t.read.started,
-			&t.progressed,
+			&t.progressedAt,
 			&t.last.LastRead,
 			&t.profiling.requestedAt,
 			&t.lastReported,

@@ -7,17 +7,19 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// cueTracker finds out whether the next reading of a GPU needs the driver's lists of processes.
+// cueTracker keeps what decides whether the next reading of a GPU needs the driver's lists of
+// processes.
 type cueTracker struct {
-	last    uint64 // of the holders and of what was active, in the last cycle
-	changed bool   // either has changed since the last reading began
+	lastSum uint64 // the cueSum of the last cycle
+	changed bool   // the cueSum has changed since the last reading began
 	mps     bool   // holders share a device, perhaps by MPS
-	// containers share a device, or hold parts of a GPU instance: only processes have their memory
+	// divided is set if containers share a device, or hold parts of a GPU instance: then only the
+	// processes show how much memory each container uses.
 	divided bool
 }
 
-// nextCues returns what the next reading of a GPU is to read, and has to know. The processes alone
-// show who uses it unless an allocator has told us of all holders.
+// nextCues returns the cues for the next reading of a GPU. Unless the kubelet has listed all
+// holders, only the processes show who uses the GPU.
 func (p *Poller) nextCues(t *trackedGPU) gpu.ReadCues {
 	holdersKnown := p.opts.Pods != nil && p.pods.known && p.pods.last.Incomplete == ""
 
@@ -31,7 +33,7 @@ func (p *Poller) nextCues(t *trackedGPU) gpu.ReadCues {
 	}
 }
 
-// updateCues compares the holders and the activity of every GPU with those of the last cycle.
+// updateCues compares the holders and the activity of every GPU with the last cycle.
 func (p *Poller) updateCues(s *gpu.Snapshot) {
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
@@ -46,8 +48,8 @@ func (p *Poller) updateCues(s *gpu.Snapshot) {
 		c.addGPU(g)
 
 		sum := c.hash.Sum64()
-		t.cues.changed = t.cues.changed || sum != t.cues.last
-		t.cues.last = sum
+		t.cues.changed = t.cues.changed || sum != t.cues.lastSum
+		t.cues.lastSum = sum
 		t.cues.mps = c.mps
 		t.cues.divided = hasSharedDevice(g) || slices.ContainsFunc(g.Instances, isDivided)
 	}
@@ -59,20 +61,20 @@ func isDivided(gi gpu.GPUInstance) bool {
 	return gi.IsSplit() && hasHeldCompute(&gi)
 }
 
-// cueSum is a hash of who holds the devices of a GPU, and of which of them are active.
+// cueSum hashes who holds the devices of a GPU and which of them are active.
 type cueSum struct {
 	hash maphash.Hash
-	mps  bool
+	mps  bool // holders share a device, perhaps by MPS
 }
 
 func (c *cueSum) addGPU(g *gpu.GPU) {
-	utilization := g.Readings.Utilization // of the GPU, which comes first
+	utilization := g.Readings.Utilization
 
 	for d := range g.Devices() {
 		c.addHolders(d.Holders)
 		c.addActive(&d.Activity, utilization)
 
-		utilization = gpu.None[float64]()
+		utilization = gpu.None[float64]() // only the GPU, the first device, has it
 	}
 }
 
@@ -89,7 +91,7 @@ func (c *cueSum) addHolders(list []gpu.Holder) {
 	c.hash.WriteByte('|')
 }
 
-// addActive adds whether anything was active, or that it is unknown.
+// addActive adds whether anything was active on a device, or that we don't know.
 func (c *cueSum) addActive(a *gpu.Activity, utilization gpu.Opt[float64]) {
 	state := byte('?')
 

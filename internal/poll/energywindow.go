@@ -7,28 +7,30 @@ import (
 )
 
 const (
-	// minEnergyWindow is the least time over which the growth of an energy counter is a power:
-	// drivers update it some times a second.
+	// minEnergyWindow is the least time over which we compute a power from the growth of an energy
+	// counter: drivers update the counter only a few times a second.
 	minEnergyWindow = 500 * time.Millisecond
-	// minIdleWindow is that of a power that idle power is learned from. A counter that is updated
-	// every 100 ms makes a power over half a second wrong by up to a fifth, and the lowest of many
-	// such is far below the truth.
+	// minIdleWindow is the least time over which we compute a power to learn the idle power. If the
+	// driver updates the counter every 100 ms, a power over half a second is wrong by up to a
+	// fifth, and the lowest of many such powers is far too low.
 	minIdleWindow = 10 * time.Second
+	// maxIdleWindow is the longest such time.
 	maxIdleWindow = 10 * time.Minute
 )
 
-// energyWindow is the time over which the growth of an energy counter becomes a power. The zero
+// energyWindow is the time over which we compute a mean power from an energy counter. The zero
 // energyWindow has not begun.
 type energyWindow struct {
 	began  time.Time
-	joules float64 // the counter then
-	open   bool
+	joules float64 // the counter when the window began
+	open   bool    // the window has begun
 }
 
-// measure returns the mean power since the window began, and begins the next one; absent if that is
-// not known. Until the window is long enough, and until the counter moves, it stays as it is: a
-// counter that stands still says nothing, since even an idle GPU draws power. A window longer than
-// most, and one in which the counter began anew, is dropped.
+// measure returns the mean power since the window began, and begins the next window. The power is
+// absent, and the same window goes on, until the window is as long as least and the counter has
+// grown: even an idle GPU draws power, so the driver has not updated a counter that stands still.
+// If the window is longer than most, or the counter has restarted, the power is absent and a new
+// window begins.
 func (w *energyWindow) measure(
 	joules float64,
 	at time.Time,
@@ -54,32 +56,33 @@ func (w *energyWindow) measure(
 	return gpu.Some(watts)
 }
 
-// derivedPower is the power of a GPU that reports none, as a B200 with MIG, by its energy counter.
+// derivedPower is the power, by the energy counter, of a GPU that reports no power. A B200 with MIG
+// is one.
 type derivedPower struct {
 	window energyWindow
 	watts  gpu.Opt[float64] // of the last window that has ended
 }
 
-// derivePower sets the power of a GPU that reports none to the mean over the last window, if its
-// energy counter shows one, and reports whether it did.
+// derivePower sets the power of a GPU that reports none to the mean over the last window, if it has
+// an energy counter, and reports whether it did.
 func (t *trackedGPU) derivePower(g *gpu.GPU) bool {
 	d := &t.derived
 	at := g.Readings.EnergyAt
-	joules, counts := g.Readings.EnergyJoules.Get()
+	joules, hasCounter := g.Readings.EnergyJoules.Get()
 
 	if g.Readings.PowerWatts.Present() {
 		*d = derivedPower{}
 		return false
 	}
 
-	if !counts {
+	if !hasCounter {
 		return false
 	}
 
 	watts := d.window.measure(joules, at, minEnergyWindow, t.maxGap)
 
-	// A reading that comes soon after another, as after an event, is in the window that has begun
-	// with that one.
+	// A reading soon after another, as after an event, has no window of its own yet: it gets the
+	// power of the last one.
 	if !watts.Present() && d.window.open && !d.window.began.Equal(at) &&
 		at.Sub(d.window.began) < minEnergyWindow {
 		watts = d.watts
@@ -91,11 +94,11 @@ func (t *trackedGPU) derivePower(g *gpu.GPU) bool {
 	return watts.Present()
 }
 
-// measureRest returns the power that idle power may be learned from, of a reading after enough
-// windows without work: the driver's own, or the mean by the energy counter over a longer time of
-// rest.
+// measureRest returns the power of a GPU at rest, from which update learns the idle power; absent
+// while the GPU has not been quiet for quietWindows. It is the power that the driver reports or, if
+// it reports none, the mean by the energy counter over at least minIdleWindow.
 func (p *idlePower) measureRest(g *gpu.GPU) gpu.Opt[float64] {
-	joules, counts := g.Readings.EnergyJoules.Get()
+	joules, hasCounter := g.Readings.EnergyJoules.Get()
 
 	if p.quiet < quietWindows {
 		p.rest = energyWindow{}
@@ -106,7 +109,7 @@ func (p *idlePower) measureRest(g *gpu.GPU) gpu.Opt[float64] {
 		return g.Readings.PowerWatts
 	}
 
-	if !counts {
+	if !hasCounter {
 		return gpu.None[float64]()
 	}
 

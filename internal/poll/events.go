@@ -10,10 +10,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// eventReads says what events and requests make us read.
-type eventReads struct {
-	everything bool
-	gpus       map[gpu.UUID]extent
+// dueReads is what we have to read because of events and requests.
+type dueReads struct {
+	everything bool                // run a cycle
+	gpus       map[gpu.UUID]extent // otherwise: read these GPUs
 }
 
 // extent is how much of a GPU we read.
@@ -24,7 +24,8 @@ const (
 	wholeGPU
 )
 
-func (r *eventReads) add(id gpu.UUID, e extent) {
+// add adds a GPU. If the GPU is due already, the larger extent counts.
+func (r *dueReads) add(id gpu.UUID, e extent) {
 	if r.gpus == nil {
 		r.gpus = map[gpu.UUID]extent{}
 	}
@@ -33,7 +34,7 @@ func (r *eventReads) add(id gpu.UUID, e extent) {
 }
 
 // handleEvent records an event, and adds to reads what we must read after it.
-func (p *Poller) handleEvent(e gpu.Event, reads *eventReads) {
+func (p *Poller) handleEvent(e gpu.Event, reads *dueReads) {
 	switch e.Kind {
 	case gpu.EventXID, gpu.EventUnavailable, gpu.EventRecoveryAction:
 		if t := p.gpus[e.GPU]; t != nil {
@@ -71,7 +72,7 @@ func (p *Poller) recordFault(t *trackedGPU, e gpu.Event) {
 	p.recordHealthEvent(t, e)
 }
 
-// recordHealthEvent counts and logs an event about the health of a GPU that is no XID.
+// recordHealthEvent counts and logs an EventUnavailable or an EventRecoveryAction.
 func (p *Poller) recordHealthEvent(t *trackedGPU, e gpu.Event) {
 	total := &t.unavailable
 	msg := "the driver cannot use the GPU any more"
@@ -89,7 +90,7 @@ func (p *Poller) recordHealthEvent(t *trackedGPU, e gpu.Event) {
 }
 
 // drainEvents handles the events that are waiting.
-func (p *Poller) drainEvents(reads *eventReads) {
+func (p *Poller) drainEvents(reads *dueReads) {
 	for {
 		select {
 		case e := <-p.source.Events():
@@ -100,19 +101,19 @@ func (p *Poller) drainEvents(reads *eventReads) {
 	}
 }
 
-// readAfterEvent handles an event and those that wait behind it, and reads what they ask for.
+// readAfterEvent handles an event and those that wait behind it, and reads what they make due.
 func (p *Poller) readAfterEvent(ctx context.Context, e gpu.Event) error {
-	var reads eventReads
+	var reads dueReads
 	p.handleEvent(e, &reads)
 	p.drainEvents(&reads)
 
 	return p.read(ctx, reads)
 }
 
-// read reads what reads asks for, and publishes a Snapshot. If that is nothing, it does nothing.
-func (p *Poller) read(ctx context.Context, reads eventReads) error {
-	// A GPU that is down or that we don't know has no other readings to publish a layout with: a
-	// cycle reads it whole.
+// read reads what is due, and publishes a Snapshot. If nothing is due, it does nothing.
+func (p *Poller) read(ctx context.Context, reads dueReads) error {
+	// For a GPU that is down or unknown we need a cycle: it has no other readings that we could
+	// publish together with its layout.
 	for id := range reads.gpus {
 		if t := p.gpus[id]; t == nil || !t.up {
 			reads.everything = true
@@ -129,10 +130,10 @@ func (p *Poller) read(ctx context.Context, reads eventReads) error {
 	return nil
 }
 
-// readSome reads some GPUs, or only their layouts, and publishes a Snapshot with all else from the
+// readSome reads some GPUs, or only their layouts, and publishes a Snapshot with the rest from the
 // last cycle. A layout change causes many events, and each driver call slows down the node's users:
-// we read no other GPU, and ask neither the kubelet nor the profiler. Holders and activity of a new
-// instance stay unknown until the next cycle.
+// so we read no other GPU, and ask neither the kubelet nor the profiler. Holders and activity of a
+// new instance stay unknown until the next cycle.
 func (p *Poller) readSome(ctx context.Context, gpus map[gpu.UUID]extent) error {
 	began := time.Now()
 	now := p.opts.Now()
@@ -145,7 +146,7 @@ func (p *Poller) readSome(ctx context.Context, gpus map[gpu.UUID]extent) error {
 	for id, e := range gpus {
 		t := p.gpus[id]
 
-		// Receive a reading that outlasted its cycle: the request wants a newer one.
+		// Receive a reading of an earlier cycle first: the event or request needs a newer one.
 		if err := p.receiveReading(t, t.last.Index, now, nil); err != nil {
 			return err
 		}
@@ -157,8 +158,8 @@ func (p *Poller) readSome(ctx context.Context, gpus map[gpu.UUID]extent) error {
 		cues := p.nextCues(t)
 		cues.Asked = true
 
-		begun := t.read.start(now, func() (reading, error) { return p.readGPU(id, e, cues) })
-		if begun { // else a reading of an earlier cycle has not returned yet
+		// If a reading of an earlier cycle has not returned yet, we can't start another.
+		if t.read.start(now, func() (reading, error) { return p.readGPU(id, e, cues) }) {
 			started = append(started, t)
 		}
 	}
@@ -170,14 +171,14 @@ func (p *Poller) readSome(ctx context.Context, gpus map[gpu.UUID]extent) error {
 	}
 
 	if ctx.Err() != nil {
-		return nil // we stopped waiting: a Snapshot would lack what is under way
+		return nil // we stopped waiting early: a Snapshot would lack readings under way
 	}
 
 	s := p.buildSnapshot(now)
 	s.BetweenPolls = true
 
-	// An assignment of a device that is gone since the last cycle is no problem: its pod may have
-	// ended before.
+	// The holders are those of the last cycle. If a device is gone since then, its assignment is no
+	// problem: the pod may have ended before.
 	s.Unmatched = slices.DeleteFunc(s.Unmatched, func(a gpu.Assignment) bool {
 		return !isListed(p.current.Load().Unmatched, &a)
 	})
@@ -186,7 +187,7 @@ func (p *Poller) readSome(ctx context.Context, gpus map[gpu.UUID]extent) error {
 	return nil
 }
 
-// readGPU reads one GPU.
+// readGPU reads one GPU, or its layout. It blocks as long as the driver does.
 func (p *Poller) readGPU(id gpu.UUID, e extent, cues gpu.ReadCues) (reading, error) {
 	if e == wholeGPU {
 		g, err := p.source.ReadWith(id, cues)

@@ -10,8 +10,8 @@ import (
 )
 
 // attachHolders stores in gpus who holds each device, and whether it is allocated. It returns the
-// assignments that name no device of this node. asked is when we asked the kubelet: its list says
-// nothing about a device that we first saw later.
+// assignments that name no device of this node. asked is when we last asked the kubelet: its list
+// says nothing about a device that we first saw later.
 func attachHolders(
 	gpus []gpu.GPU,
 	known gpu.Assignments,
@@ -27,18 +27,18 @@ func attachHolders(
 		doubtful: map[gpu.DeviceID]bool{},
 	}
 
-	for at := range resolver.Cover(known.Free) {
-		state.free[at.In(gpus).ID()] = true
+	for index := range resolver.Cover(known.Free) {
+		state.free[index.In(gpus).ID()] = true
 	}
 
 	byDevice := map[gpu.DeviceID][]gpu.Assignment{}
 
 	// Collect the assignments of each device.
 	for _, a := range known.List {
-		at, match := resolver.Resolve(a.Device)
+		index, match := resolver.Resolve(a.Device)
 
-		// A released GPU may have a new layout.
-		partOfReleased := match == gpu.MatchParent && gpus[at.GPU].Released.Present()
+		// We do not know the present layout of a released GPU: it may have the device.
+		partOfReleased := match == gpu.MatchParent && gpus[index.GPU].Released.Present()
 		if match != gpu.MatchDevice && a.Holder.Unconfirmed == "" && !partOfReleased {
 			unmatched = append(unmatched, a)
 		}
@@ -47,15 +47,16 @@ func attachHolders(
 			continue
 		}
 
-		// The MIG device is the compute instance. If a GPU instance has only one, it is meant.
-		d := at.In(gpus)
+		// A container gets MIG devices, which are compute instances: an assignment of a GPU
+		// instance with only one compute instance means that one.
+		d := index.In(gpus)
 		if d.Instance != nil && d.Compute == nil && len(d.Instance.ComputeInstances) == 1 {
-			at.Compute = 0
-			d = at.In(gpus)
+			index.Compute = 0
+			d = index.In(gpus)
 		}
 
-		// Only the parent of the device exists, or we first saw the device after the kubelet listed
-		// it.
+		// The device itself does not exist, only its parent; or we first saw it after the kubelet
+		// last listed the assignment, so that it may be another device with the same name.
 		if match == gpu.MatchParent || d.Since().After(a.LastListed) {
 			state.doubtful[d.ID()] = true
 			continue
@@ -72,8 +73,8 @@ func attachHolders(
 
 		// GPU instances come before their compute instances, whose own holders take precedence.
 		for d := range g.Devices() {
-			if given := byDevice[d.ID()]; given != nil {
-				storeHolders(d, resolveSharing(d, given, containers))
+			if assignments := byDevice[d.ID()]; assignments != nil {
+				storeHolders(d, resolveSharing(d, assignments, containers))
 			}
 		}
 
@@ -83,12 +84,12 @@ func attachHolders(
 	return unmatched
 }
 
-// storeHolders stores the holders of a device. Who holds a GPU instance holds its compute
-// instances, too, unless they have confirmed holders of their own.
+// storeHolders stores the holders of a device. The holders of a GPU instance also hold its compute
+// instances, unless a compute instance has confirmed holders of its own.
 func storeHolders(d gpu.Visit, holders []gpu.Holder) {
 	if d.Compute != nil {
 		if slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" }) {
-			d.Holders = nil // drop those of the GPU instance
+			d.Holders = nil // drop the holders of the GPU instance
 		}
 
 		d.Holders = append(d.Holders, holders...)
@@ -106,7 +107,8 @@ func storeHolders(d gpu.Visit, holders []gpu.Holder) {
 	}
 }
 
-// resolveSharing returns the holders of one device, ordered by name, and sets how they share it.
+// resolveSharing returns the holders of one device by its assignments, ordered by name, and sets
+// how they share it.
 func resolveSharing(
 	d gpu.Visit,
 	assignments []gpu.Assignment,
@@ -170,10 +172,13 @@ func replicaSharing(d gpu.Visit, h gpu.Holder) gpu.Sharing {
 	return gpu.SharingTimeSlicing
 }
 
-// resolveExclusive returns the exclusive holders of a device. If several containers have one id of
-// a device plugin, the kubelet still lists some that have ended: we return the one that it listed
-// last. If it listed several at the same time, we return the one that has a process on the device.
-// All other exclusive holders contradict each other: we return all, their sharing unknown.
+// resolveExclusive returns the holders of a device that allocators gave out exclusively, to one
+// container or, in contradiction, to several.
+//
+// If all have the device under one id of a device plugin, the kubelet still lists containers that
+// have ended: we return the container that it began to list last. If it began to list several at
+// the same time, we return the one that has a process on the device. In all other cases we do not
+// know which of them is right: we return them all with unknown sharing.
 func resolveExclusive(
 	d gpu.Visit,
 	assignments []gpu.Assignment,
@@ -181,13 +186,13 @@ func resolveExclusive(
 ) []gpu.Holder {
 	latest := assignments
 	if isOnePluginDevice(assignments) {
-		best := slices.MaxFunc(
+		last := slices.MaxFunc(
 			assignments,
 			func(a, b gpu.Assignment) int { return cmp.Compare(a.FirstListNumber, b.FirstListNumber) },
 		)
 		latest = slices.DeleteFunc(
 			slices.Clone(assignments),
-			func(a gpu.Assignment) bool { return a.FirstListNumber < best.FirstListNumber },
+			func(a gpu.Assignment) bool { return a.FirstListNumber < last.FirstListNumber },
 		)
 	}
 
@@ -227,7 +232,7 @@ func holderWithProcess(
 		return gpu.Holder{}, false
 	}
 
-	found := -1
+	found := -1 // index in assignments
 
 	for _, p := range d.GPU.Readings.Processes.Or(nil) {
 		if !runsOn(d, p) {
@@ -236,11 +241,11 @@ func holderWithProcess(
 
 		c, ok := containers.ContainerOf(p.PID)
 
-		at := slices.IndexFunc(
+		i := slices.IndexFunc(
 			assignments,
 			func(a gpu.Assignment) bool { return a.Holder.Container == c },
 		)
-		if !ok || at < 0 || at == found {
+		if !ok || i < 0 || i == found {
 			continue
 		}
 
@@ -248,7 +253,7 @@ func holderWithProcess(
 			return gpu.Holder{}, false
 		}
 
-		found = at
+		found = i
 	}
 
 	if found < 0 {
@@ -264,12 +269,13 @@ func runsOn(d gpu.Visit, p gpu.Process) bool {
 		(d.Compute == nil || p.Compute == gpu.Some(d.Compute.ID))
 }
 
-// allocationState tells free devices from those whose holders we do not know.
+// allocationState is what decides whether a device without a known holder is free, or may have one.
 type allocationState struct {
 	asked    time.Time             // when we asked for the list
 	complete bool                  // the list has every holder of the node
 	free     map[gpu.DeviceID]bool // an operator has confirmed that these are free
-	// A holder of which we cannot say which device it holds may hold these, or a part of them.
+	// doubtful are the devices that may be held, or of which a part may be: we could not match an
+	// assignment to a device, only to these.
 	doubtful map[gpu.DeviceID]bool
 }
 
@@ -291,14 +297,14 @@ func (s *allocationState) allocated(d gpu.Visit) gpu.Opt[bool] {
 	return gpu.Some(false)
 }
 
-// isDoubtful reports whether the device, or one that contains it, is doubtful.
+// isDoubtful reports whether the device, or a device that contains it, is doubtful.
 func (s *allocationState) isDoubtful(d gpu.Visit) bool {
 	return s.doubtful[d.ID()] || s.doubtful[gpu.IDOfGPU(d.GPU.UUID)] ||
 		d.Instance != nil && s.doubtful[gpu.IDOfInstance(d.GPU.UUID, d.Instance)]
 }
 
-// summarizeGPU sets Allocated of a GPU and of all its devices: a GPU is allocated if a part of it
-// is. A GPU instance without holders gets the holder of its compute instances.
+// summarizeGPU sets Allocated of a GPU and of all its instances: a device is allocated if a part of
+// it is. A GPU instance without holders gets the common holder of its compute instances.
 func (s *allocationState) summarizeGPU(g *gpu.GPU) {
 	if len(g.Holders) > 0 {
 		s.doubtful[gpu.IDOfGPU(g.UUID)] = true // the holder may use any part
@@ -308,7 +314,7 @@ func (s *allocationState) summarizeGPU(g *gpu.GPU) {
 		d.Allocated = s.allocated(d)
 	}
 
-	// A GPU instance's own state counts only if it has no compute instance or is held as a whole.
+	// The own state of a GPU or GPU instance counts only if it has no parts or is held as a whole.
 	allocated := make([]gpu.Opt[bool], 0, len(g.Instances)+1)
 	for i := range g.Instances {
 		gi := &g.Instances[i]
@@ -350,8 +356,8 @@ func (s *allocationState) summarizeGPU(g *gpu.GPU) {
 	g.Allocated = anyAllocated(allocated)
 }
 
-// anyAllocated reports whether any part is allocated; absent if none is known to be, but one may
-// be.
+// anyAllocated reports whether any part is allocated; absent if we do not know: no part is known to
+// be allocated, but the state of a part is unknown.
 func anyAllocated(parts []gpu.Opt[bool]) gpu.Opt[bool] {
 	if slices.Contains(parts, gpu.Some(true)) {
 		return gpu.Some(true)
@@ -365,8 +371,8 @@ func anyAllocated(parts []gpu.Opt[bool]) gpu.Opt[bool] {
 }
 
 // commonHolder returns the pod that exclusively holds every compute instance of a split GPU
-// instance, or nil if there is none. It has a container name or a resource if that is the same
-// everywhere, and is confirmed if all holders are.
+// instance, as a list of one; nil if there is none. It has a container name or a resource only if
+// all holders have the same, and it is confirmed only if all are.
 func commonHolder(gi *gpu.GPUInstance) []gpu.Holder {
 	var common gpu.Holder
 

@@ -6,22 +6,25 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// holdings tracks the exclusive holders of a GPU's devices: since when they have held them, and the
-// energy used. The energy between two readings is credited to the holder before the second one:
-// what a pod used up to its end is never credited to its successor.
+// holdings tracks the exclusive holders of a GPU's devices: since when each has held its device,
+// and how much energy it has used. We credit the energy between two readings before we look for new
+// holders, so that what a pod used up to its end is never credited to its successor.
 type holdings struct {
-	open  map[gpu.DeviceID]*holding
-	spare map[gpu.DeviceID]*holding // empty; the next open, so that a poll need not allocate it
-	// ended are the uses that ended with the last update; they have their energy alone.
+	open  map[gpu.DeviceID]*holding // the present holdings
+	spare map[gpu.DeviceID]*holding // empty; update swaps it with open, to allocate no map in each poll
+	// ended are the uses that ended with the last update. They have no readings besides the energy.
 	ended []gpu.ContainerUse
 }
 
+// holding is one tenant's exclusive use of a device.
 type holding struct {
-	tenant       tenant
-	since        time.Time
-	energy       gpu.Opt[gpu.Counter] // absent while the device's energy is unknown, or the holder not described
-	countedSince time.Time            // when counting began
-	reported     bool                 // its use has been in a Snapshot
+	tenant tenant
+	since  time.Time // when the holding began
+	// energy is what the device has used since countedSince. It is absent until we know the
+	// device's energy and the holder is described.
+	energy       gpu.Opt[gpu.Counter]
+	countedSince time.Time
+	reported     bool // a Snapshot has had the use
 }
 
 // tenant is a container or a batch job, or both.
@@ -31,15 +34,16 @@ type tenant struct {
 	job       string
 }
 
-// isSame reports whether both are the same tenant: a pod that was created again under its name is
-// not, but a UID may become known late.
+// isSame reports whether both are the same tenant. A pod that was created again under its name is
+// another tenant. If the UID of one is unknown, the name decides.
 func (t *tenant) isSame(other *tenant) bool {
 	return t.container == other.container && t.job == other.job &&
 		(t.podUID == other.podUID || t.container.Pod != "" && (t.podUID == "" || other.podUID == ""))
 }
 
 // exclusiveTenant returns the container that exclusively holds a device, and its only batch job; ok
-// is false if there is neither. The holder points into holders.
+// is false if there is neither. holder points into holders; it is nil if no container holds the
+// device exclusively.
 func exclusiveTenant(holders []gpu.Holder, jobs []string) (by tenant, holder *gpu.Holder, ok bool) {
 	if holder = gpu.ExclusiveHolder(holders); holder != nil {
 		by.container = holder.Container
@@ -54,7 +58,7 @@ func exclusiveTenant(holders []gpu.Holder, jobs []string) (by tenant, holder *gp
 }
 
 // update begins, continues and ends the holdings of the GPU, and sets Since of its exclusive
-// holders. gpuEnergyKnown says whether the energy of the whole GPU is known.
+// holders. gpuEnergyKnown says whether we know the energy of the whole GPU.
 func (h *holdings) update(g *gpu.GPU, gpuEnergyKnown bool, now time.Time) {
 	before := h.open
 
@@ -86,8 +90,8 @@ func (h *holdings) update(g *gpu.GPU, gpuEnergyKnown bool, now time.Time) {
 	h.spare = before
 }
 
-// updateHolding continues the current holding of a device, or ends it and begins that of another
-// tenant.
+// updateHolding continues the current holding of a device, which may be nil, or ends it and begins
+// the holding of another tenant.
 func (h *holdings) updateHolding(
 	current *holding,
 	d gpu.Visit,
@@ -137,8 +141,8 @@ func (h *holdings) updateHolding(
 	h.open[id] = current
 }
 
-// hasHeldParts reports whether a container or a batch job holds a part of the GPU. A holder of the
-// whole GPU then contradicts that, and no use is reported of it: it would count twice.
+// hasHeldParts reports whether a container or a batch job holds a part of the GPU. Then we report
+// no use of the whole GPU, which would count the parts twice.
 func hasHeldParts(g *gpu.GPU) bool {
 	for d := range g.Devices() {
 		if d.Instance != nil && len(d.Holders)+len(d.Jobs()) > 0 {
@@ -149,8 +153,8 @@ func hasHeldParts(g *gpu.GPU) bool {
 	return false
 }
 
-// addEnergy adds energy that a device used between two readings to its holding. If the holding
-// began in between, only the share of the time since then is added.
+// addEnergy adds the energy that a device used from before to at to its holding. If we began to
+// count in between, it adds only the share of the time since then.
 func (h *holdings) addEnergy(id gpu.DeviceID, joules float64, before, at time.Time) {
 	current := h.open[id]
 	if current == nil {
@@ -163,14 +167,14 @@ func (h *holdings) addEnergy(id gpu.DeviceID, joules float64, before, at time.Ti
 	}
 
 	if current.countedSince.After(before) {
-		whole := at.Sub(before)
+		total := at.Sub(before)
 
-		own := at.Sub(current.countedSince)
-		if own <= 0 || whole <= 0 {
+		counted := at.Sub(current.countedSince)
+		if counted <= 0 || total <= 0 {
 			return
 		}
 
-		joules *= float64(own) / float64(whole)
+		joules *= float64(counted) / float64(total)
 	}
 
 	counter.Value += joules

@@ -9,34 +9,34 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// idlePower estimates a GPU's idle power: the lowest power after two windows in a row in which
-// nothing ran, or until then a default for the model.
+// idlePower estimates a GPU's idle power: the lowest power after quietWindows windows in a row in
+// which nothing ran, or until then a default for the model.
 //
-// A window is the time between two readings. Nothing ran in it if we can tell for the whole GPU
-// (hasActivity), and no activity, no media engine and no traffic shows work. We do not look at the
-// processes: the list can be empty because they are hidden, and it seldom is where services wait
-// for requests.
+// A window is the time between two readings. Nothing ran in it if we can see work on the whole GPU
+// (hasActivity), and no activity, no media engine and no traffic shows any. We do not look at the
+// processes: their list can be empty because they are hidden, and a service that waits for requests
+// has a process although nothing runs.
 type idlePower struct {
-	lowest gpu.Opt[float64]
-	from   evidence // behind lowest
+	lowest         gpu.Opt[float64] // in watts
+	lowestEvidence evidence         // the evidence when we measured lowest
 
-	seen  evidence // of the last reading that had any
-	same  int      // how many readings in a row have had that evidence
-	quiet int      // windows in a row, up to the last of them, in which nothing ran
+	lastEvidence evidence // of the last reading that had activity
+	sameEvidence int      // how many readings in a row have had lastEvidence
+	quiet        int      // how many windows in a row, up to the last one, had no work
 
 	rest energyWindow // the time in which nothing runs, if power comes from the energy counter
 
-	windowEnd time.Time               // of the last window that counted, or that showed work
+	windowEnd time.Time               // of the last window that we counted, or that showed work
 	readAt    time.Time               // the last reading
 	traffic   [4]gpu.Opt[gpu.Counter] // the totals at readAt
 }
 
-// evidence is how we could see whether anything ran. With another source or other rights we may see
-// work that we did not see before, and a GPU has another idle power in MIG mode.
+// evidence is how we could see whether anything ran. With another source or other permissions we
+// may see work that we did not see before. In MIG mode a GPU has another idle power.
 type evidence struct {
 	mig    gpu.Opt[bool]      // the GPU is in MIG mode
 	source gpu.ActivitySource // ActivityUnknown: the driver's own utilization
-	denied string             // readings that this process may not make
+	denied string             // the readings for which this process lacks permission, joined by spaces
 	sensor bool               // the driver measures power; false: we derive it from the energy counter
 }
 
@@ -53,8 +53,8 @@ const changedAfter = 2
 
 // More than this is work. Monitoring alone moves some bytes and wakes the engines.
 const (
-	idleActivity = 0.001   // of the time
-	idleTraffic  = 1 << 20 // bytes per second, the unit of GPM's rates
+	idleActivity = 0.001   // share of the time
+	idleTraffic  = 1 << 20 // bytes per second; GPM reports rates in this unit
 )
 
 // update records a reading that began at at and whose activity was measured until windowEnd. It
@@ -65,13 +65,13 @@ func (p *idlePower) update(
 	totals *gpu.Totals,
 	at, windowEnd time.Time,
 ) gpu.Opt[float64] {
-	moved := p.countTraffic(totals, at)
+	moved := p.measureTraffic(totals, at)
 	p.compareEvidence(g)
 	p.countQuiet(moved || !hasActivity(g) || showsWork(g), windowEnd)
 
 	if watts, ok := p.measureRest(g).Get(); ok && watts > 0 {
 		p.lowest = gpu.Some(min(watts, p.lowest.Or(watts)))
-		p.from = p.seen
+		p.lowestEvidence = p.lastEvidence
 	}
 
 	if p.lowest.Present() {
@@ -81,28 +81,28 @@ func (p *idlePower) update(
 	return defaultIdlePower(g)
 }
 
-// compareEvidence begins to count windows anew if a reading has other evidence than the last, and
-// drops the lowest power once changedAfter readings had. It ignores readings without any activity.
+// compareEvidence restarts the count of windows if a reading has other evidence than the last one,
+// and drops the lowest power once changedAfter readings in a row had. It ignores readings without
+// activity.
 func (p *idlePower) compareEvidence(g *gpu.GPU) {
 	if !hasActivity(g) {
 		return
 	}
 
-	if now := evidenceOf(g); now != p.seen {
-		p.seen = now
-		p.same = 0
+	if now := evidenceOf(g); now != p.lastEvidence {
+		p.lastEvidence = now
+		p.sameEvidence = 0
 		p.quiet = 0
 	}
 
-	p.same++
-	if p.seen != p.from && p.same >= changedAfter {
+	p.sameEvidence++
+	if p.lastEvidence != p.lowestEvidence && p.sameEvidence >= changedAfter {
 		p.lowest = gpu.None[float64]()
 	}
 }
 
-// countQuiet counts the windows without work. It counts a window once even if several readings have
-// it, because the profiler answers or the driver's values change more seldom than we read. A time
-// shorter than leastWindow is a part of a window.
+// countQuiet counts the windows without work. Several readings can have the same window, if the
+// profiler answers or the driver updates its values less often than we read: we count it once.
 func (p *idlePower) countQuiet(worked bool, windowEnd time.Time) {
 	since := windowEnd.Sub(p.windowEnd)
 	switch {
@@ -117,15 +117,15 @@ func (p *idlePower) countQuiet(worked bool, windowEnd time.Time) {
 	p.windowEnd = windowEnd
 }
 
-// interrupt begins to count windows anew: we do not know what runs until the next reading.
+// interrupt restarts the count of windows: we do not know what runs until the next reading.
 func (p *idlePower) interrupt() {
 	p.quiet = 0
 	p.rest = energyWindow{}
 }
 
-// countTraffic reports whether more was transferred since the last reading than the driver itself
-// transfers.
-func (p *idlePower) countTraffic(totals *gpu.Totals, at time.Time) bool {
+// measureTraffic reports whether the GPU has transferred more since the last reading than
+// monitoring alone does.
+func (p *idlePower) measureTraffic(totals *gpu.Totals, at time.Time) bool {
 	allowed := idleTraffic * max(at.Sub(p.readAt).Seconds(), 0)
 	moved := false
 
@@ -166,10 +166,11 @@ func evidenceOf(g *gpu.GPU) evidence {
 	}
 }
 
-// hasActivity reports whether we can tell for the whole GPU if anything ran: by the graphics
-// engine, the SMs or the driver's utilization, since all work keeps one of them busy. An idle pipe
-// shows nothing. In MIG mode activity is rolled up from the instances, and present only if we can
-// see all of them and all report it. A GPU whose mode we cannot read may be in MIG mode.
+// hasActivity reports whether we can see if anything ran on the whole GPU: by the graphics engine,
+// the SMs or the driver's utilization, since all work keeps one of them busy. The other ratios do
+// not suffice: a GPU can work without its tensor cores, for example. In MIG mode the activity is
+// computed from the instances, and present only if we see all of them and all report it. If we
+// cannot read the mode of a GPU, it may be in MIG mode.
 func hasActivity(g *gpu.GPU) bool {
 	if g.MIG.Enabled.Or(true) && readingFailed(g, gpu.ReadingMIG) {
 		return false
@@ -223,14 +224,14 @@ func defaultIdlePower(g *gpu.GPU) gpu.Opt[float64] {
 	return gpu.None[float64]()
 }
 
-// defaultIdleWatts returns the default idle power of a model: the first entry whose part its name
-// contains. The figure of the A100 PCIe is from a published nvidia-smi capture (34 W), that of the
-// B200 from several (136 to 145 W); the others are what idle GPUs of that kind commonly show and
-// are marked as defaults in the docs.
+// defaultIdleWatts returns the default idle power of a model, by the first entry that its name
+// contains. The A100 PCIe's figure is from a published nvidia-smi capture (34 W), the B200's from
+// several (136 to 145 W). The others are what idle GPUs of that kind commonly show; the docs call
+// them defaults.
 func defaultIdleWatts(name string) (float64, bool) {
 	for _, d := range []struct {
-		part  string
-		watts float64
+		namePart string
+		watts    float64
 	}{
 		{"A100-PCIE", 34},
 		{"A100", 52},
@@ -242,7 +243,7 @@ func defaultIdleWatts(name string) (float64, bool) {
 		{"RTX PRO 6000", 32},
 		{"NVIDIA B200", 140},
 	} {
-		if strings.Contains(name, d.part) {
+		if strings.Contains(name, d.namePart) {
 			return d.watts, true
 		}
 	}

@@ -23,32 +23,32 @@ const (
 
 // incident is an XID that we count once, however often it is reported.
 type incident struct {
-	xid      uint64
-	instance gpu.Opt[gpu.InstanceID]
-	logged   bool // its first report is from the kernel's log
-	paired   bool // the other source has reported it, too
-	before   bool // it began before we first saw the GPU: we have not counted it
+	xid       uint64
+	instance  gpu.Opt[gpu.InstanceID]
+	logged    bool // its first report is from the kernel's log
+	paired    bool // there is a second report: see record
+	uncounted bool // it began before we first saw the GPU, so we have not counted it
 
-	first, last time.Time // of its reports
+	first, last time.Time // the times of its earliest and of its latest report
 }
 
-// isNear reports whether a time is within a gap of the incident's reports.
-func (k *incident) isNear(at time.Time, gap time.Duration) bool {
-	return at.Sub(k.last) <= gap && k.first.Sub(at) <= gap
+// isNear reports whether a time is at most gap before the first or after the last report.
+func (i *incident) isNear(at time.Time, gap time.Duration) bool {
+	return at.Sub(i.last) <= gap && i.first.Sub(at) <= gap
 }
 
-// incidents are the last incidents of a GPU, in their order.
+// incidents are the last incidents of a GPU, in the order in which we recorded them.
 type incidents []incident
 
-// record records a report of an XID. isNew is whether it is about a new incident, located whether
-// it is the first to name the instance of a known one.
+// record records a report of an XID. isNew is whether the report begins a new incident. located is
+// whether it is the first to name the instance of an incident that we have counted.
 //
 // An XID that the driver reports for each channel is one incident for a burst of reports from both
 // sources, which ends after burstGap without one. Every report of any other XID is an incident,
 // except that a line of the kernel's log and an event of the driver within pairGap are the same
 // one. They pair one to one: 3 events and 2 lines are 3 incidents.
 func (l *incidents) record(e *gpu.Event, now time.Time) (isNew, located bool) {
-	// Forget incidents that are old now, however old the report is.
+	// Forget old incidents. Their age is relative to now, since the report itself may be old.
 	*l = slices.DeleteFunc(*l, func(known incident) bool {
 		age := now.Sub(known.last)
 		return age > keepIncidents || age < -burstGap // in the future, if the clock was set back
@@ -56,12 +56,12 @@ func (l *incidents) record(e *gpu.Event, now time.Time) (isNew, located bool) {
 
 	perChannel := gpu.XIDByNumber(e.XID).PerChannel
 
-	known := l.find(e, func(k *incident) bool {
+	known := l.find(e, func(i *incident) bool {
 		if perChannel {
-			return k.isNear(e.Time, burstGap)
+			return i.isNear(e.Time, burstGap)
 		}
 
-		return k.logged != e.Logged && !k.paired && k.isNear(e.Time, pairGap)
+		return i.logged != e.Logged && !i.paired && i.isNear(e.Time, pairGap)
 	})
 	if known != nil {
 		known.paired = true
@@ -74,8 +74,8 @@ func (l *incidents) record(e *gpu.Event, now time.Time) (isNew, located bool) {
 		}
 
 		if e.Instance.Present() && !known.instance.Present() {
-			known.instance = e.Instance // a report that names another instance is now another incident
-			located = !known.before
+			known.instance = e.Instance // from now on, another instance means another incident
+			located = !known.uncounted
 		}
 
 		return false, located
@@ -97,16 +97,16 @@ func (l *incidents) record(e *gpu.Event, now time.Time) (isNew, located bool) {
 // burst are no new incident.
 func (l *incidents) recordBefore(e *gpu.Event, now time.Time) {
 	if isNew, _ := l.record(e, now); isNew {
-		(*l)[len(*l)-1].before = true
+		(*l)[len(*l)-1].uncounted = true
 	}
 }
 
-// find returns the first incident of an event's XID and GPU instance that matches, else the first
-// one that matches if either names no instance: the kernel's half of the driver logs none
-// (open-gpu-kernel-modules 595.45.04, krcGetMigAttributionForError_KERNEL). It returns nil if there
-// is none.
+// find returns the first incident that matches and has the event's XID and GPU instance. If there
+// is none, it returns the first that matches and has the XID, provided that the incident or the
+// event names no instance: the kernel driver logs none (open-gpu-kernel-modules 595.45.04,
+// krcGetMigAttributionForError_KERNEL). Otherwise it returns nil.
 func (l *incidents) find(e *gpu.Event, matches func(*incident) bool) *incident {
-	var other *incident
+	var unlocated *incident
 
 	for i := range *l {
 		known := &(*l)[i]
@@ -114,10 +114,10 @@ func (l *incidents) find(e *gpu.Event, matches func(*incident) bool) *incident {
 		case known.xid != e.XID || !matches(known):
 		case known.instance == e.Instance:
 			return known
-		case other == nil && (!known.instance.Present() || !e.Instance.Present()):
-			other = known
+		case unlocated == nil && (!known.instance.Present() || !e.Instance.Present()):
+			unlocated = known
 		}
 	}
 
-	return other
+	return unlocated
 }

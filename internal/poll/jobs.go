@@ -8,18 +8,18 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// jobState is the last mapping of devices to batch jobs.
+// jobState is the call that reads the batch jobs, and its last result.
 type jobState struct {
 	sourceStatus
 	call      asyncCall[gpu.Jobs]
-	requested bool // in this cycle
-	last      gpu.Jobs
-	readAt    time.Time // when reading last began
+	requested bool      // the call was started in this cycle
+	last      gpu.Jobs  // nil if there is no current result
+	readAt    time.Time // when the call that returned last was started
 }
 
 // request starts to read the jobs of devices, unless an earlier call has not returned.
 func (s *jobState) request(now time.Time, jobs Jobs, devices []gpu.JobDevice) {
-	s.receive(nil) // the result of a call that outlasted its cycle
+	s.receive(nil) // the result of an earlier cycle's call
 	s.requested = s.call.start(now, func() (gpu.Jobs, error) { return jobs.Jobs(devices) })
 }
 
@@ -40,9 +40,9 @@ func (p *Poller) jobDevices() []gpu.JobDevice {
 	return slices.Collect(maps.Keys(known))
 }
 
-// collect receives the result, waiting until expired is closed. There are no jobs without a result:
-// an outdated mapping would credit one job's work to another. A result with an error may have the
-// jobs of some devices.
+// collect receives the result. It waits until expired is closed, but not for the call of an earlier
+// cycle. If the call hangs there are no jobs: an outdated mapping would credit one job's work to
+// another.
 func (s *jobState) collect(now time.Time, expired <-chan struct{}, timeout time.Duration) {
 	if !s.requested {
 		expired = nil
@@ -54,8 +54,8 @@ func (s *jobState) collect(now time.Time, expired <-chan struct{}, timeout time.
 	}
 }
 
-// receive stores the result, if there is one, and reports whether there was. It waits until expired
-// is closed.
+// receive stores the result, if there is one, and reports whether there was. It waits like
+// asyncCall.receive. A result with an error may have the jobs of some devices.
 func (s *jobState) receive(expired <-chan struct{}) bool {
 	r, ok := s.call.receive(expired)
 	if !ok {
@@ -63,15 +63,18 @@ func (s *jobState) receive(expired <-chan struct{}) bool {
 	}
 
 	s.readAt = r.started
-	if s.err, s.last = r.err, r.value; r.err == nil {
+	s.last = r.value
+	s.err = r.err
+
+	if r.err == nil {
 		s.success = r.started
 	}
 
 	return true
 }
 
-// attachJobs writes the jobs that were read at a time to their devices. Those of an instance that
-// was first seen later are another instance's of the same id.
+// attachJobs stores the jobs that we read at readAt in their devices. An instance that we first saw
+// later gets none: the jobs are of an earlier instance with its id.
 func attachJobs(gpus []gpu.GPU, jobs gpu.Jobs, readAt time.Time) {
 	if len(jobs) == 0 {
 		return

@@ -22,20 +22,20 @@ const (
 type KernelLog interface {
 	// Take returns the XIDs since the last call, and whether some of them may have been lost.
 	Take() (lines []gpu.LoggedXID, lost bool)
-	// State returns whether the log is read now.
+	// State returns whether we can read the log now.
 	State() gpu.SourceState
 }
 
-// logState is the loop's state of the kernel's log.
+// logState is what the loop keeps of the kernel's log.
 type logState struct {
-	state     gpu.SourceState
-	waiting   []gpu.LoggedXID  // lines that are too young, or whose GPU we do not know yet
-	strangers []gpu.PCIAddress // of GPUs that the driver does not list and that we have warned of
+	state   gpu.SourceState
+	waiting []gpu.LoggedXID  // lines that are younger than logDelay, or whose GPU we do not know yet
+	warned  []gpu.PCIAddress // GPUs of which warnOfUnknownGPU has warned
 }
 
 // readKernelLog counts the XIDs of the kernel's log that are older than logDelay. now is when the
-// cycle began: we have handled the driver's events of before, while later ones wait, and so do
-// lines of that time.
+// cycle began. We have handled the driver's events from before that time; later events wait for the
+// end of the cycle, and later lines of the log wait, too.
 func (p *Poller) readKernelLog(now time.Time) {
 	if p.opts.KernelLog == nil {
 		return
@@ -48,17 +48,17 @@ func (p *Poller) readKernelLog(now time.Time) {
 		p.countLost("lost lines of the kernel's log; XIDs may be missing from the counts", now)
 	}
 
-	later := p.opts.Now() // the cycle has read the GPUs since
+	present := p.opts.Now() // later than now: the cycle has read the GPUs since
 	p.log.waiting = append(p.log.waiting, lines...)
 	p.log.waiting = slices.DeleteFunc(p.log.waiting, func(x gpu.LoggedXID) bool {
-		isOfFuture := x.Time.After(later) // the clock was set back
-		if !x.BeforeStart && !isOfFuture && now.Sub(x.Time) < logDelay {
+		clockSetBack := x.Time.After(present)
+		if !x.BeforeStart && !clockSetBack && now.Sub(x.Time) < logDelay {
 			return false
 		}
 
 		t := p.findByAddress(x.PCI)
 		if t == nil {
-			p.warnOfStranger(x)
+			p.warnOfUnknownGPU(x)
 			return false // the driver may list it later
 		}
 
@@ -69,11 +69,11 @@ func (p *Poller) readKernelLog(now time.Time) {
 	p.boundWaiting(now)
 }
 
-// boundWaiting forgets the oldest lines if too many wait, first those of GPUs that we have never
-// read, and counts the loss.
+// boundWaiting forgets the oldest lines if too many wait, and counts the loss. Lines of GPUs that
+// we have never read go first.
 func (p *Poller) boundWaiting(now time.Time) {
-	more := len(p.log.waiting) - maxWaiting
-	if more <= 0 {
+	excess := len(p.log.waiting) - maxWaiting
+	if excess <= 0 {
 		return
 	}
 
@@ -83,22 +83,22 @@ func (p *Poller) boundWaiting(now time.Time) {
 	)
 
 	p.log.waiting = slices.DeleteFunc(p.log.waiting, func(x gpu.LoggedXID) bool {
-		if more == 0 || p.findByAddress(x.PCI) != nil {
+		if excess == 0 || p.findByAddress(x.PCI) != nil {
 			return false
 		}
 
-		more--
+		excess--
 
 		return true
 	})
-	p.log.waiting = slices.Delete(p.log.waiting, 0, more)
+	p.log.waiting = slices.Delete(p.log.waiting, 0, excess)
 }
 
 // unlistedXIDs returns the last waiting line about each XID of a GPU that we have never read,
 // ordered by address and XID.
 func (p *Poller) unlistedXIDs() (list []gpu.LoggedXID) {
 	for _, x := range p.log.waiting {
-		if p.findByAddress(x.PCI) != nil { // it is only too young
+		if p.findByAddress(x.PCI) != nil { // the line is only too young
 			continue
 		}
 
@@ -116,13 +116,14 @@ func (p *Poller) unlistedXIDs() (list []gpu.LoggedXID) {
 	return list
 }
 
-// findByAddress returns the GPU that we have read last at a PCI address; nil if there was none.
-func (p *Poller) findByAddress(at gpu.PCIAddress) *trackedGPU {
+// findByAddress returns the GPU at a PCI address; nil if we have read none there. If several were
+// there, one after the other, it returns the one that we have read last.
+func (p *Poller) findByAddress(want gpu.PCIAddress) *trackedGPU {
 	var found *trackedGPU
 
 	for _, t := range p.gpus {
 		address, ok := gpu.ParsePCIAddress(t.last.PCIBusID)
-		if ok && address == at && (found == nil || t.receivedAt.After(found.receivedAt)) {
+		if ok && address == want && (found == nil || t.receivedAt.After(found.receivedAt)) {
 			found = t
 		}
 	}
@@ -130,15 +131,14 @@ func (p *Poller) findByAddress(at gpu.PCIAddress) *trackedGPU {
 	return found
 }
 
-// warnOfStranger logs once that there are XIDs of a GPU that we have not read. They wait until we
-// have.
-func (p *Poller) warnOfStranger(x gpu.LoggedXID) {
-	if len(p.gpus) == 0 || slices.Contains(p.log.strangers, x.PCI) ||
-		len(p.log.strangers) >= maxWaiting {
+// warnOfUnknownGPU logs, once for each GPU, that the log has XIDs of a GPU that we have not read.
+// They wait until we have.
+func (p *Poller) warnOfUnknownGPU(x gpu.LoggedXID) {
+	if len(p.gpus) == 0 || slices.Contains(p.log.warned, x.PCI) || len(p.log.warned) >= maxWaiting {
 		return
 	}
 
-	p.log.strangers = append(p.log.strangers, x.PCI)
+	p.log.warned = append(p.log.warned, x.PCI)
 	level.Warn(p.opts.Logger).Log(
 		"msg", "the kernel's log has an XID of a GPU that has not been read",
 		"pci", x.PCI,
@@ -146,9 +146,9 @@ func (p *Poller) warnOfStranger(x gpu.LoggedXID) {
 	)
 }
 
-// recordLogged counts an XID of the kernel's log. If it is from before we first saw the GPU, it
-// only sets the time of the last XID: the counts begin later, and an instance that the line names
-// may be another one now.
+// recordLogged counts an XID of the kernel's log. If the XID is from before we first saw the GPU,
+// it does not count: recordLogged only sets when the XID last occurred. It does so for the GPU,
+// since an instance that the line names may be another one now.
 func (t *trackedGPU) recordLogged(p *Poller, x gpu.LoggedXID) {
 	e := gpu.Event{
 		Kind:     gpu.EventXID,
@@ -165,7 +165,7 @@ func (t *trackedGPU) recordLogged(p *Poller, x gpu.LoggedXID) {
 	}
 
 	xid := gpu.XIDByNumber(x.XID)
-	if xid.PerChannel && t.firstSeen.Sub(x.Time) <= burstGap { // its burst may go on
+	if xid.PerChannel && t.firstSeen.Sub(x.Time) <= burstGap { // later reports may be of the same burst
 		t.incidents.recordBefore(&e, p.opts.Now())
 	}
 

@@ -14,16 +14,16 @@ import (
 // it unchanged.
 type layoutTracker struct {
 	generation uint64 // 0: no layout has been seen yet
-	// instances are a copy of the layout from its first reading, with XID errors and energy up to
-	// now. Other readings in them are out of date.
+	// instances are a copy of the layout from its first reading. We keep their XID errors and
+	// energy up to date, but no other readings.
 	instances []gpu.GPUInstance
 }
 
-// isSameInstance reports whether both are the same GPU instance. It compares placements only if it
-// knows both: we may have lost the right to see them.
+// isSameInstance reports whether both are the same GPU instance. It compares placements only if
+// both are known: we may have lost the right to see them.
 func isSameInstance(a, b *gpu.GPUInstance) bool {
-	placed := a.Placement.Present() && b.Placement.Present()
-	return a.ID == b.ID && a.Profile == b.Profile && (!placed || a.Placement == b.Placement)
+	placementsKnown := a.Placement.Present() && b.Placement.Present()
+	return a.ID == b.ID && a.Profile == b.Profile && (!placementsKnown || a.Placement == b.Placement)
 }
 
 func isSameCompute(a, b *gpu.ComputeInstance) bool {
@@ -42,7 +42,7 @@ func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 		gi := &g.Instances[i]
 		gi.Generation = next
 		gi.Since = at
-		var computes []gpu.ComputeInstance
+		var oldComputes []gpu.ComputeInstance
 
 		old := find(l.instances, func(old *gpu.GPUInstance) bool { return isSameInstance(old, gi) })
 		if old != nil {
@@ -50,17 +50,17 @@ func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 			gi.Since = old.Since
 			gi.XIDErrors = old.XIDErrors
 			gi.EnergyJoules = old.EnergyJoules
-			computes = old.ComputeInstances
+			oldComputes = old.ComputeInstances
 		}
 
-		changed = changed || gi.Generation == next || len(gi.ComputeInstances) != len(computes)
+		changed = changed || gi.Generation == next || len(gi.ComputeInstances) != len(oldComputes)
 		for c := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[c]
 			ci.Generation = next
 			ci.Since = at
 
 			old := find(
-				computes,
+				oldComputes,
 				func(old *gpu.ComputeInstance) bool { return isSameCompute(old, ci) },
 			)
 			if old != nil {
@@ -82,14 +82,14 @@ func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 	return changed && !first
 }
 
-// recordLayout records a reading of the layout alone; at is when it began. The instances that stay
-// keep their last readings and the times of those; new ones have no readings yet.
+// recordLayout records a reading of the layout alone, which began at at. Instances that were there
+// before keep their last readings; new instances have none yet.
 func (t *trackedGPU) recordLayout(read gpu.GPU, at time.Time) {
 	t.countErrors(&read, at)
 
 	before := t.last
-	if !t.up || isTreeUnknown(&read, &before) {
-		return // the next reading shows it
+	if !t.up || isLayoutUnknown(&read, &before) {
+		return // the next whole reading will show the layout
 	}
 
 	g := before
@@ -120,8 +120,8 @@ func (t *trackedGPU) recordLayout(read gpu.GPU, at time.Time) {
 // isOfLayout reports whether an error is one of reading the layout.
 func isOfLayout(e gpu.ReadError) bool { return e.Reading == gpu.ReadingMIG }
 
-// keepReadings copies the readings of an instance and its compute instances from an earlier
-// reading. gi keeps the compute instances that it has now.
+// keepReadings copies the readings of a GPU instance and of its compute instances from old, the
+// same instance in an earlier reading. Which compute instances gi has does not change.
 func keepReadings(gi, old *gpu.GPUInstance) {
 	computes := gi.ComputeInstances
 	hidden := gi.ComputesHidden
@@ -132,12 +132,12 @@ func keepReadings(gi, old *gpu.GPUInstance) {
 	for i := range computes {
 		ci := &computes[i]
 
-		before := find(
+		oldCompute := find(
 			old.ComputeInstances,
 			func(o *gpu.ComputeInstance) bool { return o.ID == ci.ID },
 		)
-		if before != nil && before.Generation == ci.Generation {
-			*ci = *before
+		if oldCompute != nil && oldCompute.Generation == ci.Generation {
+			*ci = *oldCompute
 		}
 	}
 }
@@ -189,12 +189,13 @@ func mayLackInstances(g *gpu.GPU) bool {
 	})
 }
 
-// capacityCache computes a GPU's capacity once per layout.
+// capacityCache keeps a GPU's capacity, so that we compute it only once per layout.
 type capacityCache struct {
-	generation uint64
-	profiles   int
-	enabled    bool
-	value      gpu.Capacity
+	value gpu.Capacity
+	// What value was computed for.
+	generation uint64 // of the layout; 0: there is no value
+	profiles   int    // how many the driver reported
+	enabled    bool   // the MIG mode
 }
 
 // get returns which instances could still be created on g; absent if we do not know the profiles or
@@ -219,14 +220,14 @@ func (c *capacityCache) get(g *gpu.GPU) gpu.Opt[gpu.Capacity] {
 	placed := make([]mig.Placed, 0, len(g.Instances))
 	for i := range g.Instances {
 		gi := &g.Instances[i]
-		at, ok := gi.Placement.Get()
+		placement, placementKnown := gi.Placement.Get()
 
-		id, idOK := gi.ProfileID.Get()
-		if !ok || !idOK {
+		id, idKnown := gi.ProfileID.Get()
+		if !placementKnown || !idKnown {
 			return gpu.None[gpu.Capacity]()
 		}
 
-		placed = append(placed, mig.Placed{ProfileID: id, Profile: gi.Profile, Placement: at})
+		placed = append(placed, mig.Placed{ProfileID: id, Profile: gi.Profile, Placement: placement})
 	}
 
 	c.generation = g.MIG.LayoutGeneration

@@ -8,12 +8,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// podState is the call of the kubelet and its last answer about the holders of devices.
+// podState is the call that asks the kubelet for the holders of devices, and its last result.
 type podState struct {
 	sourceStatus
 	call      asyncCall[gpu.Assignments]
-	cancel    context.CancelFunc
-	requested bool // in this cycle
+	cancel    context.CancelFunc // of the call
+	requested bool               // the call was started in this cycle
 	last      gpu.Assignments
 	known     bool // last is set, and the node has a kubelet, or may have one
 	stale     bool // the kubelet does not answer, and we still use its last answer
@@ -26,7 +26,7 @@ func (s *podState) request(ctx context.Context, now time.Time, opts *Options) {
 		return
 	}
 
-	// The deadline is real time: a hung kubelet hangs for real, whatever the simulated clock says.
+	// The deadline is in real time: a simulated clock would not end the call to a hung kubelet.
 	ctx, cancel := context.WithTimeout(ctx, max(opts.Timeout, opts.Grace))
 	s.cancel = cancel
 	s.requested = s.call.start(now, func() (gpu.Assignments, error) {
@@ -35,8 +35,8 @@ func (s *podState) request(ctx context.Context, now time.Time, opts *Options) {
 	})
 }
 
-// collect receives the result of this cycle's call until expired is closed, or that of an earlier
-// one without waiting. Even with an error the result has the holders that we know.
+// collect receives the result of the call. It waits until expired is closed, but not for the call
+// of an earlier cycle. Even with an error the result has the holders that we know.
 func (s *podState) collect(now time.Time, expired <-chan struct{}, staleAfter time.Duration) {
 	if !s.requested {
 		expired = nil
@@ -57,7 +57,8 @@ func (s *podState) collect(now time.Time, expired <-chan struct{}, staleAfter ti
 	s.known = !errors.Is(r.err, gpu.ErrNoKubelet)
 }
 
-// sources returns the state of the kubelet; none if we do not call it, or the node has none.
+// sources returns the state of the kubelet in a list of one; an empty list if we do not call it, or
+// the node has none.
 func (s *podState) sources() []gpu.SourceState {
 	if errors.Is(s.err, gpu.ErrNoKubelet) {
 		return nil

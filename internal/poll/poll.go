@@ -1,5 +1,5 @@
-// Package poll reads the node's GPUs and who holds them, once a cycle, and publishes both as an
-// immutable Snapshot. It keeps what one reading cannot tell: counters, layout generations, idle
+// Package poll reads the node's GPUs and their holders, once a cycle, and publishes both as an
+// immutable Snapshot. It keeps what takes more than one reading: counters, layout generations, idle
 // power.
 package poll
 
@@ -39,18 +39,18 @@ type Options struct {
 	Now            func() time.Time
 	Pods           Pods       // nil: holders are unknown
 	Containers     Containers // nil: processes are not mapped to containers
-	// ProcessContainers looks up the container of every process, not only of those that share a
-	// device.
+	// ProcessContainers makes us look up the container of every process, not only on devices that
+	// several containers share.
 	ProcessContainers bool
 	// Processes is how much of single processes may be served; ProcessTable has their names and
 	// users.
 	Processes    gpu.ProcessDetail
 	ProcessTable ProcessTable // nil: processes have no names
 	Profiler     Profiler     // nil: activity comes from the driver alone
-	// ReplaceProfiler lets the source read the activity by GPM of GPUs of which the profiler does
-	// not report it.
+	// ReplaceProfiler lets the source read a GPU's activity by GPM while the profiler does not
+	// report it.
 	ReplaceProfiler bool
-	// Extras are read of each GPU, until SetExtras.
+	// Extras is what we read of each GPU besides the usual; SetExtras changes it.
 	Extras    gpu.Extras
 	Jobs      Jobs      // nil: there are no batch jobs
 	KernelLog KernelLog // nil: XIDs come from the driver's events alone
@@ -74,20 +74,22 @@ type Poller struct {
 	source   GPUReader
 	current  atomic.Pointer[gpu.Snapshot]
 	requests chan pollRequest
-	nextMu   sync.Mutex
-	next     chan struct{} // closed with the next Snapshot; nil while no caller waits; guarded by nextMu
 	stopped  chan struct{} // closed when Run has returned
 
-	seed maphash.Seed // of hashes that are compared from one cycle to the next
+	nextMu sync.Mutex
+	// next is closed with the next Snapshot; nil while no caller of Next waits. nextMu guards it.
+	next chan struct{}
+
+	seed maphash.Seed // makes the hashes of different cycles comparable: see cueSum
 
 	// The goroutine of Run owns the fields below.
-	generation       uint64
-	lastCycle        time.Time // of the last cycle
+	generation       uint64    // of the last Snapshot
+	lastCycle        time.Time // when the last cycle or reading began
 	discovery        asyncCall[gpu.Inventory]
-	inventory        gpu.Inventory
-	driverErr        error
-	libraryClosed    error // why we keep the driver's library closed for a while; nil if it is open
-	driverAnsweredAt time.Time
+	inventory        gpu.Inventory // the last that the driver gave; see discoverGPUs
+	driverErr        error         // why the driver does not list GPUs; nil if it did
+	libraryClosed    error         // why we keep the driver's library closed for a while; nil if it is open
+	driverAnsweredAt time.Time     // when the last successful discovery began
 	gpus             map[gpu.UUID]*trackedGPU
 	missing          map[int]*trackedGPU // GPUs without a handle, by index
 	pods             podState
@@ -120,17 +122,17 @@ func New(source GPUReader, opts Options) *Poller {
 // Current returns the last Snapshot, nil before the first.
 func (p *Poller) Current() *gpu.Snapshot { return p.current.Load() }
 
-// Next returns a channel that is closed once Current returns another Snapshot than after. The
-// channel of a poller that has stopped may stay open.
+// Next returns a channel that is closed once Current returns another Snapshot than after. After Run
+// has returned, it may never be closed.
 func (p *Poller) Next(after *gpu.Snapshot) <-chan struct{} {
 	p.nextMu.Lock()
 	defer p.nextMu.Unlock()
 
 	if p.current.Load() != after {
-		now := make(chan struct{})
-		close(now)
+		closed := make(chan struct{})
+		close(closed)
 
-		return now
+		return closed
 	}
 
 	if p.next == nil {
@@ -140,7 +142,7 @@ func (p *Poller) Next(after *gpu.Snapshot) <-chan struct{} {
 	return p.next
 }
 
-// setCurrent makes a Snapshot the current one, and wakes those who wait for it.
+// setCurrent makes s the current Snapshot, and wakes the callers of Next.
 func (p *Poller) setCurrent(s *gpu.Snapshot) {
 	p.nextMu.Lock()
 	defer p.nextMu.Unlock()
@@ -153,20 +155,19 @@ func (p *Poller) setCurrent(s *gpu.Snapshot) {
 	}
 }
 
-// SetExtras sets what is read of each GPU besides, from the next reading on. Only the function that
-// Poll runs before a cycle may call it.
+// SetExtras changes Options.Extras from the next reading on. Only the function that you pass to
+// Poll may call it: the loop's goroutine runs that function.
 func (p *Poller) SetExtras(extras gpu.Extras) { p.opts.Extras = extras }
 
-// pollRequest requests a cycle, or the readings of gpus alone if there are any. The loop calls
-// before, if set, and then sends one result to done.
+// pollRequest asks the loop for a cycle, or for readings of some GPUs.
 type pollRequest struct {
-	before func() error
-	gpus   []gpu.UUID
-	done   chan error
+	before func() error // the loop calls it first; nil: nothing
+	gpus   []gpu.UUID   // read only these; empty: run a cycle
+	done   chan error   // gets one result, and has room for it
 }
 
-// Poll runs one cycle and returns when its Snapshot is published. before, unless it is nil, runs
-// before the cycle and never during one; if it fails, its error is returned without a cycle.
+// Poll runs one cycle and returns when its Snapshot is published. Unless before is nil, the loop
+// calls it first, never during a cycle. If before fails, Poll returns its error without a cycle.
 func (p *Poller) Poll(ctx context.Context, before func() error) error {
 	return p.request(ctx, pollRequest{before: before})
 }
@@ -200,8 +201,8 @@ func (p *Poller) request(ctx context.Context, r pollRequest) error {
 }
 
 // Run polls until ctx ends. Then it waits for calls under way, at most the shorter of Grace and
-// maxJoin, and abandons those that hang. Its only error is gpu.ErrVersionMismatch: then it cannot
-// go on.
+// maxJoin, and abandons those that hang. The only error that it returns is gpu.ErrVersionMismatch:
+// then only a restart of the process helps.
 func (p *Poller) Run(ctx context.Context) error {
 	var ticks <-chan time.Time
 
@@ -241,8 +242,8 @@ func (p *Poller) Run(ctx context.Context) error {
 	}
 }
 
-// handleRequest calls r.before, reads, and tells the requester the result. It returns an error only
-// if the loop must end.
+// handleRequest calls r.before, reads, and sends the result to r.done. It returns an error only if
+// the loop must end.
 func (p *Poller) handleRequest(ctx context.Context, r pollRequest) error {
 	if r.before != nil {
 		if err := r.before(); err != nil {
@@ -251,7 +252,7 @@ func (p *Poller) handleRequest(ctx context.Context, r pollRequest) error {
 		}
 	}
 
-	reads := eventReads{everything: len(r.gpus) == 0}
+	reads := dueReads{everything: len(r.gpus) == 0}
 	for _, id := range r.gpus {
 		reads.add(id, wholeGPU)
 	}
@@ -262,8 +263,8 @@ func (p *Poller) handleRequest(ctx context.Context, r pollRequest) error {
 	return err
 }
 
-// tick runs a cycle. If driver calls cost too much, only every second or third cycle reads the
-// GPUs, but each asks for holders.
+// tick runs a cycle. If driver calls cost more than the budget, only every second cycle, or fewer,
+// reads the GPUs; but each cycle asks for holders.
 func (p *Poller) tick(ctx context.Context) error {
 	err := p.runCycle(ctx, p.pacer.isDue())
 	p.keepToBudget()
@@ -272,7 +273,7 @@ func (p *Poller) tick(ctx context.Context) error {
 }
 
 // runCycle asks who holds the devices, reads the GPUs if readsGPUs is set, and publishes a
-// Snapshot. Readings that outlasted an earlier cycle and have ended since are in it, too.
+// Snapshot. The Snapshot also has the readings that began in an earlier cycle and have ended since.
 func (p *Poller) runCycle(ctx context.Context, readsGPUs bool) error {
 	began := time.Now()
 	now := p.opts.Now()
@@ -287,16 +288,18 @@ func (p *Poller) runCycle(ctx context.Context, readsGPUs bool) error {
 
 	var err error
 	if readsGPUs {
+		p.pacer.skipped = 0
 		err = p.readInCycle(ctx, now, expired)
 	} else {
-		err = p.skipReading(now)
+		p.pacer.skipped++
+		err = p.receiveLateReadings(now)
 	}
 
 	if err != nil {
 		return err
 	}
 
-	p.readKernelLog(now) // the readings have the PCI addresses that it needs
+	p.readKernelLog(now) // after the readings, which give it the GPUs' PCI addresses
 
 	if p.opts.Jobs != nil {
 		p.jobs.request(now, p.opts.Jobs, p.jobDevices())
@@ -306,7 +309,7 @@ func (p *Poller) runCycle(ctx context.Context, readsGPUs bool) error {
 	p.jobs.collect(now, expired, p.opts.Timeout)
 
 	if ctx.Err() != nil {
-		return nil // we stopped waiting: a Snapshot would lack what is under way
+		return nil // we stopped waiting early: a Snapshot would lack readings under way
 	}
 
 	s := p.buildSnapshot(now)
@@ -320,23 +323,16 @@ func (p *Poller) runCycle(ctx context.Context, readsGPUs bool) error {
 // readInCycle finds and reads the GPUs. Events that arrive meanwhile wait for the end of the cycle:
 // they may concern a layout that it has not seen.
 func (p *Poller) readInCycle(ctx context.Context, now time.Time, expired <-chan struct{}) error {
-	p.pacer.skipped = 0
-	p.followPace()
-	p.drainEvents(&eventReads{}) // the cycle reads everything anyway
+	p.setMaxGaps()
+	p.drainEvents(&dueReads{}) // the cycle reads everything anyway
 	p.requestProfiling(ctx, now)
-	p.chooseSources(now)
+	p.chooseActivitySources(now)
 
 	if err := p.discoverGPUs(now, expired); err != nil {
 		return err
 	}
 
 	return p.readGPUs(now, expired)
-}
-
-// skipReading receives readings of earlier cycles instead of starting new ones.
-func (p *Poller) skipReading(now time.Time) error {
-	p.pacer.skipped++
-	return p.receiveLateReadings(now)
 }
 
 // publish makes s the current Snapshot. took is the real time since its readings began.
@@ -359,11 +355,12 @@ func closedAfter(ctx context.Context, d time.Duration) (<-chan struct{}, func())
 	return ctx.Done(), cancel
 }
 
-// maxJoin bounds the wait for calls under way when Run ends. The caller waits for them again when
-// it shuts the driver down.
+// maxJoin bounds how long Run waits at its end for calls under way. The caller of Run waits for
+// them again when it shuts the driver down.
 const maxJoin = 2 * time.Second
 
-// waitForCalls waits for the calls under way, and logs those that it abandons.
+// waitForCalls waits for the calls under way, and logs how many driver calls it abandons. The call
+// of the kubelet ends when we cancel it.
 func (p *Poller) waitForCalls() {
 	expired, stop := closedAfter(context.Background(), min(p.opts.Grace, maxJoin))
 	defer stop()

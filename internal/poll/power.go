@@ -2,18 +2,19 @@ package poll
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// No sensor exists below the GPU, so an instance's power is an estimate. Active power (the GPU's
-// minus idle, never negative) is shared by w*u / sum(w*u), where w is the instance's share of the
-// SMs of the largest profile and u its graphics engine activity; idle power is shared by w. The
-// rest is unallocated, so that the parts add up to the GPU's power.
+// GPUs have no power sensor for an instance, so its power is an estimate. We share the GPU's active
+// power (its power minus the idle power, never negative) by w*u / sum(w*u), where w is the
+// instance's share of the SMs of the largest profile and u its graphics engine activity. We share
+// the idle power by w. The rest is unallocated, so that all parts add up to the GPU's power.
 
-// estimatePower shares the GPU's power and energy among the GPU instances and the compute instances
-// of split ones.
+// estimatePower shares the GPU's power and energy among its GPU instances, and further among the
+// compute instances of split GPU instances.
 func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 	g.Power = gpu.PowerEstimate{FromEnergy: t.derivePower(g)}
 	g.Power.IdleWatts = t.idle.update(g, &t.totals, at, t.windowEnd(g, at))
@@ -22,8 +23,10 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 	// Instances have their energy up to now even if this reading adds none.
 	defer t.writeEnergy(g)
 
+	// Without the MIG mode we do not know which devices used the energy. The next reading that has
+	// the mode shares it.
 	if t.hasMIG && !g.MIG.Enabled.Present() {
-		return // the next reading that has the MIG mode shares the energy since the last one that had it
+		return
 	}
 
 	gpuJoules := g.Readings.EnergyJoules
@@ -74,8 +77,8 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 	}
 }
 
-// reportMissingPower adds an error to a GPU in MIG mode whose driver reports neither power nor
-// energy. It counts the error once while that lasts.
+// reportMissingPower adds an error to a GPU in MIG mode for which the driver reports neither power
+// nor energy. It counts the error once for as long as that lasts.
 func (t *trackedGPU) reportMissingPower(g *gpu.GPU, at time.Time) {
 	reported := g.Readings.PowerWatts.Present() || g.Readings.EnergyJoules.Present()
 
@@ -92,11 +95,11 @@ func (t *trackedGPU) reportMissingPower(g *gpu.GPU, at time.Time) {
 	e := gpu.ReadError{Reading: gpu.ReadingPower, Err: err, Remembered: t.powerMissing}
 	t.powerMissing = true
 	t.countError(e, at)
-	g.Errors = append(g.Errors[:len(g.Errors):len(g.Errors)], e) // a copy: the source keeps its slice
+	g.Errors = append(slices.Clone(g.Errors), e) // the source keeps its own slice
 }
 
-// windowEnd returns when the activity of a reading was measured: the profiler's answer can be older
-// than the reading.
+// windowEnd returns when the activity of a reading that began at at was measured: the profiler's
+// answer can be older than the reading.
 func (t *trackedGPU) windowEnd(g *gpu.GPU, at time.Time) time.Time {
 	if g.ActivitySource == gpu.ActivityDCGM && !t.profiling.Time.IsZero() {
 		return t.profiling.Time
@@ -118,8 +121,8 @@ type devicePower struct{ idle, active float64 }
 
 func (p devicePower) total() float64 { return p.idle + p.active }
 
-// sharePower splits the GPU's power among the instances. It would draw idleWatts of gpuWatts
-// without work.
+// sharePower splits the GPU's power among its instances. idleWatts is the part of gpuWatts that the
+// GPU would draw without work.
 func sharePower(g *gpu.GPU, gpuWatts, idleWatts float64) ([]devicePower, gpu.PowerMethod) {
 	parts := make([]devicePower, len(g.Instances))
 	weights := smShares(g)
@@ -141,8 +144,8 @@ func sharePower(g *gpu.GPU, gpuWatts, idleWatts float64) ([]devicePower, gpu.Pow
 }
 
 // sharePowerOfInstance splits the power of a split GPU instance among its compute instances by the
-// same rule. A remainder, such as the active power if one activity is unknown, belongs to none of
-// them.
+// same rule. There can be a rest that belongs to none of them: if we don't know the activity of
+// one, it is the active power.
 func sharePowerOfInstance(gi *gpu.GPUInstance, instance devicePower) {
 	parts := make([]devicePower, len(gi.ComputeInstances))
 	weights := make([]float64, len(gi.ComputeInstances))
@@ -184,12 +187,12 @@ func shareActive(
 	sum := 0.0
 
 	for i := range parts {
-		activity, known := activity[i].Get()
+		ratio, known := activity[i].Get()
 		if !known {
 			return false
 		}
 
-		sum += weights[i] * max(activity, 0)
+		sum += weights[i] * max(ratio, 0)
 	}
 
 	if sum <= 0 {
@@ -262,7 +265,7 @@ func counterGrowth(before, now gpu.Opt[float64]) float64 {
 func (t *trackedGPU) addEnergy(g *gpu.GPU, spent float64, since, at time.Time) {
 	rest := spent
 	gpuWatts := g.Readings.PowerWatts.Or(0)
-	share := func(power gpu.Opt[float64]) float64 {
+	energyShare := func(power gpu.Opt[float64]) float64 {
 		if gpuWatts <= 0 {
 			return 0
 		}
@@ -282,19 +285,19 @@ func (t *trackedGPU) addEnergy(g *gpu.GPU, spent float64, since, at time.Time) {
 		if !begun {
 			counter.Since = at
 		} else {
-			own := share(gi.PowerWatts)
-			counter.Value += own
-			rest -= own
-			t.holdings.addEnergy(gpu.IDOfInstance(g.UUID, gi), own, since, at)
+			joules := energyShare(gi.PowerWatts)
+			counter.Value += joules
+			rest -= joules
+			t.holdings.addEnergy(gpu.IDOfInstance(g.UUID, gi), joules, since, at)
 
 			// A compute instance that is all of its GPU instance has the same energy.
 			for c := range gi.ComputeInstances {
 				ci := &gi.ComputeInstances[c]
 				if gi.IsSplit() {
-					own = share(ci.PowerWatts)
+					joules = energyShare(ci.PowerWatts)
 				}
 
-				t.holdings.addEnergy(gpu.IDOfCompute(g.UUID, gi, ci), own, since, at)
+				t.holdings.addEnergy(gpu.IDOfCompute(g.UUID, gi, ci), joules, since, at)
 			}
 		}
 

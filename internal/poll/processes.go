@@ -2,43 +2,44 @@ package poll
 
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
-// describeProcesses sets what is served of single processes besides what the driver says: their
-// containers and, if we list them, their jobs, names and users. Only the largest are served. The
-// list belongs to the reading, which later Snapshots may share: it is replaced by a copy.
+// describeProcesses adds what the driver does not say about a GPU's processes: their containers
+// and, if the configuration allows it, their jobs, names and users. It describes only the largest
+// MaxProcesses, because we serve no others. Later Snapshots may share the reading and its list of
+// processes, so describeProcesses replaces the list by a copy.
 func (p *Poller) describeProcesses(g *gpu.GPU) {
-	lists := p.opts.Processes.ListsProcesses()
-	findContainers := p.opts.Containers != nil && (p.opts.ProcessContainers || lists)
+	addDetails := p.opts.Processes.ListsProcesses()
+	addContainers := p.opts.Containers != nil && (p.opts.ProcessContainers || addDetails)
 
 	list, ok := g.Readings.Processes.Get()
-	if !ok || len(list) == 0 || !lists && !findContainers {
+	if !ok || len(list) == 0 || !addDetails && !addContainers {
 		return
 	}
 
 	list = gpu.LargestFirst(list)
 	for i := range list[:min(len(list), gpu.MaxProcesses)] {
-		one := &list[i]
-		if findContainers {
-			one.Container, _ = p.opts.Containers.ContainerOf(one.PID)
+		process := &list[i]
+		if addContainers {
+			process.Container, _ = p.opts.Containers.ContainerOf(process.PID)
 		}
 
-		if !lists {
+		if !addDetails {
 			continue
 		}
 
-		if one.Container == (gpu.Container{}) {
-			one.Job = jobOf(g, one)
+		if process.Container == (gpu.Container{}) {
+			process.Job = jobOf(g, process)
 		}
 
 		if p.opts.ProcessTable != nil {
-			one.Name, one.User = p.opts.ProcessTable.Describe(one.PID)
+			process.Name, process.User = p.opts.ProcessTable.Describe(process.PID)
 		}
 	}
 
 	g.Readings.Processes = gpu.Some(list)
 }
 
-// jobOf returns the only batch job of the device that a process is on. Schedulers say which device
-// a job has, not which processes it has.
+// jobOf returns the batch job of the device that a process runs on; empty if the device has several
+// jobs or none. Schedulers say which devices a job has, not which processes.
 func jobOf(g *gpu.GPU, p *gpu.Process) string {
 	jobs := g.Jobs
 

@@ -8,15 +8,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// profilerState is the call to the profiler and its last outcome.
+// profilerState is the call to the profiler, and the status of the profiler as a source.
 type profilerState struct {
 	sourceStatus
 	call asyncCall[map[gpu.UUID]gpu.Profiling]
 }
 
-// requestProfiling asks the profiler for the activity of the GPUs in the last Snapshot. It comes
-// before all readings, which then show whether that layout is still current. It waits for at most
-// half of the cycle's time; we use a later result in the next cycle.
+// requestProfiling asks the profiler for the activity of the GPUs in the last Snapshot. We call it
+// before all readings of the cycle, so that these show whether the Snapshot's layout is still
+// current. It waits for at most half of Grace; we use a later result in the next cycle.
 func (p *Poller) requestProfiling(ctx context.Context, now time.Time) {
 	before := p.current.Load()
 	if p.opts.Profiler == nil || before == nil {
@@ -26,7 +26,7 @@ func (p *Poller) requestProfiling(ctx context.Context, now time.Time) {
 	expired, stop := closedAfter(ctx, p.opts.Grace/2)
 	defer stop()
 	s := &p.profiling
-	p.receiveProfiling(now, nil) // the result of a call that outlasted its cycle
+	p.receiveProfiling(now, nil) // the result of an earlier cycle's call
 
 	ask := func() (map[gpu.UUID]gpu.Profiling, error) { return p.opts.Profiler.Profile(before) }
 	if !s.call.start(now, ask) {
@@ -75,8 +75,8 @@ func (t *trackedGPU) recordProfiling(answer gpu.Profiling, ok bool, requested, n
 	complete := ok && (answer.Paused || reportsAll(&answer, &t.last))
 
 	// A profiler that has just resumed or come back reports only a part, or nothing, in its first
-	// samples. We keep the last complete answer as long as if there were none, unless its layout is
-	// gone.
+	// samples. We keep the last complete answer for maxGap, as if there were no new one, unless the
+	// layout has changed.
 	last := &t.profiling
 
 	keep := last.complete && last.LayoutGeneration == t.last.MIG.LayoutGeneration &&
@@ -109,8 +109,8 @@ func (t *trackedGPU) recordProfiling(answer gpu.Profiling, ok bool, requested, n
 	}
 }
 
-// incompleteLimit is how long a profiler may omit instances of a GPU before we say that it fails.
-// After a layout change it needs some 5 s.
+// incompleteLimit is how long a profiler may omit instances of a GPU before we call it failed.
+// After a layout change it needs about 5 s.
 const incompleteLimit = 10 * time.Second
 
 // completeFor is how long a profiler that has failed must report a GPU completely before we use it
@@ -138,11 +138,11 @@ func reportsAll(answer *gpu.Profiling, g *gpu.GPU) bool {
 	return true
 }
 
-// chooseSources decides, before we read the GPUs, for which of them we ask the driver for activity:
-// from when the profiler's last values expire until it has reported all of the GPU for completeFor.
-// While the profiler is paused we keep to it: the driver's own profiling would disturb the program
-// for which it is paused.
-func (p *Poller) chooseSources(now time.Time) {
+// chooseActivitySources decides, before we read the GPUs, for which of them we ask the driver for
+// activity. For each GPU we do from when the profiler's last values expire until it has reported
+// all of the GPU for completeFor. While the profiler is paused we do not: the driver's own
+// profiling would disturb the program for which it is paused.
+func (p *Poller) chooseActivitySources(now time.Time) {
 	if p.opts.Profiler == nil {
 		return
 	}

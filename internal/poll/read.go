@@ -10,7 +10,7 @@ import (
 )
 
 // discoverGPUs updates the inventory of GPUs. While the driver does not answer we keep the last
-// one; without a driver we know the released GPUs alone.
+// inventory; without a driver only the released GPUs stay in it.
 func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
 	wait := expired
 	if !p.discovery.start(now, p.source.Discover) {
@@ -19,12 +19,12 @@ func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
 
 	r, ok := p.discovery.receive(wait)
 	switch {
-	case ok && errors.Is(r.err, gpu.ErrLibraryClosed):
-		p.keepReleased(r.value.Released)
-		p.recordClosed(r.err, now)
 	case !ok && p.discovery.isHung(p.opts.Now(), p.opts.Timeout):
 		p.driverErr = fmt.Errorf("discover GPUs: %w", gpu.ErrTimeout)
-	case !ok:
+	case !ok: // it may still end in time
+	case errors.Is(r.err, gpu.ErrLibraryClosed):
+		p.setReleased(r.value.Released)
+		p.recordClosed(r.err, now)
 	case errors.Is(r.err, gpu.ErrVersionMismatch):
 		return r.err
 	case r.err != nil:
@@ -35,7 +35,7 @@ func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
 			p.inventory = gpu.Inventory{}
 		}
 
-		p.keepReleased(r.value.Released)
+		p.setReleased(r.value.Released)
 	default:
 		p.driverErr = nil
 		p.libraryClosed = nil
@@ -57,9 +57,9 @@ func (p *Poller) recordClosed(err error, now time.Time) {
 	}
 }
 
-// keepReleased stores which GPUs are released, and no longer lists them. The source knows them even
-// when it cannot list the others.
-func (p *Poller) keepReleased(released []gpu.ReleasedGPU) {
+// setReleased sets the released GPUs of the inventory, and removes them from its other GPUs. The
+// source knows the released GPUs even if it cannot list the others.
+func (p *Poller) setReleased(released []gpu.ReleasedGPU) {
 	p.inventory.Released = released
 	p.inventory.GPUs = slices.DeleteFunc(
 		slices.Clone(p.inventory.GPUs),
@@ -80,11 +80,11 @@ const keepDisplaced = 15 * time.Minute
 // forgets those that never answered or whose index another GPU has had for keepDisplaced.
 func (p *Poller) updateTracked(now time.Time) {
 	present := make(map[gpu.UUID]bool, len(p.inventory.GPUs))
-	taken := make(map[int]bool, len(p.inventory.GPUs)) // indexes
+	indexUsed := make(map[int]bool, len(p.inventory.GPUs))
 
 	for _, found := range p.inventory.GPUs {
 		present[found.UUID] = true
-		taken[found.Index] = true
+		indexUsed[found.Index] = true
 
 		t := p.gpus[found.UUID]
 		if t == nil {
@@ -110,7 +110,7 @@ func (p *Poller) updateTracked(now time.Time) {
 		}
 
 		switch {
-		case !taken[t.last.Index]:
+		case !indexUsed[t.last.Index]:
 			t.displacedSince = time.Time{}
 		case t.displacedSince.IsZero():
 			t.displacedSince = now
@@ -187,7 +187,7 @@ func (p *Poller) updateMissing(now time.Time) {
 	}
 }
 
-// absenceReason returns why a GPU that is not released any more has not been read yet.
+// absenceReason returns why we have not read a GPU yet since it is no longer released.
 func (p *Poller) absenceReason(id gpu.UUID, index int) error {
 	listed := slices.ContainsFunc(
 		p.inventory.GPUs,
@@ -218,12 +218,12 @@ func (p *Poller) lossReason(index int) error {
 // readGPUs starts a reading of every GPU of the inventory that has none under way, and receives
 // those that end before expired is closed.
 func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
-	// begun has every GPU of the inventory; true if we start its reading in this cycle.
-	begun := make(map[gpu.UUID]bool, len(p.inventory.GPUs))
+	// startedNow has every GPU of the inventory: whether its reading began in this cycle.
+	startedNow := make(map[gpu.UUID]bool, len(p.inventory.GPUs))
 	for _, found := range p.inventory.GPUs {
 		t := p.gpus[found.UUID]
 		if p.libraryClosed != nil {
-			begun[found.UUID] = false
+			startedNow[found.UUID] = false
 			t.markUnread(p.libraryClosed, now, p.staleAfter())
 			continue
 		}
@@ -243,13 +243,13 @@ func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 			t.cues.changed = false
 		}
 
-		begun[found.UUID] = started
+		startedNow[found.UUID] = started
 	}
 
 	// We do not wait for a reading of an earlier cycle: that cycle has waited for it.
 	for _, found := range p.inventory.GPUs {
 		var wait <-chan struct{}
-		if begun[found.UUID] {
+		if startedNow[found.UUID] {
 			wait = expired
 		}
 
@@ -258,14 +258,14 @@ func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 		}
 	}
 
-	p.dropOutdatedReadings(begun)
+	p.dropOutdatedReadings(startedNow)
 	p.markHungReadings()
 
 	return nil
 }
 
-// receiveLateReadings records readings that outlasted their cycle and have ended since. It does not
-// wait.
+// receiveLateReadings records readings that began in an earlier cycle and have ended since. It does
+// not wait.
 func (p *Poller) receiveLateReadings(now time.Time) error {
 	for _, found := range p.inventory.GPUs {
 		if err := p.receiveReading(p.gpus[found.UUID], found.Index, now, nil); err != nil {
@@ -291,17 +291,17 @@ func (p *Poller) dropOutdatedReadings(inventory map[gpu.UUID]bool) {
 	}
 }
 
-// markHungReadings marks the GPUs as down whose readings hang.
+// markHungReadings marks the GPUs whose readings hang as down.
 func (p *Poller) markHungReadings() {
-	late := p.opts.Now()
+	now := p.opts.Now()
 	for id, t := range p.gpus {
-		if p.isReadingHung(id, t, late) {
+		if p.isReadingHung(id, t, now) {
 			t.markHung(t.read.started)
 		}
 	}
 }
 
-// readLimit is how many times as long as Timeout a reading may take that makes progress.
+// readLimit is how many Timeouts a reading may take as long as it makes progress.
 const readLimit = 10
 
 // isReadingHung reports whether a reading of a GPU is under way and hangs: a driver call has not
@@ -313,16 +313,16 @@ func (p *Poller) isReadingHung(id gpu.UUID, t *trackedGPU, now time.Time) bool {
 		return t.read.isHung(now, p.opts.Timeout)
 	}
 
-	if at := p.opts.Progress(id); !at.Equal(t.progress) {
-		t.progress = at
-		t.progressed = at
+	if reported := p.opts.Progress(id); !reported.Equal(t.progressReported) {
+		t.progressReported = reported
+		t.progressedAt = reported
 
-		if at.After(now) { // the clock was set back
-			t.progressed = now
+		if reported.After(now) { // the clock was set back
+			t.progressedAt = now
 		}
 	}
 
-	since := laterOf(t.read.started, t.progressed)
+	since := laterOf(t.read.started, t.progressedAt)
 
 	return now.Sub(since) >= p.opts.Timeout || t.read.isHung(now, readLimit*p.opts.Timeout)
 }
@@ -343,7 +343,7 @@ func (p *Poller) receiveReading(
 	case errors.Is(r.err, gpu.ErrVersionMismatch):
 		return r.err
 	case errors.Is(r.err, gpu.ErrLibraryClosed), t.released.Present():
-		// Nothing was read, or it began before we released the GPU.
+		// The source has read nothing, or began before we released the GPU.
 	case r.err != nil:
 		t.markDown(r.err, r.started)
 	case now.Sub(r.started) >= readLimit*p.opts.Timeout: // too old to show the GPU's present state

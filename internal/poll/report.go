@@ -93,8 +93,8 @@ func (p *Poller) logHolders(before, now *gpu.Snapshot) {
 
 func isNotConfigured(s gpu.SourceState) bool { return errors.Is(s.Err, gpu.ErrNotConfigured) }
 
-// firstUnknown returns why the holders of all devices are unknown, or of the first device with an
-// unconfirmed one; empty if all are known.
+// firstUnknown returns why holders are unknown: the reason that concerns all devices or, if there
+// is none, the first unconfirmed holder. It is empty if all holders are known.
 func firstUnknown(s *gpu.Snapshot) string {
 	if s.HoldersIncomplete != "" {
 		return s.HoldersIncomplete
@@ -109,14 +109,16 @@ func firstUnknown(s *gpu.Snapshot) string {
 	return ""
 }
 
+// unconfirmedHolder returns the first unconfirmed holder of a GPU or of its compute instances; nil
+// if there is none. The holders of a GPU instance are those of its compute instances.
 func unconfirmedHolder(g *gpu.GPU) *gpu.Holder {
 	for d := range g.Devices() {
-		at := slices.IndexFunc(
+		i := slices.IndexFunc(
 			d.Holders,
 			func(h gpu.Holder) bool { return h.Unconfirmed != "" && !h.Undescribed },
 		)
-		if at >= 0 && (d.Instance == nil || d.Compute != nil) {
-			return &d.Holders[at]
+		if i >= 0 && (d.Instance == nil || d.Compute != nil) {
+			return &d.Holders[i]
 		}
 	}
 
@@ -126,8 +128,8 @@ func unconfirmedHolder(g *gpu.GPU) *gpu.Holder {
 // maxUnmatchedLogged bounds the unmatched device ids that are logged after one poll.
 const maxUnmatchedLogged = 20
 
-// logUnmatched logs the device ids that name no device of this node and were not in the Snapshot
-// before.
+// logUnmatched logs the device ids that name no device of this node, except those that the Snapshot
+// before had, too.
 func (p *Poller) logUnmatched(before, now []gpu.Assignment) {
 	logged := 0
 
@@ -157,7 +159,7 @@ func (p *Poller) logUnmatched(before, now []gpu.Assignment) {
 	}
 }
 
-// isListed reports whether a list has the assignment of a device to a container.
+// isListed reports whether a list has an assignment of a's device to a's container.
 func isListed(list []gpu.Assignment, a *gpu.Assignment) bool {
 	return slices.ContainsFunc(list, func(b gpu.Assignment) bool {
 		return b.ID == a.ID && b.Holder.Container == a.Holder.Container

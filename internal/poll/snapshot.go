@@ -9,7 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// buildSnapshot merges everything into a Snapshot that shares no memory with the loop's own state.
+// buildSnapshot returns a Snapshot of everything that the loop knows. The loop will modify nothing
+// that the Snapshot points to.
 func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 	p.generation++
 	s := &gpu.Snapshot{Generation: p.generation, Time: now, Hostname: p.opts.Hostname}
@@ -80,13 +81,13 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 func (p *Poller) addPods(s *gpu.Snapshot) {
 	unmatched := attachHolders(s.GPUs, p.pods.last, p.pods.success, p.opts.Containers)
 
-	// We report unmatched assignments only if we have read the layout of every GPU: the device may
-	// be on another.
-	unknown := slices.ContainsFunc(
+	// We report unmatched assignments only once we have read every GPU: the device may be on one
+	// that we have not read.
+	neverRead := slices.ContainsFunc(
 		s.GPUs,
 		func(g gpu.GPU) bool { return g.Released.Present() && g.LastRead.IsZero() },
 	)
-	if !p.driverAnsweredAt.IsZero() && len(s.Unread) == 0 && !unknown {
+	if !p.driverAnsweredAt.IsZero() && len(s.Unread) == 0 && !neverRead {
 		s.Unmatched = unmatched
 	}
 
@@ -119,9 +120,9 @@ func (p *Poller) hungCalls() int {
 		n = p.opts.HungElsewhere()
 	}
 
-	late := p.opts.Now()
+	now := p.opts.Now()
 	for id, t := range p.gpus {
-		if p.isReadingHung(id, t, late) {
+		if p.isReadingHung(id, t, now) {
 			n++
 		}
 	}
@@ -132,11 +133,11 @@ func (p *Poller) hungCalls() int {
 		}
 	}
 
-	if p.discovery.isHung(late, p.opts.Timeout) {
+	if p.discovery.isHung(now, p.opts.Timeout) {
 		n++
 	}
 
-	if p.profiling.call.isHung(late, p.opts.Timeout) {
+	if p.profiling.call.isHung(now, p.opts.Timeout) {
 		n++
 	}
 
@@ -243,8 +244,8 @@ func (t *trackedGPU) isStale(now time.Time, staleAfter time.Duration) bool {
 	return !t.up && now.Sub(t.receivedAt) >= staleAfter
 }
 
-// dropReadings removes the readings: a hung GPU must not stay at 98 % for hours. It keeps identity,
-// facts, error counts, and the last MIG mode and layout.
+// dropReadings removes the readings of a GPU, which must not stay at 98 % for hours while it hangs.
+// It keeps identity, facts, error counts, and the last MIG mode and layout.
 func dropReadings(g *gpu.GPU) {
 	noCounter := gpu.None[gpu.Counter]()
 	g.Readings = gpu.Readings{}

@@ -15,15 +15,14 @@ type GPUReader interface {
 	// driver that is loaded later (ErrNoDriver until then), drops GPUs that are lost and finds them
 	// again.
 	Discover() (gpu.Inventory, error)
-	// ReadWith reads one GPU: identity, MIG tree, readings. Of the Snapshot's GPU it fills Facts,
-	// Errors, Readings, MIG (mode only) and Instances (ids, profiles, placements, memory,
-	// processes; up and errors of each). Counters are the driver's. An error means that the GPU as
-	// a whole could not be read.
+	// ReadWith reads one GPU. It fills Facts, Errors, Readings, the mode in MIG, and Instances: the
+	// ids, profiles, placements, memory and processes of each, whether it is up, and its errors.
+	// Counters are the driver's. If the GPU as a whole could not be read, it returns an error.
 	ReadWith(id gpu.UUID, cues gpu.ReadCues) (gpu.GPU, error)
-	// ReadLayout reads the MIG mode and the instances of a GPU alone: of what ReadWith returns, it
-	// fills MIG, Instances without their readings, and the errors of both. If the mode has changed,
-	// it is a ReadWith, and whole is true. It is not called before a reading of the GPU has
-	// succeeded, and never while one is under way.
+	// ReadLayout reads only the MIG mode and the instances of a GPU. It fills MIG, Instances
+	// without their readings, and the errors of both. If the mode has changed, it reads the whole
+	// GPU like ReadWith, and returns whole as true. We do not call it before a reading of the GPU
+	// has succeeded, and never while one is under way.
 	ReadLayout(id gpu.UUID, cues gpu.ReadCues) (g gpu.GPU, whole bool, err error)
 	// Events returns the channel of the driver's events; it is never closed.
 	Events() <-chan gpu.Event
@@ -34,11 +33,12 @@ type Pods interface {
 	List(ctx context.Context) (gpu.Assignments, error)
 }
 
-// Profiler reads the activity of GPUs that the driver itself does not profile: those of a Snapshot
-// whose ActivitySource is unknown, or this profiler's. It must not modify the Snapshot. Its values
-// are for the layout that the Snapshot shows. Profile may block for as long as its source hangs; it
-// is called from a goroutine that the loop can abandon, never concurrently.
+// Profiler reads the activity of GPUs that the driver does not profile itself.
 type Profiler interface {
+	// Profile returns the activity of the GPUs of a Snapshot whose ActivitySource is unknown or
+	// this profiler, for the layout that the Snapshot shows. It must not modify the Snapshot. It
+	// may block for as long as its source hangs: we call it from a goroutine that the loop can
+	// abandon, never concurrently.
 	Profile(s *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, error)
 }
 
@@ -52,19 +52,21 @@ type Containers interface {
 	ContainerOf(pid uint32) (gpu.Container, bool)
 }
 
-// ProcessTable knows the processes of the host. Describe returns the name of a process and its
-// user, each empty if it is unknown or not asked for. It doesn't block.
+// ProcessTable knows the processes of the host.
 type ProcessTable interface {
+	// Describe returns the name of a process and of its user. Each is empty if it is unknown or the
+	// configuration does not ask for it. Describe does not block.
 	Describe(pid uint32) (name, user string)
 }
 
 // sourceStatus is the outcome of the calls to a source.
 type sourceStatus struct {
-	success time.Time // of the last answer; zero before the first
+	success time.Time // when the last successful call began; zero before the first
 	err     error     // of the last call
 }
 
-// sources returns the state of the source; none before the first call has ended.
+// sources returns the state of the source in a list of one; an empty list before the first call has
+// ended.
 func (s *sourceStatus) sources(name string) []gpu.SourceState {
 	if s.success.IsZero() && s.err == nil {
 		return nil

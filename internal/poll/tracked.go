@@ -11,52 +11,52 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// trackedGPU is one GPU over time: its last good reading and the totals since it was first seen.
+// trackedGPU is one GPU over time: its last good reading, and the totals since we first saw it.
 type trackedGPU struct {
 	logger log.Logger
-	maxGap time.Duration // we assume that a state lasts between two readings for at most this long
+	maxGap time.Duration // for how long we assume that what a reading shows still holds
 
-	firstSeen time.Time // when it was first seen
+	firstSeen time.Time
 	read      asyncCall[reading]
 	// last is the last good reading with the values derived from it; its LastRead is zero before
 	// the first. Its UUID is empty for a GPU without a handle.
-	last        gpu.GPU
-	receivedAt  time.Time // when the last good reading was received; it may have begun long before
-	up          bool
-	failure     []gpu.ReadError // why it is not up
-	hangCounted bool            // the current hang has been counted
-	progress    time.Time       // the last result of Options.Progress
-	progressed  time.Time       // that, or when we first saw it if the clock was set back
-	released    gpu.Opt[gpu.Release]
-	// displacedSince is when another GPU was first seen with the index of this lost one; zero if
-	// none is.
+	last             gpu.GPU
+	receivedAt       time.Time // when we received the last good reading, which may have begun long before
+	up               bool
+	failure          []gpu.ReadError // why it is not up
+	hangCounted      bool            // we have counted the present hang: see markHung
+	progressReported time.Time       // the last result of Options.Progress
+	progressedAt     time.Time       // the same, or when we first saw it if that was earlier: see isReadingHung
+	released         gpu.Opt[gpu.Release]
+	// displacedSince is when we first saw another GPU with the index of this lost one; zero if no
+	// other GPU has it.
 	displacedSince time.Time
 	incidents      incidents // XIDs that we have counted lately
-	// Counts of the driver's events. A Snapshot has them if the driver reports such events.
+	// How many events EventUnavailable and EventRecoveryAction there were. A Snapshot has these
+	// only if the driver reports such events.
 	unavailable, recoveryActions gpu.Counter
-	lastEventLog                 map[eventKey]time.Time // when we last logged each
+	lastEventLog                 map[eventKey]time.Time // when we last logged an event with this key
 
-	// hasMIG is whether the GPU has MIG, by the last reading that could read the mode.
-	hasMIG   bool
-	layout   layoutTracker
-	holdings holdings
-	capacity capacityCache
-	totals   gpu.Totals
-	// powerMissing is whether the last reading had neither power nor energy in MIG mode.
-	powerMissing bool
+	hasMIG       bool // the GPU has MIG, by the last reading that could read the mode
+	layout       layoutTracker
+	holdings     holdings
+	capacity     capacityCache
+	totals       gpu.Totals
+	powerMissing bool              // the last reading had neither power nor energy in MIG mode
 	pcie         [2]growingCounter // receive, transmit
-	nvlink       [2]growingCounter
-	profiling    profilerReading
-	// When the profiler last reported a metric of the GPU, and when all of them.
-	lastReported, lastReportedAll time.Time
-	// since when every answer has been complete; zero if the last one was not
+	nvlink       [2]growingCounter // receive, transmit
+
+	profiling       profilerReading
+	lastReported    time.Time // when we last made a request that the profiler answered for the GPU
+	lastReportedAll time.Time // the same for a complete answer: see reportsAll
+	// completeSince is since when every answer has been complete; zero if the last one was not.
 	completeSince time.Time
 
 	cues               cueTracker
-	activityFromDriver bool // the profiler fails: activity comes from the driver
+	activityFromDriver bool // the profiler fails: we ask the driver for the activity
 	idle               idlePower
-	energyCounter      gpu.Opt[float64] // the GPU's energy counter when it was last shared
-	energyReadAt       time.Time        // when that was
+	energyCounter      gpu.Opt[float64] // the GPU's energy counter when we last shared its energy
+	energyReadAt       time.Time        // the reading that energyCounter is from
 	derived            derivedPower
 }
 
@@ -82,9 +82,10 @@ func newTrackedGPU(id gpu.UUID, now time.Time, opts *Options) *trackedGPU {
 	return t
 }
 
-// initialErrors returns the errors whose counters begin at 0 with the GPU, so that increase() sees
-// the first: those of a whole GPU and of its events. docs/metrics.md names them. All other
-// combinations of a reading and a reason would be a hundred series for each GPU.
+// initialErrors returns the errors whose counters begin at 0 when we first see the GPU, so that
+// PromQL's increase() sees their first increment: errors of a whole GPU and of its events.
+// docs/metrics.md names them. We do not begin all combinations of a reading and a reason: that
+// would be a hundred series for each GPU.
 func initialErrors(now time.Time) []gpu.ErrorCount {
 	begun := gpu.Counter{Since: now}
 
@@ -112,8 +113,8 @@ func (t *trackedGPU) recordReading(read gpu.GPU, at time.Time) {
 		t.hasMIG = g.MIG.Enabled.Present()
 	}
 
-	if isTreeUnknown(g, &before) {
-		g.Instances = lastInstances(&before)
+	if isLayoutUnknown(g, &before) {
+		g.Instances = copyWithoutReadings(before.Instances)
 		g.MIG.LayoutGeneration = t.layout.generation
 	} else if t.layout.update(g, at) {
 		t.totals.LayoutChanges.Value++
@@ -137,17 +138,17 @@ func (t *trackedGPU) recordReading(read gpu.GPU, at time.Time) {
 	}
 }
 
-// isTreeUnknown reports whether a reading could not list the instances or read the MIG mode, so
-// that it shows no layout change. If we lack the right to list GPU instances and had none before,
-// the reading counts: later ones will see no more.
-func isTreeUnknown(g, before *gpu.GPU) bool {
+// isLayoutUnknown reports whether a reading could not list the instances or read the MIG mode: then
+// we keep the layout before. If we lack the permission to list GPU instances and have never seen
+// one, the layout counts as empty instead, because later readings will see no more.
+func isLayoutUnknown(g, before *gpu.GPU) bool {
 	return len(g.Instances) == 0 && g.MIG.Enabled.Or(true) && readingFailed(g, gpu.ReadingMIG) &&
 		(len(before.Instances) > 0 || !mayLackInstances(g))
 }
 
-// lastInstances returns the instances of an earlier reading, down and without their readings.
-func lastInstances(before *gpu.GPU) []gpu.GPUInstance {
-	list := cloneInstances(before.Instances)
+// copyWithoutReadings copies instances, and marks the copies as down and without readings.
+func copyWithoutReadings(instances []gpu.GPUInstance) []gpu.GPUInstance {
+	list := cloneInstances(instances)
 	for i := range list {
 		gi := &list[i]
 		dropInstanceReadings(gi)
@@ -186,8 +187,8 @@ func (t *trackedGPU) markUnread(err error, now time.Time, staleAfter time.Durati
 	}
 }
 
-// markHung marks a GPU as down because a call that began at since has not returned. It counts each
-// hang once.
+// markHung marks a GPU as down because a call that began at since has not returned. While the hang
+// lasts, later calls of markHung do not count it again.
 func (t *trackedGPU) markHung(since time.Time) {
 	if t.hangCounted {
 		return
@@ -197,6 +198,7 @@ func (t *trackedGPU) markHung(since time.Time) {
 	t.hangCounted = true
 }
 
+// countErrors counts the errors of all devices of a GPU.
 func (t *trackedGPU) countErrors(g *gpu.GPU, at time.Time) {
 	for d := range g.Devices() {
 		for _, e := range d.Errors {
@@ -207,7 +209,7 @@ func (t *trackedGPU) countErrors(g *gpu.GPU, at time.Time) {
 
 // countError counts a failure, and logs the first of its kind.
 func (t *trackedGPU) countError(e gpu.ReadError, at time.Time) {
-	if e.Remembered { // it has been counted
+	if e.Remembered { // we have counted it already
 		return
 	}
 
@@ -251,7 +253,8 @@ func (t *trackedGPU) logFailure(e gpu.ReadError) {
 	)
 }
 
-// addClockEvents adds elapsed, the time since the last reading, to the reasons that are active now.
+// addClockEvents adds elapsed, the time since the last reading, to the clock event reasons that are
+// active in this reading. at is when the reading began.
 func (t *trackedGPU) addClockEvents(g *gpu.GPU, elapsed time.Duration, at time.Time) {
 	bits, ok := g.Readings.ClockEvents.Get()
 	if !ok {

@@ -6,22 +6,21 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// growingCounter turns a driver's byte counter, which may wrap or restart, into one that only
+// growingCounter turns a driver's byte counter, which may wrap or restart, into a total that only
 // grows.
 type growingCounter struct {
 	total gpu.Opt[gpu.Counter]
-	last  uint64
-	wide  bool // it has been seen above 32 bits
+	last  uint64 // the driver's last value
+	wide  bool   // we have seen a value above 32 bits: the counter has 64
 }
 
-// The width at which counters wrap. nvml.h says of the PCIe counters only that "value can be
-// wrapped", not where; a counter that was never seen above 32 bits counts as a 32-bit one
-// (unverified on hardware).
+// wrap32 is where a 32-bit counter wraps. nvml.h says of the PCIe counters only that "value can be
+// wrapped", not where. We assume 32 bits until a value is larger (unverified on hardware).
 const wrap32 = 1 << 32
 
 // update adds the driver's value and returns the running total. A counter that fell has wrapped, if
-// it may, or restarted at 0. failed says that raw is absent because the reading failed: the total
-// then stays; otherwise it ends with the value.
+// wraps allows it, or restarted at 0. If raw is absent because the reading failed, the total stays;
+// if it is absent for another reason, the driver has no such counter any more and the total ends.
 func (w *growingCounter) update(
 	raw gpu.Opt[uint64],
 	failed, wraps bool,
@@ -56,8 +55,8 @@ func (w *growingCounter) update(
 	return w.total
 }
 
-// addTraffic adds the bytes transferred over PCIe and NVLink. If the GPU's energy counter fell too,
-// the driver was reloaded and nothing has wrapped.
+// addTraffic adds the bytes transferred over PCIe and NVLink. If the GPU's energy counter fell, the
+// driver was reloaded: then its byte counters have restarted, and not wrapped.
 func (t *trackedGPU) addTraffic(g *gpu.GPU, at time.Time) {
 	r := &g.Readings
 	before, hadEnergy := t.energyCounter.Get()

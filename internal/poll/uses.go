@@ -11,7 +11,7 @@ import (
 func (h *holdings) collectUses(g *gpu.GPU, containers Containers, stale bool) []gpu.ContainerUse {
 	u := useCollector{holdings: h, gpu: g, stale: stale}
 	if containers != nil && hasSharedDevice(g) {
-		u.processes = sumMemoryByContainer(g, containers)
+		u.memory = sumMemoryByContainer(g, containers)
 	}
 
 	heldParts := hasHeldParts(g)
@@ -21,8 +21,8 @@ func (h *holdings) collectUses(g *gpu.GPU, containers Containers, stale bool) []
 			continue
 		}
 
-		// Containers get compute instances. If none holds one, we take the whole GPU instance,
-		// which a batch job may use.
+		// Of a GPU instance we report either the compute instances, if a container holds one, or
+		// the GPU instance itself, which a batch job may use.
 		if d.Instance != nil && (d.Compute != nil) != hasHeldCompute(d.Instance) {
 			continue
 		}
@@ -41,10 +41,11 @@ func (h *holdings) collectUses(g *gpu.GPU, containers Containers, stale bool) []
 type useCollector struct {
 	holdings *holdings
 	gpu      *gpu.GPU
-	stale    bool
-	// memory by container and device, if any device is shared; empty if we know no process
-	processes []gpu.ContainerUse
-	list      []gpu.ContainerUse
+	stale    bool // the GPU has no readings
+	// memory is the result of sumMemoryByContainer; empty if no device is shared or we know no
+	// process.
+	memory []gpu.ContainerUse
+	list   []gpu.ContainerUse // the result
 }
 
 // hasHeldCompute reports whether a container holds a compute instance of the GPU instance.
@@ -87,7 +88,7 @@ func (u *useCollector) addDevice(d gpu.Visit) {
 	switch {
 	case holder == nil && len(d.Holders) > 0:
 		u.addShared(d.Holders, by.job, use)
-	case held && (holder == nil || !holder.Undescribed):
+	case held && (holder == nil || !holder.Undescribed): // one container, one job, or both
 		use.Container = by.container
 		use.Job = by.job
 		use.Sharing = gpu.SharingExclusive
@@ -127,7 +128,7 @@ func (u *useCollector) addShared(holders []gpu.Holder, job string, use gpu.Conta
 			Compute:   use.Compute,
 			Sharing:   h.Sharing,
 		}
-		if len(u.processes) > 0 { // the host's processes are visible
+		if len(u.memory) > 0 { // otherwise the processes may be hidden from us
 			shared.MemoryUsed = u.sharedMemory(h.Container, &use)
 		}
 
@@ -135,30 +136,30 @@ func (u *useCollector) addShared(holders []gpu.Holder, job string, use gpu.Conta
 	}
 }
 
-// sharedMemory returns the memory of a container on a device that it shares: 0 if it has no process
-// there, and absent if we do not know the memory of one of its processes, or whether that is on the
-// device.
+// sharedMemory returns the memory of a container on the device of use, which it shares: 0 if it has
+// no process there. It is absent if we do not know the memory of one of its processes there, or
+// whether one of its processes is on the device.
 func (u *useCollector) sharedMemory(of gpu.Container, use *gpu.ContainerUse) gpu.Opt[uint64] {
-	memory := gpu.Some(uint64(0))
+	used := gpu.Some(uint64(0))
 
-	for i := range u.processes {
-		by := &u.processes[i]
+	for i := range u.memory {
+		m := &u.memory[i]
 		switch {
-		case by.Container != of:
-		case by.Instance == use.Instance && by.Compute == use.Compute:
-			memory = by.MemoryUsed
-		case use.Instance.Present() && !by.Instance.Present(),
-			by.Instance == use.Instance && use.Compute.Present() && !by.Compute.Present():
-			return gpu.None[uint64]()
+		case m.Container != of:
+		case m.Instance == use.Instance && m.Compute == use.Compute:
+			used = m.MemoryUsed
+		case use.Instance.Present() && !m.Instance.Present(),
+			m.Instance == use.Instance && use.Compute.Present() && !m.Compute.Present():
+			return gpu.None[uint64]() // a process that may be on the device
 		}
 	}
 
-	return memory
+	return used
 }
 
-// memoryOfProcesses returns the memory of the processes on a compute instance, which has no reading
-// of its own. It is absent if we do not know the processes, or whether one of them is on the
-// instance.
+// memoryOfProcesses returns the memory of all processes on a compute instance, which has no reading
+// of its own. It is absent if we do not know the processes, the memory of one, or whether one is on
+// the instance.
 func memoryOfProcesses(g *gpu.GPU, instance gpu.InstanceID, compute gpu.ComputeID) gpu.Opt[uint64] {
 	list, known := g.Readings.Processes.Get()
 	if !known {
@@ -184,7 +185,7 @@ func memoryOfProcesses(g *gpu.GPU, instance gpu.InstanceID, compute gpu.ComputeI
 }
 
 // sumMemoryByContainer adds up the memory of the processes of each container on each device of a
-// GPU; absent if we do not know that of one of the processes.
+// GPU. A sum is absent if we do not know the memory of one of the processes.
 func sumMemoryByContainer(g *gpu.GPU, containers Containers) []gpu.ContainerUse {
 	var list []gpu.ContainerUse
 

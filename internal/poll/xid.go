@@ -12,14 +12,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// eventLogInterval is the least time between two log lines about one XID of one GPU, or one kind of
-// health event. maxXIDPods bounds the pods in a line.
 const (
+	// eventLogInterval is the least time between two log lines about events of a GPU with the same
+	// eventKey.
 	eventLogInterval = time.Minute
-	maxXIDPods       = 8
+	// maxXIDPods bounds the pods that a line names.
+	maxXIDPods = 8
 )
 
-// eventKey identifies the events of a GPU that share the limit of eventLogInterval.
+// eventKey tells the events of a GPU apart for eventLogInterval.
 type eventKey struct {
 	kind gpu.EventKind
 	xid  uint64
@@ -60,8 +61,9 @@ func (p *Poller) recordXID(t *trackedGPU, e gpu.Event) {
 	level.Warn(p.opts.Logger).Log(fields...)
 }
 
-// namesNoInstance reports whether the driver means no instance by the ids 0 and 0 of an event (see
-// gpu.XIDOfGPU): the GPU has no instance 0.
+// namesNoInstance reports whether an event with the ids 0 and 0 names no instance: the GPU has no
+// GPU instance 0, and the driver sends these ids for errors without an instance, too (see
+// gpu.XIDOfGPU).
 func (t *trackedGPU) namesNoInstance(e *gpu.Event) bool {
 	return e.Instance == gpu.Some(gpu.InstanceID(0)) && findInstance(t.layout.instances, 0) == nil
 }
@@ -83,10 +85,10 @@ func (t *trackedGPU) shouldLog(e *gpu.Event, now time.Time) bool {
 	return true
 }
 
-// podsOnDevice returns the pods that hold the device of an event, as "namespace/pod" joined by
-// commas. An event that names no instance concerns all of the GPU. A line of the kernel's log can
-// be hours old: pods that hold the device only since then, and an instance that has got the id
-// since then, do not count.
+// podsOnDevice returns the pods that held the device of an event, as "namespace/pod" joined by
+// commas. An event that names no instance concerns all of the GPU. The event can be hours old, if
+// it is from the kernel's log: a pod that got the device later does not count, and neither does an
+// instance that was created later with the same id.
 func podsOnDevice(s *gpu.Snapshot, e gpu.Event) string {
 	if s == nil {
 		return ""
@@ -123,9 +125,9 @@ func podsOnDevice(s *gpu.Snapshot, e gpu.Event) string {
 	return strings.Join(pods, ", ")
 }
 
-// countXID counts a report of an XID twice: in the GPU's total, and for the GPU instance that it
-// names or else in GPUXIDs. Another report of the same XID only makes its time later. If it is the
-// first one that names the instance, the count moves there from GPUXIDs.
+// countXID counts an XID in two places: in the GPU's totals, and for the GPU instance that it names
+// or, if it names none, in GPUXIDs. A further report of the same incident only updates the time. If
+// it is the first that names the instance, the count moves from GPUXIDs to the instance.
 func (t *trackedGPU) countXID(e gpu.Event, now time.Time) {
 	isNew, located := t.incidents.record(&e, now)
 	increment := 0.0
@@ -151,9 +153,9 @@ func (t *trackedGPU) countXID(e gpu.Event, now time.Time) {
 	t.totals.GPUXIDs = addXID(t.totals.GPUXIDs, e, increment)
 }
 
-// instanceOf returns the GPU instance that an event names; nil if there is none, or if the one that
-// has the id now is younger than the event: ids are reused, and a line of the kernel's log may be
-// from an earlier layout.
+// instanceOf returns the GPU instance that an event names; nil if there is none. An instance that
+// is younger than the event does not count: the driver reuses ids, and a line of the kernel's log
+// may be from an earlier layout.
 func (t *trackedGPU) instanceOf(e *gpu.Event) *gpu.GPUInstance {
 	id, ok := e.Instance.Get()
 	if !ok {
@@ -168,7 +170,7 @@ func (t *trackedGPU) instanceOf(e *gpu.Event) *gpu.GPUInstance {
 	return gi
 }
 
-// removeXID takes one from the count of an XID in a list, and removes the XID if none is left.
+// removeXID subtracts 1 from the count of an XID in a list, and removes the XID if that leaves 0.
 func removeXID(list []gpu.XIDCount, xid uint64) []gpu.XIDCount {
 	i, found := findXID(list, xid)
 	if !found {
@@ -206,8 +208,8 @@ func setLastXID(list []gpu.XIDCount, e *gpu.Event, since time.Time) []gpu.XIDCou
 	return list
 }
 
-// addXID adds to the count of an XID in a list that is ordered by XID. With increment 0 it adds no
-// new XID.
+// addXID adds increment to the count of e's XID in a list that is ordered by XID. It inserts an XID
+// that the list does not have, unless increment is 0.
 func addXID(list []gpu.XIDCount, e gpu.Event, increment float64) []gpu.XIDCount {
 	i, found := findXID(list, e.XID)
 	if !found && increment == 0 {
