@@ -26,11 +26,12 @@ func (t *trackedGPU) addActivity(g *gpu.GPU, at time.Time) {
 		return
 	}
 
-	// Several readings can have the same answer of the profiler.
+	// Several readings can have the same answer of the profiler, whose anomalies count once.
 	if fromDriver || !t.profiling.anomaliesCounted {
-		t.profiling.anomaliesCounted = !fromDriver
 		t.countAnomalies(g, at)
 	}
+
+	t.profiling.anomaliesCounted = t.profiling.anomaliesCounted || !fromDriver
 
 	rollUpActivity(g)
 }

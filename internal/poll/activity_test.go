@@ -113,6 +113,22 @@ func TestWhatCannotBeIsPassedOnAndCounted(t *testing.T) {
 	}
 }
 
+// TestAnomaliesOfAnAnswerCountOnce: a reading with the driver's own activity between two readings
+// with the same answer of the profiler does not make its anomalies count again.
+func TestAnomaliesOfAnAnswerCountOnce(t *testing.T) {
+	tr := newTestGPU()
+	tr.profiling = profilerReading{
+		Profiling: gpu.Profiling{Source: gpu.ActivityDCGM, LayoutGeneration: 1, Invalid: 2}, requestedAt: time.Unix(1, 0),
+	}
+
+	tr.recordReading(migGPU(), time.Unix(1, 0))
+	tr.recordReading(profiledGPU(gpu.Some(0.5), gpu.Some(0.5)), time.Unix(2, 0))
+	tr.recordReading(migGPU(), time.Unix(3, 0))
+
+	cmptest.Equal(t, "source", tr.last.ActivitySource, gpu.ActivityDCGM)
+	cmptest.Equal(t, "anomalies", tr.totals.ActivityAnomalies.Or(gpu.Counter{}).Value, 2.0)
+}
+
 // fakeProfiler answers for the layout of the Snapshot that it is asked for.
 type fakeProfiler struct {
 	sm   float64
