@@ -11,11 +11,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Document is the document of /api/v1/node/history. All series of it have the same points: the last
-// is of Until, each of the others StepSeconds older than the next.
+// Document is the document of /api/v1/node/history. All of its series have the same points: the
+// last point is at Until, and each point is StepSeconds older than the next.
 type Document struct {
 	APIVersion string `json:"apiVersion"`
-	// Since is when the exporter began to keep what is here: what came before is unknown.
+	// Since is when the exporter began to keep this history.
 	Since       time.Time `json:"since,omitzero"`
 	Until       time.Time `json:"until,omitzero"`
 	StepSeconds float64   `json:"stepSeconds"`
@@ -23,8 +23,8 @@ type Document struct {
 	Marks       []Mark    `json:"marks"`
 }
 
-// Device has the series of a GPU, of a GPU instance, or of a compute instance that is a part of
-// one. The device may be gone, and the ids of its instances in use again: generation tells them
+// Device has the series of a GPU, of a GPU instance, or of a compute instance of a split GPU
+// instance. If the device is gone, a newer device may have its ids: the generation tells them
 // apart.
 type Device struct {
 	Index           int                     `json:"index"` // of the GPU
@@ -34,8 +34,8 @@ type Device struct {
 	Generation      uint64                  `json:"generation,omitempty"`
 	Profile         string                  `json:"profile,omitempty"`
 	Placement       gpu.Opt[gpu.Placement]  `json:"placement,omitzero"`
-	// Gone is set if the device does not exist any more; of a GPU that is released that is not
-	// known.
+	// Gone is set if the device does not exist any more. It is never set while the GPU is released:
+	// we do not see what it has then.
 	Gone            bool   `json:"gone,omitempty"`
 	MemoryUsedBytes Series `json:"memoryUsedBytes,omitempty"`
 	SMActivityRatio Series `json:"smActivityRatio,omitempty"`
@@ -43,11 +43,11 @@ type Device struct {
 	PowerWatts Series `json:"powerWatts,omitempty"`
 }
 
-// Series are the values of one quantity, the oldest first; NaN is one that is absent. It is nil if
-// all are.
+// Series are the values of one quantity, the oldest first. NaN stands for an absent value. If all
+// values are absent, the Series is nil.
 type Series []float32
 
-// MarshalJSON writes absent values as null, and others with no more digits than a drawing needs.
+// MarshalJSON writes absent values as null, and the others with as few digits as a drawing needs.
 func (s Series) MarshalJSON() ([]byte, error) {
 	text := append(make([]byte, 0, 8*len(s)+2), '[')
 
@@ -93,8 +93,8 @@ func appendValue(text []byte, v float64) []byte {
 	}
 }
 
-// Document returns what is kept now. Its devices are in the order of the node, those that are gone
-// included.
+// Document returns the present history. Its devices, including those that are gone, are in the
+// order of compareDevices.
 func (h *History) Document() *Document {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -115,7 +115,7 @@ func (h *History) Document() *Document {
 
 	for id, t := range h.tracks {
 		device := t.device(id, oldest, h.newest)
-		device.Gone = t.seen < h.newest && !h.isReleased(id.GPU())
+		device.Gone = t.lastPoint < h.newest && !h.isReleased(id.GPU())
 		doc.Devices = append(doc.Devices, device)
 	}
 
@@ -124,7 +124,7 @@ func (h *History) Document() *Document {
 	return doc
 }
 
-// isReleased reports whether we have let go of a GPU: what it has, we do not see.
+// isReleased reports whether this process has let go of a GPU.
 func (h *History) isReleased(id gpu.UUID) bool {
 	return slices.ContainsFunc(h.last.GPUs, func(g gpu.GPU) bool { return g.UUID == id && g.Released.Present() })
 }
@@ -144,25 +144,26 @@ func (t *track) device(id gpu.DeviceID, oldest, newest int64) Device {
 	}
 }
 
+// series returns the values of the points from oldest to newest; nil if all are absent.
 func (t *track) series(q quantity, oldest, newest int64) Series {
 	series := make(Series, 0, newest-oldest+1)
-	known := false
+	anyPresent := false
 
 	for n := oldest; n <= newest; n++ {
 		v := t.values[q][n%int64(points)]
 		series = append(series, v)
-		known = known || !math.IsNaN(float64(v))
+		anyPresent = anyPresent || !math.IsNaN(float64(v))
 	}
 
-	if !known {
+	if !anyPresent {
 		return nil
 	}
 
 	return series
 }
 
-// compareDevices orders by GPU, then by placement and age, a GPU before its instances and these
-// before their parts.
+// compareDevices orders devices by GPU, then by the ids of their instances, then by age. A GPU
+// comes before its GPU instances, and a GPU instance before its compute instances.
 func compareDevices(a, b Device) int {
 	return cmp.Or(
 		cmp.Compare(a.Index, b.Index),

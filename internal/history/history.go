@@ -1,5 +1,5 @@
-// Package history keeps the last 15 minutes of a node in memory: what the status page and migctl
-// top draw without a Prometheus. It survives no restart.
+// Package history keeps the last 15 minutes of a node in memory, so that the status page and migctl
+// top can draw them without a Prometheus. After a restart it begins anew.
 package history
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Span is how far the history reaches back, and Step the time that one point of it stands for.
+// Span is how far the history reaches back. Step is the time that one point stands for.
 const (
 	Span = 15 * time.Minute
 	Step = 5 * time.Second
@@ -18,8 +18,8 @@ const (
 
 const (
 	points = int(Span / Step)
-	// maxTracks bounds the memory to 1.4 MiB. A node of 16 GPUs in 7 instances each, all of them
-	// split, has 240 devices: the rest is for instances that were destroyed and are still drawn.
+	// maxTracks bounds the memory to 1.4 MiB. A node with 16 GPUs of 7 instances each, all of them
+	// split, has 240 devices: the rest is for destroyed instances that we still draw.
 	maxTracks = 640
 	maxMarks  = 256
 )
@@ -34,45 +34,45 @@ const (
 	quantities
 )
 
-// History is a ring of points for each device. It is safe for concurrent use.
+// History keeps a ring of points for each device. The number of a point is its Unix time divided by
+// Step. It is safe for concurrent use.
 type History struct {
-	longest time.Duration
+	longest time.Duration // see New
 
-	mu     sync.Mutex
-	since  time.Time // of the first Snapshot that is kept; zero before it
-	newest int64     // number of the newest point: Unix time / Step
-	before int64     // number of the point before it that had a Snapshot
-	from   int64     // number of the oldest point that the newest readings stand for
-	tracks map[gpu.DeviceID]*track
-	unused []*track // of devices that are gone; new devices take them
-	marks  []Mark   // the oldest first
-	last   *gpu.Snapshot
+	mu       sync.Mutex
+	since    time.Time // of the first Snapshot; zero before it
+	newest   int64     // the newest point
+	previous int64     // the point of the Snapshots before newest
+	fillFrom int64     // the first reading of newest also fills the points from here on
+	tracks   map[gpu.DeviceID]*track
+	unused   []*track // tracks of devices that are gone, for new devices
+	marks    []Mark   // the oldest first
+	last     *gpu.Snapshot
 }
 
-// track has the points of one device, point n of all devices at n % points. NaN is a value that is
-// absent.
+// track has the points of one device: point n is at index n % points. NaN is an absent value.
 type track struct {
-	values [quantities][points]float32
-	counts [quantities]float32 // values of the newest point so far: it is their mean
-	seen   int64               // number of the last point in which the device existed
-	name   name
+	values    [quantities][points]float32
+	counts    [quantities]float32 // how many values the newest point is the mean of
+	lastPoint int64               // the last point in which the device existed
+	name      name
 }
 
-// name is what a reader needs to know of a device that may be gone.
+// name says which device a track is of, even if the device is gone.
 type name struct {
 	index     int
 	profile   string
 	placement gpu.Opt[gpu.Placement]
 }
 
-// New returns a History that has nothing yet. Of two Snapshots that are no more than longest apart,
-// the later one stands for the time between them; after a longer time there is a gap.
+// New returns an empty History. If two Snapshots are at most longest apart, the later one stands
+// for the time between them; if they are further apart, there is a gap.
 func New(longest time.Duration) *History {
 	return &History{longest: longest, tracks: make(map[gpu.DeviceID]*track)}
 }
 
-// Observe adds a Snapshot. It takes no longer for an old history than for a new one, and allocates
-// only for devices and events that are new.
+// Observe adds a Snapshot. Its cost does not grow with the age of the history, and it allocates
+// only for new devices and events.
 func (h *History) Observe(s *gpu.Snapshot) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -90,7 +90,7 @@ func (h *History) Observe(s *gpu.Snapshot) {
 }
 
 // moveTo makes the point of a time the newest one. If the clock was set back by more than a point,
-// what we have lies in the future and cannot be drawn beside what comes: we begin anew.
+// the points that we have lie in the future, and we begin anew.
 func (h *History) moveTo(now time.Time) {
 	number := now.UnixNano() / int64(Step)
 	if h.since.IsZero() || number < h.newest-1 {
@@ -99,8 +99,8 @@ func (h *History) moveTo(now time.Time) {
 		h.unused = nil
 		h.since = now
 		h.newest = number
-		h.before = number
-		h.from = number
+		h.previous = number
+		h.fillFrom = number
 
 		return
 	}
@@ -109,25 +109,26 @@ func (h *History) moveTo(now time.Time) {
 		return
 	}
 
-	oldest := max(h.newest+1, number-int64(points)+1)
+	// The points from firstNew on still have the values of an earlier turn of the ring.
+	firstNew := max(h.newest+1, number-int64(points)+1)
 
-	h.from = number
+	h.fillFrom = number
 	if time.Duration(number-h.newest)*Step <= h.longest {
-		h.from = oldest
+		h.fillFrom = firstNew
 	}
 
-	h.before = h.newest
+	h.previous = h.newest
 	h.newest = number
 
 	for id, t := range h.tracks {
-		if number-t.seen >= int64(points) {
+		if number-t.lastPoint >= int64(points) {
 			delete(h.tracks, id)
 			h.unused = append(h.unused, t)
 
 			continue
 		}
 
-		for n := oldest; n <= number; n++ {
+		for n := firstNew; n <= number; n++ {
 			t.clearPoint(n)
 		}
 
@@ -145,24 +146,24 @@ func (t *track) clearPoint(number int64) {
 func (h *History) addDevice(d gpu.Visit) {
 	id := d.ID()
 	if id == (gpu.DeviceID{}) {
-		return // a GPU without a handle has no readings either
+		return // a GPU without a handle, which has no readings
 	}
 
 	t := h.tracks[id]
 	if t == nil {
 		if t = h.newTrack(); t == nil {
-			return
+			return // there are too many devices
 		}
 
 		h.tracks[id] = t
 	}
 
-	to := span{h.newest, h.newest}
-	if t.seen >= h.before {
-		to.first = h.from
+	to := pointRange{h.newest, h.newest}
+	if t.lastPoint >= h.previous { // the device existed already
+		to.first = h.fillFrom
 	}
 
-	t.seen = h.newest
+	t.lastPoint = h.newest
 	t.name.index = d.GPU.Index
 
 	switch {
@@ -183,12 +184,12 @@ func (h *History) addDevice(d gpu.Visit) {
 	t.add(to, smActivity, d.Activity.SM)
 }
 
-// span is the points that a reading stands for, the newest one the last.
-type span struct{ first, last int64 }
+// pointRange is the points that a reading stands for; last is the newest point.
+type pointRange struct{ first, last int64 }
 
-// add takes a value into the mean of the newest point. The first value of it stands for the points
-// before, too.
-func (t *track) add(to span, q quantity, value gpu.Opt[float64]) {
+// add adds a value to the mean of the newest point, to.last. The first value of that point also
+// becomes the value of the points from to.first on.
+func (t *track) add(to pointRange, q quantity, value gpu.Opt[float64]) {
 	v, ok := value.Get()
 	if !ok {
 		return
@@ -207,14 +208,13 @@ func (t *track) add(to span, q quantity, value gpu.Opt[float64]) {
 	*mean += (float32(v) - *mean) / t.counts[q]
 }
 
-func (t *track) addBytes(to span, value gpu.Opt[uint64]) {
+func (t *track) addBytes(to pointRange, value gpu.Opt[uint64]) {
 	if v, ok := value.Get(); ok {
 		t.add(to, memoryUsed, gpu.Some(float64(v)))
 	}
 }
 
-// newTrack returns a track without values. If there are as many as there may be, it takes the one
-// of the device that has been gone for longest, and returns nil if none is gone.
+// newTrack returns a track without values; nil if there are maxTracks devices and none is gone.
 func (h *History) newTrack() *track {
 	t := h.takeUnused()
 	if t == nil {
@@ -230,6 +230,9 @@ func (h *History) newTrack() *track {
 	return t
 }
 
+// takeUnused returns a track of a device that is gone, or a new one. If there are maxTracks
+// already, it takes the track of the device that has been gone for longest; it returns nil if none
+// is gone.
 func (h *History) takeUnused() *track {
 	if last := len(h.unused) - 1; last >= 0 {
 		t := h.unused[last]
@@ -242,13 +245,13 @@ func (h *History) takeUnused() *track {
 		return new(track)
 	}
 
-	var gone gpu.DeviceID
+	var gone gpu.DeviceID // zero, which no track has, if all devices exist
 
-	seen := h.newest
+	oldest := h.newest
 	for id, t := range h.tracks {
-		if t.seen < seen {
+		if t.lastPoint < oldest {
 			gone = id
-			seen = t.seen
+			oldest = t.lastPoint
 		}
 	}
 

@@ -22,19 +22,20 @@ type Mark struct {
 	Kind        MarkKind                `json:"kind"`
 	Index       int                     `json:"index"` // of the GPU
 	UUID        gpu.UUID                `json:"uuid"`
-	GPUInstance gpu.Opt[gpu.InstanceID] `json:"gpuInstance,omitzero"` // absent if it was the whole GPU's
+	GPUInstance gpu.Opt[gpu.InstanceID] `json:"gpuInstance,omitzero"` // absent if it concerned the whole GPU
 	XID         uint64                  `json:"xid,omitempty"`
-	Name        string                  `json:"name,omitempty"` // of the XID, in NVIDIA's catalog
-	Count       uint64                  `json:"count,omitempty"`
+	Name        string                  `json:"name,omitempty"`  // of the XID, in NVIDIA's catalog
+	Count       uint64                  `json:"count,omitempty"` // how often the XID occurred since the Snapshot before
 }
 
 // isSame reports whether two marks are of the same event.
-func (m Mark) isSame(o Mark) bool {
-	return m.Time.Equal(o.Time) && m.UUID == o.UUID && m.GPUInstance == o.GPUInstance && m.XID == o.XID
+func (m Mark) isSame(other Mark) bool {
+	return m.Time.Equal(other.Time) && m.UUID == other.UUID && m.GPUInstance == other.GPUInstance &&
+		m.XID == other.XID
 }
 
-// addMarks adds what has happened since the last Snapshot. The first one has no marks: what it
-// counts happened before.
+// addMarks adds marks for what has happened since the last Snapshot. The first Snapshot adds none:
+// its counts are about earlier events.
 func (h *History) addMarks(s *gpu.Snapshot) {
 	if h.last == nil {
 		return
@@ -42,18 +43,18 @@ func (h *History) addMarks(s *gpu.Snapshot) {
 
 	for i := range s.GPUs {
 		now := &s.GPUs[i]
-		at := slices.IndexFunc(h.last.GPUs, func(g gpu.GPU) bool { return g.UUID == now.UUID })
+		before := slices.IndexFunc(h.last.GPUs, func(g gpu.GPU) bool { return g.UUID == now.UUID })
 
-		if at < 0 || now.UUID == "" {
+		if before < 0 || now.UUID == "" {
 			continue
 		}
 
-		h.addMarksOf(&h.last.GPUs[at], now, s.Time)
+		h.addMarksOf(&h.last.GPUs[before], now, s.Time)
 	}
 
 	h.marks = slices.DeleteFunc(h.marks, func(m Mark) bool { return s.Time.Sub(m.Time) > Span })
-	if more := len(h.marks) - maxMarks; more > 0 {
-		h.marks = slices.Delete(h.marks, 0, more)
+	if excess := len(h.marks) - maxMarks; excess > 0 {
+		h.marks = slices.Delete(h.marks, 0, excess)
 	}
 }
 
@@ -77,13 +78,13 @@ func (h *History) addMarksOf(before, now *gpu.GPU, at time.Time) {
 	}
 }
 
-// dropMoved drops the mark of an XID that counted for the GPU until the kernel's log named its
-// instance.
+// dropMoved drops the mark of an XID that counted for the whole GPU until a later report named its
+// instance: it gets a mark of the instance.
 func (h *History) dropMoved(before, now *gpu.GPU) {
 	for _, was := range before.Totals.GPUXIDs {
-		left := slices.ContainsFunc(now.Totals.GPUXIDs,
+		stays := slices.ContainsFunc(now.Totals.GPUXIDs,
 			func(c gpu.XIDCount) bool { return c.XID == was.XID && c.Value >= was.Value })
-		if left {
+		if stays {
 			continue
 		}
 
@@ -105,7 +106,7 @@ func xidsOf(before *gpu.GPU, instance *gpu.GPUInstance) []gpu.XIDCount {
 	return nil
 }
 
-// addXIDs adds a mark for each XID that has occurred since.
+// addXIDs adds a mark for each XID whose count has grown. mark has the device.
 func (h *History) addXIDs(mark Mark, before, now []gpu.XIDCount) {
 	for _, c := range now {
 		count := c.Value
@@ -125,8 +126,8 @@ func (h *History) addXIDs(mark Mark, before, now []gpu.XIDCount) {
 		mark.Name = gpu.XIDName(c.XID)
 		mark.Count = uint64(count)
 
-		// While a GPU is released we don't see its instances: their XIDs are not new when it is
-		// back.
+		// While a GPU is released we don't see its instances. When it is back, their counts look
+		// new, but their XIDs may have a mark already.
 		if !slices.ContainsFunc(h.marks, mark.isSame) {
 			h.marks = append(h.marks, mark)
 		}

@@ -17,23 +17,23 @@ const Path = "/dev/kmsg"
 
 // Device is the kernel's log, from the oldest record that it still has.
 type Device interface {
-	// Read reads the next record into p. If there is none yet, it waits for one, or returns
-	// syscall.EAGAIN unless wait is set. EPIPE: records were overwritten before they were read.
-	// EINVAL: the record was longer than p and is skipped.
+	// Read reads the next record into p. If there is none yet, it waits for one if wait is set, and
+	// returns syscall.EAGAIN otherwise. It returns EPIPE if records were overwritten before we read
+	// them, and EINVAL if it has skipped a record that is longer than p.
 	Read(p []byte, wait bool) (int, error)
-	// Close ends a Read that waits, and makes it and later ones fail.
+	// Close makes a Read that waits, and all later ones, fail.
 	Close() error
 }
 
-// file is the log of the machine.
+// file is the kernel's log of this machine as a Device.
 type file struct {
 	*os.File
 	conn syscall.RawConn
 }
 
-// OpenFile opens the log of this machine for reading. It wraps gpu.ErrNoPermission if this process
-// may not read it, and gpu.ErrNotFound if there is none, or something else in its place: some
-// containers link /dev/kmsg to a console.
+// OpenFile opens the log of this machine for reading. An error wraps gpu.ErrNoPermission if this
+// process may not read the log, and gpu.ErrNotFound if there is none at path. Something else may be
+// there: some containers link /dev/kmsg to a console.
 func OpenFile(path string) (Device, error) {
 	f, err := openFile(path)
 	if err != nil {
@@ -41,14 +41,14 @@ func OpenFile(path string) (Device, error) {
 	}
 
 	if err := f.checkKind(path); err != nil {
-		_ = f.Close() // it was only opened for reading
+		_ = f.Close() // nothing was written
 		return nil, err
 	}
 
 	return f, nil
 }
 
-// The number of the device that is the kernel's log (Documentation/admin-guide/devices.txt).
+// The device number of the kernel's log (Documentation/admin-guide/devices.txt).
 const (
 	logMajor = 1
 	logMinor = 11
@@ -57,15 +57,15 @@ const (
 // checkKind returns an error unless the file is the kernel's log.
 func (f *file) checkKind(path string) error {
 	var stat unix.Stat_t
-	var failure error
+	var statErr error
 
-	err := f.conn.Control(func(fd uintptr) { failure = unix.Fstat(int(fd), &stat) })
+	err := f.conn.Control(func(fd uintptr) { statErr = unix.Fstat(int(fd), &stat) })
 	if err != nil {
 		return err
 	}
 
-	if failure != nil {
-		return fmt.Errorf("stat %s: %w", path, failure)
+	if statErr != nil {
+		return fmt.Errorf("stat %s: %w", path, statErr)
 	}
 
 	major := unix.Major(stat.Rdev)
@@ -95,13 +95,13 @@ func (f *file) checkKind(path string) error {
 	return nil
 }
 
-// openFile opens a file that is read as the log is.
+// openFile opens the file at a path, whatever it is.
 func openFile(path string) (*file, error) {
-	// Without O_NONBLOCK a read would block a thread, which Close cannot end. A console must not
-	// become ours.
+	// Without O_NONBLOCK a read would block a thread, and Close could not end it. O_NOCTTY: if the
+	// file is a console, it must not become our controlling terminal.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
 	switch {
-	case errors.Is(err, os.ErrPermission): // EPERM without the right to the log, EACCES to the file
+	case errors.Is(err, os.ErrPermission): // EPERM: not to the kernel's log; EACCES: not to the file
 		return nil, fmt.Errorf("%w: %w", gpu.ErrNoPermission, err)
 	case errors.Is(err, os.ErrNotExist):
 		return nil, fmt.Errorf("%w: %w", gpu.ErrNotFound, err)
@@ -111,7 +111,7 @@ func openFile(path string) (*file, error) {
 
 	conn, err := f.SyscallConn()
 	if err != nil {
-		_ = f.Close() // it was only opened for reading
+		_ = f.Close() // nothing was written
 		return nil, err
 	}
 
@@ -120,7 +120,7 @@ func openFile(path string) (*file, error) {
 
 // Read implements Device.
 func (f *file) Read(p []byte, wait bool) (n int, err error) {
-	failure := f.conn.Read(func(fd uintptr) (done bool) {
+	closedErr := f.conn.Read(func(fd uintptr) (done bool) {
 		for {
 			n, err = syscall.Read(int(fd), p)
 			if !errors.Is(err, syscall.EINTR) {
@@ -130,16 +130,16 @@ func (f *file) Read(p []byte, wait bool) (n int, err error) {
 
 		return !wait || !errors.Is(err, syscall.EAGAIN)
 	})
-	if failure != nil { // it was closed
-		return 0, failure
+	if closedErr != nil {
+		return 0, closedErr
 	}
 
 	return n, err
 }
 
-// Uptime returns how long the kernel runs, without the time for which it was suspended. The time of
-// a record is by the scheduler's clock, which is that within seconds: it is not corrected for
-// drift.
+// Uptime returns how long the kernel has run, without times when the machine was suspended. The
+// times of records are by another clock, the scheduler's, which is not corrected for drift: the two
+// can differ by seconds.
 func Uptime() time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {

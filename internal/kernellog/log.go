@@ -20,9 +20,9 @@ const (
 	maxRecord = 16 << 10
 	// maxLines bounds the XIDs that wait for Take. Further ones count as lost.
 	maxLines = 4096
-	// maxSkipped bounds the records in a row that are too long to be read.
+	// maxSkipped bounds how many records in a row may be too long to read.
 	maxSkipped = 100
-	// retryEvery is the time between two attempts to open a log that cannot be read.
+	// retryEvery is the time between two attempts to open a log that we cannot read.
 	retryEvery = 30 * time.Second
 )
 
@@ -30,7 +30,7 @@ const (
 type Options struct {
 	Open   func() (Device, error)
 	Now    func() time.Time
-	Uptime func() time.Duration // since the kernel's boot, by the clock of its log
+	Uptime func() time.Duration // since the kernel's boot
 }
 
 // Log follows the kernel's log on a goroutine of its own. It is safe for concurrent use.
@@ -40,24 +40,24 @@ type Log struct {
 	done chan struct{} // closed when the goroutine has ended
 
 	mu     sync.Mutex
-	device Device // nil while the log cannot be read
-	err    error  // why not
-	closed bool
-	lastUp time.Time       // when it was last known to be readable; zero if it never was
+	device Device          // nil while we cannot read the log
+	err    error           // why we cannot read it
+	closed bool            // Close was called
+	lastUp time.Time       // when we could last read it; zero if never
 	lines  []gpu.LoggedXID // for Take
-	lost   bool            // since the last Take
+	lost   bool            // we have missed records since the last Take
 
-	startedAt time.Duration // the kernel's uptime at the start
+	startedAt time.Duration // the kernel's uptime when Start was called
 
-	// Owned by Start, and then by the goroutine.
-	started  bool   // Start has read what it could: the rest is new, or could not be read then
-	next     uint64 // the sequence number after that of the last record
-	caughtUp bool   // the log was read to its end
+	// Start owns these, and then the goroutine.
+	started  bool   // Start has read what it could: other records are new, or could not be read then
+	next     uint64 // the sequence number that we expect next
+	caughtUp bool   // we have once read the log to its end
 	repeats  repeats
 }
 
-// Start reads what the log has, and follows it until Close. If it cannot read the log it tries
-// again every 30 seconds; State has the reason.
+// Start reads what the log has, and follows it until Close. If it cannot read the log, it tries
+// again every retryEvery; State has the reason.
 func Start(opts Options) *Log {
 	l := &Log{
 		opts:      opts,
@@ -65,14 +65,14 @@ func Start(opts Options) *Log {
 		done:      make(chan struct{}),
 		startedAt: opts.Uptime(),
 	}
-	failure := l.begin()
+	err := l.openAndRead()
 	l.started = true
 
-	if failure != nil {
-		l.drop(failure)
+	if err != nil {
+		l.closeDevice(err)
 	}
 
-	go l.run(failure == nil)
+	go l.run(err == nil)
 
 	return l
 }
@@ -93,9 +93,9 @@ func (l *Log) Close() {
 	<-l.done
 }
 
-// Take returns the XIDs since the last call, in their order, and whether we have missed records
-// since then. It returns those from before the start once for each GPU and XID, with the time of
-// the last.
+// Take returns the XIDs since the last call, in the order of the log, and whether we have missed
+// records since then. Of several lines from before Start with the same GPU and XID, it returns the
+// last.
 func (l *Log) Take() (lines []gpu.LoggedXID, lost bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,7 +108,7 @@ func (l *Log) Take() (lines []gpu.LoggedXID, lost bool) {
 	return lines, lost
 }
 
-// State returns whether the log is read now.
+// State returns whether we can read the log now.
 func (l *Log) State() gpu.SourceState {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,12 +125,12 @@ func (l *Log) State() gpu.SourceState {
 	}
 }
 
-// run follows the log until Close. open is whether begin succeeded.
+// run follows the log until Close. open is whether Start could open and read it.
 func (l *Log) run(open bool) {
 	defer close(l.done)
 
 	for {
-		if open && !l.drop(l.readRecords(true)) {
+		if open && !l.closeDevice(l.readRecords(true)) {
 			return
 		}
 
@@ -142,17 +142,17 @@ func (l *Log) run(open bool) {
 		case <-retry.C:
 		}
 
-		failure := l.begin()
+		err := l.openAndRead()
 
-		open = failure == nil
-		if !open && !l.drop(failure) {
+		open = err == nil
+		if !open && !l.closeDevice(err) {
 			return
 		}
 	}
 }
 
-// begin opens the log and reads what it has.
-func (l *Log) begin() error {
+// openAndRead opens the log and reads what it has.
+func (l *Log) openAndRead() error {
 	if err := l.open(); err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ func (l *Log) open() error {
 	defer l.mu.Unlock()
 
 	if l.closed {
-		_ = device.Close() // it was only read
+		_ = device.Close() // nothing was written
 		return io.ErrClosedPipe
 	}
 
@@ -188,13 +188,13 @@ func (l *Log) open() error {
 	return nil
 }
 
-// drop closes the device after a failure. It returns false if the Log was closed.
-func (l *Log) drop(failure error) bool {
+// closeDevice closes the device after a failure, and reports whether to go on: false after Close.
+func (l *Log) closeDevice(failure error) (goOn bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
 	if l.device != nil && !l.closed {
-		_ = l.device.Close() // it was only read
+		_ = l.device.Close() // nothing was written
 	}
 
 	l.device = nil
@@ -229,15 +229,14 @@ func (l *Log) readRecords(wait bool) error {
 }
 
 // addRecord adds the XID of a record, if it has one. live is whether we waited for the record, so
-// that it was printed just now.
+// that the kernel has printed it just now.
 func (l *Log) addRecord(record string, live bool) {
 	h, text, ok := splitRecord(record)
-	if !ok || h.sequence < l.next { // a log that is opened again begins with its oldest record
+	if !ok || h.sequence < l.next { // after we open the log again, it begins with its oldest record
 		return
 	}
 
-	// A gap between records from before the start loses nothing that we report, even if we read
-	// them only later.
+	// We do not report a gap between records from before Start as a loss.
 	isAfterStart := l.caughtUp || l.started && h.uptime >= l.startedAt
 	missed := isAfterStart && h.sequence > l.next
 	l.next = h.sequence + 1
@@ -275,8 +274,8 @@ func (l *Log) addRecord(record string, live bool) {
 	}
 }
 
-// addOld adds an XID from before the start, and drops an earlier one of the same GPU and number.
-// The caller holds mu.
+// addOld adds an XID from before Start, and drops an earlier one of the same GPU and XID. It keeps
+// XIDs with and without an instance apart. The caller holds mu.
 func (l *Log) addOld(x gpu.LoggedXID) {
 	l.lines = slices.DeleteFunc(l.lines, func(known gpu.LoggedXID) bool {
 		return known.BeforeStart && known.PCI == x.PCI && known.XID == x.XID &&

@@ -12,15 +12,15 @@ import (
 // src/nvidia/src/kernel/gpu/rc/kernel_rc.c, krcReportXid_IMPL).
 const prefix = "NVRM: Xid (PCI:"
 
-// header is what the kernel says of a record (Documentation/ABI/testing/dev-kmsg).
+// header is what the kernel says about a record (Documentation/ABI/testing/dev-kmsg).
 type header struct {
-	facility uint64
-	sequence uint64
-	uptime   time.Duration // of the kernel when the record was printed
-	rest     bool          // it continues another record, so it begins in the middle of a line
+	facility     uint64        // 0 is the kernel
+	sequence     uint64        // grows by one with each record
+	uptime       time.Duration // of the kernel when it printed the record
+	continuation bool          // the record begins in the middle of a line that another has begun
 }
 
-// line is an XID of the kernel's log.
+// line is what a line of the kernel's log says about an XID.
 type line struct {
 	pci      gpu.PCIAddress
 	instance gpu.Opt[gpu.InstanceID]
@@ -30,11 +30,12 @@ type line struct {
 }
 
 // splitRecord splits a record such as "4,1234,5678901,-;text\n SUBSYSTEM=pci\n" into its header and
-// its text, without the properties that may follow.
+// its text, without the properties that may follow. The fields of the header are priority, sequence
+// number, uptime in microseconds, and flags.
 func splitRecord(record string) (h header, text string, ok bool) {
-	front, text, ok := strings.Cut(record, ";")
+	headerText, text, ok := strings.Cut(record, ";")
 
-	fields := strings.Split(front, ",")
+	fields := strings.Split(headerText, ",")
 	if !ok || len(fields) < 4 { // later kernels have more fields
 		return header{}, "", false
 	}
@@ -49,10 +50,10 @@ func splitRecord(record string) (h header, text string, ok bool) {
 
 	text, _, _ = strings.Cut(text, "\n")
 	h = header{
-		facility: priority >> 3,
-		sequence: sequence,
-		uptime:   time.Duration(micros) * time.Microsecond,
-		rest:     strings.HasPrefix(fields[3], "+"),
+		facility:     priority >> 3, // the lower three bits are the log level
+		sequence:     sequence,
+		uptime:       time.Duration(micros) * time.Microsecond,
+		continuation: strings.HasPrefix(fields[3], "+"),
 	}
 
 	return h, text, true
@@ -63,11 +64,11 @@ func splitRecord(record string) (h header, text string, ok bool) {
 //	NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.
 //	NVRM: Xid (PCI:0000:1b:00 GPU-I:07 GPU-CI:00): 13, pid=1234, name=python3, Graphics SM Warp Exception ...
 //
-// It refuses records of another facility than the kernel's: root in a container that has /dev/kmsg
-// can write such lines, but the kernel marks them as a user's. What follows the process id is a
-// program's text, and is not looked at.
+// It refuses records that the kernel has not printed itself: root in a container that has /dev/kmsg
+// can write such lines, but the kernel gives them another facility. It ignores what follows the
+// process id, which programs can influence.
 func (h *header) parseXID(text string) (line, bool) {
-	if h.facility != 0 || h.rest {
+	if h.facility != 0 || h.continuation {
 		return line{}, false
 	}
 
@@ -136,8 +137,9 @@ func (l *line) parseDevice(text string) bool {
 	return true
 }
 
-func parseID(word, name string) (uint64, bool) {
-	digits, ok := strings.CutPrefix(word, name)
+// parseID parses the id in a word such as "GPU-I:07", of which label is the part before the id.
+func parseID(word, label string) (uint64, bool) {
+	digits, ok := strings.CutPrefix(word, label)
 	id, err := strconv.ParseUint(digits, 10, 16)
 
 	return id, ok && err == nil

@@ -7,27 +7,27 @@ import (
 )
 
 const (
-	// repeatGap is how long after its first line an incident may print further ones.
+	// repeatGap is how long after the first line of an incident the driver may print further ones.
 	repeatGap = time.Second
-	// maxRepeats bounds the incidents that are remembered.
+	// maxRepeats bounds the incidents that we remember.
 	maxRepeats = 1024
 )
 
-// repeats recognises the further lines of an application's incident: for one XID 13 the driver
-// prints several, such as "Graphics SM Warp Exception", "Graphics SM Global Exception" and
-// "Graphics Exception: ESR" within a second (a log in https://github.com/leptonai/gpud,
+// repeats recognizes when the driver prints several lines about one incident of an application. For
+// one XID 13 it prints, for example, "Graphics SM Warp Exception", "Graphics SM Global Exception"
+// and "Graphics Exception: ESR" within a second (a log in https://github.com/leptonai/gpud,
 // components/accelerator/nvidia/error/xid/README.md). A program does not outlive such an XID, so
-// further lines of its process are about the same incident. The zero repeats is empty.
-type repeats map[line]time.Time // when the first line of each was received
+// further lines about its process are about the same incident. The zero repeats is empty.
+type repeats map[line]time.Time // when we received the first line of each incident
 
-// isRepeat records a line of an XID, and reports whether it is a further one of an incident.
+// isRepeat records a line of an XID, and reports whether it is a further line of a known incident.
 func (r *repeats) isRepeat(l *line, now time.Time) bool {
 	if gpu.XIDByNumber(l.xid).Scope != gpu.XIDOfApplication {
 		return false
 	}
 
-	for known, first := range *r {
-		if age := now.Sub(first); age < 0 || age >= repeatGap { // negative: the clock was set back
+	for known, receivedAt := range *r {
+		if age := now.Sub(receivedAt); age < 0 || age >= repeatGap { // negative: the clock was set back
 			delete(*r, known)
 		}
 	}

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// requiredRight returns the right that the request needs, as in a ClusterRole: the verb and the
-// resource with its group, "get resourceclaims.resource.k8s.io"; for a path that is no resource's,
-// the verb and the path.
+// requiredRight returns the right that the request needs, as a ClusterRole names it: the verb and
+// the resource with its group, such as "get resourceclaims.resource.k8s.io". For a path that names
+// no resource it is the verb and the path, such as "get /version".
 //
 // https://kubernetes.io/docs/reference/access-authn-authz/authorization/#determine-the-request-verb
 func (r Request) requiredRight() string {
@@ -29,9 +29,9 @@ func (r Request) requiredRight() string {
 	return verb + " " + resource
 }
 
-// resourceOf returns the resource of a path and whether the path names an object; empty for a path
-// that is no resource's. Paths are /api/v1/... and /apis/GROUP/VERSION/..., followed by
-// [namespaces/NAMESPACE/]RESOURCE[/NAME[/SUBRESOURCE]].
+// resourceOf returns the resource that a path names, empty if it names none, and whether it names
+// an object of the resource. Paths of resources are /api/v1/... and /apis/GROUP/VERSION/...,
+// followed by [namespaces/NAMESPACE/]RESOURCE[/NAME[/SUBRESOURCE]].
 func resourceOf(path string) (resource string, named bool) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	group := ""

@@ -23,14 +23,14 @@ import (
 // DefaultCredentialsDir is where a pod finds the credentials of its service account.
 const DefaultCredentialsDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// defaultAgent is the User-Agent of a Client that was given none.
+// defaultAgent is the User-Agent if Options.UserAgent is empty.
 const defaultAgent = "mig-exporter"
 
-// defaultLimit bounds a response in bytes if the request does not.
+// defaultLimit bounds a response in bytes if Request.Limit is 0.
 const defaultLimit = 4 << 20
 
-// InClusterServer returns the URL of the API server of the cluster that this process runs in, from
-// its environment.
+// InClusterServer returns the URL of the API server of the cluster that this process runs in, as
+// the environment of a pod gives it.
 func InClusterServer(getenv func(string) string) (string, error) {
 	host := getenv("KUBERNETES_SERVICE_HOST")
 
@@ -49,12 +49,13 @@ func InClusterServer(getenv func(string) string) (string, error) {
 type Options struct {
 	// Server is the API server's URL, as InClusterServer gives it.
 	Server string
-	// CredentialsDir has the files token and ca.crt of a service account, DefaultCredentialsDir in
-	// a pod. Both are read for every request, since they are replaced while the process runs.
+	// CredentialsDir has the files token and ca.crt of a service account; in a pod it is
+	// DefaultCredentialsDir. We read both files for every request, since the kubelet replaces them
+	// while the process runs.
 	CredentialsDir string
-	// UserAgent names this program and its version, "mig-exporter/1.0.0"; empty is "mig-exporter".
+	// UserAgent names this program and its version, "mig-exporter/1.0.0"; empty: "mig-exporter".
 	UserAgent string
-	// Transport carries the requests; nil for the one that trusts ca.crt alone.
+	// Transport carries the requests; nil: a transport that trusts only ca.crt.
 	Transport http.RoundTripper
 }
 
@@ -62,7 +63,7 @@ type Options struct {
 type Client struct {
 	http      *http.Client
 	server    *url.URL
-	tokenPath string // path of the file
+	tokenPath string // of the file with the token
 	userAgent string
 }
 
@@ -71,12 +72,12 @@ type Client struct {
 func New(opts Options) (*Client, error) {
 	transport := opts.Transport
 	if transport == nil {
-		trusting, err := newTransport(opts.CredentialsDir)
+		trustingCA, err := newTransport(opts.CredentialsDir)
 		if err != nil {
 			return nil, err
 		}
 
-		transport = trusting
+		transport = trustingCA
 	}
 
 	server, err := url.Parse(opts.Server)
@@ -92,10 +93,10 @@ func New(opts Options) (*Client, error) {
 		)
 	}
 
-	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	refuseRedirect := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 	return &Client{
-		http:      &http.Client{Transport: transport, CheckRedirect: refuse},
+		http:      &http.Client{Transport: transport, CheckRedirect: refuseRedirect},
 		server:    server,
 		tokenPath: filepath.Join(opts.CredentialsDir, "token"),
 		userAgent: cmp.Or(opts.UserAgent, defaultAgent),
@@ -105,8 +106,8 @@ func New(opts Options) (*Client, error) {
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// PodUID returns the UID of the pod that the service account's token was issued to, which is this
-// program's; empty if the token has none.
+// PodUID returns the UID of the pod that this program runs in, which the service account's token
+// names; empty if the token does not name one.
 //
 // https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/,
 // #bound-service-account-tokens
@@ -145,23 +146,28 @@ type Request struct {
 	Method string
 	Path   string // from the root: /api/v1/nodes/n
 	Query  url.Values
-	// Accept names formats besides JSON, which are preferred.
+	// Accept names the formats that we prefer to JSON; empty: none.
 	Accept string
-	// Body is sent as JSON, with ContentType unless that is empty; nil sends none.
-	Body        any
+	// Body is encoded as JSON; nil: the request has no body.
+	Body any
+	// ContentType is the type of Body; empty: application/json.
 	ContentType string
-	// Limit bounds the response, in bytes; zero is 4 MiB.
+	// Limit bounds the response, in bytes; 0: defaultLimit.
 	Limit int64
 }
 
-// Do sends the request and decodes the response into answer; if that is nil, the response is not
-// read. It has no timeout but that of ctx.
+// Do sends the request and decodes the response into answer; if answer is nil, Do does not read the
+// response. Only ctx limits the time.
 //
-// An error names the right that the request needs, and wraps gpu.ErrNoPermission if the API server
-// refuses it (then it is a *RefusedError), else gpu.ErrUnavailable; also gpu.ErrTimeout if ctx
-// ended by its deadline, gpu.ErrNotFound if there is no such object, ErrNotServed if there is no
-// such resource, ErrConflict if the object has changed. It contains nothing of the body of the
-// request or the response.
+// An error names the right that the request needs. If the API server refuses the request, the error
+// is a *RefusedError, which wraps gpu.ErrNoPermission. If we cannot encode the request, it wraps
+// gpu.ErrInvalidArgument. Any other error wraps gpu.ErrUnavailable, and besides
+//   - gpu.ErrTimeout if the deadline of ctx has passed,
+//   - gpu.ErrNotFound if there is no such object,
+//   - gpu.ErrNotFound and ErrNotServed if there is no such resource,
+//   - ErrConflict if the object has changed, or exists already.
+//
+// Errors contain nothing of the body of the request or the response.
 func (c *Client) Do(ctx context.Context, r Request, answer any) error {
 	return c.sendAndRead(ctx, r, func(body io.Reader) error {
 		if answer == nil {
@@ -172,7 +178,8 @@ func (c *Client) Do(ctx context.Context, r Request, answer any) error {
 	})
 }
 
-// sendAndRead sends the request and calls read with the body of a successful response.
+// sendAndRead sends the request and calls read with the body of a successful response. Its errors
+// are those of Do.
 func (c *Client) sendAndRead(
 	ctx context.Context,
 	r Request,
@@ -185,6 +192,7 @@ func (c *Client) sendAndRead(
 	return nil
 }
 
+// sendRequest is sendAndRead, except that errors do not name the right.
 func (c *Client) sendRequest(
 	ctx context.Context,
 	r Request,

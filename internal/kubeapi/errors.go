@@ -12,23 +12,25 @@ import (
 )
 
 var (
-	// ErrConflict means that the object was changed by another client since it was read.
+	// ErrConflict means that another client has changed the object since we read it, or has created
+	// it already.
 	ErrConflict = errors.New("changed by another")
-	// ErrNotServed means that the API server has no such group, version or resource. It comes with
-	// gpu.ErrNotFound.
+	// ErrNotServed means that the API server has no such group, version or resource. The error also
+	// wraps gpu.ErrNotFound.
 	ErrNotServed = errors.New("the API server does not serve it")
 )
 
-// maxStatus bounds what is read of the body of a 404, in bytes.
+// maxStatus bounds how much we read of the body of a 404, in bytes.
 const maxStatus = 64 << 10
 
 // RefusedError is the error of a request that the API server has refused. It wraps
 // gpu.ErrNoPermission.
 type RefusedError struct {
-	// Right is the right that the request needs: "list pods", "create
+	// Right is the right that the request needs, such as "list pods" or "create
 	// tokenreviews.authentication.k8s.io".
 	Right string
-	// Credentials is set if the API server did not accept the service account's token.
+	// Credentials is set if the API server did not accept the service account's token. Otherwise
+	// the service account lacks the right.
 	Credentials bool
 }
 
@@ -45,7 +47,7 @@ func (e *RefusedError) Error() string {
 	)
 }
 
-// Refusal returns what is missing, in words that a response to a user may contain.
+// Refusal returns what is missing, as text that we may show to clients.
 func (e *RefusedError) Refusal() string {
 	if e.Credentials {
 		return "the API server does not accept the credentials of the service account"
@@ -57,8 +59,8 @@ func (e *RefusedError) Refusal() string {
 // Unwrap returns gpu.ErrNoPermission.
 func (e *RefusedError) Unwrap() error { return gpu.ErrNoPermission }
 
-// unansweredError returns the error of a request without a complete response: the cause of the end
-// of ctx, if it has ended.
+// unansweredError returns the error of a request that got no complete response. If ctx has ended,
+// it is the cause of that instead of err.
 func unansweredError(ctx context.Context, err error) error {
 	switch cause := context.Cause(ctx); {
 	case cause == nil:
@@ -75,9 +77,7 @@ func statusError(r Request, response *http.Response) error {
 	kind := gpu.ErrUnavailable
 
 	switch response.StatusCode {
-	case http.StatusOK,
-		http.StatusCreated,
-		http.StatusAccepted: // the last: a deletion that goes on
+	case http.StatusOK, http.StatusCreated, http.StatusAccepted:
 		return nil
 	case http.StatusUnauthorized:
 		return &RefusedError{Right: r.requiredRight(), Credentials: true}
@@ -95,8 +95,8 @@ func statusError(r Request, response *http.Response) error {
 	return fmt.Errorf("the API server says %s: %w", response.Status, kind)
 }
 
-// namesObject reports whether the body of a 404 names the missing object. Otherwise the API server
-// has no such path: the body is text, or a Status without the name.
+// namesObject reports whether the body of a 404 names an object, which then is missing. Otherwise
+// the API server does not have the path: the body is text, or a Status without a name.
 func namesObject(body io.Reader) bool {
 	var status struct {
 		Details struct {

@@ -8,15 +8,16 @@ import (
 	"io"
 )
 
-// List sends a request for a list and calls each with every item of the response. Items are decoded
-// one by one, and fields that T lacks are skipped, so that only one item is in memory. After an
-// error, some items may have been passed to each. Errors are those of Client.Do; an incomplete list
-// is one.
+// List sends a request for a list and calls each with every item of the response. It decodes one
+// item at a time, and only the fields that T has, so that a long list needs little memory. Before
+// an error, it may have passed some items to each. Errors are those of Client.Do; an incomplete
+// list is an error.
 func List[T any](ctx context.Context, c *Client, r Request, each func(item *T)) error {
 	return c.sendAndRead(ctx, r, func(body io.Reader) error { return decodeList(body, each) })
 }
 
-// decodeList decodes a list object. It is complete if it has items, even none, and no continuation.
+// decodeList decodes a list object. The list is complete if it has the key items, even with no
+// items, and no token for a continuation.
 func decodeList[T any](body io.Reader, each func(item *T)) error {
 	d := json.NewDecoder(body)
 	if err := expectDelim(d, json.Delim('{')); err != nil {
@@ -84,7 +85,7 @@ func decodeItems[T any](d *json.Decoder, each func(item *T)) error {
 	return expectDelim(d, json.Delim(']'))
 }
 
-// expectDelim reads an opening or closing bracket. An end of the response is unexpected.
+// expectDelim reads an opening or closing bracket. An end of the response is io.ErrUnexpectedEOF.
 func expectDelim(d *json.Decoder, want json.Delim) error {
 	switch token, err := d.Token(); {
 	case errors.Is(err, io.EOF):

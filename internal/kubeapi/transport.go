@@ -12,21 +12,21 @@ import (
 	"time"
 )
 
-// A connection is closed this long after the last message of an API server or load balancer that
-// has silently gone away: a request that times out does not close its HTTP/2 connection, which all
-// later requests would use.
+// We ping a connection that has been silent for pingAfter, and close it if the answer takes longer
+// than pingTimeout. Otherwise all requests would go on to use an HTTP/2 connection whose API server
+// or load balancer has silently gone away: a request that times out does not close it.
 const (
 	pingAfter   = 15 * time.Second
 	pingTimeout = 5 * time.Second
 )
 
-// transport trusts only the cluster's certificate authority, and reads it for every request, since
-// the file is replaced while the process runs.
+// transport trusts only the cluster's certificate authority. It reads the file for every request,
+// since the kubelet replaces it while the process runs.
 type transport struct {
 	caPath string
 
 	mu      sync.Mutex
-	ca      []byte
+	ca      []byte          // the content of the file as we read it last
 	current *http.Transport // trusts ca
 }
 

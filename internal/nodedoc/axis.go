@@ -6,28 +6,27 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Segment is a run of units, memory slices, on a GPU's placement axis: a GPU instance, or room that
-// is free or stranded.
+// Segment is a part of a GPU's placement axis: a GPU instance, or room between instances.
 type Segment struct {
 	gpu.Placement
-	Instance int  // index of the GPU instance; Room for room
-	Stranded bool // slices that no profile can use beside the existing instances
+	Instance int  // the index of the GPU instance in the list given to LayOut, or Room
+	Stranded bool // it is room that no further instance could use
 }
 
-// Room is the Instance of a Segment that is none.
+// Room is the Instance of a Segment without a GPU instance.
 const Room = -1
 
-// maxUnits bounds the axis; the longest axis known has 12 units.
+// maxUnits bounds the length of an axis; the longest known has 12 units.
 const maxUnits = 64
 
-// AxisUnits returns the length of a placement axis: the memory slices of the GPU if its capacity is
-// known, otherwise what the profiles' placements reach. It is 0 if neither is known.
-func AxisUnits(capacity gpu.SliceCount, profiles []gpu.Profile) int {
-	units := capacity.Used + capacity.Free + capacity.Stranded
+// AxisUnits returns the length of a placement axis: the GPU's number of memory slices or, if that
+// is not known, the end of the last placement of the profiles. It is 0 if neither is known.
+func AxisUnits(memorySlices gpu.SliceCount, profiles []gpu.Profile) int {
+	units := memorySlices.Used + memorySlices.Free + memorySlices.Stranded
 	if units == 0 {
 		for _, p := range profiles {
-			for _, place := range p.Placements {
-				units = max(units, place.End())
+			for _, placement := range p.Placements {
+				units = max(units, placement.End())
 			}
 		}
 	}
@@ -43,31 +42,32 @@ func AxisUnits(capacity gpu.SliceCount, profiles []gpu.Profile) int {
 type Axis struct {
 	Units    int // its length, in memory slices
 	Profiles []gpu.Profile
-	// how many instances of each profile can still be created; a profile that is missing: any
+	// Available says how many instances of each profile can still be created. A profile that it
+	// lacks is not limited.
 	Available []gpu.ProfileCapacity
 }
 
-// LayOut returns the GPU instances of some placements and the room between them in the order of the
-// axis, gapless from 0. It returns nil without an axis, or if placements are unknown or contradict
-// each other.
+// LayOut returns the segments of the axis from 0 to its end, given the placements of the GPU
+// instances. It returns nil if the axis has no length, a placement is unknown, or placements
+// contradict each other.
 func (a Axis) LayOut(instances []gpu.Opt[gpu.Placement]) []Segment {
-	at := slices.Repeat([]int{Room}, a.Units)
+	occupants := slices.Repeat([]int{Room}, a.Units) // the Instance of each unit
 
-	for i, placement := range instances {
-		place, ok := placement.Get()
-		if !ok || !isFree(at, place) {
+	for i, instance := range instances {
+		placement, ok := instance.Get()
+		if !ok || !isFree(occupants, placement) {
 			return nil
 		}
 
-		for u := place.Start; u < place.End(); u++ {
-			at[u] = i
+		for u := placement.Start; u < placement.End(); u++ {
+			occupants[u] = i
 		}
 	}
 
-	usable, known := a.usableUnits(at)
+	usable, known := a.usableUnits(occupants)
 	var segments []Segment
 
-	for u, instance := range at {
+	for u, instance := range occupants {
 		stranded := instance == Room && known && !usable[u]
 		if n := len(segments); n > 0 && segments[n-1].Instance == instance &&
 			segments[n-1].Stranded == stranded {
@@ -85,10 +85,10 @@ func (a Axis) LayOut(instances []gpu.Opt[gpu.Placement]) []Segment {
 	return segments
 }
 
-// usableUnits marks the units that a profile which can still be created would cover. known is false
-// if no placements are.
-func (a Axis) usableUnits(at []int) (usable []bool, known bool) {
-	usable = make([]bool, len(at))
+// usableUnits reports for each unit whether a further instance could cover it. known is false if we
+// know the placements of no profile.
+func (a Axis) usableUnits(occupants []int) (usable []bool, known bool) {
+	usable = make([]bool, len(occupants))
 	for _, p := range a.Profiles {
 		known = known || len(p.Placements) > 0
 
@@ -97,9 +97,9 @@ func (a Axis) usableUnits(at []int) (usable []bool, known bool) {
 			continue
 		}
 
-		for _, place := range p.Placements {
-			if isFree(at, place) {
-				for u := place.Start; u < place.End(); u++ {
+		for _, placement := range p.Placements {
+			if isFree(occupants, placement) {
+				for u := placement.Start; u < placement.End(); u++ {
 					usable[u] = true
 				}
 			}
@@ -109,8 +109,8 @@ func (a Axis) usableUnits(at []int) (usable []bool, known bool) {
 	return usable, known
 }
 
-// isFree reports whether a placement lies on the axis, and no instance on it.
-func isFree(at []int, place gpu.Placement) bool {
-	return place.Start >= 0 && place.Size > 0 && place.End() <= len(at) &&
-		!slices.ContainsFunc(at[place.Start:place.End()], func(i int) bool { return i != Room })
+// isFree reports whether a placement lies on the axis and no instance occupies any of its units.
+func isFree(occupants []int, p gpu.Placement) bool {
+	return p.Start >= 0 && p.Size > 0 && p.End() <= len(occupants) &&
+		!slices.ContainsFunc(occupants[p.Start:p.End()], func(instance int) bool { return instance != Room })
 }

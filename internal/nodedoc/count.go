@@ -2,7 +2,7 @@ package nodedoc
 
 import "fmt"
 
-// Count returns a number with what it counts, such as "1 GPU" and "2 GPUs".
+// Count returns a number and the noun for it: "1 GPU", "2 GPUs".
 func Count(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one

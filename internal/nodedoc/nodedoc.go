@@ -1,5 +1,6 @@
 // Package nodedoc is the document of /api/v1/node: its types, which servers encode and clients
-// decode, the document of a Snapshot, and the placement axis by which it is drawn.
+// decode; New, which makes the document of a Snapshot; and Axis, by which we draw the placement of
+// GPU instances.
 package nodedoc
 
 import (
@@ -8,9 +9,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Document is the document of /api/v1/node. Units are in the names of keys: bytes, watts, joules,
-// hertz, degrees Celsius, ratios of 0 to 1. A key that is absent is a reading that is absent; lists
-// that an entity always has are there even when empty.
+// Document is the document of /api/v1/node. The names of keys say the unit: bytes, watts, joules,
+// hertz, degrees Celsius, ratios of 0 to 1. The key of an absent reading is absent. A list without
+// omitempty is there even if it is empty.
 type Document struct {
 	APIVersion string    `json:"apiVersion"`
 	Generation uint64    `json:"generation"`
@@ -38,8 +39,8 @@ type Host struct {
 	// GPUsUnknown says why it is not known yet which GPUs the node has; it is missing once the
 	// driver has listed them.
 	GPUsUnknown string `json:"gpusUnknown,omitempty"`
-	// ProcessDetail is how much of single processes is in the document, by --web.processes: names
-	// or users. It is missing if there is nothing of them.
+	// ProcessDetail is which details of single processes the document has (--web.processes): names
+	// or users. It is missing if the document has no single processes.
 	ProcessDetail gpu.ProcessDetail `json:"processDetail,omitempty"`
 	// HungCalls counts driver calls that have not returned in time and may never return.
 	HungCalls int `json:"hungCalls"`
@@ -47,8 +48,9 @@ type Host struct {
 	ReadEvery *ReadEvery `json:"readEvery,omitempty"`
 }
 
-// ReadEvery is how often GPUs are read: the fast tier with every poll, the slow one with some. It
-// is less often than configured while driver calls take more than their budget.
+// ReadEvery is how often the exporter reads the GPUs: the fast tier with every poll, the slow tier
+// with some polls. It reads them less often than configured while driver calls take more than their
+// budget.
 type ReadEvery struct {
 	FastSeconds           float64 `json:"fastSeconds"`
 	FastConfiguredSeconds float64 `json:"fastConfiguredSeconds"`
@@ -56,8 +58,8 @@ type ReadEvery struct {
 	SlowConfiguredSeconds float64 `json:"slowConfiguredSeconds"`
 }
 
-// Unmatched is a device id that names no device of this node, and the container it was given to.
-// The id and the resource are cut off after MaxText characters.
+// Unmatched is a device id that names no device of this node, and the container that the kubelet
+// has given it to. ID and Resource are cut off after MaxText characters.
 type Unmatched struct {
 	ID        string `json:"id"`
 	Resource  string `json:"resource,omitempty"`
@@ -71,21 +73,22 @@ type SourceState struct {
 	Name  string `json:"name"`
 	Up    bool   `json:"up"`
 	Stale bool   `json:"stale,omitempty"`
-	// NotConfigured is set if the node may lack the source: the configuration has to say it.
-	// Nothing is wrong then.
+	// NotConfigured is set if the node may have no such source and the configuration does not say
+	// so. That is no failure.
 	NotConfigured bool      `json:"notConfigured,omitempty"`
 	LastSuccess   time.Time `json:"lastSuccess,omitzero"`
 	Error         string    `json:"error,omitempty"`
 }
 
-// Release is why the exporter has let go of a GPU, and reads nothing of it. The GPU is not up then.
+// Release says that the exporter has let go of a GPU and does not read it, and why. The GPU is not
+// up then.
 type Release struct {
 	Since   time.Time        `json:"since"`
 	By      gpu.ReleaseCause `json:"by"`
 	Unbound bool             `json:"unbound"` // the kernel driver does not list it any more
 }
 
-// GPU is a physical GPU with all that is known of it.
+// GPU is a physical GPU with all that we know of it.
 type GPU struct {
 	Index            int                         `json:"index"`
 	UUID             gpu.UUID                    `json:"uuid,omitempty"` // a GPU without a handle has none
@@ -121,16 +124,18 @@ type GPU struct {
 	PersistenceMode  gpu.Opt[bool]               `json:"persistenceMode,omitzero"`
 	Use
 	XIDs *XIDs `json:"xids,omitempty"`
-	// Events by which the driver says that it cannot use the GPU any more, and that its
-	// RecoveryAction has changed, since the exporter started; absent if they are not received.
+	// UnavailableEvents counts the events by which the driver says that it cannot use the GPU any
+	// more, RecoveryActionEvents those by which it says that RecoveryAction has changed. They begin
+	// with the exporter, and are absent if the driver does not report these events.
 	UnavailableEvents    gpu.Opt[uint64] `json:"unavailableEvents,omitzero"`
 	RecoveryActionEvents gpu.Opt[uint64] `json:"recoveryActionEvents,omitzero"`
 
 	Capacity   *Capacity     `json:"capacity,omitempty"`
 	Profiles   []gpu.Profile `json:"profiles,omitempty"`
 	Containers []Container   `json:"containers,omitempty"`
-	// ProcessList has the processes of the driver's last list, those with most memory first,
-	// gpu.MaxProcesses at most. It is missing while they are unknown, and if Host.ProcessDetail is.
+	// ProcessList has the processes of the driver's last list, those with the most memory first, at
+	// most gpu.MaxProcesses. It is missing if we don't know them, and if Host.ProcessDetail is
+	// missing.
 	ProcessList  []Process    `json:"processList,omitempty"`
 	Errors       []Error      `json:"errors"`
 	ReadErrors   []ErrorCount `json:"readErrors,omitempty"`
@@ -139,9 +144,9 @@ type GPU struct {
 
 // Use is the use of a device: its holders, and what runs on it.
 type Use struct {
-	Processes gpu.Opt[int]  `json:"processes,omitzero"`
+	Processes gpu.Opt[int]  `json:"processes,omitzero"` // how many
 	Allocated gpu.Opt[bool] `json:"allocated,omitzero"`
-	// ConfirmedFree is set if the device is free by an operator's confirmation alone.
+	// ConfirmedFree is set if the device counts as free only because an operator has confirmed it.
 	ConfirmedFree bool     `json:"confirmedFree,omitempty"`
 	Holders       []Holder `json:"holders"`
 	Jobs          []string `json:"jobs,omitempty"` // batch jobs
@@ -153,8 +158,8 @@ type Mode struct {
 	Pending string `json:"pending,omitempty"`
 }
 
-// Power is the GPU's draw. Idle power is learnt; the unallocated part is what the estimate gives to
-// no instance.
+// Power is what the GPU draws. IdleWatts is learned from times without work; UnallocatedWatts is
+// what the estimate gives to no instance.
 type Power struct {
 	Watts                   gpu.Opt[float64] `json:"watts,omitzero"`
 	LimitWatts              gpu.Opt[float64] `json:"limitWatts,omitzero"`
@@ -163,23 +168,21 @@ type Power struct {
 	EnergyJoules            gpu.Opt[float64] `json:"energyJoules,omitzero"`
 	EnergyUnallocatedJoules gpu.Opt[float64] `json:"energyUnallocatedJoules,omitzero"`
 	EstimateMethod          gpu.PowerMethod  `json:"estimateMethod,omitempty"`
-	// FromEnergy: the driver reports no power; watts is the mean since the last reading, by the
-	// energy counter.
+	// FromEnergy is set if the driver reports no power and Watts is the mean by the energy counter.
 	FromEnergy bool `json:"fromEnergy,omitempty"`
 }
 
-// Activity has the driver's own utilization beside the ratios of the profiling counters. Source
-// says where those come from; Rollup, present with it, whether they are rolled up from the GPU
-// instances.
+// Activity has the ratios of the profiling counters, and the driver's own utilization.
 type Activity struct {
 	gpu.Activity
-	Source           gpu.ActivitySource `json:"source,omitempty"`
-	Rollup           gpu.Opt[bool]      `json:"rollup,omitzero"`
-	UtilizationRatio gpu.Opt[float64]   `json:"utilizationRatio,omitzero"`
-	MemoryCopyRatio  gpu.Opt[float64]   `json:"memoryCopyUtilizationRatio,omitzero"`
+	Source gpu.ActivitySource `json:"source,omitempty"` // of the ratios
+	// Rollup is whether the ratios are computed from the GPU instances; absent without a Source.
+	Rollup           gpu.Opt[bool]    `json:"rollup,omitzero"`
+	UtilizationRatio gpu.Opt[float64] `json:"utilizationRatio,omitzero"`
+	MemoryCopyRatio  gpu.Opt[float64] `json:"memoryCopyUtilizationRatio,omitzero"`
 }
 
-// Temperature is that of a GPU.
+// Temperature is the temperature of a GPU.
 type Temperature struct {
 	GPUCelsius    gpu.Opt[float64] `json:"gpuCelsius,omitzero"`
 	MemoryCelsius gpu.Opt[float64] `json:"memoryCelsius,omitzero"`
@@ -214,7 +217,7 @@ type PCIe struct {
 	LinkGeneration gpu.Opt[int]     `json:"linkGeneration,omitzero"`
 }
 
-// NVLink is never compared to its zero: it has a list.
+// NVLink is the traffic and the errors over all NVLinks of a GPU.
 type NVLink struct {
 	ReceiveBytes  gpu.Opt[float64]   `json:"receiveBytes,omitzero"`
 	TransmitBytes gpu.Opt[float64]   `json:"transmitBytes,omitzero"`
@@ -223,45 +226,46 @@ type NVLink struct {
 	Errors        []gpu.NVLinkErrors `json:"errors,omitempty"`
 }
 
-// IsZero implements omitzero.
+// IsZero makes omitzero leave an NVLink without readings out of JSON.
 func (l NVLink) IsZero() bool {
 	return !l.ReceiveBytes.Present() && !l.TransmitBytes.Present() && !l.ReceiveRate.Present() &&
 		!l.TransmitRate.Present() &&
 		len(l.Errors) == 0
 }
 
-// XIDs is absent if the GPU's XIDs are not received: it was never read, or its driver does not
-// report them.
+// XIDs counts the XIDs of a GPU. It is absent if we do not receive them: we never read the GPU, or
+// the driver does not report them.
 type XIDs struct {
 	Total uint64 `json:"total"`
 	ByXID []XID  `json:"byXid,omitempty"`
 }
 
-// XID counts the errors of one number.
+// XID counts the errors with one XID.
 type XID struct {
 	XID   uint64    `json:"xid"`
 	Count uint64    `json:"count"`
 	Last  time.Time `json:"last,omitzero"`
 }
 
-// Capacity has no slices while MIG is off.
+// Capacity is which instances could still be created on a GPU. It has no slices while MIG is off.
 type Capacity struct {
 	ComputeSlices gpu.SliceCount        `json:"computeSlices,omitzero"`
 	MemorySlices  gpu.SliceCount        `json:"memorySlices,omitzero"`
 	Profiles      []gpu.ProfileCapacity `json:"profiles"`
 }
 
-// Holder has confirmed, which is false then, and unconfirmedReason while we do not know whether
-// the container holds the device.
+// Holder is a container that holds a device.
 type Holder struct {
-	Namespace         string            `json:"namespace"`
-	Pod               string            `json:"pod"`
-	PodUID            string            `json:"podUID,omitempty"`
-	Container         string            `json:"container"`
-	Workload          string            `json:"workload,omitempty"`
-	Resource          string            `json:"resource,omitempty"`
-	Sharing           gpu.Sharing       `json:"sharing"`
-	Replica           string            `json:"replica,omitempty"`
+	Namespace string      `json:"namespace"`
+	Pod       string      `json:"pod"`
+	PodUID    string      `json:"podUID,omitempty"`
+	Container string      `json:"container"`
+	Workload  string      `json:"workload,omitempty"`
+	Resource  string      `json:"resource,omitempty"`
+	Sharing   gpu.Sharing `json:"sharing"`
+	Replica   string      `json:"replica,omitempty"`
+	// Confirmed is false if we do not know whether the container holds the device, which
+	// UnconfirmedReason explains. Both are missing if it does.
 	Confirmed         gpu.Opt[bool]     `json:"confirmed,omitzero"`
 	UnconfirmedReason string            `json:"unconfirmedReason,omitempty"`
 	Labels            map[string]string `json:"labels,omitempty"`
@@ -281,13 +285,13 @@ type Container struct {
 	EnergyEstimateJoules gpu.Opt[float64]        `json:"energyEstimateJoules,omitzero"`
 }
 
-// Process is what one process has of a device. Each device that it is on has it once. Its job is
-// the only one of the device.
+// Process is a process on one device. A process that uses several devices is in the list once for
+// each. Job is the batch job of the device, if the device has just one.
 type Process struct {
 	PID             uint32                  `json:"pid"` // of the host
 	Type            string                  `json:"type"`
 	Name            string                  `json:"name,omitempty"` // of the program, without arguments
-	User            string                  `json:"user,omitempty"` // its name, or its id
+	User            string                  `json:"user,omitempty"` // the user's name or id
 	GPUInstance     gpu.Opt[gpu.InstanceID] `json:"gpuInstance,omitzero"`
 	ComputeInstance gpu.Opt[gpu.ComputeID]  `json:"computeInstance,omitzero"`
 	MemoryUsedBytes gpu.Opt[uint64]         `json:"memoryUsedBytes,omitzero"`
@@ -326,7 +330,7 @@ type Instance struct {
 	Memory        gpu.Memory             `json:"memory,omitzero"`
 	Activity      gpu.Activity           `json:"activity,omitzero"`
 	Media         gpu.Media              `json:"media,omitzero"`
-	// The rates are there with --collectors=+instance_pcie, if the driver reports them.
+	// The PCIe rates are absent without --collectors=+instance_pcie.
 	PCIeReceiveRate      gpu.Opt[float64] `json:"pcieReceiveBytesPerSecond,omitzero"`
 	PCIeTransmitRate     gpu.Opt[float64] `json:"pcieTransmitBytesPerSecond,omitzero"`
 	PowerEstimateWatts   gpu.Opt[float64] `json:"powerEstimateWatts,omitzero"`
@@ -335,8 +339,8 @@ type Instance struct {
 	XIDErrors        []XID             `json:"xidErrors,omitempty"`
 	Errors           []Error           `json:"errors"`
 	ComputeInstances []ComputeInstance `json:"computeInstances"`
-	// ComputesHidden is true if ComputeInstances may lack some: this exporter may not see MIG
-	// devices.
+	// ComputesHidden is true if ComputeInstances may lack some, because the driver denies the
+	// exporter a MIG device of the GPU.
 	ComputesHidden bool `json:"computesHidden,omitempty"`
 }
 
@@ -350,7 +354,7 @@ type ComputeInstance struct {
 	ComputeSlices gpu.Opt[int]           `json:"computeSlices,omitzero"`
 	SMs           gpu.Opt[int]           `json:"sms,omitzero"`
 	Up            bool                   `json:"up"`
-	Activity      gpu.Activity           `json:"activity,omitzero"` // never DRAM's
+	Activity      gpu.Activity           `json:"activity,omitzero"` // without DRAM
 	ECC           []gpu.ECCCount         `json:"ecc,omitempty"`     // with --collectors=+instance_ecc
 	Use
 	Errors []Error `json:"errors"`

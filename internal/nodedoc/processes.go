@@ -2,7 +2,8 @@ package nodedoc
 
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
-// ListProcesses returns the processes of a GPU with as much of them as may be served.
+// ListProcesses returns the processes of a GPU, at most gpu.MaxProcesses, with the details that may
+// be served. It returns nil if we don't know them or may not serve single processes.
 func ListProcesses(g *gpu.GPU, detail gpu.ProcessDetail) []Process {
 	list, known := g.Readings.Processes.Get()
 	if !known || !detail.ListsProcesses() {

@@ -20,6 +20,7 @@ func newActivity(g *gpu.GPU) Activity {
 	return view
 }
 
+// finiteActivity returns a without ratios that JSON cannot express.
 func finiteActivity(a gpu.Activity) gpu.Activity {
 	for _, ratio := range a.All() {
 		*ratio = Finite(*ratio)
@@ -67,7 +68,7 @@ func newClockEvent(r *gpu.ReasonSeconds) ClockEvent {
 	}
 }
 
-// ClockEventText returns what a clock event reason means, such as "the power limit".
+// ClockEventText returns what limits the clocks by a clock event reason: "the power limit".
 func ClockEventText(reason string) string {
 	switch reason {
 	case "gpu_idle":
@@ -117,7 +118,8 @@ func newNVLink(g *gpu.GPU) NVLink {
 	}
 }
 
-func countEvents(c gpu.Opt[gpu.Counter]) gpu.Opt[uint64] {
+// eventCount returns the value of a counter of events.
+func eventCount(c gpu.Opt[gpu.Counter]) gpu.Opt[uint64] {
 	counter, ok := c.Get()
 	if !ok {
 		return gpu.None[uint64]()

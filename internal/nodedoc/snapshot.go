@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// New returns the document of a Snapshot. It shares nothing with the Snapshot that is ever
-// modified.
+// New returns the document of a Snapshot. Treat it as read-only: it shares lists with the Snapshot,
+// which is immutable.
 func New(snap *gpu.Snapshot) Document {
 	driver, _ := snap.Driver.Get()
 
@@ -64,14 +64,15 @@ func whyUnknown(snap *gpu.Snapshot) string {
 	return ""
 }
 
-// each maps a list to one that is never nil, so that JSON has [] and not null.
-func each[T, V any](list []T, view func(*T) V) []V {
-	views := make([]V, 0, len(list))
+// each applies convert to each element of a list. The result is never nil, so that JSON has [] and
+// not null.
+func each[T, V any](list []T, convert func(*T) V) []V {
+	converted := make([]V, 0, len(list))
 	for i := range list {
-		views = append(views, view(&list[i]))
+		converted = append(converted, convert(&list[i]))
 	}
 
-	return views
+	return converted
 }
 
 func newSource(s *gpu.SourceState) SourceState {
@@ -147,8 +148,8 @@ func newGPU(g *gpu.GPU, detail gpu.ProcessDetail) GPU {
 		Use:              newUse(&g.Device, count(r.Processes), g.Jobs),
 		XIDs:             newXIDs(g),
 
-		UnavailableEvents:    countEvents(g.Totals.Unavailable),
-		RecoveryActionEvents: countEvents(g.Totals.RecoveryActions),
+		UnavailableEvents:    eventCount(g.Totals.Unavailable),
+		RecoveryActionEvents: eventCount(g.Totals.RecoveryActions),
 
 		Capacity:     newCapacity(g.Capacity),
 		Profiles:     g.Profiles,
@@ -307,7 +308,7 @@ func ModeName(enabled gpu.Opt[bool]) string {
 	}
 }
 
-// Finite drops what JSON has no form for; a reading that is not a number is no reading.
+// Finite returns v, or an absent value if v is infinite or not a number, which JSON cannot express.
 func Finite(v gpu.Opt[float64]) gpu.Opt[float64] {
 	if f, ok := v.Get(); ok && (math.IsNaN(f) || math.IsInf(f, 0)) {
 		return gpu.None[float64]()
@@ -316,7 +317,7 @@ func Finite(v gpu.Opt[float64]) gpu.Opt[float64] {
 	return v
 }
 
-// total is a counter's value.
+// total returns the value of a counter.
 func total(c gpu.Opt[gpu.Counter]) gpu.Opt[float64] {
 	counter, ok := c.Get()
 	if !ok {
@@ -326,6 +327,7 @@ func total(c gpu.Opt[gpu.Counter]) gpu.Opt[float64] {
 	return Finite(gpu.Some(counter.Value))
 }
 
+// count returns the length of a list; absent if the list is.
 func count[T any](list gpu.Opt[[]T]) gpu.Opt[int] {
 	l, ok := list.Get()
 	if !ok {
@@ -335,7 +337,7 @@ func count[T any](list gpu.Opt[[]T]) gpu.Opt[int] {
 	return gpu.Some(len(l))
 }
 
-// utc keeps the zero time zero, which JSON leaves out.
+// utc returns t in UTC. It keeps a zero time zero, so that JSON leaves it out.
 func utc(t time.Time) time.Time {
 	if t.IsZero() {
 		return time.Time{}
@@ -344,11 +346,12 @@ func utc(t time.Time) time.Time {
 	return t.UTC()
 }
 
-// MaxText is how many characters are shown of a text that others write and that may have any
-// length, such as a device id.
+// MaxText is how many characters we show of a text of any length that other programs write, such as
+// a device id.
 const MaxText = 128
 
-// ShortText returns the beginning of a text, with U+FFFD for bytes that are no UTF-8.
+// ShortText returns at most MaxText characters of a text, and "…" if it is longer. Bytes that are
+// not UTF-8 become U+FFFD.
 func ShortText(s string) string {
 	n := 0
 	for i := range s {

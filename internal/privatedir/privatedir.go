@@ -1,5 +1,6 @@
-// Package privatedir opens folders, and files in them, that no other user can have prepared and
-// none can change: what a program that runs as root writes there goes nowhere else.
+// Package privatedir opens folders, and files in them, that are safe from other users: no user but
+// root and the program's own can have prepared them, for example as a link to another file, or can
+// change them. So a program that runs as root does not write to a place that another user chose.
 package privatedir
 
 import (
@@ -19,20 +20,22 @@ var (
 	ErrReplaced = errors.New("folder was replaced while it was open")
 )
 
-// Dir is an open folder. Its files are found through the open folder, not through its path.
+// Dir is an open folder. It finds its files through the open folder, not through its path, so that
+// it makes no difference if the path leads elsewhere later.
 type Dir struct {
 	*os.Root
 
 	path string
 }
 
-// Open opens a folder, and creates it, readable by its owner alone, if it is missing. It returns
+// Open opens a folder. If it is missing, Open creates it, readable by its owner alone. It returns
 // ErrUnsafe if the folder is a symbolic link, belongs to another user than root and the program's
-// own, or can be written by others; or if that is so of a folder above it, where links and sticky
-// folders such as /tmp are allowed.
+// own, or can be written by others. The folders above it must be safe, too, except that there links
+// and sticky folders such as /tmp are allowed.
 func Open(path string) (*Dir, error) { return openWith(path, os.MkdirAll) }
 
-// openWith is Open with another os.MkdirAll: a test lets another user be faster.
+// openWith is Open with a replacement for os.MkdirAll, with which a test plays another user who
+// creates a folder first.
 func openWith(path string, mkdirAll func(string, fs.FileMode) error) (*Dir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -47,13 +50,14 @@ func openWith(path string, mkdirAll func(string, fs.FileMode) error) (*Dir, erro
 		return nil, err
 	}
 
-	// In a sticky folder such as /tmp another user can have created one above it since it was found
-	// to be missing. From here on nothing above it can change.
+	// We check again: in a sticky folder such as /tmp, another user can have created a folder of
+	// the path after we found it missing. Now all folders above exist, and no other user can change
+	// them.
 	if err := checkAbove(path); err != nil {
 		return nil, err
 	}
 
-	found, err := lstatFolder(path)
+	checked, err := lstatFolder(path)
 	if err != nil {
 		return nil, err
 	}
@@ -65,9 +69,9 @@ func openWith(path string, mkdirAll func(string, fs.FileMode) error) (*Dir, erro
 
 	d := &Dir{Root: root, path: path}
 
-	// OpenRoot follows links: the folder that it opened must be the one that was checked.
+	// OpenRoot follows links: make sure that it has opened the folder that we checked.
 	opened, err := root.Stat(".")
-	if err == nil && !os.SameFile(found, opened) {
+	if err == nil && !os.SameFile(checked, opened) {
 		err = ErrReplaced
 	}
 
@@ -79,9 +83,9 @@ func openWith(path string, mkdirAll func(string, fs.FileMode) error) (*Dir, erro
 }
 
 // Check returns ErrReplaced if the folder is no longer the one at its path, and ErrUnsafe if
-// another user can write it by now. It does not check the folders above it.
+// another user can write it now. It does not check the folders above it.
 func (d *Dir) Check() error {
-	named, err := lstatFolder(d.path)
+	atPath, err := lstatFolder(d.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return ErrReplaced
 	}
@@ -91,18 +95,18 @@ func (d *Dir) Check() error {
 	}
 
 	opened, err := d.Stat(".")
-	if err == nil && !os.SameFile(named, opened) {
+	if err == nil && !os.SameFile(atPath, opened) {
 		err = ErrReplaced
 	}
 
 	return err
 }
 
-// OpenFile opens a file of the folder; with os.O_CREATE a missing one is created, readable by its
-// owner alone. It returns ErrUnsafe, and does not open it, if the file is a link or not a regular
+// OpenFile opens a file of the folder. With os.O_CREATE it creates a missing file, readable by its
+// owner alone. It returns ErrUnsafe, and does not open the file, if it is a link or not a regular
 // file, belongs to another user than root and the program's own, or can be written by others.
 func (d *Dir) OpenFile(name string, flag int) (*os.File, error) {
-	found, err := d.Lstat(name)
+	checked, err := d.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) && flag&os.O_CREATE != 0 {
 		return d.Root.OpenFile(name, flag|os.O_EXCL, 0o600) // O_EXCL follows no link
 	}
@@ -111,7 +115,7 @@ func (d *Dir) OpenFile(name string, flag int) (*os.File, error) {
 		return nil, err
 	}
 
-	if err := checkFile(filepath.Join(d.path, name), found); err != nil {
+	if err := checkFile(filepath.Join(d.path, name), checked); err != nil {
 		return nil, err
 	}
 
@@ -121,7 +125,7 @@ func (d *Dir) OpenFile(name string, flag int) (*os.File, error) {
 	}
 
 	opened, err := file.Stat()
-	if err == nil && !os.SameFile(found, opened) {
+	if err == nil && !os.SameFile(checked, opened) {
 		err = fmt.Errorf("%s: %w", filepath.Join(d.path, name), ErrReplaced)
 	}
 
@@ -152,7 +156,8 @@ func Sync(path string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// create creates the folder durably if it is missing.
+// create creates the folder if it is missing, so that it is there after a crash of the machine,
+// too.
 func create(path string, mkdirAll func(string, fs.FileMode) error) error {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -168,15 +173,16 @@ func create(path string, mkdirAll func(string, fs.FileMode) error) error {
 // maxLinks bounds how many symbolic links a path may have, as in the kernel.
 const maxLinks = 40
 
-// checkAbove checks the folders above a path, as far as they exist. Links in them are followed.
+// checkAbove checks the folders above a path, from the root down, as far as they exist. It follows
+// links itself, to check the folders on the way to their targets, too.
 func checkAbove(path string) error {
-	at := string(filepath.Separator)
-	rest := split(filepath.Dir(path))
+	current := string(filepath.Separator)
+	rest := split(filepath.Dir(path)) // the names below current
 
 	for links := 0; ; {
-		info, err := os.Lstat(at)
+		info, err := os.Lstat(current)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // all below it is created
+			return nil // we will create it, and what is below
 		}
 
 		if err != nil {
@@ -188,18 +194,18 @@ func checkAbove(path string) error {
 				return &fs.PathError{Op: "open", Path: path, Err: syscall.ELOOP}
 			}
 
-			target, err := followLink(at, info)
+			target, err := followLink(current, info)
 			if err != nil {
 				return err
 			}
 
-			at = string(filepath.Separator)
+			current = string(filepath.Separator)
 			rest = append(split(target), rest...)
 
 			continue
 		}
 
-		if err := checkFolder(at, info, true); err != nil {
+		if err := checkFolder(current, info, true); err != nil {
 			return err
 		}
 
@@ -207,13 +213,13 @@ func checkAbove(path string) error {
 			return nil
 		}
 
-		at = filepath.Join(at, rest[0])
+		current = filepath.Join(current, rest[0])
 		rest = rest[1:]
 	}
 }
 
-// followLink returns the absolute target of a symbolic link, which must be of a user who could move
-// the folder anyway.
+// followLink returns the absolute target of a symbolic link. The link must belong to root or the
+// program's user.
 func followLink(path string, info fs.FileInfo) (string, error) {
 	if err := checkOwner(path, info); err != nil {
 		return "", err
@@ -232,7 +238,7 @@ func split(path string) []string {
 	return strings.FieldsFunc(path, func(r rune) bool { return r == filepath.Separator })
 }
 
-// lstatFolder returns the folder at a path if it is safe to use.
+// lstatFolder returns the FileInfo of the folder at a path, and an error if it is not safe to use.
 func lstatFolder(path string) (fs.FileInfo, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -242,8 +248,8 @@ func lstatFolder(path string) (fs.FileInfo, error) {
 	return info, checkFolder(path, info, false)
 }
 
-// checkFolder checks one folder. One above the folder in use may be writable by others if it is
-// sticky: then they cannot rename what is not theirs.
+// checkFolder checks one folder. above says that it is above the folder that we open: then others
+// may write it if it is sticky, because they cannot rename what belongs to another user.
 func checkFolder(path string, info fs.FileInfo, above bool) error {
 	if info.Mode()&fs.ModeSymlink != 0 {
 		return fmt.Errorf("%w: %s is a symbolic link; expected the folder itself", ErrUnsafe, path)
@@ -264,6 +270,7 @@ func checkFolder(path string, info fs.FileInfo, above bool) error {
 	return checkMode(path, info)
 }
 
+// checkFile checks that a file is a regular one that other users cannot have prepared or change.
 func checkFile(path string, info fs.FileInfo) error {
 	if info.Mode()&fs.ModeSymlink != 0 {
 		return fmt.Errorf(
@@ -285,7 +292,7 @@ func checkFile(path string, info fs.FileInfo) error {
 		)
 	}
 
-	// A second name may be that of a file elsewhere.
+	// Another user may have made the file as a hard link to a file elsewhere.
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Nlink > 1 {
 		return fmt.Errorf(
 			"%w: %s has %d names (hard links); expected a file that mig-exporter has created",
@@ -302,6 +309,7 @@ func checkFile(path string, info fs.FileInfo) error {
 	return checkMode(path, info)
 }
 
+// checkOwner checks that a file or folder belongs to root or the program's user.
 func checkOwner(path string, info fs.FileInfo) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -321,7 +329,7 @@ func checkOwner(path string, info fs.FileInfo) error {
 	return fmt.Errorf("%w: %s belongs to user %d; expected %s", ErrUnsafe, path, stat.Uid, expected)
 }
 
-// checkMode checks that only the owner can write. Group 0 is root's.
+// checkMode checks that only the owner, and root's group 0, may write.
 func checkMode(path string, info fs.FileInfo) error {
 	writers := info.Mode().Perm() & 0o022
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Gid == 0 {
