@@ -25,7 +25,7 @@ type Mark struct {
 	GPUInstance gpu.Opt[gpu.InstanceID] `json:"gpuInstance,omitzero"` // absent if it concerned the whole GPU
 	XID         uint64                  `json:"xid,omitempty"`
 	Name        string                  `json:"name,omitempty"`  // of the XID, in NVIDIA's catalog
-	Count       uint64                  `json:"count,omitempty"` // how often the XID occurred since the Snapshot before
+	Count       uint64                  `json:"count,omitempty"` // how often the XID occurred
 }
 
 // isSame reports whether two marks are of the same event.

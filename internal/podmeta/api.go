@@ -123,6 +123,7 @@ func (a *api) listPods(ctx context.Context, consistent bool) (*podList, error) {
 	defer cancel()
 
 	request := a.listRequest
+
 	request.Query = url.Values{
 		"fieldSelector": {a.nodeSelector + ",status.phase!=Succeeded,status.phase!=Failed"},
 	}

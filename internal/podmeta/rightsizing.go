@@ -185,6 +185,7 @@ const (
 // ignore because its value is invalid.
 func ParseHints(annotations map[string]string) (hints gpu.RightsizingHints, invalid []string) {
 	var a rightsizingAnnotations
+
 	text, err := json.Marshal(annotations)
 	if err == nil {
 		err = json.Unmarshal(text, &a)

@@ -24,7 +24,7 @@ type completeness struct {
 	witnessListed     bool                 // the kubelet has listed the witness since startedAt
 	podsSeen          map[gpu.PodName]bool // all pods listed since startedAt; nil once the list is settled
 	lastNewPod        time.Time            // when a pod was last added to podsSeen
-	waitsFor          string               // why a quiet list is not settled; empty if it is settled or not quiet
+	waitsFor          string               // why a quiet list is not settled; empty if it is, or is not quiet
 	settled           bool
 	settledBefore     bool // an earlier kubelet's list was settled: we know which pods held devices then
 }

@@ -132,6 +132,7 @@ func readClaims(
 ) {
 	for _, claim := range claims {
 		e := base
+
 		e.Holder.Resource = gpu.ClaimPrefix + claim.GetClaimNamespace() + "/" + claim.GetClaimName()
 		for _, resource := range claim.GetClaimResources() {
 			// The API allows claims without a device, for future kinds of resources.

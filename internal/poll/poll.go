@@ -287,6 +287,7 @@ func (p *Poller) runCycle(ctx context.Context, readsGPUs bool) error {
 	}
 
 	var err error
+
 	if readsGPUs {
 		p.pacer.skipped = 0
 		err = p.readInCycle(ctx, now, expired)
