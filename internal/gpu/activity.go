@@ -64,8 +64,8 @@ const (
 // Profiling is the activity of one GPU as a source other than NVML reports it. It must not be
 // modified once returned.
 type Profiling struct {
-	// LayoutGeneration is the GPU's in the Snapshot that the source was given. The activity is not
-	// valid for another layout.
+	// LayoutGeneration is the GPU's layout generation in the Snapshot for which the source read the
+	// activity. The activity is not valid for another layout.
 	LayoutGeneration uint64
 	Source           ActivitySource
 	GPU              Activity

@@ -23,7 +23,7 @@ const (
 	CallUnknown CallClass = "unknown"
 )
 
-// CallClasses returns all classes, the most expensive first.
+// CallClasses returns all classes, the most expensive first, except that CallUnknown is last.
 func CallClasses() []CallClass {
 	return []CallClass{CallExclusive, CallOneGPU, CallShared, CallMapped, CallUnknown}
 }

@@ -63,6 +63,7 @@ func Diff(before, after *Snapshot) Delta {
 	return d
 }
 
+// addGPUChanges adds what changed on a GPU that both Snapshots have.
 func (d *Delta) addGPUChanges(was, now *GPU) {
 	switch {
 	case now.Up && !was.Up:

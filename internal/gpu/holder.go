@@ -90,19 +90,19 @@ func (h *Holder) ByClaim() bool { return strings.HasPrefix(h.Resource, ClaimPref
 // and the label that names its workload.
 type RightsizingHints struct {
 	Workload   string       // by the label, used instead of the owner; empty without the label
-	OptOut     bool         // rightsizing: "off"
-	Strict     bool         // strict: "true"
-	MaxStretch Opt[float64] // max-stretch: "1.5"
-	// ServiceTime is how long the GPU works on a request if it has nothing else to do:
-	// service-time: "120ms". Closed, service-time: "none", says that no client waits for single
-	// requests: only throughput counts.
+	OptOut     bool         // we recommend nothing for the pod, rightsizing: "off"
+	Strict     bool         // as --advise.strict for this pod, strict: "true"
+	MaxStretch Opt[float64] // instead of --advise.max-stretch, max-stretch: "1.5"
+	// ServiceTime is how long the GPU works on a request if it has nothing else to do,
+	// service-time: "120ms". Closed is set by service-time: "none": no client waits for single
+	// requests, so only throughput counts.
 	ServiceTime Opt[time.Duration]
 	Closed      bool
 	ModelMemory Opt[uint64] // bytes of a model's weights, model-memory: "14Gi"
 	// Server is where the pod's inference server has its metrics, server-metrics: ":8000/metrics";
-	// zero if nowhere.
+	// zero if the annotation is missing.
 	Server   ServerEndpoint
-	MultiGPU Opt[bool] // whether the pod is part of a job on several GPUs: multi-gpu: "true" or "false"
+	MultiGPU Opt[bool] // whether the pod is part of a job on several GPUs, multi-gpu: "true"
 }
 
 // ExclusiveHolder returns the holder that has a device to itself: the only one, or the only

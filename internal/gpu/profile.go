@@ -47,7 +47,7 @@ type Engines struct {
 	Decoder int `json:"decoder"`
 	Encoder int `json:"encoder"`
 	JPEG    int `json:"jpeg"`
-	OFA     int `json:"ofa"`
+	OFA     int `json:"ofa"` // optical flow accelerators
 }
 
 // Profile is one kind of GPU instance that a GPU offers, as its driver describes it.

@@ -26,7 +26,7 @@ type Snapshot struct {
 	// HoldersIncomplete is why a device without a holder may be held nevertheless; empty if all
 	// holders are known.
 	HoldersIncomplete string
-	// Witness is Assignments.Witness; absent if the node has no kubelet, or none is asked.
+	// Witness is Assignments.Witness; absent if the node has no kubelet, or we do not ask it.
 	Witness Opt[bool]
 	// Servers are the last answers of the inference servers of pods. A server that does not answer
 	// any more is not among them.
@@ -105,7 +105,8 @@ type GPU struct {
 	LastRead time.Time // of the last reading that succeeded; zero before the first
 	// Readings are zero (all absent) while the GPU is stale.
 	Readings Readings
-	// ActivitySource can be known without any value yet, until its first window has passed.
+	// ActivitySource is known before Activity has values: these come once the first window has
+	// passed.
 	ActivitySource ActivitySource
 	// ActivityRollup is set if we computed Activity from that of the GPU instances; otherwise the
 	// source reported it for the GPU.
@@ -167,9 +168,9 @@ type ReasonSeconds struct {
 
 // Totals are the running totals of one GPU, kept by the poll loop.
 type Totals struct {
-	XIDs                          Counter
-	XIDErrors                     []XIDCount   // by XID
-	GPUXIDs                       []XIDCount   // those that named no GPU instance
+	XIDs                          Counter      // all XIDs; zero if we do not receive the GPU's XIDs
+	XIDErrors                     []XIDCount   // the same, ordered by XID
+	GPUXIDs                       []XIDCount   // only the XIDs that named no GPU instance
 	Unavailable, RecoveryActions  Opt[Counter] // events; absent if the driver does not report them
 	ReadErrors                    []ErrorCount
 	ClockEvents                   []ReasonSeconds // empty if the driver reports none

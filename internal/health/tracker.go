@@ -131,14 +131,14 @@ func judgeAll(g *gpu.GPU, before past, now time.Time, allHang bool, keep *keeper
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		id := gpu.IDOfInstance(g.UUID, gi).String()
-		own := keep.dateReasons(id, judgeInstance(g, gi, reasons, before, now))
+		instanceReasons := keep.dateReasons(id, judgeInstance(g, gi, reasons, before, now))
 		judged.Instances = append(judged.Instances, Instance{
 			ID:         gi.ID,
 			Generation: gi.Generation,
 			Profile:    gi.Profile,
 			Placement:  gi.Placement,
 			UUIDs:      uuidsOf(gi),
-			Verdict:    keep.dateState(id, newVerdict(own)),
+			Verdict:    keep.dateState(id, newVerdict(instanceReasons)),
 		})
 	}
 

@@ -59,8 +59,8 @@ func (e *RefusedError) Refusal() string {
 // Unwrap returns gpu.ErrNoPermission.
 func (e *RefusedError) Unwrap() error { return gpu.ErrNoPermission }
 
-// unansweredError returns the error of a request that got no complete response. If ctx has ended,
-// it is the cause of that instead of err.
+// unansweredError returns the error of a request that got no complete response: err or, if ctx has
+// ended, the cause of that.
 func unansweredError(ctx context.Context, err error) error {
 	switch cause := context.Cause(ctx); {
 	case cause == nil:

@@ -20,8 +20,8 @@ const (
 	recentlyAsked = time.Minute
 	// maxListAge is how long PodByUID and BoundPods use a list.
 	maxListAge = 3 * interval
-	// boundEvery is how often we list the pods while a caller calls BoundPods: it waits for one of
-	// them to end.
+	// boundEvery is how often we list the pods while a caller keeps calling BoundPods: the caller
+	// waits for one of the pods to end.
 	boundEvery = 5 * time.Second
 )
 

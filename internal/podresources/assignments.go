@@ -90,6 +90,8 @@ func (l *ledger) assignmentOf(
 			a.Holder.Sharing = gpu.SharingUnknown
 			a.Holder.Unconfirmed = cmp.Or(a.Holder.Unconfirmed,
 				"its claim may be for administrative access, which reserves nothing: "+err.Error())
+
+			// We wait for the claim as long as for the metadata.
 			a.Holder.Undescribed = metadataPending ||
 				l.metadata != nil && now.Sub(state.since) < metadataWait
 

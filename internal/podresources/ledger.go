@@ -150,6 +150,8 @@ func (h *holding) inheritState(before *holding) {
 	h.Holder.PodUID = before.Holder.PodUID
 	h.inCheckpoint = before.inCheckpoint
 	h.admin = before.admin
+
+	// A dismissal ends once the holding is listed again, or we know its claim: then it is certain.
 	h.dismissed = before.dismissed && before.isListed() && !h.admin.Present()
 }
 
@@ -212,8 +214,8 @@ func (l *ledger) updateMissing(h *holding, list *listing, settled bool, now time
 }
 
 // proofOfEnd returns why a missing holding must have ended although it did not leave a settled
-// list; empty if nothing proves that. While the API server has the pod, its absence from lists or
-// from the checkpoint is no proof.
+// list; empty if nothing proves that. While the API server has the pod, it proves nothing that
+// lists or the checkpoint lack the holding.
 func (l *ledger) proofOfEnd(h *holding, list *listing, settled bool, now time.Time) string {
 	if h.fromPlugin() && list.givesToAnother(h) {
 		return "the device is listed for another pod"

@@ -25,7 +25,8 @@ type podStates struct {
 	byName map[gpu.PodName]*podState
 }
 
-// updateStates updates the states from the sorted holdings after the list with a number.
+// updateStates updates the states after a list. holdings are sorted, and listNumber is the number
+// of the list.
 func (p *podStates) updateStates(holdings []holding, listNumber uint64, now time.Time) {
 	states := make(map[gpu.PodName]*podState, len(p.byName))
 
@@ -93,7 +94,7 @@ func isSuccessor(group []holding, state *podState, uid string, listNumber uint64
 		return true
 	}
 
-	listed := 0
+	anyListed := false
 
 	for n := range group {
 		if group[n].isListed() {
@@ -101,15 +102,16 @@ func isSuccessor(group []holding, state *podState, uid string, listNumber uint64
 				return false
 			}
 
-			listed++
+			anyListed = true
 		}
 	}
 
-	return listed > 0
+	return anyListed
 }
 
-// fetchMetadata looks up the metadata of a listed pod. If the UID has changed, the state becomes
-// that of a later pod. pending is whether the metadata is missing but may still come.
+// fetchMetadata looks up the metadata of a listed pod. It ignores metadata with another UID than
+// the checkpoint's. If the UID in the metadata has changed, the state becomes that of a later pod.
+// pending is whether the metadata is missing but may still come.
 func (s *podState) fetchMetadata(group []holding, m Metadata, now time.Time) (pending bool) {
 	if m == nil ||
 		!slices.ContainsFunc(group, func(h holding) bool { return h.isListed() }) {
@@ -130,7 +132,7 @@ func (s *podState) fetchMetadata(group []holding, m Metadata, now time.Time) (pe
 	return !s.hasMetadata && now.Sub(s.since) < metadataWait
 }
 
-// groupByPod yields the holdings of each pod. The holdings are sorted.
+// groupByPod yields the holdings of each pod, given holdings that are sorted by pod.
 func groupByPod(holdings []holding) iter.Seq[[]holding] {
 	return func(yield func([]holding) bool) {
 		rest := holdings

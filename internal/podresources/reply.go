@@ -13,8 +13,8 @@ import (
 const (
 	// draDriver is the name of NVIDIA's driver for dynamic resource allocation of GPUs.
 	draDriver = "gpu.nvidia.com"
-	// draPassthrough is the prefix of GPUs that are passed to virtual machines; the driver of the
-	// node does not have them.
+	// draPassthrough is the prefix of GPUs that are passed to virtual machines. The node's NVIDIA
+	// driver does not have these.
 	draPassthrough = "gpu-vfio-"
 )
 

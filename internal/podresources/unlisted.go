@@ -43,7 +43,8 @@ func (u *unlistedDevices) recordEnd(h *holding, version uint64) {
 	u.endedPods[h.Holder.PodUID] = version
 }
 
-// hasEnded reports whether the pod with a UID was listed and has ended.
+// hasEnded reports whether the pod with a UID was listed and has ended. version is the present
+// version of the checkpoint.
 func (u *unlistedDevices) hasEnded(uid string, version uint64) bool {
 	endVersion, ended := u.endedPods[uid]
 	return ended && (isAPIUID(uid) || endVersion == version)

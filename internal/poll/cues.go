@@ -55,8 +55,8 @@ func (p *Poller) updateCues(s *gpu.Snapshot) {
 	}
 }
 
-// isDivided reports whether containers hold parts of a GPU instance, whose memory is measured as a
-// whole.
+// isDivided reports whether containers hold parts of a GPU instance. The driver reports the memory
+// only of the whole GPU instance.
 func isDivided(gi gpu.GPUInstance) bool {
 	return gi.IsSplit() && hasHeldCompute(&gi)
 }
@@ -67,6 +67,7 @@ type cueSum struct {
 	mps  bool // holders share a device, perhaps by MPS
 }
 
+// addGPU adds the holders and the activity of a GPU and its instances.
 func (c *cueSum) addGPU(g *gpu.GPU) {
 	utilization := g.Readings.Utilization
 

@@ -77,6 +77,7 @@ func (h *holdings) update(g *gpu.GPU, gpuEnergyKnown bool, now time.Time) {
 			energyKnown = d.Instance.EnergyJoules.Present()
 		}
 
+		// We share a GPU instance's energy by SMs: see sharePowerOfInstance.
 		if d.Compute != nil && d.Instance.IsSplit() {
 			energyKnown = energyKnown && d.Compute.SMs.Present()
 		}
@@ -102,6 +103,7 @@ func (h *holdings) updateHolding(
 	by, holder, held := exclusiveTenant(d.Holders, d.Jobs())
 
 	if current != nil && (!held || !current.tenant.isSame(&by)) {
+		// If only the pod's UID has changed, the next holding reports a use with the same names.
 		if current.reported && current.energy.Present() &&
 			(current.tenant.container != by.container || current.tenant.job != by.job) {
 			h.ended = append(h.ended, gpu.ContainerUse{

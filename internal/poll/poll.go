@@ -20,7 +20,8 @@ import (
 // Options configure a Poller. Interval and Grace are real time; Now measures all other durations.
 type Options struct {
 	Hostname string
-	// Interval is the time between two cycles; 0 leaves the pace to Poll alone (a stepped clock).
+	// Interval is the time between two cycles. 0 is for a stepped clock: after the first cycle,
+	// only Poll runs one.
 	Interval time.Duration
 	// Grace is how long one cycle waits for readings before it publishes without them.
 	Grace time.Duration
@@ -42,7 +43,7 @@ type Options struct {
 	// ProcessContainers makes us look up the container of every process, not only on devices that
 	// several containers share.
 	ProcessContainers bool
-	// Processes is how much of single processes may be served; ProcessTable has their names and
+	// Processes is what may be served about single processes; ProcessTable has their names and
 	// users.
 	Processes    gpu.ProcessDetail
 	ProcessTable ProcessTable // nil: processes have no names

@@ -65,7 +65,7 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 		p.describeProcesses(&s.GPUs[i])
 	}
 
-	hideReleasedLayouts(s.GPUs) // addPods needed them
+	hideReleasedLayouts(s.GPUs) // only now: addPods needs the layouts
 
 	if p.opts.Servers != nil {
 		s.Servers = p.opts.Servers()
