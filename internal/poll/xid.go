@@ -137,7 +137,7 @@ func (t *trackedGPU) countXID(e gpu.Event, now time.Time) {
 	}
 
 	t.totals.XIDs.Value += increment
-	t.totals.XIDErrors = addXID(t.totals.XIDErrors, e, increment)
+	t.totals.XIDErrors = addXID(t.totals.XIDErrors, e, increment, now)
 
 	if gi := t.instanceOf(&e); gi != nil {
 		if located {
@@ -145,12 +145,12 @@ func (t *trackedGPU) countXID(e gpu.Event, now time.Time) {
 			t.totals.GPUXIDs = removeXID(t.totals.GPUXIDs, e.XID)
 		}
 
-		gi.XIDErrors = addXID(gi.XIDErrors, e, increment)
+		gi.XIDErrors = addXID(gi.XIDErrors, e, increment, now)
 
 		return
 	}
 
-	t.totals.GPUXIDs = addXID(t.totals.GPUXIDs, e, increment)
+	t.totals.GPUXIDs = addXID(t.totals.GPUXIDs, e, increment, now)
 }
 
 // instanceOf returns the GPU instance that an event names; nil if there is none. An instance that
@@ -193,8 +193,8 @@ func findXID(list []gpu.XIDCount, xid uint64) (i int, found bool) {
 	})
 }
 
-// setLastXID sets the time of the last XID with the number of e in a list, unless the list has a
-// later one. A number that is new to the list begins with the count 0.
+// setLastXID sets when e's XID last occurred, unless the list has a later time. It inserts an XID
+// that the list does not have, with the count 0.
 func setLastXID(list []gpu.XIDCount, e *gpu.Event, since time.Time) []gpu.XIDCount {
 	i, found := findXID(list, e.XID)
 	if !found {
@@ -209,8 +209,8 @@ func setLastXID(list []gpu.XIDCount, e *gpu.Event, since time.Time) []gpu.XIDCou
 }
 
 // addXID adds increment to the count of e's XID in a list that is ordered by XID. It inserts an XID
-// that the list does not have, unless increment is 0.
-func addXID(list []gpu.XIDCount, e gpu.Event, increment float64) []gpu.XIDCount {
+// that the list does not have, unless increment is 0. now is the present time.
+func addXID(list []gpu.XIDCount, e gpu.Event, increment float64, now time.Time) []gpu.XIDCount {
 	i, found := findXID(list, e.XID)
 	if !found && increment == 0 {
 		return list
@@ -221,7 +221,7 @@ func addXID(list []gpu.XIDCount, e gpu.Event, increment float64) []gpu.XIDCount 
 	}
 
 	list[i].Value += increment
-	if e.Time.After(list[i].Last) || increment > 0 {
+	if last := list[i].Last; e.Time.After(last) || last.After(now) { // the latter if the clock was set back
 		list[i].Last = e.Time
 	}
 

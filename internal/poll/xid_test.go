@@ -278,6 +278,26 @@ func TestXIDsOfTheGPU(t *testing.T) {
 	cmptest.Equal(t, "all XIDs", s.GPUs[0].Totals.XIDs.Value, 4)
 }
 
+// TestALateLineIsNotTheLastXID: a line of the kernel's log that we read late is about an XID before
+// the last one, and does not change the time of that. After the clock was set back it is another
+// matter: the time of the last XID would lie in the future.
+func TestALateLineIsNotTheLastXID(t *testing.T) {
+	tr := newTestGPU()
+	now := time.Unix(10_000, 0)
+	late := now.Add(-time.Minute)
+	setBack := now.Add(-time.Hour)
+
+	tr.countXID(gpu.Event{Kind: gpu.EventXID, XID: 79, Time: now}, now)
+	tr.countXID(gpu.Event{Kind: gpu.EventXID, XID: 79, Time: late, Logged: true}, now)
+	cmptest.Equal(t, "count", tr.totals.XIDErrors[0].Value, 2.0)
+	cmptest.Equal(t, "last", tr.totals.XIDErrors[0].Last, now)
+	cmptest.Equal(t, "last of the GPU", tr.totals.GPUXIDs[0].Last, now)
+
+	tr.countXID(gpu.Event{Kind: gpu.EventXID, XID: 79, Time: setBack}, setBack)
+	cmptest.Equal(t, "count after the clock was set back", tr.totals.XIDErrors[0].Value, 3.0)
+	cmptest.Equal(t, "last after the clock was set back", tr.totals.XIDErrors[0].Last, setBack)
+}
+
 // TestHealthEventsAreCounted: both begin at 0, and are absent if the driver does not report them.
 func TestHealthEventsAreCounted(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
