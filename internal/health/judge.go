@@ -274,7 +274,7 @@ func describeUncorrected(n uint64) string {
 func isAttributed(g *gpu.GPU) bool {
 	for i := range g.Instances {
 		gi := &g.Instances[i]
-		if slices.ContainsFunc(gi.XIDErrors, isContained) || countOfInstance(gi) > 0 {
+		if slices.ContainsFunc(gi.XIDErrors, isContained) || countUncorrectedOf(gi) > 0 {
 			return true
 		}
 	}
@@ -285,7 +285,9 @@ func isAttributed(g *gpu.GPU) bool {
 // isContained reports whether an XID says that a memory error hit its instance alone: 94.
 func isContained(x gpu.XIDCount) bool { return x.XID == 94 && x.Value > 0 }
 
-func countOfInstance(gi *gpu.GPUInstance) (sum uint64) {
+// countUncorrectedOf returns the number of uncorrectable errors that MIG devices of a GPU instance
+// report.
+func countUncorrectedOf(gi *gpu.GPUInstance) (sum uint64) {
 	for c := range gi.ComputeInstances {
 		sum += countUncorrected(gi.ComputeInstances[c].ECC)
 	}
@@ -474,7 +476,7 @@ func judgeInstance(g *gpu.GPU, gi *gpu.GPUInstance, ofGPU []Reason, before past,
 		}
 	}
 
-	if n := countOfInstance(gi); n > 0 {
+	if n := countUncorrectedOf(gi); n > 0 {
 		reasons = append(reasons, Reason{Code: CodeECC, State: Unhealthy, Action: ActionReset,
 			Message: describeUncorrected(n)})
 	}

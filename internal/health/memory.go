@@ -191,7 +191,7 @@ func withPast(list []gpu.XIDCount, before past) []gpu.XIDCount {
 		}
 
 		if x := &all[i]; x.Value == 0 { // this process has not seen it
-			x.Value = 1
+			x.Value = 1 // or more: we only know that it occurred
 			x.Last = before.xids[xid]
 		}
 	}

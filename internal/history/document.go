@@ -82,6 +82,7 @@ func (s *Series) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
+// appendValue appends a value with at most three decimals, and with none from 1000 on.
 func appendValue(text []byte, v float64) []byte {
 	switch {
 	case math.IsNaN(v):

@@ -58,6 +58,8 @@ func (h *History) addMarks(s *gpu.Snapshot) {
 	}
 }
 
+// addMarksOf adds marks for what has happened to a GPU between two Snapshots, the later of which is
+// of at.
 func (h *History) addMarksOf(before, now *gpu.GPU, at time.Time) {
 	mark := Mark{Index: now.Index, UUID: now.UUID}
 

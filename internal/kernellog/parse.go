@@ -43,7 +43,7 @@ func splitRecord(record string) (h header, text string, ok bool) {
 	priority, err1 := strconv.ParseUint(fields[0], 10, 32)
 	sequence, err2 := strconv.ParseUint(fields[1], 10, 64)
 
-	micros, err3 := strconv.ParseUint(fields[2], 10, 53)
+	micros, err3 := strconv.ParseUint(fields[2], 10, 53) // as nanoseconds these fit a Duration
 	if err1 != nil || err2 != nil || err3 != nil {
 		return header{}, "", false
 	}

@@ -10,9 +10,11 @@ const misnamedAfter = 10 * time.Second
 
 // isNodeNameSuspect reports whether the configured name of the node may be wrong: callers have
 // looked up pods of the kubelet for at least misnamedAfter, and no list has ever had one of them.
+// It also updates foundByName by the last list, and clears misnamed once the name is above
+// suspicion.
 func (p *Poller) isNodeNameSuspect(now time.Time) bool {
 	anyAsked := false
-	anyTooNew := false // asked for less than misnamedAfter ago
+	anyTooNew := false // a caller has asked for less than misnamedAfter
 
 	for name, l := range p.lookups {
 		if _, ok := p.lastList.pods[name]; ok {

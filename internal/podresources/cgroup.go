@@ -14,10 +14,11 @@ const containerIDLen = 64
 // /proc/<pid>/cgroup. Elements of its paths that end in an id name a container, in cgroup v1 and
 // v2:
 //
-//	/kubepods/burstable/pod<uid>/<id>                                              cgroupfs driver
-//	/kubepods.slice/.../cri-containerd-<id>.scope, crio-<id>.scope, docker-<id>.scope   systemd driver
-//	/system.slice/containerd.service/kubepods-pod<uid>.slice:cri-containerd:<id>
-//	                                                       a driver other than the kubelet's
+//	cgroupfs driver   /kubepods/burstable/pod<uid>/<id>
+//	systemd driver    /kubepods.slice/.../cri-containerd-<id>.scope, crio-<id>.scope, docker-<id>.scope
+//	both              /system.slice/containerd.service/kubepods-pod<uid>.slice:cri-containerd:<id>
+//
+// "Both" is a runtime with another driver than the kubelet's.
 func containerIDs(cgroup string) []string {
 	var ids []string
 
