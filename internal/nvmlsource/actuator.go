@@ -10,21 +10,21 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Actuator reads and changes GPUs for partition control, through the driver of its Source but by
-// handles of its own: every call looks up again what it needs. Each method gives up when its
-// context ends, with gpu.ErrTimeout; the driver call that hangs is abandoned, and nothing further
-// is changed when it returns. While it hangs, calls of the same kind for the same GPU are refused
-// at once with gpu.ErrTimeout: no two changes of one GPU are ever under way.
+// Actuator reads and changes GPUs for partition control. It calls the driver of its Source, but
+// keeps no handles: every method looks up again what it needs. A method returns gpu.ErrTimeout when
+// its context ends; we abandon the driver call that hangs, and change nothing further when it
+// returns. Until then, calls of the same kind for the same GPU fail at once with gpu.ErrTimeout:
+// two changes of one GPU never run at the same time.
 type Actuator struct {
 	source *Source
 
 	mu     sync.Mutex
 	queues map[queueKey]*gpuQueue
-	hung   int
+	hung   int // calls that were given up and have not returned yet
 }
 
-// queueKey names a queue: of the changes of a GPU, of its readings, or of lookups of all GPUs (no
-// id).
+// queueKey names a queue. Each GPU has one for changes and one for readings; the zero queueKey is
+// the queue of lookups, which concern all GPUs.
 type queueKey struct {
 	id      gpu.UUID
 	changes bool
@@ -56,8 +56,8 @@ func (a *Actuator) Hung(id gpu.UUID) bool {
 	return false
 }
 
-// WatchLayouts sets the receiver of changes of the GPUs' layouts as the driver reports them; first
-// it learns of which GPUs the driver does.
+// WatchLayouts makes w the receiver of the layout changes that the driver reports. w first learns
+// for which GPUs it does.
 func (a *Actuator) WatchLayouts(w mig.LayoutWatcher) { a.source.queue.watchLayouts(w) }
 
 // HungCalls counts the calls that were given up and have not returned yet.
@@ -105,7 +105,7 @@ func abandonedError(ctx context.Context) error {
 }
 
 // runQueued waits for the slot of the queue and calls do, in a goroutine that it abandons when ctx
-// ends. Like a Read it keeps NVML loaded.
+// ends. NVML stays loaded until do returns.
 func runQueued[T any](
 	ctx context.Context,
 	a *Actuator,
@@ -163,9 +163,9 @@ func runQueued[T any](
 	return none, abandonedError(ctx)
 }
 
-// stateOf returns a GPU that answers, by its UUID. It looks up the GPUs if this one is unknown,
-// or its handle is lost.
-func (a *Actuator) stateOf(id gpu.UUID) (*gpuState, error) {
+// findGPU returns a GPU that answers and has this UUID. It looks up all GPUs again if this one is
+// unknown or its handle is lost.
+func (a *Actuator) findGPU(id gpu.UUID) (*gpuState, error) {
 	g := a.source.stateOf(id)
 	if g == nil || !g.isUsable() {
 		inventory, err := a.source.rediscover()
@@ -173,13 +173,13 @@ func (a *Actuator) stateOf(id gpu.UUID) (*gpuState, error) {
 			return nil, err
 		}
 
-		if g, err = a.rediscovered(id, g, inventory.Missing); err != nil {
+		if g, err = a.findAfterLookup(id, g, inventory.Missing); err != nil {
 			return nil, err
 		}
 	}
 
 	uuid, ret := g.handle.GetUUID()
-	if err := a.source.checkReturn("nvmlDeviceGetUUID", ret); err != nil {
+	if err := checkReturn("nvmlDeviceGetUUID", ret); err != nil {
 		if losesDevice(err) || errors.Is(err, gpu.ErrInvalidArgument) {
 			g.advanceTo(phaseLost)
 		}
@@ -201,9 +201,9 @@ func (a *Actuator) stateOf(id gpu.UUID) (*gpuState, error) {
 	return g, nil
 }
 
-// rediscovered returns a GPU after a lookup. The error of one that was known before is why it is
-// missing now.
-func (a *Actuator) rediscovered(
+// findAfterLookup returns a GPU after all were looked up again. before is its state until then, nil
+// if it was unknown: at its index we find why the GPU is missing now.
+func (a *Actuator) findAfterLookup(
 	id gpu.UUID,
 	before *gpuState,
 	missing []gpu.MissingGPU,

@@ -8,9 +8,10 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// The driver seam over go-nvml, whose own methods answer where they have the seam's types. Calling
-// a function that the installed library lacks kills the process (go-nvml binds lazily), so
-// symbolCheck looks up its symbol before each call and answers ERROR_FUNCTION_NOT_FOUND without it.
+// The binding_*.go files implement the driver seam with go-nvml. A method of the seam that go-nvml
+// has with the same signature is go-nvml's own, by embedding. go-nvml binds symbols lazily: calling
+// a function that the installed library lacks kills the process. So symbolCheck looks up the
+// function's symbol before each call, and answers ERROR_FUNCTION_NOT_FOUND if there is none.
 
 // Open returns NVML over a library. A path that is a bare name is looked up as the dynamic linker
 // does; empty is libnvidia-ml.so.1. Nothing is loaded before Init. Since go-nvml binds symbols for
@@ -25,18 +26,18 @@ func Open(libraryPath string) Library {
 	return Intercept(l, symbolCheck{l})
 }
 
-// library is go-nvml's NVML, and which symbols the loaded library has.
+// library is NVML through go-nvml. It knows which symbols the loaded library has.
 type library struct {
 	gpm  gpmRequests
 	path string
 	nvml.Interface
 
 	mu      sync.Mutex
-	users   int // calls of Init and InitNoAttach that succeeded less those of Shutdown: NVML counts them
-	loadErr error
-	symbols map[string]bool
+	users   int             // Init and InitNoAttach calls minus Shutdown calls, as NVML counts them
+	loadErr error           // why the last Init could not load the library
+	symbols map[string]bool // whether the library exports a symbol; filled as they are asked for
 
-	system *nvml.SystemEventSet // nil until it is asked for; used by one call at a time
+	system *nvml.SystemEventSet // nil until SystemEventSetWait creates it; used by one call at a time
 }
 
 // Init loads the library, which may appear after a first call, and initialises it. go-nvml counts a
@@ -44,15 +45,16 @@ type library struct {
 // process; that is harmless.
 func (l *library) Init() nvml.Return { return l.load(l.Interface.Init, "nvmlInit", "nvmlInit_v2") }
 
-// InitNoAttach also succeeds without GPUs: another one than those that are left alone may not be
-// there.
+// InitNoAttach opens no GPU. It also succeeds if NVML finds none: the GPUs that we have released
+// may be the only ones.
 func (l *library) InitNoAttach() nvml.Return {
 	return l.load(func() nvml.Return {
 		return l.Interface.InitWithFlags(nvml.INIT_FLAG_NO_ATTACH | nvml.INIT_FLAG_NO_GPUS)
 	}, "nvmlInitWithFlags")
 }
 
-// load loads the library and initialises it by one of some symbols.
+// load loads the library and calls init. symbols are the versions of the function that init calls;
+// the library must export one of them.
 func (l *library) load(init func() nvml.Return, symbols ...string) nvml.Return {
 	err := probe(l.path)
 	l.mu.Lock()
@@ -63,7 +65,7 @@ func (l *library) load(init func() nvml.Return, symbols ...string) nvml.Return {
 		return nvml.ERROR_LIBRARY_NOT_FOUND
 	}
 
-	if found, err := exports(l.path, symbols...); err != nil || found == 0 {
+	if found, err := countExports(l.path, symbols...); err != nil || found == 0 {
 		return nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 
@@ -111,7 +113,7 @@ func (l *library) LoadError() error {
 // probe loads the library and closes it again: the linker's error names what is wrong, and a
 // library that is not NVML is refused before go-nvml calls into it.
 func probe(path string) error {
-	inits, err := exports(path, "nvmlInit", "nvmlInit_v2")
+	inits, err := countExports(path, "nvmlInit", "nvmlInit_v2")
 	if err == nil && inits == 0 {
 		err = fmt.Errorf("%s: not an NVML library: it has no nvmlInit", path)
 	}
@@ -119,8 +121,8 @@ func probe(path string) error {
 	return err
 }
 
-// exports loads a library, closes it again, and returns how many of some symbols it has.
-func exports(path string, symbols ...string) (int, error) {
+// countExports loads a library, closes it again, and returns how many of the symbols it exports.
+func countExports(path string, symbols ...string) (int, error) {
 	d := dl.New(path, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
 	if err := d.Open(); err != nil {
 		return 0, err
@@ -150,7 +152,7 @@ func (l *library) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml
 	}
 
 	needed := []string{"nvmlInitWithFlags", "nvmlShutdown", "nvmlSystemGetConfComputeState"}
-	if found, err := exports(l.path, needed...); err != nil || found < len(needed) {
+	if found, err := countExports(l.path, needed...); err != nil || found < len(needed) {
 		return none, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 
@@ -167,8 +169,8 @@ func (l *library) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml
 	return state, ret
 }
 
-// has reports whether the loaded library exports one of some symbols, which are versions of one
-// function.
+// has reports whether the loaded library exports at least one of the symbols, which are versions of
+// one function.
 func (l *library) has(symbols ...string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -192,7 +194,8 @@ func (l *library) has(symbols ...string) bool {
 	return false
 }
 
-// call calls a function of NVML if the library has one of some symbols, which are versions of it.
+// call calls f if the library exports at least one of the symbols, the versions of the function
+// that f calls.
 func call[T any](l *library, f func() (T, nvml.Return), symbols ...string) (T, nvml.Return) {
 	if !l.has(symbols...) {
 		var none T
@@ -202,7 +205,7 @@ func call[T any](l *library, f func() (T, nvml.Return), symbols ...string) (T, n
 	return f()
 }
 
-// symbolCheck answers the calls of functions that a library lacks.
+// symbolCheck is the Interceptor that answers calls of functions that the library lacks.
 type symbolCheck struct{ *library }
 
 func (l symbolCheck) Before(c Call) Verdict {
@@ -223,7 +226,7 @@ func (l *library) offers(function string) bool {
 
 	case "nvmlSystemEventSetWait", "nvmlDeviceGetTemperature", "nvmlDeviceGetGpuInstanceProfileInfo",
 		"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceSetMigMode":
-		return true // several functions stand for them, of which they call the one that is there
+		return true // these methods choose among several functions themselves
 
 	case "nvmlDeviceCreateGpuInstanceWithPlacement", "nvmlGpuInstanceDestroy",
 		"nvmlGpuInstanceCreateComputeInstanceWithPlacement", "nvmlComputeInstanceDestroy":
@@ -286,7 +289,7 @@ type eventSet struct {
 
 func (s eventSet) Wait(timeoutMillis uint32) (Event, nvml.Return) {
 	e, ret := s.EventSet.Wait(timeoutMillis)
-	if !s.lib.has("nvmlEventSetWait_v2") { // the first version does not write them
+	if !s.lib.has("nvmlEventSetWait_v2") { // the first version leaves the ids unset
 		e.GpuInstanceId = NoInstance
 		e.ComputeInstanceId = NoInstance
 	}

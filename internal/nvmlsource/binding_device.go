@@ -53,7 +53,7 @@ func (d device) GetMarginTemperature() (int, nvml.Return) {
 
 func (d device) GetGpuFabricInfoV() (nvml.GpuFabricInfo_v3, nvml.Return) {
 	handler := d.Device.GetGpuFabricInfoV()
-	if info, ret := handler.V3(); !isOlderVersion(ret) {
+	if info, ret := handler.V3(); !needsOlderVersion(ret) {
 		return info, ret
 	}
 
@@ -100,7 +100,7 @@ func (d device) RegisterEvents(types uint64, set EventSet) nvml.Return {
 
 func (d device) GetFanSpeed(fan int) (uint32, nvml.Return) { return d.GetFanSpeed_v2(fan) }
 
-// The utilization of media engines leaves out the sampling period, which the driver reports, too.
+// The methods for media engines drop the sampling period, which go-nvml returns, too.
 
 func (d device) GetEncoderUtilization() (uint32, nvml.Return) {
 	percent, _, ret := d.Device.GetEncoderUtilization()

@@ -16,8 +16,8 @@ func (l *library) GpmSampleAlloc() (GPMSample, nvml.Return) {
 	return gpmSample{sample}, ret
 }
 
-// gpmRequests keeps go-nvml's structs for GpmMetricsGet, 13 KiB each, for later calls: as many as
-// there were calls at once.
+// gpmRequests reuses go-nvml's structs for GpmMetricsGet, which take 13 KiB each. It keeps as many
+// as there were concurrent calls.
 type gpmRequests struct {
 	mu    sync.Mutex
 	spare []*nvml.GpmMetricsGetType
@@ -45,29 +45,28 @@ func (g *gpmRequests) put(request *nvml.GpmMetricsGetType) {
 	g.spare = append(g.spare, request)
 }
 
-// GpmMetricsGet uses go-nvml's own struct, which go-nvml copies twice.
 func (l *library) GpmMetricsGet(before, after GPMSample, metrics []GPMMetric) nvml.Return {
 	first, ok := before.(gpmSample)
 	second, ok2 := after.(gpmSample)
-	get := l.gpm.get()
-	defer l.gpm.put(get)
+	request := l.gpm.get()
+	defer l.gpm.put(request)
 
-	if !ok || !ok2 || len(metrics) > len(get.Metrics) {
+	if !ok || !ok2 || len(metrics) > len(request.Metrics) {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
 
-	get.NumMetrics = uint32(len(metrics))
-	get.Sample1 = first.GpmSample
-	get.Sample2 = second.GpmSample
+	request.NumMetrics = uint32(len(metrics))
+	request.Sample1 = first.GpmSample
+	request.Sample2 = second.GpmSample
 
 	for i := range metrics {
-		get.Metrics[i].MetricId = metrics[i].ID
+		request.Metrics[i].MetricId = metrics[i].ID
 	}
 
-	ret := l.Interface.GpmMetricsGet(get)
+	ret := l.Interface.GpmMetricsGet(request)
 	for i := range metrics {
-		metrics[i].Value = get.Metrics[i].Value
-		metrics[i].Return = nvml.Return(get.Metrics[i].NvmlReturn)
+		metrics[i].Value = request.Metrics[i].Value
+		metrics[i].Return = nvml.Return(request.Metrics[i].NvmlReturn)
 	}
 
 	return ret
@@ -101,7 +100,7 @@ func (d device) GetProcessUtilization(
 ) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 	samples, ret := d.Device.GetProcessUtilization(lastSeen)
 	if ret == nvml.ERROR_INSUFFICIENT_SIZE && samples != nil {
-		ret = nvml.SUCCESS // go-nvml's answer if there are none
+		ret = nvml.SUCCESS // go-nvml returns this if there are no samples
 	}
 
 	return samples, ret

@@ -11,8 +11,9 @@ func (d device) SetMigMode(mode int) (activation, ret nvml.Return) {
 }
 
 // canChange reports whether the library can create again, at the same placement, all that it can
-// destroy. The placements of compute instances came with R525; without them an instance could be
-// destroyed, and neither the next layout nor the previous one created. So nothing is changed there.
+// destroy. The placements of compute instances came with R525. With an older library we could
+// destroy an instance and then create neither the next layout nor the previous one, so we change
+// nothing.
 func (l *library) canChange() bool {
 	return l.has("nvmlDeviceCreateGpuInstanceWithPlacement") && l.has("nvmlGpuInstanceDestroy") &&
 		l.has("nvmlGpuInstanceGetComputeInstancePossiblePlacements") &&
@@ -21,7 +22,8 @@ func (l *library) canChange() bool {
 		l.has("nvmlComputeInstanceDestroy")
 }
 
-// CreateGpuInstanceWithPlacement: of the profile's info go-nvml uses the id.
+// CreateGpuInstanceWithPlacement passes only the profile's id: go-nvml uses nothing else of its
+// info.
 func (d device) CreateGpuInstanceWithPlacement(profileID uint32,
 	at nvml.GpuInstancePlacement) (MutableInstance, nvml.Return) {
 	profile := nvml.GpuInstanceProfileInfo{Id: profileID}
@@ -45,9 +47,10 @@ func (g gpuInstanceHandle) GetInfo() (GPUInstanceInfo, nvml.Return) {
 	return GPUInstanceInfo{ID: info.Id, ProfileID: info.ProfileId, Placement: info.Placement}, ret
 }
 
-// GetComputeInstances goes through the compute profiles, up to the first beyond the header's that
-// the driver does not know. Only the shared engine profile exists (nvml.h). The first version of
-// the call reports no placement, which is 0 then.
+// GetComputeInstances lists the compute instances of one profile after the other, always with the
+// shared engine profile: there is no other (nvml.h). A newer driver may have more profiles than our
+// nvml.h; the first number beyond them that the driver refuses is the end. If the library has only
+// the first version of nvmlComputeInstanceGetInfo, the placements are unknown and stay 0.
 func (g gpuInstanceHandle) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Return) {
 	if !g.lib.has("nvmlGpuInstanceGetComputeInstanceProfileInfo") ||
 		!g.lib.has("nvmlComputeInstanceGetInfo_v2", "nvmlComputeInstanceGetInfo") {
@@ -62,7 +65,8 @@ func (g gpuInstanceHandle) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Re
 			break
 		}
 
-		// Of the first profile, ERROR_INVALID_ARGUMENT says that the GPU instance is gone.
+		// For profile 0, which every driver has, ERROR_INVALID_ARGUMENT means that the GPU instance
+		// is gone.
 		if ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT && profile > 0 {
 			continue
 		}
@@ -89,8 +93,8 @@ func (g gpuInstanceHandle) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Re
 	return list, nvml.SUCCESS
 }
 
-// GetComputeInstancesOf: of the profile's info go-nvml uses the id and, as the size of its buffer,
-// InstanceCount.
+// GetComputeInstancesOf passes the profile's id and InstanceCount, the size of go-nvml's buffer:
+// go-nvml uses nothing else of its info.
 func (g gpuInstanceHandle) GetComputeInstancesOf(
 	profileID uint32,
 	capacity int,
@@ -122,7 +126,8 @@ func (g gpuInstanceHandle) GetComputeInstanceProfileInfo(
 	)
 }
 
-// GetComputeInstancePossiblePlacements: of the profile's info go-nvml uses the id.
+// GetComputeInstancePossiblePlacements passes only the profile's id: go-nvml uses nothing else of
+// its info.
 func (g gpuInstanceHandle) GetComputeInstancePossiblePlacements(profileID uint32) (
 	[]nvml.ComputeInstancePlacement, nvml.Return) {
 	return g.gi.GetComputeInstancePossiblePlacements(
@@ -130,7 +135,8 @@ func (g gpuInstanceHandle) GetComputeInstancePossiblePlacements(profileID uint32
 	)
 }
 
-// CreateComputeInstanceWithPlacement: of the profile's info go-nvml uses the id.
+// CreateComputeInstanceWithPlacement passes only the profile's id: go-nvml uses nothing else of its
+// info.
 func (g gpuInstanceHandle) CreateComputeInstanceWithPlacement(profileID uint32,
 	at nvml.ComputeInstancePlacement) (ComputeInstance, nvml.Return) {
 	profile := nvml.ComputeInstanceProfileInfo{Id: profileID}

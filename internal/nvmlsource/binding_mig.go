@@ -2,10 +2,12 @@ package nvmlsource
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// The least and the most instances to allocate a buffer for. Drivers have reported too small an
-// InstanceCount for some profiles, and NVML writes as many as there are, whatever the size of the
-// buffer; one that is far too large is no reason to take that much memory.
+// Bounds of the buffers for lists of instances. Some drivers report too small an InstanceCount for
+// some profiles, and NVML writes as many instances as there are, whatever the size of the buffer.
+// An InstanceCount that is far too large must not make us allocate that much.
 const minCapacity, maxCapacity = 16, 256
+
+// capacityFor returns how many instances to allocate a buffer for.
 
 func capacityFor(instanceCount uint32) uint32 {
 	return min(max(instanceCount, minCapacity), maxCapacity)
@@ -16,19 +18,20 @@ func (d device) GetMigDeviceHandleByIndex(index int) (MIGDevice, nvml.Return) {
 	return migDevice{entity{d.lib, m}}, ret
 }
 
-// GetGpuInstanceProfileInfo tries the struct versions from new to old. An unknown version and an
-// unknown profile are both ERROR_INVALID_ARGUMENT, so the oldest call decides. The versioned ones
-// are documented as not supported while MIG is off, the unversioned one is not (nvml.h).
+// GetGpuInstanceProfileInfo tries the struct versions from new to old. The driver answers
+// ERROR_INVALID_ARGUMENT both for an unknown version and for an unknown profile, so the oldest call
+// decides. nvml.h says of the versioned calls, but not of the unversioned one, that they are not
+// supported while MIG is off.
 func (d device) GetGpuInstanceProfileInfo(
 	profile int,
 ) (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
 	if d.lib.has("nvmlDeviceGetGpuInstanceProfileInfoV") {
 		handler := d.Device.GetGpuInstanceProfileInfoV(profile)
-		if info, ret := handler.V3(); !isOlderVersion(ret) {
+		if info, ret := handler.V3(); !needsOlderVersion(ret) {
 			return info, ret
 		}
 
-		if info, ret := handler.V2(); !isOlderVersion(ret) {
+		if info, ret := handler.V2(); !needsOlderVersion(ret) {
 			return fromV2(info), ret
 		}
 	}
@@ -40,8 +43,9 @@ func (d device) GetGpuInstanceProfileInfo(
 	return fromV1(info), ret
 }
 
-// isOlderVersion reports whether an answer to a versioned call leaves it to an older version.
-func isOlderVersion(ret nvml.Return) bool {
+// needsOlderVersion reports whether a versioned call has returned what drivers return for a version
+// that they do not have.
+func needsOlderVersion(ret nvml.Return) bool {
 	switch ret {
 	case nvml.ERROR_INVALID_ARGUMENT,
 		nvml.ERROR_ARGUMENT_VERSION_MISMATCH,
@@ -90,8 +94,8 @@ func (d device) GetGpuInstancePossiblePlacements(
 	return d.Device.GetGpuInstancePossiblePlacements(&nvml.GpuInstanceProfileInfo{Id: profileID})
 }
 
-// GetGpuInstances: of the profile's info go-nvml uses the id and, as the size of its buffer,
-// InstanceCount.
+// GetGpuInstances passes the profile's id and InstanceCount, the size of go-nvml's buffer: go-nvml
+// uses nothing else of its info.
 func (d device) GetGpuInstances(profileID uint32, capacity int) ([]GPUInstance, nvml.Return) {
 	info := nvml.GpuInstanceProfileInfo{Id: profileID, InstanceCount: capacityFor(uint32(capacity))}
 

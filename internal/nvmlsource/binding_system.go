@@ -6,7 +6,8 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// maxSystemEvents is how many system events one call takes. What is left, the next one takes.
+// maxSystemEvents is how many system events one call returns at most; the next call returns the
+// others.
 const maxSystemEvents = 64
 
 func (l *library) SystemEventSetWait() ([]nvml.SystemEventData_v1, nvml.Return) {
@@ -24,14 +25,14 @@ func (l *library) SystemEventSetWait() ([]nvml.SystemEventData_v1, nvml.Return) 
 	}
 	request.Version = nvml.STRUCT_VERSION(request, 1)
 
-	// The request, which cgo checks, points to memory of Go.
-	var pinned runtime.Pinner
-	defer pinned.Unpin()
-	pinned.Pin(&events[0])
+	// The request points to Go memory, which cgo allows only if it is pinned.
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	pinner.Pin(&events[0])
 
 	ret := l.Interface.SystemEventSetWait(&request)
 	if ret != nvml.SUCCESS && ret != nvml.ERROR_TIMEOUT {
-		l.freeSystemEvents() // the next call makes another one
+		l.freeSystemEvents() // the next call creates a new set
 	}
 
 	if ret != nvml.SUCCESS {
@@ -41,7 +42,7 @@ func (l *library) SystemEventSetWait() ([]nvml.SystemEventData_v1, nvml.Return) 
 	return events[:min(request.NumEvent, maxSystemEvents)], nvml.SUCCESS
 }
 
-// openSystemEvents makes the queue of system events.
+// openSystemEvents creates the set of system events and registers it for those that we want.
 func (l *library) openSystemEvents() nvml.Return {
 	for _, symbol := range []string{
 		"nvmlSystemEventSetCreate", "nvmlSystemRegisterEvents", "nvmlSystemEventSetWait", "nvmlSystemEventSetFree",
@@ -70,7 +71,7 @@ func (l *library) openSystemEvents() nvml.Return {
 	return ret
 }
 
-// freeSystemEvents frees the queue, which is not used any more whether that succeeds or not.
+// freeSystemEvents frees the set. We do not use it any more, even if that fails.
 func (l *library) freeSystemEvents() {
 	if l.system == nil {
 		return

@@ -7,33 +7,34 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// callMeter counts the calls of the seam and adds up what they take, by class.
+// callMeter counts the calls of the driver seam and adds up how long they take, by class.
 type callMeter struct {
-	functions map[string]*classMeter // never modified
+	functions map[string]*classMeter // by NVML's name of the function; never modified
 	classes   map[gpu.CallClass]*classMeter
 	tiers     [tierCount]tierMeter
 }
 
 // classMeter is the part of a callMeter for one class.
 type classMeter struct {
-	burdens bool // the calls keep other users of the driver waiting, or may
+	burdens bool // calls of this class make, or may make, other users of the driver wait
 	calls   atomic.Uint64
 	nanos   atomic.Int64
 }
 
-// tierMeter adds up what the readings of a tier burden other users of the driver with.
+// tierMeter counts the readings of a tier, and adds up for how long they made other users of the
+// driver wait.
 type tierMeter struct {
 	readings atomic.Uint64
 	nanos    atomic.Int64
 }
 
-// readTier says by what the calls of a reading are due.
+// readTier is what a call of a reading is made for.
 type readTier int
 
 const (
-	tierFast readTier = iota
-	tierSlow
-	tierOnce // once for a GPU, or for a change of it
+	tierFast readTier = iota // every reading
+	tierSlow                 // readings in which the slow tier is due
+	tierOnce                 // the first reading of a GPU, or the first after a change of it
 	tierCount
 )
 
@@ -52,8 +53,8 @@ func newCallMeter() *callMeter {
 	return m
 }
 
-// of returns the class that a function counts for.
-func (m *callMeter) of(function string) *classMeter {
+// classOf returns the class that a function counts for.
+func (m *callMeter) classOf(function string) *classMeter {
 	if class := m.functions[function]; class != nil {
 		return class
 	}
@@ -61,7 +62,7 @@ func (m *callMeter) of(function string) *classMeter {
 	return m.classes[gpu.CallUnknown]
 }
 
-// add adds a reading, and what its calls took.
+// add counts a reading. took is for how long its calls made others wait.
 func (m *tierMeter) add(took time.Duration) {
 	m.readings.Add(1)
 	m.nanos.Add(int64(took))
@@ -69,19 +70,19 @@ func (m *tierMeter) add(took time.Duration) {
 
 // BeginCall counts a call before it is made, so that one that hangs is counted too.
 func (m *callMeter) BeginCall(function string) time.Time {
-	m.of(function).calls.Add(1)
+	m.classOf(function).calls.Add(1)
 
 	return time.Now()
 }
 
 // EndCall adds the time that a call took.
-func (m *callMeter) EndCall(function string, began time.Time) { m.endCall(function, began) }
+func (m *callMeter) EndCall(function string, began time.Time) { m.addCall(function, began) }
 
-// endCall is EndCall, and returns the time for which the call has burdened other users of the
-// driver.
-func (m *callMeter) endCall(function string, began time.Time) (burden time.Duration) {
+// addCall adds the time that a call took to its class. It returns that time if calls of the class
+// burden other users of the driver, else 0.
+func (m *callMeter) addCall(function string, began time.Time) (burden time.Duration) {
 	took := time.Since(began)
-	class := m.of(function)
+	class := m.classOf(function)
 	class.nanos.Add(int64(took))
 
 	if class.burdens {
@@ -91,16 +92,16 @@ func (m *callMeter) endCall(function string, began time.Time) (burden time.Durat
 	return 0
 }
 
-// DriverUse returns how many calls of the driver seam (Library) were made of each class, and the
-// time that those which have returned took, added up over threads. The calls mean the same for the
-// simulated node and for NVML; the binding may need several calls of the C library for one of them,
-// if it tries versions of a function or goes through profiles. Receiving events is not among them:
-// it waits in the driver all the time.
+// DriverUse returns, for each class, how many calls of the driver seam (Library) were made, and how
+// long those that have returned took, added up over threads. A call is the same for the simulated
+// node and for NVML; the binding may need several calls of the C library for it, if it tries
+// versions of a function or goes through profiles. Receiving events is not counted: it waits in the
+// driver all the time.
 func (s *Source) DriverUse() []gpu.CallUse {
 	list := make([]gpu.CallUse, 0, len(s.meter.classes))
 	for _, class := range gpu.CallClasses() {
 		m := s.meter.classes[class]
-		if m == nil { // no function is known to be of it
+		if m == nil { // no function is classified so
 			continue
 		}
 
@@ -115,8 +116,8 @@ func (s *Source) DriverUse() []gpu.CallUse {
 
 // ReadCosts returns what the readings of each tier have cost other users of the driver.
 func (s *Source) ReadCosts() gpu.ReadCosts {
-	cost := func(of readTier) gpu.TierCost {
-		t := &s.meter.tiers[of]
+	cost := func(tier readTier) gpu.TierCost {
+		t := &s.meter.tiers[tier]
 		return gpu.TierCost{Readings: t.readings.Load(), Took: time.Duration(t.nanos.Load())}
 	}
 

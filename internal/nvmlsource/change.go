@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// createInstance creates a GPU instance at the step's placement. If the driver reports to have
-// created another one, the error is mig.ErrNotAsAsked. Nothing is destroyed then: the instance may
+// createInstance creates a GPU instance at the step's placement. If the driver says that it has
+// created something else, the error is mig.ErrNotAsAsked. We do not destroy that instance: it may
 // be another client's by now.
 func (c *stepCall) createInstance() (mig.Done, error) {
 	want := GPUInstanceInfo{
@@ -32,9 +32,10 @@ func (c *stepCall) createInstance() (mig.Done, error) {
 	}
 
 	info, ret := created.GetInfo()
+	want.ID = info.ID // the driver chooses it
 
-	err = c.source.checkReturn("nvmlGpuInstanceGetInfo", ret)
-	if want.ID = info.ID; err == nil && info != want {
+	err = checkReturn("nvmlGpuInstanceGetInfo", ret)
+	if err == nil && info != want {
 		at := info.placement()
 		err = fmt.Errorf("%w: it is at %s, profile %d", gpu.ErrReplaced, at, info.ProfileID)
 	}
@@ -46,14 +47,14 @@ func (c *stepCall) createInstance() (mig.Done, error) {
 	return mig.Done{Instance: gpu.InstanceID(info.ID)}, nil
 }
 
-// createCompute creates a compute instance at the step's placement in a GPU instance, with the same
-// errors.
+// createCompute creates a compute instance at the step's placement in a GPU instance. It fails like
+// createInstance.
 func (c *stepCall) createCompute(
 	t *tables,
-	at gpu.InstanceID,
+	parent gpu.InstanceID,
 	gi MutableInstance,
 ) (mig.Done, error) {
-	place, ok := c.step.Compute.Get()
+	placement, ok := c.step.Compute.Get()
 	if !ok {
 		return mig.Done{}, fmt.Errorf("%w: no place for a compute instance", gpu.ErrInvalidArgument)
 	}
@@ -61,7 +62,7 @@ func (c *stepCall) createCompute(
 	var want ComputeInstanceInfo
 
 	var err error
-	if want.ProfileID, want.Placement, err = c.chooseProfile(t, gi, place); err != nil {
+	if want.ProfileID, want.Placement, err = c.chooseProfile(t, gi, placement); err != nil {
 		return mig.Done{}, err
 	}
 
@@ -79,9 +80,10 @@ func (c *stepCall) createCompute(
 	}
 
 	info, ret := created.GetInfo()
+	want.ID = info.ID // the driver chooses it
 
-	err = c.source.checkReturn("nvmlComputeInstanceGetInfo", ret)
-	if want.ID = info.ID; err == nil && info != want {
+	err = checkReturn("nvmlComputeInstanceGetInfo", ret)
+	if err == nil && info != want {
 		err = fmt.Errorf(
 			"%w: it is at %d:%d, profile %d",
 			gpu.ErrReplaced,
@@ -91,9 +93,9 @@ func (c *stepCall) createCompute(
 		)
 	}
 
-	done := mig.Done{Instance: at, ComputeID: gpu.Some(gpu.ComputeID(info.ID))}
+	done := mig.Done{Instance: parent, ComputeID: gpu.Some(gpu.ComputeID(info.ID))}
 	if err == nil {
-		done.UUID, err = c.uuidOf(t, computeKey{at, gpu.ComputeID(info.ID)})
+		done.UUID, err = c.readUUID(t, computeKey{parent, gpu.ComputeID(info.ID)})
 	}
 
 	if err != nil {
@@ -103,62 +105,62 @@ func (c *stepCall) createCompute(
 	return done, nil
 }
 
-// uuidOf returns the UUID of the MIG device of a compute instance.
-func (c *stepCall) uuidOf(t *tables, of computeKey) (gpu.MIGUUID, error) {
-	found, err := c.readDevices(c.gpu, t.mostMIG, gpu.Some(of))
+// readUUID reads the UUID of the MIG device of a compute instance.
+func (c *stepCall) readUUID(t *tables, key computeKey) (gpu.MIGUUID, error) {
+	uuids, err := c.readDevices(c.gpu, t.maxDevices, gpu.Some(key))
 	if err != nil {
 		return "", err
 	}
 
-	if found[of] == "" {
+	if uuids[key] == "" {
 		return "", fmt.Errorf("%w: the compute instance has no MIG device", gpu.ErrDriver)
 	}
 
-	return found[of], nil
+	return uuids[key], nil
 }
 
-// chooseProfile returns, of the compute profiles that have the wanted number of slices and can be
-// at the placement, the one with the most SMs: newer drivers have several. The placement is the
-// driver's, which may be longer than the slices (addCompute).
+// chooseProfile chooses a compute profile that has the wanted number of slices and can be placed at
+// the start of wanted. Newer drivers have several; we take the one with the most SMs. The placement
+// that it returns is the driver's, which may be longer than the slices (see addCompute).
 func (c *stepCall) chooseProfile(t *tables, gi MutableInstance,
-	at gpu.Placement) (id uint32, place nvml.ComputeInstancePlacement, err error) {
-	profiles, err := c.computeProfiles(t, gi, c.step.ProfileID)
+	wanted gpu.Placement) (id uint32, placement nvml.ComputeInstancePlacement, err error) {
+	profiles, err := c.listComputeProfiles(t, gi, c.step.ProfileID)
 	if err != nil {
-		return 0, place, err
+		return 0, placement, err
 	}
 
-	most := uint32(0)
+	mostSMs := uint32(0)
 	for _, info := range profiles {
-		if int(info.SliceCount) != at.Size || info.MultiprocessorCount <= most {
+		if int(info.SliceCount) != wanted.Size || info.MultiprocessorCount <= mostSMs {
 			continue
 		}
 
-		places, ret := gi.GetComputeInstancePossiblePlacements(info.Id)
+		possible, ret := gi.GetComputeInstancePossiblePlacements(info.Id)
 
-		err := c.source.checkReturn("nvmlGpuInstanceGetComputeInstancePossiblePlacements", ret)
+		err := checkReturn("nvmlGpuInstanceGetComputeInstancePossiblePlacements", ret)
 		if err != nil {
-			return 0, place, err
+			return 0, placement, err
 		}
 
 		k := slices.IndexFunc(
-			places,
-			func(p nvml.ComputeInstancePlacement) bool { return int(p.Start) == at.Start },
+			possible,
+			func(p nvml.ComputeInstancePlacement) bool { return int(p.Start) == wanted.Start },
 		)
 		if k >= 0 {
 			id = info.Id
-			place = places[k]
-			most = info.MultiprocessorCount
+			placement = possible[k]
+			mostSMs = info.MultiprocessorCount
 		}
 	}
 
-	if most == 0 {
-		return 0, place, fmt.Errorf(
+	if mostSMs == 0 {
+		return 0, placement, fmt.Errorf(
 			"%w: no compute profile has %d slices at %d",
 			gpu.ErrInvalidArgument,
-			at.Size,
-			at.Start,
+			wanted.Size,
+			wanted.Start,
 		)
 	}
 
-	return id, place, nil
+	return id, placement, nil
 }

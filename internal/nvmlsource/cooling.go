@@ -24,7 +24,7 @@ func (r *gpuRead) queryPerformanceState(q *querier) gpu.Opt[int] {
 	return gpu.Some(int(state))
 }
 
-// maxFans bounds the calls for fans, however many the driver counts.
+// maxFans limits how many fans we ask for, should a driver report an impossible number.
 const maxFans = 16
 
 // queryFans queries the fans. GPUs in servers have none.

@@ -95,7 +95,7 @@ func FuzzFieldValue(f *testing.F) {
 		}
 
 		for _, known := range fields(&linkCounters{}) {
-			known.take(&gpu.Readings{}, v)
+			known.store(&gpu.Readings{}, v)
 		}
 	})
 }

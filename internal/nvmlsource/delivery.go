@@ -11,25 +11,27 @@ import (
 )
 
 // delivery is whether the driver delivers the events of a GPU to this process. Registering for them
-// succeeds for everybody. While a GPU has instances, the driver delivers its events, changes of the
-// layout included, to clients with root's rights or the MIG monitor capability alone, and is silent
-// to the others (open-gpu-kernel-modules 595.45.04, src/nvidia/src/kernel/gpu/gpu_rmapi.c,
-// _gpuFilterSubDeviceEventInfo). For them, no event does not mean that nothing happened.
+// succeeds for every client. But while a GPU has instances, the driver delivers its events, changes
+// of the layout included, only to clients with root's rights or the MIG monitor capability
+// (open-gpu-kernel-modules 595.45.04, src/nvidia/src/kernel/gpu/gpu_rmapi.c,
+// _gpuFilterSubDeviceEventInfo). For other clients, no event does not mean that nothing happened.
 type delivery int
 
 const (
-	deliveryUnknown delivery = iota // nothing has shown it yet; it counts as notDelivered
+	deliveryUnknown delivery = iota // no reading has shown it yet; counts as notDelivered
 	delivered
 	notDelivered
 )
 
-// concludeDelivery returns whether the events of the GPU are delivered, from a reading of it;
-// listed is set if that has listed the GPU instances. No call of NVML says which rights we have, so
-// we conclude them from what needs the same: under MIG the memory of the whole GPU is for those
-// with the monitor capability (nvml.h, nvmlDeviceGetMemoryInfo), and its instances are for those
-// with root's rights or the configuration capability. The latter alone gives no events: we believe
-// in root's rights if the kernel says that we have them, too. Without any instance everybody gets
-// events, but those who have no rights do not know whether there are instances.
+// concludeDelivery returns whether the driver delivers the GPU's events to us, as far as a reading
+// shows it. listed is set if the reading could list the GPU instances.
+//
+// No call of NVML says which rights we have, so we conclude them from calls that need the same
+// ones. Under MIG, reading the memory of the whole GPU needs the monitor capability (nvml.h,
+// nvmlDeviceGetMemoryInfo), which gives us events, too. Listing the GPU instances needs root's
+// rights or the configuration capability; since the latter gives no events, we also ask whether the
+// kernel says that we have root's rights (Options.Admin). Every client gets events while there is
+// no instance, but without rights we cannot know that there is none.
 func (r *gpuRead) concludeDelivery(g *gpu.GPU, modeErrs []gpu.ReadError, listed bool) delivery {
 	enabled, hasMode := g.MIG.Enabled.Get()
 	if hasMode && !enabled || !hasMode && len(modeErrs) == 0 {
@@ -58,8 +60,8 @@ func isDenied(errs []gpu.ReadError, reading gpu.Reading) bool {
 	})
 }
 
-// setDelivery sets whether a GPU's events are delivered, and tells the watcher if that changes
-// whether we learn of changes of its layout.
+// setDelivery sets whether a GPU's events are delivered. The watcher learns if we receive changes
+// of the GPU's layout from now on, or no longer.
 func (q *eventQueue) setDelivery(g *gpuState, d delivery) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -73,8 +75,8 @@ func (q *eventQueue) setDelivery(g *gpuState, d delivery) {
 	}
 }
 
-// readEvents registers the GPU's events if that is due, and records in g which of them we learn of,
-// and an error if its XIDs are not received.
+// readEvents registers the GPU's events if that is due. It records in g which of them we receive,
+// with an error if XIDs are not among them.
 func (r *gpuRead) readEvents(g *gpu.GPU, d delivery) {
 	queue := &r.source.queue
 	queue.setDelivery(r.state, d)
@@ -96,8 +98,8 @@ func (r *gpuRead) readEvents(g *gpu.GPU, d delivery) {
 	g.ReportsRecovery = d == delivered && xids.kinds&nvml.EventTypeGpuRecoveryAction != 0
 }
 
-// checkDelivery returns an error if the events that the GPU is registered for are not delivered: a
-// denial like those of calls.
+// checkDelivery returns an error if we are registered for the GPU's events but the driver does not
+// deliver them. The error counts as a denial, like that of a call.
 func (r *gpuRead) checkDelivery(d delivery) []gpu.ReadError {
 	q := r.newQuerier(r.state.answers)
 

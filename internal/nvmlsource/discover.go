@@ -11,20 +11,19 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// slot is the GPU at one index of the driver, or the error because of which there is none.
+// slot is the GPU at one index of the driver, or why there is none.
 type slot struct {
 	state   *gpuState
 	err     error
 	skipped bool // the GPU is released
 }
 
-// usable reports whether the GPU needs no new lookup.
-func (s slot) usable() bool { return s.state != nil && s.state.isUsable() }
+// isUsable reports whether the GPU needs no new lookup.
+func (s slot) isUsable() bool { return s.state != nil && s.state.isUsable() }
 
 // Discover lists the GPUs that can be read now. It initialises NVML unless that has succeeded
-// before, and looks up GPUs again that were lost. While nothing changes it costs one driver call.
-// It lets go of GPUs as requested, and opens them again. With an error only Released of the
-// inventory is known.
+// before, and looks up lost GPUs again. While nothing changes it costs one driver call. It also
+// carries out Release and Reacquire requests. If it fails, only Released of the inventory is set.
 func (s *Source) Discover() (gpu.Inventory, error) {
 	if err := s.enter(); err != nil {
 		return gpu.Inventory{Released: s.listReleased()}, err
@@ -43,7 +42,8 @@ func (s *Source) Discover() (gpu.Inventory, error) {
 	return s.list()
 }
 
-// rediscover is Discover for a caller that uses GPUs, and so changes nothing of the session.
+// rediscover is Discover without changes of the session, for callers that hold handles (beginCall):
+// a change waits until no handle is in use, and would wait for them.
 func (s *Source) rediscover() (gpu.Inventory, error) {
 	s.discovering.Lock()
 	defer s.discovering.Unlock()
@@ -86,7 +86,7 @@ func (s *Source) listGPUs(timeout time.Duration) error {
 	if err != nil {
 		if errors.Is(err, gpu.ErrNoDriver) { // the driver was unloaded: all handles are invalid
 			s.initialised = false
-			s.versioned = false
+			s.versionsRead = false
 			s.replaceSlots(nil)
 		}
 
@@ -109,14 +109,14 @@ func (s *Source) initialise() error {
 	}
 
 	s.session.rights = s.readRights()
-	before, _ := s.listBound() // nil if that is unknown
+	before, _ := s.listBound() // nil if it is unknown what the kernel driver has bound
 	open := s.lib.Init
 
 	if s.session.targets != nil {
 		open = s.lib.InitNoAttach
 	}
 
-	if err := s.checkReturn("nvmlInit", open()); err != nil {
+	if err := checkReturn("nvmlInit", open()); err != nil {
 		if l, ok := s.lib.(interface{ LoadError() error }); ok && l.LoadError() != nil {
 			return fmt.Errorf("%w: %w", gpu.ErrNoDriver, l.LoadError())
 		}
@@ -150,39 +150,40 @@ func (s *Source) initialise() error {
 // to know.
 func (s *Source) askConfidential() gpu.Opt[bool] {
 	state, ret := s.lib.SystemGetConfComputeState()
-	if s.checkReturn("nvmlSystemGetConfComputeState", ret) != nil {
+	if checkReturn("nvmlSystemGetConfComputeState", ret) != nil {
 		return gpu.None[bool]()
 	}
 
 	return gpu.Some(state.CcFeature != nvml.CC_SYSTEM_FEATURE_DISABLED)
 }
 
-// readVersions reads the versions, once. One that is unknown stays empty.
+// readVersions reads the versions of the driver, of NVML and of CUDA, once. A version that cannot
+// be read stays empty.
 func (s *Source) readVersions() error {
-	if s.versioned {
+	if s.versionsRead {
 		return nil
 	}
 
 	s.driver = gpu.Driver{}
 
 	version, ret := s.lib.SystemGetDriverVersion()
-	if err := s.checkReturn("nvmlSystemGetDriverVersion", ret); err == nil {
+	if err := checkReturn("nvmlSystemGetDriverVersion", ret); err == nil {
 		s.driver.Version = validUTF8(version)
 	} else if losesDevice(err) {
 		return err
 	}
 
 	version, ret = s.lib.SystemGetNVMLVersion()
-	if s.checkReturn("nvmlSystemGetNVMLVersion", ret) == nil {
+	if checkReturn("nvmlSystemGetNVMLVersion", ret) == nil {
 		s.driver.NVML = validUTF8(version)
 	}
 
 	cuda, ret := s.lib.SystemGetCudaDriverVersion()
-	if s.checkReturn("nvmlSystemGetCudaDriverVersion", ret) == nil {
+	if checkReturn("nvmlSystemGetCudaDriverVersion", ret) == nil {
 		s.driver.CUDA = fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10)
 	}
 
-	s.versioned = true
+	s.versionsRead = true
 
 	return nil
 }
@@ -191,7 +192,7 @@ func (s *Source) readVersions() error {
 // lost.
 func (s *Source) enumerate(timeout time.Duration) error {
 	count, ret := s.lib.DeviceGetCount()
-	if err := s.checkReturn("nvmlDeviceGetCount", ret); err != nil {
+	if err := checkReturn("nvmlDeviceGetCount", ret); err != nil {
 		return err
 	}
 
@@ -200,9 +201,10 @@ func (s *Source) enumerate(timeout time.Duration) error {
 	}
 
 	same := count == len(s.slots)
-	if same &&
-		!slices.ContainsFunc(s.slots, func(at slot) bool { return !at.skipped && !at.usable() }) {
-		if s.inventory.Driver != s.driver { // the first, of a node without GPUs
+	needsLookup := func(sl slot) bool { return !sl.skipped && !sl.isUsable() }
+
+	if same && !slices.ContainsFunc(s.slots, needsLookup) {
+		if s.inventory.Driver != s.driver { // the first inventory of a node without GPUs
 			s.replaceSlots(s.slots)
 		}
 
@@ -210,7 +212,7 @@ func (s *Source) enumerate(timeout time.Duration) error {
 	}
 
 	if !same {
-		s.lookups = map[int]lookup{} // an index may be that of another GPU now
+		s.lookups = map[int]lookup{} // an index may now belong to another GPU
 	}
 
 	next := make([]slot, count)
@@ -220,7 +222,7 @@ func (s *Source) enumerate(timeout time.Duration) error {
 		switch {
 		case s.session.targets != nil && s.session.targets[i] == "":
 			next[i] = slot{skipped: true}
-		case same && s.slots[i].usable():
+		case same && s.slots[i].isUsable():
 			next[i] = s.slots[i]
 		default:
 			unknown = append(unknown, i)
@@ -248,22 +250,22 @@ func (s *Source) replaceSlots(next []slot) {
 	gpus := make(map[gpu.UUID]*gpuState, len(next))
 	var list []*gpuState
 
-	for i, at := range next {
-		if at.skipped {
+	for i, sl := range next {
+		if sl.skipped {
 			continue
 		}
 
-		if at.state == nil && s.isForeign(i, at.err) {
+		if sl.state == nil && s.isForeign(i, sl.err) {
 			continue
 		}
 
-		if at.state == nil {
-			missing := gpu.MissingGPU{Index: i, Err: at.err, Hung: s.lookups[i] != nil}
+		if sl.state == nil {
+			missing := gpu.MissingGPU{Index: i, Err: sl.err, Hung: s.lookups[i] != nil}
 			s.inventory.Missing = append(s.inventory.Missing, missing)
 			continue
 		}
 
-		if gpus[at.state.uuid] != nil {
+		if gpus[sl.state.uuid] != nil {
 			// If the driver has renumbered its GPUs, the next lookup finds the GPU that is at this
 			// index now.
 			next[i] = slot{
@@ -280,9 +282,9 @@ func (s *Source) replaceSlots(next []slot) {
 			continue
 		}
 
-		gpus[at.state.uuid] = at.state
-		list = append(list, at.state)
-		s.inventory.GPUs = append(s.inventory.GPUs, gpu.FoundGPU{Index: i, UUID: at.state.uuid})
+		gpus[sl.state.uuid] = sl.state
+		list = append(list, sl.state)
+		s.inventory.GPUs = append(s.inventory.GPUs, gpu.FoundGPU{Index: i, UUID: sl.state.uuid})
 	}
 
 	s.mu.Lock()

@@ -2,10 +2,11 @@ package nvmlsource
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// The driver seam: what this package calls of NVML, in NVML's own types and return codes. The
-// methods mean what nvml.h says of the function of the same name. go-nvml satisfies it through the
-// adapter in binding.go, the simulated node through internal/sim/simnvml. Below each interface is
-// what passes its calls to an Interceptor, under NVML's name of the function.
+// The driver_*.go files define the driver seam: the part of NVML that this package calls, in NVML's
+// own types and return codes. A method does what nvml.h says of the function with its name. go-nvml
+// implements the seam through the adapter in binding.go, the simulated node through
+// internal/sim/simnvml. Below each interface is its intercepted form, which passes every call to an
+// Interceptor, under NVML's name of the function.
 
 // Library is NVML as a whole. A Library may also have a method LoadError() error, which returns why
 // Init found no library.
@@ -25,14 +26,14 @@ type Library interface {
 	// DeviceGetHandleByPciBusId takes a bus id as the kernel writes it, 0000:07:00.0.
 	DeviceGetHandleByPciBusId(busID string) (Device, nvml.Return)
 	EventSetCreate() (EventSet, nvml.Return)
-	// SystemEventSetWait returns, without waiting, the events since the last call of GPUs that are
-	// unbound from the kernel driver, or bound to it. The first call after an Init makes the queue,
-	// which Shutdown frees: events before are lost. ERROR_TIMEOUT is that there was none.
+	// SystemEventSetWait returns which GPUs were unbound from the kernel driver, or bound to it,
+	// since the last call. It does not wait: ERROR_TIMEOUT means that there was no event. The first
+	// call after an Init creates the queue, which Shutdown frees; earlier events are lost.
 	SystemEventSetWait() ([]nvml.SystemEventData_v1, nvml.Return)
 	// GpmSampleAlloc allocates a sample, which belongs to the caller until it is freed.
 	GpmSampleAlloc() (GPMSample, nvml.Return)
-	// GpmMetricsGet computes metrics of the window between two samples of one entity: it fills in
-	// the value and the return code of each metric of the list, by its id.
+	// GpmMetricsGet computes metrics of the window between two samples of one entity. The caller
+	// sets the ids in metrics; the call fills in each value and return code.
 	GpmMetricsGet(before, after GPMSample, metrics []GPMMetric) nvml.Return
 }
 
@@ -70,7 +71,7 @@ const NoInstance = 0xFFFFFFFF
 
 type interceptedLibrary struct{ handle[Library] }
 
-// LoadError is why no library was found, if the Library reports it.
+// LoadError returns why no library was found, if the Library reports it.
 func (l interceptedLibrary) LoadError() error {
 	if reports, ok := l.raw.(interface{ LoadError() error }); ok {
 		return reports.LoadError()
@@ -122,7 +123,7 @@ func (l interceptedLibrary) DeviceGetHandleByIndex(index int) (Device, nvml.Retu
 		return l.DeviceGetHandleByIndex(index)
 	})
 
-	return l.device(c, d, ret), ret
+	return l.wrapDevice(c, d, ret), ret
 }
 
 func (l interceptedLibrary) DeviceGetHandleByPciBusId(busID string) (Device, nvml.Return) {
@@ -132,30 +133,32 @@ func (l interceptedLibrary) DeviceGetHandleByPciBusId(busID string) (Device, nvm
 		return l.DeviceGetHandleByPciBusId(busID)
 	})
 
-	return l.device(c, d, ret), ret
+	return l.wrapDevice(c, d, ret), ret
 }
 
-// object returns the handle of what a call has returned.
-func object[D, H any](of handle[D], c Call, position int, driver H) (h handle[H], known bool) {
-	c.Object = of.object
-	h = handle[H]{raw: driver, by: of.by}
-	h.object, known = of.by.Object(c, position, driver)
+// wrapResult returns the intercepted handle of an object that call c on parent has returned, at a
+// position if the call returns a list. known is false if the Interceptor hides the object.
+func wrapResult[D, H any](parent handle[D], c Call, position int, raw H) (h handle[H], known bool) {
+	c.Object = parent.object
+	h = handle[H]{raw: raw, by: parent.by}
+	h.object, known = parent.by.Object(c, position, raw)
 
 	return h, known
 }
 
-// device returns a GPU that a call has returned, with the methods that change it if it has them.
-func (h handle[D]) device(c Call, d Device, ret nvml.Return) Device {
+// wrapDevice returns the intercepted GPU that a call has returned; it is a MutableDevice if the GPU
+// is one.
+func (h handle[D]) wrapDevice(c Call, d Device, ret nvml.Return) Device {
 	if ret != nvml.SUCCESS {
 		return nil
 	}
 
-	of, known := object(h, c, 0, d)
+	wrapped, known := wrapResult(h, c, 0, d)
 	if !known {
 		return nil
 	}
 
-	plain := interceptedDevice{interceptedEntity[Device]{of}}
+	plain := interceptedDevice{interceptedEntity[Device]{wrapped}}
 	if _, ok := d.(MutableDevice); ok {
 		return interceptedMutableDevice{plain}
 	}
@@ -171,7 +174,7 @@ func (l interceptedLibrary) EventSetCreate() (EventSet, nvml.Return) {
 		return nil, ret
 	}
 
-	h, _ := object(l.handle, c, 0, set)
+	h, _ := wrapResult(l.handle, c, 0, set)
 
 	return interceptedEvents{h}, ret
 }
@@ -183,7 +186,7 @@ func (s interceptedEvents) Wait(timeoutMillis uint32) (Event, nvml.Return) {
 
 	e, ret := passCall(s.handle, c, func(s EventSet) (Event, nvml.Return) { return s.Wait(timeoutMillis) })
 	if e.Device != nil {
-		e.Device = s.device(c, e.Device, ret)
+		e.Device = s.wrapDevice(c, e.Device, ret)
 	}
 
 	return e, ret
@@ -201,7 +204,7 @@ func (l interceptedLibrary) GpmSampleAlloc() (GPMSample, nvml.Return) {
 		return nil, ret
 	}
 
-	h, _ := object(l.handle, c, 0, sample)
+	h, _ := wrapResult(l.handle, c, 0, sample)
 
 	return interceptedSample{h}, ret
 }

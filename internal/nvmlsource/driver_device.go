@@ -10,13 +10,14 @@ type Entity interface {
 	// Version is 0.
 	GetMemoryInfo() (nvml.Memory_v2, nvml.Return)
 	GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return)
-	// GetMemoryErrorCounter counts, of a MIG device, the errors that it has had.
+	// GetMemoryErrorCounter of a MIG device counts only the errors of that device.
 	GetMemoryErrorCounter(
 		nvml.MemoryErrorType,
 		nvml.EccCounterType,
 		nvml.MemoryLocation,
 	) (uint64, nvml.Return)
-	// GpmSampleGet fills a sample; of a MIG device, with the counters of its compute instance.
+	// GpmSampleGet fills a sample with the counters of the GPU; of a MIG device, with those of its
+	// compute instance.
 	GpmSampleGet(GPMSample) nvml.Return
 }
 
@@ -34,7 +35,8 @@ type Device interface {
 	GetPowerUsage() (uint32, nvml.Return)         // mW
 	GetEnforcedPowerLimit() (uint32, nvml.Return) // mW
 	GetTotalEnergyConsumption() (uint64, nvml.Return)
-	// of the GPU die, Celsius; nvmlDeviceGetTemperatureV if present
+	// GetTemperature returns the temperature of the GPU die in degrees Celsius. It prefers
+	// nvmlDeviceGetTemperatureV.
 	GetTemperature() (int, nvml.Return)
 	GetTemperatureThreshold(nvml.TemperatureThresholds) (uint32, nvml.Return) // Celsius
 	// GetMarginTemperature returns how many degrees the GPU is below the temperature at which it
@@ -67,16 +69,16 @@ type Device interface {
 	GpmQueryDeviceSupport() (bool, nvml.Return)
 	// GpmMigSampleGet fills a sample with the counters of a GPU instance.
 	GpmMigSampleGet(gpuInstance int, sample GPMSample) nvml.Return
-	// GetProcessUtilization lists samples newer than a timestamp in microseconds; none is NOT_FOUND
-	// or an empty list.
+	// GetProcessUtilization lists the samples newer than a timestamp in microseconds. If there are
+	// none, it returns NOT_FOUND or an empty list.
 	GetProcessUtilization(lastSeen uint64) ([]nvml.ProcessUtilizationSample, nvml.Return)
 
 	GetMigMode() (current, pending int, ret nvml.Return)
 	GetMaxMigDeviceCount() (int, nvml.Return)
 	GetMigDeviceHandleByIndex(index int) (MIGDevice, nvml.Return)
 	// GetGpuInstanceProfileInfo takes NVML's profile enum. It asks for the newest struct that the
-	// driver knows and falls back to the unversioned call, without name (NUL), if the driver does
-	// not support that (MIG is off, old driver).
+	// driver knows. If the driver supports no versioned call (it is old, or MIG is off), it falls
+	// back to the unversioned one, which has no Name.
 	GetGpuInstanceProfileInfo(profile int) (nvml.GpuInstanceProfileInfo_v3, nvml.Return)
 	GetGpuInstancePossiblePlacements(profileID uint32) ([]nvml.GpuInstancePlacement, nvml.Return)
 	// GetGpuInstances lists the GPU instances of one profile; capacity is at least how many there
@@ -92,14 +94,14 @@ type MIGDevice interface {
 	GetAttributes() (nvml.DeviceAttributes, nvml.Return)
 }
 
-// Calls that change the layout of a GPU are in interfaces of their own: drivers that are only read
-// do not have them.
+// The calls that change the layout of a GPU have interfaces of their own, so that a driver that can
+// only be read need not have them.
 
 // MutableDevice is a Device whose partition can be changed.
 type MutableDevice interface {
 	Device
-	// SetMigMode returns the call's code and that of the mode: activation is SUCCESS if the mode is
-	// in force.
+	// SetMigMode returns the code of the call as ret. activation is SUCCESS if the mode is in force
+	// already, else why it is not.
 	SetMigMode(mode int) (activation, ret nvml.Return)
 	CreateGpuInstanceWithPlacement(
 		profileID uint32,
@@ -155,13 +157,13 @@ func (d interceptedDevice) GetArchitecture() (nvml.DeviceArchitecture, nvml.Retu
 type ComputeCapability struct{ Major, Minor int }
 
 func (d interceptedDevice) GetCudaComputeCapability() (major, minor int, ret nvml.Return) {
-	has, ret := pass(d.handle, "nvmlDeviceGetCudaComputeCapability",
-		func(d Device) (has ComputeCapability, ret nvml.Return) {
-			has.Major, has.Minor, ret = d.GetCudaComputeCapability()
-			return has, ret
+	capability, ret := pass(d.handle, "nvmlDeviceGetCudaComputeCapability",
+		func(d Device) (c ComputeCapability, ret nvml.Return) {
+			c.Major, c.Minor, ret = d.GetCudaComputeCapability()
+			return c, ret
 		})
 
-	return has.Major, has.Minor, ret
+	return capability.Major, capability.Minor, ret
 }
 
 func (d interceptedDevice) GetNumGpuCores() (int, nvml.Return) {
@@ -298,13 +300,13 @@ func (d interceptedDevice) GetRemappedRows() (
 	pending, failure bool,
 	ret nvml.Return,
 ) {
-	r, ret := pass(d.handle, "nvmlDeviceGetRemappedRows",
+	rows, ret := pass(d.handle, "nvmlDeviceGetRemappedRows",
 		func(d Device) (r RemappedRows, ret nvml.Return) {
 			r.Correctable, r.Uncorrectable, r.Pending, r.Failure, ret = d.GetRemappedRows()
 			return r, ret
 		})
 
-	return r.Correctable, r.Uncorrectable, r.Pending, r.Failure, ret
+	return rows.Correctable, rows.Uncorrectable, rows.Pending, rows.Failure, ret
 }
 
 func (d interceptedDevice) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
@@ -358,12 +360,12 @@ func (d interceptedDevice) GetProcessUtilization(
 type MIGModes struct{ Current, Pending int }
 
 func (d interceptedDevice) GetMigMode() (current, pending int, ret nvml.Return) {
-	m, ret := pass(d.handle, "nvmlDeviceGetMigMode", func(d Device) (m MIGModes, ret nvml.Return) {
+	modes, ret := pass(d.handle, "nvmlDeviceGetMigMode", func(d Device) (m MIGModes, ret nvml.Return) {
 		m.Current, m.Pending, ret = d.GetMigMode()
 		return m, ret
 	})
 
-	return m.Current, m.Pending, ret
+	return modes.Current, modes.Pending, ret
 }
 
 func (d interceptedDevice) GetMaxMigDeviceCount() (int, nvml.Return) {
@@ -380,7 +382,7 @@ func (d interceptedDevice) GetMigDeviceHandleByIndex(index int) (MIGDevice, nvml
 		return nil, ret
 	}
 
-	h, _ := object(d.handle, c, 0, m)
+	h, _ := wrapResult(d.handle, c, 0, m)
 
 	return interceptedMIG{interceptedEntity[MIGDevice]{h}}, ret
 }
@@ -408,16 +410,16 @@ func (d interceptedDevice) GetGpuInstances(profileID uint32, capacity int) ([]GP
 		return d.GetGpuInstances(profileID, capacity)
 	})
 	for i, gi := range list {
-		list[i] = d.instance(c, i, gi)
+		list[i] = d.wrapInstance(c, i, gi)
 	}
 
 	return list, ret
 }
 
-// instance returns a GPU instance that a call has returned, with the methods that change it if it
-// has them.
-func (d interceptedDevice) instance(c Call, position int, gi GPUInstance) GPUInstance {
-	h, _ := object(d.handle, c, position, gi)
+// wrapInstance returns the intercepted GPU instance that a call has returned; it is a
+// MutableInstance if the GPU instance is one.
+func (d interceptedDevice) wrapInstance(c Call, position int, gi GPUInstance) GPUInstance {
+	h, _ := wrapResult(d.handle, c, position, gi)
 
 	plain := interceptedInstance{h}
 	if _, ok := gi.(MutableInstance); ok {
@@ -453,7 +455,7 @@ func (d interceptedMutableDevice) CreateGpuInstanceWithPlacement(
 		return nil, ret
 	}
 
-	return d.instance(c, 0, gi).(MutableInstance), ret
+	return d.wrapInstance(c, 0, gi).(MutableInstance), ret
 }
 
 type interceptedMIG struct{ interceptedEntity[MIGDevice] }

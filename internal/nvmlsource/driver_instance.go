@@ -74,7 +74,7 @@ func (i interceptedMutableInstance) GetComputeInstancesOf(
 		return i.GetComputeInstancesOf(profileID, capacity)
 	})
 	for k, ci := range list {
-		h, _ := object(i.handle, c, k, ci)
+		h, _ := wrapResult(i.handle, c, k, ci)
 		list[k] = interceptedCompute{h}
 	}
 
@@ -113,7 +113,7 @@ func (i interceptedMutableInstance) CreateComputeInstanceWithPlacement(
 		return nil, ret
 	}
 
-	h, _ := object(i.handle, c, 0, ci)
+	h, _ := wrapResult(i.handle, c, 0, ci)
 
 	return interceptedCompute{h}, ret
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// checkReturn translates the return code of a driver call, once, into `op: %w` with a sentinel of
-// gpu.
-func (s *Source) checkReturn(op string, ret nvml.Return) error {
+// checkReturn translates the return code of the driver call op into an error that wraps one of
+// gpu's.
+func checkReturn(op string, ret nvml.Return) error {
 	if ret == nvml.SUCCESS {
 		return nil
 	}
@@ -19,7 +19,8 @@ func (s *Source) checkReturn(op string, ret nvml.Return) error {
 	return driverError(op, ret)
 }
 
-// driverError does not ask the driver for its own text: nvmlErrorString may be what is missing.
+// driverError returns the error for a return code other than SUCCESS. It does not use
+// nvmlErrorString, which the library may lack.
 func driverError(op string, ret nvml.Return) error {
 	for _, e := range [...]struct {
 		ret   nvml.Return
@@ -54,9 +55,9 @@ func driverError(op string, ret nvml.Return) error {
 	return fmt.Errorf("%s: %w: NVML code %d", op, gpu.ErrDriver, int32(ret))
 }
 
-// losesDevice reports whether an error means that the GPU as a whole no longer answers. So does
-// ErrInvalidArgument of calls whose only argument is the GPU's handle; readMode and queryMemory
-// handle that.
+// losesDevice reports whether an error means that the GPU as a whole no longer answers.
+// ErrInvalidArgument means the same for a call whose only argument is the GPU's handle; readMode
+// and queryMemory handle that.
 func losesDevice(err error) bool {
 	return errors.Is(err, gpu.ErrLost) || errors.Is(err, gpu.ErrResetRequired) ||
 		errors.Is(err, gpu.ErrNoDriver) ||

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	waitMillis  = 250 // of one wait in the driver, which Close may have to wait for
-	eventBuffer = 256 // events that are kept until they are read; further ones are dropped
+	waitMillis  = 250 // limit of one wait in the driver: Close may have to wait for it
+	eventBuffer = 256 // events kept until they are read; further ones are dropped
 	minBackoff  = 250 * time.Millisecond
-	maxBackoff  = 30 * time.Second // before a failed queue is created again
+	maxBackoff  = 30 * time.Second // limit of the pause before a failed queue is created again
 )
 
 // eventQueue receives the driver's events, in a goroutine of its own that starts with the first
@@ -27,21 +27,22 @@ type eventQueue struct {
 	opts Options
 	out  chan gpu.Event
 
-	// mu guards what follows up to registering. It is never held during a driver call.
+	// mu guards the fields up to watcher. It is never held during a driver call.
 	mu    sync.Mutex
 	quit  chan struct{}
 	ended chan struct{} // closed when the goroutine has ended, or if stop came before it began
-	// closed when no call is under way after a halt; nil if none was begun since reset
+	// closed when a halt is complete: no call of the queue is under way; nil if none was begun
+	// since reset
 	halted        chan struct{}
 	haltedAt      time.Time // when the last halt was begun; zero if none was
-	running       bool
+	running       bool      // the goroutine has been started
 	stopped       bool
 	set           *queueSet // nil until there is a GPU, and after a failure
-	setErr        error     // why there is none, if the driver could not create it
+	setErr        error     // why set is nil, if the driver could not create it
 	lostGPU       bool      // the last set failed because a GPU is lost
 	gpus          []*gpuState
 	registrations map[Device]*registration
-	// GPUs that must not be registered, with the number of calls of withholdGPU that hold
+	// GPUs that must not be registered, with how many calls of withholdGPU have not been undone yet
 	withheld map[Device]int
 	watcher  mig.LayoutWatcher // nil if there is none
 
@@ -61,8 +62,9 @@ func newEventQueue(lib Library, opts Options) eventQueue {
 	}
 }
 
-// startRegistering sets the GPUs whose events are received. Earlier events are lost. A GPU that is
-// no longer listed stays registered until the queue is created again: NVML cannot remove it.
+// startRegistering makes the queue receive the events of these GPUs, from now on, and of no others.
+// But a GPU that is no longer listed stays registered until the queue is created again: NVML cannot
+// remove it.
 func (q *eventQueue) startRegistering(gpus []*gpuState) {
 	if !q.startQueue(gpus) {
 		return
@@ -73,7 +75,6 @@ func (q *eventQueue) startRegistering(gpus []*gpuState) {
 	starts := !q.running && !q.stopped
 	unused := !q.running && q.stopped
 	q.running = q.running || starts
-
 	quit := q.quit
 	ended := q.ended
 
@@ -93,8 +94,8 @@ func (q *eventQueue) startRegistering(gpus []*gpuState) {
 	}
 }
 
-// startQueue sets the GPUs and creates the first set. It reports whether there is anything to wait
-// for.
+// startQueue sets the GPUs and creates the first set. It reports whether there will be events to
+// wait for.
 func (q *eventQueue) startQueue(gpus []*gpuState) bool {
 	q.mu.Lock()
 	q.gpus = gpus
@@ -119,7 +120,7 @@ func (q *eventQueue) startQueue(gpus []*gpuState) bool {
 		)
 	}
 
-	return !errors.Is(err, gpu.ErrNotSupported) // readings find changes of the layout, too
+	return !errors.Is(err, gpu.ErrNotSupported) // without events, readings find changes of the layout by scans
 }
 
 // stop makes the goroutine end; the channel is closed when it has.
@@ -146,12 +147,12 @@ func (q *eventQueue) stopLocked() (ended <-chan struct{}) {
 	return q.ended
 }
 
-// waitForEvents is the goroutine: it receives events until the queue is stopped.
+// waitForEvents receives events until the queue is stopped. It runs in a goroutine of its own.
 func (q *eventQueue) waitForEvents(quit <-chan struct{}, ended chan<- struct{}) {
 	defer close(ended)
 	defer q.dropSet()
 	backoff := minBackoff
-	broken := false
+	broken := false // the set has failed, and the next one has not been seen to work yet
 
 	for {
 		select {
@@ -178,7 +179,7 @@ func (q *eventQueue) waitForEvents(quit <-chan struct{}, ended chan<- struct{}) 
 		e, ret := set.Wait(waitMillis)
 		switch ret {
 		case nvml.SUCCESS, nvml.ERROR_TIMEOUT:
-			if broken { // it is known to work again
+			if broken {
 				q.send(gpu.Event{Kind: gpu.EventsLost, Time: q.opts.Now()})
 			}
 
@@ -202,7 +203,7 @@ func (q *eventQueue) waitForEvents(quit <-chan struct{}, ended chan<- struct{}) 
 	}
 }
 
-// currentSet returns the set to wait on, or nil.
+// currentSet returns the set to wait on, or nil. It drops a broken set and replaces a released one.
 func (q *eventQueue) currentSet() *queueSet {
 	q.mu.Lock()
 	set := q.set
@@ -221,8 +222,8 @@ func (q *eventQueue) currentSet() *queueSet {
 	return set
 }
 
-// maxSetGap is how long a replacement of the set may take before the events of its GPUs count as
-// lost.
+// maxSetGap is how long the replacement of a set may take. If it takes longer, we report that
+// events may be lost.
 const maxSetGap = time.Second
 
 // replaceSet delivers the events of a released set and returns a new set, or nil if none can be
@@ -252,8 +253,8 @@ func (q *eventQueue) replaceSet(set *queueSet) *queueSet {
 	return q.set
 }
 
-// restoreSet tries to create the set again; the caller repeats it if that fails. It returns false,
-// without a try, if there are no GPUs.
+// restoreSet tries to create the set again; if that fails, the caller tries again later. It returns
+// false, without a try, if there are no GPUs.
 func (q *eventQueue) restoreSet() bool {
 	q.mu.Lock()
 	gpus := q.gpus
@@ -319,8 +320,9 @@ func (q *eventQueue) deliver(e Event) {
 	q.send(out)
 }
 
-// reportChange notes that an event reports a change of a GPU: of every GPU, if we do not know of
-// which. The watcher learns of it here, not when the event is read: its readers may be slow.
+// reportChange marks the GPU of a layout change as changed, or every GPU if we cannot tell which
+// one it is. It informs the watcher here and not when the event is read, since readers of the
+// channel may be slow.
 func (q *eventQueue) reportChange(d Device, id gpu.UUID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -350,8 +352,8 @@ func (q *eventQueue) send(e gpu.Event) {
 	}
 }
 
-// uuidOf returns the UUID of the GPU of an event, by its handle if that was registered: a GPU that
-// has just been lost does not answer.
+// uuidOf returns the UUID of the GPU of an event. It asks the driver only if the handle was not
+// registered: a GPU that has just been lost does not answer.
 func (q *eventQueue) uuidOf(d Device) gpu.UUID {
 	if d == nil {
 		return ""

@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// queryFabric queries the GPU's registration in the NVLink fabric, if that is asked for. GPUs
-// without NVSwitch have none.
+// queryFabric queries the GPU's registration in the NVLink fabric, if that is asked for. Only GPUs
+// with NVSwitch have one.
 func (r *gpuRead) queryFabric(q *querier) gpu.Opt[gpu.Fabric] {
 	if !r.cues.Extras.Fabric {
 		return gpu.None[gpu.Fabric]()
@@ -23,7 +23,7 @@ func (r *gpuRead) queryFabric(q *querier) gpu.Opt[gpu.Fabric] {
 	return fabricOf(&info)
 }
 
-// fabricOf converts an answer. It is absent if the driver reports a state that is unknown, or that
+// fabricOf converts an answer. The result is absent if the driver reports an unknown state, or that
 // there is no fabric.
 func fabricOf(info *nvml.GpuFabricInfo_v3) gpu.Opt[gpu.Fabric] {
 	state, known := map[uint8]gpu.FabricState{
@@ -43,8 +43,8 @@ func fabricOf(info *nvml.GpuFabricInfo_v3) gpu.Opt[gpu.Fabric] {
 
 	fabric := gpu.Fabric{State: state, Health: health}
 
-	// "Must be checked only if Probe state returns complete" (nvml.h of status), and a place that
-	// was not given is none.
+	// nvml.h says of status: "Must be checked only if Probe state returns complete". Only a
+	// registration that succeeded has a cluster and a clique.
 	if state == gpu.FabricCompleted {
 		fabric.Status = gpu.Some(info.Status)
 	}
@@ -58,9 +58,9 @@ func fabricOf(info *nvml.GpuFabricInfo_v3) gpu.Opt[gpu.Fabric] {
 	return gpu.Some(fabric)
 }
 
-// readInstanceECC adds the memory errors of the MIG devices to their compute instances, if that is
-// asked for: of those that the driver counts by MIG device, the uncorrectable ones of SRAM. They
-// are read with the slow tier.
+// readInstanceECC adds the memory errors of each MIG device to its compute instance, if that is
+// asked for: the uncorrectable ones of SRAM. It reads them with the slow tier, and adds the last
+// answer in other readings.
 func (r *gpuRead) readInstanceECC(gi *gpu.GPUInstance, state *entityState) (vanished bool) {
 	if !r.cues.Extras.InstanceECC {
 		return false
@@ -71,17 +71,17 @@ func (r *gpuRead) readInstanceECC(gi *gpu.GPUInstance, state *entityState) (vani
 
 	for i := range gi.ComputeInstances {
 		ci := &gi.ComputeInstances[i]
-		of := &state.computes[i]
+		kept := &state.computeStates[i]
 
 		if r.slow {
-			q := r.newQuerier(of.answers)
-			of.ecc = r.queryDeviceECC(&q, r.state.tree.handleOf(of))
-			of.eccErrs = q.errs
+			q := r.newQuerier(kept.answers)
+			kept.ecc = r.queryDeviceECC(&q, r.state.tree.handleOf(kept))
+			kept.eccErrs = q.errs
 			vanished = vanished || q.stale
 		}
 
-		ci.ECC = of.ecc
-		gi.Errors = append(gi.Errors, of.eccErrs.report()...)
+		ci.ECC = kept.ecc
+		gi.Errors = append(gi.Errors, kept.eccErrs.report()...)
 	}
 
 	return vanished
@@ -104,8 +104,8 @@ func (r *gpuRead) queryDeviceECC(q *querier, device MIGDevice) []gpu.ECCCount {
 }
 
 // computePCIe computes the PCIe traffic of a GPU instance over the last window, if that is asked
-// for, and counts the values that are no numbers. It is a call of its own: a driver that does not
-// have these metrics for instances may refuse all metrics of a call.
+// for. It returns how many values were invalid. It makes a call of its own, since a driver that
+// lacks these metrics for instances may refuse all metrics of a call.
 func (r *gpuRead) computePCIe(state *entityState) (invalid int) {
 	const call = "nvmlGpmMetricsGet(PCIe)"
 	w := &state.window
@@ -134,7 +134,7 @@ func (r *gpuRead) computePCIe(state *entityState) (invalid int) {
 
 	for i, rate := range []*gpu.Opt[float64]{&w.rates.PCIeReceive, &w.rates.PCIeTransmit} {
 		var valid bool
-		if *rate, valid = metrics[i].valueIn(1 << 20); !valid {
+		if *rate, valid = metrics[i].valueIn(mebibyte); !valid {
 			invalid++
 		}
 	}

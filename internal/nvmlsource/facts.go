@@ -9,25 +9,25 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// readFacts reads, once, what stays the same as long as the handle and the MIG mode do. What has
-// failed is read again with the slow tier, and what was not supported when unsupported calls are
-// tried again.
+// readFacts returns what does not change while the GPU's handle and MIG mode stay the same, such as
+// its name. It reads that once. Facts that failed are read again with the slow tier, facts that
+// were not supported when unsupported calls are tried again.
 func (r *gpuRead) readFacts() (gpu.Facts, keptErrors) {
-	st := &r.state.static
-	f := &r.state.facts
+	static := &r.state.static
 
-	if due := !st.complete || r.retryAll || r.slow && len(st.errs) > 0; due && r.lost == nil {
+	due := !static.complete || r.retryAll || r.slow && len(static.errs) > 0
+	if due && r.lost == nil {
 		q := r.newQuerier(r.state.answers)
-		r.queryFacts(&q, f)
-		st.errs = q.errs
-		st.complete = r.lost == nil
+		r.queryFacts(&q, &r.state.facts)
+		static.errs = q.errs
+		static.complete = r.lost == nil
 	}
 
-	facts := *f
+	facts := r.state.facts
 	facts.UUID = r.state.uuid
 	facts.Index = int(r.state.index.Load())
 
-	return facts, st.errs
+	return facts, static.errs
 }
 
 // queryFacts queries the facts that are not known yet.
@@ -60,21 +60,21 @@ func (r *gpuRead) queryFacts(q *querier, f *gpu.Facts) {
 		func(pci nvml.PciInfo) { f.PCIBusID = pciBusID(pci) },
 	)
 
-	st := &r.state.static
-	if !st.answered[callSMs] {
+	static := &r.state.static
+	if !static.answered[callSMs] {
 		f.SMs = r.querySMs(q)
 	}
 
 	r.queryProfiles(q)
 
 	f.Profiles = nil
-	for i := range st.profiles {
-		f.Profiles = append(f.Profiles, st.profiles[i].Profile)
+	for i := range static.profiles {
+		f.Profiles = append(f.Profiles, static.profiles[i].Profile)
 	}
 }
 
-// queryFact queries a fact unless it is known, and passes the answer to take.
-func queryFact[T any](q *querier, call string, f func() (T, nvml.Return), take func(T)) {
+// queryFact queries a fact unless it is known, and passes the answer to store.
+func queryFact[T any](q *querier, call string, f func() (T, nvml.Return), store func(T)) {
 	known := q.state.static.answered
 	if known[call] {
 		return
@@ -82,15 +82,15 @@ func queryFact[T any](q *querier, call string, f func() (T, nvml.Return), take f
 
 	if answer, err := query(q, call, gpu.ReadingInventory, f); err == nil {
 		known[call] = true
-		take(answer)
+		store(answer)
 	}
 }
 
-// callSMs is the last call of querySMs.
+// callSMs is the last call of querySMs: the number of SMs is known once it was answered.
 const callSMs = "nvmlDeviceGetCudaComputeCapability"
 
-// querySMs divides the number of CUDA cores by that of an SM of the architecture: NVML does not
-// report the SMs of a GPU, nor its cores while MIG is on (nvml.h).
+// querySMs divides the number of CUDA cores by the cores of one SM: NVML does not report the SMs of
+// a GPU, nor its cores while MIG is on (nvml.h).
 func (r *gpuRead) querySMs(q *querier) gpu.Opt[int] {
 	cores, err := query(q, "nvmlDeviceGetNumGpuCores", gpu.ReadingInventory, r.dev.GetNumGpuCores)
 	if err != nil {

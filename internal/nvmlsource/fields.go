@@ -14,43 +14,44 @@ import (
 // allLinks is the scope of an NVLink field that is the sum over all links (nvml.h).
 const allLinks = 0xFFFFFFFF
 
-// field is one value that is read by its id, together with others in one call.
+// field is an NVML field: a value that is read by its id, together with others in one call.
 type field struct {
 	id, scope uint32
-	slow      bool
+	slow      bool // it belongs to the slow tier
 	reading   gpu.Reading
 	name      string // nvml.h's, without NVML_FI_DEV_
-	take      func(*gpu.Readings, *nvml.FieldValue)
-	call      string
+	store     func(*gpu.Readings, *nvml.FieldValue)
+	call      string // the name under which a refusal is cached
 }
 
-// fields lists what is read by id. The raw NVLink counters (140, 141) contain the data ones: they
-// are never added. Whether the driver counts by link is what it answers about the first one.
+// fields lists the fields that we read; links keeps what they say of NVLink. We leave out the raw
+// NVLink counters (140, 141), which include the data counters. Whether the driver counts by link we
+// learn from its answer to NVLINK_COUNT_XMIT_BYTES, which has link 0 for its scope.
 func fields(links *linkCounters) []field {
 	list := []field{
 		{id: nvml.FI_DEV_MEMORY_TEMP, name: "MEMORY_TEMP", reading: gpu.ReadingTemperature,
-			take: func(r *gpu.Readings, v *nvml.FieldValue) { r.MemoryCelsius = floatValue(v) }},
+			store: func(r *gpu.Readings, v *nvml.FieldValue) { r.MemoryCelsius = floatValue(v) }},
 		{
 			id:      nvml.FI_DEV_PCIE_COUNT_TX_BYTES,
 			name:    "PCIE_COUNT_TX_BYTES",
 			reading: gpu.ReadingPCIe,
-			take:    func(r *gpu.Readings, v *nvml.FieldValue) { r.PCIe.TransmitBytes = uintValue(v) },
+			store:   func(r *gpu.Readings, v *nvml.FieldValue) { r.PCIe.TransmitBytes = uintValue(v) },
 		},
 		{id: nvml.FI_DEV_PCIE_COUNT_RX_BYTES, name: "PCIE_COUNT_RX_BYTES", reading: gpu.ReadingPCIe,
-			take: func(r *gpu.Readings, v *nvml.FieldValue) { r.PCIe.ReceiveBytes = uintValue(v) }},
+			store: func(r *gpu.Readings, v *nvml.FieldValue) { r.PCIe.ReceiveBytes = uintValue(v) }},
 		{
 			id:      nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX,
 			name:    "NVLINK_THROUGHPUT_DATA_TX",
 			scope:   allLinks,
 			reading: gpu.ReadingNVLink,
-			take:    func(r *gpu.Readings, v *nvml.FieldValue) { r.NVLink.TransmitBytes = kibibytes(v) },
+			store:   func(r *gpu.Readings, v *nvml.FieldValue) { r.NVLink.TransmitBytes = kibibytes(v) },
 		},
 		{
 			id:      nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX,
 			name:    "NVLINK_THROUGHPUT_DATA_RX",
 			scope:   allLinks,
 			reading: gpu.ReadingNVLink,
-			take:    func(r *gpu.Readings, v *nvml.FieldValue) { r.NVLink.ReceiveBytes = kibibytes(v) },
+			store:   func(r *gpu.Readings, v *nvml.FieldValue) { r.NVLink.ReceiveBytes = kibibytes(v) },
 		},
 		linkErrors(nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, "crc_flit"),
 		linkErrors(nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL, "crc_data"),
@@ -61,21 +62,21 @@ func fields(links *linkCounters) []field {
 			name:    "NVLINK_LINK_COUNT",
 			slow:    true,
 			reading: gpu.ReadingNVLink,
-			take:    func(_ *gpu.Readings, v *nvml.FieldValue) { links.takeCount(v) },
+			store:   func(_ *gpu.Readings, v *nvml.FieldValue) { links.storeCount(v) },
 		},
 		{
 			id:      nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES,
 			name:    "NVLINK_COUNT_XMIT_BYTES",
 			slow:    true,
 			reading: gpu.ReadingNVLink,
-			take:    func(_ *gpu.Readings, v *nvml.FieldValue) { links.byLink = uintValue(v).Present() },
+			store:   func(_ *gpu.Readings, v *nvml.FieldValue) { links.byLink = uintValue(v).Present() },
 		},
 		{
 			id:      nvml.FI_DEV_GET_GPU_RECOVERY_ACTION,
 			name:    "GET_GPU_RECOVERY_ACTION",
 			slow:    true,
 			reading: gpu.ReadingRecovery,
-			take:    takeRecovery,
+			store:   storeRecovery,
 		},
 	}
 	for i := range list {
@@ -92,7 +93,7 @@ func linkErrors(id uint32, kind string) field {
 		slow:    true,
 		reading: gpu.ReadingNVLink,
 		name:    "NVLINK_" + strings.ToUpper(kind) + "_ERROR_COUNT_TOTAL",
-		take: func(r *gpu.Readings, v *nvml.FieldValue) {
+		store: func(r *gpu.Readings, v *nvml.FieldValue) {
 			if count, ok := uintValue(v).Get(); ok {
 				r.NVLink.Errors = append(
 					r.NVLink.Errors,
@@ -104,11 +105,12 @@ func linkErrors(id uint32, kind string) field {
 }
 
 // readFields reads the fields whose tier is due, in one call. It returns the fast tier with its
-// fields, and those of the slow tier. If the call as a whole fails, these keep their last values.
-func (r *gpuRead) readFields(before tier) (fast, slow tier) {
+// fields added, and the fields of the slow tier. If the call fails as a whole, the latter keep
+// their last values.
+func (r *gpuRead) readFields(fastTier tier) (fast, slow tier) {
 	g := r.state
 	r.chooseFields()
-	tiers := struct{ fast, slow tier }{fast: before} // of one allocation
+	tiers := struct{ fast, slow tier }{fast: fastTier} // one allocation for both
 	// Two queriers, for the errors of each tier.
 	fastQuerier := r.newQuerier(g.answers)
 	slowQuerier := r.newQuerier(g.answers)
@@ -116,31 +118,31 @@ func (r *gpuRead) readFields(before tier) (fast, slow tier) {
 	err := r.queryFields(&fastQuerier)
 	if err != nil && !errors.Is(err, gpu.ErrNotSupported) {
 		last := &g.slow.readings
-		to := &tiers.slow.readings
-		to.NVLink.Errors = last.NVLink.Errors
-		to.RecoveryAction = last.RecoveryAction
+		kept := &tiers.slow.readings
+		kept.NVLink.Errors = last.NVLink.Errors
+		kept.RecoveryAction = last.RecoveryAction
 	}
 
-	lacking := map[gpu.Reading]bool{} // readings whose error is recorded
+	recorded := map[gpu.Reading]bool{} // readings whose error is recorded
 
 	for i, f := range g.chosen {
 		q := &fastQuerier
-		to := &tiers.fast.readings
+		readings := &tiers.fast.readings
 
 		if f.slow {
 			q = &slowQuerier
-			to = &tiers.slow.readings
+			readings = &tiers.slow.readings
 		}
 
 		if err == nil {
-			q.takeField(f, &g.values[i], to)
-		} else if !lacking[f.reading] {
-			lacking[f.reading] = true
+			q.storeField(f, &g.values[i], readings)
+		} else if !recorded[f.reading] {
+			recorded[f.reading] = true
 			q.recordError(f.reading, err)
 		}
 	}
 
-	tiers.fast.errs = append(before.errs, fastQuerier.errs...)
+	tiers.fast.errs = append(fastTier.errs, fastQuerier.errs...)
 	tiers.slow.errs = slowQuerier.errs
 
 	return tiers.fast, tiers.slow
@@ -173,10 +175,10 @@ func (r *gpuRead) queryFields(q *querier) error {
 		return gpu.ErrNotSupported
 	}
 
-	denied := q.denied[call]
+	wasDenied := q.denied[call] != nil
 
 	err := q.classify(call, gpu.ReadingPCIe, r.dev.GetFieldValues(r.state.values))
-	if denied != nil && err == nil {
+	if wasDenied && err == nil { // the denial was recorded for the reading of each field
 		for _, f := range r.state.chosen {
 			q.markRegained(f.reading)
 		}
@@ -185,14 +187,14 @@ func (r *gpuRead) queryFields(q *querier) error {
 	return err
 }
 
-// takeField adds the value of a field to the readings, or its error to those of the step.
-func (q *querier) takeField(f *field, v *nvml.FieldValue, to *gpu.Readings) {
+// storeField adds the value of a field to the readings, or its error to the step's errors.
+func (q *querier) storeField(f *field, v *nvml.FieldValue, readings *gpu.Readings) {
 	var err error
 
 	switch ret := nvml.Return(int32(v.NvmlReturn)); ret {
 	case nvml.SUCCESS:
-		f.take(to, v)
-	case nvml.ERROR_INVALID_ARGUMENT: // a field id that the driver is too old for
+		f.store(readings, v)
+	case nvml.ERROR_INVALID_ARGUMENT: // the driver is too old for this field
 		err = gpu.ErrNotSupported
 	default:
 		err = driverError(f.call, ret)
@@ -203,7 +205,7 @@ func (q *querier) takeField(f *field, v *nvml.FieldValue, to *gpu.Readings) {
 	}
 }
 
-func takeRecovery(r *gpu.Readings, v *nvml.FieldValue) {
+func storeRecovery(r *gpu.Readings, v *nvml.FieldValue) {
 	actions := [...]gpu.RecoveryAction{
 		nvml.GPU_RECOVERY_ACTION_NONE:                gpu.RecoveryNone,
 		nvml.GPU_RECOVERY_ACTION_GPU_RESET:           gpu.RecoveryReset,

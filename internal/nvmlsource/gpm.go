@@ -10,32 +10,32 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// GPM, the profiling counters of Hopper and later. A sample holds an entity's counters of one
-// moment; metrics are computed of the window between two samples. Each reading samples every entity
-// once, and its window goes from the previous reading to this one.
+// GPM has the profiling counters of Hopper and later. A sample holds an entity's counters at one
+// moment; metrics are computed over the window between two samples. Each reading samples every
+// entity once, so a window goes from the previous reading to this one.
 //
-// Ids and handles are reused after a layout change, and a window between samples of two instances
-// has meaningless values. So the samples of a reading are taken before its scan of the tree, by the
-// tree of the reading before, and the scan confirms them: if it finds the tree unchanged, no
-// instance was another one at the time of the sample. Otherwise all windows of the GPU start again.
-// A reading that keeps the tree confirms nothing by itself: it relies on the driver to report a
-// change (mayKeepTree). Until the report has arrived, or where there is none, only values that make
-// no sense show a window of two instances; the next reading scans then.
+// Ids and handles are reused after a layout change, and a window between samples of two different
+// instances has meaningless values. So a reading takes its samples before it scans the tree, by the
+// tree of the previous reading. If the scan finds that tree unchanged, each sample is of the
+// instance that it was taken for; otherwise all windows of the GPU start again. A reading that does
+// not scan relies on the driver to report changes (mayKeepTree). Until a report arrives, or if it
+// is missing, we notice a window over two instances only by values that make no sense; the next
+// reading scans then.
 
 // minWindow is the least time between two samples that nvml.h asks for.
 const minWindow = 100 * time.Millisecond
 
-// gpmState is the state of GPM of one GPU. Like the rest of gpuState it belongs to the Read under
+// gpmState is what GPM needs of one GPU. Like the rest of gpuState it belongs to the Read under
 // way. The windows of instances are in its tree.
 type gpmState struct {
 	support gpmSupport
-	wanted  bool      // by the last reading
+	wanted  bool      // the last reading wanted GPM
 	restart bool      // the GPU has changed since samples were taken: all windows start again
 	lastAt  time.Time // when samples were taken last
 	own     window    // of the GPU as a whole
 }
 
-// gpmSupport is whether a GPU has GPM, which is asked once in a MIG mode.
+// gpmSupport is whether a GPU has GPM. We ask once for each MIG mode.
 type gpmSupport int
 
 const (
@@ -44,18 +44,24 @@ const (
 	gpmUnsupported
 )
 
-// window has the last two samples of one entity, and the metrics between them.
+// window holds two consecutive samples of one entity, and the metrics between them.
 type window struct {
 	samples  [2]GPMSample
-	count    int        // samples that hold counters: the newest is in samples[1]
+	count    int        // samples that hold counters; the newest is samples[1]
 	errs     keptErrors // why it has no metrics
 	activity gpu.Activity
 	rates    gpu.LinkRates
 	media    gpu.Media // of a GPU instance
 }
 
+// Units of GPM's metrics.
+const (
+	percent  = 0.01
+	mebibyte = 1 << 20 // per second
+)
+
 // retireGPU returns the samples of a GPU that is no longer in use to the pool. If a Read of it is
-// under way, that Read does so when it returns.
+// under way, that Read retires the GPU when it returns.
 func (s *Source) retireGPU(g *gpuState) {
 	g.advanceTo(phaseRetired)
 
@@ -74,14 +80,14 @@ func (s *Source) emptyWindows(g *gpuState) {
 	s.samples.putAll(g.uuid, &g.tree)
 }
 
-// takeSamples takes the samples of a reading, before its tree is scanned, and reports whether it
-// did: not if GPM is not wanted, or the samples would be of no use.
+// takeSamples samples all entities, before the tree is scanned, and reports whether it did. It does
+// not if GPM is not wanted, or if the samples would be useless.
 func (r *gpuRead) takeSamples() (sampled bool, errs []gpu.ReadError) {
 	g := &r.state.gpm
-	was := g.wanted
+	wasWanted := g.wanted
 
 	g.wanted = r.wantsGPM()
-	if was && !g.wanted {
+	if wasWanted && !g.wanted {
 		r.source.emptyWindows(r.state) // a later window must not span the time in between
 		g.lastAt = time.Time{}
 	}
@@ -135,7 +141,9 @@ func (r *gpuRead) readGPMSupport() []gpu.ReadError {
 func (r *gpuRead) sampleEntities() {
 	g := r.state
 	t := &r.state.tree
-	defer func() { g.gpm.lastAt = r.source.opts.Now() }() // calls may have taken long since the reading began
+	// Not when the reading began: the calls since then may have taken long.
+	defer func() { g.gpm.lastAt = r.source.opts.Now() }()
+
 	const sample, migSample = "nvmlGpmSampleGet", "nvmlGpmMigSampleGet"
 	r.sampleInto(&g.gpm.own, g.answers, sample, r.dev.GpmSampleGet)
 
@@ -147,7 +155,7 @@ func (r *gpuRead) sampleEntities() {
 		e := &t.states[i]
 
 		// Without a compute instance nothing can run there, and the driver has no counters of it.
-		if len(e.computes) == 0 && !t.hidden {
+		if len(e.computeStates) == 0 && !t.hidden {
 			e.window.reset(nil)
 			continue
 		}
@@ -156,8 +164,8 @@ func (r *gpuRead) sampleEntities() {
 			return r.dev.GpmMigSampleGet(int(t.instances[i].ID), s)
 		})
 
-		for j := range e.computes {
-			c := &e.computes[j]
+		for j := range e.computeStates {
+			c := &e.computeStates[j]
 			r.sampleInto(&c.window, c.answers, sample, t.handleOf(c).GpmSampleGet)
 		}
 	}
@@ -207,12 +215,12 @@ func (w *window) reset(errs []gpu.ReadError) {
 	w.media = gpu.Media{}
 }
 
-// activityRead is the activity that a reading found of a GPU as a whole.
+// activityRead is what a reading found of the activity of a GPU as a whole.
 type activityRead struct {
 	source  gpu.ActivitySource
 	ratios  gpu.Activity
 	rates   gpu.LinkRates
-	invalid int // values of the reading that were no numbers, also those of instances
+	invalid int // how many values were invalid, also of instances (valueIn)
 }
 
 // readActivity computes the metrics of the windows whose samples the scan of the tree has
@@ -242,8 +250,8 @@ func (r *gpuRead) readActivity(sampled bool, layout *layoutRead) (activityRead, 
 	return activity, g.own.errs.report()
 }
 
-// restartWindows starts all windows again, with samples of the present tree if its handles are
-// valid. The next scan finds later changes.
+// restartWindows starts all windows again. It takes their first samples from the current tree if
+// valid says that its handles are; the next scan finds later changes.
 func (r *gpuRead) restartWindows(valid bool) {
 	g := &r.state.gpm
 	g.own.reset(nil)
@@ -259,8 +267,8 @@ func (r *gpuRead) restartWindows(valid bool) {
 	}
 }
 
-// computeActivity computes the metrics of every window that has two samples, and counts those that
-// are no numbers.
+// computeActivity computes the metrics of every window that has two samples, and returns how many
+// values were invalid.
 func (r *gpuRead) computeActivity() (invalid int) {
 	invalid = r.computeWindow(&r.state.gpm.own, gpuMetrics)
 
@@ -271,8 +279,8 @@ func (r *gpuRead) computeActivity() (invalid int) {
 		invalid += r.computeMedia(&t.instances[i], e)
 		invalid += r.computePCIe(e)
 
-		for j := range e.computes {
-			invalid += r.computeWindow(&e.computes[j].window, computeMetrics)
+		for j := range e.computeStates {
+			invalid += r.computeWindow(&e.computeStates[j].window, computeMetrics)
 		}
 	}
 
@@ -311,8 +319,8 @@ func gpmMetrics() [gpuMetrics]GPMMetric {
 	return list
 }
 
-// computeWindow computes the first count metrics of a window, and counts those that are no numbers.
-// Each has a return code of its own.
+// computeWindow computes the first count metrics of a window, and returns how many values were
+// invalid. Each metric has a return code of its own.
 func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
 	w.activity = gpu.Activity{}
 	w.rates = gpu.LinkRates{}
@@ -329,7 +337,7 @@ func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
 		metrics[i].Return = nvml.ERROR_UNKNOWN
 	}
 
-	err := r.source.checkReturn(
+	err := checkReturn(
 		call,
 		r.source.lib.GpmMetricsGet(w.samples[0], w.samples[1], metrics),
 	)
@@ -339,12 +347,11 @@ func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
 		}
 
 		w.errs = []gpu.ReadError{{Reading: gpu.ReadingActivity, Err: err}}
-		r.state.watch.rescan = true // its samples may be of two entities
+		r.state.watch.rescan = true // the samples may be of two entities
 
 		return 0
 	}
 
-	const mebi = 1 << 20
 	ratios := w.activity.All()
 	rates := [...]*gpu.Opt[float64]{
 		&w.rates.PCIeReceive,
@@ -356,9 +363,9 @@ func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
 	for i := range metrics {
 		var valid bool
 		if i < len(ratios) {
-			*ratios[i], valid = metrics[i].valueIn(0.01)
+			*ratios[i], valid = metrics[i].valueIn(percent)
 		} else {
-			*rates[i-len(ratios)], valid = metrics[i].valueIn(mebi)
+			*rates[i-len(ratios)], valid = metrics[i].valueIn(mebibyte)
 		}
 
 		if !valid {
@@ -370,8 +377,8 @@ func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
 	return invalid
 }
 
-// valueIn returns a metric in multiples of a unit, absent if the driver has none. It is not valid
-// if it is not a number, or negative.
+// valueIn returns a metric in multiples of a unit, absent if the driver has none. It is invalid if
+// it is negative or not a number.
 func (m *GPMMetric) valueIn(unit float64) (value gpu.Opt[float64], valid bool) {
 	if m.Return != nvml.SUCCESS {
 		return gpu.None[float64](), true
@@ -396,7 +403,7 @@ func (r *gpuRead) addActivity(instances []gpu.GPUInstance) {
 
 		for j := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[j]
-			w := &e.computes[j].window
+			w := &e.computeStates[j].window
 			ci.Activity = w.activity
 			ci.Errors = append(ci.Errors, w.errs.report()...)
 		}

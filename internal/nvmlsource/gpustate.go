@@ -15,12 +15,12 @@ import (
 type gpuState struct {
 	uuid   gpu.UUID
 	handle Device
-	dev    Device     // the handle for readings, whose calls meter observes
+	dev    Device     // handle with meter as its observer, for readings
 	meter  *readMeter // of readings
 	index  atomic.Int64
 	phase  atomic.Int32           // a gpuPhase
-	change atomic.Int32           // a gpuChange, since the last reading began
-	tables atomic.Pointer[tables] // of the Actuator
+	change atomic.Int32           // a gpuChange: what was marked since the last reading began
+	tables atomic.Pointer[tables] // the Actuator's; nil until it has read them
 
 	// reading is held by the Read under way; the rest belongs to it.
 	reading sync.Mutex
@@ -29,30 +29,30 @@ type gpuState struct {
 	facts   gpu.Facts // with profiles
 	static  static
 	tree    tree
-	values  []nvml.FieldValue // reused by every Read
-	chosen  []*field
-	fields  []field
+	values  []nvml.FieldValue // of chosen, in the same order; reused by every Read
+	chosen  []*field          // the fields that the reading under way asks for
+	fields  []field           // all that we ask for
 	links   linkCounters
 	ecc     []eccCounter
-	slow    tier      // of the last slow tier: reported until the next
-	slowAt  time.Time // zero: the slow tier is due
+	slow    tier      // the last slow tier: reported until the next
+	slowAt  time.Time // when it was read; zero: it is due
 	gpm     gpmState
 	watch   treeWatch
-	// processes are those of the last lists.
+	// processes holds the last lists of processes.
 	processes processLists
 	// processesSeen is the newest time stamp, in microseconds, of the driver's samples of
 	// processes.
 	processesSeen uint64
 	metrics       [gpuMetrics]GPMMetric // reused by every Read
-	mediaMetrics  []GPMMetric           // likewise
-	freshAt       time.Time             // when unsupported calls were last forgotten
+	mediaMetrics  []GPMMetric           // reused by every Read
+	forgottenAt   time.Time             // when unsupported calls were last forgotten
 	deniedAt      time.Time             // when denied calls were last tried again
 
 	eventRights delivery // of events under MIG, as far as a reading has shown it
 }
 
-// gpuPhase is how far the use of a GPU behind one handle has come. It only goes on: a lost GPU that
-// answers again is looked up again first.
+// gpuPhase is how far the use of a GPU behind one handle has come. It never goes back: a lost GPU
+// is looked up again, and gets a new gpuState.
 type gpuPhase int32
 
 const (
@@ -62,7 +62,7 @@ const (
 	phaseRetired                 // another state has replaced it, or the driver does not list it any more
 )
 
-// gpuChange is what is known to have changed a GPU.
+// gpuChange is how we know that a GPU has changed since the last reading.
 type gpuChange int32
 
 const (
@@ -74,12 +74,12 @@ const (
 // advanceTo moves the GPU on to a phase, and reports whether it was in an earlier one.
 func (g *gpuState) advanceTo(phase gpuPhase) bool { return raise(&g.phase, int32(phase)) }
 
-// markChanged makes the next reading try unsupported calls again and restart the windows of GPM:
-// the last one may have found the instances in the middle of a change. After a change of the
-// Actuator it reads the slow tier, too.
+// markChanged makes the next reading try unsupported calls again and restart the windows of GPM,
+// since the last one may have found the instances in the middle of a change. If the Actuator has
+// made the change, the next reading also reads the slow tier.
 func (g *gpuState) markChanged(change gpuChange) { raise(&g.change, int32(change)) }
 
-// raise sets a value that is less, and reports whether it was.
+// raise sets value to a higher one. It returns false if value is that high already.
 func raise(value *atomic.Int32, to int32) bool {
 	for {
 		now := value.Load()
@@ -105,12 +105,12 @@ type modeState struct {
 
 // static records how far the facts have been read.
 type static struct {
-	complete bool            // everything was asked once
-	errs     keptErrors      // of facts that failed: they are read again with the slow tier
-	answered map[string]bool // calls whose answers are among the facts
-	profiles []profileEntry
-	progress profileProgress
-	mostMIG  gpu.Opt[int] // how many MIG devices the GPU can have
+	complete   bool            // everything was asked once
+	errs       keptErrors      // of facts that failed: they are read again with the slow tier
+	answered   map[string]bool // calls whose answers are among the facts
+	profiles   []profileEntry
+	progress   profileProgress
+	maxDevices gpu.Opt[int] // how many MIG devices the GPU can have
 }
 
 func newStatic() static { return static{answered: map[string]bool{}} }
@@ -161,11 +161,11 @@ func (g *gpuState) retriesDenied(now time.Time) bool {
 // retryUnsupported clears the cache of unsupported calls if that is due, or the GPU was changed,
 // and reports whether it did.
 func (g *gpuState) retryUnsupported(now time.Time, changed bool) bool {
-	if since := now.Sub(g.freshAt); since >= 0 && since < supportEvery && !changed {
+	if since := now.Sub(g.forgottenAt); since >= 0 && since < supportEvery && !changed {
 		return false
 	}
 
-	g.freshAt = now
+	g.forgottenAt = now
 	clear(g.answers.unsupported)
 	clear(g.tree.answers.unsupported)
 

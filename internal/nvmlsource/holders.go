@@ -9,19 +9,20 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Processes lists what runs on a GPU: compute processes, graphics processes and clients of MPS. In
-// MIG mode each has its instances; one without them may be on any. If one of the lists cannot be
-// read, there is an error and no list; only those of graphics and MPS need not be offered.
+// Processes lists what runs on a GPU: compute processes, graphics processes and clients of MPS.
+// Under MIG a process names the instances that it runs on; one without instances may run on any. If
+// one of the driver's lists cannot be read, it returns an error and no list; but a driver need not
+// offer the lists of graphics and MPS.
 //
-// Outside of the host's PID namespace there is a list and an error, which wraps
-// gpu.ErrPIDNamespace: what is listed runs on the GPU, and others may. Their ids are not the host's
-// then, with drivers before 535.113.01 they are.
+// Outside of the host's PID namespace it returns both a list and an error that wraps
+// gpu.ErrPIDNamespace: the listed processes run on the GPU, and others may, too. Their ids are then
+// those of our namespace, but the host's with drivers before 535.113.01.
 func (a *Actuator) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error) {
 	list, err := runQueued(
 		ctx,
 		a,
 		queueKey{id: id},
-		func() ([]gpu.Process, error) { return a.processes(id) },
+		func() ([]gpu.Process, error) { return a.listProcesses(id) },
 	)
 	if err == nil {
 		err = a.source.opts.ProcessesHidden
@@ -34,20 +35,20 @@ func (a *Actuator) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, e
 	return list, nil
 }
 
-// processes asks for the MIG mode only if it matters: without MIG the instances of processes mean
-// nothing.
-func (a *Actuator) processes(id gpu.UUID) ([]gpu.Process, error) {
-	g, err := a.stateOf(id)
+// listProcesses asks for the MIG mode only if it matters: without MIG the instances of processes
+// mean nothing.
+func (a *Actuator) listProcesses(id gpu.UUID) ([]gpu.Process, error) {
+	g, err := a.findGPU(id)
 	if err != nil {
 		return nil, err
 	}
 
 	compute, ret := g.handle.GetComputeRunningProcesses()
-	computeErr := a.source.checkReturn("nvmlDeviceGetComputeRunningProcesses", ret)
+	computeErr := checkReturn("nvmlDeviceGetComputeRunningProcesses", ret)
 	graphics, ret := g.handle.GetGraphicsRunningProcesses()
-	graphicsErr := a.source.checkReturn("nvmlDeviceGetGraphicsRunningProcesses", ret)
+	graphicsErr := checkReturn("nvmlDeviceGetGraphicsRunningProcesses", ret)
 	mps, ret := g.handle.GetMPSComputeRunningProcesses()
-	mpsErr := a.source.checkReturn("nvmlDeviceGetMPSComputeRunningProcesses", ret)
+	mpsErr := checkReturn("nvmlDeviceGetMPSComputeRunningProcesses", ret)
 
 	err = errors.Join(computeErr, unlessNotOffered(graphicsErr), unlessNotOffered(mpsErr))
 	if err != nil {

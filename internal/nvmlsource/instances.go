@@ -9,17 +9,17 @@ import (
 
 // layoutRead is what a reading found of a GPU's instances.
 type layoutRead struct {
-	instances  []gpu.GPUInstance      // which the result owns
-	detailErrs keptErrors             // of the tree
-	scanErr    error                  // why the instances are those of an earlier scan, and cannot be read
-	vanished   bool                   // one of them is not what it was: the layout has changed since the scan
+	instances  []gpu.GPUInstance      // copies, which belong to the result of the reading
+	detailErrs keptErrors             // of the tree's details
+	scanErr    error                  // why the last scan failed; the instances are then an earlier scan's
+	vanished   bool                   // an instance has vanished: the layout has changed since the scan
 	processes  gpu.Opt[[]gpu.Process] // of the whole GPU
-	processErr gpu.ReadError          // why they are absent; zero if they are not
+	processErr gpu.ReadError          // why processes is absent; zero if it is not
 }
 
 // readInstances reads the instances of the tree, and the processes of the whole GPU. If an instance
-// has vanished, the layout has changed since the scan, and the tree is read again first. The errors
-// are those of the tree, too.
+// has vanished, the layout has changed since the scan, and it first reads the tree again. The
+// errors that it returns include those of reading the tree.
 func (r *gpuRead) readInstances(
 	tree treeRead,
 	treeErrs []gpu.ReadError,
@@ -40,7 +40,8 @@ func (r *gpuRead) readInstances(
 	}
 }
 
-// recordProcessError returns the error of a GPU whose list of processes is incomplete.
+// recordProcessError records why the list of the GPU's processes is incomplete, and returns that as
+// an error of the GPU.
 func (r *gpuRead) recordProcessError(layout *layoutRead) []gpu.ReadError {
 	failure := layout.processErr
 	if failure.Err == nil {
@@ -58,7 +59,7 @@ func (r *gpuRead) recordProcessError(layout *layoutRead) []gpu.ReadError {
 }
 
 // readInstancesOnce reads the instances, unless the scan of the tree has failed, and the processes.
-// Errors of an instance are its own.
+// The errors of an instance are in that instance.
 func (r *gpuRead) readInstancesOnce(scanErr error) (layoutRead, []gpu.ReadError) {
 	t := &r.state.tree
 	q := r.newQuerier(r.state.answers)
@@ -117,9 +118,9 @@ func (t *tree) unreadableInstances(err error) []gpu.GPUInstance {
 	return list
 }
 
-// readMemories returns copies of the tree's instances, with the memory of the GPU instances, and
-// reports whether one had vanished. Any MIG device of a GPU instance reports the memory of all of
-// it.
+// readMemories returns copies of the tree's instances, with the memory of each GPU instance, and
+// reports whether one has vanished. Any MIG device of a GPU instance reports the memory of the
+// whole GPU instance; we ask the first.
 func (r *gpuRead) readMemories() (instances []gpu.GPUInstance, vanished bool) {
 	t := &r.state.tree
 
@@ -144,7 +145,7 @@ func (r *gpuRead) readMemories() (instances []gpu.GPUInstance, vanished bool) {
 			&q,
 			"nvmlDeviceGetMemoryInfo",
 			gpu.ReadingMemory,
-			t.handleOf(&state.computes[0]).GetMemoryInfo,
+			t.handleOf(&state.computeStates[0]).GetMemoryInfo,
 		)
 		if err == nil {
 			gi.Memory = memoryOf(m)
@@ -159,17 +160,16 @@ func (r *gpuRead) readMemories() (instances []gpu.GPUInstance, vanished bool) {
 	return instances, vanished
 }
 
-// queryOwnProcesses reads the processes of the compute instances, from their MIG devices' own
-// lists, and reports whether one had vanished. All processes of the GPU are on the list, unless
-// there is an error.
+// queryOwnProcesses lists the processes of all compute instances, from the list of each MIG device,
+// and reports whether a MIG device has vanished. The list is complete unless there is an error.
 func (r *gpuRead) queryOwnProcesses() (list []gpu.Process, vanished bool, err error) {
 	t := &r.state.tree
 	list = []gpu.Process{}
 
 	for i := range t.states {
 		gi := &t.instances[i]
-		for j := range t.states[i].computes {
-			state := &t.states[i].computes[j]
+		for j := range t.states[i].computeStates {
+			state := &t.states[i].computeStates[j]
 			q := r.newQuerier(state.answers)
 			infos, failed := query(&q, "nvmlDeviceGetComputeRunningProcesses", gpu.ReadingProcesses,
 				t.handleOf(state).GetComputeRunningProcesses)
@@ -197,13 +197,14 @@ func (r *gpuRead) queryOwnProcesses() (list []gpu.Process, vanished bool, err er
 	return list, vanished, err
 }
 
-// addOwnLists adds what the compute instances' own lists said, as far as they were asked.
+// addOwnLists adds to the compute instances what their own lists of processes said, if those were
+// read.
 func (t *tree) addOwnLists(instances []gpu.GPUInstance) {
 	for i := range instances {
 		for j := range instances[i].ComputeInstances {
 			ci := &instances[i].ComputeInstances[j]
 
-			own := &t.states[i].computes[j].own
+			own := &t.states[i].computeStates[j].own
 			if !own.asked {
 				continue
 			}

@@ -6,58 +6,57 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Interceptor is at the one point through which every call of a driver passes. It is called
-// concurrently.
+// Interceptor sees every call of a driver. Its methods are called concurrently.
 type Interceptor interface {
 	// Before is called before the driver is, and says what becomes of the call.
 	Before(c Call) Verdict
-	// Object returns what further calls about a handle will name as their Object. The handle is one
-	// that a call has returned, at a position if it returned a list. If it is unknown, the caller
-	// gets no handle.
+	// Object returns the object by which later calls name a handle (Call.Object). Call c has
+	// returned the handle, at a position if it returned a list. If known is false, the caller gets
+	// no handle.
 	Object(c Call, position int, handle any) (object any, known bool)
 }
 
 // Call is one call of a driver.
 type Call struct {
-	Object   any       // of the handle that the call is about; nil for the library
+	Object   any       // the object of the handle that is called; nil for the library
 	Function string    // its name in nvml.h, without a version
-	Args     [3]uint64 // its numbers, as many as it has
-	Samples  [2]any    // the objects of the samples that it takes
+	Args     [3]uint64 // its numeric arguments
+	Samples  [2]any    // the objects of the GPM samples that it takes
 
-	// What it fills in.
+	// Buffers that it fills in.
 	Fields  []nvml.FieldValue
 	Metrics []GPMMetric
 }
 
 // Verdict says what becomes of a call. The zero Verdict lets it pass.
 type Verdict struct {
-	Answered bool // with what follows: the driver is not called
-	Answer   any  // of another type than the call's, or nil: the zero value
+	Answered bool // the driver is not called; the call returns Answer and Return
+	Answer   any  // nil, or of another type than the call's: the zero value
 	Return   nvml.Return
 
-	// After, if not nil, gets what the driver has returned.
+	// After, if not nil, is called with what the driver has returned.
 	After func(answer any, ret nvml.Return)
 
 	observer CallObserver // if not nil, it learns when the call ends
 	began    time.Time
 }
 
-// Intercept returns a Library with an interceptor in front of it, and of all handles that it gives
-// out. Handles of equal handles are equal if their objects are. If each call is answered, there
-// need be no driver.
+// Intercept returns a Library that passes every call of driver, and of all handles that it gives
+// out, to an Interceptor first. Two handles are equal if the driver's handles and their objects
+// are. If the Interceptor answers every call, driver may be nil.
 func Intercept(driver Library, by Interceptor) Library {
 	return interceptedLibrary{handle[Library]{driver, by, nil}}
 }
 
 // handle is a Library, or a handle that it has given out, with the interceptor in front of it.
 type handle[D any] struct {
-	raw    D // what only passCall may call
+	raw    D // the driver's; only passCall may call it
 	by     Interceptor
 	object any
 }
 
-// passCall makes the call f, unless the interceptor answers it. It allocates nothing if that only
-// observes.
+// passCall makes the call f, unless the Interceptor answers it. If that only observes calls,
+// passCall allocates nothing.
 func passCall[D, T any](
 	h handle[D],
 	c Call,
@@ -105,17 +104,17 @@ func passCode[D any](h handle[D], c Call, f func(D) nvml.Return) nvml.Return {
 	return ret
 }
 
-// ObserveCalls returns a Library that reports to an observer every call of another Library, and of
-// all handles that this one gives out. Receiving events is not observed: it waits in the driver all
-// the time.
+// ObserveCalls returns a Library that reports every call of lib, and of all handles that it gives
+// out, to an observer. Receiving events is not observed: it waits in the driver all the time.
 func ObserveCalls(lib Library, observer CallObserver) Library {
 	return Intercept(lib, observing{observer})
 }
 
-// CallObserver observes every call of the seam, by the function's name in nvml.h without a version.
-// It is called concurrently.
+// CallObserver observes driver calls, by the function's name in nvml.h without a version. Its
+// methods are called concurrently.
 type CallObserver interface {
-	// BeginCall is called before the driver is. EndCall gets its result.
+	// BeginCall is called before the driver is. EndCall is called afterwards, with what BeginCall
+	// returned.
 	BeginCall(function string) time.Time
 	EndCall(function string, began time.Time)
 }
@@ -135,7 +134,7 @@ func (o observing) Before(c Call) Verdict {
 
 func (observing) Object(Call, int, any) (object any, known bool) { return nil, true }
 
-// observeInstead returns a handle of ObserveCalls with another observer.
+// observeInstead returns d, a handle of ObserveCalls, with another observer.
 func observeInstead(d Device, observer CallObserver) Device {
 	switch d := d.(type) {
 	case interceptedMutableDevice:

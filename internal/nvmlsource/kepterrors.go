@@ -6,13 +6,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// keptErrors are the errors of something that not every reading reads. Each reading reports them
-// until it is read again; they are new, and count, in the first report alone.
+// keptErrors are the errors of a step that not every reading makes. Until the step is made again,
+// every reading reports them, but they are new, and counted, only in the first report.
 //
 // Denials are kept in another way (answers.refused): a denied call is tried again and again, and
-// several calls can be denied for one reading, but only the first denial of a reading is new. What
-// privilege, registration and session remember of the log is not here either: only which line was
-// written.
+// several calls can be denied for one reading, but only the first denial of a reading is new.
+// privilege, registration and session keep no errors either; they only remember what they have
+// logged.
 type keptErrors []gpu.ReadError
 
 // report returns the errors for a reading.
@@ -23,7 +23,7 @@ func (k keptErrors) report() []gpu.ReadError {
 	return errs
 }
 
-// reportKept is report for a single error; zero is none.
+// reportKept is report for a single error; the zero ReadError is none.
 func reportKept(kept *gpu.ReadError) gpu.ReadError {
 	e := *kept
 	kept.Remembered = true

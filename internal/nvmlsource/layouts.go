@@ -13,10 +13,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Layouts reads GPUs as they are now, by index, without Busy: all, or only those named. A GPU that
-// cannot be read, or not completely, is left out of the list and its error is in the map, by index
-// if its UUID is unknown. No call is made for other GPUs than those named, unless one of these
-// has to be looked up.
+// Layouts reads the present layouts of GPUs, sorted by index and without Busy: of all GPUs, or only
+// of those named. A GPU that cannot be read completely is not in the list; its error is in the map,
+// under its UUID or, if that is unknown, its index. It makes no calls for GPUs that are not named,
+// unless a named one has to be looked up.
 func (a *Actuator) Layouts(
 	ctx context.Context,
 	only ...gpu.UUID,
@@ -59,7 +59,7 @@ func (a *Actuator) Layouts(
 	}
 
 	reading.Wait()
-	whole := list[:0]
+	complete := list[:0]
 
 	for i, err := range errs {
 		if err != nil {
@@ -67,18 +67,18 @@ func (a *Actuator) Layouts(
 			continue
 		}
 
-		whole = append(whole, list[i])
+		complete = append(complete, list[i])
 	}
 
-	slices.SortFunc(whole, func(a, b mig.GPULayout) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortFunc(complete, func(a, b mig.GPULayout) int { return cmp.Compare(a.Index, b.Index) })
 
-	return whole, failed, nil
+	return complete, failed, nil
 }
 
 // readLayout reads a GPU with handles of its own and without the parts of its gpuState that belong
 // to a Read: one may be under way, or hang.
 func (a *Actuator) readLayout(id gpu.UUID) (mig.GPULayout, error) {
-	g, err := a.stateOf(id)
+	g, err := a.findGPU(id)
 	if err != nil {
 		return mig.GPULayout{}, err
 	}
@@ -121,7 +121,7 @@ func (a *Actuator) readLayoutOnce(g *gpuState) (mig.GPULayout, error) {
 	}
 
 	minor, ret := g.handle.GetMinorNumber()
-	if err := a.source.checkReturn("nvmlDeviceGetMinorNumber", ret); err == nil {
+	if err := checkReturn("nvmlDeviceGetMinorNumber", ret); err == nil {
 		layout.Minor = gpu.Some(minor)
 	} else if losesDevice(err) {
 		return mig.GPULayout{}, err
@@ -140,7 +140,7 @@ func (a *Actuator) readLayoutOnce(g *gpuState) (mig.GPULayout, error) {
 		return mig.GPULayout{}, err
 	}
 
-	devices, err := a.readDevices(g, t.mostMIG, gpu.None[computeKey]())
+	devices, err := a.readDevices(g, t.maxDevices, gpu.None[computeKey]())
 	if err != nil {
 		return mig.GPULayout{}, err
 	}
@@ -160,8 +160,8 @@ func (a *Actuator) readLayoutOnce(g *gpuState) (mig.GPULayout, error) {
 	return layout, nil
 }
 
-// addUUIDs fills in the UUIDs of the MIG devices. It reports whether each compute instance has one
-// and each MIG device is of one of them, and no two GPU instances overlap.
+// addUUIDs fills in the UUIDs of the MIG devices. It returns false if a compute instance has no MIG
+// device, a MIG device has no compute instance, or two GPU instances overlap.
 func (p partition) addUUIDs(devices map[computeKey]gpu.MIGUUID) bool {
 	found := 0
 
@@ -187,34 +187,35 @@ func (p partition) addUUIDs(devices map[computeKey]gpu.MIGUUID) bool {
 	return found == len(devices)
 }
 
-// readDevices reads the UUIDs of the MIG devices of a GPU, or only that of one compute instance.
+// readDevices reads the UUIDs of a GPU's MIG devices, or of only one. maxDevices is how many the
+// GPU can have.
 func (a *Actuator) readDevices(
 	g *gpuState,
-	most int,
+	maxDevices int,
 	only gpu.Opt[computeKey],
 ) (map[computeKey]gpu.MIGUUID, error) {
-	found := map[computeKey]gpu.MIGUUID{}
+	uuids := map[computeKey]gpu.MIGUUID{}
 
-	for h, err := range a.source.migDevices(g.handle, most) {
+	for h, err := range migDevices(g.handle, maxDevices) {
 		if err != nil {
 			return nil, err
 		}
 
-		at, uuid, err := a.source.readIdentity(h, only)
+		key, uuid, err := readIdentity(h, only)
 		switch {
-		case losesEntity(err) && only.Present():
+		case losesEntity(err) && only.Present(): // the wanted device may still follow
 		case losesEntity(err):
 			return nil, errTorn
 		case err != nil:
 			return nil, err
-		case only == gpu.Some(at) && uuid != "":
-			return map[computeKey]gpu.MIGUUID{at: uuid}, nil
-		case found[at] != "":
+		case only == gpu.Some(key) && uuid != "":
+			return map[computeKey]gpu.MIGUUID{key: uuid}, nil
+		case uuids[key] != "":
 			return nil, errTorn
 		case !only.Present():
-			found[at] = uuid
+			uuids[key] = uuid
 		}
 	}
 
-	return found, nil
+	return uuids, nil
 }

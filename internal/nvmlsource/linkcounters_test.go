@@ -63,6 +63,6 @@ func TestLinkCounters(t *testing.T) {
 // TestLinkCountIsBounded: a driver's number of links is not trusted with our memory.
 func TestLinkCountIsBounded(t *testing.T) {
 	var c linkCounters
-	c.takeCount(fieldValue(nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, 1<<40))
+	c.storeCount(fieldValue(nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, 1<<40))
 	cmptest.Equal(t, "links", c.count, nvml.NVLINK_MAX_LINKS)
 }

@@ -7,9 +7,9 @@ import (
 )
 
 // From NVLink 5 on (Blackwell), drivers count bytes and errors for each link and have no totals:
-// nvml.h says of the fields from 201 on that they need a link, and DCGM adds them up over the links
-// itself. We ask for all links in one call with the slow tier, apart from the other fields: a
-// driver that refuses it still answers those.
+// nvml.h says that the fields from 201 on need a link, and DCGM adds them up over the links itself.
+// We ask for all links in one call with the slow tier, apart from the other fields: a driver that
+// refuses that call still answers those.
 
 // linkField is a counter of one link.
 type linkField struct {
@@ -25,9 +25,9 @@ const (
 	linkFieldCount = firstLinkError + 4
 )
 
-// linkFields lists what is read of each link. Of the errors it has those that tell whether a link
-// is sick and that do not contain each other: packets received with errors, errors that were left
-// after correction, and recoveries that brought the link back or did not.
+// linkFields lists the counters that we read of each link. Of the error counters we take those that
+// show whether a link is sick and that do not include each other: packets received with errors,
+// errors that were left after correction, and recoveries that brought the link back or did not.
 func linkFields() [linkFieldCount]linkField {
 	return [...]linkField{
 		linkTransmit:       {id: nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES},
@@ -48,16 +48,16 @@ func linkFields() [linkFieldCount]linkField {
 // linkCounters adds up the counters of a GPU's links. A link that goes down stops answering, and
 // may begin again at 0: the totals keep what it counted before, so that they only grow.
 type linkCounters struct {
-	count  int  // of links, 0 if unknown
-	byLink bool // the driver has answered for one link
+	count  int  // of links; 0 if unknown
+	byLink bool // the driver counts by link
 
-	values []nvml.FieldValue // reused by every reading
-	last   [][linkFieldCount]uint64
+	values []nvml.FieldValue        // reused by every reading
+	last   [][linkFieldCount]uint64 // by link: what its counters were last
 	totals [linkFieldCount]gpu.Opt[uint64]
 }
 
-// takeCount takes the number of links, of which nvml.h allows 36.
-func (c *linkCounters) takeCount(v *nvml.FieldValue) {
+// storeCount stores the number of links, at most as many as nvml.h allows.
+func (c *linkCounters) storeCount(v *nvml.FieldValue) {
 	c.count = int(min(uintValue(v).Or(0), nvml.NVLINK_MAX_LINKS))
 }
 
@@ -73,14 +73,14 @@ func (c *linkCounters) fields() []nvml.FieldValue {
 	return c.values
 }
 
-// add adds what the fields have grown by since the last time. A link without a counter counts
-// nothing; the first other failure is returned.
+// add adds the growth of the counters since the last call to the totals. It ignores a link that
+// lacks a counter, and returns the first other failure.
 func (c *linkCounters) add(call string) error {
 	for len(c.last) < c.count {
 		c.last = append(c.last, [linkFieldCount]uint64{})
 	}
 
-	var failed error
+	var firstErr error
 
 	for i := range c.values {
 		v := &c.values[i]
@@ -93,16 +93,15 @@ func (c *linkCounters) add(call string) error {
 				c.addCounter(&c.last[link][field], &c.totals[field], now)
 			}
 
-		case nvml.ERROR_NOT_SUPPORTED,
-			nvml.ERROR_INVALID_ARGUMENT: // the link is not there, or down
+		case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT: // the link is not there, or down
 		default:
-			if failed == nil {
-				failed = driverError(call, ret)
+			if firstErr == nil {
+				firstErr = driverError(call, ret)
 			}
 		}
 	}
 
-	return failed
+	return firstErr
 }
 
 // addCounter adds the growth of a counter to its total. A counter that fell has begun again at 0.
@@ -128,9 +127,9 @@ func (c *linkCounters) sums() gpu.NVLink {
 	return sums
 }
 
-// queryLinks queries the counters of all links, if the driver counts by link. In MIG mode no
-// instance can use them, so they are not asked then. ok is false if there is nothing to say: the
-// totals of the other fields hold.
+// queryLinks queries the counters of all links, if the driver counts by link. It does not ask in
+// MIG mode, in which no instance can use the links. If it did not ask, ok is false: the totals of
+// the other fields hold.
 func (r *gpuRead) queryLinks(q *querier) (sums gpu.NVLink, ok bool) {
 	const call = "nvmlDeviceGetFieldValues(NVLink by link)"
 

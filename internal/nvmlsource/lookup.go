@@ -12,13 +12,13 @@ import (
 // hangs does not block the others.
 const lookupTimeout = time.Second
 
-// attachTimeout is lookupTimeout for a change of the session: after an nvmlInit that attaches none,
-// the lookup of a GPU does, which takes about a second without persistence mode, for one GPU after
-// the other. The last readings stay meanwhile. On the largest machines there are 16 GPUs.
+// attachTimeout is lookupTimeout for a change of the session. After an nvmlInit that attaches no
+// GPU, each lookup attaches one. Without persistence mode that takes about a second for each GPU,
+// one after the other, and the largest machines have 16. Meanwhile the last readings stay.
 const attachTimeout = 20 * time.Second
 
-// lookup receives the result of a call for the GPU at an index, which may never return. It is
-// buffered.
+// lookup receives the result of looking up the GPU at an index. The driver may never return; the
+// channel is buffered, so that a late result need not be received.
 type lookup chan found
 
 // found is the result of a lookup: a handle and its UUID, unless there is an error.
@@ -28,10 +28,10 @@ type found struct {
 	err    error
 }
 
-// lookUp looks up the GPUs at some indexes, concurrently. A lookup that does not return in time
-// goes on, and the next call returns its answer.
+// lookUp looks up the GPUs at these indexes concurrently. A lookup that does not return in time
+// goes on; the next lookUp returns its result.
 func (s *Source) lookUp(indexes []int, timeout time.Duration) map[int]found {
-	known := s.handles()
+	known := s.listHandles()
 	began := false
 
 	for _, index := range indexes {
@@ -69,8 +69,8 @@ func (s *Source) lookUp(indexes []int, timeout time.Duration) map[int]found {
 	return answers
 }
 
-// awaitAnswer returns the result if there is one before expired, which it then sets to nil: further
-// lookups are not waited for.
+// awaitAnswer returns the result if it comes before expired fires. It then sets expired to nil, so
+// that we do not wait for further lookups.
 func (l lookup) awaitAnswer(expired *<-chan time.Time) (found, bool) {
 	if *expired != nil {
 		select {
@@ -89,13 +89,13 @@ func (l lookup) awaitAnswer(expired *<-chan time.Time) (found, bool) {
 	}
 }
 
-// handles returns the handles of the GPUs that need no lookup, with their UUIDs.
-func (s *Source) handles() map[Device]gpu.UUID {
+// listHandles returns the handles of the GPUs that need no lookup, with their UUIDs.
+func (s *Source) listHandles() map[Device]gpu.UUID {
 	known := map[Device]gpu.UUID{}
 
-	for _, at := range s.slots {
-		if at.usable() {
-			known[at.state.handle] = at.state.uuid
+	for _, sl := range s.slots {
+		if sl.isUsable() {
+			known[sl.state.handle] = sl.state.uuid
 		}
 	}
 
@@ -103,7 +103,7 @@ func (s *Source) handles() map[Device]gpu.UUID {
 }
 
 // beginLookup starts a lookup. It does not read the UUID of a known handle again. NVML stays loaded
-// until it returns.
+// until the lookup returns.
 func (s *Source) beginLookup(index int, known map[Device]gpu.UUID) lookup {
 	l := make(lookup, 1)
 	known = maps.Clone(known)
@@ -130,13 +130,14 @@ func (s *Source) beginLookup(index int, known map[Device]gpu.UUID) lookup {
 		}
 
 		uuid, ret := h.GetUUID()
-		l <- found{handle: h, uuid: gpu.UUID(validUTF8(uuid)), err: s.checkReturn("nvmlDeviceGetUUID", ret)}
+		l <- found{handle: h, uuid: gpu.UUID(validUTF8(uuid)), err: checkReturn("nvmlDeviceGetUUID", ret)}
 	}()
 
 	return l
 }
 
-// beginLookupCall is beginCall for a lookup, which a change of the session makes, too.
+// beginLookupCall is beginCall for a lookup. It also works while a change of the session has paused
+// other calls: the change itself looks up GPUs.
 func (s *Source) beginLookupCall() (*usage, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,25 +153,25 @@ func (s *Source) beginLookupCall() (*usage, error) {
 func (s *Source) findHandle(index int, busID string, byBus bool) (Device, error) {
 	if byBus {
 		h, ret := s.lib.DeviceGetHandleByPciBusId(busID)
-		return h, s.checkReturn("nvmlDeviceGetHandleByPciBusId", ret)
+		return h, checkReturn("nvmlDeviceGetHandleByPciBusId", ret)
 	}
 
 	h, ret := s.lib.DeviceGetHandleByIndex(index)
 
-	return h, s.checkReturn("nvmlDeviceGetHandleByIndex", ret)
+	return h, checkReturn("nvmlDeviceGetHandleByIndex", ret)
 }
 
-// slotOf returns the slot of the result of a lookup. A GPU that is known and not lost keeps its
-// state, whatever its index was: a reading of it may be under way.
+// slotOf returns the slot for the result of a lookup. A GPU that is known and not lost keeps its
+// state, even at a new index: a reading of it may be under way.
 func (s *Source) slotOf(index int, f found) slot {
 	if f.err != nil {
 		return slot{err: fmt.Errorf("GPU %d: %w", index, f.err)}
 	}
 
-	for _, at := range s.slots {
-		if at.usable() && at.state.uuid == f.uuid {
-			at.state.index.Store(int64(index))
-			return at
+	for _, sl := range s.slots {
+		if sl.isUsable() && sl.state.uuid == f.uuid {
+			sl.state.index.Store(int64(index))
+			return sl
 		}
 	}
 

@@ -8,10 +8,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Media engines: the driver reports their utilization for a GPU without MIG. With MIG it does not
-// (nvml.h), but GPM has a metric for each engine of a GPU instance. These are read in a call of
-// their own: a driver that does not know one of them refuses all of a call, and activity must not
-// be lost with it.
+// Media engines: without MIG, the driver reports their utilization for the GPU. With MIG it does
+// not (nvml.h), but GPM has a metric for each engine of a GPU instance. We compute these in calls
+// of their own: a driver refuses a call as a whole if it does not know one of its metrics, and
+// activity must not be lost with it.
 
 // queryMedia queries the utilization of the media engines of a GPU without MIG, if that is enabled.
 func (r *gpuRead) queryMedia(q *querier) gpu.Media {
@@ -51,16 +51,16 @@ func (r *gpuRead) queryMedia(q *querier) gpu.Media {
 	}
 }
 
-// mediaKind is a kind of media engine with its metrics of GPM, one for each engine that a GPU can
-// have.
+// mediaKind is a kind of media engine. GPM has one metric for each engine of the kind that a GPU
+// can have.
 type mediaKind struct {
-	call        string // the call for its metrics alone
-	first, last nvml.GpmMetricId
+	call        string           // the name of the call for this kind alone
+	first, last nvml.GpmMetricId // of its metrics
 	field       func(*gpu.Media) *gpu.Opt[float64]
 	count       func(*gpu.Engines) int
 }
 
-// allMedia is the call for the metrics of all kinds.
+// allMedia names the call for the metrics of all kinds.
 const allMedia = "nvmlGpmMetricsGet(media)"
 
 // kindsOfMedia is how many kinds of media engines there are.
@@ -99,9 +99,9 @@ func mediaKinds() [kindsOfMedia]mediaKind {
 	}
 }
 
-// computeMedia computes the metrics of the media engines that a GPU instance has, by one call, and
-// counts those that are no numbers. If the driver refuses that, it makes a call for each kind,
-// until it is known which kinds are refused; the others are computed by one call again then.
+// computeMedia computes the metrics of the media engines that a GPU instance has, in one call, and
+// returns how many values were invalid. If the driver refuses that call, it makes one for each kind
+// until it knows which kinds the driver refuses; then it computes the others in one call again.
 func (r *gpuRead) computeMedia(gi *gpu.GPUInstance, state *entityState) (invalid int) {
 	w := &state.window
 	w.media = gpu.Media{}
@@ -117,7 +117,7 @@ func (r *gpuRead) computeMedia(gi *gpu.GPUInstance, state *entityState) (invalid
 	kinds := list[:0]
 
 	for _, kind := range mediaKinds() {
-		if kind.most(engines) > 0 && !q.unsupported[kind.call] {
+		if kind.maxEngines(engines) > 0 && !q.unsupported[kind.call] {
 			kinds = append(kinds, kind)
 		}
 	}
@@ -129,7 +129,7 @@ func (r *gpuRead) computeMedia(gi *gpu.GPUInstance, state *entityState) (invalid
 	if len(kinds) == 1 || q.unsupported[allMedia] {
 		for i := range kinds {
 			invalid += r.computeKinds(&q, w, kinds[i].call, kinds[i:i+1], engines)
-			if q.unsupported[kinds[i].call] {
+			if q.unsupported[kinds[i].call] { // a call without this kind may succeed
 				delete(q.unsupported, allMedia)
 			}
 		}
@@ -140,8 +140,8 @@ func (r *gpuRead) computeMedia(gi *gpu.GPUInstance, state *entityState) (invalid
 	return invalid
 }
 
-// computeKinds computes the metrics of some kinds by one call, and counts those that are no
-// numbers. A kind whose metrics are all refused is cached as unsupported.
+// computeKinds computes the metrics of some kinds in one call, and returns how many values were
+// invalid. It caches a kind whose metrics are all refused as unsupported.
 func (r *gpuRead) computeKinds(q *querier, w *window, call string, kinds []mediaKind,
 	engines gpu.Opt[gpu.Engines]) (invalid int) {
 	if q.checkRefused(call, gpu.ReadingMedia) != nil {
@@ -171,13 +171,13 @@ func (r *gpuRead) computeKinds(q *querier, w *window, call string, kinds []media
 
 	for i := range kinds {
 		kind := &kinds[i]
-		of := metrics[:kind.last-kind.first+1]
-		metrics = metrics[len(of):]
-		mean, dropped := meanUtilization(of, kind.most(engines))
+		own := metrics[:kind.last-kind.first+1]
+		metrics = metrics[len(own):]
+		mean, dropped := meanUtilization(own, kind.maxEngines(engines))
 		*kind.field(&w.media) = mean
 		invalid += dropped
 
-		if !slices.ContainsFunc(of, func(m GPMMetric) bool {
+		if !slices.ContainsFunc(own, func(m GPMMetric) bool {
 			return m.Return != nvml.ERROR_NOT_SUPPORTED && m.Return != nvml.ERROR_INVALID_ARGUMENT
 		}) {
 			q.unsupported[kind.call] = true
@@ -187,8 +187,9 @@ func (r *gpuRead) computeKinds(q *querier, w *window, call string, kinds []media
 	return invalid
 }
 
-// most returns how many engines of the kind a device has, or their maximum if unknown.
-func (k *mediaKind) most(engines gpu.Opt[gpu.Engines]) int {
+// maxEngines returns how many engines of the kind an instance has, or how many a GPU can have if
+// that is unknown.
+func (k *mediaKind) maxEngines(engines gpu.Opt[gpu.Engines]) int {
 	if e, known := engines.Get(); known {
 		return k.count(&e)
 	}
@@ -196,15 +197,15 @@ func (k *mediaKind) most(engines gpu.Opt[gpu.Engines]) int {
 	return int(k.last-k.first) + 1
 }
 
-// meanUtilization returns the mean over the engines of a kind that have a value, of which the
-// instance has at most so many: a driver may report 0 for engines that do not exist, too. It counts
-// the values that are no numbers.
-func meanUtilization(metrics []GPMMetric, most int) (mean gpu.Opt[float64], invalid int) {
+// meanUtilization returns the mean utilization of the engines that have a value, and how many
+// values were invalid. It counts at most maxEngines, the engines that the instance has: a driver
+// may also report 0 for engines that do not exist.
+func meanUtilization(metrics []GPMMetric, maxEngines int) (mean gpu.Opt[float64], invalid int) {
 	sum := 0.0
 	count := 0
 
 	for i := range metrics {
-		value, valid := metrics[i].valueIn(0.01)
+		value, valid := metrics[i].valueIn(percent)
 		if !valid {
 			invalid++
 		}
@@ -215,9 +216,9 @@ func meanUtilization(metrics []GPMMetric, most int) (mean gpu.Opt[float64], inva
 		}
 	}
 
-	if count == 0 || most == 0 {
+	if count == 0 || maxEngines == 0 {
 		return gpu.None[float64](), invalid
 	}
 
-	return gpu.Some(sum / float64(min(count, most))), invalid
+	return gpu.Some(sum / float64(min(count, maxEngines))), invalid
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// SetMIGMode sets the pending MIG mode and reads both modes afterwards. Before that it releases
-// what the Source holds of the GPU, its events and its profiling samples, which start again with
-// the next Reads. It never resets a GPU; the driver may.
+// SetMIGMode sets the pending MIG mode and then reads both modes. First it releases what the Source
+// holds of the GPU: its events and its profiling samples, which the next Reads start again. It
+// never resets a GPU; the driver may.
 func (a *Actuator) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeChange, error) {
 	m, err := runQueued(ctx, a, queueKey{id: id, changes: true}, func() (mig.ModeChange, error) {
 		return a.setMode(ctx, id, on)
@@ -26,7 +26,7 @@ func (a *Actuator) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (mig.Mo
 }
 
 func (a *Actuator) setMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeChange, error) {
-	g, err := a.stateOf(id)
+	g, err := a.findGPU(id)
 	if err != nil {
 		return mig.ModeChange{}, err
 	}
@@ -37,7 +37,7 @@ func (a *Actuator) setMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeC
 	}
 
 	_, _, ret := g.handle.GetMigMode()
-	if err := a.source.checkReturn("nvmlDeviceGetMigMode", ret); err != nil {
+	if err := checkReturn("nvmlDeviceGetMigMode", ret); err != nil {
 		return mig.ModeChange{}, err // the GPU has no MIG, or does not answer: nothing is released
 	}
 
@@ -45,7 +45,7 @@ func (a *Actuator) setMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeC
 	restore := a.source.queue.withholdGPU(g.handle)
 	defer func() {
 		restore()
-		a.markChanged(id) // a Read that began before did not register its events
+		a.markChanged(id) // a Read under way did not register the GPU's events: the next one does
 	}()
 	g.reading.Lock() // waits for a Read of the GPU that is under way
 	a.source.emptyWindows(g)
@@ -63,7 +63,7 @@ func (a *Actuator) setMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeC
 	activation, ret := d.SetMigMode(mode)
 	a.markChanged(id)
 
-	if err := a.source.checkReturn("nvmlDeviceSetMigMode", ret); err != nil {
+	if err := checkReturn("nvmlDeviceSetMigMode", ret); err != nil {
 		return mig.ModeChange{}, err
 	}
 
@@ -79,14 +79,14 @@ func (a *Actuator) setMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeC
 	return m, nil
 }
 
-// readMode reads the MIG mode after a change, in which the driver may have unbound the GPU: a
-// handle that is not valid any more is looked up again.
+// readMode reads the MIG mode after a change, in which the driver may have unbound the GPU. If the
+// handle is no longer valid, it looks the GPU up again, once.
 func (a *Actuator) readMode(id gpu.UUID) (current, pending bool, err error) {
 	for range 2 {
 		var g *gpuState
-		if g, err = a.stateOf(id); err == nil {
+		if g, err = a.findGPU(id); err == nil {
 			now, next, ret := g.handle.GetMigMode()
-			if err = a.source.checkReturn("nvmlDeviceGetMigMode", ret); err == nil {
+			if err = checkReturn("nvmlDeviceGetMigMode", ret); err == nil {
 				return now == nvml.DEVICE_MIG_ENABLE, next == nvml.DEVICE_MIG_ENABLE, nil
 			}
 		}

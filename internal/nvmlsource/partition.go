@@ -12,15 +12,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// partition is the GPU instances of a GPU and their compute instances, by placement, as one reading
-// found them, and the handles that they had then. Their MIG devices' UUIDs are not read.
+// partition holds the GPU instances of a GPU by placement, with their compute instances and their
+// handles, as one reading found them. It has no UUIDs of MIG devices.
 type partition struct {
-	instances []mig.Instance
-	handles   map[gpu.InstanceID]GPUInstance
-	computes  map[computeKey]ComputeInstance // empty if the driver can only be read
+	instances      []mig.Instance
+	handles        map[gpu.InstanceID]GPUInstance
+	computeHandles map[computeKey]ComputeInstance // empty if the driver can only be read
 }
 
-// view is what the Actuator reads of a GPU at once. The tables are nil if MIG is off.
+// view is what the Actuator reads of a GPU in one go. The tables are nil if MIG is off.
 type view struct {
 	mode   modeState
 	tables *tables
@@ -32,8 +32,8 @@ var (
 	errUnsteady = errors.New("its instances change all the time")
 )
 
-// readView reads the MIG mode of a GPU and what it is divided into. It returns errTorn if that
-// changed meanwhile, as far as a single reading shows it.
+// readView reads the MIG mode of a GPU and its partition. It returns errTorn if it notices that the
+// partition changed meanwhile.
 func (a *Actuator) readView(g *gpuState) (view, error) {
 	var v view
 
@@ -64,9 +64,9 @@ func (a *Actuator) readView(g *gpuState) (view, error) {
 	return v, err
 }
 
-// readExpected looks at a GPU until it has the expected instances, or the same ones twice: a look
-// is many calls, between which another client may change the GPU. After maxTornScans it gives up
-// with errUnsteady, or errTorn if the last look was not complete.
+// readExpected reads a GPU until it has the expected instances, or twice in a row the same ones: a
+// reading takes many calls, between which another client may change the GPU. After maxTornScans it
+// gives up with errUnsteady, or errTorn if the last reading was not complete.
 func (a *Actuator) readExpected(g *gpuState, expected []mig.Instance) (view, error) {
 	var last *view
 
@@ -100,7 +100,7 @@ func (a *Actuator) readExpected(g *gpuState, expected []mig.Instance) (view, err
 func (a *Actuator) readModeOf(g *gpuState) (modeState, error) {
 	now, next, ret := g.handle.GetMigMode()
 
-	err := a.source.checkReturn("nvmlDeviceGetMigMode", ret)
+	err := checkReturn("nvmlDeviceGetMigMode", ret)
 	if errors.Is(err, gpu.ErrNotSupported) {
 		return modeState{}, nil
 	}
@@ -123,8 +123,8 @@ func (a *Actuator) readPartition(g *gpuState, t *tables) (partition, error) {
 	}
 
 	p := partition{
-		handles:  map[gpu.InstanceID]GPUInstance{},
-		computes: map[computeKey]ComputeInstance{},
+		handles:        map[gpu.InstanceID]GPUInstance{},
+		computeHandles: map[computeKey]ComputeInstance{},
 	}
 	infos := map[uint32]GPUInstanceInfo{}
 
@@ -132,13 +132,13 @@ func (a *Actuator) readPartition(g *gpuState, t *tables) (partition, error) {
 		e := &t.profiles[i]
 
 		list, ret := g.handle.GetGpuInstances(e.ID, max(e.instanceCount, len(e.Placements)))
-		if err := a.source.checkReturn("nvmlDeviceGetGpuInstances", ret); err != nil {
+		if err := checkReturn("nvmlDeviceGetGpuInstances", ret); err != nil {
 			return partition{}, err
 		}
 
 		for _, h := range list {
 			info, ret := h.GetInfo()
-			if err := a.source.checkReturn("nvmlGpuInstanceGetInfo", ret); err != nil {
+			if err := checkReturn("nvmlGpuInstanceGetInfo", ret); err != nil {
 				return partition{}, err
 			}
 
@@ -155,7 +155,7 @@ func (a *Actuator) readPartition(g *gpuState, t *tables) (partition, error) {
 	}
 
 	for i := range p.instances {
-		if err := a.readComputes(t, &p, &p.instances[i]); err != nil {
+		if err := a.readComputeInstances(t, &p, &p.instances[i]); err != nil {
 			return partition{}, err
 		}
 	}
@@ -179,8 +179,8 @@ func (t *tables) instanceOf(info GPUInstanceInfo) mig.Instance {
 	return mig.Instance{ID: gpu.InstanceID(info.ID), Placed: placed}
 }
 
-// readComputes lists the compute instances of a GPU instance of p.
-func (a *Actuator) readComputes(t *tables, p *partition, at *mig.Instance) error {
+// readComputeInstances reads the compute instances of a GPU instance of p.
+func (a *Actuator) readComputeInstances(t *tables, p *partition, instance *mig.Instance) error {
 	infos := map[uint32]ComputeInstanceInfo{}
 	add := func(info ComputeInstanceInfo, slices int) error {
 		if before, twice := infos[info.ID]; twice && before != info {
@@ -190,43 +190,43 @@ func (a *Actuator) readComputes(t *tables, p *partition, at *mig.Instance) error
 		}
 
 		infos[info.ID] = info
-		addCompute(at, info, slices)
+		addCompute(instance, info, slices)
 
 		return nil
 	}
-	handle := p.handles[at.ID]
+	handle := p.handles[instance.ID]
 
 	gi, ok := handle.(MutableInstance)
 	if !ok {
 		list, ret := handle.GetComputeInstances()
-		err := a.source.checkReturn("nvmlGpuInstanceGetComputeInstances", ret)
+		err := checkReturn("nvmlGpuInstanceGetComputeInstances", ret)
 
 		for _, info := range list {
 			err = cmp.Or(
 				err,
-				add(info, min(int(info.Placement.Size), t.computeSlices(at.ProfileID))),
+				add(info, min(int(info.Placement.Size), t.computeSlices(instance.ProfileID))),
 			)
 		}
 
-		completeComputes(at)
+		completeComputes(instance)
 
 		return err
 	}
 
-	profiles, err := a.computeProfiles(t, gi, at.ProfileID)
+	profiles, err := a.listComputeProfiles(t, gi, instance.ProfileID)
 	if err != nil {
 		return err
 	}
 
 	for _, profile := range profiles {
 		handles, ret := gi.GetComputeInstancesOf(profile.Id, int(profile.InstanceCount))
-		if err := a.source.checkReturn("nvmlGpuInstanceGetComputeInstances", ret); err != nil {
+		if err := checkReturn("nvmlGpuInstanceGetComputeInstances", ret); err != nil {
 			return err
 		}
 
 		for _, h := range handles {
 			info, ret := h.GetInfo()
-			if err := a.source.checkReturn("nvmlComputeInstanceGetInfo", ret); err != nil {
+			if err := checkReturn("nvmlComputeInstanceGetInfo", ret); err != nil {
 				return err
 			}
 
@@ -234,16 +234,17 @@ func (a *Actuator) readComputes(t *tables, p *partition, at *mig.Instance) error
 				return err
 			}
 
-			p.computes[computeKey{at.ID, gpu.ComputeID(info.ID)}] = h
+			p.computeHandles[computeKey{instance.ID, gpu.ComputeID(info.ID)}] = h
 		}
 	}
 
-	completeComputes(at)
+	completeComputes(instance)
 
 	return nil
 }
 
-// computeSlices is how many compute slices an instance of a profile has.
+// computeSlices returns how many compute slices an instance of a profile has. If the profile is
+// unknown, it returns more than any has.
 func (t *tables) computeSlices(profileID uint32) int {
 	for i := range t.profiles {
 		if t.profiles[i].ID == profileID {
@@ -257,21 +258,21 @@ func (t *tables) computeSlices(profileID uint32) int {
 // addCompute adds a compute instance to its GPU instance. Its placement is as long as it has
 // slices: a driver may report a longer one. (In the tables of NVIDIA's emulated GPUs, in go-nvml,
 // the one of all 7 slices has a placement of 8.)
-func addCompute(at *mig.Instance, info ComputeInstanceInfo, slices int) {
+func addCompute(instance *mig.Instance, info ComputeInstanceInfo, slices int) {
 	c := mig.ComputeInstance{ID: gpu.ComputeID(info.ID), Slices: slices}
 	if info.Placement.Size > 0 {
 		c.Placement = gpu.Some(gpu.Placement{Start: int(info.Placement.Start), Size: slices})
 	}
 
-	at.ComputeInstances = append(at.ComputeInstances, c)
+	instance.ComputeInstances = append(instance.ComputeInstances, c)
 }
 
 // completeComputes orders the compute instances and fills in the placements that the driver does
 // not report.
-func completeComputes(at *mig.Instance) {
+func completeComputes(instance *mig.Instance) {
 	slices.SortFunc(
-		at.ComputeInstances,
+		instance.ComputeInstances,
 		func(a, b mig.ComputeInstance) int { return cmp.Compare(a.ID, b.ID) },
 	)
-	at.FillComputePlacements()
+	instance.FillComputePlacements()
 }

@@ -12,26 +12,28 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// PerformStep does one step if the GPU has exactly the instances expected, read immediately before
-// the call that changes it. Otherwise it changes nothing and returns mig.ErrLayoutChanged, with the
-// current instances; Outcome.Read is false if that changes all the time. After the call it reads
-// the instances again, whether the call succeeded or not. They have the form that Layouts gives
-// them, without the UUIDs of MIG devices, except that of a compute instance that the step created.
-// If they cannot be read afterwards, the error says so, joined with that of the call, and
-// Outcome.Read is false; if they could not be read before, it is mig.ErrNotTried.
+// PerformStep does one step, if the GPU has exactly the expected instances. It reads these
+// immediately before the call that changes the GPU. If they differ, it changes nothing and returns
+// mig.ErrLayoutChanged with the current instances; if they keep changing, Outcome.Read is false. If
+// they cannot be read, the error is mig.ErrNotTried.
 //
-// A creation gives exactly what was asked for, or mig.ErrNotAsAsked if the driver reported success.
-// A destruction after which the instance is still there is gpu.ErrDriver. What the step is about
-// must be among the instances as the step describes it; otherwise nothing is changed and the error
-// is gpu.ErrNotFound or gpu.ErrReplaced. Outcome.Done is what the driver says of a step that
-// succeeded.
+// After the call it reads the instances again, whether the call succeeded or not. They have the
+// form that Layouts gives them, but no UUIDs of MIG devices, except that of a compute instance that
+// the step created. If they cannot be read, Outcome.Read is false and the error says so, joined
+// with that of the call.
+//
+// A step creates exactly what was asked for; if the driver reports success but has created
+// something else, the error is mig.ErrNotAsAsked. If an instance is still there after its
+// destruction, the error is gpu.ErrDriver. An instance that the step needs must be as the step
+// describes it; otherwise nothing is changed and the error is gpu.ErrNotFound or gpu.ErrReplaced.
+// Outcome.Done is what the driver says of a step that succeeded.
 func (a *Actuator) PerformStep(
 	ctx context.Context,
 	s mig.Step,
 	expected []mig.Instance,
 ) (mig.Outcome, error) {
 	out, err := runQueued(ctx, a, queueKey{id: s.GPU, changes: true}, func() (mig.Outcome, error) {
-		g, err := a.stateOf(s.GPU)
+		g, err := a.findGPU(s.GPU)
 		if err != nil {
 			return mig.Outcome{}, fmt.Errorf("%w: %w", mig.ErrNotTried, err)
 		}
@@ -76,7 +78,7 @@ func (c *stepCall) perform() (mig.Outcome, error) {
 		return mig.Outcome{Instances: before.instances, Read: true}, mig.ErrLayoutChanged
 	}
 
-	done, err := c.performStep(before)
+	done, err := c.changeGPU(before)
 	if c.ctx.Err() != nil {
 		return mig.Outcome{}, errors.Join(err, abandonedError(c.ctx))
 	}
@@ -87,7 +89,7 @@ func (c *stepCall) perform() (mig.Outcome, error) {
 		after = c.expected
 	}
 
-	now, readErr := c.readExpected(c.gpu, after)
+	found, readErr := c.readExpected(c.gpu, after)
 	if readErr != nil {
 		return mig.Outcome{
 				Done: done,
@@ -97,7 +99,7 @@ func (c *stepCall) perform() (mig.Outcome, error) {
 			)
 	}
 
-	out := mig.Outcome{Done: done, Instances: now.instances, Read: true}
+	out := mig.Outcome{Done: done, Instances: found.instances, Read: true}
 	if err == nil && c.survived(done, out.Instances) {
 		out.Done = mig.Done{}
 		err = fmt.Errorf("%w: %w", gpu.ErrDriver, errStillThere)
@@ -110,35 +112,35 @@ func (c *stepCall) perform() (mig.Outcome, error) {
 	return out, err
 }
 
-// performStep makes the one call that changes the GPU, with what it needs before and after.
-func (c *stepCall) performStep(before view) (mig.Done, error) {
+// changeGPU makes the one call that changes the GPU, and the calls that it needs before and after.
+func (c *stepCall) changeGPU(before view) (mig.Done, error) {
 	if c.step.Op == mig.CreateInstance {
 		return c.createInstance()
 	}
 
-	at, err := c.findInstance(before.instances)
+	instance, err := c.findInstance(before.instances)
 	if err != nil {
 		return mig.Done{}, err
 	}
 
-	gi := before.handles[at.ID].(MutableInstance) // of a MutableDevice
+	gi := before.handles[instance.ID].(MutableInstance) // all instances of a MutableDevice are
 
 	switch c.step.Op {
 	case mig.CreateCompute:
-		return c.createCompute(before.tables, at.ID, gi)
+		return c.createCompute(before.tables, instance.ID, gi)
 	case mig.DestroyInstance:
-		return mig.Done{Instance: at.ID}, c.callDriver("nvmlGpuInstanceDestroy", gi.Destroy)
+		return mig.Done{Instance: instance.ID}, c.callDriver("nvmlGpuInstanceDestroy", gi.Destroy)
 	case mig.DestroyCompute:
-		ci, err := c.findCompute(at)
+		ci, err := c.findCompute(instance)
 		if err != nil {
 			return mig.Done{}, err
 		}
 
-		done := mig.Done{Instance: at.ID, ComputeID: gpu.Some(ci.ID), UUID: c.step.UUID}
+		done := mig.Done{Instance: instance.ID, ComputeID: gpu.Some(ci.ID), UUID: c.step.UUID}
 
 		return done, c.callDriver(
 			"nvmlComputeInstanceDestroy",
-			before.computes[computeKey{at.ID, ci.ID}].Destroy,
+			before.computeHandles[computeKey{instance.ID, ci.ID}].Destroy,
 		)
 	}
 
@@ -153,25 +155,25 @@ func (c *stepCall) callDriver(op string, do func() nvml.Return) error {
 
 	defer c.markChanged(c.step.GPU)
 
-	return c.source.checkReturn(op, do())
+	return checkReturn(op, do())
 }
 
-// findInstance finds the GPU instance that the step is about by its placement. It must be what the
-// step says in every other respect, too: ids are given out again.
-func (c *stepCall) findInstance(now []mig.Instance) (*mig.Instance, error) {
-	for i := range now {
-		at := &now[i]
-		id := c.step.Instance.Or(at.ID)
+// findInstance finds the step's GPU instance by its placement. The id and the profile must be the
+// step's, too: after a change the driver reuses ids.
+func (c *stepCall) findInstance(instances []mig.Instance) (*mig.Instance, error) {
+	for i := range instances {
+		gi := &instances[i]
+		id := c.step.Instance.Or(gi.ID)
 
 		switch {
-		case at.Placement == c.step.Placement && at.ProfileID == c.step.ProfileID && at.ID == id:
-			return at, nil
-		case at.Placement.Overlaps(c.step.Placement):
+		case gi.Placement == c.step.Placement && gi.ProfileID == c.step.ProfileID && gi.ID == id:
+			return gi, nil
+		case gi.Placement.Overlaps(c.step.Placement):
 			return nil, fmt.Errorf(
 				"GPU instance: %w: GPU instance %d of profile %s has its place",
 				gpu.ErrReplaced,
-				at.ID,
-				at.Profile,
+				gi.ID,
+				gi.Profile,
 			)
 		}
 	}
@@ -179,10 +181,10 @@ func (c *stepCall) findInstance(now []mig.Instance) (*mig.Instance, error) {
 	return nil, fmt.Errorf("GPU instance: %w", gpu.ErrNotFound)
 }
 
-// findCompute finds the compute instance that the step is about in the same way. Its UUID is that
-// of the expected instances.
-func (c *stepCall) findCompute(at *mig.Instance) (mig.ComputeInstance, error) {
-	place, ok := c.step.Compute.Get()
+// findCompute finds the step's compute instance in the same way. It compares the UUID, too, if both
+// the step and the expected instances have one.
+func (c *stepCall) findCompute(gi *mig.Instance) (mig.ComputeInstance, error) {
+	wanted, ok := c.step.Compute.Get()
 	if !ok {
 		return mig.ComputeInstance{}, fmt.Errorf(
 			"%w: the place of the compute instance is missing",
@@ -190,16 +192,16 @@ func (c *stepCall) findCompute(at *mig.Instance) (mig.ComputeInstance, error) {
 		)
 	}
 
-	uuid := c.expectedUUID(at.ID)
-	for _, ci := range at.ComputeInstances {
-		where := ci.Placement.Or(gpu.Placement{})
-		known := uuid[ci.ID]
+	uuids := c.expectedUUIDs(gi.ID)
+	for _, ci := range gi.ComputeInstances {
+		placement := ci.Placement.Or(gpu.Placement{})
+		uuid := uuids[ci.ID]
 
 		switch {
-		case !where.Overlaps(place):
-		case where != place,
+		case !placement.Overlaps(wanted):
+		case placement != wanted,
 			ci.ID != c.step.ComputeID.Or(ci.ID),
-			known != "" && c.step.UUID != "" && known != c.step.UUID:
+			uuid != "" && c.step.UUID != "" && uuid != c.step.UUID:
 			return mig.ComputeInstance{}, fmt.Errorf(
 				"compute instance: %w: compute instance %d has its place",
 				gpu.ErrReplaced,
@@ -213,9 +215,9 @@ func (c *stepCall) findCompute(at *mig.Instance) (mig.ComputeInstance, error) {
 	return mig.ComputeInstance{}, fmt.Errorf("compute instance: %w", gpu.ErrNotFound)
 }
 
-// expectedUUID returns the UUIDs that a GPU instance's compute instances are expected to have, as
+// expectedUUIDs returns the UUIDs that a GPU instance's compute instances are expected to have, as
 // far as they are known.
-func (c *stepCall) expectedUUID(id gpu.InstanceID) map[gpu.ComputeID]gpu.MIGUUID {
+func (c *stepCall) expectedUUIDs(id gpu.InstanceID) map[gpu.ComputeID]gpu.MIGUUID {
 	uuids := map[gpu.ComputeID]gpu.MIGUUID{}
 
 	for _, i := range c.expected {
@@ -232,23 +234,27 @@ func (c *stepCall) expectedUUID(id gpu.InstanceID) map[gpu.ComputeID]gpu.MIGUUID
 var errStillThere = errors.New("the driver said that it was destroyed, but it is still there")
 
 // survived reports whether what the step destroyed is among the instances.
-func (c *stepCall) survived(done mig.Done, now []mig.Instance) bool {
-	at := slices.IndexFunc(now, func(i mig.Instance) bool {
+func (c *stepCall) survived(done mig.Done, instances []mig.Instance) bool {
+	at := slices.IndexFunc(instances, func(i mig.Instance) bool {
 		return i.ID == done.Instance && i.Placement == c.step.Placement
 	})
-	if at < 0 || c.step.Op == mig.DestroyInstance {
-		return at >= 0 && c.step.Op == mig.DestroyInstance
+	if at < 0 {
+		return false
+	}
+
+	if c.step.Op == mig.DestroyInstance {
+		return true
 	}
 
 	return c.step.Op == mig.DestroyCompute &&
-		slices.ContainsFunc(now[at].ComputeInstances, func(ci mig.ComputeInstance) bool {
+		slices.ContainsFunc(instances[at].ComputeInstances, func(ci mig.ComputeInstance) bool {
 			return gpu.Some(ci.ID) == done.ComputeID && ci.Placement == c.step.Compute
 		})
 }
 
 // setUUID gives the compute instance that was created its UUID.
-func setUUID(now []mig.Instance, done mig.Done) {
-	for _, i := range now {
+func setUUID(instances []mig.Instance, done mig.Done) {
+	for _, i := range instances {
 		for k := range i.ComputeInstances {
 			if i.ID == done.Instance && gpu.Some(i.ComputeInstances[k].ID) == done.ComputeID {
 				i.ComputeInstances[k].UUID = done.UUID

@@ -6,9 +6,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// placeComputes adds the placements of compute instances, which only lists that take the driver's
-// exclusive lock have: those of the last build, unless the layout has changed or was reported to
-// have, the lists were not read completely, or a compute instance is not what it was.
+// placeComputes adds the placements of the compute instances. Only a list that takes the driver's
+// exclusive lock has them, so it keeps those of the last build, unless the layout has changed or
+// was reported to have, the last lists were incomplete, or a compute instance is no longer the
+// same.
 func (r *gpuRead) placeComputes(q *querier, t *tree, list []gpu.GPUInstance, changed bool) {
 	anew := changed || !t.placed
 	failures := len(q.errs)
@@ -23,10 +24,10 @@ func (r *gpuRead) placeComputes(q *querier, t *tree, list []gpu.GPUInstance, cha
 	t.placed = len(q.errs) == failures && !q.stale
 }
 
-// keepPlacements copies the placements of the compute instances of a GPU instance from those of the
-// last build. It reports whether that does for all of them: ids come back after a change, and the
-// UUID, which says where a compute instance begins, doesn't say how large it is. In its legacy form
-// it has the ids alone.
+// keepPlacements copies the placements of a GPU instance's compute instances from the last build.
+// It returns false if one of them may be placed differently now. Ids are reused after a change, and
+// a UUID shows where a compute instance begins, but not its size; so it compares all else that is
+// known. A legacy UUID only has the ids.
 func keepPlacements(gi *gpu.GPUInstance, last []gpu.GPUInstance) bool {
 	at := indexOfInstance(last, gi.ID)
 	for i := range gi.ComputeInstances {

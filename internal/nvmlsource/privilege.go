@@ -9,12 +9,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// privilege logs, once, which readings are missing for lack of privilege, and again only if they
-// were read meanwhile.
+// privilege logs which readings are missing for lack of privilege: each once, and again only if it
+// was read meanwhile.
 type privilege struct {
 	logger log.Logger
 	mu     sync.Mutex
-	logged map[gpu.Reading]bool
+	logged map[gpu.Reading]bool // readings that are denied, which was logged
 }
 
 // What a process needs for readings that are denied. Root on the host may open both device nodes.
@@ -90,8 +90,8 @@ func (p *privilege) markMissing(reading gpu.Reading) {
 	)
 }
 
-// hiddenProcesses stands for processes of other PID namespaces, which no right of the driver's
-// shows.
+// hiddenProcesses stands for processes of other PID namespaces, which no right in the driver makes
+// visible.
 const hiddenProcesses gpu.Reading = "hidden_processes"
 
 // markHidden logs that the processes of all GPUs are unknown.

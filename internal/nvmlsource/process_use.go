@@ -8,9 +8,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// addProcessUse returns a list with the SM utilization of each process: that of the driver's newest
-// sample since the last reading, or 0 without one: the driver has samples of active processes only.
-// It has none under MIG.
+// addProcessUse returns the list with the SM utilization of each process, from the driver's newest
+// sample since the last reading. A process without a sample was not active, and has 0. Under MIG
+// the driver has no samples.
 func (r *gpuRead) addProcessUse(q *querier, list []gpu.Process) []gpu.Process {
 	const call = "nvmlDeviceGetProcessUtilization"
 	if !r.source.opts.ProcessUtilization || r.state.mode.enabled.Or(false) ||
@@ -32,7 +32,7 @@ func (r *gpuRead) addProcessUse(q *querier, list []gpu.Process) []gpu.Process {
 		return list
 	}
 
-	list = slices.Clone(list) // the last lists are kept
+	list = slices.Clone(list) // the original is kept for later readings
 	for i := range list {
 		list[i].SM = newestUse(samples, list[i].PID)
 	}
@@ -45,7 +45,7 @@ func (r *gpuRead) addProcessUse(q *querier, list []gpu.Process) []gpu.Process {
 }
 
 // newestUse returns the SM utilization in the newest sample of a process, 0 without one. Drivers
-// give samples with impossible values at times; one that is the newest says nothing.
+// sometimes report impossible values; if the newest sample has one, the utilization is unknown.
 func newestUse(samples []nvml.ProcessUtilizationSample, pid uint32) gpu.Opt[float64] {
 	use := gpu.Some(0.0)
 	newest := uint64(0)

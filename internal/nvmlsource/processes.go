@@ -11,14 +11,14 @@ import (
 )
 
 // queryProcesses queries the lists of the whole GPU. With MIG that needs privilege; without it each
-// MIG device has its own list. An error says that the list is incomplete, and is not one
-// of the step's.
+// MIG device has its own list. An error says why the list is incomplete. It is not added to the
+// step's errors.
 //
-// Outside of the host's PID namespace no list is asked for. The driver leaves out what that
-// namespace lacks and says nothing of it, so that neither an empty list nor a count means anything;
-// and each list takes the driver's exclusive lock. The ids in it would be those of this process's
-// namespace, with drivers before 535.113.01 the host's, so that they could not be resolved either;
-// samples of utilization keep the host's ids beside the namespace's.
+// Outside of the host's PID namespace we do not ask. The driver silently leaves out the processes
+// of other namespaces, so neither an empty list nor a count would mean anything, and each list
+// takes the driver's exclusive lock. We could not resolve the ids either: they are our namespace's,
+// or the host's with drivers before 535.113.01; samples of utilization have the host's ids beside
+// the namespace's.
 func (r *gpuRead) queryProcesses(q *querier) ([]gpu.Process, error) {
 	const call = "nvmlDeviceGetComputeRunningProcesses"
 
@@ -63,8 +63,8 @@ func clearInstances(list []gpu.Process) {
 	}
 }
 
-// hasNoInstance reports whether a list lacks the instances of all its processes, as the first form
-// of the call does (nvmlProcessInfo_v1_t): then only the MIG devices' own lists have them.
+// hasNoInstance reports whether a list has no instances of its processes, as with the first version
+// of the call (nvmlProcessInfo_v1_t): then only the MIG devices' own lists have them.
 func hasNoInstance(list []gpu.Process) bool {
 	return len(list) > 0 &&
 		!slices.ContainsFunc(list, func(p gpu.Process) bool { return p.Instance.Present() })
@@ -81,8 +81,8 @@ func mergeProcesses(compute, graphics, mps []nvml.ProcessInfo) []gpu.Process {
 
 	add := func(p gpu.Process) {
 		for i := range list {
-			if q := &list[i]; q.PID == p.PID && q.Instance == p.Instance && q.Compute == p.Compute {
-				q.MPS = q.MPS || p.MPS
+			if known := &list[i]; known.PID == p.PID && known.Instance == p.Instance && known.Compute == p.Compute {
+				known.MPS = known.MPS || p.MPS
 				return
 			}
 		}
@@ -131,9 +131,9 @@ func processOf(info nvml.ProcessInfo) gpu.Process {
 	return p
 }
 
-// countProcesses counts the processes of each instance, as far as the list tells them apart: a
-// process without a GPU instance may be on any, and one without a compute instance on any of its
-// GPU instance.
+// countProcesses counts the processes of each instance, as far as the list tells. A process without
+// a GPU instance may run on any, so nothing is counted then; one without a compute instance may run
+// on any compute instance of its GPU instance.
 func countProcesses(instances []gpu.GPUInstance, list []gpu.Process) {
 	if slices.ContainsFunc(list, func(p gpu.Process) bool { return !p.Instance.Present() }) {
 		return

@@ -11,27 +11,27 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// processLists is what the driver's lists of a GPU's processes said when they were read last, or
-// that they failed. Each list takes the driver's exclusive lock (gpu.CallExclusive), so that they
-// are read with the slow tier, and in between only if what runs on the GPU may have changed.
+// processLists is what the driver's lists of a GPU's processes said when we read them last. Each
+// list takes the driver's exclusive lock (gpu.CallExclusive), so we read them with the slow tier,
+// and in between only if what runs on the GPU may have changed.
 type processLists struct {
-	known   bool          // they were read, in the layout that the GPU has now
-	list    []gpu.Process // never modified
-	failure gpu.ReadError // why the list is incomplete; zero if it is complete
-	errs    keptErrors    // of lists that failed, and whose last answer is used
-	used    []gpu.Opt[uint64]
+	known   bool              // they were read, in the present layout
+	list    []gpu.Process     // never modified
+	failure gpu.ReadError     // why the list is incomplete; zero if it is complete
+	errs    keptErrors        // of lists that failed and whose last answer is used
+	used    []gpu.Opt[uint64] // memoryInUse when they were read
 
 	graphics, mps keptList
 }
 
-// keptList is the last answer of one of the lists that a GPU need not have.
+// keptList is the last answer of a list that a driver need not offer.
 type keptList struct {
 	infos  []nvml.ProcessInfo
 	at     time.Time // when it was answered
 	failed bool      // a later try has failed
 }
 
-// isRecent reports whether the answer is less old than a limit.
+// isRecent reports whether the answer is younger than a limit.
 func (l *keptList) isRecent(now time.Time, limit time.Duration) bool {
 	since := now.Sub(l.at)
 
@@ -39,23 +39,23 @@ func (l *keptList) isRecent(now time.Time, limit time.Duration) bool {
 }
 
 const (
-	// mpsEvery is how often the clients of MPS are listed on a GPU that nothing shows to have any.
+	// mpsEvery is how often we list clients of MPS on a GPU that shows no sign of any.
 	mpsEvery = time.Minute
-	// leastValid is how long the last answer of a list that fails is used at least.
+	// leastValid is for how long we use the last answer of a list that fails, at least.
 	leastValid = time.Minute
 )
 
-// listValid returns how long the last answer of a list that fails is used: lists are read with the
-// slow tier, and one failure must not be the end of it.
+// listValid returns for how long we use the last answer of a list that fails: long enough for one
+// failure between two readings of the slow tier.
 func (r *gpuRead) listValid() time.Duration { return max(leastValid, 2*r.slowEvery) }
 
 // idleMemory is more than a GPU or an instance without processes has in use, and less than a
-// process that computes needs: with idle MIG devices 55 MiB were seen of an H200 as a whole and 22
-// MiB of the largest of them, and a context of CUDA takes hundreds.
+// process that computes needs. On an H200 with idle MIG devices we saw 55 MiB in use on the whole
+// GPU, and 22 MiB on its largest instance; a CUDA context takes hundreds.
 const idleMemory = 64 << 20
 
 // processesDue reports whether the lists are to be read, given the memory in use now. Lists that
-// have failed are not read again because memory moves: they fail while the driver is ill, which
+// have failed are not read again because memory changes: they fail while the driver is ill, which
 // more exclusive calls do not cure.
 func (r *gpuRead) processesDue(used []gpu.Opt[uint64]) bool {
 	lists := &r.state.processes
@@ -76,9 +76,8 @@ func (r *gpuRead) processesDue(used []gpu.Opt[uint64]) bool {
 		now, known := used[i].Get()
 		before, knewBefore := lists.used[i].Get()
 
-		moved := known != knewBefore || now != before
-		if moved &&
-			(r.cues.FollowMemory || known != knewBefore || now > idleMemory != (before > idleMemory)) {
+		crossed := now > idleMemory != (before > idleMemory)
+		if known != knewBefore || crossed || r.cues.FollowMemory && now != before {
 			return true
 		}
 	}
@@ -86,16 +85,16 @@ func (r *gpuRead) processesDue(used []gpu.Opt[uint64]) bool {
 	return false
 }
 
-// showsProcesses reports whether a process that starts or ends moves any of the memory in use that
-// is known: that of the GPU, or without it that of all its instances.
+// showsProcesses reports whether the known memory in use changes whenever a process starts or ends:
+// the GPU's is known, or else that of all instances.
 func showsProcesses(used []gpu.Opt[uint64]) bool {
 	isUnknown := func(bytes gpu.Opt[uint64]) bool { return !bytes.Present() }
 
 	return used[0].Present() || len(used) > 1 && !slices.ContainsFunc(used[1:], isUnknown)
 }
 
-// memoryInUse returns the memory in use of the GPU, and of its instances in their order. Without a
-// compute instance one has no reading of it, and nothing can run there.
+// memoryInUse returns the memory in use of the GPU, then of its instances in their order. An
+// instance without compute instances has no such reading, but nothing can run there.
 func (r *gpuRead) memoryInUse(instances []gpu.GPUInstance) []gpu.Opt[uint64] {
 	used := make([]gpu.Opt[uint64], 0, 1+len(instances))
 	used = append(used, r.memory.Used)
@@ -112,9 +111,9 @@ func (r *gpuRead) memoryInUse(instances []gpu.GPUInstance) []gpu.Opt[uint64] {
 	return used
 }
 
-// readProcessLists reads the lists, and keeps what they say, also that they fail, until they are
-// due again. If the list of the whole GPU cannot be read, the MIG devices' own lists are, unless
-// the tree has no handles. It reports whether one of the devices had vanished.
+// readProcessLists reads the lists, and keeps what they say, or why they failed, until they are due
+// again. If the list of the whole GPU cannot be read, it reads the MIG devices' own lists, unless
+// hasHandles says that the tree has no handles. It reports whether one of the devices has vanished.
 func (r *gpuRead) readProcessLists(used []gpu.Opt[uint64], hasHandles bool) (vanished bool) {
 	q := r.newQuerier(r.state.answers)
 	list, err := r.queryProcesses(&q)
@@ -149,11 +148,11 @@ func (r *gpuRead) hasOwnLists() bool {
 	t := &r.state.tree
 
 	return r.source.opts.ProcessesHidden == nil && t.known && !t.hidden &&
-		r.state.static.mostMIG.Present()
+		r.state.static.maxDevices.Present()
 }
 
-// queryMPS lists the clients of MPS if that is due: once a minute, after a failure, where devices
-// are shared, and for callers that need what there is now.
+// queryMPS lists the clients of MPS if that is due: once a minute, after a failure, while there are
+// any, if the GPU's devices are shared, and for callers that need what there is now.
 func (r *gpuRead) queryMPS(q *querier) ([]nvml.ProcessInfo, error) {
 	kept := &r.state.processes.mps
 	if kept.isRecent(r.now, mpsEvery) && !kept.failed && !r.cues.MPS && !r.cues.Asked &&
@@ -183,9 +182,9 @@ func (r *gpuRead) queryGraphics(q *querier) ([]nvml.ProcessInfo, error) {
 		r.dev.GetGraphicsRunningProcesses)
 }
 
-// queryKept reads a list that not every GPU has; one that is not supported is empty. If it fails,
-// its last answer is used as long as that is valid, with an error of the step. Then the processes
-// are unknown, which the error says.
+// queryKept reads a list that a driver need not offer; if it does not, the list is empty. If the
+// call fails, it returns the last answer as long as that is valid, and adds the error to the step's
+// errors; after that it returns the error, and the processes are unknown.
 func (r *gpuRead) queryKept(q *querier, kept *keptList, call string,
 	list func() ([]nvml.ProcessInfo, nvml.Return)) ([]nvml.ProcessInfo, error) {
 	infos := []nvml.ProcessInfo(nil)

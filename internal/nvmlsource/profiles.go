@@ -20,11 +20,11 @@ import (
 // it (go-nvlib, VisitMigProfiles), and a profile that is missed hides its instances.
 const maxProfiles = 64
 
-// profileEntry is a profile with what every reading needs of it.
+// profileEntry is a profile, with what we need to list its instances.
 type profileEntry struct {
 	gpu.Profile
-	instanceCount int
-	call          string // that lists its instances
+	instanceCount int    // as the driver reports it, which may be too small
+	call          string // the name of the call that lists its instances
 }
 
 // profileOf returns the profile with an id, and whether the GPU has it.
@@ -41,16 +41,16 @@ func (r *gpuRead) profileOf(id gpu.Opt[uint32]) (gpu.Profile, bool) {
 // queryProfiles queries the profiles of GPU instances that the GPU offers, and their possible
 // placements; none if the GPU has no MIG.
 func (r *gpuRead) queryProfiles(q *querier) {
-	st := &r.state.static
+	static := &r.state.static
 	if !r.state.mode.enabled.Present() {
 		return
 	}
 
-	if st.progress == profilesIncomplete || len(st.profiles) == 0 {
-		st.profiles, st.progress = r.queryProfileInfos(q)
+	if static.progress == profilesIncomplete || len(static.profiles) == 0 {
+		static.profiles, static.progress = r.queryProfileInfos(q)
 	}
 
-	if st.progress != profilesPlaced {
+	if static.progress != profilesPlaced {
 		r.queryPlacements(q)
 	}
 }
@@ -64,7 +64,7 @@ func (r *gpuRead) queryProfileInfos(q *querier) ([]profileEntry, profileProgress
 
 	for enum := 0; enum < maxProfiles && r.lost == nil; enum++ {
 		info, ret := r.dev.GetGpuInstanceProfileInfo(enum)
-		err := r.source.checkReturn(call, ret)
+		err := checkReturn(call, ret)
 
 		switch {
 		case err == nil:
@@ -82,7 +82,7 @@ func (r *gpuRead) queryProfileInfos(q *querier) ([]profileEntry, profileProgress
 		case losesDevice(err):
 			r.lost = err
 			progress = profilesIncomplete
-		case !errors.Is(err, gpu.ErrInvalidArgument): // which would be the end
+		case !errors.Is(err, gpu.ErrInvalidArgument): // an invalid argument is the end of the profiles
 			progress = profilesIncomplete
 
 			if errors.Is(err, gpu.ErrNoPermission) {
@@ -105,21 +105,21 @@ func (r *gpuRead) queryProfileInfos(q *querier) ([]profileEntry, profileProgress
 // gpuMemory returns the GPU's memory in bytes, or 0 if unknown.
 func (r *gpuRead) gpuMemory() uint64 {
 	m, ret := r.dev.GetMemoryInfo()
-	if r.source.checkReturn("nvmlDeviceGetMemoryInfo", ret) != nil {
+	if checkReturn("nvmlDeviceGetMemoryInfo", ret) != nil {
 		return 0
 	}
 
 	return m.Total
 }
 
-// queryPlacements adds the possible placements, if the process may read them, and what follows from
-// them. It adds those of all profiles or none, since what could still be created follows from all
-// of them. How many instances there can be is computed from placements: the driver's number is
-// wrong for some profiles of A30.
+// queryPlacements adds the possible placements of all profiles, if the process may read them, and
+// what follows from them: how many instances there can be, since the driver's number is wrong for
+// some profiles of A30. It adds those of all profiles or of none: what could still be created
+// depends on all of them.
 func (r *gpuRead) queryPlacements(q *querier) {
 	const call = "nvmlDeviceGetGpuInstancePossiblePlacements"
-	st := &r.state.static
-	entries := slices.Clone(st.profiles)
+	static := &r.state.static
+	entries := slices.Clone(static.profiles)
 	profiles := make([]gpu.Profile, 0, len(entries))
 
 	for i := range entries {
@@ -134,7 +134,7 @@ func (r *gpuRead) queryPlacements(q *querier) {
 			},
 		)
 		if err != nil {
-			return // for lack of privilege, mostly; it is the same for every profile
+			return // mostly for lack of privilege, which is the same for every profile
 		}
 
 		for _, p := range placements {
@@ -148,20 +148,20 @@ func (r *gpuRead) queryPlacements(q *querier) {
 		profiles = append(profiles, e.Profile)
 	}
 
-	most := map[string]int{}
+	maxInstances := map[string]int{}
 	for _, c := range mig.CapacityOf(profiles, nil).Profiles {
-		most[c.Name] = c.Max
+		maxInstances[c.Name] = c.Max
 	}
 
 	for i := range entries {
-		if n, ok := most[entries[i].Name]; ok && len(entries[i].Placements) > 0 {
+		if n, ok := maxInstances[entries[i].Name]; ok && len(entries[i].Placements) > 0 {
 			entries[i].MaxInstances = n
 		}
 	}
 
-	st.profiles = entries
-	if st.progress == profilesListed {
-		st.progress = profilesPlaced
+	static.profiles = entries
+	if static.progress == profilesListed {
+		static.progress = profilesPlaced
 	}
 }
 
@@ -184,8 +184,8 @@ func newProfileEntry(enum int, info nvml.GpuInstanceProfileInfo_v3) profileEntry
 	}
 }
 
-// enginesOf returns the engines of a profile. Every instance has a copy engine: a driver that fills
-// in zeros reports none.
+// enginesOf returns the engines of a profile. They are unknown if all are 0: every instance has a
+// copy engine.
 func enginesOf(info nvml.GpuInstanceProfileInfo_v3) gpu.Opt[gpu.Engines] {
 	e := gpu.Engines{
 		Copy:    int(info.CopyEngineCount),
@@ -211,9 +211,9 @@ func nameProfiles(entries []profileEntry, gpuBytes uint64) {
 	}
 }
 
-// derivedName returns the name of a profile as NVIDIA's own tools do if the driver reports none:
-// the memory is the GPU's times the number of eighths that the instance takes, rounded up.
-// (go-nvlib, pkg/nvlib/device/mig_profile.go)
+// derivedName returns the name of a profile as NVIDIA's own tools do if the driver reports none
+// (go-nvlib, pkg/nvlib/device/mig_profile.go): the memory in the name is the GPU's times the
+// eighths that the instance takes, rounded up.
 func derivedName(slices int, memory, total uint64) string {
 	if total == 0 {
 		return fmt.Sprintf("%dg.%dgb", slices, (memory+1<<30-1)>>30)

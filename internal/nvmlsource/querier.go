@@ -14,7 +14,7 @@ import (
 type answers struct {
 	unsupported map[string]bool
 	denied      map[string]error     // for lack of privilege
-	refused     map[gpu.Reading]bool // readings whose denial was reported: a repeated one is no new error
+	refused     map[gpu.Reading]bool // readings whose denial was reported, so that a repeated one is not new
 }
 
 func newAnswers() answers {
@@ -25,23 +25,24 @@ func newAnswers() answers {
 	}
 }
 
-// querier makes the calls of one step of a reading, about one entity. A call that is not supported
-// is cached and seldom tried again, one that is denied is tried again once a minute, and every
-// other failure is an error of the step. Once the GPU as a whole does not answer, it makes no call.
+// querier makes the calls of one step of a reading, about one entity. It caches a call that is not
+// supported and seldom tries it again; it tries a denied call again once a minute; every other
+// failure is an error of the step. Once the GPU as a whole does not answer, it makes no call.
 type querier struct {
 	*gpuRead
 	answers
 	errs []gpu.ReadError // of the step so far
-	// the entity, a MIG device or an instance, is not what it was (losesEntity); no GPU is stale
+	// the entity, a MIG device or an instance, has vanished or changed (losesEntity); a GPU never
+	// does
 	stale bool
 }
 
 // newQuerier returns a querier for an entity of the GPU, with what is cached of it.
 func (r *gpuRead) newQuerier(cached answers) querier { return querier{gpuRead: r, answers: cached} }
 
-// query makes one call, unless its refusal is cached, and returns its answer, or zero with the
-// error. The errors that a user has to know of are added to those of the step, too. The call is
-// named by the function of NVML, with its argument if it is made with several.
+// query makes one call, unless its refusal is cached. It returns the answer, or an error, which it
+// also adds to the step's errors if users have to know of it (addError). call is NVML's name of the
+// function, with its argument if we call it with several: "nvmlDeviceGetClockInfo(SM)".
 func query[T any](
 	q *querier,
 	call string,
@@ -61,7 +62,7 @@ func query[T any](
 	return answer, nil
 }
 
-// queryOpt is query for an answer that is a reading.
+// queryOpt is query with an answer that is absent after an error.
 func queryOpt[T any](
 	q *querier,
 	call string,
@@ -76,7 +77,8 @@ func queryOpt[T any](
 	return gpu.Some(answer)
 }
 
-// queryScaled is query for a number in a fraction of the reading's unit, such as 1000 for mW.
+// queryScaled is query for a number that the driver reports in fractions of our unit: 1000 for mW
+// and watts.
 func queryScaled[T int | uint32 | uint64](
 	q *querier,
 	call string,
@@ -92,8 +94,9 @@ func queryScaled[T int | uint32 | uint64](
 	return gpu.Some(float64(answer) / fraction)
 }
 
-// queryKnown is query for a call with an argument that not every driver knows. A driver answers
-// such a call as one with an invalid argument, and it is cached like one that is not supported.
+// queryKnown is query for a call with an argument that not every driver knows, such as a new memory
+// location. The driver calls such an argument invalid; that is cached like a call that is not
+// supported.
 func queryKnown[T any](
 	q *querier,
 	call string,
@@ -134,7 +137,7 @@ func (q *querier) refusalOf(call string) error {
 	return q.denied[call]
 }
 
-// checkRefused is refusalOf, and adds a denial that is cached to the errors of the step.
+// checkRefused is refusalOf; it also adds a cached denial to the step's errors.
 func (q *querier) checkRefused(call string, reading gpu.Reading) error {
 	err := q.refusalOf(call)
 	if errors.Is(err, gpu.ErrNoPermission) {
@@ -144,7 +147,8 @@ func (q *querier) checkRefused(call string, reading gpu.Reading) error {
 	return err
 }
 
-// recordReturn classifies the return code of a call, and adds its error to those of the step.
+// recordReturn updates the caches by the return code of a call, and adds its error to the step's
+// errors.
 func (q *querier) recordReturn(call string, reading gpu.Reading, ret nvml.Return) error {
 	err := q.classify(call, reading, ret)
 	if err != nil {
@@ -154,13 +158,13 @@ func (q *querier) recordReturn(call string, reading gpu.Reading, ret nvml.Return
 	return err
 }
 
-// classify classifies the error of a call.
+// classify is classifyError for a return code.
 func (q *querier) classify(call string, reading gpu.Reading, ret nvml.Return) error {
-	return q.classifyError(call, reading, q.source.checkReturn(call, ret))
+	return q.classifyError(call, reading, checkReturn(call, ret))
 }
 
-// classifyError updates the caches by what a call has returned. It does not add the error to those
-// of the step.
+// classifyError updates the caches by the error of a call, nil if it succeeded. It does not add the
+// error to the step's errors.
 func (q *querier) classifyError(call string, reading gpu.Reading, err error) error {
 	switch {
 	case err == nil:
@@ -185,14 +189,14 @@ func (q *querier) classifyError(call string, reading gpu.Reading, err error) err
 	return err
 }
 
-// markRegained records that a reading that was denied has been answered: its next denial is a new
-// one.
+// markRegained records that a reading that was denied has been answered, so that its next denial is
+// new.
 func (q *querier) markRegained(reading gpu.Reading) {
 	delete(q.refused, reading)
 	q.source.privilege.markRegained(reading)
 }
 
-// recordError adds an error to those of the step, and logs a denial or that processes are hidden.
+// recordError adds an error to the step's errors, and logs a denial or that processes are hidden.
 func (q *querier) recordError(reading gpu.Reading, err error) {
 	switch {
 	case errors.Is(err, gpu.ErrNoPermission):
@@ -204,8 +208,8 @@ func (q *querier) recordError(reading gpu.Reading, err error) {
 	q.addError(reading, err)
 }
 
-// addError adds an error to those of the step. A value that is not supported is absent, which is no
-// error; the loss of the whole GPU is the error of the reading itself.
+// addError adds an error to the step's errors. It leaves out ErrNotSupported, after which a value
+// is only absent, and all errors once the GPU is lost, which is the error of the whole reading.
 func (q *querier) addError(reading gpu.Reading, err error) {
 	if errors.Is(err, gpu.ErrNotSupported) || q.lost != nil {
 		return

@@ -2,9 +2,9 @@ package nvmlsource
 
 import "time"
 
-// haltQueue makes the goroutine end, and returns once no call of the queue is under way and it can
-// be started again. If a call hangs, it returns an error; the halt goes on, a later haltQueue joins
-// it, and Discover starts the queue again once that call has returned.
+// haltQueue ends the queue's goroutine, and returns once no call of the queue is under way and it
+// can be started again. If a call hangs, it returns an error while the halt goes on: a later
+// haltQueue joins it, or Discover starts the queue again when the call has returned (resumeQueue).
 func (s *Source) haltQueue() error {
 	halted, err := s.beginHalt()
 	if err != nil {
@@ -24,8 +24,8 @@ func (s *Source) haltQueue() error {
 	return errInUse
 }
 
-// beginHalt stops the queue unless a halt is under way. The channel is closed once no call of the
-// queue is.
+// beginHalt stops the queue unless a halt is under way. halted is closed once no call of the queue
+// is under way.
 func (s *Source) beginHalt() (halted <-chan struct{}, err error) {
 	if err := s.enter(); err != nil {
 		return nil, err
@@ -41,21 +41,21 @@ func (s *Source) beginHalt() (halted <-chan struct{}, err error) {
 	}
 
 	ended := q.stopLocked()
-	closed := make(chan struct{})
-	q.halted = closed
+	done := make(chan struct{})
+	q.halted = done
 	q.haltedAt = time.Now()
 	go func() {
 		defer s.leave()
-		defer close(closed)
+		defer close(done)
 		<-ended
 		q.registering.Wait()
 	}()
 
-	return closed, nil
+	return done, nil
 }
 
-// resumeQueue starts the queue again after a halt that took too long, once it has ended. No change
-// of the session is under way.
+// resumeQueue starts the queue again when a halt that took too long has ended. The caller makes
+// sure that no change of the session is under way.
 func (s *Source) resumeQueue() {
 	if halts, ended := s.queue.isHalting(); !halts || !ended {
 		return
@@ -64,16 +64,16 @@ func (s *Source) resumeQueue() {
 	s.queue.reset()
 	var gpus []*gpuState
 
-	for _, at := range s.slots {
-		if at.state != nil {
-			gpus = append(gpus, at.state)
+	for _, sl := range s.slots {
+		if sl.state != nil {
+			gpus = append(gpus, sl.state)
 		}
 	}
 
 	s.queue.startRegistering(gpus)
 }
 
-// isHalting reports whether the queue is stopped by haltQueue, and whether the last call has
+// isHalting reports whether haltQueue has stopped the queue, and whether the queue's last call has
 // returned since.
 func (q *eventQueue) isHalting() (halts, ended bool) {
 	q.mu.Lock()
@@ -92,8 +92,8 @@ func (q *eventQueue) isHalting() (halts, ended bool) {
 	}
 }
 
-// reset makes a queue that was halted as good as new, with its watcher. What was in it is lost. No
-// call of it is under way.
+// reset makes a halted queue ready to be started again. It keeps the watcher; events in the queue
+// are lost. No call of the queue is under way.
 func (q *eventQueue) reset() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

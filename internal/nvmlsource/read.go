@@ -9,22 +9,22 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// gpuRead is one reading of one GPU: what is due in it, and whether the GPU still answers. What the
-// steps of the reading read, they return, with the errors of what they could not read.
+// gpuRead is one reading of one GPU: what is due in it, and whether the GPU still answers. Each
+// step of the reading returns what it has read, and the errors of what it could not read.
 type gpuRead struct {
 	source *Source
 	state  *gpuState
 	dev    Device
 	now    time.Time
 	slow   bool // the slow tier is due
-	// slowEvery is how often it is due now.
+	// slowEvery is how often the slow tier is due now.
 	slowEvery time.Duration
 	cues      gpu.ReadCues
 	memory    gpu.Memory // of the GPU as a whole, once it was read
 
 	layoutOnly bool // the reading is of the layout alone
 	reported   bool // a change of the GPU was reported since the last reading
-	scans      bool // the tree was scanned in this reading
+	hasScanned bool // the tree was scanned in this reading
 	retryAll   bool // calls that were not supported are tried again
 	// retryDenied is whether calls that were denied are tried again: with a slow tier, once a
 	// minute.
@@ -125,8 +125,8 @@ func newLayoutRead(s *Source, g *gpuState) *gpuRead {
 	return &gpuRead{source: s, state: g, dev: g.dev, now: s.opts.Now(), layoutOnly: true}
 }
 
-// readLayout reads the MIG mode and the tree. known is false if that doesn't do, because the mode
-// has changed or the facts of the GPU were never read.
+// readLayout reads the MIG mode and the tree. known is false if that is not enough, because the
+// mode has changed or the facts of the GPU were never read.
 func (r *gpuRead) readLayout() (layout gpu.GPU, known bool, err error) {
 	before := r.state.mode.enabled
 	mode, errs := r.readMode()
@@ -151,7 +151,8 @@ func (r *gpuRead) readLayout() (layout gpu.GPU, known bool, err error) {
 		instances = t.cloneInstances()
 	}
 
-	factErrs := slices.DeleteFunc(slices.Clone(r.state.static.errs), // of the profiles
+	// Of the facts, only the profiles belong to the layout.
+	factErrs := slices.DeleteFunc(slices.Clone(r.state.static.errs),
 		func(e gpu.ReadError) bool { return e.Reading != gpu.ReadingMIG })
 	errs = slices.Concat(errs, treeErrs, factErrs, t.errs.report())
 
@@ -171,8 +172,8 @@ func (r *gpuRead) migState(mode modeState) gpu.MIGState {
 }
 
 // forgetAnswers clears the cache of unsupported calls and makes the slow tier due, after a change
-// of what the GPU can answer. Denied calls are tried again, too; those that are still denied are no
-// new errors.
+// of what the GPU can answer. Denied calls are tried again, too; those that are still denied are
+// not new errors.
 func (r *gpuRead) forgetAnswers() {
 	clear(r.state.answers.unsupported)
 	r.state.slowAt = time.Time{}
@@ -182,9 +183,9 @@ func (r *gpuRead) forgetAnswers() {
 }
 
 // readMode reads the MIG mode. A change makes everything else new: profiles are immutable only
-// within a mode, and the minor number may change (nvml.h). The call is made in every reading, also
-// if it was not supported, because all else depends on it. A GPU that had a mode keeps it through
-// an answer that it has none.
+// within a mode, and the minor number may change (nvml.h). Since all else depends on the mode,
+// every reading asks for it, even if the driver has answered that it is not supported. A GPU that
+// had a mode keeps it after such an answer.
 func (r *gpuRead) readMode() (modeState, []gpu.ReadError) {
 	const call = "nvmlDeviceGetMigMode"
 	q := r.newQuerier(r.state.answers)
@@ -195,8 +196,8 @@ func (r *gpuRead) readMode() (modeState, []gpu.ReadError) {
 	}
 
 	current, pending, ret := r.dev.GetMigMode()
-	if ret == nvml.ERROR_INVALID_ARGUMENT { // the handle is the only one
-		r.lost = r.source.checkReturn(call, ret)
+	if ret == nvml.ERROR_INVALID_ARGUMENT { // of the only one, the handle: the driver has lost the GPU
+		r.lost = checkReturn(call, ret)
 		return mode, nil
 	}
 

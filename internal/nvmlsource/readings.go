@@ -6,14 +6,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// tier is what is read of the GPU as a whole with the same period, and the errors of that. Its
-// slices are never modified: results share them.
+// tier holds the readings of the whole GPU that are read with the same period, and their errors.
+// Its slices are never modified: results share them.
 type tier struct {
 	readings gpu.Readings
 	errs     keptErrors
 }
 
-// readFast reads the fast tier, but its fields.
+// readFast reads the fast tier, except NVML field values: both tiers read those in one call
+// (readFields).
 func (r *gpuRead) readFast() tier {
 	q := r.newQuerier(r.state.answers)
 	var to gpu.Readings
@@ -70,8 +71,8 @@ func (r *gpuRead) readFast() tier {
 	return tier{readings: to, errs: q.errs}
 }
 
-// readSlow reads the slow tier, of which the fields are given. While it is not due, it returns what
-// was read of it last.
+// readSlow completes the slow tier, whose NVML field values are given. While the slow tier is not
+// due, it returns the last one.
 func (r *gpuRead) readSlow(fields tier) tier {
 	if !r.slow {
 		return r.state.slow
@@ -170,7 +171,7 @@ func (r *gpuRead) queryMemory(q *querier) gpu.Memory {
 
 	m, ret := r.dev.GetMemoryInfo()
 	if ret == nvml.ERROR_INVALID_ARGUMENT {
-		r.lost = r.source.checkReturn(call, ret)
+		r.lost = checkReturn(call, ret)
 		return gpu.Memory{}
 	}
 
@@ -208,10 +209,10 @@ func (r *gpuRead) queryClock(q *querier, call string, domain nvml.ClockType) gpu
 // maxThresholdCelsius is more than any GPU survives.
 const maxThresholdCelsius = 200
 
-// queryThresholds queries the temperatures at which the GPU protects itself. A GPU does not have a
-// threshold that its driver does not know, or reports as 0. From Ada on the call is deprecated
-// (nvml.h), and the GPU knows its limits only relative to its margin: the offset of -2 of an H200
-// read as unsigned is 4.29e9, which is no threshold either.
+// queryThresholds queries the temperatures at which the GPU protects itself. It leaves out those
+// that the driver does not know, or reports as 0. From Ada on the call is deprecated (nvml.h), and
+// the GPU knows its limits only relative to its margin: an H200 reports an offset of -2, which read
+// as unsigned is 4.29e9 and no threshold either.
 func (r *gpuRead) queryThresholds(q *querier) (list []gpu.TemperatureThreshold) {
 	for threshold, kind := range []string{
 		nvml.TEMPERATURE_THRESHOLD_SHUTDOWN: "shutdown", nvml.TEMPERATURE_THRESHOLD_SLOWDOWN: "slowdown",
@@ -301,8 +302,8 @@ func eccCounters() []eccCounter {
 	return list
 }
 
-// queryECC queries the counts that the GPU has. A GPU does not have a location that its driver does
-// not know.
+// queryECC queries the counts that the GPU has. It leaves out locations that the driver does not
+// know.
 func (r *gpuRead) queryECC(q *querier) (list []gpu.ECCCount) {
 	for i := range r.state.ecc {
 		c := &r.state.ecc[i]

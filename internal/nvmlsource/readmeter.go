@@ -7,20 +7,21 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// readMeter observes the calls that the readings of one GPU make, one after the other: when the
-// last one began, and what each tier costs. They count for the node, too.
+// readMeter observes the calls that the readings of one GPU make, one at a time: when the last one
+// began, and for how long each tier makes other users of the driver wait. It also counts them for
+// the node (callMeter).
 type readMeter struct {
 	*callMeter
 	now    func() time.Time
 	hangs  time.Duration // a call that takes this long counts as one that hangs; 0: none does
 	origin time.Time
-	began  atomic.Int64 // when the last call began, in nanoseconds after origin; 0 before the first
+	began  atomic.Int64 // when the last call began, in nanoseconds after origin; 0: there was none
 
-	// Owned by the reading.
-	use        *usage                   // what it counts as
-	tier       readTier                 // of the call under way
-	spent      [tierCount]time.Duration // by its calls
-	fast, slow bool                     // it counts for the tier
+	// The reading under way owns the rest.
+	use        *usage                   // of handles, by the reading
+	tier       readTier                 // what the call under way is made for
+	spent      [tierCount]time.Duration // by the reading's calls, for each tier
+	fast, slow bool                     // the reading counts for the tier
 	long       time.Duration            // Options.LongReading
 }
 
@@ -45,10 +46,10 @@ func (m *readMeter) BeginCall(function string) time.Time {
 	return began
 }
 
-// EndCall adds the time that a call took to that of its class and of the tier. One that hangs says
-// nothing of what readings cost.
+// EndCall adds the time that a call took to that of its class and of the tier. It leaves a call
+// that hangs out of the tier: it says nothing of what readings usually cost.
 func (m *readMeter) EndCall(function string, began time.Time) {
-	burden := m.endCall(function, began)
+	burden := m.addCall(function, began)
 	if m.hangs > 0 && burden >= m.hangs {
 		return
 	}
@@ -56,8 +57,8 @@ func (m *readMeter) EndCall(function string, began time.Time) {
 	m.spent[m.tier] += burden
 }
 
-// beginReading begins a reading of which the slow tier is due, or not. A reading that is the first
-// of its GPU, or the first after a change, says nothing of what others will cost.
+// beginReading begins a reading. slow is set if the slow tier is due. once is set if the reading is
+// the first of its GPU, or the first after a change: it does not show what other readings cost.
 func (m *readMeter) beginReading(slow, once bool) {
 	m.tier = tierFast
 	if once {
@@ -69,7 +70,8 @@ func (m *readMeter) beginReading(slow, once bool) {
 	m.spent = [tierCount]time.Duration{}
 }
 
-// endReading adds what the reading has cost. Whether its fast tier counts is known at its end.
+// endReading adds what the reading has cost. It leaves out a fast tier that took so long that it is
+// no measure for others (Options.LongReading).
 func (m *readMeter) endReading() {
 	isLong := m.long > 0 && m.spent[tierFast] >= m.long
 	if m.fast && !isLong {
@@ -81,8 +83,8 @@ func (m *readMeter) endReading() {
 	}
 }
 
-// countFor makes the calls of a reading count for the slow tier if they are made because it is due,
-// else for the fast one. What is done once stays that.
+// countFor makes the following calls of a reading count for the slow tier if they are made because
+// it is due, else for the fast tier. In a reading that counts for neither, it changes nothing.
 func (m *readMeter) countFor(slow bool) {
 	switch {
 	case m.tier == tierOnce:
@@ -93,7 +95,7 @@ func (m *readMeter) countFor(slow bool) {
 	}
 }
 
-// lastBegan returns when the last call began, by the Source's clock; zero before the first.
+// lastBegan returns when the last call began, by the Source's clock; zero if there was none.
 func (m *readMeter) lastBegan() time.Time {
 	nanos := m.began.Load()
 	if nanos == 0 {
@@ -103,7 +105,7 @@ func (m *readMeter) lastBegan() time.Time {
 	return m.origin.Add(time.Duration(nanos))
 }
 
-// Progress returns when a reading of a GPU has made its last call of the driver, by Options.Now;
+// Progress returns when the readings of a GPU have begun their last driver call, by Options.Now;
 // zero if there was none. It never blocks.
 func (s *Source) Progress(id gpu.UUID) time.Time {
 	s.mu.Lock()
@@ -117,7 +119,7 @@ func (s *Source) Progress(id gpu.UUID) time.Time {
 	return g.meter.lastBegan()
 }
 
-// meterReadings makes the calls of a GPU's readings known to its own meter.
+// meterReadings gives the readings of a GPU a meter of their own, and returns the GPU.
 func (s *Source) meterReadings(g *gpuState) *gpuState {
 	g.meter = newReadMeter(s.meter, &s.opts)
 	g.dev = observeInstead(g.handle, g.meter)

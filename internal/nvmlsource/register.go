@@ -11,16 +11,17 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// queueSet is a queue in the driver. Its fields are guarded by the eventQueue's mu.
+// queueSet is an event set of the driver, NVML's queue of events. Its fields are guarded by the
+// eventQueue's mu.
 type queueSet struct {
 	EventSet
 	users   int  // calls under way that register GPUs with it
-	dropped bool // it is not waited on any more; the last user frees it
-	broken  bool // it is undefined after a failure and must not be waited on again; a wait may be under way
+	dropped bool // we do not wait on it any more; the last user frees it
+	broken  bool // a failure has left it undefined: we must not wait on it again, but a wait may be under way
 	// released is set if a GPU is to be removed, which NVML cannot do: the set is replaced by one
 	// without that GPU, after its events have been read.
 	released bool
-	freed    chan struct{}
+	freed    chan struct{} // closed when the set was freed
 }
 
 // renewSet creates a set, or sets setErr. The caller then calls register. Only the goroutine that
@@ -40,13 +41,13 @@ func (q *eventQueue) renewSet() error {
 	current := make(map[Device]*registration, len(q.gpus))
 
 	for h, r := range q.registrations {
-		listening := slices.IndexFunc(q.gpus, func(g *gpuState) bool { return g.handle == h })
-		if listening < 0 && !r.isUnderWay() {
-			continue
+		at := slices.IndexFunc(q.gpus, func(g *gpuState) bool { return g.handle == h })
+		if at < 0 && !r.isUnderWay() {
+			continue // the GPU is no longer listed
 		}
 
 		current[h] = r
-		r.leaveSet(listening >= 0 && q.lostGPU && !q.gpus[listening].isUsable())
+		r.leaveSet(at >= 0 && q.lostGPU && !q.gpus[at].isUsable())
 	}
 
 	q.registrations = current
@@ -54,8 +55,8 @@ func (q *eventQueue) renewSet() error {
 	return nil
 }
 
-// dropSet drops the set. Only the goroutine that waits on it may do so. If a call with it hangs in
-// the driver, it is freed when that returns, not under it.
+// dropSet drops the set. Only the goroutine that waits on it may do so. If a call that registers a
+// GPU with the set hangs in the driver, the set is freed when that call returns.
 func (q *eventQueue) dropSet() {
 	q.mu.Lock()
 	set := q.set
@@ -63,7 +64,7 @@ func (q *eventQueue) dropSet() {
 	q.set = nil
 	if set != nil {
 		set.dropped = true
-		q.tellWatching(false)
+		q.informWatcher(false)
 	}
 
 	free := set != nil && set.users == 0
@@ -74,9 +75,9 @@ func (q *eventQueue) dropSet() {
 	}
 }
 
-// tellWatching tells the watcher that the changes of all registered GPUs are reported from now on,
-// or not any more. The caller holds mu.
-func (q *eventQueue) tellWatching(on bool) {
+// informWatcher informs the watcher that the changes of all registered GPUs are reported from now
+// on, or no longer. The caller holds mu.
+func (q *eventQueue) informWatcher(on bool) {
 	for _, r := range q.registrations {
 		if q.watcher != nil && r.reportsChanges() {
 			q.watcher.Watching(r.uuid, on)
@@ -84,39 +85,39 @@ func (q *eventQueue) tellWatching(on bool) {
 	}
 }
 
-// watchLayouts sets the watcher, and tells it which GPUs' changes are reported already.
+// watchLayouts sets the watcher, and informs it of the GPUs whose changes are reported already.
 func (q *eventQueue) watchLayouts(w mig.LayoutWatcher) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 
 	q.watcher = w
 	if q.set != nil {
-		q.tellWatching(true)
+		q.informWatcher(true)
 	}
 }
 
-// freeOnce frees the set, which is not used any more whether that succeeds or not.
+// freeOnce frees the set. We do not use it any more, even if that fails.
 func (s *queueSet) freeOnce() {
 	_ = s.Free()
 	close(s.freed)
 }
 
-// withholdGPU removes a GPU from the queue until restore is called: a set that it is in is
-// replaced, since NVML cannot remove a GPU from one. It waits for that for at most lookupTimeout.
+// withholdGPU removes a GPU from the queue until restore is called. NVML cannot remove a GPU from a
+// set, so a set that it is in is replaced; withholdGPU waits for that for at most lookupTimeout.
 func (q *eventQueue) withholdGPU(d Device) (restore func()) {
 	q.mu.Lock()
 	q.withheld[d]++
 	set := q.set
 	r := q.registrations[d]
 
-	holds := set != nil && r != nil && (r.isUnderWay() || r.kinds != 0)
-	if holds {
+	inSet := set != nil && r != nil && (r.isUnderWay() || r.kinds != 0)
+	if inSet {
 		set.released = true
 	}
 
 	q.mu.Unlock()
 
-	if holds {
+	if inSet {
 		timer := time.NewTimer(lookupTimeout)
 		defer timer.Stop()
 
@@ -163,7 +164,7 @@ func (q *eventQueue) register(gpus []*gpuState) {
 			q.registerOne(a)
 		}()
 
-		if expired == nil {
+		if expired == nil { // the time is up: we only start the others
 			continue
 		}
 
@@ -218,7 +219,8 @@ func (q *eventQueue) registrationOf(d Device) *registration {
 	return r
 }
 
-// registerOne registers one GPU. If another set was created meanwhile, the GPU is not yet in that.
+// registerOne registers one GPU. If the set was replaced meanwhile, the GPU is not in the new one,
+// and is registered again.
 func (q *eventQueue) registerOne(a registerAttempt) {
 	defer q.registering.Done()
 	outcome := a.registerKinds()
@@ -275,9 +277,9 @@ func (a *registerAttempt) registerKinds() attemptOutcome {
 	return outcome
 }
 
-// endAttempt records what became of an attempt with the set in use, or with one that was dropped
-// while there is no other one yet. It tells the watcher if changes of the GPU's layout are reported
-// from now on, and logs that the XIDs of the GPU are not received. The caller holds mu.
+// endAttempt records the outcome of an attempt whose set was not replaced meanwhile. It informs the
+// watcher if changes of the GPU's layout are reported from now on, and logs if XIDs of the GPU are
+// not received. The caller holds mu.
 func (q *eventQueue) endAttempt(a registerAttempt, outcome attemptOutcome) {
 	r := a.registration
 	before := r.reportsChanges()
@@ -296,14 +298,14 @@ func (q *eventQueue) endAttempt(a registerAttempt, outcome attemptOutcome) {
 	}
 }
 
-// xidState is whether the XIDs of a GPU are received, and which other events.
+// xidState is whether the XIDs of a GPU are received, and which other events are.
 type xidState struct {
-	kinds    uint64
-	received bool          // they were at some time
-	failure  gpu.ReadError // why they are not; zero if they are
+	kinds    uint64        // of events that are received
+	received bool          // XIDs were received at some time
+	failure  gpu.ReadError // why XIDs are not received; zero if they are
 }
 
-// xidsOf returns the state for a reading, which reports its error.
+// xidsOf returns the xidState of a GPU for a reading, which reports its failure.
 func (q *eventQueue) xidsOf(g *gpuState) xidState {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -317,7 +319,7 @@ func (q *eventQueue) xidsOf(g *gpuState) xidState {
 		}
 	}
 
-	if q.setErr != nil { // it is in the log
+	if q.setErr != nil { // startQueue has logged it
 		state.failure = gpu.ReadError{
 			Reading:    gpu.ReadingEvents,
 			Err:        q.setErr,

@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// eventKinds are the events that are received. They are registered one by one: NVML refuses a mask
-// of which one is not supported. Libraries before 565 do not know newKinds.
+// eventKinds are the kinds of events that we receive. We register them one by one: NVML refuses a
+// mask with a kind that is not supported. Libraries before 565 do not know newKinds.
 const (
 	newKinds   = nvml.EventTypeGpuUnavailableError | nvml.EventTypeGpuRecoveryAction
 	eventKinds = nvml.EventTypeXidCriticalError | nvml.EventMigConfigChange | newKinds
@@ -40,9 +40,9 @@ type registrationPhase int
 const (
 	unregistered registrationPhase = iota // not tried with the set in use; due at once
 	registering                           // an attempt is under way, perhaps with an earlier set
-	overdue                               // likewise, and a reading has reported that it does not end
+	overdue                               // under way, too, and a reading has reported that it does not end
 	registered                            // for all kinds that are to be tried
-	// a kind was refused; due after a pause, or when the GPU is found again
+	// some kind was refused; due after a pause, or when the GPU is found again
 	incomplete
 	spoiling // the attempt has broken the set; due after a pause
 )
@@ -53,12 +53,12 @@ const (
 type registration struct {
 	uuid  gpu.UUID
 	phase registrationPhase
-	// suspect is set if a set failed because a GPU is lost, perhaps this one: it is not registered
-	// before it was read. That can happen in every phase, also while an attempt with an earlier set
-	// is under way.
+	// suspect is set if a set failed because a GPU is lost, perhaps this one: we register it again
+	// only after a reading of it has succeeded. A set can fail in every phase, even while an
+	// attempt with an earlier set is under way.
 	suspect bool
 	kinds   uint64 // registered with the set in use
-	harmful uint64 // of newKinds, those of which a try broke a set: they are not tried again
+	harmful uint64 // those of newKinds that have broken a set: they are not tried again
 
 	// Of the last attempt:
 
@@ -70,12 +70,12 @@ type registration struct {
 
 	received bool          // XIDs were received at some time
 	failure  gpu.ReadError // why XIDs are not received; zero if they are, or no attempt has ended yet
-	logged   bool          // that they are not
+	logged   bool          // we have logged that XIDs are not received
 }
 
 // attemptOutcome is what became of an attempt to register a GPU.
 type attemptOutcome struct {
-	registered uint64           // kinds
+	registered uint64           // the kinds for which it succeeded
 	errs       map[uint64]error // of the other kinds that were tried
 	broken     bool             // the set is undefined now
 	harmful    uint64           // the kind that has broken it, if that is one of newKinds
@@ -122,9 +122,9 @@ func (r *registration) begin(g *gpuState, now time.Time) {
 	r.triedAt = now
 }
 
-// end ends the attempt. What failed for another reason than that it is not supported is tried again
-// soon.
-func (r *registration) end(outcome attemptOutcome, soon time.Duration) {
+// end ends an attempt. What failed is tried again after retryAfter; what is only not supported,
+// after supportEvery.
+func (r *registration) end(outcome attemptOutcome, retryAfter time.Duration) {
 	r.kinds |= outcome.registered
 	r.harmful |= outcome.harmful
 	r.received = r.received || r.kinds&nvml.EventTypeXidCriticalError != 0
@@ -149,7 +149,7 @@ func (r *registration) end(outcome attemptOutcome, soon time.Duration) {
 		// A library that does not know a kind of event may call that an invalid argument.
 		if r.phase != spoiling && !errors.Is(err, gpu.ErrNotSupported) &&
 			!errors.Is(err, gpu.ErrInvalidArgument) {
-			r.pause = soon
+			r.pause = retryAfter
 		}
 
 		r.suspect = r.suspect || losesDevice(err)
@@ -170,8 +170,8 @@ func (r *registration) leaveSet(lost bool) {
 	}
 }
 
-// reportFailure returns, for a reading, why XIDs are not received; zero if they are. While nothing
-// else is known, that is an attempt that does not end.
+// reportFailure returns, for a reading, why XIDs are not received; zero if they are. While no other
+// reason is known, it reports an attempt that does not end.
 func (r *registration) reportFailure(now time.Time) gpu.ReadError {
 	late := r.isUnderWay() && r.kinds&nvml.EventTypeXidCriticalError == 0 &&
 		now.Sub(r.triedAt) >= lookupTimeout
@@ -189,8 +189,8 @@ func (r *registration) reportFailure(now time.Time) gpu.ReadError {
 	return hang
 }
 
-// shouldLog reports whether it is to be logged now that XIDs are not received, and records that it
-// is: once, until they are. A GPU that is lost fails in its readings, too.
+// shouldLog reports whether to log that XIDs are not received, and records that it was logged:
+// once, until they are received again. It leaves out a GPU that is lost, whose readings fail, too.
 func (r *registration) shouldLog() bool {
 	if r.failure.Err == nil {
 		r.logged = false

@@ -6,9 +6,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// samplePool has the samples that no window uses, by GPU, and all, to be freed. A GPU takes none
-// that another has put there: GPUs are read at the same time, and how many samples a node allocates
-// must not depend on which comes first.
+// samplePool keeps all samples, to free them at the end, and by GPU those that no window uses. A
+// GPU only takes samples that it has put there itself: GPUs are read concurrently, and how many
+// samples a node allocates must not depend on which reading comes first.
 type samplePool struct {
 	mu    sync.Mutex
 	spare map[gpu.UUID][]GPMSample
@@ -65,7 +65,7 @@ func (s *Source) spareSample(id gpu.UUID) (GPMSample, error) {
 	}
 
 	sample, ret := s.lib.GpmSampleAlloc()
-	if err := s.checkReturn("nvmlGpmSampleAlloc", ret); err != nil {
+	if err := checkReturn("nvmlGpmSampleAlloc", ret); err != nil {
 		return nil, err
 	}
 
@@ -77,14 +77,14 @@ func (s *Source) spareSample(id gpu.UUID) (GPMSample, error) {
 	return sample, nil
 }
 
-// freeSamples frees every sample, when no call is under way.
+// freeSamples frees all samples. No call is under way.
 func (s *Source) freeSamples() {
 	s.samples.mu.Lock()
 	defer s.samples.mu.Unlock()
 
 	for _, sample := range s.samples.all {
 		//nolint:errcheck // the library is shut down next
-		s.checkReturn("nvmlGpmSampleFree", sample.Free())
+		checkReturn("nvmlGpmSampleFree", sample.Free())
 	}
 
 	s.samples.all = nil

@@ -11,7 +11,7 @@ import (
 )
 
 // scan lists the GPU instances and MIG devices of a GPU, by few calls. Two scans with the same
-// identities are of the same tree. Handles become stale with any change of the tree.
+// identities are of the same tree. A scan's handles become stale with any change of the tree.
 type scan struct {
 	devices   []migEntry        // MIG devices, by NVML's index
 	instances []GPUInstanceInfo // GPU instances; empty if the process may not list them
@@ -25,16 +25,17 @@ type migEntry struct {
 	identity
 }
 
-// identity identifies a MIG device. Its UUID is made of the GPU instance's id and of the engine at
-// which the compute instance begins, not of its size (open-gpu-kernel-modules 595.45.04,
-// kmigmgrGenerateComputeInstanceUuid); the legacy form has only their ids. The profile of the GPU
-// instance, of which several fit some placements, is in the name, and in the list of GPU instances
-// if the process may read that.
+// identity tells MIG devices apart, also after a layout change. The driver makes a UUID from the
+// GPU instance's id and from the engine at which the compute instance begins, not from its size
+// (open-gpu-kernel-modules 595.45.04, kmigmgrGenerateComputeInstanceUuid). A legacy UUID has only
+// the ids. Neither shows the profile of the GPU instance, and several profiles can have the same
+// placement; the profile is in the name, and in the list of GPU instances if the process may read
+// that.
 type identity struct {
 	computeKey
 	uuid  gpu.MIGUUID
 	name  string
-	named bool // the name was read
+	named bool // name was read
 }
 
 // computeKey names a compute instance of a GPU by the driver's ids.
@@ -55,12 +56,12 @@ func (i GPUInstanceInfo) placement() gpu.Placement {
 	return gpu.Placement{Start: int(i.Placement.Start), Size: int(i.Placement.Size)}
 }
 
-func (s *scan) has(of computeKey) bool {
-	return slices.ContainsFunc(s.devices, func(e migEntry) bool { return e.computeKey == of })
+func (s *scan) has(key computeKey) bool {
+	return slices.ContainsFunc(s.devices, func(e migEntry) bool { return e.computeKey == key })
 }
 
-// isTorn reports whether the scan contradicts itself, as it does if the layout changed between its
-// calls: a MIG device is of an instance that is not listed, or two instances overlap.
+// isTorn reports whether the scan contradicts itself, because the layout changed between its calls:
+// a MIG device's GPU instance is not listed, or two GPU instances overlap.
 func (s *scan) isTorn() bool {
 	if !s.listed {
 		return false
@@ -84,17 +85,17 @@ func (s *scan) isTorn() bool {
 	return false
 }
 
-// scanTree scans the tree. It reports whether an entity vanished meanwhile. An error, which is also
-// one of the step's, says that the scan is not complete.
-func (r *gpuRead) scanTree(q *querier, to *scan) (vanished bool, err error) {
-	to.devices = to.devices[:0]
-	to.clearInstances()
+// scanTree scans the tree. It reports whether an entity vanished meanwhile. If it fails, the scan
+// is not complete; the error is also among the step's errors.
+func (r *gpuRead) scanTree(q *querier, result *scan) (vanished bool, err error) {
+	result.devices = result.devices[:0]
+	result.clearInstances()
 
-	if vanished, err = r.scanInstances(q, to); err != nil {
+	if vanished, err = r.scanInstances(q, result); err != nil {
 		return vanished, err
 	}
 
-	gone, err := r.scanDevices(q, to, !to.listed)
+	gone, err := r.scanDevices(q, result, !result.listed)
 
 	return vanished || gone, err
 }
@@ -104,9 +105,8 @@ func (s *scan) clearInstances() {
 	s.handles = s.handles[:0]
 }
 
-// failScan returns the error of an entity whose identity cannot be read, which makes a scan fail,
-// and adds it to those of the step, also if it says that a call is not supported: without it the
-// tree is unknown.
+// failScan records an error that makes a scan fail, because the identity of an entity cannot be
+// read. Unlike addError it also records ErrNotSupported: without the identity the tree is unknown.
 func (q *querier) failScan(err error) error {
 	if losesDevice(err) {
 		q.lost = err
@@ -118,14 +118,14 @@ func (q *querier) failScan(err error) error {
 	return err
 }
 
-// migDevices iterates over the handles of a GPU's MIG devices, of which it can have at most so
-// many, and the errors of those that have none. Their indexes are sparse.
-func (s *Source) migDevices(d Device, most int) iter.Seq2[MIGDevice, error] {
+// migDevices iterates over the handles of a GPU's MIG devices, or the errors of getting them. The
+// GPU can have at most maxDevices; some indexes may be free.
+func migDevices(d Device, maxDevices int) iter.Seq2[MIGDevice, error] {
 	return func(yield func(MIGDevice, error) bool) {
-		for i := range most {
+		for i := range maxDevices {
 			h, ret := d.GetMigDeviceHandleByIndex(i)
 
-			err := s.checkReturn("nvmlDeviceGetMigDeviceHandleByIndex", ret)
+			err := checkReturn("nvmlDeviceGetMigDeviceHandleByIndex", ret)
 			if errors.Is(err, gpu.ErrInvalidArgument) || errors.Is(err, gpu.ErrNotSupported) {
 				return // there is no further index
 			}
@@ -137,9 +137,9 @@ func (s *Source) migDevices(d Device, most int) iter.Seq2[MIGDevice, error] {
 	}
 }
 
-// readIdentity reads the ids and the UUID of a MIG device. If only one is looked for, it makes no
-// further call once the device is another one, and returns no UUID.
-func (s *Source) readIdentity(
+// readIdentity reads the ids and the UUID of a MIG device. If the caller looks for only one, it
+// stops at the first id that is another one, and returns no UUID.
+func readIdentity(
 	h MIGDevice,
 	only gpu.Opt[computeKey],
 ) (key computeKey, uuid gpu.MIGUUID, err error) {
@@ -148,7 +148,7 @@ func (s *Source) readIdentity(
 	instance, ret := h.GetGpuInstanceId()
 	key.instance = gpu.InstanceID(instance)
 
-	err = s.checkReturn("nvmlDeviceGetGpuInstanceId", ret)
+	err = checkReturn("nvmlDeviceGetGpuInstanceId", ret)
 	if err != nil || looksForOne && key.instance != wanted.instance {
 		return computeKey{}, "", err
 	}
@@ -156,35 +156,35 @@ func (s *Source) readIdentity(
 	compute, ret := h.GetComputeInstanceId()
 	key.compute = gpu.ComputeID(compute)
 
-	err = s.checkReturn("nvmlDeviceGetComputeInstanceId", ret)
+	err = checkReturn("nvmlDeviceGetComputeInstanceId", ret)
 	if err != nil || looksForOne && key != wanted {
 		return computeKey{}, "", err
 	}
 
 	text, ret := h.GetUUID()
 
-	return key, gpu.MIGUUID(validUTF8(text)), s.checkReturn("nvmlDeviceGetUUID", ret)
+	return key, gpu.MIGUUID(validUTF8(text)), checkReturn("nvmlDeviceGetUUID", ret)
 }
 
-// scanDevices lists the MIG devices, with their names if named.
-func (r *gpuRead) scanDevices(q *querier, to *scan, named bool) (vanished bool, err error) {
-	most, err := r.queryMaxDevices(q)
+// scanDevices lists the MIG devices. It reads their names if withNames is set.
+func (r *gpuRead) scanDevices(q *querier, result *scan, withNames bool) (vanished bool, err error) {
+	maxDevices, err := r.queryMaxDevices(q)
 	if err != nil {
 		return false, err
 	}
 
 	denied := false
 
-	for h, err := range r.source.migDevices(r.dev, most) {
+	for h, err := range migDevices(r.dev, maxDevices) {
 		var e migEntry
 		if err == nil {
-			e, err = r.identifyDevice(h, named)
+			e, err = r.identifyDevice(h, withNames)
 		}
 
 		switch {
-		case err == nil && !to.has(e.computeKey):
-			to.devices = append(to.devices, e)
-		case err == nil, losesEntity(err): // one that is listed twice was created again meanwhile
+		case err == nil && !result.has(e.computeKey):
+			result.devices = append(result.devices, e)
+		case err == nil, losesEntity(err): // a device that is listed twice was created again meanwhile
 			vanished = true
 		case !errors.Is(err, gpu.ErrNoPermission):
 			return vanished, q.failScan(err)
@@ -192,7 +192,7 @@ func (r *gpuRead) scanDevices(q *querier, to *scan, named bool) (vanished bool, 
 			denied = true
 			r.source.privilege.markMissing(hiddenDevices)
 			q.addError(gpu.ReadingMIG, err)
-		default: // that devices are denied is reported already
+		default: // another device was denied before, which is reported
 		}
 	}
 
@@ -206,14 +206,14 @@ func (r *gpuRead) scanDevices(q *querier, to *scan, named bool) (vanished bool, 
 }
 
 // queryMaxDevices returns how many MIG devices the GPU can have, 0 if the driver does not report
-// it. The call is made once in a MIG mode.
+// it. The answer holds until the MIG mode changes.
 func (r *gpuRead) queryMaxDevices(q *querier) (int, error) {
-	known := &r.state.static.mostMIG
-	if most, ok := known.Get(); ok {
-		return most, nil
+	known := &r.state.static.maxDevices
+	if n, ok := known.Get(); ok {
+		return n, nil
 	}
 
-	most, err := query(
+	n, err := query(
 		q,
 		"nvmlDeviceGetMaxMigDeviceCount",
 		gpu.ReadingMIG,
@@ -223,27 +223,27 @@ func (r *gpuRead) queryMaxDevices(q *querier) (int, error) {
 		return 0, nil
 	}
 
-	if err == nil && most > 0 { // drivers answer 0 while MIG is not on yet
-		*known = gpu.Some(most)
+	if err == nil && n > 0 { // drivers answer 0 while MIG is not on yet
+		*known = gpu.Some(n)
 	}
 
-	return most, err
+	return n, err
 }
 
-// identifyDevice reads the identity of a MIG device, with its name if named, or if the UUID does
-// not determine the placements.
-func (r *gpuRead) identifyDevice(h MIGDevice, named bool) (migEntry, error) {
+// identifyDevice reads the identity of a MIG device. It reads the name if withName is set, or if
+// the UUID does not show where the compute instance is.
+func (r *gpuRead) identifyDevice(h MIGDevice, withName bool) (migEntry, error) {
 	e := migEntry{handle: h}
 
 	var err error
-	if e.computeKey, e.uuid, err = r.source.readIdentity(h, gpu.None[computeKey]()); err != nil {
+	if e.computeKey, e.uuid, err = readIdentity(h, gpu.None[computeKey]()); err != nil {
 		return e, err
 	}
 
-	if _, legacy, err := gpu.ParseMIGUUID(string(e.uuid)); named || err != nil || legacy.Present() {
+	if _, legacy, err := gpu.ParseMIGUUID(string(e.uuid)); withName || err != nil || legacy.Present() {
 		name, ret := h.GetName()
 
-		err := r.source.checkReturn("nvmlDeviceGetName", ret)
+		err := checkReturn("nvmlDeviceGetName", ret)
 		if err != nil && !errors.Is(err, gpu.ErrNotSupported) {
 			return e, err
 		}
@@ -255,11 +255,11 @@ func (r *gpuRead) identifyDevice(h MIGDevice, named bool) (migEntry, error) {
 	return e, nil
 }
 
-// scanInstances lists the GPU instances, also those without a compute instance. That needs
-// privilege; without it the tree is inferred from the MIG devices.
-func (r *gpuRead) scanInstances(q *querier, to *scan) (vanished bool, err error) {
+// scanInstances lists the GPU instances, including those without compute instances. That needs
+// privilege; without it, buildTree infers the GPU instances from the MIG devices.
+func (r *gpuRead) scanInstances(q *querier, result *scan) (vanished bool, err error) {
 	profiles := r.state.static.profiles
-	to.listed = len(profiles) > 0
+	result.listed = len(profiles) > 0
 
 	for i := range profiles {
 		p := &profiles[i]
@@ -269,24 +269,24 @@ func (r *gpuRead) scanInstances(q *querier, to *scan) (vanished bool, err error)
 		})
 		switch {
 		case errors.Is(err, gpu.ErrNoPermission):
-			to.clearInstances()
-			to.listed = false
+			result.clearInstances()
+			result.listed = false
 
 			return vanished, nil
 		case errors.Is(err, gpu.ErrNotSupported):
-			to.listed = false
+			result.listed = false
 		case err != nil:
 			return vanished, err
 		}
 
 		for _, h := range list {
 			info, ret := h.GetInfo()
-			err := r.source.checkReturn("nvmlGpuInstanceGetInfo", ret)
+			err := checkReturn("nvmlGpuInstanceGetInfo", ret)
 
 			switch {
 			case err == nil:
-				to.instances = append(to.instances, info)
-				to.handles = append(to.handles, h)
+				result.instances = append(result.instances, info)
+				result.handles = append(result.handles, h)
 			case losesEntity(err):
 				vanished = true
 			default:

@@ -14,12 +14,12 @@ import (
 )
 
 // NVML keeps all GPUs open from nvmlInit to nvmlShutdown, so that none can be unbound from the
-// driver, reset or passed to a virtual machine meanwhile, and does not list a GPU that is bound
-// later. So we let go of one GPU by shutting NVML down and initialising it again without attaching
-// that GPU. Only Discover does so, which the poll loop alone calls: what partition control looks up
-// is looked up by rediscover.
+// driver, reset or passed to a virtual machine meanwhile, and it does not list a GPU that is bound
+// later. So we release one GPU by shutting NVML down and initialising it again without attaching
+// that GPU. Only Discover does that, and only the poll loop calls Discover; partition control looks
+// up GPUs by rediscover.
 
-// Opening is what a Source needs to know of the machine to let go of GPUs.
+// Opening is what a Source needs to know of the machine to release GPUs.
 type Opening struct {
 	// BoundGPUs lists the PCI bus ids of the GPUs that the kernel driver has bound. It opens none
 	// of them.
@@ -27,53 +27,53 @@ type Opening struct {
 	// OpenMinors lists the minor numbers of the GPUs that this process has open.
 	OpenMinors func() ([]int, error)
 	// Rights returns what this process may open of MIG's capabilities, in any form. The driver
-	// probably looks at them at nvmlInit alone: if they change while readings are denied, NVML is
-	// opened again.
+	// probably looks at them only at nvmlInit: if they change while readings are denied, we open
+	// NVML again.
 	Rights func() string
-	// Pause ends other uses of the GPUs in this process, or refuses: before NVML is shut down, and
-	// until the function is called that it returns. That is given whether all GPUs may be opened
-	// again: while one is released, no other use of NVML may attach it.
+	// Pause is called before NVML is shut down. It ends other uses of the GPUs in this process, or
+	// returns why they go on. When NVML is open again, resume is called; all says whether the other
+	// uses may open all GPUs. While one is released, none of them may attach it.
 	Pause func(ctx context.Context) (resume func(all bool), err error)
 }
 
-// session is whether NVML is open, and which GPUs are left alone.
+// session is whether NVML is open, and which GPUs it was opened without.
 type session struct {
-	// Discover, and the change that it has begun, own what follows.
-	pausing *pausing      // what waits for other uses of the GPUs to end, with NVML open; nil if nothing does
-	change  chan struct{} // closed when the change under way is over; nil if there is none
-	began   time.Time     // when it began
-	down    error         // why NVML stays closed, nil if it does not
-	failed  bool          // it does because nvmlInit has failed, which is tried again
-	skipped map[gpu.UUID]bool
+	// Discover owns these fields, and so does the change that it has begun.
+	pausing *pendingChange    // waits for other uses of the GPUs to end, with NVML open; nil if none does
+	change  chan struct{}     // closed when the change under way has ended; nil if there is none
+	began   time.Time         // when it began
+	down    error             // why NVML stays closed; nil if it does not
+	failed  bool              // it stays closed because nvmlInit has failed, which we try again
+	skipped map[gpu.UUID]bool // the GPUs that NVML was opened without
 	// targets are the GPUs to look up by their PCI bus ids, by index, while some are skipped; else
 	// nil.
 	targets map[int]string
-	bound   []string // what the kernel driver listed when NVML was opened; nil if that is unknown
-	// of these, what NVML did not list when it listed all: this container does not have them
+	bound   []string // the GPUs that the kernel driver had bound when NVML was opened; nil if unknown
+	// those that NVML did not list when it listed all its GPUs: this container does not have them
 	foreign map[string]bool
-	rights  string           // when NVML was opened
-	count   int              // of GPUs, by the highest index of targets
-	resume  []func(all bool) // of other uses of the GPUs in this process
-	waits   string           // why a change that is due has not been made; it is in the log
-	// noEventsAt is when the library had no system events, or failed to tell them; zero if it has
-	// not since nvmlInit.
+	rights  string           // Opening.Rights when NVML was opened
+	count   int              // of indexes up to the highest in targets
+	resume  []func(all bool) // by Opening.Pause: resume other uses of the GPUs in this process
+	waits   string           // why a change that is due has not been made, as it was logged
+	// noEventsAt is when the library last had no system events, or failed to return them; zero if
+	// neither has happened since nvmlInit.
 	noEventsAt time.Time
 	triedAt    time.Time     // when the last change failed or was refused
-	pause      time.Duration // until the next one that no operator requests; 0 if the last one succeeded
+	pause      time.Duration // from then to the next change that no operator requests; 0 if the last one succeeded
 
 	// The Source's mu guards what follows.
 	released map[gpu.UUID]*gpu.ReleasedGPU
 	known    map[gpu.UUID]gpu.Facts // of all GPUs that were read
 	requests []*releaseRequest
 	using    map[*usage]bool // what uses handles of the driver now
-	unused   chan struct{}   // closed when using is empty; nil unless a change waits for that
+	unused   chan struct{}   // closed when using becomes empty; nil unless a change waits for that
 
-	// paused refuses new uses of handles, and makes readings under way end with their present call.
+	// paused makes new uses of handles fail, and readings under way end after their present call.
 	// It is set under mu.
 	paused atomic.Bool
 }
 
-// usage is a use of the driver's handles: a reading, a lookup or a request of partition control.
+// usage is a use of the driver's handles: by a reading, a lookup or a request of partition control.
 type usage struct {
 	began time.Time // in real time
 	// last is when its last call began, in nanoseconds after began. Only readings update it: for
@@ -84,10 +84,10 @@ type usage struct {
 // noteCall notes that a call begins.
 func (u *usage) noteCall(now time.Time) { u.last.Store(int64(now.Sub(u.began))) }
 
-// noteWait notes that no call of it is under way until the next one begins.
+// noteWait notes that no driver call is under way until noteCall.
 func (u *usage) noteWait() { u.last.Store(math.MaxInt64) }
 
-// isHung reports whether its last call has not returned for too long.
+// isHung reports whether its last call began so long ago that it must hang.
 func (u *usage) isHung() bool {
 	return time.Since(u.began)-time.Duration(u.last.Load()) >= lookupTimeout
 }
@@ -100,13 +100,13 @@ type releaseRequest struct {
 	result chan Released // buffered
 }
 
-func (r *releaseRequest) isOperators() bool { return r.cause != gpu.ReleasedByDriver }
+func (r *releaseRequest) isFromOperator() bool { return r.cause != gpu.ReleasedByDriver }
 
 // Released is what became of a request.
 type Released struct {
 	Err error // why the request was refused
 	// Closed is why NVML stays closed, so that no GPU is read until the released one is opened
-	// again; nil if it does not.
+	// again; nil if NVML is open.
 	Closed error
 	// Took is how long NVML was closed.
 	Took time.Duration
@@ -116,30 +116,30 @@ const (
 	// maxPause is how long a change waits for other uses of the GPUs to end. NVML is open
 	// meanwhile.
 	maxPause = 5 * time.Second
-	// maxDrain is how long it then waits for calls under way to end, while no GPU is read: shorter
-	// than after which readings are stale.
+	// maxDrain is for how long it then waits for driver calls to end, while no GPU is read. It is
+	// shorter than the time after which readings are stale.
 	maxDrain = 2 * time.Second
 )
 
-// A change that fails or is refused is tried again after a pause that doubles, unless an operator
-// requests one: each try disturbs the reading of all GPUs.
+// A change that failed or was refused is tried again after a pause that doubles, unless an operator
+// requests it: each try disturbs the reading of all GPUs.
 const (
 	minChangePause = time.Second
 	maxChangePause = time.Minute
 )
 
-// Release requests that this process lets go of a GPU. The next Discover carries it out or refuses
-// it; the result is sent then. A GPU that is released already is no error.
+// Release requests that this process releases a GPU. The next Discover does so or refuses, and then
+// sends the result. It is no error if the GPU is released already.
 func (s *Source) Release(id gpu.UUID, cause gpu.ReleaseCause) <-chan Released {
-	return s.request(&releaseRequest{id: id, cause: cause, result: make(chan Released, 1)})
+	return s.addRequest(&releaseRequest{id: id, cause: cause, result: make(chan Released, 1)})
 }
 
 // Reacquire requests that a released GPU is opened again.
 func (s *Source) Reacquire(id gpu.UUID) <-chan Released {
-	return s.request(&releaseRequest{id: id, opens: true, result: make(chan Released, 1)})
+	return s.addRequest(&releaseRequest{id: id, opens: true, result: make(chan Released, 1)})
 }
 
-func (s *Source) request(r *releaseRequest) <-chan Released {
+func (s *Source) addRequest(r *releaseRequest) <-chan Released {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -179,9 +179,9 @@ func (s *Source) advanceSession() error {
 	return s.session.down
 }
 
-// followKernel compares the GPUs that the kernel driver has bound with what is known: a released
-// one that was unbound and is bound again is opened again. It reports whether no released GPU is
-// known to be bound.
+// followKernel compares the released GPUs with those that the kernel driver has bound: a GPU that
+// was unbound and is bound again is no longer released. It reports whether it knows that no
+// released GPU is bound.
 func (s *Source) followKernel() (none bool) {
 	bound, err := s.listBound()
 	if err != nil || bound == nil {
@@ -191,7 +191,7 @@ func (s *Source) followKernel() (none bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	left := 0
+	stillBound := 0
 
 	for id, r := range s.session.released {
 		listed := slices.Contains(bound, shortBusID(s.session.known[id].PCIBusID))
@@ -201,15 +201,15 @@ func (s *Source) followKernel() (none bool) {
 
 		r.Unbound = !listed
 		if listed {
-			left++
+			stillBound++
 		}
 	}
 
-	return left == 0
+	return stillBound == 0
 }
 
 // listBound lists the PCI bus ids of the GPUs that the kernel driver has bound, in their short
-// form; nil if that is unknown.
+// form; nil if it is unknown.
 func (s *Source) listBound() ([]string, error) {
 	if s.opts.Opening.BoundGPUs == nil {
 		return nil, nil
@@ -242,7 +242,7 @@ func shortBusID(id string) string {
 	return id
 }
 
-// beginChange takes the requests and begins a change if one is due.
+// beginChange accepts the requests, and begins a change if one is due.
 func (s *Source) beginChange() {
 	requests, released := s.takeRequests()
 	skip := map[gpu.UUID]bool{}
@@ -253,7 +253,7 @@ func (s *Source) beginChange() {
 		}
 	}
 
-	due := s.dueChange(released, skip)
+	due := s.reasonToReopen(released, skip)
 
 	reopens := due == "" && s.session.failed
 	if reopens {
@@ -298,8 +298,8 @@ func (s *Source) beginChange() {
 	s.session.pausing = change.beginPausing()
 }
 
-// takeRequests returns the requests that can be carried out, and the GPUs that are released if they
-// are.
+// takeRequests returns the requests that can be carried out, and the GPUs that are released once
+// they are. It refuses the others.
 func (s *Source) takeRequests() ([]*releaseRequest, map[gpu.UUID]*gpu.ReleasedGPU) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -309,7 +309,7 @@ func (s *Source) takeRequests() ([]*releaseRequest, map[gpu.UUID]*gpu.ReleasedGP
 		released = map[gpu.UUID]*gpu.ReleasedGPU{}
 	}
 
-	var taken []*releaseRequest
+	var accepted []*releaseRequest
 
 	for _, r := range s.session.requests {
 		facts, known := s.session.known[r.id]
@@ -337,17 +337,17 @@ func (s *Source) takeRequests() ([]*releaseRequest, map[gpu.UUID]*gpu.ReleasedGP
 			}
 		}
 
-		taken = append(taken, r)
+		accepted = append(accepted, r)
 	}
 
 	s.session.requests = nil
 
-	return taken, released
+	return accepted, released
 }
 
-// dueChange returns why NVML is to be shut down and opened again, without the GPUs of skip; empty
-// if it is not.
-func (s *Source) dueChange(released map[gpu.UUID]*gpu.ReleasedGPU, skip map[gpu.UUID]bool) string {
+// reasonToReopen returns why NVML is to be shut down and opened again without the GPUs of skip;
+// empty if it need not be.
+func (s *Source) reasonToReopen(released map[gpu.UUID]*gpu.ReleasedGPU, skip map[gpu.UUID]bool) string {
 	for id := range skip {
 		if !s.session.skipped[id] {
 			return "release GPU " + string(id)
@@ -355,8 +355,8 @@ func (s *Source) dueChange(released map[gpu.UUID]*gpu.ReleasedGPU, skip map[gpu.
 	}
 
 	for id := range s.session.skipped {
-		// One that was unbound is only looked up again with another change, unless NVML is closed
-		// because of it.
+		// A GPU that was unbound and is still released needs no change of its own, unless NVML is
+		// closed because of it.
 		if !skip[id] && (s.session.down != nil || released[id] == nil) {
 			return "open GPU " + string(id) + " again"
 		}
@@ -388,7 +388,7 @@ func (s *Source) dueChange(released map[gpu.UUID]*gpu.ReleasedGPU, skip map[gpu.
 
 	if bound != nil {
 		s.session.bound = slices.DeleteFunc(slices.Clone(s.session.bound), func(id string) bool {
-			return !slices.Contains(bound, id) // it may come back
+			return !slices.Contains(bound, id) // if it is bound again, it is new
 		})
 	}
 

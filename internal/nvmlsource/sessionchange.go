@@ -15,10 +15,10 @@ import (
 type sessionChange struct {
 	source   *Source
 	reason   string
-	released map[gpu.UUID]*gpu.ReleasedGPU // once the change is made
+	released map[gpu.UUID]*gpu.ReleasedGPU // which GPUs are released after the change
 	skip     map[gpu.UUID]bool             // those of them that the kernel driver has bound
-	requests []*releaseRequest
-	reopens  bool // it only tries again to open NVML, which nothing uses now
+	requests []*releaseRequest             // what it carries out
+	reopens  bool                          // NVML is closed, and the change only tries again to open it
 }
 
 // run makes the change, or refuses it and leaves everything as it is. It answers the requests.
@@ -41,7 +41,7 @@ func (c *sessionChange) run(resume func(all bool)) {
 	if err != nil {
 		s.resumeCalls()
 		resume(true)
-		c.refuse(err) // the next Discover looks up the GPUs of an NVML that is still open
+		c.refuse(err) // if NVML is still open, the next Discover looks up the GPUs
 
 		return
 	}
@@ -65,12 +65,12 @@ func (c *sessionChange) run(resume func(all bool)) {
 	c.answer(err, took)
 }
 
-// answer logs what became of the change, and answers the requests. err is why NVML stays closed.
+// answer logs the result of the change, and answers the requests. err is why NVML stays closed.
 func (c *sessionChange) answer(err error, took time.Duration) {
 	s := c.source
 	s.session.waits = ""
 
-	if s.session.failed || err != nil && s.initialised { // it is to be opened, or closed, again
+	if s.session.failed || err != nil && s.initialised { // the next change opens, or closes, NVML again
 		s.lengthenPause()
 	} else {
 		s.session.pause = 0
@@ -91,13 +91,13 @@ func (c *sessionChange) answer(err error, took time.Duration) {
 	}
 }
 
-// isRequested reports whether an operator requests the change.
+// isRequested reports whether an operator has requested the change.
 func (c *sessionChange) isRequested() bool {
-	return slices.ContainsFunc(c.requests, (*releaseRequest).isOperators)
+	return slices.ContainsFunc(c.requests, (*releaseRequest).isFromOperator)
 }
 
-// refuse answers the requests of operators, and lets those that follow an event of the driver wait.
-// It logs, once, why the change is not made yet.
+// refuse answers the requests of operators, and keeps those that follow an event of the driver for
+// the next change. It logs, once, why the change is not made yet.
 func (c *sessionChange) refuse(err error) {
 	s := c.source
 	s.lengthenPause()
@@ -112,22 +112,22 @@ func (c *sessionChange) refuse(err error) {
 	}
 
 	for _, request := range c.requests {
-		if request.isOperators() {
+		if request.isFromOperator() {
 			request.result <- Released{Err: err}
 		}
 	}
 
-	c.requests = slices.DeleteFunc(c.requests, (*releaseRequest).isOperators)
+	c.requests = slices.DeleteFunc(c.requests, (*releaseRequest).isFromOperator)
 	c.requeue()
 }
 
-// lengthenPause notes that a change was refused or has failed.
+// lengthenPause doubles the pause before the next change, after one was refused or has failed.
 func (s *Source) lengthenPause() {
 	s.session.triedAt = s.opts.Now()
 	s.session.pause = min(max(2*s.session.pause, minChangePause), maxChangePause)
 }
 
-// requeue lets the requests wait for the next change.
+// requeue keeps the requests for the next change.
 func (c *sessionChange) requeue() {
 	s := c.source
 	s.mu.Lock()
@@ -136,8 +136,8 @@ func (c *sessionChange) requeue() {
 	s.session.requests = append(s.session.requests, c.requests...)
 }
 
-// resumeOthers lets other uses of NVML in this process go on that changes have ended: all if no GPU
-// is left alone.
+// resumeOthers resumes other uses of NVML in this process that changes have ended. all says whether
+// they may open all GPUs.
 func (s *Source) resumeOthers(all bool) {
 	for _, resume := range s.session.resume {
 		resume(all)
@@ -152,15 +152,15 @@ func (s *Source) resumeOthers(all bool) {
 // process.
 var errInUse = errors.New("NVML must not be shut down: calls of the driver have not returned")
 
-// pausesChanges reports whether a change has failed or was refused so recently that the next one
-// waits.
+// pausesChanges reports whether the last change failed, or was refused, so recently that the next
+// one has to wait.
 func (s *Source) pausesChanges() bool {
 	since := s.opts.Now().Sub(s.session.triedAt)
 	return since >= 0 && since < s.session.pause // the clock may have been set back
 }
 
-// findHang returns an error if a call is known not to return, without waiting for any: NVML cannot
-// be shut down then.
+// findHang returns an error if a driver call is known to hang, so that NVML cannot be shut down. It
+// waits for no call.
 func (s *Source) findHang() error {
 	if halts, ended := s.queue.isHalting(); halts && !ended {
 		return errInUse
@@ -178,7 +178,7 @@ func (s *Source) findHang() error {
 	return nil
 }
 
-// pauseCalls refuses calls that use handles of the driver from now on, and waits until none is
+// pauseCalls makes calls that use handles of the driver fail from now on, and waits until none is
 // under way. A reading ends with its present call.
 func (s *Source) pauseCalls() error {
 	s.mu.Lock()
@@ -214,8 +214,8 @@ func (s *Source) resumeCalls() {
 	s.session.unused = nil
 }
 
-// shutDown frees what was allocated, and shuts NVML down. No call is under way, and no wait for
-// events. With an error NVML is still open.
+// shutDown frees what was allocated, and shuts NVML down. No call and no wait for events is under
+// way. If it fails, NVML is still open.
 func (c *sessionChange) shutDown() error {
 	s := c.source
 	if s.countInits() == 0 {
@@ -230,14 +230,14 @@ func (c *sessionChange) shutDown() error {
 	}
 
 	s.initialised = false
-	s.versioned = false
+	s.versionsRead = false
 	s.lookups = map[int]lookup{}
 
 	return nil
 }
 
-// open opens NVML without the GPUs to skip, and looks up the others. The error is why NVML stays
-// closed: a GPU to skip is still open.
+// open opens NVML without the GPUs to skip, and looks up the others. It returns why NVML stays
+// closed, such as a GPU to skip that is still open.
 func (c *sessionChange) open() error {
 	s := c.source
 	s.session.skipped = c.skip
@@ -271,8 +271,9 @@ func (c *sessionChange) open() error {
 	return s.session.down
 }
 
-// closedError returns the error of a failed nvmlInit, before which a change has shut NVML down:
-// nothing is known to be wrong with the GPUs, unless there is no driver any more, or another one.
+// closedError returns the error of an nvmlInit that failed after a change had shut NVML down. It
+// wraps gpu.ErrLibraryClosed, since the GPUs may be well, unless the driver is gone or was
+// replaced.
 func closedError(err error) error {
 	if errors.Is(err, gpu.ErrNoDriver) || errors.Is(err, gpu.ErrVersionMismatch) {
 		return err
@@ -281,8 +282,8 @@ func closedError(err error) error {
 	return fmt.Errorf("%w: %w", gpu.ErrLibraryClosed, err)
 }
 
-// closeAgain shuts NVML down for a reason, so that it stays closed. If a call hangs, the next
-// Discover tries again.
+// closeAgain shuts NVML down, so that it stays closed, and returns the reason. If a call hangs, the
+// next Discover tries again.
 func (c *sessionChange) closeAgain(reason error) error {
 	s := c.source
 
@@ -303,7 +304,7 @@ func (c *sessionChange) closeAgain(reason error) error {
 	return reason
 }
 
-// checkClosed returns an error unless this process is known to have none of some released GPUs
+// checkClosed returns an error unless it is certain that this process has none of the GPUs to skip
 // open.
 func (s *Source) checkClosed(skip map[gpu.UUID]bool) error {
 	if len(skip) == 0 {

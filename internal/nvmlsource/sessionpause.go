@@ -8,20 +8,20 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// pausing is a change that waits for other uses of the GPUs in this process to end. NVML is open
-// and in use meanwhile.
-type pausing struct {
+// pendingChange is a change that waits for other uses of the GPUs in this process to end. Meanwhile
+// NVML is open and in use.
+type pendingChange struct {
 	change *sessionChange
-	ended  chan struct{} // closed once the rest is set
-	waited bool          // a Discover has waited for it
-	resume func(all bool)
-	err    error // why the other uses do not end
+	ended  chan struct{}  // closed once resume and err are set
+	waited bool           // a Discover has waited for it
+	resume func(all bool) // resumes the other uses
+	err    error          // why the other uses do not end
 }
 
-// beginPausing ends other uses of the GPUs in this process, in a goroutine that uses nothing of the
-// session. The caller has entered the Source; the goroutine leaves it.
-func (c *sessionChange) beginPausing() *pausing {
-	p := &pausing{change: c, ended: make(chan struct{})}
+// beginPausing starts to end other uses of the GPUs in this process, in a goroutine that uses
+// nothing of the session. The caller has called enter; the goroutine calls leave.
+func (c *sessionChange) beginPausing() *pendingChange {
+	p := &pendingChange{change: c, ended: make(chan struct{})}
 	mayOpen := c.source.opts.MayOpen
 
 	if !c.source.initialised {
@@ -38,7 +38,7 @@ func (c *sessionChange) beginPausing() *pausing {
 }
 
 // pauseOthers ends other uses of the GPUs in this process, or returns why they go on. mayOpen is
-// nil if NVML is not open.
+// nil if NVML is closed: then it cannot be shut down, either.
 func (c *sessionChange) pauseOthers(
 	mayOpen func(confidential gpu.Opt[bool]) error,
 ) (resume func(all bool), err error) {
@@ -64,9 +64,9 @@ func (c *sessionChange) pauseOthers(
 	return c.source.opts.Opening.Pause(ctx)
 }
 
-// hasEnded reports whether the other uses have ended, or go on. It waits for that once, for at most
+// hasEnded reports whether pauseOthers has returned. The first call waits for that, for at most
 // lookupTimeout.
-func (p *pausing) hasEnded() bool {
+func (p *pendingChange) hasEnded() bool {
 	if !p.waited {
 		timer := time.NewTimer(lookupTimeout)
 		defer timer.Stop()

@@ -7,7 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// setTargets sets which GPUs are looked up by their PCI bus ids, at the indexes that they have had.
+// setTargets sets which GPUs are looked up by their PCI bus ids, at the indexes that they had
+// before.
 func (c *sessionChange) setTargets() {
 	s := c.source
 
@@ -28,27 +29,27 @@ func (c *sessionChange) setTargets() {
 	defer s.mu.Unlock()
 
 	s.session.targets = map[int]string{}
-	taken := map[int]bool{}
-	var left []string // bound, and never read, or at an index that another GPU has had since
+	used := map[int]bool{}
+	var unplaced []string // GPUs that were never read, or whose index another GPU has had since
 
-	for _, busID := range c.candidates(bound) {
+	for _, busID := range c.listCandidates(bound) {
 		index, known := s.indexOf(busID)
 		switch {
-		case !known || taken[index]:
-			left = append(left, busID)
+		case !known || used[index]:
+			unplaced = append(unplaced, busID)
 		default:
 			s.session.targets[index] = busID
-			taken[index] = true
+			used[index] = true
 		}
 	}
 
 	for id := range c.released {
-		taken[s.session.known[id].Index] = true
+		used[s.session.known[id].Index] = true
 	}
 
-	for index := 0; len(left) > 0; index++ {
-		if !taken[index] {
-			s.session.targets[index], left = left[0], left[1:]
+	for index := 0; len(unplaced) > 0; index++ {
+		if !used[index] {
+			s.session.targets[index], unplaced = unplaced[0], unplaced[1:]
 		}
 	}
 
@@ -57,9 +58,10 @@ func (c *sessionChange) setTargets() {
 	}
 }
 
-// candidates lists the PCI bus ids of the GPUs that are not released: those that the kernel driver
-// has bound but for foreign ones, or all that were read if it does not say. The caller holds mu.
-func (c *sessionChange) candidates(bound []string) []string {
+// listCandidates lists the PCI bus ids of the GPUs that are not released: of those that the kernel
+// driver has bound, except foreign ones, or of all that were read if bound is nil. The caller holds
+// mu.
+func (c *sessionChange) listCandidates(bound []string) []string {
 	var list []string
 
 	for _, facts := range c.source.session.known {
@@ -96,9 +98,9 @@ func (s *Source) indexOf(busID string) (index int, known bool) {
 	return 0, false
 }
 
-// noteForeign notes which GPUs the kernel driver has bound that NVML does not list, as in a
-// container that was given some GPUs of its machine. They are unknown while NVML does not list
-// all, or lists one that was never read.
+// noteForeign notes which GPUs the kernel driver has bound but NVML does not list, as in a
+// container that was given some GPUs of its machine. It cannot know them while NVML does not list
+// all its GPUs, or lists one that was never read.
 func (s *Source) noteForeign() {
 	if s.session.targets != nil {
 		return
@@ -113,8 +115,8 @@ func (s *Source) noteForeign() {
 	}
 
 	s.session.foreign = map[string]bool{}
-	for _, at := range s.slots {
-		if at.state == nil || s.session.known[at.state.uuid].PCIBusID == "" {
+	for _, sl := range s.slots {
+		if sl.state == nil || s.session.known[sl.state.uuid].PCIBusID == "" {
 			return
 		}
 	}
@@ -126,7 +128,7 @@ func (s *Source) noteForeign() {
 	}
 }
 
-// isForeign reports whether the GPU that is looked up by its PCI bus id may belong to another
+// isForeign reports whether the GPU that was looked up by its PCI bus id may belong to another
 // container: NVML does not find it, and it was never read.
 func (s *Source) isForeign(index int, err error) bool {
 	busID := s.session.targets[index]

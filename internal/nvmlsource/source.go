@@ -15,34 +15,34 @@ import (
 
 // Options configure a Source.
 type Options struct {
-	// Now is the clock that events and the slow tier go by.
+	// Now is the clock for events and for the periods of readings.
 	Now func() time.Time
-	// SlowEvery is the period of the slow tier: readings that are expensive or seldom change. 0 is
-	// 15 s. Calls that were refused for lack of privilege are tried again with it, once a minute.
+	// SlowEvery is the period of the slow tier: readings that are expensive or seldom change; 0 is
+	// 15 s. With the slow tier, once a minute, we also try calls again that were denied.
 	SlowEvery time.Duration
-	// HangsAfter is how long a call of a reading may take, in real time, to count for ReadCosts; 0
-	// is no limit.
+	// HangsAfter is when a call of a reading counts as one that hangs, in real time; it is then
+	// left out of ReadCosts. 0: no call hangs.
 	HangsAfter time.Duration
 	// LongReading is how long the calls of the fast tier may take in a reading of a GPU to count
-	// for ReadCosts; 0 is no limit. Longer readings follow each other without a pause: no pace
-	// makes them cost less.
+	// for ReadCosts; 0: no limit. Longer readings follow each other without a pause, so no longer
+	// period makes them cost less.
 	LongReading time.Duration
 	// Admin is set if this process has the rights that the driver takes for an administrator's:
 	// CAP_SYS_ADMIN in the host's user namespace.
 	Admin bool
 	// GPM enables activity by GPM, on GPUs that have it, for all readings.
 	GPM bool
-	// ProcessesHidden is why the driver's lists of processes may lack some, gpu.ErrPIDNamespace;
-	// nil if they are complete. Processes are not read then, which nothing could be concluded from;
-	// the error is that of every GPU.
+	// ProcessesHidden, if not nil, is why the driver's lists may lack processes
+	// (gpu.ErrPIDNamespace). Such lists prove nothing, so processes are not read then, and every
+	// GPU has this error.
 	ProcessesHidden error
 	// ProcessUtilization enables the SM utilization of each process, if the driver reports it.
 	ProcessUtilization bool
-	// MayOpen, if not nil, returns why this process may not open the GPUs, before each nvmlInit.
-	// confidential is whether they are in confidential-computing mode, absent if the driver does
-	// not say.
+	// MayOpen, if not nil, is called before each nvmlInit, and returns why this process may not
+	// open the GPUs. confidential is whether they are in confidential-computing mode; absent if the
+	// driver does not say.
 	MayOpen func(confidential gpu.Opt[bool]) error
-	// Opening is what is needed to let go of GPUs.
+	// Opening is what is needed to release GPUs.
 	Opening Opening
 	Logger  log.Logger
 }
@@ -61,20 +61,21 @@ type Source struct {
 	samples   samplePool
 	actuator  *Actuator
 
-	// discovering is held by Discover, also during driver calls.
-	discovering sync.Mutex
-	initialised bool // nvmlInit has succeeded
-	versioned   bool // driver has been read
-	driver      gpu.Driver
-	slots       []slot         // by index
-	lookups     map[int]lookup // under way, by index
-	inventory   gpu.Inventory
-	session     session
+	// discovering is held by Discover, also during driver calls. It guards the fields up to
+	// session.
+	discovering  sync.Mutex
+	initialised  bool // nvmlInit has succeeded
+	versionsRead bool
+	driver       gpu.Driver
+	slots        []slot         // by index
+	lookups      map[int]lookup // under way, by index
+	inventory    gpu.Inventory
+	session      session
 
-	// mu guards what follows and is never held during a driver call.
+	// mu guards the fields below. It is never held during a driver call.
 	mu       sync.Mutex
 	gpus     map[gpu.UUID]*gpuState
-	inits    int // how often nvmlInit has succeeded without an nvmlShutdown yet: NVML counts them
+	inits    int // calls of nvmlInit that succeeded minus those of nvmlShutdown, as NVML counts them
 	closed   bool
 	active   int           // Discovers, Reads and changes of the session under way
 	finished chan struct{} // closed when closed and active is 0
@@ -104,8 +105,9 @@ func New(lib Library, opts Options) *Source {
 	return s
 }
 
-// Events returns the channel of the driver's events, from the first Discover that found a driver
-// on. It is never closed; if it is not read, events are dropped and gpu.EventsLost says so.
+// Events returns the channel of the driver's events. They are received from the first Discover on
+// that finds a driver. The channel is never closed; if it is not read, events are dropped and
+// gpu.EventsLost says so.
 func (s *Source) Events() <-chan gpu.Event { return s.queue.out }
 
 var errClosed = errors.New("nvmlsource: closed")
@@ -148,8 +150,7 @@ func (s *Source) endCall(u *usage) {
 	s.leave()
 }
 
-// enter counts a Discover, a change of the session or what is part of one, so that Close waits for
-// it.
+// enter counts a Discover, a change of the session or a part of one, so that Close waits for it.
 func (s *Source) enter() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +181,8 @@ func (s *Source) Read(id gpu.UUID) (gpu.GPU, error) {
 	return s.ReadWith(id, gpu.ReadCues{FollowMemory: true})
 }
 
-// ReadWith is Read with what the caller wants to be read, and knows of the GPU's holders.
+// ReadWith is Read with cues: what the caller wants to be read, and what it knows of the GPU's
+// holders.
 func (s *Source) ReadWith(id gpu.UUID, cues gpu.ReadCues) (gpu.GPU, error) {
 	return s.readGPU(
 		id,
@@ -188,9 +190,9 @@ func (s *Source) ReadWith(id gpu.UUID, cues gpu.ReadCues) (gpu.GPU, error) {
 	)
 }
 
-// ReadLayout reads the MIG mode of a GPU and its instances without their readings, by few calls. It
-// is a ReadWith, and whole is true, if the mode has changed or nothing of the GPU is known yet.
-// What has to be read again after a change of the layout, the next Read reads.
+// ReadLayout reads the MIG mode of a GPU and its instances without their readings, by few calls. If
+// the mode has changed or nothing of the GPU is known yet, it is a ReadWith instead, and whole is
+// true. What else a change of the layout makes due is left to the next Read.
 func (s *Source) ReadLayout(
 	id gpu.UUID,
 	cues gpu.ReadCues,
@@ -261,7 +263,7 @@ func (s *Source) shutDown() error {
 	for s.countInits() > 0 {
 		ret := s.lib.Shutdown()
 		if ret != nvml.SUCCESS && ret != nvml.ERROR_UNINITIALIZED {
-			return s.checkReturn("nvmlShutdown", ret)
+			return checkReturn("nvmlShutdown", ret)
 		}
 
 		s.mu.Lock()

@@ -12,18 +12,18 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The kernel unbinds a GPU from the driver once no process has it open. NVML tells its clients that
-// it waits, so that they let go of the GPU, and tells them when one is bound.
+// The kernel unbinds a GPU from the driver once no process has it open. NVML sends an event when
+// the kernel waits for that, so that clients can release the GPU, and one when a GPU is bound.
 
 // systemEventKinds are the system events that we ask for.
 const systemEventKinds = nvml.SystemEventTypeGpuDriverUnbind | nvml.SystemEventTypeGpuDriverBind
 
-// systemEventsEvery is how often they are asked for again after a failure.
+// systemEventsEvery is how often we ask again after a failure.
 const systemEventsEvery = time.Minute
 
 // followBinding requests that GPUs which are being unbound are released. It does not wait for
-// events. A library without them, or a process that cannot tell which GPUs it has open, leaves that
-// to operators.
+// events. If the library has no such events, or we cannot tell which GPUs this process has open,
+// operators have to release them.
 func (s *Source) followBinding() {
 	if !s.initialised || s.opts.Opening.OpenMinors == nil {
 		return
@@ -39,7 +39,7 @@ func (s *Source) followBinding() {
 		return
 	}
 
-	if err := s.checkReturn("nvmlSystemEventSetWait", ret); err != nil {
+	if err := checkReturn("nvmlSystemEventSetWait", ret); err != nil {
 		s.session.noEventsAt = s.opts.Now()
 		if !errors.Is(err, gpu.ErrNotSupported) {
 			level.Debug(s.opts.Logger).Log(
@@ -78,8 +78,8 @@ func (s *Source) noteBinding(e nvml.SystemEventData_v1) {
 	}
 }
 
-// noteBound notes that a GPU was bound. It need not be released any more, and comes back if it is:
-// at once if nothing tells when the kernel lists it.
+// noteBound notes that a GPU was bound. Requests of the driver to release it are void. If it is
+// released, we open it again: at once if we cannot list the bound GPUs, else when it is listed.
 func (s *Source) noteBound(id gpu.UUID) {
 	bound, _ := s.listBound() // nil if that is unknown
 
@@ -87,7 +87,7 @@ func (s *Source) noteBound(id gpu.UUID) {
 	defer s.mu.Unlock()
 
 	s.session.requests = slices.DeleteFunc(s.session.requests, func(r *releaseRequest) bool {
-		return r.id == id && !r.isOperators()
+		return r.id == id && !r.isFromOperator()
 	})
 
 	r := s.session.released[id]
@@ -100,7 +100,7 @@ func (s *Source) noteBound(id gpu.UUID) {
 	}
 }
 
-// findByPCI returns the GPU of a PCI id as the driver makes them (OGKM, gpuGenerate32BitId):
+// findByPCI returns the GPU with a PCI id as the driver makes them (OGKM, gpuGenerate32BitId):
 // domain, bus and device, from the high bits to the low ones. It is empty if no such GPU was read.
 func (s *Source) findByPCI(pciID uint32) gpu.UUID {
 	s.mu.Lock()

@@ -11,25 +11,25 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// tables are what a GPU offers, as the Actuator read it last: what stays the same as long as the
-// driver runs and the MIG mode does not change. A layout that is read after supportEvery reads them
-// again, since drivers leave something out for a while after they were loaded or a GPU was reset. A
-// step does so only if the GPU's instances contradict them.
+// tables are what a GPU offers, as the Actuator read it last: what stays the same while the driver
+// runs and the MIG mode does not change. Reading a layout reads them again if they are older than
+// supportEvery, since drivers leave something out for a while after they were loaded or a GPU was
+// reset. A step reads them again only if the GPU's instances contradict them.
 type tables struct {
-	enabled   gpu.Opt[bool] // the MIG mode that they were read in
-	readAt    time.Time
-	name      string
-	pciBusID  string
-	pciDevice uint32
-	profiles  []profileEntry
-	mostMIG   int // how many MIG devices the GPU can have; 0 if the driver does not report it
+	enabled    gpu.Opt[bool] // the MIG mode that they were read in
+	readAt     time.Time
+	name       string
+	pciBusID   string
+	pciDevice  uint32
+	profiles   []profileEntry
+	maxDevices int // how many MIG devices the GPU can have; 0 if the driver does not report it
 
-	mu       sync.Mutex
-	computes map[uint32][]nvml.ComputeInstanceProfileInfo // by the profile id of the GPU instance
+	mu           sync.Mutex
+	computeInfos map[uint32][]nvml.ComputeInstanceProfileInfo // by the profile id of the GPU instance
 }
 
 // tablesForStep returns the tables of a GPU in a MIG mode, however old they are: every operation
-// reads the layout first, and a step has to be cheap.
+// reads the layout before its first step, and a step has to be cheap.
 func (a *Actuator) tablesForStep(g *gpuState, mode modeState) (*tables, error) {
 	if t := g.tables.Load(); t != nil && t.enabled == mode.enabled {
 		return t, nil
@@ -38,8 +38,7 @@ func (a *Actuator) tablesForStep(g *gpuState, mode modeState) (*tables, error) {
 	return a.tablesOf(g, mode)
 }
 
-// tablesOf returns the tables of a GPU in a MIG mode. They are kept if they could be read
-// completely.
+// tablesOf returns the tables of a GPU in a MIG mode. It keeps them if they are complete.
 func (a *Actuator) tablesOf(g *gpuState, mode modeState) (*tables, error) {
 	now := a.source.opts.Now()
 	if t := g.tables.Load(); t != nil && t.enabled == mode.enabled {
@@ -49,11 +48,11 @@ func (a *Actuator) tablesOf(g *gpuState, mode modeState) (*tables, error) {
 	}
 
 	t := &tables{
-		enabled:  mode.enabled,
-		readAt:   now,
-		computes: map[uint32][]nvml.ComputeInstanceProfileInfo{},
+		enabled:      mode.enabled,
+		readAt:       now,
+		computeInfos: map[uint32][]nvml.ComputeInstanceProfileInfo{},
 	}
-	// A Read may be under way on g itself.
+	// We must not use g itself: a Read of it may be under way.
 	own := a.source.meterReadings(newGPUState(g.uuid, g.handle, int(g.index.Load())))
 	r := newGPURead(a.source, own, gpu.ReadCues{})
 	r.state.mode = mode
@@ -73,7 +72,7 @@ func (a *Actuator) tablesOf(g *gpuState, mode modeState) (*tables, error) {
 
 	on := mode.enabled.Or(false)
 	if on {
-		t.mostMIG, _ = r.queryMaxDevices(&q)
+		t.maxDevices, _ = r.queryMaxDevices(&q)
 	}
 
 	if r.lost != nil {
@@ -86,21 +85,21 @@ func (a *Actuator) tablesOf(g *gpuState, mode modeState) (*tables, error) {
 		}
 	}
 
-	offered := !mode.enabled.Present() ||
-		r.state.static.progress == profilesPlaced && (t.mostMIG > 0 || !on)
-	if offered && len(q.errs) == 0 {
+	complete := !mode.enabled.Present() ||
+		r.state.static.progress == profilesPlaced && (t.maxDevices > 0 || !on)
+	if complete && len(q.errs) == 0 {
 		g.tables.Store(t)
 	}
 
 	return t, nil
 }
 
-// computeProfiles returns the profiles of compute instances that a GPU instance of a profile can
-// have.
-func (a *Actuator) computeProfiles(t *tables, gi MutableInstance,
+// listComputeProfiles returns the profiles that compute instances can have in a GPU instance of
+// profile profileID.
+func (a *Actuator) listComputeProfiles(t *tables, gi MutableInstance,
 	profileID uint32) ([]nvml.ComputeInstanceProfileInfo, error) {
 	t.mu.Lock()
-	list := t.computes[profileID]
+	list := t.computeInfos[profileID]
 	t.mu.Unlock()
 
 	if list != nil {
@@ -110,13 +109,14 @@ func (a *Actuator) computeProfiles(t *tables, gi MutableInstance,
 	for profile := range maxProfiles {
 		info, ret := gi.GetComputeInstanceProfileInfo(profile)
 
-		err := a.source.checkReturn("nvmlGpuInstanceGetComputeInstanceProfileInfo", ret)
+		err := checkReturn("nvmlGpuInstanceGetComputeInstanceProfileInfo", ret)
 		if errors.Is(err, gpu.ErrInvalidArgument) &&
 			profile >= nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
 			break
 		}
 
-		// Of the first profile, ErrInvalidArgument says that the GPU instance is gone.
+		// For profile 0, which every driver has, ErrInvalidArgument means that the GPU instance is
+		// gone.
 		if errors.Is(err, gpu.ErrNotSupported) ||
 			errors.Is(err, gpu.ErrInvalidArgument) && profile > 0 {
 			continue
@@ -140,7 +140,7 @@ func (a *Actuator) computeProfiles(t *tables, gi MutableInstance,
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	t.computes[profileID] = list
+	t.computeInfos[profileID] = list
 
 	return list, nil
 }

@@ -14,17 +14,18 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// tree is a GPU's tree of GPU instances and compute instances with their details. These are read
-// when a scan differs from the last one, and with the slow tier: a scan may not show every change.
+// tree is a GPU's tree of GPU instances and compute instances with their details. The details are
+// read when a scan differs from the last one, and with the slow tier: a scan may not show every
+// change.
 type tree struct {
-	known bool
-	// scanned is set while the handles of the last scan may be used: it has succeeded.
+	known bool // instances and states are those of a scan
+	// scanned is set if the last scan has succeeded, so that its handles may be used.
 	scanned bool
 	placed  bool // the placements of all compute instances were read
-	hidden  bool // MIG devices are denied
+	hidden  bool // some MIG devices are denied
 	scan    scan // the last one, which the instances were built from
-	spare   scan // the one before, for its memory
-	// instances are without their readings; states are kept of them, in the same order.
+	spare   scan // the one before; the next scan reuses its memory
+	// instances have no readings. states is what we keep of them, in the same order.
 	instances []gpu.GPUInstance
 	states    []entityState
 	answers   answers    // of the details
@@ -33,13 +34,13 @@ type tree struct {
 
 // entityState is what is kept of a GPU instance or compute instance from one reading to the next.
 type entityState struct {
-	answers  answers
-	window   window
-	device   int            // of a compute instance: index of its MIG device in the scan
-	ecc      []gpu.ECCCount // of a compute instance, by the last slow tier
-	eccErrs  keptErrors
-	own      ownList       // of a compute instance, by the last lists of processes
-	computes []entityState // of a GPU instance: those of its compute instances, in their order
+	answers       answers
+	window        window
+	device        int            // of a compute instance: index of its MIG device in the scan
+	ecc           []gpu.ECCCount // of a compute instance, by the last slow tier
+	eccErrs       keptErrors
+	own           ownList       // of a compute instance, by the last lists of processes
+	computeStates []entityState // of a GPU instance: those of its compute instances, in their order
 }
 
 // ownList is what a compute instance's own list of processes said, if it was asked.
@@ -71,8 +72,8 @@ func (t *tree) entities() iter.Seq[*entityState] {
 				return
 			}
 
-			for j := range t.states[i].computes {
-				if !yield(&t.states[i].computes[j]) {
+			for j := range t.states[i].computeStates {
+				if !yield(&t.states[i].computeStates[j]) {
 					return
 				}
 			}
@@ -90,16 +91,16 @@ func (r *gpuRead) dropTree() {
 type treeRead struct {
 	changed  bool  // its last scan differed from the one before
 	vanished bool  // an entity vanished between a scan and the calls about it: another client changes the layout
-	err      error // of the last scan. Its handles must not be used then.
+	err      error // of the last scan, whose handles must then not be used
 }
 
 // maxRescans bounds how often a tree is read again in one reading because something of it vanished:
 // a layout change is many changes, and each can come in between.
 const maxRescans = 3
 
-// mayRescan reports whether a tree of which something has vanished is to be read again, and counts
-// that. If the last repetition found no change, what cannot be read exists, and will not be
-// readable the next time.
+// mayRescan reports whether to read a tree again of which something has vanished, and counts that.
+// If the last repetition found the tree unchanged, what cannot be read does exist, and another
+// repetition would not help.
 func (r *gpuRead) mayRescan(tree treeRead) bool {
 	if r.rescans == maxRescans || r.rescans > 0 && !tree.changed && tree.err == nil {
 		return false
@@ -111,8 +112,8 @@ func (r *gpuRead) mayRescan(tree treeRead) bool {
 }
 
 // readTree updates the tree, again if something vanished while it was read. After a failed scan the
-// last tree remains, without its handles: they may be those of other instances by now. The errors
-// are those of the scan; the tree has those of its details.
+// last tree remains, but its handles must not be used: other instances may have them by now. It
+// returns the errors of the scan; the tree has those of its details.
 func (r *gpuRead) readTree() (treeRead, []gpu.ReadError) {
 	var denials []gpu.ReadError // of attempts that are repeated
 
@@ -126,10 +127,10 @@ func (r *gpuRead) readTree() (treeRead, []gpu.ReadError) {
 	}
 }
 
-// addNewDenials adds the denials among other errors that are new, as new ones. The attempt that met
-// them is repeated, and reports none of its errors; but a denial is new only once.
-func addNewDenials(list, other []gpu.ReadError) []gpu.ReadError {
-	for _, e := range other {
+// addNewDenials adds the new denials among the errors of an attempt to list. The attempt is
+// repeated and reports no errors itself, but a denial is new only once, so it would be lost.
+func addNewDenials(list, attempt []gpu.ReadError) []gpu.ReadError {
+	for _, e := range attempt {
 		if e.Remembered || !errors.Is(e.Err, gpu.ErrNoPermission) {
 			continue
 		}
@@ -200,7 +201,7 @@ func (r *gpuRead) readTreeOnce() (result treeRead, errs []gpu.ReadError) {
 	}
 
 	if result.changed || !knewHandles {
-		r.state.processes.known = false // they ran on other instances, or their instances could not be asked
+		r.state.processes.known = false // they are of other instances, or there were no handles
 	}
 
 	t.scanned = result.err == nil
@@ -212,8 +213,8 @@ func (r *gpuRead) readTreeOnce() (result treeRead, errs []gpu.ReadError) {
 const maxTornScans = 4
 
 // rescanTorn scans a changed tree again while it contradicts itself: a scan is many calls, and one
-// in the middle of a layout change has something of both layouts. Two equal scans are taken as
-// true. The results are those of scanTree.
+// in the middle of a layout change has something of both layouts. We believe two equal scans, even
+// if they contradict themselves. The results are those of scanTree.
 func (r *gpuRead) rescanTorn(q *querier, t *tree) (vanished bool, err error) {
 	for scans := 1; scans < maxTornScans && t.scan.isTorn(); scans++ {
 		gone, err := r.scanTree(q, &t.spare)
@@ -277,18 +278,18 @@ func indexOfInstance(list []gpu.GPUInstance, id gpu.InstanceID) int {
 	return slices.IndexFunc(list, func(gi gpu.GPUInstance) bool { return gi.ID == id })
 }
 
-// newStates returns empty states for the instances of a scan. Instances of an equal scan have the
-// same order.
-func newStates(list []gpu.GPUInstance, of *scan) []entityState {
+// newStates returns empty states for the instances of a scan, in the order of list. Equal scans
+// have the same order.
+func newStates(list []gpu.GPUInstance, s *scan) []entityState {
 	states := make([]entityState, len(list))
 	for i := range list {
 		states[i].answers = newAnswers()
 		for _, ci := range list[i].ComputeInstances {
 			key := computeKey{list[i].ID, ci.ID}
-			states[i].computes = append(states[i].computes, entityState{
+			states[i].computeStates = append(states[i].computeStates, entityState{
 				answers: newAnswers(),
 				device: slices.IndexFunc(
-					of.devices,
+					s.devices,
 					func(e migEntry) bool { return e.computeKey == key },
 				),
 			})
@@ -326,12 +327,11 @@ func setProfile(gi *gpu.GPUInstance, p gpu.Profile) {
 	}
 }
 
-// addCompute adds a MIG device to its GPU instance, which is inferred from it if it is not listed.
+// addCompute adds a MIG device to its GPU instance, which it infers from the device if it is not
+// listed.
 func (r *gpuRead) addCompute(q *querier, list []gpu.GPUInstance, e *migEntry) []gpu.GPUInstance {
 	name := e.name
-
-	known := e.named
-	if !known {
+	if !e.named {
 		name, _ = query(q, "nvmlDeviceGetName", gpu.ReadingMIG, e.handle.GetName)
 	}
 
@@ -354,9 +354,9 @@ func (r *gpuRead) addCompute(q *querier, list []gpu.GPUInstance, e *migEntry) []
 	gi := &list[at]
 	if ci.Profile == "" && gi.Profile != "" {
 		ci.Profile = gi.Profile
-		if part := attributes.ComputeInstanceSliceCount; part > 0 &&
-			part < attributes.GpuInstanceSliceCount {
-			ci.Profile = fmt.Sprintf("%dc.%s", part, gi.Profile)
+		if slices := attributes.ComputeInstanceSliceCount; slices > 0 &&
+			slices < attributes.GpuInstanceSliceCount {
+			ci.Profile = fmt.Sprintf("%dc.%s", slices, gi.Profile)
 		}
 	}
 

@@ -1,17 +1,17 @@
 package nvmlsource
 
-// A scan of the tree is some 40 calls for a GPU in seven instances. It is left out while the
-// driver's events would say that the layout has changed, and nothing contradicts them; at the
-// latest the slow tier scans again. Where events are not delivered, or may not be, every reading
-// scans: GPU instances, and the ids and UUID of every MIG device.
+// A scan of the tree is some 40 calls for a GPU in seven instances. A reading leaves it out while
+// the driver would report a change of the layout by an event, and nothing contradicts that; the
+// slow tier always scans. If events are not delivered, or may not be, every reading scans: the GPU
+// instances, and the ids and UUID of every MIG device.
 
 // treeWatch is whether changes of a GPU's layout are reported since its last scan.
 type treeWatch struct {
 	set    *queueSet // that the GPU was registered with when the last scan began; nil if with none
 	rescan bool      // a handle has failed, or a window of GPM made no sense: the next reading scans
-	// distrust is how many reports have to come before readings rely on them again: a scan has
-	// found a change that none had reported. missed is set if the last one did: its report may be
-	// late.
+	// distrust is how many changes have to be reported before readings rely on reports again, after
+	// a scan has found a change that was not reported. missed is set if the last scan has found
+	// one: its report may only be late.
 	distrust int
 	missed   bool
 }
@@ -19,9 +19,9 @@ type treeWatch struct {
 // reportsToTrust is how many changes have to be reported after one that was not.
 const reportsToTrust = 3
 
-// watchesLayout returns the set by which changes of a GPU's layout are received now, nil if they
+// layoutSet returns the event set by which changes of a GPU's layout are received now; nil if they
 // are not.
-func (q *eventQueue) watchesLayout(d Device) *queueSet {
+func (q *eventQueue) layoutSet(d Device) *queueSet {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 
@@ -44,7 +44,7 @@ func (r *gpuRead) mayKeepTree() bool {
 		return false
 	}
 
-	if !r.state.static.mostMIG.Present() { // the driver may not list MIG devices yet
+	if !r.state.static.maxDevices.Present() { // the driver may not list MIG devices yet
 		return false
 	}
 
@@ -52,7 +52,7 @@ func (r *gpuRead) mayKeepTree() bool {
 		return false
 	}
 
-	return w.set != nil && w.set == r.source.queue.watchesLayout(r.state.handle)
+	return w.set != nil && w.set == r.source.queue.layoutSet(r.state.handle)
 }
 
 // mustReadAnew reports whether nothing that earlier readings have kept may be used.
@@ -65,20 +65,20 @@ func (r *gpuRead) hasReport() bool {
 	return r.reported || gpuChange(r.state.change.Load()) != unchanged
 }
 
-// beginScan notes by what changes are reported from now on, and returns by what they were since the
-// last scan.
+// beginScan notes which event set reports changes from now on, and returns the one that was to
+// report those since the last scan.
 func (r *gpuRead) beginScan() (before *queueSet) {
 	before = r.state.watch.set
-	r.scans = true
+	r.hasScanned = true
 	r.state.watch.rescan = false
-	r.state.watch.set = r.source.queue.watchesLayout(r.state.handle)
+	r.state.watch.set = r.source.queue.layoutSet(r.state.handle)
 
 	return before
 }
 
-// compareWithEvents compares a scan with what the events have said before it. If a set has kept a
-// change to itself, readings do not rely on it until several others were reported, unless the
-// report only came after the scan.
+// compareWithEvents compares a scan with the reports before it. If a change was not reported,
+// readings do not rely on reports until several others have come, unless the missing one only turns
+// out to be late.
 func (r *gpuRead) compareWithEvents(set *queueSet, knewTree, changed bool) {
 	w := &r.state.watch
 	if r.layoutOnly || r.rescans > 0 {
@@ -99,7 +99,7 @@ func (r *gpuRead) compareWithEvents(set *queueSet, knewTree, changed bool) {
 }
 
 // wasOvertaken reports whether a change was reported while a reading used handles of an earlier
-// scan: they may be those of other instances by now.
+// scan: other instances may have them by now.
 func (r *gpuRead) wasOvertaken() bool {
-	return !r.scans && gpuChange(r.state.change.Load()) != unchanged
+	return !r.hasScanned && gpuChange(r.state.change.Load()) != unchanged
 }
