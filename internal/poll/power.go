@@ -69,12 +69,22 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 			}
 		}
 
-		g.Power.UnallocatedWatts = gpu.Some(max(rest, 0))
+		g.Power.UnallocatedWatts = gpu.Some(dropRounding(gpuWatts, rest))
 	}
 
 	if gpuJoules.Present() {
 		t.addEnergy(g, spent, since, at)
 	}
+}
+
+// dropRounding returns the rest of a total after its parts were subtracted, 0 if that is only
+// rounding: 1e-12 of the total is far more than the few subtractions can be off.
+func dropRounding(total, rest float64) float64 {
+	if rest < total*1e-12 {
+		return 0
+	}
+
+	return rest
 }
 
 // reportMissingPower adds an error to a GPU in MIG mode for which the driver reports neither power
@@ -308,7 +318,7 @@ func (t *trackedGPU) addEnergy(g *gpu.GPU, spent float64, since, at time.Time) {
 	if !begun {
 		unallocated = gpu.Counter{Since: at}
 	} else {
-		unallocated.Value += max(rest, 0)
+		unallocated.Value += dropRounding(spent, rest)
 	}
 
 	t.totals.EnergyUnallocatedJoules = gpu.Some(unallocated)

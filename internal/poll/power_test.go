@@ -145,6 +145,25 @@ func TestActivePowerGoesToWhatIsActive(t *testing.T) {
 	}
 }
 
+// The parts of instances that have all SMs add up to the GPU's power, but for rounding.
+func TestNothingIsUnallocatedIfInstancesHaveAllSMs(t *testing.T) {
+	for watts := 100.0; watts < 101; watts += 0.01 {
+		tr := newTestGPU()
+		tr.recordReading(idleSlices(49), time.Unix(0, 0))
+		tr.recordReading(idleSlices(49), time.Unix(1, 0))
+		busy := migGPU()
+		busy.Readings.PowerWatts = gpu.Some(watts)
+		busy.Instances[0].SMs = gpu.Some(56)
+		busy.Instances[0].Activity.GraphicsEngine = gpu.Some(0.9)
+		busy.Instances[1].Activity.GraphicsEngine = gpu.Some(0.3)
+		tr.recordReading(busy, time.Unix(2, 0))
+
+		if got := tr.last.Power.UnallocatedWatts; got != gpu.Some(0.0) {
+			t.Fatalf("of %v W %v are unallocated, want 0", watts, got)
+		}
+	}
+}
+
 func TestEnergyOfANewInstanceBeginsAtZero(t *testing.T) {
 	tr := newTestGPU()
 	g := migGPU()
