@@ -6,11 +6,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The ratios of each group, by their index in gpu.Activity.All.
-func basicActivityRatios() []int {
-	return []int{0, 1, 2, 3, 7}
-}                               // graphics engine, SM, occupancy, tensor, DRAM
-func pipeActivityRatios() []int { return []int{4, 5, 6} } // FP64, FP32, FP16
+// The ratios of each group, as indexes of gpu.Activity.All: graphics engine, SM, occupancy, tensor
+// and DRAM; FP64, FP32 and FP16.
+func basicActivityRatios() []int { return []int{0, 1, 2, 3, 7} }
+func pipeActivityRatios() []int  { return []int{4, 5, 6} }
 
 func newActivity(c *catalog) collectFunc {
 	write := newActivityRatios(c, basicActivityRatios())
@@ -51,7 +50,7 @@ func newPipes(c *catalog) collectFunc {
 	return collectFunc(newActivityRatios(c, pipeActivityRatios()))
 }
 
-// newActivityRatios declares some of the ratios at every level and returns a function that writes
+// newActivityRatios declares the ratios of which at every level, and returns a function that writes
 // them.
 func newActivityRatios(c *catalog, which []int) func(*metricWriter, *view) {
 	const above = ", over the SMs of the largest profile. Absent if the activity of one of them is not reported."
@@ -88,12 +87,12 @@ func newActivityRatios(c *catalog, which []int) func(*metricWriter, *view) {
 			gpuFamilies.writeRatios(w, v.gpus[i].use, &v.gpus[i].Activity)
 		}
 
-		for gi, of := range v.instances() {
-			instance.writeRatios(w, of.use, &gi.Activity)
+		for gi, dev := range v.instances() {
+			instance.writeRatios(w, dev.use, &gi.Activity)
 		}
 
-		for ci, of := range v.splitComputeInstances() {
-			compute.writeRatios(w, of.use, &ci.Activity)
+		for ci, dev := range v.splitComputeInstances() {
+			compute.writeRatios(w, dev.use, &ci.Activity)
 		}
 	}
 }
@@ -112,8 +111,8 @@ func hasAnyActivity(g *gpu.GPU) bool {
 	return false
 }
 
-// activityMeaning is what the ratios mean under MIG: those of the SMs, and that of DRAM; empty if
-// the device has no such ratio.
+// activityMeaning is what the ratios mean under MIG, in sm for ratios of the SMs; empty if the
+// device has no such ratio.
 type activityMeaning struct{ sm, dram string }
 
 // activityFamilies are the families of one level: GPU, GPU instance or compute instance.
@@ -126,27 +125,27 @@ type activityFamilies struct {
 func newActivityFamilies(
 	c *catalog,
 	which []int,
-	prefix, of string,
+	prefix, device string,
 	mig activityMeaning,
 ) activityFamilies {
-	pipe := func(says string) string {
-		return "Part of the cycles in which the " + says + " of " + of + " were active, 0-1."
+	pipe := func(pipes string) string {
+		return "Part of the cycles in which the " + pipes + " of " + device + " were active, 0-1."
 	}
 	texts := [8]struct{ name, help, mig string }{
 		{
 			"graphics_engine_activity",
-			"Part of the time in which the graphics or compute engine of " + of +
+			"Part of the time in which the graphics or compute engine of " + device +
 				" was active, 0-1.",
 			mig.sm,
 		},
 		{
 			"sm_activity",
-			"Part of the time in which an SM of " + of + " had at least one warp, mean over its SMs, 0-1.",
+			"Part of the time in which an SM of " + device + " had at least one warp, mean over its SMs, 0-1.",
 			mig.sm,
 		},
 		{
 			"sm_occupancy",
-			"Warps that were resident on the SMs of " + of + ", of those possible, mean over its SMs, 0-1.",
+			"Warps that were resident on the SMs of " + device + ", of those possible, mean over its SMs, 0-1.",
 			mig.sm,
 		},
 		{"tensor_activity", pipe("tensor pipes"), mig.sm},
@@ -155,7 +154,7 @@ func newActivityFamilies(
 		{"fp16_activity", pipe("FP16 pipes"), mig.sm},
 		{
 			"dram_activity",
-			"Part of the cycles in which the device memory of " + of + " moved data, 0-1.",
+			"Part of the cycles in which the device memory of " + device + " moved data, 0-1.",
 			mig.dram,
 		},
 	}

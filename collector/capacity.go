@@ -40,7 +40,7 @@ func newCapacity(c *catalog) collectFunc {
 }
 
 func newProfileMax(c *catalog) collectFunc {
-	most := c.newFamily(
+	fits := c.newFamily(
 		"nvidia_gpu_mig_profile_instances_max",
 		"GPU instances of the profile that fit on the empty GPU.",
 		"Served while MIG is off too, if the driver lists its profiles.",
@@ -51,7 +51,7 @@ func newProfileMax(c *catalog) collectFunc {
 		for i := range v.gpus {
 			g := &v.gpus[i]
 			for _, p := range g.Capacity.Or(gpu.Capacity{}).Profiles {
-				w.add(most, g.labels.extend("mig_profile", p.Name), float64(p.Max))
+				w.add(fits, g.labels.extend("mig_profile", p.Name), float64(p.Max))
 			}
 		}
 	}

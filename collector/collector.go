@@ -20,10 +20,10 @@ type PodLabelMode string
 
 // The modes.
 const (
-	PodLabelsContainer PodLabelMode = "container" // info families and those of containers
-	PodLabelsSeries    PodLabelMode = "series"    // also those of how a device is used
-	PodLabelsInfo      PodLabelMode = "info"      // info families alone
-	PodLabelsOff       PodLabelMode = "off"       // none
+	PodLabelsContainer PodLabelMode = "container" // info families and families of containers
+	PodLabelsSeries    PodLabelMode = "series"    // also families about how a device is used
+	PodLabelsInfo      PodLabelMode = "info"      // only info families
+	PodLabelsOff       PodLabelMode = "off"       // no family
 )
 
 // Options configure a Collector.
@@ -47,8 +47,8 @@ type Options struct {
 	// Collector does not modify the list.
 	Advice func() []Advice
 	Now    func() time.Time // for durations; nil means time.Now
-	// Former is a Collector with the same labels that this one replaces; nil: none. This one
-	// continues its histograms and windows, so Former must not observe Snapshots any more.
+	// Former is a Collector with the same labels that this one replaces; nil if it replaces none.
+	// This one continues its histograms and windows, so Former must not observe Snapshots any more.
 	Former *Collector
 	Names  Names // empty means NamesNative
 
@@ -73,11 +73,11 @@ type Collector struct {
 	histograms *histogramStore
 	dcgm       *dcgmGroup // nil: no metrics under dcgm-exporter's names
 	now        func() time.Time
-	success    *family // status family, like duration
-	duration   *family
+	success    *family // status family
+	duration   *family // status family
 
 	mu          sync.Mutex
-	rootLabels  labelSet // of the last Snapshot; its children have the labels of all series
+	rootLabels  labelSet // an empty set that the labels of all series extend
 	metricCount int      // of the last Snapshot, to allocate for the next
 
 	renderedText, renderedProtobuf renderState
@@ -162,9 +162,9 @@ func (c *Collector) Observe(s *gpu.Snapshot) {
 	}
 }
 
-// Gather returns the metrics of a Snapshot, which must not be nil, sorted. With an error, which
-// says what it left out, the families are valid, too: serve them, as with every
-// prometheus.Gatherer. They share memory with each other: do not modify them.
+// Gather returns the metrics of a Snapshot, which must not be nil, sorted. If it had to leave
+// metrics out, it also returns an error that says which; the families are valid even then, so serve
+// them, as with every prometheus.Gatherer. They share memory with each other: do not modify them.
 func (c *Collector) Gather(s *gpu.Snapshot) ([]*dto.MetricFamily, error) {
 	w := &metricWriter{}
 	runs := c.collect(w, s)
@@ -192,7 +192,7 @@ func (c *Collector) Gather(s *gpu.Snapshot) ([]*dto.MetricFamily, error) {
 	return families, errors.Join(err, joinErrors(runs))
 }
 
-// groupRun is how one group did in one collect.
+// groupRun is what became of one group in one collect.
 type groupRun struct {
 	group    string
 	from, to int // its metrics are w.metrics[from:to]

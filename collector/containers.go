@@ -3,7 +3,7 @@ package collector
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
 func newContainers(c *catalog) collectFunc {
-	of := []string{
+	labelNames := []string{
 		"gpu_instance",
 		"mig_profile",
 		"compute_instance",
@@ -14,11 +14,11 @@ func newContainers(c *catalog) collectFunc {
 		"hpc_job",
 		"sharing",
 	}
-	const device = "gpu_instance, mig_profile, compute_instance and mig_uuid say " +
+	const deviceHelp = "gpu_instance, mig_profile, compute_instance and mig_uuid say " +
 		"which device, if it is a part of the GPU."
 	const alone = "of the device that a container has to itself; absent for a device that containers share. "
 	declare := func(name, help string) *family {
-		return c.newFamily("nvidia_gpu_container_"+name, help, device, of...)
+		return c.newFamily("nvidia_gpu_container_"+name, help, deviceHelp, labelNames...)
 	}
 	memory := declare(
 		"memory_used_bytes",
@@ -30,7 +30,7 @@ func newContainers(c *catalog) collectFunc {
 	)
 	ratios := []struct {
 		family *family
-		of     func(*gpu.Activity) gpu.Opt[float64]
+		value  func(*gpu.Activity) gpu.Opt[float64]
 	}{
 		{
 			declare("sm_activity_ratio", "SM activity "+alone+"0-1."),
@@ -81,15 +81,15 @@ func newContainers(c *catalog) collectFunc {
 				}
 
 				for r := range ratios {
-					addOpt(w, ratios[r].family, l, ratios[r].of(activity))
+					addOpt(w, ratios[r].family, l, ratios[r].value(activity))
 				}
 			}
 		}
 	}
 }
 
-// usePairs returns the labels of a use besides those of its device, as alternating names and
-// values.
+// usePairs returns the labels of a container's use of a device, besides those of the device, as
+// alternating names and values.
 func (p podLabels) usePairs(use *gpu.ContainerUse) []string {
 	pairs := append(containerPairs(use.Container), "sharing", string(use.Sharing))
 	if p.jobs {

@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Control has the metrics of partition control. It is a prometheus.Collector of its own: its values
-// are not those of a Snapshot.
+// Control has the metrics of partition control. It is a prometheus.Collector of its own, since its
+// values do not come from a Snapshot.
 type Control struct {
 	operations *prometheus.CounterVec
 	duration   *prometheus.HistogramVec
@@ -21,7 +21,7 @@ type Control struct {
 	states     []string
 	now        func() time.Time
 
-	mu sync.Mutex // a scrape sees one state
+	mu sync.Mutex // so that a scrape sees state in one value only
 }
 
 // ControlOptions are the possible label values, so that every series exists from the start.

@@ -19,7 +19,7 @@ type Names string
 // The names.
 const (
 	NamesNative Names = "native"
-	NamesDCGM   Names = "dcgm" // those of NVIDIA's dcgm-exporter, and the metrics of the exporter itself
+	NamesDCGM   Names = "dcgm" // of NVIDIA's dcgm-exporter, besides the metrics of the exporter itself
 	NamesBoth   Names = "both"
 )
 
@@ -36,7 +36,7 @@ const (
 // dcgmWindow is the default of XIDWindow and ClockEventsWindow, as in dcgm-exporter.
 const dcgmWindow = 5 * time.Minute
 
-// parse returns which names are served; an error for an unknown mode.
+// parse returns which names are served. It returns an error for an unknown mode.
 func (n Names) parse() (native, dcgm bool, err error) {
 	switch n {
 	case "", NamesNative:
@@ -129,7 +129,7 @@ func (d *dcgmGroup) servesMedia() bool {
 	})
 }
 
-// dcgmDevices are a GPU as a whole, and its parts that have series of their own.
+// dcgmDevices are a GPU as a whole, and its parts with series of their own.
 type dcgmDevices struct {
 	*gpu.GPU
 	whole dcgmDevice
@@ -143,7 +143,7 @@ type dcgmDevice struct {
 	memory   *gpu.Memory
 	media    *gpu.Media
 	activity *gpu.Activity
-	instance *gpu.GPUInstance // nil except in one device of each GPU instance: its values are written once
+	instance *gpu.GPUInstance // set in only one device of each GPU instance: its values are written once
 }
 
 // collect writes all rows of a Snapshot. If GPU instances have a value, the whole GPU has none: a
@@ -160,7 +160,7 @@ func (d *dcgmGroup) collect(w *metricWriter, v *view) {
 			parts: d.listParts(base, g.GPU),
 		}
 
-		if len(devices.parts) == 0 {
+		if len(devices.parts) == 0 { // what instances would have, the whole GPU has
 			whole := &devices.whole
 			whole.memory = &g.Readings.Memory
 			whole.media = &g.Readings.Media

@@ -81,7 +81,7 @@ type counterParser struct {
 	file     string
 	csv      *csv.Reader
 	fields   map[string]*dcgmField
-	lines    map[string]int // where each field was given
+	lines    map[string]int // for each field so far, its line
 	counters []Counter
 	faulty   []error
 }

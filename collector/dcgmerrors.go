@@ -84,7 +84,7 @@ func recoveryNumber(g *gpu.GPU) gpu.Opt[float64] {
 // dcgmECCFields returns the totals, and the locations of Ampere and later.
 func dcgmECCFields() []dcgmField {
 	var fields []dcgmField
-	// The ids go up by lifetime and location, single-bit before double-bit errors.
+	// A double-bit counter has the id after its single-bit counter.
 	for _, place := range []struct {
 		suffix, location    string
 		volatile, aggregate int // ids of the single-bit counters

@@ -304,7 +304,7 @@ func usedRatio(m *gpu.Memory) gpu.Opt[float64] {
 }
 
 func dcgmActivityFields() []dcgmField {
-	f := func(name string, id int, help string, read func(*gpu.Activity) gpu.Opt[float64]) dcgmField {
+	ratio := func(name string, id int, help string, read func(*gpu.Activity) gpu.Opt[float64]) dcgmField {
 		field := dcgmField{
 			name:   name,
 			id:     id,
@@ -321,45 +321,45 @@ func dcgmActivityFields() []dcgmField {
 	}
 
 	return []dcgmField{
-		f(
+		ratio(
 			"DCGM_FI_PROF_GR_ENGINE_ACTIVE",
 			1001,
 			"Part of the time with the graphics or compute engine active.",
 			func(a *gpu.Activity) gpu.Opt[float64] { return a.GraphicsEngine },
 		),
-		f(
+		ratio(
 			"DCGM_FI_PROF_SM_ACTIVE",
 			1002,
 			"",
 			func(a *gpu.Activity) gpu.Opt[float64] { return a.SM },
 		),
-		f(
+		ratio(
 			"DCGM_FI_PROF_SM_OCCUPANCY",
 			1003,
 			"",
 			func(a *gpu.Activity) gpu.Opt[float64] { return a.SMOccupancy },
 		),
-		f(
+		ratio(
 			"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
 			1004,
 			"Part of the cycles in which the tensor pipes were active.",
 			func(a *gpu.Activity) gpu.Opt[float64] { return a.Tensor },
 		),
-		f("DCGM_FI_PROF_DRAM_ACTIVE", 1005, "Part of the cycles in which device memory moved data.",
+		ratio("DCGM_FI_PROF_DRAM_ACTIVE", 1005, "Part of the cycles in which device memory moved data.",
 			func(a *gpu.Activity) gpu.Opt[float64] { return a.DRAM }),
-		f(
+		ratio(
 			"DCGM_FI_PROF_PIPE_FP64_ACTIVE",
 			1006,
 			"",
 			func(a *gpu.Activity) gpu.Opt[float64] { return a.FP64 },
 		),
-		f(
+		ratio(
 			"DCGM_FI_PROF_PIPE_FP32_ACTIVE",
 			1007,
 			"",
 			func(a *gpu.Activity) gpu.Opt[float64] { return a.FP32 },
 		),
-		f(
+		ratio(
 			"DCGM_FI_PROF_PIPE_FP16_ACTIVE",
 			1008,
 			"",
@@ -369,10 +369,10 @@ func dcgmActivityFields() []dcgmField {
 }
 
 func dcgmTextFields() []dcgmField {
-	f := func(name string, id int, text func(*gpu.Snapshot, *gpu.GPU) string) dcgmField {
+	label := func(name string, id int, text func(*gpu.Snapshot, *gpu.GPU) string) dcgmField {
 		return dcgmField{name: name, id: id, label: true, source: fromNVML, value: labelText(text)}
 	}
-	driver := f("DCGM_FI_DRIVER_VERSION", 1, func(s *gpu.Snapshot, _ *gpu.GPU) string {
+	driver := label("DCGM_FI_DRIVER_VERSION", 1, func(s *gpu.Snapshot, _ *gpu.GPU) string {
 		return s.Driver.Or(gpu.Driver{}).Version
 	})
 	driver.byDefault = CounterLabel
@@ -380,29 +380,29 @@ func dcgmTextFields() []dcgmField {
 
 	return []dcgmField{
 		driver,
-		f(
+		label(
 			"DCGM_FI_NVML_VERSION",
 			2,
 			func(s *gpu.Snapshot, _ *gpu.GPU) string { return s.Driver.Or(gpu.Driver{}).NVML },
 		),
-		f("DCGM_FI_DEV_NAME", 50, func(_ *gpu.Snapshot, g *gpu.GPU) string { return g.Name }),
-		f("DCGM_FI_DEV_SERIAL", 53, func(_ *gpu.Snapshot, g *gpu.GPU) string { return g.Serial }),
-		f(
+		label("DCGM_FI_DEV_NAME", 50, func(_ *gpu.Snapshot, g *gpu.GPU) string { return g.Name }),
+		label("DCGM_FI_DEV_SERIAL", 53, func(_ *gpu.Snapshot, g *gpu.GPU) string { return g.Serial }),
+		label(
 			"DCGM_FI_DEV_UUID",
 			54,
 			func(_ *gpu.Snapshot, g *gpu.GPU) string { return string(g.UUID) },
 		),
-		f(
+		label(
 			"DCGM_FI_DEV_MINOR_NUMBER",
 			55,
 			func(_ *gpu.Snapshot, g *gpu.GPU) string { return decimal(g.Minor) },
 		),
-		f(
+		label(
 			"DCGM_FI_DEV_PCI_BUSID",
 			57,
 			func(_ *gpu.Snapshot, g *gpu.GPU) string { return dcgmBusID(g) },
 		),
-		f(
+		label(
 			"DCGM_FI_DEV_VBIOS_VERSION",
 			85,
 			func(_ *gpu.Snapshot, g *gpu.GPU) string { return g.VBIOS },

@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// exporterCounterFields returns the counters that dcgm-exporter makes itself, and the XID field,
-// whose labels it makes.
+// exporterCounterFields returns the counters that dcgm-exporter counts itself, and the XID field,
+// to which it adds labels.
 func exporterCounterFields() []dcgmField {
 	return []dcgmField{
 		{name: "DCGM_FI_DEV_XID_ERRORS", id: 230, unit: "XID", byDefault: CounterGauge,
@@ -48,8 +48,9 @@ type xidCounts struct {
 	window time.Duration
 }
 
-// writeLastXID writes the XID that was seen last since the start, 0 if none was: the value stays
-// until the next one, so one that the kernel's log has from before would raise an alert for ever.
+// writeLastXID writes the XID that was seen last since the start, or 0. It leaves out XIDs that the
+// kernel's log has from before the start: the value stays until the next XID, so they would raise
+// an alert that does not end.
 func writeLastXID(x *xidCounts, emit emitFunc) {
 	var last gpu.XIDCount
 	for _, one := range x.list {
@@ -178,10 +179,7 @@ func dcgmClockEvents() [clockEventReasonCount]dcgmClockEvent {
 		{0x4, "power_cap"},
 		{0x8, "hw_slowdown"},
 		{0x10, "sync_boost"},
-		{
-			0x20,
-			"sw_thermal",
-		},
+		{0x20, "sw_thermal"},
 		{0x40, "hw_thermal"},
 		{0x80, "hw_power_brake"},
 		{0x100, "display_clocks"},

@@ -14,19 +14,20 @@ type dcgmValue interface {
 
 // The types of values.
 type (
-	// wholeGPU is of the whole GPU.
+	// wholeGPU is a value of the whole GPU.
 	wholeGPU func(*gpu.GPU) gpu.Opt[float64]
-	// ofMemory and ofMedia are of each GPU instance, else of the whole GPU.
+	// ofMemory and ofMedia are values of each GPU instance, or of the whole GPU if it has none.
 	ofMemory func(*gpu.Memory) gpu.Opt[float64]
 	ofMedia  func(*gpu.Media) gpu.Opt[float64]
-	// ofActivity is of each GPU instance and of parts of one, else of the whole GPU.
+	// ofActivity is a value of each GPU instance and, if that is split, of its compute instances,
+	// or of the whole GPU if it has no instances.
 	ofActivity func(*gpu.Activity) gpu.Opt[float64]
-	// ownCounter is a counter of the whole GPU that only dcgm-exporter has, with labels besides
+	// ownCounter is a counter of the whole GPU that only dcgm-exporter has. It has labels besides
 	// those of its device.
 	ownCounter func(*dcgmCounters, *gpu.GPU, emitFunc)
-	// xidCounter is of the whole GPU, and of each GPU instance.
+	// xidCounter is a counter of the whole GPU and of each GPU instance.
 	xidCounter func(*xidCounts, emitFunc)
-	// labelText is a label of all series and has none of its own.
+	// labelText is the text of a label of all series. It has no series of its own.
 	labelText func(*gpu.Snapshot, *gpu.GPU) string
 )
 
@@ -113,7 +114,7 @@ func (count xidCounter) write(w *dcgmWriter, g *dcgmDevices) {
 	}
 
 	history := w.counters.history(g.UUID)
-	to := func(labels labels) emitFunc {
+	emitTo := func(labels labels) emitFunc {
 		return func(value float64, pairs ...string) {
 			w.metrics.add(w.row.family, labels.extend(pairs...), value)
 		}
@@ -125,18 +126,18 @@ func (count xidCounter) write(w *dcgmWriter, g *dcgmDevices) {
 			recent: history.recentXIDs(),
 			window: w.counters.xidWindow,
 		},
-		to(g.whole.labels),
+		emitTo(g.whole.labels),
 	)
 
 	for p := range g.parts {
 		part := &g.parts[p]
 
-		// An instance's own counts begin with its first XID. Its last XID is 0 before.
+		// An instance has counts from its first XID on. Before, only its last XID is served, as 0.
 		if gi := part.instance; gi != nil && (len(gi.XIDErrors) > 0 || w.row.source == fromNVML) {
 			recent := history.instances[gpu.IDOfInstance(g.UUID, gi)].recentXIDs()
 			count(
 				&xidCounts{list: gi.XIDErrors, recent: recent, window: w.counters.xidWindow},
-				to(part.labels),
+				emitTo(part.labels),
 			)
 		}
 	}

@@ -107,13 +107,13 @@ func (c *dcgmCounters) observe(s *gpu.Snapshot) {
 
 // dcgmHistory is the content of the windows of one GPU. It is not modified once readers have it.
 type dcgmHistory struct {
-	xidHistory                              // without those of instances
-	instances  map[gpu.DeviceID]*xidHistory // of those that had one
+	xidHistory                              // of the GPU, without its instances
+	instances  map[gpu.DeviceID]*xidHistory // of the GPU instances that have had an XID
 
-	clocks   []clockReading // those with a reason that held the clocks down, in their order
-	starts   [clockEventReasonCount]uint64
-	lastRead time.Time // zero: the clocks were never read
-	active   gpu.ClockEvents
+	clocks   []clockReading                // readings with a reason that held the clocks down, oldest first
+	starts   [clockEventReasonCount]uint64 // how often each reason began
+	lastRead time.Time                     // zero: the clocks were never read
+	active   gpu.ClockEvents               // the reasons at lastRead
 }
 
 // xidHistory is the content of the window for the XIDs of a GPU or a GPU instance.
@@ -125,8 +125,8 @@ type xidHistory struct {
 // clockEventReasonCount is the number of reasons that dcgm-exporter has.
 const clockEventReasonCount = 9
 
-// xidBurst is the number of occurrences of an XID between two Snapshots. They count at the time of
-// the last of them.
+// xidBurst is the number of occurrences of an XID between two Snapshots. All count at the time of
+// the last one.
 type xidBurst struct {
 	at    time.Time
 	xid   uint64
@@ -138,8 +138,8 @@ type clockReading struct {
 	events gpu.ClockEvents
 }
 
-// addXIDs fills the window that begins after since from all occurrences of each XID. before is nil
-// if there is none.
+// addXIDs fills h, whose window begins after since, with what is left of the history before, nil if
+// there is none, and with how much the counts have grown since then.
 func (h *xidHistory) addXIDs(before *xidHistory, counts []gpu.XIDCount, since time.Time) {
 	if before == nil {
 		before = &xidHistory{}
@@ -162,9 +162,9 @@ func (h *xidHistory) addXIDs(before *xidHistory, counts []gpu.XIDCount, since ti
 	}
 }
 
-// addClockReading fills the window that begins after since. A reading counts once, even if a GPU
-// that does not answer has it in several Snapshots. The reasons of the first reading do not count
-// as starts.
+// addClockReading fills h, whose window begins after since. A reading counts once, even if several
+// Snapshots have it because the GPU does not answer. The reasons of the first reading do not count
+// as starts: we do not know when they began.
 func (h *dcgmHistory) addClockReading(before *dcgmHistory, g *gpu.GPU, since time.Time) {
 	first := slices.IndexFunc(before.clocks, func(r clockReading) bool { return r.at.After(since) })
 	if first >= 0 {

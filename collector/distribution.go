@@ -40,8 +40,7 @@ func histogramReadings() [histogramReadingCount]histogramReading {
 		"scrapes are in it. Its upper quantile is the bound of a bucket, up to 9 % " +
 		"above the highest reading. Not in text formats."
 	const restarts = "; starts again with the instance."
-	// A ratio from 0.001 to 1 has 80 buckets.
-	const idle = 0.001
+	const idle = 0.001 // from there to 1 a ratio has 80 buckets
 
 	return [histogramReadingCount]histogramReading{
 		{
@@ -106,8 +105,8 @@ func newDistributionGroup(c *catalog) collectFunc {
 		store.mu.Lock()
 		defer store.mu.Unlock()
 
-		for i := range v.devices {
-			d := &v.devices[i]
+		for k := range v.devices {
+			d := &v.devices[k]
 			if d.Compute != nil {
 				continue
 			}
@@ -122,16 +121,16 @@ func newDistributionGroup(c *catalog) collectFunc {
 				continue
 			}
 
-			for r := range readings {
-				if readings[r].value(d.Visit).Present() {
-					h.writeHistogram(w, families[r], d.labels, r, &readings[r])
+			for i := range readings {
+				if readings[i].value(d.Visit).Present() {
+					h.writeHistogram(w, families[i], d.labels, i, &readings[i])
 				}
 			}
 		}
 	}
 }
 
-// histogramStore has the histograms of all GPUs and GPU instances of the last observed Snapshot.
+// histogramStore has the histograms of all GPUs and GPU instances in the last observed Snapshot.
 type histogramStore struct {
 	readings [histogramReadingCount]histogramReading
 
@@ -240,19 +239,18 @@ func bucketIndex(value float64, schema int32) int {
 	return int(math.Ceil(math.Log2(value) * float64(int(1)<<schema)))
 }
 
-// writeHistogram writes the histogram of one reading, if it has any value.
+// writeHistogram writes the histogram of r, the reading with index i, if it has any value.
 func (d *deviceHistograms) writeHistogram(
 	w *metricWriter,
 	f *family,
 	l labels,
-	reading int,
+	i int,
 	r *histogramReading,
 ) {
-	if d.histograms[reading].count == 0 {
+	h := &d.histograms[i]
+	if h.count == 0 {
 		return
 	}
-
-	h := &d.histograms[reading]
 	m, err := prometheus.NewConstNativeHistogram(
 		f.desc,
 		h.count,

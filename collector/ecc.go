@@ -103,14 +103,14 @@ func newInstanceECC(c *catalog) collectFunc {
 	}
 
 	return func(w *metricWriter, v *view) {
-		for gi, of := range v.instances() {
+		for gi, dev := range v.instances() {
 			if len(gi.ComputeInstances) == 1 && !gi.IsSplit() {
-				write(w, instance, of.labels, gi.ComputeInstances[0].ECC)
+				write(w, instance, dev.labels, gi.ComputeInstances[0].ECC)
 			}
 		}
 
-		for ci, of := range v.splitComputeInstances() {
-			write(w, compute, of.labels, ci.ECC)
+		for ci, dev := range v.splitComputeInstances() {
+			write(w, compute, dev.labels, ci.ECC)
 		}
 	}
 }

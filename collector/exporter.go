@@ -7,7 +7,7 @@ import (
 )
 
 func newExporter(c *catalog) collectFunc {
-	at := c.newFamily("mig_exporter_snapshot_timestamp_seconds",
+	timestamp := c.newFamily("mig_exporter_snapshot_timestamp_seconds",
 		"When the Snapshot that is served was made, as Unix time.", "")
 	generation := c.newFamily("mig_exporter_snapshot_generation",
 		"Number of the Snapshot that is served, from 1 at the start.", "")
@@ -65,7 +65,7 @@ func newExporter(c *catalog) collectFunc {
 	profilerCalls := c.profilerCalls
 
 	return func(w *metricWriter, v *view) {
-		w.addTimestamp(at, nil, v.Time)
+		w.addTimestamp(timestamp, nil, v.Time)
 		w.add(generation, nil, float64(v.Generation))
 		addSources(w, v)
 		w.add(hung, nil, float64(v.HungCalls))
@@ -135,7 +135,7 @@ func newSources(c *catalog) collectFunc {
 	}
 }
 
-// addPace adds how often the tiers are read, as far as that is known.
+// addPace adds how often the fast and the slow tier are read, if that is known.
 func addPace(w *metricWriter, v *view, interval, configured *family) {
 	for _, tier := range []struct {
 		name string
@@ -149,7 +149,7 @@ func addPace(w *metricWriter, v *view, interval, configured *family) {
 	}
 }
 
-// addDriverUse adds the driver's calls and what they took, unless they are not counted.
+// addDriverUse adds the number and the duration of driver calls, unless they are not counted.
 func addDriverUse(
 	w *metricWriter,
 	v *view,
@@ -167,7 +167,7 @@ func addDriverUse(
 	}
 }
 
-// statusFamilies declares the families about the groups themselves, which cannot be switched off.
+// statusFamilies declares the families about the groups themselves. They cannot be switched off.
 func statusFamilies(c *catalog) (success, duration *family) {
 	success = c.newFamily(
 		"mig_exporter_collector_success",

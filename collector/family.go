@@ -39,7 +39,7 @@ type family struct {
 }
 
 // catalog records the families that groups declare, and has what groups need besides the Snapshot.
-// Its zero value serves to list the families.
+// The zero catalog suffices to list the families.
 type catalog struct {
 	group    string
 	families []FamilyInfo
@@ -54,7 +54,7 @@ type catalog struct {
 // splitOnly is the help text about which compute instances have a family.
 const splitOnly = "Only if the GPU instance is split; else its own says the same."
 
-// listLevels returns the level and its labels for each prefix of a name; the first match counts.
+// listLevels returns the level, and its labels, of the names with a prefix; the first match counts.
 func listLevels() []struct {
 	prefix string
 	level  Level

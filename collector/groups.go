@@ -21,8 +21,8 @@ type group struct {
 // under all names.
 const ExporterGroup = "exporter"
 
-// The collectors whose readings cost driver calls of their own: they are made only if the collector
-// is switched on.
+// The collectors whose readings cost driver calls of their own. The calls are made only if the
+// collector is switched on.
 const (
 	GroupInstanceECC  = "instance_ecc"
 	GroupInstancePCIe = "instance_pcie"

@@ -72,10 +72,10 @@ func newInfo(c *catalog) collectFunc {
 		}
 
 		var text [16]byte
-		for gi, of := range v.instances() {
+		for gi, dev := range v.instances() {
 			w.add(
 				giInfo,
-				of.labels.extend(
+				dev.labels.extend(
 					"placement",
 					string(appendPlacement(text[:0], gi.Placement)),
 					"compute_slices",
@@ -85,13 +85,13 @@ func newInfo(c *catalog) collectFunc {
 				),
 				1,
 			)
-			addOpt(w, giSMs, of.labels, gi.SMs)
+			addOpt(w, giSMs, dev.labels, gi.SMs)
 		}
 
-		for ci, of := range v.computeInstances() {
+		for ci, dev := range v.computeInstances() {
 			w.add(
 				ciInfo,
-				of.labels.extend(
+				dev.labels.extend(
 					"placement",
 					string(appendPlacement(text[:0], ci.Placement)),
 					"compute_profile",
@@ -101,8 +101,8 @@ func newInfo(c *catalog) collectFunc {
 			)
 		}
 
-		for ci, of := range v.splitComputeInstances() {
-			addOpt(w, ciSMs, of.labels, ci.SMs)
+		for ci, dev := range v.splitComputeInstances() {
+			addOpt(w, ciSMs, dev.labels, ci.SMs)
 		}
 	}
 }

@@ -15,8 +15,8 @@ func newJobs(c *catalog) collectFunc {
 			pods.writeJobInfo(w, gpuFamily, v.gpus[i].labels, v.gpus[i].Jobs)
 		}
 
-		for gi, of := range v.instances() {
-			pods.writeJobInfo(w, instance, of.labels, gi.Jobs)
+		for gi, dev := range v.instances() {
+			pods.writeJobInfo(w, instance, dev.labels, gi.Jobs)
 		}
 	}
 }

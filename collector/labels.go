@@ -34,7 +34,7 @@ func newPodLabels(mode PodLabelMode, names []string) (podLabels, error) {
 	}
 
 	p := podLabels{mode: mode}
-	taken := map[string]string{}
+	kubernetesNames := map[string]string{} // by their Prometheus names
 
 	for _, name := range names {
 		if name == "" {
@@ -44,18 +44,18 @@ func newPodLabels(mode PodLabelMode, names []string) (podLabels, error) {
 			)
 		}
 
-		as := "label_" + sanitizeLabelName(name)
-		if other, ok := taken[as]; ok {
+		prometheus := "label_" + sanitizeLabelName(name)
+		if other, ok := kubernetesNames[prometheus]; ok {
 			return podLabels{}, fmt.Errorf(
 				"pod label %q: %q is shown as %s already",
 				name,
 				other,
-				as,
+				prometheus,
 			)
 		}
 
-		taken[as] = name
-		p.allowed = append(p.allowed, allowedLabel{kubernetes: name, prometheus: as})
+		kubernetesNames[prometheus] = name
+		p.allowed = append(p.allowed, allowedLabel{kubernetes: name, prometheus: prometheus})
 	}
 
 	return p, nil

@@ -10,9 +10,9 @@ func newInstancePCIe(c *catalog) collectFunc {
 		"Rate at which the GPU instance sent over PCIe"+byGPM, ofInstance)
 
 	return func(w *metricWriter, v *view) {
-		for gi, of := range v.instances() {
-			addOpt(w, in, of.use, gi.Rates.PCIeReceive)
-			addOpt(w, out, of.use, gi.Rates.PCIeTransmit)
+		for gi, dev := range v.instances() {
+			addOpt(w, in, dev.use, gi.Rates.PCIeReceive)
+			addOpt(w, out, dev.use, gi.Rates.PCIeTransmit)
 		}
 	}
 }

@@ -32,8 +32,8 @@ func newMedia(c *catalog) collectFunc {
 			writeMedia(w, gpuFamily, g.use, &g.Readings.Media)
 		}
 
-		for gi, of := range v.instances() {
-			writeMedia(w, instance, of.use, &gi.Media)
+		for gi, dev := range v.instances() {
+			writeMedia(w, instance, dev.use, &gi.Media)
 		}
 	}
 }

@@ -39,8 +39,8 @@ func newMemoryDetails(c *catalog) collectFunc {
 // memoryReading is a reading of the memory of a GPU or GPU instance.
 type memoryReading struct {
 	name, help string // % in help stands for the device
-	isUse      bool   // whether it is about how the device is used
-	of         func(*gpu.Memory) gpu.Opt[uint64]
+	isUse      bool   // it is about how the device is used
+	value      func(*gpu.Memory) gpu.Opt[uint64]
 }
 
 // newMemoryReadings declares readings at both levels and returns a function that writes them.
@@ -69,7 +69,7 @@ func newMemoryReadings(c *catalog, readings []memoryReading) collectFunc {
 				l = d.use
 			}
 
-			addOpt(w, families[i], l, readings[i].of(m))
+			addOpt(w, families[i], l, readings[i].value(m))
 		}
 	}
 
@@ -78,8 +78,8 @@ func newMemoryReadings(c *catalog, readings []memoryReading) collectFunc {
 			write(w, gpuFamilies, v.gpus[i].deviceLabels, &v.gpus[i].Readings.Memory)
 		}
 
-		for gi, of := range v.instances() {
-			write(w, instances, of, &gi.Memory)
+		for gi, dev := range v.instances() {
+			write(w, instances, dev, &gi.Memory)
 		}
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// metricWriter collects the metrics of one group. A metric that cannot be served is left out and
-// adds to err.
+// metricWriter collects the metrics of one group. It leaves out a metric that cannot be served, and
+// adds the reason to err.
 type metricWriter struct {
 	metrics metrics
 	err     error
@@ -76,8 +76,8 @@ func addOptCounter(w *metricWriter, f *family, l labels, value gpu.Opt[gpu.Count
 }
 
 // addUseCounter writes a counter of use if it is present. If the labels name a holder that got the
-// device after the counter began, the counter has no beginning under these labels: with one,
-// Prometheus would credit all of it to that holder.
+// device after the counter began, we leave out when it began: Prometheus would credit the whole
+// counter to that holder.
 func addUseCounter(w *metricWriter, f *family, d *deviceLabels, value gpu.Opt[gpu.Counter]) {
 	if c, ok := value.Get(); ok {
 		if c.Since.Before(d.heldSince) {
@@ -96,13 +96,13 @@ type series struct {
 	labels    labels
 	value     float64
 	since     time.Time      // when a counter began; zero if unknown
-	histogram *dto.Histogram // set for a histogram alone
+	histogram *dto.Histogram // nil unless the series is a histogram
 }
 
 // Desc implements prometheus.Metric.
 func (s *series) Desc() *prometheus.Desc { return s.family.desc }
 
-// Write implements prometheus.Metric. The value that it writes is a pointer to that of the series.
+// Write implements prometheus.Metric. It writes a pointer to the value of the series, not a copy.
 func (s *series) Write(out *dto.Metric) error {
 	out.Label = s.labels.pairList()
 	switch {

@@ -15,7 +15,7 @@ type NodeConfig struct {
 	applied *prometheus.GaugeVec
 	paused  *prometheus.GaugeVec
 
-	mu sync.Mutex // a scrape sees one state
+	mu sync.Mutex // so that a scrape does not see a change half made
 }
 
 // NewNodeConfig returns the metrics, without series.
@@ -47,8 +47,8 @@ func (c *NodeConfig) Set(config, state string, applied gpu.Opt[bool]) {
 	c.clear()
 	c.info.WithLabelValues(config, state).Set(1)
 
-	if stands, known := applied.Get(); known {
-		c.applied.WithLabelValues().Set(boolToFloat(stands))
+	if hasLayout, known := applied.Get(); known {
+		c.applied.WithLabelValues().Set(boolToFloat(hasLayout))
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 )
 
 func newPods(c *catalog) collectFunc {
-	of := []string{
+	labelNames := []string{
 		"namespace",
 		"pod",
 		"container",
@@ -27,13 +27,13 @@ func newPods(c *catalog) collectFunc {
 		"nvidia_gpu_pod_info",
 		"A container that was given the whole GPU, with the value 1.",
 		"The holders of its instances are in the series of the instances. "+shared,
-		of...)
+		labelNames...)
 	giPod := c.newFamily("nvidia_mig_gpu_instance_pod_info",
 		"The pod that holds every compute instance of the GPU instance, with the value 1.",
-		"Absent if pods have parts of it. "+shared, of...)
+		"Absent if pods have parts of it. "+shared, labelNames...)
 	ciPod := c.newFamily("nvidia_mig_compute_instance_pod_info",
 		"A container that was given the compute instance, with the value 1.",
-		"A MIG device. "+splitOnly+" "+shared, of...)
+		"A MIG device. "+splitOnly+" "+shared, labelNames...)
 	gpuAllocated := c.newFamily(
 		"nvidia_gpu_allocated",
 		"1 when a container holds the GPU, else 0; "+unknown,
@@ -56,14 +56,14 @@ func newPods(c *catalog) collectFunc {
 			pods.writeHolderInfo(w, gpuPod, g.labels, g.Holders)
 		}
 
-		for gi, of := range v.instances() {
-			addOptBool(w, giAllocated, of.labels, gi.Allocated)
-			pods.writeHolderInfo(w, giPod, of.labels, gi.Holders)
+		for gi, dev := range v.instances() {
+			addOptBool(w, giAllocated, dev.labels, gi.Allocated)
+			pods.writeHolderInfo(w, giPod, dev.labels, gi.Holders)
 		}
 
-		for ci, of := range v.splitComputeInstances() {
-			addOptBool(w, ciAllocated, of.labels, ci.Allocated)
-			pods.writeHolderInfo(w, ciPod, of.labels, ci.Holders)
+		for ci, dev := range v.splitComputeInstances() {
+			addOptBool(w, ciAllocated, dev.labels, ci.Allocated)
+			pods.writeHolderInfo(w, ciPod, dev.labels, ci.Holders)
 		}
 	}
 }

@@ -59,9 +59,9 @@ func newPower(c *catalog) collectFunc {
 			}
 		}
 
-		for gi, of := range v.instances() {
-			addOpt(w, giWatts, of.use, gi.PowerWatts)
-			addUseCounter(w, giJoules, of, gi.EnergyJoules)
+		for gi, dev := range v.instances() {
+			addOpt(w, giWatts, dev.use, gi.PowerWatts)
+			addUseCounter(w, giJoules, dev, gi.EnergyJoules)
 		}
 	}
 }

@@ -4,19 +4,19 @@ import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
 func newProcess(c *catalog) collectFunc {
 	const onDevice = "gpu_instance and compute_instance say which MIG device, if it runs on one. "
-	of := []string{"gpu_instance", "compute_instance", "pid", "namespace", "pod", "container"}
+	labelNames := []string{"gpu_instance", "compute_instance", "pid", "namespace", "pod", "container"}
 	used := c.newFamily(
 		"nvidia_gpu_process_memory_used_bytes",
 		"Framebuffer memory that a process uses, by its id on the host. A part of the device's: never add them up.",
 		onDevice+
 			"A process on several MIG devices has one series for each.",
-		of...)
+		labelNames...)
 	busy := c.newFamily(
 		"nvidia_gpu_process_sm_utilization_ratio",
 		"Part of the SMs' time that a process used by the driver's last sample of it, 0-1. "+
 			"Absent if that is impossible.",
 		onDevice+"Absent while MIG is on: the driver gives none.",
-		of...)
+		labelNames...)
 	omitted := c.newFamily(
 		"nvidia_gpu_processes_omitted",
 		"Processes of the GPU that have no series of their own: only the 256 that use most memory have.",
@@ -47,18 +47,18 @@ func newProcess(c *catalog) collectFunc {
 
 // processPairs returns the labels of a process, its MIG device and, if the mode of pod labels
 // includes them, its container.
-func (p podLabels) processPairs(of *gpu.Process) []string {
-	pairs := []string{"pid", formatUint(of.PID)}
-	if id, ok := of.Instance.Get(); ok {
+func (p podLabels) processPairs(process *gpu.Process) []string {
+	pairs := []string{"pid", formatUint(process.PID)}
+	if id, ok := process.Instance.Get(); ok {
 		pairs = append(pairs, "gpu_instance", formatUint(id))
 	}
 
-	if id, ok := of.Compute.Get(); ok {
+	if id, ok := process.Compute.Get(); ok {
 		pairs = append(pairs, "compute_instance", formatUint(id))
 	}
 
 	if p.namesContainers() {
-		pairs = append(pairs, containerPairs(of.Container)...)
+		pairs = append(pairs, containerPairs(process.Container)...)
 	}
 
 	return pairs

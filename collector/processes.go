@@ -33,18 +33,18 @@ func newInstanceProcesses(c *catalog) collectFunc {
 	)
 
 	return func(w *metricWriter, v *view) {
-		for gi, of := range v.instances() {
-			addOpt(w, instance, of.labels, gi.Processes)
+		for gi, dev := range v.instances() {
+			addOpt(w, instance, dev.labels, gi.Processes)
 		}
 
-		for ci, of := range v.splitComputeInstances() {
-			addOpt(w, compute, of.labels, ci.Processes)
+		for ci, dev := range v.splitComputeInstances() {
+			addOpt(w, compute, dev.labels, ci.Processes)
 		}
 	}
 }
 
-// countDistinct returns the number of processes; one with a compute and a graphics context, or on
-// several instances, is in the list repeatedly.
+// countDistinct returns the number of processes. The list has a process several times if it has
+// both a compute and a graphics context, or runs on several instances.
 func countDistinct(list []gpu.Process) int {
 	seen := make(map[uint32]struct{}, len(list))
 	for i := range list {

@@ -29,16 +29,15 @@ func newProcessInfo(c *catalog) collectFunc {
 	}
 }
 
-// processInfoPairs returns the labels of a process that is listed, without those that it has no
-// value for.
-func (p podLabels) processInfoPairs(of *gpu.Process, detail gpu.ProcessDetail) []string {
-	pairs := append(p.processPairs(of), "name", of.Name)
+// processInfoPairs returns the labels of a process. A label without a value is empty.
+func (p podLabels) processInfoPairs(process *gpu.Process, detail gpu.ProcessDetail) []string {
+	pairs := append(p.processPairs(process), "name", process.Name)
 	if detail == gpu.ProcessUsers {
-		pairs = append(pairs, "user", of.User)
+		pairs = append(pairs, "user", process.User)
 	}
 
 	if p.jobs && p.mode != PodLabelsOff {
-		pairs = append(pairs, "hpc_job", of.Job)
+		pairs = append(pairs, "hpc_job", process.Job)
 	}
 
 	return pairs

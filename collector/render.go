@@ -18,17 +18,18 @@ import (
 // each Snapshot until the series change.
 
 // renderState is what Render keeps between Snapshots. There is one for text formats and one for
-// protobuf, which alone has native histograms. Collector.mu guards it.
+// protobuf, which has native histograms, too. Collector.mu guards it.
 type renderState struct {
-	snapshot *gpu.Snapshot // of metrics; nil for none
-	// metrics are all series of snapshot in the order in which they were collected. The memory is
-	// reused.
+	snapshot *gpu.Snapshot // whose series metrics are; nil: none
+	// metrics are all series of snapshot, in the order in which they were collected. The next
+	// Snapshot
+	// reuses the memory.
 	metrics metrics
 	err     error // why groups left metrics out
 	// layout has the series of metrics without their values. While it stays the same, so do the
 	// templates.
 	layout    []layoutSeries
-	templates map[expfmt.Format]seriesTemplate // of layout; nil for a format in which we cannot render it
+	templates map[expfmt.Format]seriesTemplate // nil for a format in which we cannot render layout
 }
 
 type layoutSeries struct {
@@ -38,14 +39,14 @@ type layoutSeries struct {
 }
 
 // seriesTemplate is an exposition of a layout without its values. Text and protobuf have a type
-// each: they separate values and leave out groups in different ways.
+// each, since they separate the values, and leave out groups, in different ways.
 type seriesTemplate interface {
 	// renderMetrics appends the exposition of the selected groups to dst with the values of the
 	// metrics. After an error dst may have a part of it.
 	renderMetrics(dst *bytes.Buffer, m metrics, selected groupSelection) error
 }
 
-// libraryFamily is a family as the library gathers and encodes it, from which templates are made.
+// libraryFamily is a family as the library has gathered and encoded it. We make templates from it.
 type libraryFamily struct {
 	*dto.MetricFamily
 	encoded []byte
@@ -53,10 +54,10 @@ type libraryFamily struct {
 }
 
 // Render appends the metrics of a Snapshot to dst: byte for byte what Gather, Filter with the names
-// and an encoder of the expfmt package return, except for the durations of the groups. It returns
-// the same error as Gather. For formats other than text, OpenMetrics 1.0 and delimited protobuf,
-// and if the registry refuses metrics, ok is false and dst unchanged. All selections of a Snapshot
-// share one collect for text and one for protobuf, and one template for each format.
+// and an encoder of the expfmt package return, except for the durations of the groups. err is the
+// same as Gather's. ok is false, and dst unchanged, for formats other than text, OpenMetrics 1.0
+// and delimited protobuf, and if the registry refuses metrics. All selections of a Snapshot share
+// one collect for text and one for protobuf, and one template for each format.
 func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format,
 	names []string) (ok bool, err error) {
 	r := &c.renderedText
@@ -119,9 +120,9 @@ func (r *renderState) renderSelected(dst *bytes.Buffer, format expfmt.Format, gr
 		return false
 	}
 
-	before := dst.Len()
+	length := dst.Len()
 	if err := t.renderMetrics(dst, r.metrics, selected); err != nil {
-		dst.Truncate(before)
+		dst.Truncate(length)
 		return false
 	}
 
@@ -147,21 +148,22 @@ func (r *renderState) dropStaleTemplates() {
 	}
 }
 
-// newTemplate lets the library gather and encode the metrics and removes the values. It returns nil
-// if the library refuses anything, or if filling the template does not reproduce the encoding.
+// newTemplate has the library gather and encode the metrics, and removes the values. It returns nil
+// if the library refuses anything, or if the template, filled in again, differs from the library's
+// encoding.
 func (r *renderState) newTemplate(format expfmt.Format, groupOf groupFunc) seriesTemplate {
-	families, whole := r.encodeByLibrary(format)
+	families, encoded := r.encodeByLibrary(format)
 	if families == nil {
 		return nil
 	}
 
-	isWhole := func(t seriesTemplate) bool {
+	isEqual := func(t seriesTemplate) bool {
 		var filled bytes.Buffer
-		return t.renderMetrics(&filled, r.metrics, nil) == nil && bytes.Equal(filled.Bytes(), whole)
+		return t.renderMetrics(&filled, r.metrics, nil) == nil && bytes.Equal(filled.Bytes(), encoded)
 	}
-	// Formats that differ in the escaping scheme alone can usually share a template.
+	// Formats that only differ in the escaping scheme can usually share a template.
 	for f, other := range r.templates {
-		if other != nil && f.FormatType() == format.FormatType() && isWhole(other) {
+		if other != nil && f.FormatType() == format.FormatType() && isEqual(other) {
 			return other
 		}
 	}
@@ -173,22 +175,22 @@ func (r *renderState) newTemplate(format expfmt.Format, groupOf groupFunc) serie
 		t = newProtoTemplate(families, format, groupOf)
 	}
 
-	if t == nil || !isWhole(t) {
+	if t == nil || !isEqual(t) {
 		return nil
 	}
 
 	return t
 }
 
-// encodeByLibrary gathers and encodes the metrics, by family and as a whole. It returns nil if the
-// library refuses anything.
+// encodeByLibrary gathers and encodes the metrics. It returns each family, and the encoding of all;
+// nil if the library refuses anything.
 func (r *renderState) encodeByLibrary(format expfmt.Format) ([]libraryFamily, []byte) {
 	gathered, err := gatherMetrics(r.metrics)
 	if err != nil {
 		return nil, nil
 	}
 
-	index := make(map[any]int, len(r.metrics)) // of a series, by what its metric points to
+	index := make(map[any]int, len(r.metrics)) // of each series, by the pointer that its metric will have
 	for i := range r.metrics {
 		if s := &r.metrics[i]; s.histogram != nil {
 			index[s.histogram] = i
@@ -198,11 +200,11 @@ func (r *renderState) encodeByLibrary(format expfmt.Format) ([]libraryFamily, []
 	}
 
 	families := make([]libraryFamily, len(gathered))
-	var whole bytes.Buffer
+	var all bytes.Buffer
 
-	encoder := expfmt.NewEncoder(&whole, format)
+	encoder := expfmt.NewEncoder(&all, format)
 	for i, family := range gathered {
-		before := whole.Len()
+		before := all.Len()
 
 		if encoder.Encode(family) != nil {
 			return nil, nil
@@ -210,22 +212,22 @@ func (r *renderState) encodeByLibrary(format expfmt.Format) ([]libraryFamily, []
 
 		f := libraryFamily{
 			family,
-			bytes.Clone(whole.Bytes()[before:]),
+			bytes.Clone(all.Bytes()[before:]),
 			make([]int, len(family.GetMetric())),
 		}
 		for j, m := range family.GetMetric() {
-			at, ok := index[pointerOf(m)]
+			k, ok := index[pointerOf(m)]
 			if !ok {
 				return nil, nil
 			}
 
-			f.series[j] = at
+			f.series[j] = k
 		}
 
 		families[i] = f
 	}
 
-	return families, whole.Bytes()
+	return families, all.Bytes()
 }
 
 // pointerOf returns the pointer that a metric shares with its series: to its value or its

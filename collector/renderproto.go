@@ -10,9 +10,9 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// protoTemplate is a delimited protobuf exposition of a layout. The value of a gauge or a counter
-// always takes eight bytes, so that most families differ only in those between Snapshots. The
-// library encodes the others each time.
+// protoTemplate is a delimited protobuf exposition of a layout. In most families only the values
+// change between Snapshots, and the value of a gauge or a counter always takes eight bytes, so we
+// overwrite these. The library encodes the other families each time.
 type protoTemplate struct {
 	format   expfmt.Format
 	groupOf  groupFunc
@@ -60,9 +60,9 @@ func newProtoTemplate(
 	return t
 }
 
-// findSlots has the library encode the family with all bits of its values inverted: the bytes that
-// differ are the values. It reports whether there is one for each metric. It replaces the metrics'
-// values, not the values of the series that they point to.
+// findSlots finds where the values are: the library encodes the family again with all bits of the
+// values inverted, and only these bytes differ. It returns false unless there is one value for each
+// metric. It replaces the pointers in the metrics, so the values of the series stay.
 func (f *protoFamily) findSlots(format expfmt.Format) bool {
 	for _, m := range f.Metric {
 		if m.Gauge != nil {
@@ -79,19 +79,19 @@ func (f *protoFamily) findSlots(format expfmt.Format) bool {
 	}
 
 	f.MetricFamily = nil // free its memory
-	at := 0
+	offset := 0
 
 	for range f.series {
-		for at < len(f.encoded) && f.encoded[at] == other.Bytes()[at] {
-			at++
+		for offset < len(f.encoded) && f.encoded[offset] == other.Bytes()[offset] {
+			offset++
 		}
 
-		if at+valueSize > len(f.encoded) {
+		if offset+valueSize > len(f.encoded) {
 			return false
 		}
 
-		f.slots = append(f.slots, at)
-		at += valueSize
+		f.slots = append(f.slots, offset)
+		offset += valueSize
 	}
 
 	return true
@@ -115,8 +115,8 @@ func (t *protoTemplate) renderMetrics(dst *bytes.Buffer, m metrics, selected gro
 			continue
 		}
 
-		for j, at := range f.series {
-			if err := m[at].Write(f.Metric[j]); err != nil {
+		for j, k := range f.series {
+			if err := m[k].Write(f.Metric[j]); err != nil {
 				return err
 			}
 		}
@@ -137,7 +137,7 @@ func (f *protoFamily) renderFamily(dst *bytes.Buffer, m metrics) {
 	dst.Write(f.encoded)
 
 	family := dst.Bytes()[before:]
-	for i, at := range f.slots {
-		binary.LittleEndian.PutUint64(family[at:], math.Float64bits(m[f.series[i]].value))
+	for i, offset := range f.slots {
+		binary.LittleEndian.PutUint64(family[offset:], math.Float64bits(m[f.series[i]].value))
 	}
 }

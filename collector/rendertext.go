@@ -8,7 +8,7 @@ import (
 )
 
 // textTemplate is a text exposition of a layout without its values: for each family its comments,
-// then its lines. Filling it only formats numbers.
+// then its lines. To fill it in, we only format numbers.
 type textTemplate struct {
 	text        []byte
 	families    []textFamily
@@ -18,15 +18,15 @@ type textTemplate struct {
 
 // textFamily is a family of a template. Its text begins at the end of the previous family.
 type textFamily struct {
-	comments int // end of its comments in the text
-	slots    int // end of its slots
+	comments int // where its comments end in text
+	slots    int // where its slots end in slots
 }
 
 // slot is a line of a template, to which a value is appended.
 type slot struct {
-	end    int // of the line in the text; it begins at the previous end
+	end    int // where the line ends in text; it begins where the previous one ends
 	series int // index in renderState.metrics
-	group  int // that the series belongs to, as Collector.groupIndex returns it
+	group  int // of the series: see Collector.groupIndex
 }
 
 // newTextTemplate returns nil if the text does not have the expected form.
@@ -45,9 +45,9 @@ func newTextTemplate(families []libraryFamily, openMetrics bool, groupOf groupFu
 	return t
 }
 
-// addFamily appends an encoded family without its values, which are at the ends of the lines that
-// are no comments. It reports whether there is a value for each line, and no comment between the
-// lines.
+// addFamily appends an encoded family without its values, which are at the end of each line that is
+// no comment. It returns false unless there is one value for each series and no comment after the
+// first value.
 func (t *textTemplate) addFamily(f *libraryFamily, groupOf groupFunc) bool {
 	first := len(t.slots)
 	comments := len(t.text)
@@ -65,12 +65,12 @@ func (t *textTemplate) addFamily(f *libraryFamily, groupOf groupFunc) bool {
 			continue
 		}
 
-		at := bytes.LastIndexByte(line, ' ') + 1
-		if done == len(f.series) || at == 0 {
+		valueAt := bytes.LastIndexByte(line, ' ') + 1
+		if done == len(f.series) || valueAt == 0 {
 			return false
 		}
 
-		t.text = append(t.text, line[:at]...)
+		t.text = append(t.text, line[:valueAt]...)
 		t.slots = append(
 			t.slots,
 			slot{
@@ -89,7 +89,8 @@ func (t *textTemplate) addFamily(f *libraryFamily, groupOf groupFunc) bool {
 // renderMetrics implements seriesTemplate.
 func (t *textTemplate) renderMetrics(dst *bytes.Buffer, m metrics, selected groupSelection) error {
 	if selected == nil {
-		dst.Grow(len(t.text) + 12*len(t.slots))
+		const numberSize = 12 // usually enough for a number and the line feed
+		dst.Grow(len(t.text) + numberSize*len(t.slots))
 	}
 
 	out := dst.AvailableBuffer()
@@ -102,13 +103,13 @@ func (t *textTemplate) renderMetrics(dst *bytes.Buffer, m metrics, selected grou
 		begin = f.comments
 
 		for ; i < f.slots; i++ {
-			at := &t.slots[i]
-			line := t.text[begin:at.end]
-			begin = at.end
+			s := &t.slots[i]
+			line := t.text[begin:s.end]
+			begin = s.end
 
-			if selected.includes(at.group) {
+			if selected.includes(s.group) {
 				out = append(append(out, comments...), line...)
-				out = append(appendFloat(out, m[at.series].value, t.openMetrics), '\n')
+				out = append(appendFloat(out, m[s.series].value, t.openMetrics), '\n')
 				comments = nil
 			}
 		}

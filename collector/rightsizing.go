@@ -11,20 +11,20 @@ type Advice struct {
 	GPU       gpu.UUID
 	Instance  gpu.Opt[gpu.InstanceID] // present if the device is a GPU instance
 	Placement gpu.Opt[gpu.Placement]
-	// Holder is the container that holds the device; zero if there is none, or not one alone.
+	// Holder is the container that holds the device; zero if not exactly one does.
 	Holder gpu.Container
 	// Action is set if the device should be another one: "slice" for a whole GPU; "shrink", "grow"
 	// or "idle" for a GPU instance.
 	Action string
-	// Profile is the recommended one; empty if there is none.
+	// Profile is the recommended profile; empty if there is none.
 	Profile string
-	// Rejected is the reason for which no slice is recommended for a whole GPU; empty if there is
-	// none to show.
+	// Rejected is why no slice is recommended for a whole GPU; empty if there is no reason to show.
 	Rejected                string
 	Confidence, Reclaimable gpu.Opt[float64]
 	StretchLow, StretchHigh gpu.Opt[float64]
-	// Deciding is the figure, "stretch", "busy" or "memory", of a candidate that is nearest to its
-	// limit; FreedGPUs its share of the whole GPUs that become free.
+	// Figure names the figure of a candidate that is nearest to its limit, "stretch", "busy" or
+	// "memory"; Deciding is its value. FreedGPUs is the candidate's share of the whole GPUs that
+	// become free.
 	Figure              string
 	Deciding, FreedGPUs gpu.Opt[float64]
 }
@@ -132,7 +132,7 @@ func newRightsizing(c *catalog) collectFunc {
 	}
 }
 
-// writeWhole writes what is said of a whole GPU with some labels.
+// writeWhole writes the advice for a whole GPU that has the labels l.
 func (f *rightsizingFamilies) writeWhole(w *metricWriter, l labels, a *Advice, pods podLabels) {
 	if a.Action != "" {
 		w.add(f.candidate, l.extend(pods.advicePairs(a, a.Holder)...), 1)
@@ -156,8 +156,8 @@ func (f *rightsizingFamilies) writeWhole(w *metricWriter, l labels, a *Advice, p
 	}
 }
 
-// findAdvised returns the GPU instance that the advice is about; nil if it or its holder is another
-// one now.
+// findAdvised returns the GPU instance that the advice is about; nil if another instance has its id
+// now, or another container holds it.
 func (g *gpuView) findAdvised(a *Advice) *deviceView {
 	for i := range g.devices {
 		d := &g.devices[i]
@@ -172,8 +172,8 @@ func (g *gpuView) findAdvised(a *Advice) *deviceView {
 	return nil
 }
 
-// isStillHeldBy reports whether a container alone holds a device, or, if it is zero, whether no
-// container does so alone.
+// isStillHeldBy reports whether only this container holds the device; for the zero container,
+// whether not exactly one does.
 func isStillHeldBy(holders []gpu.Holder, container gpu.Container) bool {
 	if len(holders) != 1 {
 		return container == gpu.Container{}

@@ -26,8 +26,8 @@ func (c *Collector) enabledNames() []string {
 	return names
 }
 
-// CheckCollectors returns an error unless all names are those of enabled collectors. The error has
-// the first other name and what was expected.
+// CheckCollectors returns an error unless all names are those of enabled collectors. The error
+// names the first that is not, and what was expected.
 func (c *Collector) CheckCollectors(names []string) error {
 	enabled := c.enabledNames()
 
@@ -99,8 +99,8 @@ func (c *Collector) Filter(families []*dto.MetricFamily, names []string) []*dto.
 	return kept
 }
 
-// filter returns a family with the selected metrics alone, nil if there are none. The family is not
-// modified.
+// filter returns a family with only the selected metrics; nil if there are none. It does not modify
+// f.
 func (s groupSelection) filter(f *dto.MetricFamily, groupOf groupFunc) *dto.MetricFamily {
 	if s == nil {
 		return f

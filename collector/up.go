@@ -58,12 +58,12 @@ func newUp(c *catalog) collectFunc {
 			}
 		}
 
-		for gi, of := range v.instances() {
-			w.addBool(giUp, of.labels, gi.Up)
+		for gi, dev := range v.instances() {
+			w.addBool(giUp, dev.labels, gi.Up)
 		}
 
-		for ci, of := range v.splitComputeInstances() {
-			w.addBool(ciUp, of.labels, ci.Up)
+		for ci, dev := range v.splitComputeInstances() {
+			w.addBool(ciUp, dev.labels, ci.Up)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// view is a Snapshot with the labels of its devices, which are made once for all groups.
+// view is a Snapshot with the labels of its devices, which all groups share.
 type view struct {
 	*gpu.Snapshot
 	root          labels // the empty set, which all labels of the Snapshot extend
@@ -33,8 +33,8 @@ type deviceView struct {
 // deviceLabels are the labels of one device: a GPU, a GPU instance or a compute instance.
 type deviceLabels struct {
 	labels labels // for what the device is and does; they stay as long as the device exists
-	use    labels // for how the device is used; with its holder in the mode series
-	// heldSince is when the holder in use got the device; zero if there is none.
+	use    labels // for how the device is used: in the mode series with its holder, else the same
+	// heldSince is when the holder in use got the device; zero if use names none.
 	heldSince time.Time
 }
 

@@ -65,9 +65,9 @@ func newXID(c *catalog) collectFunc {
 			}
 		}
 
-		for gi, of := range v.instances() {
+		for gi, dev := range v.instances() {
 			for _, x := range gi.XIDErrors {
-				l := of.labels.extend("xid", formatUint(x.XID))
+				l := dev.labels.extend("xid", formatUint(x.XID))
 				w.addCounter(giByXID, l, x.Counter)
 				w.addTimestamp(giLast, l, x.Last)
 			}
