@@ -28,8 +28,8 @@ type histogramReading struct {
 	value         func(gpu.Visit) gpu.Opt[float64]
 }
 
-// eightBuckets is the schema of eight buckets for every power of two, each 9 % wider than
-// the one before.
+// eightBuckets is the schema of eight buckets for every power of two, each 9 % wider than the one
+// before.
 const eightBuckets = 3
 
 // histogramReadingCount is the number of readings that have a histogram.

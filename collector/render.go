@@ -22,8 +22,7 @@ import (
 type renderState struct {
 	snapshot *gpu.Snapshot // whose series metrics are; nil: none
 	// metrics are all series of snapshot, in the order in which they were collected. The next
-	// Snapshot
-	// reuses the memory.
+	// Snapshot reuses the memory.
 	metrics metrics
 	err     error // why groups left metrics out
 	// layout has the series of metrics without their values. While it stays the same, so do the

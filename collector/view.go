@@ -98,8 +98,8 @@ func (v *view) addDevices(g *gpu.GPU, pods podLabels) []deviceView {
 }
 
 // labelsOfDevice returns the labels of a device. In the mode series, families of use name its
-// exclusive holder and its only batch job. We do not know when a job began: it counts as
-// beginning now.
+// exclusive holder and its only batch job. We do not know when a job began: it counts as beginning
+// now.
 func (p podLabels) labelsOfDevice(plain labels, d gpu.Visit, now time.Time) deviceLabels {
 	l := deviceLabels{labels: plain, use: plain}
 	if p.mode != PodLabelsSeries {

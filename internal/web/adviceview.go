@@ -15,7 +15,7 @@ type adviceView struct {
 	Why         string
 	Latency     string // what is predicted of requests in the recommended profile
 	Provisional bool   // there is evidence of less than seven days
-	Command     string // that shows each step; the page itself changes nothing
+	Command     string // shows each step; the page itself changes nothing
 }
 
 // recommendation is the part of the report about right-sizing that the page shows, see
@@ -40,12 +40,12 @@ type recommendation struct {
 // advice has the recommendations by GPU. The zero advice has none.
 type advice map[gpu.UUID][]recommendation
 
-// adviceSource reads the advisor's last report. A report is read once.
+// adviceSource reads the advisor's last report, each report once.
 type adviceSource struct {
 	report func(gpu.UUID) any // nil: there is no advisor
 
 	mu   sync.Mutex
-	last any
+	last any // the report that read comes from
 	read advice
 }
 
@@ -100,9 +100,9 @@ func (a advice) isUnderused(id gpu.UUID, instance gpu.Opt[gpu.InstanceID]) bool 
 	return false
 }
 
-// of returns what is recommended for a GPU and its instances. A device that should stay as it is
-// has no entry.
-func (a advice) of(g *gpu.GPU) []adviceView {
+// viewsOf returns what is recommended for a GPU and its instances. A device that should stay as it
+// is has no entry.
+func (a advice) viewsOf(g *gpu.GPU) []adviceView {
 	var views []adviceView
 
 	for _, r := range a[g.UUID] {

@@ -2,10 +2,10 @@ package web
 
 import "fmt"
 
-// Finding is something that the configuration asks for and that is not there, or not known to be
-// there: a line of check-node in capitals.
+// Finding is something that the configuration asks for and that check-node did not find, or could
+// not check: a line that it prints in capitals.
 type Finding struct {
-	Missing bool   // else it is unknown
+	Missing bool   // false: it is unknown
 	Name    string // "gpu 0 activity"
 	Found   string
 	Remedy  string // what to change; empty if that is unknown, or stands at an earlier finding
@@ -23,7 +23,7 @@ func (f Finding) State() string {
 // maxFindings is how many findings the page lists.
 const maxFindings = 20
 
-// checkTile returns the tile with what check-node says; false if it has said nothing yet.
+// checkTile returns the tile with the findings of check-node; false if there are no results yet.
 func checkTile(opts *Options) (tile, bool) {
 	if opts.Findings == nil {
 		return tile{}, false

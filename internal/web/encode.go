@@ -16,8 +16,8 @@ import (
 // counter excludes (excludedGauges).
 //
 // Created timestamps: protobuf carries them. OpenMetrics gets no _created lines: Prometheus reads
-// those as further series, one for every counter, unless a feature flag is set, and with that
-// flag it asks for protobuf.
+// those as further series, one for every counter, unless a feature flag is set, and with that flag
+// it asks for protobuf.
 func encodeFamilies(dst *bytes.Buffer, form outputForm, families []*dto.MetricFamily) error {
 	enc := expfmt.NewEncoder(dst, form.format)
 

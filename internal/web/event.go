@@ -47,9 +47,9 @@ type eventSource struct {
 	opening, heartbeat, ending *event
 
 	mu   sync.Mutex
-	snap *gpu.Snapshot // of last
-	last *event        // nil before the first
-	made time.Time     // when last was
+	snap *gpu.Snapshot // that last shows
+	last *event        // nil before the first event
+	made time.Time     // when last was created
 }
 
 func newEventSource(snaps Publisher, encode func(*bytes.Buffer, *gpu.Snapshot) error, pool *buffers,
@@ -76,28 +76,28 @@ func (s *eventSource) await(ctx context.Context, after *event) *event {
 	defer cancel()
 
 	for {
-		next, changed, pause := s.another(after)
+		next, changed, pause := s.nextEvent(after)
 		if next != nil {
 			return next
 		}
 
-		var old <-chan time.Time
-		if changed == nil { // there is a Snapshot for which the last event is still too young
-			old = time.After(pause)
+		var oldEnough <-chan time.Time
+		if changed == nil { // there is a new Snapshot, but the last event is too young to be replaced
+			oldEnough = time.After(pause)
 		}
 
 		select {
 		case <-changed:
-		case <-old:
+		case <-oldEnough:
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// another returns another event than after; or, if there is none, a channel that is closed when
-// there may be one, or the time until there is.
-func (s *eventSource) another(after *event) (next *event, changed <-chan struct{}, pause time.Duration) {
+// nextEvent returns an event other than after. If there is none, it returns a channel that is
+// closed when there may be one, or else the time until the last event is old enough to be replaced.
+func (s *eventSource) nextEvent(after *event) (next *event, changed <-chan struct{}, pause time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -120,7 +120,7 @@ func (s *eventSource) another(after *event) (next *event, changed <-chan struct{
 	}
 }
 
-// forget drops the last event. A client that waits meanwhile gets one of the same Snapshot again.
+// forget drops the last event. A client that is waiting gets another one of the same Snapshot.
 func (s *eventSource) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +140,7 @@ func (s *eventSource) encodeEvent(snap *gpu.Snapshot) []byte {
 	}
 
 	text := fmt.Appendf(nil, "id: %d\nevent: node\n", snap.Generation)
-	for line := range bytes.Lines(endLinesAlike(data.Bytes())) {
+	for line := range bytes.Lines(normalizeLineEnds(data.Bytes())) {
 		text = append(text, "data: "...)
 		text = append(text, bytes.TrimSuffix(line, []byte("\n"))...)
 		text = append(text, '\n')
@@ -149,9 +149,9 @@ func (s *eventSource) encodeEvent(snap *gpu.Snapshot) []byte {
 	return append(text, '\n')
 }
 
-// endLinesAlike replaces carriage returns, which end lines of events and of HTML, too: a name may
-// have one.
-func endLinesAlike(text []byte) []byte {
+// normalizeLineEnds replaces carriage returns, which a name may have: they end lines of events and
+// of HTML, too.
+func normalizeLineEnds(text []byte) []byte {
 	if !bytes.ContainsRune(text, '\r') {
 		return text
 	}

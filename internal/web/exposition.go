@@ -13,7 +13,7 @@ import (
 )
 
 // outputForm is the form of an answer with metrics. The format includes the escaping scheme of
-// names; there are few formats (expfmt.NegotiateAccept), so that clients cannot fill the memory
+// names. There are only a few formats (expfmt.NegotiateAccept), so clients cannot fill the memory
 // with forms.
 type outputForm struct {
 	format expfmt.Format
@@ -33,7 +33,7 @@ type exposition struct {
 	mu       sync.Mutex
 	prefixes map[outputForm]encodeFunc // of all collectors
 	selected recent[selectionForm, encodeFunc]
-	reported bool // an error of gathering
+	reported bool // an error of gathering was reported
 }
 
 // encodeFunc returns a prefix, which its first call encodes.

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// fragments renders templates of the page whose values are few, each value once: a bar of 51 % is
-// the same on all slices. It is safe for concurrent use.
+// fragments renders templates of the page that have few different values, and each value only once:
+// a bar of 51 % is the same on all slices. It is safe for concurrent use.
 type fragments struct {
 	template *template.Template
 

@@ -37,7 +37,7 @@ const (
 	pastPower  = "powerWatts"
 )
 
-// From where on a reading is marked as over its limit.
+// Above these ratios the page marks a reading as over its limit.
 const (
 	memoryOver = 0.95 // of all memory: the next allocation may fail
 	powerOver  = 0.98 // of the power limit: clocks are lowered to keep it

@@ -19,10 +19,10 @@ type gpuView struct {
 	UUID        string
 	PCIBusID    string
 	Down        bool
-	Open        bool
-	Find        string // names that it is found by
-	Is          string // "underused", "unhealthy"
-	Busy        int    // by how much it is busy, in thousandths; -1 if that is unknown
+	Open        bool   // the card is open at first
+	Find        string // what the search field compares with
+	Is          string // what it is, for the filter: "underused", "unhealthy"
+	Busy        int    // how busy it is, in thousandths; -1 if that is unknown
 	Badges      []badge
 	Figures     []gauge // of the row
 	Problem     string  // since when it is down, and how old the shown readings are
@@ -32,7 +32,7 @@ type gpuView struct {
 	SharedBy    string
 	MIG         bool
 	Units       int         // length of the axis; 0: there is none
-	Axis        []blockView // as long together as Units, or one of the whole GPU
+	Axis        []blockView // together as long as Units; without MIG one block
 	Instances   []deviceView
 	NoAxis      string // why there is no axis
 	Available   string // what could still be created
@@ -45,11 +45,11 @@ type gpuView struct {
 	Processes   processesView
 }
 
-// viewer is what the views of GPUs need to know beside them.
+// viewer makes the views of GPUs. It has what they show besides the GPU itself.
 type viewer struct {
 	snap    *gpu.Snapshot
 	now     time.Time
-	kubelet bool // a kubelet gives devices out, so that one may be held
+	kubelet bool // a kubelet is a source of holders (hasKubelet)
 	advice  advice
 	health  *health.Report
 }
@@ -72,7 +72,7 @@ func (v *viewer) newGPUView(g *gpu.GPU) gpuView {
 		MIG:       g.MIG.Enabled.Or(false) || len(g.Instances) > 0,
 		Details:   gpuDetails(g),
 		XIDs:      xidViews(g),
-		Advice:    v.advice.of(g),
+		Advice:    v.advice.viewsOf(g),
 		Processes: newProcessesView(g, v.snap.Processes),
 		ShortName: strings.TrimPrefix(g.Name, "NVIDIA "),
 	}
@@ -99,7 +99,7 @@ func (v *viewer) newGPUView(g *gpu.GPU) gpuView {
 	}
 
 	underused := v.advice.isUnderused(g.UUID, gpu.None[gpu.InstanceID]())
-	view.Is = words(v.health.StateOf(g) != health.Healthy, underused)
+	view.Is = filterWords(v.health.StateOf(g) != health.Healthy, underused)
 
 	if underused {
 		view.Badges = append(view.Badges, badge{Text: "underused", Class: "plain", Title: "see right-sizing below"})
@@ -126,8 +126,8 @@ func busyness(g *gpu.GPU) int {
 	return -1
 }
 
-// words returns what a device is, for the filter.
-func words(unhealthy, underused bool) string {
+// filterWords returns the words by which the page's filter finds a device.
+func filterWords(unhealthy, underused bool) string {
 	switch {
 	case unhealthy && underused:
 		return "unhealthy underused"

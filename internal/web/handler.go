@@ -48,7 +48,7 @@ type Options struct {
 	// answered with 503. 0 is no limit.
 	MaxScrapes int
 	// FreshFor is how long, in real time, scrapers share the fresh families that were gathered for
-	// one of them; 0 is not at all.
+	// one of them; 0: they do not share them.
 	FreshFor time.Duration
 	// FreshCollector is the collector that the fresh families belong to: a scrape that selects
 	// others does not get them. Empty is none.
@@ -60,7 +60,7 @@ type Options struct {
 	Notes func() []string
 	// State enables the Snapshot as JSON and on the page, and Recommendations.
 	State bool
-	// Node has the handlers of the state; it is needed with State alone.
+	// Node has the handlers of the state; it is needed only with State.
 	Node *Node
 	// Recommendations, if not nil, returns a pointer to the last report about right-sizing, or to
 	// the part of it about one GPU; nil if there is none yet.
@@ -99,9 +99,9 @@ const (
 	pathPprof   = "/debug/pprof/"
 )
 
-// NewHandler returns the handler of all paths. The families of fresh (go_*, process_* and the
-// like) are gathered again for scrapes, see Options.FreshFor; none of them may be in metrics.
-// NewHandler panics if a pattern of Extra is invalid.
+// NewHandler returns the handler of all paths. The families of fresh (go_*, process_* and the like)
+// are gathered again for scrapes, see Options.FreshFor; none of them may be in metrics. NewHandler
+// panics if a pattern of Extra is invalid.
 func NewHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus.Gatherer,
 	logger log.Logger) http.Handler {
 	if opts.Now == nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/health"
 )
 
-// reportHandler serves how the node is. It answers before the first Snapshot, too, and computes each
-// answer: a Snapshot that was good becomes old.
+// reportHandler serves the health report of the node. It also answers before the first Snapshot. It
+// computes each answer anew, since a Snapshot that was good becomes old.
 type reportHandler struct {
 	report func() *health.Report
 	pool   *buffers

@@ -24,8 +24,8 @@ type holdingView struct {
 	Empty     bool     // a GPU instance without compute instances
 }
 
-// newHoldingView returns the view of a device's holders, of which uses are what they use of it.
-// kubelet is set if the node has one: see hasKubelet.
+// newHoldingView returns the view of a device's holders. uses is what containers use of the device.
+// kubelet is set if a kubelet is a source of holders (hasKubelet).
 func newHoldingView(d *gpu.Device, uses []gpu.ContainerUse, jobs []string, processes gpu.Opt[int],
 	kubelet bool) holdingView {
 	return holdingView{
@@ -108,8 +108,8 @@ func usesOf(g *gpu.GPU, instance gpu.InstanceID, compute gpu.Opt[gpu.ComputeID])
 	return uses
 }
 
-// holderNames returns the names by which a device is found, and of which it shows the first: pods
-// and batch jobs.
+// holderNames returns the names of the pods and batch jobs that hold a device. The page finds the
+// device by all of them, and shows the first.
 func holderNames(d *gpu.Device, jobs []string) []string {
 	names := mapSlice(d.Holders, podText)
 

@@ -11,7 +11,7 @@ import (
 // deviceView is the row of a GPU instance or of a compute instance in the card's list.
 type deviceView struct {
 	ID      uint32
-	Key     string // of the device in the history
+	Key     string // names the device in the history
 	Profile string
 	UUID    string
 	Down    bool
@@ -22,8 +22,8 @@ type deviceView struct {
 	Placement string
 	Memory    gauge
 	Power     string
-	// Empty if one compute instance has the whole GPU instance: then the row has the compute
-	// instance's UUID.
+	// ComputeInstances is empty if one compute instance has the whole GPU instance: then the row
+	// has the compute instance's UUID.
 	ComputeInstances []deviceView
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// openListeners returns listeners on all addresses or none, or those on the sockets that systemd
-// passes.
+// openListeners returns listeners on all addresses, or on the sockets that systemd passes. If one
+// fails, it opens none.
 func openListeners(ctx context.Context, opts ServerOptions) ([]net.Listener, error) {
 	if !opts.SystemdSocket {
 		return listenTCP(ctx, opts.Addresses)

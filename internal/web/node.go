@@ -24,9 +24,9 @@ type Publisher interface {
 // and the limit of streams holds for all of them together.
 type Node struct {
 	State   http.Handler // the document of /api/v1/node
-	Stream  http.Handler // the same with each Snapshot, as server-sent events
-	History http.Handler // the last minutes
-	Health  http.Handler // how the node and its GPUs are
+	Stream  http.Handler // the same for each Snapshot, as server-sent events
+	History http.Handler // the readings of the last minutes
+	Health  http.Handler // the health of the node and its GPUs
 
 	report func() *health.Report
 	snaps  Publisher

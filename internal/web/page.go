@@ -50,7 +50,7 @@ type pageHandler struct {
 	logger   log.Logger
 	template *template.Template
 	script   string
-	version  string // of the page: the script loads one of another version again
+	version  string // of the page: the script reloads a page of another version
 	policy   string
 	pool     *buffers
 	advice   adviceSource

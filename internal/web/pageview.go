@@ -16,8 +16,8 @@ import (
 type pageView struct {
 	CSS       template.CSS
 	JS        template.JS
-	RefreshMS int64
-	RefreshS  int64
+	RefreshMS int64 // after which the script fetches the page again
+	RefreshS  int64 // after which a browser without scripts does
 	Version   string
 	Source    string // version of the page itself
 	Simulated bool
@@ -55,11 +55,11 @@ type notice struct {
 	Hint               string
 }
 
-// tile is a figure of the node. That of check-node opens to what was found.
+// tile is a figure of the node. The tile of check-node opens to its findings.
 type tile struct {
 	Label, Value, Note string
 	Findings           []Finding
-	More               int // further ones, which Findings leaves out
+	More               int // how many findings it leaves out
 }
 
 // newPageView returns the page of a Snapshot; snap is nil before the first.

@@ -25,7 +25,7 @@ type processView struct {
 	Device, Memory, Holder string
 }
 
-// newProcessesView returns the view of the processes in the document of a GPU.
+// newProcessesView returns the view of the processes that the document of a GPU lists.
 func newProcessesView(g *gpu.GPU, detail gpu.ProcessDetail) processesView {
 	view := processesView{Users: detail == gpu.ProcessUsers}
 	if !detail.ListsProcesses() {

@@ -23,8 +23,8 @@ type adviceHandler struct {
 	logger log.Logger
 
 	mu   sync.Mutex
-	last any    // the whole report of text
-	text []byte // it is encoded once, however many clients ask
+	last any    // the whole report that text encodes
+	text []byte // encoded once, however many clients ask
 }
 
 // ServeHTTP answers with the report or with a problem document (RFC 9457).
@@ -32,7 +32,9 @@ func (h *adviceHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 
 	selectors := query["gpu"]
-	if delete(query, "gpu"); err != nil || len(query) > 0 || len(selectors) > 1 {
+	delete(query, "gpu")
+
+	if err != nil || len(query) > 0 || len(selectors) > 1 {
 		writeProblem(w, http.StatusBadRequest, "malformed", "Unknown query",
 			fmt.Sprintf("%.64q: expected nothing, or gpu once", r.URL.RawQuery))
 
@@ -101,7 +103,7 @@ func (h *adviceHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	writeEncoded(w, coding, text)
 }
 
-// encode returns a report as JSON. That of a whole one is kept.
+// encode returns a report as JSON. It keeps the text of the whole report.
 func (h *adviceHandler) encode(report any, whole bool) ([]byte, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -125,7 +127,7 @@ func (h *adviceHandler) encode(report any, whole bool) ([]byte, error) {
 	return text, nil
 }
 
-// findGPU returns the UUID of the GPU that an index or a UUID means.
+// findGPU returns the UUID of the GPU that an index or a UUID names.
 func (h *adviceHandler) findGPU(selector string) (gpu.UUID, bool) {
 	s := h.snaps.Current()
 	if s == nil {

@@ -15,7 +15,7 @@ import (
 
 // Limits of streams. They are no flags: a page whose stream is refused or dropped polls instead.
 const (
-	// maxWatchers are the streams that may be open at once on all listeners. Scrapes have a limit
+	// maxWatchers limits the streams that are open at once on all listeners. Scrapes have a limit
 	// of their own.
 	maxWatchers = 64
 	// eventEvery is the least time between two events: faster polls serve scrapes, not eyes.
@@ -33,8 +33,8 @@ const (
 	viewPage     = "page" // the part of the status page that changes, as HTML
 )
 
-// streamHandler sends the state of the node as server-sent events: one per Snapshot, and at most
-// one a second. All who watch share the bytes of an event, and nothing is encoded without them.
+// streamHandler sends the state of the node as server-sent events: one for each Snapshot, at most
+// one a second. All watchers share the bytes of an event; without watchers nothing is encoded.
 type streamHandler struct {
 	views    map[string]*eventSource
 	watchers chan struct{} // one for each open stream
@@ -95,7 +95,7 @@ func (h *streamHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// leave ends a stream. Without one, no event keeps its Snapshot in memory.
+// leave ends a stream. With the last one it drops the events, which keep their Snapshot in memory.
 func (h *streamHandler) leave() {
 	<-h.watchers
 
@@ -106,11 +106,14 @@ func (h *streamHandler) leave() {
 	}
 }
 
-// stream sends events until ctx ends, and then says so; or until it cannot, and returns why.
+// stream sends events until ctx ends, and then the ending event. It returns an error if it cannot
+// send.
 func (s *eventSource) stream(ctx context.Context, out *eventWriter) error {
 	err := out.send(s.opening)
 
-	for sent := (*event)(nil); err == nil; {
+	var sent *event
+
+	for err == nil {
 		next := s.await(ctx, sent)
 
 		switch {
@@ -191,7 +194,7 @@ func (o *eventWriter) end(e *event) error {
 		err = o.write(gzipTrailer(o.sum, o.size))
 	}
 
-	// The server writes the last chunk.
+	// For the last chunk, which the server writes.
 	_ = o.control.SetWriteDeadline(time.Now().Add(o.timeout))
 
 	return err

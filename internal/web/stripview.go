@@ -14,14 +14,14 @@ type blockView struct {
 	Span    int
 	Class   string // "held", "free", "unknown", "down", "room", "stranded"
 	Title   string
-	Find    string // names that it is found by
-	Is      string // "underused", "unhealthy"
+	Find    string // what the search field compares with
+	Is      string // what it is, for the filter: "underused", "unhealthy"
 	Profile string
 	// ProfileRest is the part of the profile's name that a narrow block does not show.
 	ProfileRest string
 	At          string // "@4"
-	Holder      string // the first one
-	More        int    // further ones
+	Holder      string // the first holder
+	More        int    // how many further holders there are
 	Loads       []load
 	Parts       []partView
 }
@@ -128,7 +128,7 @@ func (v *viewer) newInstanceBlock(g *gpu.GPU, inst *gpu.GPUInstance) blockView {
 	}
 
 	block.Find = strings.Join(find, " ")
-	block.Is = words(!inst.Up || len(inst.Errors) > 0 || len(inst.XIDErrors) > 0,
+	block.Is = filterWords(!inst.Up || len(inst.Errors) > 0 || len(inst.XIDErrors) > 0,
 		v.advice.isUnderused(g.UUID, gpu.Some(inst.ID)))
 
 	return block
@@ -177,7 +177,7 @@ func (b *blockView) addHolders(names []string, d *gpu.Device, use string, kubele
 	}
 }
 
-// loadsOf returns the bars of a device. What is unknown has none.
+// loadsOf returns the bars of a device's memory and activity, without those that are unknown.
 func loadsOf(memory gpu.Memory, activity gauge) []load {
 	var loads []load
 	if m := memoryGauge(memory); m != nil {
@@ -208,9 +208,9 @@ func instanceUse(inst *gpu.GPUInstance, kubelet bool) string {
 	return useClass(&inst.Device, inst.Jobs, inst.Processes, kubelet)
 }
 
-// useClass returns the class of a device by its use: a pod, a batch job or a process holds it, nothing
-// does, or that is not known. Where a kubelet gives devices out, it must have said that no pod has a
-// device before that can be free. Elsewhere its processes must be known.
+// useClass returns the class of a device by its use: a pod, a batch job or a process holds it,
+// nothing does, or that is not known. If a kubelet gives out devices, a device is free only once
+// the kubelet has said that no pod has it; without a kubelet, only if its processes are known.
 func useClass(d *gpu.Device, jobs []string, processes gpu.Opt[int], kubelet bool) string {
 	active := nodedoc.Finite(d.Activity.GraphicsEngine).Or(0) > 0 ||
 		nodedoc.Finite(d.Activity.SM).Or(0) > 0

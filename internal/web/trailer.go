@@ -11,9 +11,8 @@ import (
 )
 
 // trailerCache encodes the second part of answers: the families that belong to no Snapshot, and the
-// end marker of the format. A trailer is encoded again unless that was done for the same exposition
-// within keep, so that simultaneous scrapers share it: gathering the metrics of the process takes a
-// dozen system calls.
+// end marker of the format. Scrapers of the same exposition share a trailer for as long as keep:
+// gathering the metrics of the process takes a dozen system calls.
 type trailerCache struct {
 	fresh  prometheus.Gatherer
 	keep   time.Duration
@@ -48,8 +47,8 @@ type bodyTrailer struct {
 	err    error  // why some or all families are missing; it was reported
 }
 
-// get returns the trailer of a form for an exposition, or for none if after is nil, bare or with
-// the families.
+// get returns the trailer that follows an exposition; after is nil if there is none. A bare trailer
+// has no families.
 func (c *trailerCache) get(form outputForm, after *exposition, bare bool) bodyTrailer {
 	key := trailerForm{form, bare}
 	c.mu.Lock()
@@ -91,10 +90,10 @@ func (c *trailerCache) encode(form trailerForm) bodyTrailer {
 	}
 
 	trailer := bodyTrailer{
-		text:  bytes.Clone(plain.Bytes()),
+		text:  bytes.Clone(plain.Bytes()), // the buffer is reused
 		empty: empty,
 		err:   err,
-	} // a clone: the buffer is reused
+	}
 	if form.coding == codingGzip && len(trailer.text) > 0 {
 		packed := c.pool.get()
 		defer c.pool.put(packed)
