@@ -13,12 +13,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// callType describes a function of NVML at the driver seam: the names of its arguments' values, and
-// the type of its answer.
+// callType describes a function of NVML at the driver seam.
 type callType struct {
 	name   string
-	args   []names
-	answer reflect.Type
+	args   []names      // for each argument, the names of its values
+	answer reflect.Type // the type of its answer
 }
 
 // none is the answer of a call that returns a code and nothing else.
@@ -107,7 +106,7 @@ func notRecorded(function string) bool {
 	return false
 }
 
-// namesOf returns the names of the values of an argument's type.
+// namesOf returns the names of the values that an argument of type t can have.
 func namesOf(t reflect.Type) names {
 	switch t {
 	case reflect.TypeFor[nvml.MemoryErrorType]():
@@ -132,8 +131,8 @@ func (t callType) text(c nvmlsource.Call) string {
 	}
 
 	args := make([]string, 0, len(t.args))
-	for i, of := range t.args {
-		args = append(args, of.name(c.Args[i]))
+	for i, values := range t.args {
+		args = append(args, values.name(c.Args[i]))
 	}
 
 	return callOf(t.name, args...)
@@ -150,7 +149,7 @@ func callOf(function string, args ...string) string {
 }
 
 // findCall parses a call. It returns its type and its canonical form, which has names instead of
-// numbers where there are any.
+// numbers if there are any.
 func findCall(known []callType, text string) (c callType, canonical string, err error) {
 	name, inner, hasArgs := strings.Cut(text, "(")
 	var args []string
@@ -176,8 +175,8 @@ func findCall(known []callType, text string) (c callType, canonical string, err 
 		return c, name, nil
 	}
 
-	for i, of := range c.args {
-		v, ok := of.value(args[i])
+	for i, values := range c.args {
+		v, ok := values.value(args[i])
 		if !ok {
 			return c, "", fmt.Errorf(
 				"has the argument %q, which is neither a number nor a name known here",
@@ -185,19 +184,19 @@ func findCall(known []callType, text string) (c callType, canonical string, err 
 			)
 		}
 
-		args[i] = of.name(v)
+		args[i] = values.name(v)
 	}
 
 	return c, callOf(name, args...), nil
 }
 
 // names lists values with their names, such as " 0:GRAPHICS 1:SM "; other values are written as
-// numbers. The names are those of nvml.h without their common prefix.
+// numbers. The names are nvml.h's without their common prefix.
 type names string
 
 const (
 	numbers names = ""
-	// the GPU instance, by its id, that samples are about, or the entity itself
+	// which GPU instance a sample is of, by its id; WHOLE: it is of the whole entity
 	windowNames names = " 4294967295:WHOLE "
 )
 

@@ -10,11 +10,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// encode returns the node of a value as strictyaml reads it, on one line: of a slice, a struct, an
-// array, text, a number, or true or false. An encoder has a node of its own.
+// encode returns the YAML node of a value, on one line and as strictyaml reads it. The value is a
+// slice, a struct, an array, text, a number, or true or false; an encoder encodes itself.
 func encode(value any) *yaml.Node { return encodeValue(reflect.ValueOf(value)) }
 
-// encoder is a value that is written in a form of its own.
+// encoder is a value with a YAML form of its own.
 type encoder interface{ EncodeYAML() *yaml.Node }
 
 func encodeValue(v reflect.Value) *yaml.Node {
@@ -52,7 +52,7 @@ func encodeValue(v reflect.Value) *yaml.Node {
 	}
 
 	if err := n.Encode(v.Interface()); err != nil {
-		n.SetString(err.Error()) // no type of a recording
+		n.SetString(err.Error()) // does not happen with the types of a recording
 	}
 
 	return &n
@@ -74,8 +74,8 @@ func mapping(keysAndValues ...any) *yaml.Node {
 	return m
 }
 
-// arrayText is the text in an array of C characters, which it may fill without a NUL; bytes are
-// written as hexadecimal.
+// arrayText returns the text in an array of C characters, which it may fill without a NUL, or the
+// bytes of an array in hexadecimal.
 func arrayText(v reflect.Value) string {
 	var b []byte
 

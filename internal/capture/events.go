@@ -12,7 +12,7 @@ import (
 // eventQueue is the state of delivering the events of a replay. The timeline's mu guards it.
 type eventQueue struct {
 	next   int  // index of the first event that was not delivered
-	failed bool // a failure was delivered, and no set was waited on after it
+	failed bool // the last delivery was a failure, and no set has been waited on since
 	sets   map[*eventSet]bool
 }
 
@@ -27,9 +27,9 @@ func (l *library) dueEvent() *eventRecord {
 	return nil
 }
 
-// eventSet is a queue of the driver, or of a replay. The timeline's mu guards it.
+// eventSet is an event set of the driver, or of a replay. The timeline's mu guards it.
 type eventSet struct {
-	// Both are of a replay.
+	// Only a replay uses these.
 	waiting bool // a call of Wait has found no event and blocks
 	freed   bool
 }
@@ -44,7 +44,7 @@ func (l *library) newEventSet() *eventSet {
 	return s
 }
 
-// wait records an event or a failure, but no timeout, or replays them.
+// wait records the event or the failure that a wait returns, but no timeout, or replays it.
 func (l *library) wait(c nvmlsource.Call) nvmlsource.Verdict {
 	if l.time.replays {
 		timeout := time.Duration(c.Args[0]) * time.Millisecond
@@ -60,7 +60,7 @@ func (l *library) wait(c nvmlsource.Call) nvmlsource.Verdict {
 	}}
 }
 
-// recordEvent records an event or a failure. The first poll that can have seen it is the next one.
+// recordEvent records an event or a failure, with the poll that can see it first: the next one.
 func (l *library) recordEvent(e nvmlsource.Event, ret nvml.Return) {
 	r := eventRecord{Error: code(ret)}
 	if ret == nvml.SUCCESS {
@@ -89,8 +89,12 @@ func (l *library) replayEvent(s *eventSet, timeout time.Duration) (nvmlsource.Ev
 	q := l.events
 	var found *eventRecord
 	arrived := func() bool {
-		if s.freed || q.failed {
-			q.failed = q.failed && s.freed
+		if s.freed {
+			return true
+		}
+
+		if q.failed {
+			q.failed = false
 			return true
 		}
 
@@ -137,7 +141,7 @@ func (l *library) replayEvent(s *eventSet, timeout time.Duration) (nvmlsource.Ev
 	return e, nvml.SUCCESS
 }
 
-// free ends the calls that wait.
+// free frees a set, and ends the calls that wait on it.
 func (l *library) free(c nvmlsource.Call) nvmlsource.Verdict {
 	s := c.Object.(*eventSet)
 

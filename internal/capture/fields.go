@@ -16,8 +16,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// Types of which not every value is valid in a recording. Valid returns what was expected, and so
-// does the error of UnmarshalText, which types have that are written as a name.
+// Types of a recording that have invalid values. Valid reports whether a value is valid, and what
+// was expected. Types that are written as names check them in UnmarshalText, whose error says what
+// was expected.
 type (
 	pollTimes   []time.Duration
 	pollNumber  int    // counted from 0
@@ -51,8 +52,8 @@ func (c handleCount) Valid(any) (bool, string) {
 	return c >= 0 && c <= maxHandles, fmt.Sprintf("a number of handles, at most %d", maxHandles)
 }
 
-// slotOf returns the slot of a position in the list of a profile. Before a call for a handle
-// nothing else is known of it.
+// slotOf returns the slot of a position in the list of a profile. When the driver returns a handle,
+// we know nothing else of it.
 func slotOf(profile uint32, position int) slot {
 	return slot(fmt.Sprintf("%d/%d", profile, position))
 }
@@ -155,7 +156,7 @@ func (f fieldValue) newValue() any {
 // EncodeYAML writes the value with its type, {UNSIGNED_INT: 45}.
 func (f fieldValue) EncodeYAML() *yaml.Node {
 	value := f.newValue()
-	_, _ = binary.Decode(f.bytes[:], binary.NativeEndian, value) // no type is longer
+	_, _ = binary.Decode(f.bytes[:], binary.NativeEndian, value) // cannot fail: no type is longer
 
 	return mapping(valueTypeNames.name(uint64(f.kind)), reflect.ValueOf(value).Elem().Interface())
 }
@@ -180,7 +181,7 @@ func (f *fieldValue) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) 
 	f.kind = uint32(kind)
 	v := f.newValue()
 	r.Decode(value, key, v)
-	_, _ = binary.Encode(f.bytes[:], binary.NativeEndian, v) // no type is longer
+	_, _ = binary.Encode(f.bytes[:], binary.NativeEndian, v) // cannot fail: no type is longer
 }
 
 // fillFields records or replays each field separately: which fields are read together varies. The
@@ -193,7 +194,8 @@ func fillFields(e *entity, c nvmlsource.Call) {
 		scope := numbers.name(uint64(v.ScopeId))
 		call := callOf(c.Function, fieldNames.name(uint64(v.FieldId)), scope)
 
-		value, ret := part(e, call, fieldValue{v.ValueType, v.Value}, nvml.Return(int32(v.NvmlReturn)))
+		field := fieldValue{v.ValueType, v.Value}
+		value, ret := recordOrReplayPart(e, call, field, nvml.Return(int32(v.NvmlReturn)))
 		v.NvmlReturn = uint32(ret)
 		v.ValueType = value.kind
 		v.Value = value.bytes

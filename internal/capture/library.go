@@ -11,16 +11,16 @@ import (
 )
 
 // library records the answers of a driver, or replays recorded answers without one. It does both so
-// that the calls have the same names and types.
+// that calls have the same names and types in both.
 type library struct {
-	entity // the node
-	seam   nvmlsource.Library
+	entity                    // the node
+	seam   nvmlsource.Library // through which its users call it
 	events *eventQueue
 
 	// The calls of each kind of entity below the node.
 	gpuCalls, migCalls, instanceCalls []callType
 
-	// The timeline's mu guards both.
+	// The timeline's mu guards these.
 	rec     *Recording
 	devices []*device // one for each handle that the driver has returned
 }
@@ -82,34 +82,34 @@ func (l *library) Before(c nvmlsource.Call) nvmlsource.Verdict {
 
 	e := l.entityOf(c.Object)
 
-	// NVML computes these metrics from two samples. Their entity is that of the later one.
+	// NVML computes these metrics from two samples. We record them for the entity of the later one.
 	if c.Function == "nvmlGpmMetricsGet" {
 		from := sampleIn(c, 0)
 		to := sampleIn(c, 1)
 
-		if from.of == nil || to.of == nil {
+		if from.entity == nil || to.entity == nil {
 			return nvmlsource.Verdict{Answered: true, Return: nvml.ERROR_INVALID_ARGUMENT}
 		}
 
-		e = to.of
+		e = to.entity
 		c.Args[0] = to.window
 	}
 
-	at := slices.IndexFunc(e.known, func(t callType) bool { return t.name == c.Function })
+	at := slices.IndexFunc(e.calls, func(t callType) bool { return t.name == c.Function })
 	if at < 0 {
 		return nvmlsource.Verdict{Answered: true, Return: nvml.ERROR_NOT_SUPPORTED}
 	}
 
-	return l.recordOrReplay(e, c, e.known[at])
+	return l.recordOrReplay(e, c, e.calls[at])
 }
 
 // entityOf returns the entity that a call is about.
 func (l *library) entityOf(object any) *entity {
-	switch of := object.(type) {
+	switch o := object.(type) {
 	case *device:
-		return &of.entity
+		return &o.entity
 	case *entity:
-		return of
+		return o
 	}
 
 	return &l.entity
@@ -123,7 +123,7 @@ func (l *library) recordOrReplay(e *entity, c nvmlsource.Call, t callType) nvmls
 			fillIn(e, c)
 		}
 
-		return nvmlsource.Verdict{Answered: true, Answer: l.replayed(c, a.value), Return: a.ret}
+		return nvmlsource.Verdict{Answered: true, Answer: l.fromRecorded(c, a.value), Return: a.ret}
 	}
 
 	call := e.begin(t.text(c))
@@ -134,14 +134,14 @@ func (l *library) recordOrReplay(e *entity, c nvmlsource.Call, t callType) nvmls
 			return
 		}
 
-		call.end(l.recorded(c, t, answer), ret)
+		call.end(l.toRecorded(c, t, answer), ret)
 		fillIn(e, c)
 	}}
 }
 
-// recorded returns what we record of the driver's answer. For handles that is their number, or the
+// toRecorded returns what we record of the driver's answer: of handles, how many there are or the
 // name of the GPU.
-func (l *library) recorded(c nvmlsource.Call, t callType, answer any) any {
+func (l *library) toRecorded(c nvmlsource.Call, t callType, answer any) any {
 	switch t.answer {
 	case reflect.TypeFor[none]():
 		return none{}
@@ -158,8 +158,8 @@ func (l *library) recorded(c nvmlsource.Call, t callType, answer any) any {
 	return answer
 }
 
-// replayed returns the answer to a call from its recorded value. It undoes recorded.
-func (l *library) replayed(c nvmlsource.Call, value any) any {
+// fromRecorded returns the answer to a call from its recorded value. It undoes toRecorded.
+func (l *library) fromRecorded(c nvmlsource.Call, value any) any {
 	switch value := value.(type) {
 	case gpuName:
 		return l.find(func(d *device) bool { return d.name == value })
@@ -174,7 +174,7 @@ func (l *library) replayed(c nvmlsource.Call, value any) any {
 	return value
 }
 
-// fillIn records or replays the memory of the caller that a call fills in.
+// fillIn records or replays what a call fills in of its caller's memory.
 func fillIn(e *entity, c nvmlsource.Call) {
 	switch c.Function {
 	case "nvmlDeviceGetFieldValues":
@@ -182,15 +182,15 @@ func fillIn(e *entity, c nvmlsource.Call) {
 	case "nvmlGpmMetricsGet":
 		fillMetrics(e, c)
 	case "nvmlGpmSampleGet":
-		*sampleIn(c, 0) = gpmSample{of: e, window: nvmlsource.NoInstance}
+		*sampleIn(c, 0) = gpmSample{entity: e, window: nvmlsource.NoInstance}
 	case "nvmlGpmMigSampleGet":
-		*sampleIn(c, 0) = gpmSample{of: e, window: c.Args[0]}
+		*sampleIn(c, 0) = gpmSample{entity: e, window: c.Args[0]}
 	}
 }
 
-// Object returns the entity of a handle that a call has returned. A MIG device's entity is that of
-// its index, which another device has after a repartition; a GPU instance's is that of its profile
-// and its position.
+// Object returns the entity of a handle that a call has returned. MIG devices are told apart by
+// index, which another device may have after a repartition, and GPU instances by profile and
+// position.
 func (l *library) Object(c nvmlsource.Call, position int, handle any) (object any, known bool) {
 	switch c.Function {
 	case "nvmlDeviceGetHandleByIndex", "nvmlEventSetWait":
@@ -215,8 +215,8 @@ func (l *library) Object(c nvmlsource.Call, position int, handle any) (object an
 	return nil, false
 }
 
-// deviceOf returns the device of a driver's handle. It adds one for a handle that it has not seen
-// before, with the name gpu0 for index 0.
+// deviceOf returns the device of a driver's handle. For a new handle it adds a device, with the
+// name gpu0 for index 0.
 func (l *library) deviceOf(h nvmlsource.Device, index int) *device {
 	if d := l.find(func(d *device) bool { return d.Device == h }); d != nil {
 		return d

@@ -23,7 +23,7 @@ const firstPID = 1001
 func (r *Recording) Pseudonymize() *Recording {
 	out := r.clone()
 	var uuids []string
-	pids := map[uint32]uint32{}
+	pids := map[uint32]uint32{} // pseudonyms by process id
 
 	for _, g := range out.Recorded.GPUs {
 		uuids = append(uuids, g.Answers.texts("nvmlDeviceGetUUID")...)
@@ -34,7 +34,7 @@ func (r *Recording) Pseudonymize() *Recording {
 		}
 	}
 
-	delete(pids, 0) // no identity: the driver cannot tell
+	delete(pids, 0) // not a process: the driver does not know its id
 
 	for i, pid := range slices.Sorted(maps.Keys(pids)) {
 		pids[pid] = firstPID + uint32(i)
@@ -138,14 +138,14 @@ func pseudonymOfUUID(s string) string {
 			)
 		}
 
-		return "MIG-" + uuidOf(digest("uuid", s))
+		return "MIG-" + formatUUID(digest("uuid", s))
 	}
 
-	return "GPU-" + uuidOf(digest("uuid", s))
+	return "GPU-" + formatUUID(digest("uuid", s))
 }
 
-// uuidOf formats hexadecimal digits as a UUID.
-func uuidOf(hexDigits string) string {
+// formatUUID formats hexadecimal digits as a UUID.
+func formatUUID(hexDigits string) string {
 	h := hexDigits
 	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:32]
 }

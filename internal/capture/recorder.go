@@ -29,7 +29,7 @@ func (r *Recorder) Library() nvmlsource.Library { return r.lib.seam }
 // events during move belong to the new poll. Next must not be called during a poll.
 func (r *Recorder) Next(move func() (time.Time, error)) error {
 	t := r.lib.time
-	of := &r.lib.rec.Recorded
+	rec := &r.lib.rec.Recorded
 
 	t.mu.Lock()
 	t.poll++
@@ -44,13 +44,14 @@ func (r *Recorder) Next(move func() (time.Time, error)) error {
 	t.between = false
 
 	// Round(0) drops the monotonic clock: the wall clock may be set back.
-	of.Polls = append(of.Polls, now.Round(0).Sub(of.Start).Round(time.Millisecond))
+	rec.Polls = append(rec.Polls, now.Round(0).Sub(rec.Start).Round(time.Millisecond))
 
 	return err
 }
 
-// Recording returns what was recorded until now, on a node by a program from which processes may
-// have been hidden. Calls that have not returned are in it as calls that hang.
+// Recording returns what was recorded until now. by is the program that records, and
+// processesHidden says that processes may have been hidden from it. Calls that have not returned
+// are recorded as calls that hang.
 func (r *Recorder) Recording(hostname, by string, processesHidden bool) *Recording {
 	r.lib.time.mu.Lock()
 	defer r.lib.time.mu.Unlock()

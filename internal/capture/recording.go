@@ -53,8 +53,8 @@ const (
 )
 
 type recorded struct {
-	By    string    `yaml:"by"`    // the program that made it
-	Start time.Time `yaml:"start"` // of the first poll
+	By    string    `yaml:"by"`    // the program that made the recording
+	Start time.Time `yaml:"start"` // when the first poll began
 	// Polls are the times of the polls, counted from Start; the first is 0. They follow the node's
 	// clock, which may have been set back.
 	Polls      pollTimes              `yaml:"polls,flow"`
@@ -107,8 +107,8 @@ func (r *Recording) clone() *Recording {
 
 func cloneAll[K comparable, A ~map[string]*series](all map[K]A) map[K]A {
 	out := make(map[K]A, len(all))
-	for at, a := range all {
-		out[at] = cloneSeries(a)
+	for key, a := range all {
+		out[key] = cloneSeries(a)
 	}
 
 	return out

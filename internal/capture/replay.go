@@ -34,15 +34,15 @@ func (r *Replay) Now() time.Time {
 	r.lib.time.mu.Lock()
 	defer r.lib.time.mu.Unlock()
 
-	of := &r.lib.rec.Recorded
+	rec := &r.lib.rec.Recorded
 
-	return of.Start.Add(of.Polls[r.lib.time.poll] + r.beyond)
+	return rec.Start.Add(rec.Polls[r.lib.time.poll] + r.beyond)
 }
 
 // Next goes on to the next poll, if there is one. It must be called between two polls.
 func (r *Replay) Next() { r.next(0) }
 
-// next goes on to the next poll, or moves the clock after the last one.
+// next goes on to the next poll. After the last poll it moves the clock instead.
 func (r *Replay) next(beyond time.Duration) {
 	t := r.lib.time
 	t.mu.Lock()

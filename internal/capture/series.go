@@ -41,7 +41,7 @@ type series struct {
 	calls   int        // how many times that poll made it
 }
 
-// entry is the answer to the nth such call, from 1, in a poll.
+// entry is the answer to one call: the nth of its kind in a poll, from 1.
 type entry struct {
 	poll pollNumber
 	nth  int
@@ -60,8 +60,8 @@ type answer struct {
 // never is the poll of an answer that did not come while the node was captured.
 const never pollNumber = -1
 
-// next counts a call in a poll and returns its number in that poll, from 1.
-func (s *series) next(poll pollNumber) int {
+// countCall counts a call in a poll and returns its number in that poll, from 1.
+func (s *series) countCall(poll pollNumber) int {
 	if s.poll != poll {
 		s.poll = poll
 		s.calls = 0
@@ -72,8 +72,9 @@ func (s *series) next(poll pollNumber) int {
 	return s.calls
 }
 
-// at returns the last answer up to the nth call in a poll, or the first answer if all are later.
-func (s *series) at(poll pollNumber, nth int) answer {
+// answerTo returns the last answer up to the nth call in a poll, or the first answer if all are
+// later.
+func (s *series) answerTo(poll pollNumber, nth int) answer {
 	found := s.entries[0].answer
 	for _, e := range s.entries {
 		if e.poll > poll || e.poll == poll && e.nth > nth {
@@ -99,13 +100,13 @@ func (s *series) MarshalYAML() (any, error) {
 		}
 
 		last = n
-		at := strconv.Itoa(int(e.poll))
+		key := strconv.Itoa(int(e.poll))
 
 		if e.nth > 1 {
-			at += "." + strconv.Itoa(e.nth)
+			key += "." + strconv.Itoa(e.nth)
 		}
 
-		changes.Content = append(changes.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: at}, n)
+		changes.Content = append(changes.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: key}, n)
 	}
 
 	if len(changes.Content) == 2 {
@@ -129,7 +130,7 @@ func (a answer) encode(poll pollNumber) *yaml.Node {
 	return encode(a.value)
 }
 
-// readSeries reads the series of one entity that has the known calls.
+// readSeries reads the series of an entity, whose kind has the known calls.
 func readSeries(
 	r *strictyaml.Reader,
 	n *yaml.Node,
@@ -142,51 +143,51 @@ func readSeries(
 	}
 
 	for name, value := range strictyaml.Pairs(n) {
-		at := key + "." + name.Value
+		callKey := key + "." + name.Value
 
 		c, canonical, err := findCall(known, name.Value)
 		switch {
 		case err != nil:
-			r.Fail(name, at, "%v", err)
+			r.Fail(name, callKey, "%v", err)
 		case all[canonical] != nil:
-			r.Fail(name, at, "duplicate key")
+			r.Fail(name, callKey, "duplicate key")
 		default:
-			all[canonical] = &series{entries: readEntries(r, value, at, c.answer)}
+			all[canonical] = &series{entries: readEntries(r, value, callKey, c.answer)}
 		}
 	}
 
 	return all
 }
 
-// readEntries reads the answers to one call: one, or {polls: {0: A, 2: B}}.
+// readEntries reads the answers of type t to one call: one answer, or {polls: {0: A, 2: B}}.
 func readEntries(r *strictyaml.Reader, n *yaml.Node, key string, t reflect.Type) []entry {
 	if !strictyaml.HasKey(n, "polls") {
 		return []entry{{0, 1, readAnswer(r, n, key, t, 0)}}
 	}
 
-	var of struct{ Polls *yaml.Node }
-	r.Decode(n, key, &of)
+	var doc struct{ Polls *yaml.Node }
+	r.Decode(n, key, &doc)
 	key += ".polls"
 	var list []entry
 
-	for name, value := range strictyaml.Pairs(of.Polls) {
-		at := key + "." + name.Value
+	for name, value := range strictyaml.Pairs(doc.Polls) {
+		pollKey := key + "." + name.Value
 		poll, nth, ok := parsePoll(name.Value)
-		r.Check(name, at, poll)
+		r.Check(name, pollKey, poll)
 
 		last := len(list) - 1
 		switch {
 		case !ok:
-			r.Fail(name, at, "is no poll; expected one such as 2, or 2.2 for a second answer")
+			r.Fail(name, pollKey, "is no poll; expected one such as 2, or 2.2 for a second answer")
 		case last >= 0 && (poll < list[last].poll || poll == list[last].poll && nth <= list[last].nth):
-			r.Fail(name, at, "is not after the poll before it")
+			r.Fail(name, pollKey, "is not after the poll before it")
 		}
 
-		list = append(list, entry{poll, nth, readAnswer(r, value, at, t, poll)})
+		list = append(list, entry{poll, nth, readAnswer(r, value, pollKey, t, poll)})
 	}
 
 	if len(list) == 0 {
-		r.Expected(of.Polls, key, "a mapping of one poll or more to answers")
+		r.Expected(doc.Polls, key, "a mapping of one poll or more to answers")
 		return []entry{{}} // a series has an entry, also in a file with errors
 	}
 
@@ -195,20 +196,20 @@ func readEntries(r *strictyaml.Reader, n *yaml.Node, key string, t reflect.Type)
 
 // parsePoll parses "3", the first call in poll 3, or "3.2", the second.
 func parsePoll(text string) (poll pollNumber, nth int, ok bool) {
-	whole, part, has := strings.Cut(text, ".")
+	pollText, nthText, hasNth := strings.Cut(text, ".")
 
-	number, err := strconv.ParseUint(whole, 10, 31)
-	if err != nil || !has {
+	number, err := strconv.ParseUint(pollText, 10, 31)
+	if err != nil || !hasNth {
 		return pollNumber(number), 1, err == nil
 	}
 
-	nth, err = strconv.Atoi(part)
+	nth, err = strconv.Atoi(nthText)
 
 	return pollNumber(number), nth, err == nil && nth > 1
 }
 
-// readAnswer reads the answer to a call in a poll: a value, an error, or a hang, which ends with an
-// answer in a later poll or never.
+// readAnswer reads the answer of type t to a call in a poll: a value, an error, or a hang, which
+// ends with an answer in a later poll or never.
 func readAnswer(
 	r *strictyaml.Reader,
 	n *yaml.Node,
@@ -218,39 +219,39 @@ func readAnswer(
 ) answer {
 	switch {
 	case strictyaml.HasKey(n, "error"):
-		var of struct{ Error code }
-		r.Decode(n, key, &of)
+		var failure struct{ Error code }
+		r.Decode(n, key, &failure)
 
-		return answer{ret: nvml.Return(of.Error), until: poll}
+		return answer{ret: nvml.Return(failure.Error), until: poll}
 	case !strictyaml.HasKey(n, "hangs"):
 		value := reflect.New(t)
 		r.Decode(n, key, value.Interface())
 
 		return answer{value: value.Elem().Interface(), until: poll}
 	case !strictyaml.HasKey(n, "then"):
-		var of struct{ Hangs *yaml.Node }
-		r.Decode(n, key, &of)
+		var hang struct{ Hangs *yaml.Node }
+		r.Decode(n, key, &hang)
 
-		if of.Hangs.Value != "ever" {
-			r.Expected(of.Hangs, key+".hangs", "ever, or a poll with {then: ANSWER} beside it")
+		if hang.Hangs.Value != "ever" {
+			r.Expected(hang.Hangs, key+".hangs", "ever, or a poll with {then: ANSWER} beside it")
 		}
 
 		return answer{until: never}
 	}
 
-	var of struct {
+	var hang struct {
 		Hangs pollNumber
 		Then  *yaml.Node
 	}
-	r.Decode(n, key, &of)
+	r.Decode(n, key, &hang)
 
-	if strictyaml.HasKey(of.Then, "hangs") {
-		r.Fail(of.Then, key+".then", "hangs again; expected what the driver answered then")
+	if strictyaml.HasKey(hang.Then, "hangs") {
+		r.Fail(hang.Then, key+".then", "hangs again; expected what the driver answered then")
 		return answer{}
 	}
 
-	late := readAnswer(r, of.Then, key+".then", t, poll)
-	late.until = of.Hangs
+	late := readAnswer(r, hang.Then, key+".then", t, poll)
+	late.until = hang.Hangs
 
 	return late
 }

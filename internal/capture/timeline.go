@@ -12,7 +12,7 @@ type timeline struct {
 	mu      sync.Mutex
 	replays bool
 	poll    pollNumber
-	between bool // a recorder has counted the poll, which has not begun
+	between bool // a recorder has counted a poll that has not begun yet
 	closed  bool
 	changed chan struct{} // closed and replaced when any of this changes, and by the queue of events
 }
@@ -45,33 +45,33 @@ func (t *timeline) waitUntil(ctx context.Context, holds func() bool) bool {
 	}
 }
 
-// entity is an object that calls are about: the node, a GPU, a MIG device, a GPU instance.
+// entity is what calls are about: the node, a GPU, a MIG device or a GPU instance.
 type entity struct {
 	time    *timeline
 	answers answers    // guarded by the timeline's mu
-	known   []callType // its calls
+	calls   []callType // of its kind
 }
 
 // entityIn returns the entity at a key, a new one if there is none yet.
 func entityIn[K comparable, A ~map[string]*series](
 	t *timeline,
 	all map[K]A,
-	at K,
-	known []callType,
+	key K,
+	calls []callType,
 ) *entity {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	if all[at] == nil {
-		all[at] = A{}
+	if all[key] == nil {
+		all[key] = A{}
 	}
 
-	return &entity{t, answers(all[at]), known}
+	return &entity{t, answers(all[key]), calls}
 }
 
-// part records a part of an answer, such as one of the metrics that a call has filled in. In a
-// replay it returns the recorded part instead of value and ret.
-func part[T any](e *entity, call string, value T, ret nvml.Return) (T, nvml.Return) {
+// recordOrReplayPart records a part of an answer, such as one of the metrics that a call has filled
+// in. In a replay it returns the recorded part instead of value and ret.
+func recordOrReplayPart[T any](e *entity, call string, value T, ret nvml.Return) (T, nvml.Return) {
 	if e.time.replays {
 		a := e.replay(call)
 		value, _ = a.value.(T) // the reader has checked its type; an error has none
@@ -84,15 +84,15 @@ func part[T any](e *entity, call string, value T, ret nvml.Return) (T, nvml.Retu
 	return value, ret
 }
 
-// begun is a recorded call that has no answer yet.
-type begun struct {
+// pendingCall is a recorded call that has no answer yet.
+type pendingCall struct {
 	*entity
 	series *series
-	at     int // its index in the series
+	index  int // in the entries of series
 }
 
 // begin records a call.
-func (e *entity) begin(call string) begun {
+func (e *entity) begin(call string) pendingCall {
 	e.time.mu.Lock()
 	defer e.time.mu.Unlock()
 
@@ -103,19 +103,19 @@ func (e *entity) begin(call string) begun {
 	}
 
 	poll := e.time.poll
-	s.entries = append(s.entries, entry{poll, s.next(poll), answer{until: never}})
+	s.entries = append(s.entries, entry{poll, s.countCall(poll), answer{until: never}})
 
-	return begun{e, s, len(s.entries) - 1}
+	return pendingCall{e, s, len(s.entries) - 1}
 }
 
 // end records the call's answer.
-func (b begun) end(value any, ret nvml.Return) {
-	b.time.mu.Lock()
-	defer b.time.mu.Unlock()
+func (p pendingCall) end(value any, ret nvml.Return) {
+	p.time.mu.Lock()
+	defer p.time.mu.Unlock()
 
-	a := &b.series.entries[b.at].answer
+	a := &p.series.entries[p.index].answer
 	a.ret = ret
-	a.until = b.time.poll
+	a.until = p.time.poll
 
 	if ret == nvml.SUCCESS {
 		a.value = value
@@ -134,7 +134,7 @@ func (e *entity) replay(call string) answer {
 	}
 
 	poll := e.time.poll
-	a := s.at(poll, s.next(poll))
+	a := s.answerTo(poll, s.countCall(poll))
 	e.time.mu.Unlock()
 
 	hasReturned := func() bool { return a.until != never && e.time.poll >= a.until }
