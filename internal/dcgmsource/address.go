@@ -57,9 +57,9 @@ func ParseAddress(s string) (Address, error) {
 	}
 
 	if !strings.Contains(s, ":") || strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {
-		s2 := s + ":" + defaultPort
-		if host, _, err := net.SplitHostPort(s2); err == nil && isHost(host, s) {
-			return Address{Target: s2}, nil
+		withPort := s + ":" + defaultPort
+		if host, _, err := net.SplitHostPort(withPort); err == nil && isHost(host, s) {
+			return Address{Target: withPort}, nil
 		}
 
 		return bad("no host")
@@ -81,9 +81,9 @@ func ParseAddress(s string) (Address, error) {
 	return Address{Target: s}, nil
 }
 
-// isHost reports whether a host is valid: brackets are for IPv6 addresses alone.
-func isHost(host, whole string) bool {
-	if strings.HasPrefix(whole, "[") {
+// isHost reports whether the host of an address is valid. Only IPv6 addresses have brackets.
+func isHost(host, address string) bool {
+	if strings.HasPrefix(address, "[") {
 		ip := net.ParseIP(host)
 		return ip != nil && strings.Contains(host, ":")
 	}

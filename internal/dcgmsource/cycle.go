@@ -14,24 +14,24 @@ import (
 // cycle reads all GPUs once. An error means that the connection is lost; the errors of one GPU are
 // logged.
 func (s *Source) cycle(snapshot *gpu.Snapshot, now time.Time) (map[gpu.UUID]gpu.Profiling, error) {
-	s.choose(snapshot)
+	s.chooseGPUs(snapshot)
 
 	if err := s.releaseLeftover(); err != nil {
 		return nil, err
 	}
 
-	if err := s.locate(now); err != nil {
+	if err := s.locateGPUs(now); err != nil {
 		return nil, err
 	}
 
-	mapped, err := s.readHierarchy()
+	hasHierarchy, err := s.readHierarchy()
 	if err != nil {
 		return nil, err
 	}
 
 	for _, g := range s.wanted {
 		if u := s.units[g.UUID]; u.located {
-			if err := s.mapInstances(u, g, mapped, now); err != nil {
+			if err := s.mapInstances(u, g, hasHierarchy, now); err != nil {
 				return nil, err
 			}
 		}
@@ -41,28 +41,29 @@ func (s *Source) cycle(snapshot *gpu.Snapshot, now time.Time) (map[gpu.UUID]gpu.
 		return nil, err
 	}
 
-	answer := make(map[gpu.UUID]gpu.Profiling, len(s.wanted))
+	profiles := make(map[gpu.UUID]gpu.Profiling, len(s.wanted))
 	for _, g := range s.wanted {
 		u := s.units[g.UUID]
 		if !u.located {
 			continue
 		}
 
-		p, ok, err := s.profile(u, now)
+		p, ok, err := s.profileGPU(u, now)
 		if err != nil {
 			return nil, err
 		}
 
 		if ok {
-			answer[u.id] = p
+			profiles[u.id] = p
 		}
 	}
 
-	return answer, nil
+	return profiles, nil
 }
 
-// choose lists the GPUs to profile, with a unit for each. releaseLeftover drops the other units.
-func (s *Source) choose(snapshot *gpu.Snapshot) {
+// chooseGPUs lists the GPUs to profile, and adds the missing ones to units. releaseLeftover drops
+// the units that are no longer wanted.
+func (s *Source) chooseGPUs(snapshot *gpu.Snapshot) {
 	s.wanted = s.wanted[:0]
 	for _, u := range s.units {
 		u.wanted = false
@@ -86,9 +87,9 @@ func (s *Source) choose(snapshot *gpu.Snapshot) {
 	}
 }
 
-// locate finds the engine's numbers of the GPUs. It searches for GPUs that the engine does not know
-// with a backoff.
-func (s *Source) locate(now time.Time) error {
+// locateGPUs finds the engine's numbers of the GPUs. It searches with a backoff for GPUs that the
+// engine does not know.
+func (s *Source) locateGPUs(now time.Time) error {
 	missing := false
 
 	for _, g := range s.wanted {
@@ -104,7 +105,7 @@ func (s *Source) locate(now time.Time) error {
 	s.search.Postpone(now, minBackoff, maxBackoff)
 
 	list, err := s.countedSession().Devices()
-	if err != nil && lost(err) {
+	if err != nil && isLost(err) {
 		return err
 	}
 
@@ -129,8 +130,8 @@ func (s *Source) locate(now time.Time) error {
 	return nil
 }
 
-// readHierarchy reads the instances of all GPUs. It reports whether the engine lists any; if it
-// fails to, treeErr says why.
+// readHierarchy reads the instances of all GPUs, and reports whether it could. treeErr is set if it
+// should have been able to.
 func (s *Source) readHierarchy() (bool, error) {
 	tree, err := s.countedSession().Hierarchy(s.tree[:0])
 	s.treeErr = nil
@@ -138,7 +139,7 @@ func (s *Source) readHierarchy() (bool, error) {
 	switch {
 	case err == nil:
 		s.tree = tree
-	case lost(err):
+	case isLost(err):
 		return false, err
 	default:
 		s.tree = s.tree[:0]
@@ -150,9 +151,9 @@ func (s *Source) readHierarchy() (bool, error) {
 	return err == nil, nil
 }
 
-// watchGPUs keeps one watch of all GPUs: they outlive layouts, and the engine has few groups. If
-// the engine refuses to watch them together, each gets its own watch, so that one that cannot be
-// profiled does not cost the others their series.
+// watchGPUs keeps one watch for all GPUs: a GPU outlives its layouts, and the engine has few
+// groups. If the engine refuses to watch them together, each gets a watch of its own, so that a GPU
+// that cannot be profiled does not cost the others their series.
 func (s *Source) watchGPUs() error {
 	s.refused = false
 	if s.split {
@@ -184,9 +185,9 @@ func (s *Source) watchGPUs() error {
 		return nil
 	}
 
-	w, err := s.watch(LevelGPU, s.ids)
+	w, err := s.createWatch(LevelGPU, s.ids)
 	if err != nil {
-		if lost(err) {
+		if isLost(err) {
 			return err
 		}
 

@@ -1,6 +1,6 @@
 // Package dcgmsource profiles GPUs, GPU instances and compute instances by DCGM. It is the only
-// importer of go-dcgm, which implements the interfaces of this file: what a host engine is asked
-// for, in plain types.
+// importer of go-dcgm, behind the interfaces of this file: what we ask a host engine for, in plain
+// types.
 package dcgmsource
 
 import (
@@ -78,7 +78,7 @@ type Connector interface {
 // not safe for concurrent use, and no method may be called after Close.
 type Session interface {
 	Devices() ([]GPUEntity, error)
-	// Hierarchy appends the instances of all GPUs to a list.
+	// Hierarchy appends the instances of all GPUs to a list, and returns it.
 	Hierarchy(to []MIGEntity) ([]MIGEntity, error)
 	CreateFieldGroup(name string, fields []uint16) (FieldGroup, error)
 	DestroyFieldGroup(f FieldGroup) error
@@ -87,15 +87,15 @@ type Session interface {
 	DestroyGroup(g Group) error
 	Watch(g Group, f FieldGroup, every time.Duration) error
 	Unwatch(g Group, f FieldGroup) error
-	// Latest appends the latest values of the fields of the entities, all of one level, to a list:
-	// at most maxValues.
+	// Latest appends the latest values of the fields of the entities, which are all of one level,
+	// to a list and returns it. It reads at most maxValues.
 	Latest(to []Value, entities []Entity, fields []uint16) ([]Value, error)
 	// Close disconnects. The engine drops what was created in the Session.
 	Close() error
 }
 
-// maxValues is how many values are read at once: go-dcgm allocates 4 KiB for each, in a pool of up
-// to so many.
+// maxValues is how many values we read at once. go-dcgm allocates 4 KiB for each, in a pool that
+// keeps up to that many.
 const maxValues = 256
 
 // The fields by their numbers (DCGM_FI_PROF_*), which stay the same when names change.
@@ -114,7 +114,8 @@ const (
 	fieldNVLinkReceive
 )
 
-// fieldsOf lists the fields of a level. Others would come as blanks, or with the parent's values.
+// fieldsOf lists the fields that entities of a level have. Others would come as blanks, or with the
+// values of the parent.
 func fieldsOf(l Level) []uint16 {
 	ratios := []uint16{
 		fieldGraphicsEngine,

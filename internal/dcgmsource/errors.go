@@ -8,8 +8,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The errors of a host engine. They are wrapped together with those of package gpu that say the
-// same.
+// The errors of a host engine. If package gpu has an error that says the same, both are wrapped.
 var (
 	// ErrNoLibrary means that there is no libdcgm.so.4.
 	ErrNoLibrary = errors.New("libdcgm.so.4 not found: install DCGM 4 or leave --dcgm.address out")
@@ -50,8 +49,8 @@ type failure struct {
 	errs [2]error
 }
 
-// failures maps DCGM's codes and texts to errors. go-dcgm returns the codes of some functions, and
-// of most the text alone.
+// failures maps DCGM's codes and texts to errors. go-dcgm returns the code of some functions, but
+// of most only the text.
 func failures() []failure {
 	return []failure{
 		// There is no engine that answers.
@@ -112,8 +111,8 @@ func Translate(op string, code int, text string) error {
 	return fmt.Errorf("%s: %w: DCGM: %q", op, gpu.ErrDriver, text)
 }
 
-// matches reports whether a text contains the part of a failure. "Timeout" must be the whole text:
-// others contain it, too.
+// matches reports whether a text contains the part of a failure. "Timeout" must be the whole text,
+// since texts of other failures contain it, too.
 func matches(text, part string) bool {
 	if part == "timeout" {
 		return text == part || strings.HasSuffix(text, ": "+part)
@@ -122,5 +121,5 @@ func matches(text, part string) bool {
 	return strings.Contains(text, part)
 }
 
-// lost reports whether an error means that the connection is of no more use.
-func lost(err error) bool { return errors.Is(err, ErrConnection) || errors.Is(err, ErrVersion) }
+// isLost reports whether an error means that the connection cannot be used any more.
+func isLost(err error) bool { return errors.Is(err, ErrConnection) || errors.Is(err, ErrVersion) }

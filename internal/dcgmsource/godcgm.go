@@ -18,9 +18,9 @@ type library struct {
 	mode    Mode
 	address string
 
-	mu     sync.Mutex
-	loaded *loaded // nil: not yet
-	open   bool
+	mu         sync.Mutex
+	loaded     *loadedLibrary // nil until it was loaded
+	hasSession bool
 }
 
 // Open returns a Connector that connects to a host engine at an address (see ParseAddress), or
@@ -32,7 +32,7 @@ func (l *library) Connect() (Session, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	if l.open {
+	if l.hasSession {
 		return nil, fmt.Errorf(
 			"connect to DCGM: %w: the last connection has not been closed",
 			gpu.ErrUnavailable,
@@ -52,7 +52,7 @@ func (l *library) Connect() (Session, error) {
 		return nil, err
 	}
 
-	l.open = true
+	l.hasSession = true
 
 	return &session{library: l}, nil
 }
@@ -79,7 +79,7 @@ func (l *library) begin() error {
 	return l.translate("connect to DCGM at "+address.String(), err)
 }
 
-// translate returns this package's error for one of go-dcgm's.
+// translate returns this package's error for an error of go-dcgm.
 func (l *library) translate(op string, err error) error {
 	if err == nil {
 		return nil
@@ -110,7 +110,7 @@ func (s *session) Close() error {
 	s.library.mu.Lock()
 	defer s.library.mu.Unlock()
 
-	s.library.open = false
+	s.library.hasSession = false
 
 	return s.library.translate("disconnect from DCGM", dcgm.Shutdown())
 }
@@ -128,7 +128,7 @@ func (s *session) Devices() ([]GPUEntity, error) {
 
 	list := make([]GPUEntity, 0, len(ids))
 	for _, id := range ids {
-		if uuid := uuidOf(id); uuid != "" {
+		if uuid := readUUID(id); uuid != "" {
 			list = append(list, GPUEntity{ID: uint32(id), UUID: uuid})
 		}
 	}
@@ -136,9 +136,9 @@ func (s *session) Devices() ([]GPUEntity, error) {
 	return list, nil
 }
 
-// uuidOf reads one field of one GPU: dcgm.GetDeviceInfo would create groups and watches for more
-// than that. It returns "" if the engine does not report a UUID.
-func uuidOf(id uint) gpu.UUID {
+// readUUID reads the UUID of a GPU as a field: dcgm.GetDeviceInfo would create groups and watches
+// for more than that. It returns "" if the engine does not report a UUID.
+func readUUID(id uint) gpu.UUID {
 	values, err := dcgm.EntitiesGetLatestValues(
 		[]dcgm.GroupEntityPair{
 			{EntityGroupId: dcgm.FE_GPU, EntityId: id},

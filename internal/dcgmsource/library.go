@@ -104,18 +104,19 @@ func functions() []string {
 	}
 }
 
-// loaded is the library once it can be used. This handle keeps it loaded: go-dcgm releases its own
-// with every shutdown, even if disconnecting failed and the library's threads still run its code.
-type loaded struct{ handle unsafe.Pointer }
+// loadedLibrary is the library once it can be used. Its handle keeps the library loaded: go-dcgm
+// releases its own handle with every shutdown, even if disconnecting failed and the library's
+// threads still run its code.
+type loadedLibrary struct{ handle unsafe.Pointer }
 
 // loadLibrary loads the library and looks up the functions that are called.
-func loadLibrary() (*loaded, error) {
+func loadLibrary() (*loadedLibrary, error) {
 	handle, text := open(libraryName)
 	if handle == nil {
 		return nil, loadError(text)
 	}
 
-	l := &loaded{handle: handle}
+	l := &loadedLibrary{handle: handle}
 
 	var missing []string
 	for _, f := range functions() {
@@ -156,7 +157,7 @@ func open(name string) (handle unsafe.Pointer, text string) {
 	return handle, C.GoString(&buffer[0])
 }
 
-func (l *loaded) symbol(name string) unsafe.Pointer {
+func (l *loadedLibrary) symbol(name string) unsafe.Pointer {
 	text := C.CString(name)
 	defer C.free(unsafe.Pointer(text))
 
@@ -164,8 +165,8 @@ func (l *loaded) symbol(name string) unsafe.Pointer {
 }
 
 // loadError returns the error for what the dynamic linker says: there is no library, or there is
-// one that cannot be used. If it needs another library that is missing, the text begins with the
-// name of that one.
+// one that cannot be used. If a library that DCGM's needs is missing, the text begins with the name
+// of that one.
 func loadError(text string) error {
 	if strings.HasPrefix(text, libraryName+":") &&
 		strings.Contains(text, "No such file or directory") {
@@ -181,8 +182,8 @@ func loadError(text string) error {
 	)
 }
 
-// ownVersion returns the library's version. It must have been initialized.
-func (l *loaded) ownVersion() string {
+// ownVersion returns the library's version. The library must have been initialized.
+func (l *loadedLibrary) ownVersion() string {
 	function := l.symbol("dcgmVersionInfo")
 
 	var info C.versionInfo
@@ -194,7 +195,7 @@ func (l *loaded) ownVersion() string {
 }
 
 // engineVersion returns a running engine's version.
-func (l *loaded) engineVersion(address Address) string {
+func (l *loadedLibrary) engineVersion(address Address) string {
 	ask := l.symbol("dcgmHostengineVersionInfo")
 	if ask == nil {
 		return ""
@@ -236,7 +237,7 @@ func versionIn(info *C.versionInfo) string {
 func orUnknown(version string) string { return cmp.Or(version, "of an unknown version") }
 
 // explainVersion adds to an error about the version of the API which versions there are, and what
-// to do. The loaded library is used until the process ends.
+// to do. Another library is loaded only after a restart of the process.
 func (l *library) explainVersion(err error) error {
 	here := fmt.Sprintf("%s here is DCGM %s, this program is made for DCGM %s", libraryName,
 		orUnknown(l.loaded.ownVersion()), builtFor)

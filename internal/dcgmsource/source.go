@@ -29,8 +29,9 @@ const (
 const (
 	defaultInterval = time.Second
 	minInterval     = 100 * time.Millisecond // DCGM's for profiling
-	// settle is how long the engine's hierarchy may show the previous layout: 1-2 s have been seen.
-	settle = 2 * time.Second
+	// settleTime is how long the engine's hierarchy may still show the previous layout: we have
+	// seen 1-2 s.
+	settleTime = 2 * time.Second
 	// hierarchyTimeout is how long the engine's hierarchy may differ from the driver's layout
 	// before it counts as stale. Then an engine in this process is started again; a running one is
 	// left to the operator.
@@ -59,12 +60,12 @@ type Options struct {
 // Source profiles GPUs by a DCGM host engine. It is safe for concurrent use; calls of Profile wait
 // for each other.
 type Source struct {
-	engine Connector
-	opts   Options
-	calls  atomic.Uint64
-	closed atomic.Bool
-	paused atomic.Int32 // Releases that have not been resumed
-	again  atomic.Bool  // Retry was called
+	engine   Connector
+	opts     Options
+	calls    atomic.Uint64
+	closed   atomic.Bool
+	paused   atomic.Int32 // how many Releases have not been resumed
+	retryNow atomic.Bool  // Retry was called
 
 	mu          sync.Mutex // held for a cycle, and so for as long as a call hangs
 	session     Session    // nil while not connected
@@ -73,27 +74,27 @@ type Source struct {
 	lastErr     error
 	starts      startLimit
 	cannotStart bool  // an engine in this process would not start now: this process is not root
-	advised     error // prevents profiling of all GPUs, and is in the log
+	advised     error // prevents profiling of all GPUs, and was logged
 	units       map[gpu.UUID]*profiledGPU
-	devices     map[gpu.UUID]uint32
-	search      retry.Backoff // for GPUs that the engine does not know
-	fields      [levels]FieldGroup
-	named       [levels]bool // which field groups exist
-	shared      *watch       // of all GPUs; nil if each has its own
-	split       bool         // the GPUs cannot be watched together
-	refused     bool         // they could not be watched in this cycle: profiling is paused
-	leftover    []*watch     // could not be destroyed yet
-	created     int          // counts groups, for their names
-	sets        [levels][]uint16
-	ratios      int // how many of a GPU's fields are ratios; its traffic follows
-	tree        []MIGEntity
-	treeErr     error // why the tree could not be read in this cycle
-	// restarted holds the layouts for which an engine in this process was started again because it
-	// did not follow.
+	devices     map[gpu.UUID]uint32 // the engine's numbers of the GPUs
+	search      retry.Backoff       // for GPUs that the engine does not know
+	fields      [levels]FieldGroup  // of each level, if hasFields
+	hasFields   [levels]bool
+	shared      *watch           // of all GPUs; nil if each has its own
+	split       bool             // the GPUs cannot be watched together
+	refused     bool             // the engine refused to watch them in this cycle: profiling is paused
+	leftover    []*watch         // whose groups could not be destroyed yet
+	created     int              // counts groups, for their names
+	sets        [levels][]uint16 // fieldsOf each level
+	ratios      int              // how many of a GPU's fields are ratios; its traffic follows
+	tree        []MIGEntity      // the engine's hierarchy in this cycle
+	treeErr     error            // why the tree could not be read in this cycle
+	// restarted holds, by GPU, the layout for which an engine in this process was started again
+	// because it did not follow.
 	restarted map[gpu.UUID]uint64
-	values    []Value
-	wanted    []*gpu.GPU
-	ids       []Entity
+	wanted    []*gpu.GPU // the GPUs to profile in this cycle
+	values    []Value    // reused
+	ids       []Entity   // reused
 }
 
 // New returns a Source, which connects with the first Profile.
@@ -131,7 +132,7 @@ func New(engine Connector, opts Options) *Source {
 	return s
 }
 
-// Calls returns how many calls of the engine there were.
+// Calls returns how many calls of the engine were made.
 func (s *Source) Calls() uint64 { return s.calls.Load() }
 
 // countedSession returns the session and counts one call of the engine.
@@ -165,7 +166,7 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 		return nil, err
 	}
 
-	answer, err := s.cycle(snapshot, now)
+	profiles, err := s.cycle(snapshot, now)
 	if err != nil {
 		s.disconnect()
 		return nil, s.recordFailure(err, now)
@@ -181,16 +182,16 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 		)
 	}
 
-	s.startOver(now)
+	s.restartStale(now)
 
-	return answer, nil
+	return profiles, nil
 }
 
-// startOver ends an engine in this process that does not follow a change of a GPU's instances, as
-// none follows a change of the MIG mode; the next cycle starts another one, once for each layout.
-// (A running nv-hostengine follows such changes by itself.) An engine that would not start again is
-// kept: it still serves the other GPUs.
-func (s *Source) startOver(now time.Time) {
+// restartStale ends an engine in this process that has not followed a change of a GPU's instances;
+// none follows a change of the MIG mode. The next cycle starts another one, once for each layout.
+// (A running nv-hostengine follows such changes by itself.) We keep an engine that would not start
+// again: it still serves the other GPUs.
+func (s *Source) restartStale(now time.Time) {
 	if s.opts.Mode != ModeEmbedded || s.cannotStart {
 		return
 	}
@@ -218,12 +219,12 @@ func (s *Source) startOver(now time.Time) {
 
 // Retry makes the next Profile connect at once if there is no connection, even after maxStarts. It
 // does not block.
-func (s *Source) Retry() { s.again.Store(true) }
+func (s *Source) Retry() { s.retryNow.Store(true) }
 
 // connect connects unless there is a session. Until the next attempt is due, it returns the last
 // error.
 func (s *Source) connect(snapshot *gpu.Snapshot, now time.Time) error {
-	if s.again.Swap(false) && !s.versionIsFinal() {
+	if s.retryNow.Swap(false) && !s.versionIsFinal() {
 		s.retry = retry.Backoff{}
 		s.starts = startLimit{}
 	}
@@ -270,7 +271,7 @@ func (s *Source) connect(snapshot *gpu.Snapshot, now time.Time) error {
 	return nil
 }
 
-// recordFailure returns the error of this attempt, which is that of all calls until the next one.
+// recordFailure returns the error of an attempt. Calls return it until the next attempt.
 func (s *Source) recordFailure(err error, now time.Time) error {
 	if errors.Is(err, gpu.ErrUnavailable) {
 		s.lastErr = fmt.Errorf("profile by DCGM: %w", err)
@@ -313,7 +314,7 @@ func (s *Source) disconnect() {
 	s.advised = nil
 	clear(s.units)
 	clear(s.devices)
-	s.named = [levels]bool{}
+	s.hasFields = [levels]bool{}
 }
 
 // Close destroys what was created in the engine, and disconnects. If a call of the engine hangs,
@@ -369,7 +370,7 @@ func (s *Source) tearDown() error {
 
 	err := s.releaseAll()
 	if err == nil {
-		for l, exists := range s.named {
+		for l, exists := range s.hasFields {
 			if exists {
 				err = errors.Join(err, s.countedSession().DestroyFieldGroup(s.fields[l]))
 			}
@@ -378,7 +379,7 @@ func (s *Source) tearDown() error {
 
 	s.disconnect()
 
-	if err != nil && !lost(err) {
+	if err != nil && !isLost(err) {
 		return err
 	}
 

@@ -16,8 +16,8 @@ const maxStarts = 3
 // their MIG modes or layouts, or when one answers again.
 type startLimit struct {
 	failed int
-	gpus   []gpuLayout // when they were counted
-	next   []gpuLayout
+	gpus   []gpuLayout // the GPUs when starts were last counted
+	next   []gpuLayout // reused
 }
 
 // leavesThread reports whether a start failed in the library, which leaves a thread behind.
@@ -34,8 +34,8 @@ type gpuLayout struct {
 	up         bool
 }
 
-// changed reports whether a start that failed may succeed now. It does not succeed because a GPU
-// goes down.
+// changed reports whether a start that failed may succeed now. A GPU that goes down is no such
+// change.
 func (l gpuLayout) changed(from gpuLayout) bool {
 	return l.id != from.id || l.mig != from.mig || l.generation != from.generation ||
 		l.up && !from.up
@@ -82,8 +82,8 @@ func (s *Source) versionIsFinal() bool {
 		errors.Is(s.lastErr, ErrVersion)
 }
 
-// needsRoot reports whether an engine in this process, which is not root, would not start: one does
-// not while a GPU is in MIG mode.
+// needsRoot reports whether an engine in this process would not start: without root it does not
+// while a GPU is in MIG mode.
 func (s *Source) needsRoot(snapshot *gpu.Snapshot) bool {
 	return s.opts.Mode == ModeEmbedded && s.opts.User() != 0 &&
 		slices.ContainsFunc(snapshot.GPUs, func(g gpu.GPU) bool { return g.MIG.Enabled.Or(false) })

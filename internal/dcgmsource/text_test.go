@@ -84,7 +84,7 @@ func TestTranslate(t *testing.T) {
 			}
 		}
 
-		cmptest.Equal(t, err.Error()+": lost", lost(err), tt.want[0] == ErrConnection || tt.want[0] == ErrVersion)
+		cmptest.Equal(t, err.Error()+": lost", isLost(err), tt.want[0] == ErrConnection || tt.want[0] == ErrVersion)
 
 		if !strings.HasPrefix(err.Error(), "try: ") {
 			t.Errorf("%d %q: got %q, want the operation first", tt.code, tt.text, err)

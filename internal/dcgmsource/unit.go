@@ -18,18 +18,18 @@ type profiledGPU struct {
 	located bool // the engine knows it
 	wanted  bool
 
-	layout  uint64
-	since   time.Time       // when layout or nodes changed last, or the hierarchy was last seen not to agree
-	agreed  bool            // the engine's hierarchy shows the layout
-	differs time.Time       // since when it does not; zero: it does
-	nodes   []hierarchyNode // GPU instances, then compute instances, by id
-	next    []hierarchyNode
+	layout  uint64           // the generation of the layout
+	since   time.Time        // since when layout and nodes are the same and agree
+	agreed  bool             // the engine's hierarchy shows the layout
+	differs time.Time        // since when it does not; zero: it does
+	nodes   []hierarchyNode  // GPU instances, then compute instances, by id
+	next    []hierarchyNode  // reused
 	byLevel [levels][]Entity // of the nodes that are watched
-	// package poll computes the GPU's activity from its instances': only its traffic is read
+	// package poll computes the GPU's activity from its instances: we read only its traffic
 	rolled bool
 	unread error // why the hierarchy of its instances could not be read
 
-	own     *watch // its own, if GPUs are not watched together
+	own     *watch // of the GPU alone, if GPUs are not watched together
 	watches [levels]*watch
 	retry   retry.Backoff
 	refused bool      // a watch was refused because profiling is paused
@@ -37,7 +37,7 @@ type profiledGPU struct {
 	paused  time.Time // when the engine last showed that profiling is paused; zero: it is not
 	blanks  blankRun
 
-	read []gpu.Activity // of the nodes, in this cycle
+	read []gpu.Activity // in this cycle, of each of nodes
 }
 
 // hierarchyNode is an instance in the engine's hierarchy.
@@ -51,10 +51,10 @@ type hierarchyNode struct {
 }
 
 // mapInstances maps the engine's hierarchy to the instances of the Snapshot. If the layout or the
-// mapping has changed, or if they do not agree, the watches of instances end at once: a value
-// counts only while both have agreed for the settle time. Nothing else distinguishes an entity of
-// the previous layout from one of the present, since ids are reused.
-func (s *Source) mapInstances(u *profiledGPU, g *gpu.GPU, mapped bool, now time.Time) error {
+// hierarchy has changed, or if the two do not agree, the watches of instances end at once: we use a
+// value only if both have agreed for the settle time. Nothing else tells an entity of the previous
+// layout from one of the present layout, since ids are reused.
+func (s *Source) mapInstances(u *profiledGPU, g *gpu.GPU, hasHierarchy bool, now time.Time) error {
 	u.next = u.next[:0]
 	for i := range s.tree {
 		if e := &s.tree[i]; e.GPU == u.id {
@@ -85,8 +85,8 @@ func (s *Source) mapInstances(u *profiledGPU, g *gpu.GPU, mapped bool, now time.
 
 	same := u.layout == g.MIG.LayoutGeneration && slices.Equal(u.next, u.nodes)
 
-	u.agreed = mapped && matchesSnapshot(g, u.next)
-	if u.agreed || !mapped {
+	u.agreed = hasHierarchy && matchesSnapshot(g, u.next)
+	if u.agreed || !hasHierarchy {
 		u.differs = time.Time{}
 	} else if u.differs.IsZero() || u.layout != g.MIG.LayoutGeneration {
 		u.differs = now
@@ -134,10 +134,10 @@ func (u *profiledGPU) stale(now time.Time, limit time.Duration) bool {
 	return !u.differs.IsZero() && now.Sub(u.differs) >= limit
 }
 
-// settled reports whether the instances may be watched: the settle time has passed, and so has an
-// interval, so that the window of every value began in this layout.
-func (s *Source) settled(u *profiledGPU, now time.Time) bool {
-	return u.agreed && now.Sub(u.since) >= max(settle, s.opts.Interval)
+// hasSettled reports whether the instances may be watched: the settle time has passed, and so has
+// an interval, so that the window of every value began in this layout.
+func (s *Source) hasSettled(u *profiledGPU, now time.Time) bool {
+	return u.agreed && now.Sub(u.since) >= max(settleTime, s.opts.Interval)
 }
 
 // matchesSnapshot reports whether the hierarchy has exactly the instances of the Snapshot, by ids
@@ -183,7 +183,7 @@ func listsOnce(nodes []hierarchyNode, l Level, instance, compute uint32, want gp
 		if n.entity.Level == l && n.instance == instance && n.compute == compute {
 			found++
 
-			if have, ok := want.Get(); ok && n.slices != 0 && n.slices != have {
+			if wanted, ok := want.Get(); ok && n.slices != 0 && n.slices != wanted {
 				return false
 			}
 		}
@@ -205,13 +205,13 @@ func isEmpty(nodes []hierarchyNode, instance uint32) bool {
 	})
 }
 
-// profile watches what is not watched yet and reads what is. It returns false if nothing is
+// profileGPU watches what is not watched yet and reads what is. It returns false if nothing is
 // watched.
-func (s *Source) profile(u *profiledGPU, now time.Time) (gpu.Profiling, bool, error) {
+func (s *Source) profileGPU(u *profiledGPU, now time.Time) (gpu.Profiling, bool, error) {
 	var failed error
 	if u.retry.IsDue(now) {
 		if failed = s.watchUnit(u, now); failed != nil {
-			if lost(failed) {
+			if isLost(failed) {
 				return gpu.Profiling{}, false, failed
 			}
 		}
@@ -237,7 +237,7 @@ func (s *Source) profile(u *profiledGPU, now time.Time) (gpu.Profiling, bool, er
 		watched = true
 
 		if err := s.readWatch(&r, w); err != nil {
-			if lost(err) {
+			if isLost(err) {
 				return gpu.Profiling{}, false, err
 			}
 
@@ -266,10 +266,10 @@ func (s *Source) profile(u *profiledGPU, now time.Time) (gpu.Profiling, bool, er
 	return p, watched || p.Paused, nil
 }
 
-// isPaused reports whether a GPU has no ratios because profiling is paused, which new blanks or a
-// refused watch show. While all watches are too new to show anything, as after a layout change, the
-// last answer holds for a while; so it does if the call hung for so long that what it read is out
-// of date.
+// isPaused reports whether a GPU has no ratios because profiling is paused: a refused watch or new
+// blanks show that. While all watches are too new to show anything, as after a layout change, the
+// last answer holds for a while. It also holds if the call hung for so long that what it read is
+// out of date.
 func (s *Source) isPaused(u *profiledGPU, r *reading, failed error, now time.Time) bool {
 	shown := u.blanks.add(r, s.opts.Interval, !u.paused.IsZero())
 	hung := r.oldest > now.UnixMicro()
@@ -286,8 +286,8 @@ func (s *Source) isPaused(u *profiledGPU, r *reading, failed error, now time.Tim
 	return !u.paused.IsZero()
 }
 
-// blankRun follows the samples of a GPU's ratios from the last value to the blanks after it. The
-// zero blankRun has seen no sample.
+// blankRun follows the samples of a GPU's ratios from the last value through the blanks after it.
+// The zero blankRun has seen no sample.
 //
 // An engine that was stopped (SIGSTOP), or blocked by a GPU that hung, drops its old samples when
 // it goes on (PruneOldSamples: DcgmGpmManager.cpp of DCGM 4). Its first samples then have nothing
@@ -301,8 +301,8 @@ type blankRun struct {
 }
 
 // add adds what a cycle read, and reports whether it shows that profiling is paused: by blanks that
-// follow a value without a break, or that last longer than those of a new watch. A pause that is
-// known needs no such proof.
+// follow a value without a break, or that last longer than the blanks of a new watch. If a pause is
+// known already, any blank shows that it goes on.
 func (b *blankRun) add(r *reading, interval time.Duration, paused bool) bool {
 	if !r.ratio && r.blank == 0 {
 		*b = blankRun{}
@@ -356,23 +356,23 @@ func (s *Source) watchUnit(u *profiledGPU, now time.Time) error {
 	var failed error
 
 	try := func(w **watch, l Level, entities []Entity) {
-		if *w != nil || len(entities) == 0 || failed != nil && lost(failed) {
+		if *w != nil || len(entities) == 0 || failed != nil && isLost(failed) {
 			return
 		}
 
-		made, err := s.watch(l, entities)
+		created, err := s.createWatch(l, entities)
 		if err != nil {
 			failed = err
 			return
 		}
 
-		*w = made
+		*w = created
 	}
 	if s.split {
 		try(&u.own, LevelGPU, []Entity{u.device})
 	}
 
-	if s.settled(u, now) {
+	if s.hasSettled(u, now) {
 		try(&u.watches[LevelInstance], LevelInstance, u.byLevel[LevelInstance])
 		try(&u.watches[LevelCompute], LevelCompute, u.byLevel[LevelCompute])
 	}

@@ -17,8 +17,8 @@ const (
 	blanks            = 4
 )
 
-// isBlank reports whether a value is the blank itself, which paused profiling gives, and not one of
-// those with a reason.
+// isBlank reports whether a value is the blank itself, which paused profiling gives, and none of
+// the blanks with a reason.
 func (v *Value) isBlank() bool {
 	switch v.Type {
 	case TypeDouble:
@@ -62,18 +62,18 @@ func (v *Value) number() (x float64, known, invalid bool) {
 type reading struct {
 	unit   *profiledGPU
 	into   *gpu.Profiling
-	oldest int64 // older values are of profiling that has stopped: microseconds since 1970
-	newest int64
-	last   int  // the node of the last value, or the next one: the next value is likely of either
-	ratio  bool // a ratio has a value
-	mature bool // the watch of a ratio has had the time to bring values
+	oldest int64 // when a value must have been measured to be used, at the earliest: microseconds since 1970
+	newest int64 // when the newest value was measured; 0: there is none
+	last   int   // index of the node of the last value: the next value is likely of it or of the next node
+	ratio  bool  // a ratio has a value
+	mature bool  // the watch of a ratio has had the time to bring values
 	// blank is when the newest blank of a ratio was sampled, in microseconds since 1970; 0: there
 	// is none. Those of a watch that has not had the time to bring values do not count.
 	blank int64
 }
 
 // oldestValue returns when a value must have been measured, at the earliest, to be served at a
-// time: microseconds since 1970.
+// time, in microseconds since 1970: older ones are from before profiling stopped.
 func (s *Source) oldestValue(at time.Time) int64 {
 	return at.Add(-3*s.opts.Interval - updateLag).UnixMicro()
 }
@@ -113,8 +113,8 @@ func (s *Source) readWatch(r *reading, w *watch) error {
 	return nil
 }
 
-// storeValue stores one value with its GPU or instance if the watch brought it: the value is newer
-// than the watch, which is newer than the layout, and it is not from before profiling was paused.
+// storeValue stores a value with its GPU or instance if the watch brought it: it is newer than the
+// watch, which is newer than the layout, and it is not from before profiling was paused.
 func (r *reading) storeValue(v *Value, w *watch) {
 	w.asked++
 	if v.Status == statusNotWatched {
@@ -125,7 +125,7 @@ func (r *reading) storeValue(v *Value, w *watch) {
 		return
 	}
 
-	a := r.activity(v.Entity)
+	a := r.activityOf(v.Entity)
 	if a == nil {
 		return
 	}
@@ -143,11 +143,11 @@ func (r *reading) storeValue(v *Value, w *watch) {
 		return
 	}
 
-	if to := ratio(a, v.Field); to != nil {
-		*to = gpu.Some(x)
+	if field := ratio(a, v.Field); field != nil {
+		*field = gpu.Some(x)
 		r.ratio = true
-	} else if to := rate(&r.into.Rates, v.Field); to != nil && v.Entity.Level == LevelGPU {
-		*to = gpu.Some(x)
+	} else if field := rate(&r.into.Rates, v.Field); field != nil && v.Entity.Level == LevelGPU {
+		*field = gpu.Some(x)
 	} else {
 		return
 	}
@@ -155,8 +155,8 @@ func (r *reading) storeValue(v *Value, w *watch) {
 	r.newest = max(r.newest, v.Micros)
 }
 
-// activity returns where the values of an entity belong; nil if it is not of this GPU.
-func (r *reading) activity(e Entity) *gpu.Activity {
+// activityOf returns where the values of an entity belong; nil if it is not of this GPU.
+func (r *reading) activityOf(e Entity) *gpu.Activity {
 	u := r.unit
 	if e.Level == LevelGPU {
 		if e == u.device {

@@ -18,11 +18,11 @@ type watch struct {
 	watching bool
 	since    int64 // when it was created: microseconds since 1970
 
-	asked, unwatched int // values of the last cycle, and those that the engine does not watch
+	asked, unwatched int // how many values the last cycle read, and how many the engine does not watch
 }
 
-// forgotten reports whether the engine has forgotten the watch, as one does that was restarted
-// without losing the connection. It resets the counts of values.
+// forgotten reports whether the engine has forgotten the watch, as an engine that was restarted
+// without losing the connection has. It resets the counts of values.
 func (w *watch) forgotten() bool {
 	forgotten := w.asked > 0 && w.asked == w.unwatched
 	w.asked = 0
@@ -31,8 +31,8 @@ func (w *watch) forgotten() bool {
 	return forgotten
 }
 
-// watch creates a group and watches it. If that fails, it destroys the group again.
-func (s *Source) watch(l Level, entities []Entity) (*watch, error) {
+// createWatch creates a group and watches it. If that fails, it destroys the group again.
+func (s *Source) createWatch(l Level, entities []Entity) (*watch, error) {
 	fields, err := s.fieldGroup(l)
 	if err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (s *Source) watch(l Level, entities []Entity) (*watch, error) {
 	}
 
 	if err != nil {
-		if !lost(err) {
+		if !isLost(err) {
 			err = errors.Join(err, s.release(w))
 		}
 
@@ -76,7 +76,7 @@ func (s *Source) newName(l Level) string {
 // fieldGroup returns the group of the fields of a level, which is created with its first use in a
 // session.
 func (s *Source) fieldGroup(l Level) (FieldGroup, error) {
-	if s.named[l] {
+	if s.hasFields[l] {
 		return s.fields[l], nil
 	}
 
@@ -86,7 +86,7 @@ func (s *Source) fieldGroup(l Level) (FieldGroup, error) {
 	}
 
 	s.fields[l] = f
-	s.named[l] = true
+	s.hasFields[l] = true
 
 	return f, nil
 }
@@ -96,7 +96,7 @@ func (s *Source) fieldGroup(l Level) (FieldGroup, error) {
 func (s *Source) release(w *watch) error {
 	if w.watching {
 		// An error means that the engine does not know the watch, or drops it with the group.
-		if err := s.countedSession().Unwatch(w.group, s.fields[w.level]); err != nil && lost(err) {
+		if err := s.countedSession().Unwatch(w.group, s.fields[w.level]); err != nil && isLost(err) {
 			return err
 		}
 
@@ -106,7 +106,7 @@ func (s *Source) release(w *watch) error {
 	err := s.countedSession().DestroyGroup(w.group)
 	switch {
 	case err == nil || errors.Is(err, ErrGone):
-	case lost(err):
+	case isLost(err):
 		return err
 	default:
 		s.leftover = append(s.leftover, w)
@@ -135,10 +135,10 @@ func (s *Source) releaseInstances(u *profiledGPU) error {
 // releaseLeftover ends the watches of GPUs that are no longer profiled and those that the engine
 // has forgotten, and retries those that could not be destroyed.
 func (s *Source) releaseLeftover() error {
-	again := s.leftover
+	retried := s.leftover
 	s.leftover = nil
 
-	for _, w := range again {
+	for _, w := range retried {
 		if err := s.release(w); err != nil {
 			return err
 		}
