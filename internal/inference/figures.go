@@ -1,5 +1,5 @@
-// Package inference reads what inference servers say of themselves in their metrics, in Prometheus'
-// text format: vLLM, SGLang, text-generation-inference and Triton. It is pure.
+// Package inference reads the metrics of inference servers, in Prometheus' text format: vLLM,
+// SGLang, text-generation-inference and Triton. It makes no calls.
 //
 // The names come from the servers' sources and documentation:
 //
@@ -17,47 +17,47 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// figure is what a metric says.
+// figure is a quantity that metrics report.
 type figure int
 
 const (
 	running figure = iota
 	waiting
 	cacheUse    // a share, 0-1
-	cacheTokens // room for so many
+	cacheTokens // how many tokens the cache has room for
 	promptTokens
 	generatedTokens
-	requests       // that have ended
-	requestSeconds // sum of their duration
-	waitedSeconds  // sum of the part of it in which they waited
-	servedSeconds  // sum of the rest of it
+	requests       // how many have ended
+	requestSeconds // the sum of their duration
+	waitedSeconds  // the part of requestSeconds in which they waited
+	servedSeconds  // the rest of requestSeconds
 	usedBlocks     // of the cache
 	maxBlocks
 	blockTokens
-	figures
+	figureCount
 )
 
-// metric is one that a server has, and a label that tells samples apart which mean different
-// things.
+// metric is a metric of a server. If its samples mean different things by a label, label and value
+// say which of them count.
 type metric struct {
 	name         string
-	label, value string // empty: every sample counts
+	label, value string // empty: all samples count
 	figure       figure
-	factor       float64 // to a figure's unit
+	factor       float64 // converts to the unit of the figure; 0 means 1
 }
 
-// server is a program and its metrics. Of several metrics of a figure the first one counts that
-// there is.
+// server is a program and its metrics. If several metrics report a figure, we use the first one
+// that there is.
 type server struct {
 	kind    gpu.ServerKind
 	metrics []metric
-	// info is a metric whose labels say how the cache is configured: the tokens of a block, and the
-	// number of blocks.
+	// info is a metric whose labels say how the cache is configured; blockTokens and blocks are its
+	// labels with the tokens of a block and the number of blocks.
 	info, blockTokens, blocks string
 }
 
-// servers are those that are known. Triton can run vLLM, and has its metrics then: what is asked
-// first counts.
+// servers returns the known servers. Triton can run vLLM and then has vLLM's metrics, too: we use
+// the first server whose metrics there are.
 func servers() []server {
 	return []server{vllm(), sglang(), tgi(), triton()}
 }
@@ -161,8 +161,9 @@ func (f figure) isUsable(v float64) bool {
 	return v >= 0 && v <= limit // NaN is not
 }
 
-// sums are the figures of a server: sums over its models and engines, or the largest.
-type sums [figures]gpu.Opt[float64]
+// sums are the figures of a server. Over its models and engines we add them up, or take the largest
+// (isMaximum).
+type sums [figureCount]gpu.Opt[float64]
 
 func (s *sums) add(f figure, v float64) {
 	if !f.isUsable(v) {
@@ -180,8 +181,8 @@ func (s *sums) add(f figure, v float64) {
 	}
 }
 
-// figures returns what the sums say.
-func (s *sums) figures(kind gpu.ServerKind) gpu.ServerFigures {
+// serverFigures returns what the sums say of a server.
+func (s *sums) serverFigures(kind gpu.ServerKind) gpu.ServerFigures {
 	s.addBlocks()
 
 	return gpu.ServerFigures{
@@ -197,7 +198,7 @@ func (s *sums) figures(kind gpu.ServerKind) gpu.ServerFigures {
 	}
 }
 
-// addBlocks adds what follows from the blocks of the cache, unless a metric says it.
+// addBlocks adds what follows from the blocks of the cache, unless a metric reports it.
 func (s *sums) addBlocks() {
 	all, allOK := s[maxBlocks].Get()
 	used, usedOK := s[usedBlocks].Get()

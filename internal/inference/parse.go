@@ -15,10 +15,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Bounds of what is read: of a text in bytes, of the lines that count, and of each of those in
-// bytes. A server with a few models has dozens of them. The parser compares each label of a line
-// with those before it, so that the squares of the numbers of labels are bounded too: 2,000 lines
-// may have 16 each.
+// Bounds of what is read: the bytes of a text, the lines that count, and the bytes of each line. A
+// server with a few models has dozens of lines. The parser compares each label of a line with those
+// before it, so we also bound the sum of the squares of the numbers of labels: 2,000 lines may have
+// 16 labels each.
 const (
 	MaxBytes         = 1 << 20
 	maxLines         = 2000
@@ -29,10 +29,10 @@ const (
 // ErrNoServer is the error for metrics of none of the servers that are known.
 var ErrNoServer = errors.New("has no metrics of vLLM, SGLang, TGI or Triton")
 
-// Parse returns what metrics in Prometheus' text format say. Of a text only the lines of metrics
-// that are known are parsed, without their types and the buckets of histograms, so that memory is
-// bounded whatever the text is. Values that no server can have, such as NaN, are left out. The
-// error is ErrNoServer, or says what is wrong with the text.
+// Parse returns what metrics in Prometheus' text format say. It parses only the lines of known
+// metrics, without their types and the buckets of histograms, so that its memory is bounded
+// whatever the text is. It leaves out values that no server can have, such as NaN. The error is
+// ErrNoServer, or says what is wrong with the text.
 func Parse(text []byte) (gpu.ServerFigures, error) {
 	if len(text) > MaxBytes {
 		return gpu.ServerFigures{}, fmt.Errorf("has more than %d bytes", MaxBytes)
@@ -51,7 +51,7 @@ func Parse(text []byte) (gpu.ServerFigures, error) {
 	}
 
 	for _, s := range servers() {
-		if found, ok := s.figures(families); ok {
+		if found, ok := s.readFigures(families); ok {
 			return found, nil
 		}
 	}
@@ -59,7 +59,7 @@ func Parse(text []byte) (gpu.ServerFigures, error) {
 	return gpu.ServerFigures{}, ErrNoServer
 }
 
-// knownLines returns the samples of metrics that are known.
+// knownLines returns the lines with samples of known metrics.
 func knownLines(text []byte) (io.Reader, error) {
 	names := map[string]bool{}
 	for _, name := range Names() {
@@ -106,14 +106,14 @@ func knownLines(text []byte) (io.Reader, error) {
 	return &known, nil
 }
 
-// figures returns what a server's metrics say, and false if there are none.
-func (s *server) figures(families map[string]*dto.MetricFamily) (gpu.ServerFigures, bool) {
+// readFigures returns what a server's metrics say; false if there are none.
+func (s *server) readFigures(families map[string]*dto.MetricFamily) (gpu.ServerFigures, bool) {
 	var all sums
 	found := false
 
 	for _, m := range s.metrics {
 		if all[m.figure].Present() {
-			continue // an older or a less exact metric of the same
+			continue // a better metric of the same figure came before
 		}
 
 		for _, sample := range families[m.name].GetMetric() {
@@ -136,14 +136,14 @@ func (s *server) figures(families map[string]*dto.MetricFamily) (gpu.ServerFigur
 		return gpu.ServerFigures{}, false
 	}
 
-	result := all.figures(s.kind)
+	result := all.serverFigures(s.kind)
 	s.addConfiguration(&result, families[s.info].GetMetric())
 
 	return result, true
 }
 
 // addConfiguration adds what the labels of an info metric say: the size of the cache, of all
-// engines together, and of vLLM the share of memory that it reserves.
+// engines together, and the share of memory that vLLM reserves.
 func (s *server) addConfiguration(f *gpu.ServerFigures, infos []*dto.Metric) {
 	tokens := 0.
 

@@ -16,8 +16,8 @@ const (
 )
 
 // users finds the names of users. The system's lookup may go to a directory server and take any
-// time, so that it runs on a goroutine of its own, one user after the other: one that hangs leaves
-// all users without new names, no more.
+// time, so it runs on a goroutine of its own, for one user after the other. If a lookup hangs, no
+// user gets a new name.
 type users struct {
 	lookup func(uid string) (*user.User, error)
 	now    func() time.Time

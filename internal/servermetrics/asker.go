@@ -1,7 +1,7 @@
-// Package servermetrics asks the inference servers of a node's pods for their metrics. What it asks
-// is decided by the node: the pod's own address by the API server, over HTTP, with neither
-// redirects nor a proxy nor credentials. A pod chooses a port and a path. What a server answers is
-// a tenant's word.
+// Package servermetrics asks the inference servers of a node's pods for their metrics. A pod
+// chooses only the port and the path. The address is the pod's own, as the API server reports it;
+// we ask over HTTP, without redirects, a proxy or credentials. A tenant decides what a server
+// answers, so we do not trust it.
 package servermetrics
 
 import (
@@ -23,22 +23,23 @@ import (
 const (
 	// Interval is the time between two questions to a server.
 	Interval = 30 * time.Second
-	// atOnce is how many servers are asked at a time, and maxPods how many in a round: no node has
-	// more devices.
+	// atOnce is how many servers are asked at the same time, and maxPods how many in one AskAll: no
+	// node has more devices.
 	atOnce  = 2
 	maxPods = 256
-	// keepAnswer is how long an answer counts.
+	// keepAnswer is for how long we use an answer.
 	keepAnswer = 3 * Interval
 	// warnEvery is the time between two warnings of a server, at least.
 	warnEvery = time.Hour
-	// findWithin bounds the time for the address of a pod, askWithin that for all of its answer.
+	// findWithin limits the time to find the address of a pod, askWithin the time for its whole
+	// answer.
 	findWithin = 10 * time.Second
 	askWithin  = time.Second
 )
 
 // Pods finds pods.
 type Pods interface {
-	// PodAddress returns the address of the pod of a UID, and those of its node.
+	// PodAddress returns the address of the pod with a UID, and the addresses of its node.
 	PodAddress(
 		ctx context.Context,
 		namespace, name, uid string,
@@ -52,10 +53,11 @@ type Options struct {
 	Read func([]byte) (gpu.ServerFigures, error)
 	// Now is the clock of the answers.
 	Now func() time.Time
-	// Interval is that of the machine's clock; 0 is Interval.
+	// Interval is the time between two questions to a server, by the machine's clock; 0 means the
+	// constant Interval.
 	Interval time.Duration
-	// Dial connects to a pod, whose address is checked before; nil: by TCP, where it is checked
-	// again.
+	// Dial connects to the address of a pod, which has been checked; nil: by TCP, where we check
+	// the address again.
 	Dial   func(ctx context.Context, network, address string) (net.Conn, error)
 	Logger log.Logger
 }
@@ -69,12 +71,12 @@ type Asker struct {
 	mu      sync.Mutex
 	pods    []pod // of the last Snapshot
 	answers []gpu.PodServer
-	logged  map[string]logged // by UID
+	logged  map[string]logState // by UID
 }
 
-// logged is what the log says of a server that did not answer: when it was warned of last, and
-// whether it still says that the server does not answer.
-type logged struct {
+// logState is what the log says of a server that did not answer: when it last had a warning, and
+// whether its last line is that warning.
+type logState struct {
 	warned  time.Time
 	failing bool
 }
@@ -91,7 +93,7 @@ func New(opts Options) *Asker {
 		opts.Interval = Interval
 	}
 
-	return &Asker{opts: opts, ask: newClient(opts.Dial), logged: map[string]logged{}}
+	return &Asker{opts: opts, ask: newClient(opts.Dial), logged: map[string]logState{}}
 }
 
 // Observe notes which pods hold devices and say where their servers are.
@@ -116,8 +118,8 @@ func (a *Asker) Observe(s *gpu.Snapshot) {
 	a.pods = pods
 }
 
-// Answers returns the last answer of each server, by UID, unless it is too old. It must not be
-// modified.
+// Answers returns the last answer of each server, by UID, unless it is too old. The caller must not
+// modify the list.
 func (a *Asker) Answers() []gpu.PodServer {
 	oldest := a.opts.Now().Add(-keepAnswer)
 	a.mu.Lock()
@@ -165,7 +167,7 @@ func (a *Asker) AskAll(ctx context.Context) {
 		running.Go(func() {
 			defer func() { <-slots }()
 			figures, err := a.askPod(ctx, &pods[i])
-			a.note(&pods[i], err)
+			a.logChange(&pods[i], err)
 
 			if err == nil {
 				found[i] = gpu.Some(
@@ -176,21 +178,22 @@ func (a *Asker) AskAll(ctx context.Context) {
 	}
 
 	running.Wait()
-	a.keep(pods, found)
+	a.keepAnswers(pods, found)
 }
 
-// keep replaces the answers of pods by those that were found; others of theirs stay.
-func (a *Asker) keep(pods []pod, found []gpu.Opt[gpu.PodServer]) {
+// keepAnswers replaces the answers of pods by the new ones. A pod without a new answer keeps its
+// last one; pods that are not in the list lose theirs.
+func (a *Asker) keepAnswers(pods []pod, found []gpu.Opt[gpu.PodServer]) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
 	var next []gpu.PodServer
-	still := map[string]logged{}
+	stillLogged := map[string]logState{}
 
 	for i := range pods {
 		uid := pods[i].uid
-		if l, ok := a.logged[uid]; ok {
-			still[uid] = l
+		if state, ok := a.logged[uid]; ok {
+			stillLogged[uid] = state
 		}
 
 		if answer, ok := found[i].Get(); ok {
@@ -205,12 +208,12 @@ func (a *Asker) keep(pods []pod, found []gpu.Opt[gpu.PodServer]) {
 	}
 
 	a.answers = next
-	a.logged = still
+	a.logged = stillLogged
 }
 
 // askPod finds a pod and asks its server.
 func (a *Asker) askPod(ctx context.Context, p *pod) (gpu.ServerFigures, error) {
-	address, err := a.find(ctx, p)
+	address, err := a.findServer(ctx, p)
 	if err != nil {
 		return gpu.ServerFigures{}, err
 	}
@@ -229,8 +232,9 @@ func (a *Asker) askPod(ctx context.Context, p *pod) (gpu.ServerFigures, error) {
 // errNoAnswer is the cancellation cause of a question that was not answered in time.
 var errNoAnswer = errors.New("it did not answer within " + askWithin.String())
 
-// find returns the address of a pod's server, unless it must not be asked.
-func (a *Asker) find(ctx context.Context, p *pod) (netip.AddrPort, error) {
+// findServer returns the address of a pod's server. It returns an error if we must not ask that
+// address.
+func (a *Asker) findServer(ctx context.Context, p *pod) (netip.AddrPort, error) {
 	ctx, cancel := context.WithTimeout(ctx, findWithin)
 	defer cancel()
 
@@ -244,16 +248,17 @@ func (a *Asker) find(ctx context.Context, p *pod) (netip.AddrPort, error) {
 		return netip.AddrPort{}, err
 	}
 
-	if err := check(address, append(node, own...)); err != nil {
+	if err := checkAddress(address, append(node, own...)); err != nil {
 		return netip.AddrPort{}, err
 	}
 
 	return netip.AddrPortFrom(address.Unmap(), p.endpoint.Port), nil
 }
 
-// note logs that a server does not answer any more, and that it does again, once in warnEvery at
-// most: one that is restarted for ever, or answers something else each time, fills no log.
-func (a *Asker) note(p *pod, err error) {
+// logChange logs that a server does not answer any more, and that it does again, at most once in
+// warnEvery: a server that restarts for ever, or answers something else each time, must not fill
+// the log.
+func (a *Asker) logChange(p *pod, err error) {
 	now := a.opts.Now()
 	name := p.namespace + "/" + p.name
 	a.mu.Lock()
@@ -263,7 +268,7 @@ func (a *Asker) note(p *pod, err error) {
 	switch {
 	case err != nil && !last.failing && !errors.Is(err, context.Canceled) &&
 		(!known || now.Sub(last.warned) >= warnEvery):
-		a.logged[p.uid] = logged{warned: now, failing: true}
+		a.logged[p.uid] = logState{warned: now, failing: true}
 		level.Warn(a.opts.Logger).Log(
 			"msg", "cannot read the metrics of a pod's inference server",
 			"pod", name,
@@ -271,7 +276,7 @@ func (a *Asker) note(p *pod, err error) {
 			"see", "--advise.server-metrics",
 		)
 	case err == nil && last.failing:
-		a.logged[p.uid] = logged{warned: last.warned}
+		a.logged[p.uid] = logState{warned: last.warned}
 		level.Info(a.opts.Logger).Log(
 			"msg", "the metrics of a pod's inference server can be read again",
 			"pod", name,

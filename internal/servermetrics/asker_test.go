@@ -214,7 +214,7 @@ func TestAddressesThatAreNotAsked(t *testing.T) {
 	}
 
 	for _, address := range []string{"10.1.2.3", "100.64.0.9", "2001:db8::8", "fd00::8", "::ffff:10.1.2.3"} {
-		if err := check(netip.MustParseAddr(address), node); err != nil {
+		if err := checkAddress(netip.MustParseAddr(address), node); err != nil {
 			t.Errorf("%s: %v; expected that it is asked", address, err)
 		}
 	}

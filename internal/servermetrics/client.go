@@ -20,7 +20,8 @@ const (
 	maxHeader = 16 << 10
 )
 
-// client asks servers. It keeps no connection: a server that is asked every half minute needs none.
+// client asks servers. It keeps no connections, which a server that is asked twice a minute does
+// not need.
 type client struct{ http *http.Client }
 
 func newClient(dial func(ctx context.Context, network, address string) (net.Conn, error)) *client {
@@ -41,7 +42,7 @@ func newClient(dial func(ctx context.Context, network, address string) (net.Conn
 	}}
 }
 
-// get returns the body of a path of a server.
+// get requests a path from a server and returns the body of the answer.
 func (c *client) get(ctx context.Context, server netip.AddrPort, path string) ([]byte, error) {
 	target := url.URL{Scheme: "http", Host: server.String(), Path: path}
 
@@ -96,13 +97,13 @@ func unansweredError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", err, gpu.ErrUnavailable)
 }
 
-// check returns an error if an address is not one that a pod has to itself: an IPv4 address in an
-// IPv6 one is that IPv4 address.
-func check(address netip.Addr, own []netip.Addr) error {
+// checkAddress returns an error if an address, or the IPv4 address that an IPv6 address contains,
+// cannot be one that a pod has to itself. own are the addresses of the node.
+func checkAddress(address netip.Addr, own []netip.Addr) error {
 	plain := address.Unmap()
 
 	kind := refusedKind(plain, own)
-	if v4 := embedded(plain); kind == "" && v4.IsValid() {
+	if v4 := embeddedIPv4(plain); kind == "" && v4.IsValid() {
 		kind = refusedKind(v4, own)
 	}
 
@@ -118,7 +119,7 @@ func check(address netip.Addr, own []netip.Addr) error {
 	)
 }
 
-// refusedKind returns why an address is not one that a pod has to itself; empty if it can be.
+// refusedKind says what an address is that a pod cannot have to itself; empty if it can have it.
 func refusedKind(plain netip.Addr, own []netip.Addr) string {
 	isOwn := func(a netip.Addr) bool { return a.Unmap().WithZone("") == plain.WithZone("") }
 	switch {
@@ -137,11 +138,11 @@ func refusedKind(plain netip.Addr, own []netip.Addr) string {
 	}
 }
 
-// embedded returns the IPv4 address in one that a translator makes of it, 64:ff9b::/96, or that is
-// compatible with it, ::/96; the zero address if there is none.
+// embeddedIPv4 returns the IPv4 address in an IPv6 address that a translator makes of it
+// (64:ff9b::/96), or that is compatible with it (::/96); the zero address if there is none.
 //
 // https://www.rfc-editor.org/rfc/rfc6052, https://www.rfc-editor.org/rfc/rfc4291#section-2.5.5.1
-func embedded(a netip.Addr) netip.Addr {
+func embeddedIPv4(a netip.Addr) netip.Addr {
 	if !a.Is6() {
 		return netip.Addr{}
 	}
@@ -168,7 +169,7 @@ func checkDialed(_ context.Context, network, address string, _ syscall.RawConn) 
 		return err
 	}
 
-	return check(dialed.Addr(), own)
+	return checkAddress(dialed.Addr(), own)
 }
 
 // ownAddresses returns the addresses of this process' network.

@@ -165,18 +165,18 @@ const maxAliased = 200_000
 // reached through aliases, and returns the alias with which they are more than maxAliased.
 func resolveAliases(n *yaml.Node, inAlias bool, aliased *int) *yaml.Node {
 	for i, child := range n.Content {
-		below := inAlias || child.Kind == yaml.AliasNode
+		viaAlias := inAlias || child.Kind == yaml.AliasNode
 		if child.Kind == yaml.AliasNode {
 			n.Content[i] = child.Alias
 		}
 
-		if below {
+		if viaAlias {
 			if *aliased++; *aliased > maxAliased {
 				return child
 			}
 		}
 
-		if tooMany := resolveAliases(n.Content[i], below, aliased); tooMany != nil {
+		if tooMany := resolveAliases(n.Content[i], viaAlias, aliased); tooMany != nil {
 			if child.Kind == yaml.AliasNode {
 				return child
 			}
@@ -188,8 +188,8 @@ func resolveAliases(n *yaml.Node, inAlias bool, aliased *int) *yaml.Node {
 	return nil
 }
 
-// syntaxError has file and line of an error that the YAML library gives only a line, inside its
-// text.
+// syntaxError returns an error of the YAML library with file and line. The library has only the
+// line, in its text.
 func syntaxError(file string, err error) error {
 	if errors.Is(err, io.EOF) {
 		return &Error{File: file, Line: 1, Message: "is empty"}

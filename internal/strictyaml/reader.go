@@ -28,8 +28,8 @@ type Reader struct {
 // MaxDuration keeps sums of durations far from overflow.
 const MaxDuration = 10 * 365 * 24 * time.Hour
 
-// Root returns what the file is read into: sections that precede the current one in its struct have
-// been read.
+// Root returns the value that the file is read into. The sections before the current one, in the
+// order of its struct, have been read.
 func (r *Reader) Root() any { return r.root }
 
 // Decoder is implemented by pointers to types that are read in a form of their own.
@@ -39,12 +39,12 @@ type Decoder interface {
 
 // Form is how values of one type are read.
 type Form struct {
-	of   reflect.Type
+	typ  reflect.Type
 	read func(r *Reader, n *Node, key string, into any)
 }
 
-// FormOf returns a form of values that read reads, as Decoder does, for a type that has no methods
-// of its own.
+// FormOf returns the form of a type that has no methods of its own. read reads a value as Decoder
+// does.
 func FormOf[T any](read func(r *Reader, n *Node, key string, into *T)) Form {
 	return Form{
 		reflect.TypeFor[T](),
@@ -104,13 +104,13 @@ func (r *Reader) FailFound(n *yaml.Node, key string, found *Error) {
 // nodeOf returns the node of a key below a node, or the nearest one around it.
 func nodeOf(n *yaml.Node, key, wanted string) *yaml.Node {
 	nearest := n
-	at := key
+	nearestKey := key
 
 	consider := func(entryKey string, entry *yaml.Node) {
 		// Names such as 1g.5gb have dots, so we take the longest key.
-		if len(entryKey) > len(at) && strings.HasPrefix(wanted, entryKey) {
+		if len(entryKey) > len(nearestKey) && strings.HasPrefix(wanted, entryKey) {
 			nearest = entry
-			at = entryKey
+			nearestKey = entryKey
 		}
 	}
 
@@ -128,7 +128,7 @@ func nodeOf(n *yaml.Node, key, wanted string) *yaml.Node {
 		return n
 	}
 
-	return nodeOf(nearest, at, wanted)
+	return nodeOf(nearest, nearestKey, wanted)
 }
 
 // Expected reports that a node is not what was expected there.
@@ -147,15 +147,15 @@ func (r *Reader) Check(n *yaml.Node, key string, v Checked) {
 
 // Decode reads a node into the value that into points to, and reports whether it was valid.
 func (r *Reader) Decode(n *yaml.Node, key string, into any) bool {
-	errs := len(r.errs)
+	before := len(r.errs)
 	r.decode(n, key, reflect.ValueOf(into).Elem())
 
-	return len(r.errs) == errs
+	return len(r.errs) == before
 }
 
 func (r *Reader) decode(n *yaml.Node, key string, v reflect.Value) {
-	errs := len(r.errs)
-	if i := slices.IndexFunc(r.forms, func(f Form) bool { return f.of == v.Type() }); i >= 0 {
+	before := len(r.errs)
+	if i := slices.IndexFunc(r.forms, func(f Form) bool { return f.typ == v.Type() }); i >= 0 {
 		r.forms[i].read(r, n, key, v.Addr().Interface())
 		return
 	}
@@ -188,7 +188,7 @@ func (r *Reader) decode(n *yaml.Node, key string, v reflect.Value) {
 		r.decodeKind(n, key, v)
 	}
 
-	if len(r.errs) > errs {
+	if len(r.errs) > before {
 		return
 	}
 
@@ -201,7 +201,7 @@ func (r *Reader) decode(n *yaml.Node, key string, v reflect.Value) {
 	}
 }
 
-// decodeKind reads a node into a value of which the type has no form of its own.
+// decodeKind reads a node into a value whose type has no form of its own.
 func (r *Reader) decodeKind(n *yaml.Node, key string, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -240,48 +240,48 @@ func (r *Reader) decodeMap(n *yaml.Node, key string, v reflect.Value) {
 	v.Set(reflect.MakeMap(v.Type()))
 
 	for name, value := range Pairs(n) {
-		at := Join(key, name.Value)
+		entryKey := Join(key, name.Value)
 		k := reflect.New(v.Type().Key()).Elem()
 		item := reflect.New(v.Type().Elem()).Elem()
-		r.decode(name, at, k)
+		r.decode(name, entryKey, k)
 
 		if v.MapIndex(k).IsValid() {
-			r.Fail(name, at, "duplicate key")
+			r.Fail(name, entryKey, "duplicate key")
 		}
 
-		r.decode(value, at, item)
+		r.decode(value, entryKey, item)
 		v.SetMapIndex(k, item)
 	}
 }
 
 // decodeScalar reads a number, or true or false.
 func (r *Reader) decodeScalar(n *yaml.Node, key string, v reflect.Value) {
-	valid := func(tags string) bool { return n.Kind == yaml.ScalarNode && strings.Contains(tags, n.Tag) }
+	hasTag := func(tags string) bool { return n.Kind == yaml.ScalarNode && strings.Contains(tags, n.Tag) }
 
 	switch {
 	case v.Kind() == reflect.Bool:
 		v.SetBool(n.Value == "true")
 
-		if !valid("!!bool") || n.Value != "true" && n.Value != "false" {
+		if !hasTag("!!bool") || n.Value != "true" && n.Value != "false" {
 			r.Expected(n, key, "true or false")
 		}
 	case v.CanFloat():
 		var number float64
-		if err := n.Decode(&number); err != nil || !valid("!!float !!int") {
+		if err := n.Decode(&number); err != nil || !hasTag("!!float !!int") {
 			r.Expected(n, key, "a number")
 		}
 
-		v.SetFloat(number + 0)
+		v.SetFloat(number + 0) // 0 for -0
 	case v.CanUint():
 		number, err := strconv.ParseUint(n.Value, 10, v.Type().Bits())
-		if err != nil || !valid("!!int") || isOctal(n.Value) {
+		if err != nil || !hasTag("!!int") || isOctal(n.Value) {
 			r.Expected(n, key, "a whole number from 0 to 2^%d-1", v.Type().Bits())
 		}
 
 		v.SetUint(number)
 	default:
 		number, err := strconv.ParseInt(n.Value, 10, v.Type().Bits())
-		if err != nil || !valid("!!int") || isOctal(n.Value) {
+		if err != nil || !hasTag("!!int") || isOctal(n.Value) {
 			r.Expected(n, key, "a whole number of %d bits", v.Type().Bits())
 		}
 
@@ -289,7 +289,7 @@ func (r *Reader) decodeScalar(n *yaml.Node, key string, v reflect.Value) {
 	}
 }
 
-// isOctal reports whether YAML 1.1 takes the digits of a number for octal ones.
+// isOctal reports whether YAML 1.1 reads the digits of a number as octal.
 func isOctal(number string) bool {
 	digits := strings.TrimLeft(number, "+-")
 	return len(digits) > 1 && digits[0] == '0'
@@ -305,8 +305,8 @@ func (r *Reader) text(n *yaml.Node, key string) string {
 	return n.Value
 }
 
-// decodeArray reads text into an array of C characters, which it may fill without a NUL, or bytes
-// in hexadecimal.
+// decodeArray reads text into an array of C characters, which the text may fill without a NUL, or
+// bytes in hexadecimal.
 func (r *Reader) decodeArray(n *yaml.Node, key string, v reflect.Value) {
 	text := r.text(n, key)
 
@@ -373,7 +373,7 @@ func Join(key, name string) string {
 // maxShown is how much of a key or value errors show.
 const maxShown = 60
 
-// kindOf says in an author's words what a node is. Text is in quotes.
+// kindOf describes a node to the author of the file. Text is in quotes.
 func kindOf(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.MappingNode:

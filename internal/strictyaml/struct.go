@@ -31,12 +31,12 @@ func (r *Reader) decodeStruct(n *yaml.Node, key string, v reflect.Value) {
 	values := map[string]*yaml.Node{}
 
 	for name, value := range Pairs(n) {
-		at := Join(key, name.Value)
+		entryKey := Join(key, name.Value)
 		switch {
 		case name.Kind != yaml.ScalarNode || !slices.Contains(names, name.Value):
-			r.Fail(name, at, "is not known here; expected one of %s", expected)
+			r.Fail(name, entryKey, "is not known here; expected one of %s", expected)
 		case values[name.Value] != nil:
-			r.Fail(name, at, "duplicate key")
+			r.Fail(name, entryKey, "duplicate key")
 		default:
 			values[name.Value] = value
 		}
@@ -54,12 +54,12 @@ func fieldsOf(t reflect.Type) []reflect.StructField {
 	})
 }
 
-// tagOf is the tag with the key of a struct's field.
+// tagOf returns the tag that has the key of a struct's field.
 func tagOf(tag reflect.StructTag) string { return cmp.Or(tag.Get("yaml"), tag.Get("json")) }
 
-// KeyOf is the key of a struct's field: of its tag, or memory_size_mb for MemorySizeMB. Embedded
-// structs, fields that are not exported or tagged "-", and the compiler's padding, which cgo makes
-// fields of, have none.
+// KeyOf returns the key of a struct's field: the name in its tag, or memory_size_mb for
+// MemorySizeMB. It returns "" for fields that have none: embedded structs, fields that are not
+// exported or tagged "-", and the compiler's padding, which cgo makes fields of.
 func KeyOf(f reflect.StructField) string {
 	if name, _, _ := strings.Cut(tagOf(f.Tag), ","); name != "" {
 		return strings.TrimPrefix(name, "-")
@@ -122,23 +122,25 @@ func (r *Reader) decodeField(
 		return
 	}
 
-	errs := len(r.errs)
+	before := len(r.errs)
 	r.decode(n, key, v)
 
-	valid := len(r.errs) == errs
+	valid := len(r.errs) == before
 	if nonzero, ok := tag.Lookup("nonzero"); ok && valid && reflect.Indirect(v).IsZero() {
 		r.Expected(n, key, "%s", nonzero)
 		return
 	}
 
 	allowed := valid && (isMany || allows(tag, n.Value))
-	if !allowed && expected != "" && (valid || r.errs[errs].Key == key) {
-		r.errs = r.errs[:errs]
+	// What the tags expect replaces the errors of decode, unless these are about a key below this
+	// one.
+	if !allowed && expected != "" && (valid || r.errs[before].Key == key) {
+		r.errs = r.errs[:before]
 		r.Expected(n, key, "%s", expected)
 	}
 }
 
-// expectedOf is what the tags of a field expect.
+// expectedOf returns what the tags of a field expect.
 func expectedOf(tag reflect.StructTag, isMany bool) string {
 	lowest, highest, hasRange := rangeOf(tag)
 	allowed := strings.Join(strings.Fields(tag.Get("oneof")), ", ")
@@ -175,7 +177,7 @@ func allows(tag reflect.StructTag, value string) bool {
 	return !ok || slices.Contains(strings.Fields(allowed), value)
 }
 
-// rangeOf is the range tag of a field.
+// rangeOf returns the range tag of a field.
 func rangeOf(tag reflect.StructTag) (lowest, highest int64, ok bool) {
 	low, high, ok := strings.Cut(tag.Get("range"), "..")
 	lowest, lowErr := strconv.ParseInt(low, 10, 64)
@@ -184,7 +186,7 @@ func rangeOf(tag reflect.StructTag) (lowest, highest int64, ok bool) {
 	return lowest, highest, ok && lowErr == nil && highErr == nil
 }
 
-// entriesOf counts the entries of a list or a mapping; it is -1 for another node.
+// entriesOf returns the number of entries of a list or a mapping; -1 for another node.
 func entriesOf(n *yaml.Node) int64 {
 	switch n.Kind {
 	case yaml.SequenceNode:

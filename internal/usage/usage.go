@@ -11,8 +11,8 @@ import (
 )
 
 // Group is a group of flags. An entry that ends in a dot is a prefix of names: "web." stands for
-// all flags of the web server. A name of its own counts more than a prefix, so that
-// "dcgm.address" can be in another group than "dcgm.".
+// all flags of the web server. A name of its own counts more than a prefix, so that "dcgm.address"
+// can be in another group than "dcgm.".
 type Group struct {
 	Title string
 	Names []string
@@ -41,8 +41,7 @@ func Install(app *kingpin.Application, groups []Group, tables ...Table) {
 	})
 }
 
-// Arrange puts flags into groups, in the order of both. Hidden flags and empty groups are left
-// out.
+// Arrange puts flags into groups, in the order of both. Hidden flags and empty groups are left out.
 func Arrange(flags []*kingpin.FlagModel, groups []Group) []FlagGroup {
 	list := make([]FlagGroup, len(groups)+1)
 	for i, g := range groups {
@@ -53,7 +52,7 @@ func Arrange(flags []*kingpin.FlagModel, groups []Group) []FlagGroup {
 
 	for _, f := range flags {
 		if !f.Hidden {
-			at := find(groups, f.Name)
+			at := groupIndex(groups, f.Name)
 			list[at].Flags = append(list[at].Flags, f)
 		}
 	}
@@ -61,8 +60,8 @@ func Arrange(flags []*kingpin.FlagModel, groups []Group) []FlagGroup {
 	return slices.DeleteFunc(list, func(g FlagGroup) bool { return len(g.Flags) == 0 })
 }
 
-// find returns the index of a flag's group, the number of groups if there is none.
-func find(groups []Group, name string) int {
+// groupIndex returns the index of a flag's group; the number of groups if no group has the flag.
+func groupIndex(groups []Group, name string) int {
 	at := slices.IndexFunc(groups, func(g Group) bool { return slices.Contains(g.Names, name) })
 	if at >= 0 {
 		return at
