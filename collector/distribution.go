@@ -251,6 +251,7 @@ func (d *deviceHistograms) writeHistogram(
 	if h.count == 0 {
 		return
 	}
+
 	m, err := prometheus.NewConstNativeHistogram(
 		f.desc,
 		h.count,

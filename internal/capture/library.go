@@ -188,7 +188,7 @@ func fillIn(e *entity, c nvmlsource.Call) {
 	}
 }
 
-// Object returns the entity of a handle that a call has returned. MIG devices are told apart by
+// Object returns the entity of a handle that a call has returned. MIG devices are distinguished by
 // index, which another device may have after a repartition, and GPU instances by profile and
 // position.
 func (l *library) Object(c nvmlsource.Call, position int, handle any) (object any, known bool) {

@@ -59,7 +59,7 @@ type session struct {
 	// neither has happened since nvmlInit.
 	noEventsAt time.Time
 	triedAt    time.Time     // when the last change failed or was refused
-	pause      time.Duration // from then to the next change that no operator requests; 0 if the last one succeeded
+	pause      time.Duration // after that, for changes that no operator requests; 0 after a success
 
 	// The Source's mu guards what follows.
 	released map[gpu.UUID]*gpu.ReleasedGPU
