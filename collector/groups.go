@@ -9,7 +9,7 @@ import (
 // collectFunc writes one group's metrics of a Snapshot.
 type collectFunc func(*metricWriter, *view)
 
-// group is a set of families that are switched on and off together.
+// group is a set of families that are switched on and off together; users know it as a collector.
 type group struct {
 	name, help string
 	// build declares the group's families and returns the function that collects them.

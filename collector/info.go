@@ -123,9 +123,8 @@ func appendPlacement(dst []byte, o gpu.Opt[gpu.Placement]) []byte {
 		return dst
 	}
 
-	return strconv.AppendInt(
-		append(strconv.AppendInt(dst, int64(p.Start), 10), ':'),
-		int64(p.Size),
-		10,
-	)
+	dst = strconv.AppendInt(dst, int64(p.Start), 10)
+	dst = append(dst, ':')
+
+	return strconv.AppendInt(dst, int64(p.Size), 10)
 }

@@ -59,43 +59,48 @@ func (r *gpuRead) queryProfiles(q *querier) {
 func (r *gpuRead) queryProfileInfos(q *querier) ([]profileEntry, profileProgress) {
 	const call = "nvmlDeviceGetGpuInstanceProfileInfo"
 	var entries []profileEntry
-	unnamed := false
 	progress := profilesListed
 
 	for enum := 0; enum < maxProfiles && r.lost == nil; enum++ {
 		info, ret := r.dev.GetGpuInstanceProfileInfo(enum)
-		err := checkReturn(call, ret)
 
-		switch {
-		case err == nil:
+		err := checkReturn(call, ret)
+		if err == nil {
 			if q.denied[call] != nil {
 				delete(q.denied, call)
 				r.source.privilege.markRegained(gpu.ReadingMIG)
 			}
 
 			entries = append(entries, newProfileEntry(enum, info))
-			unnamed = unnamed || entries[len(entries)-1].Name == ""
 			continue
-		case errors.Is(err, gpu.ErrNotSupported), errors.Is(err, gpu.ErrInvalidArgument) &&
-			enum < nvml.GPU_INSTANCE_PROFILE_COUNT:
-			continue
-		case losesDevice(err):
-			r.lost = err
-			progress = profilesIncomplete
-		case !errors.Is(err, gpu.ErrInvalidArgument): // an invalid argument is the end of the profiles
-			progress = profilesIncomplete
-
-			if errors.Is(err, gpu.ErrNoPermission) {
-				q.denied[call] = err
-			}
-
-			q.recordError(gpu.ReadingMIG, err)
 		}
+
+		isInvalid := errors.Is(err, gpu.ErrInvalidArgument)
+		if errors.Is(err, gpu.ErrNotSupported) || isInvalid && enum < nvml.GPU_INSTANCE_PROFILE_COUNT {
+			continue // the GPU does not have this profile
+		}
+
+		if isInvalid {
+			break // there are no further profiles
+		}
+
+		progress = profilesIncomplete
+
+		if losesDevice(err) {
+			r.lost = err
+			break
+		}
+
+		if errors.Is(err, gpu.ErrNoPermission) {
+			q.denied[call] = err
+		}
+
+		q.recordError(gpu.ReadingMIG, err)
 
 		break
 	}
 
-	if unnamed {
+	if slices.ContainsFunc(entries, func(e profileEntry) bool { return e.Name == "" }) {
 		nameProfiles(entries, r.gpuMemory())
 	}
 
@@ -214,15 +219,15 @@ func nameProfiles(entries []profileEntry, gpuBytes uint64) {
 // derivedName returns the name of a profile as NVIDIA's own tools do if the driver reports none
 // (go-nvlib, pkg/nvlib/device/mig_profile.go): the memory in the name is the GPU's times the
 // eighths that the instance takes, rounded up.
-func derivedName(slices int, memory, total uint64) string {
-	if total == 0 {
-		return fmt.Sprintf("%dg.%dgb", slices, (memory+1<<30-1)>>30)
+func derivedName(computeSlices int, memory, gpuMemory uint64) string {
+	if gpuMemory == 0 {
+		return fmt.Sprintf("%dg.%dgb", computeSlices, (memory+1<<30-1)>>30)
 	}
 
-	share := math.Ceil(float64(memory)/float64(total)*8) / 8
-	gpuGB := float64((total + 1<<30 - 1) >> 30)
+	share := math.Ceil(float64(memory)/float64(gpuMemory)*8) / 8
+	gpuGB := float64((gpuMemory + 1<<30 - 1) >> 30)
 
-	return fmt.Sprintf("%dg.%dgb", slices, int(math.Round(share*gpuGB)))
+	return fmt.Sprintf("%dg.%dgb", computeSlices, int(math.Round(share*gpuGB)))
 }
 
 // enumAttributes returns the suffix of the name of a profile with this enum (nvml.h,
