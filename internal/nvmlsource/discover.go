@@ -39,7 +39,7 @@ func (s *Source) Discover() (gpu.Inventory, error) {
 
 	s.resumeQueue()
 
-	return s.list()
+	return s.listInventory()
 }
 
 // rediscover is Discover without changes of the session, for callers that hold handles (beginCall):
@@ -56,11 +56,11 @@ func (s *Source) rediscover() (gpu.Inventory, error) {
 		return gpu.Inventory{}, s.session.down
 	}
 
-	return s.list()
+	return s.listInventory()
 }
 
-// list initialises NVML unless that has succeeded before, and lists the GPUs.
-func (s *Source) list() (gpu.Inventory, error) {
+// listInventory initialises NVML unless that has succeeded before, and lists the GPUs.
+func (s *Source) listInventory() (gpu.Inventory, error) {
 	released := s.listReleased()
 	if err := s.initialise(); err != nil {
 		return gpu.Inventory{Released: released}, err
@@ -129,8 +129,8 @@ func (s *Source) initialise() error {
 	s.mu.Unlock()
 	s.initialised = true
 
-	// A GPU that was bound while nvmlInit ran may not be among NVML's. If nothing was known before,
-	// nvmlInit may have loaded the driver.
+	// We note what was bound before nvmlInit, since a GPU that was bound while it ran may not be among
+	// NVML's. If that was unknown, nvmlInit may have loaded the driver, so we ask again.
 	if s.session.targets == nil && before == nil {
 		before, _ = s.listBound()
 	}
@@ -200,10 +200,10 @@ func (s *Source) enumerate(timeout time.Duration) error {
 		count = s.session.count
 	}
 
-	same := count == len(s.slots)
+	sameCount := count == len(s.slots)
 	needsLookup := func(sl slot) bool { return !sl.skipped && !sl.isUsable() }
 
-	if same && !slices.ContainsFunc(s.slots, needsLookup) {
+	if sameCount && !slices.ContainsFunc(s.slots, needsLookup) {
 		if s.inventory.Driver != s.driver { // the first inventory of a node without GPUs
 			s.replaceSlots(s.slots)
 		}
@@ -211,7 +211,7 @@ func (s *Source) enumerate(timeout time.Duration) error {
 		return nil
 	}
 
-	if !same {
+	if !sameCount {
 		s.lookups = map[int]lookup{} // an index may now belong to another GPU
 	}
 
@@ -222,7 +222,7 @@ func (s *Source) enumerate(timeout time.Duration) error {
 		switch {
 		case s.session.targets != nil && s.session.targets[i] == "":
 			next[i] = slot{skipped: true}
-		case same && s.slots[i].isUsable():
+		case sameCount && s.slots[i].isUsable():
 			next[i] = s.slots[i]
 		default:
 			unknown = append(unknown, i)

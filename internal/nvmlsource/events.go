@@ -29,10 +29,10 @@ type eventQueue struct {
 
 	// mu guards the fields up to watcher. It is never held during a driver call.
 	mu    sync.Mutex
-	quit  chan struct{}
+	quit  chan struct{} // closed by stop
 	ended chan struct{} // closed when the goroutine has ended, or if stop came before it began
-	// closed when a halt is complete: no call of the queue is under way; nil if none was begun
-	// since reset
+	// halted is closed when no call of the queue is under way after a halt; nil if no halt was begun
+	// since reset.
 	halted        chan struct{}
 	haltedAt      time.Time // when the last halt was begun; zero if none was
 	running       bool      // the goroutine has been started
@@ -42,7 +42,8 @@ type eventQueue struct {
 	lostGPU       bool      // the last set failed because a GPU is lost
 	gpus          []*gpuState
 	registrations map[Device]*registration
-	// GPUs that must not be registered, with how many calls of withholdGPU have not been undone yet
+	// withheld has the GPUs that must not be registered, with how many calls of withholdGPU were not
+	// undone yet.
 	withheld map[Device]int
 	watcher  mig.LayoutWatcher // nil if there is none
 
@@ -120,7 +121,9 @@ func (q *eventQueue) startQueue(gpus []*gpuState) bool {
 		)
 	}
 
-	return !errors.Is(err, gpu.ErrNotSupported) // without events, readings find changes of the layout by scans
+	// If the driver has no events, there is nothing to wait for: readings find changes of the layout
+	// by scans.
+	return !errors.Is(err, gpu.ErrNotSupported)
 }
 
 // stop makes the goroutine end; the channel is closed when it has.
@@ -229,7 +232,7 @@ const maxSetGap = time.Second
 // replaceSet delivers the events of a released set and returns a new set, or nil if none can be
 // created.
 func (q *eventQueue) replaceSet(set *queueSet) *queueSet {
-	for range eventBuffer {
+	for range eventBuffer { // bounded, since events may keep coming
 		e, ret := set.Wait(0)
 		if ret != nvml.SUCCESS {
 			break

@@ -46,9 +46,9 @@ const (
 
 // window holds two consecutive samples of one entity, and the metrics between them.
 type window struct {
-	samples  [2]GPMSample
-	count    int        // samples that hold counters; the newest is samples[1]
-	errs     keptErrors // why it has no metrics
+	samples  [2]GPMSample // the older, which the next one overwrites, and the newer
+	count    int          // samples that hold counters, the newer first
+	errs     keptErrors   // why it has no metrics
 	activity gpu.Activity
 	rates    gpu.LinkRates
 	media    gpu.Media // of a GPU instance
@@ -99,10 +99,9 @@ func (r *gpuRead) takeSamples() (sampled bool, errs []gpu.ReadError) {
 	errs = r.readGPMSupport()
 	since := r.source.opts.Now().Sub(g.lastAt)
 
-	early := !g.lastAt.IsZero() && since >= 0 &&
-		since < minWindow // the metrics of the last window stay
+	early := !g.lastAt.IsZero() && since >= 0 && since < minWindow
 	if g.support != gpmSupported || g.restart || early {
-		return false, errs
+		return false, errs // if it is only early, the metrics of the last window stay
 	}
 
 	r.sampleEntities()
@@ -331,6 +330,7 @@ func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
 
 	const call = "nvmlGpmMetricsGet"
 
+	// A metric that the driver does not fill in must not have the value of another window.
 	metrics := r.state.metrics[:count]
 	for i := range metrics {
 		metrics[i].Value = 0

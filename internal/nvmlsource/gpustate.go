@@ -120,7 +120,7 @@ type profileProgress int
 
 const (
 	profilesIncomplete profileProgress = iota
-	profilesListed                     // all of them, but their placements
+	profilesListed                     // all of them, without their placements
 	profilesPlaced                     // all of them with their placements
 )
 

@@ -142,10 +142,12 @@ func (a *Actuator) readPartition(g *gpuState, t *tables) (partition, error) {
 				return partition{}, err
 			}
 
-			if before, twice := infos[info.ID]; twice && before == info {
+			if before, twice := infos[info.ID]; twice {
+				if before != info {
+					return partition{}, errTorn
+				}
+
 				continue
-			} else if twice {
-				return partition{}, errTorn
 			}
 
 			infos[info.ID] = info
@@ -182,15 +184,17 @@ func (t *tables) instanceOf(info GPUInstanceInfo) mig.Instance {
 // readComputeInstances reads the compute instances of a GPU instance of p.
 func (a *Actuator) readComputeInstances(t *tables, p *partition, instance *mig.Instance) error {
 	infos := map[uint32]ComputeInstanceInfo{}
-	add := func(info ComputeInstanceInfo, slices int) error {
-		if before, twice := infos[info.ID]; twice && before != info {
-			return errTorn
-		} else if twice {
+	add := func(info ComputeInstanceInfo, computeSlices int) error {
+		if before, twice := infos[info.ID]; twice {
+			if before != info {
+				return errTorn
+			}
+
 			return nil
 		}
 
 		infos[info.ID] = info
-		addCompute(instance, info, slices)
+		addCompute(instance, info, computeSlices)
 
 		return nil
 	}
@@ -202,10 +206,10 @@ func (a *Actuator) readComputeInstances(t *tables, p *partition, instance *mig.I
 		err := checkReturn("nvmlGpuInstanceGetComputeInstances", ret)
 
 		for _, info := range list {
-			err = cmp.Or(
-				err,
-				add(info, min(int(info.Placement.Size), t.computeSlices(instance.ProfileID))),
-			)
+			// We cannot ask this driver for the compute profile: the placement shows the slices, but it
+			// may be longer than all of the GPU instance.
+			computeSlices := min(int(info.Placement.Size), t.computeSlices(instance.ProfileID))
+			err = cmp.Or(err, add(info, computeSlices))
 		}
 
 		completeComputes(instance)
@@ -258,10 +262,10 @@ func (t *tables) computeSlices(profileID uint32) int {
 // addCompute adds a compute instance to its GPU instance. Its placement is as long as it has
 // slices: a driver may report a longer one. (In the tables of NVIDIA's emulated GPUs, in go-nvml,
 // the one of all 7 slices has a placement of 8.)
-func addCompute(instance *mig.Instance, info ComputeInstanceInfo, slices int) {
-	c := mig.ComputeInstance{ID: gpu.ComputeID(info.ID), Slices: slices}
+func addCompute(instance *mig.Instance, info ComputeInstanceInfo, computeSlices int) {
+	c := mig.ComputeInstance{ID: gpu.ComputeID(info.ID), Slices: computeSlices}
 	if info.Placement.Size > 0 {
-		c.Placement = gpu.Some(gpu.Placement{Start: int(info.Placement.Start), Size: slices})
+		c.Placement = gpu.Some(gpu.Placement{Start: int(info.Placement.Start), Size: computeSlices})
 	}
 
 	instance.ComputeInstances = append(instance.ComputeInstances, c)

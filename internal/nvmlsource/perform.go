@@ -64,6 +64,7 @@ type stepCall struct {
 	device   MutableDevice
 }
 
+// perform does the step: see PerformStep.
 func (c *stepCall) perform() (mig.Outcome, error) {
 	before, err := c.readExpected(c.gpu, c.expected)
 	if errors.Is(err, errUnsteady) {
@@ -91,12 +92,8 @@ func (c *stepCall) perform() (mig.Outcome, error) {
 
 	found, readErr := c.readExpected(c.gpu, after)
 	if readErr != nil {
-		return mig.Outcome{
-				Done: done,
-			}, errors.Join(
-				err,
-				fmt.Errorf("read the instances after the step: %w", readErr),
-			)
+		readErr = fmt.Errorf("read the instances after the step: %w", readErr)
+		return mig.Outcome{Done: done}, errors.Join(err, readErr)
 	}
 
 	out := mig.Outcome{Done: done, Instances: found.instances, Read: true}

@@ -196,7 +196,8 @@ func (r *gpuRead) readMode() (modeState, []gpu.ReadError) {
 	}
 
 	current, pending, ret := r.dev.GetMigMode()
-	if ret == nvml.ERROR_INVALID_ARGUMENT { // of the only one, the handle: the driver has lost the GPU
+	if ret == nvml.ERROR_INVALID_ARGUMENT {
+		// The handle is the only argument: the driver does not know the GPU any more.
 		r.lost = checkReturn(call, ret)
 		return mode, nil
 	}

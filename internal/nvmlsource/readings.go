@@ -17,8 +17,8 @@ type tier struct {
 // (readFields).
 func (r *gpuRead) readFast() tier {
 	q := r.newQuerier(r.state.answers)
-	var to gpu.Readings
-	to.Memory = r.queryMemory(&q)
+	var readings gpu.Readings
+	readings.Memory = r.queryMemory(&q)
 
 	u, err := query(
 		&q,
@@ -27,12 +27,12 @@ func (r *gpuRead) readFast() tier {
 		r.dev.GetUtilizationRates,
 	)
 	if err == nil {
-		to.Utilization = gpu.Some(float64(u.Gpu) / 100)
-		to.MemoryCopy = gpu.Some(float64(u.Memory) / 100)
+		readings.Utilization = gpu.Some(float64(u.Gpu) / 100)
+		readings.MemoryCopy = gpu.Some(float64(u.Memory) / 100)
 	}
 
-	to.Media = r.queryMedia(&q)
-	to.PowerWatts = queryScaled(
+	readings.Media = r.queryMedia(&q)
+	readings.PowerWatts = queryScaled(
 		&q,
 		"nvmlDeviceGetPowerUsage",
 		gpu.ReadingPower,
@@ -40,20 +40,20 @@ func (r *gpuRead) readFast() tier {
 		1000,
 	)
 
-	to.EnergyJoules = queryScaled(&q, "nvmlDeviceGetTotalEnergyConsumption", gpu.ReadingEnergy,
+	readings.EnergyJoules = queryScaled(&q, "nvmlDeviceGetTotalEnergyConsumption", gpu.ReadingEnergy,
 		r.dev.GetTotalEnergyConsumption, 1000)
-	if to.EnergyJoules.Present() {
-		to.EnergyAt = r.source.opts.Now()
+	if readings.EnergyJoules.Present() {
+		readings.EnergyAt = r.source.opts.Now()
 	}
 
-	to.TemperatureCelsius = queryScaled(
+	readings.TemperatureCelsius = queryScaled(
 		&q,
 		"nvmlDeviceGetTemperature",
 		gpu.ReadingTemperature,
 		r.dev.GetTemperature,
 		1,
 	)
-	to.ClockHertz = gpu.Clocks{
+	readings.ClockHertz = gpu.Clocks{
 		SM:       r.queryClock(&q, "nvmlDeviceGetClockInfo(SM)", nvml.CLOCK_SM),
 		Memory:   r.queryClock(&q, "nvmlDeviceGetClockInfo(MEM)", nvml.CLOCK_MEM),
 		Graphics: r.queryClock(&q, "nvmlDeviceGetClockInfo(GRAPHICS)", nvml.CLOCK_GRAPHICS),
@@ -63,12 +63,12 @@ func (r *gpuRead) readFast() tier {
 	reasons, err := query(&q, "nvmlDeviceGetCurrentClocksEventReasons", gpu.ReadingClockEvents,
 		r.dev.GetCurrentClocksEventReasons)
 	if err == nil {
-		to.ClockEvents = gpu.Some(gpu.ClockEvents(reasons))
+		readings.ClockEvents = gpu.Some(gpu.ClockEvents(reasons))
 	}
 
-	to.PerformanceState = r.queryPerformanceState(&q)
+	readings.PerformanceState = r.queryPerformanceState(&q)
 
-	return tier{readings: to, errs: q.errs}
+	return tier{readings: readings, errs: q.errs}
 }
 
 // readSlow completes the slow tier, whose NVML field values are given. While the slow tier is not
@@ -82,8 +82,8 @@ func (r *gpuRead) readSlow(fields tier) tier {
 	defer r.state.meter.countFor(false)
 	q := r.newQuerier(r.state.answers)
 	readings := fields.readings
-	to := &readings.SlowReadings
-	to.PowerLimitWatts = queryScaled(&q, "nvmlDeviceGetEnforcedPowerLimit", gpu.ReadingPower,
+	slow := &readings.SlowReadings
+	slow.PowerLimitWatts = queryScaled(&q, "nvmlDeviceGetEnforcedPowerLimit", gpu.ReadingPower,
 		r.dev.GetEnforcedPowerLimit, 1000)
 
 	replays, err := query(
@@ -108,10 +108,10 @@ func (r *gpuRead) readSlow(fields tier) tier {
 
 	mode, err := query(&q, "nvmlDeviceGetComputeMode", gpu.ReadingInventory, r.dev.GetComputeMode)
 	if err == nil {
-		to.ExclusiveComputeMode = gpu.Some(mode == nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
+		slow.ExclusiveComputeMode = gpu.Some(mode == nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
 	}
 
-	to.TemperatureMarginCelsius = queryScaled(
+	slow.TemperatureMarginCelsius = queryScaled(
 		&q,
 		"nvmlDeviceGetMarginTemperature",
 		gpu.ReadingTemperature,
@@ -126,19 +126,19 @@ func (r *gpuRead) readSlow(fields tier) tier {
 		r.dev.GetPersistenceMode,
 	)
 	if err == nil {
-		to.PersistenceMode = gpu.Some(persistence == nvml.FEATURE_ENABLED)
+		slow.PersistenceMode = gpu.Some(persistence == nvml.FEATURE_ENABLED)
 	}
 
-	to.TemperatureThresholds = r.queryThresholds(&q)
-	to.Fans = r.queryFans(&q)
-	to.ECC = r.queryECC(&q)
-	to.Fabric = r.queryFabric(&q)
+	slow.TemperatureThresholds = r.queryThresholds(&q)
+	slow.Fans = r.queryFans(&q)
+	slow.ECC = r.queryECC(&q)
+	slow.Fabric = r.queryFabric(&q)
 
 	if links, ok := r.queryLinks(&q); ok {
 		readings.NVLink = links
 	}
 
-	to.RemappedRows = r.queryRows(&q)
+	slow.RemappedRows = r.queryRows(&q)
 	r.state.slow = tier{readings: readings, errs: append(fields.errs, q.errs...)}
 	r.state.slowAt = r.now
 

@@ -298,9 +298,9 @@ func (q *eventQueue) endAttempt(a registerAttempt, outcome attemptOutcome) {
 	}
 }
 
-// xidState is whether the XIDs of a GPU are received, and which other events are.
+// xidState is whether the XIDs of a GPU are received, and which kinds of events could be.
 type xidState struct {
-	kinds    uint64        // of events that are received
+	kinds    uint64        // of events that the GPU is registered for
 	received bool          // XIDs were received at some time
 	failure  gpu.ReadError // why XIDs are not received; zero if they are
 }

@@ -66,7 +66,7 @@ type registration struct {
 	triedAt time.Time
 	pause   time.Duration // until what failed is tried again
 
-	delivery delivery // of the events that it is registered for
+	delivery delivery // whether the driver delivers the events that the GPU is registered for
 
 	received bool          // XIDs were received at some time
 	failure  gpu.ReadError // why XIDs are not received; zero if they are, or no attempt has ended yet

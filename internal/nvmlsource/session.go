@@ -39,7 +39,7 @@ type Opening struct {
 // session is whether NVML is open, and which GPUs it was opened without.
 type session struct {
 	// Discover owns these fields, and so does the change that it has begun.
-	pausing *pendingChange    // waits for other uses of the GPUs to end, with NVML open; nil if none does
+	pending *pendingChange    // waits for other uses of the GPUs to end, with NVML open; nil if none does
 	change  chan struct{}     // closed when the change under way has ended; nil if there is none
 	began   time.Time         // when it began
 	down    error             // why NVML stays closed; nil if it does not
@@ -151,7 +151,7 @@ func (s *Source) addRequest(r *releaseRequest) <-chan Released {
 // advanceSession makes the changes of the session that are due. It waits for them for at most
 // lookupTimeout; the error is why NVML cannot be used now.
 func (s *Source) advanceSession() error {
-	if s.session.change == nil && s.session.pausing == nil {
+	if s.session.change == nil && s.session.pending == nil {
 		s.followBinding()
 
 		if none := s.followKernel(); none && len(s.session.resume) > 0 {
@@ -295,7 +295,7 @@ func (s *Source) beginChange() {
 		return
 	}
 
-	s.session.pausing = change.beginPausing()
+	s.session.pending = change.beginPausing()
 }
 
 // takeRequests returns the requests that can be carried out, and the GPUs that are released once

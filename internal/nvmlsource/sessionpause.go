@@ -38,7 +38,7 @@ func (c *sessionChange) beginPausing() *pendingChange {
 }
 
 // pauseOthers ends other uses of the GPUs in this process, or returns why they go on. mayOpen is
-// nil if NVML is closed: then it cannot be shut down, either.
+// nil if NVML is closed, so that it need not be shut down.
 func (c *sessionChange) pauseOthers(
 	mayOpen func(confidential gpu.Opt[bool]) error,
 ) (resume func(all bool), err error) {
@@ -90,12 +90,12 @@ func (p *pendingChange) hasEnded() bool {
 // endPausing begins the change for which other uses of the GPUs have ended, or refuses it if they
 // go on.
 func (s *Source) endPausing() {
-	p := s.session.pausing
+	p := s.session.pending
 	if p == nil || !p.hasEnded() {
 		return
 	}
 
-	s.session.pausing = nil
+	s.session.pending = nil
 
 	if p.err != nil {
 		p.change.refuse(p.err)

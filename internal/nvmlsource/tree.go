@@ -169,10 +169,11 @@ func (r *gpuRead) readTreeOnce() (result treeRead, errs []gpu.ReadError) {
 	set := r.beginScan()
 	knewTree := t.known
 	knewHandles := t.scanned
-	t.scanned = false
+	t.scanned = false // until this scan has succeeded
 
-	anew := r.hasReport() || r.retryAll || r.cues.Asked
-	if anew {
+	// The details may have changed even if the scan does not show it.
+	rereads := r.hasReport() || r.retryAll || r.cues.Asked
+	if rereads {
 		t.placed = false
 	}
 
@@ -196,7 +197,7 @@ func (r *gpuRead) readTreeOnce() (result treeRead, errs []gpu.ReadError) {
 		result.err = err
 	}
 
-	if result.err == nil && (result.changed || r.slow || anew) {
+	if result.err == nil && (result.changed || r.slow || rereads) {
 		result.vanished = r.buildTree(t, result.changed) || result.vanished
 	}
 
@@ -248,7 +249,7 @@ func (r *gpuRead) buildTree(t *tree, changed bool) (vanished bool) {
 	var list []gpu.GPUInstance
 	for _, info := range t.scan.instances {
 		if indexOfInstance(list, gpu.InstanceID(info.ID)) < 0 {
-			list = append(list, r.listedInstance(info))
+			list = append(list, r.newListedInstance(info))
 		}
 	}
 
@@ -299,8 +300,8 @@ func newStates(list []gpu.GPUInstance, s *scan) []entityState {
 	return states
 }
 
-// listedInstance returns a GPU instance that the driver has listed.
-func (r *gpuRead) listedInstance(info GPUInstanceInfo) gpu.GPUInstance {
+// newListedInstance returns a GPU instance that the driver has listed.
+func (r *gpuRead) newListedInstance(info GPUInstanceInfo) gpu.GPUInstance {
 	gi := gpu.GPUInstance{
 		ID:           gpu.InstanceID(info.ID),
 		Device:       gpu.Device{Up: true},
@@ -347,16 +348,15 @@ func (r *gpuRead) addCompute(q *querier, list []gpu.GPUInstance, e *migEntry) []
 
 	at := indexOfInstance(list, e.instance)
 	if at < 0 {
-		list = append(list, r.inferredInstance(e.instance, &ci, attributes))
+		list = append(list, r.inferInstance(e.instance, &ci, attributes))
 		at = len(list) - 1
 	}
 
 	gi := &list[at]
 	if ci.Profile == "" && gi.Profile != "" {
 		ci.Profile = gi.Profile
-		if slices := attributes.ComputeInstanceSliceCount; slices > 0 &&
-			slices < attributes.GpuInstanceSliceCount {
-			ci.Profile = fmt.Sprintf("%dc.%s", slices, gi.Profile)
+		if part := attributes.ComputeInstanceSliceCount; part > 0 && part < attributes.GpuInstanceSliceCount {
+			ci.Profile = fmt.Sprintf("%dc.%s", part, gi.Profile) // such as 1c.3g.20gb
 		}
 	}
 
@@ -365,9 +365,9 @@ func (r *gpuRead) addCompute(q *querier, list []gpu.GPUInstance, e *migEntry) []
 	return list
 }
 
-// inferredInstance returns a GPU instance as far as one of its MIG devices describes it: without
+// inferInstance returns a GPU instance as far as one of its MIG devices describes it: without
 // placement.
-func (r *gpuRead) inferredInstance(id gpu.InstanceID, ci *gpu.ComputeInstance,
+func (r *gpuRead) inferInstance(id gpu.InstanceID, ci *gpu.ComputeInstance,
 	attributes nvml.DeviceAttributes) gpu.GPUInstance {
 	gi := gpu.GPUInstance{ID: id, Device: gpu.Device{Up: true}, Profile: instanceProfile(ci.Profile)}
 	if gi.Profile == "" && attributes.GpuInstanceSliceCount > 0 {
