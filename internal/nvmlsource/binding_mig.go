@@ -8,7 +8,6 @@ import "github.com/NVIDIA/go-nvml/pkg/nvml"
 const minCapacity, maxCapacity = 16, 256
 
 // capacityFor returns how many instances to allocate a buffer for.
-
 func capacityFor(instanceCount uint32) uint32 {
 	return min(max(instanceCount, minCapacity), maxCapacity)
 }

@@ -118,16 +118,10 @@ func (r *gpuRead) querySMs(q *querier) gpu.Opt[int] {
 // 0 if the capability is unknown.
 func coresPerSM(major, minor int) int {
 	switch {
-	case major == 5,
-		major == 6 && minor != 0,
-		major == 8 && minor != 0,
-		major == 9,
-		major == 10,
-		major == 11,
-		major == 12:
-		return 128
-	case major == 6, major == 7, major == 8:
+	case major == 6 && minor == 0, major == 7, major == 8 && minor == 0:
 		return 64
+	case major >= 5 && major <= 12:
+		return 128
 	}
 
 	return 0

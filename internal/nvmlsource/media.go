@@ -113,7 +113,7 @@ func (r *gpuRead) computeMedia(gi *gpu.GPUInstance, state *entityState) (invalid
 	q := r.newQuerier(state.answers)
 	profile, _ := r.profileOf(gi.ProfileID)
 	engines := profile.Engines
-	var list [kindsOfMedia]mediaKind
+	var list [kindsOfMedia]mediaKind // so that kinds needs no allocation
 	kinds := list[:0]
 
 	for _, kind := range mediaKinds() {

@@ -11,12 +11,12 @@ import (
 // was reported to have, the last lists were incomplete, or a compute instance is no longer the
 // same.
 func (r *gpuRead) placeComputes(q *querier, t *tree, list []gpu.GPUInstance, changed bool) {
-	anew := changed || !t.placed
+	rereads := changed || !t.placed
 	failures := len(q.errs)
 
 	for i, info := range t.scan.instances {
 		gi := &list[indexOfInstance(list, gpu.InstanceID(info.ID))]
-		if anew || !keepPlacements(gi, t.instances) {
+		if rereads || !keepPlacements(gi, t.instances) {
 			queryPlacements(q, gi, t.scan.handles[i])
 		}
 	}

@@ -48,7 +48,7 @@ func (r *gpuRead) queryProcesses(q *querier) ([]gpu.Process, error) {
 	list := mergeProcesses(compute, graphics, mps)
 	if !r.state.mode.enabled.Or(false) {
 		clearInstances(list)
-	} else if hasNoInstance(list) {
+	} else if lacksInstances(list) {
 		return nil, gpu.ErrNotSupported
 	}
 
@@ -63,9 +63,9 @@ func clearInstances(list []gpu.Process) {
 	}
 }
 
-// hasNoInstance reports whether a list has no instances of its processes, as with the first version
+// lacksInstances reports whether a list has no instances of its processes, as with the first version
 // of the call (nvmlProcessInfo_v1_t): then only the MIG devices' own lists have them.
-func hasNoInstance(list []gpu.Process) bool {
+func lacksInstances(list []gpu.Process) bool {
 	return len(list) > 0 &&
 		!slices.ContainsFunc(list, func(p gpu.Process) bool { return p.Instance.Present() })
 }
@@ -142,7 +142,7 @@ func countProcesses(instances []gpu.GPUInstance, list []gpu.Process) {
 	for i := range instances {
 		gi := &instances[i]
 		count := 0
-		located := true
+		located := true // each process names its compute instance
 		counts := make([]int, len(gi.ComputeInstances))
 
 		for _, p := range list {
@@ -161,7 +161,7 @@ func countProcesses(instances []gpu.GPUInstance, list []gpu.Process) {
 		}
 
 		gi.Processes = gpu.Some(count)
-		if !located && len(counts) == 1 {
+		if !located && len(counts) == 1 { // they can only run there
 			counts[0] = count
 			located = true
 		}
