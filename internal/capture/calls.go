@@ -39,7 +39,7 @@ func gpuCalls() []callType {
 		returns[fieldValue]("nvmlDeviceGetFieldValues", fieldNames, numbers),
 		returns[handleCount]("nvmlDeviceGetGpuInstances", numbers),
 		returns[none]("nvmlDeviceGetMigDeviceHandleByIndex", numbers),
-		// without lastSeen: a replay is asked for the samples of the same polls
+		// Without the argument lastSeen: a replay is asked for the samples of the same polls.
 		returns[[]nvml.ProcessUtilizationSample]("nvmlDeviceGetProcessUtilization"),
 		returns[none]("nvmlDeviceRegisterEvents", eventNames),
 		returns[none]("nvmlGpmMigSampleGet", numbers),
@@ -196,7 +196,8 @@ type names string
 
 const (
 	numbers names = ""
-	// which GPU instance a sample is of, by its id; WHOLE: it is of the whole entity
+	// windowNames are the ids of the GPU instance that a sample is of; WHOLE (nvmlsource.NoInstance)
+	// is a sample of the whole entity.
 	windowNames names = " 4294967295:WHOLE "
 )
 
@@ -218,6 +219,7 @@ func (n names) name(value uint64) string {
 func (n names) value(text string) (uint64, bool) {
 	number := text
 
+	// The number of a name is between the space before it and its colon.
 	before, _, found := strings.Cut(string(n), ":"+text+" ")
 	if found && !strings.Contains(text, " ") {
 		number = before[strings.LastIndex(before, " ")+1:]

@@ -75,7 +75,8 @@ func (l *library) recordEvent(e nvmlsource.Event, ret nvml.Return) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	if r.Before = t.poll; !t.between {
+	r.Before = t.poll
+	if !t.between { // that poll is under way
 		r.Before++
 	}
 
@@ -88,7 +89,7 @@ func (l *library) replayEvent(s *eventSet, timeout time.Duration) (nvmlsource.Ev
 	t := l.time
 	q := l.events
 	var found *eventRecord
-	arrived := func() bool {
+	arrived := func() bool { // with the timeline's mu held
 		if s.freed {
 			return true
 		}

@@ -73,12 +73,12 @@ type Source struct {
 	retry       retry.Backoff
 	lastErr     error
 	starts      startLimit
-	cannotStart bool  // an engine in this process would not start now: this process is not root
-	advised     error // prevents profiling of all GPUs, and was logged
-	units       map[gpu.UUID]*profiledGPU
-	devices     map[gpu.UUID]uint32 // the engine's numbers of the GPUs
-	search      retry.Backoff       // for GPUs that the engine does not know
-	fields      [levels]FieldGroup  // of each level, if hasFields
+	cannotStart bool                      // an engine in this process would not start now: this process is not root
+	advised     error                     // prevents profiling of all GPUs, and was logged
+	units       map[gpu.UUID]*profiledGPU // of the GPUs to profile
+	devices     map[gpu.UUID]uint32       // the engine's numbers of the GPUs
+	search      retry.Backoff             // for GPUs that the engine does not know
+	fields      [levels]FieldGroup        // of each level, if hasFields
 	hasFields   [levels]bool
 	shared      *watch           // of all GPUs; nil if each has its own
 	split       bool             // the GPUs cannot be watched together
@@ -198,7 +198,7 @@ func (s *Source) restartStale(now time.Time) {
 
 	stale := false
 	for id, u := range s.units {
-		if u.wanted && u.stale(now, hierarchyTimeoutEmbedded) && s.restarted[id] != u.layout {
+		if u.wanted && u.isStale(now, hierarchyTimeoutEmbedded) && s.restarted[id] != u.layout {
 			s.restarted[id] = u.layout
 			stale = true
 		}
@@ -246,7 +246,7 @@ func (s *Source) connect(snapshot *gpu.Snapshot, now time.Time) error {
 		)
 	}
 
-	if s.opts.Mode == ModeEmbedded && s.starts.changed(snapshot) {
+	if s.opts.Mode == ModeEmbedded && s.starts.update(snapshot) {
 		s.retry = retry.Backoff{}
 	}
 

@@ -41,8 +41,9 @@ func (l gpuLayout) changed(from gpuLayout) bool {
 		l.up && !from.up
 }
 
-// changed reports whether the GPUs have changed since the last call. If so, the count starts again.
-func (l *startLimit) changed(s *gpu.Snapshot) bool {
+// update notes the GPUs of a Snapshot, and reports whether they have changed since the last call. If
+// so, the count starts again.
+func (l *startLimit) update(s *gpu.Snapshot) (changed bool) {
 	l.next = l.next[:0]
 
 	for i := range s.GPUs {

@@ -25,7 +25,8 @@ type profiledGPU struct {
 	nodes   []hierarchyNode  // GPU instances, then compute instances, by id
 	next    []hierarchyNode  // reused
 	byLevel [levels][]Entity // of the nodes that are watched
-	// package poll computes the GPU's activity from its instances: we read only its traffic
+	// rolled is set if package poll computes the GPU's activity from its instances: we read only its
+	// traffic.
 	rolled bool
 	unread error // why the hierarchy of its instances could not be read
 
@@ -45,8 +46,8 @@ type hierarchyNode struct {
 	entity            Entity
 	instance, compute uint32
 	slices            int
-	// a compute instance with all slices of its GPU instance: it has the same values, and is not
-	// watched
+	// whole is set for a compute instance with all slices of its GPU instance: it has the same
+	// values, and is not watched.
 	whole bool
 }
 
@@ -129,8 +130,8 @@ func markWhole(nodes []hierarchyNode) {
 	}
 }
 
-// stale reports whether the hierarchy has differed from the layout for at least limit.
-func (u *profiledGPU) stale(now time.Time, limit time.Duration) bool {
+// isStale reports whether the hierarchy has differed from the layout for at least limit.
+func (u *profiledGPU) isStale(now time.Time, limit time.Duration) bool {
 	return !u.differs.IsZero() && now.Sub(u.differs) >= limit
 }
 
@@ -144,7 +145,7 @@ func (s *Source) hasSettled(u *profiledGPU, now time.Time) bool {
 // and, if known, slices. A process without the privilege to list GPU instances (and so without
 // their placements) does not see those without compute instances.
 func matchesSnapshot(g *gpu.GPU, nodes []hierarchyNode) bool {
-	hidden := true
+	hidden := true // no placement is known: this process may not list GPU instances
 	count := 0
 
 	for i := range g.Instances {
@@ -210,13 +211,13 @@ func isEmpty(nodes []hierarchyNode, instance uint32) bool {
 func (s *Source) profileGPU(u *profiledGPU, now time.Time) (gpu.Profiling, bool, error) {
 	var failed error
 	if u.retry.IsDue(now) {
-		if failed = s.watchUnit(u, now); failed != nil {
-			if isLost(failed) {
-				return gpu.Profiling{}, false, failed
-			}
+		failed = s.watchUnit(u, now)
+		if isLost(failed) {
+			return gpu.Profiling{}, false, failed
 		}
 
-		if u.refused = errors.Is(failed, ErrPaused); failed == nil || u.refused {
+		u.refused = errors.Is(failed, ErrPaused)
+		if failed == nil || u.refused {
 			u.retry = retry.Backoff{}
 		} else {
 			u.retry.Postpone(now, minBackoff, maxBackoff)
@@ -250,7 +251,7 @@ func (s *Source) profileGPU(u *profiledGPU, now time.Time) (gpu.Profiling, bool,
 		failed = u.unread
 	}
 
-	if failed == nil && u.stale(now, hierarchyTimeout) {
+	if failed == nil && u.isStale(now, hierarchyTimeout) {
 		failed = s.explainStale()
 	}
 
