@@ -37,6 +37,8 @@ const (
 	// left to the operator.
 	hierarchyTimeout         = 30 * time.Second
 	hierarchyTimeoutEmbedded = 10 * time.Second
+	// staleIntervals is for how many intervals a value is served if no newer one comes.
+	staleIntervals = 3
 	// updateLag is how much later than its interval a value may be measured.
 	updateLag  = time.Second
 	minBackoff = time.Second

@@ -280,7 +280,7 @@ func (s *Source) isPaused(u *profiledGPU, r *reading, failed error, now time.Tim
 		u.paused = time.Time{}
 	case shown || s.refused || u.refused || errors.Is(failed, ErrPaused):
 		u.paused = now
-	case r.mature && !hung || now.Sub(u.paused) >= hierarchyTimeoutEmbedded+3*s.opts.Interval:
+	case r.mature && !hung || now.Sub(u.paused) >= hierarchyTimeoutEmbedded+staleIntervals*s.opts.Interval:
 		u.paused = time.Time{}
 	}
 
@@ -323,6 +323,7 @@ func (b *blankRun) add(r *reading, interval time.Duration, paused bool) bool {
 		b.since = r.blank
 	}
 
+	// A new watch has blanks until the engine has sampled three times.
 	return paused || b.since == 0 || r.blank-b.since >= (3*interval+updateLag).Microseconds()
 }
 

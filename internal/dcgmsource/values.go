@@ -66,7 +66,7 @@ type reading struct {
 	newest int64 // when the newest value was measured; 0: there is none
 	last   int   // index of the node of the last value: the next value is likely of it or of the next node
 	ratio  bool  // a ratio has a value
-	mature bool  // the watch of a ratio has had the time to bring values
+	mature bool  // a watch of ratios has had the time to bring values
 	// blank is when the newest blank of a ratio was sampled, in microseconds since 1970; 0: there
 	// is none. Those of a watch that has not had the time to bring values do not count.
 	blank int64
@@ -75,7 +75,7 @@ type reading struct {
 // oldestValue returns when a value must have been measured, at the earliest, to be served at a
 // time, in microseconds since 1970: older ones are from before profiling stopped.
 func (s *Source) oldestValue(at time.Time) int64 {
-	return at.Add(-3*s.opts.Interval - updateLag).UnixMicro()
+	return at.Add(-staleIntervals*s.opts.Interval - updateLag).UnixMicro()
 }
 
 // readWatch reads the latest values of the GPU's entities in a watch.
@@ -93,8 +93,10 @@ func (s *Source) readWatch(r *reading, w *watch) error {
 		r.mature = r.mature || w.since < r.oldest
 	}
 
-	for most := maxValues / len(fields); len(entities) > 0; {
-		part := entities[:min(most, len(entities))]
+	atOnce := maxValues / len(fields)
+
+	for len(entities) > 0 {
+		part := entities[:min(atOnce, len(entities))]
 		entities = entities[len(part):]
 
 		values, err := s.countedSession().Latest(s.values[:0], part, fields)
