@@ -50,11 +50,11 @@ func newPipes(c *catalog) collectFunc {
 	return collectFunc(newActivityRatios(c, pipeActivityRatios()))
 }
 
-// newActivityRatios declares the ratios of which at every level, and returns a function that writes
-// them.
-func newActivityRatios(c *catalog, which []int) func(*metricWriter, *view) {
+// newActivityRatios declares ratios at every level, and returns a function that writes them. The
+// ratios are named by their indexes in gpu.Activity.All.
+func newActivityRatios(c *catalog, ratios []int) func(*metricWriter, *view) {
 	const above = ", over the SMs of the largest profile. Absent if the activity of one of them is not reported."
-	gpuFamilies := newActivityFamilies(c, which, "nvidia_gpu_", "the GPU", activityMeaning{
+	gpuFamilies := newActivityFamilies(c, ratios, "nvidia_gpu_", "the GPU", activityMeaning{
 		sm: "Rolled up from the GPU instances while any has a compute instance: " +
 			"sum of each one's ratio times its SMs" + above,
 		dram: "Rolled up from the GPU instances while any has a compute instance: sum of each one's " +
@@ -63,7 +63,7 @@ func newActivityRatios(c *catalog, which []int) func(*metricWriter, *view) {
 	})
 	instance := newActivityFamilies(
 		c,
-		which,
+		ratios,
 		"nvidia_mig_gpu_instance_",
 		"the GPU instance",
 		activityMeaning{
@@ -73,7 +73,7 @@ func newActivityRatios(c *catalog, which []int) func(*metricWriter, *view) {
 	)
 	compute := newActivityFamilies(
 		c,
-		which,
+		ratios,
 		"nvidia_mig_compute_instance_",
 		"the compute instance",
 		activityMeaning{
@@ -124,7 +124,7 @@ type activityFamilies struct {
 
 func newActivityFamilies(
 	c *catalog,
-	which []int,
+	ratios []int,
 	prefix, device string,
 	mig activityMeaning,
 ) activityFamilies {
@@ -160,7 +160,7 @@ func newActivityFamilies(
 	}
 	var f activityFamilies
 
-	for _, i := range which {
+	for _, i := range ratios {
 		if texts[i].mig != "" {
 			f.families[i] = c.newFamily(prefix+texts[i].name+"_ratio", texts[i].help, texts[i].mig)
 		}

@@ -19,7 +19,7 @@ type Names string
 // The names.
 const (
 	NamesNative Names = "native"
-	NamesDCGM   Names = "dcgm" // of NVIDIA's dcgm-exporter, besides the metrics of the exporter itself
+	NamesDCGM   Names = "dcgm" // dcgm-exporter's names; the metrics about this exporter keep theirs
 	NamesBoth   Names = "both"
 )
 
@@ -160,7 +160,7 @@ func (d *dcgmGroup) collect(w *metricWriter, v *view) {
 			parts: d.listParts(base, g.GPU),
 		}
 
-		if len(devices.parts) == 0 { // what instances would have, the whole GPU has
+		if len(devices.parts) == 0 { // without instances the whole GPU has their series
 			whole := &devices.whole
 			whole.memory = &g.Readings.Memory
 			whole.media = &g.Readings.Media

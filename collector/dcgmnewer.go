@@ -11,7 +11,7 @@ import (
 // their own.
 type dcgmRenamedField struct {
 	name, old string
-	id        int // 0: that of the old name
+	id        int // of DCGM's field; 0: the same as under the old name
 	unit      string
 	value     dcgmValue
 }

@@ -80,8 +80,8 @@ func (c *Collector) groupIndex(family string, m *dto.Metric) int {
 	return slices.IndexFunc(c.groups, func(g enabledGroup) bool { return g.name == name })
 }
 
-// Filter returns the families and series of the named collectors among those that Gather returned;
-// all for no names. The result shares memory with families and must not be modified either.
+// Filter returns the named collectors' part of the families and series that Gather returned, or all
+// if no names are given. The result shares memory with families: it must not be modified either.
 func (c *Collector) Filter(families []*dto.MetricFamily, names []string) []*dto.MetricFamily {
 	selected := c.selectGroups(names)
 	if selected == nil {

@@ -25,8 +25,8 @@ type Recording struct {
 type nodeInfo struct {
 	Hostname   string `yaml:"hostname"`
 	Kubernetes bool   `yaml:"kubernetes" oneof:"false" expected:"false: the kubelet of a node is not recorded"`
-	// PIDNamespace is that of the program that made it: the host's, or a container's, in which
-	// processes are hidden. Files of earlier versions do not have it.
+	// PIDNamespace says where the program that made the recording ran: on the host, or in a container,
+	// in which the host's processes are hidden. Files of earlier versions do not have it.
 	PIDNamespace string `yaml:"pidNamespace,omitempty" oneof:"host container"`
 }
 

@@ -52,7 +52,7 @@ type entry struct {
 type answer struct {
 	ret   nvml.Return
 	value any // of the call's type if ret is SUCCESS
-	// until is the poll in which the driver answered: a later one than that of the call if the call
+	// until is the poll in which the driver answered: later than the poll of the call if the call
 	// hung, or never.
 	until pollNumber
 }

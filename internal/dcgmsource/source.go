@@ -334,8 +334,8 @@ func (s *Source) Close(ctx context.Context) error {
 
 // Release disconnects from the engine for a change of the MIG mode: an engine in this process holds
 // the GPUs open and does not follow the change; a running one follows, but holds the watches that
-// were created in it. Until resume is called, Profile returns gpu.ErrUnavailable. The errors are
-// those of Close; after one there is nothing to resume.
+// were created in it. Until resume is called, Profile returns gpu.ErrUnavailable. It fails as
+// Close does; then nothing is paused, and resume is nil.
 func (s *Source) Release(ctx context.Context) (resume func(), err error) {
 	s.paused.Add(1)
 

@@ -47,7 +47,7 @@ const (
 // window holds two consecutive samples of one entity, and the metrics between them.
 type window struct {
 	samples  [2]GPMSample // the older, which the next one overwrites, and the newer
-	count    int          // samples that hold counters, the newer first
+	count    int          // how many samples hold counters; if one does, it is the newer
 	errs     keptErrors   // why it has no metrics
 	activity gpu.Activity
 	rates    gpu.LinkRates

@@ -14,7 +14,7 @@ import (
 // linkField is a counter of one link.
 type linkField struct {
 	id   uint32
-	kind string // of errors; empty for bytes
+	kind string // of the errors that it counts; empty if it counts bytes
 }
 
 // Indexes of linkFields.

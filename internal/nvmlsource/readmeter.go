@@ -46,7 +46,7 @@ func (m *readMeter) BeginCall(function string) time.Time {
 	return began
 }
 
-// EndCall adds the time that a call took to that of its class and of the tier. It leaves a call
+// EndCall adds the time that a call took to the sums of its class and of the tier. It leaves a call
 // that hangs out of the tier: it says nothing of what readings usually cost.
 func (m *readMeter) EndCall(function string, began time.Time) {
 	burden := m.addCall(function, began)

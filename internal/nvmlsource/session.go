@@ -41,15 +41,18 @@ type session struct {
 	// Discover owns these fields, and so does the change that it has begun.
 	pending *pendingChange    // waits for other uses of the GPUs to end, with NVML open; nil if none does
 	change  chan struct{}     // closed when the change under way has ended; nil if there is none
-	began   time.Time         // when it began
+	began   time.Time         // when that change began
 	down    error             // why NVML stays closed; nil if it does not
-	failed  bool              // it stays closed because nvmlInit has failed, which we try again
+	failed  bool              // NVML stays closed because nvmlInit has failed, which we try again
 	skipped map[gpu.UUID]bool // the GPUs that NVML was opened without
 	// targets are the GPUs to look up by their PCI bus ids, by index, while some are skipped; else
 	// nil.
 	targets map[int]string
-	bound   []string // the GPUs that the kernel driver had bound when NVML was opened; nil if unknown
-	// those that NVML did not list when it listed all its GPUs: this container does not have them
+	// bound are the PCI bus ids of the GPUs that the kernel driver had bound when NVML was opened;
+	// nil if unknown.
+	bound []string
+	// foreign are those of bound that NVML did not list when it listed all its GPUs: this container
+	// does not have them.
 	foreign map[string]bool
 	rights  string           // Opening.Rights when NVML was opened
 	count   int              // of indexes up to the highest in targets
@@ -58,8 +61,9 @@ type session struct {
 	// noEventsAt is when the library last had no system events, or failed to return them; zero if
 	// neither has happened since nvmlInit.
 	noEventsAt time.Time
-	triedAt    time.Time     // when the last change failed or was refused
-	pause      time.Duration // after that, for changes that no operator requests; 0 after a success
+	triedAt    time.Time // when the last change failed or was refused
+	// pause is how long after triedAt only an operator's requests cause a change; 0 after a success.
+	pause time.Duration
 
 	// The Source's mu guards what follows.
 	released map[gpu.UUID]*gpu.ReleasedGPU
@@ -95,9 +99,9 @@ func (u *usage) isHung() bool {
 // releaseRequest is a request to release a GPU, or to open it again.
 type releaseRequest struct {
 	id     gpu.UUID
-	opens  bool
+	opens  bool // opens the GPU again, instead of releasing it
 	cause  gpu.ReleaseCause
-	result chan Released // buffered
+	result chan Released // buffered: the answer does not wait for who asked
 }
 
 func (r *releaseRequest) isFromOperator() bool { return r.cause != gpu.ReleasedByDriver }

@@ -80,9 +80,9 @@ func ReadAll(file io.Reader, path string, limit int64) ([]byte, error) {
 // Decode reads a file into a struct, which may be filled in part if there is an error. The error
 // joins every *Error found, in the order of their lines.
 //
-// A key of a struct is that of the field's yaml tag, else of its json tag, or its name in snake
-// case; fields of embedded structs are keys of the struct itself. Fields are read in the order of
-// the struct, whatever that of the file. They may have these tags:
+// A field's key is in its yaml tag, else in its json tag; without either it is the field's name in
+// snake case. Fields of embedded structs are keys of the struct itself. Fields are read in the
+// order of the struct, not of the file. They may have these tags:
 //
 //	yaml:"name,omitempty"  the key, which need not be there; "-" for a field that is not read
 //	default:"YAML"         what is read instead if the key is not there

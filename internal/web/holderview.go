@@ -201,8 +201,8 @@ func holderNotices(snap *gpu.Snapshot) []notice {
 	return notices
 }
 
-// freeTile counts the GPUs of which nothing holds any part, and those for which that is unknown. It
-// returns false if no holders are known.
+// freeTile counts the GPUs of which nothing holds any part, and the GPUs whose holders are unknown.
+// It returns false if no holders are known.
 func freeTile(snap *gpu.Snapshot) (tile, bool) {
 	free := 0
 	unknown := 0
