@@ -16,34 +16,36 @@ type arrangement struct {
 // unknownStart is the start of a compute instance's placement that the driver does not report.
 const unknownStart = -1
 
-// computeSizes lists the sizes in slices that compute instances of a GPU instance can have.
-func computeSizes(ofInstance int) []int {
+// computeSizes lists the sizes in slices that compute instances can have in a GPU instance with
+// gpuSlices compute slices: those that NVML has profiles for, and the whole.
+func computeSizes(gpuSlices int) []int {
 	var sizes []int
 
 	for _, size := range []int{1, 2, 3, 4, 7} {
-		if size < ofInstance {
+		if size < gpuSlices {
 			sizes = append(sizes, size)
 		}
 	}
 
-	return append(sizes, ofInstance)
+	return append(sizes, gpuSlices)
 }
 
-// arrange finds placements for compute instances of the given sizes in slices, whose sum fits, in
-// an existing GPU instance or, with nil, in a new one. It takes the arrangement that destroys the
-// fewest busy compute instances, then the fewest of all, then the one with the most new ones at
-// multiples of 2 and 4 slices, where any driver allows them; then larger ones come first. ok is
-// false if existing cannot be kept, since we don't know the placements in it.
-func arrange(ofInstance int, sizes []int, existing *Instance) (best arrangement, ok bool) {
-	a := arranger{ofInstance: ofInstance, sizes: slices.Clone(sizes)}
+// arrange finds placements for compute instances of the given sizes in slices, whose sum fits, in a
+// GPU instance with gpuSlices compute slices: in an existing one or, with nil, in a new one. It
+// takes the arrangement that destroys the fewest busy compute instances, then the fewest of all,
+// then the one that creates the fewest where not every driver allows them (see alignment); then
+// larger ones come first. ok is false if existing would have to change, but we don't know where its
+// compute instances are.
+func arrange(gpuSlices int, sizes []int, existing *Instance) (best arrangement, ok bool) {
+	a := arranger{gpuSlices: gpuSlices, sizes: slices.Clone(sizes)}
 	slices.SortFunc(a.sizes, func(x, y int) int { return y - x })
 
 	if existing != nil {
 		a.existing = existing
 		for _, c := range existing.ComputeInstances {
-			place, known := computePlace(ofInstance, c).Get()
+			place, known := computePlace(gpuSlices, c).Get()
 			if !known {
-				return keptWhole(ofInstance, a.sizes, existing)
+				return keepUnchanged(gpuSlices, a.sizes, existing)
 			}
 
 			a.places = append(a.places, place)
@@ -57,64 +59,68 @@ func arrange(ofInstance int, sizes []int, existing *Instance) (best arrangement,
 
 // computePlace returns the placement of a compute instance. If it has all slices of its GPU
 // instance, we know the placement even if the driver does not report it.
-func computePlace(ofInstance int, c ComputeInstance) gpu.Opt[gpu.Placement] {
-	if !c.Placement.Present() && c.Slices == ofInstance {
+func computePlace(gpuSlices int, c ComputeInstance) gpu.Opt[gpu.Placement] {
+	if !c.Placement.Present() && c.Slices == gpuSlices {
 		return gpu.Some(gpu.Placement{Size: c.Slices})
 	}
 
 	return c.Placement
 }
 
-// keptWhole returns the arrangement that changes nothing, and false if existing does not have the
-// wanted sizes.
-func keptWhole(ofInstance int, sizes []int, existing *Instance) (arrangement, bool) {
-	var has []int
+// keepUnchanged returns the arrangement that changes nothing, and false if existing does not have
+// the wanted sizes.
+func keepUnchanged(gpuSlices int, sizes []int, existing *Instance) (arrangement, bool) {
+	var existingSizes []int
 	for _, c := range existing.ComputeInstances {
-		has = append(has, c.Slices)
+		existingSizes = append(existingSizes, c.Slices)
 	}
 
-	slices.SortFunc(has, func(x, y int) int { return y - x })
+	slices.SortFunc(existingSizes, func(x, y int) int { return y - x })
 
-	if !slices.Equal(has, sizes) {
+	if !slices.Equal(existingSizes, sizes) {
 		return arrangement{}, false
 	}
 
-	return arrangement{computeInstances: asItIs(ofInstance, existing)}, true
+	return arrangement{computeInstances: placedComputes(gpuSlices, existing)}, true
 }
 
-// asItIs returns the existing compute instances by placement.
-func asItIs(ofInstance int, existing *Instance) []ComputeInstance {
+// placedComputes returns the existing compute instances, ordered by placement.
+func placedComputes(gpuSlices int, existing *Instance) []ComputeInstance {
 	list := slices.Clone(existing.ComputeInstances)
 	for i := range list {
-		list[i].Placement = computePlace(ofInstance, list[i])
+		list[i].Placement = computePlace(gpuSlices, list[i])
 	}
 
-	sortComputes(list)
+	sortByPlacement(list)
 
 	return list
 }
 
-// sortComputes sorts compute instances by placement, those without a known one first.
-func sortComputes(list []ComputeInstance) {
+// sortByPlacement sorts compute instances by placement, those without a known one first.
+func sortByPlacement(list []ComputeInstance) {
 	start := func(c ComputeInstance) int { return c.Placement.Or(gpu.Placement{Start: unknownStart}).Start }
 	slices.SortStableFunc(list, func(x, y ComputeInstance) int { return start(x) - start(y) })
 }
 
 // arranger goes through all arrangements.
 type arranger struct {
-	ofInstance int
-	sizes      []int // descending
-	existing   *Instance
-	places     []gpu.Placement // of the existing compute instances
+	gpuSlices int
+	sizes     []int           // descending
+	existing  *Instance       // nil for a new GPU instance
+	places    []gpu.Placement // of the existing compute instances
 
-	chosen   []gpu.Placement // of the first sizes
-	best     []gpu.Placement
-	bestCost [3]int // busy ones destroyed, all destroyed, new ones not aligned; the first counts most
+	chosen   []gpu.Placement // for sizes[:len(chosen)]
+	best     []gpu.Placement // nil until there is one
+	bestCost arrangementCost
 }
 
-// arrangeRest tries all placements of the sizes that have none yet. taken are the units of the
-// chosen ones.
-func (a *arranger) arrangeRest(taken uint64) {
+// arrangementCost counts the busy compute instances destroyed, all destroyed, and the new ones that
+// are not aligned. Earlier counts matter more.
+type arrangementCost [3]int
+
+// arrangeRest tries all placements of the sizes that have none yet. takenUnits is the set of slices
+// that the chosen placements take.
+func (a *arranger) arrangeRest(takenUnits uint64) {
 	n := len(a.chosen)
 	if n == len(a.sizes) {
 		a.judgeArrangement()
@@ -123,14 +129,14 @@ func (a *arranger) arrangeRest(taken uint64) {
 
 	from := 0
 	if n > 0 && a.sizes[n-1] == a.sizes[n] {
-		from = a.chosen[n-1].End()
+		from = a.chosen[n-1].End() // to swap equal ones makes no other arrangement
 	}
 
-	for start := from; start+a.sizes[n] <= a.ofInstance; start++ {
+	for start := from; start+a.sizes[n] <= a.gpuSlices; start++ {
 		at := gpu.Placement{Start: start, Size: a.sizes[n]}
-		if set := units(at); set != 0 && set&taken == 0 {
+		if set := units(at); set != 0 && set&takenUnits == 0 {
 			a.chosen = append(a.chosen, at)
-			a.arrangeRest(taken | set)
+			a.arrangeRest(takenUnits | set)
 			a.chosen = a.chosen[:n]
 		}
 	}
@@ -138,7 +144,7 @@ func (a *arranger) arrangeRest(taken uint64) {
 
 // judgeArrangement keeps the arrangement if it is better than the best so far.
 func (a *arranger) judgeArrangement() {
-	var c [3]int // as bestCost
+	var c arrangementCost
 
 	for i, place := range a.places {
 		if slices.Contains(a.chosen, place) {
@@ -167,8 +173,8 @@ func (a *arranger) isBusy(i int) bool {
 	return a.existing.Busy || a.existing.ComputeInstances[i].Busy
 }
 
-// alignment returns the number of slices at whose multiples every driver places a compute instance:
-// NVIDIA's open kernel modules take any start, its emulated GPUs (go-nvml) only these.
+// alignment returns the number of slices at whose multiples every driver creates a compute instance
+// of a size. NVIDIA's open kernel modules allow any start, its emulated GPUs (go-nvml) only these.
 func alignment(size int) int {
 	for _, power := range []int{1, 2, 4} {
 		if size <= power {
@@ -204,7 +210,7 @@ func (a *arranger) bestArrangement() arrangement {
 		}
 	}
 
-	sortComputes(list.computeInstances)
+	sortByPlacement(list.computeInstances)
 
 	return list
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// PlaceBeside returns where further instances of some profiles, given by name, can be created
-// beside those that are placed, in the order of the names. It returns nil if they do not all fit.
+// PlaceBeside finds placements for further instances, whose profiles are given by name, beside those
+// that are placed. The result is in the order of the names; it is nil if they do not all fit.
 func PlaceBeside(profiles []gpu.Profile, placed []Placed, names []string) []Placed {
 	if len(names) == 0 {
 		return []Placed{}

@@ -8,12 +8,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Placed is the profile and the placement of a GPU instance. If a profile has its ProfileID and
-// another its Profile, the name counts. An instance of an unknown profile still occupies its
+// Placed is the profile and the placement of a GPU instance. If ProfileID and Profile name different
+// profiles of the GPU, Profile counts. An instance of an unknown profile still occupies its
 // placement and, if we can parse its name, compute slices.
 type Placed struct {
 	ProfileID uint32
-	Profile   string
+	Profile   string // the profile's name
 	Placement gpu.Placement
 }
 
@@ -26,8 +26,8 @@ type Placed struct {
 // largest profile has the GPU's totals.
 //
 // A memory slice is free if an instance of some profile, created now, could have it; other unused
-// ones are stranded. As many compute slices are free as the best further instances together could
-// have; the rest is stranded.
+// ones are stranded. Of the unused compute slices, as many are free as further instances together
+// could have at most; the rest is stranded.
 func CapacityOf(profiles []gpu.Profile, placed []Placed) gpu.Capacity {
 	shape := shapeOf(profiles)
 	empty := newOccupancy(shape, profiles, nil)
@@ -67,10 +67,11 @@ func FreePlacements(profiles []gpu.Profile, placed []Placed, profile gpu.Profile
 	return newOccupancy(shapeOf(profiles), profiles, placed).free(profile)
 }
 
-// shape is what a GPU can be partitioned into.
+// shape is what instances divide among them.
 type shape struct {
-	axis, compute int
-	engines       engineCounts
+	axis    int // units of the placement axis; memory slices are the same
+	compute int // compute slices
+	engines engineCounts
 }
 
 // maxUnits is the number of units of a placement axis that fit the sets below; the longest known
@@ -104,21 +105,21 @@ func units(p gpu.Placement) uint64 {
 // occupancy is what the instances of a GPU take and leave.
 type occupancy struct {
 	shape
-	units       uint64       // taken
-	computeLeft int          // slices
-	media       bool         // the one instance with media extensions exists
-	left        engineCounts // engines left
+	units       uint64 // the set of units taken
+	computeLeft int    // compute slices left
+	media       bool   // the one instance with media extensions exists
+	enginesLeft engineCounts
 }
 
 func newOccupancy(s shape, profiles []gpu.Profile, placed []Placed) occupancy {
-	o := occupancy{shape: s, computeLeft: s.compute, left: s.engines}
+	o := occupancy{shape: s, computeLeft: s.compute, enginesLeft: s.engines}
 
 	for _, instance := range placed {
 		p := profileOf(profiles, instance)
 		o.units |= units(instance.Placement)
 		o.computeLeft -= p.ComputeSlices
 		o.media = o.media || hasMediaExtensions(p)
-		o.left = o.left.without(countsOf(p))
+		o.enginesLeft = o.enginesLeft.without(countsOf(p))
 	}
 
 	o.units &= 1<<s.axis - 1
@@ -127,8 +128,8 @@ func newOccupancy(s shape, profiles []gpu.Profile, placed []Placed) occupancy {
 	return o
 }
 
-// profileOf finds an instance's profile, see Placed. For an unknown one it returns what the name
-// says.
+// profileOf finds an instance's profile, as Placed says. For an unknown one it returns a profile
+// with the compute slices in its name, 3 for "3g.20gb".
 func profileOf(profiles []gpu.Profile, instance Placed) gpu.Profile {
 	byID := slices.IndexFunc(
 		profiles,
@@ -179,7 +180,7 @@ const (
 // creatable reports whether compute slices and engines are left for an instance of the profile.
 func (o occupancy) creatable(p gpu.Profile) bool {
 	return p.ComputeSlices <= o.computeLeft && !(o.media && hasMediaExtensions(p)) &&
-		o.left.cover(countsOf(p))
+		o.enginesLeft.cover(countsOf(p))
 }
 
 // free lists the placements that an instance of the profile could have now.
@@ -223,38 +224,38 @@ func (o occupancy) count(p gpu.Profile) int {
 		n = min(n, 1)
 	}
 
-	return min(n, o.left.times(countsOf(p)))
+	return min(n, o.enginesLeft.times(countsOf(p)))
 }
 
 // bestCompletion returns the most compute slices that further instances together could take. It
-// goes along the axis and keeps, at every unit, which sums of slices the instances before it can
-// have: reached[u][t] has bit n set if instances below unit u can have n slices and take t of the
-// rest.
+// goes along the axis and keeps, at every unit, which sums of compute slices the new instances below
+// that unit can have. Sums are sets of bits: reached[2][r] with bits 1 and 2 says that new instances
+// on units 0 and 1 can have 1 or 2 slices together, if they leave r.
 func (o occupancy) bestCompletion(profiles []gpu.Profile) int {
-	within := uint64(1)<<(o.computeLeft+1) - 1
+	possibleSums := uint64(1)<<(o.computeLeft+1) - 1
 
-	reached := make([]map[taken]uint64, o.axis+1)
+	reached := make([]map[resourcesLeft]uint64, o.axis+1)
 	for u := range reached {
-		reached[u] = map[taken]uint64{}
+		reached[u] = map[resourcesLeft]uint64{}
 	}
 
-	reached[0][taken{left: o.left}] = 1
+	reached[0][resourcesLeft{engines: o.enginesLeft}] = 1 // no instances: the sum is 0
 
-	starts := o.startingAt(profiles) // without media extensions if an existing instance has them
+	candidates := o.candidatesByStart(profiles)
 	for u := range o.axis {
 		for before, sums := range reached[u] {
 			reached[u+1][before] |= sums // unit u stays free
 
-			for _, next := range starts[u] {
-				if before.media && next.media || !before.left.cover(next.engines) {
+			for _, next := range candidates[u] {
+				if before.media && next.media || !before.engines.cover(next.engines) {
 					continue
 				}
 
-				after := taken{
-					media: before.media || next.media,
-					left:  before.left.without(next.engines),
+				after := resourcesLeft{
+					media:   before.media || next.media,
+					engines: before.engines.without(next.engines),
 				}
-				reached[u+next.size][after] |= sums << next.compute & within
+				reached[u+next.size][after] |= sums << next.compute & possibleSums
 			}
 		}
 	}
@@ -267,21 +268,23 @@ func (o occupancy) bestCompletion(profiles []gpu.Profile) int {
 	return most
 }
 
-// taken says what further instances take besides units and compute slices.
-type taken struct {
-	media bool
-	left  engineCounts // engines left
+// resourcesLeft says what new instances leave, besides units and compute slices.
+type resourcesLeft struct {
+	media   bool // one of them has media extensions, so no other can
+	engines engineCounts
 }
 
 // candidate is an instance that could begin at a unit.
 type candidate struct {
-	size, compute int
-	media         bool
-	engines       engineCounts
+	size    int // in units
+	compute int // compute slices
+	media   bool
+	engines engineCounts
 }
 
-// startingAt lists the instances that could be created now, by their first unit.
-func (o occupancy) startingAt(profiles []gpu.Profile) [][]candidate {
+// candidatesByStart lists the instances that could be created now, by their first unit. None has
+// media extensions if an existing instance has them.
+func (o occupancy) candidatesByStart(profiles []gpu.Profile) [][]candidate {
 	starts := make([][]candidate, o.axis)
 
 	for _, p := range profiles {

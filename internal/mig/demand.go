@@ -19,10 +19,10 @@ type Need struct {
 }
 
 const (
-	// maxDemand bounds how many instances one demand can ask for, maxParts in how many ways GPUs
-	// can share it: the search goes through all of them.
+	// maxDemand bounds how many instances one demand can ask for.
 	maxDemand = 64
-	maxParts  = 4096
+	// maxParts bounds the parts of a demand (see demand): the search goes through all of them.
+	maxParts = 4096
 )
 
 // metBy reports whether an instance of the profile meets the need.
@@ -33,7 +33,7 @@ func (n Need) metBy(p gpu.Profile) bool {
 // planDemand finds room for further instances on the GPUs that are in MIG mode. It destroys
 // existing instances only if they are idle and in the way. Of equally good ways it takes the one
 // that uses the first GPUs.
-func planDemand(w *watch, gpus []GPULayout, needs []Need) ([]PlannedGPU, error) {
+func planDemand(check *cancelCheck, gpus []GPULayout, needs []Need) ([]PlannedGPU, error) {
 	total := 0
 
 	for i, n := range needs {
@@ -43,7 +43,7 @@ func planDemand(w *watch, gpus []GPULayout, needs []Need) ([]PlannedGPU, error) 
 			}
 		}
 
-		total += min(n.Count, maxDemand+1)
+		total += min(n.Count, maxDemand+1) // no overflow
 	}
 
 	if total > maxDemand {
@@ -56,7 +56,7 @@ func planDemand(w *watch, gpus []GPULayout, needs []Need) ([]PlannedGPU, error) 
 		}
 	}
 
-	d := newDemand(w, gpus, needs)
+	d := newDemand(check, gpus, needs)
 	if len(d.inMIG) == 0 && total > 0 {
 		return nil, &InfeasibleError{GPU: -1, Reason: "no GPU of this node has MIG on"}
 	}
@@ -94,8 +94,8 @@ func planDemand(w *watch, gpus []GPULayout, needs []Need) ([]PlannedGPU, error) 
 func (d *demand) largestOffer() string {
 	var largest gpu.Profile
 
-	for _, b := range d.inMIG {
-		for _, p := range d.gpus[b].Profiles {
+	for _, i := range d.inMIG {
+		for _, p := range d.gpus[i].Profiles {
 			if p.MemoryBytes > largest.MemoryBytes {
 				largest = p
 			}
@@ -119,26 +119,29 @@ func sizeText(bytes uint64, sms int) string {
 	return text
 }
 
-// demand goes from GPU to GPU and remembers, for every part of the demand, the best way to meet it
-// with the GPUs so far. A part is a number whose digits, in mixed bases, say how many instances of
-// each kind it has: with kinds of 2 and 3 instances, part 7 = 1 + 2*3 has one instance of the first
-// kind and two of the second.
+// demand is the search for the best way to meet needs. It goes from GPU to GPU and remembers, for
+// every part of the demand, the best way to meet that part with the GPUs so far.
+//
+// A part is some of the demanded instances, written as a number whose digits, in mixed bases, count
+// the instances of each kind. If a demand has 2 instances of kind 0 and 3 of kind 1, the first digit
+// has base 3 and the second base 4: part 7 = 1 + 2*3 is one instance of kind 0 and two of kind 1.
 type demand struct {
-	watch *watch
+	check *cancelCheck
 	gpus  []GPULayout
-	inMIG []int // indexes of the GPUs in MIG mode
+	inMIG []int // indexes in gpus of the GPUs in MIG mode; nth below is an index in inMIG
 	kinds []kind
-	parts int // number of parts; the last is the whole
+	parts int // number of parts; the last is the whole demand
 	// packed has, for each part, its digits in bit fields with a spare bit above each. spare has
-	// the spare bits set.
+	// the spare bits set. See addable.
 	packed []uint64
 	spare  uint64
-	known  map[string][]*option // the options of a GPU, by its likeness
+	// optionsByKey caches what options returns, so that we search once for all equal GPUs.
+	optionsByKey map[string][]*option
 }
 
 // kind joins the needs that the same profiles meet.
 type kind struct {
-	fits  [][]*searchProfile // for each GPU in MIG mode
+	fits  [][]*searchProfile // those profiles of each GPU in MIG mode
 	needs []int              // for each instance the index of its need
 	base  int                // what one instance adds to the number of a part
 }
@@ -147,15 +150,15 @@ func (k kind) fitsNowhere() bool {
 	return !slices.ContainsFunc(k.fits, func(fits []*searchProfile) bool { return len(fits) > 0 })
 }
 
-func newDemand(w *watch, gpus []GPULayout, needs []Need) *demand {
-	d := &demand{watch: w, gpus: gpus, parts: 1, known: map[string][]*option{}}
+func newDemand(check *cancelCheck, gpus []GPULayout, needs []Need) *demand {
+	d := &demand{check: check, gpus: gpus, parts: 1, optionsByKey: map[string][]*option{}}
 	for i := range gpus {
 		if gpus[i].inMIG() {
 			d.inMIG = append(d.inMIG, i)
 		}
 	}
 
-	at := map[string]int{}
+	kindOf := map[string]int{} // by the profiles that meet a need
 
 	for i, n := range needs {
 		if n.Count == 0 {
@@ -165,10 +168,10 @@ func newDemand(w *watch, gpus []GPULayout, needs []Need) *demand {
 		var k kind
 		var key strings.Builder
 
-		for _, b := range d.inMIG {
+		for _, g := range d.inMIG {
 			var fits []*searchProfile
 
-			for _, p := range searchProfiles(gpus[b].Profiles) {
+			for _, p := range searchProfiles(gpus[g].Profiles) {
 				if n.metBy(p.Profile) {
 					fits = append(fits, p)
 					fmt.Fprintf(&key, "%d/%s ", p.ID, p.Name)
@@ -179,10 +182,10 @@ func newDemand(w *watch, gpus []GPULayout, needs []Need) *demand {
 			k.fits = append(k.fits, fits)
 		}
 
-		j, known := at[key.String()]
+		j, known := kindOf[key.String()]
 		if !known {
 			j = len(d.kinds)
-			at[key.String()] = j
+			kindOf[key.String()] = j
 			d.kinds = append(d.kinds, k)
 		}
 
@@ -193,7 +196,7 @@ func newDemand(w *watch, gpus []GPULayout, needs []Need) *demand {
 
 	for j := range d.kinds {
 		d.kinds[j].base = d.parts
-		d.parts = min(d.parts*(len(d.kinds[j].needs)+1), maxParts+1)
+		d.parts = min(d.parts*(len(d.kinds[j].needs)+1), maxParts+1) // no overflow
 	}
 
 	if d.parts <= maxParts {
@@ -203,6 +206,7 @@ func newDemand(w *watch, gpus []GPULayout, needs []Need) *demand {
 	return d
 }
 
+// pack fills packed and spare.
 func (d *demand) pack() {
 	d.packed = make([]uint64, d.parts)
 	shift := 0
@@ -224,48 +228,47 @@ func (d *demand) digit(part, kind int) int {
 }
 
 // options returns, for each part of the demand, the best way for one GPU to meet it, nil if it
-// cannot. If the GPU meets a part, it meets every smaller one.
-func (d *demand) options(at int, p busyPolicy) []*option {
-	g := d.seenBy(p, at)
-	groups := d.groups(at)
-	known := map[string]*option{}
+// cannot. If the GPU meets a part, it meets every part with fewer instances of some kinds.
+func (d *demand) options(nth int, p busyPolicy) []*option {
+	g := d.seenBy(p, nth)
+	groups := d.groups(nth)
+	byCounts := map[string]*option{}
 	room := roomOf(g, p)
 	fits := make([][]*searchProfile, len(d.kinds))
 
 	for j, k := range d.kinds {
-		fits[j] = room.withoutExisting(g, p, k.fits[at])
+		fits[j] = room.withoutExisting(g, p, k.fits[nth])
 	}
 
-	most := room.start.axis
 	list := make([]*option, d.parts)
 
 	for part := range d.parts {
-		if !d.possible(list, part, most) {
+		if !d.isPossible(list, part, room.start.axis) {
 			continue
 		}
 
-		items, counts := d.items(at, groups, part)
+		items, counts := d.items(nth, groups, part)
 
-		o, ok := known[counts]
+		o, ok := byCounts[counts]
 		if !ok {
 			for i := range items {
 				items[i].fits = fits[items[i].kind]
 			}
 
-			f := fitting{watch: d.watch, gpu: g, policy: p, room: &room, items: items}
+			f := fitting{check: d.check, gpu: g, policy: p, room: &room, items: items}
 			o = f.findBest()
-			known[counts] = o
+			byCounts[counts] = o
 		}
 
-		list[part] = o.of(items)
+		list[part] = o.forItems(items)
 	}
 
 	return list
 }
 
-// items returns the instances of a part. counts has how many each group of kinds has: a GPU meets
-// parts with the same counts in the same way.
-func (d *demand) items(at int, groups [][]int, part int) (items []item, counts string) {
+// items returns the instances of a part. counts is a key that says how many each group of kinds
+// has: a GPU meets parts with the same counts in the same way.
+func (d *demand) items(nth int, groups [][]int, part int) (items []item, counts string) {
 	var byGroup []byte
 
 	for group, kinds := range groups {
@@ -273,28 +276,28 @@ func (d *demand) items(at int, groups [][]int, part int) (items []item, counts s
 
 		for _, j := range kinds {
 			for range d.digit(part, j) {
-				items = append(items, item{group: group, kind: j, fits: d.kinds[j].fits[at]})
+				items = append(items, item{group: group, kind: j, fits: d.kinds[j].fits[nth]})
 			}
 		}
 
-		byGroup = append(byGroup, byte(len(items)-before)) // at most maxDemand
+		byGroup = append(byGroup, byte(len(items)-before)) // maxDemand fits a byte
 	}
 
 	return items, string(byGroup)
 }
 
-// groups joins the kinds that the same profiles of one GPU meet; only other GPUs of a mixed node
-// tell them apart. The search takes the instances of a group as equal, which saves it from trying
-// them in every order.
-func (d *demand) groups(at int) [][]int {
+// groups joins the kinds that the same profiles of one GPU meet. Two kinds can differ on an H100
+// and be one group on an A30, in a node that has both. The search takes the instances of a group as
+// equal, so it need not try them in every order.
+func (d *demand) groups(nth int) [][]int {
 	var groups [][]int
 
 	for j, k := range d.kinds {
 		alike := func(group []int) bool {
-			return slices.EqualFunc(d.kinds[group[0]].fits[at], k.fits[at], (*searchProfile).same)
+			return slices.EqualFunc(d.kinds[group[0]].fits[nth], k.fits[nth], (*searchProfile).same)
 		}
-		if at := slices.IndexFunc(groups, alike); at >= 0 {
-			groups[at] = append(groups[at], j)
+		if i := slices.IndexFunc(groups, alike); i >= 0 {
+			groups[i] = append(groups[i], j)
 		} else {
 			groups = append(groups, []int{j})
 		}
@@ -303,14 +306,15 @@ func (d *demand) groups(at int) [][]int {
 	return groups
 }
 
-// possible reports whether a GPU may meet a part: it meets each part with one instance less, and it
-// has at least as many units, most, as the part has instances.
-func (d *demand) possible(list []*option, part, most int) bool {
+// isPossible reports false if a GPU certainly cannot meet a part: the part has more instances than
+// the GPU's axis has units, or the GPU cannot even meet it with one instance less. smaller has the
+// options of all smaller parts.
+func (d *demand) isPossible(smaller []*option, part, units int) bool {
 	total := 0
 
 	for j, k := range d.kinds {
 		count := d.digit(part, j)
-		if total += count; total > most || count > 0 && list[part-k.base] == nil {
+		if total += count; total > units || count > 0 && smaller[part-k.base] == nil {
 			return false
 		}
 	}
@@ -323,18 +327,18 @@ func (d *demand) planned(best []*option) []PlannedGPU {
 	var list []PlannedGPU
 	met := make([]int, len(d.kinds))
 
-	for b, o := range best {
+	for nth, o := range best {
 		if o.touched == 0 {
 			continue
 		}
 
-		g := &d.gpus[d.inMIG[b]]
+		g := &d.gpus[d.inMIG[nth]]
 		var after []Instance
 
 		for i := range g.Instances {
-			if o.gone>>i&1 == 0 {
+			if !o.destroys(i) {
 				kept := g.Instances[i]
-				kept.ComputeInstances = asItIs(
+				kept.ComputeInstances = placedComputes(
 					profileOf(g.Profiles, kept.Placed).ComputeSlices,
 					&kept,
 				)
@@ -351,14 +355,14 @@ func (d *demand) planned(best []*option) []PlannedGPU {
 			met[f.kind]++
 		}
 
-		list = append(list, planned(g, d.inMIG[b], after))
+		list = append(list, planned(g, d.inMIG[nth], after))
 	}
 
 	return list
 }
 
-// mostOnEmpty says how many instances fit if everything that is there goes; it is empty if they are
-// of several kinds, of which more of one leave room for fewer of another.
+// mostOnEmpty says how many instances would fit on empty GPUs. It is empty for several kinds: then
+// there is no single number, since more of one kind leave room for fewer of another.
 func (d *demand) mostOnEmpty() string {
 	if len(d.kinds) != 1 {
 		return ""
@@ -366,9 +370,9 @@ func (d *demand) mostOnEmpty() string {
 
 	most := 0
 
-	for b := range d.inMIG {
-		for part, option := range d.knownOptions(b, ignoreBusy) {
-			if option != nil && part > 0 {
+	for nth := range d.inMIG {
+		for part, option := range d.cachedOptions(nth, ignoreBusy) {
+			if option != nil && part > 0 { // with one kind, part n is n instances
 				most++
 			}
 		}
@@ -405,19 +409,19 @@ func (d *demand) infeasible(total int) error {
 
 	var parts []string
 
-	for b, o := range without {
-		g := &d.gpus[d.inMIG[b]]
+	for nth, o := range without {
+		g := &d.gpus[d.inMIG[nth]]
 		var here []Blocking
 
 		for i := range g.Instances {
-			if o.gone>>i&1 == 1 && g.Instances[i].inUse() {
-				here = append(here, Blocking{GPU: d.inMIG[b], Instance: i})
+			if o.destroys(i) && g.Instances[i].inUse() {
+				here = append(here, Blocking{GPU: d.inMIG[nth], Instance: i})
 			}
 		}
 
 		if here != nil {
 			problem.Blocking = append(problem.Blocking, here...)
-			parts = append(parts, fmt.Sprintf("%s on GPU %d", g.names(here), g.Index))
+			parts = append(parts, fmt.Sprintf("%s on GPU %d", g.listNames(here), g.Index))
 		}
 	}
 

@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// engineCounts are numbers of copy engines, decoders, encoders, JPEG and OFA engines. A total that
-// is unlimited leaves engines of that kind uncounted.
+// engineCounts are numbers of copy engines, decoders, encoders, JPEG and OFA engines. If a GPU's
+// total is unlimited, engines of that kind are not counted.
 type engineCounts [5]int16
 
 const unlimited = math.MaxInt16
@@ -28,9 +28,9 @@ func countsOf(p gpu.Profile) engineCounts {
 }
 
 // engineTotals returns what the instances of a GPU share: the engines of its largest profile. A
-// kind is unlimited if that profile does not report engines, or if the profiles contradict it: one
-// has more of the kind in as many instances as the driver allows of it. NVIDIA's table for B200
-// does, with one decoder for the whole GPU and one for each of seven 1g.23gb.
+// kind is unlimited if that profile does not report engines, or if another profile contradicts it:
+// as many instances of that profile as the driver allows would need more. NVIDIA's table for B200
+// has such a contradiction: one decoder for the whole GPU, and one in each of seven 1g.23gb.
 func engineTotals(profiles []gpu.Profile) engineCounts {
 	totals := engineCounts{unlimited, unlimited, unlimited, unlimited, unlimited}
 	if len(profiles) == 0 {
@@ -59,8 +59,7 @@ func engineTotals(profiles []gpu.Profile) engineCounts {
 	return totals
 }
 
-// cover reports whether at least as many engines as those of d are left. Of a kind of which d has
-// none none need be.
+// cover reports whether c has at least as many engines of each kind as d.
 func (c *engineCounts) cover(d engineCounts) bool {
 	return d[0] <= c[0] && d[1] <= c[1] && d[2] <= c[2] && d[3] <= c[3] && d[4] <= c[4]
 }
@@ -76,7 +75,7 @@ func (c engineCounts) without(d engineCounts) engineCounts {
 	return c
 }
 
-// times returns for how many instances with the engines d there are enough.
+// times returns how many instances with the engines d each can share c.
 func (c engineCounts) times(d engineCounts) int {
 	n := math.MaxInt
 

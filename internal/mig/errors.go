@@ -9,35 +9,36 @@ import (
 
 // InfeasibleError is returned if a node cannot have the instances that a spec wants.
 type InfeasibleError struct {
-	// GPU is the index, in the list planned for, of the GPU that cannot; -1 if no GPU of the node
-	// has room.
+	// GPU is the index, in PlanNode's list, of the GPU that cannot have them; -1 for a demand, for
+	// which no GPU of the node has room.
 	GPU    int
 	Reason string
-	// Blocking are the busy instances that would have to go.
+	// Blocking are the busy instances that would have to be destroyed.
 	Blocking []Blocking
-	// FitsEmpty is set if it would fit on empty GPUs.
+	// FitsEmpty is set if the instances would fit on empty GPUs.
 	FitsEmpty bool
 }
 
 // Blocking is a busy instance that is in the way: a GPU instance as a whole, or one compute
 // instance of it.
 type Blocking struct {
-	GPU, Instance int          // indexes in the list planned for and in the GPU's instances
-	Compute       gpu.Opt[int] // index in the instance's ComputeInstances
+	GPU, Instance int          // indexes in PlanNode's list and in GPULayout.Instances
+	Compute       gpu.Opt[int] // index in the instance's ComputeInstances; absent for the whole
 }
 
 func (e *InfeasibleError) Error() string { return e.Reason }
 
-// ModeError says that GPUs are not in the MIG mode that a rule wants. A plan never changes it.
+// ModeError says that GPUs are not in the MIG mode that a rule wants. Plans never change the mode.
+// All fields but Indexes and All are about the first such GPU.
 type ModeError struct {
-	GPU     int // index in the list planned for, of the first
+	GPU     int // index in PlanNode's list
 	UUID    gpu.UUID
 	Index   int
 	Current gpu.Opt[bool] // absent if the GPU has no MIG
-	Pending gpu.Opt[bool]
+	Pending gpu.Opt[bool] // after the next reset
 	Wanted  bool
-	Indexes []int // of all GPUs that are in the same mode, of All that the node has
-	All     int
+	Indexes []int // of all GPUs with the same Current, Pending and Wanted
+	All     int   // number of the node's GPUs
 }
 
 func (e *ModeError) Error() string {
@@ -81,7 +82,7 @@ func OnOff(on bool) string {
 	return "off"
 }
 
-// SelectorError says that a selector names no GPU, or a rule's none at all.
+// SelectorError says that a selector names no GPU, or that no rule selects one.
 type SelectorError struct {
 	Selector string // as it was given; empty if no rule selects a GPU
 	Has      []int  // the indexes of the node's GPUs
@@ -118,8 +119,8 @@ func listIndexes(indexes []int) string {
 
 // ProfileError says that a GPU does not offer a profile.
 type ProfileError struct {
-	GPU     int // index in the list planned for
-	Index   int // of the GPU
+	GPU     int // index in PlanNode's list
+	Index   int // the GPU's, as the driver numbers it
 	Model   string
 	Profile string   // as it was given
 	Offers  []string // names and ids, "1g.5gb (19)"
@@ -135,8 +136,8 @@ func (e *ProfileError) Error() string {
 	)
 }
 
-// SpecError says that a spec asks for what cannot be on any node: a negative count, compute
-// instances that are larger together than their GPU instance.
+// SpecError says that no node could meet a spec: it has a negative count, say, or compute instances
+// that are larger together than their GPU instance.
 type SpecError struct{ Reason string }
 
 func (e *SpecError) Error() string { return e.Reason }

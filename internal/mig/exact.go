@@ -9,7 +9,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// exact looks for the best way to give one GPU exactly the wanted instances.
+// exact is the search for the best way to give one GPU exactly the wanted instances.
 type exact struct {
 	gpu    *GPULayout
 	own    []*searchProfile // profiles of the existing instances
@@ -32,10 +32,10 @@ type wanted struct {
 }
 
 // planExact plans one GPU for a rule's wants. Of several equally good layouts it takes the one
-// whose largest instance has the most preferred placement, then the next. Errors and the plan name
-// the GPU by position.
-func planExact(w *watch, g *GPULayout, position int, wants []Want) (PlannedGPU, error) {
-	list, err := resolve(g, position, wants)
+// whose largest instance has the most preferred placement, then the next. position is the GPU's
+// index in PlanNode's list, for errors and the plan.
+func planExact(check *cancelCheck, g *GPULayout, position int, wants []Want) (PlannedGPU, error) {
+	list, err := resolveWants(g, position, wants)
 	if err != nil {
 		return PlannedGPU{}, err
 	}
@@ -47,36 +47,36 @@ func planExact(w *watch, g *GPULayout, position int, wants []Want) (PlannedGPU, 
 		wanted:       list,
 		arrangements: map[[2]int]*arrangement{},
 	}
-	s := search{watch: w, judgeLayout: e.judgeLayout}
-	shape := shapeOf(g.Profiles)
-	slicesWanted := 0
-
-	for _, each := range list {
-		s.items = append(s.items, item{group: each.group, fits: []*searchProfile{each.profile}})
-		slicesWanted += each.profile.ComputeSlices
-	}
-
-	if slicesWanted <= shape.compute {
-		s.placeItems(newOccupancy(shape, g.Profiles, nil))
-	}
+	s := search{check: check, items: itemsOf(list), judgeLayout: e.judgeLayout}
+	s.placeItems(newOccupancy(shapeOf(g.Profiles), g.Profiles, nil))
 
 	if e.best == nil {
 		return PlannedGPU{}, &InfeasibleError{
 			GPU: position,
 			Reason: fmt.Sprintf("GPU %d: %s do not fit on an empty %s%s",
-				g.Index, describe(wants), g.Name, whyNot(w, g, list)),
+				g.Index, describe(wants), g.Name, whyNot(check, g, list)),
 		}
 	}
 
 	if e.bestCost.busy > 0 {
-		return PlannedGPU{}, e.blocked(position, wants)
+		return PlannedGPU{}, e.newBlockedError(position, wants)
 	}
 
 	return planned(g, position, e.after()), nil
 }
 
-// resolve finds the wanted profiles, the largest first, each as often as it is wanted.
-func resolve(g *GPULayout, position int, wants []Want) ([]wanted, error) {
+// itemsOf returns the items to search for.
+func itemsOf(list []wanted) []item {
+	var items []item
+	for _, w := range list {
+		items = append(items, item{group: w.group, fits: []*searchProfile{w.profile}})
+	}
+
+	return items
+}
+
+// resolveWants finds the wanted profiles, the largest first, each as often as it is wanted.
+func resolveWants(g *GPULayout, position int, wants []Want) ([]wanted, error) {
 	var list []wanted
 
 	s := shapeOf(g.Profiles)
@@ -88,7 +88,7 @@ func resolve(g *GPULayout, position int, wants []Want) ([]wanted, error) {
 				Index:   g.Index,
 				Model:   g.Name,
 				Profile: w.Profile,
-				Offers:  offers(g.Profiles),
+				Offers:  listProfiles(g.Profiles),
 			}
 		}
 
@@ -175,7 +175,8 @@ func sizesOf(p gpu.Profile, computeInstances []int) ([]int, error) {
 	return sizes, nil
 }
 
-func offers(profiles []gpu.Profile) []string {
+// listProfiles names profiles with their ids, as "1g.5gb (19)".
+func listProfiles(profiles []gpu.Profile) []string {
 	var names []string
 	for _, p := range profiles {
 		names = append(names, fmt.Sprintf("%s (%d)", p.Name, p.ID))
@@ -184,6 +185,7 @@ func offers(profiles []gpu.Profile) []string {
 	return names
 }
 
+// describe writes wants as "2 x 3g.20gb, 1 x 1g.5gb", each profile once.
 func describe(wants []Want) string {
 	var names []string
 
@@ -217,12 +219,10 @@ func (e *exact) judgeLayout(o occupancy, chosen []fitted) {
 		c = c.plus(e.costOf(chosen, i))
 	}
 
-	// We look for the largest profile that is left only if the layout is not worse already.
-	bound := cost{
-		busy:             e.bestCost.busy,
-		instances:        e.bestCost.instances,
-		computeInstances: e.bestCost.computeInstances,
-	}
+	// To find the largest profile that is left takes longest, so we first compare without it.
+	bound := e.bestCost
+	bound.left = 0
+
 	if e.best != nil && c.compare(bound) > 0 {
 		return
 	}
@@ -238,17 +238,11 @@ func (e *exact) judgeLayout(o occupancy, chosen []fitted) {
 
 // costOf returns the cost of what a layout does to an existing instance.
 func (e *exact) costOf(chosen []fitted, existing int) cost {
-	instance := &e.gpu.Instances[existing]
 	if a := e.arrangementOf(chosen, existing); a != nil {
 		return cost{busy: len(a.busy), computeInstances: len(a.destroyed)}
 	}
 
-	c := cost{instances: 1, computeInstances: len(instance.ComputeInstances)}
-	if instance.inUse() {
-		c.busy = 1
-	}
-
-	return c
+	return e.gpu.costOf(existing)
 }
 
 // inUse reports whether the instance or one of its compute instances is busy: then we cannot
@@ -315,9 +309,9 @@ func placedAt(f fitted) Placed {
 	return Placed{ProfileID: f.profile.ID, Profile: f.profile.Name, Placement: f.at}
 }
 
-// blocked returns an error that names the busy instances that the best layout destroys; no layout
-// destroys fewer.
-func (e *exact) blocked(position int, wants []Want) error {
+// newBlockedError returns an error that names the busy instances that the best layout destroys; no
+// layout destroys fewer.
+func (e *exact) newBlockedError(position int, wants []Want) error {
 	problem := &InfeasibleError{GPU: position, FitsEmpty: true}
 
 	for i := range e.gpu.Instances {
@@ -340,14 +334,14 @@ func (e *exact) blocked(position int, wants []Want) error {
 		"GPU %d: %s fit only without %s, busy",
 		e.gpu.Index,
 		describe(wants),
-		e.gpu.names(problem.Blocking),
+		e.gpu.listNames(problem.Blocking),
 	)
 
 	return problem
 }
 
-// names lists instances as "3g.20gb@4:4, compute instance 1 of 2g.10gb@2:2".
-func (g *GPULayout) names(blocking []Blocking) string {
+// listNames names instances as "3g.20gb@4:4, compute instance 1 of 2g.10gb@2:2".
+func (g *GPULayout) listNames(blocking []Blocking) string {
 	var parts []string
 
 	for _, b := range blocking {

@@ -16,33 +16,33 @@ func FindModel(name string) (Model, bool) {
 		return Model{}, false
 	}
 
-	var short []Model
+	var byPrefix []Model
 
 	for _, m := range Models() {
-		leads := false
+		isPrefix := false
 
 		for _, known := range append([]string{m.Name}, m.Aliases...) {
-			have := words(known)
-			if slices.Equal(have, wanted) {
+			full := words(known)
+			if slices.Equal(full, wanted) {
 				return m, true
 			}
 
-			leads = leads || len(have) > len(wanted) && slices.Equal(have[:len(wanted)], wanted)
+			isPrefix = isPrefix || len(full) > len(wanted) && slices.Equal(full[:len(wanted)], wanted)
 		}
 
-		if leads {
-			short = append(short, m)
+		if isPrefix {
+			byPrefix = append(byPrefix, m)
 		}
 	}
 
-	if len(short) != 1 {
+	if len(byPrefix) != 1 {
 		return Model{}, false
 	}
 
-	return short[0], true
+	return byPrefix[0], true
 }
 
-// words splits a model's name into its letters-and-digits words, in lower case.
+// words splits a model's name into words of letters and digits, in lower case.
 func words(name string) []string {
 	return strings.FieldsFunc(strings.ToLower(name), func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r)

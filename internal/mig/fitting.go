@@ -6,17 +6,21 @@ import "slices"
 type option struct {
 	cost
 	fits []kindFitted
-	gone uint64 // bit i: existing instance i is destroyed
+	gone uint64 // see destroys
 }
 
-// kindFitted is an instance that meets a need of a kind.
+// destroys reports whether the option destroys existing instance i.
+func (o *option) destroys(i int) bool { return o.gone>>i&1 == 1 }
+
+// kindFitted is a new instance and the kind of need that it meets.
 type kindFitted struct {
 	fitted
-	kind int
+	kind int // index in demand.kinds
 }
 
-// of returns the option for other items of the same groups: only the kinds differ. nil stays nil.
-func (o *option) of(items []item) *option {
+// forItems returns the option for other items of the same groups: only the kinds differ. nil stays
+// nil.
+func (o *option) forItems(items []item) *option {
 	if o == nil {
 		return nil
 	}
@@ -31,23 +35,23 @@ func (o *option) of(items []item) *option {
 	return &same
 }
 
-// fitting looks for room on one GPU for some further instances.
+// fitting is the search for room on one GPU for some further instances.
 type fitting struct {
-	watch  *watch
+	check  *cancelCheck
 	gpu    *GPULayout
 	policy busyPolicy
 	items  []item
 	*room
-	best  *option
-	bound weight // of best
+	best       *option // so far
+	bestWeight weight
 }
 
 // room is what all searches on one GPU have in common.
 type room struct {
-	own    []*searchProfile // profiles of the existing instances
-	ranked []*searchProfile // all profiles, the largest first
-	start  occupancy        // with the instances that must stay
-	inWay  []obstacle       // the instances that need not
+	own       []*searchProfile // profiles of the existing instances
+	ranked    []*searchProfile // all profiles, the largest first
+	start     occupancy        // with the instances that must stay
+	obstacles []obstacle       // the instances that may be destroyed
 }
 
 // obstacle is an existing instance that may be destroyed.
@@ -56,7 +60,7 @@ type obstacle struct {
 	weight weight // of its destruction
 }
 
-// roomOf returns the room on a GPU if a policy decides which instances must stay.
+// roomOf returns the room on a GPU. The policy decides which instances must stay.
 func roomOf(g *GPULayout, p busyPolicy) room {
 	r := room{own: g.profilesOfInstances(), ranked: rankedProfiles(g.Profiles),
 		start: newOccupancy(shapeOf(g.Profiles), g.Profiles, nil)}
@@ -67,8 +71,8 @@ func roomOf(g *GPULayout, p busyPolicy) room {
 			continue
 		}
 
-		r.inWay = append(
-			r.inWay,
+		r.obstacles = append(
+			r.obstacles,
 			obstacle{set: units(instance.Placement), weight: g.costOf(i).weight()},
 		)
 	}
@@ -121,7 +125,7 @@ func (r *room) existing(g *GPULayout, p busyPolicy) []int {
 // findBest returns the best option for the items, nil if they don't fit.
 func (f *fitting) findBest() *option {
 	s := search{
-		watch:       f.watch,
+		check:       f.check,
 		items:       f.items,
 		chosen:      make([]fitted, 0, len(f.items)),
 		judgeLayout: f.judgeLayout,
@@ -132,7 +136,7 @@ func (f *fitting) findBest() *option {
 	return f.best
 }
 
-// isHopeless reports whether every layout with the instances in o is worse than the best so far:
+// isHopeless reports whether no layout with the instances in o can be better than the best so far:
 // each destroys at least the existing instances that overlap them, and leaves no more room than o
 // has.
 func (f *fitting) isHopeless(o occupancy) bool {
@@ -146,46 +150,46 @@ func (f *fitting) isHopeless(o occupancy) bool {
 
 	least := cost{touched: 1}.weight()
 
-	for i := range f.inWay {
-		if in := &f.inWay[i]; in.set&o.units != 0 {
+	for i := range f.obstacles {
+		if in := &f.obstacles[i]; in.set&o.units != 0 {
 			least = least.plus(in.weight)
 		}
 	}
 
 	// The room that is left counts last, and takes longest to find out.
-	if least.busyInstances != f.bound.busyInstances {
-		return least.busyInstances > f.bound.busyInstances
+	if least.busyInstances != f.bestWeight.busyInstances {
+		return least.busyInstances > f.bestWeight.busyInstances
 	}
 
-	if least.computesTouched != f.bound.computesTouched {
-		return least.computesTouched > f.bound.computesTouched
+	if least.computeTouched != f.bestWeight.computeTouched {
+		return least.computeTouched > f.bestWeight.computeTouched
 	}
 
 	_, rank := o.largest(f.ranked)
 
-	return -rank >= int(f.bound.left)
+	return -rank >= int(f.bestWeight.left)
 }
 
-// judgeLayout destroys the instances that overlap the chosen ones, and tries which of the others
-// can stay.
+// judgeLayout destroys the existing instances that overlap the chosen ones, and tries which of the
+// others can stay: they may need compute slices or engines that the chosen ones take.
 func (f *fitting) judgeLayout(o occupancy, chosen []fitted) {
 	start := cost{touched: min(len(chosen), 1)}
 	var gone uint64
 	var buffer [16]int // saves an allocation for most GPUs
-	may := buffer[:0]
+	undecided := buffer[:0]
 
 	for i := range f.gpu.Instances {
 		switch instance := &f.gpu.Instances[i]; {
-		case f.policy == keepBusy && instance.inUse(): // o has it from the start
+		case f.policy == keepBusy && instance.inUse(): // room.start has it already
 		case units(instance.Placement)&o.units != 0:
 			gone |= 1 << i
 			start = start.plus(f.gpu.costOf(i))
 		default:
-			may = append(may, i)
+			undecided = append(undecided, i)
 		}
 	}
 
-	f.tryKeeping(o, chosen, may, start, gone)
+	f.tryKeeping(o, chosen, undecided, start, gone)
 }
 
 // costOf returns the cost of destroying an instance.
@@ -200,33 +204,28 @@ func (g *GPULayout) costOf(i int) cost {
 	return c
 }
 
-// tryKeeping tries both to keep and to destroy each of the instances that may stay, and stores the
-// best way.
-func (f *fitting) tryKeeping(o occupancy, chosen []fitted, may []int, c cost, gone uint64) {
-	if f.watch.step() {
+// tryKeeping tries both to keep and to destroy each of the undecided instances, and stores the best
+// way. c and gone are the cost and the bits of the instances that it has decided to destroy.
+func (f *fitting) tryKeeping(o occupancy, chosen []fitted, undecided []int, c cost, gone uint64) {
+	if f.check.step() {
 		return
 	}
 
 	if f.best != nil {
-		best := f.best.cost
-		bound := cost{
-			busy:             best.busy,
-			instances:        best.instances,
-			computeInstances: best.computeInstances,
-			touched:          best.touched,
-		}
+		bound := f.best.cost
+		bound.left = 0 // c has none yet
 
 		if c.compare(bound) > 0 {
 			return
 		}
 	}
 
-	if len(may) > 0 {
-		i := may[0]
-		rest := may[1:]
+	if len(undecided) > 0 {
+		i := undecided[0]
+		rest := undecided[1:]
 
 		// With nothing chosen, the existing instances fit: they exist, whatever the profiles say.
-		if len(chosen) == 0 || o.has(f.own[i]) {
+		if len(chosen) == 0 || o.leavesEnoughFor(f.own[i]) {
 			f.tryKeeping(
 				o.with(f.own[i], units(f.gpu.Instances[i].Placement)),
 				chosen,
@@ -247,11 +246,11 @@ func (f *fitting) tryKeeping(o occupancy, chosen []fitted, may []int, c cost, go
 	c.left = -rank
 
 	if f.best == nil || c.compare(f.best.cost) < 0 {
-		f.bound = c.weight()
+		f.bestWeight = c.weight()
 		f.best = &option{cost: c, gone: gone}
 
-		for _, x := range chosen {
-			f.best.fits = append(f.best.fits, kindFitted{fitted: x, kind: f.items[x.item].kind})
+		for _, c := range chosen {
+			f.best.fits = append(f.best.fits, kindFitted{fitted: c, kind: f.items[c.item].kind})
 		}
 	}
 }

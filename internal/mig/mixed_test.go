@@ -88,7 +88,7 @@ func TestKindsThatAreAlikeOnAGPU(t *testing.T) {
 	gpus := []GPULayout{unexplored(model(t, "A30-24GB")).nodeGPU(0, nil),
 		unexplored(model(t, "H100-80GB")).nodeGPU(1, nil)}
 
-	d := newDemand(&watch{}, gpus, []Need{{Count: 2}, {MemoryBytes: 8 << 30, Count: 1}, {SMs: 99, Count: 1}})
+	d := newDemand(&cancelCheck{}, gpus, []Need{{Count: 2}, {MemoryBytes: 8 << 30, Count: 1}, {SMs: 99, Count: 1}})
 	if got := fmt.Sprint(d.groups(0), d.groups(1)); got != "[[0] [1] [2]] [[0 1] [2]]" {
 		t.Errorf("groups %s", got)
 	}

@@ -27,17 +27,17 @@ type Model struct {
 	Aliases            []string
 	// PCIDeviceIDs are PCI device ids of GPUs of this model, without the vendor's.
 	PCIDeviceIDs []uint32
-	// ComputeSlices is what the GPU is divided into, AxisUnits the length of its placement axis in
-	// memory slices.
+	// ComputeSlices is the number of the GPU's compute slices, AxisUnits the length of its
+	// placement axis, which is its number of memory slices.
 	ComputeSlices, AxisUnits int
 	// SMs of the largest profile, which may be fewer than the GPU's (A100: 98 of 108).
 	SMs      int
 	Profiles []gpu.Profile
-	// Derived has, by the name of a profile, what no source reports of it and Source says from what
-	// it is concluded: keys of its entry in the table. Such numbers are good for simulation and for
-	// plans without a driver, not for facts.
+	// Derived lists, by profile name, the keys of its table entry whose values no source reports:
+	// we concluded them, as Source explains. They are good enough for simulation and for plans
+	// without a driver, but must not be shown as facts.
 	Derived map[string][]string
-	// Source says where the numbers come from.
+	// Source says which captures and documents the numbers are from.
 	Source string
 }
 

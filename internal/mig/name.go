@@ -8,22 +8,23 @@ import (
 )
 
 // Name is a profile's name taken apart: of a GPU instance ("1g.5gb+me") or of a compute instance
-// that is a part of one ("1c.3g.20gb"). Names are comparable. Memory is a rounded label, not the
-// size: take that from the profile.
+// that is a part of one ("1c.3g.20gb"). Names are comparable. The memory in a name is rounded: take
+// the size from the profile.
 type Name struct {
 	// Part is the number of compute slices of a compute instance ("2c"); 0 in a GPU instance's
 	// name.
 	Part int
 	// Slices is the number of compute slices of the GPU instance ("3g").
 	Slices int
-	// MemoryGB is the label's memory; 0 where memory is shared with the system (Jetson Thor).
+	// MemoryGB is the memory that the name states; 0 if the GPU shares its memory with the system
+	// (Jetson Thor).
 	MemoryGB int
-	// Attributes is what follows, with signs: "+me", "-me", "+gfx", "+me.all", or several; empty
-	// for a plain profile.
+	// Attributes is the rest of the name, with signs: "+me", "-me", "+gfx", "+me.all", or several;
+	// empty for a plain profile.
 	Attributes string
 }
 
-// The attributes that have a meaning here.
+// The attributes that decide whether a profile has media extensions.
 const (
 	attributeMedia    = "+me"     // with the media extensions (JPEG, OFA)
 	attributeAllMedia = "+me.all" // with all media engines of the GPU
@@ -117,34 +118,26 @@ const maxNameNumber = 1 << 20
 // areAttributes reports whether s is a sequence of attributes: a sign and words of lower-case
 // letters and digits joined by single dots. Drivers add new ones, so any word is taken.
 func areAttributes(s string) bool {
-	inWord := false
-	started := s == ""
+	afterWord := true // the start of s is like the end of a word: a sign may follow
 
 	for i := range len(s) {
 		switch c := s[i]; {
-		case c == '+' || c == '-':
-			if i > 0 && !inWord {
+		case c == '+' || c == '-' || c == '.' && i > 0:
+			if !afterWord {
 				return false
 			}
 
-			inWord = false
-			started = true
-		case c == '.':
-			if !inWord {
-				return false
-			}
-
-			inWord = false
+			afterWord = false
 		case 'a' <= c && c <= 'z' || '0' <= c && c <= '9':
-			if !started {
+			if i == 0 {
 				return false
 			}
 
-			inWord = true
+			afterWord = true
 		default:
 			return false
 		}
 	}
 
-	return s == "" || inWord
+	return afterWord
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// GPULayout is a GPU as it is partitioned now: what a plan is made from.
+// GPULayout is a GPU and how it is partitioned now. Plans are made from it.
 type GPULayout struct {
 	gpu.Facts
 	// PCIDevice is the PCI device id with the vendor's below it, as the driver reports it:
@@ -20,19 +20,20 @@ type GPULayout struct {
 	Instances []Instance
 }
 
-// Instance is a GPU instance of a layout: of one that was read from the driver, or of one that a
-// plan leads to.
+// Instance is a GPU instance in a layout: in the current one, as the driver reports it, or in a
+// planned one.
 type Instance struct {
 	ID gpu.InstanceID // 0 if it does not exist yet
 	Placed
-	// Busy is set if neither it nor any of its compute instances may be destroyed. What could not
-	// be checked is busy.
+	// Busy forbids plans to destroy the instance and its compute instances. It is also set if use
+	// of the instance could not be checked.
 	Busy bool
-	// ComputeInstances are ordered by id; those of a plan by placement.
+	// ComputeInstances are ordered by id in the current layout, by placement in a planned one.
 	ComputeInstances []ComputeInstance
-	// New is set in a plan if the plan creates the instance; Need is then the index of the need
-	// that it is created for, in a demand.
-	New  bool         `json:"-"`
+	// New is set if the plan creates the instance.
+	New bool `json:"-"`
+	// Need is the index, in Spec.Demand, of the need for which the plan creates the instance;
+	// absent if the plan keeps it, or follows rules.
 	Need gpu.Opt[int] `json:"-"`
 }
 
@@ -40,12 +41,13 @@ type Instance struct {
 type ComputeInstance struct {
 	ID   gpu.ComputeID // 0 if it does not exist yet
 	UUID gpu.MIGUUID
-	// Slices is its size in compute slices, Placement its place in the GPU instance; absent if the
-	// driver does not report it.
-	Slices    int
+	// Slices is its size in compute slices.
+	Slices int
+	// Placement is its place in the GPU instance, in compute slices; absent if the driver does not
+	// report it.
 	Placement gpu.Opt[gpu.Placement]
-	// Busy is set if it may not be destroyed. Then neither may its GPU instance, but the other
-	// compute instances of it may.
+	// Busy forbids plans to destroy it, and so to destroy its GPU instance. They may still destroy
+	// other compute instances of that GPU instance.
 	Busy bool
 	New  bool `json:"-"` // set in a plan if the plan creates it
 }
@@ -66,29 +68,31 @@ const (
 type Step struct {
 	Op  StepOp   `json:"op"`
 	GPU gpu.UUID `json:"gpu"`
-	// Profile and Placement are those of the GPU instance, in every step.
+	// ProfileID, Profile and Placement name the GPU instance, in steps of compute instances, too.
 	ProfileID uint32        `json:"profileId"`
 	Profile   string        `json:"profile"`
 	Placement gpu.Placement `json:"placement"`
 	// Compute is the compute instance's place in its GPU instance, in compute slices; absent in
-	// steps of GPU instances. The start of one that is to be destroyed is -1 if the driver does not
-	// report its place.
+	// steps of GPU instances. If the driver does not report the place of a compute instance that we
+	// destroy, its Start is -1.
 	Compute gpu.Opt[gpu.Placement] `json:"compute,omitzero"`
-	// UUID is the MIG device's, of a compute instance that is to be destroyed.
+	// UUID is the MIG UUID of the compute instance to destroy; empty in other steps.
 	UUID gpu.MIGUUID `json:"uuid,omitempty"`
-	// Instance and ComputeID are the driver's ids of what is to be destroyed.
+	// Instance and ComputeID are the driver's ids of the instance to destroy; absent in steps that
+	// create one.
 	Instance  gpu.Opt[gpu.InstanceID] `json:"instance,omitzero"`
 	ComputeID gpu.Opt[gpu.ComputeID]  `json:"computeId,omitzero"`
 }
 
-// Done is what came of a step, read back from the driver.
+// Done names the instance that a step created or destroyed, by the driver's ids. In a step of a
+// compute instance, Instance is its GPU instance.
 type Done struct {
 	Instance  gpu.InstanceID         `json:"instance"`
 	ComputeID gpu.Opt[gpu.ComputeID] `json:"computeId,omitzero"`
 	UUID      gpu.MIGUUID            `json:"uuid,omitempty"` // of a compute instance
 }
 
-// Outcome is what came of a step that was asked for.
+// Outcome is what the driver did when it was asked for a step.
 type Outcome struct {
 	Done Done
 	// Instances are the GPU's instances as read after the step, by placement; Read reports whether
@@ -97,34 +101,35 @@ type Outcome struct {
 	Read      bool
 }
 
-// ErrLayoutChanged says that a GPU has other instances than those expected, and that nothing was
-// changed for that reason: another client is at work on it.
+// ErrLayoutChanged says that we changed nothing, since the GPU has other instances than expected:
+// another client has changed them.
 var ErrLayoutChanged = errors.New("the GPU has another layout than expected")
 
 // ErrNotTried says that the driver was not asked for a change, because the GPU could not be read
 // before.
 var ErrNotTried = errors.New("nothing was changed, because the GPU could not be read before")
 
-// ErrNotAsAsked says that the driver reported the success of a creation, and that what was to be
-// created does not have the placement that was asked for: the driver did something else, or another
-// client has changed it since.
+// ErrNotAsAsked says that the driver reported that it created an instance, but that the GPU has no
+// such instance at the requested placement: the driver did something else, or another client has
+// changed the GPU since.
 var ErrNotAsAsked = errors.New(
 	"the driver reported success, and what it created is not as requested",
 )
 
-// LayoutWatcher receives what the driver reports of the GPUs' layouts. Its methods return at once,
-// and call nothing of their caller.
+// LayoutWatcher receives what the driver reports of the GPUs' layouts. Its methods must return at
+// once, and must not call back into the source of the reports.
 type LayoutWatcher interface {
-	// Watching says whether changes of a GPU's layout are reported from now on. When it turns
-	// false, some that were made before may have been lost, too.
+	// Watching is called with true when reports about a GPU's layout begin, and with false when
+	// they end; then changes made shortly before may have gone unreported, too.
 	Watching(id gpu.UUID, on bool)
-	// LayoutChanged is called for each change reported of a GPU; of any GPU if id is empty.
+	// LayoutChanged is called for each reported change of a GPU's layout. With an empty id, any GPU
+	// may have changed.
 	LayoutChanged(id gpu.UUID)
 }
 
 // SameInstances reports whether two lists have the same GPU instances and compute instances: ids,
-// profile ids and placements. Both are by placement. MIG UUIDs are compared if both lists have
-// them; Busy and the names of profiles are not compared.
+// profile ids and placements. Both must be ordered by placement. MIG UUIDs are compared if both
+// lists have them; Busy and the names of profiles are not compared.
 func SameInstances(a, b []Instance) bool {
 	return slices.EqualFunc(a, b, func(x, y Instance) bool {
 		return x.ID == y.ID && x.ProfileID == y.ProfileID && x.Placement == y.Placement &&
@@ -137,28 +142,29 @@ func sameCompute(a, b ComputeInstance) bool {
 		(a.UUID == b.UUID || a.UUID == "" || b.UUID == "")
 }
 
-// ModeChange is what the driver made of a MIG mode asked for. Activation is nil, or why the mode is
-// pending: gpu.ErrInUse, gpu.ErrResetRequired, or another error.
+// ModeChange is the driver's answer to a request to turn MIG on or off.
 type ModeChange struct {
-	Current, Pending bool
-	Activation       error
+	Current, Pending bool // the modes now, and after the next reset
+	// Activation says why the requested mode is only pending: gpu.ErrInUse, gpu.ErrResetRequired,
+	// or another error. nil if it is current.
+	Activation error
 }
 
-// Spec is what is wanted of a node: rules, or a demand, not both.
+// Spec says which instances a node shall have: by rules or by a demand, not both.
 type Spec struct {
 	Rules  []Rule
 	Demand []Need
 }
 
-// Rule gives GPUs a layout: what else exists on them goes. Of several rules for one GPU the last
-// counts.
+// Rule gives GPUs exactly the wanted instances: a plan destroys all others on them. If several
+// rules select a GPU, the last counts.
 type Rule struct {
-	// GPUs name them by index, UUID or PCI bus id; "all" is every GPU that the filter lets through.
+	// GPUs are indexes, UUIDs or PCI bus ids, or "all".
 	GPUs []string
-	// PCIDevices lets only GPUs of these PCI device ids through, with the vendor's below:
-	// 0x20B010DE; nil lets all.
+	// PCIDevices restricts the rule to GPUs with these ids, written as GPULayout.PCIDevice is. If
+	// it is empty, the rule is for all models.
 	PCIDevices []uint32
-	// Enabled is the MIG mode that the layout is for: with false it has no instances.
+	// Enabled is the MIG mode that the GPUs must be in. With false, Want must be empty.
 	Enabled bool
 	Want    []Want
 }
@@ -167,25 +173,25 @@ type Rule struct {
 type Want struct {
 	Profile string // by name or id
 	Count   int
-	// ComputeInstances are the sizes, in compute slices, of the compute instances of each of them;
-	// nil is one of all its slices, a list that is empty none.
+	// ComputeInstances are the sizes, in compute slices, of the compute instances in each of them.
+	// nil asks for one with all slices, an empty list for none.
 	ComputeInstances []int
 }
 
 // NodePlan leads from a node's instances to those that a spec asks for.
 type NodePlan struct {
-	// Steps are in the order in which they can be done: on each GPU what goes, then what comes.
+	// Steps go GPU by GPU; on each we first destroy, then create.
 	Steps []Step
-	// GPUs are those that the spec names or that the plan touches, by index in the list planned
-	// for.
+	// GPUs are the GPUs that a rule selects, or that a demand changes, in the order of PlanNode's
+	// list.
 	GPUs []PlannedGPU
 }
 
 // PlannedGPU is the planned layout of one GPU.
 type PlannedGPU struct {
-	GPU int // index in the list planned for
-	// After are all its instances, by placement: those that stay with their ids, and those that are
-	// New.
+	GPU int // index in PlanNode's list
+	// After are all its instances, by placement: those that the plan keeps, with their ids, and
+	// those that it creates, which are New.
 	After []Instance
 	// Left is the largest profile that could still be created afterwards; empty if none could.
 	Left string

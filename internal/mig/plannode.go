@@ -7,12 +7,12 @@ import (
 	"slices"
 )
 
-// PlanNode finds the steps after which a node is as a spec wants it. Of all ways it takes the one
-// that destroys the fewest GPU instances, then the fewest compute instances, then the one that
-// touches the fewest GPUs, then the one that leaves room for the largest profile, then the one
-// whose new instances are where the driver would place them (see preferred); what is busy stays
-// where it is. The same node and spec have the same plan. A compute instance of a GPU instance that
-// goes counts as destroyed.
+// PlanNode finds the steps after which a node is as a spec wants it. It never destroys busy
+// instances. Of all other ways it takes the one that destroys the fewest GPU instances, then the
+// fewest compute instances (including those that go with their GPU instance), then the one that
+// touches the fewest GPUs, then the one that leaves room for the largest profile, then the one whose
+// new instances are where the driver would place them (see preferred). The same node and spec always
+// give the same plan.
 //
 // Errors are *SpecError, *SelectorError, *ModeError, *ProfileError and *InfeasibleError, and ctx's
 // own, wrapped, if it ends before a long search does.
@@ -24,14 +24,15 @@ func PlanNode(ctx context.Context, gpus []GPULayout, spec Spec) (NodePlan, error
 	var plan NodePlan
 	var err error
 
-	w := &watch{done: ctx.Done()}
+	check := &cancelCheck{done: ctx.Done()}
 	if len(spec.Demand) > 0 {
-		plan.GPUs, err = planDemand(w, gpus, spec.Demand)
+		plan.GPUs, err = planDemand(check, gpus, spec.Demand)
 	} else {
-		plan.GPUs, err = planRules(w, gpus, spec.Rules)
+		plan.GPUs, err = planRules(check, gpus, spec.Rules)
 	}
 
-	if w.stopped { // what was found is not the best
+	// The best plan found before the search was stopped need not be the best there is.
+	if check.stopped {
 		return NodePlan{}, fmt.Errorf("plan: %w", ctx.Err())
 	}
 
@@ -53,14 +54,14 @@ func PlanNode(ctx context.Context, gpus []GPULayout, spec Spec) (NodePlan, error
 }
 
 // planRules plans each GPU by itself, for the last rule that selects it.
-func planRules(w *watch, gpus []GPULayout, rules []Rule) ([]PlannedGPU, error) {
+func planRules(check *cancelCheck, gpus []GPULayout, rules []Rule) ([]PlannedGPU, error) {
 	for _, r := range rules {
 		if err := r.check(gpus); err != nil {
 			return nil, err
 		}
 	}
 
-	if err := inModes(gpus, rules); err != nil {
+	if err := checkModes(gpus, rules); err != nil {
 		return nil, err
 	}
 
@@ -79,7 +80,7 @@ func planRules(w *watch, gpus []GPULayout, rules []Rule) ([]PlannedGPU, error) {
 			continue
 		}
 
-		p, err := planExact(w, g, i, rule.Want)
+		p, err := planExact(check, g, i, rule.Want)
 		if err != nil {
 			return nil, err
 		}
@@ -94,7 +95,7 @@ func planRules(w *watch, gpus []GPULayout, rules []Rule) ([]PlannedGPU, error) {
 	return list, nil
 }
 
-// check finds what is wrong with a rule on any GPU.
+// check returns an error if a selector names no GPU, or if the rule could be met on no GPU.
 func (r *Rule) check(gpus []GPULayout) error {
 	for _, s := range r.GPUs {
 		if s != AllGPUs &&
@@ -124,13 +125,12 @@ func (r *Rule) check(gpus []GPULayout) error {
 	return nil
 }
 
-// inMIG reports whether a GPU has instances and goes on having them.
+// inMIG reports whether MIG is on, now and after the next reset.
 func (g *GPULayout) inMIG() bool { return g.MIG.Or(false) && g.Pending.Or(true) }
 
-// inModes returns a *ModeError unless all GPUs are in the modes that the rules' layouts are for,
-// now and after a reset. It is about the first GPU that is not, and about those that are in the
-// same mode.
-func inModes(gpus []GPULayout, rules []Rule) error {
+// checkModes returns a *ModeError unless all GPUs are in the modes that their rules want, now and
+// after a reset. The error is about the first GPU that is not, and lists those with the same modes.
+func checkModes(gpus []GPULayout, rules []Rule) error {
 	var first *ModeError
 
 	for i := range gpus {
@@ -170,7 +170,7 @@ func inModes(gpus []GPULayout, rules []Rule) error {
 	return first
 }
 
-// planned returns the plan of a GPU that is to have the instances after, in any order.
+// planned returns the plan of a GPU that shall have the instances after, which may be in any order.
 func planned(g *GPULayout, position int, after []Instance) PlannedGPU {
 	slices.SortStableFunc(
 		after,

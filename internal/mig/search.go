@@ -18,14 +18,14 @@ type searchProfile struct {
 }
 
 func newSearchProfile(p gpu.Profile, s shape) *searchProfile {
-	c := &searchProfile{Profile: p, media: hasMediaExtensions(p), engines: countsOf(p)}
+	sp := &searchProfile{Profile: p, media: hasMediaExtensions(p), engines: countsOf(p)}
 
-	c.Placements = preferred(p, s)
-	for _, at := range c.Placements {
-		c.sets = append(c.sets, units(at))
+	sp.Placements = preferred(p, s)
+	for _, at := range sp.Placements {
+		sp.sets = append(sp.sets, units(at))
 	}
 
-	return c
+	return sp
 }
 
 func searchProfiles(profiles []gpu.Profile) []*searchProfile {
@@ -59,75 +59,77 @@ func (g *GPULayout) profilesOfInstances() []*searchProfile {
 	return list
 }
 
-// item is a GPU instance to find room for. Items that are equal on the GPU have the same group and
-// are adjacent in their list.
+// item is a GPU instance to find room for. Items of one group are equal: the same profiles will do
+// for them. They are adjacent in their list.
 type item struct {
 	group int
-	kind  int              // index of the kind of need in a demand
+	kind  int              // index in demand.kinds; unused for rules
 	fits  []*searchProfile // any of these will do
 }
 
 // fitted is the profile and placement that the search has chosen for an item.
 type fitted struct {
-	item    int
+	item    int // index in the search's items
 	profile *searchProfile
 	at      gpu.Placement
-	choice  int // the number of the profile and placement among all that the item can have
+	// choice numbers the placements of all profiles that the item can have, in the order in which
+	// the search tries them.
+	choice int
 }
 
-// watch ends a search when its context ends. A step is so short that we look at the context only
-// once in stepsPerCheck steps.
-type watch struct {
+// cancelCheck ends a search when its context ends. A step is so short that we look at the context
+// only once in stepsPerCheck steps.
+type cancelCheck struct {
 	done    <-chan struct{} // of the context
-	steps   int
-	stopped bool
+	steps   int             // so far
+	stopped bool            // the context has ended
 }
 
 const stepsPerCheck = 4096
 
-// step counts a step and reports whether the search is to stop.
-func (w *watch) step() bool { return w.count(1) }
+// step counts a step and reports whether the search has to stop.
+func (c *cancelCheck) step() bool { return c.count(1) }
 
-// count counts steps and reports whether the search is to stop.
-func (w *watch) count(steps int) bool {
-	checks := w.steps / stepsPerCheck
+// count counts steps and reports whether the search has to stop.
+func (c *cancelCheck) count(steps int) bool {
+	checks := c.steps / stepsPerCheck
 
-	w.steps += steps
-	if w.steps/stepsPerCheck != checks && !w.stopped {
+	c.steps += steps
+	if c.steps/stepsPerCheck != checks && !c.stopped {
 		select {
-		case <-w.done:
-			w.stopped = true
+		case <-c.done:
+			c.stopped = true
 		default:
 		}
 	}
 
-	return w.stopped
+	return c.stopped
 }
 
 // search goes through all layouts of some items on one GPU.
 type search struct {
-	watch *watch
+	check *cancelCheck
 	items []item
 	// isHopeless reports whether no layout that begins with the chosen instances can be the best.
 	// It may be nil.
 	isHopeless func(occupancy) bool
-	// judgeLayout is called with each layout. The order is fixed: the first item's first profile at
-	// its most preferred placement comes first, and the last item changes fastest. judgeLayout must
-	// not keep the list.
+	// judgeLayout is called with each layout and its resulting occupancy. The order is fixed: the
+	// first item's first profile at its most preferred placement comes first, and the last item
+	// changes fastest. judgeLayout must not keep the list.
 	judgeLayout func(occupancy, []fitted)
 
-	chosen []fitted  // of the first items
-	least  []atLeast // at n, what items[n:] need; placeItems sets it
+	chosen []fitted    // for items[:len(chosen)]
+	least  []leastNeed // least[n] is for items[n:]; placeItems sets it
 }
 
-// atLeast is what some items take at least, whichever of their profiles they get.
-type atLeast struct{ units, compute int }
+// leastNeed is what some items need together even if each gets its smallest profile.
+type leastNeed struct{ units, compute int }
 
 // leastNeeds returns at each n what items[n:] need.
-func leastNeeds(items []item) []atLeast {
-	list := make([]atLeast, len(items)+1)
+func leastNeeds(items []item) []leastNeed {
+	list := make([]leastNeed, len(items)+1)
 	for n := len(items) - 1; n >= 0; n-- {
-		least := atLeast{units: maxUnits, compute: maxUnits}
+		least := leastNeed{units: maxUnits, compute: maxUnits}
 		for _, p := range items[n].fits {
 			least.compute = min(least.compute, p.ComputeSlices)
 			for _, at := range p.Placements {
@@ -135,7 +137,7 @@ func leastNeeds(items []item) []atLeast {
 			}
 		}
 
-		list[n] = atLeast{
+		list[n] = leastNeed{
 			units:   list[n+1].units + least.units,
 			compute: list[n+1].compute + least.compute,
 		}
@@ -145,10 +147,10 @@ func leastNeeds(items []item) []atLeast {
 }
 
 // placeItems gives the next item each of its free placements in turn, and calls itself for the
-// items after it. Of two equal items the second gets later choices only, since swapping them makes
-// no other layout.
+// items after it. o is the occupancy with the items placed so far. Of two equal items the second
+// gets later choices only, since swapping them makes no other layout.
 func (s *search) placeItems(o occupancy) {
-	if s.watch.step() {
+	if s.check.step() {
 		return
 	}
 
@@ -167,16 +169,16 @@ func (s *search) placeItems(o occupancy) {
 		return
 	}
 
-	from := 0
+	minChoice := 0
 	if n > 0 && s.items[n-1].group == s.items[n].group {
-		from = s.chosen[n-1].choice + 1
+		minChoice = s.chosen[n-1].choice + 1
 	}
 
 	first := 0 // the choice of p's first placement
 
 	for _, p := range s.items[n].fits {
-		if o.has(p) {
-			for i := max(from-first, 0); i < len(p.Placements); i++ {
+		if o.leavesEnoughFor(p) {
+			for i := max(minChoice-first, 0); i < len(p.Placements); i++ {
 				if !o.isFree(p.sets[i]) {
 					continue
 				}
@@ -192,10 +194,10 @@ func (s *search) placeItems(o occupancy) {
 	}
 }
 
-// has reports whether compute slices and engines are left for an instance of p. It doesn't look at
-// placements.
-func (o *occupancy) has(p *searchProfile) bool {
-	return p.ComputeSlices <= o.computeLeft && !(o.media && p.media) && o.left.cover(p.engines)
+// leavesEnoughFor reports whether compute slices and engines are left for an instance of p. It
+// doesn't look at placements.
+func (o *occupancy) leavesEnoughFor(p *searchProfile) bool {
+	return p.ComputeSlices <= o.computeLeft && !(o.media && p.media) && o.enginesLeft.cover(p.engines)
 }
 
 // unitsLeft returns how many units of the axis are free.
@@ -208,19 +210,20 @@ func (o occupancy) with(p *searchProfile, set uint64) occupancy {
 	o.units |= set
 	o.computeLeft -= p.ComputeSlices
 	o.media = o.media || p.media
-	o.left = o.left.without(p.engines)
+	o.enginesLeft = o.enginesLeft.without(p.engines)
 
 	return o
 }
 
-// rank orders profiles by memory slices and then by compute slices.
+// rank orders profiles by memory slices and then by compute slices, of which there are fewer than
+// maxUnits.
 func (c *searchProfile) rank() int { return c.MemorySlices*maxUnits + c.ComputeSlices }
 
 // largest returns the name and rank of the largest of the ranked profiles that could still be
 // created; "" and 0 if none could.
 func (o *occupancy) largest(ranked []*searchProfile) (name string, rank int) {
 	for _, p := range ranked {
-		if !o.has(p) {
+		if !o.leavesEnoughFor(p) {
 			continue
 		}
 
@@ -237,15 +240,15 @@ func (o *occupancy) largest(ranked []*searchProfile) (name string, rank int) {
 // same reports whether c and d are the same profile.
 func (c *searchProfile) same(d *searchProfile) bool { return c.ID == d.ID && c.Name == d.Name }
 
-// cost tells how bad a plan is; less is better, and earlier fields count first. The cost of several
-// GPUs is the sum, and the least left. So the best plan for all GPUs consists of the best plans for
-// each.
+// cost says how bad a plan is; less is better, and earlier fields count first. To get the cost of
+// several GPUs, plus adds the counts and takes the least left. So the best plan for all GPUs consists
+// of the best plans for each.
 type cost struct {
 	busy             int // busy instances destroyed
 	instances        int // GPU instances destroyed
 	computeInstances int // compute instances destroyed
 	touched          int // GPUs changed
-	left             int // minus the rank of the largest profile that can be placed afterwards
+	left             int // minus the rank of the largest profile that could still be created
 }
 
 func (c cost) compare(d cost) int {

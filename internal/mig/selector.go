@@ -11,8 +11,8 @@ import (
 // AllGPUs is the selector of every GPU.
 const AllGPUs = "all"
 
-// ruleFor returns the last rule that selects a GPU, nil if none does. As in mig-parted, one for all
-// GPUs passes over those that have no MIG, unless it wants them without.
+// ruleFor returns the last rule that selects a GPU, nil if none does. As in mig-parted, a rule for
+// "all" does not select GPUs without MIG if it wants MIG on.
 func ruleFor(g *GPULayout, rules []Rule) *Rule {
 	for i := len(rules) - 1; i >= 0; i-- {
 		r := &rules[i]
@@ -35,26 +35,28 @@ func ruleFor(g *GPULayout, rules []Rule) *Rule {
 	return nil
 }
 
-// Names reports whether a selector names a GPU: by its index, UUID or PCI bus id, the latter two in
-// any case, a bus id with a domain of four or eight digits.
+// Names reports whether a selector names a GPU: by its index, UUID or PCI bus id. Case does not
+// matter, and the domain of a bus id may have four or eight digits.
 func Names(selector string, g *gpu.Facts) bool {
 	if selector == strconv.Itoa(g.Index) || strings.EqualFold(selector, string(g.UUID)) {
 		return true
 	}
 
-	const tail = len("07:00.0") // where bus ids differ: a spec may have many thousands of selectors
+	// A spec may have many thousands of selectors, so we compare the ends before we parse them.
+	const tail = len("07:00.0")
 
-	mine := len(g.PCIBusID) - tail
+	gpuTail := len(g.PCIBusID) - tail
+	selectorTail := len(selector) - tail
 
-	other := len(selector) - tail
-	if mine < 0 || other < 0 || !strings.EqualFold(g.PCIBusID[mine:], selector[other:]) {
+	if gpuTail < 0 || selectorTail < 0 ||
+		!strings.EqualFold(g.PCIBusID[gpuTail:], selector[selectorTail:]) {
 		return false
 	}
 
-	a, ok := parseBusID(selector)
-	b, known := parseBusID(g.PCIBusID)
+	selected, ok := parseBusID(selector)
+	own, known := parseBusID(g.PCIBusID)
 
-	return ok && known && a == b
+	return ok && known && selected == own
 }
 
 // busID is a PCI bus id taken apart: NVML writes its domain with eight digits, sysfs and older

@@ -6,18 +6,24 @@ import (
 	"strings"
 )
 
-// busyPolicy says which of the existing instances a search may destroy.
+// busyPolicy says which existing instances a search may destroy.
 type busyPolicy int
 
 const (
-	keepBusy    busyPolicy = iota // idle ones; it must not create an equal one in the same place
-	replaceBusy                   // all; it may create an equal one only in the place of a busy one
-	ignoreBusy                    // all: we ask whether there is a way on empty GPUs, not for the best one
+	// keepBusy lets the search destroy idle instances only. Plans are made with it; the other
+	// policies only explain why there is no plan.
+	keepBusy busyPolicy = iota
+	// replaceBusy lets the search destroy busy instances, too: which ones are in the way? It may
+	// create an instance like the destroyed one in the same place only if that one was busy.
+	replaceBusy
+	// ignoreBusy lets the search take every GPU as empty, and end with the first way that it finds:
+	// would the demand fit at all?
+	ignoreBusy
 )
 
 // seenBy returns a GPU as a search with a policy sees it.
-func (d *demand) seenBy(p busyPolicy, at int) *GPULayout {
-	g := &d.gpus[d.inMIG[at]]
+func (d *demand) seenBy(p busyPolicy, nth int) *GPULayout {
+	g := &d.gpus[d.inMIG[nth]]
 	if p != ignoreBusy {
 		return g
 	}
@@ -28,26 +34,27 @@ func (d *demand) seenBy(p busyPolicy, at int) *GPULayout {
 	return &empty
 }
 
-// weight is a cost that we can add and compare in few operations: it has two fields of the cost in
-// one number. Each is a count of instances or GPUs of one node, far below 2^32.
+// weight is a cost that we can add and compare in few operations: two numbers hold two counts each,
+// the more important one in the upper half. They count instances or GPUs of one node, so each is far
+// below 2^32.
 type weight struct {
-	busyInstances   uint64
-	computesTouched uint64
-	left            int32
+	busyInstances  uint64 // busy, instances
+	computeTouched uint64 // computeInstances, touched
+	left           int32
 }
 
 func (c cost) weight() weight {
 	return weight{
-		busyInstances:   uint64(c.busy)<<32 | uint64(c.instances),           //nolint:gosec // see weight
-		computesTouched: uint64(c.computeInstances)<<32 | uint64(c.touched), //nolint:gosec // see weight
-		left:            int32(c.left),                                      //nolint:gosec // minus a rank
+		busyInstances:  uint64(c.busy)<<32 | uint64(c.instances),           //nolint:gosec // see weight
+		computeTouched: uint64(c.computeInstances)<<32 | uint64(c.touched), //nolint:gosec // see weight
+		left:           int32(c.left),                                      //nolint:gosec // minus a rank
 	}
 }
 
 func (w weight) plus(v weight) weight {
 	return weight{
 		w.busyInstances + v.busyInstances,
-		w.computesTouched + v.computesTouched,
+		w.computeTouched + v.computeTouched,
 		min(w.left, v.left),
 	}
 }
@@ -58,40 +65,44 @@ func (w *weight) isLess(v *weight) bool {
 		return w.busyInstances < v.busyInstances
 	}
 
-	if w.computesTouched != v.computesTouched {
-		return w.computesTouched < v.computesTouched
+	if w.computeTouched != v.computeTouched {
+		return w.computeTouched < v.computeTouched
 	}
 
 	return w.left < v.left
 }
 
-// way says how the GPUs so far meet a part of the demand.
+// way says how the GPUs so far meet a part of the demand: the last of them meets the part last, the
+// others before, and last+before is the part.
 type way struct {
 	weight
-	met int32 // the part that the GPUs before the last one meet; -1 if there is no way
-	own int32 // the part that the last one meets
+	before int32 // -1 if there is no way to meet the part
+	last   int32
 }
+
+// exists reports whether there is a way.
+func (w *way) exists() bool { return w.before >= 0 }
 
 // ways has the best way to meet each part with the GPUs so far.
 type ways struct {
-	list []way // by part
-	met  []int // the parts that they can meet, ascending
+	byPart  []way
+	metable []int // the parts for which a way exists, ascending
 }
 
 func (d *demand) newWays() ways {
-	w := ways{list: make([]way, d.parts)}
-	for part := range w.list {
-		w.list[part].met = -1
+	w := ways{byPart: make([]way, d.parts)}
+	for part := range w.byPart {
+		w.byPart[part].before = -1
 	}
 
 	return w
 }
 
-// listMet fills met, after all ways have been added.
-func (w *ways) listMet() {
-	for part := range w.list {
-		if w.list[part].met >= 0 {
-			w.met = append(w.met, part)
+// listMetable fills metable, after all ways have been added.
+func (w *ways) listMetable() {
+	for part := range w.byPart {
+		if w.byPart[part].exists() {
+			w.metable = append(w.metable, part)
 		}
 	}
 }
@@ -100,26 +111,25 @@ func (w *ways) listMet() {
 // way.
 func (d *demand) solve(p busyPolicy) []*option {
 	whole := d.parts - 1
-	before := d.newWays()
-	before.list[0] = way{}
-	before.listMet()
-
-	var layers []ways
+	soFar := d.newWays()
+	soFar.byPart[0] = way{} // no GPUs meet the empty part
+	soFar.listMetable()
 
 	options := make([][]*option, len(d.inMIG))
-	for b := range d.inMIG {
-		list := d.knownOptions(b, p)
-		last := b == len(d.inMIG)-1
-		options[b] = list
-		before = d.join(before, list, last)
-		layers = append(layers, before)
+	var layers []ways // layers[nth] is with the GPUs up to nth
 
-		if p == ignoreBusy && before.list[whole].met >= 0 {
-			break // the other GPUs can do nothing better
+	for nth := range d.inMIG {
+		options[nth] = d.cachedOptions(nth, p)
+		isLast := nth == len(d.inMIG)-1
+		soFar = d.addGPU(soFar, options[nth], isLast)
+		layers = append(layers, soFar)
+
+		if p == ignoreBusy && soFar.byPart[whole].exists() {
+			break // any way will do
 		}
 	}
 
-	if before.list[whole].met < 0 {
+	if !soFar.byPart[whole].exists() {
 		return nil
 	}
 
@@ -127,32 +137,32 @@ func (d *demand) solve(p busyPolicy) []*option {
 	best := make([]*option, len(d.inMIG))
 	part := whole
 
-	for b := len(layers) - 1; b >= 0; b-- {
-		w := layers[b].list[part]
-		best[b] = options[b][w.own]
-		part = int(w.met)
+	for nth := len(layers) - 1; nth >= 0; nth-- {
+		w := layers[nth].byPart[part]
+		best[nth] = options[nth][w.last]
+		part = int(w.before)
 	}
 
 	return best
 }
 
-// knownOptions returns the options of a GPU, which it looks for once in all GPUs that are alike.
-func (d *demand) knownOptions(at int, p busyPolicy) []*option {
-	key := d.likeness(p, at)
+// cachedOptions returns the options of a GPU. It searches once for all GPUs with the same key.
+func (d *demand) cachedOptions(nth int, p busyPolicy) []*option {
+	key := d.optionsKey(p, nth)
 
-	list, ok := d.known[key]
+	list, ok := d.optionsByKey[key]
 	if !ok {
-		list = d.options(at, p)
-		d.known[key] = list
+		list = d.options(nth, p)
+		d.optionsByKey[key] = list
 	}
 
 	return list
 }
 
-// likeness returns a key that is the same for GPUs with the same options. The policy is in it only
+// optionsKey returns a key that is the same for GPUs with the same options. The policy is in it only
 // if something is in use: otherwise all give the same options.
-func (d *demand) likeness(p busyPolicy, at int) string {
-	g := d.seenBy(p, at)
+func (d *demand) optionsKey(p busyPolicy, nth int) string {
+	g := d.seenBy(p, nth)
 
 	var key strings.Builder
 	if slices.ContainsFunc(g.Instances, func(i Instance) bool { return i.inUse() }) {
@@ -169,34 +179,34 @@ func (d *demand) likeness(p busyPolicy, at int) string {
 	return key.String()
 }
 
-// join returns the best ways with one more GPU, whose options are given. Of equally good ways it
-// takes the one in which the GPUs before meet more. For the last GPU it looks only for ways to meet
+// addGPU returns the best ways with one more GPU, whose options are given. Of equally good ways it
+// takes the one in which the GPUs before meet more. With the last GPU it looks only for ways to meet
 // the whole demand.
-func (d *demand) join(before ways, options []*option, last bool) ways {
+func (d *demand) addGPU(before ways, options []*option, isLast bool) ways {
 	next := d.newWays()
 
-	for own, o := range options {
+	for own, o := range options { // own is the part that the GPU meets
 		if o == nil {
 			continue
 		}
 
-		more := o.cost.weight()
-		met := before.met
+		ownWeight := o.cost.weight()
+		candidates := before.metable
 
-		if last {
-			at, found := slices.BinarySearch(met, d.parts-1-own)
+		if isLast {
+			i, found := slices.BinarySearch(candidates, d.parts-1-own)
 			if !found {
 				continue
 			}
 
-			met = met[at : at+1]
+			candidates = candidates[i : i+1]
 		}
 
-		if d.watch.count(len(met)) {
+		if d.check.count(len(candidates)) {
 			return next
 		}
 
-		for _, part := range met {
+		for _, part := range candidates {
 			if part+own >= d.parts {
 				break
 			}
@@ -205,24 +215,25 @@ func (d *demand) join(before ways, options []*option, last bool) ways {
 				continue
 			}
 
-			sum := before.list[part].plus(more)
-			if old := &next.list[part+own]; old.met < 0 || sum.isLess(&old.weight) {
+			sum := before.byPart[part].plus(ownWeight)
+			if old := &next.byPart[part+own]; !old.exists() || sum.isLess(&old.weight) {
 				*old = way{
 					weight: sum,
-					met:    int32(part),
-					own:    int32(own),
+					before: int32(part),
+					last:   int32(own),
 				} //nolint:gosec // fewer than maxParts
 			}
 		}
 	}
 
-	next.listMet()
+	next.listMetable()
 
 	return next
 }
 
-// addable reports whether two parts together are no more than the whole. We subtract all digits at
-// once: if one would be negative, its spare bit is gone.
+// addable reports whether two parts together ask of no kind for more than the whole demand does. We
+// subtract their digits from the whole's, all at once: where the result would be negative, the
+// digit's spare bit is lost.
 func (d *demand) addable(a, b int) bool {
 	whole := d.packed[d.parts-1]
 	return ((whole|d.spare)-d.packed[a]-d.packed[b])&d.spare == d.spare

@@ -64,7 +64,7 @@ func StepsTo(g *GPULayout, wanted []Instance) []Step {
 	var destroyComputes, destroyInstances, createInstances, createComputes []Step
 
 	for _, i := range g.Instances {
-		w := i.in(wanted)
+		w := i.findIn(wanted)
 
 		for _, c := range i.ComputeInstances {
 			if w == nil || !slices.ContainsFunc(w.ComputeInstances, c.isSame) {
@@ -80,7 +80,7 @@ func StepsTo(g *GPULayout, wanted []Instance) []Step {
 	}
 
 	for _, w := range wanted {
-		i := w.in(g.Instances)
+		i := w.findIn(g.Instances)
 		if i == nil {
 			createInstances = append(createInstances, newStep(CreateInstance, g.UUID, w.Placed))
 		}
@@ -97,8 +97,10 @@ func StepsTo(g *GPULayout, wanted []Instance) []Step {
 	return slices.Concat(destroyComputes, destroyInstances, createInstances, createComputes)
 }
 
-// in returns the instance of a list with the same profile and placement, nil if there is none.
-func (i *Instance) in(list []Instance) *Instance {
+// findIn returns the instance of a list with the same profile and placement, nil if there is none.
+// A New instance is never the same as an existing one: a plan may replace an instance by an equal
+// one.
+func (i *Instance) findIn(list []Instance) *Instance {
 	at := slices.IndexFunc(list, func(o Instance) bool {
 		return o.ProfileID == i.ProfileID && o.Placement == i.Placement && o.New == i.New
 	})
@@ -109,6 +111,7 @@ func (i *Instance) in(list []Instance) *Instance {
 	return &list[at]
 }
 
+// isSame compares compute instances of one GPU instance; see findIn about New.
 func (c ComputeInstance) isSame(o ComputeInstance) bool {
 	if c.Placement.Present() && o.Placement.Present() {
 		return c.Placement == o.Placement && c.New == o.New
@@ -142,7 +145,9 @@ func (s Step) Verify(before, read []Instance) ([]Instance, bool) {
 	}
 
 	after := AfterStep(before, s, s.doneIn(read))
-	if SameInstances(after, before) || !SameInstances(after, read) {
+	hadEffect := !SameInstances(after, before)
+
+	if !hadEffect || !SameInstances(after, read) {
 		return nil, false
 	}
 
@@ -158,7 +163,7 @@ func (s Step) Verify(before, read []Instance) ([]Instance, bool) {
 	return after, true
 }
 
-// doneIn returns the ids of what the step creates, if it is in a list.
+// doneIn returns the ids that a list has for what the step creates.
 func (s Step) doneIn(list []Instance) Done {
 	at := s.IndexIn(list)
 	if at < 0 {

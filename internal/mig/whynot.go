@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// whyNot returns the end of an error's text: how many of the wanted instances would fit, or what
-// there is too little of. It is empty if there is no short answer.
-func whyNot(w *watch, g *GPULayout, list []wanted) string {
+// whyNot returns the end of an error's text: how many of the wanted instances would fit, or which
+// slices or engines are too few. It is empty if there is no short answer.
+func whyNot(check *cancelCheck, g *GPULayout, list []wanted) string {
 	s := shapeOf(g.Profiles)
 
 	for _, each := range list {
@@ -31,12 +31,13 @@ func whyNot(w *watch, g *GPULayout, list []wanted) string {
 	unbounded := s
 	unbounded.engines = engineTotals(nil)
 
-	if fitTogether(w, g, unbounded, list) {
+	if fitTogether(check, g, unbounded, list) {
 		return enginesMissing(list, s)
 	}
 
+	// The list ends with the smallest: we leave them out, one after the other, until the rest fits.
 	for n := len(list) - len(others) - 1; n >= 0; n-- {
-		if fitTogether(w, g, s, slices.Concat(others, list[len(list)-n:])) {
+		if fitTogether(check, g, s, slices.Concat(others, list[len(list)-n:])) {
 			return fmt.Sprintf(": %s beside %s", atMost(n, smallest.Name), describeWanted(others))
 		}
 	}
@@ -44,8 +45,8 @@ func whyNot(w *watch, g *GPULayout, list []wanted) string {
 	return slicesMissing(list, s)
 }
 
-// slicesMissing says of which slices a GPU has too few for the wanted instances; it is empty if it
-// has enough and they only cannot lie beside each other.
+// slicesMissing says of which slices a GPU has too few for the wanted instances. It is empty if the
+// GPU has enough of them, but the possible placements overlap.
 func slicesMissing(list []wanted, s shape) string {
 	memory := 0
 	compute := 0
@@ -66,19 +67,14 @@ func slicesMissing(list []wanted, s shape) string {
 }
 
 // fitTogether reports whether instances have room on an empty GPU of this shape.
-func fitTogether(w *watch, g *GPULayout, s shape, list []wanted) bool {
+func fitTogether(check *cancelCheck, g *GPULayout, s shape, list []wanted) bool {
 	fit := false
-	slicesWanted := 0
-	all := search{watch: w, judgeLayout: func(occupancy, []fitted) { fit = true }}
-
-	for _, each := range list {
-		all.items = append(all.items, item{group: each.group, fits: []*searchProfile{each.profile}})
-		slicesWanted += each.profile.ComputeSlices
+	all := search{
+		check:       check,
+		items:       itemsOf(list),
+		judgeLayout: func(occupancy, []fitted) { fit = true },
 	}
-
-	if slicesWanted <= s.compute {
-		all.placeItems(newOccupancy(s, g.Profiles, nil))
-	}
+	all.placeItems(newOccupancy(s, g.Profiles, nil))
 
 	return fit
 }

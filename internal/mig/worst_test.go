@@ -98,7 +98,7 @@ func (c *climb) try() {
 
 // search returns how many steps planning takes. Whether there is a plan doesn't matter.
 func (c *climb) search() int {
-	w := &watch{}
+	w := &cancelCheck{}
 	_, _ = planDemand(w, c.gpus, c.needs)
 
 	return w.steps
