@@ -79,8 +79,8 @@ func (a *activity) wasActiveSince(id gpu.DeviceID, t time.Time) bool {
 	return ok && !last.Before(t)
 }
 
-// addLastPolls adds what the last poll found: batch jobs, activity, and failed readings of
-// activity. An instance that the poll has not seen yet counts as possibly busy.
+// addLastPolls adds what the last poll found on all GPUs: batch jobs, activity, and failed readings
+// of activity. An instance that the poll has not seen yet counts as possibly busy.
 func (e *Engine) addLastPolls(u *usage) {
 	for _, g := range u.gpus {
 		e.addLastPoll(u, g, allActivity)
@@ -96,10 +96,11 @@ const (
 	allActivity                // also activity that could not be read
 )
 
-// checkBeforeDestroy returns the check for an instance that we are about to destroy. own says that
-// the operation has created it.
-func checkBeforeDestroy(own bool) activityCheck {
-	if own {
+// checkBeforeDestroy returns the check for a compute instance that we are about to destroy. A
+// rollback destroys what its operation has created: the poll may not have seen that yet, so only
+// activity that was seen counts.
+func checkBeforeDestroy(rollback bool) activityCheck {
+	if rollback {
 		return seenActivity
 	}
 
@@ -151,10 +152,10 @@ func (e *Engine) addLastPoll(u *usage, g mig.GPULayout, check activityCheck) {
 	e.addActivity(u, g, &s.GPUs[at], s.Time, check)
 }
 
-// readAnew polls the GPUs that the poller's last cycle has left out. While driver calls are
-// expensive or slow, the poller reads GPUs less often, and a program may have started since. A GPU
-// that cannot be read keeps its old reading.
-func (e *Engine) readAnew(ctx context.Context, gpus []mig.GPULayout) {
+// pollSkipped polls those of the GPUs that the poller's last cycle has left out. While driver calls
+// are expensive or slow, the poller reads GPUs less often, and a program may have started since. A
+// GPU that cannot be read keeps its old reading.
+func (e *Engine) pollSkipped(ctx context.Context, gpus []mig.GPULayout) {
 	s := e.o.Poller.Current()
 	if s == nil {
 		return
@@ -181,8 +182,8 @@ func (e *Engine) readAnew(ctx context.Context, gpus []mig.GPULayout) {
 	_ = e.o.Poller.PollGPUs(ctx, old...) // addLastPoll says of which GPUs the readings are too old
 }
 
-// pollAndAdd is addLastPoll, but it polls first if nothing was polled yet, as right after the
-// start, and, if activity counts, if the last reading is old.
+// pollAndAdd is addLastPoll, but polls first if nothing was polled yet, as right after the start. If
+// activity counts, it also polls if the last reading is old.
 func (e *Engine) pollAndAdd(ctx context.Context, u *usage, g mig.GPULayout, check activityCheck) {
 	if e.o.Poller.Current() == nil {
 		callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
@@ -195,7 +196,7 @@ func (e *Engine) pollAndAdd(ctx context.Context, u *usage, g mig.GPULayout, chec
 	}
 
 	if check != noActivity {
-		e.readAnew(ctx, []mig.GPULayout{g})
+		e.pollSkipped(ctx, []mig.GPULayout{g})
 	}
 
 	e.addLastPoll(u, g, check)
@@ -224,8 +225,8 @@ func (e *Engine) addJobs(u *usage, g mig.GPULayout, s *gpu.Snapshot) {
 	for _, i := range g.Instances {
 		if p := polledInstance(&s.GPUs[at], i); p != nil {
 			for _, job := range p.Jobs {
-				u.addToUnit(
-					unit{gpu: g.UUID, instance: i.ID},
+				u.addHold(
+					holdKey{gpu: g.UUID, instance: i.ID},
 					api.Hold{Kind: api.HoldJob, What: "job " + job},
 				)
 			}
@@ -259,12 +260,12 @@ func (e *Engine) addActivity(
 	failed := slices.ContainsFunc(polled.Errors, activityFailed)
 
 	for _, i := range g.Instances {
-		device := unit{gpu: g.UUID, instance: i.ID}
+		device := holdKey{gpu: g.UUID, instance: i.ID}
 
 		p := polledInstance(polled, i)
 		if p == nil || !wasRead(polled, p) {
 			if check == allActivity {
-				u.addToUnit(
+				u.addHold(
 					device,
 					api.Hold{
 						Kind: api.HoldUnknown,
@@ -278,14 +279,14 @@ func (e *Engine) addActivity(
 
 		if check == allActivity &&
 			(failed || !p.Up || slices.ContainsFunc(p.Errors, activityFailed)) {
-			u.addToUnit(
+			u.addHold(
 				device,
 				api.Hold{Kind: api.HoldUnknown, What: "activity: its reading has failed"},
 			)
 		}
 
 		if e.active.wasActiveSince(gpu.IDOfInstance(polled.UUID, p), now.Add(-e.o.IdleFor)) {
-			u.addToUnit(
+			u.addHold(
 				device,
 				api.Hold{
 					Kind: api.HoldActivity,

@@ -19,12 +19,12 @@ func TestAnInstanceWithoutReadingsIsNotIdle(t *testing.T) {
 	read := time.Unix(100, 0)
 	g := mig.GPULayout{Facts: gpu.Facts{UUID: "GPU-a"}, Instances: []mig.Instance{{ID: 1}}}
 	holds := func(since time.Time, check activityCheck, computes ...gpu.ComputeInstance) int {
-		u := &usage{holds: map[unit][]api.Hold{}}
+		u := &usage{holds: map[holdKey][]api.Hold{}}
 		polled := gpu.GPU{Facts: g.Facts, Device: gpu.Device{Up: true}, LastRead: read,
 			Instances: []gpu.GPUInstance{{ID: 1, Device: gpu.Device{Up: true}, Since: since, ComputeInstances: computes}}}
 		(&Engine{}).addActivity(u, g, &polled, read.Add(time.Second), check)
 
-		return len(u.holds[unit{gpu: g.UUID, instance: 1}])
+		return len(u.holds[holdKey{gpu: g.UUID, instance: 1}])
 	}
 	cmptest.Equal(t, "holds of an instance that was read", holds(read, allActivity), 0)
 	cmptest.Equal(t, "holds of an instance that was not", holds(read.Add(time.Second), allActivity), 1)
@@ -87,7 +87,7 @@ func TestHoldsWhateverTheGeneration(t *testing.T) {
 	}
 
 	var kinds []api.HoldKind
-	for _, h := range u.holds[unit{gpu: gpu1, instance: polled.ID}] {
+	for _, h := range u.holds[holdKey{gpu: gpu1, instance: polled.ID}] {
 		kinds = append(kinds, h.Kind)
 	}
 

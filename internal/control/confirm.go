@@ -12,11 +12,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// namedDevice is a device that an operator names: a GPU, a GPU instance or a compute instance. at
-// has its indices in g.
+// namedDevice is a device that an operator names: a GPU, a GPU instance or a compute instance.
 type namedDevice struct {
-	g  mig.GPULayout
-	at gpu.DeviceIndex
+	g  mig.GPULayout   // its GPU
+	at gpu.DeviceIndex // its indices in g
 }
 
 // ConfirmFree records that an operator confirmed that no container holds a device: a GPU
@@ -50,7 +49,7 @@ func (e *Engine) ConfirmFree(
 		)
 	}
 
-	unconfirmed, p := u.unconfirmedAssignments(d)
+	unconfirmed, p := u.listUnconfirmed(d)
 	if p != nil {
 		return nil, p
 	}
@@ -122,7 +121,7 @@ func (u *usage) findDevice(device string) (namedDevice, bool) {
 		}
 
 		for n, i := range g.Instances {
-			if device == bareName(g.UUID, i.ID) {
+			if device == gpuInstanceName(g.UUID, i.ID) {
 				return namedDevice{g, gpu.DeviceIndex{Instance: n, Compute: gpu.Whole}}, true
 			}
 		}
@@ -135,10 +134,10 @@ func (u *usage) findDevice(device string) (namedDevice, bool) {
 	return namedDevice{}, false
 }
 
-// unconfirmedAssignments returns the assignments that may hold a device or a part of it. It returns
-// a problem if something certainly uses the device, or if an assignment may hold more than the
-// device.
-func (u *usage) unconfirmedAssignments(d namedDevice) ([]gpu.Assignment, *api.Problem) {
+// listUnconfirmed returns the unconfirmed assignments that may hold a device or a part of it. It
+// returns a problem if something certainly uses the device, or if such an assignment may hold more
+// than the device.
+func (u *usage) listUnconfirmed(d namedDevice) ([]gpu.Assignment, *api.Problem) {
 	if users := u.holdsOn(d); len(users) > 0 {
 		return nil, d.refusal(users, "it is in use")
 	}
@@ -152,7 +151,7 @@ func (u *usage) unconfirmedAssignments(d namedDevice) ([]gpu.Assignment, *api.Pr
 
 		at, match := resolve(d.g, a.Device)
 		switch {
-		case match == gpu.MatchNothing || !d.overlaps(at):
+		case match == gpu.MatchNothing || !d.overlaps(at): // it is for another device
 		case a.Device.Minor.Present() && !d.g.Minor.Present():
 			return nil, d.refusal([]api.Hold{podHold(a.Holder)},
 				"it may hold another GPU as well, since the minor number of this one is not known")
@@ -191,8 +190,8 @@ func (d namedDevice) refusal(holders []api.Hold, why string) *api.Problem {
 	return p
 }
 
-// holdsOn returns the containers that the kubelet lists for a device, and the processes that run on
-// it or have it open, except monitoring programs.
+// holdsOn returns who certainly uses a device: the containers that the kubelet lists for it, and the
+// processes that run on it or have it open, except monitoring programs.
 func (u *usage) holdsOn(d namedDevice) []api.Hold {
 	var all []api.Hold
 	if d.at.Instance == gpu.Whole {
@@ -204,10 +203,10 @@ func (u *usage) holdsOn(d namedDevice) []api.Hold {
 			continue
 		}
 
-		all = append(all, u.holds[unit{gpu: d.g.UUID, instance: i.ID}]...)
+		all = append(all, u.holds[holdKey{gpu: d.g.UUID, instance: i.ID}]...)
 		for k, ci := range i.ComputeInstances {
 			if d.overlaps(gpu.DeviceIndex{Instance: n, Compute: k}) {
-				all = append(all, u.holds[unit{d.g.UUID, i.ID, gpu.Some(ci.ID)}]...)
+				all = append(all, u.holds[holdKey{d.g.UUID, i.ID, gpu.Some(ci.ID)}]...)
 			}
 		}
 	}
@@ -245,9 +244,10 @@ func (d namedDevice) contains(at gpu.DeviceIndex) bool {
 	}
 }
 
-// refs returns the devices that a confirmation of d is about: the GPU, or each compute instance in
-// d. If all compute instances of the GPU instance are in d or in free, it adds the GPU instance by
-// its placement: that confirmation still counts after the compute instances were destroyed.
+// refs returns references to what a confirmation of d confirms to be free: the GPU, or each compute
+// instance in d. free are the devices confirmed before. If d and free together cover all compute
+// instances of the GPU instance, refs adds the GPU instance by its placement: that confirmation
+// still counts after the compute instances were destroyed.
 func (d namedDevice) refs(free []gpu.DeviceRef) []gpu.DeviceRef {
 	if d.at.Instance == gpu.Whole {
 		return []gpu.DeviceRef{{GPU: d.g.UUID}}
@@ -256,12 +256,12 @@ func (d namedDevice) refs(free []gpu.DeviceRef) []gpu.DeviceRef {
 	i := d.g.Instances[d.at.Instance]
 	covered := coveredBy(d.g, free)
 	var refs []gpu.DeviceRef
-	all := true
+	allFree := true
 
 	for k, ci := range i.ComputeInstances {
 		switch at := (gpu.DeviceIndex{Instance: d.at.Instance, Compute: k}); {
 		case !d.overlaps(at):
-			all = all && covered[at]
+			allFree = allFree && covered[at]
 		case ci.UUID != "":
 			refs = append(refs, gpu.DeviceRef{MIG: ci.UUID})
 		default:
@@ -272,7 +272,7 @@ func (d namedDevice) refs(free []gpu.DeviceRef) []gpu.DeviceRef {
 		}
 	}
 
-	if all {
+	if allFree {
 		refs = append(
 			refs,
 			gpu.DeviceRef{GPU: d.g.UUID, PlacementStart: gpu.Some(i.Placement.Start),
@@ -283,12 +283,13 @@ func (d namedDevice) refs(free []gpu.DeviceRef) []gpu.DeviceRef {
 	return refs
 }
 
+// name returns the device's name in requests, as ConfirmFree takes it.
 func (d namedDevice) name() string {
 	switch {
 	case d.at.Instance == gpu.Whole:
 		return string(d.g.UUID)
 	case d.at.Compute == gpu.Whole:
-		return bareName(d.g.UUID, d.g.Instances[d.at.Instance].ID)
+		return gpuInstanceName(d.g.UUID, d.g.Instances[d.at.Instance].ID)
 	default:
 		return string(d.g.Instances[d.at.Instance].ComputeInstances[d.at.Compute].UUID)
 	}

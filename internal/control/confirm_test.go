@@ -42,10 +42,10 @@ func TestConfirmFree(t *testing.T) {
 		"nothing known":                {device: string(gpu1), free: []gpu.DeviceRef{{GPU: gpu1}}},
 		"compute instance":             {device: "MIG-first", missing: []gpu.DeviceRef{first, other}, pods: "0", free: []gpu.DeviceRef{first}},
 		"last compute instance":        {device: "MIG-other", missing: []gpu.DeviceRef{other, {GPU: gpu1, Instance: instance, Compute: gpu.Some(gpu.ComputeID(1))}}, known: []gpu.DeviceRef{first}, pods: "01", free: []gpu.DeviceRef{other, at7g}},
-		"GPU instance":                 {device: bareName(gpu1, 3), missing: []gpu.DeviceRef{first, ofInstance}, pods: "01", free: []gpu.DeviceRef{first, other, at7g}},
-		"held with its GPU instance":   {device: "MIG-first", missing: []gpu.DeviceRef{ofInstance}, refused: "confirm " + bareName(gpu1, 3)},
+		"GPU instance":                 {device: gpuInstanceName(gpu1, 3), missing: []gpu.DeviceRef{first, ofInstance}, pods: "01", free: []gpu.DeviceRef{first, other, at7g}},
+		"held with its GPU instance":   {device: "MIG-first", missing: []gpu.DeviceRef{ofInstance}, refused: "confirm " + gpuInstanceName(gpu1, 3)},
 		"held with its GPU":            {device: "MIG-first", missing: []gpu.DeviceRef{{GPU: gpu1}}, refused: "confirm " + string(gpu1)},
-		"GPU instance, held with GPU":  {device: bareName(gpu1, 3), missing: []gpu.DeviceRef{gone}, refused: "confirm " + string(gpu1)},
+		"GPU instance, held with GPU":  {device: gpuInstanceName(gpu1, 3), missing: []gpu.DeviceRef{gone}, refused: "confirm " + string(gpu1)},
 		"by a name that may be legacy": {device: "MIG-" + string(gpu1) + "/3/0", missing: []gpu.DeviceRef{first}, pods: "0", free: []gpu.DeviceRef{first}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestConfirmFreeIsOverruled(t *testing.T) {
 			w.pods.Incomplete = kubeletRestarted
 			use.make(w)
 
-			for _, device := range []string{sevenG, bareName(gpu1, 3), string(gpu1)} {
+			for _, device := range []string{sevenG, gpuInstanceName(gpu1, 3), string(gpu1)} {
 				_, err := e.ConfirmFree(t.Context(), everything, device)
 
 				switch use.kind {
@@ -161,7 +161,7 @@ func TestConfirmFreeIsRefused(t *testing.T) {
 	_, err := e.ConfirmFree(t.Context(), Actor{Rights: Rights{Read: true, Plan: true, Apply: true, Mode: true, TakeOver: true}}, sevenG)
 	isProblem(t, err, api.Forbidden)
 
-	for _, device := range []string{"", "MIG-gone", "GPU-gone", "1", "all", bareName(gpu1, 8), bareName(gpu1, 3) + "/0"} {
+	for _, device := range []string{"", "MIG-gone", "GPU-gone", "1", "all", gpuInstanceName(gpu1, 8), gpuInstanceName(gpu1, 3) + "/0"} {
 		_, err := e.ConfirmFree(t.Context(), everything, device)
 		isProblem(t, err, api.NotFound)
 	}

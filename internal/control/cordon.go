@@ -9,9 +9,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// cordonNode keeps new pods away while GPUs are repartitioned. The intent is saved first, and an
-// annotation on the node marks the cordon as this program's: so a crash does not leave it, and no
-// other cordon is undone.
+// cordonNode keeps new pods away while GPUs are repartitioned. It first saves that it is about to, so
+// that a start after a crash can uncordon the node. Cordon marks the node with an annotation, so that
+// we never undo another's cordon.
 func (e *Engine) cordonNode(ctx context.Context, op *operation) error {
 	if e.o.Cluster == nil || !e.o.Cordon {
 		return nil
@@ -44,8 +44,8 @@ func (e *Engine) cordonNode(ctx context.Context, op *operation) error {
 	return nil
 }
 
-// takeCordoning waits for the turn to cordon the node, for a call of the API server and a save of
-// another operation.
+// takeCordoning waits for the turn to cordon the node: another operation may be calling the API
+// server and then saving, each of which takes a call timeout at most.
 func (e *Engine) takeCordoning(ctx context.Context) error {
 	waitCtx, cancel := context.WithTimeout(ctx, 2*e.o.CallTimeout)
 	defer cancel()
@@ -87,8 +87,8 @@ func (e *Engine) uncordonNode(ctx context.Context, op *operation) {
 	}
 }
 
-// uncordonUnlessWanted ends the cordon of an operation: the node's, unless another operation needs
-// it.
+// uncordonUnlessWanted ends the cordon of an operation. It uncordons the node unless another
+// operation needs the cordon.
 func (e *Engine) uncordonUnlessWanted(ctx context.Context, op *operation) error {
 	if !op.copy().Cordoned { // another goroutine has done it
 		return nil

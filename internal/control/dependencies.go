@@ -1,7 +1,7 @@
 // Package control repartitions GPUs: it plans from the live node, executes plans as durable
-// operations, rolls back what fails, and finishes after a crash what it had begun. It owns only
-// what an operation has created under an unbroken view of the GPU, and leaves a GPU alone as soon
-// as another client has changed it.
+// operations, rolls back what fails, and finishes after a crash what it had begun. It takes an
+// instance for its own only if it has created it and has seen every change of the GPU since; it
+// leaves a GPU alone as soon as another client has changed it.
 package control
 
 import (
@@ -20,29 +20,30 @@ import (
 // with gpu.ErrTimeout; the call that hangs is abandoned, not stopped. Errors are the sentinels of
 // gpu.
 type Actuator interface {
-	// Layouts reads GPUs as they are now, by index, without Busy: all, or only those named. A GPU
-	// that cannot be read is left out of the list and its error is in the map.
+	// Layouts reads GPUs as they are now, in the order of their indexes: all, or only those named.
+	// It leaves Busy unset. The map has the errors of GPUs that cannot be read.
 	Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout, map[gpu.UUID]error, error)
-	// Processes lists the processes on a GPU, with the instances of each if it is in MIG mode. With
-	// an error that wraps gpu.ErrPIDNamespace there may be others than those on the list, with any
-	// other error there is no list.
+	// Processes lists the processes on a GPU, with the instances of each if it is in MIG mode. If
+	// the error wraps gpu.ErrPIDNamespace, the list may be incomplete; after any other error there
+	// is none.
 	Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error)
-	// PerformStep does one step on a GPU that must have the expected instances: it reads them
-	// immediately before the change, and changes nothing but returns mig.ErrLayoutChanged if they
-	// are others. After the change, whether it succeeded or failed, it reads them again into the
-	// Outcome. A creation gives exactly what was asked for, or mig.ErrNotAsAsked if the driver
-	// reported success; a destruction after which the instance is still there is an error.
+	// PerformStep does one step on a GPU that must have the expected instances. It reads them
+	// immediately before the change; if they are others, it changes nothing and returns
+	// mig.ErrLayoutChanged. After the change, whether it succeeded or failed, it reads them again
+	// into the Outcome. If the driver reports success, but has not created exactly what was asked
+	// for, the error is mig.ErrNotAsAsked; if it has not destroyed the instance, there is an error,
+	// too.
 	PerformStep(ctx context.Context, s mig.Step, expected []mig.Instance) (mig.Outcome, error)
 	// SetMIGMode asks for a mode and returns what it reads back. It releases its own handles of the
 	// GPU first.
 	SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeChange, error)
-	// WatchLayouts sets the receiver of changes of layouts, as soon as the driver reports them;
-	// first it learns which GPUs' changes are reported.
+	// WatchLayouts sets the receiver of the driver's reports of changed layouts. Its method Watching
+	// is called first, for the GPUs whose changes the driver reports already.
 	WatchLayouts(w mig.LayoutWatcher)
 }
 
 // Hanging is an Actuator that knows of its calls that were given up and have not returned. While
-// there is one for a GPU, what it will do is unknown, and no rollback of that GPU is tried again.
+// there is one for a GPU, it may still change the GPU, and we don't try its rollback again.
 type Hanging interface {
 	Hung(id gpu.UUID) bool
 }
@@ -60,23 +61,24 @@ type Poller interface {
 
 // Assignments returns the holders of devices, and which devices the kubelet can give out.
 type Assignments interface {
-	// List returns the known assignments, whatever the error: that says why the kubelet did not
-	// answer, and then Incomplete says so, too. The error wraps gpu.ErrNoKubelet if the node has
-	// none; what it returns is complete then.
+	// List returns the known assignments. An error says why the kubelet did not answer; then they
+	// are those known before, and Incomplete is set. If the error wraps gpu.ErrNoKubelet, the node
+	// has no kubelet, and the assignments are complete.
 	List(ctx context.Context) (gpu.Assignments, error)
 	// Allocatable returns the devices that the kubelet can give out. The error wraps
 	// gpu.ErrNoKubelet if the node has none.
 	Allocatable(ctx context.Context) ([]gpu.Offer, error)
-	// ConfirmFree records that an operator confirmed devices to be free: List no longer returns the
-	// unconfirmed assignments named, and has the devices in Free for a while. It reports whether
-	// that was possible: not if the kubelet has restarted since the List whose Epoch it is given.
+	// ConfirmFree records that an operator confirmed devices to be free: List no longer returns
+	// these unconfirmed assignments, and has the devices in Free for a while. epoch is the Epoch of
+	// the List that the operator saw. ConfirmFree does nothing and returns false if the kubelet has
+	// restarted since.
 	ConfirmFree(epoch uint64, devices []gpu.DeviceRef, unconfirmed []gpu.Assignment) bool
 }
 
 // Handles finds the processes that have device or capability files of a GPU open.
 type Handles interface {
-	// Open lists the processes that have files of the GPU open, by instance if the file is that of
-	// one. It leaves out this process.
+	// Open lists the open files of the GPU and of its instances. It leaves out those of this
+	// process.
 	Open(ctx context.Context, g mig.GPULayout) ([]Handle, error)
 }
 
@@ -90,39 +92,39 @@ type Handle struct {
 
 // Cluster is the node in its Kubernetes cluster.
 type Cluster interface {
-	// Owners lists other controllers that manage the partitions of GPUs of this node, by what shows
-	// it; the key "" is all.
+	// Owners lists, for each GPU of this node, the other controllers that manage its partitions,
+	// with what shows that they do. The key "" has those that manage all GPUs.
 	Owners(ctx context.Context) (map[gpu.UUID][]string, error)
-	// Cordon keeps new pods away and marks the node as cordoned by this program; false if the node
-	// was cordoned already.
+	// Cordon keeps new pods away and marks the node as cordoned by this program. It returns false if
+	// the node was cordoned already.
 	Cordon(ctx context.Context) (bool, error)
-	// Uncordon undoes a cordon that bears this program's mark, be it from before a crash. It leaves
-	// any other alone.
+	// Uncordon undoes a cordon that bears this program's mark, also one from before a crash. It
+	// leaves any other alone.
 	Uncordon(ctx context.Context) error
 }
 
 // DevicePlugin is the node's device plugin, which reads the layout only when it starts.
 type DevicePlugin interface {
 	// Restart ends the plugin's pods on this node, which their DaemonSet replaces, and returns
-	// their UIDs. With an error it returns those that it has ended before.
+	// their UIDs. With an error it returns the UIDs of those that it has ended so far.
 	Restart(ctx context.Context) (pods []string, err error)
 	// Gone reports whether none of these pods is left.
 	Gone(ctx context.Context, pods []string) (bool, error)
 }
 
-// Profiling holds GPUs open besides NVML.
+// Profiling reads profiling metrics, and holds GPUs open for that.
 type Profiling interface {
 	// Release releases all GPUs until resume is called.
 	Release(ctx context.Context) (resume func(), err error)
 }
 
 // Store keeps the documents of partition control durably, in a folder that no other process uses
-// meanwhile. What was saved is on disk. Errors: ErrStateReplaced, and those of the file system. One
-// method is called at a time; one that hangs is abandoned, and the next is called when it has
-// returned.
+// meanwhile. When a method that saves returns nil, the document is on disk. Errors are
+// ErrStateReplaced, and those of the file system. The Engine calls one method at a time. If a call
+// hangs, the Engine goes on without its result, and makes the next call after it has returned.
 type Store interface {
-	// Open takes the folder and reads it. It can be called again after any error; then it refuses a
-	// folder whose documents are not those saved last, with ErrStateForeign.
+	// Open takes the folder and reads it. It can be called again after any error; then it returns
+	// ErrStateForeign if the folder has other documents than those saved last.
 	Open() (Documents, error)
 	// Reserve makes room for documents of an operation of up to size bytes, so that saving them
 	// allocates nothing on disk.
@@ -139,18 +141,18 @@ type Documents struct {
 	Operation []byte
 	// OperationDamaged says that a document which may be newer than Operation cannot be read.
 	OperationDamaged bool
-	// History is the history, nil if there is none. HistoryDamaged says that there is one that
-	// cannot be read.
+	// History is the history, nil if there is none or it cannot be read. HistoryDamaged says that it
+	// cannot.
 	History        []byte
 	HistoryDamaged bool
 }
 
 var (
-	// ErrStateReplaced says that the files of the state folder in use are not those on disk any
-	// more: the folder was deleted or replaced under the running program. Open uses the one that is
-	// there now.
+	// ErrStateReplaced says that the state folder was deleted or replaced while the program ran: the
+	// files that it has open are not those at the folder's path. Open uses the folder that is there
+	// now.
 	ErrStateReplaced = errors.New("state folder was replaced while it was in use")
-	// ErrStateForeign says that a state folder which is opened again has other documents than those
+	// ErrStateForeign says that a state folder has other documents than those that this process has
 	// saved last.
 	ErrStateForeign = errors.New(
 		"state folder was changed by another program: stop that one, and restart this one",
@@ -169,13 +171,13 @@ type Ended struct {
 	Changes   []LayoutChange // what it was to change; empty for a change of the MIG mode
 }
 
-// LayoutChange is what an operation was to make of the instances of a GPU.
+// LayoutChange is what an operation was asked to change of a GPU, whether or not it has.
 type LayoutChange struct {
 	GPU           gpu.UUID
 	Before, After []mig.Instance
 }
 
-// WantedLayout are the instances that operations have made of a GPU.
+// WantedLayout is the committed layout of a GPU: the instances that it should have.
 type WantedLayout struct {
 	GPU       gpu.UUID
 	Instances []mig.Instance
@@ -189,36 +191,34 @@ type Options struct {
 	Restore  bool                        // --control.restore
 	Layouts  map[string][]api.LayoutRule // of --control.layouts, until SetLayouts
 
-	Actuator    Actuator
-	Poller      Poller
-	Assignments Assignments // optional
-	Handles     Handles     // optional
-	Cluster     Cluster     // optional
-	// Cordon is --control.cordon. A cordon of a former run is undone without it, too.
-	Cordon       bool
+	Actuator     Actuator
+	Poller       Poller
+	Assignments  Assignments  // optional
+	Handles      Handles      // optional
+	Cluster      Cluster      // optional
+	Cordon       bool         // --control.cordon; without it, we still undo a cordon of a former run
 	DevicePlugin DevicePlugin // optional
 	Profiling    Profiling    // optional
 	Store        Store
 	Observer     Observer // optional
-	// Unsettled receives the number of unsettled operations when it changes, Unrestored the GPUs
-	// that are not restored, also when there was no change; both are optional. They and Observer
-	// are called one at a time, in a goroutine of their own.
+	// One goroutine calls Observer and these functions, one at a time. They are optional, and must
+	// not modify what they receive. Unsettled receives the number of unsettled operations when it
+	// changes, Ended each operation that has ended or waits for an operator. Unrestored receives the
+	// GPUs that are not restored and Wanted the committed layouts, also if they have not changed.
 	Unsettled  func(number int)
 	Unrestored func(list []api.Unrestored)
-	// Ended receives each operation that has ended or waits for an operator; Wanted the layouts that
-	// operations have made and that should stand, also when there was no change. Both are optional,
-	// and called as Unrestored is. What they receive must not be modified.
-	Ended  func(Ended)
-	Wanted func([]WantedLayout)
+	Ended      func(Ended)
+	Wanted     func([]WantedLayout)
 
-	// CallTimeout bounds each call of the driver, the cluster, the kubelet and the store. IdleFor
-	// is how long an instance must have been inactive to be idle.
+	// CallTimeout bounds each call of the driver, the cluster, the kubelet and the store.
 	CallTimeout time.Duration
-	IdleFor     time.Duration
+	// IdleFor is how long an instance must have been inactive before we take it for idle.
+	IdleFor time.Duration
 	// SettleTimeout is how long an operation waits for the kubelet to offer the new devices, and
 	// none of the destroyed ones.
 	SettleTimeout time.Duration
-	// RunHook runs one program, within its timeout, with this environment besides its own.
+	// RunHook runs one program, within its timeout. env comes in addition to the program's own
+	// environment.
 	RunHook func(ctx context.Context, h Hook, env []string) api.HookResult
 	Hooks   []Hook
 	Now     func() time.Time
@@ -234,10 +234,10 @@ type Hook struct {
 // Actor is an authenticated caller and its rights.
 type Actor struct {
 	Name string // "uid:0", "cert:CN", "serviceaccount:ns/name"
-	// Credential is the id of the token, by which the API server's audit log has it: JTI=<uuid>.
-	// Empty if there is none.
+	// Credential is the id of the caller's token, JTI=<uuid>, as in the API server's audit log;
+	// empty if it has no token.
 	Credential string
-	// Reason is why, in the caller's own words; empty if it has given none.
+	// Reason is why the caller makes the request, in its own words; empty if it has not said.
 	Reason string
 	Rights Rights
 }

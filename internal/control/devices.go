@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// devicesOf returns the devices of GPUs as they are given, to resolve references to them. Devices
-// have the indices of gpus.
+// devicesOf returns a resolver of references to the devices of gpus. It resolves them to indices in
+// gpus.
 func devicesOf(gpus ...mig.GPULayout) *gpu.Resolver {
 	list := make([]gpu.GPU, len(gpus))
 	for n, g := range gpus {
@@ -40,18 +40,20 @@ func devicesOf(gpus ...mig.GPULayout) *gpu.Resolver {
 
 // deviceChanges is what an operation has changed of the MIG devices of its GPUs.
 type deviceChanges struct {
-	before, after      *gpu.Resolver
-	created, destroyed []migDevice // destroyed are devices of before, created are devices of after
-	// the GPU that is no device any more, since its MIG mode was switched on
+	before, after *gpu.Resolver // of references to devices before and after the operation
+	created       []migDevice   // with indices of after
+	destroyed     []migDevice   // with indices of before
+	// split is the GPU whose MIG mode the operation has switched on: as a whole, it is no device any
+	// more.
 	split gpu.Opt[gpu.UUID]
 }
 
-func (t *deviceChanges) isEmpty() bool {
-	return len(t.created)+len(t.destroyed) == 0 && !t.split.Present()
+func (c *deviceChanges) isEmpty() bool {
+	return len(c.created)+len(c.destroyed) == 0 && !c.split.Present()
 }
 
-// migDevice is a MIG device: its place in a list of GPUs, the names that it goes by, and its
-// profile. A device that is created where another was can have the names of that one.
+// migDevice is a MIG device: its indices in a list of GPUs, the names that it goes by, and its
+// profile. A device that is created in the place of another can have the same names.
 type migDevice struct {
 	at       gpu.DeviceIndex
 	uuid     gpu.MIGUUID
@@ -85,9 +87,8 @@ func migDevices(gpus []mig.GPULayout) []migDevice {
 	return list
 }
 
-// profileOf returns the profile of a MIG device: that of its GPU instance, with the compute slices
-// before it if these are not all of the instance's ("1c.3g.20gb"). It is empty if the slices are
-// not known.
+// profileOf returns the name of a MIG device's profile: "3g.20gb", or "1c.3g.20gb" if the device has
+// only one of the GPU instance's compute slices. It is empty if its slices are not known.
 func profileOf(i mig.Instance, c mig.ComputeInstance) string {
 	switch {
 	case c.Slices == 0:
@@ -99,91 +100,97 @@ func profileOf(i mig.Instance, c mig.ComputeInstance) string {
 	return fmt.Sprintf("%dc.%s", c.Slices, i.Profile)
 }
 
-// lacking returns the devices of list that have no counterpart in others, a device of the same
-// names and profile on the same GPU.
-func lacking(others, list []migDevice) []migDevice {
-	var alone []migDevice
+// without returns the devices of list that are not in others, under the same names, with the same
+// profile and on the same GPU.
+func without(list, others []migDevice) []migDevice {
+	var rest []migDevice
 
 	for _, d := range list {
 		if !slices.ContainsFunc(others, func(o migDevice) bool {
+			// Other indices in the GPU don't matter.
 			o.at.Instance = d.at.Instance
 			o.at.Compute = d.at.Compute
 
 			return o == d
 		}) {
-			alone = append(alone, d)
+			rest = append(rest, d)
 		}
 	}
 
-	return alone
+	return rest
 }
 
-// compareOffers returns the UUIDs of the created devices that an allocator does not offer, and of
-// the destroyed ones that it does, by what it offers; of all of them if it returned an error. An
-// offer of an existing device is none of a destroyed one, unless its resource is that of the
-// destroyed one's profile.
-func (t *deviceChanges) compareOffers(offers []gpu.Offer, err error) (missing, stale []string) {
-	existing := map[gpu.DeviceIndex]bool{}
-	gone := map[gpu.DeviceIndex]bool{}
-	// destroyed devices: by which resource the device in their place is offered
-	misnamed := map[gpu.DeviceIndex]string{}
+// compareOffers compares what the kubelet offers with what it should. It returns the UUIDs of the
+// created devices that it does not offer, and of the destroyed ones that it still offers; of all of
+// them if err says why it did not answer.
+//
+// A destroyed and a created device can have the same names. Then an offer is of the created one,
+// unless its resource is certainly that of the destroyed one: see isFormer.
+func (c *deviceChanges) compareOffers(offers []gpu.Offer, err error) (missing, stale []string) {
+	offeredNow := map[gpu.DeviceIndex]bool{}    // devices of after
+	offeredStill := map[gpu.DeviceIndex]bool{}  // devices of before that are gone
+	formerNames := map[gpu.DeviceIndex]string{} // devices of before, whose names others have now: the resource
 	wholeOffered := false
 
 	for _, o := range offers {
-		now, is := t.after.Resolve(o.Device)
-		if is == gpu.MatchDevice && now.Instance == gpu.Whole && t.split.Present() {
+		now, matchNow := c.after.Resolve(o.Device)
+		exists := matchNow == gpu.MatchDevice
+
+		if exists && now.Instance == gpu.Whole && c.split.Present() {
 			wholeOffered = true
 			continue
 		}
 
-		former, was := t.before.Resolve(o.Device)
+		former, matchFormer := c.before.Resolve(o.Device)
+		existed := matchFormer == gpu.MatchDevice
+
 		switch {
-		case is == gpu.MatchDevice && was == gpu.MatchDevice && t.isFormer(o.Resource, former, now):
-			misnamed[former] = o.Resource
-		case is == gpu.MatchDevice:
-			existing[now] = true
-		case was == gpu.MatchDevice:
-			gone[former] = true
+		case exists && existed && c.isFormer(o.Resource, former, now):
+			formerNames[former] = o.Resource
+		case exists:
+			offeredNow[now] = true
+		case existed:
+			offeredStill[former] = true
 		}
 	}
 
-	for _, d := range t.created {
-		if err != nil || !d.isOffered(existing) {
+	for _, d := range c.created {
+		if err != nil || !d.isOffered(offeredNow) {
 			missing = append(missing, string(d.uuid))
 		}
 	}
 
-	for _, d := range t.destroyed {
-		switch resource := misnamed[d.at]; {
-		case err != nil || d.isOffered(gone):
+	for _, d := range c.destroyed {
+		switch resource := formerNames[d.at]; {
+		case err != nil || d.isOffered(offeredStill):
 			stale = append(stale, string(d.uuid))
 		case resource != "":
 			stale = append(stale, fmt.Sprintf("%s as %s", d.uuid, resource))
 		}
 	}
 
-	if id, ok := t.split.Get(); ok && (err != nil || wholeOffered) {
+	if id, ok := c.split.Get(); ok && (err != nil || wholeOffered) {
 		stale = append(stale, string(id)+" as a whole")
 	}
 
 	return missing, stale
 }
 
-// isFormer reports whether a resource is that of the profile of a destroyed device and not that of
-// the created one which has its names. A resource that names no profile, as that of strategy single
-// or one that an operator has named, is neither.
-func (t *deviceChanges) isFormer(resource string, was, now gpu.DeviceIndex) bool {
-	is := func(list []migDevice, at gpu.DeviceIndex) bool {
+// isFormer reports whether a resource names the profile of a destroyed device, and not that of the
+// created device which has the same names now. If the resource names no profile, as with strategy
+// single, or if an operator has renamed it, we cannot tell: isFormer returns false.
+func (c *deviceChanges) isFormer(resource string, former, now gpu.DeviceIndex) bool {
+	namesProfileOf := func(list []migDevice, at gpu.DeviceIndex) bool {
 		return slices.ContainsFunc(list, func(d migDevice) bool {
 			return d.at == at && d.profile != "" && resourceNamesProfile(resource, d.profile)
 		})
 	}
 
-	return is(t.destroyed, was) && !is(t.created, now)
+	return namesProfileOf(c.destroyed, former) && !namesProfileOf(c.created, now)
 }
 
-// resourceNamesProfile reports whether a resource is a profile's, by the names that NVIDIA's device
-// plugin gives under strategy mixed: nvidia.com/mig-1g.5gb.me for 1g.5gb+me,
+// resourceNamesProfile reports whether a resource is that of a profile, as NVIDIA's device plugin
+// names them with strategy mixed: nvidia.com/mig-1g.5gb.me for 1g.5gb+me, and
 // nvidia.com/mig-1g.5gb.me.shared for its replicas.
 func resourceNamesProfile(resource, profile string) bool {
 	_, name, _ := strings.Cut(resource, "/")

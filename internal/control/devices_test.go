@@ -166,16 +166,16 @@ func TestHolds(t *testing.T) {
 				want = instance // it may be this GPU's number
 			}
 
-			c := &usage{holds: map[unit][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
+			c := &usage{holds: map[holdKey][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
 			c.addToDevice(g, tt.ref, api.Hold{Kind: api.HoldPod})
 			got := nothing
 
 			switch {
-			case len(c.whole[gpu1]) > 0 && len(c.holds[unit{gpu: gpu1, instance: 3}]) > 0:
+			case len(c.whole[gpu1]) > 0 && len(c.holds[holdKey{gpu: gpu1, instance: 3}]) > 0:
 				got = whole
-			case len(c.holds[unit{gpu: gpu1, instance: 3}]) > 0:
+			case len(c.holds[holdKey{gpu: gpu1, instance: 3}]) > 0:
 				got = instance
-			case len(c.holds[unit{gpu1, 3, gpu.Some(gpu.ComputeID(0))}]) > 0:
+			case len(c.holds[holdKey{gpu1, 3, gpu.Some(gpu.ComputeID(0))}]) > 0:
 				got = compute
 			}
 

@@ -27,25 +27,25 @@ const (
 // client should see them. It is safe for concurrent use.
 type Engine struct {
 	o         Options
-	named     atomic.Pointer[namedLayouts] // those that are in force
+	named     atomic.Pointer[namedLayouts] // the latest
 	plans     plans
 	active    activity
 	views     *views
 	state     *state
-	queue     chan *operation // one is accepted at a time
+	queue     chan *operation // accepted, to be executed by Run; at most one
 	reports   chan func()     // calls of observers that are due
 	began     time.Time       // when this process began
 	started   chan struct{}   // closed when the first attempt to finish what the last process left is over
 	stopped   chan struct{}   // closed when Run has to return: lastSave after its grace period
-	following sync.WaitGroup  // the operations that wait for the kubelet, or are unsettled
+	following sync.WaitGroup  // goroutines of operations that wait for the kubelet, or are unsettled
 
-	// What can hang is done by one goroutine at a time; the others wait no longer than their
-	// contexts. Who has cordoning may take saving, in no other order.
+	// Calls that can hang are made by one goroutine at a time; the others wait no longer than their
+	// contexts. Lock order: cordoning before saving.
 	hooking    turn
 	restarting turn // the device plugin
 	cordoning  turn
 	saving     turn
-	storeHangs atomic.Bool // the call that has saving was abandoned
+	storeHangs atomic.Bool // the store call that has the turn saving was abandoned
 }
 
 // turn is held by one goroutine at a time, from take to release.
@@ -108,45 +108,56 @@ func New(o Options) (*Engine, error) {
 // to retry.
 const housekeeping = time.Second
 
+// Run does some work only in every nth pass of its loop. A pass takes as long as housekeeping, or
+// ends earlier if an operation is accepted.
+const (
+	passesPerRecovery  = 5
+	passesPerRestore   = 10
+	passesPerRepair    = 30
+	passesPerKeepAlive = 60
+)
+
 // Run finishes what the last process has left, and then executes what is accepted until ctx ends.
-// An operation that is running then is brought to its end first, for as long as the grace period
+// It first brings the operation that is running then to its end, for as long as the grace period
 // lasts, without waiting for the kubelet.
 func (e *Engine) Run(ctx context.Context) error {
 	graceCtx, cancel := withGrace(ctx)
 	defer cancel()
 
-	running, end := context.WithCancel(context.WithoutCancel(ctx))
+	// When the grace period is over, lastSave remains for outcomes. Then calls that hang are given
+	// up.
+	runCtx, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	defer context.AfterFunc(graceCtx, func() {
-		_ = retry.Sleep(running, lastSave)
+		_ = retry.Sleep(runCtx, lastSave)
 		close(e.stopped)
 	})()
 
 	defer e.startReporting()()
 
-	var watching sync.WaitGroup
-	defer watching.Wait()
+	var observing sync.WaitGroup
+	defer observing.Wait()
 	defer e.following.Wait()
-	watching.Go(func() { e.observeActivity(ctx) })
+	observing.Go(func() { e.observeActivity(ctx) })
 	e.recoverOperations(ctx)
 	tick := time.NewTicker(housekeeping)
 	defer tick.Stop()
 
-	for n := 0; ; n++ {
-		if n%30 == 29 {
+	for pass := 1; ; pass++ {
+		if pass%passesPerRepair == 0 {
 			e.repairStore()
 			e.retryUncordon(ctx)
 		}
 
-		if n%5 == 4 {
+		if pass%passesPerRecovery == 0 {
 			e.recoverOperations(ctx)
 		}
 
-		if n%60 == 59 {
+		if pass%passesPerKeepAlive == 0 {
 			e.keepAlive()
 		}
 
-		if n%10 == 9 {
+		if pass%passesPerRestore == 0 {
 			e.restoreLater(ctx)
 		}
 
@@ -195,8 +206,9 @@ func (e *Engine) setUnusable(err error) {
 	news := false
 
 	e.state.update(func(b *book) {
+		// os.ErrClosed follows from the error that made us close the folder, which b.unusable has.
 		news = b.unusable != reason &&
-			(b.unusable == "" || !errors.Is(err, os.ErrClosed)) // why it is closed was said
+			(b.unusable == "" || !errors.Is(err, os.ErrClosed))
 		if news {
 			b.unusable = reason
 		}

@@ -17,7 +17,7 @@ import (
 )
 
 // grace is how long an operation may go on after shutdown was requested: well below the stop
-// timeout of a service manager. The next start finishes what is left then, as after a crash.
+// timeout of a service manager. The next start finishes the rest, as after a crash.
 const grace = 7 * time.Second
 
 // lastSave is how much longer than grace we can still save outcomes.
@@ -70,17 +70,17 @@ func (e *Engine) executeOperation(ctx context.Context, op *operation) {
 	e.clearCurrent(ctx, op)
 }
 
-// clearCurrent makes room for the next operation. If all steps of op are done, a goroutine goes on
-// to wait until the kubelet shows its devices.
+// clearCurrent makes room for the next operation. If all steps of op are done, a goroutine waits
+// until the kubelet offers its devices.
 func (e *Engine) clearCurrent(ctx context.Context, op *operation) {
 	settling := op.status() == api.Settling
 
 	e.endChanges(op)
 	e.recordRestore(op)
-	op.change(func(o *entry) { o.inSlots = false })
+	op.change(func(o *entry) { o.inSlots = false }) // the next operation overwrites the slots
 
-	// If this fails, the engine becomes read-only: the slots keep this operation, and no other one
-	// overwrites them.
+	// Save op in the history instead. If that fails, the engine becomes read-only: the slots keep
+	// op, and no other operation overwrites them.
 	_ = e.saveHistory()
 
 	e.state.update(func(b *book) {
@@ -151,8 +151,8 @@ func (e *Engine) commit(op *operation) error {
 }
 
 // doStep performs one step. It saves the step before it calls the driver, and the outcome
-// afterwards. Whether the step failed or not, op.gpuChange(s.GPU) then has the instances that we
-// expect on the GPU.
+// afterwards. Then op.gpuChange(s.GPU) has the instances that we expect on the GPU, whether or not
+// the step failed.
 func (e *Engine) doStep(
 	ctx context.Context,
 	op *operation,
@@ -196,9 +196,10 @@ const (
 	firstRetryDelay = 250 * time.Millisecond // before the second try; it doubles
 )
 
-// performStep performs a step, and repeats one that may succeed a moment later: a destruction,
-// since a GPU instance can be in use for a moment after its compute instances are gone, and any
-// step of a rollback. Each try checks again that nothing holds what the step destroys.
+// performStep performs a step, and repeats it if it may succeed a moment later: a GPU instance can
+// be in use for a moment after its compute instances were destroyed, and steps of a rollback are
+// worth another try after any error. Each try checks again that nothing holds what the step
+// destroys.
 func (e *Engine) performStep(ctx context.Context, op *operation, s mig.Step, force []string,
 	rollback bool) (*mig.Done, error) {
 	for n := 1; ; n++ {
@@ -209,8 +210,10 @@ func (e *Engine) performStep(ctx context.Context, op *operation, s mig.Step, for
 		}
 
 		// We try again only while the GPU is certainly as it was.
-		again := rollback || s.Destroys() && errors.Is(err, gpu.ErrInUse)
-		if !again || op.gpuChange(s.GPU).Pending != nil || isForeign(err) || isBusy(err) {
+		mayHelp := rollback || s.Destroys() && errors.Is(err, gpu.ErrInUse)
+		outcomeUnknown := op.gpuChange(s.GPU).Pending != nil
+
+		if !mayHelp || outcomeUnknown || isForeign(err) || isBusy(err) {
 			return done, err
 		}
 
@@ -247,7 +250,10 @@ func (e *Engine) performOnce(ctx context.Context, op *operation, s mig.Step, for
 // the call's error. It replaces c.Expected only if the step leads to the instances that were read.
 func (c *gpuChange) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.Done, error) {
 	after, verified := s.Verify(c.Expected, out.Instances)
-	reported := err == nil || errors.Is(err, mig.ErrNotAsAsked) // the driver reported success
+	unchanged := mig.SameInstances(out.Instances, c.Expected)
+
+	saidSuccess := err == nil || errors.Is(err, mig.ErrNotAsAsked)
+	saidCreated := saidSuccess && !s.Destroys()
 
 	switch {
 	case errors.Is(err, mig.ErrLayoutChanged):
@@ -258,7 +264,7 @@ func (c *gpuChange) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.
 		return nil, err
 	case !out.Read: // the step stays pending: the driver may have performed it
 		return nil, cmp.Or(err, gpu.ErrDriver)
-	case mig.SameInstances(out.Instances, c.Expected) && !(reported && !s.Destroys()):
+	case unchanged && !saidCreated: // after saidCreated, another client has destroyed the instance
 		c.Pending = nil
 
 		return nil, cmp.Or(
@@ -275,7 +281,7 @@ func (c *gpuChange) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.
 		}
 
 		return &out.Done, nil
-	default: // also if the driver has created an instance that no longer exists
+	default:
 		c.Pending = nil
 		c.Changed = c.Changed || !isRefused(err)
 
@@ -283,8 +289,8 @@ func (c *gpuChange) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.
 	}
 }
 
-// isRefused reports whether the driver has certainly not performed a step. If the GPU looks as if
-// it had, another client has changed it.
+// isRefused reports whether the driver has certainly not performed a step, by the step's error. If
+// the GPU looks as if it had, another client has changed it.
 func isRefused(err error) bool {
 	if errors.Is(err, mig.ErrNotAsAsked) {
 		return false
@@ -309,7 +315,7 @@ func newForeignError(id gpu.UUID, out mig.Outcome) *foreignError {
 	return f
 }
 
-// knownInstances copies instances that were read. The copy is never nil, which stands for unknown
+// knownInstances copies instances that were read. The copy is never nil: nil stands for unknown
 // instances.
 func knownInstances(list []mig.Instance) []mig.Instance {
 	return append([]mig.Instance{}, list...)
@@ -330,15 +336,14 @@ func isBusy(err error) bool {
 }
 
 // checkHolders returns an error if anything holds what the step is about to destroy. The last
-// poll's activity counts for compute instances only: a GPU instance goes when it has none left that
-// could be active. If own, the operation has created the compute instance, and the poll may not
-// have seen it yet: only activity that was seen counts.
+// poll's activity counts for compute instances only: when we destroy a GPU instance, it has none
+// left that could be active. See checkBeforeDestroy about rollback.
 func (e *Engine) checkHolders(
 	ctx context.Context,
 	c *gpuChange,
 	s mig.Step,
 	force []string,
-	own bool,
+	rollback bool,
 ) error {
 	g := c.live()
 	if s.IndexIn(g.Instances) < 0 {
@@ -347,7 +352,7 @@ func (e *Engine) checkHolders(
 
 	u := e.collectHolders(ctx, []mig.GPULayout{g})
 	if s.Op == mig.DestroyCompute {
-		e.pollAndAdd(ctx, u, g, checkBeforeDestroy(own))
+		e.pollAndAdd(ctx, u, g, checkBeforeDestroy(rollback))
 	} else {
 		e.pollAndAdd(ctx, u, g, noActivity)
 	}
@@ -373,6 +378,8 @@ func (u *usage) gpu(id gpu.UUID) (mig.GPULayout, error) {
 	return findGPU(u.gpus, u.unreadable, id)
 }
 
+// findGPU returns the layout of a GPU, or why it is missing: unreadable has the errors of GPUs that
+// could not be read.
 func findGPU(
 	gpus []mig.GPULayout,
 	unreadable map[gpu.UUID]error,
@@ -393,7 +400,7 @@ func findGPU(
 // operation has left it and has the planned layout. After it has returned nil, the operation
 // changes nothing.
 func (e *Engine) verify(ctx context.Context, op *operation) error {
-	seen := e.marks()
+	seen := e.marks() // a change from now on, also while we read, is not the operation's
 
 	gpus, unreadable, err := e.readLayouts(ctx, op.gpus...)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 // collectFacts returns what a plan depends on, as lines that we show to an operator if they have
 // changed when the plan is applied: the node and its boot, the driver, the number of changes by
 // other clients, every instance of the plan's GPUs and the pods and jobs that hold it, every holder
-// of an instance that goes, and the plan itself. UUIDs are not enough: an instance that replaces
-// another in the same placement gets the same one.
+// of an instance that the plan destroys, and the plan itself. We count changes since UUIDs are not
+// enough: an instance that replaces another in the same placement gets the same one.
 func (e *Engine) collectFacts(u *usage, p *api.Plan) []string {
 	list := []string{"node " + e.o.Hostname, "boot " + e.o.BootID}
 	generations := map[gpu.UUID]uint64{}
@@ -32,7 +32,7 @@ func (e *Engine) collectFacts(u *usage, p *api.Plan) []string {
 		}
 	}
 
-	gone := placesDestroyed(p.Steps)
+	destroyed := placesDestroyed(p.Steps)
 
 	for _, s := range p.Steps {
 		list = append(list, "step "+stepText(s))
@@ -61,18 +61,23 @@ func (e *Engine) collectFacts(u *usage, p *api.Plan) []string {
 			),
 		)
 		for _, i := range g.Instances {
-			list = append(list, u.instanceFacts(g, i, gone)...)
+			list = append(list, u.instanceFacts(g, i, destroyed)...)
 		}
 	}
 
 	return list
 }
 
-func (u *usage) instanceFacts(g mig.GPULayout, i mig.Instance, gone map[instancePlace]bool) []string {
+// instanceFacts returns the facts about a GPU instance and its compute instances.
+func (u *usage) instanceFacts(
+	g mig.GPULayout,
+	i mig.Instance,
+	destroyed map[instancePlace]bool,
+) []string {
 	name := fmt.Sprintf("GPU instance %d (%s at %s) of %s", i.ID, i.Profile, i.Placement, g.UUID)
 	list := []string{name}
 	p := instancePlace{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
-	list = append(list, holdFacts(name, u.holds[unit{gpu: g.UUID, instance: i.ID}], gone[p])...)
+	list = append(list, holdFacts(name, u.holds[holdKey{gpu: g.UUID, instance: i.ID}], destroyed[p])...)
 
 	for n, at := range mig.ComputePlacements(i) {
 		ci := i.ComputeInstances[n]
@@ -81,19 +86,19 @@ func (u *usage) instanceFacts(g mig.GPULayout, i mig.Instance, gone map[instance
 		list = append(list, name)
 		list = append(
 			list,
-			holdFacts(name, u.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}], gone[p])...)
+			holdFacts(name, u.holds[holdKey{g.UUID, i.ID, gpu.Some(ci.ID)}], destroyed[p])...)
 	}
 
 	return list
 }
 
-// holdFacts returns facts about the pods and jobs that hold an instance. If the instance is gone
-// after the plan, it returns facts about all holders.
-func holdFacts(name string, holds []api.Hold, gone bool) []string {
+// holdFacts returns facts about the pods and jobs that hold an instance. If the plan destroys the
+// instance, it returns facts about all holders.
+func holdFacts(name string, holds []api.Hold, destroyed bool) []string {
 	var list []string
 
 	for _, h := range holds {
-		if gone || h.Kind == api.HoldPod || h.Kind == api.HoldJob {
+		if destroyed || h.Kind == api.HoldPod || h.Kind == api.HoldJob {
 			what := h.What
 			if h.Unconfirmed() { // without the reason, whose words may differ each time
 				what, _, _ = strings.Cut(what, ": ")
@@ -154,8 +159,8 @@ func gpusOfRules(gpus []mig.GPULayout, wanted mig.Spec) []gpu.UUID {
 	return list
 }
 
-// mayConcern reports whether a spec may be about a GPU of which we know only the facts, not its PCI
-// device.
+// mayConcern reports whether a spec may be about a GPU. We don't know the GPU's PCI device, so a
+// rule's PCIDevices exclude nothing.
 func mayConcern(wanted mig.Spec, f gpu.Facts) bool {
 	return len(wanted.Demand) > 0 || slices.ContainsFunc(wanted.Rules, func(r mig.Rule) bool {
 		r.PCIDevices = nil
@@ -163,9 +168,9 @@ func mayConcern(wanted mig.Spec, f gpu.Facts) bool {
 	})
 }
 
-// listNamed lists the GPUs that a request names. It returns nil if the request may be about any
-// GPU, or names one that the last Snapshot doesn't have or could not read: then we have to ask the
-// driver. An index means the last Snapshot's, which the operator sees.
+// listNamed lists the GPUs that a spec names. It returns nil if the spec may be about any GPU, or
+// names one that the last Snapshot doesn't have or could not read: then we have to read all GPUs. An
+// index is one of the last Snapshot, which the operator sees.
 func (e *Engine) listNamed(wanted mig.Spec) []gpu.UUID {
 	s := e.o.Poller.Current()
 	if s == nil || len(wanted.Demand) > 0 {
@@ -207,6 +212,7 @@ func findNamed(s *gpu.Snapshot, name string) *gpu.GPU {
 	return nil
 }
 
+// ruleMatches reports whether a rule names a GPU and is for its model.
 func ruleMatches(r mig.Rule, g mig.GPULayout) bool {
 	if r.PCIDevices != nil && !slices.Contains(r.PCIDevices, g.PCIDevice) {
 		return false

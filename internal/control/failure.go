@@ -7,10 +7,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// failureText describes why a step failed, in words that an answer may have.
+// failureText describes why a step failed, in words that we may show to a client.
 func failureText(err error) string { return failureOf(err).Detail }
 
-// failureProblem is the problem of an operation that failed.
+// failureProblem returns the problem of an operation that failed. It names the step, if one failed.
 func failureProblem(err error) *api.Problem {
 	p := *failureOf(err)
 
@@ -22,6 +22,7 @@ func failureProblem(err error) *api.Problem {
 	return &p
 }
 
+// failureOf is failureProblem without the step.
 func failureOf(err error) *api.Problem {
 	var p *api.Problem
 	var saving storeError

@@ -15,7 +15,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
-// followInterval is how often an operation that waits for the kubelet asks it.
+// followInterval is the time between two questions to the kubelet while an operation waits for it.
 const followInterval = time.Second
 
 // awaitFollowers polls the new layout, runs the hooks, restarts the device plugin and waits until
@@ -167,13 +167,14 @@ func (e *Engine) awaitOffered(ctx context.Context, op *operation) (waits []strin
 			return nil, true
 		}
 
-		// If the wait ended during this look, its calls may have failed for that reason only.
-		cut := waitCtx.Err() != nil
-		if !cut || waits == nil {
+		// If the wait ended during this look, its calls may have failed for that reason only: we
+		// keep the result of the look before.
+		cutShort := waitCtx.Err() != nil
+		if !cutShort || waits == nil {
 			waits = missing
 		}
 
-		if !cut {
+		if !cutShort {
 			op.setWaiting(waits)
 			_ = retry.Sleep(waitCtx, followInterval)
 		}
@@ -203,15 +204,15 @@ func isClosed(c <-chan struct{}) bool {
 type kubeletWait struct {
 	e  *Engine
 	op *operation
-	// restartAt is when the restart of the device plugin is tried again, at the earliest; refusal
-	// is why it failed.
+	// restartAt is the earliest time of the next attempt to restart the device plugin, refusal why
+	// the last one failed.
 	restartAt time.Time
 	refusal   string
 }
 
-// look restarts the device plugin unless it has done so, and returns what has to happen before the
-// kubelet gives pods exactly the devices that exist; nil if nothing has. now are the operation's
-// GPUs as the operation has left them.
+// look restarts the device plugin unless that was done, and returns what has to happen before the
+// kubelet gives pods exactly the devices that exist; nil if that is so. now are the operation's GPUs
+// with the devices that should exist.
 func (w *kubeletWait) look(ctx context.Context, now []mig.GPULayout) []string {
 	waits := w.renewPlugin(ctx)
 	return append(waits, w.compareAllocatable(ctx, now)...)
@@ -281,7 +282,7 @@ func (e *Engine) expectedLayouts(ctx context.Context, op *operation) []mig.GPULa
 // EndSettling ends an operation's wait for the kubelet. An unsettled operation becomes succeeded:
 // the operator says that nothing is left to be done.
 func (e *Engine) EndSettling(ctx context.Context, by Actor, id string) (*api.Operation, error) {
-	if p := e.mayApply(by); p != nil {
+	if p := e.checkMayApply(by); p != nil {
 		return nil, p
 	}
 
@@ -372,7 +373,7 @@ func waitingFor(missing, stale []string, failed error) []string {
 }
 
 // setWaiting records what an operation waits for, and adds an event if that has changed. It does
-// nothing if an operator has ended the wait and the operation has succeeded.
+// nothing if the operation has succeeded meanwhile, because an operator has ended the wait.
 func (op *operation) setWaiting(list []string) {
 	op.change(func(o *entry) {
 		if o.Operation.State == api.Succeeded || slices.Equal(o.Operation.WaitsFor, list) {

@@ -11,37 +11,38 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// markBusy marks the instances that have holders as busy, except those forced by name. It returns a
-// problem for a name that no instance has.
+// markBusy marks the instances that have holders as busy, except those that force names: MIG UUIDs,
+// or GPU instances without compute instances. If all compute instances of a GPU instance are forced,
+// so is the GPU instance. It returns a problem for a name that no instance has.
 func (u *usage) markBusy(force []string) *api.Problem {
-	used := map[string]bool{}
+	found := map[string]bool{}
 
 	for n := range u.gpus {
 		g := &u.gpus[n]
 		for m := range g.Instances {
 			i := &g.Instances[m]
-			lifted := len(i.ComputeInstances) > 0
+			instanceForced := len(i.ComputeInstances) > 0
 
 			for k := range i.ComputeInstances {
 				ci := &i.ComputeInstances[k]
 				forced := ci.UUID != "" && slices.Contains(force, string(ci.UUID))
-				used[string(ci.UUID)] = used[string(ci.UUID)] || forced
-				ci.Busy = !forced && len(u.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}]) > 0
-				lifted = lifted && forced
+				found[string(ci.UUID)] = found[string(ci.UUID)] || forced
+				ci.Busy = !forced && len(u.holds[holdKey{g.UUID, i.ID, gpu.Some(ci.ID)}]) > 0
+				instanceForced = instanceForced && forced
 			}
 
-			name := bareName(g.UUID, i.ID)
+			name := gpuInstanceName(g.UUID, i.ID)
 			if len(i.ComputeInstances) == 0 && slices.Contains(force, name) {
-				lifted = true
-				used[name] = true
+				instanceForced = true
+				found[name] = true
 			}
 
-			i.Busy = !lifted && len(u.holds[unit{gpu: g.UUID, instance: i.ID}]) > 0
+			i.Busy = !instanceForced && len(u.holds[holdKey{gpu: g.UUID, instance: i.ID}]) > 0
 		}
 	}
 
 	for _, name := range force {
-		if !used[name] {
+		if !found[name] {
 			return problemf(api.BadSpec, "force names %q, which is no instance of this node: "+
 				"it takes MIG UUIDs, or GPU-<uuid>/<GPU instance> for one without compute instances", name)
 		}
@@ -50,9 +51,10 @@ func (u *usage) markBusy(force []string) *api.Problem {
 	return nil
 }
 
-func bareName(id gpu.UUID, i gpu.InstanceID) string { return fmt.Sprintf("%s/%d", id, i) }
+// gpuInstanceName returns the name of a GPU instance in requests, "GPU-<uuid>/3".
+func gpuInstanceName(id gpu.UUID, i gpu.InstanceID) string { return fmt.Sprintf("%s/%d", id, i) }
 
-// forcedBy lists the names of force that steps destroy.
+// forcedBy lists the names in force of the instances that steps destroy.
 func forcedBy(force []string, steps []mig.Step) []string {
 	var list []string
 
@@ -67,21 +69,21 @@ func forcedBy(force []string, steps []mig.Step) []string {
 	return list
 }
 
-// stepNames are the names by which a step's destruction can be forced.
+// stepNames returns the names by which a request can force what a step destroys.
 func stepNames(s mig.Step) []string {
 	switch id, ok := s.Instance.Get(); {
 	case s.Op == mig.DestroyCompute && s.UUID != "":
 		return []string{string(s.UUID)}
 	case s.Op == mig.DestroyInstance && ok:
-		return []string{bareName(s.GPU, id)}
+		return []string{gpuInstanceName(s.GPU, id)}
 	default:
 		return nil
 	}
 }
 
-// warnOfProcesses returns a warning for each process that force does not override, since the driver
-// destroys no compute instance on which one runs, and for each instance of which we do not know
-// whether one does.
+// warnOfProcesses returns warnings about processes on forced compute instances: force cannot help,
+// since the driver destroys no compute instance on which a process runs. It also warns of a compute
+// instance if we don't know whether a process runs on it.
 func (u *usage) warnOfProcesses(forced []string) []string {
 	var list []string
 
@@ -93,8 +95,8 @@ func (u *usage) warnOfProcesses(forced []string) []string {
 				}
 
 				holds := slices.Concat(
-					u.holds[unit{gpu: g.UUID, instance: i.ID}],
-					u.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}],
+					u.holds[holdKey{gpu: g.UUID, instance: i.ID}],
+					u.holds[holdKey{g.UUID, i.ID, gpu.Some(ci.ID)}],
 				)
 				for _, h := range holds {
 					switch {
@@ -128,18 +130,19 @@ func (u *usage) warnOfProcesses(forced []string) []string {
 
 // busyHolds returns the holds on what a step would destroy, without those that force overrides.
 func (u *usage) busyHolds(g mig.GPULayout, i mig.Instance, s mig.Step, force []string) []api.Hold {
-	whole := slices.Contains(force, bareName(g.UUID, i.ID))
+	instanceForced := slices.Contains(force, gpuInstanceName(g.UUID, i.ID))
+	computeForced := slices.Contains(force, string(s.UUID))
 	ci, ok := s.ComputeID.Get()
 
-	switch own := u.holds[unit{gpu: g.UUID, instance: i.ID}]; {
-	case whole && (s.Op == mig.DestroyInstance || slices.Contains(force, string(s.UUID))):
+	switch onInstance := u.holds[holdKey{gpu: g.UUID, instance: i.ID}]; {
+	case instanceForced && (s.Op == mig.DestroyInstance || computeForced):
 		return nil
 	case s.Op != mig.DestroyCompute || !ok:
 		return u.holders(g, i)
-	case slices.Contains(force, string(s.UUID)):
-		return own
+	case computeForced:
+		return onInstance
 	default:
-		return slices.Concat(own, u.holds[unit{g.UUID, i.ID, gpu.Some(ci)}])
+		return slices.Concat(onInstance, u.holds[holdKey{g.UUID, i.ID, gpu.Some(ci)}])
 	}
 }
 
@@ -149,11 +152,11 @@ func (u *usage) widenForce(force []string) []string {
 
 	for _, g := range u.gpus {
 		for _, i := range g.Instances {
-			held := slices.ContainsFunc(i.ComputeInstances, func(n mig.ComputeInstance) bool {
-				return !slices.Contains(force, string(n.UUID))
+			anyUnforced := slices.ContainsFunc(i.ComputeInstances, func(c mig.ComputeInstance) bool {
+				return !slices.Contains(force, string(c.UUID))
 			})
-			if len(i.ComputeInstances) > 0 && !held {
-				wide = append(wide, bareName(g.UUID, i.ID))
+			if len(i.ComputeInstances) > 0 && !anyUnforced {
+				wide = append(wide, gpuInstanceName(g.UUID, i.ID))
 			}
 		}
 	}
@@ -161,8 +164,9 @@ func (u *usage) widenForce(force []string) []string {
 	return wide
 }
 
-// owned returns the other controllers that manage the GPUs.
-func owned(owners map[gpu.UUID][]string, gpus []gpu.UUID) []string {
+// listOwners returns the other controllers that manage the GPUs. The key "" has those that manage
+// all GPUs.
+func listOwners(owners map[gpu.UUID][]string, gpus []gpu.UUID) []string {
 	list := slices.Clone(owners[""])
 	for _, id := range gpus {
 		for _, o := range owners[id] {

@@ -6,8 +6,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// HoldOperations keeps operations from beginning until release is called. It is refused while one
-// is under way, or waits for the kubelet. Right after the start it waits, as requests do.
+// HoldOperations keeps operations from beginning until release is called. It returns an error while
+// one is under way, or waits for the kubelet. Right after the start it waits, as requests do.
 func (e *Engine) HoldOperations(ctx context.Context) (release func(), err error) {
 	select {
 	case <-e.started:

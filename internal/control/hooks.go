@@ -16,7 +16,7 @@ func (e *Engine) runHooks(ctx context.Context, op *operation, state api.Operatio
 	}
 
 	due := e.failedHooks(op)
-	if len(due) == 0 || e.hooking.take(ctx) != nil { // several operations may have ended at once
+	if len(due) == 0 || e.hooking.take(ctx) != nil {
 		return
 	}
 
@@ -28,8 +28,7 @@ func (e *Engine) runHooks(ctx context.Context, op *operation, state api.Operatio
 	}
 }
 
-// failedHooks returns the hooks that have not succeeded for an operation. One that is not
-// configured any more is not wanted any more.
+// failedHooks returns the configured hooks that have not succeeded for an operation.
 func (e *Engine) failedHooks(op *operation) []Hook {
 	if e.o.RunHook == nil {
 		return nil
@@ -71,8 +70,8 @@ func (op *operation) recordHook(r api.HookResult) {
 	})
 }
 
-// hookEnvironment names for a hook what has changed: the MIG devices of the operation's GPUs before
-// and after, by commas.
+// hookEnvironment says in environment variables what has changed: the MIG devices of the operation's
+// GPUs before and after it, separated by commas.
 func (e *Engine) hookEnvironment(
 	ctx context.Context,
 	op *operation,

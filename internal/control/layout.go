@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// layout is what a GPU is partitioned into. Wanted instances have no ids. All compute instances
-// have a placement.
+// layout is what a GPU is or shall be partitioned into. Instances that it shall have have no ids.
+// All compute instances have a placement.
 type layout struct {
 	GPU       gpu.UUID       `json:"gpu"`
 	Instances []mig.Instance `json:"instances"`
@@ -20,23 +20,24 @@ type instancePlace struct {
 	gpu     gpu.UUID
 	profile uint32
 	at      gpu.Placement
-	compute gpu.Opt[gpu.Placement] // absent: the GPU instance
+	compute gpu.Opt[gpu.Placement] // absent: the GPU instance as a whole
 }
 
-// placesDestroyed returns the places of what steps destroy.
+// placesDestroyed returns the places of the instances that steps destroy.
 func placesDestroyed(steps []mig.Step) map[instancePlace]bool {
-	gone := map[instancePlace]bool{}
+	destroyed := map[instancePlace]bool{}
 
 	for _, s := range steps {
 		if s.Destroys() {
-			gone[instancePlace{gpu: s.GPU, profile: s.ProfileID, at: s.Placement, compute: s.Compute}] = true
+			p := instancePlace{gpu: s.GPU, profile: s.ProfileID, at: s.Placement, compute: s.Compute}
+			destroyed[p] = true
 		}
 	}
 
-	return gone
+	return destroyed
 }
 
-// copyInstances copies instances, without what was found out about their holders.
+// copyInstances copies instances, with Busy unset.
 func copyInstances(list []mig.Instance) []mig.Instance {
 	copied := slices.Clone(list)
 	for n := range copied {
@@ -51,8 +52,8 @@ func copyInstances(list []mig.Instance) []mig.Instance {
 	return copied
 }
 
-// withoutIDs returns the instances that a plan leads to as an operation remembers them: without
-// ids, those that stay included.
+// withoutIDs returns planned instances as an operation remembers them: without ids, also of those
+// that the plan keeps.
 func withoutIDs(after []mig.Instance) []mig.Instance {
 	var list []mig.Instance
 
@@ -71,8 +72,8 @@ func withoutIDs(after []mig.Instance) []mig.Instance {
 	return list
 }
 
-// renamedDevices pairs the UUIDs of the MIG devices of a layout with those now in their places, if
-// they differ.
+// renamedDevices returns, for each MIG device of before that has another UUID now, its former UUID
+// and the current one. Devices in the same place are the same.
 func renamedDevices(before, now layout) map[gpu.MIGUUID]gpu.MIGUUID {
 	changed := map[gpu.MIGUUID]gpu.MIGUUID{}
 	current := now.devices()
@@ -86,7 +87,7 @@ func renamedDevices(before, now layout) map[gpu.MIGUUID]gpu.MIGUUID {
 	return changed
 }
 
-// devices are the MIG devices of a layout.
+// devices returns the UUIDs of the MIG devices of a layout, by place.
 func (l layout) devices() map[instancePlace]gpu.MIGUUID {
 	found := map[instancePlace]gpu.MIGUUID{}
 
@@ -100,7 +101,7 @@ func (l layout) devices() map[instancePlace]gpu.MIGUUID {
 	return found
 }
 
-// uuids of the MIG devices of instances.
+// uuids lists the UUIDs of the MIG devices of instances.
 func uuids(list []mig.Instance) []string {
 	var found []string
 
@@ -115,22 +116,23 @@ func uuids(list []mig.Instance) []string {
 	return found
 }
 
-// describeInstances draws the instances of a GPU for a plan: with fates by place, holders by unit.
-func (u *usage) describeInstances(g mig.GPULayout, gone map[instancePlace]bool) []api.Instance {
+// describeInstances returns the instances of a GPU for a plan: with their holders, and with the fate
+// "destroy" for those in the places destroyed.
+func (u *usage) describeInstances(g mig.GPULayout, destroyed map[instancePlace]bool) []api.Instance {
 	list := describeLayout(knownInstances(g.Instances))
 	for n := range list {
 		d := &list[n]
 		i := g.Instances[n]
 		p := instancePlace{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
 
-		d.Fate = fateOf(gone[p], api.Destroy)
-		d.Holders = u.holds[unit{gpu: g.UUID, instance: i.ID}]
+		d.Fate = fateOf(destroyed[p], api.Destroy)
+		d.Holders = u.holds[holdKey{gpu: g.UUID, instance: i.ID}]
 
 		for k := range d.Compute {
 			ci := &d.Compute[k]
 			p.compute = gpu.Some(ci.Placement)
-			ci.Fate = fateOf(gone[p], api.Destroy)
-			ci.Holders = u.holds[unit{g.UUID, i.ID, ci.ID}]
+			ci.Fate = fateOf(destroyed[p], api.Destroy)
+			ci.Holders = u.holds[holdKey{g.UUID, i.ID, ci.ID}]
 		}
 	}
 
@@ -147,8 +149,8 @@ func instancesOn(gpus []mig.GPULayout, id gpu.UUID) []mig.Instance {
 	return knownInstances(g.Instances)
 }
 
-// describeLayout returns instances for the API, by placement: those that exist, or those that a
-// plan leads to. It is nil if they are unknown.
+// describeLayout returns instances for the API: existing or planned ones. It returns nil if they are
+// unknown, which is what nil means.
 func describeLayout(instances []mig.Instance) []api.Instance {
 	if instances == nil {
 		return nil
@@ -185,9 +187,10 @@ func describeLayout(instances []mig.Instance) []api.Instance {
 	return list
 }
 
-func fateOf(changes bool, to api.Fate) api.Fate {
+// fateOf returns change if a plan changes an instance, else api.Keep.
+func fateOf(changes bool, change api.Fate) api.Fate {
 	if changes {
-		return to
+		return change
 	}
 
 	return api.Keep

@@ -26,7 +26,7 @@ func (e *Engine) SetMode(
 		return nil, problemf(api.Forbidden, "%s may not change MIG modes", by.Name)
 	}
 
-	if p := by.may(false, r.TakeOver); p != nil {
+	if p := by.checkRights(false, r.TakeOver); p != nil {
 		return nil, p
 	}
 
@@ -55,9 +55,9 @@ func (e *Engine) SetMode(
 		return nil, problemf(api.ModeDiffers, "GPU %d (%s) has no MIG mode", g.Index, id)
 	}
 
-	started := e.newRecord(ctx, api.VerbMode, by.Name, nil)
-	started.TakeOver = r.TakeOver
-	started.Operation.Mode = &api.ModeResult{
+	accepted := e.newRecord(ctx, api.VerbMode, by.Name, nil)
+	accepted.TakeOver = r.TakeOver
+	accepted.Operation.Mode = &api.ModeResult{
 		GPU:     id,
 		Wanted:  r.Enabled,
 		Current: current,
@@ -65,11 +65,11 @@ func (e *Engine) SetMode(
 		Holders: u.whole[id],
 	}
 
-	started.Operation.GPUs = []api.OperationGPU{{GPU: id, State: api.Pending}}
+	accepted.Operation.GPUs = []api.OperationGPU{{GPU: id, State: api.Pending}}
 
 	// An operation without steps changes nothing and succeeds.
 	if current == r.Enabled && g.Pending.Or(current) == r.Enabled {
-		return e.acceptOperation(started, doSteps)
+		return e.acceptOperation(accepted, doSteps)
 	}
 
 	if p := u.checkModeChange(g); p != nil {
@@ -80,9 +80,9 @@ func (e *Engine) SetMode(
 		return nil, p
 	}
 
-	started.Operation.Warnings = append(slices.Clone(u.warnings), modeWarning)
+	accepted.Operation.Warnings = append(slices.Clone(u.warnings), modeWarning)
 
-	return e.acceptOperation(started, doMode)
+	return e.acceptOperation(accepted, doMode)
 }
 
 // checkModeChange returns a problem if the GPU has instances or users. Monitoring programs are no
@@ -121,7 +121,8 @@ func (u *usage) checkModeChange(g mig.GPULayout) *api.Problem {
 	return withHint(p)
 }
 
-// changeMode executes a mode change.
+// changeMode executes a mode change. If it is not the first try, the driver was asked before:
+// changeMode then looks what came of that.
 func (e *Engine) changeMode(ctx context.Context, op *operation) {
 	o := op.copy()
 	if o.Operation.State != api.Pending {
@@ -155,7 +156,7 @@ func (e *Engine) changeMode(ctx context.Context, op *operation) {
 
 	change, err := e.callSetMode(ctx, id, o.Operation.Mode.Wanted)
 	switch {
-	case isTimeout(err) && e.deferToRestart(ctx, op):
+	case isTimeout(err) && e.deferToRestart(ctx, op): // the call was cut short by shutdown
 	case isTimeout(err):
 		op.setGPU(id, api.Stuck, err, nil)
 		e.markDegraded(op, err)
@@ -271,6 +272,7 @@ func (e *Engine) endMode(ctx context.Context, op *operation, change mig.ModeChan
 	e.endOperation(ctx, op, api.Succeeded, nil)
 }
 
+// waitsFor returns what a pending mode waits for, as api.ModeResult.Waits has it.
 func waitsFor(activation error) string {
 	switch {
 	case errors.Is(activation, gpu.ErrInUse):
@@ -282,8 +284,8 @@ func waitsFor(activation error) string {
 	}
 }
 
-// endModeFromDriver ends a mode change whose outcome is unknown, by the mode that the driver
-// reports. failed is the error of the call, or nil.
+// endModeFromDriver ends a mode change whose outcome is unknown: it asks the driver for the mode.
+// failed is the error of the call, or nil.
 func (e *Engine) endModeFromDriver(ctx context.Context, op *operation, failed error) {
 	id := op.gpus[0]
 	g, err := e.readGPU(ctx, id)

@@ -11,23 +11,23 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// namedLayouts are the layouts that a spec can name: the built-in ones and the operator's own.
+// namedLayouts are the layouts that a spec can name, by name.
 type namedLayouts struct {
-	rules map[string][]api.LayoutRule
+	rules map[string][]api.LayoutRule // all of them: the built-in ones and the operator's
 	own   map[string][]api.LayoutRule // the operator's
 }
 
-// SetLayouts replaces the operator's layouts for the plans that follow. One with the name of a
-// built-in layout is used instead of it. The caller does not modify them afterwards.
+// SetLayouts replaces the operator's layouts for the plans that follow. A layout with the name of a
+// built-in one replaces it. The caller must not modify layouts afterwards.
 func (e *Engine) SetLayouts(layouts map[string][]api.LayoutRule) {
 	rules := spec.BuiltIn()
 	maps.Copy(rules, layouts)
 	e.named.Store(&namedLayouts{rules: rules, own: layouts})
 }
 
-// Layouts lists the node's named layouts by name, with the GPUs that each applies to. Of the
-// built-in ones it lists those, and of their rules those, that are for GPUs of this node: there are
-// many for models that it does not have.
+// Layouts lists the node's named layouts by name, with the GPUs that each applies to. It leaves out
+// built-in layouts, and rules of them, that are for no GPU of this node: there are many for models
+// that the node does not have.
 func (e *Engine) Layouts(ctx context.Context) (*api.NamedLayouts, error) {
 	list := &api.NamedLayouts{APIVersion: api.Version, Layouts: []api.NamedLayout{}}
 
@@ -40,19 +40,19 @@ func (e *Engine) Layouts(ctx context.Context) (*api.NamedLayouts, error) {
 	for _, name := range slices.Sorted(maps.Keys(named.rules)) {
 		l := api.NamedLayout{Name: name, Rules: named.rules[name], Applies: []gpu.UUID{}}
 
-		able := gpus
+		suitable := gpus
 
 		if _, own := named.own[name]; !own {
 			l.BuiltIn = true
-			l.Rules, able = rulesFor(gpus, l.Rules)
+			l.Rules, suitable = rulesFor(gpus, l.Rules)
 
-			if len(able) == 0 {
+			if len(suitable) == 0 {
 				continue
 			}
 		}
 
 		if rules, err := spec.Rules(l.Rules); err == nil {
-			l.Applies = gpusOfRules(able, mig.Spec{Rules: rules})
+			l.Applies = gpusOfRules(suitable, mig.Spec{Rules: rules})
 		}
 
 		list.Layouts = append(list.Layouts, l)
@@ -61,13 +61,16 @@ func (e *Engine) Layouts(ctx context.Context) (*api.NamedLayouts, error) {
 	return list, nil
 }
 
-// rulesFor returns the rules of a built-in layout that are for some of the GPUs, and those GPUs:
-// they have MIG, and offer the profiles.
-func rulesFor(gpus []mig.GPULayout, rules []api.LayoutRule) (kept []api.LayoutRule, able []mig.GPULayout) {
+// rulesFor returns the rules of a built-in layout that suit some of the GPUs, and those GPUs. A GPU
+// must have MIG and offer the rule's profiles.
+func rulesFor(
+	gpus []mig.GPULayout,
+	rules []api.LayoutRule,
+) (kept []api.LayoutRule, suitable []mig.GPULayout) {
 	for _, r := range rules {
 		resolved, err := spec.Rules([]api.LayoutRule{r})
 		if err != nil {
-			continue // a test plans all of them
+			continue // TestBuiltInLayoutsCanBePlanned plans each
 		}
 
 		fits := func(g mig.GPULayout) bool {
@@ -76,7 +79,7 @@ func rulesFor(gpus []mig.GPULayout, rules []api.LayoutRule) (kept []api.LayoutRu
 
 		for _, g := range gpus {
 			if fits(g) {
-				able = append(able, g)
+				suitable = append(suitable, g)
 			}
 		}
 
@@ -85,7 +88,7 @@ func rulesFor(gpus []mig.GPULayout, rules []api.LayoutRule) (kept []api.LayoutRu
 		}
 	}
 
-	return kept, able
+	return kept, suitable
 }
 
 // offersAll reports whether profiles include all that devices name.

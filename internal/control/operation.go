@@ -33,13 +33,13 @@ type operation struct {
 	entry entry
 }
 
-// entry is the part of an operation that changes: its record, its events, and what executing it
-// needs.
+// entry is the part of an operation that changes: its record, its events, and the state of its
+// execution that no restart needs.
 type entry struct {
 	record
 	now    func() time.Time
-	events []api.Event   // the latest
-	seq    int           // of the last event
+	events []api.Event   // the latest, see maxEvents
+	seq    int           // the Seq of the last event
 	news   chan struct{} // closed at the next event
 	live   bool          // more events will come
 
@@ -52,14 +52,14 @@ type entry struct {
 	offered bool
 	watched bool // the operation is unsettled, and a goroutine watches whether it can still succeed
 	// retryable is set if the engine itself retries an operation that could not be finished, see
-	// retry.
+	// retryDegraded. retry says when.
 	retryable bool
 	retry     retry.Backoff
 	// resumes is set while an operation of the last process waits for the driver, see
 	// deferToDriver. absence says why we must not finish such an operation, see longAbsence.
 	resumes bool
 	absence string
-	counted bool // as degraded or stuck, for the observer
+	counted bool // the observer has counted it as degraded or stuck
 }
 
 func (e *Engine) newOperation(r record) *operation {
@@ -131,8 +131,8 @@ func (e *Engine) Operations() *api.Operations {
 
 // Events delivers the events of an operation with a Seq above after: first the past ones, then new
 // ones as they come. It closes the channel at the operation's end, when the operation waits for an
-// operator, or when ctx ends. A slow reader delays nothing. Seq starts again with the process: a
-// reader that asks for events after a Seq that we have not reached gets all.
+// operator, or when ctx ends. A slow reader delays nothing. Each process counts Seq from 1 again: if
+// we have not reached after, the reader has it from another process, and gets all events.
 func (e *Engine) Events(ctx context.Context, id string, after int) (<-chan api.Event, error) {
 	op, p := e.findOperation(id)
 	if p != nil {
@@ -198,7 +198,7 @@ func (o *entry) eventsAfter(after int) []api.Event {
 const maxEvents = 4096
 
 func (o *entry) addEvent(ev api.Event) {
-	if len(o.events) >= maxEvents {
+	if len(o.events) >= maxEvents { // a quarter at a time, so that we copy seldom
 		o.events = slices.Clone(o.events[maxEvents/4:])
 	}
 
@@ -236,7 +236,7 @@ func (op *operation) status() (now api.OperationState) {
 }
 
 // setGPU changes the state of one GPU of an operation. err says why the GPU is not as planned, or
-// is nil. The operation shows current as the GPU's instances; nil stands for unknown ones.
+// is nil. The operation shows current as the GPU's instances; nil means that they are unknown.
 func (op *operation) setGPU(id gpu.UUID, state api.OperationState, err error, current []mig.Instance) {
 	op.change(func(o *entry) {
 		g := &o.Operation.GPUs[slices.Index(op.gpus, id)]

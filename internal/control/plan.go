@@ -18,7 +18,7 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 		return nil, problemf(api.Forbidden, "%s may not plan", by.Name)
 	}
 
-	if p := by.may(len(r.Force) > 0, r.TakeOver); p != nil {
+	if p := by.checkRights(len(r.Force) > 0, r.TakeOver); p != nil {
 		return nil, p
 	}
 
@@ -31,10 +31,9 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 		return nil, problemf(api.BadSpec, "%s", err)
 	}
 
+	// If the spec names GPUs, we first read only those. A problem may then be due to the others.
 	only := e.listNamed(wanted)
 
-	// If the spec names GPUs, we read only those; if something seems to be missing then, we read
-	// all.
 	u, node, p := e.solve(ctx, wanted, r.Force, only)
 	if p != nil && len(only) > 0 && mayBeElsewhere(p) {
 		u, node, p = e.solve(ctx, wanted, r.Force, nil)
@@ -45,7 +44,7 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 	}
 
 	for _, id := range gpusOfSteps(node.Steps) {
-		if p := e.blockedGPU(id); p != nil {
+		if p := e.checkBlocked(id); p != nil {
 			u.warnings = append(u.warnings, "the plan cannot be applied now: "+p.Detail)
 		}
 	}
@@ -55,14 +54,14 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 		return nil, p
 	}
 
-	n := e.buildPlan(u, node, r, owners)
-	e.plans.add(by.Name, n)
+	made := e.buildPlan(u, node, r, owners)
+	e.plans.add(by.Name, made)
 
-	return n.plan, nil
+	return made.plan, nil
 }
 
-// solve reads all GPUs, or only those named, and returns what it has read and the cheapest plan for
-// them.
+// solve reads all GPUs, or those in only if there are any, and returns their usage and the cheapest
+// plan for them.
 func (e *Engine) solve(
 	ctx context.Context,
 	wanted mig.Spec,
@@ -84,7 +83,7 @@ func (e *Engine) solve(
 	node, err := mig.PlanNode(ctx, u.gpus, wanted)
 	if err != nil {
 		for id := range u.unreadable { // the spec may need one of these
-			if p := e.blockedGPU(id); p != nil {
+			if p := e.checkBlocked(id); p != nil {
 				return nil, mig.NodePlan{}, p
 			}
 		}
@@ -95,8 +94,8 @@ func (e *Engine) solve(
 	return u, node, nil
 }
 
-// mayBeElsewhere reports whether the cause of a problem may be that we did not read all GPUs: a
-// named GPU, or an instance that force names, may be on another one.
+// mayBeElsewhere reports whether the cause of a problem may be that we did not read all GPUs: the
+// spec may name a GPU, or force an instance on one, that we left out.
 func mayBeElsewhere(p *api.Problem) bool {
 	return p.Type == api.BadSpec || p.Type == api.Unavailable
 }
@@ -126,7 +125,7 @@ func (e *Engine) buildPlan(
 
 	destroyed := placesDestroyed(node.Steps)
 	plan.Warnings = append(plan.Warnings, u.warnOfProcesses(plan.Forced)...)
-	n := &planned{plan: plan}
+	made := &planned{plan: plan}
 
 	for _, pg := range node.GPUs {
 		g := u.gpus[pg.GPU]
@@ -142,13 +141,13 @@ func (e *Engine) buildPlan(
 				Left:      pg.Left,
 			},
 		)
-		n.after = append(n.after, layout{GPU: g.UUID, Instances: withoutIDs(pg.After)})
+		made.after = append(made.after, layout{GPU: g.UUID, Instances: withoutIDs(pg.After)})
 	}
 
-	n.facts = e.collectFacts(u, plan)
-	plan.Hash = hashFacts(n.facts)
+	made.facts = e.collectFacts(u, plan)
+	plan.Hash = hashFacts(made.facts)
 
-	return n
+	return made
 }
 
 // axisLength returns the length of the placement axis in units: where the last placement ends.
@@ -186,8 +185,8 @@ func gpusOfPlan(p *api.Plan) []gpu.UUID {
 	return list
 }
 
-// checkOwners returns which other controllers manage the GPUs. Unless takeOver is set, it returns a
-// problem if any do, or if the cluster does not answer.
+// checkOwners asks the cluster which other controllers manage the GPUs, and returns them. Unless
+// takeOver is set, it returns a problem if there are any, or if the cluster does not answer.
 func (e *Engine) checkOwners(
 	ctx context.Context,
 	gpus []gpu.UUID,
@@ -203,8 +202,8 @@ func (e *Engine) checkOwners(
 // ownership is the cluster's answer to which other controllers manage the partitions of the node's
 // GPUs.
 type ownership struct {
-	owners map[gpu.UUID][]string // as Cluster.Owners
-	err    error
+	owners map[gpu.UUID][]string // from Cluster.Owners
+	err    error                 // why the cluster did not answer
 }
 
 // askOwners asks the cluster. Without a cluster there are no other controllers.
@@ -221,7 +220,7 @@ func (e *Engine) askOwners(ctx context.Context) ownership {
 	return ownership{owners, err}
 }
 
-// check is checkOwners with an answer of the cluster.
+// check is checkOwners, but with an answer that the cluster has given before.
 func (o ownership) check(gpus []gpu.UUID, takeOver bool) ([]string, *api.Problem) {
 	if len(gpus) == 0 {
 		return nil, nil
@@ -239,7 +238,7 @@ func (o ownership) check(gpus []gpu.UUID, takeOver bool) ([]string, *api.Problem
 		)
 	}
 
-	list := owned(o.owners, gpus)
+	list := listOwners(o.owners, gpus)
 	if len(list) > 0 && !takeOver {
 		return nil, problemf(
 			api.ForeignOwner,
@@ -253,10 +252,10 @@ func (o ownership) check(gpus []gpu.UUID, takeOver bool) ([]string, *api.Problem
 
 // PlanByID returns a recent plan of this process.
 func (e *Engine) PlanByID(id string) (*api.Plan, error) {
-	n, p := e.plans.get(id)
+	stored, p := e.plans.get(id)
 	if p != nil {
 		return nil, p
 	}
 
-	return n.plan, nil
+	return stored.plan, nil
 }

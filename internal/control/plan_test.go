@@ -276,7 +276,7 @@ func TestForce(t *testing.T) {
 		t.Errorf("the problem does not name the right: %s", p.Detail)
 	}
 
-	for _, name := range []string{"MIG-unknown", "all", "", bareName(gpu1, 3)} { // the last has a compute instance
+	for _, name := range []string{"MIG-unknown", "all", "", gpuInstanceName(gpu1, 3)} { // the last has a compute instance
 		_, err := e.Plan(t.Context(), everything, second(two3g, name))
 		isProblem(t, err, api.BadSpec)
 	}

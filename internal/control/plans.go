@@ -14,17 +14,17 @@ const (
 	maxPlanCallers    = 32
 )
 
-// planned is a plan and what it was made from.
+// planned is a plan, and what we need to apply it.
 type planned struct {
 	plan  *api.Plan
-	facts []string
-	after []layout // of the plan's GPUs
+	facts []string // that the plan was made from, see collectFacts
+	after []layout // the planned layouts of the plan's GPUs
 }
 
-// plans keeps the latest plans of each caller. A caller's plans evict only plans of the same
-// caller. Only a further caller evicts those of another: of the one that has not planned for the
-// longest time. Callers are identities that the operator has given the right to plan, so a single
-// one of them cannot pose as many.
+// plans keeps the latest plans of the latest callers. A caller with maxPlansPerCaller plans loses
+// its oldest one with the next. If there are maxPlanCallers and another one plans, the caller that
+// has not planned for the longest time loses all of its plans. Callers are identities that the
+// operator has given the right to plan, so a single one of them cannot pose as many.
 type plans struct {
 	mu      sync.Mutex
 	byID    map[string]*planned

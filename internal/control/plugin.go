@@ -14,8 +14,9 @@ import (
 // pluginRetry is the time between two attempts to restart the device plugin.
 const pluginRetry = 5 * time.Second
 
-// renewPlugin restarts the device plugin once after the change, and returns what is waited for
-// until its former pods are gone; nil if nothing is, or the operator has not named the plugin.
+// renewPlugin restarts the device plugin once after the change. Until its former pods are gone, it
+// returns what we wait for. It returns nil once they are, or if the operator has not named the
+// plugin.
 func (w *kubeletWait) renewPlugin(ctx context.Context) []string {
 	e := w.e
 	op := w.op
@@ -69,8 +70,8 @@ func (e *Engine) restartPlugin(ctx context.Context, op *operation) error {
 
 	defer e.restarting.release()
 
-	served := e.listUnserved(op)
-	if len(served) == 0 { // another operation's restart came after this one's steps
+	waiting := e.listAwaitingPlugin(op)
+	if len(waiting) == 0 { // a restart for another operation came after this one's steps
 		return nil
 	}
 
@@ -85,9 +86,9 @@ func (e *Engine) restartPlugin(ctx context.Context, op *operation) error {
 		return err
 	}
 
-	for _, other := range served {
-		other.change(func(o *entry) { o.PluginPods = pods })
-		other.addNote("restarted the device plugin")
+	for _, served := range waiting {
+		served.change(func(o *entry) { o.PluginPods = pods })
+		served.addNote("restarted the device plugin")
 	}
 
 	level.Info(e.o.Logger).Log(
@@ -99,9 +100,9 @@ func (e *Engine) restartPlugin(ctx context.Context, op *operation) error {
 	return nil
 }
 
-// listUnserved lists the operations that a restart of the device plugin which begins now serves:
-// op, and all others that wait for one. It is empty if op was served already.
-func (e *Engine) listUnserved(op *operation) (list []*operation) {
+// listAwaitingPlugin lists the operations that wait for a restart of the device plugin: op, and all
+// others whose steps are done. It is empty if another operation's restart has served op.
+func (e *Engine) listAwaitingPlugin(op *operation) (list []*operation) {
 	e.state.update(func(b *book) {
 		if len(op.in(b).PluginPods) > 0 {
 			return
@@ -121,7 +122,7 @@ func (e *Engine) listUnserved(op *operation) (list []*operation) {
 }
 
 // restartAfterRollback restarts the device plugin after a rollback: instances that were created
-// again can have other ids, by which the plugin has named their device files.
+// again can have other ids than those by which the plugin knows their device files.
 func (e *Engine) restartAfterRollback(ctx context.Context, op *operation) {
 	if e.o.DevicePlugin == nil {
 		return

@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// addPods finds out which containers hold instances, or may hold them: a container that is missing
-// in the kubelet's list may run on, with its devices.
+// addPods adds the containers that hold instances, or may hold them: a container that the kubelet
+// does not list any more may still run, with its devices.
 func (e *Engine) addPods(ctx context.Context, u *usage, gpus []mig.GPULayout) {
 	if e.o.Assignments == nil || len(gpus) == 0 {
 		return
@@ -36,7 +36,7 @@ func (e *Engine) addPods(ctx context.Context, u *usage, gpus []mig.GPULayout) {
 		}
 
 		if list.Incomplete != "" {
-			u.holdUnknown(g, list.Free, api.Hold{Kind: api.HoldUnconfirmed, What: list.Incomplete})
+			u.addUnlessFree(g, list.Free, api.Hold{Kind: api.HoldUnconfirmed, What: list.Incomplete})
 		}
 	}
 }
@@ -52,10 +52,10 @@ func podHold(h gpu.Holder) api.Hold {
 	return api.Hold{Kind: api.HoldPod, What: containerName(h.Container)}
 }
 
-// holdUnknown adds a hold to all of a GPU that free does not cover. A GPU covers all of its
-// instances, a GPU instance its compute instances, and these cover their GPU instance once all of
-// them are free.
-func (u *usage) holdUnknown(g mig.GPULayout, free []gpu.DeviceRef, h api.Hold) {
+// addUnlessFree adds a hold to the instances of a GPU, and to the GPU, unless they are free. A free
+// GPU frees all of its instances, a free GPU instance its compute instances, and if all compute
+// instances are free, so is their GPU instance.
+func (u *usage) addUnlessFree(g mig.GPULayout, free []gpu.DeviceRef, h api.Hold) {
 	covered := coveredBy(g, free)
 	if covered[gpu.DeviceIndex{Instance: gpu.Whole, Compute: gpu.Whole}] {
 		return
@@ -67,20 +67,20 @@ func (u *usage) holdUnknown(g mig.GPULayout, free []gpu.DeviceRef, h api.Hold) {
 			continue
 		}
 
-		var open []unit
+		var notFree []holdKey
 
 		for k, ci := range i.ComputeInstances {
 			if !covered[gpu.DeviceIndex{Instance: m, Compute: k}] {
-				open = append(open, unit{g.UUID, i.ID, gpu.Some(ci.ID)})
+				notFree = append(notFree, holdKey{g.UUID, i.ID, gpu.Some(ci.ID)})
 			}
 		}
 
-		if len(open) == len(i.ComputeInstances) {
-			open = []unit{{gpu: g.UUID, instance: i.ID}}
+		if len(notFree) == len(i.ComputeInstances) { // one hold, on the GPU instance
+			notFree = []holdKey{{gpu: g.UUID, instance: i.ID}}
 		}
 
-		for _, of := range open {
-			u.addToUnit(of, h)
+		for _, key := range notFree {
+			u.addHold(key, h)
 		}
 	}
 }

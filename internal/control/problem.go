@@ -13,6 +13,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
+// problemf returns a problem with a formatted detail.
 func problemf(t api.ProblemType, format string, args ...any) *api.Problem {
 	title, status := titleAndStatus(t)
 	return &api.Problem{Type: t, Title: title, Status: status, Detail: fmt.Sprintf(format, args...)}
@@ -99,7 +100,7 @@ func (u *usage) planProblem(err error) *api.Problem {
 	case errors.As(err, &infeasible):
 		p := problemf(api.Infeasible, "%s", infeasible)
 		for _, b := range infeasible.Blocking {
-			p.Blocking = append(p.Blocking, u.plannersBlocker(b))
+			p.Blocking = append(p.Blocking, u.describeBlocking(b))
 		}
 
 		return withHint(p)
@@ -126,16 +127,16 @@ func (u *usage) blocker(g mig.GPULayout, i mig.Instance) api.Blocker {
 	}
 }
 
-// plannersBlocker describes an instance or compute instance that the planner names.
-func (u *usage) plannersBlocker(b mig.Blocking) api.Blocker {
+// describeBlocking describes an instance or compute instance that is in a plan's way.
+func (u *usage) describeBlocking(b mig.Blocking) api.Blocker {
 	g := u.gpus[b.GPU]
 	i := g.Instances[b.Instance]
 	d := u.blocker(g, i)
 
 	if ci, ok := b.Compute.Get(); ok {
 		d.Instance = string(i.ComputeInstances[ci].UUID)
-		d.Holders = slices.Concat(u.holds[unit{gpu: g.UUID, instance: i.ID}],
-			u.holds[unit{g.UUID, i.ID, gpu.Some(i.ComputeInstances[ci].ID)}])
+		d.Holders = slices.Concat(u.holds[holdKey{gpu: g.UUID, instance: i.ID}],
+			u.holds[holdKey{g.UUID, i.ID, gpu.Some(i.ComputeInstances[ci].ID)}])
 	}
 
 	return d
@@ -143,9 +144,9 @@ func (u *usage) plannersBlocker(b mig.Blocking) api.Blocker {
 
 // holders returns the holds on an instance and on all its compute instances.
 func (u *usage) holders(g mig.GPULayout, i mig.Instance) []api.Hold {
-	list := slices.Clone(u.holds[unit{gpu: g.UUID, instance: i.ID}])
+	list := slices.Clone(u.holds[holdKey{gpu: g.UUID, instance: i.ID}])
 	for _, ci := range i.ComputeInstances {
-		for _, h := range u.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}] {
+		for _, h := range u.holds[holdKey{g.UUID, i.ID, gpu.Some(ci.ID)}] {
 			if !slices.Contains(list, h) {
 				list = append(list, h)
 			}
@@ -162,22 +163,24 @@ func instanceName(g mig.GPULayout, i mig.Instance) string {
 		return string(i.ComputeInstances[0].UUID)
 	}
 
-	return bareName(g.UUID, i.ID)
+	return gpuInstanceName(g.UUID, i.ID)
 }
 
 // withHint adds to a refusal how to confirm or clear the unconfirmed holders among the blockers.
+// Some are unconfirmed since the kubelet does not list their pods, others since we cannot read the
+// claims by which they hold a device.
 func withHint(p *api.Problem) *api.Problem {
-	var missing, claims bool
+	var unlisted, claims bool
 
 	for _, b := range p.Blocking {
 		for _, h := range b.Holders {
-			missing = missing || h.Unconfirmed() && !h.ByClaim()
+			unlisted = unlisted || h.Unconfirmed() && !h.ByClaim()
 			claims = claims || h.ByClaim()
 		}
 	}
 
 	var ways []string
-	if missing {
+	if unlisted {
 		ways = append(ways, "wait until the kubelet lists its pods again")
 	}
 

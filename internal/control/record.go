@@ -26,7 +26,8 @@ type record struct {
 	Written time.Time `json:"written"`
 	Boot    string    `json:"boot"`
 	Driver  string    `json:"driver"`
-	// Changes say what the operation does to its GPUs, in the order of Operation.GPUs.
+	// Changes say what the operation does to its GPUs, in the order of Operation.GPUs. On disk
+	// they keep their first name, "parts".
 	Changes []gpuChange `json:"parts,omitempty"`
 	// Untouched are GPUs that had the requested layout already: a restore needs them, too.
 	Untouched []layout `json:"untouched,omitempty"`
@@ -55,14 +56,14 @@ type gpuChange struct {
 	Pending  *mig.Step      `json:"pending,omitempty"`
 	// Changed says that a step of the operation was done on this GPU, or may have been.
 	Changed bool `json:"changed,omitempty"`
-	// View is the mark of the GPU from when the operation was accepted or has last read the GPU.
+	// View is the GPU's mark at the time when the operation was accepted, or has last read the GPU.
 	View mark `json:"view,omitzero"`
 
-	changing bool          // the operation has begun to change the GPU, see beginChanges
-	facts    mig.GPULayout // the GPU as read last; ignore its instances
+	changing bool          // from beginChanges to endChanges
+	facts    mig.GPULayout // the GPU as read last; its instances are out of date, use Expected
 }
 
-// live returns the GPU with the instances that we expect on it.
+// live returns the GPU with the instances that we expect on it now.
 func (c *gpuChange) live() mig.GPULayout {
 	g := c.facts
 	g.UUID = c.GPU
@@ -143,14 +144,15 @@ func (r *record) gpusWith(is func(s api.OperationState) bool) []gpu.UUID {
 
 // history is what is on disk besides the operation in the slots.
 type history struct {
-	// Operations are those that are over, that settle, or that wait to be retried, oldest first.
+	// Operations are the operations that are over, that wait for the kubelet, or that wait to be
+	// retried, oldest first.
 	Operations []record `json:"operations"`
-	// Layouts are the committed layouts of GPUs, for a restore. Restored is the boot in which a
-	// restore was begun, Unrestored what is left to restore.
+	// Layouts are the committed layouts of GPUs, for a restore. Restored is the boot whose restore
+	// was begun, Unrestored are the GPUs that it has not restored yet.
 	Layouts    []layout     `json:"layouts,omitempty"`
 	Restored   string       `json:"restored,omitempty"`
 	Unrestored []unrestored `json:"unrestored,omitempty"`
-	// SlotsUsed says that the slots have had an operation: if they are empty, it was lost.
+	// SlotsUsed says that an operation was saved in the slots: if they are empty, it was lost.
 	SlotsUsed bool `json:"slotsUsed,omitempty"`
 }
 
@@ -180,11 +182,12 @@ func (e *Engine) saveOperation(op *operation) error {
 	return err
 }
 
-// save calls document, which saves one in the store. If the state folder was replaced, save first
-// saves the history in the new one, then calls document again. An error makes the engine read-only.
-func (e *Engine) save(document func() error) error {
+// save calls saveDocument, which saves one document in the store. If the state folder was replaced,
+// save saves the history in the new one, and calls saveDocument again. An error makes the engine
+// read-only.
+func (e *Engine) save(saveDocument func() error) error {
 	err := e.useStore(func() error {
-		err := document()
+		err := saveDocument()
 		if errors.Is(err, ErrStateReplaced) {
 			level.Warn(e.o.Logger).Log(
 				"msg", "state folder was replaced or deleted while in use; "+
@@ -192,7 +195,7 @@ func (e *Engine) save(document func() error) error {
 			)
 
 			if err = e.reopenStore(); err == nil {
-				err = document()
+				err = saveDocument()
 			}
 		}
 
@@ -221,9 +224,10 @@ func (e *Engine) useStore(call func() error) error {
 	returned := make(chan error, 1)
 	go func() {
 		err := call()
-		e.saving.release() // first: a caller that sees the call return finds the store free
+		e.saving.release() // first, so that a caller that sees the call return finds the store free
 		returned <- err
-		e.storeHangs.Store(false) // last: abandonCall looks for the result after it has set this
+		// Last: abandonCall sets it to true, and then looks whether the result is there.
+		e.storeHangs.Store(false)
 	}()
 
 	select {
@@ -249,8 +253,8 @@ func (e *Engine) abandonCall(returned <-chan error) error {
 	}
 }
 
-// takeStore blocks until no other goroutine uses the store. It waits for calls that are slow but
-// return, however many there are, and gives one that was abandoned another call timeout.
+// takeStore blocks until no other goroutine uses the store. It waits for any number of slow calls,
+// as long as they return. It waits at most one more call timeout for a call that was abandoned.
 func (e *Engine) takeStore() error {
 	for {
 		select {
@@ -278,8 +282,8 @@ func (op *operation) encode() ([]byte, error) {
 
 // reserveRoom reserves disk space for all that an operation will have to save, including its
 // rollback. A step takes about 300 bytes in the document, a rollback step with its result twice
-// that. A rollback has at most as many steps as the operation and the previous layout together.
-// Four times the first document is enough for all.
+// that. A rollback has at most as many steps as it takes to destroy what the operation creates and
+// to create the previous layout. So four times the first document is enough.
 func (e *Engine) reserveRoom(op *operation) error {
 	return e.save(func() error {
 		document, err := op.encode()
@@ -324,7 +328,7 @@ func (e *Engine) markSlotsUsed() error {
 func (e *Engine) saveHistory() error { return e.save(e.writeHistory) }
 
 func (e *Engine) writeHistory() error {
-	document, err := json.Marshal(read(e.state, (*book).write))
+	document, err := json.Marshal(read(e.state, (*book).makeHistory))
 	if err != nil {
 		return err
 	}
@@ -347,8 +351,8 @@ func (e *Engine) reopenStore() error {
 	return e.writeLatest()
 }
 
-// writeLatest saves the latest operation in the slots of a new folder: slots without an operation,
-// beside a history that has some, would count as lost at the next start.
+// writeLatest saves the latest operation in the slots of a new folder. If a history has operations
+// and the slots have none, the next start takes the last operation for lost.
 func (e *Engine) writeLatest() error {
 	latest := read(e.state, func(b *book) *operation {
 		if b.current != nil && b.current.in(b).inSlots { // the history leaves it out

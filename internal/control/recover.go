@@ -24,6 +24,9 @@ var errInterrupted = errors.New("the exporter stopped in the middle of the opera
 // same.
 const maxAway = 10 * time.Minute
 
+// clockTolerance is by how much the clock may be set back in between, as an ordinary correction.
+const clockTolerance = time.Minute
+
 // recoverOperations reads the state folder and finishes what a crash has left, by commit or
 // rollback. After a reboot it restores the committed layouts, if so configured. Call it again until
 // it has read the folder; from then on it does nothing. A rollback that fails and a folder that
@@ -52,12 +55,11 @@ func (e *Engine) recoverOperations(ctx context.Context) {
 		return
 	}
 
-	open := e.unfinished()
+	open := e.listUnfinished()
 
 	for _, op := range open {
-		// To resume an operation we overwrite the slots. The operation in them must be in the
-		// history first, unless it is the only one: the last process may have been unable to save
-		// how it ended.
+		// To resume an operation we overwrite the slots. If they have another one, the history must
+		// have that first: the last process may have been unable to save how it ended.
 		saved := len(open) < 2 || e.saveHistory() == nil
 		if isDegraded(op.status()) && !saved {
 			op.change(func(o *entry) { o.retryable = true })
@@ -87,8 +89,9 @@ func (e *Engine) setRecovered() {
 	e.reportState()
 }
 
-// unfinished lists the operations that the last process left, unless damage forbids to touch them.
-func (e *Engine) unfinished() []*operation {
+// listUnfinished lists the operations that the last process left, unless documents are damaged: then
+// we must not touch them.
+func (e *Engine) listUnfinished() []*operation {
 	return read(e.state, func(b *book) []*operation {
 		if b.damaged {
 			return nil
@@ -106,7 +109,7 @@ func (e *Engine) load(ctx context.Context) error {
 		docs, err = e.o.Store.Open()
 		return err
 	})
-	if err != nil { // an abandoned call may still write to docs
+	if err != nil { // don't use docs: an abandoned call may still write to it
 		return err
 	}
 
@@ -204,9 +207,10 @@ func withLast(records []record, last *record) []record {
 	return records
 }
 
-// assessDamage returns an operation for the operator to accept if a document is damaged, unless the
-// readable ones prove that no operation was under way. We write the slots in turn. If the newer one
-// is damaged and the GPUs are as the older one says, nothing was done after that.
+// assessDamage returns, if a document is damaged, an operation for the operator to accept. It returns
+// nil if the readable documents prove that no operation was under way: we write the two slots in
+// turn, so if the newer one is damaged and the GPUs are as the older one says, nothing was done
+// after that.
 func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record) *record {
 	if !docs.OperationDamaged && !docs.HistoryDamaged {
 		return nil
@@ -338,7 +342,7 @@ func (e *Engine) endWithoutDriver(ctx context.Context, op *operation) bool {
 	case o.Operation.State == api.Settling && rebooted:
 		// Its instances did not survive the reboot; a restore creates them again.
 		e.endOperation(ctx, op, api.Succeeded, nil)
-	case o.Operation.State == api.Settling:
+	case o.Operation.State == api.Settling: // clearCurrent goes on
 	case !isMode && !begun && !isDegraded(o.Operation.State):
 		e.endOperation(
 			ctx,
@@ -377,7 +381,7 @@ func (e *Engine) resumeRefusal(o *entry) string {
 // waits does not count.
 func (e *Engine) longAbsence(written time.Time) string {
 	away := e.began.Sub(written)
-	if away < -time.Minute {
+	if away < -clockTolerance {
 		return fmt.Sprintf(
 			"the node's clock was set back, by %s at least, in the middle of the operation",
 			(-away).Round(time.Second),

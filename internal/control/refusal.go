@@ -2,8 +2,8 @@ package control
 
 import "errors"
 
-// refusalText returns what the cluster's API server misses in a request that it has answered and
-// refused, such as a right of the service account; nothing for an error that is no refusal.
+// refusalText returns why the cluster's API server has refused a request, such as a right that the
+// service account lacks. It returns "" for any other error, such as a timeout.
 func refusalText(err error) string {
 	var refused interface{ Refusal() string }
 	if errors.As(err, &refused) {

@@ -2,12 +2,13 @@ package control
 
 import "github.com/mig-exporter/mig-exporter/internal/control/api"
 
-// maxReports is how many calls of observers can be due. More are left out: one of them hangs.
+// maxReports is how many calls of observers can be due. If there are more, an observer hangs, and we
+// drop them.
 const maxReports = 256
 
-// reportState has the observers called if the state has changed, or the number of unsettled
-// operations; and with the GPUs that are not restored. A goroutine of its own makes the calls, in
-// their order.
+// reportState queues calls of the observers: of State and Unsettled if their values have changed, of
+// Unrestored and Wanted in any case. The goroutine of startReporting makes the calls, in their
+// order.
 func (e *Engine) reportState() {
 	e.state.update(func(b *book) {
 		now := b.status()
@@ -34,7 +35,7 @@ func (e *Engine) reportState() {
 	})
 }
 
-// countOperation reports an operation that has ended, or waits to be retried.
+// countOperation reports an operation that has ended, or waits to be retried, to the Observer too.
 func (e *Engine) countOperation(op *operation, state api.OperationState) {
 	if e.o.Observer != nil {
 		took := e.o.Now().Sub(op.copy().Operation.Started)
@@ -44,7 +45,7 @@ func (e *Engine) countOperation(op *operation, state api.OperationState) {
 	e.reportEnd(op)
 }
 
-// reportEnd reports an operation that has ended, or waits to be retried, with what it was to change.
+// reportEnd reports an operation that has ended, or waits to be retried, with its changes.
 func (e *Engine) reportEnd(op *operation) {
 	if e.o.Ended == nil {
 		return
@@ -70,7 +71,7 @@ func (b *book) listWanted() []WantedLayout {
 	return list
 }
 
-// enqueue reports whether there was room for a call.
+// enqueue queues a call if there is room, and reports whether there was.
 func enqueue(to chan<- func(), call func()) bool {
 	select {
 	case to <- call:

@@ -18,12 +18,13 @@ import (
 // startTimeout is how long a request waits until we have finished what the last process left.
 const startTimeout = 10 * time.Second
 
-// reserve reserves the engine's one current operation for a request, so that we can check it; the
-// caller ends that with releaseReservation. It blocks for up to twice startTimeout. It returns a
-// problem if another operation blocks any of the GPUs; retried, if not nil, is the operation to
-// resume, which does not block itself.
+// reserve keeps other requests from beginning an operation while we check this one; the caller ends
+// that with releaseReservation. It blocks for up to twice startTimeout. It returns a problem if an
+// operation is under way, or if one blocks any of the GPUs. retried is the operation that the
+// request resumes, which does not block itself; nil if the request begins a new one.
 func (e *Engine) reserve(ctx context.Context, retried *operation, gpus ...gpu.UUID) *api.Problem {
-	select { // a request that comes right after the start waits, instead of being refused
+	// We don't refuse a request that comes right after the start; it waits.
+	select {
 	case <-e.started:
 	case <-ctx.Done():
 	case <-time.After(startTimeout):
@@ -92,7 +93,7 @@ func (e *Engine) claimReservation(retried *operation) (p *api.Problem) {
 	return p
 }
 
-// refuse returns why we can check no request now, or nil.
+// refuse returns why we can check no request now, or nil. See reserve about retried.
 func (b *book) refuse(retried *operation) *api.Problem {
 	switch {
 	case b.current != nil:
@@ -130,8 +131,8 @@ func (e *Engine) blockingOperation(id gpu.UUID) *operation {
 	return read(e.state, func(b *book) *operation { return b.blocking(id) })
 }
 
-// blockedGPU returns the problem of a GPU that an operation keeps from being changed.
-func (e *Engine) blockedGPU(id gpu.UUID) *api.Problem {
+// checkBlocked returns a problem if an operation keeps a GPU from being changed.
+func (e *Engine) checkBlocked(id gpu.UUID) *api.Problem {
 	if op := e.blockingOperation(id); op != nil {
 		return blockedProblem(op, id)
 	}

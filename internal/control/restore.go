@@ -38,11 +38,12 @@ func (e *Engine) restoreOnce(ctx context.Context) {
 	}
 }
 
-// restoreLater repeats the GPUs that are due, one at a time, so that requests have their turn in
-// between. If the state folder could not be used at the start, it begins the restore of this boot.
+// restoreLater tries the GPUs that are due again, one at a time, so that requests have their turn in
+// between. It also begins the restore of this boot, if the state folder could not be used at the
+// start.
 func (e *Engine) restoreLater(ctx context.Context) {
-	late := read(e.state, func(b *book) bool { return b.isRestoreDue(e.o.BootID) && !b.recovering })
-	if late {
+	notBegun := read(e.state, func(b *book) bool { return b.isRestoreDue(e.o.BootID) && !b.recovering })
+	if notBegun {
 		e.beginRestore()
 	}
 
@@ -51,7 +52,7 @@ func (e *Engine) restoreLater(ctx context.Context) {
 		return
 	}
 
-	// We ask before we take the reservation: while the API server hangs, requests are not refused.
+	// We ask before we take the reservation: no request must be refused while the API server hangs.
 	owners := e.askOwners(ctx)
 
 	for _, id := range due {
@@ -70,7 +71,7 @@ func (e *Engine) restoreGPU(ctx context.Context, id gpu.UUID, owners ownership) 
 	graceCtx, cancel := withGrace(ctx)
 	defer cancel()
 
-	r, reason, p := e.newRestore(graceCtx, id, restoring{by: "system", owners: &owners})
+	r, reason, p := e.newRestore(graceCtx, id, restoreOptions{by: "system", owners: &owners})
 	if p != nil {
 		e.postponeRestore(id, reason, p.Detail, "")
 		return
@@ -98,21 +99,21 @@ func (e *Engine) restoreGPU(ctx context.Context, id gpu.UUID, owners ownership) 
 	e.clearCurrent(ctx, op)
 }
 
-// restoring says who restores a GPU, and how.
-type restoring struct {
+// restoreOptions say for whom newRestore restores a GPU, and how.
+type restoreOptions struct {
 	by       string
 	takeOver bool
-	asked    bool       // by an operator: the GPU may have some instances of the layout already
-	owners   *ownership // nil: newRestore asks the cluster
+	asked    bool       // an operator asked: the GPU may have some instances of the layout already
+	owners   *ownership // the cluster's answer; nil: newRestore asks the cluster
 }
 
-// newRestore returns the operation that restores the layout of a GPU, without changes if the GPU
-// has it already, or why we can't restore it. A restore never destroys anything: it refuses a GPU
-// with another client's instances.
+// newRestore returns the operation that restores the layout of a GPU, or why we can't restore it. If
+// the GPU has the layout already, the operation has no changes. A restore never destroys anything:
+// newRestore refuses a GPU with another client's instances.
 func (e *Engine) newRestore(
 	ctx context.Context,
 	id gpu.UUID,
-	by restoring,
+	opts restoreOptions,
 ) (*record, api.RestoreReason,
 	*api.Problem) {
 	l, p := e.layoutToRestore(id)
@@ -120,7 +121,7 @@ func (e *Engine) newRestore(
 		return nil, api.NotDone, p
 	}
 
-	if p := e.blockedGPU(id); p != nil {
+	if p := e.checkBlocked(id); p != nil {
 		return nil, api.NotUnblocked, p
 	}
 
@@ -131,8 +132,13 @@ func (e *Engine) newRestore(
 
 	steps := mig.StepsTo(&g, l.Instances)
 
-	switch destroys := slices.ContainsFunc(steps, mig.Step.Destroys); {
-	case destroys, !by.asked && len(steps) > 0 && len(g.Instances) > 0:
+	hasForeign := slices.ContainsFunc(steps, mig.Step.Destroys)
+	if !opts.asked && len(steps) > 0 && len(g.Instances) > 0 {
+		hasForeign = true // even if the layout has them: this boot's operations have not created them
+	}
+
+	switch {
+	case hasForeign:
 		return nil, api.NotEmpty, problemf(
 			api.LayoutChanged,
 			"GPU %d (%s) has instances that this boot's operations "+
@@ -150,18 +156,18 @@ func (e *Engine) newRestore(
 		)
 	}
 
-	if by.owners == nil {
-		_, p = e.checkOwners(ctx, gpusOfSteps(steps), by.takeOver)
+	if opts.owners == nil {
+		_, p = e.checkOwners(ctx, gpusOfSteps(steps), opts.takeOver)
 	} else {
-		_, p = by.owners.check(gpusOfSteps(steps), by.takeOver)
+		_, p = opts.owners.check(gpusOfSteps(steps), opts.takeOver)
 	}
 
 	if p != nil {
 		return nil, api.NotOwner, p
 	}
 
-	r := e.newRecord(ctx, api.VerbRestore, by.by, steps)
-	r.TakeOver = by.takeOver
+	r := e.newRecord(ctx, api.VerbRestore, opts.by, steps)
+	r.TakeOver = opts.takeOver
 	r.addGPU(g, l.Instances)
 
 	return &r, "", nil
@@ -237,11 +243,11 @@ func (e *Engine) Restore(
 	id gpu.UUID,
 	r api.RestoreRequest,
 ) (*api.Operation, error) {
-	if p := e.mayApply(by); p != nil {
+	if p := e.checkMayApply(by); p != nil {
 		return nil, p
 	}
 
-	if p := by.may(false, r.TakeOver); p != nil {
+	if p := by.checkRights(false, r.TakeOver); p != nil {
 		return nil, p
 	}
 
@@ -254,7 +260,7 @@ func (e *Engine) Restore(
 	started, _, p := e.newRestore(
 		ctx,
 		id,
-		restoring{by: by.Name, takeOver: r.TakeOver, asked: true},
+		restoreOptions{by: by.Name, takeOver: r.TakeOver, asked: true},
 	)
 	if p != nil {
 		return nil, p
@@ -270,7 +276,7 @@ func (e *Engine) ForgetLayout(
 	by Actor,
 	id gpu.UUID,
 ) (*api.ForgottenLayout, error) {
-	if p := e.mayApply(by); p != nil {
+	if p := e.checkMayApply(by); p != nil {
 		return nil, p
 	}
 

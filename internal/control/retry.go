@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// matches reports whether live are the instances that the operation has left, before or after its
-// pending step.
+// matches reports whether live are the instances that the operation has left: those before its
+// pending step, or those after it.
 func (c *gpuChange) matches(live []mig.Instance) bool {
 	if mig.SameInstances(live, c.Expected) {
 		return true
@@ -31,7 +31,7 @@ func (c *gpuChange) matches(live []mig.Instance) bool {
 // Accept closes an operation that could not be rolled back, and leaves its GPUs as they are. If the
 // operation's verb is recovery, Accept replaces the damaged documents of the state folder.
 func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operation, error) {
-	if p := e.mayApply(by); p != nil {
+	if p := e.checkMayApply(by); p != nil {
 		return nil, p
 	}
 
@@ -64,7 +64,7 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 	o := op.copy()
 	for _, id := range o.openGPUs() {
 		op.setGPU(id, api.Accepted, nil, instancesOn(gpus, id))
-		e.views.end(id)        // a driver call that hung may have left it begun
+		e.views.end(id)        // endChanges leaves out a GPU with a driver call that hung
 		e.views.addForeign(id) // the instances may be another client's
 	}
 
@@ -117,8 +117,9 @@ func isDegraded(state api.OperationState) bool {
 	return state == api.Degraded || state == api.Stuck
 }
 
-// retryProblem returns a problem unless an operation can be retried or accepted now.
-func (e *Engine) retryProblem(op *operation, what string) *api.Problem {
+// retryProblem returns a problem unless an operation can be retried or accepted now. verb is
+// "retry" or "accept", for the problem's text.
+func (e *Engine) retryProblem(op *operation, verb string) *api.Problem {
 	o := op.copy()
 
 	if state := o.Operation.State; !isDegraded(state) {
@@ -127,7 +128,7 @@ func (e *Engine) retryProblem(op *operation, what string) *api.Problem {
 			"operation %s is %s: there is nothing to %s",
 			op.id,
 			state,
-			what,
+			verb,
 		)
 	}
 
@@ -154,12 +155,12 @@ func (e *Engine) hasHungCall(id gpu.UUID) bool {
 	return ok && h.Hung(id)
 }
 
-// maxBackoff is the longest time between two attempts to resume an operation. If each fails, they
-// must not keep the driver and the disk busy.
+// maxBackoff is the longest time between two attempts to resume an operation, or to run its hooks
+// again. Attempts that fail must not keep the driver and the disk busy.
 const maxBackoff = 5 * time.Minute
 
-// retryDegraded resumes one operation whose driver call has returned, or that can be saved again:
-// the first time at once, then at growing intervals.
+// retryDegraded resumes one operation whose driver call has returned, or that can be saved again.
+// It tries at once, then at growing intervals.
 func (e *Engine) retryDegraded(ctx context.Context) {
 	var due []*operation
 
@@ -174,7 +175,7 @@ func (e *Engine) retryDegraded(ctx context.Context) {
 		}
 	})
 
-	at := slices.IndexFunc(due, e.canAnswer)
+	at := slices.IndexFunc(due, e.isWorthRetrying)
 	if at < 0 {
 		return
 	}
@@ -191,8 +192,8 @@ func (e *Engine) retryDegraded(ctx context.Context) {
 	}
 }
 
-// retry resumes the rollback of an operation. If an operator has asked for it, it fails while a
-// driver call has not returned; else it rolls back the other GPUs.
+// retry resumes the rollback of an operation. While a driver call for a GPU has not returned, it
+// returns a problem if an operator has asked for it; else it rolls back the operation's other GPUs.
 func (e *Engine) retry(ctx context.Context, op *operation, asked bool) (*api.Operation, error) {
 	if op.verb == api.VerbRecovery {
 		return nil, problemf(
@@ -238,16 +239,16 @@ func (e *Engine) retry(ctx context.Context, op *operation, asked bool) (*api.Ope
 	return e.Operation(op.id)
 }
 
-// reviewDegraded ends operations on those GPUs where they could not be rolled back and another
-// client has made changes since: they are never rolled back there. The caller holds the
-// reservation.
+// reviewDegraded looks at operations that could not be rolled back. If another client has changed
+// one of the GPUs since, the operation gives that GPU up, and ends if it has no other left. The
+// caller holds the reservation.
 func (e *Engine) reviewDegraded(ctx context.Context, gpus []gpu.UUID) {
-	left := read(e.state, func(b *book) []*operation {
+	degraded := read(e.state, func(b *book) []*operation {
 		return b.list(func(o *entry) bool { return o.Operation.State == api.Degraded })
 	})
 
-	for _, op := range left {
-		reviewed := false
+	for _, op := range degraded {
+		gaveUp := false
 
 		for _, c := range op.copy().Changes {
 			if !slices.Contains(gpus, c.GPU) || op.gpuState(c.GPU) != api.Degraded {
@@ -256,12 +257,12 @@ func (e *Engine) reviewDegraded(ctx context.Context, gpus []gpu.UUID) {
 
 			if err := e.reconcile(ctx, op, c.GPU); isForeign(err) {
 				e.markForeign(ctx, op, err)
-				reviewed = true
+				gaveUp = true
 			}
 		}
 
 		o := op.copy()
-		if reviewed && len(o.gpusIn(api.Degraded))+len(o.gpusIn(api.Stuck)) == 0 {
+		if gaveUp && len(o.gpusIn(api.Degraded))+len(o.gpusIn(api.Stuck)) == 0 {
 			state := api.Interrupted
 			if !o.changed() {
 				state = api.Failed
@@ -277,7 +278,7 @@ func (e *Engine) reviewDegraded(ctx context.Context, gpus []gpu.UUID) {
 				),
 			)
 			e.reportState()
-		} else if reviewed {
+		} else if gaveUp {
 			_ = e.saveHistory() // if it cannot be saved, the engine is read-only
 		}
 	}

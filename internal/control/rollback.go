@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/go-kit/log/level"
 
@@ -16,7 +17,7 @@ import (
 // Rollback begins an operation that restores the layout before operation id, if that has succeeded
 // or is unsettled. If it is degraded or stuck, Rollback resumes its rollback instead.
 func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operation, error) {
-	if p := e.mayApply(by); p != nil {
+	if p := e.checkMayApply(by); p != nil {
 		return nil, p
 	}
 
@@ -72,8 +73,8 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 	return e.acceptOperation(*r, doSteps)
 }
 
-// newRollback returns the operation that restores the layout before another one. It refuses if an
-// instance that would go is in use, or if anything has changed the GPUs since.
+// newRollback returns the operation that restores the layout before op. It returns a problem if an
+// instance that it would destroy is in use, or if anything has changed the GPUs since op.
 func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.Problem) {
 	u, err := e.collectUsage(ctx, needsNoOther, op.gpus...)
 	if err != nil {
@@ -82,8 +83,8 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 
 	o := op.copy()
 
-	// collectUsage takes its marks before it reads the GPUs: with those we would miss a change in
-	// between.
+	// collectUsage takes the marks before it reads the GPUs: they would not show a change that was
+	// made while it read.
 	u.marks = e.marks()
 	if p := u.checkView(&o.record); p != nil {
 		return nil, p
@@ -174,7 +175,7 @@ func (e *Engine) markForeign(ctx context.Context, op *operation, err error) {
 		"gpu", foreign.gpu,
 	)
 
-	if foreign.current == nil { // the GPU kept changing while it was read
+	if foreign.current == nil { // it was not read, or kept changing while it was read
 		if g, err := e.readGPU(ctx, foreign.gpu); err == nil {
 			foreign.current = knownInstances(g.Instances)
 		}
@@ -277,7 +278,7 @@ func (op *operation) addRollbackStep(s mig.Step) stepRef {
 }
 
 // reconcile reads a GPU and records whether its pending step was done. It returns an error unless
-// the GPU is as the operation has left it, before or after that step.
+// the GPU is as the operation has left it: as before the pending step, or as after it.
 func (e *Engine) reconcile(ctx context.Context, op *operation, id gpu.UUID) error {
 	if e.hasHungCall(id) {
 		return &unreadError{
@@ -446,14 +447,15 @@ func (e *Engine) listReplaced(ctx context.Context, op *operation) {
 			continue
 		}
 
-		want := c.before()
-		if o.Operation.State == api.Settling { // a rollback's After has the UUIDs that its instances had once
-			want = c.after()
+		// If the operation failed and was rolled back, the same devices as before exist again. If it
+		// has committed, only After can name them: that of an operation of the verb rollback has the
+		// UUIDs that the devices had once.
+		former := c.before()
+		if o.Operation.State == api.Settling {
+			former = c.after()
 		}
 
-		for from, to := range renamedDevices(want, layout{GPU: g.UUID, Instances: g.Instances}) {
-			names[from] = to
-		}
+		maps.Copy(names, renamedDevices(former, layout{GPU: g.UUID, Instances: g.Instances}))
 	}
 
 	op.change(func(o *entry) { o.Operation.Renamed = names })

@@ -9,63 +9,64 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Start accepts a plan for execution, if its hash is the one given and still holds. When it
-// returns, the operation is on disk.
+// Start accepts a plan for execution if the request has the plan's hash, and nothing that the plan
+// was made from has changed. When it returns, the operation is on disk.
 func (e *Engine) Start(
 	ctx context.Context,
 	by Actor,
 	r api.OperationRequest,
 ) (*api.Operation, error) {
-	if p := e.mayApply(by); p != nil {
+	if p := e.checkMayApply(by); p != nil {
 		return nil, p
 	}
 
-	n, p := e.plans.get(r.Plan)
+	stored, p := e.plans.get(r.Plan)
 	if p != nil {
 		return nil, p
 	}
 
-	if r.Hash != n.plan.Hash {
+	plan := stored.plan
+	if r.Hash != plan.Hash {
 		return nil, problemf(api.StalePlan, "the hash is not that of plan %s: plan again", r.Plan)
 	}
 
-	if p := by.may(len(n.plan.Forced) > 0, n.plan.TakeOver); p != nil {
+	if p := by.checkRights(len(plan.Forced) > 0, plan.TakeOver); p != nil {
 		return nil, p
 	}
 
-	if p := e.reserve(ctx, nil, gpusOfSteps(n.plan.Steps)...); p != nil {
+	if p := e.reserve(ctx, nil, gpusOfSteps(plan.Steps)...); p != nil {
 		return nil, p
 	}
 
 	defer e.releaseReservation()
 
-	c, p := e.checkStillHolds(ctx, n)
+	u, p := e.checkStillHolds(ctx, stored)
 	if p != nil {
 		return nil, p
 	}
 
-	started := e.newRecord(ctx, api.VerbApply, by.Name, n.plan.Steps)
-	started.Force = c.widenForce(n.plan.Forced)
-	started.TakeOver = n.plan.TakeOver
-	started.Operation.Plan = n.plan.ID
-	started.Operation.StatedReason = by.Reason
-	started.Operation.Warnings = slices.Clone(n.plan.Warnings)
+	accepted := e.newRecord(ctx, api.VerbApply, by.Name, plan.Steps)
+	accepted.Force = u.widenForce(plan.Forced)
+	accepted.TakeOver = plan.TakeOver
+	accepted.Operation.Plan = plan.ID
+	accepted.Operation.StatedReason = by.Reason
+	accepted.Operation.Warnings = slices.Clone(plan.Warnings)
 
-	for _, l := range n.after {
-		g, err := c.gpu(l.GPU)
+	for _, l := range stored.after {
+		g, err := u.gpu(l.GPU)
 		if err != nil {
 			return nil, driverProblem(err)
 		}
 
-		started.addGPU(g, l.Instances)
+		accepted.addGPU(g, l.Instances)
 	}
 
-	started.setViews(c.marks)
+	accepted.setViews(u.marks)
 
-	return e.acceptOperation(started, doSteps)
+	return e.acceptOperation(accepted, doSteps)
 }
 
-// newRecord returns the record of an operation of these steps.
+// newRecord returns the record of an operation with these steps.
 func (e *Engine) newRecord(ctx context.Context, verb api.Verb, by string, steps []mig.Step) record {
 	r := record{Operation: e.newHeader(verb, by), Boot: e.o.BootID, Driver: e.driverVersion(ctx)}
 	r.Operation.Steps = pendingSteps(steps)
@@ -73,7 +74,7 @@ func (e *Engine) newRecord(ctx context.Context, verb api.Verb, by string, steps 
 	return r
 }
 
-// addGPU adds a GPU that is to have the instances after.
+// addGPU adds a GPU, which shall have the instances after. g is the GPU as it is now.
 func (r *record) addGPU(g mig.GPULayout, after []mig.Instance) {
 	isOfGPU := func(s api.OperationStep) bool { return s.GPU == g.UUID }
 	if !slices.ContainsFunc(r.Operation.Steps, isOfGPU) {
@@ -88,7 +89,7 @@ func (r *record) addGPU(g mig.GPULayout, after []mig.Instance) {
 	r.Operation.GPUs = append(r.Operation.GPUs, api.OperationGPU{GPU: g.UUID, State: api.Pending})
 }
 
-// setViews binds an operation to the view of its GPUs.
+// setViews records up to which changes of its GPUs the operation has seen them, see mark.
 func (r *record) setViews(marks map[gpu.UUID]mark) {
 	for n := range r.Changes {
 		c := &r.Changes[n]
@@ -96,8 +97,9 @@ func (r *record) setViews(marks map[gpu.UUID]mark) {
 	}
 }
 
-// may returns a problem if the actor lacks the rights for a request that forces or takes over.
-func (by Actor) may(force, takeOver bool) *api.Problem {
+// checkRights returns a problem if the actor lacks the rights for a request that forces or takes
+// over.
+func (by Actor) checkRights(force, takeOver bool) *api.Problem {
 	switch {
 	case force && !by.Rights.Force:
 		return problemf(
@@ -116,7 +118,8 @@ func (by Actor) may(force, takeOver bool) *api.Problem {
 	}
 }
 
-func (e *Engine) mayApply(by Actor) *api.Problem {
+// checkMayApply returns a problem if the actor or this program may not change partitions.
+func (e *Engine) checkMayApply(by Actor) *api.Problem {
 	switch {
 	case !by.Rights.Apply:
 		return problemf(api.Forbidden, "%s may not change partitions", by.Name)
@@ -127,28 +130,31 @@ func (e *Engine) mayApply(by Actor) *api.Problem {
 	}
 }
 
-// checkStillHolds returns a problem if what a plan was made from has changed.
-func (e *Engine) checkStillHolds(ctx context.Context, n *planned) (*usage, *api.Problem) {
-	gpus := gpusOfPlan(n.plan)
+// checkStillHolds collects the facts that a plan was made from once more, and returns a problem if
+// they have changed.
+func (e *Engine) checkStillHolds(ctx context.Context, stored *planned) (*usage, *api.Problem) {
+	gpus := gpusOfPlan(stored.plan)
 
-	c, err := e.collectUsage(ctx, needsNoOther, gpus...)
+	u, err := e.collectUsage(ctx, needsNoOther, gpus...)
 	if err != nil {
 		return nil, driverProblem(err)
 	}
 
-	c.marks = e.marks() // those before the reading would miss what came in between
-	now := *n.plan
+	// collectUsage takes the marks before it reads the GPUs: they would not show a change that was
+	// made while it read.
+	u.marks = e.marks()
+	now := *stored.plan
 
 	var p *api.Problem
 	if now.Owners, p = e.checkOwners(ctx, gpusOfSteps(now.Steps), now.TakeOver); p != nil {
 		return nil, p
 	}
 
-	if facts := e.collectFacts(c, &now); hashFacts(facts) != n.plan.Hash {
-		return nil, problemf(api.StalePlan, "plan again; %s", describeChanges(n.facts, facts))
+	if facts := e.collectFacts(u, &now); hashFacts(facts) != stored.plan.Hash {
+		return nil, problemf(api.StalePlan, "plan again; %s", describeChanges(stored.facts, facts))
 	}
 
-	return c, nil
+	return u, nil
 }
 
 func (e *Engine) newHeader(verb api.Verb, by string) api.Operation {
@@ -182,10 +188,11 @@ func (e *Engine) acceptOperation(r record, t task) (*api.Operation, error) {
 	return e.Operation(op.id)
 }
 
-// addOperation saves an operation and makes it the current one. The room for all that it will save
-// is reserved first.
+// addOperation saves an operation and makes it the current one. First it reserves disk space for all
+// that the operation will save.
 func (e *Engine) addOperation(r record, t task) (*operation, *api.Problem) {
-	if r.Driver == "" { // after a crash it could not be compared
+	// After a crash, the next start compares the version: see resumeRefusal.
+	if r.Driver == "" {
 		return nil, problemf(api.Unavailable, "the driver has not said its version yet; try again")
 	}
 

@@ -8,9 +8,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// state owns what the goroutines of an Engine share. Its lock is in this file alone: who has a
-// *book or an *entry holds it, and only computes. Calls of the driver, the state folder, the API
-// server, hooks and observers come before or after.
+// state owns what the goroutines of an Engine share. Only this file locks it: a function that gets a
+// *book or an *entry runs under the lock, and must only compute. It must not call the driver, the
+// state folder, the API server, hooks or observers.
 type state struct {
 	lock sync.Mutex
 	book book
@@ -46,7 +46,7 @@ func (op *operation) copy() (o entry) {
 	return o
 }
 
-// in returns the entry of the operation in a book.
+// in returns the operation's entry. That the caller has a book shows that it holds the lock.
 func (op *operation) in(*book) *entry { return &op.entry }
 
 // book is what the goroutines of an Engine share.
@@ -54,15 +54,15 @@ type book struct {
 	current      *operation    // accepted or being executed
 	cleared      chan struct{} // closed when current becomes nil; nil while nothing waits for that
 	reserved     bool          // a request is being checked, and may become the current operation
-	operations   []*operation
-	layouts      []layout     // of GPUs that operations have changed, for a restore
-	restoredBoot string       // the boot whose restore was begun; unrestored has what is left of it
-	unrestored   []unrestored // GPUs that are to be restored in this boot
-	loaded       bool         // the state folder was read
-	recovering   bool         // what the last process left is being finished
-	unusable     string       // why the engine is read-only
-	damaged      bool         // the state folder's documents are, and the operator has to accept that
-	slotsUsed    bool         // the slots of the state folder have had an operation
+	operations   []*operation  // that we remember, oldest first
+	layouts      []layout      // the committed layouts of GPUs, for a restore
+	restoredBoot string        // the boot whose restore was begun
+	unrestored   []unrestored  // GPUs that we still have to restore in that boot
+	loaded       bool          // the state folder was read
+	recovering   bool          // we are finishing what the last process left
+	unusable     string        // why the engine is read-only; empty if it is not
+	damaged      bool          // documents of the state folder are damaged; the operator has to accept that
+	slotsUsed    bool          // an operation was saved in the slots, see history.SlotsUsed
 
 	// The last state and number that went to the observers.
 	reportedState     string
@@ -95,7 +95,7 @@ func (b *book) count(state api.OperationState) int {
 	return len(b.list(func(o *entry) bool { return o.Operation.State == state }))
 }
 
-// list returns the operations that are as is says, the oldest first.
+// list returns the operations for which is returns true, the oldest first.
 func (b *book) list(is func(o *entry) bool) []*operation {
 	var found []*operation
 
@@ -108,7 +108,7 @@ func (b *book) list(is func(o *entry) bool) []*operation {
 	return found
 }
 
-// find returns the operation of an id, nil if it is not kept.
+// find returns the operation with an id, nil if we don't remember it.
 func (b *book) find(id string) *operation {
 	at := slices.IndexFunc(b.operations, func(op *operation) bool { return op.id == id })
 	if at < 0 {
@@ -131,7 +131,7 @@ func (b *book) blocking(id gpu.UUID) *operation {
 	return nil
 }
 
-// blocked lists the GPUs that cannot be changed now, with the operation that keeps each.
+// blocked lists the GPUs that cannot be changed now, with the id of the operation that blocks each.
 func (b *book) blocked() map[gpu.UUID]string {
 	list := map[gpu.UUID]string{}
 
@@ -146,7 +146,7 @@ func (b *book) blocked() map[gpu.UUID]string {
 	return list
 }
 
-// remember takes the layouts that an operation has made over into those that a restore would make.
+// remember makes the layouts of a committed operation those that a restore would give its GPUs.
 func (b *book) remember(o *entry) {
 	all := slices.Clone(o.Untouched)
 
@@ -181,8 +181,8 @@ func (b *book) dropOldOperations() {
 	}
 }
 
-// write returns the history as it is to be saved: without the operation that the slots have.
-func (b *book) write() history {
+// makeHistory returns the history to be saved: without the operation that the slots have.
+func (b *book) makeHistory() history {
 	b.dropOldOperations()
 
 	h := history{

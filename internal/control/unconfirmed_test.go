@@ -186,32 +186,32 @@ func TestModeOfUnconfirmedGPU(t *testing.T) {
 // TestFreeCovers has words on devices of a GPU with one GPU instance that is split in two lift what
 // they cover.
 func TestFreeCovers(t *testing.T) {
-	instance, whole := gpu.Some(gpu.InstanceID(3)), unit{gpu: gpu1, instance: 3}
+	instance, whole := gpu.Some(gpu.InstanceID(3)), holdKey{gpu: gpu1, instance: 3}
 
-	first := unit{gpu1, 3, gpu.Some(gpu.ComputeID(0))}
+	first := holdKey{gpu1, 3, gpu.Some(gpu.ComputeID(0))}
 
-	other := unit{gpu1, 3, gpu.Some(gpu.ComputeID(1))}
+	other := holdKey{gpu1, 3, gpu.Some(gpu.ComputeID(1))}
 	for name, tt := range map[string]struct {
 		free []gpu.DeviceRef
-		held []unit
+		held []holdKey
 		gpu  bool
 	}{
-		"nothing":                {nil, []unit{whole}, true},
+		"nothing":                {nil, []holdKey{whole}, true},
 		"GPU":                    {[]gpu.DeviceRef{{GPU: gpu1}}, nil, false},
-		"another GPU":            {[]gpu.DeviceRef{{GPU: gpu0}}, []unit{whole}, true},
+		"another GPU":            {[]gpu.DeviceRef{{GPU: gpu0}}, []holdKey{whole}, true},
 		"GPU instance":           {[]gpu.DeviceRef{{GPU: gpu1, Instance: instance}}, nil, true},
-		"GPU instance, gone":     {[]gpu.DeviceRef{{GPU: gpu1, Instance: gpu.Some(gpu.InstanceID(9))}}, []unit{whole}, true},
-		"one compute instance":   {[]gpu.DeviceRef{{MIG: "MIG-first"}}, []unit{other}, true},
+		"GPU instance, gone":     {[]gpu.DeviceRef{{GPU: gpu1, Instance: gpu.Some(gpu.InstanceID(9))}}, []holdKey{whole}, true},
+		"one compute instance":   {[]gpu.DeviceRef{{MIG: "MIG-first"}}, []holdKey{other}, true},
 		"both compute instances": {[]gpu.DeviceRef{{MIG: "MIG-first"}, {MIG: "MIG-other"}}, nil, true},
-		"device that is gone":    {[]gpu.DeviceRef{{MIG: "MIG-gone"}}, []unit{whole}, true},
+		"device that is gone":    {[]gpu.DeviceRef{{MIG: "MIG-gone"}}, []holdKey{whole}, true},
 	} {
 		w := newWorld(t)
 		w.split()
 		w.pods = gpu.Assignments{Incomplete: kubeletRestarted, Free: tt.free}
-		c := &usage{holds: map[unit][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
+		c := &usage{holds: map[holdKey][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
 		w.engine(t, nil).addPods(t.Context(), c, []mig.GPULayout{*w.gpu(gpu1)})
 
-		for _, u := range []unit{whole, first, other} {
+		for _, u := range []holdKey{whole, first, other} {
 			if held := len(c.holds[u]) > 0; held != slices.Contains(tt.held, u) {
 				t.Errorf("%s: %+v is held: %t", name, u, held)
 			}

@@ -17,26 +17,26 @@ type unrestored struct {
 	GPU       gpu.UUID          `json:"gpu"`
 	Reason    api.RestoreReason `json:"reason"`
 	Detail    string            `json:"detail"`
-	Operation string            `json:"operation,omitempty"` // the last that tried it
+	Operation string            `json:"operation,omitempty"` // id of the last that tried it; empty if none
 	// Left says that we don't try again until an operator asks for it: another client works on the
-	// GPU. Even if its instances are gone, it may not have finished.
+	// GPU. Even once the instances of that client are gone, it may not have finished.
 	Left bool `json:"left,omitempty"`
 
 	retry retry.Backoff
 }
 
-// Waiting times between attempts to restore a GPU. An attempt that fails has done and undone steps
-// and run hooks, so we wait up to maxRestoreBackoff. To look whether an obstacle is gone costs only
-// a reading: maxLookBackoff.
+// The waits between attempts to restore a GPU grow from minRestoreBackoff. An attempt that fails has
+// done and undone steps and run hooks: then they grow to maxRestoreBackoff. If an obstacle keeps us
+// from beginning, an attempt costs only a reading: they grow to maxLookBackoff.
 const (
 	minRestoreBackoff = 10 * time.Second
 	maxLookBackoff    = time.Minute
 	maxRestoreBackoff = 30 * time.Minute
 )
 
-// beginRestore lists, once in a boot, the GPUs whose layouts we have to restore; GPUs that an
-// earlier process of this boot has left are due again. If the boot's name is unknown, it lists
-// none: this may be the boot of the last restore.
+// beginRestore lists, once in a boot, the GPUs whose layouts we have to restore. It makes the GPUs
+// that an earlier process of this boot has not restored due at once. If the boot's id is unknown, it
+// lists none: this may be the boot of the last restore.
 func (e *Engine) beginRestore() {
 	due := false
 	now := e.o.Now()
@@ -70,7 +70,7 @@ func (e *Engine) beginRestore() {
 	e.reportState()
 }
 
-// isRestoreDue reports whether to begin the restore of a boot.
+// isRestoreDue reports whether the restore of a boot has to begin, and can.
 func (b *book) isRestoreDue(boot string) bool {
 	return b.restoredBoot != boot && boot != "" && b.unusable == "" && b.current == nil
 }
@@ -171,18 +171,18 @@ func (e *Engine) recordRestore(op *operation) {
 	o := op.copy()
 	state := o.Operation.State
 	detail := "operation " + op.id + " is " + string(state)
-	foreign := state == api.Interrupted
+	byOthers := state == api.Interrupted
 
 	if p := o.Operation.Error; p != nil {
 		detail = p.Detail
-		foreign = foreign || state == api.Failed && p.Type == api.LayoutChanged
+		byOthers = byOthers || state == api.Failed && p.Type == api.LayoutChanged
 	}
 
 	for _, id := range op.gpus {
 		switch {
 		case state == api.Settling || state.Committed(): // the layout is committed
 			e.state.update(func(b *book) { b.dropUnrestored(id) })
-		case foreign:
+		case byOthers:
 			e.postponeRestore(id, api.NotEmpty, detail, op.id)
 		case isDegraded(state):
 			e.postponeRestore(id, api.NotUnblocked, detail, op.id)

@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// cureInterval is the time between two looks at what an unsettled operation waits for.
-	cureInterval = 5 * time.Second
+	// unsettledInterval is the time between two looks at what an unsettled operation waits for.
+	unsettledInterval = 5 * time.Second
 	// firstHookRetry is the time before a hook that has failed is run again. It doubles up to
 	// maxBackoff.
 	firstHookRetry = 30 * time.Second
 )
 
-// watchUnsettled starts to watch each unsettled operation that is not watched yet, those of a
-// former run included.
+// watchUnsettled starts to watch each unsettled operation that is not watched yet, also of a former
+// run.
 func (e *Engine) watchUnsettled(ctx context.Context) {
 	var list []*operation
 
@@ -41,13 +41,13 @@ func (e *Engine) watchUnsettled(ctx context.Context) {
 	})
 
 	for _, op := range list {
-		e.following.Go(func() { e.cure(ctx, op) })
+		e.following.Go(func() { e.awaitSettled(ctx, op) })
 	}
 }
 
-// cure waits until an unsettled operation has nothing to wait for any more, and makes it succeed.
-// It returns as well when an operator has done that, or ctx ends.
-func (e *Engine) cure(ctx context.Context, op *operation) {
+// awaitSettled blocks until an unsettled operation has nothing to wait for any more, and makes it
+// succeed. It returns as well when an operator has ended the wait, or ctx ends.
+func (e *Engine) awaitSettled(ctx context.Context, op *operation) {
 	w := &kubeletWait{e: e, op: op}
 
 	var hooks retry.Backoff
@@ -59,9 +59,9 @@ func (e *Engine) cure(ctx context.Context, op *operation) {
 			return
 		}
 
-		if len(waits) == 0 && !op.copy().offered { // Run tries again if this fails
+		if len(waits) == 0 && !op.copy().offered {
 			op.setOffered(true)
-			e.uncordonNode(ctx, op)
+			e.uncordonNode(ctx, op) // if this fails, Run tries again
 		}
 
 		if len(e.awaitedHooks(op)) > 0 && hooks.IsDue(e.o.Now()) {
@@ -76,12 +76,12 @@ func (e *Engine) cure(ctx context.Context, op *operation) {
 		}
 
 		op.setWaiting(waits)
-		_ = retry.Sleep(ctx, cureInterval)
+		_ = retry.Sleep(ctx, unsettledInterval)
 	}
 }
 
-// lookAgain is look by the GPUs as they are now: a later operation, or another client, may have
-// changed them since, and what it has destroyed is not waited for.
+// lookAgain calls look with the GPUs as they are now. A later operation or another client may have
+// changed them since, and the kubelet will never offer devices that were destroyed.
 func (w *kubeletWait) lookAgain(ctx context.Context) []string {
 	gpus := w.op.gpus
 
@@ -137,9 +137,9 @@ func (e *Engine) finishUnsettled(ctx context.Context, op *operation) {
 	e.reportState()
 }
 
-// compareDevices compares the MIG devices of an operation's GPUs before the operation with those of
-// now, the same GPUs as they are. An instance of before that has the same names and profile now is
-// not a change.
+// compareDevices compares the MIG devices of an operation's GPUs before the operation with those in
+// now, which are the same GPUs after it. A device that has the same names and profile in both is no
+// change.
 func (r *record) compareDevices(now []mig.GPULayout) deviceChanges {
 	before := make([]mig.GPULayout, len(now))
 	for n, g := range now {
@@ -152,19 +152,18 @@ func (r *record) compareDevices(now []mig.GPULayout) deviceChanges {
 		}
 	}
 
-	was := migDevices(before)
-	is := migDevices(now)
-	t := deviceChanges{
-		created:   lacking(was, is),
-		destroyed: lacking(is, was),
+	devicesBefore := migDevices(before)
+	devicesNow := migDevices(now)
+	d := deviceChanges{
+		created:   without(devicesNow, devicesBefore),
+		destroyed: without(devicesBefore, devicesNow),
 		before:    devicesOf(before...),
 		after:     devicesOf(now...),
 	}
 
-	// A GPU whose MIG mode was switched on is no device any more.
 	if m := r.Operation.Mode; m != nil && len(now) == 1 && now[0].MIG.Or(false) && m.Wanted {
-		t.split = gpu.Some(m.GPU)
+		d.split = gpu.Some(m.GPU)
 	}
 
-	return t
+	return d
 }

@@ -12,24 +12,24 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// unit names a GPU instance, or a compute instance of it, by the driver's current ids. It is no
-// gpu.DeviceID: we read usage anew from the driver, which knows no generations, and must find a
-// hold whatever generation the last Snapshot has.
-type unit struct {
+// holdKey names the GPU instance, or the compute instance in it, that a hold is on, by the driver's
+// current ids. It is no gpu.DeviceID: we read usage anew from the driver, which knows no
+// generations, and must find a hold whatever generation the last Snapshot has.
+type holdKey struct {
 	gpu      gpu.UUID
 	instance gpu.InstanceID
-	compute  gpu.Opt[gpu.ComputeID]
+	compute  gpu.Opt[gpu.ComputeID] // absent: the GPU instance
 }
 
 // usage is the current layout of the node and the holds on its GPUs and instances. A hold on a GPU
 // instance as a whole is not repeated at its compute instances.
 type usage struct {
 	gpus       []mig.GPULayout
-	unreadable map[gpu.UUID]error
-	holds      map[unit][]api.Hold
+	unreadable map[gpu.UUID]error // GPUs that could not be read, and why
+	holds      map[holdKey][]api.Hold
 	whole      map[gpu.UUID][]api.Hold // on GPUs as a whole: these block a change of the MIG mode
 	pods       gpu.Assignments         // the known assignments of devices to containers
-	marks      map[gpu.UUID]mark       // from before anything was read
+	marks      map[gpu.UUID]mark       // from before the GPUs were read, or newer; nil from readUsage
 	warnings   []string
 }
 
@@ -84,7 +84,7 @@ func (e *Engine) readUsage(ctx context.Context, only ...gpu.UUID) (*usage, error
 // collectHolders reads which processes, open files and pods hold the instances of GPUs. A check
 // that fails counts as a hold.
 func (e *Engine) collectHolders(ctx context.Context, gpus []mig.GPULayout) *usage {
-	u := &usage{gpus: gpus, holds: map[unit][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
+	u := &usage{gpus: gpus, holds: map[holdKey][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
 	for _, g := range gpus {
 		filesKnown := e.addHandles(ctx, u, g)
 		e.addProcesses(ctx, u, g, filesKnown)
@@ -112,7 +112,7 @@ func (e *Engine) collectUsage(
 	u := e.collectHolders(ctx, gpus)
 	u.unreadable = unreadable
 	u.marks = marks
-	e.readAnew(ctx, gpus)
+	e.pollSkipped(ctx, gpus)
 	e.addLastPolls(u)
 
 	for id, err := range u.unreadable {
@@ -131,19 +131,19 @@ func (e *Engine) collectUsage(
 func (u *usage) addToGPU(g mig.GPULayout, h api.Hold) {
 	u.whole[g.UUID] = append(u.whole[g.UUID], h)
 	for _, i := range g.Instances {
-		u.addToUnit(unit{gpu: g.UUID, instance: i.ID}, h)
+		u.addHold(holdKey{gpu: g.UUID, instance: i.ID}, h)
 	}
 }
 
-func (u *usage) addToUnit(of unit, h api.Hold) {
-	if !slices.Contains(u.holds[of], h) {
-		u.holds[of] = append(u.holds[of], h)
+func (u *usage) addHold(key holdKey, h api.Hold) {
+	if !slices.Contains(u.holds[key], h) {
+		u.holds[key] = append(u.holds[key], h)
 	}
 }
 
-// addToDevice adds a hold to the device of g that ref means. If the device does not exist (any
-// more), ref may mean any device in its GPU instance, which gets the hold; or the whole GPU, if the
-// GPU instance does not exist either.
+// addToDevice adds a hold to the device of g that ref means. If ref names a compute instance that
+// does not exist (any more), its GPU instance gets the hold; if that does not exist either, the
+// whole GPU.
 func (u *usage) addToDevice(g mig.GPULayout, ref gpu.DeviceRef, h api.Hold) {
 	d, match := resolve(g, ref)
 	switch {
@@ -151,10 +151,10 @@ func (u *usage) addToDevice(g mig.GPULayout, ref gpu.DeviceRef, h api.Hold) {
 	case d.Instance == gpu.Whole:
 		u.addToGPU(g, h)
 	case d.Compute == gpu.Whole:
-		u.addToUnit(unit{gpu: g.UUID, instance: g.Instances[d.Instance].ID}, h)
+		u.addHold(holdKey{gpu: g.UUID, instance: g.Instances[d.Instance].ID}, h)
 	default:
 		i := g.Instances[d.Instance]
-		u.addToUnit(unit{g.UUID, i.ID, gpu.Some(i.ComputeInstances[d.Compute].ID)}, h)
+		u.addHold(holdKey{g.UUID, i.ID, gpu.Some(i.ComputeInstances[d.Compute].ID)}, h)
 	}
 }
 
@@ -221,10 +221,10 @@ func (e *Engine) addHandles(ctx context.Context, u *usage, g mig.GPULayout) (kno
 
 	for _, h := range list {
 		hold := api.Hold{Kind: api.HoldHandle, PID: h.PID, What: h.Command}
-		on := g.MIG.Or(false)
+		wholeOfMIG := !h.Instance.Present() && g.MIG.Or(false)
 
 		switch {
-		case !h.Instance.Present() && on && isMonitor(h.Command):
+		case wholeOfMIG && isMonitor(h.Command):
 			u.whole[g.UUID] = append(u.whole[g.UUID], hold)
 			u.warnings = append(
 				u.warnings,
@@ -235,7 +235,7 @@ func (e *Engine) addHandles(ctx context.Context, u *usage, g mig.GPULayout) (kno
 					h.PID,
 				),
 			)
-		case !h.Instance.Present() && on && hasInstance(list, h.PID):
+		case wholeOfMIG && hasInstance(list, h.PID):
 			u.whole[g.UUID] = append(u.whole[g.UUID], hold)
 		default:
 			u.addToDevice(
@@ -258,9 +258,9 @@ func hasInstance(list []Handle, pid uint32) bool {
 	)
 }
 
-// isMonitor reports whether a program keeps every GPU of a node open and never computes on it. If
-// these were holders, no GPU of a cluster could be repartitioned. The kernel cuts the names of
-// commands to 15 characters.
+// isMonitor reports whether a program is known to keep every GPU of a node open without computing on
+// it. If such programs were holders, no GPU of a cluster could be repartitioned. The kernel cuts the
+// names of commands to 15 characters.
 func isMonitor(command string) bool {
 	for _, name := range []string{
 		"nvidia-persistenced",

@@ -14,14 +14,15 @@ import (
 // late.
 const ownEvents = 2 * time.Second
 
-// mark says which changes of a GPU's layout we have seen. A plan or an operation keeps the mark of
-// its GPU. It still holds as long as broken finds nothing between its mark and the current one.
+// mark says which changes of a GPU's layout we had seen at one time. A plan or an operation keeps
+// the mark of each of its GPUs. It still holds as long as broken finds no change by another client
+// between its mark and the current one.
 type mark struct {
 	// Process names the process that has seen the changes. It is empty if the driver does not
 	// report changes of the GPU.
 	Process string `json:"process,omitempty"`
-	// Foreign counts the changes that no operation of this process has made, Gaps how often reports
-	// of the driver may have been lost.
+	// Foreign counts the changes by other clients, Gaps how often reports of the driver may have
+	// been lost.
 	Foreign uint64 `json:"foreign,omitempty"`
 	Gaps    uint64 `json:"gaps,omitempty"`
 }
@@ -57,10 +58,10 @@ type views struct {
 
 type gpuViews map[gpu.UUID]*gpuView
 
-// gpuView is the view of one GPU.
+// gpuView is what we have seen of one GPU.
 type gpuView struct {
-	foreign, gaps uint64
-	watched       bool // the driver reports changes
+	foreign, gaps uint64 // see mark
+	watched       bool   // the driver reports changes
 	// changing is set while an operation changes the GPU. Changes reported before ownUntil count as
 	// its own, too.
 	changing bool
@@ -75,7 +76,7 @@ func newViews(now func() time.Time) *views {
 	return &views{now: now, process: rand.Text(), gpus: gpuViews{}}
 }
 
-// of returns the view of a GPU.
+// of returns the view of a GPU, a new one if there is none.
 func (v gpuViews) of(id gpu.UUID) *gpuView {
 	g := v[id]
 	if g == nil {
@@ -96,7 +97,7 @@ func (v *views) LayoutChanged(id gpu.UUID) {
 
 	now := v.now()
 	if id != "" {
-		v.gpus.of(id)
+		v.gpus.of(id) // so that the loop finds a new GPU, too
 	}
 
 	for other, g := range v.gpus {
@@ -174,18 +175,20 @@ func (v *views) observe(s *gpu.Snapshot) {
 	}
 }
 
-// observe compares a reading with the last one. A reading that began before an operation's last
-// change may have some of its changes: we don't compare it, nor the first one after it.
+// observe compares a reading with the last one. A reading from before the end of an operation may
+// have some of its changes, so we skip it. The first reading after it has all of them: we only
+// remember that one, for the next comparison.
 func (g *gpuView) observe(seen *gpu.GPU) {
-	own := g.changing || !seen.LastRead.After(g.ownUntil)
-	if !own && !g.unpolled && g.polled != 0 && g.polled != seen.MIG.LayoutGeneration {
+	if g.changing || !seen.LastRead.After(g.ownUntil) {
+		return
+	}
+
+	if !g.unpolled && g.polled != 0 && g.polled != seen.MIG.LayoutGeneration {
 		g.foreign++
 	}
 
-	if !own {
-		g.polled = seen.MIG.LayoutGeneration
-		g.unpolled = false
-	}
+	g.polled = seen.MIG.LayoutGeneration
+	g.unpolled = false
 }
 
 // marks returns the current mark of every GPU.
@@ -256,8 +259,8 @@ func (e *Engine) isChangedByOthers(c *gpuChange) bool {
 }
 
 // endChanges notes that an operation has read its GPUs for the last time, and stores their marks in
-// it. It leaves out GPUs with a driver call that has not returned: changes of these still count as
-// the operation's.
+// it. It leaves out stuck GPUs: their driver call has not returned, so we still count their changes
+// as the operation's.
 func (e *Engine) endChanges(op *operation) {
 	for _, id := range op.gpus {
 		if op.gpuState(id) != api.Stuck {

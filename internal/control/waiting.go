@@ -13,12 +13,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// answerTime is how long a GPU has to answer before an operation of the last process waits for it,
-// so that a GPU that hangs delays the others no longer.
+// answerTime is how long we wait for a GPU's answer before we defer the operation of the last
+// process. It is short, since the other operations wait meanwhile.
 const answerTime = 2 * time.Second
 
-// missingFacts returns what we still do not know and need to finish an operation of the last
-// process: each completes the sentence "it waits for ...". An unknown fact is not a different one.
+// missingFacts returns the facts that we still need to finish an operation of the last process:
+// each completes the sentence "it waits for ...". We must not take a fact that we don't know for one
+// that has changed.
 func (e *Engine) missingFacts(ctx context.Context, op *operation) []string {
 	if e.driverVersion(ctx) == "" {
 		return []string{"the driver to say its version"}
@@ -32,10 +33,12 @@ func (e *Engine) missingFacts(ctx context.Context, op *operation) []string {
 		return waitsForGPUs(silent)
 	}
 
-	return nil // it is rolled back on the others, and cannot have been finished
+	// Not all steps were done, so the operation is rolled back whatever the silent GPUs say: we can
+	// begin with the others.
+	return nil
 }
 
-// silentGPUs reads GPUs, at once, and returns those that do not answer soon.
+// silentGPUs reads GPUs and returns those that do not answer within answerTime.
 func (e *Engine) silentGPUs(ctx context.Context, ids []gpu.UUID) []gpu.UUID {
 	ctx, cancel := context.WithTimeout(ctx, min(answerTime, e.o.CallTimeout))
 	defer cancel()
@@ -52,8 +55,8 @@ func (e *Engine) silentGPUs(ctx context.Context, ids []gpu.UUID) []gpu.UUID {
 	return slices.DeleteFunc(slices.Clone(ids), func(id gpu.UUID) bool { return instancesOn(list, id) != nil })
 }
 
-// mayBeFinished reports whether all steps of an operation may have been done: then its GPUs decide
-// together whether it is committed or rolled back.
+// mayBeFinished reports whether all steps of an operation may have been done: then we need an answer
+// from all its GPUs to know whether to commit it or to roll it back.
 func (r *record) mayBeFinished() bool {
 	undone := slices.ContainsFunc(r.Operation.Steps, func(s api.OperationStep) bool {
 		return s.State != api.StepDone && s.State != api.StepRunning
@@ -71,8 +74,8 @@ func waitsForGPUs(ids []gpu.UUID) []string {
 	return list
 }
 
-// deferToDriver leaves an operation of the last process until the driver answers; then it is
-// resumed. It blocks its own GPUs meanwhile.
+// deferToDriver leaves an operation of the last process until the driver answers; then
+// retryDegraded resumes it. The operation blocks its own GPUs meanwhile.
 func (e *Engine) deferToDriver(op *operation, waits []string) {
 	e.bindViews(op)
 
@@ -107,7 +110,7 @@ func (e *Engine) deferToDriver(op *operation, waits []string) {
 	op.setState(api.Stuck, string(api.Stuck))
 }
 
-// endWaiting notes that an operation is taken up again.
+// endWaiting ends the wait that deferToDriver began.
 func (e *Engine) endWaiting(op *operation) {
 	op.setWaiting(nil)
 	op.change(func(o *entry) {
@@ -118,10 +121,10 @@ func (e *Engine) endWaiting(op *operation) {
 	})
 }
 
-// canAnswer reports whether it makes sense to take up an operation again that waits for the driver:
-// the last Snapshot has the driver's version and has read one of the GPUs that it waits for, or all
-// of them if they decide together.
-func (e *Engine) canAnswer(op *operation) bool {
+// isWorthRetrying reports whether it makes sense to resume an operation that waits for the driver:
+// the last Snapshot has the driver's version and one of the GPUs that the operation waits for, or
+// all of them if we need them all, see mayBeFinished.
+func (e *Engine) isWorthRetrying(op *operation) bool {
 	o := op.copy()
 
 	silent := o.gpusIn(api.Stuck)
@@ -134,22 +137,21 @@ func (e *Engine) canAnswer(op *operation) bool {
 		return false
 	}
 
-	all := len(silent)
-
-	silent = slices.DeleteFunc(silent, func(id gpu.UUID) bool {
+	answers := func(id gpu.UUID) bool {
 		up := slices.ContainsFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID == id && g.Up })
 		return up && !e.hasHungCall(id)
-	})
+	}
 	if o.resumes && o.mayBeFinished() {
-		return len(silent) == 0
+		return !slices.ContainsFunc(silent, func(id gpu.UUID) bool { return !answers(id) })
 	}
 
-	return len(silent) < all
+	return slices.ContainsFunc(silent, answers)
 }
 
-// bindViews binds an operation of the last process to this process's view of its GPUs, if there is
-// one: what other clients build while it waits is not its own. The operation itself may still do
-// the step that was in flight, so that the instances alone decide about its GPU.
+// bindViews makes this process's marks those of an operation of the last process: if another client
+// changes the GPUs while the operation waits, the operation must not take the result for its own. It
+// leaves out a GPU with a pending step: the driver may still perform that step, which we could not
+// tell from another client's change.
 func (e *Engine) bindViews(op *operation) {
 	for _, c := range op.copy().Changes {
 		if c.Pending == nil && c.View.Process != e.views.process {
@@ -159,8 +161,8 @@ func (e *Engine) bindViews(op *operation) {
 	}
 }
 
-// keepAlive notes on disk that this process is there and knows of the operations that wait for a
-// driver call: the time until the next process begins counts from now.
+// keepAlive saves that this process still watches over the operations that wait for a driver call.
+// After a restart, maxAway counts from the last such save.
 func (e *Engine) keepAlive() {
 	due := false
 	now := e.o.Now()
