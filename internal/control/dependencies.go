@@ -142,7 +142,7 @@ type Documents struct {
 	// OperationDamaged says that a document which may be newer than Operation cannot be read.
 	OperationDamaged bool
 	// History is the history, nil if there is none or it cannot be read. HistoryDamaged says that it
-	// cannot.
+	// cannot, or that it is missing and must have been there.
 	History        []byte
 	HistoryDamaged bool
 }

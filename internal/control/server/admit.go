@@ -60,7 +60,7 @@ func (c *call) admitCaller(a authenticator) error {
 		c.entry.From = id.from
 	}
 
-	if id.powerless() {
+	if id.hasNoRights() {
 		c.closeConnection()
 	} else if conn, ok := c.r.Context().Value(connKey{}).(*pooledConn); ok && !conn.assignTo(c.caller()) {
 		c.closeConnection()
@@ -83,9 +83,9 @@ func (c *call) admitCaller(a authenticator) error {
 }
 
 // authenticate returns the caller's identity. First it checks the credentials that it can check
-// without asking another program. Calls with valid ones are not limited by address, which many
-// callers may share. Every other call takes a token from its address's bucket; if the API server
-// has to review a bearer token, before we ask the API server.
+// without asking another program. It does not limit calls with valid ones by address, which many
+// callers may share. Every other call takes a token from its address's bucket. If the API server has
+// to review a bearer token, the call does so before we ask it.
 //
 // This is hard on bearer tokens that were not reviewed yet: while a client sends a flood of wrong
 // ones, a valid new one from the same address competes with them for one review in two seconds. It
@@ -94,7 +94,7 @@ func (c *call) admitCaller(a authenticator) error {
 // flood there is a review for it.
 func (c *call) authenticate(a authenticator) (identity, error) {
 	id, err := a.identifyCaller(c.r)
-	if err == nil && !id.powerless() {
+	if err == nil && !id.hasNoRights() {
 		return id, nil
 	}
 
@@ -115,7 +115,7 @@ func (c *call) authenticate(a authenticator) (identity, error) {
 
 	id, err = a.review(c.r.Context(), token)
 	switch {
-	case err == nil && !id.powerless():
+	case err == nil && !id.hasNoRights():
 		c.s.reviewed.add(token)
 
 		if !trusted {
@@ -128,10 +128,10 @@ func (c *call) authenticate(a authenticator) (identity, error) {
 	return id, err
 }
 
-// powerless reports whether the caller is known but has no rights. In a cluster every pod has a
+// hasNoRights reports whether the caller is known but has no rights. In a cluster every pod has a
 // token that the API server accepts; without rights it gets no more resources than a caller without
-// credentials.
-func (i identity) powerless() bool { return i.method != "peer" && i.rights == (control.Rights{}) }
+// credentials. This is not for callers on the unix socket: its mode keeps others out.
+func (i identity) hasNoRights() bool { return i.method != "peer" && i.rights == (control.Rights{}) }
 
 // closeConnection makes the server close the connection after the answer, so that known callers can
 // have it.
@@ -144,13 +144,13 @@ func (c *call) refuseForNow(wait int, why string) error {
 }
 
 const (
-	reviewedTTL = time.Hour
-	maxReviewed = 1024
+	reviewedTTL = time.Hour // how long we remember a token
+	maxReviewed = 1024      // how many tokens we remember
 )
 
-// reviewedTokens remembers the hashes of tokens whose owners have rights, as the API server said in
-// a review. The API server reviews them again, but calls with them are not limited by address. It
-// is safe for concurrent use.
+// reviewedTokens remembers tokens whose owners had rights when the API server reviewed them. Calls
+// with such a token still need a review, but are not limited by address. It has only the tokens'
+// hashes. It is safe for concurrent use.
 type reviewedTokens struct {
 	now   func() time.Time
 	mu    sync.Mutex
@@ -173,8 +173,9 @@ func (t *reviewedTokens) add(token string) {
 	defer t.mu.Unlock()
 
 	now := t.now()
-
 	t.until[sha256.Sum256([]byte(token))] = now.Add(reviewedTTL)
+
+	// If there are too many, we forget expired tokens first, then any.
 	for _, expiredOnly := range []bool{true, false} {
 		for sum, until := range t.until {
 			if len(t.until) <= maxReviewed {

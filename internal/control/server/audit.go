@@ -16,9 +16,9 @@ type auditEntry struct {
 	Time  time.Time `json:"time"`
 	Phase string    `json:"phase"` // "begin" or "end"
 	Actor string    `json:"actor,omitempty"`
-	// Method is how the actor is known: "peer", "mtls", "token", "kube".
+	// Method is how the actor was authenticated: "peer", "mtls", "token", "kube".
 	Method string `json:"method,omitempty"`
-	// Credential is the id of a Kubernetes token: the API server's audit log has who asked for it.
+	// Credential is the id of a Kubernetes token. The API server's audit log says who asked for it.
 	Credential string `json:"credential,omitempty"`
 	From       string `json:"from,omitempty"`
 	Verb       verb   `json:"verb,omitempty"`
@@ -26,7 +26,7 @@ type auditEntry struct {
 	Plan       string `json:"plan,omitempty"`
 	Op         string `json:"operation,omitempty"`
 	GPU        string `json:"gpu,omitempty"`
-	// StatedReason is why, in the caller's own words. Nothing has checked it.
+	// StatedReason is why the caller makes the change, in its own words, which nothing has checked.
 	StatedReason statedReason    `json:"statedReason,omitempty"`
 	Device       string          `json:"device,omitempty"`    // the device confirmed to be free
 	Confirmed    []string        `json:"confirmed,omitempty"` // containers that no longer count as its holders
@@ -38,8 +38,8 @@ type auditEntry struct {
 	Status       int             `json:"status,omitempty"`
 	Problem      api.ProblemType `json:"problem,omitempty"`
 	Seconds      float64         `json:"durationSeconds,omitempty"`
-	// Calls is the number of calls of this caller and status since the last such line, this one
-	// included; absent if it is 1.
+	// Calls is how many calls of this caller with this status the line stands for, see logAnswer;
+	// absent if it is 1.
 	Calls int `json:"calls,omitempty"`
 }
 
@@ -50,9 +50,10 @@ type auditLog struct {
 	mu     sync.Mutex
 	w      io.Writer
 	torn   bool  // the last line was not written completely
-	failed error // the last line's error
+	failed error // why the last line could not be written; nil if it was
 }
 
+// write writes an entry. With durable, the entry is on disk when write returns.
 func (a *auditLog) write(e auditEntry, durable bool) error {
 	line, err := json.Marshal(e)
 	if err != nil {

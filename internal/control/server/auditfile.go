@@ -18,7 +18,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/privatedir"
 )
 
-// When an audit log is rotated, and how many rotated files are kept: at most 110 MB in all.
+// When an audit log is rotated, and how many rotated files are kept. With the current file, they
+// have at most 110 MiB.
 const (
 	maxAuditBytes  = 10 << 20
 	maxAuditAge    = 30 * 24 * time.Hour
@@ -35,11 +36,11 @@ type AuditFile struct {
 	now      func() time.Time
 	maxBytes int64
 	maxAge   time.Duration
-	kept     int
+	kept     int // rotated files
 
 	mu     sync.Mutex
-	file   *os.File
-	since  time.Time // of the file's first line; zero while it has none
+	file   *os.File  // nil before the first Write
+	since  time.Time // time of the file's first line; zero while it has none
 	failed bool      // the last rotation failed
 }
 
@@ -82,14 +83,14 @@ func (a *AuditFile) reopen() error {
 	}
 
 	a.file = file
-	a.since = firstLine(file)
+	a.since = timeOfFirstLine(file)
 
 	return nil
 }
 
-// firstLine returns the time of the file's first line. It is the file's modification time if the
-// line has none, and zero if the file is empty.
-func firstLine(file *os.File) time.Time {
+// timeOfFirstLine returns the time of the file's first line, or the file's modification time if the
+// line has none. It is zero if the file is empty.
+func timeOfFirstLine(file *os.File) time.Time {
 	info, err := file.Stat()
 	if err != nil || info.Size() == 0 {
 		return time.Time{}
@@ -121,9 +122,9 @@ func (a *AuditFile) Write(line []byte) (int, error) {
 		return 0, err
 	}
 
-	if named, err := os.Lstat(a.path); err != nil || !os.SameFile(info, named) {
+	if named, err := os.Lstat(a.path); err != nil || !os.SameFile(info, named) { // moved or deleted
 		err := a.reopen()
-		if err != nil && !linked(info) {
+		if err != nil && !hasName(info) {
 			return 0, err
 		}
 
@@ -140,8 +141,8 @@ func (a *AuditFile) Write(line []byte) (int, error) {
 	return n, err
 }
 
-// linked reports whether an open file still has a name, so that what is written to it can be found.
-func linked(info os.FileInfo) bool {
+// hasName reports whether an open file still has a name, under which the next lines can be found.
+func hasName(info os.FileInfo) bool {
 	status, ok := info.Sys().(*syscall.Stat_t)
 	return ok && status.Nlink > 0
 }
@@ -151,8 +152,9 @@ func (a *AuditFile) isRotationDue(size int64) bool {
 	return !a.since.IsZero() && (size > a.maxBytes || a.now().Sub(a.since) >= a.maxAge)
 }
 
-// rotate renames the file and creates a new one. Only files up to the first free number are
-// renamed, so that rotations that fail repeatedly drop no file.
+// rotate renames the file to PATH.1 and creates a new one. It makes room by renaming PATH.1 and those
+// after it, but only up to the first number that is free: so rotations that fail repeatedly, after
+// they have freed PATH.1, drop no file.
 func (a *AuditFile) rotate() error {
 	if err := a.file.Sync(); err != nil {
 		return err
@@ -182,7 +184,8 @@ func (a *AuditFile) rotate() error {
 
 func (a *AuditFile) numbered(n int) string { return fmt.Sprintf("%s.%d", a.path, n) }
 
-// report logs when rotation begins to fail, and when it succeeds again.
+// report takes the result of a rotation. It logs when rotation begins to fail, and when it succeeds
+// again.
 func (a *AuditFile) report(err error) {
 	switch {
 	case err != nil && !a.failed:

@@ -24,9 +24,9 @@ type call struct {
 	s        *server
 	w        *responseRecorder
 	r        *http.Request
-	identity identity
-	body     []byte
-	turn     *planTicket // of a call for a plan
+	identity identity    // from admitCaller on
+	body     []byte      // nil if there is none
+	turn     *planTicket // nil unless the call is for a plan
 	entry    auditEntry
 	// begun says that the audit log has the line that precedes a change.
 	begun bool
@@ -36,8 +36,8 @@ type call struct {
 // Idempotency-Key.
 type responseRecorder struct {
 	http.ResponseWriter
-	status int
-	keep   *bytes.Buffer
+	status int           // 0 until the answer begins
+	body   *bytes.Buffer // nil: the body is not recorded
 }
 
 func (w *responseRecorder) WriteHeader(status int) {
@@ -53,8 +53,8 @@ func (w *responseRecorder) Write(b []byte) (int, error) {
 		w.status = http.StatusOK
 	}
 
-	if w.keep != nil {
-		w.keep.Write(b)
+	if w.body != nil {
+		w.body.Write(b)
 	}
 
 	return w.ResponseWriter.Write(b)
@@ -89,18 +89,18 @@ func (s *server) newHandler(a authenticator) http.Handler {
 }
 
 // answerRoute checks the caller's right, reads the body and lets the route answer.
-func (c *call) answerRoute(to *route) error {
+func (c *call) answerRoute(matched *route) error {
 	changes := c.r.Method != http.MethodGet && c.r.Method != http.MethodHead
-	c.entry.Request = to.pattern
-	c.entry.Verb = to.verb
+	c.entry.Request = matched.pattern
+	c.entry.Verb = matched.verb
 	c.entry.Device = truncateID(c.r.PathValue("uuid"))
 
-	if err := c.requireRight(to.verb); err != nil {
+	if err := c.requireRight(matched.verb); err != nil {
 		return err
 	}
 
 	limit := c.s.limits.bodyBytes
-	if to.verb == verbPlan {
+	if matched.verb == verbPlan {
 		// We enqueue before we read the body: that bounds how many bodies of one caller are in
 		// memory.
 		if c.turn = c.s.plans.enqueue(c.caller()); c.turn == nil {
@@ -113,27 +113,27 @@ func (c *call) answerRoute(to *route) error {
 
 	switch {
 	case changes:
-		if err := c.readBody(limit, to.bodyOptional); err != nil {
+		if err := c.readBody(limit, matched.bodyOptional); err != nil {
 			return err
 		}
 	case c.r.ContentLength != 0:
-		// The server would wait without a deadline for a body that never comes, and keep the
-		// connection.
+		// We don't read this body, and the client may never send it: the server must not wait for
+		// it before the next request.
 		c.closeConnection()
 		return problem(api.Malformed, http.StatusBadRequest, "expected no body")
 	}
 
-	// The deadline was for the request. It would end the call's context, and streams last longer.
-	// Not every ResponseWriter of a test has one.
+	// The read deadline was for the request. It would end the call's context, and streams last
+	// longer. We ignore the error, since ResponseWriters of tests have no deadlines.
 	_ = http.NewResponseController(c.w).SetReadDeadline(time.Time{})
 	if key := c.r.Header.Get("Idempotency-Key"); key != "" && changes {
-		return c.answerOnce(key, to)
+		return c.answerOnce(key, matched)
 	}
 
-	return to.answer(c)
+	return matched.answer(c)
 }
 
-// caller returns the name by which the calls of one caller are counted.
+// caller returns the key under which we limit and count the calls of one caller.
 func (c *call) caller() string { return c.identity.method + " " + c.identity.name }
 
 func (c *call) requireRight(v verb) error {
@@ -178,7 +178,7 @@ func (c *call) requireForceAndTakeOver(force []string, takeOver bool) error {
 
 // answerOnce lets the route answer the first call with an Idempotency-Key, and repeats that answer
 // for the next ones.
-func (c *call) answerOnce(key string, to *route) error {
+func (c *call) answerOnce(key string, matched *route) error {
 	if len(key) > maxKey || len(c.r.Header.Values("Idempotency-Key")) > 1 {
 		return problem(
 			api.Malformed,
@@ -199,17 +199,17 @@ func (c *call) answerOnce(key string, to *route) error {
 		return problem(api.Unavailable, http.StatusServiceUnavailable,
 			"too many calls with an Idempotency-Key are in flight")
 	case stored == nil: // the first call
-		c.w.keep = new(bytes.Buffer)
+		c.w.body = new(bytes.Buffer)
 		defer func() {
 			status := c.w.status
 			if status == 0 { // a panic
 				status = http.StatusInternalServerError
 			}
 
-			c.s.replays.storeAnswer(k, status, c.w.Header(), c.w.keep.Bytes())
+			c.s.replays.storeAnswer(k, status, c.w.Header(), c.w.body.Bytes())
 		}()
 
-		if err := to.answer(c); err != nil {
+		if err := matched.answer(c); err != nil {
 			c.answerProblem(err)
 		}
 
@@ -239,9 +239,9 @@ func (c *call) answerOnce(key string, to *route) error {
 	return c.logClientGone(err)
 }
 
-// logChange writes to the audit log that a change is about to be made. It refuses a change that it
-// cannot log, and those that come faster than a caller may make them: this limits the caller's
-// lines in the log as well.
+// logChange writes to the audit log that a change is about to be made. It returns a problem if it
+// cannot log the change, or if the caller makes changes too fast: this limits the caller's lines in
+// the log as well.
 func (c *call) logChange() error {
 	if wait, ok := c.s.changes.takeToken(c.caller()); !ok {
 		return c.refuseForNow(wait, "too many changes")
@@ -280,8 +280,8 @@ func systemReason(err error) string {
 	return "it failed"
 }
 
-// logAnswer writes to the audit log how the call was answered. Reads that were not refused it only
-// counts. A change always gets a line. Callers can make any number of other calls: for each caller
+// logAnswer writes to the audit log how the call was answered. It only counts reads that were not
+// refused. A change always gets a line. Callers can make any number of other calls: for each caller
 // and status, limits.linesBurst and linesPerSecond limit the lines, and the next line says how many
 // calls it stands for.
 func (c *call) logAnswer(start time.Time) {
@@ -385,6 +385,7 @@ func (c *call) logClientGone(err error) error {
 	return nil
 }
 
+// actor returns the caller for the backend.
 func (c *call) actor() control.Actor {
 	return control.Actor{
 		Name:       c.identity.name,

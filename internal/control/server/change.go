@@ -9,18 +9,18 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// Change is a line of the audit log about a change that no caller of the API has asked for. Err is
-// why it was refused, or nil.
+// Change is a line of the audit log about a change that no caller of the API has asked for, such as
+// one that follows the node's labels.
 type Change struct {
-	Began     time.Time
-	Now       time.Time
-	Ended     bool
+	Began     time.Time // when the change began; unused before it
+	Now       time.Time // the time of the line
+	Ended     bool      // the line after the change; else the line before it
 	Actor     string
-	Method    string // how the actor is known
+	Method    string // how the actor was authenticated
 	Request   string
-	Plan      string
-	Operation string
-	Err       error
+	Plan      string // id
+	Operation string // id
+	Err       error  // why the change was refused, or nil
 }
 
 // ChangeLog writes changes to an audit log. It is safe for concurrent use.
@@ -32,7 +32,7 @@ func NewChangeLog(w io.Writer, observe func(error)) *ChangeLog {
 	return &ChangeLog{auditLog{w: w, observe: observe}}
 }
 
-// Write writes a line. The one before a change is on disk when Write returns.
+// Write writes a line. The line before a change is on disk when Write returns.
 func (l *ChangeLog) Write(c Change) error {
 	e := auditEntry{
 		Time:    c.Now,

@@ -54,14 +54,14 @@ type configToken struct {
 
 type tokenHash [sha256.Size]byte
 
-// loaded is the configuration, read and checked.
-type loaded struct {
+// serverConfig is a configuration that was read and checked.
+type serverConfig struct {
 	certificate tls.Certificate
-	clientCA    *x509.CertPool // nil: we ask clients for no certificate
-	clients     map[string]control.Rights
+	clientCA    *x509.CertPool            // nil: we ask clients for no certificate
+	clients     map[string]control.Rights // by configClient.key
 	tokens      []knownToken
-	kubernetes  bool
-	files       []stamp // the files that it was read from, from before we read them
+	kubernetes  bool        // we accept tokens that the API server knows
+	files       []fileStamp // of the files that it was read from, from before we read them
 }
 
 type knownToken struct {
@@ -76,13 +76,13 @@ func CheckConfig(path string) error {
 	return err
 }
 
-// loadConfig reads the configuration and the files that it names. If that fails, the result has
-// only the stamps of the files that it has looked at.
-func loadConfig(path string) (*loaded, error) {
-	c := &loaded{clients: make(map[string]control.Rights)}
+// loadConfig reads the configuration and the files that it names. If that fails, the result has only
+// the stamps of the files that loadConfig has looked at.
+func loadConfig(path string) (*serverConfig, error) {
+	c := &serverConfig{clients: make(map[string]control.Rights)}
 	var doc *configDocument
 
-	err := cause(c.stamp(path))
+	err := withoutPath(c.addStamps(path))
 	if err == nil {
 		doc, err = readConfig(path)
 	}
@@ -92,21 +92,21 @@ func loadConfig(path string) (*loaded, error) {
 	}
 
 	if err != nil {
-		return &loaded{files: c.files}, fmt.Errorf("--control.config.file=%s: %w", path, err)
+		return &serverConfig{files: c.files}, fmt.Errorf("--control.config.file=%s: %w", path, err)
 	}
 
 	return c, nil
 }
 
-// stamp notes the state of files before we read them. It returns an error if one is no regular
-// file.
-func (c *loaded) stamp(paths ...string) error {
+// addStamps adds the stamps of files that we are about to read. It returns an error if one is no
+// regular file.
+func (c *serverConfig) addStamps(paths ...string) error {
 	var errs []error
 
 	for _, path := range paths {
 		s := stampOf(path)
 		c.files = append(c.files, s)
-		errs = append(errs, s.regular())
+		errs = append(errs, s.checkRegular())
 	}
 
 	return errors.Join(errs...)
@@ -115,13 +115,13 @@ func (c *loaded) stamp(paths ...string) error {
 func readConfig(path string) (*configDocument, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, cause(err)
+		return nil, withoutPath(err)
 	}
 	defer file.Close()
 
 	info, err := file.Stat()
 	if err != nil {
-		return nil, cause(err)
+		return nil, withoutPath(err)
 	}
 
 	if mode := info.Mode().Perm(); mode&0o007 != 0 {
@@ -130,7 +130,7 @@ func readConfig(path string) (*configDocument, error) {
 
 	text, err := strictyaml.ReadAll(file, "", maxConfig)
 	if err != nil {
-		return nil, cause(err)
+		return nil, withoutPath(err)
 	}
 
 	var doc configDocument
@@ -162,7 +162,7 @@ func (c *configClient) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key 
 	}
 
 	same := func(o configClient) bool { return o.key() == c.key() }
-	if all := r.Root().(*configDocument).Clients; &all[slices.IndexFunc(all, same)] != c {
+	if all := r.Root().(*configDocument).Clients; &all[slices.IndexFunc(all, same)] != c { // the first
 		r.Fail(n, key, "%q is there already", c.CN+c.URI)
 	}
 }
@@ -175,8 +175,7 @@ func (t *configToken) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key s
 	}
 }
 
-// key returns the client's key in loaded.clients: "uri:..." or "cn:...", as byCertificate looks it
-// up.
+// key returns the client's key in serverConfig.clients: "uri:..." or "cn:...".
 func (c *configClient) key() string {
 	if c.URI != "" {
 		return "uri:" + c.URI
@@ -205,7 +204,7 @@ func (h *tokenHash) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key str
 }
 
 // load reads the files that the configuration names.
-func (d *configDocument) load(dir string, c *loaded) error {
+func (d *configDocument) load(dir string, c *serverConfig) error {
 	c.kubernetes = d.Kubernetes
 	for _, client := range d.Clients {
 		c.clients[client.key()] = client.rights()
@@ -230,18 +229,18 @@ func (c configRights) rights() control.Rights {
 	return rights
 }
 
-func (d *configDocument) loadTLS(dir string, c *loaded) error {
-	at := func(p string) string {
+func (d *configDocument) loadTLS(dir string, c *serverConfig) error {
+	inDir := func(p string) string {
 		if filepath.IsAbs(p) {
 			return p
 		}
 
 		return filepath.Join(dir, p)
 	}
-	cert := at(d.TLS.Cert)
-	key := at(d.TLS.Key)
+	cert := inDir(d.TLS.Cert)
+	key := inDir(d.TLS.Key)
 
-	err := c.stamp(cert, key)
+	err := c.addStamps(cert, key)
 	if err == nil {
 		c.certificate, err = tls.LoadX509KeyPair(cert, key)
 	}
@@ -254,10 +253,10 @@ func (d *configDocument) loadTLS(dir string, c *loaded) error {
 		return nil
 	}
 
-	ca := at(d.TLS.ClientCA)
+	ca := inDir(d.TLS.ClientCA)
 
 	var pem []byte
-	if err = c.stamp(ca); err == nil {
+	if err = c.addStamps(ca); err == nil {
 		pem, err = os.ReadFile(ca)
 	}
 
@@ -273,9 +272,9 @@ func (d *configDocument) loadTLS(dir string, c *loaded) error {
 	return nil
 }
 
-// cause drops the operation and the path from an error of package os: our messages have them
+// withoutPath drops the operation and the path from an error of package os: our messages have them
 // already.
-func cause(err error) error {
+func withoutPath(err error) error {
 	var p *os.PathError
 	if errors.As(err, &p) {
 		return p.Err

@@ -23,10 +23,10 @@ import (
 // the address that has most of them. An address with one new connection loses it only if there are
 // as many addresses as places, so one address does not starve another. A caller at the address of a
 // flood is served if its handshake and first call take less time than the flood needs to open
-// perAddress connections.
+// maxPerAddress connections.
 type connPool struct {
-	fresh, perAddress int // limits of new connections, in total and of one address
-	known, perCaller  int // limits of callers' connections, in total and of one caller
+	maxNew, maxPerAddress     int // limits of new connections, in total and of one address
+	maxAdmitted, maxPerCaller int // limits of callers' connections, in total and of one caller
 
 	mu       sync.Mutex
 	waiting  []*pooledConn  // new connections, the oldest first
@@ -36,11 +36,11 @@ type connPool struct {
 
 func newConnPool(l limits) *connPool {
 	return &connPool{
-		fresh:      l.newConns,
-		perAddress: l.newConnsPerAddress,
-		known:      l.knownConns,
-		perCaller:  l.knownConnsPerCaller,
-		callers:    make(map[string]int),
+		maxNew:        l.newConns,
+		maxPerAddress: l.newConnsPerAddress,
+		maxAdmitted:   l.knownConns,
+		maxPerCaller:  l.knownConnsPerCaller,
+		callers:       make(map[string]int),
 	}
 }
 
@@ -85,7 +85,7 @@ type pooledConn struct {
 	pool    *connPool
 	address string
 	caller  string // empty while the connection is new; guarded by pool.mu
-	gone    bool   // guarded by pool.mu
+	gone    bool   // removed from the pool; guarded by pool.mu
 }
 
 func (c *pooledConn) Close() error {
@@ -123,8 +123,8 @@ func (p *connPool) chooseVictim(address string) *pooledConn {
 		count[c.address]++
 	}
 
-	if count[address] <= p.perAddress {
-		if len(p.waiting) <= p.fresh {
+	if count[address] <= p.maxPerAddress {
+		if len(p.waiting) <= p.maxNew {
 			return nil
 		}
 
@@ -166,9 +166,9 @@ func (p *connPool) release(c *pooledConn) {
 	}
 }
 
-// assignTo assigns the connection to the caller and reports whether it did. It does not if the
-// connection was closed meanwhile, or if the caller or all callers together have reached their
-// limit.
+// assignTo assigns the connection to the caller of its current call, and reports whether it did. It
+// does not if the connection was closed meanwhile, or if the caller or all callers together have
+// reached their limit.
 func (c *pooledConn) assignTo(caller string) bool {
 	p := c.pool
 	p.mu.Lock()
@@ -179,7 +179,7 @@ func (c *pooledConn) assignTo(caller string) bool {
 		return false
 	case c.caller == caller:
 		return true
-	case p.callers[caller] >= p.perCaller || c.caller == "" && p.admitted >= p.known:
+	case p.callers[caller] >= p.maxPerCaller || c.caller == "" && p.admitted >= p.maxAdmitted:
 		return false
 	case c.caller != "": // a proxy sends the calls of several callers
 		p.release(c)

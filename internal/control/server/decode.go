@@ -65,9 +65,9 @@ func (c *call) readBody(limit int64, optional bool) error {
 	return nil
 }
 
-// field says what the value of a body's key is stored in, and whether the key is required.
+// field says how to decode one key of a body.
 type field struct {
-	into     any
+	into     any // pointer to where the value is stored
 	required bool
 }
 
@@ -192,6 +192,8 @@ func checkJSON(body []byte) error {
 	return nil
 }
 
+// checkValue reads one value, with all that it contains. at is its path in the document, such as
+// "spec.devices[2]", for errors.
 func checkValue(decoder *json.Decoder, at string, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("nested more than %d deep", maxDepth)
@@ -210,7 +212,7 @@ func checkValue(decoder *json.Decoder, at string, depth int) error {
 	seen := make(map[string]bool)
 
 	for i := 0; decoder.More(); i++ {
-		below := fmt.Sprintf("%s[%d]", at, i)
+		child := fmt.Sprintf("%s[%d]", at, i)
 
 		if delim == '{' {
 			token, err := decoder.Token()
@@ -219,27 +221,28 @@ func checkValue(decoder *json.Decoder, at string, depth int) error {
 			}
 
 			key, _ := token.(string) // always, in an object
-			below = strings.TrimPrefix(at+"."+key, ".")
+			child = strings.TrimPrefix(at+"."+key, ".")
 
 			if seen[key] {
-				return fmt.Errorf("field %.120q is there twice", below)
+				return fmt.Errorf("field %.120q is there twice", child)
 			}
 
 			seen[key] = true
 		}
 
-		if err := checkValue(decoder, below, depth+1); err != nil {
+		if err := checkValue(decoder, child, depth+1); err != nil {
 			return err
 		}
 	}
 
-	if _, err := decoder.Token(); err != nil {
+	if _, err := decoder.Token(); err != nil { // the closing bracket
 		return notJSON(err, decoder)
 	}
 
 	return nil
 }
 
+// notJSON returns the error to show for an error of the decoder.
 func notJSON(err error, decoder *json.Decoder) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errors.New("it ends too early")

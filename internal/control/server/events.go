@@ -19,8 +19,8 @@ type streams struct {
 
 	mu     sync.Mutex
 	closed bool
-	open   map[string]int // by actor
-	all    sync.WaitGroup
+	open   map[string]int // number of open streams by actor
+	all    sync.WaitGroup // of open streams
 }
 
 func newStreams(total, perActor int) *streams {
@@ -32,6 +32,8 @@ func newStreams(total, perActor int) *streams {
 	}
 }
 
+// tryOpen counts one more stream and reports true, or false if there are too many. After true, call
+// closeOne.
 func (s *streams) tryOpen(actor string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

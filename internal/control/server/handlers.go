@@ -18,11 +18,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// What the audit log records of a request: at most so many bytes of an id, and so many UUIDs to
-// force.
+// Bounds on what the audit log records of a request.
 const (
-	maxID    = 128
-	maxForce = 256
+	maxID    = 128 // bytes of an id
+	maxForce = 256 // UUIDs to force
 )
 
 func (c *call) getNode() error    { return c.answerNode(c.s.o.Node) }
@@ -34,8 +33,8 @@ func (c *call) getHealth() error {
 }
 
 func (c *call) streamNode() error {
-	// They have slots of their own: who watches the node must not keep others from following an
-	// operation.
+	// Streams of the node have slots of their own, so that a client that watches the node does not
+	// keep others from following an operation.
 	if !c.s.nodeStreams.tryOpen(c.identity.name) {
 		return c.refuseForNow(5, "too many streams of the node are open")
 	}
@@ -180,11 +179,10 @@ func (c *call) getPlan() error {
 	return c.respond(http.StatusOK, plan)
 }
 
-// pathID returns the id in the path, and sets the audit log's entry to as much of it as an id may
-// have.
-func (c *call) pathID(entry *string) string {
+// pathID returns the id in the path. It stores the id, truncated, in a field of the audit entry.
+func (c *call) pathID(entryField *string) string {
 	id := c.r.PathValue("id")
-	*entry = truncateID(id)
+	*entryField = truncateID(id)
 
 	return id
 }
@@ -225,7 +223,9 @@ func (c *call) startOperation() error {
 	}
 
 	c.entry.Plan = truncateID(request.Plan)
-	// A plan's force and take-over are fixed. The backend refuses a plan that it does not have.
+
+	// Force and take-over were requested with the plan, maybe by another caller. If the backend
+	// doesn't have the plan, Start refuses it.
 	if plan, err := c.s.backend.PlanByID(request.Plan); err == nil {
 		c.entry.Force = plan.Forced
 		if err := c.requireForceAndTakeOver(plan.Forced, plan.TakeOver); err != nil {
@@ -251,8 +251,8 @@ func (c *call) acceptOperation() error { return c.changeOperation(c.s.backend.Ac
 
 func (c *call) endSettling() error { return c.changeOperation(c.s.backend.EndSettling, nil) }
 
-// changeOperation answers a call that changes an operation and needs none of the fields that its
-// body may have.
+// changeOperation answers a call that changes an operation. The body is optional, and so are its
+// fields.
 func (c *call) changeOperation(
 	do func(context.Context, control.Actor, string) (*api.Operation, error),
 	fields map[string]field,
@@ -344,6 +344,7 @@ func (c *call) answerWithOperation(do func() (*api.Operation, error)) error {
 	return c.respond(http.StatusAccepted, operation)
 }
 
+// refuseUnread refuses a call that needs a Snapshot before there is one.
 func (c *call) refuseUnread() error {
 	c.w.Header().Set("Retry-After", "1")
 
@@ -362,8 +363,8 @@ func (c *call) findGPU(selector string) (gpu.UUID, error) {
 		return "", c.refuseUnread()
 	}
 
-	var have []string
-	var begun []gpu.UUID // the UUIDs that the selector is the beginning of
+	var indexes []string
+	var prefixed []gpu.UUID // the UUIDs that begin with the selector
 
 	for i := range snap.GPUs {
 		g := &snap.GPUs[i]
@@ -376,20 +377,20 @@ func (c *call) findGPU(selector string) (gpu.UUID, error) {
 			return g.UUID, nil
 		}
 
-		if isBeginning(selector, string(g.UUID)) {
-			begun = append(begun, g.UUID)
+		if isPrefix(selector, string(g.UUID)) {
+			prefixed = append(prefixed, g.UUID)
 		}
 
-		have = append(have, strconv.Itoa(g.Index))
+		indexes = append(indexes, strconv.Itoa(g.Index))
 	}
 
-	if len(begun) == 1 {
-		return begun[0], nil
+	if len(prefixed) == 1 {
+		return prefixed[0], nil
 	}
 
-	if len(begun) > 1 {
+	if len(prefixed) > 1 {
 		return "", problem(api.NotFound, http.StatusNotFound,
-			"%.64q is the beginning of the UUIDs of %d GPUs: give more of it", selector, len(begun))
+			"%.64q is the beginning of the UUIDs of %d GPUs: give more of it", selector, len(prefixed))
 	}
 
 	return "", problem(
@@ -397,27 +398,27 @@ func (c *call) findGPU(selector string) (gpu.UUID, error) {
 		http.StatusNotFound,
 		"no GPU %.64q: the indexes of the node's GPUs are %s",
 		selector,
-		joinOrNone(have),
+		joinOrNone(indexes),
 	)
 }
 
-// isBeginning reports whether a selector is the beginning of a UUID, and has more than its kind.
-func isBeginning(selector, uuid string) bool {
-	const kind = len("GPU-")
-	return len(selector) > kind && len(selector) < len(uuid) && strings.EqualFold(selector, uuid[:len(selector)])
+// isPrefix reports whether a UUID begins with a selector that is longer than "GPU-".
+func isPrefix(selector, uuid string) bool {
+	return len(selector) > len("GPU-") && len(selector) < len(uuid) &&
+		strings.EqualFold(selector, uuid[:len(selector)])
 }
 
-// sameBus reports whether two PCI bus ids are equal: NVML writes the domain with eight digits,
-// sysfs with four.
-func sameBus(a, b string) bool {
-	return strings.Count(a, ":") == 2 &&
-		strings.EqualFold(strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0"))
+// sameBus reports whether a selector is a PCI bus id, and the same as another one: NVML writes the
+// domain with eight digits, sysfs with four.
+func sameBus(selector, busID string) bool {
+	return strings.Count(selector, ":") == 2 &&
+		strings.EqualFold(strings.TrimLeft(selector, "0"), strings.TrimLeft(busID, "0"))
 }
 
-func joinOrNone(have []string) string {
-	if len(have) == 0 {
+func joinOrNone(indexes []string) string {
+	if len(indexes) == 0 {
 		return "unknown, none can be read"
 	}
 
-	return strings.Join(have, ", ")
+	return strings.Join(indexes, ", ")
 }

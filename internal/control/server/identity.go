@@ -54,21 +54,20 @@ func (v *verb) UnmarshalText(text []byte) error {
 
 // identity is the caller's name, how it was authenticated, and its rights.
 type identity struct {
-	name   string
-	method string // "peer", "mtls", "token" or methodKube
-	from   string
-	// credential is the id of a Kubernetes token, if it has one.
-	credential string
+	name       string
+	method     string // "peer", "mtls", "token" or methodKube
+	from       string // "pid:123" of a peer, for the audit log; else empty
+	credential string // the id of a Kubernetes token; empty if it has none
 	rights     control.Rights
-	token      string // with errUnreviewed
+	token      string // the token to review; only with errUnreviewed
 }
 
 // Errors of authentication.
 var (
-	errNoCredentials = errors.New("no credentials")
-	errWrong         = errors.New("wrong credentials")
-	errUnreviewed    = errors.New("the API server has to review the token")
-	errCannotCheck   = errors.New("credentials cannot be checked")
+	errNoCredentials    = errors.New("no credentials")
+	errWrongCredentials = errors.New("wrong credentials")
+	errUnreviewed       = errors.New("the API server has to review the token")
+	errCannotCheck      = errors.New("credentials cannot be checked")
 )
 
 // reviewTimeout is how long a call waits for the API server to review its token.
@@ -76,12 +75,12 @@ const reviewTimeout = 5 * time.Second
 
 // authenticator identifies the callers of a listener. Errors wrap those above.
 type authenticator interface {
-	// identifyCaller asks no other program. If the error is errUnreviewed, the identity has only
-	// the token to review.
+	// identifyCaller returns the caller's identity, without asking another program. If the error is
+	// errUnreviewed, the identity has only the token, which is for review.
 	identifyCaller(r *http.Request) (identity, error)
 	// review asks the API server for the identity of a token.
 	review(ctx context.Context, token string) (identity, error)
-	// from returns the remote under which we count failed authentications.
+	// from names the caller's origin, under which we count failed authentications.
 	from(r *http.Request) string
 }
 
@@ -114,8 +113,8 @@ type tlsAuthenticator struct {
 	reviewer Reviewer
 }
 
-func (d *tlsAuthenticator) identifyCaller(r *http.Request) (identity, error) {
-	config, err := d.config.currentConfig()
+func (a *tlsAuthenticator) identifyCaller(r *http.Request) (identity, error) {
+	config, err := a.config.currentConfig()
 	if err != nil {
 		return identity{}, errors.Join(errCannotCheck, err)
 	}
@@ -123,10 +122,10 @@ func (d *tlsAuthenticator) identifyCaller(r *http.Request) (identity, error) {
 	if values := r.Header.Values("Authorization"); len(values) > 0 {
 		scheme, token, _ := strings.Cut(values[0], " ")
 		if len(values) > 1 || !strings.EqualFold(scheme, "Bearer") || token == "" {
-			return identity{}, errWrong
+			return identity{}, errWrongCredentials
 		}
 
-		return d.byToken(config, token)
+		return a.byToken(config, token)
 	}
 
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
@@ -136,8 +135,9 @@ func (d *tlsAuthenticator) identifyCaller(r *http.Request) (identity, error) {
 	return byCertificate(config, r.TLS.PeerCertificates)
 }
 
-// byToken compares the token with every known one, each in constant time.
-func (d *tlsAuthenticator) byToken(config *loaded, token string) (identity, error) {
+// byToken returns the identity of a token's owner. It compares the token with every known one,
+// each in constant time, so that the time it takes says nothing about them.
+func (a *tlsAuthenticator) byToken(config *serverConfig, token string) (identity, error) {
 	sum := sha256.Sum256([]byte(token))
 	found := -1
 
@@ -155,12 +155,12 @@ func (d *tlsAuthenticator) byToken(config *loaded, token string) (identity, erro
 			rights: config.tokens[found].rights,
 		}, nil
 	case !config.kubernetes:
-		return identity{}, errWrong
-	case d.reviewer == nil:
+		return identity{}, errWrongCredentials
+	case a.reviewer == nil:
 		return identity{}, fmt.Errorf("%w: no API server is known", errCannotCheck)
 	}
 
-	if actor, ok := d.reviewer.Known(token); ok {
+	if actor, ok := a.reviewer.Known(token); ok {
 		return identityOf(actor), nil
 	}
 
@@ -168,18 +168,18 @@ func (d *tlsAuthenticator) byToken(config *loaded, token string) (identity, erro
 }
 
 // review asks the API server.
-func (d *tlsAuthenticator) review(ctx context.Context, token string) (identity, error) {
+func (a *tlsAuthenticator) review(ctx context.Context, token string) (identity, error) {
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
 
-	actor, err := d.reviewer.Actor(ctx, token)
+	actor, err := a.reviewer.Actor(ctx, token)
 	switch {
 	case errors.Is(err, gpu.ErrNoPermission):
-		return identity{}, errWrong
+		return identity{}, errWrongCredentials
 	case err != nil:
 		return identity{}, errors.Join(errCannotCheck, err)
 	case actor.Name == "":
-		return identity{}, errWrong
+		return identity{}, errWrongCredentials
 	}
 
 	return identityOf(actor), nil
@@ -195,9 +195,10 @@ func identityOf(actor control.Actor) identity {
 	}
 }
 
-// byCertificate verifies the certificate with the current configuration for each call, since a
+// byCertificate returns the identity of a client certificate, which is the first of chain. TLS
+// has verified it when the connection was opened. We verify it again for each call, since the
 // connection may be older than the configuration, or outlive the certificate.
-func byCertificate(config *loaded, chain []*x509.Certificate) (identity, error) {
+func byCertificate(config *serverConfig, chain []*x509.Certificate) (identity, error) {
 	if config.clientCA == nil {
 		return identity{}, errNoCredentials
 	}
@@ -212,7 +213,7 @@ func byCertificate(config *loaded, chain []*x509.Certificate) (identity, error) 
 		Intermediates: intermediates,
 		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}); err != nil {
-		return identity{}, errWrong
+		return identity{}, errWrongCredentials
 	}
 
 	for _, uri := range chain[0].URIs {
@@ -226,7 +227,7 @@ func byCertificate(config *loaded, chain []*x509.Certificate) (identity, error) 
 	return identity{name: "cert:" + cn, method: "mtls", rights: config.clients["cn:"+cn]}, nil
 }
 
-func (d *tlsAuthenticator) from(r *http.Request) string { return remoteOf(r.RemoteAddr) }
+func (a *tlsAuthenticator) from(r *http.Request) string { return remoteOf(r.RemoteAddr) }
 
 // remoteOf returns the remote's IP address, or for IPv6 its /64 network, within which a host may
 // choose any address.

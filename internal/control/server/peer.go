@@ -21,8 +21,8 @@ type peer struct {
 
 type peerKey struct{}
 
-// withPeer returns a context with the peer of a unix socket, or ctx if the kernel does not report
-// it.
+// withPeer returns a context with the peer of conn. If conn is no unix socket, or the kernel does
+// not report the peer, it returns ctx.
 func withPeer(ctx context.Context, conn net.Conn) context.Context {
 	unix, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -67,9 +67,9 @@ func readPeer(conn *net.UnixConn) (peer, error) {
 const soPeerGroups = 59
 
 // peerGroups returns the supplementary groups that the peer had when it connected; none on kernels
-// before 4.13. They are not read from /proc, where the process may be another one by then.
+// before 4.13. We don't read them from /proc: another process may have the peer's pid by then.
 func peerGroups(fd uintptr) []uint32 {
-	for size := uint32(64 * 4); ; { // bytes; the kernel reports how many it needs
+	for size := uint32(64 * 4); ; { // in bytes; if that is too few, the kernel says how many it needs
 		groups := make([]uint32, size/4)
 
 		_, _, errno := syscall.Syscall6(
@@ -90,10 +90,11 @@ func peerGroups(fd uintptr) []uint32 {
 	}
 }
 
-// peerAuthenticator authenticates the callers of a unix socket by their process credentials.
+// peerAuthenticator authenticates the callers of a unix socket by their process credentials: root,
+// and the members of the group gid, see Options.AllowGID.
 type peerAuthenticator struct{ gid int }
 
-func (d peerAuthenticator) identifyCaller(r *http.Request) (identity, error) {
+func (a peerAuthenticator) identifyCaller(r *http.Request) (identity, error) {
 	p, ok := r.Context().Value(peerKey{}).(peer)
 	if !ok {
 		return identity{}, errNoCredentials
@@ -107,7 +108,7 @@ func (d peerAuthenticator) identifyCaller(r *http.Request) (identity, error) {
 	switch {
 	case p.uid == 0:
 		id.rights = allRights()
-	case d.gid >= 0 && (int(p.gid) == d.gid || slices.Contains(p.groups, uint32(d.gid))):
+	case a.gid >= 0 && (int(p.gid) == a.gid || slices.Contains(p.groups, uint32(a.gid))):
 		id.rights = allRights()
 		id.rights.Force = false
 		id.rights.TakeOver = false
@@ -117,12 +118,12 @@ func (d peerAuthenticator) identifyCaller(r *http.Request) (identity, error) {
 	return id, nil
 }
 
-// review is never called: identify returns no token.
-func (d peerAuthenticator) review(context.Context, string) (identity, error) {
-	return identity{}, errWrong
+// review is never called, since identifyCaller never returns errUnreviewed.
+func (a peerAuthenticator) review(context.Context, string) (identity, error) {
+	return identity{}, errWrongCredentials
 }
 
-func (d peerAuthenticator) from(*http.Request) string { return "socket" }
+func (a peerAuthenticator) from(*http.Request) string { return "socket" }
 
 func allRights() control.Rights {
 	return control.Rights{

@@ -11,20 +11,20 @@ import (
 // gets its first. One caller can therefore neither occupy all slots nor delay another caller by
 // more than one plan of each caller ahead of it.
 type planQueue struct {
-	slots     int // plans that are computed at once
-	perCaller int // calls of one caller, waiting or being computed
+	slots     int // limit of plans that are computed at once
+	perCaller int // limit of one caller's tickets
 
 	mu      sync.Mutex
-	running int
-	callers map[string]*planCaller
-	turns   []*planCaller // callers that have waiting calls and none being computed; the next one is first
+	running int                    // plans that are being computed
+	callers map[string]*planCaller // by name
+	turns   []*planCaller          // callers that wait and have no plan being computed; the next is first
 }
 
 // planCaller is a caller with calls in the queue.
 type planCaller struct {
-	calls   int
-	running *planTicket
-	waiting []*planTicket // the oldest first
+	calls   int           // its tickets, also of calls that do not wait for their turn yet
+	running *planTicket   // nil if none of its plans is being computed
+	waiting []*planTicket // for their turn, the oldest first
 }
 
 // planTicket is the place of one call in the queue, from enqueue to release.

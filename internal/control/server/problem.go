@@ -11,6 +11,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
+// problem returns a problem with a formatted detail.
 func problem(kind api.ProblemType, status int, format string, args ...any) *api.Problem {
 	return &api.Problem{
 		Type:   kind,
@@ -41,8 +42,8 @@ func titles() map[api.ProblemType]string {
 	}
 }
 
-// asProblem returns the problem document for an error. internal is set if the error itself is for
-// the log alone: its text may contain paths.
+// asProblem returns the problem document for an error. internal is set if the document does not have
+// the error's text, which may contain paths: the caller then logs the error.
 func asProblem(err error) (p *api.Problem, internal bool) {
 	if errors.As(err, &p) && p.Status >= 400 && p.Status <= 599 {
 		return p, false

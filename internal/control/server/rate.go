@@ -11,8 +11,8 @@ import (
 // bucketsKept is the maximum number of keys that have a bucket.
 const bucketsKept = 4096
 
-// buckets are token buckets by key. Each holds burst tokens at most and gains perSecond tokens a
-// second.
+// buckets are token buckets by key, such as a caller's name. Each holds burst tokens at most and
+// gains perSecond tokens a second.
 type buckets struct {
 	perSecond rate.Limit
 	burst     int
@@ -76,9 +76,9 @@ func (b *buckets) takeLogLine(key string) (calls int, ok bool) {
 	return calls, true
 }
 
-// bucketOf returns the bucket of a key. If a new key is one too many, it drops the buckets that are
-// full again, and then any until a quarter of the places is free, so that a flood of new keys does
-// not scan all buckets for each key.
+// bucketOf returns the bucket of a key. To make room for a new key, it drops the buckets that are
+// full again, and then any others until a quarter of the places is free, so that a flood of new keys
+// does not scan all buckets for each key. b.mu is held.
 func (b *buckets) bucketOf(key string) *bucket {
 	if current, ok := b.byKey[key]; ok {
 		return current

@@ -17,19 +17,19 @@ type Releaser interface {
 }
 
 func (c *call) releaseGPU() error {
-	return c.changeRelease(func(ctx context.Context, id gpu.UUID) (*api.Release, error) {
+	return c.answerRelease(func(ctx context.Context, id gpu.UUID) (*api.Release, error) {
 		return c.s.o.Releaser.Release(ctx, id)
 	})
 }
 
 func (c *call) reacquireGPU() error {
-	return c.changeRelease(func(ctx context.Context, id gpu.UUID) (*api.Release, error) {
+	return c.answerRelease(func(ctx context.Context, id gpu.UUID) (*api.Release, error) {
 		return c.s.o.Releaser.Reacquire(ctx, id)
 	})
 }
 
-// changeRelease logs the change, makes it, and answers with what became of it.
-func (c *call) changeRelease(change func(context.Context, gpu.UUID) (*api.Release, error)) error {
+// answerRelease logs the change, makes it, and answers with its result.
+func (c *call) answerRelease(change func(context.Context, gpu.UUID) (*api.Release, error)) error {
 	if c.s.o.Releaser == nil {
 		return problem(
 			api.NotBuilt,

@@ -17,22 +17,22 @@ import (
 	"github.com/go-kit/log/level"
 )
 
-// configFile is a configuration that is read again when one of its files has changed. If that
-// fails, TLS continues with the last certificate, so that clients can connect, but no caller is
-// admitted until the file is valid: credentials that were removed from it must not remain in force.
-// It is safe for concurrent use.
+// configFile is the file of --control.config.file, with the files that it names. We read them again
+// when one has changed. If they are invalid then, TLS keeps the last certificate, so that clients can
+// connect, but we admit no caller until they are valid: a credential that the operator has removed
+// must not remain in force. It is safe for concurrent use.
 type configFile struct {
 	path   string
 	logger log.Logger
 
 	mu    sync.Mutex
-	last  *loaded // the last valid configuration
-	err   error   // why the current files are invalid
-	files []stamp // the current files, as they were before they were read
+	last  *serverConfig // the last valid configuration
+	err   error         // why the files are invalid now; nil if they are valid
+	files []fileStamp   // of the files, from before we read them last
 }
 
-// stamp is the metadata of a file that differs once the file has changed.
-type stamp struct {
+// fileStamp is the metadata of a file. It differs once the file has changed.
+type fileStamp struct {
 	path    string
 	size    int64
 	changed time.Time
@@ -41,9 +41,9 @@ type stamp struct {
 	missing bool
 }
 
-// regular returns an error if the path is not a regular file: opening a pipe blocks until it has a
-// writer.
-func (s *stamp) regular() error {
+// checkRegular returns an error if there is something else than a regular file: to open a pipe would
+// block until it has a writer.
+func (s *fileStamp) checkRegular() error {
 	if s.missing || s.mode.IsRegular() {
 		return nil
 	}
@@ -60,13 +60,13 @@ func newConfigFile(path string, logger log.Logger) (*configFile, error) {
 	return &configFile{path: path, logger: logger, last: c, files: c.files}, nil
 }
 
-func stampOf(path string) stamp {
+func stampOf(path string) fileStamp {
 	info, err := os.Stat(path)
 	if err != nil {
-		return stamp{path: path, missing: true}
+		return fileStamp{path: path, missing: true}
 	}
 
-	s := stamp{path: path, size: info.Size(), changed: info.ModTime(), mode: info.Mode()}
+	s := fileStamp{path: path, size: info.Size(), changed: info.ModTime(), mode: info.Mode()}
 	if status, ok := info.Sys().(*syscall.Stat_t); ok {
 		s.inode = status.Ino
 	}
@@ -76,15 +76,16 @@ func stampOf(path string) stamp {
 
 // currentConfig returns the last valid configuration, which it reads again if the files have
 // changed, and an error if the files are invalid now.
-func (f *configFile) currentConfig() (*loaded, error) {
+func (f *configFile) currentConfig() (*serverConfig, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
-	if !slices.ContainsFunc(f.files, func(was stamp) bool { return stampOf(was.path) != was }) {
+	hasChanged := func(s fileStamp) bool { return stampOf(s.path) != s }
+	if !slices.ContainsFunc(f.files, hasChanged) {
 		return f.last, f.err
 	}
 
-	changes, err := f.putInForce(loadConfig(f.path))
+	changes, err := f.adopt(loadConfig(f.path))
 	if err != nil {
 		_ = level.Error(f.logger).Log(
 			"msg", "partition control refuses all TCP clients until its configuration is valid",
@@ -101,9 +102,9 @@ func (f *configFile) currentConfig() (*loaded, error) {
 	return f.last, f.err
 }
 
-// putInForce adopts the configuration that was read, or the error of reading it, and returns what
-// differs from the last valid one. It is called with mu held.
-func (f *configFile) putInForce(c *loaded, err error) ([]string, error) {
+// adopt makes the result of loadConfig the current configuration, or its error the reason to admit
+// no caller. It returns what differs from the last valid configuration. f.mu is held.
+func (f *configFile) adopt(c *serverConfig, err error) ([]string, error) {
 	f.files = c.files
 	if err != nil {
 		f.err = fmt.Errorf("configuration: %w", err)
@@ -121,17 +122,16 @@ func (f *configFile) putInForce(c *loaded, err error) ([]string, error) {
 	return changes, nil
 }
 
-// Reloader makes a server read the file of --control.config.file again at once. Its zero value is
-// ready for use. It is safe for concurrent use.
+// Reloader makes a server read the file of --control.config.file again at once, without waiting for
+// the next connection or call. Its zero value is ready for use. It is safe for concurrent use.
 type Reloader struct {
 	mu   sync.Mutex
 	file *configFile // nil: no listener uses it yet
 }
 
-// Read reads the file, which blocks as long as its file system does, and returns a function that
-// puts it in force and returns what changed. After an error no client is admitted over TCP until
-// the file is valid: a credential that was removed from it must not remain in force. TLS keeps the
-// last certificate.
+// Read reads the file, and returns a function that puts it in force and returns what has changed.
+// Read can block as long as the file system does; apply cannot. If the file is invalid, apply
+// returns why, and the server admits no client over TCP until it is valid, see configFile.
 func (r *Reloader) Read(path string) (apply func() ([]string, error)) {
 	c, err := loadConfig(path)
 
@@ -146,10 +146,11 @@ func (r *Reloader) Read(path string) (apply func() ([]string, error)) {
 		r.file.mu.Lock()
 		defer r.file.mu.Unlock()
 
-		return r.file.putInForce(c, err)
+		return r.file.adopt(c, err)
 	}
 }
 
+// set says which file the server uses. r may be nil.
 func (r *Reloader) set(file *configFile) {
 	if r == nil {
 		return
@@ -162,45 +163,49 @@ func (r *Reloader) set(file *configFile) {
 }
 
 // changesTo describes what differs in a newer configuration, without secrets.
-func (c *loaded) changesTo(newer *loaded) []string {
+func (c *serverConfig) changesTo(newer *serverConfig) []string {
 	var list []string
-	note := func(changed bool, what string) {
+	addIf := func(changed bool, what string) {
 		if changed {
 			list = append(list, what)
 		}
 	}
-	note(
+	addIf(
 		!slices.EqualFunc(c.certificate.Certificate, newer.certificate.Certificate, bytes.Equal),
 		"tls certificate",
 	)
-	note(!c.clientCA.Equal(newer.clientCA), "tls.client_ca_file")
-	note(c.kubernetes != newer.kubernetes, fmt.Sprintf("kubernetes: %t", newer.kubernetes))
+	addIf(!c.clientCA.Equal(newer.clientCA), "tls.client_ca_file")
+	addIf(c.kubernetes != newer.kubernetes, fmt.Sprintf("kubernetes: %t", newer.kubernetes))
 
-	was := map[string]any{}
+	before := c.callers()
+	after := newer.callers()
 
-	is := map[string]any{}
-	for to, from := range map[*map[string]any]*loaded{&was: c, &is: newer} {
-		for name, rights := range from.clients {
-			(*to)["client "+name] = rights
-		}
-
-		for _, t := range from.tokens {
-			(*to)["token "+t.name] = t
-		}
+	for _, name := range slices.Sorted(maps.Keys(after)) {
+		former, existed := before[name]
+		addIf(!existed, name+" added")
+		addIf(existed && former != after[name], name+" changed")
 	}
 
-	for _, name := range slices.Sorted(maps.Keys(is)) {
-		before, had := was[name]
-		note(!had, name+" added")
-		note(had && before != is[name], name+" changed")
-	}
-
-	for _, name := range slices.Sorted(maps.Keys(was)) {
-		_, has := is[name]
-		note(!has, name+" removed")
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		_, exists := after[name]
+		addIf(!exists, name+" removed")
 	}
 
 	return list
+}
+
+// callers returns the clients' rights and the tokens, by a name for the log.
+func (c *serverConfig) callers() map[string]any {
+	byName := map[string]any{}
+	for name, rights := range c.clients {
+		byName["client "+name] = rights
+	}
+
+	for _, t := range c.tokens {
+		byName["token "+t.name] = t
+	}
+
+	return byName
 }
 
 // tlsConfig returns a TLS configuration that gives each new connection the current certificates. A
@@ -209,13 +214,15 @@ func (f *configFile) tlsConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			c, _ := f.currentConfig() // callers are authenticated for each call
+			// If the files are invalid, we use the last certificate. No call is admitted then.
+			c, _ := f.currentConfig()
 
 			config := &tls.Config{
-				MinVersion:             tls.VersionTLS13,
-				Certificates:           []tls.Certificate{c.certificate},
-				NextProtos:             []string{"http/1.1"},
-				SessionTicketsDisabled: true, // a resumed session would have the certificate of an earlier connection
+				MinVersion:   tls.VersionTLS13,
+				Certificates: []tls.Certificate{c.certificate},
+				NextProtos:   []string{"http/1.1"},
+				// A resumed session would have the certificate of an earlier connection.
+				SessionTicketsDisabled: true,
 			}
 			if c.clientCA == nil {
 				return config, nil

@@ -7,32 +7,31 @@ import (
 	"time"
 )
 
-// How many answers are kept, of how many bytes in all, and for how long; and the maximum length of
-// a key.
 const (
-	replayTTL   = time.Hour
-	replaysKept = 1024
-	replayBytes = 16 << 20
-	maxKey      = 255
+	replayTTL   = time.Hour // how long we keep an answer
+	replaysKept = 1024      // how many answers we keep at most
+	replayBytes = 16 << 20  // of the bodies of all answers
+	maxKey      = 255       // bytes of a key
 )
 
-// replays keeps answers by actor and Idempotency-Key, in memory: plans do not outlive the process
-// either, and one plan cannot start two operations, since the first makes its hash invalid. It is
-// safe for concurrent use.
+// replays keeps answers by caller and Idempotency-Key. It keeps them in memory only: plans do not
+// outlive the process either, and one plan cannot start two operations, since the first makes its
+// hash invalid. It is safe for concurrent use.
 type replays struct {
 	now   func() time.Time
 	mu    sync.Mutex
 	byKey map[replayKey]*replay
-	order []replayKey // the oldest first
-	bytes int
+	order []replayKey // of byKey, the oldest first
+	bytes int         // of the bodies of all answers
 }
 
 type replayKey struct{ actor, key string }
 
+// replay is a request with an Idempotency-Key and, once it is done, its answer.
 type replay struct {
-	request [sha256.Size]byte
+	request [sha256.Size]byte // hash of the request
 	done    bool
-	until   time.Time
+	until   time.Time // when we drop it
 	status  int
 	header  http.Header
 	body    []byte
@@ -78,12 +77,12 @@ func (r *replays) storeAnswer(k replayKey, status int, header http.Header, body 
 		return
 	}
 
-	one := r.byKey[k]
-	one.done = true
-	one.until = r.now().Add(replayTTL)
-	one.status = status
-	one.header = header.Clone()
-	one.body = body
+	answer := r.byKey[k]
+	answer.done = true
+	answer.until = r.now().Add(replayTTL)
+	answer.status = status
+	answer.header = header.Clone()
+	answer.body = body
 
 	r.bytes += len(body)
 	for r.bytes > replayBytes && r.evictOldest() {
@@ -93,7 +92,7 @@ func (r *replays) storeAnswer(k replayKey, status int, header http.Header, body 
 func (r *replays) dropExpired() {
 	now := r.now()
 	for _, k := range append([]replayKey(nil), r.order...) {
-		if one := r.byKey[k]; one.done && !now.Before(one.until) {
+		if answer := r.byKey[k]; answer.done && !now.Before(answer.until) {
 			r.drop(k)
 		}
 	}

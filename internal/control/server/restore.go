@@ -1,7 +1,6 @@
 package server
 
 import (
-	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -64,13 +63,13 @@ func (c *call) forgetLayout() error {
 	return c.respond(http.StatusOK, forgotten)
 }
 
-// findRestorable returns the UUID of the GPU in the path. One whose layout is not restored is found
-// by its UUID, even if the GPU itself is lost.
+// findRestorable returns the UUID of the GPU in the path. If findGPU does not find it, since it is
+// lost, it may still be a GPU whose layout is not restored: then its UUID is enough.
 func (c *call) findRestorable() (gpu.UUID, error) {
 	selector := c.r.PathValue("gpu")
 
 	id, err := c.findGPU(selector)
-	if problem := (*api.Problem)(nil); errors.As(err, &problem) {
+	if err != nil {
 		list := c.s.backend.Operations().Unrestored
 		at := slices.IndexFunc(
 			list,

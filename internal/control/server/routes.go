@@ -12,10 +12,10 @@ import (
 
 // route is one method of one path, the right that it requires, and what it does.
 type route struct {
-	pattern      string // as http.ServeMux has it
+	pattern      string // for http.ServeMux: "GET /api/v1/node"
 	verb         verb
 	bodyOptional bool
-	// answer answers a call, or returns the error with which it is to be answered.
+	// answer answers a call, or returns an error for answerProblem.
 	answer func(*call) error
 }
 
@@ -78,31 +78,31 @@ func routes() []route {
 	}
 }
 
-// releaseRoutes are those of routes that need no partition control.
+// releaseRoutes lists the routes that need no partition control.
 func releaseRoutes() []route {
 	return slices.DeleteFunc(routes(), func(r route) bool { return r.verb != verbRelease })
 }
 
-// newRouter returns the handler that answers a call, which is in the context of the request (see
-// withCall), by its route. A path that has no route is answered with 404, and one that has routes
-// for other methods with 405.
+// newRouter returns the handler that finds the route of a request and lets it answer the call, which
+// is in the request's context (see withCall). It answers a path without a route with 404, and a path
+// that has routes for other methods with 405.
 func newRouter(list []route) http.Handler {
 	mux := http.NewServeMux()
 	methods := make(map[string][]string) // by path
 
 	for _, r := range list {
 		mux.Handle(r.pattern, callHandler(func(c *call) error { return c.answerRoute(&r) }))
-		method, of, _ := strings.Cut(r.pattern, " ")
-		methods[of] = append(methods[of], method)
+		method, pathPattern, _ := strings.Cut(r.pattern, " ")
+		methods[pathPattern] = append(methods[pathPattern], method)
 	}
 
-	for of, allowed := range methods {
+	for pathPattern, allowed := range methods {
 		if slices.Contains(allowed, http.MethodGet) {
 			allowed = append(allowed, http.MethodHead)
 		}
 
 		mux.Handle(
-			of,
+			pathPattern,
 			callHandler(func(c *call) error { return c.refuseMethod(strings.Join(allowed, ", ")) }),
 		)
 	}
@@ -110,7 +110,7 @@ func newRouter(list []route) http.Handler {
 	mux.Handle("/", callHandler((*call).refusePath))
 
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// The mux would redirect to the cleaned path, and has an answer of its own to "OPTIONS *".
+		// The mux would redirect to the cleaned path, and answer "OPTIONS *" itself.
 		if escaped := r.URL.EscapedPath(); escaped == "*" || escaped != path.Clean(escaped) {
 			callHandler((*call).refusePath).ServeHTTP(w, r)
 			return
@@ -144,7 +144,7 @@ func (c *call) refuseMethod(allow string) error {
 
 type callKey struct{}
 
-// withCall returns the call's request with the call in its context. The request is then the call's.
+// withCall puts the call into the context of its request. It replaces c.r, and returns it.
 func withCall(c *call) *http.Request {
 	c.r = c.r.WithContext(context.WithValue(c.r.Context(), callKey{}, c))
 	return c.r

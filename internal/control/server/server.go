@@ -74,34 +74,36 @@ type Observer interface {
 // Options configure where to listen and which callers to trust. Socket or ListenAddress may be
 // empty, but not both.
 type Options struct {
-	// Socket is the path of the unix socket. Root has all rights there; members of the group
-	// AllowGID have all but force, take-over and release. -1 is no group.
-	Socket   string
+	// Socket is the path of the unix socket. Root has all rights there.
+	Socket string
+	// AllowGID is a group whose members have all rights on Socket but force, take-over and release;
+	// -1 is no group.
 	AllowGID int
 	// ListenAddress is host:port; port 0 is any free port. It is served with TLS only, configured
 	// by ConfigFile.
 	ListenAddress string
 	ConfigFile    string
-	// Reloader, if not nil, reads ConfigFile again on request; it is also read again once it has
-	// changed.
+	// Reloader, if not nil, reads ConfigFile again on request. The server also reads it again when a
+	// client comes and the file has changed.
 	Reloader *Reloader
 	// Reviewer is required if the configuration has kubernetes: true.
 	Reviewer Reviewer
 
-	// Node answers GET /api/v1/node; NodeStream and NodeHistory what is below it.
+	// Node, NodeStream and NodeHistory answer GET of /api/v1/node, .../stream and .../history.
 	Node, NodeStream, NodeHistory http.Handler
 	// Health answers GET /api/v1/health, also before the first Snapshot.
 	Health http.Handler
-	// Recommendations returns the last report about right-sizing, or the part of it about one GPU;
-	// nil if there is none yet. If it is nil, right-sizing is off.
+	// Recommendations returns the last report about right-sizing, or nil before the first. With a
+	// UUID that is not empty, it returns the part about that GPU. A nil function means that
+	// right-sizing is off.
 	Recommendations func(gpu.UUID) any
 	// Releaser closes GPUs in the exporter and opens them again; if it is nil, requests for that
 	// are refused.
 	Releaser Releaser
-	// Current returns the last Snapshot, in which GPUs are found by index or PCI bus id.
+	// Current returns the last Snapshot, in which we look up GPUs; nil before the first.
 	Current func() *gpu.Snapshot
-	// Audit receives a line of JSON for each call that changes something or is refused; see
-	// NewAudit. If it has a method Sync, that is called before a change begins.
+	// Audit receives lines of JSON about calls that change something or are refused; see NewAudit.
+	// If it has a method Sync, we call that before a change begins.
 	Audit io.Writer
 	// Observer, if not nil, counts reads and lines of the audit log.
 	Observer Observer
@@ -114,27 +116,34 @@ type Options struct {
 
 // limits bound the resources that clients can use.
 type limits struct {
-	header, read, write, idle time.Duration
-	call                      time.Duration // of the backend
-	eventWrite, heartbeat     time.Duration
-	headerBytes               int
-	bodyBytes                 int64 // of a request
-	planBytes                 int64 // of a request for a plan, which contains a spec
-	plans, plansPerCaller     int   // computed at once; of one caller, waiting or computed
-	planWait                  time.Duration
-	newConns                  int // of one listener: connections without a valid credential so far
-	newConnsPerAddress        int
-	knownConns                int // of one listener: connections of callers
-	knownConnsPerCaller       int
-	streams, streamsPerActor  int        // of operations, and as many of the node
-	callsPerSecond            rate.Limit // of one actor
-	callsBurst                int
-	changesPerSecond          rate.Limit // calls of one actor that start a change
-	changesBurst              int
-	linesPerSecond            rate.Limit // in the audit log, of one caller and status that change nothing
-	linesBurst                int
-	failuresPerSecond         rate.Limit // calls without a valid credential, of one remote address
-	failuresBurst             int
+	header, read, write, idle time.Duration // the timeouts of http.Server
+
+	call       time.Duration // timeout of a call of the backend
+	eventWrite time.Duration // timeout of writing one event to a stream
+	heartbeat  time.Duration // between signs of life on a stream without events
+
+	headerBytes int
+	bodyBytes   int64 // of a request's body
+	planBytes   int64 // of the body of a request for a plan, which contains a spec
+
+	plans          int           // that are computed at once
+	plansPerCaller int           // of one caller, waiting or being computed
+	planWait       time.Duration // how long a request for a plan waits for its turn
+
+	// Connections of one listener: new ones, without a valid credential so far, and callers'.
+	newConns, newConnsPerAddress    int
+	knownConns, knownConnsPerCaller int
+
+	streams, streamsPerActor int // of operations; there may be as many of the node
+
+	callsPerSecond    rate.Limit // of one caller
+	callsBurst        int
+	changesPerSecond  rate.Limit // calls of one caller that start a change
+	changesBurst      int
+	linesPerSecond    rate.Limit // of the audit log about one caller's calls with one status, but changes
+	linesBurst        int
+	failuresPerSecond rate.Limit // calls without a valid credential, from one address
+	failuresBurst     int
 }
 
 func defaultLimits() limits {
@@ -160,14 +169,14 @@ type server struct {
 	logger      log.Logger
 	limits      limits
 	audit       *auditLog
-	actors      *buckets
-	changes     *buckets
-	lines       *buckets
-	fails       *buckets
+	actors      *buckets // for calls, by caller
+	changes     *buckets // for calls that start a change, by caller
+	lines       *buckets // for lines of the audit log, by status and caller
+	fails       *buckets // for calls without a valid credential, by address
 	reviewed    *reviewedTokens
 	replays     *replays
-	streams     *streams
-	nodeStreams *streams
+	streams     *streams // of operations
+	nodeStreams *streams // of the node's state
 	plans       *planQueue
 	router      http.Handler
 }
@@ -235,7 +244,7 @@ func (s *server) listenAndServe(ctx context.Context) error {
 type apiListener struct {
 	listener net.Listener
 	server   *http.Server
-	serve    func(net.Listener) error
+	serve    func(net.Listener) error // server's method Serve or ServeTLS
 }
 
 // openListeners opens all configured listeners or none.
@@ -247,12 +256,12 @@ func (s *server) openListeners(ctx context.Context) ([]apiListener, error) {
 	}
 
 	if s.o.ListenAddress != "" {
-		e, err := s.openTCP(ctx)
+		tcp, err := s.openTCP(ctx)
 		if err != nil {
 			return nil, err
 		}
 
-		all = append(all, e)
+		all = append(all, tcp)
 	}
 
 	if s.o.Socket != "" {
@@ -265,10 +274,10 @@ func (s *server) openListeners(ctx context.Context) ([]apiListener, error) {
 			return nil, fmt.Errorf("%s=%s: %w", s.socketFlag(), s.o.Socket, err)
 		}
 
-		e := apiListener{listener: newConnPool(s.limits).listen(l),
+		unix := apiListener{listener: newConnPool(s.limits).listen(l),
 			server: s.newHTTPServer(s.newHandler(peerAuthenticator{gid: s.o.AllowGID}))}
-		e.serve = e.server.Serve
-		all = append(all, e)
+		unix.serve = unix.server.Serve
+		all = append(all, unix)
 	}
 
 	return all, nil
@@ -280,8 +289,8 @@ func (s *server) openTCP(ctx context.Context) (apiListener, error) {
 		return apiListener{}, err
 	}
 
-	now, _ := config.currentConfig()
-	if now.kubernetes && s.o.Reviewer == nil {
+	current, _ := config.currentConfig()
+	if current.kubernetes && s.o.Reviewer == nil {
 		return apiListener{}, fmt.Errorf(
 			"--control.config.file=%s: kubernetes: true: expected a Kubernetes cluster around "+
 				"this process",
@@ -294,24 +303,24 @@ func (s *server) openTCP(ctx context.Context) (apiListener, error) {
 		return apiListener{}, fmt.Errorf("--control.listen-address=%s: %w", s.o.ListenAddress, err)
 	}
 
-	e := apiListener{
+	tcp := apiListener{
 		listener: newConnPool(s.limits).listen(l),
 		server: s.newHTTPServer(
 			s.newHandler(&tlsAuthenticator{config: config, reviewer: s.o.Reviewer}),
 		),
 	}
 	s.o.Reloader.set(config)
-	e.server.TLSConfig = config.tlsConfig()
-	e.serve = func(l net.Listener) error { return e.server.ServeTLS(l, "", "") }
+	tcp.server.TLSConfig = config.tlsConfig()
+	tcp.serve = func(l net.Listener) error { return tcp.server.ServeTLS(l, "", "") }
 
-	return e, nil
+	return tcp, nil
 }
 
 func (s *server) newHTTPServer(h http.Handler) *http.Server {
 	server := &http.Server{
 		Handler:           h,
 		ConnContext:       withConn,
-		ReadHeaderTimeout: s.limits.header, // also the timeout of the TLS handshake before it
+		ReadHeaderTimeout: s.limits.header, // net/http also limits the TLS handshake to it
 		ReadTimeout:       s.limits.read,
 		WriteTimeout:      s.limits.write,
 		IdleTimeout:       s.limits.idle,

@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// listenUnix creates the socket. Only root and, unless gid is -1, that group can connect. An
-// existing socket is removed if no process listens on it; anything else at the path is an error.
-// Closing the listener removes the socket.
+// listenUnix creates the socket. Only root and, unless gid is -1, that group can connect. It removes
+// an existing socket on which no process listens; anything else at the path is an error. Closing the
+// listener removes the socket.
 func listenUnix(ctx context.Context, path string, gid int) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -102,7 +102,8 @@ func removeStale(ctx context.Context, path string) error {
 	return os.Remove(path)
 }
 
-// placedListener removes the socket when it is closed, unless another one has taken its place.
+// placedListener is the listener of a socket that was moved to path. Close removes the socket there,
+// unless another process listens on it by now.
 type placedListener struct {
 	*net.UnixListener
 	path string
@@ -116,7 +117,7 @@ func (l *placedListener) Close() error {
 		return err
 	}
 
-	_ = removeStale(context.Background(), l.path) // not if another process listens there by now
+	_ = removeStale(context.Background(), l.path)
 
 	return nil
 }
