@@ -4,10 +4,10 @@ package api
 type Confirmation struct {
 	APIVersion string `json:"apiVersion"`
 	Device     string `json:"device"`
-	// Confirmed are the containers that may have held the device and count no longer. It is empty
-	// if none was known.
+	// Confirmed are the containers that may have held the device, and that we don't take for holders
+	// any more. It is empty if there was none.
 	Confirmed []UnconfirmedHolder `json:"confirmed"`
-	// Note says for how long it counts, or that there was nothing to confirm.
+	// Note says for how long the confirmation counts, or that there was nothing to confirm.
 	Note string `json:"note"`
 }
 
@@ -16,5 +16,5 @@ type UnconfirmedHolder struct {
 	Namespace string `json:"namespace"`
 	Pod       string `json:"pod"`
 	Container string `json:"container"`
-	Reason    string `json:"reason"` // why it was not known whether it holds it
+	Reason    string `json:"reason"` // why we didn't know whether it holds the device
 }

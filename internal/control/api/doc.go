@@ -1,5 +1,5 @@
-// Package api is what partition control says on the wire: the documents of its HTTP API and their
-// problem types. It is shared by the engine, the server and the command line.
+// Package api has the documents of partition control's HTTP API, and the types of its problems. The
+// engine, the server and the command line share it.
 package api
 
 // Version is the apiVersion of every document.

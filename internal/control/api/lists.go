@@ -31,10 +31,10 @@ func (s *Selector) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// DeviceList is mig-parted's list of GPUs: "all", or indexes. All is set for the former.
+// DeviceList is mig-parted's list of GPUs: "all", or indexes.
 type DeviceList struct {
 	All     bool
-	Indexes []int
+	Indexes []int // nil if All is set
 }
 
 // UnmarshalJSON reads "all" or a list of indexes.
@@ -215,7 +215,7 @@ func (d *DeviceRequest) unmarshalOne(data []byte) error {
 		return errors.New(`expected a count of 0 or more, or {"count": 1, "compute": ["1c", "2c"]}`)
 	}
 
-	type plain DeviceRequest
+	type plain DeviceRequest // without UnmarshalJSON, which would lead back here
 
 	request := plain{Count: 1}
 	if err := strictly(data, &request); err != nil {
@@ -227,13 +227,13 @@ func (d *DeviceRequest) unmarshalOne(data []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads a need; without a count it is of one.
+// UnmarshalJSON reads a need. If it has no count, that is 1.
 func (n *Need) UnmarshalJSON(data []byte) error {
 	if len(data) == 0 || data[0] != '{' {
 		return errors.New(`expected a need such as {"memory": "12GiB", "sms": 20, "count": 3}`)
 	}
 
-	type plain Need
+	type plain Need // without UnmarshalJSON
 
 	need := plain{Count: 1}
 	if err := strictly(data, &need); err != nil {
@@ -254,7 +254,7 @@ func strictly(data []byte, into any) error {
 	return decoder.Decode(into)
 }
 
-// MarshalJSON writes a list, or a number if it says nothing about compute instances.
+// MarshalJSON writes a list, or a number if the request says nothing about compute instances.
 func (d DeviceRequest) MarshalJSON() ([]byte, error) {
 	if d.Each != nil {
 		return json.Marshal(d.Each)

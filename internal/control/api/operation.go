@@ -14,9 +14,10 @@ type OperationRequest struct {
 	ReasonRequest
 }
 
-// ReasonRequest is the body of a request that may say why.
+// ReasonRequest is the body of a request that may say why the caller makes it.
 type ReasonRequest struct {
-	// StatedReason is in the caller's own words, one line. The audit log and the operation have it.
+	// StatedReason is one line in the caller's own words. We write it to the audit log and to the
+	// operation.
 	StatedReason string `json:"statedReason,omitempty"`
 }
 
@@ -29,8 +30,8 @@ const (
 	VerbRollback Verb = "rollback"
 	VerbMode     Verb = "mode"
 	VerbRestore  Verb = "restore" // of a layout after a reboot
-	// VerbRecovery is the verb of an operation whose document on disk cannot be read. It is
-	// degraded until it is accepted.
+	// VerbRecovery is the verb of an operation that stands for one whose document on disk cannot be
+	// read. It is degraded until an operator accepts it.
 	VerbRecovery Verb = "recovery"
 )
 
@@ -40,23 +41,30 @@ type OperationState string
 // The states. Succeeded, unsettled, rolled-back, failed, interrupted and accepted are final;
 // degraded and stuck need an operator.
 const (
-	Pending OperationState = "pending" // accepted; nothing was done yet
-	Running OperationState = "running" // steps are being done
-	// all steps are done; the kubelet does not show the devices yet, hooks run
-	Settling    OperationState = "settling"
-	RollingBack OperationState = "rolling-back" // a step failed; the previous layout is being restored
+	// Pending: accepted; nothing was done yet.
+	Pending OperationState = "pending"
+	// Running: steps are being done.
+	Running OperationState = "running"
+	// Settling: all steps are done; hooks run, or the kubelet does not offer the devices yet.
+	Settling OperationState = "settling"
+	// RollingBack: a step failed; the previous layout is being restored.
+	RollingBack OperationState = "rolling-back"
 	Succeeded   OperationState = "succeeded"
-	// Unsettled is an operation whose layout is the planned one, while the kubelet does not offer
-	// exactly its devices, or a hook has failed. It becomes succeeded by itself once that is cured.
-	Unsettled  OperationState = "unsettled"
-	RolledBack OperationState = "rolled-back" // it failed; the layout is as it was before
-	Failed     OperationState = "failed"      // it failed and has changed nothing
-	// another client has, or may have, changed a GPU, which was left as it is
+	// Unsettled: the layout is the planned one, but the kubelet does not offer exactly its devices,
+	// or a hook has failed. Once both is in order, the operation becomes succeeded by itself.
+	Unsettled OperationState = "unsettled"
+	// RolledBack: it failed; the layout is as it was before.
+	RolledBack OperationState = "rolled-back"
+	// Failed: it failed and has changed nothing.
+	Failed OperationState = "failed"
+	// Interrupted: another client has changed a GPU, or may have; we left the GPU as it is.
 	Interrupted OperationState = "interrupted"
-	// it was degraded, and the operator has accepted the current layout
+	// Accepted: it was degraded or stuck, and the operator has accepted the current layout.
 	Accepted OperationState = "accepted"
-	Degraded OperationState = "degraded" // the rollback failed too: it can be retried or accepted
-	Stuck    OperationState = "stuck"    // a driver call has not returned in time
+	// Degraded: the rollback failed too; it can be retried or accepted.
+	Degraded OperationState = "degraded"
+	// Stuck: a driver call has not returned in time.
+	Stuck OperationState = "stuck"
 )
 
 // Final reports whether an operation in this state changes nothing any more.
@@ -69,8 +77,7 @@ func (s OperationState) Final() bool {
 	}
 }
 
-// Committed reports whether an operation in this state has ended with the layout that it was to
-// make.
+// Committed reports whether an operation in this state has ended with the planned layout.
 func (s OperationState) Committed() bool { return s == Succeeded || s == Unsettled }
 
 // Operation is the execution of a plan, or of another verb.
@@ -78,12 +85,12 @@ type Operation struct {
 	APIVersion string `json:"apiVersion"`
 	ID         string `json:"id"`
 	Verb       Verb   `json:"verb"`
-	Plan       string `json:"plan,omitempty"`
-	// RollbackOf is the operation that one of the verb rollback undoes. By it, a client that has
-	// lost the answer finds the rollback that it has started.
+	Plan       string `json:"plan,omitempty"` // id
+	// RollbackOf is the id of the operation that this one, of the verb rollback, undoes. If a client
+	// has lost the answer to its request, this is how it finds the rollback that it has started.
 	RollbackOf string `json:"rollbackOf,omitempty"`
 	By         string `json:"by"` // the actor that asked for it
-	// StatedReason is why, in the words of the actor. Nothing has checked it.
+	// StatedReason is why the actor asked for it, in its own words, which nothing has checked.
 	StatedReason string          `json:"statedReason,omitempty"`
 	State        OperationState  `json:"state"`
 	Started      time.Time       `json:"started"`
@@ -93,16 +100,16 @@ type Operation struct {
 	Rollback []OperationStep `json:"rollback,omitempty"`
 	// GPUs says what became of each GPU that the operation is about, by index.
 	GPUs []OperationGPU `json:"gpus,omitempty"`
-	// Error is why it failed or what it waits for.
+	// Error is why it failed, or why it cannot go on.
 	Error *Problem `json:"error,omitempty"`
-	// Renamed maps the UUIDs of MIG devices before to those in their place after a rollback.
+	// Renamed maps the former UUIDs of MIG devices to the current ones, if a rollback has created
+	// the devices again under other UUIDs.
 	Renamed map[gpu.MIGUUID]gpu.MIGUUID `json:"renamed,omitempty"`
-	// Hooks are the programs run afterwards, each with its last run. One that fails makes the
-	// operation unsettled.
+	// Hooks are the last results of the hooks. A hook that fails makes the operation unsettled.
 	Hooks    []HookResult `json:"hooks,omitempty"`
 	Warnings []string     `json:"warnings,omitempty"`
-	// WaitsFor is what an operation that settles, is stuck or is unsettled waits for: each
-	// completes the sentence "it waits for ...".
+	// WaitsFor says what a settling, stuck or unsettled operation waits for: each item completes the
+	// sentence "it waits for ...".
 	WaitsFor []string `json:"waitsFor,omitempty"`
 	// Cordoned says that the node is kept cordoned for this operation, unless another client has
 	// cordoned it.
@@ -111,12 +118,12 @@ type Operation struct {
 	Mode *ModeResult `json:"mode,omitempty"`
 }
 
-// OperationStep is one step and what came of it.
+// OperationStep is one step, its state and its result.
 type OperationStep struct {
 	mig.Step
 	State StepState `json:"state"`
-	Done  *mig.Done `json:"result,omitempty"`
-	Error string    `json:"error,omitempty"`
+	Done  *mig.Done `json:"result,omitempty"` // if it is done
+	Error string    `json:"error,omitempty"`  // if it failed
 }
 
 // StepState is how far a step is.
@@ -157,18 +164,18 @@ type HookResult struct {
 // ModeRequest asks for a MIG mode of one GPU.
 type ModeRequest struct {
 	Enabled bool `json:"enabled"`
-	// TakeOver as in a plan.
+	// TakeOver: see PlanRequest.
 	TakeOver bool `json:"takeOver,omitempty"`
 }
 
-// ModeResult is what became of a mode change.
+// ModeResult is the result of a change of the MIG mode.
 type ModeResult struct {
 	GPU     gpu.UUID `json:"gpu"`
 	Wanted  bool     `json:"wanted"`
 	Current bool     `json:"current"`
-	Pending bool     `json:"pending"`
-	// Waits is what a pending mode waits for: "reset", "reboot" or "in use"; empty if it is in
-	// force.
+	Pending bool     `json:"pending"` // the mode after the next reset
+	// Waits says what a pending mode waits for: "reset", "reboot", or "in use" for the end of the
+	// GPU's use; empty if the wanted mode is in force.
 	Waits string `json:"waits,omitempty"`
 	// Holders are the processes that have the GPU open.
 	Holders []Hold `json:"holders,omitempty"`
@@ -180,15 +187,15 @@ type Operations struct {
 	// State of partition control as a whole: "idle", "running", "degraded", "stuck", "read-only" or
 	// "off".
 	State string `json:"state"`
-	// Recovering says that what the last run of the exporter left is being finished: until its
-	// operations were read, they are missing here.
+	// Recovering says that the exporter is reading, and finishing, what its last run has left. The
+	// list may lack the operations of that run.
 	Recovering bool `json:"recovering,omitempty"`
 	// Reason is why it is read-only or off.
 	Reason string `json:"reason,omitempty"`
-	// Blocked names the operation that keeps a GPU from being changed: one that settles, is
-	// degraded or is stuck.
+	// Blocked has, for each GPU that cannot be changed now, the id of the settling, degraded or
+	// stuck operation that blocks it.
 	Blocked map[gpu.UUID]string `json:"blocked,omitempty"`
-	// Unrestored are the GPUs whose layout was to be restored after the reboot, and is not.
+	// Unrestored are the GPUs whose layout was not restored yet after the reboot.
 	Unrestored []Unrestored `json:"unrestored,omitempty"`
 	Operations []Operation  `json:"operations"`
 }

@@ -8,8 +8,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// PlanRequest asks what would have to be done. Spec is in one of its three forms, see the package
-// spec.
+// PlanRequest asks which steps would give the node the instances of a spec.
 type PlanRequest struct {
 	Spec Spec `json:"spec"`
 	// Force names, one by one, busy instances that may be destroyed: MIG UUIDs, or "GPU-<uuid>/<GPU
@@ -19,19 +18,21 @@ type PlanRequest struct {
 	TakeOver bool `json:"takeOver,omitempty"`
 }
 
-// Plan is what would be done, and changes nothing.
+// Plan says what an operation would do.
 type Plan struct {
-	APIVersion string    `json:"apiVersion"`
-	ID         string    `json:"id"`
-	Hash       string    `json:"hash"` // over what the plan was made from; it is void once that has changed
-	Created    time.Time `json:"created"`
-	Node       string    `json:"node"`
-	// GPUs are those that the spec names or the plan touches, by index.
+	APIVersion string `json:"apiVersion"`
+	ID         string `json:"id"`
+	// Hash is over all that the plan was made from. Once that has changed, the plan is stale.
+	Hash    string    `json:"hash"`
+	Created time.Time `json:"created"`
+	Node    string    `json:"node"`
+	// GPUs are the GPUs that the spec names or the plan changes, by index.
 	GPUs  []PlanGPU  `json:"gpus"`
 	Steps []mig.Step `json:"steps"` // none: the node has this layout already
-	// Forced are the instances of the request's force that the plan destroys.
+	// Forced are the names in the request's force whose instances the plan destroys.
 	Forced []string `json:"forced,omitempty"`
-	// Owners are other controllers that manage GPUs of the plan; takeOver overrides them.
+	// Owners are other controllers that manage GPUs of the plan. There are none unless TakeOver is
+	// set.
 	Owners   []string `json:"owners,omitempty"`
 	TakeOver bool     `json:"takeOver,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
@@ -45,22 +46,22 @@ type PlanGPU struct {
 	AxisUnits int        `json:"axisUnits"` // length of the placement axis in memory slices
 	Before    []Instance `json:"before"`
 	After     []Instance `json:"after"`
-	// Left is the largest profile that could still be created afterwards.
+	// Left is the largest profile that could still be created afterwards; empty if none could.
 	Left string `json:"left,omitempty"`
 }
 
-// Instance is a GPU instance of a layout.
+// Instance is a GPU instance in a layout.
 type Instance struct {
 	ID        gpu.Opt[gpu.InstanceID] `json:"id,omitzero"` // absent before it is created
 	Profile   string                  `json:"profile"`
 	ProfileID uint32                  `json:"profileId"`
 	Placement gpu.Placement           `json:"placement"`
 	Compute   []ComputeInstance       `json:"computeInstances"`
-	// Fate is "keep" or "destroy" in a layout before, "keep" or "create" in one after.
+	// Fate is "keep" or "destroy" in PlanGPU.Before, "keep" or "create" in PlanGPU.After.
 	Fate Fate `json:"fate"`
-	// Holders is why it is busy; empty for one that is idle.
+	// Holders say why it is busy; empty if it is idle.
 	Holders []Hold `json:"holders,omitempty"`
-	// Need is the index of the need that it is created for, in a demand.
+	// Need is the index, in Spec.Demand, of the need that it is created for; else absent.
 	Need gpu.Opt[int] `json:"need,omitzero"`
 }
 
@@ -83,45 +84,45 @@ const (
 	Create  Fate = "create"
 )
 
-// HoldKind is the kind of what makes an instance busy.
+// HoldKind is a kind of reason why an instance is busy.
 type HoldKind string
 
-// The kinds. HoldUnknown is a check that failed: what could not be checked is busy.
+// The kinds.
 const (
-	HoldProcess  HoldKind = "process"  // it runs on it
+	HoldProcess  HoldKind = "process"  // a process runs on it
 	HoldHandle   HoldKind = "handle"   // a process has its device or capability file open
 	HoldActivity HoldKind = "activity" // it has been active lately
 	HoldPod      HoldKind = "pod"      // the kubelet gave it to a container
 	HoldJob      HoldKind = "job"      // the scheduler gave it to a batch job
-	HoldUnknown  HoldKind = "unknown"
-	// HoldUnconfirmed is a container that may hold it: one that the kubelet has listed before and
-	// does not list now, or any while its list is incomplete. A claim that may be for
-	// administrative access makes its pod one as well. It ends when that is settled, or when an
-	// operator confirms that the device is free.
+	HoldUnknown  HoldKind = "unknown"  // a check failed, so we take it for busy
+	// HoldUnconfirmed: a container may hold it. The kubelet has listed that container before and
+	// does not list it now, or its list is incomplete, or the container's claim may be for
+	// administrative access only. The hold ends when we know, or when an operator confirms that the
+	// device is free.
 	HoldUnconfirmed HoldKind = "unconfirmed"
 )
 
-// Hold is one reason why an instance is busy. PID is 0 if it is not about one process.
+// Hold is one reason why an instance is busy.
 type Hold struct {
 	Kind HoldKind `json:"kind"`
-	PID  uint32   `json:"pid,omitempty"`
+	PID  uint32   `json:"pid,omitempty"` // 0 if the hold is not about one process
 	// What names the holder: "ml/train-0 (main)", "job 4711", "python3", or the error of a check.
-	// Of an unconfirmed one it has the reason, too.
+	// After an unconfirmed holder comes the reason: "ml/train-0 (main): ...".
 	What string `json:"what"`
 }
 
 // Unconfirmed reports whether the hold may be over already: we do not know.
 func (h Hold) Unconfirmed() bool { return h.Kind == HoldUnconfirmed }
 
-// ByClaim reports whether the kubelet lists an unconfirmed holder, but its claim may be for
-// administrative access.
+// ByClaim reports whether the hold is unconfirmed since the holder's claim may be for administrative
+// access only, although the kubelet lists the holder.
 func (h Hold) ByClaim() bool { return h.Unconfirmed() && strings.Contains(h.What, claimAccess) }
 
-// claimAccess begins the reason of such a holder.
+// claimAccess begins the reason of such a hold.
 const claimAccess = "its claim may be for administrative access"
 
-// Confirmed reports whether an operator cannot confirm that the instance is free because of this
-// holder: a container that the kubelet lists, or a process that is seen.
+// Confirmed reports whether the holder certainly uses the instance, so that an operator cannot
+// confirm that the instance is free: a container that the kubelet lists, or a process that we see.
 func (h Hold) Confirmed() bool {
 	return h.Kind == HoldPod || h.Kind == HoldProcess || h.Kind == HoldHandle
 }

@@ -16,12 +16,12 @@ type Problem struct {
 	// Blocking are the busy instances that are in the way: MIG UUIDs, or "GPU-<uuid>/<GPU
 	// instance>".
 	Blocking []Blocker `json:"blocking,omitempty"`
-	// Profiles are those that the GPU offers, if an unknown one was asked for.
+	// Profiles are the profiles that the GPU offers, if the request has an unknown one.
 	Profiles []string `json:"profiles,omitempty"`
-	// Operation is the one that it is about or that is in the way.
+	// Operation is the id of the operation that the problem is about, or that is in the way.
 	Operation string `json:"operation,omitempty"`
-	// Instead are the layouts before an operation that cannot be rolled back any more, each of one
-	// GPU, to be planned.
+	// Instead is set if an operation cannot be rolled back any more: specs of the layouts before it,
+	// one for each GPU, which the operator can plan instead.
 	Instead []Spec `json:"instead,omitempty"`
 }
 

@@ -6,9 +6,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// RestoreRequest asks to give one GPU the layout again that operations have made.
+// RestoreRequest asks to give one GPU its committed layout again.
 type RestoreRequest struct {
-	// TakeOver as in a plan.
+	// TakeOver: see PlanRequest.
 	TakeOver bool `json:"takeOver,omitempty"`
 }
 
@@ -17,17 +17,16 @@ type RestoreReason string
 
 // The reasons.
 const (
-	NotTried    RestoreReason = "pending"    // it was not tried yet in this boot
-	NotReadable RestoreReason = "unreadable" // the GPU is lost, or the driver does not answer for it
-	NotInMode   RestoreReason = "mig-mode"   // its MIG mode is off
-	NotEmpty    RestoreReason = "instances"  // it has instances of another client, which are never destroyed
-	// another controller manages it, or we do not know whether one does
-	NotOwner     RestoreReason = "owner"
-	NotUnblocked RestoreReason = "blocked" // an operation blocks it
-	NotDone      RestoreReason = "failed"  // the operation failed
+	NotTried     RestoreReason = "pending"    // we have not tried yet in this boot
+	NotReadable  RestoreReason = "unreadable" // the GPU is lost, or the driver does not answer for it
+	NotInMode    RestoreReason = "mig-mode"   // its MIG mode is off
+	NotEmpty     RestoreReason = "instances"  // it has another client's instances, which we never destroy
+	NotOwner     RestoreReason = "owner"      // another controller manages it, or may
+	NotUnblocked RestoreReason = "blocked"    // an operation blocks it
+	NotDone      RestoreReason = "failed"     // the operation failed
 )
 
-// RestoreReasons lists all of them.
+// RestoreReasons lists all reasons.
 func RestoreReasons() []RestoreReason {
 	return []RestoreReason{
 		NotTried,
@@ -40,17 +39,16 @@ func RestoreReasons() []RestoreReason {
 	}
 }
 
-// Unrestored is a GPU whose layout --control.restore was to restore in this boot and has not.
+// Unrestored is a GPU whose layout --control.restore has not restored yet in this boot.
 type Unrestored struct {
 	GPU    gpu.UUID      `json:"gpu"`
 	Reason RestoreReason `json:"reason"`
 	Detail string        `json:"detail"`
-	// Operation is the last one that tried it, if one did.
+	// Operation is the id of the last operation that tried it; empty if none did.
 	Operation string `json:"operation,omitempty"`
-	// Next is when it is tried again. It is absent if it is tried again only when an operator asks
-	// for it.
+	// Next is when we try again; absent if we try again only when an operator asks for it.
 	Next time.Time `json:"next,omitzero"`
-	// Wanted is the layout.
+	// Wanted is the layout to restore.
 	Wanted []Instance `json:"wanted,omitempty"`
 }
 

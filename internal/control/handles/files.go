@@ -28,8 +28,8 @@ type gpuFiles struct {
 }
 
 // filesOf returns the files of a GPU. The driver reports the minor numbers of all possible
-// capabilities in /proc/driver/nvidia-caps/mig-minors, and those of existing ones in
-// /proc/driver/nvidia/capabilities, which is hidden in containers.
+// capabilities in /proc/driver/nvidia-caps/mig-minors. If that file is missing, we read the minor
+// numbers of existing ones in /proc/driver/nvidia/capabilities, which containers do not see.
 func (f *Finder) filesOf(g mig.GPULayout) (gpuFiles, error) {
 	minor, ok := g.Minor.Get()
 	if !ok {
@@ -52,7 +52,7 @@ func (f *Finder) filesOf(g mig.GPULayout) (gpuFiles, error) {
 
 	out.caps = caps
 	for i := range g.Instances {
-		if id := g.Instances[i].ID; !out.haveInstance(id) {
+		if id := g.Instances[i].ID; !out.includeInstance(id) {
 			return gpuFiles{}, fmt.Errorf(
 				"capability files: GPU instance %d has none: %w",
 				id,
@@ -64,8 +64,8 @@ func (f *Finder) filesOf(g mig.GPULayout) (gpuFiles, error) {
 	return out, nil
 }
 
-// haveInstance reports whether there is a capability file of a GPU instance.
-func (f gpuFiles) haveInstance(id gpu.InstanceID) bool {
+// includeInstance reports whether there is a capability file of a GPU instance.
+func (f gpuFiles) includeInstance(id gpu.InstanceID) bool {
 	for _, c := range f.caps {
 		if c.instance == id && !c.compute.Present() {
 			return true
@@ -90,8 +90,8 @@ func (f *Finder) readMinors(gpuMinor int) (map[int]capability, error) {
 		name, number, ok := strings.Cut(lines.Text(), " ")
 		minor, isNumber := parseNumber(strings.TrimSpace(number), "")
 
-		of, what, known := parseCapability(strings.Split(name, "/"))
-		if ok && isNumber && known && of == gpuMinor {
+		ofGPU, what, known := parseCapability(strings.Split(name, "/"))
+		if ok && isNumber && known && ofGPU == gpuMinor {
 			out[minor] = what
 		}
 	}
@@ -116,12 +116,12 @@ func (f *Finder) readCapabilities(gpuMinor int) (map[int]capability, error) {
 			return err
 		}
 
-		below, err := filepath.Rel(filepath.Dir(filepath.Dir(root)), file)
+		fromGPU, err := filepath.Rel(filepath.Dir(filepath.Dir(root)), file) // gpu0/mig/gi1/access
 		if err != nil {
 			return err
 		}
 
-		_, what, ok := parseCapability(withoutMIG(strings.Split(below, "/")))
+		_, what, ok := parseCapability(withoutMIG(strings.Split(fromGPU, "/")))
 		if !ok {
 			return nil
 		}
@@ -171,10 +171,9 @@ func parseCapability(parts []string) (gpuMinor int, what capability, ok bool) {
 	return gpuMinor, what, ok && giOK
 }
 
-// capabilityOf returns what an open file gives access to, by its name: opening the file itself
-// could block if its file system does not answer. Its folder does not matter, since it differs
-// between containers. With drivers before 450.51, processes open the capability files in /proc
-// instead of device files.
+// capabilityOf returns what an open file gives access to, by its name: to open the file itself could
+// block if its file system does not answer. We ignore its folder, which differs between containers.
+// With drivers before 450.51, processes open the capability files in /proc instead of device files.
 func (f gpuFiles) capabilityOf(target string) (capability, bool) {
 	target = strings.TrimSuffix(target, " (deleted)")
 
@@ -188,9 +187,9 @@ func (f gpuFiles) capabilityOf(target string) (capability, bool) {
 		return capability{whole: true}, minor == f.minor
 	}
 
-	if _, below, ok := strings.Cut(target, "/driver/nvidia/capabilities/"); ok {
-		of, what, ok := parseCapability(withoutMIG(strings.Split(below, "/")))
-		return what, ok && of == f.minor
+	if _, fromGPU, ok := strings.Cut(target, "/driver/nvidia/capabilities/"); ok {
+		ofGPU, what, ok := parseCapability(withoutMIG(strings.Split(fromGPU, "/")))
+		return what, ok && ofGPU == f.minor
 	}
 
 	return capability{}, false

@@ -5,11 +5,11 @@
 // it open: users of MIG devices, but also NVML clients, which prevent a change of the MIG mode but
 // not the destruction of an instance. A process that uses an instance also has capability files
 // open, /dev/nvidia-caps/nvidia-cap<minor>: those of the GPU instance and of the compute instance.
-// So a process with open capability files of instances holds those, and one with the GPU's device
-// file alone holds the whole GPU.
+// So a process with open capability files of instances holds those instances, and one with the GPU's
+// device file alone holds the whole GPU.
 //
-// A process with CAP_SYS_ADMIN may use an instance without its capability files; only the driver's
-// list of processes has it.
+// A process with CAP_SYS_ADMIN may use an instance without its capability files; we find it only in
+// the driver's list of processes.
 // https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html
 package handles
 
@@ -33,26 +33,27 @@ import (
 
 // Finder finds open files in one /proc. It is safe for concurrent use.
 type Finder struct {
-	proc   string
-	hidden error
+	proc   string // path of the host's /proc
+	hidden error  // see New
 }
 
 var _ control.Handles = (*Finder)(nil)
 
-// New returns a Finder for the host's /proc at a path. hidden says why this process may not see all
-// processes of the host (pidns.CheckInitial); nil if it sees them.
+// New returns a Finder for the host's /proc at a path. hidden is the result of pidns.CheckInitial:
+// why this process may not see all processes of the host, or nil.
 func New(proc string, hidden error) *Finder { return &Finder{proc: proc, hidden: hidden} }
 
-// Open implements control.Handles. It sorts by process, then by instance. A node without
-// /proc/driver/nvidia has no files of GPUs, so none is open, unless this process may not see all of
-// /proc.
+// Open implements control.Handles. It sorts by process, then by instance. If there is no
+// /proc/driver/nvidia, the node has no files of GPUs and Open returns none, unless this process may
+// not see all of /proc.
 //
 // After an error, any process may hold the GPU. The error wraps gpu.ErrNoPermission if this process
 // may not see all processes of the host, for which it must be root with CAP_SYS_PTRACE in the
 // host's PID namespace (and gpu.ErrPIDNamespace if it is in another one), gpu.ErrNotFound if the
 // driver does not report the files of the GPU, and gpu.ErrTimeout if ctx has ended.
 func (f *Finder) Open(ctx context.Context, g mig.GPULayout) ([]control.Handle, error) {
-	_, err := os.Stat(f.proc) // a wrong path must not look like a node without a driver
+	// A wrong path must not look like a node without a driver.
+	_, err := os.Stat(f.proc)
 	if err == nil {
 		_, err = os.Stat(filepath.Join(f.proc, "driver", "nvidia"))
 		if errors.Is(err, fs.ErrNotExist) && f.hidden == nil {
@@ -102,6 +103,7 @@ func (f *Finder) findOwnPID() (string, error) {
 	return own, nil
 }
 
+// findHandles returns the open files of all processes but our own.
 func (f *Finder) findHandles(
 	ctx context.Context,
 	own string,
@@ -152,7 +154,7 @@ func (f *Finder) findHandles(
 func (f *Finder) processHandles(name string, files gpuFiles) ([]control.Handle, error) {
 	dir := filepath.Join(f.proc, name, "fd")
 
-	open, err := listDir(dir)
+	descriptors, err := listDir(dir)
 	if isGone(err) {
 		return nil, nil
 	}
@@ -161,9 +163,9 @@ func (f *Finder) processHandles(name string, files gpuFiles) ([]control.Handle, 
 		return nil, err
 	}
 
-	var held holding
+	var open openFiles
 
-	for _, fd := range open {
+	for _, fd := range descriptors {
 		target, err := os.Readlink(dir + "/" + fd)
 		if isGone(err) {
 			continue
@@ -173,10 +175,10 @@ func (f *Finder) processHandles(name string, files gpuFiles) ([]control.Handle, 
 			return nil, err
 		}
 
-		held.addFile(files, target)
+		open.addFile(files, target)
 	}
 
-	return held.handles(), nil
+	return open.handles(), nil
 }
 
 // command returns the name of a process; it is empty if the process has ended.
@@ -218,22 +220,22 @@ func withSentinel(err error) error {
 	return fmt.Errorf("%w: %w", err, gpu.ErrUnavailable)
 }
 
-// holding collects the files of a GPU that one process has open.
-type holding struct {
-	whole     bool
-	instances []control.Handle
+// openFiles are the files of a GPU that one process has open.
+type openFiles struct {
+	device    bool             // the GPU's device file
+	instances []control.Handle // capability files
 }
 
-// addFile adds an open file.
-func (h *holding) addFile(files gpuFiles, target string) {
+// addFile adds an open file if it is one of the GPU's.
+func (o *openFiles) addFile(files gpuFiles, target string) {
 	file, ok := files.capabilityOf(target)
 	switch {
 	case !ok:
 	case file.whole:
-		h.whole = true
+		o.device = true
 	default:
-		h.instances = append(
-			h.instances,
+		o.instances = append(
+			o.instances,
 			control.Handle{Instance: gpu.Some(file.instance), Compute: file.compute},
 		)
 	}
@@ -241,19 +243,19 @@ func (h *holding) addFile(files gpuFiles, target string) {
 
 // handles returns the handles of a process, the most specific ones only: not the GPU if an instance
 // is open, and not a GPU instance if one of its compute instances is.
-func (h *holding) handles() []control.Handle {
-	if len(h.instances) == 0 {
-		if h.whole {
+func (o *openFiles) handles() []control.Handle {
+	if len(o.instances) == 0 {
+		if o.device {
 			return []control.Handle{{}}
 		}
 
 		return nil
 	}
 
-	slices.SortFunc(h.instances, compareHandles)
+	slices.SortFunc(o.instances, compareHandles)
 
 	var out []control.Handle
-	for _, i := range h.instances {
+	for _, i := range o.instances {
 		if len(out) > 0 {
 			last := &out[len(out)-1]
 			if compareHandles(*last, i) == 0 {
@@ -261,7 +263,7 @@ func (h *holding) handles() []control.Handle {
 			}
 
 			if last.Instance == i.Instance && !last.Compute.Present() {
-				*last = i
+				*last = i // a compute instance in the place of its GPU instance
 				continue
 			}
 		}
@@ -286,7 +288,7 @@ func compareHandles(a, b control.Handle) int {
 	return number(a) - number(b)
 }
 
-// parseNumber returns the number that follows a prefix.
+// parseNumber returns the number that follows a prefix: 12 in "nvidia-cap12".
 func parseNumber(s, prefix string) (int, bool) {
 	digits, ok := strings.CutPrefix(s, prefix)
 	if !ok {

@@ -27,8 +27,8 @@ const (
 	// searchPath is the PATH of hooks. They do not inherit the exporter's environment, which may
 	// contain credentials.
 	searchPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-	// grace is the time between SIGTERM and SIGKILL; and how long the output of a hook that has
-	// ended is read if a process that it started keeps it open.
+	// grace is the time between SIGTERM and SIGKILL. It is also how long we go on reading the output
+	// of a hook that has ended, if a process that it started keeps the output open.
 	grace = 5 * time.Second
 	// maxOutput is how much of the end of a hook's output is logged, in bytes.
 	maxOutput = 4 << 10
@@ -153,7 +153,7 @@ func (r *Runner) runProcess(
 	}
 
 	if stopped != nil {
-		r.stopGroup(cmd.Process.Pid, ended)
+		r.stopGroup(cmd.Process.Pid, ended) // Setpgid: the group has the id of its first process
 		return -1, stopped
 	}
 
@@ -199,12 +199,12 @@ func reason(err error) error {
 	return err
 }
 
-// tail keeps the end of what is written to it. It is safe for concurrent use: exec may still write
-// the output of a process that outlives the hook.
+// tail keeps the last maxOutput bytes that are written to it. It is safe for concurrent use: exec may
+// still write the output of a process that outlives the hook.
 type tail struct {
 	mu   sync.Mutex
 	last []byte
-	cut  bool
+	cut  bool // more was written
 }
 
 // Write implements io.Writer.

@@ -12,7 +12,8 @@ import (
 
 // Finder finds the owners of a node's GPUs.
 type Finder interface {
-	// Owners describes the owners of each GPU by what reveals them; the key "" is all GPUs. With an
+	// Owners describes the owners of each GPU, with what shows them, such as "Slurm
+	// (/etc/slurm/gres.conf: AutoDetect=nvml)". The key "" has the owners of all GPUs. After an
 	// error there may be further owners.
 	Owners(ctx context.Context) (map[gpu.UUID][]string, error)
 }
@@ -23,10 +24,10 @@ type Cordoner interface {
 	Uncordon(ctx context.Context) error
 }
 
-// Cluster implements control.Cluster by finders of owners and, if the node is in a Kubernetes
+// Cluster implements control.Cluster with finders of owners and, if the node is in a Kubernetes
 // cluster, a cordoner.
 type Cluster struct {
-	cordoner Cordoner
+	cordoner Cordoner // nil without a Kubernetes cluster
 	finders  []Finder
 }
 
@@ -47,13 +48,13 @@ func (c *Cluster) Owners(ctx context.Context) (map[gpu.UUID][]string, error) {
 			errs = append(errs, err)
 		}
 
-		for id, shown := range owners {
-			out[id] = append(out[id], shown...)
+		for id, texts := range owners {
+			out[id] = append(out[id], texts...)
 		}
 	}
 
-	for _, shown := range out {
-		slices.Sort(shown)
+	for _, texts := range out {
+		slices.Sort(texts)
 	}
 
 	return out, errors.Join(errs...)

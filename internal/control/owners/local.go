@@ -16,7 +16,7 @@ import (
 // nvidia is NVIDIA's PCI vendor id, as sysfs writes it.
 const nvidia = "0x10de"
 
-// maxFile is how many bytes of a file are read.
+// maxFile is how many bytes of a file we read.
 const maxFile = 4 << 20
 
 // LocalFinder finds owners by files of the node: Slurm, and the host driver of virtual GPUs.
@@ -49,12 +49,12 @@ func (l *LocalFinder) Owners(ctx context.Context) (map[gpu.UUID][]string, error)
 	errs := []error{l.addVirtual(out)}
 	for _, file := range l.GresFiles {
 		content, err := readFile(file)
-		switch shown := gresOfGPUs(content); {
+		switch gresLine := gresOfGPUs(content); {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
-			errs = append(errs, fmt.Errorf("owners of GPUs: Slurm: %w", unreadable(err)))
-		case shown != "":
-			out[""] = append(out[""], fmt.Sprintf("Slurm (%s: %s)", file, shown))
+			errs = append(errs, fmt.Errorf("owners of GPUs: Slurm: %w", withSentinel(err)))
+		case gresLine != "":
+			out[""] = append(out[""], fmt.Sprintf("Slurm (%s: %s)", file, gresLine))
 		}
 	}
 
@@ -62,16 +62,15 @@ func (l *LocalFinder) Owners(ctx context.Context) (map[gpu.UUID][]string, error)
 }
 
 // gresOfGPUs returns the first line of a gres.conf that makes GPUs a resource of Slurm: by device
-// file, or by AutoDetect. Names of parameters and values of AutoDetect are case insensitive. Lines
-// of other nodes count too, since the nodes of a line are given by an expression of Slurm.
+// file, or by AutoDetect. Names of parameters and values of AutoDetect are case insensitive. We also
+// count lines that may be for other nodes: we don't evaluate Slurm's expressions for nodes.
 // https://slurm.schedmd.com/gres.conf.html
 func gresOfGPUs(content string) string {
 	content = strings.ReplaceAll(content, "\\\n", " ")
 	for line := range strings.Lines(content) {
 		line, _, _ = strings.Cut(line, "#")
 		for word := range strings.FieldsSeq(line) {
-			key, value, _ := strings.Cut(word, "=")
-			key, value = strings.ToLower(key), strings.ToLower(value)
+			key, value, _ := strings.Cut(strings.ToLower(word), "=")
 
 			switch {
 			case key == "autodetect" && (value == "nvml" || value == "nvidia"),
@@ -84,8 +83,9 @@ func gresOfGPUs(content string) string {
 	return ""
 }
 
-// addVirtual adds the GPUs that are divided among virtual machines: those with SR-IOV functions,
-// and older ones with types of mediated devices. The bare-metal driver has neither.
+// addVirtual adds the GPUs that NVIDIA's vGPU driver divides among virtual machines: GPUs with
+// SR-IOV functions, and older ones with types of mediated devices. With the bare-metal driver a GPU
+// has neither.
 // https://docs.nvidia.com/vgpu/latest/grid-vgpu-user-guide/index.html
 func (l *LocalFinder) addVirtual(out map[gpu.UUID][]string) error {
 	bus := filepath.Join(l.SysDir, "bus", "pci", "devices")
@@ -96,30 +96,30 @@ func (l *LocalFinder) addVirtual(out map[gpu.UUID][]string) error {
 	}
 
 	if err != nil {
-		return fmt.Errorf("owners of GPUs: PCI devices: %w", unreadable(err))
+		return fmt.Errorf("owners of GPUs: PCI devices: %w", withSentinel(err))
 	}
 
 	for _, d := range devices {
 		dir := filepath.Join(bus, d.Name())
-		if attribute(dir, "vendor") != nvidia ||
-			!strings.HasPrefix(attribute(dir, "class"), "0x03") {
+		isDisplay := strings.HasPrefix(attribute(dir, "class"), "0x03") // PCI's base class of GPUs
+		if attribute(dir, "vendor") != nvidia || !isDisplay {
 			continue
 		}
 
-		var shown string
+		var owner string
 
 		types, _ := os.ReadDir(filepath.Join(dir, "mdev_supported_types"))
 		switch functions := attribute(dir, "sriov_numvfs"); {
 		case functions != "" && functions != "0":
-			shown = fmt.Sprintf("vGPU (%s has %s virtual functions)", d.Name(), functions)
-		case len(types) > 0 && !exists(filepath.Join(dir, "physfn")):
-			shown = fmt.Sprintf("vGPU (%s has %d types of mediated devices)", d.Name(), len(types))
+			owner = fmt.Sprintf("vGPU (%s has %s virtual functions)", d.Name(), functions)
+		case len(types) > 0 && !exists(filepath.Join(dir, "physfn")): // it is no virtual function
+			owner = fmt.Sprintf("vGPU (%s has %d types of mediated devices)", d.Name(), len(types))
 		default:
 			continue
 		}
 
 		id := l.uuidOf(d.Name())
-		out[id] = append(out[id], shown)
+		out[id] = append(out[id], owner)
 	}
 
 	return nil
@@ -175,8 +175,8 @@ func readFile(path string) (string, error) {
 	return string(content), errors.Join(err, f.Close())
 }
 
-// unreadable adds the sentinel of package gpu for an error of reading.
-func unreadable(err error) error {
+// withSentinel adds the sentinel of package gpu for an error of the file system.
+func withSentinel(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w: %w", err, gpu.ErrNoPermission)
 	}

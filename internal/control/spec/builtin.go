@@ -10,14 +10,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// BuiltIn returns the layouts that every node knows, under the names that NVIDIA's mig-parted has
-// for them: all-disabled, all-enabled, all-balanced, and for each profile as many instances of it
-// as fit, "all-1g.10gb" or, with an attribute, "all-1g.10gb.me". They are those of the known
-// models.
+// BuiltIn returns the layouts that every node knows, for the known models, under the names of
+// NVIDIA's mig-parted: all-disabled, all-enabled, all-balanced, and a layout for each profile with
+// as many instances as fit. all-1g.10gb is one for 1g.10gb, all-1g.10gb.me one for 1g.10gb+me.
 func BuiltIn() map[string][]api.LayoutRule {
 	layouts := map[string][]api.LayoutRule{
 		"all-disabled": {{Devices: api.DeviceList{All: true}}},
-		"all-enabled":  {ruleOfAll(nil, map[string]int{})},
+		"all-enabled":  {ruleOfAll(map[string]int{})},
 	}
 	profiles := map[string][]builtIn{}
 
@@ -28,7 +27,7 @@ func BuiltIn() map[string][]api.LayoutRule {
 			p := &m.Profiles[i]
 			name := "all-" + strings.ReplaceAll(p.Name, "+", ".")
 
-			if n := mostOf(m, p); n > 0 {
+			if n := maxInstances(m, p); n > 0 {
 				profiles[name] = append(profiles[name], builtIn{m.PCIDeviceIDs, map[string]int{p.Name: n}})
 			}
 		}
@@ -39,37 +38,37 @@ func BuiltIn() map[string][]api.LayoutRule {
 	}
 
 	for name, list := range profiles {
-		layouts[name] = rulesOf(list, isSame(list))
+		if isSame(list) {
+			layouts[name] = []api.LayoutRule{ruleOfAll(list[0].devices)}
+		} else {
+			layouts[name] = rulesByModel(list)
+		}
 	}
 
-	layouts["all-balanced"] = rulesOf(balanced, false)
+	layouts["all-balanced"] = rulesByModel(balanced)
 
 	return layouts
 }
 
 // builtIn is what a layout gives the GPUs of one model.
 type builtIn struct {
-	ids     []uint32
-	devices map[string]int
+	ids     []uint32       // the model's PCI device ids, without the vendor's
+	devices map[string]int // numbers of instances, by profile
 }
 
+// text is the same for equal devices.
 func (b *builtIn) text() string { return fmt.Sprint(b.devices) }
 
-// isSame reports whether all models get the same.
+// isSame reports whether all models get the same devices.
 func isSame(list []builtIn) bool {
 	return !slices.ContainsFunc(list, func(b builtIn) bool { return b.text() != list[0].text() })
 }
 
-// rulesOf returns one rule for all GPUs or, if the models differ, one for the PCI devices of all
-// models that get the same. Models whose PCI device ids are unknown have none then.
-func rulesOf(list []builtIn, same bool) []api.LayoutRule {
-	if same {
-		return []api.LayoutRule{ruleOfAll(nil, list[0].devices)}
-	}
-
+// rulesByModel returns a rule for each group of models that get the same devices. It selects the
+// models by their PCI device ids, so it leaves out models whose ids are unknown.
+func rulesByModel(list []builtIn) []api.LayoutRule {
 	var rules []api.LayoutRule
-
-	at := map[string]int{} // indexes of rules, by what they give
+	ruleOf := map[string]int{} // indexes of rules, by the text of their devices
 
 	for i := range list {
 		b := &list[i]
@@ -77,11 +76,11 @@ func rulesOf(list []builtIn, same bool) []api.LayoutRule {
 			continue
 		}
 
-		n, known := at[b.text()]
+		n, known := ruleOf[b.text()]
 		if !known {
 			n = len(rules)
-			at[b.text()] = n
-			rules = append(rules, ruleOfAll(nil, b.devices))
+			ruleOf[b.text()] = n
+			rules = append(rules, ruleOfAll(b.devices))
 		}
 
 		for _, id := range b.ids {
@@ -92,16 +91,16 @@ func rulesOf(list []builtIn, same bool) []api.LayoutRule {
 	return rules
 }
 
-func ruleOfAll(filter api.Strings, devices map[string]int) api.LayoutRule {
+func ruleOfAll(devices map[string]int) api.LayoutRule {
 	return api.LayoutRule{
-		Devices: api.DeviceList{All: true}, DeviceFilter: filter, MIGEnabled: true, MIGDevices: devices,
+		Devices: api.DeviceList{All: true}, MIGEnabled: true, MIGDevices: devices,
 	}
 }
 
-// mostOf returns how many instances of a profile alone fit on an empty GPU of a model, 0 if that is
-// not known. Where no source has the placements, it is the number that drivers report, which they
-// do wrongly for A30 alone.
-func mostOf(m mig.Model, p *gpu.Profile) int {
+// maxInstances returns how many instances of a profile alone fit on an empty GPU of a model, 0 if
+// that is not known. If no source has the placements, it is the number that drivers report, which is
+// wrong for A30 alone.
+func maxInstances(m mig.Model, p *gpu.Profile) int {
 	if len(p.Placements) == 0 {
 		return p.MaxInstances
 	}
@@ -141,6 +140,7 @@ func balancedDevices(m mig.Model) map[string]int {
 		}
 	}
 
+	// We know this rule for GPUs of 7 and of 4 compute slices only.
 	if len(devices) < 2 || m.ComputeSlices != 7 && m.ComputeSlices != 4 {
 		return nil
 	}

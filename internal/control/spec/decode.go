@@ -15,11 +15,10 @@ import (
 // error is the first *strictyaml.Error.
 func Decode(data []byte) (api.Spec, error) { return DecodeLayout(data, "") }
 
-// DecodeLayout is Decode for a spec that asks for the given layout instead of its own, unless it is
-// empty.
+// DecodeLayout is Decode, but replaces the spec's layout by the given one, unless that is empty.
 func DecodeLayout(data []byte, layout string) (api.Spec, error) {
 	if len(data) > maxSpec {
-		return api.Spec{}, wrong("", "%d bytes; expected at most %d", len(data), maxSpec)
+		return api.Spec{}, newError("", "%d bytes; expected at most %d", len(data), maxSpec)
 	}
 
 	d := document{chosen: layout}
@@ -32,13 +31,13 @@ func DecodeLayout(data []byte, layout string) (api.Spec, error) {
 	return d.Spec, nil
 }
 
-// document is a spec with the layout to choose in the place of its own, if it is not empty.
+// document is a spec that is being read.
 type document struct {
 	api.Spec
-	chosen string
+	chosen string // the layout that replaces the spec's own, unless it is empty
 }
 
-// FinishYAML checks all of a spec that does not depend on the node.
+// FinishYAML checks a spec, as far as that is possible without the node.
 func (d *document) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	d.Layout = cmp.Or(d.chosen, d.Layout)
 	if err := check(d.Spec); err != nil {
@@ -46,7 +45,7 @@ func (d *document) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key stri
 	}
 }
 
-// forms are those of types with forms of their own in documents.
+// forms returns the readers of types that documents may have in several forms.
 func forms() []strictyaml.Form {
 	return []strictyaml.Form{
 		strictyaml.FormOf(readSelector),
@@ -63,14 +62,15 @@ func forms() []strictyaml.Form {
 	}
 }
 
-// reader reads a node into a value, or reports what was expected.
+// reader reads a node into a value, or reports to r what it expected. key is the node's place in the
+// document, for errors.
 type reader[T any] func(r *strictyaml.Reader, n *strictyaml.Node, key string, into *T)
 
 func decode[T any](r *strictyaml.Reader, n *strictyaml.Node, key string, into *T) {
 	r.Decode(n, key, into)
 }
 
-// byName returns a reader of a mapping from names, or ids, of profiles or layouts.
+// byName returns a reader of a mapping whose keys are names or ids of profiles, or names of layouts.
 func byName[T any](read reader[T]) reader[map[string]T] {
 	return func(r *strictyaml.Reader, n *strictyaml.Node, key string, into *map[string]T) {
 		if !r.IsMapping(n, key, "a mapping") {
@@ -180,10 +180,10 @@ func readRequests(r *strictyaml.Reader, n *strictyaml.Node, key string, into *ap
 	)
 }
 
-// requestReader returns a reader of requests for instances that are split alike.
+// requestReader returns a reader of a count, or of a count with compute instances.
 func requestReader(expected string) reader[api.DeviceRequest] {
 	return func(r *strictyaml.Reader, n *strictyaml.Node, key string, into *api.DeviceRequest) {
-		type plain api.DeviceRequest
+		type plain api.DeviceRequest // without the form that would lead back here
 
 		if n.Kind == strictyaml.MappingNode {
 			r.Decode(n, key, (*plain)(into))
@@ -194,7 +194,8 @@ func requestReader(expected string) reader[api.DeviceRequest] {
 	}
 }
 
-// wrong returns an error about a value that has not been read from a document.
-func wrong(key, format string, args ...any) *strictyaml.Error {
+// newError returns an error about the value at a key. It has no line: we only know the value, not the
+// document that it may be from.
+func newError(key, format string, args ...any) *strictyaml.Error {
 	return &strictyaml.Error{Key: key, Message: fmt.Sprintf(format, args...)}
 }

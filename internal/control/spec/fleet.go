@@ -26,24 +26,24 @@ type FleetEntry struct {
 	Spec     api.Spec `json:"spec"               expected:"a spec such as {layout: all-balanced}"`
 }
 
-// FinishYAML checks an entry, except for what depends on the nodes.
+// FinishYAML checks an entry, as far as that is possible without the nodes.
 func (e *FleetEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	if (e.Node == "") == (e.Selector == "") {
 		r.Fail(n, key, "expected either node or selector")
 	}
 
 	if err := check(e.Spec); err != nil {
-		at := strictyaml.Join(key, "spec")
+		inEntry := strictyaml.Join(key, "spec")
 		if err.Key != "" {
-			at += "." + err.Key
+			inEntry += "." + err.Key
 		}
 
-		err.Key = at
+		err.Key = inEntry
 		r.FailFound(n, key, err)
 	}
 }
 
-// Describe names an entry in messages.
+// Describe returns the name of an entry in messages.
 func (e *FleetEntry) Describe(index int) string {
 	if e.Node != "" {
 		return fmt.Sprintf("entries[%d] (node %s)", index, e.Node)
@@ -60,7 +60,7 @@ func (e *FleetEntry) SameLayout(other *FleetEntry) bool {
 	return errA == nil && errB == nil && bytes.Equal(a, b)
 }
 
-// DecodeFleet reads a fleet from YAML or JSON, strictly as Decode. The error joins every
+// DecodeFleet reads a fleet from YAML or JSON, as strictly as Decode. The error joins every
 // *strictyaml.Error found.
 func DecodeFleet(name string, data []byte) (*Fleet, error) {
 	var f Fleet
@@ -71,7 +71,7 @@ func DecodeFleet(name string, data []byte) (*Fleet, error) {
 	return &f, nil
 }
 
-// IsFleet reports whether a document says that it is a fleet.
+// IsFleet reports whether a document has the kind Fleet.
 func IsFleet(data []byte) bool {
 	root, err := strictyaml.Document("", data)
 	if err != nil {

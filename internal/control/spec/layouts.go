@@ -7,7 +7,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// version is the only one of mig-parted's form that there is.
+// version is the only version of mig-parted's form.
 const version = "v1"
 
 // LoadLayouts reads the named layouts of a file in mig-parted's form, version v1. The error joins
@@ -36,7 +36,7 @@ func ReadLayouts(name string, data []byte) (map[string][]api.LayoutRule, error) 
 	return file.MIGConfigs, nil
 }
 
-// layoutFile is a file of layouts of which all must be valid.
+// layoutFile is a file of layouts. All of them must be valid.
 type layoutFile struct {
 	Version    string                      `yaml:",omitempty" oneof:"v1" expected:"v1"`
 	MIGConfigs map[string][]api.LayoutRule `yaml:"mig-configs,omitempty" range:"0..1024"`
@@ -44,6 +44,7 @@ type layoutFile struct {
 
 // FinishYAML checks the layouts of a file.
 func (f *layoutFile) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	// A file, unlike a spec, does not choose one of its layouts: any name will do for the check.
 	err := checkDocument(api.Spec{Layout: "any", Version: f.Version, MIGConfigs: f.MIGConfigs})
 	if err == nil {
 		err = checkLayouts(f.MIGConfigs)
@@ -66,8 +67,8 @@ func readDeviceList(r *strictyaml.Reader, n *strictyaml.Node, key string, into *
 	}
 }
 
-// readFilters reads a PCI device id, or a list of them; as in mig-parted an empty one lets
-// everything through.
+// readFilters reads a PCI device id, or a list of them. As in mig-parted, an empty text excludes no
+// GPU.
 func readFilters(r *strictyaml.Reader, n *strictyaml.Node, key string, into *api.Strings) {
 	*into = api.Strings{}
 

@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// Resolve turns a spec into the planner's terms. layouts has the node's named layouts; if the spec
-// brings its own mig-configs, Resolve looks only there. Errors are *strictyaml.Error.
+// Resolve turns a spec into the planner's types. It looks up a named layout in layouts, which are
+// the node's, or only in the spec's own mig-configs if it has any. Errors are *strictyaml.Error.
 func Resolve(s api.Spec, layouts map[string][]api.LayoutRule) (mig.Spec, error) {
 	if err := checkForm(s); err != nil {
 		return mig.Spec{}, err
@@ -38,7 +38,7 @@ func Resolve(s api.Spec, layouts map[string][]api.LayoutRule) (mig.Spec, error) 
 	return resolved, nil
 }
 
-// Rules turns a layout into the planner's terms. Errors are *strictyaml.Error.
+// Rules turns a layout into the planner's types. Errors are *strictyaml.Error.
 func Rules(layout []api.LayoutRule) ([]mig.Rule, error) {
 	rules, err := resolveRules("rules", layout)
 	if err != nil {
@@ -59,7 +59,7 @@ func resolveLayout(
 		key = "mig-configs"
 
 		if s.Layout == "" {
-			for name := range layouts { // the only one
+			for name := range layouts { // checkForm has seen to it that there is only one
 				s.Layout = name
 			}
 		}
@@ -67,7 +67,7 @@ func resolveLayout(
 
 	layout, ok := layouts[s.Layout]
 	if !ok && s.MIGConfigs == nil {
-		return nil, wrong(
+		return nil, newError(
 			"layout",
 			"this node has no layout %.80q; migctl layouts lists those that it has",
 			s.Layout,
@@ -75,14 +75,15 @@ func resolveLayout(
 	}
 
 	if !ok {
-		return nil, wrong("layout", "%.80q is not known; expected one of: %s", s.Layout, known(layouts))
+		return nil, newError(
+			"layout", "%.80q is not known; expected one of: %s", s.Layout, joinNames(layouts))
 	}
 
 	return resolveRules(strictyaml.Join(key, s.Layout), layout)
 }
 
-// known lists the names of layouts for a message.
-func known(layouts map[string][]api.LayoutRule) string {
+// joinNames lists the names of layouts for a message.
+func joinNames(layouts map[string][]api.LayoutRule) string {
 	return strings.Join(slices.Sorted(maps.Keys(layouts)), ", ")
 }
 
@@ -97,9 +98,11 @@ func checkLayouts(layouts map[string][]api.LayoutRule) *strictyaml.Error {
 	return nil
 }
 
+// resolveRules turns the rules of a layout into the planner's. key is the layout's place in the
+// document, for errors.
 func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *strictyaml.Error) {
 	if len(layout) == 0 || len(layout) > maxRules {
-		return nil, wrong(key, "has %d rules; expected 1 to %d", len(layout), maxRules)
+		return nil, newError(key, "has %d rules; expected 1 to %d", len(layout), maxRules)
 	}
 
 	var rules []mig.Rule
@@ -110,19 +113,19 @@ func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *strictyaml.
 
 		switch {
 		case l.MIGEnabled && l.MIGDevices == nil:
-			return nil, wrong(
+			return nil, newError(
 				strictyaml.Join(at, "mig-devices"),
 				"is missing; expected counts by profile, {} for no instances",
 			)
 		case !l.MIGEnabled && len(l.MIGDevices) > 0:
-			return nil, wrong(
+			return nil, newError(
 				strictyaml.Join(at, "mig-devices"),
 				"has instances while mig-enabled is false",
 			)
 		case !l.Devices.All && l.Devices.Indexes == nil:
-			return nil, wrong(strictyaml.Join(at, "devices"), "is missing")
+			return nil, newError(strictyaml.Join(at, "devices"), "is missing")
 		case len(l.Devices.Indexes) > maxList || len(l.DeviceFilter) > maxList:
-			return nil, wrong(at, "has more than %d devices or device filters", maxList)
+			return nil, newError(at, "has more than %d devices or device filters", maxList)
 		}
 
 		if l.Devices.All {
@@ -136,7 +139,7 @@ func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *strictyaml.
 		for _, filter := range l.DeviceFilter {
 			id, ok := pciDevice(filter)
 			if !ok {
-				return nil, wrong(
+				return nil, newError(
 					strictyaml.Join(at, "device-filter"),
 					`has %.60q; expected a PCI device id such as "0x20B010DE"`,
 					filter,
@@ -152,7 +155,7 @@ func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *strictyaml.
 		}
 
 		var err *strictyaml.Error
-		if rule.Want, err = wants(strictyaml.Join(at, "mig-devices"), devices); err != nil {
+		if rule.Want, err = resolveDevices(strictyaml.Join(at, "mig-devices"), devices); err != nil {
 			return nil, err
 		}
 
@@ -173,14 +176,14 @@ func pciDevice(s string) (uint32, bool) {
 
 func resolveCounts(s api.Spec) ([]mig.Rule, *strictyaml.Error) {
 	if len(s.GPUs) > maxList {
-		return nil, wrong("gpus", "has %d items; expected at most %d", len(s.GPUs), maxList)
+		return nil, newError("gpus", "has %d items; expected at most %d", len(s.GPUs), maxList)
 	}
 
 	rule := mig.Rule{Enabled: true}
 
 	for i, selector := range s.GPUs {
 		if selector == "" || len(selector) > maxText {
-			return nil, wrong(fmt.Sprintf("gpus[%d]", i),
+			return nil, newError(fmt.Sprintf("gpus[%d]", i),
 				`is %.60q; expected an index, a UUID or a PCI bus id of a GPU, or "all"`, selector)
 		}
 
@@ -188,7 +191,7 @@ func resolveCounts(s api.Spec) ([]mig.Rule, *strictyaml.Error) {
 	}
 
 	var err *strictyaml.Error
-	if rule.Want, err = wants("devices", s.Devices); err != nil {
+	if rule.Want, err = resolveDevices("devices", s.Devices); err != nil {
 		return nil, err
 	}
 
@@ -197,7 +200,7 @@ func resolveCounts(s api.Spec) ([]mig.Rule, *strictyaml.Error) {
 
 func resolveDemand(needs []api.Need) ([]mig.Need, *strictyaml.Error) {
 	if len(needs) > maxKinds {
-		return nil, wrong("demand", "has %d needs; expected at most %d", len(needs), maxKinds)
+		return nil, newError("demand", "has %d needs; expected at most %d", len(needs), maxKinds)
 	}
 
 	var list []mig.Need
@@ -205,7 +208,7 @@ func resolveDemand(needs []api.Need) ([]mig.Need, *strictyaml.Error) {
 
 	for i, n := range needs {
 		if n.Count < 0 || n.Count > maxCount || n.SMs < 0 {
-			return nil, wrong(
+			return nil, newError(
 				fmt.Sprintf("demand[%d]", i),
 				"count %d, sms %d; expected a count of 0 to %d and no negative number",
 				n.Count,
@@ -219,7 +222,7 @@ func resolveDemand(needs []api.Need) ([]mig.Need, *strictyaml.Error) {
 	}
 
 	if total == 0 || total > maxCount {
-		return nil, wrong("demand", "asks for %d instances; expected 1 to %d", total, maxCount)
+		return nil, newError("demand", "asks for %d instances; expected 1 to %d", total, maxCount)
 	}
 
 	return list, nil

@@ -1,5 +1,5 @@
-// Package spec reads what is wanted of a node, from YAML or JSON, and says it in the planner's
-// terms.
+// Package spec reads from YAML or JSON which instances a node shall have, and turns that into the
+// planner's types.
 package spec
 
 import (
@@ -9,24 +9,22 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// The bounds of what is read. No node comes near them; they keep a hostile or mistaken document
-// from costing much.
+// Bounds of documents. No node needs as much; they keep a hostile or mistaken document from costing
+// much.
 const (
-	maxSpec    = 256 << 10 // bytes
+	maxSpec    = 256 << 10 // bytes of a spec
 	maxFile    = 4 << 20   // bytes of a file of layouts
 	maxRules   = 256       // of a layout
 	maxList    = 256       // GPUs, device filters
 	maxKinds   = 64        // profiles of one rule, needs of a demand
 	maxCount   = 64        // instances of a profile, of a need
 	maxCompute = 16        // compute instances of a GPU instance
-	// of compute instances that are counted together, and of a GPU instance that they are in: no
-	// GPU has more
-	maxSlices = 16
-	maxText   = 253
-	maxIndex  = 1 << 30 // of a GPU
+	maxSlices  = 16        // compute slices of a GPU
+	maxText    = 253       // bytes of a name or a selector
+	maxIndex   = 1 << 30   // of a GPU
 )
 
-// check reports whether a spec is right in all that does not depend on the node.
+// check returns an error if a spec is wrong, as far as that can be said without the node.
 func check(s api.Spec) *strictyaml.Error {
 	err := checkForm(s)
 	switch {
@@ -42,7 +40,8 @@ func check(s api.Spec) *strictyaml.Error {
 	return err
 }
 
-// checkForm reports whether a spec is in exactly one of its forms, and whole.
+// checkForm returns an error unless a spec has exactly one of the three forms of api.Spec, with all
+// its keys.
 func checkForm(s api.Spec) *strictyaml.Error {
 	var forms []string
 	if s.Layout != "" || s.Version != "" || s.MIGConfigs != nil {
@@ -61,48 +60,49 @@ func checkForm(s api.Spec) *strictyaml.Error {
 
 	switch {
 	case len(s.Layout) > maxText:
-		return wrong("layout", "is %.60q; expected the name of a layout", s.Layout)
+		return newError("layout", "is %.60q; expected the name of a layout", s.Layout)
 	case len(forms) == 0:
-		return wrong("", "nothing is asked for; %s", expected)
+		return newError("", "nothing is asked for; %s", expected)
 	case len(forms) > 1:
-		return wrong("", "%s at once; %s", strings.Join(forms, " and "), expected)
+		return newError("", "%s at once; %s", strings.Join(forms, " and "), expected)
 	case s.MIGConfigs != nil || s.Version != "":
 		return checkDocument(s)
 	case s.GPUs != nil || s.Devices != nil:
 		return checkCounts(s)
 	case s.Demand != nil && len(s.Demand) == 0:
-		return wrong("demand", "is empty; expected a list of needs")
+		return newError("demand", "is empty; expected a list of needs")
 	}
 
 	return nil
 }
 
-// checkDocument is for mig-parted's form.
+// checkDocument checks mig-parted's form.
 func checkDocument(s api.Spec) *strictyaml.Error {
 	switch {
 	case s.Version == "":
-		return wrong("version", "is missing; expected %s", version)
+		return newError("version", "is missing; expected %s", version)
 	case s.Version != version:
-		return wrong("version", "is %q; expected %s", s.Version, version)
+		return newError("version", "is %q; expected %s", s.Version, version)
 	case len(s.MIGConfigs) == 0:
-		return wrong("mig-configs", "is empty; expected layouts by name")
+		return newError("mig-configs", "is empty; expected layouts by name")
 	case s.Layout == "" && len(s.MIGConfigs) > 1:
-		return wrong(
+		return newError(
 			"layout",
 			"is missing; expected which of the mig-configs: %s",
-			known(s.MIGConfigs),
+			joinNames(s.MIGConfigs),
 		)
 	}
 
 	return nil
 }
 
+// checkCounts checks the form with GPUs and devices.
 func checkCounts(s api.Spec) *strictyaml.Error {
 	switch {
 	case len(s.GPUs) == 0:
-		return wrong("gpus", `is empty; expected indexes, UUIDs or PCI bus ids of GPUs, or ["all"]`)
+		return newError("gpus", `is empty; expected indexes, UUIDs or PCI bus ids of GPUs, or ["all"]`)
 	case s.Devices == nil:
-		return wrong("devices", "is missing; expected counts by profile, {} for no instances")
+		return newError("devices", "is missing; expected counts by profile, {} for no instances")
 	}
 
 	return nil

@@ -13,56 +13,57 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// wants turns counts by profile into the planner's terms. Keys are names or ids of profiles, or
-// names of compute instances such as 1c.3g.20gb: these share as few 3g.20gb instances as possible.
-func wants(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *strictyaml.Error) {
+// resolveDevices turns counts by profile into the planner's wants. The keys of devices are names or
+// ids of profiles, or names of compute instances such as 1c.3g.20gb: these share as few 3g.20gb
+// instances as possible. key is the place of devices in the document, for errors.
+func resolveDevices(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *strictyaml.Error) {
 	if len(devices) > maxKinds {
-		return nil, wrong(key, "has %d profiles; expected at most %d", len(devices), maxKinds)
+		return nil, newError(key, "has %d profiles; expected at most %d", len(devices), maxKinds)
 	}
 
 	var list []mig.Want
-	parts := map[mig.Name][]int{} // sizes of compute instances, by profile
+	sizesIn := map[mig.Name][]int{} // sizes of compute instances, by the profile of their GPU instance
 
 	for _, name := range slices.Sorted(maps.Keys(devices)) {
 		request := devices[name]
 		at := strictyaml.Join(key, name)
 
 		if name == "" || len(name) > maxText {
-			return nil, wrong(key, "has the key %.60q; expected the name or id of a profile", name)
+			return nil, newError(key, "has the key %.60q; expected the name or id of a profile", name)
 		}
 
 		profile, err := mig.ParseName(name)
 		if err != nil || profile.Part == 0 {
-			more, wrongRequest := wantsOf(at, name, request)
-			if wrongRequest != nil {
-				return nil, wrongRequest
+			wants, err := resolveRequest(at, name, request)
+			if err != nil {
+				return nil, err
 			}
 
-			list = append(list, more...)
+			list = append(list, wants...)
 			continue
 		}
 
-		sizes, wrongPart := partsOf(at, profile, request)
-		if wrongPart != nil {
-			return nil, wrongPart
+		sizes, sizesErr := computeSizesOf(at, profile, request)
+		if sizesErr != nil {
+			return nil, sizesErr
 		}
 
 		profile.Part = 0
-		parts[profile] = append(parts[profile], sizes...)
+		sizesIn[profile] = append(sizesIn[profile], sizes...)
 	}
 
 	names := slices.SortedFunc(
-		maps.Keys(parts),
+		maps.Keys(sizesIn),
 		func(a, b mig.Name) int { return cmp.Compare(a.String(), b.String()) },
 	)
 	for _, name := range names {
 		sum := 0
-		for _, size := range parts[name] {
+		for _, size := range sizesIn[name] {
 			sum += size
 		}
 
 		if sum > maxSlices {
-			return nil, wrong(
+			return nil, newError(
 				key,
 				"has compute instances of %s with %d slices; expected at most %d",
 				name,
@@ -71,7 +72,7 @@ func wants(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *stric
 			)
 		}
 
-		for _, sizes := range pack(parts[name], name.Slices) {
+		for _, sizes := range pack(sizesIn[name], name.Slices) {
 			list = append(list, mig.Want{Profile: name.String(), Count: 1, ComputeInstances: sizes})
 		}
 	}
@@ -79,15 +80,15 @@ func wants(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *stric
 	return list, nil
 }
 
-// wantsOf turns a request for instances of a profile into the planner's terms.
-func wantsOf(key, profile string, request api.DeviceRequest) ([]mig.Want, *strictyaml.Error) {
+// resolveRequest turns a request for instances of a profile into the planner's wants.
+func resolveRequest(key, profile string, request api.DeviceRequest) ([]mig.Want, *strictyaml.Error) {
 	if request.Each == nil {
-		want, err := wantOf(key, profile, request)
+		want, err := resolveCount(key, profile, request)
 		return []mig.Want{want}, err
 	}
 
 	if len(request.Each) == 0 || len(request.Each) > maxCount {
-		return nil, wrong(
+		return nil, newError(
 			key,
 			`has %d items; expected 1 to %d, each a count or {count: 1, compute: ["1c", "2c"]}`,
 			len(request.Each),
@@ -101,10 +102,10 @@ func wantsOf(key, profile string, request api.DeviceRequest) ([]mig.Want, *stric
 	for i, each := range request.Each {
 		at := fmt.Sprintf("%s[%d]", key, i)
 		if each.Each != nil {
-			return nil, wrong(at, "is a list; expected a count, or a count with compute instances")
+			return nil, newError(at, "is a list; expected a count, or a count with compute instances")
 		}
 
-		want, err := wantOf(at, profile, each)
+		want, err := resolveCount(at, profile, each)
 		if err != nil {
 			return nil, err
 		}
@@ -114,43 +115,44 @@ func wantsOf(key, profile string, request api.DeviceRequest) ([]mig.Want, *stric
 	}
 
 	if total > maxCount {
-		return nil, wrong(key, "has %d instances; expected at most %d", total, maxCount)
+		return nil, newError(key, "has %d instances; expected at most %d", total, maxCount)
 	}
 
 	return list, nil
 }
 
-func wantOf(key, profile string, request api.DeviceRequest) (mig.Want, *strictyaml.Error) {
+// resolveCount resolves a request that is no list.
+func resolveCount(key, profile string, request api.DeviceRequest) (mig.Want, *strictyaml.Error) {
 	if request.Count < 0 || request.Count > maxCount {
-		return mig.Want{}, wrong(key, "is %d; expected a count of 0 to %d", request.Count, maxCount)
+		return mig.Want{}, newError(key, "is %d; expected a count of 0 to %d", request.Count, maxCount)
 	}
 
-	sizes, err := computeSizes(key, request.Compute)
+	sizes, err := parseComputeSizes(key, request.Compute)
 
 	return mig.Want{Profile: profile, Count: request.Count, ComputeInstances: sizes}, err
 }
 
-// partsOf returns the sizes of compute instances that a request under a name such as 1c.3g.20gb
-// asks for.
-func partsOf(key string, name mig.Name, request api.DeviceRequest) ([]int, *strictyaml.Error) {
+// computeSizesOf returns the sizes of the compute instances that a request under a name such as
+// 1c.3g.20gb asks for: 1, 1 and 1 for a count of 3.
+func computeSizesOf(key string, name mig.Name, request api.DeviceRequest) ([]int, *strictyaml.Error) {
 	switch {
 	case request.Each != nil:
-		return nil, wrong(
+		return nil, newError(
 			key,
 			"is a list; %s is a compute instance, expected a count of 0 to %d",
 			name,
 			maxCount,
 		)
 	case request.Compute != nil:
-		return nil, wrong(
+		return nil, newError(
 			strictyaml.Join(key, "compute"),
 			"is for a GPU instance; %s is a compute instance",
 			name,
 		)
 	case request.Count < 0 || request.Count > maxCount:
-		return nil, wrong(key, "is %d; expected a count of 0 to %d", request.Count, maxCount)
+		return nil, newError(key, "is %d; expected a count of 0 to %d", request.Count, maxCount)
 	case !slices.Contains([]int{1, 2, 3, 4, 7, name.Slices}, name.Part) || name.Slices > maxSlices:
-		return nil, wrong(
+		return nil, newError(
 			key,
 			"is a compute instance of %d slices of %d; expected 1, 2, 3, 4, 7 or all, of at most %d",
 			name.Part,
@@ -162,14 +164,14 @@ func partsOf(key string, name mig.Name, request api.DeviceRequest) ([]int, *stri
 	return slices.Repeat([]int{name.Part}, request.Count), nil
 }
 
-// computeSizes returns the sizes that texts such as "1c" and "2c" name; nil stays nil.
-func computeSizes(key string, compute []string) ([]int, *strictyaml.Error) {
+// parseComputeSizes returns the sizes that texts such as "1c" and "2c" name; nil stays nil.
+func parseComputeSizes(key string, compute []string) ([]int, *strictyaml.Error) {
 	if compute == nil {
 		return nil, nil
 	}
 
 	if len(compute) > maxCompute {
-		return nil, wrong(
+		return nil, newError(
 			strictyaml.Join(key, "compute"),
 			"has %d items; expected at most %d",
 			len(compute),
@@ -182,7 +184,7 @@ func computeSizes(key string, compute []string) ([]int, *strictyaml.Error) {
 	for i, text := range compute {
 		n, err := strconv.Atoi(strings.TrimSuffix(text, "c"))
 		if err != nil || n < 1 || n > 64 || text != fmt.Sprintf("%dc", n) {
-			return nil, wrong(fmt.Sprintf("%s.compute[%d]", key, i),
+			return nil, newError(fmt.Sprintf("%s.compute[%d]", key, i),
 				`is %.60q; expected the slices of a compute instance, such as "1c"`, text)
 		}
 
@@ -195,41 +197,45 @@ func computeSizes(key string, compute []string) ([]int, *strictyaml.Error) {
 // pack puts compute instances of the given sizes into as few GPU instances of slicesEach slices as
 // possible, larger ones first.
 func pack(sizes []int, slicesEach int) [][]int {
-	p := packer{room: slicesEach, known: map[string][][]int{}}
+	p := packer{room: slicesEach, found: map[string][][]int{}}
+	var counts []int // of p.sizes
 
 	sorted := slices.SortedFunc(slices.Values(sizes), func(a, b int) int { return b - a })
 	for i, size := range sorted {
 		if i == 0 || size != sorted[i-1] {
 			p.sizes = append(p.sizes, size)
-			p.counts = append(p.counts, 0)
+			counts = append(counts, 0)
 		}
 
-		p.counts[len(p.counts)-1]++
+		counts[len(counts)-1]++
 	}
 
-	return p.best(p.counts)
+	return p.findBest(counts)
 }
 
 // packer tries all ways to pack.
 type packer struct {
-	room          int                // slices of a GPU instance
-	sizes, counts []int              // the different sizes, descending, and how many there are of each
-	known         map[string][][]int // results of best, by counts
+	room  int                // slices of a GPU instance
+	sizes []int              // the different sizes, descending
+	found map[string][][]int // results of findBest, by counts
 }
 
-// best returns the shortest list of GPU instances that takes counts compute instances of each size.
-func (p *packer) best(counts []int) [][]int {
+// findBest returns the shortest list of GPU instances that have counts[i] compute instances of
+// sizes[i]. Each GPU instance is a list of sizes.
+func (p *packer) findBest(counts []int) [][]int {
 	first := slices.IndexFunc(counts, func(n int) bool { return n > 0 })
 	if first < 0 {
 		return nil
 	}
 
 	key := fmt.Sprint(counts)
-	if list, ok := p.known[key]; ok {
+	if list, ok := p.found[key]; ok {
 		return list
 	}
 
 	var best [][]int
+
+	// The largest compute instance has to be somewhere: we try all instances that it can be in.
 	left := slices.Clone(counts)
 	left[first]--
 	p.fillInstance(
@@ -238,18 +244,19 @@ func (p *packer) best(counts []int) [][]int {
 		p.room-p.sizes[first],
 		left,
 		func(instance, left []int) {
-			if rest := p.best(left); best == nil || len(rest)+1 < len(best) {
+			if rest := p.findBest(left); best == nil || len(rest)+1 < len(best) {
 				best = append([][]int{slices.Clone(instance)}, rest...)
 			}
 		},
 	)
-	p.known[key] = best
+	p.found[key] = best
 
 	return best
 }
 
-// fillInstance adds compute instances in every way until none fits any more, and calls done with
-// each result. It uses sizes[from:] of which left has some.
+// fillInstance adds further compute instances to a GPU instance with room slices left, in every way,
+// until none fits any more. It calls done with each full instance and the counts that are left then.
+// left are the counts that it can use, of sizes[from:] only.
 func (p *packer) fillInstance(
 	instance []int,
 	from, room int,
@@ -267,7 +274,7 @@ func (p *packer) fillInstance(
 		fewer := slices.Clone(left)
 		fewer[i]--
 		p.fillInstance(
-			append(instance[:len(instance):len(instance)], p.sizes[i]),
+			append(slices.Clip(instance), p.sizes[i]), // Clip: each way has its own copy
 			i,
 			room-p.sizes[i],
 			fewer,

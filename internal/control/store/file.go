@@ -9,9 +9,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/privatedir"
 )
 
-// WriteFile replaces a file atomically and blocks until it is on disk; its folder is created if it
-// is missing. After an error the file has its old content or the new one. A link in the file's
-// place is replaced, not followed.
+// WriteFile replaces a file atomically and blocks until it is on disk. It creates the file's folder
+// if that is missing. After an error the file has its old content or the new one. WriteFile replaces
+// a link at path, and does not follow it.
 func WriteFile(path string, content []byte) error {
 	dir, name := filepath.Split(path)
 	if err := createDir(filepath.Clean(dir)); err != nil {
@@ -32,7 +32,7 @@ func WriteFile(path string, content []byte) error {
 	return file.Close()
 }
 
-// createDir creates the folder durably if it is missing.
+// createDir creates a folder if it is missing, and blocks until its entry in its parent is on disk.
 func createDir(dir string) error {
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -14,8 +14,8 @@ import (
 )
 
 // A file begins with a line of text: a name, the sequence number of its document, the document's
-// length, and a CRC-32C of both and the document. The document follows. The rest of a slot is left
-// over from longer documents. A slot that has only zero bytes was never written.
+// length, and a CRC-32C of both and the document. The document follows. In a slot, the remains of
+// longer documents may follow that. A slot that has only zero bytes was never written.
 const (
 	headerFormat = "mig-exporter state %016x %08x %08x\n"
 	headerSize   = 54
@@ -25,11 +25,12 @@ const (
 type slot struct {
 	root   *os.Root // the folder
 	file   *os.File
-	size   int64
-	broken bool // the content on disk is unknown: the file must be created again
-	unused bool // never written
+	size   int64 // of the file
+	broken bool  // we don't know what is on disk: the next write has to create the file again
+	unused bool  // never written
 }
 
+// openSlot opens a slot, and creates an empty one if it is missing.
 func openSlot(folder *privatedir.Dir, name string) (*slot, error) {
 	file, err := folder.OpenFile(name, os.O_RDWR|os.O_CREATE)
 	if err != nil {
@@ -44,8 +45,8 @@ func openSlot(folder *privatedir.Dir, name string) (*slot, error) {
 	return &slot{root: folder.Root, file: file, size: info.Size()}, nil
 }
 
-// read returns the slot's document and its sequence number; valid is false if the content is
-// invalid. The document is nil, and valid, if the slot was never written.
+// read returns the slot's document and its sequence number. valid reports false if the content is
+// damaged. A slot that was never written is valid, and has a nil document.
 func (sl *slot) read() (document []byte, sequence uint64, valid bool, err error) {
 	content, err := io.ReadAll(io.NewSectionReader(sl.file, 0, sl.size))
 	if err != nil {
@@ -61,6 +62,7 @@ func (sl *slot) read() (document []byte, sequence uint64, valid bool, err error)
 	return document, sequence, valid, nil
 }
 
+// decode returns the document in the content of a file.
 func decode(content []byte) (document []byte, sequence uint64, valid bool) {
 	if len(content) < headerSize {
 		return nil, 0, false
@@ -78,13 +80,14 @@ func decode(content []byte) (document []byte, sequence uint64, valid bool) {
 	}
 
 	document = content[headerSize : headerSize+length]
-	if !bytes.HasPrefix(content, encode(sequence, document)) {
+	if !bytes.HasPrefix(content, encode(sequence, document)) { // another checksum
 		return nil, 0, false
 	}
 
 	return document, sequence, true
 }
 
+// encode returns the content of a file with a document.
 func encode(sequence uint64, document []byte) []byte {
 	table := crc32.MakeTable(crc32.Castagnoli)
 	sum := crc32.Update(
@@ -96,8 +99,8 @@ func encode(sequence uint64, document []byte) []byte {
 	return append(fmt.Appendf(nil, headerFormat, sequence, len(document), sum), document...)
 }
 
-// grow extends the slot to size bytes, with zeros that are on disk, unless it has that size. Its
-// document does not change.
+// grow extends the slot's file to size bytes, unless it is that large already. It writes zeros and
+// syncs, so that the disk space is allocated. The document does not change.
 func (sl *slot) grow(size int64) error {
 	if sl.size >= size {
 		return nil
@@ -117,9 +120,9 @@ func (sl *slot) grow(size int64) error {
 	return nil
 }
 
-// write replaces the slot's document. It allocates disk space only if too little was reserved.
-// After a failed write or sync, there is no way to find out whether the pages are on disk, since a
-// second sync may succeed although they are lost: the next write creates a new file.
+// write replaces the slot's document. It allocates disk space only if too little was reserved. After
+// a failed write or sync, a second sync may succeed although the pages are lost, so we cannot find
+// out what is on disk: the next write creates a new file.
 func (sl *slot) write(sequence uint64, document []byte) error {
 	content := encode(sequence, document)
 	if sl.broken {
@@ -158,16 +161,16 @@ func (sl *slot) rewrite(content []byte) error {
 	return nil
 }
 
-// replaceFile writes content to a new file and renames it. It returns the file, open for reading
-// and writing. A file or a link that has the name of the new file is removed, never written
-// through.
+// replaceFile writes content to NAME.new and renames that to name. It returns the file, open for
+// reading and writing. It first removes a file or a link at NAME.new, so that it never writes
+// through a link.
 func replaceFile(root *os.Root, name string, content []byte) (*os.File, error) {
-	fresh := name + ".new"
-	if err := root.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	newName := name + ".new"
+	if err := root.Remove(newName); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 
-	file, err := root.OpenFile(fresh, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	file, err := root.OpenFile(newName, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -178,11 +181,11 @@ func replaceFile(root *os.Root, name string, content []byte) (*os.File, error) {
 	}
 
 	if err = errors.Join(err, file.Close()); err == nil {
-		err = root.Rename(fresh, name)
+		err = root.Rename(newName, name)
 	}
 
 	if err != nil {
-		return nil, errors.Join(err, root.Remove(fresh))
+		return nil, errors.Join(err, root.Remove(newName))
 	}
 
 	if err := syncRoot(root); err != nil {

@@ -1,7 +1,7 @@
 // Package store keeps the documents of partition control in a state folder. For the operation under
-// way it has two preallocated slots, which it writes in turn; the history is one file, which it
-// replaces atomically. A document that was saved is on disk. A crash or a power cut loses at most
-// the one that was being written.
+// way it has two slots, which are files with reserved space that it overwrites in turn. The history
+// is one file, which it replaces atomically. A document that was saved is on disk. A crash or a
+// power cut loses at most the document that was being written.
 package store
 
 import (
@@ -36,15 +36,15 @@ type Store struct {
 	dir string
 
 	mu       sync.Mutex
-	folder   *privatedir.Dir
+	folder   *privatedir.Dir // nil while the store is closed, as are lock and the slots
 	lock     *os.File
-	slots    [2]*slot
-	sequence uint64 // of the newest operation document
-	saved    fingerprint
-	tried    fingerprint // of the last attempt to save: after an error it may be on disk
+	slots    [2]*slot    // a document with an even sequence number goes to slots[0]
+	sequence uint64      // number of the newest document in the slots; 0 if there is none
+	saved    fingerprint // of the documents that were saved or read last
+	tried    fingerprint // of the last attempts to save: after an error, their documents may be on disk
 }
 
-// fingerprint identifies the documents that were saved last.
+// fingerprint identifies the documents in a folder by their hashes.
 type fingerprint struct {
 	used               bool // something was saved or read
 	operation, history [sha256.Size]byte
@@ -62,7 +62,7 @@ func (s *Store) Open() (control.Documents, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	_ = s.closeFiles() // their content is on disk
+	_ = s.closeFiles() // nothing is lost: each save has synced
 
 	docs, err := s.openFiles()
 	if err != nil {
@@ -136,8 +136,8 @@ func (s *Store) readDocuments() (docs control.Documents, err error) {
 	return docs, nil
 }
 
-// readHistory returns the history, or nil if there is none. A damaged one is copied to another file
-// for the operator.
+// readHistory returns the history, or nil if there is none. It copies a damaged one to another file,
+// where the operator can look at it after the next SaveHistory.
 func (s *Store) readHistory() (document []byte, damaged bool, err error) {
 	file, err := s.folder.OpenFile(historyName, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -155,16 +155,15 @@ func (s *Store) readHistory() (document []byte, damaged bool, err error) {
 
 	document, _, valid := decode(content)
 	if !valid {
-		// The original remains until it is replaced.
-		if kept, err := replaceFile(s.folder.Root, historyName+".damaged", content); err == nil {
-			_ = kept.Close()
+		if copied, err := replaceFile(s.folder.Root, historyName+".damaged", content); err == nil {
+			_ = copied.Close()
 		}
 	}
 
 	return document, !valid, nil
 }
 
-// lockFolder locks the folder until the lock file is closed, also by the end of the process.
+// lockFolder locks the folder until the lock file is closed or the process ends.
 func (s *Store) lockFolder() (err error) {
 	if s.lock, err = s.folder.OpenFile(lockName, os.O_RDWR|os.O_CREATE); err != nil {
 		return err
@@ -186,7 +185,7 @@ func (s *Store) readSlots() (newest []byte, damaged bool, err error) {
 		switch {
 		case err != nil:
 			return nil, false, err
-		case !valid || content != nil && sequence%2 != uint64(i):
+		case !valid || content != nil && sequence%2 != uint64(i): // the document is the other slot's
 			damaged = true
 		case sequence > s.sequence:
 			newest = content
@@ -194,10 +193,10 @@ func (s *Store) readSlots() (newest []byte, damaged bool, err error) {
 		}
 	}
 
-	// An unused slot has lost the previous document or the next one, since the first save writes
-	// both slots. If that save crashed in between, nothing was lost, but nothing was done either:
-	// the GPUs are as the document says.
-	if empty := s.slots[(s.sequence+1)%2]; s.sequence > 0 && empty.unused {
+	// The first save writes both slots. So if one is unused, it has lost the previous document or
+	// the next one. It may also be that the first save crashed in between. Then nothing was lost,
+	// and to report damage does no harm: nothing was done yet, so the GPUs are as the document says.
+	if other := s.slots[(s.sequence+1)%2]; s.sequence > 0 && other.unused {
 		damaged = true
 	}
 
@@ -223,10 +222,10 @@ func (s *Store) Reserve(size int) error {
 	return nil
 }
 
-// SaveOperation writes the operation's document to the older slot and blocks until it is on disk.
-// The first document of a folder goes to both slots: from then on, a slot without a document has
-// lost it. After an error the last document remains, and the next call tries again. Errors are
-// control.ErrStateReplaced and errors of the file system.
+// SaveOperation writes the operation's document to the older slot and blocks until it is on disk. It
+// writes the first document of a folder to both slots: from then on, a slot without a document must
+// have lost it. After an error the last document is still there, and the next call tries again.
+// Errors are control.ErrStateReplaced and errors of the file system.
 func (s *Store) SaveOperation(document []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
