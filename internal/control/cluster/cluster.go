@@ -1,7 +1,7 @@
 // Package cluster connects partition control to the Kubernetes API server: it reviews tokens and
 // rights, finds other controllers of the node's GPUs, and cordons the node.
 //
-// The service account needs, by ClusterRole:
+// The service account needs a ClusterRole with these rights:
 //
 //	authentication.k8s.io  tokenreviews                    create, for Kubernetes tokens
 //	authorization.k8s.io   subjectaccessreviews            create, for Kubernetes tokens
@@ -10,14 +10,15 @@
 //	resource.k8s.io        resourceslices                  list, if the cluster has them
 //	inference.redhat.com   instaslices, nodeaccelerators   list, if the cluster has them
 //
-// To restart the device plugin it needs list and delete of pods in the plugin's namespace, by a
-// Role; to read the layouts of mig-manager's ConfigMap, get of configmaps in its namespace.
+// To restart the device plugin, it needs a Role in the plugin's namespace with list and delete of
+// pods. To read the layouts of mig-manager's ConfigMap, it needs get of configmaps in that namespace.
 //
 // If a right is missing, errors name it: they are, or contain, a *kubeapi.RefusedError.
 //
-// Users of partition control in a cluster need verbs on partitions of the group mig-exporter.io,
-// whose names are those of nodes: get reads; plan, apply, mode, force, take-over and release are as
-// in docs/partition-control.md. The API server has no such resource; it only authorizes.
+// A user of partition control on node N needs verbs on the object N of the resource partitions in
+// the group mig-exporter.io: get to read, and plan, apply, mode, force, take-over and release as
+// docs/partition-control.md says. There is no such resource; the API server only answers whether a
+// user has the right.
 package cluster
 
 import (
@@ -43,14 +44,14 @@ type Options struct {
 	API *kubeapi.Client
 	// Node is the name of the node, as Kubernetes has it.
 	Node string
-	// Audiences are the accepted audiences of tokens; if there are none, the API server's. The one
-	// of the node, mig-exporter/NODE, is always accepted.
+	// Audiences are the accepted audiences of tokens; if there are none, the API server's own. The
+	// node's audience, mig-exporter/NODE, is always accepted.
 	Audiences []string
 	// FollowsLabels is set if this program applies the layout that the label nvidia.com/mig.config
-	// names: then the label alone reveals no other owner, but a pod of mig-manager does.
+	// names. Then the label does not show that mig-manager owns the GPUs; a pod of mig-manager does.
 	FollowsLabels bool
-	// OwnPod is NAMESPACE/NAME of the pod that this process runs in; empty if it is unknown. The
-	// service account's token tells the pod, too.
+	// OwnPod is NAMESPACE/NAME of the pod that this process runs in; empty if it is unknown. We also
+	// know the pod by its UID in the service account's token.
 	OwnPod string
 	// Now is the clock for the cache of reviewed tokens.
 	Now func() time.Time
@@ -60,11 +61,11 @@ type Options struct {
 type Cluster struct {
 	opts    Options
 	timeout time.Duration // of one request
-	// reviews limits the tokens that are reviewed at once.
+	// reviews has an item for each token that is being reviewed, up to maxReviews.
 	reviews chan struct{}
 
 	mu    sync.Mutex
-	known map[tokenHash]cachedActor
+	known map[tokenHash]cachedActor // owners of tokens that were reviewed
 }
 
 var _ control.Cluster = (*Cluster)(nil)

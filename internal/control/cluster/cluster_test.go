@@ -281,7 +281,7 @@ func wantCordon(t *testing.T, what string, s *apiServer, unschedulable bool, mar
 func TestCordon(t *testing.T) {
 	s := newAPIServer()
 	s.metadata()["annotations"] = map[string]any{"other": "stays"}
-	s.meddle = tries - 1
+	s.meddle = maxTries - 1
 
 	c, _ := testCluster(t, s)
 	if ok, err := c.Cordon(t.Context()); !ok || err != nil {

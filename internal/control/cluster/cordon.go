@@ -10,23 +10,22 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 )
 
-// The annotation of a node that this program has cordoned.
 const (
+	// markName and markValue are the annotation of a node that this program has cordoned.
 	markName  = "mig-exporter.io/cordoned-by"
 	markValue = "partition-control"
-	// manager is this program's name among the managers of the node's fields.
-	manager = "mig-exporter-partition-control"
+	// cordonManager is this program's name among the managers of the node's fields.
+	cordonManager = "mig-exporter-partition-control"
 )
 
-// tries is how often a change of the node is tried if other clients change the node at the same
-// time.
-const tries = 5
+// maxTries is how often we try a change if other clients change the object at the same time.
+const maxTries = 5
 
 // Cordon implements control.Cluster.
 func (c *Cluster) Cordon(ctx context.Context) (bool, error) {
 	var done bool
 
-	err := c.patchNode(ctx, manager, func(n node) map[string]any {
+	err := c.patchNode(ctx, cordonManager, func(n node) map[string]any {
 		done = !n.Spec.Unschedulable
 		if !done {
 			return nil
@@ -44,12 +43,12 @@ func (c *Cluster) Cordon(ctx context.Context) (bool, error) {
 // Uncordon implements control.Cluster. If another client has made the node schedulable since, and
 // perhaps cordoned it again, Uncordon only removes the annotation.
 func (c *Cluster) Uncordon(ctx context.Context) error {
-	err := c.patchNode(ctx, manager, func(n node) map[string]any {
+	err := c.patchNode(ctx, cordonManager, func(n node) map[string]any {
 		if n.Metadata.Annotations[markName] != markValue {
 			return nil
 		}
 
-		if !n.cordonedBy(manager) {
+		if !n.cordonedBy(cordonManager) {
 			return newPatch(n, nil, nil)
 		}
 
@@ -63,7 +62,7 @@ func (c *Cluster) Uncordon(ctx context.Context) error {
 }
 
 // cordonedBy reports whether the manager made the node unschedulable. If the API server does not
-// say which one did, it reports true: the annotation is enough.
+// report who did, it returns true for an unschedulable node: our annotation is enough.
 func (n *node) cordonedBy(manager string) bool {
 	hasOther := false
 
@@ -80,8 +79,8 @@ func (n *node) cordonedBy(manager string) bool {
 	return n.Spec.Unschedulable && !hasOther
 }
 
-// newPatch returns a merge patch for the node that was read. A nil mark removes the annotation; a
-// nil spec is not changed.
+// newPatch returns a merge patch for the node that was read. A nil mark removes the annotation. With
+// a nil spec, the patch does not change the node's spec.
 func newPatch(n node, mark any, spec map[string]any) map[string]any {
 	body := map[string]any{
 		"metadata": map[string]any{
@@ -96,8 +95,9 @@ func newPatch(n node, mark any, spec map[string]any) map[string]any {
 	return body
 }
 
-// patchNode reads the node and applies the patch that decide returns, as a manager of its fields;
-// nil is no patch. It tries again if the node has changed.
+// patchNode reads the node and applies the patch that decide returns, in the name of a manager. If
+// decide returns nil, it does nothing. If the node has changed meanwhile, it reads it and calls
+// decide again.
 func (c *Cluster) patchNode(
 	ctx context.Context, manager string, decide func(node) map[string]any,
 ) error {
@@ -123,7 +123,7 @@ func (c *Cluster) patchNode(
 			return nil
 		}
 
-		if !errors.Is(err, kubeapi.ErrConflict) || try == tries {
+		if !errors.Is(err, kubeapi.ErrConflict) || try == maxTries {
 			return fmt.Errorf("node %s: %w", c.opts.Node, err)
 		}
 	}

@@ -17,10 +17,10 @@ import (
 // https://github.com/NVIDIA/gpu-operator, assets/state-mig-manager/0600_daemonset.yaml
 const migManagerPods = "app=nvidia-mig-manager"
 
-// metadataAlone asks for an object without its spec and status: of a node these are many times its
-// metadata.
+// metadataOnly asks for an object without its spec and status, which are many times larger than the
+// metadata of a node.
 // https://kubernetes.io/docs/reference/using-api/api-concepts/#receiving-resources-as-tables
-const metadataAlone = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+const metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 // labelsManager is this program's name among the managers of the labels that it writes.
 const labelsManager = "mig-exporter-node-labels"
@@ -37,7 +37,7 @@ func (c *Cluster) Node(ctx context.Context, exact bool) (nodelabels.Node, error)
 	var n node
 
 	err := c.request(ctx, kubeapi.Request{
-		Method: http.MethodGet, Path: c.nodePath(), Query: query, Accept: metadataAlone,
+		Method: http.MethodGet, Path: c.nodePath(), Query: query, Accept: metadataOnly,
 	}, &n)
 	if err != nil {
 		return nodelabels.Node{}, fmt.Errorf("node %s: %w", c.opts.Node, err)
@@ -46,11 +46,12 @@ func (c *Cluster) Node(ctx context.Context, exact bool) (nodelabels.Node, error)
 	return n.forLabels(), nil
 }
 
+// forLabels returns the node for package nodelabels.
 func (n *node) forLabels() nodelabels.Node {
 	managers := map[string]string{}
-	written := map[string]time.Time{}
+	written := map[string]time.Time{} // when
 
-	// Several managers can have applied the same value.
+	// Several managers can have written the same value: the last one counts.
 	for _, m := range n.Metadata.ManagedFields {
 		for field := range m.Fields.Metadata.Labels {
 			if label, ok := strings.CutPrefix(field, "f:"); ok && !m.Time.Before(written[label]) {
@@ -87,16 +88,16 @@ func (c *Cluster) ChangeNode(
 	})
 }
 
-// addChanges adds to a merge patch the values that differ from those that there are. An empty value
-// removes its key.
-func addChanges(metadata map[string]any, field string, have, want map[string]string) {
+// addChanges adds the wanted values to a merge patch, as far as they differ from the current ones. An
+// empty value removes its key.
+func addChanges(metadata map[string]any, field string, current, wanted map[string]string) {
 	changes := map[string]any{}
 
-	for key, value := range want {
-		switch now, ok := have[key]; {
+	for key, value := range wanted {
+		switch now, ok := current[key]; {
 		case value == now && (ok || value == ""):
 		case value == "":
-			changes[key] = nil
+			changes[key] = nil // null removes a key
 		default:
 			changes[key] = value
 		}
@@ -125,7 +126,7 @@ func (c *Cluster) ConfigMap(ctx context.Context, namespace, name string) (map[st
 	return configMap.Data, nil
 }
 
-// scheduledPod is what is read of a pod to find out by which labels its node was chosen.
+// scheduledPod is a pod with the labels that it requires of its node.
 type scheduledPod struct {
 	pod
 	Spec struct {
@@ -194,6 +195,7 @@ func (p *scheduledPod) nodeKeys() []string {
 	return slices.Compact(keys)
 }
 
+// podsOfNode returns the request for the node's pods, or those with some labels unless that is empty.
 func (c *Cluster) podsOfNode(labels string) kubeapi.Request {
 	query := url.Values{"fieldSelector": {"spec.nodeName=" + c.opts.Node}}
 	if labels != "" {

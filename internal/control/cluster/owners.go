@@ -48,15 +48,11 @@ const maxList = 32 << 20
 // ownersByGPU collects owners by GPU.
 type ownersByGPU map[gpu.UUID][]string
 
-func (f ownersByGPU) add(id gpu.UUID, format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
-	for _, known := range f[id] {
-		if known == text {
-			return
-		}
+// add adds an owner of a GPU, or of all GPUs if id is empty, unless it is there already.
+func (o ownersByGPU) add(id gpu.UUID, format string, args ...any) {
+	if text := fmt.Sprintf(format, args...); !slices.Contains(o[id], text) {
+		o[id] = append(o[id], text)
 	}
-
-	f[id] = append(f[id], text)
 }
 
 // Owners implements control.Cluster. If some of its requests fail, it returns an error and the
@@ -97,16 +93,17 @@ func (c *Cluster) Owners(ctx context.Context) (map[gpu.UUID][]string, error) {
 	return out, nil
 }
 
-// refusals is the error of several requests of which the API server has refused some.
+// refusals is the error of several requests, some of which the API server has refused.
 type refusals struct {
 	error
-	text string
+	text string // names the missing rights
 }
 
 func (e *refusals) Unwrap() error   { return e.error }
 func (e *refusals) Refusal() string { return e.text }
 
-// joinRefusals returns err with the rights that are missing for the requests that were refused.
+// joinRefusals returns err with a method Refusal that names the rights missing in all of errs. If
+// none of them is a refusal, it returns err.
 func joinRefusals(err error, errs []error) error {
 	var list []string
 
@@ -124,14 +121,14 @@ func joinRefusals(err error, errs []error) error {
 	return &refusals{err, strings.Join(list, "; ")}
 }
 
-// addMarks adds the owners that labels and annotations of the node reveal. The label of a layout
-// reveals none if this program itself follows it.
-func (f ownersByGPU) addMarks(n object, followsLabels bool) {
+// addMarks adds the owners that labels and annotations of the node show. mig-manager's labels show
+// none if this program itself follows them.
+func (o ownersByGPU) addMarks(n object, followsLabels bool) {
 	config := n.Labels[migManagerConfig]
 
 	state := n.Labels[migManagerState]
 	if !followsLabels && (config != "" || state != "") {
-		f.add(
+		o.add(
 			"",
 			"mig-manager (label %s=%s, state %s)",
 			migManagerConfig,
@@ -141,21 +138,22 @@ func (f ownersByGPU) addMarks(n object, followsLabels bool) {
 	}
 
 	if size := n.Labels[gkePartitionSize]; size != "" {
-		f.add("", "GKE (label %s=%s)", gkePartitionSize, size)
+		o.add("", "GKE (label %s=%s)", gkePartitionSize, size)
 	}
 
 	if kind := n.Labels[nosPartitioning]; kind != "" && kind != "mps" {
-		f.add("", "nos (label %s=%s)", nosPartitioning, kind)
+		o.add("", "nos (label %s=%s)", nosPartitioning, kind)
 	}
 
 	if register := n.Annotations[hamiRegister]; register != "" {
-		f.addHAMi(register)
+		o.addHAMi(register)
 	}
 }
 
-// addHAMi adds the GPUs of HAMi's register: a JSON list, or in older releases devices that end in a
-// colon and have fields separated by commas, of which the first is the UUID and the ninth the mode.
-func (f ownersByGPU) addHAMi(register string) {
+// addHAMi adds the GPUs in HAMi's register. The register is a JSON list. In older releases it is a
+// text in which each device ends with a colon; its fields are separated by commas, the first is the
+// UUID, the ninth the mode.
+func (o ownersByGPU) addHAMi(register string) {
 	type device struct {
 		ID   string `json:"id"`
 		Mode string `json:"mode"`
@@ -172,12 +170,12 @@ func (f ownersByGPU) addHAMi(register string) {
 
 	for _, d := range list {
 		if d.Mode == hamiMIG {
-			f.add(gpuOf(d.ID), "HAMi (annotation %s, mode %s)", hamiRegister, hamiMIG)
+			o.add(gpuOf(d.ID), "HAMi (annotation %s, mode %s)", hamiRegister, hamiMIG)
 		}
 	}
 }
 
-// gpuOf returns the GPU of a name; "", which is all GPUs, if the name is not a UUID.
+// gpuOf returns the UUID that a name is, or "", which stands for all GPUs, if it is none.
 func gpuOf(name string) gpu.UUID {
 	id, err := gpu.ParseUUID(name)
 	if err != nil {
@@ -212,7 +210,8 @@ func (c *Cluster) listGroups(ctx context.Context) (map[string]string, error) {
 	return out, nil
 }
 
-// listObjects lists the objects of a kind. A kind that the API server does not know has none.
+// listObjects lists the objects at a path. If the API server does not know their kind, there are
+// none.
 func (c *Cluster) listObjects(ctx context.Context, path, selector string, into any) error {
 	err := c.request(ctx, kubeapi.Request{
 		Method: http.MethodGet,
@@ -266,14 +265,14 @@ func (c *Cluster) addDRA(ctx context.Context, version string, out ownersByGPU) e
 		}
 
 		for _, d := range spec.Devices {
-			known := d.Attributes
-			if known == nil {
-				known = d.Basic.Attributes
+			all := d.Attributes
+			if all == nil {
+				all = d.Basic.Attributes
 			}
 
-			if strings.Contains(d.Name, "-mig-") || known["type"].String == "mig" {
+			if strings.Contains(d.Name, "-mig-") || all["type"].String == "mig" {
 				out.add(
-					gpuOf(known["parentUUID"].String),
+					gpuOf(all["parentUUID"].String),
 					"DRA (ResourceSlice of %s with MIG devices)",
 					draDriver,
 				)
@@ -284,7 +283,8 @@ func (c *Cluster) addDRA(ctx context.Context, version string, out ownersByGPU) e
 	return nil
 }
 
-// addInstaSlice adds the GPUs that InstaSlice's object of the node lists.
+// addInstaSlice adds the GPUs that InstaSlice's object for the node lists, or all GPUs if it lists
+// none.
 func (c *Cluster) addInstaSlice(ctx context.Context, version, kind string, out ownersByGPU) error {
 	var list struct {
 		Items []struct {

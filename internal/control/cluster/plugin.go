@@ -15,11 +15,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 )
 
-// PluginSelector says which pods are the device plugin's: those of a namespace that have all of the
-// labels.
+// PluginSelector says which pods are the device plugin's: the pods of a namespace that have all of
+// the labels.
 //
-// It has no other operators than equality, since the admission policy that limits the service
-// account to the pods of its own node has to say the same.
+// It has no other operators than equality, since the chart's admission policy, which limits the
+// service account to these pods on its own node, has to express the same.
 type PluginSelector struct {
 	Namespace string
 	Labels    []string // "key=value"
@@ -63,8 +63,8 @@ func ParsePluginSelector(text string) (PluginSelector, error) {
 
 // DevicePlugin restarts the device plugin of a node. It is safe for concurrent use.
 //
-// The service account needs, by a Role in the plugin's namespace, list and delete of pods. RBAC
-// cannot narrow these to a node; the chart's ValidatingAdmissionPolicy does.
+// The service account needs a Role in the plugin's namespace with list and delete of pods. RBAC
+// cannot limit these rights to one node; the chart's ValidatingAdmissionPolicy does.
 type DevicePlugin struct {
 	cluster  *Cluster
 	selector PluginSelector
@@ -77,7 +77,7 @@ func NewDevicePlugin(c *Cluster, s PluginSelector) *DevicePlugin {
 	return &DevicePlugin{cluster: c, selector: s}
 }
 
-// pod is what is read of a pod.
+// pod has the fields of a pod that we read.
 type pod struct {
 	Metadata struct {
 		Name      string `json:"name"`
@@ -106,13 +106,13 @@ func (p *pod) isReplaced() bool {
 	return false
 }
 
-// pluginError is an error whose text a response to a user may contain.
+// pluginError is an error whose text we may show to a client: control finds it by its method Refusal.
 type pluginError struct{ text string }
 
 func (e *pluginError) Error() string   { return e.text }
 func (e *pluginError) Refusal() string { return e.text }
 
-// Restart implements control.DevicePlugin. Pods without a DaemonSet are never ended, since nothing
+// Restart implements control.DevicePlugin. It never ends pods without a DaemonSet, since nothing
 // would replace them.
 func (d *DevicePlugin) Restart(ctx context.Context) ([]string, error) {
 	var ended []string
@@ -122,7 +122,7 @@ func (d *DevicePlugin) Restart(ctx context.Context) ([]string, error) {
 			return ended, err
 		}
 
-		if try == tries {
+		if try == maxTries {
 			return ended, fmt.Errorf(
 				"restart the device plugin: its pods change all the time: %w",
 				kubeapi.ErrConflict,
@@ -131,8 +131,8 @@ func (d *DevicePlugin) Restart(ctx context.Context) ([]string, error) {
 	}
 }
 
-// endPods ends all pods of the plugin on the node, and reports whether there may be new ones under
-// the same names.
+// endPods ends all pods of the plugin on the node, and adds their UIDs to ended. again is true if a
+// pod was replaced by another one of the same name before we could delete it.
 func (d *DevicePlugin) endPods(ctx context.Context, ended *[]string) (again bool, err error) {
 	list, err := d.listPods(ctx)
 	if err != nil {
@@ -189,7 +189,7 @@ func (d *DevicePlugin) Gone(ctx context.Context, pods []string) (bool, error) {
 	), nil
 }
 
-// listPods lists the plugin's pods on the node, those that are ending included.
+// listPods lists the plugin's pods on the node, also those that are ending.
 func (d *DevicePlugin) listPods(ctx context.Context) ([]pod, error) {
 	var list struct {
 		Items []pod `json:"items"`
@@ -216,8 +216,8 @@ func (d *DevicePlugin) podsPath() string {
 	return "/api/v1/namespaces/" + url.PathEscape(d.selector.Namespace) + "/pods"
 }
 
-// deletePod deletes exactly this pod: one of the same name that was created meanwhile is left
-// alone.
+// deletePod deletes exactly this pod. If another one of the same name was created meanwhile, it
+// returns kubeapi.ErrConflict.
 func (d *DevicePlugin) deletePod(ctx context.Context, p pod) error {
 	return d.cluster.request(ctx, kubeapi.Request{
 		Method: http.MethodDelete, Path: d.podsPath() + "/" + url.PathEscape(p.Metadata.Name),

@@ -18,15 +18,12 @@ import (
 )
 
 const (
-	// cacheTTL is how long we don't review a token and its rights again: after a right was
-	// withdrawn, it still counts so long.
-	cacheTTL = 10 * time.Second
-	// maxCached is the maximum number of cached tokens, maxToken the maximum length of a token in
-	// bytes.
-	maxCached = 1000
-	maxToken  = 16 << 10
-	// maxCredential is the maximum length of a token's id, JTI=<uuid>.
-	maxCredential = 256
+	// cacheTTL is how long we rely on a review of a token and its rights. A right that is withdrawn
+	// counts for so long.
+	cacheTTL      = 10 * time.Second
+	maxCached     = 1000     // tokens in the cache
+	maxToken      = 16 << 10 // bytes of a token
+	maxCredential = 256      // bytes of a token's id, JTI=<uuid>
 	// maxReviews is how many tokens we review at once, with seven requests each: a caller with many
 	// tokens must not flood the API server through this program.
 	maxReviews = 8
@@ -38,7 +35,7 @@ const (
 	rightsResource = "partitions"
 )
 
-// tokenHash identifies a token, which itself is not kept.
+// tokenHash identifies a token in the cache, which must not have the token itself.
 type tokenHash [sha256.Size]byte
 
 type cachedActor struct {
@@ -57,7 +54,8 @@ type user struct {
 // credentialKey is the key of the token's id in a user's extra values.
 const credentialKey = "authentication.kubernetes.io/credential-id"
 
-// credential returns the id of the token by which the API server's audit log has it, or nothing.
+// credential returns the id of the token, under which it is in the API server's audit log; empty if
+// there is none.
 func (u *user) credential() string {
 	ids := u.Extra[credentialKey]
 	if len(ids) != 1 || len(ids[0]) > maxCredential {
@@ -71,9 +69,9 @@ func (u *user) credential() string {
 // SubjectAccessReview for each verb. It caches the result for cacheTTL.
 //
 // The error wraps gpu.ErrNoPermission if the token is invalid or not for this program, and
-// gpu.ErrUnavailable if the API server does not answer or does not let this program review tokens:
-// then it contains a *kubeapi.RefusedError, which names the missing right. It contains no part of
-// the token. A user without rights is no error.
+// gpu.ErrUnavailable if the API server does not answer or does not let this program review tokens.
+// In the last case it contains a *kubeapi.RefusedError, which names the missing right. The error
+// contains no part of the token. That a user has no rights is no error.
 func (c *Cluster) Actor(ctx context.Context, token string) (control.Actor, error) {
 	if token == "" || len(token) > maxToken {
 		return control.Actor{}, fmt.Errorf("token review: not a token: %w", gpu.ErrNoPermission)
@@ -119,7 +117,8 @@ func (c *Cluster) Actor(ctx context.Context, token string) (control.Actor, error
 	return actor, nil
 }
 
-// actorName shortens the names of service accounts.
+// actorName returns the name of a user for the audit log: "serviceaccount:NAMESPACE/NAME", or
+// "user:NAME".
 func actorName(name string) string {
 	if account, ok := strings.CutPrefix(name, "system:serviceaccount:"); ok {
 		return "serviceaccount:" + strings.Replace(account, ":", "/", 1)
@@ -147,14 +146,14 @@ func (c *Cluster) remember(hash tokenHash, actor control.Actor) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	if len(c.known) >= maxCached {
+	if len(c.known) >= maxCached { // all of them are reviewed again
 		clear(c.known)
 	}
 
 	c.known[hash] = cachedActor{actor, c.opts.Now().Add(cacheTTL)}
 }
 
-// tokenReview is authentication.k8s.io/v1's.
+// tokenReview is authentication.k8s.io/v1's TokenReview.
 type tokenReview struct {
 	APIVersion string          `json:"apiVersion"`
 	Kind       string          `json:"kind"`
@@ -204,26 +203,27 @@ func (c *Cluster) reviewToken(ctx context.Context, token string) (user, error) {
 		}
 
 		return user{}, fmt.Errorf("the token is refused: %s: %w", why, gpu.ErrNoPermission)
-	case !hasAudience(audiences, status.Audiences):
+	case !isForUs(audiences, status.Audiences):
 		return user{}, fmt.Errorf("the token is for others: %w", gpu.ErrNoPermission)
 	}
 
 	return status.User, nil
 }
 
-// hasAudience reports whether a token is for one of the accepted audiences. An API server without
-// support for audiences returns none: then we accept tokens only if none is asked for.
-func hasAudience(accepted, audiences []string) bool {
-	return len(accepted) == 0 ||
-		slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(accepted, a) })
+// isForUs reports whether a token's audiences include one that we have asked for. If we have asked
+// for none, the API server has checked that the token is for itself. An API server that does not
+// support audiences returns none, so we accept no token from it that we have asked audiences for.
+func isForUs(asked, ofToken []string) bool {
+	return len(asked) == 0 ||
+		slices.ContainsFunc(ofToken, func(a string) bool { return slices.Contains(asked, a) })
 }
 
-// nodeAudience is the audience of tokens that kubectl mig asks for: a node's exporter accepts that
-// of its own node alone, so that it can use no token at another one.
+// nodeAudience is the audience of the tokens that kubectl mig asks for. An exporter accepts only its
+// own node's, so that it cannot use a token that it receives at another node.
 func nodeAudience(node string) string { return "mig-exporter/" + node }
 
-// claimsAudience reports whether a token says that it is for an audience. Its signature is not
-// checked: this only chooses the audience with which the API server reviews it.
+// claimsAudience reports whether a token says that it is for an audience. It does not check the
+// signature: we only choose the audience with which the API server then reviews the token.
 func claimsAudience(token, audience string) bool {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
@@ -252,8 +252,9 @@ func claimsAudience(token, audience string) bool {
 	return json.Unmarshal(claims.Audience, &several) == nil && slices.Contains(several, audience)
 }
 
-// reviewError is the error of a review, not of the token: errors.Is finds gpu.ErrUnavailable in it
-// and never gpu.ErrNoPermission. errors.As finds a refusal.
+// reviewError says that a review failed, not that the token is wrong. So errors.Is must find
+// gpu.ErrUnavailable in it, and not the gpu.ErrNoPermission of a request that the API server refuses;
+// errors.As still finds the *kubeapi.RefusedError.
 type reviewError struct{ err error }
 
 func (e reviewError) Error() string      { return e.err.Error() }
@@ -286,7 +287,7 @@ type resourceAttributes struct {
 	Verb     string `json:"verb"`
 }
 
-// reviewRights returns the rights of a user, by concurrent requests for all verbs.
+// reviewRights returns the rights of a user. It makes the requests for all verbs concurrently.
 func (c *Cluster) reviewRights(ctx context.Context, u user) (control.Rights, error) {
 	var rights control.Rights
 	verbs := []struct {

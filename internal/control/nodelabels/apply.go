@@ -17,16 +17,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
-// failure is why a layout is not applied. again is set if that can go away by itself.
+// failure is why a layout is not applied.
 type failure struct {
 	reason string
-	again  bool
+	again  bool // the reason can go away by itself, so we try again
 }
 
 func (e *failure) Error() string { return e.reason }
 
-// failureOf returns the failure for an error of the engine, or of another step of a change: those
-// of the API server can go away.
+// failureOf returns the failure for an error of the engine, or of a request to the API server, which
+// can go away by itself.
 func failureOf(err error) *failure {
 	var known *failure
 	if errors.As(err, &known) {
@@ -45,13 +45,13 @@ func failureOf(err error) *failure {
 		api.DegradedNode, api.StuckNode, api.RateLimited:
 		f.again = true
 	case api.Infeasible:
-		f.again = len(p.Blocking) > 0 // instances that are busy now
+		f.again = len(p.Blocking) > 0 // busy instances are in the way
 	}
 
 	return f
 }
 
-// attempt applies the layout of a label and writes down what has become of it.
+// attempt applies the layout of a label and writes the result to the node.
 func (f *Follower) attempt(ctx context.Context, n Node, w wanted) error {
 	a := w.attempt
 
@@ -63,7 +63,7 @@ func (f *Follower) attempt(ctx context.Context, n Node, w wanted) error {
 		})
 	}
 
-	// The state is mig-manager's while it runs: it may have applied the layout.
+	// While mig-manager runs, it owns the state label, and may have applied the layout.
 	if len(pods) > 0 {
 		f.postpone(a)
 		f.planned = a
@@ -74,7 +74,7 @@ func (f *Follower) attempt(ctx context.Context, n Node, w wanted) error {
 		return nil
 	}
 
-	by := actor(n)
+	by := actorOf(n)
 	if !f.o.Apply {
 		f.planOnly(ctx, by, w)
 		return nil
@@ -108,8 +108,8 @@ func (f *Follower) say(format string, args ...any) {
 	level.Warn(f.o.Logger).Log("msg", "the layout that the node's label names is not applied", "reason", text)
 }
 
-// planOnly plans the layout and reports what would be done. It changes nothing, the node's labels
-// included: nothing was tried, so nothing has failed.
+// planOnly plans the layout and reports what would be done. It changes nothing, not even the node's
+// labels: it has tried nothing, so nothing has failed.
 func (f *Follower) planOnly(ctx context.Context, by control.Actor, w wanted) {
 	f.planned = w.attempt
 	f.plannedAt = f.o.Now()
@@ -127,8 +127,8 @@ func (f *Follower) planOnly(ctx context.Context, by control.Actor, w wanted) {
 	}
 }
 
-// plan plans the layout if the layout and all GPUs can be read: the engine would plan it for the
-// others, and what is left of the node is not what the label asks for.
+// plan plans the layout. It returns a failure if the layout or a GPU cannot be read: the engine would
+// plan for the other GPUs, but the label asks for a layout of the whole node.
 func (f *Follower) plan(ctx context.Context, by control.Actor, w wanted) (*api.Plan, error) {
 	if w.unread != nil {
 		return nil, &failure{reason: w.unread.Error(), again: true}
@@ -152,6 +152,8 @@ func (f *Follower) fail(ctx context.Context, a attempt, why *failure) error {
 	return f.end(ctx, result{attempt: a, state: Failed, reason: why.reason, again: why.again})
 }
 
+// succeed writes the success of an attempt to the node. reason says what is left to do; empty if
+// nothing is.
 func (f *Follower) succeed(ctx context.Context, a attempt, reason string) error {
 	f.setNote("")
 
@@ -165,17 +167,17 @@ func (f *Follower) succeed(ctx context.Context, a attempt, reason string) error 
 // maxReason bounds the annotation with the reason, in bytes.
 const maxReason = 1024
 
-// result is what has become of an attempt.
+// result is the result of an attempt.
 type result struct {
 	attempt
-	state  State
-	reason string
-	again  bool
+	state  State  // Success or Failed
+	reason string // see reasonAnnotation
+	again  bool   // see failure
 }
 
-// end writes the result of an attempt to the node. If the label has changed meanwhile, the state is
-// that of the next attempt. A result that cannot be written is kept: what has failed is not done
-// again for want of a label.
+// end writes the result of an attempt to the node, unless the label has changed meanwhile: then the
+// state label is for the next attempt. If it cannot write the result, act calls it again: we must
+// not repeat a failed attempt just because the node does not say that it has failed.
 func (f *Follower) end(ctx context.Context, r result) error {
 	if len(r.reason) > maxReason {
 		r.reason = strings.ToValidUTF8(r.reason[:maxReason], "")
@@ -213,11 +215,11 @@ func (f *Follower) end(ctx context.Context, r result) error {
 	return nil
 }
 
-// maxPlans is how often a layout is planned if the node changes between a plan and its start.
+// maxPlans is how often we plan a layout if the node changes between a plan and its start.
 const maxPlans = 3
 
-// apply applies the layout. The text is what is left to be done after a success. rebooted is set if
-// the reboot command was started for this layout.
+// apply applies the layout. reason says what is left to do after a success. rebooted is set if the
+// reboot command was started for this layout.
 func (f *Follower) apply(
 	ctx context.Context,
 	by control.Actor,
@@ -240,8 +242,8 @@ func (f *Follower) apply(
 		}
 	}
 
-	// From here on the clients may be paused. They stay so if the operation is left to the next
-	// process: they would hold the devices that it still has to destroy.
+	// From here on clients may be paused. If we leave the operation to the next process, they stay
+	// paused: they would hold the devices that it still has to destroy.
 	defer func() {
 		if !errors.Is(err, errUnfinished) {
 			f.mustRestoreClients(ctx)
@@ -273,7 +275,8 @@ func isProblem(err error, t api.ProblemType) bool {
 	return errors.As(err, &p) && p.Type == t
 }
 
-// planAndRun plans, and executes the plan.
+// planAndRun plans, executes the plan and waits for the end. It returns what is left to do after a
+// success.
 func (f *Follower) planAndRun(ctx context.Context, by control.Actor, r api.PlanRequest) (string, error) {
 	plan, err := f.o.Engine.Plan(ctx, by, r)
 	if err != nil {
@@ -317,7 +320,7 @@ func (f *Follower) begin(entry AuditEntry, start func() (*api.Operation, error))
 		entry.Operation = o.ID
 	}
 
-	_ = f.o.Audit(entry) // that it cannot be written shows in partition control's state
+	_ = f.o.Audit(entry) // if it fails, partition control's state says so
 
 	return o, err
 }
@@ -337,7 +340,8 @@ func outlive(ctx context.Context, by time.Duration) (context.Context, context.Ca
 const (
 	// awaitEvery is how often we look how far an operation is.
 	awaitEvery = 500 * time.Millisecond
-	// stopWait is how long the engine goes on with an operation when the program stops.
+	// stopWait is how long we wait for an operation when the program stops: the grace period of the
+	// engine.
 	stopWait = 7 * time.Second
 	// lastWrite is how long we still write to the node when the program stops.
 	lastWrite = 3 * time.Second
@@ -346,9 +350,9 @@ const (
 // errUnfinished means that the program stops in the middle of an operation.
 var errUnfinished = errors.New("the operation is left to the next start")
 
-// await waits until an operation has ended, or needs an operator. The clients are restored once its
-// steps are done: the kubelet offers the new devices only after the device plugin runs again. When
-// ctx ends, the steps that are under way are awaited for as long as the engine goes on with them.
+// await blocks until an operation has ended, or needs an operator. Once its steps are done, it
+// restores the clients: the kubelet offers the new devices only after the device plugin runs again.
+// When ctx ends, await still waits for steps as long as the engine goes on with them.
 func (f *Follower) await(ctx context.Context, id string) (*api.Operation, error) {
 	graceCtx, cancel := outlive(ctx, f.stopWait)
 	defer cancel()
@@ -383,8 +387,8 @@ func (f *Follower) await(ctx context.Context, id string) (*api.Operation, error)
 	}
 }
 
-// outcome returns what is left to do after an operation that has committed its layout, and
-// otherwise why it has not.
+// outcome returns what is left to do after an operation that has committed its layout, or a failure
+// that says why it has not.
 func outcome(o *api.Operation) (string, error) {
 	if o.State == api.Succeeded {
 		return "", nil
@@ -404,8 +408,8 @@ func outcome(o *api.Operation) (string, error) {
 	return "", &failure{reason: why, again: again}
 }
 
-// setModes sets the MIG modes that the layout is for, GPU by GPU. A GPU that is to have none is
-// emptied before.
+// setModes sets the MIG modes that the layout is for, GPU by GPU. If a mode comes into force only
+// after a reset, it reboots the node.
 func (f *Follower) setModes(
 	ctx context.Context,
 	by control.Actor,
@@ -415,18 +419,19 @@ func (f *Follower) setModes(
 	set := map[gpu.UUID]bool{}
 
 	for {
-		_, err := f.planFromScratch(ctx, w.rules)
+		_, err := f.planIdle(ctx, w.rules)
 
 		var differs *mig.ModeError
 		if !errors.As(err, &differs) {
-			return nil // the next plan says what else there is
+			return nil // the modes are right; the next plan shows any other error
 		}
 
 		if !differs.Current.Present() {
 			return &failure{reason: differs.Error()}
 		}
 
-		// A mode that was pending can come into force now that the clients are paused.
+		// We try each GPU once, even if its mode is pending already: now that the clients are paused,
+		// it can come into force.
 		if set[differs.UUID] {
 			return f.reboot(ctx, w.attempt, differs, rebooted)
 		}
@@ -439,11 +444,10 @@ func (f *Follower) setModes(
 	}
 }
 
-// checkModesFree returns a failure if a container, or a batch job, holds a GPU whose MIG mode
-// differs from that of the layout, as the last poll has found it: no client is paused for a change
-// that would be refused.
+// checkModesFree returns a failure if the last poll has found a container or a batch job on a GPU
+// whose MIG mode has to change: we must not pause clients for a change that the engine would refuse.
 func (f *Follower) checkModesFree(ctx context.Context, rules []api.LayoutRule) error {
-	_, err := f.planFromScratch(ctx, rules)
+	_, err := f.planIdle(ctx, rules)
 
 	var differs *mig.ModeError
 
@@ -471,7 +475,7 @@ func (f *Follower) checkModesFree(ctx context.Context, rules []api.LayoutRule) e
 	return nil
 }
 
-// setMode sets the mode of one GPU.
+// setMode sets the mode of one GPU. Before it turns MIG off, it destroys the GPU's instances.
 func (f *Follower) setMode(ctx context.Context, by control.Actor, differs *mig.ModeError) error {
 	if !differs.Wanted {
 		empty := api.Spec{
@@ -507,11 +511,11 @@ func (f *Follower) setMode(ctx context.Context, by control.Actor, differs *mig.M
 	return nil
 }
 
-// rebootWait is how long a node has to reboot before its attempt counts as failed.
+// rebootWait is how long we wait for the reboot before we try again, and fail.
 const rebootWait = 15 * time.Minute
 
-// reboot starts the command that reboots the node, for a mode that is pending, once; without a
-// command the attempt has failed.
+// reboot starts the command that reboots the node, so that a pending mode comes into force. It
+// returns a failure if there is no command, or if it was started for this layout before.
 func (f *Follower) reboot(ctx context.Context, a attempt, differs *mig.ModeError, rebooted bool) error {
 	switch {
 	case rebooted:
@@ -520,7 +524,8 @@ func (f *Follower) reboot(ctx context.Context, a attempt, differs *mig.ModeError
 		return &failure{reason: differs.Error() + "; reset the GPU or reboot the node"}
 	}
 
-	// This is on the node before the command starts: the next process does not start it again.
+	// We write this to the node before the command starts, so that the next process does not start
+	// it again.
 	r := record{attempt: a, Rebooted: true}
 
 	err := f.o.Cluster.ChangeNode(ctx, func(Node) Change {

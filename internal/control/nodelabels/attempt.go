@@ -8,21 +8,21 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// attempt is what we have tried, or are trying. It is kept on the node, so that a restart of the
-// exporter repeats neither a layout that was applied nor one that failed. Another layout under the
-// same name, or another boot, makes another attempt.
+// attempt identifies what we have tried, or are trying: to apply one layout in one boot. We keep it
+// on the node, so that a restarted exporter repeats neither a layout that was applied nor one that
+// failed. If the rules under the same name change, or the node reboots, that is another attempt.
 type attempt struct {
 	Config string `json:"config"`
 	Layout string `json:"layout,omitempty"` // hash of the layout's rules; empty if there is none
 	Boot   string `json:"boot,omitempty"`
 }
 
-// record is an attempt with what else has to survive a restart.
+// record is an attempt, and what else of it has to survive a restart.
 type record struct {
 	attempt
-	// Again is set if a failure can go away by itself, such as that of a busy instance.
+	// Again is set if the attempt failed, but may succeed later: an instance was busy, say.
 	Again bool `json:"again,omitempty"`
-	// Rebooted is set before the reboot command is started: an attempt starts it once.
+	// Rebooted is set before we start the reboot command, which we start only once for a layout.
 	Rebooted bool `json:"rebooted,omitempty"`
 }
 
@@ -31,7 +31,7 @@ func newAttempt(config string, rules []api.LayoutRule, boot string) attempt {
 	a := attempt{Config: config, Boot: boot}
 
 	if rules != nil {
-		text, _ := json.Marshal(rules) // maps are in the order of their keys
+		text, _ := json.Marshal(rules) // it sorts the keys of maps, so equal rules have equal text
 		sum := sha256.Sum256(text)
 		a.Layout = hex.EncodeToString(sum[:8])
 	}

@@ -14,19 +14,22 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
-// How long the pods of paused clients have to end, as mig-manager has it, and how often we look.
 const (
-	clientsWait  = 5 * time.Minute
-	firstLook    = time.Second
-	longestLook  = 15 * time.Second
+	// clientsWait is how long we wait for the pods of paused clients to end, as mig-manager does.
+	clientsWait = 5 * time.Minute
+	// firstLook is the time before we look again whether they have ended, or try again to restore
+	// clients. It doubles up to longestLook.
+	firstLook   = time.Second
+	longestLook = 15 * time.Second
+	// restoreTries is how often we try to restore clients at the end of a change.
 	restoreTries = 5
 )
 
-// pauseClients sets the labels of the clients that are deployed on the node to paused, with the
-// state pending, and waits until their pods have ended. The values before are written to the node
-// in the same request, so that they can be restored whatever happens to this process. A label with
-// another value than true is left alone: nothing runs by it, or another program has paused it. So
-// is one that the pod of this process is scheduled by.
+// pauseClients sets the labels of the clients that are deployed on the node to paused, and the state
+// to pending, and waits until the clients' pods have ended. It writes the labels' former values to
+// the node in the same request, so that they can be restored whatever happens to this process. It
+// leaves labels with another value alone: then no client runs, or another program has paused it. It
+// also leaves labels alone that the pod of this process requires.
 func (f *Follower) pauseClients(ctx context.Context, r record) error {
 	pods, err := f.o.Cluster.Pods(ctx)
 	if err != nil {
@@ -69,7 +72,7 @@ func (f *Follower) pauseClients(ctx context.Context, r record) error {
 	}
 
 	f.state = Pending
-	// The next reading of the node comes after the change.
+	// We report it here, since we read the node again only after the change.
 	f.o.Report(Status{Read: true, Config: r.Config, State: Pending, Applied: gpu.Some(false), Paused: keys})
 
 	if len(keys) == 0 {
@@ -81,14 +84,14 @@ func (f *Follower) pauseClients(ctx context.Context, r record) error {
 	return f.awaitEnd(ctx, keys)
 }
 
-// awaitEnd waits until no pod of a DaemonSet that is scheduled by one of the labels is left.
+// awaitEnd blocks until there is no pod of a DaemonSet left that requires one of the labels.
 func (f *Follower) awaitEnd(ctx context.Context, keys []string) error {
 	ctx, cancel := context.WithTimeout(ctx, clientsWait)
 	defer cancel()
 
 	for look := f.firstLook; ; look = min(2*look, longestLook) {
 		pods, err := f.o.Cluster.Pods(ctx)
-		left := podsBy(pods, keys)
+		left := podsRequiring(pods, keys)
 
 		if err == nil && len(left) == 0 {
 			return nil
@@ -106,8 +109,8 @@ func (f *Follower) awaitEnd(ctx context.Context, keys []string) error {
 	}
 }
 
-// podsBy returns the names of the pods that DaemonSets have scheduled by one of the labels.
-func podsBy(pods []Pod, keys []string) []string {
+// podsRequiring returns the names of the pods of DaemonSets that require one of the labels.
+func podsRequiring(pods []Pod, keys []string) []string {
 	var names []string
 
 	for _, p := range pods {
@@ -131,13 +134,14 @@ func pausedClients(n Node) (keys []string) {
 	return keys
 }
 
-// pausedBefore returns the values that the labels which we have paused had before; false if the node
-// says of none.
-func pausedBefore(n Node) (map[string]string, bool) {
+// pausedByUs returns the labels that we have paused, with their former values. ours is false if the
+// node has no annotation about them.
+func pausedByUs(n Node) (before map[string]string, ours bool) {
 	text := n.Annotations[pausedAnnotation]
-	before := map[string]string{}
+	before = map[string]string{}
 
-	// Text that we did not write restores what we can have paused: only what is deployed is.
+	// If we cannot read the text, we take all clients for paused: they were deployed before, since
+	// we pause no others.
 	if json.Unmarshal([]byte(text), &before) != nil {
 		for _, key := range clientLabels() {
 			before[key] = deployed
@@ -147,14 +151,14 @@ func pausedBefore(n Node) (map[string]string, bool) {
 	return before, text != ""
 }
 
-// restoreLeft restores clients that are paused though no change is under way: those that another
-// process of this program has paused, and those of a mig-manager that was removed in the middle of a
-// change. mig-manager itself would restore them with its next one, and does while it runs.
+// restoreLeft restores clients that are paused although no change is under way. Another process of
+// this program has paused them, or a mig-manager that was removed in the middle of a change. While
+// mig-manager runs, it restores them itself.
 func (f *Follower) restoreLeft(ctx context.Context, n Node) error {
-	_, ours := pausedBefore(n)
+	_, ours := pausedByUs(n)
 
 	if len(pausedClients(n)) == 0 {
-		if ours { // another program has restored them
+		if ours { // another program has restored them: only the annotation is left
 			return f.restoreClients(ctx, false)
 		}
 
@@ -173,13 +177,13 @@ func (f *Follower) restoreLeft(ctx context.Context, n Node) error {
 	return f.restoreClients(ctx, f.o.Apply)
 }
 
-// restoreClients gives the labels that we have paused their values before, unless another program
-// has set them since. With all set, the others that are paused become deployed, too.
+// restoreClients gives the labels that we have paused their former values, unless another program
+// has set them since. With all set, it also deploys clients that others have paused.
 func (f *Follower) restoreClients(ctx context.Context, all bool) error {
 	var restored int
 
 	err := f.o.Cluster.ChangeNode(ctx, func(n Node) Change {
-		before, ours := pausedBefore(n)
+		before, ours := pausedByUs(n)
 		restored = 0
 
 		if !ours && !all {
@@ -216,9 +220,9 @@ func (f *Follower) restoreClients(ctx context.Context, all bool) error {
 	return nil
 }
 
-// mustRestoreClients is restoreClients for the end of a change: it tries for a while, and once more
-// for a moment when the program stops. If all attempts fail, the next reading of the node tries
-// again.
+// mustRestoreClients is restoreClients for the end of a change: it tries restoreTries times. When the
+// program stops, it tries once more. If all attempts fail, restoreLeft tries again after the next
+// reading of the node.
 func (f *Follower) mustRestoreClients(ctx context.Context) {
 	wait := f.firstLook
 
@@ -241,10 +245,10 @@ func (f *Follower) mustRestoreClients(ctx context.Context) {
 	}
 }
 
-// leftPaused returns, for people, which clients an exporter that has followed the label has left
-// paused, and what to do; empty if there are none.
+// leftPaused says, for people, which clients are still paused because an exporter that followed the
+// label has ended, and what to do. It returns "" if there are none.
 func leftPaused(n Node) string {
-	before, ours := pausedBefore(n)
+	before, ours := pausedByUs(n)
 	var labels []string
 
 	for _, key := range pausedClients(n) {
@@ -263,9 +267,9 @@ func leftPaused(n Node) string {
 		strings.Join(labels, " "), pausedAnnotation)
 }
 
-// WatchPaused says which clients an exporter that has followed the label has left paused, until they
-// are restored, and what to do. It is for an exporter that does not follow the label. It returns when
-// ctx ends.
+// WatchPaused is for an exporter that does not follow the label. If an earlier one did, and has left
+// clients paused, WatchPaused calls say with a note about them and what to do, until they are
+// restored; then with "". It returns when ctx ends.
 func WatchPaused(ctx context.Context, c Cluster, say func(note string)) error {
 	wait := DefaultInterval
 

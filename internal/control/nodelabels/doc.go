@@ -1,13 +1,14 @@
 // Package nodelabels applies the layout that a label of the node names, in the place of the GPU
-// operator's mig-manager, and reports whether it stands. It is a client of the engine as the HTTP
-// server is: it has no rights of its own, and never forces or takes over.
+// operator's mig-manager, and reports whether the node has that layout: whether it stands. It is a
+// client of the engine, as the HTTP server is, and never forces or takes over.
 //
-// What mig-manager does, by its source (https://github.com/NVIDIA/mig-parted,
-// cmd/nvidia-mig-manager and pkg/mig/reconfigure): it follows the label nvidia.com/mig.config;
-// reports pending, rebooting, success or failed in nvidia.com/mig.config.state; and before a change
-// sets labels nvidia.com/gpu.deploy.* of the operator's other clients to paused-for-mig-change,
-// unless they are false, waits up to five minutes for their pods to end, and sets the labels to
-// true afterwards. A layout that stands already is a success without all that.
+// It does what mig-manager does (https://github.com/NVIDIA/mig-parted, cmd/nvidia-mig-manager and
+// pkg/mig/reconfigure). mig-manager follows the label nvidia.com/mig.config and reports pending,
+// rebooting, success or failed in nvidia.com/mig.config.state. Before a change it pauses the
+// operator's other clients of the GPUs: it sets their labels nvidia.com/gpu.deploy.*, unless they
+// are false, to paused-for-mig-change, and waits up to five minutes for their pods to end.
+// Afterwards it sets the labels to true. If the node has the layout already, it reports success and
+// does nothing else.
 package nodelabels
 
 import (
@@ -27,12 +28,12 @@ const (
 
 // The annotations of this program.
 const (
-	// reasonAnnotation is why the state is failed, or what is left to do after a success: the
-	// values of labels cannot be sentences.
+	// reasonAnnotation says why the state is failed, or what is left to do after a success. It is
+	// no label, since the value of a label cannot be a sentence.
 	reasonAnnotation = "mig-exporter.io/mig-config-reason"
-	// attemptAnnotation is what the state is about: see attempt.
+	// attemptAnnotation has the record of the attempt that the state is about.
 	attemptAnnotation = "mig-exporter.io/mig-config-attempt"
-	// pausedAnnotation has the labels that we have paused, with their values before: see
+	// pausedAnnotation has the former values of the labels that we have paused, in JSON, see
 	// pauseClients.
 	pausedAnnotation = "mig-exporter.io/paused-clients"
 )
@@ -64,7 +65,7 @@ type Change struct {
 // Pod is a pod of the node that has not ended.
 type Pod struct {
 	Name      string   // NAMESPACE/NAME
-	NodeKeys  []string // the labels of the node by which it is scheduled
+	NodeKeys  []string // the keys of the node labels that it requires
 	DaemonSet bool     // a DaemonSet owns it, and so ends it when the node's labels do not match
 	Own       bool     // this process runs in it
 }
@@ -73,8 +74,8 @@ type Pod struct {
 type Cluster interface {
 	// Node reads the node: from the API server's cache, which may be a moment old, or exactly.
 	Node(ctx context.Context, exact bool) (Node, error)
-	// ChangeNode reads the node and makes the change that decide returns; if the node has changed
-	// meanwhile, it reads it and asks again. A change of nothing sends no request.
+	// ChangeNode reads the node and makes the change that decide returns. If the node has changed
+	// meanwhile, it reads it and calls decide again. For an empty change it sends no request.
 	ChangeNode(ctx context.Context, decide func(Node) Change) error
 	// ConfigMap returns the data of a ConfigMap.
 	ConfigMap(ctx context.Context, namespace, name string) (map[string]string, error)
@@ -97,9 +98,9 @@ type Engine interface {
 
 var _ Engine = (*control.Engine)(nil)
 
-// clientLabels are the labels that decide whether a client of the GPUs runs on the node: those that
-// mig-manager pauses. The last one, since its release 0.15, is for clients that are not the
-// operator's.
+// clientLabels returns the labels that mig-manager pauses. Each decides whether one client of the
+// GPUs runs on the node. The last one is for clients that are not the operator's; mig-manager pauses
+// it since release 0.15.
 func clientLabels() []string {
 	return []string{
 		devicePluginLabel,
@@ -113,13 +114,13 @@ func clientLabels() []string {
 
 const devicePluginLabel = "nvidia.com/gpu.deploy.device-plugin"
 
-// The values of clientLabels: deployed is the one that clients are scheduled by.
+// The values of clientLabels. The client runs only while its label has the value deployed.
 const (
 	deployed = "true"
 	paused   = "paused-for-mig-change"
 )
 
-// ownKeys returns the labels that the pod of this process is scheduled by.
+// ownKeys returns the keys of the node labels that the pod of this process requires.
 func ownKeys(pods []Pod) []string {
 	i := slices.IndexFunc(pods, func(p Pod) bool { return p.Own })
 	if i < 0 {

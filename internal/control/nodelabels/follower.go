@@ -17,21 +17,20 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
-// How often the node is read. On 1,000 nodes that is 67 requests a second, which the API server
-// answers from its cache with some kilobytes each. A node whose requests fail is read less and less
-// often.
 const (
-	// DefaultInterval is the time between two readings of the node.
+	// DefaultInterval is the time between two readings of the node. With 1,000 nodes that is 67
+	// requests a second, which the API server answers from its cache with some kilobytes each.
 	DefaultInterval = 15 * time.Second
-
+	// longestInterval is the longest time between two readings while requests fail.
 	longestInterval = 5 * time.Minute
 )
 
-// keepStatus is how long the last status is reported while the node cannot be read. A restart of
-// the API server ends no alert.
+// keepStatus is how long we stand by the last status while the node cannot be read: a restart of the
+// API server must not end an alert.
 const keepStatus = 5 * time.Minute
 
-// How often a failure that can go away by itself is tried again.
+// The waits before we try again after a failure that can go away by itself grow from firstRetry to
+// longestRetry.
 const (
 	firstRetry   = time.Minute
 	longestRetry = 15 * time.Minute
@@ -40,52 +39,51 @@ const (
 // Options configures a Follower.
 type Options struct {
 	Cluster Cluster
-	// Engine applies layouts; if it is nil, the follower only reports. Apply is set if the engine
-	// may change GPUs.
+	// Engine applies layouts; if it is nil, the follower only reports.
 	Engine Engine
-	Apply  bool
+	Apply  bool   // the engine may change GPUs
 	Boot   string // the id of this boot
-	// Namespace and ConfigMap name mig-manager's layouts.
+	// Namespace and ConfigMap name the ConfigMap with mig-manager's layouts.
 	Namespace, ConfigMap string
-	// Layout returns the rules of a layout, nil if none has the name, and whether they are from the
-	// operator's file, which counts before the ConfigMap. SetLayouts receives the layouts of the
-	// ConfigMap, which Layout knows afterwards.
-	Layout     func(name string) (rules []api.LayoutRule, fromFile bool)
+	// Layout returns the rules of a layout, nil if none has the name. fromFile says that they are
+	// from the operator's file, which takes precedence over the ConfigMap.
+	Layout func(name string) (rules []api.LayoutRule, fromFile bool)
+	// SetLayouts receives the layouts of the ConfigMap. Afterwards, Layout must know them.
 	SetLayouts func(map[string][]api.LayoutRule)
-	// ReadGPUs reads the layouts of all GPUs; Current returns the last Snapshot.
-	ReadGPUs func(context.Context) ([]mig.GPULayout, error)
-	Current  func() *gpu.Snapshot
+	ReadGPUs   func(context.Context) ([]mig.GPULayout, error) // reads all GPUs
+	Current    func() *gpu.Snapshot                           // returns the last Snapshot
 	// KeepsPlugin is set if the engine restarts the device plugin, which then need not be paused.
 	KeepsPlugin bool
 	// Reboot starts the command that reboots the node; nil if there is none.
 	Reboot func(context.Context) error
-	// Audit writes the audit log. If the line before a change cannot be written, there is none.
+	// Audit writes a line of the audit log. If it cannot write the line before a change, we don't
+	// make the change.
 	Audit func(AuditEntry) error
-	// Report receives the status whenever the node was read, and that it is not known once the node
-	// could not be read for a while.
+	// Report receives the status whenever the node was read. Once the node could not be read for
+	// keepStatus, it receives a Status that says so.
 	Report   func(Status)
 	Interval time.Duration
 	Now      func() time.Time
 	Logger   log.Logger
 }
 
-// AuditEntry is a line of the audit log: Err is why a change was refused, or nil.
+// AuditEntry is a line of the audit log.
 type AuditEntry struct {
-	Began     time.Time
-	Ended     bool
+	Began     time.Time // when the change began
+	Ended     bool      // the line after the change; else the line before it
 	Actor     string
 	Request   string
-	Plan      string
-	Operation string
-	Err       error
+	Plan      string // id
+	Operation string // id
+	Err       error  // why the change was refused, or nil
 }
 
-// Status is what is reported of the node.
+// Status says whether the node has the layout that its label names.
 type Status struct {
-	Read   bool   // the node could be read; otherwise the rest is not known
+	Read   bool   // the node could be read; if not, the other fields are empty
 	Config string // the layout that its label names; empty if there is none
 	State  State
-	// Applied is whether the layout stands; absent if it is not known.
+	// Applied says whether the node has that layout; absent if we don't know.
 	Applied gpu.Opt[bool]
 	Paused  []string // the labels of the clients that are paused
 }
@@ -95,27 +93,27 @@ type Follower struct {
 	o        Options
 	layouts  layouts
 	standing standing
-	began    time.Time
+	began    time.Time // when this process began to follow
 
-	// retry spaces the attempts after a failure that can go away by itself: those of retried.
-	retry   retry.Backoff
+	// retried is the attempt that failed last, but may succeed later. retry says when we try it
+	// again.
 	retried attempt
-	// planned is the attempt that was only planned, with --control.mode=plan, and when.
+	retry   retry.Backoff
+	// planned is the attempt that we have only planned, with --control.mode=plan, or left to
+	// mig-manager. plannedAt is when.
 	planned   attempt
 	plannedAt time.Time
-	// unwritten is the result of the last attempt if it could not be written to the node.
+	// unwritten is the result of the last attempt, if we could not write it to the node; else nil.
 	unwritten *result
-	// state is the node's, as it was read or written last.
-	state    State
-	reported time.Time // when the node was read last
+	state     State     // the value of the node's state label, as we have read or written it last
+	reported  time.Time // when the node was read last
 
-	// How often we look at first whether pods have ended, and whether an operation has; and how long
-	// we await the end of an operation once the program stops.
+	// The constants of these names. Tests make them shorter.
 	firstLook, awaitEvery, stopWait time.Duration
 
-	mu         sync.Mutex // guards what follows
-	note       string     // why the layout is not applied
-	pausedNote string     // that clients are paused, and by no change under way
+	mu         sync.Mutex // guards the fields below
+	note       string     // why the layout is not applied; empty if it is
+	pausedNote string     // says that clients are paused although no change is under way; else empty
 	source     gpu.SourceState
 }
 
@@ -193,8 +191,8 @@ func (f *Follower) setNote(note string) (isNew bool) {
 	return isNew
 }
 
-// Run follows the label until ctx ends. A change of the label during an operation is taken up after
-// it.
+// Run follows the label until ctx ends. If the label changes during an operation, it follows after
+// the operation.
 func (f *Follower) Run(ctx context.Context) error {
 	wait := f.o.Interval
 
@@ -204,7 +202,7 @@ func (f *Follower) Run(ctx context.Context) error {
 			return nil //nolint:nilerr // the program stops
 		}
 
-		f.setSource(err) // who reads the source logs it
+		f.setSource(err) // readers of Source log it
 
 		if err == nil {
 			wait = f.o.Interval
@@ -212,7 +210,8 @@ func (f *Follower) Run(ctx context.Context) error {
 			wait = min(2*wait, longestInterval)
 		}
 
-		// Exporters that a rollout has started together do not ask together for ever.
+		// A rollout starts many exporters at once. We vary the wait by 10% either way, so that they
+		// do not ask the API server at once for ever.
 		spread := time.Duration(rand.Int64N(int64(wait)/5 + 1))
 		if retry.Sleep(ctx, wait*9/10+spread) != nil {
 			return nil //nolint:nilerr // the program stops
@@ -244,10 +243,10 @@ func (f *Follower) follow(ctx context.Context) error {
 }
 
 // startWait is how long we wait at the start for partition control to finish what the last process
-// has left, before clients that were paused for that are restored nevertheless.
+// has left. Then we restore clients that were paused for that, nevertheless.
 const startWait = 2 * time.Minute
 
-// isFree reports whether no operation is under way that clients may be paused for.
+// isFree reports whether no operation is under way, for which clients may be paused.
 func (f *Follower) isFree() bool {
 	if f.o.Engine.Operations().Recovering {
 		return f.o.Now().Sub(f.began) > startWait
@@ -284,20 +283,21 @@ func (f *Follower) act(ctx context.Context, n Node, w wanted) error {
 		return nil
 	}
 
-	// What we act on is not from the cache: that may not have our own last change yet.
+	// The API server's cache may not have our own last change yet: before we act, we read exactly.
 	n, err := f.o.Cluster.Node(ctx, true)
 	if err != nil {
 		return err
 	}
 
 	if n.Labels[configLabel] != a.Config || !f.isDue(n, a) {
-		return nil // the next reading has it
+		return nil // follow the newer label after the next reading
 	}
 
 	return f.attempt(ctx, n, w)
 }
 
-// isDue reports whether there is something to do for an attempt.
+// isDue reports whether to make an attempt now. It also sets the note for an attempt that the node
+// has the result of.
 func (f *Follower) isDue(n Node, a attempt) bool {
 	if !f.o.Apply {
 		return f.planned != a || f.o.Now().Sub(f.plannedAt) >= longestRetry
@@ -305,9 +305,10 @@ func (f *Follower) isDue(n Node, a attempt) bool {
 
 	state := State(n.Labels[stateLabel])
 	r := recordOf(n)
+	hasWaited := f.retried != a || f.retry.IsDue(f.o.Now())
 
 	if r.attempt != a || state != Success && state != Failed {
-		return f.retried != a || f.retry.IsDue(f.o.Now())
+		return hasWaited // the attempt was not made yet, or has not ended
 	}
 
 	if state == Success {
@@ -317,10 +318,10 @@ func (f *Follower) isDue(n Node, a attempt) bool {
 
 	f.setNote(n.Annotations[reasonAnnotation])
 
-	return r.Again && (f.retried != a || f.retry.IsDue(f.o.Now()))
+	return r.Again && hasWaited
 }
 
-// postpone spaces the attempts to apply the same.
+// postpone records a failure of an attempt, so that isDue waits before the next try.
 func (f *Follower) postpone(a attempt) {
 	if f.retried != a {
 		f.retry = retry.Backoff{}
@@ -347,7 +348,8 @@ func (f *Follower) report(ctx context.Context, n Node, w wanted) {
 	f.o.Report(s)
 }
 
-// setPausedNote sets the note about clients that are left paused, unless this follower restores them.
+// setPausedNote sets the note about clients that are left paused. A follower with an engine needs
+// none, since it restores them.
 func (f *Follower) setPausedNote(n Node) {
 	if f.o.Engine != nil {
 		return
@@ -365,8 +367,9 @@ func (f *Follower) setPausedNote(n Node) {
 	f.pausedNote = note
 }
 
-// actor is who asks for a change: the manager that wrote the label last, by the API server's word.
-func actor(n Node) control.Actor {
+// actorOf returns the actor of a change: the field manager that wrote the label last, as the API
+// server reports it.
+func actorOf(n Node) control.Actor {
 	name := "label:" + configLabel
 	if manager := n.Managers[configLabel]; manager != "" {
 		name += " by " + manager

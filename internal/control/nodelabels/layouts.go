@@ -20,27 +20,28 @@ import (
 // https://github.com/NVIDIA/gpu-operator, assets/state-mig-manager/0400_configmap.yaml
 const configMapKey = "config.yaml"
 
-// layoutsEvery is how often the ConfigMap is read while the label does not change.
+// layoutsEvery is the time between two readings of the ConfigMap while the label does not change.
 const layoutsEvery = 5 * time.Minute
 
-// layouts are those of the ConfigMap.
+// layouts are the layouts of the ConfigMap.
 type layouts struct {
-	rules  map[string][]api.LayoutRule
-	config string    // the label's value when they were read
-	next   time.Time // when they are read again
-	failed error     // why they could not be read the last time
+	rules  map[string][]api.LayoutRule // as read last without an error
+	config string                      // the label's value at the last reading
+	next   time.Time                   // when to read them again
+	failed error                       // why the last reading failed; nil if it did not
 }
 
 // wanted is the layout that the label names.
 type wanted struct {
 	attempt
 	rules []api.LayoutRule // nil if no layout has the name
-	// unread is why the rules are not known: the ConfigMap, which may have the name, cannot be read.
+	// unread is set if we don't know the rules: the ConfigMap, which may have the name, could not be
+	// read.
 	unread error
 }
 
-// findLayout finds the layout of a name. The file of the operator counts before the ConfigMap, and
-// that before the built-in layouts: while it cannot be read, a built-in one may be the wrong one.
+// findLayout finds the layout of a name: first in the operator's file, then in the ConfigMap, then
+// among the built-in ones. While the ConfigMap cannot be read, a built-in one may be the wrong one.
 func (f *Follower) findLayout(ctx context.Context, config string) wanted {
 	f.readLayouts(ctx, config)
 
@@ -54,8 +55,7 @@ func (f *Follower) findLayout(ctx context.Context, config string) wanted {
 	return w
 }
 
-// readLayouts reads the ConfigMap if that is due. A cluster without it is no failure, since there
-// are other layouts.
+// readLayouts reads the ConfigMap if that is due.
 func (f *Follower) readLayouts(ctx context.Context, config string) {
 	now := f.o.Now()
 	if config == f.layouts.config && now.Before(f.layouts.next) {
@@ -87,6 +87,7 @@ func (f *Follower) readLayouts(ctx context.Context, config string) {
 	f.o.SetLayouts(rules)
 }
 
+// loadConfigMap reads the layouts of the ConfigMap. A cluster without the ConfigMap has none.
 func (f *Follower) loadConfigMap(ctx context.Context) (map[string][]api.LayoutRule, error) {
 	data, err := f.o.Cluster.ConfigMap(ctx, f.o.Namespace, f.o.ConfigMap)
 	if errors.Is(err, gpu.ErrNotFound) {
@@ -107,14 +108,15 @@ func (f *Follower) loadConfigMap(ctx context.Context) (map[string][]api.LayoutRu
 	return spec.ReadLayouts(name, []byte(text))
 }
 
-// stands reports whether the node has a layout; the error says why that is not known. A layout that
-// cannot be planned does not stand.
+// stands reports whether the node has a layout; the error says why we don't know. The node does not
+// have a layout that cannot be planned.
 func (f *Follower) stands(ctx context.Context, w wanted) (bool, error) {
 	if w.unread != nil {
 		return false, w.unread
 	}
 
-	// mig-manager may know layouts that we do not: it can have others than those of the ConfigMap.
+	// Without an engine, mig-manager may follow the label. It can know a layout that is not in the
+	// ConfigMap.
 	if w.rules == nil && f.o.Engine == nil {
 		return false, errUnread
 	}
@@ -123,7 +125,7 @@ func (f *Follower) stands(ctx context.Context, w wanted) (bool, error) {
 		return false, nil
 	}
 
-	plan, err := f.planFromScratch(ctx, w.rules)
+	plan, err := f.planIdle(ctx, w.rules)
 	if errors.Is(err, errUnread) || ctx.Err() != nil {
 		return false, errUnread
 	}
@@ -134,9 +136,9 @@ func (f *Follower) stands(ctx context.Context, w wanted) (bool, error) {
 // errUnread means that the GPUs, or the layouts, could not be read.
 var errUnread = errors.New("it could not be read")
 
-// planFromScratch plans a layout as if no instance were busy. Its errors are those of
-// mig.PlanNode, and errUnread.
-func (f *Follower) planFromScratch(ctx context.Context, layout []api.LayoutRule) (mig.NodePlan, error) {
+// planIdle plans a layout as if no instance were busy. Its errors are those of mig.PlanNode, and
+// errUnread.
+func (f *Follower) planIdle(ctx context.Context, layout []api.LayoutRule) (mig.NodePlan, error) {
 	rules, err := spec.Rules(layout)
 	if err != nil {
 		return mig.NodePlan{}, err
@@ -156,8 +158,8 @@ func (f *Follower) planFromScratch(ctx context.Context, layout []api.LayoutRule)
 	return mig.PlanNode(ctx, gpus, mig.Spec{Rules: rules})
 }
 
-// readGPUs reads the layouts of all GPUs. Its errors are errUnread. A node without GPUs may have lost
-// them, and a layout of all GPUs would stand there.
+// readGPUs reads the layouts of all GPUs. Its errors wrap errUnread. It is an error if there are no
+// GPUs: the node may have lost them, and would seem to have every layout for "all" GPUs.
 func (f *Follower) readGPUs(ctx context.Context) ([]mig.GPULayout, error) {
 	gpus, err := f.o.ReadGPUs(ctx)
 	if err != nil {
@@ -171,8 +173,8 @@ func (f *Follower) readGPUs(ctx context.Context) ([]mig.GPULayout, error) {
 	return gpus, nil
 }
 
-// fingerprint changes with each change of the layouts that a Snapshot shows. It is false while a GPU
-// is down: its layout is not known.
+// fingerprint returns numbers that differ once the layouts in the Snapshot have changed. ok is false
+// while a GPU is down: we don't know its layout.
 func fingerprint(s *gpu.Snapshot) (list []uint64, ok bool) {
 	if s == nil {
 		return nil, true
@@ -200,28 +202,28 @@ func fingerprint(s *gpu.Snapshot) (list []uint64, ok bool) {
 	return list, true
 }
 
-// standing is the last answer of stands.
+// standing is the last answer of stands, and what it was about.
 type standing struct {
-	attempt attempt
-	layout  []uint64
-	known   bool
-	stands  bool
+	attempt  attempt
+	snapshot []uint64 // fingerprint of the Snapshot
+	known    bool
+	stands   bool
 }
 
-// updateStanding finds out whether the layout of an attempt stands, if that can have changed since
+// updateStanding finds out whether the node has the wanted layout, if that can have changed since
 // the last time.
 func (f *Follower) updateStanding(ctx context.Context, w wanted) {
-	layout, ok := fingerprint(f.o.Current())
+	snapshot, ok := fingerprint(f.o.Current())
 	if !ok {
 		f.standing = standing{}
 		return
 	}
 
 	if f.standing.known && w.unread == nil && f.standing.attempt == w.attempt &&
-		slices.Equal(f.standing.layout, layout) {
+		slices.Equal(f.standing.snapshot, snapshot) {
 		return
 	}
 
 	stands, err := f.stands(ctx, w)
-	f.standing = standing{attempt: w.attempt, layout: layout, known: err == nil, stands: stands}
+	f.standing = standing{attempt: w.attempt, snapshot: snapshot, known: err == nil, stands: stands}
 }
