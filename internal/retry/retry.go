@@ -1,4 +1,4 @@
-// Package retry spaces attempts.
+// Package retry says when to try again.
 package retry
 
 import (
@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// Backoff is when something is tried again. The wait doubles with each failure. A zero Backoff is
-// due.
+// Backoff says when to try again. The wait doubles with each failure. The zero Backoff is due.
 type Backoff struct {
-	Next time.Time // of the next attempt
-	wait time.Duration
+	Next time.Time     // time of the next attempt
+	wait time.Duration // after the last failure
 }
 
 // IsDue reports whether it is time for an attempt.
 func (b *Backoff) IsDue(now time.Time) bool { return !now.Before(b.Next) }
 
-// Postpone records a failure. The first wait and the longest one are the same for all failures.
+// Postpone records a failure at now. first and longest bound the wait; they must be the same in all
+// calls.
 func (b *Backoff) Postpone(now time.Time, first, longest time.Duration) {
 	b.wait = min(max(2*b.wait, first), longest)
 	b.Next = now.Add(b.wait)
 }
 
-// Sleep returns after a time, or with the context's error when that ends before.
+// Sleep blocks for a time and returns nil. If ctx ends before, it returns the context's error.
 func Sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -14,24 +14,24 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
 
-// FileName is the name of the evidence in its folder.
+// FileName is the name of the evidence's file in Options.StateDir.
 const FileName = "rightsizing-evidence"
 
-// saveEvery is how often the evidence is saved, by the time of the Snapshots.
+// saveEvery is the time between two saves of the evidence, by the times of Snapshots.
 const saveEvery = 10 * time.Minute
 
-// evidenceFile keeps the evidence of right-sizing over restarts. It is used by one goroutine at a
-// time.
+// evidenceFile keeps the evidence of right-sizing over restarts. Only one goroutine at a time may
+// use it.
 type evidenceFile struct {
 	path      string
-	writeFile func(path string, content []byte) error
-	saved     time.Time // time of the Snapshot of the last attempt
+	writeFile func(path string, content []byte) error // Options.WriteFile
+	saved     time.Time                               // time of the Snapshot at the last attempt to save
 	logger    log.Logger
 }
 
-// openEvidence returns the file in a folder and the evidence that it has, nil if there is none. A
-// file that cannot be read is set aside under another name. If that is impossible the file is nil:
-// nothing is lost by being overwritten.
+// openEvidence returns the file in the state folder, and the evidence in it, nil if there is none. It
+// renames a file that cannot be read. If it cannot rename that either, it returns no file, so that we
+// never overwrite it.
 func openEvidence(o *Options) (*evidenceFile, *advise.Checkpoint) {
 	f := &evidenceFile{
 		path:      filepath.Join(o.StateDir, FileName),
@@ -57,8 +57,8 @@ func openEvidence(o *Options) (*evidenceFile, *advise.Checkpoint) {
 	return f, found
 }
 
-// checkFolder logs an error if no file can be written beside the evidence: the first save comes
-// minutes later.
+// checkFolder logs an error if it cannot write a file beside the evidence. Otherwise the operator
+// would not see the error until the first save, minutes later.
 func (f *evidenceFile) checkFolder() {
 	attempt := f.path + ".attempt"
 
@@ -78,8 +78,8 @@ func (f *evidenceFile) checkFolder() {
 	}
 }
 
-// setAside renames the file, which cannot be used, and reports whether it has. The last two that
-// were set aside are kept.
+// setAside renames the file, since it cannot be used, and reports whether it did. It keeps the last
+// two such files. why is for the log.
 func (f *evidenceFile) setAside(why error) bool {
 	aside := f.path + ".unusable-1"
 	older := f.path + ".unusable-2"
@@ -111,9 +111,9 @@ func (f *evidenceFile) setAside(why error) bool {
 	return true
 }
 
-// logRestored reports the evidence that was restored. sameGPUs reports whether the node still has
-// one of the GPUs that the evidence is of. Workloads whose evidence was invalid are counted; the
-// first three are named.
+// logRestored logs which evidence was restored. sameGPUs says whether the node still has one of the
+// GPUs in the evidence. It logs the number of workloads whose evidence was invalid, and the first
+// three errors.
 func (f *evidenceFile) logRestored(c *advise.Checkpoint, sameGPUs bool) {
 	level.Info(f.logger).Log(
 		"msg", "restored the evidence for right-sizing",
@@ -140,8 +140,8 @@ func (f *evidenceFile) logRestored(c *advise.Checkpoint, sameGPUs bool) {
 	}
 }
 
-// isDue reports whether the evidence is to be saved at the time of a Snapshot; a clock that was set
-// back counts too.
+// isDue reports whether to save the evidence at the time of a Snapshot: saveEvery after the last
+// save or the first Snapshot, or if the clock was set back.
 func (f *evidenceFile) isDue(now time.Time) bool {
 	if f.saved.IsZero() {
 		f.saved = now
@@ -150,8 +150,8 @@ func (f *evidenceFile) isDue(now time.Time) bool {
 	return now.Sub(f.saved) >= saveEvery || now.Before(f.saved)
 }
 
-// write replaces the file by newer evidence. If it fails, the next attempt comes when the next save
-// is due.
+// write replaces the file by newer evidence. at is the time of the Snapshot. If it fails, we try
+// again when the next save is due.
 func (f *evidenceFile) write(evidence *advise.Checkpoint, at time.Time) {
 	f.saved = at
 	var content bytes.Buffer

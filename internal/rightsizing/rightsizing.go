@@ -20,37 +20,37 @@ import (
 // Options are the options of a Loop.
 type Options struct {
 	Advise   advise.Options
-	StateDir string // keeps the evidence; empty: it ends with the process
+	StateDir string // the folder for the evidence; empty: a restart loses the evidence
 	// WriteFile replaces a file atomically and blocks until it is on disk. It creates the folder if
 	// that is missing.
 	WriteFile  func(path string, content []byte) error
-	IsNodeName bool // the node's name is that of a Kubernetes node
+	IsNodeName bool // Advise's name of the node is that of a Kubernetes node
 	// Published is called with each report.
 	Published func(*advise.Report)
 	Logger    log.Logger
 }
 
-// Loop observes every Snapshot, and recomputes the recommendations once a minute of their time.
-// That and the evidence file are the work of Run; Observe, on the path of the poll, waits for
-// neither the packing nor a disk.
+// Loop observes every Snapshot, and recomputes the recommendations once a minute, by the Snapshots'
+// times. Run recomputes and saves. The poll calls Observe, which must wait for neither the packing
+// nor a disk.
 type Loop struct {
-	file       *evidenceFile // nil: the evidence is not kept
-	wake       chan struct{} // recommendations are due
-	flush      chan chan struct{}
-	stopped    chan struct{} // closed when Run has returned
+	file       *evidenceFile      // nil: the evidence is not kept
+	wake       chan struct{}      // Observe wakes Run: recommendations are due
+	flush      chan chan struct{} // Flush asks Run to close the channel that it sends
+	stopped    chan struct{}      // closed when Run has returned
 	current    atomic.Pointer[advise.Report]
 	isNodeName bool
 	published  func(*advise.Report)
 
 	mu      sync.Mutex
-	found   *advise.Checkpoint // evidence of which we do not know yet whether it is of this node
-	foreign error              // why the evidence in the file is not; nil if it is
+	found   *advise.Checkpoint // the file's evidence, until we know whether it is this node's; then nil
+	foreign error              // why the file's evidence is not this node's, until the file is set aside
 	advisor *advise.Advisor
-	last    *gpu.Snapshot // that was observed; nil before the first
-	minute  time.Time     // of last
+	last    *gpu.Snapshot // the last Snapshot observed; nil before the first
+	minute  time.Time     // last's time, truncated
 }
 
-// New returns a loop with the evidence of its last run, if that was kept.
+// New returns a loop. It reads the evidence of the last run, if that was kept.
 func New(o Options) *Loop {
 	l := &Loop{
 		wake: make(chan struct{}, 1), flush: make(chan chan struct{}), stopped: make(chan struct{}),
@@ -93,7 +93,7 @@ func (l *Loop) Observe(s *gpu.Snapshot) {
 
 	select {
 	case l.wake <- struct{}{}:
-	default: // Run has not got to the minute before yet
+	default: // Run has not begun with the previous minute: it will use this Snapshot
 	}
 }
 
@@ -175,8 +175,8 @@ func (l *Loop) update() {
 	l.save(false)
 }
 
-// save writes the evidence to its file, unless none is kept or what the file has may be of this
-// node. Without force it does so if saveEvery has passed.
+// save writes the evidence to its file if that is due or, with force, in any case. It does not while
+// the evidence in the file may still be this node's and was not restored.
 func (l *Loop) save(force bool) {
 	if l.file == nil {
 		return
@@ -209,8 +209,8 @@ func (l *Loop) save(force bool) {
 // Last returns the last report; nil before the first.
 func (l *Loop) Last() *advise.Report { return l.current.Load() }
 
-// Report returns the last report, or the part for the devices of one GPU, which has no packing. It
-// returns nil before the first.
+// Report returns the last report, or nil before the first. With an id that is not empty, it returns
+// the part for the devices of that GPU, which has no packing.
 func (l *Loop) Report(id gpu.UUID) any {
 	now := l.Last()
 	if now == nil {

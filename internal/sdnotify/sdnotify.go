@@ -14,19 +14,19 @@ import (
 	"github.com/go-kit/log/level"
 )
 
-// pingsPerWatchdog is how often the watchdog is reset within its time, so that a late one does no
-// harm.
+// pingsPerWatchdog is how often we reset the watchdog within its timeout, so that one late ping does
+// no harm.
 const pingsPerWatchdog = 3
 
-// Options say when the program is ready, and by what it is alive.
+// Options say when the program is ready, and how we know that it is alive.
 type Options struct {
 	// Listening is closed once the program accepts connections.
 	Listening <-chan struct{}
 	// AskLoop returns nil as soon as the program's loop has answered, or an error once its context
 	// has ended. It may block for any time.
 	AskLoop func(context.Context) error
-	// AnswerWithin is the time after which a loop that has not answered counts as stuck. It must
-	// cover all that the loop may wait for.
+	// AnswerWithin is the time after which a loop that has not answered counts as stuck. It must be
+	// longer than anything that the loop may wait for.
 	AnswerWithin time.Duration
 	Logger       log.Logger
 }
@@ -35,15 +35,16 @@ type Options struct {
 type Notifier struct {
 	opts   Options
 	ready  atomic.Bool
-	failed atomic.Bool // a notification could not be sent, which has been logged
+	failed atomic.Bool // a notification could not be sent, and we have logged that
 }
 
 // New returns a Notifier that has sent nothing yet.
 func New(opts Options) *Notifier { return &Notifier{opts: opts} }
 
-// Run sends READY=1 once the program listens, then resets the watchdog, if the service has one, as
-// long as the loop answers, and sends STOPPING=1 when ctx ends. It returns nil after that. READY=1
-// does not wait for the loop, whose first cycle may last longer than the service has time to start.
+// Run sends READY=1 once the program listens. As long as the loop answers, it then resets the
+// watchdog, if the service has one. When ctx ends, it sends STOPPING=1 and returns nil. It does not
+// wait for the loop before READY=1: the loop's first cycle may last longer than the service's start
+// timeout.
 func (n *Notifier) Run(ctx context.Context) error {
 	defer n.send(daemon.SdNotifyStopping)
 
@@ -70,8 +71,8 @@ func (n *Notifier) Run(ctx context.Context) error {
 	return nil
 }
 
-// resetWatchdog sends WATCHDOG=1 at every interval unless the loop has owed an answer for too long,
-// until ctx ends.
+// resetWatchdog asks the loop at every interval, unless it owes an answer, and sends WATCHDOG=1,
+// unless it has owed one for longer than AnswerWithin. It returns when ctx ends.
 func (n *Notifier) resetWatchdog(ctx context.Context, interval time.Duration) {
 	var asking sync.WaitGroup
 	defer asking.Wait()
@@ -111,8 +112,8 @@ func (n *Notifier) resetWatchdog(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// Reloading sends RELOADING=1 and returns the function that sends READY=1 again. A nil Notifier
-// sends nothing, nor does one that is not ready yet.
+// Reloading sends RELOADING=1. When the program has reloaded, call done, which sends READY=1 again. A
+// Notifier that is nil or not ready yet sends nothing.
 func (n *Notifier) Reloading() (done func()) {
 	if n == nil || !n.ready.Load() {
 		return func() {}
@@ -123,7 +124,7 @@ func (n *Notifier) Reloading() (done func()) {
 	return func() { n.send(daemon.SdNotifyReady) }
 }
 
-// send sends one notification. The first that fails is logged.
+// send sends one notification. It logs only the first error.
 func (n *Notifier) send(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil && !n.failed.Swap(true) {
 		level.Warn(n.opts.Logger).Log("msg", "systemd cannot be notified", "err", err)

@@ -19,9 +19,9 @@ type silentConns struct {
 	closed bool
 }
 
-// Prepare makes a server close, at its Shutdown, the connections that have not sent a request yet:
-// net/http waits 5 s for each, so that one silent client would use up the time of requests in
-// flight. It replaces the server's ConnState.
+// Prepare makes a server's Shutdown close the connections that have not sent a request yet. net/http
+// would wait 5 s for them, so that one silent client could use up the time of requests in flight. It
+// replaces the server's ConnState.
 func Prepare(server *http.Server) {
 	silent := &silentConns{conns: make(map[net.Conn]struct{})}
 	server.ConnState = silent.trackConn
@@ -45,7 +45,7 @@ func (s *silentConns) trackConn(conn net.Conn, state http.ConnState) {
 	s.conns[conn] = struct{}{}
 }
 
-// closeAll closes the connections, and makes trackConn close those that are still accepted.
+// closeAll closes the connections, and makes trackConn close those that the server still accepts.
 func (s *silentConns) closeAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,7 +56,7 @@ func (s *silentConns) closeAll() {
 	}
 }
 
-// All shuts servers down concurrently: requests in flight are cut off after the timeout.
+// All shuts servers down concurrently. After the timeout it cuts off requests in flight.
 func All(servers []*http.Server, timeout time.Duration, logger log.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
