@@ -10,32 +10,33 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The reasons that the series of an advisor have, besides those of package advise.
+// Reasons in the series of a node's advisor, besides those of package advise.
 const (
 	reasonProvisional     advise.Reason = "provisional"
 	reasonMediaNotChecked advise.Reason = "media-not-checked"
 )
 
-// advised is what the right-sizing advisor of a GPU's node says of it at the end of the window. It
-// has seen every poll of the workload, its starts included, and so has the last word. The zero
-// value: no advisor has an answer.
-type advised struct {
-	profile string        // of a candidate
-	reason  advise.Reason // for which the GPU is no candidate
+// advice is the answer of the right-sizing advisor on a GPU's node at the end of the window. The
+// advisor has seen every poll of the workload, also its starts, so it has the last word. The zero
+// advice means that no advisor has an answer.
+type advice struct {
+	profile string        // the profile that it recommends; empty if it recommends none
+	reason  advise.Reason // why it recommends none
 }
 
-// queryAdvice asks what advisors say.
+// queryAdvice queries the advisors' answers.
 func (q *querier) queryAdvice() {
-	q.facts(q.dialect.advised, func(h *history, row *model.Sample) {
-		h.advised.profile = string(row.Metric["recommended_profile"])
-		h.advised.reason = advise.Reason(row.Metric["reason"])
+	q.facts(q.dialect.advice, func(h *history, row *model.Sample) {
+		h.advice.profile = string(row.Metric["recommended_profile"])
+		h.advice.reason = advise.Reason(row.Metric["reason"])
 	})
 }
 
-// follow replaces the answer of the history by that of the node's advisor, if there is one. A
-// refusal by the history of what the advisor does not know stands: of days that it has forgotten,
-// or by options that are stricter than its own can be expected to be.
-func (g *GPU) follow(said advised, o *Options) {
+// followAdvice replaces the answer by the history with the answer of the node's advisor, if that has
+// one. But if the history refuses a slice by evidence that the advisor may lack, the refusal stands:
+// the history reaches back further than the advisor remembers, or the options are stricter than the
+// advisor's probably are.
+func (g *GPU) followAdvice(said advice, o *Options) {
 	knowsMore := o.Window > advisorWindow || isStricter(o.Advise)
 	refuses := knowsMore && g.Action != advise.ActionSlice &&
 		slices.Contains(refusalsByWork(), g.Reason) &&
@@ -45,12 +46,12 @@ func (g *GPU) follow(said advised, o *Options) {
 	case said.profile != "" && refuses:
 		return
 	case said.profile != "":
-		g.followCandidate(said)
+		g.takeProfile(said.profile)
 	case said.reason == "", said.reason == advise.ReasonLittleEvidence:
 		return
 	case said.reason == reasonProvisional:
-		g.followProvisional()
-	case g.Action == advise.ActionShare && g.Reason == said.reason:
+		g.takeProvisional()
+	case g.Action == advise.ActionShare && g.Reason == said.reason: // they agree
 	default:
 		if said.reason == advise.ReasonNoGain {
 			g.fits = g.Profile
@@ -70,18 +71,16 @@ func (g *GPU) follow(said advised, o *Options) {
 	g.Advised = true
 }
 
-// followCandidate takes the profile that the advisor recommends. One that the model's table lacks
-// cannot be packed.
-func (g *GPU) followCandidate(said advised) {
-	if g.Action != advise.ActionSlice || g.Profile != said.profile {
-		g.clearPrediction() // that of the history is of another profile
-		g.Explanation = "the right-sizing advisor of its node recommends " + said.profile
+// takeProfile takes the profile that the advisor recommends. If the table's model lacks it, we could
+// not pack it: then the GPU gets a slice of an unknown profile.
+func (g *GPU) takeProfile(profile string) {
+	if g.Action != advise.ActionSlice || g.Profile != profile {
+		g.clearPrediction() // the history's prediction is for another profile
+		g.Explanation = "the right-sizing advisor of its node recommends " + profile
 	}
 
-	if slices.ContainsFunc(g.model.Profiles, func(p gpu.Profile) bool {
-		return p.Name == said.profile
-	}) {
-		g.Profile = said.profile
+	if slices.ContainsFunc(g.model.Profiles, func(p gpu.Profile) bool { return p.Name == profile }) {
+		g.Profile = profile
 	}
 
 	g.Action = advise.ActionSlice
@@ -90,9 +89,9 @@ func (g *GPU) followCandidate(said advised) {
 	g.NotChecked = false
 }
 
-// followProvisional says that a slice would do, by the advisor's evidence of less than seven days.
-// Its series do not name the profile: if the history has none either, it is unknown.
-func (g *GPU) followProvisional() {
+// takeProvisional takes the advisor's answer that a slice would do, by evidence of less than seven
+// days. Its series do not name the profile. If the history has none either, the profile is unknown.
+func (g *GPU) takeProvisional() {
 	if g.Action != advise.ActionSlice {
 		g.clearPrediction()
 		g.Action = advise.ActionSlice
@@ -107,7 +106,7 @@ func (g *GPU) followProvisional() {
 // advisorWindow is for how long an advisor remembers the most that a workload did.
 const advisorWindow = 8 * 24 * time.Hour
 
-// isStricter reports whether options refuse more than those that an advisor has by default.
+// isStricter reports whether options refuse more than an advisor's default options.
 func isStricter(o advise.Options) bool {
 	usual := advise.DefaultOptions()
 
@@ -116,8 +115,8 @@ func isStricter(o advise.Options) bool {
 		o.TargetBusy < usual.TargetBusy
 }
 
-// refusalsByWork are the reasons for which a GPU stays as it is that follow from what its workload
-// did.
+// refusalsByWork returns the reasons to keep a GPU whole that come from what its workload did, not
+// from missing evidence.
 func refusalsByWork() []advise.Reason {
 	return []advise.Reason{
 		advise.ReasonMemory,

@@ -17,27 +17,27 @@ func TestAdvisorHasTheLastWord(t *testing.T) {
 
 	for name, c := range map[string]struct {
 		g                   GPU
-		said                advised
+		said                advice
 		action              advise.Action
 		reason              advise.Reason
 		profile             string
 		provisional, decide bool
 	}{
-		"none":             {slice, advised{}, advise.ActionSlice, "", "1g.10gb", false, false},
-		"too little":       {slice, advised{reason: advise.ReasonLittleEvidence}, advise.ActionSlice, "", "1g.10gb", false, false},
-		"agrees":           {slice, advised{profile: "1g.10gb"}, advise.ActionSlice, "", "1g.10gb", false, true},
-		"another profile":  {slice, advised{profile: "3g.40gb"}, advise.ActionSlice, "", "3g.40gb", false, true},
-		"unknown profile":  {slice, advised{profile: "9g.99gb"}, advise.ActionSlice, "", "", false, true},
-		"candidate":        {kept, advised{profile: "1g.10gb"}, advise.ActionSlice, "", "1g.10gb", false, true},
-		"provisional":      {slice, advised{reason: reasonProvisional}, advise.ActionSlice, "", "1g.10gb", true, true},
-		"provisional, too": {kept, advised{reason: reasonProvisional}, advise.ActionSlice, "", "", true, true},
-		"rejected":         {slice, advised{reason: "start-unseen"}, advise.ActionKeep, "start-unseen", "", false, true},
-		"not checked":      {slice, advised{reason: reasonMediaNotChecked}, advise.ActionKeep, reasonMediaNotChecked, "", false, true},
-		"not measured":     {slice, advised{reason: advise.ReasonNoActivity}, advise.ActionUnknown, advise.ReasonNoActivity, "", false, true},
-		"to share":         {shared, advised{reason: advise.ReasonStretch}, advise.ActionShare, advise.ReasonStretch, "", false, true},
+		"none":             {slice, advice{}, advise.ActionSlice, "", "1g.10gb", false, false},
+		"too little":       {slice, advice{reason: advise.ReasonLittleEvidence}, advise.ActionSlice, "", "1g.10gb", false, false},
+		"agrees":           {slice, advice{profile: "1g.10gb"}, advise.ActionSlice, "", "1g.10gb", false, true},
+		"another profile":  {slice, advice{profile: "3g.40gb"}, advise.ActionSlice, "", "3g.40gb", false, true},
+		"unknown profile":  {slice, advice{profile: "9g.99gb"}, advise.ActionSlice, "", "", false, true},
+		"candidate":        {kept, advice{profile: "1g.10gb"}, advise.ActionSlice, "", "1g.10gb", false, true},
+		"provisional":      {slice, advice{reason: reasonProvisional}, advise.ActionSlice, "", "1g.10gb", true, true},
+		"provisional, too": {kept, advice{reason: reasonProvisional}, advise.ActionSlice, "", "", true, true},
+		"rejected":         {slice, advice{reason: "start-unseen"}, advise.ActionKeep, "start-unseen", "", false, true},
+		"not checked":      {slice, advice{reason: reasonMediaNotChecked}, advise.ActionKeep, reasonMediaNotChecked, "", false, true},
+		"not measured":     {slice, advice{reason: advise.ReasonNoActivity}, advise.ActionUnknown, advise.ReasonNoActivity, "", false, true},
+		"to share":         {shared, advice{reason: advise.ReasonStretch}, advise.ActionShare, advise.ReasonStretch, "", false, true},
 	} {
 		g := c.g
-		g.follow(c.said, &Options{Advise: advise.DefaultOptions(), Window: 7 * 24 * time.Hour})
+		g.followAdvice(c.said, &Options{Advise: advise.DefaultOptions(), Window: 7 * 24 * time.Hour})
 
 		if g.Action != c.action || g.Reason != c.reason || g.Profile != c.profile || g.Provisional != c.provisional ||
 			g.Advised != c.decide {
@@ -66,14 +66,14 @@ func TestRefusalsThatAnAdvisorCannotKnow(t *testing.T) {
 		"strict": {Advise: strict, Window: 7 * 24 * time.Hour},
 	} {
 		g := GPU{Action: advise.ActionKeep, Reason: advise.ReasonMemory, model: modelNamed("H100-80GB")}
-		g.follow(advised{profile: "1g.10gb"}, &o)
+		g.followAdvice(advice{profile: "1g.10gb"}, &o)
 
 		if g.Action != advise.ActionKeep || g.Reason != advise.ReasonMemory || g.Advised {
 			t.Errorf("%s: %+v", name, g)
 		}
 
 		unseen := GPU{Action: advise.ActionKeep, Reason: advise.ReasonStartUnseen, model: modelNamed("H100-80GB")}
-		unseen.follow(advised{profile: "1g.10gb"}, &o)
+		unseen.followAdvice(advice{profile: "1g.10gb"}, &o)
 
 		if unseen.Profile != "1g.10gb" || !unseen.Advised {
 			t.Errorf("%s: a start that the advisor has seen: %+v", name, unseen)
@@ -85,7 +85,7 @@ func TestRefusalsThatAnAdvisorCannotKnow(t *testing.T) {
 // were checked.
 func TestMediaStayUnchecked(t *testing.T) {
 	g := GPU{Action: advise.ActionSlice, Profile: "1g.10gb", NotChecked: true, model: modelNamed("H100-80GB")}
-	g.follow(advised{reason: reasonProvisional}, &Options{Advise: advise.DefaultOptions(), Window: 7 * 24 * time.Hour})
+	g.followAdvice(advice{reason: reasonProvisional}, &Options{Advise: advise.DefaultOptions(), Window: 7 * 24 * time.Hour})
 
 	if !g.NotChecked || !g.Provisional {
 		t.Errorf("%+v", g)

@@ -18,7 +18,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
 
-// Analyze queries the history of all GPUs and returns what is recommended for each.
+// Analyze queries the history of all GPUs and returns a recommendation for each.
 func Analyze(ctx context.Context, c *Client, o Options) (*Report, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func Analyze(ctx context.Context, c *Client, o Options) (*Report, error) {
 		return nil, err
 	}
 
-	a.formNodes()
+	a.groupByNode()
 
 	if err := a.queryAll(ctx); err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func Analyze(ctx context.Context, c *Client, o Options) (*Report, error) {
 type analysis struct {
 	client  *Client
 	options Options
-	end     time.Time
+	end     time.Time // of the window
 	gpus    []*device // by cluster, node and UUID
 	// holdersKnown has the clusters whose history names holders of GPUs.
 	holdersKnown map[string]bool
@@ -55,28 +55,31 @@ type analysis struct {
 	servers      map[podKey]*advise.ServerHistory
 
 	mu    sync.Mutex
-	nodes [][]*device // that remain to be queried, each with its GPUs
-	chunk int         // how many GPUs to query at once; a node is not divided
+	nodes [][]*device // the nodes that remain to be queried, each with its GPUs
+	chunk int         // how many GPUs to query at once; we don't divide a node
 	done  int         // GPUs queried
 }
 
 // device is a GPU of the fleet.
 type device struct {
-	uuid, cluster, node, name string
-	modelCount                int // names of models that its series have had
-	dialect                   *dialect
-	samples                   float64 // in the series that cluster and name come from; no other has more
-	history                   *history
-	answer                    GPU
-	first, last               time.Time // of its history, by step; zero without one
-	// nothing says whether pods or jobs held it; of other GPUs in the cluster we know
+	uuid, cluster, node string
+	name                string // of the model, as the driver reports it
+	modelCount          int    // how many names of models its series have had
+	dialect             *dialect
+	samples             float64  // of the series that cluster and name are from, which has the most
+	history             *history // only while we query it
+	answer              GPU
+	first, last         time.Time // begin and end of its history; zero if it has none
+	// holderUnknown says that the history does not show whether pods or jobs held it, although it
+	// shows holders of other GPUs in the cluster.
 	holderUnknown bool
 }
 
-// maxPoints is how many points a query may return: well below the 50 million samples that a query
-// may load by default (--query.max-samples).
+// maxPoints is how many points a query may return at first. A query loads more samples than it
+// returns points; by default, Prometheus lets it load 50 million (--query.max-samples).
 const maxPoints = 400_000
 
+// firstChunk returns how many GPUs to query at once until the server says that it is too much.
 func firstChunk(window time.Duration) int { return max(1, maxPoints/int(window/step)) }
 
 // listGPUs finds the GPUs of all exporters, a day of history at a time.
@@ -93,7 +96,7 @@ func (a *analysis) listGPUs(ctx context.Context) error {
 	}
 
 	if len(found) == 0 {
-		return a.nothingFound()
+		return a.newNoGPUError()
 	}
 
 	for _, g := range found {
@@ -111,8 +114,8 @@ func (a *analysis) listGPUs(ctx context.Context) error {
 	return nil
 }
 
-// nothingFound returns the error that there is no GPU in the history.
-func (a *analysis) nothingFound() error {
+// newNoGPUError returns an error that says that there is no GPU in the history.
+func (a *analysis) newNoGPUError() error {
 	var families []string
 	for _, d := range dialects() {
 		families = append(families, d.family)
@@ -142,8 +145,8 @@ func (a *analysis) nothingFound() error {
 	}
 }
 
-// listWindow adds to found the GPUs of a part of the window, in two halves if that is too much for
-// one query.
+// listWindow adds the GPUs in a part of the window to found. If that is too much for one query, it
+// queries two halves.
 func (a *analysis) listWindow(ctx context.Context, d *dialect, end time.Time, window time.Duration,
 	found map[string]*device) error {
 	labels := []string{a.options.ClusterLabel}
@@ -186,9 +189,9 @@ func (a *analysis) listWindow(ctx context.Context, d *dialect, end time.Time, wi
 	return err
 }
 
-// addRow adds a GPU to found, or to a found GPU the labels of another series. The labels of the
-// series with the most samples count; of equal ones the first, since we list the latest days first.
-// A GPU keeps the dialect in which it was found.
+// addRow adds the GPU of a series to found. A GPU can have several series, if its labels have
+// changed: those of the series with the most samples count, or of the first among equals, since we
+// list the latest days first. A GPU keeps the dialect in which we have found it.
 func (a *analysis) addRow(d *dialect, row *model.Sample, found map[string]*device) {
 	uuid := string(row.Metric[d.uuid])
 	if uuid == "" {
@@ -229,9 +232,9 @@ func (a *analysis) addRow(d *dialect, row *model.Sample, found map[string]*devic
 	}
 }
 
-// formNodes lists the nodes to query. We query the GPUs of a node together, since a pod holds GPUs
-// of one node. A node that two exporters serve, each some of its GPUs, is listed twice.
-func (a *analysis) formNodes() {
+// groupByNode fills nodes. We query the GPUs of a node together, to see which pods hold several of
+// them. If each of two exporters serves some GPUs of a node, it lists the node twice.
+func (a *analysis) groupByNode() {
 	for _, d := range dialects() {
 		for _, g := range a.gpus {
 			if g.dialect.name != d.name {
@@ -251,7 +254,8 @@ func (a *analysis) formNodes() {
 	}
 }
 
-// queriers is how many chunks we query at once: we read one while the server evaluates the other.
+// queriers is how many chunks we query at once: the server can evaluate one query while we read the
+// answer to another.
 const queriers = 2
 
 // queryAll queries the history of all GPUs.
@@ -259,7 +263,7 @@ func (a *analysis) queryAll(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	a.progress(0)
+	a.addDone(0)
 
 	var wait sync.WaitGroup
 
@@ -297,8 +301,8 @@ func rankCanceled(err error) int {
 	return 0
 }
 
-// nextNodes takes the next nodes from the list: as many of one exporter as we may query at once,
-// but at least one. It returns none at the end.
+// nextNodes takes the next nodes from the list: nodes of one exporter, as many as chunk allows, but
+// at least one. It returns none at the end.
 func (a *analysis) nextNodes() [][]*device {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -314,14 +318,14 @@ func (a *analysis) nextNodes() [][]*device {
 		count++
 	}
 
-	taken := a.nodes[:count]
+	next := a.nodes[:count]
 	a.nodes = a.nodes[count:]
 
-	return taken
+	return next
 }
 
-// queryNodes queries the history of nodes, in two halves if that is too much at once; later chunks
-// are smaller then.
+// queryNodes queries the history of nodes. If that is too much at once, it queries two halves, and
+// makes later chunks smaller.
 func (a *analysis) queryNodes(ctx context.Context, nodes [][]*device) error {
 	gpus := slices.Concat(nodes...)
 
@@ -339,13 +343,14 @@ func (a *analysis) queryNodes(ctx context.Context, nodes [][]*device) error {
 	}
 
 	if err == nil {
-		a.progress(len(gpus))
+		a.addDone(len(gpus))
 	}
 
 	return err
 }
 
-func (a *analysis) progress(more int) {
+// addDone counts GPUs as queried, and reports the progress.
+func (a *analysis) addDone(more int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
@@ -367,12 +372,12 @@ func (a *analysis) selectors(gpus []*device) string {
 	return strings.Join(append(slices.Clone(a.options.Match), own), ",")
 }
 
-// steps returns the range of the means, each of which covers the step before it.
+// steps returns the times at which to query means: a mean covers the step before its time.
 func (a *analysis) steps() v1.Range {
 	return v1.Range{Start: a.end.Add(-a.options.Window).Add(step), End: a.end, Step: step}
 }
 
-// hours returns the range of the hourly maxima of memory.
+// hours returns the times at which to query the largest use of memory in the hour before.
 func (a *analysis) hours() v1.Range {
 	return v1.Range{Start: a.end.Add(-a.options.Window).Add(hour), End: a.end, Step: hour}
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,9 +29,8 @@ type ClientOptions struct {
 	// ConfigFile is a file of Prometheus' HTTP client configuration, for TLS and authentication;
 	// empty for none.
 	ConfigFile string
-	// Timeout is how long one answer may take; waiting for a busy server does not count.
-	Timeout time.Duration
-	// UserAgent is sent with each request.
+	// Timeout is how long one answer may take. The waits between attempts do not count.
+	Timeout   time.Duration
 	UserAgent string
 }
 
@@ -39,15 +39,15 @@ type Client struct {
 	api     v1.API
 	url     string // for messages, without a password
 	timeout time.Duration
-	wait    func(context.Context, time.Duration) error
-	reached atomic.Bool // the server has answered a query
+	wait    func(context.Context, time.Duration) error // retry.Sleep, except in tests
+	reached atomic.Bool                                // the server has answered a query
 	close   func()
 
 	mu       sync.Mutex
 	warnings []string // of the server, each once
 }
 
-// maxWarnings is how many of the server's warnings are kept.
+// maxWarnings is how many of the server's warnings we keep.
 const maxWarnings = 10
 
 // NewClient checks the options and returns a client. It does not connect.
@@ -96,8 +96,8 @@ func NewClient(o ClientOptions) (*Client, error) {
 		close: client.CloseIdleConnections}, nil
 }
 
-// checkSecrets returns an error if a file with a secret cannot be read. Else the first query would
-// find out, as if the server could not be reached.
+// checkSecrets returns an error if a file with a secret cannot be read. Without it, the first query
+// would fail as if the server could not be reached.
 func checkSecrets(c *config.HTTPClientConfig) error {
 	files := []string{c.BearerTokenFile}
 	if c.BasicAuth != nil {
@@ -191,12 +191,10 @@ func (c *Client) unexpected(value model.Value, expected model.ValueType) error {
 	}
 }
 
-// The attempts at one query: on a server that says that it is busy, and on one that has answered
-// before and fails.
 const (
-	maxBusyAttempts   = 12
-	maxFailedAttempts = 4
-	longestWait       = time.Minute
+	maxBusyAttempts   = 12          // at one query, while the server says that it is busy
+	maxFailedAttempts = 4           // at one query, if it fails but the server has answered before
+	longestWait       = time.Minute // between two attempts
 )
 
 // queryServer makes a query. It waits while the server is busy, and tries again if it fails after
@@ -208,9 +206,9 @@ func (c *Client) queryServer(
 	failed := 0
 
 	for {
-		value, err := c.once(ctx, do)
+		value, err := c.queryOnce(ctx, do)
 		var server *ServerError
-		again := time.Duration(0)
+		wait := time.Duration(0)
 
 		switch {
 		case err == nil:
@@ -218,27 +216,27 @@ func (c *Client) queryServer(
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case errors.As(err, &server) && server.Status == http.StatusTooManyRequests && busy < maxBusyAttempts:
-			again = server.retryAfter
-			if again <= 0 {
-				again = time.Second << min(busy, 6)
+			wait = server.retryAfter
+			if wait <= 0 {
+				wait = time.Second << min(busy, 6) // 64 s is longer than longestWait
 			}
 
 			busy++
 		case isTransient(err) && c.reached.Load() && failed < maxFailedAttempts-1:
-			again = time.Second << failed
+			wait = time.Second << failed
 			failed++
 		default:
 			return nil, c.explain(err)
 		}
 
-		if err := c.wait(ctx, min(again, longestWait)); err != nil {
+		if err := c.wait(ctx, min(wait, longestWait)); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// once makes a query once.
-func (c *Client) once(
+// queryOnce makes one attempt at a query.
+func (c *Client) queryOnce(
 	ctx context.Context, do func(context.Context) (model.Value, v1.Warnings, v1.Infos, error),
 ) (model.Value, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
@@ -250,29 +248,24 @@ func (c *Client) once(
 	}
 
 	c.reached.Store(true)
-	c.warn(warnings)
+	c.keepWarnings(warnings)
 
 	return value, nil
 }
 
-// warn keeps the server's warnings, such as that a part of the history cannot be reached.
-func (c *Client) warn(warnings []string) {
+// keepWarnings keeps the server's warnings, such as that a part of the history cannot be reached.
+func (c *Client) keepWarnings(warnings []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	for _, w := range warnings {
-		seen := len(c.warnings) == maxWarnings
-		for _, known := range c.warnings {
-			seen = seen || known == w
-		}
-
-		if !seen {
+		if len(c.warnings) < maxWarnings && !slices.Contains(c.warnings, w) {
 			c.warnings = append(c.warnings, w)
 		}
 	}
 }
 
-// Warnings returns what the server warned of.
+// Warnings returns the server's warnings, each once.
 func (c *Client) Warnings() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -280,14 +273,14 @@ func (c *Client) Warnings() []string {
 	return append([]string(nil), c.warnings...)
 }
 
-// maxBody is how long an answer may be. A longer one counts as too much to ask for at once.
+// maxBody is how many bytes an answer may have. If it has more, we ask for less at once.
 const maxBody = 64 << 20
 
-// checkedTransport turns answers that are none of Prometheus' API into errors that say what they
-// are.
+// checkedTransport turns answers that are not of Prometheus' API into errors that say what they are:
+// a redirect, a refusal, or no JSON.
 type checkedTransport struct {
 	next   http.RoundTripper
-	follow bool // redirects that keep the query
+	follow bool // follow redirects, if they keep the query
 }
 
 func (t *checkedTransport) CloseIdleConnections() {
@@ -305,8 +298,9 @@ func (t *checkedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	redirected := resp.StatusCode/100 == 3
 	isPost := r.Method == http.MethodPost
 
+	// Other redirects turn POST into GET without the body, which has the query.
 	keepsQuery := !isPost || resp.StatusCode == http.StatusTemporaryRedirect ||
-		resp.StatusCode == http.StatusPermanentRedirect // the others turn POST into GET without a body
+		resp.StatusCode == http.StatusPermanentRedirect
 	if redirected && (!t.follow || !keepsQuery) {
 		e := readServerError(resp)
 		e.Message = "it redirects to " + resp.Header.Get("Location")
@@ -316,7 +310,7 @@ func (t *checkedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 	switch resp.StatusCode {
 	case http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotImplemented:
-		if isPost { // the API's client tries GET then
+		if isPost { // Prometheus' client then tries GET
 			return resp, nil
 		}
 	}

@@ -17,13 +17,13 @@ import (
 	v1 "github.com/prometheus/client_golang/api/prometheus/v1"
 )
 
-// ServerError is a refusal of the server.
+// ServerError is an answer of the server with another status than 200.
 type ServerError struct {
 	Status int
-	// Type and Message are what the server says, if its answer is one of Prometheus' API:
-	// "execution", "query processing would ...".
+	// Type and Message are from the answer: "execution", "query processing would ...". Type is empty
+	// if the answer is not of Prometheus' API.
 	Type, Message string
-	retryAfter    time.Duration
+	retryAfter    time.Duration // 0 if the answer does not say
 }
 
 func (e *ServerError) Error() string {
@@ -49,13 +49,11 @@ func (e *foreignError) Error() string {
 // errTooLong is an answer of more than maxBody bytes.
 var errTooLong = errors.New("the answer is too long")
 
-// QueryError is a server that cannot be reached, or a query that it did not answer. Hint says what
-// to do.
+// QueryError says that the server cannot be reached, or has not answered a query.
 type QueryError struct {
-	URL  string
-	Hint string
-	// Reached is false if there was no answer at all.
-	Reached bool
+	URL     string // without a password
+	Hint    string // what the operator can do; empty if we don't know
+	Reached bool   // there was an answer
 	Err     error
 }
 
@@ -73,7 +71,7 @@ func readServerError(resp *http.Response) *ServerError {
 
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	if err != nil {
-		return e // the status is what is known
+		return e // we only know the status
 	}
 
 	var document struct{ ErrorType, Error string }
@@ -100,7 +98,7 @@ func retryAfter(header string, now time.Time) time.Duration {
 	return 0
 }
 
-// isTooMuch reports whether a smaller query may be answered: 422 is what servers say to too many
+// isTooMuch reports whether the server may answer a smaller query. Servers return 422 for too many
 // samples, series or points.
 func isTooMuch(err error) bool {
 	var server *ServerError
@@ -112,7 +110,7 @@ func isTooMuch(err error) bool {
 	return errors.Is(err, errTooLong)
 }
 
-// isTransient reports whether the same query may be answered later.
+// isTransient reports whether the server may answer the same query later.
 func isTransient(err error) bool {
 	var server *ServerError
 	if errors.As(err, &server) {
@@ -136,7 +134,7 @@ func isClosed(err error) bool {
 
 const foreignHint = "check the host, the port and the path prefix of --prometheus.url."
 
-// explain adds to an error what to do about it.
+// explain turns an error into a *QueryError, with a hint what to do about it.
 func (c *Client) explain(err error) error {
 	e := &QueryError{URL: c.url, Reached: true, Err: err}
 

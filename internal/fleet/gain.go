@@ -2,10 +2,10 @@ package fleet
 
 import "github.com/mig-exporter/mig-exporter/internal/advise"
 
-// weighGains fills in what the slice of each GPU gains, packed with those of all GPUs of its
-// cluster and model. One that would have a GPU for itself frees none. It makes room, unless a GPU
-// stands free: then nothing comes of it, and the GPU stays as it is. What has room beside the
-// slices of GPUs in MIG mode is not in the history.
+// weighGains fills in what the slice of each GPU gains if all slices of its cluster and model are
+// packed together. A slice that would have a GPU for itself frees no GPU. It makes room for other
+// slices, which is a gain unless a whole GPU is free already: then the GPU stays as it is. We don't
+// consider room on GPUs that are in MIG mode, which the history does not show.
 func weighGains(gpus []GPU) {
 	members := map[Key][]*GPU{}
 	free := map[Key]bool{}
@@ -16,7 +16,7 @@ func weighGains(gpus []GPU) {
 
 		switch g.Action {
 		case advise.ActionSlice:
-			if g.Profile != "" { // of an advisor's provisional answer it is unknown
+			if g.Profile != "" { // else an advisor's provisional answer, which names no profile
 				members[key] = append(members[key], g)
 			}
 		case advise.ActionFree:
@@ -32,21 +32,22 @@ func weighGains(gpus []GPU) {
 			wanted = append(wanted, g.Profile)
 		}
 
-		for _, on := range pack(profiles, wanted) {
-			gain := advise.SharedGain(len(on.wanted), 1)
+		for _, packed := range pack(profiles, wanted) {
+			gain := advise.SharedGain(len(packed.wanted), 1)
 			if gain.FreedGPUs == 0 && !free[key] {
-				gain.Room = advise.RoomBeside(profiles, &profiles[on.profiles[0]], nil)
+				gain.Room = advise.RoomBeside(profiles, &profiles[packed.profiles[0]], nil)
 			}
 
-			for _, at := range on.wanted {
-				list[at].setGain(gain)
+			for _, i := range packed.wanted {
+				list[i].setGain(gain)
 			}
 		}
 	}
 }
 
-// setGain fills in the gain; without any, the GPU stays as it is, unless the advisor of its node
-// decided: that one weighs what its node gains, once its answer is not provisional any more.
+// setGain fills in the gain. Without a gain, the GPU stays as it is, unless the advisor of its node
+// decided: the advisor itself weighs what its node gains, once its answer is not provisional any
+// more.
 func (g *GPU) setGain(gain advise.Gain) {
 	if gain != (advise.Gain{}) {
 		g.Gain = &gain

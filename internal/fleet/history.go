@@ -10,38 +10,43 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// history is what Prometheus knows of a GPU in the window. Means are NaN without a sample.
+// history is what Prometheus knows of a GPU in the window.
 type history struct {
 	start time.Time // of the window
 	place string    // cluster and node
-	// By step of five minutes.
+
+	// By step of five minutes. Means are NaN without a sample.
 	busy, sms, bandwidth []float32
 	held                 []bool
-	holders              []uint8 // how many: 0, 1, or 2 for more
-	// that held it, without their cluster; holders that are no pod have no name
-	pods       map[podKey]bool
-	namespaces map[string]int // steps that each held it
-	memory     []float64      // by hour, in bytes; NaN if there is no sample
+	holders              []uint8 // number of holders: 0, 1, or 2 for several
 
-	total              float64
-	nvlink             float64             // the largest rate in bytes per second; NaN if it is unknown
-	media              map[string]mediaUse // by engine
-	engines            map[string]*engineSteps
-	mig, shared, multi bool
-	told               bool // the exporter knew whether anything held it
-	advised            advised
-	job                string // what shows that a pod that held it is part of a job; empty if nothing does
-	// owner owns the pod that holds the GPU at the end of the window, until the step ownedUntil;
-	// empty if there is none, or it is unknown.
+	memory []float64 // largest use by hour, in bytes; NaN without a sample
+
+	// pods are the pods that held it, with an empty cluster. A holder that is no pod has an empty
+	// key.
+	pods       map[podKey]bool
+	namespaces map[string]int // in how many steps each namespace held it
+	job        string         // what shows that a pod that held it is part of a job; empty if nothing does
+	// owner is the owner of the pod that holds the GPU at the end of the window; empty if there is
+	// none, or we don't know it. ownedUntil is the last step in which the pod held the GPU.
 	owner      string
 	ownedUntil int
-	// arrived is set if the last holder came within the window, stayed if some holder came within
-	// it and had the GPU for an hour.
-	arrived, stayed bool
+
+	total       float64                 // memory in bytes; 0 if it is unknown
+	nvlink      float64                 // largest rate in bytes per second; NaN if it is unknown
+	media       map[string]mediaUse     // by engine
+	engines     map[string]*engineSteps // by engine; only of engines that were used
+	mig         bool                    // MIG mode was on at some time
+	shared      bool                    // it had several holders at once
+	multi       bool                    // a holder had several GPUs at once
+	knewHolders bool                    // see dialect
+	advice      advice
+	arrived     bool // the last holder came within the window
+	stayed      bool // some holder came within the window, and held the GPU for an hour
 }
 
-// engineSteps says how busy the media engines of a kind were in each step, as a share of all of
-// them; 0 if they were not used or we don't know.
+// engineSteps is the use of the media engines of a kind in each step, as a share of all of them: 0 if
+// they were not used or we don't know.
 type engineSteps struct {
 	mean, most []float32
 }
@@ -90,7 +95,7 @@ func unknownMeans(steps int) []float32 {
 // queryGPUs queries the history of GPUs of one exporter and judges them.
 func (a *analysis) queryGPUs(ctx context.Context, gpus []*device) error {
 	q := &querier{
-		of:        a,
+		analysis:  a,
 		ctx:       ctx,
 		dialect:   gpus[0].dialect,
 		gpus:      map[string]*history{},
@@ -110,8 +115,8 @@ func (a *analysis) queryGPUs(ctx context.Context, gpus []*device) error {
 	}
 
 	for _, g := range gpus {
-		g.answer = a.summarize(g)
-		g.history = nil
+		g.answer = a.judge(g)
+		g.history = nil // it is large
 	}
 
 	return nil
@@ -119,11 +124,11 @@ func (a *analysis) queryGPUs(ctx context.Context, gpus []*device) error {
 
 // querier fills in the history of some GPUs. After an error it queries no more.
 type querier struct {
-	of        *analysis
+	analysis  *analysis
 	ctx       context.Context
 	dialect   *dialect
-	gpus      map[string]*history
-	selectors string
+	gpus      map[string]*history // by UUID
+	selectors string              // label matchers for these GPUs
 	err       error
 }
 
@@ -136,10 +141,10 @@ func (q *querier) facts(template string, set func(*history, *model.Sample)) {
 
 	var rows model.Vector
 
-	rows, q.err = q.of.client.vector(
+	rows, q.err = q.analysis.client.vector(
 		q.ctx,
-		render(template, q.selectors, q.of.options.Window, ""),
-		q.of.end,
+		render(template, q.selectors, q.analysis.options.Window, ""),
+		q.analysis.end,
 	)
 	for _, row := range rows {
 		if h := q.gpus[string(row.Metric[q.dialect.uuid])]; h != nil {
@@ -149,7 +154,7 @@ func (q *querier) facts(template string, set func(*history, *model.Sample)) {
 }
 
 func (q *querier) queryFacts() {
-	q.facts(q.dialect.told, func(h *history, _ *model.Sample) { h.told = true })
+	q.facts(q.dialect.knewHolders, func(h *history, _ *model.Sample) { h.knewHolders = true })
 	q.queryAdvice()
 	q.facts(q.dialect.mig, func(h *history, _ *model.Sample) { h.mig = true })
 	q.facts(q.dialect.total, func(h *history, row *model.Sample) { h.total = float64(row.Value) })
@@ -176,9 +181,9 @@ func (q *querier) series(
 	}
 
 	var rows model.Matrix
-	rows, q.err = q.of.client.matrix(
+	rows, q.err = q.analysis.client.matrix(
 		q.ctx,
-		render(template, q.of.selectors(gpus), q.of.options.Window, ""),
+		render(template, q.analysis.selectors(gpus), q.analysis.options.Window, ""),
 		r,
 	)
 	count := int(r.End.Sub(r.Start)/r.Step) + 1
@@ -199,13 +204,10 @@ func (q *querier) series(
 }
 
 func (q *querier) queryMeans(gpus []*device) {
-	steps := q.of.steps()
-	q.means(q.dialect.busy, gpus, func(h *history) []float32 { return h.busy })
-	q.means(
-		q.dialect.utilization,
-		unlike(gpus, (*history).isComplete),
-		func(h *history) []float32 { return h.busy },
-	)
+	steps := q.analysis.steps()
+	busyOf := func(h *history) []float32 { return h.busy }
+	q.means(q.dialect.busy, gpus, busyOf)
+	q.means(q.dialect.utilization, without(gpus, (*history).isComplete), busyOf)
 	q.means(q.dialect.sms, gpus, func(h *history) []float32 { return h.sms })
 	q.means(q.dialect.bandwidth, gpus, func(h *history) []float32 { return h.bandwidth })
 	q.queryEngines(gpus)
@@ -219,37 +221,37 @@ func (q *querier) queryMeans(gpus []*device) {
 	all.findStarts()
 
 	if q.dialect.used != "" {
-		q.series(q.dialect.used, unlike(gpus, (*history).isHeld), steps,
+		q.series(q.dialect.used, without(gpus, (*history).isHeld), steps,
 			func(h *history, at int, _ model.Metric, _ float64) { h.held[at] = true })
 	}
 
 	q.series(
 		q.dialect.memory,
 		gpus,
-		q.of.hours(),
+		q.analysis.hours(),
 		func(h *history, at int, _ model.Metric, v float64) {
 			h.memory[at] = v
 		},
 	)
 }
 
-// queryEngines queries how many media engines the GPUs use that use any.
+// queryEngines queries the use of media engines, of the GPUs that use any.
 func (q *querier) queryEngines(gpus []*device) {
-	using := unlike(gpus, func(h *history) bool { return !h.usesMedia() })
+	using := without(gpus, func(h *history) bool { return !h.usesMedia() })
 
-	for _, of := range []struct {
+	for _, query := range []struct {
 		template string
-		values   func(*engineSteps) []float32
+		values   func(*engineSteps) []float32 // to fill in
 	}{
 		{q.dialect.engines, func(e *engineSteps) []float32 { return e.mean }},
 		{q.dialect.enginesMost, func(e *engineSteps) []float32 { return e.most }},
 	} {
 		q.series(
-			of.template,
+			query.template,
 			using,
-			q.of.steps(),
+			q.analysis.steps(),
 			func(h *history, at int, labels model.Metric, v float64) {
-				steps := of.values(h.engineOf(string(labels["engine"])))
+				steps := query.values(h.engineOf(string(labels["engine"])))
 				steps[at] = max(steps[at], float32(min(v, 1)))
 			},
 		)
@@ -278,43 +280,43 @@ func (h *history) engineOf(name string) *engineSteps {
 	return e
 }
 
-// means queries a mean and fills it in where the slice that known returns has NaN. First it queries
-// each series, since the server would take longer to aggregate them than for all the rest. If a GPU
-// has several series in a step, as after its pod or its exporter was replaced, it queries that
-// GPU's mean over all samples.
-func (q *querier) means(of measure, gpus []*device, known func(*history) []float32) {
-	steps := q.of.steps()
-	count := int(q.of.options.Window / step)
+// means queries the means of a measure. It fills them in where the means that meansOf returns are
+// NaN. First it queries each series: for the server to aggregate them takes longer than all the
+// rest. If a GPU has several series in a step, since its pod or its exporter was replaced, means
+// queries that GPU's mean over all of them.
+func (q *querier) means(m measure, gpus []*device, meansOf func(*history) []float32) {
+	steps := q.analysis.steps()
+	count := int(q.analysis.options.Window / step)
 	found := map[*history][]float32{}
-	several := map[*history]bool{}
+	hasSeveral := map[*history]bool{}
 	add := func(h *history, at int, _ model.Metric, v float64) {
 		if found[h] == nil {
 			found[h] = unknownMeans(count)
 		}
 
-		several[h] = several[h] || !isNaN(found[h][at])
+		hasSeveral[h] = hasSeveral[h] || !isNaN(found[h][at])
 		found[h][at] = float32(min(max(v, 0), 1))
 	}
-	q.series(of.perSeries(), gpus, steps, add)
+	q.series(m.perSeries(), gpus, steps, add)
 
-	again := unlike(gpus, func(h *history) bool { return !several[h] })
+	again := without(gpus, func(h *history) bool { return !hasSeveral[h] })
 	for _, g := range again {
 		delete(found, g.history)
 	}
 
-	q.series(of.perGPU(q.dialect.uuid), again, steps, add)
+	q.series(m.perGPU(q.dialect.uuid), again, steps, add)
 
 	for h, means := range found {
 		for at, v := range means {
-			if into := known(h); isNaN(into[at]) {
+			if into := meansOf(h); isNaN(into[at]) {
 				into[at] = v
 			}
 		}
 	}
 }
 
-// unlike returns the GPUs whose histories do not match.
-func unlike(gpus []*device, matches func(*history) bool) []*device {
+// without returns the GPUs whose histories do not match.
+func without(gpus []*device, matches func(*history) bool) []*device {
 	var list []*device
 
 	for _, g := range gpus {

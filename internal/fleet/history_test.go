@@ -57,7 +57,7 @@ func TestMeans(t *testing.T) {
 	})))
 	s := &analysis{client: client, options: o, end: o.End}
 	g := &device{uuid: "GPU-1", dialect: &d, history: newHistory(o.End.Add(-o.Window), o.Window)}
-	q := &querier{of: s, ctx: t.Context(), dialect: &d, gpus: map[string]*history{g.uuid: g.history}}
+	q := &querier{analysis: s, ctx: t.Context(), dialect: &d, gpus: map[string]*history{g.uuid: g.history}}
 	q.queryMeans([]*device{g})
 
 	if q.err != nil {
@@ -99,7 +99,7 @@ func TestMediaEngines(t *testing.T) {
 			d.history.media[engine] = mediaUse{most: c.most, seen: c.seen}
 		}
 
-		g := analysisOf(o).summarize(d)
+		g := analysisOf(o).judge(d)
 		if g.Profile != c.want || g.NotChecked != c.notChecked {
 			t.Errorf("%s: %s, not checked: %v", c.about, g.Profile, g.NotChecked)
 		}

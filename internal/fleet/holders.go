@@ -7,18 +7,18 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// holding is what held a GPU, and in which steps.
+// holding says in which steps one holder, a pod or a job, had one GPU.
 type holding struct {
 	gpu   *history
 	steps []bool
-	owner string // of a pod, "vision/Deployment/resnet"; empty if unknown
+	owner string // owner of the pod, "vision/Deployment/resnet"; empty if we don't know it
 }
 
-// holdings are what held some GPUs, by node and the holder's name.
+// holdings has a list for each holder, by its place and name: one holding for each GPU that it had.
 type holdings map[string][]*holding
 
-// add notes that a GPU was held in a step by what the labels name. Without honor_labels the labels
-// of a pod are called exported_.
+// add notes that the holder that the labels name had a GPU in a step. If Prometheus scrapes without
+// honor_labels, the pod is in labels that begin with exported_.
 func (all holdings) add(h *history, at int, labels model.Metric, _ float64) {
 	namespace := labels["namespace"]
 	pod := labels["pod"]
@@ -39,42 +39,42 @@ func (all holdings) add(h *history, at int, labels model.Metric, _ float64) {
 	}
 
 	name := strings.Join([]string{h.place, string(namespace), string(pod), string(job)}, "/")
-	var of *holding
+	var held *holding
 
 	for _, known := range all[name] {
 		if known.gpu == h {
-			of = known
+			held = known
 		}
 	}
 
-	if of == nil {
-		of = &holding{gpu: h, steps: make([]bool, len(h.held))}
-		all[name] = append(all[name], of)
+	if held == nil {
+		held = &holding{gpu: h, steps: make([]bool, len(h.held))}
+		all[name] = append(all[name], held)
 	}
 
 	if workload := labels["workload"]; workload != "" && pod != "" {
-		of.owner = string(namespace + "/" + workload)
+		held.owner = string(namespace + "/" + workload)
 	}
 
 	h.job = cmp.Or(h.job, jobOf(labels))
 	h.held[at] = true
 	h.pods[podKey{namespace: string(namespace), pod: string(pod)}] = true
 
-	if !of.steps[at] {
-		of.steps[at] = true
+	if !held.steps[at] {
+		held.steps[at] = true
 		h.holders[at] = min(h.holders[at]+1, 2)
 		h.namespaces[string(namespace)]++
 	}
 }
 
-// In a step one holder may have followed another one. Only what lasts longer counts as holding at
-// the same time.
+// If two holders had a GPU in the same step, one may have followed the other. Only if that lasts
+// longer did they hold it at the same time.
 const (
 	minTogether = 2 // steps in which a holder had several GPUs
 	minShared   = 3 // successive steps in which a GPU had several holders
 )
 
-// finish finds the holders with several GPUs and the GPUs with several holders.
+// finish fills in multi, owner and shared of the GPUs' histories.
 func (all holdings) finish(gpus map[string]*history) {
 	for _, list := range all {
 		if len(list) < 2 {
@@ -116,16 +116,17 @@ func (all holdings) finish(gpus map[string]*history) {
 	}
 }
 
-// findOwners fills in the owners of what holds the GPUs at the end of the window.
+// findOwners fills in the owners of the pods that held the GPUs in the last hour. If several did, the
+// last one counts.
 func (all holdings) findOwners() {
 	for _, list := range all {
-		for _, one := range list {
-			h := one.gpu
-			last := lastTrue(one.steps)
+		for _, held := range list {
+			h := held.gpu
+			last := lastTrue(held.steps)
 
-			later := last > h.ownedUntil || last == h.ownedUntil && one.owner > h.owner
-			if last >= len(one.steps)-stepsPerHour && later {
-				h.owner = one.owner
+			isLater := last > h.ownedUntil || last == h.ownedUntil && held.owner > h.owner
+			if last >= len(held.steps)-stepsPerHour && isLater {
+				h.owner = held.owner
 				h.ownedUntil = last
 			}
 		}

@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// jobLabels are the labels of pods that are parts of a job. mig-exporter serves those that
-// --kubernetes.pod-label names.
+// jobLabels returns labels that pods have if they are parts of a job. mig-exporter serves the labels
+// that --kubernetes.pod-label names.
 func jobLabels() []string {
 	return []string{
 		"training.kubeflow.org/job-name",
@@ -19,15 +19,15 @@ func jobLabels() []string {
 	}
 }
 
-// servedName is how mig-exporter serves a label of a pod.
+// servedName returns the name under which mig-exporter serves a label of a pod.
 func servedName(label string) model.LabelName {
 	return model.LabelName(
 		"label_" + strings.NewReplacer(".", "_", "/", "_", "-", "_").Replace(label),
 	)
 }
 
-// jobOwners are the kinds of owners whose pods have one of these labels: those of Kubeflow's
-// training operator, and KubeRay's.
+// jobOwners returns kinds of owners whose pods are always parts of a job: the jobs of Kubeflow's
+// training operator, and KubeRay's cluster.
 func jobOwners() []string {
 	return []string{
 		"PyTorchJob",
@@ -40,7 +40,7 @@ func jobOwners() []string {
 	}
 }
 
-// jobOf returns what shows that a pod is one of several of a job, or may be; empty if nothing does.
+// jobOf returns the label or the owner that shows that a pod is part of a job; empty if none does.
 func jobOf(labels model.Metric) string {
 	for _, name := range jobLabels() {
 		if value := labels[servedName(name)]; value != "" {
@@ -56,14 +56,14 @@ func jobOf(labels model.Metric) string {
 	return ""
 }
 
-// mayHideJob reports whether pods of an owner can be parts of a job that only labels show: a
-// LeaderWorkerSet's are owned by StatefulSets, a JobSet's and those of an indexed Job by Jobs.
+// mayHideJob reports whether pods of an owner may be parts of a job that only labels show: pods of a
+// LeaderWorkerSet are owned by StatefulSets, pods of a JobSet or an indexed Job by Jobs.
 func mayHideJob(owner string) bool {
 	kind, _, _ := strings.Cut(owner, "/")
 	return owner == "" || kind == "StatefulSet" || kind == "Job"
 }
 
-// jobText is the sentence on a GPU whose pod is part of a job.
+// jobText says why a GPU stays whole whose pod is part of a job. by is jobOf's result.
 func jobText(by string) string {
 	return "a pod that held it is part of a job, by its " + by + ": others would wait for it, and " +
 		"slices cannot exchange data directly"

@@ -10,7 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The reasons that only a history in Prometheus gives, besides package advise's.
+// Reasons that only this package has, besides those of package advise.
 const (
 	ReasonMIGMode      advise.Reason = "mig-mode"
 	ReasonModelUnknown advise.Reason = "model-unknown"
@@ -45,8 +45,8 @@ func ReasonText(r advise.Reason, o advise.Options) string {
 	return cmp.Or(r.Summary(o), "the right-sizing advisor of its node keeps it whole")
 }
 
-// summarize judges a GPU: by its history, with the rules of the advisor.
-func (a *analysis) summarize(g *device) GPU {
+// judge returns the recommendation for a GPU by its history, or by the advice of its node's advisor.
+func (a *analysis) judge(g *device) GPU {
 	h := g.history
 	g.first = h.firstSeen()
 	g.last = h.lastSeen()
@@ -104,7 +104,7 @@ func (a *analysis) summarize(g *device) GPU {
 		answer.Explanation = mixedText
 	}
 
-	answer.follow(h.advised, &a.options)
+	answer.followAdvice(h.advice, &a.options)
 
 	return answer
 }
@@ -127,11 +127,11 @@ func (a *analysis) reasonNotJudged(g *device, modelKnown bool) advise.Reason {
 	return advise.ReasonNone
 }
 
-// assumeHeld takes a GPU for held all the time if the history doesn't say whether anything held it:
-// that no pod, job or process has a series means something only if the exporter can see them.
+// assumeHeld takes a GPU for held all the time if the history doesn't show whether anything held it.
+// Only if the exporter can see pods, jobs or processes does it mean something that none has a series.
 func (a *analysis) assumeHeld(g *device) {
 	known := a.holdersKnown[g.cluster]
-	g.holderUnknown = known && g.dialect.told != "" && !g.history.told && !g.history.isHeld()
+	g.holderUnknown = known && g.dialect.knewHolders != "" && !g.history.knewHolders && !g.history.isHeld()
 
 	if !known || g.holderUnknown {
 		g.history.holdAlways()
@@ -142,15 +142,9 @@ func (a *analysis) assumeHeld(g *device) {
 // counts as held if the GPU was held before it and after it.
 func (h *history) record() (record *advise.Record, held int) {
 	first := max(slices.Index(h.held, true), 0)
-	last := -1
+	last := lastTrue(h.held)
 
-	for at, isHeld := range h.held {
-		if isHeld {
-			last = at
-		}
-	}
-
-	// If only the first scrapes are missing, seven days of history still count as a week.
+	// Seven days of history count as a week even if the first scrapes of the first hour are missing.
 	since := h.start.Add(time.Duration(first) * step)
 	if since.Before(h.start.Add(hour)) {
 		since = h.start
@@ -160,7 +154,7 @@ func (h *history) record() (record *advise.Record, held int) {
 	for at := first; at <= last; at++ {
 		known := !isNaN(h.busy[at])
 		if !h.held[at] && known {
-			continue
+			continue // it was certainly not held
 		}
 
 		held++
@@ -213,13 +207,14 @@ func optOf(v float64) gpu.Opt[float64] {
 	return gpu.Some(v)
 }
 
-// minMediaSeen is the share of scrapes that must have the use of a media engine. The Advisor of a
-// node asks for the same share of its readings.
+// minMediaSeen is the share of scrapes that must have the use of a media engine, so that we take it
+// for read. A node's Advisor requires the same share of its readings.
 const minMediaSeen = 0.95
 
-// addUses adds to f how the GPU was used besides its busy time: NVLink, media engines, several
-// holders, several GPUs. Engines that were used only while nothing held the GPU count as used by an
-// unknown amount. An engine that the model does not have need not be read.
+// addUses adds to f how the GPU was used besides its busy time: by several holders, together with
+// other GPUs, over NVLink, and its media engines. If an engine was used only while nothing held the
+// GPU, f has no amount of that use, so addUses adds an unknown one. A use that is not in the history
+// counts as unread only if the model has the engine.
 func (h *history) addUses(f *advise.Facts, profiles []gpu.Profile) {
 	f.Shared = h.shared
 	f.MultiGPU = h.multi || h.job != ""
@@ -268,7 +263,7 @@ func (h *history) lastSeen() time.Time {
 	return time.Time{}
 }
 
-// mainNamespace returns the namespace that held the GPU longest, by name if several did.
+// mainNamespace returns the namespace that held the GPU longest, or the first by name of several.
 func (h *history) mainNamespace() string {
 	best := ""
 	most := 0

@@ -31,7 +31,7 @@ func narrow(o Options) *device {
 	}
 
 	h.total, h.nvlink, h.namespaces["vision"] = 81559<<20, 0, len(h.held)
-	h.told = true
+	h.knewHolders = true
 	h.arrived = true
 	h.stayed = true
 	d := native()
@@ -246,7 +246,7 @@ func TestJudgment(t *testing.T) {
 			d := narrow(o)
 			c.change(d, d.history)
 
-			g := analysisOf(o).summarize(d)
+			g := analysisOf(o).judge(d)
 			if got := string(g.Action) + " " + string(g.Reason) + " " + g.Profile; got != c.want {
 				t.Errorf("%q, want %q: %+v", got, c.want, g)
 			}
@@ -275,7 +275,7 @@ func TestDecodingIsNotIdle(t *testing.T) {
 		}
 
 		d.history.useEngines("decoder", decoders, decoders, 1)
-		cmptest.Equal(t, "idle", analysisOf(o).summarize(d).Idle, idle)
+		cmptest.Equal(t, "idle", analysisOf(o).judge(d).Idle, idle)
 	}
 }
 
@@ -290,10 +290,10 @@ func TestHoldersUnknown(t *testing.T) {
 	unseen := *d
 	history := *d.history
 	unseen.history = &history
-	cmptest.Equal(t, "in use all the time", analysisOf(o).summarize(&unseen).Reason, advise.ReasonStartUnseen)
+	cmptest.Equal(t, "in use all the time", analysisOf(o).judge(&unseen).Reason, advise.ReasonStartUnseen)
 
 	d.history.memory[70] = 600 << 20
-	g := analysisOf(o).summarize(d)
+	g := analysisOf(o).judge(d)
 	cmptest.Equal(t, "action", g.Action, advise.ActionSlice)
 	cmptest.Equal(t, "held hours per week", g.HeldHoursPerWeek, 168)
 	cmptest.Equal(t, "namespace", g.Namespace, "")
@@ -307,11 +307,11 @@ func TestHoldersUntold(t *testing.T) {
 		d := narrow(o)
 		clear(d.history.held)
 		clear(d.history.namespaces)
-		d.history.told = told
+		d.history.knewHolders = told
 		a := analysisOf(o)
 		a.client = &Client{}
 		a.gpus = []*device{d}
-		d.answer = a.summarize(d)
+		d.answer = a.judge(d)
 
 		want := advise.ActionSlice
 		if told {
@@ -339,7 +339,7 @@ func TestThresholds(t *testing.T) {
 		change(&o.Advise)
 
 		d.history = want
-		if g := analysisOf(o).summarize(d); g.Profile != profile {
+		if g := analysisOf(o).judge(d); g.Profile != profile {
 			t.Errorf("%s, want %s", g.Profile, profile)
 		}
 	}
@@ -459,13 +459,13 @@ func TestEndedHistory(t *testing.T) {
 			d.history.busy[at] = float32(math.NaN())
 		}
 
-		d.answer = s.summarize(d)
+		d.answer = s.judge(d)
 		s.gpus = append(s.gpus, d)
 	}
 
 	cmptest.HasTexts(t, strings.Join(s.notes(&Report{}), "\n"),
 		"--time="+o.End.Add(-8*time.Hour).UTC().Format(time.RFC3339))
 	s.gpus[0] = narrow(o)
-	s.gpus[0].answer = s.summarize(s.gpus[0])
+	s.gpus[0].answer = s.judge(s.gpus[0])
 	cmptest.LacksTexts(t, strings.Join(s.notes(&Report{}), "\n"), "--time=")
 }

@@ -9,16 +9,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
 
-// NodeLayout is what some GPUs of a node would be: all of them have the same instances.
+// NodeLayout is the layout that some GPUs of a node should get. All of them get the same instances.
 type NodeLayout struct {
 	Node    string
-	GPUs    []string // UUIDs
-	Devices map[string]int
+	GPUs    []string       // UUIDs
+	Devices map[string]int // numbers of instances by profile
 }
 
-// Layouts returns the recommended slices as layouts, by node: those of a node are packed onto as few
-// of its own GPUs as they need, and its other GPUs stay whole. It is an error if that cannot be said
-// for one cluster by the names of its nodes.
+// Layouts returns the recommended slices as layouts, by node. It packs the slices of a node onto as
+// few of the node's GPUs as they need; its other GPUs stay whole. It returns an error if a node or a
+// profile is unknown, or if the slices are of several clusters.
 func (r *Report) Layouts() ([]NodeLayout, error) {
 	nodes := map[string][]*GPU{}
 	clusters := map[string]bool{}

@@ -10,18 +10,18 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// models finds the known models that GPUs are of. It remembers them.
+// models caches models of the table by the name that the driver reports. Prometheus has no profiles
+// of a GPU without MIG, so we take them from the table.
 type models map[string]mig.Model
 
-// find returns the model of a GPU by the name that its driver reports, and its memory, which is the
-// model's if that is unknown. It returns false if the model is none that is known with its profiles
-// or if the memory is another model's. Prometheus has no profiles of a GPU without MIG, so these
-// are the table's.
-func (known models) find(name string, totalBytes float64) (mig.Model, float64, bool) {
-	m, ok := known[name]
+// find returns the model of a GPU and the GPU's memory: totalBytes, or the model's memory if
+// totalBytes is 0. It returns false if the table does not have the model with its profiles, or if
+// totalBytes is the memory of another variant.
+func (cache models) find(name string, totalBytes float64) (mig.Model, float64, bool) {
+	m, ok := cache[name]
 	if !ok {
 		m = modelNamed(name)
-		known[name] = m
+		cache[name] = m
 	}
 
 	if !m.PlacementsKnown() {
@@ -37,6 +37,7 @@ func (known models) find(name string, totalBytes float64) (mig.Model, float64, b
 		return m, largest, true
 	}
 
+	// The largest profile has a little less memory than the GPU.
 	if math.Abs(largest/totalBytes-1) > 0.05 {
 		return mig.Model{}, totalBytes, false
 	}
@@ -44,8 +45,8 @@ func (known models) find(name string, totalBytes float64) (mig.Model, float64, b
 	return m, totalBytes, true
 }
 
-// modelNamed returns the model of a name such as "NVIDIA H100 80GB HBM3": the one that is called
-// so, or the only one of which all words are in the name. It is the zero Model if there is none.
+// modelNamed returns the model for a name such as "NVIDIA H100 80GB HBM3": the model with this name,
+// or the only one whose words are all in it. It returns the zero Model if there is none.
 func modelNamed(name string) mig.Model {
 	if m, ok := mig.FindModel(shortName(name)); ok {
 		return m
@@ -67,11 +68,11 @@ func modelNamed(name string) mig.Model {
 	return found[0]
 }
 
-// gpuOf returns a whole GPU of a model as package advise takes it.
+// gpuOf returns a GPU of a model without MIG, for advise.Choose.
 func gpuOf(m *mig.Model, totalBytes float64) *gpu.GPU {
 	sms := m.SMs
 	if hasWords(m.Name, "A100") {
-		sms = 108 // the largest profile of an A100 has 98 of them
+		sms = 108 // the largest profile of an A100, from which m.SMs is, has only 98
 	}
 
 	g := &gpu.GPU{Facts: gpu.Facts{Name: m.Name, SMs: gpu.Some(sms), Profiles: m.Profiles}}
@@ -85,14 +86,14 @@ func shortName(name string) string { return strings.TrimPrefix(name, "NVIDIA ") 
 
 // hasWords reports whether a name has all words of another one.
 func hasWords(name, other string) bool {
-	have := words(name)
+	all := words(name)
 	wanted := words(other)
 
 	return len(wanted) > 0 &&
-		!slices.ContainsFunc(wanted, func(w string) bool { return !slices.Contains(have, w) })
+		!slices.ContainsFunc(wanted, func(w string) bool { return !slices.Contains(all, w) })
 }
 
-// words splits a name into letters and digits, in lower case.
+// words splits a name into words of letters and digits, in lower case.
 func words(name string) []string {
 	return strings.FieldsFunc(strings.ToLower(name), func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r)
@@ -104,8 +105,9 @@ func PriceOf(prices []Price, name string) (Price, bool) {
 	return priceOf(prices, shortName(name), modelNamed(name).Name)
 }
 
-// priceOf returns the price of a GPU: of those whose words are all in its name or its model's, the
-// one with the most words.
+// priceOf returns the price of a GPU. All words of the price's model must be in the GPU's name or in
+// its model's. If that is so for several prices, the one with the most words counts: A100-80GB before
+// A100.
 func priceOf(prices []Price, name, modelName string) (Price, bool) {
 	best := Price{}
 	found := false

@@ -7,9 +7,9 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// dialect has the names and PromQL expressions for one exporter. Expressions are templates: $sel
-// stands for label matchers, $w for the window. All but inventory and holders have one result for
-// each GPU.
+// dialect has the names and PromQL expressions for one exporter. Expressions are templates, see
+// render: $sel stands for label matchers, $w for the window. An empty expression means that the
+// exporter does not serve the value. All but inventory and holders have one result for each GPU.
 type dialect struct {
 	name        string // of the exporter
 	family      string // a metric that every GPU has
@@ -17,36 +17,38 @@ type dialect struct {
 
 	// inventory counts samples by GPU, model, and the labels that say where the GPU is.
 	inventory string
-	// holders has a value for each cluster whose history says what holds GPUs.
+	// holders has a result for each cluster whose history shows what holds GPUs.
 	holders string
-	// At the end of the window. total is memory in bytes, nvlink the largest rate in bytes per
-	// second. media is, by engine, the largest use, mediaSeen the share of scrapes that have it.
-	// mig has a value if MIG mode was ever on.
-	total, nvlink, media, mediaSeen, mig string
-	// told has a value for each GPU if the exporter knew at any time of the window whether anything
-	// holds it. It is empty if the exporter's series don't show whether it knows.
-	told string
-	// engines and enginesMost are, at steps of five minutes and by engine, the mean and the largest
-	// use of the media engines that were used at all.
-	engines, enginesMost string
-	// advised has the right-sizing advisor's result at the end of the window: the profile of a
-	// candidate, or the reason why the GPU is none.
-	advised string
-	// At steps of five minutes: means of busy time, of utilization for the steps without busy time,
-	// and of the use of SMs and memory bandwidth by kernels.
-	busy, utilization, sms, bandwidth measure
-	// held are series of what holds the GPU, at the same steps. If there is none, used says whether
-	// anything does.
-	held []string
-	used string
-	// memory is the largest use in each hour, in bytes.
-	memory string
+
+	// We evaluate these once, at the end of the window:
+	total     string // memory in bytes
+	nvlink    string // largest rate in bytes per second
+	media     string // largest use of media engines, by the label engine
+	mediaSeen string // share of scrapes that have that use, by the label engine
+	mig       string // has a result if MIG mode was ever on
+	// knewHolders has a result if the exporter knew at any time in the window whether anything holds
+	// the GPU.
+	knewHolders string
+	// advice has the right-sizing advisor's answer: the profile of a candidate, or the reason why
+	// the GPU is none.
+	advice string
+
+	// We evaluate these at steps of five minutes:
+	busy, utilization measure  // we use utilization in steps without busy time
+	sms, bandwidth    measure  // use of SMs and of memory bandwidth by kernels
+	engines           string   // mean use of media engines that are used, by the label engine
+	enginesMost       string   // their largest use
+	held              []string // series with labels that say what holds the GPU
+	used              string   // without such series: has a result if anything holds it
+
+	memory string // largest use in each hour, in bytes
 }
 
 // measure is a gauge whose means we query.
 type measure struct {
-	family, selector string // the selector begins with $sel
-	factor           string // from the gauge to a ratio
+	family   string
+	selector string // begins with $sel
+	factor   string // makes a ratio of the gauge, such as " / 100"
 }
 
 // perSeries returns an expression for the mean of each series.
@@ -87,10 +89,11 @@ func dialects() []dialect {
 	return []dialect{native(), dcgm(oldNames()), dcgm(newNames())}
 }
 
+// native returns the dialect of mig-exporter.
 func native() dialect {
 	mean := func(family string) measure { return measure{family: family, selector: "$sel"} }
 	most := func(family string) string { return "max by (uuid) (max_over_time(" + family + "{$sel}[$w]))" }
-	rate := func(family string) string { // of the busiest hour's bytes, as if they were one minute's
+	rate := func(family string) string { // an upper bound: the busiest hour's bytes, as if in one minute
 		return "max by (uuid) (max_over_time(increase(" + family + "{$sel}[1h])[$w:1h])) / 60"
 	}
 
@@ -103,7 +106,7 @@ func native() dialect {
 		holders: "group by ($places) (present_over_time(nvidia_gpu_pod_info{$sel}[$w]) or " +
 			"present_over_time(nvidia_gpu_hpc_job_info{$sel}[$w]) or " +
 			"present_over_time(nvidia_gpu_processes{$sel}[$w]))",
-		told: "max by (uuid) (present_over_time(nvidia_gpu_allocated{$sel}[$w]) or " +
+		knewHolders: "max by (uuid) (present_over_time(nvidia_gpu_allocated{$sel}[$w]) or " +
 			"present_over_time(nvidia_gpu_processes{$sel}[$w]))",
 		total: most("nvidia_gpu_memory_total_bytes"),
 		nvlink: rate("nvidia_gpu_nvlink_transmit_bytes_total") + " + " +
@@ -114,7 +117,7 @@ func native() dialect {
 		engines:     "avg_over_time(nvidia_gpu_media_activity_ratio{$sel}[5m]) > 0",
 		enginesMost: "max_over_time(nvidia_gpu_media_activity_ratio{$sel}[5m]) > 0",
 		mig:         most("nvidia_gpu_mig_enabled") + " > 0",
-		advised: "max by (uuid, recommended_profile) (nvidia_gpu_rightsizing_candidate{$sel}) or on (uuid) " +
+		advice: "max by (uuid, recommended_profile) (nvidia_gpu_rightsizing_candidate{$sel}) or on (uuid) " +
 			"max by (uuid, reason) (nvidia_gpu_rightsizing_rejected{$sel})",
 		busy:        mean("nvidia_gpu_graphics_engine_activity_ratio"),
 		utilization: mean("nvidia_gpu_utilization_ratio"),
@@ -127,7 +130,7 @@ func native() dialect {
 	}
 }
 
-// dcgmNames has what differs between the releases of dcgm-exporter: metrics and units.
+// dcgmNames are the names and units of metrics, which differ between releases of dcgm-exporter.
 type dcgmNames struct {
 	release                                   string
 	used, free, utilization, encoder, decoder string
@@ -168,9 +171,9 @@ func newNames() dcgmNames {
 	}
 }
 
-// dcgm returns the dialect of a release. dcgm-exporter puts a pod on the series of its GPUs, which
-// end with the pod. To series without a pod Prometheus may add the exporter's own, which is no
-// holder.
+// dcgm returns the dialect of a release of dcgm-exporter. While a pod holds a GPU, the GPU's series
+// have its name in a label pod. If Prometheus has put the exporter's own pod there, they have it in
+// exported_pod; without a holder, the label pod then names the exporter.
 func dcgm(n dcgmNames) dialect {
 	mean := func(family, factor string) measure { return measure{family, `$sel,GPU_I_ID=""`, factor} }
 	most := func(family string) string {
@@ -217,7 +220,8 @@ func dcgm(n dcgmNames) dialect {
 	}
 }
 
-// render fills in an expression of a dialect.
+// render fills in an expression of a dialect: $sel, $w, and $places, the labels that say where a GPU
+// is.
 func render(template, selectors string, window time.Duration, places string) string {
 	if selectors == "" {
 		template = strings.ReplaceAll(template, "$sel,", "")

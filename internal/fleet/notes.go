@@ -10,38 +10,47 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
 
-// coarser says how the answer differs from an Advisor's.
+// coarser is the note on how the answers differ from an Advisor's.
 const coarser = "The rules are those of migctl recommend, the evidence is coarser: a GPU is " +
 	"judged with all that ran on it, by means over 5 minutes instead of one, and profiles and SMs " +
 	"come from a table of models, not from the driver. Not seen are starts from before the window, " +
 	"graphics processes, annotations of pods, the device plugin's strategy, peer-to-peer traffic " +
 	"over PCIe, L2 cache and clocks. Before you change a node, ask migctl recommend there."
 
-// counts are how many GPUs lack what.
+// counts has numbers of GPUs for the notes.
 type counts struct {
-	blind, links, unheld, unpriced int
-	advised                        int
-	holderUnknown, gone, unseen    int
-	byReplica, ownerless, hidden   int
-	first, last                    time.Time      // start and end of the steps in which any GPU has a sample
-	exporters                      map[string]int // GPUs that are known under an exporter's names alone
-	prices                         map[string]bool
+	blind         int // without SM or DRAM activity
+	links         int // without NVLink traffic
+	unheld        int // in a cluster whose history names no holder
+	holderUnknown int // see device
+	byAdvisor     int // judged by the advisor of their node
+	gone          int // without a sample in the last hour
+	unseen        int // whole since no start of their holder is in the history
+	unpriced      int // freed, without a price
+	byReplica     int // with the answer of another replica
+	ownerless     int // slices whose owner is unknown
+	hidden        int // slices whose pods may be parts of a job
+
+	first, last time.Time       // begin and end of all GPUs' history
+	exporters   map[string]int  // number of GPUs by the exporter that we query
+	prices      map[string]bool // models of the prices that are used
 }
 
-func (a *analysis) count(r *Report) counts {
+// countForNotes counts GPUs for the notes.
+func (a *analysis) countForNotes(r *Report) counts {
 	c := counts{exporters: map[string]int{}, prices: map[string]bool{}}
 
 	for _, g := range a.gpus {
 		answer := &g.answer
-		c.blind += count(answer.ActivityUnread && !answer.Advised)
-		c.unseen += count(answer.Reason == advise.ReasonStartUnseen && !answer.Advised)
-		c.links += count(answer.NVLinkUnread)
-		c.advised += count(answer.Advised)
-		c.unheld += count(!a.holdersKnown[g.cluster])
-		c.holderUnknown += count(g.holderUnknown)
+		c.blind += boolToInt(answer.ActivityUnread && !answer.Advised)
+		c.unseen += boolToInt(answer.Reason == advise.ReasonStartUnseen && !answer.Advised)
+		c.links += boolToInt(answer.NVLinkUnread)
+		c.byAdvisor += boolToInt(answer.Advised)
+		c.unheld += boolToInt(!a.holdersKnown[g.cluster])
+		c.holderUnknown += boolToInt(g.holderUnknown)
 		c.exporters[g.dialect.name]++
 
-		c.gone += count(!g.last.After(a.end.Add(-hour)))
+		c.gone += boolToInt(!g.last.After(a.end.Add(-hour)))
 		if c.first.IsZero() || !g.first.IsZero() && g.first.Before(c.first) {
 			c.first = g.first
 		}
@@ -57,12 +66,12 @@ func (a *analysis) count(r *Report) counts {
 
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
-		c.byReplica += count(g.ByReplica)
+		c.byReplica += boolToInt(g.ByReplica)
 
 		if g.Action == advise.ActionSlice {
-			c.ownerless += count(g.Owner == "")
+			c.ownerless += boolToInt(g.Owner == "")
 			_, workload, _ := strings.Cut(g.Owner, "/")
-			c.hidden += count(!g.Advised && mayHideJob(workload))
+			c.hidden += boolToInt(!g.Advised && mayHideJob(workload))
 		}
 	}
 
@@ -75,11 +84,12 @@ func (a *analysis) count(r *Report) counts {
 	return c
 }
 
-// longWindow is what is named as a way to see what is rare.
+// longWindow is the window that a note suggests, to see rare events.
 const longWindow = 30 * 24 * time.Hour
 
-// rarest says what the history is too short for: what comes less often than it reaches back.
-func rarest(reach, window time.Duration) string {
+// describeReach says that the history does not show events that are rarer than reach, which is how
+// far it reaches back, and how to look further back.
+func describeReach(reach, window time.Duration) string {
 	known := fmt.Sprintf("Nothing rarer than %.3g days is known", reach.Hours()/24)
 	switch {
 	case reach < window-time.Hour:
@@ -91,10 +101,10 @@ func rarest(reach, window time.Duration) string {
 	return known + "."
 }
 
-// notes say what could not be seen, and what to do about it.
+// notes returns sentences that say what the history does not show, and what to do about it.
 func (a *analysis) notes(r *Report) []string {
 	notes := []string{coarser}
-	c := a.count(r)
+	c := a.countForNotes(r)
 	add := func(n int, format string, args ...any) {
 		if n > 0 {
 			notes = append(notes, fmt.Sprintf(format, args...))
@@ -138,9 +148,9 @@ func (a *analysis) notes(r *Report) []string {
 			"which its default one leaves out.",
 	)
 	add(
-		c.advised,
+		c.byAdvisor,
 		"%d GPUs are judged by the right-sizing advisor of their node, whose evidence is finer.",
-		c.advised,
+		c.byAdvisor,
 	)
 	add(
 		c.links,
@@ -201,7 +211,7 @@ func (a *analysis) notes(r *Report) []string {
 	}
 
 	if !c.first.IsZero() {
-		notes = append(notes, rarest(a.end.Sub(c.first), a.options.Window))
+		notes = append(notes, describeReach(a.end.Sub(c.first), a.options.Window))
 	}
 
 	if a.options.Window < 7*24*time.Hour {
@@ -215,7 +225,7 @@ func (a *analysis) notes(r *Report) []string {
 	return notes
 }
 
-// noteOwners adds notes on what a patch moves beside what was looked at.
+// noteOwners adds notes about other replicas and pods that change with a slice's owner.
 func noteOwners(c *counts, add func(n int, format string, args ...any)) {
 	add(
 		c.byReplica,
@@ -241,7 +251,7 @@ func noteOwners(c *counts, add func(n int, format string, args ...any)) {
 	)
 }
 
-// notePrices adds notes on prices that are missing, and on those that are not used.
+// notePrices adds notes about freed GPUs without a price, and about prices that we don't use.
 func (a *analysis) notePrices(c counts, add func(n int, format string, args ...any)) {
 	if len(a.options.Prices) > 0 {
 		add(
@@ -253,7 +263,7 @@ func (a *analysis) notePrices(c counts, add func(n int, format string, args ...a
 
 	for _, p := range a.options.Prices {
 		add(
-			count(!c.prices[p.Model]),
+			boolToInt(!c.prices[p.Model]),
 			"--price=%s=%g is used for no GPU: no model's name has these words, or another "+
 				"--price has more of them.",
 			p.Model,

@@ -15,30 +15,28 @@ import (
 
 // Options are what an operator asks for.
 type Options struct {
-	// Window is how far back the history is read, from End.
+	// Window is the length of the history that we read, up to End.
 	Window time.Duration
 	End    time.Time
-	// Match are further label matchers of every selector: cluster="a".
+	// Match are label matchers such as cluster="a", which we add to every selector.
 	Match []string
 	// ClusterLabel is the label that names a GPU's cluster.
 	ClusterLabel string
-	// Prices are per GPU and hour.
-	Prices []Price
-	// Advise are the thresholds.
-	Advise advise.Options
-	// Progress is called with the number of GPUs that are done, by one goroutine at a time; nil for
-	// no report.
+	Prices       []Price
+	Advise       advise.Options
+	// Progress, if not nil, receives the number of GPUs that are done. One goroutine at a time calls
+	// it.
 	Progress func(done, total int)
 }
 
 // Price is what an hour of a GPU costs.
 type Price struct {
-	Model string // words of the model's name: H100, A100-80GB
-	Hour  float64
+	Model string  // words of the model's name: H100, A100-80GB
+	Hour  float64 // in any currency
 }
 
-// The window: at least so long that there can be evidence, and no more points than a server gives
-// for a series (11,000).
+// Bounds of the window. A shorter one has no evidence. In a longer one, a series could have more
+// points than Prometheus returns (11,000).
 const (
 	minWindow = time.Hour
 	maxWindow = 35 * 24 * time.Hour
@@ -90,7 +88,7 @@ func ParsePrice(text string) (Price, error) {
 	return Price{Model: name, Hour: hour}, nil
 }
 
-// ParsePrices reads prices of different models.
+// ParsePrices reads prices. Two prices for the same model are an error.
 func ParsePrices(texts []string) ([]Price, error) {
 	prices := make([]Price, 0, len(texts))
 	for _, text := range texts {
@@ -105,6 +103,7 @@ func ParsePrices(texts []string) ([]Price, error) {
 	return prices, checkPrices(prices)
 }
 
+// checkPrices returns an error if a price is invalid, or if two are for the same model.
 func checkPrices(prices []Price) error {
 	priced := map[string]string{}
 
@@ -132,8 +131,8 @@ func checkPrices(prices []Price) error {
 	return nil
 }
 
-// checkMatchers returns an error unless a text is one label matcher or several with commas. It goes
-// into queries as it is.
+// checkMatchers returns an error unless a text is a list of label matchers, separated by commas: we
+// put it into queries as it is.
 func checkMatchers(text string) error {
 	wrong := fmt.Errorf(
 		"--match is %q; expected label matchers of PromQL, as in cluster=\"a\",env!~\"test|dev\"",

@@ -10,21 +10,21 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// ReasonReplicasDiffer keeps GPUs whole of which a slice would do for each, but not one that does
-// for all replicas.
+// ReasonReplicasDiffer keeps GPUs whole for which slices would do, but no one profile does for all
+// replicas of their owner.
 const ReasonReplicasDiffer advise.Reason = "replicas-differ"
 
-// followWeakest makes the answers for the GPUs of one owner one answer, on whatever nodes they are:
-// its pods have one template, so that a patch moves all of them. If one must stay whole, all do;
-// else all get the largest profile, and the answer is as provisional as any.
-func followWeakest(gpus []GPU) {
+// alignReplicas gives all GPUs of one owner the same answer, on whatever nodes they are: the owner's
+// pods have one template, so that a patch changes all of them. If one must stay whole, all do. Else
+// all get the largest profile, and the answer is provisional if one of them is.
+func alignReplicas(gpus []GPU) {
 	type key struct{ cluster, owner string }
 	members := map[key][]*GPU{}
 
 	for i := range gpus {
 		if g := &gpus[i]; g.Owner != "" && g.Reason != ReasonGone {
-			at := key{g.Cluster, g.Owner}
-			members[at] = append(members[at], g)
+			k := key{g.Cluster, g.Owner}
+			members[k] = append(members[k], g)
 		}
 	}
 
@@ -36,27 +36,26 @@ func followWeakest(gpus []GPU) {
 			continue
 		}
 
-		if at := slices.IndexFunc(list, (*GPU).keepsReplicas); at >= 0 {
-			stayAll(
+		if i := slices.IndexFunc(list, (*GPU).keepsReplicas); i >= 0 {
+			keepWhole(
 				moving,
-				list[at].Reason,
-				fmt.Sprintf("the one on node %s stays whole: %s", cmp.Or(list[at].Node, "-"),
-					list[at].Explanation),
+				list[i].Reason,
+				fmt.Sprintf("the one on node %s stays whole: %s", cmp.Or(list[i].Node, "-"),
+					list[i].Explanation),
 			)
 			continue
 		}
 
-		takeLargest(list, moving)
-		takeDoubts(
-			moving,
-			slices.ContainsFunc(list, func(g *GPU) bool {
-				return g.needs() == "" || g.Provisional
-			}),
-		)
+		isProvisional := slices.ContainsFunc(list, func(g *GPU) bool {
+			return g.needs() == "" || g.Provisional
+		})
+
+		giveLargest(list, moving)
+		shareDoubts(moving, isProvisional)
 	}
 }
 
-// needs returns the profile that does for a GPU; empty if unknown.
+// needs returns the profile that would do for a GPU's workload; empty if we don't know.
 func (g *GPU) needs() string { return cmp.Or(g.Profile, g.fits) }
 
 // keepsReplicas reports whether the replica on a GPU must stay whole. One that has been there for
@@ -66,8 +65,8 @@ func (g *GPU) keepsReplicas() bool {
 		g.Reason != advise.ReasonNoGain
 }
 
-// stayAll keeps GPUs whole because of what holds for another replica of their owner.
-func stayAll(list []*GPU, reason advise.Reason, why string) {
+// keepWhole keeps GPUs whole because of another replica of their owner.
+func keepWhole(list []*GPU, reason advise.Reason, why string) {
 	for _, g := range list {
 		g.Action = advise.ActionKeep
 		g.Reason = reason
@@ -77,8 +76,8 @@ func stayAll(list []*GPU, reason advise.Reason, why string) {
 	}
 }
 
-// clearPrediction drops the slice, and all that is expected in it: another one is to be taken, or
-// none.
+// clearPrediction drops the slice and what we predict for it, to keep the GPU whole or to take
+// another slice.
 func (g *GPU) clearPrediction() {
 	g.Profile = ""
 	g.StretchP95 = nil
@@ -88,10 +87,10 @@ func (g *GPU) clearPrediction() {
 	g.NotChecked = false
 }
 
-// takeLargest gives the GPUs that move the largest profile that does for any replica of their
-// owner. There is none that does for all if they are of several models, or if a smaller one has
-// what it has not, such as media engines.
-func takeLargest(list, moving []*GPU) {
+// giveLargest gives the moving GPUs the largest profile that any replica of their owner needs. If
+// the GPUs are of several models, or a profile has an attribute such as +me, we don't know a profile
+// that does for all: then they stay whole.
+func giveLargest(list, moving []*GPU) {
 	known := slices.DeleteFunc(slices.Clone(list), func(g *GPU) bool { return g.needs() == "" })
 	if len(known) == 0 ||
 		!slices.ContainsFunc(known, func(g *GPU) bool { return g.needs() != known[0].needs() }) {
@@ -100,7 +99,7 @@ func takeLargest(list, moving []*GPU) {
 
 	another := func(g *GPU) bool { return g.Model != known[0].Model || strings.Contains(g.needs(), "+") }
 	if slices.ContainsFunc(known, another) {
-		stayAll(moving, ReasonReplicasDiffer, "no one profile is known to do for all of them")
+		keepWhole(moving, ReasonReplicasDiffer, "no one profile is known to do for all of them")
 		return
 	}
 
@@ -110,11 +109,11 @@ func takeLargest(list, moving []*GPU) {
 	for _, g := range moving {
 		if g.Profile != most.needs() {
 			provisional := g.Provisional
-			unchecked := g.NotChecked
+			notChecked := g.NotChecked
 			g.clearPrediction()
 			g.Profile = most.needs()
 			g.Provisional = provisional
-			g.NotChecked = unchecked
+			g.NotChecked = notChecked
 			g.ByReplica = true
 			g.Explanation = fmt.Sprintf(
 				"a patch moves all replicas of %s, and the one on node %s needs %s",
@@ -138,13 +137,13 @@ func (g *GPU) neededSize() int {
 	return g.model.Profiles[at].MemorySlices<<16 + g.model.Profiles[at].SMs
 }
 
-// takeDoubts makes the answer for GPUs that move provisional, or unchecked if it is for one.
-func takeDoubts(moving []*GPU, isProvisional bool) {
-	isUnchecked := slices.ContainsFunc(moving, func(g *GPU) bool { return g.NotChecked })
+// shareDoubts sets Provisional of all GPUs that move, and NotChecked of all if it is set for one.
+func shareDoubts(moving []*GPU, isProvisional bool) {
+	notChecked := slices.ContainsFunc(moving, func(g *GPU) bool { return g.NotChecked })
 	for _, g := range moving {
 		if g.Action == advise.ActionSlice {
 			g.Provisional = isProvisional
-			g.NotChecked = isUnchecked
+			g.NotChecked = notChecked
 		}
 	}
 }

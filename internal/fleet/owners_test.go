@@ -70,7 +70,7 @@ func TestTheWeakestReplicaDecides(t *testing.T) {
 		"an advisor's profile is not in the history": {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "", provisional)},
 			"slice  1g.10gb provisional; slice   provisional", ""},
 	} {
-		followWeakest(c.gpus)
+		alignReplicas(c.gpus)
 		var got []string
 
 		for i := range c.gpus {
@@ -118,7 +118,7 @@ func TestOwners(t *testing.T) {
 	hold("b-0", "Deployment/b", 100, steps)
 	all.finish(map[string]*history{"GPU-1": h})
 	cmptest.Equal(t, "owner", h.owner, "ml/Deployment/b")
-	answer := analysisOf(o).summarize(d)
+	answer := analysisOf(o).judge(d)
 	cmptest.Equal(t, "owner in the answer", answer.Owner, "ml/Deployment/b")
 }
 
@@ -151,14 +151,14 @@ func TestJobsInHistories(t *testing.T) {
 		}
 
 		all.finish(map[string]*history{d.uuid: d.history})
-		answer := analysisOf(o).summarize(d)
+		answer := analysisOf(o).judge(d)
 		cmptest.Equal(t, about, fmt.Sprintf("%s %s %s", answer.Action, answer.Reason, answer.Profile), c.want)
 		cmptest.HasTexts(t, answer.Explanation, c.names)
 
-		d.history.advised.profile = "1g.10gb"
+		d.history.advice.profile = "1g.10gb"
 		long := o
 		long.Window = 2 * advisorWindow
-		answer.follow(d.history.advised, &long)
+		answer.followAdvice(d.history.advice, &long)
 		cmptest.Equal(t, about+": with an advisor", answer.Action, advise.ActionSlice)
 	}
 }

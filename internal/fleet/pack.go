@@ -9,15 +9,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// place is a GPU and the slices that it gets.
-type place struct {
-	profiles []int // indices of the model's profiles
-	wanted   []int // indices of the slices
+// packedGPU is a GPU with the slices that it gets.
+type packedGPU struct {
+	profiles []int // the slices' indices in the model's profiles
+	wanted   []int // the slices' indices in pack's wanted
 }
 
-// pack places slices of the given profiles: each, the largest first, goes to the first GPU on which
-// it fits. Fewer GPUs may do.
-func pack(profiles []gpu.Profile, wanted []string) []place {
+// pack places slices of the wanted profiles. Each slice, the largest first, goes to the first GPU on
+// which it fits. The result need not have the fewest possible GPUs.
+func pack(profiles []gpu.Profile, wanted []string) []packedGPU {
 	p := packer{profiles: profiles, fits: map[string]bool{}}
 	type slice struct{ profile, wanted int }
 
@@ -37,20 +37,20 @@ func pack(profiles []gpu.Profile, wanted []string) []place {
 			cmp.Compare(a.profile, b.profile), cmp.Compare(a.wanted, b.wanted))
 	})
 
-	var gpus []place
-	refused := map[string]int{}
+	var gpus []packedGPU
+	firstWithRoom := map[string]int{} // by profile: the GPUs before have none, and get none
 
 	for _, s := range list {
 		name := profiles[s.profile].Name
 
-		at := refused[name] // the GPUs before have no room for this profile, and get no more
-		for at < len(gpus) && !p.holds(append(slices.Clone(gpus[at].profiles), s.profile)) {
+		at := firstWithRoom[name]
+		for at < len(gpus) && !p.hasRoom(append(slices.Clone(gpus[at].profiles), s.profile)) {
 			at++
 		}
 
-		refused[name] = at
+		firstWithRoom[name] = at
 		if at == len(gpus) {
-			gpus = append(gpus, place{})
+			gpus = append(gpus, packedGPU{})
 		}
 
 		gpus[at].profiles = append(gpus[at].profiles, s.profile)
@@ -60,14 +60,14 @@ func pack(profiles []gpu.Profile, wanted []string) []place {
 	return gpus
 }
 
-// packer knows which slices fit on a GPU together.
+// packer finds out which slices fit on a GPU together.
 type packer struct {
 	profiles []gpu.Profile
-	fits     map[string]bool // by the profiles' names
+	fits     map[string]bool // results of hasRoom, by the profiles' names
 }
 
-// holds reports whether an empty GPU has room for slices of the given profiles.
-func (p *packer) holds(list []int) bool {
+// hasRoom reports whether an empty GPU has room for slices of the given profiles.
+func (p *packer) hasRoom(list []int) bool {
 	var key strings.Builder
 	for _, at := range list {
 		key.WriteString(p.profiles[at].Name)
@@ -83,7 +83,8 @@ func (p *packer) holds(list []int) bool {
 	return fits
 }
 
-// placeAll tries all placements.
+// placeAll reports whether slices of the profiles in list have room beside those that are placed. It
+// tries all placements.
 func (p *packer) placeAll(placed []mig.Placed, list []int) bool {
 	if len(list) == 0 {
 		return true

@@ -17,9 +17,9 @@ type Report struct {
 	Time        time.Time `json:"time"` // the end of the window
 	WindowHours float64   `json:"windowHours"`
 	Nodes       int       `json:"nodes"`
-	// Groups has the GPUs by cluster, model and namespace, Totals by cluster and model, with the
-	// slices of all namespaces packed together.
+	// Groups sum up the GPUs by cluster, model and namespace.
 	Groups []Group `json:"groups"`
+	// Totals sum them up by cluster and model: the slices of all namespaces are packed together.
 	Totals []Group `json:"totals"`
 	Fleet  Group   `json:"fleet"` // the sum of Totals
 	GPUs   []GPU   `json:"gpus"`
@@ -36,24 +36,23 @@ func (r *Report) ReasonText(reason advise.Reason) string { return ReasonText(rea
 type Group struct {
 	Cluster   string `json:"cluster"`
 	Model     string `json:"model"`
-	Namespace string `json:"namespace"` // that held the GPU for the longest time; empty if none did
+	Namespace string `json:"namespace"` // the one that held the GPUs longest; empty if none did
 	GPUs      int    `json:"gpus"`
-	// Slices counts the GPUs whose workload a slice would do for. In slices, these workloads need
-	// FreedGPUs fewer GPUs.
-	Slices    int `json:"slices"`
+	// Slices counts the GPUs whose workload could run in a slice.
+	Slices int `json:"slices"`
+	// FreedGPUs is how many fewer GPUs these workloads need if they run in slices.
 	FreedGPUs int `json:"freedGpus"`
 	// GPUHoursPerWeek is how many hours a week the freed GPUs are held today.
 	GPUHoursPerWeek float64 `json:"gpuHoursPerWeek"`
 	// CostPerWeek is the price of these hours; absent without a price.
 	CostPerWeek *float64 `json:"costPerWeek,omitempty"`
-	// Of Slices, Provisional counts those with evidence of less than seven days, NotChecked those
-	// whose profile lacks media engines whose use cannot be read, Idle those that were held and ran
-	// nothing.
+	// These are included in Slices: Provisional have evidence of less than seven days, NotChecked a
+	// profile that lacks media engines whose use we cannot read, Idle were held but ran nothing.
 	Provisional int `json:"provisional,omitempty"`
 	NotChecked  int `json:"mediaNotChecked,omitempty"`
 	Idle        int `json:"idle,omitempty"`
-	// Share counts the GPUs that workloads fill, but seldom: sharing them would do, a slice would
-	// not.
+	// Share counts the GPUs that workloads fill, but seldom: such workloads could share a GPU, but
+	// not run in a slice.
 	Share int `json:"share,omitempty"`
 	// Reasons count the GPUs that stay as they are; "free" are those that nothing held.
 	Reasons map[advise.Reason]int `json:"reasons,omitempty"`
@@ -74,7 +73,7 @@ type GPU struct {
 	Namespaces int `json:"namespaces"`
 	// Owner owns the pod that holds it at the end of the window: "vision/Deployment/resnet".
 	Owner string `json:"owner,omitempty"`
-	// ByReplica: another replica of the owner decided, since a patch moves all of them.
+	// ByReplica says that another replica of the owner decided, see alignReplicas.
 	ByReplica bool          `json:"byReplica,omitempty"`
 	Action    advise.Action `json:"action"`
 	Reason    advise.Reason `json:"reason,omitempty"`
@@ -85,12 +84,12 @@ type GPU struct {
 	Decided *advise.Decided `json:"decidedBy,omitempty"`
 	// Gain is how much the slice saves if it is packed with all slices of the cluster and model.
 	Gain *advise.Gain `json:"gain,omitempty"`
-	// Provisional and NotChecked are as in advise.Recommendation.
+	// Provisional and NotChecked: see advise.Recommendation.
 	Provisional bool `json:"provisional,omitempty"`
-	// Advised: the right-sizing advisor of the GPU's node decided.
+	// Advised says that the right-sizing advisor of the GPU's node decided.
 	Advised    bool `json:"advised,omitempty"`
 	NotChecked bool `json:"mediaNotChecked,omitempty"`
-	Idle       bool `json:"idle,omitempty"`
+	Idle       bool `json:"idle,omitempty"` // it was held, and nothing ran on it
 	// StretchP95 is absent if nothing ran on the GPU.
 	StretchP95 *advise.Stretch `json:"stretchP95,omitempty"`
 
@@ -100,31 +99,30 @@ type GPU struct {
 	BusyMean         float64 `json:"busyMeanRatio,omitempty"`
 	BusyP99          float64 `json:"busyP99Ratio,omitempty"`
 	BusyMax          float64 `json:"busyMax10MinutesRatio,omitempty"`
-	// absent if nothing ran or their activity is unread
+	// Kernels is absent if nothing ran, or if the activity of SMs and DRAM is not in the history.
 	Kernels     *advise.Kernels `json:"kernelsP95,omitempty"`
 	MemoryBytes float64         `json:"memoryMaxBytes,omitempty"`
 	MemoryTrend float64         `json:"memoryTrendBytesPerDay,omitempty"`
-	// MediaUse says, for each kind of media engines that was used, how many were. P99 is over the
-	// largest samples of five minutes each; the busiest time is the five minutes with the largest
-	// mean.
+	// MediaUse says how many media engines of each kind were used. P99 is over the largest samples
+	// of five minutes each; the busiest time is the five minutes with the largest mean.
 	MediaUse []advise.MediaUse `json:"mediaUse,omitempty"`
-	// Server has what the inference server of its pods reports, if Prometheus scrapes it. StartWith
-	// says how to start it in the slice.
-	Server    *advise.ServerEvidence  `json:"server,omitempty"`
+	// Server is the report of the inference server in its pods, if Prometheus scrapes that.
+	Server *advise.ServerEvidence `json:"server,omitempty"`
+	// StartWith says how to start the server in the slice.
 	StartWith *advise.PredictedServer `json:"predictedServer,omitempty"`
-	// ActivityUnread is set if SM or DRAM activity is not in the history, NVLinkUnread if NVLink's
-	// traffic isn't.
+	// ActivityUnread says that SM or DRAM activity is not in the history, NVLinkUnread that the
+	// traffic of NVLink is not.
 	ActivityUnread bool `json:"activityUnread,omitempty"`
 	NVLinkUnread   bool `json:"nvlinkUnread,omitempty"`
 
 	model   mig.Model
 	byLabel bool // only labels or an owner show that its pod is part of a job
-	// fits is the profile that would do by the history if the node's advisor says that it gains
-	// nothing.
+	// fits is the profile that would do by the history, kept when the node's advisor says that it
+	// gains nothing; else empty.
 	fits string
 }
 
-// addEvidence fills in the evidence and what follows from it.
+// addEvidence fills in the evidence and r, the recommendation that follows from it.
 func (g *GPU) addEvidence(f *advise.Facts, nvlinkUnread bool, r advise.Recommendation) {
 	e := f.Evidence
 	round := advise.Round3
@@ -160,7 +158,7 @@ func (g *GPU) addEvidence(f *advise.Facts, nvlinkUnread bool, r advise.Recommend
 	}
 }
 
-// report makes the report, after all GPUs were judged.
+// report returns the report, after all GPUs were judged.
 func (a *analysis) report() *Report {
 	r := &Report{
 		APIVersion:  "mig-exporter/v1",
@@ -177,7 +175,7 @@ func (a *analysis) report() *Report {
 	}
 
 	r.Nodes = len(nodes)
-	followWeakest(r.GPUs)
+	alignReplicas(r.GPUs)
 	weighGains(r.GPUs)
 	r.Groups = a.group(r.GPUs, func(g *GPU) string { return g.Namespace })
 	r.Totals = a.group(r.GPUs, func(*GPU) string { return "" })
@@ -242,7 +240,7 @@ func (a *analysis) sum(key Key, list []*GPU) Group {
 	for _, g := range list {
 		if g.Action != advise.ActionSlice {
 			group.Reasons[cmp.Or(g.Reason, ReasonFree)]++
-			group.Share += count(g.Action == advise.ActionShare)
+			group.Share += boolToInt(g.Action == advise.ActionShare)
 			continue
 		}
 
@@ -254,9 +252,9 @@ func (a *analysis) sum(key Key, list []*GPU) Group {
 		}
 
 		held += g.HeldHoursPerWeek
-		group.Provisional += count(g.Provisional)
-		group.NotChecked += count(g.NotChecked)
-		group.Idle += count(g.Idle)
+		group.Provisional += boolToInt(g.Provisional)
+		group.NotChecked += boolToInt(g.NotChecked)
+		group.Idle += boolToInt(g.Idle)
 	}
 
 	group.Slices = len(wanted) + unknown
@@ -274,7 +272,8 @@ func (a *analysis) sum(key Key, list []*GPU) Group {
 	return group
 }
 
-func count(set bool) int {
+// boolToInt returns 1 for true.
+func boolToInt(set bool) int {
 	if set {
 		return 1
 	}

@@ -11,22 +11,20 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// serverMetrics are the names of an inference server's metrics, by which Prometheus knows it if it
-// scrapes its pod. Their sources are those of package inference. Triton has a cache with
-// TensorRT-LLM alone, whose metrics differ by a label; other servers there take memory as they need
-// it.
+// serverMetrics are the names of the metrics that a kind of inference server serves, for servers
+// whose pods Prometheus scrapes. Package inference names their sources. A name is empty if the
+// server has no such metric.
 type serverMetrics struct {
-	kind gpu.ServerKind
-	// any is a metric that each has; cache says how much of the cache is used, 0-1, by older names
-	// too, and tokens for how many it has room. Empty: it does not say so.
-	any     string
-	cache   []string
-	tokens  string
-	running string
-	waiting string
+	kind    gpu.ServerKind
+	any     string   // a metric that every such server has
+	cache   []string // how much of the cache is used, 0-1; also under older names
+	tokens  string   // for how many tokens the cache has room
+	running string   // requests that are being served
+	waiting string   // requests that wait
 }
 
 func knownServers() []serverMetrics {
+	// Triton has a cache only with TensorRT-LLM. Its other backends take memory as they need it.
 	const trt = "nv_trt_llm_kv_cache_block_metrics"
 	state := func(s string) string { return `nv_trt_llm_request_metrics{request_type="` + s + `"}` }
 
@@ -64,18 +62,18 @@ func knownServers() []serverMetrics {
 	}
 }
 
-// Figures of a server in the answer to its query, in the label "figure".
+// One query asks for all figures of a server. The label "figure" of a result says which one it is.
 const (
-	figureSeen    = "seen"
+	figureSeen    = "seen" // there is a server
 	figureCache   = "cache"
-	figureHours   = "hours" // in which the use of the cache has a sample
+	figureHours   = "hours" // number of hours in which the use of the cache has a sample
 	figureTokens  = "tokens"
 	figureRunning = "running"
 	figureWaiting = "waiting"
 )
 
-// query returns one expression for all figures of the servers of a kind, by pod: the largest in the
-// window.
+// query returns one expression for all figures of the servers of a kind: their largest values in the
+// window, by the labels in by, which name a pod.
 func (s *serverMetrics) query(by string) string {
 	most := func(selector string) string { return "max by (" + by + ") (max_over_time(" + selector + "[$w]))" }
 	var parts []string
@@ -90,11 +88,11 @@ func (s *serverMetrics) query(by string) string {
 		add(figureHours, "max by ("+by+") (count_over_time("+selector+"[$w:1h]))")
 	}
 
-	for _, one := range []struct{ figure, selector string }{
+	for _, optional := range []struct{ figure, selector string }{
 		{figureTokens, s.tokens}, {figureRunning, s.running}, {figureWaiting, s.waiting},
 	} {
-		if one.selector != "" {
-			add(one.figure, most(one.selector))
+		if optional.selector != "" {
+			add(optional.figure, most(optional.selector))
 		}
 	}
 
@@ -139,8 +137,9 @@ func (a *analysis) queryServers(ctx context.Context) error {
 				a.addServer(s.kind, row)
 			}
 
+			// Without such a server on the latest day, we don't ask for the days before.
 			if from == 0 && err == nil && len(rows) == 0 {
-				break // there is none now
+				break
 			}
 		}
 	}
@@ -213,39 +212,38 @@ func (a *analysis) addServer(kind gpu.ServerKind, row *model.Sample) {
 	}
 }
 
-// addServerOf adds to f what the servers in all pods that held a GPU report. It reports whether a
-// pod without a server held it, too, or one with a server of another kind: then the servers don't
-// say how much all of them need.
+// addServerOf adds to f the reports of the servers in all pods that held a GPU. isMixed is true if a
+// pod without a server held it, too, or if the servers are of several kinds: then their reports don't
+// say how much memory all of the pods need.
 func (a *analysis) addServerOf(g *device, f *advise.Facts) (isMixed bool) {
 	var all *advise.ServerHistory
-	others := false
 
 	for pod := range g.history.pods {
 		pod.cluster = g.cluster
-		one := a.servers[pod]
+		server := a.servers[pod]
 
 		switch {
-		case one == nil:
-			others = true
+		case server == nil:
+			isMixed = true
 		case all == nil:
-			copied := *one
+			copied := *server
 			all = &copied
 		default:
-			others = others || one.Kind != all.Kind
-			all.Add(one)
+			isMixed = isMixed || server.Kind != all.Kind
+			all.Add(server)
 		}
 	}
 
 	switch {
 	case all == nil:
 		return false
-	case others:
+	case isMixed:
 		f.Preallocated = true
 	default:
 		f.AddServer(all, a.options.Advise)
 	}
 
-	return others
+	return isMixed
 }
 
 // mixedText explains why a GPU stays whole if one pod's server says nothing about the others.

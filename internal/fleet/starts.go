@@ -6,34 +6,34 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
 
-// A history has no starts as an advisor sees them: it has who held a GPU in steps of five minutes,
-// and the largest use of memory of each hour, by scrapes. That is enough to see that a start,
-// however coarse, lies within the window.
+// An advisor sees a workload's start in its polls. A history does not: it only has the holders of a
+// GPU in steps of five minutes, and the largest use of memory in each hour. That is enough to see
+// whether a start lies within the window.
 
-// minStarted is for how many steps a holder must have had a GPU for its start to be seen: the hour
-// after which an advisor takes a start to be over.
+// minStarted is for how many steps a holder must have had a GPU so that its start is over: an hour,
+// as an advisor takes it.
 const minStarted = stepsPerHour
 
-// findStarts marks the GPUs of which the last holder came within the window, and some holder that
-// came within it stayed long enough.
+// findStarts fills in arrived and stayed of the GPUs' histories.
 func (all holdings) findStarts() {
 	for _, list := range all {
-		for _, one := range list {
-			h := one.gpu
+		for _, held := range list {
+			h := held.gpu
 			last := lastTrue(h.held)
 
-			for end := lastTrue(one.steps); end >= 0; {
-				begin := beginOf(one.steps, h, end)
+			// A holder can have had the GPU several times. We go back from the last one.
+			for end := lastTrue(held.steps); end >= 0; {
+				begin := beginOf(held.steps, h, end)
 				arrived := begin > 0
 				h.stayed = h.stayed || arrived && end-begin >= minStarted
 				h.arrived = h.arrived || arrived && end == last
-				end = lastTrue(one.steps[:begin])
+				end = lastTrue(held.steps[:begin])
 			}
 		}
 	}
 }
 
-// lastTrue returns the index of the last step of which something holds, -1 if there is none.
+// lastTrue returns the index of the last true value, -1 if there is none.
 func lastTrue(steps []bool) int {
 	for at := len(steps) - 1; at >= 0; at-- {
 		if steps[at] {
@@ -44,8 +44,8 @@ func lastTrue(steps []bool) int {
 	return -1
 }
 
-// beginOf returns the first step of the time for which something held that ends with a step. What
-// is unknown of a GPU ends nothing.
+// beginOf returns the first of the successive true steps that end with end. Steps without a sample
+// of the GPU don't interrupt them.
 func beginOf(steps []bool, h *history, end int) int {
 	for end > 0 && (steps[end-1] || isNaN(h.busy[end-1])) {
 		end--
@@ -54,11 +54,11 @@ func beginOf(steps []bool, h *history, end int) int {
 	return end
 }
 
-// sawStart reports whether a start of what holds the GPU lies within the window. Without names of
-// holders, processes show it. So does an hour with no more memory than a context takes, and a small
-// part of what was taken later: the start lies after it.
+// sawStart reports whether a start of the GPU's workload lies within the window. The holders show it,
+// or, if we don't know their names, the processes. Memory shows it, too: an hour that used no more
+// than a context takes, and only a small part of what was used later, lies before the start.
 func (h *history) sawStart() bool {
-	if !(mostOf(h.memory) > advise.UnusedBytes) {
+	if !(maxMemory(h.memory) > advise.UnusedBytes) {
 		return false // nothing was loaded
 	}
 
@@ -77,7 +77,7 @@ func (h *history) sawStart() bool {
 	}
 
 	for at := begin / stepsPerHour; at < last/stepsPerHour; at++ {
-		if h.memory[at] <= min(advise.ContextBytes, mostOf(h.memory[at+1:])/advise.LoadedFrom) {
+		if h.memory[at] <= min(advise.ContextBytes, maxMemory(h.memory[at+1:])/advise.LoadedFrom) {
 			return true
 		}
 	}
@@ -85,8 +85,8 @@ func (h *history) sawStart() bool {
 	return false
 }
 
-// mostOf returns the largest use of memory of some hours in bytes, NaN if none is known.
-func mostOf(memory []float64) float64 {
+// maxMemory returns the largest use of memory in some hours, in bytes; NaN if none is known.
+func maxMemory(memory []float64) float64 {
 	most := math.NaN()
 	for _, bytes := range memory {
 		if !(bytes <= most) && !math.IsNaN(bytes) {
