@@ -1,10 +1,10 @@
 package sim
 
-// Activity is how busy a device is, each 0-1 and relative to the device itself.
+// Activity is how busy a device is: ratios from 0 to 1, of what the device itself has.
 type Activity struct {
-	Graphics  float64 // time with anything running
-	SM        float64 // SMs with work, over time
-	Occupancy float64 // warps resident of those possible
+	Graphics  float64 // the share of the time in which anything runs
+	SM        float64 // the share of the SMs that have work
+	Occupancy float64 // the share of the possible warps that are resident
 	Tensor    float64
 	FP64      float64
 	FP32      float64
@@ -15,25 +15,25 @@ type Activity struct {
 	PCIe float64
 }
 
-// use is what a workload does with the SMs that it keeps busy: shares of their time.
-type use struct {
+// smUse is how a workload uses the SMs that it keeps busy: shares of their time, and of their warps.
+type smUse struct {
 	occupancy, tensor, fp64, fp32, fp16 float64
 }
 
-// uses is a task's use at the moment.
-func (n *Node) uses(t *task) use {
+// smUseOf returns how a task uses its SMs now.
+func (n *Node) smUseOf(t *task) smUse {
 	w := t.workload
 
-	return use{
+	return smUse{
 		occupancy: t.now(n, w.Occupancy.Signal), tensor: t.now(n, w.Tensor.Signal),
 		fp64: t.now(n, w.FP64.Signal), fp32: t.now(n, w.FP32.Signal), fp16: t.now(n, w.FP16.Signal),
 	}
 }
 
-// add adds a task that keeps some of the SMs of a device busy, and draws a share of its memory
+// add adds a task that keeps busySMs of the device's SMs busy, and draws a share of its memory
 // bandwidth.
-func (a *Activity) add(sms, of float64, u use, dram float64) {
-	share := sms / of
+func (a *Activity) add(busySMs, deviceSMs float64, u smUse, dram float64) {
+	share := busySMs / deviceSMs
 	a.SM += share
 	a.Occupancy += share * u.occupancy
 	a.Tensor += share * u.tensor
@@ -60,8 +60,8 @@ func (n *Node) useSMs(g *simGPU) {
 			continue
 		}
 
-		u := n.uses(t)
-		dram := n.drawn(t)
+		u := n.smUseOf(t)
+		dram := n.drawnBandwidth(t)
 
 		if i := t.on.instance; i != nil {
 			t.on.compute.Activity.add(t.sms, float64(t.on.compute.SMs), u, dram)
@@ -75,9 +75,9 @@ func (n *Node) useSMs(g *simGPU) {
 	g.useEngine()
 }
 
-// drawn returns the share of the memory bandwidth of its GPU instance, or of its whole GPU, that a
-// task draws.
-func (n *Node) drawn(t *task) float64 {
+// drawnBandwidth returns the share of the memory bandwidth that a task draws, of its GPU instance or
+// of its GPU without MIG.
+func (n *Node) drawnBandwidth(t *task) float64 {
 	sms := float64(t.on.gpu.model.sms)
 	bandwidth := 1.0
 
@@ -90,23 +90,23 @@ func (n *Node) drawn(t *task) float64 {
 		return t.sms / sms * t.now(n, t.workload.DRAM.Signal)
 	}
 
-	return t.does.Bandwidth / bandwidth
+	return t.result.Bandwidth / bandwidth
 }
 
-// useEngine derives for how much of the time the graphics or compute engine is active, on a device
-// whenever any of its kernels runs. That of a GPU with MIG is the mean over its compute slices, as
-// DCGM's is: two 3g.20gb at 0.534 are 0.457. It is never below SM activity.
+// useEngine sets Graphics of each device: the share of the time in which any of its kernels runs.
+// For a GPU with MIG it is the mean over the GPU's compute slices, as DCGM reports it: two 3g.20gb
+// at 0.534 take 6 of 7 slices, which makes 0.457. It is never below SM activity.
 func (g *simGPU) useEngine() {
-	var slices float64
+	var busySlices float64
 
-	for on, tasks := range tasksBy(g.tasks, func(t *task) place { return t.on }) {
+	for on, tasks := range tasksBy(g.tasks, func(t *task) simDevice { return t.on }) {
 		busy := 0.0
 
 		for _, t := range tasks {
 			if g.sharesByMPS() {
-				busy = either(busy, t.does.Busy)
+				busy = either(busy, t.result.Busy)
 			} else {
-				busy = min(1, busy+t.does.Busy)
+				busy = min(1, busy+t.result.Busy)
 			}
 		}
 
@@ -120,23 +120,23 @@ func (g *simGPU) useEngine() {
 	}
 
 	for _, i := range g.instances {
-		slices += i.Activity.Graphics * float64(i.Profile.ComputeSlices)
+		busySlices += i.Activity.Graphics * float64(i.Profile.ComputeSlices)
 	}
 
 	if g.migOn {
-		g.sample.activity.Graphics = max(g.sample.activity.SM, slices/float64(g.mig.ComputeSlices))
+		g.sample.activity.Graphics = max(g.sample.activity.SM, busySlices/float64(g.mig.ComputeSlices))
 	}
 }
 
-// either returns for how much of the time at least one of two runs that do not depend on each
-// other.
+// either returns the share of the time in which at least one of two devices or tasks is busy, if
+// they are busy for the shares a and b of it, independently of each other.
 func either(a, b float64) float64 { return a + b - a*b }
 
 // sms counts the SMs of a device.
-func (p place) sms() int {
-	if p.compute != nil {
-		return p.compute.SMs
+func (d simDevice) sms() int {
+	if d.compute != nil {
+		return d.compute.SMs
 	}
 
-	return p.gpu.model.sms
+	return d.gpu.model.sms
 }

@@ -2,39 +2,37 @@ package sim
 
 import (
 	"cmp"
+	"slices"
 	"time"
 )
 
-// The order in which the kubelet admits pods: one after the other, those that it learns of at once
-// by their age. While a device plugin allocates for one, all others wait. So a kubelet that has
-// restarted lists no pod that is younger than the one it is busy with, while those pods run on
-// (pkg/kubelet/kubelet.go, HandlePodAdditions; seen with Kubernetes 1.34 and an Allocate of 25 s).
+// The kubelet admits pods one after the other. If it learns of several at once, it begins with the
+// oldest. While a device plugin allocates devices for one pod, all others wait. So a kubelet that
+// has restarted does not list pods that are younger than the one that it is admitting, although
+// those pods run on (pkg/kubelet/kubelet.go, HandlePodAdditions; seen with Kubernetes 1.34 and an
+// Allocate of 25 s).
 
-// slowAdmission is the admission of a pod for which a device plugin takes a time to allocate.
+// slowAdmission is the admission of a pod for which a device plugin takes time to allocate.
 type slowAdmission struct {
 	pod        *pod
-	begin, end time.Duration
-	restarts   int // of the kubelet before it
+	begin, end time.Duration // since the start of the node
+	restarts   int           // how often the kubelet had restarted when it began
 }
 
-// neverCreated is the creation of a pod that is older than all pods of the scenario.
+// neverCreated is the creation time of a pod that is older than all pods of the scenario.
 const neverCreated = -never
 
-// createdAt is when the pod was created at the API server.
+// createdAt returns when the pod was created at the API server, since the start of the node.
 func (s *PodSpec) createdAt() time.Duration { return cmp.Or(s.Created, s.At) }
 
 // allocationDelay returns how long device plugins take to allocate for a pod that is admitted now.
 func (n *Node) allocationDelay(spec *PodSpec) (delay time.Duration) {
-	asks := false
-	for i := range spec.Containers {
-		asks = asks || spec.Containers[i].Resource != ""
-	}
-
+	asks := slices.ContainsFunc(spec.Containers, func(c ContainerSpec) bool { return c.Resource != "" })
 	if !asks || n.scenario.Node.Allocator == AllocatorDRA {
 		return 0
 	}
 
-	n.eachActiveFault(driverAsWhole, n.at, func(f *FaultSpec) {
+	n.eachActiveFault(driverAsWhole, n.stateTime, func(f *FaultSpec) {
 		if f.Kind == FaultPluginSlow {
 			delay = max(delay, f.Delay)
 		}
@@ -43,29 +41,32 @@ func (n *Node) allocationDelay(spec *PodSpec) (delay time.Duration) {
 	return delay
 }
 
-// busyUntil returns until when the kubelet admits another pod: the present time if it admits none.
+// busyUntil returns when the kubelet can admit the next pod: now, unless it is busy with a slow
+// admission.
 func (n *Node) busyUntil() time.Duration {
-	passed := n.at.Sub(n.start)
-	if a := n.admission; a != nil && a.restarts == n.restartsBy(passed) {
-		return max(passed, a.end)
+	sinceStart := n.sinceStart()
+	if a := n.admission; a != nil && a.restarts == n.restartsBy(sinceStart) {
+		return max(sinceStart, a.end)
 	}
 
-	return passed
+	return sinceStart
 }
 
-func (n *Node) restartsBy(passed time.Duration) int {
-	restarts, _ := n.kubeletOutages.ended(passed)
+// restartsBy returns how often the kubelet has restarted by a time since the start.
+func (n *Node) restartsBy(sinceStart time.Duration) int {
+	restarts, _ := n.kubeletOutages.ended(sinceStart)
 	return restarts
 }
 
 // admitSlowly begins the admission of a pod: the kubelet lists it without a device until the device
-// plugin has allocated one. A kubelet that ends before begins anew when it is started again.
+// plugin has allocated one. If the kubelet stops before that, it begins anew after its restart.
 func (n *Node) admitSlowly(p *pod, delay time.Duration) {
-	begin := n.at.Sub(n.start)
+	begin := n.sinceStart()
 	a := &slowAdmission{pod: p, begin: begin, end: begin + delay, restarts: n.restartsBy(begin)}
 	n.admission = a
 	n.scheduleStart(n.start.Add(a.end), func() {
-		if n.restartsBy(a.end) == a.restarts && n.kubeletOutages.upFrom(a.end) == a.end {
+		ranThroughout := n.restartsBy(a.end) == a.restarts && n.kubeletOutages.upFrom(a.end) == a.end
+		if ranThroughout {
 			n.admission = nil
 			if short := n.allocateFor(p); short != nil {
 				n.reportEnd(p)
@@ -75,21 +76,22 @@ func (n *Node) admitSlowly(p *pod, delay time.Duration) {
 			return
 		}
 
-		if again := n.handledFrom(a.end, p.spec.Static); again != never {
-			n.scheduleStart(n.start.Add(again), func() { n.admitSlowly(p, delay) })
+		if retry := n.handledFrom(a.end, p.spec.Static); retry != never {
+			n.scheduleStart(n.start.Add(retry), func() { n.admitSlowly(p, delay) })
 		}
 	})
 }
 
-// awaitsAdmission reports whether a kubelet that has restarted has not come to a pod yet, since it
-// admits an older one.
-func (n *Node) awaitsAdmission(p *pod, passed time.Duration) bool {
+// awaitsAdmission reports whether a kubelet that has restarted has not handled a pod yet because it
+// is still admitting an older one.
+func (n *Node) awaitsAdmission(p *pod, sinceStart time.Duration) bool {
 	a := n.admission
-	if a == nil || p.spec.Static || passed >= a.end || a.restarts == 0 ||
-		a.restarts != n.restartsBy(passed) {
+	if a == nil || p.spec.Static || sinceStart >= a.end || a.restarts == 0 ||
+		a.restarts != n.restartsBy(sinceStart) {
 		return false
 	}
 
+	// Only pods that the kubelet learned of together with the admitted one are sorted by age.
 	_, started := n.kubeletOutages.ended(a.begin)
 	firstBatch := a.begin == n.listsFrom(started, false)
 

@@ -10,25 +10,26 @@ import (
 type APIPod struct {
 	Namespace, Name string
 	UID             string
-	// Owner is such as "Deployment/resnet"; empty for a bare pod, and for a static one, which its node
-	// owns.
+	// Owner is the kind and name of the pod's owner, such as "Deployment/resnet". It is empty for a
+	// bare pod and for a static one, which its node owns.
 	Owner       string
 	Labels      map[string]string
 	Annotations map[string]string
 	Ended       bool
 }
 
-// APIServer returns whether the simulated API server answers, and when it last did by the node's
-// clock (Now), zero if it has not answered yet.
+// APIServer returns when the simulated API server last answered, by the node's clock (Now), and
+// whether it answers now. The time is zero if it has not answered yet.
 func (n *Node) APIServer() (answered time.Time, up bool) {
 	now := n.lock()
 	defer n.mu.Unlock()
 
-	return n.answered(now)
+	return n.lastAnswer(now)
 }
 
-func (n *Node) answered(now time.Time) (answered time.Time, up bool) {
-	asOf, up := n.askedAt(now)
+// lastAnswer is APIServer for a caller that holds n.mu.
+func (n *Node) lastAnswer(now time.Time) (answered time.Time, up bool) {
+	asOf, up := n.lastAnswerSinceStart(now)
 	if asOf < 0 {
 		return time.Time{}, false
 	}
@@ -36,13 +37,13 @@ func (n *Node) answered(now time.Time) (answered time.Time, up bool) {
 	return n.shown(n.start.Add(asOf)), up
 }
 
-// askedAt returns the time since the start of the API server's last answer, below 0 if there is
-// none, and whether it answers now.
-func (n *Node) askedAt(now time.Time) (asOf time.Duration, up bool) {
-	passed := now.Sub(n.start)
-	asOf = n.apiOutages.downSince(passed)
+// lastAnswerSinceStart returns when the API server last answered, as a time since the start of the
+// node, and whether it answers now. The time is negative if it has not answered yet.
+func (n *Node) lastAnswerSinceStart(now time.Time) (asOf time.Duration, up bool) {
+	sinceStart := now.Sub(n.start)
+	asOf = n.apiOutages.downSince(sinceStart)
 
-	up = n.apiOutages.upFrom(passed) == passed
+	up = n.apiOutages.upFrom(sinceStart) == sinceStart
 	if asOf == 0 && !up {
 		asOf = -1
 	}
@@ -50,14 +51,14 @@ func (n *Node) askedAt(now time.Time) (asOf time.Duration, up bool) {
 	return asOf, up
 }
 
-// PodByName returns the pod of a name in the API server's last answer. It returns false if there is
-// none, or if the API server does not answer and its last answer is from before since, by the
+// PodByName returns the named pod in the API server's last answer. It returns false if there is
+// none, or if the API server does not answer now and its last answer is older than since, by the
 // node's clock.
 func (n *Node) PodByName(namespace, name string, since time.Time) (APIPod, bool) {
 	now := n.lock()
 	defer n.mu.Unlock()
 
-	if answered, up := n.answered(now); !up && (answered.IsZero() || answered.Before(since)) {
+	if answered, up := n.lastAnswer(now); !up && (answered.IsZero() || answered.Before(since)) {
 		return APIPod{}, false
 	}
 
@@ -75,9 +76,9 @@ func (n *Node) PodByUID(uid string) (APIPod, bool) {
 	return n.apiPod(now, func(p *pod) bool { return p.uid == uid })
 }
 
-// apiPod returns the latest pod in the API server's last answer that matches.
+// apiPod returns the newest matching pod in the API server's last answer.
 func (n *Node) apiPod(now time.Time, matches func(p *pod) bool) (APIPod, bool) {
-	asOf, _ := n.askedAt(now)
+	asOf, _ := n.lastAnswerSinceStart(now)
 	for i := len(n.known) - 1; i >= 0; i-- {
 		p := n.known[i]
 		if p.known <= asOf && asOf < p.deleted && matches(p) {
@@ -102,7 +103,7 @@ func (n *Node) RunningPods() (pods []gpu.PodName, up bool) {
 	now := n.lock()
 	defer n.mu.Unlock()
 
-	asOf, up := n.askedAt(now)
+	asOf, up := n.lastAnswerSinceStart(now)
 	for _, p := range n.known {
 		if p.known <= asOf && asOf < p.deleted && asOf < p.endKnown {
 			pods = append(pods, gpu.PodName{Namespace: p.spec.Namespace, Name: p.name})
@@ -112,14 +113,14 @@ func (n *Node) RunningPods() (pods []gpu.PodName, up bool) {
 	return pods, up
 }
 
-// PodGone reports whether the API server answers and has neither a pod with the UID nor one of that
-// name, unless it is empty. Pods that have ended do not count; pods that it does not report yet
-// (api-server-slow) do.
+// PodGone reports whether the API server answers and has no pod with the UID and none with the name.
+// An empty name matches no pod. Pods that have ended do not count; pods that the API server does not
+// report yet (FaultAPIServerSlow) do.
 func (n *Node) PodGone(namespace, name, uid string) bool {
 	now := n.lock()
 	defer n.mu.Unlock()
 
-	asOf, up := n.askedAt(now)
+	asOf, up := n.lastAnswerSinceStart(now)
 	if !up {
 		return false
 	}
@@ -143,7 +144,7 @@ func (n *Node) AdminAccess(d gpu.ClaimDevice) (bool, error) {
 	now := n.lock()
 	defer n.mu.Unlock()
 
-	asOf, up := n.askedAt(now)
+	asOf, up := n.lastAnswerSinceStart(now)
 	if !up {
 		return false, gpu.ErrUnavailable
 	}
@@ -166,10 +167,11 @@ func (n *Node) AdminAccess(d gpu.ClaimDevice) (bool, error) {
 	return false, gpu.ErrNotFound
 }
 
-// introduce sets when the API server has a pod that the kubelet admits now, and when it reports it.
-// The mirror of a static pod is created once the API server answers.
+// introduce makes a pod that the kubelet admits now known to the API server: it sets when the API
+// server has the pod, and when it reports it to clients. The API server gets the mirror pod of a
+// static pod only when it answers.
 func (n *Node) introduce(p *pod) {
-	p.created = n.apiOutages.upFrom(n.at.Sub(n.start))
+	p.created = n.apiOutages.upFrom(n.sinceStart())
 	p.known = p.created
 	p.endKnown = never
 	p.deleted = never
@@ -184,10 +186,10 @@ func (n *Node) introduce(p *pod) {
 	n.known = append(n.known, p)
 }
 
-// reportEnd sets when the API server learns of the end of a pod: from a kubelet that knows the API
-// server's pods.
+// reportEnd sets when the API server learns that a pod has ended. The kubelet reports it, once it
+// knows the API server's pods.
 func (n *Node) reportEnd(p *pod) {
-	passed := n.at.Sub(n.start)
-	p.endKnown = n.handledFrom(passed, false)
-	p.deleted = max(p.endKnown, passed+lingering)
+	sinceStart := n.sinceStart()
+	p.endKnown = n.handledFrom(sinceStart, false)
+	p.deleted = max(p.endKnown, sinceStart+lingering)
 }

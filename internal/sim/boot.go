@@ -2,8 +2,8 @@ package sim
 
 import "fmt"
 
-// BootID distinguishes one boot of the node from all others, as the kernel's does. A node that is
-// shared goes on when its processes end; any other starts again with each.
+// BootID returns a text that tells this boot of the node from all others, like the kernel's boot id.
+// A shared node outlives its processes, so its boot id does too.
 func (n *Node) BootID() string {
 	n.lock()
 	defer n.mu.Unlock()
@@ -12,5 +12,5 @@ func (n *Node) BootID() string {
 		return fmt.Sprintf("sim-%s-%d", n.shared.state.ID, n.boots)
 	}
 
-	return fmt.Sprintf("sim-%s-%d", n.beginning, n.boots)
+	return fmt.Sprintf("sim-%s-%d", n.nodeID, n.boots)
 }

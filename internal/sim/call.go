@@ -7,25 +7,28 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A fault with On counts the calls that would change the partition, and acts once After of them
-// have succeeded. Some faults begin with that call and last, like a GPU that hangs in the middle of
-// a layout change; others affect single calls, Times of them. The counts are part of the state that
-// nodes share.
+// A fault with FaultSpec.On counts the calls of clients that change the partition, and acts when
+// After of them have gone through. Some faults begin with the next such call and last, like a GPU
+// that hangs in the middle of a layout change. Others affect single calls, Times of them. The counts
+// are part of the state that nodes share.
 
-// anyChange is On for every kind of change.
+// anyChange as FaultSpec.On stands for every kind of change.
 const anyChange ChangeOp = "change"
 
-// target is the instance that a change destroys or in which it creates another.
+// target names the instance that a change destroys, or the GPU instance in which it creates a
+// compute instance.
 type target struct {
 	instance gpu.InstanceID
 	compute  gpu.ComputeID
 }
 
 // beginsWithCall reports whether a call starts the fault, which then lasts.
-func (f *FaultSpec) beginsWithCall() bool { return f.During != "" || f.On != "" && !f.ofCall() }
+func (f *FaultSpec) beginsWithCall() bool {
+	return f.During != "" || f.On != "" && !f.affectsSingleCalls()
+}
 
-// ofCall reports whether the fault affects single calls.
-func (f *FaultSpec) ofCall() bool {
+// affectsSingleCalls reports whether the fault affects single calls instead of a period.
+func (f *FaultSpec) affectsSingleCalls() bool {
 	switch f.Kind {
 	case FaultChangeFails, FaultElsewhere, FaultProcessStarts:
 		return true
@@ -34,12 +37,12 @@ func (f *FaultSpec) ofCall() bool {
 	return f.Kind == FaultDestroyLies && f.On != ""
 }
 
-// countCall counts a change that a client is about to make, and returns the faults of single calls
-// that affect it.
-func (n *Node) countCall(index int, what ChangeOp, of target) (hits []*FaultSpec, err error) {
-	counted := func(f *FaultSpec) bool { return f.On == anyChange || f.On == what }
+// countChange counts a change that a client is about to make, for each fault that counts such
+// changes. It returns the faults of single calls that affect this one.
+func (n *Node) countChange(index int, kind ChangeOp, on target) (hits []*FaultSpec, err error) {
+	counts := func(f *FaultSpec) bool { return f.On == anyChange || f.On == kind }
 	if index < 0 || index >= len(n.gpus) ||
-		!slices.ContainsFunc(n.scenario.Faults, func(f FaultSpec) bool { return counted(&f) }) {
+		!slices.ContainsFunc(n.scenario.Faults, func(f FaultSpec) bool { return counts(&f) }) {
 		return nil, nil
 	}
 
@@ -48,17 +51,19 @@ func (n *Node) countCall(index int, what ChangeOp, of target) (hits []*FaultSpec
 
 	for i := range n.scenario.Faults {
 		f := &n.scenario.Faults[i]
-		if !counted(f) || !f.active(index, now.Sub(n.start)) {
+		if !counts(f) || !f.active(index, now.Sub(n.start)) {
 			continue
 		}
+
+		// The count itself is a change of the shared state.
 
 		op, err := n.begin(n.gpus[index])
 		if err != nil {
 			return nil, err
 		}
 
-		err = op.commit(Change{Op: opCall, Fault: i, GI: of.instance, CI: of.compute})
-		if err == nil && n.countCallOf(i, index, of) {
+		err = op.commit(Change{Op: opCall, Fault: i, GI: on.instance, CI: on.compute})
+		if err == nil && n.countChangeFor(i, index, on) {
 			hits = append(hits, f)
 		}
 
@@ -72,11 +77,12 @@ func (n *Node) countCall(index int, what ChangeOp, of target) (hits []*FaultSpec
 	return hits, nil
 }
 
-// countCallOf counts a change for one fault, and reports whether that affects this single call. It
-// triggers a fault that begins with this call, and starts the process of FaultProcessStarts.
-func (n *Node) countCallOf(number, index int, of target) bool {
-	f := &n.scenario.Faults[number]
-	nth := n.calls[f] - f.After
+// countChangeFor counts a change of the GPU at index for one fault, by its place in the scenario,
+// and reports whether the fault affects this single call. It triggers a fault that begins with this
+// call, and starts the process of FaultProcessStarts.
+func (n *Node) countChangeFor(fault, index int, on target) bool {
+	f := &n.scenario.Faults[fault]
+	nth := n.calls[f] - f.After // 0 for the first change that the fault can affect
 
 	n.calls[f]++
 
@@ -93,11 +99,11 @@ func (n *Node) countCallOf(number, index int, of target) bool {
 	}
 
 	if g := n.gpus[index]; f.Kind == FaultProcessStarts {
-		if i, c := g.compute(of.instance, of.compute); c != nil {
+		if i, c := g.compute(on.instance, on.compute); c != nil {
 			n.startTask(
-				&process{pid: n.newPID("fault", number, nth)},
+				&process{pid: n.newPID("fault", fault, nth)},
 				nil,
-				[]place{{gpu: g, instance: i, compute: c}},
+				[]simDevice{{gpu: g, instance: i, compute: c}},
 			)
 		}
 	}
@@ -105,15 +111,15 @@ func (n *Node) countCallOf(number, index int, of target) bool {
 	return true
 }
 
-// isFaulted reports whether a fault of a kind affects this operation's call.
+// isFaulted reports whether a fault of a kind affects the call that makes this operation.
 func (op *operation) isFaulted(kind FaultKind) bool {
 	return slices.ContainsFunc(op.hits, func(f *FaultSpec) bool { return f.Kind == kind })
 }
 
-// refused returns the error with which a fault makes the call fail.
-func (op *operation) refused(what ChangeOp) error {
+// refusal returns the error with which a fault makes the call fail; nil if none does.
+func (op *operation) refusal(kind ChangeOp) error {
 	for _, f := range op.hits {
-		if f.Kind == FaultChangeFails && !(what == opMIGMode && isActivationError(f.Error)) {
+		if f.Kind == FaultChangeFails && !(kind == opMIGMode && isActivationError(f.Error)) {
 			return f.Error
 		}
 	}
@@ -127,24 +133,25 @@ func isActivationError(err error) bool {
 	return errors.Is(err, gpu.ErrInUse) || errors.Is(err, gpu.ErrResetRequired)
 }
 
-// keepsMode reports whether a fault keeps the MIG mode pending with the error why.
-func (op *operation) keepsMode(why error) bool {
+// keepsModePending reports whether a fault keeps the MIG mode pending for the reason why:
+// gpu.ErrInUse or gpu.ErrResetRequired.
+func (op *operation) keepsModePending(why error) bool {
 	return slices.ContainsFunc(op.hits, func(f *FaultSpec) bool {
 		return f.Kind == FaultChangeFails && errors.Is(f.Error, why)
 	})
 }
 
-// placeOfInstance returns where the driver creates a GPU instance that the client wants at start.
-// With FaultElsewhere that is another free placement if there is one.
-func (op *operation) placeOfInstance(profileID uint32, start gpu.Opt[int]) gpu.Opt[int] {
+// instanceStart returns where the driver creates a GPU instance that the client wants at start.
+// With FaultElsewhere that is another free placement, if there is one.
+func (op *operation) instanceStart(profileID uint32, start gpu.Opt[int]) gpu.Opt[int] {
 	g := op.gpu
 
-	at := slices.IndexFunc(g.mig.Profiles, func(f gpu.Profile) bool { return f.ID == profileID })
-	if !op.isFaulted(FaultElsewhere) || at < 0 {
+	k := slices.IndexFunc(g.mig.Profiles, func(f gpu.Profile) bool { return f.ID == profileID })
+	if !op.isFaulted(FaultElsewhere) || k < 0 {
 		return start
 	}
 
-	for _, p := range g.mig.Profiles[at].Placements {
+	for _, p := range g.mig.Profiles[k].Placements {
 		if gpu.Some(p.Start) != start && g.occupant(p) == nil {
 			return gpu.Some(p.Start)
 		}
@@ -153,17 +160,17 @@ func (op *operation) placeOfInstance(profileID uint32, start gpu.Opt[int]) gpu.O
 	return start
 }
 
-// placeOfCompute is placeOfInstance for a compute instance.
-func (op *operation) placeOfCompute(i *Instance, size int, start gpu.Opt[int]) gpu.Opt[int] {
+// computeStart is instanceStart for a compute instance of size slices in a GPU instance.
+func (op *operation) computeStart(i *Instance, size int, start gpu.Opt[int]) gpu.Opt[int] {
 	if !op.isFaulted(FaultElsewhere) {
 		return start
 	}
 
 	for _, p := range ComputePlacements(i.Profile.ComputeSlices, size) {
-		taken := slices.ContainsFunc(i.ComputeInstances, func(c *Compute) bool {
+		occupied := slices.ContainsFunc(i.ComputeInstances, func(c *Compute) bool {
 			return c.Placement.Overlaps(p)
 		})
-		if gpu.Some(p.Start) != start && !taken {
+		if gpu.Some(p.Start) != start && !occupied {
 			return gpu.Some(p.Start)
 		}
 	}

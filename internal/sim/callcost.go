@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// CallName names the calls whose cost a scenario sets: those of a function of NVML, without its
-// version, or of a class of functions.
+// CallName names the driver calls whose cost a scenario sets: a function of NVML without its
+// version, such as nvmlDeviceGetName, or a class of functions (gpu.CallClass).
 type CallName string
 
 // Valid reports whether there is such a class or function.
@@ -38,19 +38,19 @@ func (c CallName) Valid(any) (valid bool, expected string) {
 // scenario says.
 type callMeter struct {
 	costs   map[CallName]time.Duration
-	classes map[string]gpu.CallClass // of functions; never modified
+	classes map[string]gpu.CallClass // by function; never modified
 
-	// exclusive stands for the driver's locks: an exclusive call has its slot for as long as it
-	// takes, others wait until it is free when they begin.
+	// exclusive stands for the driver's locks. An exclusive call holds its only slot for as long as
+	// it takes; other calls wait until the slot is free when they begin.
 	exclusive chan struct{}
 
 	mu     sync.Mutex
-	counts map[string]uint64
-	owed   time.Duration // by calls that cost less than shortestWait; negative if a wait took too long
+	counts map[string]uint64 // calls by function, without its version
+	owed   time.Duration     // what short calls still have to wait; negative if a wait took too long
 }
 
-// shortestWait is how long a call waits at least: timers are hardly finer. Costs below it are added
-// up until they reach it, so that many calls take as long as they cost.
+// shortestWait is the shortest time for which we wait, as timers are hardly finer. We add up lower
+// costs until they reach it: a thousand calls of 10 µs take 10 ms together.
 const shortestWait = time.Millisecond
 
 func newCallMeter(costs map[CallName]time.Duration) *callMeter {
@@ -62,9 +62,8 @@ func newCallMeter(costs map[CallName]time.Duration) *callMeter {
 	}
 }
 
-// BeginCall counts a call of the driver's C library, and blocks for as long as it costs in real
-// time. Meanwhile no other call goes on if it is exclusive. The function is named as in nvml.h; its
-// version counts for nothing.
+// BeginCall counts a call of a function of nvml.h, whose version makes no difference. It blocks for
+// as long as the call costs, in real time. While an exclusive call takes its time, others wait.
 func (n *Node) BeginCall(function string) time.Time {
 	began := time.Now()
 	m := n.driverCalls
@@ -79,7 +78,7 @@ func (n *Node) BeginCall(function string) time.Time {
 	m.mu.Unlock()
 
 	if len(m.costs) > 0 {
-		n.spend(name)
+		n.waitForCall(name)
 	}
 
 	return began
@@ -88,8 +87,9 @@ func (n *Node) BeginCall(function string) time.Time {
 // EndCall does nothing: a call has taken its time when BeginCall returns.
 func (n *Node) EndCall(string, time.Time) {}
 
-// spend waits for the driver's locks and for the cost of a call, or until the node is closed.
-func (n *Node) spend(function string) {
+// waitForCall waits for the driver's locks and then for the cost of a call, or until the node is
+// closed.
+func (n *Node) waitForCall(function string) {
 	m := n.driverCalls
 
 	class, known := m.classes[function]
@@ -103,7 +103,7 @@ func (n *Node) spend(function string) {
 	}
 
 	switch class {
-	case gpu.CallMapped:
+	case gpu.CallMapped: // it takes no lock of the driver
 	case gpu.CallExclusive:
 		m.exclusive <- struct{}{}
 		defer func() { <-m.exclusive }()
@@ -119,8 +119,8 @@ func (n *Node) spend(function string) {
 	}
 }
 
-// charge returns how long a call waits. One that costs less than shortestWait usually waits for
-// nothing; once the costs of such calls reach it together, one call waits for all.
+// charge returns how long a call has to wait. Most calls that cost less than shortestWait do not
+// wait; once their costs add up to that, one call waits for all of them.
 func (m *callMeter) charge(cost time.Duration) (due time.Duration) {
 	if cost >= shortestWait {
 		return cost
@@ -140,7 +140,7 @@ func (m *callMeter) charge(cost time.Duration) (due time.Duration) {
 	return due
 }
 
-// refund subtracts from what is owed the time that a wait for short costs took too long.
+// refund credits the time by which a wait for short calls took too long: left is negative then.
 func (m *callMeter) refund(cost, left time.Duration) {
 	if cost >= shortestWait {
 		return
@@ -152,14 +152,15 @@ func (m *callMeter) refund(cost, left time.Duration) {
 	m.owed += left
 }
 
-// withoutVersion returns the function that a name of nvml.h is a version of: nvmlDeviceGetCount_v2,
-// nvmlDeviceGetTemperatureV.
+// withoutVersion returns the name of a function without its version: nvmlDeviceGetCount of
+// nvmlDeviceGetCount_v2, nvmlDeviceGetTemperature of nvmlDeviceGetTemperatureV. A name that it does
+// not know either way stays as it is.
 func withoutVersion(name string, known map[string]gpu.CallClass) string {
 	plain := name
 
-	at := strings.LastIndex(name, "_v")
-	if at >= 0 && strings.Trim(name[at+2:], "0123456789") == "" {
-		plain = name[:at]
+	suffix := strings.LastIndex(name, "_v")
+	if suffix >= 0 && strings.Trim(name[suffix+2:], "0123456789") == "" {
+		plain = name[:suffix]
 	}
 
 	if known[plain] != "" {

@@ -2,22 +2,22 @@ package sim
 
 import "slices"
 
-// Checkpoint is what the kubelet's device manager has on disk: every device that a device plugin
-// gave to a container, init containers included. It must not be modified.
+// Checkpoint is the file of the kubelet's device manager: every device that a device plugin gave to
+// a container, init containers included. It must not be modified.
 type Checkpoint struct {
 	Entries    []CheckpointEntry
-	Registered []DeviceGrant // what the device plugins offered when it was written
+	Registered []DeviceGrant // what the device plugins offered when the file was written
 	Invalid    bool          // a fault has damaged the file
 	Version    int           // grows whenever the file is written, or damaged
 }
 
-// CheckpointEntry is one resource of a container.
+// CheckpointEntry has the devices of one resource that a container was given.
 type CheckpointEntry struct {
 	PodUID, Container, Resource string
 	DeviceIDs                   map[int64][]string // by NUMA node
 }
 
-// gpusPerNUMANode is how many GPUs are at one CPU socket of the machine.
+// gpusPerNUMANode is how many GPUs share one CPU socket, as in NVIDIA's eight-GPU systems with two.
 const gpusPerNUMANode = 4
 
 // Checkpoint returns the device manager's checkpoint as it is now.
@@ -35,8 +35,8 @@ func (n *Node) Checkpoint() Checkpoint {
 	return c
 }
 
-// checkpointPod writes what a pod was given by device plugins. Only then are the entries of pods
-// that have ended removed, and not while the kubelet does not know all of its pods
+// checkpointPod writes the devices of a new pod into the checkpoint. Only on that occasion does the
+// kubelet remove the entries of pods that have ended, and only if it knows all of its pods
 // (pkg/kubelet/cm/devicemanager/manager.go, UpdateAllocatedDevices).
 func (n *Node) checkpointPod(p *pod) {
 	var added []CheckpointEntry
@@ -46,17 +46,17 @@ func (n *Node) checkpointPod(p *pod) {
 			continue
 		}
 
-		byNode := make(map[int64][]string)
+		byNUMANode := make(map[int64][]string)
 
 		for _, g := range c.grants {
 			numa := int64(g.gpu.index / gpusPerNUMANode)
-			byNode[numa] = append(byNode[numa], n.deviceID(g))
+			byNUMANode[numa] = append(byNUMANode[numa], n.deviceID(g))
 		}
 
 		added = append(
 			added,
 			CheckpointEntry{PodUID: p.uid, Container: c.spec.Name, Resource: c.spec.Resource,
-				DeviceIDs: byNode},
+				DeviceIDs: byNUMANode},
 		)
 	}
 
@@ -65,9 +65,9 @@ func (n *Node) checkpointPod(p *pod) {
 	}
 
 	entries := slices.Clone(n.checkpoint.Entries)
-	if n.lists(n.at.Sub(n.start), false) {
+	if n.lists(n.sinceStart(), false) {
 		entries = slices.DeleteFunc(entries, func(e CheckpointEntry) bool {
-			return !n.lives(e.PodUID)
+			return !n.hasLivePod(e.PodUID)
 		})
 	}
 
@@ -75,18 +75,19 @@ func (n *Node) checkpointPod(p *pod) {
 	n.writeCheckpoint()
 }
 
-// lives reports whether a pod of the node has a UID and has not ended.
-func (n *Node) lives(uid string) bool {
+// hasLivePod reports whether a pod with a UID is on the node and has not ended.
+func (n *Node) hasLivePod(uid string) bool {
 	return slices.ContainsFunc(n.pods, func(p *pod) bool { return p.uid == uid && !p.ended })
 }
 
-// writeCheckpoint is also what the kubelet does when a device plugin registers: after every start.
+// writeCheckpoint writes the checkpoint with the devices that are offered now. The kubelet also does
+// that when a device plugin registers, which it does after every start of the kubelet.
 func (n *Node) writeCheckpoint() {
 	n.checkpoint.Registered = n.allocatable()
 	n.touchCheckpoint()
 }
 
-// touchCheckpoint notes that the file has changed.
+// touchCheckpoint records that the file has changed.
 func (n *Node) touchCheckpoint() {
 	n.checkpoint.Version++
 }

@@ -11,28 +11,28 @@ import (
 // LookupScope says which GPUs a client opens when it looks one up by its PCI bus id.
 type LookupScope string
 
-// The scopes. nvml.h describes the first for lookups by index and PCI bus id ("causes NVML to
-// initialize the target GPU"), and the second for those by UUID and serial number ("may initialize
-// additional GPUs as it searches"). The library is closed, so we do not know in which of them it
-// opens /dev/nvidia*: clients must cope with both.
+// The scopes. nvml.h says of lookups by index and PCI bus id that they cause "NVML to initialize the
+// target GPU" (LookupOwn), and of lookups by UUID and serial number that they "may initialize
+// additional GPUs as it searches" (LookupAll). The library is closed, so we do not know for which of
+// them it opens /dev/nvidia*: clients must cope with both.
 const (
-	LookupOwn LookupScope = "own" // only that one
-	LookupAll LookupScope = "all" // all of them
+	LookupOwn LookupScope = "own" // only the GPU that it looks up
+	LookupAll LookupScope = "all" // all GPUs
 )
 
 // Client is a process that uses the driver. Between Begin and End it sees the GPUs that were bound
-// at Begin, and keeps those open that it has attached. NVML does so, too: from nvmlInit, which
+// at Begin, and keeps those open that it has attached. NVML does the same from nvmlInit, which
 // attaches all GPUs unless NVML_INIT_FLAG_NO_ATTACH is set, to nvmlShutdown
 // (kubernetes-sigs/dra-driver-nvidia-gpu#1076, NVIDIA/dcgm-exporter#706 and #716). It is safe for
 // concurrent use.
 type Client struct {
 	node   *Node
-	opened func(index int, open bool) // called for each GPU that the client opens or closes; nil: nothing is
+	opened func(index int, open bool) // called for each GPU that the client opens or closes; may be nil
 
-	mu    sync.Mutex
-	users int          // calls of Begin less calls of End; NVML counts them, too
-	list  []int        // the GPUs that it sees
-	open  map[int]bool // those that it has open
+	mu      sync.Mutex
+	begins  int          // calls of Begin less calls of End; NVML counts them, too
+	visible []int        // the GPUs that the client sees, by index of the node
+	open    map[int]bool // the GPUs that the client has open
 }
 
 // NewClient returns a client that has not begun. opened may be nil.
@@ -51,14 +51,14 @@ func (c *Client) Begin(attach bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	c.users++
-	if c.users > 1 {
+	c.begins++
+	if c.begins > 1 {
 		return nil
 	}
 
-	c.list = c.node.BoundGPUs()
+	c.visible = c.node.BoundGPUs()
 	if attach {
-		c.attach(c.list)
+		c.attach(c.visible)
 	}
 
 	return nil
@@ -69,18 +69,18 @@ func (c *Client) End() (begun bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	if c.users == 0 {
+	if c.begins == 0 {
 		return false
 	}
 
-	c.users--
-	if c.users == 0 {
+	c.begins--
+	if c.begins == 0 {
 		for index := range c.open {
 			c.setOpen(index, false)
 		}
 
 		clear(c.open)
-		c.list = nil
+		c.visible = nil
 	}
 
 	return true
@@ -91,7 +91,7 @@ func (c *Client) Count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	return len(c.list)
+	return len(c.visible)
 }
 
 // At returns the GPU at an index of the client, and attaches it.
@@ -99,13 +99,13 @@ func (c *Client) At(index int) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	if index < 0 || index >= len(c.list) {
+	if index < 0 || index >= len(c.visible) {
 		return 0, gpu.ErrInvalidArgument
 	}
 
-	c.attach(c.list[index : index+1])
+	c.attach(c.visible[index : index+1])
 
-	return c.list[index], nil
+	return c.visible[index], nil
 }
 
 // Open attaches a GPU that the client has looked up by another name than its index, or all GPUs
@@ -114,12 +114,12 @@ func (c *Client) Open(index int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	if !slices.Contains(c.list, index) {
+	if !slices.Contains(c.visible, index) {
 		return gpu.ErrNotFound
 	}
 
 	if c.node.scenario.Node.LookupOpens == LookupAll {
-		c.attach(c.list)
+		c.attach(c.visible)
 	}
 
 	c.attach([]int{index})
@@ -128,8 +128,8 @@ func (c *Client) Open(index int) error {
 }
 
 // attach opens GPUs. The caller holds mu.
-func (c *Client) attach(list []int) {
-	for _, index := range list {
+func (c *Client) attach(indices []int) {
+	for _, index := range indices {
 		if !c.open[index] {
 			c.open[index] = true
 			c.setOpen(index, true)
@@ -145,7 +145,7 @@ func (c *Client) setOpen(index int, open bool) {
 	}
 }
 
-// countOpen counts the clients that have a GPU open.
+// countOpen counts one more client that has a GPU open, or one less.
 func (n *Node) countOpen(index int, open bool) {
 	n.lock()
 	defer n.mu.Unlock()
@@ -184,14 +184,14 @@ func (n *Node) BoundGPUs() []int {
 	var list []int
 
 	for index := range n.gpus {
-		leaves := false
+		unbinds := false
 		n.eachActiveFault(
 			index,
 			now,
-			func(f *FaultSpec) { leaves = leaves || f.Kind == FaultUnbind },
+			func(f *FaultSpec) { unbinds = unbinds || f.Kind == FaultUnbind },
 		)
 
-		n.unbound[index] = leaves && (n.unbound[index] || n.open[index] == 0)
+		n.unbound[index] = unbinds && (n.unbound[index] || n.open[index] == 0)
 		if !n.unbound[index] {
 			list = append(list, index)
 		}
@@ -206,55 +206,55 @@ type BindEvent struct {
 	Bound bool
 }
 
-// BindWatch has the events of type BindEvent of a node. It is safe for concurrent use.
+// BindWatch delivers a node's BindEvents. It is safe for concurrent use.
 type BindWatch struct {
 	node *Node
 
-	mu    sync.Mutex
-	leave map[int]bool // GPUs that are unbound, or about to be, by the events so far
+	mu       sync.Mutex
+	reported map[int]bool // the unbinding GPUs (see Node.unbindingGPUs) as of the events so far
 }
 
 // WatchBinding returns a BindWatch with the events from now on.
-func (n *Node) WatchBinding() *BindWatch { return &BindWatch{node: n, leave: n.leavingGPUs()} }
+func (n *Node) WatchBinding() *BindWatch { return &BindWatch{node: n, reported: n.unbindingGPUs()} }
 
-// Events returns the events since the last call, by GPU, at most most of them.
-func (w *BindWatch) Events(most int) []BindEvent {
-	leave := w.node.leavingGPUs()
+// Events returns the events since the last call, by GPU, at most limit of them.
+func (w *BindWatch) Events(limit int) []BindEvent {
+	unbinding := w.node.unbindingGPUs()
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
 	var events []BindEvent
 	for index := range w.node.Count() {
-		if leave[index] != w.leave[index] && len(events) < most {
-			events = append(events, BindEvent{Index: index, Bound: !leave[index]})
-			w.leave[index] = leave[index]
+		if unbinding[index] != w.reported[index] && len(events) < limit {
+			events = append(events, BindEvent{Index: index, Bound: !unbinding[index]})
+			w.reported[index] = unbinding[index]
 		}
 	}
 
 	return events
 }
 
-// leavingGPUs returns the GPUs that are unbound, or about to be.
-func (n *Node) leavingGPUs() map[int]bool {
+// unbindingGPUs returns the GPUs that are unbound, or about to be, by index.
+func (n *Node) unbindingGPUs() map[int]bool {
 	now := n.lock()
 	defer n.mu.Unlock()
 
-	leaving := map[int]bool{}
+	unbinding := map[int]bool{}
 
 	for index := range n.gpus {
 		n.eachActiveFault(index, now, func(f *FaultSpec) {
 			if f.Kind == FaultUnbind {
-				leaving[index] = true
+				unbinding[index] = true
 			}
 		})
 	}
 
-	return leaving
+	return unbinding
 }
 
-// PCIID returns the number by which the driver's system events name a GPU (OGKM,
-// gpuGenerate32BitId).
+// PCIID returns the number by which the driver's system events name a GPU
+// (open-gpu-kernel-modules, gpuGenerate32BitId).
 func (n *Node) PCIID(index int) uint32 {
 	domain, bus := pciBus(index, n.gpus[index].model.arch)
 	return domain<<16 | bus<<8
@@ -283,9 +283,9 @@ func (n *Node) FindBusID(busID string) (int, error) {
 		}
 	}
 
-	at := fmt.Sprintf("%04x:%02x:%02x.%x", domain, bus, device, function)
+	normalized := fmt.Sprintf("%04x:%02x:%02x.%x", domain, bus, device, function)
 	for index := range n.gpus {
-		if n.BusID(index) == at {
+		if n.BusID(index) == normalized {
 			return index, nil
 		}
 	}

@@ -31,13 +31,13 @@ func ParseClockMode(s string) (ClockMode, error) {
 
 // Clock is simulated time. It is safe for concurrent use.
 type Clock struct {
-	start time.Time     // when the simulated node began
-	speed float64       // simulated seconds in a second; 0 for a stepped clock
-	since time.Time     // a time of this process' monotonic clock
-	early time.Duration // real time from the start until then
+	start  time.Time     // when the simulated node began
+	speed  float64       // simulated seconds in a real second; 0 for a stepped clock
+	since  time.Time     // when this process created the clock, with a monotonic reading
+	before time.Duration // real time from start to since; 0 unless another process began the node
 
 	mu      sync.Mutex
-	now     time.Time     // of a stepped clock
+	now     time.Time     // the time of a stepped clock
 	changed chan struct{} // closed and replaced by every Advance
 }
 
@@ -69,10 +69,10 @@ func NewSteppedClock(start time.Time) *Clock {
 	return c
 }
 
-// Start is the time at which the clock began; a scenario's times count from it.
+// Start returns when the clock began; a scenario's times count from then.
 func (c *Clock) Start() time.Time { return c.start }
 
-// Now is the simulated time.
+// Now returns the simulated time.
 func (c *Clock) Now() time.Time {
 	if c.speed == 0 {
 		c.mu.Lock()
@@ -81,17 +81,18 @@ func (c *Clock) Now() time.Time {
 		return c.now
 	}
 
-	return c.start.Add(time.Duration(float64(c.early+time.Since(c.since)) * c.speed))
+	return c.start.Add(time.Duration(float64(c.before+time.Since(c.since)) * c.speed))
 }
 
-// startAt makes it the clock of a node that another process has begun. It must not be in use yet.
+// startAt sets the start to that of a node that another process has begun. The clock must not be in
+// use yet.
 func (c *Clock) startAt(start time.Time) {
 	c.start = start
-	c.early = max(c.since.Sub(start), 0)
+	c.before = max(c.since.Sub(start), 0)
 }
 
-// moveTo moves a stepped clock to the time of another process that shares it; time does not go
-// back.
+// moveTo moves a stepped clock to the time of another process that shares it, unless it is past that
+// already.
 func (c *Clock) moveTo(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,8 +138,9 @@ func (c *Clock) Advance(by time.Duration) error {
 	return nil
 }
 
-// until returns the real time left to a simulated time; ok is false if only Advance can reach it.
-func (c *Clock) until(t time.Time) (d time.Duration, ok bool) {
+// realTimeTo returns the real time that is left to a simulated time; ok is false if only Advance
+// can reach it.
+func (c *Clock) realTimeTo(t time.Time) (d time.Duration, ok bool) {
 	if c.speed == 0 {
 		return 0, false
 	}
@@ -148,7 +150,7 @@ func (c *Clock) until(t time.Time) (d time.Duration, ok bool) {
 	return max(d, 0) + time.Millisecond, true // never early by rounding
 }
 
-// advanced is closed by the next Advance.
+// advanced returns a channel that the next Advance closes.
 func (c *Clock) advanced() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,8 +158,8 @@ func (c *Clock) advanced() <-chan struct{} {
 	return c.changed
 }
 
-// waitUntil blocks until the simulated time is t, or only until stop where t is zero. It reports
-// whether t was reached.
+// waitUntil blocks until the simulated time is t, or until stop is closed. A zero t is never
+// reached. It reports whether t was reached.
 func (c *Clock) waitUntil(t time.Time, stop <-chan struct{}) bool {
 	if t.IsZero() {
 		<-stop
@@ -176,21 +178,21 @@ func (c *Clock) waitUntil(t time.Time, stop <-chan struct{}) bool {
 	}
 }
 
-// sleep waits until t may have come: it returns false where stop is closed.
+// sleep waits until t may have been reached. It returns false if stop is closed.
 func (c *Clock) sleep(t time.Time, advanced, stop <-chan struct{}) bool {
-	var passed <-chan time.Time
+	var due <-chan time.Time // nil for a stepped clock
 
-	if d, ok := c.until(t); ok {
+	if d, ok := c.realTimeTo(t); ok {
 		timer := time.NewTimer(d)
 		defer timer.Stop()
-		passed = timer.C
+		due = timer.C
 	}
 
 	select {
 	case <-stop:
 		return false
 	case <-advanced:
-	case <-passed:
+	case <-due:
 	}
 
 	return true

@@ -6,21 +6,22 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A fan turns at its idle speed up to a temperature, and from there on in proportion up to full
-// speed at the temperature at which clocks fall.
+// A fan turns at idleFanPercent up to fanRestCelsius. From there its speed grows in proportion, up
+// to full speed at slowdownCelsius. Both values are chosen.
 const (
 	idleFanPercent = 30
 	fanRestCelsius = 45
 )
 
-// Thresholds are the temperatures in Celsius at which a GPU protects itself, as nvidia-smi shows of
-// A100, and by their T.Limit of H100.
+// Thresholds are the temperatures in Celsius at which a GPU protects itself: for A100 as nvidia-smi
+// shows them, for H100 derived from the T.Limit that nvidia-smi shows.
 type Thresholds struct {
 	Shutdown, Slowdown, GPUMax uint32
-	MemoryMax                  gpu.Opt[uint32] // of GPUs that report the temperature of their memory
+	MemoryMax                  gpu.Opt[uint32] // absent if the GPU does not report its memory's temperature
 }
 
-// Thresholds differ little between GPUs. From GPUMax on the driver reports a thermal slowdown.
+// Thresholds returns the GPU's temperature thresholds. From GPUMax on the driver reports a thermal
+// slowdown.
 func (s *GPUState) Thresholds() Thresholds {
 	t := Thresholds{Shutdown: 92, Slowdown: 89, GPUMax: slowdownCelsius}
 	if s.Architecture != Ampere {
@@ -34,10 +35,10 @@ func (s *GPUState) Thresholds() Thresholds {
 	return t
 }
 
-// Margin returns how many degrees Celsius the GPU is below GPUMax, nvidia-smi's T.Limit. GPUs
-// before Ada do not report it. Those from Ada on report their thresholds relative to it alone: -8
-// to shut down, -2 to slow down and 0 on H200, by a published nvidia-smi -q; nvml.h deprecates
-// nvmlDeviceGetTemperatureThreshold for them.
+// Margin returns how many degrees Celsius the GPU is below GPUMax: nvidia-smi's T.Limit. It is
+// absent for GPUs before Ada. GPUs from Ada on report their thresholds only relative to GPUMax: by a
+// published nvidia-smi -q an H200 shuts down at -8, slows down at -2, and has its maximum at 0.
+// nvml.h deprecates nvmlDeviceGetTemperatureThreshold for them.
 func (s *GPUState) Margin() gpu.Opt[int] {
 	if s.Architecture == Ampere {
 		return gpu.None[int]()
@@ -46,23 +47,21 @@ func (s *GPUState) Margin() gpu.Opt[int] {
 	return gpu.Some(int(s.Thresholds().GPUMax) - s.Celsius)
 }
 
-// fans are the speeds of the GPU's fans in percent, all the same; nil if it has none.
-func (g *simGPU) fans() []uint32 {
-	var speeds []uint32
+// fanSpeeds returns the speeds of the GPU's fans in percent, all the same; nil if it has no fans.
+func (g *simGPU) fanSpeeds() []uint32 {
+	above := (g.sample.temperature - fanRestCelsius) / (slowdownCelsius - fanRestCelsius)
+	percent := idleFanPercent + (100-idleFanPercent)*min(max(above, 0), 1)
 
+	var speeds []uint32
 	for range g.fanCount {
-		above := (g.sample.temperature - fanRestCelsius) / (slowdownCelsius - fanRestCelsius)
-		speeds = append(
-			speeds,
-			uint32(math.Round(idleFanPercent+(100-idleFanPercent)*min(max(above, 0), 1))),
-		)
+		speeds = append(speeds, uint32(math.Round(percent)))
 	}
 
 	return speeds
 }
 
-// performanceState is P0 while anything runs. Without work only GPUs that can lower their memory
-// clock leave it.
+// performanceState returns 0 (P0) while anything runs on the GPU. Without work, only GPUs that can
+// lower their memory clock leave P0.
 func (g *simGPU) performanceState() int {
 	if len(g.tasks) > 0 {
 		return 0

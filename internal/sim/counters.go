@@ -8,23 +8,22 @@ import (
 )
 
 // Counters are the profiling counters of one entity: its Activity added up over time, in seconds.
-// The difference of two by the time between them is the mean activity. They never decrease: an
-// instance that is created under the ids of a destroyed one continues its counters, so a window
-// over a layout change is the mean over both.
+// The growth between two readings, divided by the time between them, is the mean activity. Counters
+// never decrease: an instance that is created with the ids of a destroyed one continues the counters
+// of that. So a window over a layout change has the mean over both instances.
 type Counters struct {
 	Time     time.Time
 	Of       CountersOf
-	Odd      Odd // what a fault makes of them
+	Odd      Odd // how a fault distorts them
 	Activity Activity
-	// Engines are those that the device has of its own: a compute instance has none.
-	Engines gpu.Engines
-	// Traffic in each direction since the start of the node, in bytes; of a GPU, PCIe also of a GPU
-	// instance.
+	Engines  gpu.Engines // the device's own; a compute instance has none
+	// PCIe and NVLink are bytes in each direction since the start of the node. A GPU instance has
+	// only PCIe, a compute instance neither.
 	PCIe, NVLink float64
 }
 
-// MonitorGPU reads the counters of a whole GPU for a client of the driver. In MIG mode they show
-// what runs in all instances, so they take root's rights, as the memory of the whole GPU does.
+// MonitorGPU reads the counters of a whole GPU for a client of the driver. With MIG on they show
+// what runs in all instances, so the client needs root's rights, as for the memory of a whole GPU.
 func (n *Node) MonitorGPU(index int) (Counters, error) {
 	now, err := n.beginCall(index, gpu.ReadingActivity)
 	if err != nil {
@@ -39,7 +38,7 @@ func (n *Node) MonitorGPU(index int) (Counters, error) {
 	return n.countersOf(n.gpus[index], now), nil
 }
 
-// GPUCounters reads those of a whole GPU, with root's rights.
+// GPUCounters reads the counters of a whole GPU for a caller with root's rights.
 func (n *Node) GPUCounters(index int) (Counters, error) {
 	now, err := n.beginCall(index, gpu.ReadingActivity)
 	if err != nil {
@@ -51,7 +50,7 @@ func (n *Node) GPUCounters(index int) (Counters, error) {
 }
 
 func (n *Node) countersOf(g *simGPU, now time.Time) Counters {
-	t := g.totals.after(g.sample, now.Sub(n.at).Seconds())
+	t := g.totals.after(g.sample, now.Sub(n.stateTime).Seconds())
 
 	return Counters{
 		Time:     now,
@@ -64,8 +63,8 @@ func (n *Node) countersOf(g *simGPU, now time.Time) Counters {
 	}
 }
 
-// InstanceCounters reads those of a GPU instance; gpu.ErrNotFound if there is none with this id,
-// gpu.ErrDriver if it has no compute instance.
+// InstanceCounters reads the counters of a GPU instance. The error is gpu.ErrNotFound if there is no
+// instance with this id, and gpu.ErrDriver if it has no compute instance.
 func (n *Node) InstanceCounters(index int, id gpu.InstanceID) (Counters, error) {
 	now, err := n.beginCall(index, gpu.ReadingActivity)
 	if err != nil {
@@ -78,7 +77,7 @@ func (n *Node) InstanceCounters(index int, id gpu.InstanceID) (Counters, error) 
 		return Counters{}, gpu.ErrNotFound
 	}
 
-	// DCGM skips it. We do not know with which error NVML answers, but it does not answer 0.
+	// DCGM skips such an instance. NVML answers with an error, but we do not know which.
 	if len(i.ComputeInstances) == 0 {
 		return Counters{}, fmt.Errorf(
 			"%w: GPU instance %d has no compute instance",
@@ -87,17 +86,17 @@ func (n *Node) InstanceCounters(index int, id gpu.InstanceID) (Counters, error) 
 		)
 	}
 
-	of := CountersOf{GPU: index, Instance: gpu.Some(id)}
-	counted := n.gpus[index].counters[of].plus(i.Activity, now.Sub(n.at).Seconds())
+	entity := CountersOf{GPU: index, Instance: gpu.Some(id)}
+	counted := n.gpus[index].counters[entity].plus(i.Activity, now.Sub(n.stateTime).Seconds())
 
 	return Counters{
-		Time: now, Of: of, Odd: n.odd(index, now), Activity: counted,
+		Time: now, Of: entity, Odd: n.odd(index, now), Activity: counted,
 		Engines: i.Profile.Engines.Or(gpu.Engines{}), PCIe: counted.PCIe,
 	}, nil
 }
 
-// ComputeCounters reads those of a compute instance, without the memory's, which belongs to its GPU
-// instance; gpu.ErrNotFound if there is none with these ids.
+// ComputeCounters reads the counters of a compute instance. DRAM is 0, because the memory belongs to
+// the GPU instance. The error is gpu.ErrNotFound if there is no compute instance with these ids.
 func (n *Node) ComputeCounters(index int, id gpu.InstanceID, ci gpu.ComputeID) (Counters, error) {
 	now, err := n.beginCall(index, gpu.ReadingActivity)
 	if err != nil {
@@ -110,24 +109,24 @@ func (n *Node) ComputeCounters(index int, id gpu.InstanceID, ci gpu.ComputeID) (
 		return Counters{}, gpu.ErrNotFound
 	}
 
-	of := CountersOf{GPU: index, Instance: gpu.Some(id), Compute: gpu.Some(ci)}
-	counted := n.gpus[index].counters[of].plus(c.Activity, now.Sub(n.at).Seconds())
+	entity := CountersOf{GPU: index, Instance: gpu.Some(id), Compute: gpu.Some(ci)}
+	counted := n.gpus[index].counters[entity].plus(c.Activity, now.Sub(n.stateTime).Seconds())
 	counted.DRAM = 0
 
-	return Counters{Time: now, Of: of, Odd: n.odd(index, now), Activity: counted}, nil
+	return Counters{Time: now, Of: entity, Odd: n.odd(index, now), Activity: counted}, nil
 }
 
-// Odd says what a fault makes of counters.
+// Odd is how a fault distorts counters.
 type Odd int
 
-// The ways in which counters are odd.
+// The ways in which counters can be distorted.
 const (
 	OddNot Odd = iota
 	OddNaN
 	OddAboveOne
 )
 
-// odd is what the faults of the moment make of a GPU's counters.
+// odd returns how the active faults distort a GPU's counters.
 func (n *Node) odd(index int, now time.Time) Odd {
 	odd := OddNot
 	n.eachActiveFault(index, now, func(f *FaultSpec) {
@@ -142,7 +141,8 @@ func (n *Node) odd(index int, now time.Time) Odd {
 	return odd
 }
 
-// plus is the sum after an activity has lasted for some seconds.
+// plus returns the sum a after an activity has lasted for some seconds. The fields of a sum are
+// seconds, or bytes for PCIe.
 func (a Activity) plus(during Activity, seconds float64) Activity {
 	a.Graphics += during.Graphics * seconds
 	a.SM += during.SM * seconds
@@ -161,19 +161,19 @@ func (a Activity) plus(during Activity, seconds float64) Activity {
 	return a
 }
 
-// count adds to the counters of the GPU's instances what the running step comes to; those of the
-// GPU are its totals.
-func (g *simGPU) count(seconds float64) {
+// countInstances adds the activity of the running step, of which some seconds have passed, to the
+// counters of the GPU's instances. The GPU's own counters are its totals.
+func (g *simGPU) countInstances(seconds float64) {
 	for _, i := range g.instances {
-		of := CountersOf{GPU: g.index, Instance: gpu.Some(i.ID)}
-		g.counters[of] = g.counters[of].plus(i.Activity, seconds)
+		entity := CountersOf{GPU: g.index, Instance: gpu.Some(i.ID)}
+		g.counters[entity] = g.counters[entity].plus(i.Activity, seconds)
 
 		for _, c := range i.ComputeInstances {
-			of.Compute = gpu.Some(c.ID)
-			g.counters[of] = g.counters[of].plus(c.Activity, seconds)
+			entity.Compute = gpu.Some(c.ID)
+			g.counters[entity] = g.counters[entity].plus(c.Activity, seconds)
 		}
 	}
 }
 
-// HasGPM reports whether the driver itself profiles a GPU: Hopper and later.
+// HasGPM reports whether the driver itself can profile a GPU (GPM), as from Hopper on.
 func (n *Node) HasGPM(index int) bool { return n.gpus[index].model.arch != Ampere }

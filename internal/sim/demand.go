@@ -9,49 +9,51 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/kernels"
 )
 
-// Demand is what a workload asks of the SMs and of the memory bandwidth. Without Width and Phases
+// Demand is how many SMs and how much memory bandwidth a workload asks for. Without Width and Phases
 // it does nothing.
 type Demand struct {
-	Width     signalOf[smCount]        `yaml:",omitempty"` // SMs that its kernels fill while they run
-	Bandwidth signalOf[reachableShare] `yaml:",omitempty"` // of the GPU's memory, that they draw meanwhile
-	// Phases are several kinds of kernels, in the place of Width and Bandwidth.
+	// Width is how many SMs the kernels fill while they run, and Bandwidth the share of the GPU's
+	// memory bandwidth that they draw meanwhile.
+	Width     signalOf[smCount]        `yaml:",omitempty"`
+	Bandwidth signalOf[reachableShare] `yaml:",omitempty"`
+	// Phases replace Width and Bandwidth for a workload with several kinds of kernels.
 	Phases phaseList `yaml:",omitempty"`
-	// Busy is how much of the time kernels run on a device large enough. It is not used if there
-	// are Requests.
+	// Busy is the share of the time in which kernels run on a device large enough. It is not used if
+	// there are Requests.
 	Busy     signalOf[share] `yaml:",omitempty"`
 	Requests *Requests       `yaml:",omitempty"`
-	// Loss is the share by which its kernels run longer in a slice than SMs and bandwidth explain:
-	// what no metric shows, such as a smaller share of the L2 cache, or lower clocks.
+	// Loss says how much longer kernels run in a slice than SMs and bandwidth explain: 0.1 for 10 %.
+	// No metric shows the reason, such as a smaller share of the L2 cache or lower clocks.
 	Loss share `yaml:",omitempty"`
-	// ofDevice is set for the shorthand sm: kernels draw the workload's DRAM of what their device
-	// has, and are never short of it.
+	// ofDevice is set for the shorthand sm: the memory bandwidth is then Workload.DRAM, a share of
+	// the device's own bandwidth, and the kernels are never short of it.
 	ofDevice bool
 }
 
-// Requests are a load in requests: of Concurrency clients that each wait for the answer, or Rate
-// per second that queue.
+// Requests say that a workload answers requests: either Concurrency clients each wait for an answer
+// before they ask again, or Rate requests a second arrive and queue.
 type Requests struct {
 	Concurrency int                      `yaml:",omitempty" range:"1..65536"`
 	Rate        signalOf[requestsPerSec] `yaml:",omitempty"`
-	// GPU and Host are the times that each takes.
+	// GPU and Host are how long one request takes on the GPU and on the host.
 	GPU  time.Duration `yaml:"gpu" expected:"the time on the GPU of a request, such as 24ms" nonzero:"more than no time"` //nolint:lll // a struct tag is one line
 	Host time.Duration `yaml:",omitempty"`
 }
 
-// demand returns what a task would do now on a device large enough.
+// demand returns what a task asks for now: what it would do on a device large enough.
 func (n *Node) demand(t *task) kernels.Demand {
 	if t.workload == nil {
 		return kernels.Demand{}
 	}
 
-	l := &t.workload.Demand
+	spec := &t.workload.Demand
 
-	d := kernels.Demand{Phases: l.Phases, Media: kernels.Engines(t.media(n))}
+	d := kernels.Demand{Phases: spec.Phases, Media: kernels.Engines(t.media(n))}
 	if d.Phases == nil {
 		p := kernels.Phase{
 			Share:     1,
-			Width:     t.now(n, l.Width.Signal),
-			Bandwidth: t.now(n, l.Bandwidth.Signal),
+			Width:     t.now(n, spec.Width.Signal),
+			Bandwidth: t.now(n, spec.Bandwidth.Signal),
 		}
 		if p.Width == 0 && p.Bandwidth == 0 {
 			return d
@@ -61,7 +63,7 @@ func (n *Node) demand(t *task) kernels.Demand {
 		d.Phases = t.kernels[:]
 	}
 
-	if r := l.Requests; r != nil {
+	if r := spec.Requests; r != nil {
 		d.Requests = kernels.Requests{
 			Concurrency: r.Concurrency,
 			Rate:        t.now(n, r.Rate.Signal),
@@ -72,39 +74,40 @@ func (n *Node) demand(t *task) kernels.Demand {
 		return d
 	}
 
-	d.Busy = t.now(n, l.Busy.Signal)
+	d.Busy = t.now(n, spec.Busy.Signal)
 
 	return d
 }
 
-// kernelDevice returns what a device has for kernels. Those of a slice suffer a loss.
-func (p place) kernelDevice(loss float64) kernels.Device {
-	if p.compute == nil {
-		return kernels.Device{SMs: float64(p.gpu.model.sms), Bandwidth: 1, Engines: p.engines()}
+// kernelDevice describes the device for package kernels. Only kernels in a slice suffer the loss
+// (Demand.Loss).
+func (d simDevice) kernelDevice(loss float64) kernels.Device {
+	if d.compute == nil {
+		return kernels.Device{SMs: float64(d.gpu.model.sms), Bandwidth: 1, Engines: d.engines()}
 	}
 
 	return kernels.Device{
-		SMs:       float64(p.compute.SMs),
-		Bandwidth: p.instance.bandwidth(p.gpu),
-		Engines:   p.engines(),
+		SMs:       float64(d.compute.SMs),
+		Bandwidth: d.instance.bandwidth(d.gpu),
+		Engines:   d.engines(),
 		Loss:      loss,
 	}
 }
 
 // engines returns the media engines of a device. Compute instances share those of their GPU
 // instance.
-func (p place) engines() kernels.Engines {
-	have := p.gpu.engines()
-	if p.instance != nil {
-		have = p.instance.Profile.Engines.Or(gpu.Engines{})
+func (d simDevice) engines() kernels.Engines {
+	available := d.gpu.engines()
+	if d.instance != nil {
+		available = d.instance.Profile.Engines.Or(gpu.Engines{})
 	}
 
-	var engines kernels.Engines
-	for kind, count := range mediaCounts(have) {
-		engines[kind] = float64(count)
+	var counts kernels.Engines
+	for kind, count := range mediaCounts(available) {
+		counts[kind] = float64(count)
 	}
 
-	return engines
+	return counts
 }
 
 // bandwidth returns an instance's share of its GPU's memory bandwidth, which is in proportion to
@@ -113,8 +116,8 @@ func (i *Instance) bandwidth(g *simGPU) float64 {
 	return float64(i.Placement.Size) / float64(g.mig.AxisUnits)
 }
 
-// runKernels computes what the tasks of a GPU do: each on its device, and together with the others
-// there. Compute instances of a GPU instance have SMs of their own, but share its memory.
+// runKernels computes what the tasks of a GPU do: first what each would do alone on its device, then
+// how much tasks slow each other down that share SMs, memory bandwidth or media engines.
 func (n *Node) runKernels(g *simGPU) {
 	for _, t := range g.tasks {
 		loss := 0.0
@@ -122,13 +125,15 @@ func (n *Node) runKernels(g *simGPU) {
 			loss = float64(t.workload.Demand.Loss)
 		}
 
-		t.does = kernels.Run(n.demand(t), t.on.kernelDevice(loss))
+		t.result = kernels.Run(n.demand(t), t.on.kernelDevice(loss))
 	}
 
-	for on, tasks := range tasksBy(g.tasks, func(t *task) place { return t.on }) {
+	for on, tasks := range tasksBy(g.tasks, func(t *task) simDevice { return t.on }) {
 		contend(tasks, on.kernelDevice(0), g.sharesByMPS())
 	}
 
+	// Compute instances of one GPU instance have SMs of their own, but share its memory bandwidth. We
+	// let them contend on a device that has SMs for all, where all run at once, as with MPS.
 	for i, tasks := range tasksBy(g.tasks, func(t *task) *Instance { return t.on.instance }) {
 		if i != nil && len(i.ComputeInstances) > 1 {
 			contend(
@@ -142,8 +147,8 @@ func (n *Node) runKernels(g *simGPU) {
 	n.contendForEngines(g)
 
 	for _, t := range g.tasks {
-		t.sms = t.does.SMs
-		t.speed = t.does.Throughput
+		t.sms = t.result.SMs
+		t.speed = t.result.Throughput
 	}
 }
 
@@ -159,7 +164,7 @@ func (n *Node) contendForEngines(g *simGPU) {
 		demands := make([]kernels.Demand, len(tasks))
 
 		for i, t := range tasks {
-			results[i] = &t.does
+			results[i] = &t.result
 			demands[i] = n.demand(t)
 		}
 
@@ -169,6 +174,7 @@ func (n *Node) contendForEngines(g *simGPU) {
 
 func (g *simGPU) sharesByMPS() bool { return g.sharing.Kind == gpu.SharingMPS }
 
+// contend slows down tasks that share a device: they run at once with MPS, and in turns without.
 func contend(tasks []*task, on kernels.Device, mps bool) {
 	if len(tasks) < 2 {
 		return
@@ -176,31 +182,33 @@ func contend(tasks []*task, on kernels.Device, mps bool) {
 
 	results := make([]*kernels.Result, len(tasks))
 	for i, t := range tasks {
-		results[i] = &t.does
+		results[i] = &t.result
 	}
 
 	kernels.Contend(results, on, mps)
 }
 
-// tasksBy yields the tasks that have a key in common, in the order of their start.
-func tasksBy[K comparable](tasks []*task, key func(t *task) K) iter.Seq2[K, []*task] {
+// tasksBy groups tasks by a key. It yields each key with its tasks; groups, and the tasks in each,
+// are in the order of their start.
+func tasksBy[K comparable](tasks []*task, keyOf func(t *task) K) iter.Seq2[K, []*task] {
 	return func(yield func(K, []*task) bool) {
 		for first, t := range tasks {
-			of := key(t)
+			key := keyOf(t)
 
-			have := func(o *task) bool { return key(o) == of }
-			if slices.ContainsFunc(tasks[:first], have) {
-				continue
+			hasKey := func(o *task) bool { return keyOf(o) == key }
+			if slices.ContainsFunc(tasks[:first], hasKey) {
+				continue // it is in a group that we have yielded
 			}
 
-			group := tasks[first : first+1 : first+1] // mostly all
+			// Most groups have one task: the part of tasks itself, without an allocation.
+			group := tasks[first : first+1 : first+1]
 			for _, o := range tasks[first+1:] {
-				if have(o) {
+				if hasKey(o) {
 					group = append(group, o)
 				}
 			}
 
-			if !yield(of, group) {
+			if !yield(key, group) {
 				return
 			}
 		}

@@ -2,10 +2,10 @@ package sim
 
 import _ "embed"
 
-// demoFile is the name of the demo's scenario file, in errors and in the name of the scenario.
+// demoFile names the demo's scenario in errors; the scenario's own name derives from it.
 const demoFile = "dgx-a100-mixed.yaml"
 
-// demoScenario is also testdata/scenarios/dgx-a100-mixed.yaml, by a symbolic link.
+// testdata/scenarios/dgx-a100-mixed.yaml is a symbolic link to the same file.
 //
 //go:embed dgx-a100-mixed.yaml
 var demoScenario []byte

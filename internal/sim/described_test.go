@@ -72,8 +72,8 @@ func checkDescriptions(t *testing.T, n *Node) {
 		n.lock()
 
 		g := n.gpus[index]
-		if got := n.state(g, n.at); !reflect.DeepEqual(*g.described, *n.describe(g)) {
-			t.Errorf("GPU %d at %s: calls get an old description, %+v", index, n.at.Sub(n.start), got)
+		if got := n.state(g, n.stateTime); !reflect.DeepEqual(*g.described, *n.describe(g)) {
+			t.Errorf("GPU %d at %s: calls get an old description, %+v", index, n.stateTime.Sub(n.start), got)
 		}
 
 		n.mu.Unlock()

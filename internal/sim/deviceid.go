@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// deviceID is the id of a granted device in the form of the allocator, as the kubelet's
+// deviceID returns the id that the allocator gives to a granted device, as the kubelet's
 // pod-resources API shows it.
 func (n *Node) deviceID(g grant) string {
 	switch n.scenario.Node.Allocator {
@@ -27,8 +27,9 @@ func (n *Node) deviceID(g grant) string {
 	return id
 }
 
-// gkeID is "nvidia0", "nvidia0/gi7", "nvidia0/gi7/vgpu0" or "nvidia0/vgpu1": the minor number, the
-// GPU instance and the part of a shared device.
+// gkeID returns the id in GKE's form: "nvidia0", "nvidia0/gi7", "nvidia0/gi7/vgpu0" or
+// "nvidia0/vgpu1". The numbers are the GPU's minor number, the id of the GPU instance, and which
+// part of a shared device it is.
 func gkeID(g grant) string {
 	id := fmt.Sprintf("nvidia%d", g.gpu.minor)
 	if g.instance != nil {
@@ -42,10 +43,10 @@ func gkeID(g grant) string {
 	return id
 }
 
-// claimDevice is the name that the DRA driver gives to a device: "gpu-0", or
-// "gpu-2-mig-1g24gb-19-0" with the minor number, the profile, its id and the start of the
+// claimDeviceName returns the name that the DRA driver gives to a device: "gpu-0", or
+// "gpu-2-mig-1g24gb-19-0" with the minor number, the profile, the profile's id and the start of the
 // placement.
-func claimDevice(g grant) string {
+func claimDeviceName(g grant) string {
 	if g.instance == nil {
 		return fmt.Sprintf("gpu-%d", g.gpu.minor)
 	}

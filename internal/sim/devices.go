@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// offer is a device that the allocator gives to containers: to one, or to several if it is shared.
+// offer is a device that the allocator can give to one container, or to several if it is shared.
 type offer struct {
-	place
+	simDevice
 	resource string
-	replicas int // 0: to one container alone
+	replicas int // into how many parts it is shared; 0: it is not
 }
 
 // hamiReplicas is the number of parts into which HAMi divides a GPU by default (deviceSplitCount).
 const hamiReplicas = 10
 
-// maxReplicas bounds the number of parts of a device.
+// maxReplicas is the highest number of parts of a device: scenarios have the same limit.
 const maxReplicas = 128
 
 // offers returns the devices of the allocator, held or not, ordered by GPU and place.
@@ -28,12 +28,12 @@ func (n *Node) offers() []offer {
 
 	for _, g := range n.gpus {
 		if !g.migOn {
-			list = append(list, n.offer(place{gpu: g}))
+			list = append(list, n.offer(simDevice{gpu: g}))
 		}
 
 		for _, i := range g.instances {
 			for _, c := range i.ComputeInstances {
-				list = append(list, n.offer(place{gpu: g, instance: i, compute: c}))
+				list = append(list, n.offer(simDevice{gpu: g, instance: i, compute: c}))
 			}
 		}
 	}
@@ -44,17 +44,17 @@ func (n *Node) offers() []offer {
 // offer returns the offer of a device. GKE, HAMi and the MIG strategy "single" call every resource
 // nvidia.com/gpu. The strategy "mixed" has a resource for each profile, with "." for "+":
 // nvidia.com/mig-1g.10gb.me for 1g.10gb+me.
-func (n *Node) offer(p place) offer {
+func (n *Node) offer(d simDevice) offer {
 	spec := &n.scenario.Node
-	o := offer{place: p, resource: "nvidia.com/gpu", replicas: p.gpu.sharing.Replicas}
+	o := offer{simDevice: d, resource: "nvidia.com/gpu", replicas: d.gpu.sharing.Replicas}
 
 	byProfile := spec.Strategy != "single" &&
 		(spec.Allocator == AllocatorDevicePlugin || spec.Allocator == AllocatorDRA)
-	if p.compute != nil && byProfile {
-		o.resource = "nvidia.com/mig-" + strings.ReplaceAll(p.compute.Profile, "+", ".")
+	if d.compute != nil && byProfile {
+		o.resource = "nvidia.com/mig-" + strings.ReplaceAll(d.compute.Profile, "+", ".")
 	}
 
-	if p.gpu.sharing.Rename {
+	if d.gpu.sharing.Rename {
 		o.resource += ".shared"
 	}
 
@@ -67,45 +67,45 @@ func (n *Node) offer(p place) offer {
 
 // grant is one device, or one part of a shared one, given to a container.
 type grant struct {
-	place
-	replica int
-	shared  bool
+	simDevice
+	replica int  // which part of a shared device it is
+	shared  bool // whether the device is shared
 }
 
 // exists reports whether the device exists and containers can use it.
-func (p place) exists() bool {
-	if p.compute == nil {
-		return !p.gpu.migOn
+func (d simDevice) exists() bool {
+	if d.compute == nil {
+		return !d.gpu.migOn
 	}
 
-	return slices.Contains(p.gpu.instances, p.instance) &&
-		slices.Contains(p.instance.ComputeInstances, p.compute)
+	return slices.Contains(d.gpu.instances, d.instance) &&
+		slices.Contains(d.instance.ComputeInstances, d.compute)
 }
 
-// uuid returns the device's UUID. A device that is created where another was destroyed has the same
-// one.
-func (p place) uuid() string {
-	if p.compute == nil {
-		return string(p.gpu.uuid)
+// uuid returns the device's UUID. A device that is created where another was destroyed gets the UUID
+// of that.
+func (d simDevice) uuid() string {
+	if d.compute == nil {
+		return string(d.gpu.uuid)
 	}
 
-	return string(p.compute.UUID)
+	return string(d.compute.UUID)
 }
 
-// part is a device, or one part of a shared one.
-type part struct {
-	uuid    string
-	replica int
+// replicaKey names a device, or one part of a shared one.
+type replicaKey struct {
+	uuid    string // of the device
+	replica int    // which part; 0 if it is not shared
 }
 
-// takenDevices records which devices, or parts of them, containers have.
+// takenDevices records which devices, or parts of them, containers hold.
 type takenDevices struct {
-	taken map[part]bool
-	users map[string]int // the number of taken parts of a device, by its UUID
+	replicas map[replicaKey]bool
+	users    map[string]int // how many parts of a device are taken, by its UUID
 }
 
 func (n *Node) newTakenDevices() *takenDevices {
-	d := &takenDevices{taken: make(map[part]bool), users: make(map[string]int)}
+	d := &takenDevices{replicas: make(map[replicaKey]bool), users: make(map[string]int)}
 
 	for _, p := range n.pods {
 		for _, c := range p.containers {
@@ -121,19 +121,19 @@ func (n *Node) newTakenDevices() *takenDevices {
 }
 
 func (d *takenDevices) markTaken(g grant) {
-	if k := (part{g.uuid(), g.replica}); !d.taken[k] {
-		d.taken[k] = true
-		d.users[k.uuid]++
+	if key := (replicaKey{g.uuid(), g.replica}); !d.replicas[key] {
+		d.replicas[key] = true
+		d.users[key.uuid]++
 	}
 }
 
-// allocate gives a pod's containers what they ask for, init containers first. It returns the
-// container for which there is too little; nil if there is none. Like the kubelet's device manager
+// allocate gives a pod's containers the devices that they ask for, init containers first. It returns
+// the first container for which there are too few; nil if all got theirs. Like the kubelet's device manager
 // (pkg/kubelet/cm/devicemanager/manager.go, Allocate), it gives the devices of an init container to
 // later containers of its pod, and to no other pod.
 func (n *Node) allocate(p *pod) *container {
 	taken := n.newTakenDevices()
-	var reusable []grant
+	var reusable []grant // of the pod's init containers
 
 	for _, init := range []bool{true, false} {
 		for _, c := range p.containers {
@@ -166,7 +166,7 @@ func (n *Node) allocate(p *pod) *container {
 
 // takeDevices takes the devices that a container asks for: reusable ones first, then free ones, and
 // of shared devices the least used. It returns nil if there are too few.
-func (n *Node) takeDevices(spec *ContainerSpec, d *takenDevices, reusable []grant) []grant {
+func (n *Node) takeDevices(spec *ContainerSpec, taken *takenDevices, reusable []grant) []grant {
 	offers := n.offersOf(spec)
 	var grants []grant
 
@@ -177,7 +177,7 @@ func (n *Node) takeDevices(spec *ContainerSpec, d *takenDevices, reusable []gran
 		}
 
 		for _, o := range offers[:spec.Count] {
-			grants = append(grants, grant{place: o.place})
+			grants = append(grants, grant{simDevice: o.simDevice})
 		}
 
 		return grants
@@ -185,7 +185,7 @@ func (n *Node) takeDevices(spec *ContainerSpec, d *takenDevices, reusable []gran
 
 	for _, g := range reusable {
 		if len(grants) < spec.Count &&
-			slices.ContainsFunc(offers, func(o offer) bool { return o.place == g.place }) {
+			slices.ContainsFunc(offers, func(o offer) bool { return o.simDevice == g.simDevice }) {
 			grants = append(grants, g)
 		}
 	}
@@ -194,16 +194,16 @@ func (n *Node) takeDevices(spec *ContainerSpec, d *takenDevices, reusable []gran
 	for used := 0; used < maxReplicas && len(grants) < spec.Count; used++ {
 		for _, o := range offers {
 			if len(grants) == spec.Count || used >= max(o.replicas, 1) ||
-				d.users[o.uuid()] != used {
+				taken.users[o.uuid()] != used {
 				continue
 			}
 
-			g := grant{place: o.place, shared: o.replicas > 0}
-			for d.taken[part{g.uuid(), g.replica}] {
+			g := grant{simDevice: o.simDevice, shared: o.replicas > 0}
+			for taken.replicas[replicaKey{g.uuid(), g.replica}] {
 				g.replica++
 			}
 
-			d.markTaken(g)
+			taken.markTaken(g)
 			grants = append(grants, g)
 		}
 	}
@@ -221,23 +221,23 @@ func (n *Node) offersOf(spec *ContainerSpec) []offer {
 	pin, pinned := spec.Device.Get()
 
 	return slices.DeleteFunc(n.offered(), func(o offer) bool {
-		return o.resource != spec.Resource || pinned && !pin.names(o.place)
+		return o.resource != spec.Resource || pinned && !pin.names(o.simDevice)
 	})
 }
 
-// names reports whether the pin means a device.
-func (d DevicePin) names(p place) bool {
-	if d.GPU != p.gpu.index || (d.Profile == "") != (p.compute == nil) {
+// names reports whether the pin names a device.
+func (p DevicePin) names(d simDevice) bool {
+	if p.GPU != d.gpu.index || (p.Profile == "") != (d.compute == nil) {
 		return false
 	}
 
-	return p.compute == nil ||
-		p.instance.Profile.Name == d.Profile && p.instance.Placement.Start == d.Start &&
-			p.compute.ID == d.Compute
+	return d.compute == nil ||
+		d.instance.Profile.Name == p.Profile && d.instance.Placement.Start == p.Start &&
+			d.compute.ID == p.Compute
 }
 
-// offered returns the present offers. While a device plugin is stale, some may be of devices that
-// no longer exist.
+// offered returns what the allocator offers now. While a device plugin is stale
+// (FaultPluginStale), that can include devices that no longer exist.
 func (n *Node) offered() []offer {
 	if n.freezes > 0 {
 		return slices.Clone(n.frozen)
@@ -246,6 +246,7 @@ func (n *Node) offered() []offer {
 	return n.offers()
 }
 
+// freezeOffers keeps the offers as they are until as many calls of thawOffers: faults can overlap.
 func (n *Node) freezeOffers() {
 	n.frozen = n.offered()
 	n.freezes++
@@ -254,15 +255,15 @@ func (n *Node) freezeOffers() {
 // thawOffers ends one freezeOffers: the device plugin restarts.
 func (n *Node) thawOffers() { n.freezes-- }
 
-// grants returns the device of an offer, or each of its replicas.
-func (o offer) grants() []grant {
+// replicaGrants returns a grant of the offered device, or one of each part if it is shared.
+func (o offer) replicaGrants() []grant {
 	if o.replicas == 0 {
-		return []grant{{place: o.place}}
+		return []grant{{simDevice: o.simDevice}}
 	}
 
 	list := make([]grant, 0, o.replicas)
 	for k := range o.replicas {
-		list = append(list, grant{place: o.place, replica: k, shared: true})
+		list = append(list, grant{simDevice: o.simDevice, replica: k, shared: true})
 	}
 
 	return list
@@ -290,7 +291,7 @@ func (n *Node) allocatable() []DeviceGrant {
 			at = len(list) - 1
 		}
 
-		for _, g := range o.grants() {
+		for _, g := range o.replicaGrants() {
 			list[at].IDs = append(list[at].IDs, n.deviceID(g))
 		}
 	}

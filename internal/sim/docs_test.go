@@ -37,7 +37,7 @@ func TestPageOfTheSimulatedNode(t *testing.T) {
 	}
 
 	names := slices.AppendSeq(slices.Collect(maps.Keys(faultKinds())), maps.Keys(faultReadings()))
-	for kind, keys := range faultKeys() {
+	for kind, keys := range keysOfFaults() {
 		names = append(append(names, keys[0]...), keys[1]...)
 
 		if !regexp.MustCompile("(?m)^\\| .*`" + string(kind) + "`").MatchString(page) {

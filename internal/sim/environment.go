@@ -2,9 +2,9 @@ package sim
 
 import "fmt"
 
-// FromEnvironment makes the node that the environment describes to a library: MIG_SIM_SCENARIO, a
-// file; MIG_SIM_CLOCK, real if it is not set; and MIG_SIM_STATE, if the node is shared with other
-// processes. An error names the variable.
+// FromEnvironment starts the node that environment variables describe: MIG_SIM_SCENARIO is the path
+// of a scenario, MIG_SIM_CLOCK the clock mode (default real), and MIG_SIM_STATE the state file of a
+// node that is shared with other processes. An error names the variable.
 func FromEnvironment(getenv func(string) string) (*Node, error) {
 	path := getenv("MIG_SIM_SCENARIO")
 	if path == "" {

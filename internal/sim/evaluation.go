@@ -10,25 +10,25 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Evaluation is what really happens on a simulated node, with what was predicted of it. It is the
-// document of /-/sim/truth.
+// Evaluation compares what the processes on a simulated node achieve with what was predicted for
+// them. It is the document of /-/sim/truth.
 type Evaluation struct {
 	APIVersion string    `json:"apiVersion"`
 	Time       time.Time `json:"time"`
 	Node       string    `json:"node"`
-	// Processes are those that run, by GPU and start, and after them those that were killed.
+	// Processes lists running processes by GPU and start, and after them processes that were killed.
 	Processes []Outcome `json:"processes"`
 }
 
-// Outcome is what one process has achieved on a device since it was first seen there, compared with
-// a whole GPU that it has to itself.
+// Outcome is what one process has achieved on a device since Since, when it was first seen there.
+// Ratios are relative to a whole GPU that the process has to itself.
 type Outcome struct {
 	GPU       gpu.UUID    `json:"gpu"`
 	Index     int         `json:"index"`
 	MIGDevice gpu.MIGUUID `json:"migDevice,omitempty"`
 	Profile   string      `json:"profile,omitempty"` // of the GPU instance; absent for a whole GPU
 
-	// Of a process of the host they are empty.
+	// Namespace to Owner are empty for a process of the host.
 	Namespace string `json:"namespace,omitempty"`
 	Pod       string `json:"pod,omitempty"`
 	Container string `json:"container,omitempty"`
@@ -37,12 +37,12 @@ type Outcome struct {
 	Workload  string `json:"workload,omitempty"` // its name in the scenario; absent if the process does nothing
 
 	Since time.Time `json:"since"`
-	// Throughput is the work done, relative to that GPU. The quantiles of Stretch, how many times
-	// as long kernels take, are over its busy time. Both are 1 as long as nothing was to be done.
+	// Throughput is the work done, and Stretch how many times as long kernels take, with quantiles
+	// over the busy time. Both are 1 as long as the process had nothing to do.
 	Throughput float64   `json:"throughputRatio"`
 	Stretch    Quantiles `json:"stretch"`
 	Busy       float64   `json:"busyRatio"` // the share of the time in which its kernels run
-	// Requests is absent without a load in requests.
+	// Requests is absent if the workload answers no requests.
 	Requests *RequestOutcome `json:"requests,omitempty"`
 
 	// Failed says why the process was killed, and FailedAt when; absent for one that runs.
@@ -54,8 +54,8 @@ type Outcome struct {
 	Predicted *Prediction `json:"predicted,omitempty"`
 }
 
-// RequestOutcome is what has become of requests: those answered in a second, and how long they
-// took, in seconds.
+// RequestOutcome says how many requests were answered in a second and how long they took, in
+// seconds: on the process's device, and alone on a whole GPU.
 type RequestOutcome struct {
 	PerSecond      float64   `json:"perSecond"`
 	AlonePerSecond float64   `json:"alonePerSecond"`
@@ -69,28 +69,29 @@ type Quantiles struct {
 	P95 float64 `json:"p95"`
 }
 
-// Prediction is what was predicted for a workload in a profile, at p95 of its busy time.
+// Prediction is what the advisor predicted for a workload in a profile, at the 95th percentile of
+// its busy time.
 type Prediction struct {
 	Time    time.Time `json:"time"`
 	Profile string    `json:"profile"`
 	Low     float64   `json:"stretchLow"`
 	Middle  float64   `json:"stretchExpected"`
 	High    float64   `json:"stretchHigh"`
-	// LatencyLow and LatencyHigh are that of requests, as a multiple of that on the device that the
-	// workload had then; LatencyFigure lies between them if their service time is known. 0 if
-	// nothing was predicted.
+	// LatencyLow and LatencyHigh bound the latency of requests, as a multiple of their latency on the
+	// device that the workload had when it was predicted. LatencyFigure lies between them, if the
+	// requests' service time is known. All are 0 if no latency was predicted.
 	LatencyLow    float64 `json:"latencyLow,omitzero"`
 	LatencyFigure float64 `json:"latencyFigure,omitzero"`
 	LatencyHigh   float64 `json:"latencyHigh,omitzero"`
-	// Throughput is relative to the device that the workload had then.
+	// Throughput is relative to the device that the workload had when it was predicted.
 	Throughput float64 `json:"throughputRatio"`
 }
 
-// Tally adds up what processes achieve, from one look to the next. It is not safe for concurrent
-// use.
+// Tally adds up what processes achieve, from one call of Add to the next. It is not safe for
+// concurrent use.
 type Tally struct {
-	last time.Time
-	runs map[runKey]*run
+	last time.Time       // of the latest call of Add
+	runs map[runKey]*run // the processes of the latest call of Add
 }
 
 // runKey names a process on a device.
@@ -100,20 +101,21 @@ type runKey struct {
 	mig gpu.MIGUUID
 }
 
-// run is what a process has achieved on a device.
+// run is what a process has achieved on a device since it was first seen there.
 type run struct {
 	latest  Truth
 	since   time.Time
-	seconds float64
-	// seconds of kernels: of the work done as if alone, of all work, and that it took
+	seconds float64 // for how long we have counted
+	// Seconds in which kernels run: alone is how long they would have run alone on a whole GPU, work
+	// the part of that whose work got done, busy how long they ran.
 	work, alone, busy     float64
-	served, wanted        float64 // requests
-	stretch               spread  // by work
-	latency, aloneLatency spread  // by requests
+	served, wanted        float64 // requests answered, and those that would have been alone
+	stretch               spread  // weighted by work
+	latency, aloneLatency spread  // weighted by requests
 }
 
-// Add looks at what all processes achieve at a time: what they do is taken to have been the same
-// since the last look.
+// Add adds what all processes achieve at a time. It takes them to have achieved the same since the
+// call before.
 func (t *Tally) Add(now time.Time, all []Truth) {
 	passed := now.Sub(t.last).Seconds()
 	if t.last.IsZero() || passed <= 0 {
@@ -140,7 +142,7 @@ func (t *Tally) Add(now time.Time, all []Truth) {
 		seen[key] = r
 	}
 
-	t.runs = seen // those that have ended are forgotten
+	t.runs = seen // without the processes that have ended
 }
 
 func (r *run) add(truth *Truth, seconds float64) {
@@ -156,18 +158,15 @@ func (r *run) add(truth *Truth, seconds float64) {
 	r.aloneLatency.add(truth.Alone.Latency.Seconds(), truth.Alone.PerSecond*seconds)
 }
 
-// Outcomes returns what was added up of the processes of the last look: those that run by GPU and
-// start, and after those the ones that were killed, the first one first.
+// Outcomes returns what was added up for the processes of the latest Add: running processes by GPU
+// and start, then killed processes by the time of their end.
 func (t *Tally) Outcomes() []Outcome {
 	all := slices.Collect(maps.Values(t.runs))
 	slices.SortFunc(all, func(a, b *run) int {
 		return cmp.Or(
 			a.latest.FailedAt.Compare(b.latest.FailedAt),
 			cmp.Compare(a.latest.Index, b.latest.Index),
-			cmp.Compare(
-				a.latest.MIG,
-				b.latest.MIG,
-			),
+			cmp.Compare(a.latest.MIG, b.latest.MIG),
 			a.since.Compare(b.since),
 			cmp.Compare(a.latest.PID, b.latest.PID),
 		)
@@ -220,15 +219,16 @@ func (r *run) outcome() Outcome {
 	return o
 }
 
-// spread counts values by weight, in buckets of half a percent, each with the mean of its values.
+// spread is a histogram of weighted values. Its buckets are half a percent wide, and each knows the
+// mean of its values.
 type spread struct {
-	buckets map[int]weighted
+	buckets map[int]bucket // by the logarithm of the value, in units of bucketWidth
 }
 
-type weighted struct{ weight, sum float64 }
+type bucket struct{ weight, sum float64 } // sum of value times weight
 
-// spreadStep is the width of a bucket.
-const spreadStep = 0.005
+// bucketWidth is the width of a bucket on a logarithmic scale: about half a percent.
+const bucketWidth = 0.005
 
 func (s *spread) add(value, weight float64) {
 	if !(value > 0 && weight > 0) {
@@ -236,37 +236,39 @@ func (s *spread) add(value, weight float64) {
 	}
 
 	if s.buckets == nil {
-		s.buckets = map[int]weighted{}
+		s.buckets = map[int]bucket{}
 	}
 
-	at := int(math.Floor(math.Log(value) / spreadStep))
-	b := s.buckets[at]
-	s.buckets[at] = weighted{b.weight + weight, b.sum + value*weight}
+	k := int(math.Floor(math.Log(value) / bucketWidth))
+	b := s.buckets[k]
+	s.buckets[k] = bucket{b.weight + weight, b.sum + value*weight}
 }
 
 func (s *spread) quantiles() Quantiles {
 	return Quantiles{P50: s.quantile(0.5), P95: s.quantile(0.95)}
 }
 
-// quantile returns the mean of the bucket in which a share of the weight is reached; 0 if nothing
-// was added.
+// quantile returns the mean of the bucket in which the share q of the weight is reached; 0 if
+// nothing was added.
 func (s *spread) quantile(q float64) float64 {
 	total := 0.
 	sum := 0.
 
-	order := slices.Sorted(maps.Keys(s.buckets))
-	for _, at := range order {
-		total += s.buckets[at].weight
+	keys := slices.Sorted(maps.Keys(s.buckets))
+	for _, k := range keys {
+		total += s.buckets[k].weight
 	}
 
-	for _, at := range order {
-		if sum += s.buckets[at].weight; sum >= q*total*(1-1e-9) {
-			return round(s.buckets[at].sum / s.buckets[at].weight)
+	for _, k := range keys {
+		b := s.buckets[k]
+		// The factor forgives what rounding errors take from the sum.
+		if sum += b.weight; sum >= q*total*(1-1e-9) {
+			return round(b.sum / b.weight)
 		}
 	}
 
 	return 0
 }
 
-// round leaves out digits that tell nothing.
+// round rounds to six decimals: the digits behind them are noise of the sums.
 func round(v float64) float64 { return math.Round(v*1e6) / 1e6 }

@@ -28,8 +28,8 @@ type Subscription struct {
 	watched map[watched]bool
 	queue   []Event
 	waiting bool          // a caller is in Next and has found the queue empty
-	broken  bool          // the queue has failed, and Next has not returned that yet
-	mending bool          // its owner had a queue that failed, and has not seen yet that this one works
+	broken  bool          // the queue has failed, and Next has not returned the error yet
+	mending bool          // a queue of its owner failed, and the owner has not seen yet that this one works
 	asked   int           // calls of Next while mending
 	arrived chan struct{} // closed and replaced by every event
 }
@@ -39,7 +39,7 @@ type watched struct {
 	kind gpu.EventKind
 }
 
-// maxQueue bounds a queue whose owner does not read it: it drops the newest events.
+// maxQueue bounds a queue that its owner does not read: when it is full, new events are dropped.
 const maxQueue = 4096
 
 // Subscribe returns a new queue. The caller closes it.
@@ -76,10 +76,10 @@ func (s *Subscription) Watch(index int, kind gpu.EventKind) error {
 func (s *Subscription) Next(timeout time.Duration) (Event, error) {
 	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
-	s.query()
+	s.countQuery()
 
 	for {
-		if s.failed() {
+		if s.takeFailure() {
 			return Event{}, fmt.Errorf("queue of events: %w", gpu.ErrDriver)
 		}
 
@@ -94,7 +94,8 @@ func (s *Subscription) Next(timeout time.Duration) (Event, error) {
 	}
 }
 
-// pause waits until there may be an event.
+// pause waits until there may be an event: until arrived is closed, or for the real time wake (0:
+// without limit).
 func (s *Subscription) pause(
 	deadline <-chan time.Time,
 	arrived <-chan struct{},
@@ -122,9 +123,9 @@ func (s *Subscription) pause(
 	return nil
 }
 
-// next takes an event off the queue. If there is none it returns what to wait for: arrived, which
-// is closed when another call of the node causes an event, and wake, the real time (0: none) until
-// the scenario does something.
+// next takes an event off the queue. If there is none, it returns what to wait for: arrived is
+// closed when a call of the node causes an event, and wake is the real time until the scenario does
+// something by itself (0: it never does).
 func (s *Subscription) next() (e Event, arrived <-chan struct{}, wake time.Duration, ok bool) {
 	n := s.node
 	n.lock()
@@ -141,9 +142,7 @@ func (s *Subscription) next() (e Event, arrived <-chan struct{}, wake time.Durat
 	n.wakeSettle()
 
 	if at, planned := n.nextChange(); planned {
-		if d, moves := n.clock.until(at); moves {
-			wake = d
-		}
+		wake, _ = n.clock.realTimeTo(at) // 0 for a stepped clock
 	}
 
 	return Event{}, s.arrived, wake, false
@@ -159,10 +158,10 @@ func (s *Subscription) Close() {
 	s.node.wakeSettle()
 }
 
-// Settle waits until ctx ends, or until clients have taken every event and are in Next again: by
-// then they have done what they do with each event. It does the same for records of the kernel's
-// log. It also waits for a client whose queue has failed, until that has another queue that works,
-// but not for clients that have closed theirs.
+// Settle waits until ctx ends, or until clients have handled everything: every client has taken all
+// its events and waits in Next for another, and every reader of the kernel's log in Read. After a
+// queue has failed, Settle also waits until its owner has a queue that works. It does not wait for
+// clients that have closed their queue.
 func (n *Node) Settle(ctx context.Context) {
 	for {
 		n.lock()
@@ -193,8 +192,8 @@ func (n *Node) wakeSettle() {
 	n.idle = make(chan struct{})
 }
 
-// emit adds an event to the queues that watch for it, if the driver delivers it. The caller holds
-// n.mu.
+// emit adds an event to the GPU's history and, if the driver delivers it, to the queues that watch
+// for it. The caller holds n.mu.
 func (n *Node) emit(e Event) {
 	n.gpus[e.GPU].history.add(e)
 
@@ -212,12 +211,12 @@ func (n *Node) emit(e Event) {
 	}
 }
 
-// delivers reports whether the driver delivers events of a GPU. Every client may register for them,
-// but while the GPU has instances, the driver silently sends none to clients without root's rights
+// delivers reports whether the driver delivers events of a GPU. Every client may register for them.
+// But while the GPU has instances, the driver silently sends none to clients that lack root's rights
 // and the MIG monitor capability (open-gpu-kernel-modules 595.45.04,
 // src/nvidia/src/kernel/gpu/gpu_rmapi.c, _gpuFilterSubDeviceEventInfo). The caller holds n.mu.
 func (n *Node) delivers(index int) bool {
-	return len(n.gpus[index].instances) == 0 || n.privileged(index, n.at)
+	return len(n.gpus[index].instances) == 0 || n.privileged(index, n.stateTime)
 }
 
 // ReportsHealth reports whether the driver has the events EventUnavailable and EventRecoveryAction:

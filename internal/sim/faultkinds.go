@@ -2,10 +2,18 @@ package sim
 
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
-// faultKeys are the keys of a fault beside kind, at and for: those that it needs, then those that
-// it may have.
-func faultKeys() map[FaultKind][2][]string {
-	keys := map[FaultKind][2][]string{
+// faultKeys are the keys of a kind of fault beside kind, at and for.
+type faultKeys [2][]string
+
+// The two lists of faultKeys.
+const (
+	requiredKeys = iota
+	optionalKeys
+)
+
+// keysOfFaults returns the keys of each kind of fault.
+func keysOfFaults() map[FaultKind]faultKeys {
+	keys := map[FaultKind]faultKeys{
 		FaultNotSupported:  {{"reading"}, {"gpu"}},
 		FaultNoPermission:  {nil, {"gpu", "reading", "on", "after"}},
 		FaultSlow:          {{"delay"}, {"gpu"}},
@@ -23,11 +31,11 @@ func faultKeys() map[FaultKind][2][]string {
 		FaultClockJump:     {{"by"}, nil},
 	}
 	for _, kind := range []FaultKind{FaultHang, FaultLost, FaultResetRequired} {
-		keys[kind] = [2][]string{nil, {"gpu", "during", "on", "after"}}
+		keys[kind] = faultKeys{optionalKeys: {"gpu", "during", "on", "after"}}
 	}
 
 	for _, kind := range []FaultKind{FaultPowerBrake, FaultActivityNaN, FaultActivityAbove} {
-		keys[kind] = [2][]string{nil, {"gpu"}}
+		keys[kind] = faultKeys{optionalKeys: {"gpu"}}
 	}
 
 	for _, kind := range []FaultKind{
@@ -50,23 +58,23 @@ func faultKeys() map[FaultKind][2][]string {
 		FaultDCGMNoModule,
 		FaultDCGMGroups,
 	} {
-		keys[kind] = [2][]string{}
+		keys[kind] = faultKeys{}
 	}
 
 	return keys
 }
 
-// faultKinds are the kinds by their names.
+// faultKinds returns all kinds of faults by their names in scenarios.
 func faultKinds() map[string]FaultKind {
 	kinds := make(map[string]FaultKind)
-	for kind := range faultKeys() {
+	for kind := range keysOfFaults() {
 		kinds[string(kind)] = kind
 	}
 
 	return kinds
 }
 
-// changesOf are the changes that a fault of a kind can be about.
+// changesOf returns the values that the key "on" can have for a kind of fault.
 func changesOf(kind FaultKind) []string {
 	var list []string
 
@@ -85,7 +93,7 @@ func changesOf(kind FaultKind) []string {
 	return list
 }
 
-// faultReadings are the readings that a fault can strike, by their names.
+// faultReadings returns the readings that a fault can strike, by their names in scenarios.
 func faultReadings() map[string]gpu.Reading {
 	readings := make(map[string]gpu.Reading)
 	for _, r := range []gpu.Reading{

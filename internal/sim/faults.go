@@ -11,14 +11,14 @@ type FaultKind string
 
 // The faults.
 const (
-	FaultHang          FaultKind = "hang"           // calls to the GPU do not return until it ends
-	FaultDriverLock    FaultKind = "driver-lock"    // calls to any GPU do not return until it ends
+	FaultHang          FaultKind = "hang"           // calls to the GPU do not return until the fault ends
+	FaultDriverLock    FaultKind = "driver-lock"    // calls to any GPU do not return until the fault ends
 	FaultLost          FaultKind = "lost"           // the GPU has fallen off the bus
-	FaultResetRequired FaultKind = "reset-required" // the GPU wants a reset
-	FaultNotSupported  FaultKind = "not-supported"  // one reading is not offered
-	// one reading, or everything that needs rights, is refused
+	FaultResetRequired FaultKind = "reset-required" // the GPU needs a reset
+	FaultNotSupported  FaultKind = "not-supported"  // the driver does not support Reading
+	// the driver refuses Reading or, if that is empty, everything that needs root's rights
 	FaultNoPermission    FaultKind = "no-permission"
-	FaultSlow            FaultKind = "slow"                 // every call to the GPU takes a time
+	FaultSlow            FaultKind = "slow"                 // every call to the GPU takes Delay
 	FaultXID             FaultKind = "xid"                  // an XID error is reported
 	FaultVersionMismatch FaultKind = "version-mismatch"     // the driver was upgraded under the library
 	FaultNoDriver        FaultKind = "no-driver"            // the kernel driver is not loaded
@@ -27,9 +27,9 @@ const (
 	FaultReconfigure     FaultKind = "external-reconfigure" // another client repartitions the GPU
 	// destroying an instance succeeds and leaves it there
 	FaultDestroyLies FaultKind = "destroy-lies"
-	FaultChangeFails FaultKind = "change-fails"     // a change of the partition is refused
-	FaultElsewhere   FaultKind = "create-elsewhere" // what is created is at another place than asked for
-	// a process begins on a compute instance when a client is about to destroy it
+	FaultChangeFails FaultKind = "change-fails"     // a change of the partition fails with Error
+	FaultElsewhere   FaultKind = "create-elsewhere" // the driver creates an instance at another placement
+	// a process starts on a compute instance just before a client destroys that
 	FaultProcessStarts FaultKind = "process-starts"
 	FaultReboot        FaultKind = "reboot" // the node reboots
 	// the GPU is unbound from the driver once no client has it open, and bound again when the fault
@@ -55,7 +55,7 @@ const (
 	FaultActivityAbove FaultKind = "activity-above-one"
 	FaultDCGMDown      FaultKind = "dcgm-down"    // the host engine is gone, with its groups and samples
 	FaultDCGMRestart   FaultKind = "dcgm-restart" // the host engine ends and starts again
-	// the host engine is stopped: calls do not return until it ends
+	// the host engine is stopped: calls do not return until the fault ends
 	FaultDCGMHang    FaultKind = "dcgm-hang"
 	FaultDCGMPaused  FaultKind = "dcgm-paused"        // profiling is paused: values are blank
 	FaultDCGMNonRoot FaultKind = "dcgm-requires-root" // the host engine runs without root's rights
@@ -70,45 +70,47 @@ const (
 // FaultSpec is a fault that lasts for a period or occurs at an instant.
 type FaultSpec struct {
 	Kind FaultKind
-	At   time.Duration `yaml:",omitempty"`
+	At   time.Duration `yaml:",omitempty"`    // since the start of the node
 	For  time.Duration `yaml:",omitempty"`    // 0: it does not end
 	GPU  gpu.Opt[int]  `yaml:"gpu,omitempty"` // absent: every GPU
 
-	Reading gpu.Reading `yaml:",omitempty"` // of not-supported and no-permission
-	// the fault begins with the first call for this reading after At; empty: at At
+	// Reading is the reading that not-supported or no-permission strikes.
+	Reading gpu.Reading `yaml:",omitempty"`
+	// During makes the fault begin with the first call for this reading after At. Empty: at At.
 	During gpu.Reading `yaml:",omitempty"`
-	// the fault affects changes of the partition of this kind, anyChange for all; see call.go
+	// On makes the fault affect changes of the partition of this kind, or of all kinds (anyChange),
+	// once After of them have gone through: see call.go.
 	On    ChangeOp `yaml:",omitempty"`
-	After int      `yaml:",omitempty" range:"0..65536"` // this many of them succeed first
-	// how many calls a fault of single calls affects
-	Times    int                     `default:"1" range:"1..65536"`
-	Error    error                   `yaml:",omitempty"` // of change-fails
-	Delay    time.Duration           `yaml:",omitempty"`
-	By       clockOffset             `yaml:",omitempty"`                // of a clock-jump; negative: backwards
-	Celsius  int                     `yaml:",omitempty" range:"0..127"` // of an overheat
-	XID      uint64                  `yaml:"xid,omitempty" range:"1..1048576"`
-	Instance gpu.Opt[gpu.InstanceID] `yaml:"gi,omitempty" range:"0..255"` // where an XID is reported
+	After int      `yaml:",omitempty" range:"0..65536"`
+	// Times is how many calls a fault of single calls affects.
+	Times   int           `default:"1" range:"1..65536"`
+	Error   error         `yaml:",omitempty"`                // of change-fails
+	Delay   time.Duration `yaml:",omitempty"`                // of the faults called -slow, and of slow
+	By      clockOffset   `yaml:",omitempty"`                // of clock-jump; negative: backwards
+	Celsius int           `yaml:",omitempty" range:"0..127"` // of overheat
+	XID     uint64        `yaml:"xid,omitempty" range:"1..1048576"`
+	// Instance and Compute say where an XID is reported; absent: for the GPU as a whole.
+	Instance gpu.Opt[gpu.InstanceID] `yaml:"gi,omitempty" range:"0..255"`
 	Compute  gpu.Opt[gpu.ComputeID]  `yaml:"ci,omitempty" range:"0..255"`
-	// Recovery is what the driver asks for while an XID's time lasts; empty: nothing.
+	// Recovery is the action that the driver asks for while an XID fault lasts; empty: none.
 	Recovery gpu.RecoveryAction `yaml:",omitempty" oneof:"none reset reboot drain drain_and_reset"`
-	Layout   []LayoutSpec       `yaml:"-"` // of an external-reconfigure
+	Layout   []LayoutSpec       `yaml:"-"` // of external-reconfigure
 }
 
-// active reports whether the fault holds for a GPU, or for driverAsWhole, at a time since the
-// start.
-func (f *FaultSpec) active(index int, passed time.Duration) bool {
+// active reports whether the fault holds at a time since the start, for a GPU or for driverAsWhole.
+func (f *FaultSpec) active(index int, sinceStart time.Duration) bool {
 	if only, ok := f.GPU.Get(); ok && only != index {
 		return false
 	}
 
-	return f.At <= passed && (f.For == 0 || passed < f.At+f.For)
+	return f.At <= sinceStart && (f.For == 0 || sinceStart < f.At+f.For)
 }
 
-// driverAsWhole stands for no GPU in calls and faults.
+// driverAsWhole is the index that calls and faults have if they concern no single GPU.
 const driverAsWhole = -1
 
 // beginCall begins a driver call for a GPU. It blocks while a fault makes the call hang, and
-// returns the error that the active faults cause. If err is nil the state is that of now, and the
+// returns the error that the active faults cause. If err is nil, the state is that of now and the
 // caller must unlock n.mu.
 func (n *Node) beginCall(index int, reading gpu.Reading) (now time.Time, err error) {
 	if index < 0 || index >= len(n.gpus) {
@@ -161,7 +163,7 @@ func (n *Node) beginAnyCall(index int, reading gpu.Reading) (now time.Time, err 
 	return now, nil
 }
 
-// sleep waits in real time, also with a stepped clock: the fault makes the caller wait.
+// sleep waits in real time, even with a stepped clock: the caller is to notice that it waits.
 func (n *Node) sleep(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -172,14 +174,14 @@ func (n *Node) sleep(d time.Duration) {
 	}
 }
 
-// eachActiveFault calls do for every fault that is active for a GPU, or for driverAsWhole, other
-// than those of single calls. For a GPU, the caller holds n.mu.
+// eachActiveFault calls do for every fault that is active for a GPU or for driverAsWhole, except
+// faults of single calls. The caller holds n.mu if it asks for a GPU.
 func (n *Node) eachActiveFault(index int, now time.Time, do func(f *FaultSpec)) {
-	passed := now.Sub(n.start)
+	sinceStart := now.Sub(n.start)
 
 	for i := range n.scenario.Faults {
 		f := &n.scenario.Faults[i]
-		if f.ofCall() || !f.active(index, passed) {
+		if f.affectsSingleCalls() || !f.active(index, sinceStart) {
 			continue
 		}
 
@@ -189,8 +191,8 @@ func (n *Node) eachActiveFault(index int, now time.Time, do func(f *FaultSpec)) 
 	}
 }
 
-// blocked reports whether a call hangs, and until when (zero: for good); delay is how long it takes
-// otherwise.
+// blocked reports whether a call hangs now, and until when; a zero until means forever. If the call
+// does not hang, delay is how long it takes.
 func (n *Node) blocked(
 	index int,
 	now time.Time,
@@ -215,10 +217,10 @@ func (n *Node) blocked(
 	return until, delay, blocked
 }
 
-// faultError returns the error that the active faults cause in a call. The most general fault takes
-// precedence.
+// faultError returns the error that the active faults cause in a call; nil if they cause none. The
+// most general fault takes precedence.
 func (n *Node) faultError(index int, reading gpu.Reading, now time.Time) error {
-	order := []struct {
+	byPrecedence := []struct {
 		kind FaultKind
 		err  error
 	}{
@@ -242,17 +244,17 @@ func (n *Node) faultError(index int, reading gpu.Reading, now time.Time) error {
 		}
 	})
 
-	for _, o := range order {
-		if active[o.kind] {
-			return o.err
+	for _, f := range byPrecedence {
+		if active[f.kind] {
+			return f.err
 		}
 	}
 
 	return nil
 }
 
-// privileged reports whether callers have root's rights on a GPU, which a no-permission fault
-// without a reading takes away.
+// privileged reports whether callers have root's rights on a GPU. FaultNoPermission without a
+// reading takes them away.
 func (n *Node) privileged(index int, now time.Time) bool {
 	privileged := n.scenario.Node.Privileged
 	n.eachActiveFault(index, now, func(f *FaultSpec) {
@@ -276,8 +278,8 @@ func (n *Node) recovery(index int, now time.Time) gpu.RecoveryAction {
 	return action
 }
 
-// scheduleFault puts a fault on the schedule if it acts at an instant. We look the others up in
-// each call.
+// scheduleFault puts a fault on the schedule if something happens when it begins or ends. Other
+// faults need no event: each call looks up which are active.
 func (n *Node) scheduleFault(f *FaultSpec) {
 	if f.beginsWithCall() {
 		return
@@ -294,7 +296,7 @@ func (n *Node) scheduleFault(f *FaultSpec) {
 	case FaultReconfigure:
 		n.schedule = append(n.schedule,
 			scheduledEvent{at, rankFault, func() { n.repartition(n.gpus[f.GPU.Or(0)], f.Layout) }})
-	case FaultKubeletDown, FaultKubeletRestart:
+	case FaultKubeletDown, FaultKubeletRestart: // the device plugins register after the restart
 		if f.For > 0 || f.Kind == FaultKubeletRestart {
 			n.schedule = append(
 				n.schedule,
@@ -303,7 +305,7 @@ func (n *Node) scheduleFault(f *FaultSpec) {
 		}
 	case FaultBadCheckpoint:
 		n.scheduleSpan(f, rankFault, n.touchCheckpoint, n.touchCheckpoint)
-	case FaultPluginStale: // first: the plugin does not notice what happens at the same time
+	case FaultPluginStale: // before other events: the plugin misses what happens at the same time
 		n.scheduleSpan(f, rankEnd, n.freezeOffers, n.thawOffers)
 	}
 }
@@ -316,12 +318,12 @@ func (n *Node) scheduleSpan(f *FaultSpec, rank int, begin, end func()) {
 	}
 }
 
-// channelsPerProcess is how many channels each simulated process has; a CUDA program has several,
-// too.
+// channelsPerProcess is how many GPU channels each simulated process has. CUDA programs have
+// several; the number is chosen.
 const channelsPerProcess = 4
 
-// reportXID reports an XID error in the kernel's log and by the driver's events. After a 79 or a
-// 119 the driver cannot use the GPU any more, which another event says first
+// reportXID reports an XID error in the kernel's log and by events of the driver. After a 79 or a
+// 119 the driver cannot use the GPU any more: it first sends an event that says so
 // (open-gpu-kernel-modules 595.45.04: osinit.c, kernel_gsp.c, NV2080_NOTIFIERS_GPU_UNAVAILABLE).
 func (n *Node) reportXID(f *FaultSpec) {
 	index := f.GPU.Or(0)
@@ -329,11 +331,11 @@ func (n *Node) reportXID(f *FaultSpec) {
 	n.printXID(f)
 
 	if f.XID == 79 || f.XID == 119 {
-		n.emit(Event{Kind: gpu.EventUnavailable, GPU: index, Time: n.at})
+		n.emit(Event{Kind: gpu.EventUnavailable, GPU: index, Time: n.stateTime})
 	}
 
 	if f.Recovery != "" {
-		n.emit(Event{Kind: gpu.EventRecoveryAction, GPU: index, Time: n.at})
+		n.emit(Event{Kind: gpu.EventRecoveryAction, GPU: index, Time: n.stateTime})
 	}
 
 	for range n.xidEvents(f) {
@@ -344,18 +346,18 @@ func (n *Node) reportXID(f *FaultSpec) {
 				Instance: f.Instance,
 				Compute:  f.Compute,
 				XID:      f.XID,
-				Time:     n.at,
+				Time:     n.stateTime,
 			},
 		)
 	}
 }
 
-// xidEvents returns how many XID events the driver sends for an XID. It sends one for each channel
-// that fails (open-gpu-kernel-modules 595.45.04,
-// src/nvidia/src/kernel/gpu/rc/kernel_rc_notification.c 463). With 79 and 120 all channels of the
-// GPU fail, so an idle GPU sends none (kernel_rc.c 690-760, osinit.c 367-392). A 62, which GSP
-// reports, is only printed (kernel_gsp.c 735-771). For a 119 the driver only says that the GPU is
-// unavailable (kernel_gsp.c 2618; NVIDIA/DCGM#235).
+// xidEvents returns how many XID events the driver sends for an XID (lines of open-gpu-kernel-modules
+// 595.45.04 in src/nvidia). It sends one event for each channel that fails
+// (kernel_rc_notification.c 463). With 79 and 120 all channels of the GPU fail, so it sends none for
+// an idle GPU (kernel_rc.c 690-760, osinit.c 367-392). It only prints a 62, which the GSP firmware
+// reports (kernel_gsp.c 735-771). For a 119 it only sends the event that the GPU is unavailable
+// (kernel_gsp.c 2618; NVIDIA/DCGM#235).
 func (n *Node) xidEvents(f *FaultSpec) int {
 	switch f.XID {
 	case 62, 119:
@@ -373,8 +375,9 @@ type errorCounts struct {
 	remapped gpu.RemappedRows
 }
 
-// count counts the memory error that an XID reports, if any (NVIDIA's XID catalogue): 48, 94 and 95
-// are uncorrectable errors, 63 a row that was or will be remapped, 64 one that could not be.
+// count counts the memory error that an XID reports, if it reports one (NVIDIA's XID catalogue): 48,
+// 94 and 95 are uncorrectable errors, 63 is a row that was or will be remapped, and 64 a row that
+// could not be remapped.
 func (e *errorCounts) count(xid uint64) {
 	switch xid {
 	case 48, 94, 95:

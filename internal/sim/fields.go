@@ -9,8 +9,8 @@ type Field struct {
 	Value   FieldValue
 }
 
-// FieldValue returns the value of a field. The scope is a link or a part of the GPU; most fields
-// ignore it.
+// FieldValue returns the value of a field. For some fields the scope chooses a link or a part of the
+// GPU; most ignore it.
 type FieldValue func(s *GPUState, scope uint32) (uint64, error)
 
 // ValueKind is nvmlValueType_t.
@@ -18,19 +18,19 @@ type ValueKind uint32
 
 const (
 	unsignedInt  ValueKind = 1
-	unsignedLong ValueKind = 3 // of 64 bits
+	unsignedLong ValueKind = 3 // NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 64 bits
 	signedInt    ValueKind = 5
 )
 
 const (
 	allLinks       = 0xFFFFFFFF // the scope that asks for the total over all NVLinks
-	rawOverhead    = 1.125      // bytes that cross an NVLink for one of data, protocol included
-	recoveryBranch = 565        // the first driver branch that we take to know the recovery action (unverified)
-	recoveryField  = 230
+	rawOverhead    = 1.125      // bytes on an NVLink, with the protocol's, per byte of data (chosen)
+	recoveryField  = 230        // NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+	recoveryBranch = 565        // the first driver branch that has recoveryField (our guess)
 )
 
-// Field returns how the GPUs of this node answer a field, by its id (NVML_FI_*). One that nvml.h
-// defines and that has no value here is not supported.
+// Field returns how the GPUs of this node answer a field, by its id (NVML_FI_*). Fields that nvml.h
+// defines but we have no value for are not supported.
 func (n *Node) Field(id uint32) (Field, error) {
 	const count = 303 // NVML_FI_MAX
 
@@ -87,7 +87,8 @@ func stateField(id uint32) (f Field, ok bool) {
 	return f, f.Value != nil
 }
 
-// linkField finds a field of the NVLinks: totals, and what each link has from NVLink 5 on.
+// linkField finds a field of the NVLinks: totals over the links or, from NVLink 5 on, values of each
+// link.
 func linkField(id uint32) (Field, bool) {
 	f := Field{Reading: gpu.ReadingNVLink, Kind: unsignedLong}
 
@@ -110,7 +111,7 @@ func linkField(id uint32) (Field, bool) {
 	return f, f.Value != nil
 }
 
-// powerField finds a field of power or energy. The scope of POWER_* and ENERGY is the GPU: no GPU
+// powerField finds a field of power or energy. POWER_* and ENERGY support only the scope GPU: no GPU
 // that we simulate has the scopes module and memory.
 func powerField(id uint32) (Field, bool) {
 	f := Field{Reading: gpu.ReadingPower, Kind: unsignedInt}
@@ -138,8 +139,8 @@ func noErrors(*GPUState) uint64 { return 0 }
 
 func millijoules(s *GPUState) uint64 { return Milli(s.Joules) }
 
-// remappedRows returns a part of what nvmlDeviceGetRemappedRows returns.
-func remappedRows(part uint32) FieldValue {
+// remappedRows returns one of the four results of nvmlDeviceGetRemappedRows, in their order there.
+func remappedRows(result uint32) FieldValue {
 	return func(s *GPUState, _ uint32) (uint64, error) {
 		rows, ok := s.Remapped.Get()
 		if !ok {
@@ -147,8 +148,9 @@ func remappedRows(part uint32) FieldValue {
 		}
 
 		flags := map[bool]uint64{true: 1}
+		results := []uint64{rows.Correctable, rows.Uncorrectable, flags[rows.Pending], flags[rows.Failure]}
 
-		return []uint64{rows.Correctable, rows.Uncorrectable, flags[rows.Pending], flags[rows.Failure]}[part], nil
+		return results[result], nil
 	}
 }
 
@@ -167,7 +169,7 @@ func unscoped(value func(s *GPUState) uint64) FieldValue {
 
 // ofGPU returns a value for the scope GPU; the other scopes are not supported.
 func ofGPU(value func(s *GPUState) uint64) FieldValue {
-	const theGPU, scopes = 0, 4
+	const theGPU, scopes = 0, 4 // NVML_POWER_SCOPE_GPU and NVML_POWER_SCOPE_COUNT
 
 	return func(s *GPUState, scope uint32) (uint64, error) {
 		switch {
@@ -200,8 +202,9 @@ func memoryTemperature(s *GPUState, _ uint32) (uint64, error) {
 	return uint64(celsius), nil
 }
 
-// margin returns a threshold relative to the highest operating temperature, or that of memory to
-// its own. GPUs before Ada report absolute degrees alone (nvmlDeviceGetTemperatureThreshold).
+// margin returns a threshold relative to GPUMax, the GPU's highest operating temperature; the
+// memory's threshold is relative to the memory's own maximum. GPUs before Ada report only absolute
+// degrees (nvmlDeviceGetTemperatureThreshold).
 func margin(which uint32) FieldValue {
 	return func(s *GPUState, _ uint32) (uint64, error) {
 		all := s.thresholds()
@@ -214,7 +217,7 @@ func margin(which uint32) FieldValue {
 			return 0, nil
 		}
 
-		return uint64(all[thresholdGPUMax] - celsius), nil // of 32 bits, and signed
+		return uint64(all[thresholdGPUMax] - celsius), nil // wraps: clients read 32 bits, signed
 	}
 }
 
@@ -247,8 +250,8 @@ func linkCount(s *GPUState, _ uint32) (uint64, error) {
 	return uint64(s.NVLinks), nil
 }
 
-// linkKiB returns a counter in KiB, whose scope is one link or allLinks. GPUs that count by link
-// don't have it.
+// linkKiB returns a counter in KiB of one link or of allLinks, as the scope says. GPUs that count by
+// link do not have it.
 func linkKiB(overhead float64) FieldValue {
 	return func(s *GPUState, scope uint32) (uint64, error) {
 		if s.NVLinks == 0 || s.CountsByLink() {

@@ -6,20 +6,19 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// CountersOf is the entity that counters belong to: a GPU, one of its GPU instances, or a compute
-// instance of that.
+// CountersOf names the entity that counters belong to: a GPU, a GPU instance, or a compute instance.
 type CountersOf struct {
 	GPU      int
 	Instance gpu.Opt[gpu.InstanceID] // absent for a GPU
 	Compute  gpu.Opt[gpu.ComputeID]  // absent for a GPU and for a GPU instance
 }
 
-// aboveOne is what activity-above-one adds to every ratio.
+// aboveOne is what FaultActivityAbove adds to every ratio.
 const aboveOne = 1
 
-// GPM returns the metric of the driver's GPM with an id (nvml.h, nvmlGpmMetricId_t) over the window
-// between two readings of counters of one entity: percent, or MiB per second. It is false for a
-// metric that the entity does not have.
+// GPM returns a metric of the driver's GPM by its id (nvml.h, nvmlGpmMetricId_t), in percent or in
+// MiB per second. The metric is over the time between two readings of the counters of one entity. It
+// returns false if the entity does not have the metric.
 func GPM(before, after Counters, id uint32) (float64, bool) {
 	m, known := gpmGrowthOf(&before, &after, id)
 	if !known {
@@ -31,23 +30,21 @@ func GPM(before, after Counters, id uint32) (float64, bool) {
 	switch {
 	case after.Odd == OddNaN:
 		return math.NaN(), m.has
-	case after.Odd == OddAboveOne && id < 20:
+	case after.Odd == OddAboveOne && id < 20: // the ids below 20 are ratios in percent
 		return 100*aboveOne + value, m.has
 	}
 
-	const digits = 1e6 // what adding up leaves behind these is noise: 100.00000000000001 %
-
-	return math.Round(value*digits) / digits, m.has
+	return round(value), m.has // without noise of adding up: 100.00000000000001 %
 }
 
-// gpmGrowth is the growth of a counter, and how a metric follows from it.
+// gpmGrowth is how a counter grew, and how a metric follows from that.
 type gpmGrowth struct {
-	growth float64 // in the window
+	growth float64 // between the two readings
 	unit   float64 // the value of the metric if the counter grows by 1 a second: 100 for percent
 	has    bool    // whether the entity has the metric
 }
 
-// gpmGrowthOf finds the counter behind a metric. It is false for an id that no device has.
+// gpmGrowthOf finds the counter behind a metric. known is false for an id that no device has.
 func gpmGrowthOf(before, after *Counters, id uint32) (m gpmGrowth, known bool) {
 	const mebi = 1 << 20
 
@@ -73,7 +70,7 @@ func gpmGrowthOf(before, after *Counters, id uint32) (m gpmGrowth, known bool) {
 		return gpmGrowth{b.FP32 - a.FP32, 100, true}, true
 	case 13:
 		return gpmGrowth{b.FP16 - a.FP16, 100, true}, true
-	case 20, 21: // of GPU instances, too, in the output of another exporter
+	case 20, 21: // PCIe: another exporter's output shows it for GPU instances, too
 		return gpmGrowth{after.PCIe - before.PCIe, 1.0 / mebi, !isCompute}, true
 	case 60, 61:
 		return gpmGrowth{after.NVLink - before.NVLink, 1.0 / mebi, isGPU}, true

@@ -5,14 +5,14 @@ import "slices"
 // maxHistory bounds what a node remembers of a GPU's events; the oldest are forgotten.
 const maxHistory = 256
 
-// history is what happened to a GPU.
+// history is the list of a GPU's latest events.
 type history struct {
-	events    []Event // the latest, in their order
-	forgotten int     // how many there were before
+	events    []Event // in the order in which they happened
+	forgotten int     // how many events were dropped before them
 }
 
-// History lists the events of a GPU from a number on, also if no client watched for them. The first
-// has the number 0; next is the number of the one that is to come.
+// History returns the events of a GPU from a number on, also if no client watched for them. The
+// first event has the number 0; next is the number that the next event will have.
 func (n *Node) History(index, from int) (events []Event, next int) {
 	n.lock()
 	defer n.mu.Unlock()

@@ -2,23 +2,22 @@ package sim
 
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
-// Holding is a device that a container of a live pod was given.
+// Holding is a device that was given to a container of a live pod.
 type Holding struct {
 	Namespace, Pod, Container string
 	PodUID                    string
 	GPU                       gpu.UUID
 	MIG                       gpu.MIGUUID // empty for a whole GPU
-	// Init is set for an init container, running or ended: the device is its pod's until the pod
+	// Init is set for an init container, running or ended: its pod holds the device until the pod
 	// ends.
 	Init bool
-	// Present is set while the device exists. One that was destroyed is not present, even if
-	// another was created in its place and has its UUID.
+	// Present is set while the device exists. A destroyed device is not present, even if another
+	// device was created in its place and has its UUID.
 	Present bool
 }
 
-// Holdings returns the devices that live pods hold now, whatever the kubelet knows of them: the
-// truth by which a test judges what is reported of holders. Devices of claims for administrative
-// access are not held.
+// Holdings returns the devices that live pods hold now, whether or not the kubelet knows of them.
+// Tests compare reported holders with it. A claim for administrative access holds no device.
 func (n *Node) Holdings() []Holding {
 	n.lock()
 	defer n.mu.Unlock()

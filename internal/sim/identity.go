@@ -10,7 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// uuidOf makes a UUID in the form of version 5 out of what it names.
+// uuidOf derives a UUID in the form of version 5 from the parts of a thing's identity.
 func uuidOf(parts ...any) string {
 	sum := sha1.Sum([]byte(fmt.Sprintln(parts...)))
 	sum[6] = sum[6]&0x0f | 0x50
@@ -20,7 +20,7 @@ func uuidOf(parts ...any) string {
 	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
 }
 
-// hash is a number that depends on nothing but its arguments.
+// hash returns a number that depends only on its arguments.
 func hash(parts ...any) uint64 {
 	sum := sha256.Sum256([]byte(fmt.Sprintln(parts...)))
 
@@ -28,7 +28,7 @@ func hash(parts ...any) uint64 {
 		uint64(sum[4])<<32 | uint64(sum[5])<<40 | uint64(sum[6])<<48
 }
 
-// noise is a number from -1 to 1 for one moment of one thing (splitmix64).
+// noise returns a random-looking number from -1 to 1 that depends only on key and step (splitmix64).
 func noise(key uint64, step int64) float64 {
 	x := key + uint64(step)*0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -38,10 +38,10 @@ func noise(key uint64, step int64) float64 {
 	return float64(x>>11)/(1<<52) - 1
 }
 
-// migUUID names a MIG device. The driver makes the modern form of the chip, the id of the GPU
+// migUUID returns the UUID of a MIG device. The driver derives it from the chip, the id of the GPU
 // instance and the first graphics engine of the compute instance (open-gpu-kernel-modules
-// 595.45.04: kmigmgrGenerateComputeInstanceUuid, nvGenerateSmcUuid). A device that is made again
-// under the same id, from the same engine on, has its UUID, whatever its size.
+// 595.45.04: kmigmgrGenerateComputeInstanceUuid, nvGenerateSmcUuid). So a device that is created
+// again with the same instance id and first engine gets the same UUID, whatever its size.
 func (n *Node) migUUID(g *simGPU, i *Instance, c *Compute) gpu.MIGUUID {
 	if n.scenario.Node.MIGUUIDs == "legacy" {
 		return gpu.MIGUUID(fmt.Sprintf("MIG-%s/%d/%d", g.uuid, i.ID, c.ID))
@@ -50,8 +50,8 @@ func (n *Node) migUUID(g *simGPU, i *Instance, c *Compute) gpu.MIGUUID {
 	return gpu.MIGUUID("MIG-" + uuidOf(g.uuid, i.ID, c.Placement.Start))
 }
 
-// pciBus gives GPUs the bus numbers of NVIDIA's own eight-GPU systems; the ninth begins the next
-// PCI domain.
+// pciBus returns where a GPU is plugged in, with the bus numbers of NVIDIA's own eight-GPU systems.
+// The ninth GPU begins the next PCI domain.
 func pciBus(index int, arch Architecture) (domain, bus uint32) {
 	buses := [8]uint32{0x07, 0x0F, 0x47, 0x4E, 0x87, 0x90, 0xB7, 0xBD}
 	if arch != Ampere {
@@ -61,10 +61,10 @@ func pciBus(index int, arch Architecture) (domain, bus uint32) {
 	return uint32(index / 8), buses[index%8]
 }
 
-// newPID hands out the process id of something that starts; ids are as scattered as a busy host's,
-// and never reused.
-func (n *Node) newPID(of ...any) uint32 {
-	pid := uint32(2000 + hash(append(of, n.scenario.Seed)...)%4_000_000)
+// newPID returns a process id for a process, derived from the parts of its identity. Ids are
+// scattered like those of a busy host, and never reused.
+func (n *Node) newPID(identity ...any) uint32 {
+	pid := uint32(2000 + hash(append(identity, n.scenario.Seed)...)%4_000_000)
 	for n.pids[pid] {
 		pid++
 	}
@@ -74,5 +74,5 @@ func (n *Node) newPID(of ...any) uint32 {
 	return pid
 }
 
-// phaseOf is where in its swing a process begins, 0-1.
+// phaseOf returns where in a sine the workload of a process begins, 0-1: see Signal.At.
 func phaseOf(pid uint32) float64 { return float64(hash("phase", pid)%1000) / 1000 }

@@ -14,7 +14,7 @@ import (
 // maxRecords bounds the records of the kernel's log; the oldest are overwritten.
 const maxRecords = 1024
 
-// kernelLog is the log of the node's kernel, in the form in which /dev/kmsg has it.
+// kernelLog is the log of the node's kernel, with records in the format of /dev/kmsg.
 type kernelLog struct {
 	records []string
 	first   int // the sequence number of the oldest record
@@ -33,8 +33,8 @@ type LogReader struct {
 	arrived chan struct{} // closed and replaced by every record
 }
 
-// OpenKernelLog opens the log. The caller closes it. It fails if the scenario gives this process no
-// right to read it.
+// OpenKernelLog opens the kernel's log. The caller closes the reader. The error is
+// gpu.ErrNoPermission if the scenario does not let this process read the log.
 func (n *Node) OpenKernelLog() (*LogReader, error) {
 	if !n.scenario.Node.KernelLog {
 		return nil, fmt.Errorf("simulated log of the kernel: %w", gpu.ErrNoPermission)
@@ -72,7 +72,8 @@ func (r *LogReader) Read(p []byte, wait bool) (int, error) {
 	}
 }
 
-// take returns the next record, empty if there is none.
+// take returns the next record; empty if there is none. Like read(2) it returns EPIPE once if
+// records were overwritten before r read them.
 func (r *LogReader) take() (string, error) {
 	r.node.lock()
 	defer r.node.mu.Unlock()
@@ -94,8 +95,8 @@ func (r *LogReader) take() (string, error) {
 
 // pause waits until there may be a record.
 func (r *LogReader) pause() error {
-	arrived, wake, ok := r.beginWait()
-	if ok {
+	arrived, wake, ready := r.beginWait()
+	if ready {
 		return nil
 	}
 
@@ -119,9 +120,9 @@ func (r *LogReader) pause() error {
 	return nil
 }
 
-// beginWait returns what to wait for, as Subscription.next does; ok is true if there is a record by
+// beginWait returns what to wait for, like Subscription.next; ready is true if there is a record by
 // now.
-func (r *LogReader) beginWait() (arrived <-chan struct{}, wake time.Duration, ok bool) {
+func (r *LogReader) beginWait() (arrived <-chan struct{}, wake time.Duration, ready bool) {
 	n := r.node
 	n.lock()
 	defer n.mu.Unlock()
@@ -134,9 +135,7 @@ func (r *LogReader) beginWait() (arrived <-chan struct{}, wake time.Duration, ok
 	n.wakeSettle()
 
 	if at, planned := n.nextChange(); planned {
-		if d, moves := n.clock.until(at); moves {
-			wake = d
-		}
+		wake, _ = n.clock.realTimeTo(at) // 0 for a stepped clock
 	}
 
 	return r.arrived, wake, false
@@ -162,15 +161,16 @@ func (r *LogReader) Close() error {
 	return nil
 }
 
-// isBusy reports whether a reader has not read all records, or is at work on one. The caller holds
-// n.mu.
+// isBusy reports whether any reader has records left to read, or still handles one: it does not wait
+// in Read. The caller holds n.mu.
 func (k *kernelLog) isBusy() bool {
 	return slices.ContainsFunc(k.readers, func(r *LogReader) bool {
 		return !r.waiting || r.isBehind()
 	})
 }
 
-// clear removes all records, like a reboot. Numbers and times go on, for readers that outlive it.
+// clear removes all records, as a reboot does. Numbers and times go on, because our readers, unlike
+// real ones, outlive the reboot.
 func (k *kernelLog) clear() {
 	k.first += len(k.records)
 	k.records = nil
@@ -184,11 +184,11 @@ func (n *Node) print(text string) {
 		kernel.first++
 	}
 
-	const warning = 4 // its level; the facility is 0
+	const warning = 4 // the record's priority: level warning, facility 0 (kernel)
 	kernel.records = append(
 		kernel.records,
 		fmt.Sprintf("%d,%d,%d,-;%s\n", warning, kernel.first+len(kernel.records),
-			n.at.Sub(n.start).Microseconds(), text),
+			n.sinceStart().Microseconds(), text),
 	)
 
 	for _, r := range kernel.readers {
@@ -199,8 +199,8 @@ func (n *Node) print(text string) {
 }
 
 // printXID prints an XID as the driver does (open-gpu-kernel-modules 595.45.04,
-// src/nvidia/src/kernel/gpu/rc/kernel_rc.c, krcReportXid_IMPL), with the process that has it, if
-// there is one.
+// src/nvidia/src/kernel/gpu/rc/kernel_rc.c, krcReportXid_IMPL). An XID of an application names a
+// process, if one runs there.
 func (n *Node) printXID(f *FaultSpec) {
 	g := n.gpus[f.GPU.Or(0)]
 	var line strings.Builder
@@ -219,7 +219,7 @@ func (n *Node) printXID(f *FaultSpec) {
 
 	application := gpu.XIDByNumber(f.XID).Scope == gpu.XIDOfApplication
 	for _, t := range g.tasks {
-		if application && f.concerns(t) {
+		if application && f.strikes(t) {
 			fmt.Fprintf(&line, "pid=%d, name=simulated, ", t.proc.pid)
 			break
 		}
@@ -229,8 +229,8 @@ func (n *Node) printXID(f *FaultSpec) {
 	n.print(line.String())
 }
 
-// concerns reports whether a task runs where an XID is reported.
-func (f *FaultSpec) concerns(t *task) bool {
+// strikes reports whether a task runs where an XID is reported.
+func (f *FaultSpec) strikes(t *task) bool {
 	id, ok := f.Instance.Get()
 	return !ok || t.on.instance != nil && t.on.instance.ID == id
 }

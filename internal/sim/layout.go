@@ -23,8 +23,8 @@ func parsePlace(text string) (profile string, start int, ok bool) {
 	return profile, int(number), ok
 }
 
-// findInstance returns the GPU instance of a model that a text such as 3g.20gb@4 names. If it names
-// none, the result is what was expected.
+// findInstance finds the GPU instance that a text such as 3g.20gb@4 names among a model's profiles.
+// If the text names none, expected says what would have been valid.
 func findInstance(profiles []gpu.Profile, text string) (spec LayoutSpec, expected string) {
 	name, start, isPlace := parsePlace(text)
 
@@ -50,12 +50,13 @@ func findInstance(profiles []gpu.Profile, text string) (spec LayoutSpec, expecte
 		joinNames(ordered, func(p gpu.Placement) string { return fmt.Sprintf("@%d", p.Start) }))
 }
 
-// profileNames lists profiles for a message.
+// profileNames lists the names of profiles for a message.
 func profileNames(profiles []gpu.Profile) string {
 	return joinNames(profiles, func(p gpu.Profile) string { return p.Name })
 }
 
-// parseComputeSize reads the slices of a compute instance of a profile, such as 2c.
+// parseComputeSize reads the size of a compute instance in a GPU instance of a profile: 2c is 2
+// slices.
 func parseComputeSize(text string, profile gpu.Profile) (size int, ok bool) {
 	digits, isSize := strings.CutSuffix(text, "c")
 
@@ -67,8 +68,9 @@ func parseComputeSize(text string, profile gpu.Profile) (size int, ok bool) {
 	return int(number), true
 }
 
-// add puts an instance beside those of a GPU. If it cannot be there, the result is the reason.
-func (g *simGPU) add(spec LayoutSpec) (problem string) {
+// addInstance adds an instance to a GPU whose layout is being checked. If the layout cannot have it,
+// problem says why.
+func (g *simGPU) addInstance(spec LayoutSpec) (problem string) {
 	if i := g.occupant(spec.placement); i != nil {
 		return fmt.Sprintf(
 			"%s@%s overlaps %s@%s",

@@ -2,15 +2,15 @@ package sim
 
 import "slices"
 
-// The pod of the exporter itself, which the kubelet of every simulated node has beside the pods of
-// the scenario. It holds no device.
+// The exporter's own pod. The kubelet of every simulated node lists it beside the pods of the
+// scenario. It holds no device.
 const (
 	OwnNamespace = "mig-exporter"
 	OwnPod       = "mig-exporter-sim"
 	OwnContainer = "mig-exporter"
 )
 
-// newOwnPod makes the exporter's own pod, nil on a node without Kubernetes.
+// newOwnPod returns the exporter's own pod; nil on a node without Kubernetes.
 func (n *Node) newOwnPod() *pod {
 	if !n.scenario.Node.Kubernetes {
 		return nil
@@ -28,17 +28,17 @@ func (n *Node) newOwnPod() *pod {
 	return p
 }
 
-// Containers returns what the kubelet's pod-resources API shows now: the containers of the pods
-// that the kubelet knows, except init containers. A pod that has ended lingers for 2 seconds, beside
-// its successor on the same device, without processes.
+// Containers returns what the kubelet's pod-resources API shows now: the containers of the pods that
+// the kubelet knows, except init containers. The kubelet lists a pod for 2 seconds after its end
+// (lingering), without processes; its successor on the same device may be listed at the same time.
 func (n *Node) Containers() []Container {
-	passed := n.lock().Sub(n.start)
+	sinceStart := n.lock().Sub(n.start)
 	defer n.mu.Unlock()
 
 	var list []Container
 
 	for _, p := range n.allPods() {
-		if !n.lists(passed, p.spec.Static) || n.awaitsAdmission(p, passed) {
+		if !n.lists(sinceStart, p.spec.Static) || n.awaitsAdmission(p, sinceStart) {
 			continue
 		}
 
@@ -52,8 +52,8 @@ func (n *Node) Containers() []Container {
 	return list
 }
 
-// Running returns the containers of all pods on the node, init containers too, whatever the kubelet
-// knows of them.
+// Running returns the containers of all pods on the node, init containers included, whether or not
+// the kubelet knows of them.
 func (n *Node) Running() []Container {
 	n.lock()
 	defer n.mu.Unlock()

@@ -13,8 +13,8 @@ func tryLockFile(f *os.File) error {
 	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 }
 
-// isLocked reports whether the error of tryLockFile says that another process has the lock, or that
-// a signal came first.
+// isLocked reports whether tryLockFile can succeed if it is called again: another process holds the
+// lock, or a signal interrupted the call.
 func isLocked(err error) bool {
 	return errors.Is(err, syscall.EWOULDBLOCK) || errors.Is(err, syscall.EINTR)
 }

@@ -5,8 +5,8 @@ import (
 	"os"
 )
 
-// tryLockFile refuses. Processes share a node on Unix alone; migctl links this package for its
-// models of GPUs.
+// tryLockFile fails: processes can share a node on Unix only. The package builds on Windows because
+// migctl uses its models of GPUs.
 func tryLockFile(*os.File) error { return errors.ErrUnsupported }
 
 func isLocked(error) bool { return false }

@@ -19,43 +19,44 @@ const (
 	mediaEngines
 )
 
-// Media has a number for each kind of media engine: of a device how busy its engines are, 0-1, the
-// mean over them.
+// Media has a number for each kind of media engine. For a device the number says how busy its
+// engines of the kind are: the mean over them, 0-1. For a task it says how many engines it wants.
 type Media [mediaEngines]float64
 
-// MediaUtilization is the driver's own, in percent.
+// MediaUtilization is the utilization in percent that the driver reports.
 type MediaUtilization [mediaEngines]uint32
 
-// mediaCounts are the media engines of a device.
+// mediaCounts returns how many media engines of each kind there are.
 func mediaCounts(e gpu.Engines) [mediaEngines]int {
 	return [...]int{e.Encoder, e.Decoder, e.JPEG, e.OFA}
 }
 
-// needMedia kills the tasks that want a media engine that their device does not have.
-func (n *Node) needMedia(g *simGPU) {
+// killWithoutMedia kills the processes that want a media engine of a kind that their device does not
+// have.
+func (n *Node) killWithoutMedia(g *simGPU) {
 	for _, t := range slices.Clone(g.tasks) {
 		if t.workload == nil || len(t.proc.tasks) == 0 || t.media(n) == (Media{}) {
 			continue
 		}
 
-		have := g.engines()
-		device := g.mig.Name
+		available := g.engines()
+		deviceName := g.mig.Name
 
 		if i := t.on.instance; i != nil {
-			have = i.Profile.Engines.Or(gpu.Engines{})
-			device = i.Profile.Name
+			available = i.Profile.Engines.Or(gpu.Engines{})
+			deviceName = i.Profile.Name
 		}
 
-		for kind, count := range mediaCounts(have) {
+		for kind, count := range mediaCounts(available) {
 			if count == 0 && t.media(n)[kind] > 0 {
-				n.kill(t.proc, fmt.Sprintf("%s has no %s", device, MediaEngine(kind)))
+				n.kill(t.proc, fmt.Sprintf("%s has no %s", deviceName, MediaEngine(kind)))
 				break
 			}
 		}
 	}
 }
 
-// media returns the media engines that a task wants now.
+// media returns how many media engines of each kind a task wants to keep busy now.
 func (t *task) media(n *Node) Media {
 	var wanted Media
 	for kind := range wanted {
@@ -70,11 +71,11 @@ func (e MediaEngine) String() string {
 	return [...]string{"encoder", "decoder", "JPEG engine", "optical flow accelerator"}[e]
 }
 
-// useMedia adds up the media engines that the tasks of each GPU instance, or of a GPU without MIG,
-// keep busy: what they want, as far as they get on with their work. Tasks that want more than there
-// are keep all of them busy.
+// useMedia sets how busy the media engines of a GPU and of its GPU instances are. A task keeps as
+// many engines busy as it wants, times its speed. Tasks that want more than there are keep all of
+// them busy.
 func (n *Node) useMedia(g *simGPU) {
-	wanted := make(map[*Instance]Media)
+	wanted := make(map[*Instance]Media) // the sum over the tasks; by nil for a GPU without MIG
 
 	for _, t := range g.tasks {
 		if t.workload == nil {
@@ -109,7 +110,8 @@ func (n *Node) useMedia(g *simGPU) {
 	g.sample.activity.Media = busyMedia(total, all)
 }
 
-// busyMedia is how busy engines are that are wanted for so much of the time, by how many there are.
+// busyMedia returns how busy the engines of each kind are, if tasks want so many of them and so many
+// exist.
 func busyMedia(wanted Media, counts [mediaEngines]int) Media {
 	var busy Media
 
@@ -122,7 +124,8 @@ func busyMedia(wanted Media, counts [mediaEngines]int) Media {
 	return busy
 }
 
-// engines are those of an instance of all the GPU's slices; none if they are unknown.
+// engines returns the GPU's engines: those of an instance that has all its slices. It returns none
+// if they are unknown.
 func (g *simGPU) engines() gpu.Engines {
 	for _, f := range g.mig.Profiles {
 		if all, known := f.Engines.Get(); known && f.ComputeSlices == g.mig.ComputeSlices &&
@@ -134,8 +137,8 @@ func (g *simGPU) engines() gpu.Engines {
 	return gpu.Engines{}
 }
 
-// mediaMetric is what a metric of GPM is of, and which engine of the kind, if it is one of a media
-// engine (nvml.h, nvmlGpmMetricId_t).
+// mediaMetric returns the kind of media engine that a GPM metric belongs to, and which engine of
+// that kind it is (nvml.h, nvmlGpmMetricId_t). ok is false for other metrics.
 func mediaMetric(id uint32) (kind MediaEngine, engine int, ok bool) {
 	for _, r := range [...]struct {
 		kind        MediaEngine
@@ -149,7 +152,7 @@ func mediaMetric(id uint32) (kind MediaEngine, engine int, ok bool) {
 	return 0, 0, false
 }
 
-// percents are a Media in whole percent.
+// percents returns the ratios in whole percent.
 func (m Media) percents() MediaUtilization {
 	var u MediaUtilization
 	for kind, ratio := range m {

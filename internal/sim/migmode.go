@@ -7,10 +7,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// SetMIGMode turns MIG on or off. The mode changes at once; on Ampere the driver resets the GPU for
-// it. In a pass-through machine it cannot, so that the mode of an Ampere GPU is pending until a
-// Reset or a Reboot. While the GPU has instances or processes, the mode is pending, too, and the
-// error is ErrInUse.
+// SetMIGMode turns MIG on or off. The mode changes at once, unless it stays pending: while the GPU
+// has instances or processes, with the error ErrInUse; and for an Ampere GPU in a pass-through
+// machine until a Reset or a Reboot, because Ampere GPUs need a reset for it, which the driver
+// cannot do there.
 func (n *Node) SetMIGMode(index int, on bool) error {
 	g, op, err := n.change(index, opMIGMode, target{})
 	if err != nil {
@@ -19,16 +19,16 @@ func (n *Node) SetMIGMode(index int, on bool) error {
 	defer op.end()
 
 	inUse := g.migOn != on && (len(g.instances) > 0 || len(g.tasks) > 0) ||
-		op.keepsMode(gpu.ErrInUse)
+		op.keepsModePending(gpu.ErrInUse)
 
-	waits := inUse || op.keepsMode(gpu.ErrResetRequired)
-	if waits {
+	pending := inUse || op.keepsModePending(gpu.ErrResetRequired)
+	if pending {
 		g.migPending = on
 	} else {
 		n.setMIGMode(g, on)
 	}
 
-	if err := op.commit(Change{Op: opMIGMode, On: on, Pending: waits}); err != nil {
+	if err := op.commit(Change{Op: opMIGMode, On: on, Pending: pending}); err != nil {
 		return err
 	}
 
@@ -123,16 +123,16 @@ func (n *Node) reboot() {
 	n.record(Record{Message: "the node was rebooted"})
 }
 
-// build creates a layout on a GPU without instances.
-func (n *Node) build(g *simGPU, layout []LayoutSpec) error {
-	// We create the last placement first, as the driver does by itself: then ids by creation are in
-	// the published order.
-	byStart := slices.Clone(layout)
-	slices.SortStableFunc(byStart, func(a, b LayoutSpec) int {
+// buildLayout creates a layout on a GPU without instances.
+func (n *Node) buildLayout(g *simGPU, layout []LayoutSpec) error {
+	// We create the last placement first, as the driver does if it chooses placements. With
+	// GIIDByCreation that gives the ids that published listings show.
+	lastFirst := slices.Clone(layout)
+	slices.SortStableFunc(lastFirst, func(a, b LayoutSpec) int {
 		return b.placement.Start - a.placement.Start
 	})
 
-	for _, l := range byStart {
+	for _, l := range lastFirst {
 		i, err := n.createInstance(g, l.profile.ID, gpu.Some(l.placement.Start))
 		if err != nil {
 			return fmt.Errorf(
@@ -161,8 +161,8 @@ func (n *Node) build(g *simGPU, layout []LayoutSpec) error {
 	return nil
 }
 
-// repartition changes the layout like another client: it kills the GPU's processes and replaces its
-// instances.
+// repartition changes the layout as another client would (FaultReconfigure): it kills the GPU's
+// processes and replaces its instances.
 func (n *Node) repartition(g *simGPU, layout []LayoutSpec) {
 	for _, t := range slices.Clone(g.tasks) {
 		n.kill(t.proc, "its GPU was reconfigured")
@@ -179,7 +179,7 @@ func (n *Node) repartition(g *simGPU, layout []LayoutSpec) {
 	n.treeChanged(g, nil, nil)
 
 	message := fmt.Sprintf("reconfigured into %d GPU instances", len(layout))
-	if err := n.build(g, layout); err != nil {
+	if err := n.buildLayout(g, layout); err != nil {
 		message = err.Error()
 	}
 

@@ -25,28 +25,28 @@ type Node struct {
 
 	driverCalls *callMeter
 
-	mu           sync.Mutex
-	at           time.Time // the state is that of this moment: the start of the running step
-	resample     bool      // something happened at at that ends the step
-	step         int64     // counts full seconds since the start
+	mu           sync.Mutex // guards the fields below, except the outages
+	stateTime    time.Time  // the state is as of this moment, at which the running step began
+	resample     bool       // something happened at stateTime: a new step has to begin
+	step         int64      // full seconds from the start to stateTime
 	schedule     []scheduledEvent
 	gpus         []*simGPU
-	boots        int    // how many times it was rebooted
-	beginning    string // names this node among those of other processes
-	pods         []*pod // that the kubelet lists, in the order of their admission
-	known        []*pod // of the API server: all that were ever admitted
-	own          *pod   // the exporter's; nil without Kubernetes
-	admission    *slowAdmission
+	boots        int            // how many times it was rebooted
+	nodeID       string         // distinguishes this node from those of other processes
+	pods         []*pod         // the pods that the kubelet lists, in the order of their admission
+	known        []*pod         // the pods that the API server knows or knew: all that were ever admitted
+	own          *pod           // the exporter's own; nil without Kubernetes
+	admission    *slowAdmission // the one that is under way; nil if there is none
 	waiting      []*waitingPod
-	pids         map[uint32]bool
+	pids         map[uint32]bool // ids in use, or used before
 	records      []Record
-	failures     []Truth // of processes that were killed
+	failures     []Truth // processes that were killed
 	watches      []*Subscription
 	kernel       kernelLog
-	replacements int                 // of pods, so far
-	failed       int                 // queues of events that have failed and whose owner has no other yet
+	replacements int                 // how many pods were replaced so far
+	failed       int                 // failed queues of events whose owner has no working one yet
 	triggered    map[*FaultSpec]bool // faults that a call has started
-	calls        map[*FaultSpec]int  // changes that each fault has counted
+	calls        map[*FaultSpec]int  // how many changes each fault has counted
 	idle         chan struct{}       // closed and replaced whenever a queue is found empty
 	open         map[int]int         // how many clients of this process have each GPU open
 	unbound      map[int]bool        // GPUs that are unbound from the kernel driver
@@ -54,21 +54,21 @@ type Node struct {
 	kubeletOutages, apiOutages outages // never change
 
 	checkpoint  Checkpoint // of the kubelet's device manager, without the damage of faults
-	frozen      []offer    // the offers of a stale device plugin
-	freezes     int        // how many faults keep it stale
-	pluginError string     // why the device plugin offers nothing
+	frozen      []offer    // what a stale device plugin offers
+	freezes     int        // how many faults keep the device plugin stale
+	pluginError string     // why the device plugin offers nothing; empty if it offers devices
 }
 
 // simGPU is one GPU.
 type simGPU struct {
-	model   gpuModel
-	mig     mig.Model
-	index   int
-	minor   int
-	uuid    gpu.UUID
-	noise   uint64 // the key of its random values
-	sharing SharingSpec
-	mps     uint32 // pid of the MPS server, 0 without MPS
+	model    gpuModel
+	mig      mig.Model
+	index    int
+	minor    int
+	uuid     gpu.UUID
+	noiseKey uint64 // see noise
+	sharing  SharingSpec
+	mps      uint32 // pid of the MPS server, 0 without MPS
 
 	fanCount int
 
@@ -78,14 +78,15 @@ type simGPU struct {
 	tasks             []*task     // in the order of their start
 	sample            sample
 	totals            totals
-	// of instances, also destroyed ones: busy seconds up to the running step
+	// counters are the activity of instances, added up in seconds to the start of the running step.
+	// Counters of destroyed instances stay: see Counters.
 	counters  map[CountersOf]Activity
 	errors    errorCounts
 	history   history
 	described *GPUState // the cached result of describe; nil if something has changed
 }
 
-// Record tells an author of scenarios what happened to a pod or a GPU.
+// Record says what happened to a pod or a GPU, for authors of scenarios.
 type Record struct {
 	Time    time.Time
 	GPU     gpu.Opt[int]
@@ -100,8 +101,8 @@ func New(s *Scenario, clock *Clock) (*Node, error) {
 		clock:     clock,
 		start:     clock.Start(),
 		closed:    make(chan struct{}),
-		at:        clock.Start(),
-		beginning: rand.Text(),
+		stateTime: clock.Start(),
+		nodeID:    rand.Text(),
 		pids:      make(map[uint32]bool),
 		triggered: make(map[*FaultSpec]bool),
 		calls:     make(map[*FaultSpec]int),
@@ -121,7 +122,7 @@ func New(s *Scenario, clock *Clock) (*Node, error) {
 		}
 
 		n.gpus = append(n.gpus, g)
-		if err := n.build(g, spec.Layout); err != nil {
+		if err := n.buildLayout(g, spec.Layout); err != nil {
 			return nil, fmt.Errorf("scenario %s: %w", s.Name, err)
 		}
 	}
@@ -143,7 +144,7 @@ func newSimGPU(s *Scenario, index int, spec GPUSpec) *simGPU {
 		index:      index,
 		minor:      spec.Minor.Or(index),
 		uuid:       uuid,
-		noise:      hash(uuid),
+		noiseKey:   hash(uuid),
 		sharing:    spec.Sharing,
 		fanCount:   spec.Fans,
 		migOn:      spec.MIG == MIGOn,
@@ -165,7 +166,8 @@ func (n *Node) Close() error {
 	return nil
 }
 
-// Now returns the time that the node's clock shows, which FaultClockJump puts wrong.
+// Now returns the time that the node's clock shows. FaultClockJump makes it differ from the
+// simulated time.
 func (n *Node) Now() time.Time {
 	if n.shared != nil { // another process may have moved a shared clock
 		n.lock()
@@ -175,16 +177,16 @@ func (n *Node) Now() time.Time {
 	return n.shown(n.clock.Now())
 }
 
-// shown returns the time that the node's clock shows at at.
-func (n *Node) shown(at time.Time) time.Time {
-	wrong := time.Duration(0)
-	n.eachActiveFault(driverAsWhole, at, func(f *FaultSpec) {
+// shown returns the time that the node's clock shows at a simulated time.
+func (n *Node) shown(simulated time.Time) time.Time {
+	offset := time.Duration(0)
+	n.eachActiveFault(driverAsWhole, simulated, func(f *FaultSpec) {
 		if f.Kind == FaultClockJump {
-			wrong += time.Duration(f.By)
+			offset += time.Duration(f.By)
 		}
 	})
 
-	return at.Add(wrong)
+	return simulated.Add(offset)
 }
 
 // Advance moves a stepped clock, and brings the state up to its new time.
@@ -216,7 +218,7 @@ func (n *Node) Records() []Record {
 }
 
 func (n *Node) record(r Record) {
-	r.Time = n.at
+	r.Time = n.stateTime
 	n.records = append(n.records, r)
 }
 

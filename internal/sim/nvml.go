@@ -3,15 +3,14 @@ package sim
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// What two libraries answer alike: the one behind nvmlsource's seam (simnvml) and the one in C
-// (cmd/nvml-sim). Numbers are those of nvml.h.
+// This file has the answers that both simulated NVML libraries give: the one in Go (simnvml) and the
+// one in C (cmd/nvml-sim). Numbers are those of nvml.h.
 
 // ReturnCode returns the nvmlReturn_t for an error of the node.
 func ReturnCode(err error) int32 {
@@ -45,14 +44,14 @@ func ReturnCode(err error) int32 {
 	return unknown
 }
 
-// Milli returns a value in thousandths of its unit, as NVML has powers and energies.
+// Milli returns a value in thousandths of its unit: NVML has milliwatts and millijoules.
 func Milli(value float64) uint64 { return uint64(math.Round(value * 1000)) }
 
 // LowestLimit returns the lowest power limit in watts, about a quarter of the highest on most GPUs.
 func (s *GPUState) LowestLimit() float64 { return s.LimitWatts / 4 }
 
-// Threshold returns a temperature in Celsius by its nvmlTemperatureThresholds_t, as GPUs before Ada
-// alone report it: see Margin.
+// Threshold returns a temperature threshold in Celsius by its nvmlTemperatureThresholds_t. GPUs from
+// Ada on do not support it: see Margin.
 func (s *GPUState) Threshold(which uint32) (uint32, error) {
 	const count = 8 // NVML_TEMPERATURE_THRESHOLD_COUNT
 
@@ -89,7 +88,7 @@ func (s *GPUState) thresholds() map[uint32]uint32 {
 	return all
 }
 
-// Clock returns the frequencies of an nvmlClockType_t, in MHz.
+// Clock returns the present and the highest frequency of an nvmlClockType_t, in MHz.
 func (s *GPUState) Clock(clock uint32) (now, highest uint32, err error) {
 	switch clock {
 	case 0, 1: // graphics, SM
@@ -120,8 +119,8 @@ func (s *GPUState) ECCErrors(severity, lifetime uint32) (uint64, error) {
 	return counts[severity][lifetime], nil
 }
 
-// ProfileByNumber finds a profile by its number in nvml.h (NVML_GPU_INSTANCE_PROFILE_*). One that
-// this GPU does not have is not supported.
+// ProfileByNumber finds a profile by its number in nvml.h (NVML_GPU_INSTANCE_PROFILE_*). Profiles
+// that this GPU does not have are not supported.
 func (s *GPUState) ProfileByNumber(number uint32) (gpu.Profile, error) {
 	const count = 18 // NVML_GPU_INSTANCE_PROFILE_COUNT
 	if number >= count {
@@ -136,15 +135,15 @@ func (s *GPUState) ProfileByID(id uint32) (gpu.Profile, error) {
 	return s.findProfile(gpu.ErrInvalidArgument, func(f gpu.Profile) bool { return f.ID == id })
 }
 
-// findProfile returns a profile as the driver reports it: on an A30 with too large a maximum of
-// instances for at least one profile (which one is unverified).
+// findProfile returns a profile as the driver reports it, or the error missing. On an A30 the driver
+// reports too high a maximum of instances for at least one profile; that it is 2g is our guess.
 func (s *GPUState) findProfile(missing error, wanted func(f gpu.Profile) bool) (gpu.Profile, error) {
-	at := slices.IndexFunc(s.Profiles, wanted)
-	if at < 0 {
+	k := slices.IndexFunc(s.Profiles, wanted)
+	if k < 0 {
 		return gpu.Profile{}, missing
 	}
 
-	f := s.Profiles[at]
+	f := s.Profiles[k]
 
 	const twoSlices = 1 // NVML_GPU_INSTANCE_PROFILE_2_SLICE
 	if s.Name == "NVIDIA A30" && f.Enum == twoSlices {
@@ -154,17 +153,16 @@ func (s *GPUState) findProfile(missing error, wanted func(f gpu.Profile) bool) (
 	return f, nil
 }
 
-// ComputeProfile is a kind of compute instance of one GPU instance. NVML's number for it is its id,
-// too.
+// ComputeProfile is a kind of compute instance that a GPU instance can have.
 type ComputeProfile struct {
-	ID         uint32
-	Size       int
-	Name       string
+	ID         uint32 // also NVML's number for the profile
+	Size       int    // compute slices
+	Name       string // "1c.3g.20gb", or "3g.20gb" if it has all slices
 	Placements []gpu.Placement
 }
 
-// ComputeProfile finds a compute profile of a GPU instance; those that are larger than it are not
-// supported.
+// ComputeProfile finds a compute profile of a GPU instance by its id. Profiles that are larger than
+// the instance are not supported.
 func (i *Instance) ComputeProfile(id uint32) (ComputeProfile, error) {
 	const count = 9 // NVML_COMPUTE_INSTANCE_PROFILE_COUNT
 	if id >= count {
@@ -179,12 +177,7 @@ func (i *Instance) ComputeProfile(id uint32) (ComputeProfile, error) {
 			continue
 		}
 
-		name := i.Profile.Name
-		if size < i.Profile.ComputeSlices {
-			name = fmt.Sprintf("%dc.%s", size, name)
-		}
-
-		return ComputeProfile{id, size, name, placements}, nil
+		return ComputeProfile{id, size, computeName(i.Profile, size), placements}, nil
 	}
 
 	return ComputeProfile{}, gpu.ErrNotSupported
@@ -207,7 +200,7 @@ func (n *Node) ActivateMIGMode(index int, on bool) (activation, err error) {
 	return refused, err
 }
 
-// eventType is a type of events that happen, and its nvmlEventType*.
+// eventType is a type of event that the simulated driver sends, with its bit nvmlEventType*.
 type eventType struct {
 	kind gpu.EventKind
 	bit  uint64
@@ -233,7 +226,8 @@ func (e *Event) Type() (bit uint64) {
 	return bit
 }
 
-// EventTypes returns the nvmlEventType* that GPUs can be registered for: more than ever happen.
+// EventTypes returns the bits nvmlEventType* for which clients can register: more than the simulated
+// driver ever sends.
 func (n *Node) EventTypes() uint64 {
 	// Single and double bit errors, performance states, XIDs, clocks, MIG changes.
 	const always = 0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x100
@@ -245,7 +239,8 @@ func (n *Node) EventTypes() uint64 {
 	return always
 }
 
-// WatchTypes watches a GPU for all of the types of events, or for none if one is not supported.
+// WatchTypes watches a GPU for all events whose bits are in types (nvmlEventType*). It watches for
+// none and returns gpu.ErrNotSupported if one of them is not supported.
 func (s *Subscription) WatchTypes(index int, types uint64) error {
 	if types&^s.node.EventTypes() != 0 {
 		return gpu.ErrNotSupported

@@ -8,11 +8,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// operation is a change of one GPU's partition by a client. It holds the node's lock, and if the
-// state is shared the file's, too. Without commit, its end undoes everything.
+// operation is a change of one GPU's partition by a client. It holds the node's lock and, if the
+// state is shared, the lock of the state file. If it ends without commit, everything is undone.
 type operation struct {
-	node      *Node
-	at        time.Time // the start of the step in which it began
+	node *Node
+	// stepBegan, totals and counters (by GPU) are the node's before the operation ended the running
+	// step.
+	stepBegan time.Time
 	totals    []totals
 	counters  []map[CountersOf]Activity
 	gpu       *simGPU
@@ -25,14 +27,14 @@ type operation struct {
 type layoutState struct {
 	migOn, migPending bool
 	instances         []*Instance
-	computes          [][]*Compute
+	computes          [][]*Compute // by instance
 	devices           []*Compute
 }
 
-// change begins an operation of a client, which does what to of. If err is nil the caller calls
+// change begins an operation of a kind that a client asks for. If err is nil, the caller calls
 // op.end.
-func (n *Node) change(index int, what ChangeOp, of target) (g *simGPU, op *operation, err error) {
-	hits, err := n.countCall(index, what, of)
+func (n *Node) change(index int, kind ChangeOp, on target) (g *simGPU, op *operation, err error) {
+	hits, err := n.countChange(index, kind, on)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -53,7 +55,7 @@ func (n *Node) change(index int, what ChangeOp, of target) (g *simGPU, op *opera
 	}
 
 	op.hits = hits
-	if err := op.refused(what); err != nil {
+	if err := op.refusal(kind); err != nil {
 		op.end()
 		return nil, nil, err
 	}
@@ -61,8 +63,8 @@ func (n *Node) change(index int, what ChangeOp, of target) (g *simGPU, op *opera
 	return op.gpu, op, nil
 }
 
-// begin begins an operation. The caller holds n.mu, and calls op.end or, to keep n.mu,
-// op.commitOrUndo.
+// begin begins an operation. It ends the running step at the present time, so that the change holds
+// from then on. The caller holds n.mu, and calls op.end or, to keep n.mu, op.commitOrUndo.
 func (n *Node) begin(g *simGPU) (*operation, error) {
 	if n.shared != nil {
 		if err := n.shared.lock(); err != nil {
@@ -80,7 +82,7 @@ func (n *Node) begin(g *simGPU) (*operation, error) {
 	now := n.clock.Now()
 	n.catchUp(now)
 
-	op := &operation{node: n, at: n.at, gpu: g, before: g.layoutState()}
+	op := &operation{node: n, stepBegan: n.stateTime, gpu: g, before: g.layoutState()}
 	for _, g := range n.gpus {
 		op.totals = append(op.totals, g.totals)
 		op.counters = append(op.counters, maps.Clone(g.counters))
@@ -104,11 +106,11 @@ func (g *simGPU) layoutState() layoutState {
 }
 
 // commit makes the operation last: other nodes that share the state see it from now on. After an
-// error the end undoes it, but clients that watch the GPU may have got an event.
+// error op.end undoes the operation, but clients that watch the GPU may have got an event of it.
 func (op *operation) commit(c Change) error {
 	n := op.node
 	if n.shared != nil {
-		c.At = n.at
+		c.At = n.stateTime
 		c.GPU = op.gpu.index
 
 		if err := n.shared.add(c); err != nil {
@@ -128,11 +130,11 @@ func (op *operation) end() {
 	op.node.mu.Unlock()
 }
 
-// commitOrUndo ends the operation without unlocking the node.
+// commitOrUndo ends the operation without unlocking the node: it undoes it unless it was committed.
 func (op *operation) commitOrUndo() {
 	n := op.node
 	if op.committed {
-		n.sampleIfChanged(n.at.Sub(op.at))
+		n.sampleIfChanged(n.stateTime.Sub(op.stepBegan))
 	} else {
 		op.undo()
 	}
@@ -145,7 +147,7 @@ func (op *operation) commitOrUndo() {
 func (op *operation) undo() {
 	n := op.node
 	n.forgetDescriptions()
-	n.at = op.at
+	n.stateTime = op.stepBegan
 	n.resample = false
 
 	for i, g := range n.gpus {

@@ -6,28 +6,28 @@ import (
 	"time"
 )
 
-// This file says when the kubelet and the API server answer, and which pods the kubelet knows after
-// a restart. All of it depends only on the scenario and the time since the start.
+// This file computes when the kubelet and the API server answer, and which pods the kubelet knows
+// after a restart. All of it depends only on the scenario and the time since the start.
 
 // never is later than every time of a scenario.
 const never = time.Duration(math.MaxInt64)
 
-// A restarted kubelet lists nothing at first, then its static pods, then those of the API server,
-// too (seen with Kubernetes 1.34). If the API server does not answer by then, the kubelet asks
-// again 40 s after it is back.
+// A restarted kubelet lists nothing at first, then its static pods, then also the pods of the API
+// server (seen with Kubernetes 1.34). If the API server does not answer at that time, the kubelet
+// gets its pods 40 s after the API server is back.
 const (
 	staticPodsAfter = time.Second
 	apiPodsAfter    = 2 * time.Second
 	askAgainAfter   = 40 * time.Second
 )
 
-// outage is the time from begin until before end.
+// outage is a period since the start of the node: from begin on, until just before end.
 type outage struct{ begin, end time.Duration }
 
 type outages []outage
 
-// outages returns when faults of some kinds hold. Without a duration a kubelet-restart is an
-// instant, and others do not end.
+// outages returns the periods of the faults of some kinds. A fault without a duration does not end,
+// except FaultKubeletRestart, which is an instant.
 func (s *Scenario) outages(kinds ...FaultKind) outages {
 	var list outages
 
@@ -51,13 +51,13 @@ func (s *Scenario) outages(kinds ...FaultKind) outages {
 // upFrom returns the first time from t on at which no outage holds: t itself, the end of an outage,
 // or never.
 func (o outages) upFrom(t time.Duration) time.Duration {
-	for again := true; again; {
-		again = false
+	for moved := true; moved; { // until t is in none of them: they can overlap, in any order
+		moved = false
 
 		for _, x := range o {
 			if x.begin <= t && t < x.end {
 				t = x.end
-				again = true
+				moved = true
 			}
 		}
 	}
@@ -65,20 +65,20 @@ func (o outages) upFrom(t time.Duration) time.Duration {
 	return t
 }
 
-// downSince returns when the outages began that hold without a gap until t, or t if none holds
-// then.
+// downSince returns the beginning of the outages that hold at t, with all outages that led up to
+// them without a gap. It returns t if none holds then.
 func (o outages) downSince(t time.Duration) time.Duration {
 	if o.upFrom(t) == t {
 		return t
 	}
 
-	for again := true; again; {
-		again = false
+	for moved := true; moved; {
+		moved = false
 
 		for _, x := range o {
 			if x.begin < t && t <= x.end {
 				t = x.begin
-				again = true
+				moved = true
 			}
 		}
 	}
@@ -98,8 +98,8 @@ func (o outages) ended(t time.Duration) (count int, last time.Duration) {
 	return count, last
 }
 
-// listsFrom returns when a kubelet that was started at started lists its static pods, or all of its
-// pods.
+// listsFrom returns when a kubelet that was started at a time first lists its static pods, or all of
+// its pods if static is not set.
 func (n *Node) listsFrom(started time.Duration, static bool) time.Duration {
 	if static {
 		return started + staticPodsAfter
@@ -116,8 +116,8 @@ func (n *Node) listsFrom(started time.Duration, static bool) time.Duration {
 	}
 }
 
-// lists reports whether the kubelet knows its static pods, or those of the API server, at a time. A
-// node begins with a kubelet that knows both.
+// lists reports whether at time t the kubelet knows its static pods, or the API server's pods if
+// static is not set. When a node starts, its kubelet knows both.
 func (n *Node) lists(t time.Duration, static bool) bool {
 	if n.kubeletOutages.upFrom(t) != t {
 		return false
@@ -128,8 +128,8 @@ func (n *Node) lists(t time.Duration, static bool) bool {
 	return restarts == 0 || t >= n.listsFrom(started, static)
 }
 
-// handledFrom returns the first time from t on at which the kubelet admits a static pod, or one of
-// the API server, which must answer then.
+// handledFrom returns the first time from t on at which the kubelet can admit a static pod, or, if
+// static is not set, a pod of the API server, which must answer at that time. It can be never.
 func (n *Node) handledFrom(t time.Duration, static bool) time.Duration {
 	for t != never {
 		next := n.kubeletOutages.upFrom(t)
@@ -164,9 +164,9 @@ func (n *Node) Kubelet() KubeletState {
 	now := n.lock()
 	defer n.mu.Unlock()
 
-	passed := now.Sub(n.start)
-	state := KubeletState{Down: n.kubeletOutages.upFrom(passed) != passed}
-	state.Restarts, _ = n.kubeletOutages.ended(passed)
+	sinceStart := now.Sub(n.start)
+	state := KubeletState{Down: n.kubeletOutages.upFrom(sinceStart) != sinceStart}
+	state.Restarts, _ = n.kubeletOutages.ended(sinceStart)
 	n.eachActiveFault(driverAsWhole, now, func(f *FaultSpec) {
 		if f.Kind == FaultKubeletSlow {
 			state.Delay = max(state.Delay, f.Delay)

@@ -1,15 +1,11 @@
 package sim
 
-// The programs and users of the processes on a node. Programs of CUDA are mostly run by Python; the
-// kernel has the first 15 bytes of a program's name, of nvidia-cuda-mps-server too (proc(5),
-// /proc/pid/comm). Containers run as root unless their pod says otherwise, and so does the MPS
-// server of the device plugin; batch jobs run as the user who submitted them, whose id is one of
-// the users' (login.defs(5), UID_MIN).
+// The programs and users of the processes on a node.
 const (
-	pythonName = "python3"
-	mpsName    = "nvidia-cuda-mps"
-	rootUID    = 0
-	userUID    = 1000
+	pythonName = "python3"         // most CUDA programs are run by Python
+	mpsName    = "nvidia-cuda-mps" // the kernel cuts nvidia-cuda-mps-server to 15 bytes (proc(5), /proc/pid/comm)
+	rootUID    = 0                 // containers, unless their pod says otherwise, and the device plugin's MPS server
+	userUID    = 1000              // batch jobs run as their user, from UID_MIN on (login.defs(5))
 )
 
 // ProcessOwner returns the name of a process's program and the id of its user; false if there is no
@@ -28,7 +24,7 @@ func (n *Node) ProcessOwner(pid uint32) (name string, uid uint32, ok bool) {
 				continue
 			}
 
-			if t.proc.pod != "" {
+			if t.proc.podName != "" {
 				return pythonName, rootUID, true
 			}
 

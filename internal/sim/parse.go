@@ -12,10 +12,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// maxScenarioBytes bounds a scenario file; the largest useful one is far below.
+// maxScenarioBytes bounds a scenario file, far above any useful one.
 const maxScenarioBytes = 16 << 20
 
-// maxDuration bounds durations, whichever file they are from.
+// maxDuration bounds durations in scenarios, traces and state files.
 const maxDuration = strictyaml.MaxDuration
 
 // Load reads a scenario file.
@@ -54,13 +54,13 @@ func Parse(path string, data []byte) (*Scenario, error) {
 	return f.scenario, nil
 }
 
-// scenarioFile is a scenario as it is written. Its entries add what they describe to the scenario;
-// they refer to those of the sections before.
+// scenarioFile is the content of a scenario file. Each entry, when it is read, adds what it
+// describes to scenario. Entries refer to entries of sections above: a pod to a workload.
 type scenarioFile struct {
 	path      string
 	scenario  *Scenario
-	models    map[string]gpuModel // that have been looked up, since the table of models is large
-	workloads map[string]*Workload
+	models    map[string]gpuModel  // those looked up so far, by name: the table of models is large
+	workloads map[string]*Workload // those read so far, by name
 
 	Version   int             `range:"1..1" expected:"1, the version of the scenario format"`
 	Node      NodeSpec        `default:"{}"`
@@ -70,7 +70,7 @@ type scenarioFile struct {
 	Pods      []podEntry      `yaml:",omitempty"`
 	Processes []processEntry  `yaml:",omitempty"`
 	Faults    []faultEntry    `yaml:",omitempty"`
-	// DriverCosts are those of calls by function or class.
+	// DriverCosts are how long driver calls take, by function or class.
 	DriverCosts map[CallName]time.Duration `yaml:"driverCosts,omitempty"`
 }
 
@@ -104,8 +104,8 @@ func (f *scenarioFile) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key 
 	}
 }
 
-// forms are those of types that the scenario shares with other packages, and of references to
-// entries above.
+// forms returns how to read types that have no method for it: types of other packages, and names
+// that refer to something, such as a workload above.
 func (f *scenarioFile) forms() []strictyaml.Form {
 	return []strictyaml.Form{
 		strictyaml.FormOf(readOpt[int]),
@@ -121,7 +121,7 @@ func (f *scenarioFile) forms() []strictyaml.Form {
 	}
 }
 
-// readOpt reads a value that need not be there.
+// readOpt reads an optional value.
 func readOpt[T any](r *strictyaml.Reader, n *strictyaml.Node, key string, into *gpu.Opt[T]) {
 	var value T
 	if r.Decode(n, key, &value) {

@@ -10,11 +10,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// checkDemand checks what a workload asks of the SMs, in one of two forms: sm and dram, a width
-// that is always busy; or width (or phases) with busy or requests.
+// checkDemand checks the keys by which a workload asks for SMs and memory bandwidth. They have one of
+// two forms: {sm: 20, dram: 0.5} is a width that is always busy; the other is width (or phases) with
+// busy or requests.
 func (e *workloadEntry) checkDemand(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	has := func(name string) bool { return strictyaml.HasKey(n, name) }
-	beside := func(name, expected string, others ...string) bool {
+	// conflicts reports whether a key is given together with one of the others, which is an error.
+	conflicts := func(name, expected string, others ...string) bool {
 		i := slices.IndexFunc(others, has)
 		if i < 0 || !has(name) {
 			return false
@@ -24,17 +26,18 @@ func (e *workloadEntry) checkDemand(r *strictyaml.Reader, n *strictyaml.Node, ke
 
 		return true
 	}
-	newer := []string{"width", "phases", "busy", "requests", "bandwidth"}
+	longForm := []string{"width", "phases", "busy", "requests", "bandwidth"}
 
 	given := strings.Join(
-		slices.DeleteFunc(slices.Clone(newer), func(name string) bool { return !has(name) }),
+		slices.DeleteFunc(slices.Clone(longForm), func(name string) bool { return !has(name) }),
 		" and ",
 	)
 	switch {
-	case beside("sm", "sm alone, which is always busy, or width with busy or requests", newer...),
-		beside("dram", "bandwidth, or dram with sm", newer...),
-		beside("phases", "the widths of the phases, or one width", "width", "bandwidth"),
-		beside("requests", "either, as requests give the busy time", "busy"):
+	case conflicts("sm", "sm alone, which is always busy, or width with busy or requests", longForm...),
+		conflicts("dram", "bandwidth, or dram with sm", longForm...),
+		conflicts("phases", "the widths of the phases, or one width", "width", "bandwidth"),
+		conflicts("requests", "either, as requests give the busy time", "busy"):
+		// The error is reported.
 	case given == "":
 		e.Width = e.SM
 		e.Busy.Signal = Constant(1)
@@ -46,10 +49,10 @@ func (e *workloadEntry) checkDemand(r *strictyaml.Reader, n *strictyaml.Node, ke
 	}
 }
 
-// phaseList are kinds of kernels.
+// phaseList is the phases of a workload: its kinds of kernels.
 type phaseList []kernels.Phase
 
-// phaseEntry is one of them.
+// phaseEntry is one phase in a scenario file.
 type phaseEntry struct {
 	Share     share
 	Width     smCount

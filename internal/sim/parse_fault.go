@@ -7,7 +7,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// faultEntry is a fault with the keys of all kinds.
+// faultEntry is a fault in a scenario file. It has the keys of all kinds.
 type faultEntry struct {
 	FaultSpec
 	Layout *strictyaml.Node `yaml:",omitempty"`
@@ -18,14 +18,14 @@ func (e *faultEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key st
 	f := fileOf(r)
 	spec := &e.FaultSpec
 
-	keys := faultKeys()[e.Kind]
-	for _, name := range keys[0] {
+	keys := keysOfFaults()[e.Kind]
+	for _, name := range keys[requiredKeys] {
 		if !strictyaml.HasKey(n, name) {
 			r.FailAt(n, key, name, "is missing; a %s fault needs it", e.Kind)
 		}
 	}
 
-	known := slices.Concat([]string{"at", "for", "kind"}, keys[0], keys[1])
+	known := slices.Concat([]string{"at", "for", "kind"}, keys[requiredKeys], keys[optionalKeys])
 	for name := range strictyaml.Pairs(n) {
 		if !slices.Contains(known, name.Value) {
 			r.Fail(name, key+"."+name.Value, "has no meaning for a %s fault", e.Kind)
@@ -52,7 +52,7 @@ func (e *faultEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key st
 	f.scenario.Faults = append(f.scenario.Faults, *spec)
 }
 
-// checkCall checks what a fault has to do with changes of the partition.
+// checkCall checks the keys by which a fault begins with a call: on, after, times and during.
 func (f *FaultSpec) checkCall(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	if changes := changesOf(f.Kind); strictyaml.HasKey(n, "on") &&
 		!slices.Contains(changes, string(f.On)) {

@@ -7,10 +7,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// maxGPUs bounds a node; it leaves room for far more devices than any node has.
+// maxGPUs bounds the GPUs of a node, far above what any node has.
 const maxGPUs = 4096
 
-// gpuEntry is one or several GPUs that are alike.
+// gpuEntry is an entry for one GPU, or for Count GPUs that are alike.
 type gpuEntry struct {
 	GPUSpec
 	Count  int              `default:"1" range:"1..4096"`
@@ -75,14 +75,14 @@ func (f *scenarioFile) readModel(
 	f.models[name] = *into
 }
 
-// layoutEntry is a GPU instance: "3g.20gb@4", or {gi: "3g.20gb@0", ci: ["1c", "2c"]} if its compute
-// instances are not the one that takes it whole.
+// layoutEntry is a GPU instance: "3g.20gb@4", or {gi: "3g.20gb@0", ci: ["1c", "2c"]} if it has
+// other compute instances than one of its full size.
 type layoutEntry struct {
 	GI string   `yaml:"gi" expected:"a GPU instance such as 3g.20gb@4"`
-	CI []string `yaml:"ci,omitempty"` // nil: one that takes it whole
+	CI []string `yaml:"ci,omitempty"` // nil: one compute instance of the full size
 }
 
-// DecodeYAML reads both forms.
+// DecodeYAML reads both forms: a text, or a mapping.
 func (e *layoutEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	type plain layoutEntry
 
@@ -93,7 +93,7 @@ func (e *layoutEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key s
 	}
 }
 
-// readLayout reads the GPU instances of a GPU of a model.
+// readLayout reads the GPU instances of a GPU, and checks that a GPU of the model can have them all.
 func readLayout(
 	r *strictyaml.Reader,
 	list *strictyaml.Node,
@@ -105,22 +105,22 @@ func readLayout(
 		return nil
 	}
 
-	trial := &simGPU{mig: model.mig}
+	trial := &simGPU{mig: model.mig} // holds the instances so far, to check the next against
 	layout := []LayoutSpec(nil)
 
 	for i, e := range entries {
 		n := list.Content[i]
-		at := fmt.Sprintf("%s[%d]", key, i)
+		entryKey := fmt.Sprintf("%s[%d]", key, i)
 
 		spec, expected := findInstance(model.mig.Profiles, e.GI)
 		if expected != "" {
-			r.Fail(n, at, "is %q; expected %s", e.GI, expected)
+			r.Fail(n, entryKey, "is %q; expected %s", e.GI, expected)
 			continue
 		}
 
-		whole := spec.profile.ComputeSlices
+		fullSize := spec.profile.ComputeSlices
 		if e.CI == nil {
-			spec.computes = []int{whole}
+			spec.computes = []int{fullSize}
 		}
 
 		used := 0
@@ -130,11 +130,11 @@ func readLayout(
 			if !ok {
 				r.Fail(
 					strictyaml.Value(n, "ci").Content[j],
-					fmt.Sprintf("%s.ci[%d]", at, j),
+					fmt.Sprintf("%s.ci[%d]", entryKey, j),
 					"is %q; expected a compute instance of %s such as 1c or %dc",
 					text,
 					spec.profile.Name,
-					whole,
+					fullSize,
 				)
 			}
 
@@ -142,10 +142,10 @@ func readLayout(
 			used += size
 		}
 
-		if used > whole {
-			r.Fail(n, at, "its compute instances take %d slices of %d", used, whole)
-		} else if problem := trial.add(spec); problem != "" {
-			r.Fail(n, at, "%s", problem)
+		if used > fullSize {
+			r.Fail(n, entryKey, "its compute instances take %d slices of %d", used, fullSize)
+		} else if problem := trial.addInstance(spec); problem != "" {
+			r.Fail(n, entryKey, "%s", problem)
 		}
 
 		layout = append(layout, spec)

@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// podEntry is a pod: with one container whose keys are among the pod's, or with a list of
-// containers.
+// podEntry is a pod in a scenario file. It lists its containers under "containers", or has the keys
+// of its one container beside its own, as in {name: resnet-0, resource: nvidia.com/gpu}.
 type podEntry struct {
 	PodSpec
 	Container string `default:"main" match:"[a-z0-9.-]+" expected:"lower-case letters, digits, - and . as in main"` //nolint:lll // a struct tag is one line
@@ -36,7 +36,7 @@ func (e *podEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key stri
 	f.scenario.Pods = append(f.scenario.Pods, pod)
 }
 
-// checkPod checks a pod as a whole, and beside the pods before it.
+// checkPod checks a pod as a whole, and against the pods above it in the file.
 func (f *scenarioFile) checkPod(
 	r *strictyaml.Reader,
 	n *strictyaml.Node,
@@ -109,6 +109,7 @@ func (f *scenarioFile) checkPod(
 	}
 }
 
+// overlap reports whether two pods run at the same time. A pod without For stays.
 func overlap(a, b PodSpec) bool {
 	return (a.For == 0 || b.At < a.At+a.For) && (b.For == 0 || a.At < b.At+b.For)
 }
@@ -151,7 +152,8 @@ func (q *resourceRequest) check(r *strictyaml.Reader, n *strictyaml.Node, key st
 	}
 }
 
-// processEntry is a process, whose whole GPU may be called gpu.
+// processEntry is a process in a scenario file. It names its device under "device" or, if that is a
+// whole GPU, under "gpu".
 type processEntry struct {
 	ProcessSpec
 	GPU gpu.Opt[DevicePin] `yaml:"gpu,omitempty"`
@@ -170,28 +172,24 @@ func (e *processEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key 
 }
 
 // Valid reports whether the scenario has the GPU, and its model the profile.
-func (d DevicePin) Valid(root any) (valid bool, expected string) {
+func (p DevicePin) Valid(root any) (valid bool, expected string) {
 	gpus := root.(*scenarioFile).scenario.GPUs
 	if len(gpus) == 0 {
-		return true, "" // what is wrong with the GPUs is reported where they are
+		return true, "" // the GPUs themselves have an error, which is reported already
 	}
 
-	if d.GPU >= len(gpus) {
+	if p.GPU >= len(gpus) {
 		return false, fmt.Sprintf(
 			"a GPU's index from 0 to %d, alone or with a MIG device",
 			len(gpus)-1,
 		)
 	}
 
-	model := gpus[d.GPU].Model.mig
-	known := slices.ContainsFunc(model.Profiles, func(p gpu.Profile) bool {
-		return p.Name == d.Profile
+	model := gpus[p.GPU].Model.mig
+	known := slices.ContainsFunc(model.Profiles, func(f gpu.Profile) bool {
+		return f.Name == p.Profile
 	})
+	expected = fmt.Sprintf("one of %s's profiles (%s)", model.Name, profileNames(model.Profiles))
 
-	return known ||
-			d.Profile == "", fmt.Sprintf(
-			"one of %s's profiles (%s)",
-			model.Name,
-			profileNames(model.Profiles),
-		)
+	return known || p.Profile == "", expected
 }

@@ -246,7 +246,7 @@ func TestEveryModelHasAGeometry(t *testing.T) {
 	for _, b := range gpuModels() {
 		found, ok := findModel(b.key)
 		if !ok {
-			t.Errorf("%s: no geometry %s", b.key, b.geometry)
+			t.Errorf("%s: no geometry", b.key)
 			continue
 		}
 

@@ -9,21 +9,22 @@ import (
 	"time"
 )
 
-// Numbers of scenarios in forms of their own. The error of UnmarshalText is what was expected.
+// Numbers in scenarios that are bounded or have a unit. The error of each UnmarshalText says what it
+// expected, such as "a number from 0 to 1".
 type (
 	memorySize  float64 // bytes, or bytes per second
 	share       float64 // 0-1
 	smCount     float64
-	engineCount float64       // of one kind of media engine
-	clockOffset time.Duration // forward or backward, not 0
+	engineCount float64       // media engines of one kind
+	clockOffset time.Duration // forward, or backward if negative; not 0
 
-	reachableShare float64 // of the memory bandwidth, as far as kernels reach it
+	reachableShare float64 // a share of the memory bandwidth, 0 to kernels.Reachable
 	requestsPerSec float64
 	requestCount   float64
 	tokenCount     float64
 )
 
-// UnmarshalText reads an amount of memory.
+// UnmarshalText reads a size such as 512MiB.
 func (s *memorySize) UnmarshalText(text []byte) error {
 	units := []struct {
 		name  string
@@ -81,7 +82,7 @@ func parseFinite(s string) (float64, bool) {
 	return v, err == nil && !math.IsNaN(v) && !math.IsInf(v, 0)
 }
 
-// UnmarshalText reads a duration that may go backwards.
+// UnmarshalText reads a duration, which can be negative.
 func (o *clockOffset) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	if err != nil || v == 0 || v.Abs() > maxDuration {

@@ -12,7 +12,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// workloadEntry is a workload, to be referred to by name.
+// workloadEntry is a workload in a scenario file. Pods and processes refer to it by its name.
 type workloadEntry struct {
 	Workload
 	SM      signalOf[smCount]     `yaml:"sm,omitempty"`
@@ -44,7 +44,8 @@ func (e *workloadEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key
 	workloads[e.Name] = &e.Workload
 }
 
-// signalOf is a value over time, in the form V of a scenario: a constant, or a signalShape.
+// signalOf is a signal whose values scenarios write as V, such as memorySize. It is a constant, as
+// in 6GiB, or a signalShape.
 type signalOf[V ~float64] struct{ Signal }
 
 // signalShape is {sine: {min, max, period}}, {steps: [{at, value}], repeat} or {trace: file.csv,
@@ -56,7 +57,7 @@ type signalShape[V ~float64] struct {
 	Repeat time.Duration `yaml:",omitempty"`
 }
 
-// DecodeYAML reads both forms.
+// DecodeYAML reads both forms: a constant, or a signalShape.
 func (e *signalOf[V]) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	if n.Kind == strictyaml.ScalarNode {
 		var value V
@@ -97,14 +98,14 @@ type sineEntry[V ~float64] struct {
 	Period   time.Duration `nonzero:"more than no time"`
 }
 
-// FinishYAML checks that the sine has a height.
+// FinishYAML checks that max is not below min.
 func (s *sineEntry[V]) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	if s.Max < s.Min {
 		r.FailAt(n, key, "max", "is below min")
 	}
 }
 
-// stepList are points that the scenario lists.
+// stepList is a list of steps in a scenario.
 type stepList[V ~float64] []point
 
 type stepEntry[V ~float64] struct {
@@ -136,14 +137,14 @@ func (l *stepList[V]) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key s
 	}
 }
 
-// maxTracePoints bounds a trace.
+// maxTracePoints bounds the lines of a trace.
 const maxTracePoints = 1 << 20
 
-// traceFile are the points of a CSV file.
+// traceFile is the points of a trace: a CSV file beside the scenario.
 type traceFile[V ~float64] []point
 
-// DecodeYAML reads a CSV file beside the scenario: seconds and a value in each line, after an
-// optional line of headings.
+// DecodeYAML reads the name of a CSV file, and then the file. Each of its lines has seconds and a
+// value; the first may be a line of headings.
 func (l *traceFile[V]) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	var name string
 	if !r.Decode(n, key, &name) {
@@ -167,8 +168,8 @@ func (l *traceFile[V]) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key 
 	}
 }
 
-// readTraceLines reads the lines of a trace. What is wrong with a value is reported with the
-// trace's own line.
+// readTraceLines reads the lines of a trace. It reports invalid values to r, with their line in the
+// trace, and returns nil then.
 func readTraceLines[V ~float64](
 	file io.Reader,
 	r *strictyaml.Reader,
@@ -213,6 +214,7 @@ func readTraceLines[V ~float64](
 
 		var value V
 
+		// As a YAML node the value is read, and checked, like a value in the scenario itself.
 		cell := &strictyaml.Node{
 			Kind:  strictyaml.ScalarNode,
 			Tag:   "!!str",

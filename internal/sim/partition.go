@@ -7,8 +7,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// ComputeProfileID returns the value of NVML_COMPUTE_INSTANCE_PROFILE_n_SLICE for a size of n slices,
-// which is also the id that nvidia-smi prints; ok is false if NVML has no such profile.
+// ComputeProfileID returns the id of the compute instance profile with a number of slices: the value
+// of NVML_COMPUTE_INSTANCE_PROFILE_<size>_SLICE, which nvidia-smi prints. ok is false if NVML has no
+// profile of that size.
 func ComputeProfileID(size int) (id uint32, ok bool) {
 	ids := map[int]uint32{1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
 	id, ok = ids[size]
@@ -16,11 +17,11 @@ func ComputeProfileID(size int) (id uint32, ok bool) {
 	return id, ok
 }
 
-// ComputePlacements returns where compute instances of a size can lie in a GPU instance, free or
-// not; nil if no instance has that size. They can begin at any slice: the driver takes the first
-// run of free slices that is long enough (open-gpu-kernel-modules, kgrmgrAllocVeidsForGrIdx), and
-// an A100 (R550) created a 1c and then a 2c in one 3g.40gb. The tables of NVIDIA's emulated GPUs
-// (go-nvml) have multiples of 2 and 4 only, so plans prefer those.
+// ComputePlacements returns where compute instances of a size can lie in a GPU instance, occupied or
+// not; nil if none can have that size. They can begin at any slice: the driver takes the first run of
+// free slices that is long enough (open-gpu-kernel-modules, kgrmgrAllocVeidsForGrIdx), and an A100
+// (R550) created a 1c and then a 2c in one 3g.40gb. The emulated GPUs of go-nvml only have
+// multiples of 2 and 4, so plans prefer those.
 func ComputePlacements(slicesOfInstance, size int) []gpu.Placement {
 	if !slices.Contains(computeSizes(slicesOfInstance), size) {
 		return nil
@@ -34,7 +35,7 @@ func ComputePlacements(slicesOfInstance, size int) []gpu.Placement {
 	return list
 }
 
-// ComputeSMs returns the number of SMs of a compute instance of a size.
+// ComputeSMs returns how many SMs a compute instance of a size has in a GPU instance of a profile.
 func ComputeSMs(p gpu.Profile, size int) int { return p.SMs * size / p.ComputeSlices }
 
 // computeName returns the name of a MIG device: 1c.3g.20gb, or 3g.20gb if it has the whole GPU
@@ -47,8 +48,8 @@ func computeName(p gpu.Profile, size int) string {
 	return fmt.Sprintf("%dc.%s", size, p.Name)
 }
 
-// CreateGPUInstance creates a GPU instance of the profile with the driver's id profileID. Without a
-// start the driver chooses among the free placements. The errors are ErrNoPermission,
+// CreateGPUInstance creates a GPU instance of the profile whose id in the driver is profileID.
+// Without a start, the driver chooses among the free placements. The errors are ErrNoPermission,
 // ErrNotSupported with MIG off, ErrInvalidArgument for a profile or a start that the GPU does not
 // have, and ErrInsufficientResources if the placement is occupied or the GPU lacks slices or
 // engines.
@@ -63,7 +64,7 @@ func (n *Node) CreateGPUInstance(
 	}
 	defer op.end()
 
-	inst, err := n.createInstance(g, profileID, op.placeOfInstance(profileID, start))
+	inst, err := n.createInstance(g, profileID, op.instanceStart(profileID, start))
 	if err != nil {
 		return 0, fmt.Errorf(
 			"create GPU instance on GPU %d using profile %d: %w",
@@ -78,8 +79,7 @@ func (n *Node) CreateGPUInstance(
 	)
 }
 
-// DestroyGPUInstance destroys a GPU instance. It returns ErrInUse while that has a compute
-// instance.
+// DestroyGPUInstance destroys a GPU instance. The error is ErrInUse if it has a compute instance.
 func (n *Node) DestroyGPUInstance(index int, id gpu.InstanceID) error {
 	g, op, err := n.change(index, opDestroyGI, target{instance: id})
 	if err != nil {
@@ -96,7 +96,7 @@ func (n *Node) DestroyGPUInstance(index int, id gpu.InstanceID) error {
 		return fmt.Errorf("destroy GPU instance %d: %w", id, gpu.ErrInUse)
 	}
 
-	if n.fakesDestruction(g, n.at, op) {
+	if n.fakesDestruction(g, n.stateTime, op) {
 		return nil
 	}
 
@@ -135,7 +135,7 @@ func (n *Node) CreateComputeInstanceAt(index int, id gpu.InstanceID, size int,
 		return 0, fmt.Errorf("create compute instance in GPU instance %d: %w", id, gpu.ErrNotFound)
 	}
 
-	c, err := n.createCompute(g, inst, size, op.placeOfCompute(inst, size, start))
+	c, err := n.createCompute(g, inst, size, op.computeStart(inst, size, start))
 	if err != nil {
 		return 0, fmt.Errorf("create compute instance in GPU instance %d: %w", id, err)
 	}
@@ -145,8 +145,7 @@ func (n *Node) CreateComputeInstanceAt(index int, id gpu.InstanceID, size int,
 	)
 }
 
-// DestroyComputeInstance destroys a compute instance. It returns ErrInUse while a process runs on
-// it.
+// DestroyComputeInstance destroys a compute instance. The error is ErrInUse if a process runs on it.
 func (n *Node) DestroyComputeInstance(index int, id gpu.InstanceID, ci gpu.ComputeID) error {
 	g, op, err := n.change(index, opDestroyCI, target{id, ci})
 	if err != nil {
@@ -173,7 +172,7 @@ func (n *Node) DestroyComputeInstance(index int, id gpu.InstanceID, ci gpu.Compu
 		)
 	}
 
-	if n.fakesDestruction(g, n.at, op) {
+	if n.fakesDestruction(g, n.stateTime, op) {
 		return nil
 	}
 
@@ -187,7 +186,7 @@ func (n *Node) removeCompute(g *simGPU, inst *Instance, c *Compute) {
 		return o == c
 	})
 
-	// The device's index stays empty.
+	// Other devices keep their index, as in the driver: see numberDevices.
 	if k := slices.Index(g.devices, c); k >= 0 {
 		g.devices[k] = nil
 	}
@@ -200,13 +199,13 @@ func (n *Node) createInstance(g *simGPU, profileID uint32, start gpu.Opt[int]) (
 		return nil, gpu.ErrNotSupported
 	}
 
-	at := slices.IndexFunc(g.mig.Profiles, func(f gpu.Profile) bool { return f.ID == profileID })
-	if at < 0 {
+	k := slices.IndexFunc(g.mig.Profiles, func(f gpu.Profile) bool { return f.ID == profileID })
+	if k < 0 {
 		return nil, gpu.ErrInvalidArgument
 	}
 
-	profile := g.mig.Profiles[at]
-	candidates := preferred(profile, g.mig.AxisUnits)
+	profile := g.mig.Profiles[k]
+	candidates := orderPlacements(profile, g.mig.AxisUnits)
 
 	if s, ok := start.Get(); ok {
 		candidates = slices.DeleteFunc(candidates, func(p gpu.Placement) bool {
@@ -241,8 +240,8 @@ func (n *Node) createInstance(g *simGPU, profileID uint32, start gpu.Opt[int]) (
 	return nil, gpu.ErrInsufficientResources
 }
 
-// newInstanceID returns the id of a new instance, from the range of its size: 0 for the whole axis,
-// 1-2 for halves, 3-6 for quarters, 7-14 for eighths.
+// newInstanceID returns the id of a new instance at a placement. Each size has its range of ids: 0
+// for the whole memory, 1-2 for halves, 3-6 for quarters, 7-14 for eighths.
 func (g *simGPU) newInstanceID(p gpu.Placement, order GIIDOrder) gpu.InstanceID {
 	first := g.mig.AxisUnits/p.Size - 1
 	if order == GIIDByPlacement {
@@ -306,8 +305,9 @@ func (n *Node) createCompute(
 	return nil, gpu.ErrInsufficientResources
 }
 
-// numberDevices renumbers the MIG devices, ordered by the ids of GPU instance and compute instance.
-// As in the driver's list, a destroyed device leaves its index empty until the next one is created.
+// numberDevices numbers the MIG devices anew after one was created, ordered by the ids of GPU
+// instance and compute instance. As in the driver, the index of a destroyed device stays empty until
+// then.
 func (g *simGPU) numberDevices() {
 	byID := slices.Clone(g.instances)
 	slices.SortFunc(byID, func(a, b *Instance) int { return int(a.ID) - int(b.ID) })
@@ -318,11 +318,11 @@ func (g *simGPU) numberDevices() {
 	}
 }
 
-// treeChanged requests a new sample and sends a MIG event. It names what was created or destroyed:
-// c, or inst if c is nil. Both are nil if everything changed.
+// treeChanged requests a new sample and sends a MIG event for what was created or destroyed: the
+// compute instance c, or the GPU instance inst if c is nil. Both are nil if everything changed.
 func (n *Node) treeChanged(g *simGPU, inst *Instance, c *Compute) {
 	n.resample = true
-	event := Event{Kind: gpu.EventMIGChange, GPU: g.index, Time: n.at}
+	event := Event{Kind: gpu.EventMIGChange, GPU: g.index, Time: n.stateTime}
 
 	if inst != nil {
 		event.Instance = gpu.Some(inst.ID)
@@ -345,7 +345,7 @@ func (g *simGPU) instance(id gpu.InstanceID) *Instance {
 	return nil
 }
 
-// compute returns a compute instance and its GPU instance; nil for what does not exist.
+// compute returns a compute instance and its GPU instance. Each is nil if it does not exist.
 func (g *simGPU) compute(id gpu.InstanceID, ci gpu.ComputeID) (*Instance, *Compute) {
 	inst := g.instance(id)
 	if inst == nil {

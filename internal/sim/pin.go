@@ -9,9 +9,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// DevicePin names a device by where it is: "2" is GPU 2, "2/3g.20gb@4" the compute instance 0 of
-// its GPU instance at placement start 4, "2/3g.20gb@4/1" the compute instance 1. It serves
-// scenarios, whose authors know no UUIDs.
+// DevicePin names a device by its place, for scenarios, whose authors do not know UUIDs: "2" is GPU
+// 2, "2/3g.20gb@4" is compute instance 0 of GPU 2's instance 3g.20gb that starts at 4, and
+// "2/3g.20gb@4/1" is compute instance 1 of that.
 type DevicePin struct {
 	GPU     int
 	Profile string // empty for the whole GPU
@@ -19,21 +19,21 @@ type DevicePin struct {
 	Compute gpu.ComputeID
 }
 
-// UnmarshalText reads the place of a device. The error is what was expected.
-func (d *DevicePin) UnmarshalText(text []byte) error {
+// UnmarshalText reads a pin. The error says what was expected.
+func (p *DevicePin) UnmarshalText(text []byte) error {
 	parts := strings.Split(string(text), "/")
 	index, ok := gpu.ParseDecimal(parts[0])
-	*d = DevicePin{GPU: int(index)}
+	*p = DevicePin{GPU: int(index)}
 
 	if len(parts) > 1 {
 		var isPlace bool
-		d.Profile, d.Start, isPlace = parsePlace(parts[1])
-		ok = ok && isPlace && d.Profile != "" && d.Start <= 64
+		p.Profile, p.Start, isPlace = parsePlace(parts[1])
+		ok = ok && isPlace && p.Profile != "" && p.Start <= 64
 	}
 
 	if len(parts) > 2 {
 		id, isNumber := gpu.ParseDecimal(parts[2])
-		d.Compute = gpu.ComputeID(id)
+		p.Compute = gpu.ComputeID(id)
 		ok = ok && isNumber
 	}
 
@@ -46,11 +46,11 @@ func (d *DevicePin) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// String is the pin as scenarios write it.
-func (d DevicePin) String() string {
-	if d.Profile == "" {
-		return strconv.Itoa(d.GPU)
+// String returns the pin as scenarios write it.
+func (p DevicePin) String() string {
+	if p.Profile == "" {
+		return strconv.Itoa(p.GPU)
 	}
 
-	return fmt.Sprintf("%d/%s@%d/%d", d.GPU, d.Profile, d.Start, d.Compute)
+	return fmt.Sprintf("%d/%s@%d/%d", p.GPU, p.Profile, p.Start, p.Compute)
 }

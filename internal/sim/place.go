@@ -12,7 +12,8 @@ import (
 // instance.
 func hasMediaExtensions(f gpu.Profile) bool { return strings.Contains(f.Name, "+me") }
 
-// computeSizes lists how many slices compute instances of a GPU instance can have.
+// computeSizes lists how many slices a compute instance can have in a GPU instance with a number of
+// compute slices.
 func computeSizes(slices int) []int {
 	var sizes []int
 
@@ -25,18 +26,18 @@ func computeSizes(slices int) []int {
 	return sizes
 }
 
-// preferred orders a profile's placements as the driver tries them if the caller names none. Seen
-// on A100 and H100, whose axis has 8 units: 1g at 6, 4, 5, 0, 1, 2, 3, 2g at 4, 0, 2 and 3g at 4
-// before 0. Others in the order of their starts.
-func preferred(f gpu.Profile, axis int) []gpu.Placement {
+// orderPlacements returns a profile's placements in the order in which the driver tries them if the
+// client names none. The orders for GPUs with 8 units of memory were seen on A100 and H100. In other
+// cases we take the order of the starts.
+func orderPlacements(f gpu.Profile, axisUnits int) []gpu.Placement {
 	order := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
 
 	switch {
-	case axis == 8 && f.MemorySlices == 1:
+	case axisUnits == 8 && f.MemorySlices == 1:
 		order = []int{6, 4, 5, 0, 1, 2, 3}
-	case axis == 8 && f.ComputeSlices == 2:
+	case axisUnits == 8 && f.ComputeSlices == 2:
 		order = []int{4, 0, 2}
-	case axis == 8 && f.ComputeSlices == 3:
+	case axisUnits == 8 && f.ComputeSlices == 3:
 		order = []int{4, 0}
 	}
 
@@ -48,22 +49,19 @@ func preferred(f gpu.Profile, axis int) []gpu.Placement {
 	return placements
 }
 
-// occupant returns an instance that occupies a unit of the placement, or nil.
+// occupant returns an instance that overlaps the placement, or nil.
 func (g *simGPU) occupant(p gpu.Placement) *Instance {
 	for _, i := range g.instances {
-		for unit := p.Start; unit < p.End(); unit++ {
-			if i.Placement.Start <= unit && unit < i.Placement.End() {
-				return i
-			}
+		if i.Placement.Overlaps(p) {
+			return i
 		}
 	}
 
 	return nil
 }
 
-// excess returns what the GPU would have too much of with an instance of the profile, wherever it
-// is placed: compute slices, engines, or media extensions. It is empty if the GPU has what the
-// instance needs.
+// excess returns why the GPU cannot have another instance of the profile, wherever it is placed, as
+// in "9 compute slices of 7". It is empty if the GPU has what the instance needs.
 func (g *simGPU) excess(f gpu.Profile) string {
 	slicesUsed := f.ComputeSlices
 	same := 0
@@ -71,7 +69,7 @@ func (g *simGPU) excess(f gpu.Profile) string {
 
 	for _, i := range g.instances {
 		slicesUsed += i.Profile.ComputeSlices
-		used = together(used, i.Profile.Engines.Or(gpu.Engines{}))
+		used = addEngines(used, i.Profile.Engines.Or(gpu.Engines{}))
 
 		if hasMediaExtensions(f) && hasMediaExtensions(i.Profile) {
 			return "a second profile with media extensions (+me); a GPU has one"
@@ -94,8 +92,8 @@ func (g *simGPU) excess(f gpu.Profile) string {
 	return ""
 }
 
-// hasEngines reports whether the GPU has as many engines of every kind: as many as an instance of
-// all its slices.
+// hasEngines reports whether the GPU has as many engines of every kind. If its engines are unknown,
+// we take it to have enough.
 func (g *simGPU) hasEngines(e gpu.Engines) bool {
 	all := g.engines()
 
@@ -104,8 +102,8 @@ func (g *simGPU) hasEngines(e gpu.Engines) bool {
 			e.OFA <= all.OFA
 }
 
-// together adds up engines.
-func together(a, b gpu.Engines) gpu.Engines {
+// addEngines returns the sum of the engines of each kind.
+func addEngines(a, b gpu.Engines) gpu.Engines {
 	return gpu.Engines{
 		Copy:    a.Copy + b.Copy,
 		Decoder: a.Decoder + b.Decoder,
@@ -115,16 +113,16 @@ func together(a, b gpu.Engines) gpu.Engines {
 	}
 }
 
-// remaining counts the instances of a profile that could be made now, one after the other.
+// remaining counts how many more instances of a profile the GPU can have.
 func (g *simGPU) remaining(f gpu.Profile) int {
 	trial := *g
 	trial.instances = slices.Clone(g.instances)
 	count := 0
-	// The placements of one profile have the same size, so taking them from the left wastes none.
-	left := slices.Clone(f.Placements)
-	slices.SortFunc(left, func(a, c gpu.Placement) int { return a.Start - c.Start })
+	// All placements of a profile have the same size, so taking them from the left wastes no room.
+	byStart := slices.Clone(f.Placements)
+	slices.SortFunc(byStart, func(a, b gpu.Placement) int { return a.Start - b.Start })
 
-	for _, p := range left {
+	for _, p := range byStart {
 		if trial.excess(f) == "" && trial.occupant(p) == nil {
 			trial.instances = append(trial.instances, &Instance{Profile: f, Placement: p})
 			count++

@@ -1,7 +1,7 @@
 package sim
 
-// Container is one container that the simulated kubelet has admitted, as its pod-resources API and
-// the node's process table would show it.
+// Container is a container that the simulated kubelet has admitted, with what the kubelet's
+// pod-resources API and the node's process table show of it.
 type Container struct {
 	Namespace, Pod, Name string
 	Owner                string            // "Deployment/resnet"; empty for a bare pod
@@ -13,8 +13,7 @@ type Container struct {
 	PIDs                 []uint32
 }
 
-// DeviceGrant is one resource of a container with the device ids in the form of the scenario's
-// allocator.
+// DeviceGrant is the ids of devices of one resource, in the form of the scenario's allocator.
 type DeviceGrant struct {
 	Resource string
 	IDs      []string

@@ -13,13 +13,13 @@ import (
 // pod is a pod that the simulated kubelet has admitted.
 type pod struct {
 	spec       *PodSpec
-	name       string // as the kubelet and the API server have it
+	name       string // in the kubelet and the API server
 	uid        string
 	containers []*container
 	ended      bool
 
-	// When the API server creates the pod, reports it, learns of its end, and deletes it: times
-	// since the start.
+	// When the API server creates the pod, begins to report it, learns of its end, and deletes it.
+	// These are times since the start of the node, or never.
 	created, known, endKnown, deleted time.Duration
 }
 
@@ -28,22 +28,22 @@ type pod struct {
 type container struct {
 	spec    *ContainerSpec
 	id      string
-	grants  []grant
-	devices []DeviceGrant
-	claims  []Claim
-	process *process // nil if it has no work
-	done    bool     // it is an init container that has ended
+	grants  []grant       // the devices that it was given
+	devices []DeviceGrant // their ids; nil if the allocator uses claims
+	claims  []Claim       // their claims; nil if the allocator uses ids
+	process *process      // nil if it has no workload
+	done    bool          // it is an init container that has ended
 }
 
-// lingering is how long the kubelet still lists a pod that has ended. Real ones took "a poll or
-// two".
+// lingering is how long the kubelet still lists a pod that has ended. Real ones listed it for "a
+// poll or two"; the time is chosen.
 const lingering = 2 * time.Second
 
 // draDriver is the name of NVIDIA's DRA driver.
 const draDriver = "gpu.nvidia.com"
 
-// schedulePods puts the pods of the scenario on the schedule, each when the kubelet first handles
-// it. If several had to wait for the kubelet, it handles the oldest first.
+// schedulePods puts the pods of the scenario on the schedule, each at the time at which the kubelet
+// first handles it. Of pods at the same time the oldest comes first.
 func (n *Node) schedulePods() {
 	numbers := make([]int, len(n.scenario.Pods))
 	for i := range numbers {
@@ -65,8 +65,9 @@ func (n *Node) schedulePods() {
 	}
 }
 
-// newPod returns a pod that holds nothing yet. The kubelet adds the node's name to a static pod's,
-// and gives it a hash of its file instead of a UID (pkg/kubelet/config/common.go, applyDefaults).
+// newPod returns a pod without devices; its UID derives from the parts of identity. The kubelet adds
+// the node's name to that of a static pod, and uses a hash of its file, without dashes, as UID
+// (pkg/kubelet/config/common.go, applyDefaults).
 func (n *Node) newPod(spec *PodSpec, identity ...any) *pod {
 	p := &pod{spec: spec, name: spec.listedName(n.scenario.Node.Hostname), uid: uuidOf(identity...)}
 	if spec.Static {
@@ -95,10 +96,10 @@ func (s *PodSpec) listedName(hostname string) string {
 // title names the pod in records, as the scenario does.
 func (p *pod) title() string { return p.spec.Namespace + "/" + p.spec.Name }
 
-// receivePod handles a new pod of the scenario: the kubelet admits it, lets it wait or refuses it.
-// While the kubelet is busy, it does so later.
+// receivePod handles a new pod of the scenario: the kubelet admits it, lets it wait or refuses it. If
+// the kubelet is busy with another pod, receivePod schedules itself for later.
 func (n *Node) receivePod(number int, spec *PodSpec) {
-	if until := n.busyUntil(); until > n.at.Sub(n.start) {
+	if until := n.busyUntil(); until > n.sinceStart() {
 		if at := n.handledFrom(until, spec.Static); at != never {
 			n.scheduleStart(n.start.Add(at), func() { n.receivePod(number, spec) })
 		}
@@ -122,9 +123,9 @@ func (n *Node) receivePod(number int, spec *PodSpec) {
 	}
 }
 
-// admitPod admits a pod if every container gets what it asks for. It returns a container for which
-// there is too little; nil if there is none, or if the allocation takes time and is not decided
-// yet.
+// admitPod admits a pod if every container gets the devices that it asks for. Otherwise it returns a
+// container for which there are too few. It also returns nil if the allocation takes time, so that
+// the outcome is open.
 func (n *Node) admitPod(spec *PodSpec, identity ...any) *ContainerSpec {
 	p := n.newPod(spec, identity...)
 	if delay := n.allocationDelay(spec); delay > 0 {
@@ -137,8 +138,8 @@ func (n *Node) admitPod(spec *PodSpec, identity ...any) *ContainerSpec {
 	return n.allocateFor(p)
 }
 
-// allocateFor gives a pod what it asks for, and starts it. It returns a container for which there
-// is too little, or nil.
+// allocateFor gives a pod the devices that it asks for, and starts it. If there are too few, it
+// returns a container that lacks some.
 func (n *Node) allocateFor(p *pod) *ContainerSpec {
 	if c := n.allocate(p); c != nil {
 		return c.spec
@@ -154,7 +155,7 @@ func (n *Node) allocateFor(p *pod) *ContainerSpec {
 	n.startContainers(p)
 
 	if p.spec.For > 0 {
-		end := n.at.Add(p.spec.For)
+		end := n.stateTime.Add(p.spec.For)
 		n.scheduleEnd(end, func() { n.endPod(p) })
 		n.scheduleEnd(end.Add(lingering), func() { n.unlistPod(p) })
 	}
@@ -167,7 +168,7 @@ func (n *Node) unlistPod(p *pod) {
 	n.pods = slices.DeleteFunc(n.pods, func(o *pod) bool { return o == p })
 }
 
-// describeGrants sets the ids or claims under which the allocator gives a container its devices.
+// describeGrants sets the ids of the devices that a container was given, or the claims for them.
 func (n *Node) describeGrants(p *pod, c *container) {
 	if len(c.grants) == 0 {
 		return
@@ -192,7 +193,7 @@ func (n *Node) describeGrants(p *pod, c *container) {
 
 		c.claims = append(c.claims, Claim{
 			Name: name, Namespace: p.spec.Namespace, Admin: c.spec.Admin,
-			Driver: draDriver, Pool: n.scenario.Node.Hostname, Device: claimDevice(g),
+			Driver: draDriver, Pool: n.scenario.Node.Hostname, Device: claimDeviceName(g),
 		})
 	}
 }
@@ -205,7 +206,7 @@ func (n *Node) startContainers(p *pod) {
 		}
 
 		n.startContainer(p, c)
-		n.scheduleEnd(n.at.Add(c.spec.For), func() {
+		n.scheduleEnd(n.stateTime.Add(c.spec.For), func() {
 			c.done = true
 
 			if p.ended {
@@ -226,12 +227,14 @@ func (n *Node) startContainers(p *pod) {
 	}
 }
 
+// startContainer starts the container's process. Like the real runtime it does not start a container
+// that was given a device that no longer exists.
 func (n *Node) startContainer(p *pod, c *container) {
 	if len(c.grants) == 0 {
 		return
 	}
 
-	var places []place
+	var devices []simDevice
 
 	for _, g := range c.grants {
 		if !g.exists() {
@@ -247,7 +250,7 @@ func (n *Node) startContainer(p *pod, c *container) {
 			return
 		}
 
-		places = append(places, g.place)
+		devices = append(devices, g.simDevice)
 	}
 
 	if c.spec.Workload == nil {
@@ -256,11 +259,11 @@ func (n *Node) startContainer(p *pod, c *container) {
 
 	c.process = &process{
 		pid:       n.newPID(p.uid, c.spec.Name),
-		pod:       p.title(),
-		of:        p,
+		podName:   p.title(),
+		pod:       p,
 		container: c.spec.Name,
 	}
-	n.startTask(c.process, c.spec.Workload, places)
+	n.startTask(c.process, c.spec.Workload, devices)
 }
 
 func (n *Node) stopContainer(c *container) {

@@ -7,28 +7,28 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// sample is what holds for a GPU during a step.
+// sample has the readings of a GPU that stay the same during a step.
 type sample struct {
-	activity    Activity
-	memoryUsed  uint64
-	watts       float64
-	temperature float64 // Celsius
-	smMHz       uint32
-	reasons     gpu.ClockEvents
-	pcie        float64 // bytes per second and direction
-	nvlink      float64
+	activity     Activity
+	memoryUsed   uint64 // bytes
+	watts        float64
+	temperature  float64 // Celsius
+	smMHz        uint32
+	reasons      gpu.ClockEvents // why clocks are lowered
+	pcie, nvlink float64         // bytes per second in each direction
 }
 
-// totals grow from the start of the node to the start of the running step.
+// totals are counters of a GPU, from the start of the node to the start of the running step.
 type totals struct {
 	joules       float64
-	activity     Activity // seconds
+	activity     Activity // see Activity.plus
 	pcie, nvlink float64  // bytes in each direction
-	// for how long the power limit, and the temperature, have held clocks down, in seconds
+	// powerCapped and thermal are for how many seconds the power limit or the temperature have held
+	// clocks down.
 	powerCapped, thermal float64
 }
 
-// after is what the totals are when a sample has held for some seconds.
+// after returns the totals after a sample has held for some seconds.
 func (t totals) after(s sample, seconds float64) totals {
 	t.joules += s.watts * seconds
 	t.activity = t.activity.plus(s.activity, seconds)
@@ -50,30 +50,38 @@ func (t totals) after(s sample, seconds float64) totals {
 const (
 	reasonIdle         gpu.ClockEvents = 0x1
 	reasonPowerCap     gpu.ClockEvents = 0x4
-	reasonHWSlowdown   gpu.ClockEvents = 0x8 // with the next two
+	reasonHWSlowdown   gpu.ClockEvents = 0x8 // together with HWThermal or HWPowerBrake
 	reasonSWThermal    gpu.ClockEvents = 0x20
 	reasonHWThermal    gpu.ClockEvents = 0x40
 	reasonHWPowerBrake gpu.ClockEvents = 0x80
-
-	slowdownCelsius   = 87 // the driver reduces clocks
-	hwSlowdownCelsius = 92 // and so does the hardware
-	fullLoadCelsius   = 38 // above rest, at the power limit
-	thermalTime       = 30 * time.Second
-	idlePCIe          = 8 << 10 // bytes per second and direction: the least that a GPU has
-	wattsRippleShare  = 0.01
-	clockStepMHz      = 15
 )
 
-// sampleAll begins a new step for every GPU; passed is how long the one before has held.
-func (n *Node) sampleAll(passed time.Duration) {
+// How power and temperature behave. The figures are chosen; real GPUs differ.
+const (
+	slowdownCelsius   = 87               // from here on the driver reduces clocks
+	hwSlowdownCelsius = 92               // from here on the hardware halves them
+	fullLoadCelsius   = 38               // how much warmer a GPU gets at its power limit than at rest
+	thermalTime       = 30 * time.Second // the time constant with which the temperature follows power
+	idlePCIe          = 8 << 10          // bytes per second in each direction without work
+	wattsRippleShare  = 0.01             // by how much power varies from second to second
+	clockStepMHz      = 15               // clocks are multiples of it
+	smLoad            = 0.62             // how busy SMs, tensor cores and memory contribute to power
+	tensorLoad        = 0.18
+	dramLoad          = 0.35
+)
+
+// sampleAll begins a new step for every GPU; elapsed is how long the step before lasted.
+func (n *Node) sampleAll(elapsed time.Duration) {
 	n.forgetDescriptions()
 	n.watchPlugin()
 
+	// A process that is killed may have had tasks on GPUs that we have looked at before: we repeat
+	// until none is killed.
 	for again := true; again; again = n.resample {
 		n.resample = false
 		for _, g := range n.gpus {
-			n.needMedia(g)
-			n.useMemory(g) // both kill processes, maybe on other GPUs too
+			n.killWithoutMedia(g)
+			n.useMemory(g)
 		}
 	}
 
@@ -81,26 +89,28 @@ func (n *Node) sampleAll(passed time.Duration) {
 		n.useSMs(g)
 		n.useMedia(g)
 		n.useTraffic(g)
-		n.usePower(g, passed)
+		n.usePower(g, elapsed)
 	}
 }
 
-// usePower derives power, temperature and clocks from the activity: idle power, and the rest up to
-// the limit in proportion to SMs, tensor cores and memory at work. Beyond the limit the clocks
-// fall.
-func (n *Node) usePower(g *simGPU, passed time.Duration) {
+// usePower derives power, temperature and clocks from the activity. Power is the idle power, and
+// above that grows with the work of SMs, tensor cores and memory, up to the limit. If they want more
+// than the limit, the clocks fall.
+func (n *Node) usePower(g *simGPU, elapsed time.Duration) {
 	s := &g.sample
 	m := &g.model
+	maxDynamic := m.limitWatts - m.idleWatts
 
-	if passed > 0 { // under the power of the step that has ended
-		target := g.restingTemperature() + fullLoadCelsius*(s.watts-m.idleWatts)/(m.limitWatts-m.idleWatts)
-		s.temperature += (target - s.temperature) * (1 - math.Exp(-passed.Seconds()/thermalTime.Seconds()))
+	// The temperature follows the power of the step that has ended, which s.watts still is.
+	if elapsed > 0 {
+		target := g.restingTemperature() + fullLoadCelsius*(s.watts-m.idleWatts)/maxDynamic
+		s.temperature += (target - s.temperature) * (1 - math.Exp(-elapsed.Seconds()/thermalTime.Seconds()))
 	}
 
-	load := 0.62*s.activity.SM + 0.18*s.activity.Tensor + 0.35*s.activity.DRAM
-	load *= 1 + wattsRippleShare*noise(g.noise, n.step)
-	wanted := (m.limitWatts - m.idleWatts) * load
-	dynamic := min(wanted, m.limitWatts-m.idleWatts)
+	load := smLoad*s.activity.SM + tensorLoad*s.activity.Tensor + dramLoad*s.activity.DRAM
+	load *= 1 + wattsRippleShare*noise(g.noiseKey, n.step)
+	wanted := maxDynamic * load
+	dynamic := min(wanted, maxDynamic)
 	s.watts = math.Round((m.idleWatts+dynamic)*1000) / 1000 // the driver counts milliwatts
 
 	s.smMHz = m.maxSMMHz
@@ -120,11 +130,11 @@ func (n *Node) usePower(g *simGPU, passed time.Duration) {
 	n.slowDown(g)
 }
 
-// slowDown reduces the clock of a GPU that is hot, and of one that the power supply slows down, by
-// faults. What is done in hardware halves it.
+// slowDown sets the reasons for which a hot GPU, or one with FaultPowerBrake, lowers its clock. If
+// the hardware does it, the clock is at most half.
 func (n *Node) slowDown(g *simGPU) {
 	s := &g.sample
-	n.eachActiveFault(g.index, n.at, func(f *FaultSpec) {
+	n.eachActiveFault(g.index, n.stateTime, func(f *FaultSpec) {
 		switch f.Kind {
 		case FaultOverheat:
 			s.temperature = max(s.temperature, float64(f.Celsius))
@@ -146,10 +156,11 @@ func (n *Node) slowDown(g *simGPU) {
 	}
 }
 
-// restingTemperature differs a little with the GPU's place in the air stream.
-func (g *simGPU) restingTemperature() float64 { return 34 + float64(g.noise%5) }
+// restingTemperature returns the temperature in Celsius without work: 34 to 38, as GPUs differ by
+// their place in the air stream.
+func (g *simGPU) restingTemperature() float64 { return 34 + float64(g.noiseKey%5) }
 
-// useTraffic adds up what the tasks send, and receive as much, over PCIe and NVLink; NVLink is off
+// useTraffic adds up what the tasks send over PCIe and NVLink; they receive as much. NVLink is off
 // while MIG is on.
 func (n *Node) useTraffic(g *simGPU) {
 	g.sample.pcie = 0

@@ -6,13 +6,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// GPUState is what the driver knows of one GPU at one moment. It is the caller's own; what its
-// slices point to must not be modified. An absent value is one that the driver answers with "not
-// supported" on this GPU in its present mode.
+// GPUState is what the driver knows of one GPU at one moment. The caller owns it, but must not modify
+// what its slices and pointers refer to. If the driver answers "not supported" for a value, on this
+// GPU and in its present mode, the value is absent.
 type GPUState struct {
 	Time         time.Time
 	Privileged   bool   // whether the caller has root's rights
-	EventTypes   uint64 // that it can be registered for (nvmlEventType*)
+	EventTypes   uint64 // for which clients can register (nvmlEventType*)
 	Index, Minor int
 	UUID         gpu.UUID
 	Name         string
@@ -27,15 +27,16 @@ type GPUState struct {
 	MaxMIGDevices          int
 	Profiles               []gpu.Profile
 	Instances              []Instance // by placement
-	// Devices are the MIG devices by handle index, nil if there is none: the list is sparse.
+	// Devices are the MIG devices by handle index. The list is sparse: an index without device is
+	// nil.
 	Devices []*MIGDevice
 
-	MemoryTotal, MemoryUsed, MemoryReserved uint64 // bytes; used leaves out what is reserved
+	MemoryTotal, MemoryUsed, MemoryReserved uint64 // bytes; MemoryUsed leaves out MemoryReserved
 	Activity                                Activity
 	Utilization                             gpu.Opt[Utilization]
 	Media                                   gpu.Opt[MediaUtilization]
 	Watts, LimitWatts                       float64
-	// absent with MIG on if the driver reports none then
+	// ReportedWatts is absent if the driver reports no power in this mode: see gpuModel.noMIGPower.
 	ReportedWatts              gpu.Opt[float64]
 	Joules                     float64
 	Celsius                    int
@@ -68,10 +69,11 @@ type PCI struct {
 	MaxGeneration       int
 }
 
-// Utilization is the driver's own, in percent.
+// Utilization is the utilization in percent that the driver reports.
 type Utilization struct{ GPU, Memory uint32 }
 
-// ECC counts memory errors, since the driver was loaded and over the GPU's life.
+// ECC counts memory errors: volatile counts since the driver was loaded, aggregate counts over the
+// GPU's life.
 type ECC struct {
 	CorrectedVolatile, UncorrectedVolatile   uint64
 	CorrectedAggregate, UncorrectedAggregate uint64
@@ -82,7 +84,7 @@ type Instance struct {
 	ID               gpu.InstanceID
 	Profile          gpu.Profile
 	Placement        gpu.Placement
-	MemoryUsed       uint64 // as of the running step, as all readings
+	MemoryUsed       uint64 // bytes, in the running step
 	Activity         Activity
 	ComputeInstances []*Compute // by id
 }
@@ -91,7 +93,7 @@ type Instance struct {
 type Compute struct {
 	ID        gpu.ComputeID
 	UUID      gpu.MIGUUID
-	Profile   string // "1c.3g.20gb", or "3g.20gb" if it takes its GPU instance whole
+	Profile   string // "1c.3g.20gb", or "3g.20gb" if it has all slices of its GPU instance
 	Placement gpu.Placement
 	SMs       int
 	Activity  Activity
@@ -110,6 +112,6 @@ type Process struct {
 	Instance    gpu.Opt[gpu.InstanceID]
 	Compute     gpu.Opt[gpu.ComputeID]
 	MPSClient   bool
-	SMShare     float64 // of its device's SMs that it keeps busy, 0-1
-	Speed       float64 // of what it could do on a device large enough, 0-1
+	SMShare     float64 // the share of its device's SMs that it keeps busy, 0-1
+	Speed       float64 // its throughput relative to that on a device large enough, 0-1
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// redo makes a change that another node has made. It returns an error if the result differs.
+// redo makes a change that another process has made on the shared node. It returns an error if the
+// result here differs.
 func (n *Node) redo(c Change) error {
 	g := n.gpus[c.GPU]
 	switch c.Op {
@@ -21,7 +22,7 @@ func (n *Node) redo(c Change) error {
 	case opTrigger:
 		n.triggerFault(&n.scenario.Faults[c.Fault], c.GPU)
 	case opCall:
-		n.countCallOf(c.Fault, c.GPU, target{c.GI, c.CI})
+		n.countChangeFor(c.Fault, c.GPU, target{c.GI, c.CI})
 	case opReplacePod:
 		replace := n.replacerOf(c.Namespace, c.Pod)
 		if replace == nil {

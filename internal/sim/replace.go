@@ -12,15 +12,15 @@ import (
 // resource, or the kubelet still lists the pod that it replaces.
 type waitingPod struct {
 	spec     *PodSpec
-	identity []any
-	recorded bool // we have recorded that it waits
+	identity []any // see newPod
+	recorded bool  // whether we have recorded that it waits
 }
 
-// ReplacePod replaces a pod as if its owner had changed its request: it deletes the pod and, once
-// the kubelet no longer lists that, creates one with its name, another UID and the new resource in
-// all its containers that ask for devices. The new pod waits until a device of the resource is
-// free. If the pod itself still waits, ReplacePod only changes its request. The error is
-// gpu.ErrNotFound if there is no such pod.
+// ReplacePod replaces a pod as if its owner had changed the pod's request. It ends the pod. Once the
+// kubelet no longer lists it, a new pod takes its place, with the same name, another UID and the new
+// resource in all containers that ask for devices; it waits until a device of the resource is free.
+// If the pod itself still waits, ReplacePod only changes its request. The error is gpu.ErrNotFound
+// if there is no such pod.
 func (n *Node) ReplacePod(namespace, name, resource string) error {
 	n.lock()
 	defer n.mu.Unlock()
@@ -72,7 +72,7 @@ func (n *Node) replacerOf(namespace, name string) func(resource string) {
 func (n *Node) replace(p *pod, resource string) {
 	n.endPod(p)
 	n.record(Record{Pod: p.title(), Message: "replaced by one that asks for " + resource})
-	gone := n.at.Add(lingering)
+	gone := n.stateTime.Add(lingering)
 	n.scheduleEnd(gone, func() { n.unlistPod(p) })
 
 	n.replacements++
@@ -100,11 +100,12 @@ func (s *PodSpec) withRequest(resource string) *PodSpec {
 	return &asks
 }
 
-// admitWaiting admits a pod that waits, or tries again at the next full second: before the changes
-// of clients at that time, so that all nodes of a shared state give the pod the same device.
+// admitWaiting admits a pod that waits, or schedules another try for the next full second. The try
+// comes before the changes of clients at that time (rankStart), so that all processes of a shared
+// node give the pod the same device.
 func (n *Node) admitWaiting(w *waitingPod) {
-	passed := n.at.Sub(n.start)
-	if from := n.handledFrom(passed, w.spec.Static); from != passed {
+	sinceStart := n.sinceStart()
+	if from := n.handledFrom(sinceStart, w.spec.Static); from != sinceStart {
 		if from != never {
 			n.scheduleStart(n.start.Add(from), func() { n.admitWaiting(w) })
 		}
@@ -112,7 +113,7 @@ func (n *Node) admitWaiting(w *waitingPod) {
 		return
 	}
 
-	if until := n.busyUntil(); until > passed {
+	if until := n.busyUntil(); until > sinceStart {
 		// The kubelet may be down by then: admitWaiting looks again.
 		n.scheduleStart(n.start.Add(until), func() { n.admitWaiting(w) })
 
@@ -133,12 +134,12 @@ func (n *Node) admitWaiting(w *waitingPod) {
 	}
 
 	n.scheduleStart(
-		n.start.Add(passed.Truncate(time.Second)+time.Second),
+		n.start.Add(sinceStart.Truncate(time.Second)+time.Second),
 		func() { n.admitWaiting(w) },
 	)
 }
 
-// missing says for what there is no free device.
+// missing returns a message that says what the container lacks.
 func (s *ContainerSpec) missing() string {
 	return fmt.Sprintf("no free device of %s for %d of container %s", s.Resource, s.Count, s.Name)
 }

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// Server is an inference server: it loads the weights of a model, prepares, and then takes a
-// fraction of its device, whatever it needs. What it has beside the weights is its cache.
+// Server is an inference server: it loads the weights of a model, prepares, and then reserves a
+// fraction of its device's memory, whether it needs that or not. What it reserves beside the weights
+// is its cache.
 type Server struct {
 	// Kind decides the names of its metrics.
 	Kind     string        `default:"vllm" oneof:"vllm sglang"`
@@ -15,22 +16,24 @@ type Server struct {
 	Fraction share         `default:"0.9"`
 	Load     time.Duration `default:"1m" nonzero:"more than no time"`
 	Prepare  time.Duration `default:"40s" nonzero:"more than no time"`
-	// Token is what each token takes in the cache, and Tokens how many the requests hold that are
-	// there at once.
+	// Token is the memory that a token takes in the cache, and Tokens how many tokens all present
+	// requests have together.
 	Token  memorySize             `default:"128KiB"`
 	Tokens signalOf[tokenCount]   `yaml:",omitempty"`
-	Active signalOf[requestCount] `yaml:",omitempty"` // requests that are there at once
-	// Rate is how many requests end in a second, each after Each, with Answer tokens.
+	Active signalOf[requestCount] `yaml:",omitempty"` // how many requests are present
+	// Rate is how many requests end in a second. Each takes the time Each and has an answer of Answer
+	// tokens.
 	Rate   requestsPerSec `default:"0"`
 	Each   time.Duration  `default:"2s"`
 	Answer tokenCount     `default:"200"`
 }
 
-// serverContext is what a server takes before it has loaded anything.
+// serverContext is the memory in bytes that a server takes before it loads anything (chosen).
 const serverContext = 500 << 20
 
-// memoryAfter returns the memory that a server wants some time after its start, of a device of a
-// size. Weights for which its fraction has no room are more than the device has.
+// memoryAfter returns the bytes of memory that a server wants some time after its start, on a device
+// with size bytes. If the reserved fraction has no room for more than the weights, the server wants
+// more than the device has: a real one fails then, too.
 func (s *Server) memoryAfter(t time.Duration, size uint64) uint64 {
 	weights := serverContext + float64(s.Weights)
 	switch reserved := float64(s.Fraction) * float64(size); {
@@ -45,38 +48,37 @@ func (s *Server) memoryAfter(t time.Duration, size uint64) uint64 {
 	}
 }
 
-// cacheTokens returns for how many tokens the cache has room on a device of a size.
+// cacheTokens returns how many tokens the cache has room for on a device with size bytes.
 func (s *Server) cacheTokens(size uint64) float64 {
-	return max(
-		0,
-		(float64(s.Fraction)*float64(size)-serverContext-float64(s.Weights))/float64(s.Token),
-	)
+	cache := float64(s.Fraction)*float64(size) - serverContext - float64(s.Weights)
+	return max(0, cache/float64(s.Token))
 }
 
-// ServerMetrics returns what the inference server of a running pod serves as metrics, in
-// Prometheus' text format; false if it has none, or has not started to serve yet.
+// ServerMetrics returns the metrics that the inference server of a running pod serves, in
+// Prometheus' text format. It returns false if the pod has no server, or the server does not serve
+// yet.
 func (n *Node) ServerMetrics(podUID string) (text string, ok bool) {
 	n.lock()
 	defer n.mu.Unlock()
 
 	for _, g := range n.gpus {
 		for _, t := range g.tasks {
-			if t.workload == nil || t.workload.Server == nil || t.proc.of == nil ||
-				t.proc.of.uid != podUID {
+			if t.workload == nil || t.workload.Server == nil || t.proc.pod == nil ||
+				t.proc.pod.uid != podUID {
 				continue
 			}
 
 			s := t.workload.Server
 
-			passed := n.at.Sub(t.started) - t.workload.Server.Load - t.workload.Server.Prepare
-			if passed < 0 {
+			serving := n.stateTime.Sub(t.started) - s.Load - s.Prepare
+			if serving < 0 {
 				return "", false
 			}
 
 			size := memoryDomain{g, t.on.instance}.usable()
 
 			return s.metrics(
-				passed,
+				serving,
 				uint64(float64(size)*t.share),
 				t.now(n, s.Tokens.Signal),
 				t.now(n, s.Active.Signal),
@@ -87,19 +89,20 @@ func (n *Node) ServerMetrics(podUID string) (text string, ok bool) {
 	return "", false
 }
 
-// metrics returns what a server says of itself that has served for some time: requests for whose
-// tokens the cache has no room wait.
-func (s *Server) metrics(passed time.Duration, size uint64, tokens, active float64) string {
+// metrics returns the metrics of a server that has served for some time on a device with size bytes,
+// and now has some active requests with some tokens. If the cache has no room for all tokens, a part
+// of the requests waits.
+func (s *Server) metrics(serving time.Duration, size uint64, tokens, active float64) string {
 	room := s.cacheTokens(size)
-	fits := 1.
+	fitting := 1. // the share of the tokens, and so of the requests, for which there is room
 
 	if tokens > room {
-		fits = room / tokens
+		fitting = room / tokens
 	}
 
-	running := float64(int(active * fits))
+	running := float64(int(active * fitting))
 	waiting := float64(int(active)) - running
-	ended := float64(int64(float64(s.Rate) * passed.Seconds()))
+	ended := float64(int64(float64(s.Rate) * serving.Seconds()))
 	use := min(1, tokens/max(room, 1))
 
 	var b strings.Builder

@@ -14,27 +14,27 @@ import (
 type shared struct {
 	path     string
 	scenario *Scenario
-	lockFile *os.File // locked while the state is changed
+	lockFile *os.File // we hold its lock while we change the state
 	state    *stateFile
 	file     *os.File // the state file as last read or written, open: see readState
-	known    int      // how many changes the node has made, or has on its schedule
-	err      error    // why we cannot use the file now; a later sync may clear it
-	broken   error    // why this node's state has diverged from the others'; it stays
+	known    int      // how many of the state's changes the node has made, or has on its schedule
+	err      error    // why we cannot use the file now; a later sync can clear it
+	broken   error    // why this node's state has diverged from the other nodes' for good
 	watching sync.WaitGroup
 }
 
-// lockTimeout is how long a node waits for another that changes the state.
+// lockTimeout is how long a node waits while another node changes the state.
 const lockTimeout = 5 * time.Second
 
-// watchInterval is how often a node looks for changes of others, for clients that wait for an event
-// or in a fault.
+// watchInterval is how often a node looks for changes of other nodes. Without that, a client that
+// waits for an event, or in a fault, would not notice them.
 const watchInterval = 100 * time.Millisecond
 
 // Join starts a node on a state file that it shares with other nodes, usually in other processes.
-// They have one clock, and if a client of one node changes the partition of a GPU, the clients of
-// the others see it with their next call. The first node creates the file; one that joins later
-// replays all changes. Scenario and clock mode must be the same for all. The error wraps ErrState
-// if the file cannot be used.
+// All have the same clock. If a client of one node changes the partition of a GPU, clients of the
+// other nodes see that in their next call. The first node creates the file; a node that joins later
+// replays all changes. The scenario and the clock mode must be the same for all. The error wraps
+// ErrState if the file cannot be used.
 func Join(s *Scenario, mode ClockMode, path string) (*Node, error) {
 	sh := &shared{path: path, scenario: s}
 
@@ -67,7 +67,7 @@ func Join(s *Scenario, mode ClockMode, path string) (*Node, error) {
 	return n, nil
 }
 
-// open reads or creates the state file, and makes the clock that it describes.
+// open reads or creates the state file, and returns the clock that it describes.
 func (sh *shared) open(mode ClockMode) (clock *Clock, err error) {
 	if sh.lockFile, err = os.OpenFile(sh.path+".lock", os.O_CREATE|os.O_RDWR, 0o666); err != nil {
 		return nil, sh.wrapError(err)
@@ -172,7 +172,8 @@ func (n *Node) leaveShared() {
 	n.shared.close()
 }
 
-// watchShared applies the changes of others while no call does, until the node is closed.
+// watchShared applies the changes of other nodes while no client calls this one, until the node is
+// closed.
 func (n *Node) watchShared() {
 	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()
@@ -202,7 +203,7 @@ func (sh *shared) write(next *stateFile) error {
 	return nil
 }
 
-// add adds a change that the node has made itself. The caller holds the file's lock.
+// add adds a change that this node has made. The caller holds the file's lock.
 func (sh *shared) add(c Change) error {
 	next := *sh.state
 	if len(next.Changes) == maxChanges {
@@ -211,6 +212,7 @@ func (sh *shared) add(c Change) error {
 		)
 	}
 
+	// The limited capacity makes append copy: if the write fails, sh.state stays as it is.
 	next.Changes = append(next.Changes[:len(next.Changes):len(next.Changes)], c)
 	if err := sh.write(&next); err != nil {
 		return err
@@ -253,21 +255,21 @@ func (n *Node) advanceShared(by time.Duration) error {
 	return n.clock.Advance(by)
 }
 
-// syncShared schedules the changes that other nodes have made since its last call. The file is
-// replaced with each change, so that two calls of stat are enough if there was none.
+// syncShared schedules the changes that other nodes have made since its last call. Each change
+// replaces the file, so if there was none, two calls of stat are all that it costs.
 func (n *Node) syncShared() {
 	sh := n.shared
 	if sh == nil || n.isClosed() {
 		return
 	}
 
-	mine, err := sh.file.Stat()
+	lastRead, err := sh.file.Stat()
 	if err != nil {
 		sh.err = sh.wrapError(err)
 		return
 	}
 
-	if now, err := os.Stat(sh.path); err == nil && os.SameFile(mine, now) {
+	if current, err := os.Stat(sh.path); err == nil && os.SameFile(lastRead, current) {
 		sh.err = nil
 		return
 	}
@@ -299,7 +301,7 @@ func (n *Node) syncShared() {
 	n.takeChanges()
 }
 
-// stateError returns why the shared state cannot be used: driver calls fail with it.
+// stateError returns why the shared state cannot be used; nil if it can. Driver calls fail with it.
 func (n *Node) stateError() error {
 	switch {
 	case n.shared == nil:
@@ -320,8 +322,8 @@ func (n *Node) isClosed() bool {
 	}
 }
 
-// takeChanges schedules the changes that are new to the node: each at its time, or at once if the
-// node is past it.
+// takeChanges schedules the changes that are new to this node: each at its time, or at once if the
+// node is past that.
 func (n *Node) takeChanges() {
 	sh := n.shared
 	now := n.clock.Now()
@@ -334,8 +336,8 @@ func (n *Node) takeChanges() {
 			at = now
 		}
 
-		if at.Before(n.at) {
-			at = n.at
+		if at.Before(n.stateTime) {
+			at = n.stateTime
 		}
 
 		n.schedule = append(n.schedule, scheduledEvent{at, rankChange, func() {

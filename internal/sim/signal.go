@@ -6,12 +6,13 @@ import (
 	"time"
 )
 
-// Signal is a value over time. Its zero value is zero at all times.
+// Signal is a value that changes over time: a sine, points, or else a constant. The zero Signal is 0
+// at all times.
 type Signal struct {
 	constant float64
 	sine     *sineWave
-	points   []point // ascending by time; each value holds until the next
-	repeat   time.Duration
+	points   []point       // ascending by time; each value holds until the next
+	repeat   time.Duration // the points begin anew after it; 0: they do not repeat
 }
 
 // sineWave swings between min and max.
@@ -25,12 +26,12 @@ type point struct {
 	value float64
 }
 
-// Constant is a signal that does not change.
+// Constant returns a signal that does not change.
 func Constant(v float64) Signal { return Signal{constant: v} }
 
-// At is the value after a time. A phase from 0 to 1 shifts a sine, so that the pods of one workload
-// do not swing in step; without one it starts in the middle, upwards. Before the first point of
-// steps or a trace the value is zero.
+// At returns the value at a time. A phase from 0 to 1 shifts a sine, so that the pods of a workload
+// do not swing in step; with phase 0 it starts in the middle and rises. Before the first point the
+// value is 0.
 func (s Signal) At(t time.Duration, phase float64) float64 {
 	switch {
 	case s.sine != nil:

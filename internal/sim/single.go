@@ -3,58 +3,58 @@ package sim
 // watchPlugin records when the device plugin begins to offer nothing, and when it offers devices
 // again.
 func (n *Node) watchPlugin() {
-	now := n.singleStrategyError()
+	problem := n.singleStrategyError()
 	switch {
-	case now == n.pluginError:
+	case problem == n.pluginError:
 		return
-	case now == "":
+	case problem == "":
 		n.record(Record{Message: "the device plugin offers devices again"})
 	default:
-		n.record(Record{Message: "the device plugin offers nothing: " + now})
+		n.record(Record{Message: "the device plugin offers nothing: " + problem})
 	}
 
-	n.pluginError = now
+	n.pluginError = problem
 }
 
-// singleStrategyError returns why NVIDIA's device plugin offers nothing on a node as it is now:
-// with the MIG strategy single it does not start unless all GPUs are without MIG, or all have MIG
-// devices of one kind (k8s-device-plugin, internal/rm/device_map.go, assertAllMigDevicesAreValid).
-// It is empty with other allocators and strategies.
+// singleStrategyError returns why NVIDIA's device plugin offers nothing on the node as it is now;
+// empty if it offers devices. With the MIG strategy single it does not start unless all GPUs are
+// without MIG, or all have MIG devices of one profile (k8s-device-plugin, internal/rm/device_map.go,
+// assertAllMigDevicesAreValid).
 func (n *Node) singleStrategyError() string {
 	spec := &n.scenario.Node
 	if spec.Strategy != "single" || spec.Allocator != AllocatorDevicePlugin {
 		return ""
 	}
 
-	var kind string
-	var whole bool
+	var profile string // of all MIG devices so far
+	var hasWholeGPU bool
 
 	for _, g := range n.gpus {
 		if !g.migOn {
-			whole = true
+			hasWholeGPU = true
 			continue
 		}
 
-		none := true
+		hasDevice := false
 
 		for _, i := range g.instances {
 			for _, c := range i.ComputeInstances {
-				none = false
+				hasDevice = true
 
-				if kind != "" && kind != c.Profile {
+				if profile != "" && profile != c.Profile {
 					return "more than one MIG device type present on node"
 				}
 
-				kind = c.Profile
+				profile = c.Profile
 			}
 		}
 
-		if none {
+		if !hasDevice {
 			return "at least one device with migEnabled=true was not configured correctly"
 		}
 	}
 
-	if whole && kind != "" {
+	if hasWholeGPU && profile != "" {
 		return "all devices on the node must be configured with the same migEnabled value"
 	}
 

@@ -35,8 +35,8 @@ func (n *Node) Read(index int, reading gpu.Reading) (GPUState, error) {
 	return n.state(n.gpus[index], now), nil
 }
 
-// Remaining returns how many more GPU instances of a profile can be created. profileID is the
-// driver's.
+// Remaining returns how many more GPU instances of the profile whose id in the driver is profileID
+// can be created.
 func (n *Node) Remaining(index int, profileID uint32) (int, error) {
 	now, err := n.beginCall(index, gpu.ReadingMIG)
 	if err != nil {
@@ -66,7 +66,7 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 	}
 
 	s := *g.described
-	t := g.totals.after(g.sample, now.Sub(n.at).Seconds())
+	t := g.totals.after(g.sample, now.Sub(n.stateTime).Seconds())
 	s.Time = now
 	s.Joules = t.joules
 	s.PowerViolation = durationOf(t.powerCapped)
@@ -80,16 +80,14 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 	return s
 }
 
-// forgetDescriptions drops the cached states. Call it with n.mu held when anything has changed a
-// GPU.
+// forgetDescriptions drops the cached states. Every change of a GPU must call it, with n.mu held.
 func (n *Node) forgetDescriptions() {
 	for _, g := range n.gpus {
 		g.described = nil
 	}
 }
 
-// describe returns the part of a GPU's state that stays the same until something happens or the
-// step ends.
+// describe returns the part of a GPU's state that stays the same until the step ends.
 func (n *Node) describe(g *simGPU) *GPUState {
 	s := &GPUState{
 		EventTypes:       n.EventTypes(),
@@ -101,7 +99,7 @@ func (n *Node) describe(g *simGPU) *GPUState {
 		Capability:       g.model.capability,
 		SMs:              g.model.sms,
 		Cores:            g.model.sms * g.model.coresPerSM,
-		Serial:           fmt.Sprintf("1%012d", g.noise%1_000_000_000_000),
+		Serial:           fmt.Sprintf("1%012d", g.noiseKey%1_000_000_000_000),
 		VBIOS:            g.model.vbios,
 		PCI:              g.pci(),
 		MIGEnabled:       g.migOn,
@@ -119,7 +117,7 @@ func (n *Node) describe(g *simGPU) *GPUState {
 		MaxSMMHz:         g.model.maxSMMHz,
 		ClockEvents:      g.sample.reasons,
 		PerformanceState: g.performanceState(),
-		Fans:             g.fans(),
+		Fans:             g.fanSpeeds(),
 		PCIeRate:         g.sample.pcie,
 		NVLinks:          g.model.nvlinks,
 		ECC:              g.errors.ecc,
@@ -145,8 +143,8 @@ func (g *simGPU) describeModes(s *GPUState) {
 		s.Media = gpu.Some(s.Activity.Media.percents())
 	}
 
-	if g.model.memoryTemp {
-		s.MemoryCelsius = gpu.Some(s.Celsius + 4) // memory is a little hotter than the GPU
+	if !g.model.noMemoryTemp {
+		s.MemoryCelsius = gpu.Some(s.Celsius + 4) // memory is a little hotter than the GPU (chosen)
 	}
 
 	if len(g.instances) == 0 {
@@ -184,14 +182,14 @@ func (g *simGPU) pci() PCI {
 	return p
 }
 
-// describeTree sets profiles, instances and MIG devices. It copies the instances and devices, which
-// may change later.
+// describeTree sets profiles, instances and MIG devices. It copies instances and devices, because
+// they can change later.
 func (g *simGPU) describeTree(s *GPUState) {
 	s.Profiles = g.mig.Profiles
 	s.Instances = make([]Instance, len(g.instances))
 	s.Devices = make([]*MIGDevice, len(g.devices))
 
-	// All copies are in one slice: this runs in each step.
+	// This runs in each step, so we put all copies into one slice.
 	count := 0
 	for _, inst := range g.instances {
 		count += len(inst.ComputeInstances)
@@ -226,12 +224,12 @@ func (g *simGPU) describeTree(s *GPUState) {
 // listedProcesses returns the processes of a GPU that the driver lists to its callers: none if the
 // callers run in a container's PID namespace, because no process of a simulated node is in that.
 //
-// The driver translates ids into the PID namespace of its caller, unless that is the initial one.
-// Lists leave out processes that have no id there, with success (open-gpu-kernel-modules 595.45.04,
-// src/nvidia/src/kernel/gpu/gpu_rmapi.c 810-972, _gpuConvertPid;
-// kernel-open/nvidia/os-interface.c, os_find_ns_pid). Samples of process utilization keep the
-// host's id in the kernel's answer (subdeviceCtrlCmdPerfGetGpumonPerfmonUtilSamplesV2_KERNEL). We
-// do not know whether libnvidia-ml, which is closed, passes those on: here it drops them.
+// The real driver translates ids into the PID namespace of its caller, unless that is the initial
+// one. Its lists leave out processes that have no id there, without an error
+// (open-gpu-kernel-modules 595.45.04, src/nvidia/src/kernel/gpu/gpu_rmapi.c 810-972, _gpuConvertPid;
+// kernel-open/nvidia/os-interface.c, os_find_ns_pid). Samples of process utilization have the host's
+// ids in the kernel's answer (subdeviceCtrlCmdPerfGetGpumonPerfmonUtilSamplesV2_KERNEL). We do not
+// know whether libnvidia-ml, which is closed, passes those on: here it drops them.
 func (n *Node) listedProcesses(g *simGPU) []Process {
 	if n.scenario.Node.PIDNamespace == PIDNamespaceContainer {
 		return nil
@@ -240,7 +238,7 @@ func (n *Node) listedProcesses(g *simGPU) []Process {
 	return g.processes()
 }
 
-// processes returns the processes on the GPU: the MPS server first, then by start.
+// processes returns the processes on the GPU: the MPS server first, then the others by their start.
 func (g *simGPU) processes() []Process {
 	list := make([]Process, 0, 1+len(g.tasks))
 	if g.mps != 0 {
@@ -252,7 +250,7 @@ func (g *simGPU) processes() []Process {
 			PID:         t.proc.pid,
 			MemoryBytes: t.memory,
 			Speed:       t.speed,
-			MPSClient:   g.mps != 0 && t.proc.pod != "",
+			MPSClient:   g.mps != 0 && t.proc.podName != "",
 		}
 
 		p.SMShare = t.sms / float64(t.on.sms())

@@ -13,15 +13,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// ErrState is wrapped by what is wrong with the state file of a shared node.
+// ErrState is wrapped by all errors of the state file of a shared node.
 var ErrState = errors.New("state file of the simulated node")
 
-// stateFile is what nodes share: a clock, and what clients have done to the GPUs of the scenario,
-// in its order. Together with the scenario it gives every state that the node has had.
+// stateFile is what the processes of a shared node have in common: a clock, and all changes that
+// clients have made to the scenario's GPUs, in order. With the scenario it determines every state
+// that the node has had.
 type stateFile struct {
 	Version  int        `json:"version"`
-	ID       string     `json:"id"`       // of this beginning of the node
-	Scenario string     `json:"scenario"` // its name, for readers of the file
+	ID       string     `json:"id"`       // chosen when the file is created
+	Scenario string     `json:"scenario"` // the scenario's name, for people who read the file
 	Digest   string     `json:"digest"`   // of the scenario's text
 	Clock    stateClock `json:"clock"`
 	Changes  []Change   `json:"changes"`
@@ -30,57 +31,57 @@ type stateFile struct {
 type stateClock struct {
 	Mode  ClockMode  `json:"mode"`
 	Start time.Time  `json:"start"`
-	Now   *time.Time `json:"now,omitempty"` // of a stepped clock
+	Now   *time.Time `json:"now,omitempty"` // the time of a stepped clock; nil for others
 }
 
 // stateVersion is the version of the file's format.
 const stateVersion = 1
 
-// Change is one thing that was done to a GPU, with what came of it: ids and placements are not
-// chosen again.
+// Change is one change of the node, with its result: a process that replays it does not choose ids
+// and placements itself. Which fields are used depends on Op.
 type Change struct {
 	At      time.Time      `json:"at"`
 	GPU     int            `json:"gpu"`
 	Op      ChangeOp       `json:"op"`
 	On      bool           `json:"on,omitempty"`
-	Pending bool           `json:"pending,omitempty"` // the mode waits for a reset
-	Profile uint32         `json:"profile,omitempty"` // by the driver's id
+	Pending bool           `json:"pending,omitempty"` // the MIG mode waits for a reset
+	Profile uint32         `json:"profile,omitempty"` // the profile's id in the driver
 	GI      gpu.InstanceID `json:"gi,omitempty"`
 	CI      gpu.ComputeID  `json:"ci,omitempty"`
 	Start   int            `json:"start,omitempty"`
 	Slices  int            `json:"slices,omitempty"` // of a compute instance
-	Fault   int            `json:"fault,omitempty"`  // by its place in the scenario
+	Fault   int            `json:"fault,omitempty"`  // the fault's place in the scenario
 
 	Namespace string `json:"namespace,omitempty"`
 	Pod       string `json:"pod,omitempty"`
 	Resource  string `json:"resource,omitempty"`
 }
 
-// ChangeOp is what was done.
+// ChangeOp is a kind of change.
 type ChangeOp string
 
-// The changes.
+// The kinds of changes.
 const (
-	opMIGMode   ChangeOp = "mig-mode"   // to On
-	opReset     ChangeOp = "reset"      // the GPU
-	opCreateGI  ChangeOp = "create-gi"  // of Profile, at Start, under the id GI
-	opDestroyGI ChangeOp = "destroy-gi" // GI
-	opCreateCI  ChangeOp = "create-ci"  // of Slices, at Start of GI, under the id CI
-	opDestroyCI ChangeOp = "destroy-ci" // CI of GI
-	opTrigger   ChangeOp = "fault"      // Fault, which has waited for a call, begins
-	opCall      ChangeOp = "call"       // Fault has counted a change, of GI and CI
-	opReboot    ChangeOp = "reboot"     // the node, whatever GPU says
+	opMIGMode   ChangeOp = "mig-mode"   // set the MIG mode to On
+	opReset     ChangeOp = "reset"      // reset the GPU
+	opCreateGI  ChangeOp = "create-gi"  // create GPU instance GI of Profile at Start
+	opDestroyGI ChangeOp = "destroy-gi" // destroy GPU instance GI
+	opCreateCI  ChangeOp = "create-ci"  // create compute instance CI of Slices at Start of GI
+	opDestroyCI ChangeOp = "destroy-ci" // destroy compute instance CI of GI
+	opTrigger   ChangeOp = "fault"      // begin Fault, which has waited for a call
+	opCall      ChangeOp = "call"       // count a change of GI and CI for Fault
+	opReboot    ChangeOp = "reboot"     // reboot the node; GPU has no meaning
 
-	opReplacePod ChangeOp = "replace-pod" // Pod of Namespace, by one that asks for Resource
+	opReplacePod ChangeOp = "replace-pod" // replace Pod of Namespace by one that asks for Resource
 )
 
-// The bounds of a state file. Its readers do all of it over again.
+// The bounds of a state file. They limit how much a process that joins has to read and replay.
 const (
 	maxStateBytes = 16 << 20
 	maxChanges    = 1 << 16
 )
 
-// decodeState reads a state file. What does not belong to the scenario is an error.
+// decodeState decodes a state file, and checks that it belongs to the scenario.
 func decodeState(data []byte, s *Scenario) (*stateFile, error) {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()
@@ -126,8 +127,8 @@ func decodeState(data []byte, s *Scenario) (*stateFile, error) {
 	return &f, nil
 }
 
-// readState reads a state file. The open file is the caller's: while it is open, its inode is not
-// used again, so that another file under the name can be told from it.
+// readState reads a state file, and returns it open. As long as the caller keeps it open, the system
+// does not use its inode again, so the caller can tell it from a file that has replaced it.
 func readState(path string, s *Scenario) (*stateFile, *os.File, error) {
 	// O_NONBLOCK: opening a pipe would wait for its writer.
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -149,7 +150,7 @@ func readState(path string, s *Scenario) (*stateFile, *os.File, error) {
 	return f, file, nil
 }
 
-// readRegular reads what may be read to its end: pipes and devices may have none.
+// readRegular reads a regular file. It refuses pipes and devices, which may have no end.
 func readRegular(file *os.File) ([]byte, error) {
 	info, err := file.Stat()
 	if err != nil {
@@ -163,8 +164,8 @@ func readRegular(file *os.File) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, maxStateBytes))
 }
 
-// writeState puts a state file in the place of the old one as a whole, or leaves that as it was.
-// The caller holds the lock of the path, and closes the file.
+// writeState replaces the state file atomically, and returns the new one open. After an error the old
+// file is as it was. The caller holds the lock and closes the file.
 func writeState(path string, f *stateFile) (*os.File, error) {
 	data, err := json.MarshalIndent(f, "", "\t")
 	if err != nil {

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// stepLength is the longest time for which readings hold.
+// stepLength is how long a step lasts at most. Readings stay the same within a step.
 const stepLength = time.Second
 
-// scheduledEvent is something that happens at a time. Of those at the same time the lower rank
-// comes first: what ends makes room for what begins.
+// scheduledEvent is something that happens at a time. Of two events at the same time, we run the one
+// with the lower rank first: a pod that ends frees its device for a pod that starts.
 type scheduledEvent struct {
 	at   time.Time
 	rank int
@@ -20,7 +20,7 @@ const (
 	rankEnd = iota
 	rankFault
 	rankStart
-	rankChange // an operation finds done what was due
+	rankChange // a client's change comes last: it sees everything else of that time done
 )
 
 // scheduleScenario puts everything that the scenario fixes in time on the schedule.
@@ -63,7 +63,8 @@ func (n *Node) sortSchedule() {
 	})
 }
 
-// catchUp brings the state to the step that holds a moment.
+// catchUp runs all steps that begin up to now, so that the state is that of the step in which now
+// lies. The caller holds n.mu.
 func (n *Node) catchUp(now time.Time) {
 	for {
 		next := n.start.Add(time.Duration(n.step+1) * stepLength)
@@ -75,47 +76,50 @@ func (n *Node) catchUp(now time.Time) {
 			return
 		}
 
-		passed := next.Sub(n.at)
+		elapsed := next.Sub(n.stateTime)
 		n.endStep(next)
 		n.step = int64(next.Sub(n.start) / stepLength)
 		n.runDue()
 		n.resample = false
-		n.sampleAll(passed)
+		n.sampleAll(elapsed)
 	}
 }
 
-// runDue does what is due.
+// runDue runs the scheduled events up to the time of the state.
 func (n *Node) runDue() {
-	for len(n.schedule) > 0 && !n.schedule[0].at.After(n.at) {
+	for len(n.schedule) > 0 && !n.schedule[0].at.After(n.stateTime) {
 		due := n.schedule[0]
 		n.schedule = n.schedule[1:]
 		due.do()
 	}
 }
 
-// endStep ends the running step at a moment within it: counters grow up to there.
+// endStep ends the running step at a moment, and adds to all counters what they grew in it.
 func (n *Node) endStep(at time.Time) {
 	n.forgetDescriptions()
 
-	passed := at.Sub(n.at).Seconds()
+	elapsed := at.Sub(n.stateTime).Seconds()
 	for _, g := range n.gpus {
-		g.totals = g.totals.after(g.sample, passed)
-		g.count(passed)
+		g.totals = g.totals.after(g.sample, elapsed)
+		g.countInstances(elapsed)
 	}
 
-	n.at = at
+	n.stateTime = at
 }
 
-// sampleIfChanged begins a new step if something changed; passed is how long the one before has
-// held.
-func (n *Node) sampleIfChanged(passed time.Duration) {
+// sampleIfChanged begins a new step if something changed; elapsed is how long the step before
+// lasted.
+func (n *Node) sampleIfChanged(elapsed time.Duration) {
 	if n.resample {
 		n.resample = false
-		n.sampleAll(passed)
+		n.sampleAll(elapsed)
 	}
 }
 
-// nextChange is when something next happens by itself; ok is false if nothing is due any more.
+// sinceStart returns the time of the state as scenarios count it: since the start of the node.
+func (n *Node) sinceStart() time.Duration { return n.stateTime.Sub(n.start) }
+
+// nextChange returns the time of the next scheduled event; ok is false if there is none.
 func (n *Node) nextChange() (at time.Time, ok bool) {
 	if len(n.schedule) == 0 {
 		return time.Time{}, false

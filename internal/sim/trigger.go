@@ -6,14 +6,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// triggerFaults begins the faults that wait for this call (FaultSpec.During). The caller holds
-// n.mu.
+// triggerFaults begins the faults that wait for a call for this reading (FaultSpec.During). The
+// caller holds n.mu.
 func (n *Node) triggerFaults(index int, reading gpu.Reading, now time.Time) {
-	passed := now.Sub(n.start)
+	sinceStart := now.Sub(n.start)
 	for i := range n.scenario.Faults {
 		f := &n.scenario.Faults[i]
 		if f.During == "" || f.During != reading || index == driverAsWhole || n.triggered[f] ||
-			!f.active(index, passed) {
+			!f.active(index, sinceStart) {
 			continue
 		}
 
@@ -22,6 +22,7 @@ func (n *Node) triggerFaults(index int, reading gpu.Reading, now time.Time) {
 			return // the next call tries again
 		}
 
+		// begin may have replayed that another process has triggered the fault.
 		if !n.triggered[f] && op.commit(Change{Op: opTrigger, Fault: i}) == nil {
 			n.triggerFault(f, index)
 		}
@@ -40,7 +41,8 @@ func (n *Node) triggerFault(f *FaultSpec, index int) {
 	}
 }
 
-// fakesDestruction reports whether the driver reports success but does not destroy the instance.
+// fakesDestruction reports whether a fault makes the driver report success without destroying the
+// instance.
 func (n *Node) fakesDestruction(g *simGPU, now time.Time, op *operation) bool {
 	lies := op.isFaulted(FaultDestroyLies)
 	n.eachActiveFault(
@@ -59,7 +61,7 @@ func (n *Node) loseEvents() {
 			continue
 		}
 
-		if !s.mending { // else it counts already
+		if !s.mending { // otherwise n.failed counts it already
 			n.failed++
 		}
 
@@ -71,9 +73,9 @@ func (n *Node) loseEvents() {
 	}
 }
 
-// query records that the subscription's owner asks for an event. When it asks for the second time,
-// it has had an answer and knows that the queue works.
-func (s *Subscription) query() {
+// countQuery records that the subscription's owner asks for an event. When it asks for the second
+// time, it has had an answer, so it knows that the queue works.
+func (s *Subscription) countQuery() {
 	n := s.node
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -90,8 +92,8 @@ func (s *Subscription) query() {
 	}
 }
 
-// failed reports once that the queue has failed.
-func (s *Subscription) failed() bool {
+// takeFailure reports whether the queue has failed. It reports each failure once.
+func (s *Subscription) takeFailure() bool {
 	s.node.lock()
 	defer s.node.mu.Unlock()
 
@@ -134,15 +136,15 @@ func (n *Node) AwaitHostEngine() {
 type HostEngineState struct {
 	Down     bool
 	Restarts int  // so far
-	Paused   bool // profiling
-	NonRoot  bool // it has no root's rights
+	Paused   bool // profiling is paused
+	NonRoot  bool // it runs without root's rights
 	Mismatch bool // its version differs from its clients'
 	NoModule bool // it can only profile GPUs with GPM
-	Taken    bool // another client has all groups
-	Stopped  Stop // the last stop that has ended; zero: there was none
+	Taken    bool // another client has taken all groups
+	Stopped  Stop // the last stop that has ended; zero if there was none
 }
 
-// Stop is a time in which the engine was stopped and did nothing.
+// Stop is a period in which the engine was stopped and did nothing.
 type Stop struct{ From, Until time.Time }
 
 // HostEngine returns the state of the node's DCGM host engine.
@@ -167,23 +169,24 @@ func (n *Node) HostEngine() HostEngineState {
 		}
 	})
 
-	passed := now.Sub(n.start)
+	sinceStart := now.Sub(n.start)
 	for i := range n.scenario.Faults {
-		if f := &n.scenario.Faults[i]; f.Kind == FaultDCGMRestart && f.At <= passed {
+		if f := &n.scenario.Faults[i]; f.Kind == FaultDCGMRestart && f.At <= sinceStart {
 			state.Restarts++
 		}
 	}
 
-	state.Stopped = n.lastStop(passed)
+	state.Stopped = n.lastStop(sinceStart)
 
 	return state
 }
 
-// lastStop returns the stop of the host engine that ended last, together with stops just before it.
-func (n *Node) lastStop(passed time.Duration) Stop {
+// lastStop returns the latest stop of the host engine that has ended. It takes stops that follow each
+// other without a gap as one.
+func (n *Node) lastStop(sinceStart time.Duration) Stop {
 	stops := n.scenario.outages(FaultDCGMHang)
 
-	count, end := stops.ended(passed)
+	count, end := stops.ended(sinceStart)
 	if count == 0 {
 		return Stop{}
 	}

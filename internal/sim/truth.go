@@ -7,25 +7,26 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/kernels"
 )
 
-// Truth is what a process achieves on a device: what a test judges recommendations by, and no
-// metric shows.
+// Truth is what a process achieves on a device. No metric shows it; tests judge recommendations by
+// it.
 type Truth struct {
 	Namespace, Pod, Container string // empty for a process of the host
 	PodUID                    string
 	PID                       uint32
-	Owner                     string // of the pod, "Deployment/resnet"; empty if it has none
+	Owner                     string // the pod's owner, "Deployment/resnet"; empty if it has none
 	Workload                  string // its name in the scenario; empty if the process does nothing
 	GPU                       gpu.UUID
-	Index                     int         // of the GPU
+	Index                     int         // the GPU's index
 	MIG                       gpu.MIGUUID // empty for a whole GPU
-	Profile                   string      // of the GPU instance
+	Profile                   string      // the GPU instance's profile; empty for a whole GPU
 
-	// Throughput and Stretch are relative to a whole GPU of this model that the process has to
-	// itself: the work done in a time, and how long its kernels take for it. Throughput is 1 of a
-	// process that has nothing to do, and 0 of one that has failed.
+	// Throughput is the work done per time, and Stretch how long the kernels take, both relative to a
+	// whole GPU of this model that the process has to itself. Throughput is 1 for a process that has
+	// nothing to do, and 0 for one that was killed.
 	Throughput, Stretch float64
-	Busy                float64 // share of the time in which its kernels run, 0-1
-	// Of a load in requests: those answered in a second, and how long each takes.
+	Busy                float64 // the share of the time in which its kernels run, 0-1
+	// PerSecond is how many requests are answered in a second, and Latency how long one takes; 0 if
+	// the workload answers no requests.
 	PerSecond float64
 	Latency   time.Duration
 	// Alone is what it would do now on a whole GPU of this model that it has to itself.
@@ -45,8 +46,8 @@ type Alone struct {
 // EndlessLatency is the latency of a queue that grows without bound.
 const EndlessLatency = kernels.MaxLatency
 
-// Truth returns what every process on every device achieves now, by GPU and start, and after those
-// every process that was killed since the start of the node.
+// Truth returns what every process on every device achieves now, by GPU and start. After these it
+// returns the processes that were killed since the start of the node.
 func (n *Node) Truth() []Truth {
 	n.lock()
 	defer n.mu.Unlock()
@@ -63,14 +64,14 @@ func (n *Node) Truth() []Truth {
 }
 
 func (n *Node) truth(t *task) Truth {
-	r := Truth{PID: t.proc.pid, GPU: t.on.gpu.uuid, Index: t.on.gpu.index, Busy: t.does.Busy,
-		PerSecond: t.does.PerSecond, Latency: t.does.Latency}
+	r := Truth{PID: t.proc.pid, GPU: t.on.gpu.uuid, Index: t.on.gpu.index, Busy: t.result.Busy,
+		PerSecond: t.result.PerSecond, Latency: t.result.Latency}
 	if c := t.on.compute; c != nil {
 		r.MIG = c.UUID
 		r.Profile = t.on.instance.Profile.Name
 	}
 
-	if p := t.proc.of; p != nil {
+	if p := t.proc.pod; p != nil {
 		r.Namespace = p.spec.Namespace
 		r.Pod = p.name
 		r.PodUID = p.uid
@@ -82,15 +83,15 @@ func (n *Node) truth(t *task) Truth {
 		r.Workload = t.workload.Name
 	}
 
-	whole := kernels.Run(n.demand(t), place{gpu: t.on.gpu}.kernelDevice(0))
-	r.Throughput = t.does.Throughput / whole.Throughput
-	r.Stretch = t.does.Stretch / whole.Stretch
+	whole := kernels.Run(n.demand(t), simDevice{gpu: t.on.gpu}.kernelDevice(0))
+	r.Throughput = t.result.Throughput / whole.Throughput
+	r.Stretch = t.result.Stretch / whole.Stretch
 	r.Alone = Alone{Busy: whole.Busy, PerSecond: whole.PerSecond, Latency: whole.Latency}
 
 	return r
 }
 
-// recordFailure notes what has become of a process that is killed.
+// recordFailure keeps the truth about a process that is killed, for Truth to return from now on.
 func (n *Node) recordFailure(p *process, why string) {
 	for _, t := range p.tasks {
 		r := n.truth(t)
@@ -100,7 +101,7 @@ func (n *Node) recordFailure(p *process, why string) {
 		r.PerSecond = 0
 		r.Latency = 0
 		r.Failed = why
-		r.FailedAt = n.at
+		r.FailedAt = n.stateTime
 		n.failures = append(n.failures, r)
 	}
 }

@@ -13,44 +13,44 @@ import (
 // process is a process of the host or of a container.
 type process struct {
 	pid       uint32
-	pod       string // namespace/name; empty for a process of the host
-	of        *pod   // nil for a process of the host
+	podName   string // namespace/name; empty for a process of the host
+	pod       *pod   // nil for a process of the host
 	container string
-	tasks     []*task
+	tasks     []*task // one for each of its devices; nil once it has ended
 }
 
-// place is a device: a whole GPU, or a compute instance of it.
-type place struct {
+// simDevice is a device that processes run on: a whole GPU, or a compute instance.
+type simDevice struct {
 	gpu      *simGPU
 	instance *Instance // nil for a whole GPU
-	compute  *Compute
+	compute  *Compute  // nil for a whole GPU
 }
 
 // task is what one process does on one device.
 type task struct {
 	proc     *process
-	on       place
+	on       simDevice
 	workload *Workload // nil: it has the device and does nothing
 	started  time.Time
-	phase    float64 // of its swings, 0-1
-	share    float64 // of the device's memory that it may use; 1 without MPS
+	phase    float64 // where a sine of the workload begins, 0-1: see Signal.At
+	share    float64 // the share of the device's memory that it may use; 1 without MPS
 
-	// As of the running step.
-	memory  uint64
-	does    kernels.Result
-	kernels [1]kernels.Phase // of a workload without phases
-	sms     float64          // that it keeps busy
-	speed   float64          // of what it could do on a device large enough, 0-1
+	// What the task does in the running step.
+	memory  uint64 // bytes
+	result  kernels.Result
+	kernels [1]kernels.Phase // backs kernels.Demand.Phases of a workload without phases of its own
+	sms     float64          // how many SMs it keeps busy
+	speed   float64          // its throughput relative to that on a device large enough, 0-1
 }
 
-// now returns the present value of a signal of its workload.
-func (t *task) now(n *Node, s Signal) float64 { return s.At(n.at.Sub(t.started), t.phase) }
+// now returns the present value of a signal of the task's workload.
+func (t *task) now(n *Node, s Signal) float64 { return s.At(n.stateTime.Sub(t.started), t.phase) }
 
 // startTask starts a process on devices.
-func (n *Node) startTask(p *process, w *Workload, places []place) {
-	for _, on := range places {
-		t := &task{proc: p, on: on, workload: w, started: n.at, share: 1, phase: phaseOf(p.pid)}
-		if on.gpu.sharing.Kind == gpu.SharingMPS && p.pod != "" {
+func (n *Node) startTask(p *process, w *Workload, devices []simDevice) {
+	for _, on := range devices {
+		t := &task{proc: p, on: on, workload: w, started: n.stateTime, share: 1, phase: phaseOf(p.pid)}
+		if on.gpu.sharing.Kind == gpu.SharingMPS && p.podName != "" {
 			t.share = 1 / float64(on.gpu.sharing.Replicas)
 		}
 
@@ -78,7 +78,7 @@ func (n *Node) kill(p *process, why string) {
 		return
 	}
 
-	n.record(Record{GPU: gpu.Some(p.tasks[0].on.gpu.index), Pod: p.pod,
+	n.record(Record{GPU: gpu.Some(p.tasks[0].on.gpu.index), Pod: p.podName,
 		Message: fmt.Sprintf("process %d was killed: %s", p.pid, why)})
 	n.recordFailure(p, why)
 	n.stopProcess(p)
@@ -86,7 +86,7 @@ func (n *Node) kill(p *process, why string) {
 
 // startProcess starts a process of the scenario that belongs to no pod.
 func (n *Node) startProcess(number int, spec *ProcessSpec) {
-	on, ok := n.find(spec.Device)
+	on, ok := n.findDevice(spec.Device)
 	if !ok {
 		n.record(
 			Record{
@@ -99,34 +99,34 @@ func (n *Node) startProcess(number int, spec *ProcessSpec) {
 	}
 
 	p := &process{pid: n.newPID("process", number)}
-	n.startTask(p, spec.Workload, []place{on})
+	n.startTask(p, spec.Workload, []simDevice{on})
 
 	if spec.For > 0 {
-		n.scheduleEnd(n.at.Add(spec.For), func() { n.stopProcess(p) })
+		n.scheduleEnd(n.stateTime.Add(spec.For), func() { n.stopProcess(p) })
 	}
 }
 
-// find returns the device at a place. A GPU with MIG on is no device as a whole.
-func (n *Node) find(pin DevicePin) (place, bool) {
+// findDevice returns the device that a pin names. A GPU with MIG on is no device as a whole.
+func (n *Node) findDevice(pin DevicePin) (simDevice, bool) {
 	g := n.gpus[pin.GPU]
 	if pin.Profile == "" {
-		return place{gpu: g}, !g.migOn
+		return simDevice{gpu: g}, !g.migOn
 	}
 
 	for _, i := range g.instances {
 		if i.Profile.Name == pin.Profile && i.Placement.Start == pin.Start {
 			_, c := g.compute(i.ID, pin.Compute)
-			return place{gpu: g, instance: i, compute: c}, c != nil
+			return simDevice{gpu: g, instance: i, compute: c}, c != nil
 		}
 	}
 
-	return place{}, false
+	return simDevice{}, false
 }
 
-// memoryDomain is memory that tasks share: a GPU instance's, or a whole GPU's.
+// memoryDomain is memory that tasks share: that of a GPU instance, or of a GPU without MIG.
 type memoryDomain struct {
 	gpu      *simGPU
-	instance *Instance
+	instance *Instance // nil for a GPU
 }
 
 // useMemory gives every task the memory that it wants now, in the order of their start. It kills
@@ -141,16 +141,17 @@ func (n *Node) useMemory(g *simGPU) {
 
 		domain := memoryDomain{g, t.on.instance}
 		size := domain.usable()
+		limit := uint64(float64(size) * t.share)
 		t.memory = 0
 
 		if t.workload != nil {
 			t.memory = uint64(t.now(n, t.workload.Memory.Signal))
 			if s := t.workload.Server; s != nil {
-				t.memory = s.memoryAfter(n.at.Sub(t.started), uint64(float64(size)*t.share))
+				t.memory = s.memoryAfter(n.stateTime.Sub(t.started), limit)
 			}
 		}
 
-		if t.memory > uint64(float64(size)*t.share) || used[domain]+t.memory > size {
+		if t.memory > limit || used[domain]+t.memory > size {
 			n.kill(
 				t.proc,
 				fmt.Sprintf(
@@ -180,11 +181,11 @@ func (n *Node) useMemory(g *simGPU) {
 	}
 }
 
-// mpsServerMemory is the memory of an MPS server.
+// mpsServerMemory is the memory in bytes that an MPS server takes (a chosen value).
 const mpsServerMemory = 30 << 20
 
-// overhead returns the memory that the driver itself uses of a GPU, without that of instances
-// (instanceOverhead).
+// overhead returns the memory in bytes that the driver itself uses of a GPU. What it uses of each
+// GPU instance comes on top: see instanceOverhead.
 func (g *simGPU) overhead() uint64 {
 	if !g.migOn {
 		return 1 << 20
@@ -193,9 +194,10 @@ func (g *simGPU) overhead() uint64 {
 	return cmp.Or(g.model.idleMemory.gpu, 1) << 20
 }
 
-// instanceOverhead returns the memory that the driver itself uses of a GPU instance.
+// instanceOverhead returns the memory in bytes that the driver itself uses of a GPU instance with
+// some number of compute slices.
 func (g *simGPU) instanceOverhead(slices int) uint64 {
-	idle := g.model.idleMemory
+	idle := g.model.idleMemory // zero fields: 5 MiB as of an A100
 
 	switch slices {
 	case 1:
@@ -207,7 +209,7 @@ func (g *simGPU) instanceOverhead(slices int) uint64 {
 	return cmp.Or(idle.more, 5) << 20
 }
 
-// usable returns how much memory tasks can use of a domain.
+// usable returns how many bytes of a domain tasks can use.
 func (d memoryDomain) usable() uint64 {
 	if d.instance != nil {
 		return d.instance.Profile.MemoryBytes - d.gpu.instanceOverhead(
