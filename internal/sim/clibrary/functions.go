@@ -1,6 +1,5 @@
-// Package clibrary reads the headers of NVIDIA's libraries, and generates what their simulations
-// (cmd/nvml-sim and cmd/dcgm-sim) export from them: which functions there are, and how their
-// arguments are passed.
+// Package clibrary reads the headers of NVIDIA's libraries. From the functions in them it generates
+// the exported C functions of their simulations, cmd/nvml-sim and cmd/dcgm-sim.
 package clibrary
 
 import (
@@ -71,8 +70,8 @@ func Functions(text string) ([]Function, error) {
 	return list, nil
 }
 
-// kindsOf lists the types that are neither pointers by their form nor words. NVML's handles are
-// declared in the text.
+// kindsOf returns the kinds of types that are neither Word nor, by a "*" at their end, Pointer. The
+// handles of NVML are among them; the text declares them.
 func kindsOf(text string) map[string]Kind {
 	kinds := map[string]Kind{"double": Double}
 	for _, long := range []string{
@@ -102,8 +101,8 @@ func kindsOf(text string) map[string]Kind {
 	return kinds
 }
 
-// parseParam reads a type and a name: "unsigned int *count", or "char name[16]", which is passed as
-// a pointer.
+// parseParam reads a type and a name, such as "unsigned int *count". An array such as "char name[16]"
+// is passed as a pointer.
 func parseParam(p string, kinds map[string]Kind) (Param, error) {
 	m := regexp.MustCompile(`^(.*[ *])\w+(\[\w*\])?$`).FindStringSubmatch(p)
 	if m == nil {

@@ -1,7 +1,7 @@
-// Package clusterapi is a simulated API server with one node: what follows the labels of a node
-// asks it. Like a cluster, it runs the pods of DaemonSets where the node has the labels that they
-// want, records which manager wrote a label last, and refuses patches of an object that has
-// changed.
+// Package clusterapi is a simulated Kubernetes API server with one node, for tests of clients that
+// follow the node's labels. Like a cluster it runs the pod of each DaemonSet whose node selector
+// matches the labels, records which field manager wrote a label last, and refuses patches of a node
+// that has changed since the client read it.
 package clusterapi
 
 import (
@@ -24,15 +24,15 @@ import (
 // NodeName is the name of the node.
 const NodeName = "node-1"
 
-// token is that of the only client.
+// token is the bearer token of the only client.
 const token = "the-exporter's"
 
 // DaemonSet runs one pod on the node while its labels have all of NodeSelector.
 type DaemonSet struct {
 	Namespace, Name string
-	Labels          map[string]string // of its pod
+	Labels          map[string]string // the labels of its pod
 	NodeSelector    map[string]string
-	// Slow is how many lists of pods still have its pod when it has to end.
+	// Slow is how many lists of pods still show its pod after the node's labels have stopped to match.
 	Slow int
 }
 
@@ -43,20 +43,21 @@ type Server struct {
 	http *httptest.Server
 
 	mu          sync.Mutex
-	version     int
+	version     int // the node's resourceVersion
 	labels      map[string]string
 	annotations map[string]string
-	managers    map[string]string // of labels
+	managers    map[string]string // the field manager that wrote a label last, by label
 	configMaps  map[string]string // config.yaml by NAMESPACE/NAME
-	sets        []DaemonSet
-	ending      map[string]int // lists that still have the pod of a DaemonSet, by its name
-	forbidden   map[string]bool
-	requests    []string
-	states      []string // values of the label nvidia.com/mig.config.state, as they came
-	meddle      int
+	daemonSets  []DaemonSet
+	ending      map[string]int  // how many lists still show the pod of a DaemonSet, by its name
+	forbidden   map[string]bool // see Forbid
+	requests    []string        // see Requests
+	states      []string        // see States
+	meddle      int             // before how many patches another client still changes the node
 }
 
-// Start serves a node without labels. It writes the client's credentials to dir, as a pod has them.
+// Start starts a server with a node without labels. It writes the client's credentials to dir, as
+// ca.crt and token, as a pod has them.
 func Start(dir string) (*Server, error) {
 	s := &Server{
 		version: 100, labels: map[string]string{}, annotations: map[string]string{},
@@ -103,14 +104,14 @@ func (s *Server) setLabel(key, value, manager string) {
 	s.labels[key] = value
 	s.managers[key] = manager
 
-	for _, d := range s.sets {
+	for _, d := range s.daemonSets {
 		if !s.matches(d) && s.ending[d.Name] == 0 {
 			s.ending[d.Name] = d.Slow
 		}
 	}
 }
 
-// Label returns the value of a label; Annotation that of an annotation.
+// Label returns the value of a label.
 func (s *Server) Label(key string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,23 +143,23 @@ func (s *Server) States() []string {
 	return slices.Clone(s.states)
 }
 
-// AddDaemonSet adds a DaemonSet; RemoveDaemonSet removes it with its pod.
+// AddDaemonSet adds a DaemonSet.
 func (s *Server) AddDaemonSet(d DaemonSet) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	s.sets = append(s.sets, d)
+	s.daemonSets = append(s.daemonSets, d)
 }
 
-// RemoveDaemonSet removes a DaemonSet.
+// RemoveDaemonSet removes a DaemonSet with its pod.
 func (s *Server) RemoveDaemonSet(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	s.sets = slices.DeleteFunc(s.sets, func(d DaemonSet) bool { return d.Name == name })
+	s.daemonSets = slices.DeleteFunc(s.daemonSets, func(d DaemonSet) bool { return d.Name == name })
 }
 
-// SetConfigMap sets config.yaml of a ConfigMap, NAMESPACE/NAME.
+// SetConfigMap sets config.yaml of the ConfigMap NAMESPACE/NAME.
 func (s *Server) SetConfigMap(name, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +175,7 @@ func (s *Server) Forbid(right string, on bool) {
 	s.forbidden[right] = on
 }
 
-// Meddle makes another client change the node before the next patches.
+// Meddle makes another client change the node before each of the next patches, so many times.
 func (s *Server) Meddle(times int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -225,6 +226,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// refused answers a request and returns true if the client lacks the right for it: see Forbid.
 func (s *Server) refused(w http.ResponseWriter, right string) bool {
 	if s.forbidden[right] {
 		refuse(w, http.StatusForbidden, "Forbidden", "")
@@ -256,19 +258,19 @@ func (s *Server) serveNode(w http.ResponseWriter, r *http.Request) {
 	managed := map[string]map[string]any{}
 
 	for _, key := range slices.Sorted(maps.Keys(s.managers)) {
-		by := s.managers[key]
-		if managed[by] == nil {
-			managed[by] = map[string]any{}
+		manager := s.managers[key]
+		if managed[manager] == nil {
+			managed[manager] = map[string]any{}
 		}
 
-		managed[by]["f:"+key] = map[string]any{}
+		managed[manager]["f:"+key] = map[string]any{}
 	}
 
 	var fields []any
-	for _, by := range slices.Sorted(maps.Keys(managed)) {
+	for _, manager := range slices.Sorted(maps.Keys(managed)) {
 		fields = append(fields, map[string]any{
-			"manager": by, "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
-			"fieldsV1": map[string]any{"f:metadata": map[string]any{"f:labels": managed[by]}},
+			"manager": manager, "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
+			"fieldsV1": map[string]any{"f:metadata": map[string]any{"f:labels": managed[manager]}},
 		})
 	}
 
@@ -281,7 +283,8 @@ func (s *Server) serveNode(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// patchNode applies a merge patch of labels and annotations.
+// patchNode applies a merge patch of labels and annotations. If it refuses the patch, it answers the
+// request and returns false.
 func (s *Server) patchNode(w http.ResponseWriter, r *http.Request) bool {
 	if s.meddle > 0 {
 		s.meddle--
@@ -342,7 +345,7 @@ func (s *Server) matches(d DaemonSet) bool {
 func (s *Server) servePods(w http.ResponseWriter, r *http.Request) {
 	items := []any{}
 
-	for _, d := range s.sets {
+	for _, d := range s.daemonSets {
 		runs := s.matches(d)
 		if !runs && s.ending[d.Name] > 0 {
 			s.ending[d.Name]--

@@ -10,8 +10,9 @@ import (
 
 const mebi = 1 << 20
 
-// gpuOf returns the index of an entity's GPU, and the entity's member if it is an instance.
-func (e *Engine) gpuOf(entity Entity) (index int, of *Member, ok bool) {
+// gpuOf returns the index of an entity's GPU and, if the entity is an instance, its member of the
+// hierarchy.
+func (e *Engine) gpuOf(entity Entity) (index int, member *Member, ok bool) {
 	if entity.Level == GPU {
 		return int(entity.ID), nil, int(entity.ID) < e.node.Count()
 	}
@@ -21,7 +22,7 @@ func (e *Engine) gpuOf(entity Entity) (index int, of *Member, ok bool) {
 	return m.GPU, &m, ok
 }
 
-// Device reads what an engine reports of a GPU.
+// Device reads the state of a GPU.
 func (s *Session) Device(index int) (sim.GPUState, error) {
 	if err := s.beginCall(); err != nil {
 		return sim.GPUState{}, err
@@ -44,8 +45,8 @@ func (s *Session) Device(index int) (sim.GPUState, error) {
 	return state, nil
 }
 
-// readDevice reads a field of the node or of a GPU. Without saying so, DCGM answers for an instance
-// with its GPU's value, except for its name and its memory.
+// readDevice reads a field of the node or of a GPU. For an instance DCGM answers with the value of
+// its GPU, without saying so, except for name and memory.
 func (e *Engine) readDevice(v *Value) {
 	f, known := e.meta[v.Field]
 	if !known {
@@ -59,7 +60,7 @@ func (e *Engine) readDevice(v *Value) {
 		return
 	}
 
-	index, of, ok := e.gpuOf(v.Entity)
+	index, member, ok := e.gpuOf(v.Entity)
 	if !ok {
 		v.Status = NoData
 		v.Micros = 0
@@ -78,7 +79,7 @@ func (e *Engine) readDevice(v *Value) {
 	v.Micros = s.Time.UnixMicro()
 	v.setBlank(notSupported) // remains if we don't simulate the field
 
-	if of == nil || !v.fillInstance(&s, of) {
+	if member == nil || !v.fillInstance(&s, member) {
 		v.fillDevice(&s)
 	}
 }
@@ -92,7 +93,7 @@ func (v *Value) setFlag(on bool) {
 	}
 }
 
-// BusID is a GPU's address as DCGM writes it.
+// BusID returns a GPU's PCI bus id as DCGM writes it.
 func BusID(p sim.PCI) string { return fmt.Sprintf("%08X:%02X:%02X.0", p.Domain, p.Bus, p.Device) }
 
 // Brand is the brand of all simulated GPUs.
@@ -113,7 +114,8 @@ func (e *Engine) fillNode(v *Value) {
 	}
 }
 
-// fillDevice sets v to a GPU's value of the field, if we simulate that.
+// fillDevice sets v to a GPU's value of the field, if we simulate the field. Here and below, numbers
+// are the field ids of dcgm_fields.h; fields.txt has their names.
 func (v *Value) fillDevice(s *sim.GPUState) {
 	switch {
 	case v.Field < 100:
@@ -294,10 +296,10 @@ func (v *Value) fillRemapped(s *sim.GPUState) {
 	}
 }
 
-// fillInstance sets v if the field is one that instances have values of their own for, and reports
-// whether it is: name and memory. DCGM reads memory by a compute instance's handle, so that without
-// one there is a blank; none is reserved (seen on DCGM 4.5.3).
-func (v *Value) fillInstance(s *sim.GPUState, of *Member) bool {
+// fillInstance sets v if instances have their own value of the field, and reports whether they do:
+// they have a name and memory. DCGM reads memory through the handle of a compute instance, so a GPU
+// instance without one has a blank. No memory is reserved (seen on DCGM 4.5.3).
+func (v *Value) fillInstance(s *sim.GPUState, member *Member) bool {
 	isName := v.Field == 50
 	if !isName && (v.Field < 250 || v.Field > 254) {
 		return false
@@ -305,7 +307,7 @@ func (v *Value) fillInstance(s *sim.GPUState, of *Member) bool {
 
 	v.setBlank(noValue)
 
-	i, ok := s.Instance(of.Instance)
+	i, ok := s.Instance(member.Instance)
 	if !ok {
 		return true
 	}
@@ -318,9 +320,9 @@ func (v *Value) fillInstance(s *sim.GPUState, of *Member) bool {
 		return true
 	}
 
-	if of.Entity.Level != ComputeInstance {
+	if member.Entity.Level != ComputeInstance {
 		v.Text = i.Profile.Name
-	} else if c, ok := i.Compute(of.Compute); ok {
+	} else if c, ok := i.Compute(member.Compute); ok {
 		v.Text = c.Profile
 	}
 
@@ -335,33 +337,33 @@ const (
 )
 
 // readXID reads the last XID since the field was first watched. Before the first XID the status is
-// NoData, since DCGM has XIDs from events and takes no samples (NVIDIA/DCGM#141,
-// NVIDIA/dcgm-exporter#646 and #700; exporters that did not look at the status served 0). DCGM
-// reports an XID of a GPU instance for that instance, not for its GPU (seen on 4.5.3).
+// NoData, because DCGM gets XIDs from events and takes no samples (NVIDIA/DCGM#141,
+// NVIDIA/dcgm-exporter#646 and #700; exporters that ignored the status served 0). DCGM reports an XID
+// of a GPU instance for that instance, not for its GPU (seen on 4.5.3).
 func (e *Engine) readXID(v *Value) {
 	v.Status = NoData
 
-	index, of, ok := e.gpuOf(v.Entity)
+	index, member, ok := e.gpuOf(v.Entity)
 	if !ok {
 		return
 	}
 
 	since := e.watchOf(v.Entity, fieldXID).since
-	for _, event := range e.xids(index, of, since.UnixMicro()) {
+	for _, event := range e.xids(index, member, since.UnixMicro()) {
 		v.Status = OK
 		v.Micros = event.Micros
 		v.Int = event.Int
 	}
 }
 
-// xids lists the XIDs of an entity from a time on.
-func (e *Engine) xids(index int, of *Member, sinceMicros int64) []Value {
+// xids lists the XIDs of a GPU, or of an instance if member is not nil, from a time on.
+func (e *Engine) xids(index int, member *Member, sinceMicros int64) []Value {
 	entity := Entity{GPU, uint32(index)}
-	where := gpu.None[gpu.InstanceID]()
+	instance := gpu.None[gpu.InstanceID]()
 
-	if of != nil {
-		entity = of.Entity
-		where = gpu.Some(of.Instance)
+	if member != nil {
+		entity = member.Entity
+		instance = gpu.Some(member.Instance)
 	}
 
 	var list []Value
@@ -369,7 +371,7 @@ func (e *Engine) xids(index int, of *Member, sinceMicros int64) []Value {
 	events, _ := e.node.History(index, 0)
 	for _, event := range events {
 		if event.Kind != gpu.EventXID || event.Time.UnixMicro() < sinceMicros ||
-			event.Instance != where ||
+			event.Instance != instance ||
 			entity.Level == ComputeInstance {
 			continue
 		}
@@ -381,8 +383,9 @@ func (e *Engine) xids(index int, of *Member, sinceMicros int64) []Value {
 	return list
 }
 
-// readLinkTraffic reads the mean NVLink traffic of the last interval, 0 before there is one: KiB/s
-// divided by 1000, which DCGM calls MB/s (DcgmCacheManager.cpp). A GPU without links has no value.
+// readLinkTraffic reads the mean NVLink traffic of the last interval: KiB/s divided by 1000, which
+// DCGM calls MB/s (DcgmCacheManager.cpp). It is 0 before the first interval has passed. A GPU without
+// links has no value.
 func (e *Engine) readLinkTraffic(v *Value) {
 	index, _, ok := e.gpuOf(v.Entity)
 
@@ -396,8 +399,8 @@ func (e *Engine) readLinkTraffic(v *Value) {
 	v.Micros = state.Time.UnixMicro()
 
 	if s := e.samples[Entity{GPU, uint32(index)}]; s != nil && s.taken > 1 {
-		received, _ := sim.GPM(s.from, s.last, 60)
-		sent, _ := sim.GPM(s.from, s.last, 61)
+		received, _ := sim.GPM(s.from, s.last, 60) // NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC
+		sent, _ := sim.GPM(s.from, s.last, 61)     // and TX, both in MiB/s
 
 		v.Micros = s.at.UnixMicro()
 		v.setBlank(noValue)

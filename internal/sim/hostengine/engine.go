@@ -1,7 +1,7 @@
-// Package hostengine simulates a DCGM host engine over the simulated node, with DCGM's habits: it
-// has its own entity ids and reuses them, its hierarchy lags behind the driver, it has values only
-// of watched fields, and blanks have the status OK. A comment says "unverified" if we have it from
-// DCGM's headers and reports and did not measure it.
+// Package hostengine simulates a DCGM host engine on the simulated node, with DCGM's habits: it has
+// its own entity ids and reuses them, its hierarchy lags behind the driver, it only has values of
+// watched fields, and blanks have the status OK. What a comment calls unverified is from DCGM's
+// headers and from reports; we have not measured it.
 package hostengine
 
 import (
@@ -15,7 +15,7 @@ import (
 // Code is dcgmReturn_t (dcgm_structs.h). As an error it has DCGM's own text.
 type Code int
 
-// The codes that this engine gives.
+// The codes that this engine returns.
 const (
 	OK                    Code = 0
 	BadParam              Code = -1
@@ -74,8 +74,8 @@ const (
 	ComputeInstance Level = 5
 )
 
-// Entity is a GPU or an instance that fields have values of. A GPU's ID is its index; an instance
-// gets another ID with every layout change.
+// Entity names what a field can have a value for: a GPU or an instance. A GPU's ID is its index; an
+// instance gets another ID with every layout change.
 type Entity struct {
 	Level Level
 	ID    uint32
@@ -91,10 +91,10 @@ type Member struct {
 	ProfileID      uint32
 	Slices         int
 
-	// DCGM does not report these. place is the instance's own placement; giPlace and giProfile
-	// belong to its GPU instance, or to itself if it is one.
-	place, giPlace gpu.Placement
-	giProfile      uint32
+	// DCGM does not report these. placement is the instance's own; giPlacement and giProfile are those
+	// of its GPU instance, which for a GPU instance is itself.
+	placement, giPlacement gpu.Placement
+	giProfile              uint32
 }
 
 // The limits of DCGM.
@@ -121,25 +121,25 @@ const (
 	Remote
 )
 
-// Engine is a host engine. It is safe for concurrent use. A call that hangs in the driver holds its
-// lock, so that all others wait for it: one GPU blocks the whole engine (seen on DCGM 4.5.3).
+// Engine is a host engine. It is safe for concurrent use. A call that hangs in the driver holds the
+// engine's lock, so all other calls wait: one GPU blocks the whole engine (seen on DCGM 4.5.3).
 type Engine struct {
 	node *sim.Node
 	kind Kind
 	meta map[uint16]Field // by id
-	nvml *sim.Client      // an embedded engine uses NVML, and so keeps all GPUs open
+	nvml *sim.Client      // an embedded engine uses NVML, so it keeps all GPUs open
 
 	mu       sync.Mutex
-	restarts int // how many restarts of the node's host engine this one has followed
+	restarts int // how many restarts of the node's host engine this engine has followed
 	life     int // grows when the engine begins; sessions of an earlier life are invalid
 	began    bool
-	mode     []bool // MIG mode of each GPU when an embedded engine began: it does not follow later changes
+	migModes []bool // by GPU, when an embedded engine began: it does not follow later changes
 	trees    []tree // by GPU
 	freeIDs  map[Level][]uint32
 	nextID   map[Level]uint32
-	sessions int     // how many were ever opened
-	opened   int     // how many are open
-	lastID   uintptr // of a group or field group
+	sessions int     // how many sessions were ever opened
+	opened   int     // how many sessions are open
+	lastID   uintptr // the id of the latest group or field group
 	groups   map[uintptr]*group
 	fields   map[uintptr]*fieldGroup
 	watches  map[watchKey]*watch
@@ -147,7 +147,7 @@ type Engine struct {
 	health   map[uintptr]*healthWatch // by group
 
 	entered time.Time // when the call that holds the lock began
-	stalled sim.Stop  // when the engine could last not sample, see noteStall
+	stalled sim.Stop  // the last period in which the engine could not sample: see noteStall
 }
 
 // group is a named set of entities.
@@ -177,11 +177,11 @@ func New(node *sim.Node, kind Kind) *Engine {
 type Session struct {
 	engine *Engine
 	number int
-	life   int // of the engine when it was opened
+	life   int // the engine's life when the session was opened
 }
 
-// Open connects to a remote engine, or starts an embedded one unless it runs. Without root's rights
-// an embedded engine does not start if a GPU is in MIG mode.
+// Open connects to a remote engine, or starts an embedded one unless it runs already. Without root's
+// rights an embedded engine does not start if a GPU is in MIG mode.
 func (e *Engine) Open() (*Session, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -213,7 +213,7 @@ func (e *Engine) begin() error {
 		return nil
 	}
 
-	mode, err := e.modes(state.NonRoot)
+	modes, err := e.readMIGModes(state.NonRoot)
 	if err != nil {
 		return err
 	}
@@ -238,16 +238,16 @@ func (e *Engine) begin() error {
 	e.nextID = map[Level]uint32{}
 	e.freeIDs = map[Level][]uint32{}
 	e.trees = make([]tree, e.node.Count())
-	e.mode = mode
+	e.migModes = modes
 
 	return nil
 }
 
-// modes reads the MIG mode of each GPU for an embedded engine. One that cannot be read counts as
-// off.
-func (e *Engine) modes(nonRoot bool) ([]bool, error) {
-	mode := make([]bool, e.node.Count())
-	for i := range mode {
+// readMIGModes reads the MIG mode of each GPU for an embedded engine. If it cannot be read, it counts
+// as off.
+func (e *Engine) readMIGModes(nonRoot bool) ([]bool, error) {
+	modes := make([]bool, e.node.Count())
+	for i := range modes {
 		if e.kind == Remote {
 			continue
 		}
@@ -258,14 +258,14 @@ func (e *Engine) modes(nonRoot bool) ([]bool, error) {
 		case s.MIGEnabled && nonRoot:
 			return nil, InitError
 		default:
-			mode[i] = s.MIGEnabled
+			modes[i] = s.MIGEnabled
 		}
 	}
 
-	return mode, nil
+	return modes, nil
 }
 
-// beginCall is lockEngine, and fails if the versions of a remote engine and its client differ.
+// beginCall is lockEngine, but fails if the versions of a remote engine and its client differ.
 func (s *Session) beginCall() error {
 	err := s.lockEngine()
 	if err == nil && s.engine.node.HostEngine().Mismatch {
@@ -276,7 +276,7 @@ func (s *Session) beginCall() error {
 	return err
 }
 
-// lockEngine locks the engine for a call and begins it if necessary. After an error it is not
+// lockEngine locks the engine for a call, and starts it if necessary. After an error the engine is not
 // locked.
 func (s *Session) lockEngine() error {
 	e := s.engine
@@ -299,7 +299,7 @@ func (s *Session) lockEngine() error {
 // The versions of DCGM that the simulated node has.
 const (
 	Version = "4.5.3"
-	// otherVersion is too old for the clients.
+	// otherVersion is the version with FaultDCGMVersion, too old for the clients.
 	otherVersion = "4.2.3"
 )
 

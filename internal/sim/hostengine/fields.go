@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// Field is what DCGM says of a field. Short, Unit and Width are for tables, as of dcgmi dmon.
+// Field is what DCGM says of a field. Short, Unit and Width are for tables such as that of dcgmi dmon.
 type Field struct {
 	ID          uint16
 	Type        byte // DCGM_FT_*: 'i', 'd', 's' or 'b'
-	Size        int  // in bytes; 0: it varies, or is not given
+	Size        int  // in bytes; 0: it varies, or is unknown
 	Tag         string
-	Level       Level // the lowest level that has it; of NoEntity it is the node's
-	NVML        int   // NVML's id of it; 0: it has none
+	Level       Level // the lowest level that has the field; NoEntity: it belongs to the node
+	NVML        int   // the field's id in NVML; 0: it has none
 	Short, Unit string
 	Width       int
 }
@@ -39,17 +39,17 @@ func Fields() []Field {
 		}
 
 		var f Field
-		var level string
+		var levelName string
 
 		_, err := fmt.Sscanf(line, "%d %c %d %s %s %d %s %q %d",
-			&f.ID, &f.Type, &f.Size, &f.Tag, &level, &f.NVML, &f.Short, &f.Unit, &f.Width)
+			&f.ID, &f.Type, &f.Size, &f.Tag, &levelName, &f.NVML, &f.Short, &f.Unit, &f.Width)
 
-		of, known := levels[level]
+		level, known := levels[levelName]
 		if err != nil || !known {
-			panic(fmt.Sprintf("hostengine: embedded fields.txt: %q: %v", line, err)) // tests read it
+			panic(fmt.Sprintf("hostengine: embedded fields.txt: %q: %v", line, err)) // a test reads it, too
 		}
 
-		f.Level = of
+		f.Level = level
 		all = append(all, f)
 	}
 

@@ -11,7 +11,7 @@ const (
 	AllNVSwitches uintptr = 0x7ffffffe
 )
 
-// ownSession marks the engine's own groups, which end with no session.
+// ownSession is the session of the engine's own groups, which no session's end removes.
 const ownSession = -1
 
 // ownGroups returns the groups that the engine has by itself. They count towards maxGroups: clients
@@ -28,7 +28,7 @@ func (e *Engine) ownGroups() map[uintptr]*group {
 	}
 }
 
-// CreateGroup makes an empty group.
+// CreateGroup creates an empty group.
 func (s *Session) CreateGroup(name string) (uintptr, error) {
 	if err := s.beginCall(); err != nil {
 		return 0, err
@@ -98,7 +98,7 @@ func (e *Engine) dropGroup(id uintptr) {
 	}
 }
 
-// CreateFieldGroup makes a set of fields.
+// CreateFieldGroup creates a set of fields.
 func (s *Session) CreateFieldGroup(fields []uint16) (uintptr, error) {
 	if err := s.beginCall(); err != nil {
 		return 0, err

@@ -93,9 +93,9 @@ func (s *Session) Health(groupID uintptr) (HealthSystems, error) {
 	return 0, nil
 }
 
-// CheckHealth returns what is wrong with the GPUs of a group in the systems that are watched.
-// Clocks that were held down since the last check are an incident, so the first check never finds
-// one (dcgmHealthCheck: dcgm_agent.h).
+// CheckHealth returns the incidents of the GPUs of a group in the watched systems. Clocks that were
+// held down since the last check are an incident, so the first check never finds such
+// (dcgmHealthCheck: dcgm_agent.h).
 func (s *Session) CheckHealth(groupID uintptr) ([]Incident, error) {
 	if err := s.beginCall(); err != nil {
 		return nil, err
@@ -117,84 +117,84 @@ func (s *Session) CheckHealth(groupID uintptr) ([]Incident, error) {
 
 	var list []Incident
 
-	for _, of := range g.entities {
-		if of.Level != GPU {
+	for _, entity := range g.entities {
+		if entity.Level != GPU {
 			continue // the simulation has no incidents of single instances
 		}
 
-		state, err := e.node.Read(int(of.ID), gpu.ReadingDevice)
+		state, err := e.node.Read(int(entity.ID), gpu.ReadingDevice)
 		if err != nil {
 			continue // the driver does not answer: health is unknown
 		}
 
-		list = append(list, w.check(of, &state)...)
+		list = append(list, w.check(entity, &state)...)
 	}
 
 	return list, nil
 }
 
-// check returns what is wrong with a GPU in the watched systems. What the driver does not report is
-// no incident.
-func (w *healthWatch) check(of Entity, s *sim.GPUState) []Incident {
+// check returns the incidents of a GPU in the watched systems. What the driver does not report is no
+// incident.
+func (w *healthWatch) check(entity Entity, s *sim.GPUState) []Incident {
 	rows := s.Remapped.Or(gpu.RemappedRows{})
-	all := []struct {
-		wrong bool
+	checks := []struct {
+		failed bool
 		Incident
 	}{
 		{
 			rows.Failure,
 			Incident{
-				of,
+				entity,
 				HealthMemory,
 				HealthFailure,
 				errorRowRemapFailed,
 				fmt.Sprintf(
 					"GPU %d had uncorrectable memory errors and row remapping failed.",
-					of.ID,
+					entity.ID,
 				),
 			},
 		},
-		{rows.Pending, Incident{of, HealthMemory, HealthWarning, errorRowRemapsPending,
-			fmt.Sprintf("GPU %d had memory errors and row remappings are pending", of.ID)}},
+		{rows.Pending, Incident{entity, HealthMemory, HealthWarning, errorRowRemapsPending,
+			fmt.Sprintf("GPU %d had memory errors and row remappings are pending", entity.ID)}},
 		{
 			!s.MIGEnabled && s.ECC.UncorrectedVolatile > 0,
 			Incident{
-				of,
+				entity,
 				HealthMemory,
 				HealthFailure,
 				errorVolatileDBE,
 				fmt.Sprintf(
 					"Detected %d volatile double-bit ECC error(s) in GPU %d.",
 					s.ECC.UncorrectedVolatile,
-					of.ID,
+					entity.ID,
 				),
 			},
 		},
 		{
-			grew(w.thermal, of.ID, s.ThermalViolation),
-			Incident{of, HealthThermal, HealthWarning, errorClocksThermal,
-				fmt.Sprintf("Detected clocks event due to thermal violation in GPU %d.", of.ID)},
+			grew(w.thermal, entity.ID, s.ThermalViolation),
+			Incident{entity, HealthThermal, HealthWarning, errorClocksThermal,
+				fmt.Sprintf("Detected clocks event due to thermal violation in GPU %d.", entity.ID)},
 		},
 		{
-			grew(w.power, of.ID, s.PowerViolation),
-			Incident{of, HealthPower, HealthWarning, errorClocksPower,
-				fmt.Sprintf("Detected clocks event due to power violation in GPU %d.", of.ID)},
+			grew(w.power, entity.ID, s.PowerViolation),
+			Incident{entity, HealthPower, HealthWarning, errorClocksPower,
+				fmt.Sprintf("Detected clocks event due to power violation in GPU %d.", entity.ID)},
 		},
 	}
 
 	var list []Incident
 
-	for i := range all {
-		if all[i].wrong && w.systems&all[i].System != 0 {
-			list = append(list, all[i].Incident)
+	for i := range checks {
+		if checks[i].failed && w.systems&checks[i].System != 0 {
+			list = append(list, checks[i].Incident)
 		}
 	}
 
 	return list
 }
 
-// grew stores a GPU's time and reports whether it has grown since the last check; false at the
-// first one.
+// grew stores how long a GPU's clocks have been held down, and reports whether that has grown since
+// the last check. It returns false in the first check.
 func grew(last map[uint32]time.Duration, id uint32, now time.Duration) bool {
 	before, checked := last[id]
 	last[id] = now

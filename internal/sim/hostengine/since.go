@@ -2,9 +2,9 @@ package hostengine
 
 import "slices"
 
-// ValuesSince lists, by entity, the values that the fields of a group of entities got from a time
-// on, in microseconds since 1970, and returns the time to ask from next. Of XIDs there is one for
-// each event, of all else the latest alone.
+// ValuesSince lists, by entity, the values that a field group has for a group of entities since a
+// time in microseconds since 1970. The XID field has a value for each event, other fields only the
+// latest. next is the time from which to ask in the next call.
 func (s *Session) ValuesSince(
 	groupID, fieldsID uintptr,
 	since int64,
@@ -27,9 +27,9 @@ func (s *Session) ValuesSince(
 	e.update()
 	next = since
 
-	for _, of := range g.entities {
+	for _, entity := range g.entities {
 		for _, f := range fields.ids {
-			for _, v := range e.valuesSince(of, f, since) {
+			for _, v := range e.valuesSince(entity, f, since) {
 				next = max(next, v.Micros+1)
 				values = append(values, v)
 			}
@@ -39,17 +39,17 @@ func (s *Session) ValuesSince(
 	return values, next, nil
 }
 
-func (e *Engine) valuesSince(of Entity, field uint16, since int64) []Value {
-	latest := e.value(of, field)
+func (e *Engine) valuesSince(entity Entity, field uint16, since int64) []Value {
+	latest := e.value(entity, field)
 	if latest.Status != OK {
 		return nil
 	}
 
 	list := []Value{latest}
 
-	if index, member, ok := e.gpuOf(of); ok && field == fieldXID {
-		begun := e.watchOf(of, field).since.UnixMicro()
-		if all := e.xids(index, member, begun); len(all) > 0 {
+	if index, member, ok := e.gpuOf(entity); ok && field == fieldXID {
+		watched := e.watchOf(entity, field).since.UnixMicro()
+		if all := e.xids(index, member, watched); len(all) > 0 {
 			list = all
 		}
 	}

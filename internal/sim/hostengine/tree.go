@@ -12,10 +12,10 @@ import (
 // tree is the hierarchy of one GPU as the engine sees it.
 type tree struct {
 	members []Member
-	known   bool
-	seen    int             // the number of the GPU's next event when this tree was last the driver's
-	changed time.Time       // since when the driver's tree differs; zero if it doesn't
-	gone    map[Entity]bool // members that the driver's tree no longer has
+	known   bool            // whether the engine has read it yet
+	seen    int             // the number of the GPU's next event when the driver last had the same tree
+	changed time.Time       // since when the driver has another tree; zero if it has the same
+	gone    map[Entity]bool // members that the driver no longer has
 }
 
 // Hierarchy lists the GPU instances, each followed by its compute instances.
@@ -45,7 +45,7 @@ func (e *Engine) followAll() {
 	e.noteStall() // reading a GPU that hangs has blocked
 }
 
-// follow brings a GPU's hierarchy up to date, but only lag after the driver's tree has changed.
+// follow brings a GPU's hierarchy up to date, once the driver's change is older than lag.
 func (e *Engine) follow(index int) {
 	t := &e.trees[index]
 	_, next := e.node.History(index, math.MaxInt)
@@ -55,9 +55,9 @@ func (e *Engine) follow(index int) {
 		return
 	}
 
-	// NVIDIA documents that DCGM must be restarted after a change of the MIG mode: until then
-	// nothing is new.
-	if e.kind == Embedded && s.MIGEnabled != e.mode[index] {
+	// NVIDIA documents that DCGM must be restarted after a change of the MIG mode: until then an
+	// embedded engine keeps the old hierarchy.
+	if e.kind == Embedded && s.MIGEnabled != e.migModes[index] {
 		return
 	}
 
@@ -86,15 +86,15 @@ func (e *Engine) follow(index int) {
 
 	t.gone = make(map[Entity]bool)
 	for i := range t.members {
-		t.gone[t.members[i].Entity] = !t.members[i].in(&s)
+		t.gone[t.members[i].Entity] = !t.members[i].isIn(&s)
 	}
 }
 
-// in reports whether the driver still has the instance.
-func (m *Member) in(s *sim.GPUState) bool {
+// isIn reports whether the driver still has the instance.
+func (m *Member) isIn(s *sim.GPUState) bool {
 	i, ok := s.Instance(m.Instance)
 	switch {
-	case !ok || i.Profile.ID != m.giProfile || i.Placement != m.giPlace:
+	case !ok || i.Profile.ID != m.giProfile || i.Placement != m.giPlacement:
 		return false
 	case m.Entity.Level == GPUInstance:
 		return true
@@ -102,11 +102,11 @@ func (m *Member) in(s *sim.GPUState) bool {
 
 	c, ok := i.Compute(m.Compute)
 
-	return ok && c.Placement == m.place
+	return ok && c.Placement == m.placement
 }
 
-// firstChange returns the time of the first MIG change among a GPU's events from a number on, or
-// now without one.
+// firstChange returns the time of the first MIG change among a GPU's events from a number on; now if
+// there is none.
 func (e *Engine) firstChange(index, from int, now time.Time) time.Time {
 	events, _ := e.node.History(index, from)
 	for _, event := range events {
@@ -118,28 +118,31 @@ func (e *Engine) firstChange(index, from int, now time.Time) time.Time {
 	return now
 }
 
-// sameTree compares ids, profiles and placements: an instance that replaces an equal one counts as
-// the same.
+// sameTree reports whether the driver has the same instances, by ids, profiles and placements. An
+// instance that has replaced an equal one counts as the same.
 func sameTree(members []Member, s *sim.GPUState) bool {
-	var now []Member
+	var current []Member
 
 	for i := range s.Instances {
 		gi := &s.Instances[i]
-		now = append(now, Member{Instance: gi.ID, ProfileID: gi.Profile.ID, place: gi.Placement})
+		current = append(
+			current,
+			Member{Instance: gi.ID, ProfileID: gi.Profile.ID, placement: gi.Placement},
+		)
 
 		for _, c := range gi.ComputeInstances {
-			now = append(now, Member{Instance: gi.ID, Compute: c.ID, place: c.Placement})
+			current = append(current, Member{Instance: gi.ID, Compute: c.ID, placement: c.Placement})
 		}
 	}
 
-	return slices.EqualFunc(members, now, func(m, is Member) bool {
-		return m.Instance == is.Instance && m.place == is.place && m.Compute == is.Compute &&
-			(m.Entity.Level != GPUInstance || m.ProfileID == is.ProfileID)
+	return slices.EqualFunc(members, current, func(m, c Member) bool {
+		return m.Instance == c.Instance && m.placement == c.placement && m.Compute == c.Compute &&
+			(m.Entity.Level != GPUInstance || m.ProfileID == c.ProfileID)
 	})
 }
 
 // adopt takes over the driver's tree. It gives all instances of the GPU new entity ids, the lowest
-// free ones first: as in DCGM, an id soon stands for another instance.
+// free ids first. So, as in DCGM, an id soon stands for another instance.
 func (e *Engine) adopt(index int, s *sim.GPUState) {
 	t := &e.trees[index]
 	for _, m := range t.members {
@@ -153,33 +156,33 @@ func (e *Engine) adopt(index int, s *sim.GPUState) {
 	for i := len(s.Instances) - 1; i >= 0; i-- { // the last first, so that ids move to other instances
 		gi := &s.Instances[i]
 		m := Member{
-			Entity:    e.newEntity(GPUInstance),
-			Parent:    device,
-			GPU:       index,
-			UUID:      s.UUID,
-			Instance:  gi.ID,
-			ProfileID: gi.Profile.ID,
-			Slices:    gi.Profile.ComputeSlices,
-			place:     gi.Placement,
-			giPlace:   gi.Placement,
-			giProfile: gi.Profile.ID,
+			Entity:      e.newEntity(GPUInstance),
+			Parent:      device,
+			GPU:         index,
+			UUID:        s.UUID,
+			Instance:    gi.ID,
+			ProfileID:   gi.Profile.ID,
+			Slices:      gi.Profile.ComputeSlices,
+			placement:   gi.Placement,
+			giPlacement: gi.Placement,
+			giProfile:   gi.Profile.ID,
 		}
 		members := []Member{m}
 
 		for _, c := range gi.ComputeInstances {
-			own, _ := sim.ComputeProfileID(c.Placement.Size)
+			profile, _ := sim.ComputeProfileID(c.Placement.Size)
 			members = append(members, Member{
-				Entity:    e.newEntity(ComputeInstance),
-				Parent:    m.Entity,
-				GPU:       index,
-				UUID:      s.UUID,
-				Instance:  gi.ID,
-				Compute:   c.ID,
-				ProfileID: own,
-				Slices:    c.Placement.Size,
-				place:     c.Placement,
-				giPlace:   gi.Placement,
-				giProfile: gi.Profile.ID,
+				Entity:      e.newEntity(ComputeInstance),
+				Parent:      m.Entity,
+				GPU:         index,
+				UUID:        s.UUID,
+				Instance:    gi.ID,
+				Compute:     c.ID,
+				ProfileID:   profile,
+				Slices:      c.Placement.Size,
+				placement:   c.Placement,
+				giPlacement: gi.Placement,
+				giProfile:   gi.Profile.ID,
 			})
 		}
 
@@ -201,10 +204,10 @@ func (e *Engine) newEntity(level Level) Entity {
 }
 
 // member finds an instance in the hierarchy.
-func (e *Engine) member(of Entity) (Member, bool) {
+func (e *Engine) member(entity Entity) (Member, bool) {
 	for i := range e.trees {
 		for _, m := range e.trees[i].members {
-			if m.Entity == of {
+			if m.Entity == entity {
 				return m, true
 			}
 		}
@@ -213,12 +216,12 @@ func (e *Engine) member(of Entity) (Member, bool) {
 	return Member{}, false
 }
 
-func (e *Engine) exists(of Entity) bool {
-	if of.Level == GPU {
-		return int(of.ID) < e.node.Count()
+func (e *Engine) exists(entity Entity) bool {
+	if entity.Level == GPU {
+		return int(entity.ID) < e.node.Count()
 	}
 
-	_, ok := e.member(of)
+	_, ok := e.member(entity)
 
 	return ok
 }

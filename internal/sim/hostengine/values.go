@@ -9,7 +9,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// watchKey identifies a watch, by the ids of its group of entities and of its field group.
+// watchKey identifies a watch by the ids of its group and of its field group.
 type watchKey struct{ group, fields uintptr }
 
 // watch keeps the values of some fields up to date.
@@ -25,9 +25,9 @@ type watch struct {
 type sampled struct {
 	last   sim.Counters
 	from   sim.Counters // the counters before last
-	taken  int          // samples so far, at most samplesForValue
-	filled bool         // there are values
-	at     time.Time    // the end of their interval
+	taken  int          // how many samples were taken, at most samplesForValue
+	filled bool         // whether there are values
+	at     time.Time    // the time of the values: the end of their interval
 }
 
 // Value is dcgmFieldValue_v2: one value of one field.
@@ -83,8 +83,8 @@ func (s *Session) Watch(groupID, fieldsID uintptr, interval time.Duration) error
 			return BadParam
 		}
 
-		for _, of := range g.entities {
-			if err := e.checkProfiling(of); err != nil {
+		for _, entity := range g.entities {
+			if err := e.checkProfiling(entity); err != nil {
 				return err
 			}
 		}
@@ -101,15 +101,15 @@ func (s *Session) Watch(groupID, fieldsID uintptr, interval time.Duration) error
 	return nil
 }
 
-// checkProfiling returns an error if an entity cannot be profiled: that takes root's rights and,
+// checkProfiling returns an error if an entity cannot be profiled. Profiling needs root's rights and,
 // for GPUs without GPM, a module of DCGM that can be missing.
-func (e *Engine) checkProfiling(of Entity) error {
+func (e *Engine) checkProfiling(entity Entity) error {
 	state := e.node.HostEngine()
 	if state.NonRoot {
 		return RequiresRoot
 	}
 
-	index, _, ok := e.gpuOf(of)
+	index, _, ok := e.gpuOf(entity)
 	if ok && state.NoModule && !e.node.HasGPM(index) {
 		return ModuleNotLoaded
 	}
@@ -142,7 +142,7 @@ func (s *Session) Unwatch(groupID, fieldsID uintptr) error {
 	return nil
 }
 
-// Update samples what is due.
+// Update samples every watched entity whose interval has passed.
 func (s *Session) Update() error {
 	if err := s.beginCall(); err != nil {
 		return err
@@ -163,39 +163,39 @@ func (e *Engine) update() {
 		profiling := slices.ContainsFunc(w.fields, isProfiling)
 		links := slices.Contains(w.fields, fieldLinkTraffic)
 
-		for _, of := range w.entities {
+		for _, entity := range w.entities {
 			if profiling {
-				e.sample(of, w.interval)
+				e.sample(entity, w.interval)
 			}
 
 			// We take the NVLink traffic from the profiling counters of the entity's GPU.
-			if index, _, ok := e.gpuOf(of); links && ok && !(profiling && of.Level == GPU) {
+			if index, _, ok := e.gpuOf(entity); links && ok && !(profiling && entity.Level == GPU) {
 				e.sample(Entity{GPU, uint32(index)}, w.interval)
 			}
 		}
 	}
 }
 
-func (e *Engine) sample(of Entity, interval time.Duration) {
-	if s := e.samples[of]; s != nil && s.filled && e.lagging(of) {
+func (e *Engine) sample(entity Entity, interval time.Duration) {
+	if s := e.samples[entity]; s != nil && s.filled && e.isGone(entity) {
 		s.at = e.node.Now() // the instance is gone: we repeat its last values with a new time
 		return
 	}
 
-	c, err := e.counters(of)
+	c, err := e.counters(entity)
 	if err != nil {
-		delete(e.samples, of)
+		delete(e.samples, entity)
 		return
 	}
 
-	s := e.samples[of]
+	s := e.samples[entity]
 	if s == nil {
-		e.samples[of] = &sampled{last: c, taken: 1}
+		e.samples[entity] = &sampled{last: c, taken: 1}
 		return
 	}
 
 	switch since := c.Time.Sub(s.last.Time); {
-	case since < 0, e.outdated(s, c.Time, interval):
+	case since < 0, e.isOutdated(s, c.Time, interval):
 		*s = sampled{last: c, taken: 1}
 	case since >= interval:
 		// A real engine takes a sample each interval, whether or not a client calls.
@@ -210,13 +210,13 @@ func (e *Engine) sample(of Entity, interval time.Duration) {
 	}
 }
 
-// samplesForValue is how many samples DCGM takes before it has a value: it never compares one with
-// the first (GetLatestSample: DcgmGpmManager.cpp of DCGM 4). We don't know whether the closed
-// module for GPUs without GPM does so.
+// samplesForValue is how many samples DCGM takes before it has a value: it never uses the first
+// sample (GetLatestSample: DcgmGpmManager.cpp of DCGM 4). We do not know whether the closed module
+// for GPUs without GPM does the same.
 const samplesForValue = 3
 
-// noteStall notes a time in which the engine could not sample: it was stopped, or the current call
-// waited for a GPU that hangs.
+// noteStall records a period in which the engine could not sample: it was stopped, or the current
+// call waited for a GPU that hangs.
 func (e *Engine) noteStall() {
 	now := e.node.Now()
 	if now.Sub(e.entered) >= maxSampleAge(0) {
@@ -228,11 +228,11 @@ func (e *Engine) noteStall() {
 	}
 }
 
-// outdated reports whether the engine has just been stopped or blocked for so long that DCGM drops
+// isOutdated reports whether the engine has just been stopped or blocked for so long that DCGM drops
 // the last sample. As after a new watch, the next samples then give blanks with status 0 and the
-// present time (PruneOldSamples, GetLatestSample: DcgmGpmManager.cpp of DCGM 4). Two intervals
-// later, the engine has values again.
-func (e *Engine) outdated(s *sampled, now time.Time, interval time.Duration) bool {
+// present time (PruneOldSamples, GetLatestSample: DcgmGpmManager.cpp of DCGM 4). Two intervals later
+// the engine has values again.
+func (e *Engine) isOutdated(s *sampled, now time.Time, interval time.Duration) bool {
 	stop := e.stalled
 	from := stop.From
 
@@ -243,37 +243,38 @@ func (e *Engine) outdated(s *sampled, now time.Time, interval time.Duration) boo
 	return stop.Until.Sub(from) >= maxSampleAge(interval) && now.Sub(stop.Until) < 2*interval
 }
 
-// lagging reports whether an entity is an instance that is gone and that the hierarchy still shows.
-func (e *Engine) lagging(of Entity) bool {
-	m, ok := e.member(of)
-	return ok && e.trees[m.GPU].gone[of]
+// isGone reports whether an entity is an instance that no longer exists but that the hierarchy, which
+// lags, still shows.
+func (e *Engine) isGone(entity Entity) bool {
+	m, ok := e.member(entity)
+	return ok && e.trees[m.GPU].gone[entity]
 }
 
 // counters reads the counters of the instance that has the entity's ids now. While the hierarchy
 // lags behind the driver, that may be another instance.
-func (e *Engine) counters(of Entity) (sim.Counters, error) {
-	if of.Level == GPU {
-		return e.node.GPUCounters(int(of.ID))
+func (e *Engine) counters(entity Entity) (sim.Counters, error) {
+	if entity.Level == GPU {
+		return e.node.GPUCounters(int(entity.ID))
 	}
 
-	m, ok := e.member(of)
+	m, ok := e.member(entity)
 	if !ok {
 		return sim.Counters{}, gpu.ErrNotFound
 	}
 
-	if of.Level == GPUInstance {
+	if entity.Level == GPUInstance {
 		return e.node.InstanceCounters(m.GPU, m.Instance)
 	}
 
 	return e.node.ComputeCounters(m.GPU, m.Instance, m.Compute)
 }
 
-// isPCIeTraffic reports whether DCGM has a profiling field for whole GPUs only: bytes sent or
-// received over PCIe.
+// isPCIeTraffic reports whether a profiling field is bytes sent or received over PCIe, which DCGM
+// only has for whole GPUs.
 func isPCIeTraffic(field uint16) bool { return field == 1009 || field == 1010 }
 
 // Latest returns the newest value of every field of every entity, by entity. A field that is not
-// watched has the status NotWatched. One that the entity does not have is a blank with the status
+// watched has the status NotWatched. A field that the entity does not have is a blank with the status
 // OK.
 func (s *Session) Latest(entities []Entity, fields []uint16) ([]Value, error) {
 	if err := s.beginCall(); err != nil {
@@ -287,9 +288,9 @@ func (s *Session) Latest(entities []Entity, fields []uint16) ([]Value, error) {
 	e.update()
 
 	list := make([]Value, 0, len(entities)*len(fields))
-	for _, of := range entities {
+	for _, entity := range entities {
 		for _, f := range fields {
-			list = append(list, e.value(of, f))
+			list = append(list, e.value(entity, f))
 		}
 	}
 
@@ -297,7 +298,7 @@ func (s *Session) Latest(entities []Entity, fields []uint16) ([]Value, error) {
 }
 
 // Live reads fields from the driver, watched or not (DCGM_FV_FLAG_LIVE_DATA). It does not support
-// profiling fields and XIDs, which DCGM has from samples and events only.
+// profiling fields and XIDs, because DCGM only has them from samples and events.
 func (s *Session) Live(entities []Entity, fields []uint16) ([]Value, error) {
 	if err := s.beginCall(); err != nil {
 		return nil, err
@@ -309,9 +310,9 @@ func (s *Session) Live(entities []Entity, fields []uint16) ([]Value, error) {
 	e.followAll()
 
 	list := make([]Value, 0, len(entities)*len(fields))
-	for _, of := range entities {
+	for _, entity := range entities {
 		for _, f := range fields {
-			v := e.blank(of, f)
+			v := e.blank(entity, f)
 			if isProfiling(f) || f == fieldXID {
 				v.Status = NotSupported
 			} else {
@@ -326,8 +327,8 @@ func (s *Session) Live(entities []Entity, fields []uint16) ([]Value, error) {
 }
 
 // blank returns a blank of the field's type.
-func (e *Engine) blank(of Entity, field uint16) Value {
-	v := Value{Entity: of, Field: field, Type: 'i'}
+func (e *Engine) blank(entity Entity, field uint16) Value {
+	v := Value{Entity: entity, Field: field, Type: 'i'}
 	if f, known := e.meta[field]; known {
 		v.Type = f.Type
 	}
@@ -337,22 +338,22 @@ func (e *Engine) blank(of Entity, field uint16) Value {
 	return v
 }
 
-// setBlank makes a value one of the blanks of its type.
-func (v *Value) setBlank(number int) {
+// setBlank sets a value to the blank of its type that has a kind: noValue or notSupported.
+func (v *Value) setBlank(kind int) {
 	switch v.Type {
 	case 'd':
-		v.Float = FloatBlank + float64(number)
+		v.Float = FloatBlank + float64(kind)
 	case 's':
-		v.Text = [...]string{TextBlank, TextNotFound, TextNotSupported}[number]
+		v.Text = [...]string{TextBlank, TextNotFound, TextNotSupported}[kind]
 	default:
-		v.Int = IntBlank + int64(number)
+		v.Int = IntBlank + int64(kind)
 	}
 }
 
 // value returns the newest value of a field of an entity.
-func (e *Engine) value(of Entity, field uint16) Value {
-	v := e.blank(of, field)
-	if !e.watched(of, field) {
+func (e *Engine) value(entity Entity, field uint16) Value {
+	v := e.blank(entity, field)
+	if !e.watched(entity, field) {
 		v.Status = NotWatched
 		return v
 	}
@@ -379,7 +380,7 @@ func (e *Engine) readProfiling(v *Value) {
 	case e.node.HostEngine().Paused:
 		v.Micros = e.node.Now().UnixMicro()
 		return
-	case s == nil || e.empty(v.Entity):
+	case s == nil || e.isEmpty(v.Entity):
 		v.Status = NoData
 		return
 	case !s.filled:
@@ -407,16 +408,16 @@ func (e *Engine) readProfiling(v *Value) {
 	}
 }
 
-// empty reports whether an entity is a GPU instance without compute instances: DCGM has no data of
-// it.
-func (e *Engine) empty(of Entity) bool {
-	if of.Level != GPUInstance {
+// isEmpty reports whether an entity is a GPU instance without compute instances, for which DCGM has
+// no data.
+func (e *Engine) isEmpty(entity Entity) bool {
+	if entity.Level != GPUInstance {
 		return false
 	}
 
 	for i := range e.trees {
 		for _, m := range e.trees[i].members {
-			if m.Parent == of {
+			if m.Parent == entity {
 				return false
 			}
 		}
@@ -426,18 +427,18 @@ func (e *Engine) empty(of Entity) bool {
 }
 
 // watched reports whether a field of an entity is watched.
-func (e *Engine) watched(of Entity, field uint16) bool { return e.watchOf(of, field) != nil }
+func (e *Engine) watched(entity Entity, field uint16) bool { return e.watchOf(entity, field) != nil }
 
-// watchOf returns the oldest watch of a field of an entity, or nil. For a field of the node, any
-// entity will do.
-func (e *Engine) watchOf(of Entity, field uint16) *watch {
+// watchOf returns the oldest watch of a field of an entity; nil if there is none. A watch of a field
+// of the node counts for every entity.
+func (e *Engine) watchOf(entity Entity, field uint16) *watch {
 	var oldest *watch
 	for _, w := range e.watches {
 		if oldest != nil && !w.since.Before(oldest.since) || !slices.Contains(w.fields, field) {
 			continue
 		}
 
-		if e.meta[field].Level == NoEntity || slices.Contains(w.entities, of) {
+		if e.meta[field].Level == NoEntity || slices.Contains(w.entities, entity) {
 			oldest = w
 		}
 	}

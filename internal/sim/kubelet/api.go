@@ -14,11 +14,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// seed makes the order of answers the same in every run.
+// seed makes the order of pods and devices in answers the same in every run.
 const seed = 2
 
-// api answers as a kubelet does: every device is a ContainerDevices entry of its own, and the order
-// of pods and of devices differs from call to call (the kubelet walks Go maps).
+// api answers as a kubelet does: every device has its own ContainerDevices entry, and the order of
+// pods and of devices differs from call to call (the kubelet walks Go maps).
 type api struct {
 	kubeletapi.UnimplementedPodResourcesListerServer
 	node   NodeView
@@ -32,8 +32,8 @@ func newAPI(node NodeView, f *files, logger log.Logger) *api {
 	return &api{node: node, files: f, logger: logger}
 }
 
-// order is the random source of one call.
-func (a *api) order() *rand.Rand { return rand.New(rand.NewPCG(seed, a.calls.Add(1))) }
+// newOrder returns a random source for the order of one answer.
+func (a *api) newOrder() *rand.Rand { return rand.New(rand.NewPCG(seed, a.calls.Add(1))) }
 
 // List implements the pod-resources API.
 func (a *api) List(ctx context.Context,
@@ -43,14 +43,15 @@ func (a *api) List(ctx context.Context,
 	}
 
 	a.sync()
-	order := a.order()
+	order := a.newOrder()
 	pods := podsOf(a.node.Containers(), order)
 	order.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
 
 	return &kubeletapi.ListPodResourcesResponse{PodResources: pods}, nil
 }
 
-// sync brings the kubelet's files up to date. What fails is logged: answers do not depend on it.
+// sync brings the kubelet's files up to date. It only logs errors, because answers do not depend on
+// the files.
 func (a *api) sync() {
 	if err := a.files.sync(); err != nil {
 		level.Warn(a.logger).Log(
@@ -60,7 +61,7 @@ func (a *api) sync() {
 	}
 }
 
-// pause waits, unless the caller has gone.
+// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
 	if d == 0 {
 		return nil
@@ -80,7 +81,7 @@ func pause(ctx context.Context, d time.Duration) error {
 // Get implements the pod-resources API.
 func (a *api) Get(_ context.Context,
 	request *kubeletapi.GetPodResourcesRequest) (*kubeletapi.GetPodResourcesResponse, error) {
-	for _, pod := range podsOf(a.node.Containers(), a.order()) {
+	for _, pod := range podsOf(a.node.Containers(), a.newOrder()) {
 		if pod.Namespace == request.PodNamespace && pod.Name == request.PodName {
 			return &kubeletapi.GetPodResourcesResponse{PodResources: pod}, nil
 		}
@@ -101,11 +102,11 @@ func (a *api) GetAllocatableResources(ctx context.Context,
 	}
 
 	return &kubeletapi.AllocatableResourcesResponse{
-		Devices: devicesOf(a.node.Allocatable(), a.order()),
+		Devices: devicesOf(a.node.Allocatable(), a.newOrder()),
 	}, nil
 }
 
-// podsOf groups containers by pod, in the order of their first.
+// podsOf groups containers by pod. A pod comes where its first container is.
 func podsOf(containers []sim.Container, order *rand.Rand) []*kubeletapi.PodResources {
 	type name struct{ namespace, pod string }
 	var pods []*kubeletapi.PodResources
@@ -148,7 +149,7 @@ func devicesOf(grants []sim.DeviceGrant, order *rand.Rand) []*kubeletapi.Contain
 	return out
 }
 
-// claimsOf joins the devices of one claim.
+// claimsOf groups devices by claim.
 func claimsOf(claims []sim.Claim) []*kubeletapi.DynamicResource {
 	var out []*kubeletapi.DynamicResource
 

@@ -18,9 +18,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// The file of the kubelet's device manager, whose names and encodings are those of
-// pkg/kubelet/cm/devicemanager/checkpoint/checkpoint.go in Kubernetes. There it is in
-// /var/lib/kubelet/device-plugins.
+// checkpointName is the name of the device manager's file, which real kubelets have in
+// /var/lib/kubelet/device-plugins. The types below have the names and encodings of Kubernetes'
+// pkg/kubelet/cm/devicemanager/checkpoint/checkpoint.go.
 const checkpointName = "kubelet_internal_checkpoint"
 
 type checkpointFile struct {
@@ -47,11 +47,11 @@ type checkpointer struct {
 	path string
 
 	mu      sync.Mutex
-	version int // of what the file has
+	version int // the sim.Checkpoint.Version that the file has
 }
 
-// sync writes the file if the checkpoint has changed. As with the kubelet's file store, the file is
-// replaced as a whole.
+// sync writes the file if the checkpoint has changed. Like the kubelet's file store it replaces the
+// file as a whole.
 func (c *checkpointer) sync() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -66,7 +66,7 @@ func (c *checkpointer) sync() error {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
 
-	if now.Invalid {
+	if now.Invalid { // FaultBadCheckpoint cuts the file short
 		text = text[:len(text)/2]
 	}
 
@@ -102,8 +102,8 @@ func (c *checkpointer) replace(text []byte) (err error) {
 	return os.Rename(file.Name(), c.path)
 }
 
-// encodeCheckpoint returns the text of the file. The checksum differs from the kubelet's, which is
-// over a dump of its Go structs.
+// encodeCheckpoint returns the text of the file. The checksum differs from the kubelet's, which hashes
+// a dump of its Go structs.
 func encodeCheckpoint(c *sim.Checkpoint) ([]byte, error) {
 	data := checkpointData{RegisteredDevices: map[string][]string{}}
 
@@ -137,8 +137,8 @@ func encodeCheckpoint(c *sim.Checkpoint) ([]byte, error) {
 	return json.Marshal(checkpointFile{Data: data, Checksum: uint64(sum.Sum32())})
 }
 
-// allocResponse is what NVIDIA's device plugin answers by default: the devices in an environment
-// variable.
+// allocResponse returns the answer of NVIDIA's device plugin in its default mode: the devices in an
+// environment variable.
 func allocResponse(e *sim.CheckpointEntry) ([]byte, error) {
 	var ids []string
 	for _, numa := range slices.Sorted(maps.Keys(e.DeviceIDs)) {

@@ -1,5 +1,5 @@
-// Package kubelet is the simulated node's kubelet as others see it: the pod-resources API, v1, on a
-// real unix socket, and the files by which a process is traced to its container.
+// Package kubelet is the simulated node's kubelet as clients see it: the pod-resources API, v1, on a
+// real unix socket, and the files by which they trace a process to its container.
 package kubelet
 
 import (
@@ -18,17 +18,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// NodeView is what the kubelet knows of its node. The methods may be called from several
-// goroutines.
+// NodeView is what the kubelet knows of its node. Its methods are safe for concurrent use.
 type NodeView interface {
-	// Containers lists what the kubelet's pod-resources API would, containers without a device
-	// included.
+	// Containers lists the containers that the pod-resources API shows, also those without a device.
 	Containers() []sim.Container
-	// Running lists all containers on the node, whatever the kubelet lists.
+	// Running lists all containers on the node, also those that the API does not show.
 	Running() []sim.Container
-	// Allocatable lists every device that device plugins offer, given away or not.
+	// Allocatable lists every device that device plugins offer, allocated or not.
 	Allocatable() []sim.DeviceGrant
-	// Checkpoint returns what the kubelet's device manager has on disk.
+	// Checkpoint returns the content of the device manager's checkpoint.
 	Checkpoint() sim.Checkpoint
 }
 
@@ -44,8 +42,8 @@ type Server struct {
 	done    chan struct{} // closed when serving has ended
 }
 
-// New makes the directory if need be and starts to serve on dir/kubelet.sock. The path may have 99
-// bytes or so: the system bounds the length of a socket's.
+// New creates the directory if it does not exist, and starts to serve on dir/kubelet.sock. The
+// system bounds the length of a socket's path: dir can have about 99 bytes.
 func New(node NodeView, dir string, logger log.Logger) (*Server, error) {
 	t, err := newTree(node, dir)
 	if err != nil {
@@ -68,25 +66,25 @@ func New(node NodeView, dir string, logger log.Logger) (*Server, error) {
 	return s, nil
 }
 
-// Socket is the path of the pod-resources socket.
+// Socket returns the path of the pod-resources socket.
 func (s *Server) Socket() string { return filepath.Join(s.dir, "kubelet.sock") }
 
-// ProcDir has <pid>/cgroup for the processes of the node's containers, as /proc has.
+// ProcDir returns a directory that has <pid>/cgroup for the processes of the node's containers, like
+// /proc.
 func (s *Server) ProcDir() string { return s.files.tree.procDir }
 
-// LogDir has a link for every container, as /var/log/containers has. What the links point to does
-// not exist.
+// LogDir returns a directory that has a link for every container, like /var/log/containers. The
+// targets of the links do not exist.
 func (s *Server) LogDir() string { return s.files.tree.logDir }
 
-// Checkpoint is the path of the device manager's checkpoint.
+// Checkpoint returns the path of the device manager's checkpoint.
 func (s *Server) Checkpoint() string { return s.files.checkpoint.path }
 
-// Sync brings ProcDir, LogDir and the checkpoint up to date with the node; every Follow and every
-// List do so too. An error about one container does not keep the rest from being brought up to
-// date.
+// Sync brings ProcDir, LogDir and the checkpoint up to date with the node, as Follow and every List
+// do, too. After an error about one container it goes on with the others.
 func (s *Server) Sync() error { return s.files.sync() }
 
-// Start makes a new socket and serves on it; it does nothing while the server runs.
+// Start creates a new socket and serves on it. It does nothing if the server runs.
 func (s *Server) Start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,8 +103,7 @@ func (s *Server) Start() error {
 	kubeletapi.RegisterPodResourcesListerServer(serving, s.api)
 	go func() {
 		defer close(done)
-		// It ends when it is stopped, and what it returns then is nothing new.
-		_ = serving.Serve(listener)
+		_ = serving.Serve(listener) // it only returns when Stop stops it
 	}()
 	s.serving = serving
 	s.done = done
@@ -129,8 +126,8 @@ func (s *Server) Stop() {
 	s.serving = nil
 }
 
-// Follow brings the server into the state that the node's faults want, and its files up to date; a
-// client calls this before.
+// Follow brings the server into a state, as the node's faults want it, and its files up to date.
+// Callers do this before a client asks the server.
 func (s *Server) Follow(state sim.KubeletState) error {
 	s.api.sync()
 	s.mu.Lock()
@@ -150,15 +147,11 @@ func (s *Server) Follow(state sim.KubeletState) error {
 	return s.Start()
 }
 
-// Close stops the server and removes the files that it made.
+// Close stops the server and removes the files that it has created.
 func (s *Server) Close() error {
 	s.Stop()
 
-	err := os.Remove(s.Socket())
-	if errors.Is(err, os.ErrNotExist) {
-		err = nil
-	}
-
+	err := ignoreMissing(os.Remove(s.Socket()))
 	if err := errors.Join(err, s.files.remove()); err != nil {
 		return fmt.Errorf("simulated kubelet: %w", err)
 	}
@@ -166,7 +159,7 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// files are what the kubelet keeps beside its socket.
+// files are the files that the kubelet keeps beside its socket.
 type files struct {
 	tree       *tree
 	checkpoint *checkpointer
@@ -175,25 +168,25 @@ type files struct {
 func (f *files) sync() error { return errors.Join(f.tree.sync(), f.checkpoint.sync()) }
 
 func (f *files) remove() error {
-	return errors.Join(f.tree.remove(), removed(os.Remove(f.checkpoint.path)))
+	return errors.Join(f.tree.remove(), ignoreMissing(os.Remove(f.checkpoint.path)))
 }
 
-// listen binds beside the path and moves the socket there once it accepts, so that no client finds
-// a socket that does not listen yet, and tests need not wait for it.
+// listen listens on a socket beside the path, and then renames it to the path. So no client finds a
+// socket that does not accept connections yet, and tests need not wait.
 func listen(path string) (net.Listener, error) {
-	fresh := path + ".new"
-	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
+	temporary := path + ".new"
+	if err := ignoreMissing(os.Remove(temporary)); err != nil {
 		return nil, err
 	}
 
-	listener, err := new(net.ListenConfig).Listen(context.Background(), "unix", fresh)
+	listener, err := new(net.ListenConfig).Listen(context.Background(), "unix", temporary)
 	if err != nil {
 		return nil, err
 	}
 
 	listener.(*net.UnixListener).SetUnlinkOnClose(false)
 
-	if err := os.Rename(fresh, path); err != nil {
+	if err := os.Rename(temporary, path); err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
 

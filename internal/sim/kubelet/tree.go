@@ -12,18 +12,19 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// maxFileName is the longest file name, at which the kubelet cuts the names of its links.
+// maxFileName is the length in bytes of the longest file name. The kubelet cuts the names of its links
+// to it.
 const maxFileName = 255
 
-// tree keeps the files that lead from a process to its container.
+// tree keeps the files that lead from a process to its container: Server.ProcDir and Server.LogDir.
 type tree struct {
 	node    NodeView
 	procDir string
 	logDir  string
 
 	mu    sync.Mutex
-	procs map[uint32]string // what each process' cgroup file says
-	links map[string]string // targets by name
+	procs map[uint32]string // the text of the cgroup files, by process id
+	links map[string]string // the targets of the links, by name
 }
 
 func newTree(node NodeView, dir string) (*tree, error) {
@@ -45,8 +46,8 @@ func newTree(node NodeView, dir string) (*tree, error) {
 
 func (t *tree) sync() error { return t.syncTo(t.node.Running()) }
 
-// syncTo writes what is missing and removes what is no more. A container whose names make no file
-// name costs only its own files.
+// syncTo writes missing files and removes the files of containers that are gone. If the names of a
+// container do not make a valid file name, only its files are missing.
 func (t *tree) syncTo(containers []sim.Container) error {
 	procs := map[uint32]string{}
 	links := map[string]string{}
@@ -79,7 +80,7 @@ func (t *tree) syncLinks(want map[string]string) error {
 
 	for name := range t.links {
 		if _, ok := want[name]; !ok {
-			failed = append(failed, removed(os.Remove(filepath.Join(t.logDir, name))))
+			failed = append(failed, ignoreMissing(os.Remove(filepath.Join(t.logDir, name))))
 			delete(t.links, name)
 		}
 	}
@@ -90,7 +91,7 @@ func (t *tree) syncLinks(want map[string]string) error {
 		}
 
 		path := filepath.Join(t.logDir, name)
-		if err := errors.Join(removed(os.Remove(path)), os.Symlink(target, path)); err != nil {
+		if err := errors.Join(ignoreMissing(os.Remove(path)), os.Symlink(target, path)); err != nil {
 			failed = append(failed, err)
 			continue
 		}
@@ -106,7 +107,7 @@ func (t *tree) syncProcs(want map[uint32]string) error {
 
 	for pid := range t.procs {
 		if _, ok := want[pid]; !ok {
-			failed = append(failed, os.RemoveAll(t.process(pid)))
+			failed = append(failed, os.RemoveAll(t.processDir(pid)))
 			delete(t.procs, pid)
 		}
 	}
@@ -116,7 +117,7 @@ func (t *tree) syncProcs(want map[uint32]string) error {
 			continue
 		}
 
-		dir := t.process(pid)
+		dir := t.processDir(pid)
 
 		err := os.MkdirAll(dir, 0o755)
 		if err == nil {
@@ -134,18 +135,18 @@ func (t *tree) syncProcs(want map[uint32]string) error {
 	return errors.Join(failed...)
 }
 
-func (t *tree) process(pid uint32) string {
+func (t *tree) processDir(pid uint32) string {
 	return filepath.Join(t.procDir, strconv.FormatUint(uint64(pid), 10))
 }
 
-// remove removes what the tree made; the directories too, if nothing else is in them.
+// remove removes the files that the tree has created, and the directories if they are empty then.
 func (t *tree) remove() error {
 	err := t.syncTo(nil)
-	return errors.Join(err, removed(os.Remove(t.procDir)), removed(os.Remove(t.logDir)))
+	return errors.Join(err, ignoreMissing(os.Remove(t.procDir)), ignoreMissing(os.Remove(t.logDir)))
 }
 
-// removed forgives that there was nothing to remove.
-func removed(err error) error {
+// ignoreMissing returns the error of os.Remove, but nil if there was nothing to remove.
+func ignoreMissing(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -153,7 +154,7 @@ func removed(err error) error {
 	return err
 }
 
-// linkName is the name of the kubelet's link to a container's log, cut as the kubelet cuts it
+// linkName returns the name of the kubelet's link to a container's log, cut as the kubelet cuts it
 // (pkg/kubelet/kuberuntime/legacy.go, legacyLogSymlink).
 func linkName(c *sim.Container) string {
 	const suffix = ".log"
@@ -162,8 +163,8 @@ func linkName(c *sim.Container) string {
 	return name[:min(len(name), maxFileName-len(suffix))] + suffix
 }
 
-// cgroupOf is /proc/<pid>/cgroup of a process in the container, on a node with cgroup v2, the
-// systemd driver and containerd.
+// cgroupOf returns the text of /proc/<pid>/cgroup for a process in the container, as on a node with
+// cgroup v2, the systemd driver and containerd.
 func cgroupOf(c *sim.Container) string {
 	uid := strings.ReplaceAll(c.PodUID, "-", "_")
 

@@ -7,27 +7,27 @@ import (
 	"slices"
 )
 
-// Arrivals are when requests arrive. If Clients is 0, the loop is open: requests arrive by Rates
-// whatever becomes of the earlier ones.
+// Arrivals say when requests arrive. If Clients is 0, the loop is open: requests arrive by Rates,
+// whether or not earlier requests were answered.
 type Arrivals struct {
-	// Rates are requests per second in successive times of Bin each; after the last they begin
-	// again. Within one, arrivals are a Poisson process.
+	// Rates are requests per second in successive bins of Bin seconds; after the last bin they begin
+	// again. Within a bin, arrivals are a Poisson process.
 	Rates []float64
 	Bin   float64
 	Burst Burst
-	// Clients each send a request, wait for the answer, and think for an exponential time of mean
-	// Think before the next.
+	// Clients is how many clients each send a request, wait for the answer, and think before the next.
+	// They think for exponentially distributed times with the mean Think.
 	Clients int
 	Think   float64
 }
 
-// Burst has two states that alternate, which makes a Poisson process a Markov-modulated one. The
-// mean rate stays what it is. The zero value changes nothing.
+// Burst lets the rate alternate between bursts and calm times, which makes a Poisson process a
+// Markov-modulated one. The mean rate stays the same. The zero Burst changes nothing.
 type Burst struct {
-	Factor   float64 // the rate within bursts over the rate between them
-	Within   float64 // mean length of a burst
-	Between  float64 // mean time between two
-	relative [2]float64
+	Factor   float64    // the rate in a burst, relative to the rate between bursts
+	Within   float64    // mean length of a burst
+	Between  float64    // mean time between two bursts
+	relative [2]float64 // the rate relative to the mean rate, between bursts and in one
 }
 
 // Poisson returns arrivals with a steady rate.
@@ -43,8 +43,9 @@ func Closed(clients int, think float64) Arrivals { return Arrivals{Clients: clie
 type source interface {
 	// peek returns the time of the next arrival that is known; infinity if there is none.
 	peek() float64
+	// pop removes the arrival that peek returns.
 	pop()
-	// answered says that a request was answered.
+	// answered tells the source that a request was answered: in a closed loop its client goes on.
 	answered(at float64)
 }
 
@@ -81,18 +82,18 @@ func (a Arrivals) source(seed uint64, end float64) source {
 // openLoop is a Poisson process whose rate changes with the bins and the bursts.
 type openLoop struct {
 	Arrivals
-	random, states *rand.Rand
-	now, end       float64
+	random, states *rand.Rand // for arrivals and for the lengths of bursts
+	now, end       float64    // the next arrival, and when arrivals end
 	bin            int
-	state          int
+	state          int // 1 in a burst, 0 between bursts: see Burst.relative
 	stateEnd       float64
 }
 
 func (o *openLoop) peek() float64    { return o.now }
 func (o *openLoop) answered(float64) {}
 
-// pop moves on to the next arrival: the integral of the rate between two has an exponential
-// distribution of mean 1.
+// pop moves on to the next arrival. The integral of the rate from one arrival to the next has an
+// exponential distribution with mean 1: left is how much of it remains.
 func (o *openLoop) pop() {
 	left := o.random.ExpFloat64()
 	for o.now < o.end {
@@ -124,11 +125,11 @@ func (o *openLoop) pop() {
 	}
 }
 
-// closedLoop has when each client that thinks sends its next request, the earliest last.
+// closedLoop is a number of clients of which each waits for its answer.
 type closedLoop struct {
 	think, end float64
 	random     *rand.Rand
-	next       []float64
+	next       []float64 // when each client that thinks sends its next request, the earliest last
 }
 
 func (c *closedLoop) peek() float64 {
@@ -147,10 +148,10 @@ func (c *closedLoop) answered(at float64) {
 		return
 	}
 
-	place, _ := slices.BinarySearchFunc(
+	i, _ := slices.BinarySearchFunc(
 		c.next,
 		next,
 		func(other, next float64) int { return cmp.Compare(next, other) },
 	)
-	c.next = slices.Insert(c.next, place, next)
+	c.next = slices.Insert(c.next, i, next)
 }

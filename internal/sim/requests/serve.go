@@ -5,32 +5,33 @@ import (
 	"math/rand/v2"
 )
 
-// served is what a kind does on the device: how many times longer it takes than on the whole GPU,
-// the SMs at work and the bandwidth drawn meanwhile.
+// served is what the device does while it serves a kind of requests.
 type served struct {
-	slow, sms, bandwidth float64
+	slowdown  float64 // how many times as long it takes as the whole GPU
+	sms       float64 // how many SMs work meanwhile
+	bandwidth float64 // the share of the whole GPU's bandwidth that is drawn meanwhile
 }
 
 // server serves requests on a device.
 type server struct {
 	load            *Load
-	served          []served // by kind
-	shares          float64
-	kinds, services *rand.Rand
+	served          []served   // by kind
+	shares          float64    // the sum of Kind.Share
+	kinds, services *rand.Rand // for the kind and for the service time of each request
 	source          source
-	time, interval  float64
+	time, interval  float64 // see Run
 	result          Result
 }
 
-// request is one that has arrived.
+// request is a request that has arrived.
 type request struct {
 	arrived float64
-	kind    int
-	service float64 // on the whole GPU
-	left    int     // steps
+	kind    int     // index of Load.Kinds
+	service float64 // the time that the whole GPU takes for it
+	left    int     // how many steps it still needs in a batch
 }
 
-// next takes the next arrival and draws what it is.
+// next takes the next arrival, and draws its kind and its service time.
 func (s *server) next() request {
 	r := request{arrived: s.source.peek()}
 	s.source.pop()
@@ -64,13 +65,13 @@ func (s *server) serveInTurn() {
 	for !math.IsInf(s.source.peek(), 1) {
 		r := s.next()
 		begin := max(free, r.arrived)
-		free = begin + r.service*s.served[r.kind].slow
+		free = begin + r.service*s.served[r.kind].slowdown
 		s.work(begin, free, s.served[r.kind])
 		s.answer(&r, free)
 	}
 }
 
-// serveBatches serves requests together.
+// serveBatches serves requests by continuous batching: see Load.Batch.
 func (s *server) serveBatches() {
 	var batch []request
 	for now := 0.; ; {
@@ -88,8 +89,8 @@ func (s *server) serveBatches() {
 			batch = append(batch, r)
 		}
 
-		end, of := s.step(now, batch)
-		s.work(now, end, of)
+		end, mean := s.step(now, batch)
+		s.work(now, end, mean)
 		now = end
 		kept := batch[:0]
 
@@ -105,22 +106,22 @@ func (s *server) serveBatches() {
 	}
 }
 
-// step returns the end of a step of a batch, and what the device does in it: the mean of what the
-// requests do.
+// step returns when a step of a batch ends, and what the device does in it: the mean over the
+// requests.
 func (s *server) step(now float64, batch []request) (end float64, mean served) {
 	n := float64(len(batch))
 	for i := range batch {
-		of := s.served[batch[i].kind]
-		mean.slow += of.slow / n
-		mean.sms += of.sms / n
-		mean.bandwidth += of.bandwidth / n
+		one := s.served[batch[i].kind]
+		mean.slowdown += one.slowdown / n
+		mean.sms += one.sms / n
+		mean.bandwidth += one.bandwidth / n
 	}
 
-	return now + s.load.Step*mean.slow*(1+s.load.Growth*(n-1)), mean
+	return now + s.load.Step*mean.slowdown*(1+s.load.Growth*(n-1)), mean
 }
 
-// work adds a time in which the device is busy to the intervals.
-func (s *server) work(from, to float64, of served) {
+// work adds a period in which the device is busy to the intervals that it touches.
+func (s *server) work(from, to float64, what served) {
 	for i := int(from / s.interval); i < len(s.result.Intervals); i++ {
 		begin := float64(i) * s.interval
 		end := min(float64(i+1)*s.interval, s.time)
@@ -132,8 +133,8 @@ func (s *server) work(from, to float64, of served) {
 		if worked := min(end, to) - max(begin, from); worked > 0 {
 			v := &s.result.Intervals[i]
 			v.Busy += worked
-			v.SMs += worked * of.sms
-			v.Bandwidth += worked * of.bandwidth
+			v.SMs += worked * what.sms
+			v.Bandwidth += worked * what.bandwidth
 		}
 	}
 }

@@ -1,4 +1,5 @@
-// Package simdcgm is the simulated host engine behind dcgmsource's driver seam, in process.
+// Package simdcgm implements dcgmsource's interfaces with the simulated host engine, in the same
+// process.
 package simdcgm
 
 import (
@@ -22,26 +23,25 @@ func New(node *sim.Node) *Connector {
 	return &Connector{node: node, engine: hostengine.New(node, hostengine.Embedded)}
 }
 
-// NewRemote returns a Connector to an engine over a node that behaves like one in a process of its
-// own.
+// NewRemote returns a Connector to an engine that behaves as if it ran in another process.
 func NewRemote(node *sim.Node) *Connector {
 	return &Connector{node: node, engine: hostengine.New(node, hostengine.Remote)}
 }
 
-// Counts says how much there is in the engine, for tests.
-func (e *Connector) Counts() string { return e.engine.Counts() }
+// Counts returns how many groups, field groups and watches clients have, for tests.
+func (c *Connector) Counts() string { return c.engine.Counts() }
 
 // Connect opens a session.
-func (e *Connector) Connect() (dcgmsource.Session, error) {
-	s, err := e.engine.Open()
+func (c *Connector) Connect() (dcgmsource.Session, error) {
+	s, err := c.engine.Open()
 	if err != nil {
 		return nil, translate("connect to DCGM", err)
 	}
 
-	return &session{node: e.node, session: s}, nil
+	return &session{node: c.node, session: s}, nil
 }
 
-// translate goes the way of a real engine's errors: by DCGM's code.
+// translate turns an error of the engine into dcgmsource's, by DCGM's code, as for a real engine.
 func translate(op string, err error) error {
 	if err == nil {
 		return nil

@@ -10,30 +10,30 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// What changes the partition of a GPU.
+// This file has the calls that change the partition of a GPU.
 
-// SetMigMode returns separately what became of the activation (nvml.h): the mode is pending on a
-// GPU in use, and on an Ampere one in a pass-through machine until a reset.
+// SetMigMode returns the result of the activation separately (nvml.h): the mode stays pending on a GPU
+// in use, and on an Ampere GPU in a pass-through machine until a reset.
 func (d *device) SetMigMode(mode int) (activation, ret nvml.Return) {
 	if mode != nvml.DEVICE_MIG_ENABLE && mode != nvml.DEVICE_MIG_DISABLE {
 		return nvml.ERROR_UNKNOWN, nvml.ERROR_INVALID_ARGUMENT
 	}
 
-	refused, err := d.node.ActivateMIGMode(d.index, mode == nvml.DEVICE_MIG_ENABLE)
+	pending, err := d.node.ActivateMIGMode(d.index, mode == nvml.DEVICE_MIG_ENABLE)
 	if err != nil {
 		return nvml.ERROR_UNKNOWN, returnOf(err)
 	}
 
-	return returnOf(refused), nvml.SUCCESS
+	return returnOf(pending), nvml.SUCCESS
 }
 
 func (d *device) CreateGpuInstanceWithPlacement(profileID uint32,
 	at nvml.GpuInstancePlacement) (nvmlsource.MutableInstance, nvml.Return) {
-	place := gpu.Placement{Start: int(at.Start), Size: int(at.Size)}
+	wanted := gpu.Placement{Start: int(at.Start), Size: int(at.Size)}
 
-	_, ret := checked(d, gpu.ReadingMIG, func(s *sim.GPUState) (gpu.Profile, error) {
+	_, ret := readChecked(d, gpu.ReadingMIG, func(s *sim.GPUState) (gpu.Profile, error) {
 		f, err := s.ProfileByID(profileID)
-		if err == nil && !slices.Contains(f.Placements, place) {
+		if err == nil && !slices.Contains(f.Placements, wanted) {
 			err = gpu.ErrInvalidArgument
 		}
 
@@ -55,26 +55,26 @@ func (g *gpuInstance) Destroy() nvml.Return {
 	return returnOf(g.device.node.DestroyGPUInstance(g.device.index, g.id))
 }
 
-// ofInstance answers about a GPU instance, with an error of its own.
-func ofInstance[T any](g *gpuInstance, answer func(i *sim.Instance) (T, error)) (T, nvml.Return) {
-	var own error
+// checkInstance is readInstance for values that can fail with an error of the node.
+func checkInstance[T any](g *gpuInstance, value func(i *sim.Instance) (T, error)) (T, nvml.Return) {
+	var err error
 
-	value, ret := readInstance(g, func(i *sim.Instance) (value T) {
-		value, own = answer(i)
-		return value
+	v, ret := readInstance(g, func(i *sim.Instance) (v T) {
+		v, err = value(i)
+		return v
 	})
 	if ret == nvml.SUCCESS {
-		ret = returnOf(own)
+		ret = returnOf(err)
 	}
 
-	return value, ret
+	return v, ret
 }
 
-// GetComputeInstanceProfileInfo: NVML's number of a compute profile is its id too.
+// GetComputeInstanceProfileInfo takes NVML's number of a compute profile, which is also its id.
 func (g *gpuInstance) GetComputeInstanceProfileInfo(
 	profile int,
 ) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
-	return ofInstance(g, func(i *sim.Instance) (nvml.ComputeInstanceProfileInfo, error) {
+	return checkInstance(g, func(i *sim.Instance) (nvml.ComputeInstanceProfileInfo, error) {
 		f, err := i.ComputeProfile(uint32(profile))
 		if err != nil {
 			return nvml.ComputeInstanceProfileInfo{}, err
@@ -98,7 +98,7 @@ func (g *gpuInstance) GetComputeInstanceProfileInfo(
 
 func (g *gpuInstance) GetComputeInstancePossiblePlacements(profileID uint32) (
 	[]nvml.ComputeInstancePlacement, nvml.Return) {
-	return ofInstance(g, func(i *sim.Instance) ([]nvml.ComputeInstancePlacement, error) {
+	return checkInstance(g, func(i *sim.Instance) ([]nvml.ComputeInstancePlacement, error) {
 		f, err := i.ComputeProfile(profileID)
 
 		var list []nvml.ComputeInstancePlacement
@@ -115,7 +115,7 @@ func (g *gpuInstance) GetComputeInstancePossiblePlacements(profileID uint32) (
 
 func (g *gpuInstance) CreateComputeInstanceWithPlacement(profileID uint32,
 	at nvml.ComputeInstancePlacement) (nvmlsource.ComputeInstance, nvml.Return) {
-	f, ret := ofInstance(g, func(i *sim.Instance) (sim.ComputeProfile, error) {
+	f, ret := checkInstance(g, func(i *sim.Instance) (sim.ComputeProfile, error) {
 		f, err := i.ComputeProfile(profileID)
 		wanted := gpu.Placement{Start: int(at.Start), Size: int(at.Size)}
 
@@ -142,11 +142,11 @@ func (g *gpuInstance) CreateComputeInstanceWithPlacement(profileID uint32,
 	return &computeInstance{instance: g, id: id}, nvml.SUCCESS
 }
 
-// GetComputeInstancesOf lists those of one profile; of one that the GPU instance has no room for
-// that is not supported.
+// GetComputeInstancesOf lists the compute instances of one profile. If the profile is larger than the
+// GPU instance, that is not supported.
 func (g *gpuInstance) GetComputeInstancesOf(profileID uint32,
 	capacity int) ([]nvmlsource.ComputeInstance, nvml.Return) {
-	list, ret := ofInstance(g, func(i *sim.Instance) ([]nvmlsource.ComputeInstance, error) {
+	list, ret := checkInstance(g, func(i *sim.Instance) ([]nvmlsource.ComputeInstance, error) {
 		f, err := i.ComputeProfile(profileID)
 
 		var list []nvmlsource.ComputeInstance
@@ -166,14 +166,14 @@ func (g *gpuInstance) GetComputeInstancesOf(profileID uint32,
 	return list, ret
 }
 
-// computeInstance is a compute instance handle, stale (NOT_FOUND) once it is destroyed.
+// computeInstance is the handle of a compute instance. Once that is destroyed, calls return NOT_FOUND.
 type computeInstance struct {
 	instance *gpuInstance
 	id       gpu.ComputeID
 }
 
 func (c *computeInstance) GetInfo() (nvmlsource.ComputeInstanceInfo, nvml.Return) {
-	return ofInstance(
+	return checkInstance(
 		c.instance,
 		func(i *sim.Instance) (nvmlsource.ComputeInstanceInfo, error) {
 			found, ok := i.Compute(c.id)

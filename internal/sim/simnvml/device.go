@@ -15,14 +15,14 @@ import (
 type device struct {
 	node  *sim.Node
 	index int
-	// states has what calls that have returned were answered from: a state is large, and calls are
-	// many.
+	// states has *sim.GPUState for calls to use again: a state is large, and there are many calls.
 	states *sync.Pool
 }
 
 func (d *device) branch() int { return d.node.Scenario().Node.DriverBranch() }
 
-// read makes one call to the driver and takes a value out of what it knows, which must not be kept.
+// read makes one call to the driver, and takes a value out of the GPU's state. value must not keep
+// the state.
 func read[T any](
 	d *device,
 	reading gpu.Reading,
@@ -44,8 +44,8 @@ func read[T any](
 	return value(s)
 }
 
-// fact reads something that every GPU reports.
-func fact[T any](d *device, reading gpu.Reading, value func(s *sim.GPUState) T) (T, nvml.Return) {
+// readFact reads a value that every GPU reports.
+func readFact[T any](d *device, reading gpu.Reading, value func(s *sim.GPUState) T) (T, nvml.Return) {
 	return read(
 		d,
 		reading,
@@ -53,8 +53,8 @@ func fact[T any](d *device, reading gpu.Reading, value func(s *sim.GPUState) T) 
 	)
 }
 
-// optional reads something that not every GPU reports in every mode.
-func optional[T any](
+// readOptional reads a value that some GPUs do not support, or not in every mode.
+func readOptional[T any](
 	d *device,
 	reading gpu.Reading,
 	value func(s *sim.GPUState) gpu.Opt[T],
@@ -69,8 +69,8 @@ func optional[T any](
 	})
 }
 
-// checked reads something that answers with an error of the node.
-func checked[T any](
+// readChecked reads a value that can fail with an error of the node.
+func readChecked[T any](
 	d *device,
 	reading gpu.Reading,
 	value func(s *sim.GPUState) (T, error),
@@ -82,15 +82,15 @@ func checked[T any](
 }
 
 func (d *device) GetUUID() (string, nvml.Return) {
-	return fact(d, gpu.ReadingDevice, func(s *sim.GPUState) string { return string(s.UUID) })
+	return readFact(d, gpu.ReadingDevice, func(s *sim.GPUState) string { return string(s.UUID) })
 }
 
 func (d *device) GetName() (string, nvml.Return) {
-	return fact(d, gpu.ReadingInventory, func(s *sim.GPUState) string { return s.Name })
+	return readFact(d, gpu.ReadingInventory, func(s *sim.GPUState) string { return s.Name })
 }
 
 func (d *device) GetArchitecture() (nvml.DeviceArchitecture, nvml.Return) {
-	return fact(d, gpu.ReadingInventory, func(s *sim.GPUState) nvml.DeviceArchitecture {
+	return readFact(d, gpu.ReadingInventory, func(s *sim.GPUState) nvml.DeviceArchitecture {
 		switch s.Architecture {
 		case sim.Hopper:
 			return nvml.DEVICE_ARCH_HOPPER
@@ -103,7 +103,7 @@ func (d *device) GetArchitecture() (nvml.DeviceArchitecture, nvml.Return) {
 }
 
 func (d *device) GetCudaComputeCapability() (major, minor int, ret nvml.Return) {
-	capability, ret := fact(
+	capability, ret := readFact(
 		d,
 		gpu.ReadingInventory,
 		func(s *sim.GPUState) [2]int { return s.Capability },
@@ -124,19 +124,19 @@ func (d *device) GetNumGpuCores() (int, nvml.Return) {
 }
 
 func (d *device) GetSerial() (string, nvml.Return) {
-	return fact(d, gpu.ReadingInventory, func(s *sim.GPUState) string { return s.Serial })
+	return readFact(d, gpu.ReadingInventory, func(s *sim.GPUState) string { return s.Serial })
 }
 
 func (d *device) GetVbiosVersion() (string, nvml.Return) {
-	return fact(d, gpu.ReadingInventory, func(s *sim.GPUState) string { return s.VBIOS })
+	return readFact(d, gpu.ReadingInventory, func(s *sim.GPUState) string { return s.VBIOS })
 }
 
 func (d *device) GetMinorNumber() (int, nvml.Return) {
-	return fact(d, gpu.ReadingInventory, func(s *sim.GPUState) int { return s.Minor })
+	return readFact(d, gpu.ReadingInventory, func(s *sim.GPUState) int { return s.Minor })
 }
 
 func (d *device) GetPciInfo() (nvml.PciInfo, nvml.Return) {
-	return fact(d, gpu.ReadingInventory, func(s *sim.GPUState) nvml.PciInfo {
+	return readFact(d, gpu.ReadingInventory, func(s *sim.GPUState) nvml.PciInfo {
 		info := nvml.PciInfo{
 			Domain: s.PCI.Domain, Bus: s.PCI.Bus, Device: s.PCI.Device,
 			PciDeviceId: s.PCI.DeviceID, PciSubSystemId: s.PCI.Subsystem,
@@ -164,8 +164,8 @@ func cString(to []int8, text string) {
 	to[n] = 0
 }
 
-// GetMemoryInfo follows the driver's branch: before R510 there is no nvmlDeviceGetMemoryInfo_v2,
-// and the total leaves out what the driver has reserved. The aggregate of a GPU with MIG needs
+// GetMemoryInfo depends on the driver's branch: before R510 there is no nvmlDeviceGetMemoryInfo_v2,
+// and the total leaves out the reserved memory. With MIG on, the memory of the whole GPU needs root's
 // rights (nvml.h).
 func (d *device) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 	return read(d, gpu.ReadingMemory, func(s *sim.GPUState) (nvml.Memory_v2, nvml.Return) {
@@ -190,7 +190,7 @@ func (d *device) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 }
 
 func (d *device) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
-	return fact(d, gpu.ReadingInventory, func(s *sim.GPUState) nvml.ComputeMode {
+	return readFact(d, gpu.ReadingInventory, func(s *sim.GPUState) nvml.ComputeMode {
 		if s.ExclusiveProcess {
 			return nvml.COMPUTEMODE_EXCLUSIVE_PROCESS
 		}
@@ -200,7 +200,7 @@ func (d *device) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
 }
 
 func (d *device) GetPersistenceMode() (nvml.EnableState, nvml.Return) {
-	return fact(d, gpu.ReadingInventory, func(s *sim.GPUState) nvml.EnableState {
+	return readFact(d, gpu.ReadingInventory, func(s *sim.GPUState) nvml.EnableState {
 		if s.PersistenceMode {
 			return nvml.FEATURE_ENABLED
 		}
@@ -209,8 +209,8 @@ func (d *device) GetPersistenceMode() (nvml.EnableState, nvml.Return) {
 	})
 }
 
-// GetComputeRunningProcesses lists the MPS server instead of its clients; with MIG the list of the
-// whole GPU needs rights.
+// GetComputeRunningProcesses lists the MPS server instead of its clients. With MIG on, the list of the
+// whole GPU needs root's rights.
 func (d *device) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 	return d.processes(func(p sim.Process) bool { return !p.MPSClient })
 }
@@ -219,7 +219,7 @@ func (d *device) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Retur
 	return d.processes(func(p sim.Process) bool { return p.MPSClient })
 }
 
-// GetGraphicsRunningProcesses is always empty: nothing simulated draws.
+// GetGraphicsRunningProcesses returns an empty list: no simulated process uses graphics.
 func (d *device) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 	return d.processes(func(sim.Process) bool { return false })
 }
@@ -253,7 +253,7 @@ func processInfos(processes []sim.Process, wanted func(sim.Process) bool) []nvml
 	return infos
 }
 
-// idOrNone is NVML's form of an id that may be absent.
+// idOrNone returns an id in NVML's form, which has a number for an absent id.
 func idOrNone[T gpu.InstanceID | gpu.ComputeID](id gpu.Opt[T]) uint32 {
 	v, ok := id.Get()
 	if !ok {

@@ -12,7 +12,7 @@ import (
 )
 
 func (d *device) GetSupportedEventTypes() (uint64, nvml.Return) {
-	return fact(d, gpu.ReadingEvents, func(s *sim.GPUState) uint64 { return s.EventTypes })
+	return readFact(d, gpu.ReadingEvents, func(s *sim.GPUState) uint64 { return s.EventTypes })
 }
 
 // RegisterEvents registers all of the types, or none if one is not supported.
@@ -25,15 +25,15 @@ func (d *device) RegisterEvents(types uint64, set nvmlsource.EventSet) nvml.Retu
 	return returnOf(s.queue.WatchTypes(d.index, types))
 }
 
-// eventSet is a queue of its own.
+// eventSet is an event set of NVML: a queue of events.
 type eventSet struct {
 	lib   *library
 	queue *sim.Subscription
 	freed sync.Once
 }
 
-// Wait returns TIMEOUT when nothing happened, and promptly UNINITIALIZED when the set is freed or
-// the node closed.
+// Wait returns TIMEOUT if nothing happened. When the set is freed or the node closed, it returns
+// UNINITIALIZED at once.
 func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 	e, err := s.queue.Next(time.Duration(timeoutMillis) * time.Millisecond)
 	if err != nil {
@@ -43,7 +43,7 @@ func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 	return nvmlsource.Event{
 		Device:            s.lib.devices[e.GPU],
 		Type:              e.Type(),
-		Data:              e.XID, // which only XIDs have
+		Data:              e.XID, // 0 for other events
 		GPUInstanceID:     idOrNone(e.Instance),
 		ComputeInstanceID: idOrNone(e.Compute),
 	}, nvml.SUCCESS

@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// GetFieldValues answers each field by itself, with a code of its own; the call succeeds if the GPU
-// can be read.
+// GetFieldValues answers each field with its own return code. The call succeeds if the GPU can be
+// read.
 func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	s, err := d.node.Read(d.index, gpu.ReadingDevice)
 	if err != nil {

@@ -24,7 +24,8 @@ func (l *library) GpmSampleAlloc() (nvmlsource.GPMSample, nvml.Return) {
 	return &gpmSample{}, nvml.SUCCESS
 }
 
-// fillSample takes counters into a sample. Nothing before Hopper has GPM.
+// fillSample stores counters that were read, or failed to be, in a sample. GPUs before Hopper have no
+// GPM.
 func (d *device) fillSample(
 	into nvmlsource.GPMSample,
 	counters sim.Counters,
@@ -61,18 +62,18 @@ func (m *migDevice) GpmSampleGet(s nvmlsource.GPMSample) nvml.Return {
 }
 
 func (d *device) GpmQueryDeviceSupport() (bool, nvml.Return) {
-	return fact(d, gpu.ReadingActivity, func(*sim.GPUState) bool { return d.node.HasGPM(d.index) })
+	return readFact(d, gpu.ReadingActivity, func(*sim.GPUState) bool { return d.node.HasGPM(d.index) })
 }
 
-// GpmMetricsGet divides by the time between the samples, which must be of one entity.
+// GpmMetricsGet computes metrics over the time between two samples, which must be of one entity.
 func (l *library) GpmMetricsGet(
 	before, after nvmlsource.GPMSample,
 	metrics []nvmlsource.GPMMetric,
 ) nvml.Return {
-	from, ok := before.(*gpmSample)
+	from, isOurs := before.(*gpmSample)
 
-	to, ok2 := after.(*gpmSample)
-	if !ok || !ok2 || !from.filled || !to.filled || from.counters.Of != to.counters.Of {
+	to, isOursToo := after.(*gpmSample)
+	if !isOurs || !isOursToo || !from.filled || !to.filled || from.counters.Of != to.counters.Of {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
 
@@ -99,10 +100,10 @@ func (d *device) GetDecoderUtilization() (uint32, nvml.Return) { return d.media(
 func (d *device) GetJpgUtilization() (uint32, nvml.Return)     { return d.media(sim.MediaJPEG) }
 func (d *device) GetOfaUtilization() (uint32, nvml.Return)     { return d.media(sim.MediaOFA) }
 
-// media returns the utilization of an engine, which the driver does not report while MIG is on
+// media returns the utilization of a kind of engine. The driver does not report it while MIG is on
 // (nvml.h).
 func (d *device) media(kind sim.MediaEngine) (uint32, nvml.Return) {
-	all, ret := optional(
+	all, ret := readOptional(
 		d,
 		gpu.ReadingMedia,
 		func(s *sim.GPUState) gpu.Opt[sim.MediaUtilization] { return s.Media },
@@ -111,7 +112,7 @@ func (d *device) media(kind sim.MediaEngine) (uint32, nvml.Return) {
 	return all[kind], ret
 }
 
-// GetProcessUtilization returns the SM use of each process of a GPU without MIG, as of now.
+// GetProcessUtilization returns the present SM use of each process. It is not supported with MIG on.
 func (d *device) GetProcessUtilization(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 	return read(
 		d,

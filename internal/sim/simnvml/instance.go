@@ -8,8 +8,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// migDevice is a MIG device handle. It goes stale with its compute instance (INVALID_ARGUMENT), and
-// comes to stand for another device if one is made with the same ids: drivers reuse handles.
+// migDevice is the handle of a MIG device. Once its compute instance is destroyed, calls return
+// INVALID_ARGUMENT. If a device is created with the same ids, the handle refers to that: drivers
+// reuse handles.
 type migDevice struct {
 	device   *device
 	instance gpu.InstanceID
@@ -58,8 +59,7 @@ func (m *migDevice) GetComputeInstanceId() (int, nvml.Return) {
 	)
 }
 
-// GetMemoryInfo is that of the GPU instance: its compute instances share one memory and say the
-// same.
+// GetMemoryInfo returns the memory of the GPU instance, which its compute instances share.
 func (m *migDevice) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 	return readDevice(
 		m,
@@ -81,7 +81,7 @@ func (m *migDevice) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 	)
 }
 
-// GetComputeRunningProcesses lists the device's own processes; that needs no rights.
+// GetComputeRunningProcesses lists the device's own processes. That does not need root's rights.
 func (m *migDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 	return readDevice(
 		m,
@@ -116,12 +116,13 @@ func (m *migDevice) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
 	)
 }
 
-// gpuInstance is a GPU instance handle, stale (NOT_FOUND) once the instance is destroyed.
+// gpuInstance is the handle of a GPU instance. Once that is destroyed, calls return NOT_FOUND.
 type gpuInstance struct {
 	device *device
 	id     gpu.InstanceID
 }
 
+// readInstance makes one call to the driver about a GPU instance, which needs root's rights.
 func readInstance[T any](g *gpuInstance, value func(i *sim.Instance) T) (T, nvml.Return) {
 	return read(g.device, gpu.ReadingMIG, func(s *sim.GPUState) (T, nvml.Return) {
 		var zero T
@@ -148,14 +149,14 @@ func (g *gpuInstance) GetInfo() (nvmlsource.GPUInstanceInfo, nvml.Return) {
 	})
 }
 
-// GetComputeInstances costs the calls that the binding makes for it: the info of every compute
-// profile, a list of each that the GPU instance has, and the info of each compute instance.
+// GetComputeInstances counts the calls that the real binding makes for it: the info of every compute
+// profile, a list for each profile that the GPU instance has, and the info of each compute instance.
 func (g *gpuInstance) GetComputeInstances() ([]nvmlsource.ComputeInstanceInfo, nvml.Return) {
 	for profile := range nvml.COMPUTE_INSTANCE_PROFILE_COUNT + 1 {
 		g.device.node.BeginCall("nvmlGpuInstanceGetComputeInstanceProfileInfo")
 
 		_, ret := g.GetComputeInstanceProfileInfo(profile)
-		if ret == nvml.SUCCESS && profile > 0 { // the first list is the call that stands for all
+		if ret == nvml.SUCCESS && profile > 0 { // ObserveCalls counts the first
 			g.device.node.BeginCall("nvmlGpuInstanceGetComputeInstances")
 		}
 	}

@@ -1,4 +1,4 @@
-// Package simnvml implements nvmlsource.Library by the simulated node: it answers with NVML's types
+// Package simnvml implements nvmlsource.Library with the simulated node: it answers with NVML's types
 // and return codes. What a comment calls unverified follows nvml.h or published captures; we have
 // not measured it.
 package simnvml
@@ -14,8 +14,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// New makes a simulated node look like NVML. The node counts the calls as calls of NVML's C
-// functions (see sim.Node.CallCounts). The caller keeps the node and closes it.
+// New returns a library that reads a simulated node. The node counts calls as calls of NVML's C
+// functions (see sim.Node.CallCounts). The caller closes the node.
 func New(node *sim.Node) nvmlsource.Library {
 	l := &library{node: node, client: node.NewClient(nil)}
 	states := &sync.Pool{}
@@ -33,14 +33,14 @@ type library struct {
 	devices []*device // one handle for each GPU, as NVML gives
 
 	mu      sync.Mutex
-	binding *sim.BindWatch // nil until it is asked for
+	binding *sim.BindWatch // nil until the first SystemEventSetWait
 }
 
 // returnOf returns NVML's code for an error of the node.
 func returnOf(err error) nvml.Return { return nvml.Return(sim.ReturnCode(err)) }
 
-// SystemGetConfComputeState answers without GPUs, as after nvmlInitWithFlags with
-// NVML_INIT_FLAG_NO_ATTACH. Whether a real driver then knows is unverified.
+// SystemGetConfComputeState also answers if no GPU is attached, as after nvmlInitWithFlags with
+// NVML_INIT_FLAG_NO_ATTACH. That a real driver does so is unverified.
 func (l *library) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml.Return) {
 	var state nvml.ConfComputeSystemState
 	if err := l.node.Driver(); err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 func (d *device) GetMigMode() (current, pending int, ret nvml.Return) {
-	mode, ret := fact(
+	mode, ret := readFact(
 		d,
 		gpu.ReadingMIG,
 		func(s *sim.GPUState) [2]bool { return [2]bool{s.MIGEnabled, s.MIGPending} },
@@ -28,13 +28,13 @@ func flag(on bool) int {
 	return nvml.DEVICE_MIG_DISABLE
 }
 
-// GetMaxMigDeviceCount is 0 with MIG off.
+// GetMaxMigDeviceCount returns 0 with MIG off.
 func (d *device) GetMaxMigDeviceCount() (int, nvml.Return) {
-	return fact(d, gpu.ReadingMIG, func(s *sim.GPUState) int { return s.MaxMIGDevices })
+	return readFact(d, gpu.ReadingMIG, func(s *sim.GPUState) int { return s.MaxMIGDevices })
 }
 
-// GetMigDeviceHandleByIndex needs no rights. The indexes are sparse: NOT_FOUND says that others may
-// follow.
+// GetMigDeviceHandleByIndex does not need root's rights. The indexes are sparse: after NOT_FOUND, a
+// device can follow at a higher index.
 func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvml.Return) {
 	m, ret := read(d, gpu.ReadingMIG, func(s *sim.GPUState) (*migDevice, nvml.Return) {
 		if index < 0 || index >= s.MaxMIGDevices {
@@ -56,8 +56,8 @@ func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvm
 	return m, nvml.SUCCESS
 }
 
-// GetGpuInstanceProfileInfo answers as the call that the seam stands for: with MIG off the
-// versioned call is not supported, and the unversioned one has no name.
+// GetGpuInstanceProfileInfo answers as nvmlsource's binding does. With MIG off the driver does not
+// support the versioned call, so the binding makes the unversioned one, whose answer has no name.
 func (d *device) GetGpuInstanceProfileInfo(
 	profile int,
 ) (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
@@ -102,8 +102,8 @@ func profileInfo(f gpu.Profile, named bool) nvml.GpuInstanceProfileInfo_v3 {
 	return info
 }
 
-// GetGpuInstancePossiblePlacements lists a profile's placements, free or not, with MIG on or off.
-// It needs rights.
+// GetGpuInstancePossiblePlacements lists a profile's placements, occupied or not, with MIG on or off.
+// It needs root's rights.
 func (d *device) GetGpuInstancePossiblePlacements(
 	profileID uint32,
 ) ([]nvml.GpuInstancePlacement, nvml.Return) {
@@ -134,7 +134,7 @@ func placement(p gpu.Placement) nvml.GpuInstancePlacement {
 	return nvml.GpuInstancePlacement{Start: uint32(p.Start), Size: uint32(p.Size)}
 }
 
-// GetGpuInstances needs rights and MIG.
+// GetGpuInstances lists the GPU instances of a profile. It needs root's rights and MIG mode.
 func (d *device) GetGpuInstances(
 	profileID uint32,
 	capacity int,

@@ -8,7 +8,7 @@ import (
 )
 
 func (d *device) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
-	u, ret := optional(
+	u, ret := readOptional(
 		d,
 		gpu.ReadingUtilization,
 		func(s *sim.GPUState) gpu.Opt[sim.Utilization] { return s.Utilization },
@@ -18,7 +18,7 @@ func (d *device) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
 }
 
 func (d *device) GetPowerUsage() (uint32, nvml.Return) {
-	watts, ret := optional(
+	watts, ret := readOptional(
 		d,
 		gpu.ReadingPower,
 		func(s *sim.GPUState) gpu.Opt[float64] { return s.ReportedWatts },
@@ -28,11 +28,11 @@ func (d *device) GetPowerUsage() (uint32, nvml.Return) {
 }
 
 func (d *device) GetEnforcedPowerLimit() (uint32, nvml.Return) {
-	return fact(d, gpu.ReadingPower, func(s *sim.GPUState) uint32 { return uint32(sim.Milli(s.LimitWatts)) })
+	return readFact(d, gpu.ReadingPower, func(s *sim.GPUState) uint32 { return uint32(sim.Milli(s.LimitWatts)) })
 }
 
 func (d *device) GetTotalEnergyConsumption() (uint64, nvml.Return) {
-	return fact(
+	return readFact(
 		d,
 		gpu.ReadingEnergy,
 		func(s *sim.GPUState) uint64 { return sim.Milli(s.Joules) },
@@ -40,7 +40,7 @@ func (d *device) GetTotalEnergyConsumption() (uint64, nvml.Return) {
 }
 
 func (d *device) GetTemperature() (int, nvml.Return) {
-	return fact(d, gpu.ReadingTemperature, func(s *sim.GPUState) int { return s.Celsius })
+	return readFact(d, gpu.ReadingTemperature, func(s *sim.GPUState) int { return s.Celsius })
 }
 
 // marginBranch is the first driver branch with nvmlDeviceGetMarginTemperature.
@@ -51,24 +51,24 @@ func (d *device) GetMarginTemperature() (int, nvml.Return) {
 		return 0, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 
-	return optional(d, gpu.ReadingTemperature, (*sim.GPUState).Margin)
+	return readOptional(d, gpu.ReadingTemperature, (*sim.GPUState).Margin)
 }
 
 func (d *device) GetTemperatureThreshold(kind nvml.TemperatureThresholds) (uint32, nvml.Return) {
-	return checked(d, gpu.ReadingTemperature, func(s *sim.GPUState) (uint32, error) {
+	return readChecked(d, gpu.ReadingTemperature, func(s *sim.GPUState) (uint32, error) {
 		return s.Threshold(uint32(kind))
 	})
 }
 
 func (d *device) GetClockInfo(clock nvml.ClockType) (uint32, nvml.Return) {
-	return checked(d, gpu.ReadingClocks, func(s *sim.GPUState) (uint32, error) {
+	return readChecked(d, gpu.ReadingClocks, func(s *sim.GPUState) (uint32, error) {
 		now, _, err := s.Clock(uint32(clock))
 		return now, err
 	})
 }
 
 func (d *device) GetCurrentClocksEventReasons() (uint64, nvml.Return) {
-	return fact(
+	return readFact(
 		d,
 		gpu.ReadingClockEvents,
 		func(s *sim.GPUState) uint64 { return uint64(s.ClockEvents) },
@@ -76,7 +76,7 @@ func (d *device) GetCurrentClocksEventReasons() (uint64, nvml.Return) {
 }
 
 func (d *device) GetPerformanceState() (nvml.Pstates, nvml.Return) {
-	return fact(
+	return readFact(
 		d,
 		gpu.ReadingClocks,
 		func(s *sim.GPUState) nvml.Pstates { return nvml.Pstates(s.PerformanceState) },
@@ -107,19 +107,19 @@ func (d *device) GetFanSpeed(fan int) (uint32, nvml.Return) {
 }
 
 func (d *device) GetPcieReplayCounter() (int, nvml.Return) {
-	return fact(d, gpu.ReadingPCIe, func(*sim.GPUState) int { return 0 })
+	return readFact(d, gpu.ReadingPCIe, func(*sim.GPUState) int { return 0 })
 }
 
 func (d *device) GetCurrPcieLinkWidth() (int, nvml.Return) {
-	return fact(d, gpu.ReadingPCIe, func(s *sim.GPUState) int { return s.PCI.Width })
+	return readFact(d, gpu.ReadingPCIe, func(s *sim.GPUState) int { return s.PCI.Width })
 }
 
 func (d *device) GetCurrPcieLinkGeneration() (int, nvml.Return) {
-	return fact(d, gpu.ReadingPCIe, func(s *sim.GPUState) int { return s.PCI.Generation })
+	return readFact(d, gpu.ReadingPCIe, func(s *sim.GPUState) int { return s.PCI.Generation })
 }
 
-// GetMemoryErrorCounter counts errors of device memory and SRAM; the simulation has errors in
-// device memory alone.
+// GetMemoryErrorCounter counts errors of device memory and SRAM. The simulation only has errors in
+// device memory.
 func (d *device) GetMemoryErrorCounter(severity nvml.MemoryErrorType, lifetime nvml.EccCounterType,
 	location nvml.MemoryLocation) (uint64, nvml.Return) {
 	total, ret := d.GetTotalEccErrors(severity, lifetime)
@@ -141,13 +141,13 @@ func (d *device) GetTotalEccErrors(
 	severity nvml.MemoryErrorType,
 	lifetime nvml.EccCounterType,
 ) (uint64, nvml.Return) {
-	return checked(d, gpu.ReadingECC, func(s *sim.GPUState) (uint64, error) {
+	return readChecked(d, gpu.ReadingECC, func(s *sim.GPUState) (uint64, error) {
 		return s.ECCErrors(uint32(severity), uint32(lifetime))
 	})
 }
 
-// GetMemoryErrorCounter has the uncorrectable errors of SRAM since the driver was loaded, of which
-// the simulation has none: see sim.GPUState.HasVolatileECC.
+// GetMemoryErrorCounter returns the uncorrectable errors of SRAM since the driver was loaded, if the
+// driver counts them (sim.GPUState.HasVolatileECC). The simulation has none.
 func (m *migDevice) GetMemoryErrorCounter(
 	severity nvml.MemoryErrorType,
 	lifetime nvml.EccCounterType,
@@ -188,7 +188,7 @@ func (d *device) GetGpuFabricInfoV() (nvml.GpuFabricInfo_v3, nvml.Return) {
 }
 
 func (d *device) GetRemappedRows() (correctable, uncorrectable int, pending, failure bool, ret nvml.Return) {
-	rows, ret := optional(
+	rows, ret := readOptional(
 		d,
 		gpu.ReadingRowRemap,
 		func(s *sim.GPUState) gpu.Opt[gpu.RemappedRows] { return s.Remapped },

@@ -1,5 +1,5 @@
-// Command generate writes exports.c and functions.go of a simulated library, in the current folder,
-// from the header that it is given the name of: nvml.h or dcgm_agent.h.
+// Command generate writes exports.c and functions.go of a simulated library into the current folder.
+// Its argument is the header from which it generates them: nvml.h or dcgm_agent.h.
 package main
 
 import (
