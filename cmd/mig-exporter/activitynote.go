@@ -13,19 +13,19 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// activityNote reports that GPUs have no activity because their driver does not measure it and DCGM
-// is not asked. It is safe for concurrent use.
+// activityNote tells the operator that GPUs have no activity, because their driver does not measure
+// it and we do not ask DCGM. It is safe for concurrent use.
 type activityNote struct {
-	remedy string // empty: nothing is reported
+	remedy string // what to do about it; empty: nothing is reported
 	logger log.Logger
 
 	mu     sync.Mutex
 	logged bool
-	gpus   string // indexes of those without activity
+	gpus   string // indexes of the GPUs without activity: "0,3"
 }
 
-// newActivityNote returns a note for a node whose activity has a source, --profiling.source. It is
-// silent if that is off, DCGM is asked or the node is a recording.
+// newActivityNote returns a note for a node whose activity comes from source (--profiling.source). It
+// reports nothing if source is off, DCGM is asked or the node is a recording.
 func newActivityNote(source string, node *node, logger log.Logger) *activityNote {
 	n := &activityNote{logger: logger}
 
@@ -43,7 +43,7 @@ func newActivityNote(source string, node *node, logger log.Logger) *activityNote
 	return n
 }
 
-// observe looks for such GPUs in a Snapshot, and logs the first time that it finds some.
+// observe looks for GPUs without activity in a Snapshot. It logs a warning when it first finds some.
 func (n *activityNote) observe(s *gpu.Snapshot) {
 	if n.remedy == "" {
 		return
@@ -74,7 +74,7 @@ func (n *activityNote) observe(s *gpu.Snapshot) {
 	)
 }
 
-// lacksActivity reports whether the driver answers for a GPU and does not measure its activity.
+// lacksActivity reports whether the driver answers for a GPU but does not measure its activity.
 func lacksActivity(g *gpu.GPU) bool {
 	if !g.Up || g.ActivitySource != gpu.ActivityUnknown {
 		return false
@@ -82,14 +82,14 @@ func lacksActivity(g *gpu.GPU) bool {
 
 	for _, e := range g.Errors {
 		if e.Reading == gpu.ReadingActivity && !errors.Is(e.Err, gpu.ErrNotSupported) {
-			return false // it could not be asked
+			return false // the driver failed to answer: it may measure activity
 		}
 	}
 
 	return true
 }
 
-// notes returns lines of the readiness answer.
+// notes returns what the note reports, as lines of the readiness answer.
 func (n *activityNote) notes() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

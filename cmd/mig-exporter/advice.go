@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/rightsizing"
 )
 
-// openRightsizing begins right-sizing of Snapshots that are an interval apart. nodeNamed says that
-// the API server knows the node by its name.
+// openRightsizing adds right-sizing to the exporter. Its Snapshots are an interval apart. nodeNamed
+// says whether the node's name is its name at the API server.
 func (x *exporter) openRightsizing(cfg *AdviseConfig, interval time.Duration, nodeNamed bool) {
 	published := func(*advise.Report) {}
 	if s, ok := x.node.kind.(simulation); ok {
@@ -36,7 +36,7 @@ func (x *exporter) openRightsizing(cfg *AdviseConfig, interval time.Duration, no
 	x.flush = loop.Flush
 }
 
-// adviceOf returns the recommendations of a report that metrics show, none before the first report.
+// adviceOf returns the recommendations that metrics show; none before the first report.
 func adviceOf(report *advise.Report) []collector.Advice {
 	if report == nil {
 		return nil
@@ -62,7 +62,8 @@ func adviceOf(report *advise.Report) []collector.Advice {
 		}
 
 		if d.Instance.Present() {
-			// That it is too small or idle is seen at once, that a smaller one does is not.
+			// Metrics show at once that a slice is too small or idle; that a smaller one would do, only
+			// when that is no longer provisional (ChangesSlice).
 			if d.ChangesSlice() || d.Action == advise.ActionIdle {
 				a.Action = string(d.Action)
 				list = append(list, a)
@@ -88,7 +89,7 @@ func adviceOf(report *advise.Report) []collector.Advice {
 			continue
 		}
 
-		// A confidence of 0 says something only after an hour.
+		// In the first hour a confidence of 0 only means that there is little evidence yet.
 		if d.Confidence > 0 || d.Evidence != nil && d.Evidence.ObservedHours >= 1 {
 			a.Confidence = gpu.Some(d.Confidence)
 		}
@@ -99,12 +100,12 @@ func adviceOf(report *advise.Report) []collector.Advice {
 	return list
 }
 
-// roundedStretch has as many digits as the report: a value that hardly changes costs Prometheus
-// little.
+// roundedStretch rounds to as many digits as the report has: a value that changes less often costs
+// Prometheus less.
 func roundedStretch(x float64) gpu.Opt[float64] { return gpu.Some(math.Round(x*1000) / 1000) }
 
-// rejection returns the reason that metrics show for a whole GPU that is no candidate; empty if
-// there is nothing to show yet.
+// rejection returns why a whole GPU is not a candidate for slices, as metrics show it; empty if it is
+// too early to say.
 func rejection(d *advise.Recommendation) string {
 	switch {
 	case d.Action == advise.ActionSlice && d.Provisional:

@@ -14,23 +14,23 @@ import (
 // alias is a flag of dcgm-exporter, with its environment variable.
 type alias struct {
 	name  string // without dashes
-	short string // another name, one letter but once, or empty
-	env   string
-	// flag is this program's flag that it stands for. If the command line or the environment sets
-	// that, the alias's environment variable is ignored.
+	short string // its short name, without dash; empty if it has none
+	env   string // its environment variable
+	// flag is the flag of this program that stands for it. If the command line or the environment
+	// sets flag, we ignore the alias's environment variable.
 	flag string
-	// switches reports whether the flag takes no value and is on if it is given.
+	// switches says that the flag takes no value: it is on if it is given.
 	switches bool
-	// translate turns a value into flags of this program; nil if no flag stands for it.
+	// translate turns a value into flags of this program; nil if we have no flag for it.
 	translate func(value string) ([]string, error)
 
-	// The rest is for aliases without translate.
+	// The fields below are for aliases without translate.
 
 	verdict verdict
-	// accepted lists the values with which the program behaves as always, dcgm-exporter's default
-	// first.
+	// accepted lists the values with which this program already does what the flag asks for,
+	// dcgm-exporter's default first.
 	accepted []string
-	advice   string // what to do instead, or why there is nothing to do
+	advice   string // what to do instead, or why nothing needs to be done
 }
 
 // aliases lists all flags and environment variables of dcgm-exporter.
@@ -38,8 +38,7 @@ func aliases() []alias {
 	return slices.Concat(translatedAliases(), unservedAliases(), harmlessAliases())
 }
 
-// translatedAliases lists dcgm-exporter's flags and environment variables that flags of this
-// program stand for.
+// translatedAliases lists the flags of dcgm-exporter for which this program has flags of its own.
 func translatedAliases() []alias {
 	as := func(flag string) func(string) ([]string, error) {
 		return func(value string) ([]string, error) { return []string{"--" + flag + "=" + value}, nil }
@@ -132,31 +131,31 @@ func translatedAliases() []alias {
 	}
 }
 
-// Flags of dcgm-exporter that this program has under the same names, hidden: they are about its
-// own names alone.
+// These flags of dcgm-exporter are hidden flags of this program, with the same names: they only
+// affect metrics under dcgm-exporter's names.
 const (
 	xidWindowFlag         = "xid-count-window-size"
 	clockEventsWindowFlag = "clock-events-count-window-size"
 )
 
-// translateSwitch returns a translation of a switch into a flag with the value on or off. An empty
-// value is no flag.
+// translateSwitch returns a translation of a switch into a flag, which gets the value on or off. If
+// that value is empty, the translation sets no flag; "true" and "false" set a switch of this program.
 func translateSwitch(flag, on, off string) func(string) ([]string, error) {
 	return func(value string) ([]string, error) {
-		is, err := strconv.ParseBool(value)
+		isOn, err := strconv.ParseBool(value)
 		if err != nil {
 			return nil, fmt.Errorf("%q: expected true or false", value)
 		}
 
 		chosen := off
-		if is {
+		if isOn {
 			chosen = on
 		}
 
 		switch {
 		case chosen == "":
 			return nil, nil
-		case chosen == "true": // a switch here, too
+		case chosen == "true":
 			return []string{"--" + flag}, nil
 		case chosen == "false":
 			return []string{"--no-" + flag}, nil
@@ -202,8 +201,8 @@ func translateLogFormat(value string) ([]string, error) {
 	return nil, fmt.Errorf("%q: expected text or json", value)
 }
 
-// resolveValue returns the flags that an alias with a value stands for. Name is the flag, with its
-// dashes, or the variable that gave the value.
+// resolveValue returns the flags of this program for an alias with a value. name is what set the
+// value: the flag with its dashes, or the environment variable.
 func (a *alias) resolveValue(name, value string) (flags []string, warnings []warning, err error) {
 	if a.translate != nil {
 		flags, err = a.translate(value)
@@ -245,9 +244,9 @@ func (a *alias) resolveValue(name, value string) (flags []string, warnings []war
 	)
 }
 
-// translateAliases replaces dcgm-exporter's flags in a command line by this program's, and puts
-// those that its environment variables stand for before them. The error names all that are not
-// supported.
+// translateAliases replaces dcgm-exporter's flags in a command line by flags of this program, and
+// puts the flags for its environment variables before them. The error names all flags and variables
+// that are not supported.
 func translateAliases(
 	args []string,
 	lookup lookupFunc,
@@ -258,7 +257,7 @@ func translateAliases(
 	}
 
 	var errs []error
-	given := map[string]bool{} // names of aliases
+	given := map[string]bool{} // the aliases on the command line, by name
 
 	for _, w := range words {
 		if w.alias == nil {
@@ -274,23 +273,24 @@ func translateAliases(
 	}
 
 	out = append(out, rest...)
-	unsaid := slices.DeleteFunc(aliases(), func(a alias) bool { return given[a.name] })
-	flags, warns, err := translateEnvironment(unsaid, out, lookup)
+	notGiven := slices.DeleteFunc(aliases(), func(a alias) bool { return given[a.name] })
+	flags, warns, err := translateEnvironment(notGiven, out, lookup)
 
 	return append(flags, out...), append(warnings, warns...), errors.Join(append(errs, err)...)
 }
 
-// argument is an argument of a command line, with its value if it is a flag of dcgm-exporter.
+// argument is an argument of a command line. A flag of dcgm-exporter and its value are one argument,
+// also if they are two words.
 type argument struct {
-	text  string // as given; of a flag of dcgm-exporter without its value
-	alias *alias // nil if it is no flag of dcgm-exporter
-	value string // of a flag of dcgm-exporter
+	text  string // as given; without the value for a flag of dcgm-exporter
+	alias *alias // nil if it is not a flag of dcgm-exporter
+	value string // the value of a flag of dcgm-exporter
 }
 
-// splitLine splits a command line into its words, and what "--" and the arguments after it are.
+// splitLine splits a command line into its arguments; rest is "--" and everything after it.
 func splitLine(args []string) (words []argument, rest []string, err error) {
 	known := aliases()
-	ownOutput := false // -o is this program's
+	ownOutput := false // whether -o is this program's --output: after the command check-node
 
 	for i := 0; i < len(args); i++ {
 		if args[i] == "--" {
@@ -329,8 +329,7 @@ func splitLine(args []string) (words []argument, rest []string, err error) {
 	return words, nil, nil
 }
 
-// flags returns the flags of this program that a word sets, each with its value as far as that is
-// in the word.
+// flags returns the flags of this program that an argument sets.
 func (w *argument) flags() []string {
 	if w.alias == nil {
 		return []string{w.text}
@@ -348,9 +347,9 @@ func (w *argument) flags() []string {
 	return flags
 }
 
-// checkRepeated returns an error about the flags of app that a command line sets more than once, at
-// least once by a name of dcgm-exporter, although they have one value. The error names the words
-// that set them.
+// checkRepeated returns an error if a command line sets a flag of app more than once, at least once
+// by a name of dcgm-exporter, although the flag takes one value. The error names the arguments that
+// set it. (kingpin itself reports flags that are repeated by their own names.)
 func checkRepeated(app *kingpin.Application, args []string) error {
 	words, _, err := splitLine(args)
 	if err != nil {
@@ -360,29 +359,29 @@ func checkRepeated(app *kingpin.Application, args []string) error {
 	var errs []error
 
 	for _, flag := range app.Model().Flags {
-		if several, ok := flag.Value.(interface{ IsCumulative() bool }); ok &&
-			several.IsCumulative() {
+		if repeatable, ok := flag.Value.(interface{ IsCumulative() bool }); ok &&
+			repeatable.IsCumulative() {
 			continue
 		}
 
-		var by []string
+		var setters []string
 		byAlias := false
 
 		for _, w := range words {
 			if hasFlag(w.flags(), flag.Name) {
 				name, _, _ := strings.Cut(w.text, "=")
-				by = append(by, name)
+				setters = append(setters, name)
 				byAlias = byAlias || w.alias != nil
 			}
 		}
 
-		if byAlias && len(by) > 1 {
+		if byAlias && len(setters) > 1 {
 			errs = append(
 				errs,
 				fmt.Errorf(
 					"--%s is set by %s: expected one of them",
 					flag.Name,
-					strings.Join(by, " and "),
+					strings.Join(setters, " and "),
 				),
 			)
 		}
@@ -391,8 +390,8 @@ func checkRepeated(app *kingpin.Application, args []string) error {
 	return errors.Join(errs...)
 }
 
-// findAlias finds what a word of the command line is the name of: "-f", "--f", "-collectors" or
-// "--collectors", as Go's flag package has it.
+// findAlias finds the alias that a word of the command line names. As in Go's flag package, "-f",
+// "--f", "-collectors" and "--collectors" are the same.
 func findAlias(known []alias, word string) *alias {
 	bare := strings.TrimPrefix(strings.TrimPrefix(word, "-"), "-")
 	if bare == word || bare == "" {
@@ -407,22 +406,23 @@ func findAlias(known []alias, word string) *alias {
 	return &known[i]
 }
 
-// translateEnvironment returns the flags that dcgm-exporter's environment variables stand for. This
-// program's own flags and variables take precedence; a variable that is set but empty is ignored.
+// translateEnvironment returns the flags of this program for dcgm-exporter's environment variables.
+// This program's own flags and variables take precedence. A variable that is set but empty is
+// ignored.
 func translateEnvironment(known []alias, args []string,
 	lookup lookupFunc) (out []string, warnings []warning, err error) {
 	var errs []error
 
 	for _, a := range known {
 		value, _ := lookup(a.env)
-		own := false
+		overridden := false
 
 		if a.flag != "" {
 			variable, _ := lookup(envName(a.flag))
-			own = variable != "" || hasFlag(args, a.flag)
+			overridden = variable != "" || hasFlag(args, a.flag)
 		}
 
-		if value == "" || own {
+		if value == "" || overridden {
 			continue
 		}
 

@@ -8,9 +8,8 @@ const (
 	warned                 // the flag has no effect, and a warning is logged
 )
 
-// unservedAliases lists dcgm-exporter's flags and environment variables, up to 4.8.4 and its source
-// on the way to 4.9, that no flag of this program stands for. docs/migration.md has the same list;
-// a test compares them.
+// unservedAliases lists the flags of dcgm-exporter, up to 4.8.4 and its source on the way to 4.9, for
+// which this program has no flag. docs/migration.md has the same list; a test compares them.
 func unservedAliases() []alias {
 	always := []string{"false", "true"}
 
@@ -133,8 +132,8 @@ func unservedAliases() []alias {
 	}
 }
 
-// harmlessAliases lists the flags and environment variables of dcgm-exporter that change nothing
-// that this program serves; they are warned of.
+// harmlessAliases lists the flags of dcgm-exporter that would change nothing that this program
+// serves. If they are given, we log a warning.
 func harmlessAliases() []alias {
 	return []alias{
 		{

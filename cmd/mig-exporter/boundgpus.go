@@ -8,21 +8,23 @@ import (
 	"time"
 )
 
-// settleBinding is how long a GPU has to be listed until it counts as bound: the kernel lists it in
-// /sys as soon as the driver begins to set it up.
-const settleBinding = 2 * time.Second
+// bindingTime is how long the kernel must list a GPU until we count it as bound: the kernel lists a
+// GPU in /sys as soon as the driver begins to set it up.
+const bindingTime = 2 * time.Second
 
-// boundGPUs tells which GPUs the kernel driver has bound.
+// boundGPUs knows which GPUs the kernel driver has bound.
 type boundGPUs struct {
-	sys, proc string
+	sys, proc string // /sys and /proc
 	now       func() time.Time
 
-	mu    sync.Mutex
-	since map[string]time.Time // when each GPU was first listed; nil before the first list, zero for those in it
+	mu sync.Mutex
+	// since is when the kernel first listed each GPU, by PCI bus id. It is the zero time for the GPUs
+	// of our first list, which were bound before we started. nil: we have not listed any yet.
+	since map[string]time.Time
 }
 
-// list lists the PCI bus ids of the GPUs that are bound, and have been for settleBinding or since
-// the first list.
+// list lists the PCI bus ids of the GPUs that have been bound for bindingTime, or since before the
+// first list.
 func (b *boundGPUs) list() ([]string, error) {
 	listed, err := listBoundGPUs(b.sys, b.proc)
 	if err != nil {
@@ -34,28 +36,28 @@ func (b *boundGPUs) list() ([]string, error) {
 
 	now := b.now()
 	since := make(map[string]time.Time, len(listed))
-	settled := make([]string, 0, len(listed))
+	bound := make([]string, 0, len(listed))
 
 	for _, id := range listed {
-		at, before := b.since[id]
-		if !before && b.since != nil {
-			at = now
+		firstListed, known := b.since[id]
+		if !known && b.since != nil {
+			firstListed = now
 		}
 
-		since[id] = at
-		if now.Sub(at) >= settleBinding {
-			settled = append(settled, id)
+		since[id] = firstListed
+		if now.Sub(firstListed) >= bindingTime {
+			bound = append(bound, id)
 		}
 	}
 
 	b.since = since
 
-	return settled, nil
+	return bound, nil
 }
 
-// listBoundGPUs lists the PCI bus ids of the GPUs that the kernel driver has bound. The driver's
-// folder in /sys comes first: that of /proc is mounted file by file into some containers, and stays
-// as it was when they started.
+// listBoundGPUs lists the PCI bus ids of the GPUs that the kernel driver has bound. It prefers the
+// driver's folder in /sys: in some containers the files of the folder in /proc are mounted one by
+// one, so that it stays as it was when the container started.
 func listBoundGPUs(sys, proc string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(sys, "bus", "pci", "drivers", "nvidia"))
 	if err == nil {
@@ -71,7 +73,7 @@ func listBoundGPUs(sys, proc string) ([]string, error) {
 	return entryNames(entries, func(string) bool { return true }), nil
 }
 
-// entryNames returns the names of the entries of a folder that are wanted.
+// entryNames returns the wanted names among the entries of a folder.
 func entryNames(entries []os.DirEntry, wanted func(name string) bool) []string {
 	list := make([]string, 0, len(entries))
 	for _, e := range entries {

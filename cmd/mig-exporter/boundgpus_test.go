@@ -51,7 +51,7 @@ func TestBoundGPUs(t *testing.T) {
 
 	add(filepath.Join(driver, "0000:43:00.0"))
 	expect("0000:1b:00.0") // the driver may still be setting the other one up
-	now = now.Add(settleBinding)
+	now = now.Add(bindingTime)
 	expect("0000:1b:00.0", "0000:43:00.0")
 
 	if err := os.Remove(filepath.Join(driver, "0000:1b:00.0")); err != nil {

@@ -28,15 +28,14 @@ type CaptureConfig struct {
 	KeepIdentities bool
 }
 
-// The default and the largest number of polls in a recording, which people read and the program
-// keeps in memory.
+// The default and the largest number of polls in a recording. The program keeps them all in memory.
 const (
 	defaultCapturePolls = 3
 	maxCapturePolls     = 1000
 )
 
-// runCapture polls the node and writes the answers of its driver to a file. That the driver is
-// missing or does not match its library is recorded, too.
+// runCapture polls the node and writes the answers of its driver to a file. It also writes a
+// recording if the driver is missing or does not match its library.
 func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writer) error {
 	if err := checkOutput(&cfg.Capture); err != nil {
 		return err
@@ -55,7 +54,7 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 		cfg:     &cfg.Poll,
 		node:    node,
 		polls:   cfg.Capture.Polls,
-		extras:  everything(),
+		extras:  allExtras(),
 		begin:   recorder.Next,
 	}
 
@@ -104,8 +103,8 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 	return nil
 }
 
-// everything is read for a capture, also what is opt-in elsewhere.
-func everything() gpu.Extras {
+// allExtras returns all extra readings: a capture also has what is off by default elsewhere.
+func allExtras() gpu.Extras {
 	return gpu.Extras{Media: true, InstanceECC: true, InstancePCIe: true, Fabric: true}
 }
 
@@ -114,17 +113,18 @@ type pollRun struct {
 	command string // for messages
 	cfg     *PollConfig
 	node    *node
-	polls   int
+	polls   int // how many
 	extras  gpu.Extras
-	// begin begins another poll: it runs move, which returns the time of it.
+	// begin begins each poll but the first: it calls move, which moves the node's clock and returns
+	// the time of the poll.
 	begin func(move func() (time.Time, error)) error
-	// isPending reports whether another poll may show more than the last of them, which was at a
-	// time. nil: never. They are continued for at most --poll.timeout.
+	// isPending reports whether a Snapshot lacks readings of the poll at last, the last of the polls,
+	// which another poll may have. We then continue to poll, for at most --poll.timeout. nil: never.
 	isPending func(s *gpu.Snapshot, last time.Time) bool
-	lastPoll  time.Time // of the last of the polls
+	lastPoll  time.Time // when the last of the polls was
 }
 
-// poll makes the polls and returns the last Snapshot, nil if not even the first poll was completed.
+// poll makes the polls and returns the last Snapshot; nil if not even the first poll was completed.
 func (r *pollRun) poll(
 	ctx context.Context, library nvmlsource.Library, read nvmlsource.Options,
 ) (*gpu.Snapshot, error) {
@@ -134,7 +134,7 @@ func (r *pollRun) poll(
 
 	opts := r.node.pollOptions(r.cfg)
 	followSource(&opts, r.cfg, source)
-	opts.Interval = 0 // the polls are asked for below
+	opts.Interval = 0 // pollRepeatedly asks for each poll
 	opts.Extras = r.extras
 	poller := poll.New(source, opts)
 
@@ -174,12 +174,12 @@ func (r *pollRun) poll(
 	return last, nil
 }
 
-// errFirstPoll is the error by which pollRepeatedly waits for the first poll without asking for
-// another.
+// errFirstPoll is what pollRepeatedly returns from the function that begins a poll: it only waits for
+// the first poll and makes no other.
 var errFirstPoll = errors.New("the first poll is done")
 
-// pollRepeatedly makes the polls, an interval apart, and those for which it is worth to wait. It
-// moves a stepped clock itself.
+// pollRepeatedly makes the polls, an interval apart, and more of them while isPending. If the clock is
+// stepped, it moves the clock and does not wait.
 func (r *pollRun) pollRepeatedly(
 	ctx context.Context,
 	poller *poll.Poller,
@@ -231,8 +231,7 @@ func (r *pollRun) pollNext(ctx context.Context, poller *poll.Poller, ticks <-cha
 	})
 }
 
-// moveToNextPoll advances a stepped clock and a recording to the next poll, and returns the time of
-// it.
+// moveToNextPoll moves a stepped clock and a recording on to the next poll, and returns its time.
 func (n *node) moveToNextPoll(ctx context.Context, interval time.Duration) (time.Time, error) {
 	if clock, ok := n.kind.(movableClock); ok && n.stepped {
 		if err := clock.Advance(interval); err != nil {
@@ -247,8 +246,8 @@ func (n *node) moveToNextPoll(ctx context.Context, interval time.Duration) (time
 	return n.now(), nil
 }
 
-// checkOutput returns, before the capture, the errors of the output that writeOutput would return
-// after it.
+// checkOutput returns the error with which writeOutput would fail, so that the user gets it before
+// the capture.
 func checkOutput(c *CaptureConfig) error {
 	if c.Output == "-" {
 		return nil
@@ -281,14 +280,15 @@ func checkOutput(c *CaptureConfig) error {
 	)
 }
 
-// writeOutput writes the file under another name and renames it when it is complete.
+// writeOutput writes the output. It writes a file under a temporary name and renames it when it is
+// complete.
 func writeOutput(c *CaptureConfig, data []byte, out io.Writer) error {
 	if c.Output == "-" {
 		_, err := out.Write(data)
 		return err
 	}
 
-	if err := checkOutput(c); err != nil { // some time has passed
+	if err := checkOutput(c); err != nil { // it may have appeared meanwhile
 		return err
 	}
 
@@ -296,7 +296,7 @@ func writeOutput(c *CaptureConfig, data []byte, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("--output=%s: %w", c.Output, err)
 	}
-	defer os.Remove(f.Name()) // fails once it has its name
+	defer os.Remove(f.Name()) // fails, as it should, if we have renamed the file
 
 	_, err = f.Write(data)
 	if err == nil {

@@ -119,7 +119,7 @@ func served(t *testing.T, r captureRun) []string {
 	x.fresh, _ = newProcessRegistry()
 	opts := n.pollOptions(&cfg.Poll)
 	opts.Observe = func(s *gpu.Snapshot, _ time.Duration) { x.metrics.Observe(s) }
-	opts.Extras = everything()
+	opts.Extras = allExtras()
 	x.poller = poll.New(x.source, opts)
 	x.health = health.New(0, n.now())
 	x.state = web.NewNode(x.poller, history.New(time.Minute), x.reportHealth, logger)

@@ -37,8 +37,8 @@ func checkConfig(cfg *Config) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// checkScenario reads a recording, or builds the simulated node of a scenario once: a layout that
-// does not fit shows then.
+// checkScenario reads a recording, or a scenario. It also starts the scenario's node, because only
+// that shows a layout that does not fit.
 func checkScenario(path string) error {
 	if capture.IsRecording(path) {
 		_, err := capture.Load(path)

@@ -22,16 +22,16 @@ const (
 	reportJSON = "json"
 )
 
-// How many readings check-node makes, --poll.interval apart. Activity by GPM is known from the
-// second on; DCGM connects after the first, and its first samples are blank.
+// How many polls check-node makes, --poll.interval apart. GPM has activity from the second poll on.
+// With DCGM it takes longer: we connect after the first poll, and DCGM's first samples are blank.
 const (
 	nodeCheckPolls     = 4
 	profiledCheckPolls = 10
 )
 
-// runCheckNode reads the node as the service would with this configuration, and reports what it can
-// see. It changes nothing. ok is false if something that the configuration asks for is missing or
-// not known to be there.
+// runCheckNode reads the node as the service would with this configuration, and reports what can be
+// seen of it. It changes nothing. ok is false if something that the configuration asks for is
+// missing or unknown.
 func runCheckNode(
 	ctx context.Context,
 	cfg *Config,
@@ -71,21 +71,22 @@ func checkNode(
 	}
 	defer node.close()
 
-	// before the GPUs are opened, which wakes them
+	// We look which GPUs sleep before we open them, which wakes them.
 	host := node.kind.readHost(cfg.Profiling.dcgmMode() == dcgmEmbedded)
-	// Nothing is written, so the folder of partition control is not named.
+	// check-node writes nothing, so we do not name the state folder of partition control.
 	if err := node.kind.openPods(node, &cfg.Kubernetes, ""); err != nil {
 		host.podsErr = err
 	}
 
-	if host.dcgm == nil { // an engine in this process could take the profiling from the service's
+	// We do not start an embedded engine: it could take the profiling away from the service's.
+	if host.dcgm == nil {
 		node.openProfiler(&cfg.Profiling, cfg.Poll.Interval)
 	}
 
 	node.openKernelLog(cfg.Driver.KernelLog)
 	node.openJobs(cfg.JobDir)
 
-	noKubelet := node.noteKubelet()
+	hasNoKubelet := node.watchForKubelet()
 
 	run := pollRun{
 		command:   commandCheckNode,
@@ -117,7 +118,7 @@ func checkNode(
 		}
 	}
 
-	host.noKubelet = noKubelet()
+	host.noKubelet = hasNoKubelet()
 	list := calls.list()
 	judge := nodeJudge{
 		cfg:             cfg,
@@ -134,7 +135,7 @@ func checkNode(
 	return &nodeReport{Checks: judge.checks, CallClasses: sumClasses(list), Calls: list}, nil
 }
 
-// readExtras returns the extra readings that a collector with a counters file serves.
+// readExtras returns the extra readings that a collector with these options and counters file needs.
 func readExtras(
 	opts collector.Options, countersFile string, logger log.Logger,
 ) (gpu.Extras, error) {
@@ -153,7 +154,7 @@ func readExtras(
 	return extrasOf(c), nil
 }
 
-// checkPolls returns how many readings of a node show what there is to see.
+// checkPolls returns how many polls it takes to see all that a node shows.
 func checkPolls(n *node) int {
 	if n.poll.Profiler != nil {
 		return profiledCheckPolls
@@ -162,9 +163,9 @@ func checkPolls(n *node) int {
 	return nodeCheckPolls
 }
 
-// noteKubelet returns what reports whether the node has turned out to have no kubelet, or none is to
-// be asked. It must be called before the node is polled.
-func (n *node) noteKubelet() (none func() bool) {
+// watchForKubelet returns a function that reports whether the node has no kubelet, or we do not ask
+// one. Call watchForKubelet before the node is polled, and the function after that.
+func (n *node) watchForKubelet() (hasNone func() bool) {
 	if n.poll.Pods == nil {
 		return func() bool { return true }
 	}
@@ -175,8 +176,8 @@ func (n *node) noteKubelet() (none func() bool) {
 	return finder.none.Load
 }
 
-// kubeletFinder remembers whether the node turned out to have no kubelet. The sources of a Snapshot
-// do not tell that from a kubelet that has not answered yet.
+// kubeletFinder remembers whether the node has no kubelet. In the sources of a Snapshot that looks
+// like a kubelet that has not answered yet.
 type kubeletFinder struct {
 	poll.Pods
 
@@ -191,15 +192,16 @@ func (f *kubeletFinder) List(ctx context.Context) (gpu.Assignments, error) {
 	return answer, err
 }
 
-// isPending reports whether a reading of the last poll, or one that began before, has not ended:
-// the GPU may hang.
+// isPending reports whether any reading of the poll at last, or of one before, has not ended: the GPU
+// may hang.
 func isPending(s *gpu.Snapshot, last time.Time) bool {
 	if len(s.Unread) > 0 {
 		return true
 	}
 
 	for i := range s.Sources {
-		if of := &s.Sources[i]; of.Name == gpu.SourceNVML && of.Up && of.LastSuccess.Before(last) {
+		if source := &s.Sources[i]; source.Name == gpu.SourceNVML && source.Up &&
+			source.LastSuccess.Before(last) {
 			return true
 		}
 	}

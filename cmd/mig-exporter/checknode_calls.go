@@ -11,7 +11,7 @@ import (
 
 // callTimes adds up how long each function of the driver took. It is safe for concurrent use.
 type callTimes struct {
-	classes map[string]gpu.CallClass // never modified
+	classes map[string]gpu.CallClass // by function; never modified
 
 	mu         sync.Mutex
 	byFunction map[string]*callTime
@@ -24,11 +24,11 @@ type callTime struct {
 	Calls      int           `json:"calls"`
 	Seconds    float64       `json:"seconds"`
 	MaxSeconds float64       `json:"maxSeconds"` // of the longest call
-	// Unreturned are the calls that have not returned, by the seconds since they began, the longest
-	// first. Those are not in Seconds.
+	// Unreturned has the seconds since the beginning of each call that has not returned, the longest
+	// first. Seconds does not include them.
 	Unreturned []float64 `json:"unreturnedSeconds,omitempty"`
 
-	open []time.Time // when the calls began that have not returned
+	open []time.Time // when each call that has not returned began, in order
 }
 
 // classTime is how often the functions of a class were called, and how long that took.
@@ -87,7 +87,7 @@ func (c *callTimes) list() []callTime {
 		copied := *t
 
 		copied.open = nil
-		for _, began := range t.open { // in their order
+		for _, began := range t.open {
 			copied.Unreturned = append(copied.Unreturned, time.Since(began).Seconds())
 		}
 
@@ -101,7 +101,7 @@ func (c *callTimes) list() []callTime {
 	return list
 }
 
-// sumClasses adds up calls by class, the dearest first.
+// sumClasses adds up calls by class, the most expensive class first.
 func sumClasses(calls []callTime) []classTime {
 	list := []classTime{}
 

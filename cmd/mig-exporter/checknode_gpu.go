@@ -60,8 +60,8 @@ func (j *nodeJudge) judgeGPU(g *gpu.GPU) {
 	}
 }
 
-// judgeMIGActivity judges what GPM says of a GPU in MIG mode besides the activity of its instances:
-// its traffic, which takes a right of its own, and whether there is an instance at all.
+// judgeMIGActivity judges the activity of a GPU in MIG mode, except that of its instances: whether it
+// has instances at all, and whether GPM gives its traffic, which needs a right of its own.
 func (j *nodeJudge) judgeMIGActivity(name string, g *gpu.GPU) {
 	if j.cfg.Profiling.Source == profilingOff {
 		return
@@ -96,7 +96,7 @@ func (j *nodeJudge) judgeMIGActivity(name string, g *gpu.GPU) {
 	j.add(c)
 }
 
-// errorOf returns the last error of a reading, nil if it has none.
+// errorOf returns the last error of a reading; nil if there is none.
 func errorOf(reading gpu.Reading, errs []gpu.ReadError) error {
 	var last error
 
@@ -125,30 +125,30 @@ func describeLayout(g *gpu.GPU) string {
 }
 
 func (j *nodeJudge) judgeInstance(name string, g *gpu.GPU, i *gpu.GPUInstance) {
-	of := nodeCheck{
+	base := nodeCheck{
 		Name:     fmt.Sprintf("%s instance %d", name, i.ID),
 		gpu:      name,
 		instance: gpu.Some(i.ID),
 	}
 	if !i.Up {
-		c := of
+		c := base
 		c.State = checkMissing
 		c.Asked = true
 		c.Found = i.Profile + " does not answer"
 		j.add(c)
 	}
 
-	j.judgeReadings(of, i.Errors)
+	j.judgeReadings(base, i.Errors)
 
 	for k := range i.ComputeInstances {
-		if i.Up { // else all of them fail for its reason
-			j.judgeCompute(of, g, i, &i.ComputeInstances[k])
+		if i.Up { // otherwise all of them fail for the same reason
+			j.judgeCompute(base, g, i, &i.ComputeInstances[k])
 		}
 	}
 
 	if i.IsEmpty() {
 		if j.cfg.Profiling.Source != profilingOff {
-			c := of.about("activity")
+			c := base.about("activity")
 			c.State = checkOff
 			c.Found = i.Profile + " has no compute instance: there is nothing to profile"
 			j.add(c)
@@ -157,32 +157,32 @@ func (j *nodeJudge) judgeInstance(name string, g *gpu.GPU, i *gpu.GPUInstance) {
 		return
 	}
 
-	j.judgeActivity(of, g.ActivitySource, i.Activity, append(slices.Clone(g.Errors), i.Errors...))
+	j.judgeActivity(base, g.ActivitySource, i.Activity, append(slices.Clone(g.Errors), i.Errors...))
 }
 
-// judgeCompute judges a compute instance: its own readings, and its activity if it is a part of its
-// GPU instance.
+// judgeCompute judges a compute instance: its readings and, if its GPU instance has several, its
+// activity.
 func (j *nodeJudge) judgeCompute(
-	of nodeCheck,
+	base nodeCheck,
 	g *gpu.GPU,
 	i *gpu.GPUInstance,
 	ci *gpu.ComputeInstance,
 ) {
-	part := fmt.Sprintf("compute instance %d", ci.ID)
+	subject := fmt.Sprintf("compute instance %d", ci.ID)
 	if !ci.Up {
-		c := of.about(part)
+		c := base.about(subject)
 		c.State = checkMissing
 		c.Asked = true
 		c.Found = ci.Profile + " does not answer"
 		j.add(c)
 	}
 
-	of = of.about(part)
-	j.judgeReadings(of, ci.Errors)
+	base = base.about(subject)
+	j.judgeReadings(base, ci.Errors)
 
 	if len(i.ComputeInstances) > 1 {
 		j.judgeActivity(
-			of,
+			base,
 			g.ActivitySource,
 			ci.Activity,
 			append(slices.Clone(g.Errors), ci.Errors...),
@@ -190,10 +190,10 @@ func (j *nodeJudge) judgeCompute(
 	}
 }
 
-// judgeReadings reports the readings of a device that fail, each once. What the GPU does not have
-// is no failure; that it has no power is worth a line, since nothing can be estimated then. The PID
-// namespace has a line of its own.
-func (j *nodeJudge) judgeReadings(of nodeCheck, errs []gpu.ReadError) {
+// judgeReadings reports the readings of a device that fail, each once. base names the device. A
+// reading that the GPU does not support is no failure, except power, because estimates need it.
+// Other checks report the PID namespace, events and activity.
+func (j *nodeJudge) judgeReadings(base nodeCheck, errs []gpu.ReadError) {
 	var seen []string
 
 	for _, e := range errs {
@@ -210,7 +210,7 @@ func (j *nodeJudge) judgeReadings(of nodeCheck, errs []gpu.ReadError) {
 
 		seen = append(seen, key)
 
-		c := of.about(string(e.Reading))
+		c := base.about(string(e.Reading))
 		c.State = checkMissing
 		c.Asked = !unsupported
 		c.Found = e.Err.Error()
@@ -223,8 +223,8 @@ func (j *nodeJudge) judgeReadings(of nodeCheck, errs []gpu.ReadError) {
 	}
 }
 
-// judgeEvents judges whether XIDs arrive, by what the readings have found: the driver accepts
-// registrations whose events it does not deliver.
+// judgeEvents judges whether XIDs arrive. That the driver accepted a registration does not show that:
+// it accepts registrations whose events it does not deliver.
 func (j *nodeJudge) judgeEvents(name string, g *gpu.GPU) {
 	c := nodeCheck{
 		Name:  name + " events",
@@ -257,16 +257,16 @@ func (j *nodeJudge) judgeEvents(name string, g *gpu.GPU) {
 	j.add(c)
 }
 
-// judgeCore reports, in one line, the readings that other metrics and estimates depend on and that
-// the driver does not offer. They cannot be asked for.
+// judgeCore reports in one line which basic readings the driver does not offer. Other metrics and
+// estimates depend on them, but the configuration cannot ask for them.
 func (j *nodeJudge) judgeCore(name string, g *gpu.GPU) {
 	r := &g.Readings
 	var absent []string
 
-	for _, of := range []struct {
-		what    string
+	for _, core := range []struct {
+		name    string
 		reading gpu.Reading
-		has     bool
+		present bool
 	}{
 		{"power", gpu.ReadingPower, r.PowerWatts.Present() && !g.Power.FromEnergy},
 		{"energy", gpu.ReadingEnergy, r.EnergyJoules.Present()},
@@ -274,10 +274,10 @@ func (j *nodeJudge) judgeCore(name string, g *gpu.GPU) {
 		{"clocks", gpu.ReadingClocks, r.ClockHertz.SM.Present()},
 	} {
 		failed := slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool {
-			return e.Reading == of.reading
+			return e.Reading == core.reading
 		})
-		if !of.has && !failed {
-			absent = append(absent, of.what)
+		if !core.present && !failed {
+			absent = append(absent, core.name)
 		}
 	}
 
@@ -298,10 +298,9 @@ func (j *nodeJudge) judgeCore(name string, g *gpu.GPU) {
 	j.add(c)
 }
 
-// judgeExtras judges the collectors that are off unless asked for, and whose readings not every
-// driver has.
+// judgeExtras judges the collectors that are off by default and whose readings not every driver has.
 func (j *nodeJudge) judgeExtras() {
-	for _, of := range []struct {
+	for _, extra := range []struct {
 		name  string
 		asked bool
 		has   func(gpu.Visit) bool
@@ -320,22 +319,22 @@ func (j *nodeJudge) judgeExtras() {
 				d.Instance != nil && d.Instance.Media != (gpu.Media{})
 		}},
 	} {
-		if !of.asked {
+		if !extra.asked {
 			continue
 		}
 
-		var with []string
+		var gpus []string
 
 		for d := range j.last.Devices() {
 			index := fmt.Sprint(d.GPU.Index)
-			if of.has(d) && !slices.Contains(with, index) {
-				with = append(with, index)
+			if extra.has(d) && !slices.Contains(gpus, index) {
+				gpus = append(gpus, index)
 			}
 		}
 
-		c := nodeCheck{Name: "collector." + of.name, State: checkOK, Asked: true,
-			Found: "reported by GPUs " + strings.Join(with, ", ")}
-		if len(with) == 0 {
+		c := nodeCheck{Name: "collector." + extra.name, State: checkOK, Asked: true,
+			Found: "reported by GPUs " + strings.Join(gpus, ", ")}
+		if len(gpus) == 0 {
 			c.State = checkMissing
 			c.Found = "no GPU reports it"
 		}
@@ -371,11 +370,11 @@ func (j *nodeJudge) judgePersistence(name string, g *gpu.GPU) {
 	j.add(c)
 }
 
-// judgeActivity judges the activity of a GPU without instances, or of an instance, unless it is not
-// asked for.
+// judgeActivity judges the activity of a GPU without instances or of an instance, which base names.
+// It reports nothing if --profiling.source is off.
 func (j *nodeJudge) judgeActivity(
-	of nodeCheck,
-	from gpu.ActivitySource,
+	base nodeCheck,
+	source gpu.ActivitySource,
 	a gpu.Activity,
 	errs []gpu.ReadError,
 ) {
@@ -383,7 +382,7 @@ func (j *nodeJudge) judgeActivity(
 		return
 	}
 
-	c := of.about("activity")
+	c := base.about("activity")
 	c.State = checkMissing
 	c.Asked = true
 	c.Found = "none"
@@ -396,14 +395,14 @@ func (j *nodeJudge) judgeActivity(
 	switch {
 	case a.GraphicsEngine.Present() || a.SM.Present():
 		c.State = checkOK
-		c.Found = "by " + strings.ToUpper(string(from))
-	case j.host.dcgm != nil && from == gpu.ActivityUnknown:
+		c.Found = "by " + strings.ToUpper(string(source))
+	case j.host.dcgm != nil && source == gpu.ActivityUnknown:
 		c.State = checkUnknown
 		c.Found = "the driver has no GPM for it; DCGM, which is embedded, was not started here"
 		c.Asked = j.host.dcgm.engine == "" || j.host.dcgm.profiling == ""
 	case errors.Is(err, gpu.ErrNoPermission):
 		c.Remedy = rightsRemedy
-	case err != nil && !errors.Is(err, gpu.ErrNotSupported): // it could not be asked: the GPU may have GPM
+	case err != nil && !errors.Is(err, gpu.ErrNotSupported): // the driver failed to answer: the GPU may have GPM
 	case j.cfg.Profiling.dcgmMode() == dcgmOff:
 		c.Remedy = "A100 and A30 have activity by DCGM alone: --dcgm.address=HOST:PORT or embedded, with " +
 			"datacenter-gpu-manager-4-proprietary; or accept it: --profiling.source=off"

@@ -15,23 +15,23 @@ import (
 // hostFacts are what check-node reads of the host besides the driver and the kubelet.
 type hostFacts struct {
 	root         bool
-	capabilities gpu.Opt[capabilities] // effective ones
-	// Whether the capability files of MIG's monitor and configuration can be opened; absent if the
-	// driver has none.
+	capabilities gpu.Opt[capabilities] // the effective ones of this process
+	// migMonitor and migConfig say whether this process can open the capability files of MIG's monitor
+	// and configuration; absent if the driver has no such files.
 	migMonitor, migConfig gpu.Opt[bool]
-	cgroup                string            // its version; empty if unknown
-	logRestricted         gpu.Opt[bool]     // whether the kernel's log is for CAP_SYSLOG alone
-	sleeping              gpu.Opt[[]string] // the PCI addresses of GPUs that Linux has suspended
-	bound                 gpu.Opt[[]string] // the PCI addresses of GPUs that the kernel driver has
-	dcgm                  *dcgmFiles        // nil if an engine was asked instead
-	podsErr               error             // of the sources of pods
-	noKubelet             bool              // the node has none, or none was to be asked
+	cgroup                string            // the version of cgroups; empty if unknown
+	logRestricted         gpu.Opt[bool]     // whether reading the kernel's log needs CAP_SYSLOG
+	sleeping              gpu.Opt[[]string] // the PCI bus ids of GPUs that Linux has suspended
+	bound                 gpu.Opt[[]string] // the PCI bus ids of GPUs that the kernel driver has bound
+	dcgm                  *dcgmFiles        // nil unless DCGM is embedded
+	podsErr               error             // why the sources of pods could not be opened
+	noKubelet             bool              // the node has no kubelet, or we do not ask one
 }
 
-// dcgmFiles are where the libraries of an embedded DCGM are; empty if they were not found.
+// dcgmFiles are the paths of the libraries of an embedded DCGM; empty if they were not found.
 type dcgmFiles struct{ engine, profiling string }
 
-// has reports whether this process has a capability, absent if that is unknown.
+// has reports whether this process has a capability; absent if that is unknown.
 func (h *hostFacts) has(capability int) gpu.Opt[bool] {
 	set, ok := h.capabilities.Get()
 	if !ok {
@@ -100,7 +100,8 @@ func describeMIGRights(proc, dev string) string {
 	return fmt.Sprint("monitor ", monitor.Or(false), ", config ", config.Or(false))
 }
 
-// readSleeping returns the GPUs that Linux has suspended, absent if that cannot be read.
+// readSleeping returns the PCI bus ids of GPUs that Linux has suspended; absent if we cannot read
+// that of all GPUs.
 func readSleeping(sys string) gpu.Opt[[]string] {
 	files, err := filepath.Glob(
 		filepath.Join(sys, "bus", "pci", "drivers", "nvidia", "*:*", "power", "runtime_status"),
@@ -125,8 +126,8 @@ func readSleeping(sys string) gpu.Opt[[]string] {
 	return gpu.Some(sleeping)
 }
 
-// readLogRestricted reports whether reading the kernel's log takes CAP_SYSLOG, absent if that
-// cannot be read.
+// readLogRestricted reports whether reading the kernel's log needs CAP_SYSLOG; absent if we cannot
+// read that.
 func readLogRestricted(proc string) gpu.Opt[bool] {
 	text, err := os.ReadFile(filepath.Join(proc, "sys", "kernel", "dmesg_restrict"))
 	if err != nil {
@@ -136,8 +137,8 @@ func readLogRestricted(proc string) gpu.Opt[bool] {
 	return gpu.Some(strings.TrimSpace(string(text)) != "0")
 }
 
-// readCgroupVersion tells the versions apart by the file that only the second one's root folder
-// has.
+// readCgroupVersion returns the version of cgroups, "2" or "1", by files that only one of them has;
+// empty if it finds neither.
 func readCgroupVersion(sys string) string {
 	_, err := os.Stat(filepath.Join(sys, "fs", "cgroup", "cgroup.controllers"))
 	if err == nil {
@@ -152,8 +153,8 @@ func readCgroupVersion(sys string) string {
 	return ""
 }
 
-// findDCGM looks for the libraries of DCGM where the dynamic linker would: the engine, and the
-// module of profiling that the package datacenter-gpu-manager-4-proprietary has.
+// findDCGM looks for two libraries of DCGM where the dynamic linker would: the engine, and the
+// profiling module of the package datacenter-gpu-manager-4-proprietary.
 func findDCGM() *dcgmFiles {
 	folders := append(filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")),
 		"/usr/lib64", "/usr/lib", "/lib64", "/lib", "/usr/local/lib",
@@ -172,7 +173,7 @@ func findDCGM() *dcgmFiles {
 	return &dcgmFiles{engine: find("libdcgm.so.4"), profiling: find("libdcgmmoduleprofiling.so.4")}
 }
 
-// readHost returns the facts of a simulated node: its scenario's.
+// readHost returns the facts of a simulated node, which follow from its scenario.
 func (s simulation) readHost(bool) hostFacts {
 	privileged := s.Scenario().Node.Privileged
 
@@ -200,7 +201,7 @@ func (s simulation) readHost(bool) hostFacts {
 	}
 }
 
-// readHost: a recording has nothing of its host.
+// readHost returns no facts: a recording has none of its host.
 func (recording) readHost(bool) hostFacts {
 	return hostFacts{}
 }

@@ -12,20 +12,20 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// rightsRemedy is how a process gets the driver's rights under MIG.
+// rightsRemedy says how to give this process the rights that the driver asks for with MIG on.
 const rightsRemedy = "grant CAP_SYS_ADMIN with NVIDIA_MIG_MONITOR_DEVICES=all (docs/image.md)"
 
-// nodeJudge makes the lines of the report from what was read.
+// nodeJudge makes the checks of the report from what check-node has read.
 type nodeJudge struct {
 	cfg             *Config
 	extras          gpu.Extras
 	host            hostFacts
 	confidential    bool  // the GPUs are in confidential-computing mode
-	processesHidden error // why the lists of processes may lack some; nil if they are complete
+	processesHidden error // why lists of processes can be incomplete; nil if they are complete
 	last            *gpu.Snapshot
-	lastPoll        time.Time  // a reading that began before is overdue
-	calls           []callTime // of the driver
-	checks          []nodeCheck
+	lastPoll        time.Time   // when the last poll began: older readings are late
+	calls           []callTime  // of the driver
+	checks          []nodeCheck // the result
 }
 
 func (j *nodeJudge) add(c nodeCheck) { j.checks = append(j.checks, c) }
@@ -53,7 +53,7 @@ func (j *nodeJudge) judge() {
 	j.judgePods()
 }
 
-// source returns the state of a source, nil if it was not asked.
+// source returns the state of a source; nil if we did not ask it.
 func (j *nodeJudge) source(name string) *gpu.SourceState {
 	for i := range j.last.Sources {
 		if j.last.Sources[i].Name == name {
@@ -96,8 +96,8 @@ func (j *nodeJudge) judgeDriver() {
 	j.add(c)
 }
 
-// judgeBound reports GPUs that the kernel driver has and that its library does not list. In a
-// container which was given some of the GPUs alone that is as it should be, so it is not asked for.
+// judgeBound reports GPUs that the kernel driver has bound but that NVML does not list. In a container
+// that was given only some of the GPUs this is normal, so the check never fails the command.
 func (j *nodeJudge) judgeBound() {
 	bound, known := j.host.bound.Get()
 	if !known || len(bound) <= len(j.last.GPUs) || len(j.last.GPUs) == 0 || len(j.last.Unread) > 0 {
@@ -122,8 +122,8 @@ func (j *nodeJudge) judgeBound() {
 	})
 }
 
-// judgeCalls judges whether the driver answers: a call that hangs can be about a GPU whose last
-// reading is good.
+// judgeCalls judges whether all calls of the driver have returned. A call can hang for a GPU whose
+// last reading was good, so the GPU's own check does not show it.
 func (j *nodeJudge) judgeCalls() {
 	var hanging []string
 
@@ -152,14 +152,14 @@ func (j *nodeJudge) judgeCalls() {
 	j.add(c)
 }
 
-// judgePIDNamespace judges whether lists of processes are complete. They are asked for by the
-// collectors that have nothing else, and by partition control, for which an instance with an
-// unknown list is busy.
+// judgePIDNamespace judges whether lists of processes are complete. The configuration asks for them
+// with the collectors of processes, and with partition control: it takes an instance for busy if it
+// does not know its processes.
 func (j *nodeJudge) judgePIDNamespace() {
 	asked := j.cfg.Control.Enabled
 	for _, name := range []string{"instance_processes", processCollector} {
-		off, said := j.cfg.Metrics.Disabled[name]
-		asked = asked || said && !off
+		off, known := j.cfg.Metrics.Disabled[name]
+		asked = asked || known && !off
 	}
 
 	c := nodeCheck{Name: "pid-namespace", State: checkOK, Asked: asked, Found: "the host's"}
@@ -181,7 +181,7 @@ func (j *nodeJudge) judgePIDNamespace() {
 	j.add(c)
 }
 
-// judgeHost judges what needs no driver.
+// judgeHost judges what we read without the driver.
 func (j *nodeJudge) judgeHost() {
 	c := nodeCheck{Name: "cgroup", State: checkOK, Found: "version " + j.host.cgroup}
 	if j.host.cgroup == "" {
@@ -210,8 +210,8 @@ func (j *nodeJudge) judgeHost() {
 	j.add(c)
 }
 
-// judgeRights judges the rights of this process. Those of MIG matter if a GPU has it on, and those
-// of partition control if that is on and a GPU has MIG.
+// judgeRights judges the rights of this process. The configuration asks for the rights to read MIG if
+// a GPU has MIG on, and for the rights of partition control if that is on and a GPU has MIG.
 func (j *nodeJudge) judgeRights() {
 	mig := false
 	control := false
@@ -235,7 +235,7 @@ func (j *nodeJudge) judgeRights() {
 		name string
 		has  gpu.Opt[bool]
 		need bool
-		what string
+		use  string // what this process needs it for
 	}{
 		{"cap-sys-admin", j.host.has(capSysAdmin), mig || changes,
 			"GPU instances without a compute instance, placements, free slices"},
@@ -250,7 +250,7 @@ func (j *nodeJudge) judgeRights() {
 			Name:  right.name,
 			State: checkOff,
 			Asked: right.need,
-			Found: "no: " + right.what,
+			Found: "no: " + right.use,
 		}
 
 		has, known := right.has.Get()
@@ -260,12 +260,12 @@ func (j *nodeJudge) judgeRights() {
 			c.Found = "yes"
 		case !known:
 			c.State = checkUnknown
-			c.Found = "unknown: " + right.what
+			c.Found = "unknown: " + right.use
 		case c.Asked:
 			c.State = checkMissing
 			c.Remedy = rightsRemedy
 
-			if strings.HasSuffix(right.what, "for partition control") {
+			if strings.HasSuffix(right.use, "for partition control") {
 				c.Remedy = "docs/partition-control.md has the rights that it needs"
 			}
 		}
@@ -274,7 +274,7 @@ func (j *nodeJudge) judgeRights() {
 	}
 }
 
-// judgeDCGM judges the host engine. GPUs without GPM have no activity without one.
+// judgeDCGM judges the DCGM host engine. Without one, GPUs without GPM have no activity.
 func (j *nodeJudge) judgeDCGM() {
 	var without []string
 
@@ -318,8 +318,8 @@ func (j *nodeJudge) judgeDCGM() {
 	j.add(c)
 }
 
-// check judges the libraries that an embedded engine would load. It is not started: it could take
-// the profiling of the service that runs already.
+// check judges the libraries that an embedded engine would load. We do not start the engine: it could
+// take the profiling away from the service that already runs.
 func (d *dcgmFiles) check() nodeCheck {
 	c := nodeCheck{Name: "dcgm", State: checkMissing, Asked: true}
 
@@ -332,7 +332,7 @@ func (d *dcgmFiles) check() nodeCheck {
 		c.Remedy = "install datacenter-gpu-manager-4-proprietary"
 	default:
 		c.State = checkUnknown
-		c.Asked = false // the files are there, and prove nothing
+		c.Asked = false // that we do not start it must not fail the command
 		c.Found = d.engine + " with " + d.profiling + "; whether it profiles is unknown: it was not started, " +
 			"so as not to take the profiling of the service"
 	}
@@ -400,7 +400,7 @@ func (j *nodeJudge) judgeKubelet() nodeCheck {
 		c.Found = "this host has no kubelet: " + j.cfg.Kubernetes.Socket + " is not there"
 	}
 
-	if j.lacksKubeletConfig() { // the holders are unknown, and nothing is known to be missing
+	if j.lacksKubeletConfig() { // a node without kubelet lacks nothing
 		c.State = checkUnknown
 		c.Asked = false
 		c.Remedy = "--kubernetes.socket= (empty) if the node has no kubelet; else " + c.Remedy
@@ -415,13 +415,15 @@ func (j *nodeJudge) judgeKubelet() nodeCheck {
 	return c
 }
 
-// lacksKubeletConfig reports whether only the configuration can say if the node has a kubelet.
+// lacksKubeletConfig reports whether we cannot find out if the node has a kubelet, so that the
+// configuration would have to say it.
 func (j *nodeJudge) lacksKubeletConfig() bool {
 	state := j.source(gpu.SourceKubelet)
 	return state != nil && errors.Is(state.Err, gpu.ErrNotConfigured)
 }
 
-// judgeWitness judges whether the kubelet's list is known to be complete.
+// judgeWitness judges whether the kubelet's list of pods is known to be complete (see
+// --kubernetes.witness-pod). kubelet says whether there is one.
 func (j *nodeJudge) judgeWitness(kubelet bool) nodeCheck {
 	c := nodeCheck{Name: "witness", State: checkOff, Asked: kubelet, Found: "there is no kubelet"}
 
@@ -452,7 +454,7 @@ func (j *nodeJudge) judgeWitness(kubelet bool) nodeCheck {
 	return c
 }
 
-// judgeSource judges a source by its state. An empty setting means that it is not asked for.
+// judgeSource judges a source by its state. The configuration asks for it unless setting is empty.
 func (j *nodeJudge) judgeSource(name, setting, remedy string) nodeCheck {
 	c := nodeCheck{State: checkOff, Asked: setting != "", Found: "not asked"}
 	state := j.source(name)

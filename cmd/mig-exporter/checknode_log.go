@@ -8,8 +8,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// judgeKernelLog judges whether the kernel's log can be read, and says which XIDs of this boot it
-// has.
+// judgeKernelLog judges whether the kernel's log can be read, and says which XIDs it has.
 func (j *nodeJudge) judgeKernelLog() {
 	c := nodeCheck{Name: "kernel-log", State: checkOff, Asked: j.cfg.Driver.KernelLog,
 		Found: "not asked (--xid.kernel-log): XIDs that the driver only prints are not seen"}
@@ -50,8 +49,8 @@ func (j *nodeJudge) remedyOfLog(err error) string {
 	return ""
 }
 
-// describeXIDs lists the XIDs that were seen of each GPU: those of the log, from the boot on. A GPU
-// that has fallen off the bus is one that the driver does not list.
+// describeXIDs lists the XIDs of each GPU in the log, which begins with the boot. The driver does not
+// list a GPU that has fallen off the bus: its XIDs are in UnlistedXIDs.
 func describeXIDs(s *gpu.Snapshot) string {
 	var list []string
 

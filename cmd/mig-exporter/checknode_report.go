@@ -13,34 +13,34 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// checkState is how a check came out.
+// checkState is the result of a check.
 type checkState string
 
 // The states of a check.
 const (
 	checkOK      checkState = "ok"
-	checkMissing checkState = "missing" // it cannot be had
-	checkUnknown checkState = "unknown" // nothing here says whether it can be had
-	checkOff     checkState = "off"     // not asked for
+	checkMissing checkState = "missing" // the program cannot read it
+	checkUnknown checkState = "unknown" // we cannot tell whether the program can read it
+	checkOff     checkState = "off"     // the configuration does not ask for it
 )
 
 // nodeCheck is one line of the report.
 type nodeCheck struct {
 	Name  string     `json:"name"`
 	State checkState `json:"state"`
-	// Asked is whether the configuration asks for it: without it nothing is amiss.
+	// Asked says whether the configuration asks for what is checked. Only then a check can fail.
 	Asked  bool   `json:"asked"`
 	Found  string `json:"found"`
 	Remedy string `json:"remedy,omitempty"` // what to change
 
-	// What a check of a GPU instance is about. The text has one line for all instances of which it
-	// says the same.
+	// These are set for a check of a GPU instance. The text report joins checks that say the same of
+	// several instances into one line.
 	gpu      string // "gpu 0"
 	instance gpu.Opt[gpu.InstanceID]
 	subject  string // "activity"
 }
 
-// about returns a check of one subject of the device that c is of.
+// about returns a check of a subject, such as "activity", for the device of c.
 func (c nodeCheck) about(subject string) nodeCheck {
 	c.Name += " " + subject
 	c.subject = strings.TrimSpace(c.subject + " " + subject)
@@ -48,7 +48,7 @@ func (c nodeCheck) about(subject string) nodeCheck {
 	return c
 }
 
-// fails reports whether the configuration asks for something that is not known to be there.
+// fails reports whether the configuration asks for something that is missing or unknown.
 func (c *nodeCheck) fails() bool {
 	return c.Asked && (c.State == checkMissing || c.State == checkUnknown)
 }
@@ -60,7 +60,7 @@ type nodeReport struct {
 	Calls       []callTime  `json:"calls"`
 }
 
-// complete reports whether all that the configuration asks for is known to be there.
+// complete reports whether no check fails.
 func (r *nodeReport) complete() bool {
 	return !slices.ContainsFunc(r.Checks, func(c nodeCheck) bool { return c.fails() })
 }
@@ -75,8 +75,8 @@ func (r *nodeReport) writeJSON(out io.Writer) error {
 	}{r.complete(), r})
 }
 
-// writeText writes a line for each check, each remedy below the first one that it is for, and the
-// times of the driver's calls.
+// writeText writes a line for each check, each remedy below the first check that has it, and the times
+// of the driver's calls.
 func (r *nodeReport) writeText(out io.Writer) error {
 	var text strings.Builder
 	lines := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
@@ -141,7 +141,7 @@ func (r *nodeReport) writeCalls(lines *tabwriter.Writer) error {
 	return lines.Flush()
 }
 
-// describeUnreturned returns for how long calls have not returned: "not returned for 6.2 s", "2 not
+// describeUnreturned says for how long calls have not returned: "not returned for 6.2 s", or "2 not
 // returned for up to 6.2 s".
 func (c *callTime) describeUnreturned() string {
 	if n := len(c.Unreturned); n > 1 {
@@ -151,46 +151,45 @@ func (c *callTime) describeUnreturned() string {
 	return fmt.Sprintf("not returned for %.1f s", c.Unreturned[0])
 }
 
-// joinChecks returns checks for people: one for all instances of which it says the same, and each
-// remedy with the first check alone that it is for.
+// joinChecks shortens the checks for people: it joins checks that say the same of several instances,
+// and leaves each remedy only with the first check that has it.
 func joinChecks(checks []nodeCheck) []nodeCheck {
 	joined := joinInstances(checks)
-	told := map[string]bool{}
+	written := map[string]bool{}
 
 	for i := range joined {
 		remedy := &joined[i].Remedy
-		if told[*remedy] {
+		if written[*remedy] {
 			*remedy = ""
 		}
 
-		told[*remedy] = true
+		written[*remedy] = true
 	}
 
 	return joined
 }
 
-// joinInstances returns the checks with those that say the same of several instances of a GPU as
-// one.
+// joinInstances joins checks that say the same of several instances of a GPU.
 func joinInstances(checks []nodeCheck) []nodeCheck {
 	var joined []nodeCheck
 	ids := map[int][]gpu.InstanceID{} // by index in joined
 
 	for _, c := range checks {
-		id, ofInstance := c.instance.Get()
+		id, isOfInstance := c.instance.Get()
 
-		at := slices.IndexFunc(joined, func(other nodeCheck) bool {
-			return ofInstance && other.saysTheSame(&c)
+		i := slices.IndexFunc(joined, func(other nodeCheck) bool {
+			return isOfInstance && other.saysTheSame(&c)
 		})
-		if at < 0 {
+		if i < 0 {
 			joined = append(joined, c)
-			at = len(joined) - 1
+			i = len(joined) - 1
 		}
 
-		ids[at] = append(ids[at], id)
+		ids[i] = append(ids[i], id)
 	}
 
-	for at, list := range ids {
-		if c := &joined[at]; len(list) > 1 {
+	for i, list := range ids {
+		if c := &joined[i]; len(list) > 1 {
 			c.Name = strings.TrimSpace(
 				fmt.Sprintf("%s instances %s %s", c.gpu, describeIDs(list), c.subject),
 			)
@@ -200,14 +199,14 @@ func joinInstances(checks []nodeCheck) []nodeCheck {
 	return joined
 }
 
-// saysTheSame reports whether two checks are of instances of one GPU and differ in nothing else.
+// saysTheSame reports whether two checks only differ in the instance, of the same GPU.
 func (c *nodeCheck) saysTheSame(other *nodeCheck) bool {
 	return c.instance.Present() && c.gpu == other.gpu && c.subject == other.subject && c.State == other.State &&
 		c.Asked == other.Asked && c.Found == other.Found &&
 		c.Remedy == other.Remedy
 }
 
-// describeIDs returns ids in their order, runs of them as a range: "1, 3, 7-13".
+// describeIDs lists ids in ascending order, with runs of three or more as a range: "1, 3, 7-13".
 func describeIDs(list []gpu.InstanceID) string {
 	slices.Sort(list)
 	var parts []string
@@ -232,7 +231,7 @@ func describeIDs(list []gpu.InstanceID) string {
 	return strings.Join(parts, ", ")
 }
 
-// stateText is the state of a check in the text: in capitals if that is what makes the exit code 1.
+// stateText returns the state of a check for the text report: in capitals if the check fails.
 func stateText(c nodeCheck) string {
 	if c.fails() {
 		return strings.ToUpper(string(c.State))
@@ -241,8 +240,8 @@ func stateText(c nodeCheck) string {
 	return string(c.State)
 }
 
-// printable returns a text on one line, with what is not printed escaped: a driver's text could
-// control a terminal.
+// printable returns a text with all characters escaped that do not print: otherwise a text from the
+// driver could control the terminal.
 func printable(text string) string {
 	var out strings.Builder
 

@@ -28,7 +28,7 @@ const (
 	profilingOff  = "off"
 )
 
-// How DCGM is reached: see ProfilingConfig.dcgmMode. The second is a value of --dcgm.address, too.
+// How we reach DCGM: see ProfilingConfig.dcgmMode. dcgmEmbedded is also a value of --dcgm.address.
 const (
 	dcgmOff      = "off"
 	dcgmEmbedded = "embedded"
@@ -41,28 +41,29 @@ const defaultDriverBudget = 0.05
 // Times and paths that are no flags: they are the same on every node, or follow from a flag.
 const (
 	// staleIntervals is the number of intervals after which we drop the readings of a GPU that does
-	// not answer. One late reading is no failure; after more of them old values would pass for
-	// current ones.
+	// not answer. One late reading is no failure, but after a few of them we would serve old values as
+	// if they were current.
 	staleIntervals = 3
 
 	// podsStaleAfter is how long we use the kubelet's last answer after it has stopped answering. A
-	// kubelet restarts in less. After that pods may have come and gone, and we say so.
+	// restart of the kubelet takes less. After that, pods may have come and gone, and we report that.
 	podsStaleAfter = 5 * time.Minute
 
-	// The age of the last reading at which /-/ready begins to answer 503: some intervals, and many
-	// of the default one, so that a slow poll does not take the node out of service.
+	// /-/ready answers 503 if the last reading is older than readyIntervals, but at least
+	// leastReadyMaxAge, so that a slow poll with the default interval does not take the node out of
+	// service.
 	leastReadyMaxAge = 15 * time.Second
 	readyIntervals   = 3
 
-	// procDir is the process table: of the host if the process is in the host's PID namespace,
-	// and of no use otherwise, because the driver's process ids are those of that namespace.
+	// procDir is the process table. It is only of use if we run in the host's PID namespace, because
+	// the driver reports process ids of that.
 	procDir = "/proc"
 
-	// logDir is where every kubelet links the logs of its containers: the path is fixed in the
-	// kubelet.
+	// logDir is where every kubelet has links to the logs of its containers. The kubelet has no flag
+	// for it.
 	logDir = podresources.DefaultLogDir
 
-	// defaultWindow is the time over which dcgm-exporter counts XIDs and clock events.
+	// defaultWindow is the time over which dcgm-exporter counts XIDs and clock events by default.
 	defaultWindow = 5 * time.Minute
 )
 
@@ -78,20 +79,20 @@ type Config struct {
 	Control    ControlConfig
 	Capture    CaptureConfig
 
-	Hostname      string // of the node, in what is served; empty: the host's, or the scenario's
+	Hostname      string // the node's name in all that we serve; empty: the host's, or the scenario's
 	JobDir        string // empty: there are no batch jobs
 	ReleaseSocket string // empty: GPUs are not released by hand; see releaseSocket
-	CheckOutput   string // of check-node
+	CheckOutput   string // the form of check-node's report: reportText or reportJSON
 }
 
 // DriverConfig says which driver we read, a simulated one among them, and how.
 type DriverConfig struct {
 	Kind         string // driverNVML or driverSim
-	Library      string // of NVML; empty: libnvidia-ml.so.1 by the dynamic linker's rules
-	Scenario     string // of the simulation; empty: the scenario that is built in
+	Library      string // path of the NVML library; empty: libnvidia-ml.so.1 as the linker finds it
+	Scenario     string // path of the simulation's scenario; empty: the built-in one
 	Clock        sim.ClockMode
 	PIDNamespace pidNamespace
-	KernelLog    bool // XIDs are taken from the kernel's log, too
+	KernelLog    bool // also take XIDs from the kernel's log
 }
 
 // PollConfig says how often the driver is read.
@@ -99,8 +100,8 @@ type PollConfig struct {
 	Interval time.Duration
 	Timeout  time.Duration
 
-	// DriverBudget is how many seconds of calls that keep others waiting a second of polls may
-	// take; 0: any number.
+	// DriverBudget is how many seconds per second we may spend in driver calls that keep other users
+	// of the GPUs waiting; 0: there is no limit.
 	DriverBudget float64
 }
 
@@ -112,15 +113,15 @@ type ProfilingConfig struct {
 
 // MetricsConfig says which metrics are served, and under which names.
 type MetricsConfig struct {
-	Disabled        map[string]bool // of each collector, whether it is off
+	Disabled        map[string]bool // whether a collector is off, for each by its name
 	Names           collector.Names
-	CountersFile    string
+	CountersFile    string // of dcgm-exporter; empty: the built-in list
 	RepeatGPUFields bool
 	HostnameLabel   collector.HostnameLabel
-	NodeName        string // value of that label; empty: the name of the host
+	NodeName        string // the value of HostnameLabel; empty: the name of the host
 
-	// XIDWindow and ClockEventsWindow are those of DCGM_EXP_XID_ERRORS_COUNT and
-	// DCGM_EXP_CLOCK_EVENTS_COUNT.
+	// XIDWindow and ClockEventsWindow are the times over which DCGM_EXP_XID_ERRORS_COUNT and
+	// DCGM_EXP_CLOCK_EVENTS_COUNT count.
 	XIDWindow, ClockEventsWindow time.Duration
 }
 
@@ -135,15 +136,15 @@ type WebConfig struct {
 	Pprof         bool
 }
 
-// processesAuto lists processes if no other than a user of the node or an authenticated client can
-// ask.
+// processesAuto lists processes if only users of the node and authenticated clients can ask for them.
 const processesAuto gpu.ProcessDetail = "auto"
 
-// processDetail returns how much of single processes is served. By default they are listed, without
-// their users, if each listener is on a loopback address, or the web configuration asks for a
-// password or a client certificate.
+// processDetail returns what we serve of single processes. By default (processesAuto) we list them,
+// without their users, if all addresses are loopback addresses, or if the web configuration asks for
+// a password or a client certificate.
 //
-// Sockets of systemd may be on any address. The listeners of partition control always authenticate.
+// Sockets of systemd do not count as loopback: they may be on any address. The listeners of partition
+// control need no check: they always authenticate.
 func (c *WebConfig) processDetail() gpu.ProcessDetail {
 	if c.Processes != processesAuto {
 		return c.Processes
@@ -161,21 +162,21 @@ func (c *WebConfig) processDetail() gpu.ProcessDetail {
 
 // KubernetesConfig says how pods are found, and what is served of them.
 type KubernetesConfig struct {
-	Socket        string // of the kubelet; empty: there is none
-	socketSet     bool   // the user has named the socket
-	WitnessPod    string // empty: the exporter's own pod
-	Checkpoint    string // empty: it is not read
+	Socket        string // the kubelet's pod-resources socket; empty: there is no kubelet
+	socketSet     bool   // whether the user has given Socket
+	WitnessPod    string // see --kubernetes.witness-pod; empty: the exporter's own pod
+	Checkpoint    string // path of the device manager's checkpoint; empty: we do not read it
 	PodLabels     collector.PodLabelMode
 	ResourceNames []string
 	PodLabelNames []string
-	WorkloadLabel string // names workloads; empty: the pods' owners alone do
-	NodeName      string // empty: the API server is not asked for owners and labels
+	WorkloadLabel string // the pod label that names workloads; empty: only the pods' owners do
+	NodeName      string // the node's name at the API server; empty: we do not ask the API server
 
-	NodeConditions, NodeEvents bool // what is written to the API server
+	NodeConditions, NodeEvents bool // whether we write them to the API server
 	NodeLabels                 NodeLabelsConfig
 }
 
-// validate checks what the types of the flags do not. Files are read when they are used.
+// validate checks values that their flags cannot check by themselves. It does not read files.
 func (c *Config) validate(errs *flagErrors) {
 	c.Poll.validate(errs)
 	c.Metrics.validate(errs)
@@ -200,17 +201,17 @@ func (c *Config) validate(errs *flagErrors) {
 	c.Control.validate(errs)
 }
 
-// validateAPIServer checks that the node is named, if something is asked of the API server.
+// validateAPIServer checks that --kubernetes.node-name is set if other flags need the API server.
 func (c *Config) validateAPIServer(errs *flagErrors) {
-	const tooFor = "%s: expected %s too: %s"
+	const format = "%s: expected %s too: %s"
 
 	nodeName := flagName("kubernetes.node-name")
 	known := c.Kubernetes.NodeName != "" || c.Driver.Kind == driverSim
-	errs.check(len(c.Kubernetes.PodLabelNames) == 0 || known, tooFor,
+	errs.check(len(c.Kubernetes.PodLabelNames) == 0 || known, format,
 		flagName("kubernetes.pod-label"), nodeName, "labels come from the API server")
-	errs.check(c.Kubernetes.WorkloadLabel == "" || known, tooFor,
+	errs.check(c.Kubernetes.WorkloadLabel == "" || known, format,
 		flagName("advise.workload-label"), nodeName, "labels come from the API server")
-	errs.check(!c.Advise.ServerMetrics || known, tooFor, flagName("advise.server-metrics"),
+	errs.check(!c.Advise.ServerMetrics || known, format, flagName("advise.server-metrics"),
 		nodeName, "annotations and addresses come from the API server")
 
 	for _, wants := range []struct {
@@ -240,7 +241,7 @@ func (c *PollConfig) validate(errs *flagErrors) {
 		"%s=%s: expected %s or more", flagName("poll.interval"), c.Interval, minInterval)
 	errs.check(c.Timeout > 0,
 		"%s=%s: expected more than 0s", flagName("poll.timeout"), c.Timeout)
-	errs.check(c.DriverBudget >= 0 && c.DriverBudget <= maxDriverBudget, // NaN is not
+	errs.check(c.DriverBudget >= 0 && c.DriverBudget <= maxDriverBudget, // false for NaN
 		"%s=%v: expected seconds of driver calls for each second, such as 0.05, or 0 for no limit",
 		flagName("poll.driver-budget"), c.DriverBudget)
 }
@@ -275,7 +276,7 @@ func (c *ProfilingConfig) validate(errs *flagErrors) {
 		"%s=dcgm: expected %s=HOST:PORT or embedded with it", flagName("profiling.source"), address)
 }
 
-// isWitness reports whether a text is NAMESPACE/NAME of a pod, or a prefix of that which ends in *.
+// isWitness reports whether a text names a pod as NAMESPACE/NAME, or pods by a prefix of it and *.
 func isWitness(text string) bool {
 	namespace, name, found := strings.Cut(strings.TrimSuffix(text, "*"), "/")
 	isName := func(s string) bool { return strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-.") == "" }
@@ -284,15 +285,15 @@ func isWitness(text string) bool {
 		!strings.HasSuffix(text, "/")
 }
 
-// minInterval prevents that a typing error makes the program poll the driver all the time.
+// minInterval keeps a typing error from making the program poll the driver all the time.
 const minInterval = 50 * time.Millisecond
 
-// maxDriverBudget is more than the threads of the exporter can spend in a second: a larger budget
-// is a typing error, as one in milliseconds.
+// maxDriverBudget is more than the exporter's threads can spend in a second. A larger budget is a
+// mistake, such as one in milliseconds.
 const maxDriverBudget = 100
 
-// maxWindow bounds the memory of the windows of dcgm-exporter's counts, which hold the clock events
-// of each poll.
+// maxWindow bounds the memory for dcgm-exporter's counts: we keep the clock events of each poll in
+// the window.
 const maxWindow = 24 * time.Hour
 
 // clockSpeed returns the factor by which the node's clock runs faster than real time.
@@ -307,17 +308,17 @@ func (c *DriverConfig) clockSpeed() time.Duration {
 // stepped reports whether time only moves by /-/sim/advance.
 func (c *DriverConfig) stepped() bool { return c.Kind == driverSim && c.Clock == sim.ClockStep }
 
-// pidNamespace is the PID namespace of this process: the driver's lists of processes are complete
-// in the host's alone.
+// pidNamespace is the PID namespace of this process. The driver's lists of processes are only
+// complete in the host's.
 type pidNamespace string
 
 const (
-	pidNamespaceAuto      pidNamespace = "auto" // as the kernel, the scenario or the recording has it
+	pidNamespaceAuto      pidNamespace = "auto" // we ask the kernel, the scenario or the recording
 	pidNamespaceHost      pidNamespace = "host"
 	pidNamespaceContainer pidNamespace = "container"
 )
 
-// dcgmMode returns how DCGM is reached, which --dcgm.address says.
+// dcgmMode returns how we reach DCGM, by --dcgm.address: dcgmOff, dcgmEmbedded or dcgmRemote.
 func (c *ProfilingConfig) dcgmMode() string {
 	switch c.DCGMAddress {
 	case "":
@@ -338,32 +339,31 @@ func (c *ProfilingConfig) hostEngine() string {
 	return c.DCGMAddress
 }
 
-// asksGPM reports whether the driver is asked for activity.
+// asksGPM reports whether we ask the driver itself for activity (GPM).
 func (c *ProfilingConfig) asksGPM() bool {
 	return c.Source == profilingAuto || c.Source == profilingGPM
 }
 
 // servesProcesses reports whether metrics of single processes are served.
 func (c *MetricsConfig) servesProcesses() bool {
-	off, said := c.Disabled[processCollector]
-	return said && !off
+	off, known := c.Disabled[processCollector]
+	return known && !off
 }
 
 // processCollector is the collector of single processes, which is off by default.
 const processCollector = "process"
 
-// readyMaxAge returns the age of the last reading at which the program is not ready any more, by
-// a clock of a speed.
+// readyMaxAge returns the age of the last reading from which on the program is not ready. The node's
+// clock runs speed times as fast as real time.
 func (c *PollConfig) readyMaxAge(speed time.Duration) time.Duration {
 	return max(leastReadyMaxAge, readyIntervals*c.Interval) * speed
 }
 
-// freshFor is the time for which scrapers share the metrics of the process: as long as they share a
-// Snapshot, so that these are gathered again for an old Snapshot only if a poll is late.
+// freshFor returns how long scrapers share the fresh metrics, those of this process. It is as long as
+// they share a Snapshot. So we gather fresh metrics twice for one Snapshot only if a poll is late.
 func (c *PollConfig) freshFor() time.Duration { return max(minFresh, c.Interval) }
 
-// stepGrace is the number of intervals of real time for which a poll on a stepped clock waits for a
-// reading.
+// stepGrace is how many intervals, in real time, a poll waits for readings if the clock is stepped.
 const stepGrace = 10
 
 // grace returns how long one poll waits for readings.

@@ -26,22 +26,22 @@ import (
 // auditFile is the name of the audit log in the state folder.
 const auditFile = "audit.jsonl"
 
-// controller is partition control without its sockets. run starts it.
+// controller is partition control: the engine, and the API that run serves.
 type controller struct {
 	engine  *control.Engine
 	server  server.Options
-	layouts map[string][]api.LayoutRule // of the file; owned by the reloader once it runs
+	layouts map[string][]api.LayoutRule // from --control.layouts; only the reloader uses it once it runs
 	named   *layoutSources
 	reboot  []string // the command that reboots the node; nil if there is none
 	metrics *collector.Control
 	status  *controlStatus
 	logger  log.Logger
 
-	layoutsWanted *layoutFollower // nil if no condition is written
+	layoutsWanted *layoutFollower // nil if we write no node condition
 }
 
-// openControl creates the engine and what it needs. It opens neither the state folder nor a socket:
-// if these cannot be used, metrics are served nevertheless.
+// openControl adds partition control to the exporter. It opens neither the state folder nor a socket,
+// because we still serve metrics if that fails.
 func openControl(cfg *ControlConfig, x *exporter) error {
 	c := &controller{logger: log.With(x.logger, "component", "control")}
 
@@ -141,7 +141,7 @@ func (c *controller) engineOptions(cfg *ControlConfig, x *exporter) (control.Opt
 
 	c.reboot = reboot
 	c.metrics = newControlMetrics(x.node.now)
-	// The engine runs at once: first it finishes the operation of the last run.
+	// The engine begins with finishing the operation that the last run has left.
 	c.status = &controlStatus{metrics: c.metrics, engine: "running"}
 
 	if err := x.fresh.Register(c.metrics); err != nil {
@@ -194,18 +194,18 @@ func (c *ControlConfig) layouts() (map[string][]api.LayoutRule, error) {
 	return list, nil
 }
 
-// hooks reads the programs to run after a change, and the command that reboots the node, nil if
-// there is none.
+// hooks parses --control.hook: programs to run after a change, as in ["systemctl", "restart", "x"],
+// and the command that reboots the node, as in {"reboot": ["reboot"]}; nil if there is none.
 func (c *ControlConfig) hooks() (list []control.Hook, reboot []string, err error) {
 	for _, text := range c.Hooks {
-		var special struct {
+		var object struct {
 			Reboot json.RawMessage `json:"reboot"`
 		}
 
 		isReboot := strings.HasPrefix(strings.TrimSpace(text), "{") &&
-			json.Unmarshal([]byte(text), &special) == nil && special.Reboot != nil
+			json.Unmarshal([]byte(text), &object) == nil && object.Reboot != nil
 		if isReboot {
-			text = string(special.Reboot)
+			text = string(object.Reboot)
 		}
 
 		h, err := hooks.Parse(text, hookTimeout)
@@ -226,12 +226,13 @@ func (c *ControlConfig) hooks() (list []control.Hook, reboot []string, err error
 // retryServing is the time after which partition control tries again to serve its API.
 const retryServing = 5 * time.Second
 
-// run finishes the operation that a crash interrupted, and serves the API until ctx ends. An error
-// in that is a state of partition control, and does not end the program.
+// run finishes an operation that a crash has interrupted, and serves the API until ctx ends. Errors do
+// not end the program: they become the state of partition control.
 func (c *controller) run(ctx context.Context) error {
 	return runTogether(ctx, []func(context.Context) error{c.engine.Run, c.serveAPI})
 }
 
+// serveAPI serves the API. If that fails, it tries again every retryServing.
 func (c *controller) serveAPI(ctx context.Context) error {
 	opts := c.server
 
@@ -261,7 +262,7 @@ func (c *controller) serveAPI(ctx context.Context) error {
 	}
 }
 
-// notes returns what keeps partition control from working, as lines of the readiness answer.
+// notes returns why partition control does not work, or not fully, as lines of the readiness answer.
 func (c *controller) notes() []string {
 	var list []string
 	if off := c.status.offReason(); off != "" {
@@ -280,7 +281,7 @@ func (c *controller) notes() []string {
 	return list
 }
 
-// setUnrestored sets the metrics of the GPUs that are not restored.
+// setUnrestored reports GPUs whose layouts were not restored, in metrics and the node condition.
 func (c *controller) setUnrestored(list []api.Unrestored) {
 	gpus := make([]collector.UnrestoredGPU, 0, len(list))
 	for _, u := range list {
@@ -298,7 +299,7 @@ func (c *controller) setUnrestored(list []api.Unrestored) {
 type observer struct {
 	metrics *collector.Control
 	status  *controlStatus
-	layouts *layoutFollower // nil if no condition is written
+	layouts *layoutFollower // nil if we write no node condition
 }
 
 func (o observer) Operation(verb api.Verb, result string, took time.Duration) {
@@ -322,9 +323,9 @@ type controlStatus struct {
 	metrics *collector.Control
 
 	mu     sync.Mutex
-	engine string
-	off    string // why the API is not served
-	audit  string // why the audit log cannot be written, so that changes are refused
+	engine string // the engine's state: "idle", "running", ...
+	off    string // why the API is not served; empty if it is
+	audit  string // why the audit log cannot be written, so that we refuse changes; empty if it can
 }
 
 func (s *controlStatus) setAudit(err error) {
@@ -358,11 +359,11 @@ func (s *controlStatus) setOff(reason string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	news := s.off != reason
+	changed := s.off != reason
 	s.off = reason
 	s.updateMetric()
 
-	return news
+	return changed
 }
 
 func (s *controlStatus) updateMetric() {

@@ -16,10 +16,9 @@ import (
 // name.
 const dcgmExporterFiles = "/etc/dcgm-exporter/"
 
-// loadCounters reads the counters file of dcgm-exporter's names; without a path it returns nil, the
-// built-in list.
-// Invalid rows are an error: a dashboard that lacks a metric does not say that a file has a
-// typing error.
+// loadCounters reads a counters file of dcgm-exporter. Without a path it returns nil: the built-in
+// list. Invalid rows are an error: otherwise a typing error would show only as a metric that is
+// missing in a dashboard.
 func loadCounters(path string, logger log.Logger) ([]collector.Counter, error) {
 	if path == "" {
 		return nil, nil

@@ -14,10 +14,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/collector"
 )
 
-// lookupFunc returns a variable of the environment, as os.LookupEnv does.
+// lookupFunc returns the value of an environment variable, like os.LookupEnv.
 type lookupFunc func(string) (string, bool)
 
-// lookupIn looks variables up in an environment, which has "NAME=value" for each.
+// lookupIn returns a lookupFunc for an environment in the form of os.Environ: "NAME=value".
 func lookupIn(environ []string) lookupFunc {
 	return func(name string) (string, bool) {
 		for _, pair := range environ {
@@ -42,12 +42,12 @@ func sortedNames(environ []string) []string {
 	return names
 }
 
-// mostFiles is how many files of arguments a command line may name. One that names itself has no
-// end.
-const mostFiles = 100
+// maxFiles is how many files of arguments a command line may name. Without a limit, a file that names
+// itself would be read forever.
+const maxFiles = 100
 
 // expandFiles replaces each argument @FILE by the lines of the file, which can be such arguments
-// themselves. kingpin would do that when it has seen what we do with a command line before it.
+// themselves. kingpin would do that, too, but only after we have looked at the command line.
 func expandFiles(args []string) ([]string, error) {
 	var out []string
 	files := 0
@@ -64,8 +64,8 @@ func expandFiles(args []string) ([]string, error) {
 			rest = rest[1:]
 
 			continue
-		case files == mostFiles:
-			return nil, fmt.Errorf("%s: expected at most %d files of arguments", arg, mostFiles)
+		case files == maxFiles:
+			return nil, fmt.Errorf("%s: expected at most %d files of arguments", arg, maxFiles)
 		}
 
 		lines, err := kingpin.ExpandArgsFromFile(path)
@@ -80,14 +80,14 @@ func expandFiles(args []string) ([]string, error) {
 	return out, nil
 }
 
-// envPrefix begins the names of this program's variables.
+// envPrefix is the prefix of this program's variables.
 const envPrefix = "MIG_EXPORTER_"
 
-// dcgmExporterPrefix begins the names of most of dcgm-exporter's variables.
+// dcgmExporterPrefix is the prefix of most of dcgm-exporter's variables.
 const dcgmExporterPrefix = "DCGM_EXPORTER_"
 
-// nodeNameVariable is the variable by which dcgm-exporter's manifests name the node: the host name
-// of a pod is the pod's.
+// nodeNameVariable is the variable in which dcgm-exporter's manifests give the node's name. In a pod
+// the host name is the pod's.
 const nodeNameVariable = "NODE_NAME"
 
 // envName returns the environment variable of a flag of this program.
@@ -111,10 +111,10 @@ func allFlags() []*kingpin.FlagModel {
 	})
 }
 
-// flagAsTyped returns the name under which a command line sets a flag, its own or an alias of
-// dcgm-exporter; empty if it does not.
+// flagAsTyped returns the name by which a command line sets a flag: the flag's own, or an alias of
+// dcgm-exporter. It is empty if the command line does not set the flag.
 func flagAsTyped(args []string, flag string) string {
-	words, _, _ := splitLine(args) // of a line that is an error, the words before it
+	words, _, _ := splitLine(args) // after an error: the words before it
 
 	for _, w := range words {
 		switch {
@@ -128,14 +128,14 @@ func flagAsTyped(args []string, flag string) string {
 	return ""
 }
 
-// variableOf returns the environment variable that gives a flag its value, empty if none does.
+// variableOf returns the environment variable that sets a flag; empty if none does.
 func variableOf(flag string, args []string, lookup lookupFunc) string {
 	if flagAsTyped(args, flag) != "" {
 		return ""
 	}
 
 	if value, _ := lookup(envName(flag)); value != "" && flag != xidWindowFlag && flag != clockEventsWindowFlag {
-		return envName(flag) // the two windows have dcgm-exporter's variables alone
+		return envName(flag) // the two windows only have dcgm-exporter's variables
 	}
 
 	for _, a := range aliases() {
@@ -170,19 +170,19 @@ func checkVariables(args []string, lookup lookupFunc) error {
 	return errors.Join(errs...)
 }
 
-// flagName is the name of a flag in a message, which has it with its dashes.
+// flagName is the name of a flag without dashes. In a message it prints with them.
 type flagName string
 
 func (n flagName) String() string { return "--" + string(n) }
 
-// flagErrors collects what is wrong with the values of flags.
+// flagErrors collects errors about the values of flags.
 type flagErrors struct {
 	list  []error
-	flags []flagName // that the messages name, in their order
+	flags []flagName // the flags that the messages name, in order
 }
 
-// check adds an error if a condition does not hold. Arguments that are a flagName are the flags
-// that it is about.
+// check adds an error if ok is false. It takes the arguments that are a flagName to be the flags that
+// the error is about.
 func (e *flagErrors) check(ok bool, format string, args ...any) {
 	if ok {
 		return
@@ -191,13 +191,13 @@ func (e *flagErrors) check(ok bool, format string, args ...any) {
 	e.list = append(e.list, fmt.Errorf(format, args...))
 
 	for _, arg := range args {
-		if flag, is := arg.(flagName); is && !slices.Contains(e.flags, flag) {
+		if flag, isFlag := arg.(flagName); isFlag && !slices.Contains(e.flags, flag) {
 			e.flags = append(e.flags, flag)
 		}
 	}
 }
 
-// join returns the errors, with the variables of the environment that set their flags.
+// join joins the errors, and says which environment variables set the flags in them.
 func (e *flagErrors) join(args []string, lookup lookupFunc) error {
 	var set []string
 
@@ -215,11 +215,11 @@ func (e *flagErrors) join(args []string, lookup lookupFunc) error {
 	return fmt.Errorf("%w (%s)", err, strings.Join(set, ", "))
 }
 
-// requirement is a condition without which flags have no effect.
+// requirement is what some flags need to have an effect.
 type requirement struct {
 	flags []string
-	has   func(*Config) bool
-	needs string
+	isMet func(*Config) bool
+	needs string // the requirement as a flag: "--driver=sim"
 }
 
 func requirements() []requirement {
@@ -258,24 +258,24 @@ func requirements() []requirement {
 	}
 }
 
-// controlEnabled is the requirement of the flags of partition control. Without it they are refused:
+// controlEnabled is the requirement of the flags of partition control. Without it we refuse them:
 // given alone, they would seem to turn control on.
 const controlEnabled = flagName("control.enabled")
 
-// findIneffective finds the flags and variables that have no effect with the others. It adds an
-// error about those that are refused, and returns warnings about the others.
+// findIneffective finds flags and variables that have no effect because a requirement is not met. It
+// adds an error for each flag that we refuse then, and returns warnings for the others.
 func findIneffective(
 	cfg *Config,
 	args []string,
 	lookup lookupFunc,
 	errs *flagErrors,
 ) (warnings []warning) {
-	for _, e := range requirements() {
-		if e.has(cfg) {
+	for _, r := range requirements() {
+		if r.isMet(cfg) {
 			continue
 		}
 
-		for _, flag := range e.flags {
+		for _, flag := range r.flags {
 			variable := variableOf(flag, args, lookup)
 			name := flagAsTyped(args, flag)
 
@@ -285,16 +285,16 @@ func findIneffective(
 					warnings,
 					warning{
 						"variable has no effect",
-						[]any{"variable", variable, "needs", e.needs},
+						[]any{"variable", variable, "needs", r.needs},
 					},
 				)
 			case name == "":
-			case e.needs == controlEnabled.String():
+			case r.needs == controlEnabled.String():
 				errs.check(false, "%s has no effect: expected %s with it", name, controlEnabled)
 			default:
 				warnings = append(
 					warnings,
-					warning{"flag has no effect", []any{"flag", name, "needs", e.needs}},
+					warning{"flag has no effect", []any{"flag", name, "needs", r.needs}},
 				)
 			}
 		}
@@ -303,8 +303,8 @@ func findIneffective(
 	return warnings
 }
 
-// findEmptyVariables returns a warning for each variable that is set and empty, if an empty value
-// of its flag means something: an empty variable counts as none.
+// findEmptyVariables returns a warning for each variable that is set to an empty text although an
+// empty value of its flag means something. An empty variable has no effect, as if it were not set.
 func findEmptyVariables(lookup lookupFunc) []warning {
 	var list []warning
 
@@ -321,7 +321,7 @@ func findEmptyVariables(lookup lookupFunc) []warning {
 	return list
 }
 
-// asksForHelp reports whether a command line asks what the program is, instead of running it.
+// asksForHelp reports whether a command line only asks for the help or the version.
 func asksForHelp(args []string) bool {
 	return slices.ContainsFunc(args, func(arg string) bool {
 		return arg == "--version" || strings.HasPrefix(arg, "--help")
@@ -340,8 +340,8 @@ func logWarnings(logger log.Logger, list []warning) {
 	}
 }
 
-// unknownVariables returns a warning for each variable of this program's prefix, or of
-// dcgm-exporter's, that no flag has.
+// unknownVariables returns a warning for each variable with this program's prefix, or with
+// dcgm-exporter's, that belongs to no flag.
 func unknownVariables(environ []string) []warning {
 	var own []string
 	flags := map[string]string{}
@@ -377,27 +377,28 @@ func unknownVariables(environ []string) []warning {
 	return list
 }
 
-// serviceSuffix ends the names of the variables that the kubelet sets for a service, after the
-// service's own name.
+// serviceSuffix matches what follows the service's name in the variables that the kubelet sets for a
+// service, as in MIG_EXPORTER_PORT_9401_TCP_ADDR.
 const serviceSuffix = `_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|` +
 	`PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`
 
-// isServiceVariable reports whether the kubelet has set a variable, sorted among names, for a
-// service such as "mig-exporter".
+// isServiceVariable reports whether the kubelet has set a variable for a service, such as
+// "mig-exporter". names are all variables, sorted: each service has a variable ..._SERVICE_HOST.
 func isServiceVariable(name string, names []string) bool {
-	at := regexp.MustCompile(serviceSuffix).FindStringIndex(name)
-	if at == nil {
+	suffix := regexp.MustCompile(serviceSuffix).FindStringIndex(name)
+	if suffix == nil {
 		return false
 	}
 
-	_, found := slices.BinarySearch(names, name[:at[0]]+"_SERVICE_HOST")
+	_, found := slices.BinarySearch(names, name[:suffix[0]]+"_SERVICE_HOST")
 
 	return found
 }
 
-// editDistance is the number of letters to insert, delete or replace to turn a into b.
+// editDistance returns how many letters have to be inserted, deleted or replaced to turn a into b
+// (Levenshtein).
 func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
+	row := make([]int, len(b)+1) // the distances of what we have seen of a to each prefix of b
 	for j := range row {
 		row[j] = j
 	}

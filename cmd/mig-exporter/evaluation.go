@@ -9,18 +9,19 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// evaluation is what really happens on a simulated node, with what right-sizing predicted. It
-// answers GET /-/sim/truth, which migctl evaluate shows; no metric has any of it.
+// evaluation compares what processes achieve on a simulated node with what right-sizing predicted. It
+// answers GET /-/sim/truth, which migctl evaluate shows. No metric has any of it.
 type evaluation struct {
 	node *sim.Node
-	name string // of the node
+	name string // the node's name
 
 	mu        sync.Mutex
 	tally     sim.Tally
 	predicted map[workloadName]*sim.Prediction
 }
 
-// workloadName names a workload wherever it runs. Without an owner it is a pod.
+// workloadName names a workload, whichever device it runs on. The owner of a bare pod is the pod
+// itself: "Pod/NAME".
 type workloadName struct {
 	namespace, owner, container string
 }
@@ -33,7 +34,7 @@ func newEvaluation(node *sim.Node) *evaluation {
 	}
 }
 
-// addOutcomes adds what the processes of the node do now.
+// addOutcomes adds what the processes of the node achieve now.
 func (e *evaluation) addOutcomes() {
 	now := e.node.Now()
 	truth := e.node.Truth()
@@ -43,7 +44,7 @@ func (e *evaluation) addOutcomes() {
 	e.tally.Add(now, truth)
 }
 
-// recordPredictions keeps what a report predicts of workloads that should have another slice.
+// recordPredictions keeps what a report predicts for workloads that it recommends a slice for.
 func (e *evaluation) recordPredictions(report *advise.Report) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

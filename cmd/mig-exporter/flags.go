@@ -30,7 +30,7 @@ const (
 // logOptions say how to log.
 type logOptions struct {
 	Level, Format string
-	Journal       bool // lines begin with the priorities of the journal
+	Journal       bool // whether lines begin with a priority for systemd's journal
 }
 
 // invocation is a parsed command line.
@@ -38,7 +38,7 @@ type invocation struct {
 	Command  string
 	Config   Config
 	Log      logOptions
-	Warnings []warning // for the log, once there is one
+	Warnings []warning // to be logged once the logger exists
 }
 
 // parseCommandLine reads the command line. Each flag can come from the environment too:
@@ -51,8 +51,9 @@ func parseCommandLine(line, environ []string) (invocation, error) {
 		return invocation{}, err
 	}
 
+	// An old variable must not keep the user from reading the help, which has the flags of today.
 	goneVariables := environ
-	if asksForHelp(line) { // which says what there is instead
+	if asksForHelp(line) {
 		goneVariables = nil
 	}
 
@@ -79,8 +80,9 @@ func parseCommandLine(line, environ []string) (invocation, error) {
 
 	command, err := app.Parse(usage.CompletionArgs(app, args))
 	if err != nil {
-		if bad := checkVariables(line, lookup); bad != nil {
-			err = bad // it names the variable
+		// kingpin's error names the flag even if a variable has set it.
+		if variableErr := checkVariables(line, lookup); variableErr != nil {
+			err = variableErr
 		}
 
 		return invocation{}, fmt.Errorf(
@@ -90,7 +92,7 @@ func parseCommandLine(line, environ []string) (invocation, error) {
 	}
 
 	inv.Command = command
-	cfg.Metrics.NodeName, _ = lookup(nodeNameVariable) // dcgm-exporter looks at nothing else first
+	cfg.Metrics.NodeName, _ = lookup(nodeNameVariable) // dcgm-exporter prefers it to the host name, too
 
 	if cfg.Driver.Kind == driverNVML {
 		cfg.Hostname = cmp.Or(cfg.Kubernetes.NodeName, cfg.Metrics.NodeName)
@@ -99,8 +101,8 @@ func parseCommandLine(line, environ []string) (invocation, error) {
 	var errs flagErrors
 
 	cfg.validate(&errs)
-	without := findIneffective(cfg, line, lookup, &errs)
-	inv.Warnings = slices.Concat(warnings, without, findEmptyVariables(lookup))
+	ineffective := findIneffective(cfg, line, lookup, &errs)
+	inv.Warnings = slices.Concat(warnings, ineffective, findEmptyVariables(lookup))
 
 	if err := errs.join(line, lookup); err != nil {
 		return invocation{}, err
@@ -216,7 +218,7 @@ func simulationFlags(app *kingpin.Application, cfg *DriverConfig) {
 		sim.ClockReal, &cfg.Clock, sim.ClockReal, sim.ClockStep, sim.ClockX60)
 }
 
-// hostFlags declares the flags about what the host shows of its driver.
+// hostFlags declares the flags about the host: its PID namespace and its kernel's log.
 func hostFlags(app *kingpin.Application, cfg *DriverConfig) {
 	enumFlag(app, "pid-namespace", "PID namespace of this process, in which the driver lists "+
 		"processes: auto, host (all processes that can be on the GPUs are in it, as on a node "+
@@ -286,9 +288,9 @@ func metricsFlags(app *kingpin.Application, cfg *MetricsConfig) {
 	windowFlag(app, clockEventsWindowFlag, &cfg.ClockEventsWindow)
 }
 
-// windowFlag declares a flag of dcgm-exporter that we have under its own name alone: the time
-// over which one of its counts counts, up to the last reading, in milliseconds. aliases hold its
-// variable.
+// windowFlag declares a hidden flag that only has dcgm-exporter's name: the time, in milliseconds up
+// to the last reading, over which one of dcgm-exporter's metrics counts. Its environment variable is
+// among the aliases.
 func windowFlag(app *kingpin.Application, name string, target *time.Duration) {
 	initial := strconv.FormatInt(defaultWindow.Milliseconds(), 10)
 	app.Flag(name, "").Hidden().NoEnvar().Default(initial).SetValue(

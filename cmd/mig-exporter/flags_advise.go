@@ -19,7 +19,7 @@ type AdviseConfig struct {
 	Enabled       bool
 	StateDir      string // empty: the evidence ends with the process
 	Strategy      string
-	ServerMetrics bool // ask the pods' inference servers
+	ServerMetrics bool // whether we ask the pods' inference servers for their metrics
 	Options       advise.Options
 }
 
@@ -68,11 +68,11 @@ func adviseFlags(app *kingpin.Application, cfg *AdviseConfig, workloadLabel *str
 		strategyMixed, &cfg.Strategy, strategyMixed, strategySingle)
 }
 
-// gapIntervals is how many poll intervals may lie between two Snapshots that count as observed
-// without a break.
+// gapIntervals is how many poll intervals two Snapshots may be apart. If they are further apart, what
+// lies between them does not count as observed.
 const gapIntervals = 3
 
-// options returns the options of the advisor for Snapshots of an interval.
+// options returns the options of the advisor, for Snapshots that are an interval apart.
 func (c *AdviseConfig) options(interval time.Duration) advise.Options {
 	o := c.Options
 	o.SingleStrategy = c.Strategy == strategySingle
@@ -101,12 +101,12 @@ func (c *KubernetesConfig) validate(errs *flagErrors) {
 		flagName("advise.workload-label"), c.WorkloadLabel)
 }
 
-// isLabelKey reports whether a text can be the key of a pod's label: a name of at most 63
-// characters, which can have a DNS subdomain and a slash before it. An empty one is none and does.
+// isLabelKey reports whether a text is empty or can be the key of a pod's label: a name of at most 63
+// characters, optionally with a DNS subdomain and a slash before it.
 func isLabelKey(text string) bool {
-	prefix, name, prefixed := strings.Cut(text, "/")
-	if !prefixed {
-		prefix = "a"
+	prefix, name, hasPrefix := strings.Cut(text, "/")
+	if !hasPrefix {
+		prefix = "a" // any valid one
 		name = text
 	}
 

@@ -16,7 +16,7 @@ const collectorsFlag = "collectors"
 // collectorsValue is the value of --collectors.
 type collectorsValue struct {
 	text     string
-	disabled map[string]bool // of each collector, whether it is off
+	disabled map[string]bool // whether a collector is off, for each by its name
 }
 
 func (v *collectorsValue) String() string { return v.text }
@@ -35,11 +35,12 @@ func (v *collectorsValue) Set(s string) error {
 	return nil
 }
 
-// declareCollectors declares --collectors. Disabled holds whether each collector is off.
+// declareCollectors declares --collectors. The flag sets for each collector, by its name in disabled,
+// whether it is off.
 func declareCollectors(app *kingpin.Application, disabled map[string]bool) {
 	value := &collectorsValue{disabled: disabled}
 	if err := value.Set(""); err != nil {
-		panic(err) // the default set is a list
+		panic(err) // cannot happen: the empty list is the default set
 	}
 
 	on, off := collectorNames()
@@ -60,19 +61,19 @@ func parseCollectors(text string) (disabled map[string]bool, err error) {
 
 	items := strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 
-	bare := len(items) > 0 && !isSigned(items[0])
-	if bare {
+	isWholeSet := len(items) > 0 && !isSigned(items[0])
+	if isWholeSet {
 		for name := range disabled {
 			disabled[name] = true
 		}
 	}
 
-	seen := map[string]string{} // items by name
+	seen := map[string]string{} // the items so far, by name
 
 	for _, item := range items {
 		name := strings.TrimLeft(item, "+-")
 		if len(item)-len(name) > 1 {
-			name = item
+			name = item // "++ecc" is no collector's name
 		}
 
 		_, known := disabled[name]
@@ -82,7 +83,7 @@ func parseCollectors(text string) (disabled map[string]bool, err error) {
 		case !known:
 			return nil, fmt.Errorf("there is no collector %q: %s; a file of dcgm-exporter's counters is "+
 				"--dcgm.counters=FILE", name, expectedCollectors())
-		case isSigned(item) == bare:
+		case isSigned(item) == isWholeSet:
 			return nil, fmt.Errorf("%q and %q do not go together: expected +NAME and -NAME, which "+
 				"change the default set, or names alone, which are the whole set; %s",
 				items[0], item, expectedCollectors())
@@ -108,8 +109,7 @@ func expectedCollectors() string {
 		strings.Join(off, ", ") + " (off by default)"
 }
 
-// collectorNames returns the names of the collectors that are on by default, and of those that
-// are off.
+// collectorNames returns the names of the collectors that are on by default, and of the others.
 func collectorNames() (on, off []string) {
 	for _, g := range collector.Groups() {
 		if g.OptIn {
@@ -139,6 +139,6 @@ func describeCollectors() [][2]string {
 	return rows
 }
 
-// isCountersFile reports whether a value of --collectors is the counters file of dcgm-exporter's
-// flag: a path, with a slash or an extension, which no name of a collector has.
+// isCountersFile reports whether a value of --collectors is meant for dcgm-exporter's flag of that
+// name: the path of a counters file. It has a slash or a dot, unlike the names of collectors.
 func isCountersFile(value string) bool { return strings.ContainsAny(value, "/.") }

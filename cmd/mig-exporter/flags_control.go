@@ -16,9 +16,9 @@ type ControlConfig struct {
 	Enabled       bool
 	Mode          string
 	Socket        string
-	AllowGID      int    // -1: root alone
-	ListenAddress string // empty: the socket alone
-	ConfigFile    string // of the listener: certificates, tokens, rights
+	AllowGID      int    // the group that may use Socket; -1: only root may
+	ListenAddress string // empty: we only serve on Socket
+	ConfigFile    string // certificates, tokens and rights for ListenAddress
 	Audiences     []string
 	LayoutsFile   string
 	StateDir      string
@@ -100,16 +100,16 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 		"2m", &cfg.SettleTimeout)
 }
 
-// hookTimeout is the time after which a hook is killed: systemd gives a service 90 s to stop, and
-// hooks restart services. One that takes longer should start its work and return.
+// hookTimeout is the time after which we kill a hook. Hooks restart services, and systemd gives a
+// service 90 s to stop. A hook that needs longer should start its work and return.
 const hookTimeout = 2 * time.Minute
 
 // longestSocketDir leaves room for the socket's name, and for the temporary name under which it is
 // created, in the 107 bytes of a unix address.
 const longestSocketDir = 80
 
-// markDir returns the folder that keeps across restarts that a kubelet has answered; empty: it is
-// not kept.
+// markDir returns the folder in which we remember across restarts that the node has a kubelet; empty:
+// we do not remember it.
 func (c *ControlConfig) markDir() string {
 	if !c.Enabled {
 		return ""

@@ -10,7 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/usage"
 )
 
-// flagValue returns the value of a flag.
+// flagValue returns the kingpin.Value of a flag. parse sets the flag's target, and returns false for
+// an invalid text; the error then says what was expected.
 func flagValue(name, expected string, parse func(string) bool) kingpin.Value {
 	return &usage.Value{Wrong: "--" + name + "=%s: expected " + expected, Parse: parse}
 }

@@ -34,7 +34,7 @@ func (x *exporter) openFindings(cfg *Config) {
 		return
 	}
 
-	noKubelet := x.node.noteKubelet()
+	noKubelet := x.node.watchForKubelet()
 	f := &nodeFindings{
 		judge: nodeJudge{
 			cfg:             cfg,

@@ -18,14 +18,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Without persistence mode a GPU in confidential-computing mode can become unusable until a reset
-// when the first process that has opened it ends (aleph-im/aleph-vm#1271). So this program opens
-// such GPUs only while another process keeps them open, as nvidia-persistenced does.
+// Without persistence mode, a GPU in confidential-computing mode can become unusable until a reset
+// when the process that opened it first ends (aleph-im/aleph-vm#1271). So this program opens such
+// GPUs only while another process keeps them open, as nvidia-persistenced does.
 
 // openFilesTimeout bounds the search for processes that have a GPU open.
 const openFilesTimeout = 5 * time.Second
 
-// errFirstToOpen is what the refusal to open the GPUs wraps.
+// errFirstToOpen is the error with which we refuse to open the GPUs.
 var errFirstToOpen = errors.New(
 	"refusing to be the first to open the GPUs: in confidential-computing mode without " +
 		"persistence mode they can become unusable until a reset when this process ends. Expected a process that " +
@@ -38,8 +38,8 @@ type openingGuard struct {
 	handles   control.Handles
 }
 
-// mayOpen returns why this process may not open the GPUs. confidential is what the driver says of
-// them; if it does not say, a machine that is no confidential guest has no such GPUs.
+// mayOpen returns why this process may not open the GPUs; nil if it may. confidential is whether the
+// driver says that they are in confidential-computing mode.
 func (o openingGuard) mayOpen(confidential gpu.Opt[bool]) error {
 	if !o.isConfidential(confidential) {
 		return nil
@@ -72,22 +72,18 @@ func (o openingGuard) mayOpen(confidential gpu.Opt[bool]) error {
 	return nil
 }
 
-// isConfidential reports whether the GPUs are taken to be in confidential-computing mode.
+// isConfidential reports whether we take the GPUs to be in confidential-computing mode. If the driver
+// does not say, we do so if the machine can be a confidential guest: others have no such GPUs.
 func (o openingGuard) isConfidential(confidential gpu.Opt[bool]) bool {
 	return confidential.Or(o.isConfidentialGuest())
 }
 
-// isConfidentialGuest reports whether the machine is a confidential virtual machine, by the devices
-// of its guest drivers: AMD SEV-SNP (drivers/virt/coco/sev-guest of Linux) and Intel TDX
-// (drivers/virt/coco/tdx-guest).
+// isConfidentialGuest reports whether the machine can be a confidential virtual machine, by the
+// devices of its guest drivers: AMD SEV-SNP (drivers/virt/coco/sev-guest of Linux) and Intel TDX
+// (drivers/virt/coco/tdx-guest). A device that cannot be examined may exist.
 func (o openingGuard) isConfidentialGuest() bool {
-	for _, device := range []string{"sev-guest", "tdx_guest"} {
-		if _, err := os.Stat(filepath.Join(o.sys, "class", "misc", device)); err == nil {
-			return true
-		}
-	}
-
-	return false
+	misc := filepath.Join(o.sys, "class", "misc")
+	return anyExists(filepath.Join(misc, "sev-guest"), filepath.Join(misc, "tdx_guest"))
 }
 
 // readMinors returns the minor numbers of the GPUs that the kernel driver has bound, which needs no
@@ -146,8 +142,8 @@ func readMinor(path string) (int, error) {
 	return 0, fmt.Errorf("%s: expected a line with the Device Minor", path)
 }
 
-// listOpenMinors lists the minor numbers of the GPUs whose device nodes are among the open files of
-// a folder of /proc.
+// listOpenMinors lists the minor numbers of the GPUs that a process has open. files is its folder of
+// open files, such as /proc/self/fd.
 func listOpenMinors(files string) ([]int, error) {
 	entries, err := os.ReadDir(files)
 	if err != nil {
@@ -185,7 +181,7 @@ func listOpenMinors(files string) ([]int, error) {
 	return slices.Compact(minors), nil
 }
 
-// mayOpen holds a simulated node to the same rule: its persistence mode keeps the GPUs open.
+// mayOpen applies the same rule to a simulated node, whose persistence mode keeps the GPUs open.
 func (s simulation) mayOpen(confidential gpu.Opt[bool]) error {
 	if confidential.Or(false) && !s.Scenario().Node.PersistenceMode {
 		return fmt.Errorf("%w. None has the simulated GPUs open", errFirstToOpen)

@@ -73,6 +73,20 @@ func TestMayOpen(t *testing.T) {
 	}
 }
 
+// A machine of which we cannot see whether it is a confidential guest may be one.
+func TestUnknownGuestCountsAsConfidential(t *testing.T) {
+	sys := t.TempDir()
+	writeFile(t, filepath.Join(sys, "class", "misc"), "a file, below which nothing can be examined")
+
+	if !(openingGuard{sys: sys}).isConfidential(gpu.None[bool]()) {
+		t.Error("a machine whose /sys cannot be examined counts as no confidential guest")
+	}
+
+	if (openingGuard{sys: t.TempDir()}).isConfidential(gpu.None[bool]()) {
+		t.Error("a machine without the devices of guests counts as confidential")
+	}
+}
+
 // TestConfidentialNode: the service does not open the GPUs of a confidential node without
 // persistence mode, nor does its embedded DCGM, and says why; with it, all is as ever.
 func TestConfidentialNode(t *testing.T) {
