@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	followRetry    = time.Second // between attempts to reach a server that may be restarting
-	followAttempts = 60          // how many in a row without an event
+	followRetry    = time.Second // how long we wait before we ask a server again that may be restarting
+	followAttempts = 60          // how many attempts in a row may bring no event
 )
 
-// operationError says that an operation did not succeed; migctl has shown its outcome already.
+// operationError says that an operation did not succeed. migctl has already shown its outcome.
 type operationError struct {
 	code  int
 	state api.OperationState
@@ -90,17 +90,17 @@ func (s *session) rollBackOperation(ctx context.Context) error {
 	writeOperation(s.page, &op)
 	s.page.line()
 
-	again := op.State == api.Degraded || op.State == api.Stuck
+	isRetry := op.State == api.Degraded || op.State == api.Stuck
 	switch {
-	case again:
-		s.page.para(
+	case isRetry:
+		s.page.paragraph(
 			"! ",
 			yellow,
 			"The rollback is tried again on the GPUs that are blocked. A GPU that another client has "+
 				"changed since is left alone.",
 		)
 	case op.State.Committed():
-		s.page.para(
+		s.page.paragraph(
 			"! ",
 			yellow,
 			"Instances that this operation has created are destroyed again; one that is in use by "+
@@ -108,7 +108,7 @@ func (s *session) rollBackOperation(ctx context.Context) error {
 		)
 	}
 
-	if again || op.State.Committed() { // otherwise the server says why it cannot be rolled back
+	if isRetry || op.State.Committed() { // otherwise the server says why it cannot be rolled back
 		if err := s.askOperator(ctx, fmt.Sprintf("Roll back operation %s?", op.ID)); err != nil {
 			return err
 		}
@@ -117,9 +117,10 @@ func (s *session) rollBackOperation(ctx context.Context) error {
 	request := rollbackRequest(s.opts.Reason)
 
 	err := s.startOperation(ctx, http.MethodPost, operationPath(op.ID)+"/rollback", request)
-	if ended := (*operationError)(nil); again && errors.As(err, &ended) &&
+	// After these the GPUs have the previous layout, as the operator wanted.
+	if ended := (*operationError)(nil); isRetry && errors.As(err, &ended) &&
 		(ended.state == api.RolledBack || ended.state == api.Failed) {
-		return nil // nothing of the operation is left, as the operator wanted
+		return nil
 	}
 
 	return err
@@ -171,19 +172,19 @@ func (s *session) followOperation(ctx context.Context, op *api.Operation) error 
 	}
 }
 
-// follower shows the events of one operation, stream after stream: a stream ends early if the
-// server restarts, or drops a slow reader.
+// follower shows the events of one operation, from one stream after another: a stream ends early if
+// the server restarts, or drops a slow reader.
 type follower struct {
 	session  *session
-	id       string
+	id       string // of the operation
 	shown    progress
-	seen     int  // the number of the last event that was shown
-	failures int  // streams since then that ended early
-	lost     bool // the last one ended since the server did not answer
+	seen     int  // the number of the last event that we have shown
+	failures int  // how many streams have ended early since then
+	lost     bool // the last stream ended because the server did not answer
 }
 
-// showEvents shows the events that follow those seen, until the stream ends. It returns how that
-// ended.
+// showEvents shows the events after f.seen until the stream ends. It returns the error with which the
+// stream ended; nil if the server ended it.
 func (f *follower) showEvents(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -192,8 +193,8 @@ func (f *follower) showEvents(ctx context.Context) error {
 		f.failures = 0
 		f.lost = false
 
-		// The operation may stay stuck for long: we end the stream, and fetchEnded finds out
-		// whether it still is.
+		// The operation can be stuck for long. We end the stream, and fetchEnded finds out whether the
+		// operation still is.
 		if e.State == api.Stuck {
 			stop()
 		}
@@ -217,7 +218,7 @@ func (f *follower) triesAgain(err error) bool {
 	// After the first failure only the stream may be lost.
 	f.lost = errors.As(err, new(*unreachable))
 	if f.lost && f.failures == 2 {
-		f.session.page.para("", yellow, connectionLost+" Trying to follow it again for a minute.")
+		f.session.page.paragraph("", yellow, connectionLost+" Trying to follow it again for a minute.")
 	}
 
 	return true
@@ -242,8 +243,8 @@ func mayComeBack(err error) bool {
 		errors.As(err, &p) && (p.Type == api.RateLimited || p.Type == api.Unavailable)
 }
 
-// fetchEnded returns the operation if it has stopped, else nil. streamErr is how the stream of its
-// events ended.
+// fetchEnded returns the operation if it has stopped; otherwise nil. streamErr is the error with which
+// the stream of its events ended.
 func (s *session) fetchEnded(ctx context.Context, id string, streamErr error) *api.Operation {
 	if ctx.Err() != nil || !mayComeBack(streamErr) {
 		return nil
@@ -259,16 +260,16 @@ func (s *session) fetchEnded(ctx context.Context, id string, streamErr error) *a
 	return &op
 }
 
-// connectionLost says what becomes of an operation whose server does not answer any more.
+// connectionLost is the message about an operation whose server does not answer any more.
 const connectionLost = "The connection to mig-exporter is lost. If mig-exporter still runs, the " +
 	"operation goes on; if it has ended, its next start finishes the operation or rolls it back."
 
 func (s *session) writeLost(id string) {
-	s.page.para("", yellow, connectionLost+" To follow it:")
+	s.page.paragraph("", yellow, connectionLost+" To follow it:")
 	s.page.line(text("  migctl operations --follow %s", id))
 }
 
 func (s *session) writeContinues(id, why string) {
-	s.page.para("", yellow, why+" The operation goes on without migctl. To follow it:")
+	s.page.paragraph("", yellow, why+" The operation goes on without migctl. To follow it:")
 	s.page.line(text("  migctl operations --follow %s", id))
 }

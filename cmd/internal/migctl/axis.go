@@ -10,25 +10,26 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// slot is a box on the drawn placement axis of a GPU.
+// slot is a box on the drawn placement axis of a GPU: an instance, or room between instances.
 type slot struct {
 	gpu.Placement
-	at          gpu.Opt[gpu.Placement] // the placement of the instance, before it is laid out
-	label, note string                 // the profile, and the users
+	reported    gpu.Opt[gpu.Placement] // the instance's placement in the document; absent for room
+	label, note string                 // the lines in the box: the profile, and the users
 	color       color
 	stranded    bool
 }
 
 const (
 	axisIndent = 2
-	// columns of a unit at most, on a page of tableWidth: a short axis does not fill the line
+	// unitMax is how many columns a unit takes at most on a page of tableWidth: a short axis does not
+	// fill the line.
 	unitMax      = 18
-	unitsDrawn   = 24     // a longer axis would have no room for a profile
-	freeLabel    = "free" // held by nothing: room without an instance, or a device
+	unitsDrawn   = 24     // a longer axis is not drawn: its units would have no room for a profile
+	freeLabel    = "free" // for a device that nothing holds, and for room without an instance
 	strandedText = "stranded"
 )
 
-// boxLines are the characters that boxes are drawn with.
+// boxLines are the characters with which boxes are drawn.
 type boxLines struct {
 	left, mid, right, footLeft, footMid, footRight, bar, edge, waste string
 }
@@ -41,8 +42,8 @@ func (p *page) boxLines() boxLines {
 	return boxLines{"+", "+", "+", "+", "+", "+", "-", "|", "/"}
 }
 
-// drawAxis draws slots, gapless from 0 and in order, as boxes whose widths are those of their
-// placements. The numbers below are the memory slices at which placements can begin.
+// drawAxis draws slots as boxes, each as wide as its placement. The slots are in order and without
+// gaps, from unit 0 on. The numbers below the boxes are the units at which placements can begin.
 func (p *page) drawAxis(units int, slots []slot) {
 	columns := cmp.Or(p.width, tableWidth) - axisIndent - 1
 	for _, line := range p.axisLines(columns, units, slots) {
@@ -50,44 +51,44 @@ func (p *page) drawAxis(units int, slots []slot) {
 	}
 }
 
-// axisLines returns the lines of an axis that is drawn in a number of columns, behind an indent;
-// none if there is too little room.
+// axisLines returns the lines of an axis that has a number of columns besides its indent; none if that
+// is too little.
 func (p *page) axisLines(columns, units int, slots []slot) [][]span {
 	if units < 1 || units > min(unitsDrawn, columns) || len(slots) == 0 {
 		return nil
 	}
 
 	unit := min(cmp.Or(p.unitMost, unitMax), columns/units)
-	k := p.boxLines()
+	box := p.boxLines()
 	indent := strings.Repeat(" ", axisIndent)
 	var head, foot strings.Builder
 	rows := [2][]span{{text("%s", indent)}, {text("%s", indent)}}
 
 	for i, s := range slots {
 		inner := s.Size*unit - 1
-		head.WriteString(pick(i == 0, k.left, k.mid) + strings.Repeat(k.bar, inner))
-		foot.WriteString(pick(i == 0, k.footLeft, k.footMid) + axisNumbers(s, unit, k.bar))
+		head.WriteString(pick(i == 0, box.left, box.mid) + strings.Repeat(box.bar, inner))
+		foot.WriteString(pick(i == 0, box.footLeft, box.footMid) + axisNumbers(s, unit, box.bar))
 
 		top, bottom := s.boxTexts(inner)
 		for r, t := range []string{top, bottom} {
 			rows[r] = append(
 				rows[r],
-				text("%s", k.edge),
-				span{p.fillBox(t, inner, s.stranded, k.waste), s.color},
+				text("%s", box.edge),
+				span{p.fillBox(t, inner, s.stranded, box.waste), s.color},
 			)
 		}
 	}
 
 	return [][]span{
-		{text("%s%s%s", indent, head.String(), k.right)},
-		append(rows[0], text("%s", k.edge)),
-		append(rows[1], text("%s", k.edge)),
-		{text("%s%s%s", indent, foot.String(), k.footRight)},
+		{text("%s%s%s", indent, head.String(), box.right)},
+		append(rows[0], text("%s", box.edge)),
+		append(rows[1], text("%s", box.edge)),
+		{text("%s%s%s", indent, foot.String(), box.footRight)},
 	}
 }
 
-// boxTexts returns the two lines in a box: the profile and its users, or the profile on two lines
-// if the box is narrow.
+// boxTexts returns the two lines in a box: label and note, or the label on both lines, as "3g" and
+// ".20gb", if the box is narrow. inner is how many columns a line has.
 func (s slot) boxTexts(inner int) (top, bottom string) {
 	if utf8.RuneCountInString(s.label) <= inner {
 		return s.label, s.note
@@ -138,11 +139,11 @@ func pick(first bool, a, b string) string {
 }
 
 // layOutSlots returns the slots of instances in the order of the axis, with slots for the room
-// between them. It returns nil if that is not possible.
+// between them. It returns nil if the placements are unknown or contradict each other.
 func layOutSlots(axis nodedoc.Axis, instances []slot) []slot {
 	placements := make([]gpu.Opt[gpu.Placement], 0, len(instances))
 	for _, s := range instances {
-		placements = append(placements, s.at)
+		placements = append(placements, s.reported)
 	}
 
 	var all []slot

@@ -7,7 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// unconfirmedHint says how to find out whether unconfirmed holders use a device.
+// unconfirmedHint says how to find out whether holders that may or may not use a device
+// (api.Hold.Unconfirmed) do so.
 func unconfirmedHint(holds []api.Hold) string {
 	var ways []string
 	if slices.ContainsFunc(holds, func(h api.Hold) bool { return h.Unconfirmed() && !h.ByClaim() }) {
@@ -51,8 +52,8 @@ func blockedHint(p *api.Problem, o *options) string {
 	return usedHint(p, o)
 }
 
-// writeConfirmation prints the command that confirms that devices are free that may be in use. It
-// leaves out those in use.
+// writeConfirmation prints the command that confirms that devices are free. It names the devices that
+// may be in use, and leaves out those that certainly are.
 func writeConfirmation(p *page, problem *api.Problem, o *options) {
 	command := "migctl " + commandConfirm
 
@@ -65,8 +66,8 @@ func writeConfirmation(p *page, problem *api.Problem, o *options) {
 	}
 
 	if o.Command != commandConfirm && command != "migctl "+commandConfirm {
-		p.para("", plain, "To confirm that nothing uses it (right force):")
-		p.whole("  " + command)
+		p.paragraph("", plain, "To confirm that nothing uses it (right force):")
+		p.uncut("  " + command)
 	}
 }
 
@@ -103,8 +104,8 @@ func drainHint(p *api.Problem) string {
 	return ""
 }
 
-// writeForced prints the same command with --force for each instance in the way, uncut so that it
-// can be copied.
+// writeForced prints the same command with --force for each instance in the way. It is not cut, so
+// that the operator can copy it.
 func writeForced(p *page, problem *api.Problem, o *options) {
 	if problem.Type != api.Infeasible && problem.Type != api.Busy || len(problem.Blocking) == 0 {
 		return
@@ -114,7 +115,7 @@ func writeForced(p *page, problem *api.Problem, o *options) {
 		return
 	}
 
-	p.para(
+	p.paragraph(
 		"",
 		plain,
 		"To destroy it on purpose (right force; it ends no process, and the driver refuses while one runs):",
@@ -145,11 +146,11 @@ func writeForced(p *page, problem *api.Problem, o *options) {
 			w += " \\"
 		}
 
-		p.whole("  " + w)
+		p.uncut("  " + w)
 	}
 }
 
-// flags returns the flags of a spec, quoted, as they were given.
+// flags returns the flags that gave the spec, with values quoted for a shell.
 func (o *specOptions) flags() []string {
 	var all []string
 	add := func(flag string, values ...string) {

@@ -23,14 +23,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// client is a client of the control API. Its errors are *api.Problem if the server refuses,
-// *unreachable if it does not answer, or the context's.
+// client is a client of the control API. Its errors are *api.Problem if the server refuses a request,
+// *unreachable if it does not answer, or that of the context.
 type client struct {
 	http    *http.Client
-	base    string
+	base    string // the URL of the server, without a path
 	address string // as the operator gave it
-	foreign error  // what another server at the address is taken for
-	token   string
+	foreign error  // the error if another server answers at the address
+	token   string // bearer token; empty: none
 	timeout time.Duration
 	onClose func() // may be nil
 }
@@ -44,7 +44,7 @@ type unreachable struct {
 func (e *unreachable) Error() string { return fmt.Sprintf("cannot reach %s: %v", e.address, e.err) }
 func (e *unreachable) Unwrap() error { return e.err }
 
-// maxAnswer bounds an answer. A node of 16 GPUs with 7 instances each answers with 300 KB.
+// maxAnswer bounds an answer in bytes. A node of 16 GPUs with 7 instances each answers with 300 KB.
 const maxAnswer = 32 << 20
 
 // newClient returns a client of the control API at --address.
@@ -59,7 +59,7 @@ func newClient(o *options) (*client, error) {
 	return c, err
 }
 
-// errAddress is the error of an address that is no URL of an expected form.
+// errAddress is the error about an address that is neither a socket nor a URL of the expected form.
 var errAddress = errors.New("unexpected address")
 
 // newClientOf returns a client of the API at a socket, or at a URL with one of the schemes.
@@ -109,7 +109,7 @@ func newClientOf(o *options, address string, schemes ...string) (*client, error)
 	return c, nil
 }
 
-// refuseRedirect follows no redirect: no other server may see the token.
+// refuseRedirect keeps the client from following redirects: no other server may see the token.
 func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 func tlsConfig(o *options) (*tls.Config, error) {
@@ -156,8 +156,8 @@ func (c *client) getDocument(ctx context.Context, path string) ([]byte, error) {
 	return c.request(ctx, http.MethodGet, path, nil, "")
 }
 
-// sendDocument sends a document, or none if request is nil, and decodes the answer. key is an
-// Idempotency-Key, or empty.
+// sendDocument sends a document, or none if request is nil, and decodes the answer. key is the
+// Idempotency-Key; empty: none.
 func (c *client) sendDocument(
 	ctx context.Context,
 	method, path string,
@@ -203,8 +203,8 @@ func (c *client) decodeAnswer(data []byte, answer any) error {
 	return nil
 }
 
-// request makes one request. With an Idempotency-Key it repeats the request once if the connection
-// broke: the server executes it only once.
+// request makes a request. With an Idempotency-Key it repeats the request once if the connection
+// breaks: the key keeps the server from executing it twice.
 func (c *client) request(
 	ctx context.Context,
 	method, path string,
@@ -301,8 +301,8 @@ func (c *client) sendRequest(ctx context.Context, method, path string, body []by
 	return nil, c.readProblem(res)
 }
 
-// connectionError returns why no answer came, without the method and the address that net/http puts
-// before it.
+// connectionError returns why there is no answer, without the method and the address that net/http
+// puts before it.
 func (c *client) connectionError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -16,9 +16,9 @@ import (
 // hintTimeout bounds the requests for the hints of a flag or an argument: a shell waits for them.
 const hintTimeout = time.Second
 
-// completions returns the values that the shell completes a flag or an argument with. They come
-// from the server that o names; if it cannot be asked, there are none. Another program has none: a
-// shell cannot wait until it is connected.
+// completions returns the values with which the shell completes a flag or an argument. They come from
+// the server that o names; there are none if it does not answer. Another program (o.program) has none:
+// a shell cannot wait until it is connected.
 func (o *options) completions(list func(context.Context, *client) []string) kingpin.HintAction {
 	return sync.OnceValue(func() []string { // kingpin calls it for each word
 		if o.program != nil {
@@ -57,8 +57,8 @@ func listGPUs(ctx context.Context, c *client) []string {
 	return append(indexes, uuids...)
 }
 
-// listUnrestored returns the GPUs that are not restored: one that is lost is not in the node's
-// document.
+// listUnrestored returns the GPUs whose layouts are not restored. The node's document does not have
+// those that are lost.
 func listUnrestored(ctx context.Context, c *client) []string {
 	var list api.Operations
 	if c.fetch(ctx, "/operations", &list) != nil {
@@ -87,7 +87,7 @@ func listMIGDevices(ctx context.Context, c *client) []string {
 	return all
 }
 
-// listDevices returns one instance of each profile, as a value of --devices.
+// listDevices returns a value of --devices for each profile: 3g.20gb=1.
 func listDevices(ctx context.Context, c *client) []string {
 	var all []string
 

@@ -13,17 +13,17 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// confirmWarning is what the operator accepts.
+// confirmWarning is the warning that the operator has to accept.
 const confirmWarning = "mig-exporter will treat the device as free although the kubelet does " +
 	"not say so: a container that uses it nevertheless loses it with the next layout change. Look " +
 	"first: crictl ps on the node, nvidia-smi. This counts for 10 minutes, and no longer than " +
 	"until the kubelet or mig-exporter restarts."
 
-// deviceToConfirm is a device that the operator confirms to be free: its name in requests, a title,
-// and the use of it and its parts.
+// deviceToConfirm is a device that the operator confirms to be free.
 type deviceToConfirm struct {
-	name, title string
-	use         nodedoc.Use
+	name  string // its name in requests
+	title string // its name for people
+	use   nodedoc.Use
 }
 
 // confirmFree shows the known users of devices, asks the operator, and confirms to the server,
@@ -44,7 +44,7 @@ func (s *session) confirmFree(ctx context.Context) error {
 		return err
 	}
 
-	refused := refusals{of: len(devices)}
+	refused := refusals{asked: len(devices)}
 	for _, d := range devices {
 		var problem *api.Problem
 
@@ -92,7 +92,7 @@ func findDevices(n *nodeView, words []string) ([]deviceToConfirm, error) {
 // nothing uses them.
 func (s *session) askToConfirm(ctx context.Context, node *nodedoc.Document, devices []deviceToConfirm) error {
 	if why := node.Node.HoldersIncomplete; why != "" {
-		s.page.para("! ", yellow, "not all holders of devices are known: "+why)
+		s.page.paragraph("! ", yellow, "not all holders of devices are known: "+why)
 	}
 
 	for i := range devices {
@@ -100,7 +100,7 @@ func (s *session) askToConfirm(ctx context.Context, node *nodedoc.Document, devi
 	}
 
 	s.page.line()
-	s.page.para("! ", yellow, confirmWarning)
+	s.page.paragraph("! ", yellow, confirmWarning)
 	s.page.line()
 
 	what := devices[0].name
@@ -122,20 +122,20 @@ func (s *session) confirmDevice(ctx context.Context, name string) error {
 	}
 
 	s.page.line(text("%s", done.Device).in(bold))
-	s.page.para("  ", green, done.Note)
+	s.page.paragraph("  ", green, done.Note)
 
 	for _, h := range done.Confirmed {
-		s.page.para("  no longer counts: ", plain, containerName(h.Namespace, h.Pod, h.Container))
+		s.page.paragraph("  no longer counts: ", plain, containerName(h.Namespace, h.Pod, h.Container))
 	}
 
 	return nil
 }
 
-// refusals is the error if the server refused some or all of several devices.
+// refusals is the error if the server has refused some or all of several devices.
 type refusals struct {
-	of       int
+	asked    int // how many devices there were
 	devices  []string
-	problems []*api.Problem
+	problems []*api.Problem // by device
 }
 
 func (r *refusals) add(device string, problem *api.Problem) {
@@ -147,7 +147,7 @@ func (r *refusals) Error() string {
 	return fmt.Sprintf(
 		"refused for %d of %s: %s",
 		len(r.devices),
-		nodedoc.Count(r.of, "device", "devices"),
+		nodedoc.Count(r.asked, "device", "devices"),
 		strings.Join(r.devices, ", "),
 	)
 }
@@ -159,7 +159,7 @@ func (r *refusals) report(p *page, o *options) {
 		reportProblem(p, problem, o)
 	}
 
-	p.para("migctl: ", red, r.Error())
+	p.paragraph("migctl: ", red, r.Error())
 }
 
 // writeDevice shows the known users of a device.
@@ -178,9 +178,9 @@ func writeDevice(p *page, d *deviceToConfirm) {
 		switch {
 		case known[t]:
 		case isUnconfirmed(h):
-			p.para("  may be in use: ", yellow, t)
+			p.paragraph("  may be in use: ", yellow, t)
 		default:
-			p.para("  in use: ", red, "pod "+t)
+			p.paragraph("  in use: ", red, "pod "+t)
 		}
 
 		known[t] = true
@@ -188,14 +188,14 @@ func writeDevice(p *page, d *deviceToConfirm) {
 
 	switch n, listed := d.use.Processes.Get(); {
 	case !listed:
-		p.para(
+		p.paragraph(
 			"  ",
 			yellow,
 			"what runs on it is not known: mig-exporter sees no processes there, as in a "+
 				"pod without hostPID",
 		)
 	case n > 0:
-		p.para("  in use: ", red, nodedoc.Count(n, "process", "processes"))
+		p.paragraph("  in use: ", red, nodedoc.Count(n, "process", "processes"))
 	}
 
 	if len(known) == 0 {
@@ -203,8 +203,8 @@ func writeDevice(p *page, d *deviceToConfirm) {
 	}
 }
 
-// findDevice finds a device by its name, with the use of all its parts; to the use of a compute
-// instance it adds the holders of its GPU instance.
+// findDevice finds a device by its name. Its use includes the holders of all its parts; for a compute
+// instance it includes the holders of its GPU instance.
 func findDevice(n *nodeView, word string) (deviceToConfirm, bool) {
 	for i := range n.doc.GPUs {
 		g := &n.doc.GPUs[i]

@@ -12,9 +12,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// printsOutcome reports whether a command that changes something prints a document to standard
-// output when it is done. Everything for people, the question included, then goes to standard
-// error.
+// printsOutcome reports whether the command changes something and prints a document to standard output
+// when it is done. Then everything for people goes to standard error, even the question.
 func (o *options) printsOutcome() bool {
 	switch o.Command {
 	case commandApply, commandRollback, commandAccept, commandSettled:
@@ -25,7 +24,7 @@ func (o *options) printsOutcome() bool {
 }
 
 // printOutcome prints the document of an operation that has stopped, or of a plan without steps, if
-// the operator has asked for one.
+// --output asks for it.
 func (s *session) printOutcome(document any) error {
 	if !s.opts.printsOutcome() {
 		return nil
@@ -43,8 +42,8 @@ func (s *session) printOutcome(document any) error {
 	return s.printDocument(data)
 }
 
-// printDocument prints a document of the server as indented JSON or as YAML, with the keys in its
-// order. What a terminal could take for a command is escaped.
+// printDocument prints a document of the server as indented JSON or as YAML, with the keys in the
+// server's order. It escapes characters that a terminal could take for a command.
 func (s *session) printDocument(data []byte) error {
 	var out bytes.Buffer
 
@@ -67,7 +66,7 @@ func (s *session) printDocument(data []byte) error {
 	return err
 }
 
-// escapeUnprintable escapes in a document what a terminal could take for a command.
+// escapeUnprintable escapes the characters of a document that a terminal could take for a command.
 func escapeUnprintable(document string, escape func(rune) string) string {
 	var safe strings.Builder
 
@@ -94,11 +93,11 @@ func escapeForJSON(c rune) string {
 	return fmt.Sprintf(`\u%04x\u%04x`, high, low)
 }
 
-// escapeForYAML is an escape within double quotes: YAML has no surrogates.
+// escapeForYAML returns an escape for use within double quotes. Unlike JSON, YAML has no surrogates.
 func escapeForYAML(c rune) string { return fmt.Sprintf(`\U%08x`, c) }
 
-// writeYAML converts JSON by way of a YAML tree, so that numbers keep their digits and keys their
-// order.
+// writeYAML writes JSON as YAML. It converts it through a YAML tree, so that numbers keep their digits
+// and keys their order.
 func writeYAML(out *bytes.Buffer, data []byte) error {
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, data); err != nil {
@@ -124,8 +123,9 @@ func writeYAML(out *bytes.Buffer, data []byte) error {
 	return encoder.Close()
 }
 
-// setBlockStyle removes JSON's braces and quotes. The encoder quotes again what would otherwise not
-// be a string; texts that must be escaped keep their quotes, since only there YAML has escapes.
+// setBlockStyle removes JSON's braces and quotes. The encoder adds quotes again to strings that would
+// otherwise be something else. Texts with escapes keep their quotes, because YAML has escapes only
+// within quotes.
 func setBlockStyle(n *yaml.Node) {
 	if strings.IndexFunc(n.Value, isUnprintable) < 0 {
 		n.Style = 0

@@ -35,7 +35,7 @@ func addEvaluateCommand(app *kingpin.Application, o *options) {
 	addOutputFlag(c, o, formText, formJSON, formYAML)
 }
 
-// evaluate shows what really happens on a simulated node.
+// evaluate shows what the processes on a simulated node achieve, beside the predictions.
 func (s *session) evaluate(ctx context.Context) error {
 	o := &s.opts
 
@@ -78,7 +78,7 @@ func (s *session) evaluate(ctx context.Context) error {
 	return nil
 }
 
-// fetchTruth asks an exporter for what really happens on its node.
+// fetchTruth fetches the document of /-/sim/truth from the exporter of a simulated node.
 func fetchTruth(ctx context.Context, address string, timeout time.Duration) ([]byte, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
@@ -170,7 +170,7 @@ func writeEvaluation(p *page, e *sim.Evaluation) {
 
 	for i := range e.Processes {
 		if o := &e.Processes[i]; o.Failed != "" {
-			p.para(
+			p.paragraph(
 				"Killed: ",
 				red,
 				fmt.Sprintf("%s on GPU %d, %s, at %s: %s", outcomeName(o), o.Index, deviceName(o),
@@ -180,7 +180,7 @@ func writeEvaluation(p *page, e *sim.Evaluation) {
 	}
 
 	if len(running) > 0 {
-		p.para(
+		p.paragraph(
 			"! ",
 			dim,
 			"WORK is the work done, STRETCH how many times as long kernels take, by busy time; both compared "+
@@ -189,7 +189,8 @@ func writeEvaluation(p *page, e *sim.Evaluation) {
 	}
 }
 
-// outcomeName names what runs: the owner of its pod without the kind, the pod, or the process.
+// outcomeName returns a name for the process: the owner of its pod without the kind, the pod, or its
+// id.
 func outcomeName(o *sim.Outcome) string {
 	if o.Pod == "" {
 		return fmt.Sprintf("process %d", o.PID)
@@ -211,7 +212,7 @@ func deviceName(o *sim.Outcome) string {
 	return o.Profile
 }
 
-// writeOutcomes lists what runs, with what was predicted of it.
+// writeOutcomes lists the processes, with the predictions for them.
 func writeOutcomes(p *page, list []sim.Outcome) {
 	cells := func(c [10]string) string {
 		return p.right(c[0], 3) + " " + p.cell(c[1], 17) + " " + p.cell(c[2], 10) + " " +
@@ -246,16 +247,16 @@ func writeOutcomes(p *page, list []sim.Outcome) {
 			ratioText(o.Stretch.P50), ratioText(o.Stretch.P95)}
 		c := plain
 
-		if t := o.Predicted; t != nil {
-			row[6] = t.Profile
-			row[7] = ratioText(t.Low)
-			row[8] = ratioText(t.Middle)
-			row[9] = ratioText(t.High)
+		if predicted := o.Predicted; predicted != nil {
+			row[6] = predicted.Profile
+			row[7] = ratioText(predicted.Low)
+			row[8] = ratioText(predicted.Middle)
+			row[9] = ratioText(predicted.High)
 
-			if t.Profile == o.Profile {
+			if predicted.Profile == o.Profile {
 				c = green
-				// The quantile is known to the width of its bucket.
-				if t.High > 0 && o.Stretch.P95 > t.High*1.005 {
+				// The factor is the width of the buckets from which the server has the quantile.
+				if predicted.High > 0 && o.Stretch.P95 > predicted.High*1.005 {
 					c = red
 				}
 			}
@@ -265,7 +266,7 @@ func writeOutcomes(p *page, list []sim.Outcome) {
 	}
 }
 
-// ratioText is a stretch; none is 0, which stands for an unknown one.
+// ratioText formats a stretch; 0 stands for an unknown one.
 func ratioText(v float64) string {
 	if v == 0 {
 		return unknown
@@ -274,7 +275,7 @@ func ratioText(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-// writeRequests lists the loads in requests.
+// writeRequests lists the processes that answer requests.
 func writeRequests(p *page, list []sim.Outcome) {
 	cells := func(c [8]string) string {
 		return p.right(c[0], 3) + " " + p.cell(c[1], 17) + " " + p.right(c[2], 8) + " " +
@@ -286,16 +287,16 @@ func writeRequests(p *page, list []sim.Outcome) {
 
 	for i := range list {
 		o := &list[i]
-		if q := o.Requests; q != nil {
+		if r := o.Requests; r != nil {
 			p.line(text("%s", cells([...]string{
 				fmt.Sprint(o.Index),
 				outcomeName(o),
-				fmt.Sprintf("%.1f", q.PerSecond),
-				fmt.Sprintf("%.1f", q.AlonePerSecond),
-				latencyText(q.Latency.P50),
-				latencyText(q.Latency.P95),
-				latencyText(q.AloneLatency.P50),
-				latencyText(q.AloneLatency.P95),
+				fmt.Sprintf("%.1f", r.PerSecond),
+				fmt.Sprintf("%.1f", r.AlonePerSecond),
+				latencyText(r.Latency.P50),
+				latencyText(r.Latency.P95),
+				latencyText(r.AloneLatency.P50),
+				latencyText(r.AloneLatency.P95),
 			})))
 		}
 	}
@@ -305,38 +306,38 @@ func writeRequests(p *page, list []sim.Outcome) {
 	}
 }
 
-// writePredictedLatency compares the latency of requests with what was predicted for the slice that
-// they are served on.
+// writePredictedLatency compares the latency of a process's requests with what was predicted for its
+// slice.
 func writePredictedLatency(p *page, o *sim.Outcome) {
-	q := o.Requests
+	requests := o.Requests
 
-	t := o.Predicted
-	if q == nil || t == nil || t.Profile != o.Profile || t.LatencyHigh == 0 ||
-		q.AloneLatency.P95 == 0 {
+	predicted := o.Predicted
+	if requests == nil || predicted == nil || predicted.Profile != o.Profile ||
+		predicted.LatencyHigh == 0 || requests.AloneLatency.P95 == 0 {
 		return
 	}
 
-	happened := q.Latency.P95 / q.AloneLatency.P95
+	factor := requests.Latency.P95 / requests.AloneLatency.P95
 	color := green
 
-	if happened < t.LatencyLow || happened > t.LatencyHigh {
+	if factor < predicted.LatencyLow || factor > predicted.LatencyHigh {
 		color = red
 	}
 
-	predicted := fmt.Sprintf("%.2f to %.2f", t.LatencyLow, t.LatencyHigh)
-	if t.LatencyFigure > 0 {
-		predicted = fmt.Sprintf("%.2f", t.LatencyFigure)
+	figure := fmt.Sprintf("%.2f to %.2f", predicted.LatencyLow, predicted.LatencyHigh)
+	if predicted.LatencyFigure > 0 {
+		figure = fmt.Sprintf("%.2f", predicted.LatencyFigure)
 	}
 
-	p.para(p.right(fmt.Sprint(o.Index), 3)+" ", color, fmt.Sprintf(
+	p.paragraph(p.right(fmt.Sprint(o.Index), 3)+" ", color, fmt.Sprintf(
 		"%s: at p95 requests take %.2f times as long as alone; predicted %s times",
 		outcomeName(o),
-		happened,
-		predicted,
+		factor,
+		figure,
 	))
 }
 
-// latencyText is a time of a request, or that a queue grows without end.
+// latencyText formats the time of a request; "endless" if its queue grows without bound.
 func latencyText(seconds float64) string {
 	switch {
 	case seconds == 0:

@@ -15,9 +15,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// streamEvents reads an operation's server-sent events after the one numbered after, until the
-// server ends the stream or the connection breaks. It returns the number of the last one; a nil
-// error is the server's end.
+// streamEvents reads an operation's server-sent events, beginning after the event with the number
+// after. It returns the number of the last event, and nil if the server ended the stream.
 func (c *client) streamEvents(
 	ctx context.Context,
 	id string,
@@ -64,8 +63,8 @@ func (c *client) streamEvents(
 
 func operationPath(id string) string { return "/operations/" + url.PathEscape(id) }
 
-// readEvents splits a stream of server-sent events; of each its name and data are read. An event
-// that the end of the stream cuts off is not handled, as the standard says.
+// readEvents reads a stream of server-sent events, and calls handle with the name and the data of each.
+// As the standard says, it does not handle an event that the end of the stream cuts off.
 func readEvents(r io.Reader, handle func(name string, data []byte) error) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxAnswer)

@@ -10,13 +10,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/usage"
 )
 
-// flagValue returns the value of a flag. name is the flag as the operator may have given it:
-// --timeout (or MIGCTL_TIMEOUT).
+// flagValue returns the kingpin.Value of a flag. name is the flag in errors, such as "--timeout (or
+// MIGCTL_TIMEOUT)". parse sets the flag's target, and returns false for an invalid text.
 func flagValue(name, expected string, parse func(string) bool) kingpin.Value {
 	return &usage.Value{Wrong: name + " is %q; expected " + expected, Parse: parse}
 }
 
-// oneOf makes the value of a flag or an argument one of a fixed set.
+// oneOf returns the value of a flag or an argument that takes one of a fixed set.
 func oneOf(name string, target *string, values ...string) kingpin.Value {
 	return flagValue(name, usage.Alternatives(values), func(s string) bool {
 		*target = s

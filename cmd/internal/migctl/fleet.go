@@ -28,12 +28,11 @@ const (
 	formMarkdown = "markdown"
 )
 
-// queryTimeout is how long an answer of Prometheus may take: its own limit of a query
-// (--query.timeout) is two minutes by default, and a query that needs more is better asked in
-// parts.
+// queryTimeout is how long an answer of Prometheus may take. It is the default of Prometheus' own
+// limit (--query.timeout).
 const queryTimeout = 2 * time.Minute
 
-// fleetOptions are the flags of fleet as they are written.
+// fleetOptions are the flags of fleet, not parsed yet.
 type fleetOptions struct {
 	URL, ConfigFile     string
 	Window, MinEvidence string
@@ -44,7 +43,7 @@ type fleetOptions struct {
 	Strict              bool
 }
 
-// addFleetCommand declares fleet. Values land in o.
+// addFleetCommand declares the command fleet.
 func addFleetCommand(app *kingpin.Application, o *options) {
 	f := &o.Fleet
 	defaults := advise.DefaultOptions()
@@ -95,8 +94,8 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 	addOutputFlag(c, o, formText, formJSON, formCSV, formMarkdown, formSpec)
 }
 
-// read checks the flags.
-func (f *fleetOptions) read(now time.Time) (fleet.Options, error) {
+// parse parses and checks the flags.
+func (f *fleetOptions) parse(now time.Time) (fleet.Options, error) {
 	o := fleet.Options{
 		End:          now,
 		Match:        f.Match,
@@ -137,9 +136,9 @@ func (f *fleetOptions) read(now time.Time) (fleet.Options, error) {
 	return o, err
 }
 
-// fleet answers which GPUs of a fleet could be slices.
+// fleet shows which GPUs of a fleet could be slices.
 func (s *session) fleet(ctx context.Context) error {
-	o, err := s.opts.Fleet.read(time.Now())
+	o, err := s.opts.Fleet.parse(time.Now())
 	if err != nil {
 		return usageError{err.Error()}
 	}
@@ -188,7 +187,7 @@ func (s *session) fleet(ctx context.Context) error {
 
 // reportQuery reports why Prometheus gave no answer, and returns the exit code.
 func reportQuery(p *page, e *fleet.QueryError) int {
-	p.para("migctl: ", red, e.Error())
+	p.paragraph("migctl: ", red, e.Error())
 	writeHint(p, e.Hint)
 
 	if e.Reached {
@@ -198,10 +197,10 @@ func reportQuery(p *page, e *fleet.QueryError) int {
 	return exitUnreachable
 }
 
-// progressBar shows on a terminal how far an analysis is.
+// progressBar shows the progress of an analysis on a terminal.
 type progressBar struct {
 	w     io.Writer // nil: there is no terminal
-	shown int
+	shown int       // the length of the longest line so far, to clear it
 }
 
 func (b *progressBar) show(done, total int) {
@@ -219,7 +218,8 @@ func (b *progressBar) clear() {
 	}
 }
 
-// writeFleetJSON writes the report. What a terminal could take for a command is escaped.
+// writeFleetJSON writes the report as JSON, with characters escaped that a terminal could take for a
+// command.
 func writeFleetJSON(w io.Writer, r *fleet.Report) error {
 	data, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -346,7 +346,7 @@ func writeFleetCSV(w io.Writer, r *fleet.Report) error {
 	return errors.Join(out.WriteAll(rows), out.Error())
 }
 
-// fleetMediaText says how many media engines were used of each kind that was.
+// fleetMediaText says how many media engines were used, for each kind that was used.
 func fleetMediaText(list []advise.MediaUse) string {
 	var uses []string
 	for i := range list {

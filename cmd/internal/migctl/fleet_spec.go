@@ -12,7 +12,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/fleet"
 )
 
-// writeFleetSpec writes the layouts of a report as the file of kubectl mig apply.
+// writeFleetSpec writes the layouts of a report as a file for kubectl mig apply.
 func writeFleetSpec(w io.Writer, r *fleet.Report) error {
 	layouts, err := r.Layouts()
 	if err != nil {

@@ -14,12 +14,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// fleetTable is the table of groups as text. Namespaces of a cluster and model are followed by
-// their total.
+// fleetTable is the table of groups as text: a row for each namespace, cluster and model. After the
+// namespaces of a cluster and model comes a row with their total.
 type fleetTable struct {
 	head []string
 	rows [][]string
-	left int // columns that are texts, not numbers
+	left int // how many columns, from the left, are texts; the others are numbers
 }
 
 // allNamespaces stands for the namespace in a total.
@@ -89,27 +89,28 @@ func newFleetTable(r *fleet.Report) *fleetTable {
 	return t
 }
 
-// widths are those of the columns; texts share what numbers leave of the page.
-func (t *fleetTable) widths(p *page) []int {
-	w := make([]int, len(t.head))
+// columnWidths returns the widths of the columns. If the table is wider than the page, it narrows the
+// widest columns of texts, but not below 8.
+func (t *fleetTable) columnWidths(p *page) []int {
+	widths := make([]int, len(t.head))
 	for _, row := range append([][]string{t.head}, t.rows...) {
 		for i, cell := range row {
-			w[i] = max(w[i], len([]rune(p.clean(cell))))
+			widths[i] = max(widths[i], len([]rune(p.clean(cell))))
 		}
 	}
 
 	for {
-		sum := len(w) - 1
-		for _, n := range w {
+		sum := len(widths) - 1 // the spaces between the columns
+		for _, n := range widths {
 			sum += n
 		}
 
-		widest := slices.Index(w, slices.Max(w[:t.left]))
-		if sum <= p.width || w[widest] <= 8 {
-			return w
+		widest := slices.Index(widths, slices.Max(widths[:t.left]))
+		if sum <= p.width || widths[widest] <= 8 {
+			return widths
 		}
 
-		w[widest]--
+		widths[widest]--
 	}
 }
 
@@ -118,10 +119,10 @@ const maxListed = 20
 
 // writeFleet writes the report as text.
 func writeFleet(p *page, r *fleet.Report) {
-	p.para("", plain, fleetTitle(r))
+	p.paragraph("", plain, fleetTitle(r))
 	p.line()
 	t := newFleetTable(r)
-	widths := t.widths(p)
+	widths := t.columnWidths(p)
 
 	for i, row := range append([][]string{t.head}, t.rows...) {
 		cells := make([]string, len(row))
@@ -139,7 +140,7 @@ func writeFleet(p *page, r *fleet.Report) {
 		p.line(text("%s", strings.Join(cells, " ")).in(c))
 	}
 
-	p.para("", dim, fleetLegend(r))
+	p.paragraph("", dim, fleetLegend(r))
 	p.line()
 	writeFleetSlices(p, r)
 
@@ -147,7 +148,7 @@ func writeFleet(p *page, r *fleet.Report) {
 		p.line(text("GPUs that stay as they are:").in(bold))
 
 		for _, reason := range reasonsByCount(r.Fleet.Reasons) {
-			p.para(
+			p.paragraph(
 				fmt.Sprintf("%6d  %-17s ", r.Fleet.Reasons[reason], reason),
 				plain,
 				r.ReasonText(reason),
@@ -158,11 +159,11 @@ func writeFleet(p *page, r *fleet.Report) {
 	}
 
 	for _, note := range r.Notes {
-		p.para("- ", dim, note)
+		p.paragraph("- ", dim, note)
 	}
 }
 
-// fleetTitle says what was asked, and the answer in a sentence.
+// fleetTitle returns a sentence with the question and its answer.
 func fleetTitle(r *fleet.Report) string {
 	window := nodedoc.Count(int(r.WindowHours), "hour", "hours")
 	if days := r.WindowHours / 24; days == math.Trunc(days) {
@@ -219,7 +220,7 @@ func fleetLegend(r *fleet.Report) string {
 		unknown + " if nothing did or it is not known."
 }
 
-// freedBy returns the share of a GPU that is set free.
+// freedBy returns how much of a GPU is freed if this one becomes a slice.
 func freedBy(g *fleet.GPU) float64 {
 	if g.Gain == nil {
 		return 0
@@ -228,8 +229,8 @@ func freedBy(g *fleet.GPU) float64 {
 	return g.Gain.FreedGPUs
 }
 
-// writeFleetSlices lists GPUs for which a slice is enough: those that free most first, then those
-// that are least busy.
+// writeFleetSlices lists GPUs for which a slice is enough. Those that free most come first; of equal
+// ones, the least busy.
 func writeFleetSlices(p *page, r *fleet.Report) {
 	var list []*fleet.GPU
 
@@ -285,14 +286,14 @@ func writeFleetSlices(p *page, r *fleet.Report) {
 	}
 
 	if more := len(list) - maxListed; more > 0 {
-		p.para(
+		p.paragraph(
 			"",
 			plain,
 			fmt.Sprintf("... and %d more: -o csv lists all GPUs, with the evidence.", more),
 		)
 	}
 
-	p.para(
+	p.paragraph(
 		"",
 		dim,
 		"BUSY: mean time in which kernels ran. STRETCH: how many times as long as now kernels take in "+
@@ -306,7 +307,7 @@ func writeFleetSlices(p *page, r *fleet.Report) {
 	p.line()
 }
 
-// fleetMarks are the letters of the column NOTE.
+// fleetMarks returns the letters in the column NOTE.
 func fleetMarks(g *fleet.GPU) string {
 	marks := ""
 
@@ -323,7 +324,7 @@ func fleetMarks(g *fleet.GPU) string {
 	return marks
 }
 
-// fleetDecided is the figure that decided.
+// fleetDecided formats the figure that decided: "memory 83%".
 func fleetDecided(d *advise.Decided) string {
 	switch {
 	case d == nil:
@@ -339,14 +340,14 @@ func fleetDecided(d *advise.Decided) string {
 
 func fleetStretchText(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) }
 
-// reasonsByCount orders reasons, the most frequent one first.
+// reasonsByCount returns the reasons, the most frequent first.
 func reasonsByCount(reasons map[advise.Reason]int) []advise.Reason {
 	return slices.SortedFunc(maps.Keys(reasons), func(a, b advise.Reason) int {
 		return cmp.Or(cmp.Compare(reasons[b], reasons[a]), cmp.Compare(a, b))
 	})
 }
 
-// writeFleetMarkdown writes the table of groups and the reasons for a page or a ticket.
+// writeFleetMarkdown writes the report as Markdown, for a page or a ticket.
 func writeFleetMarkdown(p *page, r *fleet.Report) {
 	width := p.width
 	p.width = 0
@@ -397,7 +398,7 @@ func writeFleetMarkdown(p *page, r *fleet.Report) {
 	}
 }
 
-// markdownText keeps a text from being taken for markup.
+// markdownText escapes the characters that Markdown takes for markup.
 func markdownText(s string) string {
 	return strings.NewReplacer(
 		`\`, `\\`, "|", `\|`, "`", "\\`", "*", `\*`, "_", `\_`, "<", "&lt;", "[", `\[`, "&", "&amp;",

@@ -13,7 +13,7 @@ import (
 // unknown stands for a reading that is absent.
 const unknown = "-"
 
-// formatGiB is a number of bytes in GiB with three digits.
+// formatGiB formats a number of bytes in GiB with three digits.
 func formatGiB(b uint64) string {
 	switch g := float64(b) / (1 << 30); {
 	case g == 0:
@@ -27,7 +27,7 @@ func formatGiB(b uint64) string {
 	}
 }
 
-// memoryText is "used/total" in GiB.
+// memoryText formats memory as "used/total" in GiB.
 func memoryText(m gpu.Memory) string {
 	used := unknown
 	total := unknown
@@ -70,7 +70,7 @@ func percentText(r gpu.Opt[float64]) string {
 	return fmt.Sprintf("%.0f%%", math.Round(100*v))
 }
 
-// modeText is the MIG mode, with an asterisk if another one is pending.
+// modeText returns the MIG mode, "on" or "off", with an asterisk if another one is pending.
 func modeText(m nodedoc.Mode) string {
 	t := map[string]string{"enabled": "on", "disabled": "off", "": unknown}[m.Current]
 	if m.Pending != "" && m.Pending != m.Current {
@@ -80,8 +80,8 @@ func modeText(m nodedoc.Mode) string {
 	return t
 }
 
-// shortUUID returns what distinguishes devices of one node: the first group of a UUID, or the ids
-// of an old MIG UUID.
+// shortUUID shortens a UUID to what tells the devices of one node apart: "GPU-5f65f8d5", or "MIG-../1/0"
+// for a UUID of an old driver.
 func shortUUID(uuid string) string {
 	if old, ok := strings.CutPrefix(uuid, "MIG-GPU-"); ok {
 		if _, ids, ok := strings.Cut(old, "/"); ok {
@@ -99,7 +99,7 @@ func shortUUID(uuid string) string {
 	return kind + "-" + first
 }
 
-// gpuTitle names a GPU with its whole UUID, in one line.
+// gpuTitle returns a line with a GPU's index, name and UUID.
 func gpuTitle(p *page, index int, name string, uuid gpu.UUID) string {
 	return fmt.Sprintf(
 		"GPU %d  %s  %s",
@@ -119,37 +119,37 @@ func orUnknown(s string) string {
 	return s
 }
 
-// placeText is a placement as nvidia-smi prints it.
-func placeText(p gpu.Opt[gpu.Placement]) string {
-	if at, ok := p.Get(); ok {
-		return at.String()
+// placementText formats a placement as nvidia-smi does: 4:4.
+func placementText(placement gpu.Opt[gpu.Placement]) string {
+	if p, ok := placement.Get(); ok {
+		return p.String()
 	}
 
 	return unknown
 }
 
-// placedProfile is a profile with the beginning of its placement: 3g.20gb@4.
+// placedProfile formats a profile with the start of its placement: 3g.20gb@4.
 func placedProfile(profile string, placement gpu.Opt[gpu.Placement]) string {
 	profile = orUnknown(profile)
-	if at, ok := placement.Get(); ok {
-		return fmt.Sprintf("%s@%d", profile, at.Start)
+	if p, ok := placement.Get(); ok {
+		return fmt.Sprintf("%s@%d", profile, p.Start)
 	}
 
 	return profile
 }
 
-// layoutWords returns a layout as the value of --devices.
-func layoutWords(layout map[string]int) string {
-	var words []string
+// devicesValue returns the value of --devices for a layout: "1g.10gb=4,3g.40gb=1", or "none".
+func devicesValue(layout map[string]int) string {
+	var items []string
 	for _, profile := range sortedKeys(layout) {
-		words = append(words, fmt.Sprintf("%s=%d", profile, layout[profile]))
+		items = append(items, fmt.Sprintf("%s=%d", profile, layout[profile]))
 	}
 
-	return cmp.Or(strings.Join(words, ","), "none")
+	return cmp.Or(strings.Join(items, ","), "none")
 }
 
-// QuoteForShell quotes a word for a POSIX shell. Control characters and others beyond ASCII, which
-// the terminal may not show, become escapes of $'...', which bash, zsh and ksh understand.
+// QuoteForShell quotes a word for a POSIX shell. If the word has control characters or characters
+// beyond ASCII, which a terminal may not show, it uses $'...', which bash, zsh and ksh understand.
 func QuoteForShell(word string) string {
 	const harmless = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,+@%"
 	isSpecial := func(r rune) bool { return !strings.ContainsRune(harmless, r) }

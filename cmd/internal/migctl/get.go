@@ -12,7 +12,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// showNode draws the node, or prints its document; with --watch again and again.
+// showNode draws the node, or prints its document. With --watch it does so again with each reading.
 func (s *session) showNode(ctx context.Context) error {
 	if s.opts.Watch {
 		return s.watchNode(ctx)
@@ -75,12 +75,13 @@ func (s *session) printNode(ctx context.Context, data []byte) error {
 // writeNames writes the UUIDs of each GPU and of its MIG devices, one a line.
 func writeNames(p *page, gpus []nodedoc.GPU) {
 	for _, uuid := range uuidsOf(gpus) {
-		p.whole(uuid)
+		p.uncut(uuid)
 	}
 }
 
-// filterList drops from a list of a document the items that the words of the command line do not
-// name; everything else stays as the server wrote it.
+// filterList returns a document without those items of its list key that the command line does not
+// name. words are the arguments of the command line; named reports whether they name an item. Everything
+// else stays as the server wrote it.
 func filterList[T any](data []byte, key string, words []string, named func(*T) bool) ([]byte, error) {
 	if len(words) == 0 || slices.Contains(words, "all") {
 		return data, nil
@@ -117,11 +118,12 @@ func filterList[T any](data []byte, key string, words []string, named func(*T) b
 	return json.Marshal(document)
 }
 
-// columns are the widths of the columns in the node's table; 0 is no limit. With full, UUIDs are
-// not shortened; with bus, PCI bus ids are shown.
+// columns are the widths of the columns in the node's table; 0 is no limit.
 type columns struct {
 	name, uuid, use, profile, migUUID int
-	full, bus                         bool
+
+	full bool // whether UUIDs are shown in full
+	bus  bool // whether PCI bus ids are shown
 }
 
 const (
@@ -129,10 +131,10 @@ const (
 	usedByAt  = 61
 	shortID   = 12
 	fullUUID  = 40
-	fullMIGID = 48 // that of an old driver: MIG-GPU-<uuid>/1/0
+	fullMIGID = 48 // as long as the UUIDs of old drivers: MIG-GPU-<uuid>/1/0
 )
 
-// tableColumns returns the widths for a page as wide as p: the wider it is the less is shortened.
+// tableColumns returns the widths for a page as wide as p. On a wider page less is shortened.
 func tableColumns(p *page) columns {
 	if p.width == 0 {
 		return columns{name: 28, uuid: fullUUID, use: 0, profile: 16, migUUID: 52, full: true, bus: true}
@@ -162,8 +164,8 @@ func (c columns) id(uuid string) string {
 	return shortUUID(uuid)
 }
 
-// drawNode draws the node's line, what is wrong with the node, its GPUs and the words that need an
-// explanation. list says which operations block GPUs.
+// drawNode draws the node's line, warnings, the GPUs, and a legend. list says which operations block
+// GPUs.
 func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 	if wide {
 		p.width = 0
@@ -200,22 +202,22 @@ func drawNodeHead(p *page, node *nodeView) {
 	)
 
 	for _, w := range readingWarnings(&node.doc) {
-		p.para("! ", w.color, w.text)
+		p.paragraph("! ", w.color, w.text)
 	}
 }
 
-// writeLegend explains those words that the page shows.
+// writeLegend explains those of the marks and words that the page shows.
 func writeLegend(p *page, node *nodeView) {
 	if node.hasUnconfirmed() {
 		p.line()
-		p.para("? = unconfirmed: ", yellow,
+		p.paragraph("? = unconfirmed: ", yellow,
 			"it is not known whether this pod holds the device, so the device counts as in use. "+
 				"migctl get -o json has the reason (unconfirmedReason).")
 	}
 
 	if node.showsUse(func(u deviceUse) bool { return u.summary() == confirmedFree }) {
 		p.line()
-		p.para(
+		p.paragraph(
 			confirmedFree+": ",
 			yellow,
 			"an operator has confirmed that nothing uses the device (migctl confirm-free); the "+
@@ -225,7 +227,7 @@ func writeLegend(p *page, node *nodeView) {
 
 	if slices.ContainsFunc(node.doc.GPUs, hasStranded) {
 		p.line()
-		p.para("stranded: ", yellow, "slices that no profile can use beside the existing instances.")
+		p.paragraph("stranded: ", yellow, "slices that no profile can use beside the existing instances.")
 	}
 }
 
@@ -240,35 +242,35 @@ func writeUnmatched(p *page, devices []nodedoc.Unmatched) {
 	}
 
 	for i := range devices {
-		p.para("! ", yellow, unmatchedText(&devices[i]))
+		p.paragraph("! ", yellow, unmatchedText(&devices[i]))
 	}
 }
 
 // writeUnread writes which GPUs are not in the document yet, or that there are none.
 func writeUnread(p *page, doc *nodedoc.Document) {
 	if why := unreadText(doc); why != "" {
-		p.para("! ", yellow, why)
+		p.paragraph("! ", yellow, why)
 	} else if len(doc.GPUs) == 0 {
 		p.line(text("No GPUs."))
 	}
 }
 
-// writeLostUnrestored names the GPUs without their layouts that the node's document does not have:
-// drawGPU can't.
+// writeLostUnrestored names the GPUs whose layouts are not restored and that are not in the node's
+// document, so that drawGPU does not show them.
 func writeLostUnrestored(p *page, node *nodeView, list *api.Operations) {
 	for i := range list.Unrestored {
 		u := &list.Unrestored[i]
 		if !slices.ContainsFunc(node.doc.GPUs, func(g nodedoc.GPU) bool { return g.UUID == u.GPU }) {
-			p.para("! ", red, string(u.GPU)+": the layout is not restored: "+u.Detail)
+			p.paragraph("! ", red, string(u.GPU)+": the layout is not restored: "+u.Detail)
 		}
 	}
 }
 
-// staleAfter is the age from which we call a GPU's readings old, at the time of the document.
+// staleAfter is the age from which on we call a GPU's readings old.
 const staleAfter = 10 * time.Second
 
-// drawGPU draws a GPU's line and what is wrong with it; with MIG on, also the axis and the table of
-// its instances.
+// drawGPU draws a GPU's line and its warnings and, with MIG on, the axis and the table of its
+// instances.
 func drawGPU(p *page, node *nodeView, g *nodedoc.GPU, list *api.Operations, c columns) {
 	drawGPUHead(p, node, g, c)
 	writeGPUState(p, g, list, node.doc.Time)
@@ -285,7 +287,7 @@ func drawGPU(p *page, node *nodeView, g *nodedoc.GPU, list *api.Operations, c co
 	}
 
 	if slots == nil {
-		p.para(
+		p.paragraph(
 			"  ",
 			dim,
 			"The placements are not known: the driver reports them to privileged processes only.",
@@ -299,27 +301,28 @@ func drawGPU(p *page, node *nodeView, g *nodedoc.GPU, list *api.Operations, c co
 	}
 }
 
-// writeGPUState writes why a GPU is blocked, closed, silent or about to change.
+// writeGPUState writes warnings about a GPU: that it is blocked, released, does not answer, or is
+// about to change.
 func writeGPUState(p *page, g *nodedoc.GPU, list *api.Operations, now time.Time) {
 	if list.Blocked[g.UUID] != "" {
-		p.para("  ! ", red, blockedText(list, g.UUID))
+		p.paragraph("  ! ", red, blockedText(list, g.UUID))
 	}
 
 	writeUnrestored(p, "  ", findUnrestored(list.Unrestored, g.UUID))
 
 	if r := g.Released; r != nil {
-		p.para("  ! ", yellow, releasedText(r, now))
+		p.paragraph("  ! ", yellow, releasedText(r, now))
 	} else if !g.Up {
 		t := "not answering"
 		if !g.LastRead.IsZero() {
 			t += fmt.Sprintf(", last read %s earlier", now.Sub(g.LastRead).Round(time.Second))
 		}
 
-		p.para("  ! ", red, t)
+		p.paragraph("  ! ", red, t)
 	}
 
 	if age := now.Sub(g.LastRead); g.Up && !g.LastRead.IsZero() && age > staleAfter {
-		p.para(
+		p.paragraph(
 			"  ! ",
 			yellow,
 			fmt.Sprintf("the readings are old: last read %s before", age.Round(time.Second)),
@@ -327,7 +330,7 @@ func writeGPUState(p *page, g *nodedoc.GPU, list *api.Operations, now time.Time)
 	}
 
 	if m := g.MIGMode; m.Pending != "" && m.Pending != m.Current {
-		p.para(
+		p.paragraph(
 			"  * ",
 			yellow,
 			fmt.Sprintf(
@@ -341,7 +344,7 @@ func writeGPUState(p *page, g *nodedoc.GPU, list *api.Operations, now time.Time)
 	writeErrors(p, "  ", g.Errors)
 }
 
-// releasedText says since when the exporter keeps a GPU closed, and how to end that.
+// releasedText says since when the exporter keeps a GPU closed, and how to open it again.
 func releasedText(r *nodedoc.Release, now time.Time) string {
 	text := fmt.Sprintf("released %s ago: the exporter keeps it closed and reads nothing of it",
 		now.Sub(r.Since).Round(time.Second))
@@ -383,7 +386,7 @@ func drawGPUHead(p *page, node *nodeView, g *nodedoc.GPU, c columns) {
 		{" SM" + p.right(percentText(g.Activity.SM), 5) + " ", plain},
 	}
 
-	// What uses the GPU takes a line of its own rather than being cut.
+	// If there is too little room, the users get a line of their own.
 	if p.width > 0 && spanColumns(spans)+columnsOf(p.clean(use)) > p.width {
 		p.line(spans...)
 
@@ -421,12 +424,11 @@ func useColorOf(u deviceUse) color {
 
 func writeErrors(p *page, indent string, errs []nodedoc.Error) {
 	for _, e := range errs {
-		p.para(indent+"! ", red, fmt.Sprintf("%s: %s: %s", e.Reading, e.Reason, e.Message))
+		p.paragraph(indent+"! ", red, fmt.Sprintf("%s: %s: %s", e.Reading, e.Reason, e.Message))
 	}
 }
 
-// slots returns the instances as the axis of a GPU shows them, or nil if their placements are not
-// known.
+// slots returns the boxes on the axis of a GPU; nil if the placements of its instances are not known.
 func (v *nodeView) slots(g *nodedoc.GPU) []slot {
 	slots := make([]slot, 0, len(g.GPUInstances))
 	for i := range g.GPUInstances {
@@ -434,10 +436,10 @@ func (v *nodeView) slots(g *nodedoc.GPU) []slot {
 		use := v.instanceUse(inst)
 
 		s := slot{
-			at:    inst.Placement,
-			label: orUnknown(inst.Profile),
-			note:  use.summary(),
-			color: useColorOf(use),
+			reported: inst.Placement,
+			label:    orUnknown(inst.Profile),
+			note:     use.summary(),
+			color:    useColorOf(use),
 		}
 		if len(use.Holders) > 0 {
 			s.note = use.podNames()
@@ -462,7 +464,7 @@ func tableHead(p *page, c columns) string {
 	)
 }
 
-// instanceCells makes a line of the table: each cell as wide as its column.
+// instanceCells returns a line of the table: each cell as wide as its column.
 func instanceCells(p *page, c columns, cells [8]string) string {
 	use := p.clean(cells[7])
 	if c.use > 0 {
@@ -475,11 +477,11 @@ func instanceCells(p *page, c columns, cells [8]string) string {
 		use
 }
 
-// drawInstance draws the lines of a GPU instance and its compute instances. A compute instance that
-// has all slices of its GPU instance shares that one's line.
+// drawInstance draws the lines of a GPU instance and its compute instances. A compute instance with
+// all slices of its GPU instance is on the same line.
 func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 	cells := [...]string{
-		strconv.Itoa(int(inst.ID)), orUnknown(inst.Profile), placeText(inst.Placement), "", "",
+		strconv.Itoa(int(inst.ID)), orUnknown(inst.Profile), placementText(inst.Placement), "", "",
 		memoryText(inst.Memory), percentText(inst.Activity.SM), node.useOf(&inst.Use).summary(),
 	}
 
@@ -510,7 +512,7 @@ func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 		if !whole {
 			use := node.useOf(&ci.Use)
 			cells := [...]string{
-				"", " " + orUnknown(ci.Profile), placeText(ci.Placement), strconv.Itoa(int(ci.ID)),
+				"", " " + orUnknown(ci.Profile), placementText(ci.Placement), strconv.Itoa(int(ci.ID)),
 				c.id(string(ci.UUID)), "", percentText(ci.Activity.SM), use.summary(),
 			}
 			p.line(text("  "), span{instanceCells(p, c, cells), useColorOf(use)})

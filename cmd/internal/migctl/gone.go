@@ -7,7 +7,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
 
-// goneFlags returns the flags of earlier versions, with what became of each.
+// goneFlags returns the flags that earlier versions had, each with what to do instead.
 func goneFlags() map[string]string {
 	limits := advise.DefaultOptions()
 
@@ -23,7 +23,7 @@ func goneFlags() map[string]string {
 	}
 }
 
-// refuseGone returns an error if a command line has a flag of an earlier version.
+// refuseGone returns an error if a command line has a flag that is gone.
 func refuseGone(args []string) error {
 	gone := goneFlags()
 

@@ -2,7 +2,7 @@ package migctl
 
 import "github.com/mig-exporter/mig-exporter/internal/manpage"
 
-// manPage returns what the man page has besides flags and commands.
+// manPage returns the parts of the man page that do not come from the flags and commands.
 func manPage() *manpage.Page {
 	environment := []manpage.Variable{
 		{Name: "MIGCTL_*", Help: "A flag above, by the variable that is named beside it. " +

@@ -13,7 +13,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// modeWarning says what the driver may do by itself. The operator has to accept it.
+// modeWarning says what the driver may do by itself. The operator has to accept that.
 const modeWarning = "A change of MIG mode needs GPUs without instances and without users. " +
 	"mig-exporter asks for no reset. The driver itself may unbind or reset the GPU on it: then " +
 	"everything that runs on the GPU ends, and the number of its device file (/dev/nvidiaN) may " +
@@ -58,12 +58,12 @@ func (s *session) setMode(ctx context.Context) error {
 		s.page.line(text("  MIG mode is %s, to be %s", modeText(g.MIGMode), s.opts.State))
 
 		if n := len(g.GPUInstances); n > 0 {
-			s.page.para("  ! ", yellow, "it has "+nodedoc.Count(n, "GPU instance", "GPU instances")+
+			s.page.paragraph("  ! ", yellow, "it has "+nodedoc.Count(n, "GPU instance", "GPU instances")+
 				", which must be destroyed first")
 		}
 
 		for _, user := range newNodeView(node).useOf(&g.Use).users() {
-			s.page.para("  in use: ", yellow, user)
+			s.page.paragraph("  in use: ", yellow, user)
 		}
 	}
 
@@ -73,7 +73,7 @@ func (s *session) setMode(ctx context.Context) error {
 	}
 
 	s.page.line()
-	s.page.para("! ", yellow, modeWarning)
+	s.page.paragraph("! ", yellow, modeWarning)
 	s.page.line()
 
 	err = s.askOperator(
@@ -111,7 +111,8 @@ func (s *session) switchModes(ctx context.Context, gpus []nodedoc.GPU) error {
 	return nil
 }
 
-// writeMode shows the wanted, the current and the pending mode, and what the pending one waits for.
+// writeMode shows the wanted, the current and the pending mode, and how to finish a change that is
+// pending.
 func writeMode(p *page, m *api.ModeResult) {
 	if m == nil {
 		return
@@ -136,19 +137,19 @@ func writeMode(p *page, m *api.ModeResult) {
 		t += ": waits for " + m.Waits
 	}
 
-	p.para("  ", yellow, t)
+	p.paragraph("  ", yellow, t)
 
 	switch m.Waits {
 	case "reset":
-		p.para(
+		p.paragraph(
 			"  to finish: ",
 			yellow,
 			"end what uses the GPU, then: nvidia-smi --gpu-reset -i "+string(m.GPU),
 		)
 	case "reboot":
-		p.para("  to finish: ", yellow, "reboot the node")
+		p.paragraph("  to finish: ", yellow, "reboot the node")
 	case "in use":
-		p.para("  to finish: ", yellow, "end what uses the GPU, then repeat the command")
+		p.paragraph("  to finish: ", yellow, "end what uses the GPU, then repeat the command")
 	}
 
 	writeHolds(p, "  ", m.Holders)

@@ -9,12 +9,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// nodeView is a node's document with what we derive from it to draw it.
+// nodeView is a node's document, and what we derive from it to draw it.
 type nodeView struct {
 	doc nodedoc.Document
-	// kubelet is set if the node has a kubelet: the document says whether a device is allocated, or
-	// that the holders are incomplete. Then we don't know the use of a device that is reported
-	// neither allocated nor free.
+	// kubelet is set if the node has a kubelet, as the document shows: it says of some device whether
+	// it is allocated, or that the holders are incomplete. With a kubelet, the use of a device is
+	// unknown if the document does not say whether it is allocated.
 	kubelet bool
 }
 
@@ -25,10 +25,10 @@ func newNodeView(n nodedoc.Document) *nodeView {
 	return v
 }
 
-// deviceUse is the use of a device, with the kubelet of its nodeView.
+// deviceUse is the use of a device.
 type deviceUse struct {
 	nodedoc.Use
-	kubelet bool
+	kubelet bool // see nodeView
 }
 
 func (v *nodeView) useOf(u *nodedoc.Use) deviceUse { return deviceUse{*u, v.kubelet} }
@@ -69,11 +69,11 @@ func (u deviceUse) users() []string {
 	return all
 }
 
-// confirmedFree is the summary of a device that counts as free only since an operator has confirmed
+// confirmedFree is the summary of a device that counts as free only because an operator has confirmed
 // it.
 const confirmedFree = "free (confirmed)"
 
-// unknownUse is the summary of a device of which it is not known whether anything holds it.
+// unknownUse is the summary of a device if we do not know whether anything holds it.
 const unknownUse = "unknown"
 
 // summary describes the use of the device in one cell.
@@ -108,9 +108,8 @@ func (u deviceUse) podNames() string {
 	return strings.Join(all, ", ")
 }
 
-// unconfirmedMark returns the mark before the pod of holder i. It is empty if the pod has a
-// container that certainly holds the device. The mark comes first, since the end of a cell may be
-// cut off.
+// unconfirmedMark returns the mark before the pod of holder i: "? ", or nothing if a container of the
+// pod certainly holds the device. It comes before the name, because the end of a cell can be cut off.
 func (u deviceUse) unconfirmedMark(i int) string {
 	h := &u.Holders[i]
 	if slices.ContainsFunc(u.Holders, func(o nodedoc.Holder) bool {
@@ -145,7 +144,7 @@ func (v *nodeView) showsUse(matches func(deviceUse) bool) bool {
 	})
 }
 
-// instanceUse returns the use of a GPU instance and all of its compute instances together.
+// instanceUse returns the use of a GPU instance, together with that of its compute instances.
 func (v *nodeView) instanceUse(i *nodedoc.Instance) deviceUse {
 	use := v.useOf(&i.Use)
 	use.Holders = slices.Clone(use.Holders)
@@ -198,7 +197,7 @@ func sameGPU(word string, g *nodedoc.GPU) bool {
 		g.PCIBusID != "" && strings.EqualFold(shortBusID(word), shortBusID(g.PCIBusID))
 }
 
-// shortBusID drops a domain of zeros: "00000000:65:00.0" and "0000:65:00.0" are "65:00.0".
+// shortBusID drops a domain that is 0: "00000000:65:00.0" and "0000:65:00.0" are "65:00.0".
 func shortBusID(id string) string {
 	domain, rest, ok := strings.Cut(id, ":")
 	if ok && strings.Contains(rest, ":") && strings.Trim(domain, "0") == "" {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// exitPartial follows a command on several nodes of which some failed.
+// exitPartial is the exit code of a command that failed on some of several nodes.
 const exitPartial = 7
 
 const nodesHelp = "Of several nodes: 0 all have answered; 7 some have failed; otherwise all have, " +
@@ -30,7 +30,8 @@ type nodeResult struct {
 	out, errOut bytes.Buffer
 }
 
-// runOnNodes runs the command on several nodes, some at a time, and returns the exit code.
+// runOnNodes runs the command on several nodes, at most --parallel at a time, and returns the exit
+// code.
 func (s *session) runOnNodes(ctx context.Context) (int, error) {
 	nodes := strings.FieldsFunc(s.opts.Node, func(r rune) bool { return r == ',' })
 
@@ -48,7 +49,7 @@ func (s *session) runOnNodes(ctx context.Context) (int, error) {
 		return 0, errors.New("no node has an exporter")
 	}
 
-	// Each node reads the spec from standard input.
+	// We read standard input once, for all nodes.
 	var input []byte
 
 	if s.opts.Spec.File == "-" {
@@ -72,7 +73,7 @@ func (s *session) runOnNodes(ctx context.Context) (int, error) {
 		})
 	}
 
-	group.Wait() //nolint:errcheck // the functions return none
+	group.Wait() //nolint:errcheck // the functions return no error
 
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
@@ -81,32 +82,33 @@ func (s *session) runOnNodes(ctx context.Context) (int, error) {
 	return exitCodeOfNodes(results), s.writeResults(results)
 }
 
-// runOnNode runs the command on one node, and keeps what it writes.
+// runOnNode runs the command on one node, and keeps its output in r.
 func (s *session) runOnNode(ctx context.Context, r *nodeResult, input []byte) {
-	one := *s
-	one.opts.Node = r.Node
-	one.opts.AllNodes = false
-	one.opts.GPUs = slices.Clone(s.opts.GPUs) // the command completes them in place
-	one.in = bytes.NewReader(input)
-	one.out = &r.out
-	one.errOut = &r.errOut
-	one.inTerminal = false
+	node := *s
+	node.opts.Node = r.Node
+	node.opts.AllNodes = false
+	node.opts.GPUs = slices.Clone(s.opts.GPUs) // the command completes UUIDs in place
+	node.in = bytes.NewReader(input)
+	node.out = &r.out
+	node.errOut = &r.errOut
+	node.inTerminal = false
 
-	if one.opts.Output == formYAML {
-		one.opts.Output = formJSON
+	// writeResults puts the documents of all nodes into one, as JSON or YAML.
+	if node.opts.Output == formYAML {
+		node.opts.Output = formJSON
 	}
 
-	one.page = one.newPage(one.out, s.outTerminal)
-	err := one.runCommand(ctx)
-	err = cmp.Or(err, one.page.flush())
+	node.page = node.newPage(node.out, s.outTerminal)
+	err := node.runCommand(ctx)
+	err = cmp.Or(err, node.page.flush())
 
 	if err != nil {
 		r.Error = err.Error()
-		r.ExitCode = one.reportError(err)
+		r.ExitCode = node.reportError(err)
 	}
 }
 
-// exitCodeOfNodes returns the exit code of a command on several nodes.
+// exitCodeOfNodes returns the exit code of a command on several nodes: see nodesHelp.
 func exitCodeOfNodes(results []nodeResult) int {
 	codes := make([]int, len(results))
 	for i := range results {
@@ -127,8 +129,8 @@ func exitCodeOfNodes(results []nodeResult) int {
 	return exitFailed
 }
 
-// writeResults writes the results of all nodes: one document, or one after the other, each below
-// its node's name.
+// writeResults writes the results of all nodes: as one document, or as texts, each below its node's
+// name.
 func (s *session) writeResults(results []nodeResult) error {
 	if s.opts.Output == formJSON || s.opts.Output == formYAML {
 		for i := range results {

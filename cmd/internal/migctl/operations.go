@@ -11,7 +11,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// showOperations lists the operations, or shows or follows one.
+// showOperations lists the operations, or shows or follows the one that the command line names.
 func (s *session) showOperations(ctx context.Context) error {
 	if s.opts.Operation == "" {
 		if s.opts.Follow {
@@ -78,7 +78,7 @@ func (s *session) listOperations(ctx context.Context) error {
 	writeControl(s.page, &list)
 
 	for _, id := range sortedKeys(list.Blocked) {
-		s.page.para("! ", yellow, string(id)+" is "+blockedText(&list, id))
+		s.page.paragraph("! ", yellow, string(id)+" is "+blockedText(&list, id))
 	}
 
 	for i := range list.Unrestored {
@@ -119,13 +119,13 @@ func (s *session) listOperations(ctx context.Context) error {
 	return nil
 }
 
-// writeControl shows what is wrong with partition control, if anything is.
+// writeControl warns if partition control does not work, or not fully.
 func writeControl(p *page, list *api.Operations) {
 	switch {
 	case list.Reason != "":
-		p.para("! ", yellow, "Partition control is "+list.State+": "+list.Reason)
+		p.paragraph("! ", yellow, "Partition control is "+list.State+": "+list.Reason)
 	case list.State == "read-only" || list.State == "off":
-		p.para(
+		p.paragraph(
 			"! ",
 			yellow,
 			"Partition control is "+list.State+": mig-exporter's log has the reason",
@@ -133,7 +133,7 @@ func writeControl(p *page, list *api.Operations) {
 	}
 
 	if list.Recovering {
-		p.para(
+		p.paragraph(
 			"! ",
 			yellow,
 			"mig-exporter is finishing what its last run left: operations may be missing here, and changes "+
@@ -144,11 +144,11 @@ func writeControl(p *page, list *api.Operations) {
 
 // blockedText names the operation that blocks a GPU.
 func blockedText(list *api.Operations, id gpu.UUID) string {
-	by := list.Blocked[id]
-	t := "blocked by operation " + by
+	blocking := list.Blocked[id]
+	t := "blocked by operation " + blocking
 
 	for i := range list.Operations {
-		if op := &list.Operations[i]; op.ID == by {
+		if op := &list.Operations[i]; op.ID == blocking {
 			t += ", which is " + string(op.State)
 		}
 	}
@@ -168,12 +168,12 @@ func writeOperation(p *page, op *api.Operation) {
 		writeSteps(p, op.Rollback)
 	}
 
-	if hasStopped(op.State) { // writeOutcome has it
+	if hasStopped(op.State) { // writeOutcome says what it waits for
 		return
 	}
 
 	for _, w := range op.WaitsFor {
-		p.para("Waits for ", yellow, w)
+		p.paragraph("Waits for ", yellow, w)
 	}
 }
 
@@ -188,7 +188,7 @@ func writeTitle(p *page, op *api.Operation) {
 	p.line(text("By        ").in(dim), text("%s", op.By))
 
 	if op.StatedReason != "" {
-		p.line(text("Says      ").in(dim), text("%q", op.StatedReason)) // the actor does
+		p.line(text("Says      ").in(dim), text("%q", op.StatedReason)) // the user in the line above
 	}
 
 	if op.RollbackOf != "" {
@@ -218,7 +218,7 @@ func writeSteps(p *page, steps []api.OperationStep) {
 		}
 
 		if st.Error != "" {
-			p.para("       ", red, st.Error)
+			p.paragraph("       ", red, st.Error)
 		}
 	}
 }
@@ -238,12 +238,12 @@ func stepMark(state api.StepState) (string, color) {
 	return " ", plain
 }
 
-// stepText names a step with its GPU.
+// stepText describes a step: "create GI 3g.20gb at 4:4 on GPU-5f65f8d5".
 func stepText(st *mig.Step) string {
 	return stepPlace(st) + " on " + shortUUID(string(st.GPU))
 }
 
-// stepPlace names a step on its GPU.
+// stepPlace is stepText without the GPU.
 func stepPlace(st *mig.Step) string {
 	what := map[mig.StepOp]string{
 		mig.DestroyCompute: "destroy CI", mig.DestroyInstance: "destroy GI",
@@ -277,7 +277,7 @@ func (s *session) showLayouts(ctx context.Context) error {
 	}
 
 	if len(list.Layouts) == 0 {
-		s.page.para(
+		s.page.paragraph(
 			"",
 			plain,
 			"No layouts: no GPU of this node has MIG, and mig-exporter was given no file of layouts. "+
@@ -306,7 +306,7 @@ func (s *session) showLayouts(ctx context.Context) error {
 				rule.DeviceFilter = nil
 			}
 
-			s.page.para(lead, plain, ruleText(rule))
+			s.page.paragraph(lead, plain, ruleText(rule))
 			lead = strings.Repeat(" ", len([]rune(lead)))
 		}
 	}

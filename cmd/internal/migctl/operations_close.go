@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// acceptOperation asks the operator and closes an operation that could not be rolled back; the
-// layout stays as it is.
+// acceptOperation asks the operator, and closes an operation that could not be rolled back. The layout
+// stays as it is.
 func (s *session) acceptOperation(ctx context.Context) error {
 	var op api.Operation
 	if err := s.client.fetch(ctx, operationPath(s.opts.Operation), &op); err != nil {
@@ -34,7 +34,7 @@ func (s *session) acceptOperation(ctx context.Context) error {
 	writeError(s.page, &op)
 	writeGPUs(s.page, &op)
 	s.page.line()
-	s.page.para(
+	s.page.paragraph(
 		"! ",
 		yellow,
 		"Nothing is changed on the GPUs. They keep the layout that they have now, which may be "+
@@ -98,7 +98,7 @@ func (s *session) endSettling(ctx context.Context) error {
 
 	writeOperation(s.page, &op)
 	s.page.line()
-	s.page.para(
+	s.page.paragraph(
 		"! ",
 		yellow,
 		"The operation ends as if the kubelet offered exactly the devices that exist. Until it "+

@@ -68,11 +68,11 @@ const (
 
 // options are the values of a command line.
 type options struct {
-	// program is the program that runs the command instead of migctl; nil is migctl.
+	// program is the program that runs migctl's commands under its own name; nil for migctl itself.
 	program *Program
-	own     bool // the program runs the command line itself
-	// Node is the node that the command is about, AllNodes all that have an exporter, with a
-	// program.
+	own     bool // the program runs this command line by itself
+	// Node, AllNodes and Parallel are for a program: the node of the command, or whether it is for
+	// all nodes with an exporter, and how many of them at a time.
 	Node     string
 	AllNodes bool
 	Parallel int
@@ -84,30 +84,30 @@ type options struct {
 	Color                                         string
 
 	Output string
-	GPUs   []string // get, profiles, mode, recommend, evaluate; confirm-free: devices
-	State  string   // mode: on or off
-	Watch  bool     // get
+	GPUs   []string // the argument "gpu"; of confirm-free: "device"
+	State  string   // of mode: on or off
+	Watch  bool     // of get
 
 	Spec specOptions
-	Plan string // apply: the plan that was seen, with Hash
-	Hash string
+	Plan string // of apply: the id of a plan that the operator has seen
+	Hash string // of apply: the hash of that plan
 	Yes  bool
-	// Reason is why a layout is changed, in the operator's words.
+	// Reason is why the operator changes a layout, in his own words.
 	Reason string
 
-	Operation string
+	Operation string // the id of an operation
 	Follow    bool
 	TakeOver  bool
-	Forget    bool // restore
+	Forget    bool // of restore
 
-	Explain string   // recommend: the GPU
-	Prices  []string // recommend, as they are written
-	URL     string   // evaluate
+	Explain string   // of recommend: the GPU to explain
+	Prices  []string // of recommend, not parsed yet
+	URL     string   // of evaluate
 	Top     topOptions
 	Fleet   fleetOptions
 }
 
-// specOptions are the wanted layout, from a file or on the command line.
+// specOptions give the wanted layout, from a file or on the command line.
 type specOptions struct {
 	File    string
 	Layout  string
@@ -125,15 +125,15 @@ func (e usageError) Error() string { return e.text }
 // errVersionPrinted ends kingpin's parsing after we have printed the version.
 var errVersionPrinted = errors.New("the version is printed")
 
-// parseCommandLine reads the command line. It reports done if nothing is left to do, as after
-// --help or --version.
+// parseCommandLine reads the command line. done is set if nothing is left to do, as after --help or
+// --version.
 func (s *session) parseCommandLine(args []string) (done bool, err error) {
 	if err := refuseGone(args); err != nil {
 		return false, err
 	}
 
 	app := newApp(&s.opts)
-	printed := false // help, the version or a completion
+	printed := false // whether kingpin has printed help or a completion, or we the version
 
 	// app.Version would put the lines of the version into the first line of the man page.
 	app.Flag("version", "Show the version.").PreAction(func(*kingpin.ParseContext) error {
@@ -145,7 +145,7 @@ func (s *session) parseCommandLine(args []string) (done bool, err error) {
 
 	app.UsageWriter(s.out)
 	app.ErrorWriter(s.errOut)
-	// kingpin continues after this, and may print the help again: that goes nowhere.
+	// kingpin goes on after it calls this, and can print the help again: we discard that.
 	app.Terminate(func(int) {
 		printed = true
 		app.UsageWriter(io.Discard)
@@ -203,7 +203,7 @@ func asksForHelp(arg string) bool {
 		strings.HasPrefix(arg, "--completion-")
 }
 
-// releases reports whether the command lets go of GPUs, or opens them again.
+// releases reports whether the command releases GPUs, or opens them again.
 func (o *options) releases() bool {
 	return o.Command == commandRelease || o.Command == commandReacquire
 }
@@ -286,7 +286,7 @@ func (o *options) flagGroups() []usage.Group {
 	}...)
 }
 
-// newApp declares commands and flags. Values land in o.
+// newApp declares commands and flags, whose values go to o.
 func newApp(o *options) *kingpin.Application {
 	app := kingpin.New(o.programName(), o.programHelp())
 	app.HelpFlag.Short('h')
@@ -318,25 +318,18 @@ func newApp(o *options) *kingpin.Application {
 		"operation, say how to undo it.")
 	addPlanFlags(apply, o, true)
 
-	ids := o.completions(listOperationIDs)
 	gpus := o.completions(listGPUs)
 
 	addRollbackCommand(app, o)
 
 	accept := o.command(app, commandAccept, "Accept the current layout and close an operation that "+
 		"is degraded or stuck. Changes no GPU.")
-	accept.Arg("operation", "The operation's id.").
-		Required().
-		HintAction(ids).
-		StringVar(&o.Operation)
+	addOperationArg(accept, o).Required()
 	addOutcomeFlags(accept, o)
 
 	settled := o.command(app, commandSettled, "End an operation's wait for the kubelet to list the "+
 		"new devices.")
-	settled.Arg("operation", "The operation's id.").
-		Required().
-		HintAction(ids).
-		StringVar(&o.Operation)
+	addOperationArg(settled, o).Required()
 	addOutcomeFlags(settled, o)
 
 	confirm := o.command(app, commandConfirm, "Confirm that nothing uses devices whose use the "+
@@ -376,7 +369,8 @@ func newApp(o *options) *kingpin.Application {
 	return app
 }
 
-// addServerFlags declares the flags that say where the control API is, and as whom migctl asks it.
+// addServerFlags declares the flags about the server: where it is, how to trust it, and the
+// credentials for it.
 func addServerFlags(app *kingpin.Application, o *options) {
 	app.Flag("address", "Address of mig-exporter's control API: unix:///PATH or "+
 		"https://HOST:PORT.").
@@ -397,8 +391,8 @@ func addServerFlags(app *kingpin.Application, o *options) {
 		SetValue(usage.File(&o.KeyFile))
 }
 
-// addReleaseCommands declares the commands that have a socket of their own, which is there without
-// partition control.
+// addReleaseCommands declares the commands that release GPUs and open them again. They have a socket of
+// their own, which exists even without partition control.
 func addReleaseCommands(app *kingpin.Application, o *options) {
 	release := o.command(app, commandRelease, "Let go of GPUs, so that they can be reset, unbound "+
 		"from the driver or passed to a virtual machine: the exporter closes them and reads "+
@@ -414,15 +408,21 @@ func addRollbackCommand(app *kingpin.Application, o *options) {
 	rollback := o.command(app, commandRollback, "Restore the layout from before an operation, or "+
 		"retry the rollback of one that is degraded.")
 
-	operation := rollback.Arg("operation", "The operation's id.").
-		HintAction(o.completions(listOperationIDs))
+	operation := addOperationArg(rollback, o)
 	if o.program == nil { // otherwise checkNodes says that it is missing
 		operation.Required()
 	}
 
-	operation.StringVar(&o.Operation)
 	addReasonFlag(rollback, o)
 	addOutcomeFlags(rollback, o)
+}
+
+// addOperationArg declares the argument with an operation's id.
+func addOperationArg(c *kingpin.CmdClause, o *options) *kingpin.ArgClause {
+	arg := c.Arg("operation", "The operation's id.").HintAction(o.completions(listOperationIDs))
+	arg.StringVar(&o.Operation)
+
+	return arg
 }
 
 func addRestoreCommand(app *kingpin.Application, o *options) {
@@ -441,7 +441,7 @@ func addRestoreCommand(app *kingpin.Application, o *options) {
 	addYesFlag(restore, o)
 }
 
-// addReadCommands declares the commands that change and plan nothing.
+// addReadCommands declares the commands that only read.
 func addReadCommands(app *kingpin.Application, o *options) {
 	get := o.command(app, commandGet, "Draw the node: GPUs, their slices on the placement axis, "+
 		"their users, free and stranded slices. held: a pod, a batch job or a process has it. free: nothing "+
@@ -463,9 +463,7 @@ func addReadCommands(app *kingpin.Application, o *options) {
 
 	operations := o.command(app, commandOperations, "List the operations, the latest first; or "+
 		"show one with its steps.")
-	operations.Arg("operation", "The operation's id.").
-		HintAction(o.completions(listOperationIDs)).
-		StringVar(&o.Operation)
+	addOperationArg(operations, o)
 	operations.Flag("follow", "Follow the operation to its end.").BoolVar(&o.Follow)
 	addOutputFlag(operations, o, formTable, formJSON, formYAML)
 
@@ -536,7 +534,7 @@ func addOutcomeFlags(c *kingpin.CmdClause, o *options) {
 		formText, formJSON, formYAML)
 }
 
-// addReasonFlag declares the flag of another program by which an operator says why.
+// addReasonFlag declares the flag with which an operator says why, which only another program has.
 func addReasonFlag(c *kingpin.CmdClause, o *options) {
 	if o.program == nil {
 		return

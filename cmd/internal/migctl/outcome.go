@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// hasStopped reports whether an operation in this state does nothing more by itself: it is final,
-// or it waits for an operator or for a driver call.
+// hasStopped reports whether an operation in this state does nothing more by itself: the state is
+// final, or the operation waits for an operator or for a driver call.
 func hasStopped(state api.OperationState) bool {
 	return state.Final() || state == api.Degraded || state == api.Stuck
 }
@@ -53,7 +53,7 @@ func writeOutcome(p *page, op *api.Operation) {
 	}
 
 	for _, w := range op.WaitsFor {
-		p.para("  waits for ", yellow, w)
+		p.paragraph("  waits for ", yellow, w)
 	}
 
 	for _, was := range slices.Sorted(maps.Keys(op.Renamed)) {
@@ -68,7 +68,7 @@ func writeOutcome(p *page, op *api.Operation) {
 	}
 
 	for _, w := range op.Warnings {
-		p.para("! ", yellow, w)
+		p.paragraph("! ", yellow, w)
 	}
 
 	writeAdvice(p, op)
@@ -80,11 +80,11 @@ func writeError(p *page, op *api.Operation) {
 		return
 	}
 
-	p.para("  ", red, op.Error.Error())
+	p.paragraph("  ", red, op.Error.Error())
 
 	for i := range op.Error.Blocking {
 		b := &op.Error.Blocking[i]
-		p.para(
+		p.paragraph(
 			"  in the way: ",
 			yellow,
 			fmt.Sprintf("%s, %s at %s", b.Instance, b.Profile, b.Placement),
@@ -93,7 +93,7 @@ func writeError(p *page, op *api.Operation) {
 	}
 }
 
-// writeGPUs shows the state of each GPU, unless there is one GPU that adds nothing to the state of
+// writeGPUs shows the state of each GPU. It shows nothing if there is one GPU, whose state is that of
 // the operation.
 func writeGPUs(p *page, op *api.Operation) {
 	if len(op.GPUs) == 1 && op.GPUs[0].State == op.State && !mayHaveOtherLayout(op.State) {
@@ -105,14 +105,14 @@ func writeGPUs(p *page, op *api.Operation) {
 		p.line(text("  %s  ", g.GPU), stateSpan(g.State))
 
 		if g.Error != "" && (op.Error == nil || !strings.Contains(op.Error.Detail, g.Error)) {
-			p.para("    ", red, g.Error)
+			p.paragraph("    ", red, g.Error)
 		}
 
 		if !mayHaveOtherLayout(g.State) {
 			continue
 		}
 
-		if op.Verb != api.VerbRecovery { // what a recovered operation has done is not known
+		if op.Verb != api.VerbRecovery { // we do not know what a recovered operation has done
 			writeChanges(p, op, g.GPU)
 		}
 
@@ -209,11 +209,11 @@ func writeCreated(p *page, op *api.Operation) {
 func writeHook(p *page, lead string, h *api.HookResult) {
 	name := strings.Join(h.Argv, " ")
 	if h.OK {
-		p.para(lead+"hook done: ", green, fmt.Sprintf("%s (%.1f s)", name, h.Seconds))
+		p.paragraph(lead+"hook done: ", green, fmt.Sprintf("%s (%.1f s)", name, h.Seconds))
 		return
 	}
 
-	p.para(
+	p.paragraph(
 		lead+"hook failed: ",
 		red,
 		fmt.Sprintf("%s (exit code %d, %.1f s) %s", name, h.ExitCode, h.Seconds, h.Error),
@@ -265,8 +265,8 @@ func writeAdvice(p *page, op *api.Operation) {
 	}
 }
 
-// writeInterrupted says why an operation has left a GPU as it is: another client has changed it, or
-// may have while mig-exporter did not run.
+// writeInterrupted says why an operation has left a GPU as it is: another client has changed the GPU,
+// or may have changed it while mig-exporter did not run.
 func writeInterrupted(p *page, op *api.Operation) {
 	problem := api.Problem{Type: api.LayoutChanged}
 	why := "Another client changed a GPU while this operation ran. From then on this operation " +
@@ -279,7 +279,7 @@ func writeInterrupted(p *page, op *api.Operation) {
 			"since, not even to roll back. No GPU is blocked."
 	}
 
-	p.para("", plain, why)
+	p.paragraph("", plain, why)
 	writeHint(p, problemHint(&problem, &options{}))
 }
 
@@ -289,10 +289,10 @@ func writeUndo(p *page, op *api.Operation) {
 	}
 }
 
-// writeUnsettled says what to do about an operation that waits for the kubelet or for hooks that
-// have failed.
+// writeUnsettled says what to do about an operation that waits for the kubelet, or for failed hooks to
+// succeed.
 func writeUnsettled(p *page, op *api.Operation) {
-	p.para(
+	p.paragraph(
 		"",
 		plain,
 		"The change is done, and stays. The operation becomes succeeded by itself once nothing is waited "+
@@ -300,9 +300,9 @@ func writeUnsettled(p *page, op *api.Operation) {
 	)
 
 	if op.Cordoned {
-		p.para("! ", yellow, "The node is kept cordoned until then.")
+		p.paragraph("! ", yellow, "The node is kept cordoned until then.")
 	} else {
-		p.para("! ", yellow, "Until then the kubelet may give pods devices that do not exist.")
+		p.paragraph("! ", yellow, "Until then the kubelet may give pods devices that do not exist.")
 	}
 
 	writeHint(

@@ -11,7 +11,7 @@ import (
 	"github.com/rivo/uniseg"
 )
 
-// tableWidth is the width of all output but that of get on a wider terminal and that of -o wide.
+// tableWidth is the width of all output, except that of get on a wider terminal and of -o wide.
 const tableWidth = 80
 
 // color is an SGR parameter; empty is the terminal's own.
@@ -42,12 +42,12 @@ func (s span) in(c color) span { return span{text: s.text, color: c} }
 // page writes lines of limited width to a buffer; flush returns the first error of the writer.
 type page struct {
 	w     *bufio.Writer
-	color bool
-	utf8  bool
-	width int // 0: no limit
+	color bool // whether colors are written
+	utf8  bool // whether characters beyond ASCII are written
+	width int  // in columns; 0: no limit
 	// unitMost is how many columns a unit of an axis takes at most; 0 is unitMax.
 	unitMost int
-	// rename names migctl's commands as another program has them; nil leaves them.
+	// rename changes migctl's commands in a text to those of the program that runs them; may be nil.
 	rename func(string) string
 }
 
@@ -63,26 +63,26 @@ func (p *page) prompt(question string) error {
 	return p.flush()
 }
 
-// line writes spans as a line, cut to the width, without trailing spaces. Control characters are
-// dropped, so that a text from the server cannot move the cursor.
+// line writes spans as a line, cut to the width, without trailing spaces. It drops control characters,
+// so that a text from the server cannot move the cursor.
 func (p *page) line(spans ...span) {
-	p.part(spans...)
+	p.writeSpans(spans...)
 	p.w.WriteByte('\n') //nolint:errcheck // a bufio.Writer keeps its first error for Flush
 }
 
-// whole writes a line that must not be cut: a command to copy.
-func (p *page) whole(s string) {
+// uncut writes a line that must not be cut, such as a command to copy.
+func (p *page) uncut(s string) {
 	//nolint:errcheck // a bufio.Writer keeps its first error for Flush
 	p.w.WriteString(p.clean(s) + "\n")
 }
 
-// command writes a command about an operation on a line of its own, so that it can be copied.
+// command writes a command about an operation on a line of its own, for the operator to copy.
 func (p *page) command(purpose, command, operation string) {
 	p.line(text("%s: ", purpose).in(cyan), text("%s %s", command, operation))
 }
 
-// part writes spans as line does, without ending the line.
-func (p *page) part(spans ...span) {
+// writeSpans writes spans like line, but does not end the line.
+func (p *page) writeSpans(spans ...span) {
 	left := p.width
 
 	for n := len(spans); n > 0; n-- {
@@ -106,8 +106,8 @@ func (p *page) part(spans ...span) {
 	}
 }
 
-// clean makes a text safe for the terminal: it drops control characters, and replaces those that
-// the terminal lacks.
+// clean makes a text safe for the terminal: it drops control characters, and replaces characters that
+// the terminal does not have. It also renames commands.
 func (p *page) clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -120,11 +120,11 @@ func (p *page) clean(s string) string {
 		}
 
 		return r
-	}, p.own(s))
+	}, p.renameCommands(s))
 }
 
-// own returns a text with migctl's commands as the program that runs has them.
-func (p *page) own(s string) string {
+// renameCommands returns a text with the commands of the program that runs: see rename.
+func (p *page) renameCommands(s string) string {
 	if p.rename == nil {
 		return s
 	}
@@ -163,22 +163,22 @@ func (p *page) cut(s string, columns int) string {
 	return s[:kept] + p.ellipsis()
 }
 
-// cutMiddle shortens a text to a number of columns, with an ellipsis within it: names of pods
+// cutMiddle shortens a text to a number of columns, with an ellipsis in the middle: names of pods
 // differ at their ends.
 func (p *page) cutMiddle(s string, columns int) string {
-	const least = 8 // a shorter text has no two ends
+	const least = 8 // with fewer columns there is no room for two ends
 	if columnsOf(s) <= columns || columns < least {
 		return p.cut(s, columns)
 	}
 
-	r := []rune(s)
-	end := len(r)
+	runes := []rune(s)
+	end := len(runes)
 
-	for columnsOf(string(r[end-1:])) <= columns/2 {
+	for columnsOf(string(runes[end-1:])) <= columns/2 {
 		end--
 	}
 
-	tail := string(r[end:])
+	tail := string(runes[end:])
 
 	return p.cut(s, columns-columnsOf(tail)) + tail
 }
@@ -194,7 +194,7 @@ func (p *page) cell(s string, columns int) string {
 	return s + strings.Repeat(" ", max(0, columns-columnsOf(s)))
 }
 
-// right is cell with the text aligned to the right.
+// right is cell, but aligns the text to the right.
 func (p *page) right(s string, columns int) string {
 	s = p.cut(p.clean(s), columns)
 	return strings.Repeat(" ", max(0, columns-columnsOf(s))) + s
@@ -208,19 +208,19 @@ func (p *page) ellipsis() string {
 	return "~"
 }
 
-// para writes a text as a paragraph, the first line after a mark, the others indented below the
-// text. A word longer than a line (a path, a UUID) is broken, not cut.
-func (p *page) para(mark string, c color, s string) {
+// paragraph writes a text as a paragraph: the first line after a mark, the others indented below the
+// text. It breaks a word that is longer than a line, such as a path.
+func (p *page) paragraph(mark string, c color, s string) {
 	mark = p.clean(mark)
 	indent := strings.Repeat(" ", utf8.RuneCountInString(mark))
-	// Longer lines than these are hard to read, however wide the terminal is.
+	// Longer lines than tableWidth are hard to read, however wide the terminal is.
 	for _, l := range wrap(p.clean(s), min(p.width, tableWidth)-len(indent)) {
 		p.line(span{mark, c}, span{l, c})
 		mark = indent
 	}
 }
 
-// wrap breaks a text at spaces; 0 or less is no limit.
+// wrap breaks a text at spaces into lines of a width; 0 or less is no limit.
 func wrap(s string, width int) []string {
 	if width <= 0 {
 		return []string{s}

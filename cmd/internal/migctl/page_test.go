@@ -54,7 +54,7 @@ func TestAxesOfAllLengthsFit(t *testing.T) {
 	for units := 1; units <= unitsDrawn; units++ {
 		for start := range units {
 			for size := 1; start+size <= units; size++ {
-				one := []slot{{at: gpu.Some(at(start, size)), label: "1g.24gb+me.all", note: "a-pod-with-a-long-name-0"}}
+				one := []slot{{reported: gpu.Some(at(start, size)), label: "1g.24gb+me.all", note: "a-pod-with-a-long-name-0"}}
 				first := []gpu.Profile{{Name: "1g", Placements: []gpu.Placement{at(0, 1)}}}
 				axis := nodedoc.Axis{Units: units, Profiles: first}
 				out := drawn(func(p *page) { p.drawAxis(units, layOutSlots(axis, one)) })
@@ -81,9 +81,9 @@ func TestAxesOfAllLengthsFit(t *testing.T) {
 
 func TestPlacementsThatCannotBe(t *testing.T) {
 	for _, slots := range [][]slot{
-		{{at: gpu.Some(at(0, 4))}, {at: gpu.Some(at(3, 1))}},
-		{{at: gpu.Some(at(6, 4))}},
-		{{at: gpu.Some(at(-1, 2))}},
+		{{reported: gpu.Some(at(0, 4))}, {reported: gpu.Some(at(3, 1))}},
+		{{reported: gpu.Some(at(6, 4))}},
+		{{reported: gpu.Some(at(-1, 2))}},
 	} {
 		if got := layOutSlots(nodedoc.Axis{Units: 8}, slots); got != nil {
 			t.Errorf("%v: drawn as %v", slots, got)
@@ -94,7 +94,7 @@ func TestPlacementsThatCannotBe(t *testing.T) {
 func TestTextsAreCutAndBroken(t *testing.T) {
 	out := drawn(func(p *page) {
 		p.line(text("%s", strings.Repeat("é", 200)))
-		p.para("! ", plain, strings.Repeat("x", 200)+" and\x1b[2J\x07 more\nlines "+strings.Repeat("word ", 40))
+		p.paragraph("! ", plain, strings.Repeat("x", 200)+" and\x1b[2J\x07 more\nlines "+strings.Repeat("word ", 40))
 	})
 	fits(t, out)
 	cmptest.LacksTexts(t, out, "\x1b", "\x07")

@@ -72,15 +72,15 @@ func writePlan(p *page, plan *api.Plan) {
 	}
 
 	for _, o := range plan.Owners {
-		p.para("! ", yellow, "managed by another owner: "+o)
+		p.paragraph("! ", yellow, "managed by another owner: "+o)
 	}
 
 	if plan.TakeOver && len(plan.Owners) > 0 {
-		p.para("! ", yellow, "--take-over: the GPUs are changed anyway")
+		p.paragraph("! ", yellow, "--take-over: the GPUs are changed anyway")
 	}
 
 	for _, w := range plan.Warnings {
-		p.para("! ", yellow, w)
+		p.paragraph("! ", yellow, w)
 	}
 }
 
@@ -145,7 +145,7 @@ func planSlots(instances []api.Instance) []slot {
 
 	for i := range instances {
 		inst := &instances[i]
-		s := slot{at: gpu.Some(inst.Placement), label: inst.Profile, note: "keep"}
+		s := slot{reported: gpu.Some(inst.Placement), label: inst.Profile, note: "keep"}
 
 		switch inst.Fate {
 		case api.Destroy:
@@ -162,11 +162,11 @@ func planSlots(instances []api.Instance) []slot {
 	return slots
 }
 
-// keptInstance returns the instance that is kept at a placement, as it was before. If there is
-// none, it returns an empty one.
-func keptInstance(before []api.Instance, at gpu.Placement) *api.Instance {
+// keptInstance returns the instance at a placement from the instances before the plan, if the plan
+// keeps it, and otherwise an empty instance.
+func keptInstance(before []api.Instance, place gpu.Placement) *api.Instance {
 	if i := slices.IndexFunc(before,
-		func(b api.Instance) bool { return b.Placement == at && b.Fate == api.Keep }); i >= 0 {
+		func(b api.Instance) bool { return b.Placement == place && b.Fate == api.Keep }); i >= 0 {
 		return &before[i]
 	}
 
@@ -190,7 +190,7 @@ func writeInstance(p *page, sign string, c color, inst *api.Instance) {
 
 	p.line(span{"  " + t, c})
 
-	if len(inst.Compute) != 1 { // the line above has an only one
+	if len(inst.Compute) != 1 { // the line above names an only compute instance by its UUID
 		writeComputes(p, sign, c, inst.Compute)
 	}
 
@@ -221,9 +221,9 @@ func writeKept(p *page, inst, before *api.Instance) {
 		computes := slices.DeleteFunc(slices.Clone(side.list), func(c api.ComputeInstance) bool {
 			return c.Fate != side.fate
 		})
-		// The line of the GPU instance has its only compute instance already.
-		isListed := side.fate == api.Keep && len(inst.Compute) == 1
-		if len(computes) == 0 || isListed {
+		// The line of the GPU instance names an only compute instance already.
+		isNamed := side.fate == api.Keep && len(inst.Compute) == 1
+		if len(computes) == 0 || isNamed {
 			continue
 		}
 
@@ -270,11 +270,11 @@ func holdsOf(ofInstance []api.Hold, computes []api.ComputeInstance) []api.Hold {
 func writeHolds(p *page, indent string, holds []api.Hold) {
 	for _, h := range holds {
 		if h.Unconfirmed() {
-			p.para(indent+"may be in use: ", yellow, h.What)
+			p.paragraph(indent+"may be in use: ", yellow, h.What)
 			continue
 		}
 
-		p.para(indent+"in use: ", yellow, holdText(h))
+		p.paragraph(indent+"in use: ", yellow, holdText(h))
 	}
 }
 
@@ -304,7 +304,8 @@ func holdText(h api.Hold) string {
 	return h.What + pid
 }
 
-// processText names a process by its id, and by its command if that is known.
+// processText names a process by its id, and by its command if the document has one: What of such
+// a hold is the command, or repeats the id.
 func processText(h api.Hold) string {
 	t := fmt.Sprintf("process %d", h.PID)
 	if h.What == "" || h.What == t || h.What == fmt.Sprint(h.PID) {
@@ -358,15 +359,15 @@ func writeEffects(p *page, plan *api.Plan) {
 	slices.Sort(affected)
 
 	for _, name := range slices.Compact(affected) {
-		p.para("Affects  ", red, name)
+		p.paragraph("Affects  ", red, name)
 	}
 
 	for _, f := range plan.Forced {
-		p.para("Forced   ", red, f)
+		p.paragraph("Forced   ", red, f)
 	}
 
 	if slices.ContainsFunc(holds, api.Hold.Unconfirmed) {
-		p.para(
+		p.paragraph(
 			"! ",
 			yellow,
 			"Whether all of these hold what is destroyed is not known: "+unconfirmedHint(holds),
@@ -374,7 +375,8 @@ func writeEffects(p *page, plan *api.Plan) {
 	}
 }
 
-// affectedUsers names the users of what is destroyed.
+// affectedUsers names the users of the instances that a plan destroys: of this GPU instance, or of
+// some of its compute instances.
 func affectedUsers(inst *api.Instance) []string {
 	var all []string
 
@@ -392,7 +394,8 @@ func affectedUsers(inst *api.Instance) []string {
 	return all
 }
 
-// lostHolds returns the holders of what is destroyed.
+// lostHolds returns who holds the GPU instance, if the plan destroys it, and who holds each of its
+// compute instances that the plan destroys.
 func lostHolds(inst *api.Instance) []api.Hold {
 	var holds []api.Hold
 	if inst.Fate == api.Destroy {

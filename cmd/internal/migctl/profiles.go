@@ -16,7 +16,7 @@ import (
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
 
-// gpuProfiles is what profiles -o json prints of a GPU.
+// gpuProfiles holds the profiles of one GPU as "profiles -o json" prints them.
 type gpuProfiles struct {
 	Index     int                   `json:"index"`
 	UUID      gpu.UUID              `json:"uuid"`
@@ -25,7 +25,8 @@ type gpuProfiles struct {
 	Available []gpu.ProfileCapacity `json:"available,omitempty"`
 }
 
-// showProfiles lists what the GPUs offer. GPUs that offer the same are listed together.
+// showProfiles lists the profiles of each GPU. The compute instance profiles are listed for the
+// first GPU of each model only.
 func (s *session) showProfiles(ctx context.Context) error {
 	var node nodedoc.Document
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
@@ -42,7 +43,7 @@ func (s *session) showProfiles(ctx context.Context) error {
 	}
 
 	writeUnread(s.page, &node)
-	var seen []string
+	var listedModels []string
 
 	for i := range gpus {
 		g := &gpus[i]
@@ -55,8 +56,8 @@ func (s *session) showProfiles(ctx context.Context) error {
 
 		writeProfiles(s.page, g)
 
-		if !slices.Contains(seen, g.Name) {
-			seen = append(seen, g.Name)
+		if !slices.Contains(listedModels, g.Name) {
+			listedModels = append(listedModels, g.Name)
 			writeComputeProfiles(s.page, g)
 		}
 
@@ -113,7 +114,7 @@ func writeProfiles(p *page, g *nodedoc.GPU) {
 		lead := fmt.Sprintf("  %s %4d %9s %8s %4d  %-11s ", p.cell(pr.Name, 15), pr.ID,
 			free+"/"+strconv.Itoa(pr.MaxInstances),
 			formatGiB(pr.MemoryBytes), pr.SMs, enginesText(pr.Engines))
-		p.para(lead, c, placementsText(pr.Placements))
+		p.paragraph(lead, c, placementsText(pr.Placements))
 	}
 }
 
@@ -130,23 +131,23 @@ func availableText(g *nodedoc.GPU, pr *gpu.Profile) string {
 	return unknown
 }
 
-// placementsText is "{0,2,4}:2": the starts of placements and their size, as nvidia-smi mig -lgipp
-// prints them.
+// placementsText writes placements as nvidia-smi mig -lgipp does: "{0,2,4}:2" is 3 placements of
+// size 2, which start at 0, 2 and 4.
 func placementsText(places []gpu.Placement) string {
 	if len(places) == 0 {
 		return unknown
 	}
 
 	starts := make([]string, 0, len(places))
-	for _, at := range places {
-		starts = append(starts, strconv.Itoa(at.Start))
+	for _, place := range places {
+		starts = append(starts, strconv.Itoa(place.Start))
 	}
 
 	return fmt.Sprintf("{%s}:%d", strings.Join(starts, ","), places[0].Size)
 }
 
-// enginesText names the engines of an instance as their count and first letter: copy, decoder,
-// encoder, JPEG, OFA.
+// enginesText writes the engines of an instance as counts and letters: "2c1d" is 2 copy engines and
+// 1 decoder.
 func enginesText(engines gpu.Opt[gpu.Engines]) string {
 	e, ok := engines.Get()
 	if !ok {
@@ -160,19 +161,20 @@ func enginesText(engines gpu.Opt[gpu.Engines]) string {
 		count  int
 	}{{"c", e.Copy}, {"d", e.Decoder}, {"e", e.Encoder}, {"j", e.JPEG}, {"o", e.OFA}} {
 		if kind.count > 0 {
-			fmt.Fprintf(&b, "%d%s ", kind.count, kind.letter)
+			fmt.Fprintf(&b, "%d%s", kind.count, kind.letter)
 		}
 	}
 
-	return orUnknown(strings.TrimSpace(strings.ReplaceAll(b.String(), " ", "")))
+	return orUnknown(b.String())
 }
 
-// writeComputeProfiles lists the compute instance profiles of each GPU instance profile: sizes of
-// up to all its compute slices, of which each has its share of the SMs.
+// writeComputeProfiles lists the sizes of compute instances that each GPU instance profile allows,
+// and for each size how many fit and how many SMs one has. Profiles with equally many compute
+// slices are listed once.
 func writeComputeProfiles(p *page, g *nodedoc.GPU) {
-	p.para("  ", dim, "Engines: c copy, d decoder, e encoder, j JPEG, o optical flow.")
+	p.paragraph("  ", dim, "Engines: c copy, d decoder, e encoder, j JPEG, o optical flow.")
 	p.line()
-	p.para(
+	p.paragraph(
 		"  ",
 		dim,
 		"Compute instances within a GPU instance (spec: compute: [\"1c\", \"2c\"]); without saying so, "+
@@ -205,8 +207,8 @@ func writeComputeProfiles(p *page, g *nodedoc.GPU) {
 	}
 }
 
-// computeSizes are the sizes that compute instances of a GPU instance with so many compute slices
-// can have: all of them, or 1, 2, 3, 4 or 7.
+// computeSizes returns how many slices a compute instance can have, in a GPU instance that has the
+// given number of compute slices: 1, 2, 3, 4 or 7, or all of them.
 func computeSizes(slices int) []int {
 	var sizes []int
 

@@ -30,21 +30,21 @@ type Program struct {
 	Prefix func() string
 	// Nodes lists the nodes that have an exporter.
 	Nodes func(context.Context) ([]string, error)
-	// Connect connects to the control API of a node, with these rights and no others: one of get,
-	// plan, apply, mode, force, take-over and release, or several.
+	// Connect connects to the control API of a node. The connection has only the given rights, each
+	// of them get, plan, apply, mode, force, take-over or release.
 	Connect func(ctx context.Context, node string, rights []string) (*Connection, error)
-	// Extend declares commands of the program's own, and further flags of migctl's.
-	// output declares -o of one with the forms text, json and yaml.
+	// Extend declares the program's own commands, and its flags of migctl's commands. It calls output
+	// for a command that has -o with the forms text, json and yaml.
 	Extend func(app *kingpin.Application, output func(*kingpin.CmdClause))
-	// Owns reports whether the program runs a command line itself instead of migctl. The error says
-	// what is wrong with the line.
+	// Owns reports whether the program runs a command line itself instead of leaving it to migctl.
+	// The error says what is wrong with the line.
 	Owns func(*Line) (bool, error)
-	// Own runs such a command line. An error is reported as migctl's are, with the exit code if it
-	// is not 0.
+	// Own runs a command line of which Owns reports true. Its error is reported as migctl's errors
+	// are. A code other than 0 becomes the exit code.
 	Own func(context.Context, *Line) (code int, err error)
 }
 
-// Line is a command line, as far as a program needs it that runs it itself.
+// Line is what a program gets of a command line that it runs itself.
 type Line struct {
 	Command  string
 	Node     string // the first argument of migctl's commands
@@ -65,7 +65,8 @@ type Line struct {
 
 // Connection is a connection to one node's control API.
 type Connection struct {
-	// Transport makes requests of https://control. It authenticates the server and the caller.
+	// Transport sends a request for https://control to the node, whichever its address is, and
+	// authenticates the server and the caller.
 	Transport http.RoundTripper
 	Close     func()
 }
@@ -129,8 +130,8 @@ func (s *session) line() *Line {
 	}
 }
 
-// checkOwn returns an error if the program runs the command line itself, and flags of migctl's
-// contradict that.
+// checkOwn returns an error if a command line that the program runs itself has flags that only
+// migctl's own commands know.
 func (o *options) checkOwn() error {
 	spec := o.Spec
 	spec.File = ""
@@ -159,8 +160,8 @@ const theCluster = "the cluster"
 // UnreachableCluster returns the error of an API server that does not answer, or refuses.
 func UnreachableCluster(err error) error { return &unreachable{theCluster, err} }
 
-// forSeveral are the commands that can be run on several nodes: they change nothing.
-func forSeveral() []string {
+// severalNodesCommands returns the commands that can be run on several nodes: they change nothing.
+func severalNodesCommands() []string {
 	return []string{
 		commandGet, commandPlan, commandOperations, commandRecommend, commandProfiles, commandLayouts,
 	}
@@ -174,12 +175,14 @@ func (o *options) command(app *kingpin.Application, name, help string) *kingpin.
 	}
 
 	help = "The node."
-	if slices.Contains(forSeveral(), name) {
+	if slices.Contains(severalNodesCommands(), name) {
 		help = "The node, or several: gpu-01,gpu-02; none with --all."
 	}
 
 	node := c.Arg("node", help).HintAction(o.listNodes)
-	if hasRequiredArgument(name) && name != commandRollback { // the node is before it
+	// kingpin takes no required argument after an optional one. Neither argument of rollback is
+	// required: checkNodes says which is missing.
+	if hasRequiredArgument(name) && name != commandRollback {
 		node.Required()
 	}
 
@@ -188,7 +191,7 @@ func (o *options) command(app *kingpin.Application, name, help string) *kingpin.
 	return c
 }
 
-// hasRequiredArgument reports whether a command has a required argument of its own.
+// hasRequiredArgument reports whether a command requires an argument after the node.
 func hasRequiredArgument(name string) bool {
 	switch name {
 	case commandRollback, commandAccept, commandSettled, commandConfirm, commandMode,
@@ -221,7 +224,7 @@ func (o *options) checkNodes() error {
 	switch {
 	case o.Parallel < 1:
 		return usageError{fmt.Sprintf("--parallel=%d: expected 1 or more", o.Parallel)}
-	case several && !slices.Contains(forSeveral(), o.Command):
+	case several && !slices.Contains(severalNodesCommands(), o.Command):
 		return usageError{o.Command + " works on one node at a time: name it"}
 	case o.AllNodes && o.Node != "":
 		return usageError{fmt.Sprintf("--all and %q: expected one of them", o.Node)}
@@ -238,8 +241,8 @@ func (o *options) checkNodes() error {
 	return nil
 }
 
-// rights returns the rights that the command needs, the strongest first: one that may apply may
-// also plan and get.
+// rights returns the rights that the command needs. They include weaker rights: a caller with the
+// right to apply may plan and get, too.
 func (o *options) rights() []string {
 	var rights []string
 
@@ -286,8 +289,9 @@ func (s *session) connect(ctx context.Context) (*client, error) {
 	return newConnectedClient(o.Node, connection, o.Timeout), nil
 }
 
-// rename returns a text with migctl's commands as the program has them, or nil if migctl runs.
-func (o *options) rename() func(string) string {
+// renamer returns a function that writes migctl's commands in a text as the program has them:
+// "migctl get" becomes "kubectl mig get gpu-01". It returns nil if migctl itself runs.
+func (o *options) renamer() func(string) string {
 	if o.program == nil {
 		return nil
 	}
@@ -316,7 +320,7 @@ func (o *options) rename() func(string) string {
 	}
 }
 
-// nodeCommands are the commands about one node.
+// nodeCommands returns the commands that, in a program, have a node as first argument.
 func nodeCommands() []string {
 	return []string{
 		commandGet, commandTop, commandPlan, commandApply, commandRollback, commandAccept,

@@ -13,14 +13,16 @@ import (
 type progress struct {
 	page *page
 	op   *api.Operation
-	open stepRef // the step whose line is not complete; the zero value if there is none
-	used int     // columns of that line
+	// open is the step whose line is not complete, or the zero value; openWidth is how many columns
+	// of the line are written.
+	open      stepRef
+	openWidth int
 }
 
-// stepRef names a step of an operation or of its rollback. Number counts from 1.
+// stepRef identifies a step of an operation or, with rollback, of the operation's rollback.
 type stepRef struct {
 	rollback bool
-	number   int
+	number   int // counted from 1
 }
 
 // closeLine completes the line of a step that has not ended.
@@ -46,7 +48,7 @@ func (p *progress) showEvent(e *api.Event) {
 		return
 	}
 
-	p.page.para(lead, eventColor(e), cmp.Or(e.Text, string(e.State)))
+	p.page.paragraph(lead, eventColor(e), cmp.Or(e.Text, string(e.State)))
 }
 
 // showStep shows that a step has begun, or how it ended.
@@ -55,9 +57,9 @@ func (p *progress) showStep(lead string, e *api.Event) {
 	if p.open != ref {
 		p.closeLine()
 		head := lead + p.stepNumber(ref) + " " + stepText(&e.Step.Step)
-		p.page.part(text("%s", head))
+		p.page.writeSpans(text("%s", head))
 		p.open = ref
-		p.used = utf8.RuneCountInString(head)
+		p.openWidth = utf8.RuneCountInString(head)
 	}
 
 	switch e.Step.State {
@@ -69,14 +71,14 @@ func (p *progress) showStep(lead string, e *api.Event) {
 		p.completeLine("rolled back", yellow)
 	default:
 		p.page.line()
-		p.page.para("            ", red, cmp.Or(e.Step.Error, string(e.Step.State)))
+		p.page.paragraph("            ", red, cmp.Or(e.Step.Error, string(e.Step.State)))
 	}
 
 	p.open = stepRef{}
 }
 
-// stepNumber returns the number of a step, with their total if it is known: that of a rollback is
-// not.
+// stepNumber returns the number of a step, and the number of all steps if the document has it:
+// "[2/5]". How many steps a rollback has is in no document.
 func (p *progress) stepNumber(ref stepRef) string {
 	switch total := len(p.op.Steps); {
 	case ref.rollback:
@@ -90,7 +92,7 @@ func (p *progress) stepNumber(ref stepRef) string {
 
 // completeLine completes the line of a step, on the next line if the text does not fit.
 func (p *progress) completeLine(t string, c color) {
-	if p.page.width > 0 && p.used+1+len(t) > p.page.width {
+	if p.page.width > 0 && p.openWidth+1+len(t) > p.page.width {
 		p.page.line()
 		p.page.line(text("           "), text(" %s", t).in(c))
 

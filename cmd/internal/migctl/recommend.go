@@ -202,7 +202,8 @@ func checkDeviceWords(words []string, devices []advise.Recommendation) error {
 	return nil
 }
 
-// workloadName names what holds a device in one cell: the owner of its pods without the kind.
+// workloadName names what holds a device, short enough for a cell: "shop/api" for the Deployment
+// api of the namespace shop.
 func workloadName(r *advise.Recommendation) string {
 	if r.Workload == nil {
 		return unknown
@@ -239,7 +240,8 @@ func writeRecommendations(p *page, report *advise.Report, devices []advise.Recom
 	writeSlices(p, devices)
 }
 
-// caveat says why a recommended slice is no candidate of the metrics and alerts.
+// caveat says why the metrics and alerts do not count a recommended slice as a candidate; it is
+// empty if they do.
 func caveat(r *advise.Recommendation) string {
 	switch {
 	case r.NotChecked:
@@ -261,7 +263,8 @@ func confidenceText(r *advise.Recommendation) string {
 	return shareText(r.Confidence)
 }
 
-// stretchText is the stretch at p95, low to high.
+// stretchText writes how many times as long kernels take in the slice, at p95: "1.00-1.40", low to
+// high.
 func stretchText(predicted *advise.Predicted) string {
 	if predicted == nil {
 		return ""
@@ -280,13 +283,13 @@ func writeNotes(p *page, notes []string) {
 	}
 
 	for _, n := range notes {
-		p.para("! ", dim, n)
+		p.paragraph("! ", dim, n)
 	}
 }
 
-// unplaced returns the whole GPUs that are recommended a slice and that the packing does not move:
-// those with a provisional recommendation, and those of which the use of media engines is not known
-// or that could not be placed.
+// unplaced returns the whole GPUs whose workload a slice would do for, and that the packing does not
+// move: first those with a provisional recommendation, then those whose use of media engines is not
+// known or for whose slice there was no room.
 func unplaced(report *advise.Report) (provisional, left []int) {
 	for i := range report.Devices {
 		r := &report.Devices[i]

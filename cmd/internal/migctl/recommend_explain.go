@@ -11,7 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
 
-// explainDevice shows what an answer follows from.
+// explainDevice shows the answer for a device, the evidence for it, the profiles that were
+// considered, and what is expected in the recommended one.
 func explainDevice(p *page, r *advise.Recommendation, strict bool) {
 	title := gpuTitle(p, r.Index, r.Model, r.GPU)
 	if r.Instance.Present() {
@@ -35,18 +36,18 @@ func explainDevice(p *page, r *advise.Recommendation, strict bool) {
 		answer += " (" + string(r.Reason) + ")"
 	}
 
-	p.para("  ", bold, answer)
+	p.paragraph("  ", bold, answer)
 
 	if r.Explanation != "" {
-		p.para("  ", plain, r.Explanation)
+		p.paragraph("  ", plain, r.Explanation)
 	}
 
 	if r.Provisional {
-		p.para("  ", yellow, "provisional: less than seven days of evidence")
+		p.paragraph("  ", yellow, "provisional: less than seven days of evidence")
 	}
 
 	if r.NotChecked {
-		p.para(
+		p.paragraph(
 			"  ",
 			yellow,
 			"not checked: the use of media engines cannot be read, and the profile has fewer than "+
@@ -84,17 +85,17 @@ func writeHolderOf(p *page, r *advise.Recommendation) {
 		}
 	}
 
-	p.para("  ", cyan, t)
+	p.paragraph("  ", cyan, t)
 }
 
-// The columns of the lines of facts.
+// Widths in columns: of the name before a fact, and of a bar.
 const (
 	factColumns = 12
 	barColumns  = 14
 )
 
 func writeFact(p *page, name, fact string) {
-	p.para("  "+p.cell(name, factColumns), plain, fact)
+	p.paragraph("  "+p.cell(name, factColumns), plain, fact)
 }
 
 func writeEvidence(p *page, r *advise.Recommendation) {
@@ -189,12 +190,13 @@ func writeEvidence(p *page, r *advise.Recommendation) {
 	}
 }
 
-// knownText says what the evidence is too short for; a server that does not name it says nothing.
+// knownText says how rare an event can be for the evidence to show it. It is empty if the server
+// sent no number of days, as an older one.
 func knownText(days float64) string {
 	switch {
 	case days == 0:
 		return ""
-	case days < 1.05:
+	case days < 1.05: // a day, rounded, is written as hours
 		return fmt.Sprintf("; nothing rarer than %.0f hours is known", 24*days)
 	}
 
@@ -232,7 +234,7 @@ func mediaText(e *advise.Evidence) string {
 		uses = append(uses, e.MediaUse[i].String())
 	}
 
-	if len(uses) == 0 { // of an exporter that knows only that they were used
+	if len(uses) == 0 { // the server knows only which engines were used, not how much
 		uses = slices.Clone(e.MediaEngines)
 	}
 
@@ -256,7 +258,7 @@ func startsText(e *advise.Evidence) string {
 		min(e.Starts, advise.KeptStarts))
 }
 
-// histogramRow draws the share of one of ten equal ranges of 0-1.
+// histogramRow draws one of the 10 rows of a histogram: tenth 3 is the row "30- 40%".
 func (p *page) histogramRow(tenth int, share float64) string {
 	percent := shareText(share)
 	if share > 0 && share < 0.005 {
@@ -266,7 +268,8 @@ func (p *page) histogramRow(tenth int, share float64) string {
 	return fmt.Sprintf("%3d-%3d%% %s %s", 10*tenth, 10*tenth+10, p.bar(share, barColumns), percent)
 }
 
-// bar draws a share of 0-1 as a bar of a number of columns. What is not zero shows.
+// bar draws a share of 0-1 as a bar of a number of columns. A share above 0 fills at least the
+// smallest part that can be drawn.
 func (p *page) bar(share float64, columns int) string {
 	share = min(max(share, 0), 1)
 	if !p.utf8 {
@@ -297,7 +300,7 @@ func gibText(bytes float64) string { return fmt.Sprintf("%.2f GiB", bytes/(1<<30
 func writeConsidered(p *page, r *advise.Recommendation, strict bool) {
 	p.line()
 	p.line(text("  %s %s", p.cell("PROFILE", 15), "STRETCH p95: LOW EXPECTED  HIGH").in(dim))
-	passed := false
+	passed := false // the recommended profile is written already
 
 	for i := range r.Considered {
 		c := &r.Considered[i]
@@ -323,11 +326,11 @@ func writeConsidered(p *page, r *advise.Recommendation, strict bool) {
 			stretch = fmt.Sprintf("%16.2f %8.2f %5.2f", t.Low, t.Expected, t.High)
 		}
 
-		p.para(fmt.Sprintf("  %s %s  ", p.cell(c.Profile, 15), stretch), color, why)
+		p.paragraph(fmt.Sprintf("  %s %s  ", p.cell(c.Profile, 15), stretch), color, why)
 	}
 }
 
-// consideredText says why a profile does not do.
+// consideredText says why a profile is too small, or cannot be judged.
 func consideredText(reason advise.Reason, strict bool) string {
 	switch reason {
 	case advise.ReasonMemory:
@@ -401,20 +404,21 @@ func writePredicted(p *page, r *advise.Recommendation) {
 	)
 }
 
-// describeLatency says what a slice does to the latency of requests.
+// describeLatency says what a slice does to the latency of requests. Without the service time there
+// is a range of latencies only, and no figure.
 func describeLatency(l advise.Latency) string {
-	const of = "times as long at p95 of the busiest hour, waiting included"
+	const unit = "times as long at p95 of the busiest hour, waiting included"
 	if l.Figure > 0 {
 		return fmt.Sprintf(
 			"%.2f %s; %.2f with the kernels of p95, which decides",
 			l.Figure,
-			of,
+			unit,
 			l.Expected,
 		)
 	}
 
 	return fmt.Sprintf("%.2f to %.2f %s (expected %.2f); a figure needs their service time, see "+
-		"mig-exporter.io/service-time", l.Low, l.High, of, l.Expected)
+		"mig-exporter.io/service-time", l.Low, l.High, unit, l.Expected)
 }
 
 // neededEnginesText says how many media engines are needed of those that a profile has.

@@ -19,8 +19,8 @@ const (
 // wholeResource is the device plugin's name for whole GPUs.
 const wholeResource = "nvidia.com/gpu"
 
-// resourceOf returns the name of a profile's resource that NVIDIA's device plugin gives under
-// strategy mixed, nvidia.com/mig-1g.5gb.me for 1g.5gb+me; that of whole GPUs for "".
+// resourceOf returns the resource that NVIDIA's device plugin, under strategy mixed, offers for a
+// profile: nvidia.com/mig-1g.5gb.me for 1g.5gb+me. For the empty profile it is that of whole GPUs.
 func resourceOf(profile string) string {
 	if profile == "" {
 		return wholeResource
@@ -29,23 +29,24 @@ func resourceOf(profile string) string {
 	return "nvidia.com/mig-" + strings.ReplaceAll(profile, "+", ".")
 }
 
-// ownerChange is how the owner of a pod is made to ask for a slice.
+// ownerChange says how the owner of a pod is changed so that its pods ask for another device.
 type ownerChange struct {
-	command string // empty if there is none that does it
-	words   string // what to know, or what to do instead
-	// replaces reports whether the change itself makes the old pods leave, once there is a slice
-	// for the new ones.
+	command string // the command that changes the owner; empty if no command can
+	words   string // what to know about the command, or what to do instead of it
+	// replaces is true if the change itself makes the old pods leave, once there is a slice for the
+	// new ones.
 	replaces bool
 }
 
-// changeOf returns how the owner of the pod on a device is made to ask for the recommended one.
+// changeOf returns how the owner of the pod on a device is changed so that it asks for the
+// recommended device.
 func changeOf(r *advise.Recommendation) ownerChange {
-	was := resourceOf(r.Profile)
+	current := resourceOf(r.Profile)
 	if r.Pod != nil && r.Pod.Resource != "" {
-		was = r.Pod.Resource
+		current = r.Pod.Resource
 	}
 
-	if claim, ok := strings.CutPrefix(was, gpu.ClaimPrefix); ok {
+	if claim, ok := strings.CutPrefix(current, gpu.ClaimPrefix); ok {
 		if r.Recommended == "" {
 			return ownerChange{
 				words: fmt.Sprintf(
@@ -70,7 +71,7 @@ func changeOf(r *advise.Recommendation) ownerChange {
 	kind, name, _ := strings.Cut(r.Workload.Owner, "/")
 
 	c := ownerChange{
-		command: patchCommand(r, ownerObject(r), was, kind == "CronJob"),
+		command: patchCommand(r, ownerObject(r), current, kind == "CronJob"),
 	}
 	switch kind {
 	case "Deployment":
@@ -87,18 +88,18 @@ func changeOf(r *advise.Recommendation) ownerChange {
 	case "CronJob":
 		c.words = "It counts from the next Job on; the one that runs keeps its GPU to its end."
 	default:
-		c = ownerChange{words: byHand(r, kind, name, was)}
+		c = ownerChange{words: manualChange(r, kind, name, current)}
 	}
 
 	return c
 }
 
-// byHand says how an owner that no command changes is made to ask for a slice.
-func byHand(r *advise.Recommendation, kind, name, was string) string {
+// manualChange says how people change an owner that no command can change.
+func manualChange(r *advise.Recommendation, kind, name, current string) string {
 	limit := fmt.Sprintf(
 		"limit %s: 1 instead of %s: 1 for the container %s",
 		resourceOf(r.Recommended),
-		was,
+		current,
 		orUnknown(r.Workload.Container),
 	)
 
@@ -137,23 +138,23 @@ func byHand(r *advise.Recommendation, kind, name, was string) string {
 	)
 }
 
-// ownerObject is the owner of what holds a device as kubectl names it: deployment/a.
+// ownerObject names the owner of what holds a device as kubectl does: deployment/a.
 func ownerObject(r *advise.Recommendation) string {
 	kind, name, _ := strings.Cut(r.Workload.Owner, "/")
 	return strings.ToLower(kind) + "/" + name
 }
 
-// ownerName is that owner with its namespace, without the kind.
+// ownerName names the owner of what holds a device by namespace and name: shop/api.
 func ownerName(r *advise.Recommendation) string {
 	_, name, _ := strings.Cut(r.Workload.Owner, "/")
 	return r.Workload.Namespace + "/" + name
 }
 
 // patchCommand returns the command that patches the pod template of an object. The patch is a
-// strategic merge: containers are merged by name, and null takes a key away. It leaves requests
-// alone, since older API servers keep a null in a map that was not there.
-func patchCommand(r *advise.Recommendation, object, was string, inJob bool) string {
-	limits := map[string]any{was: nil, resourceOf(r.Recommended): "1"}
+// strategic merge: containers are merged by name, and null removes a key. It leaves requests alone:
+// if the container has none, older API servers would keep the null of the patch in them.
+func patchCommand(r *advise.Recommendation, object, current string, inJob bool) string {
+	limits := map[string]any{current: nil, resourceOf(r.Recommended): "1"}
 	container := map[string]any{
 		"name":      r.Workload.Container,
 		"resources": map[string]any{"limits": limits},
@@ -168,7 +169,7 @@ func patchCommand(r *advise.Recommendation, object, was string, inJob bool) stri
 
 	patch, err := json.Marshal(map[string]any{"spec": spec})
 	if err != nil {
-		panic(err) // strings and null alone
+		panic(err) // impossible: the patch has only strings and null
 	}
 
 	return kubectl(
@@ -180,8 +181,8 @@ func patchCommand(r *advise.Recommendation, object, was string, inJob bool) stri
 	)
 }
 
-// kubectl returns a command on objects of a namespace. Names are behind their type or their flag:
-// none can be taken for a flag.
+// kubectl returns a kubectl command on objects of a namespace. Callers write a name behind its type
+// or flag (pod/NAME): a name that begins with "-" can't be taken for a flag.
 func kubectl(namespace string, args ...string) string {
 	words := []string{"kubectl", QuoteForShell("--namespace=" + namespace)}
 	for _, a := range args {

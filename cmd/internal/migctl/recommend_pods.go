@@ -22,8 +22,9 @@ func holderText(r *advise.Recommendation) string {
 	return workloadName(r)
 }
 
-// change writes how the owner of what holds a GPU is made to ask for a slice, once.
-func (w *procedure) change(r *advise.Recommendation) ownerChange {
+// writeOwnerChange writes how the owner of what holds a device is changed so that it asks for a
+// slice, and returns the change. For the same owner it writes this once.
+func (w *procedure) writeOwnerChange(r *advise.Recommendation) ownerChange {
 	c := changeOf(r)
 	if w.changed[*r.Workload] {
 		w.writeNote("Its owner asks for the slice already, see above.")
@@ -67,9 +68,9 @@ func (w *procedure) change(r *advise.Recommendation) ownerChange {
 	return c
 }
 
-// writeReach writes which pods a change of an owner moves beside those of this node, which alone
-// were looked at. A Job, a pod without an owner, and work without Kubernetes are changed one by
-// one.
+// writeReach warns that a change of an owner moves its pods on other nodes, too, although only this
+// node was looked at. A change of a Job, a pod without an owner, or work without Kubernetes moves
+// nothing else.
 func (w *procedure) writeReach(r *advise.Recommendation) {
 	if isOwnedBy(r, "Job", ownerPod, ownerBatch, ownerProcesses) {
 		return
@@ -115,14 +116,14 @@ func (w *procedure) otherProfile(r *advise.Recommendation) string {
 	return ""
 }
 
-// isOwnedBy reports whether the owner of what holds a GPU is of one of some kinds.
+// isOwnedBy reports whether the owner of what holds a GPU is of one of these kinds.
 func isOwnedBy(r *advise.Recommendation, kinds ...string) bool {
 	kind, _, _ := strings.Cut(r.Workload.Owner, "/")
 	return slices.Contains(kinds, kind)
 }
 
-// isReplaceable reports whether the pod that holds a GPU can be deleted: its owner creates another
-// one that goes on with the work.
+// isReplaceable reports whether the pod that holds a GPU can be deleted without loss: its owner
+// creates another one that goes on with the work.
 func isReplaceable(r *advise.Recommendation) bool {
 	return isOwnedBy(
 		r,
@@ -134,12 +135,12 @@ func isReplaceable(r *advise.Recommendation) bool {
 	)
 }
 
-// remove writes how a pod is made to leave its GPU: by its deletion, for which kubectl waits, if no
-// work is lost by it, else by its end.
-func (w *procedure) remove(r *advise.Recommendation) {
+// writeRemoval writes how a pod leaves its GPU: if no work is lost, by the deletion of the pod, for
+// which kubectl waits; otherwise when it ends.
+func (w *procedure) writeRemoval(r *advise.Recommendation) {
 	switch {
 	case r.Pod != nil && isReplaceable(r):
-		w.deletePod(r)
+		w.writeDeletion(r)
 		return
 	case isOwnedBy(r, ownerPod):
 		w.writeNote(
@@ -154,16 +155,17 @@ func (w *procedure) remove(r *advise.Recommendation) {
 		)
 	}
 
-	w.waitUntilGone(r)
+	w.writeWaitUntilGone(r)
 }
 
-func (w *procedure) deletePod(r *advise.Recommendation) {
+func (w *procedure) writeDeletion(r *advise.Recommendation) {
 	w.writeCommand(kubectl(r.Pod.Namespace, "delete", "pod/"+r.Pod.Name, "--ignore-not-found"))
 }
 
-// waitUntilGone writes how to wait until a pod has left its GPU. The next pod of a StatefulSet has
-// the same name, and one that has ended may stay: there the GPU itself shows it.
-func (w *procedure) waitUntilGone(r *advise.Recommendation) {
+// writeWaitUntilGone writes how to wait until a pod has left its GPU. kubectl cannot wait for a pod
+// of a StatefulSet, since the next one has the same name, nor for a pod that stays after its end:
+// for these, migctl get shows when the GPU is free.
+func (w *procedure) writeWaitUntilGone(r *advise.Recommendation) {
 	if r.Pod == nil || !isReplaceable(r) || isOwnedBy(r, "StatefulSet") {
 		w.writeCommand(fmt.Sprintf("migctl get %d", r.Index))
 
@@ -182,9 +184,9 @@ func (w *procedure) waitUntilGone(r *advise.Recommendation) {
 	)
 }
 
-// waitForSlices writes how to wait until the pods that get slices on some GPUs run there. The next
-// cordon would keep out those that do not, and their old pods on the GPUs that they leave.
-func (w *procedure) waitForSlices(targets []advise.Stage) {
+// writeWaitForSlices writes how to wait until the pods that get slices on some GPUs run there. The
+// next cordon would keep a late pod from its slice, and so its old pod on the old GPU.
+func (w *procedure) writeWaitForSlices(targets []advise.Stage) {
 	waited := map[string]bool{}
 
 	for _, t := range targets {
@@ -205,7 +207,7 @@ func (w *procedure) waitForSlices(targets []advise.Stage) {
 				}
 			case !waited[object]:
 				waited[object] = true
-				w.waitForRollout(r.Workload.Namespace, ownerObject(r))
+				w.writeWaitForRollout(r.Workload.Namespace, ownerObject(r))
 			}
 		}
 
@@ -219,8 +221,8 @@ func (w *procedure) waitForSlices(targets []advise.Stage) {
 	}
 }
 
-// canFinishRollout reports whether the pods of an owner are replaced by a rollout, and all of those
-// on this node have their slices: one that has none yet keeps the rollout from its end.
+// canFinishRollout reports whether the pods of an owner are replaced by a rollout that can end now:
+// it can't as long as a pod on this node has no slice to go to.
 func (w *procedure) canFinishRollout(r *advise.Recommendation) bool {
 	if !changeOf(r).replaces {
 		return false
@@ -241,7 +243,7 @@ func (w *procedure) canFinishRollout(r *advise.Recommendation) bool {
 	return true
 }
 
-func (w *procedure) waitForRollout(namespace, object string) {
+func (w *procedure) writeWaitForRollout(namespace, object string) {
 	w.writeCommand(kubectl(namespace, "rollout", "status", object, "--timeout=30m"))
 
 	if !w.warnedOfRollout {

@@ -10,19 +10,20 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// specFile is the file of layouts that the procedure works from: a report that is made half-way
-// recommends other ones.
+// specFile is the file in which the procedure keeps the recommended layouts. It can't ask for them
+// again later: a report that is made half-way recommends other layouts.
 const specFile = "mig-layouts.yaml"
 
-// procedure writes the steps from the node as it is to the packed one.
+// procedure writes the steps that bring the node to the recommended layouts, and executes none: a
+// method such as writeCordon writes the command that an operator is to run.
 type procedure struct {
 	p       *page
 	report  *advise.Report
-	node    string // quoted for the shell
-	steps   int
-	done    map[int]bool // indices of GPUs that have their slices
-	changed map[advise.Key]bool
-	// Said once each.
+	node    string              // the node's name, quoted for the shell
+	steps   int                 // how many numbered steps are written
+	done    map[int]bool        // the indices of the GPUs that have their slices
+	changed map[advise.Key]bool // the owners whose change is written
+	// Each of these warnings is written once; the field is true afterwards.
 	warnedOfRequests, warnedOfPlugin, warnedOfMode, warnedOfRollout, warnedOfReach, warnedOfSliceReach bool
 }
 
@@ -45,8 +46,8 @@ func (w *procedure) write() {
 
 	w.p.line()
 
-	if why := singleObstacle(w.report); why != "" {
-		w.p.para("", yellow, "No procedure: "+why)
+	if obstacle := singleObstacle(w.report); obstacle != "" {
+		w.p.paragraph("", yellow, "No procedure: "+obstacle)
 		return
 	}
 
@@ -65,7 +66,7 @@ func (w *procedure) write() {
 		)
 	}
 
-	w.keepLayouts()
+	w.writeKeepLayouts()
 	w.writeNote(
 		"migctl plan with the same arguments as migctl apply below shows where the slices will be placed.",
 	)
@@ -78,20 +79,20 @@ func (w *procedure) write() {
 	}
 }
 
-func (w *procedure) step(format string, args ...any) {
+func (w *procedure) writeStep(format string, args ...any) {
 	w.steps++
-	w.p.para(fmt.Sprintf("%2d. ", w.steps), plain, fmt.Sprintf(format, args...))
+	w.p.paragraph(fmt.Sprintf("%2d. ", w.steps), plain, fmt.Sprintf(format, args...))
 }
 
-func (w *procedure) writeNote(s string) { w.p.para("    ", dim, s) }
+func (w *procedure) writeNote(s string) { w.p.paragraph("    ", dim, s) }
 
 // writeCommand writes a command on a line of its own, not cut.
-func (w *procedure) writeCommand(command string) { w.p.whole("      " + command) }
+func (w *procedure) writeCommand(command string) { w.p.uncut("      " + command) }
 
-// keepLayouts writes how the layouts are kept. They come from a request of their own, and so may
-// their report.
-func (w *procedure) keepLayouts() {
-	w.step("Keep the layouts: later reports differ, since work has moved.")
+// writeKeepLayouts writes the command that keeps the layouts in a file. The command asks the server
+// again, so that its report may be a newer one: the note has the time to compare.
+func (w *procedure) writeKeepLayouts() {
+	w.writeStep("Keep the layouts: later reports differ, since work has moved.")
 	w.writeCommand("migctl recommend -o spec > " + specFile)
 	w.writeNote(
 		fmt.Sprintf(
@@ -103,19 +104,20 @@ func (w *procedure) keepLayouts() {
 	)
 }
 
-// writeReady writes the steps for the GPUs that no pod must leave: what moves there does not wait.
+// writeReady writes the steps for the GPUs that hold no pod: a workload that gets a slice there need
+// not wait.
 func (w *procedure) writeReady(ready []advise.Stage) {
 	if len(ready) == 0 {
 		return
 	}
 
-	var off, all []int
-	var changing []advise.Stage
+	var withoutMIG, all []int
+	var changing []advise.Stage // the GPUs on which slices must be created
 
 	for _, t := range ready {
 		all = append(all, t.Index)
 		if t.IsFree() {
-			off = append(off, t.Index)
+			withoutMIG = append(withoutMIG, t.Index)
 		}
 
 		if slices.ContainsFunc(t.Slices, func(s advise.PackedSlice) bool { return !s.Exists }) {
@@ -124,20 +126,20 @@ func (w *procedure) writeReady(ready []advise.Stage) {
 	}
 
 	if len(changing) > 0 {
-		w.step(
+		w.writeStep(
 			"GPU %s: create the slices, while no new %s.",
 			joinNumbers(indexesOf(changing)),
-			w.arrivals(),
+			w.arrivingWork(),
 		)
-		w.cordon()
-		w.switchOn(off)
+		w.writeCordon()
+		w.writeModeOn(withoutMIG)
 
 		for _, t := range changing {
-			w.apply(t.Index)
+			w.writeApply(t.Index)
 		}
 
-		w.restartPlugin()
-		w.uncordon()
+		w.writePluginRestart()
+		w.writeUncordon()
 	}
 
 	for _, t := range ready {
@@ -149,13 +151,13 @@ func (w *procedure) writeReady(ready []advise.Stage) {
 		asks = "it starts again on a slice instead of a GPU"
 	}
 
-	w.step("Move to GPU %s what gets a slice there: %s.", joinNumbers(all), asks)
+	w.writeStep("Move to GPU %s what gets a slice there: %s.", joinNumbers(all), asks)
 
 	for _, t := range ready {
 		w.writeArrivals(&t, -1)
 	}
 
-	w.waitForSlices(ready)
+	w.writeWaitForSlices(ready)
 }
 
 func indexesOf(targets []advise.Stage) []int {
@@ -170,10 +172,10 @@ func indexesOf(targets []advise.Stage) []int {
 // writeHeld writes the steps for a GPU that its pod must leave first.
 func (w *procedure) writeHeld(t *advise.Stage) {
 	to := w.report.Packing.TargetOf(t.Index)
-	waits := !w.done[to]
+	waits := !w.done[to] // its slice does not exist yet
 
 	if waits {
-		w.step(
+		w.writeStep(
 			"GPU %d: %s leaves, and waits for its slice until the GPU is partitioned.",
 			t.Index,
 			holderText(t.Whole),
@@ -188,7 +190,7 @@ func (w *procedure) writeHeld(t *advise.Stage) {
 			)
 		}
 	} else {
-		w.step(
+		w.writeStep(
 			"GPU %d: %s has moved to GPU %d. Wait until the old one has left.",
 			t.Index,
 			holderText(t.Whole),
@@ -196,11 +198,11 @@ func (w *procedure) writeHeld(t *advise.Stage) {
 		)
 	}
 
-	w.cordon()
+	w.writeCordon()
 
 	if waits {
-		w.change(t.Whole)
-		w.remove(t.Whole)
+		w.writeOwnerChange(t.Whole)
+		w.writeRemoval(t.Whole)
 
 		if isOwnedBy(t.Whole, "Deployment") {
 			w.writeNote(
@@ -208,35 +210,35 @@ func (w *procedure) writeHeld(t *advise.Stage) {
 			)
 		}
 	} else {
-		w.waitUntilGone(t.Whole)
+		w.writeWaitUntilGone(t.Whole)
 
 		if t.Whole.Pod != nil && isOwnedBy(t.Whole, "Deployment", "StatefulSet") {
 			w.writeNote("If it stays, since the owner has replaced another replica first:")
-			w.deletePod(t.Whole)
+			w.writeDeletion(t.Whole)
 		}
 	}
 
-	w.step("Create the slices of GPU %d.", t.Index)
-	w.switchOn([]int{t.Index})
-	w.apply(t.Index)
-	w.restartPlugin()
-	w.uncordon()
+	w.writeStep("Create the slices of GPU %d.", t.Index)
+	w.writeModeOn([]int{t.Index})
+	w.writeApply(t.Index)
+	w.writePluginRestart()
+	w.writeUncordon()
 
 	w.done[t.Index] = true
 	if len(t.Slices) > 1 || t.Slices[0].From != t.Index {
-		w.step("Move to GPU %d what gets a slice there.", t.Index)
+		w.writeStep("Move to GPU %d what gets a slice there.", t.Index)
 		w.writeArrivals(t, t.Index)
 	}
 
-	w.waitForSlices([]advise.Stage{*t})
+	w.writeWaitForSlices([]advise.Stage{*t})
 }
 
-// writeArrivals writes how the workloads that get a slice on a GPU are moved there, but for the one
-// that held it.
-func (w *procedure) writeArrivals(t *advise.Stage, but int) {
+// writeArrivals writes how the workloads that get a slice on a GPU are moved there, except the one
+// from the GPU movedAlready; -1 if there is none.
+func (w *procedure) writeArrivals(t *advise.Stage, movedAlready int) {
 	for _, slice := range t.Slices {
 		r := w.report.OfWhole(slice.From)
-		if slice.From == but || r == nil || r.Workload == nil {
+		if slice.From == movedAlready || r == nil || r.Workload == nil {
 			continue
 		}
 
@@ -250,14 +252,14 @@ func (w *procedure) writeArrivals(t *advise.Stage, but int) {
 			),
 		)
 
-		if c := w.change(r); !c.replaces {
-			w.remove(r)
+		if c := w.writeOwnerChange(r); !c.replaces {
+			w.writeRemoval(r)
 		}
 	}
 }
 
-// switchOn writes how MIG mode is switched on. migctl mode on succeeds while the mode is pending.
-func (w *procedure) switchOn(indexes []int) {
+// writeModeOn writes how MIG mode is switched on.
+func (w *procedure) writeModeOn(indexes []int) {
 	if len(indexes) == 0 {
 		return
 	}
@@ -280,13 +282,13 @@ func (w *procedure) switchOn(indexes []int) {
 	}
 }
 
-func (w *procedure) apply(index int) {
+func (w *procedure) writeApply(index int) {
 	w.writeCommand(fmt.Sprintf("migctl apply -f %s --layout "+layoutOfGPU, specFile, index))
 }
 
-// restartPlugin writes how the device plugin is made to offer the new devices. migctl apply waits
-// for that.
-func (w *procedure) restartPlugin() {
+// writePluginRestart writes how to restart the device plugin, so that it offers the new devices.
+// migctl apply waits until it does.
+func (w *procedure) writePluginRestart() {
 	if w.report.WithoutKubernetes || w.usesClaims() {
 		return
 	}
@@ -311,8 +313,8 @@ func (w *procedure) restartPlugin() {
 	}
 }
 
-// usesClaims reports whether all pods have their devices by claims (DRA), for which no device
-// plugin is asked.
+// usesClaims reports whether all pods with devices have them by claims (DRA), which don't come from
+// a device plugin.
 func (w *procedure) usesClaims() bool {
 	claims := false
 
@@ -332,8 +334,8 @@ func (w *procedure) usesClaims() bool {
 	return claims
 }
 
-// arrivals names what must not come while GPUs are repartitioned.
-func (w *procedure) arrivals() string {
+// arrivingWork names what must not come to the node while GPUs are repartitioned.
+func (w *procedure) arrivingWork() string {
 	if w.report.WithoutKubernetes {
 		return "work comes"
 	}
@@ -341,9 +343,9 @@ func (w *procedure) arrivals() string {
 	return "pods come"
 }
 
-// cordon writes how new work is kept away; without Kubernetes there is no command that all
-// schedulers have.
-func (w *procedure) cordon() {
+// writeCordon writes how new work is kept away. Without Kubernetes it is a note: there is no command
+// that all schedulers have.
+func (w *procedure) writeCordon() {
 	if w.report.WithoutKubernetes {
 		w.writeNote("Let no new work start on this node until then.")
 		return
@@ -352,7 +354,7 @@ func (w *procedure) cordon() {
 	w.writeCommand("kubectl cordon " + w.node)
 }
 
-func (w *procedure) uncordon() {
+func (w *procedure) writeUncordon() {
 	if w.report.WithoutKubernetes {
 		w.writeNote("New work may start again.")
 		return

@@ -32,7 +32,7 @@ func TestProcedureSetsTheFraction(t *testing.T) {
 	}{{&advise.PredictedServer{Flag: "--gpu-memory-utilization", Value: 0.85}, true}, {nil, false}} {
 		var out bytes.Buffer
 		p := newPage(&out, false, true)
-		newProcedure(p, &advise.Report{Node: "n"}).change(&advise.Recommendation{
+		newProcedure(p, &advise.Report{Node: "n"}).writeOwnerChange(&advise.Recommendation{
 			Recommended: "3g.40gb", Workload: &advise.Key{Namespace: "chat", Owner: "Deployment/chat", Container: "main"},
 			Predicted: &advise.Predicted{Server: c.server},
 		})

@@ -12,12 +12,13 @@ import (
 const singleReason = "under --mig-strategy=single all GPUs of a node have one MIG mode and one " +
 	"profile, or the device plugin offers none of them."
 
-// writeSingleReason says of the answers for some GPUs that they hold only for the node as a whole.
+// writeSingleReason says, if a slice is recommended for one of the devices on a node under the
+// single strategy, that no GPU can be partitioned without the others.
 func writeSingleReason(p *page, report *advise.Report, devices []advise.Recommendation) {
 	wanted := func(r advise.Recommendation) bool { return r.Action == advise.ActionSlice }
 	if report.SingleStrategy && slices.ContainsFunc(devices, wanted) {
 		p.line()
-		p.para(
+		p.paragraph(
 			"",
 			yellow,
 			"No GPU can be partitioned alone: "+singleReason+" migctl recommend without a GPU has the "+
@@ -27,8 +28,8 @@ func writeSingleReason(p *page, report *advise.Report, devices []advise.Recommen
 }
 
 // singleObstacle returns why the GPUs of a node under the single strategy must not be partitioned
-// yet; empty if they may be, or under another strategy. All GPUs are partitioned at once, so that
-// one doubtful answer is enough.
+// yet. It is empty if they may be, or under another strategy. All GPUs are partitioned at once, so
+// that one doubtful answer is an obstacle for all.
 func singleObstacle(report *advise.Report) string {
 	if !report.SingleStrategy {
 		return ""
@@ -85,9 +86,9 @@ func (w *procedure) writeSingle() {
 			wholeResource,
 		),
 	)
-	w.keepLayouts()
-	w.step("Empty the node.")
-	w.cordon()
+	w.writeKeepLayouts()
+	w.writeStep("Empty the node.")
+	w.writeCordon()
 
 	all, held := w.wholeGPUs()
 	for _, r := range held {
@@ -97,23 +98,23 @@ func (w *procedure) writeSingle() {
 			)
 		}
 
-		if r.Pod == nil || !isReplaceable(r) { // no command names it
+		if r.Pod == nil || !isReplaceable(r) { // no command of writeRemoval names the GPU
 			w.writeNote(fmt.Sprintf("GPU %d, %s:", r.Index, holderText(r)))
 		}
 
-		w.remove(r)
+		w.writeRemoval(r)
 	}
 
-	w.step("Create the slices of all GPUs.")
-	w.switchOn(all)
+	w.writeStep("Create the slices of all GPUs.")
+	w.writeModeOn(all)
 	w.writeCommand("migctl apply -f " + specFile)
-	w.restartPlugin()
-	w.step("Let the pods come back, each on a slice.")
-	w.uncordon()
+	w.writePluginRestart()
+	w.writeStep("Let the pods come back, each on a slice.")
+	w.writeUncordon()
 }
 
-// wholeGPUs returns the GPUs without MIG mode, and the answers for those that are held. What must
-// be waited for comes first, so that the others run until then.
+// wholeGPUs returns the GPUs without MIG mode, and the answers for those that are held. Workloads
+// whose end must be waited for come first: the others can be deleted afterwards and run until then.
 func (w *procedure) wholeGPUs() (all []int, held []*advise.Recommendation) {
 	var ending, replaced []*advise.Recommendation
 

@@ -22,35 +22,36 @@ func (s *session) writeSliceProcedure(ctx context.Context, w *procedure) error {
 		}
 	}
 
-	plan := w.report.PlanSlices(instancesOf(node.GPUs))
+	plan := w.report.PlanSlices(gpusToPlan(node.GPUs))
 	w.writeSlicePlan(&plan)
 
 	return nil
 }
 
-// instancesOf returns the instances of GPUs and the profiles that they offer, which layouts are
-// planned from.
-func instancesOf(list []nodedoc.GPU) []gpu.GPU {
-	gpus := make([]gpu.GPU, len(list))
+// gpusToPlan returns what the advisor needs of a document's GPUs to plan layouts: their profiles and
+// their instances.
+func gpusToPlan(documented []nodedoc.GPU) []gpu.GPU {
+	gpus := make([]gpu.GPU, len(documented))
 
-	for i := range list {
+	for i := range documented {
+		from := &documented[i]
 		g := &gpus[i]
-		g.Index = list[i].Index
-		g.UUID = list[i].UUID
-		g.Profiles = list[i].Profiles
-		g.Instances = make([]gpu.GPUInstance, len(list[i].GPUInstances))
+		g.Index = from.Index
+		g.UUID = from.UUID
+		g.Profiles = from.Profiles
+		g.Instances = make([]gpu.GPUInstance, len(from.GPUInstances))
 
 		for k := range g.Instances {
-			was := &list[i].GPUInstances[k]
+			have := &from.GPUInstances[k]
 			inst := &g.Instances[k]
-			inst.ID = was.ID
-			inst.Profile = was.Profile
-			inst.ProfileID = was.ProfileID
-			inst.Placement = was.Placement
-			inst.Allocated = was.Allocated
+			inst.ID = have.ID
+			inst.Profile = have.Profile
+			inst.ProfileID = have.ProfileID
+			inst.Placement = have.Placement
+			inst.Allocated = have.Allocated
 
-			for n := range was.ComputeInstances {
-				c := gpu.ComputeInstance{Profile: was.ComputeInstances[n].Profile}
+			for n := range have.ComputeInstances {
+				c := gpu.ComputeInstance{Profile: have.ComputeInstances[n].Profile}
 				inst.ComputeInstances = append(inst.ComputeInstances, c)
 			}
 		}
@@ -59,8 +60,8 @@ func instancesOf(list []nodedoc.GPU) []gpu.GPU {
 	return gpus
 }
 
-// writeSlicePlan writes the steps for the slices that should change: those for which a free one
-// stands, those that must be created, those that are to be given up.
+// writeSlicePlan writes the steps for the slices that should change: first moves to slices that are
+// free, then moves to slices that must be created, then slices that are given up.
 func (w *procedure) writeSlicePlan(plan *advise.SlicePlan) {
 	if len(plan.Direct)+len(plan.Moved)+len(plan.Idle)+len(plan.Refused) == 0 {
 		return
@@ -74,34 +75,34 @@ func (w *procedure) writeSlicePlan(plan *advise.SlicePlan) {
 
 	w.steps = 0
 	if len(plan.Direct) > 0 {
-		w.step("Move to what is free: the owners ask for it.")
-		w.moveSlices(plan.Direct)
-		w.waitForChanges(plan.Direct)
+		w.writeStep("Move to what is free: the owners ask for it.")
+		w.writeMoves(plan.Direct)
+		w.writeWaitForChanges(plan.Direct)
 	}
 
 	if len(plan.Moved) > 0 && plan.Room {
-		w.createSlices(
+		w.writeSliceCreation(
 			plan,
-			"create the slices beside those that are held, while no new "+w.arrivals()+".",
+			"create the slices beside those that are held, while no new "+w.arrivingWork()+".",
 		)
-		w.step("Move to them: the owners ask for them. The slices that they leave are free then.")
-		w.moveSlices(plan.Moved)
-		w.waitForChanges(plan.Moved)
+		w.writeStep("Move to them: the owners ask for them. The slices that they leave are free then.")
+		w.writeMoves(plan.Moved)
+		w.writeWaitForChanges(plan.Moved)
 	} else if len(plan.Moved) > 0 {
 		what := "These pods leave, and wait for their slices"
 		if w.report.WithoutKubernetes {
 			what = "This work leaves, and waits for its slices"
 		}
 
-		w.step("%s until the GPUs are repartitioned: there is no room beside them.", what)
-		w.cordon()
-		w.emptySlices(plan.Moved)
-		w.createSlices(
+		w.writeStep("%s until the GPUs are repartitioned: there is no room beside them.", what)
+		w.writeCordon()
+		w.writeDepartures(plan.Moved)
+		w.writeSliceCreation(
 			plan,
 			"repartition. migctl apply refuses, and changes nothing, while a pod or a process is on a "+
 				"slice that it destroys.",
 		)
-		w.waitForChanges(plan.Moved)
+		w.writeWaitForChanges(plan.Moved)
 	}
 
 	for _, r := range plan.Idle {
@@ -114,37 +115,38 @@ func (w *procedure) writeSlicePlan(plan *advise.SlicePlan) {
 			why = changeText(r, r.Recommended) + ": " + why
 		}
 
-		w.p.para("! ", yellow, "Not changed: "+why)
+		w.p.paragraph("! ", yellow, "Not changed: "+why)
 	}
 }
 
-// createSlices writes how the layouts of a plan are made.
-func (w *procedure) createSlices(plan *advise.SlicePlan, what string) {
+// writeSliceCreation writes the step that creates the layouts of a plan; what says what it does.
+// Without room, an earlier step has cordoned the node and emptied the slices.
+func (w *procedure) writeSliceCreation(plan *advise.SlicePlan, what string) {
 	indices := sortedKeys(plan.Layouts)
-	w.step("GPU %s: %s", joinNumbers(indices), what)
+	w.writeStep("GPU %s: %s", joinNumbers(indices), what)
 
 	if plan.Room {
-		w.cordon()
+		w.writeCordon()
 	}
 
 	for _, index := range indices {
 		w.writeCommand(fmt.Sprintf("migctl apply --gpus %d --devices %s", index,
-			QuoteForShell(layoutWords(plan.Layouts[index]))))
+			QuoteForShell(devicesValue(plan.Layouts[index]))))
 	}
 
-	w.restartPlugin()
-	w.uncordon()
+	w.writePluginRestart()
+	w.writeUncordon()
 }
 
-// moveSlices writes how pods come to existing slices.
-func (w *procedure) moveSlices(changes []advise.SliceChange) {
+// writeMoves writes how pods move to slices that exist.
+func (w *procedure) writeMoves(changes []advise.SliceChange) {
 	for _, c := range changes {
-		target := firstOf(c)
+		target := firstSlice(c)
 		for i, r := range c.Slices {
 			w.writeNote(changeText(r, c.To) + ".")
 
 			if i == 0 {
-				w.change(target)
+				w.writeOwnerChange(target)
 			}
 		}
 
@@ -153,22 +155,22 @@ func (w *procedure) moveSlices(changes []advise.SliceChange) {
 		}
 
 		for _, r := range c.Slices {
-			w.remove(r)
+			w.writeRemoval(r)
 		}
 	}
 }
 
-// emptySlices writes how pods leave their slices before there are others.
-func (w *procedure) emptySlices(changes []advise.SliceChange) {
+// writeDepartures writes how pods leave their slices before their new ones exist.
+func (w *procedure) writeDepartures(changes []advise.SliceChange) {
 	for _, c := range changes {
 		for i, r := range c.Slices {
 			w.writeNote(changeText(r, c.To) + ".")
 
 			if i == 0 {
-				w.change(firstOf(c))
+				w.writeOwnerChange(firstSlice(c))
 			}
 
-			w.remove(r)
+			w.writeRemoval(r)
 		}
 
 		if isOwnedBy(c.Slices[0], "Deployment") {
@@ -179,16 +181,17 @@ func (w *procedure) emptySlices(changes []advise.SliceChange) {
 	}
 }
 
-// firstOf returns the first slice of a change, with what all of them shall become.
-func firstOf(c advise.SliceChange) *advise.Recommendation {
+// firstSlice returns the first slice of a change, with the profile that all its slices shall get.
+// The slices of a change have one owner, which is changed once for all of them.
+func firstSlice(c advise.SliceChange) *advise.Recommendation {
 	r := *c.Slices[0]
 	r.Recommended = c.To
 
 	return &r
 }
 
-// waitForChanges writes how to wait until pods run on their new slices.
-func (w *procedure) waitForChanges(changes []advise.SliceChange) {
+// writeWaitForChanges writes how to wait until pods run on their new slices.
+func (w *procedure) writeWaitForChanges(changes []advise.SliceChange) {
 	var objects []string
 
 	for _, c := range changes {
@@ -196,7 +199,7 @@ func (w *procedure) waitForChanges(changes []advise.SliceChange) {
 		object := ownerObject(r)
 
 		switch {
-		case !changeOf(firstOf(c)).replaces:
+		case !changeOf(firstSlice(c)).replaces:
 			if isReplaceable(r) {
 				w.writeCommand(fmt.Sprintf("migctl get %d", r.Index))
 				w.writeNote(
@@ -205,21 +208,21 @@ func (w *procedure) waitForChanges(changes []advise.SliceChange) {
 			}
 		case !slices.Contains(objects, r.Workload.Namespace+"/"+object):
 			objects = append(objects, r.Workload.Namespace+"/"+object)
-			w.waitForRollout(r.Workload.Namespace, object)
+			w.writeWaitForRollout(r.Workload.Namespace, object)
 		}
 	}
 }
 
 // writeIdle writes how a slice on which nothing runs is given up.
 func (w *procedure) writeIdle(r *advise.Recommendation) {
-	w.step(
+	w.writeStep(
 		"GPU %d, %s, %s: it has held its memory for a day and run nothing. If its work is not needed, its "+
 			"owner gives it up.",
 		r.Index,
 		placedProfile(r.Profile, r.Placement),
 		holderText(r),
 	)
-	others := slices.ContainsFunc(w.report.Devices, func(o advise.Recommendation) bool {
+	hasOthers := slices.ContainsFunc(w.report.Devices, func(o advise.Recommendation) bool {
 		return o.Workload != nil && *o.Workload == *r.Workload &&
 			(o.Index != r.Index || o.Instance != r.Instance)
 	})
@@ -229,7 +232,7 @@ func (w *procedure) writeIdle(r *advise.Recommendation) {
 		w.writeNote(
 			"Owner " + r.Workload.Owner + ": only it knows whether the work is done. End it there.",
 		)
-	case others:
+	case hasOthers:
 		w.writeNote(
 			"Its owner has other replicas on this node, so that the command that ends it alone depends on them: " +
 				"scale " +

@@ -196,7 +196,7 @@ func TestSliceLayoutsArePlanned(t *testing.T) {
 		report, s := established(observed(advise.DefaultOptions(), 25*time.Hour, c.gpus(t)...))
 		doc := nodedoc.New(s)
 
-		plan := report.PlanSlices(instancesOf(doc.GPUs))
+		plan := report.PlanSlices(gpusToPlan(doc.GPUs))
 		for index, layout := range plan.Layouts {
 			planned++
 

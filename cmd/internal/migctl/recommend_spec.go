@@ -15,15 +15,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// The names of the layouts in a spec of recommendations: that of all GPUs, and that of one by its
-// index.
+// The names of the layouts in a spec of recommendations.
 const (
-	layoutAll   = "recommended"
-	layoutOfGPU = "gpu-%d"
+	layoutAll   = "recommended" // the layout for all GPUs
+	layoutOfGPU = "gpu-%d"      // the layout for one GPU, by its index
 )
 
-// printRecommendedSpec prints the recommended layouts as a spec: that of one GPU as counts, which
-// say all of it; of several as layouts of mig-parted's form.
+// printRecommendedSpec prints the recommended layouts as a spec. For one GPU it has counts of
+// devices, which can express every layout; for several it has layouts of mig-parted's form.
 func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Report) error {
 	var node nodedoc.Document
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
@@ -35,11 +34,11 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 		return err
 	}
 
-	if why := singleObstacle(report); why != "" && report.Packing != nil {
-		return errors.New("there is no spec to write: " + why)
+	if obstacle := singleObstacle(report); obstacle != "" && report.Packing != nil {
+		return errors.New("there is no spec to write: " + obstacle)
 	}
 
-	layouts, err := report.Layouts(instancesOf(node.GPUs))
+	layouts, err := report.Layouts(gpusToPlan(node.GPUs))
 	if err != nil {
 		return err
 	}
@@ -51,8 +50,8 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 
 	var document api.Spec
 	if len(s.opts.GPUs) == 1 && len(targets) == 1 {
-		document = countsOf(&targets[0])
-	} else if document, err = layoutsOf(targets, report.SingleStrategy); err != nil {
+		document = countsSpec(&targets[0])
+	} else if document, err = layoutsSpec(targets, report.SingleStrategy); err != nil {
 		return err
 	}
 
@@ -89,7 +88,7 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 		return fmt.Errorf("write the spec: %w", err)
 	}
 
-	_, err = io.WriteString(s.out, s.page.own(out.String()))
+	_, err = io.WriteString(s.out, s.page.renameCommands(out.String()))
 
 	return err
 }
@@ -124,7 +123,7 @@ func targetsOn(
 	return targets, nil
 }
 
-// sliceChangesApart says what no spec has.
+// sliceChangesApart says which recommendations a spec leaves out.
 const sliceChangesApart = "Slices that should become smaller or larger are not part of a spec: " +
 	"migctl recommend prints the commands for them."
 
@@ -136,8 +135,9 @@ func hasSliceChanges(report *advise.Report, gpus []nodedoc.GPU) bool {
 	})
 }
 
-// countsOf returns a layout as a spec of counts, which can say every split.
-func countsOf(t *advise.Layout) api.Spec {
+// countsSpec returns a layout as a spec of counts of devices. It has each split GPU instance as an
+// entry of its own.
+func countsSpec(t *advise.Layout) api.Spec {
 	devices := map[string]api.DeviceRequest{}
 	for profile, n := range t.Whole {
 		devices[profile] = api.DeviceRequest{Count: n}
@@ -159,9 +159,9 @@ func countsOf(t *advise.Layout) api.Spec {
 	return api.Spec{GPUs: []api.Selector{api.Selector(t.GPU)}, Devices: devices}
 }
 
-// layoutsOf returns a spec with one layout for all GPUs and, unless they must be partitioned at
-// once, one for each.
-func layoutsOf(targets []advise.Layout, atOnce bool) (api.Spec, error) {
+// layoutsSpec returns a spec with one layout for all GPUs and, unless they must be partitioned at
+// once, a layout for each GPU.
+func layoutsSpec(targets []advise.Layout, atOnce bool) (api.Spec, error) {
 	document := api.Spec{
 		Layout:     layoutAll,
 		Version:    "v1",
@@ -169,7 +169,7 @@ func layoutsOf(targets []advise.Layout, atOnce bool) (api.Spec, error) {
 	}
 
 	for i := range targets {
-		rule, err := ruleOf(&targets[i])
+		rule, err := layoutRule(&targets[i])
 		if err != nil {
 			return document, err
 		}
@@ -186,10 +186,11 @@ func layoutsOf(targets []advise.Layout, atOnce bool) (api.Spec, error) {
 	return document, nil
 }
 
-// ruleOf returns a layout as a rule of mig-parted's form. That names split instances by their
-// compute instances, and packs those of a profile into as few instances as it can: it cannot say
-// how several are split, nor that one has no compute instance.
-func ruleOf(t *advise.Layout) (api.LayoutRule, error) {
+// layoutRule returns a layout as a rule of mig-parted's form. Such a rule has the compute instances
+// of split GPU instances, as in "1c.3g.20gb: 3", and packs those of a profile into as few GPU
+// instances as it can. It cannot express how several GPU instances are split, nor that one has no
+// compute instance: layoutRule returns an error for these.
+func layoutRule(t *advise.Layout) (api.LayoutRule, error) {
 	rule := api.LayoutRule{
 		Devices: api.DeviceList{
 			Indexes: []int{t.Index},

@@ -18,7 +18,7 @@ func writeSummary(p *page, report *advise.Report, prices []fleet.Price) {
 	case packing == nil:
 		p.line(text("No workload is to move from a whole GPU to a slice."))
 	case len(packing.GPUs) == 0:
-		p.para(
+		p.paragraph(
 			"",
 			yellow,
 			"The recommended slices were not placed: they do not fit on GPUs that are free or become "+
@@ -30,9 +30,9 @@ func writeSummary(p *page, report *advise.Report, prices []fleet.Price) {
 		writePrices(p, report, prices)
 	}
 
-	provisional, left := unplaced(report)
+	provisional, others := unplaced(report)
 	if len(provisional) > 0 {
-		p.para(
+		p.paragraph(
 			"",
 			yellow,
 			fmt.Sprintf(
@@ -44,11 +44,11 @@ func writeSummary(p *page, report *advise.Report, prices []fleet.Price) {
 		)
 	}
 
-	if len(left) > 0 {
-		p.para(
+	if len(others) > 0 {
+		p.paragraph(
 			"",
 			yellow,
-			fmt.Sprintf("Not moved, although a slice would do: GPU %s.", joinNumbers(left)),
+			fmt.Sprintf("Not moved, although a slice would do: GPU %s.", joinNumbers(others)),
 		)
 	}
 }
@@ -69,12 +69,12 @@ func writePacking(p *page, packing *advise.Packing) {
 		t += " Not proven optimal: the search was stopped at its limit, or a model was left out."
 	}
 
-	p.para("", bold, t)
+	p.paragraph("", bold, t)
 }
 
-// writeRoom names the GPUs whose move frees none, with what it is good for.
+// writeRoom names the GPUs whose move frees no GPU, with what the move gains instead.
 func writeRoom(p *page, report *advise.Report) {
-	gpus := map[string][]int{}
+	gpus := map[string][]int{} // by the text of the gain
 
 	for i := range report.Devices {
 		if r := &report.Devices[i]; r.Gain != nil && r.Gain.FreedGPUs == 0 {
@@ -83,15 +83,15 @@ func writeRoom(p *page, report *advise.Report) {
 	}
 
 	for _, gain := range sortedKeys(gpus) {
-		p.para("", plain, fmt.Sprintf("The move from GPU %s %s.", joinNumbers(gpus[gain]), gain))
+		p.paragraph("", plain, fmt.Sprintf("The move from GPU %s %s.", joinNumbers(gpus[gain]), gain))
 	}
 }
 
-// hoursPerWeek is how long a GPU is paid for.
+// hoursPerWeek is 168: a GPU is paid for around the clock.
 const hoursPerWeek = 7 * 24
 
-// writePrices says what the GPUs cost that the node has free afterwards, on balance: a free one
-// that gets slices is not free any more.
+// writePrices says what the GPUs cost that become free on balance: those that the moves free, less
+// those that are free now and get slices.
 func writePrices(p *page, report *advise.Report, prices []fleet.Price) {
 	if len(prices) == 0 {
 		return
@@ -105,8 +105,8 @@ func writePrices(p *page, report *advise.Report, prices []fleet.Price) {
 		}
 	}
 
-	hour := 0.
-	priced := 0.
+	hourly := 0. // price of the freed GPUs for an hour
+	priced := 0. // GPUs
 	unpriced := 0.
 
 	for _, model := range sortedKeys(freed) {
@@ -118,17 +118,17 @@ func writePrices(p *page, report *advise.Report, prices []fleet.Price) {
 			continue
 		}
 
-		hour += count * price.Hour
+		hourly += count * price.Hour
 		priced += count
 	}
 
 	if priced > 0 {
-		p.para("", bold, fmt.Sprintf("On balance %s: %.2f an hour, %.2f a week.",
-			nodedoc.Count(int(priced), "GPU becomes free", "GPUs become free"), hour, hour*hoursPerWeek))
+		p.paragraph("", bold, fmt.Sprintf("On balance %s: %.2f an hour, %.2f a week.",
+			nodedoc.Count(int(priced), "GPU becomes free", "GPUs become free"), hourly, hourly*hoursPerWeek))
 	}
 
 	if unpriced > 0 {
-		p.para("", yellow, fmt.Sprintf("%s without a --price.",
+		p.paragraph("", yellow, fmt.Sprintf("%s without a --price.",
 			nodedoc.Count(int(unpriced), "GPU becomes free", "GPUs become free")))
 	}
 }

@@ -17,11 +17,11 @@ const wholeLegend = "FREED: whole GPUs that the move sets free, packed with the 
 	"figure nearest to its limit (stretch, p99 of busy time, or the share of its memory that is " +
 	"needed with headroom), else why the GPU stays as it is."
 
-// boundLegend follows it if the table has a bound.
+// boundLegend follows wholeLegend if a busy time in the table is only a bound.
 const boundLegend = "busy at most, at least: of the minutes it is only known that hardly any is " +
 	"busier than the limit, or that some are."
 
-// writeWholeGPUs lists the whole GPUs: those first whose move frees most.
+// writeWholeGPUs lists the whole GPUs. Those whose move frees most come first.
 func writeWholeGPUs(p *page, devices []advise.Recommendation) {
 	whole := slices.DeleteFunc(slices.Clone(devices), func(r advise.Recommendation) bool {
 		return r.Instance.Present()
@@ -95,15 +95,15 @@ func writeWholeGPUs(p *page, devices []advise.Recommendation) {
 		return
 	}
 
-	p.para("", dim, wholeLegend)
+	p.paragraph("", dim, wholeLegend)
 
 	if bounded {
-		p.para("", dim, boundLegend)
+		p.paragraph("", dim, boundLegend)
 	}
 }
 
-// gainRank orders answers: slices by what they free, then those without a gain yet, then all
-// others.
+// gainRank returns a number that is higher the more an answer frees. Slices without a gain yet rank
+// below those with one (which free 0 or more), and all other answers below them.
 func gainRank(r *advise.Recommendation) float64 {
 	switch {
 	case r.Action != advise.ActionSlice:
@@ -115,7 +115,7 @@ func gainRank(r *advise.Recommendation) float64 {
 	return r.Gain.FreedGPUs
 }
 
-// freedText is how many whole GPUs a slice frees.
+// freedText says how many whole GPUs a slice frees.
 func freedText(r *advise.Recommendation) string {
 	switch {
 	case r.Gain == nil:
@@ -127,8 +127,8 @@ func freedText(r *advise.Recommendation) string {
 	return fmt.Sprintf("%.2f", r.Gain.FreedGPUs)
 }
 
-// decidedText is the figure that decided and its limit; a server that does not name it leaves it
-// empty.
+// decidedText writes the figure that decided and its limit: "stretch 1.21 of 1.50". It is empty if
+// the server named no figure, as an older one.
 func decidedText(d advise.Decided) string {
 	switch d.Figure {
 	case "":
@@ -142,14 +142,15 @@ func decidedText(d advise.Decided) string {
 		share = busyText(d.Ratio)
 	}
 
-	if d.Limit == 1 {
+	if d.Limit == 1 { // "of 100%" would say nothing
 		return d.Figure + " " + share
 	}
 
 	return fmt.Sprintf("%s %s of %s", d.Figure, share, shareText(d.Limit))
 }
 
-// busyText is the busy time that is expected in a slice at p99.
+// busyText writes the busy time that is expected in a slice at p99: "at most 90%" if only a bound is
+// known.
 func busyText(p99 float64) string {
 	share := shareText(p99)
 	if bound := advise.BoundOfBusy(p99); bound != "" {
@@ -164,8 +165,8 @@ const sliceLegend = "FREED: the part of the slice's SMs that becomes free. " +
 	"STRETCH: how many times as long as now kernels take in the smaller slice at p95. " +
 	"CONF: how far the evidence can be relied on."
 
-// writeSlices lists the GPU instances that should become smaller or larger or are idle. Free ones
-// have one line for each GPU, those that stay one for each GPU and reason.
+// writeSlices lists the GPU instances that should become smaller or larger or are idle, each on a
+// line of its own. Instances that are free, or stay as they are, share a line by GPU and reason.
 func writeSlices(p *page, devices []advise.Recommendation) {
 	cells := func(c [8]string) string {
 		return p.right(c[0], 3) + " " + p.cell(c[1], 24) + " " + p.cell(c[2], 12) + " " +
@@ -176,7 +177,7 @@ func writeSlices(p *page, devices []advise.Recommendation) {
 
 	for i := range devices {
 		r := &devices[i]
-		if _, stays := unchangedWord(r.Action); stays || !r.Instance.Present() {
+		if stateOf(r.Action) != "" || !r.Instance.Present() {
 			continue
 		}
 
@@ -243,63 +244,65 @@ func writeSlices(p *page, devices []advise.Recommendation) {
 	if slices.ContainsFunc(devices, func(r advise.Recommendation) bool {
 		return r.Action == advise.ActionShrink
 	}) {
-		p.para("", dim, sliceLegend)
+		p.paragraph("", dim, sliceLegend)
 	}
 
 	for _, o := range others {
-		count := nodedoc.Count(len(o.slices), o.what+" slice", o.what+" slices")
+		count := nodedoc.Count(len(o.slices), o.state+" slice", o.state+" slices")
 		if o.reason != "" {
 			count += " (" + o.reason + ")"
 		}
 
-		p.para(p.right(fmt.Sprint(o.index), 3)+" ", dim, count+": "+strings.Join(o.slices, ", "))
+		p.paragraph(p.right(fmt.Sprint(o.index), 3)+" ", dim, count+": "+strings.Join(o.slices, ", "))
 	}
 }
 
-// unchanged are the slices of a GPU that are free, or stay as they are for one reason.
-type unchanged struct {
-	index        int
-	what, reason string
-	slices       []string
+// unchangedGroup holds the slices of a GPU that stay as they are in the same state for the same
+// reason.
+type unchangedGroup struct {
+	index         int // of the GPU
+	state, reason string
+	slices        []string // "1g.10gb at 0-1"
 }
 
-// unchangedWord names what nothing is done about, and false for an action that changes something.
-func unchangedWord(action advise.Action) (string, bool) {
+// stateOf names the state of a slice that stays as it is. It is empty for an action that changes
+// the slice.
+func stateOf(action advise.Action) string {
 	switch action {
 	case advise.ActionKeep:
-		return "kept", true
+		return "kept"
 	case advise.ActionFree:
-		return "free", true
+		return "free"
 	case advise.ActionUnknown:
-		return "unknown", true
+		return "unknown"
 	}
 
-	return "", false
+	return ""
 }
 
-func unchangedSlices(devices []advise.Recommendation) []unchanged {
-	var list []unchanged
+func unchangedSlices(devices []advise.Recommendation) []unchangedGroup {
+	var groups []unchangedGroup
 
 	for i := range devices {
 		r := &devices[i]
 
-		what, stays := unchangedWord(r.Action)
-		if !stays || !r.Instance.Present() {
+		state := stateOf(r.Action)
+		if state == "" || !r.Instance.Present() {
 			continue
 		}
 
-		o := unchanged{index: r.Index, what: what, reason: string(r.Reason)}
+		group := unchangedGroup{index: r.Index, state: state, reason: string(r.Reason)}
 
-		at := slices.IndexFunc(list, func(u unchanged) bool {
-			return u.index == o.index && u.what == o.what && u.reason == o.reason
+		n := slices.IndexFunc(groups, func(g unchangedGroup) bool {
+			return g.index == group.index && g.state == group.state && g.reason == group.reason
 		})
-		if at < 0 {
-			at = len(list)
-			list = append(list, o)
+		if n < 0 {
+			n = len(groups)
+			groups = append(groups, group)
 		}
 
-		list[at].slices = append(list[at].slices, placedProfile(r.Profile, r.Placement))
+		groups[n].slices = append(groups[n].slices, placedProfile(r.Profile, r.Placement))
 	}
 
-	return list
+	return groups
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// releaseGPUs releases GPUs, or opens them again, one after the other. It stops at the first that
-// is refused.
+// releaseGPUs releases GPUs or opens them again, as the command says, one after the other. It stops
+// at the first refusal.
 func (s *session) releaseGPUs(ctx context.Context) error {
 	for _, selector := range s.opts.GPUs {
 		var done api.Release
@@ -28,23 +28,23 @@ func (s *session) releaseGPUs(ctx context.Context) error {
 		took := time.Duration(done.Seconds * float64(time.Second)).Round(time.Millisecond)
 		switch {
 		case done.Closed != "":
-			s.page.para(
+			s.page.paragraph(
 				"  ! ",
 				yellow,
 				"no GPU of this node is read until this one is reacquired, or unbound: "+done.Closed,
 			)
 		case done.Seconds == 0 && done.Released:
-			s.page.para("  ", green, "it is released already: NVML stayed open")
+			s.page.paragraph("  ", green, "it is released already: NVML stayed open")
 		case done.Seconds == 0:
-			s.page.para("  ", green, "it is not released: NVML stayed open")
+			s.page.paragraph("  ", green, "it is not released: NVML stayed open")
 		case done.Released:
-			s.page.para(
+			s.page.paragraph(
 				"  ",
 				green,
 				fmt.Sprintf("released: the exporter has closed it. NVML was closed for %s", took),
 			)
 		default:
-			s.page.para(
+			s.page.paragraph(
 				"  ",
 				green,
 				fmt.Sprintf("not released any more. NVML was closed for %s", took),

@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// Remote is the control API of one node, for what other programs do by themselves. Its errors are
-// *api.Problem if the exporter refuses.
+// Remote is the control API of one node, for programs that ask for plans and operations themselves.
+// Its errors are *api.Problem if the exporter refuses.
 type Remote struct{ client *client }
 
 // NewRemote returns the control API of a node over a connection. A request must be answered within
@@ -63,8 +63,8 @@ func (r *Remote) Rollback(ctx context.Context, id, reason, key string) (*api.Ope
 	return &op, r.client.sendDocument(ctx, http.MethodPost, path, rollbackRequest(reason), key, &op)
 }
 
-// rollbackRequest returns the body of the request for a rollback. Without a reason there is none,
-// which older exporters understand as well.
+// rollbackRequest returns the body of the request for a rollback. Without a reason there is no body:
+// older exporters take none.
 func rollbackRequest(reason string) any {
 	if reason == "" {
 		return nil

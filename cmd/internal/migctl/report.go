@@ -21,20 +21,21 @@ import (
 // reportError writes an error to standard error, with what to do next, and returns the exit code.
 func (s *session) reportError(err error) int {
 	p := s.newPage(s.errOut, s.errTerminal)
-	defer p.flush() // an error that cannot be written cannot be reported
+	defer p.flush() // its error has nowhere to go: standard error does not take it
+
 	var usage usageError
 	var problem *api.Problem
 	var ended *operationError
 	var silent *unreachable
 	var refused *refusals
-
 	var query *fleet.QueryError
+
 	switch {
 	case errors.Is(err, errDeclined):
 		p.line(text("Nothing was done."))
 		return exitFailed
 	case errors.As(err, &usage):
-		p.para("migctl: ", red, usage.text)
+		p.paragraph("migctl: ", red, usage.text)
 		p.line(text("See migctl --help and migctl help COMMAND."))
 
 		return exitUsage
@@ -47,7 +48,7 @@ func (s *session) reportError(err error) int {
 		reportProblem(p, problem, &s.opts)
 		return exitCodeOf(problem)
 	case errors.As(err, &silent):
-		p.para("migctl: ", red, silent.Error())
+		p.paragraph("migctl: ", red, silent.Error())
 
 		if s.opts.Command == commandTop && s.opts.program == nil {
 			writeHint(p, topHint())
@@ -63,40 +64,40 @@ func (s *session) reportError(err error) int {
 		return exitInterrupted
 	}
 
-	p.para("migctl: ", red, err.Error())
+	p.paragraph("migctl: ", red, err.Error())
 
 	return exitFailed
 }
 
 func writeHint(p *page, s string) {
 	if s != "" {
-		p.para("What to do: ", cyan, s)
+		p.paragraph("What to do: ", cyan, s)
 	}
 }
 
 func reportProblem(p *page, problem *api.Problem, o *options) {
-	p.para("migctl: ", red, problem.Error())
+	p.paragraph("migctl: ", red, problem.Error())
 
 	for i := range problem.Blocking {
 		b := &problem.Blocking[i]
 		isFirst := i == 0 || b.GPU != problem.Blocking[i-1].GPU
-		p.para("  in the way: ", yellow, blockerText(b, isFirst))
+		p.paragraph("  in the way: ", yellow, blockerText(b, isFirst))
 		writeHolds(p, "    ", b.Holders)
 	}
 
 	if len(problem.Profiles) > 0 && !strings.Contains(problem.Detail, problem.Profiles[0]) {
-		p.para("  offered: ", plain, strings.Join(problem.Profiles, ", "))
+		p.paragraph("  offered: ", plain, strings.Join(problem.Profiles, ", "))
 	}
 
 	writeHint(p, problemHint(problem, o))
 	writeCommands(p, problem, o)
-	writeInstead(p, problem)
+	writeAlternatives(p, problem)
 	writeConfirmation(p, problem, o)
 	writeForced(p, problem, o)
 }
 
-// blockerText names an instance that is in the way, or a GPU as a whole. The first of a GPU names
-// it, unless that is a part of the instance's own name.
+// blockerText names an instance that is in the way, or a GPU as a whole. The first blocker of a GPU
+// names the GPU, too, unless the instance's own name has it.
 func blockerText(b *api.Blocker, isFirst bool) string {
 	if b.Profile == "" {
 		return b.Instance
@@ -127,16 +128,16 @@ func writeCommands(p *page, problem *api.Problem, o *options) {
 	}
 }
 
-// writeInstead prints the commands that plan the layouts before an operation that cannot be rolled
-// back.
-func writeInstead(p *page, problem *api.Problem) {
+// writeAlternatives prints, for an operation that cannot be rolled back, the commands that plan the
+// layouts from before it.
+func writeAlternatives(p *page, problem *api.Problem) {
 	for i := range problem.Instead {
-		p.whole("  " + planCommand(&problem.Instead[i]))
+		p.uncut("  " + planCommand(&problem.Instead[i]))
 	}
 }
 
-// planCommand returns the command that plans a spec of counts: by flags, unless those cannot say
-// how instances are split.
+// planCommand returns the command that plans a spec of counts. It uses flags, or a document if
+// instances are split: no flag can say how.
 func planCommand(spec *api.Spec) string {
 	counts := map[string]int{}
 
@@ -159,10 +160,10 @@ func planCommand(spec *api.Spec) string {
 	}
 
 	return "migctl plan --gpus " + QuoteForShell(strings.Join(gpus, ",")) + " --devices " +
-		QuoteForShell(layoutWords(counts))
+		QuoteForShell(devicesValue(counts))
 }
 
-// exitCodeOf is the exit code of a refusal.
+// exitCodeOf returns the exit code for a refusal.
 func exitCodeOf(p *api.Problem) int {
 	switch p.Type {
 	case api.DegradedNode, api.StuckNode:
@@ -174,7 +175,7 @@ func exitCodeOf(p *api.Problem) int {
 	return exitFailed
 }
 
-// problemHint says what to do about a refusal. The particulars are in its Detail.
+// problemHint says what to do about a refusal. Which GPU or operation it is about is in its Detail.
 func problemHint(p *api.Problem, o *options) string {
 	if o.releases() {
 		if hint := releaseHint(p, o); hint != "" {
@@ -285,11 +286,11 @@ func rightsHint(p *api.Problem, o *options) string {
 		"take-over, force and release are separate."
 }
 
-// onlyRoot is who may release GPUs on a socket.
+// onlyRoot says who may release GPUs on a socket.
 const onlyRoot = "on a socket root alone may release GPUs and open them again, members of no group: use sudo."
 
-// releaseHint says what to do about a release that was refused; empty if the hint of other commands
-// holds.
+// releaseHint says what to do about a release that was refused. It is empty if the hint is the same
+// as for other commands.
 func releaseHint(p *api.Problem, o *options) string {
 	switch p.Type {
 	case api.Unauthenticated, api.Forbidden:
@@ -310,7 +311,8 @@ func releaseHint(p *api.Problem, o *options) string {
 	return ""
 }
 
-// staleHint says what to do about a node that has changed, or may have.
+// staleHint says what to do about a node that has changed since the plan or, for a rollback, may
+// have changed since the operation.
 func staleHint(o *options) string {
 	if o.Command == commandRollback {
 		return "what stands there may be another client's, so it is not destroyed unseen. If you want " +
@@ -359,7 +361,7 @@ func unreachableHint(e *unreachable) string {
 
 	var dns *net.DNSError
 	switch {
-	case strings.HasPrefix(e.address, "http:"): // of evaluate alone
+	case strings.HasPrefix(e.address, "http:"): // only evaluate has such an address
 		return "is mig-exporter running there? --url (or MIGCTL_URL) is its metrics listener, --web.listen-address."
 	case strings.HasPrefix(e.address, "node "), e.address == theCluster: // its error says what to do
 		return ""

@@ -14,9 +14,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// restoreLayouts shows the GPUs whose layout is not restored, or those that are named; asks the
-// operator; and restores them, each as an operation of its own. What becomes of one does not stop
-// the others.
+// restoreLayouts shows the named GPUs, or by default all whose layout is not restored; asks the
+// operator; and restores them, each by an operation of its own. It goes on if one fails.
 func (s *session) restoreLayouts(ctx context.Context) error {
 	list, ids, err := s.chooseRestorable(ctx)
 	if err != nil {
@@ -43,7 +42,7 @@ func (s *session) restoreLayouts(ctx context.Context) error {
 	question := "Restore the layout of "
 
 	if s.opts.Forget {
-		s.page.para(
+		s.page.paragraph(
 			"! ",
 			yellow,
 			"Nothing is changed on any GPU. These GPUs are not restored after a reboot any more, "+
@@ -52,7 +51,7 @@ func (s *session) restoreLayouts(ctx context.Context) error {
 
 		question = "Forget the layout of "
 	} else {
-		s.page.para(
+		s.page.paragraph(
 			"! ",
 			yellow,
 			"Nothing is destroyed: what is missing of each layout is created. A GPU that has "+
@@ -73,8 +72,8 @@ func (s *session) restoreLayouts(ctx context.Context) error {
 	return s.restoreEach(ctx, ids)
 }
 
-// chooseRestorable returns the GPUs that are not restored, and the UUIDs of those that the operator
-// has named: all of them if none is named.
+// chooseRestorable returns the list of GPUs whose layout is not restored, and the UUIDs of the GPUs
+// to restore: those that the operator has named, or all of the list if none is named.
 func (s *session) chooseRestorable(
 	ctx context.Context,
 ) (list []api.Unrestored, ids []gpu.UUID, err error) {
@@ -116,11 +115,11 @@ func (s *session) chooseRestorable(
 	}
 
 	for _, word := range words {
-		at := slices.IndexFunc(list, func(u api.Unrestored) bool {
+		n := slices.IndexFunc(list, func(u api.Unrestored) bool {
 			return strings.EqualFold(word, string(u.GPU))
 		})
-		if at >= 0 {
-			ids = append(ids, list[at].GPU)
+		if n >= 0 {
+			ids = append(ids, list[n].GPU)
 			continue
 		}
 
@@ -139,8 +138,7 @@ func (s *session) chooseRestorable(
 	return list, slices.Compact(ids), nil
 }
 
-// restoreEach restores GPUs one after the other, and shows what becomes of each. The error has the
-// exit code of the worst outcome.
+// restoreEach restores GPUs one after the other, and shows the outcome of each.
 func (s *session) restoreEach(ctx context.Context, ids []gpu.UUID) error {
 	return s.forEachGPU(ids, func(id gpu.UUID) error {
 		request := api.RestoreRequest{TakeOver: s.opts.TakeOver}
@@ -165,14 +163,14 @@ func (s *session) forgetEach(ctx context.Context, ids []gpu.UUID) error {
 			return err
 		}
 
-		s.page.para("  forgotten: ", green, wantedText(done.Forgotten))
+		s.page.paragraph("  forgotten: ", green, wantedText(done.Forgotten))
 
 		return nil
 	})
 }
 
 // forEachGPU does something with each GPU. It goes on after a refusal, and after an operation that
-// did not succeed.
+// did not succeed; its error has the exit code of the worst of these.
 func (s *session) forEachGPU(ids []gpu.UUID, do func(gpu.UUID) error) error {
 	var worst *operationError
 
@@ -209,7 +207,8 @@ func (s *session) forEachGPU(ids []gpu.UUID, do func(gpu.UUID) error) error {
 	return worst
 }
 
-// severity orders exit codes: an operator must act, plan again, refused.
+// severity ranks the exit codes that forEachGPU meets, from a wrong command line to a node on which
+// an operator must act.
 func severity(code int) int {
 	return slices.Index([]int{exitUsage, exitFailed, exitNeither, exitDegraded}, code)
 }
@@ -224,7 +223,8 @@ func findUnrestored(list []api.Unrestored, id gpu.UUID) *api.Unrestored {
 	return nil
 }
 
-// writeUnrestored shows why the layout of a GPU is not restored, if it is one of those.
+// writeUnrestored shows why the layout of a GPU is not restored. A nil one is no such GPU: nothing
+// is shown.
 func writeUnrestored(p *page, lead string, u *api.Unrestored) {
 	if u == nil {
 		return
@@ -235,10 +235,10 @@ func writeUnrestored(p *page, lead string, u *api.Unrestored) {
 		t += "; it is not tried again by itself: migctl restore"
 	}
 
-	p.para(lead+"! ", red, t)
+	p.paragraph(lead+"! ", red, t)
 
 	if len(u.Wanted) > 0 {
-		p.para(lead+"wanted: ", plain, wantedText(u.Wanted))
+		p.paragraph(lead+"wanted: ", plain, wantedText(u.Wanted))
 	}
 
 	if u.Operation != "" {

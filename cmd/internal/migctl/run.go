@@ -22,7 +22,7 @@ const (
 	// exitNeither follows an interrupted or accepted operation: the layout is neither the previous
 	// nor the planned one, and nothing is blocked.
 	exitNeither     = 5
-	exitUnsettled   = 6 // the layout is as planned; the kubelet or a hook has not followed
+	exitUnsettled   = 6 // the layout is as planned; the kubelet does not know it yet, or a hook failed
 	exitInterrupted = 130
 )
 

@@ -18,8 +18,8 @@ type session struct {
 	out, errOut                          io.Writer
 	inTerminal, outTerminal, errTerminal bool
 	size                                 func() (columns, rows int)  // of standard output
-	lookup                               func(string) (string, bool) // environment
-	// between attempts to follow an operation again
+	lookup                               func(string) (string, bool) // finds an environment variable
+	// retry is how long to wait before connecting again to follow an operation or a node.
 	retry time.Duration
 
 	opts   options
@@ -35,7 +35,7 @@ func execute(ctx context.Context, args []string, s *session) int {
 	}
 
 	s.page = s.newPage(s.out, s.outTerminal)
-	if s.opts.printsOutcome() {
+	if s.opts.printsOutcome() { // standard output has only the document
 		s.page = s.newPage(s.errOut, s.errTerminal)
 	}
 
@@ -51,8 +51,8 @@ func execute(ctx context.Context, args []string, s *session) int {
 		err = s.runCommand(ctx)
 	}
 
-	if flushed := s.page.flush(); err == nil {
-		err = flushed
+	if flushError := s.page.flush(); err == nil {
+		err = flushError
 	}
 
 	// A reader such as head closes the pipe when it has enough.
@@ -65,7 +65,7 @@ func execute(ctx context.Context, args []string, s *session) int {
 
 func (s *session) newPage(out io.Writer, terminal bool) *page {
 	p := newPage(out, wantsColor(s.opts.Color, terminal, s.lookup), usesUTF8(s.lookup))
-	p.rename = s.opts.rename()
+	p.rename = s.opts.renamer()
 
 	return p
 }
@@ -130,8 +130,8 @@ func (s *session) runWithServer(ctx context.Context) error {
 }
 
 // askOperator asks the operator a question and returns nil if the answer is yes. Without a terminal
-// it requires --yes. It also returns when ctx ends; the read from the terminal, which does not end
-// with ctx, is abandoned.
+// it requires --yes. When ctx ends it returns, too, and leaves its goroutine reading: a read from a
+// terminal cannot be ended.
 func (s *session) askOperator(ctx context.Context, question string) error {
 	if s.opts.Yes {
 		return nil

@@ -18,12 +18,11 @@ func (o *specOptions) isEmpty() bool {
 		len(o.Demand) == 0
 }
 
-// maxSpecFile bounds a file, in bytes: one of named layouts can be larger than the spec that is
-// chosen from it.
+// maxSpecFile bounds the file of -f, in bytes. It is larger than the specs that the server takes: a
+// file can have many named layouts, of which one is sent.
 const maxSpecFile = 4 << 20
 
-// planRequest returns the request for a plan. It refuses a spec that is wrong before the server is
-// asked for one.
+// planRequest returns the request for a plan. It refuses a wrong spec without asking the server.
 func (s *session) planRequest(ctx context.Context) (api.PlanRequest, error) {
 	o := &s.opts.Spec
 	if err := s.completeSpec(ctx); err != nil {
@@ -49,8 +48,8 @@ func (s *session) planRequest(ctx context.Context) (api.PlanRequest, error) {
 	return r, nil
 }
 
-// specDocument returns the spec as a document, but for --layout: that of the file, or one made of
-// the flags.
+// specDocument returns the spec as a JSON or YAML document: the file of -f, or one made of the
+// flags. --layout is left to the caller.
 func (o *specOptions) specDocument(in io.Reader) ([]byte, error) {
 	flags := len(o.GPUs) + len(o.Devices) + len(o.Demand)
 	switch {
@@ -111,7 +110,7 @@ func readSpec(name string, in io.Reader) ([]byte, error) {
 	return data, nil
 }
 
-// parseDevices parses PROFILE=COUNT,...; none is no instances.
+// parseDevices parses PROFILE=COUNT,... or the word none, which means no instances.
 func parseDevices(words []string) (map[string]int, error) {
 	devices := map[string]int{}
 
@@ -139,7 +138,8 @@ func parseDevices(words []string) (map[string]int, error) {
 	return devices, nil
 }
 
-// parseDemand parses words of memory=SIZE,sms=N,count=N, each of which is one need.
+// parseDemand parses words such as memory=12GiB,sms=20,count=3. Each word is one need of the spec's
+// demand.
 func parseDemand(words []string) ([]map[string]any, error) {
 	var needs []map[string]any
 

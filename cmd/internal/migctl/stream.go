@@ -17,25 +17,25 @@ const streamQuiet = 45 * time.Second
 // errStreamEnded is the error of a stream that the exporter ended.
 var errStreamEnded = errors.New("the exporter has ended the stream")
 
-// streamNode passes the node's document to handle with each reading, until the stream ends, and
-// returns why.
+// streamNode passes the node's document to handle after each reading of the node, until the stream
+// ends. Its error says why it ended.
 func (c *client) streamNode(ctx context.Context, handle func(data []byte) error) error {
 	streaming, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	// A peer that is gone without a word sends nothing any more, heartbeats included.
-	quiet := time.AfterFunc(c.timeout, cancel)
-	defer quiet.Stop()
+	// An exporter whose host is gone sends nothing, and closes no connection.
+	quietTimer := time.AfterFunc(c.timeout, cancel)
+	defer quietTimer.Stop()
 
 	accept := func(h http.Header) { h.Set("Accept", "text/event-stream, application/problem+json") }
 
 	res, err := c.sendRequest(streaming, http.MethodGet, "/node/stream", nil, accept)
 	if err != nil {
-		return c.whyStreamEnded(ctx, err)
+		return c.explainStreamEnd(ctx, err)
 	}
 	defer res.Body.Close()
 
-	err = readEvents(&livelyReader{res.Body, quiet}, func(name string, data []byte) error {
+	err = readEvents(&timedReader{res.Body, quietTimer}, func(name string, data []byte) error {
 		if name == "end" {
 			return errStreamEnded
 		}
@@ -43,11 +43,12 @@ func (c *client) streamNode(ctx context.Context, handle func(data []byte) error)
 		return handle(data)
 	})
 
-	return c.whyStreamEnded(ctx, err)
+	return c.explainStreamEnd(ctx, err)
 }
 
-// whyStreamEnded returns why a stream ended, for the operator.
-func (c *client) whyStreamEnded(ctx context.Context, err error) error {
+// explainStreamEnd returns the error that says to the operator why a stream ended. err is nil if the
+// exporter closed the stream; it is context.Canceled, without the end of ctx, after the timer.
+func (c *client) explainStreamEnd(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
 		return &unreachable{c.address, errStreamEnded}
@@ -67,13 +68,14 @@ func (c *client) whyStreamEnded(ctx context.Context, err error) error {
 	return c.connectionError(ctx, err)
 }
 
-// livelyReader puts a timer off with each read.
-type livelyReader struct {
+// timedReader restarts a timer with each read, so that the timer fires after a read that waits for
+// streamQuiet.
+type timedReader struct {
 	io.Reader
-	quiet *time.Timer
+	quietTimer *time.Timer
 }
 
-func (r *livelyReader) Read(b []byte) (int, error) {
-	r.quiet.Reset(streamQuiet)
+func (r *timedReader) Read(b []byte) (int, error) {
+	r.quietTimer.Reset(streamQuiet)
 	return r.Reader.Read(b)
 }

@@ -111,8 +111,8 @@ func (s *session) newFeeds(ctx context.Context) ([]*feed, error) {
 var errNotExporter = errors.New(
 	"this does not seem to be a mig-exporter that serves its state (--web.state)")
 
-// newExporterClient returns a client of an exporter by its metrics listener, or by the control
-// socket.
+// newExporterClient returns a client of the exporter at an address: that of its metrics listener, or
+// of its control socket.
 func newExporterClient(o *options, address string) (*client, error) {
 	c, err := newClientOf(o, address, "http", "https")
 	if errors.Is(err, errAddress) {
@@ -147,7 +147,7 @@ func newExporterClient(o *options, address string) (*client, error) {
 	return c, nil
 }
 
-// hidePassword returns an address that can be shown.
+// hidePassword returns an address with its password, if it has one, replaced by "xxxxx".
 func hidePassword(address string) string {
 	if u, err := url.Parse(address); err == nil && u.User != nil {
 		return u.Redacted()
@@ -167,7 +167,7 @@ func topHint() string {
 		"--web.listen-address; with TLS, --ca-file has the CA that signed its certificate."
 }
 
-// askAll asks all nodes for a document at the same time.
+// askAll calls ask for all nodes at the same time, and returns when all calls have returned.
 func askAll(ctx context.Context, feeds []*feed, ask func(context.Context, *feed, int)) {
 	var wait sync.WaitGroup
 
@@ -178,8 +178,7 @@ func askAll(ctx context.Context, feeds []*feed, ask func(context.Context, *feed,
 	wait.Wait()
 }
 
-// drawOnce prints the nodes once. The first node that does not answer makes the error, after all
-// others are drawn.
+// drawOnce prints the nodes that answer, once. It returns the error of the first node that does not.
 func (s *session) drawOnce(ctx context.Context, feeds []*feed) error {
 	state := newTopState(s.opts.Top.URLs)
 	state.openAll = true
@@ -235,7 +234,8 @@ func (s *session) outputWidth() int {
 	return tableWidth
 }
 
-// printReadingsOnce prints the document of each node as a line.
+// printReadingsOnce prints the document of each node that answers as a line. It returns the error of
+// the first node that does not.
 func (s *session) printReadingsOnce(ctx context.Context, feeds []*feed) error {
 	documents := make([][]byte, len(feeds))
 	failures := make([]error, len(feeds))
@@ -282,7 +282,7 @@ func (s *session) printReadings(ctx context.Context, feeds []*feed) error {
 			case troubleMessage:
 				colors := wantsColor(s.opts.Color, s.errTerminal, s.lookup)
 				p := newPage(s.errOut, colors, usesUTF8(s.lookup))
-				p.para("migctl: ", red, feeds[m.node].client.address+": "+m.text)
+				p.paragraph("migctl: ", red, feeds[m.node].client.address+": "+m.text)
 
 				if err := p.flush(); err != nil {
 					return err
@@ -292,7 +292,8 @@ func (s *session) printReadings(ctx context.Context, feeds []*feed) error {
 	}
 }
 
-// printLine prints a document as one line. What a terminal could take for a command is escaped.
+// printLine prints a document as one line. Characters that a terminal could take for a command are
+// escaped.
 func printLine(w io.Writer, data []byte) error {
 	var document json.RawMessage
 	if err := json.Unmarshal(data, &document); err != nil {

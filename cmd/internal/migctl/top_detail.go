@@ -23,10 +23,10 @@ const labelWidth = 20
 
 func (d *detail) add(spans ...span) { d.lines = append(d.lines, lineOf(spans...)) }
 
-// fact adds a named fact on as many lines as it needs. One that is empty is left out.
-func (d *detail) fact(name, value string) { d.factIn(plain, name, value) }
+// fact adds a named fact on as many lines as it needs, unless the value is empty.
+func (d *detail) fact(name, value string) { d.coloredFact(plain, name, value) }
 
-func (d *detail) factIn(c color, name, value string) {
+func (d *detail) coloredFact(c color, name, value string) {
 	if value == "" {
 		return
 	}
@@ -43,7 +43,7 @@ func (d *detail) section(name string) {
 	d.add(text("%s", name).in(bold))
 }
 
-// detailFrame returns the lines of the screen about the selected line.
+// detailFrame returns the screen with all about the selected node or device.
 func (v *topView) detailFrame(s topState) []frameLine {
 	d := &detail{v: v, width: s.width}
 
@@ -79,9 +79,9 @@ func (d *detail) addNode(s topState, n *topNode) {
 	d.fact("address", n.address)
 
 	if n.trouble != "" {
-		d.factIn(red, "not live", n.trouble)
+		d.coloredFact(red, "not live", n.trouble)
 
-		next := max(0, n.since.Add(n.again).Sub(s.now)).Round(time.Second)
+		next := max(0, n.troubleSince.Add(n.retryAfter).Sub(s.now)).Round(time.Second)
 		d.fact("next attempt", "in "+next.String())
 	}
 
@@ -100,7 +100,7 @@ func (d *detail) addNode(s topState, n *topNode) {
 	}
 
 	for _, w := range allWarnings(&n.view.doc) {
-		d.factIn(w.color, "! warning", w.text)
+		d.coloredFact(w.color, "! warning", w.text)
 	}
 
 	d.section("Sources")
@@ -149,11 +149,11 @@ func (d *detail) addDevice(s topState, r *topRow) {
 	)
 
 	if late := lateText(s, r.node); late != "" {
-		d.factIn(red, "! not live", late)
+		d.coloredFact(red, "! not live", late)
 	}
 
 	if !r.up() {
-		d.factIn(red, "! state", "not answering")
+		d.coloredFact(red, "! state", "not answering")
 	}
 
 	d.fact("UUID", r.uuid())
@@ -168,7 +168,7 @@ func (d *detail) addDevice(s topState, r *topRow) {
 		d.fact("SMs", optText(r.compute.SMs))
 	case r.instance != nil:
 		d.fact("GPU instance",
-			fmt.Sprintf("%d at %s", r.instance.ID, placeText(r.instance.Placement)))
+			fmt.Sprintf("%d at %s", r.instance.ID, placementText(r.instance.Placement)))
 		d.fact("SMs", optText(r.instance.SMs))
 	default:
 		d.addGPU(r.gpu)
@@ -228,10 +228,10 @@ func (d *detail) memoryFact(r *topRow) string {
 }
 
 func (d *detail) activityFact(r *topRow) string {
-	ratio, instead := r.activityRatio()
+	ratio, isUtilization := r.activityRatio()
 
 	switch {
-	case instead:
+	case isUtilization:
 		return "not known; the driver's utilization is " + percentText(ratio)
 	case !ratio.Present():
 		return "not known: neither the driver's GPM nor DCGM reports it"
@@ -273,7 +273,7 @@ func optText[T any](v gpu.Opt[T]) string {
 	return fmt.Sprint(value)
 }
 
-// addGPU adds what only whole GPUs have.
+// addGPU adds the facts that GPUs have and slices do not.
 func (d *detail) addGPU(g *nodedoc.GPU) {
 	d.fact("model", joinTexts(
 		g.Name,
@@ -289,7 +289,7 @@ func (d *detail) addGPU(g *nodedoc.GPU) {
 		clockText("memory", g.Clocks.MemoryHertz),
 		prefixed("P", optText(g.PerformanceState)),
 	))
-	d.factIn(yellow, "slowed by", slowedBy(g.ClockEvents))
+	d.coloredFact(yellow, "slowed by", slowdownReasons(g.ClockEvents))
 	d.fact("PCIe", joinTexts(
 		linkText(&g.PCIe),
 		rateText("in", g.PCIe.ReceiveRate),
@@ -304,7 +304,7 @@ func (d *detail) addGPU(g *nodedoc.GPU) {
 	d.fact("remapped rows", rowsFact(g.RemappedRows))
 
 	if action := g.RecoveryAction.Or(gpu.RecoveryNone); action != gpu.RecoveryNone {
-		d.factIn(red, "! driver asks", string(action))
+		d.coloredFact(red, "! driver asks", string(action))
 	}
 
 	if c := g.Capacity; c != nil {
@@ -358,8 +358,9 @@ func clockText(name string, hertz gpu.Opt[float64]) string {
 	return fmt.Sprintf("%s %.0f MHz", name, v/1e6)
 }
 
-// slowedBy lists why clocks are below their highest now. That a GPU is idle slows nothing.
-func slowedBy(events []nodedoc.ClockEvent) string {
+// slowdownReasons lists why clocks are below their highest now. An idle GPU's clocks are low, but
+// slow down no work.
+func slowdownReasons(events []nodedoc.ClockEvent) string {
 	var all []string
 
 	for i := range events {
@@ -434,7 +435,7 @@ func rowsFact(rows gpu.Opt[gpu.RemappedRows]) string {
 	return t
 }
 
-// addPipes adds what else is known of a device's activity.
+// addPipes adds the activity of a device's parts: tensor cores, memory, and arithmetic units.
 func (d *detail) addPipes(r *topRow) {
 	activity := r.gpu.Activity.Activity
 
@@ -458,7 +459,7 @@ func (d *detail) addPipes(r *topRow) {
 		part("occupancy", activity.SMOccupancy)))
 }
 
-// addUse adds all holders, jobs and processes.
+// addUse adds all pods and jobs that hold the device, and the number of its processes.
 func (d *detail) addUse(use deviceUse) {
 	// A slice and the compute instance that is all of it have the same holders.
 	seen := map[string]bool{}
@@ -483,7 +484,7 @@ func (d *detail) addUse(use deviceUse) {
 
 		if isUnconfirmed(h) {
 			why := cmp.Or(h.UnconfirmedReason, "it may not hold the device")
-			d.factIn(yellow, "", "unconfirmed: "+why)
+			d.coloredFact(yellow, "", "unconfirmed: "+why)
 		}
 	}
 
@@ -511,7 +512,8 @@ func (d *detail) addParts(r *topRow) {
 	}
 }
 
-// addProcesses adds the processes of the device that the node serves, those with most memory first.
+// addProcesses adds the processes on the device, in the document's order: those with most memory
+// come first.
 func (d *detail) addProcesses(r *topRow) {
 	first := true
 
@@ -569,14 +571,14 @@ func (d *detail) addXIDs(r *topRow) {
 			last = "last " + x.Last.UTC().Format(time.RFC3339)
 		}
 
-		d.factIn(red, fmt.Sprintf("XID %d", x.XID),
+		d.coloredFact(red, fmt.Sprintf("XID %d", x.XID),
 			joinTexts(gpu.XIDName(x.XID), nodedoc.Count(int(x.Count), "time", "times"), last,
-				r.namedBy(x.XID)))
+				r.xidSlices(x.XID)))
 	}
 }
 
-// namedBy names the slices of a GPU that an XID was about.
-func (r *topRow) namedBy(xid uint64) string {
+// xidSlices names the slices of a GPU on which an XID came: "of 1g.10gb@0".
+func (r *topRow) xidSlices(xid uint64) string {
 	if r.key.level != levelGPU {
 		return ""
 	}
@@ -601,7 +603,7 @@ func (d *detail) addErrors(errs []nodedoc.Error) {
 	d.section("Readings that fail")
 
 	for _, e := range errs {
-		d.factIn(red, string(e.Reading), fmt.Sprintf("%s: %s", e.Reason, e.Message))
+		d.coloredFact(red, string(e.Reading), fmt.Sprintf("%s: %s", e.Reason, e.Message))
 	}
 }
 

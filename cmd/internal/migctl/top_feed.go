@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// mostPause bounds the time between two attempts to follow a stream that broke.
-	mostPause = 10 * time.Second
+	// maxPause bounds the time between two attempts to follow a stream that broke.
+	maxPause = 10 * time.Second
 	// pollEvery is the time between two readings of a node that refuses its stream.
 	pollEvery = 5 * time.Second
 	// historyEvery is the time between two readings of the last 15 minutes.
@@ -24,9 +24,9 @@ const (
 // feed follows one node and sends what it learns as messages.
 type feed struct {
 	client     *client
-	node       int
-	raw        bool          // it sends documents as the server wrote them, and no history
-	firstPause time.Duration // between a stream that ended and the next attempt
+	node       int           // index of the node in topState.nodes
+	raw        bool          // send documents as the server wrote them, and no history
+	firstPause time.Duration // how long to wait before the first attempt after a stream that ended
 }
 
 // run follows the node until ctx ends.
@@ -52,13 +52,14 @@ func (f *feed) run(ctx context.Context, messages chan<- topMessage) {
 		}
 
 		now := time.Now()
-		backoff.Postpone(now, first, mostPause)
+		backoff.Postpone(now, first, maxPause)
 		f.send(ctx, messages, troubleMessage{
 			node:   f.node,
 			at:     now,
 			text:   troubleText(err),
-			again:  backoff.Next.Sub(now),
 			polled: polled,
+
+			retryAfter: backoff.Next.Sub(now),
 		})
 
 		if retry.Sleep(ctx, time.Until(backoff.Next)) != nil {
@@ -67,7 +68,7 @@ func (f *feed) run(ctx context.Context, messages chan<- topMessage) {
 	}
 }
 
-// troubleText says why no reading comes, without the address, which is beside it.
+// troubleText says why no reading comes. It leaves out the node's address, which is shown beside it.
 func troubleText(err error) string {
 	var silent *unreachable
 	if errors.As(err, &silent) {
@@ -77,7 +78,7 @@ func troubleText(err error) string {
 	return err.Error()
 }
 
-// isRefusal reports whether the exporter answered and does not stream.
+// isRefusal reports whether the exporter answered, but with an error instead of a stream.
 func isRefusal(err error) bool {
 	var problem *api.Problem
 	return errors.As(err, &problem) || errors.Is(err, errNotExporter)
@@ -97,7 +98,7 @@ func (f *feed) poll(ctx context.Context, messages chan<- topMessage) bool {
 	return err == nil && f.sendReading(ctx, messages, data) == nil
 }
 
-// sendReading sends a document.
+// sendReading sends a document of the node, decoded unless the feed is raw.
 func (f *feed) sendReading(ctx context.Context, messages chan<- topMessage, data []byte) error {
 	if f.raw {
 		f.send(ctx, messages, rawMessage{data})
@@ -114,8 +115,8 @@ func (f *feed) sendReading(ctx context.Context, messages chan<- topMessage, data
 	return nil
 }
 
-// followStream sends the readings of the node's stream until it ends, and returns why. received
-// is set if there were any.
+// followStream sends the readings of the node's stream until it ends. received is true if there were
+// any; the error says why the stream ended.
 func (f *feed) followStream(
 	ctx context.Context,
 	messages chan<- topMessage,
@@ -129,8 +130,9 @@ func (f *feed) followStream(
 	return received, err
 }
 
-// followHistory sends the last 15 minutes of the node, again and again, until ctx ends. A node
-// without them has no sparklines: the stream's errors say why it does not answer.
+// followHistory sends the last 15 minutes of the node every historyEvery, until ctx ends. It ignores
+// errors: a node without history has no sparklines, and the stream reports a node that does not
+// answer.
 func (f *feed) followHistory(ctx context.Context, messages chan<- topMessage) {
 	for {
 		data, err := f.client.getDocument(ctx, "/node/history")

@@ -102,7 +102,7 @@ func TestFeedPolls(t *testing.T) {
 	cmptest.Equal(t, "reading", got[0].(readingMessage).doc.Generation, 7)
 	trouble := got[1].(troubleMessage)
 	cmptest.Equal(t, "trouble", trouble.text, "Too many streams are open")
-	cmptest.Equal(t, "pause", trouble.again, pollEvery)
+	cmptest.Equal(t, "pause", trouble.retryAfter, pollEvery)
 	cmptest.Equal(t, "polled", trouble.polled, true)
 }
 

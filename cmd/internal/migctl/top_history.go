@@ -18,30 +18,33 @@ func (v *topView) historyPane(s topState) []frameLine {
 	return lines
 }
 
-// historyLines draws the past of the selected device: in one line, or each quantity in its own.
+// historyLines draws the last 15 minutes of the selected device: memory and activity on one line if
+// short, otherwise memory, activity, power and events on a line each.
 func (v *topView) historyLines(s topState, short bool) []frameLine {
 	r := s.selectedRow()
 	if r == nil || r.key.level == levelNode {
 		return []frameLine{{}}
 	}
 
-	past := pastOf(r)
+	past := findPast(r)
 	if past == nil {
 		return []frameLine{lineOf(text("no history of %s", r.shortTitle()).in(dim))}
 	}
 
-	memory := float64(r.memory().Total.Or(0))
+	// The values that fill the height of a sparkline. A compute instance has no memory limit of its
+	// own, and a slice no power limit.
+	fullMemory := float64(r.memory().Total.Or(0))
 	if r.compute != nil {
-		memory = highest(past.MemoryUsedBytes)
+		fullMemory = highest(past.MemoryUsedBytes)
 	}
 
-	limit := highest(past.PowerWatts)
+	fullPower := highest(past.PowerWatts)
 	if r.key.level == levelGPU {
-		limit = max(limit, r.gpu.Power.LimitWatts.Or(0))
+		fullPower = max(fullPower, r.gpu.Power.LimitWatts.Or(0))
 	}
 
 	if short {
-		return []frameLine{v.shortHistory(s, r, past, memory)}
+		return []frameLine{v.shortHistory(s, r, past, fullMemory)}
 	}
 
 	const label = 10 // columns
@@ -57,9 +60,9 @@ func (v *topView) historyLines(s topState, short bool) []frameLine {
 		lines = append(lines, lineOf(text("%s", v.p.cell(name, label)).in(dim), span{drawn, c}))
 	}
 
-	add("memory", v.sparkline(past.MemoryUsedBytes, memory, width), cyan)
+	add("memory", v.sparkline(past.MemoryUsedBytes, fullMemory, width), cyan)
 	add("SM", v.sparkline(past.SMActivityRatio, 1, width), green)
-	add("power", v.sparkline(past.PowerWatts, limit, width), yellow)
+	add("power", v.sparkline(past.PowerWatts, fullPower, width), yellow)
 
 	if marks := v.markLine(r, width); marks != "" {
 		add("events", marks, red)
@@ -73,16 +76,16 @@ func (v *topView) shortHistory(
 	s topState,
 	r *topRow,
 	past *history.Device,
-	memory float64,
+	fullMemory float64,
 ) frameLine {
-	const name = 18
+	const name = 18 // columns
 	title := v.p.cell(r.shortTitle(), name)
 	width := max(1, (s.width-name-len(" mem  sm "))/2)
 
 	return lineOf(
 		text("%s", title).in(bold),
 		text(" mem ").in(dim),
-		span{v.sparkline(past.MemoryUsedBytes, memory, width), cyan},
+		span{v.sparkline(past.MemoryUsedBytes, fullMemory, width), cyan},
 		text(" sm ").in(dim),
 		span{v.sparkline(past.SMActivityRatio, 1, width), green},
 	)
@@ -99,9 +102,8 @@ func (s topState) selectedRow() *topRow {
 	return nil
 }
 
-// pastOf returns the past of a device, nil if it is not known. A compute instance that is its
-// whole GPU instance has the past of that.
-func pastOf(r *topRow) *history.Device {
+// findPast returns the last 15 minutes of a device, nil if they are not known.
+func findPast(r *topRow) *history.Device {
 	if r.node.past == nil {
 		return nil
 	}
@@ -124,17 +126,18 @@ func pastOf(r *topRow) *history.Device {
 	return nil
 }
 
-// sparkline draws a series on a scale from 0 in a number of columns, the newest value at the
-// right. A column shows the mean of its values; a value that is absent leaves it empty.
-func (v *topView) sparkline(series history.Series, scale float64, columns int) string {
+// sparkline draws a series of values from 0 to full in a number of columns, the newest at the right.
+// A column shows the mean of its values, or nothing if all of them are absent.
+func (v *topView) sparkline(series history.Series, full float64, columns int) string {
 	var b strings.Builder
 
 	points := int(history.Span / history.Step)
+	missing := points - len(series) // a young exporter has a shorter series
 	columns = min(columns, points)
 
 	for column := range columns {
-		from := column*points/columns - (points - len(series))
-		to := (column+1)*points/columns - (points - len(series))
+		from := column*points/columns - missing
+		to := (column+1)*points/columns - missing
 		sum := 0.0
 		count := 0
 
@@ -145,12 +148,12 @@ func (v *topView) sparkline(series history.Series, scale float64, columns int) s
 			}
 		}
 
-		if count == 0 || scale <= 0 {
+		if count == 0 || full <= 0 {
 			b.WriteByte(' ')
 			continue
 		}
 
-		b.WriteString(v.level(sum / float64(count) / scale))
+		b.WriteString(v.levelSign(sum / float64(count) / full))
 	}
 
 	return b.String()
@@ -167,18 +170,18 @@ func (v *topView) markLine(r *topRow, columns int) string {
 	for i := range doc.Marks {
 		m := &doc.Marks[i]
 		age := max(0, doc.Until.Sub(m.Time))
-		at := columns - 1 - int(age*time.Duration(columns)/history.Span)
+		column := columns - 1 - int(age*time.Duration(columns)/history.Span)
 
-		other := r.instance != nil && m.GPUInstance.Or(r.instance.ID) != r.instance.ID
-		if m.UUID != r.gpu.UUID || other || at < 0 {
+		isOtherSlice := r.instance != nil && m.GPUInstance.Or(r.instance.ID) != r.instance.ID
+		if m.UUID != r.gpu.UUID || isOtherSlice || column < 0 {
 			continue
 		}
 
 		found = true
-		line[at] = 'X'
+		line[column] = 'X'
 
 		if m.Kind == history.MarkLayout {
-			line[at] = 'L'
+			line[column] = 'L'
 		}
 	}
 
@@ -190,13 +193,13 @@ func (v *topView) markLine(r *topRow, columns int) string {
 }
 
 func highest(s history.Series) float64 {
-	most := 0.0
+	highest := 0.0
 
 	for _, v := range s {
-		if !math.IsNaN(float64(v)) {
-			most = max(most, float64(v))
+		if !math.IsNaN(float64(v)) { // absent
+			highest = max(highest, float64(v))
 		}
 	}
 
-	return most
+	return highest
 }

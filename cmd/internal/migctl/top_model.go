@@ -8,37 +8,39 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// topState is all that a live view shows. A message makes the next state of it; nothing else
-// changes.
+// topState holds all that a live view shows. A state is never changed: each topMessage makes a new
+// one of it.
 type topState struct {
 	nodes         []topNode
-	width, height int // 0 is no limit
+	width, height int // of the terminal; a height of 0 is no limit
 	now           time.Time
 
 	screen   topScreen
 	order    topOrder
 	filter   string
-	editing  bool // the keys are the filter's text
-	openAll  bool // all GPUs show their slices, even if they don't fit
+	editing  bool // keys are typed into the filter
+	openAll  bool // all GPUs show their slices, even if these don't fit on the screen
 	selected topKey
-	offset   int // of the first line of the list
-	scrolled int // lines of the detail
+	offset   int // how many lines of the list are above the screen
+	scrolled int // how many lines of the detail are above the screen
 	quit     bool
 }
 
-// topNode is one node.
+// topNode is what a live view knows of one node.
 type topNode struct {
 	address string
-	view    *nodeView // nil before the first reading
-	read    time.Time // when the reading came
-	trouble string    // why none comes; empty if the stream lives
-	since   time.Time // when the trouble came
-	again   time.Duration
-	polled  bool // the reading was asked for, since no stream brings it
-	past    *history.Document
+	view    *nodeView // the last reading; nil before the first
+	read    time.Time // when the last reading came
+	trouble string    // why no readings come now; empty if the stream brings them
+
+	troubleSince time.Time
+	retryAfter   time.Duration // from troubleSince to the next attempt
+
+	polled bool              // the last reading was asked for, since no stream brings one
+	past   *history.Document // the last 15 minutes; nil if not known
 }
 
-// topScreen is what a live view shows.
+// topScreen is one of the screens of a live view.
 type topScreen int
 
 const (
@@ -54,20 +56,20 @@ const (
 	orderIndex topOrder = iota
 	orderMemory
 	orderActivity
-	orders
+	orders // how many there are
 )
 
 func (o topOrder) String() string { return [...]string{"index", "memory", "activity"}[o] }
 
-// whole stands for the instance in the key of a device that is none.
-const whole = -1
+// absent is the number of a part that a key does not have: that of a GPU has no instance.
+const absent = -1
 
-// topKey names a line that can be selected: a node, a GPU, a GPU instance or a compute instance.
-// Its zero value names none.
+// topKey identifies a line that can be selected: a node, a GPU, a GPU instance or a compute
+// instance. The zero value is no line.
 type topKey struct {
 	level             topLevel
 	node, gpu         int // index of the node, and of the GPU on it
-	instance, compute int // whole, if the device is not one
+	instance, compute int // ids of the GPU instance and the compute instance
 }
 
 type topLevel int
@@ -90,11 +92,11 @@ func newTopState(addresses []string) topState {
 
 // topMessage is something that happens to a live view.
 type topMessage interface {
-	// apply returns the state after the message, which depends on nothing else.
+	// apply returns the state after the message. It depends on the message and s alone.
 	apply(s topState) topState
 }
 
-// The messages of a feed.
+// The messages of a feed. Field node is the index of the node, at is when the message was made.
 type (
 	// readingMessage is a reading of a node.
 	readingMessage struct {
@@ -102,14 +104,14 @@ type (
 		at   time.Time
 		doc  nodedoc.Document
 	}
-	// troubleMessage says why no reading comes.
+	// troubleMessage says why no stream brings readings of a node.
 	troubleMessage struct {
-		node  int
-		at    time.Time
-		text  string
-		again time.Duration // until the next attempt
+		node int
+		at   time.Time
+		text string
 
-		polled bool // the last reading was asked for instead
+		retryAfter time.Duration // from at to the next attempt
+		polled     bool          // a reading was asked for instead, and came
 	}
 	historyMessage struct {
 		node int
@@ -142,8 +144,8 @@ func (m troubleMessage) apply(s topState) topState {
 	s.nodes = slices.Clone(s.nodes)
 	n := &s.nodes[m.node]
 	n.trouble = m.text
-	n.since = m.at
-	n.again = m.again
+	n.troubleSince = m.at
+	n.retryAfter = m.retryAfter
 	n.polled = m.polled
 	s.now = m.at
 
@@ -192,7 +194,7 @@ func (m keyMessage) apply(s topState) topState {
 	}
 }
 
-// editFilter adds a key to the filter's text.
+// editFilter changes the filter as a key says.
 func editFilter(s topState, key string) topState {
 	switch key {
 	case "Enter":
@@ -243,57 +245,58 @@ func pressInList(s topState, key string) topState {
 
 		return s
 	default:
-		return move(s, key)
+		return moveSelection(s, key)
 	}
 
 	return keepSelection(s)
 }
 
-// move selects another line.
-func move(s topState, key string) topState {
-	keys := s.keys()
-	if len(keys) == 0 {
+// moveSelection selects another line as a key says.
+func moveSelection(s topState, key string) topState {
+	lines := s.keys()
+	if len(lines) == 0 {
 		return s
 	}
 
-	at := max(0, slices.Index(keys, s.selected))
+	line := max(0, slices.Index(lines, s.selected))
 	page := max(1, s.listHeight()-1)
 
 	switch key {
 	case "Down", "j":
-		at++
+		line++
 	case "Up", "k":
-		at--
+		line--
 	case "PgDn", "Ctrl+F", " ":
-		at += page
+		line += page
 	case "PgUp", "Ctrl+B":
-		at -= page
+		line -= page
 	case "Home", "g":
-		at = 0
+		line = 0
 	case "End", "G":
-		at = len(keys) - 1
+		line = len(lines) - 1
 	case "Tab", "]":
-		at = nextGPU(keys, at, 1)
+		line = nextGPU(lines, line, 1)
 	case "Backtab", "[":
-		at = nextGPU(keys, at, -1)
+		line = nextGPU(lines, line, -1)
 	default:
 		return s
 	}
 
-	s.selected = keys[min(max(at, 0), len(keys)-1)]
+	s.selected = lines[min(max(line, 0), len(lines)-1)]
 
 	return scrollToSelection(s)
 }
 
-// nextGPU returns the place of the next GPU's line in a direction.
-func nextGPU(keys []topKey, at, step int) int {
-	for next := at + step; next >= 0 && next < len(keys); next += step {
-		if keys[next].level == levelGPU {
+// nextGPU returns the index of the next line that is a GPU's, down with step 1 and up with -1, or
+// line itself if there is none.
+func nextGPU(lines []topKey, line, step int) int {
+	for next := line + step; next >= 0 && next < len(lines); next += step {
+		if lines[next].level == levelGPU {
 			return next
 		}
 	}
 
-	return at
+	return line
 }
 
 func pressInDetail(s topState, key string) topState {
@@ -326,23 +329,22 @@ func pressInDetail(s topState, key string) topState {
 // keepSelection selects another line if the selected one is not shown any more: the line of its
 // GPU, or of the first device.
 func keepSelection(s topState) topState {
-	keys := s.keys()
-	if slices.Contains(keys, s.selected) {
+	lines := s.keys()
+	if slices.Contains(lines, s.selected) {
 		return scrollToSelection(s)
 	}
 
-	at := slices.Index(keys, s.selected.ofGPU())
-	if at < 0 {
-		at = slices.IndexFunc(keys, func(k topKey) bool { return k.level != levelNode })
+	line := slices.Index(lines, s.selected.ofGPU())
+	if line < 0 {
+		line = slices.IndexFunc(lines, func(k topKey) bool { return k.level != levelNode })
 	}
 
-	// While a node has not answered yet, its line is not worth a selection that a first reading
-	// would move.
+	// Before the first answer nothing is selected, so that the first reading can select a device.
 	switch {
-	case at >= 0:
-		s.selected = keys[at]
-	case len(keys) > 0 && !s.waiting():
-		s.selected = keys[0]
+	case line >= 0:
+		s.selected = lines[line]
+	case len(lines) > 0 && !s.waiting():
+		s.selected = lines[0]
 	default:
 		s.selected = topKey{}
 	}
@@ -355,7 +357,7 @@ func (s topState) waiting() bool {
 	return !slices.ContainsFunc(s.nodes, func(n topNode) bool { return n.view != nil })
 }
 
-// keys returns the lines that can be selected, in the order of the list.
+// keys returns the keys of the lines that can be selected, in the order of the list.
 func (s topState) keys() []topKey {
 	var keys []topKey
 	for _, r := range s.allRows() {
@@ -365,8 +367,8 @@ func (s topState) keys() []topKey {
 	return keys
 }
 
-// scrollToSelection moves the list so that the selected line, and the axis of a selected GPU, are
-// in it.
+// scrollToSelection scrolls the list so that it shows the selected line, and the axis of a selected
+// GPU.
 func scrollToSelection(s topState) topState {
 	height := s.listHeight()
 	if height == 0 {
@@ -394,30 +396,29 @@ func scrollToSelection(s topState) topState {
 	return s
 }
 
-// The lines around the list: the title and the heads of the columns above, the history and the
-// keys below.
+// Sizes of the screen, in lines but for the width.
 const (
-	linesAround   = 4
-	historyLines  = 5  // on a screen with room for them
-	roomyHeight   = 36 // from which on a screen has that
-	smallestWidth = 40
-	smallest      = 8 // lines
+	fixedLines     = 3  // the title and the heads of the columns above the list, the keys below it
+	tallHistory    = 5  // the history on a screen of at least tallHeight; 1 on others
+	tallHeight     = 36 // chosen: leaves 28 lines for the list
+	smallestWidth  = 40 // columns
+	smallestHeight = 8
 )
 
-// historyHeight returns the lines of the history below the list.
+// historyHeight returns the number of lines of the history below the list.
 func (s topState) historyHeight() int {
-	if s.height >= roomyHeight {
-		return historyLines
+	if s.height >= tallHeight {
+		return tallHistory
 	}
 
 	return 1
 }
 
-// listHeight returns the lines of the list; 0 is no limit.
+// listHeight returns how many lines of the list the screen shows; 0 is no limit.
 func (s topState) listHeight() int {
 	if s.height == 0 {
 		return 0
 	}
 
-	return max(1, s.height-linesAround+1-s.historyHeight())
+	return max(1, s.height-fixedLines-s.historyHeight())
 }

@@ -8,15 +8,17 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// topRow is a line of the list, and the axis below it.
+// topRow is a line of the list, with the axis that is drawn below it if it is an open GPU's. The
+// row of a node has no GPU, that of a GPU no instance, that of a GPU instance no compute instance:
+// these are nil.
 type topRow struct {
 	key      topKey
 	node     *topNode
 	gpu      *nodedoc.GPU
 	instance *nodedoc.Instance
 	compute  *nodedoc.ComputeInstance
-	open     bool // a GPU whose axis is drawn below its line
-	flat     bool // in a list without lines of GPUs
+	open     bool // the GPU's axis is drawn below the line
+	flat     bool // the list has no lines of the GPUs that slices belong to
 }
 
 // axisHeight is the number of lines of an axis.
@@ -30,9 +32,9 @@ func (r *topRow) height() int {
 	return 1
 }
 
-// rows returns the lines to draw. In the order of indexes only so many GPUs show their slices as
-// fit, among them the one that is selected; the others show their lines alone. With a filter
-// there are few lines, and one axis.
+// rows returns the lines to draw. In the order of indexes, a GPU whose slices don't fit on the
+// screen has no lines for them and no axis, unless it is selected. With a filter, all lines that the
+// filter lets through are drawn, and the axis of the selected GPU alone.
 func (s topState) rows() []topRow {
 	all := s.allRows()
 	if s.filter != "" {
@@ -52,12 +54,12 @@ func (s topState) rows() []topRow {
 	})
 }
 
-// openGPUs returns the GPUs that show their slices: the one that is selected, and of the others
-// as many as fit, from the first on. It clears open of the rest.
+// openGPUs returns the GPUs that show their slices: the selected one, and of the others as many as
+// fit, from the first on. It clears the field open in the rows of the rest.
 func (s topState) openGPUs(rows []topRow) map[topKey]bool {
 	var gpus []topKey
-	lines := 0
-	more := map[topKey]int{} // lines that a GPU needs besides its own
+	lines := 0               // of nodes and GPUs
+	more := map[topKey]int{} // lines for a GPU's slices and axis
 
 	for i := range rows {
 		key := rows[i].key.ofGPU()
@@ -76,9 +78,9 @@ func (s topState) openGPUs(rows []topRow) map[topKey]bool {
 	open := map[topKey]bool{}
 	room := s.listHeight() - lines
 
-	if on := s.selected.ofGPU(); slices.Contains(gpus, on) {
-		open[on] = true
-		room -= more[on]
+	if selected := s.selected.ofGPU(); slices.Contains(gpus, selected) {
+		open[selected] = true
+		room -= more[selected]
 	}
 
 	for _, key := range gpus {
@@ -95,22 +97,22 @@ func (s topState) openGPUs(rows []topRow) map[topKey]bool {
 	return open
 }
 
-// ofGPU returns the key of a device's GPU.
+// ofGPU returns the key of the GPU that a device is, or is a part of.
 func (k topKey) ofGPU() topKey {
 	k.level = min(k.level, levelGPU)
-	k.instance = whole
-	k.compute = whole
+	k.instance = absent
+	k.compute = absent
 
 	return k
 }
 
-// allRows returns all lines that the filter lets through.
+// allRows returns the lines of all nodes, and of their devices that the filter lets through.
 func (s topState) allRows() []topRow {
 	var rows []topRow
 
 	for i := range s.nodes {
 		n := &s.nodes[i]
-		key := topKey{level: levelNode, node: i, gpu: whole, instance: whole, compute: whole}
+		key := topKey{level: levelNode, node: i, gpu: absent, instance: absent, compute: absent}
 		rows = append(rows, topRow{key: key, node: n})
 
 		if n.view == nil {
@@ -128,14 +130,16 @@ func (s topState) allRows() []topRow {
 	return rows
 }
 
-// deviceRows returns the lines of a node's devices in the order of their indexes.
+// deviceRows returns the lines of a node's devices that the filter lets through, in the order of
+// their indexes. A GPU that it lets through has all its slices; one that it does not is there with
+// the slices that it does.
 func (s topState) deviceRows(node int) []topRow {
 	var rows []topRow
 	n := &s.nodes[node]
 
 	for i := range n.view.doc.GPUs {
 		g := &n.view.doc.GPUs[i]
-		key := topKey{level: levelGPU, node: node, gpu: g.Index, instance: whole, compute: whole}
+		key := topKey{level: levelGPU, node: node, gpu: g.Index, instance: absent, compute: absent}
 		head := topRow{key: key, node: n, gpu: g, open: isMIG(g) && len(n.view.slots(g)) > 0}
 
 		var slices []topRow
@@ -192,8 +196,8 @@ func instanceRows(head topRow) []topRow {
 	return rows
 }
 
-// sortFlat returns the lines of the devices that containers can hold, whole GPUs and slices, the
-// busiest first.
+// sortFlat returns the lines of the devices that containers can hold, GPUs without MIG and slices.
+// Those with most memory in use, or with most activity, come first.
 func (s topState) sortFlat(rows []topRow) []topRow {
 	var flat []topRow
 
@@ -237,7 +241,7 @@ func (s topState) matches(r *topRow) bool {
 	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(all, w) })
 }
 
-// texts are what the filter looks at.
+// texts returns the texts of a device in which the filter looks for its words.
 func (r *topRow) texts() []string {
 	use := r.use()
 	all := append([]string{r.title(), r.uuid()}, use.Jobs...)
@@ -313,9 +317,9 @@ func (r *topRow) memoryRatio() gpu.Opt[float64] {
 	return gpu.Some(float64(used) / float64(total))
 }
 
-// activityRatio returns the activity of the SMs; of a GPU for which it is not known, the driver's
-// utilization instead.
-func (r *topRow) activityRatio() (ratio gpu.Opt[float64], instead bool) {
+// activityRatio returns the activity of the SMs. For a GPU whose activity is not known, it returns
+// the driver's utilization instead, and isUtilization is true.
+func (r *topRow) activityRatio() (ratio gpu.Opt[float64], isUtilization bool) {
 	switch {
 	case r.compute != nil:
 		return r.compute.Activity.SM, false

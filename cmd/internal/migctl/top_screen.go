@@ -61,7 +61,7 @@ func (s *session) watchNodes(ctx context.Context, feeds []*feed) error {
 			return ctx.Err()
 		case m := <-messages:
 			state, err = handleMessage(m, state, screen, continued)
-		case <-continued: // after a signal, which has left the terminal to the shell as it was drawn
+		case <-continued: // after a stop by a signal, since which the shell has had the terminal
 			state, err = retakeScreen(state, screen)
 		case now := <-seconds.C:
 			state = tickMessage{now}.apply(state)
@@ -88,7 +88,8 @@ func handleMessage(
 	return sizeOfScreen(screen).apply(s), err
 }
 
-// retakeScreen takes the terminal again and returns the state for its size then.
+// retakeScreen takes the terminal from the shell again and returns the state for its size, which may
+// have changed.
 func retakeScreen(s topState, screen tcell.Screen) (topState, error) {
 	err := errors.Join(screen.Suspend(), screen.Resume())
 
@@ -100,7 +101,7 @@ func sizeOfScreen(screen tcell.Screen) sizeMessage {
 	return sizeMessage{width, height}
 }
 
-// newScreen returns the screen of a kind of terminal.
+// newScreen returns the screen of a kind of terminal, which TERM names.
 func newScreen(term string) (tcell.Screen, error) {
 	kind, err := tcell.LookupTerminfo(term)
 
@@ -121,9 +122,9 @@ func newScreen(term string) (tcell.Screen, error) {
 	return screen, screen.Init()
 }
 
-// withoutPadding returns a kind of terminal without the pauses after its sequences. A vt100 of 1978
-// needed them; what calls itself one today, such as the console of a server's BMC, would take seconds
-// for a frame.
+// withoutPadding returns a kind of terminal without the pauses that terminfo has after some
+// sequences, such as "$<5>" for 5 ms. A vt100 of 1978 needed them. A terminal that calls itself
+// vt100 today, such as the console of a server's BMC, does not, and would take seconds for a frame.
 func withoutPadding(kind *terminfo.Terminfo) *terminfo.Terminfo {
 	padding := regexp.MustCompile(`\$<[^>]*>`)
 	quick := *kind

@@ -11,14 +11,15 @@ import (
 	"github.com/gdamore/tcell/v2"
 )
 
-// stopWithin is the time within which a process stops after SIGTSTP, unless the kernel drops that.
+// stopWithin is the time within which a process stops after SIGTSTP, unless the kernel drops the
+// signal.
 const stopWithin = 100 * time.Millisecond
 
 // notifyContinued has c receive a signal whenever a shell continues this process.
 func notifyContinued(c chan<- os.Signal) { signal.Notify(c, syscall.SIGCONT) }
 
-// suspend gives the terminal back as it was, stops the process as Ctrl-Z does elsewhere, and takes
-// the terminal again when the shell continues it.
+// suspend gives the terminal back to the shell, stops the process as Ctrl-Z does in other programs,
+// and takes the terminal again when the shell continues the process.
 func suspend(screen tcell.Screen, continued <-chan os.Signal) error {
 	if err := screen.Suspend(); err != nil {
 		return err
@@ -29,8 +30,8 @@ func suspend(screen tcell.Screen, continued <-chan os.Signal) error {
 		return err
 	}
 
-	// Another thread may take the signal, a moment later. Without a shell that could continue us, as
-	// in "ssh -t HOST migctl top", the kernel drops it.
+	// The process may run on for a moment, until a thread of it takes the signal. Without a shell that
+	// could continue us, as in "ssh -t HOST migctl top", the kernel drops the signal and we never stop.
 	select {
 	case <-continued:
 	case <-time.After(stopWithin):

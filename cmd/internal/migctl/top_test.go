@@ -194,11 +194,11 @@ func TestTopFrames(t *testing.T) {
 func TestTopFitsEverySize(t *testing.T) {
 	for _, screen := range []string{"", "Enter", "?", "s", "o", "/ e"} {
 		for _, width := range []int{1, smallestWidth - 1, smallestWidth, 80, 137, 250} {
-			for _, height := range []int{1, smallest - 1, smallest, 24, 60} {
+			for _, height := range []int{1, smallestHeight - 1, smallestHeight, 24, 60} {
 				s := press(watching(width, height, busyNode(t)), "G k k "+screen)
 				out := frameText(t, s, true)
 
-				if width >= smallestWidth && height >= smallest && s.screen == screenList && !strings.Contains(out, "\n>") {
+				if width >= smallestWidth && height >= smallestHeight && s.screen == screenList && !strings.Contains(out, "\n>") {
 					t.Fatalf("%dx%d, %q: the selected line is not on the screen:\n%s", width, height, screen, out)
 				}
 			}
@@ -312,7 +312,7 @@ func TestTopSaysHowOldItIs(t *testing.T) {
 	late := tickMessage{readAt.Add(60 * time.Second)}.apply(between)
 	cmptest.HasTexts(t, frameText(t, late, true), "! read 1m0s ago: the stream is quiet")
 
-	broken := troubleMessage{at: readAt.Add(3 * time.Second), text: "connection refused", again: 4 * time.Second}.apply(s)
+	broken := troubleMessage{at: readAt.Add(3 * time.Second), text: "connection refused", retryAfter: 4 * time.Second}.apply(s)
 	broken = tickMessage{readAt.Add(5 * time.Second)}.apply(broken)
 	cmptest.HasTexts(t, frameText(t, broken, true), "! read 5s ago: connection refused", "GPU 3")
 	cmptest.HasTexts(t, frameText(t, press(broken, "Home Enter"), true), "next attempt        in 2s")
@@ -322,7 +322,7 @@ func TestTopSaysHowOldItIs(t *testing.T) {
 
 	again := readingMessage{at: readAt.Add(6 * time.Second), doc: busyNode(t)}.apply(broken)
 	if out := frameText(t, again, true); strings.Contains(out, "ago") {
-		t.Errorf("a live reading again: %s", out)
+		t.Errorf("a live reading retryAfter: %s", out)
 	}
 
 	first := troubleMessage{at: readAt, text: "connection refused"}.apply(sizeMessage{80, 24}.apply(newTopState([]string{"http://h"})))

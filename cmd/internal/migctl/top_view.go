@@ -11,7 +11,7 @@ import (
 
 // topView draws states of a live view. What it draws depends on the state alone.
 type topView struct {
-	p *page // it knows the characters of the terminal and makes foreign texts safe for it
+	p *page // knows which characters the terminal has, and cleans texts of others for it
 }
 
 func newTopView(p *page) *topView { return &topView{p} }
@@ -26,7 +26,7 @@ func lineOf(spans ...span) frameLine { return frameLine{spans: spans} }
 
 // frame returns the lines of the screen.
 func (v *topView) frame(s topState) []frameLine {
-	if s.height > 0 && (s.height < smallest || s.width < smallestWidth) {
+	if s.height > 0 && (s.height < smallestHeight || s.width < smallestWidth) {
 		return []frameLine{lineOf(text("%dx%d is too small", s.width, s.height))}
 	}
 
@@ -46,7 +46,7 @@ func (v *topView) listFrame(s topState) []frameLine {
 	lines := []frameLine{v.titleLine(s), v.headLine(c)}
 	list := v.listLines(s, c)
 
-	if s.height == 0 { // a frame that is printed
+	if s.height == 0 { // the frame is printed, not shown on a screen
 		return append(lines, list...)
 	}
 
@@ -61,7 +61,8 @@ func (v *topView) listFrame(s topState) []frameLine {
 	return append(lines, v.footLine(s))
 }
 
-// titleLine names the program, and what makes the list another one than expected.
+// titleLine names the program, the time of the latest reading, and the order and filter of the list
+// if they are not the default.
 func (v *topView) titleLine(s topState) frameLine {
 	var latest time.Time
 
@@ -102,15 +103,18 @@ func (v *topView) footLine(s topState) frameLine {
 		"q quit  ? keys  Enter detail  / filter  s sort (i m a)  o open all  Tab next GPU").in(dim))
 }
 
-// topColumns are the widths of the list's columns.
+// topColumns holds the widths of the list's columns that depend on the width of the screen, in
+// characters: the device's name, each of the two bars, and the users.
 type topColumns struct {
 	name, bar, use int
 }
 
-// The columns of a list besides names, bars and users: the mark, memory, activity, power,
-// temperature, and the spaces between them.
-const topFixed = 2 + 1 + 1 + 9 + 1 + 1 + 5 + 5 + 1 + 5 + 1
+// fixedColumns is the width of all else in a line of the list: the cursor and the mark, memory,
+// activity, power, temperature, and the spaces and alarms between them.
+const fixedColumns = 2 + 1 + 1 + 9 + 1 + 1 + 5 + 5 + 1 + 5 + 1
 
+// topColumnsOf shares out the width of the screen. Beyond the width of a table, a sixth of the rest
+// goes to the name and to each bar, up to a limit, and all else to the users.
 func topColumnsOf(width int) topColumns {
 	more := width - tableWidth
 
@@ -119,7 +123,7 @@ func topColumnsOf(width int) topColumns {
 		c.bar = max(1, c.bar+more/2)
 	}
 
-	c.use = max(0, width-topFixed-c.name-2*c.bar)
+	c.use = max(0, width-fixedColumns-c.name-2*c.bar)
 
 	return c
 }
@@ -170,7 +174,8 @@ func cursor(selected bool) span {
 	return text(" ")
 }
 
-// nodeLine names a node and says how old its reading is, if it is not of now.
+// nodeLine names a node, says how old its reading is if it may be too old, and counts its devices
+// and warnings.
 func (v *topView) nodeLine(s topState, n *topNode) []span {
 	if n.view == nil {
 		if n.trouble == "" {
@@ -206,8 +211,8 @@ func (v *topView) nodeLine(s topState, n *topNode) []span {
 	return spans
 }
 
-// lateText says why a node's reading may not be of now; it is empty if nothing is known against
-// it.
+// lateText says how old a node's reading is, and why. It is empty for a reading that the stream has
+// brought lately.
 func lateText(s topState, n *topNode) string {
 	age := s.now.Sub(n.read).Round(time.Second)
 
@@ -216,23 +221,23 @@ func lateText(s topState, n *topNode) string {
 		return fmt.Sprintf("polled %s ago: %s", age, n.trouble)
 	case n.trouble != "":
 		return fmt.Sprintf("read %s ago: %s", age, n.trouble)
-	case age >= n.quietAfter():
+	case age >= n.quietLimit():
 		return fmt.Sprintf("read %s ago: the stream is quiet", age)
 	default:
 		return ""
 	}
 }
 
-// quietAfter is the time without a reading from which we say so: a node may be read less often than
-// every few seconds (--poll.interval, or its driver is slow).
-func (n *topNode) quietAfter() time.Duration {
+// quietLimit returns the age from which on a reading is shown as old: staleAfter, or the time of 3
+// readings if the node is read seldom (--poll.interval, or its driver is slow).
+func (n *topNode) quietLimit() time.Duration {
 	if n.view == nil || n.view.doc.Node.ReadEvery == nil {
 		return staleAfter
 	}
 
-	every := n.view.doc.Node.ReadEvery.FastSeconds
+	interval := n.view.doc.Node.ReadEvery.FastSeconds
 
-	return max(staleAfter, time.Duration(3*every*float64(time.Second)))
+	return max(staleAfter, time.Duration(3*interval*float64(time.Second)))
 }
 
 // title names a device.
@@ -247,7 +252,8 @@ func (r *topRow) title() string {
 	}
 }
 
-// name is the device's title in the list.
+// name returns the device's title in the list. It is indented below the line of what the device is a
+// part of, and names the GPU if there is no such line.
 func (r *topRow) name() string {
 	switch {
 	case r.flat && r.instance != nil:
@@ -261,21 +267,21 @@ func (r *topRow) name() string {
 	}
 }
 
-// Limits beyond which a value is marked.
+// Limits beyond which a value is marked with "!". They are chosen.
 const (
-	memoryFull    = 0.95
-	powerAtLimit  = 0.98
-	marginCelsius = 5.0
+	memoryFull    = 0.95 // of the memory
+	powerAtLimit  = 0.98 // of the power limit
+	marginCelsius = 5.0  // below the temperature at which the GPU slows down
 )
 
-// deviceLine is the line of a device: bars, power, temperature and users.
+// deviceLine returns the line of a device: bars, power, temperature and users.
 func (v *topView) deviceLine(r *topRow, c topColumns) []span {
 	p := v.p
 	memory := r.memoryRatio()
-	activity, instead := r.activityRatio()
+	activity, isUtilization := r.activityRatio()
 	activityText := percentText(activity)
 
-	if instead {
+	if isUtilization {
 		activityText = "~" + activityText
 	}
 
@@ -285,11 +291,8 @@ func (v *topView) deviceLine(r *topRow, c topColumns) []span {
 	}
 
 	watts := ""
-	if w, ok := r.watts().Get(); ok || r.key.level == levelGPU {
-		watts = wattsText(gpu.Some(w))
-		if !ok {
-			watts = wattsText(gpu.None[float64]())
-		}
+	if w := r.watts(); w.Present() || r.key.level == levelGPU {
+		watts = wattsText(w)
 	}
 
 	temperature := ""
@@ -326,7 +329,7 @@ func (v *topView) deviceLine(r *topRow, c topColumns) []span {
 	return append(spans, v.useSpans(r, c.use)...)
 }
 
-// mark stands before the name of a device with which something is wrong.
+// mark returns the sign before a device's name: "!" if it does not answer, or readings fail.
 func (v *topView) mark(r *topRow) string {
 	if !r.up() || len(r.errors()) > 0 {
 		return "!"
@@ -335,7 +338,7 @@ func (v *topView) mark(r *topRow) string {
 	return " "
 }
 
-// alarm is the space after a value, or the mark of one beyond its limit.
+// alarm returns the sign after a value: a space, or "!" if the value is beyond its limit.
 func (v *topView) alarm(beyond bool) span {
 	if beyond {
 		return text("!").in(red)
@@ -363,8 +366,8 @@ func (v *topView) celsius(t gpu.Opt[float64]) string {
 	return fmt.Sprintf("%.0fC", c)
 }
 
-// useSpans says who uses a device. A GPU in MIG mode whose slices are not shown has a small axis
-// instead.
+// useSpans says who uses a device. For a GPU in MIG mode it is a small axis if its slices are not
+// shown, and otherwise how many of them are held.
 func (v *topView) useSpans(r *topRow, columns int) []span {
 	if !r.up() {
 		return []span{text("not answering").in(red)}
@@ -397,7 +400,7 @@ func (v *topView) usersSpan(r *topRow, columns int) span {
 
 	all := v.p.clean(use.summary())
 
-	// Of several users that don't fit, the first stands with the number of the others.
+	// If several users don't fit, the first is shown with the number of the others.
 	if users := use.users(); len(users) > 1 && columnsOf(all) > columns {
 		others := fmt.Sprintf(" +%d", len(users)-1)
 		all = v.p.cutMiddle(v.p.clean(users[0]), columns-len(others)) + others
@@ -406,7 +409,8 @@ func (v *topView) usersSpan(r *topRow, columns int) span {
 	return text("%s", v.p.cutMiddle(all, columns)).in(useColorOf(use))
 }
 
-// slicesText counts the slices of a GPU that are held, and those of which that is not known.
+// slicesText counts the slices of a GPU that are held, and those of which it is not known whether
+// they are.
 func slicesText(r *topRow) string {
 	if len(r.gpu.GPUInstances) == 0 {
 		return "no slices"
@@ -433,7 +437,7 @@ func slicesText(r *topRow) string {
 	return t
 }
 
-// memoryBar is a bar of blocks, so that it differs from an activity's by more than its color.
+// memoryBar draws a bar of blocks. It differs from activityBar's by more than the color.
 func (v *topView) memoryBar(ratio gpu.Opt[float64], columns int) string {
 	if v.p.utf8 {
 		return bar(ratio, columns, "█", "░")
@@ -442,7 +446,7 @@ func (v *topView) memoryBar(ratio gpu.Opt[float64], columns int) string {
 	return bar(ratio, columns, "#", ".")
 }
 
-// activityBar is a bar that is a line.
+// activityBar draws a bar as a line.
 func (v *topView) activityBar(ratio gpu.Opt[float64], columns int) string {
 	if v.p.utf8 {
 		return bar(ratio, columns, "━", "─")
@@ -451,7 +455,7 @@ func (v *topView) activityBar(ratio gpu.Opt[float64], columns int) string {
 	return bar(ratio, columns, "=", "-")
 }
 
-// bar draws a ratio. One that is not zero has a column at least, one that is absent has nothing.
+// bar draws a ratio of 0-1. A ratio above 0 fills at least one column; an absent one is blank.
 func bar(ratio gpu.Opt[float64], columns int, full, empty string) string {
 	r, ok := ratio.Get()
 	if !ok {
@@ -466,14 +470,15 @@ func bar(ratio gpu.Opt[float64], columns int, full, empty string) string {
 	return strings.Repeat(full, filled) + strings.Repeat(empty, columns-filled)
 }
 
-// axis returns the lines of a GPU's axis. In a box are its profile and the activity of its SMs.
+// axis returns the lines of a GPU's axis. The box of a slice has its profile and the activity of its
+// SMs.
 func (v *topView) axis(r *topRow, width int) [][]span {
 	slots := r.node.view.slots(r.gpu)
 	units := axisOf(r.gpu).Units
 	columns := width - axisIndent - 1
 
 	if units > 0 {
-		unit := min(unitMax, columns/units)
+		unit := min(unitMax, columns/units) // columns of a unit of the axis
 
 		for i := range slots {
 			inst := instanceAt(r.gpu, slots[i].Placement)
@@ -492,9 +497,9 @@ func (v *topView) axis(r *topRow, width int) [][]span {
 }
 
 // instanceAt returns the GPU instance at a placement, nil if there is none.
-func instanceAt(g *nodedoc.GPU, at gpu.Placement) *nodedoc.Instance {
+func instanceAt(g *nodedoc.GPU, wanted gpu.Placement) *nodedoc.Instance {
 	for i := range g.GPUInstances {
-		if place, ok := g.GPUInstances[i].Placement.Get(); ok && place == at {
+		if place, ok := g.GPUInstances[i].Placement.Get(); ok && place == wanted {
 			return &g.GPUInstances[i]
 		}
 	}
@@ -502,8 +507,8 @@ func instanceAt(g *nodedoc.GPU, at gpu.Placement) *nodedoc.Instance {
 	return nil
 }
 
-// smallAxis draws a GPU's axis in one line: for each slice the level of its activity over its
-// width.
+// smallAxis draws a GPU's axis in one line: each slice is as wide as its part of the GPU, and filled
+// with the sign of its activity's level.
 func (v *topView) smallAxis(r *topRow, columns int) string {
 	slots := r.node.view.slots(r.gpu)
 	units := axisOf(r.gpu).Units
@@ -512,7 +517,7 @@ func (v *topView) smallAxis(r *topRow, columns int) string {
 		return ""
 	}
 
-	unit := min(4, (columns-len(slots)+1)/units)
+	unit := min(4, (columns-len(slots)+1)/units) // columns of a unit of the axis
 	if unit < 1 {
 		return ""
 	}
@@ -525,8 +530,8 @@ func (v *topView) smallAxis(r *topRow, columns int) string {
 	return strings.Join(levels, v.p.boxLines().edge)
 }
 
-// slotLevel draws a slice's activity, or room, in a number of columns. If the activity is not
-// known, that is the profile.
+// slotLevel draws a slice or room on the axis, in a number of columns. A slice whose activity is not
+// known has its profile instead.
 func (v *topView) slotLevel(g *nodedoc.GPU, s *slot, columns int) string {
 	inst := instanceAt(g, s.Placement)
 
@@ -536,7 +541,7 @@ func (v *topView) slotLevel(g *nodedoc.GPU, s *slot, columns int) string {
 	case inst == nil:
 		return strings.Repeat(" ", columns)
 	case inst.Activity.SM.Present():
-		return strings.Repeat(v.level(inst.Activity.SM.Or(0)), columns)
+		return strings.Repeat(v.levelSign(inst.Activity.SM.Or(0)), columns)
 	case len(inst.Profile) <= columns:
 		return v.p.cell(inst.Profile, columns)
 	default:
@@ -544,8 +549,8 @@ func (v *topView) slotLevel(g *nodedoc.GPU, s *slot, columns int) string {
 	}
 }
 
-// level is a character whose height, or digit, is a ratio.
-func (v *topView) level(ratio float64) string {
+// levelSign returns the character that shows a ratio of 0-1 by its height, or in ASCII as a digit.
+func (v *topView) levelSign(ratio float64) string {
 	levels := []rune("_123456789")
 	if v.p.utf8 {
 		levels = []rune("▁▂▃▄▅▆▇█")

@@ -12,8 +12,8 @@ import (
 // uuidLength is the length of GPU-<uuid> and MIG-<uuid>.
 const uuidLength = len("GPU-") + 36
 
-// isShortUUID reports whether a word may be the beginning of a UUID, such as the GPU-5f65f8d5 that
-// get prints, or has one, as GPU-5f65f8d5/<GPU instance>.
+// isShortUUID reports whether a word begins with what may be a shortened UUID: GPU-5f65f8d5, as get
+// prints it, or GPU-5f65f8d5/<GPU instance>.
 func isShortUUID(word string) bool {
 	head, _, _ := strings.Cut(word, "/")
 	kind, _, _ := strings.Cut(head, "-")
@@ -21,9 +21,9 @@ func isShortUUID(word string) bool {
 	return len(head) < uuidLength && (strings.EqualFold(kind, "GPU") || strings.EqualFold(kind, "MIG"))
 }
 
-// completeUUID returns the one of uuids that a word is the beginning of. Other words stay as they
-// are: it is up to the caller to find what they name. An error lists how the UUIDs begin if there
-// are several.
+// completeUUID replaces a shortened UUID at the beginning of a word by the full one of uuids. Other
+// words stay as they are: the caller finds what they name. If several UUIDs begin like that, the
+// error lists them.
 func completeUUID[T ~string](word string, uuids []T) (string, error) {
 	if !isShortUUID(word) {
 		return word, nil
@@ -55,9 +55,10 @@ func completeUUID[T ~string](word string, uuids []T) (string, error) {
 	return found[0], nil
 }
 
-// beginningsOf lists so much of UUIDs that they differ, of many only the first.
+// beginningsOf lists the UUIDs, cut to the shortest beginnings that still differ; of many only the
+// first 8.
 func beginningsOf(uuids []string) string {
-	const most = 8
+	const maxShown = 8
 	length := shortID
 	var shown []string
 
@@ -74,14 +75,14 @@ func beginningsOf(uuids []string) string {
 		}
 	}
 
-	if more := len(shown) - most; more > 0 {
-		shown = append(shown[:most], fmt.Sprintf("and %d more", more))
+	if more := len(shown) - maxShown; more > 0 {
+		shown = append(shown[:maxShown], fmt.Sprintf("and %d more", more))
 	}
 
 	return strings.Join(shown, ", ")
 }
 
-// completeUUIDs is completeUUID for several words.
+// completeUUIDs completes the shortened UUIDs of several words, as completeUUID does.
 func completeUUIDs[T ~string](words []string, uuids []T) ([]string, error) {
 	all := make([]string, len(words))
 
@@ -112,8 +113,9 @@ func uuidsOf(gpus []nodedoc.GPU) []string {
 	return slices.DeleteFunc(all, func(uuid string) bool { return uuid == "" })
 }
 
-// completeSpec completes the UUIDs among the flags of a spec. It asks the server only if one may be
-// short; if that fails, the words stay as they are, and the server says what is wrong with them.
+// completeSpec completes the shortened UUIDs among the flags of a spec, for which it asks the server
+// what GPUs there are. If the server does not say, the words stay as they are: the server refuses
+// the spec then.
 func (s *session) completeSpec(ctx context.Context) error {
 	o := &s.opts.Spec
 	o.GPUs = splitCommas(o.GPUs)
@@ -124,7 +126,7 @@ func (s *session) completeSpec(ctx context.Context) error {
 
 	var node nodedoc.Document
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
-		return nil //nolint:nilerr // see above
+		return nil //nolint:nilerr // the words stay as they are
 	}
 
 	uuids := uuidsOf(node.GPUs)

@@ -7,7 +7,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// warning says what is missing or old in a node's document.
+// warning says what a node's document lacks, or what in it is old.
 type warning struct {
 	text  string
 	color color
@@ -28,7 +28,8 @@ func allWarnings(doc *nodedoc.Document) []warning {
 	return all
 }
 
-// readingWarnings returns which sources do not answer, and what is missing for that reason.
+// readingWarnings warns of sources that do not answer, of driver calls that hang, and of holders
+// that are not known.
 func readingWarnings(doc *nodedoc.Document) []warning {
 	var all []warning
 

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// The sequences of a terminal with which one frame replaces another: only what differs flickers.
+// The terminal sequences with which a frame is written over the last one. The screen is not cleared
+// in between, so that what stays the same does not flicker.
 const (
 	cursorHome     = "\x1b[H"
 	clearToLineEnd = "\x1b[K"
@@ -24,21 +25,21 @@ func (s *session) watchNode(ctx context.Context) error {
 	shown := false
 
 	for {
-		var undrawn error // not the connection's fault: it would be the same next time
+		var drawError error // to connect again would not help
 
 		err := s.client.streamNode(ctx, func(data []byte) error {
 			failures = 0
-			undrawn = s.writeFrame(ctx, data, !shown)
+			drawError = s.writeFrame(ctx, data, !shown)
 			shown = true
 
-			return undrawn
+			return drawError
 		})
 
 		switch failures++; {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // the operator has seen enough
-		case undrawn != nil:
-			return undrawn
+		case drawError != nil:
+			return drawError
 		case !shown && !errors.Is(err, errStreamEnded), !mayComeBack(err), failures > followAttempts:
 			return err
 		}
@@ -84,8 +85,8 @@ func (s *session) writeFrame(ctx context.Context, data []byte, first bool) error
 	return err
 }
 
-// overLastFrame returns a frame with what makes it replace the last one. Lines that the terminal
-// has no rows for are counted instead.
+// overLastFrame returns a frame with the terminal sequences that write it over the last one. If the
+// frame has more lines than the terminal has rows, the last row shows how many are left out.
 func (s *session) overLastFrame(frame string) string {
 	lines := strings.Split(strings.TrimSuffix(frame, "\n"), "\n")
 
