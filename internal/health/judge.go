@@ -153,11 +153,11 @@ func judgeXIDs(g *gpu.GPU, before past, now time.Time) (reasons []Reason) {
 			continue
 		}
 
-		// An XID that names instances concerns only them, unless it takes a reset of the whole GPU
-		// to recover. XIDs from an earlier process are not in XIDErrors: we do not know which
-		// instances they named.
+		// An XID that names instances concerns only them, unless it makes the GPU unhealthy: then
+		// the whole GPU needs a reset. XIDs from an earlier process are not in XIDErrors: we do not
+		// know which instances they named.
 		isSame := func(c gpu.XIDCount) bool { return c.XID == x.XID }
-		r.ofSomeInstances = r.Action != ActionReboot && r.Code != CodeXIDHardware &&
+		r.ofSomeInstances = r.State != Unhealthy &&
 			!slices.ContainsFunc(g.Totals.GPUXIDs, isSame) && slices.ContainsFunc(g.Totals.XIDErrors, isSame)
 		reasons = append(reasons, r)
 	}
