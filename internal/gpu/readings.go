@@ -45,7 +45,7 @@ type SlowReadings struct {
 	RemappedRows             Opt[RemappedRows]
 	RecoveryAction           Opt[RecoveryAction]
 	ExclusiveComputeMode     Opt[bool] // compute mode exclusive-process, as the MPS control daemon sets it
-	PersistenceMode          Opt[bool] // the driver keeps the GPU initialised while no process has it open
+	PersistenceMode          Opt[bool] // the driver keeps the GPU initialized while no process has it open
 }
 
 // Clocks are the current clocks by domain in hertz.
