@@ -147,6 +147,9 @@ func (x *execution) outcome() error {
 		n := &x.run.Nodes[i]
 
 		switch {
+		case x.run.isLeftOut(n):
+			stopped.Failed = append(stopped.Failed, n.Name+": it is left out of the rollback and stays cordoned: "+
+				n.Failure)
 		case !x.run.concerns(n):
 		case n.Phase == Failed:
 			stopped.Failed = append(stopped.Failed, n.Name+": "+n.Failure)

@@ -65,6 +65,9 @@ type fakeNode struct {
 	silent     int                // how often the exporter does not answer
 	away       int                // how often the API server does not answer, in evictions
 	evicted    []Pod
+
+	// The exporter answers nothing any more after it has received a start, which it executes or not.
+	startsWithoutAnswer, losesStarts bool
 }
 
 func newWorld(t *testing.T, names ...string) *world {
@@ -369,6 +372,14 @@ func (c *client) Start(
 			return err
 		}
 
+		if n.startsWithoutAnswer {
+			n.silent = 1000
+		}
+
+		if n.losesStarts {
+			return errLost
+		}
+
 		layout, ok := n.plans[r.Plan]
 		op = n.keys[key]
 
@@ -389,6 +400,10 @@ func (c *client) Start(
 
 		op = n.add(node, &api.Operation{Verb: api.VerbApply, Plan: r.Plan}, layout)
 		n.keys[key] = op
+
+		if n.startsWithoutAnswer {
+			return errLost
+		}
 
 		return nil
 	})

@@ -105,6 +105,12 @@ func (x *execution) begin(ctx context.Context, n *Node) error {
 
 // checkUndo refuses the rollback of an operation that has not ended with its layout.
 func (x *execution) checkUndo(ctx context.Context, n *Node) error {
+	if n.Operation == "" {
+		if err := x.findStarted(ctx, n); err != nil || n.Operation == "" {
+			return err
+		}
+	}
+
 	op, err := x.operation(ctx, n, n.Operation)
 	if err != nil {
 		return unchanged("operation %s: %w", n.Operation, err)
@@ -122,6 +128,31 @@ func (x *execution) checkUndo(ctx context.Context, n *Node) error {
 
 	return unclear(Waiting, "operation %s is %s%s: it cannot be rolled back as it is",
 		op.ID, op.State, reason(op))
+}
+
+// findStarted finds the operation that an attempt to start it has begun without an answer. If there
+// is none, nothing has to be undone.
+func (x *execution) findStarted(ctx context.Context, n *Node) error {
+	list, err := x.operations(ctx, n)
+	if err != nil {
+		return unclear(Waiting, "%w", err)
+	}
+
+	i := slices.IndexFunc(list, func(op api.Operation) bool { return n.Plan != "" && op.Plan == n.Plan })
+	n.Plan = ""
+	n.Hash = ""
+	n.Key = ""
+
+	switch {
+	case i >= 0:
+		n.Operation = list[i].ID
+	case n.LeftBy != "":
+		return unclear(Waiting, "operation %s has left the layout as it is, and cannot be rolled back", n.LeftBy)
+	default:
+		n.Phase = Settling
+	}
+
+	return nil
 }
 
 // isUndone reports whether an operation that has ended has left the layout as it was before.
@@ -455,7 +486,9 @@ func (x *execution) follow(ctx context.Context, n *Node) error {
 
 		switch op.State {
 		case api.Succeeded:
+			n.LeftBy = ""
 			n.Phase = Settling
+
 			return nil
 		case api.Unsettled:
 			if unsettled.IsZero() {
@@ -470,7 +503,7 @@ func (x *execution) follow(ctx context.Context, n *Node) error {
 			n.forget()
 			return unchanged("operation %s is %s%s", op.ID, op.State, reason(op))
 		case api.Interrupted, api.Accepted:
-			n.forget()
+			n.LeftBy = n.forget()
 			return unclear(Waiting, "operation %s is %s%s", op.ID, op.State, reason(op))
 		case api.Degraded, api.Stuck:
 			return unclear(Running, "operation %s is %s%s: it needs an operator",
@@ -483,13 +516,17 @@ func (x *execution) follow(ctx context.Context, n *Node) error {
 	}
 }
 
-// forget forgets an operation that has left nothing to undo.
-func (n *Node) forget() {
+// forget forgets an operation that has left nothing to undo, and returns its id.
+func (n *Node) forget() string {
+	id := n.current()
+
 	if n.Undo {
 		n.RolledBackBy = ""
 	} else {
 		n.Operation = ""
 	}
+
+	return id
 }
 
 func reason(op *api.Operation) string {
@@ -555,6 +592,7 @@ func (x *execution) uncordon(ctx context.Context, n *Node) error {
 	}
 
 	n.Cordon = ""
+	n.LeftBy = ""
 	n.Unclear = false
 	n.Phase = Done
 

@@ -79,6 +79,9 @@ type Node struct {
 	// Operation has given the node its layout; RolledBackBy has undone it.
 	Operation    string `json:"operation,omitempty"`
 	RolledBackBy string `json:"rolledBackBy,omitempty"`
+	// LeftBy is an operation that was interrupted or accepted: it has left a layout that is perhaps
+	// neither the one before nor the planned one, and it cannot be rolled back.
+	LeftBy string `json:"leftBy,omitempty"`
 	// Failure is why the node has failed, or will have once it is uncordoned. Retry is the phase in
 	// which a resumed run goes on.
 	Failure string `json:"failure,omitempty"`
@@ -184,7 +187,7 @@ func (r *Run) Resume() bool {
 
 	for i := range r.Nodes {
 		n := &r.Nodes[i]
-		isLeft = isLeft || r.concerns(n) && n.Phase != Done && n.Phase != Skipped
+		isLeft = isLeft || r.isLeftOut(n) || r.concerns(n) && n.Phase != Done && n.Phase != Skipped
 
 		if n.Phase != Failed || !r.concerns(n) {
 			continue
@@ -220,17 +223,15 @@ func (r *Run) RollBack(names []string) error {
 
 		delete(wanted, n.Name)
 
-		switch {
-		case !n.Phase.Final():
-			if n.Phase == Waiting && !n.Undo {
-				break
-			}
-
+		if !n.Phase.Final() && (n.Phase != Waiting || n.Undo) {
 			return fmt.Errorf("node %s is %s: resume the run first", n.Name, n.Phase)
-		case n.Operation != "" && n.RolledBackBy == "":
+		}
+
+		phase, ok := n.undoPhase()
+		if ok {
 			found++
 			n.Undo = true
-			n.Phase = Waiting
+			n.Phase = phase
 			n.Failure = ""
 			n.Retry = ""
 			n.Rounds = 0
@@ -256,9 +257,42 @@ func (r *Run) RollBack(names []string) error {
 	return nil
 }
 
+// undoPhase returns the phase in which the rollback of a node begins. It reports false if there is
+// nothing to undo, or no way to.
+func (n *Node) undoPhase() (Phase, bool) {
+	switch {
+	case !n.Phase.Final():
+		return "", false
+	case n.Operation != "" && n.RolledBackBy == "":
+		return Waiting, true
+	case n.Phase != Failed:
+		return "", false
+	case n.Undo:
+		return n.Retry, true
+	case n.Plan != "" && n.Unclear:
+		return Waiting, true // the operation may have been started: we look for it
+	case n.Cordon != Own || n.Unclear && n.Retry == Waiting:
+		return "", false
+	case !n.Unclear:
+		return Uncordoning, true
+	}
+
+	return Settling, true // it has its layout, by another client
+}
+
+// isLeftOut reports whether a rollback leaves a node out that the run keeps cordoned.
+func (r *Run) isLeftOut(n *Node) bool {
+	return r.Undo && !n.Undo && n.Phase == Failed && n.Cordon == Own
+}
+
 func (n *Node) describe() string {
 	if n.RolledBackBy != "" {
 		return "rolled back"
+	}
+
+	if n.Phase == Failed && n.LeftBy != "" {
+		return fmt.Sprintf("failed (%s), and operation %s cannot be rolled back. Give the node a layout, "+
+			"then lift the cordon with kubectl uncordon", n.Failure, n.LeftBy)
 	}
 
 	return string(n.Phase)
@@ -278,6 +312,8 @@ func (r *Run) Summary() Summary {
 		n := &r.Nodes[i]
 
 		switch {
+		case r.isLeftOut(n):
+			s.Failed++
 		case !r.concerns(n):
 		case n.Phase == Done:
 			s.Done++

@@ -1,0 +1,91 @@
+package rollout
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+// rollBack rolls the saved run back, on all nodes or on those that are named.
+func (w *world) rollBack(names ...string) error {
+	w.t.Helper()
+
+	return w.execute("laptop", func(r *Run) {
+		if err := r.RollBack(names); err != nil {
+			w.t.Error(err)
+		}
+	})
+}
+
+// The answer to a start is lost, and the exporter does not answer for longer than the timeout: a
+// rollback looks for the operation, which the exporter has executed or not.
+func TestRollbackOfAStartWithoutAnAnswer(t *testing.T) {
+	for _, executed := range []bool{true, false} {
+		w := newWorld(t, "a", "b")
+		run := w.newTestRun(Options{})
+		n := w.nodes["b"]
+		n.startsWithoutAnswer = true
+		n.losesStarts = !executed
+
+		if err := w.execute("laptop"); err == nil {
+			t.Fatal("no error")
+		}
+
+		layout := "new"
+		if !executed {
+			layout = "old"
+		}
+
+		w.expectNode("b", Failed, layout, run.Name)
+
+		n.silent = 0
+		n.startsWithoutAnswer = false
+
+		if saved := w.savedNode("b"); saved.Operation != "" || saved.Plan == "" {
+			t.Fatalf("the state has %+v", saved)
+		}
+
+		for _, op := range n.ops {
+			op.State = api.Succeeded // meanwhile it has ended
+		}
+
+		if err := w.rollBack(); err != nil {
+			t.Error(err)
+		}
+
+		w.expectNode("a", Done, "old", "")
+		w.expectNode("b", Done, "old", "")
+	}
+}
+
+// A node whose operation was interrupted cannot be rolled back. It stays cordoned, which is no
+// success, whatever becomes of the others.
+func TestRollbackLeavesAnInterruptedNodeOut(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	run := w.newTestRun(Options{})
+	w.nodes["b"].end = api.Interrupted
+
+	if err := w.execute("laptop"); err == nil {
+		t.Fatal("no error")
+	}
+
+	var stopped *StoppedError
+	if err := w.rollBack(); !errors.As(err, &stopped) || len(stopped.Failed) != 1 ||
+		!strings.Contains(err.Error(), "b: it is left out of the rollback and stays cordoned: operation b-op-0 is interrupted") {
+		t.Errorf("got %v", err)
+	}
+
+	w.expectNode("a", Done, "old", "")
+	w.expectNode("b", Failed, "old", run.Name)
+
+	saved, _ := w.load("laptop")
+	if !saved.Resume() {
+		t.Error("nothing is left")
+	}
+
+	if err := saved.RollBack([]string{"b"}); err == nil || !strings.Contains(err.Error(), "kubectl uncordon") {
+		t.Errorf("got %v", err)
+	}
+}
