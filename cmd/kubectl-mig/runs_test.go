@@ -23,3 +23,19 @@ func TestPreviewText(t *testing.T) {
 		}
 	}
 }
+
+// The question before a run is resumed names the pods that it was evicting.
+func TestRunTextNamesPods(t *testing.T) {
+	var out strings.Builder
+
+	writeRun(&out, &rollout.Run{Nodes: []rollout.Node{{
+		Name: "a", Phase: rollout.Evicting,
+		Pods: []rollout.Pod{{Namespace: "ml", Name: "train-0"}, {Namespace: "ml", Name: "train-1"}},
+	}}})
+
+	for _, want := range []string{"a: was evicting pod ml/train-0\n", "a: was evicting pod ml/train-1\n", "asked again"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, out.String())
+		}
+	}
+}

@@ -95,6 +95,21 @@ func writeRun(w io.Writer, run *rollout.Run) {
 	}
 
 	table.Flush()
+
+	for i := range run.Nodes {
+		writePods(w, &run.Nodes[i])
+	}
+}
+
+// writePods shows the pods that are being evicted from a node.
+func writePods(w io.Writer, n *rollout.Node) {
+	for _, p := range n.Pods {
+		fmt.Fprintf(w, "%s: was evicting pod %s\n", n.Name, clean(p.String()))
+	}
+
+	if len(n.Pods) > 0 {
+		fmt.Fprintf(w, "%s: the exporter is asked again which pods hold the devices\n", n.Name)
+	}
 }
 
 // writeRuns lists runs.

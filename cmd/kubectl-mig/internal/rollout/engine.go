@@ -218,6 +218,14 @@ func (x *execution) finish(ctx context.Context, i int) error {
 
 	n.since = x.Clock.Now()
 
+	if n.Phase == Evicting {
+		// The list may be old: since it was saved, other pods of these names may have come, which hold
+		// none of the devices. The exporter is asked again.
+		n.Phase = Planning
+		n.Pods = nil
+		n.Rounds = min(n.Rounds, maxRounds-1)
+	}
+
 	for !n.Phase.Final() {
 		phase := n.Phase
 

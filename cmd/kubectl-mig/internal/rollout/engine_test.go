@@ -594,3 +594,39 @@ func TestNothingIsLeft(t *testing.T) {
 		t.Error("all nodes are done: something is left")
 	}
 }
+
+// The pods that a killed client was evicting may have gone since, and others of their names may have
+// come, which hold nothing: a resumed run asks the exporter again.
+func TestResumedEvictionAsksForTheHoldersAgain(t *testing.T) {
+	w := newWorld(t, "a")
+	w.newTestRun(evicting())
+	n := w.nodes["a"]
+	n.holders = []api.Hold{podHold("ml/train-0")}
+
+	run, c := w.load("laptop")
+	engine := c.engine()
+	engine.Report = func(node Node) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+
+		w.isKilled = node.Phase == Evicting
+	}
+
+	if err := engine.Execute(t.Context(), run); !errors.Is(err, errKilled) || len(n.evicted) != 0 {
+		t.Fatalf("got %v, evicted %v", err, n.evicted)
+	}
+
+	w.isKilled = false
+	n.cordonedBy = ""
+	n.holders = []api.Hold{podHold("ml/other-0")}
+
+	if err := w.execute("other"); err != nil {
+		t.Fatal(err)
+	}
+
+	w.expectNode("a", Done, "new", "")
+
+	if want := []Pod{{"ml", "other-0"}}; !slices.Equal(n.evicted, want) {
+		t.Errorf("evicted %v; expected %v", n.evicted, want)
+	}
+}
