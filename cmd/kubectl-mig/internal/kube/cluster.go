@@ -20,9 +20,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -223,81 +220,6 @@ func (c *Cluster) patchNode(
 			return explain(err, "patch", "nodes")
 		}
 	}
-}
-
-// The resources of NVIDIA's device plugin. It appends the suffix to those that it shares.
-const (
-	resourcePrefix = "nvidia.com/"
-	migPrefix      = "nvidia.com/mig-"
-	gpuResource    = "nvidia.com/gpu"
-	sharedSuffix   = ".shared"
-)
-
-// Missing returns those of the devices, counts by resource, that the node's allocatable does not
-// have, and those that it still has and are gone. A device plugin with the strategy single offers
-// all as nvidia.com/gpu. A node without any of these resources, such as one with DRA, misses
-// nothing.
-func (c *Cluster) Missing(
-	ctx context.Context, name string, devices map[string]int,
-) ([]string, error) {
-	node, err := c.node(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-
-	offered, byProfile := offeredDevices(node.Status.Allocatable)
-	if len(offered) == 0 {
-		return nil, nil
-	}
-
-	var missing []string
-
-	if !byProfile {
-		total := 0
-		for _, n := range devices {
-			total += n
-		}
-
-		if have := offered[gpuResource]; have < total {
-			missing = append(missing, fmt.Sprintf("%s: %d, of %d devices", gpuResource, have, total))
-		}
-
-		return missing, nil
-	}
-
-	for _, resource := range slices.Sorted(maps.Keys(devices)) {
-		// A device that is shared is offered several times, each of them equally often.
-		if have := offered[resource]; have < devices[resource] || have%devices[resource] != 0 {
-			missing = append(missing, fmt.Sprintf("%s: %d, of %d devices", resource, have, devices[resource]))
-		}
-	}
-
-	for _, resource := range slices.Sorted(maps.Keys(offered)) {
-		if n := offered[resource]; n > 0 && devices[resource] == 0 && strings.HasPrefix(resource, migPrefix) {
-			missing = append(missing, fmt.Sprintf("%s: still %d", resource, n))
-		}
-	}
-
-	return missing, nil
-}
-
-// offeredDevices returns the numbers of devices by resource, and whether MIG devices have resources
-// of their own.
-func offeredDevices(allocatable corev1.ResourceList) (offered map[string]int, byProfile bool) {
-	offered = map[string]int{}
-
-	for name, quantity := range allocatable {
-		resource, ok := strings.CutPrefix(string(name), resourcePrefix)
-		if !ok {
-			continue
-		}
-
-		resource = resourcePrefix + strings.TrimSuffix(resource, sharedSuffix)
-		offered[resource] += int(quantity.Value())
-		byProfile = byProfile || strings.HasPrefix(resource, migPrefix)
-	}
-
-	return offered, byProfile
 }
 
 // runsDocs has the rights that runs need.

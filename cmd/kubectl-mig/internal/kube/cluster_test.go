@@ -259,29 +259,6 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-func TestMissing(t *testing.T) {
-	for _, test := range []struct{ allocatable, want string }{
-		{`{"nvidia.com/mig-1g.10gb": "3", "nvidia.com/mig-3g.40gb": "1"}`, ""},
-		{`{"nvidia.com/mig-1g.10gb": "2", "nvidia.com/mig-3g.40gb": "1"}`, "nvidia.com/mig-1g.10gb: 2, of 3 devices"},
-		{`{"nvidia.com/mig-1g.10gb": "3", "nvidia.com/mig-7g.80gb": "1"}`,
-			"nvidia.com/mig-3g.40gb: 0, of 1 devices, nvidia.com/mig-7g.80gb: still 1"},
-		{`{"nvidia.com/mig-1g.10gb.shared": "6", "nvidia.com/mig-3g.40gb": "1", "nvidia.com/mig-7g.80gb": "0"}`, ""},
-		{`{"nvidia.com/mig-1g.10gb": "7", "nvidia.com/mig-3g.40gb": "1"}`, "nvidia.com/mig-1g.10gb: 7, of 3 devices"},
-		{`{"nvidia.com/gpu": "4"}`, ""},
-		{`{"nvidia.com/gpu": "1"}`, "nvidia.com/gpu: 1, of 4 devices"},
-		{`{"cpu": "1"}`, ""},
-	} {
-		s := newFakeAPI(t)
-		s.add(t, nodePath, `{"status": {"allocatable": `+test.allocatable+`}}`)
-
-		missing, err := s.cluster(t).Missing(t.Context(), "a",
-			map[string]int{"nvidia.com/mig-1g.10gb": 3, "nvidia.com/mig-3g.40gb": 1})
-		if got := strings.Join(missing, ", "); err != nil || got != test.want {
-			t.Errorf("%s: got %q, %v; expected %q", test.allocatable, got, err, test.want)
-		}
-	}
-}
-
 const replicaSet = `"ownerReferences": [{"controller": true, "kind": "ReplicaSet", "apiVersion": "apps/v1", "name": "x"}]`
 
 // Eviction is by kubectl drain's rules, and of no other pod than those that hold the devices.

@@ -22,9 +22,12 @@ type Cluster interface {
 	Uncordon(ctx context.Context, node, run string) error
 	// Evict evicts those of the pods that are on the node, and returns when they are gone.
 	Evict(ctx context.Context, node string, pods []Pod, options Eviction) error
+	// Offered returns the numbers of devices, by resource, that the node offers to pods.
+	Offered(ctx context.Context, node string) (map[string]int, error)
 	// Missing returns those of the devices, counts by resource, that the node does not offer to
-	// pods, and what it still offers besides.
-	Missing(ctx context.Context, node string, devices map[string]int) ([]string, error)
+	// pods, and what it still offers besides. What it had before the change, or nil, says how it
+	// offers devices.
+	Missing(ctx context.Context, node string, devices map[string]int, before *Offer) ([]string, error)
 }
 
 // Exporter is the exporters of the nodes. Its errors are *api.Problem if an exporter refuses.

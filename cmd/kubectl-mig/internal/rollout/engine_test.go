@@ -630,3 +630,36 @@ func TestResumedEvictionAsksForTheHoldersAgain(t *testing.T) {
 		t.Errorf("evicted %v; expected %v", n.evicted, want)
 	}
 }
+
+// What a node offered when it was cordoned is kept over a failure, and read anew for the rollback.
+func TestRemembersWhatTheNodeOffered(t *testing.T) {
+	w := newWorld(t, "a")
+	w.newTestRun(Options{})
+	n := w.nodes["a"]
+	n.notOffered = 1000
+
+	if err := w.execute("laptop"); err == nil {
+		t.Fatal("no error")
+	}
+
+	n.notOffered = 0
+	before := n.before
+
+	if err := w.execute("other", resume); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := w.rollBack(); err != nil {
+		t.Fatal(err)
+	}
+
+	for i, want := range map[int]string{0: "old", len(before): "old", len(n.before) - 1: "new"} {
+		if got := n.before[i]; got == nil || got.Resources[want] != 1 || got.Devices == nil {
+			t.Errorf("call %d: got %+v; expected %s", i, got, want)
+		}
+	}
+
+	if saved := w.savedNode("a"); saved.Before != nil {
+		t.Errorf("it is kept after the end: %+v", saved.Before)
+	}
+}

@@ -65,6 +65,7 @@ type fakeNode struct {
 	silent     int                // how often the exporter does not answer
 	away       int                // how often the API server does not answer, in evictions
 	evicted    []Pod
+	before     []*Offer // of the calls of Missing
 
 	// The exporter answers nothing any more after it has received a start, which it executes or not.
 	startsWithoutAnswer, losesStarts bool
@@ -283,8 +284,21 @@ func (c *client) Evict(_ context.Context, node string, pods []Pod, _ Eviction) e
 	})
 }
 
-func (c *client) Missing(_ context.Context, node string, _ map[string]int) (list []string, err error) {
+func (c *client) Offered(_ context.Context, node string) (offered map[string]int, err error) {
+	err = c.call("offered", node, func(n *fakeNode) error {
+		offered = map[string]int{n.layout: 1}
+		return nil
+	})
+
+	return offered, err
+}
+
+func (c *client) Missing(
+	_ context.Context, node string, _ map[string]int, before *Offer,
+) (list []string, err error) {
 	err = c.call("missing", node, func(n *fakeNode) error {
+		n.before = append(n.before, before)
+
 		if n.notOffered > 0 {
 			n.notOffered--
 			list = []string{"nvidia.com/mig-1g.10gb"}

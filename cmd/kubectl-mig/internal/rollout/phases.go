@@ -204,9 +204,32 @@ func (x *execution) cordon(ctx context.Context, n *Node) error {
 		return err
 	}
 
+	if n.Before == nil {
+		n.Before = x.offer(ctx, n)
+	}
+
 	n.Phase = Planning
 
 	return nil
+}
+
+// offer returns what a node has before its change, as far as that is known.
+func (x *execution) offer(ctx context.Context, n *Node) *Offer {
+	var o Offer
+
+	err := x.retry(ctx, func() (err error) {
+		o.Resources, err = x.Cluster.Offered(ctx, n.Name)
+		return err
+	})
+	if err != nil {
+		return nil
+	}
+
+	if o.Devices, err = x.Exporter.Devices(ctx, n.Name); err != nil {
+		o.Devices = nil
+	}
+
+	return &o
 }
 
 // ensureCordon cordons a node that is not cordoned. We do so again before each deed that needs it:
@@ -573,7 +596,7 @@ func (x *execution) missing(ctx context.Context, n *Node) ([]string, error) {
 		return nil, err
 	}
 
-	return x.Cluster.Missing(ctx, n.Name, devices)
+	return x.Cluster.Missing(ctx, n.Name, devices, n.Before)
 }
 
 // uncordon lifts the run's own cordon.
@@ -591,6 +614,7 @@ func (x *execution) uncordon(ctx context.Context, n *Node) error {
 		}
 	}
 
+	n.Before = nil
 	n.Cordon = ""
 	n.LeftBy = ""
 	n.Unclear = false

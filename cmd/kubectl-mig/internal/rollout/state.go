@@ -72,6 +72,8 @@ type Node struct {
 	// Pods are those that are being evicted.
 	Pods   []Pod `json:"pods,omitempty"`
 	Rounds int   `json:"rounds,omitempty"` // how often pods were evicted, or a plan was stale
+	// Before is what the node had when it was cordoned. It is nil if that is not known.
+	Before *Offer `json:"before,omitempty"`
 	// Plan, Hash and Key are of the operation that is being started.
 	Plan string `json:"plan,omitempty"`
 	Hash string `json:"hash,omitempty"`
@@ -132,6 +134,15 @@ type Pod struct {
 
 func (p Pod) String() string { return p.Namespace + "/" + p.Name }
 
+// Offer is what a node has, and offers to pods, at one time.
+type Offer struct {
+	// Devices counts the MIG devices by the resources that they are offered as. It is nil if the
+	// exporter has not said.
+	Devices map[string]int `json:"devices"`
+	// Resources are the numbers of devices in the node's allocatable.
+	Resources map[string]int `json:"resources"`
+}
+
 // Target is a node and the index of its spec.
 type Target struct {
 	Node string
@@ -144,6 +155,7 @@ const (
 	nodeRoom   = 1 << 10 // what a node may take, except for its pods
 	maxFailure = 400
 	maxPods    = 128 // that are evicted from a node at a time
+	offerRoom  = 2 << 10
 )
 
 // NewRun returns a run that has done nothing yet. It is an error if its state would not fit into
@@ -171,8 +183,8 @@ func NewRun(now time.Time, targets []Target, specs []api.Spec, options Options) 
 		return nil, fmt.Errorf("write the specs: %w", err)
 	}
 
-	podRoom := min(options.MaxUnavailable, len(targets)) * maxPods * 320
-	if size := len(document) + len(targets)*nodeRoom + podRoom; size > maxState {
+	inProgress := min(options.MaxUnavailable, len(targets)) * (maxPods*320 + offerRoom)
+	if size := len(document) + len(targets)*nodeRoom + inProgress; size > maxState {
 		return nil, fmt.Errorf("%d nodes, %d at a time, with %d bytes of specs are too many for one run: "+
 			"its state would have %d bytes of at most %d; make several files of this one",
 			len(targets), options.MaxUnavailable, len(document), size, maxState)
@@ -235,6 +247,7 @@ func (r *Run) RollBack(names []string) error {
 			n.Failure = ""
 			n.Retry = ""
 			n.Rounds = 0
+			n.Before = nil
 
 			continue
 		}
