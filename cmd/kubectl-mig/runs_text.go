@@ -56,6 +56,8 @@ func writeNode(w io.Writer, n *rollout.Node) {
 
 func phaseText(n *rollout.Node) string {
 	switch {
+	case n.Undo && n.Phase == rollout.Done && n.RolledBackBy == "":
+		return "done, there was nothing to roll back"
 	case n.Undo && n.Phase == rollout.Done:
 		return "rolled back"
 	case n.Phase == rollout.Evicting && len(n.Pods) > 0:

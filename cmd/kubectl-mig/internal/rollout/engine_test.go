@@ -663,3 +663,65 @@ func TestRemembersWhatTheNodeOffered(t *testing.T) {
 		t.Errorf("it is kept after the end: %+v", saved.Before)
 	}
 }
+
+// A node is replaced by another of its name while the operation runs: its exporter does not know the
+// operation. That stops the run once; then the node is begun anew.
+func TestReplacedWhileItRuns(t *testing.T) {
+	for _, undo := range []bool{false, true} {
+		t.Run(fmt.Sprintf("rollback %t", undo), func(t *testing.T) {
+			w := newWorld(t, "a", "b")
+			run := w.newTestRun(Options{})
+
+			if undo {
+				if err := w.execute("laptop"); err != nil {
+					t.Fatal(err)
+				}
+			}
+
+			run, c := w.load("laptop")
+			if undo {
+				if err := run.RollBack(nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+
+			n := w.nodes["a"]
+			engine := c.engine()
+			engine.Report = func(node Node) {
+				if node.Name == "a" && node.Phase == Running {
+					w.mu.Lock()
+					n.ops = nil
+					n.layout = "old"
+					w.mu.Unlock()
+				}
+			}
+
+			if err := engine.Execute(t.Context(), run); err == nil || !strings.Contains(err.Error(), "does not know") {
+				t.Fatalf("got %v", err)
+			}
+
+			w.expectNode("a", Failed, "old", run.Name)
+
+			if saved := w.savedNode("a"); saved.Before != nil {
+				t.Error("what the other node offered is kept")
+			}
+
+			err := w.execute("other", resume)
+			if undo && err != nil { // the operation that is to be undone is not known either
+				err = w.execute("other", resume)
+			}
+
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			layout := "new"
+			if undo {
+				layout = "old"
+			}
+
+			w.expectNode("a", Done, layout, "")
+			w.expectNode("b", Done, layout, "")
+		})
+	}
+}

@@ -96,6 +96,7 @@ func (x *execution) begin(ctx context.Context, n *Node) error {
 	case len(plan.Steps) == 0 && n.Cordon == Own: // a failure before has left it
 		n.Phase = Uncordoning
 	case len(plan.Steps) == 0:
+		n.LeftBy = ""
 		n.Unclear = false
 		n.Phase = Skipped
 	}
@@ -112,6 +113,12 @@ func (x *execution) checkUndo(ctx context.Context, n *Node) error {
 	}
 
 	op, err := x.operation(ctx, n, n.Operation)
+	if isUnknown(err) {
+		// A run that is resumed leaves the layout as it is.
+		id := n.forgetUndone()
+		return unknownOperation(id)
+	}
+
 	if err != nil {
 		return unchanged("operation %s: %w", n.Operation, err)
 	}
@@ -153,6 +160,19 @@ func (x *execution) findStarted(ctx context.Context, n *Node) error {
 	}
 
 	return nil
+}
+
+// isUnknown reports whether the exporter does not know an operation.
+func isUnknown(err error) bool {
+	var p *api.Problem
+	return errors.As(err, &p) && p.Type == api.NotFound
+}
+
+// unknownOperation is the failure of a node whose exporter does not know its operation. The node
+// stays cordoned until an operator has seen that; a resumed run does not ask for it again.
+func unknownOperation(id string) error {
+	return unclear(Waiting, "the exporter does not know operation %s: it has lost its state, or the node is "+
+		"another one of this name. A resumed run begins from the layout that it has", id)
 }
 
 // isUndone reports whether an operation that has ended has left the layout as it was before.
@@ -503,6 +523,13 @@ func (x *execution) follow(ctx context.Context, n *Node) error {
 
 	for {
 		op, err := x.operation(ctx, n, n.current())
+		if isUnknown(err) {
+			n.LeftBy = n.forget()
+			n.Before = nil
+
+			return unknownOperation(n.LeftBy)
+		}
+
 		if err != nil {
 			return unclear(Running, "operation %s: %w", n.current(), err)
 		}
@@ -548,6 +575,16 @@ func (n *Node) forget() string {
 	} else {
 		n.Operation = ""
 	}
+
+	return id
+}
+
+// forgetUndone forgets the operation that cannot be rolled back, and returns its id.
+func (n *Node) forgetUndone() string {
+	id := n.Operation
+	n.Operation = ""
+	n.LeftBy = ""
+	n.Before = nil
 
 	return id
 }
