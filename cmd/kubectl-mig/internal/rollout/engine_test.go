@@ -725,3 +725,75 @@ func TestReplacedWhileItRuns(t *testing.T) {
 		})
 	}
 }
+
+// A node that has its layout by now, after a failure or by another client, is not uncordoned before
+// it offers the devices.
+func TestAwaitsAllocatableWithoutAnOperation(t *testing.T) {
+	for _, at := range []Phase{Waiting, Planning} {
+		t.Run(string(at), func(t *testing.T) {
+			w := newWorld(t, "a")
+			run := w.newTestRun(Options{})
+			n := w.nodes["a"]
+
+			if at == Waiting {
+				n.end = api.Interrupted
+
+				if err := w.execute("laptop"); err == nil {
+					t.Fatal("no error")
+				}
+
+				n.layout = "new"
+				n.notOffered = 1000
+			}
+
+			run, c := w.load("laptop")
+			run.Resume()
+
+			engine := c.engine()
+			engine.Report = func(node Node) {
+				if node.Phase == Planning {
+					w.mu.Lock()
+					n.layout = "new"
+					n.notOffered = 1000
+					w.mu.Unlock()
+				}
+			}
+
+			if err := engine.Execute(t.Context(), run); err == nil || !strings.Contains(err.Error(), "allocatable") {
+				t.Errorf("got %v", err)
+			}
+
+			w.expectNode("a", Failed, "new", run.Name)
+
+			n.notOffered = 0
+
+			if err := w.execute("laptop", resume); err != nil {
+				t.Fatal(err)
+			}
+
+			w.expectNode("a", Done, "new", "")
+		})
+	}
+}
+
+// An operator has accepted the layout that a degraded operation has left: the resumed run plans
+// again, at once.
+func TestAcceptedOperation(t *testing.T) {
+	w := newWorld(t, "a")
+	w.newTestRun(Options{})
+	n := w.nodes["a"]
+	n.end = api.Degraded
+
+	if err := w.execute("laptop"); err == nil {
+		t.Fatal("no error")
+	}
+
+	n.ops[0].State = api.Accepted
+	n.end = api.Succeeded
+
+	if err := w.execute("laptop", resume); err != nil {
+		t.Fatal(err)
+	}
+
+	w.expectNode("a", Done, "new", "")
+}

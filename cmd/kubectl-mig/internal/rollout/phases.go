@@ -94,7 +94,7 @@ func (x *execution) begin(ctx context.Context, n *Node) error {
 	case err != nil:
 		return unchanged("%w", err)
 	case len(plan.Steps) == 0 && n.Cordon == Own: // a failure before has left it
-		n.Phase = Uncordoning
+		n.Phase = Settling
 	case len(plan.Steps) == 0:
 		n.LeftBy = ""
 		n.Unclear = false
@@ -303,7 +303,7 @@ func (x *execution) plan(ctx context.Context, n *Node) error {
 		case err != nil:
 			return unchanged("%w", err)
 		case len(plan.Steps) == 0: // another client was faster
-			n.Phase = Uncordoning
+			n.Phase = Settling
 			return nil
 		}
 
@@ -554,6 +554,15 @@ func (x *execution) follow(ctx context.Context, n *Node) error {
 			return unchanged("operation %s is %s%s", op.ID, op.State, reason(op))
 		case api.Interrupted, api.Accepted:
 			n.LeftBy = n.forget()
+			n.Unclear = true
+
+			if op.State == api.Accepted && !n.Undo && n.Rounds < maxRounds {
+				n.Rounds++
+				n.Phase = Planning
+
+				return nil
+			}
+
 			return unclear(Waiting, "operation %s is %s%s", op.ID, op.State, reason(op))
 		case api.Degraded, api.Stuck:
 			return unclear(Running, "operation %s is %s%s: it needs an operator",
