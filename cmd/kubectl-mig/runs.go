@@ -202,7 +202,13 @@ func (f *fleet) preview(ctx context.Context) (*preview, error) {
 	defer e.close()
 
 	p := &preview{targets: targets, specs: specs}
-	p.nodes = rollout.PreviewRun(ctx, e, targets, specs, f.options, f.line.Parallel)
+	previewer := &rollout.Previewer{
+		Exporter:  e,
+		Evictions: f.client,
+		Options:   f.options,
+		Parallel:  f.line.Parallel,
+	}
+	p.nodes = previewer.Preview(ctx, targets, specs)
 
 	return p, ctx.Err()
 }

@@ -266,16 +266,19 @@ func TestKubectlRun(t *testing.T) {
 	carol := r.newRunner(t, "carol")
 	short := []string{"apply", "-f", r.file, "--evict", "--yes", "--eviction-timeout=1s", "--node-timeout=10s"}
 
-	if out := carol.must(t, "plan", "-f", r.file, "--evict", "--ignore-daemonsets"); !strings.Contains(out, "has to leave: pod ml/train") {
-		t.Errorf("plan: %s", out)
-	}
-
-	carol.must(t, "plan", "-f", r.labeled, "--evict")
+	// A plan refuses what the eviction would.
+	carol.mustFail(t, "stay, as kubectl drain would leave them", "plan", "-f", r.file, "--evict", "--ignore-daemonsets")
+	carol.mustFail(t, "DaemonSet", "plan", "-f", r.labeled, "--evict")
 	carol.mustFail(t, "pods hold the devices: ml/train; --evict evicts them", "plan", "-f", r.file)
 	carol.mustFail(t, "DaemonSet", short...)
 	r.checkDaemonSetRight(t, short)
 
 	r.setOwner(t)
+
+	if out := carol.must(t, "plan", "-f", r.labeled, "--evict"); !strings.Contains(out, "has to leave: pod ml/train") {
+		t.Errorf("plan: %s", out)
+	}
+
 	r.createBudget(t)
 	carol.mustFail(t, "disruption budget", short...)
 

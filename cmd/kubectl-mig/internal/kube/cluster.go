@@ -51,6 +51,7 @@ type Cluster struct {
 
 var _ rollout.Cluster = (*Cluster)(nil)
 var _ rollout.Nodes = (*Cluster)(nil)
+var _ rollout.Evictions = (*Cluster)(nil)
 
 // New returns a client of the API server that keeps runs in a namespace. It sends no requests.
 func New(set kubernetes.Interface, namespace string) *Cluster {

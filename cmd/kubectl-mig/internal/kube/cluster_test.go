@@ -314,6 +314,18 @@ func TestEvict(t *testing.T) {
 			test.options.GracePeriodSeconds = -1
 			test.options.Timeout = 100 * time.Millisecond
 			pods := []rollout.Pod{holder, {Namespace: "ml", Name: "train-1"}, {Namespace: "ml", Name: "gone"}}
+
+			// A plan finds all that an eviction does but for budgets.
+			found := c.CheckEviction(t.Context(), "a", pods, test.options)
+			if (found == nil) != (test.want == "" || test.budget) ||
+				found != nil && (!strings.Contains(found.Error(), test.want) || !errors.Is(found, rollout.ErrRefused)) {
+				t.Errorf("the plan: got %v; expected %q", found, test.want)
+			}
+
+			if len(s.Evicted) > 0 {
+				t.Errorf("the plan has evicted %v", s.Evicted)
+			}
+
 			err := c.Evict(t.Context(), "a", pods, test.options)
 
 			want := []string{podPath}

@@ -60,28 +60,9 @@ func (c *Cluster) Evict(
 	var refusal lastLine
 	helper.ErrOut = &refusal
 
-	list, errs := helper.GetPodsForDeletion(node)
-	if len(errs) > 0 {
-		return holders.refused(ctx, errors.Join(errs...))
-	}
-
-	leave := list.Pods()
-
-	var stay []string
-
-	for _, name := range pods {
-		if _, found := holders.found[name]; !found {
-			continue
-		}
-
-		if !slices.ContainsFunc(leave, func(p corev1.Pod) bool { return nameOf(&p) == name }) {
-			stay = append(stay, name.String())
-		}
-	}
-
-	if len(stay) > 0 {
-		return rollout.Refused(fmt.Errorf("these hold the devices and stay, as kubectl drain would leave them "+
-			"(pods of DaemonSets, static pods, others than --pod-selector selects): %s", strings.Join(stay, ", ")))
+	leave, err := holders.choose(ctx, helper)
+	if err != nil {
+		return err
 	}
 
 	if err := helper.DeleteOrEvictPods(leave); err != nil {
@@ -93,6 +74,47 @@ func (c *Cluster) Evict(
 	}
 
 	return nil
+}
+
+// CheckEviction returns the error of Evict if one of the pods has to stay by kubectl drain's rules. It
+// evicts none. A PodDisruptionBudget is not asked.
+func (c *Cluster) CheckEviction(
+	ctx context.Context, node string, pods []rollout.Pod, options rollout.Eviction,
+) error {
+	holders := &holdersOnly{Interface: c.set, node: node, pods: pods}
+	_, err := holders.choose(ctx, c.newDrain(ctx, holders, options))
+
+	return err
+}
+
+// choose returns those of the pods that are on the node. If one of them has to stay by kubectl
+// drain's rules, that is an error.
+func (h *holdersOnly) choose(ctx context.Context, helper *drain.Helper) ([]corev1.Pod, error) {
+	list, errs := helper.GetPodsForDeletion(h.node)
+	if len(errs) > 0 {
+		return nil, h.refused(ctx, errors.Join(errs...))
+	}
+
+	leave := list.Pods()
+
+	var stay []string
+
+	for _, name := range h.pods {
+		if _, found := h.found[name]; !found {
+			continue
+		}
+
+		if !slices.ContainsFunc(leave, func(p corev1.Pod) bool { return nameOf(&p) == name }) {
+			stay = append(stay, name.String())
+		}
+	}
+
+	if len(stay) > 0 {
+		return nil, rollout.Refused(fmt.Errorf("these hold the devices and stay, as kubectl drain would leave them "+
+			"(pods of DaemonSets, static pods, others than --pod-selector selects): %s", strings.Join(stay, ", ")))
+	}
+
+	return leave, nil
 }
 
 // lastLine keeps the last line that is written to it: drain writes there, and nowhere else, why the

@@ -56,6 +56,7 @@ type fakeNode struct {
 	leftover   []api.Hold // holders for a while after the pods have gone
 	lagging    int        // how often they are still seen
 	budget     bool       // a PodDisruptionBudget refuses evictions
+	stays      bool       // the pods are a DaemonSet's
 	ops        []*api.Operation
 	plans      map[string]string // layouts by the plans' ids
 	keys       map[string]*api.Operation
@@ -282,6 +283,15 @@ func (c *client) Evict(_ context.Context, node string, pods []Pod, _ Eviction) e
 
 		return nil
 	})
+}
+
+// CheckEviction implements Evictions.
+func (c *client) CheckEviction(_ context.Context, node string, pods []Pod, _ Eviction) error {
+	if c.nodes[node].stays {
+		return Refused(fmt.Errorf("%s stays", joinPods(pods)))
+	}
+
+	return nil
 }
 
 func (c *client) Offered(_ context.Context, node string) (offered map[string]int, err error) {

@@ -78,6 +78,13 @@ func namesOf(ctx context.Context, nodes Nodes, e *spec.FleetEntry) ([]string, er
 	return names, err
 }
 
+// Evictions knows which pods may be evicted.
+type Evictions interface {
+	// CheckEviction returns the error of the eviction of those of the pods that are on the node, if one
+	// of them has to stay.
+	CheckEviction(ctx context.Context, node string, pods []Pod, options Eviction) error
+}
+
 // Preview is what a run would do with one node.
 type Preview struct {
 	Node string    `json:"node"`
@@ -90,12 +97,18 @@ type Preview struct {
 	Refused string `json:"refused,omitempty"`
 }
 
-// PreviewRun asks the exporters what a run would do, some at a time.
-func PreviewRun(
-	ctx context.Context, exporter Exporter, targets []Target, specs []api.Spec, o Options, parallel int,
-) []Preview {
+// Previewer finds out what a run would do.
+type Previewer struct {
+	Exporter  Exporter
+	Evictions Evictions
+	Options   Options
+	Parallel  int // how many exporters are asked at a time
+}
+
+// Preview asks the exporters of the nodes what a run would do.
+func (p *Previewer) Preview(ctx context.Context, targets []Target, specs []api.Spec) []Preview {
 	list := make([]Preview, len(targets))
-	places := make(chan struct{}, max(parallel, 1))
+	places := make(chan struct{}, max(p.Parallel, 1))
 
 	var group sync.WaitGroup
 
@@ -105,9 +118,7 @@ func PreviewRun(
 		group.Go(func() {
 			defer func() { <-places }()
 
-			request := api.PlanRequest{Spec: specs[t.Spec], TakeOver: o.TakeOver}
-			plan, err := exporter.Plan(ctx, t.Node, request)
-			list[i] = newPreview(t.Node, plan, err, o.Eviction != nil)
+			list[i] = p.previewNode(ctx, t.Node, specs[t.Spec])
 		})
 	}
 
@@ -116,27 +127,44 @@ func PreviewRun(
 	return list
 }
 
-func newPreview(node string, plan *api.Plan, err error, evict bool) Preview {
+func (p *Previewer) previewNode(ctx context.Context, node string, spec api.Spec) Preview {
 	v := Preview{Node: node}
+	request := api.PlanRequest{Spec: spec, TakeOver: p.Options.TakeOver}
 
-	p := busy(err)
+	plan, err := p.Exporter.Plan(ctx, node, request)
+	if err == nil {
+		v.Plan = plan
+		return v
+	}
+
+	problem := busy(err)
+	if problem == nil {
+		v.refuse(err)
+		return v
+	}
+
+	b := sortBlockers(problem.Blocking)
+	v.Blocking = problem.Blocking
+	v.Evicts = b.pods
+
+	obstacle := b.obstacle()
+	eviction := p.Options.Eviction
 
 	switch {
-	case err == nil:
-		v.Plan = plan
-	case p == nil:
-		v.Refused = err.Error()
+	case obstacle != nil:
+		v.refuse(obstacle)
+	case eviction == nil:
+		v.refuse(b.refusal())
 	default:
-		b := sortBlockers(p.Blocking)
-		v.Blocking = p.Blocking
-		v.Evicts = b.pods
-
-		if obstacle := b.obstacle(); obstacle != nil {
-			v.Refused = obstacle.Error()
-		} else if !evict {
-			v.Refused = b.refusal().Error()
-		}
+		v.refuse(p.Evictions.CheckEviction(ctx, node, b.pods, *eviction))
 	}
 
 	return v
+}
+
+// refuse notes why the node cannot have the layout, if there is an error.
+func (v *Preview) refuse(err error) {
+	if err != nil {
+		v.Refused = err.Error()
+	}
 }

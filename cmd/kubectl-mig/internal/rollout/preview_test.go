@@ -84,7 +84,8 @@ func TestPreview(t *testing.T) {
 			options = evicting()
 		}
 
-		list := PreviewRun(t.Context(), c, targets, run.Specs, options, 2)
+		previewer := &Previewer{Exporter: c, Evictions: c, Options: options, Parallel: 2}
+		list := previewer.Preview(t.Context(), targets, run.Specs)
 
 		for i, want := range []string{"--evict", "", "no room", "", "not known who"} {
 			v := &list[i]
@@ -101,6 +102,22 @@ func TestPreview(t *testing.T) {
 			len(list[3].Plan.Steps) != 0 {
 			t.Errorf("got %+v", list)
 		}
+	}
+}
+
+// A plan refuses a node with pods that its eviction would refuse.
+func TestPreviewOfPodsThatStay(t *testing.T) {
+	w := newWorld(t, "a")
+	w.nodes["a"].holders = []api.Hold{podHold("ml/train-0")}
+	w.nodes["a"].stays = true
+
+	run := w.newTestRun(evicting())
+	_, c := w.load("laptop")
+	previewer := &Previewer{Exporter: c, Evictions: c, Options: run.Options}
+
+	list := previewer.Preview(t.Context(), []Target{{Node: "a"}}, run.Specs)
+	if !strings.Contains(list[0].Refused, "ml/train-0 stays") || len(list[0].Evicts) != 1 {
+		t.Errorf("got %+v", list[0])
 	}
 }
 
