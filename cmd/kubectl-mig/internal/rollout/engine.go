@@ -93,7 +93,8 @@ type Engine struct {
 	Exporter Exporter
 	Store    Store
 	Clock    Clock
-	// Report is called after each change of a node, for one at a time.
+	// Report is called after each change of a node, for one at a time, but not for each attempt to
+	// start an operation.
 	Report func(Node)
 }
 
@@ -272,6 +273,7 @@ func (x *execution) save(ctx context.Context, i int, n Node) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 
+	was := x.run.Nodes[i]
 	n.Changed = x.Clock.Now().UTC()
 	x.run.Nodes[i] = n
 	x.failing = x.failing || n.Failure != ""
@@ -281,7 +283,8 @@ func (x *execution) save(ctx context.Context, i int, n Node) error {
 		return fmt.Errorf("save the run: %w", err)
 	}
 
-	if x.Report != nil {
+	isNew := n.Phase != was.Phase || n.Rounds != was.Rounds || n.Failure != was.Failure
+	if x.Report != nil && isNew {
 		x.Report(n)
 	}
 

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -55,6 +56,7 @@ type fakeNode struct {
 	holders    []api.Hold
 	leftover   []api.Hold // holders for a while after the pods have gone
 	lagging    int        // how often they are still seen
+	lags       int        // how often that is after an eviction; default: 2
 	budget     bool       // a PodDisruptionBudget refuses evictions
 	stays      bool       // the pods are a DaemonSet's
 	ops        []*api.Operation
@@ -278,7 +280,7 @@ func (c *client) Evict(_ context.Context, node string, pods []Pod, _ Eviction) e
 
 		if n.holders != nil {
 			n.holders = nil
-			n.lagging = 2
+			n.lagging = cmp.Or(n.lags, 2)
 		}
 
 		return nil

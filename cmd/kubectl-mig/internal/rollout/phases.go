@@ -454,6 +454,11 @@ func (x *execution) startFailed(ctx context.Context, n *Node, err error) error {
 
 		return x.Clock.Sleep(ctx, errorInterval)
 	case api.Busy:
+		if x.mayLinger(n, p) {
+			n.Key = newKey() // the exporter would repeat its refusal
+			return x.Clock.Sleep(ctx, pollEvery)
+		}
+
 		n.Phase = Planning
 		_, err := x.clear(ctx, n, p, x.Clock.Now())
 
@@ -470,6 +475,14 @@ func (x *execution) startFailed(ctx context.Context, n *Node, err error) error {
 	}
 
 	return unchanged("%w", err)
+}
+
+// mayLinger reports whether what keeps a rollback from starting may be processes of pods that we have
+// evicted. They are waited for as they are while a plan is made, which a rollback has none of.
+func (x *execution) mayLinger(n *Node, p *api.Problem) bool {
+	b := sortBlockers(p.Blocking)
+
+	return n.Undo && n.Rounds > 0 && b.obstacle() != nil && !x.overdue(n)
 }
 
 // overdue reports whether a node has had the phase for too long.

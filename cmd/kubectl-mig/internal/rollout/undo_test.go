@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
@@ -87,5 +88,47 @@ func TestRollbackLeavesAnInterruptedNodeOut(t *testing.T) {
 
 	if err := saved.RollBack([]string{"b"}); err == nil || !strings.Contains(err.Error(), "kubectl uncordon") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// After the eviction of a rollback, a holder that is not confirmed is waited for, as in a run.
+func TestRollbackAwaitsAHolderThatLingers(t *testing.T) {
+	for _, test := range []struct {
+		lagging int
+		phase   Phase
+	}{{5, Done}, {1000, Failed}} {
+		w := newWorld(t, "a")
+		w.newTestRun(evicting())
+
+		if err := w.execute("laptop"); err != nil {
+			t.Fatal(err)
+		}
+
+		n := w.nodes["a"]
+		n.holders = []api.Hold{podHold("ml/train-0")}
+		n.leftover = []api.Hold{{Kind: api.HoldUnconfirmed, What: "ml/train-0 (main): not listed"}}
+		n.lags = test.lagging
+		start := w.now
+
+		err := w.rollBack()
+		if test.phase == Done {
+			if err != nil {
+				t.Error(err)
+			}
+
+			w.expectNode("a", Done, "old", "")
+
+			continue
+		}
+
+		if err == nil || !strings.Contains(err.Error(), "not known who") {
+			t.Errorf("got %v", err)
+		}
+
+		if waited := w.now.Sub(start); waited < time.Minute || waited > 2*time.Minute {
+			t.Errorf("it has waited for %s", waited)
+		}
+
+		w.expectNode("a", Failed, "new", "")
 	}
 }
