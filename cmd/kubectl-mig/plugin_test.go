@@ -577,6 +577,42 @@ func TestMissingRightsOfRuns(t *testing.T) {
 	}
 }
 
+// TestUnreachableNodesOfAPlan: a node that cannot be asked has not refused its layout. The exit code is
+// 3.
+func TestUnreachableNodesOfAPlan(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*world)
+		want   string
+	}{
+		"no exporter": {func(w *world) { w.api.pods = w.api.pods[1:] }, "no pod in namespace mig-exporter"},
+		"no right to its token": {func(w *world) { w.api.forbidden["create serviceaccounts/token"] = true },
+			"you may not create serviceaccounts/token"},
+		"no certificate": {func(w *world) {
+			w.api.pods = []fakePod{newAgent(t, w.api, "gpu-01", w.by, "other.example").pod("gpu-01")}
+		}, "does not prove that it is the exporter"},
+	} {
+		w := newWorld(t)
+		c.change(w)
+		w.api.objects.Lock()
+		w.api.objects.Put("/api/v1/nodes/gpu-01", map[string]any{"kind": "Node", "apiVersion": "v1"})
+		w.api.objects.Unlock()
+
+		file := filepath.Join(t.TempDir(), "fleet.yaml")
+		text := "apiVersion: mig-exporter/v1\nkind: Fleet\nentries: [{node: gpu-01, spec: {layout: x}}]\n"
+
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+
+		for _, command := range []string{"plan", "apply"} {
+			got := w.run(t, command, "-f", file)
+			cmptest.Equal(t, name+", "+command+": exit code", got.code, 3)
+			cmptest.HasTexts(t, flat(got.out), "not known: ")
+			cmptest.HasTexts(t, flat(got.err), "cannot reach node gpu-01: ", c.want)
+		}
+	}
+}
+
 // TestPrefix: the commands that are printed reach the same nodes, and have no secret.
 func TestPrefix(t *testing.T) {
 	p := newPlugin()

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -147,9 +149,34 @@ type preview struct {
 	nodes   []rollout.Preview
 }
 
-// refused reports whether a node cannot have its layout.
-func (p *preview) refused() bool {
-	return slices.ContainsFunc(p.nodes, func(n rollout.Preview) bool { return n.Refused != "" })
+// refusal returns the error if a node cannot have its layout, or if it is not known whether it can.
+func (p *preview) refusal() error {
+	at := slices.IndexFunc(p.nodes, func(n rollout.Preview) bool { return isUnreached(n.Err) })
+	if at >= 0 {
+		return migctl.UnreachableNode(p.nodes[at].Node, p.nodes[at].Err)
+	}
+
+	if slices.ContainsFunc(p.nodes, func(n rollout.Preview) bool { return n.Refused != "" }) {
+		return errRefusedNodes
+	}
+
+	return nil
+}
+
+// isUnreached reports whether an error is of an exporter or an API server that could not be asked.
+func isUnreached(err error) bool {
+	var problem *api.Problem
+	var failed *kube.APIError
+	var certificate *tls.CertificateVerificationError
+
+	switch {
+	case err == nil, errors.As(err, &problem):
+		return false
+	case errors.As(err, &failed), errors.As(err, &certificate):
+		return true
+	}
+
+	return !errors.Is(err, rollout.ErrRefused)
 }
 
 // idle reports whether all nodes have their layouts.
@@ -235,11 +262,7 @@ func (f *fleet) plan(ctx context.Context) error {
 		writePreview(f.line.Out, p.nodes)
 	}
 
-	if err == nil && p.refused() {
-		err = errRefusedNodes
-	}
-
-	return err
+	return cmp.Or(err, p.refusal())
 }
 
 // apply makes a run and executes it.
@@ -251,8 +274,8 @@ func (f *fleet) apply(ctx context.Context) (int, error) {
 
 	writePreview(f.line.Out, p.nodes)
 
-	if p.refused() {
-		return 0, errRefusedNodes
+	if err := p.refusal(); err != nil {
+		return 0, err
 	}
 
 	if p.idle() {

@@ -29,6 +29,8 @@ func writePreview(w io.Writer, list []rollout.Preview) {
 		fmt.Fprintf(w, "%s\n", v.Node)
 
 		switch {
+		case isUnreached(v.Err):
+			fmt.Fprintf(w, "  not known: %s\n", clean(v.Refused))
 		case v.Refused != "":
 			fmt.Fprintf(w, "  refused: %s\n", clean(v.Refused))
 		case v.Plan != nil && len(v.Plan.Steps) == 0:

@@ -160,6 +160,9 @@ const theCluster = "the cluster"
 // UnreachableCluster returns the error of an API server that does not answer, or refuses.
 func UnreachableCluster(err error) error { return &unreachable{theCluster, err} }
 
+// UnreachableNode returns the error of a node whose exporter does not answer, or proves nothing.
+func UnreachableNode(node string, err error) error { return &unreachable{"node " + node, err} }
+
 // severalNodesCommands returns the commands that can be run on several nodes: they change nothing.
 func severalNodesCommands() []string {
 	return []string{

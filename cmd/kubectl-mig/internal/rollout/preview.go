@@ -95,6 +95,8 @@ type Preview struct {
 	Blocking []api.Blocker `json:"blocking,omitempty"`
 	// Refused is why the node cannot have the layout.
 	Refused string `json:"refused,omitempty"`
+	// Err is that reason if the exporter or the API server has given it, or has not answered.
+	Err error `json:"-"`
 }
 
 // Previewer finds out what a run would do.
@@ -139,7 +141,9 @@ func (p *Previewer) previewNode(ctx context.Context, node string, spec api.Spec)
 
 	problem := busy(err)
 	if problem == nil {
+		v.Err = err
 		v.refuse(err)
+
 		return v
 	}
 
@@ -156,7 +160,8 @@ func (p *Previewer) previewNode(ctx context.Context, node string, spec api.Spec)
 	case eviction == nil:
 		v.refuse(b.refusal())
 	default:
-		v.refuse(p.Evictions.CheckEviction(ctx, node, b.pods, *eviction))
+		v.Err = p.Evictions.CheckEviction(ctx, node, b.pods, *eviction)
+		v.refuse(v.Err)
 	}
 
 	return v
