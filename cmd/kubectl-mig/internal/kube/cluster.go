@@ -20,6 +20,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -128,10 +129,14 @@ func (c *Cluster) Cordon(ctx context.Context, name, run string) (bool, error) {
 }
 
 // Uncordon lifts the cordon that a run has made. If another client has made the node schedulable
-// since, and perhaps cordoned it again, Uncordon only removes the annotation.
+// since, and perhaps cordoned it again, Uncordon only removes the annotation. It is an error if another
+// client has removed the annotation, and the node is cordoned by this program.
 func (c *Cluster) Uncordon(ctx context.Context, name, run string) error {
 	err := c.patchNode(ctx, name, func(node *corev1.Node) (map[string]any, error) {
 		switch {
+		case node.Annotations[runMark] == "" && node.Spec.Unschedulable && isKnownAsOurs(node):
+			return nil, rollout.Refused(fmt.Errorf("another client has removed the annotation %s from node %s, "+
+				"and so it is not known which run keeps it cordoned: kubectl uncordon %s", runMark, name, name))
 		case node.Annotations[runMark] != run:
 			return nil, nil //nolint:nilnil // there is nothing to patch
 		case !isManagedByUs(node):
@@ -150,7 +155,16 @@ func (c *Cluster) Uncordon(ctx context.Context, name, run string) error {
 // isManagedByUs reports whether this program made the node unschedulable. If the API server does
 // not say which client did, it reports true: the annotation is enough.
 func isManagedByUs(node *corev1.Node) bool {
-	hasOther := false
+	list := managersOf(node)
+	return node.Spec.Unschedulable && (len(list) == 0 || slices.Contains(list, manager))
+}
+
+// isKnownAsOurs reports whether the API server says that this program made the node unschedulable.
+func isKnownAsOurs(node *corev1.Node) bool { return slices.Contains(managersOf(node), manager) }
+
+// managersOf returns the clients that have set spec.unschedulable of a node.
+func managersOf(node *corev1.Node) []string {
+	var list []string
 
 	for _, m := range node.ManagedFields {
 		var fields struct {
@@ -162,15 +176,11 @@ func isManagedByUs(node *corev1.Node) bool {
 		}
 
 		if _, ok := fields.Spec["f:unschedulable"]; ok {
-			if m.Manager == manager {
-				return true
-			}
-
-			hasOther = true
+			list = append(list, m.Manager)
 		}
 	}
 
-	return node.Spec.Unschedulable && !hasOther
+	return list
 }
 
 // newPatch returns a merge patch for the node that was read. A nil mark removes the annotation; a

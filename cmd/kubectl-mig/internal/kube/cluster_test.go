@@ -93,6 +93,35 @@ func TestCordon(t *testing.T) {
 	}
 }
 
+// The annotation that shows whose cordon it is was removed: the node does not pass as uncordoned.
+func TestUncordonWithoutTheAnnotation(t *testing.T) {
+	s := newFakeAPI(t)
+	s.add(t, nodePath, `{}`)
+	c := s.cluster(t)
+
+	if _, err := c.Cordon(t.Context(), "a", "r"); err != nil {
+		t.Fatal(err)
+	}
+
+	s.Lock()
+	node := apifake.Merge(apifake.Clone(s.Objects[nodePath]),
+		map[string]any{"metadata": map[string]any{"annotations": map[string]any{runMark: nil}}})
+	s.Put(nodePath, node)
+	s.Unlock()
+
+	if err := c.Uncordon(t.Context(), "a", "r"); !errors.Is(err, rollout.ErrRefused) ||
+		!strings.Contains(err.Error(), "kubectl uncordon a") {
+		t.Errorf("got %v", err)
+	}
+
+	s.expectCordon(t, true, nil)
+	s.setCordon(false) // as it says
+
+	if err := c.Uncordon(t.Context(), "a", "r"); err != nil {
+		t.Error(err)
+	}
+}
+
 // A run that is resumed does not take a cordon for its own that a person has made since.
 func TestCordonOfAPersonAfterACrash(t *testing.T) {
 	s := newFakeAPI(t)
