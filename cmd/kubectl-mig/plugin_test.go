@@ -478,6 +478,7 @@ func TestCommandLines(t *testing.T) {
 		"apply --resume r --evict":              "--evict: a run keeps the flags that it was begun with",
 		"apply -f f.yaml --max-unavailable=0":   `--max-unavailable is "0"; expected 1 or more`,
 		"apply -f f.yaml --node-timeout=5":      `--node-timeout is "5"; expected a duration`,
+		"apply -f f.yaml --pod-selector=a=(":    `--pod-selector is "a=("; expected labels`,
 		"apply -f f.yaml --force MIG-1":         "give no --gpus, --devices, --demand, --layout, --force",
 		"apply -f f.yaml --force":               "expected argument",
 		"apply -f f.yaml -o json":               "has no document",

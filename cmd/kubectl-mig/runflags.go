@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/mig-exporter/mig-exporter/cmd/kubectl-mig/internal/rollout"
 	"github.com/mig-exporter/mig-exporter/internal/usage"
@@ -90,7 +91,8 @@ func (f *runFlags) declare(c *kingpin.CmdClause) {
 		BoolVar(&f.eviction.DisableEviction)
 	f.flag(c, "grace-period", "Seconds that a pod is given to end; -1: its own.").Default("-1").
 		SetValue(intValue("--grace-period", "seconds, or -1", -1, &f.eviction.GracePeriodSeconds))
-	f.flag(c, "pod-selector", "Labels of the pods that may be evicted.").StringVar(&f.eviction.PodSelector)
+	f.flag(c, "pod-selector", "Labels of the pods that may be evicted.").
+		SetValue(selectorValue("--pod-selector", &f.eviction.PodSelector))
 	f.flag(c, "skip-wait-for-delete-timeout", "Seconds after which a pod that is being deleted is not waited "+
 		"for; 0: it is.").Default("0").
 		SetValue(intValue("--skip-wait-for-delete-timeout", "seconds", 0, &f.eviction.SkipWaitForDeleteAfter))
@@ -124,6 +126,18 @@ func intValue(name, expected string, least int, target *int) kingpin.Value {
 			*target = n
 
 			return err == nil && n >= least
+		},
+	}
+}
+
+func selectorValue(name string, target *string) kingpin.Value {
+	return &usage.Value{
+		Wrong: name + " is %q; expected labels, such as app=train,team in (a, b)",
+		Parse: func(s string) bool {
+			_, err := labels.Parse(s)
+			*target = s
+
+			return err == nil
 		},
 	}
 }
