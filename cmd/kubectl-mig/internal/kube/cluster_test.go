@@ -316,6 +316,8 @@ func TestEvict(t *testing.T) {
 			pod: `{"metadata": {` + daemonSet + `}, "spec": {"nodeName": "a"}}`, want: "stay"},
 		{name: "static", options: rollout.Eviction{Force: true}, want: "stay",
 			pod: `{"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}, "spec": {"nodeName": "a"}}`},
+		{name: "being deleted, and not waited for", options: rollout.Eviction{SkipWaitForDeleteAfter: 1}, want: "being deleted",
+			pod: `{"metadata": {` + replicaSet + `, "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"nodeName": "a"}}`},
 		{name: "not selected", options: rollout.Eviction{PodSelector: "team=x"}, want: "stay",
 			pod: `{"metadata": {` + replicaSet + `}, "spec": {"nodeName": "a"}}`},
 	} {

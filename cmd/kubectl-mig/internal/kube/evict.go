@@ -97,14 +97,17 @@ func (h *holdersOnly) choose(ctx context.Context, helper *drain.Helper) ([]corev
 
 	leave := list.Pods()
 
-	var stay []string
+	var stay, ending []string
 
 	for _, name := range h.pods {
-		if _, found := h.found[name]; !found {
+		if _, found := h.found[name]; !found ||
+			slices.ContainsFunc(leave, func(p corev1.Pod) bool { return nameOf(&p) == name }) {
 			continue
 		}
 
-		if !slices.ContainsFunc(leave, func(p corev1.Pod) bool { return nameOf(&p) == name }) {
+		if h.ending[name] {
+			ending = append(ending, name.String())
+		} else {
 			stay = append(stay, name.String())
 		}
 	}
@@ -112,6 +115,11 @@ func (h *holdersOnly) choose(ctx context.Context, helper *drain.Helper) ([]corev
 	if len(stay) > 0 {
 		return nil, rollout.Refused(fmt.Errorf("these hold the devices and stay, as kubectl drain would leave them "+
 			"(pods of DaemonSets, static pods, others than --pod-selector selects): %s", strings.Join(stay, ", ")))
+	}
+
+	if len(ending) > 0 {
+		return nil, rollout.Refused(fmt.Errorf("these hold the devices and are being deleted, which is not waited "+
+			"for (--skip-wait-for-delete-timeout): %s", strings.Join(ending, ", ")))
 	}
 
 	return leave, nil
@@ -166,6 +174,8 @@ type holdersOnly struct {
 	node  string
 	pods  []rollout.Pod
 	found map[rollout.Pod]types.UID // those of the pods that were on the node when they were listed
+	// ending are those of them that drain may leave out because they are being deleted.
+	ending map[rollout.Pod]bool
 	// unanswered: the API server did not answer a request about a pod, or could not.
 	unanswered atomic.Bool
 }
@@ -267,6 +277,7 @@ func (p *holdersPods) List(ctx context.Context, o metav1.ListOptions) (*corev1.P
 
 	h := p.holders
 	h.found = map[rollout.Pod]types.UID{}
+	h.ending = map[rollout.Pod]bool{}
 	list := &corev1.PodList{}
 
 	for _, name := range h.pods {
@@ -282,6 +293,7 @@ func (p *holdersPods) List(ctx context.Context, o metav1.ListOptions) (*corev1.P
 		h.found[name] = pod.UID
 
 		if selector.Matches(labels.Set(pod.Labels)) {
+			h.ending[name] = pod.DeletionTimestamp != nil
 			list.Items = append(list.Items, *pod)
 		}
 	}
