@@ -368,6 +368,10 @@ func (f *fleet) takeUp(
 		err = change(run)
 	}
 
+	if err == nil { // the state names each deed before it is done
+		err = store.Save(ctx, run)
+	}
+
 	if err != nil {
 		store.Close(ctx)
 		return 0, err

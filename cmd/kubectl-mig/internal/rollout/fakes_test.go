@@ -50,25 +50,26 @@ var (
 )
 
 type fakeNode struct {
-	gone       bool
-	layout     string
-	cordonedBy string // a run, "person" or "exporter"
-	holders    []api.Hold
-	leftover   []api.Hold // holders for a while after the pods have gone
-	lagging    int        // how often they are still seen
-	lags       int        // how often that is after an eviction; default: 2
-	budget     bool       // a PodDisruptionBudget refuses evictions
-	stays      bool       // the pods are a DaemonSet's
-	ops        []*api.Operation
-	plans      map[string]string // layouts by the plans' ids
-	keys       map[string]*api.Operation
-	end        api.OperationState // of operations; default: succeeded
-	notOffered int                // how often allocatable is still behind
-	refuse     *api.Problem       // of plans
-	silent     int                // how often the exporter does not answer
-	away       int                // how often the API server does not answer, in evictions
-	evicted    []Pod
-	before     []*Offer // of the calls of Missing
+	gone        bool
+	layout      string
+	cordonedBy  string // a run, "person" or "exporter"
+	holders     []api.Hold
+	leftover    []api.Hold // holders for a while after the pods have gone
+	lagging     int        // how often they are still seen
+	lags        int        // how often that is after an eviction; default: 2
+	budget      bool       // a PodDisruptionBudget refuses evictions
+	stays       bool       // the pods are a DaemonSet's
+	keepsCordon bool       // it cannot be uncordoned
+	ops         []*api.Operation
+	plans       map[string]string // layouts by the plans' ids
+	keys        map[string]*api.Operation
+	end         api.OperationState // of operations; default: succeeded
+	notOffered  int                // how often allocatable is still behind
+	refuse      *api.Problem       // of plans
+	silent      int                // how often the exporter does not answer
+	away        int                // how often the API server does not answer, in evictions
+	evicted     []Pod
+	before      []*Offer // of the calls of Missing
 
 	// The exporter answers nothing any more after it has received a start, which it executes or not.
 	startsWithoutAnswer, losesStarts bool
@@ -242,6 +243,10 @@ func (c *client) Cordon(_ context.Context, node, run string) (own bool, err erro
 func (c *client) Uncordon(_ context.Context, node, run string) error {
 	return c.call("uncordon", node, func(n *fakeNode) error {
 		c.expectPhase(node, Uncordoning)
+
+		if n.keepsCordon {
+			return Refused(errors.New("not now"))
+		}
 
 		if n.cordonedBy == run {
 			n.cordonedBy = ""
@@ -570,6 +575,10 @@ func (w *world) execute(name string, change ...func(*Run)) error {
 	run, c := w.load(name)
 	for _, f := range change {
 		f(run)
+
+		if err := c.Save(w.t.Context(), run); err != nil {
+			w.t.Fatal(err)
+		}
 	}
 
 	return c.engine().Execute(w.t.Context(), run)

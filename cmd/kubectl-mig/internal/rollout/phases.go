@@ -19,6 +19,8 @@ type failure struct {
 	retry Phase // in which a resumed run goes on
 	// keep: the node's layout is not what it was, or that is not known, and it stays cordoned.
 	keep bool
+	// cordoned: it stays cordoned because we could not uncordon it.
+	cordoned bool
 }
 
 func (f *failure) Error() string { return f.err.Error() }
@@ -44,7 +46,7 @@ func (n *Node) fail(err error) {
 	n.Unclear = n.Unclear || f.keep
 	n.Pods = nil
 
-	if n.Unclear || n.Cordon != Own {
+	if n.Unclear || f.cordoned || n.Cordon != Own {
 		n.Phase = Failed
 	} else {
 		n.Phase = Uncordoning
@@ -669,7 +671,7 @@ func (x *execution) uncordon(ctx context.Context, n *Node) error {
 			return x.Cluster.Uncordon(ctx, n.Name, x.run.Name)
 		})
 		if err != nil {
-			return unclear(Uncordoning, "uncordon: %w", err)
+			return &failure{err: fmt.Errorf("uncordon: %w", err), retry: Uncordoning, cordoned: true}
 		}
 	}
 

@@ -132,3 +132,62 @@ func TestRollbackAwaitsAHolderThatLingers(t *testing.T) {
 		w.expectNode("a", Failed, "new", "")
 	}
 }
+
+// A node whose layout has not changed stays cordoned only as long as it cannot be uncordoned: a
+// resumed run that fails on it again lifts the cordon, and so does a rollback of the run.
+func TestUnchangedNodeThatCannotBeUncordoned(t *testing.T) {
+	for _, undo := range []bool{false, true} {
+		w := newWorld(t, "a", "b")
+		run := w.newTestRun(Options{})
+		n := w.nodes["b"]
+		n.end = api.RolledBack
+		n.keepsCordon = true
+
+		if err := w.execute("laptop"); err == nil || !strings.Contains(err.Error(), "rolled-back") {
+			t.Fatalf("got %v", err)
+		}
+
+		w.expectNode("b", Failed, "old", run.Name)
+
+		n.keepsCordon = false
+		n.refuse = &api.Problem{Type: api.Infeasible, Detail: "no room"}
+
+		if undo {
+			if err := w.rollBack(); err != nil {
+				t.Error(err)
+			}
+
+			w.expectNode("b", Done, "old", "")
+
+			continue
+		}
+
+		if err := w.execute("laptop", resume); err == nil || !strings.Contains(err.Error(), "no room") {
+			t.Errorf("got %v", err)
+		}
+
+		w.expectNode("b", Failed, "old", "")
+	}
+}
+
+// A changed node that cannot be uncordoned is, when the run is resumed.
+func TestChangedNodeThatCannotBeUncordoned(t *testing.T) {
+	w := newWorld(t, "a")
+	run := w.newTestRun(Options{})
+	n := w.nodes["a"]
+	n.keepsCordon = true
+
+	if err := w.execute("laptop"); err == nil || !strings.Contains(err.Error(), "uncordon: not now") {
+		t.Fatalf("got %v", err)
+	}
+
+	w.expectNode("a", Failed, "new", run.Name)
+
+	n.keepsCordon = false
+
+	if err := w.execute("laptop", resume); err != nil {
+		t.Fatal(err)
+	}
+
+	w.expectNode("a", Done, "new", "")
+}
