@@ -90,6 +90,44 @@ func TestTokenThatHasEnded(t *testing.T) {
 	}
 }
 
+// TestTokenIsRenewed: another token is asked for when a fifth of the lifetime is left, and not before;
+// the lifetime counts from the request, since the answer may take long.
+func TestTokenIsRenewed(t *testing.T) {
+	now := time.Now()
+	requested := 0
+	tokens := &tokenSource{
+		now: func() time.Time { return now },
+		request: func(context.Context) (token, error) {
+			requested++
+			now = now.Add(time.Minute)
+
+			return token{fmt.Sprintf("token-%d", requested), tokenLifetime}, nil
+		},
+	}
+
+	for _, step := range []struct {
+		after time.Duration
+		want  string
+		fresh bool
+	}{
+		{0, "token-1", true},
+		{7*time.Minute - time.Second, "token-1", false},
+		{time.Second, "token-2", true},
+		{0, "token-2", false},
+		{time.Hour, "token-3", true},
+	} {
+		now = now.Add(step.after)
+
+		value, fresh, err := tokens.get(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		cmptest.Equal(t, "token", value, step.want)
+		cmptest.Equal(t, step.want+" is new", fresh, step.fresh)
+	}
+}
+
 // TestExporterThatHangs: one that accepts connections and answers nothing does not hold up a command
 // about all nodes.
 func TestExporterThatHangs(t *testing.T) {
