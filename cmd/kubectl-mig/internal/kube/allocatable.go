@@ -123,7 +123,9 @@ func (a *allocatable) missingByProfile(devices map[string]int) []string {
 
 	for _, resource := range slices.Sorted(maps.Keys(a.resources)) {
 		n := a.resources[resource]
-		if n > 0 && strings.HasPrefix(resource, migPrefix) && devices[strings.TrimSuffix(resource, sharedSuffix)] == 0 {
+		isMIG := strings.HasPrefix(resource, migPrefix)
+
+		if isMIG && n > 0 && devices[strings.TrimSuffix(resource, sharedSuffix)] == 0 {
 			missing = append(missing, fmt.Sprintf("%s: still %d", resource, n))
 		}
 	}

@@ -670,7 +670,7 @@ func TestReplacedWhileItRuns(t *testing.T) {
 	for _, undo := range []bool{false, true} {
 		t.Run(fmt.Sprintf("rollback %t", undo), func(t *testing.T) {
 			w := newWorld(t, "a", "b")
-			run := w.newTestRun(Options{})
+			w.newTestRun(Options{})
 
 			if undo {
 				if err := w.execute("laptop"); err != nil {
@@ -732,7 +732,7 @@ func TestAwaitsAllocatableWithoutAnOperation(t *testing.T) {
 	for _, at := range []Phase{Waiting, Planning} {
 		t.Run(string(at), func(t *testing.T) {
 			w := newWorld(t, "a")
-			run := w.newTestRun(Options{})
+			w.newTestRun(Options{})
 			n := w.nodes["a"]
 
 			if at == Waiting {
