@@ -285,4 +285,6 @@ func (f *realFleet) rollBack(kubeconfig string) {
 	got := runCommand(f.t, f.command(kubeconfig, "rollback", "--run", f.run, "--yes"))
 	cmptest.Equal(f.t, "exit code if nothing is left to undo", got.code, 1)
 	cmptest.HasTexts(f.t, strings.TrimSpace(f.must(0, kubeconfig, "runs", f.run)), "rolled back")
+	cmptest.HasTexts(f.t, f.must(0, kubeconfig, "runs"), f.run)
+	f.expectRunRights()
 }

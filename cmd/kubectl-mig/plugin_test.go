@@ -109,7 +109,7 @@ func (a *authority) pem() string {
 }
 
 // agent stands for the exporter of a node: partition control's review of tokens, and an empty list
-// of operations.
+// of operations. It knows nothing that could be changed.
 type agent struct {
 	*httptest.Server
 	cluster *reviews.Cluster
@@ -167,6 +167,14 @@ func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
 		io.WriteString(w, `{"type":"https://mig-exporter.github.io/problems/unauthenticated","title":"Unauthenticated",
 			"status":401,"detail":"no valid credentials"}`)
+
+		return
+	}
+
+	if r.Method != http.MethodGet {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusNotFound)
+		io.WriteString(w, `{"type":"urn:mig-exporter:problem:not-found","title":"Not found","status":404,"detail":"not known"}`)
 
 		return
 	}
