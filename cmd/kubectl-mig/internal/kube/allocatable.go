@@ -143,7 +143,8 @@ func (a *allocatable) missingOfGPUs(devices map[string]int) []string {
 			"%s=single would say so", a.count(gpuResource), strategyLabel))
 	}
 
-	if a.offers(gpuResource, total) {
+	hadNone := a.before.Devices != nil && sum(a.before.Devices) == 0
+	if a.offers(gpuResource, total) || total == 0 && hadNone {
 		return nil
 	}
 
@@ -180,27 +181,45 @@ func (a *allocatable) count(resource string) int {
 // shared is offered several times: as often as feature discovery has it, or, if the resource's own
 // name says that it is shared, as often as before. If only that name is known, any multiple will do.
 func (a *allocatable) offers(resource string, devices int) bool {
-	have := a.count(resource)
+	unshared := a.resources[resource]
+	shared := a.resources[resource+sharedSuffix]
+	replicas, err := strconv.Atoi(a.labels[resource+replicasSuffix])
+	isKnown := err == nil && replicas > 1
 
-	if replicas, err := strconv.Atoi(a.labels[resource+replicasSuffix]); err == nil && replicas > 1 {
-		return have == devices*replicas
+	if shared == 0 && isKnown {
+		return unshared == devices*replicas
 	}
 
-	if devices == 0 || a.resources[resource+sharedSuffix] == 0 {
-		return have == devices
+	if shared == 0 {
+		return unshared == devices
 	}
 
-	then := a.before.Resources[resource+sharedSuffix]
-	if n := a.before.Devices[resource]; n > 0 && then > 0 && then%n == 0 {
-		return have == devices*(then/n)
+	// The plugin may share some of the devices alone.
+	if !isKnown {
+		then := a.before.Resources[resource+sharedSuffix]
+		n := a.before.Devices[resource] - a.before.Resources[resource]
+		isKnown = n > 0 && then > 0 && then%n == 0
+
+		if isKnown {
+			replicas = then / n
+		}
 	}
 
-	return have%devices == 0
+	left := devices - unshared
+	if isKnown {
+		return shared == left*replicas
+	}
+
+	return left > 0 && shared%left == 0
 }
 
 func (a *allocatable) describe(resource string, devices int) string {
 	have := a.count(resource)
 	text := fmt.Sprintf("%s: %d, of %d devices", resource, have, devices)
+
+	if replicas := a.labels[resource+replicasSuffix]; replicas > "1" {
+		return text + ", each offered " + replicas + " times"
+	}
 
 	if devices > 0 && have > devices && have%devices == 0 && a.resources[resource+sharedSuffix] == 0 {
 		text += fmt.Sprintf(" (if each is shared by %d, the label %s%s would say so)", have/devices, resource,
