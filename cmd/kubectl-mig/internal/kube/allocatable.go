@@ -183,8 +183,7 @@ func (a *allocatable) count(resource string) int {
 func (a *allocatable) offers(resource string, devices int) bool {
 	unshared := a.resources[resource]
 	shared := a.resources[resource+sharedSuffix]
-	replicas, err := strconv.Atoi(a.labels[resource+replicasSuffix])
-	isKnown := err == nil && replicas > 1
+	replicas, isKnown := a.replicas(resource)
 
 	if shared == 0 && isKnown {
 		return unshared == devices*replicas
@@ -213,12 +212,19 @@ func (a *allocatable) offers(resource string, devices int) bool {
 	return left > 0 && shared%left == 0
 }
 
+// replicas returns how often each device is offered as a resource, by feature discovery. It reports
+// false if that is not known, or once.
+func (a *allocatable) replicas(resource string) (int, bool) {
+	n, err := strconv.Atoi(a.labels[resource+replicasSuffix])
+	return n, err == nil && n > 1
+}
+
 func (a *allocatable) describe(resource string, devices int) string {
 	have := a.count(resource)
 	text := fmt.Sprintf("%s: %d, of %d devices", resource, have, devices)
 
-	if replicas := a.labels[resource+replicasSuffix]; replicas > "1" {
-		return text + ", each offered " + replicas + " times"
+	if replicas, isKnown := a.replicas(resource); isKnown {
+		return fmt.Sprintf("%s, each offered %d times", text, replicas)
 	}
 
 	if devices > 0 && have > devices && have%devices == 0 && a.resources[resource+sharedSuffix] == 0 {

@@ -114,7 +114,8 @@ func (h *holdersOnly) choose(ctx context.Context, helper *drain.Helper) ([]corev
 
 	if len(stay) > 0 {
 		return nil, rollout.Refused(fmt.Errorf("these hold the devices and stay, as kubectl drain would leave "+
-			"them (pods of DaemonSets, static pods, others than --pod-selector selects): %s", strings.Join(stay, ", ")))
+			"them (pods of DaemonSets, static pods, others than --pod-selector selects): %s",
+			strings.Join(stay, ", ")))
 	}
 
 	if len(ending) > 0 {
