@@ -118,6 +118,8 @@ func (c *Cluster) Cordon(ctx context.Context, name, run string) (bool, error) {
 			return nil, fmt.Errorf("run %s keeps node %s cordoned", mark, name)
 		case node.Annotations[exporterMark] != "":
 			return nil, fmt.Errorf("the exporter of node %s keeps it cordoned for an operation", name)
+		case mark == "" && isKnownAsOurs(node):
+			return nil, errNoMark(name)
 		default:
 			own = false
 		}
@@ -135,8 +137,7 @@ func (c *Cluster) Uncordon(ctx context.Context, name, run string) error {
 	err := c.patchNode(ctx, name, func(node *corev1.Node) (map[string]any, error) {
 		switch {
 		case node.Annotations[runMark] == "" && node.Spec.Unschedulable && isKnownAsOurs(node):
-			return nil, rollout.Refused(fmt.Errorf("another client has removed the annotation %s from node %s, "+
-				"and so it is not known which run keeps it cordoned: kubectl uncordon %s", runMark, name, name))
+			return nil, errNoMark(name)
 		case node.Annotations[runMark] != run:
 			return nil, nil //nolint:nilnil // there is nothing to patch
 		case !isManagedByUs(node):
@@ -150,6 +151,12 @@ func (c *Cluster) Uncordon(ctx context.Context, name, run string) error {
 	}
 
 	return err
+}
+
+// errNoMark is the error of a node that a run keeps cordoned, if it is not known which.
+func errNoMark(name string) error {
+	return rollout.Refused(fmt.Errorf("another client has removed the annotation %s from node %s, and so it is "+
+		"not known which run keeps it cordoned: kubectl uncordon %s", runMark, name, name))
 }
 
 // isManagedByUs reports whether this program made the node unschedulable. If the API server does

@@ -115,6 +115,12 @@ func TestUncordonWithoutTheAnnotation(t *testing.T) {
 	}
 
 	s.expectCordon(t, true, nil)
+
+	// Nor does it pass as another client's cordon, which would stay after the run.
+	if own, err := c.Cordon(t.Context(), "a", "r"); own || !errors.Is(err, rollout.ErrRefused) {
+		t.Errorf("cordoned again: got %t, %v", own, err)
+	}
+
 	s.setCordon(false) // as it says
 
 	if err := c.Uncordon(t.Context(), "a", "r"); err != nil {
