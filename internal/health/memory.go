@@ -2,7 +2,6 @@ package health
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -25,7 +24,8 @@ type RememberedGPU struct {
 	XIDs        map[uint64]time.Time `json:"xids,omitempty"`
 	Recovered   time.Time            `json:"recovered,omitzero"`
 	Unavailable time.Time            `json:"unavailable,omitzero"`
-	Lost        time.Time            `json:"lost,omitzero"`
+	Fault       string               `json:"fault,omitempty"`
+	FaultSince  time.Time            `json:"faultSince,omitzero"`
 
 	ReadAt        time.Time          `json:"readAt,omitzero"`
 	DownAt        time.Time          `json:"downAt,omitzero"`
@@ -48,7 +48,7 @@ type Place struct {
 func (m Memory) IsSame(other Memory) bool {
 	return slices.EqualFunc(m.GPUs, other.GPUs, func(a, b RememberedGPU) bool {
 		return a.Place == b.Place && maps.EqualFunc(a.XIDs, b.XIDs, time.Time.Equal) &&
-			a.Recovered.Equal(b.Recovered) && a.Unavailable.Equal(b.Unavailable) && a.Lost.Equal(b.Lost) &&
+			a.Recovered.Equal(b.Recovered) && a.Unavailable.Equal(b.Unavailable) && a.FaultSince.Equal(b.FaultSince) &&
 			a.Asked == b.Asked && a.ResetRequired == b.ResetRequired && a.Unbound == b.Unbound
 	})
 }
@@ -89,7 +89,8 @@ func (t *Tracker) Recall(memory Memory) {
 		t.gpus[string(r.UUID)] = &gpuMemory{
 			past:          past{recovered: r.Recovered, unavailable: r.Unavailable, xids: r.XIDs},
 			place:         r.Place,
-			lostAt:        r.Lost,
+			fault:         r.Fault,
+			faultSince:    r.FaultSince,
 			downAt:        r.DownAt,
 			readAt:        r.ReadAt,
 			energy:        r.Energy,
@@ -132,7 +133,7 @@ func IsPast(code Code) bool {
 // hasPast reports whether m has something that the next process has to know.
 func (m *gpuMemory) hasPast() bool {
 	return m.place.UUID != "" && (len(m.xids) > 0 || !m.recovered.IsZero() || !m.unavailable.IsZero() ||
-		!m.lostAt.IsZero() || m.asked != "" || m.resetRequired || m.unbound)
+		!m.faultSince.IsZero() || m.asked != "" || m.resetRequired || m.unbound)
 }
 
 func (m *gpuMemory) export() RememberedGPU {
@@ -141,7 +142,8 @@ func (m *gpuMemory) export() RememberedGPU {
 		XIDs:          maps.Clone(m.xids),
 		Recovered:     m.recovered,
 		Unavailable:   m.unavailable,
-		Lost:          m.lostAt,
+		Fault:         m.fault,
+		FaultSince:    m.faultSince,
 		ReadAt:        m.readAt,
 		DownAt:        m.downAt,
 		Energy:        m.energy,
@@ -152,16 +154,9 @@ func (m *gpuMemory) export() RememberedGPU {
 	}
 }
 
-// remember keeps the XIDs of the GPU that count until a reset, and since when the GPU is lost.
-func (m *gpuMemory) remember(g *gpu.GPU, at time.Time) {
-	m.place = Place{UUID: g.UUID, Index: g.Index, PCIBusID: g.PCIBusID}
-
-	isLost := !g.Up && len(g.Errors) > 0 && errors.Is(g.Errors[0].Err, gpu.ErrLost)
-	if !isLost {
-		m.lostAt = time.Time{}
-	} else if m.lostAt.IsZero() {
-		m.lostAt = at
-	}
+// remember keeps where the GPU is, and its XIDs that count until a reset.
+func (m *gpuMemory) remember(g *gpu.GPU) {
+	m.place = Place{UUID: g.UUID, Index: g.Index, PCIBusID: cmp.Or(g.PCIBusID, m.place.PCIBusID)}
 
 	for _, x := range g.Totals.XIDErrors {
 		class := ClassOf(x.XID)
@@ -177,6 +172,19 @@ func (m *gpuMemory) remember(g *gpu.GPU, at time.Time) {
 	}
 
 	maps.DeleteFunc(m.xids, func(_ uint64, last time.Time) bool { return !last.After(m.recovered) })
+}
+
+// rememberFault keeps that a GPU is unhealthy, until it is seen well again or is released on
+// purpose. While its state is unknown, it may still be unhealthy.
+func (m *gpuMemory) rememberFault(v Verdict, released bool, at time.Time) {
+	switch {
+	case released || v.State == Healthy || v.State == Degraded:
+		m.fault = ""
+		m.faultSince = time.Time{}
+	case v.State == Unhealthy && m.faultSince.IsZero():
+		m.fault = v.Message
+		m.faultSince = at
+	}
 }
 
 // withPast returns the XIDs of a GPU together with the XIDs that an earlier process has seen.
@@ -199,8 +207,8 @@ func withPast(list []gpu.XIDCount, before past) []gpu.XIDCount {
 	return all
 }
 
-// updateMissing updates t.missing, the GPUs that were lost and that the driver does not list any
-// more. gpus are the GPUs of the Snapshot; complete is whether it has all that the driver lists. If
+// updateMissing updates t.missing, the GPUs that were unhealthy and that the driver does not list
+// any more. gpus are the GPUs of the Snapshot; complete is whether it has all that the driver lists. If
 // not, any GPU with a past may come back: we keep them all.
 func (t *Tracker) updateMissing(gpus map[string]*gpuMemory, complete bool) {
 	for key, m := range t.gpus {
@@ -210,12 +218,12 @@ func (t *Tracker) updateMissing(gpus map[string]*gpuMemory, complete bool) {
 	}
 
 	maps.DeleteFunc(t.missing, func(key string, m *gpuMemory) bool {
-		return gpus[key] != nil || complete && m.lostAt.IsZero()
+		return gpus[key] != nil || complete && m.faultSince.IsZero()
 	})
 }
 
-// judgeMissing returns a reason for each GPU that was lost and that the driver does not list any
-// more.
+// judgeMissing returns a reason for each GPU that was unhealthy and that the driver does not list
+// any more: that it is gone does not make the node well.
 func (t *Tracker) judgeMissing(complete bool) (reasons []Reason) {
 	if !complete {
 		return nil
@@ -223,9 +231,9 @@ func (t *Tracker) judgeMissing(complete bool) (reasons []Reason) {
 
 	for _, key := range slices.Sorted(maps.Keys(t.missing)) {
 		m := t.missing[key]
-		reasons = append(reasons, Reason{Code: CodeMissing, State: Unhealthy, Action: ActionReboot, Since: m.lostAt,
-			Message: fmt.Sprintf("GPU %d (%s) at %s was lost, and the driver does not list it any more",
-				m.place.Index, m.place.UUID, m.place.PCIBusID)})
+		reasons = append(reasons, Reason{Code: CodeMissing, State: Unhealthy, Action: ActionReboot, Since: m.faultSince,
+			Message: fmt.Sprintf("GPU %d (%s) at %s was unhealthy (%s), and the driver does not list it any more",
+				m.place.Index, m.place.UUID, m.place.PCIBusID, m.fault)})
 	}
 
 	return reasons

@@ -135,26 +135,54 @@ func TestRestartWithTheKernelsLog(t *testing.T) {
 	cmptest.Equal(t, "it is over", judge(restarted(t, before), time.Minute, logged), "healthy none: ")
 }
 
-// TestMissing: a GPU that was lost and is not listed any more is no GPU less to judge, before a
-// restart or after it. One that was not lost may have been taken away on purpose.
+// TestMissing: a GPU that was unhealthy and is not listed any more is no GPU less to judge, before a
+// restart or after it. One that was well, or released, may have been taken away on purpose.
 func TestMissing(t *testing.T) {
 	well := healthyGPU()
+
+	for listed, change := range map[string]func(*gpu.GPU){
+		"unhealthy reboot: GPULost":         down(gpu.ErrLost),
+		"unhealthy reset: GPUResetRequired": down(gpu.ErrResetRequired),
+		"unhealthy reset: GPUHung":          down(gpu.ErrTimeout),
+		"unhealthy reboot: XIDNode 79":      hasXID(79),
+		"unhealthy reset: XIDHardware 119":  hasXID(119),
+	} {
+		bad := healthyGPU()
+		change(&bad)
+
+		tracker := New(0, start)
+		cmptest.Equal(t, "listed", judge(tracker, time.Second, well, bad), listed)
+		cmptest.Equal(t, listed+", not listed", judge(tracker, time.Hour, well), "unhealthy reboot: GPUMissing")
+		cmptest.Equal(t, listed+", restarted", judge(restarted(t, tracker), 2*time.Hour, well),
+			"unhealthy reboot: GPUMissing")
+	}
+
 	lost := healthyGPU()
 	lost.PCIBusID = "00000000:1B:00.0"
 	down(gpu.ErrLost)(&lost)
 
-	tracker := New(0, start)
-	tracker.Observe(node(0, well, lost))
-	cmptest.Equal(t, "listed", judge(tracker, time.Second, well, lost), "unhealthy reboot: GPULost")
-	cmptest.Equal(t, "not listed", judge(tracker, time.Hour, well), "unhealthy reboot: GPUMissing")
-	cmptest.Equal(t, "message", tracker.Report(start).Message,
-		"GPU 1 (GPU-1) at 00000000:1B:00.0 was lost, and the driver does not list it any more")
-	cmptest.Equal(t, "not listed, and restarted", judge(restarted(t, tracker), 2*time.Hour, well),
-		"unhealthy reboot: GPUMissing")
-	cmptest.Equal(t, "back", judge(tracker, 2*time.Hour, well, well), "healthy none: ")
+	unreadable := healthyGPU()
+	down(gpu.ErrDriver)(&unreadable)
 
-	tracker.Observe(node(0, well, well))
-	cmptest.Equal(t, "taken away", judge(tracker, time.Second, well), "healthy none: ")
+	tracker := New(0, start)
+	tracker.Observe(node(time.Second, well, lost))
+	judge(tracker, time.Minute, well, unreadable) // it may still be lost
+	cmptest.Equal(t, "not listed", judge(tracker, time.Hour, well), "unhealthy reboot: GPUMissing")
+	cmptest.Equal(t, "message", tracker.Report(start.Add(time.Hour)).Message, "GPU 1 (GPU-1) at 00000000:1B:00.0 "+
+		"was unhealthy (the GPU is lost: it has fallen off the bus, or cannot be reached), "+
+		"and the driver does not list it any more")
+	cmptest.Equal(t, "back", judge(tracker, 2*time.Hour, well, well), "healthy none: ")
+	cmptest.Equal(t, "taken away when well", judge(tracker, 3*time.Hour, well), "healthy none: ")
+
+	released := healthyGPU()
+	hasXID(79)(&released)
+	tracker.Observe(node(4*time.Hour, well, released))
+
+	released.Released = gpu.Some(gpu.Release{Since: start, Cause: gpu.ReleasedByOperator})
+	released.Up = false
+
+	tracker.Observe(node(5*time.Hour, well, released))
+	cmptest.Equal(t, "taken away after a release", judge(tracker, 6*time.Hour, well), "healthy none: ")
 }
 
 // TestRestartWhileGPUsAreUnread: a GPU whose first reading has not ended keeps its past.

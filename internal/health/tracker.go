@@ -39,7 +39,8 @@ type datedState struct {
 type gpuMemory struct {
 	past
 	place         Place
-	lostAt        time.Time          // when the GPU was first seen lost; zero if it is not lost
+	fault         string             // why the GPU is unhealthy, by its first such verdict; empty if it is not
+	faultSince    time.Time          // when we first saw the GPU unhealthy; zero if it is not
 	downAt        time.Time          // of the last Snapshot in which the GPU was down or released
 	readAt        time.Time          // of the last Snapshot with a good reading
 	energy        gpu.Opt[float64]   // the energy counter in joules at the last reading that had it
@@ -91,10 +92,12 @@ func (t *Tracker) Observe(s *gpu.Snapshot) {
 		}
 
 		m.observe(g, s.Time)
-		m.remember(g, s.Time)
+		m.remember(g)
 		gpus[key] = m
 
-		r.GPUs = append(r.GPUs, judgeAll(g, m.past, s.Time, allHang, keep))
+		judged := judgeAll(g, m.past, s.Time, allHang, keep)
+		m.rememberFault(judged.Verdict, g.Released.Present(), s.Time)
+		r.GPUs = append(r.GPUs, judged)
 	}
 
 	t.updateMissing(gpus, complete)
