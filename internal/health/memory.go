@@ -231,9 +231,11 @@ func (t *Tracker) judgeMissing(complete bool) (reasons []Reason) {
 
 	for _, key := range slices.Sorted(maps.Keys(t.missing)) {
 		m := t.missing[key]
-		reasons = append(reasons, Reason{Code: CodeMissing, State: Unhealthy, Action: ActionReboot, Since: m.faultSince,
+		reasons = append(reasons, Reason{
+			Code: CodeMissing, State: Unhealthy, Action: ActionReboot, Since: m.faultSince,
 			Message: fmt.Sprintf("GPU %d (%s) at %s was unhealthy (%s), and the driver does not list it any more",
-				m.place.Index, m.place.UUID, m.place.PCIBusID, m.fault)})
+				m.place.Index, m.place.UUID, m.place.PCIBusID, m.fault),
+		})
 	}
 
 	return reasons

@@ -55,21 +55,17 @@ func failureOf(err error) *failure {
 func (f *Follower) attempt(ctx context.Context, n Node, w wanted) error {
 	a := w.attempt
 
+	// While mig-manager runs, it owns the state label, and may have applied the layout. It may also run
+	// while we cannot know.
 	pods, err := f.o.Cluster.MIGManager(ctx)
-	if err != nil && f.o.Apply {
-		return f.fail(ctx, a, &failure{
-			reason: fmt.Sprintf("whether mig-manager runs on this node is not known: %v", err),
-			again:  true,
-		})
-	}
 
-	// While mig-manager runs, it owns the state label, and may have applied the layout.
-	if len(pods) > 0 {
-		f.postpone(a)
-		f.planned = a
-		f.plannedAt = f.o.Now()
-		f.say("mig-manager follows the label (pod %s): this exporter leaves it alone",
-			strings.Join(pods, ", "))
+	switch {
+	case err != nil:
+		f.leaveAlone(a, fmt.Sprintf("whether mig-manager runs on this node is not known: %v", err))
+		return nil
+	case len(pods) > 0:
+		f.leaveAlone(a, fmt.Sprintf("mig-manager follows the label (pod %s): this exporter leaves it alone",
+			strings.Join(pods, ", ")))
 
 		return nil
 	}
@@ -96,6 +92,14 @@ func (f *Follower) attempt(ctx context.Context, n Node, w wanted) error {
 	}
 
 	return f.succeed(ctx, a, reason)
+}
+
+// leaveAlone says why we neither apply the layout nor write to the node, and looks again later.
+func (f *Follower) leaveAlone(a attempt, why string) {
+	f.postpone(a)
+	f.planned = a
+	f.plannedAt = f.o.Now()
+	f.say("%s", why)
 }
 
 // say sets the note, and logs it if it is new.

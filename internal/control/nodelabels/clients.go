@@ -153,19 +153,18 @@ func pausedByUs(n Node) (before map[string]string, ours bool) {
 
 // restoreLeft restores clients that are paused although no change is under way. Another process of
 // this program has paused them, or a mig-manager that was removed in the middle of a change. While
-// mig-manager runs, it restores them itself.
+// mig-manager runs, it restores them itself. With --control.mode=plan we report them alone, as notes
+// do.
 func (f *Follower) restoreLeft(ctx context.Context, n Node) error {
-	_, ours := pausedByUs(n)
-
-	if len(pausedClients(n)) == 0 {
-		if ours { // another program has restored them: only the annotation is left
-			return f.restoreClients(ctx, false)
-		}
-
+	if !f.o.Apply {
 		return nil
 	}
 
-	if !ours && !f.o.Apply {
+	if len(pausedClients(n)) == 0 {
+		if _, ours := pausedByUs(n); ours { // another program has restored them: only the annotation is left
+			return f.restoreClients(ctx, false)
+		}
+
 		return nil
 	}
 
@@ -174,7 +173,7 @@ func (f *Follower) restoreLeft(ctx context.Context, n Node) error {
 		return err
 	}
 
-	return f.restoreClients(ctx, f.o.Apply)
+	return f.restoreClients(ctx, true)
 }
 
 // restoreClients gives the labels that we have paused their former values, unless another program

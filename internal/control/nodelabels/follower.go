@@ -348,10 +348,10 @@ func (f *Follower) report(ctx context.Context, n Node, w wanted) {
 	f.o.Report(s)
 }
 
-// setPausedNote sets the note about clients that are left paused. A follower with an engine needs
-// none, since it restores them.
+// setPausedNote sets the note about clients that are left paused. A follower that applies layouts
+// needs none, since it restores them.
 func (f *Follower) setPausedNote(n Node) {
-	if f.o.Engine != nil {
+	if f.o.Engine != nil && f.o.Apply {
 		return
 	}
 

@@ -171,7 +171,7 @@ func TestFailedOperation(t *testing.T) {
 	f.expectState("success", "op-1 is unsettled", "the kubelet")
 }
 
-// TestMIGManagerRuns: its state is left alone; if it is not known whether it runs, nothing is done.
+// TestMIGManagerRuns: its state is left alone, also while it is not known whether it runs.
 func TestMIGManagerRuns(t *testing.T) {
 	t.Parallel()
 
@@ -192,15 +192,17 @@ func TestMIGManagerRuns(t *testing.T) {
 	}).Owners(t.Context())
 	cmptest.Equal(t, "owners", fmt.Sprint(owners, err), "map[:[mig-manager (pod gpu-operator/nvidia-mig-manager-x1)]] <nil>")
 
-	f.server.RemoveDaemonSet("nvidia-mig-manager")
 	f.server.Forbid("list pods", true)
 
 	f.now = f.now.Add(2 * time.Minute)
 	f.follow()
-	f.expectState("failed", "whether mig-manager runs on this node is not known", "list pods")
-	cmptest.Equal(t, "plans", f.engine.plans, 0)
+	f.expectState("success")
+	cmptest.Equal(t, "plans while it is not known", f.engine.plans, 0)
+	cmptest.Equal(t, "changes of the node while it is not known", f.patches(), 0)
+	cmptest.HasTexts(t, f.Note(), "whether mig-manager runs on this node is not known", "list pods")
 
 	f.server.Forbid("list pods", false)
+	f.server.RemoveDaemonSet("nvidia-mig-manager")
 
 	f.now = f.now.Add(20 * time.Minute)
 	f.follow()

@@ -198,10 +198,16 @@ func TestLeftPaused(t *testing.T) {
 	_ = f.Follow(ctx)
 
 	patches := f.patches()
+	f.opts.Apply = false
+	f.restart()
+	f.follow()
+	cmptest.Equal(t, "changes of the node by --control.mode=plan", f.patches(), patches)
+	cmptest.HasTexts(t, f.Note(), "clients of the GPUs are paused", dcgm+"=true")
+
 	f.opts.Engine = nil
 	f.restart()
 	f.follow()
-	cmptest.Equal(t, "changes of the node", f.patches(), patches)
+	cmptest.Equal(t, "changes of the node by an exporter that reads", f.patches(), patches)
 	cmptest.Equal(t, "paused", f.status.Paused, []string{plugin, dcgmExporter, dcgm})
 	cmptest.HasTexts(t, f.Note(), "clients of the GPUs are paused", dcgm+"=true", "mig-exporter.io/paused-clients")
 
