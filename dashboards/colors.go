@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// deviceColors are the colors of slices by placement, seven of them, and of whole GPUs by index.
-// None is red or amber: those are for problems.
+// deviceColors returns the colors of whole GPUs by index. The first 7 are those of slices by
+// placement, too. None is red or amber: those are for problems.
 func deviceColors() []string {
 	return []string{
 		"#3274d9",
@@ -24,9 +24,10 @@ func deviceColors() []string {
 // placements is how many slices a GPU has at most.
 const placements = 7
 
-// lineColors returns the colors of a panel's lines, by the end of their legend: a slice has that of
-// its placement, and a whole GPU that of its index, in every panel. Slices that are known by their
-// id alone (1g.5gb#9) have that of the id. Panels of problems are colored by their values.
+// lineColors returns the colors of a panel's lines, by a pattern of how their legend ends. In every
+// panel a slice has the color of its placement, or of its id if only that is known (1g.5gb#9), and a
+// whole GPU the color of its index. Panels of problems have none of these: Grafana colors them by
+// their values.
 func (p panel) lineColors() map[string]string {
 	colors := map[string]string{}
 	if p.kind != timeSeries || p.hue == red || p.hue == amber {
@@ -51,10 +52,12 @@ func (p panel) lineColors() map[string]string {
 func colorsByPlacement() map[string]string {
 	colors := map[string]string{}
 
-	// The GPU with the longest axis has placements at 0, 3, 6 and 9.
+	// "3g.20gb@4:4" starts at 4 of the axis, "3g.20gb#1" has the id 1. The longest axis has starts up
+	// to 9, and ids can be larger: after 7 the colors are used again.
 	for i, color := range deviceColors()[:placements] {
-		next := i + placements
-		colors[fmt.Sprintf(`(@(%d|%d):\d+|#(%[1]d|%[2]d|%d))`, i, next, next+placements)] = color
+		second := i + placements
+		third := second + placements
+		colors[fmt.Sprintf(`(@(%d|%d):\d+|#(%[1]d|%[2]d|%d))`, i, second, third)] = color
 	}
 
 	return colors

@@ -1,38 +1,41 @@
 package dashboards
 
 // The node's dashboard in the names of dcgm-exporter, for users that have not moved yet. It also
-// reads dcgm-exporter itself, which repeats what is of the whole GPU on each instance: such values
-// are taken once.
+// reads dcgm-exporter itself, which repeats the values of a whole GPU on each of its instances: the
+// queries take such a value once.
 
 const (
 	dcgmUnit = "cluster, instance, gpu, UUID, GPU_I_ID, GPU_I_PROFILE"
 	dcgmRows = dcgmUnit + ", slice"
 )
 
-type dcgmScope struct{ all string }
+// dcgmScope makes queries of the dashboard. Its methods return PromQL expressions.
+type dcgmScope struct{ selector string }
 
-func (d dcgmScope) of(field string, more ...string) string {
-	return selectFamily("DCGM_FI_"+field, d.all, more...)
+// field selects a field of DCGM, with further matchers.
+func (d dcgmScope) field(name string, matchers ...string) string {
+	return selectFamily("DCGM_FI_"+name, d.selector, matchers...)
 }
 
 // wholeGPU returns a value of the whole GPU, once.
-func (d dcgmScope) wholeGPU(field string) string { return aggregate("max", byGPU, d.of(field)) }
+func (d dcgmScope) wholeGPU(field string) string { return aggregate("max", byGPU, d.field(field)) }
 
 // each returns one value for each instance: while a pod of the exporter is replaced, there are two.
 func (d dcgmScope) each(expr string) string { return aggregate("max", dcgmUnit, expr) }
 
-// held returns one value for each device and pod that holds it. Where Prometheus honors labels, the
-// pod is in `pod`; on devices that are not held that is the exporter's own, as Prometheus adds it
-// to what it scrapes, up included. Where it does not, as with dcgm-exporter's chart, the pod is in
-// `exported_pod`.
+// held returns one value for each device and pod that holds it. If Prometheus honors labels, the pod
+// is in the label pod. A device that no pod holds has the exporter's own pod there, which Prometheus
+// adds to all series of a target, the series up included: unless leaves it out. If Prometheus does
+// not honor labels, as with dcgm-exporter's chart, the pod is in the label exported_pod.
 func (d dcgmScope) held() string {
-	const of = `{__name__=~"DCGM_FI_DEV_FB_USED|DCGM_FI_PROF_GR_ENGINE_ACTIVE",`
-	honored := of + `pod!="",exported_pod="",` + d.all + `} unless on (cluster, instance, namespace, pod) up`
+	const fields = `{__name__=~"DCGM_FI_DEV_FB_USED|DCGM_FI_PROF_GR_ENGINE_ACTIVE",`
+	honored := fields + `pod!="",exported_pod="",` + d.selector +
+		`} unless on (cluster, instance, namespace, pod) up`
 
 	exported := aggregate(
 		"max",
 		dcgmUnit+", exported_namespace, exported_pod",
-		of+`exported_pod!="",`+d.all+`}`,
+		fields+`exported_pod!="",`+d.selector+`}`,
 	)
 	for _, name := range []string{"namespace", "pod"} {
 		exported = `label_replace(` + exported + `, "` + name + `", "$1", "exported_` + name + `", "(.+)")`
@@ -41,36 +44,40 @@ func (d dcgmScope) held() string {
 	return aggregate("max", dcgmUnit+", namespace, pod", either(honored, exported))
 }
 
-// named names instances by profile and id, which is all that these names have: 3g.20gb#1.
+// named adds the label slice: the profile and id of an instance, 3g.20gb#1, since these metrics do
+// not have its placement, and "whole" for a GPU.
 func (d dcgmScope) named(expr string) string {
 	return `label_replace(label_join(` + expr +
 		`, "slice", "#", "GPU_I_PROFILE", "GPU_I_ID"), "slice", "whole", "slice", "#")`
 }
 
-// units returns one value for each instance, and for each GPU without.
+// units returns one value for each instance, and for each GPU without instances.
 func (d dcgmScope) units(field string) string {
 	const instances = `GPU_I_ID!=""`
 
-	return d.of(field, instances, `GPU_CI_ID=""`) + " or (" + d.of(field, `GPU_I_ID=""`) +
-		" unless on (cluster, instance, UUID) " + d.of(field, instances) + ")"
+	return d.field(field, instances, `GPU_CI_ID=""`) + " or (" + d.field(field, `GPU_I_ID=""`) +
+		" unless on (cluster, instance, UUID) " + d.field(field, instances) + ")"
 }
 
+// device returns the values of units with the labels of devices.
 func (d dcgmScope) device(field string) string {
 	return aggregate("max", byDevice, d.named("("+d.units(field)+")"))
 }
 
-// onGPUs returns one value for each GPU, in its row of a table.
+// onGPUs returns one value for each GPU, with the labels of its row in a table.
 func (d dcgmScope) onGPUs(expr string) string {
 	return withSlice(aggregate("max", byGPU+", UUID", expr), wholeGPU)
 }
 
-// inventory has a row for each GPU and each instance.
+// inventory returns a value for each row of a table: each GPU and each instance.
 func (d dcgmScope) inventory() string {
 	return aggregate("max", dcgmRows, either(
-		d.onGPUs(d.of("DEV_GPU_TEMP")),
-		d.named(d.of("DEV_FB_USED", `GPU_I_ID!=""`))))
+		d.onGPUs(d.field("DEV_GPU_TEMP")),
+		d.named(d.field("DEV_FB_USED", `GPU_I_ID!=""`))))
 }
 
+// onInventory returns a value for each row of a table, NaN if the expressions have none. ofInstance
+// is "" for fields that only whole GPUs have.
 func (d dcgmScope) onInventory(ofGPU, ofInstance string) string {
 	values := d.onGPUs(ofGPU)
 	if ofInstance != "" {
@@ -82,10 +89,10 @@ func (d dcgmScope) onInventory(ofGPU, ofInstance string) string {
 
 func dcgm() dashboard {
 	d := dcgmScope{`cluster=~"$cluster",instance="$node",gpu=~"$gpu",GPU_I_PROFILE=~"$profile"`}
-	xid := d.of("DEV_XID_ERRORS")
+	xid := d.field("DEV_XID_ERRORS")
 	const on = "cluster, instance, gpu, err_code"
-	count := func(at string) string {
-		return aggregate("count", byGPU, aggregate("max", dcgmUnit+", GPU_CI_ID", d.of("DEV_FB_USED")+at))
+	count := func(offset string) string {
+		return aggregate("count", byGPU, aggregate("max", dcgmUnit+", GPU_CI_ID", d.field("DEV_FB_USED")+offset))
 	}
 
 	return dashboard{
@@ -132,7 +139,7 @@ func dcgmStats(d dcgmScope) []panel {
 			"count("+d.wholeGPU("DEV_GPU_TEMP")+")", "GPUs"),
 		figure("Slices", "none", countHue, 8,
 			"GPU instances that have a compute instance.",
-			"count("+d.each(d.of("DEV_FB_USED", `GPU_I_ID!=""`))+") or 0 * count("+
+			"count("+d.each(d.field("DEV_FB_USED", `GPU_I_ID!=""`))+") or 0 * count("+
 				d.wholeGPU("DEV_GPU_TEMP")+")", "slices"),
 		figure("Power", "watt", powerHue, 8,
 			"What the GPUs draw, each once. Dashboards that add up DCGM_FI_DEV_POWER_USAGE of dcgm-exporter "+
@@ -141,10 +148,10 @@ func dcgmStats(d dcgmScope) []panel {
 	}
 }
 
-// dcgmMemoryShare is relative to all memory. The reserved part is in it if it is exported, which
-// dcgm-exporter does not do by default.
+// dcgmMemoryShare returns the used part of all memory. Reserved memory counts as a part of all if it
+// is exported, which dcgm-exporter does not do by default.
 func dcgmMemoryShare(d dcgmScope, more ...string) string {
-	field := func(name string) string { return d.each(d.of(name, more...)) }
+	field := func(name string) string { return d.each(d.field(name, more...)) }
 	unreserved := field("DEV_FB_USED") + " + " + field("DEV_FB_FREE")
 
 	return field("DEV_FB_USED") + " / (" +
@@ -154,7 +161,7 @@ func dcgmMemoryShare(d dcgmScope, more ...string) string {
 func dcgmTable(d dcgmScope) panel {
 	const instance, gpu = `GPU_I_ID!=""`, `GPU_I_ID=""`
 	both := func(field string) string {
-		return d.onInventory(d.of(field, gpu), d.of(field, instance, `GPU_CI_ID=""`))
+		return d.onInventory(d.field(field, gpu), d.field(field, instance, `GPU_CI_ID=""`))
 	}
 	pods := d.held()
 	count := aggregate("count", dcgmUnit, pods)
@@ -168,7 +175,7 @@ func dcgmTable(d dcgmScope) panel {
 			"("+single+" or "+several+")",
 		)+`, "slice", "`+wholeGPU+`", "slice", "whole")`,
 	)
-	bySlice := setLabel(d.onGPUs(d.of("DEV_FB_USED", instance)), "holder", "by slice")
+	bySlice := setLabel(d.onGPUs(d.field("DEV_FB_USED", instance)), "holder", "by slice")
 
 	return panel{
 		kind:  table,
@@ -196,8 +203,8 @@ func dcgmTable(d dcgmScope) panel {
 				ref:  "Memory",
 				expr: d.onInventory(dcgmMemoryShare(d, gpu), dcgmMemoryShare(d, instance)),
 			},
-			{ref: "Power", expr: d.onInventory(d.of("DEV_POWER_USAGE"), "")},
-			{ref: "Temperature", expr: d.onInventory(d.of("DEV_GPU_TEMP"), "")},
+			{ref: "Power", expr: d.onInventory(d.field("DEV_POWER_USAGE"), "")},
+			{ref: "Temperature", expr: d.onInventory(d.field("DEV_GPU_TEMP"), "")},
 			// An instance without compute instances has an XID and no row.
 			{
 				ref:  "XID",
@@ -311,7 +318,7 @@ func dcgmPower(d dcgmScope) []panel {
 			d.wholeGPU("DEV_SM_CLOCK"), gpuLegend),
 		lines("Power, from the energy counter", "watt", powerHue,
 			"Rate of the energy counter: mean power between scrapes, peaks included.",
-			aggregate("max", byGPU, rate(d.of("DEV_TOTAL_ENERGY_CONSUMPTION")))+" / 1000", gpuLegend),
+			aggregate("max", byGPU, rate(d.field("DEV_TOTAL_ENERGY_CONSUMPTION")))+" / 1000", gpuLegend),
 	}
 }
 
@@ -328,7 +335,7 @@ func dcgmErrors(d dcgmScope) []panel {
 				"none since then. An XID of a slice is not repeated on its GPU. Alert on DCGM_EXP_XID_ERRORS_COUNT instead.",
 			values: []valueMap{{"0", "none", fine}},
 			queries: []query{
-				{expr: aggregate("max", byDevice, d.named(d.of("DEV_XID_ERRORS", `GPU_CI_ID=""`))),
+				{expr: aggregate("max", byDevice, d.named(d.field("DEV_XID_ERRORS", `GPU_CI_ID=""`))),
 					legend: deviceLegend},
 			},
 		},
@@ -350,6 +357,6 @@ func dcgmLinks(d dcgmScope) []panel {
 			d.wholeGPU("DEV_NVLINK_BANDWIDTH_TOTAL"), gpuLegend),
 		counts("PCIe replays", red,
 			"Packets sent again in each interval. A rate that stays is a bad link.",
-			aggregate("max", byGPU, increase(d.of("DEV_PCIE_REPLAY_COUNTER"))), gpuLegend),
+			aggregate("max", byGPU, increase(d.field("DEV_PCIE_REPLAY_COUNTER"))), gpuLegend),
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"text/template"
 )
 
-// page is the documentation of a dashboard.
+// page is what a template of the documentation gets of a dashboard.
 type page struct {
 	Title, Description string
 	Pictures           []picture
@@ -16,6 +16,7 @@ type page struct {
 // picture is a file in docs/images and its alternative text.
 type picture struct{ File, Text string }
 
+// pictures returns the pictures of the dashboard with a UID.
 func pictures(uid string) []picture {
 	switch uid {
 	case fleetUID:
@@ -83,12 +84,12 @@ func Docs(text string) ([]byte, error) {
 	for _, d := range allDashboards() {
 		p := page{Title: d.title, Description: d.description, Pictures: pictures(d.uid)}
 		for _, r := range d.rows {
-			line := pageRow{Title: r.title, Collapsed: r.collapsed}
-			for _, q := range r.panels {
-				line.Panels = append(line.Panels, pagePanel{q.title, q.description})
+			row := pageRow{Title: r.title, Collapsed: r.collapsed}
+			for _, panel := range r.panels {
+				row.Panels = append(row.Panels, pagePanel{panel.title, panel.description})
 			}
 
-			p.Rows = append(p.Rows, line)
+			p.Rows = append(p.Rows, row)
 		}
 
 		pages = append(pages, p)

@@ -5,7 +5,7 @@ import "strings"
 const (
 	inFleet   = `cluster=~"$cluster",instance=~"$node"`
 	nodeRows  = "cluster, instance"
-	deviceRow = onSlice + ", mig_profile" // ids of instances come back with other profiles
+	deviceRow = onSlice + ", mig_profile" // a new instance can have the id of an old one of another profile
 )
 
 func fleet() dashboard {
@@ -51,8 +51,8 @@ func fleet() dashboard {
 	}
 }
 
-// gone returns the nodes that reported within a day and do not now, by what became of them: "down"
-// and "died", as for the alerts MigExporterDown and MigNodeGone, or "left", as after a drain.
+// gone returns the nodes that reported within a day and do not now, in some states: "down" and
+// "died" are the nodes of the alerts MigExporterDown and MigNodeGone, "left" those that were drained.
 func gone(states string) string {
 	return selectFamily("mig:node_gone:count", inFleet, `state=~"`+states+`"`)
 }
@@ -154,7 +154,7 @@ func fleetProblems() panel {
 func fleetNodes() panel {
 	s := fleetScope()
 	inventory := aggregate("count", nodeRows, s.eachGPU("nvidia_gpu_up"))
-	of := func(expr string) string { return either(expr, inventory+" * NaN") }
+	orNaN := func(expr string) string { return either(expr, inventory+" * NaN") }
 	rule := func(name string, more ...string) string {
 		return aggregate("sum", nodeRows, selectFamily(name, inFleet, more...))
 	}
@@ -174,25 +174,25 @@ func fleetNodes() panel {
 			"can use as the layout is. n/a: not known." + ruled,
 		queries: []query{
 			{ref: "GPUs", expr: inventory},
-			{ref: "Held", expr: of(rule("instance:nvidia_devices:count", `state="held"`))},
-			{ref: "Free", expr: of(rule("instance:nvidia_devices:count", `state="free"`))},
-			{ref: "Idle", expr: of(rule("instance:nvidia_devices_held_idle:count"))},
+			{ref: "Held", expr: orNaN(rule("instance:nvidia_devices:count", `state="held"`))},
+			{ref: "Free", expr: orNaN(rule("instance:nvidia_devices:count", `state="free"`))},
+			{ref: "Idle", expr: orNaN(rule("instance:nvidia_devices_held_idle:count"))},
 			{
 				ref: "SM",
-				expr: of(
+				expr: orNaN(
 					rule("instance:nvidia_sms_active:sum") + " / " + rule("instance:nvidia_sms:sum"),
 				),
 			},
 			{
 				ref: "Memory",
-				expr: of(
+				expr: orNaN(
 					sum("nvidia_gpu_memory_used_bytes") + " / " + sum("nvidia_gpu_memory_total_bytes"),
 				),
 			},
-			{ref: "Power", expr: of(sum("nvidia_gpu_power_watts"))},
+			{ref: "Power", expr: orNaN(sum("nvidia_gpu_power_watts"))},
 			{
 				ref:  "Stranded",
-				expr: of(sum("nvidia_gpu_mig_slices", `kind="memory",state="stranded"`)),
+				expr: orNaN(sum("nvidia_gpu_mig_slices", `kind="memory",state="stranded"`)),
 			},
 		},
 		columns: []column{
@@ -217,7 +217,7 @@ func fleetRoom() []panel {
 		"Of all GPUs with MIG. Stranded ones are free, but no profile that could still be placed covers them."+ruled,
 		aggregate("sum", "state", selectFamily("instance:nvidia_mig_slices:sum", inFleet, `kind="memory"`)), "{{state}}")
 	room.stacked = true
-	room.colors = ofSlices()
+	room.colors = sliceColors()
 
 	available := fleetScope().eachSlice("nvidia_gpu_mig_profile_instances_available",
 		`mig_profile=~"$profile"`)

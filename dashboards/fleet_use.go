@@ -1,6 +1,7 @@
 package dashboards
 
-// idle is the devices that were held and idle for an hour, and idleOf its pods. See the rule.
+// idle selects the devices that were held and idle for the last hour, as the recording rule defines
+// it. idleOf selects the pods that held them, now and an hour ago.
 const (
 	idle   = "device:nvidia_held_idle{" + inFleet + "}"
 	idleOf = "max by (" + deviceRow + ", namespace, pod) (" + idle +
@@ -66,8 +67,8 @@ func fleetUse() []panel {
 	}
 }
 
-// underused returns the whole GPUs that are larger than their work needs, by the one definition of
-// the rules, which is that of the alerts GpuUnderused and GpuRightsizingCandidate.
+// underused returns the whole GPUs that are larger than their work needs: those of the recording
+// rule mig:gpu_underused:info, for which the alerts GpuUnderused and GpuRightsizingCandidate fire.
 func (s scope) underused() string {
 	return "max by (" + onGPU + ", evidence) (mig:gpu_underused:info * on (cluster, uuid) group_left (instance, gpu) " +
 		s.gpu("mig:gpu_target:sole") + ")"
@@ -89,12 +90,12 @@ func fleetUnderused() panel {
 	sm := "mig:gpu_sm_activity:avg5m[2d]"
 	evidence := s.underused()
 
-	for _, named := range [][2]string{
+	for _, e := range []struct{ value, text string }{
 		{"week", "advisor, a week"},
 		{"provisional", "advisor, less than a week"},
 		{"means", "five-minute means alone"},
 	} {
-		evidence = `label_replace(` + evidence + `, "known", "` + named[1] + `", "evidence", "` + named[0] + `")`
+		evidence = `label_replace(` + evidence + `, "known", "` + e.text + `", "evidence", "` + e.value + `")`
 	}
 
 	profile := `label_replace(` + oneOf(onGPU, "recommended_profile", s.gpu(candidate)) +

@@ -1,5 +1,6 @@
 package dashboards
 
+// ofExporters matches the chosen exporters.
 const ofExporters = `cluster=~"$cluster",job=~"$job",instance=~"$node"`
 
 func health() dashboard {
@@ -37,11 +38,12 @@ func health() dashboard {
 	}
 }
 
-// ofJobs keeps what Prometheus says of the exporters' jobs, while one of them answers.
+// ofJobs limits a series that Prometheus makes of each target to the jobs of the chosen exporters.
+// A job counts while one of its exporters answers.
 const ofJobs = "and on (cluster, job) group by (cluster, job) (mig_exporter_build_info{" + ofExporters + "})"
 
-// scrapedUp is the exporters that Prometheus knows, also those that do not answer, and when all of
-// a job stopped within a day.
+// scrapedUp returns up for all exporters that Prometheus knows, 0 for those that do not answer. A
+// job counts if one of its exporters has answered within a day.
 const scrapedUp = "max by (" + nodeRows + ", job) (up{" + ofExporters +
 	"} and on (cluster, job) max by (cluster, job) (max_over_time(mig_exporter_build_info{" + ofExporters + "}[1d])))"
 
@@ -50,32 +52,33 @@ func eachOf(label, family string) string {
 	return aggregate("max", nodeRows+", "+label, selectFamily(family, ofExporters))
 }
 
-// failing returns how many of them are 0 at each exporter.
+// failing returns, for each exporter, how many values of eachOf are 0.
 func failing(label, family string) string {
 	return aggregate("count", nodeRows, eachOf(label, family)+" == 0") + " or 0 * " +
 		selectFamily("mig_exporter_snapshot_generation", ofExporters)
 }
 
-// offBy is how far the Snapshot of each exporter is from the time at which Prometheus scraped it,
-// whichever is ahead; of two pods, the better one.
+// offBy returns, for each exporter, by how many seconds the time of its Snapshot differs from that of
+// Prometheus's scrape, in either direction. If a node has two pods of it, the smaller one counts.
 func offBy() string {
-	x := selectFamily("mig_exporter_snapshot_timestamp_seconds", ofExporters)
-	return aggregate("min", nodeRows, "abs(timestamp("+x+") - "+x+")")
+	taken := selectFamily("mig_exporter_snapshot_timestamp_seconds", ofExporters)
+	return aggregate("min", nodeRows, "abs(timestamp("+taken+") - "+taken+")")
 }
 
-// fellBehind is how much of the last 10 minutes the Snapshot of each exporter did not move. It
-// compares times of the node's clock with each other: a clock that is wrong makes no difference.
+// fellBehind returns, for each exporter, by how many seconds its Snapshots have fallen behind the
+// scrapes within the last 10 minutes. A clock that is wrong makes no difference: it is as wrong at
+// the beginning of the 10 minutes as at the end.
 func fellBehind() string {
-	x := selectFamily("mig_exporter_snapshot_timestamp_seconds", ofExporters)
-	lag := func(at string) string {
-		return aggregate("min", nodeRows, "timestamp("+x+at+") - "+x+at)
+	taken := selectFamily("mig_exporter_snapshot_timestamp_seconds", ofExporters)
+	lag := func(offset string) string {
+		return aggregate("min", nodeRows, "timestamp("+taken+offset+") - "+taken+offset)
 	}
 
 	return "clamp_min(" + lag("") + " - " + lag(" offset 10m") + ", 0)"
 }
 
 func healthStats() []panel {
-	zero := " or 0 * count(" + selectFamily("mig_exporter_build_info", ofExporters) + ")"
+	orZero := " or 0 * count(" + selectFamily("mig_exporter_build_info", ofExporters) + ")"
 
 	return []panel{
 		figure("Exporters", "none", countHue, 6,
@@ -84,11 +87,11 @@ func healthStats() []panel {
 		problems("Exporters that do not answer", red, 6,
 			"Targets of the same jobs whose last scrape failed. Their GPUs have no data. Look at the pod or the "+
 				"service on the node.",
-			"count(("+scrapedUp+") == 0)"+zero, "do not answer"),
+			"count(("+scrapedUp+") == 0)"+orZero, "do not answer"),
 		problems("Sources that do not answer", amber, 6,
 			"NVML, DCGM, the kubelet, its checkpoint, the API server, job files. Without nvml there are no GPUs; "+
 				"without the others parts are missing: the table shows which.",
-			"count("+eachOf("source", "mig_exporter_source_up")+" == 0)"+zero, "sources"),
+			"count("+eachOf("source", "mig_exporter_source_up")+" == 0)"+orZero, "sources"),
 		{
 			kind:  stat,
 			title: "Age of readings",
@@ -106,7 +109,7 @@ func healthStats() []panel {
 }
 
 func healthTable() panel {
-	of := func(expr string) string {
+	orNaN := func(expr string) string {
 		return either(aggregate("max", nodeRows, expr), aggregate("max", nodeRows, scrapedUp)+" * NaN")
 	}
 
@@ -131,22 +134,22 @@ func healthTable() panel {
 					selectFamily("mig_exporter_build_info", ofExporters) + "))) or on (" +
 					nodeRows + ") max by (" + nodeRows + ") (" + scrapedUp + ") * NaN",
 			},
-			{ref: "Age", expr: of(offBy())},
-			{ref: "Behind", expr: of(fellBehind())},
-			{ref: "Sources", expr: of(failing("source", "mig_exporter_source_up"))},
-			{ref: "Collectors", expr: of(failing("collector", "mig_exporter_collector_success"))},
-			{ref: "Hung", expr: of(selectFamily("mig_exporter_hung_driver_calls", ofExporters))},
+			{ref: "Age", expr: orNaN(offBy())},
+			{ref: "Behind", expr: orNaN(fellBehind())},
+			{ref: "Sources", expr: orNaN(failing("source", "mig_exporter_source_up"))},
+			{ref: "Collectors", expr: orNaN(failing("collector", "mig_exporter_collector_success"))},
+			{ref: "Hung", expr: orNaN(selectFamily("mig_exporter_hung_driver_calls", ofExporters))},
 			{
 				ref:  "Unmatched",
-				expr: of(selectFamily("mig_exporter_unmatched_device_ids", ofExporters)),
+				expr: orNaN(selectFamily("mig_exporter_unmatched_device_ids", ofExporters)),
 			},
 			{ref: "Failed",
-				expr: of(sumOfGPUs(
+				expr: orNaN(sumOfGPUs(
 					nodeRows,
 					"reading, reason",
 					"increase("+selectFamily("nvidia_gpu_read_errors_total", ofExporters)+"[1h])",
 				))},
-			{ref: "Series", expr: of(selectFamily("scrape_samples_scraped", ofExporters))},
+			{ref: "Series", expr: orNaN(selectFamily("scrape_samples_scraped", ofExporters))},
 		},
 		columns: []column{
 			nodeColumn(),

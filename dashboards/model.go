@@ -6,14 +6,14 @@ import (
 	"fmt"
 )
 
-// object is a part of the JSON whose keys Grafana defines.
+// object is an object of a dashboard's JSON. Grafana defines its keys.
 type object map[string]any
 
 // dashboard is one dashboard before it is laid out.
 type dashboard struct {
 	uid, title, description string
 	tags                    []string
-	from                    string // the default time range ends now
+	from                    string // where the default time range begins: "now-6h"; it ends now
 	variables               []object
 	annotations             []object
 	rows                    []row
@@ -27,7 +27,7 @@ type row struct {
 	panels    []panel
 }
 
-// query is one query of a panel. A table's queries are named by the columns that their values are.
+// query is one query of a panel. In a table, ref names the column for its values.
 type query struct {
 	ref, expr, legend string
 	instant           bool
@@ -64,7 +64,7 @@ func (d dashboard) encode() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// schemaVersion is that of Grafana 11.0; later releases migrate it when they load it.
+// schemaVersion is that of Grafana 11.0. Later releases migrate a dashboard when they load it.
 const schemaVersion = 39
 
 func (d dashboard) object() object {
@@ -87,12 +87,14 @@ func (d dashboard) object() object {
 	}
 }
 
+// Sizes in Grafana's grid.
 const (
-	columns   = 24 // of Grafana's grid
-	rowHeight = 1
+	columns   = 24
+	rowHeight = 1 // of the heading of a row
 )
 
-// layOut places the panels from left to right, in lines, and numbers them.
+// layOut numbers the panels of each row and places them from left to right. A panel that does not
+// fit beside the others begins a new line, below the tallest of them.
 func (d dashboard) layOut() []object {
 	var all []object
 	y := 0

@@ -1,5 +1,7 @@
 package dashboards
 
+// nodeVariables returns the variables of a dashboard of one node. The family up has a series for each
+// GPU, info one for each slice, with the label profile.
 func nodeVariables(up, info, profile string) []object {
 	return []object{
 		datasourceVariable(),
@@ -109,18 +111,17 @@ func nodeStats(s scope) []panel {
 	}
 }
 
-// mostWatts is the maximum of power gauges: no present GPU draws more. Without a maximum, one gauge
-// that is n/a would empty all.
+// mostWatts is the maximum of power gauges: no present GPU draws more. Without a maximum, one row
+// with n/a would empty the gauges of all rows.
 const mostWatts = 1400
 
 func nodeTable(s scope) panel {
-	of := func(family string) string {
+	values := func(family string) string {
 		return s.onInventory(
 			s.slice("nvidia_gpu_"+family),
 			s.slice("nvidia_mig_gpu_instance_"+family),
 		)
 	}
-	used := s.onInventory(s.memoryRatios())
 
 	return panel{
 		kind:  table,
@@ -138,9 +139,9 @@ func nodeTable(s scope) panel {
 		queries: []query{
 			{ref: "State", expr: s.state()},
 			{ref: "Holder", expr: s.holders()},
-			{ref: "SM", expr: of("sm_activity_ratio")},
-			{ref: "DRAM", expr: of("dram_activity_ratio")},
-			{ref: "Memory", expr: used},
+			{ref: "SM", expr: values("sm_activity_ratio")},
+			{ref: "DRAM", expr: values("dram_activity_ratio")},
+			{ref: "Memory", expr: s.onInventory(s.memoryRatios())},
 			{
 				ref: "Power",
 				expr: s.onInventory(

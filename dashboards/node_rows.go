@@ -75,7 +75,7 @@ func nodeLayout(s scope) []panel {
 			stacked: true,
 			w:       12,
 			h:       8,
-			colors:  ofSlices(),
+			colors:  sliceColors(),
 			description: "Memory slices of the GPUs with MIG. Stranded ones are free, but no profile that could still be " +
 				"placed covers them: only another layout of the GPU makes them usable.",
 			queries: []query{{expr: aggregate(

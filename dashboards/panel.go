@@ -19,21 +19,22 @@ type panel struct {
 	w, h               int
 	queries            []query
 	columns            []column // of a table, in this order
-	sortBy             []string // columns of a table
-	descending         bool     // the order of the first of sortBy
-	stacked, events    bool
-	max                float64 // of the axis; 0 lets Grafana choose
+	sortBy             []string // titles of columns of a table
+	descending         bool     // the first column of sortBy is in descending order
+	stacked            bool     // lines are on top of each other
+	events             bool     // values are drawn as bars
+	max                float64  // of the axis; 0 lets Grafana choose
 	decimals           int
-	steps              []step
-	values             []valueMap
-	colors             map[string]string // of lines, by the end of their legend
+	steps              []step            // colors of values from thresholds on; below them the color is hue
+	values             []valueMap        // texts for values
+	colors             map[string]string // colors of lines, by a pattern of how their legend ends
 	links              []object
-	// points bounds the points of each line; 0 is one for each pixel. Panels with a line for each
-	// GPU or pod of a fleet have it: their queries take as long as there are points.
+	// points limits how many points a line has; 0 is one for each pixel. Panels with a line for each
+	// GPU or pod of a fleet have a limit: the more points, the longer their queries take.
 	points int
 }
 
-// fewPoints is for a line for each GPU or pod of a fleet.
+// fewPoints is the limit of points for panels with a line for each GPU or pod of a fleet.
 const fewPoints = 300
 
 // column is a column of a table: the value of a query, or a label of it.
@@ -63,7 +64,7 @@ func figure(title, unit, hue string, w int, description, expr, legend string) pa
 	}
 }
 
-// problems returns a panel with a number that has a color from 1 on.
+// problems returns a panel that shows a number of problems, which is colored unless it is 0.
 func problems(title, color string, w int, description, expr, legend string) panel {
 	p := figure(title, "none", fine, w, description, expr, legend)
 	p.steps = problemFrom(color)
@@ -197,7 +198,7 @@ func (p panel) defaults() object {
 	switch p.kind {
 	case timeSeries:
 		o["color"] = object{"mode": "shades", "fixedColor": p.hue}
-		if p.hue == red || p.hue == amber { // a line that stays at 0 is no problem
+		if p.hue == red || p.hue == amber { // only lines that are above 0 at some time have the color
 			o["color"] = object{"mode": "thresholds", "seriesBy": "max"}
 			o["thresholds"] = thresholds(fine, step{0.001, p.hue})
 		}

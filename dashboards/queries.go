@@ -4,25 +4,25 @@ import "strings"
 
 // Queries are written once for whole GPUs and slices. A device is a GPU instance, or a GPU without
 // MIG: each is one line, so that nothing is counted twice. Lines are grouped by place (GPU index
-// and placement), not by identity: they go on when a GPU is replaced, a layout comes back or
+// and placement), not by UUID: a line goes on when its GPU is replaced, its layout comes back or
 // another pod gets the device.
 //
-// While a pod of the exporter is replaced, Prometheus has the series of both for minutes, which
-// differ in the labels that it adds itself (namespace, pod, container, ...). Whatever counts, adds
-// up or matches does so on one value for each GPU or slice: eachGPU, eachSlice.
+// While a pod of the exporter is replaced, Prometheus has the series of the old and the new pod for
+// minutes. They differ in the labels that it adds itself (namespace, pod, container, ...). A query
+// that counts, adds up or matches first takes one value for each GPU or slice: eachGPU, eachSlice.
 
 const (
-	onGPU   = "cluster, instance, gpu, uuid"
-	onSlice = onGPU + ", gpu_instance"
-	// byDevice groups the lines of a dashboard of one node; rows are the devices of a table.
-	byDevice = "cluster, instance, gpu, slice"
-	rows     = onSlice + ", mig_profile, slice"
+	onGPU    = "cluster, instance, gpu, uuid"
+	onSlice  = onGPU + ", gpu_instance"
+	byDevice = "cluster, instance, gpu, slice"  // the labels of a line on the dashboard of one node
+	rows     = onSlice + ", mig_profile, slice" // the labels of a row in a table of devices
 	wholeGPU = "(whole GPU)"
 )
 
-// scope has the label selectors of a dashboard.
+// scope has the label matchers of a dashboard. Its methods return PromQL expressions.
 type scope struct {
-	gpus, slices string // of GPU families, and of those that can be filtered by profile
+	gpus   string // for families without profile
+	slices string // for families of slices; it can choose the profile, too
 }
 
 func newScope(node string) scope {
@@ -56,7 +56,8 @@ func (s scope) eachSlice(family string, more ...string) string {
 	return aggregate("max", onSlice+", mig_profile", s.slice(family, more...))
 }
 
-// sumOfGPUs adds up over GPUs, by labels of which label is one of the family.
+// sumOfGPUs adds up the values of GPUs by labels and, unless it is "", by another label, which is
+// one of the family's own.
 func sumOfGPUs(labels, label, expr string) string {
 	inner := onGPU
 
@@ -92,13 +93,15 @@ func setLabel(expr, name, value string) string {
 
 func aggregate(op, labels, expr string) string { return op + " by (" + labels + ") (" + expr + ")" }
 
-// rate and increase return what a counter gained, a second or in all, between two points.
+// rate and increase return by how much a counter grew between two points of a panel: for each
+// second, or in all.
 func rate(counter string) string     { return "rate(" + counter + "[$__rate_interval])" }
 func increase(counter string) string { return "increase(" + counter + "[$__rate_interval])" }
 
 func either(a, b string) string { return a + " or " + b }
 
-// devices returns one line for each device from an expression of GPUs and one of slices.
+// devices returns one line for each device, from an expression with values of GPUs and one with
+// values of slices. It leaves out GPUs with MIG.
 func (s scope) devices(ofGPU, ofSlice string) string {
 	whole := withSlice(
 		"("+ofGPU+") unless on ("+onGPU+") ("+s.gpu("nvidia_gpu_mig_enabled")+" == 1)",
@@ -108,7 +111,7 @@ func (s scope) devices(ofGPU, ofSlice string) string {
 	return aggregate("max", byDevice, either(s.withPlacement("("+ofSlice+")"), whole))
 }
 
-// device returns devices for a family that GPUs and slices have.
+// device returns one line for each device, for a family that both GPUs and slices have.
 func (s scope) device(family string) string {
 	return s.devices(s.slice("nvidia_gpu_"+family), s.slice("nvidia_mig_gpu_instance_"+family))
 }
@@ -143,8 +146,9 @@ func (s scope) memoryRatios() (ofGPU, ofSlice string) {
 	return s.ratioOfGPU(used, total), s.eachSlice(family+used) + " / " + s.eachSlice(family+total)
 }
 
-// only returns what is above 0 of each GPU by a label, and one line at 0 for a GPU without:
-// explicit, so that healthy differs from missing, and not one for each of many kinds.
+// only returns the values above 0 of each GPU by a label. For a GPU without such values it returns
+// one line at 0, with the text none in the label: a healthy GPU differs from one without data, and
+// has one line instead of one for each kind of error.
 func (s scope) only(label, none, expr string) string {
 	last := label[strings.LastIndex(label, " ")+1:]
 
@@ -152,7 +156,7 @@ func (s scope) only(label, none, expr string) string {
 		aggregate("sum", byGPU, expr) + `, "` + last + `", "` + none + `", "", "")`
 }
 
-// The states of a device, the worst first: the least of them is shown.
+// The states of a device or node, the worst first. If several hold, tables show the first.
 const (
 	stateDown      = "1"
 	stateRecovery  = "2"
@@ -167,7 +171,7 @@ const (
 	stateFine      = "11"
 )
 
-// fatalXIDs are those after which the GPU or the node has to be reset: those of the alerts
+// fatalXIDs matches the XIDs after which the GPU or the node has to be reset: those of the alerts
 // GpuXidNode and GpuXidHardware.
 const fatalXIDs = "54|79|151|46|48|62|64|74|95|109|110|119|120|136|140|143|14[4-9]|150|155|156|158"
 
@@ -193,7 +197,7 @@ func stateNames() []valueMap {
 
 const throttling = `reason=~"hw_slowdown|hw_thermal_slowdown|hw_power_brake_slowdown|sw_thermal_slowdown"`
 
-// constant returns a value in the place of the values of an expression.
+// constant returns an expression in which each value is replaced by another one.
 func constant(value, expr string) string { return "(" + expr + ") * 0 + " + value }
 
 // state returns the worst state of every row.
@@ -208,8 +212,8 @@ func (s scope) state() string {
 	), s.inventory()+" * NaN")
 }
 
-// problems returns the states of the rows with a problem: those of state that are worse than fine,
-// without a value for each of the others, which are nearly all of a large fleet.
+// problems returns the states that are worse than fine, of the rows that have one. Unlike state it
+// has no values of the other rows, which are nearly all of a large fleet.
 func (s scope) problems() string {
 	return aggregate("max", rows, either(
 		withSlice("("+s.gpuProblem()+")", wholeGPU),
@@ -219,10 +223,10 @@ func (s scope) problems() string {
 
 const xidOfSlice = "nvidia_mig_gpu_instance_xid_last_timestamp_seconds"
 
-// recent selects times of the last 10 minutes.
+// recent selects the timestamps of the last 10 minutes, and returns how many seconds ago they were.
 func recent(timestamps string) string { return "time() - " + timestamps + " < 600" }
 
-// xidsOfGPU selects the recent XIDs of GPUs that the driver blames on no slice.
+// xidsOfGPU selects the recent XIDs of GPUs, except those that the driver blames on a slice.
 func (s scope) xidsOfGPU(more ...string) string {
 	return recent(s.slice("nvidia_gpu_xid_last_timestamp_seconds", more...)) + " unless on (" +
 		onGPU + ", xid) " + recent(selectFamily(xidOfSlice, s.gpus))
@@ -269,8 +273,8 @@ func (s scope) sliceProblem() string {
 	}, " or ")
 }
 
-// orphans selects the slices that have no compute instance. Where the driver has denied MIG
-// devices, those that are not listed may exist.
+// orphans selects the slices that have no compute instance. It leaves out GPUs whose MIG devices the
+// driver does not let the exporter read: they may have compute instances that are not listed.
 func (s scope) orphans() string {
 	return s.sliceInfo() + " unless on (" + onSlice + ") " +
 		s.slice("nvidia_mig_compute_instance_info") + " unless on (" + onGPU + ") " +
@@ -278,29 +282,30 @@ func (s scope) orphans() string {
 		" > 0"
 }
 
-// podInfo is which containers hold GPUs, slices and compute instances: one series for each
-// container and device.
+// podInfo matches the families that say which containers hold GPUs, slices and compute instances.
+// They have a series for each container and device.
 const podInfo = `__name__=~"nvidia_(gpu|mig_gpu_instance|mig_compute_instance)_pod_info"`
 
-// holders returns one series for each row with the label holder: the pod, how many pods, or that
-// the device is free. namespace and pod are those of a link: of the pod if it is one, else All.
+// holders returns one series for each row, with the label holder: the pod, the number of pods, or
+// that the device is free. The labels namespace and pod are for links to the workloads dashboard:
+// they name a single pod, and are All otherwise.
 func (s scope) holders() string {
-	said := s.sayHolders(
+	devices := s.holdersOf(
 		podInfo,
 		either(s.slice("nvidia_gpu_allocated")+" == 0", s.slice("nvidia_mig_gpu_instance_allocated")+" == 0"),
 		either(s.slice("nvidia_gpu_up"), s.sliceInfo()),
 	)
 
-	// The list of a large fleet is long: it gets the names of GPUs and slices in one join.
+	// A large fleet has many devices: one join adds the names of GPUs and slices to all of them.
 	place := "topk by (" + onSlice + ") (1, " + constant("1", s.inventory()) + ")"
 
-	return rowsOfHolders("(" + said + ") * on (" + onSlice + ") group_left (slice) " + place)
+	return rowsOfHolders("(" + devices + ") * on (" + onSlice + ") group_left (slice) " + place)
 }
 
-// holdersOfGPUs is holders without the rows of slices: it reads none of their families, which are
-// nearly all series of a large fleet.
+// holdersOfGPUs returns holders for the rows of GPUs alone. It reads no families of slices, which
+// have nearly all series of a large fleet.
 func (s scope) holdersOfGPUs() string {
-	return rowsOfHolders(wholeGPUs(s.sayHolders(
+	return rowsOfHolders(wholeGPUs(s.holdersOf(
 		`__name__="nvidia_gpu_pod_info"`, s.slice("nvidia_gpu_allocated")+" == 0", s.slice("nvidia_gpu_up"),
 	)))
 }
@@ -309,9 +314,10 @@ func rowsOfHolders(expr string) string {
 	return allPods(aggregate("max", rows+", namespace, pod, holder", expr))
 }
 
-// sayHolders returns the holders of devices, which selections give: the containers that hold one,
-// those that are free, and all of them.
-func (s scope) sayHolders(containers, free, all string) string {
+// holdersOf returns one series for each device, with the label holder. containers matches the
+// families that say which containers hold devices; free and all select the devices that are free,
+// and all devices.
+func (s scope) holdersOf(containers, free, all string) string {
 	const byHolder = onSlice + ", mig_profile, namespace, pod"
 
 	pods := func(confirmed string) string {
@@ -319,31 +325,31 @@ func (s scope) sayHolders(containers, free, all string) string {
 			aggregate("max", byHolder, "{"+containers+","+confirmed+","+s.slices+"}") +
 			`, "holder", "/", "namespace", "pod")`
 	}
-	unsure := `label_replace(` + pods(`confirmed="false"`) +
+	unconfirmed := `label_replace(` + pods(`confirmed="false"`) +
 		`, "holder", "$1 (unconfirmed)", "holder", "(.*)")`
-	each := pods(`confirmed!="false"`) + " or on (" + byHolder + ") " + unsure
+	each := pods(`confirmed!="false"`) + " or on (" + byHolder + ") " + unconfirmed
 	count := aggregate("count", onSlice+", mig_profile", each)
 	several := `label_replace(count_values by (` + onSlice + `, mig_profile) ("n", ` + count +
 		` > 1), "holder", "$1 pods", "n", "(.*)")`
-	// A device with several pods has the line that counts them, and none for each.
+	// For a device with several pods, the series with their number takes the place of those of each.
 	known := several + " or on (" + onSlice + ") (" + each + ")"
 
-	// What is said of a device holds if nothing before it does.
-	orSay := func(holder, expr string) string {
+	// orElse returns the text holder for the devices of expr that no expression before it has.
+	orElse := func(holder, expr string) string {
 		return " or on (" + onSlice + ") " +
 			setLabel(aggregate("max", onSlice+", mig_profile", expr), "holder", holder)
 	}
 
 	return known +
-		orSay("by slice", s.slice("nvidia_gpu_mig_enabled")+" == 1") +
-		orSay("free", free) +
-		orSay("n/a", all)
+		orElse("by slice", s.slice("nvidia_gpu_mig_enabled")+" == 1") +
+		orElse("free", free) +
+		orElse("n/a", all)
 }
 
-// allPods sets the labels that links to pods are made of if there are none.
+// allPods sets the labels namespace and pod, of which links are made, to All where there are none.
 func allPods(expr string) string { return orAll(orAll(expr, "namespace"), "pod") }
 
-// orAll sets a label to what Grafana takes for all values of a variable if there is none.
+// orAll sets a label to All where there is none: Grafana takes that for all values of a variable.
 func orAll(expr, name string) string {
 	return `label_replace(` + expr + `, "` + name + `", "All", "` + name + `", "")`
 }

@@ -2,17 +2,18 @@ package dashboards
 
 import "strings"
 
-// What the advisor says of devices. Its series carry the labels of the pod too, but those of a GPU
-// that no pod holds get the pod of the exporter from the scrape: holders are taken from the pod
-// info.
+// The families of the advisor. Their series have the labels of the pod, too. The dashboard does not
+// use these: a GPU that no pod holds has the exporter's pod there, which Prometheus adds.
 const (
 	candidate   = "nvidia_gpu_rightsizing_candidate"
-	judged      = "nvidia_gpu_rightsizing_confidence_ratio" // of all whole GPUs that are held
+	judged      = "nvidia_gpu_rightsizing_confidence_ratio" // has all whole GPUs that are held
 	reclaimable = "nvidia_gpu_rightsizing_reclaimable_ratio"
 	stretch     = "nvidia_gpu_rightsizing_stretch_ratio"
 	advised     = "nvidia_mig_gpu_instance_rightsizing_candidate"
-	advisor     = " Needs the advisor in the exporter (--advise.enabled)."
 )
+
+// advisor ends the description of a panel that needs the advisor.
+const advisor = " Needs the advisor in the exporter (--advise.enabled)."
 
 func rightsizing() dashboard {
 	s := fleetScope().withGPU()
@@ -54,25 +55,26 @@ func rightsizing() dashboard {
 // may recommend for one GPU.
 func (s scope) candidates() string { return s.eachGPU(candidate) }
 
-// oneOf returns one value for each device of a family, with a label that differs between two
-// exporters of the device.
+// oneOf returns one value for each device, with a label of the family. While two exporters have
+// different values in the label, it takes one of them.
 func oneOf(device, label, expr string) string {
 	return "topk by (" + device + ") (1, " + aggregate("max", device+", "+label, expr) + ")"
 }
 
-// rejections returns the GPUs that the advisor keeps whole, with the reason. An exporter of the
-// same GPU that knows more has the last word.
+// rejections returns the GPUs that the advisor keeps whole, with the reason. It leaves out a GPU for
+// which another exporter, which knows more, has a candidate.
 func (s scope) rejections() string {
 	return oneOf(onGPU, "reason", s.gpu("nvidia_gpu_rightsizing_rejected")) + " unless on (" +
 		onGPU + ") " + s.gpu(candidate)
 }
 
-// advisedSlices returns one value for each slice that should change, made from what is advised: the
-// first of these if two exporters of a slice differ.
-func (s scope) advisedSlices(of func(action, selected string) string) string {
+// advisedSlices returns one value for each slice that should change. build makes the expression for
+// the slices with an action, which selected selects. If two exporters advise different actions for a
+// slice, the first of grow, idle and shrink counts.
+func (s scope) advisedSlices(build func(action, selected string) string) string {
 	var list []string
 	for _, action := range []string{"grow", "idle", "shrink"} {
-		list = append(list, of(action, s.slice(advised, `action="`+action+`"`)))
+		list = append(list, build(action, s.slice(advised, `action="`+action+`"`)))
 	}
 
 	return strings.Join(list, " or on ("+onSlice+") ")
@@ -84,14 +86,15 @@ func (s scope) sliceActions() string {
 	})
 }
 
-// ofCandidates returns a family of GPUs for the candidates alone.
+// ofCandidates returns the values of a family for the candidates alone.
 func (s scope) ofCandidates(family string, more ...string) string {
 	return s.eachGPU(family, more...) + " and on (" + onGPU + ") " + s.gpu(candidate)
 }
 
 func wholeGPUs(expr string) string { return withSlice("("+expr+")", wholeGPU) }
 
-// zeroIfJudged returns 0 in the place of no value if the advisor has judged any GPU.
+// zeroIfJudged returns the value of an expression or, if it has none and the advisor has judged any
+// GPU, 0.
 func (s scope) zeroIfJudged(expr string) string {
 	return expr + " or 0 * count(" + s.eachGPU(judged) + ")"
 }
@@ -146,8 +149,8 @@ func rightsizingStats(s scope) []panel {
 	}
 }
 
-// deviceColumns are the first columns of a table of devices: where each is, with a link from the
-// GPU, and which pod has it.
+// deviceColumns returns the first columns of a table of devices: node, GPU and holder. fromGPU is
+// the link of the GPU's cells.
 func deviceColumns(fromGPU object) []column {
 	return []column{
 		nodeColumn(),
@@ -320,8 +323,8 @@ func sliceTable(s scope) panel {
 	}
 }
 
-// evidencePanels has one line for each whole GPU that is chosen. A week of samples of each GPU of a
-// fleet would be too many: the lines are recorded means.
+// evidencePanels returns panels with a line for each chosen whole GPU. The lines are recorded means:
+// a week of samples of each GPU of a fleet would be too many.
 func evidencePanels(s scope) []panel {
 	line := func(title, hue, text, recorded string) panel {
 		placed := selectFamily(recorded, `cluster=~"$cluster"`) +
@@ -380,19 +383,19 @@ func rightsizingHistory(s scope) []panel {
 			"its evidence when it is started again."+advisor,
 		byCluster("count", s.candidates()), "{{cluster}}")
 
-	// Advice changes over hours.
+	// Few points are enough: advice changes over hours.
 	candidates.points = fewPoints
 	gained.points = fewPoints
 
 	return []panel{candidates, gained}
 }
 
-// fleetRightsizing is the advice in short, beside the GPUs that are underused by their means alone.
+// fleetRightsizing returns the most important panels of the right-sizing dashboard for the fleet's.
 func fleetRightsizing() []panel {
 	s := fleetScope()
 	stats := rightsizingStats(s)
-	gained := stats[2]
 	candidates := stats[1]
+	gained := stats[2]
 	gained.w = 5
 	gained.h = 9
 	candidates.w = 5

@@ -5,7 +5,7 @@ package dashboards
 
 const (
 	tag            = "mig-exporter"
-	anything       = ".*" // chooses everything, also if the label is absent
+	anything       = ".*" // matches all series, also those without the label
 	datasource     = "${datasource}"
 	nodeUID        = "mig-node"
 	workloadUID    = "mig-workloads"
@@ -25,9 +25,9 @@ const (
 	countHue       = "#8ab8ff"
 	amber          = "#e5a50a"
 	red            = "#d9383a"
-	fine           = "#73879c"
-	slate          = "#6e7787"
-	unknownHue     = "#c7d0d9" // beside slate
+	fine           = "#73879c" // no problem
+	slate          = "#6e7787" // free, or of no interest
+	unknownHue     = "#c7d0d9" // lighter than slate, beside which it stands
 )
 
 func prometheus() object { return object{"type": "prometheus", "uid": datasource} }
@@ -49,7 +49,8 @@ func datasourceVariable() object {
 	}
 }
 
-// choice returns a variable with the values of a label. Its choices are all of them, or one alone.
+// choice returns a variable with the values of a label. With one, a single value can be chosen;
+// otherwise several or all.
 func choice(name, label, values string, one bool) object {
 	v := object{
 		"name":       name,
@@ -84,8 +85,7 @@ func choice(name, label, values string, one bool) object {
 	return v
 }
 
-// annotation returns an annotation whose query is evaluated over the time range: it is there while
-// the value is above 0.
+// annotation returns an annotation that marks the times at which the query has a value above 0.
 func annotation(name, color, expr, title, text string) object {
 	return object{
 		"name":            name,
@@ -102,8 +102,7 @@ func annotation(name, color, expr, title, text string) object {
 	}
 }
 
-// nodeEvents returns annotations of the events that explain other changes, by node: new layouts and
-// XIDs.
+// nodeEvents returns annotations for new layouts and XIDs by node: events that explain other changes.
 func nodeEvents() []object {
 	rule := func(name string) string { return aggregate("sum", nodeRows, selectFamily(name, inFleet)) + " > 0" }
 
@@ -126,8 +125,8 @@ func grafanaAnnotations() object {
 	}
 }
 
-// dashboardLinks returns links to the other dashboards that keep the data source, the variables and
-// the time.
+// dashboardLinks returns a menu of links to the other dashboards. They keep the data source, the
+// variables and the time range.
 func dashboardLinks() []object {
 	return []object{
 		{
@@ -145,8 +144,8 @@ func dashboardLinks() []object {
 	}
 }
 
-// linkTo returns a link from a cell to a dashboard with values of the row as variables, its cluster
-// included.
+// linkTo returns a link from a cell to a dashboard. The variables, such as toNode, are set to values
+// of the cell's row, and so is the cluster.
 func linkTo(title, uid string, variables ...string) object {
 	url := "/d/" + uid + "?${datasource:queryparam}&" + toCluster
 	for _, v := range variables {
@@ -165,10 +164,11 @@ const (
 	toPod       = "var-pod=${__data.fields.pod:percentencode}"
 )
 
-// linkCluster is the field that links take the cluster from. Tables have it hidden; it is All where
+// linkCluster is the hidden field of a table from which links take the cluster. It is All where
 // series have no cluster.
 const linkCluster = "link_cluster"
 
+// withCluster adds the label linkCluster to an expression.
 func withCluster(expr string) string {
 	return `label_replace(` + setLabel(expr, linkCluster, "All") + `, "` + linkCluster +
 		`", "$1", "cluster", "(.+)")`
@@ -211,12 +211,12 @@ func thresholds(base string, steps ...step) object {
 	return object{"mode": "absolute", "steps": list}
 }
 
-// problemFrom returns the steps for a count of problems: 0 has no color, not green.
+// problemFrom returns the steps for a number of problems: from 1 on it has the color.
 func problemFrom(color string) []step { return []step{{1, color}} }
 
-// ofSlices and ofDevices return the colors of panels with few named parts.
-func ofSlices() map[string]string {
+// sliceColors and heldColors return the colors of lines by their legend.
+func sliceColors() map[string]string {
 	return map[string]string{"used": activityHue, "free": slate, "stranded": powerHue}
 }
 
-func ofDevices() map[string]string { return map[string]string{"held": activityHue, "free": slate} }
+func heldColors() map[string]string { return map[string]string{"held": activityHue, "free": slate} }

@@ -5,11 +5,12 @@ import (
 	"slices"
 )
 
-// The queries of a table have the same labels, so that Grafana can merge them into one row for each
-// device. Each has a value for every row, NaN if unknown, so that no column is missing: see
-// onInventory.
+// The queries of a table have the same labels, so that Grafana can merge their values into one row
+// for each device. Each query has a value for every row, NaN if it is not known, so that no column
+// is missing: see onInventory.
 
-// fieldName returns Grafana's name of a column before it is renamed.
+// fieldName returns the name that Grafana gives a column before it is renamed to its title: that of a
+// label, or "Value #Power" for the values of the query Power.
 func (p panel) fieldName(c column) string {
 	for _, q := range p.queries {
 		if q.ref != c.field {
@@ -103,7 +104,7 @@ func (c column) properties() []object {
 
 	set := func(id string, value any) { list = append(list, object{"id": id, "value": value}) }
 	if c.hidden {
-		set("custom.hidden", true) // up to Grafana 12.1
+		set("custom.hidden", true) // hides it in Grafana up to 12.1; later ones need the next line
 		set("custom.hideFrom", object{"viz": true, "legend": false, "tooltip": false})
 
 		return list
@@ -151,7 +152,7 @@ func (c column) properties() []object {
 	return list
 }
 
-// shareColumn is a column of gauges between 0 and 1.
+// shareColumn returns a column of gauges between 0 and 1.
 func shareColumn(field, title, hue string, width int) column {
 	return column{
 		field: field,
@@ -168,7 +169,7 @@ func countColumn(field, title string, width int) column {
 	return column{field: field, title: title, unit: "none", width: width, hue: fine}
 }
 
-// problemColumn is a column of counts that have a color from 1 on.
+// problemColumn returns a column with numbers of problems, which are colored unless they are 0.
 func problemColumn(field, title, color string, width int) column {
 	c := countColumn(field, title, width)
 	c.steps = problemFrom(color)
@@ -176,8 +177,8 @@ func problemColumn(field, title, color string, width int) column {
 	return c
 }
 
-// nodeColumn, gpuColumn, holderColumn and podColumn say where a row is, with links to what they
-// name.
+// nodeColumn, gpuColumn, holderColumn and podColumn return columns with names, whose cells link to
+// the dashboard of what they name.
 func nodeColumn() column {
 	return column{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, toNode)}}
 }
@@ -202,8 +203,8 @@ func podColumn(link string) column {
 	}
 }
 
-// allColumns returns the columns of a table and the hidden one that links take the cluster from.
-// Other panels have none.
+// allColumns returns the columns of a table, with the hidden column linkCluster. Other panels have no
+// columns.
 func (p panel) allColumns() []column {
 	if p.kind != table {
 		return nil

@@ -2,13 +2,15 @@ package dashboards
 
 import "strings"
 
-// The containers of the chosen namespaces and pods.
 const (
+	// namespaces and pods match the containers of the chosen namespaces, or pods.
 	namespaces = inFleet + `,namespace=~"$namespace"`
 	pods       = namespaces + `,pod=~"$pod"`
-	podRows    = "cluster, instance, namespace, pod"
-	ruled      = " Needs the recording rules in deploy/prometheus."
+	podRows    = "cluster, instance, namespace, pod" // the labels of a row in a table of pods
 )
+
+// ruled ends the description of a panel that needs recording rules.
+const ruled = " Needs the recording rules in deploy/prometheus."
 
 func workloads() dashboard {
 	holders := "{" + podInfo + "," + inFleet
@@ -89,7 +91,7 @@ func workloadStats() []panel {
 	}
 }
 
-// onPods returns a value for every pod, NaN if there is none.
+// onPods returns the values of an expression, and NaN for the pods that it has none for.
 func onPods(expr string) string {
 	return either(expr, aggregate("max", podRows, "{"+podInfo+","+pods+"}")+" * NaN")
 }
@@ -101,13 +103,14 @@ func eachContainer(family string, more ...string) string {
 }
 
 func workloadTable() panel {
-	of := func(op, family string) string {
+	byPod := func(op, family string) string {
 		return onPods(aggregate(op, podRows, eachContainer(family)))
 	}
 	holding := "{" + podInfo + "," + pods + "}"
 	inState := func(value, expr string) string {
 		return aggregate("max", podRows, constant(value, expr))
 	}
+	// The first of these that holds is shown; the columns below have their texts.
 	state := strings.Join([]string{
 		inState("1", "{"+podInfo+`,sharing="unknown",`+pods+"}"),
 		inState("2", "{"+podInfo+`,confirmed="false",`+pods+"}"),
@@ -136,10 +139,10 @@ func workloadTable() panel {
 			},
 			{ref: "Devices", expr: onPods("count by (" + podRows + ") (max by (" + podRows +
 				", uuid, gpu_instance, compute_instance) (" + holding + "))")},
-			{ref: "SM", expr: of("avg", "sm_activity_ratio")},
-			{ref: "Tensor", expr: of("avg", "tensor_activity_ratio")},
-			{ref: "Memory", expr: of("sum", "memory_used_bytes")},
-			{ref: "Power", expr: of("sum", "power_estimate_watts")},
+			{ref: "SM", expr: byPod("avg", "sm_activity_ratio")},
+			{ref: "Tensor", expr: byPod("avg", "tensor_activity_ratio")},
+			{ref: "Memory", expr: byPod("sum", "memory_used_bytes")},
+			{ref: "Power", expr: byPod("sum", "power_estimate_watts")},
 		},
 		columns: []column{
 			{field: "namespace", title: "Namespace", width: 140},
@@ -188,7 +191,7 @@ func workloadNamespaces() []panel {
 		"Slices and GPUs without MIG of the chosen nodes. Devices whose holder is unknown are not in it."+ruled,
 		aggregate("sum", "state", selectFamily("instance:nvidia_devices:count", inFleet)), "{{state}}")
 	held.stacked = true
-	held.colors = ofDevices()
+	held.colors = heldColors()
 
 	return []panel{
 		held,
@@ -222,7 +225,7 @@ func workloadNamespaces() []panel {
 	}
 }
 
-// workloadPods has one line for each container and device.
+// workloadPods returns panels with one line for each container and device.
 func workloadPods() []panel {
 	const legend = "{{namespace}}/{{pod}} {{container}}: {{instance}} GPU {{gpu}} {{slice}}"
 	const labels = "cluster, instance, namespace, pod, container, gpu, slice"
