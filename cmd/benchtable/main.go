@@ -10,7 +10,7 @@ import (
 )
 
 func main() {
-	err := write(
+	err := writeTables(
 		os.Stdout,
 		os.Stdin,
 		fmt.Sprintf("%d cores, %s", runtime.NumCPU(), runtime.Version()),
@@ -21,9 +21,9 @@ func main() {
 	}
 }
 
-// write reads benchmarks and writes their tables. It returns an error if one of a table is missing,
-// too.
-func write(to io.Writer, from io.Reader, machine string) error {
+// writeTables reads the output of benchmarks and writes their tables, without the figures that the
+// output lacks: the error names their benchmarks.
+func writeTables(to io.Writer, from io.Reader, machine string) error {
 	runs, cpu, err := read(from)
 	if err != nil {
 		return err

@@ -19,7 +19,7 @@ type results map[metric][]float64
 // read reads the output of `go test -bench`; cpu is the processor's name in it.
 func read(from io.Reader) (found results, cpu string, err error) {
 	found = results{}
-	processors := regexp.MustCompile(`-\d+$`) // the testing package appends their number to names
+	processors := regexp.MustCompile(`-\d+$`) // the testing package appends GOMAXPROCS to names
 
 	lines := bufio.NewScanner(from)
 	for lines.Scan() {
@@ -28,6 +28,7 @@ func read(from io.Reader) (found results, cpu string, err error) {
 			continue
 		}
 
+		// "BenchmarkPoll/gpus=8-16  100  5012 ns/op  37 calls": a name, a count, then values with units.
 		fields := strings.Fields(lines.Text())
 		if len(fields) < 4 || len(fields)%2 != 0 || !strings.HasPrefix(fields[0], "Benchmark") {
 			continue
@@ -48,10 +49,10 @@ func read(from io.Reader) (found results, cpu string, err error) {
 	return found, cpu, lines.Err()
 }
 
-// best returns the smallest value; all figures are costs.
+// best returns the smallest value: all figures are costs.
 func best(values []float64) float64 { return slices.Min(values) }
 
-// median returns the value in the middle, the larger one of two.
+// median returns the value in the middle; of two in the middle, the larger one.
 func median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[len(sorted)/2]

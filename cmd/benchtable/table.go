@@ -20,14 +20,17 @@ func forms() []string {
 	return []string{"text/identity", "text/gzip", "protobuf/identity", "protobuf/gzip"}
 }
 
+// millisecond is in nanoseconds, the unit of times.
+const millisecond = 1e6
+
+// Targets, as docs/performance.md gives them. A figure must be below its target.
 const (
-	millisecond = 1e6
 	gpusOfBench = "gpus=8"
 	planTarget  = 100 * millisecond
 	stepTarget  = 151 // at most 150 driver calls
 )
 
-// lines lists those of the first table: first the lone scrape, which is what most nodes serve.
+// lines returns the lines of the first table. A lone scrape comes first: most nodes serve only that.
 func lines() []line {
 	var list []line
 
@@ -149,20 +152,16 @@ func tables(found results, machine string) (text string, missing []string) {
 		)
 	}
 
-	levels, none := levelTable(found)
-	growth, lacking := growthTable(found)
-	calls, uncalled := callTable(found)
+	levels, noLevels := levelTable(found)
+	growth, noGrowth := growthTable(found)
+	calls, noCalls := callTable(found)
 
-	return out.String() + "\n" + levels + "\n" + growth + "\n" + calls, slices.Concat(
-		missing,
-		none,
-		lacking,
-		uncalled,
-	)
+	return out.String() + "\n" + levels + "\n" + growth + "\n" + calls,
+		slices.Concat(missing, noLevels, noGrowth, noCalls)
 }
 
-// levelTable shows the time and the result of compressing a scrape at several levels, the best of
-// the runs of each.
+// levelTable shows how long it takes to compress a scrape at several levels, and how small it
+// becomes, each by the best run.
 func levelTable(found results) (text string, missing []string) {
 	var out strings.Builder
 	out.WriteString("| gzip level | text: p50 | text: packed | protobuf: p50 | protobuf: packed " +
@@ -184,7 +183,8 @@ func levelTable(found results) (text string, missing []string) {
 	return out.String(), missing
 }
 
-// cell returns the best of the runs of a figure, or nothing and an entry in missing.
+// cell returns a figure of the best run. Without any run, it returns nothing and appends the figure
+// to missing.
 func cell(found results, m metric, missing *[]string) string {
 	values := found[m]
 	if len(values) == 0 {
@@ -195,7 +195,7 @@ func cell(found results, m metric, missing *[]string) string {
 	return format(best(values), m.unit)
 }
 
-// growthTable shows the same figures on nodes of several sizes, the best of the runs of each.
+// growthTable shows the same figures on nodes with 1 to 16 GPUs, each by the best run.
 func growthTable(found results) (text string, missing []string) {
 	sizes := []string{"1", "2", "4", "8", "16"}
 	var out strings.Builder
@@ -238,6 +238,7 @@ func growthTable(found results) (text string, missing []string) {
 // most frequent first.
 func callTable(found results) (text string, missing []string) {
 	const benchmark = "DriverCalls"
+	// Functions are "nvml...", all other names are classes of calls.
 	isClass := func(call string) bool { return !strings.HasPrefix(call, "nvml") }
 
 	rates := map[string]float64{}
@@ -254,8 +255,11 @@ func callTable(found results) (text string, missing []string) {
 	}
 
 	calls := slices.SortedFunc(maps.Keys(rates), func(a, b string) int {
-		if isClass(a) != isClass(b) {
-			return cmp.Compare(strings.Count(a, "nvml"), strings.Count(b, "nvml"))
+		switch {
+		case isClass(a) && !isClass(b):
+			return -1
+		case isClass(b) && !isClass(a):
+			return 1
 		}
 
 		return cmp.Or(cmp.Compare(rates[b], rates[a]), cmp.Compare(a, b))
@@ -265,11 +269,12 @@ func callTable(found results) (text string, missing []string) {
 	out.WriteString("| calls of the driver's library | a second |\n|---|--:|\n")
 
 	for _, call := range calls {
+		name := call
 		if isClass(call) {
-			call = "**" + call + "**"
+			name = "**" + call + "**"
 		}
 
-		fmt.Fprintf(&out, "| %s | %.2f |\n", call, rates[strings.Trim(call, "*")])
+		fmt.Fprintf(&out, "| %s | %.2f |\n", name, rates[call])
 	}
 
 	return out.String(), nil
@@ -289,18 +294,18 @@ func verdict(values []float64, target float64) string {
 	return "missed"
 }
 
-// format returns a figure in the unit of the table.
+// format writes a figure for people: times in µs or ms, sizes in KiB or MiB.
 func format(value float64, unit string) string {
 	switch {
 	case strings.HasSuffix(unit, "-ns") || unit == "ns/op":
-		if value < 0.9995*millisecond { // what rounds to one is one
+		if value < 0.9995*millisecond { // more would be written as 1000 µs or 1e+03 µs
 			return fmt.Sprintf("%.3g µs", value/1e3)
 		}
 
 		return fmt.Sprintf("%.3g ms", value/millisecond)
 	case strings.Contains(unit, "MiB"):
 		return fmt.Sprintf("%.1f MiB", value)
-	case strings.Contains(unit, "ytes") || unit == "B/op":
+	case strings.HasSuffix(unit, "bytes") || unit == "B/op":
 		return fmt.Sprintf("%.0f KiB", value/1024)
 	case strings.HasSuffix(unit, "ratio"):
 		return fmt.Sprintf("%.2f", value)

@@ -73,7 +73,7 @@ func TestFormat(t *testing.T) {
 
 func TestMissingBenchmarksFail(t *testing.T) {
 	var out strings.Builder
-	if err := write(&out, strings.NewReader(output), "a machine"); err == nil ||
+	if err := writeTables(&out, strings.NewReader(output), "a machine"); err == nil ||
 		!strings.Contains(err.Error(), "ScrapeLone/text/gzip p99-ns") {
 		t.Errorf("got %v, want an error that names what is missing", err)
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// The document of CycloneDX 1.5 (https://cyclonedx.org/docs/1.5/json/), as far as it is used here.
+// The parts of a CycloneDX 1.5 document (https://cyclonedx.org/docs/1.5/json/) that are used here.
 type (
 	document struct {
 		Format       string       `json:"bomFormat"`
@@ -49,7 +49,8 @@ type (
 )
 
 // newSBOM returns the CycloneDX document of a product, its modules, and the packages that are
-// shipped with it. Its serial number is made of its content.
+// shipped with it. Its serial number is a hash of its content, so that the same content has the same
+// number.
 func newSBOM(name, version string, modules []module, packages []debPackage) ([]byte, error) {
 	d := document{Format: "CycloneDX", SpecVersion: "1.5", Version: 1}
 	purl := "pkg:golang/github.com/mig-exporter/" + name + "@" + version
@@ -90,7 +91,7 @@ func newSBOM(name, version string, modules []module, packages []debPackage) ([]b
 	}
 
 	sum := sha256.Sum256(content)
-	sum[6], sum[8] = sum[6]&0x0f|0x80, sum[8]&0x3f|0x80 // UUID version 8, of the content
+	sum[6], sum[8] = sum[6]&0x0f|0x80, sum[8]&0x3f|0x80 // the version (8) and variant bits of a UUID
 	id := hex.EncodeToString(sum[:16])
 	d.SerialNumber = "urn:uuid:" + strings.Join(
 		[]string{id[:8], id[8:12], id[12:16], id[16:20], id[20:]},

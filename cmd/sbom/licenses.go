@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// identifyLicenses returns the SPDX identifiers of the licenses in a text, by what each must have.
-// A file can hold several.
+// identifyLicenses returns the SPDX identifiers of the licenses in a text, which can have several.
+// Each is recognized by a sentence that it always has.
 func identifyLicenses(text string) []string {
 	words := strings.Join(strings.Fields(text), " ")
 	has := func(part string) bool { return strings.Contains(words, part) }
@@ -39,8 +39,9 @@ func identifyLicenses(text string) []string {
 	return ids
 }
 
-// accompanies reports whether a file belongs to a license without being one.
-func (f licenseFile) accompanies() bool {
+// isNotice reports whether a file goes with a license but is none: a notice, patent grant or list of
+// authors.
+func (f licenseFile) isNotice() bool {
 	base := strings.ToUpper(f.name[strings.LastIndex(f.name, "/")+1:])
 
 	return strings.HasPrefix(base, "NOTICE") || strings.HasPrefix(base, "PATENTS") ||
@@ -52,7 +53,7 @@ func (m *module) licenses() ([]string, error) {
 	var ids []string
 
 	for _, f := range m.files {
-		if f.accompanies() {
+		if f.isNotice() {
 			continue
 		}
 
@@ -77,8 +78,8 @@ func (m *module) licenses() ([]string, error) {
 	return slices.Compact(ids), nil
 }
 
-// licenseTexts returns the texts of all license files, equal ones once, each below the modules that
-// it is of.
+// licenseTexts returns the texts of all license files. A text that several modules have is there
+// once, below the names of all of them.
 func licenseTexts(name string, modules []module) []byte {
 	owners := map[string][]string{} // by text
 	var texts []string              // in the order of their first owner

@@ -1,10 +1,10 @@
 // sbom writes what is linked into programs: a CycloneDX document of their modules, and the texts of
 // their licenses.
 //
-// The modules are those that the programs' own build information lists, and go list finds the
-// folders of the packages that they have of each. All license files between a package and the root
-// of its module count. Nothing is asked of the network, and the same programs give the same bytes.
-// Packages that are shipped with the programs, as in the container image, are listed by the caller.
+// The modules are those in the programs' build information. go list says in which folders their
+// linked packages are; all license files between such a folder and the root of the module count.
+// Nothing is fetched over the network, and the same programs give the same bytes. Packages that are
+// shipped with the programs, as in the container image, are listed by the caller.
 package main
 
 import (

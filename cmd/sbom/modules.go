@@ -75,12 +75,12 @@ func readModules(programs []string) ([]module, error) {
 	return list, nil
 }
 
-// builds is what programs of one release say of how they were built.
+// builds holds the build information of the programs of one release.
 type builds struct {
-	goVersion   string
-	packages    map[string]bool   // the programs' own
+	goVersion   string            // "1.24.2"
+	packages    map[string]bool   // the main packages of the programs
 	modules     map[string]module // by path, without their license files
-	environment []string          // of the go command, the same for all programs
+	environment []string          // "GOOS=linux" and others for the go command; the same for all programs
 }
 
 // readBuilds reads the build information of programs.
@@ -137,8 +137,8 @@ func readStandardLibrary(goVersion string) (module, error) {
 	return std, nil
 }
 
-// listFolders returns, by module path, the folders of its packages, each behind that of the module
-// and a tab.
+// listFolders returns, by module path, the folders of the packages that are linked. Each key is the
+// folder of the module, a tab, and the folder of the package.
 func listFolders(packages, environment []string) (map[string]map[string]bool, error) {
 	const format = "{{with .Module}}{{if not .Main}}{{.Path}}\t{{.Dir}}\t{{$.Dir}}{{end}}{{end}}"
 	list := exec.Command("go", append([]string{"list", "-deps", "-f", format}, packages...)...)
@@ -156,7 +156,7 @@ func listFolders(packages, environment []string) (map[string]map[string]bool, er
 	for line := range strings.Lines(string(out)) {
 		path, dirs, found := strings.Cut(strings.TrimSpace(line), "\t")
 		if !found {
-			continue // of the standard library, or of the programs' own module
+			continue // the package is of the standard library, or of the programs' own module
 		}
 
 		if folders[path] == nil {
@@ -169,16 +169,16 @@ func listFolders(packages, environment []string) (map[string]map[string]bool, er
 	return folders, nil
 }
 
-// readLicenses reads the license files in folders of packages and in those above them, up to their
-// module's.
+// readLicenses reads the license files in the folders that listFolders returns for a module, and in
+// those above them up to the module's.
 func readLicenses(folders map[string]bool) ([]licenseFile, error) {
 	isLicense := regexp.MustCompile(
 		`(?i)^(licen[sc]e|copying|notice|patents|authors)(\.(md|txt|libyaml))?$`,
 	)
 	found := map[string]licenseFile{}
 
-	for both := range folders {
-		root, dir, _ := strings.Cut(both, "\t")
+	for key := range folders {
+		root, dir, _ := strings.Cut(key, "\t")
 		for ; len(dir) >= len(root); dir = filepath.Dir(dir) {
 			entries, err := os.ReadDir(dir)
 			if err != nil {

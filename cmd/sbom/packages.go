@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// debPackage is a Debian package of which files are shipped beside the programs.
+// debPackage is a Debian package that is shipped with the programs.
 type debPackage struct {
 	vendor, name, version, architecture string
 	distribution, source                string // "debian-12", the source package; empty if not known
 }
 
-// readPackages reads a line for each package: vendor, name, version, architecture and, for packages
-// of a distribution, its name and the source package. An empty path is no packages. They are
-// returned in the order of their names.
+// readPackages reads a file with a line for each package: vendor, name, version, architecture and,
+// for packages of a distribution, its name and the source package. It returns them in the order of
+// their names; none for an empty path.
 func readPackages(path string) ([]debPackage, error) {
 	if path == "" {
 		return nil, nil
@@ -55,7 +55,7 @@ func readPackages(path string) ([]debPackage, error) {
 // purl returns the package URL (https://github.com/package-url/purl-spec), with the qualifiers by
 // which scanners find vulnerabilities of Debian's packages.
 func (p debPackage) purl() string {
-	qualifiers := url.Values{"arch": {p.architecture}} // are encoded in the order of their names
+	qualifiers := url.Values{"arch": {p.architecture}} // Encode sorts them by name, as the purl spec wants
 	if p.distribution != "" {
 		qualifiers.Set("distro", p.distribution)
 	}
