@@ -12,26 +12,26 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
 
-// goneFlag is a flag of an earlier version. A command line with it, or an environment with its
-// variable, is refused: what the flag asked for would silently be missing.
+// goneFlag is a flag that earlier versions had. We refuse the flag, and its environment variable:
+// otherwise what it asks for would silently be missing.
 type goneFlag struct {
 	name   string
-	became string // what to do instead, or what holds now
-	// variable is what to do instead of its variable. Empty: what became says, with the variables
+	became string // what to do instead, or which constant took the flag's place
+	// variable is what to do instead of setting the flag's variable. Empty: became, with the variables
 	// of the flags that it names.
 	variable string
 }
 
-// goneFlags lists the flags of earlier versions. Those of collectors are in refuseGoneCollectors.
+// goneFlags lists the flags that are gone, except --collector.NAME: see refuseGoneCollectors.
 func goneFlags() []goneFlag {
 	limits := advise.DefaultOptions()
 	constant := func(name, format string, args ...any) goneFlag {
 		return goneFlag{name: name, became: "leave it out: " + fmt.Sprintf(format, args...)}
 	}
-	window := func(name, theirs, variable string) goneFlag {
+	window := func(name, newName, variable string) goneFlag {
 		const value = "=MILLISECONDS, as in dcgm-exporter"
 
-		return goneFlag{name, "use --" + theirs + value, "use " + variable + value}
+		return goneFlag{name, "use --" + newName + value, "use " + variable + value}
 	}
 
 	return []goneFlag{
@@ -81,8 +81,7 @@ func goneFlags() []goneFlag {
 	}
 }
 
-// refuseGone returns an error about the flags and variables of earlier versions, with what became
-// of each.
+// refuseGone returns an error about flags and variables that are gone, which says what to do instead.
 func refuseGone(args, environ []string) error {
 	words, _, err := splitLine(args)
 	if err != nil {
@@ -106,24 +105,24 @@ func refuseGone(args, environ []string) error {
 	return errors.Join(errs...)
 }
 
-// forVariable returns what became of the flag's variable.
+// forVariable returns what to do instead of setting the flag's variable.
 func (g *goneFlag) forVariable() string {
 	if g.variable != "" {
 		return g.variable
 	}
 
-	ours := regexp.MustCompile(`--dcgm\.[a-z]+`)
+	namedFlag := regexp.MustCompile(`--dcgm\.[a-z]+`)
 
-	return ours.ReplaceAllStringFunc(g.became, func(flag string) string {
+	return namedFlag.ReplaceAllStringFunc(g.became, func(flag string) string {
 		return envName(strings.TrimPrefix(flag, "--"))
 	})
 }
 
-// collectorPrefix began the names of the flags of collectors.
+// collectorPrefix was the prefix of the flags of single collectors: --collector.ecc.
 const collectorPrefix = "collector."
 
 // refuseGoneCollectors returns an error about --collector.NAME and --no-collector.NAME, and about
-// their variables. Each line of it has the value of --collectors that does what all of them did.
+// their variables. Each line of the error has a value of --collectors that replaces all of them.
 func refuseGoneCollectors(words []argument, environ []string) error {
 	var flags, variables, flagItems, variableItems []string
 
@@ -154,9 +153,9 @@ func refuseGoneCollectors(words []argument, environ []string) error {
 		replaced(variables, envName(collectorsFlag), variableItems))
 }
 
-// goneCollectorVariables returns the variables of collectors in an environment: first those of
-// collectors that exist, in the order of these, then others. What the kubelet has set for a service
-// is none of them.
+// goneCollectorVariables returns the names of variables of single collectors: first those of all
+// collectors that exist, then others in the environment that have the prefix. It leaves out variables
+// that the kubelet has set for a service.
 func goneCollectorVariables(environ []string) []string {
 	var variables []string
 
@@ -186,19 +185,19 @@ func collectorOf(variable string) string {
 	return ""
 }
 
-// replaced returns an error that says of each name that one list replaces all of them.
-func replaced(names []string, by string, items []string) error {
+// replaced returns an error that says for each name to use replacement, with all the items, instead.
+func replaced(names []string, replacement string, items []string) error {
 	var errs []error
 	for _, name := range names {
-		errs = append(errs, fmt.Errorf("%s is gone: use %s=%s", name, by, strings.Join(items, ",")))
+		errs = append(errs, fmt.Errorf("%s is gone: use %s=%s", name, replacement, strings.Join(items, ",")))
 	}
 
 	return errors.Join(errs...)
 }
 
-// goneItem returns the item of --collectors that does what a switch of one collector did: on is
-// what it said by its name. A name that no collector has, or a value that is neither true nor
-// false, leaves the choice to the reader.
+// goneItem returns the item of --collectors that replaces a flag or variable of one collector: "+ecc"
+// for --collector.ecc, "-ecc" for --no-collector.ecc (on is false). With an unknown name or value, the
+// reader has to choose: "+NAME", "+ecc or -ecc".
 func goneItem(name string, on bool, value string, hasValue bool) string {
 	known := slices.ContainsFunc(collector.Groups(), func(g collector.GroupInfo) bool { return g.Name == name })
 	if !known {

@@ -17,12 +17,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/health"
 )
 
-// healthFile is the name of the file that keeps in a state folder what the health of the GPUs rests
-// on and no driver reports again.
+// healthFile is the file in the state folder that has what the health of the GPUs depends on but the
+// driver does not report again after a restart of this program, such as XIDs.
 const healthFile = "health.json"
 
 const (
-	// saveHealthEvery is how often the file is written while nothing but readings changes.
+	// saveHealthEvery is how often we write the file if only the time of the last reading changes.
 	saveHealthEvery = 10 * time.Minute
 	// saveHealthWithin bounds the last write, when the program stops.
 	saveHealthWithin = 2 * time.Second
@@ -30,11 +30,11 @@ const (
 
 // healthDocument is the content of the file.
 type healthDocument struct {
-	Boot string `json:"boot"` // a reboot resets all GPUs
+	Boot string `json:"boot"` // the memory of another boot is void: a reboot resets all GPUs
 	health.Memory
 }
 
-// healthMemory keeps the memory of the health in a file.
+// healthMemory keeps the memory of the health tracker in a file.
 type healthMemory struct {
 	tracker *health.Tracker
 	path    string
@@ -43,13 +43,13 @@ type healthMemory struct {
 	logger  log.Logger
 	due     chan struct{} // has a value when the memory is to be written
 
-	// Owned by the poll loop.
-	last   health.Memory
+	// The poll loop owns these.
+	last   health.Memory // as last given to run to write
 	lastAt time.Time
 }
 
-// stateDir is the folder that outlives the process: that of partition control, else that of
-// right-sizing; empty if there is none.
+// stateDir returns the folder that outlives the process: that of partition control if it is on, else
+// that of right-sizing; empty if there is none.
 func (c *Config) stateDir() string {
 	if c.Control.Enabled {
 		return c.Control.StateDir
@@ -58,8 +58,7 @@ func (c *Config) stateDir() string {
 	return c.Advise.StateDir
 }
 
-// openHealthMemory takes up what an earlier process in this boot has seen, and keeps what this one
-// sees.
+// openHealthMemory loads what an earlier process in this boot has seen, and keeps what this one sees.
 func (x *exporter) openHealthMemory(dir string) {
 	if dir == "" {
 		return
@@ -90,7 +89,7 @@ func (x *exporter) openHealthMemory(dir string) {
 	x.node.parts = append(x.node.parts, h.run)
 }
 
-// recall reads the file. A file that cannot be read is no memory.
+// recall loads the file. If it cannot be read, it only logs a warning.
 func (h *healthMemory) recall() {
 	text, err := os.ReadFile(h.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -112,7 +111,7 @@ func (h *healthMemory) recall() {
 		return
 	}
 
-	if d.Boot != h.boot { // all GPUs were reset since
+	if d.Boot != h.boot {
 		d.Memory = health.Memory{}
 	}
 
@@ -120,13 +119,13 @@ func (h *healthMemory) recall() {
 	h.last = d.Memory
 }
 
-// observe has the memory written if it has changed.
+// observe lets run write the memory if it has changed, or the file is old.
 func (h *healthMemory) observe(*gpu.Snapshot) {
 	now := h.now()
 	memory := h.tracker.Memory()
 	age := now.Sub(h.lastAt)
 
-	// An empty memory is one, too: it says that there is nothing to tell of this boot.
+	// We also write an empty memory, once: it says that no GPU had a problem in this boot.
 	isWritten := !h.lastAt.IsZero() && (len(memory.GPUs) == 0 || age >= 0 && age < saveHealthEvery)
 	if isWritten && memory.IsSame(h.last) {
 		return
@@ -141,8 +140,8 @@ func (h *healthMemory) observe(*gpu.Snapshot) {
 	}
 }
 
-// run writes the memory when it is due, and once more at the end if there is any. A disk that hangs
-// holds up nothing but that.
+// run writes the memory when it is due, and once more at the end if it is not empty. A disk that hangs
+// only delays this.
 func (h *healthMemory) run(ctx context.Context) error {
 	for {
 		select {
@@ -158,7 +157,7 @@ func (h *healthMemory) run(ctx context.Context) error {
 	}
 }
 
-// write writes the memory, and returns a moment after ctx ends at the latest.
+// write writes the memory. It returns at the latest saveHealthWithin after ctx ends.
 func (h *healthMemory) write(ctx context.Context) {
 	written := make(chan error, 1)
 

@@ -13,13 +13,12 @@ import (
 	"github.com/go-kit/log/level"
 )
 
-// journalVariable has the device and the inode of the stream by which systemd connects the standard
-// error of a service to the journal, such as 8:4711. Children inherit it, also those whose standard
-// error is another file.
+// journalVariable is the variable in which systemd gives the device and the inode of the stream that
+// connects a service's standard error to the journal, such as 8:4711. Children inherit the variable
+// even if their standard error is another file.
 const journalVariable = "JOURNAL_STREAM"
 
-// isJournal reports whether what is written to w goes to the journal, by the value of
-// journalVariable.
+// isJournal reports whether w is the stream to the journal that the value of journalVariable names.
 func isJournal(w io.Writer, stream string) bool {
 	file, ok := w.(*os.File)
 	if !ok || stream == "" {
@@ -36,8 +35,8 @@ func isJournal(w io.Writer, stream string) bool {
 	return ok && stream == fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)
 }
 
-// The priorities of the journal, as a line begins with them (sd-daemon(3)). A line without one is
-// as info.
+// The prefixes by which a line has a priority in the journal (sd-daemon(3)). A line without a prefix
+// has the priority info.
 const (
 	journalError   = "<3>"
 	journalWarning = "<4>"
@@ -45,14 +44,14 @@ const (
 	journalDebug   = "<7>"
 )
 
-// journalPriority returns the priority of a line of the log, empty if the line has no level.
+// journalPriority returns the prefix for a line of the log; empty if the line has no level.
 func journalPriority(keyvals []any) string {
-	at := slices.Index(keyvals, level.Key())
-	if at < 0 || at+1 >= len(keyvals) {
+	key := slices.Index(keyvals, level.Key())
+	if key < 0 || key+1 >= len(keyvals) {
 		return ""
 	}
 
-	switch keyvals[at+1] {
+	switch keyvals[key+1] {
 	case level.ErrorValue():
 		return journalError
 	case level.WarnValue():
@@ -84,10 +83,10 @@ func (j journalLogger) Log(keyvals ...any) error {
 	return err
 }
 
-// printError prints an error that ends the program before it has a log, or besides it.
+// printError prints an error that ends the program for the user, without the form of the log.
 func printError(w io.Writer, journal bool, err error) {
 	text := fmt.Sprintf("mig-exporter: %v", err)
-	if journal { // each line is an entry of its own
+	if journal { // where each line is an entry of its own
 		text = journalError + strings.ReplaceAll(text, "\n", "\n"+journalError)
 	}
 

@@ -17,7 +17,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/poll"
 )
 
-// openKubelet opens the kubelet that opts describe, with what all kinds of nodes have in common.
+// openKubelet opens the kubelet that opts describe. It sets the options that are the same for all
+// kinds of nodes.
 func (n *node) openKubelet(resourceNames []string, opts podresources.Options) {
 	opts.ResourceNames = resourceNames
 	opts.StaleAfter = podsStaleAfter * n.speed
@@ -32,7 +33,7 @@ func (n *node) openKubelet(resourceNames []string, opts podresources.Options) {
 	n.states = slices.Insert(n.states, 0, kubelet.CheckpointState)
 }
 
-// addMetadataState adds the API server to the sources, while it is asked.
+// addMetadataState adds the API server to the sources. It is none while we do not ask it.
 func (n *node) addMetadataState(read func() gpu.SourceState) {
 	n.states = append(n.states, func() (gpu.SourceState, bool) {
 		state := read()
@@ -40,8 +41,8 @@ func (n *node) addMetadataState(read func() gpu.SourceState) {
 	})
 }
 
-// setContainers sets what finds the containers of the processes that the driver lists. In another
-// PID namespace than the host's their ids mean nothing in the host's process table.
+// setContainers sets what finds the containers of processes, unless we run outside of the host's PID
+// namespace: then the driver's process ids mean nothing in our process table.
 func (n *node) setContainers(containers poll.Containers) {
 	if n.processesHidden == nil {
 		n.poll.Containers = containers
@@ -61,14 +62,14 @@ func (n *node) sources() []gpu.SourceState {
 	return list
 }
 
-// kubeletMark is a file that says that a kubelet has answered since the node booted. Then neither
-// its silence nor its empty folders mean that the node has no kubelet.
+// kubeletMark is a file that says that a kubelet has answered since the node booted. Without it we
+// could take a kubelet that does not answer after our restart for a node without kubelet.
 type kubeletMark struct {
 	path, boot string
 	logger     log.Logger
 }
 
-// isSet reports whether a kubelet has answered in this boot. A mark that cannot be read may say so.
+// isSet reports whether a kubelet has answered in this boot, or may have: the file cannot be read.
 func (m kubeletMark) isSet() bool {
 	text, err := os.ReadFile(m.path)
 	if err != nil {
@@ -98,13 +99,13 @@ type runningContainers struct {
 	current func() *gpu.Snapshot // returns nil before the first poll
 
 	mu         sync.Mutex
-	generation uint64
+	generation uint64 // of the Snapshot that the fields below are from
 	devices    *gpu.Resolver
-	on         map[containerOnDevice]bool
+	running    map[containerOnDevice]bool
 }
 
-// containerOnDevice is a container with a process on a device. An instance that is gpu.Whole means
-// any.
+// containerOnDevice is a container with a process on a device, or anywhere in it: on a GPU if the
+// instances are gpu.Whole.
 type containerOnDevice struct {
 	device    gpu.DeviceIndex
 	container gpu.Container
@@ -127,13 +128,14 @@ func (r *runningContainers) isRunning(containers poll.Containers, a *gpu.Assignm
 
 	d, match := r.devices.Resolve(a.Device)
 
-	return match != gpu.MatchNothing && r.on[containerOnDevice{d, a.Holder.Container}]
+	return match != gpu.MatchNothing && r.running[containerOnDevice{d, a.Holder.Container}]
 }
 
+// index finds the containers of all processes in a Snapshot.
 func (r *runningContainers) index(s *gpu.Snapshot, containers poll.Containers) {
 	r.generation = s.Generation
 	r.devices = gpu.NewResolver(s.GPUs)
-	r.on = map[containerOnDevice]bool{}
+	r.running = map[containerOnDevice]bool{}
 
 	for g := range s.GPUs {
 		for _, p := range s.GPUs[g].Readings.Processes.Or(nil) {
@@ -145,9 +147,9 @@ func (r *runningContainers) index(s *gpu.Snapshot, containers poll.Containers) {
 			d, _ := r.devices.Resolve(
 				gpu.DeviceRef{GPU: s.GPUs[g].UUID, Instance: p.Instance, Compute: p.Compute},
 			)
-			r.on[containerOnDevice{gpu.DeviceIndex{GPU: g, Instance: gpu.Whole, Compute: gpu.Whole}, c}] = true
-			r.on[containerOnDevice{gpu.DeviceIndex{GPU: g, Instance: d.Instance, Compute: gpu.Whole}, c}] = true
-			r.on[containerOnDevice{d, c}] = true
+			r.running[containerOnDevice{gpu.DeviceIndex{GPU: g, Instance: gpu.Whole, Compute: gpu.Whole}, c}] = true
+			r.running[containerOnDevice{gpu.DeviceIndex{GPU: g, Instance: d.Instance, Compute: gpu.Whole}, c}] = true
+			r.running[containerOnDevice{d, c}] = true
 		}
 	}
 }

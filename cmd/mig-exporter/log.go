@@ -65,11 +65,12 @@ type stopSignal struct{ os.Signal }
 // Error implements error.
 func (s stopSignal) Error() string { return s.String() }
 
-// announceStop logs the signal that ends ctx. The result ends the wait for it.
+// announceStop logs the signal that ends ctx, if one does. Call end before the program ends: it
+// waits until the line is written, or gives up waiting for a signal.
 func announceStop(ctx context.Context, logger log.Logger) (end func()) {
-	said := make(chan struct{})
+	logged := make(chan struct{})
 	cancel := context.AfterFunc(ctx, func() {
-		defer close(said)
+		defer close(logged)
 
 		var s stopSignal
 		if errors.As(context.Cause(ctx), &s) {
@@ -79,7 +80,7 @@ func announceStop(ctx context.Context, logger log.Logger) (end func()) {
 
 	return func() {
 		if !cancel() {
-			<-said
+			<-logged
 		}
 	}
 }

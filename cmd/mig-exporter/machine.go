@@ -29,10 +29,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/procinfo"
 )
 
-// machine is the kind of the node that this process runs on.
+// machine is the nodeKind of the machine that this process runs on.
 type machine struct {
 	hostname  string
-	inCluster bool // in a pod of a Kubernetes cluster: there is a kubelet
+	inCluster bool // we run in a pod of a Kubernetes cluster, so there is a kubelet
 }
 
 // openMachine opens the driver of this machine.
@@ -127,8 +127,8 @@ func (machine) openProcessTable(withUsers bool) poll.ProcessTable {
 	return procinfo.New(procDir, withUsers)
 }
 
-// openMetadata starts to ask the API server about the node's pods, if the node is named; else it
-// returns nil.
+// openMetadata starts to ask the API server about the node's pods. It returns nil if the
+// configuration does not name the node.
 func (n *node) openMetadata(cfg *KubernetesConfig) (podresources.Metadata, error) {
 	if cfg.NodeName == "" {
 		return nil, nil
@@ -159,7 +159,7 @@ func (n *node) openMetadata(cfg *KubernetesConfig) (podresources.Metadata, error
 	return m, nil
 }
 
-// kubeletFolders are the folders of kubelets: Kubernetes', microk8s', k0s'.
+// kubeletFolders returns the folders of the kubelets of Kubernetes, microk8s and k0s.
 func kubeletFolders() []string {
 	return []string{
 		"/var/lib/kubelet",
@@ -168,25 +168,24 @@ func kubeletFolders() []string {
 	}
 }
 
-// mountInfo lists the file systems that this process sees.
+// mountInfo is the list of the file systems that this process sees.
 const mountInfo = "/proc/self/mountinfo"
 
-// containerFiles are files of containers: Docker and Podman create theirs, the last one is in our
-// image.
+// containerFiles returns files that exist only in containers: of Docker, of Podman, and of our image.
 func containerFiles() []string {
 	return []string{"/.dockerenv", "/run/.containerenv", "/etc/mig-exporter-image"}
 }
 
-// isContained reports whether this process may be in a container, which may not see the host's
-// kubelet. We would rather take a host for a container: then the holders of its devices are unknown
-// until --kubernetes.socket= says that it has no kubelet.
+// isContained reports whether this process may run in a container, where it may not see the host's
+// kubelet. To take a host for a container is the better mistake: then the holders of devices are
+// unknown, until --kubernetes.socket= says that there is no kubelet.
 func isContained(getenv func(string) string, files []string, mounts string) bool {
 	// systemd-nspawn, LXC and Podman set the variable.
 	return anyExists(files...) || getenv("container") != "" || isRootOverlay(mounts)
 }
 
-// isRootOverlay reports whether the root file system is an overlay, as containerd, CRI-O and Docker
-// make it. A list of mounts that cannot be read counts.
+// isRootOverlay reports whether the root file system is an overlay, as in the containers of
+// containerd, CRI-O and Docker, or may be: the list of mounts cannot be read.
 func isRootOverlay(mounts string) bool {
 	text, err := os.ReadFile(mounts)
 	if err != nil {
@@ -207,7 +206,7 @@ func isRootOverlay(mounts string) bool {
 	return false
 }
 
-// anyExists reports whether a file exists. One that cannot be examined counts.
+// anyExists reports whether any of the files exists, or may exist: it cannot be examined.
 func anyExists(paths ...string) bool {
 	return slices.ContainsFunc(paths, func(path string) bool {
 		_, err := os.Stat(path)
@@ -215,8 +214,8 @@ func anyExists(paths ...string) bool {
 	})
 }
 
-// nodeNames returns the names that the kubelet may have for this node: it ends the names of static
-// pods with its own.
+// nodeNames returns the names that the kubelet may have for this node. The kubelet adds its name for
+// the node to the names of static pods.
 func (m machine) nodeNames(configured string) []string {
 	short, _, _ := strings.Cut(m.hostname, ".")
 	var names []string
@@ -230,8 +229,8 @@ func (m machine) nodeNames(configured string) []string {
 	return names
 }
 
-// ownPod returns "namespace/name" of the pod that this process runs in, from the downward API, or
-// else from the service account and the host name; empty if they do not have it.
+// ownPod returns "namespace/name" of the pod that this process runs in: from the downward API, or
+// else from the service account and the host name. It is empty if they do not have it.
 func ownPod(getenv func(string) string, credentialsDir, hostname string) string {
 	namespace := getenv("POD_NAMESPACE")
 	name := cmp.Or(getenv("POD_NAME"), hostname)
@@ -252,8 +251,8 @@ func ownPod(getenv func(string) string, credentialsDir, hostname string) string 
 	return namespace + "/" + name
 }
 
-// witness returns the pod without which the kubelet's list is not complete: the configured one
-// or, in a cluster, that of this process.
+// witness returns the pod without which the kubelet's list is not complete: the configured one or, in
+// a cluster, the pod of this process.
 func (m machine) witness(configured string) string {
 	if configured != "" || !m.inCluster {
 		return configured
@@ -281,7 +280,8 @@ func (m machine) apiServer() (apiServer, error) {
 	}, nil
 }
 
-// openDependencies opens the machine's processes, and connects its cluster.
+// openDependencies opens the process table, for open files of GPUs, and finds other programs that
+// manage the GPUs, on the machine and in its cluster.
 func (machine) openDependencies(n *node, cfg *ControlConfig) (server.Reviewer, error) {
 	var err error
 	if n.control.BootID, err = readBootID(); err != nil {
@@ -296,13 +296,12 @@ func (machine) openDependencies(n *node, cfg *ControlConfig) (server.Reviewer, e
 		GresFiles: owners.DefaultGresFiles(),
 	}
 
-	here := n.cluster
-	if here == nil {
+	if n.cluster == nil {
 		n.control.Cluster = owners.NewCluster(nil, local)
 		return nil, nil
 	}
 
-	n.control.Cluster = owners.NewCluster(here, local, here)
+	n.control.Cluster = owners.NewCluster(n.cluster, local, n.cluster)
 
 	if cfg.DevicePlugin != "" {
 		selector, err := cluster.ParsePluginSelector(cfg.DevicePlugin)
@@ -310,13 +309,13 @@ func (machine) openDependencies(n *node, cfg *ControlConfig) (server.Reviewer, e
 			return nil, fmt.Errorf("--control.device-plugin: %w", err)
 		}
 
-		n.control.DevicePlugin = cluster.NewDevicePlugin(here, selector)
+		n.control.DevicePlugin = cluster.NewDevicePlugin(n.cluster, selector)
 	}
 
-	return here, nil
+	return n.cluster, nil
 }
 
-// userAgent names this program to the API server.
+// userAgent returns the name of this program for the API server.
 func userAgent() string { return "mig-exporter/" + cmp.Or(version.Version, "unknown") }
 
 // readBootID returns the kernel's id of this boot.

@@ -22,7 +22,7 @@ const (
 	exitOK       = 0 // asked to stop
 	exitFailure  = 1 // cannot start: configuration, port
 	exitUsage    = 2
-	exitMismatch = 3 // driver and library do not match: restart this process
+	exitMismatch = 3 // driver and library do not match: the service manager restarts this process
 
 	// check-node has exitMissing if the node lacks something, exitNotChecked if it could not find
 	// out.
@@ -38,7 +38,7 @@ func main() {
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	go func() {
 		s := <-signals
-		signal.Stop(signals) // a second signal kills
+		signal.Stop(signals) // a second signal ends the process at once
 		stop(stopSignal{s})
 	}()
 	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
@@ -85,8 +85,9 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 	}
 
 	if inv.Command == commandCapture {
-		if !signal.Ignored(syscall.SIGHUP) { // as under nohup
-			hangup, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal was closed
+		// A closed terminal (SIGHUP) ends a capture, unless it runs under nohup.
+		if !signal.Ignored(syscall.SIGHUP) {
+			hangup, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
 			defer stop()
 			ctx = hangup
 		}

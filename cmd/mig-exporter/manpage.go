@@ -2,7 +2,7 @@ package main
 
 import "github.com/mig-exporter/mig-exporter/internal/manpage"
 
-// manPage returns what the man page has besides flags and commands.
+// manPage returns the parts of the man page that do not come from the flags and commands.
 func manPage() *manpage.Page {
 	return &manpage.Page{
 		Summary: "export metrics of NVIDIA GPUs and their MIG instances to Prometheus",

@@ -27,35 +27,36 @@ import (
 
 // nodeKind is what a node is: this machine, a simulation, or the recording of another machine.
 type nodeKind interface {
-	// openPods opens the sources of the node's pods and containers, if there are any. markDir keeps
-	// that a kubelet has answered; empty: it is not kept.
+	// openPods opens the sources of the node's pods and containers, if there are any. In the folder
+	// markDir it remembers that a kubelet has answered; empty: it does not.
 	openPods(n *node, cfg *KubernetesConfig, markDir string) error
-	// openProcessTable returns what knows the names of processes and, if that is asked for, their
-	// users; nil if nothing does.
+	// openProcessTable returns a table of the names of processes and, if withUsers is set, of their
+	// users; nil if the node has none.
 	openProcessTable(withUsers bool) poll.ProcessTable
 	// readHost reads what check-node reports of the host. embedded says that DCGM runs in this
 	// process.
 	readHost(embedded bool) hostFacts
-	// hostEngine returns the DCGM host engine of the node and the user that starts it, nil if the
-	// node has none.
-	hostEngine(cfg *ProfilingConfig) (dcgmsource.Connector, func() int)
-	// openDependencies opens what partition control asks besides the driver and the kubelet, and
-	// returns the cluster that it asks who a client is, nil if there is none. It fails if the node
-	// cannot be repartitioned. n.cluster is nil if the API server is not asked.
+	// hostEngine returns the DCGM host engine of the node, and a function that returns the id of the
+	// user that runs it; nil if the node has none.
+	hostEngine(cfg *ProfilingConfig) (engine dcgmsource.Connector, user func() int)
+	// openDependencies opens what partition control needs besides the driver and the kubelet. It
+	// returns what tells partition control who a client is; nil if there is no cluster (n.cluster).
+	// It fails if the node cannot be repartitioned.
 	openDependencies(n *node, cfg *ControlConfig) (server.Reviewer, error)
 	// apiServer returns where the node's API server is.
 	apiServer() (apiServer, error)
 }
 
-// movableClock is the clock of a node that is no machine. It can be moved if it is a stepped one.
+// movableClock is the clock of a simulation or a recording. It can be moved if it is stepped.
 type movableClock interface {
 	Advance(by time.Duration) error
+	// Settle blocks until what has happened meanwhile is handled: see sim.Node.Settle.
 	Settle(ctx context.Context)
 }
 
-// node is what the program reads, behind the same interfaces whichever kind of node it is. poll,
-// control and log have what the node gives to the options of these packages; what is absent there
-// is not asked.
+// node is what the program reads: the same for all kinds of nodes. Its fields poll, control and log
+// are options for these packages, with what this node has; sources that are absent there are not
+// asked.
 type node struct {
 	clock
 	driverAccess
@@ -68,14 +69,16 @@ type node struct {
 	control control.Options
 	log     kernellog.Options
 
-	cluster    *cluster.Cluster                          // nil if the API server is not asked
-	polled     func()                                    // is called after each poll
-	states     []func() (state gpu.SourceState, ok bool) // of sources that the poll loop does not read itself
-	serverPods servermetrics.Pods                        // finds pods; nil if the API server is not asked
+	cluster *cluster.Cluster // nil if we do not ask the API server
+	polled  func()           // called after each poll
+	// states return the states of the sources that the poll loop does not read itself; ok is false
+	// while a source is not asked.
+	states     []func() (state gpu.SourceState, ok bool)
+	serverPods servermetrics.Pods // finds pods; nil if we do not ask the API server
 	running    runningContainers
 
-	observers []func(*gpu.Snapshot)         // of whole polls
-	parts     []func(context.Context) error // that run beside the poll loop
+	observers []func(*gpu.Snapshot)         // called with the Snapshot of each whole poll
+	parts     []func(context.Context) error // run beside the poll loop
 	closers   []func() error
 	logger    log.Logger
 }
@@ -83,31 +86,33 @@ type node struct {
 // clock is the time of a node.
 type clock struct {
 	now     func() time.Time
-	speed   time.Duration // factor to real time; limits in the node's time are multiplied by it
+	speed   time.Duration // how many times as fast as real time it runs, without unit
 	stepped bool          // it only moves by /-/sim/advance
 }
 
-// isOwn reports whether the clock is another than this machine's.
-func (c *clock) isOwn() bool { return c.stepped || c.speed != 1 }
+// differs reports whether the clock can differ from this machine's.
+func (c *clock) differs() bool { return c.stepped || c.speed != 1 }
 
 // driverAccess is the driver of a node, with what this process may do with it.
 type driverAccess struct {
-	library      nvmlsource.Library
-	admin        bool // this process has an administrator's rights on the machine's GPUs
+	library nvmlsource.Library
+	admin   bool // this process has an administrator's rights on the machine's GPUs
+	// mayOpen returns why this process may not open the GPUs; nil if it may.
 	mayOpen      func(confidential gpu.Opt[bool]) error
-	confidential atomic.Bool        // the GPUs are in confidential-computing mode, set by mayOpen
-	opening      nvmlsource.Opening // without Pause; empty: GPUs are not released
-	// processesHidden is why the driver's lists of processes may lack some; nil if they are
+	confidential atomic.Bool        // whether the GPUs are in confidential-computing mode; mayOpen sets it
+	opening      nvmlsource.Opening // without Pause; empty: GPUs cannot be released
+	// processesHidden is why the driver's lists of processes can be incomplete; nil if they are
 	// complete.
 	processesHidden error
 }
 
-// dcgmAccess is what the program does with DCGM besides reading activity. If DCGM is not used, the
-// functions do nothing.
+// dcgmAccess is what the program does with DCGM besides reading activity. If DCGM is not used, retry
+// and end do nothing.
 type dcgmAccess struct {
-	calls func() uint64                         // nil if DCGM is not used
-	retry func()                                // asks again for what DCGM has refused
-	end   func(context.Context) (func(), error) // ends a DCGM in this process, which holds NVML, until resumed
+	calls func() uint64 // how many calls we have made; nil if DCGM is not used
+	retry func()        // asks again for what DCGM has refused
+	// end ends an embedded DCGM, which has the GPUs open, until the caller calls resume.
+	end func(context.Context) (resume func(), err error)
 }
 
 // isSimulated reports whether the node is not this machine.
@@ -142,7 +147,7 @@ func (n *node) pollOptions(cfg *PollConfig) poll.Options {
 	opts.Sources = n.sources
 	opts.Logger = n.logger
 
-	if n.stepped { // simulated time does not pass while the poll waits
+	if n.stepped { // the loop does not poll by itself: /-/sim/advance does
 		opts.Interval = 0
 	}
 
@@ -175,14 +180,14 @@ func openNode(cfg *Config, logger log.Logger) (*node, error) {
 	return n, nil
 }
 
-// openProcesses sets what is served of single processes. Outside of the host's PID namespace there
-// are none.
+// openProcesses sets what we serve of single processes. Outside of the host's PID namespace we know
+// nothing of them.
 func (n *node) openProcesses(cfg *Config) {
 	detail := cfg.Web.processDetail()
 	n.poll.Processes = detail
 
 	if !detail.ListsProcesses() {
-		if off, said := cfg.Metrics.Disabled[collector.GroupProcessInfo]; said && !off {
+		if off, known := cfg.Metrics.Disabled[collector.GroupProcessInfo]; known && !off {
 			level.Warn(n.logger).Log(
 				"msg", "collector has no series", "collector", collector.GroupProcessInfo,
 				"needs", "--web.processes=names or users",
@@ -197,17 +202,17 @@ func (n *node) openProcesses(cfg *Config) {
 	}
 }
 
-// openJobs sets what reads the batch jobs, if there are any.
+// openJobs opens the folder of batch jobs, if one is configured.
 func (n *node) openJobs(dir string) {
 	if dir != "" {
 		n.poll.Jobs = hpcjobs.New(dir, n.logger)
 	}
 }
 
-// openKernelLog begins to read the kernel's log, if that is asked for. A log that cannot be read is
-// a source that is down, and tried again: GPUs are worth serving without it.
-func (n *node) openKernelLog(asked bool) {
-	if !asked {
+// openKernelLog begins to read the kernel's log, if that is enabled. If it cannot be read, it is a
+// source that is down, which we try again.
+func (n *node) openKernelLog(enabled bool) {
+	if !enabled {
 		return
 	}
 
@@ -258,7 +263,7 @@ func openDriver(cfg *DriverConfig, logger log.Logger) (*node, error) {
 	return n, err
 }
 
-// onClose registers a function that cannot fail for close.
+// onClose registers a function for close to call.
 func (n *node) onClose(f func()) {
 	n.closers = append(n.closers, func() error {
 		f()
@@ -278,8 +283,8 @@ func (n *node) close() {
 	}
 }
 
-// handlers returns the handlers of a node whose clock can be moved, nil for a machine. flush blocks
-// until what follows from the last Snapshot is served.
+// handlers returns the handlers of a simulation or a recording; nil for a machine. flush blocks until
+// everything that follows from the last Snapshot is served.
 func (n *node) handlers(poller *poll.Poller, flush func(context.Context)) map[string]http.Handler {
 	clock, ok := n.kind.(movableClock)
 	if !ok {
@@ -295,14 +300,14 @@ func (n *node) handlers(poller *poll.Poller, flush func(context.Context)) map[st
 	return all
 }
 
-// stepper is the poll loop, which publishes a Snapshot after the clock has moved.
+// stepper is the poll loop: Poll calls first, polls, and publishes a Snapshot.
 type stepper interface {
 	Poll(ctx context.Context, first func() error) error
 	Current() *gpu.Snapshot
 }
 
-// advanceHandler answers POST /-/sim/advance?by=DURATION: it moves a stepped clock and answers when
-// the Snapshot of the new time is published and has settled.
+// advanceHandler answers POST /-/sim/advance?by=DURATION: it moves a stepped clock, and answers when
+// the Snapshot of the new time is published and everything that follows from it is served.
 func advanceHandler(clock movableClock, loop stepper, flush func(context.Context)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		by, err := time.ParseDuration(r.URL.Query().Get("by"))
@@ -325,7 +330,7 @@ func advanceHandler(clock movableClock, loop stepper, flush func(context.Context
 				return err
 			}
 
-			clock.Settle(r.Context()) // the loop knows what has happened before it polls
+			clock.Settle(r.Context()) // so that the loop gets all events before it polls
 
 			return nil
 		})

@@ -8,43 +8,42 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/web"
 )
 
-// nodeFindings judges the node as check-node does, now and then, for the status page. It calls no
-// driver: it judges Snapshots, and the facts of the host as they were at the start. What check-node
-// says of single calls of the driver it does not know.
+// nodeFindings judges the node for the status page, with the checks of check-node. It makes no driver
+// calls: it judges Snapshots, and the facts of the host as they were at the start. It knows nothing of
+// single driver calls.
 //
-// A new instance has no activity before its second reading. We therefore take a check to fail only
-// if it did so the last time, too.
+// A new instance has no activity before its second reading. We therefore report a check only if it
+// fails twice in a row.
 type nodeFindings struct {
-	judge nodeJudge // of the facts that stay
-	// complete adds those that change, but for the Snapshot.
+	judge nodeJudge // with the facts that do not change
+	// complete adds the facts that change, except the Snapshot.
 	complete func(*nodeJudge)
-	every    int // polls between two judgements: as many as check-node makes
+	every    int // we judge every so many polls: as many as check-node makes
 
-	// Owned by the poll loop.
+	// The poll loop owns these.
 	polls  int
 	before []string // names of the checks that failed the last time
 
-	found atomic.Pointer[[]web.Finding]
+	found atomic.Pointer[[]web.Finding] // nil before the second judgement
 }
 
-// openFindings begins to judge the node, if there is a page that shows it. It must be called before
-// the node is polled.
+// openFindings begins to judge the node, if there is a status page. Call it before the node is polled.
 func (x *exporter) openFindings(cfg *Config) {
 	if !cfg.Web.State {
 		return
 	}
 
-	noKubelet := x.node.watchForKubelet()
+	hasNoKubelet := x.node.watchForKubelet()
 	f := &nodeFindings{
 		judge: nodeJudge{
 			cfg:             cfg,
-			host:            x.node.kind.readHost(false), // an embedded DCGM is a source of this process
+			host:            x.node.kind.readHost(false), // even an embedded DCGM is a source that we ask
 			processesHidden: x.node.processesHidden,
 		},
 		complete: func(j *nodeJudge) {
 			j.extras = extrasOf(x.metrics.current.Load())
 			j.confidential = x.node.confidential.Load()
-			j.host.noKubelet = noKubelet()
+			j.host.noKubelet = hasNoKubelet()
 		},
 		every: checkPolls(x.node),
 	}
@@ -53,7 +52,7 @@ func (x *exporter) openFindings(cfg *Config) {
 	x.findings = f.found.Load
 }
 
-// observe judges a Snapshot of a whole poll, if it is time.
+// observe judges the Snapshot of every f.every-th poll.
 func (f *nodeFindings) observe(s *gpu.Snapshot) {
 	f.polls++
 	if f.polls%f.every != 0 {

@@ -34,13 +34,13 @@ const (
 	nodeLabelsFollow = "follow"
 )
 
-// NodeLabelsConfig says what is done with the label, and where the layouts of mig-manager are.
+// NodeLabelsConfig says what we do with the label, and where the layouts of mig-manager are.
 type NodeLabelsConfig struct {
-	Mode      string
-	ConfigMap string // NAMESPACE/NAME
+	Mode      string // nodeLabelsOff, nodeLabelsRead or nodeLabelsFollow
+	ConfigMap string // NAMESPACE/NAME of mig-manager's layouts
 }
 
-// defaultMIGConfig is where the GPU operator has mig-manager's layouts.
+// defaultMIGConfig is the ConfigMap in which the GPU operator has mig-manager's layouts.
 // https://github.com/NVIDIA/gpu-operator, assets/state-mig-manager/0400_configmap.yaml
 const defaultMIGConfig = "gpu-operator/default-mig-parted-config"
 
@@ -65,11 +65,11 @@ func nodeLabelsFlag(app *kingpin.Application, cfg *NodeLabelsConfig) {
 }
 
 func parseNodeLabels(text string) (NodeLabelsConfig, bool) {
-	mode, at, named := strings.Cut(text, ":")
+	mode, configMap, named := strings.Cut(text, ":")
 	c := NodeLabelsConfig{Mode: mode, ConfigMap: defaultMIGConfig}
 
 	if named {
-		c.ConfigMap = at
+		c.ConfigMap = configMap
 	}
 
 	namespace, name, _ := strings.Cut(c.ConfigMap, "/")
@@ -85,24 +85,24 @@ func parseNodeLabels(text string) (NodeLabelsConfig, bool) {
 	return c, false
 }
 
-// asksCluster reports whether anything but the pods' metadata is asked of the API server.
+// asksCluster reports whether we ask the API server for anything besides the pods' metadata.
 func (c *Config) asksCluster() bool {
 	return c.Control.Enabled && c.Kubernetes.NodeName != "" || c.Kubernetes.NodeLabels.Mode != nodeLabelsOff
 }
 
-// openCluster opens the API server for partition control and the node's labels, if the kind of the
-// node has one.
+// openCluster opens the API server for partition control and the node's labels, if they need it and
+// the node has one.
 func (n *node) openCluster(cfg *Config) error {
 	if !cfg.asksCluster() {
 		return nil
 	}
 
-	at, err := n.kind.apiServer()
-	if err == nil && at.address == "" {
+	server, err := n.kind.apiServer()
+	if err == nil && server.address == "" {
 		return nil
 	}
 
-	client, err := n.openAPIServer(at, err, &cfg.Kubernetes)
+	client, err := n.openAPIServer(server, err, &cfg.Kubernetes)
 	if err != nil {
 		return err
 	}
@@ -112,24 +112,24 @@ func (n *node) openCluster(cfg *Config) error {
 		Node:          cfg.Kubernetes.NodeName,
 		Audiences:     cfg.Control.Audiences,
 		FollowsLabels: cfg.Kubernetes.NodeLabels.Mode == nodeLabelsFollow,
-		OwnPod:        at.ownPod,
+		OwnPod:        server.ownPod,
 		Now:           time.Now,
 	})
 
 	return err
 }
 
-// openAPIServer returns a client of the node's API server, which is closed with the node. It takes
-// the answer of kind.apiServer.
+// openAPIServer returns a client of the node's API server, which the node closes. server and err are
+// the results of kind.apiServer.
 func (n *node) openAPIServer(
-	at apiServer, err error, cfg *KubernetesConfig,
+	server apiServer, err error, cfg *KubernetesConfig,
 ) (*kubeapi.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--kubernetes.node-name=%s: %w", cfg.NodeName, err)
 	}
 
 	client, err := kubeapi.New(kubeapi.Options{
-		Server: at.address, CredentialsDir: at.credentials, UserAgent: userAgent(),
+		Server: server.address, CredentialsDir: server.credentials, UserAgent: userAgent(),
 	})
 	if err != nil {
 		return nil, err
@@ -140,14 +140,14 @@ func (n *node) openAPIServer(
 	return client, nil
 }
 
-// apiServer is where a node's API server is: address is empty if there is none.
+// apiServer says where a node's API server is.
 type apiServer struct {
-	address     string
-	credentials string // folder
-	ownPod      string // NAMESPACE/NAME; empty if it is unknown
+	address     string // empty: there is none
+	credentials string // the folder of the service account's credentials
+	ownPod      string // NAMESPACE/NAME of this process's pod; empty if it is unknown
 }
 
-// openNodeLabels opens what follows or reads the label of the node's layout.
+// openNodeLabels opens the reader or follower of the label nvidia.com/mig.config.
 func (x *exporter) openNodeLabels(cfg *Config) error {
 	mode := cfg.Kubernetes.NodeLabels.Mode
 	if mode == nodeLabelsOff {
@@ -205,8 +205,9 @@ func (x *exporter) openNodeLabels(cfg *Config) error {
 	return nil
 }
 
-// watchPausedClients reports clients that an exporter which followed the label has left paused. An
-// exporter without partition control does not ask the API server, and cannot know.
+// watchPausedClients reports clients of the GPUs that are still paused: an exporter that followed the
+// label has paused them and was then started without following it. Without partition control we do
+// not ask the API server, and cannot know.
 func (x *exporter) watchPausedClients() {
 	if x.node.cluster == nil {
 		return
@@ -222,30 +223,30 @@ func (x *exporter) watchPausedClients() {
 		return nil
 	}
 
-	say := func(note string) {
-		if was := last.Swap(&note); note != "" && (was == nil || *was != note) {
+	report := func(note string) {
+		if before := last.Swap(&note); note != "" && (before == nil || *before != note) {
 			level.Warn(x.logger).Log("msg", note)
 		}
 	}
 
 	x.node.parts = append(x.node.parts, func(ctx context.Context) error {
-		return nodelabels.WatchPaused(ctx, x.node.cluster, say)
+		return nodelabels.WatchPaused(ctx, x.node.cluster, report)
 	})
 }
 
-// simulatedLabelsInterval is how often the labels of a simulated node are read: its API server
-// serves no other.
+// simulatedLabelsInterval is how often we read the labels of a simulated node. Its API server has no
+// other node, so it can be asked often.
 const simulatedLabelsInterval = 200 * time.Millisecond
 
-// followLabels adds to the options what applies the layout that the label names.
+// followLabels adds the options to apply the layout that the label names.
 func (x *exporter) followLabels(opts *nodelabels.Options, cfg *Config) {
 	opts.Engine = x.control.engine
 	opts.Apply = cfg.Control.Mode == controlApply
 	opts.Boot = x.node.control.BootID
 	opts.KeepsPlugin = cfg.Control.DevicePlugin != ""
 
-	watch := observer{metrics: x.control.metrics, status: x.control.status}
-	changes := server.NewChangeLog(x.audit, watch.Audited)
+	audited := observer{metrics: x.control.metrics, status: x.control.status}.Audited
+	changes := server.NewChangeLog(x.audit, audited)
 
 	opts.Audit = func(e nodelabels.AuditEntry) error {
 		return changes.Write(server.Change{
@@ -266,11 +267,12 @@ func (x *exporter) followLabels(opts *nodelabels.Options, cfg *Config) {
 	}
 }
 
-// rebootGrace is how long the command that reboots the node is watched: one that fails does so at
-// once.
+// rebootGrace is how long we wait for the command that reboots the node. If it fails, it does so
+// within that time; if it works, this process ends.
 const rebootGrace = 5 * time.Second
 
-// startReboot starts a command, which may outlive this process.
+// startReboot starts the command that reboots the node, which can outlive this process. The error says
+// that it failed within rebootGrace.
 func startReboot(argv []string, logger log.Logger) error {
 	command := exec.Command(argv[0], argv[1:]...) //nolint:noctx // it goes on while this process stops
 	if err := command.Start(); err != nil {
@@ -292,8 +294,8 @@ func startReboot(argv []string, logger log.Logger) error {
 	}
 }
 
-// readLayoutsOfGPUs reads the layouts of all GPUs that are not released; one that cannot be read is
-// an error.
+// readLayoutsOfGPUs reads the layouts of all GPUs except released ones. It returns an error if one
+// cannot be read.
 func (x *exporter) readLayoutsOfGPUs(ctx context.Context) ([]mig.GPULayout, error) {
 	ctx, cancel := context.WithTimeout(ctx, readGPUsTimeout)
 	defer cancel()
@@ -308,7 +310,7 @@ func (x *exporter) readLayoutsOfGPUs(ctx context.Context) ([]mig.GPULayout, erro
 	return list, err
 }
 
-// readGPUsTimeout bounds a reading of the layouts.
+// readGPUsTimeout bounds readLayoutsOfGPUs.
 const readGPUsTimeout = 30 * time.Second
 
 // reportNodeConfig sets the metrics of the layout that the node's label names.
@@ -336,10 +338,10 @@ func reportNodeConfig(metrics *collector.NodeConfig, s nodelabels.Status) {
 	metrics.Set(s.Config, cmp.Or(state, "unknown"), s.Applied)
 }
 
-// layoutSources are the named layouts besides the built-in ones: those of a file count before those
-// of mig-manager's ConfigMap. It is safe for concurrent use.
+// layoutSources are the named layouts: from a file (--control.layouts), from mig-manager's ConfigMap,
+// and built in, in this order of precedence. It is safe for concurrent use.
 type layoutSources struct {
-	apply func(map[string][]api.LayoutRule) // receives all but the built-in ones
+	apply func(map[string][]api.LayoutRule) // called with all but the built-in layouts when they change
 
 	mu              sync.Mutex
 	file, configMap map[string][]api.LayoutRule
@@ -350,7 +352,7 @@ func (l *layoutSources) setFile(layouts map[string][]api.LayoutRule) {
 	defer l.mu.Unlock()
 
 	l.file = layouts
-	l.apply(l.own())
+	l.apply(l.merged())
 }
 
 func (l *layoutSources) setConfigMap(layouts map[string][]api.LayoutRule) {
@@ -358,19 +360,20 @@ func (l *layoutSources) setConfigMap(layouts map[string][]api.LayoutRule) {
 	defer l.mu.Unlock()
 
 	l.configMap = layouts
-	l.apply(l.own())
+	l.apply(l.merged())
 }
 
-// own returns the layouts that are not built in.
-func (l *layoutSources) own() map[string][]api.LayoutRule {
-	own := map[string][]api.LayoutRule{}
-	maps.Copy(own, l.configMap)
-	maps.Copy(own, l.file)
+// merged returns all but the built-in layouts. The caller holds l.mu.
+func (l *layoutSources) merged() map[string][]api.LayoutRule {
+	all := map[string][]api.LayoutRule{}
+	maps.Copy(all, l.configMap)
+	maps.Copy(all, l.file)
 
-	return own
+	return all
 }
 
-// find returns the rules of a layout, nil if none has the name, and whether they are the file's.
+// find returns the rules of a layout, and whether they are from the file; nil if no layout has the
+// name.
 func (l *layoutSources) find(name string) (rules []api.LayoutRule, fromFile bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

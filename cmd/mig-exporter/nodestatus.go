@@ -25,21 +25,21 @@ const (
 	conditionLayout  = "MIGLayoutApplied"
 )
 
-// startGrace is how long after the start a node that is not read yet is no news: its conditions stay
-// as they are.
+// startGrace is how long after the start we leave the conditions as they are if we have not read the
+// node yet.
 const startGrace = 30 * time.Second
 
-// noLayoutWanted is the reason of a condition if nothing has asked for a layout.
+// noLayoutWanted is the reason of the condition if neither an operation nor the label wants a layout.
 const noLayoutWanted = "NoLayoutWanted"
 
-// layoutFollower knows which layouts should stand: from partition control those that its operations
-// have made, and the one that the node's label names.
+// layoutFollower compares the layouts of the GPUs with those that they should have: the layouts that
+// operations of partition control have made, and the layout that the node's label names.
 type layoutFollower struct {
 	controlled bool // partition control is on
-	labelled   bool // the label is read
+	labelled   bool // we read the label
 
 	mu         sync.Mutex
-	state      string // of the engine; empty before the first
+	state      string // the engine's state; empty before it is first reported
 	known      bool   // wanted was reported
 	wanted     []control.WantedLayout
 	unrestored []api.Unrestored
@@ -75,8 +75,8 @@ func (f *layoutFollower) setLabel(s nodelabels.Status) {
 	f.label = s
 }
 
-// condition returns whether the layouts stand that should, by a Snapshot: the worse of what
-// partition control and the label say.
+// condition returns the condition MIGLayoutApplied, by a Snapshot: the worse one of operations and
+// label.
 func (f *layoutFollower) condition(s *gpu.Snapshot) nodestatus.Condition {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -91,7 +91,8 @@ func (f *layoutFollower) condition(s *gpu.Snapshot) nodestatus.Condition {
 	return c
 }
 
-// judgeLabel returns whether the layout stands that the node's label names; false if there is none.
+// judgeLabel returns the condition by the layout that the node's label names; ok is false if the label
+// names none.
 func (f *layoutFollower) judgeLabel() (c nodestatus.Condition, ok bool) {
 	l := &f.label
 
@@ -118,7 +119,7 @@ func (f *layoutFollower) judgeLabel() (c nodestatus.Condition, ok bool) {
 		"the layout of nvidia.com/mig.config="+l.Config+" stands"), true
 }
 
-// judgeOperations returns whether the layouts stand that operations have made.
+// judgeOperations returns the condition by the layouts that operations have made.
 func (f *layoutFollower) judgeOperations(s *gpu.Snapshot) nodestatus.Condition {
 	switch {
 	case !f.controlled:
@@ -146,8 +147,8 @@ func (f *layoutFollower) judgeOperations(s *gpu.Snapshot) nodestatus.Condition {
 	return f.compare(s)
 }
 
-// compare compares the layouts that should stand with those that do. One that does not stand is
-// worse than one that cannot be seen.
+// compare compares the layouts that operations have made with those of the GPUs. A layout that
+// differs goes before one that we cannot see.
 func (f *layoutFollower) compare(s *gpu.Snapshot) nodestatus.Condition {
 	result := layoutCondition(nodestatus.True, "LayoutApplied", "the layouts stand that operations have made")
 
@@ -161,18 +162,18 @@ func (f *layoutFollower) compare(s *gpu.Snapshot) nodestatus.Condition {
 			continue
 		}
 
-		is, ok := instancesOf(g)
+		current, ok := instancesOf(g)
 		wanted := wantedInstances(w.Instances)
 
 		switch {
 		case !ok:
 			result = layoutCondition(nodestatus.Unknown, "LayoutHidden", "the driver withholds the instances of "+name)
-		case sameLayout(is, wanted):
+		case sameLayout(current, wanted):
 		case f.state == "running":
 			return layoutCondition(nodestatus.False, "OperationUnderWay", name+" is being repartitioned")
 		default:
 			return layoutCondition(nodestatus.False, "LayoutDiffers",
-				fmt.Sprintf("%s has %s, should have %s", name, layoutText(is), layoutText(wanted)))
+				fmt.Sprintf("%s has %s, should have %s", name, layoutText(current), layoutText(wanted)))
 		}
 	}
 
@@ -193,7 +194,7 @@ func findGPU(s *gpu.Snapshot, id gpu.UUID) *gpu.GPU {
 	return nil
 }
 
-// nameGPU names a GPU for a person: by its index if the Snapshot has it.
+// nameGPU returns a name of a GPU for people: "GPU 3", or its UUID if the Snapshot lacks it.
 func nameGPU(s *gpu.Snapshot, id gpu.UUID) string {
 	if s != nil {
 		if g := findGPU(s, id); g != nil {
@@ -204,7 +205,8 @@ func nameGPU(s *gpu.Snapshot, id gpu.UUID) string {
 	return string(id)
 }
 
-// healthCondition returns how the GPUs are as a condition of the node. A degraded GPU works.
+// healthCondition returns the condition GPUHealthy by the health of the GPUs. It is True with degraded
+// GPUs, because they work.
 func healthCondition(r *health.Report) nodestatus.Condition {
 	c := nodestatus.Condition{Type: conditionHealthy, Message: r.Message, Reason: "GPUsHealthy"}
 	if worst, ok := r.Worst(); ok {
@@ -223,19 +225,19 @@ func healthCondition(r *health.Report) nodestatus.Condition {
 	return c
 }
 
-// openNodeReports opens what writes to the API server how the node is, as far as that is asked for.
-// It is opened before partition control, which reports to it.
+// openNodeReports opens the writers of the Node's conditions and Events, if they are on. Call it
+// before partition control is opened, which reports to them.
 func (x *exporter) openNodeReports(cfg *KubernetesConfig, controlled bool) error {
 	if !cfg.NodeConditions && !cfg.NodeEvents {
 		return nil
 	}
 
-	at, err := x.node.kind.apiServer()
-	if err == nil && at.address == "" {
+	server, err := x.node.kind.apiServer()
+	if err == nil && server.address == "" {
 		err = errors.New("this simulated node has no API server, see MIG_SIM_API_SERVER")
 	}
 
-	client, err := x.node.openAPIServer(at, err, cfg)
+	client, err := x.node.openAPIServer(server, err, cfg)
 	if err != nil {
 		return err
 	}
@@ -278,22 +280,24 @@ func (x *exporter) openNodeReports(cfg *KubernetesConfig, controlled bool) error
 	return nil
 }
 
-// recallCondition takes up that an earlier process has shown a GPU to be unhealthy for something that
-// no driver reports again. A reboot has ended that.
-func (x *exporter) recallCondition(was nodestatus.Condition, since time.Time) {
-	if was.Type != conditionHealthy || was.Status == nodestatus.True || !health.IsPast(health.Code(was.Reason)) {
+// recallCondition recalls from the condition that an earlier process has written that a GPU is
+// unhealthy, if the driver does not report the reason again, such as an XID.
+func (x *exporter) recallCondition(written nodestatus.Condition, since time.Time) {
+	if written.Type != conditionHealthy || written.Status == nodestatus.True ||
+		!health.IsPast(health.Code(written.Reason)) {
 		return
 	}
 
+	// A reboot since then has reset the GPUs.
 	if uptime := x.node.log.Uptime; uptime != nil && since.Before(x.node.now().Add(-uptime())) {
 		return
 	}
 
-	x.health.RecallNode(since, was.Message)
+	x.health.RecallNode(since, written.Message)
 }
 
-// conditions returns a function that returns the conditions, or false as long as the program has only
-// begun to read the node.
+// conditions returns a function that returns the conditions. It returns false while the program has
+// not read the node yet, for at most startGrace.
 func (x *exporter) conditions(began time.Time) func() ([]nodestatus.Condition, bool) {
 	return func() ([]nodestatus.Condition, bool) {
 		list := []nodestatus.Condition{
@@ -309,7 +313,7 @@ func (x *exporter) conditions(began time.Time) func() ([]nodestatus.Condition, b
 	}
 }
 
-// newConditionTime returns the metric by which an alert knows that the conditions are not written.
+// newConditionTime returns a metric for an alert: it shows that the conditions are no longer written.
 func newConditionTime(node string) prometheus.Gauge {
 	return prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "mig_exporter_node_conditions_timestamp_seconds",
@@ -320,7 +324,7 @@ func newConditionTime(node string) prometheus.Gauge {
 }
 
 // addEvent adds an Event on the node about an operation that has ended, or waits for an operator. It
-// names no user: who may read Events is not who may read the audit log.
+// does not name the user: more people can read Events than the audit log.
 func (x *exporter) addEvent(end control.Ended) {
 	op := end.Operation
 	texts := make([]string, 0, len(end.Changes))
@@ -343,9 +347,9 @@ func (x *exporter) addEvent(end control.Ended) {
 		message += "; " + p.Title
 	}
 
-	at := op.Ended
-	if at.IsZero() {
-		at = x.node.now()
+	ended := op.Ended
+	if ended.IsZero() {
+		ended = x.node.now()
 	}
 
 	x.nodeEvents.Add(nodestatus.Event{
@@ -353,11 +357,12 @@ func (x *exporter) addEvent(end control.Ended) {
 		Reason:  eventReason(op.State),
 		Message: message,
 		Warning: op.State != api.Succeeded && op.State != api.Accepted,
-		Time:    at,
+		Time:    ended,
 	})
 }
 
-// eventReason returns the reason of the Event about an operation in a state: MIGOperationRolledBack.
+// eventReason returns the reason of the Event for a state of an operation: MIGOperationRolledBack for
+// rolled-back.
 func eventReason(state api.OperationState) string {
 	text := "MIGOperation"
 	for word := range strings.SplitSeq(cmp.Or(string(state), "unknown"), "-") {

@@ -11,15 +11,15 @@ import (
 )
 
 // persistenceNote warns of GPUs in confidential-computing mode that are open without persistence
-// mode: the process that allowed us to open them may be a job that ends, and then we are the last
-// to leave them. It is owned by the poll loop.
+// mode. We open them only while another process has them open (see openingGuard), but that may be a
+// job that ends before us. The poll loop owns it.
 type persistenceNote struct {
-	confidential func() bool // whether the GPUs are in that mode, as far as it is known
+	confidential func() bool // whether the GPUs are in that mode, as far as we know
 	logger       log.Logger
-	logged       string // the indexes of which the last line was
+	logged       string // the indexes of the GPUs in the last warning: "0,3"
 }
 
-// observe looks for such GPUs in a Snapshot, and logs them when they are others than before.
+// observe looks for such GPUs in a Snapshot, and logs them if they are others than before.
 func (n *persistenceNote) observe(s *gpu.Snapshot) {
 	if !n.confidential() {
 		return

@@ -10,7 +10,7 @@ import (
 // leastProfilingInterval is the shortest interval at which DCGM profiles.
 const leastProfilingInterval = 100 * time.Millisecond
 
-// openProfiler opens DCGM, if it is to be asked for the activity that the driver does not measure.
+// openProfiler opens DCGM, if the configuration asks for activity from it and the node has it.
 func (n *node) openProfiler(cfg *ProfilingConfig, interval time.Duration) {
 	if cfg.dcgmMode() == dcgmOff || cfg.Source == profilingOff || cfg.Source == profilingGPM {
 		return

@@ -16,11 +16,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// recording is the kind of a node whose driver's answers were captured. It has no pods, no DCGM and
-// nothing to repartition.
+// recording is the nodeKind of a recording: it replays captured answers of a driver. It has no pods
+// and no DCGM, and cannot be repartitioned.
 type recording struct{ *capture.Replay }
 
-// openRecording replays a recording in the place of the driver.
+// openRecording opens a recording that takes the place of the driver.
 func (n *node) openRecording(cfg *DriverConfig) error {
 	if cfg.Clock == sim.ClockX60 {
 		return fmt.Errorf(
@@ -65,7 +65,7 @@ func (n *node) openRecording(cfg *DriverConfig) error {
 
 func (recording) openPods(*node, *KubernetesConfig, string) error { return nil }
 
-// openProcessTable returns none: a recording has no names of processes.
+// openProcessTable returns nil: a recording has no names of processes.
 func (recording) openProcessTable(bool) poll.ProcessTable { return nil }
 
 func (recording) hostEngine(*ProfilingConfig) (dcgmsource.Connector, func() int) { return nil, nil }

@@ -19,7 +19,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
-// opening is what the source needs to let go of GPUs of this node.
+// opening returns what the source needs to release GPUs of this node and open them again.
 func (x *exporter) opening() nvmlsource.Opening {
 	o := x.node.opening
 	o.Pause = x.pauseOthers
@@ -27,8 +27,8 @@ func (x *exporter) opening() nvmlsource.Opening {
 	return o
 }
 
-// pauseOthers keeps partition control from beginning operations, and ends an embedded DCGM, which
-// uses NVML, too. That one is resumed once all GPUs may be opened.
+// pauseOthers keeps partition control from beginning operations, and ends an embedded DCGM, because it
+// has the GPUs open, too. resume resumes partition control, and DCGM if all GPUs may be opened.
 func (x *exporter) pauseOthers(ctx context.Context) (resume func(all bool), err error) {
 	release, err := x.holdOperations(ctx)
 	if err != nil {
@@ -53,7 +53,7 @@ func (x *exporter) pauseOthers(ctx context.Context) (resume func(all bool), err 
 	}, nil
 }
 
-// gpuReleaser asks the source to let go of GPUs. The source does so in the next poll.
+// gpuReleaser asks the source to release GPUs. The source does so in the next poll.
 type gpuReleaser struct {
 	source releaseSource
 	poll   func(context.Context) error
@@ -62,7 +62,7 @@ type gpuReleaser struct {
 	turn chan struct{}
 }
 
-// releaseSource is the part of nvmlsource.Source that lets go of GPUs.
+// releaseSource is the part of nvmlsource.Source that releases GPUs.
 type releaseSource interface {
 	Release(id gpu.UUID, cause gpu.ReleaseCause) <-chan nvmlsource.Released
 	Reacquire(id gpu.UUID) <-chan nvmlsource.Released
@@ -96,7 +96,8 @@ func (r *gpuReleaser) Reacquire(ctx context.Context, id gpu.UUID) (*api.Release,
 	)
 }
 
-// change makes a request once no other is under way, and returns its outcome.
+// change makes a request once no other is under way, and returns its result. released says what the
+// request asks for.
 func (r *gpuReleaser) change(ctx context.Context, id gpu.UUID, released bool,
 	request func() <-chan nvmlsource.Released) (*api.Release, error) {
 	select {
@@ -131,11 +132,12 @@ func (r *gpuReleaser) change(ctx context.Context, id gpu.UUID, released bool,
 	return document, nil
 }
 
-// releasePollEvery is how often we poll while a request waits for other uses of the GPUs to end.
+// releasePollEvery is how long we wait between polls while a request waits for other uses of the GPUs
+// to end.
 const releasePollEvery = 200 * time.Millisecond
 
-// await polls until a request is answered. If polling fails it returns the error; a later poll may
-// still carry the request out.
+// await polls until a request is answered. If a poll fails, it returns the error; a later poll can
+// still carry out the request.
 func (r *gpuReleaser) await(
 	ctx context.Context,
 	answer <-chan nvmlsource.Released,
@@ -161,7 +163,7 @@ func (r *gpuReleaser) await(
 	}
 }
 
-// refusedRelease tells a client why a GPU is not released, or not opened again.
+// refusedRelease returns the answer for a client whose request was refused.
 func refusedRelease(err error) *api.Problem {
 	if p := (*api.Problem)(nil); errors.As(err, &p) {
 		return p
@@ -175,7 +177,7 @@ func refusedRelease(err error) *api.Problem {
 	}
 }
 
-// unansweredRelease tells a client that we do not know yet how a request ends.
+// unansweredRelease returns the answer for a client whose request may still be carried out.
 func unansweredRelease(id gpu.UUID, err error) *api.Problem {
 	return &api.Problem{
 		Type:   api.InProgress,
@@ -191,13 +193,13 @@ func unansweredRelease(id gpu.UUID, err error) *api.Problem {
 }
 
 const (
-	// autoSocket is --release.socket's default: defaultReleaseSocket on a machine, and none on a
-	// simulated node, since one machine may have many of those.
+	// autoSocket is the default of --release.socket: defaultReleaseSocket on a machine, and none on a
+	// simulated node, because one machine can have many of those.
 	autoSocket           = "auto"
 	defaultReleaseSocket = "/run/mig-exporter/release.sock"
 )
 
-// releaseSocket returns the path of the socket on which GPUs are released; empty is none.
+// releaseSocket returns the path of the socket for releases of GPUs; empty: there is none.
 func releaseSocket(configured string, simulated bool) string {
 	switch {
 	case configured != autoSocket:
@@ -231,15 +233,14 @@ func newReleaseServer(socket string, x *exporter) *releaseServer {
 	}
 }
 
-// run serves until ctx ends. A socket that cannot be used does not end the program; it is tried
-// again.
+// run serves until ctx ends. If the socket cannot be used, it tries again.
 func (s *releaseServer) run(ctx context.Context) error {
 	if s.options.Socket == "" || s.options.Releaser == nil {
 		<-ctx.Done()
 		return nil
 	}
 
-	warned := "" // the error that the last warning had
+	warned := "" // the error in the last warning
 	listens := false
 	listening := sync.OnceFunc(func() { close(s.ready) })
 	s.options.Ready = func([]net.Addr) {
@@ -251,7 +252,7 @@ func (s *releaseServer) run(ctx context.Context) error {
 	for {
 		err := server.ServeReleases(ctx, s.options, s.logger)
 		if listens && ctx.Err() != nil {
-			return err // of the shutdown
+			return err // an error of the shutdown
 		}
 
 		listens = false

@@ -15,7 +15,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// servedMetrics is the collector in force, which a reload replaces. It is safe for concurrent use.
+// servedMetrics holds the collector in force, which a reload replaces. It is safe for concurrent use.
 type servedMetrics struct {
 	current atomic.Pointer[collector.Collector]
 }
@@ -52,8 +52,8 @@ func (m *servedMetrics) Render(
 	return m.current.Load().Render(dst, s, format, names)
 }
 
-// neededExtras returns the extra readings that a collector serves, and those that right-sizing goes
-// by if it is on.
+// neededExtras returns the extra readings that a collector needs, and those that right-sizing needs if
+// it is on.
 func neededExtras(advises bool, c *collector.Collector) gpu.Extras {
 	extras := extrasOf(c)
 	extras.Media = extras.Media || advises
@@ -61,7 +61,7 @@ func neededExtras(advises bool, c *collector.Collector) gpu.Extras {
 	return extras
 }
 
-// extrasOf returns the extra readings that a collector serves.
+// extrasOf returns the extra readings that a collector needs.
 func extrasOf(c *collector.Collector) gpu.Extras {
 	return gpu.Extras{
 		Media:        c.ServesMedia(),
@@ -74,8 +74,8 @@ func extrasOf(c *collector.Collector) gpu.Extras {
 // Observe observes a Snapshot that is about to be published.
 func (m *servedMetrics) Observe(s *gpu.Snapshot) { m.current.Load().Observe(s) }
 
-// readCounters reads the counters file. It takes effect with the next poll; histograms and windows
-// continue.
+// readCounters reads the counters file. Its counters take effect with the next poll; histograms and
+// windows continue.
 func (x *exporter) readCounters(path string) (applyFunc, error) {
 	if err := expectRegular(path); err != nil {
 		return nil, err
@@ -103,7 +103,8 @@ func (x *exporter) setCounters(
 		return nil, err
 	}
 
-	err = x.poller.Poll(ctx, func() error { // no Snapshot is observed meanwhile
+	// We change the collector between two polls, when it does not observe a Snapshot.
+	err = x.poller.Poll(ctx, func() error {
 		x.metrics.current.Store(c)
 		x.poller.SetExtras(neededExtras(x.advises, c))
 		x.counters = counters
@@ -127,7 +128,7 @@ func indexByField(counters []collector.Counter) map[string]collector.Counter {
 	return m
 }
 
-// readLayouts reads the file of named layouts, which takes effect for the plans that follow.
+// readLayouts reads the file of named layouts. It takes effect for later plans.
 func (c *controller) readLayouts(cfg *ControlConfig) (applyFunc, error) {
 	if err := expectRegular(cfg.LayoutsFile); err != nil {
 		return nil, err
@@ -149,21 +150,21 @@ func (c *controller) readLayouts(cfg *ControlConfig) (applyFunc, error) {
 	}, nil
 }
 
-// listChanges lists the names that were added, removed or changed, in their order.
+// listChanges lists the names that were added, removed or changed, in alphabetical order.
 func listChanges[T any](before, after map[string]T) []string {
 	var list []string
 
-	for name, now := range after {
-		switch was, had := before[name]; {
-		case !had:
+	for name, value := range after {
+		switch old, existed := before[name]; {
+		case !existed:
 			list = append(list, name+" added")
-		case !reflect.DeepEqual(was, now):
+		case !reflect.DeepEqual(old, value):
 			list = append(list, name+" changed")
 		}
 	}
 
 	for name := range before {
-		if _, has := after[name]; !has {
+		if _, exists := after[name]; !exists {
 			list = append(list, name+" removed")
 		}
 	}

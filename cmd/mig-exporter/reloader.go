@@ -14,16 +14,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sdnotify"
 )
 
-// reloader reads again the files that may change while the program runs.
+// reloader reads files again that can change while the program runs.
 type reloader struct {
 	files  []*reloadable
-	retry  func() // is called with every signal
+	retry  func() // called with every signal
 	logger log.Logger
-	// manager is notified of each reload; may be nil.
+	// manager tells systemd of each reload; may be nil.
 	manager *sdnotify.Notifier
 }
 
-// applyFunc puts the content of a file in force and returns what has changed. It returns when its
+// applyFunc puts the content of a file in force and returns what has changed. It gives up when its
 // context ends.
 type applyFunc func(context.Context) ([]string, error)
 
@@ -33,26 +33,26 @@ type reloadable struct {
 	// read reads the file and changes nothing. It may block while a file system hangs, so it is
 	// called from a goroutine that can be abandoned, never twice at once.
 	read    func() (applyFunc, error)
-	broken  string // the log message after an error
-	reading *fileReading
+	broken  string       // the log message after an error
+	reading *fileReading // the latest; nil before the first
 }
 
 // fileReading is a call of read.
 type fileReading struct {
 	began time.Time
-	stale bool          // there was a signal since: the file may have changed
-	done  chan struct{} // closed once the rest is valid
+	stale bool          // a signal has come since it began: the file may have changed
+	done  chan struct{} // closed once apply and err are set
 	apply applyFunc
 	err   error
 }
 
-// The log messages after an error in most files, and after a reading that takes too long.
+// The log messages after most errors.
 const (
 	keepsOld = "cannot use a file; what was read before stays in force"
 	lateRead = "cannot read a file in time; what was read before stays in force"
 )
 
-// readTimeout is how long a signal waits for its files, all together.
+// readTimeout is how long we wait, after a signal, for all files together.
 const readTimeout = 10 * time.Second
 
 // errLate is the error of a file that was not read in time.
@@ -62,8 +62,7 @@ func newReloader(x *exporter, manager *sdnotify.Notifier) *reloader {
 	return &reloader{files: x.files, retry: x.node.dcgm.retry, logger: x.logger, manager: manager}
 }
 
-// run reloads the files with every signal until ctx ends. It does not wait for a reading that
-// hangs.
+// run reloads the files with every signal until ctx ends. It does not wait for readings that hang.
 func (r *reloader) run(ctx context.Context, signals <-chan os.Signal) error {
 	for {
 		select {
@@ -154,15 +153,15 @@ func (f *reloadable) startReading(now time.Time) {
 		return
 	}
 
-	one := &fileReading{began: now, done: make(chan struct{})}
-	f.reading = one
+	reading := &fileReading{began: now, done: make(chan struct{})}
+	f.reading = reading
 	go func() {
-		defer close(one.done)
-		one.apply, one.err = f.read()
+		defer close(reading.done)
+		reading.apply, reading.err = f.read()
 	}()
 }
 
-// finishReading waits for a reading that began after the signal, at most until inTime ends, and
+// finishReading waits, at most until inTime ends, for a reading that began after the signal, and
 // applies it.
 func (f *reloadable) finishReading(ctx, inTime context.Context) ([]string, error) {
 	for {

@@ -21,14 +21,14 @@ const (
 // PROC_USER_INIT_INO.
 const hostUsers = "user:[4026531837]"
 
-// capabilities are sets of rights by their numbers.
+// capabilities is a set of capabilities, with a bit for each by its number.
 type capabilities uint64
 
 func (c capabilities) has(number int) bool { return c&(1<<number) != 0 }
 
-// readCapabilities reads the effective capabilities that this process has on the machine: none in a
-// user namespace other than the host's, whatever the kernel shows there. It is absent if they
-// cannot be read.
+// readCapabilities reads the effective capabilities that this process has on the machine; absent if
+// they cannot be read. In another user namespace than the host's it has none, although the kernel
+// shows some.
 func readCapabilities(procDir string) gpu.Opt[capabilities] {
 	users, err := os.Readlink(filepath.Join(procDir, "self/ns/user"))
 	if err != nil {
@@ -56,7 +56,8 @@ func readCapabilities(procDir string) gpu.Opt[capabilities] {
 	return gpu.None[capabilities]()
 }
 
-// isAdmin reports whether this process has what the NVIDIA driver takes for an administrator's
-// rights: CAP_SYS_ADMIN in the host's user namespace (open-gpu-kernel-modules,
-// kernel-open/common/inc/nv-linux.h, NV_IS_SUSER). What cannot be read counts as missing.
+// isAdmin reports whether the NVIDIA driver takes this process for an administrator: it has
+// CAP_SYS_ADMIN in the host's user namespace (open-gpu-kernel-modules,
+// kernel-open/common/inc/nv-linux.h, NV_IS_SUSER). If we cannot read that, we take it to have no such
+// right.
 func isAdmin(procDir string) bool { return readCapabilities(procDir).Or(0).has(capSysAdmin) }

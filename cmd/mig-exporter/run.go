@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -35,16 +34,17 @@ import (
 // shutdownTimeout bounds each part of the shutdown: requests in flight, driver calls under way.
 const shutdownTimeout = 5 * time.Second
 
-// minFresh is the shortest time for which scrapers share the metrics of the process.
+// minFresh is the shortest time for which scrapers share the fresh metrics, those of this process.
 const minFresh = time.Second
 
-// loopMargin is what a cycle of the poll loop may take at most besides the wait for readings.
+// loopMargin is how long a cycle of the poll loop may take besides the wait for readings. If it takes
+// longer, systemd's watchdog restarts the program.
 const loopMargin = 30 * time.Second
 
-// errAnswered ends a request to the poll loop before it polls.
+// errAnswered is what askLoop returns from the function that begins a poll, to prevent the poll.
 var errAnswered = errors.New("the loop has answered")
 
-// run serves until ctx ends. It returns nil then, or why it could not start or continue.
+// run serves until ctx ends. It returns why it could not start or continue; nil if ctx ended.
 func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 	level.Info(logger).Log(
 		"msg", "starting mig-exporter",
@@ -77,7 +77,7 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 		x.poller.Run,
 		manager.Run,
 		func(ctx context.Context) error {
-			defer x.state.Close() // also if it cannot serve: partition control waits for its streams
+			defer x.state.Close() // ends the streams of partition control, even if we cannot serve
 
 			return web.Serve(ctx, web.ServerOptions{
 				OnShutdown:      x.state.Close,
@@ -94,8 +94,8 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 	return runTogether(ctx, append(parts, x.node.parts...))
 }
 
-// askLoop returns nil once the poll loop has come to the end of a cycle. A driver call that hangs
-// does not stop the loop, so it stops neither this nor the pings of systemd's watchdog.
+// askLoop returns nil once the poll loop has come to the end of a cycle: then systemd's watchdog gets
+// a ping. A driver call that hangs does not stop the loop.
 func (x *exporter) askLoop(ctx context.Context) error {
 	err := x.poller.Poll(ctx, func() error { return errAnswered })
 	if errors.Is(err, errAnswered) {
@@ -105,15 +105,16 @@ func (x *exporter) askLoop(ctx context.Context) error {
 	return err
 }
 
-// exporter is the program without its command line and its sockets. Its parts are not started.
+// exporter is the program without its command line and its sockets. The parts in node.parts are not
+// started yet.
 type exporter struct {
 	node        *node
 	source      *nvmlsource.Source
-	collected   collector.Options   // without what newCollector adds
-	counters    []collector.Counter // in force; owned by the reloader once it runs
+	metricsBase collector.Options   // newCollector adds the rest
+	counters    []collector.Counter // in force; only the reloader uses them once it runs
 	files       []*reloadable
 	metrics     *servedMetrics
-	fresh       *prometheus.Registry
+	fresh       *prometheus.Registry // the metrics of this process
 	poller      *poll.Poller
 	health      *health.Tracker
 	state       *web.Node // the handlers of the node's state, for all listeners
@@ -123,27 +124,29 @@ type exporter struct {
 	releases    *releaseServer
 	activity    *activityNote
 	persistence *persistenceNote
-	layouts     *layoutFollower    // nil without partition control, or if no condition is written
-	nodeEvents  *nodestatus.Events // nil if none are created
+	layouts     *layoutFollower    // nil if we write no node conditions
+	nodeEvents  *nodestatus.Events // nil if we create none
 	logger      log.Logger
 
-	advises bool // right-sizing is on, and needs readings that may not be served
+	advises bool // right-sizing is on, which needs readings that metrics may not need
 
-	findings func() *[]web.Finding // what check-node says of the node; nil if the page is off
+	findings func() *[]web.Finding // the failed checks of the node; nil if there is no status page
 
-	// flush blocks until what follows from the last Snapshot is served, and written to the Node.
+	// flush blocks until everything that follows from the last Snapshot is served, and written to the
+	// Node object.
 	flush func(context.Context)
 
 	// Right-sizing sets these. Without it they are nil.
 	recommendations func(gpu.UUID) any
 	advice          func() []collector.Advice
 
-	// Partition control sets these. Without it the log has the audit of releases.
+	// Partition control sets these. Without it, audit is the program's log, and the functions do
+	// nothing.
 	audit          io.Writer
 	holdOperations func(context.Context) (release func(), err error)
 	controlNotes   func() []string
 
-	labelNotes func() []string // what follows the node's labels sets it
+	labelNotes func() []string // lines of the readiness answer about the node's labels
 }
 
 // newExporter opens the node and creates the parts of the program. The caller closes the result.
@@ -179,7 +182,7 @@ func newExporterOf(node *node, cfg *Config, logger log.Logger) (*exporter, error
 	x.source = x.newSource(&cfg.Profiling, &cfg.Metrics, &cfg.Poll)
 	node.onClose(func() { closeSource(x.source, logger) })
 
-	x.collected = collectorOptions(&cfg.Metrics, &cfg.Kubernetes, cfg.JobDir != "")
+	x.metricsBase = collectorOptions(&cfg.Metrics, &cfg.Kubernetes, cfg.JobDir != "")
 	if err := x.openMetrics(cfg.Metrics.CountersFile); err != nil {
 		x.close()
 		return nil, err
@@ -188,7 +191,7 @@ func newExporterOf(node *node, cfg *Config, logger log.Logger) (*exporter, error
 	var pollSeconds prometheus.Histogram
 
 	x.fresh, pollSeconds = newProcessRegistry()
-	if node.isOwn() {
+	if node.differs() {
 		x.fresh.MustRegister(newSimulatedClock())
 	}
 
@@ -218,7 +221,8 @@ func newExporterOf(node *node, cfg *Config, logger log.Logger) (*exporter, error
 	return x, nil
 }
 
-// openState creates what keeps the node's past and its health, and serves them with its state.
+// openState creates the node's history and its health, and the handlers that serve them with the
+// node's state.
 func (x *exporter) openState(polls *PollConfig) {
 	past := history.New(2 * poll.LongestInterval(polls.Interval) * x.node.speed)
 	x.node.observers = append(x.node.observers, past.Observe)
@@ -226,7 +230,8 @@ func (x *exporter) openState(polls *PollConfig) {
 	x.state = web.NewNode(x.poller, past, x.reportHealth, x.logger)
 }
 
-// openClusterParts opens partition control and what follows the node's labels, if they are on.
+// openClusterParts opens partition control, and the reader or follower of the node's labels, if they
+// are on.
 func (x *exporter) openClusterParts(cfg *Config) error {
 	if err := x.node.openCluster(cfg); err != nil {
 		return err
@@ -253,8 +258,8 @@ func (x *exporter) newSource(
 	return nvmlsource.New(x.node.library, opts)
 }
 
-// newPoller creates the poller. It hands each snapshot of the host to observe, and the duration of
-// each poll to pollSeconds.
+// newPoller creates the poller. It passes each Snapshot to x.observe, and the duration of each poll
+// to pollSeconds.
 func (x *exporter) newPoller(
 	cfg *PollConfig, hostname string, pollSeconds prometheus.Observer,
 ) *poll.Poller {
@@ -274,7 +279,7 @@ func (x *exporter) newPoller(
 	return poll.New(x.source, opts)
 }
 
-// observe hands a snapshot to all that follow the node.
+// observe passes a Snapshot to everything that follows the node.
 func (x *exporter) observe(s *gpu.Snapshot) {
 	x.metrics.Observe(s)
 	x.activity.observe(s)
@@ -282,7 +287,7 @@ func (x *exporter) observe(s *gpu.Snapshot) {
 	x.health.Observe(s)
 
 	if s.BetweenPolls {
-		return // evidence and durations go by whole polls
+		return // the observers count whole polls
 	}
 
 	for _, observe := range x.node.observers {
@@ -290,7 +295,7 @@ func (x *exporter) observe(s *gpu.Snapshot) {
 	}
 }
 
-// reportHealth returns how the node is now.
+// reportHealth returns the health of the GPUs now.
 func (x *exporter) reportHealth() *health.Report { return x.health.Report(x.node.now()) }
 
 // openMetrics reads the counters file and creates the collector.
@@ -308,7 +313,7 @@ func (x *exporter) openMetrics(countersFile string) error {
 	x.counters = counters
 	x.metrics = newServedMetrics(c)
 
-	if countersFile != "" && x.collected.Names != collector.NamesNative {
+	if countersFile != "" && x.metricsBase.Names != collector.NamesNative {
 		x.files = append(
 			x.files,
 			&reloadable{flag: "--dcgm.counters", path: countersFile, broken: keepsOld,
@@ -319,12 +324,11 @@ func (x *exporter) openMetrics(countersFile string) error {
 	return nil
 }
 
-// newCollector creates a collector of what the exporter reads, in the place of a former one if that
-// is not nil.
+// newCollector creates a collector, which takes over the counts of a former one if that is not nil.
 func (x *exporter) newCollector(
 	counters []collector.Counter, former *collector.Collector,
 ) (*collector.Collector, error) {
-	opts := x.collected
+	opts := x.metricsBase
 	opts.Counters = counters
 	opts.DriverUse = x.source.DriverUse
 	opts.ProfilerCalls = x.node.dcgm.calls
@@ -334,7 +338,7 @@ func (x *exporter) newCollector(
 	return collector.New(opts)
 }
 
-// collectorOptions returns what the configuration asks for, without the counters file.
+// collectorOptions returns the collector's options by the configuration, without the counters file.
 func collectorOptions(cfg *MetricsConfig, pods *KubernetesConfig, jobs bool) collector.Options {
 	return collector.Options{
 		PodLabels:         pods.PodLabels,
@@ -364,7 +368,7 @@ func (x *exporter) webOptions(cfg *WebConfig, polls *PollConfig) web.Options {
 		Node:           x.state,
 		Hosts:          hostNames(cfg.Addresses, x.node.hostname),
 		Pprof:          cfg.Pprof,
-		NoOpenMetrics:  x.collected.Names != collector.NamesNative,
+		NoOpenMetrics:  x.metricsBase.Names != collector.NamesNative,
 
 		Simulated: x.node.isSimulated(),
 		Version:   version.Version,
@@ -377,8 +381,8 @@ func (x *exporter) webOptions(cfg *WebConfig, polls *PollConfig) web.Options {
 	}
 }
 
-// hostNames lists the host names that requests may have: those of the node and of the addresses
-// that the program listens on.
+// hostNames lists the host names that requests may use: the names of the node and of this machine,
+// and those in the addresses on which we listen.
 func hostNames(addresses []string, node string) []string {
 	names := []string{node}
 	if own, err := os.Hostname(); err == nil {
@@ -394,10 +398,10 @@ func hostNames(addresses []string, node string) []string {
 	return names
 }
 
-// close closes partition control, then the driver, then the node that it belongs to.
+// close closes everything that the exporter has opened, in reverse order.
 func (x *exporter) close() { x.node.close() }
 
-// runTogether runs the parts of the program until the first of them returns, which ends all.
+// runTogether runs parts of the program. When one of them returns, it ends the others.
 func runTogether(ctx context.Context, parts []func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -418,7 +422,8 @@ func runTogether(ctx context.Context, parts []func(context.Context) error) error
 	return errors.Join(errs...)
 }
 
-// followSource makes a loop judge readings by the calls that a source makes for them.
+// followSource connects a poll loop with the driver calls of a source: the loop judges by them
+// whether a reading hangs, and what it costs.
 func followSource(opts *poll.Options, cfg *PollConfig, source *nvmlsource.Source) {
 	opts.Progress = source.Progress
 	opts.HungElsewhere = source.Actuator().HungCalls
@@ -451,8 +456,8 @@ func newProcessRegistry() (*prometheus.Registry, prometheus.Histogram) {
 	return r, took
 }
 
-// newSimulatedClock returns the metric that marks times that are not those of this machine. It is
-// served with the value 1 or not at all.
+// newSimulatedClock returns a metric with the value 1, which we serve only if the times in the metrics
+// are not those of this machine.
 func newSimulatedClock() prometheus.Collector {
 	g := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "mig_exporter_simulated_clock",
@@ -463,7 +468,7 @@ func newSimulatedClock() prometheus.Collector {
 	return g
 }
 
-// closeSource gives the driver time to finish; a call that hangs is abandoned.
+// closeSource closes a source. After shutdownTimeout it abandons driver calls that hang.
 func closeSource(source *nvmlsource.Source, logger log.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
@@ -477,9 +482,7 @@ func closeSource(source *nvmlsource.Source, logger log.Logger) {
 type logAudit struct{ logger log.Logger }
 
 func (a logAudit) Write(line []byte) (int, error) {
-	entry := json.RawMessage(line)
-
-	err := level.Info(a.logger).Log("msg", "audit", "entry", string(entry[:len(entry)-1]))
+	err := level.Info(a.logger).Log("msg", "audit", "entry", string(line[:len(line)-1]))
 	if err != nil {
 		return 0, err
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/servermetrics"
 )
 
-// openServers sets what asks the pods' inference servers, if pods can be found. On a stepped
-// clock they are asked after a poll, since no time passes between two.
+// openServers begins to ask the pods' inference servers for metrics, if we can find pods. If the clock
+// is stepped, we ask after polls, because no time passes between them.
 func (n *node) openServers() {
 	if n.serverPods == nil {
 		return

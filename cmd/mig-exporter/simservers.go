@@ -16,13 +16,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// simulatedServers are the inference servers of a simulated node. Its pods have addresses that
-// nothing routes: a connection to one is a pipe to the simulation, and needs no network.
+// simulatedServers are the inference servers of a simulated node. The addresses of its pods exist in
+// no network: dial connects to them with a pipe to the simulation.
 type simulatedServers struct {
 	node *sim.Node
 
 	mu   sync.Mutex
-	pods map[netip.Addr]string // UIDs
+	pods map[netip.Addr]string // UIDs of pods, by address
 }
 
 // PodAddress implements servermetrics.Pods.
@@ -46,7 +46,7 @@ func (s *simulatedServers) PodAddress(_ context.Context, namespace, name, uid st
 	return address, nil, nil
 }
 
-// podAddress returns the address of a pod.
+// podAddress derives the address of a pod from its UID.
 func podAddress(uid string) netip.Addr {
 	h := fnv.New32a()
 	_, _ = io.WriteString(h, uid)
@@ -76,13 +76,14 @@ func (s *simulatedServers) dial(_ context.Context, network, address string) (net
 		)
 	}
 
-	here, there := net.Pipe()
-	go answerMetrics(there, text)
+	client, server := net.Pipe()
+	go answerMetrics(server, text)
 
-	return here, nil
+	return client, nil
 }
 
-// answerMetrics answers one request, whatever its path is, and closes the connection.
+// answerMetrics answers one request with metrics, whichever path it asks for, and closes the
+// connection.
 func answerMetrics(conn net.Conn, text string) {
 	defer conn.Close()
 

@@ -30,15 +30,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
 )
 
-// stateVariable names the file by which processes share a simulated node, among them those that
-// load its C library.
+// stateVariable is the variable with the path of the state file of a simulated node that processes
+// share, such as programs that load the simulated C library.
 const stateVariable = "MIG_SIM_STATE"
 
-// startVariable names the time at which a stepped clock begins, so that a demonstration can have a
-// past.
+// startVariable is the variable with the time at which a stepped clock begins. A demonstration can
+// begin in the past, to have a history.
 const startVariable = "MIG_SIM_START"
 
-// simulation is the kind of a node whose GPUs, pods and host engine do not exist.
+// simulation is the nodeKind of a simulated node: its GPUs, pods and host engine do not exist.
 type simulation struct {
 	*sim.Node
 	evaluation *evaluation
@@ -85,7 +85,7 @@ func (n *node) openSimulation(cfg *DriverConfig) error {
 	return nil
 }
 
-// loadScenario reads a scenario file, or the scenario that is built in if the path is empty.
+// loadScenario reads a scenario file; the built-in scenario if the path is empty.
 func loadScenario(path string) (*sim.Scenario, error) {
 	if path == "" {
 		return sim.Demo()
@@ -115,8 +115,8 @@ func startSimulated(scenario *sim.Scenario, clock sim.ClockMode) (*sim.Node, err
 	return sim.New(scenario, sim.NewClock(clock))
 }
 
-// openPods runs the simulated kubelet on a socket of its own and asks it, unless the scenario or
-// the configuration has none.
+// openPods starts the simulated kubelet on a socket of its own and asks it, unless the scenario or the
+// configuration says that there is none.
 func (s simulation) openPods(n *node, cfg *KubernetesConfig, _ string) error {
 	if cfg.Socket == "" || !s.Scenario().Node.Kubernetes {
 		return nil
@@ -159,7 +159,7 @@ func (s simulation) openPods(n *node, cfg *KubernetesConfig, _ string) error {
 		Witness:    cmp.Or(cfg.WitnessPod, sim.OwnNamespace+"/"+sim.OwnPod),
 		Expected:   true,
 	}
-	if n.processesHidden == nil { // else the node's process table is not that of this process
+	if n.processesHidden == nil { // as on a machine, only the host's PID namespace shows its processes
 		opts.Containers = containers
 	}
 
@@ -175,8 +175,8 @@ func (s simulation) openProcessTable(withUsers bool) poll.ProcessTable {
 	return simulatedProcesses{node: s.Node, users: withUsers}
 }
 
-// simulatedProcesses is the process table of a simulated node, which has no other users than root
-// by name.
+// simulatedProcesses is the process table of a simulated node. Only root has a name there; other users
+// have their id.
 type simulatedProcesses struct {
 	node  *sim.Node
 	users bool
@@ -197,17 +197,16 @@ func (p simulatedProcesses) Describe(pid uint32) (name, user string) {
 	return name, user
 }
 
-// replacePodHandler answers POST /-/sim/replace-pod?namespace=N&pod=P&resource=R: the owner of a
-// simulated pod changes its request. The pod is deleted, and created again once there is a free
-// device of the resource.
+// replacePodHandler answers POST /-/sim/replace-pod?namespace=N&pod=P&resource=R: it replaces a pod as
+// if its owner had changed the pod's request (sim.Node.ReplacePod).
 func replacePodHandler(s simulation) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		q := r.URL.Query()
+		query := r.URL.Query()
 
-		namespace := q.Get("namespace")
-		pod := q.Get("pod")
+		namespace := query.Get("namespace")
+		pod := query.Get("pod")
 
-		resource := q.Get("resource")
+		resource := query.Get("resource")
 		if namespace == "" || pod == "" || resource == "" {
 			http.Error(
 				w,
@@ -261,8 +260,8 @@ func (simulation) apiServer() (apiServer, error) {
 	}, nil
 }
 
-// openDependencies opens none: the processes are the driver's, and no other controller manages the
-// GPUs, unless the API server says so.
+// openDependencies only opens the cluster, if there is one: a simulated node has no process table and
+// no other programs that manage its GPUs.
 func (s simulation) openDependencies(n *node, _ *ControlConfig) (server.Reviewer, error) {
 	n.control.BootID = s.BootID()
 
@@ -282,8 +281,8 @@ type simulatedMetadata struct {
 	workload string // the label that names a pod's workload for right-sizing
 }
 
-// PodMetadata implements podresources.Metadata: a pod's owner and those of its labels that were
-// chosen.
+// PodMetadata implements podresources.Metadata. Of the pod's labels it returns those that the
+// configuration has chosen.
 func (m simulatedMetadata) PodMetadata(
 	namespace, pod string,
 	since time.Time,
@@ -319,8 +318,8 @@ func (m simulatedMetadata) BoundPods(time.Time) (pods []gpu.PodName, current boo
 	return pods, current
 }
 
-// PodGone implements podresources.Metadata. The simulated API server is asked with each call: that
-// is later than since.
+// PodGone implements podresources.Metadata. It ignores the time since which the answer must be,
+// because it asks the simulated API server in each call.
 func (m simulatedMetadata) PodGone(namespace, pod, uid string, _ time.Time) bool {
 	return m.node.PodGone(namespace, pod, uid)
 }
@@ -347,8 +346,8 @@ func (m simulatedMetadata) State() gpu.SourceState {
 	return state
 }
 
-// faultyKubelet puts the node's faults into effect at the simulated kubelet before each request to
-// it.
+// faultyKubelet brings the simulated kubelet into the state that the node's faults want, before each
+// request to it.
 type faultyKubelet struct {
 	control.Assignments
 	node   *sim.Node
