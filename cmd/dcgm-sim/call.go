@@ -11,7 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
 )
 
-// The codes (dcgmReturn_t) that the host engine does not return.
+// The codes (dcgmReturn_t) that this library returns itself; package hostengine has those of the
+// engine.
 const (
 	genericError  hostengine.Code = -3
 	uninitialized hostengine.Code = -10
@@ -43,14 +44,14 @@ type args struct {
 
 func (a args) uint(i int) uint32 { return uint32(a.raw[i]) }
 
-// at returns an argument that points to a T; nil for NULL.
-func at[T any](a args, i int) *T { return *(**T)(unsafe.Pointer(&a.raw[i])) }
+// pointer returns an argument that points to a T; nil for NULL.
+func pointer[T any](a args, i int) *T { return *(**T)(unsafe.Pointer(&a.raw[i])) }
 
 // array returns an argument that points to n values of type T.
-func array[T any](a args, i int, n int) []T { return unsafe.Slice(at[T](a, i), n) }
+func array[T any](a args, i int, n int) []T { return unsafe.Slice(pointer[T](a, i), n) }
 
 // text returns an argument that points to a string; empty for NULL.
-func text(a args, i int) string { return C.GoString(at[C.char](a, i)) }
+func text(a args, i int) string { return C.GoString(pointer[C.char](a, i)) }
 
 // notNull refuses NULL for some arguments, given by their indexes, before anything else is checked.
 func notNull(do call, indexes ...int) call {
@@ -74,7 +75,7 @@ func putCString(to []C.char, text string) {
 	}
 }
 
-// flag returns C's form of a bool.
+// flag returns a bool as C has it: 1 or 0.
 func flag(on bool) C.uint {
 	if on {
 		return 1

@@ -9,7 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
 )
 
-// deviceCalls answer about the engine, GPUs and their instances.
+// deviceCalls answer about the engine, GPUs and their instances. The numbers are the indexes of the
+// arguments that must not be NULL.
 func deviceCalls() map[string]call {
 	return map[string]call{
 		"dcgmHostengineVersionInfo":        onSession(engineVersion, 1),
@@ -24,7 +25,7 @@ func deviceCalls() map[string]call {
 	}
 }
 
-// putVersion writes what DCGM says of a build.
+// putVersion writes a version in the form of DCGM's build information.
 func putVersion(to *C.sim_dcgmVersionInfo_v2, version string) error {
 	if to.version != C.SIM_dcgmVersionInfo_version2 {
 		return hostengine.VersionMismatch
@@ -36,7 +37,7 @@ func putVersion(to *C.sim_dcgmVersionInfo_v2, version string) error {
 }
 
 func libraryVersion(_ *library, a args) hostengine.Code {
-	return codeOf(putVersion(at[C.sim_dcgmVersionInfo_v2](a, 0), hostengine.Version))
+	return codeOf(putVersion(pointer[C.sim_dcgmVersionInfo_v2](a, 0), hostengine.Version))
 }
 
 func engineVersion(_ *library, s *hostengine.Session, a args) error {
@@ -45,7 +46,7 @@ func engineVersion(_ *library, s *hostengine.Session, a args) error {
 		return err
 	}
 
-	return putVersion(at[C.sim_dcgmVersionInfo_v2](a, 1), version)
+	return putVersion(pointer[C.sim_dcgmVersionInfo_v2](a, 1), version)
 }
 
 func devices(_ *library, s *hostengine.Session, a args) error {
@@ -55,7 +56,7 @@ func devices(_ *library, s *hostengine.Session, a args) error {
 	}
 
 	n := copy(array[uint32](a, 1, C.SIM_MAX_DEVICES), ids)
-	*at[int32](a, 2) = int32(n)
+	*pointer[int32](a, 2) = int32(n)
 
 	return nil
 }
@@ -67,8 +68,8 @@ func entityGroup(_ *library, s *hostengine.Session, a args) error {
 	}
 
 	// The client learns how many there are even if it has no room for them.
-	room := int(*at[int32](a, 3))
-	*at[int32](a, 3) = int32(len(ids))
+	room := int(*pointer[int32](a, 3))
+	*pointer[int32](a, 3) = int32(len(ids))
 
 	if room < len(ids) {
 		return tooSmall
@@ -106,9 +107,9 @@ func gpuStatus(_ *library, s *hostengine.Session, a args) error {
 	_, err := s.Device(int(a.uint(1)))
 	switch code := codeOf(err); code {
 	case hostengine.OK:
-		*at[uint32](a, 2) = ok
+		*pointer[uint32](a, 2) = ok
 	case hostengine.NVMLError:
-		*at[uint32](a, 2) = lost
+		*pointer[uint32](a, 2) = lost
 	default:
 		return code
 	}
@@ -116,10 +117,11 @@ func gpuStatus(_ *library, s *hostengine.Session, a args) error {
 	return nil
 }
 
-const blank32 = 0x7ffffff0 // DCGM_INT32_BLANK
+// blank32 is DCGM_INT32_BLANK, the number that stands for no value.
+const blank32 = 0x7ffffff0
 
 func attributes(l *library, s *hostengine.Session, a args) error {
-	to := at[C.sim_dcgmDeviceAttributes_v3](a, 2)
+	to := pointer[C.sim_dcgmDeviceAttributes_v3](a, 2)
 	if to.version != C.SIM_dcgmDeviceAttributes_version3 {
 		return hostengine.VersionMismatch
 	}
@@ -166,7 +168,7 @@ func attributes(l *library, s *hostengine.Session, a args) error {
 }
 
 func hierarchy(_ *library, s *hostengine.Session, a args) error {
-	to := at[C.sim_dcgmMigHierarchy_v2](a, 1)
+	to := pointer[C.sim_dcgmMigHierarchy_v2](a, 1)
 	if to.version != C.SIM_dcgmMigHierarchy_version2 {
 		return hostengine.VersionMismatch
 	}
@@ -191,7 +193,7 @@ func hierarchy(_ *library, s *hostengine.Session, a args) error {
 		c.info.nvmlInstanceId = C.uint(m.Instance)
 		c.info.nvmlMigProfileId = C.uint(m.ProfileID)
 		c.info.nvmlProfileSlices = C.uint(m.Slices)
-		c.info.nvmlComputeInstanceId = ^C.uint(0) // a GPU instance
+		c.info.nvmlComputeInstanceId = ^C.uint(0) // none: m is a GPU instance, unless it says otherwise
 
 		if m.Entity.Level == hostengine.ComputeInstance {
 			c.info.nvmlComputeInstanceId = C.uint(m.Compute)
@@ -209,7 +211,7 @@ func pair(e hostengine.Entity) C.sim_dcgmGroupEntityPair_t {
 func linkStatus(_ *library, s *hostengine.Session, a args) error {
 	const up = 3 // DcgmNvLinkLinkStateUp; 0: not supported
 
-	to := at[C.sim_dcgmNvLinkStatus_v4](a, 1)
+	to := pointer[C.sim_dcgmNvLinkStatus_v4](a, 1)
 	if to.version != C.SIM_dcgmNvLinkStatus_version4 {
 		return hostengine.VersionMismatch
 	}
@@ -236,9 +238,10 @@ func linkStatus(_ *library, s *hostengine.Session, a args) error {
 	return nil
 }
 
-// metricGroups answers with one group of all fields: nothing is multiplexed here.
+// metricGroups answers with one group of all profiling fields: all can be measured at the same time,
+// without turns.
 func metricGroups(_ *library, s *hostengine.Session, a args) error {
-	to := at[C.sim_dcgmProfGetMetricGroups_v3](a, 1)
+	to := pointer[C.sim_dcgmProfGetMetricGroups_v3](a, 1)
 	if to.version != C.SIM_dcgmProfGetMetricGroups_version3 {
 		return hostengine.VersionMismatch
 	}
@@ -251,6 +254,7 @@ func metricGroups(_ *library, s *hostengine.Session, a args) error {
 	*g = C.sim_dcgmProfMetricGroupInfo_v2{majorId: 1, minorId: 1}
 	ids := unsafe.Slice(&g.fieldIds[0], len(g.fieldIds))
 
+	// DCGM_FI_PROF_GR_ENGINE_ACTIVE to DCGM_FI_PROF_NVLINK_RX_BYTES.
 	for f := uint16(1001); f <= 1012; f++ {
 		ids[g.numFieldIds] = C.ushort(f)
 		g.numFieldIds++

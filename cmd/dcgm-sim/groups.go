@@ -9,7 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
 )
 
-// groupCalls create and destroy groups, field groups and watches.
+// groupCalls create and destroy groups, field groups and watches. The numbers are the indexes of the
+// arguments that must not be NULL.
 func groupCalls() map[string]call {
 	return map[string]call{
 		"dcgmGroupCreate":       onSession(createGroup, 2, 3),
@@ -40,20 +41,25 @@ func createGroup(_ *library, s *hostengine.Session, a args) error {
 		return err
 	}
 
-	*at[uintptr](a, 3) = id
+	*pointer[uintptr](a, 3) = id
 
 	if kind == groupEmpty {
 		return nil
 	}
 
 	gpus, err := s.GPUs()
+	if err != nil {
+		return err
+	}
+
 	for _, g := range gpus {
-		if err == nil {
-			err = s.AddEntity(id, hostengine.Entity{Level: hostengine.GPU, ID: g})
+		err = s.AddEntity(id, hostengine.Entity{Level: hostengine.GPU, ID: g})
+		if err != nil {
+			return err
 		}
 	}
 
-	return err
+	return nil
 }
 
 func destroyGroup(_ *library, s *hostengine.Session, a args) error {
@@ -79,7 +85,7 @@ func createFieldGroup(_ *library, s *hostengine.Session, a args) error {
 
 	id, err := s.CreateFieldGroup(array[uint16](a, 2, n))
 	if err == nil {
-		*at[uintptr](a, 4) = id
+		*pointer[uintptr](a, 4) = id
 	}
 
 	return err

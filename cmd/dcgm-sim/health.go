@@ -5,7 +5,8 @@ import "C"
 
 import "github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
 
-// healthCalls watch the health of groups.
+// healthCalls watch the health of groups. The numbers are the indexes of the arguments that must not
+// be NULL.
 func healthCalls() map[string]call {
 	return map[string]call{
 		"dcgmHealthSet":    onSession(setHealth),
@@ -20,7 +21,7 @@ func setHealth(_ *library, s *hostengine.Session, a args) error {
 }
 
 func setHealthV2(_ *library, s *hostengine.Session, a args) error {
-	params := at[C.sim_dcgmHealthSetParams_v2](a, 1)
+	params := pointer[C.sim_dcgmHealthSetParams_v2](a, 1)
 	if params.version != C.SIM_dcgmHealthSetParams_version2 {
 		return hostengine.VersionMismatch
 	}
@@ -31,14 +32,14 @@ func setHealthV2(_ *library, s *hostengine.Session, a args) error {
 func getHealth(_ *library, s *hostengine.Session, a args) error {
 	systems, err := s.Health(a.raw[1])
 	if err == nil {
-		*at[uint32](a, 2) = uint32(systems)
+		*pointer[uint32](a, 2) = uint32(systems)
 	}
 
 	return err
 }
 
 func checkHealth(_ *library, s *hostengine.Session, a args) error {
-	to := at[C.sim_dcgmHealthResponse_v5](a, 2)
+	to := pointer[C.sim_dcgmHealthResponse_v5](a, 2)
 	if to.version != C.SIM_dcgmHealthResponse_version5 {
 		return hostengine.VersionMismatch
 	}
@@ -52,15 +53,15 @@ func checkHealth(_ *library, s *hostengine.Session, a args) error {
 	to.incidentCount = 0
 
 	for i := range incidents[:min(len(incidents), len(to.incidents))] {
-		from := &incidents[i]
+		incident := &incidents[i]
 		c := &to.incidents[i]
 
-		c.system = C.uint(from.System)
-		c.health = C.uint(from.Health)
-		c.error.code = C.uint(from.Code)
-		putCString(c.error.msg[:], from.Text)
-		c.entityInfo.entityGroupId = C.uint(from.Entity.Level)
-		c.entityInfo.entityId = C.uint(from.Entity.ID)
+		c.system = C.uint(incident.System)
+		c.health = C.uint(incident.Health)
+		c.error.code = C.uint(incident.Code)
+		putCString(c.error.msg[:], incident.Text)
+		c.entityInfo.entityGroupId = C.uint(incident.Entity.Level)
+		c.entityInfo.entityId = C.uint(incident.Entity.ID)
 
 		to.overallHealth = max(to.overallHealth, c.health)
 		to.incidentCount++

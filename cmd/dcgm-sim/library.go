@@ -14,14 +14,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
 )
 
-// library is the state of the loaded library. The first connection starts the node, which lives as
-// long as the process, as does the remote engine, which outlives its clients.
+// library is the state of the loaded library. The first connection starts the node and its engines,
+// which then live as long as the process: the remote engine outlives its clients.
 type library struct {
 	getenv func(string) string
-	calls  []call // by number
+	calls  []call // by the number of the function, its index in functionNames
 
 	mu         sync.Mutex
-	users      int    // calls of dcgmInit less those of dcgmShutdown
+	users      int    // calls of dcgmInit minus calls of dcgmShutdown
 	lastError  string // the last line on stderr
 	node       *sim.Node
 	engines    map[hostengine.Kind]*hostengine.Engine
@@ -45,7 +45,7 @@ func newLibrary(getenv func(string) string) *library {
 	return l
 }
 
-// calls returns what an initialized library answers, by the names of dcgm_agent.h.
+// calls returns the functions that an initialized library answers, by their names in dcgm_agent.h.
 func calls() map[string]call {
 	all := map[string]call{
 		"dcgmShutdown":      (*library).shutdown,
@@ -110,10 +110,10 @@ func (l *library) shutdown(args) hostengine.Code {
 	return hostengine.OK
 }
 
-// startEmbedded starts an engine in this process. One that requires root leaves a line on stderr
-// and a thread behind, as seen on DCGM 4.5.3.
+// startEmbedded starts an engine in this process. If the engine requires root, the failed start
+// leaves a line on stderr and a thread behind, as seen on DCGM 4.5.3.
 func (l *library) startEmbedded(a args) hostengine.Code {
-	code := l.openSession(hostengine.Embedded, at[uintptr](a, 1))
+	code := l.openSession(hostengine.Embedded, pointer[uintptr](a, 1))
 	if code == hostengine.InitError {
 		fmt.Fprintf(os.Stderr, "CacheManager Init Failed. Error: %d\n", hostengine.RequiresRoot)
 		C.dcgm_sim_leave_thread()
@@ -123,21 +123,21 @@ func (l *library) startEmbedded(a args) hostengine.Code {
 }
 
 func (l *library) connect(a args) hostengine.Code {
-	return l.connectTo(text(a, 0), at[uintptr](a, 1))
+	return l.connectTo(text(a, 0), pointer[uintptr](a, 1))
 }
 
 func (l *library) connectV2(a args) hostengine.Code {
-	if at[C.sim_dcgmConnectV2Params_v2](a, 1).version != C.SIM_dcgmConnectV2Params_version2 {
+	if pointer[C.sim_dcgmConnectV2Params_v2](a, 1).version != C.SIM_dcgmConnectV2Params_version2 {
 		return hostengine.VersionMismatch
 	}
 
-	return l.connectTo(text(a, 0), at[uintptr](a, 2))
+	return l.connectTo(text(a, 0), pointer[uintptr](a, 2))
 }
 
-// connectTo connects to the remote engine, which has every address unless the environment gives it
-// one.
+// connectTo connects to the remote engine. The engine answers at every address, or only at the one
+// that the environment gives it.
 func (l *library) connectTo(address string, handle *uintptr) hostengine.Code {
-	if own := l.getenv("MIG_SIM_DCGM_ADDRESS"); own != "" && own != address {
+	if only := l.getenv("MIG_SIM_DCGM_ADDRESS"); only != "" && only != address {
 		return hostengine.ConnectionNotValid
 	}
 
@@ -203,8 +203,8 @@ func (l *library) disconnect(a args) hostengine.Code {
 	return hostengine.OK
 }
 
-// printError writes to stderr what a return code cannot say, unless it is the same as the last
-// time. It requires l.mu.
+// printError writes to stderr an error that a return code cannot express, unless it is the same as
+// the last time. The caller holds l.mu.
 func (l *library) printError(err error) {
 	if err.Error() == l.lastError {
 		return
@@ -214,8 +214,8 @@ func (l *library) printError(err error) {
 	fmt.Fprintf(os.Stderr, "libdcgm.so.4 (simulated node): %v\n", err)
 }
 
-// onSession answers for the session whose handle is the first argument. The pointers are the
-// arguments that must not be NULL.
+// onSession returns a call that answers for the session whose handle is the first argument. pointers
+// are the indexes of the arguments that must not be NULL.
 func onSession(answer func(l *library, s *hostengine.Session, a args) error, pointers ...int) call {
 	return notNull(func(l *library, a args) hostengine.Code {
 		l.mu.Lock()

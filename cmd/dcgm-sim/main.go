@@ -44,8 +44,8 @@ func getenv(name string) string {
 	return C.GoString(C.getenv(key))
 }
 
-// simdcgmFields describes at most n fields, in memory that is zeroed, and returns how many there
-// are.
+// simdcgmFields describes the first n fields in the caller's memory, which is zeroed, and returns
+// how many fields there are.
 //
 //export simdcgmFields
 func simdcgmFields(to *C.sim_dcgm_field_meta_t, formats *C.sim_dcgm_field_output_format_t, n C.int) C.int {
@@ -72,7 +72,8 @@ func simdcgmFields(to *C.sim_dcgm_field_meta_t, formats *C.sim_dcgm_field_output
 	return C.int(len(all))
 }
 
-// simdcgmCall answers the function of a number. The caller owns what the arguments point to.
+// simdcgmCall answers a call of the function with a number. The memory that the arguments point to
+// is the caller's.
 //
 //export simdcgmCall
 func simdcgmCall(state C.uintptr_t, function C.int, arguments *C.uintptr_t) C.int {

@@ -12,7 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
 )
 
-// valueCalls read values.
+// valueCalls read the values of fields. The numbers are the indexes of the arguments that must not be
+// NULL.
 func valueCalls() map[string]call {
 	return map[string]call{
 		"dcgmUpdateAllFields":          onSession(update),
@@ -23,7 +24,7 @@ func valueCalls() map[string]call {
 	}
 }
 
-// liveData is DCGM_FV_FLAG_LIVE_DATA.
+// liveData is DCGM_FV_FLAG_LIVE_DATA: read now, instead of the values of the last update.
 const liveData = 1
 
 func update(_ *library, s *hostengine.Session, _ args) error { return s.Update() }
@@ -74,26 +75,26 @@ func entitiesLatest(_ *library, s *hostengine.Session, a args) error {
 }
 
 func deviceLatest(_ *library, s *hostengine.Session, a args) error {
-	of := hostengine.Entity{Level: hostengine.GPU, ID: a.uint(1)}
+	entity := hostengine.Entity{Level: hostengine.GPU, ID: a.uint(1)}
 	n := int(a.uint(3))
 
-	return latestOf(s, of, array[uint16](a, 2, n), array[C.sim_dcgmFieldValue_v1](a, 4, n))
+	return putLatest(s, entity, array[uint16](a, 2, n), array[C.sim_dcgmFieldValue_v1](a, 4, n))
 }
 
 func entityLatest(_ *library, s *hostengine.Session, a args) error {
-	of := hostengine.Entity{Level: hostengine.Level(a.uint(1)), ID: a.uint(2)}
+	entity := hostengine.Entity{Level: hostengine.Level(a.uint(1)), ID: a.uint(2)}
 	n := int(a.uint(4))
 
-	return latestOf(s, of, array[uint16](a, 3, n), array[C.sim_dcgmFieldValue_v1](a, 5, n))
+	return putLatest(s, entity, array[uint16](a, 3, n), array[C.sim_dcgmFieldValue_v1](a, 5, n))
 }
 
-func latestOf(
+func putLatest(
 	s *hostengine.Session,
-	of hostengine.Entity,
+	entity hostengine.Entity,
 	fields []uint16,
 	to []C.sim_dcgmFieldValue_v1,
 ) error {
-	values, err := s.Latest([]hostengine.Entity{of}, fields)
+	values, err := s.Latest([]hostengine.Entity{entity}, fields)
 	if err != nil {
 		return err
 	}
@@ -123,17 +124,17 @@ func valuesSince(_ *library, s *hostengine.Session, a args) error {
 		return err
 	}
 
-	*at[int64](a, 4) = next
+	*pointer[int64](a, 4) = next
 
 	for len(values) > 0 {
-		of := values[0].Entity
+		entity := values[0].Entity
 
 		n := 1
-		for n < len(values) && values[n].Entity == of {
+		for n < len(values) && values[n].Entity == entity {
 			n++
 		}
 
-		if !passValues(of, values[:n], at[byte](a, 5), at[byte](a, 6)) {
+		if !passValues(entity, values[:n], pointer[byte](a, 5), pointer[byte](a, 6)) {
 			break
 		}
 
@@ -145,7 +146,7 @@ func valuesSince(_ *library, s *hostengine.Session, a args) error {
 
 // passValues calls the client's function with the values of an entity, in C's memory, and reports
 // whether to continue.
-func passValues(of hostengine.Entity, values []hostengine.Value, callback, user *byte) bool {
+func passValues(entity hostengine.Entity, values []hostengine.Value, callback, user *byte) bool {
 	memory := C.calloc(C.size_t(len(values)), C.sizeof_sim_dcgmFieldValue_v1)
 	defer C.free(memory)
 
@@ -156,8 +157,8 @@ func passValues(of hostengine.Entity, values []hostengine.Value, callback, user 
 
 	answer := C.dcgm_sim_enumerate(
 		unsafe.Pointer(callback),
-		C.uint(of.Level),
-		C.uint(of.ID),
+		C.uint(entity.Level),
+		C.uint(entity.ID),
 		memory,
 		C.int(len(values)),
 		unsafe.Pointer(user),
@@ -175,6 +176,7 @@ func putValue(to []byte, v *hostengine.Value) {
 	case 'd':
 		*(*float64)(unsafe.Pointer(&to[0])) = v.Float
 	case 's':
-		to[copy(to[:C.SIM_TEXT-1], v.Text)] = 0
+		length := copy(to[:C.SIM_TEXT-1], v.Text)
+		to[length] = 0
 	}
 }

@@ -43,15 +43,15 @@ type args struct {
 
 func (a args) uint(i int) uint32 { return uint32(a.raw[i]) }
 
-// at returns an argument that points to a T; nil for NULL.
-func at[T any](a args, i int) *T { return *(**T)(unsafe.Pointer(&a.raw[i])) }
+// pointer returns an argument that points to a T; nil for NULL.
+func pointer[T any](a args, i int) *T { return *(**T)(unsafe.Pointer(&a.raw[i])) }
 
 // array returns an argument that points to n values of type T.
-func array[T any](a args, i int, n uint32) []T { return unsafe.Slice(at[T](a, i), n) }
+func array[T any](a args, i int, n uint32) []T { return unsafe.Slice(pointer[T](a, i), n) }
 
 // put writes a value to where an argument points.
 func put[T any](a args, i int, value T) result {
-	*at[T](a, i) = value
+	*pointer[T](a, i) = value
 	return success
 }
 
@@ -80,16 +80,18 @@ func putText(a args, i int, text string) result {
 		return insufficientSize
 	}
 
-	to := array[byte](a, i, uint32(len(text)+1)) // no longer: the size may be more than there is
-	to[copy(to, text)] = 0
+	// The client may have less room than it says: the text and its zero byte are all that is written.
+	to := array[byte](a, i, uint32(len(text)+1))
+	copy(to, text)
+	to[len(text)] = 0
 
 	return success
 }
 
-// putList writes as many values as *count, which is set to how many there are; if they do not fit,
-// none.
+// putList writes values to where argument items points, if there is room for all of them. Argument
+// count points to the number that there is room for, which putList replaces by the number of values.
 func putList[T any](a args, count, items int, values []T) result {
-	room := *at[uint32](a, count)
+	room := *pointer[uint32](a, count)
 	put(a, count, uint32(len(values)))
 
 	if int(room) < len(values) {
@@ -109,7 +111,7 @@ func putList[T any](a args, count, items int, values []T) result {
 	return success
 }
 
-// putStart writes the first bytes of a struct, for a call that is older than the rest of it.
+// putStart writes the first bytes of a struct, for an old call whose struct had only these.
 func putStart[T any](a args, i int, from T, size uintptr) result {
 	copy(array[byte](a, i, uint32(size)), unsafe.Slice((*byte)(unsafe.Pointer(&from)), size))
 	return success
@@ -133,7 +135,7 @@ func flag(on bool) uint32 {
 	return C.SIM_NVML_FEATURE_DISABLED
 }
 
-// idOrNone returns NVML's form of an id that may be absent.
+// idOrNone returns an id, or NVML's number for no id.
 func idOrNone[T gpu.InstanceID | gpu.ComputeID](id gpu.Opt[T]) uint32 {
 	v, ok := id.Get()
 	if !ok {

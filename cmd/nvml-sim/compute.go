@@ -33,7 +33,8 @@ func computeCalls() map[string]call {
 	}
 }
 
-// withComputeProfile answers about the compute profile of the second argument in a GPU instance.
+// withComputeProfile answers about a GPU instance and the compute profile that the second argument
+// names.
 func withComputeProfile(answer func(i *sim.Instance, f sim.ComputeProfile, a args) result) instanceAnswer {
 	return func(_ *sim.GPUState, i *sim.Instance, a args) result {
 		f, err := i.ComputeProfile(a.uint(1))
@@ -45,8 +46,8 @@ func withComputeProfile(answer func(i *sim.Instance, f sim.ComputeProfile, a arg
 	}
 }
 
-// sharedProfile finds the compute profile of the second argument with the engine profile of the
-// third: only the shared one exists.
+// sharedProfile finds the compute profile that the second argument names. The third argument names
+// an engine profile, of which only SHARED exists.
 func sharedProfile(i *sim.Instance, a args) (sim.ComputeProfile, error) {
 	if a.uint(2) != C.SIM_NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED {
 		return sim.ComputeProfile{}, gpu.ErrInvalidArgument
@@ -81,7 +82,7 @@ func computeProfileInfo(i *sim.Instance, f sim.ComputeProfile) C.sim_nvmlCompute
 
 // versionedComputeProfile answers in version 2, or in version 3, which appends the capabilities.
 func versionedComputeProfile(_ *sim.GPUState, i *sim.Instance, a args) result {
-	version := *at[uint32](a, 3)
+	version := *pointer[uint32](a, 3)
 	if version != C.SIM_nvmlComputeInstanceProfileInfo_v2 &&
 		version != C.SIM_nvmlComputeInstanceProfileInfo_v3 {
 		return invalidArgument // by nvml.h; not ARGUMENT_VERSION_MISMATCH
@@ -94,7 +95,7 @@ func versionedComputeProfile(_ *sim.GPUState, i *sim.Instance, a args) result {
 
 	// Version 3 has the fields of version 2 at the same places.
 	plain := computeProfileInfo(i, f)
-	info := at[C.sim_nvmlComputeInstanceProfileInfo_v2_t](a, 3)
+	info := pointer[C.sim_nvmlComputeInstanceProfileInfo_v2_t](a, 3)
 	*info = C.sim_nvmlComputeInstanceProfileInfo_v2_t{
 		version:               C.sim_u32(version),
 		id:                    plain.id,
@@ -110,22 +111,23 @@ func versionedComputeProfile(_ *sim.GPUState, i *sim.Instance, a args) result {
 	putCString(info.name[:], "MIG "+f.Name)
 
 	if version == C.SIM_nvmlComputeInstanceProfileInfo_v3 {
-		at[C.sim_nvmlComputeInstanceProfileInfo_v3_t](a, 3).capabilities = 0
+		pointer[C.sim_nvmlComputeInstanceProfileInfo_v3_t](a, 3).capabilities = 0
 	}
 
 	return success
 }
 
-// remainingComputeInstances counts those that could be created now, one after the other.
+// remainingComputeInstances counts the compute instances of a profile that could be created now, one
+// beside the other.
 func remainingComputeInstances(i *sim.Instance, f sim.ComputeProfile, a args) result {
 	count := 0
 	end := 0
 
 	for _, p := range f.Placements {
-		taken := slices.ContainsFunc(i.ComputeInstances, func(c *sim.Compute) bool {
+		overlaps := slices.ContainsFunc(i.ComputeInstances, func(c *sim.Compute) bool {
 			return c.Placement.Overlaps(p)
 		})
-		if !taken && p.Start >= end {
+		if !overlaps && p.Start >= end {
 			count++
 			end = p.End()
 		}
@@ -141,13 +143,13 @@ func computePlacements(_ *sim.Instance, f sim.ComputeProfile, a args) result {
 func createCompute(l *library, h handle, a args) result { return l.createCompute(h, nil, a, 2) }
 
 func createComputeAt(l *library, h handle, a args) result {
-	p := at[C.sim_nvmlComputeInstancePlacement_t](a, 2)
+	p := pointer[C.sim_nvmlComputeInstancePlacement_t](a, 2)
 	return l.createCompute(h, &gpu.Placement{Start: int(p.start), Size: int(p.size)}, a, 3)
 }
 
-// createCompute creates a compute instance of the profile in the second argument, at any place if
-// where is nil, and writes its handle to where argument to points.
-func (l *library) createCompute(h handle, where *gpu.Placement, a args, to int) result {
+// createCompute creates a compute instance of the profile that the second argument names, at a
+// placement, or anywhere if that is nil. It writes the handle to where argument to points.
+func (l *library) createCompute(h handle, placement *gpu.Placement, a args, to int) result {
 	_, i, ret := l.instance(h)
 	if ret != success {
 		return ret
@@ -160,12 +162,12 @@ func (l *library) createCompute(h handle, where *gpu.Placement, a args, to int) 
 
 	var start gpu.Opt[int]
 
-	if where != nil {
-		if !slices.Contains(f.Placements, *where) {
+	if placement != nil {
+		if !slices.Contains(f.Placements, *placement) {
 			return invalidArgument
 		}
 
-		start = gpu.Some(where.Start)
+		start = gpu.Some(placement.Start)
 	}
 
 	id, err := l.node.CreateComputeInstanceAt(h.gpu, h.instance, f.Size, start)
@@ -180,8 +182,8 @@ func destroyCompute(l *library, h handle, _ args) result {
 	return l.failed(l.node.DestroyComputeInstance(h.gpu, h.instance, h.compute))
 }
 
-// computeInstancesOfProfile writes as many as there are: the caller has room for the profile's
-// instanceCount (nvml.h).
+// computeInstancesOfProfile writes the handles of all compute instances of a profile. The caller has
+// room for the profile's instanceCount (nvml.h).
 func computeInstancesOfProfile(s *sim.GPUState, i *sim.Instance, a args) result {
 	f, err := i.ComputeProfile(a.uint(1))
 	if err != nil {
@@ -207,7 +209,8 @@ func computeInstanceByID(s *sim.GPUState, i *sim.Instance, a args) result {
 	return putHandle(a, 2, handle{aComputeInstance, s.Index, i.ID, c.ID})
 }
 
-// computeInfo writes the first bytes of the struct: it had no placement before its second version.
+// computeInfo answers with the first bytes of the struct, as many as the version of the call has:
+// the first version has no placement.
 func computeInfo(size uintptr) call {
 	return notNull(onHandle(func(l *library, h handle, a args) result {
 		_, i, ret := l.instance(h)

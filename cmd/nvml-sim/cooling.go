@@ -26,7 +26,7 @@ func fanCount(s *sim.GPUState, a args) result {
 	return put(a, 1, uint32(len(s.Fans)))
 }
 
-// fanSpeed answers with the speed of a fan in percent.
+// fanSpeed writes the speed of a fan in percent to where argument to points.
 func fanSpeed(s *sim.GPUState, a args, fan uint32, to int) result {
 	switch {
 	case len(s.Fans) == 0:

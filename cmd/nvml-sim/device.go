@@ -75,7 +75,7 @@ func deviceCalls() map[string]call {
 			return C.SIM_NVML_GPU_VIRTUALIZATION_MODE_NONE
 		}),
 
-		"nvmlDeviceGetPciInfo":    oldPCIInfo(16 + 4*4),
+		"nvmlDeviceGetPciInfo":    oldPCIInfo(16 + 4*4), // a text of 16 bytes and 4 numbers
 		"nvmlDeviceGetPciInfo_v2": oldPCIInfo(16 + 5*4),
 		"nvmlDeviceGetPciInfo_v3": readInventory(pciInfo),
 		"nvmlDeviceGetPciInfoExt": readGPU(gpu.ReadingInventory, pciInfoExt, 1),
@@ -94,7 +94,7 @@ func deviceCalls() map[string]call {
 	}
 }
 
-// readValue answers with one value of a GPU, in the second argument.
+// readValue answers with one value of a GPU, to which the second argument points.
 func readValue[T any](reading gpu.Reading, value func(s *sim.GPUState) T) call {
 	return readGPU(reading, func(s *sim.GPUState, a args) result { return put(a, 1, value(s)) }, 1)
 }
@@ -136,14 +136,14 @@ func architecture(s *sim.GPUState) uint32 {
 	return C.SIM_NVML_DEVICE_ARCH_AMPERE
 }
 
-// addressingBranch is the first driver branch that we take to have the function (unverified); older
-// nvidia-smi read the mode in another way.
+// addressingBranch is the first driver branch whose library exports nvmlDeviceGetAddressingMode
+// (unverified). A nvidia-smi of an older branch reads the mode in another way.
 const addressingBranch = 580
 
-// addressingMode answers none, as nvidia-smi shows for an H100: page tables are not shared, and
-// system memory is not mirrored.
+// addressingMode answers NONE, as nvidia-smi shows it for an H100: the GPU neither uses the page
+// tables of the processor nor mirrors system memory.
 func addressingMode(_ *sim.GPUState, a args) result {
-	m := at[C.sim_nvmlDeviceAddressingMode_v1_t](a, 1)
+	m := pointer[C.sim_nvmlDeviceAddressingMode_v1_t](a, 1)
 	if m.version != C.SIM_nvmlDeviceAddressingMode_v1 {
 		return structMismatch
 	}
@@ -181,7 +181,7 @@ func pciInfo(s *sim.GPUState) C.sim_nvmlPciInfo_t {
 	return info
 }
 
-// oldPCIInfo writes the first size bytes of the struct: the earlier versions end there.
+// oldPCIInfo answers with the first bytes of the struct, as many as an earlier version has.
 func oldPCIInfo(size uintptr) call {
 	return readGPU(gpu.ReadingInventory, func(s *sim.GPUState, a args) result {
 		return putStart(a, 1, pciInfo(s), size)
@@ -190,7 +190,7 @@ func oldPCIInfo(size uintptr) call {
 
 // pciInfoExt answers with the class of a 3D controller, 0x0302.
 func pciInfoExt(s *sim.GPUState, a args) result {
-	info := at[C.sim_nvmlPciInfoExt_v1_t](a, 1)
+	info := pointer[C.sim_nvmlPciInfoExt_v1_t](a, 1)
 	if info.version != C.SIM_nvmlPciInfoExt_v1 {
 		return structMismatch
 	}
@@ -231,7 +231,8 @@ func attributes(_ *sim.GPUState, d *sim.MIGDevice, a args) result {
 	return put(a, 1, attributesOf(d))
 }
 
-// oldAttributes writes the fields that the first version of the struct has.
+// oldAttributes answers with the first version of the struct, which ends before
+// gpuInstanceSliceCount.
 func oldAttributes(_ *sim.GPUState, d *sim.MIGDevice, a args) result {
 	return putStart(
 		a,

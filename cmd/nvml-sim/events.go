@@ -23,13 +23,13 @@ func eventCalls() map[string]call {
 	}
 }
 
-// eventSet is the queue of one client.
+// eventSet is a queue of events that a client has created.
 type eventSet struct {
 	queue *sim.Subscription
 	freed sync.Once
 }
 
-// createSet makes a set under the lowest free number.
+// createSet creates an event set under the lowest free number.
 func createSet(l *library, a args) result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,7 +44,7 @@ func createSet(l *library, a args) result {
 	return insufficientResources
 }
 
-// set returns the set of a handle; nil if there is none.
+// set returns the event set of a handle; nil if there is none.
 func (l *library) set(raw uintptr) *eventSet {
 	h, ok := handleOf(raw)
 	if !ok || h.kind != anEventSet {
@@ -57,7 +57,7 @@ func (l *library) set(raw uintptr) *eventSet {
 	return l.sets[h.gpu]
 }
 
-// freeSet ends the calls that wait for the set, too.
+// freeSet frees an event set. Calls that wait for it end.
 func freeSet(l *library, a args) result {
 	set := l.set(a.raw[0])
 	if set == nil {
@@ -75,7 +75,8 @@ func freeSet(l *library, a args) result {
 
 func (s *eventSet) free() { s.freed.Do(s.queue.Close) }
 
-// registerEvents registers a GPU for all of the types, or for none if one is not supported.
+// registerEvents adds events of a GPU to a set: of all types in the second argument, or of none if
+// one of them is not supported.
 func registerEvents(l *library, h handle, a args) result {
 	set := l.set(a.raw[2])
 
@@ -89,8 +90,8 @@ func registerEvents(l *library, h handle, a args) result {
 	return l.failed(set.queue.WatchTypes(h.gpu, uint64(a.raw[1])))
 }
 
-// waitSet answers with the next event, for which it waits at most as many milliseconds as the third
-// argument says.
+// waitSet answers with the next event of a set. It waits for one as long as the third argument says,
+// in milliseconds.
 func waitSet(answer func(a args, e sim.Event)) call {
 	return notNull(func(l *library, a args) result {
 		set := l.set(a.raw[0])
@@ -111,15 +112,15 @@ func waitSet(answer func(a args, e sim.Event)) call {
 
 // putOldEvent writes what the struct had before its second version.
 func putOldEvent(a args, e sim.Event) {
-	data := at[C.sim_nvmlEventData_t](a, 1)
+	data := pointer[C.sim_nvmlEventData_t](a, 1)
 	setHandle(&data.device, handle{kind: aGPU, gpu: e.GPU})
 	data.eventType = C.sim_u64(e.Type())
-	data.eventData = C.sim_u64(e.XID) // which only XIDs have
+	data.eventData = C.sim_u64(e.XID) // 0 for all other types
 }
 
 func putEvent(a args, e sim.Event) {
 	putOldEvent(a, e)
-	data := at[C.sim_nvmlEventData_t](a, 1)
+	data := pointer[C.sim_nvmlEventData_t](a, 1)
 	data.gpuInstanceId = C.sim_u32(idOrNone(e.Instance))
 	data.computeInstanceId = C.sim_u32(idOrNone(e.Compute))
 }

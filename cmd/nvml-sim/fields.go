@@ -52,7 +52,7 @@ func fieldValues(l *library, h handle, a args) result {
 		v.nvmlReturn = C.int(resultOf(err))
 
 		if err == nil {
-			v.value = C.sim_u64(number) // a union: on a little-endian machine this sets 32-bit members too
+			v.value = C.sim_u64(number) // a union: on a little-endian machine this sets its 32-bit members, too
 		}
 	}
 

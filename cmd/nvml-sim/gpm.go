@@ -11,9 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// sample holds the counters of one GPU or instance. Clients have an address in C's memory for it,
-// which is never read: an address that was freed, or that this library has not given out, is
-// refused.
+// sample holds the counters of one GPU or instance. A client names it by an address in C's memory,
+// at which nothing is stored: an unknown address, such as a freed one, can be refused.
 type sample struct {
 	counters sim.Counters
 	filled   bool // the client has taken the sample
@@ -39,8 +38,8 @@ func gpmCalls() map[string]call {
 }
 
 func gpmSupport(s *sim.GPUState, a args) result {
-	support := at[C.sim_nvmlGpmSupport_t](a, 1)
-	if support.version != C.SIM_NVML_GPM_SUPPORT_VERSION { // no size in it, unlike others
+	support := pointer[C.sim_nvmlGpmSupport_t](a, 1)
+	if support.version != C.SIM_NVML_GPM_SUPPORT_VERSION { // unlike others, it doesn't have the size in it
 		return structMismatch
 	}
 
@@ -73,12 +72,13 @@ func freeSample(l *library, a args) result {
 		return invalidArgument
 	}
 
-	C.free(unsafe.Pointer(at[byte](a, 0)))
+	C.free(unsafe.Pointer(pointer[byte](a, 0)))
 
 	return success
 }
 
-// fillSample stores counters of a GPU in the sample at an address.
+// fillSample stores the counters that read returns, of the GPU with an index, in the sample of an
+// address.
 func (l *library) fillSample(address uintptr, index int, read func() (sim.Counters, error)) result {
 	counters, err := read()
 	switch {
@@ -116,11 +116,10 @@ func sampleInstance(l *library, h handle, a args) result {
 	})
 }
 
-// gpmMetrics answers with each metric of the window between two samples of the same GPU or
-// instance, with a return code of its own and without names. That samples of two are refused is
-// unverified.
+// gpmMetrics answers with metrics of the time between two samples. Each metric has its own return
+// code, and no name. Samples of different GPUs or instances are refused, which is unverified.
 func gpmMetrics(l *library, a args) result {
-	get := at[C.sim_nvmlGpmMetricsGet_t](a, 0)
+	get := pointer[C.sim_nvmlGpmMetricsGet_t](a, 0)
 	if get.version != C.SIM_NVML_GPM_METRICS_GET_VERSION {
 		return structMismatch
 	}
@@ -155,8 +154,8 @@ func gpmMetrics(l *library, a args) result {
 	return success
 }
 
-// withStreaming calls do for the streaming mode of a GPU that has GPM. The mode changes nothing
-// about samples.
+// withStreaming calls do, which reads or sets the streaming mode, if the GPU has GPM. do runs under
+// l.mu. The mode has no effect on samples.
 func (l *library) withStreaming(h handle, do func()) result {
 	if !l.node.HasGPM(h.gpu) {
 		return notSupported

@@ -22,22 +22,23 @@ const (
 	aSystemEventSet
 )
 
-// handle is what an opaque handle of NVML stands for: a place, whether anything is there or not.
-// That of a destroyed instance is stale, and stands for another instance if one is created with the
-// same ids: drivers reuse handles.
+// handle is what an opaque handle of NVML stands for: the ids of a device, whether it exists or not.
+// The handle of a destroyed instance is stale. If another instance is created with the same ids, it
+// stands for that one: drivers reuse handles, too.
 type handle struct {
 	kind     kind
-	gpu      int // of an event set: its number
+	gpu      int // index of the GPU, or number of the event set
 	instance gpu.InstanceID
 	compute  gpu.ComputeID
 }
 
-// How many of each there is room for in sim_handles.
+// A handle is an address within sim_handles, an array that is never read or written: each
+// combination of kind and ids has a byte of its own there.
 const (
-	maxGPUs      = 4096
-	maxInstances = 32
-	maxComputes  = 8
-	ofKind       = maxGPUs * maxInstances * maxComputes
+	maxGPUs        = 4096
+	maxInstances   = 32 // on a GPU
+	maxComputes    = 8  // in a GPU instance
+	handlesPerKind = maxGPUs * maxInstances * maxComputes
 )
 
 func handlesStart() uintptr { return uintptr(unsafe.Pointer(&C.sim_handles[0])) }
@@ -49,31 +50,31 @@ func (h handle) raw() uintptr {
 	)
 }
 
-// handleOf returns what a handle stands for that a client passes; ok is false for one that this
-// library has not given out.
+// handleOf returns what a handle of a client stands for. ok is false if it is no address within
+// sim_handles: this library has not given it out.
 func handleOf(raw uintptr) (h handle, ok bool) {
-	at := raw - handlesStart()
-	if raw < handlesStart() || at >= C.SIM_HANDLES {
+	offset := raw - handlesStart()
+	if raw < handlesStart() || offset >= C.SIM_HANDLES {
 		return handle{}, false
 	}
 
 	return handle{
-		kind:     kind(at / ofKind),
-		gpu:      int(at / (maxInstances * maxComputes) % maxGPUs),
-		instance: gpu.InstanceID(at / maxComputes % maxInstances),
-		compute:  gpu.ComputeID(at % maxComputes),
+		kind:     kind(offset / handlesPerKind),
+		gpu:      int(offset / (maxInstances * maxComputes) % maxGPUs),
+		instance: gpu.InstanceID(offset / maxComputes % maxInstances),
+		compute:  gpu.ComputeID(offset % maxComputes),
 	}, true
 }
 
-// handleIn returns the handle in an argument; ok is false unless it is of one of the kinds, on a
+// handleIn returns the handle in an argument. ok is false unless it is of one of the kinds and on a
 // GPU that exists.
 func (l *library) handleIn(a args, i int, kinds ...kind) (h handle, ok bool) {
 	h, ok = handleOf(a.raw[i])
 	return h, ok && slices.Contains(kinds, h.kind) && h.gpu < l.node.Count()
 }
 
-// onHandle answers about the handle of a GPU, an instance or a MIG device, the first argument, if
-// it is of one of the kinds. It may be stale.
+// onHandle returns a call whose first argument must be a handle of one of the kinds, on a GPU that
+// exists. An instance may not exist any more.
 func onHandle(answer func(l *library, h handle, a args) result, kinds ...kind) call {
 	return func(l *library, a args) result {
 		h, ok := l.handleIn(a, 0, kinds...)

@@ -22,7 +22,7 @@ func instanceCalls() map[string]call {
 	}
 }
 
-// instance reads the GPU instance of a handle, or says why it cannot. It requires privileges.
+// instance reads the GPU instance of a handle, and its GPU. It requires privileges.
 func (l *library) instance(h handle) (*sim.GPUState, *sim.Instance, result) {
 	s, err := l.node.Read(h.gpu, gpu.ReadingMIG)
 	switch {
@@ -43,7 +43,8 @@ func (l *library) instance(h handle) (*sim.GPUState, *sim.Instance, result) {
 // instanceAnswer answers about a GPU instance from what was read of its GPU.
 type instanceAnswer func(s *sim.GPUState, i *sim.Instance, a args) result
 
-// readInstance answers about the GPU instance of the first argument.
+// readInstance answers about the GPU instance in the first argument. pointers are the indexes of the
+// arguments that must not be NULL.
 func readInstance(answer instanceAnswer, pointers ...int) call {
 	return notNull(onHandle(func(l *library, h handle, a args) result {
 		s, i, ret := l.instance(h)
@@ -60,7 +61,7 @@ func createInstance(l *library, h handle, a args) result {
 }
 
 func createInstanceAt(l *library, h handle, a args) result {
-	p := at[C.sim_nvmlGpuInstancePlacement_t](a, 2)
+	p := pointer[C.sim_nvmlGpuInstancePlacement_t](a, 2)
 
 	s, err := l.node.Read(h.gpu, gpu.ReadingMIG)
 	if err != nil {
@@ -77,8 +78,8 @@ func createInstanceAt(l *library, h handle, a args) result {
 	return l.createInstance(h, gpu.Some(wanted.Start), a, 3)
 }
 
-// createInstance creates a GPU instance of the profile in the second argument, and writes its
-// handle to where argument to points.
+// createInstance creates a GPU instance of the profile that the second argument names, and writes
+// its handle to where argument to points.
 func (l *library) createInstance(h handle, start gpu.Opt[int], a args, to int) result {
 	id, err := l.node.CreateGPUInstance(h.gpu, a.uint(1), start)
 	if err != nil {
@@ -106,8 +107,8 @@ func withInstances(answer gpuAnswer) gpuAnswer {
 	}
 }
 
-// instancesOfProfile writes as many as there are: the caller has room for the profile's
-// instanceCount (nvml.h).
+// instancesOfProfile writes the handles of all GPU instances of a profile. The caller has room for
+// the profile's instanceCount (nvml.h).
 func instancesOfProfile(s *sim.GPUState, a args) result {
 	_, err := s.ProfileByID(a.uint(1))
 	if err != nil {
@@ -141,7 +142,7 @@ func instanceByID(s *sim.GPUState, a args) result {
 }
 
 func instanceInfo(s *sim.GPUState, i *sim.Instance, a args) result {
-	info := at[C.sim_nvmlGpuInstanceInfo_t](a, 1)
+	info := pointer[C.sim_nvmlGpuInstanceInfo_t](a, 1)
 	setHandle(&info.device, handle{kind: aGPU, gpu: s.Index})
 	info.id = C.sim_u32(i.ID)
 	info.profileId = C.sim_u32(i.Profile.ID)

@@ -17,37 +17,39 @@ import (
 // which then runs until the process ends, like a driver that outlives its clients.
 type library struct {
 	getenv func(string) string
-	calls  []call // by number
+	calls  []call // by the number of the function, its index in functionNames
 
 	mu        sync.Mutex
-	users     int // calls of nvmlInit less those of nvmlShutdown
+	users     int // calls of nvmlInit minus calls of nvmlShutdown
 	client    *sim.Client
-	files     map[int]*os.File // of the GPUs that are open, by index, see openDevice
+	files     map[int]*os.File // by index of the GPU, see openDevice
 	lastError string           // the last line on stderr
-	node      *sim.Node
-	sets      map[int]*eventSet
-	binding   map[int]*systemEventSet
-	samples   map[uintptr]sample // of nvmlGpmSampleAlloc, by address
-	streaming map[int]bool       // the GPUs in GPM's streaming mode
+	node      *sim.Node        // nil before the first nvmlInit that succeeds
+
+	sets       map[int]*eventSet       // by number
+	systemSets map[int]*systemEventSet // by number
+
+	samples   map[uintptr]sample // by the address that nvmlGpmSampleAlloc has given out
+	streaming map[int]bool       // by index of the GPU: it is in GPM's streaming mode
 }
 
 func newLibrary(getenv func(string) string) *library {
 	l := &library{
-		getenv:    getenv,
-		files:     map[int]*os.File{},
-		sets:      map[int]*eventSet{},
-		binding:   map[int]*systemEventSet{},
-		samples:   map[uintptr]sample{},
-		streaming: map[int]bool{},
+		getenv:     getenv,
+		files:      map[int]*os.File{},
+		sets:       map[int]*eventSet{},
+		systemSets: map[int]*systemEventSet{},
+		samples:    map[uintptr]sample{},
+		streaming:  map[int]bool{},
 	}
 
 	always := initCalls()
-	initialized := tables()
+	others := tables()
 
 	for _, name := range functionNames() {
 		do, ok := always[name]
 		if !ok {
-			do = whileInitialized(name, initialized[name])
+			do = whileInitialized(name, others[name])
 		}
 
 		l.calls = append(l.calls, do)
@@ -114,7 +116,7 @@ const initFlagNoAttach = 1 << 1
 
 func (l *library) initWithFlags(a args) result { return l.begin(a.uint(0)&initFlagNoAttach == 0) }
 
-// begin initializes the library, and attaches all GPUs if attach is set.
+// begin initializes the library, and attaches all GPUs if attach is true.
 func (l *library) begin(attach bool) result {
 	if !l.start() {
 		return driverNotLoaded
@@ -132,8 +134,8 @@ func (l *library) begin(attach bool) result {
 	return success
 }
 
-// start starts the node unless it runs, and reports whether it runs then. If not, it writes the
-// reason to stderr.
+// start starts the node unless it runs already. If it cannot start, start writes the reason to
+// stderr and returns false.
 func (l *library) start() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -154,9 +156,9 @@ func (l *library) start() bool {
 	return true
 }
 
-// devicesVariable names a folder with files nvidia0, nvidia1 and so on, by minor number, which
-// stand for the device nodes of the GPUs: while a GPU is attached, the library keeps its file open,
-// so that /proc/self/fd shows it.
+// devicesVariable is the environment variable that names a folder with the files nvidia0, nvidia1
+// and so on, which stand for the device nodes of the GPUs. The numbers are minor numbers. While a
+// GPU is attached, the library keeps its file open, so that /proc/self/fd shows it.
 const devicesVariable = "MIG_SIM_DEVICES"
 
 // openDevice opens or closes the file that stands for the device node of a GPU.
@@ -182,8 +184,8 @@ func (l *library) openDevice(index int, open bool) {
 	l.files[index] = file
 }
 
-// failed returns NVML's code for an error of the node. It also writes an error of the state file to
-// stderr.
+// failed returns NVML's code for an error of the node. If it is an error of the state file, which no
+// code can express, it also writes it to stderr.
 func (l *library) failed(err error) result {
 	if errors.Is(err, sim.ErrState) {
 		l.mu.Lock()
@@ -216,12 +218,12 @@ func (l *library) shutdown(args) result {
 	l.client.End()
 
 	if l.users--; l.users == 0 {
-		for number, set := range l.sets { // a call that waits for one returns uninitialized
+		for number, set := range l.sets { // a call that waits for a set returns uninitialized
 			set.free()
 			delete(l.sets, number)
 		}
 
-		clear(l.binding)
+		clear(l.systemSets)
 	}
 
 	return success
@@ -244,8 +246,8 @@ func readGPU(reading gpu.Reading, answer gpuAnswer, pointers ...int) call {
 	return readDevice(reading, answer, nil, pointers...)
 }
 
-// readDevice answers about the GPU or the MIG device in the first argument. With a nil answer it is
-// not supported.
+// readDevice answers about the GPU or the MIG device in the first argument. With a nil ofGPU or
+// ofMIG, such devices are not supported.
 func readDevice(reading gpu.Reading, ofGPU gpuAnswer, ofMIG migAnswer, pointers ...int) call {
 	return notNull(onHandle(func(l *library, h handle, a args) result {
 		if h.kind == aGPU && ofGPU == nil || h.kind == aMIGDevice && ofMIG == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// linkCalls answer which GPUs are close to each other, which schedulers ask.
+// linkCalls answer how GPUs are connected to each other, for schedulers.
 func linkCalls() map[string]call {
 	return map[string]call{
 		"nvmlDeviceGetGpuFabricInfoV":         readGPU(gpu.ReadingFabric, fabricInfo, 1),
@@ -28,12 +28,12 @@ func linkCalls() map[string]call {
 	}
 }
 
-// fabricInfo answers in the second and the third version of its struct, of which the third has a
-// summary of the health.
+// fabricInfo answers in the second or the third version of its struct. The third begins like the
+// second, and has a summary of the health.
 func fabricInfo(s *sim.GPUState, a args) result {
-	v2 := at[C.sim_nvmlGpuFabricInfo_v2_t](a, 1)
+	v2 := pointer[C.sim_nvmlGpuFabricInfo_v2_t](a, 1)
 
-	v3 := at[C.sim_nvmlGpuFabricInfo_v3_t](a, 1)
+	v3 := pointer[C.sim_nvmlGpuFabricInfo_v3_t](a, 1)
 	if v2.version != C.SIM_nvmlGpuFabricInfo_v2 && v3.version != C.SIM_nvmlGpuFabricInfo_v3 {
 		return structMismatch
 	}
@@ -55,7 +55,8 @@ func fabricInfo(s *sim.GPUState, a args) result {
 	return success
 }
 
-// readTwoGPUs answers about the GPUs of the first two arguments with a number in the third.
+// readTwoGPUs answers about the GPUs in the first two arguments with a number, to which the third
+// points.
 func readTwoGPUs(answer func(s, other *sim.GPUState) int32) call {
 	return notNull(func(l *library, a args) result {
 		var states [2]sim.GPUState
@@ -77,8 +78,8 @@ func readTwoGPUs(answer func(s, other *sim.GPUState) int32) call {
 	}, 2)
 }
 
-// commonAncestor returns the level at which two GPUs meet: a simulated node has two processors with
-// four GPUs on each.
+// commonAncestor returns the level at which two GPUs meet. Each processor of a simulated node has
+// four GPUs.
 func commonAncestor(s, other *sim.GPUState) int32 {
 	switch {
 	case s.Index == other.Index:
@@ -92,7 +93,8 @@ func commonAncestor(s, other *sim.GPUState) int32 {
 
 func isSameGPU(s, other *sim.GPUState) int32 { return int32(flag(s.Index == other.Index)) }
 
-// readLink answers about the NVLink of the second argument, in the third.
+// readLink answers about the NVLink whose number is the second argument. The third argument points
+// to the answer.
 func readLink(answer gpuAnswer) call {
 	return readGPU(gpu.ReadingNVLink, func(s *sim.GPUState, a args) result {
 		switch {
@@ -106,8 +108,8 @@ func readLink(answer gpuAnswer) call {
 	}, 2)
 }
 
-// switchPCI returns the PCI address of the NVSwitch at the other end of a link: the links are
-// spread over six of them.
+// switchPCI returns the PCI address of the NVSwitch at the other end of a link. The links are spread
+// over six switches; their number and addresses are chosen.
 func switchPCI(s *sim.GPUState, link uint32) C.sim_nvmlPciInfo_t {
 	info := C.sim_nvmlPciInfo_t{domain: C.sim_u32(s.PCI.Domain), bus: C.sim_u32(0xE0 + link%6)}
 	putCString(info.busId[:], fmt.Sprintf("%08X:%02X:00.0", info.domain, info.bus))

@@ -45,7 +45,8 @@ func getenv(name string) string {
 	return C.GoString(C.getenv(key))
 }
 
-// simCall answers the function of a number. The caller owns what the arguments point to.
+// simCall answers a call of the function with a number. The memory that the arguments point to is
+// the caller's.
 //
 //export simCall
 func simCall(state C.uintptr_t, function C.int, arguments *C.uintptr_t) C.int {

@@ -15,11 +15,11 @@ func mediaCalls() map[string]call {
 	}
 }
 
-// mediaPeriod is the sampling period, in microseconds.
+// mediaPeriod is the sampling period in microseconds. It is chosen.
 const mediaPeriod = 200_000
 
-// mediaUtilization answers with percent and a sampling period. GPUs without such an engine report
-// 0, as nvidia-smi shows of a GPU without encoder.
+// mediaUtilization answers with the utilization of an engine in percent and the sampling period. A
+// GPU without such an engine reports 0, as nvidia-smi shows for a GPU without encoder.
 func mediaUtilization(kind sim.MediaEngine) call {
 	return readGPU(gpu.ReadingMedia, func(s *sim.GPUState, a args) result {
 		u, ok := s.Media.Get()

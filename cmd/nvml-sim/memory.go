@@ -14,7 +14,7 @@ import (
 func memoryCalls() map[string]call {
 	return map[string]call{
 		"nvmlDeviceGetMemoryInfo": notNull(beforeBranch(
-			newMemory,
+			reservedBranch,
 			readDevice(
 				gpu.ReadingMemory,
 				oldMemory,
@@ -22,7 +22,7 @@ func memoryCalls() map[string]call {
 			),
 			readDevice(gpu.ReadingMemory, memory, migMemory),
 		), 1),
-		"nvmlDeviceGetMemoryInfo_v2": notNull(beforeBranch(newMemory,
+		"nvmlDeviceGetMemoryInfo_v2": notNull(beforeBranch(reservedBranch,
 			missingFunction, readDevice(gpu.ReadingMemory, memory2, migMemory2)), 1),
 		"nvmlDeviceGetBAR1MemoryInfo": readDevice(gpu.ReadingMemory, bar1, migBAR1, 1),
 
@@ -48,23 +48,24 @@ func memoryCalls() map[string]call {
 	}
 }
 
-// beforeBranch answers with old for drivers before a branch, else with now.
-func beforeBranch(branch int, old, now call) call {
+// beforeBranch answers with old if the node's driver is older than a branch, else with current.
+func beforeBranch(branch int, old, current call) call {
 	return func(l *library, a args) result {
 		if l.node.Scenario().Node.DriverBranch() < branch {
 			return old(l, a)
 		}
 
-		return now(l, a)
+		return current(l, a)
 	}
 }
 
 // missingFunction answers as go-nvml does for a function that the library does not export.
 func missingFunction(*library, args) result { return functionNotFound }
 
-// newMemory is the first driver branch that reports reserved memory. Since then, the old call
-// counts reserved memory in the total and as used (the latter is unverified).
-const newMemory = 510
+// reservedBranch is the first driver branch that reports reserved memory. Since then,
+// nvmlDeviceGetMemoryInfo counts reserved memory in the total and as used (the latter is
+// unverified).
+const reservedBranch = 510
 
 // memory answers about all of a GPU's memory, which requires privileges if MIG is on (nvml.h).
 func memory(s *sim.GPUState, a args) result {
@@ -97,7 +98,7 @@ func migMemory(_ *sim.GPUState, d *sim.MIGDevice, a args) result {
 }
 
 func memory2(s *sim.GPUState, a args) result {
-	m := at[C.sim_nvmlMemory_v2_t](a, 1)
+	m := pointer[C.sim_nvmlMemory_v2_t](a, 1)
 	switch {
 	case m.version != C.SIM_nvmlMemory_v2:
 		return structMismatch
@@ -114,7 +115,7 @@ func memory2(s *sim.GPUState, a args) result {
 }
 
 func migMemory2(_ *sim.GPUState, d *sim.MIGDevice, a args) result {
-	m := at[C.sim_nvmlMemory_v2_t](a, 1)
+	m := pointer[C.sim_nvmlMemory_v2_t](a, 1)
 	if m.version != C.SIM_nvmlMemory_v2 {
 		return structMismatch
 	}
@@ -127,21 +128,23 @@ func migMemory2(_ *sim.GPUState, d *sim.MIGDevice, a args) result {
 	return success
 }
 
-// bar1 answers with a window as large as the memory, rounded up to a power of two; the driver uses
-// 1 MiB of it.
+// bar1 answers with a window as large as the memory, rounded up to a power of two. The 1 MiB that is
+// used of it is chosen.
 func bar1(s *sim.GPUState, a args) result { return putBAR1(a, bar1Size(s), 1<<20) }
 
-// migBAR1 answers with the MIG device's share of memory, applied to the window, less 1 MiB: a
-// 3g.20gb of an A100 shows 32767 MiB.
+// migBAR1 answers with a part of the GPU's window that is as large as the MIG device's part of the
+// memory, less 1 MiB: a 3g.20gb of an A100 shows 32767 MiB.
 func migBAR1(s *sim.GPUState, d *sim.MIGDevice, a args) result {
-	axis := 0
+	units := 0 // of the placement axis
 	for _, f := range s.Profiles {
 		for _, p := range f.Placements {
-			axis = max(axis, p.End())
+			units = max(units, p.End())
 		}
 	}
 
-	return putBAR1(a, bar1Size(s)/uint64(axis)*uint64(d.Instance.Placement.Size)-1<<20, 0)
+	share := bar1Size(s) / uint64(units) * uint64(d.Instance.Placement.Size)
+
+	return putBAR1(a, share-1<<20, 0)
 }
 
 func bar1Size(s *sim.GPUState) uint64 { return 1 << bits.Len64(s.MemoryTotal-1) }
@@ -152,7 +155,8 @@ func putBAR1(a args, total, used uint64) result {
 	})
 }
 
-// readECC answers about errors; the second argument names their severity, the third their lifetime.
+// readECC answers with a number of memory errors. The second argument says of which severity, the
+// third whether since the driver was loaded or in all.
 func readECC(answer func(count uint64, a args) result, pointer int) call {
 	return readGPU(gpu.ReadingECC, func(s *sim.GPUState, a args) result {
 		count, err := s.ECCErrors(a.uint(1), a.uint(2))
@@ -170,7 +174,8 @@ func detailedErrors(count uint64, a args) result {
 	return put(a, 3, C.sim_nvmlEccErrorCounts_t{deviceMemory: C.sim_u64(count)})
 }
 
-// errorCounter answers about device memory, which has all the errors, and SRAM, which has none.
+// errorCounter answers with the errors of device memory or SRAM. All simulated errors are in device
+// memory.
 func errorCounter(s *sim.GPUState, a args) result {
 	count, err := s.ECCErrors(a.uint(1), a.uint(2))
 	if err != nil {
@@ -187,7 +192,8 @@ func errorCounter(s *sim.GPUState, a args) result {
 	return notSupported
 }
 
-// migErrorCounter answers about the uncorrectable errors of SRAM: see sim.GPUState.HasVolatileECC.
+// migErrorCounter answers with the uncorrectable errors of SRAM, which are 0, and supports nothing
+// else: see sim.GPUState.HasVolatileECC.
 func migErrorCounter(s *sim.GPUState, _ *sim.MIGDevice, a args) result {
 	if !s.HasVolatileECC() || a.uint(1) != C.SIM_NVML_MEMORY_ERROR_TYPE_UNCORRECTED ||
 		a.uint(2) != C.SIM_NVML_VOLATILE_ECC || a.uint(3) != C.SIM_NVML_MEMORY_LOCATION_SRAM {
@@ -226,8 +232,8 @@ func remappedRows2(rows gpu.RemappedRows, a args) result {
 // banks is how many memory banks nvidia-smi shows for an A100 or H100.
 const banks = 640
 
-// rowHistogram answers as if each remapped row was in a bank of its own; the other banks have all
-// of their spare rows.
+// rowHistogram answers as if each remapped row was in a bank of its own. Such a bank has most of its
+// spare rows left (high), the others have all (max).
 func rowHistogram(rows gpu.RemappedRows, a args) result {
 	used := min(rows.Correctable+rows.Uncorrectable, banks)
 	return put(

@@ -60,8 +60,8 @@ func readMIG(answer gpuAnswer, pointers ...int) call {
 	return readDevice(gpu.ReadingMIG, answer, refuse, pointers...)
 }
 
-// readMIGDevice answers in the second argument about the MIG device in the first. A GPU is an
-// invalid argument.
+// readMIGDevice answers about the MIG device in the first argument, and writes to where the second
+// points. A GPU is an invalid argument.
 func readMIGDevice(answer migAnswer) call {
 	return readDevice(
 		gpu.ReadingMIG,
@@ -75,27 +75,28 @@ func migMode(s *sim.GPUState, a args) result {
 	return putTwo(a, 1, flag(s.MIGEnabled), flag(s.MIGPending))
 }
 
-// setMIGMode writes the result of the activation to the third argument: see Node.ActivateMIGMode.
+// setMIGMode writes the result of the activation to where the third argument points: see
+// Node.ActivateMIGMode.
 func setMIGMode(l *library, h handle, a args) result {
 	mode := a.uint(1)
 	if mode > C.SIM_NVML_DEVICE_MIG_ENABLE {
 		return invalidArgument
 	}
 
-	refused, err := l.node.ActivateMIGMode(h.gpu, mode == C.SIM_NVML_DEVICE_MIG_ENABLE)
+	activation, err := l.node.ActivateMIGMode(h.gpu, mode == C.SIM_NVML_DEVICE_MIG_ENABLE)
 	if err != nil {
 		return l.failed(err)
 	}
 
-	return put(a, 2, resultOf(refused))
+	return put(a, 2, resultOf(activation))
 }
 
 func isMIGDevice(_ *library, h handle, a args) result {
 	return put(a, 1, flag(h.kind == aMIGDevice))
 }
 
-// migHandleByIndex requires no privileges. Indexes have gaps: after one that is not found others
-// may follow.
+// migHandleByIndex requires no privileges. Indexes have gaps: after an index that is not found,
+// others may have a device.
 func migHandleByIndex(s *sim.GPUState, a args) result {
 	index := int(a.uint(1))
 	switch {
@@ -132,11 +133,11 @@ func plainProfile(s *sim.GPUState, a args) result {
 	})
 }
 
-// versionedProfile answers with the version of the struct that the client asks for. Unlike
-// plainProfile, it is not supported while MIG is off (nvml.h).
+// versionedProfile answers with the version of the struct that the client asks for, about the
+// profile that find returns. Unlike plainProfile, it is not supported while MIG is off (nvml.h).
 func versionedProfile(find func(s *sim.GPUState, number uint32) (gpu.Profile, error)) gpuAnswer {
 	return func(s *sim.GPUState, a args) result {
-		version := *at[uint32](a, 2)
+		version := *pointer[uint32](a, 2)
 		if version != C.SIM_nvmlGpuInstanceProfileInfo_v2 &&
 			version != C.SIM_nvmlGpuInstanceProfileInfo_v3 {
 			return invalidArgument // by nvml.h; not ARGUMENT_VERSION_MISMATCH
@@ -151,9 +152,9 @@ func versionedProfile(find func(s *sim.GPUState, number uint32) (gpu.Profile, er
 		}
 
 		if version == C.SIM_nvmlGpuInstanceProfileInfo_v2 {
-			putProfileV2(at[C.sim_nvmlGpuInstanceProfileInfo_v2_t](a, 2), f, version)
+			putProfileV2(pointer[C.sim_nvmlGpuInstanceProfileInfo_v2_t](a, 2), f, version)
 		} else {
-			putProfileV3(at[C.sim_nvmlGpuInstanceProfileInfo_v3_t](a, 2), f, version)
+			putProfileV3(pointer[C.sim_nvmlGpuInstanceProfileInfo_v3_t](a, 2), f, version)
 		}
 
 		return success
@@ -178,7 +179,7 @@ func putProfileV2(to *C.sim_nvmlGpuInstanceProfileInfo_v2_t, f gpu.Profile, vers
 	putCString(to.name[:], "MIG "+f.Name)
 }
 
-// putProfileV3 writes the version with capabilities, which say what the name of a profile says.
+// putProfileV3 writes the version with capabilities. They follow from the name of the profile.
 func putProfileV3(to *C.sim_nvmlGpuInstanceProfileInfo_v3_t, f gpu.Profile, version uint32) {
 	e := f.Engines.Or(gpu.Engines{})
 	*to = C.sim_nvmlGpuInstanceProfileInfo_v3_t{
@@ -216,9 +217,9 @@ func possiblePlacements(s *sim.GPUState, a args) result {
 	return putPlacements(a, f.Placements)
 }
 
-// putPlacements writes the number of placements to the fourth argument, and the placements to the
-// third unless that is NULL. Like the driver, it ignores the number that the client has room for
-// (nvml.h). GPU instances and compute instances have the same struct.
+// putPlacements writes the number of placements to where the fourth argument points, and the
+// placements to where the third does, unless that is NULL. Like the driver, it ignores the number
+// that the client has room for (nvml.h). GPU instances and compute instances have the same struct.
 func putPlacements(a args, placements []gpu.Placement) result {
 	put(a, 3, uint32(len(placements)))
 

@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// processCalls list what runs on a device. NVML lists the MPS server instead of its clients. No
-// simulated process uses graphics.
+// processCalls list the processes on a device. A list of compute processes has an MPS server instead
+// of its clients, which have a list of their own. No simulated process uses graphics.
 func processCalls() map[string]call {
 	all := make(map[string]call)
 	for name, wanted := range map[string]func(p sim.Process) bool{
@@ -41,8 +41,8 @@ func processCalls() map[string]call {
 	return all
 }
 
-// processUse answers with the SM use of each process of a GPU without MIG, as of now: newer than
-// any timestamp of an earlier call.
+// processUse answers with the SM use of each process of a GPU without MIG. The samples are of now:
+// the time after which the client asks for samples is in the past, and is ignored.
 func processUse(s *sim.GPUState, a args) result {
 	if s.MIGEnabled {
 		return notSupported
@@ -61,7 +61,7 @@ func processUse(s *sim.GPUState, a args) result {
 		})
 	}
 
-	if a.raw[1] == 0 { // the number of samples is asked for
+	if a.raw[1] == 0 { // the client asks for the number of samples
 		put(a, 2, uint32(len(samples)))
 		return insufficientSize
 	}
@@ -69,8 +69,8 @@ func processUse(s *sim.GPUState, a args) result {
 	return putList(a, 2, 1, samples)
 }
 
-// listProcesses lists those of a GPU, which requires privileges if MIG is on, or those of a MIG
-// device.
+// listProcesses lists the wanted processes of a GPU, which requires privileges if MIG is on, or of a
+// MIG device.
 func listProcesses[T any](wanted func(p sim.Process) bool, info func(p sim.Process) T) call {
 	collect := func(s *sim.GPUState, keep func(p sim.Process) bool) []T {
 		infos := []T{}

@@ -8,7 +8,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// readingCalls answer what a GPU does.
+// readingCalls answer about utilization, power, clocks and PCIe.
 func readingCalls() map[string]call {
 	limit := readValue(
 		gpu.ReadingPower,

@@ -50,7 +50,7 @@ func systemCalls() map[string]call {
 	}
 }
 
-// askDriver answers for the driver as a whole, unless that has a fault.
+// askDriver answers about no GPU in particular, unless the driver as a whole has a fault.
 func askDriver(answer call, pointers ...int) call {
 	return notNull(func(l *library, a args) result {
 		err := l.node.Driver()
@@ -69,9 +69,9 @@ func askDriverText(text func(n *sim.NodeSpec) string) call {
 	)
 }
 
-// confComputeState answers whether or not GPUs are attached, which is unverified.
+// confComputeState answers even if no GPUs are attached, which is unverified.
 func confComputeState(l *library, a args) result {
-	state := at[C.sim_nvmlConfComputeSystemState_t](a, 0)
+	state := pointer[C.sim_nvmlConfComputeSystemState_t](a, 0)
 	*state = C.sim_nvmlConfComputeSystemState_t{}
 
 	if l.node.Scenario().Node.ConfidentialComputing {
@@ -83,7 +83,7 @@ func confComputeState(l *library, a args) result {
 }
 
 func driverBranch(l *library, a args) result {
-	info := at[C.sim_nvmlSystemDriverBranchInfo_v1_t](a, 0)
+	info := pointer[C.sim_nvmlSystemDriverBranchInfo_v1_t](a, 0)
 	if info.version != C.SIM_nvmlSystemDriverBranchInfo_v1 {
 		return structMismatch
 	}
@@ -111,19 +111,19 @@ func handleByIndex(l *library, a args) result {
 	return putHandle(a, 1, handle{kind: aGPU, gpu: index})
 }
 
-// findDevice answers with the first device that is meant. A GPU that cannot be read is skipped; its
-// error is the answer if no device is found.
-func findDevice(l *library, a args, meant func(s *sim.GPUState) (handle, bool)) result {
-	otherwise := notFound
+// findDevice answers with the first handle that find returns for a GPU. It skips a GPU that cannot
+// be read, but answers with its error if no handle is found.
+func findDevice(l *library, a args, find func(s *sim.GPUState) (handle, bool)) result {
+	answerIfNone := notFound
 
 	for index := range l.node.Count() {
 		s, err := l.node.Read(index, gpu.ReadingDevice)
 		if err != nil {
-			otherwise = l.failed(err)
+			answerIfNone = l.failed(err)
 			continue
 		}
 
-		if h, ok := meant(&s); ok {
+		if h, ok := find(&s); ok {
 			err = l.client.Open(h.gpu)
 			if err != nil {
 				return l.failed(err)
@@ -133,15 +133,15 @@ func findDevice(l *library, a args, meant func(s *sim.GPUState) (handle, bool)) 
 		}
 	}
 
-	return otherwise
+	return answerIfNone
 }
 
 func handleByUUID(l *library, a args) result {
-	return findUUID(l, a, C.GoString(at[C.char](a, 0)))
+	return findUUID(l, a, C.GoString(pointer[C.char](a, 0)))
 }
 
-// findUUID answers with the GPU or the MIG device of a UUID, in the form of its driver or in the
-// legacy one.
+// findUUID answers with the GPU or the MIG device of a UUID. A MIG device can have the legacy form of
+// drivers before R470, MIG-<UUID of the GPU>/<GPU instance>/<compute instance>, too.
 func findUUID(l *library, a args, uuid string) result {
 	return findDevice(l, a, func(s *sim.GPUState) (handle, bool) {
 		if uuid == string(s.UUID) {
@@ -163,9 +163,9 @@ func findUUID(l *library, a args, uuid string) result {
 	})
 }
 
-// handleByUUIDV takes the text of a UUID, or the 16 bytes of that of a GPU.
+// handleByUUIDV takes the text of a UUID, or the 16 bytes of a GPU's UUID.
 func handleByUUIDV(l *library, a args) result {
-	id := at[C.sim_nvmlUUID_v1_t](a, 0)
+	id := pointer[C.sim_nvmlUUID_v1_t](a, 0)
 	if id.version != C.SIM_nvmlUUID_v1 {
 		return structMismatch
 	}
@@ -188,7 +188,7 @@ func handleByUUIDV(l *library, a args) result {
 }
 
 func handleByPCI(l *library, a args) result {
-	index, err := l.node.FindBusID(C.GoString(at[C.char](a, 0)))
+	index, err := l.node.FindBusID(C.GoString(pointer[C.char](a, 0)))
 	if err == nil {
 		err = l.client.Open(index)
 	}
@@ -205,7 +205,7 @@ func handleByPCI(l *library, a args) result {
 }
 
 func handleBySerial(l *library, a args) result {
-	serial := C.GoString(at[C.char](a, 0))
+	serial := C.GoString(pointer[C.char](a, 0))
 	return findDevice(l, a, func(s *sim.GPUState) (handle, bool) {
 		return handle{kind: aGPU, gpu: s.Index}, serial == s.Serial
 	})

@@ -12,7 +12,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// systemEventBranch is the first driver branch with system events, as is assumed.
+// systemEventBranch is the first driver branch with system events (unverified).
 const systemEventBranch = 580
 
 const systemEventTypes = C.SIM_nvmlSystemEventTypeGpuDriverUnbind | C.SIM_nvmlSystemEventTypeGpuDriverBind
@@ -28,17 +28,17 @@ func systemEventCalls() map[string]call {
 	}
 }
 
-// systemEventSet is a queue of one client.
+// systemEventSet is a queue of system events that a client has created.
 type systemEventSet struct {
 	mu    sync.Mutex
-	types uint64         // that are registered
-	watch *sim.BindWatch // nil until some are
+	types uint64         // the event types that are registered, as bits
+	watch *sim.BindWatch // nil until a type is registered
 	queue []C.sim_nvmlSystemEventData_v1_t
 }
 
-// createSystemSet makes a set under the lowest free number.
+// createSystemSet creates a set under the lowest free number.
 func createSystemSet(l *library, a args) result {
-	request := at[C.sim_nvmlSystemEventSetCreateRequest_v1_t](a, 0)
+	request := pointer[C.sim_nvmlSystemEventSetCreateRequest_v1_t](a, 0)
 	if request.version != C.SIM_nvmlSystemEventSetCreateRequest_v1 {
 		return structMismatch
 	}
@@ -47,8 +47,8 @@ func createSystemSet(l *library, a args) result {
 	defer l.mu.Unlock()
 
 	for number := range maxGPUs {
-		if l.binding[number] == nil {
-			l.binding[number] = &systemEventSet{}
+		if l.systemSets[number] == nil {
+			l.systemSets[number] = &systemEventSet{}
 			setHandle(&request.set, handle{kind: aSystemEventSet, gpu: number})
 
 			return success
@@ -68,11 +68,11 @@ func (l *library) systemSet(raw unsafe.Pointer) (*systemEventSet, int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	return l.binding[h.gpu], h.gpu
+	return l.systemSets[h.gpu], h.gpu
 }
 
 func freeSystemSet(l *library, a args) result {
-	request := at[C.sim_nvmlSystemEventSetFreeRequest_v1_t](a, 0)
+	request := pointer[C.sim_nvmlSystemEventSetFreeRequest_v1_t](a, 0)
 	if request.version != C.SIM_nvmlSystemEventSetFreeRequest_v1 {
 		return structMismatch
 	}
@@ -85,13 +85,13 @@ func freeSystemSet(l *library, a args) result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	delete(l.binding, number)
+	delete(l.systemSets, number)
 
 	return success
 }
 
 func registerSystemEvents(l *library, a args) result {
-	request := at[C.sim_nvmlSystemRegisterEventRequest_v1_t](a, 0)
+	request := pointer[C.sim_nvmlSystemRegisterEventRequest_v1_t](a, 0)
 	if request.version != C.SIM_nvmlSystemRegisterEventRequest_v1 {
 		return structMismatch
 	}
@@ -114,7 +114,7 @@ func registerSystemEvents(l *library, a args) result {
 
 // waitSystemSet answers with the events of a set, for which it waits if there are none.
 func waitSystemSet(l *library, a args) result {
-	request := at[C.sim_nvmlSystemEventSetWaitRequest_v1_t](a, 0)
+	request := pointer[C.sim_nvmlSystemEventSetWaitRequest_v1_t](a, 0)
 	if request.version != C.SIM_nvmlSystemEventSetWaitRequest_v1 {
 		return structMismatch
 	}
@@ -124,7 +124,7 @@ func waitSystemSet(l *library, a args) result {
 		return invalidArgument
 	}
 
-	const every = 10 * time.Millisecond
+	const pollInterval = 10 * time.Millisecond
 	until := time.Now().Add(time.Duration(request.timeoutms) * time.Millisecond)
 
 	for {
@@ -141,12 +141,12 @@ func waitSystemSet(l *library, a args) result {
 			return timedOut
 		}
 
-		time.Sleep(min(every, left))
+		time.Sleep(min(pollInterval, left))
 	}
 }
 
-// take returns events that were not returned yet.
-func (s *systemEventSet) take(node *sim.Node, most int) []C.sim_nvmlSystemEventData_v1_t {
+// take returns at most limit events that were not returned yet, the oldest first.
+func (s *systemEventSet) take(node *sim.Node, limit int) []C.sim_nvmlSystemEventData_v1_t {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -167,7 +167,7 @@ func (s *systemEventSet) take(node *sim.Node, most int) []C.sim_nvmlSystemEventD
 		}
 	}
 
-	count := min(most, len(s.queue))
+	count := min(limit, len(s.queue))
 	taken := slices.Clone(s.queue[:count])
 	s.queue = s.queue[count:]
 

@@ -31,7 +31,7 @@ func temperature(s *sim.GPUState, a args) result {
 }
 
 func temperatureV(s *sim.GPUState, a args) result {
-	t := at[C.sim_nvmlTemperature_v1_t](a, 1)
+	t := pointer[C.sim_nvmlTemperature_v1_t](a, 1)
 	switch {
 	case t.version != C.SIM_nvmlTemperature_v1:
 		return structMismatch
@@ -55,7 +55,7 @@ func threshold(s *sim.GPUState, a args) result {
 
 // margin answers with what nvidia-smi calls the GPU's T.Limit.
 func margin(s *sim.GPUState, a args) result {
-	m := at[C.sim_nvmlMarginTemperature_v1_t](a, 1)
+	m := pointer[C.sim_nvmlMarginTemperature_v1_t](a, 1)
 	if m.version != C.SIM_nvmlMarginTemperature_v1 {
 		return structMismatch
 	}

@@ -32,7 +32,9 @@ func WithoutSymbols(library, to string, symbols ...string) error {
 			return fmt.Errorf("read %s: %s is not exported", library, symbol)
 		}
 
-		table[at+1] = '_' // the dynamic linker does not find the old name, nor the new one by the hash of the old
+		// The dynamic linker finds a symbol by the hash of its name, then compares the name. The hash is
+		// still that of the old name: neither name is found any more.
+		table[at+1] = '_'
 	}
 
 	return os.WriteFile(to, content, 0o777)
