@@ -32,7 +32,7 @@ func (n *Node) allocationDelay(spec *PodSpec) (delay time.Duration) {
 		return 0
 	}
 
-	n.eachActiveFault(driverAsWhole, n.stateTime, func(f *FaultSpec) {
+	n.eachActiveFault(noSingleGPU, n.stateTime, func(f *FaultSpec) {
 		if f.Kind == FaultPluginSlow {
 			delay = max(delay, f.Delay)
 		}

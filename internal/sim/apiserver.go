@@ -178,7 +178,7 @@ func (n *Node) introduce(p *pod) {
 
 	for i := range n.scenario.Faults {
 		if f := &n.scenario.Faults[i]; f.Kind == FaultAPIServerSlow && p.created != never &&
-			f.active(driverAsWhole, p.created) {
+			f.active(noSingleGPU, p.created) {
 			p.known = max(p.known, p.created+f.Delay)
 		}
 	}

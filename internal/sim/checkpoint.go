@@ -27,7 +27,7 @@ func (n *Node) Checkpoint() Checkpoint {
 
 	c := n.checkpoint
 	n.eachActiveFault(
-		driverAsWhole,
+		noSingleGPU,
 		now,
 		func(f *FaultSpec) { c.Invalid = c.Invalid || f.Kind == FaultBadCheckpoint },
 	)
@@ -65,7 +65,7 @@ func (n *Node) checkpointPod(p *pod) {
 	}
 
 	entries := slices.Clone(n.checkpoint.Entries)
-	if n.lists(n.sinceStart(), false) {
+	if n.knowsPods(n.sinceStart(), false) {
 		entries = slices.DeleteFunc(entries, func(e CheckpointEntry) bool {
 			return !n.hasLivePod(e.PodUID)
 		})

@@ -97,7 +97,7 @@ type FaultSpec struct {
 	Layout   []LayoutSpec       `yaml:"-"` // of external-reconfigure
 }
 
-// active reports whether the fault holds at a time since the start, for a GPU or for driverAsWhole.
+// active reports whether the fault holds at a time since the start, for a GPU or for noSingleGPU.
 func (f *FaultSpec) active(index int, sinceStart time.Duration) bool {
 	if only, ok := f.GPU.Get(); ok && only != index {
 		return false
@@ -106,8 +106,8 @@ func (f *FaultSpec) active(index int, sinceStart time.Duration) bool {
 	return f.At <= sinceStart && (f.For == 0 || sinceStart < f.At+f.For)
 }
 
-// driverAsWhole is the index that calls and faults have if they concern no single GPU.
-const driverAsWhole = -1
+// noSingleGPU is the index of calls and faults that concern the node or its driver as a whole.
+const noSingleGPU = -1
 
 // beginCall begins a driver call for a GPU. It blocks while a fault makes the call hang, and
 // returns the error that the active faults cause. If err is nil, the state is that of now and the
@@ -120,7 +120,7 @@ func (n *Node) beginCall(index int, reading gpu.Reading) (now time.Time, err err
 	return n.beginAnyCall(index, reading)
 }
 
-// beginAnyCall is beginCall for a GPU that exists, or for driverAsWhole.
+// beginAnyCall is beginCall for a GPU that exists, or for noSingleGPU.
 func (n *Node) beginAnyCall(index int, reading gpu.Reading) (now time.Time, err error) {
 	slept := false // a slow fault delays a call once, a hang blocks it while it lasts
 
@@ -174,7 +174,7 @@ func (n *Node) sleep(d time.Duration) {
 	}
 }
 
-// eachActiveFault calls do for every fault that is active for a GPU or for driverAsWhole, except
+// eachActiveFault calls do for every fault that is active for a GPU or for noSingleGPU, except
 // faults of single calls. The caller holds n.mu if it asks for a GPU.
 func (n *Node) eachActiveFault(index int, now time.Time, do func(f *FaultSpec)) {
 	sinceStart := now.Sub(n.start)
@@ -185,7 +185,7 @@ func (n *Node) eachActiveFault(index int, now time.Time, do func(f *FaultSpec)) 
 			continue
 		}
 
-		if !f.beginsWithCall() || index != driverAsWhole && n.triggered[f] {
+		if !f.beginsWithCall() || index != noSingleGPU && n.triggered[f] {
 			do(f)
 		}
 	}
@@ -197,7 +197,7 @@ func (n *Node) blocked(
 	index int,
 	now time.Time,
 ) (until time.Time, delay time.Duration, blocked bool) {
-	if index == driverAsWhole {
+	if index == noSingleGPU {
 		return time.Time{}, 0, false
 	}
 
@@ -236,9 +236,9 @@ func (n *Node) faultError(index int, reading gpu.Reading, now time.Time) error {
 	n.eachActiveFault(index, now, func(f *FaultSpec) {
 		switch f.Kind {
 		case FaultLost, FaultResetRequired:
-			active[f.Kind] = index != driverAsWhole
+			active[f.Kind] = index != noSingleGPU
 		case FaultNoPermission, FaultNotSupported:
-			active[f.Kind] = active[f.Kind] || index != driverAsWhole && f.Reading == reading
+			active[f.Kind] = active[f.Kind] || index != noSingleGPU && f.Reading == reading
 		default:
 			active[f.Kind] = true
 		}

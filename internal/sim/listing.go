@@ -38,7 +38,7 @@ func (n *Node) Containers() []Container {
 	var list []Container
 
 	for _, p := range n.allPods() {
-		if !n.lists(sinceStart, p.spec.Static) || n.awaitsAdmission(p, sinceStart) {
+		if !n.knowsPods(sinceStart, p.spec.Static) || n.awaitsAdmission(p, sinceStart) {
 			continue
 		}
 

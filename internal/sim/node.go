@@ -180,7 +180,7 @@ func (n *Node) Now() time.Time {
 // shown returns the time that the node's clock shows at a simulated time.
 func (n *Node) shown(simulated time.Time) time.Time {
 	offset := time.Duration(0)
-	n.eachActiveFault(driverAsWhole, simulated, func(f *FaultSpec) {
+	n.eachActiveFault(noSingleGPU, simulated, func(f *FaultSpec) {
 		if f.Kind == FaultClockJump {
 			offset += time.Duration(f.By)
 		}

@@ -116,9 +116,9 @@ func (n *Node) listsFrom(started time.Duration, static bool) time.Duration {
 	}
 }
 
-// lists reports whether at time t the kubelet knows its static pods, or the API server's pods if
+// knowsPods reports whether at time t the kubelet knows its static pods, or the API server's pods if
 // static is not set. When a node starts, its kubelet knows both.
-func (n *Node) lists(t time.Duration, static bool) bool {
+func (n *Node) knowsPods(t time.Duration, static bool) bool {
 	if n.kubeletOutages.upFrom(t) != t {
 		return false
 	}
@@ -167,7 +167,7 @@ func (n *Node) Kubelet() KubeletState {
 	sinceStart := now.Sub(n.start)
 	state := KubeletState{Down: n.kubeletOutages.upFrom(sinceStart) != sinceStart}
 	state.Restarts, _ = n.kubeletOutages.ended(sinceStart)
-	n.eachActiveFault(driverAsWhole, now, func(f *FaultSpec) {
+	n.eachActiveFault(noSingleGPU, now, func(f *FaultSpec) {
 		if f.Kind == FaultKubeletSlow {
 			state.Delay = max(state.Delay, f.Delay)
 		}

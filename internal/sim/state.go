@@ -15,7 +15,7 @@ func (n *Node) Count() int { return len(n.gpus) }
 // Driver returns the error of the driver as a whole: nil, ErrVersionMismatch, ErrNoDriver or
 // ErrClosed.
 func (n *Node) Driver() error {
-	_, err := n.beginAnyCall(driverAsWhole, gpu.ReadingDevice)
+	_, err := n.beginAnyCall(noSingleGPU, gpu.ReadingDevice)
 	if err == nil {
 		n.mu.Unlock()
 	}

@@ -12,7 +12,7 @@ func (n *Node) triggerFaults(index int, reading gpu.Reading, now time.Time) {
 	sinceStart := now.Sub(n.start)
 	for i := range n.scenario.Faults {
 		f := &n.scenario.Faults[i]
-		if f.During == "" || f.During != reading || index == driverAsWhole || n.triggered[f] ||
+		if f.During == "" || f.During != reading || index == noSingleGPU || n.triggered[f] ||
 			!f.active(index, sinceStart) {
 			continue
 		}
@@ -114,7 +114,7 @@ func (n *Node) AwaitHostEngine() {
 		n.mu.Unlock()
 		var stopped bool
 		var until time.Time
-		n.eachActiveFault(driverAsWhole, now, func(f *FaultSpec) {
+		n.eachActiveFault(noSingleGPU, now, func(f *FaultSpec) {
 			if f.Kind != FaultDCGMHang {
 				return
 			}
@@ -152,7 +152,7 @@ func (n *Node) HostEngine() HostEngineState {
 	state := HostEngineState{NonRoot: !n.scenario.Node.Privileged}
 	now := n.lock() // another process may have moved a shared clock
 	n.mu.Unlock()
-	n.eachActiveFault(driverAsWhole, now, func(f *FaultSpec) {
+	n.eachActiveFault(noSingleGPU, now, func(f *FaultSpec) {
 		switch f.Kind {
 		case FaultDCGMDown:
 			state.Down = true
