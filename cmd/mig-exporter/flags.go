@@ -121,12 +121,12 @@ func declareCommands(app *kingpin.Application, inv *invocation) {
 		"what of it can be seen with these flags, what not, why, and what to change. Nothing is "+
 		"served or changed. The exit code is 0 if nothing that the flags ask for is known to be "+
 		"missing, 1 if something is missing or unknown, 4 if the node could not be checked.")
-	checkNodeFlags(checkNode, &inv.Config.CheckOutput)
+	declareCheckNodeFlags(checkNode, &inv.Config.CheckOutput)
 
 	capture := app.Command(commandCapture, "Write the answers of this node's driver to a file "+
 		"for --sim.scenario: inventory, readings and errors, without identities. Nothing is "+
 		"served, and pods are not captured.")
-	captureFlags(capture, &inv.Config.Capture)
+	declareCaptureFlags(capture, &inv.Config.Capture)
 }
 
 // declareFlags declares the flags that all commands have.
@@ -134,20 +134,20 @@ func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) {
 	cfg.Metrics.Disabled = map[string]bool{}
 	declareCollectors(app, cfg.Metrics.Disabled)
 
-	driverFlags(app, &cfg.Driver)
-	releaseFlags(app, &cfg.ReleaseSocket)
-	simulationFlags(app, &cfg.Driver)
-	pollFlags(app, &cfg.Poll)
-	hostFlags(app, &cfg.Driver)
-	profilingFlags(app, &cfg.Profiling)
-	jobFlags(app, &cfg.JobDir)
+	declareDriverFlags(app, &cfg.Driver)
+	declareReleaseFlags(app, &cfg.ReleaseSocket)
+	declareSimulationFlags(app, &cfg.Driver)
+	declarePollFlags(app, &cfg.Poll)
+	declareHostFlags(app, &cfg.Driver)
+	declareProfilingFlags(app, &cfg.Profiling)
+	declareJobFlags(app, &cfg.JobDir)
 
-	metricsFlags(app, &cfg.Metrics)
-	webFlags(app, &cfg.Web)
-	kubernetesFlags(app, &cfg.Kubernetes)
+	declareMetricsFlags(app, &cfg.Metrics)
+	declareWebFlags(app, &cfg.Web)
+	declareKubernetesFlags(app, &cfg.Kubernetes)
 
-	adviseFlags(app, &cfg.Advise, &cfg.Kubernetes.WorkloadLabel)
-	controlFlags(app, &cfg.Control)
+	declareAdviseFlags(app, &cfg.Advise, &cfg.Kubernetes.WorkloadLabel)
+	declareControlFlags(app, &cfg.Control)
 
 	enumFlag(app, "log.level", "Lowest level of messages to log: debug, info, warn or error.",
 		"info", &logs.Level, "debug", "info", "warn", "error")
@@ -200,7 +200,7 @@ func flagGroups() []usage.Group {
 	}
 }
 
-func driverFlags(app *kingpin.Application, cfg *DriverConfig) {
+func declareDriverFlags(app *kingpin.Application, cfg *DriverConfig) {
 	enumFlag(app, "driver", "Source of the GPUs: nvml, this node's NVIDIA driver, or sim, a "+
 		"simulated node (--sim.scenario).",
 		driverNVML, &cfg.Kind, driverNVML, driverSim)
@@ -209,7 +209,7 @@ func driverFlags(app *kingpin.Application, cfg *DriverConfig) {
 		SetValue(usage.File(&cfg.Library))
 }
 
-func simulationFlags(app *kingpin.Application, cfg *DriverConfig) {
+func declareSimulationFlags(app *kingpin.Application, cfg *DriverConfig) {
 	app.Flag("sim.scenario", "Scenario file of the simulated node, or a file written by "+
 		"capture; by default the built-in dgx-a100-mixed, a DGX A100 that several teams share.").
 		SetValue(usage.File(&cfg.Scenario))
@@ -218,8 +218,8 @@ func simulationFlags(app *kingpin.Application, cfg *DriverConfig) {
 		sim.ClockReal, &cfg.Clock, sim.ClockReal, sim.ClockStep, sim.ClockX60)
 }
 
-// hostFlags declares the flags about the host: its PID namespace and its kernel's log.
-func hostFlags(app *kingpin.Application, cfg *DriverConfig) {
+// declareHostFlags declares the flags about the host: its PID namespace and its kernel's log.
+func declareHostFlags(app *kingpin.Application, cfg *DriverConfig) {
 	enumFlag(app, "pid-namespace", "PID namespace of this process, in which the driver lists "+
 		"processes: auto, host (all processes that can be on the GPUs are in it, as on a node "+
 		"that is a container itself) or container (there may be others: none is listed).",
@@ -231,7 +231,7 @@ func hostFlags(app *kingpin.Application, cfg *DriverConfig) {
 		BoolVar(&cfg.KernelLog)
 }
 
-func pollFlags(app *kingpin.Application, cfg *PollConfig) {
+func declarePollFlags(app *kingpin.Application, cfg *PollConfig) {
 	durationFlag(app, "poll.interval", "Time between two readings of all GPUs.",
 		"1s", &cfg.Interval)
 	durationFlag(app, "poll.timeout", "Time after which a GPU counts as down whose driver does "+
@@ -245,7 +245,7 @@ func pollFlags(app *kingpin.Application, cfg *PollConfig) {
 		defaultDriverBudget, &cfg.DriverBudget)
 }
 
-func releaseFlags(app *kingpin.Application, socket *string) {
+func declareReleaseFlags(app *kingpin.Application, socket *string) {
 	app.Flag("release.socket", "Unix socket on which root releases GPUs by migctl, with or "+
 		"without partition control: auto is "+defaultReleaseSocket+", and none on a "+
 		"simulated node. Empty is none.").
@@ -253,7 +253,7 @@ func releaseFlags(app *kingpin.Application, socket *string) {
 		StringVar(socket)
 }
 
-func profilingFlags(app *kingpin.Application, cfg *ProfilingConfig) {
+func declareProfilingFlags(app *kingpin.Application, cfg *ProfilingConfig) {
 	enumFlag(app, "profiling.source", "Source of activity: auto (for each GPU, GPM if its "+
 		"driver has it, else DCGM), gpm, dcgm (GPM if DCGM fails) or off.",
 		profilingAuto, &cfg.Source, profilingAuto, profilingGPM, profilingDCGM, profilingOff)
@@ -262,13 +262,13 @@ func profilingFlags(app *kingpin.Application, cfg *ProfilingConfig) {
 		StringVar(&cfg.DCGMAddress)
 }
 
-func jobFlags(app *kingpin.Application, dir *string) {
+func declareJobFlags(app *kingpin.Application, dir *string) {
 	app.Flag("hpc.job-mapping-dir", "Folder in which a batch scheduler records which job has "+
 		"which GPU: files <gpu> and <gpu>.<GPU instance>, a job in each line.").
 		SetValue(usage.File(dir))
 }
 
-func metricsFlags(app *kingpin.Application, cfg *MetricsConfig) {
+func declareMetricsFlags(app *kingpin.Application, cfg *MetricsConfig) {
 	enumFlag(app, "metrics.names", "Names of the metrics: native, dcgm (those of dcgm-exporter) "+
 		"or both.",
 		collector.NamesNative, &cfg.Names, collector.NamesNative, collector.NamesDCGM,
@@ -303,7 +303,7 @@ func windowFlag(app *kingpin.Application, name string, target *time.Duration) {
 	)
 }
 
-func webFlags(app *kingpin.Application, cfg *WebConfig) {
+func declareWebFlags(app *kingpin.Application, cfg *WebConfig) {
 	app.Flag("web.listen-address", "Address to serve on; repeatable.").
 		Default(":9401").
 		StringsVar(&cfg.Addresses)
@@ -333,7 +333,7 @@ func webFlags(app *kingpin.Application, cfg *WebConfig) {
 	app.Flag("web.pprof", "Serve Go's profiles under /debug/pprof/.").BoolVar(&cfg.Pprof)
 }
 
-func kubernetesFlags(app *kingpin.Application, cfg *KubernetesConfig) {
+func declareKubernetesFlags(app *kingpin.Application, cfg *KubernetesConfig) {
 	app.Flag("kubernetes.socket", "The kubelet's pod-resources socket. It need not exist; an "+
 		"empty path means that this node has no kubelet.").
 		Default(podresources.DefaultSocket).
@@ -376,10 +376,10 @@ func kubernetesFlags(app *kingpin.Application, cfg *KubernetesConfig) {
 		"partition control that has ended; needs --kubernetes.node-name, --control.enabled and "+
 		"the right to create events.").
 		BoolVar(&cfg.NodeEvents)
-	nodeLabelsFlag(app, &cfg.NodeLabels)
+	declareNodeLabelsFlag(app, &cfg.NodeLabels)
 }
 
-func checkNodeFlags(command *kingpin.CmdClause, output *string) {
+func declareCheckNodeFlags(command *kingpin.CmdClause, output *string) {
 	command.Flag("output", "Form of the report: text or json.").
 		Short('o').
 		NoEnvar().
@@ -387,7 +387,7 @@ func checkNodeFlags(command *kingpin.CmdClause, output *string) {
 		EnumVar(output, reportText, reportJSON)
 }
 
-func captureFlags(command *kingpin.CmdClause, cfg *CaptureConfig) {
+func declareCaptureFlags(command *kingpin.CmdClause, cfg *CaptureConfig) {
 	command.Flag("output", "File to write, or - for standard output.").
 		Required().
 		StringVar(&cfg.Output)

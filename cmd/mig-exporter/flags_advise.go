@@ -29,7 +29,7 @@ const (
 	strategySingle = "single"
 )
 
-func adviseFlags(app *kingpin.Application, cfg *AdviseConfig, workloadLabel *string) {
+func declareAdviseFlags(app *kingpin.Application, cfg *AdviseConfig, workloadLabel *string) {
 	initial := advise.DefaultOptions()
 
 	app.Flag("advise.enabled", "Observe what workloads need of their GPUs and slices, and "+

@@ -37,7 +37,7 @@ const (
 	controlApply = "apply"
 )
 
-func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
+func declareControlFlags(app *kingpin.Application, cfg *ControlConfig) {
 	app.Flag("control.enabled", "Serve partition control for migctl on --control.socket "+
 		"(docs/partition-control.md).").
 		BoolVar(&cfg.Enabled)

@@ -44,7 +44,7 @@ type NodeLabelsConfig struct {
 // https://github.com/NVIDIA/gpu-operator, assets/state-mig-manager/0400_configmap.yaml
 const defaultMIGConfig = "gpu-operator/default-mig-parted-config"
 
-func nodeLabelsFlag(app *kingpin.Application, cfg *NodeLabelsConfig) {
+func declareNodeLabelsFlag(app *kingpin.Application, cfg *NodeLabelsConfig) {
 	const name = "kubernetes.node-labels"
 
 	app.Flag(name, "What is done with the node's label nvidia.com/mig.config: off, read (metrics say "+

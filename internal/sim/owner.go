@@ -3,8 +3,8 @@ package sim
 // The programs and users of the processes on a node.
 const (
 	pythonName = "python3"         // most CUDA programs are run by Python
-	mpsName    = "nvidia-cuda-mps" // the kernel cuts nvidia-cuda-mps-server to 15 bytes (proc(5), /proc/pid/comm)
-	rootUID    = 0                 // containers, unless their pod says otherwise, and the device plugin's MPS server
+	mpsName    = "nvidia-cuda-mps" // nvidia-cuda-mps-server, cut by the kernel to 15 bytes (proc(5), comm)
+	rootUID    = 0                 // containers, unless their pod says otherwise, and the MPS server
 	userUID    = 1000              // batch jobs run as their user, from UID_MIN on (login.defs(5))
 )
 
