@@ -76,7 +76,7 @@ func (n *Node) admitSlowly(p *pod, delay time.Duration) {
 			return
 		}
 
-		if retry := n.handledFrom(a.end, p.spec.Static); retry != never {
+		if retry := n.admitsFrom(a.end, p.spec.Static); retry != never {
 			n.scheduleStart(n.start.Add(retry), func() { n.admitSlowly(p, delay) })
 		}
 	})

@@ -190,6 +190,6 @@ func (n *Node) introduce(p *pod) {
 // knows the API server's pods.
 func (n *Node) reportEnd(p *pod) {
 	sinceStart := n.sinceStart()
-	p.endKnown = n.handledFrom(sinceStart, false)
+	p.endKnown = n.admitsFrom(sinceStart, false)
 	p.deleted = max(p.endKnown, sinceStart+lingering)
 }

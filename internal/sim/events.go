@@ -51,7 +51,7 @@ func (n *Node) Subscribe() *Subscription {
 	n.lock()
 	defer n.mu.Unlock()
 
-	s.mending = n.failed > 0
+	s.mending = n.failedQueues > 0
 	n.watches = append(n.watches, s)
 
 	return s
@@ -165,7 +165,7 @@ func (s *Subscription) Close() {
 func (n *Node) Settle(ctx context.Context) {
 	for {
 		n.lock()
-		busy := n.failed > 0 || n.kernel.isBusy() ||
+		busy := n.failedQueues > 0 || n.kernel.isBusy() ||
 			slices.ContainsFunc(n.watches, func(s *Subscription) bool {
 				return len(s.watched) > 0 && (len(s.queue) > 0 || !s.waiting)
 			})

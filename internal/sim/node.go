@@ -44,7 +44,7 @@ type Node struct {
 	watches      []*Subscription
 	kernel       kernelLog
 	replacements int                 // how many pods were replaced so far
-	failed       int                 // failed queues of events whose owner has no working one yet
+	failedQueues int                 // event queues that failed and whose owner has no working one yet
 	triggered    map[*FaultSpec]bool // faults that a call has started
 	calls        map[*FaultSpec]int  // how many changes each fault has counted
 	idle         chan struct{}       // closed and replaced whenever a queue is found empty

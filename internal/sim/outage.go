@@ -128,9 +128,9 @@ func (n *Node) knowsPods(t time.Duration, static bool) bool {
 	return restarts == 0 || t >= n.listsFrom(started, static)
 }
 
-// handledFrom returns the first time from t on at which the kubelet can admit a static pod, or, if
+// admitsFrom returns the first time from t on at which the kubelet can admit a static pod, or, if
 // static is not set, a pod of the API server, which must answer at that time. It can be never.
-func (n *Node) handledFrom(t time.Duration, static bool) time.Duration {
+func (n *Node) admitsFrom(t time.Duration, static bool) time.Duration {
 	for t != never {
 		next := n.kubeletOutages.upFrom(t)
 		if restarts, started := n.kubeletOutages.ended(next); restarts > 0 && next != never {

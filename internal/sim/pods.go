@@ -56,7 +56,7 @@ func (n *Node) schedulePods() {
 
 	for _, i := range numbers {
 		spec := &n.scenario.Pods[i]
-		if at := n.handledFrom(spec.At, spec.Static); at != never {
+		if at := n.admitsFrom(spec.At, spec.Static); at != never {
 			n.schedule = append(
 				n.schedule,
 				scheduledEvent{n.start.Add(at), rankStart, func() { n.receivePod(i, spec) }},
@@ -100,7 +100,7 @@ func (p *pod) title() string { return p.spec.Namespace + "/" + p.spec.Name }
 // the kubelet is busy with another pod, receivePod schedules itself for later.
 func (n *Node) receivePod(number int, spec *PodSpec) {
 	if until := n.busyUntil(); until > n.sinceStart() {
-		if at := n.handledFrom(until, spec.Static); at != never {
+		if at := n.admitsFrom(until, spec.Static); at != never {
 			n.scheduleStart(n.start.Add(at), func() { n.receivePod(number, spec) })
 		}
 

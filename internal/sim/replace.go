@@ -105,7 +105,7 @@ func (s *PodSpec) withRequest(resource string) *PodSpec {
 // node give the pod the same device.
 func (n *Node) admitWaiting(w *waitingPod) {
 	sinceStart := n.sinceStart()
-	if from := n.handledFrom(sinceStart, w.spec.Static); from != sinceStart {
+	if from := n.admitsFrom(sinceStart, w.spec.Static); from != sinceStart {
 		if from != never {
 			n.scheduleStart(n.start.Add(from), func() { n.admitWaiting(w) })
 		}

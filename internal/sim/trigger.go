@@ -61,8 +61,8 @@ func (n *Node) loseEvents() {
 			continue
 		}
 
-		if !s.mending { // otherwise n.failed counts it already
-			n.failed++
+		if !s.mending { // otherwise n.failedQueues counts it already
+			n.failedQueues++
 		}
 
 		s.broken = true
@@ -87,7 +87,7 @@ func (s *Subscription) countQuery() {
 	s.asked++
 	if s.asked == 2 {
 		s.mending = false
-		n.failed = max(n.failed-1, 0)
+		n.failedQueues = max(n.failedQueues-1, 0)
 		n.wakeSettle()
 	}
 }

@@ -66,7 +66,8 @@ func (s *session) Close() error {
 	return nil
 }
 
-// Devices takes the UUIDs from the node: a real engine reports them live, without a watch.
+// Devices takes the UUIDs from the node: a real engine reports them live, without a watch. It leaves
+// out a GPU whose UUID cannot be read.
 func (s *session) Devices() ([]dcgmsource.GPUEntity, error) {
 	ids, err := s.session.GPUs()
 	if err != nil {
