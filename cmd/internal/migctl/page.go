@@ -83,8 +83,9 @@ func (p *page) command(purpose, command, operation string) {
 
 // writeSpans writes spans like line, but does not end the line.
 func (p *page) writeSpans(spans ...span) {
-	left := p.width
+	left := p.width // columns
 
+	// Trailing spaces can go over several spans.
 	for n := len(spans); n > 0; n-- {
 		if spans[n-1].text = strings.TrimRight(spans[n-1].text, " "); spans[n-1].text != "" {
 			break
@@ -146,18 +147,16 @@ func (p *page) cut(s string, columns int) string {
 		return ""
 	}
 
-	kept := 0 // bytes
+	left := columns - 1 // for the text before the ellipsis
+	kept := 0           // bytes
+	characters := uniseg.NewGraphemes(s)
 
-	for rest, state, left := s, -1, columns-1; ; {
-		var cluster string
-		var width int
-
-		cluster, rest, width, state = uniseg.FirstGraphemeClusterInString(rest, state)
-		if left -= width; left < 0 {
+	for characters.Next() {
+		if left -= characters.Width(); left < 0 {
 			break
 		}
 
-		kept += len(cluster)
+		kept += len(characters.Str())
 	}
 
 	return s[:kept] + p.ellipsis()

@@ -145,7 +145,7 @@ func planCommand(spec *api.Spec) string {
 		if d.Each != nil || d.Compute != nil {
 			document, err := json.Marshal(spec)
 			if err != nil {
-				return "migctl plan -f SPEC" // it was decoded from JSON
+				return "migctl plan -f SPEC" // impossible: the spec was decoded from JSON
 			}
 
 			return "echo " + QuoteForShell(string(document)) + " | migctl plan -f -"

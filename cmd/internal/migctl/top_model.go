@@ -300,7 +300,7 @@ func nextGPU(lines []topKey, line, step int) int {
 }
 
 func pressInDetail(s topState, key string) topState {
-	page := max(1, s.height-4)
+	page := max(1, s.height-4) // two of the height-2 lines of the detail stay in sight
 
 	switch key {
 	case "q":
