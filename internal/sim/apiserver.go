@@ -79,8 +79,8 @@ func (n *Node) PodByUID(uid string) (APIPod, bool) {
 // apiPod returns the newest matching pod in the API server's last answer.
 func (n *Node) apiPod(now time.Time, matches func(p *pod) bool) (APIPod, bool) {
 	asOf, _ := n.lastAnswerSinceStart(now)
-	for i := len(n.known) - 1; i >= 0; i-- {
-		p := n.known[i]
+	for i := len(n.apiPods) - 1; i >= 0; i-- {
+		p := n.apiPods[i]
 		if p.known <= asOf && asOf < p.deleted && matches(p) {
 			return APIPod{
 				Namespace:   p.spec.Namespace,
@@ -104,7 +104,7 @@ func (n *Node) RunningPods() (pods []gpu.PodName, up bool) {
 	defer n.mu.Unlock()
 
 	asOf, up := n.lastAnswerSinceStart(now)
-	for _, p := range n.known {
+	for _, p := range n.apiPods {
 		if p.known <= asOf && asOf < p.deleted && asOf < p.endKnown {
 			pods = append(pods, gpu.PodName{Namespace: p.spec.Namespace, Name: p.name})
 		}
@@ -125,7 +125,7 @@ func (n *Node) PodGone(namespace, name, uid string) bool {
 		return false
 	}
 
-	for _, p := range n.known {
+	for _, p := range n.apiPods {
 		named := name != "" && p.spec.Namespace == namespace && p.name == name
 		runs := p.created <= asOf && asOf < p.deleted && asOf < p.endKnown
 
@@ -149,7 +149,7 @@ func (n *Node) AdminAccess(d gpu.ClaimDevice) (bool, error) {
 		return false, gpu.ErrUnavailable
 	}
 
-	for _, p := range n.known {
+	for _, p := range n.apiPods {
 		if asOf < p.created || p.deleted <= asOf {
 			continue
 		}
@@ -183,7 +183,7 @@ func (n *Node) introduce(p *pod) {
 		}
 	}
 
-	n.known = append(n.known, p)
+	n.apiPods = append(n.apiPods, p)
 }
 
 // reportEnd sets when the API server learns that a pod has ended. The kubelet reports it, once it

@@ -14,7 +14,7 @@ import (
 // checkpointed are the containers of the checkpoint, with their pods' names and numbers of devices.
 func checkpointed(n *Node) string {
 	names := map[string]string{}
-	for _, p := range n.known {
+	for _, p := range n.apiPods {
 		names[p.uid] = p.spec.Name
 	}
 

@@ -34,7 +34,7 @@ type Node struct {
 	boots        int            // how many times it was rebooted
 	nodeID       string         // distinguishes this node from those of other processes
 	pods         []*pod         // the pods that the kubelet lists, in the order of their admission
-	known        []*pod         // the pods that the API server knows or knew: all that were ever admitted
+	apiPods      []*pod         // the pods that the API server knows or knew: all that were ever admitted
 	own          *pod           // the exporter's own; nil without Kubernetes
 	admission    *slowAdmission // the one that is under way; nil if there is none
 	waiting      []*waitingPod

@@ -146,7 +146,7 @@ func (n *Node) allocateFor(p *pod) *ContainerSpec {
 	}
 
 	n.pods = append(n.pods, p)
-	if !slices.Contains(n.known, p) {
+	if !slices.Contains(n.apiPods, p) {
 		n.introduce(p)
 	}
 
