@@ -110,7 +110,7 @@ type dcgmHistory struct {
 	xidHistory                              // of the GPU, without its instances
 	instances  map[gpu.DeviceID]*xidHistory // of the GPU instances that have had an XID
 
-	clocks   []clockReading                // readings with a reason that held the clocks down, oldest first
+	clocks   []clockReading                // readings in which a reason held the clocks down, oldest first
 	starts   [clockEventReasonCount]uint64 // how often each reason began
 	lastRead time.Time                     // zero: the clocks were never read
 	active   gpu.ClockEvents               // the reasons at lastRead

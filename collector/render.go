@@ -189,7 +189,7 @@ func (r *renderState) encodeByLibrary(format expfmt.Format) ([]libraryFamily, []
 		return nil, nil
 	}
 
-	index := make(map[any]int, len(r.metrics)) // of each series, by the pointer that its metric will have
+	index := make(map[any]int, len(r.metrics)) // of each series, by the pointer to its metric
 	for i := range r.metrics {
 		if s := &r.metrics[i]; s.histogram != nil {
 			index[s.histogram] = i

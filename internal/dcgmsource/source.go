@@ -75,7 +75,7 @@ type Source struct {
 	retry       retry.Backoff
 	lastErr     error
 	starts      startLimit
-	cannotStart bool                      // an engine in this process would not start now: this process is not root
+	cannotStart bool                      // MIG is on and we are not root: no engine starts here
 	advised     error                     // prevents profiling of all GPUs, and was logged
 	units       map[gpu.UUID]*profiledGPU // of the GPUs to profile
 	devices     map[gpu.UUID]uint32       // the engine's numbers of the GPUs
@@ -199,6 +199,7 @@ func (s *Source) restartStale(now time.Time) {
 	}
 
 	stale := false
+
 	for id, u := range s.units {
 		if u.wanted && u.isStale(now, hierarchyTimeoutEmbedded) && s.restarted[id] != u.layout {
 			s.restarted[id] = u.layout

@@ -62,7 +62,7 @@ func (v *Value) number() (x float64, known, invalid bool) {
 type reading struct {
 	unit   *profiledGPU
 	into   *gpu.Profiling
-	oldest int64 // when a value must have been measured to be used, at the earliest: microseconds since 1970
+	oldest int64 // values measured before it are not used; microseconds since 1970
 	newest int64 // when the newest value was measured; 0: there is none
 	last   int   // index of the node of the last value: the next value is likely of it or of the next node
 	ratio  bool  // a ratio has a value
