@@ -51,7 +51,8 @@ type catalog struct {
 	pods          podLabels
 }
 
-// splitOnly is the help text about which compute instances have a family.
+// splitOnly says in help texts which compute instances have a family: the only compute instance of a
+// GPU instance would repeat the values of the GPU instance.
 const splitOnly = "Only if the GPU instance is split; else its own says the same."
 
 // listLevels returns the level, and its labels, of the names with a prefix; the first match counts.

@@ -17,7 +17,7 @@ const maxStarts = 3
 type startLimit struct {
 	failed int
 	gpus   []gpuLayout // the GPUs when starts were last counted
-	next   []gpuLayout // reused
+	next   []gpuLayout // update's buffer
 }
 
 // leavesThread reports whether a start failed in the library, which leaves a thread behind.
@@ -83,15 +83,15 @@ func (s *Source) versionIsFinal() bool {
 		errors.Is(s.lastErr, ErrVersion)
 }
 
-// needsRoot reports whether an engine in this process would not start: without root it does not
-// while a GPU is in MIG mode.
+// needsRoot reports whether an engine would not start in this process because we are not root: while
+// a GPU is in MIG mode, it starts only as root.
 func (s *Source) needsRoot(snapshot *gpu.Snapshot) bool {
 	return s.opts.Mode == ModeEmbedded && s.opts.User() != 0 &&
 		slices.ContainsFunc(snapshot.GPUs, func(g gpu.GPU) bool { return g.MIG.Enabled.Or(false) })
 }
 
-// explainStart says what to do about an engine that may not run in this process: with MIG on it
-// starts as root alone.
+// explainStart adds to an error what to do if an engine does not start in this process because we
+// are not root.
 func (s *Source) explainStart(err error) error {
 	user := s.opts.User()
 	switch {

@@ -62,8 +62,8 @@ func servers() []server {
 	return []server{vllm(), sglang(), tgi(), triton()}
 }
 
-// vllm returns vLLM's metrics. Version 1 renamed the use of the cache; both have the old name for a
-// while.
+// vllm returns vLLM's metrics. Version 1 renamed gpu_cache_usage_perc to kv_cache_usage_perc, and
+// served both for a while.
 func vllm() server {
 	return server{
 		kind:        gpu.ServerVLLM,

@@ -44,9 +44,9 @@ type advice map[gpu.UUID][]recommendation
 type adviceSource struct {
 	report func(gpu.UUID) any // nil: there is no advisor
 
-	mu   sync.Mutex
-	last any // the report that read comes from
-	read advice
+	mu         sync.Mutex
+	lastReport any
+	lastAdvice advice // read from lastReport
 }
 
 // current returns the last report; nil if there is none, or none that can be read.
@@ -63,12 +63,12 @@ func (s *adviceSource) current() advice {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if s.last != report {
-		s.last = report
-		s.read = readAdvice(report)
+	if s.lastReport != report {
+		s.lastReport = report
+		s.lastAdvice = readAdvice(report)
 	}
 
-	return s.read
+	return s.lastAdvice
 }
 
 func readAdvice(report any) advice {

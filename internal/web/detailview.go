@@ -210,7 +210,7 @@ func rateText(rate gpu.Opt[float64]) string {
 	}
 }
 
-// eccText lists errors. Where the driver counts none, it says so.
+// eccText lists the errors that have occurred. It is empty if the driver reports no counts.
 func eccText(counts []gpu.ECCCount) string {
 	var texts []string
 

@@ -179,9 +179,9 @@ func gpuGauges(g *gpu.GPU) []gauge {
 	return gauges
 }
 
-// rowFigures returns the gauges of a GPU's row. They are the same for all GPUs, since each has its
+// rowGauges returns the gauges of a GPU's row. They are the same for all GPUs, since each has its
 // column.
-func rowFigures(g *gpu.GPU) []gauge {
+func rowGauges(g *gpu.GPU) []gauge {
 	activity := smGauge(g.Activity)
 	if used := utilizationGauge(&g.Readings); used != nil && !activity.Bar {
 		activity = *used
@@ -204,7 +204,7 @@ func orUnknown(g *gauge, label string) gauge {
 	return *g
 }
 
-// whyNoActivity says why the SM activity of a GPU that answers is unknown; empty if it is.
+// whyNoActivity says why the SM activity of a GPU that answers is unknown; empty if it is known.
 func whyNoActivity(snap *gpu.Snapshot, g *gpu.GPU) string {
 	if !g.Up || g.Activity.SM.Present() {
 		return ""

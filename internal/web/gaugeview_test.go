@@ -52,15 +52,15 @@ func TestGaugesOverLimits(t *testing.T) {
 // TestRowFiguresHaveColumns: the row of each GPU has the same columns, whatever is known of it.
 func TestRowFiguresHaveColumns(t *testing.T) {
 	for _, g := range nodeFixture().GPUs {
-		figures := rowFigures(&g)
+		figures := rowGauges(&g)
 		cmptest.Equal(t, "columns", len(figures), 4)
 		cmptest.Equal(t, "first", figures[0].Label, "Memory")
 		cmptest.Equal(t, "last", figures[3].Label, "Temperature")
 	}
 
 	shared := sharedGPU(0)
-	cmptest.Equal(t, "utilization instead of activity", rowFigures(&shared)[1].Value, "41 %")
-	cmptest.Equal(t, "said so", rowFigures(&shared)[1].Note, "util.")
+	cmptest.Equal(t, "utilization instead of activity", rowGauges(&shared)[1].Value, "41 %")
+	cmptest.Equal(t, "said so", rowGauges(&shared)[1].Note, "util.")
 }
 
 // TestWhyNoActivity: the page says why SM activity is missing, and nothing where it is there.

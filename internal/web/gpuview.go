@@ -65,7 +65,7 @@ func (v *viewer) newGPUView(g *gpu.GPU) gpuView {
 		Open:      len(v.snap.GPUs) == 1,
 		Busy:      busyness(g),
 		Badges:    gpuBadges(g),
-		Figures:   rowFigures(g),
+		Figures:   rowGauges(g),
 		Gauges:    gpuGauges(g),
 		NoSM:      whyNoActivity(v.snap, g),
 		Errors:    errorTexts(g.Errors),

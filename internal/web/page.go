@@ -132,5 +132,10 @@ func sourceHash(text string) string {
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// refreshEvery is how often the page is fetched again; its readings change once a second.
-const refreshEvery = 5 * time.Second
+const (
+	// refreshEvery is how often the script fetches the page again; its readings change once a second.
+	refreshEvery = 5 * time.Second
+	// reloadEvery is how often a browser without scripts loads the page again, which closes the
+	// cards that the reader has opened.
+	reloadEvery = 3 * refreshEvery
+)

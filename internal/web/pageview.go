@@ -14,25 +14,25 @@ import (
 
 // pageView is the data of the page's template, which escapes all texts.
 type pageView struct {
-	CSS       template.CSS
-	JS        template.JS
-	RefreshMS int64 // after which the script fetches the page again
-	RefreshS  int64 // after which a browser without scripts does
-	Version   string
-	Source    string // version of the page itself
-	Simulated bool
-	State     bool // false: links only
-	Links     []link
-	Hostname  string
-	Facts     []string // of the node: driver, CUDA
-	Sources   []badge
-	Notices   []notice
-	Taken     string // the Snapshot's time, RFC 3339; empty before the first
-	Age       string
-	AgeS      int64 // the age in seconds, from which the script continues to count
-	Tiles     []tile
-	GPUs      []gpuView
-	Keys      []key // of the blocks that are drawn
+	CSS          template.CSS
+	JS           template.JS
+	RefreshMS    int64 // after which the script fetches the page again
+	RefreshS     int64 // after which a browser without scripts reloads it
+	Version      string
+	Source       string // version of the page itself
+	Simulated    bool
+	State        bool // false: links only
+	Links        []link
+	Hostname     string
+	Facts        []string // of the node: driver, CUDA
+	Sources      []badge
+	Notices      []notice
+	SnapshotTime string // RFC 3339; empty before the first Snapshot
+	Age          string
+	AgeS         int64 // the age in seconds, from which the script continues to count
+	Tiles        []tile
+	GPUs         []gpuView
+	Keys         []key // of the blocks that are drawn
 	// Utilization is set if it stands for the SM activity of a GPU.
 	Utilization bool
 }
@@ -66,7 +66,7 @@ type tile struct {
 func newPageView(opts Options, snap *gpu.Snapshot, now time.Time, advised advice) pageView {
 	page := pageView{
 		RefreshMS: refreshEvery.Milliseconds(),
-		RefreshS:  int64(3 * refreshEvery / time.Second),
+		RefreshS:  int64(reloadEvery / time.Second),
 		Version:   opts.Version,
 		Simulated: opts.Simulated,
 		State:     opts.State,
@@ -84,7 +84,7 @@ func newPageView(opts Options, snap *gpu.Snapshot, now time.Time, advised advice
 	}
 
 	page.Hostname = snap.Hostname
-	page.Taken = snap.Time.UTC().Format(time.RFC3339)
+	page.SnapshotTime = snap.Time.UTC().Format(time.RFC3339)
 	age := now.Sub(snap.Time)
 	page.Age = ageText(age)
 	page.AgeS = int64(age / time.Second)

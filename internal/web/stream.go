@@ -82,7 +82,8 @@ func (h *streamHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	defer context.AfterFunc(h.closing, cancel)()
+	stopWatching := context.AfterFunc(h.closing, cancel) // the end of the program ends the stream
+	defer stopWatching()
 
 	out := newEventWriter(w, r, h.timeout)
 	if r.Method == http.MethodHead {

@@ -10,8 +10,8 @@ import (
 
 // blockView is an instance on the axis, or a part of it without one, or a GPU without MIG.
 type blockView struct {
-	Key     string
-	Span    int
+	Key     string // tells the block from the others of its GPU
+	Span    int    // its length in memory slices; 1 without an axis
 	Class   string // "held", "free", "unknown", "down", "room", "stranded"
 	Title   string
 	Find    string // what the search field compares with
@@ -19,7 +19,7 @@ type blockView struct {
 	Profile string
 	// ProfileRest is the part of the profile's name that a narrow block does not show.
 	ProfileRest string
-	At          string // "@4"
+	At          string // where it begins on the axis: "@4"
 	Holder      string // the first holder
 	More        int    // how many further holders there are
 	Loads       []load
@@ -36,7 +36,7 @@ type load struct {
 	Bar          bool
 	Percent      int
 	Value        string // if it has no bar
-	Over         string
+	Over         string // as in gauge
 }
 
 // partView is a compute instance in its GPU instance's block, as wide as its slices.

@@ -14,7 +14,7 @@ import (
 // end marker of the format. Scrapers of the same exposition share a trailer for as long as keep:
 // gathering the metrics of the process takes a dozen system calls.
 type trailerCache struct {
-	fresh  prometheus.Gatherer
+	fresh  prometheus.Gatherer // of the families
 	keep   time.Duration
 	pool   *buffers
 	report func(error)
