@@ -76,27 +76,27 @@ func (c *dcgmCounters) observe(s *gpu.Snapshot) {
 	xidsSince := s.Time.Add(-c.xidWindow)
 
 	if c.ignoreFirstCounts {
-		xidsSince = s.Time
-		c.ignoreFirstCounts = false // earlier XIDs were not counted
+		xidsSince = s.Time // leaves out all XIDs before it
+		c.ignoreFirstCounts = false
 	}
 
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
-		n := &dcgmHistory{instances: map[gpu.DeviceID]*xidHistory{}}
-		h := c.history(g.UUID)
-		n.addXIDs(&h.xidHistory, g.Totals.GPUXIDs, xidsSince)
+		before := c.history(g.UUID)
+		history := &dcgmHistory{instances: map[gpu.DeviceID]*xidHistory{}}
+		history.addXIDs(&before.xidHistory, g.Totals.GPUXIDs, xidsSince)
 
 		for k := range g.Instances {
 			if gi := &g.Instances[k]; len(gi.XIDErrors) > 0 {
 				id := gpu.IDOfInstance(g.UUID, gi)
-				window := &xidHistory{}
-				window.addXIDs(h.instances[id], gi.XIDErrors, xidsSince)
-				n.instances[id] = window
+				xids := &xidHistory{}
+				xids.addXIDs(before.instances[id], gi.XIDErrors, xidsSince)
+				history.instances[id] = xids
 			}
 		}
 
-		n.addClockReading(h, g, s.Time.Add(-c.clockWindow))
-		next[g.UUID] = n
+		history.addClockReading(before, g, s.Time.Add(-c.clockWindow))
+		next[g.UUID] = history
 	}
 
 	c.mu.Lock()

@@ -186,7 +186,7 @@ func (h *histogramStore) observe(s *gpu.Snapshot) {
 
 // deviceHistograms are the histograms of one device.
 type deviceHistograms struct {
-	since      time.Time
+	since      time.Time // of the Snapshot that first had the device
 	lastRead   time.Time
 	observed   uint64 // the store's, at the last Snapshot that had the device
 	histograms [histogramReadingCount]valueHistogram

@@ -20,7 +20,7 @@ import (
 // renderState is what Render keeps between Snapshots. There is one for text formats and one for
 // protobuf, which has native histograms, too. Collector.mu guards it.
 type renderState struct {
-	snapshot *gpu.Snapshot // whose series metrics are; nil: none
+	snapshot *gpu.Snapshot // that metrics were collected from; nil: none
 	// metrics are all series of snapshot, in the order in which they were collected. The next
 	// Snapshot reuses the memory.
 	metrics metrics
@@ -189,7 +189,7 @@ func (r *renderState) encodeByLibrary(format expfmt.Format) ([]libraryFamily, []
 		return nil, nil
 	}
 
-	index := make(map[any]int, len(r.metrics)) // of each series, by the pointer to its metric
+	index := make(map[any]int, len(r.metrics)) // of each series, by pointerOf its metric
 	for i := range r.metrics {
 		if s := &r.metrics[i]; s.histogram != nil {
 			index[s.histogram] = i

@@ -65,8 +65,8 @@ type Options struct {
 // Asker asks servers on a goroutine of its own. Observe and Answers are safe for concurrent use and
 // do not block.
 type Asker struct {
-	opts Options
-	ask  *client
+	opts   Options
+	client *client
 
 	mu      sync.Mutex
 	pods    []pod // of the last Snapshot
@@ -93,7 +93,7 @@ func New(opts Options) *Asker {
 		opts.Interval = Interval
 	}
 
-	return &Asker{opts: opts, ask: newClient(opts.Dial), logged: map[string]logState{}}
+	return &Asker{opts: opts, client: newClient(opts.Dial), logged: map[string]logState{}}
 }
 
 // Observe notes which pods hold devices and say where their servers are.
@@ -221,7 +221,7 @@ func (a *Asker) askPod(ctx context.Context, p *pod) (gpu.ServerFigures, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, askWithin, errNoAnswer)
 	defer cancel()
 
-	body, err := a.ask.get(ctx, address, p.endpoint.Path)
+	body, err := a.client.get(ctx, address, p.endpoint.Path)
 	if err != nil {
 		return gpu.ServerFigures{}, err
 	}

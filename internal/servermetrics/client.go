@@ -138,8 +138,8 @@ func refusedKind(plain netip.Addr, own []netip.Addr) string {
 	}
 }
 
-// embeddedIPv4 returns the IPv4 address in an IPv6 address that a translator makes of it
-// (64:ff9b::/96), or that is compatible with it (::/96); the zero address if there is none.
+// embeddedIPv4 returns the IPv4 address that an IPv6 address contains: one for a translator
+// (64:ff9b::/96), or an IPv4-compatible one (::/96). It returns the zero address if there is none.
 //
 // https://www.rfc-editor.org/rfc/rfc6052, https://www.rfc-editor.org/rfc/rfc4291#section-2.5.5.1
 func embeddedIPv4(a netip.Addr) netip.Addr {

@@ -337,8 +337,14 @@ func (r *Reader) IsMapping(n *yaml.Node, key, expected string) bool {
 // Pairs iterates over the keys of a mapping and their values; another node has none.
 func Pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
 	return func(yield func(key, value *yaml.Node) bool) {
-		for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content) &&
-			yield(n.Content[i], n.Content[i+1]); i += 2 {
+		if n.Kind != yaml.MappingNode {
+			return
+		}
+
+		for pair := range slices.Chunk(n.Content, 2) {
+			if !yield(pair[0], pair[1]) {
+				return
+			}
 		}
 	}
 }

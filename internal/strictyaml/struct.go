@@ -96,14 +96,16 @@ func (r *Reader) decodeField(
 	if n == nil {
 		defaultText, hasDefault := tag.Lookup("default")
 		if !hasDefault {
-			if !strings.Contains(tagOf(tag), ",omit") {
-				r.Fail(
-					mapping,
-					key,
-					"%s",
-					strings.TrimSuffix("is missing; expected "+expected, "; expected "),
-				)
+			if strings.Contains(tagOf(tag), ",omit") { // omitempty or omitzero
+				return
 			}
+
+			message := "is missing"
+			if expected != "" {
+				message += "; expected " + expected
+			}
+
+			r.Fail(mapping, key, "%s", message)
 
 			return
 		}

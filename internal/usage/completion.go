@@ -18,7 +18,7 @@ const (
 	fishScriptFlag = "--completion-script-fish"
 )
 
-// bashScript completes the commands of a program in bash, for which a sign in "--output=json" is a
+// bashScript completes the commands of a program in bash, for which the = in "--output=json" is a
 // word of its own. Files are named by bash itself if the program knows nothing.
 const bashScript = `_{{.App.Name}}_bash_autocomplete() {
     local word=${COMP_WORDS[COMP_CWORD]#=}
@@ -102,10 +102,10 @@ func completedArgs(app *kingpin.Application, args []string) []string {
 	for i, arg := range args[1:] {
 		if arg == "=" && strings.HasPrefix(known[len(known)-1], "--") {
 			if i+2 < len(args) {
-				continue
+				continue // the value follows
 			}
 
-			arg = "" // what follows the sign is to be completed
+			arg = "" // the value is to be completed
 		}
 
 		if flag, value, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(flag, "--") {
