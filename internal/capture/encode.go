@@ -58,7 +58,7 @@ func encodeValue(v reflect.Value) *yaml.Node {
 	return &n
 }
 
-// mapping returns a mapping on one line of keys to nodes or values, which are given in turn.
+// mapping returns a mapping on one line. It is given keys and values in turn; a value may be a node.
 func mapping(keysAndValues ...any) *yaml.Node {
 	m := &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle}
 

@@ -76,7 +76,7 @@ type Source struct {
 	lastErr     error
 	starts      startLimit
 	cannotStart bool                      // MIG is on and we are not root: no engine starts here
-	advised     error                     // prevents profiling of all GPUs, and was logged
+	advised     error                     // why no GPU can be profiled, as it was logged
 	units       map[gpu.UUID]*profiledGPU // of the GPUs to profile
 	devices     map[gpu.UUID]uint32       // the engine's numbers of the GPUs
 	search      retry.Backoff             // for GPUs that the engine does not know

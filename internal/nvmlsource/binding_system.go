@@ -18,7 +18,7 @@ func (l *library) SystemEventSetWait() ([]nvml.SystemEventData_v1, nvml.Return) 
 	}
 
 	var events [maxSystemEvents]nvml.SystemEventData_v1
-	request := nvml.SystemEventSetWaitRequest{
+	request := nvml.SystemEventSetWaitRequest{ // without Timeoutms: it does not wait
 		Set:      *l.system,
 		Data:     &events[0],
 		DataSize: maxSystemEvents,

@@ -341,8 +341,8 @@ func Pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
 			return
 		}
 
-		for pair := range slices.Chunk(n.Content, 2) {
-			if !yield(pair[0], pair[1]) {
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if !yield(n.Content[i], n.Content[i+1]) {
 				return
 			}
 		}
