@@ -26,10 +26,10 @@ const (
 
 	// defaultSelector selects the exporter's pods as the Helm chart labels them.
 	defaultSelector = "app.kubernetes.io/name=mig-exporter"
-	// controlPort is the name of the port of partition control in them.
+	// controlPort is the name of partition control's port in these pods.
 	controlPort = "control"
 
-	// tokenLifetime is the shortest that the API server gives.
+	// tokenLifetime is the shortest lifetime that the API server allows.
 	tokenLifetime = 10 * time.Minute
 )
 
@@ -53,11 +53,11 @@ func newCluster(config *rest.Config, namespace string) (*cluster, error) {
 	return &cluster{config: config, set: set, namespace: namespace}, nil
 }
 
-// settings says how the exporters of a namespace are found and verified.
+// settings say how to find and to verify the exporters of a namespace.
 type settings struct {
-	roots      *x509.CertPool
-	serverName string
-	selector   string // of their pods
+	roots      *x509.CertPool // certificates of the authorities to trust
+	serverName string         // the name in the exporters' certificates
+	selector   string         // labels of the exporters' pods
 }
 
 // readSettings reads the ConfigMap.
@@ -93,7 +93,7 @@ func (c *cluster) readSettings(ctx context.Context, name string) (*settings, err
 	return s, nil
 }
 
-// listPods lists the exporter's pods, of one node if it is named.
+// listPods lists the exporter's pods, or those on one node unless node is empty.
 func (c *cluster) listPods(ctx context.Context, selector, node string) ([]corev1.Pod, error) {
 	options := metav1.ListOptions{LabelSelector: selector}
 	if node != "" {
@@ -158,13 +158,13 @@ func portOf(pod *corev1.Pod) (int32, error) {
 		"network (control.network.enabled of the chart)", pod.Namespace, pod.Name, controlPort)
 }
 
-// audienceOf returns the audience of a node's tokens: its own exporter alone accepts it.
+// audienceOf returns the audience of tokens for a node: only the node's own exporter accepts it.
 func audienceOf(node string) string { return "mig-exporter/" + node }
 
-// token is a token with its lifetime from now.
+// token is a token of a service account.
 type token struct {
 	value    string
-	lifetime time.Duration
+	lifetime time.Duration // from the request on
 }
 
 // requestToken asks the API server for a token of a service account for one audience.
@@ -200,7 +200,7 @@ func (c *cluster) requestToken(ctx context.Context, account, audience string) (t
 	return token{answer.Status.Token, lifetime}, nil
 }
 
-// explain names the right that is missing, if that is the error.
+// explain is kube.Explain for a request in the exporter's namespace. name may be empty.
 func (c *cluster) explain(err error, verb, resource, name string) error {
 	what := resource
 	if name != "" {

@@ -5,10 +5,10 @@ import (
 	"io"
 )
 
-// noFiles asks kubectl not to complete names of files, in cobra's terms (ShellCompDirectiveNoFileComp).
+// noFiles asks kubectl not to complete names of files: it is cobra's ShellCompDirectiveNoFileComp.
 const noFiles = ":4"
 
-// complete writes what kubectl completes its command line with: a word a line, then a directive.
+// complete writes completions in kubectl's format: one word on each line, then a directive.
 func complete(out io.Writer, args []string) int {
 	code := newPlugin().program().Run(append([]string{"--completion-bash"}, args...))
 

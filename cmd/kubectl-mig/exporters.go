@@ -12,12 +12,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// exporters are the exporters of the nodes. It connects to each when it is first asked.
+// exporters makes requests to the nodes' exporters. It connects to an exporter at the first request.
 type exporters struct {
 	plugin  *plugin
-	rights  []string
+	rights  []string      // that the requests need, see plugin.account
 	timeout time.Duration // of a request
-	reason  string        // why operations are started
+	reason  string        // the stated reason of the operations
 
 	mu      sync.Mutex
 	remotes map[string]*migctl.Remote
@@ -25,6 +25,7 @@ type exporters struct {
 
 var _ rollout.Exporter = (*exporters)(nil)
 
+// remote returns the connection to a node's exporter.
 func (e *exporters) remote(ctx context.Context, node string) (*migctl.Remote, error) {
 	e.mu.Lock()
 	r := e.remotes[node]
@@ -49,8 +50,7 @@ func (e *exporters) remote(ctx context.Context, node string) (*migctl.Remote, er
 	return r, nil
 }
 
-// finalConnectError marks the error of a certificate that is not the exporter's: another attempt
-// does not cure it, as little as a right that is missing.
+// finalConnectError makes the error of a wrong certificate one that no further attempt can cure.
 func finalConnectError(err error) error {
 	if errors.As(err, new(*tls.CertificateVerificationError)) {
 		return rollout.Refused(err)

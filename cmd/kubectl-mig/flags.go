@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// defaultNamespace is the exporter's own, as the docs install it. The context's is that of the
-	// operator's own work.
+	// defaultNamespace is the namespace in which the docs install the exporter. We don't use the
+	// kubeconfig context's, which is for the operator's other work.
 	defaultNamespace = "mig-exporter"
 	// defaultConfigMap is the name that the Helm chart gives its ConfigMap in a release
 	// "mig-exporter".
@@ -28,15 +28,16 @@ type flags struct {
 	configMap      string
 	serviceAccount string
 
-	kubernetes *pflag.FlagSet // kubectl's own
+	kubernetes *pflag.FlagSet // kubectl's flags, which set kubeconfig and overrides
 }
 
-// newFlags returns flags with kubectl's own as client-go declares them.
+// newFlags returns flags, with kubectl's flags as client-go declares them.
 func newFlags() *flags {
 	f := &flags{kubernetes: pflag.NewFlagSet("kubectl", pflag.ContinueOnError)}
 	f.kubernetes.StringVar(&f.kubeconfig, "kubeconfig", "", "Path of the kubeconfig file.")
 	names := clientcmd.RecommendedConfigOverrideFlags("")
-	// Who could stand in for the API server could name another authority for the exporters.
+	// We leave this flag out: an attacker in the place of the API server could give us a ConfigMap
+	// with another authority for the exporters.
 	names.ClusterOverrideFlags.InsecureSkipTLSVerify = clientcmd.FlagInfo{}
 	clientcmd.BindOverrideFlags(&f.overrides, f.kubernetes, names)
 
@@ -86,8 +87,8 @@ func (f *flags) groups() []usage.Group {
 	}
 }
 
-// prefix returns how a command line begins that reaches the same nodes, with all flags that say
-// where these are. It leaves out what is secret.
+// prefix returns the beginning of a command line that reaches the same nodes: the program's name and
+// the flags that say where they are. It leaves out secrets.
 func (f *flags) prefix() string {
 	words := []string{programName}
 	add := func(name, value string) { words = append(words, migctl.QuoteForShell("--"+name+"="+value)) }
@@ -119,7 +120,7 @@ func (f *flags) prefix() string {
 	return strings.Join(words, " ")
 }
 
-// sentence makes client-go's help of a flag a sentence of ours.
+// sentence returns client-go's help of a flag as a sentence with a capital and a period.
 func sentence(s string) string {
 	r := []rune(strings.TrimSuffix(s, "."))
 	if len(r) == 0 {
@@ -131,7 +132,7 @@ func sentence(s string) string {
 	return string(r) + "."
 }
 
-// kingpinValue is the value of one of kubectl's flags.
+// kingpinValue is the value of one of kubectl's flags, for kingpin.
 type kingpinValue struct {
 	pflag.Value
 	set  *pflag.FlagSet

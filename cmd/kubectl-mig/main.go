@@ -1,5 +1,5 @@
 // kubectl-mig is the plugin "kubectl mig": migctl's commands on the nodes of a cluster. It reaches
-// the exporter of a node by port-forward alone, with a token for that node alone.
+// the exporter of a node only by port-forward, with a token that only that node accepts.
 package main
 
 import (

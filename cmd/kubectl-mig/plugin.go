@@ -34,7 +34,7 @@ type plugin struct {
 	cluster  func() (*cluster, error) // the same for each call
 
 	mu       sync.Mutex
-	settings *settings // as read once for all nodes
+	settings *settings // nil until readSettings has read them
 }
 
 func newPlugin() *plugin {
@@ -125,8 +125,8 @@ func (p *plugin) readSettings(ctx context.Context, c *cluster) (*settings, error
 	return s, nil
 }
 
-// connect connects to the exporter of a node. It asks for a token only after the exporter has
-// proved with its certificate that it is one.
+// connect connects to the exporter of a node. It requests a token only after the exporter has proved
+// by its certificate that it is the exporter.
 func (p *plugin) connect(
 	ctx context.Context, node string, rights []string,
 ) (*migctl.Connection, error) {
@@ -162,7 +162,8 @@ func (p *plugin) connect(
 		return nil, err
 	}
 
-	// A right that is missing is found here, before the command has done anything.
+	// If the right to request a token is missing, we find out here, before the command has done
+	// anything.
 	if _, _, err := t.tokens.get(ctx); err != nil {
 		t.close()
 		return nil, err
@@ -171,7 +172,8 @@ func (p *plugin) connect(
 	return &migctl.Connection{Transport: t, Close: t.close}, nil
 }
 
-// account returns the service account for rights.
+// account returns the service account for a command that needs the rights, the strongest of which is
+// first. The chart's account for a right may also do what weaker rights allow.
 func (p *plugin) account(rights []string) (string, error) {
 	if p.flags.serviceAccount != "" {
 		return p.flags.serviceAccount, nil

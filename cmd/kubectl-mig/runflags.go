@@ -12,19 +12,19 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/usage"
 )
 
-// hintTimeout bounds the requests for what the shell completes with.
+// hintTimeout bounds the requests for the shell's completions.
 const hintTimeout = time.Second
 
 // runFlags are the flags of runs, which migctl's commands do not have.
 type runFlags struct {
-	resume, run string
+	resume, run string // names of runs
 	evict       bool
 	options     rollout.Options
 	eviction    rollout.Eviction
-	given       map[string]*bool // those of a new run, by name
+	given       map[string]*bool // whether the command line has a flag of a new run, by the flag's name
 }
 
-// firstGiven returns the name of a flag of a new run that the command line has, or "".
+// firstGiven returns the name of a flag of a new run that the command line has, "" if it has none.
 func (f *runFlags) firstGiven() string {
 	var names []string
 
@@ -98,7 +98,7 @@ func (f *runFlags) declare(c *kingpin.CmdClause) {
 		SetValue(intValue("--skip-wait-for-delete-timeout", "seconds", 0, &f.eviction.SkipWaitForDeleteAfter))
 }
 
-// flag declares a flag of a new run, of plan and apply alike.
+// flag declares a flag of a new run. plan and apply declare the same flags, and share what is given.
 func (f *runFlags) flag(c *kingpin.CmdClause, name, help string) *kingpin.FlagClause {
 	given := f.given[name]
 	if given == nil {
@@ -118,6 +118,7 @@ func runFlagNames() []string {
 	}
 }
 
+// intValue returns a value that accepts numbers from least on, and sets target.
 func intValue(name, expected string, least int, target *int) kingpin.Value {
 	return &usage.Value{
 		Wrong: name + " is %q; expected " + expected,

@@ -23,8 +23,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// The commands about many nodes: runs, and these if their command line names a run, or a file and
-// no node.
+// The commands that can be about many nodes, see ownsLine.
 const (
 	commandPlan     = "plan"
 	commandApply    = "apply"
@@ -37,8 +36,8 @@ const exitPartial = 7
 
 const maxFleetFile = 4 << 20 // bytes
 
-// ownsLine reports whether a command line is about many nodes: a run is named, or the command is
-// plan or apply with a file and without a node.
+// ownsLine reports whether a command line is about many nodes, so that runOwn runs it: it is the
+// command runs, it names a run, or it is plan or apply with a file and without a node.
 func (p *plugin) ownsLine(l *migctl.Line) (bool, error) {
 	f := &p.runFlags
 	byFile := (l.Command == commandPlan || l.Command == commandApply) &&
@@ -79,12 +78,12 @@ func (p *plugin) runOwn(ctx context.Context, l *migctl.Line) (int, error) {
 	}
 
 	f.client = kube.New(c.set, c.namespace)
-	code, err := f.do(ctx)
+	code, err := f.runCommand(ctx)
 
 	return code, classify(err)
 }
 
-// classify returns an error as migctl reports it with the exit code that fits.
+// classify returns an error of the type for which migctl has the right exit code.
 func classify(err error) error {
 	var wrong *strictyaml.Error
 	if errors.As(err, &wrong) {
@@ -104,11 +103,12 @@ type fleet struct {
 	*runFlags
 	plugin *plugin
 	line   *migctl.Line
-	wanted *spec.Fleet // of the file
+	wanted *spec.Fleet // from the file; nil without one
 	client *kube.Cluster
 }
 
-func (f *fleet) do(ctx context.Context) (int, error) {
+// runCommand runs the command, and returns migctl's exit code unless there is an error.
+func (f *fleet) runCommand(ctx context.Context) (int, error) {
 	switch f.line.Command {
 	case commandRuns:
 		return 0, f.showRuns(ctx)
@@ -125,6 +125,7 @@ func (f *fleet) do(ctx context.Context) (int, error) {
 	return f.apply(ctx)
 }
 
+// exporters returns the nodes' exporters, for requests that need the rights.
 func (f *fleet) exporters(rights ...string) *exporters {
 	if f.options.TakeOver {
 		rights = append([]string{"take-over"}, rights...)
@@ -146,7 +147,7 @@ var errRefusedNodes = errors.New("some nodes cannot have their layouts as things
 type preview struct {
 	targets []rollout.Target
 	specs   []api.Spec
-	nodes   []rollout.Preview
+	nodes   []rollout.Preview // in the order of targets
 }
 
 // refusal returns the error if a node cannot have its layout, or if it is not known whether it can.
@@ -179,8 +180,8 @@ func isUnreached(err error) bool {
 	return !errors.Is(err, rollout.ErrRefused)
 }
 
-// idle reports whether all nodes have their layouts.
-func (p *preview) idle() bool {
+// hasNoSteps reports whether all nodes have their layouts already.
+func (p *preview) hasNoSteps() bool {
 	return !slices.ContainsFunc(p.nodes, func(n rollout.Preview) bool {
 		return n.Plan == nil || len(n.Plan.Steps) > 0
 	})
@@ -223,7 +224,7 @@ func (f *fleet) preview(ctx context.Context) (*preview, error) {
 		return nil, err
 	}
 
-	f.complete()
+	f.completeOptions()
 
 	e := f.exporters("plan")
 	defer e.close()
@@ -240,8 +241,8 @@ func (f *fleet) preview(ctx context.Context) (*preview, error) {
 	return p, ctx.Err()
 }
 
-// complete completes the options of a new run by migctl's flags.
-func (f *fleet) complete() {
+// completeOptions adds migctl's flags, and those of evictions, to the options of a new run.
+func (f *fleet) completeOptions() {
 	f.options.TakeOver = f.line.TakeOver
 	f.options.Reason = f.line.Reason
 
@@ -265,7 +266,7 @@ func (f *fleet) plan(ctx context.Context) error {
 	return cmp.Or(err, p.refusal())
 }
 
-// apply makes a run and executes it.
+// apply creates a run and executes it.
 func (f *fleet) apply(ctx context.Context) (int, error) {
 	p, err := f.preview(ctx)
 	if err != nil {
@@ -278,7 +279,7 @@ func (f *fleet) apply(ctx context.Context) (int, error) {
 		return 0, err
 	}
 
-	if p.idle() {
+	if p.hasNoSteps() {
 		return 0, nil
 	}
 
@@ -323,8 +324,8 @@ func (f *fleet) rollBack(ctx context.Context) (int, error) {
 // errNothingLeft says that a run has nothing left to do.
 var errNothingLeft = errors.New("nothing is left to do")
 
-// takeUp changes a run that another client may have begun, asks, and goes on with it. While it asks
-// it does not own the run: the question may stand there for a night.
+// takeUp changes an existing run, asks the operator, and goes on with the run. While it asks, it does
+// not own the run, since the operator may answer the next morning.
 func (f *fleet) takeUp(
 	ctx context.Context, name, question string, change func(*rollout.Run) error,
 ) (int, error) {
@@ -333,7 +334,7 @@ func (f *fleet) takeUp(
 		return 0, err
 	}
 
-	was := slices.Clone(shown.Nodes)
+	before := slices.Clone(shown.Nodes)
 
 	err = change(shown)
 	if err == nil || errors.Is(err, errNothingLeft) {
@@ -362,7 +363,7 @@ func (f *fleet) takeUp(
 		return 0, err
 	}
 
-	if !reflect.DeepEqual(run.Nodes, was) {
+	if !reflect.DeepEqual(run.Nodes, before) {
 		err = fmt.Errorf("another client has gone on with run %s meanwhile: look at it again", name)
 	} else {
 		err = change(run)
@@ -380,7 +381,7 @@ func (f *fleet) takeUp(
 	return f.execute(ctx, run, store)
 }
 
-// execute goes on with a run that this client owns, and releases it.
+// execute executes a run that this client owns, and then releases it.
 func (f *fleet) execute(ctx context.Context, run *rollout.Run, store *kube.Store) (int, error) {
 	defer store.Close(context.WithoutCancel(ctx))
 
@@ -390,10 +391,10 @@ func (f *fleet) execute(ctx context.Context, run *rollout.Run, store *kube.Store
 	e := f.exporters("apply")
 	defer e.close()
 
-	kept, lose := context.WithCancelCause(ctx)
+	ownedCtx, lose := context.WithCancelCause(ctx) // ends when this client loses the run
 	defer lose(nil)
 
-	go func() { lose(store.Keep(kept)) }()
+	go func() { lose(store.Keep(ownedCtx)) }()
 
 	engine := &rollout.Engine{
 		Cluster:  f.client,
@@ -403,7 +404,7 @@ func (f *fleet) execute(ctx context.Context, run *rollout.Run, store *kube.Store
 		Report:   func(n rollout.Node) { writeNode(f.line.Out, &n) },
 	}
 
-	err := engine.Execute(kept, run)
+	err := engine.Execute(ownedCtx, run)
 	if err == nil {
 		return 0, nil
 	}
@@ -445,7 +446,7 @@ func (f *fleet) showRuns(ctx context.Context) error {
 	return errors.Join(err, failed)
 }
 
-// newHolder names this client: no two have the same name.
+// newHolder returns a name for this client, which no other client has.
 func newHolder() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -455,7 +456,7 @@ func newHolder() string {
 	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), strings.ToLower(rand.Text()[:8]))
 }
 
-// wallClock is the time.
+// wallClock is the rollout.Clock of this machine.
 type wallClock struct{}
 
 // Now implements rollout.Clock.
@@ -464,7 +465,8 @@ func (wallClock) Now() time.Time { return time.Now() }
 // Sleep implements rollout.Clock.
 func (wallClock) Sleep(ctx context.Context, d time.Duration) error { return retry.Sleep(ctx, d) }
 
-// runNames lists the runs, for the shell; none if the API server does not answer soon.
+// runNames lists the runs for the shell's completion, or none if the API server does not answer
+// within hintTimeout.
 func (p *plugin) runNames() []string {
 	ctx, cancel := context.WithTimeout(context.Background(), hintTimeout)
 	defer cancel()
@@ -474,7 +476,7 @@ func (p *plugin) runNames() []string {
 		return nil
 	}
 
-	runs, _ := kube.New(c.set, c.namespace).ListRuns(ctx) // those that can be read
+	runs, _ := kube.New(c.set, c.namespace).ListRuns(ctx) // after an error, the runs that it could read
 
 	names := make([]string, len(runs))
 	for i, run := range runs {

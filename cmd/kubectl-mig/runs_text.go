@@ -11,7 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/cmd/kubectl-mig/internal/rollout"
 )
 
-// clean keeps what comes from a node from moving the cursor.
+// clean replaces control characters in a text from a node or the API server, which could move the
+// terminal's cursor.
 func clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -51,7 +52,7 @@ func writePreview(w io.Writer, list []rollout.Preview) {
 	}
 }
 
-// writeNode shows what has become of a node.
+// writeNode shows the state of a node.
 func writeNode(w io.Writer, n *rollout.Node) {
 	fmt.Fprintf(w, "%s: %s%s\n", n.Name, phaseText(n), failureText(n))
 }

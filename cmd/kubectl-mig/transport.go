@@ -14,23 +14,23 @@ import (
 )
 
 const (
-	// handshakeTimeout bounds a connection: an exporter that hangs still has its port open.
+	// handshakeTimeout is how long making a connection may take. Even an exporter that hangs accepts
+	// connections on its port.
 	handshakeTimeout = 30 * time.Second
-	// idleTimeout is how long a port-forward that no request uses stays open: a run may have been
-	// at work on hundreds of nodes.
+	// idleTimeout is how long we keep a port-forward that no request uses. It is short, since a run
+	// may use hundreds of nodes, one after another.
 	idleTimeout = 10 * time.Second
 )
 
-// transport makes requests of one node's exporter. The token is in none before the exporter's
-// certificate is verified, and the first is asked for only after that.
+// transport makes requests to one node's exporter. It verifies the exporter's certificate before it
+// sends a token.
 type transport struct {
-	http   *http.Transport
-	tls    *tls.Config
-	find   func(context.Context) (*corev1.Pod, error)
-	open   func(context.Context, *corev1.Pod) (net.Conn, error)
-	tokens *tokenSource
-	// timeout bounds the making of a connection.
-	timeout time.Duration
+	http    *http.Transport
+	tls     *tls.Config
+	find    func(context.Context) (*corev1.Pod, error)           // finds the exporter's pod
+	open    func(context.Context, *corev1.Pod) (net.Conn, error) // opens a tunnel to it
+	tokens  *tokenSource
+	timeout time.Duration // handshakeTimeout, except in tests
 
 	mu       sync.Mutex
 	verified net.Conn // the first connection, until a request uses it
@@ -92,7 +92,8 @@ func (t *transport) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return t.handshake(ctx)
 }
 
-// handshake connects to the pod that is the node's exporter now, and verifies its certificate.
+// handshake connects to the node's exporter, and verifies its certificate. It finds the pod each
+// time, since another pod may be the exporter by now.
 func (t *transport) handshake(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, t.timeout, errNoConnection)
 	defer cancel()
@@ -107,6 +108,7 @@ func (t *transport) handshake(ctx context.Context) (net.Conn, error) {
 
 var errNoConnection = errors.New("the exporter's pod does not answer")
 
+// connect is handshake without the timeout.
 func (t *transport) connect(ctx context.Context) (net.Conn, error) {
 	pod, err := t.find(ctx)
 	if err != nil {
@@ -129,18 +131,18 @@ func (t *transport) connect(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// RoundTrip makes a request with the token that is valid now. If the exporter does not accept the
-// token, which another request has used before, it makes the request once more with another one: a
-// token can end early, or while this machine is asleep.
+// RoundTrip makes a request with a token. If the exporter does not accept a token that was used
+// before, RoundTrip makes the request once more with a new one: a token can end early, or while this
+// machine is asleep.
 func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
-	value, fresh, err := t.tokens.get(request.Context())
+	value, isNew, err := t.tokens.get(request.Context())
 	if err != nil {
 		closeBody(request)
 		return nil, err
 	}
 
 	response, err := t.roundTrip(request, value)
-	if err != nil || fresh || response.StatusCode != http.StatusUnauthorized {
+	if err != nil || isNew || response.StatusCode != http.StatusUnauthorized {
 		return response, err
 	}
 
@@ -151,7 +153,7 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 			return response, nil //nolint:nilerr // the answer stands
 		}
 	} else if request.Body != nil && request.Body != http.NoBody {
-		return response, nil
+		return response, nil // the body was sent, and we cannot send it again
 	}
 
 	response.Body.Close()
@@ -171,6 +173,7 @@ func closeBody(request *http.Request) {
 	}
 }
 
+// roundTrip makes a request with one token.
 func (t *transport) roundTrip(request *http.Request, token string) (*http.Response, error) {
 	request = request.Clone(request.Context())
 	request.Header.Set("Authorization", "Bearer "+token)
@@ -181,7 +184,7 @@ func (t *transport) roundTrip(request *http.Request, token string) (*http.Respon
 // CloseIdleConnections closes the connections that no request uses.
 func (t *transport) CloseIdleConnections() { t.http.CloseIdleConnections() }
 
-// close ends all connections that no request uses.
+// close closes the connections that no request uses, and the verified one.
 func (t *transport) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -194,24 +197,24 @@ func (t *transport) close() {
 	t.http.CloseIdleConnections()
 }
 
-// tokenSource has a token that is valid, and renews it. It is safe for concurrent use.
+// tokenSource keeps a valid token. It is safe for concurrent use.
 type tokenSource struct {
-	request func(context.Context) (token, error)
+	request func(context.Context) (token, error) // requests a new one
 	now     func() time.Time
 
 	mu    sync.Mutex
-	value string
-	renew time.Time
+	value string    // empty if there is none
+	renew time.Time // when to request another one
 }
 
-// get returns a token, and whether it is a new one. It asks for another one when a fifth of the
-// lifetime is left.
-func (s *tokenSource) get(ctx context.Context) (value string, fresh bool, err error) {
+// get returns a token. It requests a new one, and reports isNew, if there is none or if only a fifth
+// of its lifetime is left.
+func (s *tokenSource) get(ctx context.Context) (value string, isNew bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	asked := s.now()
-	if s.value != "" && asked.Before(s.renew) {
+	now := s.now()
+	if s.value != "" && now.Before(s.renew) {
 		return s.value, false, nil
 	}
 
@@ -221,12 +224,12 @@ func (s *tokenSource) get(ctx context.Context) (value string, fresh bool, err er
 	}
 
 	s.value = t.value
-	s.renew = asked.Add(t.lifetime * 4 / 5)
+	s.renew = now.Add(t.lifetime * 4 / 5)
 
 	return s.value, true, nil
 }
 
-// forget makes get ask for another token, unless it has already.
+// forget drops a token, unless it was replaced meanwhile.
 func (s *tokenSource) forget(value string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,18 +18,18 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// openTunnel opens a connection to a port of a pod, by a port-forward of its own. No port of this
-// machine is opened, which other users of it could connect to. It tries a websocket first and then
-// SPDY, as kubectl does.
+// openTunnel opens a connection to the port of partition control in a pod, by a port-forward of its
+// own. It opens no port of this machine, to which other users of the machine could connect. It tries
+// a websocket first and then SPDY, as kubectl does.
 func (c *cluster) openTunnel(ctx context.Context, pod *corev1.Pod) (net.Conn, error) {
 	port, err := portOf(pod)
 	if err != nil {
 		return nil, err
 	}
 
-	second := &statusRecorder{}
+	spdyStatus := &statusRecorder{}
 
-	dialer, err := c.newDialer(pod.Name, second)
+	dialer, err := c.newDialer(pod.Name, spdyStatus)
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
 	}
@@ -43,7 +43,7 @@ func (c *cluster) openTunnel(ctx context.Context, pod *corev1.Pod) (net.Conn, er
 	go func() { // neither the dialers nor the streams take a context
 		streams, _, err := dialer.Dial(portforward.PortForwardProtocolV1Name)
 		if err != nil {
-			if second.status == http.StatusForbidden {
+			if spdyStatus.status == http.StatusForbidden {
 				err = apierrors.NewForbidden(corev1.Resource("pods/portforward"), pod.Name, err)
 			}
 
@@ -58,7 +58,7 @@ func (c *cluster) openTunnel(ctx context.Context, pod *corev1.Pod) (net.Conn, er
 
 	select {
 	case <-ctx.Done():
-		go func() {
+		go func() { // close the tunnel if it still opens
 			if late := <-opened; late.err == nil {
 				late.tunnel.Close()
 			}
@@ -74,7 +74,8 @@ func (c *cluster) openTunnel(ctx context.Context, pod *corev1.Pod) (net.Conn, er
 	}
 }
 
-// statusRecorder remembers the status of the last answer: the SPDY dialer's errors have it no more.
+// statusRecorder remembers the status of the last answer, which the errors of the SPDY dialer do not
+// have.
 type statusRecorder struct {
 	http.RoundTripper
 	status int
@@ -90,9 +91,9 @@ func (r *statusRecorder) RoundTrip(request *http.Request) (*http.Response, error
 	return response, err
 }
 
-// newDialer returns kubectl's dialer for the port-forwards of a pod. The requests of the second
-// attempt, by SPDY, go through recorder.
-func (c *cluster) newDialer(pod string, recorder *statusRecorder) (httpstream.Dialer, error) {
+// newDialer returns kubectl's dialer for the port-forwards of a pod. Its requests by SPDY go through
+// spdyStatus.
+func (c *cluster) newDialer(pod string, spdyStatus *statusRecorder) (httpstream.Dialer, error) {
 	url := c.set.CoreV1().RESTClient().Get().Namespace(c.namespace).Resource("pods").Name(pod).
 		SubResource("portforward").URL()
 
@@ -106,11 +107,11 @@ func (c *cluster) newDialer(pod string, recorder *statusRecorder) (httpstream.Di
 		return nil, err
 	}
 
-	recorder.RoundTripper = transport
-	client := &http.Client{Transport: recorder}
-	second := spdy.NewDialerForStreaming(upgrader, client, http.MethodPost, url)
+	spdyStatus.RoundTripper = transport
+	client := &http.Client{Transport: spdyStatus}
+	bySPDY := spdy.NewDialerForStreaming(upgrader, client, http.MethodPost, url)
 
-	return portforward.NewFallbackDialerForStreaming(websocket, second, func(err error) bool {
+	return portforward.NewFallbackDialerForStreaming(websocket, bySPDY, func(err error) bool {
 		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 	}), nil
 }
@@ -122,12 +123,12 @@ type tunnel struct {
 	address tunnelAddress
 
 	mu     sync.Mutex
-	failed error // what the node says of the port-forward
-	done   chan struct{}
+	failed error         // why the port-forward failed, as the node reports it; nil if it does not
+	done   chan struct{} // closed when the node has reported that, or will not
 }
 
-// newTunnel opens the two streams of a port-forwarded connection. It closes the streams' connection
-// with the tunnel, or if it fails.
+// newTunnel opens the two streams of a port-forwarded connection, one for data and one for the
+// node's errors. If that fails, it closes streams; else the tunnel's Close does.
 func newTunnel(streams httpstream.Connection, port int32) (*tunnel, error) {
 	headers := http.Header{}
 	headers.Set(corev1.StreamType, corev1.StreamTypeError)
@@ -161,16 +162,14 @@ func newTunnel(streams httpstream.Connection, port int32) (*tunnel, error) {
 	return t, nil
 }
 
-// maxFailure bounds what the node says of a port-forward that failed.
+// maxFailure is how many bytes we read of the node's error.
 const maxFailure = 4 << 10
 
+// readFailure blocks until the node reports an error, or the tunnel ends.
 func (t *tunnel) readFailure(failures io.Reader) {
 	defer close(t.done)
 
-	message, err := io.ReadAll(io.LimitReader(failures, maxFailure))
-	if err == nil && len(message) == 0 {
-		return
-	}
+	message, _ := io.ReadAll(io.LimitReader(failures, maxFailure))
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -180,10 +179,10 @@ func (t *tunnel) readFailure(failures io.Reader) {
 	}
 }
 
-// failureWait is how long a broken tunnel waits for the node to say why.
+// failureWait is how long Read waits for the node's error once the tunnel is broken.
 const failureWait = 500 * time.Millisecond
 
-// Read reads what the pod sends. If the tunnel ends, the error is the node's, which says why.
+// Read reads from the pod. If the tunnel has failed, it returns the node's error, if there is one.
 func (t *tunnel) Read(b []byte) (int, error) {
 	n, err := t.Stream.Read(b)
 	if err == nil {
@@ -212,7 +211,8 @@ func (t *tunnel) Close() error { return t.streams.Close() }
 func (t *tunnel) LocalAddr() net.Addr  { return t.address }
 func (t *tunnel) RemoteAddr() net.Addr { return t.address }
 
-// SetDeadline and its like do nothing: requests end with their context, which closes the tunnel.
+// The deadlines do nothing: requests end with their context, which closes the tunnel.
+
 func (t *tunnel) SetDeadline(time.Time) error      { return nil }
 func (t *tunnel) SetReadDeadline(time.Time) error  { return nil }
 func (t *tunnel) SetWriteDeadline(time.Time) error { return nil }

@@ -1,5 +1,5 @@
-// Package apifake is what tests have for an API server: it keeps objects by their paths, whatever
-// they are, and evicts pods.
+// Package apifake is an API server for tests: it keeps objects of any kind by their paths, and evicts
+// pods.
 package apifake
 
 import (
@@ -14,24 +14,22 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Server is the API server. It refuses changes of objects that have changed since they were read,
-// evictions and deletions of pods but those that are meant, and notes who has set
-// spec.unschedulable of a node. Its lock guards the fields.
+// Server is the API server. It refuses to change an object that has changed since the client has read
+// it, and to evict or delete a pod with another UID than the request's precondition. It records which
+// manager has set spec.unschedulable of a node. Its lock guards the fields.
 type Server struct {
 	sync.Mutex
 
-	Objects map[string]map[string]any
-	// Budgets has the paths of pods whose eviction is refused, Evicted those of pods that were
-	// evicted.
-	Budgets map[string]bool
-	Evicted []string
+	Objects map[string]map[string]any // by path
+	Budgets map[string]bool           // paths of pods whose eviction a PodDisruptionBudget refuses
+	Evicted []string                  // paths of pods that were evicted or deleted
 	// Forbidden are requests, "<method> <path>", that get 403; Unavailable is one that gets 500.
 	Forbidden   map[string]bool
 	Unavailable string
 	// Before, if not nil, is called before each request, without the lock.
 	Before func(*http.Request)
 
-	version int
+	version int // the last resourceVersion
 }
 
 // New returns a server without objects.
@@ -43,7 +41,7 @@ func New() *Server {
 	}
 }
 
-// Put stores an object. The caller has the lock.
+// Put stores an object with a new resourceVersion, and a UID if it has none. The caller has the lock.
 func (s *Server) Put(at string, object map[string]any) {
 	s.version++
 
@@ -111,7 +109,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(w, map[string]any{"kind": "APIResourceList", "groupVersion": "v1", "resources": []any{
 			map[string]any{"name": "pods/eviction", "kind": "Eviction", "group": "policy", "version": "v1"},
 		}})
-	case (isEviction || r.Method == http.MethodDelete) && !s.isWanted(pod, body):
+	case (isEviction || r.Method == http.MethodDelete) && !s.meetsPrecondition(pod, body):
 		fail(w, http.StatusConflict, "Conflict")
 	case isEviction && s.Budgets[pod]:
 		failWith(w, http.StatusTooManyRequests, "TooManyRequests",
@@ -129,8 +127,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// isWanted reports whether a pod is the one that a request to delete or evict it means.
-func (s *Server) isWanted(pod string, body map[string]any) bool {
+// meetsPrecondition reports whether a pod has the UID in the precondition of a request to delete or
+// evict it.
+func (s *Server) meetsPrecondition(pod string, body map[string]any) bool {
 	options, _ := body["deleteOptions"].(map[string]any)
 	if options == nil {
 		options = body
@@ -142,6 +141,7 @@ func (s *Server) isWanted(pod string, body map[string]any) bool {
 	return conditions["uid"] != nil && conditions["uid"] == metadata["uid"]
 }
 
+// serveObject serves GET, PATCH and PUT of an object, and GET of a list.
 func (s *Server) serveObject(w http.ResponseWriter, r *http.Request, at string, body map[string]any) {
 	object := s.Objects[at]
 
@@ -154,14 +154,14 @@ func (s *Server) serveObject(w http.ResponseWriter, r *http.Request, at string, 
 		answer(w, object)
 	case r.Method == http.MethodPatch:
 		patched := Merge(Clone(object), body)
-		Note(patched, body, r.URL.Query().Get("fieldManager"))
+		NoteManager(patched, body, r.URL.Query().Get("fieldManager"))
 		s.write(w, at, object, patched)
 	default:
 		s.write(w, at, object, body)
 	}
 }
 
-// isList reports whether a path is of several objects.
+// isList reports whether a path is that of a list.
 func isList(at string) bool {
 	switch path.Base(at) {
 	case "nodes", "pods", "configmaps", "leases":
@@ -199,17 +199,18 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, at string) {
 	answer(w, map[string]any{"kind": kind, "apiVersion": "v1", "items": items})
 }
 
-// write stores an object unless it has changed since.
-func (s *Server) write(w http.ResponseWriter, at string, was, object map[string]any) {
+// write stores an object in the place of the current one, which is nil for a new object. It refuses
+// if the object has another resourceVersion than the current one.
+func (s *Server) write(w http.ResponseWriter, at string, current, object map[string]any) {
 	metadata, _ := object["metadata"].(map[string]any)
-	read, _ := metadata["resourceVersion"].(string)
+	version, _ := metadata["resourceVersion"].(string)
 
-	if was == nil && s.Objects[at] != nil {
+	if current == nil && s.Objects[at] != nil {
 		fail(w, http.StatusConflict, "AlreadyExists")
 		return
 	}
 
-	if before, _ := was["metadata"].(map[string]any); was != nil && read != before["resourceVersion"] {
+	if now, _ := current["metadata"].(map[string]any); current != nil && version != now["resourceVersion"] {
 		fail(w, http.StatusConflict, "Conflict")
 		return
 	}
@@ -218,8 +219,8 @@ func (s *Server) write(w http.ResponseWriter, at string, was, object map[string]
 	answer(w, object)
 }
 
-// Note notes that a manager has set spec.unschedulable.
-func Note(object, patch map[string]any, manager string) {
+// NoteManager records in an object that a manager has set spec.unschedulable, if the patch sets it.
+func NoteManager(object, patch map[string]any, manager string) {
 	spec, _ := patch["spec"].(map[string]any)
 	if _, ok := spec["unschedulable"]; !ok {
 		return
@@ -241,12 +242,12 @@ func Merge(object, patch map[string]any) map[string]any {
 		case value == nil:
 			delete(object, key)
 		case isMap:
-			was, _ := object[key].(map[string]any)
-			if was == nil {
-				was = map[string]any{}
+			current, _ := object[key].(map[string]any)
+			if current == nil {
+				current = map[string]any{}
 			}
 
-			object[key] = Merge(was, inner)
+			object[key] = Merge(current, inner)
 		default:
 			object[key] = value
 		}

@@ -1,15 +1,15 @@
-// Package kube is what a run over many nodes does by the API server: it cordons nodes, evicts pods
-// by kubectl drain's rules, and keeps the state of the run in a ConfigMap, owned by one client at a
-// time with a Lease.
+// Package kube makes the requests of a run over many nodes to the API server: it cordons nodes,
+// evicts pods by kubectl drain's rules, and keeps the state of the run in a ConfigMap. A Lease says
+// which client owns the run.
 //
-// The operator needs, by ClusterRole:
+// The operator needs a ClusterRole with these rights:
 //
 //	""      nodes          get, list with label selectors, and patch
 //	""      pods           get, and delete with --disable-eviction, to evict
 //	""      pods/eviction  create, to evict
 //	apps    daemonsets     get, to evict
 //
-// and by Role in the exporter's namespace:
+// and a Role in the exporter's namespace with these:
 //
 //	""                   configmaps  get, list, create, update
 //	coordination.k8s.io  leases      get, create, update
@@ -32,22 +32,22 @@ import (
 )
 
 const (
-	// runMark is the annotation of a node that a run has cordoned, with the run's name.
+	// runMark is the annotation of a node that a run has cordoned. Its value is the run's name.
 	runMark = "mig-exporter.io/cordoned-by-run"
-	// exporterMark is that of a node which its exporter has cordoned for an operation.
+	// exporterMark is the annotation of a node that its exporter has cordoned for an operation.
 	exporterMark = "mig-exporter.io/cordoned-by"
-	// manager is this program's name among the managers of the node's fields.
+	// manager is this program's name among the managers of an object's fields.
 	manager = "kubectl-mig"
 
-	// tries is how often a change of a node is tried if other clients change it at the same time.
-	tries = 5
+	// maxTries is how often we try to change a node if other clients change it at the same time.
+	maxTries = 5
 )
 
 // Cluster is a client of the API server. It is safe for concurrent use.
 type Cluster struct {
 	set       kubernetes.Interface
-	namespace string // the exporter's
-	newDrain  drainMaker
+	namespace string     // the exporter's
+	newDrain  drainMaker // newDrain, except in tests
 }
 
 var _ rollout.Cluster = (*Cluster)(nil)
@@ -99,9 +99,9 @@ func (c *Cluster) node(ctx context.Context, name string) (*corev1.Node, error) {
 	return node, nil
 }
 
-// Cordon cordons a node for a run. It reports false if another client has cordoned it. While the
-// node's exporter keeps it cordoned for an operation of its own, or another run does, that is an
-// error: they would lift their cordon in the middle.
+// Cordon cordons a node for a run. It returns false if another client has cordoned it. If the node's
+// exporter keeps it cordoned for an operation, or another run does, Cordon returns an error: they
+// would lift their cordon before this run is done.
 func (c *Cluster) Cordon(ctx context.Context, name, run string) (bool, error) {
 	own := false
 
@@ -112,7 +112,7 @@ func (c *Cluster) Cordon(ctx context.Context, name, run string) (bool, error) {
 		switch {
 		case !node.Spec.Unschedulable:
 			return newPatch(node, run, map[string]any{"unschedulable": true}), nil
-		case mark == run:
+		case mark == run: // unless another client has cordoned it again since
 			own = isManagedByUs(node)
 		case mark != "" && isManagedByUs(node):
 			return nil, fmt.Errorf("run %s keeps node %s cordoned", mark, name)
@@ -190,8 +190,8 @@ func managersOf(node *corev1.Node) []string {
 	return list
 }
 
-// newPatch returns a merge patch for the node that was read. A nil mark removes the annotation; a
-// nil spec is not changed.
+// newPatch returns a merge patch for the node that was read. A nil mark removes the annotation. With
+// a nil spec, the patch does not change the node's spec.
 func newPatch(node *corev1.Node, mark any, spec map[string]any) map[string]any {
 	body := map[string]any{
 		"metadata": map[string]any{
@@ -206,8 +206,8 @@ func newPatch(node *corev1.Node, mark any, spec map[string]any) map[string]any {
 	return body
 }
 
-// patchNode reads the node and applies the patch that decide returns; nil is no patch. It tries
-// again if the node has changed.
+// patchNode reads the node and applies the patch that decide returns. If decide returns nil, it does
+// nothing. If the node has changed meanwhile, it reads it and calls decide again.
 func (c *Cluster) patchNode(
 	ctx context.Context, name string, decide func(*corev1.Node) (map[string]any, error),
 ) error {
@@ -234,7 +234,7 @@ func (c *Cluster) patchNode(
 			return nil
 		}
 
-		if !apierrors.IsConflict(err) || try == tries {
+		if !apierrors.IsConflict(err) || try == maxTries {
 			return explain(err, "patch", "nodes")
 		}
 	}
@@ -251,8 +251,9 @@ type APIError struct{ err error }
 func (e *APIError) Error() string { return e.err.Error() }
 func (e *APIError) Unwrap() error { return e.err }
 
-// Explain returns the error of a request to the API server. If a right is missing, it names the
-// right and where it is documented. Errors that no second attempt can cure are rollout.ErrRefused.
+// Explain returns an *APIError for the error of a request to the API server. If a right is missing,
+// it names the right and where it is documented. An error that no further attempt can cure is marked
+// with rollout.ErrRefused.
 func Explain(err error, verb, what, docs string) error {
 	text := fmt.Errorf("%s %s: %w", verb, what, err)
 

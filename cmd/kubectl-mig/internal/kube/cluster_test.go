@@ -43,7 +43,7 @@ func (s *fakeAPI) setCordon(on bool) {
 	}
 
 	node := apifake.Merge(apifake.Clone(s.Objects[nodePath]), patch)
-	apifake.Note(node, patch, "kubectl-cordon")
+	apifake.NoteManager(node, patch, "kubectl-cordon")
 	s.Put(nodePath, node)
 }
 

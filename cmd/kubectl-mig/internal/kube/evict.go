@@ -25,10 +25,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/cmd/kubectl-mig/internal/rollout"
 )
 
-// retryDelay is kubectl drain's own between evictions that a PodDisruptionBudget refuses.
+// retryDelay is the time between two evictions of a pod if a PodDisruptionBudget refuses them, as in
+// kubectl drain.
 const retryDelay = 5 * time.Second
 
-// drainMaker returns kubectl's drain with some options.
+// drainMaker returns kubectl's drain with the options of an eviction.
 type drainMaker func(context.Context, kubernetes.Interface, rollout.Eviction) *drain.Helper
 
 func newDrain(ctx context.Context, set kubernetes.Interface, o rollout.Eviction) *drain.Helper {
@@ -49,8 +50,8 @@ func newDrain(ctx context.Context, set kubernetes.Interface, o rollout.Eviction)
 	}
 }
 
-// Evict evicts those of the pods that are on the node, by kubectl drain's rules, and returns when
-// they are gone. If one of them has to stay by these rules, it evicts none.
+// Evict evicts the pods, as far as they are on the node, by kubectl drain's rules, and blocks until
+// they are gone. If drain would leave one of them, Evict evicts none.
 func (c *Cluster) Evict(
 	ctx context.Context, node string, pods []rollout.Pod, options rollout.Eviction,
 ) error {
@@ -60,17 +61,17 @@ func (c *Cluster) Evict(
 	var refusal lastLine
 	helper.ErrOut = &refusal
 
-	leave, err := holders.choose(ctx, helper)
+	evictable, err := holders.choose(ctx, helper)
 	if err != nil {
 		return err
 	}
 
-	if err := helper.DeleteOrEvictPods(leave); err != nil {
+	if err := helper.DeleteOrEvictPods(evictable); err != nil {
 		if why := refusal.String(); why != "" {
 			err = fmt.Errorf("%w; the last refusal: %s", err, why)
 		}
 
-		return holders.refused(ctx, err)
+		return holders.asRefused(ctx, err)
 	}
 
 	return nil
@@ -92,7 +93,7 @@ func (c *Cluster) CheckEviction(
 func (h *holdersOnly) choose(ctx context.Context, helper *drain.Helper) ([]corev1.Pod, error) {
 	list, errs := helper.GetPodsForDeletion(h.node)
 	if len(errs) > 0 {
-		return nil, h.refused(ctx, errors.Join(errs...))
+		return nil, h.asRefused(ctx, errors.Join(errs...))
 	}
 
 	leave := list.Pods()
@@ -150,9 +151,9 @@ func (l *lastLine) String() string {
 	return l.text
 }
 
-// refused makes an error of kubectl's drain final: it has tried until its timeout, unless the API
-// server did not answer, which drain's error says in its text alone.
-func (h *holdersOnly) refused(ctx context.Context, err error) error {
+// asRefused marks an error of drain with rollout.ErrRefused, since drain has tried until its timeout.
+// It does not if the API server has not answered, which we cannot see in drain's error.
+func (h *holdersOnly) asRefused(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -166,10 +167,10 @@ func (h *holdersOnly) refused(ctx context.Context, err error) error {
 
 func nameOf(p *corev1.Pod) rollout.Pod { return rollout.Pod{Namespace: p.Namespace, Name: p.Name} }
 
-// holdersOnly is a client that lists no other pods of a node than some: so drain's rules are about
-// these alone. It evicts and deletes only those that it has listed: drain goes by names, and tries
-// for minutes if a PodDisruptionBudget refuses. By then a pod may be gone, and its owner may have
-// made another of its name on another node.
+// holdersOnly is a client for drain that shows it only some pods of a node, the holders, so that
+// drain applies its rules to these alone. It evicts and deletes a pod only if it is the one that was
+// listed: drain names pods by their names, and tries for minutes if a PodDisruptionBudget refuses. By
+// then a pod may be gone, and its owner may have created another of the same name on another node.
 type holdersOnly struct {
 	kubernetes.Interface
 	node  string
@@ -181,8 +182,8 @@ type holdersOnly struct {
 	unanswered atomic.Bool
 }
 
-// note notes whether the API server has answered.
-func (h *holdersOnly) note(err error) error {
+// noteAnswer sets unanswered if err says that the API server has not answered. It returns err.
+func (h *holdersOnly) noteAnswer(err error) error {
 	var status apierrors.APIStatus
 	if err != nil && (!errors.As(err, &status) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
 		apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err)) {
@@ -198,7 +199,8 @@ func (h *holdersOnly) preconditions(namespace, name string) *metav1.Precondition
 	return &metav1.Preconditions{UID: &uid}
 }
 
-// asGone returns the error of a request for one pod, which is gone if another has its name.
+// asGone turns the conflict with a precondition into "not found": another pod has the name, so the
+// one that was listed is gone.
 func asGone(err error, name string) error {
 	if apierrors.IsConflict(err) {
 		return apierrors.NewNotFound(corev1.Resource("pods"), name)
@@ -234,7 +236,7 @@ type holdersEvictions struct {
 // Evict evicts a pod that was listed.
 func (e *holdersEvictions) Evict(ctx context.Context, eviction *policyv1.Eviction) error {
 	eviction.DeleteOptions.Preconditions = e.holders.preconditions(eviction.Namespace, eviction.Name)
-	return asGone(e.holders.note(e.EvictionInterface.Evict(ctx, eviction)), eviction.Name)
+	return asGone(e.holders.noteAnswer(e.EvictionInterface.Evict(ctx, eviction)), eviction.Name)
 }
 
 type holdersCore struct {
@@ -260,16 +262,17 @@ type holdersPods struct {
 // Delete deletes a pod that was listed.
 func (p *holdersPods) Delete(ctx context.Context, name string, o metav1.DeleteOptions) error {
 	o.Preconditions = p.holders.preconditions(p.namespace, name)
-	return asGone(p.holders.note(p.PodInterface.Delete(ctx, name, o)), name)
+	return asGone(p.holders.noteAnswer(p.PodInterface.Delete(ctx, name, o)), name)
 }
 
 // Get gets a pod.
 func (p *holdersPods) Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.Pod, error) {
 	pod, err := p.PodInterface.Get(ctx, name, o)
-	return pod, p.holders.note(err)
+	return pod, p.holders.noteAnswer(err)
 }
 
-// List gets the holders, of all namespaces, one by one, which needs no right to list pods.
+// List returns the holders, of all namespaces. It gets them one by one, which needs no right to list
+// pods.
 func (p *holdersPods) List(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
 	selector, err := labels.Parse(o.LabelSelector)
 	if err != nil {
@@ -287,7 +290,7 @@ func (p *holdersPods) List(ctx context.Context, o metav1.ListOptions) (*corev1.P
 			continue
 		}
 
-		if h.note(err) != nil {
+		if h.noteAnswer(err) != nil {
 			return nil, explain(err, "get", "pods")
 		}
 

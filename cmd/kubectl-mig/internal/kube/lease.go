@@ -15,14 +15,15 @@ import (
 )
 
 const (
+	// leaseDuration is how long after a renewal other clients leave the Lease to its holder.
 	leaseDuration = 30 * time.Second
-	renewEvery    = 8 * time.Second
-	// leaseUse is how long after a renewal its owner still does something. It is shorter than the
-	// Lease: clocks differ, and a deed takes time.
-	leaseUse  = 20 * time.Second
-	leasePoll = 2 * time.Second
-	// requestTimeout bounds a renewal.
-	requestTimeout = 5 * time.Second
+	// leaseUse is how long after a renewal its holder itself relies on it. It is shorter, since
+	// clocks run at different speeds, and a change that is under way takes time.
+	leaseUse = 20 * time.Second
+
+	renewEvery     = 8 * time.Second
+	leasePoll      = 2 * time.Second // between looks at a Lease, or attempts to renew it
+	requestTimeout = 5 * time.Second // of a renewal
 )
 
 // Lease is the ownership of one run. It is safe for concurrent use.
@@ -33,13 +34,13 @@ type Lease struct {
 	holder  string
 
 	mu      sync.Mutex
-	renewed time.Time // when the last renewal was asked for, by this machine's clock
-	failed  error     // of the last renewal
-	lost    error     // why the Lease is not this client's any more, rollout.ErrLost
+	renewed time.Time // when we sent the last successful renewal, by this machine's clock
+	failed  error     // error of the last renewal, or nil
+	lost    error     // wraps rollout.ErrLost: why this client has lost the Lease; nil if it has not
 }
 
-// Holder returns the client that a run's Lease names, for a message; "" if there is none or it
-// cannot be read.
+// Holder returns the client that a run's Lease names, for a message; "" if there is none, or the
+// Lease cannot be read.
 func (c *Cluster) Holder(ctx context.Context, name string) string {
 	object, err := c.set.CoordinationV1().Leases(c.namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -57,22 +58,23 @@ func (e *OwnedError) Error() string {
 		e.Holder, e.Run, leaseDuration)
 }
 
-// acquire acquires the Lease of a run. If another client has it, acquire waits until the Lease is
-// expired: it is not, if its holder renews it meanwhile. We measure that by our clock alone, as
-// those of two machines may differ.
+// acquire acquires the Lease of a run for holder. If another client has it, acquire watches it for
+// leaseDuration by our own clock, since clocks of two machines may differ. If the other client renews
+// it in that time, acquire returns an *OwnedError; else it takes the Lease over.
 //
 // owner is the client that has saved the run last, or empty for a new run. If there is no Lease, it
-// may have been deleted under that client: we make it one, which it renews if it is still at work.
+// may have been deleted while that client works on the run. So we create one in that client's name,
+// and wait whether it renews it.
 func (c *Cluster) acquire(
 	ctx context.Context, clock rollout.Clock, name, holder, owner string,
 ) (*Lease, error) {
 	l := &Lease{cluster: c, clock: clock, name: name, holder: holder}
 
-	var seen *coordinationv1.Lease
-	var since time.Time
+	var seen *coordinationv1.Lease // another client's, at our first look
+	var since time.Time            // time of that look
 
 	for {
-		asked := clock.Now()
+		now := clock.Now()
 
 		object, err := c.set.CoordinationV1().Leases(c.namespace).Get(ctx, name, metav1.GetOptions{})
 
@@ -84,7 +86,7 @@ func (c *Cluster) acquire(
 
 			if owner != "" {
 				former := &Lease{cluster: c, clock: clock, name: name, holder: owner}
-				if _, err := former.write(ctx, object, asked); err != nil {
+				if _, err := former.write(ctx, object, now); err != nil {
 					return nil, err
 				}
 
@@ -98,14 +100,14 @@ func (c *Cluster) acquire(
 			}
 
 			seen = object
-			since = asked
+			since = now
 		}
 
-		free := holderOf(object) == "" || holderOf(object) == holder ||
-			asked.Sub(since) >= leaseDuration
-		if free {
-			taken, err := l.write(ctx, object, asked)
-			if taken || err != nil {
+		isFree := holderOf(object) == "" || holderOf(object) == holder ||
+			now.Sub(since) >= leaseDuration
+		if isFree {
+			acquired, err := l.write(ctx, object, now)
+			if acquired || err != nil {
 				return l, err
 			}
 		}
@@ -124,8 +126,8 @@ func holderOf(object *coordinationv1.Lease) string {
 	return *object.Spec.HolderIdentity
 }
 
-// write makes this client the holder of the Lease that was read. It returns false if the Lease has
-// changed since.
+// write makes l.holder the holder of the Lease, or renews it. object is the Lease as it was read. It
+// returns false if the Lease has changed since.
 func (l *Lease) write(ctx context.Context, object *coordinationv1.Lease, at time.Time) (bool, error) {
 	leases := l.cluster.set.CoordinationV1().Leases(l.cluster.namespace)
 	now := metav1.NewMicroTime(at)
@@ -172,8 +174,8 @@ func (l *Lease) write(ctx context.Context, object *coordinationv1.Lease, at time
 	return true, nil
 }
 
-// held returns ErrLost unless the Lease is this client's for a while yet. A machine that was
-// asleep has lost it.
+// held returns ErrLost unless this client can rely on the Lease. After the machine was asleep, it
+// cannot.
 func (l *Lease) held() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -188,8 +190,8 @@ func (l *Lease) held() error {
 	return l.lost
 }
 
-// elapsed returns the time that has passed for sure or perhaps: the clock on the wall can be set
-// back, and the other one stands still while the machine is asleep.
+// elapsed returns the longest time that can have passed, by the monotonic or by the wall clock: the
+// wall clock can be set back, and the monotonic clock stands still while the machine is asleep.
 func elapsed(from, to time.Time) time.Duration {
 	return max(to.Sub(from), to.Round(0).Sub(from.Round(0)))
 }
@@ -212,7 +214,7 @@ func (l *Lease) keep(ctx context.Context) error {
 			return err
 		}
 
-		// A failure is tried again soon, until the Lease cannot be used any more.
+		// After an error we try again soon, until held says that the Lease is lost.
 		l.mu.Lock()
 		l.failed = err
 		l.mu.Unlock()
@@ -250,7 +252,7 @@ func (l *Lease) renew(ctx context.Context) error {
 	return err
 }
 
-// lose notes why the Lease is not this client's any more, and returns the error.
+// lose records why this client has lost the Lease, and returns that as an ErrLost.
 func (l *Lease) lose(why string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	runLabel = "mig-exporter.io/run" // of the ConfigMaps that are runs
-	runKey   = "run.json"
+	runLabel = "mig-exporter.io/run" // label of ConfigMaps and Leases of runs
+	runKey   = "run.json"            // key in the ConfigMap
 )
 
-// Store keeps the state of one run, which this client owns by its Lease.
+// Store keeps the state of one run, which this client owns by its Lease, in a ConfigMap.
 type Store struct {
 	cluster *Cluster
 	lease   *Lease
-	version string // of the object that this client has read or written last
+	version string // the ConfigMap's resourceVersion, as this client has read or written it last
 }
 
 var _ rollout.Store = (*Store)(nil)
 
-// CreateRun saves a run that is new. The caller closes the store.
+// CreateRun saves a new run, which this client then owns. The caller must close the store.
 func (c *Cluster) CreateRun(
 	ctx context.Context, clock rollout.Clock, holder string, run *rollout.Run,
 ) (*Store, error) {
@@ -58,12 +58,12 @@ func (c *Cluster) CreateRun(
 	return s, nil
 }
 
-// OpenRun takes a run over, once its owner has released it or has not renewed its Lease for so
-// long that it is expired. The caller closes the store.
+// OpenRun takes a run over, once its owner has released it or its Lease has expired. The caller must
+// close the store.
 func (c *Cluster) OpenRun(
 	ctx context.Context, clock rollout.Clock, holder, name string,
 ) (*rollout.Run, *Store, error) {
-	before, err := c.ReadRun(ctx, name) // before a Lease is made for nothing
+	before, err := c.ReadRun(ctx, name) // if there is none, we must not create a Lease
 	if err != nil {
 		return nil, nil, err
 	}
@@ -78,7 +78,7 @@ func (c *Cluster) OpenRun(
 	object, run, err := c.readRun(ctx, name)
 	if err == nil {
 		s.version = object.ResourceVersion
-		// From now on, the owner before can save nothing.
+		// This changes the ConfigMap's version, so that the former owner can save nothing any more.
 		err = s.Save(ctx, run)
 	}
 
@@ -126,7 +126,8 @@ func decodeRun(object *corev1.ConfigMap) (*rollout.Run, error) {
 	return &run, nil
 }
 
-// ListRuns returns the runs, the latest first, and the errors of those that cannot be read.
+// ListRuns returns the runs, the latest first. If some cannot be read, it returns the others and an
+// error that joins their errors.
 func (c *Cluster) ListRuns(ctx context.Context) ([]*rollout.Run, error) {
 	list, err := c.set.CoreV1().ConfigMaps(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: runLabel})
 	if err != nil {
@@ -151,6 +152,7 @@ func (c *Cluster) ListRuns(ctx context.Context) ([]*rollout.Run, error) {
 	return runs, errors.Join(errs...)
 }
 
+// object returns the ConfigMap of a run, with this client as the run's owner.
 func (s *Store) object(run *rollout.Run) (*corev1.ConfigMap, error) {
 	run.Owner = s.lease.holder
 
@@ -189,7 +191,7 @@ func (s *Store) Save(ctx context.Context, run *rollout.Run) error {
 	}
 
 	if apierrors.IsConflict(err) {
-		// An attempt before may have saved it although no answer came.
+		// An earlier attempt of ours may have saved it although we got no answer.
 		saved, err = configMaps.Get(ctx, run.Name, metav1.GetOptions{})
 		if err == nil && saved.Data[runKey] != object.Data[runKey] {
 			return s.lease.lose("another client has saved it")
@@ -208,8 +210,7 @@ func (s *Store) Save(ctx context.Context, run *rollout.Run) error {
 // Held implements rollout.Store.
 func (s *Store) Held() error { return s.lease.held() }
 
-// Keep renews the Lease until ctx ends. It returns ErrLost if another client has it, or may have it
-// by now.
+// Keep renews the Lease until ctx ends, or until it is lost: then it returns ErrLost.
 func (s *Store) Keep(ctx context.Context) error { return s.lease.keep(ctx) }
 
 // Close releases the run, so that another client can go on with it at once.

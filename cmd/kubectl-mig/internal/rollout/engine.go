@@ -12,15 +12,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// Cluster is what a run does by the API server. Each of its changes can be repeated.
+// Cluster makes a run's requests to the API server. Each of its methods can be called again after a
+// crash, with the same result.
 type Cluster interface {
-	// Cordon cordons a node for a run. It reports false, and changes nothing, if another client has
+	// Cordon cordons a node for a run. It returns false, and changes nothing, if another client has
 	// cordoned it.
 	Cordon(ctx context.Context, node, run string) (own bool, err error)
-	// Uncordon lifts the cordon that the run has made. It leaves one that another client has made
-	// since.
+	// Uncordon lifts the run's cordon. It leaves a cordon that another client has made since.
 	Uncordon(ctx context.Context, node, run string) error
-	// Evict evicts those of the pods that are on the node, and returns when they are gone.
+	// Evict evicts the pods, as far as they are on the node, and blocks until they are gone.
 	Evict(ctx context.Context, node string, pods []Pod, options Eviction) error
 	// Offered returns the numbers of devices, by resource, that the node offers to pods.
 	Offered(ctx context.Context, node string) (map[string]int, error)
@@ -30,38 +30,41 @@ type Cluster interface {
 	Missing(ctx context.Context, node string, devices map[string]int, before *Offer) ([]string, error)
 }
 
-// Exporter is the exporters of the nodes. Its errors are *api.Problem if an exporter refuses.
+// Exporter makes requests to the nodes' exporters. If an exporter refuses, the error is an
+// *api.Problem.
 type Exporter interface {
 	Plan(ctx context.Context, node string, request api.PlanRequest) (*api.Plan, error)
 	Start(ctx context.Context, node string, r api.OperationRequest, key string) (*api.Operation, error)
 	Rollback(ctx context.Context, node, operation, key string) (*api.Operation, error)
 	Operation(ctx context.Context, node, id string) (*api.Operation, error)
 	Operations(ctx context.Context, node string) (*api.Operations, error)
-	// Devices counts the MIG devices of the node by the resources that they are offered as.
+	// Devices returns the numbers of the node's MIG devices by the resource as which a device plugin
+	// offers them.
 	Devices(ctx context.Context, node string) (map[string]int, error)
 }
 
 // Store keeps the state of the run, which one client owns at a time.
 type Store interface {
-	// Save saves the state. It returns ErrLost if another client has saved it since, or may own it
-	// by now.
+	// Save saves the state. It returns ErrLost if another client has saved it since, or may own the
+	// run by now.
 	Save(ctx context.Context, run *Run) error
-	// Held returns ErrLost unless this client owns the run.
+	// Held returns ErrLost unless this client certainly owns the run.
 	Held() error
 }
 
-// Clock is the time.
+// Clock is a clock that tests can replace.
 type Clock interface {
 	Now() time.Time
 	// Sleep returns an error if ctx ends first.
 	Sleep(ctx context.Context, d time.Duration) error
 }
 
-// ErrLost says that another client owns the run, or may own it: this one does nothing further.
+// ErrLost says that another client owns the run, or may own it. This client must not change anything
+// further.
 var ErrLost = errors.New("this client does not own the run any more")
 
-// ErrRefused is what an error is (errors.Is) that no second attempt can cure, such as a right that
-// is missing or a node that does not exist. Refused makes an error one.
+// ErrRefused marks errors that no further attempt can cure, such as a missing right or a node that
+// does not exist: errors.Is finds it in them. See Refused.
 var ErrRefused = errors.New("refused")
 
 type refused struct{ error }
@@ -69,13 +72,13 @@ type refused struct{ error }
 func (r refused) Unwrap() error        { return r.error }
 func (r refused) Is(target error) bool { return target == ErrRefused }
 
-// Refused returns the error, with its text, as one that no second attempt can cure.
+// Refused marks an error with ErrRefused. It does not change the text.
 func Refused(err error) error { return refused{err} }
 
 // StoppedError says that a run has ended before all of its nodes have their layout.
 type StoppedError struct {
-	Failed []string // each with its reason
-	Left   int      // nodes that were not begun
+	Failed []string // nodes that failed, each with the reason: "gpu-01: no answer"
+	Left   int      // number of nodes that were not begun
 }
 
 func (e *StoppedError) Error() string {
@@ -99,9 +102,9 @@ type Engine struct {
 }
 
 const (
-	pollEvery     = 2 * time.Second
-	maxRounds     = 5 // of evictions, while new pods come
-	errorInterval = 5 * time.Second
+	pollEvery     = 2 * time.Second // while we wait for a node
+	maxRounds     = 5               // of Node.Rounds
+	errorInterval = 5 * time.Second // between two attempts at a request
 )
 
 // execution is one execution of a run.
@@ -109,20 +112,20 @@ type execution struct {
 	*Engine
 	abort context.CancelCauseFunc
 
-	mu      sync.Mutex // guards what follows, and orders what is saved
-	run     *Run
-	taken   map[int]bool // nodes that a worker has, or has had
-	failing bool         // no further node is begun
+	mu       sync.Mutex // guards the fields below, and makes saves follow each other
+	run      *Run
+	assigned map[int]bool // indexes of nodes that a worker has, or has finished
+	failing  bool         // a node has failed, so we begin no further one
 }
 
-// Execute goes on with a run until its nodes are done, one has failed, or ctx ends. Nodes in
-// progress are finished after a failure of another one. The error is a *StoppedError if nodes have
+// Execute executes a run until all of its nodes are done, or ctx ends. Once a node has failed, it
+// begins no further one, but finishes those in progress. The error is a *StoppedError if nodes have
 // failed, ErrLost, or the context's.
 func (e *Engine) Execute(ctx context.Context, run *Run) error {
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
 
-	x := &execution{Engine: e, abort: abort, run: run, taken: map[int]bool{}}
+	x := &execution{Engine: e, abort: abort, run: run, assigned: map[int]bool{}}
 
 	for i := range run.Nodes {
 		n := &run.Nodes[i]
@@ -131,7 +134,7 @@ func (e *Engine) Execute(ctx context.Context, run *Run) error {
 
 	var workers sync.WaitGroup
 	for range run.Options.MaxUnavailable {
-		workers.Go(func() { x.work(ctx) })
+		workers.Go(func() { x.finishNodes(ctx) })
 	}
 
 	workers.Wait()
@@ -143,7 +146,7 @@ func (e *Engine) Execute(ctx context.Context, run *Run) error {
 	return x.outcome()
 }
 
-// outcome returns the error of a run that has come to its end.
+// outcome returns a *StoppedError if nodes have failed, else nil.
 func (x *execution) outcome() error {
 	stopped := &StoppedError{}
 
@@ -169,23 +172,23 @@ func (x *execution) outcome() error {
 	return stopped
 }
 
-// work takes one node after another to its end.
-func (x *execution) work(ctx context.Context) {
+// finishNodes finishes one node after another, until there is none left.
+func (x *execution) finishNodes(ctx context.Context) {
 	for ctx.Err() == nil {
-		i, ok := x.take()
+		i, ok := x.nextNode()
 		if !ok {
 			return
 		}
 
-		if err := x.finish(ctx, i); err != nil {
+		if err := x.finishNode(ctx, i); err != nil {
 			x.abort(err)
 		}
 	}
 }
 
-// take returns the index of the next node to work on: first those that an earlier execution has
-// begun, which are finished even if others have failed.
-func (x *execution) take() (int, bool) {
+// nextNode returns the index of the next node to work on. Nodes that an earlier execution has begun
+// come first: we finish them even if others have failed.
+func (x *execution) nextNode() (int, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 
@@ -195,9 +198,9 @@ func (x *execution) take() (int, bool) {
 		n := &x.run.Nodes[i]
 
 		switch {
-		case !x.run.concerns(n) || n.Phase.Final() || x.taken[i]:
+		case !x.run.concerns(n) || n.Phase.Final() || x.assigned[i]:
 		case n.Phase != Waiting:
-			x.taken[i] = true
+			x.assigned[i] = true
 			return i, true
 		case next < 0 && !x.failing:
 			next = i
@@ -208,14 +211,14 @@ func (x *execution) take() (int, bool) {
 		return 0, false
 	}
 
-	x.taken[next] = true
+	x.assigned[next] = true
 
 	return next, true
 }
 
-// finish takes a node to its end. The error is of the whole execution: the state could not be
-// saved, the run is lost, or ctx has ended.
-func (x *execution) finish(ctx context.Context, i int) error {
+// finishNode takes a node through its phases to the end. It returns an error only if the whole
+// execution has to end: the state could not be saved, the run is lost, or ctx has ended.
+func (x *execution) finishNode(ctx context.Context, i int) error {
 	x.mu.Lock()
 	n := x.run.Nodes[i]
 	x.mu.Unlock()
@@ -233,12 +236,13 @@ func (x *execution) finish(ctx context.Context, i int) error {
 	for !n.Phase.Final() {
 		phase := n.Phase
 
-		// The state that is saved names the deed, for the next owner of the run as well.
+		// The saved state names the phase. If we lose the run now, the next owner does the phase's
+		// work.
 		if err := x.Store.Held(); err != nil {
 			return err
 		}
 
-		err := x.do(ctx, &n)
+		err := x.doPhase(ctx, &n)
 		if stop := cmp.Or(context.Cause(ctx), asLost(err)); stop != nil {
 			return stop
 		}
@@ -259,7 +263,7 @@ func (x *execution) finish(ctx context.Context, i int) error {
 	return nil
 }
 
-// asLost returns the error if the run is lost.
+// asLost returns err if it says that the run is lost, else nil.
 func asLost(err error) error {
 	if errors.Is(err, ErrLost) {
 		return err
@@ -268,7 +272,7 @@ func asLost(err error) error {
 	return nil
 }
 
-// save saves what has become of a node.
+// save saves the run with the new state of a node, and reports it.
 func (x *execution) save(ctx context.Context, i int, n Node) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -291,8 +295,7 @@ func (x *execution) save(ctx context.Context, i int, n Node) error {
 	return nil
 }
 
-// retry calls until there is no error, none that another attempt can cure, or it has failed for too
-// long.
+// retry makes a call again while its error is temporary, but no longer than the node timeout.
 func (x *execution) retry(ctx context.Context, call func() error) error {
 	var until time.Time
 
@@ -300,11 +303,12 @@ func (x *execution) retry(ctx context.Context, call func() error) error {
 		err := call()
 		now := x.Clock.Now()
 
-		if until.IsZero() { // the first call may have taken long, and evictions do
+		// The timeout counts from the end of the first call, since evictions take long.
+		if until.IsZero() {
 			until = now.Add(x.run.Options.Timeout)
 		}
 
-		if err == nil || !temporary(err) || !now.Before(until) {
+		if err == nil || !isTemporary(err) || !now.Before(until) {
 			return err
 		}
 
@@ -314,9 +318,9 @@ func (x *execution) retry(ctx context.Context, call func() error) error {
 	}
 }
 
-// temporary reports whether another attempt may cure an error: the exporter or the API server does
-// not answer, or cannot now.
-func temporary(err error) bool {
+// isTemporary reports whether another attempt may succeed: the exporter or the API server has not
+// answered, or cannot do it now.
+func isTemporary(err error) bool {
 	var p *api.Problem
 	if errors.As(err, &p) {
 		switch p.Type {

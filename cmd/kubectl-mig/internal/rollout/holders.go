@@ -9,16 +9,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// blocked is what is in the way of a change, by what we can do about it.
-type blocked struct {
-	pods    []Pod
-	unknown []string // holders that are not known, or not confirmed
-	other   []string // holders without a pod: processes, batch jobs
+// holders are the holders of instances in the way of a change, by what we can do about them.
+type holders struct {
+	pods    []Pod    // we can evict them
+	unknown []string // unknown or unconfirmed holders
+	other   []string // holders that are no pods: processes, batch jobs
 }
 
-// sortBlockers sorts the holders of the instances in the way.
-func sortBlockers(list []api.Blocker) blocked {
-	var b blocked
+// sortHolders sorts the holders of the instances in the way.
+func sortHolders(list []api.Blocker) holders {
+	var b holders
 
 	for i := range list {
 		b.add(&list[i])
@@ -30,9 +30,9 @@ func sortBlockers(list []api.Blocker) blocked {
 	return b
 }
 
-// add sorts the holders of one instance. The processes and the activity of an instance that a pod
-// has are that pod's: they end with it.
-func (b *blocked) add(instance *api.Blocker) {
+// add adds the holders of one instance. If a pod holds the instance, we take its processes and its
+// activity for the pod's: they end with it.
+func (b *holders) add(instance *api.Blocker) {
 	var pods []Pod
 	var other []string
 
@@ -62,7 +62,7 @@ func (b *blocked) add(instance *api.Blocker) {
 	b.pods = append(b.pods, pods...)
 }
 
-// podOf reads a holder such as "ml/train-0 (main)".
+// podOf returns the pod that a hold names as "ml/train-0 (main)".
 func podOf(what string) (Pod, bool) {
 	name, _, _ := strings.Cut(what, " ")
 	namespace, name, ok := strings.Cut(name, "/")
@@ -78,14 +78,13 @@ func describeHold(h api.Hold) string {
 	return fmt.Sprintf("%s %s", h.Kind, h.What)
 }
 
-// obstacle returns why the pods may not be evicted, or why that would not be enough; nil if it
-// would.
-func (b *blocked) obstacle() error {
+// obstacle returns why it would not be enough to evict the pods; nil if it would.
+func (b *holders) obstacle() error {
 	switch {
 	case len(b.unknown) > 0:
-		return fmt.Errorf("it is not known who holds the devices: %s", listed(b.unknown))
+		return fmt.Errorf("it is not known who holds the devices: %s", joinFirst(b.unknown))
 	case len(b.other) > 0:
-		return fmt.Errorf("devices are held, and not by pods: %s", listed(b.other))
+		return fmt.Errorf("devices are held, and not by pods: %s", joinFirst(b.other))
 	case len(b.pods) > maxPods:
 		return fmt.Errorf("%d pods hold the devices; expected at most %d", len(b.pods), maxPods)
 	case len(b.pods) == 0:
@@ -95,8 +94,8 @@ func (b *blocked) obstacle() error {
 	return nil
 }
 
-// refusal says that pods are in the way and are not evicted.
-func (b *blocked) refusal() error {
+// refusal returns the error for pods in the way that we may not evict.
+func (b *holders) refusal() error {
 	return fmt.Errorf("pods hold the devices: %s; --evict evicts them", joinPods(b.pods))
 }
 
@@ -106,11 +105,11 @@ func joinPods(pods []Pod) string {
 		names[i] = p.String()
 	}
 
-	return listed(names)
+	return joinFirst(names)
 }
 
-// listed joins the first of some texts.
-func listed(texts []string) string {
+// joinFirst joins the first five texts, and says how many more there are.
+func joinFirst(texts []string) string {
 	const shown = 5
 
 	if len(texts) > shown {
@@ -120,9 +119,10 @@ func listed(texts []string) string {
 	return strings.Join(texts, ", ")
 }
 
-// busy returns the problem if an error says that devices are in use: an operation finds them busy, a
-// plan is infeasible as long as they are.
-func busy(err error) *api.Problem {
+// asBusy returns the problem if an error says that devices are in use: the exporter's problem is
+// "busy" for an operation, "infeasible" with the instances in the way for a plan. Else it returns
+// nil.
+func asBusy(err error) *api.Problem {
 	var p *api.Problem
 	if errors.As(err, &p) && (p.Type == api.Busy || p.Type == api.Infeasible && len(p.Blocking) > 0) {
 		return p

@@ -13,37 +13,36 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// failure is why a node has failed, and what follows.
+// failure is why a node has failed, and what follows from that.
 type failure struct {
-	err   error
-	retry Phase // in which a resumed run goes on
-	// keep: the node's layout is not what it was, or that is not known, and it stays cordoned.
-	keep bool
-	// cordoned: it stays cordoned because we could not uncordon it.
-	cordoned bool
+	err      error
+	retry    Phase // see Node.Retry
+	unclear  bool  // see Node.Unclear
+	cordoned bool  // the node stays cordoned because we could not uncordon it
 }
 
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// unchanged is a failure of a node with the layout that it had.
-func unchanged(format string, args ...any) error {
+// failUnchanged returns a failure of a node that still has its former layout.
+func failUnchanged(format string, args ...any) error {
 	return &failure{err: fmt.Errorf(format, args...), retry: Waiting}
 }
 
-// unclear is a failure of a node that stays cordoned until an operator has looked at it.
-func unclear(retry Phase, format string, args ...any) error {
-	return &failure{err: fmt.Errorf(format, args...), retry: retry, keep: true}
+// failUnclear returns a failure of a node that stays cordoned until an operator has looked at it.
+func failUnclear(retry Phase, format string, args ...any) error {
+	return &failure{err: fmt.Errorf(format, args...), retry: retry, unclear: true}
 }
 
-// fail records a failure. A node whose layout is the one from before the run is uncordoned.
+// fail records a failure. If the node still has its former layout, and the run has cordoned it, the
+// next phase uncordons it.
 func (n *Node) fail(err error) {
-	f := &failure{err: err, retry: n.Phase, keep: true}
+	f := &failure{err: err, retry: n.Phase, unclear: true} // if err is no failure
 	_ = errors.As(err, &f)
 
 	n.Failure = shorten(cmp.Or(n.Failure, err.Error()))
 	n.Retry = cmp.Or(n.Retry, f.retry)
-	n.Unclear = n.Unclear || f.keep
+	n.Unclear = n.Unclear || f.unclear
 	n.Pods = nil
 
 	if n.Unclear || f.cordoned || n.Cordon != Own {
@@ -53,12 +52,12 @@ func (n *Node) fail(err error) {
 	}
 }
 
-// do does the deed of a node's phase, and sets the next one. It leaves the phase if the deed has to
-// be repeated.
-func (x *execution) do(ctx context.Context, n *Node) error {
+// doPhase does the work of a node's phase, and sets the next phase. If the work has to be repeated,
+// it does not change the phase.
+func (x *execution) doPhase(ctx context.Context, n *Node) error {
 	switch n.Phase {
 	case Waiting:
-		return x.begin(ctx, n)
+		return x.checkNode(ctx, n)
 	case Cordoning:
 		return x.cordon(ctx, n)
 	case Planning:
@@ -68,33 +67,33 @@ func (x *execution) do(ctx context.Context, n *Node) error {
 	case Starting:
 		return x.start(ctx, n)
 	case Running:
-		return x.follow(ctx, n)
+		return x.awaitOperation(ctx, n)
 	case Settling:
-		return x.settle(ctx, n)
+		return x.awaitDevices(ctx, n)
 	case Uncordoning:
 		return x.uncordon(ctx, n)
 	}
 
-	return unclear(n.Phase, "the phase %q is not known: a later kubectl mig has begun this run", n.Phase)
+	return failUnclear(n.Phase, "the phase %q is not known: a later kubectl mig has begun this run", n.Phase)
 }
 
-// begin finds out whether there is anything to do, and whether it can be done, before the node is
-// cordoned.
-func (x *execution) begin(ctx context.Context, n *Node) error {
+// checkNode finds out, before we cordon the node, whether there is anything to do, and whether it can
+// be done.
+func (x *execution) checkNode(ctx context.Context, n *Node) error {
 	n.Phase = Cordoning
 
 	if n.Undo {
 		return x.checkUndo(ctx, n)
 	}
 
-	plan, err := x.makePlan(ctx, n)
+	plan, err := x.requestPlan(ctx, n)
 
-	switch p := busy(err); {
-	case p != nil && n.Rounds > 0: // planning waits for what was evicted
+	switch p := asBusy(err); {
+	case p != nil && n.Rounds > 0: // planBusy waits for the processes of pods that we have evicted
 	case p != nil:
-		return x.mayEvict(p)
+		return x.checkEvictable(p)
 	case err != nil:
-		return unchanged("%w", err)
+		return failUnchanged("%w", err)
 	case len(plan.Steps) == 0 && n.Cordon == Own: // a failure before has left it
 		n.Phase = Settling
 	case len(plan.Steps) == 0:
@@ -106,7 +105,8 @@ func (x *execution) begin(ctx context.Context, n *Node) error {
 	return nil
 }
 
-// checkUndo refuses the rollback of an operation that has not ended with its layout.
+// checkUndo returns a failure if the node's operation has not committed its layout, so that it cannot
+// be rolled back.
 func (x *execution) checkUndo(ctx context.Context, n *Node) error {
 	if n.Operation == "" {
 		if err := x.findStarted(ctx, n); err != nil || n.Operation == "" {
@@ -122,20 +122,20 @@ func (x *execution) checkUndo(ctx context.Context, n *Node) error {
 	}
 
 	if err != nil {
-		return unchanged("operation %s: %w", n.Operation, err)
+		return failUnchanged("operation %s: %w", n.Operation, err)
 	}
 
 	switch {
 	case op.State.Committed():
 		return nil
-	case isUndone(op.State): // the exporter has done it after the run had lost sight of it
+	case isUndone(op.State): // the exporter has rolled it back itself, after the node had failed
 		n.Operation = ""
 		n.Phase = Settling
 
 		return nil
 	}
 
-	return unclear(Waiting, "operation %s is %s%s: it cannot be rolled back as it is",
+	return failUnclear(Waiting, "operation %s is %s%s: it cannot be rolled back as it is",
 		op.ID, op.State, reason(op))
 }
 
@@ -144,7 +144,7 @@ func (x *execution) checkUndo(ctx context.Context, n *Node) error {
 func (x *execution) findStarted(ctx context.Context, n *Node) error {
 	list, err := x.operations(ctx, n)
 	if err != nil {
-		return unclear(Waiting, "%w", err)
+		return failUnclear(Waiting, "%w", err)
 	}
 
 	i := slices.IndexFunc(list, func(op api.Operation) bool { return n.Plan != "" && op.Plan == n.Plan })
@@ -156,7 +156,7 @@ func (x *execution) findStarted(ctx context.Context, n *Node) error {
 	case i >= 0:
 		n.Operation = list[i].ID
 	case n.LeftBy != "":
-		return unclear(Waiting, "operation %s has left the layout as it is, and cannot be rolled back", n.LeftBy)
+		return failUnclear(Waiting, "operation %s has left the layout as it is, and cannot be rolled back", n.LeftBy)
 	default:
 		n.Phase = Settling
 	}
@@ -173,7 +173,7 @@ func isUnknown(err error) bool {
 // unknownOperation is the failure of a node whose exporter does not know its operation. The node
 // stays cordoned until an operator has seen that; a resumed run does not ask for it again.
 func unknownOperation(id string) error {
-	return unclear(Waiting, "the exporter does not know operation %s: it has lost its state, or the node is "+
+	return failUnclear(Waiting, "the exporter does not know operation %s: it has lost its state, or the node is "+
 		"another one of this name. A resumed run begins from the layout that it has", id)
 }
 
@@ -182,23 +182,22 @@ func isUndone(state api.OperationState) bool {
 	return state == api.RolledBack || state == api.Failed
 }
 
-// mayEvict refuses a change for which pods would have to be evicted, unless we may and that would
-// do.
-func (x *execution) mayEvict(p *api.Problem) error {
-	b := sortBlockers(p.Blocking)
+// checkEvictable returns a failure unless we may evict the pods in the way, and that would be enough.
+func (x *execution) checkEvictable(p *api.Problem) error {
+	b := sortHolders(p.Blocking)
 	if err := b.obstacle(); err != nil {
-		return unchanged("%w", err)
+		return failUnchanged("%w", err)
 	}
 
 	if x.run.Options.Eviction == nil {
-		return unchanged("%w", b.refusal())
+		return failUnchanged("%w", b.refusal())
 	}
 
 	return nil
 }
 
-// makePlan asks the node's exporter for a plan.
-func (x *execution) makePlan(ctx context.Context, n *Node) (*api.Plan, error) {
+// requestPlan asks the node's exporter for a plan.
+func (x *execution) requestPlan(ctx context.Context, n *Node) (*api.Plan, error) {
 	var plan *api.Plan
 
 	request := api.PlanRequest{Spec: x.run.Specs[n.Spec], TakeOver: x.run.Options.TakeOver}
@@ -210,6 +209,7 @@ func (x *execution) makePlan(ctx context.Context, n *Node) (*api.Plan, error) {
 	return plan, err
 }
 
+// operation asks the node's exporter for an operation.
 func (x *execution) operation(ctx context.Context, n *Node, id string) (*api.Operation, error) {
 	var op *api.Operation
 
@@ -267,9 +267,9 @@ func (x *execution) ensureCordon(ctx context.Context, n *Node) error {
 		return err
 	})
 	if err != nil {
-		// The last attempt may have cordoned it without an answer.
+		// The last attempt may have cordoned it although we got no answer.
 		n.Cordon = Own
-		return unchanged("cordon: %w", err)
+		return failUnchanged("cordon: %w", err)
 	}
 
 	n.Cordon = Foreign
@@ -280,7 +280,7 @@ func (x *execution) ensureCordon(ctx context.Context, n *Node) error {
 	return nil
 }
 
-// plan makes the plan of the operation, or finds the pods to evict.
+// plan gets the plan for the operation, or the pods to evict.
 func (x *execution) plan(ctx context.Context, n *Node) error {
 	if n.Undo {
 		n.Key = newKey()
@@ -292,18 +292,18 @@ func (x *execution) plan(ctx context.Context, n *Node) error {
 	until := x.Clock.Now().Add(x.run.Options.Timeout)
 
 	for {
-		plan, err := x.makePlan(ctx, n)
+		plan, err := x.requestPlan(ctx, n)
 
-		switch p := busy(err); {
+		switch p := asBusy(err); {
 		case p != nil:
-			again, err := x.clear(ctx, n, p, until)
+			again, err := x.planBusy(ctx, n, p, until)
 			if !again {
 				return err
 			}
 
 			continue
 		case err != nil:
-			return unchanged("%w", err)
+			return failUnchanged("%w", err)
 		case len(plan.Steps) == 0: // another client was faster
 			n.Phase = Settling
 			return nil
@@ -318,13 +318,14 @@ func (x *execution) plan(ctx context.Context, n *Node) error {
 	}
 }
 
-// clear sets the phase in which what is in the way is evicted. It returns true after some time if
-// the plan is to be made again: after an eviction, processes take a while to end, and the kubelet to
-// forget their containers.
-func (x *execution) clear(
+// planBusy decides what follows if instances in the way are busy: it sets the phase that evicts their
+// pods, or returns a failure. If we have evicted pods before, their processes take a while to end, and
+// the kubelet to forget their containers. Then it waits a moment and returns again: plan again, until
+// the time until.
+func (x *execution) planBusy(
 	ctx context.Context, n *Node, p *api.Problem, until time.Time,
 ) (again bool, err error) {
-	b := sortBlockers(p.Blocking)
+	b := sortHolders(p.Blocking)
 
 	obstacle := b.obstacle()
 	if obstacle != nil && n.Rounds > 0 && x.Clock.Now().Before(until) {
@@ -332,15 +333,15 @@ func (x *execution) clear(
 	}
 
 	if obstacle != nil {
-		return false, unchanged("%w", obstacle)
+		return false, failUnchanged("%w", obstacle)
 	}
 
-	if err := x.mayEvict(p); err != nil {
+	if err := x.checkEvictable(p); err != nil {
 		return false, err
 	}
 
 	if n.Rounds == maxRounds {
-		return false, unchanged("pods have come %d times: %s", maxRounds, joinPods(b.pods))
+		return false, failUnchanged("pods have come %d times: %s", maxRounds, joinPods(b.pods))
 	}
 
 	n.Rounds++
@@ -373,7 +374,7 @@ var errRecovering = errors.New("the exporter is finishing what its last run has 
 
 func (x *execution) evict(ctx context.Context, n *Node) error {
 	if x.run.Options.Eviction == nil {
-		return unchanged("pods hold the devices: %s", joinPods(n.Pods))
+		return failUnchanged("pods hold the devices: %s", joinPods(n.Pods))
 	}
 
 	if err := x.ensureCordon(ctx, n); err != nil {
@@ -388,7 +389,7 @@ func (x *execution) evict(ctx context.Context, n *Node) error {
 		return x.Cluster.Evict(ctx, n.Name, n.Pods, *x.run.Options.Eviction)
 	})
 	if err != nil {
-		return unchanged("evict: %w", err)
+		return failUnchanged("evict: %w", err)
 	}
 
 	n.Pods = nil
@@ -397,14 +398,14 @@ func (x *execution) evict(ctx context.Context, n *Node) error {
 	return nil
 }
 
-// start starts the operation, or finds it if an attempt before has started it.
+// start starts the operation, or finds it if an earlier attempt has started it.
 func (x *execution) start(ctx context.Context, n *Node) error {
 	list, err := x.operations(ctx, n)
 	if err != nil {
-		return unclear(Starting, "%w", err)
+		return failUnclear(Starting, "%w", err)
 	}
 
-	if id := n.startedAmong(list); id != "" {
+	if id := n.findStarted(list); id != "" {
 		n.setOperation(id)
 		return nil
 	}
@@ -413,7 +414,7 @@ func (x *execution) start(ctx context.Context, n *Node) error {
 		return err
 	}
 
-	// All this may have taken long.
+	// All this may have taken long: do we still own the run?
 	if err := x.Store.Held(); err != nil {
 		return err
 	}
@@ -430,28 +431,29 @@ func (x *execution) start(ctx context.Context, n *Node) error {
 		return nil
 	}
 
-	return x.startFailed(ctx, n, err)
+	return x.handleStartError(ctx, n, err)
 }
 
-// startFailed decides what follows if the exporter has not accepted the operation, or has not
-// answered.
-func (x *execution) startFailed(ctx context.Context, n *Node, err error) error {
+// handleStartError decides what follows if the exporter has not accepted the operation, or has not
+// answered. If it does not change the phase, start tries again.
+func (x *execution) handleStartError(ctx context.Context, n *Node, err error) error {
 	var p *api.Problem
 	if !errors.As(err, &p) {
-		if !temporary(err) || x.overdue(n) {
-			return unclear(Starting, "%w", err)
+		if !isTemporary(err) || x.isOverdue(n) {
+			return failUnclear(Starting, "%w", err)
 		}
 
-		return x.Clock.Sleep(ctx, errorInterval) // and look for the operation
+		// The exporter may have started the operation: the next attempt looks for it first.
+		return x.Clock.Sleep(ctx, errorInterval)
 	}
 
 	switch p.Type {
 	case api.InProgress, api.RateLimited, api.Unavailable, api.Internal, api.KeyReused:
-		if x.overdue(n) {
-			return unclear(Starting, "%w", err)
+		if x.isOverdue(n) {
+			return failUnclear(Starting, "%w", err)
 		}
 
-		// The exporter would repeat its refusal for the same key.
+		// For the same key, the exporter would repeat its answer.
 		n.Key = newKey()
 
 		return x.Clock.Sleep(ctx, errorInterval)
@@ -462,7 +464,7 @@ func (x *execution) startFailed(ctx context.Context, n *Node, err error) error {
 		}
 
 		n.Phase = Planning
-		_, err := x.clear(ctx, n, p, x.Clock.Now())
+		_, err := x.planBusy(ctx, n, p, x.Clock.Now()) // without waiting
 
 		return err
 	case api.StalePlan, api.NotFound:
@@ -476,26 +478,26 @@ func (x *execution) startFailed(ctx context.Context, n *Node, err error) error {
 		return nil
 	}
 
-	return unchanged("%w", err)
+	return failUnchanged("%w", err)
 }
 
 // mayLinger reports whether what keeps a rollback from starting may be processes of pods that we have
 // evicted. They are waited for as they are while a plan is made, which a rollback has none of.
 func (x *execution) mayLinger(n *Node, p *api.Problem) bool {
-	b := sortBlockers(p.Blocking)
+	b := sortHolders(p.Blocking)
 
-	return n.Undo && n.Rounds > 0 && b.obstacle() != nil && !x.overdue(n)
+	return n.Undo && n.Rounds > 0 && b.obstacle() != nil && !x.isOverdue(n)
 }
 
-// overdue reports whether a node has had the phase for too long.
-func (x *execution) overdue(n *Node) bool {
+// isOverdue reports whether a node has had the phase for too long.
+func (x *execution) isOverdue(n *Node) bool {
 	return x.Clock.Now().Sub(n.since) > x.run.Options.Timeout
 }
 
-// startedAmong returns the operation that an attempt before has started, if any has: the operation
-// of the plan, or the rollback of the operation by its name. A rollback that has left the layout as
-// it was is tried again.
-func (n *Node) startedAmong(list []api.Operation) string {
+// findStarted returns the id of the operation that an earlier attempt has started, "" if there is
+// none: the operation of the node's plan, or the rollback of the node's operation. It skips a rollback
+// that has ended without a change: we try that again.
+func (n *Node) findStarted(list []api.Operation) string {
 	i := slices.IndexFunc(list, func(op api.Operation) bool {
 		if n.Undo {
 			return op.RollbackOf == n.Operation && !isUndone(op.State)
@@ -523,8 +525,8 @@ func (n *Node) setOperation(id string) {
 	n.Phase = Running
 }
 
-// current returns the id of the operation that runs.
-func (n *Node) current() string {
+// runningOperation returns the id of the operation that runs.
+func (n *Node) runningOperation() string {
 	if n.Undo {
 		return n.RolledBackBy
 	}
@@ -532,21 +534,21 @@ func (n *Node) current() string {
 	return n.Operation
 }
 
-// follow waits until the operation has ended.
-func (x *execution) follow(ctx context.Context, n *Node) error {
-	var unsettled time.Time
+// awaitOperation blocks until the operation has ended, or needs an operator.
+func (x *execution) awaitOperation(ctx context.Context, n *Node) error {
+	var unsettledSince time.Time
 
 	for {
-		op, err := x.operation(ctx, n, n.current())
+		op, err := x.operation(ctx, n, n.runningOperation())
 		if isUnknown(err) {
-			n.LeftBy = n.forget()
+			n.LeftBy = n.forgetOperation()
 			n.Before = nil
 
 			return unknownOperation(n.LeftBy)
 		}
 
 		if err != nil {
-			return unclear(Running, "operation %s: %w", n.current(), err)
+			return failUnclear(Running, "operation %s: %w", n.runningOperation(), err)
 		}
 
 		switch op.State {
@@ -556,19 +558,19 @@ func (x *execution) follow(ctx context.Context, n *Node) error {
 
 			return nil
 		case api.Unsettled:
-			if unsettled.IsZero() {
-				unsettled = x.Clock.Now()
+			if unsettledSince.IsZero() {
+				unsettledSince = x.Clock.Now()
 			}
 
-			if x.Clock.Now().Sub(unsettled) >= x.run.Options.Timeout {
-				return unclear(Running, "operation %s is unsettled: it waits for %s",
-					op.ID, listed(op.WaitsFor))
+			if x.Clock.Now().Sub(unsettledSince) >= x.run.Options.Timeout {
+				return failUnclear(Running, "operation %s is unsettled: it waits for %s",
+					op.ID, joinFirst(op.WaitsFor))
 			}
 		case api.RolledBack, api.Failed:
-			n.forget()
-			return unchanged("operation %s is %s%s", op.ID, op.State, reason(op))
+			n.forgetOperation()
+			return failUnchanged("operation %s is %s%s", op.ID, op.State, reason(op))
 		case api.Interrupted, api.Accepted:
-			n.LeftBy = n.forget()
+			n.LeftBy = n.forgetOperation()
 			n.Unclear = true
 
 			if op.State == api.Accepted && !n.Undo && n.Rounds < maxRounds {
@@ -578,9 +580,9 @@ func (x *execution) follow(ctx context.Context, n *Node) error {
 				return nil
 			}
 
-			return unclear(Waiting, "operation %s is %s%s", op.ID, op.State, reason(op))
+			return failUnclear(Waiting, "operation %s is %s%s", op.ID, op.State, reason(op))
 		case api.Degraded, api.Stuck:
-			return unclear(Running, "operation %s is %s%s: it needs an operator",
+			return failUnclear(Running, "operation %s is %s%s: it needs an operator",
 				op.ID, op.State, reason(op))
 		}
 
@@ -590,9 +592,9 @@ func (x *execution) follow(ctx context.Context, n *Node) error {
 	}
 }
 
-// forget forgets an operation that has left nothing to undo, and returns its id.
-func (n *Node) forget() string {
-	id := n.current()
+// forgetOperation forgets an operation that has left nothing to undo, and returns its id.
+func (n *Node) forgetOperation() string {
+	id := n.runningOperation()
 
 	if n.Undo {
 		n.RolledBackBy = ""
@@ -613,6 +615,7 @@ func (n *Node) forgetUndone() string {
 	return id
 }
 
+// reason returns why an operation has ended so, as " (...)"; "" if it does not say.
 func reason(op *api.Operation) string {
 	if op.Error == nil {
 		return ""
@@ -621,8 +624,8 @@ func reason(op *api.Operation) string {
 	return " (" + strings.TrimSuffix(op.Error.Error(), ".") + ")"
 }
 
-// settle waits until the API server shows the devices that the node has now.
-func (x *execution) settle(ctx context.Context, n *Node) error {
+// awaitDevices blocks until the API server shows that the node offers the devices that it has.
+func (x *execution) awaitDevices(ctx context.Context, n *Node) error {
 	until := x.Clock.Now().Add(x.run.Options.Timeout)
 
 	for {
@@ -632,17 +635,17 @@ func (x *execution) settle(ctx context.Context, n *Node) error {
 			return nil
 		}
 
-		if err != nil && !temporary(err) {
-			return unclear(Settling, "%w", err)
+		if err != nil && !isTemporary(err) {
+			return failUnclear(Settling, "%w", err)
 		}
 
 		if !x.Clock.Now().Before(until) {
 			if err == nil {
 				err = fmt.Errorf("the layout stands, but the node's allocatable does not follow: %s",
-					listed(missing))
+					joinFirst(missing))
 			}
 
-			return unclear(Settling, "%w", err)
+			return failUnclear(Settling, "%w", err)
 		}
 
 		if err := x.Clock.Sleep(ctx, pollEvery); err != nil {
@@ -651,6 +654,7 @@ func (x *execution) settle(ctx context.Context, n *Node) error {
 	}
 }
 
+// missing describes how the devices that the node offers differ from those that it has.
 func (x *execution) missing(ctx context.Context, n *Node) ([]string, error) {
 	devices, err := x.Exporter.Devices(ctx, n.Name)
 	if err != nil {
@@ -660,7 +664,7 @@ func (x *execution) missing(ctx context.Context, n *Node) ([]string, error) {
 	return x.Cluster.Missing(ctx, n.Name, devices, n.Before)
 }
 
-// uncordon lifts the run's own cordon.
+// uncordon lifts the run's cordon, if it has made one, and ends the node.
 func (x *execution) uncordon(ctx context.Context, n *Node) error {
 	if n.Cordon == Own {
 		err := x.retry(ctx, func() error {

@@ -20,9 +20,8 @@ type Nodes interface {
 	Exists(ctx context.Context, name string) (bool, error)
 }
 
-// SelectNodes returns the nodes of a fleet, by name, and their layouts. It is an error if two
-// entries have different layouts for a node, or if an entry selects none. The error joins all that
-// is wrong.
+// SelectNodes returns the nodes of a fleet, by name, and the layouts. If two entries have different
+// layouts for a node, or an entry selects no node, it returns an error, which joins all such errors.
 func SelectNodes(ctx context.Context, nodes Nodes, f *spec.Fleet) ([]Target, []api.Spec, error) {
 	var targets []Target
 	var wrong []error
@@ -89,11 +88,11 @@ type Evictions interface {
 type Preview struct {
 	Node string    `json:"node"`
 	Plan *api.Plan `json:"plan,omitempty"` // without steps: the node has the layout already
-	// Evicts are the pods that would have to leave before a plan can be made.
+	// Evicts are the pods that the run would evict first. Plan is absent then.
 	Evicts []Pod `json:"evicts,omitempty"`
-	// Blocking are the instances in the way that pods hold, or others.
+	// Blocking are the busy instances in the way.
 	Blocking []api.Blocker `json:"blocking,omitempty"`
-	// Refused is why the node cannot have the layout.
+	// Refused is why the node cannot have the layout; empty if it can.
 	Refused string `json:"refused,omitempty"`
 	// Err is that reason if the exporter or the API server has given it, or has not answered.
 	Err error `json:"-"`
@@ -110,15 +109,15 @@ type Previewer struct {
 // Preview asks the exporters of the nodes what a run would do.
 func (p *Previewer) Preview(ctx context.Context, targets []Target, specs []api.Spec) []Preview {
 	list := make([]Preview, len(targets))
-	places := make(chan struct{}, max(p.Parallel, 1))
+	slots := make(chan struct{}, max(p.Parallel, 1))
 
 	var group sync.WaitGroup
 
 	for i, t := range targets {
-		places <- struct{}{}
+		slots <- struct{}{}
 
 		group.Go(func() {
-			defer func() { <-places }()
+			defer func() { <-slots }()
 
 			list[i] = p.previewNode(ctx, t.Node, specs[t.Spec])
 		})
@@ -139,7 +138,7 @@ func (p *Previewer) previewNode(ctx context.Context, node string, spec api.Spec)
 		return v
 	}
 
-	problem := busy(err)
+	problem := asBusy(err)
 	if problem == nil {
 		v.Err = err
 		v.refuse(err)
@@ -147,7 +146,7 @@ func (p *Previewer) previewNode(ctx context.Context, node string, spec api.Spec)
 		return v
 	}
 
-	b := sortBlockers(problem.Blocking)
+	b := sortHolders(problem.Blocking)
 	v.Blocking = problem.Blocking
 	v.Evicts = b.pods
 

@@ -2,8 +2,8 @@
 // cordons a node, evicts the pods in the way if it may, lets the node's exporter change the layout,
 // waits until the node offers the new devices, and uncordons it.
 //
-// The state of a run is saved before each deed, and each deed can be repeated: a run that was
-// killed goes on where it was, on another machine too.
+// Each of these is a phase of a node. We save the state of the run before each phase, and a phase can
+// be repeated. So a run that was killed can go on where it was, also on another machine.
 package rollout
 
 import (
@@ -24,12 +24,13 @@ type Run struct {
 	Created    time.Time `json:"created"`
 	// Owner is the client that has saved the state last.
 	Owner string `json:"owner"`
-	// Undo: nodes get their layout from before the run again; the others are left alone.
+	// Undo says that the run gives the nodes whose Undo is set their former layout again, and leaves
+	// the others alone.
 	Undo    bool    `json:"undo,omitempty"`
 	Options Options `json:"options"`
 	// Specs are the layouts, in the order of the file's entries.
 	Specs []api.Spec `json:"specs"`
-	Nodes []Node     `json:"nodes"`
+	Nodes []Node     `json:"nodes"` // by name
 }
 
 // Options say how a run deals with its nodes.
@@ -38,13 +39,13 @@ type Options struct {
 	MaxUnavailable int `json:"maxUnavailable"`
 	// TakeOver allows changes of GPUs that another owner manages.
 	TakeOver bool `json:"takeOver,omitempty"`
-	// Timeout is how long we wait for a node in vain: for its exporter to answer, for processes of
-	// evicted pods to end, for the kubelet and the API server to offer the new devices.
+	// Timeout is how long we wait for a node: for its exporter to answer, for processes of evicted
+	// pods to end, for the kubelet and the API server to offer the new devices.
 	Timeout time.Duration `json:"timeout"`
-	// Reason is why, in the words of the client that has begun the run. The nodes' operations have
-	// it.
+	// Reason is the stated reason of the nodes' operations, in the words of the client that has
+	// begun the run.
 	Reason string `json:"reason,omitempty"`
-	// Eviction is nil if no pod is evicted.
+	// Eviction says how to evict pods; nil if we must not.
 	Eviction *Eviction `json:"eviction,omitempty"`
 }
 
@@ -60,14 +61,14 @@ type Eviction struct {
 	SkipWaitForDeleteAfter int           `json:"skipWaitForDeleteAfterSeconds,omitempty"`
 }
 
-// Node is the state of one node. Each phase names the deed that is done next, or was interrupted.
+// Node is the state of one node. Its phase is what we do next, or what was interrupted.
 type Node struct {
 	Name  string `json:"name"`
 	Spec  int    `json:"spec"` // index of Run.Specs
 	Phase Phase  `json:"phase"`
-	// Undo: the operation is rolled back.
+	// Undo says that we roll the node's operation back, or have done so.
 	Undo bool `json:"undo,omitempty"`
-	// Cordon says whether the run has cordoned the node.
+	// Cordon says who has cordoned the node; empty before the run has cordoned it.
 	Cordon Cordon `json:"cordon,omitempty"`
 	// Pods are those that are being evicted.
 	Pods   []Pod `json:"pods,omitempty"`
@@ -78,7 +79,8 @@ type Node struct {
 	Plan string `json:"plan,omitempty"`
 	Hash string `json:"hash,omitempty"`
 	Key  string `json:"key,omitempty"`
-	// Operation has given the node its layout; RolledBackBy has undone it.
+	// Operation is the id of the operation that gives the node its layout, RolledBackBy of the one
+	// that undoes it.
 	Operation    string `json:"operation,omitempty"`
 	RolledBackBy string `json:"rolledBackBy,omitempty"`
 	// LeftBy is an operation that was interrupted or accepted: it has left a layout that is perhaps
@@ -87,13 +89,14 @@ type Node struct {
 	// Failure is why the node has failed, or will have once it is uncordoned. Retry is the phase in
 	// which a resumed run goes on.
 	Failure string `json:"failure,omitempty"`
-	// Unclear: the layout is not the one from before the run, or not known. Then the node stays
-	// cordoned if it fails, again as well.
-	Unclear bool      `json:"unclear,omitempty"`
+	// Unclear says that the layout is not the one from before the run, or that we don't know. If the
+	// node fails then, it stays cordoned.
+	Unclear bool `json:"unclear,omitempty"`
+	// Retry is the phase of a failed node with which a resumed run goes on.
 	Retry   Phase     `json:"retry,omitempty"`
 	Changed time.Time `json:"changed,omitzero"`
 
-	since time.Time // this execution has had the node in the phase
+	since time.Time // since when this execution has had the node in its phase
 }
 
 // Phase is how far a node is.
@@ -103,7 +106,7 @@ type Phase string
 const (
 	Waiting     Phase = "waiting"     // nothing was done yet
 	Cordoning   Phase = "cordoning"   // the node is being cordoned
-	Planning    Phase = "planning"    // what is in the way is being looked for
+	Planning    Phase = "planning"    // the exporter plans, and names the pods in the way
 	Evicting    Phase = "evicting"    // pods are being evicted
 	Starting    Phase = "starting"    // the operation is being started
 	Running     Phase = "running"     // the exporter repartitions, and waits for the kubelet
@@ -114,7 +117,7 @@ const (
 	Failed      Phase = "failed"
 )
 
-// Final reports whether nothing more is done on a node in this phase.
+// Final reports whether we do nothing more on a node in this phase.
 func (p Phase) Final() bool { return p == Done || p == Skipped || p == Failed }
 
 // Cordon says who has cordoned a node.
@@ -149,7 +152,7 @@ type Target struct {
 	Spec int
 }
 
-// The bounds of a run: its state is one object of the API server, which takes a mebibyte.
+// Bounds of a run: its state is one object of the API server, which takes objects of a mebibyte.
 const (
 	maxState   = 900 << 10
 	nodeRoom   = 1 << 10 // what a node may take, except for its pods
@@ -158,7 +161,7 @@ const (
 	offerRoom  = 2 << 10
 )
 
-// NewRun returns a run that has done nothing yet. It is an error if its state would not fit into
+// NewRun returns a run that has done nothing yet. It returns an error if its state might not fit into
 // one object.
 func NewRun(now time.Time, targets []Target, specs []api.Spec, options Options) (*Run, error) {
 	if len(targets) == 0 {
@@ -193,7 +196,7 @@ func NewRun(now time.Time, targets []Target, specs []api.Spec, options Options) 
 	return r, nil
 }
 
-// Resume lets the nodes that have failed be tried again. It reports false if all nodes are done.
+// Resume makes the nodes that have failed go on. It reports false if all nodes are done.
 func (r *Run) Resume() bool {
 	isLeft := false
 
@@ -210,15 +213,15 @@ func (r *Run) Resume() bool {
 		n.Retry = ""
 
 		if n.Phase == Waiting {
-			n.Rounds = min(n.Rounds, 1) // what was evicted may still be seen for a while
+			n.Rounds = min(n.Rounds, 1) // if we have evicted pods, planBusy waits for their processes
 		}
 	}
 
 	return isLeft
 }
 
-// RollBack makes the run undo what it has done on nodes; on all that it has changed if none are
-// named.
+// RollBack makes the run undo what it has done on the named nodes, or on all nodes that it has
+// changed if none is named.
 func (r *Run) RollBack(names []string) error {
 	wanted := map[string]bool{}
 	for _, name := range names {
@@ -311,13 +314,13 @@ func (n *Node) describe() string {
 	return string(n.Phase)
 }
 
-// concerns reports whether the run has to do with a node what it does now.
+// concerns reports whether the run works on a node now: all nodes, or while it undoes, those to undo.
 func (r *Run) concerns(n *Node) bool { return n.Undo == r.Undo }
 
-// Summary counts the nodes of a run by what became of them.
+// Summary has numbers of a run's nodes.
 type Summary struct{ Done, Skipped, Failed, Left int }
 
-// Summary returns the counts.
+// Summary counts the nodes that the run works on.
 func (r *Run) Summary() Summary {
 	var s Summary
 
@@ -342,7 +345,7 @@ func (r *Run) Summary() Summary {
 	return s
 }
 
-// shorten bounds a failure.
+// shorten returns a failure's text as one line of at most maxFailure bytes.
 func shorten(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if len(text) <= maxFailure {
