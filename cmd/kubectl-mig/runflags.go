@@ -21,7 +21,8 @@ type runFlags struct {
 	evict       bool
 	options     rollout.Options
 	eviction    rollout.Eviction
-	given       map[string]*bool // whether the command line has a flag of a new run, by the flag's name
+	// given says, by name, which flags of a new run the command line has.
+	given map[string]*bool
 }
 
 // firstGiven returns the name of a flag of a new run that the command line has, "" if it has none.

@@ -476,7 +476,8 @@ func (p *plugin) runNames() []string {
 		return nil
 	}
 
-	runs, _ := kube.New(c.set, c.namespace).ListRuns(ctx) // after an error, the runs that it could read
+	// After an error, we have the runs that could be read.
+	runs, _ := kube.New(c.set, c.namespace).ListRuns(ctx)
 
 	names := make([]string, len(runs))
 	for i, run := range runs {

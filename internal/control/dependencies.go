@@ -196,7 +196,7 @@ type Options struct {
 	Assignments  Assignments  // optional
 	Handles      Handles      // optional
 	Cluster      Cluster      // optional
-	Cordon       bool         // --control.cordon; without it, we still undo a cordon of a former run
+	Cordon       bool         // --control.cordon; we undo a cordon of a former run without it, too
 	DevicePlugin DevicePlugin // optional
 	Profiling    Profiling    // optional
 	Store        Store

@@ -127,9 +127,10 @@ func without(list, others []migDevice) []migDevice {
 // A destroyed and a created device can have the same names. Then an offer is of the created one,
 // unless its resource is certainly that of the destroyed one: see isFormer.
 func (c *deviceChanges) compareOffers(offers []gpu.Offer, err error) (missing, stale []string) {
-	offeredNow := map[gpu.DeviceIndex]bool{}    // devices of after
-	offeredStill := map[gpu.DeviceIndex]bool{}  // devices of before that are gone
-	formerNames := map[gpu.DeviceIndex]string{} // devices of before, whose names others have now: the resource
+	offeredNow := map[gpu.DeviceIndex]bool{}   // devices of after
+	offeredStill := map[gpu.DeviceIndex]bool{} // devices of before that are gone
+	// Destroyed devices whose names created ones have now: the resource under which these are offered.
+	formerNames := map[gpu.DeviceIndex]string{}
 	wholeOffered := false
 
 	for _, o := range offers {

@@ -37,7 +37,7 @@ type Engine struct {
 	began     time.Time       // when this process began
 	started   chan struct{}   // closed when the first attempt to finish what the last process left is over
 	stopped   chan struct{}   // closed when Run has to return: lastSave after its grace period
-	following sync.WaitGroup  // goroutines of operations that wait for the kubelet, or are unsettled
+	following sync.WaitGroup  // goroutines of settling and unsettled operations
 
 	// Calls that can hang are made by one goroutine at a time; the others wait no longer than their
 	// contexts. Lock order: cordoning before saving.

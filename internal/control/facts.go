@@ -77,7 +77,8 @@ func (u *usage) instanceFacts(
 	name := fmt.Sprintf("GPU instance %d (%s at %s) of %s", i.ID, i.Profile, i.Placement, g.UUID)
 	list := []string{name}
 	p := instancePlace{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
-	list = append(list, holdFacts(name, u.holds[holdKey{gpu: g.UUID, instance: i.ID}], destroyed[p])...)
+	holds := u.holds[holdKey{gpu: g.UUID, instance: i.ID}]
+	list = append(list, holdFacts(name, holds, destroyed[p])...)
 
 	for n, at := range mig.ComputePlacements(i) {
 		ci := i.ComputeInstances[n]

@@ -152,10 +152,10 @@ func (u *usage) widenForce(force []string) []string {
 
 	for _, g := range u.gpus {
 		for _, i := range g.Instances {
-			anyUnforced := slices.ContainsFunc(i.ComputeInstances, func(c mig.ComputeInstance) bool {
+			notForced := func(c mig.ComputeInstance) bool {
 				return !slices.Contains(force, string(c.UUID))
-			})
-			if len(i.ComputeInstances) > 0 && !anyUnforced {
+			}
+			if len(i.ComputeInstances) > 0 && !slices.ContainsFunc(i.ComputeInstances, notForced) {
 				wide = append(wide, gpuInstanceName(g.UUID, i.ID))
 			}
 		}

@@ -29,8 +29,7 @@ func placesDestroyed(steps []mig.Step) map[instancePlace]bool {
 
 	for _, s := range steps {
 		if s.Destroys() {
-			p := instancePlace{gpu: s.GPU, profile: s.ProfileID, at: s.Placement, compute: s.Compute}
-			destroyed[p] = true
+			destroyed[instancePlace{s.GPU, s.ProfileID, s.Placement, s.Compute}] = true
 		}
 	}
 
@@ -118,7 +117,10 @@ func uuids(list []mig.Instance) []string {
 
 // describeInstances returns the instances of a GPU for a plan: with their holders, and with the fate
 // "destroy" for those in the places destroyed.
-func (u *usage) describeInstances(g mig.GPULayout, destroyed map[instancePlace]bool) []api.Instance {
+func (u *usage) describeInstances(
+	g mig.GPULayout,
+	destroyed map[instancePlace]bool,
+) []api.Instance {
 	list := describeLayout(knownInstances(g.Instances))
 	for n := range list {
 		d := &list[n]

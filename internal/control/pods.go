@@ -36,7 +36,8 @@ func (e *Engine) addPods(ctx context.Context, u *usage, gpus []mig.GPULayout) {
 		}
 
 		if list.Incomplete != "" {
-			u.addUnlessFree(g, list.Free, api.Hold{Kind: api.HoldUnconfirmed, What: list.Incomplete})
+			unconfirmed := api.Hold{Kind: api.HoldUnconfirmed, What: list.Incomplete}
+			u.addUnlessFree(g, list.Free, unconfirmed)
 		}
 	}
 }

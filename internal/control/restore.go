@@ -42,7 +42,9 @@ func (e *Engine) restoreOnce(ctx context.Context) {
 // between. It also begins the restore of this boot, if the state folder could not be used at the
 // start.
 func (e *Engine) restoreLater(ctx context.Context) {
-	notBegun := read(e.state, func(b *book) bool { return b.isRestoreDue(e.o.BootID) && !b.recovering })
+	notBegun := read(e.state, func(b *book) bool {
+		return b.isRestoreDue(e.o.BootID) && !b.recovering
+	})
 	if notBegun {
 		e.beginRestore()
 	}
@@ -134,7 +136,7 @@ func (e *Engine) newRestore(
 
 	hasForeign := slices.ContainsFunc(steps, mig.Step.Destroys)
 	if !opts.asked && len(steps) > 0 && len(g.Instances) > 0 {
-		hasForeign = true // even if the layout has them: this boot's operations have not created them
+		hasForeign = true // also if the layout has them: this boot's operations did not create them
 	}
 
 	switch {

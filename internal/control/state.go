@@ -61,7 +61,7 @@ type book struct {
 	loaded       bool          // the state folder was read
 	recovering   bool          // we are finishing what the last process left
 	unusable     string        // why the engine is read-only; empty if it is not
-	damaged      bool          // documents of the state folder are damaged; the operator has to accept that
+	damaged      bool          // documents on disk are damaged; the operator has to accept that
 	slotsUsed    bool          // an operation was saved in the slots, see history.SlotsUsed
 
 	// The last state and number that went to the observers.

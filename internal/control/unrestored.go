@@ -17,7 +17,7 @@ type unrestored struct {
 	GPU       gpu.UUID          `json:"gpu"`
 	Reason    api.RestoreReason `json:"reason"`
 	Detail    string            `json:"detail"`
-	Operation string            `json:"operation,omitempty"` // id of the last that tried it; empty if none
+	Operation string            `json:"operation,omitempty"` // the last that tried it; empty if none
 	// Left says that we don't try again until an operator asks for it: another client works on the
 	// GPU. Even once the instances of that client are gone, it may not have finished.
 	Left bool `json:"left,omitempty"`

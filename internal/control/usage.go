@@ -29,7 +29,7 @@ type usage struct {
 	holds      map[holdKey][]api.Hold
 	whole      map[gpu.UUID][]api.Hold // on GPUs as a whole: these block a change of the MIG mode
 	pods       gpu.Assignments         // the known assignments of devices to containers
-	marks      map[gpu.UUID]mark       // from before the GPUs were read, or newer; nil from readUsage
+	marks      map[gpu.UUID]mark       // from before the reading, or newer; nil from readUsage
 	warnings   []string
 }
 

@@ -79,7 +79,8 @@ func (g *GPU) takeProfile(profile string) {
 		g.Explanation = "the right-sizing advisor of its node recommends " + profile
 	}
 
-	if slices.ContainsFunc(g.model.Profiles, func(p gpu.Profile) bool { return p.Name == profile }) {
+	hasName := func(p gpu.Profile) bool { return p.Name == profile }
+	if slices.ContainsFunc(g.model.Profiles, hasName) {
 		g.Profile = profile
 	}
 

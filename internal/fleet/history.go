@@ -26,7 +26,7 @@ type history struct {
 	// key.
 	pods       map[podKey]bool
 	namespaces map[string]int // in how many steps each namespace held it
-	job        string         // what shows that a pod that held it is part of a job; empty if nothing does
+	job        string         // what shows that a pod that held it is part of a job, see jobOf
 	// owner is the owner of the pod that holds the GPU at the end of the window; empty if there is
 	// none, or we don't know it. ownedUntil is the last step in which the pod held the GPU.
 	owner      string

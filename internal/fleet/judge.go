@@ -131,7 +131,8 @@ func (a *analysis) reasonNotJudged(g *device, modelKnown bool) advise.Reason {
 // Only if the exporter can see pods, jobs or processes does it mean something that none has a series.
 func (a *analysis) assumeHeld(g *device) {
 	known := a.holdersKnown[g.cluster]
-	g.holderUnknown = known && g.dialect.knewHolders != "" && !g.history.knewHolders && !g.history.isHeld()
+	g.holderUnknown = known && g.dialect.knewHolders != "" &&
+		!g.history.knewHolders && !g.history.isHeld()
 
 	if !known || g.holderUnknown {
 		g.history.holdAlways()

@@ -93,7 +93,7 @@ func dialects() []dialect {
 func native() dialect {
 	mean := func(family string) measure { return measure{family: family, selector: "$sel"} }
 	most := func(family string) string { return "max by (uuid) (max_over_time(" + family + "{$sel}[$w]))" }
-	rate := func(family string) string { // an upper bound: the busiest hour's bytes, as if in one minute
+	rate := func(family string) string { // at most: the busiest hour's bytes, as if in one minute
 		return "max by (uuid) (max_over_time(increase(" + family + "{$sel}[1h])[$w:1h])) / 60"
 	}
 

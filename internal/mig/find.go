@@ -27,7 +27,8 @@ func FindModel(name string) (Model, bool) {
 				return m, true
 			}
 
-			isPrefix = isPrefix || len(full) > len(wanted) && slices.Equal(full[:len(wanted)], wanted)
+			isPrefix = isPrefix ||
+				len(full) > len(wanted) && slices.Equal(full[:len(wanted)], wanted)
 		}
 
 		if isPrefix {

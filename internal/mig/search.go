@@ -197,7 +197,8 @@ func (s *search) placeItems(o occupancy) {
 // leavesEnoughFor reports whether compute slices and engines are left for an instance of p. It
 // doesn't look at placements.
 func (o *occupancy) leavesEnoughFor(p *searchProfile) bool {
-	return p.ComputeSlices <= o.computeLeft && !(o.media && p.media) && o.enginesLeft.cover(p.engines)
+	return p.ComputeSlices <= o.computeLeft && !(o.media && p.media) &&
+		o.enginesLeft.cover(p.engines)
 }
 
 // unitsLeft returns how many units of the axis are free.

@@ -25,7 +25,7 @@ const saveEvery = 10 * time.Minute
 type evidenceFile struct {
 	path      string
 	writeFile func(path string, content []byte) error // Options.WriteFile
-	saved     time.Time                               // time of the Snapshot at the last attempt to save
+	saved     time.Time                               // the Snapshot's time at the last attempt
 	logger    log.Logger
 }
 

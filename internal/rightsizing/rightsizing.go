@@ -43,8 +43,8 @@ type Loop struct {
 	published  func(*advise.Report)
 
 	mu      sync.Mutex
-	found   *advise.Checkpoint // the file's evidence, until we know whether it is this node's; then nil
-	foreign error              // why the file's evidence is not this node's, until the file is set aside
+	found   *advise.Checkpoint // the file's evidence, until we know whether it is this node's
+	foreign error              // why it is not, until the file is set aside
 	advisor *advise.Advisor
 	last    *gpu.Snapshot // the last Snapshot observed; nil before the first
 	minute  time.Time     // last's time, truncated

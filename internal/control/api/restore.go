@@ -18,9 +18,9 @@ type RestoreReason string
 // The reasons.
 const (
 	NotTried     RestoreReason = "pending"    // we have not tried yet in this boot
-	NotReadable  RestoreReason = "unreadable" // the GPU is lost, or the driver does not answer for it
+	NotReadable  RestoreReason = "unreadable" // the GPU is lost, or the driver does not answer
 	NotInMode    RestoreReason = "mig-mode"   // its MIG mode is off
-	NotEmpty     RestoreReason = "instances"  // it has another client's instances, which we never destroy
+	NotEmpty     RestoreReason = "instances"  // it has instances of another client
 	NotOwner     RestoreReason = "owner"      // another controller manages it, or may
 	NotUnblocked RestoreReason = "blocked"    // an operation blocks it
 	NotDone      RestoreReason = "failed"     // the operation failed

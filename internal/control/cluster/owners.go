@@ -50,7 +50,8 @@ type ownersByGPU map[gpu.UUID][]string
 
 // add adds an owner of a GPU, or of all GPUs if id is empty, unless it is there already.
 func (o ownersByGPU) add(id gpu.UUID, format string, args ...any) {
-	if text := fmt.Sprintf(format, args...); !slices.Contains(o[id], text) {
+	text := fmt.Sprintf(format, args...)
+	if !slices.Contains(o[id], text) {
 		o[id] = append(o[id], text)
 	}
 }

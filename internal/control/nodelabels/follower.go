@@ -113,7 +113,7 @@ type Follower struct {
 
 	mu         sync.Mutex // guards the fields below
 	note       string     // why the layout is not applied; empty if it is
-	pausedNote string     // says that clients are paused although no change is under way; else empty
+	pausedNote string     // clients are paused although no change is under way; else empty
 	source     gpu.SourceState
 }
 

@@ -100,9 +100,10 @@ func (l *LocalFinder) addVirtual(out map[gpu.UUID][]string) error {
 	}
 
 	for _, d := range devices {
+		// 0x03 is PCI's base class of GPUs.
 		dir := filepath.Join(bus, d.Name())
-		isDisplay := strings.HasPrefix(attribute(dir, "class"), "0x03") // PCI's base class of GPUs
-		if attribute(dir, "vendor") != nvidia || !isDisplay {
+		if attribute(dir, "vendor") != nvidia ||
+			!strings.HasPrefix(attribute(dir, "class"), "0x03") {
 			continue
 		}
 

@@ -161,8 +161,9 @@ func (c *configClient) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key 
 		r.Fail(n, key, "expected either cn or uri")
 	}
 
+	// Only the first client with a key is right.
 	same := func(o configClient) bool { return o.key() == c.key() }
-	if all := r.Root().(*configDocument).Clients; &all[slices.IndexFunc(all, same)] != c { // the first
+	if all := r.Root().(*configDocument).Clients; &all[slices.IndexFunc(all, same)] != c {
 		r.Fail(n, key, "%q is there already", c.CN+c.URI)
 	}
 }

@@ -390,7 +390,8 @@ func (c *call) findGPU(selector string) (gpu.UUID, error) {
 
 	if len(prefixed) > 1 {
 		return "", problem(api.NotFound, http.StatusNotFound,
-			"%.64q is the beginning of the UUIDs of %d GPUs: give more of it", selector, len(prefixed))
+			"%.64q is the beginning of the UUIDs of %d GPUs: give more of it",
+			selector, len(prefixed))
 	}
 
 	return "", problem(

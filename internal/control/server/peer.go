@@ -69,7 +69,8 @@ const soPeerGroups = 59
 // peerGroups returns the supplementary groups that the peer had when it connected; none on kernels
 // before 4.13. We don't read them from /proc: another process may have the peer's pid by then.
 func peerGroups(fd uintptr) []uint32 {
-	for size := uint32(64 * 4); ; { // in bytes; if that is too few, the kernel says how many it needs
+	// size is in bytes. If it is too small, the kernel says how many it needs.
+	for size := uint32(64 * 4); ; {
 		groups := make([]uint32, size/4)
 
 		_, _, errno := syscall.Syscall6(

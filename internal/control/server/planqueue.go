@@ -17,7 +17,8 @@ type planQueue struct {
 	mu      sync.Mutex
 	running int                    // plans that are being computed
 	callers map[string]*planCaller // by name
-	turns   []*planCaller          // callers that wait and have no plan being computed; the next is first
+	// turns are the callers that wait and have no plan being computed; the first one is next.
+	turns []*planCaller
 }
 
 // planCaller is a caller with calls in the queue.

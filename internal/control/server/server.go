@@ -140,7 +140,7 @@ type limits struct {
 	callsBurst        int
 	changesPerSecond  rate.Limit // calls of one caller that start a change
 	changesBurst      int
-	linesPerSecond    rate.Limit // of the audit log about one caller's calls with one status, but changes
+	linesPerSecond    rate.Limit // of the audit log, by caller and status; not about changes
 	linesBurst        int
 	failuresPerSecond rate.Limit // calls without a valid credential, from one address
 	failuresBurst     int

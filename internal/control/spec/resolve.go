@@ -155,7 +155,8 @@ func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *strictyaml.
 		}
 
 		var err *strictyaml.Error
-		if rule.Want, err = resolveDevices(strictyaml.Join(at, "mig-devices"), devices); err != nil {
+		rule.Want, err = resolveDevices(strictyaml.Join(at, "mig-devices"), devices)
+		if err != nil {
 			return nil, err
 		}
 

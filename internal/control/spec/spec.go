@@ -100,7 +100,8 @@ func checkDocument(s api.Spec) *strictyaml.Error {
 func checkCounts(s api.Spec) *strictyaml.Error {
 	switch {
 	case len(s.GPUs) == 0:
-		return newError("gpus", `is empty; expected indexes, UUIDs or PCI bus ids of GPUs, or ["all"]`)
+		return newError(
+			"gpus", `is empty; expected indexes, UUIDs or PCI bus ids of GPUs, or ["all"]`)
 	case s.Devices == nil:
 		return newError("devices", "is missing; expected counts by profile, {} for no instances")
 	}

@@ -16,20 +16,24 @@ import (
 // resolveDevices turns counts by profile into the planner's wants. The keys of devices are names or
 // ids of profiles, or names of compute instances such as 1c.3g.20gb: these share as few 3g.20gb
 // instances as possible. key is the place of devices in the document, for errors.
-func resolveDevices(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *strictyaml.Error) {
+func resolveDevices(
+	key string,
+	devices map[string]api.DeviceRequest,
+) ([]mig.Want, *strictyaml.Error) {
 	if len(devices) > maxKinds {
 		return nil, newError(key, "has %d profiles; expected at most %d", len(devices), maxKinds)
 	}
 
 	var list []mig.Want
-	sizesIn := map[mig.Name][]int{} // sizes of compute instances, by the profile of their GPU instance
+	sizesIn := map[mig.Name][]int{} // sizes of compute instances, by the GPU instance's profile
 
 	for _, name := range slices.Sorted(maps.Keys(devices)) {
 		request := devices[name]
 		at := strictyaml.Join(key, name)
 
 		if name == "" || len(name) > maxText {
-			return nil, newError(key, "has the key %.60q; expected the name or id of a profile", name)
+			return nil, newError(
+				key, "has the key %.60q; expected the name or id of a profile", name)
 		}
 
 		profile, err := mig.ParseName(name)
@@ -81,7 +85,10 @@ func resolveDevices(key string, devices map[string]api.DeviceRequest) ([]mig.Wan
 }
 
 // resolveRequest turns a request for instances of a profile into the planner's wants.
-func resolveRequest(key, profile string, request api.DeviceRequest) ([]mig.Want, *strictyaml.Error) {
+func resolveRequest(
+	key, profile string,
+	request api.DeviceRequest,
+) ([]mig.Want, *strictyaml.Error) {
 	if request.Each == nil {
 		want, err := resolveCount(key, profile, request)
 		return []mig.Want{want}, err
@@ -102,7 +109,8 @@ func resolveRequest(key, profile string, request api.DeviceRequest) ([]mig.Want,
 	for i, each := range request.Each {
 		at := fmt.Sprintf("%s[%d]", key, i)
 		if each.Each != nil {
-			return nil, newError(at, "is a list; expected a count, or a count with compute instances")
+			return nil, newError(
+				at, "is a list; expected a count, or a count with compute instances")
 		}
 
 		want, err := resolveCount(at, profile, each)
@@ -124,7 +132,8 @@ func resolveRequest(key, profile string, request api.DeviceRequest) ([]mig.Want,
 // resolveCount resolves a request that is no list.
 func resolveCount(key, profile string, request api.DeviceRequest) (mig.Want, *strictyaml.Error) {
 	if request.Count < 0 || request.Count > maxCount {
-		return mig.Want{}, newError(key, "is %d; expected a count of 0 to %d", request.Count, maxCount)
+		return mig.Want{}, newError(
+			key, "is %d; expected a count of 0 to %d", request.Count, maxCount)
 	}
 
 	sizes, err := parseComputeSizes(key, request.Compute)
@@ -134,7 +143,11 @@ func resolveCount(key, profile string, request api.DeviceRequest) (mig.Want, *st
 
 // computeSizesOf returns the sizes of the compute instances that a request under a name such as
 // 1c.3g.20gb asks for: 1, 1 and 1 for a count of 3.
-func computeSizesOf(key string, name mig.Name, request api.DeviceRequest) ([]int, *strictyaml.Error) {
+func computeSizesOf(
+	key string,
+	name mig.Name,
+	request api.DeviceRequest,
+) ([]int, *strictyaml.Error) {
 	switch {
 	case request.Each != nil:
 		return nil, newError(

@@ -41,7 +41,7 @@ type Store struct {
 	slots    [2]*slot    // a document with an even sequence number goes to slots[0]
 	sequence uint64      // number of the newest document in the slots; 0 if there is none
 	saved    fingerprint // of the documents that were saved or read last
-	tried    fingerprint // of the last attempts to save: after an error, their documents may be on disk
+	tried    fingerprint // of the last attempts to save, which may be on disk in spite of an error
 }
 
 // fingerprint identifies the documents in a folder by their hashes.
@@ -185,7 +185,7 @@ func (s *Store) readSlots() (newest []byte, damaged bool, err error) {
 		switch {
 		case err != nil:
 			return nil, false, err
-		case !valid || content != nil && sequence%2 != uint64(i): // the document is the other slot's
+		case !valid || content != nil && sequence%2 != uint64(i): // it is the other slot's
 			damaged = true
 		case sequence > s.sequence:
 			newest = content

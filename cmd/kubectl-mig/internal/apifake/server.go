@@ -210,7 +210,8 @@ func (s *Server) write(w http.ResponseWriter, at string, current, object map[str
 		return
 	}
 
-	if now, _ := current["metadata"].(map[string]any); current != nil && version != now["resourceVersion"] {
+	currentMetadata, _ := current["metadata"].(map[string]any)
+	if current != nil && version != currentMetadata["resourceVersion"] {
 		fail(w, http.StatusConflict, "Conflict")
 		return
 	}

@@ -36,7 +36,7 @@ type Lease struct {
 	mu      sync.Mutex
 	renewed time.Time // when we sent the last successful renewal, by this machine's clock
 	failed  error     // error of the last renewal, or nil
-	lost    error     // wraps rollout.ErrLost: why this client has lost the Lease; nil if it has not
+	lost    error     // an ErrLost, which says why the Lease is lost; nil if it is not
 }
 
 // Holder returns the client that a run's Lease names, for a message; "" if there is none, or the

@@ -74,7 +74,8 @@ func (x *execution) doPhase(ctx context.Context, n *Node) error {
 		return x.uncordon(ctx, n)
 	}
 
-	return failUnclear(n.Phase, "the phase %q is not known: a later kubectl mig has begun this run", n.Phase)
+	return failUnclear(
+		n.Phase, "the phase %q is not known: a later kubectl mig has begun this run", n.Phase)
 }
 
 // checkNode finds out, before we cordon the node, whether there is anything to do, and whether it can

@@ -212,8 +212,9 @@ func (r *Run) Resume() bool {
 		n.Failure = ""
 		n.Retry = ""
 
+		// If we have evicted pods, planBusy still waits for their processes.
 		if n.Phase == Waiting {
-			n.Rounds = min(n.Rounds, 1) // if we have evicted pods, planBusy waits for their processes
+			n.Rounds = min(n.Rounds, 1)
 		}
 	}
 
