@@ -194,7 +194,9 @@ func (d *demand) addGPU(before ways, options []*option, isLast bool) ways {
 		candidates := before.metable
 
 		if isLast {
-			i, found := slices.BinarySearch(candidates, d.parts-1-own)
+			rest := d.parts - 1 - own // what the GPUs before must meet
+			i, found := slices.BinarySearch(candidates, rest)
+
 			if !found {
 				continue
 			}
@@ -217,11 +219,8 @@ func (d *demand) addGPU(before ways, options []*option, isLast bool) ways {
 
 			sum := before.byPart[part].plus(ownWeight)
 			if old := &next.byPart[part+own]; !old.exists() || sum.isLess(&old.weight) {
-				*old = way{
-					weight: sum,
-					before: int32(part),
-					last:   int32(own),
-				} //nolint:gosec // fewer than maxParts
+				//nolint:gosec // fewer than maxParts
+				*old = way{weight: sum, before: int32(part), last: int32(own)}
 			}
 		}
 	}

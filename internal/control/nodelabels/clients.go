@@ -89,7 +89,7 @@ func (f *Follower) awaitEnd(ctx context.Context, keys []string) error {
 	ctx, cancel := context.WithTimeout(ctx, clientsWait)
 	defer cancel()
 
-	for look := f.firstLook; ; look = min(2*look, longestLook) {
+	for wait := f.firstLook; ; wait = min(2*wait, longestLook) {
 		pods, err := f.o.Cluster.Pods(ctx)
 		left := podsRequiring(pods, keys)
 
@@ -97,7 +97,7 @@ func (f *Follower) awaitEnd(ctx context.Context, keys []string) error {
 			return nil
 		}
 
-		if retry.Sleep(ctx, look) == nil {
+		if retry.Sleep(ctx, wait) == nil {
 			continue
 		}
 
@@ -135,13 +135,13 @@ func pausedClients(n Node) (keys []string) {
 }
 
 // pausedByUs returns the labels that we have paused, with their former values. ours is false if the
-// node has no annotation about them.
+// node has no annotation about them: it may then be mig-manager that has paused them.
 func pausedByUs(n Node) (before map[string]string, ours bool) {
 	text := n.Annotations[pausedAnnotation]
 	before = map[string]string{}
 
-	// If we cannot read the text, we take all clients for paused: they were deployed before, since
-	// we pause no others.
+	// If there is no text or we cannot read it, we take all clients for paused: they were deployed
+	// before, since we pause no others.
 	if json.Unmarshal([]byte(text), &before) != nil {
 		for _, key := range clientLabels() {
 			before[key] = deployed

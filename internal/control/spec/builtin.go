@@ -38,7 +38,7 @@ func BuiltIn() map[string][]api.LayoutRule {
 	}
 
 	for name, list := range profiles {
-		if isSame(list) {
+		if isSame(list) { // one rule without ids then suits also models whose ids are unknown
 			layouts[name] = []api.LayoutRule{ruleOfAll(list[0].devices)}
 		} else {
 			layouts[name] = rulesByModel(list)
@@ -115,8 +115,8 @@ func maxInstances(m mig.Model, p *gpu.Profile) int {
 }
 
 // balancedDevices returns the instances of all-balanced, as NVIDIA's default configuration has them
-// for every model: two of the smallest profile, one of two slices and, on GPUs of seven slices, one
-// of three.
+// for every model: two of the smallest profile of one slice, one of the smallest of two slices and,
+// where the model has profiles of three, one of the smallest of those.
 func balancedDevices(m mig.Model) map[string]int {
 	devices := map[string]int{}
 
