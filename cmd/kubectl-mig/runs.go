@@ -463,7 +463,9 @@ type wallClock struct{}
 func (wallClock) Now() time.Time { return time.Now() }
 
 // Sleep implements rollout.Clock.
-func (wallClock) Sleep(ctx context.Context, d time.Duration) error { return retry.Sleep(ctx, d) }
+func (wallClock) Sleep(ctx context.Context, d time.Duration) error {
+	return retry.Sleep(ctx, d)
+}
 
 // runNames lists the runs for the shell's completion, or none if the API server does not answer
 // within hintTimeout.

@@ -96,7 +96,8 @@ func writeRun(w io.Writer, run *rollout.Run) {
 
 	for i := range run.Nodes {
 		n := &run.Nodes[i]
-		fmt.Fprintf(table, "%s\t%s%s\t%s\t%s\n", n.Name, phaseText(n), failureText(n), n.Operation, n.RolledBackBy)
+		state := phaseText(n) + failureText(n)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", n.Name, state, n.Operation, n.RolledBackBy)
 	}
 
 	table.Flush()

@@ -104,10 +104,13 @@ func resolveWants(g *GPULayout, position int, wants []Want) ([]wanted, error) {
 	}
 
 	slices.SortStableFunc(list, func(a, b wanted) int {
-		return cmp.Or(cmp.Compare(b.profile.MemorySlices, a.profile.MemorySlices),
+		return cmp.Or(
+			cmp.Compare(b.profile.MemorySlices, a.profile.MemorySlices),
 			cmp.Compare(b.profile.ComputeSlices, a.profile.ComputeSlices),
-			cmp.Compare(a.profile.ID, b.profile.ID), cmp.Compare(a.profile.Name, b.profile.Name),
-			slices.Compare(b.sizes, a.sizes))
+			cmp.Compare(a.profile.ID, b.profile.ID),
+			cmp.Compare(a.profile.Name, b.profile.Name),
+			slices.Compare(b.sizes, a.sizes),
+		)
 	})
 
 	for i := 1; i < len(list); i++ {

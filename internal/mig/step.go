@@ -230,7 +230,9 @@ func AfterStep(before []Instance, s Step, d Done) []Instance {
 			Placement: s.Compute,
 		}
 		computeInstances := append(slices.Clone(after[at].ComputeInstances), created)
-		slices.SortFunc(computeInstances, func(a, b ComputeInstance) int { return cmp.Compare(a.ID, b.ID) })
+		slices.SortFunc(computeInstances, func(a, b ComputeInstance) int {
+			return cmp.Compare(a.ID, b.ID)
+		})
 		after[at].ComputeInstances = computeInstances
 	}
 

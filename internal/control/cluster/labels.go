@@ -49,14 +49,15 @@ func (c *Cluster) Node(ctx context.Context, exact bool) (nodelabels.Node, error)
 // forLabels returns the node for package nodelabels.
 func (n *node) forLabels() nodelabels.Node {
 	managers := map[string]string{}
-	written := map[string]time.Time{} // when
+	lastWritten := map[string]time.Time{} // by label
 
 	// Several managers can have written the same value: the last one counts.
 	for _, m := range n.Metadata.ManagedFields {
 		for field := range m.Fields.Metadata.Labels {
-			if label, ok := strings.CutPrefix(field, "f:"); ok && !m.Time.Before(written[label]) {
+			label, ok := strings.CutPrefix(field, "f:")
+			if ok && !m.Time.Before(lastWritten[label]) {
 				managers[label] = m.Manager
-				written[label] = m.Time
+				lastWritten[label] = m.Time
 			}
 		}
 	}

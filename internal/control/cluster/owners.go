@@ -266,14 +266,14 @@ func (c *Cluster) addDRA(ctx context.Context, version string, out ownersByGPU) e
 		}
 
 		for _, d := range spec.Devices {
-			all := d.Attributes
-			if all == nil {
-				all = d.Basic.Attributes
+			deviceAttributes := d.Attributes
+			if deviceAttributes == nil {
+				deviceAttributes = d.Basic.Attributes
 			}
 
-			if strings.Contains(d.Name, "-mig-") || all["type"].String == "mig" {
+			if strings.Contains(d.Name, "-mig-") || deviceAttributes["type"].String == "mig" {
 				out.add(
-					gpuOf(all["parentUUID"].String),
+					gpuOf(deviceAttributes["parentUUID"].String),
 					"DRA (ResourceSlice of %s with MIG devices)",
 					draDriver,
 				)

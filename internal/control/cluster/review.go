@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -293,9 +294,15 @@ func (c *Cluster) reviewRights(ctx context.Context, u user) (control.Rights, err
 	verbs := []struct {
 		verb  string
 		right *bool
-	}{{"get", &rights.Read}, {"plan", &rights.Plan}, {"apply", &rights.Apply}, {"mode", &rights.Mode},
+	}{
+		{"get", &rights.Read},
+		{"plan", &rights.Plan},
+		{"apply", &rights.Apply},
+		{"mode", &rights.Mode},
 		{"force", &rights.Force},
-		{"take-over", &rights.TakeOver}, {"release", &rights.Release}}
+		{"take-over", &rights.TakeOver},
+		{"release", &rights.Release},
+	}
 
 	errs := make(chan error, len(verbs))
 	for _, v := range verbs {
@@ -309,9 +316,7 @@ func (c *Cluster) reviewRights(ctx context.Context, u user) (control.Rights, err
 	var failed error
 
 	for range verbs {
-		if err := <-errs; err != nil {
-			failed = err
-		}
+		failed = cmp.Or(<-errs, failed)
 	}
 
 	if failed != nil {

@@ -155,6 +155,7 @@ func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *strictyaml.
 		}
 
 		var err *strictyaml.Error
+
 		rule.Want, err = resolveDevices(strictyaml.Join(at, "mig-devices"), devices)
 		if err != nil {
 			return nil, err
