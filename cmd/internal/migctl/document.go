@@ -44,7 +44,10 @@ func (s *session) printOutcome(document any) error {
 
 // printDocument prints a document of the server as indented JSON or as YAML, with the keys in the
 // server's order. It escapes characters that a terminal could take for a command.
-func (s *session) printDocument(data []byte) error {
+func (s *session) printDocument(data []byte) error { return s.writeDocument(s.out, data) }
+
+// writeDocument is printDocument for any writer.
+func (s *session) writeDocument(to io.Writer, data []byte) error {
 	var out bytes.Buffer
 
 	var err error
@@ -61,7 +64,7 @@ func (s *session) printDocument(data []byte) error {
 		return fmt.Errorf("print the document: %w", err)
 	}
 
-	_, err = io.WriteString(s.out, escapeUnprintable(out.String(), escape))
+	_, err = io.WriteString(to, escapeUnprintable(out.String(), escape))
 
 	return err
 }

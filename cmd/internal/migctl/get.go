@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"time"
@@ -23,16 +24,19 @@ func (s *session) showNode(ctx context.Context) error {
 		return err
 	}
 
-	return s.printNode(ctx, data)
-}
-
-// printNode draws a node or prints its document, in the form that the operator wants.
-func (s *session) printNode(ctx context.Context, data []byte) error {
 	var node nodedoc.Document
 	if err := s.client.decodeAnswer(data, &node); err != nil {
 		return err
 	}
 
+	return s.writeNode(ctx, s.page, s.out, data, node)
+}
+
+// writeNode draws a node on p, or writes its document to out, in the form that the operator wants.
+// data is the document as the server wrote it.
+func (s *session) writeNode(
+	ctx context.Context, p *page, out io.Writer, data []byte, node nodedoc.Document,
+) error {
 	chosen, err := chooseGPUs(s.opts.GPUs, &node)
 	if err != nil {
 		return err
@@ -50,9 +54,9 @@ func (s *session) printNode(ctx context.Context, data []byte) error {
 			return err
 		}
 
-		return s.printDocument(data)
+		return s.writeDocument(out, data)
 	case formName:
-		writeNames(s.page, chosen)
+		writeNames(p, chosen)
 		return nil
 	}
 
@@ -65,9 +69,9 @@ func (s *session) printNode(ctx context.Context, data []byte) error {
 	}
 
 	columns, _ := s.terminalSize()
-	s.page.width = max(tableWidth, columns)
-	s.page.unitMost = max(unitMax, columns/8)
-	drawNode(s.page, newNodeView(node), &list, s.opts.Output == formWide)
+	p.width = max(tableWidth, columns)
+	p.unitMost = max(unitMax, columns/8)
+	drawNode(p, newNodeView(node), &list, s.opts.Output == formWide)
 
 	return nil
 }

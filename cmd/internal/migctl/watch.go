@@ -2,12 +2,15 @@ package migctl
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // The terminal sequences with which a frame is written over the last one. The screen is not cleared
@@ -18,9 +21,80 @@ const (
 	clearBelow     = "\x1b[J"
 )
 
+// watcher shows the readings of a node one after the other.
+type watcher struct {
+	session *session
+	over    bool    // each frame is written over the last one
+	node    topNode // its view is nil before the first reading
+	frame   string  // the last reading, drawn
+	late    string  // what the last frame says about the age of its reading; may be empty
+	warned  string  // for which reason standard error says that no reading comes; empty: for none
+}
+
+// watchReading is a reading of the node.
+type watchReading struct {
+	at    time.Time
+	doc   nodedoc.Document
+	frame string // the reading, drawn
+}
+
 // watchNode draws the node with each of its readings until ctx ends. It connects again if the
-// stream ends, as it does when the exporter restarts.
+// stream ends, as it does when the exporter restarts; until then it says why no reading comes.
 func (s *session) watchNode(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+
+	readings := make(chan watchReading)
+	troubles := make(chan error)
+	ended := make(chan error, 1)
+
+	go func() { ended <- s.followNode(ctx, readings, troubles) }()
+
+	w := s.newWatcher()
+	err := w.run(readings, troubles, ended)
+
+	cancel()
+
+	return err
+}
+
+func (s *session) newWatcher() *watcher {
+	term, _ := s.lookup("TERM")
+	isText := s.opts.Output != formJSON && s.opts.Output != formYAML
+
+	return &watcher{session: s, over: s.outTerminal && term != "dumb" && isText}
+}
+
+// run shows what followNode sends until it ends.
+func (w *watcher) run(readings <-chan watchReading, troubles, ended <-chan error) error {
+	seconds := time.NewTicker(time.Second)
+	defer seconds.Stop()
+
+	for {
+		var err error
+
+		select {
+		case r := <-readings:
+			err = w.showReading(&r)
+		case trouble := <-troubles:
+			w.node.trouble = troubleText(trouble)
+			err = w.showLate(time.Now())
+		case now := <-seconds.C:
+			err = w.showLate(now)
+		case err = <-ended:
+			return err
+		}
+
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// followNode sends the readings of the node, and why a stream of them ended, until ctx ends or it is
+// of no use to go on.
+func (s *session) followNode(
+	ctx context.Context, readings chan<- watchReading, troubles chan<- error,
+) error {
 	failures := 0
 	shown := false
 
@@ -28,11 +102,15 @@ func (s *session) watchNode(ctx context.Context) error {
 		var drawError error // to connect again would not help
 
 		err := s.client.streamNode(ctx, func(data []byte) error {
+			var r watchReading
+			if r, drawError = s.drawReading(ctx, data); drawError != nil {
+				return drawError
+			}
+
 			failures = 0
-			drawError = s.writeFrame(ctx, data, !shown)
 			shown = true
 
-			return drawError
+			return send(ctx, readings, r)
 		})
 
 		switch failures++; {
@@ -44,6 +122,10 @@ func (s *session) watchNode(ctx context.Context) error {
 			return err
 		}
 
+		if send(ctx, troubles, err) != nil {
+			return nil //nolint:nilerr // the operator has seen enough
+		}
+
 		select {
 		case <-time.After(s.retry):
 		case <-ctx.Done():
@@ -51,36 +133,110 @@ func (s *session) watchNode(ctx context.Context) error {
 	}
 }
 
-// writeFrame draws the node over the last frame, or below it if standard output is no terminal that
-// can be drawn over.
-func (s *session) writeFrame(ctx context.Context, data []byte, first bool) error {
-	if s.opts.Output == formYAML && !first {
-		if _, err := io.WriteString(s.out, "---\n"); err != nil {
-			return err
-		}
+// send sends a value unless ctx ends before it is received.
+func send[T any](ctx context.Context, to chan<- T, value T) error {
+	select {
+	case to <- value:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
+}
 
-	if s.opts.Output == formJSON || s.opts.Output == formYAML {
-		return s.printNode(ctx, data)
+// drawReading draws a document of the node, or formats it as --output says.
+func (s *session) drawReading(ctx context.Context, data []byte) (watchReading, error) {
+	r := watchReading{at: time.Now()}
+	if err := s.client.decodeAnswer(data, &r.doc); err != nil {
+		return r, err
 	}
 
 	var frame bytes.Buffer
 
-	s.page = s.newPage(&frame, s.outTerminal)
-	if err := errors.Join(s.printNode(ctx, data), s.page.flush()); err != nil {
+	p := s.newPage(&frame, s.outTerminal)
+	err := errors.Join(s.writeNode(ctx, p, &frame, data, r.doc), p.flush())
+	r.frame = frame.String()
+
+	return r, err
+}
+
+// showReading shows a reading over the last one, or below it.
+func (w *watcher) showReading(r *watchReading) error {
+	separator := ""
+
+	if w.node.view != nil {
+		switch w.session.opts.Output {
+		case formJSON:
+		case formYAML:
+			separator = "---\n"
+		default:
+			separator = "\n"
+		}
+	}
+
+	w.node = topNode{view: newNodeView(r.doc), read: r.at}
+	w.frame = r.frame
+	w.late = ""
+	w.warned = ""
+
+	if w.over {
+		return w.drawFrame()
+	}
+
+	_, err := io.WriteString(w.session.out, separator+w.frame)
+
+	return err
+}
+
+// showLate says how old the last reading is and why no newer one comes, unless one came lately: on
+// the frame, or once for each reason on standard error.
+func (w *watcher) showLate(now time.Time) error {
+	late := ""
+
+	switch {
+	case w.node.view != nil:
+		late = lateText(topState{now: now}, &w.node)
+	case w.node.trouble != "":
+		late = "no reading: " + w.node.trouble
+	}
+
+	if w.over {
+		if late == w.late {
+			return nil
+		}
+
+		w.late = late
+
+		return w.drawFrame()
+	}
+
+	reason := cmp.Or(w.node.trouble, late)
+	if late == "" || w.warned != "" && (reason == w.warned || w.node.trouble == "") {
+		return nil
+	}
+
+	w.warned = reason
+	p := w.session.newPage(w.session.errOut, w.session.errTerminal)
+	p.paragraph("migctl: ", red, late)
+
+	return p.flush()
+}
+
+// drawFrame draws the last reading over the last frame, below how old it is.
+func (w *watcher) drawFrame() error {
+	s := w.session
+
+	var frame bytes.Buffer
+
+	p := s.newPage(&frame, s.outTerminal)
+	if w.late != "" {
+		p.paragraph("! ", red, w.late)
+	}
+
+	if err := p.flush(); err != nil {
 		return err
 	}
 
-	text := frame.String()
-
-	term, _ := s.lookup("TERM")
-	if s.outTerminal && term != "dumb" {
-		text = s.overLastFrame(text)
-	} else if !first {
-		text = "\n" + text
-	}
-
-	_, err := io.WriteString(s.out, text)
+	_, err := io.WriteString(s.out, s.overLastFrame(frame.String()+w.frame))
 
 	return err
 }

@@ -8,12 +8,15 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // frames answers as the node's stream does, with one reading after the other.
@@ -62,7 +65,7 @@ func watch(t *testing.T, r runner, args ...string) outcome {
 	})
 	r.ctx = ctx
 	got := r.run(t, address, append([]string{"get", "--watch"}, args...)...)
-	cmptest.Equal(t, "exit code and errors", outcome{code: got.code, err: got.err}, outcome{})
+	cmptest.Equal(t, "exit code", got.code, exitOK)
 
 	return got
 }
@@ -73,15 +76,60 @@ func TestWatchDrawsEachReading(t *testing.T) {
 	cmptest.LacksTexts(t, piped, "\x1b", "the exporter stops")
 
 	over := watch(t, runner{terminal: true, columns: 120, rows: 10}).out
-	cmptest.Equal(t, "frames on a terminal", strings.Count(over, cursorHome), 3)
+	frames := strings.Split(over, cursorHome)[1:]
+	live := slices.DeleteFunc(slices.Clone(frames), func(f string) bool { return strings.Contains(f, " ago: ") })
+	cmptest.Equal(t, "frames on a terminal that show a new reading", len(live), 3)
 	cmptest.HasTexts(t, over, "more lines: enlarge the terminal", clearBelow)
 
-	if lines := strings.Count(over, "\n"); lines > 3*9 {
-		t.Errorf("%d lines for three frames of ten rows", lines)
+	for _, f := range frames {
+		if lines := strings.Count(f, "\n"); lines > 9 {
+			t.Errorf("%d lines on ten rows", lines)
+		}
 	}
 
 	cmptest.Equal(t, "documents", strings.Count(watch(t, runner{}, "-o", "json").out, `"hostname"`), 3)
 	cmptest.Equal(t, "documents", strings.Count(watch(t, runner{}, "-o", "yaml").out, "---\n"), 2)
+}
+
+// TestWatchSaysThatTheExporterIsGone: the last frame says how old it is and why, and so does standard
+// error if the frames go to a pipe.
+func TestWatchSaysThatTheExporterIsGone(t *testing.T) {
+	r := runner{terminal: true, columns: 120, rows: 40, env: map[string]string{"NO_COLOR": "1"}}
+	over := strings.Split(watch(t, r).out, cursorHome)
+	last := over[len(over)-1]
+	cmptest.HasTexts(t, last, "! read ", "s ago: the exporter has ended the stream", "Node rtx-pro-6")
+
+	for _, form := range []string{"table", "json"} {
+		piped := watch(t, runner{}, "-o", form)
+		cmptest.HasTexts(t, piped.err, "migctl: read ", "s ago: the exporter has ended the stream")
+		cmptest.LacksTexts(t, piped.out, "ago: ")
+	}
+
+	w, out := watching24()
+	start := time.Date(2026, 1, 8, 0, 0, 0, 0, time.UTC)
+	w.node = topNode{view: newNodeView(nodedoc.Document{}), read: start}
+
+	for _, at := range []time.Duration{time.Second, staleAfter, staleAfter + time.Second} {
+		if err := w.showLate(start.Add(at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	cmptest.Equal(t, "frames of a stream that is quiet", strings.Count(out.String(), cursorHome), 2)
+	cmptest.HasTexts(t, out.String(), "! read 10s ago: the stream is quiet", "! read 11s ago")
+}
+
+// watching24 returns a watcher on a terminal of 80x24.
+func watching24() (*watcher, *bytes.Buffer) {
+	out := new(bytes.Buffer)
+	s := &session{
+		out: out, outTerminal: true,
+		size:   func() (columns, rows int) { return 80, 24 },
+		lookup: func(string) (string, bool) { return "", false },
+	}
+	s.opts.Color = "never"
+
+	return s.newWatcher(), out
 }
 
 func TestWatchEnds(t *testing.T) {
