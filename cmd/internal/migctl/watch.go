@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rivo/uniseg"
+
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
@@ -236,22 +238,93 @@ func (w *watcher) drawFrame() error {
 		return err
 	}
 
-	_, err := io.WriteString(s.out, s.overLastFrame(frame.String()+w.frame))
+	columns, rows := s.terminalSize()
+	lines := strings.Split(strings.TrimSuffix(frame.String()+w.frame, "\n"), "\n")
+	_, err := io.WriteString(s.out, overLastFrame(p, lines, columns, rows))
 
 	return err
 }
 
 // overLastFrame returns a frame with the terminal sequences that write it over the last one. If the
-// frame has more lines than the terminal has rows, the last row shows how many are left out.
-func (s *session) overLastFrame(frame string) string {
-	lines := strings.Split(strings.TrimSuffix(frame, "\n"), "\n")
+// frame takes more rows than the terminal has, the last row says how many lines are left out.
+func overLastFrame(p *page, lines []string, columns, rows int) string {
+	var b strings.Builder
 
-	// The last row stays free for the cursor.
-	if _, rows := s.terminalSize(); rows > 2 && len(lines) > rows-1 {
-		more := len(lines) - (rows - 2)
-		lines = append(lines[:rows-2],
-			fmt.Sprintf("%d more lines: enlarge the terminal, or name GPUs: migctl get --watch 0", more))
+	b.WriteString(cursorHome)
+
+	for _, line := range fitRows(p, lines, columns, rows) {
+		b.WriteString(line)
+
+		// After a full row, the sequence would clear the row's last character.
+		if _, used := rowsOf(line, columns); used < columns || columns == 0 {
+			b.WriteString(clearToLineEnd)
+		}
+
+		b.WriteString("\n")
 	}
 
-	return cursorHome + strings.Join(lines, clearToLineEnd+"\n") + clearToLineEnd + "\n" + clearBelow
+	b.WriteString(clearBelow)
+
+	return b.String()
+}
+
+// fitRows returns the lines that a terminal has room for.
+func fitRows(p *page, lines []string, columns, rows int) []string {
+	room := rows - 1 // the last row stays free for the cursor
+	fitting := 0     // lines that fit above a row about the others
+	all := 0         // rows of all lines
+
+	for _, line := range lines {
+		n, _ := rowsOf(line, columns)
+		if all += n; all < room {
+			fitting++
+		}
+	}
+
+	if rows <= 2 || all <= room {
+		return lines
+	}
+
+	more := p.clean(fmt.Sprintf("%d more lines: enlarge the terminal, or name GPUs: migctl get --watch 0",
+		len(lines)-fitting))
+	if columns > 0 {
+		more = p.cut(more, columns)
+	}
+
+	return append(lines[:fitting:fitting], more)
+}
+
+// rowsOf returns how many rows a line takes on a terminal, and how many columns of the last one. The
+// terminal breaks a line that is longer than a row. With 0 columns there is no limit.
+func rowsOf(line string, columns int) (rows, lastColumns int) {
+	rows = 1
+	characters := uniseg.NewGraphemes(withoutColors(line))
+
+	for characters.Next() {
+		width := characters.Width()
+		if columns > 0 && lastColumns+width > columns {
+			rows++
+			lastColumns = 0
+		}
+
+		lastColumns += width
+	}
+
+	return rows, lastColumns
+}
+
+// withoutColors returns a line without the terminal sequences that a page writes for colors.
+func withoutColors(line string) string {
+	var b strings.Builder
+
+	for {
+		before, rest, found := strings.Cut(line, "\x1b[")
+		b.WriteString(before)
+
+		if !found {
+			return b.String()
+		}
+
+		_, line, _ = strings.Cut(rest, "m")
+	}
 }

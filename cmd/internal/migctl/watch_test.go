@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -130,6 +131,48 @@ func watching24() (*watcher, *bytes.Buffer) {
 	s.opts.Color = "never"
 
 	return s.newWatcher(), out
+}
+
+// TestWatchFitsNarrowTerminals: a frame takes no more rows than the terminal has, although it breaks
+// long lines, and ends in a row that says what is left out.
+func TestWatchFitsNarrowTerminals(t *testing.T) {
+	for _, c := range []struct {
+		columns, rows int
+		args          []string
+	}{{60, 20, nil}, {80, 14, []string{"-o", "wide"}}, {40, 10, nil}, {20, 3, nil}} {
+		r := runner{terminal: true, columns: c.columns, rows: c.rows}
+		for i, f := range strings.Split(watch(t, r, c.args...).out, cursorHome)[1:] {
+			if rows := rowsOnTerminal(f, c.columns); rows > c.rows {
+				t.Errorf("%dx%d: frame %d takes %d rows:\n%s", c.columns, c.rows, i, rows, f)
+			}
+
+			cmptest.HasTexts(t, f, " more lines")
+		}
+	}
+}
+
+// rowsOnTerminal returns the rows of a frame with the row of the cursor. Its characters are narrow.
+func rowsOnTerminal(frame string, columns int) int {
+	rows := 1
+
+	for line := range strings.Lines(regexp.MustCompile("\x1b\\[[0-9;]*[a-zA-Z]").ReplaceAllString(frame, "")) {
+		n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n"))
+		rows += max(1, (n+columns-1)/columns)
+	}
+
+	return rows
+}
+
+// TestFullRowsAreNotCleared: a terminal that has a full row keeps the cursor on its last character,
+// which must not be cleared.
+func TestFullRowsAreNotCleared(t *testing.T) {
+	full := strings.Repeat("x", 80)
+	got := overLastFrame(newPage(nil, false, true), []string{full, full + "y", "\x1b[1m日本\x1b[0m"}, 80, 24)
+	cmptest.Equal(t, "frame", got, cursorHome+full+"\n"+full+"y"+clearToLineEnd+"\n"+
+		"\x1b[1m日本\x1b[0m"+clearToLineEnd+"\n"+clearBelow)
+
+	rows, used := rowsOf(strings.Repeat("日", 3), 5)
+	cmptest.Equal(t, "rows of wide characters", [2]int{rows, used}, [2]int{2, 2})
 }
 
 func TestWatchEnds(t *testing.T) {
