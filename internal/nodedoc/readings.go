@@ -1,6 +1,7 @@
 package nodedoc
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -18,6 +19,25 @@ func newActivity(g *gpu.GPU) Activity {
 	}
 
 	return view
+}
+
+// WhyNoActivity says why no SM activity is known of a GPU that answers, to follow "SM activity is ".
+// source is where its activity comes from; dcgm is the state of DCGM, absent if none is configured.
+func WhyNoActivity(source gpu.ActivitySource, dcgm gpu.Opt[SourceState]) string {
+	if source != gpu.ActivityUnknown {
+		return "not known yet: it takes two readings, and none while another program profiles the GPU"
+	}
+
+	d, isConfigured := dcgm.Get()
+
+	switch {
+	case !isConfigured:
+		return "not known: this GPU reports it by DCGM alone, and no DCGM is configured (--dcgm.address)"
+	case !d.Up:
+		return "not known: " + cmp.Or(d.Error, d.Name+" does not answer")
+	default:
+		return "not known: DCGM cannot profile this GPU"
+	}
 }
 
 // finiteActivity returns a without ratios that JSON cannot express.

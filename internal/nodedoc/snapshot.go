@@ -29,7 +29,7 @@ func New(snap *gpu.Snapshot) Document {
 			DriverVersion:     driver.Version,
 			NVMLVersion:       driver.NVML,
 			CUDAVersion:       driver.CUDA,
-			Sources:           each(snap.Sources, newSource),
+			Sources:           each(snap.Sources, NewSource),
 			UnmatchedDevices:  each(snap.Unmatched, newUnmatched),
 			HoldersIncomplete: snap.HoldersIncomplete,
 			GPUsUnread:        slices.Clone(snap.Unread),
@@ -75,7 +75,8 @@ func each[T, V any](list []T, convert func(*T) V) []V {
 	return converted
 }
 
-func newSource(s *gpu.SourceState) SourceState {
+// NewSource returns the document of a source.
+func NewSource(s *gpu.SourceState) SourceState {
 	view := SourceState{
 		Name:          s.Name,
 		Up:            s.Up,

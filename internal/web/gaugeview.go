@@ -210,20 +210,10 @@ func whyNoActivity(snap *gpu.Snapshot, g *gpu.GPU) string {
 		return ""
 	}
 
-	if g.ActivitySource != gpu.ActivityUnknown {
-		return "SM activity is not known yet: it takes two readings, and none while " +
-			"another program profiles the GPU."
+	dcgm := gpu.None[nodedoc.SourceState]()
+	if s, known := sourceState(snap, gpu.SourceDCGM); known {
+		dcgm = gpu.Some(nodedoc.NewSource(&s))
 	}
 
-	dcgm, known := sourceState(snap, gpu.SourceDCGM)
-
-	switch {
-	case !known:
-		return "SM activity is not known: this GPU reports it by DCGM alone, and no DCGM " +
-			"is configured (--dcgm.address)."
-	case !dcgm.Up:
-		return "SM activity is not known: " + sourceReason(dcgm) + "."
-	default:
-		return "SM activity is not known: DCGM cannot profile this GPU."
-	}
+	return "SM activity is " + nodedoc.WhyNoActivity(g.ActivitySource, dcgm) + "."
 }

@@ -233,8 +233,10 @@ func (d *detail) activityFact(r *topRow) string {
 	switch {
 	case isUtilization:
 		return "not known; the driver's utilization is " + percentText(ratio)
+	case !ratio.Present() && r.gpu.Up && !r.gpu.Activity.SM.Present():
+		return nodedoc.WhyNoActivity(r.gpu.Activity.Source, r.node.source(gpu.SourceDCGM))
 	case !ratio.Present():
-		return "not known: neither the driver's GPM nor DCGM reports it"
+		return "not known"
 	case r.key.level == levelGPU && r.gpu.Activity.Source != "":
 		return percentText(ratio) + ", from " + string(r.gpu.Activity.Source)
 	default:
@@ -378,7 +380,7 @@ func linkText(p *nodedoc.PCIe) string {
 		return ""
 	}
 
-	return fmt.Sprintf("generation %d x%d", generation, p.LinkWidth.Or(0))
+	return fmt.Sprintf("generation %d", generation) + prefixed(" x", optText(p.LinkWidth))
 }
 
 func rateText(name string, bytes gpu.Opt[float64]) string {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/history"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
@@ -38,6 +39,17 @@ type topNode struct {
 
 	polled bool              // the last reading was asked for, since no stream brings one
 	past   *history.Document // the last 15 minutes; nil if not known
+}
+
+// source returns the state of one of the node's sources, absent if the node has no such source.
+func (n *topNode) source(name string) gpu.Opt[nodedoc.SourceState] {
+	for _, s := range n.view.doc.Node.Sources {
+		if s.Name == name {
+			return gpu.Some(s)
+		}
+	}
+
+	return gpu.None[nodedoc.SourceState]()
 }
 
 // topScreen is one of the screens of a live view.
