@@ -198,7 +198,7 @@ func (j *nodeJudge) judgeReadings(base nodeCheck, errs []gpu.ReadError) {
 
 	for _, e := range errs {
 		unsupported := errors.Is(e.Err, gpu.ErrNotSupported)
-		if unsupported && e.Reading != gpu.ReadingPower || errors.Is(e.Err, gpu.ErrPIDNamespace) ||
+		if unsupported && e.Reading != gpu.ReadingPower || !e.Reason().IsFailure() ||
 			e.Reading == gpu.ReadingEvents || e.Reading == gpu.ReadingActivity {
 			continue
 		}

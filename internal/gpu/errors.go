@@ -66,6 +66,10 @@ const (
 	ReasonOther         Reason = "other"
 )
 
+// IsFailure reports whether a reading with this reason has failed. The processes that another PID
+// namespace hides are not read by configuration: a pod without hostPID.
+func (r Reason) IsFailure() bool { return r != ReasonPIDNamespace }
+
 // ReasonOf returns the reason of a failed reading.
 func ReasonOf(err error) Reason {
 	for _, known := range []struct {

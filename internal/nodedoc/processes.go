@@ -2,6 +2,10 @@ package nodedoc
 
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
+// ProcessesHidden says that the processes on a GPU are not known in this PID namespace
+// (gpu.ReasonPIDNamespace).
+const ProcessesHidden = "unknown: another PID namespace"
+
 // ListProcesses returns the processes of a GPU, at most gpu.MaxProcesses, with the details that may
 // be served. It returns nil if we don't know them or may not serve single processes.
 func ListProcesses(g *gpu.GPU, detail gpu.ProcessDetail) []Process {

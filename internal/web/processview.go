@@ -35,7 +35,7 @@ func newProcessesView(g *gpu.GPU, detail gpu.ProcessDetail) processesView {
 	if slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool {
 		return errors.Is(e.Err, gpu.ErrPIDNamespace)
 	}) {
-		view.Unknown = "unknown: another PID namespace"
+		view.Unknown = nodedoc.ProcessesHidden
 	}
 
 	list := nodedoc.ListProcesses(g, detail)

@@ -427,7 +427,11 @@ func useColorOf(u deviceUse) color {
 }
 
 func writeErrors(p *page, indent string, errs []nodedoc.Error) {
-	for _, e := range errs {
+	if hidesProcesses(errs) {
+		p.paragraph(indent, dim, "processes "+nodedoc.ProcessesHidden)
+	}
+
+	for _, e := range failuresOf(errs) {
 		p.paragraph(indent+"! ", red, fmt.Sprintf("%s: %s: %s", e.Reading, e.Reason, e.Message))
 	}
 }

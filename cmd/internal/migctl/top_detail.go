@@ -179,13 +179,17 @@ func (d *detail) addDevice(s topState, r *topRow) {
 	d.section("Used by")
 	d.addUse(r.use())
 
+	if hidesProcesses(r.gpu.Errors) {
+		d.fact("processes", nodedoc.ProcessesHidden)
+	}
+
 	if r.instance != nil && r.compute == nil && !isWhole(r.instance) {
 		d.addParts(r)
 	}
 
 	d.addProcesses(r)
 	d.addXIDs(r)
-	d.addErrors(r.errors())
+	d.addErrors(r.failures())
 
 	if r.key.level == levelGPU && isMIG(r.gpu) {
 		d.section("Slices")

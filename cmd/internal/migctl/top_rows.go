@@ -343,6 +343,27 @@ func (r *topRow) watts() gpu.Opt[float64] {
 	}
 }
 
+// failures returns the readings of a device that fail.
+func (r *topRow) failures() []nodedoc.Error { return failuresOf(r.errors()) }
+
+// failuresOf returns the errors of readings that fail. Others are not read, by configuration.
+func failuresOf(errs []nodedoc.Error) []nodedoc.Error {
+	var failed []nodedoc.Error
+
+	for _, e := range errs {
+		if e.Reason.IsFailure() {
+			failed = append(failed, e)
+		}
+	}
+
+	return failed
+}
+
+// hidesProcesses reports whether errs say that processes are not known in this PID namespace.
+func hidesProcesses(errs []nodedoc.Error) bool {
+	return slices.ContainsFunc(errs, func(e nodedoc.Error) bool { return e.Reason == gpu.ReasonPIDNamespace })
+}
+
 func (r *topRow) errors() []nodedoc.Error {
 	switch {
 	case r.compute != nil:

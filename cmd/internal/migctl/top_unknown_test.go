@@ -54,3 +54,32 @@ func TestDetailSaysWhyActivityIsUnknown(t *testing.T) {
 		cmptest.LacksTexts(t, got, "neither the driver")
 	}
 }
+
+// TestHiddenProcessesAreNoError: without hostPID no process of any GPU is known. That is how it was
+// configured, so it is a note, and the only error is that of another reading.
+func TestHiddenProcessesAreNoError(t *testing.T) {
+	hide := func(doc *nodedoc.Document) {
+		for i := range doc.GPUs {
+			doc.GPUs[i].Errors = []nodedoc.Error{{Reading: gpu.ReadingProcesses, Reason: gpu.ReasonPIDNamespace,
+				Message: "processes are hidden"}}
+		}
+	}
+
+	doc := busyNode(t)
+	doc.GPUs = doc.GPUs[:1]
+	doc.GPUs[0].MIGMode = nodedoc.Mode{Current: "disabled"}
+	doc.GPUs[0].GPUInstances = nil
+	hide(&doc)
+	list := frameText(t, watching(120, 40, doc), true)
+	cmptest.LacksTexts(t, list, "!", "error")
+
+	detail := detailOf(t, func(doc *nodedoc.Document, _ *nodedoc.GPU) { hide(doc) })
+	cmptest.HasTexts(t, detail, "processes "+nodedoc.ProcessesHidden)
+	cmptest.LacksTexts(t, detail, "Readings that fail", "pid_namespace")
+
+	drawnNode := drawn(func(p *page) { writeErrors(p, "  ", doc.GPUs[0].Errors) })
+	cmptest.Equal(t, "migctl get", drawnNode, "  processes "+nodedoc.ProcessesHidden+"\n")
+
+	doc.GPUs[0].Errors = append(doc.GPUs[0].Errors, nodedoc.Error{Reading: gpu.ReadingPower, Reason: gpu.ReasonOther})
+	cmptest.HasTexts(t, frameText(t, watching(120, 40, doc), true), "!GPU 0", "1 error,")
+}

@@ -331,7 +331,7 @@ func (v *topView) deviceLine(r *topRow, c topColumns) []span {
 
 // mark returns the sign before a device's name: "!" if it does not answer, or readings fail.
 func (v *topView) mark(r *topRow) string {
-	if !r.up() || len(r.errors()) > 0 {
+	if !r.up() || len(r.failures()) > 0 {
 		return "!"
 	}
 
@@ -382,7 +382,7 @@ func (v *topView) useSpans(r *topRow, columns int) []span {
 		return []span{text("%s", slicesText(r)).in(dim)}
 	}
 
-	if n := len(r.errors()); n > 0 {
+	if n := len(r.failures()); n > 0 {
 		failing := nodedoc.Count(n, "error", "errors") + ", "
 		return []span{text("%s", failing).in(red), v.usersSpan(r, columns-len(failing))}
 	}
