@@ -59,7 +59,7 @@ func NewClient(o ClientOptions) (*Client, error) {
 		return nil, fmt.Errorf(
 			"the URL of Prometheus is %q; expected http://HOST:PORT or https://HOST:PORT, with the path "+
 				"prefix if it has one",
-			o.URL,
+			HidePassword(o.URL),
 		)
 	}
 
@@ -94,6 +94,24 @@ func NewClient(o ClientOptions) (*Client, error) {
 
 	return &Client{api: v1.NewAPI(c), url: u.Redacted(), timeout: o.Timeout, wait: retry.Sleep,
 		close: client.CloseIdleConnections}, nil
+}
+
+// HidePassword returns the address of a server, a URL or the path of a socket, for messages. It
+// replaces a password by "xxxxx", and all before the host if it cannot tell what the password is.
+func HidePassword(address string) string {
+	const hidden = "xxxxx"
+
+	u, err := url.Parse(address)
+	at := strings.LastIndex(address, "@")
+
+	switch {
+	case err == nil && u.User != nil:
+		return u.Redacted()
+	case at < 0, strings.HasPrefix(address, "/"), strings.HasPrefix(address, "unix:"):
+		return address
+	default:
+		return hidden + address[at:]
+	}
 }
 
 // checkSecrets returns an error if a file with a secret cannot be read. Without it, the first query

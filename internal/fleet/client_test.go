@@ -414,3 +414,28 @@ func TestWarnings(t *testing.T) {
 
 	cmptest.Equal(t, "warnings", c.Warnings(), []string{"store a is away"})
 }
+
+// TestHidePassword: no message shows a password, even if the URL is malformed.
+func TestHidePassword(t *testing.T) {
+	for address, want := range map[string]string{
+		"http://h:1":              "http://h:1",
+		"http://u@h:1":            "http://u@h:1",
+		"http://u:secret@h:1":     "http://u:xxxxx@h:1",
+		"http://u:se@cret@h:1":    "http://u:xxxxx@h:1",
+		"http://u:se%cret@h:1":    "xxxxx@h:1",
+		"http://u:se cret@h:1":    "xxxxx@h:1",
+		"http://u:12/secret@h:1":  "xxxxx@h:1",
+		"http:///u:secret@h:1":    "xxxxx@h:1",
+		"u:secret@h:9401":         "xxxxx@h:9401",
+		"unix:///run/user@1/sock": "unix:///run/user@1/sock",
+		"/run/user@1/sock":        "/run/user@1/sock",
+	} {
+		cmptest.Equal(t, address, HidePassword(address), want)
+	}
+
+	for _, u := range []string{"http://u:se%cret@h:1", "ftp://u:secret@h"} {
+		if _, err := NewClient(ClientOptions{URL: u}); err == nil || strings.Contains(err.Error(), "cret") {
+			t.Errorf("%s: %v", u, err)
+		}
+	}
+}

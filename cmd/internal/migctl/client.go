@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/common/version"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/fleet"
 )
 
 // client is a client of the control API. Its errors are *api.Problem if the server refuses a request,
@@ -28,7 +29,7 @@ import (
 type client struct {
 	http    *http.Client
 	base    string // the URL of the server, without a path
-	address string // as the operator gave it
+	address string // as the operator gave it, without a password
 	foreign error  // the error if another server answers at the address
 	token   string // bearer token; empty: none
 	timeout time.Duration
@@ -52,7 +53,8 @@ func newClient(o *options) (*client, error) {
 	c, err := newClientOf(o, o.Address, "https")
 	if errors.Is(err, errAddress) {
 		return nil, usageError{
-			fmt.Sprintf("--address %q: expected unix:///PATH or https://HOST:PORT", o.Address),
+			fmt.Sprintf("--address %q: expected unix:///PATH or https://HOST:PORT",
+				fleet.HidePassword(o.Address)),
 		}
 	}
 
@@ -64,7 +66,7 @@ var errAddress = errors.New("unexpected address")
 
 // newClientOf returns a client of the API at a socket, or at a URL with one of the schemes.
 func newClientOf(o *options, address string, schemes ...string) (*client, error) {
-	c := &client{address: address, foreign: errForeign, timeout: o.Timeout}
+	c := &client{address: fleet.HidePassword(address), foreign: errForeign, timeout: o.Timeout}
 	transport := &http.Transport{ForceAttemptHTTP2: true}
 	c.http = &http.Client{
 		Transport:     transport,

@@ -15,6 +15,7 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/common/version"
 
+	"github.com/mig-exporter/mig-exporter/internal/fleet"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
@@ -81,6 +82,8 @@ func (s *session) evaluate(ctx context.Context) error {
 // fetchTruth fetches the document of /-/sim/truth from the exporter of a simulated node.
 func fetchTruth(ctx context.Context, address string, timeout time.Duration) ([]byte, error) {
 	u, err := url.Parse(address)
+	address = fleet.HidePassword(address)
+
 	if err != nil || u.Scheme != "http" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
 		return nil, usageError{fmt.Sprintf("--url %q: expected http://HOST:PORT", address)}
 	}
@@ -95,7 +98,7 @@ func fetchTruth(ctx context.Context, address string, timeout time.Duration) ([]b
 		http.NoBody,
 	)
 	if err != nil {
-		return nil, usageError{fmt.Sprintf("--url %q: %v", address, err)}
+		return nil, usageError{fmt.Sprintf("--url %q cannot be asked", address)}
 	}
 
 	req.Header.Set("User-Agent", "migctl/"+version.Version)

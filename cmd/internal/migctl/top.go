@@ -15,6 +15,7 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 
+	"github.com/mig-exporter/mig-exporter/internal/fleet"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
@@ -118,7 +119,7 @@ func newExporterClient(o *options, address string) (*client, error) {
 	if errors.Is(err, errAddress) {
 		return nil, usageError{fmt.Sprintf(
 			"--url %q: expected http://HOST:PORT, https://HOST:PORT or unix:///PATH",
-			hidePassword(address),
+			fleet.HidePassword(address),
 		)}
 	}
 
@@ -126,12 +127,11 @@ func newExporterClient(o *options, address string) (*client, error) {
 		return nil, err
 	}
 
-	c.address = hidePassword(address)
 	c.foreign = errNotExporter
 
 	u, err := url.Parse(address)
 	if err != nil {
-		return nil, usageError{fmt.Sprintf("--url: %v", err)}
+		return nil, usageError{fmt.Sprintf("--url %q is no URL", fleet.HidePassword(address))}
 	}
 
 	if u.User != nil {
@@ -145,15 +145,6 @@ func newExporterClient(o *options, address string) (*client, error) {
 	}
 
 	return c, nil
-}
-
-// hidePassword returns an address with its password, if it has one, replaced by "xxxxx".
-func hidePassword(address string) string {
-	if u, err := url.Parse(address); err == nil && u.User != nil {
-		return u.Redacted()
-	}
-
-	return address
 }
 
 func isLoopback(host string) bool {

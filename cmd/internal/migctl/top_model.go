@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/fleet"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/history"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
@@ -96,7 +97,7 @@ const (
 func newTopState(addresses []string) topState {
 	state := topState{now: time.Now(), width: tableWidth}
 	for _, address := range addresses {
-		state.nodes = append(state.nodes, topNode{address: hidePassword(address)})
+		state.nodes = append(state.nodes, topNode{address: fleet.HidePassword(address)})
 	}
 
 	return state
