@@ -147,19 +147,24 @@ func (p *page) cut(s string, columns int) string {
 		return ""
 	}
 
-	left := columns - 1 // for the text before the ellipsis
-	kept := 0           // bytes
+	return s[:clustersWithin(s, columns-1)] + p.ellipsis()
+}
+
+// clustersWithin returns the length, in bytes, of the longest beginning of a text that takes no more
+// than a number of columns. It splits no character from the marks that it combines with.
+func clustersWithin(s string, columns int) int {
+	length := 0
 	characters := uniseg.NewGraphemes(s)
 
 	for characters.Next() {
-		if left -= characters.Width(); left < 0 {
+		if columns -= characters.Width(); columns < 0 {
 			break
 		}
 
-		kept += len(characters.Str())
+		length += len(characters.Str())
 	}
 
-	return s[:kept] + p.ellipsis()
+	return length
 }
 
 // cutMiddle shortens a text to a number of columns, with an ellipsis in the middle: names of pods
@@ -211,7 +216,7 @@ func (p *page) ellipsis() string {
 // text. It breaks a word that is longer than a line, such as a path.
 func (p *page) paragraph(mark string, c color, s string) {
 	mark = p.clean(mark)
-	indent := strings.Repeat(" ", utf8.RuneCountInString(mark))
+	indent := strings.Repeat(" ", columnsOf(mark))
 	// Longer lines than tableWidth are hard to read, however wide the terminal is.
 	for _, l := range wrap(p.clean(s), min(p.width, tableWidth)-len(indent)) {
 		p.line(span{mark, c}, span{l, c})
@@ -219,7 +224,7 @@ func (p *page) paragraph(mark string, c color, s string) {
 	}
 }
 
-// wrap breaks a text at spaces into lines of a width; 0 or less is no limit.
+// wrap breaks a text at spaces into lines of a width in columns; 0 or less is no limit.
 func wrap(s string, width int) []string {
 	if width <= 0 {
 		return []string{s}
@@ -229,21 +234,23 @@ func wrap(s string, width int) []string {
 	line := ""
 
 	for _, word := range strings.Fields(s) {
-		for utf8.RuneCountInString(word) > width {
+		for columnsOf(word) > width {
 			if line != "" {
 				lines = append(lines, line)
 				line = ""
 			}
 
-			r := []rune(word)
-			lines = append(lines, string(r[:width]))
-			word = string(r[width:])
+			// A character that is wider than the line gets one of its own.
+			_, first := utf8.DecodeRuneInString(word)
+			length := max(clustersWithin(word, width), first)
+			lines = append(lines, word[:length])
+			word = word[length:]
 		}
 
 		switch {
 		case line == "":
 			line = word
-		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) <= width:
+		case columnsOf(line)+1+columnsOf(word) <= width:
 			line += " " + word
 		default:
 			lines = append(lines, line)

@@ -211,3 +211,27 @@ func TestLocales(t *testing.T) {
 		}
 	}
 }
+
+// TestWrapCountsColumns: no line of wide characters is cut by the page that it was broken for, and
+// none of its characters is lost.
+func TestWrapCountsColumns(t *testing.T) {
+	for _, s := range []string{
+		strings.Repeat("日", 80), "job " + strings.Repeat("日本語 ", 30), strings.Repeat("e\u0301", 90), "日",
+		strings.Repeat("\U0001f469\u200d\U0001f4bb", 20),
+	} {
+		for _, width := range []int{1, 20, 60} {
+			lines := wrap(s, width)
+			cmptest.Equal(t, "characters", strings.ReplaceAll(strings.Join(lines, ""), " ", ""), strings.ReplaceAll(s, " ", ""))
+
+			for _, l := range lines {
+				if n := columnsOf(l); n > max(2, width) {
+					t.Errorf("%d columns, want at most %d: %s", n, width, l)
+				}
+			}
+		}
+	}
+
+	job := strings.Repeat("計", 80)
+	detail := detailOf(t, func(_ *nodedoc.Document, g *nodedoc.GPU) { g.Use.Jobs = []string{job} })
+	cmptest.Equal(t, "characters of the job in a detail", strings.Count(detail, "計"), 80)
+}
