@@ -1,6 +1,7 @@
 package migctl
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -104,7 +105,7 @@ func drainHint(p *api.Problem) string {
 	return ""
 }
 
-// writeForced prints the same command with --force for each instance in the way. It is not cut, so
+// writeForced prints the same command with --force for the instances in the way. It is not cut, so
 // that the operator can copy it.
 func writeForced(p *page, problem *api.Problem, o *options) {
 	if problem.Type != api.Infeasible && problem.Type != api.Busy || len(problem.Blocking) == 0 {
@@ -115,11 +116,13 @@ func writeForced(p *page, problem *api.Problem, o *options) {
 		return
 	}
 
-	p.paragraph(
-		"",
-		plain,
-		"To destroy it on purpose (right force; it ends no process, and the driver refuses while one runs):",
-	)
+	what := "it"
+	if n := len(problem.Blocking); n > 1 {
+		what = fmt.Sprintf("these %d", n)
+	}
+
+	p.paragraph("", plain, "To destroy "+what+
+		" on purpose (right force; it ends no process, and the driver refuses while one runs):")
 
 	words := append([]string{"migctl " + o.Command}, o.Spec.flags()...)
 	if o.TakeOver {
@@ -133,8 +136,11 @@ func writeForced(p *page, problem *api.Problem, o *options) {
 		}
 	}
 
-	for _, f := range force {
-		words = append(words, "--force "+QuoteForShell(f))
+	words = append(words, "--force "+QuoteForShell(strings.Join(shortNames(force), ",")))
+
+	const indent = 2
+	if line := strings.Join(words, " "); columnsOf(line)+indent <= tableWidth {
+		words = []string{line}
 	}
 
 	for i, w := range words {

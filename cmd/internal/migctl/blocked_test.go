@@ -2,8 +2,11 @@ package migctl
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +14,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 func blocked(t api.ProblemType, instances ...string) http.HandlerFunc {
@@ -49,7 +53,7 @@ func TestForceIsOneCommand(t *testing.T) {
 	cmptest.Equal(t, command, s.opts, options{
 		Command: commandApply, Output: formText, TakeOver: true, Address: s.opts.Address, Timeout: s.opts.Timeout, Color: s.opts.Color,
 		Spec: specOptions{GPUs: []string{"2"}, Devices: []string{"1g.5gb+me=1,it's=1"},
-			Force: []string{"MIG-0", "MIG-1", "MIG-2"}},
+			Force: []string{"MIG-0,MIG-1,MIG-2"}},
 	})
 }
 
@@ -156,6 +160,61 @@ func TestBlockedGPUIsNamedOnce(t *testing.T) {
 	}}
 
 	out := flat(drawn(func(p *page) { reportProblem(p, problem, &options{Command: commandPlan}) }))
-	cmptest.HasTexts(t, out, "MIG-1, 1g.5gb at 0:1 of "+string(gpu2)+" in use", "MIG-2, 1g.5gb at 1:1 in use",
-		node2+"/3, 1g.6gb at 0:1 What")
+	cmptest.Equal(t, "lines that name the GPU", strings.Count(out, "in the way on "+string(gpu2)+": 1g.5gb@0 "), 1)
+	cmptest.HasTexts(t, out, " 1g.5gb@1 pod ml/train-0 (main); process 4711 (python3) runs on it in the way",
+		"in the way on "+node2+": 1g.6gb@0 What")
+}
+
+// TestABusyGPUTakesALineForEachInstance: seven instances in the way are named as an operator knows
+// them, and one line forces them: its short UUIDs are completed.
+func TestABusyGPUTakesALineForEachInstance(t *testing.T) {
+	var node nodedoc.Document
+
+	data, err := os.ReadFile(testdata + "node-dgx-a100-mixed.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := json.Unmarshal(data, &node); err != nil {
+		t.Fatal(err)
+	}
+
+	problem := api.Problem{Type: api.Infeasible, Title: "It does not fit", Status: 422, Detail: "Because."}
+	var names []string
+
+	for _, uuid := range uuidsOf(node.GPUs) {
+		if strings.HasPrefix(uuid, "MIG-") && len(names) < 7 {
+			problem.Blocking = append(problem.Blocking, api.Blocker{GPU: gpu2, Instance: uuid, Profile: "1g.5gb",
+				Placement: at(len(names), 1), Holders: []api.Hold{{Kind: api.HoldProcess, PID: 7},
+					{Kind: api.HoldPod, What: "ml/train-0 (main)"}}})
+			names = append(names, uuid)
+		}
+	}
+
+	f, address := serve(t, map[string]http.HandlerFunc{
+		"GET /node": answer(node), "POST /plans": inTurn(refuse(problem), answer(nothingToDo())),
+	})
+	got := runner{}.run(t, address, "plan", "--layout", "all-balanced")
+	cmptest.Equal(t, "instances", len(names), 7)
+
+	if lines := strings.Count(got.err, "\n"); lines > 16 {
+		t.Errorf("%d lines:\n%s", lines, got.err)
+	}
+
+	for i, uuid := range names {
+		cmptest.HasTexts(t, got.err, fmt.Sprintf("    1g.5gb@%d  pod ml/train-0 (main); process 7 runs on it\n", i))
+		cmptest.LacksTexts(t, got.err, uuid)
+	}
+
+	_, command, _ := strings.Cut(got.err, "\n  migctl ")
+	runner{}.run(t, address, shellWords(t, strings.ReplaceAll(command, "\\\n", " "))...)
+
+	plans := f.requests("POST /plans")
+
+	var asked api.PlanRequest
+	if err := json.Unmarshal([]byte(plans[len(plans)-1].body), &asked); err != nil {
+		t.Fatal(err)
+	}
+
+	cmptest.Equal(t, "forced", asked.Force, names)
 }

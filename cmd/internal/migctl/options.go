@@ -507,8 +507,8 @@ func addPlanFlags(c *kingpin.CmdClause, o *options, apply bool) {
 		PlaceHolder("memory=SIZE,sms=N,count=N").
 		StringsVar(&o.Spec.Demand)
 	c.Flag("force", "A busy instance that may be destroyed: its MIG UUID, or GPU-<uuid>/<GPU "+
-		"instance>. Repeatable.").
-		PlaceHolder("UUID").
+		"instance>. Repeatable, or several with commas.").
+		PlaceHolder("UUID,...").
 		HintAction(o.completions(listMIGDevices)).
 		StringsVar(&o.Spec.Force)
 	c.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)

@@ -82,15 +82,7 @@ func writeError(p *page, op *api.Operation) {
 
 	p.paragraph("  ", red, op.Error.Error())
 
-	for i := range op.Error.Blocking {
-		b := &op.Error.Blocking[i]
-		p.paragraph(
-			"  in the way: ",
-			yellow,
-			fmt.Sprintf("%s, %s at %s", b.Instance, b.Profile, b.Placement),
-		)
-		writeHolds(p, "    ", b.Holders)
-	}
+	writeBlockers(p, op.Error.Blocking)
 }
 
 // writeGPUs shows the state of each GPU. It shows nothing if there is one GPU, whose state is that of

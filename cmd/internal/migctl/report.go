@@ -78,12 +78,7 @@ func writeHint(p *page, s string) {
 func reportProblem(p *page, problem *api.Problem, o *options) {
 	p.paragraph("migctl: ", red, problem.Error())
 
-	for i := range problem.Blocking {
-		b := &problem.Blocking[i]
-		isFirst := i == 0 || b.GPU != problem.Blocking[i-1].GPU
-		p.paragraph("  in the way: ", yellow, blockerText(b, isFirst))
-		writeHolds(p, "    ", b.Holders)
-	}
+	writeBlockers(p, problem.Blocking)
 
 	if len(problem.Profiles) > 0 && !strings.Contains(problem.Detail, problem.Profiles[0]) {
 		p.paragraph("  offered: ", plain, strings.Join(problem.Profiles, ", "))
@@ -96,19 +91,56 @@ func reportProblem(p *page, problem *api.Problem, o *options) {
 	writeForced(p, problem, o)
 }
 
-// blockerText names an instance that is in the way, or a GPU as a whole. The first blocker of a GPU
-// names the GPU, too, unless the instance's own name has it.
-func blockerText(b *api.Blocker, isFirst bool) string {
-	if b.Profile == "" {
-		return b.Instance
+// writeBlockers names the instances that are in the way, by GPU, profile and placement, and their
+// holders; or a GPU that is in the way as a whole.
+func writeBlockers(p *page, blocking []api.Blocker) {
+	gpu := ""
+
+	for i := range blocking {
+		b := &blocking[i]
+
+		if b.Profile == "" {
+			p.paragraph("  in the way: ", yellow, b.Instance)
+			writeHolds(p, "    ", b.Holders)
+
+			continue
+		}
+
+		if gpu != string(b.GPU) {
+			gpu = string(b.GPU)
+			p.paragraph("  in the way on ", yellow, gpu+":")
+		}
+
+		p.paragraph(fmt.Sprintf("    %s@%d  ", b.Profile, b.Placement.Start), yellow, holdersText(b.Holders))
+	}
+}
+
+// holdersText names the holders of an instance that is in the way, pods and jobs first.
+func holdersText(holds []api.Hold) string {
+	texts := make([]string, 0, len(holds))
+	isWorkload := func(h api.Hold) bool { return h.Kind == api.HoldPod || h.Kind == api.HoldJob }
+
+	holds = slices.Clone(holds)
+	slices.SortStableFunc(holds, func(a, b api.Hold) int {
+		switch {
+		case isWorkload(a) == isWorkload(b):
+			return 0
+		case isWorkload(a):
+			return -1
+		default:
+			return 1
+		}
+	})
+
+	for _, h := range holds {
+		if h.Unconfirmed() {
+			texts = append(texts, "may be in use: "+h.What)
+		} else {
+			texts = append(texts, holdText(h))
+		}
 	}
 
-	t := fmt.Sprintf("%s, %s at %s", b.Instance, b.Profile, b.Placement)
-	if isFirst && !strings.Contains(b.Instance, string(b.GPU)) {
-		t += " of " + string(b.GPU)
-	}
-
-	return t
+	return strings.Join(texts, "; ")
 }
 
 // writeCommands shows the commands that go with a problem's hint.

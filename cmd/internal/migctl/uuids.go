@@ -59,27 +59,70 @@ func completeUUID[T ~string](word string, uuids []T) (string, error) {
 // first 8.
 func beginningsOf(uuids []string) string {
 	const maxShown = 8
-	length := shortID
-	var shown []string
+	length := shortLength(uuids)
+	shown := make([]string, 0, len(uuids))
 
-	for ; ; length += 4 {
-		shown = nil
-		for _, uuid := range uuids {
-			shown = append(shown, uuid[:min(length, len(uuid))])
-		}
-
-		slices.Sort(shown)
-
-		if length >= fullMIGID || len(slices.Compact(slices.Clone(shown))) == len(shown) {
-			break
-		}
+	for _, uuid := range uuids {
+		shown = append(shown, uuid[:min(length, len(uuid))])
 	}
+
+	slices.Sort(shown)
 
 	if more := len(shown) - maxShown; more > 0 {
 		shown = append(shown[:maxShown], fmt.Sprintf("and %d more", more))
 	}
 
 	return strings.Join(shown, ", ")
+}
+
+// shortNames returns the names of instances, MIG UUIDs or GPU-<uuid>/<GPU instance>, with UUIDs cut to
+// beginnings that still differ from each other, as --force takes them.
+func shortNames(names []string) []string {
+	heads := make([]string, len(names))
+	tails := make([]string, len(names))
+
+	for i, name := range names {
+		heads[i] = name
+		if head, instance, ok := strings.Cut(name, "/"); ok && len(head) == uuidLength {
+			heads[i] = head
+			tails[i] = "/" + instance
+		}
+	}
+
+	length := shortLength(heads)
+	short := make([]string, len(names))
+
+	for i, head := range heads {
+		if len(head) == uuidLength { // UUIDs of old drivers, MIG-GPU-<uuid>/1/0, have no short form
+			head = head[:min(length, uuidLength)]
+		}
+
+		short[i] = head + tails[i]
+	}
+
+	return short
+}
+
+// shortLength returns the shortest length, of shortID or more, at which different UUIDs still
+// differ.
+func shortLength(uuids []string) int {
+	whole := slices.Sorted(slices.Values(uuids))
+	different := len(slices.Compact(whole))
+
+	for length := shortID; length < fullMIGID; length += 4 {
+		cut := make([]string, len(uuids))
+		for i, uuid := range uuids {
+			cut[i] = uuid[:min(length, len(uuid))]
+		}
+
+		slices.Sort(cut)
+
+		if len(slices.Compact(cut)) == different {
+			return length
+		}
+	}
+
+	return fullMIGID
 }
 
 // completeUUIDs completes the shortened UUIDs of several words, as completeUUID does.
@@ -119,6 +162,7 @@ func uuidsOf(gpus []nodedoc.GPU) []string {
 func (s *session) completeSpec(ctx context.Context) error {
 	o := &s.opts.Spec
 	o.GPUs = splitCommas(o.GPUs)
+	o.Force = splitCommas(o.Force)
 
 	if !slices.ContainsFunc(o.GPUs, isShortUUID) && !slices.ContainsFunc(o.Force, isShortUUID) {
 		return nil

@@ -73,3 +73,14 @@ func TestSpecsHaveWholeUUIDs(t *testing.T) {
 		`{"gpus":["GPU-00811850-ee92-574a-b356-24aa265037eb","3"],"devices":{"3g.20gb":2}},` +
 		`"force":["MIG-2ded0f32-64f7-5d1d-b324-d8f3fe1ee0e2"]}`}})
 }
+
+// TestShortNames: the names of --force are as short as they still differ.
+func TestShortNames(t *testing.T) {
+	const rest = "-64f7-5d1d-b324-d8f3fe1ee0e2"
+	cmptest.Equal(t, "short", shortNames([]string{"MIG-00000001" + rest, "GPU-00000001" + rest + "/3", "GPU-00000001" +
+		rest + "/4"}), []string{"MIG-00000001", "GPU-00000001/3", "GPU-00000001/4"})
+	cmptest.Equal(t, "alike", shortNames([]string{"MIG-00000001" + rest, "MIG-00000001-64f8" + rest[5:]}),
+		[]string{"MIG-00000001" + rest[:8], "MIG-00000001-64f8" + rest[5:8]})
+	cmptest.Equal(t, "of old drivers", shortNames([]string{"MIG-GPU-00000001" + rest + "/1/0", "MIG-1"}),
+		[]string{"MIG-GPU-00000001" + rest + "/1/0", "MIG-1"})
+}
