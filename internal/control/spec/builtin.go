@@ -37,6 +37,10 @@ func BuiltIn() map[string][]api.LayoutRule {
 		}
 	}
 
+	for profile, n := range earlyProfiles() {
+		layouts["all-"+profile] = []api.LayoutRule{ruleOfAll(map[string]int{profile: n})}
+	}
+
 	for name, list := range profiles {
 		if isSame(list) { // one rule without ids then suits also models whose ids are unknown
 			layouts[name] = []api.LayoutRule{ruleOfAll(list[0].devices)}
@@ -49,6 +53,11 @@ func BuiltIn() map[string][]api.LayoutRule {
 
 	return layouts
 }
+
+// earlyProfiles returns profiles that early drivers offered on a GB200, whose drivers name them
+// 3g.93gb, 4g.93gb and 7g.186gb since, with the number of instances that fit. The model table has the
+// new names alone: it is the same GPU. Sources: gpu-operator PR 1303, mig-parted config-default.yaml.
+func earlyProfiles() map[string]int { return map[string]int{"3g.95gb": 2, "4g.95gb": 1, "7g.189gb": 1} }
 
 // builtIn is what a layout gives the GPUs of one model.
 type builtIn struct {

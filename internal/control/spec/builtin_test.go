@@ -21,6 +21,10 @@ func TestBuiltInLayouts(t *testing.T) {
 		"all-2g.48gb.me.all": "[] map[2g.48gb+me.all:1]",
 		"all-1g.24gb-me":     "[0x2BB510DE] map[1g.24gb-me:4]",
 		"all-7g.180gb":       "[] map[7g.180gb:1]",
+		"all-3g.93gb":        "[] map[3g.93gb:2]",
+		"all-3g.95gb":        "[] map[3g.95gb:2]",
+		"all-4g.95gb":        "[] map[4g.95gb:1]",
+		"all-7g.189gb":       "[] map[7g.189gb:1]",
 		"all-1g.35gb":        "[0x233510DE 0x233B10DE] map[1g.35gb:4] [0x31C210DE] map[1g.35gb:7]",
 	} {
 		var rules []string
