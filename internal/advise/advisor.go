@@ -372,7 +372,7 @@ func (a *Advisor) setHolder(
 			}
 
 			d.workload.resume(id.UID, a.now)
-			a.compareWithWhole(d.workload)
+			a.compareWithWhole(d.workload, findProfile(g, profile))
 		}
 
 		return
@@ -396,8 +396,8 @@ func (a *Advisor) workloadOf(key Key) *workload {
 }
 
 // compareWithWhole keeps what the workload of a GPU instance used on the whole GPU, before that
-// evidence is forgotten.
-func (a *Advisor) compareWithWhole(w *workload) {
+// evidence is forgotten. The profile is nil if it is not known.
+func (a *Advisor) compareWithWhole(w *workload, p *gpu.Profile) {
 	key := w.Key
 	key.Profile = ""
 
@@ -415,7 +415,24 @@ func (a *Advisor) compareWithWhole(w *workload) {
 			uint16(whole.Width.mean() * wholeUnit),
 			uint16(whole.Bandwidth.mean() * wholeUnit),
 		}
+
+		if p == nil {
+			return
+		}
+
+		if u := whole.queueOf(p.SMs, p.MemorySlices); u != nil {
+			w.BeforeSlow = u.busiest(a.now).slowest()
+		}
 	}
+}
+
+func findProfile(g *gpu.GPU, name string) *gpu.Profile {
+	at := slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return p.Name == name })
+	if at < 0 {
+		return nil
+	}
+
+	return &g.Profiles[at]
 }
 
 // closeWindows ends the open windows of all devices.

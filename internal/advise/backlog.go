@@ -43,6 +43,9 @@ type queueHour struct {
 	Run float32
 	// Wait is the backlog that 95 % of the work find at most when it comes, in seconds.
 	Wait float32
+	// Slow is how far 95 % of the busy time is stretched at most, poll by poll. An older version has
+	// written 0.
+	Slow float32
 	// The variance of the work that comes in a time, per second of that time, in seconds: from poll
 	// to poll, and from minute to minute. If requests come at random, it is their rate times the
 	// mean square of their service time.
@@ -62,7 +65,10 @@ type queueUse struct {
 type queueSpan struct {
 	Number int16 // spans of spanDays since 1970
 	Most10 uint8 // busiest ten minutes in the slice, in hundredths: above 100 if it falls behind
-	Hour   queueHour
+	// Work are the busy seconds of the device, Lost those of them for which the slice would have had
+	// no time. An older version has counted none.
+	Work, Lost float32
+	Hour       queueHour
 }
 
 // spellLoad returns the load of the slice in the busiest spells, in which a tenth of the work
@@ -117,12 +123,14 @@ func (u *queueUse) shift(days int32) {
 	u.Spans = queueUse{}.Spans
 
 	for _, s := range spans {
-		if s.Hour.Load > 0 || s.Most10 > 0 {
+		if s.Hour.Load > 0 || s.Most10 > 0 || s.Work > 0 {
 			number := spanOfDay(int32(s.Number)*spanDays + spanDays - 1 + days)
 			u.addIn(s.Hour, number)
 
-			most := &u.spanAt(number).Most10
-			*most = max(*most, s.Most10)
+			to := u.spanAt(number)
+			to.Most10 = max(to.Most10, s.Most10)
+			to.Work += s.Work
+			to.Lost += s.Lost
 		}
 	}
 }
@@ -162,6 +170,7 @@ type queue struct {
 	load              float64 // busy seconds in the slice
 	poll              successive
 	waits             waitHistogram
+	slow              stretchHistogram
 }
 
 // waitHistogram counts work by seconds of waiting.
@@ -249,7 +258,9 @@ func (d *device) observeQueues(
 
 	for i := range d.hour.queues {
 		q := &d.hour.queues[i]
-		q.add(work, work*StretchOf(kernels, q.slice).likely(), elapsed)
+		stretch := StretchOf(kernels, q.slice).likely()
+		q.add(work, work*stretch, elapsed)
+		q.slow.add(stretch, work)
 	}
 }
 
@@ -400,6 +411,7 @@ func (d *device) closeHour(at time.Time) {
 		q.poll.squares = 0
 		q.poll.seconds = 0
 		q.waits = waitHistogram{}
+		q.slow = stretchHistogram{}
 	}
 }
 
@@ -409,6 +421,7 @@ func (w *workload) addHour(q *queue, h *hour, at time.Time) {
 	summary.Load = float32(q.load / h.seconds)
 	summary.Wait = float32(q.waits.longest())
 	summary.Rough = q.rough(h)
+	summary.Slow = float32(q.slow.quantile(0.95))
 	w.queueFor(q, len(h.queues)).add(summary, at)
 }
 

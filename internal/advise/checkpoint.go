@@ -216,6 +216,9 @@ func (w *workload) validate(at time.Time) error {
 				h.Rough,
 				h.Run,
 				h.Wait,
+				h.Slow,
+				s.Work,
+				s.Lost,
 				h.PollVariance,
 				h.MinuteVariance,
 			} {

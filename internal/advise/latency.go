@@ -41,13 +41,12 @@ const (
 	// waitMargin is the share that decisions add to the expected wait: we know less of waits than
 	// of service times.
 	waitMargin = 0.5
-	// reserveLoad is the load from which on a slice that stretches kernels has no reserve: we know
-	// to a tenth how far it does, and with a tenth more its queue may grow without bound.
-	reserveLoad = 0.9
 	// figureBias is by how much figures without it were too large on average, on 250 simulated nodes:
 	// the kernels of most workloads are more alike than likely takes them for.
 	figureBias = 1.05
-	// figureLoad is the load up to which a figure says how long requests wait.
+	// figureLoad is the load up to which a figure, or what is expected, says how long requests wait.
+	// Above it a slice that stretches kernels has no reserve: we know to a tenth or two how far it
+	// does, and with as much more its queue may grow without bound.
 	figureLoad = 0.8
 	// shortService is the longest service time in seconds whose variance polls of a second show.
 	shortService = 0.25
@@ -58,6 +57,7 @@ const (
 // requests holds what we know of the requests that a workload answers.
 type requests struct {
 	closed  bool                   // no client waits for a single one: throughput is what counts
+	said    bool                   // closed by an annotation
 	service gpu.Opt[time.Duration] // of one request, on the device that the workload has
 }
 
@@ -65,7 +65,9 @@ type requests struct {
 // device that it has. A job answers none.
 func requestsOf(w *workload, e *Evidence, hints gpu.RightsizingHints, stretch float64) requests {
 	closed := hints.Closed || w.Key.endsByItself() || e.BusyP50/stretch >= closedFrom
-	return requests{closed: closed && !hints.ServiceTime.Present(), service: hints.ServiceTime}
+	open := hints.ServiceTime.Present()
+
+	return requests{closed: closed && !open, said: hints.Closed && !open, service: hints.ServiceTime}
 }
 
 // lacksLatency reports whether a workload answers requests but no hour of it has shown how long
@@ -100,7 +102,7 @@ func (e *Evidence) predictLatency(p *gpu.Profile, median, p95 Stretch) Latency {
 
 	l := Latency{
 		Low:  min(median.Low, p95.Low),
-		High: h.mostStretched(p95.High),
+		High: h.mostStretched(max(p95.High, float64(h.Slow))),
 		Load: float64(h.spellLoad()),
 	}
 
@@ -121,9 +123,9 @@ func (e *Evidence) predictLatency(p *gpu.Profile, median, p95 Stretch) Latency {
 	}
 
 	l.Expected += waitMargin * max(0, l.Expected-slow)
-	l.Expected = min(max(l.Expected, l.Low), l.High)
+	l.Expected = min(max(l.Expected, l.Low, float64(h.Slow)), l.High)
 
-	if l.Load >= 1 || l.Load >= reserveLoad && slow > unchangedStretch {
+	if l.Load >= 1 || l.Load > figureLoad && p95.Expected > unchangedStretch {
 		l.Expected = l.High // it falls behind, or may
 	}
 

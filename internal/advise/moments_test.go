@@ -222,7 +222,7 @@ func TestStretchOnAverageMakesRequestsWait(t *testing.T) {
 		busy float64 // on the whole GPU
 		want answer
 	}{
-		{0.2, answer{Action: ActionKeep, Reason: ReasonLittleEvidence}},
+		{0.1, answer{Action: ActionKeep, Reason: ReasonLittleEvidence}},
 		{0.4, answer{Action: ActionGrow, Reason: ReasonLatency, Profile: "4g.40gb"}},
 	} {
 		const share, width = 60. / 132, 0.7

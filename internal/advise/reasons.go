@@ -39,18 +39,8 @@ func explainReason(r *Recommendation, o Options) string {
 	case ReasonMemory:
 		return fmt.Sprintf("needs %.1f GiB with headroom and growth; no smaller profile has that",
 			needBytes(e, o.Headroom)/(1<<30))
-	case ReasonStretch:
-		if r.Action == ActionGrow {
-			return "kernels take longer than on the whole GPU, by more than the limit, for ten minutes"
-		}
-
-		if r.Instance.Present() {
-			return "kernels take longer than on the whole GPU already"
-		}
-	case ReasonLatency:
-		if r.Action == ActionGrow {
-			return "requests wait for each other, and take longer than on the whole GPU by more than the limit"
-		}
+	case ReasonStretch, ReasonLatency, ReasonThroughput:
+		return explainTime(r)
 	case ReasonMedia:
 		if r.Action == ActionGrow {
 			return "all media engines of a kind were busy for ten minutes: " + e.describeMedia()
@@ -106,12 +96,8 @@ func fixedText(reason Reason) string {
 		return "the use of memory could not be read for some of the time: what the workload needs is not known"
 	case ReasonMedia:
 		return "more media engines were used than any smaller profile has to spare"
-	case ReasonStretch:
-		return "kernels fill more of the GPU than any slice has: they would take too long"
-	case ReasonLatency:
-		return "requests would wait too long for each other in a slice, in the busiest hour"
-	case ReasonBusy:
-		return "a slice could not keep up at busy times"
+	case ReasonStretch, ReasonLatency, ReasonThroughput, ReasonBusy:
+		return timeText(reason)
 	case ReasonSingleStrategy:
 		return "the device plugin's single strategy gives all GPUs one profile, and none fits every pod of the node"
 	case ReasonNoGain:
@@ -123,4 +109,36 @@ func fixedText(reason Reason) string {
 	}
 
 	return ""
+}
+
+// explainTime returns a sentence on work that takes too long, on a slice or in any.
+func explainTime(r *Recommendation) string {
+	switch {
+	case r.Action != ActionGrow:
+		if r.Reason == ReasonStretch && r.Instance.Present() {
+			return "kernels take longer than on the whole GPU already"
+		}
+
+		return timeText(r.Reason)
+	case r.Reason == ReasonStretch:
+		return "kernels take longer than on the whole GPU, by more than the limit, for ten minutes"
+	case r.Reason == ReasonLatency:
+		return "requests wait for each other, and take longer than on the whole GPU by more than the limit"
+	}
+
+	return "requests take longer than on the whole GPU, and clients that wait for their answers send fewer"
+}
+
+// timeText returns the sentence of fixedText on what takes too long in a slice.
+func timeText(reason Reason) string {
+	switch reason {
+	case ReasonStretch:
+		return "kernels fill more of the GPU than any slice has: they would take too long"
+	case ReasonLatency:
+		return "requests would wait too long for each other in a slice, in the busiest hour"
+	case ReasonThroughput:
+		return "in a slice requests would take longer, and clients that wait for their answers send too few"
+	}
+
+	return "a slice could not keep up at busy times"
 }

@@ -53,6 +53,7 @@ const (
 	ReasonStretch        Reason = "stretch"         // a request would take too long in a slice
 	ReasonLatency        Reason = "latency"         // requests would wait too long in a slice, or do
 	ReasonBusy           Reason = "busy"            // a slice could not keep up
+	ReasonThroughput     Reason = "throughput"      // clients that wait would do less in a slice, or do
 	ReasonSingleStrategy Reason = "single-strategy" // no one profile fits every pod of the node
 	ReasonNoGain         Reason = "no-gain"         // a slice would do, and neither frees a GPU nor makes room
 	ReasonHoldersUnknown Reason = "holders-unknown"

@@ -170,10 +170,7 @@ func instanceCapacity(g *gpu.GPU, i *gpu.GPUInstance) capacity {
 		memoryBytes:  float64(i.Memory.Total.Or(0)),
 	}
 
-	at := slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return p.Name == i.Profile })
-	if at >= 0 {
-		p := &g.Profiles[at]
-
+	if p := findProfile(g, i.Profile); p != nil {
 		c.sms = p.SMs
 		c.memorySlices = p.MemorySlices
 		c.engines = p.Engines
@@ -240,9 +237,15 @@ func (d *device) saturation(of capacity, stretch, mean float64, limits limits, r
 		return ReasonSaturated
 	case stretch > limits.stretch:
 		return ReasonStretch
-	case !requests.closed && mean > unchangedStretch &&
-		max(stretchedLatency(stretch, busy), d.slowedBy(mean, requests)) > limits.stretch:
+	case mean <= unchangedStretch:
+		return ReasonNone
+	case requests.closed: // no client waits for a single one
+	case stretchedLatency(stretch, busy) > limits.stretch || d.isLate(mean, requests, limits):
 		return ReasonLatency
+	}
+
+	if d.loses(mean, requests, limits) {
+		return ReasonThroughput
 	}
 
 	return ReasonNone

@@ -32,13 +32,16 @@ func (d *device) addLoads(at time.Time, target float64) {
 		q := &d.hour.queues[i]
 		use := w.queueFor(q, len(d.hour.queues))
 
-		if loadIn(q.slice, v.busy/v.observed, v.sm/v.observed, v.dram/v.observed) > target {
+		load := loadIn(q.slice, v.busy/v.observed, v.sm/v.observed, v.dram/v.observed)
+		if load > target {
 			use.Passed += float32(weight)
 		}
 
-		most := &use.spanAt(spanOf(at)).Most10
-		load := loadIn(q.slice, float64(last.busy), float64(last.sm), float64(last.dram))
-		*most = max(*most, uint8(min(math.Ceil(load*100-1e-6), math.MaxUint8)))
+		span := use.spanAt(spanOf(at))
+		span.lose(v.busy, load)
+
+		mean10 := loadIn(q.slice, float64(last.busy), float64(last.sm), float64(last.dram))
+		span.Most10 = max(span.Most10, uint8(min(math.Ceil(mean10*100-1e-6), math.MaxUint8)))
 	}
 }
 

@@ -37,7 +37,9 @@ type trial struct {
 	// server at once. It is 0 if that is unknown.
 	served          float64
 	busyP99, busy10 float64 // in the slice, above 1 if it falls behind
-	decided         Decided
+	// kept and waiting are what is left of the throughput, see Evidence.throughputIn.
+	kept, waiting float64
+	decided       Decided
 }
 
 // minCoverage is the share of the held time that must have been observed.
@@ -103,6 +105,7 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 
 	t.latency = e.predictLatency(p, t.median, t.p95)
 	t.busyP99, t.busy10 = e.busyIn(p, t.p95.deciding(limits.strict), limits.strict, o)
+	t.kept, t.waiting = e.throughputIn(p, t.p95, limits.strict)
 	t.decided = t.decidedBy(e, limits, o)
 	t.notChecked = e.MediaUnread && lacksEngines(p, of.allEngines())
 
@@ -142,23 +145,26 @@ func (t *trial) judgeTime(e *Evidence, limits limits, o Options) Reason {
 	switch {
 	case stretch > limits.stretch:
 		return ReasonStretch
-	case stretch > unchangedStretch && (t.busyP99 > t.mostBusy(e, limits, o) || t.busy10 > 1):
+	case stretch > unchangedStretch && (t.busyP99 > t.mostBusy(e, limits, o) || t.busy10 > 1 ||
+		t.kept < leastKept):
 		return ReasonBusy
 	case latency > limits.stretch:
 		return ReasonLatency
+	case stretch > unchangedStretch && t.waiting < e.requests.leastWaiting(limits):
+		return ReasonThroughput
 	}
 
 	return ReasonNone
 }
 
 // mostBusy returns how busy a slice may be at p99. More than Options.TargetBusy would make requests
-// wait: except strictly, that does not count if no client waits, nor if a figure says how long they
-// do.
+// wait: except strictly, that does not count if no client waits, nor if we know of the busiest hour
+// how long they do.
 func (t *trial) mostBusy(e *Evidence, limits limits, o Options) float64 {
 	switch {
 	case limits.strict:
 		return o.TargetBusy
-	case t.latency.Figure > 0 && t.latency.Load <= figureLoad:
+	case t.latency != Latency{}:
 		return math.Inf(1)
 	case e.requests.closed:
 		return 1
@@ -272,7 +278,8 @@ func decide(trials []trial, f *Facts, of capacity, o Options) answer {
 	}
 
 	reason := trials[len(trials)-1].reason
-	slow := reason == ReasonStretch || reason == ReasonLatency || reason == ReasonBusy
+	slow := reason == ReasonStretch || reason == ReasonLatency || reason == ReasonBusy ||
+		reason == ReasonThroughput
 
 	switch {
 	case reason.isUnknown():

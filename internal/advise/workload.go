@@ -60,6 +60,10 @@ type workload struct {
 	// BeforeMean is the mean of width and bandwidth on the whole GPU, in parts of wholeUnit; 0 if
 	// it is not known.
 	BeforeMean [2]uint16
+	// BeforeSlow is how many times as far as on average a slice of this size would have stretched the
+	// slowest twentieth of the busy time there, in the busiest hour, in hundredths; 0 if it is not
+	// known.
+	BeforeSlow uint16
 	// The end of the last window with traffic, a graphics process, or a use of an engine, in Unix
 	// seconds; 0 if there was none.
 	NVLink, Graphics int64
