@@ -345,6 +345,8 @@ func consideredText(reason advise.Reason, strict bool) string {
 		return "kernels would take too long"
 	case advise.ReasonLatency:
 		return "requests would wait too long"
+	case advise.ReasonThroughput:
+		return "clients that wait would send too few requests"
 	case advise.ReasonBusy:
 		return "could not keep up"
 	case advise.ReasonNoActivity:
