@@ -421,7 +421,9 @@ func (a *Advisor) compareWithWhole(w *workload, p *gpu.Profile) {
 		}
 
 		if u := whole.queueOf(p.SMs, p.MemorySlices); u != nil {
-			w.BeforeSlow = u.busiest(a.now).slowest()
+			h := u.busiest(a.now)
+			w.BeforeSlow = h.slowest()
+			w.BeforeBusy = uint16(min(h.Busy, 1) * wholeUnit)
 		}
 	}
 }

@@ -292,7 +292,7 @@ func TestLatencyDecides(t *testing.T) {
 			figure: FigureBusy},
 		{about: "a job", change: func(h *gpu.Holder) { h.Workload = "Job/a" }, want: sliced, figure: FigureThroughput},
 		{about: "said to answer none", change: func(h *gpu.Holder) { h.Rightsizing.Closed = true },
-			want: answer{Action: ActionKeep, Reason: ReasonThroughput}},
+			want: sliced, figure: FigureThroughput},
 	} {
 		g := served(t, 0.45, 0.6, c.change)
 		o := fastOptions()

@@ -79,13 +79,14 @@ func (e *Evidence) throughputIn(p *gpu.Profile, p95 Stretch, strict bool) (kept,
 	return use.kept(e.now), waiting
 }
 
-// leastWaiting returns the throughput that one client must keep. Where it is not known whether
-// clients wait, a higher limit than the default says that they may wait for longer.
+// leastWaiting returns the throughput that one client must keep. An annotation says that none waits
+// for a single request: that counts, except strictly. Where it is not known whether clients wait, a
+// higher limit than the default says that they may wait for longer.
 func (r requests) leastWaiting(l limits) float64 {
 	switch {
-	case l.strict || r.closed:
+	case l.strict || r.closed && !r.said:
 		return leastWaiting
-	case l.stretch > DefaultOptions().MaxStretch:
+	case r.said || l.stretch > DefaultOptions().MaxStretch:
 		return 0
 	}
 
@@ -97,13 +98,24 @@ func (r requests) leastWaiting(l limits) float64 {
 // longer as they need of the slice.
 func throughputOfOne(busy, load float64) float64 { return 1 / (1 + max(0, load-busy)) }
 
-// loses reports whether a slice that has stretched kernels on average so far in the last hour takes
-// more of the throughput of one client that waits for its answers than such a client may lose.
+// loses reports whether a slice that has stretched kernels on average so far takes more of the
+// throughput of one client that waits for its answers than such a client may lose: by the last hour,
+// in which less work was done than in the busiest one on the whole GPU. If as much was, none is lost.
 func (d *device) loses(mean float64, r requests, l limits) bool {
 	busy := float64(d.hour.latest().Busy)
-	kept := 1 - busy + busy/mean // of a second now, what the same took on the whole GPU
+	work := busy / mean // on the whole GPU
+	least := leastWaiting
 
-	r.closed = r.said // what is busy for nine tenths of the time need not be
+	switch {
+	case r.service.Present() || work >= sameWork*float64(d.workload.BeforeBusy)/wholeUnit:
+		return false
+	case !r.said:
+		r.closed = false // what is busy for nine tenths of the time need not be
+		least = r.leastWaiting(limits{stretch: l.stretch})
+	}
 
-	return !r.service.Present() && kept < r.leastWaiting(limits{stretch: l.stretch})
+	return 1-busy+work < least
 }
+
+// sameWork is the share of the work of an hour from which on an hour has as much.
+const sameWork = 0.97

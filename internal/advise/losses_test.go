@@ -52,8 +52,8 @@ func TestClientsThatWait(t *testing.T) {
 		{"they may wait, and hardly any comes", 0.13, nil, sliced},
 		{"they do not wait", 0.25, func(h *gpu.Holder) { h.Rightsizing.ServiceTime = gpu.Some(time.Second) }, sliced},
 		{"they may wait for long", 0.25, func(h *gpu.Holder) { h.Rightsizing.MaxStretch = gpu.Some(4.) }, sliced},
-		{"they wait, and hardly any comes", 0.13, none, answer{Action: ActionSlice, Profile: "4g.40gb"}},
-		{"they wait, and next to none comes", 0.05, none, sliced},
+		{"none is said to wait", 0.25, none, sliced},
+		{"they wait for nine tenths of the time", 0.92, nil, answer{Action: ActionKeep, Reason: ReasonBusy}},
 	} {
 		r := recommendFor(fastOptions(), longEnough, served(t, c.busy, 0.6, c.change))
 		cmptest.Equal(t, c.about+": "+r.Explanation, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended}, c.want)
@@ -66,17 +66,20 @@ func TestClientsThatWaitInASlice(t *testing.T) {
 	kept := answer{Action: ActionKeep, Reason: ReasonLittleEvidence}
 
 	for _, c := range []struct {
-		about  string
-		busy   float64
-		change func(*gpu.Holder)
-		want   answer
+		about        string
+		before, busy float64 // on the whole GPU, and now
+		change       func(*gpu.Holder)
+		want         answer
 	}{
-		{"they may wait", 0.3, func(*gpu.Holder) {}, answer{Action: ActionGrow, Reason: ReasonThroughput, Profile: "4g.40gb"}},
-		{"and hardly any comes", 0.2, func(*gpu.Holder) {}, kept},
-		{"they do not wait", 0.3, func(h *gpu.Holder) { h.Rightsizing.ServiceTime = gpu.Some(time.Second) }, kept},
+		{"they may wait", 0.24, 0.3, func(*gpu.Holder) {}, answer{Action: ActionGrow, Reason: ReasonThroughput, Profile: "4g.40gb"}},
+		{"and hardly any comes", 0.16, 0.2, func(*gpu.Holder) {}, kept},
+		{"they do not wait", 0.24, 0.3, func(h *gpu.Holder) { h.Rightsizing.ServiceTime = gpu.Some(time.Second) }, kept},
+		{"none is said to wait, and less is done", 0.24, 0.3, func(h *gpu.Holder) { h.Rightsizing.Closed = true },
+			answer{Action: ActionGrow, Reason: ReasonThroughput, Profile: "4g.40gb"}},
+		{"as much is done", 0.3 / 1.4, 0.3, func(h *gpu.Holder) { h.Rightsizing.Closed = true }, kept},
 	} {
 		a := New(fastOptions())
-		s := observeFor(a, start(), 48*time.Hour, served(t, c.busy/1.4, 0.6, c.change))
+		s := observeFor(a, start(), 48*time.Hour, served(t, c.before, 0.6, c.change))
 
 		h := pod("ml", "Deployment/a")
 		c.change(&h)

@@ -25,7 +25,7 @@ func TestBusyMinutesAreNotTheWideOnes(t *testing.T) {
 		{"neither fills a slice", times{0.7, 0.3}, false, false, answer{Action: ActionSlice, Profile: "3g.40gb"}},
 		{"strictly", times{0.7, 0.3}, true, false, answer{Action: ActionKeep, Reason: ReasonBusy}},
 		{"wide kernels pass the target", times{0.5, 0.47}, false, false, answer{Action: ActionKeep, Reason: ReasonLatency}},
-		{"and no client waits", times{0.5, 0.47}, false, true, answer{Action: ActionKeep, Reason: ReasonThroughput}},
+		{"and no client waits", times{0.5, 0.47}, false, true, answer{Action: ActionSlice, Profile: "3g.40gb"}},
 	} {
 		h := pod("ml", "Deployment/a")
 		h.Rightsizing.Closed = c.closed

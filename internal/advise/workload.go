@@ -64,6 +64,8 @@ type workload struct {
 	// slowest twentieth of the busy time there, in the busiest hour, in hundredths; 0 if it is not
 	// known.
 	BeforeSlow uint16
+	// BeforeBusy is the busy time of that hour, in parts of wholeUnit.
+	BeforeBusy uint16
 	// The end of the last window with traffic, a graphics process, or a use of an engine, in Unix
 	// seconds; 0 if there was none.
 	NVLink, Graphics int64
