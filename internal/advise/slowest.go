@@ -1,5 +1,7 @@
 package advise
 
+import "math"
+
 // A minute's mean hides requests of several kinds: those with wide kernels are stretched most, and
 // at low load each poll shows one of them alone. So the stretch of each poll is counted, by the busy
 // time that it has.
@@ -37,20 +39,23 @@ func (h *stretchHistogram) quantile(q float64) float64 {
 }
 
 // slowest returns how many times as far as on average a slice would have stretched the slowest
-// twentieth of the busy time of an hour, in hundredths; 0 if it is not known.
-func (h queueHour) slowest() uint16 {
+// twentieth of the busy time of an hour, in parts of slowUnit; 0 if it is not known.
+func (h queueHour) slowest() uint8 {
 	if h.Load == 0 {
 		return 0
 	}
 
-	return uint16(100 * h.Slow * h.Busy / h.Load)
+	return uint8(min(h.Slow*h.Busy/h.Load*slowUnit, math.MaxUint8))
 }
+
+// slowUnit is what workload.BeforeSlow has parts of: up to eight times as far.
+const slowUnit = 32
 
 // isLate reports whether requests take too long in a slice that has stretched kernels on average so
 // far in the last hour: at p95, by the kernels that are stretched most, as they were on the whole
 // GPU, or since they come in spells for which the slice has no time.
 func (d *device) isLate(mean float64, r requests, l limits) bool {
-	slowest := mean * float64(d.workload.BeforeSlow) / 100
+	slowest := mean * float64(d.workload.BeforeSlow) / slowUnit
 
 	return max(d.slowedBy(mean, r), slowest) > l.stretch || d.hour.latest().Met > mostMet
 }

@@ -53,7 +53,7 @@ func TestSlowestRequestsDecide(t *testing.T) {
 	}
 }
 
-// TestSlowestRequestsInASlice: a slice that stretches all kernels a little stretches some beyond the
+// TestSlowestRequestsInASlice: a slice that stretches all kernels somewhat stretches some beyond the
 // limit if those were wider on the whole GPU.
 func TestSlowestRequestsInASlice(t *testing.T) {
 	for about, c := range map[string]struct {
@@ -75,9 +75,9 @@ func TestSlowestRequestsInASlice(t *testing.T) {
 			s.Time = s.Time.Add(time.Second)
 		}
 
-		// The slice works on all its SMs, a little longer than the whole GPU.
+		// The slice works on all its SMs, somewhat longer than the whole GPU.
 		mean := (4*0.2 + c.wide) / 5
-		moved := slicedGPU(t, "H100-80GB", "3g.40gb", load{0.06, 0.06 * mean / 1.2 * 132 / 60, 0, 4}, pod("ml", "Deployment/a"))
+		moved := slicedGPU(t, "H100-80GB", "3g.40gb", load{0.07, 0.07 * mean / 1.4 * 132 / 60, 0, 4}, pod("ml", "Deployment/a"))
 		s = observeFor(a, s.Time.Add(time.Second), 30*time.Minute, moved)
 		r := recommend(a, s).Devices[0]
 		cmptest.Equal(t, about+": "+r.Explanation, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended}, c.want)

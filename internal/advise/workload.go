@@ -57,14 +57,14 @@ type workload struct {
 	// InSlices are the seconds that count for queueUse.Passed, with the weights of the histograms.
 	InSlices  float32
 	Untrusted bool // busy time of its GPU instance was seen below SM activity
+	// BeforeSlow is how many times as far as on average a slice of this size would have stretched the
+	// slowest twentieth of the busy time on the whole GPU, in the busiest hour, in parts of slowUnit;
+	// 0 if it is not known.
+	BeforeSlow uint8
 	// BeforeMean is the mean of width and bandwidth on the whole GPU, in parts of wholeUnit; 0 if
 	// it is not known.
 	BeforeMean [2]uint16
-	// BeforeSlow is how many times as far as on average a slice of this size would have stretched the
-	// slowest twentieth of the busy time there, in the busiest hour, in hundredths; 0 if it is not
-	// known.
-	BeforeSlow uint16
-	// BeforeBusy is the busy time of that hour, in parts of wholeUnit.
+	// BeforeBusy is the busy time of the busiest hour there, in parts of wholeUnit.
 	BeforeBusy uint16
 	// The end of the last window with traffic, a graphics process, or a use of an engine, in Unix
 	// seconds; 0 if there was none.
