@@ -34,9 +34,10 @@ func draw(g *gpu.GPU) string {
 // viewOf returns the view of the one GPU of a node without a kubelet.
 func viewOf(g *gpu.GPU) gpuView {
 	snap := &gpu.Snapshot{GPUs: []gpu.GPU{*g}}
-	v := viewer{snap: snap, now: fixtureTime, health: judge(publish(snap))()}
+	doc := nodedoc.New(snap)
+	v := viewer{snap: snap, doc: &doc, now: fixtureTime, health: judge(publish(snap))()}
 
-	return v.newGPUView(g)
+	return v.newGPUView(0)
 }
 
 func TestAxis(t *testing.T) {
@@ -102,7 +103,8 @@ func TestParts(t *testing.T) {
 		"all of it: the block says it": {mixedGPU(0).Instances[0], ""},
 	} {
 		var got []string
-		for _, p := range newPartViews(&test.inst, false) {
+		doc := nodedoc.New(&gpu.Snapshot{GPUs: []gpu.GPU{{Instances: []gpu.GPUInstance{test.inst}}}})
+		for _, p := range newPartViews(&test.inst, &doc.GPUs[0].GPUInstances[0], false) {
 			got = append(got, fmt.Sprintf("[%s:%s]", p.Class, p.Text))
 		}
 
@@ -168,35 +170,13 @@ func TestUseWithoutKubelet(t *testing.T) {
 
 // TestUseBesideAKubelet: what no pod has is held all the same by a process or a batch job.
 func TestUseBesideAKubelet(t *testing.T) {
-	free := gpu.Device{Allocated: gpu.Some(false)}
-	active := free
-	active.Activity = busy(1)
-
-	for _, tt := range []struct {
-		name      string
-		device    gpu.Device
-		jobs      []string
-		processes gpu.Opt[int]
-		want      string
-	}{
-		{"nothing", free, nil, gpu.Some(0), "free"},
-		{"unknown processes", free, nil, gpu.None[int](), "free"},
-		{"a process", free, nil, gpu.Some(1), "held"},
-		{"activity", active, nil, gpu.None[int](), "held"},
-		{"a batch job", free, []string{"7"}, gpu.Some(0), "held"},
-		{"unknown pods", gpu.Device{}, nil, gpu.Some(0), "unknown"},
-		{"a pod", gpu.Device{Allocated: gpu.Some(true)}, nil, gpu.Some(0), "held"},
-	} {
-		cmptest.Equal(t, tt.name, useClass(&tt.device, tt.jobs, tt.processes, true), tt.want)
-	}
-
 	snap := nodeFixture()
 	snap.GPUs = []gpu.GPU{freeGPU(0), freeGPU(1), freeGPU(2)}
 	snap.GPUs[1].Readings.Processes = gpu.Some([]gpu.Process{{PID: 7}})
 	snap.GPUs[2].Jobs = []string{"7"}
 	text := pageText(showPage(t, Options{State: true}, snap))
 	cmptest.HasTexts(t, text, "Free 1 held by nothing")
-	cmptest.Equal(t, "free GPUs", strings.Count(text, "Free: no pod holds it"), 1)
+	cmptest.Equal(t, "free GPUs", strings.Count(text, "Free: nothing holds it"), 1)
 }
 
 // TestDownIsAWord: a slice that does not answer says so, and not by its color alone.
@@ -209,4 +189,40 @@ func TestDownIsAWord(t *testing.T) {
 	text := pageText(showPage(t, Options{State: true}, snap))
 	cmptest.HasTexts(t, text, "1g .5gb @0 notebook-7d9c", "2g .10gb @2 down free", "2g .10gb @4 triton-llm-6c7f8d9b5-x2x4z",
 		"does not answer")
+}
+
+// TestOneWordForTheUse: strip, card, table and tile of a page agree on whether a device is held. A
+// device on which processes may run that we cannot see is not free.
+func TestOneWordForTheUse(t *testing.T) {
+	hidden := func(g gpu.GPU) gpu.GPU {
+		g.Readings.Processes = gpu.None[[]gpu.Process]()
+		return g
+	}
+	active := hidden(freeGPU(1))
+	active.Activity = gpu.Activity{SM: gpu.Some(0.17)}
+
+	sliced := hidden(mixedGPU(2))
+	sliced.Instances = sliced.Instances[1:2]
+	sliced.Allocated = gpu.Some(false)
+	sliced.Activity = gpu.Activity{}
+	slice := &sliced.Instances[0]
+	slice.Processes = gpu.None[int]()
+	slice.ComputeInstances[0].Processes = gpu.None[int]()
+
+	snap := nodeFixture()
+	snap.GPUs = []gpu.GPU{hidden(freeGPU(0)), active, sliced}
+	page := showPage(t, Options{State: true}, snap)
+	text := pageText(page)
+
+	cmptest.HasTexts(t, text, "Free 0 held by nothing, 2 unknown",
+		"whole GPU unknown", "Unknown: no pod holds it, but not known whether anything else runs on it",
+		"whole GPU held", "Held by an unknown process or pod",
+		"2g .10gb @2 unknown", "≈ 40 W unknown")
+	cmptest.LacksTexts(t, text, "Free: ", " free")
+
+	slice.Activity = gpu.Activity{SM: gpu.Some(0.17)}
+	text = pageText(showPage(t, Options{State: true}, snap))
+	cmptest.HasTexts(t, text, "Free 0 held by nothing, 1 unknown", "2g .10gb @2 held",
+		"≈ 40 W held by an unknown process or pod")
+	cmptest.LacksTexts(t, text, "Free: ", " free")
 }

@@ -48,13 +48,17 @@ type gpuView struct {
 // viewer makes the views of GPUs. It has what they show besides the GPU itself.
 type viewer struct {
 	snap    *gpu.Snapshot
+	doc     *nodedoc.Document // of snap
 	now     time.Time
-	kubelet bool // a kubelet is a source of holders (hasKubelet)
+	kubelet bool // see nodedoc.Document.HasKubelet
 	advice  advice
 	health  *health.Report
 }
 
-func (v *viewer) newGPUView(g *gpu.GPU) gpuView {
+// newGPUView returns the view of the GPU at an index of the Snapshot.
+func (v *viewer) newGPUView(i int) gpuView {
+	g := &v.snap.GPUs[i]
+	doc := &v.doc.GPUs[i]
 	view := gpuView{
 		Key:       string(g.UUID),
 		Index:     g.Index,
@@ -91,7 +95,12 @@ func (v *viewer) newGPUView(g *gpu.GPU) gpuView {
 		view.Problem = downText(g, v.now)
 	}
 
-	view.Holding = newHoldingView(&g.Device, g.Containers, g.Jobs, processesOf(g), v.kubelet && g.UUID != "")
+	view.Holding = newHoldingView(&g.Device, g.Containers, g.Jobs, doc.Evidence(v.kubelet))
+
+	if g.UUID == "" {
+		view.Holding.Unknown = "" // there is nothing to hold
+	}
+
 	view.Unconfirmed = unconfirmedViews(g)
 
 	if isShared(g.Holders) {
@@ -106,9 +115,9 @@ func (v *viewer) newGPUView(g *gpu.GPU) gpuView {
 	}
 
 	if view.MIG {
-		v.addLayout(&view, g)
+		v.addLayout(&view, g, doc)
 	} else {
-		view.Axis = []blockView{v.newWholeBlock(g)}
+		view.Axis = []blockView{v.newWholeBlock(g, doc)}
 	}
 
 	return view

@@ -49,9 +49,11 @@ func forgottenFixture() *gpu.Snapshot {
 		}
 	}
 
-	snap.GPUs[3].Instances[0].ComputeInstances[1].Holders = nil
+	idle := &snap.GPUs[3].Instances[0].ComputeInstances[1]
+	idle.Holders = nil
+	idle.Allocated = gpu.None[bool]()
+	idle.Processes = gpu.Some(0)
 
-	snap.GPUs[3].Instances[0].ComputeInstances[1].Allocated = gpu.None[bool]()
 	for i := range 13 {
 		snap.Unmatched = append(snap.Unmatched,
 			unmatched(fmt.Sprintf("MIG-GPU-5c1f6a2e-0000-4d1b-9f00-000000000002/%d/0", i), fmt.Sprintf("etl-%d", i)))
@@ -68,9 +70,9 @@ func TestPageUnknownHolders(t *testing.T) {
 		"Not all holders are known " + begunAnew,
 		"14 device ids without a device", "MIG-0b5a4ff2-54f4-5c7d-8f0e-9d3f0f5d5f4a nvidia.com/mig-4g.20gb batch/etl-1 main",
 		"/8/0 nvidia.com/mig-4g.20gb batch/etl-8 main and 4 more, in the JSON Restart the device plugin",
-		"Free 0 held by nothing, 4 unknown",
+		"Free 0 held by nothing, 2 unknown",
 		"Held by vision/resnet-0 unconfirmed Batch jobs job 90210 Unconfirmed: vision/resnet-0 (" + notListed + ")",
-		"Unknown whether a pod holds it GPU 2", "unknown whether held",
+		"Unknown: not known whether a pod holds it GPU 2", "unknown whether held",
 		"2g.10gb GI 5 at 2:2 MIG-6f7d2a10-0000-5e11-8a00-000000005000 20 MiB of 10 GiB 0 % 0 % 0 % ≈ 40 W unknown", "ml/notebook-7d9c unconfirmed",
 		"Unconfirmed: ml/notebook-7d9c, serving/triton-llm-6c7f8d9b5-x2x4z (" + notListed + ")",
 		"1c.3g.20gb CI 0 MIG-6f7d2a10-0000-5e11-8a00-000000002000 65 % 65 % ml/embed-0 2c.3g.20gb CI 1 MIG-6f7d2a10-0000-5e11-8a00-000000002001 – unknown",
@@ -89,7 +91,7 @@ func TestPageUnknownHolders(t *testing.T) {
 		}
 	}
 
-	if strings.Contains(page, "Free: no pod") || strings.Contains(page, `<span class="muted">free`) ||
+	if strings.Contains(page, "Free: ") || strings.Contains(page, `<span class="muted">free`) ||
 		strings.Contains(page, `<span class="pod">free`) {
 		t.Errorf("a device is shown as free:\n%s", text)
 	}
@@ -108,7 +110,7 @@ func TestFreeByConfirmation(t *testing.T) {
 		true
 
 	text := pageText(showPage(t, Options{State: true}, snap))
-	for _, want := range []string{"Free: no pod holds it, as an operator has confirmed",
+	for _, want := range []string{"Free: nothing holds it, as an operator has confirmed",
 		"2c.3g.20gb CI 1 MIG-6f7d2a10-0000-5e11-8a00-000000002001 – free, as an operator has confirmed"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)

@@ -18,23 +18,29 @@ type holderView struct{ Name, Unconfirmed, Memory string }
 type holdingView struct {
 	Holders   []holderView
 	Jobs      []string // batch jobs
+	Held      string   // by what, if neither a pod nor a batch job is known that holds it
 	Free      bool     // nothing holds it or a part of it
 	Confirmed bool     // it is free because an operator has confirmed it
-	Unknown   bool     // we do not know whether a pod holds it
+	Unknown   string   // why we do not know whether it is held
 	Empty     bool     // a GPU instance without compute instances
 }
 
 // newHoldingView returns the view of a device's holders. uses is what containers use of the device.
-// kubelet is set if a kubelet is a source of holders (hasKubelet).
-func newHoldingView(d *gpu.Device, uses []gpu.ContainerUse, jobs []string, processes gpu.Opt[int],
-	kubelet bool) holdingView {
-	return holdingView{
-		Holders:   holderViews(d.Holders, uses),
-		Jobs:      jobs,
-		Free:      !d.Allocated.Or(true) && len(jobs) == 0 && processes.Or(0) == 0,
-		Confirmed: d.ConfirmedFree,
-		Unknown:   kubelet && !d.Allocated.Present(),
+func newHoldingView(d *gpu.Device, uses []gpu.ContainerUse, jobs []string, use nodedoc.UseEvidence) holdingView {
+	view := holdingView{Holders: holderViews(d.Holders, uses), Jobs: jobs, Confirmed: d.ConfirmedFree}
+
+	switch use.State() {
+	case nodedoc.Free:
+		view.Free = true
+	case nodedoc.UnknownUse:
+		view.Unknown = use.WhyUnknown()
+	case nodedoc.Held:
+		if len(view.Holders) == 0 && len(jobs) == 0 {
+			view.Held = use.UnnamedHolder()
+		}
 	}
+
+	return view
 }
 
 // unconfirmedView is a reason why it is uncertain whether pods hold a device.
@@ -42,14 +48,6 @@ type unconfirmedView struct{ Pods, Reason string }
 
 // unmatchedView is a device id that names no device of the node, and the container it was given to.
 type unmatchedView struct{ ID, Resource, Holder string }
-
-// hasKubelet reports whether a kubelet is a source of holders. Without one the page does not show
-// devices as unknown.
-func hasKubelet(snap *gpu.Snapshot) bool {
-	return slices.ContainsFunc(snap.Sources, func(s gpu.SourceState) bool {
-		return s.Name == gpu.SourceKubelet
-	})
-}
 
 // podText returns the name of a holder's pod, or its UID if the name is unknown.
 func podText(h *gpu.Holder) string {
@@ -202,36 +200,28 @@ func holderNotices(snap *gpu.Snapshot) []notice {
 }
 
 // freeTile counts the GPUs of which nothing holds any part, and the GPUs whose holders are unknown.
-// It returns false if no holders are known.
-func freeTile(snap *gpu.Snapshot) (tile, bool) {
+// It returns false if we know of no GPU whether it is held, and no kubelet could say it.
+func freeTile(doc *nodedoc.Document) (tile, bool) {
+	kubelet := doc.HasKubelet()
 	free := 0
 	unknown := 0
 
-	for i := range snap.GPUs {
-		switch g := &snap.GPUs[i]; {
-		case !g.Allocated.Present():
+	for i := range doc.GPUs {
+		switch doc.GPUs[i].Evidence(kubelet).State() {
+		case nodedoc.UnknownUse:
 			unknown++
-		case useClass(&g.Device, jobsOf(g), processesOf(g), true) == "free":
+		case nodedoc.Free:
 			free++
+		case nodedoc.Held:
 		}
 	}
 
 	t := tile{Label: "Free", Value: fmt.Sprint(free), Note: "held by nothing"}
-	if unknown > 0 && hasKubelet(snap) {
+	if unknown > 0 {
 		t.Note += fmt.Sprintf(", %d unknown", unknown)
 	}
 
-	return t, unknown < len(snap.GPUs) || hasKubelet(snap)
-}
-
-// jobsOf returns the batch jobs of a GPU and of its instances.
-func jobsOf(g *gpu.GPU) []string {
-	jobs := slices.Clone(g.Jobs)
-	for i := range g.Instances {
-		jobs = append(jobs, g.Instances[i].Jobs...)
-	}
-
-	return jobs
+	return t, unknown < len(doc.GPUs) || kubelet
 }
 
 // mapSlice returns the views of the elements of a list.

@@ -28,10 +28,10 @@ type deviceView struct {
 }
 
 // addLayout adds the axis and the instances of a GPU in MIG mode.
-func (v *viewer) addLayout(view *gpuView, g *gpu.GPU) {
+func (v *viewer) addLayout(view *gpuView, g *gpu.GPU, doc *nodedoc.GPU) {
 	axis := layOutAxis(g)
 	for _, s := range axis {
-		view.Axis = append(view.Axis, v.newBlock(g, s))
+		view.Axis = append(view.Axis, v.newBlock(g, doc, s))
 		view.Units += s.Size
 	}
 
@@ -40,13 +40,13 @@ func (v *viewer) addLayout(view *gpuView, g *gpu.GPU) {
 			"placements to privileged processes only."
 
 		for i := range g.Instances {
-			view.Axis = append(view.Axis, v.newInstanceBlock(g, &g.Instances[i]))
+			view.Axis = append(view.Axis, v.newInstanceBlock(g, &g.Instances[i], &doc.GPUInstances[i]))
 		}
 	}
 
-	view.Instances = mapSlice(g.Instances, func(inst *gpu.GPUInstance) deviceView {
-		return newInstanceView(g, inst, v.kubelet)
-	})
+	for i := range g.Instances {
+		view.Instances = append(view.Instances, v.newInstanceView(g, &g.Instances[i], &doc.GPUInstances[i]))
+	}
 
 	if w, ok := nodedoc.Finite(g.Power.UnallocatedWatts).Get(); ok && len(g.Instances) > 0 {
 		view.Unallocated = "≈ " + wattsText(w)
@@ -65,15 +65,14 @@ func newDeviceView(d *gpu.Device, id uint32, profile string) deviceView {
 	}
 }
 
-func newInstanceView(g *gpu.GPU, inst *gpu.GPUInstance, kubelet bool) deviceView {
+func (v *viewer) newInstanceView(g *gpu.GPU, inst *gpu.GPUInstance, doc *nodedoc.Instance) deviceView {
 	view := newDeviceView(&inst.Device, uint32(inst.ID), inst.Profile)
 	view.Key = instanceKey(inst)
 	view.Holding = newHoldingView(
 		&inst.Device,
 		usesOf(g, inst.ID, gpu.None[gpu.ComputeID]()),
 		inst.Jobs,
-		inst.Processes,
-		kubelet,
+		doc.Evidence(v.kubelet),
 	)
 	view.Memory = orUnknown(memoryGauge(inst.Memory), "Memory")
 	view.Holding.Empty = inst.IsEmpty()
@@ -96,20 +95,24 @@ func newInstanceView(g *gpu.GPU, inst *gpu.GPUInstance, kubelet bool) deviceView
 			view.Holding.Holders = holderViews(c.Holders, usesOf(g, inst.ID, gpu.Some(c.ID)))
 		}
 
+		if len(view.Holding.Holders) > 0 {
+			view.Holding.Held = ""
+		}
+
 		return view
 	}
 
-	view.ComputeInstances = mapSlice(
-		inst.ComputeInstances,
-		func(c *gpu.ComputeInstance) deviceView {
-			part := newDeviceView(&c.Device, uint32(c.ID), c.Profile)
-			part.Key = fmt.Sprintf("%s/%d.%d", view.Key, c.ID, c.Generation)
-			part.Holding = newHoldingView(&c.Device, usesOf(g, inst.ID, gpu.Some(c.ID)), nil, c.Processes, kubelet)
-			part.UUID = string(c.UUID)
+	view.Holding.Held = "" // the parts name their holders
 
-			return part
-		},
-	)
+	for i := range inst.ComputeInstances {
+		c := &inst.ComputeInstances[i]
+		part := newDeviceView(&c.Device, uint32(c.ID), c.Profile)
+		part.Key = fmt.Sprintf("%s/%d.%d", view.Key, c.ID, c.Generation)
+		use := doc.ComputeInstances[i].Evidence(v.kubelet)
+		part.Holding = newHoldingView(&c.Device, usesOf(g, inst.ID, gpu.Some(c.ID)), nil, use)
+		part.UUID = string(c.UUID)
+		view.ComputeInstances = append(view.ComputeInstances, part)
+	}
 
 	return view
 }

@@ -47,7 +47,7 @@ func TestPageShowsTheNode(t *testing.T) {
 		"GPU 0 A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB GPU-5c1f6a2e-0000-4d1b-9f00-000000000000 00000000:07:00.0", "row remap pending", "2 XIDs", "1 unavailable event", "2 recovery events", "Memory 31 GiB of 40 GiB 78 %",
 		"SM activity 75 % 75 % Utilization 87 %", "Power 318 W of 400 W",
 		"Temperature 61 °C", "Held by vision/resnet-0",
-		"Free: no pod holds it",
+		"Free: nothing holds it",
 		"1g.5gb GI 7 at 0:1 MIG-6f7d2a10-0000-5e11-8a00-000000007000 3 GiB of 5 GiB 60 % 102 % 100 % ≈ 20 W ml/notebook-7d9c job 7 job 8",
 		"2g.10gb GI 5 at 2:2 MIG-6f7d2a10-0000-5e11-8a00-000000005000 20 MiB of 10 GiB 0 % 0 % 0 % ≈ 40 W",
 		"2g.10gb GI 1 at 4:2 MIG-6f7d2a10-0000-5e11-8a00-000000001000 9 GiB of 10 GiB 90 % – ≈ 40 W", "SM activity 31 % 31 % Power 172 W", "ml/notebook-7d9c",
@@ -318,7 +318,7 @@ func TestTotalsSayWhatTheyLack(t *testing.T) {
 	} {
 		seen := 0
 
-		for _, tile := range nodeTiles(&gpu.Snapshot{GPUs: c.gpus}) {
+		for _, tile := range tilesOf(c.gpus...) {
 			if tile.Label != "Power" && tile.Label != "Memory used" {
 				continue
 			}
@@ -375,4 +375,12 @@ func TestPageFindsByNames(t *testing.T) {
 	}
 
 	cmptest.Equal(t, "unhealthy", strings.Join(unhealthy, ","), "0,4,6")
+}
+
+// tilesOf returns the tiles of a node with some GPUs.
+func tilesOf(gpus ...gpu.GPU) []tile {
+	snap := &gpu.Snapshot{GPUs: gpus}
+	doc := nodedoc.New(snap)
+
+	return nodeTiles(snap, &doc)
 }

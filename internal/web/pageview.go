@@ -106,8 +106,10 @@ func newPageView(opts Options, snap *gpu.Snapshot, now time.Time, advised advice
 	}
 
 	page.Notices = append(page.Notices, holderNotices(snap)...)
+	doc := nodedoc.New(snap)
+
 	if len(snap.GPUs) > 0 {
-		page.Tiles = nodeTiles(snap)
+		page.Tiles = nodeTiles(snap, &doc)
 	}
 
 	if t, ok := checkTile(&opts); ok {
@@ -116,12 +118,16 @@ func newPageView(opts Options, snap *gpu.Snapshot, now time.Time, advised advice
 
 	view := viewer{
 		snap:    snap,
+		doc:     &doc,
 		now:     now,
-		kubelet: hasKubelet(snap),
+		kubelet: doc.HasKubelet(),
 		advice:  advised,
 		health:  opts.Node.report(),
 	}
-	page.GPUs = mapSlice(snap.GPUs, view.newGPUView)
+	for i := range snap.GPUs {
+		page.GPUs = append(page.GPUs, view.newGPUView(i))
+	}
+
 	page.explainBlocks()
 
 	return page
@@ -260,7 +266,7 @@ func indexesText(indexes []int) string {
 }
 
 // nodeTiles returns the totals of the node.
-func nodeTiles(snap *gpu.Snapshot) []tile {
+func nodeTiles(snap *gpu.Snapshot, doc *nodedoc.Document) []tile {
 	var up, migEnabled, instances int
 	var watts, limit float64
 	var used, total uint64
@@ -301,7 +307,7 @@ func nodeTiles(snap *gpu.Snapshot) []tile {
 	}
 
 	tiles := []tile{{Label: "GPUs", Value: fmt.Sprint(len(snap.GPUs)), Note: answering}}
-	if t, ok := freeTile(snap); ok {
+	if t, ok := freeTile(doc); ok {
 		tiles = append(tiles, t)
 	}
 

@@ -60,7 +60,7 @@ func layOutAxis(g *gpu.GPU) []nodedoc.Segment {
 }
 
 // newBlock returns the block of a segment of the axis.
-func (v *viewer) newBlock(g *gpu.GPU, s nodedoc.Segment) blockView {
+func (v *viewer) newBlock(g *gpu.GPU, doc *nodedoc.GPU, s nodedoc.Segment) blockView {
 	units := nodedoc.Count(s.Size, "memory slice", "memory slices")
 
 	if s.Stranded {
@@ -76,14 +76,14 @@ func (v *viewer) newBlock(g *gpu.GPU, s nodedoc.Segment) blockView {
 		}
 	}
 
-	block := v.newInstanceBlock(g, &g.Instances[s.Instance])
+	block := v.newInstanceBlock(g, &g.Instances[s.Instance], &doc.GPUInstances[s.Instance])
 	block.Span = s.Size
 	block.At = fmt.Sprint("@", s.Start)
 
 	return block
 }
 
-func (v *viewer) newInstanceBlock(g *gpu.GPU, inst *gpu.GPUInstance) blockView {
+func (v *viewer) newInstanceBlock(g *gpu.GPU, inst *gpu.GPUInstance, doc *nodedoc.Instance) blockView {
 	block := blockView{
 		Key:     "gi-" + instanceKey(inst),
 		Span:    1,
@@ -91,12 +91,12 @@ func (v *viewer) newInstanceBlock(g *gpu.GPU, inst *gpu.GPUInstance) blockView {
 		Title:   fmt.Sprintf("GPU instance %d, %s", inst.ID, profileText(inst.Profile)),
 		Profile: profileText(inst.Profile),
 		Loads:   loadsOf(inst.Memory, smGauge(inst.Activity)),
-		Parts:   newPartViews(inst, v.kubelet),
+		Parts:   newPartViews(inst, doc, v.kubelet),
 	}
 
-	use := instanceUse(inst, v.kubelet)
+	use := doc.Evidence(v.kubelet)
 	if inst.Up {
-		block.Class = use
+		block.Class = string(use.State())
 	}
 
 	if slices, memory, ok := strings.Cut(inst.Profile, "g."); ok {
@@ -114,7 +114,7 @@ func (v *viewer) newInstanceBlock(g *gpu.GPU, inst *gpu.GPUInstance) blockView {
 
 	names := holderNames(&inst.Device, inst.Jobs)
 	if len(names) > 0 || !inst.IsEmpty() { // else its part says that nothing can run
-		block.addHolders(names, &inst.Device, use, v.kubelet)
+		block.addHolders(names, &inst.Device, use)
 	}
 
 	find := append([]string{inst.Profile, fmt.Sprint("gi-", inst.ID)}, names...)
@@ -135,7 +135,7 @@ func (v *viewer) newInstanceBlock(g *gpu.GPU, inst *gpu.GPUInstance) blockView {
 }
 
 // newWholeBlock returns the block of a GPU without MIG, which takes the whole axis.
-func (v *viewer) newWholeBlock(g *gpu.GPU) blockView {
+func (v *viewer) newWholeBlock(g *gpu.GPU, doc *nodedoc.GPU) blockView {
 	activity := smGauge(g.Activity)
 	if used := utilizationGauge(&g.Readings); used != nil && !activity.Bar {
 		activity = *used
@@ -143,22 +143,24 @@ func (v *viewer) newWholeBlock(g *gpu.GPU) blockView {
 
 	block := blockView{Key: "whole", Span: 1, Class: "down", Profile: "whole GPU", Title: "the whole GPU"}
 
-	use := useClass(&g.Device, g.Jobs, processesOf(g), v.kubelet)
+	use := doc.Evidence(v.kubelet)
 	if g.Up {
-		block.Class = use
+		block.Class = string(use.State())
 		block.Loads = loadsOf(g.Readings.Memory, activity)
 	}
 
 	names := holderNames(&g.Device, g.Jobs)
-	block.addHolders(names, &g.Device, use, v.kubelet)
+	block.addHolders(names, &g.Device, use)
 	block.Find = strings.Join(names, " ")
 
 	return block
 }
 
-// addHolders adds the holders of a device, or that it has none. use is the device's class, also if it
-// does not answer.
-func (b *blockView) addHolders(names []string, d *gpu.Device, use string, kubelet bool) {
+// addHolders adds the holders of a device, or that it has none. A device that does not answer has no
+// word for an unknown use.
+func (b *blockView) addHolders(names []string, d *gpu.Device, use nodedoc.UseEvidence) {
+	state := use.State()
+
 	switch {
 	case len(names) > 0:
 		b.Holder = names[0]
@@ -168,12 +170,15 @@ func (b *blockView) addHolders(names []string, d *gpu.Device, use string, kubele
 
 		b.More = len(names) - 1
 		b.Title += ", " + strings.Join(names, ", ")
-	case b.Class == "unknown":
-		b.Holder = "unknown"
-		b.Title += ", " + unknownUse(kubelet)
-	case use == "free":
-		b.Holder = "free"
+	case state == nodedoc.Free:
+		b.Holder = string(state)
 		b.Title += ", held by nothing"
+	case state == nodedoc.Held && len(b.Parts) == 0: // else its parts name their holders
+		b.Holder = string(state)
+		b.Title += ", held by " + use.UnnamedHolder()
+	case state == nodedoc.UnknownUse && !b.Down():
+		b.Holder = string(state)
+		b.Title += ", " + use.WhyUnknown()
 	}
 }
 
@@ -199,56 +204,9 @@ func newLoad(g *gauge) load {
 	return l
 }
 
-// instanceUse returns the class of a GPU instance by its use.
-func instanceUse(inst *gpu.GPUInstance, kubelet bool) string {
-	if !kubelet && inst.IsEmpty() && len(inst.Jobs) == 0 {
-		return "free" // nothing can run there
-	}
-
-	return useClass(&inst.Device, inst.Jobs, inst.Processes, kubelet)
-}
-
-// useClass returns the class of a device by its use: a pod, a batch job or a process holds it,
-// nothing does, or that is not known. If a kubelet gives out devices, a device is free only once
-// the kubelet has said that no pod has it; without a kubelet, only if its processes are known.
-func useClass(d *gpu.Device, jobs []string, processes gpu.Opt[int], kubelet bool) string {
-	active := nodedoc.Finite(d.Activity.GraphicsEngine).Or(0) > 0 ||
-		nodedoc.Finite(d.Activity.SM).Or(0) > 0
-
-	switch {
-	case kubelet && !d.Allocated.Present():
-		return "unknown"
-	case d.Allocated.Or(len(d.Holders) > 0), len(jobs) > 0, processes.Or(0) > 0, active:
-		return "held"
-	case kubelet, processes.Present():
-		return "free"
-	}
-
-	return "unknown"
-}
-
-// processesOf returns how many processes a GPU has.
-func processesOf(g *gpu.GPU) gpu.Opt[int] {
-	list, ok := g.Readings.Processes.Get()
-	if !ok {
-		return gpu.None[int]()
-	}
-
-	return gpu.Some(len(list))
-}
-
-// unknownUse says what is unknown of a device of the class unknown.
-func unknownUse(kubelet bool) string {
-	if kubelet {
-		return "not known whether a pod holds it"
-	}
-
-	return "not known whether anything runs on it"
-}
-
 // newPartViews returns the compute instances of a GPU instance, and a part for the compute slices
 // that have none. There are none if one compute instance is all of it.
-func newPartViews(inst *gpu.GPUInstance, kubelet bool) []partView {
+func newPartViews(inst *gpu.GPUInstance, doc *nodedoc.Instance, kubelet bool) []partView {
 	if len(inst.ComputeInstances) == 1 && !inst.IsSplit() {
 		return nil
 	}
@@ -271,12 +229,20 @@ func newPartViews(inst *gpu.GPUInstance, kubelet bool) []partView {
 			part.Title += ", " + podText(&c.Holders[0])
 		}
 
-		switch use := useClass(&c.Device, nil, c.Processes, kubelet); use {
-		case "unknown":
-			part.Class += " " + use
-			part.Title += ", " + unknownUse(kubelet)
-		case "held":
-			part.Class += " " + use
+		use := doc.ComputeInstances[i].Evidence(kubelet)
+
+		switch state := use.State(); state {
+		case nodedoc.UnknownUse:
+			part.Class += " " + string(state)
+			part.Title += ", " + use.WhyUnknown()
+		case nodedoc.Held:
+			part.Class += " " + string(state)
+
+			if len(c.Holders) == 0 {
+				part.Title += ", held by " + use.UnnamedHolder()
+			}
+		case nodedoc.Free:
+			part.Title += ", held by nothing"
 		}
 
 		if !c.Up {

@@ -218,13 +218,13 @@ func TestUnconfirmedHoldersInPlans(t *testing.T) {
 func TestUseOfWhatIsNotKnown(t *testing.T) {
 	use := nodedoc.Use{Processes: gpu.Some(0)}
 	for listed, want := range map[bool]string{false: "free", true: "unknown"} {
-		n := nodedoc.Document{GPUs: []nodedoc.GPU{{Use: use}, {}}}
+		n := nodedoc.Document{GPUs: []nodedoc.GPU{{Use: use}}}
 		if listed {
-			n.GPUs[1].Allocated = gpu.Some(false)
+			n.Node.Sources = []nodedoc.SourceState{{Name: gpu.SourceKubelet, Up: true}}
 		}
 
 		v := newNodeView(n)
-		if got := v.useOf(&v.doc.GPUs[0].Use).summary(); got != want {
+		if got := v.gpuUse(&v.doc.GPUs[0]).summary(); got != want {
 			t.Errorf("listed %t: %q", listed, got)
 		}
 	}

@@ -365,7 +365,7 @@ func drawGPUHead(p *page, node *nodeView, g *nodedoc.GPU, c columns) {
 	useColor := plain
 
 	if !isMIG(g) {
-		shown := node.useOf(&g.Use)
+		shown := node.gpuUse(g)
 		use = shown.summary()
 		useColor = useColorOf(shown)
 	}
@@ -419,7 +419,7 @@ func modeColor(m nodedoc.Mode) color {
 }
 
 func useColorOf(u deviceUse) color {
-	if u.inUse() {
+	if u.state == nodedoc.Held || len(u.Holders) > 0 {
 		return cyan
 	}
 
@@ -490,7 +490,7 @@ func instanceCells(p *page, c columns, cells [8]string) string {
 func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 	cells := [...]string{
 		strconv.Itoa(int(inst.ID)), orUnknown(inst.Profile), placementText(inst.Placement), "", "",
-		memoryText(inst.Memory), percentText(inst.Activity.SM), node.useOf(&inst.Use).summary(),
+		memoryText(inst.Memory), percentText(inst.Activity.SM), "",
 	}
 
 	whole := isWhole(inst)
@@ -518,7 +518,7 @@ func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 	for i := range inst.ComputeInstances {
 		ci := &inst.ComputeInstances[i]
 		if !whole {
-			use := node.useOf(&ci.Use)
+			use := node.computeUse(ci)
 			cells := [...]string{
 				"", " " + orUnknown(ci.Profile), placementText(ci.Placement), strconv.Itoa(int(ci.ID)),
 				c.id(string(ci.UUID)), "", percentText(ci.Activity.SM), use.summary(),
@@ -539,7 +539,7 @@ func instanceColor(node *nodeView, inst *nodedoc.Instance) color {
 		return red
 	}
 
-	if node.instanceUse(inst).inUse() {
+	if use := node.instanceUse(inst); use.state == nodedoc.Held || len(use.Holders) > 0 {
 		return plain
 	}
 

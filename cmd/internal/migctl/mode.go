@@ -62,7 +62,7 @@ func (s *session) setMode(ctx context.Context) error {
 				", which must be destroyed first")
 		}
 
-		for _, user := range newNodeView(node).useOf(&g.Use).users() {
+		for _, user := range newNodeView(node).gpuUse(g).users() {
 			s.page.paragraph("  in use: ", yellow, user)
 		}
 	}

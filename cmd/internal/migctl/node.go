@@ -11,27 +11,19 @@ import (
 
 // nodeView is a node's document, and what we derive from it to draw it.
 type nodeView struct {
-	doc nodedoc.Document
-	// kubelet is set if the node has a kubelet, as the document shows: it says of some device whether
-	// it is allocated, or that the holders are incomplete. With a kubelet, the use of a device is
-	// unknown if the document does not say whether it is allocated.
-	kubelet bool
+	doc     nodedoc.Document
+	kubelet bool // see nodedoc.Document.HasKubelet
 }
 
 func newNodeView(n nodedoc.Document) *nodeView {
-	v := &nodeView{doc: n, kubelet: n.Node.HoldersIncomplete != ""}
-	v.kubelet = v.kubelet || v.showsUse(func(u deviceUse) bool { return u.Allocated.Present() })
-
-	return v
+	return &nodeView{doc: n, kubelet: n.HasKubelet()}
 }
 
-// deviceUse is the use of a device.
+// deviceUse is the use of a device, and whether it is held.
 type deviceUse struct {
 	nodedoc.Use
-	kubelet bool // see nodeView
+	state nodedoc.UseState
 }
-
-func (v *nodeView) useOf(u *nodedoc.Use) deviceUse { return deviceUse{*u, v.kubelet} }
 
 func isUnconfirmed(h *nodedoc.Holder) bool { return !h.Confirmed.Or(true) }
 
@@ -73,27 +65,16 @@ func (u deviceUse) users() []string {
 // it.
 const confirmedFree = "free (confirmed)"
 
-// unknownUse is the summary of a device if we do not know whether anything holds it.
-const unknownUse = "unknown"
-
 // summary describes the use of the device in one cell.
 func (u deviceUse) summary() string {
 	switch all := u.users(); {
 	case len(all) > 0:
 		return strings.Join(all, ", ")
-	case u.Allocated.Or(false):
-		return "allocated"
-	case u.kubelet && !u.Allocated.Present():
-		return unknownUse
-	case u.ConfirmedFree:
+	case u.state == nodedoc.Free && u.ConfirmedFree:
 		return confirmedFree
-	case u.Processes.Present():
-		return freeLabel
-	case u.Allocated.Present(): // no container has it; a process outside of pods may run on it
-		return "not allocated"
 	}
 
-	return unknownUse
+	return string(u.state)
 }
 
 // podNames names the pods without their namespaces.
@@ -134,29 +115,33 @@ func (v *nodeView) hasUnconfirmed() bool {
 // showsUse reports whether the drawing shows a device whose use matches.
 func (v *nodeView) showsUse(matches func(deviceUse) bool) bool {
 	return slices.ContainsFunc(v.doc.GPUs, func(g nodedoc.GPU) bool {
-		return !isMIG(&g) && matches(v.useOf(&g.Use)) ||
+		return !isMIG(&g) && matches(v.gpuUse(&g)) ||
 			slices.ContainsFunc(g.GPUInstances, func(i nodedoc.Instance) bool {
 				return matches(v.instanceUse(&i)) ||
 					slices.ContainsFunc(i.ComputeInstances, func(c nodedoc.ComputeInstance) bool {
-						return matches(v.useOf(&c.Use))
+						return matches(v.computeUse(&c))
 					})
 			})
 	})
 }
 
+// gpuUse returns the use of a GPU. Its state includes those of its instances.
+func (v *nodeView) gpuUse(g *nodedoc.GPU) deviceUse {
+	return deviceUse{g.Use, g.Evidence(v.kubelet).State()}
+}
+
+func (v *nodeView) computeUse(c *nodedoc.ComputeInstance) deviceUse {
+	return deviceUse{c.Use, c.Evidence(v.kubelet).State()}
+}
+
 // instanceUse returns the use of a GPU instance, together with that of its compute instances.
 func (v *nodeView) instanceUse(i *nodedoc.Instance) deviceUse {
-	use := v.useOf(&i.Use)
+	use := deviceUse{i.Use, i.Evidence(v.kubelet).State()}
 	use.Holders = slices.Clone(use.Holders)
 
 	for j := range i.ComputeInstances {
 		c := &i.ComputeInstances[j]
 		use.Holders = append(use.Holders, c.Holders...)
-
-		if c.Allocated.Or(false) ||
-			v.kubelet && !c.Allocated.Present() && !use.Allocated.Or(false) {
-			use.Allocated = c.Allocated
-		}
 
 		if c.Processes.Or(0) > use.Processes.Or(0) {
 			use.Processes = c.Processes
@@ -165,8 +150,6 @@ func (v *nodeView) instanceUse(i *nodedoc.Instance) deviceUse {
 
 	return use
 }
-
-func (u deviceUse) inUse() bool { return len(u.users()) > 0 || u.Allocated.Or(false) }
 
 // isMIG reports whether the GPU is in MIG mode, or still has instances.
 func isMIG(g *nodedoc.GPU) bool { return g.MIGMode.Current == "enabled" || len(g.GPUInstances) > 0 }

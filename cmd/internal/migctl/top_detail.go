@@ -514,7 +514,7 @@ func (d *detail) addParts(r *topRow) {
 	for i := range r.instance.ComputeInstances {
 		c := &r.instance.ComputeInstances[i]
 		d.fact(orUnknown(c.Profile), joinTexts(string(c.UUID), "SM "+percentText(c.Activity.SM),
-			r.node.view.useOf(&c.Use).summary()))
+			r.node.view.computeUse(c).summary()))
 	}
 }
 

@@ -262,11 +262,11 @@ func (r *topRow) texts() []string {
 func (r *topRow) use() deviceUse {
 	switch {
 	case r.compute != nil:
-		return r.node.view.useOf(&r.compute.Use)
+		return r.node.view.computeUse(r.compute)
 	case r.instance != nil:
 		return r.node.view.instanceUse(r.instance)
 	default:
-		return r.node.view.useOf(&r.gpu.Use)
+		return r.node.view.gpuUse(r.gpu)
 	}
 }
 

@@ -37,7 +37,7 @@ func readNode(t *testing.T, name string) nodedoc.Document {
 	return doc
 }
 
-// busyNode is a node whose slices are busy, a little each, with one of each mark.
+// busyNode is a node whose held slices are busy, a little each, with one of each mark.
 func busyNode(t *testing.T) nodedoc.Document {
 	t.Helper()
 
@@ -45,7 +45,12 @@ func busyNode(t *testing.T) nodedoc.Document {
 
 	for i := range doc.GPUs {
 		for j := range doc.GPUs[i].GPUInstances {
-			doc.GPUs[i].GPUInstances[j].Activity.SM = gpu.Some(float64((3*i+2*j)%10) / 9)
+			inst := &doc.GPUs[i].GPUInstances[j]
+			inst.Activity.SM = gpu.Some(0.0)
+
+			if inst.Evidence(doc.HasKubelet()).State() == nodedoc.Held {
+				inst.Activity.SM = gpu.Some(float64((3*i+2*j)%10) / 9)
+			}
 		}
 	}
 
@@ -400,6 +405,7 @@ func TestTopCountsHeldSlices(t *testing.T) {
 	cmptest.HasTexts(t, frameText(t, watching(120, 40, doc), true), "2 of 2 held\n")
 
 	inst := &doc.GPUs[2].GPUInstances[1]
+	inst.Activity.SM = gpu.Some(0.0)
 	inst.Use = nodedoc.Use{}
 	inst.ComputeInstances[0].Use = nodedoc.Use{}
 	cmptest.HasTexts(t, frameText(t, watching(120, 40, doc), true), "1 of 2 held, 1 unknown\n")

@@ -420,12 +420,12 @@ func slicesText(r *topRow) string {
 	unknown := 0
 
 	for i := range r.gpu.GPUInstances {
-		use := r.node.view.instanceUse(&r.gpu.GPUInstances[i])
-
-		if use.inUse() {
+		switch r.node.view.instanceUse(&r.gpu.GPUInstances[i]).state {
+		case nodedoc.Held:
 			held++
-		} else if use.summary() == unknownUse {
+		case nodedoc.UnknownUse:
 			unknown++
+		case nodedoc.Free:
 		}
 	}
 

@@ -1,0 +1,146 @@
+package nodedoc
+
+import (
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// UseState is whether a device is held. The page and migctl show no other word for it.
+type UseState string
+
+// The states.
+const (
+	// Held is the state of a device that a pod, a batch job or a process has.
+	Held UseState = "held"
+	// Free is the state of a device that nothing has.
+	Free UseState = "free"
+	// UnknownUse is the state of a device of which we do not know whether anything has it.
+	UnknownUse UseState = "unknown"
+)
+
+// UseEvidence is what a document says about whether a device is held.
+type UseEvidence struct {
+	Allocated     gpu.Opt[bool]
+	ConfirmedFree bool
+	Holders       int // how many are confirmed
+	Jobs          int // how many batch jobs
+	Processes     gpu.Opt[int]
+	Active        bool // its SMs or its graphics engine have worked lately
+	Kubelet       bool // see Document.HasKubelet
+}
+
+// State returns whether the device is held. It is free only if we know both that no pod has it and
+// that nothing runs on it, or if an operator has confirmed that: a process that we cannot see, such
+// as in another PID namespace, may be on any other.
+func (e UseEvidence) State() UseState {
+	switch {
+	case e.Allocated.Or(false), e.Holders > 0, e.Jobs > 0, e.Processes.Or(0) > 0, e.Active:
+		return Held
+	case e.hidesPods():
+		return UnknownUse
+	case e.ConfirmedFree, e.Processes.Present():
+		return Free
+	}
+
+	return UnknownUse
+}
+
+// hidesPods reports whether a pod may have the device without our knowledge.
+func (e UseEvidence) hidesPods() bool { return e.Kubelet && !e.Allocated.Present() }
+
+// WhyUnknown says what is unknown of a device in the state UnknownUse.
+func (e UseEvidence) WhyUnknown() string {
+	switch {
+	case e.hidesPods():
+		return "not known whether a pod holds it"
+	case e.Kubelet:
+		return "no pod holds it, but not known whether anything else runs on it"
+	}
+
+	return "not known whether anything runs on it"
+}
+
+// UnnamedHolder says by what a device is held if neither a pod nor a batch job is known that has it.
+func (e UseEvidence) UnnamedHolder() string {
+	if n := e.Processes.Or(0); n > 0 {
+		return Count(n, "process", "processes")
+	}
+
+	return "an unknown process or pod"
+}
+
+// with returns the evidence on a device and on a part of it. What has a part has the device. The
+// device's own list of processes has those of its parts.
+func (e UseEvidence) with(part UseEvidence) UseEvidence {
+	if part.Allocated.Or(false) || part.hidesPods() && !e.Allocated.Or(false) {
+		e.Allocated = part.Allocated
+	}
+
+	if part.Processes.Or(0) > e.Processes.Or(0) {
+		e.Processes = part.Processes
+	}
+
+	e.Holders += part.Holders
+	e.Jobs += part.Jobs
+	e.Active = e.Active || part.Active
+
+	return e
+}
+
+// HasKubelet reports whether a kubelet gives out devices of the node. Then the use of a device is
+// unknown while the document does not say whether it is allocated.
+func (d *Document) HasKubelet() bool {
+	return d.Node.HoldersIncomplete != "" || slices.ContainsFunc(d.Node.Sources, func(s SourceState) bool {
+		return s.Name == gpu.SourceKubelet
+	})
+}
+
+func (u *Use) evidence(activity gpu.Activity, kubelet bool) UseEvidence {
+	e := UseEvidence{
+		Allocated:     u.Allocated,
+		ConfirmedFree: u.ConfirmedFree,
+		Jobs:          len(u.Jobs),
+		Processes:     u.Processes,
+		Active:        activity.SM.Or(0) > 0 || activity.GraphicsEngine.Or(0) > 0,
+		Kubelet:       kubelet,
+	}
+
+	for i := range u.Holders {
+		if u.Holders[i].Confirmed.Or(true) {
+			e.Holders++
+		}
+	}
+
+	return e
+}
+
+// Evidence returns the evidence on a GPU and all its instances.
+func (g *GPU) Evidence(kubelet bool) UseEvidence {
+	e := g.Use.evidence(g.Activity.Activity, kubelet)
+	for i := range g.GPUInstances {
+		e = e.with(g.GPUInstances[i].Evidence(kubelet))
+	}
+
+	return e
+}
+
+// Evidence returns the evidence on a GPU instance and all its compute instances.
+func (i *Instance) Evidence(kubelet bool) UseEvidence {
+	e := i.Use.evidence(i.Activity, kubelet)
+
+	if len(i.ComputeInstances) == 0 && !i.ComputesHidden {
+		e.Processes = gpu.Some(e.Processes.Or(0)) // nothing can run there
+	}
+
+	for j := range i.ComputeInstances {
+		e = e.with(i.ComputeInstances[j].Evidence(kubelet))
+	}
+
+	return e
+}
+
+// Evidence returns the evidence on a compute instance.
+func (c *ComputeInstance) Evidence(kubelet bool) UseEvidence {
+	return c.Use.evidence(c.Activity, kubelet)
+}
