@@ -16,6 +16,7 @@ import (
 // event is one server-sent event, encoded when it is first sent. Its bytes are shared and must not
 // be modified.
 type event struct {
+	number uint64 // of the Snapshot among those that the source has shown; an event encoded anew keeps it
 	text   func() []byte
 	packed func() []byte // the text in deflate blocks that refer to nothing before them
 }
@@ -43,13 +44,18 @@ type eventSource struct {
 	// The least time between two events, and the time after which a heartbeat is sent instead of
 	// one.
 	every, heartbeatAfter time.Duration
+	// staleAfter is the time after which the text of an event is no longer true, since it depends on
+	// when it was encoded, such as ages. A new watcher gets the event encoded anew. 0 is never.
+	staleAfter time.Duration
 
 	opening, heartbeat, ending *event
 
-	mu   sync.Mutex
-	snap *gpu.Snapshot // that last shows
-	last *event        // nil before the first event
-	made time.Time     // when last was created
+	mu      sync.Mutex
+	snap    *gpu.Snapshot // that last shows
+	last    *event        // nil before the first event
+	made    time.Time     // when the first event of snap was created
+	encoded time.Time     // when last was created
+	number  uint64        // of last
 }
 
 func newEventSource(snaps Publisher, encode func(*bytes.Buffer, *gpu.Snapshot) error, pool *buffers,
@@ -69,8 +75,8 @@ func newEventSource(snaps Publisher, encode func(*bytes.Buffer, *gpu.Snapshot) e
 	}
 }
 
-// await blocks until there is another event than after, and returns it. It returns nil when ctx
-// ends, or when it is time for a heartbeat.
+// await blocks until there is an event of another Snapshot than that of after, and returns it. It
+// returns nil when ctx ends, or when it is time for a heartbeat.
 func (s *eventSource) await(ctx context.Context, after *event) *event {
 	ctx, cancel := context.WithTimeout(ctx, s.heartbeatAfter)
 	defer cancel()
@@ -95,8 +101,9 @@ func (s *eventSource) await(ctx context.Context, after *event) *event {
 	}
 }
 
-// nextEvent returns an event other than after. If there is none, it returns a channel that is
-// closed when there may be one, or else the time until the last event is old enough to be replaced.
+// nextEvent returns an event of another Snapshot than that of after, which is nil for a new watcher.
+// If there is none, it returns a channel that is closed when there may be one, or else the time until
+// the last event is old enough to be replaced.
 func (s *eventSource) nextEvent(after *event) (next *event, changed <-chan struct{}, pause time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,17 +114,29 @@ func (s *eventSource) nextEvent(after *event) (next *event, changed <-chan struc
 	if snap != s.snap && (s.last == nil || pause <= 0) {
 		s.snap = snap
 		s.made = time.Now()
-		s.last = newEvent(s.pool, func() []byte { return s.encodeEvent(snap) })
+		s.number++
+		s.renew(snap)
+	}
+
+	if after == nil && s.last != nil && s.staleAfter > 0 && time.Since(s.encoded) > s.staleAfter {
+		s.renew(s.snap)
 	}
 
 	switch {
-	case s.last != after:
+	case s.last != nil && (after == nil || s.last.number != after.number):
 		return s.last, nil, 0
 	case snap != s.snap:
 		return nil, nil, pause
 	default:
 		return nil, s.snaps.Next(snap), 0
 	}
+}
+
+// renew makes a new event of the Snapshot that the source shows.
+func (s *eventSource) renew(snap *gpu.Snapshot) {
+	s.last = newEvent(s.pool, func() []byte { return s.encodeEvent(snap) })
+	s.last.number = s.number
+	s.encoded = time.Now()
 }
 
 // forget drops the last event. A client that is waiting gets another one of the same Snapshot.

@@ -58,7 +58,9 @@ func NewNode(
 // addPageView lets the stream serve the content of the page, too. It must not be called once there
 // are requests.
 func (n *Node) addPageView(page *pageHandler) {
-	n.stream.views[viewPage] = newEventSource(n.snaps, page.renderNode, n.pool, n.logger)
+	source := newEventSource(n.snaps, page.renderNode, n.pool, n.logger)
+	source.staleAfter = pageStaleAfter // the page has ages
+	n.stream.views[viewPage] = source
 }
 
 // Close ends the streams, and those that are opened later.

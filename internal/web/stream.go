@@ -23,6 +23,9 @@ const (
 	// heartbeatEvery is the time without an event after which a comment keeps proxies from closing
 	// the connection.
 	heartbeatEvery = 15 * time.Second
+	// pageStaleAfter is the age from which on a new watcher does not get the page as it was encoded
+	// for others: it has the ages of readings at that time.
+	pageStaleAfter = 2 * time.Second
 	// eventTimeout is how long a watcher may take to accept one event.
 	eventTimeout = 10 * time.Second
 )

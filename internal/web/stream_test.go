@@ -407,6 +407,36 @@ func TestNothingIsKeptWithoutWatchers(t *testing.T) {
 	}
 }
 
+// TestLateWatcherSeesTheTrueAge: a client that comes between two polls far apart gets the ages of
+// now, not of when the page was encoded for others. These get no second event for that.
+func TestLateWatcherSeesTheTrueAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		snap := later(1)
+		snap.Time = time.Now()
+		snaps := publish(snap)
+		node := NewNode(snaps, history.New(time.Minute), judge(snaps), log.NewNopLogger())
+		testHandler(Options{State: true, Node: node, Now: time.Now}, snaps, newRegistry(t), freshRegistry())
+
+		source := node.stream.views[viewPage]
+		source.heartbeatAfter = time.Minute
+		first := source.await(t.Context(), nil)
+		cmptest.HasTexts(t, string(first.text()), `data-age="0"`)
+
+		time.Sleep(time.Second)
+
+		if source.await(t.Context(), nil) != first {
+			t.Error("a client that comes at once does not share the event")
+		}
+
+		time.Sleep(19 * time.Second)
+		cmptest.HasTexts(t, string(source.await(t.Context(), nil).text()), `data-age="20"`)
+
+		if again := source.await(t.Context(), first); again != nil {
+			t.Errorf("the first client gets the same reading again: %.80s", again.text())
+		}
+	})
+}
+
 // TestEventsAreNotTooOften: the first event comes at once, those after it a second apart however
 // often we poll.
 func TestEventsAreNotTooOften(t *testing.T) {
