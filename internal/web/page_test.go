@@ -67,7 +67,7 @@ func TestPageShowsTheNode(t *testing.T) {
 		`class="block s2 free"`, `class="block s1 room"`, `<details class="gpu down"`, `class="strip u8"`,
 		`title="GPU instance 7, 1g.5gb at 0:1, about 20 W, ml/notebook-7d9c, job 7, job 8"`,
 		`href="metrics"`, `href="api/v1/node"`, `href="-/ready"`, `href="-/healthy"`, `<meter min="0" max="100" value="78"`,
-		`data-age="1"`} {
+		fmt.Sprintf(`data-taken="%d" data-rendered="%d">1 s ago<`, fixtureTime.UnixMilli(), fixtureTime.Add(time.Second).UnixMilli())} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %s in the page", want)
 		}

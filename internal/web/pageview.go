@@ -29,10 +29,13 @@ type pageView struct {
 	Notices      []notice
 	SnapshotTime string // RFC 3339; empty before the first Snapshot
 	Age          string
-	AgeS         int64 // the age in seconds, from which the script continues to count
-	Tiles        []tile
-	GPUs         []gpuView
-	Keys         []key // of the blocks that are drawn
+	// When the Snapshot was taken and when the page was rendered, in milliseconds by this host's clock.
+	// The script computes by them how old the readings are in the browser.
+	TakenMS, RenderedMS int64
+
+	Tiles []tile
+	GPUs  []gpuView
+	Keys  []key // of the blocks that are drawn
 	// Utilization is set if it stands for the SM activity of a GPU.
 	Utilization bool
 }
@@ -87,7 +90,8 @@ func newPageView(opts Options, snap *gpu.Snapshot, now time.Time, advised advice
 	page.SnapshotTime = snap.Time.UTC().Format(time.RFC3339)
 	age := now.Sub(snap.Time)
 	page.Age = ageText(age)
-	page.AgeS = int64(age / time.Second)
+	page.TakenMS = snap.Time.UnixMilli()
+	page.RenderedMS = now.UnixMilli()
 
 	if d, ok := snap.Driver.Get(); ok {
 		page.Facts = append(page.Facts, "driver "+d.Version)

@@ -130,6 +130,7 @@ func newServer(handler http.Handler, logger log.Logger) *http.Server {
 		ReadTimeout:       readTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
+		ConnContext:       withConn,
 		ErrorLog:          serverErrorLog(logger),
 	}
 	shutdown.Prepare(server)

@@ -2,9 +2,11 @@ package web
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"net"
 	"net/http"
 	"os"
 	"time"
@@ -28,6 +30,10 @@ const (
 	pageStaleAfter = 2 * time.Second
 	// eventTimeout is how long a watcher may take to accept one event.
 	eventTimeout = 10 * time.Second
+	// writeBuffer is how much the kernel may keep for a watcher, of which Linux uses the double for its
+	// own purposes, too. By default it is several megabytes: a slow link would have minutes of old
+	// events before it, and a client that does not read at all would be noticed as late.
+	writeBuffer = 32 << 10
 )
 
 // The views of a stream, by the parameter view.
@@ -88,6 +94,8 @@ func (h *streamHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	stopWatching := context.AfterFunc(h.closing, cancel) // the end of the program ends the stream
 	defer stopWatching()
 
+	limitWriteBuffer(r.Context())
+
 	out := newEventWriter(w, r, h.timeout)
 	if r.Method == http.MethodHead {
 		return
@@ -96,6 +104,27 @@ func (h *streamHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := source.stream(ctx, out); errors.Is(err, os.ErrDeadlineExceeded) {
 		_ = level.Info(h.logger).Log("msg", "dropped a client that reads the node's stream too slowly",
 			"client", r.RemoteAddr, "timeout", h.timeout)
+	}
+}
+
+// connKey is the key of a request's connection in its context.
+type connKey struct{}
+
+// withConn is the ConnContext of a server whose requests limitWriteBuffer finds the connection of.
+func withConn(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, conn)
+}
+
+// limitWriteBuffer limits what the kernel keeps of the answer to a request. Other servers than ours
+// limit it themselves.
+func limitWriteBuffer(ctx context.Context) {
+	conn, _ := ctx.Value(connKey{}).(net.Conn)
+	if t, ok := conn.(*tls.Conn); ok {
+		conn = t.NetConn()
+	}
+
+	if c, ok := conn.(interface{ SetWriteBuffer(bytes int) error }); ok {
+		_ = c.SetWriteBuffer(writeBuffer) // without it a slow client is noticed later
 	}
 }
 

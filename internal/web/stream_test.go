@@ -352,6 +352,49 @@ func TestSlowWatcherIsDropped(t *testing.T) {
 	})
 }
 
+// TestStalledWatcherIsDropped: over TCP, too, a client that does not read is dropped soon: the
+// kernel does not take megabytes of events for it.
+func TestStalledWatcherIsDropped(t *testing.T) {
+	const mostQueued = 512 << 10 // on both ends
+
+	snaps := publish(later(1))
+	lines := new(logged)
+	node := NewNode(snaps, history.New(time.Minute), judge(snaps), lines)
+	node.stream.timeout = 200 * time.Millisecond
+	node.stream.views[viewDocument].every = 0
+	server := start(t, ServerOptions{ShutdownTimeout: time.Minute, OnShutdown: node.Close}, node.Stream, log.NewNopLogger())
+
+	client, err := new(net.Dialer).DialContext(t.Context(), "tcp", server.addrs[0].String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+
+	if err := client.(*net.TCPConn).SetReadBuffer(16 << 10); err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := io.WriteString(client, "GET /api/v1/node/stream HTTP/1.1\r\nHost: n\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+
+	begun := time.Now()
+	for generation := uint64(2); lines.count() == 0; generation++ {
+		if time.Since(begun) > time.Minute {
+			t.Fatal("the client was not dropped")
+		}
+
+		snaps.Store(later(generation))
+		time.Sleep(time.Millisecond)
+	}
+
+	cmptest.HasTexts(t, lines.text(), "dropped a client", "too slowly", client.LocalAddr().String())
+
+	if queued, _ := io.Copy(io.Discard, client); queued > mostQueued {
+		t.Errorf("%d bytes were queued for the client, want at most %d", queued, mostQueued)
+	}
+}
+
 // TestHTTP2StreamOutlivesTheTimeout: the time for accepting an event is no limit for the time
 // between two.
 func TestHTTP2StreamOutlivesTheTimeout(t *testing.T) {
@@ -420,7 +463,7 @@ func TestLateWatcherSeesTheTrueAge(t *testing.T) {
 		source := node.stream.views[viewPage]
 		source.heartbeatAfter = time.Minute
 		first := source.await(t.Context(), nil)
-		cmptest.HasTexts(t, string(first.text()), `data-age="0"`)
+		cmptest.HasTexts(t, string(first.text()), "less than 1 s ago")
 
 		time.Sleep(time.Second)
 
@@ -429,7 +472,7 @@ func TestLateWatcherSeesTheTrueAge(t *testing.T) {
 		}
 
 		time.Sleep(19 * time.Second)
-		cmptest.HasTexts(t, string(source.await(t.Context(), nil).text()), `data-age="20"`)
+		cmptest.HasTexts(t, string(source.await(t.Context(), nil).text()), "20 s ago")
 
 		if again := source.await(t.Context(), first); again != nil {
 			t.Errorf("the first client gets the same reading again: %.80s", again.text())

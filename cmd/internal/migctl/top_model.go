@@ -33,7 +33,14 @@ type topNode struct {
 	address string
 	view    *nodeView // the last reading; nil before the first
 	read    time.Time // when the last reading came
-	trouble string    // why no readings come now; empty if the stream brings them
+
+	// lead is how much our clock is before the node's, by the reading that came with the least delay
+	// since the stream began; nil before the first. delay is how much longer the last reading took: a
+	// slow link delays what the stream brings.
+	lead  *time.Duration
+	delay time.Duration
+
+	trouble string // why no readings come now; empty if the stream brings them
 
 	troubleSince time.Time
 	retryAfter   time.Duration // from troubleSince to the next attempt
@@ -148,9 +155,19 @@ func (m readingMessage) apply(s topState) topState {
 	n.view = newNodeView(m.doc)
 	n.read = m.at
 	n.trouble = ""
+	n.compareClocks(m.at.Sub(m.doc.Time))
 	s.now = m.at
 
 	return keepSelection(s)
+}
+
+// compareClocks notes that a reading has come so long after it was taken, by two clocks.
+func (n *topNode) compareClocks(after time.Duration) {
+	if n.lead == nil || after < *n.lead {
+		n.lead = &after
+	}
+
+	n.delay = after - *n.lead
 }
 
 func (m troubleMessage) apply(s topState) topState {
@@ -161,6 +178,10 @@ func (m troubleMessage) apply(s topState) topState {
 	n.retryAfter = m.retryAfter
 	n.polled = m.polled
 	s.now = m.at
+
+	if !m.polled {
+		n.lead = nil // one of the clocks may be set until the next stream
+	}
 
 	return s
 }

@@ -447,3 +447,26 @@ func TestTopHostileNames(t *testing.T) {
 	golden(t, "top-hostile.txt", frameText(t, press(watching(100, 24, hostileNode(t)), "Tab Tab j"), true))
 	golden(t, "top-hostile-slice.txt", frameText(t, press(watching(100, 40, hostileNode(t)), "Tab Tab j Enter"), true))
 }
+
+// TestTopSlowConnection: a reading that came late is as old as it is, even if it has just come. What
+// the clocks differ by is no age.
+func TestTopSlowConnection(t *testing.T) {
+	doc := busyNode(t)
+	doc.Time = readAt.Add(-time.Hour) // by the node's clock
+	s := watching(120, 40, doc)
+
+	late := func(wait, delay time.Duration) string {
+		next := doc
+		next.Time = doc.Time.Add(wait)
+		s = readingMessage{node: 0, at: readAt.Add(wait + delay), doc: next}.apply(s)
+
+		return frameText(t, s, true)
+	}
+
+	cmptest.LacksTexts(t, late(time.Second, 0)+late(2*time.Second, 3*time.Second), "ago")
+	cmptest.HasTexts(t, late(3*time.Second, 26*time.Second), "! read 26s ago: the connection is slow")
+
+	s = tickMessage{at: readAt.Add(31 * time.Second)}.apply(s)
+	cmptest.HasTexts(t, frameText(t, s, true), "! read 28s ago: the connection is slow")
+	cmptest.LacksTexts(t, late(40*time.Second, 0), "ago")
+}

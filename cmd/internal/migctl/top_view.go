@@ -214,13 +214,16 @@ func (v *topView) nodeLine(s topState, n *topNode) []span {
 // lateText says how old a node's reading is, and why. It is empty for a reading that the stream has
 // brought lately.
 func lateText(s topState, n *topNode) string {
-	age := s.now.Sub(n.read).Round(time.Second)
+	sinceRead := s.now.Sub(n.read)
+	age := (sinceRead + n.delay).Round(time.Second)
 
 	switch {
 	case n.trouble != "" && n.polled:
 		return fmt.Sprintf("polled %s ago: %s", age, n.trouble)
 	case n.trouble != "":
 		return fmt.Sprintf("read %s ago: %s", age, n.trouble)
+	case age >= n.quietLimit() && n.delay > sinceRead:
+		return fmt.Sprintf("read %s ago: the connection is slow", age)
 	case age >= n.quietLimit():
 		return fmt.Sprintf("read %s ago: the stream is quiet", age)
 	default:

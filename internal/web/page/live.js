@@ -3,6 +3,9 @@
 const refreshMS = Number(content().dataset.refresh);
 const retryMS = 30000; // until a stream that was refused is asked for again
 let received = Date.now(); // when the content was received
+// How much the browser's clock is before the exporter's, by the content that came with the least delay. A slow link
+// delays what the stream brings: its readings are older than they were when the exporter rendered them.
+let clockLead = Infinity;
 let stream = null;
 let opened = 0; // when the stream was asked for
 let fetching = false;
@@ -16,22 +19,46 @@ function isPaused() {
   return document.hidden || !wish.live;
 }
 
-// Shows a content that the exporter has rendered.
-function show(html) {
+// Compares the clocks by a content that has just come, and returns by how many milliseconds it is late. The first
+// content of an answer cannot have waited behind others: if it seems very late, one of the clocks was set.
+function compareClocks(node, isFirst) {
+  const read = node.querySelector("time");
+  if (!read) return 0;
+  const lead = Date.now() - Number(read.dataset.rendered);
+  if (lead < clockLead || (isFirst && lead - clockLead > 3 * refreshMS)) clockLead = lead;
+  return lead - clockLead;
+}
+
+// Shows a content that the exporter has rendered, and returns by how many milliseconds it is late.
+function show(html, isFirst) {
   const fresh = new DOMParser().parseFromString(html, "text/html").getElementById("node");
   // An exporter of another version has another script and style.
-  if (!fresh || fresh.dataset.version !== content().dataset.version) return location.reload();
+  if (!fresh || fresh.dataset.version !== content().dataset.version) {
+    location.reload();
+    return 0;
+  }
+  const late = compareClocks(fresh, isFirst);
   arrange(fresh);
   morph(content(), fresh);
   startForm();
   received = Date.now();
   showAge();
+  return late;
 }
 
+// Follows the stream. What comes very late is behind in a queue: a new stream begins with the present.
 function openStream() {
+  let isFirst = true;
   opened = Date.now();
   stream = new EventSource("api/v1/node/stream?view=page");
-  stream.addEventListener("node", (event) => show(event.data));
+  stream.addEventListener("open", () => { isFirst = true; });
+  stream.addEventListener("node", (event) => {
+    const late = show(event.data, isFirst);
+    isFirst = false;
+    if (late <= 3 * refreshMS) return;
+    closeStream();
+    openStream();
+  });
 }
 
 function closeStream() {
@@ -46,7 +73,7 @@ async function poll() {
   try {
     const answer = await fetch(location.href, { cache: "no-store", signal: AbortSignal.timeout(refreshMS) });
     if (!answer.ok) throw new Error(answer.statusText);
-    show(await answer.text());
+    show(await answer.text(), true);
   } catch (e) {
     document.getElementById("lost").hidden = false;
   } finally {
@@ -73,11 +100,11 @@ function followReader() {
   fetchPast();
 }
 
-// Shows the age that the exporter reported plus the time since: the clocks of node and browser may differ.
+// Shows how old the readings are by the exporter's clock.
 function showAge() {
   const read = document.querySelector("#node time");
   if (!read) return;
-  const s = Number(read.dataset.age) + Math.floor((Date.now() - received) / 1000);
+  const s = Math.floor((Date.now() - clockLead - Number(read.dataset.taken)) / 1000);
   const text = (s < 1 ? "less than 1 s" : s < 120 ? s + " s" : s < 7200 ? Math.floor(s / 60) + " min" : Math.floor(s / 3600) + " h") + " ago";
   if (read.textContent !== text) read.textContent = text;
 }

@@ -1,4 +1,5 @@
 startForm();
+compareClocks(content(), true);
 if (!isPaused()) openStream();
 fetchPast();
 setInterval(check, refreshMS);
