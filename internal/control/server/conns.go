@@ -212,6 +212,16 @@ func withConn(ctx context.Context, conn net.Conn) context.Context {
 	return withPeer(ctx, conn)
 }
 
+// streamBuffer is how much the kernel may keep for a client that watches the node. By default it is
+// megabytes: a slow client would get minutes of old events, and be noticed as late.
+const streamBuffer = 32 << 10
+
+func (c *pooledConn) limitWriteBuffer() {
+	if conn, ok := c.Conn.(interface{ SetWriteBuffer(bytes int) error }); ok {
+		_ = conn.SetWriteBuffer(streamBuffer) // without it a slow client is noticed later
+	}
+}
+
 // newErrorLog returns the log to which net/http writes errors of connections.
 func newErrorLog(logger log.Logger) *stdlog.Logger {
 	return stdlog.New(connLog{logger}, "", 0)

@@ -6,11 +6,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httptrace"
 	"path/filepath"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/control"
 )
 
 // countedConn is a connection without a network.
@@ -230,4 +233,37 @@ func TestConnectionsOfACallerAreLimited(t *testing.T) {
 	}
 
 	keeping.CloseIdleConnections()
+}
+
+// bufferedConn is a connection that notes its write buffer.
+type bufferedConn struct {
+	net.Conn
+	buffer int
+}
+
+func (c *bufferedConn) SetWriteBuffer(bytes int) error {
+	c.buffer = bytes
+	return nil
+}
+
+// TestStreamsHaveSmallBuffers: the kernel keeps little of the node's stream, so that a client that
+// reads slowly gets no old events. Other answers keep their buffer.
+func TestStreamsHaveSmallBuffers(t *testing.T) {
+	r := newRig(t)
+
+	for path, want := range map[string]int{"/api/v1/node": 0, "/api/v1/node/stream": streamBuffer} {
+		near, far := net.Pipe()
+		conn := &bufferedConn{Conn: near}
+		pooled := newConnPool(defaultLimits()).add(conn, "here")
+		request := httptest.NewRequest(http.MethodGet, path, nil)
+		w := httptest.NewRecorder()
+		r.newHandler(someone(control.Rights{Read: true})).ServeHTTP(w, request.WithContext(withConn(t.Context(), pooled)))
+
+		if w.Code != http.StatusOK || conn.buffer != want {
+			t.Errorf("%s: status %d, buffer %d, want 200 and %d", path, w.Code, conn.buffer, want)
+		}
+
+		_ = pooled.Close()
+		_ = far.Close()
+	}
 }

@@ -41,6 +41,10 @@ func (c *call) streamNode() error {
 
 	defer c.s.nodeStreams.closeOne(c.identity.name)
 
+	if conn, ok := c.r.Context().Value(connKey{}).(*pooledConn); ok {
+		conn.limitWriteBuffer()
+	}
+
 	return c.answerNode(c.s.o.NodeStream)
 }
 
