@@ -70,13 +70,39 @@ func (t *Tracker) Report(now time.Time) *Report {
 
 // StateOf returns the state of a GPU; unknown if the report does not have it.
 func (r *Report) StateOf(g *gpu.GPU) State {
-	for i := range r.GPUs {
-		if judged := &r.GPUs[i]; judged.UUID == g.UUID && (g.UUID != "" || judged.Index == g.Index) {
-			return judged.State
+	if judged := r.find(g); judged != nil {
+		return judged.State
+	}
+
+	return Unknown
+}
+
+// StateOfInstance returns the state of a GPU instance of a GPU; unknown if the report does not have
+// it.
+func (r *Report) StateOfInstance(g *gpu.GPU, inst *gpu.GPUInstance) State {
+	judged := r.find(g)
+	if judged == nil {
+		return Unknown
+	}
+
+	for i := range judged.Instances {
+		if own := &judged.Instances[i]; own.ID == inst.ID && own.Generation == inst.Generation {
+			return own.State
 		}
 	}
 
 	return Unknown
+}
+
+// find returns the verdict on a GPU; nil if the report does not have it.
+func (r *Report) find(g *gpu.GPU) *GPU {
+	for i := range r.GPUs {
+		if judged := &r.GPUs[i]; judged.UUID == g.UUID && (g.UUID != "" || judged.Index == g.Index) {
+			return judged
+		}
+	}
+
+	return nil
 }
 
 // clone copies the report as deeply as addToAll changes it.

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/health"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
@@ -225,4 +227,39 @@ func TestOneWordForTheUse(t *testing.T) {
 	cmptest.HasTexts(t, text, "Free 0 held by nothing, 1 unknown", "2g .10gb @2 held",
 		"≈ 40 W held by an unknown process or pod")
 	cmptest.LacksTexts(t, text, "Free: ", " free")
+}
+
+// TestSliceIsAsHealthy: a slice is unhealthy for the filter if the health report says so. The XID of
+// a program is no reason.
+func TestSliceIsAsHealthy(t *testing.T) {
+	xid := func(number uint64) []gpu.XIDCount {
+		return []gpu.XIDCount{{XID: number, Counter: gpu.Counter{Value: 1}, Last: fixtureTime.Add(-time.Minute)}}
+	}
+
+	for _, tt := range []struct {
+		name   string
+		change func(g *gpu.GPU)
+		want   string
+	}{
+		{"nothing", func(*gpu.GPU) {}, ""},
+		{"an XID of a program", func(g *gpu.GPU) {
+			g.Instances[0].XIDErrors = xid(31)
+			g.Totals.XIDErrors = xid(31)
+		}, ""},
+		{"it does not answer", func(g *gpu.GPU) { g.Instances[0].Up = false }, "unhealthy"},
+		{"its GPU has to be reset", func(g *gpu.GPU) {
+			g.Readings.RecoveryAction = gpu.Some(gpu.RecoveryReset)
+		}, "unhealthy"},
+	} {
+		g := mixedGPU(0)
+		tt.change(&g)
+		snap := nodeFixture()
+		snap.GPUs = []gpu.GPU{g}
+		doc := nodedoc.New(snap)
+		report := judge(publish(snap))()
+		v := viewer{snap: snap, doc: &doc, now: fixtureTime, health: report}
+
+		cmptest.Equal(t, tt.name, v.newGPUView(0).Axis[0].Is, tt.want)
+		cmptest.Equal(t, tt.name+": healthy", report.GPUs[0].Instances[0].State == health.Healthy, tt.want == "")
+	}
 }

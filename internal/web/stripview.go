@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/health"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
@@ -128,7 +129,7 @@ func (v *viewer) newInstanceBlock(g *gpu.GPU, inst *gpu.GPUInstance, doc *nodedo
 	}
 
 	block.Find = strings.Join(find, " ")
-	block.Is = filterWords(!inst.Up || len(inst.Errors) > 0 || len(inst.XIDErrors) > 0,
+	block.Is = filterWords(v.health.StateOfInstance(g, inst) != health.Healthy,
 		v.advice.isUnderused(g.UUID, gpu.Some(inst.ID)))
 
 	return block
