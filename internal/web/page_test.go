@@ -384,3 +384,25 @@ func tilesOf(gpus ...gpu.GPU) []tile {
 
 	return nodeTiles(snap, &doc)
 }
+
+// TestPageTwoGPUsOfOneIndex: a GPU that is lost stays for a while beside the one that has its index
+// now. No id is there twice.
+func TestPageTwoGPUsOfOneIndex(t *testing.T) {
+	snap := nodeFixture()
+	lost := downGPU(1)
+	lost.UUID = "GPU-lost"
+	snap.GPUs = []gpu.GPU{wholeGPU(0), lost, wholeGPU(1)}
+	page := showPage(t, Options{State: true}, snap)
+
+	seen := map[string]bool{}
+
+	for _, id := range regexp.MustCompile(` id="([^"]*)"`).FindAllStringSubmatch(page, -1) {
+		if seen[id[1]] {
+			t.Errorf("id %q is there twice", id[1])
+		}
+
+		seen[id[1]] = true
+	}
+
+	cmptest.Equal(t, "labels", strings.Count(page, `aria-labelledby="gpu-GPU-`), 3)
+}

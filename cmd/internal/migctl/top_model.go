@@ -88,8 +88,9 @@ const absent = -1
 // instance. The zero value is no line.
 type topKey struct {
 	level             topLevel
-	node, gpu         int // index of the node, and of the GPU on it
-	instance, compute int // ids of the GPU instance and the compute instance
+	node              int    // index of the node
+	gpu               string // see gpuKey; empty for a node
+	instance, compute int    // ids of the GPU instance and the compute instance
 }
 
 type topLevel int

@@ -1,6 +1,8 @@
 package migctl
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -112,7 +114,7 @@ func (s topState) allRows() []topRow {
 
 	for i := range s.nodes {
 		n := &s.nodes[i]
-		key := topKey{level: levelNode, node: i, gpu: absent, instance: absent, compute: absent}
+		key := topKey{level: levelNode, node: i, instance: absent, compute: absent}
 		rows = append(rows, topRow{key: key, node: n})
 
 		if n.view == nil {
@@ -139,7 +141,7 @@ func (s topState) deviceRows(node int) []topRow {
 
 	for i := range n.view.doc.GPUs {
 		g := &n.view.doc.GPUs[i]
-		key := topKey{level: levelGPU, node: node, gpu: g.Index, instance: absent, compute: absent}
+		key := topKey{level: levelGPU, node: node, gpu: gpuKey(g), instance: absent, compute: absent}
 		head := topRow{key: key, node: n, gpu: g, open: isMIG(g) && len(n.view.slots(g)) > 0}
 
 		var slices []topRow
@@ -156,6 +158,12 @@ func (s topState) deviceRows(node int) []topRow {
 	}
 
 	return rows
+}
+
+// gpuKey tells a GPU from the others of its node: a GPU that is lost can have the index of another
+// one for a while.
+func gpuKey(g *nodedoc.GPU) string {
+	return cmp.Or(string(g.UUID), fmt.Sprint("index-", g.Index))
 }
 
 // instanceRows returns the lines of a GPU's instances in the order of their placements, each with

@@ -470,3 +470,23 @@ func TestTopSlowConnection(t *testing.T) {
 	cmptest.HasTexts(t, frameText(t, s, true), "! read 28s ago: the connection is slow")
 	cmptest.LacksTexts(t, late(40*time.Second, 0), "ago")
 }
+
+// TestTopTwoGPUsOfOneIndex: a GPU that is lost stays for a while beside the one that has its index
+// now. Both can be selected, and passed.
+func TestTopTwoGPUsOfOneIndex(t *testing.T) {
+	doc := busyNode(t)
+	lost := doc.GPUs[0]
+	lost.UUID = "GPU-lost"
+	lost.Up = false
+	doc.GPUs = append([]nodedoc.GPU{lost}, doc.GPUs...)
+	s := press(watching(120, 40, doc), "Home")
+
+	var passed []string
+
+	for range 3 {
+		s = press(s, "Tab")
+		passed = append(passed, s.selectedRow().uuid())
+	}
+
+	cmptest.Equal(t, "selected", passed, []string{"GPU-lost", string(doc.GPUs[1].UUID), string(doc.GPUs[2].UUID)})
+}
