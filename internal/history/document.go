@@ -125,6 +125,14 @@ func (h *History) Document() *Document {
 	return doc
 }
 
+// Marks returns the present marks, the oldest first.
+func (h *History) Marks() []Mark {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	return slices.Clone(h.marks)
+}
+
 // isReleased reports whether this process has let go of a GPU.
 func (h *History) isReleased(id gpu.UUID) bool {
 	return slices.ContainsFunc(h.last.GPUs, func(g gpu.GPU) bool { return g.UUID == id && g.Released.Present() })

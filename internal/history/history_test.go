@@ -190,14 +190,15 @@ func TestMarks(t *testing.T) {
 
 	var got []string
 	for _, m := range h.Document().Marks {
-		got = append(got, fmt.Sprintf("%v %s %v %d x %d %s", m.Time.Sub(start), m.Kind, m.GPUInstance.Or(99), m.Count, m.XID, m.Name))
+		got = append(got, fmt.Sprintf("%v %s %v.%d %d x %d %s", m.Time.Sub(start), m.Kind, m.GPUInstance.Or(99), m.Generation,
+			m.Count, m.XID, m.Name))
 	}
 
 	cmptest.Equal(t, "marks", got, []string{
-		"4s xid 1 1 x 94 Contained memory error",
-		"10s layout-change 99 0 x 0 ",
-		"9s xid 99 2 x 79 GPU has fallen off the bus",
-		"9s xid 1 1 x 94 Contained memory error",
+		"4s xid 1.1 1 x 94 Contained memory error",
+		"10s layout-change 99.0 0 x 0 ",
+		"9s xid 99.0 2 x 79 GPU has fallen off the bus",
+		"9s xid 1.2 1 x 94 Contained memory error",
 	})
 
 	h.Observe(snapshot(Span+11*time.Second, gpu.Some(1.0)))

@@ -23,9 +23,15 @@ type Mark struct {
 	Index       int                     `json:"index"` // of the GPU
 	UUID        gpu.UUID                `json:"uuid"`
 	GPUInstance gpu.Opt[gpu.InstanceID] `json:"gpuInstance,omitzero"` // absent if it concerned the whole GPU
+	Generation  uint64                  `json:"generation,omitempty"` // of the GPU instance; another one may have its id now
 	XID         uint64                  `json:"xid,omitempty"`
 	Name        string                  `json:"name,omitempty"`  // of the XID, in NVIDIA's catalog
 	Count       uint64                  `json:"count,omitempty"` // how often the XID occurred
+}
+
+// IsOf reports whether the mark is of a GPU instance, not of another one that had its id before.
+func (m Mark) IsOf(id gpu.InstanceID, generation uint64) bool {
+	return m.GPUInstance == gpu.Some(id) && m.Generation == generation
 }
 
 // isSame reports whether two marks are of the same event.
@@ -76,6 +82,7 @@ func (h *History) addMarksOf(before, now *gpu.GPU, at time.Time) {
 	for i := range now.Instances {
 		instance := &now.Instances[i]
 		mark.GPUInstance = gpu.Some(instance.ID)
+		mark.Generation = instance.Generation
 		h.addXIDs(mark, xidsOf(before, instance), instance.XIDErrors)
 	}
 }

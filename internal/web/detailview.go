@@ -2,10 +2,12 @@ package web
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/history"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
@@ -265,7 +267,9 @@ func layoutChangesText(g *gpu.GPU) string {
 	return fmt.Sprintf("%d since the exporter started", n)
 }
 
-func xidViews(g *gpu.GPU) []xidView {
+// xidViews lists the XIDs of a GPU. marks have the instances of the last minutes: an instance that is
+// gone is in no Snapshot any more.
+func xidViews(g *gpu.GPU, marks []history.Mark) []xidView {
 	return mapSlice(g.Totals.XIDErrors, func(x *gpu.XIDCount) xidView {
 		view := xidView{XID: x.XID, Name: gpu.XIDName(x.XID), Count: fmt.Sprintf("%.0f", x.Value)}
 		if !x.Last.IsZero() {
@@ -284,8 +288,26 @@ func xidViews(g *gpu.GPU) []xidView {
 			}
 		}
 
+		for i := range marks {
+			m := &marks[i]
+			if m.UUID != g.UUID || m.XID != x.XID || !m.GPUInstance.Present() || hasInstanceOf(g, m) {
+				continue
+			}
+
+			if name := fmt.Sprintf("GI %d (gone)", m.GPUInstance.Or(0)); !slices.Contains(named, name) {
+				named = append(named, name)
+			}
+		}
+
 		view.Instances = strings.Join(named, ", ")
 
 		return view
+	})
+}
+
+// hasInstanceOf reports whether a GPU has the GPU instance that a mark is of.
+func hasInstanceOf(g *gpu.GPU, m *history.Mark) bool {
+	return slices.ContainsFunc(g.Instances, func(inst gpu.GPUInstance) bool {
+		return m.IsOf(inst.ID, inst.Generation)
 	})
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/history"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
@@ -65,8 +66,16 @@ func TestXIDs(t *testing.T) {
 	g.Instances[0].XIDErrors = []gpu.XIDCount{{XID: 94, Counter: gpu.Counter{Value: 1}, Last: at}}
 	g.Instances[2].XIDErrors = []gpu.XIDCount{{XID: 94, Counter: gpu.Counter{Value: 2}, Last: at}}
 
-	cmptest.Equal(t, "XIDs", xidViews(&g), []xidView{
-		{XID: 94, Name: "Contained memory error", Count: "3", Last: "2026-03-04T05:06:07Z", Instances: "GI 7, GI 1"},
+	mark := func(id gpu.InstanceID, generation uint64) history.Mark {
+		return history.Mark{Kind: history.MarkXID, UUID: g.UUID, XID: 94, GPUInstance: gpu.Some(id), Generation: generation}
+	}
+	other := mark(3, 1)
+	other.UUID = "GPU-other"
+	marks := []history.Mark{mark(7, 2), mark(7, 1), mark(7, 1), other}
+
+	cmptest.Equal(t, "XIDs", xidViews(&g, marks), []xidView{
+		{XID: 94, Name: "Contained memory error", Count: "3", Last: "2026-03-04T05:06:07Z",
+			Instances: "GI 7, GI 1, GI 7 (gone)"},
 		{XID: 999, Count: "1"},
 	})
 

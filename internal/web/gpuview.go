@@ -7,6 +7,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/health"
+	"github.com/mig-exporter/mig-exporter/internal/history"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
@@ -53,6 +54,7 @@ type viewer struct {
 	kubelet bool // see nodedoc.Document.HasKubelet
 	advice  advice
 	health  *health.Report
+	marks   []history.Mark
 }
 
 // newGPUView returns the view of the GPU at an index of the Snapshot.
@@ -75,7 +77,7 @@ func (v *viewer) newGPUView(i int) gpuView {
 		Errors:    errorTexts(g.Errors),
 		MIG:       g.MIG.Enabled.Or(false) || len(g.Instances) > 0,
 		Details:   gpuDetails(g),
-		XIDs:      xidViews(g),
+		XIDs:      xidViews(g, v.marks),
 		Advice:    v.advice.viewsOf(g),
 		Processes: newProcessesView(g, v.snap.Processes),
 		ShortName: strings.TrimPrefix(g.Name, "NVIDIA "),

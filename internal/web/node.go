@@ -29,6 +29,7 @@ type Node struct {
 	Health  http.Handler // the health of the node and its GPUs
 
 	report func() *health.Report
+	past   *history.History
 	snaps  Publisher
 	stream *streamHandler
 	pool   *buffers
@@ -48,6 +49,7 @@ func NewNode(
 		History: newStateHandler(snaps, pool, logger, func(*gpu.Snapshot) any { return past.Document() }),
 		Health:  &reportHandler{report: report, pool: pool, logger: logger},
 		report:  report,
+		past:    past,
 		snaps:   snaps,
 		stream:  stream,
 		pool:    pool,

@@ -127,6 +127,7 @@ func newPageView(opts Options, snap *gpu.Snapshot, now time.Time, advised advice
 		kubelet: doc.HasKubelet(),
 		advice:  advised,
 		health:  opts.Node.report(),
+		marks:   opts.Node.past.Marks(),
 	}
 	for i := range snap.GPUs {
 		page.GPUs = append(page.GPUs, view.newGPUView(i))

@@ -118,7 +118,11 @@ func findPast(r *topRow) *history.Device {
 			continue
 		}
 
-		if (!isInstance || inst == r.instance.ID) && (!isPart || part == r.compute.ID) {
+		// Ids are used again after a layout change, which the history may not know yet.
+		switch {
+		case isPart && part == r.compute.ID && inst == r.instance.ID && d.Generation == r.compute.Generation,
+			!isPart && isInstance && inst == r.instance.ID && d.Generation == r.instance.Generation,
+			!isInstance:
 			return d
 		}
 	}
@@ -172,7 +176,8 @@ func (v *topView) markLine(r *topRow, columns int) string {
 		age := max(0, doc.Until.Sub(m.Time))
 		column := columns - 1 - int(age*time.Duration(columns)/history.Span)
 
-		isOtherSlice := r.instance != nil && m.GPUInstance.Or(r.instance.ID) != r.instance.ID
+		isOtherSlice := r.instance != nil && m.GPUInstance.Present() &&
+			!m.IsOf(r.instance.ID, r.instance.Generation)
 		if m.UUID != r.gpu.UUID || isOtherSlice || column < 0 {
 			continue
 		}

@@ -88,6 +88,7 @@ func pastOfNode(doc *nodedoc.Document) *history.Document {
 		for j := range g.GPUInstances {
 			inst := &g.GPUInstances[j]
 			device.GPUInstance = gpu.Some(inst.ID)
+			device.Generation = inst.Generation
 			device.MemoryUsedBytes = series(float64(inst.Memory.Total.Or(0)), i+j)
 			device.SMActivityRatio = series(1, 2*j)
 			past.Devices = append(past.Devices, device)
@@ -489,4 +490,27 @@ func TestTopTwoGPUsOfOneIndex(t *testing.T) {
 	}
 
 	cmptest.Equal(t, "selected", passed, []string{"GPU-lost", string(doc.GPUs[1].UUID), string(doc.GPUs[2].UUID)})
+}
+
+// TestTopIdUsedAgain: a slice has neither the history nor the XIDs of another one that had its id.
+func TestTopIdUsedAgain(t *testing.T) {
+	doc := busyNode(t)
+	inst := &doc.GPUs[2].GPUInstances[0]
+	past := pastOfNode(&doc)
+	past.Marks = []history.Mark{{Time: doc.Time.Add(-time.Minute), Kind: history.MarkXID, UUID: doc.GPUs[2].UUID, XID: 94,
+		GPUInstance: gpu.Some(inst.ID), Generation: inst.Generation}}
+
+	shown := func() string {
+		s := historyMessage{node: 0, past: past}.apply(press(watching(120, 40, doc), "Tab Tab j"))
+		return frameText(t, s, true)
+	}
+
+	cmptest.HasTexts(t, shown(), "memory  ", "events  ", "X\n")
+
+	past.Marks[0].Generation++
+	cmptest.HasTexts(t, shown(), "memory  ")
+	cmptest.LacksTexts(t, shown(), "events  ")
+
+	inst.Generation += 2
+	cmptest.HasTexts(t, shown(), "no history of GPU 2 3g.20gb@0")
 }

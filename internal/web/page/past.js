@@ -120,10 +120,12 @@ function areaPath(values, scale) {
   return d;
 }
 
-// Returns the marks of a device: layout changes are the whole GPU's, XIDs of an instance its own and its GPU's.
+// Returns the marks of a device: layout changes are the whole GPU's, XIDs of an instance its own and its GPU's. An
+// instance that had the same id before has another generation.
 function marksOf(device) {
+  const instance = instanceKeys.get(device.uuid + "/" + device.gpuInstance);
   return past.marks.filter((m) => m.uuid === device.uuid && (device.gpuInstance === undefined ||
-    m.kind !== "xid" || m.gpuInstance === device.gpuInstance));
+    m.kind !== "xid" || m.gpuInstance + "." + m.generation === instance));
 }
 
 // A layout change is a diamond on a dashed line, an XID a triangle on a full one.
