@@ -216,11 +216,7 @@ func rateText(rate gpu.Opt[float64]) string {
 func eccText(counts []gpu.ECCCount) string {
 	var texts []string
 
-	for _, c := range counts {
-		if c.Count == 0 || c.Location == "total" {
-			continue
-		}
-
+	for _, c := range nodedoc.ECCErrors(counts) {
 		text := fmt.Sprintf("%d %s in %s", c.Count, c.Severity, spellOut(c.Location))
 		if c.Lifetime == "aggregate" {
 			text += " in its life"

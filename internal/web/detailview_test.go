@@ -40,6 +40,9 @@ Remapped rows: 1 for correctable, 0 for uncorrectable errors, pending: the next 
 	cmptest.Equal(t, "nothing", detailsOf(&bare), "")
 
 	bare.Readings.ECC = []gpu.ECCCount{{Severity: "corrected", Location: "sram"}}
+	cmptest.Equal(t, "total", eccText(append(bare.Readings.ECC,
+		gpu.ECCCount{Severity: "corrected", Location: "total", Count: 5})), "5 corrected in total")
+
 	bare.Readings.RemappedRows = gpu.Some(gpu.RemappedRows{})
 	bare.Totals.ClockEvents = []gpu.ReasonSeconds{{Reason: "gpu_idle"}}
 	cmptest.Equal(t, "none so far", detailsOf(&bare), "Clocks held back by: nothing\nECC errors: none\nRemapped rows: none\n")

@@ -408,12 +408,9 @@ func countText(name string, n uint64) string {
 func eccFact(counts []gpu.ECCCount) string {
 	var all []string
 
-	for i := range counts {
-		if c := &counts[i]; c.Count > 0 && c.Location != "total" {
-			location := strings.ReplaceAll(c.Location, "_", " ")
-			all = append(all,
-				fmt.Sprintf("%d %s %s (%s)", c.Count, c.Severity, location, c.Lifetime))
-		}
+	for _, c := range nodedoc.ECCErrors(counts) {
+		location := strings.ReplaceAll(c.Location, "_", " ")
+		all = append(all, fmt.Sprintf("%d %s %s (%s)", c.Count, c.Severity, location, c.Lifetime))
 	}
 
 	if len(counts) > 0 && len(all) == 0 {

@@ -514,3 +514,12 @@ func TestTopIdUsedAgain(t *testing.T) {
 	inst.Generation += 2
 	cmptest.HasTexts(t, shown(), "no history of GPU 2 3g.20gb@0")
 }
+
+// TestTopECCTotal: errors that the driver counts without their locations are errors.
+func TestTopECCTotal(t *testing.T) {
+	total := gpu.ECCCount{Severity: "uncorrected", Lifetime: "volatile", Location: "total", Count: 2}
+	cmptest.Equal(t, "a total", eccFact([]gpu.ECCCount{total}), "2 uncorrected total (volatile)")
+
+	total.Count = 0
+	cmptest.Equal(t, "none", eccFact([]gpu.ECCCount{total}), "none")
+}
