@@ -83,6 +83,27 @@ gpus:
   - {model: H100-80GB}
 `
 
+// TestUnknownLimit: the line of a GPU whose limit is not known goes up to its largest value, and is
+// not drawn as if it were always at the limit.
+func TestUnknownLimit(t *testing.T) {
+	n := startNode(t, scenarioFile(t, marked))
+	b := openBrowser(t, 1440, 900)
+	b.open(n.url)
+
+	for range 6 {
+		n.advance(5 * time.Second)
+	}
+
+	b.eval(`fetchPast()`)
+
+	const spark = `document.querySelector(".gauges .spark[data-past=powerWatts]")`
+
+	b.await(`Boolean(`+spark+`.chart)`, "true")
+	b.eval(spark + `.dataset.max = "0"`)
+	b.await(`newScale(`+spark+`, `+spark+`.chart.values).y(Math.max(...`+spark+`.chart.values) / 2) > 5`, "true")
+	b.wantSilence()
+}
+
 // TestHostileNames: names are text, at first and as they come by the stream. The simulated kubelet
 // has no such pods: a scheduler's job does instead.
 func TestHostileNames(t *testing.T) {

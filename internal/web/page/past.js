@@ -73,8 +73,9 @@ function element(name, attributes) {
   return e;
 }
 
-// A sparkline spans 15 minutes, however much of them is known. Its height is that of the quantity's limit; power of
-// instances has none, and goes up to the largest value of its GPU's.
+// A sparkline spans 15 minutes, however much of them is known. Its height is that of the quantity's limit. Power of
+// instances has none, and goes up to the largest value of all instances of the GPU; a whole GPU whose limit is not known
+// goes up to its own largest value.
 function newScale(spark, values) {
   const width = spark.clientWidth || 80;
   const height = spark.clientHeight || 22;
@@ -91,9 +92,11 @@ function newScale(spark, values) {
 
 function largest(spark) {
   const gpu = spark.closest(".gpu").dataset.key;
+  const isInstance = Boolean(spark.closest("tr"));
   let max = 1;
   for (const d of series.values()) {
-    if (d.uuid === gpu && d.gpuInstance !== undefined) for (const v of d[spark.dataset.past] || []) max = Math.max(max, v);
+    if (d.uuid !== gpu || (d.gpuInstance !== undefined) !== isInstance) continue;
+    for (const v of d[spark.dataset.past] || []) max = Math.max(max, v);
   }
   return max;
 }
