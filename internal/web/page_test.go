@@ -302,41 +302,41 @@ func TestPageOfStretchedReadings(t *testing.T) {
 	cmptest.LacksTexts(t, pageText(showPage(t, Options{State: true}, snap)), "less often")
 }
 
-// TestTotalsSayWhatTheyLack: a total of the node without the value of some GPUs says so.
+// TestTotalsSayWhatTheyLack: a total of the node has the GPUs of which both the value and its limit
+// are known, and says how many others there are.
 func TestTotalsSayWhatTheyLack(t *testing.T) {
-	g := gpu.GPU{Device: gpu.Device{Up: true}}
-	g.Readings.PowerLimitWatts = gpu.Some(1000.0)
-	g.Readings.Memory.Total = gpu.Some(uint64(1 << 30))
-	known := g
-	known.Readings.PowerWatts, known.Readings.Memory.Used = gpu.Some(300.0), gpu.Some(uint64(1<<29))
+	newGPU := func(watts, limit gpu.Opt[float64], used, total gpu.Opt[uint64]) gpu.GPU {
+		g := gpu.GPU{Device: gpu.Device{Up: true}}
+		g.Readings.PowerWatts = watts
+		g.Readings.PowerLimitWatts = limit
+		g.Readings.Memory = gpu.Memory{Used: used, Total: total}
 
-	for _, c := range []struct {
+		return g
+	}
+	watts, limit := gpu.Some(300.0), gpu.Some(1000.0)
+	used, total := gpu.Some[uint64](1<<29), gpu.Some[uint64](1<<30)
+	known := newGPU(watts, limit, used, total)
+	noValue := newGPU(gpu.None[float64](), limit, gpu.None[uint64](), total)
+	noLimit := newGPU(watts, gpu.None[float64](), used, gpu.None[uint64]())
+
+	for _, tt := range []struct {
 		gpus []gpu.GPU
 		want string
 	}{
-		{[]gpu.GPU{known, known}, ""}, {[]gpu.GPU{known, g}, ", without 1 GPU"}, {[]gpu.GPU{g, g}, ", without 2 GPUs"},
+		{[]gpu.GPU{known, known}, "1 GiB of 2 GiB; 600 W limit 2000 W"},
+		{[]gpu.GPU{known, noValue}, "512 MiB of 1 GiB, without 1 GPU; 300 W limit 1000 W, without 1 GPU"},
+		{[]gpu.GPU{known, noLimit, noLimit}, "512 MiB of 1 GiB, without 2 GPUs; 300 W limit 1000 W, without 2 GPUs"},
+		{[]gpu.GPU{noValue, noLimit}, ""},
 	} {
-		seen := 0
+		var shown []string
 
-		for _, tile := range tilesOf(c.gpus...) {
-			if tile.Label != "Power" && tile.Label != "Memory used" {
-				continue
-			}
-
-			seen++
-
-			if _, without, _ := strings.Cut(tile.Note, "B"); tile.Label == "Memory used" && without != c.want {
-				t.Errorf("memory: %q, want %q at the end", tile.Note, c.want)
-			}
-
-			if _, without, _ := strings.Cut(tile.Note, "W"); tile.Label == "Power" && without != c.want {
-				t.Errorf("power: %q, want %q at the end", tile.Note, c.want)
+		for _, tile := range tilesOf(tt.gpus...) {
+			if tile.Label == "Power" || tile.Label == "Memory used" {
+				shown = append(shown, tile.Value+" "+tile.Note)
 			}
 		}
 
-		if seen != 2 {
-			t.Errorf("%d tiles of power and memory", seen)
-		}
+		cmptest.Equal(t, "tiles", strings.Join(shown, "; "), tt.want)
 	}
 }
 

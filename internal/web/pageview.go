@@ -273,9 +273,8 @@ func indexesText(indexes []int) string {
 // nodeTiles returns the totals of the node.
 func nodeTiles(snap *gpu.Snapshot, doc *nodedoc.Document) []tile {
 	var up, migEnabled, instances int
-	var watts, limit float64
-	var used, total uint64
-	var withoutPower, withoutMemory int
+	var watts share[float64]
+	var memory share[uint64]
 
 	for i := range snap.GPUs {
 		g := &snap.GPUs[i]
@@ -288,18 +287,9 @@ func nodeTiles(snap *gpu.Snapshot, doc *nodedoc.Document) []tile {
 		}
 
 		instances += len(g.Instances)
-		watts += g.Readings.PowerWatts.Or(0)
-		limit += g.Readings.PowerLimitWatts.Or(0)
-		used += g.Readings.Memory.Used.Or(0)
-		total += g.Readings.Memory.Total.Or(0)
 
-		if !g.Readings.PowerWatts.Present() {
-			withoutPower++
-		}
-
-		if !g.Readings.Memory.Used.Present() {
-			withoutMemory++
-		}
+		watts.add(nodedoc.Finite(g.Readings.PowerWatts), nodedoc.Finite(g.Readings.PowerLimitWatts))
+		memory.add(g.Readings.Memory.Used, g.Readings.Memory.Total)
 	}
 
 	answering := "all answer"
@@ -327,26 +317,40 @@ func nodeTiles(snap *gpu.Snapshot, doc *nodedoc.Document) []tile {
 		)
 	}
 
-	if total > 0 {
+	if memory.whole > 0 {
 		tiles = append(tiles, tile{
 			Label: "Memory used",
-			Value: bytesText(used),
-			Note:  "of " + bytesText(total) + withoutText(withoutMemory),
+			Value: bytesText(memory.part),
+			Note:  "of " + bytesText(memory.whole) + withoutText(memory.without),
 		})
 	}
 
-	if limit > 0 {
-		tiles = append(
-			tiles,
-			tile{
-				Label: "Power",
-				Value: wattsText(watts),
-				Note:  "limit " + wattsText(limit) + withoutText(withoutPower),
-			},
-		)
+	if watts.whole > 0 {
+		tiles = append(tiles, tile{
+			Label: "Power",
+			Value: wattsText(watts.part),
+			Note:  "limit " + wattsText(watts.whole) + withoutText(watts.without),
+		})
 	}
 
 	return tiles
+}
+
+// share adds up, over the GPUs of which both are known, what they use and what they have. A sum of
+// all uses beside the limits of some would look like too much.
+type share[T uint64 | float64] struct {
+	part, whole T
+	without     int // how many GPUs are left out
+}
+
+func (s *share[T]) add(part, whole gpu.Opt[T]) {
+	if !part.Present() || !whole.Present() {
+		s.without++
+		return
+	}
+
+	s.part += part.Or(0)
+	s.whole += whole.Or(0)
 }
 
 // withoutText says how many GPUs a total lacks; empty if it lacks none.
