@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -155,6 +156,61 @@ func TestStream(t *testing.T) {
 				t.Errorf("after the end: %q, %v", rest, err)
 			}
 		})
+	}
+}
+
+// TestStreamWithCurl: a decoder other than Go's has each event of the packed stream at once, and finds
+// it whole at the end.
+func TestStreamWithCurl(t *testing.T) {
+	curl, err := exec.LookPath("curl")
+	if err != nil {
+		t.Skip("NOT TESTED: the packed stream with another decoder: there is no curl")
+	}
+
+	w := watch(t, later(1))
+	command := exec.CommandContext(t.Context(), curl, "--compressed", "--no-buffer", "--silent", "--show-error",
+		"--max-time", "60", "--include", w.url+pathStream)
+
+	var problems strings.Builder
+
+	command.Stderr = &problems
+
+	out, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+
+	r := bufio.NewReader(out)
+	coding := ""
+
+	for line := ""; line != "\r\n"; {
+		if line, err = r.ReadString('\n'); err != nil {
+			t.Fatalf("headers: %v: %s", err, problems.String())
+		}
+
+		if name, value, _ := strings.Cut(line, ": "); strings.EqualFold(name, "Content-Encoding") {
+			coding = strings.TrimSpace(value)
+		}
+	}
+
+	cmptest.Equal(t, "coding", coding, "gzip")
+	cmptest.Equal(t, "opening", nextEvent(t, r), "retry: 3000\n")
+	cmptest.Equal(t, "first", generationOf(t, nextEvent(t, r)), uint64(1))
+	w.Store(later(2))
+	cmptest.Equal(t, "second", generationOf(t, nextEvent(t, r)), uint64(2))
+
+	if err := w.end(); err != nil {
+		t.Error(err)
+	}
+
+	cmptest.HasTexts(t, nextEvent(t, r), "event: end\n")
+
+	if err := command.Wait(); err != nil {
+		t.Errorf("curl: %v: %s", err, problems.String())
 	}
 }
 

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // writeCertificate makes a certificate for the loopback, and the pool of those who trust it.
@@ -84,7 +86,8 @@ func TestTLSAndBasicAuth(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	h := testHandler(Options{State: true}, publish(nodeFixture()), newRegistry(t), freshRegistry())
+	opts := Options{State: true, Recommendations: func(gpu.UUID) any { return &struct{}{} }}
+	h := testHandler(opts, publish(nodeFixture()), newRegistry(t), freshRegistry())
 	// Two addresses: each has a server of its own, which reads the password's configuration once.
 	s := start(t, ServerOptions{Addresses: []string{"127.0.0.1:0", "127.0.0.1:0"}, ConfigFile: config,
 		ShutdownTimeout: time.Minute}, h, log.NewNopLogger())
@@ -92,38 +95,9 @@ func TestTLSAndBasicAuth(t *testing.T) {
 	client := &http.Client{Transport: transport}
 
 	for _, addr := range s.addrs {
-		for password, code := range map[string]int{"": 401, "wrong": 401, "correct horse": 200} {
-			r, err := http.NewRequestWithContext(t.Context(), "GET", "https://"+addr.String()+"/", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-
-			if password != "" {
-				r.SetBasicAuth("prometheus", password)
-			}
-
-			answer, err := client.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-
-			body, err := io.ReadAll(answer.Body)
-
-			_ = answer.Body.Close()
-			if err != nil || answer.StatusCode != code {
-				t.Errorf("password %q: got %d (%v), want %d", password, answer.StatusCode, err, code)
-			}
-
-			if code == 200 && len(body) == 0 {
-				t.Errorf("password %q: the body is empty", password)
-			}
-
-			if answer.ProtoMajor != 2 {
-				t.Errorf("HTTP/%d", answer.ProtoMajor)
-			}
-
-			if got := answer.Header.Get("Content-Security-Policy"); got != "default-src 'self'" {
-				t.Errorf("the operator's policy gave way to %q", got)
+		for _, path := range []string{"/", pathMetrics, pathNode, pathStream, pathHistory, pathHealth, pathAdvice} {
+			for password, code := range map[string]int{"": 401, "wrong": 401, "correct horse": 200} {
+				askSecurely(t, client, "https://"+addr.String()+path, password, code)
 			}
 		}
 	}
@@ -142,5 +116,43 @@ func TestTLSAndBasicAuth(t *testing.T) {
 
 	if err := s.end(); err != nil {
 		t.Errorf("Serve: %v", err)
+	}
+}
+
+// askSecurely checks the answer to a request with a password; empty is none. It reads the beginning
+// of the body alone, since a stream has no end.
+func askSecurely(t *testing.T, client *http.Client, url, password string, code int) {
+	t.Helper()
+
+	r, err := http.NewRequestWithContext(t.Context(), "GET", url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if password != "" {
+		r.SetBasicAuth("prometheus", password)
+	}
+
+	answer, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+
+	begin := make([]byte, 2)
+	if _, err := io.ReadFull(answer.Body, begin); code == 200 && err != nil {
+		t.Errorf("%s: no body: %v", url, err)
+	}
+
+	if answer.StatusCode != code {
+		t.Errorf("%s with password %q: got %d, want %d", url, password, answer.StatusCode, code)
+	}
+
+	if answer.ProtoMajor != 2 {
+		t.Errorf("%s: HTTP/%d", url, answer.ProtoMajor)
+	}
+
+	if got := answer.Header.Get("Content-Security-Policy"); got != "default-src 'self'" {
+		t.Errorf("%s: the operator's policy gave way to %q", url, got)
 	}
 }

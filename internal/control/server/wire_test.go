@@ -208,7 +208,10 @@ func TestPeers(t *testing.T) {
 	}
 
 	r := newRig(t)
-	wantProblem(t, r.do(peerAuthenticator{gid: -1}, "GET", "/api/v1/node", ""), 401, api.Unauthenticated)
+
+	for _, path := range []string{"/node", "/node/stream", "/node/history", "/health", "/recommendations"} {
+		wantProblem(t, r.do(peerAuthenticator{gid: -1}, "GET", "/api/v1"+path, ""), 401, api.Unauthenticated)
+	}
 }
 
 func TestTLS(t *testing.T) {
