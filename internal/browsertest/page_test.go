@@ -92,6 +92,34 @@ func TestHiddenTab(t *testing.T) {
 	b.wantSilence()
 }
 
+// TestLateReadings: what a slow link brings late is as old as it is, although it has just come. A
+// reading that is very late means a queue: the page asks for a new stream. The clock of the browser
+// may differ from the exporter's.
+func TestLateReadings(t *testing.T) {
+	n := startNode(t, shipped("h100-single"))
+	b := openBrowser(t, 1440, 900)
+	b.open(n.url)
+	b.await(`stream.readyState === EventSource.OPEN`, "true")
+
+	// The content as it was when the exporter rendered it some time ago.
+	b.eval(`window.renderedBefore = (ms) => content().outerHTML.replace(/data-(taken|rendered)="(\d+)"/g,
+		(all, name, value) => "data-" + name + '="' + (Number(value) - ms) + '"')`)
+
+	const age = `parseInt(document.querySelector("#node time").textContent)`
+
+	b.eval(`show(renderedBefore(9000), false)`)
+	b.await(age+` >= 9 && `+age+` < 60`, "true")
+
+	b.eval(`window.old = stream`)
+	b.eval(`stream.dispatchEvent(new MessageEvent("node", { data: renderedBefore(100000) }))`)
+	b.await(`stream !== old && stream.readyState === EventSource.OPEN`, "true")
+
+	// An hour that comes with the first content of an answer is one by which a clock was set.
+	b.eval(`show(renderedBefore(3600000), true)`)
+	b.await(`document.querySelector("#node time").textContent`, "less than 1 s ago")
+	b.wantSilence()
+}
+
 // TestPageAfterARestart: the page says that the exporter does not answer, and goes on by itself
 // once it does.
 func TestPageAfterARestart(t *testing.T) {
