@@ -569,7 +569,10 @@ func TestEventsAreNotTooOften(t *testing.T) {
 
 // BenchmarkStream: one Snapshot for 50 clients.
 func BenchmarkStream(b *testing.B) {
-	page := newPageHandler(Options{State: true, Now: time.Now}, publish(nil), new(buffers), log.NewNopLogger())
+	snaps := publish(nil)
+	node := NewNode(snaps, history.New(time.Minute), judge(snaps), log.NewNopLogger())
+	opts := Options{State: true, Now: time.Now, Node: node}
+	page := newPageHandler(opts, snaps, new(buffers), log.NewNopLogger())
 
 	for name, encode := range map[string]func(*bytes.Buffer, *gpu.Snapshot) error{
 		"document": appendDocument, "page": page.renderNode,
