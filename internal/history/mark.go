@@ -23,10 +23,11 @@ type Mark struct {
 	Index       int                     `json:"index"` // of the GPU
 	UUID        gpu.UUID                `json:"uuid"`
 	GPUInstance gpu.Opt[gpu.InstanceID] `json:"gpuInstance,omitzero"` // absent if it concerned the whole GPU
-	Generation  uint64                  `json:"generation,omitempty"` // of the GPU instance; another one may have its id now
-	XID         uint64                  `json:"xid,omitempty"`
-	Name        string                  `json:"name,omitempty"`  // of the XID, in NVIDIA's catalog
-	Count       uint64                  `json:"count,omitempty"` // how often the XID occurred
+	// Generation is that of the GPU instance: another one may have its id now.
+	Generation uint64 `json:"generation,omitempty"`
+	XID        uint64 `json:"xid,omitempty"`
+	Name       string `json:"name,omitempty"`  // of the XID, in NVIDIA's catalog
+	Count      uint64 `json:"count,omitempty"` // how often the XID occurred
 }
 
 // IsOf reports whether the mark is of a GPU instance, not of another one that had its id before.

@@ -105,6 +105,7 @@ func TestParts(t *testing.T) {
 		"all of it: the block says it": {mixedGPU(0).Instances[0], ""},
 	} {
 		var got []string
+
 		doc := nodedoc.New(&gpu.Snapshot{GPUs: []gpu.GPU{{Instances: []gpu.GPUInstance{test.inst}}}})
 		for _, p := range newPartViews(&test.inst, &doc.GPUs[0].GPUInstances[0], false) {
 			got = append(got, fmt.Sprintf("[%s:%s]", p.Class, p.Text))

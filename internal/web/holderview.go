@@ -26,7 +26,8 @@ type holdingView struct {
 }
 
 // newHoldingView returns the view of a device's holders. uses is what containers use of the device.
-func newHoldingView(d *gpu.Device, uses []gpu.ContainerUse, jobs []string, use nodedoc.UseEvidence) holdingView {
+func newHoldingView(d *gpu.Device, uses []gpu.ContainerUse, jobs []string,
+	use nodedoc.UseEvidence) holdingView {
 	view := holdingView{Holders: holderViews(d.Holders, uses), Jobs: jobs, Confirmed: d.ConfirmedFree}
 
 	switch use.State() {
