@@ -31,8 +31,8 @@ type UseEvidence struct {
 }
 
 // State returns whether the device is held. It is free only if we know both that no pod has it and
-// that nothing runs on it, or if an operator has confirmed that: a process that we cannot see, such
-// as in another PID namespace, may be on any other.
+// that nothing runs on it, or if an operator has confirmed that. A process that we cannot see, such
+// as one in another PID namespace, may be on any other device whose memory is used.
 func (e UseEvidence) State() UseState {
 	switch {
 	case e.Allocated.Or(false), e.Holders > 0, e.Jobs > 0, e.Processes.Or(0) > 0, e.Active:
@@ -115,9 +115,24 @@ func (u *Use) evidence(activity gpu.Activity, kubelet bool) UseEvidence {
 	return e
 }
 
+// emptyBelow is less memory than any process takes on a device: a CUDA context alone takes more than
+// 100 MiB. An idle H200 uses 9 to 22 MiB in its MIG devices and 55 MiB as their parent, as NVIDIA's
+// nvidia-smi prints them.
+const emptyBelow = 64 << 20
+
+// excludeProcesses notes that nothing runs on a device of whose memory nearly nothing is used, where
+// its processes are hidden.
+func (e *UseEvidence) excludeProcesses(m gpu.Memory) {
+	if used, known := m.Used.Get(); known && used < emptyBelow && !e.Processes.Present() {
+		e.Processes = gpu.Some(0)
+	}
+}
+
 // Evidence returns the evidence on a GPU and all its instances.
 func (g *GPU) Evidence(kubelet bool) UseEvidence {
 	e := g.Use.evidence(g.Activity.Activity, kubelet)
+	e.excludeProcesses(g.Memory)
+
 	for i := range g.GPUInstances {
 		e = e.with(g.GPUInstances[i].Evidence(kubelet))
 	}
@@ -128,19 +143,23 @@ func (g *GPU) Evidence(kubelet bool) UseEvidence {
 // Evidence returns the evidence on a GPU instance and all its compute instances.
 func (i *Instance) Evidence(kubelet bool) UseEvidence {
 	e := i.Use.evidence(i.Activity, kubelet)
+	e.excludeProcesses(i.Memory)
 
 	if len(i.ComputeInstances) == 0 && !i.ComputesHidden {
 		e.Processes = gpu.Some(e.Processes.Or(0)) // nothing can run there
 	}
 
 	for j := range i.ComputeInstances {
-		e = e.with(i.ComputeInstances[j].Evidence(kubelet))
+		e = e.with(i.ComputeInstances[j].Evidence(i, kubelet))
 	}
 
 	return e
 }
 
-// Evidence returns the evidence on a compute instance.
-func (c *ComputeInstance) Evidence(kubelet bool) UseEvidence {
-	return c.Use.evidence(c.Activity, kubelet)
+// Evidence returns the evidence on a compute instance of i, whose memory its compute instances share.
+func (c *ComputeInstance) Evidence(i *Instance, kubelet bool) UseEvidence {
+	e := c.Use.evidence(c.Activity, kubelet)
+	e.excludeProcesses(i.Memory)
+
+	return e
 }

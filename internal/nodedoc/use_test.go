@@ -61,9 +61,21 @@ func TestUseStateOfParts(t *testing.T) {
 		{"unknown pods", Use{Processes: gpu.Some(0)}, UnknownUse},
 	} {
 		part.Use = tt.use
-		cmptest.Equal(t, tt.name+" on the compute instance", part.Evidence(true).State(), tt.want)
+		cmptest.Equal(t, tt.name+" on the compute instance", part.Evidence(&g.GPUInstances[0], true).State(), tt.want)
 		cmptest.Equal(t, tt.name+" on the GPU instance", g.GPUInstances[0].Evidence(true).State(), tt.want)
 		cmptest.Equal(t, tt.name+" on the GPU", g.Evidence(true).State(), tt.want)
+	}
+
+	for used, want := range map[uint64]UseState{22 << 20: Free, 200 << 20: UnknownUse} {
+		hidden := Use{Allocated: gpu.Some(false)}
+		i := Instance{
+			Use: hidden, Memory: gpu.Memory{Used: gpu.Some(used)}, ComputeInstances: []ComputeInstance{{Use: hidden}},
+		}
+		cmptest.Equal(t, "hidden processes, by the memory", i.Evidence(true).State(), want)
+		cmptest.Equal(t, "the same on its compute instance", i.ComputeInstances[0].Evidence(&i, true).State(), want)
+
+		g := GPU{Use: hidden, Memory: i.Memory}
+		cmptest.Equal(t, "the same on a whole GPU", g.Evidence(true).State(), want)
 	}
 
 	empty := Instance{Use: Use{Allocated: gpu.Some(false)}}

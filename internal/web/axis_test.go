@@ -136,6 +136,10 @@ func TestUseWithoutKubelet(t *testing.T) {
 		{"hidden processes", func(inst *gpu.GPUInstance) {
 			inst.Processes, inst.ComputeInstances[0].Processes = gpu.None[int](), gpu.None[int]()
 		}, "unknown"},
+		{"hidden processes, of which none has memory", func(inst *gpu.GPUInstance) {
+			inst.Memory.Used = gpu.Some[uint64](5 * mib)
+			inst.Processes, inst.ComputeInstances[0].Processes = gpu.None[int](), gpu.None[int]()
+		}, "free"},
 		{"a batch job", func(inst *gpu.GPUInstance) { inst.Jobs = []string{"7"} }, "held"},
 		{"nothing can run", func(inst *gpu.GPUInstance) {
 			inst.Processes = gpu.None[int]()
@@ -147,7 +151,7 @@ func TestUseWithoutKubelet(t *testing.T) {
 			inst.ComputesHidden = true
 		}, "unknown"},
 	} {
-		inst := instance(1, "3g.20gb", 3, 0, 4, 5*mib, nil)
+		inst := instance(1, "3g.20gb", 3, 0, 4, 500*mib, nil)
 		inst.Allocated, inst.ComputeInstances[0].Allocated = gpu.None[bool](), gpu.None[bool]()
 		tt.change(&inst)
 		g := migGPU(0, 0, 0, 0, 0, 0)
@@ -195,7 +199,7 @@ func TestDownIsAWord(t *testing.T) {
 }
 
 // TestOneWordForTheUse: strip, card, table and tile of a page agree on whether a device is held. A
-// device on which processes may run that we cannot see is not free.
+// device whose memory is used, by processes that we cannot see, is not free.
 func TestOneWordForTheUse(t *testing.T) {
 	hidden := func(g gpu.GPU) gpu.GPU {
 		g.Readings.Processes = gpu.None[[]gpu.Process]()
@@ -209,6 +213,7 @@ func TestOneWordForTheUse(t *testing.T) {
 	sliced.Allocated = gpu.Some(false)
 	sliced.Activity = gpu.Activity{}
 	slice := &sliced.Instances[0]
+	slice.Memory.Used = gpu.Some[uint64](500 * mib)
 	slice.Processes = gpu.None[int]()
 	slice.ComputeInstances[0].Processes = gpu.None[int]()
 

@@ -108,7 +108,7 @@ func (v *viewer) newInstanceView(g *gpu.GPU, inst *gpu.GPUInstance, doc *nodedoc
 		c := &inst.ComputeInstances[i]
 		part := newDeviceView(&c.Device, uint32(c.ID), c.Profile)
 		part.Key = fmt.Sprintf("%s/%d.%d", view.Key, c.ID, c.Generation)
-		use := doc.ComputeInstances[i].Evidence(v.kubelet)
+		use := doc.ComputeInstances[i].Evidence(doc, v.kubelet)
 		part.Holding = newHoldingView(&c.Device, usesOf(g, inst.ID, gpu.Some(c.ID)), nil, use)
 		part.UUID = string(c.UUID)
 		view.ComputeInstances = append(view.ComputeInstances, part)

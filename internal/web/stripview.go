@@ -230,7 +230,7 @@ func newPartViews(inst *gpu.GPUInstance, doc *nodedoc.Instance, kubelet bool) []
 			part.Title += ", " + podText(&c.Holders[0])
 		}
 
-		use := doc.ComputeInstances[i].Evidence(kubelet)
+		use := doc.ComputeInstances[i].Evidence(doc, kubelet)
 
 		switch state := use.State(); state {
 		case nodedoc.UnknownUse:

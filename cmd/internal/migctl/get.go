@@ -518,7 +518,7 @@ func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 	for i := range inst.ComputeInstances {
 		ci := &inst.ComputeInstances[i]
 		if !whole {
-			use := node.computeUse(ci)
+			use := node.computeUse(inst, ci)
 			cells := [...]string{
 				"", " " + orUnknown(ci.Profile), placementText(ci.Placement), strconv.Itoa(int(ci.ID)),
 				c.id(string(ci.UUID)), "", percentText(ci.Activity.SM), use.summary(),

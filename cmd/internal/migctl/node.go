@@ -119,7 +119,7 @@ func (v *nodeView) showsUse(matches func(deviceUse) bool) bool {
 			slices.ContainsFunc(g.GPUInstances, func(i nodedoc.Instance) bool {
 				return matches(v.instanceUse(&i)) ||
 					slices.ContainsFunc(i.ComputeInstances, func(c nodedoc.ComputeInstance) bool {
-						return matches(v.computeUse(&c))
+						return matches(v.computeUse(&i, &c))
 					})
 			})
 	})
@@ -130,8 +130,8 @@ func (v *nodeView) gpuUse(g *nodedoc.GPU) deviceUse {
 	return deviceUse{g.Use, g.Evidence(v.kubelet).State()}
 }
 
-func (v *nodeView) computeUse(c *nodedoc.ComputeInstance) deviceUse {
-	return deviceUse{c.Use, c.Evidence(v.kubelet).State()}
+func (v *nodeView) computeUse(i *nodedoc.Instance, c *nodedoc.ComputeInstance) deviceUse {
+	return deviceUse{c.Use, c.Evidence(i, v.kubelet).State()}
 }
 
 // instanceUse returns the use of a GPU instance, together with that of its compute instances.

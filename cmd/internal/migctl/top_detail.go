@@ -511,7 +511,7 @@ func (d *detail) addParts(r *topRow) {
 	for i := range r.instance.ComputeInstances {
 		c := &r.instance.ComputeInstances[i]
 		d.fact(orUnknown(c.Profile), joinTexts(string(c.UUID), "SM "+percentText(c.Activity.SM),
-			r.node.view.computeUse(c).summary()))
+			r.node.view.computeUse(r.instance, c).summary()))
 	}
 }
 

@@ -270,7 +270,7 @@ func (r *topRow) texts() []string {
 func (r *topRow) use() deviceUse {
 	switch {
 	case r.compute != nil:
-		return r.node.view.computeUse(r.compute)
+		return r.node.view.computeUse(r.instance, r.compute)
 	case r.instance != nil:
 		return r.node.view.instanceUse(r.instance)
 	default:
