@@ -115,9 +115,9 @@ func (u *Use) evidence(activity gpu.Activity, kubelet bool) UseEvidence {
 	return e
 }
 
-// emptyBelow is less memory than any process takes on a device: a CUDA context alone takes more than
-// 100 MiB. An idle H200 uses 9 to 22 MiB in its MIG devices and 55 MiB as their parent, as NVIDIA's
-// nvidia-smi prints them.
+// emptyBelow is less memory than a process takes on a device: we choose a value between the 55 MiB
+// that an idle H200 uses (9 to 22 MiB in its MIG devices, by nvidia-smi), and the 100 MiB and more
+// that a CUDA context is reported to take.
 const emptyBelow = 64 << 20
 
 // excludeProcesses notes that nothing runs on a device of whose memory nearly nothing is used, where
