@@ -157,7 +157,8 @@ func (x *execution) findStarted(ctx context.Context, n *Node) error {
 	case i >= 0:
 		n.Operation = list[i].ID
 	case n.LeftBy != "":
-		return failUnclear(Waiting, "operation %s has left the layout as it is, and cannot be rolled back", n.LeftBy)
+		return failUnclear(Waiting, "operation %s has left the layout as it is, and cannot be rolled back",
+			n.LeftBy)
 	default:
 		n.Phase = Settling
 	}
@@ -174,8 +175,8 @@ func isUnknown(err error) bool {
 // unknownOperation is the failure of a node whose exporter does not know its operation. The node
 // stays cordoned until an operator has seen that; a resumed run does not ask for it again.
 func unknownOperation(id string) error {
-	return failUnclear(Waiting, "the exporter does not know operation %s: it has lost its state, or the node is "+
-		"another one of this name. A resumed run begins from the layout that it has", id)
+	return failUnclear(Waiting, "the exporter does not know operation %s: it has lost its state, or the node "+
+		"is another one of this name. A resumed run begins from the layout that it has", id)
 }
 
 // isUndone reports whether an operation that has ended has left the layout as it was before.
