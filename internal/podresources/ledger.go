@@ -24,7 +24,8 @@ const maxMissing = 50_000
 // holding is an assignment that the kubelet has listed.
 type holding struct {
 	listedDevice
-	// missingSince is when a list first lacked the holding; zero while the kubelet lists it.
+	// missingSince is when a list first lacked the holding, or the last list became too old to count;
+	// zero while the last list has the holding and is not too old.
 	missingSince time.Time
 	// missingSettledSince is when a settled list first lacked the holding; zero before.
 	missingSettledSince time.Time
@@ -38,8 +39,14 @@ type holding struct {
 	admin gpu.Opt[bool]
 }
 
-// isListed reports whether the kubelet's last list has the holding and still counts.
+// isListed reports whether the kubelet's last list has the holding, and is not too old to count.
 func (h *holding) isListed() bool { return h.missingSince.IsZero() }
+
+// isCertain reports whether the holding is listed and holds its device. A listed claim is certain
+// only once we know whether it is for administrative access.
+func (h *holding) isCertain() bool {
+	return h.isListed() && (h.fromPlugin() || h.admin.Present())
+}
 
 // ledger keeps the holdings of devices, because a restarting kubelet forgets them for a while. A
 // listed holding is certain; one that is no longer listed is unconfirmed until something proves its
@@ -126,12 +133,14 @@ func (l *ledger) recordList(list *listing, checkpointMatches bool, now time.Time
 		keepIfNotEnded(h)
 	}
 
+	// We may have dropped a holding that goes on. That is over once a settled list shows all.
 	l.overflow = missing == maxMissing || l.overflow && !settled
 
 	l.settled = settled
 	l.lastAnswer = now
 	l.unreadable = list.unreadable
 
+	// There is no error to pass: the kubelet has just answered.
 	if l.incompleteReason(nil, now) == "" || now.After(l.freeUntil) {
 		l.free = nil // the list shows all holders now, or the confirmation is too old
 	}
@@ -151,8 +160,9 @@ func (h *holding) inheritState(before *holding) {
 	h.inCheckpoint = before.inCheckpoint
 	h.admin = before.admin
 
-	// A dismissal ends once the holding is listed again, or we know its claim: then it is certain.
-	h.dismissed = before.dismissed && before.isListed() && !h.admin.Present()
+	// A holding that is listed again is certain, so that its dismissal ends. A dismissal stays only
+	// for a listed claim of which we still do not know whether it is for administration.
+	h.dismissed = before.dismissed && before.isListed() && !before.isCertain()
 }
 
 // markAllMissing marks all holdings as missing: the kubelet's last list is too old to count.
@@ -174,7 +184,8 @@ func (l *ledger) markAllMissing(now time.Time) {
 // updateMissing updates a holding that the list lacks, and reports whether we keep it: the
 // container may still hold its device.
 func (l *ledger) updateMissing(h *holding, list *listing, settled bool, now time.Time) (keep bool) {
-	leftSettledList := h.isListed() && settled && l.settled
+	previousSettled := l.settled
+	leftSettledList := h.isListed() && previousSettled && settled
 
 	if h.isListed() {
 		h.missingSince = now
@@ -214,8 +225,8 @@ func (l *ledger) updateMissing(h *holding, list *listing, settled bool, now time
 }
 
 // proofOfEnd returns why a missing holding must have ended although it did not leave a settled
-// list; empty if nothing proves that. While the API server has the pod, it proves nothing that
-// lists or the checkpoint lack the holding.
+// list; empty if nothing proves that. While the API server has the pod, its absence in lists or the
+// checkpoint proves nothing.
 func (l *ledger) proofOfEnd(h *holding, list *listing, settled bool, now time.Time) string {
 	if h.fromPlugin() && list.givesToAnother(h) {
 		return "the device is listed for another pod"
@@ -325,8 +336,7 @@ func (l *ledger) confirmFree(
 		for k := range l.holdings {
 			h := &l.holdings[k]
 
-			certain := h.isListed() && (h.fromPlugin() || h.admin.Present())
-			if !certain && compareAssignments(&h.Assignment, a) == 0 {
+			if !h.isCertain() && compareAssignments(&h.Assignment, a) == 0 {
 				h.dismissed = true
 			}
 		}

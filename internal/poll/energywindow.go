@@ -63,9 +63,9 @@ type derivedPower struct {
 	watts  gpu.Opt[float64] // of the last window that has ended
 }
 
-// derivePower sets the power of a GPU that reports none to the mean over the last window, if it has
-// an energy counter, and reports whether it did.
-func (t *trackedGPU) derivePower(g *gpu.GPU) bool {
+// fillPowerFromEnergy sets the power of a GPU that reports none to the mean over the last window, if
+// it has an energy counter, and reports whether it did.
+func (t *trackedGPU) fillPowerFromEnergy(g *gpu.GPU) bool {
 	d := &t.derived
 	at := g.Readings.EnergyAt
 	joules, hasCounter := g.Readings.EnergyJoules.Get()

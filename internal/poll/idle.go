@@ -57,7 +57,7 @@ const (
 	idleTraffic  = 1 << 20 // bytes per second; GPM reports rates in this unit
 )
 
-// update records a reading that began at at and whose activity was measured until windowEnd. It
+// update records the reading of the time at, whose activity was measured until windowEnd. It
 // returns the idle power; absent if we know nothing about it. totals has the traffic until the
 // reading.
 func (p *idlePower) update(

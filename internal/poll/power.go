@@ -16,7 +16,8 @@ import (
 // estimatePower shares the GPU's power and energy among its GPU instances, and further among the
 // compute instances of split GPU instances.
 func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
-	g.Power = gpu.PowerEstimate{FromEnergy: t.derivePower(g)}
+	fromEnergy := t.fillPowerFromEnergy(g)
+	g.Power = gpu.PowerEstimate{FromEnergy: fromEnergy}
 	g.Power.IdleWatts = t.idle.update(g, &t.totals, at, t.windowEnd(g, at))
 	idle := g.Power.IdleWatts
 
@@ -73,7 +74,7 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 	}
 
 	if gpuJoules.Present() {
-		t.addEnergy(g, spent, since, at)
+		t.shareEnergy(g, spent, since, at)
 	}
 }
 
@@ -108,8 +109,8 @@ func (t *trackedGPU) reportMissingPower(g *gpu.GPU, at time.Time) {
 	g.Errors = append(slices.Clone(g.Errors), e) // the source keeps its own slice
 }
 
-// windowEnd returns when the activity of a reading that began at at was measured: the profiler's
-// answer can be older than the reading.
+// windowEnd returns the time to which the activity in g belongs: that of the reading, at, or that of
+// the profiler's answer, which can be older.
 func (t *trackedGPU) windowEnd(g *gpu.GPU, at time.Time) time.Time {
 	if g.ActivitySource == gpu.ActivityDCGM && !t.profiling.Time.IsZero() {
 		return t.profiling.Time
@@ -118,7 +119,7 @@ func (t *trackedGPU) windowEnd(g *gpu.GPU, at time.Time) time.Time {
 	return at
 }
 
-// writeEnergy sets the energy of the instances of g from the totals.
+// writeEnergy sets the energy of the instances of g from the counters that the layout keeps of each.
 func (t *trackedGPU) writeEnergy(g *gpu.GPU) {
 	for i := range g.Instances {
 		gi := &g.Instances[i]
@@ -154,8 +155,8 @@ func sharePower(g *gpu.GPU, gpuWatts, idleWatts float64) ([]devicePower, gpu.Pow
 }
 
 // sharePowerOfInstance splits the power of a split GPU instance among its compute instances by the
-// same rule. There can be a rest that belongs to none of them: if we don't know the activity of
-// one, it is the active power.
+// same rule. The idle power of SMs that no compute instance has stays unassigned. So does all active
+// power if the activity of any compute instance is unknown, or all are idle.
 func sharePowerOfInstance(gi *gpu.GPUInstance, instance devicePower) {
 	parts := make([]devicePower, len(gi.ComputeInstances))
 	weights := make([]float64, len(gi.ComputeInstances))
@@ -270,9 +271,9 @@ func counterGrowth(before, now gpu.Opt[float64]) float64 {
 	return to - from
 }
 
-// addEnergy adds to each instance its share of the energy that the GPU spent since the last reading
-// with an energy counter. The counter of a new instance begins at 0 with this reading.
-func (t *trackedGPU) addEnergy(g *gpu.GPU, spent float64, since, at time.Time) {
+// shareEnergy adds to each instance its share of the energy that the GPU spent since the last
+// reading with an energy counter. The counter of a new instance begins at 0 with this reading.
+func (t *trackedGPU) shareEnergy(g *gpu.GPU, spent float64, since, at time.Time) {
 	rest := spent
 	gpuWatts := g.Readings.PowerWatts.Or(0)
 	energyShare := func(power gpu.Opt[float64]) float64 {
