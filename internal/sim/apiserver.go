@@ -21,7 +21,7 @@ type APIPod struct {
 // APIServer returns when the simulated API server last answered, by the node's clock (Now), and
 // whether it answers now. The time is zero if it has not answered yet.
 func (n *Node) APIServer() (answered time.Time, up bool) {
-	now := n.lock()
+	now := n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	return n.lastAnswer(now)
@@ -55,7 +55,7 @@ func (n *Node) lastAnswerSinceStart(now time.Time) (asOf time.Duration, up bool)
 // none, or if the API server does not answer now and its last answer is older than since, by the
 // node's clock.
 func (n *Node) PodByName(namespace, name string, since time.Time) (APIPod, bool) {
-	now := n.lock()
+	now := n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	if answered, up := n.lastAnswer(now); !up && (answered.IsZero() || answered.Before(since)) {
@@ -70,7 +70,7 @@ func (n *Node) PodByName(namespace, name string, since time.Time) (APIPod, bool)
 
 // PodByUID returns the pod with a UID in the API server's last answer.
 func (n *Node) PodByUID(uid string) (APIPod, bool) {
-	now := n.lock()
+	now := n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	return n.apiPod(now, func(p *pod) bool { return p.uid == uid })
@@ -100,7 +100,7 @@ func (n *Node) apiPod(now time.Time, matches func(p *pod) bool) (APIPod, bool) {
 // RunningPods returns the names of the node's pods in the API server's last answer that had not
 // ended.
 func (n *Node) RunningPods() (pods []gpu.PodName, up bool) {
-	now := n.lock()
+	now := n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	asOf, up := n.lastAnswerSinceStart(now)
@@ -117,7 +117,7 @@ func (n *Node) RunningPods() (pods []gpu.PodName, up bool) {
 // An empty name matches no pod. Pods that have ended do not count; pods that the API server does not
 // report yet (FaultAPIServerSlow) do.
 func (n *Node) PodGone(namespace, name, uid string) bool {
-	now := n.lock()
+	now := n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	asOf, up := n.lastAnswerSinceStart(now)
@@ -141,7 +141,7 @@ func (n *Node) PodGone(namespace, name, uid string) bool {
 // error is gpu.ErrUnavailable while the API server does not answer and gpu.ErrNotFound if it has no
 // such claim.
 func (n *Node) AdminAccess(d gpu.ClaimDevice) (bool, error) {
-	now := n.lock()
+	now := n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	asOf, up := n.lastAnswerSinceStart(now)

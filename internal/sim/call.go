@@ -46,7 +46,7 @@ func (n *Node) countChange(index int, kind ChangeOp, on target) (hits []*FaultSp
 		return nil, nil
 	}
 
-	now := n.lock()
+	now := n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	for i := range n.scenario.Faults {

@@ -22,7 +22,7 @@ const gpusPerNUMANode = 4
 
 // Checkpoint returns the device manager's checkpoint as it is now.
 func (n *Node) Checkpoint() Checkpoint {
-	now := n.lock()
+	now := n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	c := n.checkpoint

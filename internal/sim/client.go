@@ -147,7 +147,7 @@ func (c *Client) setOpen(index int, open bool) {
 
 // countOpen counts one more client that has a GPU open, or one less.
 func (n *Node) countOpen(index int, open bool) {
-	n.lock()
+	n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	if open {
@@ -159,7 +159,7 @@ func (n *Node) countOpen(index int, open bool) {
 
 // OpenGPUs returns the GPUs that clients of this process have open, by index.
 func (n *Node) OpenGPUs() []int {
-	n.lock()
+	n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	var list []int
@@ -178,7 +178,7 @@ func (n *Node) OpenGPUs() []int {
 // BoundGPUs returns the GPUs that are bound to the kernel driver, by index. With FaultUnbind the
 // kernel unbinds a GPU once no client has it open.
 func (n *Node) BoundGPUs() []int {
-	now := n.lock()
+	now := n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	var list []int
@@ -237,7 +237,7 @@ func (w *BindWatch) Events(limit int) []BindEvent {
 
 // unbindingGPUs returns the GPUs that are unbound, or about to be, by index.
 func (n *Node) unbindingGPUs() map[int]bool {
-	now := n.lock()
+	now := n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	unbinding := map[int]bool{}

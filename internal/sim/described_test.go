@@ -69,7 +69,7 @@ func checkDescriptions(t *testing.T, n *Node) {
 			continue // a fault, whose answer has no state
 		}
 
-		n.lock()
+		n.lockAndCatchUp()
 
 		g := n.gpus[index]
 		if got := n.state(g, n.stateTime); !reflect.DeepEqual(*g.described, *n.describe(g)) {

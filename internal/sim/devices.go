@@ -272,7 +272,7 @@ func (o offer) replicaGrants() []grant {
 // Allocatable returns every device id of the allocator, by resource. DRA has no such resources:
 // nil.
 func (n *Node) Allocatable() []DeviceGrant {
-	n.lock()
+	n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	return n.allocatable()

@@ -48,7 +48,7 @@ func (n *Node) Subscribe() *Subscription {
 		node: n, closed: make(chan struct{}), arrived: make(chan struct{}),
 		watched: make(map[watched]bool),
 	}
-	n.lock()
+	n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	s.mending = n.failedQueues > 0
@@ -128,7 +128,7 @@ func (s *Subscription) pause(
 // something by itself (0: it never does).
 func (s *Subscription) next() (e Event, arrived <-chan struct{}, wake time.Duration, ok bool) {
 	n := s.node
-	n.lock()
+	n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	s.waiting = len(s.queue) == 0
@@ -164,7 +164,7 @@ func (s *Subscription) Close() {
 // clients that have closed their queue.
 func (n *Node) Settle(ctx context.Context) {
 	for {
-		n.lock()
+		n.lockAndCatchUp()
 		busy := n.failedQueues > 0 || n.kernel.isBusy() ||
 			slices.ContainsFunc(n.watches, func(s *Subscription) bool {
 				return len(s.watched) > 0 && (len(s.queue) > 0 || !s.waiting)

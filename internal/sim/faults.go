@@ -131,7 +131,7 @@ func (n *Node) beginAnyCall(index int, reading gpu.Reading) (now time.Time, err 
 		default:
 		}
 
-		now = n.lock()
+		now = n.lockAndCatchUp()
 		if err := n.stateError(); err != nil {
 			n.mu.Unlock()
 			return time.Time{}, err

@@ -14,7 +14,7 @@ type history struct {
 // History returns the events of a GPU from a number on, also if no client watched for them. The
 // first event has the number 0; next is the number that the next event will have.
 func (n *Node) History(index, from int) (events []Event, next int) {
-	n.lock()
+	n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	h := &n.gpus[index].history

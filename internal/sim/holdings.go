@@ -19,7 +19,7 @@ type Holding struct {
 // Holdings returns the devices that live pods hold now, whether or not the kubelet knows of them.
 // Tests compare reported holders with it. A claim for administrative access holds no device.
 func (n *Node) Holdings() []Holding {
-	n.lock()
+	n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	var list []Holding

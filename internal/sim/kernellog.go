@@ -41,7 +41,7 @@ func (n *Node) OpenKernelLog() (*LogReader, error) {
 	}
 
 	r := &LogReader{node: n, closed: make(chan struct{}), arrived: make(chan struct{})}
-	n.lock()
+	n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	r.next = n.kernel.first
@@ -75,7 +75,7 @@ func (r *LogReader) Read(p []byte, wait bool) (int, error) {
 // take returns the next record; empty if there is none. Like read(2) it returns EPIPE once if
 // records were overwritten before r read them.
 func (r *LogReader) take() (string, error) {
-	r.node.lock()
+	r.node.lockAndCatchUp()
 	defer r.node.mu.Unlock()
 
 	kernel := &r.node.kernel
@@ -124,7 +124,7 @@ func (r *LogReader) pause() error {
 // now.
 func (r *LogReader) beginWait() (arrived <-chan struct{}, wake time.Duration, ready bool) {
 	n := r.node
-	n.lock()
+	n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	if r.isBehind() {

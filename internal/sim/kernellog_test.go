@@ -95,7 +95,7 @@ func TestKernelLogIsOverwritten(t *testing.T) {
 	n := start(t, "version: 1\ngpus: [{model: A30}]\n")
 	r := openLog(t, n)
 	defer r.Close()
-	n.lock()
+	n.lockAndCatchUp()
 
 	for i := range maxRecords + 2 {
 		n.print(fmt.Sprint("record ", i))

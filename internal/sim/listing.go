@@ -32,7 +32,7 @@ func (n *Node) newOwnPod() *pod {
 // the kubelet knows, except init containers. The kubelet lists a pod for 2 seconds after its end
 // (lingering), without processes; its successor on the same device may be listed at the same time.
 func (n *Node) Containers() []Container {
-	sinceStart := n.lock().Sub(n.start)
+	sinceStart := n.lockAndCatchUp().Sub(n.start)
 	defer n.mu.Unlock()
 
 	var list []Container
@@ -55,7 +55,7 @@ func (n *Node) Containers() []Container {
 // Running returns the containers of all pods on the node, init containers included, whether or not
 // the kubelet knows of them.
 func (n *Node) Running() []Container {
-	n.lock()
+	n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	var list []Container

@@ -78,7 +78,7 @@ func (n *Node) applyMIGMode(g *simGPU) {
 // Reboot reboots the node: all instances and processes are gone. On Ampere GPUs a pending MIG mode
 // takes effect; later GPUs come up without MIG.
 func (n *Node) Reboot() error {
-	n.lock()
+	n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	if len(n.gpus) == 0 {

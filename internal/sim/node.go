@@ -170,7 +170,7 @@ func (n *Node) Close() error {
 // simulated time.
 func (n *Node) Now() time.Time {
 	if n.shared != nil { // another process may have moved a shared clock
-		n.lock()
+		n.lockAndCatchUp()
 		n.mu.Unlock()
 	}
 
@@ -200,7 +200,7 @@ func (n *Node) Advance(by time.Duration) error {
 		return err
 	}
 
-	n.lock()
+	n.lockAndCatchUp()
 	n.mu.Unlock()
 
 	return nil
@@ -211,7 +211,7 @@ func (n *Node) Scenario() *Scenario { return n.scenario }
 
 // Records returns what has happened so far, in that order.
 func (n *Node) Records() []Record {
-	n.lock()
+	n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	return append([]Record(nil), n.records...)
@@ -222,8 +222,8 @@ func (n *Node) record(r Record) {
 	n.records = append(n.records, r)
 }
 
-// lock locks n.mu, brings the state up to now and returns the time. The caller unlocks n.mu.
-func (n *Node) lock() time.Time {
+// lockAndCatchUp locks n.mu, brings the state up to now and returns the time. The caller unlocks n.mu.
+func (n *Node) lockAndCatchUp() time.Time {
 	n.mu.Lock()
 	n.syncShared()
 	now := n.clock.Now()

@@ -161,7 +161,7 @@ type KubeletState struct {
 // Kubelet returns the state of the node's kubelet. It is down during kubelet-down and
 // kubelet-restart faults, and starts again at the end of each.
 func (n *Node) Kubelet() KubeletState {
-	now := n.lock()
+	now := n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	sinceStart := now.Sub(n.start)

@@ -22,7 +22,7 @@ type waitingPod struct {
 // If the pod itself still waits, ReplacePod only changes its request. The error is gpu.ErrNotFound
 // if there is no such pod.
 func (n *Node) ReplacePod(namespace, name, resource string) error {
-	n.lock()
+	n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	if len(n.gpus) == 0 || n.replacerOf(namespace, name) == nil {

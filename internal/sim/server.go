@@ -58,7 +58,7 @@ func (s *Server) cacheTokens(size uint64) float64 {
 // Prometheus' text format. It returns false if the pod has no server, or the server does not serve
 // yet.
 func (n *Node) ServerMetrics(podUID string) (text string, ok bool) {
-	n.lock()
+	n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	for _, g := range n.gpus {

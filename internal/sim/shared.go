@@ -26,8 +26,8 @@ type shared struct {
 // lockTimeout is how long a node waits while another node changes the state.
 const lockTimeout = 5 * time.Second
 
-// watchInterval is how often a node looks for changes of other nodes. Without that, a client that
-// waits for an event, or in a fault, would not notice them.
+// watchInterval is how often a node looks for changes of other nodes. Without that, a client blocked
+// in a call (for an event, or by a fault that hangs) would not notice them.
 const watchInterval = 100 * time.Millisecond
 
 // Join starts a node on a state file that it shares with other nodes, usually in other processes.
@@ -183,7 +183,7 @@ func (n *Node) watchShared() {
 		case <-n.closed:
 			return
 		case <-ticker.C:
-			n.lock()
+			n.lockAndCatchUp()
 			n.mu.Unlock()
 		}
 	}

@@ -94,7 +94,7 @@ func (s *Subscription) countQuery() {
 
 // takeFailure reports whether the queue has failed. It reports each failure once.
 func (s *Subscription) takeFailure() bool {
-	s.node.lock()
+	s.node.lockAndCatchUp()
 	defer s.node.mu.Unlock()
 
 	if !s.broken {
@@ -110,7 +110,7 @@ func (s *Subscription) takeFailure() bool {
 // AwaitHostEngine blocks while the node's DCGM host engine is stopped.
 func (n *Node) AwaitHostEngine() {
 	for {
-		now := n.lock()
+		now := n.lockAndCatchUp()
 		n.mu.Unlock()
 		var stopped bool
 		var until time.Time
@@ -150,7 +150,7 @@ type Stop struct{ From, Until time.Time }
 // HostEngine returns the state of the node's DCGM host engine.
 func (n *Node) HostEngine() HostEngineState {
 	state := HostEngineState{NonRoot: !n.scenario.Node.Privileged}
-	now := n.lock() // another process may have moved a shared clock
+	now := n.lockAndCatchUp() // another process may have moved a shared clock
 	n.mu.Unlock()
 	n.eachActiveFault(noSingleGPU, now, func(f *FaultSpec) {
 		switch f.Kind {

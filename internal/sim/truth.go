@@ -49,7 +49,7 @@ const EndlessLatency = kernels.MaxLatency
 // Truth returns what every process on every device achieves now, by GPU and start. After these it
 // returns the processes that were killed since the start of the node.
 func (n *Node) Truth() []Truth {
-	n.lock()
+	n.lockAndCatchUp()
 	defer n.mu.Unlock()
 
 	var list []Truth
