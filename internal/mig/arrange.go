@@ -17,35 +17,35 @@ type arrangement struct {
 const unknownStart = -1
 
 // computeSizes lists the sizes in slices that compute instances can have in a GPU instance with
-// gpuSlices compute slices: those that NVML has profiles for, and the whole.
-func computeSizes(gpuSlices int) []int {
+// computeSlices compute slices: those that NVML has profiles for, and the whole.
+func computeSizes(computeSlices int) []int {
 	var sizes []int
 
 	for _, size := range []int{1, 2, 3, 4, 7} {
-		if size < gpuSlices {
+		if size < computeSlices {
 			sizes = append(sizes, size)
 		}
 	}
 
-	return append(sizes, gpuSlices)
+	return append(sizes, computeSlices)
 }
 
 // arrange finds placements for compute instances of the given sizes in slices, whose sum fits, in a
-// GPU instance with gpuSlices compute slices: in an existing one or, with nil, in a new one. It
-// takes the arrangement that destroys the fewest busy compute instances, then the fewest of all,
-// then the one that creates the fewest where not every driver allows them (see alignment); then
+// GPU instance with computeSlices compute slices: in an existing one or, with nil, in a new one. It
+// takes the arrangement that destroys the fewest busy compute instances, then the fewest of all, then
+// the one with the fewest new ones at a start that only some drivers allow (see alignment); then
 // larger ones come first. ok is false if existing would have to change, but we don't know where its
 // compute instances are.
-func arrange(gpuSlices int, sizes []int, existing *Instance) (best arrangement, ok bool) {
-	a := arranger{gpuSlices: gpuSlices, sizes: slices.Clone(sizes)}
+func arrange(computeSlices int, sizes []int, existing *Instance) (best arrangement, ok bool) {
+	a := arranger{computeSlices: computeSlices, sizes: slices.Clone(sizes)}
 	slices.SortFunc(a.sizes, func(x, y int) int { return y - x })
 
 	if existing != nil {
 		a.existing = existing
 		for _, c := range existing.ComputeInstances {
-			place, known := computePlace(gpuSlices, c).Get()
+			place, known := computePlace(computeSlices, c).Get()
 			if !known {
-				return keepUnchanged(gpuSlices, a.sizes, existing)
+				return keepUnchanged(computeSlices, a.sizes, existing)
 			}
 
 			a.places = append(a.places, place)
@@ -59,8 +59,8 @@ func arrange(gpuSlices int, sizes []int, existing *Instance) (best arrangement, 
 
 // computePlace returns the placement of a compute instance. If it has all slices of its GPU
 // instance, we know the placement even if the driver does not report it.
-func computePlace(gpuSlices int, c ComputeInstance) gpu.Opt[gpu.Placement] {
-	if !c.Placement.Present() && c.Slices == gpuSlices {
+func computePlace(computeSlices int, c ComputeInstance) gpu.Opt[gpu.Placement] {
+	if !c.Placement.Present() && c.Slices == computeSlices {
 		return gpu.Some(gpu.Placement{Size: c.Slices})
 	}
 
@@ -69,7 +69,7 @@ func computePlace(gpuSlices int, c ComputeInstance) gpu.Opt[gpu.Placement] {
 
 // keepUnchanged returns the arrangement that changes nothing, and false if existing does not have
 // the wanted sizes.
-func keepUnchanged(gpuSlices int, sizes []int, existing *Instance) (arrangement, bool) {
+func keepUnchanged(computeSlices int, sizes []int, existing *Instance) (arrangement, bool) {
 	var existingSizes []int
 	for _, c := range existing.ComputeInstances {
 		existingSizes = append(existingSizes, c.Slices)
@@ -81,14 +81,14 @@ func keepUnchanged(gpuSlices int, sizes []int, existing *Instance) (arrangement,
 		return arrangement{}, false
 	}
 
-	return arrangement{computeInstances: placedComputes(gpuSlices, existing)}, true
+	return arrangement{computeInstances: placedComputes(computeSlices, existing)}, true
 }
 
 // placedComputes returns the existing compute instances, ordered by placement.
-func placedComputes(gpuSlices int, existing *Instance) []ComputeInstance {
+func placedComputes(computeSlices int, existing *Instance) []ComputeInstance {
 	list := slices.Clone(existing.ComputeInstances)
 	for i := range list {
-		list[i].Placement = computePlace(gpuSlices, list[i])
+		list[i].Placement = computePlace(computeSlices, list[i])
 	}
 
 	sortByPlacement(list)
@@ -104,10 +104,10 @@ func sortByPlacement(list []ComputeInstance) {
 
 // arranger goes through all arrangements.
 type arranger struct {
-	gpuSlices int
-	sizes     []int           // descending
-	existing  *Instance       // nil for a new GPU instance
-	places    []gpu.Placement // of the existing compute instances
+	computeSlices int
+	sizes         []int           // descending
+	existing      *Instance       // nil for a new GPU instance
+	places        []gpu.Placement // of the existing compute instances
 
 	chosen   []gpu.Placement // for sizes[:len(chosen)]
 	best     []gpu.Placement // nil until there is one
@@ -118,9 +118,9 @@ type arranger struct {
 // are not aligned. Earlier counts matter more.
 type arrangementCost [3]int
 
-// arrangeRest tries all placements of the sizes that have none yet. takenUnits is the set of slices
+// arrangeRest tries all placements of the sizes that have none yet. takenSlices is the set of slices
 // that the chosen placements take.
-func (a *arranger) arrangeRest(takenUnits uint64) {
+func (a *arranger) arrangeRest(takenSlices uint64) {
 	n := len(a.chosen)
 	if n == len(a.sizes) {
 		a.judgeArrangement()
@@ -132,11 +132,11 @@ func (a *arranger) arrangeRest(takenUnits uint64) {
 		from = a.chosen[n-1].End() // to swap equal ones makes no other arrangement
 	}
 
-	for start := from; start+a.sizes[n] <= a.gpuSlices; start++ {
+	for start := from; start+a.sizes[n] <= a.computeSlices; start++ {
 		at := gpu.Placement{Start: start, Size: a.sizes[n]}
-		if set := units(at); set != 0 && set&takenUnits == 0 {
+		if set := bitSet(at); set != 0 && set&takenSlices == 0 {
 			a.chosen = append(a.chosen, at)
-			a.arrangeRest(takenUnits | set)
+			a.arrangeRest(takenSlices | set)
 			a.chosen = a.chosen[:n]
 		}
 	}
@@ -173,8 +173,9 @@ func (a *arranger) isBusy(i int) bool {
 	return a.existing.Busy || a.existing.ComputeInstances[i].Busy
 }
 
-// alignment returns the number of slices at whose multiples every driver creates a compute instance
-// of a size. NVIDIA's open kernel modules allow any start, its emulated GPUs (go-nvml) only these.
+// alignment returns a number of slices: with every driver a compute instance of this size can start
+// at its multiples. NVIDIA's open kernel modules allow any start, its emulated GPUs (go-nvml) only
+// these.
 func alignment(size int) int {
 	for _, power := range []int{1, 2, 4} {
 		if size <= power {
@@ -185,9 +186,9 @@ func alignment(size int) int {
 	return 8
 }
 
-// bestArrangement returns the best arrangement found; the zero arrangement if there was none.
+// bestArrangement returns the best arrangement found.
 func (a *arranger) bestArrangement() arrangement {
-	var list arrangement
+	var result arrangement
 
 	for _, at := range a.best {
 		c := ComputeInstance{Slices: at.Size, New: true}
@@ -196,7 +197,7 @@ func (a *arranger) bestArrangement() arrangement {
 		}
 
 		c.Placement = gpu.Some(at)
-		list.computeInstances = append(list.computeInstances, c)
+		result.computeInstances = append(result.computeInstances, c)
 	}
 
 	for i, place := range a.places {
@@ -204,13 +205,13 @@ func (a *arranger) bestArrangement() arrangement {
 			continue
 		}
 
-		list.destroyed = append(list.destroyed, i)
+		result.destroyed = append(result.destroyed, i)
 		if a.isBusy(i) {
-			list.busy = append(list.busy, i)
+			result.busy = append(result.busy, i)
 		}
 	}
 
-	sortByPlacement(list.computeInstances)
+	sortByPlacement(result.computeInstances)
 
-	return list
+	return result
 }

@@ -46,7 +46,7 @@ func CapacityOf(profiles []gpu.Profile, placed []Placed) gpu.Capacity {
 			Available: now.count(p),
 		})
 		for _, placement := range now.free(p) {
-			coverable |= units(placement)
+			coverable |= bitSet(placement)
 		}
 	}
 
@@ -85,16 +85,16 @@ func shapeOf(profiles []gpu.Profile) shape {
 	for _, p := range profiles {
 		s.compute = max(s.compute, p.ComputeSlices)
 		for _, placement := range p.Placements {
-			s.axis = max(s.axis, bits.Len64(units(placement)))
+			s.axis = max(s.axis, bits.Len64(bitSet(placement)))
 		}
 	}
 
 	return s
 }
 
-// units returns the set of axis units of a placement, 2:2 as 0b1100; 0 if it is not on an axis of
-// up to maxUnits.
-func units(p gpu.Placement) uint64 {
+// bitSet returns the set of a placement's axis units or compute slices, 2:2 as 0b1100; 0 if it is not
+// on an axis of up to maxUnits.
+func bitSet(p gpu.Placement) uint64 {
 	if p.Start < 0 || p.Size <= 0 || p.Start >= maxUnits || p.Size > maxUnits-p.Start {
 		return 0
 	}
@@ -116,7 +116,7 @@ func newOccupancy(s shape, profiles []gpu.Profile, placed []Placed) occupancy {
 
 	for _, instance := range placed {
 		p := profileOf(profiles, instance)
-		o.units |= units(instance.Placement)
+		o.units |= bitSet(instance.Placement)
 		o.computeLeft -= p.ComputeSlices
 		o.media = o.media || hasMediaExtensions(p)
 		o.enginesLeft = o.enginesLeft.without(countsOf(p))
@@ -192,7 +192,7 @@ func (o occupancy) free(p gpu.Profile) []gpu.Placement {
 	var free []gpu.Placement
 
 	for _, placement := range p.Placements {
-		if set := units(placement); set != 0 && set&o.units == 0 {
+		if set := bitSet(placement); set != 0 && set&o.units == 0 {
 			free = append(free, placement)
 		}
 	}

@@ -67,13 +67,13 @@ func roomOf(g *GPULayout, p busyPolicy) room {
 	for i := range g.Instances {
 		instance := &g.Instances[i]
 		if p == keepBusy && instance.inUse() {
-			r.start = r.start.with(r.own[i], units(instance.Placement))
+			r.start = r.start.with(r.own[i], bitSet(instance.Placement))
 			continue
 		}
 
 		r.obstacles = append(
 			r.obstacles,
-			obstacle{set: units(instance.Placement), weight: g.costOf(i).weight()},
+			obstacle{set: bitSet(instance.Placement), weight: g.costOf(i).weight()},
 		)
 	}
 
@@ -181,7 +181,7 @@ func (f *fitting) judgeLayout(o occupancy, chosen []fitted) {
 	for i := range f.gpu.Instances {
 		switch instance := &f.gpu.Instances[i]; {
 		case f.policy == keepBusy && instance.inUse(): // room.start has it already
-		case units(instance.Placement)&o.units != 0:
+		case bitSet(instance.Placement)&o.units != 0:
 			gone |= 1 << i
 			start = start.plus(f.gpu.costOf(i))
 		default:
@@ -227,7 +227,7 @@ func (f *fitting) tryKeeping(o occupancy, chosen []fitted, undecided []int, c co
 		// With nothing chosen, the existing instances fit: they exist, whatever the profiles say.
 		if len(chosen) == 0 || o.leavesEnoughFor(f.own[i]) {
 			f.tryKeeping(
-				o.with(f.own[i], units(f.gpu.Instances[i].Placement)),
+				o.with(f.own[i], bitSet(f.gpu.Instances[i].Placement)),
 				chosen,
 				rest,
 				c,

@@ -22,7 +22,7 @@ func newSearchProfile(p gpu.Profile, s shape) *searchProfile {
 
 	sp.Placements = preferred(p, s)
 	for _, at := range sp.Placements {
-		sp.sets = append(sp.sets, units(at))
+		sp.sets = append(sp.sets, bitSet(at))
 	}
 
 	return sp
