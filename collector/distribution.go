@@ -37,7 +37,7 @@ const histogramReadingCount = 3
 
 func histogramReadings() [histogramReadingCount]histogramReading {
 	const help = " at each reading, as a native histogram: peaks between two " +
-		"scrapes are in it. Its upper quantile is the bound of a bucket, up to 9 % " +
+		"scrapes are in it. Its 1-quantile (the peak) is a bucket's upper bound, up to 9 % " +
 		"above the highest reading. Not in text formats."
 	const restarts = "; starts again with the instance."
 	const idle = 0.001 // from there to 1 a ratio has 80 buckets
