@@ -87,13 +87,11 @@ func (e *Engine) restoreGPU(ctx context.Context, id gpu.UUID, owners ownership) 
 		return
 	}
 
-	// We keep only the last automatic attempt: a GPU that always fails must not push all operations
-	// out of the history.
 	e.dropAttempt(id)
 
 	op, p := e.addOperation(*r, doSteps)
 	if p != nil {
-		e.postponeRestore(id, api.NotDone, p.Detail, "")
+		e.postponeRestore(id, api.RestoreFailed, p.Detail, "")
 		return
 	}
 
@@ -120,11 +118,11 @@ func (e *Engine) newRestore(
 	*api.Problem) {
 	l, p := e.layoutToRestore(id)
 	if p != nil {
-		return nil, api.NotDone, p
+		return nil, api.RestoreFailed, p
 	}
 
 	if p := e.checkBlocked(id); p != nil {
-		return nil, api.NotUnblocked, p
+		return nil, api.RestoreBlocked, p
 	}
 
 	g, p := e.readForRestore(ctx, id)

@@ -118,7 +118,7 @@ func obstacles() map[string]obstacle {
 	return map[string]obstacle{
 		"driver refuses": {
 			func(w *world) { w.before = always(mig.CreateCompute, gpu0, gpu.ErrDriver) },
-			func(w *world) { w.before = nil }, api.NotDone, false,
+			func(w *world) { w.before = nil }, api.RestoreFailed, false,
 		},
 		"GPU is lost": {
 			func(w *world) { w.unreadable = map[gpu.UUID]error{gpu0: gpu.ErrLost} },

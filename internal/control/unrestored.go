@@ -18,9 +18,9 @@ type unrestored struct {
 	Reason    api.RestoreReason `json:"reason"`
 	Detail    string            `json:"detail"`
 	Operation string            `json:"operation,omitempty"` // the last that tried it; empty if none
-	// Left says that we don't try again until an operator asks for it: another client works on the
-	// GPU. Even once the instances of that client are gone, it may not have finished.
-	Left bool `json:"left,omitempty"`
+	// AwaitsOperator says that we don't try again until an operator asks for it: another client works
+	// on the GPU. Even once the instances of that client are gone, it may not have finished.
+	AwaitsOperator bool `json:"left,omitempty"`
 
 	retry retry.Backoff
 }
@@ -34,9 +34,9 @@ const (
 	maxRestoreBackoff = 30 * time.Minute
 )
 
-// beginRestore lists, once in a boot, the GPUs whose layouts we have to restore. It makes the GPUs
-// that an earlier process of this boot has not restored due at once. If the boot's id is unknown, it
-// lists none: this may be the boot of the last restore.
+// beginRestore lists, once in a boot, the GPUs whose layouts we have to restore. GPUs that an earlier
+// process of this boot has not restored become due at once. If the boot's id is unknown, it lists
+// none: this may be the boot of the last restore.
 func (e *Engine) beginRestore() {
 	due := false
 	now := e.o.Now()
@@ -85,7 +85,7 @@ func (e *Engine) dueRestores() (list []gpu.UUID) {
 		}
 
 		for _, u := range b.unrestored {
-			if !u.Left && u.retry.IsDue(now) {
+			if !u.AwaitsOperator && u.retry.IsDue(now) {
 				list = append(list, u.GPU)
 			}
 		}
@@ -143,14 +143,14 @@ func (e *Engine) postponeRestore(id gpu.UUID, reason api.RestoreReason, detail, 
 // operation has changed.
 func (u *unrestored) postpone(now time.Time, reason api.RestoreReason, detail, by string) bool {
 	longest := maxLookBackoff
-	if reason == api.NotDone {
+	if reason == api.RestoreFailed {
 		longest = maxRestoreBackoff
 	}
 
 	news := u.Reason != reason || u.Detail != detail || by != "" && u.Operation != by
 	u.Reason = reason
 	u.Detail = detail
-	u.Left = reason == api.NotEmpty
+	u.AwaitsOperator = reason == api.NotEmpty
 
 	if by != "" {
 		u.Operation = by
@@ -161,8 +161,7 @@ func (u *unrestored) postpone(now time.Time, reason api.RestoreReason, detail, b
 	return news
 }
 
-// recordRestore records how an operation of the verb restore has ended for its GPUs. If the next
-// start has to finish the operation, it does nothing: that start records the end.
+// recordRestore records how an operation of the verb restore has ended for its GPUs.
 func (e *Engine) recordRestore(op *operation) {
 	if op.verb != api.VerbRestore {
 		return
@@ -179,20 +178,23 @@ func (e *Engine) recordRestore(op *operation) {
 	}
 
 	for _, id := range op.gpus {
+		// An operation that only the next process can finish is in none of these cases: that process
+		// records it.
 		switch {
 		case state == api.Settling || state.Committed(): // the layout is committed
 			e.state.update(func(b *book) { b.dropUnrestored(id) })
 		case byOthers:
 			e.postponeRestore(id, api.NotEmpty, detail, op.id)
 		case isDegraded(state):
-			e.postponeRestore(id, api.NotUnblocked, detail, op.id)
+			e.postponeRestore(id, api.RestoreBlocked, detail, op.id)
 		case state.Final():
-			e.postponeRestore(id, api.NotDone, detail, op.id)
+			e.postponeRestore(id, api.RestoreFailed, detail, op.id)
 		}
 	}
 }
 
-// dropAttempt forgets the last automatic attempt to restore a GPU, which has ended.
+// dropAttempt forgets the last automatic attempt to restore a GPU, which has ended: a GPU that always
+// fails must not push all other operations out of the history.
 func (e *Engine) dropAttempt(id gpu.UUID) {
 	e.state.update(func(b *book) {
 		u := b.findUnrestored(id)
@@ -216,7 +218,7 @@ func (b *book) listUnrestored() []api.Unrestored {
 
 	for _, u := range b.unrestored {
 		d := api.Unrestored{GPU: u.GPU, Reason: u.Reason, Detail: u.Detail, Operation: u.Operation}
-		if !u.Left {
+		if !u.AwaitsOperator {
 			d.Next = u.retry.Next
 		}
 
@@ -230,9 +232,10 @@ func (b *book) listUnrestored() []api.Unrestored {
 	return list
 }
 
-// describeWanted describes instances for the API as if a plan created them.
+// describeWanted describes a layout that a GPU does not have. Its instances do not exist, so that we
+// mark them as new: any ids that they once had are not shown.
 func describeWanted(instances []mig.Instance) []api.Instance {
-	wanted := knownInstances(copyInstances(instances))
+	wanted := copyInstances(instances)
 	for n := range wanted {
 		wanted[n].New = true
 		for k := range wanted[n].ComputeInstances {

@@ -17,13 +17,13 @@ type RestoreReason string
 
 // The reasons.
 const (
-	NotTried     RestoreReason = "pending"    // we have not tried yet in this boot
-	NotReadable  RestoreReason = "unreadable" // the GPU is lost, or the driver does not answer
-	NotInMode    RestoreReason = "mig-mode"   // its MIG mode is off
-	NotEmpty     RestoreReason = "instances"  // it has instances of another client
-	NotOwner     RestoreReason = "owner"      // another controller manages it, or may
-	NotUnblocked RestoreReason = "blocked"    // an operation blocks it
-	NotDone      RestoreReason = "failed"     // the operation failed
+	NotTried       RestoreReason = "pending"    // we have not tried yet in this boot
+	NotReadable    RestoreReason = "unreadable" // the GPU is lost, or the driver does not answer
+	NotInMode      RestoreReason = "mig-mode"   // its MIG mode is off
+	NotEmpty       RestoreReason = "instances"  // it has instances of another client
+	NotOwner       RestoreReason = "owner"      // another controller manages it, or may
+	RestoreBlocked RestoreReason = "blocked"    // an operation blocks it
+	RestoreFailed  RestoreReason = "failed"     // the operation failed
 )
 
 // RestoreReasons lists all reasons.
@@ -34,8 +34,8 @@ func RestoreReasons() []RestoreReason {
 		NotInMode,
 		NotEmpty,
 		NotOwner,
-		NotUnblocked,
-		NotDone,
+		RestoreBlocked,
+		RestoreFailed,
 	}
 }
 
