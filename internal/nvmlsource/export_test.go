@@ -26,4 +26,4 @@ func (a *Actuator) Do(ctx context.Context, s mig.Step) (mig.Done, error) {
 }
 
 // IsPausing reports whether a change of the session waits for calls under way to end.
-func (s *Source) IsPausing() bool { return s.session.paused.Load() }
+func (s *Source) IsPausing() bool { return s.session.blocked.Load() }

@@ -182,7 +182,7 @@ func (q *querier) classifyError(call string, reading gpu.Reading, err error) err
 		q.stale = true
 	}
 
-	if q.lost == nil && q.source.session.paused.Load() {
+	if q.lost == nil && q.source.session.blocked.Load() {
 		q.lost = gpu.ErrLibraryClosed // NVML is to be shut down: the reading ends here
 	}
 

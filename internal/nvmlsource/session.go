@@ -53,17 +53,17 @@ type session struct {
 	bound []string
 	// foreign are those of bound that NVML did not list when it listed all its GPUs: this container
 	// does not have them.
-	foreign map[string]bool
-	rights  string           // Opening.Rights when NVML was opened
-	count   int              // of indexes up to the highest in targets
-	resume  []func(all bool) // by Opening.Pause: resume other uses of the GPUs in this process
-	waits   string           // why a change that is due has not been made, as it was logged
+	foreign       map[string]bool
+	rights        string           // Opening.Rights when NVML was opened
+	count         int              // of indexes up to the highest in targets
+	resume        []func(all bool) // by Opening.Pause: resume other uses of the GPUs in this process
+	loggedRefusal string           // why a change that is due has not been made, as it was logged
 	// noEventsAt is when the library last had no system events, or failed to return them; zero if
 	// neither has happened since nvmlInit.
 	noEventsAt time.Time
 	triedAt    time.Time // when the last change failed or was refused
-	// pause is how long after triedAt only an operator's requests cause a change; 0 after a success.
-	pause time.Duration
+	// retryWait is how long after triedAt only an operator's requests cause a change; 0 after a success.
+	retryWait time.Duration
 
 	// The Source's mu guards what follows.
 	released map[gpu.UUID]*gpu.ReleasedGPU
@@ -72,9 +72,9 @@ type session struct {
 	using    map[*usage]bool // what uses handles of the driver now
 	unused   chan struct{}   // closed when using becomes empty; nil unless a change waits for that
 
-	// paused makes new uses of handles fail, and readings under way end after their present call.
+	// blocked makes new uses of handles fail, and readings under way end after their present call.
 	// It is set under mu.
-	paused atomic.Bool
+	blocked atomic.Bool
 }
 
 // usage is a use of the driver's handles: by a reading, a lookup or a request of partition control.
@@ -125,11 +125,11 @@ const (
 	maxDrain = 2 * time.Second
 )
 
-// A change that failed or was refused is tried again after a pause that doubles, unless an operator
+// A change that failed or was refused is tried again after a wait that doubles, unless an operator
 // requests it: each try disturbs the reading of all GPUs.
 const (
-	minChangePause = time.Second
-	maxChangePause = time.Minute
+	minRetryWait = time.Second
+	maxRetryWait = time.Minute
 )
 
 // Release requests that this process releases a GPU. The next Discover does so or refuses, and then
@@ -284,7 +284,7 @@ func (s *Source) beginChange() {
 		requests: requests,
 		reopens:  reopens,
 	}
-	if s.pausesChanges() && !change.isRequested() {
+	if s.mustWaitToRetry() && !change.isRequested() {
 		change.requeue()
 		return
 	}

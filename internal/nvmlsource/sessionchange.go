@@ -27,7 +27,7 @@ func (c *sessionChange) run(resume func(all bool)) {
 	began := time.Now()
 
 	// We stop everything in this process that uses a handle, and then wait for the event queue.
-	err := s.pauseCalls()
+	err := s.blockCalls()
 	if err == nil {
 		err = s.haltQueue()
 	}
@@ -39,7 +39,7 @@ func (c *sessionChange) run(resume func(all bool)) {
 	}
 
 	if err != nil {
-		s.resumeCalls()
+		s.unblockCalls()
 		resume(true)
 		c.refuse(err) // if NVML is still open, the next Discover looks up the GPUs
 
@@ -55,9 +55,9 @@ func (c *sessionChange) run(resume func(all bool)) {
 	err = c.open()
 	took := time.Since(began)
 
-	s.resumeCalls()
+	s.unblockCalls()
 
-	if !c.reopens {
+	if !c.reopens { // a reopening paused nothing: see pauseOthers
 		s.session.resume = append(s.session.resume, resume)
 	}
 
@@ -68,12 +68,12 @@ func (c *sessionChange) run(resume func(all bool)) {
 // answer logs the result of the change, and answers the requests. err is why NVML stays closed.
 func (c *sessionChange) answer(err error, took time.Duration) {
 	s := c.source
-	s.session.waits = ""
+	s.session.loggedRefusal = ""
 
 	if s.session.failed || err != nil && s.initialised { // the next change opens, or closes, NVML again
-		s.lengthenPause()
+		s.lengthenRetryWait()
 	} else {
-		s.session.pause = 0
+		s.session.retryWait = 0
 	}
 
 	if err != nil {
@@ -100,10 +100,10 @@ func (c *sessionChange) isRequested() bool {
 // the next change. It logs, once, why the change is not made yet.
 func (c *sessionChange) refuse(err error) {
 	s := c.source
-	s.lengthenPause()
+	s.lengthenRetryWait()
 
-	if text := err.Error(); text != s.session.waits {
-		s.session.waits = text
+	if text := err.Error(); text != s.session.loggedRefusal {
+		s.session.loggedRefusal = text
 		level.Warn(s.opts.Logger).Log(
 			"msg", "NVML is not opened again yet",
 			"to", c.reason,
@@ -121,10 +121,10 @@ func (c *sessionChange) refuse(err error) {
 	c.requeue()
 }
 
-// lengthenPause doubles the pause before the next change, after one was refused or has failed.
-func (s *Source) lengthenPause() {
+// lengthenRetryWait doubles the wait before the next change, after one was refused or has failed.
+func (s *Source) lengthenRetryWait() {
 	s.session.triedAt = s.opts.Now()
-	s.session.pause = min(max(2*s.session.pause, minChangePause), maxChangePause)
+	s.session.retryWait = min(max(2*s.session.retryWait, minRetryWait), maxRetryWait)
 }
 
 // requeue keeps the requests for the next change.
@@ -152,11 +152,11 @@ func (s *Source) resumeOthers(all bool) {
 // process.
 var errInUse = errors.New("NVML must not be shut down: calls of the driver have not returned")
 
-// pausesChanges reports whether the last change failed, or was refused, so recently that the next
+// mustWaitToRetry reports whether the last change failed, or was refused, so recently that the next
 // one has to wait.
-func (s *Source) pausesChanges() bool {
+func (s *Source) mustWaitToRetry() bool {
 	since := s.opts.Now().Sub(s.session.triedAt)
-	return since >= 0 && since < s.session.pause // the clock may have been set back
+	return since >= 0 && since < s.session.retryWait // the clock may have been set back
 }
 
 // findHang returns an error if a driver call is known to hang, so that NVML cannot be shut down. It
@@ -178,12 +178,12 @@ func (s *Source) findHang() error {
 	return nil
 }
 
-// pauseCalls makes calls that use handles of the driver fail from now on, and waits until none is
+// blockCalls makes calls that use handles of the driver fail from now on, and waits until none is
 // under way. A reading ends with its present call.
-func (s *Source) pauseCalls() error {
+func (s *Source) blockCalls() error {
 	s.mu.Lock()
 	unused := make(chan struct{})
-	s.session.paused.Store(true)
+	s.session.blocked.Store(true)
 
 	s.session.unused = unused
 	if len(s.session.using) == 0 {
@@ -205,12 +205,12 @@ func (s *Source) pauseCalls() error {
 	return errInUse
 }
 
-// resumeCalls lets calls use handles of the driver again, unless NVML stays closed.
-func (s *Source) resumeCalls() {
+// unblockCalls lets calls use handles of the driver again, unless NVML stays closed.
+func (s *Source) unblockCalls() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	s.session.paused.Store(s.session.down != nil)
+	s.session.blocked.Store(s.session.down != nil)
 	s.session.unused = nil
 }
 
@@ -287,7 +287,7 @@ func closedError(err error) error {
 func (c *sessionChange) closeAgain(reason error) error {
 	s := c.source
 
-	err := s.pauseCalls()
+	err := s.blockCalls()
 	if err == nil {
 		err = s.haltQueue()
 	}

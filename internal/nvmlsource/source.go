@@ -121,7 +121,7 @@ func (s *Source) beginCall() (*usage, error) {
 	switch {
 	case s.closed:
 		return nil, errClosed
-	case s.session.paused.Load():
+	case s.session.blocked.Load():
 		return nil, gpu.ErrLibraryClosed
 	}
 
