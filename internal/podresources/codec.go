@@ -93,6 +93,8 @@ func sanitizeAndMeasure(raw []byte, desc protoreflect.MessageDescriptor) (size i
 		case protoreflect.StringKind:
 			replaceInvalidUTF8(content)
 
+			// In this API only device ids are lists of strings. A single string is a field of its
+			// message, so messageBytes covers it.
 			if fd.IsList() {
 				size += idBytes
 			}
