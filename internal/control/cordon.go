@@ -17,31 +17,42 @@ func (e *Engine) cordonNode(ctx context.Context, op *operation) error {
 		return nil
 	}
 
-	err := e.takeCordoning(ctx)
-	if err == nil {
-		defer e.cordoning.release()
-
-		op.setCordoned(true)
-
-		if err := e.saveOperation(op); err != nil {
-			op.setCordoned(false)
-			return err
-		}
-
-		callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
-		defer cancel()
-
-		_, err = e.o.Cluster.Cordon(callCtx)
+	if err := e.takeCordoning(ctx); err != nil {
+		op.warnNotCordoned(err)
+		return nil
 	}
 
-	if err != nil {
-		op.addWarning(
-			"the node could not be cordoned (%s): pods may be given new devices before all is done",
-			reasonText(err),
-		)
+	defer e.cordoning.release()
+
+	return e.cordonInTurn(ctx, op)
+}
+
+// cordonInTurn cordons the node; the caller has taken the turn. It returns an error only if it
+// cannot save that it is about to: then it calls nothing. If the call fails, the operation goes on
+// with a warning.
+func (e *Engine) cordonInTurn(ctx context.Context, op *operation) error {
+	op.setCordoned(true)
+
+	if err := e.saveOperation(op); err != nil {
+		op.setCordoned(false)
+		return err
+	}
+
+	callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+	defer cancel()
+
+	if _, err := e.o.Cluster.Cordon(callCtx); err != nil {
+		op.warnNotCordoned(err) // Cordoned stays set: a failed call may still have cordoned the node
 	}
 
 	return nil
+}
+
+func (op *operation) warnNotCordoned(err error) {
+	op.addWarning(
+		"the node could not be cordoned (%s): pods may be given new devices before all is done",
+		reasonText(err),
+	)
 }
 
 // takeCordoning waits for the turn to cordon the node: another operation may be calling the API
@@ -60,11 +71,13 @@ func (op *operation) setCordoned(cordoned bool) {
 // needsCordon reports whether pods must still be kept from the node because of the operation.
 func (o *entry) needsCordon() bool {
 	state := o.Operation.State
-	return o.Cordoned && (!state.Final() || state == api.Unsettled && !o.offered)
+
+	// Unsettled is a final state, but the kubelet may not offer the layout yet.
+	return o.Cordoned && (!state.Final() || state == api.Unsettled && !o.layoutOffered)
 }
 
 // uncordonNode undoes this program's cordon when the last operation that wants it ends. If it
-// fails, Run tries it again, and the next start.
+// fails, Run retries it, and so does the program's next start.
 func (e *Engine) uncordonNode(ctx context.Context, op *operation) {
 	if !op.copy().Cordoned || e.o.Cluster == nil {
 		return
@@ -114,12 +127,13 @@ func (e *Engine) uncordonUnlessWanted(ctx context.Context, op *operation) error 
 	return nil
 }
 
-// retryUncordon uncordons the node if an operation that needs the cordon no more could not undo it.
+// retryUncordon retries the uncordoning that an ended operation failed to do. If several have, it
+// retries one: a call that fails would only fail for the others, too, and Run calls again soon.
 func (e *Engine) retryUncordon(ctx context.Context) {
 	var left []*operation
 
 	e.state.update(func(b *book) {
-		if b.current == nil && b.unusable == "" {
+		if b.current == nil && b.readOnlyReason == "" {
 			left = b.list(func(o *entry) bool { return o.Cordoned && !o.needsCordon() })
 		}
 	})

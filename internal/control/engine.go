@@ -197,7 +197,7 @@ func (e *Engine) State() string { return read(e.state, (*book).status) }
 
 // Reason says why the engine is read-only; it is empty if it is not.
 func (e *Engine) Reason() string {
-	return read(e.state, func(b *book) string { return b.unusable })
+	return read(e.state, func(b *book) string { return b.readOnlyReason })
 }
 
 // setUnusable makes the engine read-only because of its state folder, until repairStore succeeds.
@@ -206,11 +206,11 @@ func (e *Engine) setUnusable(err error) {
 	news := false
 
 	e.state.update(func(b *book) {
-		// os.ErrClosed follows from the error that made us close the folder, which b.unusable has.
-		news = b.unusable != reason &&
-			(b.unusable == "" || !errors.Is(err, os.ErrClosed))
+		// os.ErrClosed follows from the error that made us close the folder: b.readOnlyReason has that.
+		news = b.readOnlyReason != reason &&
+			(b.readOnlyReason == "" || !errors.Is(err, os.ErrClosed))
 		if news {
-			b.unusable = reason
+			b.readOnlyReason = reason
 		}
 	})
 

@@ -47,7 +47,7 @@ func (e *Engine) awaitFollowers(ctx context.Context, op *operation) {
 		return
 	}
 
-	op.setOffered(len(waits) == 0)
+	op.setLayoutOffered(len(waits) == 0)
 	waits = append(waits, e.awaitedHooks(op)...)
 	state := api.Succeeded
 
@@ -71,7 +71,7 @@ func (e *Engine) endOperation(
 	state api.OperationState,
 	p *api.Problem,
 ) {
-	if state != api.Unsettled || op.copy().offered {
+	if state != api.Unsettled || op.copy().layoutOffered {
 		e.uncordonNode(ctx, op)
 	}
 
@@ -388,6 +388,6 @@ func (op *operation) setWaiting(list []string) {
 	})
 }
 
-func (op *operation) setOffered(offered bool) {
-	op.change(func(o *entry) { o.offered = offered })
+func (op *operation) setLayoutOffered(offered bool) {
+	op.change(func(o *entry) { o.layoutOffered = offered })
 }

@@ -47,10 +47,10 @@ type entry struct {
 	// operation: the history leaves it out.
 	inSlots bool
 	task    task
-	// offered is set once the kubelet has offered the new layout, or the node has none: the cordon
-	// is not needed any more.
-	offered bool
-	watched bool // the operation is unsettled, and a goroutine watches whether it can still succeed
+	// layoutOffered is set once the kubelet has offered the new layout, or the node has none: the
+	// cordon is not needed any more.
+	layoutOffered bool
+	watched       bool // the operation is unsettled, and a goroutine watches whether it can still succeed
 	// retryable is set if the engine itself retries an operation that could not be finished, see
 	// retryDegraded. retry says when.
 	retryable bool
@@ -115,7 +115,7 @@ func (e *Engine) Operations() *api.Operations {
 			APIVersion: api.Version,
 			State:      b.status(),
 			Recovering: b.recovering,
-			Reason:     b.unusable,
+			Reason:     b.readOnlyReason,
 			Blocked:    b.blocked(),
 			Unrestored: b.listUnrestored(),
 			Operations: []api.Operation{},

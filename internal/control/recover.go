@@ -129,16 +129,16 @@ func (e *Engine) load(ctx context.Context) error {
 		operations = append(operations, op)
 	}
 
-	unusable := ""
+	readOnlyReason := ""
 
 	if damage != nil {
 		operations = append(operations, e.newOperation(*damage))
-		unusable = fmt.Sprintf(
+		readOnlyReason = fmt.Sprintf(
 			"%s; look at the GPUs that it names, then: migctl accept %s",
 			damage.Operation.Error.Detail,
 			damage.Operation.ID,
 		)
-		level.Error(e.o.Logger).Log("msg", "partition control is read-only", "err", unusable)
+		level.Error(e.o.Logger).Log("msg", "partition control is read-only", "err", readOnlyReason)
 	}
 
 	if e.Reason() != "" {
@@ -147,7 +147,7 @@ func (e *Engine) load(ctx context.Context) error {
 
 	e.state.update(func(b *book) {
 		b.loaded = true
-		b.unusable = unusable
+		b.readOnlyReason = readOnlyReason
 		b.damaged = damage != nil
 		b.layouts = h.Layouts
 		b.restoredBoot = h.Restored

@@ -114,8 +114,8 @@ func (b *book) refuse(retried *operation) *api.Problem {
 		)
 	case b.reserved:
 		return problemf(api.InProgress, "another request is being checked; try again")
-	case b.unusable != "" && (retried == nil || retried.verb != api.VerbRecovery):
-		return problemf(api.ReadOnly, "%s", b.unusable)
+	case b.readOnlyReason != "" && (retried == nil || retried.verb != api.VerbRecovery):
+		return problemf(api.ReadOnly, "%s", b.readOnlyReason)
 	default:
 		return nil
 	}
@@ -176,7 +176,7 @@ func blockedProblem(op *operation, id gpu.UUID) *api.Problem {
 // wait for a store call that hangs.
 func (e *Engine) repairStore() {
 	due := read(e.state, func(b *book) bool {
-		return b.unusable != "" && b.loaded && !b.damaged && b.current == nil
+		return b.readOnlyReason != "" && b.loaded && !b.damaged && b.current == nil
 	})
 	if !due || e.saving.isTaken() {
 		return
@@ -187,7 +187,7 @@ func (e *Engine) repairStore() {
 		return
 	}
 
-	e.state.update(func(b *book) { b.unusable = "" })
+	e.state.update(func(b *book) { b.readOnlyReason = "" })
 	level.Info(e.o.Logger).Log("msg", "state folder of partition control is usable again")
 	e.reportState()
 }

@@ -93,7 +93,7 @@ func (e *Engine) acceptDamage(ctx context.Context, op *operation) (*api.Operatio
 
 	e.state.update(func(b *book) {
 		b.damaged = false
-		b.unusable = ""
+		b.readOnlyReason = ""
 		open = b.list(func(o *entry) bool { return !o.Operation.State.Final() })
 	})
 
@@ -167,7 +167,7 @@ func (e *Engine) retryDegraded(ctx context.Context) {
 	now := e.o.Now()
 
 	e.state.update(func(b *book) {
-		if b.current == nil && b.unusable == "" && !b.recovering {
+		if b.current == nil && b.readOnlyReason == "" && !b.recovering {
 			due = b.list(func(o *entry) bool {
 				return isDegraded(o.Operation.State) && o.retryable && o.retry.IsDue(now) &&
 					(e.o.Apply || o.resumes)

@@ -51,18 +51,18 @@ func (op *operation) in(*book) *entry { return &op.entry }
 
 // book is what the goroutines of an Engine share.
 type book struct {
-	current      *operation    // accepted or being executed
-	cleared      chan struct{} // closed when current becomes nil; nil while nothing waits for that
-	reserved     bool          // a request is being checked, and may become the current operation
-	operations   []*operation  // that we remember, oldest first
-	layouts      []layout      // the committed layouts of GPUs, for a restore
-	restoredBoot string        // the boot whose restore was begun
-	unrestored   []unrestored  // GPUs that we still have to restore in that boot
-	loaded       bool          // the state folder was read
-	recovering   bool          // we are finishing what the last process left
-	unusable     string        // why the engine is read-only; empty if it is not
-	damaged      bool          // documents on disk are damaged; the operator has to accept that
-	slotsUsed    bool          // an operation was saved in the slots, see history.SlotsUsed
+	current        *operation    // accepted or being executed
+	cleared        chan struct{} // closed when current becomes nil; nil while nothing waits for that
+	reserved       bool          // a request is being checked, and may become the current operation
+	operations     []*operation  // that we remember, oldest first
+	layouts        []layout      // the committed layouts of GPUs, for a restore
+	restoredBoot   string        // the boot whose restore was begun
+	unrestored     []unrestored  // GPUs that we still have to restore in that boot
+	loaded         bool          // the state folder was read
+	recovering     bool          // we are finishing what the last process left
+	readOnlyReason string        // why the engine is read-only; empty if it is not
+	damaged        bool          // documents on disk are damaged; the operator has to accept that
+	slotsUsed      bool          // an operation was saved in the slots, see history.SlotsUsed
 
 	// The last state and number that went to the observers.
 	reportedState     string
@@ -74,7 +74,7 @@ func (b *book) status() string {
 		return running
 	}
 
-	if b.unusable != "" {
+	if b.readOnlyReason != "" {
 		return readOnly
 	}
 

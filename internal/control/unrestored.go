@@ -72,7 +72,7 @@ func (e *Engine) beginRestore() {
 
 // isRestoreDue reports whether the restore of a boot has to begin, and can.
 func (b *book) isRestoreDue(boot string) bool {
-	return b.restoredBoot != boot && boot != "" && b.unusable == "" && b.current == nil
+	return b.restoredBoot != boot && boot != "" && b.readOnlyReason == "" && b.current == nil
 }
 
 // dueRestores lists the GPUs to restore now.
@@ -80,7 +80,7 @@ func (e *Engine) dueRestores() (list []gpu.UUID) {
 	now := e.o.Now()
 
 	e.state.update(func(b *book) {
-		if !e.o.Restore || !e.o.Apply || b.unusable != "" || b.current != nil {
+		if !e.o.Restore || !e.o.Apply || b.readOnlyReason != "" || b.current != nil {
 			return
 		}
 

@@ -28,7 +28,7 @@ func (e *Engine) watchUnsettled(ctx context.Context) {
 
 	e.state.update(func(b *book) {
 		// As long as the state folder cannot be written or trusted, no operation can end.
-		if b.unusable != "" || b.damaged || b.recovering {
+		if b.readOnlyReason != "" || b.damaged || b.recovering {
 			return
 		}
 
@@ -59,8 +59,8 @@ func (e *Engine) awaitSettled(ctx context.Context, op *operation) {
 			return
 		}
 
-		if len(waits) == 0 && !op.copy().offered {
-			op.setOffered(true)
+		if len(waits) == 0 && !op.copy().layoutOffered {
+			op.setLayoutOffered(true)
 			e.uncordonNode(ctx, op) // if this fails, Run tries again
 		}
 

@@ -175,7 +175,7 @@ func (e *Engine) keepAlive() {
 			op.in(b).Written = now
 		}
 
-		due = len(waiting) > 0 && b.current == nil && b.unusable == ""
+		due = len(waiting) > 0 && b.current == nil && b.readOnlyReason == ""
 	})
 
 	if due {
