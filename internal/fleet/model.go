@@ -68,11 +68,11 @@ func modelNamed(name string) mig.Model {
 	return found[0]
 }
 
-// gpuOf returns a GPU of a model without MIG, for advise.Choose.
+// gpuOf returns a GPU of this model with MIG off, as advise.Choose takes it.
 func gpuOf(m *mig.Model, totalBytes float64) *gpu.GPU {
 	sms := m.SMs
 	if hasWords(m.Name, "A100") {
-		sms = 108 // the largest profile of an A100, from which m.SMs is, has only 98
+		sms = 108 // m.SMs is that of the largest profile: 98
 	}
 
 	g := &gpu.GPU{Facts: gpu.Facts{Name: m.Name, SMs: gpu.Some(sms), Profiles: m.Profiles}}
@@ -107,7 +107,7 @@ func PriceOf(prices []Price, name string) (Price, bool) {
 
 // priceOf returns the price of a GPU. All words of the price's model must be in the GPU's name or in
 // its model's. If that is so for several prices, the one with the most words counts: A100-80GB before
-// A100.
+// A100. Of several with as many words the last one counts.
 func priceOf(prices []Price, name, modelName string) (Price, bool) {
 	best := Price{}
 	found := false
