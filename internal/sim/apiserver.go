@@ -167,10 +167,10 @@ func (n *Node) AdminAccess(d gpu.ClaimDevice) (bool, error) {
 	return false, gpu.ErrNotFound
 }
 
-// introduce makes a pod that the kubelet admits now known to the API server: it sets when the API
+// announceToAPI makes a pod that the kubelet admits now known to the API server: it sets when the API
 // server has the pod, and when it reports it to clients. The API server gets the mirror pod of a
 // static pod only when it answers.
-func (n *Node) introduce(p *pod) {
+func (n *Node) announceToAPI(p *pod) {
 	p.created = n.apiOutages.upFrom(n.sinceStart())
 	p.known = p.created
 	p.endKnown = never

@@ -42,13 +42,13 @@ func (n *Node) checkpointPod(p *pod) {
 	var added []CheckpointEntry
 
 	for _, c := range p.containers {
-		if len(c.devices) == 0 {
+		if len(c.deviceIDs) == 0 {
 			continue
 		}
 
 		byNUMANode := make(map[int64][]string)
 
-		for _, g := range c.grants {
+		for _, g := range c.granted {
 			numa := int64(g.gpu.index / gpusPerNUMANode)
 			byNUMANode[numa] = append(byNUMANode[numa], n.deviceID(g))
 		}

@@ -7,7 +7,7 @@ import (
 )
 
 // A fan turns at idleFanPercent up to fanRestCelsius. From there its speed grows in proportion, up
-// to full speed at slowdownCelsius. Both values are chosen.
+// to full speed at slowdownCelsius. Both values are our choice.
 const (
 	idleFanPercent = 30
 	fanRestCelsius = 45

@@ -109,7 +109,7 @@ func (n *Node) newTakenDevices() *takenDevices {
 
 	for _, p := range n.pods {
 		for _, c := range p.containers {
-			for _, g := range c.grants {
+			for _, g := range c.granted {
 				if !p.ended && !c.spec.Admin {
 					d.markTaken(g)
 				}
@@ -141,22 +141,22 @@ func (n *Node) allocate(p *pod) *container {
 				continue
 			}
 
-			c.grants = n.takeDevices(c.spec, taken, reusable)
-			if c.grants == nil {
+			c.granted = n.takeDevices(c.spec, taken, reusable)
+			if c.granted == nil {
 				return c
 			}
 
-			n.describeGrants(p, c)
+			n.fillDeviceIDs(p, c)
 
 			if c.spec.Admin || n.scenario.Node.Allocator == AllocatorDRA {
 				continue
 			}
 
 			reusable = slices.DeleteFunc(reusable, func(g grant) bool {
-				return slices.Contains(c.grants, g)
+				return slices.Contains(c.granted, g)
 			})
 			if init {
-				reusable = append(reusable, c.grants...)
+				reusable = append(reusable, c.granted...)
 			}
 		}
 	}

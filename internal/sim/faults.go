@@ -94,7 +94,7 @@ type FaultSpec struct {
 	Compute  gpu.Opt[gpu.ComputeID]  `yaml:"ci,omitempty" range:"0..255"`
 	// Recovery is the action that the driver asks for while an XID fault lasts; empty: none.
 	Recovery gpu.RecoveryAction `yaml:",omitempty" oneof:"none reset reboot drain drain_and_reset"`
-	Layout   []LayoutSpec       `yaml:"-"` // of external-reconfigure
+	Layout   []InstanceSpec     `yaml:"-"` // of external-reconfigure
 }
 
 // active reports whether the fault holds at a time since the start, for a GPU or for noSingleGPU.
@@ -319,7 +319,7 @@ func (n *Node) scheduleSpan(f *FaultSpec, rank int, begin, end func()) {
 }
 
 // channelsPerProcess is how many GPU channels each simulated process has. CUDA programs have
-// several; the number is chosen.
+// several; the number is our choice.
 const channelsPerProcess = 4
 
 // reportXID reports an XID error in the kernel's log and by events of the driver. After a 79 or a

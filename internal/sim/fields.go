@@ -24,7 +24,7 @@ const (
 
 const (
 	allLinks       = 0xFFFFFFFF // the scope that asks for the total over all NVLinks
-	rawOverhead    = 1.125      // bytes on an NVLink, with the protocol's, per byte of data (chosen)
+	rawOverhead    = 1.125      // bytes on an NVLink, with the protocol's, per byte of data (our choice)
 	recoveryField  = 230        // NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 	recoveryBranch = 565        // the first driver branch that has recoveryField (our guess)
 )

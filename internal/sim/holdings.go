@@ -34,7 +34,7 @@ func (n *Node) Holdings() []Holding {
 				continue
 			}
 
-			for _, g := range c.grants {
+			for _, g := range c.granted {
 				h := Holding{
 					Namespace: p.spec.Namespace, Pod: p.name, Container: c.spec.Name, PodUID: p.uid,
 					GPU: g.gpu.uuid, Init: c.spec.Init, Present: g.exists(),

@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// LayoutSpec is a GPU instance that exists from the start.
-type LayoutSpec struct {
+// InstanceSpec is a GPU instance of a layout, with its compute instances.
+type InstanceSpec struct {
 	profile   gpu.Profile
 	placement gpu.Placement
 	computes  []int // compute slices of each compute instance
@@ -23,14 +23,14 @@ func parsePlace(text string) (profile string, start int, ok bool) {
 	return profile, int(number), ok
 }
 
-// findInstance finds the GPU instance that a text such as 3g.20gb@4 names among a model's profiles.
-// If the text names none, expected says what would have been valid.
-func findInstance(profiles []gpu.Profile, text string) (spec LayoutSpec, expected string) {
+// parseInstance reads a GPU instance such as 3g.20gb@4, whose profile is one of a model's profiles.
+// If the text is not valid, expected says what would have been valid.
+func parseInstance(profiles []gpu.Profile, text string) (spec InstanceSpec, expected string) {
 	name, start, isPlace := parsePlace(text)
 
 	i := slices.IndexFunc(profiles, func(f gpu.Profile) bool { return f.Name == name })
 	if i < 0 {
-		return LayoutSpec{}, fmt.Sprintf(
+		return InstanceSpec{}, fmt.Sprintf(
 			"one of the model's profiles (%s) and where it starts, such as %s@0",
 			profileNames(profiles),
 			profiles[0].Name,
@@ -39,14 +39,14 @@ func findInstance(profiles []gpu.Profile, text string) (spec LayoutSpec, expecte
 
 	for _, placement := range profiles[i].Placements {
 		if isPlace && placement.Start == start {
-			return LayoutSpec{profile: profiles[i], placement: placement}, ""
+			return InstanceSpec{profile: profiles[i], placement: placement}, ""
 		}
 	}
 
 	ordered := slices.Clone(profiles[i].Placements)
 	slices.SortFunc(ordered, func(a, b gpu.Placement) int { return a.Start - b.Start })
 
-	return LayoutSpec{}, fmt.Sprintf("%s at one of its placements, %s", name,
+	return InstanceSpec{}, fmt.Sprintf("%s at one of its placements, %s", name,
 		joinNames(ordered, func(p gpu.Placement) string { return fmt.Sprintf("@%d", p.Start) }))
 }
 
@@ -68,9 +68,9 @@ func parseComputeSize(text string, profile gpu.Profile) (size int, ok bool) {
 	return int(number), true
 }
 
-// addInstance adds an instance to a GPU whose layout is being checked. If the layout cannot have it,
-// problem says why.
-func (g *simGPU) addInstance(spec LayoutSpec) (problem string) {
+// addInstance adds an instance to a trial GPU, which serves only to check a layout; compute
+// instances are checked apart. If the layout cannot have the instance, problem says why.
+func (g *simGPU) addInstance(spec InstanceSpec) (problem string) {
 	if i := g.occupant(spec.placement); i != nil {
 		return fmt.Sprintf(
 			"%s@%s overlaps %s@%s",

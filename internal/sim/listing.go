@@ -23,7 +23,7 @@ func (n *Node) newOwnPod() *pod {
 		Created:    neverCreated,
 		Containers: []ContainerSpec{{Name: OwnContainer}},
 	}, "own pod", n.scenario.Seed)
-	n.introduce(p)
+	n.announceToAPI(p)
 
 	return p
 }
@@ -92,7 +92,7 @@ func (p *pod) describe(c *container) Container {
 		PodUID: p.uid, ID: c.id,
 		Claims: slices.Clone(c.claims),
 	}
-	for _, g := range c.devices {
+	for _, g := range c.deviceIDs {
 		d.Devices = append(d.Devices, DeviceGrant{Resource: g.Resource, IDs: slices.Clone(g.IDs)})
 	}
 

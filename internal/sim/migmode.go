@@ -124,11 +124,11 @@ func (n *Node) reboot() {
 }
 
 // buildLayout creates a layout on a GPU without instances.
-func (n *Node) buildLayout(g *simGPU, layout []LayoutSpec) error {
+func (n *Node) buildLayout(g *simGPU, layout []InstanceSpec) error {
 	// We create the last placement first, as the driver does if it chooses placements. With
 	// GIIDByCreation that gives the ids that published listings show.
 	lastFirst := slices.Clone(layout)
-	slices.SortStableFunc(lastFirst, func(a, b LayoutSpec) int {
+	slices.SortStableFunc(lastFirst, func(a, b InstanceSpec) int {
 		return b.placement.Start - a.placement.Start
 	})
 
@@ -163,7 +163,7 @@ func (n *Node) buildLayout(g *simGPU, layout []LayoutSpec) error {
 
 // repartition changes the layout as another client would (FaultReconfigure): it kills the GPU's
 // processes and replaces its instances.
-func (n *Node) repartition(g *simGPU, layout []LayoutSpec) {
+func (n *Node) repartition(g *simGPU, layout []InstanceSpec) {
 	for _, t := range slices.Clone(g.tasks) {
 		n.kill(t.proc, "its GPU was reconfigured")
 	}

@@ -99,20 +99,20 @@ func readLayout(
 	list *strictyaml.Node,
 	key string,
 	model gpuModel,
-) []LayoutSpec {
+) []InstanceSpec {
 	var entries []layoutEntry
 	if !r.Decode(list, key, &entries) {
 		return nil
 	}
 
 	trial := &simGPU{mig: model.mig} // holds the instances so far, to check the next against
-	layout := []LayoutSpec(nil)
+	layout := []InstanceSpec(nil)
 
 	for i, e := range entries {
 		n := list.Content[i]
 		entryKey := fmt.Sprintf("%s[%d]", key, i)
 
-		spec, expected := findInstance(model.mig.Profiles, e.GI)
+		spec, expected := parseInstance(model.mig.Profiles, e.GI)
 		if expected != "" {
 			r.Fail(n, entryKey, "is %q; expected %s", e.GI, expected)
 			continue

@@ -26,24 +26,25 @@ type pod struct {
 // container is a container of an admitted pod. Its devices are fixed at the admission: the kubelet
 // lists their ids even after they were destroyed.
 type container struct {
-	spec    *ContainerSpec
-	id      string
-	grants  []grant       // the devices that it was given
-	devices []DeviceGrant // their ids; nil if the allocator uses claims
-	claims  []Claim       // their claims; nil if the allocator uses ids
-	process *process      // nil if it has no workload
-	done    bool          // it is an init container that has ended
+	spec      *ContainerSpec
+	id        string
+	granted   []grant       // the devices that it was given
+	deviceIDs []DeviceGrant // their ids; nil if the allocator uses claims
+	claims    []Claim       // their claims; nil if the allocator uses ids
+	process   *process      // nil if it has no workload
+	done      bool          // it is an init container that has ended
 }
 
 // lingering is how long the kubelet still lists a pod that has ended. Real ones listed it for "a
-// poll or two"; the time is chosen.
+// poll or two"; the time is our choice.
 const lingering = 2 * time.Second
 
 // draDriver is the name of NVIDIA's DRA driver.
 const draDriver = "gpu.nvidia.com"
 
 // schedulePods puts the pods of the scenario on the schedule, each at the time at which the kubelet
-// first handles it. Of pods at the same time the oldest comes first.
+// first handles it. Of pods at the same time the oldest comes first: sortSchedule keeps the order of
+// ties. A pod's UID derives from its number in the scenario.
 func (n *Node) schedulePods() {
 	numbers := make([]int, len(n.scenario.Pods))
 	for i := range numbers {
@@ -129,7 +130,7 @@ func (n *Node) receivePod(number int, spec *PodSpec) {
 func (n *Node) admitPod(spec *PodSpec, identity ...any) *ContainerSpec {
 	p := n.newPod(spec, identity...)
 	if delay := n.allocationDelay(spec); delay > 0 {
-		n.introduce(p)
+		n.announceToAPI(p)
 		n.admitSlowly(p, delay)
 
 		return nil
@@ -147,7 +148,7 @@ func (n *Node) allocateFor(p *pod) *ContainerSpec {
 
 	n.pods = append(n.pods, p)
 	if !slices.Contains(n.apiPods, p) {
-		n.introduce(p)
+		n.announceToAPI(p)
 	}
 
 	n.record(Record{Pod: p.title(), Message: "admitted"})
@@ -168,24 +169,24 @@ func (n *Node) unlistPod(p *pod) {
 	n.pods = slices.DeleteFunc(n.pods, func(o *pod) bool { return o == p })
 }
 
-// describeGrants sets the ids of the devices that a container was given, or the claims for them.
-func (n *Node) describeGrants(p *pod, c *container) {
-	if len(c.grants) == 0 {
+// fillDeviceIDs sets the ids of the devices that a container was given, or the claims for them.
+func (n *Node) fillDeviceIDs(p *pod, c *container) {
+	if len(c.granted) == 0 {
 		return
 	}
 
 	if n.scenario.Node.Allocator != AllocatorDRA {
 		d := DeviceGrant{Resource: c.spec.Resource}
-		for _, g := range c.grants {
+		for _, g := range c.granted {
 			d.IDs = append(d.IDs, n.deviceID(g))
 		}
 
-		c.devices = []DeviceGrant{d}
+		c.deviceIDs = []DeviceGrant{d}
 
 		return
 	}
 
-	for k, g := range c.grants {
+	for k, g := range c.granted {
 		name := p.spec.Name + "-" + c.spec.Name
 		if k > 0 {
 			name = fmt.Sprintf("%s-%d", name, k)
@@ -198,13 +199,10 @@ func (n *Node) describeGrants(p *pod, c *container) {
 	}
 }
 
-// startContainers starts the pod's init containers one after the other, then all others at once.
+// startContainers starts the pod's init containers one after the other, then all others at once. The
+// end of an init container calls it again.
 func (n *Node) startContainers(p *pod) {
-	for _, c := range p.containers {
-		if !c.spec.Init || c.done {
-			continue
-		}
-
+	if c := p.nextInit(); c != nil {
 		n.startContainer(p, c)
 		n.scheduleEnd(n.stateTime.Add(c.spec.For), func() {
 			c.done = true
@@ -227,16 +225,28 @@ func (n *Node) startContainers(p *pod) {
 	}
 }
 
+// nextInit returns the pod's first init container that has not ended, nil if there is none.
+func (p *pod) nextInit() *container {
+	for _, c := range p.containers {
+		if c.spec.Init && !c.done {
+			return c
+		}
+	}
+
+	return nil
+}
+
 // startContainer starts the container's process. Like the real runtime it does not start a container
-// that was given a device that no longer exists.
+// that was given a device that no longer exists. A container without a device has no process: we
+// simulate only what uses GPUs.
 func (n *Node) startContainer(p *pod, c *container) {
-	if len(c.grants) == 0 {
+	if len(c.granted) == 0 {
 		return
 	}
 
 	var devices []simDevice
 
-	for _, g := range c.grants {
+	for _, g := range c.granted {
 		if !g.exists() {
 			n.record(Record{
 				Pod: p.title(),
@@ -276,7 +286,7 @@ func (n *Node) stopContainer(c *container) {
 // lists it a while longer.
 func (n *Node) endPod(p *pod) {
 	if p.ended {
-		return // replaced before its time
+		return // ReplacePod has ended it before its scheduled end
 	}
 
 	p.ended = true

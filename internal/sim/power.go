@@ -56,7 +56,8 @@ const (
 	reasonHWPowerBrake gpu.ClockEvents = 0x80
 )
 
-// How power and temperature behave. The figures are chosen; real GPUs differ.
+// How power and temperature behave. The figures are our choice, not measured; real
+// GPUs differ.
 const (
 	slowdownCelsius   = 87               // from here on the driver reduces clocks
 	hwSlowdownCelsius = 92               // from here on the hardware halves them

@@ -125,11 +125,11 @@ func migModes() map[string]MIGModeSpec {
 // GPUSpec describes one GPU.
 type GPUSpec struct {
 	Model   gpuModel
-	Minor   gpu.Opt[int] `yaml:",omitempty" range:"0..65536"`
-	Fans    int          `yaml:",omitempty" range:"0..8"`
-	MIG     MIGModeSpec  `yaml:"mig,omitempty"`
-	Layout  []LayoutSpec `yaml:"-"`
-	Sharing SharingSpec  `yaml:",omitempty"`
+	Minor   gpu.Opt[int]   `yaml:",omitempty" range:"0..65536"`
+	Fans    int            `yaml:",omitempty" range:"0..8"`
+	MIG     MIGModeSpec    `yaml:"mig,omitempty"`
+	Layout  []InstanceSpec `yaml:"-"`
+	Sharing SharingSpec    `yaml:",omitempty"`
 }
 
 // SharingSpec says how containers share the devices of a GPU. Replicas is 0 if they do not.

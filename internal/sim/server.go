@@ -16,32 +16,34 @@ type Server struct {
 	Fraction share         `default:"0.9"`
 	Load     time.Duration `default:"1m" nonzero:"more than no time"`
 	Prepare  time.Duration `default:"40s" nonzero:"more than no time"`
-	// Token is the memory that a token takes in the cache, and Tokens how many tokens all present
-	// requests have together.
-	Token  memorySize             `default:"128KiB"`
-	Tokens signalOf[tokenCount]   `yaml:",omitempty"`
-	Active signalOf[requestCount] `yaml:",omitempty"` // how many requests are present
-	// Rate is how many requests end in a second. Each takes the time Each and has an answer of Answer
-	// tokens.
-	Rate   requestsPerSec `default:"0"`
-	Each   time.Duration  `default:"2s"`
-	Answer tokenCount     `default:"200"`
+	// TokenBytes is the memory that a token takes in the cache. PresentTokens is how many tokens the
+	// present requests have together.
+	TokenBytes    memorySize           `yaml:"token" default:"128KiB"`
+	PresentTokens signalOf[tokenCount] `yaml:"tokens,omitempty"`
+	// PresentRequests is how many requests the server has: those that it runs and those that wait.
+	PresentRequests signalOf[requestCount] `yaml:"active,omitempty"`
+	// Rate is how many requests end in a second. Each takes RequestTime and has an answer of
+	// AnswerTokens.
+	Rate         requestsPerSec `default:"0"`
+	RequestTime  time.Duration  `yaml:"each" default:"2s"`
+	AnswerTokens tokenCount     `yaml:"answer" default:"200"`
 }
 
-// serverContext is the memory in bytes that a server takes before it loads anything (chosen).
+// serverContext is the memory in bytes that a server takes before it loads anything (our
+// choice, not measured).
 const serverContext = 500 << 20
 
 // memoryAfter returns the bytes of memory that a server wants some time after its start, on a device
 // with size bytes. If the reserved fraction has no room for more than the weights, the server wants
 // more than the device has: a real one fails then, too.
 func (s *Server) memoryAfter(t time.Duration, size uint64) uint64 {
-	weights := serverContext + float64(s.Weights)
+	loaded := serverContext + float64(s.Weights)
 	switch reserved := float64(s.Fraction) * float64(size); {
 	case t < s.Load:
 		return uint64(serverContext + float64(s.Weights)*t.Seconds()/s.Load.Seconds())
 	case t < s.Load+s.Prepare:
-		return uint64(weights)
-	case reserved <= weights:
+		return uint64(loaded)
+	case reserved <= loaded:
 		return size + 1
 	default:
 		return uint64(reserved)
@@ -51,7 +53,7 @@ func (s *Server) memoryAfter(t time.Duration, size uint64) uint64 {
 // cacheTokens returns how many tokens the cache has room for on a device with size bytes.
 func (s *Server) cacheTokens(size uint64) float64 {
 	cache := float64(s.Fraction)*float64(size) - serverContext - float64(s.Weights)
-	return max(0, cache/float64(s.Token))
+	return max(0, cache/float64(s.TokenBytes))
 }
 
 // ServerMetrics returns the metrics that the inference server of a running pod serves, in
@@ -80,8 +82,8 @@ func (n *Node) ServerMetrics(podUID string) (text string, ok bool) {
 			return s.metrics(
 				serving,
 				uint64(float64(size)*t.share),
-				t.now(n, s.Tokens.Signal),
-				t.now(n, s.Active.Signal),
+				t.now(n, s.PresentTokens.Signal),
+				t.now(n, s.PresentRequests.Signal),
 			), true
 		}
 	}
@@ -90,9 +92,9 @@ func (n *Node) ServerMetrics(podUID string) (text string, ok bool) {
 }
 
 // metrics returns the metrics of a server that has served for some time on a device with size bytes,
-// and now has some active requests with some tokens. If the cache has no room for all tokens, a part
-// of the requests waits.
-func (s *Server) metrics(serving time.Duration, size uint64, tokens, active float64) string {
+// and now has some present requests with some tokens. If the cache has no room for all tokens, a part
+// of the requests waits. How long they wait is not simulated: the latency is RequestTime alone.
+func (s *Server) metrics(serving time.Duration, size uint64, tokens, present float64) string {
 	room := s.cacheTokens(size)
 	fitting := 1. // the share of the tokens, and so of the requests, for which there is room
 
@@ -100,8 +102,8 @@ func (s *Server) metrics(serving time.Duration, size uint64, tokens, active floa
 		fitting = room / tokens
 	}
 
-	running := float64(int(active * fitting))
-	waiting := float64(int(active)) - running
+	running := float64(int(present * fitting))
+	waiting := float64(int(present)) - running
 	ended := float64(int64(float64(s.Rate) * serving.Seconds()))
 	use := min(1, tokens/max(room, 1))
 
@@ -113,9 +115,9 @@ func (s *Server) metrics(serving time.Duration, size uint64, tokens, active floa
 		put("sglang:num_queue_reqs", waiting)
 		put("sglang:token_usage", use)
 		put("sglang:max_total_num_tokens", room)
-		put("sglang:generation_tokens_total", ended*float64(s.Answer))
+		put("sglang:generation_tokens_total", ended*float64(s.AnswerTokens))
 		put("sglang:e2e_request_latency_seconds_count", ended)
-		put("sglang:e2e_request_latency_seconds_sum", ended*s.Each.Seconds())
+		put("sglang:e2e_request_latency_seconds_sum", ended*s.RequestTime.Seconds())
 		put("sglang:queue_time_seconds_sum", 0)
 
 		return b.String()
@@ -124,9 +126,9 @@ func (s *Server) metrics(serving time.Duration, size uint64, tokens, active floa
 	put("vllm:num_requests_running", running)
 	put("vllm:num_requests_waiting", waiting)
 	put("vllm:kv_cache_usage_perc", use)
-	put("vllm:generation_tokens_total", ended*float64(s.Answer))
+	put("vllm:generation_tokens_total", ended*float64(s.AnswerTokens))
 	put("vllm:request_inference_time_seconds_count", ended)
-	put("vllm:request_inference_time_seconds_sum", ended*s.Each.Seconds())
+	put("vllm:request_inference_time_seconds_sum", ended*s.RequestTime.Seconds())
 	put(
 		fmt.Sprintf(
 			`vllm:cache_config_info{block_size="16",gpu_memory_utilization="%v",num_gpu_blocks="%d"}`,

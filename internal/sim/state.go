@@ -144,7 +144,7 @@ func (g *simGPU) describeModes(s *GPUState) {
 	}
 
 	if !g.model.noMemoryTemp {
-		s.MemoryCelsius = gpu.Some(s.Celsius + 4) // memory is a little hotter than the GPU (chosen)
+		s.MemoryCelsius = gpu.Some(s.Celsius + 4) // memory is a little hotter than the GPU (our choice)
 	}
 
 	if len(g.instances) == 0 {

@@ -181,7 +181,7 @@ func (n *Node) useMemory(g *simGPU) {
 	}
 }
 
-// mpsServerMemory is the memory in bytes that an MPS server takes (a chosen value).
+// mpsServerMemory is the memory in bytes that an MPS server takes (our choice, not measured).
 const mpsServerMemory = 30 << 20
 
 // overhead returns the memory in bytes that the driver itself uses of a GPU. What it uses of each

@@ -11,7 +11,8 @@ package kernels
 
 import "time"
 
-// Reachable is the share of a memory's nominal bandwidth that kernels can reach (a chosen value).
+// Reachable is the share of a memory's nominal bandwidth that kernels can reach (our choice, not
+// measured).
 const Reachable = 0.9
 
 // Phase is one kind of kernels of a workload.

@@ -76,7 +76,8 @@ type Device struct {
 	Loss      float64 // how much longer all kernels take than SMs and bandwidth explain; 0.1: 10 %
 }
 
-// reachable is the share of nominal bandwidth that kernels can draw (chosen, as kernels.Reachable).
+// reachable is the share of nominal bandwidth that kernels can draw (our choice, as
+// kernels.Reachable).
 const reachable = 0.9
 
 // slowdown returns how many times as long the device takes for a phase as the whole GPU.
