@@ -1,6 +1,7 @@
 package dcgmsource
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -109,7 +110,9 @@ func (s *Source) locateGPUs(now time.Time) error {
 		return err
 	}
 
-	clear(s.devices)
+	if err == nil { // a list that fails says nothing of GPUs that were found before
+		clear(s.devices)
+	}
 
 	for _, d := range list {
 		s.devices[d.UUID] = d.ID
@@ -119,11 +122,8 @@ func (s *Source) locateGPUs(now time.Time) error {
 		u := s.units[g.UUID]
 		u.device.ID, u.located = s.devices[u.id]
 
-		switch {
-		case err != nil:
-			s.logFailure(u, err)
-		case !u.located:
-			s.logFailure(u, fmt.Errorf("find GPU: %w", gpu.ErrNotFound))
+		if !u.located {
+			s.logFailure(u, cmp.Or(err, fmt.Errorf("find GPU: %w", gpu.ErrNotFound)))
 		}
 	}
 

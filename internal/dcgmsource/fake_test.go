@@ -71,7 +71,13 @@ func (e *fakeEngine) Connect() (Session, error) {
 	return e, nil
 }
 
-func (e *fakeEngine) Devices() ([]GPUEntity, error) { return e.devices, e.ask("devices") }
+func (e *fakeEngine) Devices() ([]GPUEntity, error) {
+	if err := e.ask("devices"); err != nil {
+		return nil, err
+	}
+
+	return e.devices, nil
+}
 
 func (e *fakeEngine) Hierarchy(to []MIGEntity) ([]MIGEntity, error) {
 	return append(to, e.tree...), e.ask("hierarchy")

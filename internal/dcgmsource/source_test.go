@@ -320,6 +320,29 @@ func TestUnknownGPU(t *testing.T) {
 	}
 }
 
+// TestFailedSearchCostsNoOther: a GPU that the engine cannot find, since its list fails, takes nothing
+// from those that it has found.
+func TestFailedSearchCostsNoOther(t *testing.T) {
+	h := harnessOf(t, newFake("GPU-a"), false)
+	cmptest.Equal(t, "answers", len(h.after(2)), 1)
+
+	h.node.GPUs = append(h.node.GPUs, gpu.GPU{
+		Facts: gpu.Facts{UUID: "GPU-b", Index: 1}, Device: gpu.Device{Up: true}, MIG: gpu.MIGState{LayoutGeneration: 1},
+	})
+	h.engine.fail = func(op string, _ []Entity) error {
+		if op == "devices" {
+			return gpu.ErrDriver
+		}
+
+		return nil
+	}
+
+	_, found := h.after(2)["GPU-a"]
+	cmptest.Equal(t, "the GPU that was found before is answered", found, true)
+	cmptest.HasTexts(t, h.lines.String(), "GPU-b")
+	cmptest.LacksTexts(t, h.lines.String(), "GPU-a")
+}
+
 func TestRequiresRoot(t *testing.T) {
 	h := mixed(t)
 
