@@ -184,7 +184,7 @@ func (w *procedure) writeHeld(t *advise.Stage) {
 		if to != t.Index {
 			w.writeNote(
 				fmt.Sprintf(
-					"It gets it on GPU %d, which comes later: it waits until that one is partitioned, too.",
+					"Its slice is on GPU %d, which a later step partitions: until then it waits.",
 					to,
 				),
 			)
