@@ -290,7 +290,12 @@ func xidViews(g *gpu.GPU, marks []history.Mark) []xidView {
 				continue
 			}
 
-			if name := fmt.Sprintf("GI %d (gone)", m.GPUInstance.Or(0)); !slices.Contains(named, name) {
+			name := fmt.Sprintf("GI %d", m.GPUInstance.Or(0))
+			if !g.Released.Present() { // the instances of a GPU that we keep closed are not read
+				name += " (gone)"
+			}
+
+			if !slices.Contains(named, name) {
 				named = append(named, name)
 			}
 		}

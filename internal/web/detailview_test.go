@@ -82,6 +82,11 @@ func TestXIDs(t *testing.T) {
 		{XID: 999, Count: "1"},
 	})
 
+	released := g
+	released.Instances = nil // as poll hides them
+	released.Released = gpu.Some(gpu.Release{Since: at, Cause: gpu.ReleasedByOperator})
+	cmptest.Equal(t, "instances of a released GPU", xidViews(&released, marks)[0].Instances, "GI 7")
+
 	snap := nodeFixture()
 	snap.GPUs = []gpu.GPU{g}
 	page := showPage(t, Options{State: true}, snap)

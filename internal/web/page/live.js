@@ -2,12 +2,13 @@
 // again. Without scripts the browser reloads it.
 const refreshMS = Number(content().dataset.refresh);
 const retryMS = 30000; // until a stream that was refused is asked for again
-let received = Date.now(); // when the content was received
+// Durations are by performance.now(): the browser's clock may be set.
+let received = performance.now(); // when the content was received
 // How much the browser's clock is before the exporter's, by the content that came with the least delay. A slow link
 // delays what the stream brings: its readings are older than they were when the exporter rendered them.
 let clockLead = Infinity;
 let stream = null;
-let opened = 0; // when the stream was asked for
+let opened = -Infinity; // when the stream was asked for
 let fetching = false;
 
 function content() {
@@ -20,41 +21,43 @@ function isPaused() {
 }
 
 // Compares the clocks by a content that has just come, and returns by how many milliseconds it is late. The first
-// content of an answer cannot have waited behind others: if it seems very late, one of the clocks was set.
-function compareClocks(node, isFirst) {
+// content of an answer is no older than the request for it, asked: if it seems so, one of the clocks was set. A later
+// content, with asked null, may have waited behind others.
+function compareClocks(node, asked) {
   const read = node.querySelector("time");
   if (!read) return 0;
   const lead = Date.now() - Number(read.dataset.rendered);
-  if (lead < clockLead || (isFirst && lead - clockLead > 3 * refreshMS)) clockLead = lead;
+  const wasSet = asked !== null && lead - clockLead > Math.max(3 * refreshMS, performance.now() - asked);
+  if (lead < clockLead || wasSet) clockLead = lead;
   return lead - clockLead;
 }
 
 // Shows a content that the exporter has rendered, and returns by how many milliseconds it is late.
-function show(html, isFirst) {
+function show(html, asked) {
   const fresh = new DOMParser().parseFromString(html, "text/html").getElementById("node");
   // An exporter of another version has another script and style.
   if (!fresh || fresh.dataset.version !== content().dataset.version) {
     location.reload();
     return 0;
   }
-  const late = compareClocks(fresh, isFirst);
+  const late = compareClocks(fresh, asked);
   arrange(fresh);
   morph(content(), fresh);
   startForm();
-  received = Date.now();
+  received = performance.now();
   showAge();
   return late;
 }
 
 // Follows the stream. What comes very late is behind in a queue: a new stream begins with the present.
 function openStream() {
-  let isFirst = true;
-  opened = Date.now();
+  opened = performance.now();
+  let asked = opened; // by this script or, after a break, by the browser
   stream = new EventSource("api/v1/node/stream?view=page");
-  stream.addEventListener("open", () => { isFirst = true; });
+  stream.addEventListener("error", () => { asked = performance.now(); });
   stream.addEventListener("node", (event) => {
-    const late = show(event.data, isFirst);
-    isFirst = false;
+    const late = show(event.data, asked);
+    asked = null;
     if (late <= 3 * refreshMS) return;
     closeStream();
     openStream();
@@ -70,10 +73,11 @@ function closeStream() {
 async function poll() {
   if (fetching) return;
   fetching = true;
+  const asked = performance.now();
   try {
     const answer = await fetch(location.href, { cache: "no-store", signal: AbortSignal.timeout(refreshMS) });
     if (!answer.ok) throw new Error(answer.statusText);
-    show(await answer.text(), true);
+    show(await answer.text(), asked);
   } catch (e) {
     document.getElementById("lost").hidden = false;
   } finally {
@@ -86,9 +90,9 @@ async function poll() {
 function check() {
   if (isPaused()) return;
   const refused = !stream || stream.readyState === EventSource.CLOSED;
-  if (refused && Date.now() - opened > retryMS) openStream();
+  if (refused && performance.now() - opened > retryMS) openStream();
   const timeoutMS = stream && stream.readyState === EventSource.OPEN ? 3 * refreshMS : refreshMS / 2;
-  if (Date.now() - received >= timeoutMS) poll();
+  if (performance.now() - received >= timeoutMS) poll();
 }
 
 // Goes on or stops as the reader shows or hides the tab, and says whether the page is live.
