@@ -40,7 +40,7 @@ func (c *sessionChange) run(resume func(all bool)) {
 
 	if err != nil {
 		s.unblockCalls()
-		resume(true) // this change's pause alone: those of changes before it stand
+		resume(true)  // this change's pause alone: those of changes before it stand
 		c.refuse(err) // if NVML is still open, the next Discover looks up the GPUs
 
 		return
