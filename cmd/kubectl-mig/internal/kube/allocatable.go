@@ -81,10 +81,11 @@ func offeredDevices(node *corev1.Node) map[string]int {
 	return offered
 }
 
-// hasMIG reports whether MIG devices have resources of their own.
+// hasMIG reports whether MIG devices have resources of their own. A resource that the device plugin
+// offers no more can stay at 0, and says nothing.
 func hasMIG(resources map[string]int) bool {
-	for resource := range resources {
-		if strings.HasPrefix(resource, migPrefix) {
+	for resource, n := range resources {
+		if n > 0 && strings.HasPrefix(resource, migPrefix) {
 			return true
 		}
 	}

@@ -57,6 +57,8 @@ func TestMissing(t *testing.T) {
 			"nvidia.com/mig-1g.10gb: 6, of 3 devices"},
 
 		{"single", four, `"nvidia.com/mig.strategy": "single"`, `"nvidia.com/gpu": "4"`, nil, ""},
+		{"single, and formerly by profile", four, `"nvidia.com/mig.strategy": "single"`,
+			`"nvidia.com/gpu": "4", "nvidia.com/mig-1g.10gb": "0"`, nil, ""},
 		{"single, too few", four, `"nvidia.com/mig.strategy": "single"`, `"nvidia.com/gpu": "1"`, nil,
 			"nvidia.com/gpu: 1, of 4 devices"},
 		{"single, still seven", two, `"nvidia.com/mig.strategy": "single"`, `"nvidia.com/gpu": "7"`, nil,

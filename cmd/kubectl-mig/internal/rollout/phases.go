@@ -128,6 +128,7 @@ func (x *execution) checkUndo(ctx context.Context, n *Node) error {
 
 	switch {
 	case op.State.Committed():
+		n.Before = nil // what the node offers now is before the rollback
 		return nil
 	case isUndone(op.State): // the exporter has rolled it back itself, after the node had failed
 		n.Operation = ""

@@ -251,7 +251,6 @@ func (r *Run) RollBack(names []string) error {
 			n.Failure = ""
 			n.Retry = ""
 			n.Rounds = 0
-			n.Before = nil
 
 			continue
 		}

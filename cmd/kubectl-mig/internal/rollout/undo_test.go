@@ -56,6 +56,10 @@ func TestRollbackOfAStartWithoutAnAnswer(t *testing.T) {
 			t.Error(err)
 		}
 
+		if last := n.before[len(n.before)-1]; !executed && last == nil {
+			t.Error("what the node offered when it was cordoned is forgotten: a node with DRA would never settle")
+		}
+
 		w.expectNode("a", Done, "old", "")
 		w.expectNode("b", Done, "old", "")
 	}
