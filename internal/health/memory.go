@@ -209,7 +209,8 @@ func withPast(list []gpu.XIDCount, before past) []gpu.XIDCount {
 
 // updateMissing updates t.missing, the GPUs that were unhealthy and that the driver does not list
 // any more. gpus are the GPUs of the Snapshot; complete is whether it has all that the driver lists. If
-// not, any GPU with a past may come back: we keep them all.
+// not, any GPU with a past may come back: we keep them all. A GPU in whose slot another one answers was
+// replaced, and is missed no longer.
 func (t *Tracker) updateMissing(gpus map[string]*gpuMemory, complete bool) {
 	for key, m := range t.gpus {
 		if m.hasPast() {
@@ -218,8 +219,19 @@ func (t *Tracker) updateMissing(gpus map[string]*gpuMemory, complete bool) {
 	}
 
 	maps.DeleteFunc(t.missing, func(key string, m *gpuMemory) bool {
-		return gpus[key] != nil || complete && m.faultSince.IsZero()
+		return gpus[key] != nil || complete && (m.faultSince.IsZero() || m.place.isTaken(gpus))
 	})
+}
+
+// isTaken reports whether one of the GPUs has answered at the PCI bus id of the place.
+func (p Place) isTaken(gpus map[string]*gpuMemory) bool {
+	for _, m := range gpus {
+		if p.PCIBusID != "" && m.place.PCIBusID == p.PCIBusID && !m.readAt.IsZero() {
+			return true
+		}
+	}
+
+	return false
 }
 
 // judgeMissing returns a reason for each GPU that was unhealthy and that the driver does not list

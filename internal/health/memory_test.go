@@ -174,6 +174,17 @@ func TestMissing(t *testing.T) {
 	cmptest.Equal(t, "back", judge(tracker, 2*time.Hour, well, well), "healthy none: ")
 	cmptest.Equal(t, "taken away when well", judge(tracker, 3*time.Hour, well), "healthy none: ")
 
+	tracker = New(0, start)
+	tracker.Observe(node(0, well, lost))
+
+	replacement := healthyGPU()
+	replacement.UUID = "GPU-new"
+	replacement.PCIBusID = lost.PCIBusID
+	replaced := node(time.Hour, well)
+	replaced.GPUs = append(replaced.GPUs, replacement)
+	tracker.Observe(replaced)
+	cmptest.Equal(t, "replaced", summary(tracker.Report(start.Add(time.Hour)).Verdict), "healthy none: ")
+
 	released := healthyGPU()
 	hasXID(79)(&released)
 	tracker.Observe(node(4*time.Hour, well, released))

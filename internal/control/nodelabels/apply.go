@@ -60,7 +60,7 @@ func (f *Follower) attempt(ctx context.Context, n Node, w wanted) error {
 	pods, err := f.o.Cluster.MIGManager(ctx)
 
 	switch {
-	case err != nil:
+	case err != nil && f.o.Apply:
 		f.leaveAlone(a, fmt.Sprintf("whether mig-manager runs on this node is not known: %v", err))
 		return nil
 	case len(pods) > 0:
