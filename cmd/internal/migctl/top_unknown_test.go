@@ -50,6 +50,7 @@ func TestDetailSaysWhyActivityIsUnknown(t *testing.T) {
 			g.Activity = nodedoc.Activity{}
 			change(doc, g)
 		})
+
 		cmptest.HasTexts(t, got, want)
 		cmptest.LacksTexts(t, got, "neither the driver")
 	}

@@ -215,7 +215,7 @@ func (d *DeviceRequest) unmarshalOne(data []byte) error {
 		return errors.New(`expected a count of 0 or more, or {"count": 1, "compute": ["1c", "2c"]}`)
 	}
 
-	type plain DeviceRequest // without UnmarshalJSON, which would lead back here
+	type plain DeviceRequest // has no UnmarshalJSON, so that decoding does not call this method again
 
 	request := plain{Count: 1}
 	if err := strictly(data, &request); err != nil {

@@ -183,7 +183,7 @@ func readRequests(r *strictyaml.Reader, n *strictyaml.Node, key string, into *ap
 // requestReader returns a reader of a count, or of a count with compute instances.
 func requestReader(expected string) reader[api.DeviceRequest] {
 	return func(r *strictyaml.Reader, n *strictyaml.Node, key string, into *api.DeviceRequest) {
-		type plain api.DeviceRequest // without the form that would lead back here
+		type plain api.DeviceRequest // has no reader of its own, so that this one is not called again
 
 		if n.Kind == strictyaml.MappingNode {
 			r.Decode(n, key, (*plain)(into))
