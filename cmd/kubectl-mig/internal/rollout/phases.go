@@ -230,7 +230,12 @@ func (x *execution) cordon(ctx context.Context, n *Node) error {
 	}
 
 	if n.Before == nil {
-		n.Before = x.offer(ctx, n)
+		before, err := x.offer(ctx, n)
+		if err != nil {
+			return err
+		}
+
+		n.Before = before
 	}
 
 	n.Phase = Planning
@@ -238,8 +243,9 @@ func (x *execution) cordon(ctx context.Context, n *Node) error {
 	return nil
 }
 
-// offer returns what a node has before its change, as far as that is known.
-func (x *execution) offer(ctx context.Context, n *Node) *Offer {
+// offer returns what a node has before its change. If that is not known, the node fails: awaitDevices
+// could not compare what it offers later.
+func (x *execution) offer(ctx context.Context, n *Node) (*Offer, error) {
 	var o Offer
 
 	err := x.retry(ctx, func() (err error) {
@@ -247,14 +253,18 @@ func (x *execution) offer(ctx context.Context, n *Node) *Offer {
 		return err
 	})
 	if err != nil {
-		return nil
+		return nil, failUnchanged("what the node offers: %w", err)
 	}
 
-	if o.Devices, err = x.Exporter.Devices(ctx, n.Name); err != nil {
-		o.Devices = nil
+	err = x.retry(ctx, func() (err error) {
+		o.Devices, err = x.Exporter.Devices(ctx, n.Name)
+		return err
+	})
+	if err != nil {
+		return nil, failUnchanged("the node's devices: %w", err)
 	}
 
-	return &o
+	return &o, nil
 }
 
 // ensureCordon cordons a node that is not cordoned. We do so again before each deed that needs it:

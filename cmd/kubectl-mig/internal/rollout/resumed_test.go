@@ -79,6 +79,47 @@ func TestRemembersWhatTheNodeOffered(t *testing.T) {
 	}
 }
 
+// An exporter that does not answer at the cordon is asked again, and if it does not answer for longer
+// than the timeout, nothing is changed: what the node offers later could not be compared.
+func TestAsksAgainWhatTheNodeHas(t *testing.T) {
+	for _, test := range []struct {
+		silent int
+		phase  Phase
+		layout string
+	}{{3, Done, "new"}, {1000, Failed, "old"}} {
+		w := newWorld(t, "a")
+		w.newTestRun(Options{})
+		n := w.nodes["a"]
+
+		run, c := w.load("laptop")
+		engine := c.engine()
+		engine.Report = func(node Node) {
+			if node.Phase == Cordoning {
+				w.mu.Lock()
+				n.silent = test.silent
+				w.mu.Unlock()
+			}
+		}
+
+		err := engine.Execute(t.Context(), run)
+		if (err == nil) != (test.phase == Done) {
+			t.Errorf("silent %d times: got %v", test.silent, err)
+		}
+
+		w.expectNode("a", test.phase, test.layout, "")
+
+		for i, before := range n.before {
+			if before == nil || before.Devices == nil {
+				t.Errorf("silent %d times, call %d: the devices before are not known: %+v", test.silent, i, before)
+			}
+		}
+
+		if test.phase == Failed && !strings.Contains(err.Error(), "devices") {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
 // A node is replaced by another of its name while the operation runs: its exporter does not know the
 // operation. That stops the run once; then the node is begun anew.
 func TestReplacedWhileItRuns(t *testing.T) {

@@ -139,8 +139,8 @@ func (p Pod) String() string { return p.Namespace + "/" + p.Name }
 
 // Offer is what a node has, and offers to pods, at one time.
 type Offer struct {
-	// Devices counts the MIG devices by the resources that they are offered as. It is nil if the
-	// exporter has not said.
+	// Devices counts the MIG devices by the resources that they are offered as. In the state of an
+	// older version it is nil if the exporter had not said.
 	Devices map[string]int `json:"devices"`
 	// Resources are the numbers of devices in the node's allocatable.
 	Resources map[string]int `json:"resources"`
