@@ -34,7 +34,7 @@ type realFleet struct {
 	run    string // the name of the run
 }
 
-// newRealFleet starts an exporter for each node, with a scenario.
+// newRealFleet starts an exporter for each node, with a scenario. The nodes offer their devices by DRA.
 func newRealFleet(t *testing.T, scenarios map[string]string) *realFleet {
 	t.Helper()
 
@@ -57,6 +57,9 @@ func newRealFleet(t *testing.T, scenarios map[string]string) *realFleet {
 		f.api.objects.Put("/api/v1/nodes/"+node, map[string]any{
 			"kind": "Node", "apiVersion": "v1",
 			"metadata": map[string]any{"labels": map[string]any{"pool": "a100"}}, "spec": map[string]any{},
+		})
+		f.api.objects.Put("/apis/resource.k8s.io/v1/resourceslices/"+node, map[string]any{
+			"spec": map[string]any{"driver": "gpu.nvidia.com", "nodeName": node},
 		})
 		f.api.objects.Unlock()
 	}
@@ -244,6 +247,8 @@ func TestFleet(t *testing.T) {
 	f.killAt("gpu-03", rollout.Running, "apply", "--resume", f.run, "--yes")
 	cmptest.Equal(t, "gpu-03 is cordoned", f.api.objects.Get("/api/v1/nodes/gpu-03", "spec", "unschedulable"), any(true))
 
+	f.forgetOffers()
+
 	other := f.api.kubeconfig(t, secondToken)
 	cmptest.HasTexts(t, f.must(0, other, "apply", "--resume", f.run, "--yes"), "Waiting until it is known", "gpu-03: done")
 
@@ -254,6 +259,35 @@ func TestFleet(t *testing.T) {
 	cmptest.HasTexts(t, f.must(0, other, "apply", "--resume", f.run), "Nothing is left to do.")
 
 	f.rollBack(other)
+}
+
+// forgetOffers removes what the nodes offered from the run's state, which an older kubectl mig has not
+// saved either.
+func (f *realFleet) forgetOffers() {
+	f.t.Helper()
+
+	run := f.state()
+	forgotten := 0
+
+	for i := range run.Nodes {
+		if run.Nodes[i].Before != nil {
+			run.Nodes[i].Before = nil
+			forgotten++
+		}
+	}
+
+	cmptest.Equal(f.t, "nodes in progress", forgotten, 1)
+
+	text, err := json.Marshal(run)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+
+	f.api.objects.Lock()
+	defer f.api.objects.Unlock()
+
+	object := f.api.objects.Objects[configMaps+f.run]
+	object["data"] = map[string]any{"run.json": string(text)}
 }
 
 // rollBack rolls the run back: one node by its name, then the others.

@@ -146,7 +146,7 @@ func (s *Server) serveObject(w http.ResponseWriter, r *http.Request, at string, 
 	object := s.Objects[at]
 
 	switch {
-	case object == nil && r.Method == http.MethodGet && isList(at):
+	case object == nil && r.Method == http.MethodGet && s.isList(at):
 		s.list(w, r, at)
 	case object == nil:
 		fail(w, http.StatusNotFound, "NotFound")
@@ -161,11 +161,18 @@ func (s *Server) serveObject(w http.ResponseWriter, r *http.Request, at string, 
 	}
 }
 
-// isList reports whether a path is that of a list.
-func isList(at string) bool {
+// isList reports whether a path is that of a list. Only versions of ResourceSlices of which there is
+// an object are served.
+func (s *Server) isList(at string) bool {
 	switch path.Base(at) {
 	case "nodes", "pods", "configmaps", "leases":
 		return true
+	case "resourceslices":
+		for name := range s.Objects {
+			if path.Dir(name) == at {
+				return true
+			}
+		}
 	}
 
 	return false

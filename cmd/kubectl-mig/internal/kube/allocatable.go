@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/mig-exporter/mig-exporter/cmd/kubectl-mig/internal/rollout"
 )
@@ -27,6 +29,12 @@ const (
 	replicasSuffix = ".replicas" // after a resource: as how many each device is offered
 )
 
+// NVIDIA's driver for dynamic resource allocation (DRA), and the versions of the API in which it lists
+// a node's devices, the newest first.
+const draDriver = "gpu.nvidia.com"
+
+var draVersions = []string{"v1", "v1beta2", "v1beta1"}
+
 // Offered implements rollout.Cluster.
 func (c *Cluster) Offered(ctx context.Context, name string) (map[string]int, error) {
 	node, err := c.node(ctx, name)
@@ -39,8 +47,9 @@ func (c *Cluster) Offered(ctx context.Context, name string) (map[string]int, err
 
 // Missing returns those of the devices, counts by resource, that the node's allocatable does not
 // have, and those that it still has and are gone. What the node offered before its change says how
-// it offers devices: by profile, all as nvidia.com/gpu (the strategy single of the device plugin), or
-// as none of these resources, such as with DRA. If that is not known, the devices are missing.
+// it offers devices: by profile, or all as nvidia.com/gpu (the strategy single of the device plugin).
+// With DRA, none are in allocatable, and none are missing. If it is not known how the node offers
+// devices, they are missing.
 func (c *Cluster) Missing(
 	ctx context.Context, name string, devices map[string]int, before *rollout.Offer,
 ) ([]string, error) {
@@ -58,13 +67,64 @@ func (c *Cluster) Missing(
 	switch {
 	case hasMIG(a.resources):
 		return a.missingByProfile(devices), nil
-	case len(a.resources) > 0:
+	case sum(a.resources) > 0:
 		return a.missingOfGPUs(devices), nil
-	case before.Resources != nil && len(before.Resources) == 0:
-		return nil, nil // no device plugin has offered any
+	case sum(before.Resources) > 0:
+		return listMissing(devices, "the node offers none of NVIDIA's resources any more"), nil
+	case sum(devices) == 0:
+		return nil, nil
 	}
 
-	return listMissing(devices, "the node offers none of NVIDIA's resources any more"), nil
+	// A device plugin that was away at the cordon looks as if there were none.
+	hasDRA, err := c.hasDRA(ctx, name)
+	if err != nil || hasDRA {
+		return nil, err
+	}
+
+	return listMissing(devices, "the node offers none of NVIDIA's resources, and "+draDriver+" has no "+
+		"ResourceSlice of it: is the device plugin away?"), nil
+}
+
+// hasDRA reports whether NVIDIA's DRA driver offers devices of the node.
+func (c *Cluster) hasDRA(ctx context.Context, name string) (bool, error) {
+	for _, version := range draVersions {
+		// We read these fields alone: they are the same in all versions.
+		var list struct {
+			Items []struct {
+				Spec struct {
+					Driver   string `json:"driver"`
+					NodeName string `json:"nodeName"`
+				} `json:"spec"`
+			} `json:"items"`
+		}
+
+		data, err := c.set.CoreV1().RESTClient().Get().
+			AbsPath("/apis/resource.k8s.io/"+version+"/resourceslices").
+			Param("fieldSelector", "spec.nodeName="+name+",spec.driver="+draDriver).
+			SetHeader("Accept", "application/json").
+			Do(ctx).Raw()
+		if apierrors.IsNotFound(err) {
+			continue // the API server does not serve this version
+		}
+
+		if err == nil {
+			err = json.Unmarshal(data, &list)
+		}
+
+		if err != nil {
+			return false, explain(err, "list", "resourceslices.resource.k8s.io")
+		}
+
+		for i := range list.Items {
+			if s := &list.Items[i].Spec; s.Driver == draDriver && s.NodeName == name {
+				return true, nil
+			}
+		}
+
+		return false, nil
+	}
+
+	return false, nil
 }
 
 // offeredDevices returns the devices of a node's allocatable by resource.
@@ -159,9 +219,10 @@ func (a *allocatable) isSingle() bool {
 	}
 
 	total := sum(a.before.Devices)
-	then := &allocatable{resources: a.before.Resources, labels: a.labels, before: &rollout.Offer{}}
+	replicas, _ := a.labeledReplicas(gpuResource)
 
-	return total > 0 && !hasMIG(a.before.Resources) && then.offers(gpuResource, total)
+	return total > 0 && !hasMIG(a.before.Resources) &&
+		areOffered(a.before.Resources, gpuResource, total, replicas)
 }
 
 func sum(devices map[string]int) int {
@@ -180,44 +241,83 @@ func (a *allocatable) count(resource string) int {
 
 // offers reports whether a number of devices is what is offered as a resource. A device that is
 // shared is offered several times: as often as feature discovery has it, or, if the resource's own
-// name says that it is shared, as often as before. If only that name is known, any multiple will do.
+// name says that it is shared, as often as before. If it is the first one of the resource, any
+// multiple will do.
 func (a *allocatable) offers(resource string, devices int) bool {
-	unshared := a.resources[resource]
-	shared := a.resources[resource+sharedSuffix]
 	replicas, isKnown := a.replicas(resource)
+	isShared := a.resources[resource+sharedSuffix] > 0
 
-	if shared == 0 && isKnown {
-		return unshared == devices*replicas
+	if isShared && !isKnown && !a.isNew(resource) {
+		return false // any multiple can be what the node offered before
 	}
 
+	return areOffered(a.resources, resource, devices, replicas)
+}
+
+// areOffered reports whether a number of devices is offered as a resource, each of those that are
+// shared as often as replicas says; if it is 0, any number of times.
+func areOffered(resources map[string]int, resource string, devices, replicas int) bool {
+	unshared := resources[resource]
+
+	shared := resources[resource+sharedSuffix]
 	if shared == 0 {
-		return unshared == devices
+		return unshared == devices*max(replicas, 1)
 	}
 
-	// The plugin may share some of the devices alone.
-	if !isKnown {
-		then := a.before.Resources[resource+sharedSuffix]
-		n := a.before.Devices[resource] - a.before.Resources[resource]
-		isKnown = n > 0 && then > 0 && then%n == 0
-
-		if isKnown {
-			replicas = then / n
-		}
-	}
-
-	left := devices - unshared
-	if isKnown {
+	left := devices - unshared // the plugin may share some of the devices alone
+	if replicas > 0 {
 		return shared == left*replicas
 	}
 
 	return left > 0 && shared%left == 0
 }
 
-// replicas returns how often each device is offered as a resource, by feature discovery. It reports
-// false if that is not known, or once.
+// replicas returns how often each device is offered as a resource: by feature discovery, or, if the
+// name of the resource says that it is shared, as before the change. It reports false if that is not
+// known, or once.
 func (a *allocatable) replicas(resource string) (int, bool) {
+	if n, isKnown := a.labeledReplicas(resource); isKnown {
+		return n, true
+	}
+
+	then := a.before.Resources[resource+sharedSuffix]
+	n := a.devicesBefore(resource) - a.before.Resources[resource]
+
+	if a.resources[resource+sharedSuffix] == 0 || n <= 0 || then == 0 || then%n != 0 {
+		return 0, false
+	}
+
+	return then / n, true
+}
+
+// labeledReplicas returns how often each device is offered as a resource, by feature discovery. It
+// reports false if that is not known, or once.
+func (a *allocatable) labeledReplicas(resource string) (int, bool) {
 	n, err := strconv.Atoi(a.labels[resource+replicasSuffix])
-	return n, err == nil && n > 1
+	if err != nil || n <= 1 {
+		return 0, false
+	}
+
+	return n, true
+}
+
+// devicesBefore returns how many devices the node had before the change that can be offered as a
+// resource: as nvidia.com/gpu, with the strategy single, all of them.
+func (a *allocatable) devicesBefore(resource string) int {
+	if resource == gpuResource {
+		return sum(a.before.Devices)
+	}
+
+	return a.before.Devices[resource]
+}
+
+// isNew reports whether the node is known to have had no devices of a resource before the change, and
+// to have offered none.
+func (a *allocatable) isNew(resource string) bool {
+	b := a.before
+
+	return b.Devices != nil && b.Resources != nil && a.devicesBefore(resource) == 0 &&
+		b.Resources[resource]+b.Resources[resource+sharedSuffix] == 0
 }
 
 func (a *allocatable) describe(resource string, devices int) string {
@@ -228,8 +328,17 @@ func (a *allocatable) describe(resource string, devices int) string {
 		return fmt.Sprintf("%s, each offered %d times", text, replicas)
 	}
 
-	if devices > 0 && have > devices && have%devices == 0 && a.resources[resource+sharedSuffix] == 0 {
-		text += fmt.Sprintf(" (if each is shared by %d, the label %s%s would say so)", have/devices, resource,
+	// Those that are shared may be some of the devices alone.
+	shared := have
+	left := devices
+
+	if n := a.resources[resource+sharedSuffix]; n > 0 {
+		shared = n
+		left -= a.resources[resource]
+	}
+
+	if left > 0 && shared >= left && have > devices && shared%left == 0 {
+		text += fmt.Sprintf(" (if each is shared by %d, the label %s%s would say so)", shared/left, resource,
 			replicasSuffix)
 	}
 

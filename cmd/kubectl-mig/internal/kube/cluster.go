@@ -4,10 +4,11 @@
 //
 // The operator needs a ClusterRole with these rights:
 //
-//	""      nodes          get, list with label selectors, and patch
-//	""      pods           get, and delete with --disable-eviction, to evict
-//	""      pods/eviction  create, to evict
-//	apps    daemonsets     get, to evict
+//	""               nodes           get, list with label selectors, and patch
+//	resource.k8s.io  resourceslices  list, for nodes without a device plugin's resources
+//	""               pods            get, and delete with --disable-eviction, to evict
+//	""               pods/eviction   create, to evict
+//	apps             daemonsets      get, to evict
 //
 // and a Role in the exporter's namespace with these:
 //

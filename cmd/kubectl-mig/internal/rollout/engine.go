@@ -26,7 +26,7 @@ type Cluster interface {
 	Offered(ctx context.Context, node string) (map[string]int, error)
 	// Missing returns those of the devices, counts by resource, that the node does not offer to
 	// pods, and what it still offers besides. What it had before the change, or nil, says how it
-	// offers devices.
+	// offers devices. If that stays open, the devices are missing.
 	Missing(ctx context.Context, node string, devices map[string]int, before *Offer) ([]string, error)
 }
 
