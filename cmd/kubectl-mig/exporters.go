@@ -10,6 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/cmd/internal/migctl"
 	"github.com/mig-exporter/mig-exporter/cmd/kubectl-mig/internal/rollout"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // exporters makes requests to the nodes' exporters. It connects to an exporter at the first request.
@@ -130,4 +131,14 @@ func (e *exporters) Devices(ctx context.Context, node string) (map[string]int, e
 	}
 
 	return r.Devices(ctx)
+}
+
+// GPUIndexes implements rollout.Exporter.
+func (e *exporters) GPUIndexes(ctx context.Context, node string) (map[gpu.UUID]int, error) {
+	r, err := e.remote(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+
+	return r.GPUIndexes(ctx)
 }

@@ -261,6 +261,27 @@ func TestFleet(t *testing.T) {
 	f.rollBack(other)
 }
 
+// TestPlanNamesInstancesByIndex: the plan for a node with a real exporter names an instance in the way as
+// migctl does.
+func TestPlanNamesInstancesByIndex(t *testing.T) {
+	f := newRealFleet(t, map[string]string{"gpu-01": scenario +
+		"workloads: [{name: w, sm: 30}]\nprocesses: [{device: \"0/3g.20gb@4\", workload: w}]\n"})
+
+	file := filepath.Join(t.TempDir(), "fleet.yaml")
+	text := "apiVersion: mig-exporter/v1\nkind: Fleet\nentries: [{node: gpu-01, spec: {gpus: [0], devices: {7g.40gb: 1}}}]\n"
+
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	out := f.must(1, f.kubeconfig, "plan", "-f", file)
+	cmptest.HasTexts(t, out, "in the way: GPU 0 3g.20gb@4\n", "not by pods: GPU 0 3g.20gb@4: ")
+
+	if strings.Contains(out, "MIG-") {
+		t.Errorf("the plan has UUIDs:\n%s", out)
+	}
+}
+
 // forgetOffers removes what the nodes offered from the run's state, which an older kubectl mig has not
 // saved either.
 func (f *realFleet) forgetOffers() {

@@ -14,10 +14,10 @@ func TestPreviewText(t *testing.T) {
 	writePreview(&out, []rollout.Preview{
 		{Node: "a", Plan: &api.Plan{}},
 		{Node: "b", Refused: "no\x1b[2J room"},
-		{Node: "c", Evicts: []rollout.Pod{{Namespace: "ml", Name: "train-0"}}, Blocking: []api.Blocker{{Instance: "MIG-1", Profile: "1g.10gb"}}},
+		{Node: "c", Evicts: []rollout.Pod{{Namespace: "ml", Name: "train-0"}}, InTheWay: []string{"GPU 0 1g.10gb@4"}},
 	})
 
-	for _, want := range []string{"has the layout already", "refused: no?[2J room", "pod ml/train-0", "MIG-1, 1g.10gb"} {
+	for _, want := range []string{"has the layout already", "refused: no?[2J room", "pod ml/train-0", "in the way: GPU 0 1g.10gb@4\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, out.String())
 		}

@@ -42,8 +42,8 @@ func writePreview(w io.Writer, list []rollout.Preview) {
 			}
 		}
 
-		for _, b := range v.Blocking {
-			fmt.Fprintf(w, "  in the way: %s, %s at %s\n", clean(b.Instance), clean(b.Profile), b.Placement)
+		for _, name := range v.InTheWay {
+			fmt.Fprintf(w, "  in the way: %s\n", clean(name))
 		}
 
 		for _, p := range v.Evicts {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
@@ -109,6 +110,25 @@ func (r *Remote) Devices(ctx context.Context) (map[string]int, error) {
 	}
 
 	return devices, nil
+}
+
+// GPUIndexes returns the indexes of the node's GPUs. A GPU that does not answer has no UUID, and is left
+// out.
+func (r *Remote) GPUIndexes(ctx context.Context) (map[gpu.UUID]int, error) {
+	var node nodedoc.Document
+	if err := r.client.fetch(ctx, "/node", &node); err != nil {
+		return nil, err
+	}
+
+	indexes := map[gpu.UUID]int{}
+
+	for i := range node.GPUs {
+		if g := &node.GPUs[i]; g.UUID != "" {
+			indexes[g.UUID] = g.Index
+		}
+	}
+
+	return indexes, nil
 }
 
 // WritePlan draws a plan as migctl plan does, without colors.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // Cluster makes a run's requests to the API server. Each of its methods can be called again after a
@@ -41,6 +42,8 @@ type Exporter interface {
 	// Devices returns the numbers of the node's MIG devices by the resource as which a device plugin
 	// offers them.
 	Devices(ctx context.Context, node string) (map[string]int, error)
+	// GPUIndexes returns the indexes of the node's GPUs, by which messages name them.
+	GPUIndexes(ctx context.Context, node string) (map[gpu.UUID]int, error)
 }
 
 // Store keeps the state of the run, which one client owns at a time.

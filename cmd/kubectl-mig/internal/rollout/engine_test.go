@@ -261,6 +261,43 @@ func TestRefusedBeforeTheCordon(t *testing.T) {
 	}
 }
 
+// Messages name an instance in the way by its GPU's index, as migctl does, and by its UUID if the
+// exporter does not say which GPU is which.
+func TestNamesInstancesInTheWay(t *testing.T) {
+	for _, test := range []struct {
+		noIndexes  bool
+		name       string
+		blocker    api.Blocker
+		ofABlocker string
+	}{
+		{false, "GPU 3 1g.10gb@4", api.Blocker{GPU: "GPU-0", Instance: "GPU-0"}, "GPU 3"},
+		{true, "1g.10gb@4 (MIG-1)", api.Blocker{GPU: "GPU-0", Instance: "GPU-0"}, "GPU-0"},
+	} {
+		w := newWorld(t, "a")
+		run := w.newTestRun(evicting())
+		n := w.nodes["a"]
+		n.noIndexes = test.noIndexes
+		n.holders = []api.Hold{{Kind: api.HoldProcess, PID: 7, What: "python"}}
+
+		_, c := w.load("laptop")
+		previewer := &Previewer{Exporter: c, Evictions: c, Options: run.Options}
+		v := previewer.Preview(t.Context(), []Target{{Node: "a"}}, run.Specs)[0]
+		want := test.name + ": process 7 (python)"
+
+		if !slices.Equal(v.InTheWay, []string{test.name}) || !strings.Contains(v.Refused, want) {
+			t.Errorf("the plan names %q, and says %q; expected %q", v.InTheWay, v.Refused, want)
+		}
+
+		if err := w.execute("laptop"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the run: got %v; expected %q", err, want)
+		}
+
+		if got := indexesOf(t.Context(), c, "a").name(&test.blocker); got != test.ofABlocker {
+			t.Errorf("a GPU as a whole is %q; expected %q", got, test.ofABlocker)
+		}
+	}
+}
+
 func TestUnconfirmedHolderAfterTheEviction(t *testing.T) {
 	w := newWorld(t, "a")
 	w.newTestRun(evicting())

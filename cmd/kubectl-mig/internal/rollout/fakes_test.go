@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
@@ -57,6 +58,7 @@ type fakeNode struct {
 	leftover    []api.Hold // holders for a while after the pods have gone
 	lagging     int        // how often they are still seen
 	lags        int        // how often that is after an eviction; default: 2
+	noIndexes   bool       // the exporter does not say which GPU is which
 	budget      bool       // a PodDisruptionBudget refuses evictions
 	stays       bool       // the pods are a DaemonSet's
 	keepsCordon bool       // it cannot be uncordoned
@@ -331,6 +333,20 @@ func (c *client) Devices(_ context.Context, node string) (map[string]int, error)
 	return map[string]int{"nvidia.com/mig-1g.10gb": 7}, c.call("devices", node, answers)
 }
 
+func (c *client) GPUIndexes(_ context.Context, node string) (indexes map[gpu.UUID]int, err error) {
+	err = c.call("indexes", node, func(n *fakeNode) error {
+		if n.noIndexes {
+			return errors.New("connection refused")
+		}
+
+		indexes = map[gpu.UUID]int{"GPU-0": 3}
+
+		return nil
+	})
+
+	return indexes, err
+}
+
 // answers fails while an exporter does not answer.
 func answers(n *fakeNode) error {
 	if n.silent > 0 {
@@ -356,8 +372,10 @@ func (n *fakeNode) busy(kind api.ProblemType) error {
 	}
 
 	return &api.Problem{
-		Type:     kind,
-		Blocking: []api.Blocker{{Instance: "MIG-1", Holders: holders}},
+		Type: kind,
+		Blocking: []api.Blocker{{
+			GPU: "GPU-0", Instance: "MIG-1", Profile: "1g.10gb", Placement: gpu.Placement{Start: 4, Size: 1}, Holders: holders,
+		}},
 	}
 }
 

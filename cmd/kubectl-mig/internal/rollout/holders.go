@@ -1,19 +1,68 @@
 package rollout
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // holders are the holders of instances in the way of a change, by what we can do about them.
 type holders struct {
-	pods    []Pod    // we can evict them
-	unknown []string // unknown or unconfirmed holders
-	other   []string // holders that are no pods: processes, batch jobs
+	pods    []Pod        // we can evict them
+	unknown []heldDevice // unknown or unconfirmed holders
+	other   []heldDevice // holders that are no pods: processes, batch jobs
+}
+
+// heldDevice is an instance in the way and one of its holders.
+type heldDevice struct {
+	instance *api.Blocker
+	hold     api.Hold
+}
+
+// gpuIndexes are the indexes of a node's GPUs, as far as they are known.
+type gpuIndexes map[gpu.UUID]int
+
+// indexesOf asks a node's exporter for the indexes of its GPUs, for a message. If it does not answer, the
+// message has UUIDs.
+func indexesOf(ctx context.Context, e Exporter, node string) gpuIndexes {
+	indexes, err := e.GPUIndexes(ctx, node)
+	if err != nil {
+		return nil
+	}
+
+	return indexes
+}
+
+// name returns the name of an instance in the way, "GPU 0 3g.20gb@4", or of a GPU that is in the way as
+// a whole. If the index of the GPU is not known, the name has the instance's UUID.
+func (g gpuIndexes) name(b *api.Blocker) string {
+	index, isKnown := g[b.GPU]
+
+	switch {
+	case b.Profile == "" && isKnown && b.Instance == string(b.GPU):
+		return fmt.Sprintf("GPU %d", index)
+	case b.Profile == "":
+		return b.Instance
+	case isKnown:
+		return fmt.Sprintf("GPU %d %s@%d", index, b.Profile, b.Placement.Start)
+	}
+
+	return fmt.Sprintf("%s@%d (%s)", b.Profile, b.Placement.Start, b.Instance)
+}
+
+// describe describes held devices.
+func (g gpuIndexes) describe(list []heldDevice) string {
+	texts := make([]string, len(list))
+	for i, d := range list {
+		texts[i] = fmt.Sprintf("%s: %s", g.name(d.instance), describeHold(d.hold))
+	}
+
+	return joinFirst(texts)
 }
 
 // sortHolders sorts the holders of the instances in the way.
@@ -34,24 +83,24 @@ func sortHolders(list []api.Blocker) holders {
 // activity for the pod's: they end with it.
 func (b *holders) add(instance *api.Blocker) {
 	var pods []Pod
-	var other []string
+	var other []heldDevice
 
 	for _, h := range instance.Holders {
-		text := fmt.Sprintf("%s: %s", instance.Instance, describeHold(h))
+		device := heldDevice{instance, h}
 
 		switch h.Kind {
 		case api.HoldPod:
 			if p, ok := podOf(h.What); ok {
 				pods = append(pods, p)
 			} else {
-				b.unknown = append(b.unknown, text)
+				b.unknown = append(b.unknown, device)
 			}
 		case api.HoldProcess, api.HoldHandle, api.HoldActivity:
-			other = append(other, text)
+			other = append(other, device)
 		case api.HoldJob:
-			b.other = append(b.other, text)
+			b.other = append(b.other, device)
 		default:
-			b.unknown = append(b.unknown, text)
+			b.unknown = append(b.unknown, device)
 		}
 	}
 
@@ -78,13 +127,16 @@ func describeHold(h api.Hold) string {
 	return fmt.Sprintf("%s %s", h.Kind, h.What)
 }
 
+// isEnough reports whether it would be enough to evict the pods.
+func (b *holders) isEnough() bool { return b.obstacle(nil) == nil }
+
 // obstacle returns why it would not be enough to evict the pods; nil if it would.
-func (b *holders) obstacle() error {
+func (b *holders) obstacle(indexes gpuIndexes) error {
 	switch {
 	case len(b.unknown) > 0:
-		return fmt.Errorf("it is not known who holds the devices: %s", joinFirst(b.unknown))
+		return fmt.Errorf("it is not known who holds the devices: %s", indexes.describe(b.unknown))
 	case len(b.other) > 0:
-		return fmt.Errorf("devices are held, and not by pods: %s", joinFirst(b.other))
+		return fmt.Errorf("devices are held, and not by pods: %s", indexes.describe(b.other))
 	case len(b.pods) > maxPods:
 		return fmt.Errorf("%d pods hold the devices; expected at most %d", len(b.pods), maxPods)
 	case len(b.pods) == 0:

@@ -92,7 +92,7 @@ func (x *execution) checkNode(ctx context.Context, n *Node) error {
 	switch p := asBusy(err); {
 	case p != nil && n.Rounds > 0: // planBusy waits for the processes of pods that we have evicted
 	case p != nil:
-		return x.checkEvictable(p)
+		return x.checkEvictable(ctx, n, p)
 	case err != nil:
 		return failUnchanged("%w", err)
 	case len(plan.Steps) == 0 && n.Cordon == Own: // a failure before has left it
@@ -186,10 +186,10 @@ func isUndone(state api.OperationState) bool {
 }
 
 // checkEvictable returns a failure unless we may evict the pods in the way, and that would be enough.
-func (x *execution) checkEvictable(p *api.Problem) error {
+func (x *execution) checkEvictable(ctx context.Context, n *Node, p *api.Problem) error {
 	b := sortHolders(p.Blocking)
-	if err := b.obstacle(); err != nil {
-		return failUnchanged("%w", err)
+	if !b.isEnough() {
+		return failUnchanged("%w", b.obstacle(indexesOf(ctx, x.Exporter, n.Name)))
 	}
 
 	if x.run.Options.Eviction == nil {
@@ -340,16 +340,11 @@ func (x *execution) planBusy(
 ) (again bool, err error) {
 	b := sortHolders(p.Blocking)
 
-	obstacle := b.obstacle()
-	if obstacle != nil && n.Rounds > 0 && x.Clock.Now().Before(until) {
+	if !b.isEnough() && n.Rounds > 0 && x.Clock.Now().Before(until) {
 		return true, x.Clock.Sleep(ctx, pollEvery)
 	}
 
-	if obstacle != nil {
-		return false, failUnchanged("%w", obstacle)
-	}
-
-	if err := x.checkEvictable(p); err != nil {
+	if err := x.checkEvictable(ctx, n, p); err != nil {
 		return false, err
 	}
 
@@ -499,7 +494,7 @@ func (x *execution) handleStartError(ctx context.Context, n *Node, err error) er
 func (x *execution) mayLinger(n *Node, p *api.Problem) bool {
 	b := sortHolders(p.Blocking)
 
-	return n.Undo && n.Rounds > 0 && b.obstacle() != nil && !x.isOverdue(n)
+	return n.Undo && n.Rounds > 0 && !b.isEnough() && !x.isOverdue(n)
 }
 
 // isOverdue reports whether a node has had the phase for too long.

@@ -94,6 +94,8 @@ type Preview struct {
 	Blocking []api.Blocker `json:"blocking,omitempty"`
 	// Refused is why the node cannot have the layout; empty if it can.
 	Refused string `json:"refused,omitempty"`
+	// InTheWay names them, by the GPUs' indexes, for people.
+	InTheWay []string `json:"-"`
 	// Err is that reason if the exporter or the API server has given it, or has not answered.
 	Err error `json:"-"`
 }
@@ -147,10 +149,17 @@ func (p *Previewer) previewNode(ctx context.Context, node string, spec api.Spec)
 	}
 
 	b := sortHolders(problem.Blocking)
+	indexes := indexesOf(ctx, p.Exporter, node)
 	v.Blocking = problem.Blocking
 	v.Evicts = b.pods
 
-	obstacle := b.obstacle()
+	for i := range v.Blocking {
+		v.InTheWay = append(v.InTheWay, indexes.name(&v.Blocking[i]))
+	}
+
+	v.InTheWay = slices.Compact(v.InTheWay) // compute instances have the name of their GPU instance
+
+	obstacle := b.obstacle(indexes)
 	eviction := p.Options.Eviction
 
 	switch {
