@@ -62,6 +62,8 @@ func (f *Follower) attempt(ctx context.Context, n Node, w wanted) error {
 	switch {
 	case err != nil && f.o.Apply:
 		f.leaveAlone(a, fmt.Sprintf("whether mig-manager runs on this node is not known: %v", err))
+		f.retry = retry.Backoff{Next: f.o.Now().Add(unknownRetry)}
+
 		return nil
 	case len(pods) > 0:
 		f.leaveAlone(a, fmt.Sprintf("mig-manager follows the label (pod %s): this exporter leaves it alone",

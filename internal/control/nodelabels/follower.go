@@ -36,6 +36,11 @@ const (
 	longestRetry = 15 * time.Minute
 )
 
+// unknownRetry is the wait before we ask again whether mig-manager runs, if the API server has not said.
+// It does not grow: nothing has failed on the node, and an operator who has cordoned it for the layout
+// waits for us once the API server is back. It costs one request a minute.
+const unknownRetry = time.Minute
+
 // Options configures a Follower.
 type Options struct {
 	Cluster Cluster

@@ -134,6 +134,31 @@ func TestUnreadNode(t *testing.T) {
 	}
 }
 
+// TestAppliesSoonAfterTheAPIServerIsBack: however long it was not known whether mig-manager runs, the
+// layout is applied soon after the API server says that it does not.
+func TestAppliesSoonAfterTheAPIServerIsBack(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t, layout)
+	f.server.Forbid("list pods", true)
+
+	for range 50 {
+		f.follow()
+
+		f.now = f.now.Add(time.Minute)
+	}
+
+	cmptest.Equal(t, "plans while it is not known", f.engine.plans, 0)
+	f.server.Forbid("list pods", false)
+
+	for range 4 { // readings of the node
+		f.now = f.now.Add(nodelabels.DefaultInterval)
+		f.follow()
+	}
+
+	f.expectState("success")
+}
+
 // TestStateThatCannotBeWritten: an operation that has failed is not repeated because the API server
 // did not take the result.
 func TestStateThatCannotBeWritten(t *testing.T) {
