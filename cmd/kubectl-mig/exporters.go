@@ -10,7 +10,6 @@ import (
 	"github.com/mig-exporter/mig-exporter/cmd/internal/migctl"
 	"github.com/mig-exporter/mig-exporter/cmd/kubectl-mig/internal/rollout"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
-	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // exporters makes requests to the nodes' exporters. It connects to an exporter at the first request.
@@ -123,22 +122,14 @@ func (e *exporters) Operations(ctx context.Context, node string) (*api.Operation
 	return r.Operations(ctx)
 }
 
-// Devices implements rollout.Exporter.
-func (e *exporters) Devices(ctx context.Context, node string) (map[string]int, error) {
+// Inventory implements rollout.Exporter.
+func (e *exporters) Inventory(ctx context.Context, node string) (*rollout.Inventory, error) {
 	r, err := e.remote(ctx, node)
 	if err != nil {
 		return nil, err
 	}
 
-	return r.Devices(ctx)
-}
+	v, err := r.Inventory(ctx)
 
-// GPUIndexes implements rollout.Exporter.
-func (e *exporters) GPUIndexes(ctx context.Context, node string) (map[gpu.UUID]int, error) {
-	r, err := e.remote(ctx, node)
-	if err != nil {
-		return nil, err
-	}
-
-	return r.GPUIndexes(ctx)
+	return (*rollout.Inventory)(v), err
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
-	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
@@ -86,49 +85,42 @@ func (r *Remote) Operations(ctx context.Context) (*api.Operations, error) {
 	return &list, r.client.fetch(ctx, "/operations", &list)
 }
 
-// Devices counts the MIG devices by the resource that the device plugin offers them as. It is an
-// error if not all are known.
-func (r *Remote) Devices(ctx context.Context) (map[string]int, error) {
+// Inventory is what a node has.
+type Inventory struct {
+	// Devices counts the MIG devices by the resource that the device plugin offers them as.
+	Devices map[string]int
+	// Indexes has the indexes of the GPUs by UUID. A GPU that does not answer is left out.
+	Indexes map[string]int
+}
+
+// Inventory returns what the node has. It is an error if not all MIG devices are known.
+func (r *Remote) Inventory(ctx context.Context) (*Inventory, error) {
 	var node nodedoc.Document
 	if err := r.client.fetch(ctx, "/node", &node); err != nil {
 		return nil, err
 	}
 
-	devices := map[string]int{}
+	v := &Inventory{Devices: map[string]int{}, Indexes: map[string]int{}}
 
 	for i := range node.GPUs {
-		for j := range node.GPUs[i].GPUInstances {
-			instance := &node.GPUs[i].GPUInstances[j]
+		g := &node.GPUs[i]
+		if g.UUID != "" {
+			v.Indexes[string(g.UUID)] = g.Index
+		}
+
+		for j := range g.GPUInstances {
+			instance := &g.GPUInstances[j]
 			if instance.ComputesHidden {
 				return nil, fmt.Errorf("the exporter of %s does not see all MIG devices", r.client.address)
 			}
 
 			for k := range instance.ComputeInstances {
-				devices[resourceOf(instance.ComputeInstances[k].Profile)]++
+				v.Devices[resourceOf(instance.ComputeInstances[k].Profile)]++
 			}
 		}
 	}
 
-	return devices, nil
-}
-
-// GPUIndexes returns the indexes of the node's GPUs. A GPU that does not answer has no UUID, and is left
-// out.
-func (r *Remote) GPUIndexes(ctx context.Context) (map[gpu.UUID]int, error) {
-	var node nodedoc.Document
-	if err := r.client.fetch(ctx, "/node", &node); err != nil {
-		return nil, err
-	}
-
-	indexes := map[gpu.UUID]int{}
-
-	for i := range node.GPUs {
-		if g := &node.GPUs[i]; g.UUID != "" {
-			indexes[g.UUID] = g.Index
-		}
-	}
-
-	return indexes, nil
+	return v, nil
 }
 
 // WritePlan draws a plan as migctl plan does, without colors.

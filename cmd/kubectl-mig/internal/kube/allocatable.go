@@ -29,11 +29,8 @@ const (
 	replicasSuffix = ".replicas" // after a resource: as how many each device is offered
 )
 
-// NVIDIA's driver for dynamic resource allocation (DRA), and the versions of the API in which it lists
-// a node's devices, the newest first.
+// draDriver is NVIDIA's driver for dynamic resource allocation (DRA).
 const draDriver = "gpu.nvidia.com"
-
-var draVersions = []string{"v1", "v1beta2", "v1beta1"}
 
 // Offered implements rollout.Cluster.
 func (c *Cluster) Offered(ctx context.Context, name string) (map[string]int, error) {
@@ -87,7 +84,7 @@ func (c *Cluster) Missing(
 
 // hasDRA reports whether NVIDIA's DRA driver offers devices of the node.
 func (c *Cluster) hasDRA(ctx context.Context, name string) (bool, error) {
-	for _, version := range draVersions {
+	for _, version := range []string{"v1", "v1beta2", "v1beta1"} { // the newest first
 		// We read these fields alone: they are the same in all versions.
 		var list struct {
 			Items []struct {

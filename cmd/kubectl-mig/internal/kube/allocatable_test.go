@@ -180,11 +180,11 @@ func TestMissingWithUnreadResourceSlices(t *testing.T) {
 		s.add(t, nodePath, `{"status": {}}`)
 
 		want := "list resourceslices.resource.k8s.io"
+		s.Forbidden[slices] = isForbidden
+		s.Unavailable = slices // if it is not forbidden
+
 		if isForbidden {
-			s.Forbidden[slices] = true
 			want = "you may not " + want
-		} else {
-			s.Unavailable = slices
 		}
 
 		_, err := s.cluster(t).Missing(t.Context(), "a", map[string]int{small: 3},

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
-	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // Cluster makes a run's requests to the API server. Each of its methods can be called again after a
@@ -39,11 +38,15 @@ type Exporter interface {
 	Rollback(ctx context.Context, node, operation, key string) (*api.Operation, error)
 	Operation(ctx context.Context, node, id string) (*api.Operation, error)
 	Operations(ctx context.Context, node string) (*api.Operations, error)
-	// Devices returns the numbers of the node's MIG devices by the resource as which a device plugin
-	// offers them.
-	Devices(ctx context.Context, node string) (map[string]int, error)
-	// GPUIndexes returns the indexes of the node's GPUs, by which messages name them.
-	GPUIndexes(ctx context.Context, node string) (map[gpu.UUID]int, error)
+	Inventory(ctx context.Context, node string) (*Inventory, error)
+}
+
+// Inventory is what a node has.
+type Inventory struct {
+	// Devices counts the MIG devices by the resource as which a device plugin offers them.
+	Devices map[string]int
+	// Indexes has the indexes of the GPUs by UUID, as far as they are known.
+	Indexes map[string]int
 }
 
 // Store keeps the state of the run, which one client owns at a time.

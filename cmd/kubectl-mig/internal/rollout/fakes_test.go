@@ -329,22 +329,17 @@ func (c *client) Missing(
 	return list, err
 }
 
-func (c *client) Devices(_ context.Context, node string) (map[string]int, error) {
-	return map[string]int{"nvidia.com/mig-1g.10gb": 7}, c.call("devices", node, answers)
-}
-
-func (c *client) GPUIndexes(_ context.Context, node string) (indexes map[gpu.UUID]int, err error) {
-	err = c.call("indexes", node, func(n *fakeNode) error {
+func (c *client) Inventory(_ context.Context, node string) (v *Inventory, err error) {
+	err = c.call("inventory", node, func(n *fakeNode) error {
+		v = &Inventory{Devices: map[string]int{"nvidia.com/mig-1g.10gb": 7}, Indexes: map[string]int{"GPU-0": 3}}
 		if n.noIndexes {
-			return errors.New("connection refused")
+			v.Indexes = nil
 		}
 
-		indexes = map[gpu.UUID]int{"GPU-0": 3}
-
-		return nil
+		return answers(n)
 	})
 
-	return indexes, err
+	return v, err
 }
 
 // answers fails while an exporter does not answer.

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
-	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // holders are the holders of instances in the way of a change, by what we can do about them.
@@ -24,24 +23,24 @@ type heldDevice struct {
 	hold     api.Hold
 }
 
-// gpuIndexes are the indexes of a node's GPUs, as far as they are known.
-type gpuIndexes map[gpu.UUID]int
+// gpuIndexes are the indexes of a node's GPUs by UUID, as far as they are known.
+type gpuIndexes map[string]int
 
 // indexesOf asks a node's exporter for the indexes of its GPUs, for a message. If it does not answer, the
 // message has UUIDs.
 func indexesOf(ctx context.Context, e Exporter, node string) gpuIndexes {
-	indexes, err := e.GPUIndexes(ctx, node)
+	v, err := e.Inventory(ctx, node)
 	if err != nil {
 		return nil
 	}
 
-	return indexes
+	return v.Indexes
 }
 
 // name returns the name of an instance in the way, "GPU 0 3g.20gb@4", or of a GPU that is in the way as
 // a whole. If the index of the GPU is not known, the name has the instance's UUID.
 func (g gpuIndexes) name(b *api.Blocker) string {
-	index, isKnown := g[b.GPU]
+	index, isKnown := g[string(b.GPU)]
 
 	switch {
 	case b.Profile == "" && isKnown && b.Instance == string(b.GPU):

@@ -256,8 +256,12 @@ func (x *execution) offer(ctx context.Context, n *Node) (*Offer, error) {
 		return nil, failUnchanged("what the node offers: %w", err)
 	}
 
-	err = x.retry(ctx, func() (err error) {
-		o.Devices, err = x.Exporter.Devices(ctx, n.Name)
+	err = x.retry(ctx, func() error {
+		v, err := x.Exporter.Inventory(ctx, n.Name)
+		if err == nil {
+			o.Devices = v.Devices
+		}
+
 		return err
 	})
 	if err != nil {
@@ -664,12 +668,12 @@ func (x *execution) awaitDevices(ctx context.Context, n *Node) error {
 
 // missing describes how the devices that the node offers differ from those that it has.
 func (x *execution) missing(ctx context.Context, n *Node) ([]string, error) {
-	devices, err := x.Exporter.Devices(ctx, n.Name)
+	v, err := x.Exporter.Inventory(ctx, n.Name)
 	if err != nil {
 		return nil, err
 	}
 
-	return x.Cluster.Missing(ctx, n.Name, devices, n.Before)
+	return x.Cluster.Missing(ctx, n.Name, v.Devices, n.Before)
 }
 
 // uncordon lifts the run's cordon, if it has made one, and ends the node.
