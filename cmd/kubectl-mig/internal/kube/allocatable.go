@@ -95,16 +95,19 @@ func (c *Cluster) hasDRA(ctx context.Context, name string) (bool, error) {
 			} `json:"items"`
 		}
 
-		data, err := c.set.CoreV1().RESTClient().Get().
+		result := c.set.CoreV1().RESTClient().Get().
 			AbsPath("/apis/resource.k8s.io/"+version+"/resourceslices").
 			Param("fieldSelector", "spec.nodeName="+name+",spec.driver="+draDriver).
 			SetHeader("Accept", "application/json").
-			Do(ctx).Raw()
+			Do(ctx)
+
+		err := result.Error() // unlike Raw's, it has the API server's message
 		if apierrors.IsNotFound(err) {
 			continue // the API server does not serve this version
 		}
 
 		if err == nil {
+			data, _ := result.Raw() // its error is the same
 			err = json.Unmarshal(data, &list)
 		}
 

@@ -184,7 +184,7 @@ func TestMissingWithUnreadResourceSlices(t *testing.T) {
 		s.Unavailable = slices // if it is not forbidden
 
 		if isForbidden {
-			want = "you may not " + want
+			want = "you may not " + want + " (docs/kubectl-mig-runs.md#rights): Forbidden"
 		}
 
 		_, err := s.cluster(t).Missing(t.Context(), "a", map[string]int{small: 3},
