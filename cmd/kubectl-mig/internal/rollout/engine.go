@@ -149,33 +149,10 @@ func (e *Engine) Execute(ctx context.Context, run *Run) error {
 		return err
 	}
 
-	err := x.outcome()
-
-	// If the state cannot be saved, a resumed run names these nodes again.
-	if x.nameLeftOut() {
-		_ = x.retry(ctx, func() error { return x.Store.Save(ctx, run) })
-	}
-
-	return err
+	return x.outcome()
 }
 
-// nameLeftOut notes that the outcome has named the nodes that a rollback leaves out. It reports false
-// if there are none that were not named before.
-func (x *execution) nameLeftOut() bool {
-	isNew := false
-
-	for i := range x.run.Nodes {
-		if n := &x.run.Nodes[i]; x.run.isUnnamed(n) {
-			n.Named = true
-			isNew = true
-		}
-	}
-
-	return isNew
-}
-
-// outcome returns a *StoppedError if nodes have failed, else nil. It leaves those out that a rollback
-// leaves out, and that a client has named before: we do nothing about them.
+// outcome returns a *StoppedError if nodes have failed, else nil.
 func (x *execution) outcome() error {
 	stopped := &StoppedError{}
 
@@ -183,7 +160,7 @@ func (x *execution) outcome() error {
 		n := &x.run.Nodes[i]
 
 		switch {
-		case x.run.isUnnamed(n):
+		case x.run.isLeftOut(n):
 			stopped.Failed = append(stopped.Failed, n.Name+": it is left out of the rollback and stays cordoned: "+
 				n.Failure)
 		case !x.run.concerns(n):

@@ -95,8 +95,6 @@ type Node struct {
 	// Retry is the phase of a failed node with which a resumed run goes on.
 	Retry   Phase     `json:"retry,omitempty"`
 	Changed time.Time `json:"changed,omitzero"`
-	// Named says that a client has named the node as one that the rollback leaves out.
-	Named bool `json:"named,omitempty"`
 
 	since time.Time // since when this execution has had the node in its phase
 }
@@ -198,14 +196,13 @@ func NewRun(now time.Time, targets []Target, specs []api.Spec, options Options) 
 	return r, nil
 }
 
-// Resume makes the nodes that have failed go on. It reports false if all nodes are done, but for those
-// that a rollback leaves out and that a client has named.
+// Resume makes the nodes that have failed go on. It reports false if all nodes are done.
 func (r *Run) Resume() bool {
 	isLeft := false
 
 	for i := range r.Nodes {
 		n := &r.Nodes[i]
-		isLeft = isLeft || r.isUnnamed(n) || r.concerns(n) && n.Phase != Done && n.Phase != Skipped
+		isLeft = isLeft || r.isLeftOut(n) || r.concerns(n) && n.Phase != Done && n.Phase != Skipped
 
 		if n.Phase != Failed || !r.concerns(n) {
 			continue
@@ -273,10 +270,6 @@ func (r *Run) RollBack(names []string) error {
 
 	r.Undo = true
 
-	for i := range r.Nodes {
-		r.Nodes[i].Named = false
-	}
-
 	return nil
 }
 
@@ -307,9 +300,6 @@ func (n *Node) undoPhase() (Phase, bool) {
 func (r *Run) isLeftOut(n *Node) bool {
 	return r.Undo && !n.Undo && n.Phase == Failed && n.Cordon == Own
 }
-
-// isUnnamed reports whether a rollback leaves a node out, and no client has named it since.
-func (r *Run) isUnnamed(n *Node) bool { return r.isLeftOut(n) && !n.Named }
 
 func (n *Node) describe() string {
 	if n.RolledBackBy != "" {

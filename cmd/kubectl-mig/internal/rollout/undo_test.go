@@ -86,93 +86,11 @@ func TestRollbackLeavesAnInterruptedNodeOut(t *testing.T) {
 	w.expectNode("b", Failed, "old", run.Name)
 
 	saved, _ := w.load("laptop")
-	if err := saved.RollBack([]string{"b"}); err == nil || !strings.Contains(err.Error(), "kubectl uncordon") {
-		t.Errorf("got %v", err)
-	}
-}
-
-// A node that a rollback leaves out is named once: a resumed run, which does nothing about it, does not
-// name it again. Another rollback does.
-func TestNamesANodeThatIsLeftOutOnce(t *testing.T) {
-	w := newWorld(t, "a", "b", "c")
-	w.newTestRun(Options{})
-	w.nodes["c"].end = api.Interrupted
-
-	if err := w.execute("laptop"); err == nil {
-		t.Fatal("no error")
-	}
-
-	// a cannot be rolled back at first, so that the resumed run has something to do.
-	w.nodes["a"].holders = []api.Hold{podHold("ml/train-0")}
-
-	const leftOut = "c: it is left out of the rollback"
-
-	if err := w.rollBack("a"); err == nil || strings.Count(err.Error(), leftOut) != 1 {
-		t.Errorf("a rollback: got %v", err)
-	}
-
-	if err := w.execute("other", resume); err == nil || strings.Contains(err.Error(), leftOut) ||
-		!strings.Contains(err.Error(), "a: ") {
-		t.Errorf("resumed: got %v", err)
-	}
-
-	w.nodes["a"].holders = nil
-
-	if err := w.execute("other", resume); err != nil {
-		t.Errorf("resumed again: got %v", err)
-	}
-
-	saved, _ := w.load("laptop")
-	if saved.Resume() {
-		t.Error("something is left, when all that is left out was named")
-	}
-
-	if s := saved.Summary(); s.Failed != 1 || s.Done != 1 {
-		t.Errorf("the run's summary is %+v", s)
-	}
-
-	if err := w.rollBack("b"); err == nil || strings.Count(err.Error(), leftOut) != 1 {
-		t.Errorf("another rollback: got %v", err)
-	}
-
-	w.expectNode("c", Failed, "old", saved.Name)
-}
-
-// A client that ends before it has named a node that is left out leaves that to the next one.
-func TestNamesANodeThatIsLeftOutAfterACrash(t *testing.T) {
-	w := newWorld(t, "a", "b")
-	w.newTestRun(Options{})
-	w.nodes["b"].end = api.Interrupted
-
-	if err := w.execute("laptop"); err == nil {
-		t.Fatal("no error")
-	}
-
-	run, c := w.load("laptop")
-	if err := run.RollBack(nil); err != nil {
-		t.Fatal(err)
-	}
-
-	engine := c.engine()
-	engine.Report = func(n Node) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-
-		w.isKilled = n.Phase == Done
-	}
-
-	if err := engine.Execute(t.Context(), run); err == nil {
-		t.Fatal("no error")
-	}
-
-	w.isKilled = false
-
-	saved, _ := w.load("other")
 	if !saved.Resume() {
-		t.Error("nothing is left, but no client has named the node that is left out")
+		t.Error("nothing is left")
 	}
 
-	if err := w.execute("other", resume); err == nil || !strings.Contains(err.Error(), "left out") {
+	if err := saved.RollBack([]string{"b"}); err == nil || !strings.Contains(err.Error(), "kubectl uncordon") {
 		t.Errorf("got %v", err)
 	}
 }
