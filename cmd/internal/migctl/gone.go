@@ -17,7 +17,7 @@ func goneFlags() map[string]string {
 			"leave it out: a slice has %v of the highest memory use free",
 			limits.Headroom,
 		),
-		"spec":               "use migctl recommend -o spec",
+		"spec":               "use -o spec, of migctl recommend and of migctl fleet",
 		"prometheus.timeout": "leave it out: an answer may take " + queryTimeout.String(),
 		"target-busy":        fmt.Sprintf("leave it out: a slice is busy for at most %v at p99", limits.TargetBusy),
 	}

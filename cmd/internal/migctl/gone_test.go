@@ -58,7 +58,7 @@ func TestGoneFlags(t *testing.T) {
 			"highest memory use free",
 		"fleet --prometheus.timeout 5m --prometheus.url=http://h": "--prometheus.timeout is gone: " +
 			"leave it out: an answer may take 2m0s",
-		"recommend --spec 3": "--spec is gone: use migctl recommend -o spec",
+		"recommend --spec 3": "--spec is gone: use -o spec, of migctl recommend and of migctl fleet",
 		"fleet --target-busy=0.9": "--target-busy is gone: leave it out: a slice is busy for at " +
 			"most 0.8 at p99",
 	}
