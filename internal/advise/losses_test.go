@@ -91,6 +91,28 @@ func TestClientsThatWaitInASlice(t *testing.T) {
 	}
 }
 
+// TestLossesAreMeasured: polls without SM activity do not show how wide their kernels were, and so no
+// work that a slice has no time for.
+func TestLossesAreMeasured(t *testing.T) {
+	a := New(fastOptions())
+	g := wholeGPU(t, "H100-80GB", 0, load{0.6, 0.6 * 0.55, 0, 4}, pod("ml", "Deployment/a"))
+	s := &gpu.Snapshot{Time: start(), GPUs: []gpu.GPU{g}}
+
+	for poll := range 120 {
+		s.GPUs[0].Activity.SM = gpu.Some(0.6 * 0.55)
+		if poll%2 > 0 {
+			s.GPUs[0].Activity.SM = gpu.None[float64]()
+		}
+
+		s.Time = s.Time.Add(30 * time.Second)
+		a.Observe(s)
+	}
+
+	use := a.devices[gpu.IDOfGPU(g.UUID)].workload.queueOf(60, 4)
+	cmptest.Equal(t, "work in half of the minutes", use.Spans[0].Work+use.Spans[1].Work+use.Spans[2].Work > 0.6*30*50, true)
+	cmptest.Equal(t, "kept", use.kept(a.now), 1.)
+}
+
 // TestLossesAreKept: what a slice has had no time for counts for as long as the busiest hours, by a
 // clock that is set, too.
 func TestLossesAreKept(t *testing.T) {

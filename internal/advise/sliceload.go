@@ -38,7 +38,12 @@ func (d *device) addLoads(at time.Time, target float64) {
 		}
 
 		span := use.spanAt(spanOf(at))
-		span.lose(v.busy, load)
+		span.lose(v.measuredBusy, loadIn(
+			q.slice,
+			v.measuredBusy/v.measured,
+			v.measuredSM/v.measured,
+			v.measuredDRAM/v.measured,
+		))
 
 		mean10 := loadIn(q.slice, float64(last.busy), float64(last.sm), float64(last.dram))
 		span.Most10 = max(span.Most10, uint8(min(math.Ceil(mean10*100-1e-6), math.MaxUint8)))
