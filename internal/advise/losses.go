@@ -100,22 +100,30 @@ func throughputOfOne(busy, load float64) float64 { return 1 / (1 + max(0, load-b
 
 // loses reports whether a slice that has stretched kernels on average so far takes more of the
 // throughput of one client that waits for its answers than such a client may lose: by the last hour,
-// in which less work was done than in the busiest one on the whole GPU. If as much was, none is lost.
+// in which less work was done than in the busiest one on the whole GPU, and about as much would have
+// been without the loss. If as much was done, none is lost; if much less, it may be a quiet hour.
 func (d *device) loses(mean float64, r requests, l limits) bool {
 	busy := float64(d.hour.latest().Busy)
 	work := busy / mean // on the whole GPU
+	kept := 1 - busy + work
+	before := float64(d.workload.BeforeBusy) / wholeUnit
 	least := leastWaiting
 
 	switch {
-	case r.service.Present() || work >= sameWork*float64(d.workload.BeforeBusy)/wholeUnit:
+	case r.service.Present() || work >= sameWork*before:
 		return false
+	case work < likeBusiest*before*kept:
+		return false // a quiet hour: all of its clients would not have done as much on the whole GPU
 	case !r.said:
 		r.closed = false // what is busy for nine tenths of the time need not be
 		least = r.leastWaiting(limits{stretch: l.stretch})
 	}
 
-	return 1-busy+work < least
+	return kept < least
 }
 
 // sameWork is the share of the work of an hour from which on an hour has as much.
 const sameWork = 0.97
+
+// likeBusiest is the share of the work of the busiest hour from which on an hour is like it.
+const likeBusiest = 0.85

@@ -76,6 +76,7 @@ func TestClientsThatWaitInASlice(t *testing.T) {
 		{"they do not wait", 0.24, 0.3, func(h *gpu.Holder) { h.Rightsizing.ServiceTime = gpu.Some(time.Second) }, kept},
 		{"none is said to wait, and less is done", 0.24, 0.3, func(h *gpu.Holder) { h.Rightsizing.Closed = true },
 			answer{Action: ActionGrow, Reason: ReasonThroughput, Profile: "4g.40gb"}},
+		{"a quiet hour", 0.5, 0.3, func(*gpu.Holder) {}, kept},
 		{"as much is done", 0.3 / 1.4, 0.3, func(h *gpu.Holder) { h.Rightsizing.Closed = true }, kept},
 	} {
 		a := New(fastOptions())
