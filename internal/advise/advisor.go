@@ -404,11 +404,11 @@ func (a *Advisor) compareWithWhole(w *workload, p *gpu.Profile) {
 	if whole := a.workloads[key]; whole != nil && whole != w {
 		days := whole.sums(a.now)
 		if days.MinWidth > 0 {
-			w.Before.Width = float64(days.MinWidth)
+			w.Before.Width = days.MinWidth
 		}
 
 		if days.MinBandwidth > 0 {
-			w.Before.Bandwidth = float64(days.MinBandwidth)
+			w.Before.Bandwidth = days.MinBandwidth
 		}
 
 		w.BeforeMean = [2]uint16{
@@ -421,11 +421,21 @@ func (a *Advisor) compareWithWhole(w *workload, p *gpu.Profile) {
 		}
 
 		if u := whole.queueOf(p.SMs, p.MemorySlices); u != nil {
-			h := u.busiest(a.now)
-			w.BeforeSlow = h.slowest()
-			w.BeforeBusy = uint16(min(h.Busy, 1) * wholeUnit)
+			w.compareWithHour(u.busiest(a.now))
 		}
 	}
+}
+
+// compareWithHour keeps what the busiest hour on the whole GPU says of requests. What was kept
+// before stays if there is none: evidence of the whole GPU is forgotten in the end.
+func (w *workload) compareWithHour(h queueHour) {
+	if h.Load == 0 {
+		return
+	}
+
+	w.BeforeSlow = h.slowest()
+	w.BeforeBusy = uint16(min(h.Busy, 1) * wholeUnit)
+	w.BeforeRun = uint16(max(h.Run, shortRun))
 }
 
 func findProfile(g *gpu.GPU, name string) *gpu.Profile {

@@ -178,8 +178,8 @@ func (w *workload) validate(at time.Time) error {
 		w.Throttled,
 		float64(w.InSlices),
 		float64(w.FirstMemory),
-		w.Before.Width,
-		w.Before.Bandwidth,
+		float64(w.Before.Width),
+		float64(w.Before.Bandwidth),
 	}
 
 	histograms := []*histogram{&w.Busy, &w.Width, &w.Bandwidth, &w.Power}

@@ -309,9 +309,21 @@ func (d *device) slowedBy(k float64, r requests) float64 {
 
 	hidden := h.hidden(service)
 	slice := max(h.longestIn(1, 1, service, spread), service+hidden)
-	whole := max(h.longestIn(1/k, 1/k, service, spread), (service+hidden)/k)
+	whole := max(h.longestIn(1/k, 1/k, service, spread), service/k+d.workload.hiddenBefore(service/k, hidden/k))
 
-	return slice / whole
+	return min(slice/whole, mostLatency)
+}
+
+// hiddenBefore returns how long requests may have waited on the whole GPU while it was busy all the
+// time, as far as that is known: not for longer than the work of the slice would take there.
+func (w *workload) hiddenBefore(service, most float64) float64 {
+	if w.BeforeRun == 0 {
+		return most
+	}
+
+	before := queueHour{Run: float32(w.BeforeRun)}
+
+	return min(before.hidden(service), most)
 }
 
 // meanStretch returns how far a slice has stretched kernels on average in the last hour, if they

@@ -206,7 +206,7 @@ func TestComparedWithTheWholeGPUForLong(t *testing.T) {
 					continue
 				}
 
-				if math.Abs(w.Before.Width-0.4) > 1e-6 || math.Abs(w.Before.Bandwidth-drawn) > 1e-6 {
+				if math.Abs(float64(w.Before.Width)-0.4) > 1e-6 || math.Abs(float64(w.Before.Bandwidth)-drawn) > 1e-6 {
 					t.Errorf("%v: used %v of the whole GPU, want 0.4 and %v", after, w.Before, drawn)
 				}
 			}

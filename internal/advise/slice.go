@@ -204,12 +204,12 @@ func (w *workload) stretch(width, drawn float64, of, whole capacity) float64 {
 	}
 
 	if width *= float64(of.sms) / float64(whole.sms); width > 0 {
-		stretch = max(stretch, w.Before.Width/width)
+		stretch = max(stretch, float64(w.Before.Width)/width)
 	}
 
 	if drawn *= float64(of.memorySlices) / float64(whole.memorySlices); drawn > 0 &&
 		w.Before.Bandwidth > minBandwidth {
-		stretch = max(stretch, w.Before.Bandwidth/drawn)
+		stretch = max(stretch, float64(w.Before.Bandwidth)/drawn)
 	}
 
 	return stretch

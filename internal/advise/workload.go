@@ -66,6 +66,9 @@ type workload struct {
 	BeforeMean [2]uint16
 	// BeforeBusy is the busy time of the busiest hour there, in parts of wholeUnit.
 	BeforeBusy uint16
+	// BeforeRun is queueHour.Run of that hour, in whole seconds, shortRun at least; 0 if it is not
+	// known.
+	BeforeRun uint16
 	// The end of the last window with traffic, a graphics process, or a use of an engine, in Unix
 	// seconds; 0 if there was none.
 	NVLink, Graphics int64
@@ -89,7 +92,7 @@ type workload struct {
 	NextSince    float64 // Observed when it was first computed
 	// Before is what kernels used at least on the whole GPU, as shares of it, if the workload runs
 	// on a GPU instance now and was seen there.
-	Before   Kernels
+	Before   struct{ Width, Bandwidth float32 }
 	halfLife time.Duration // of a Record; 0 is halfLife
 }
 
