@@ -175,6 +175,7 @@ func (w *workload) validate(at time.Time) error {
 		w.MediaUnread,
 		w.ActivityUnread,
 		w.GraphicsUnread,
+		float64(w.NVLinkUnread),
 		w.Throttled,
 		float64(w.InSlices),
 		float64(w.FirstMemory),

@@ -10,9 +10,11 @@ type Facts struct {
 	Shared   bool // by several containers
 	MultiGPU bool // its pod holds others, too, or is part of a job that does
 	// Job is a sentence on that job; empty if there is only the general one.
-	Job      string
-	NVLink   bool // data was exchanged over it
-	Graphics bool // a graphics process ran
+	Job    string
+	NVLink bool // data was exchanged over it
+	// NVLinkUnread: its traffic could not be read.
+	NVLinkUnread bool
+	Graphics     bool // a graphics process ran
 	// GraphicsUnread: the GPU can draw, and its processes could not be read.
 	GraphicsUnread bool
 	// Preallocated: a framework took nearly all memory at its start.
@@ -76,6 +78,8 @@ func (f *Facts) disqualified(g *gpu.GPU, of capacity, o Options) Reason {
 		return ReasonMemoryUnread
 	case f.NVLink:
 		return ReasonNVLink
+	case f.NVLinkUnread:
+		return ReasonNVLinkUnread
 	case f.Graphics:
 		return ReasonGraphics
 	case f.GraphicsUnread:

@@ -45,6 +45,7 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 		inSlices:       w.InSlices,
 		now:            now,
 		graphicsUnread: isUnread(w.GraphicsUnread, observed),
+		nvlinkUnread:   isUnread(float64(w.NVLinkUnread), observed),
 		BusyHistogram:  w.Busy.tenths(),
 		WidthHistogram: w.Width.tenths(),
 	}

@@ -140,6 +140,11 @@ func (d *device) observeLinks(g *gpu.GPU, elapsed float64) {
 		d.open.nvlink = true
 	}
 
+	// What a GPU does not have, or its driver does not count, is absent without an error.
+	if slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool { return e.Reading == gpu.ReadingNVLink }) {
+		d.open.nvlinkUnread += elapsed
+	}
+
 	capacity := linkBytes(&g.Readings.PCIe)
 
 	moved, ok := grown(d.pcie, pcie)

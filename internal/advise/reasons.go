@@ -82,6 +82,9 @@ func fixedText(reason Reason) string {
 			"the GPU was emptied and reset, or the pending mode is off, there is an answer again"
 	case ReasonNVLink:
 		return "data was exchanged over NVLink, which slices do not have"
+	case ReasonNVLinkUnread:
+		return "the traffic over NVLink could not be read for some of the time: data may have been exchanged " +
+			"with another GPU, and slices have no NVLink"
 	case ReasonGraphics:
 		return "a graphics process ran, which a slice does not support"
 	case ReasonGraphicsUnread:

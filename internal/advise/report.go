@@ -39,6 +39,7 @@ const (
 	ReasonLittleEvidence Reason = "little-evidence"
 	ReasonLowCoverage    Reason = "low-coverage"
 	ReasonNVLink         Reason = "nvlink"
+	ReasonNVLinkUnread   Reason = "nvlink-unread" // the traffic over NVLink could not be read
 	ReasonGraphics       Reason = "graphics"
 	ReasonGraphicsUnread Reason = "graphics-unread" // the processes are hidden, some of which may draw
 	// only utilization is known: how much of the GPU kernels fill, and so their stretch in a slice,
@@ -171,6 +172,7 @@ type Evidence struct {
 	// NeverBusy: no kernel was seen, so that it is unknown what a slice would do to one.
 	NeverBusy      bool `json:"neverBusy,omitempty"`
 	graphicsUnread bool
+	nvlinkUnread   bool
 	// memory has not changed since the end of the last start
 	flat         bool
 	settledBytes float64                               // the largest use outside of starts

@@ -2,6 +2,7 @@ package advise
 
 import (
 	"encoding/json"
+	"errors"
 	"testing"
 	"time"
 
@@ -21,6 +22,39 @@ func withoutSMs(t *testing.T, utilization float64) gpu.GPU {
 func measured(g gpu.GPU, l load) gpu.GPU {
 	g.Activity = gpu.Activity{GraphicsEngine: gpu.Some(l.busy), SM: gpu.Some(l.sm), DRAM: gpu.Some(l.dram)}
 	return g
+}
+
+// TestUnreadNVLinkIsUnknown: if its traffic could not be read, data may have been exchanged over
+// NVLink. A GPU that has none reports no traffic, and no error.
+func TestUnreadNVLinkIsUnknown(t *testing.T) {
+	failed := gpu.ReadError{Reading: gpu.ReadingNVLink, Err: errors.New("GPU access blocked")}
+
+	for name, c := range map[string]struct {
+		each int // polls fail
+		want answer
+	}{
+		"never":  {0, answer{Action: ActionSlice, Profile: "1g.10gb"}},
+		"rarely": {100, answer{Action: ActionSlice, Profile: "1g.10gb"}},
+		"often":  {4, answer{Action: ActionKeep, Reason: ReasonNVLinkUnread}},
+	} {
+		g := wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a"))
+		a := New(fastOptions())
+		s := &gpu.Snapshot{Time: start().Add(-time.Minute), GPUs: unheld([]gpu.GPU{g})}
+		a.Observe(s)
+
+		for poll := range int(longEnough / time.Minute) {
+			g.Errors = nil
+			if c.each > 0 && poll%c.each == 0 {
+				g.Errors = []gpu.ReadError{failed}
+			}
+
+			s = &gpu.Snapshot{Time: start().Add(time.Duration(poll) * time.Minute), GPUs: []gpu.GPU{g}}
+			a.Observe(s)
+		}
+
+		r := a.Recommend(s).Devices[0]
+		cmptest.Equal(t, name+": "+r.Explanation, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended}, c.want)
+	}
 }
 
 // TestUnmeasuredIsUnknown: without SM activity nothing is recommended, whether the worst case would

@@ -55,8 +55,10 @@ type workload struct {
 	// all memory in advance shows there.
 	FirstMemory float32
 	// InSlices are the seconds that count for queueUse.Passed, with the weights of the histograms.
-	InSlices  float32
-	Untrusted bool // busy time of its GPU instance was seen below SM activity
+	InSlices float32
+	// NVLinkUnread are the seconds in which its traffic could not be read, with the same weights.
+	NVLinkUnread float32
+	Untrusted    bool // busy time of its GPU instance was seen below SM activity
 	// BeforeSlow is how many times as far as on average a slice of this size would have stretched the
 	// slowest twentieth of the busy time on the whole GPU, in the busiest hour, in parts of slowUnit;
 	// 0 if it is not known.
@@ -128,6 +130,7 @@ type window struct {
 	memoryUnread                float64
 	mediaUnread, activityUnread float64
 	graphicsUnread              float64
+	nvlinkUnread                float64
 }
 
 // close adds a window that ended at a time, with the means over the last ten minutes.
@@ -141,6 +144,7 @@ func (w *workload) close(now time.Time, v *window, last minute) {
 	w.MediaUnread += weight * v.mediaUnread
 	w.ActivityUnread += weight * v.activityUnread
 	w.GraphicsUnread += weight * v.graphicsUnread
+	w.NVLinkUnread += float32(weight * v.nvlinkUnread)
 	w.Throttled += weight * v.throttled
 
 	if w.Observed < firstMinutes.Seconds() {
@@ -324,6 +328,8 @@ func (w *workload) weight(now time.Time) float64 {
 	}
 
 	w.InSlices /= float32(weight)
+	w.NVLinkUnread /= float32(weight)
+
 	for i := range w.Queues {
 		w.Queues[i].Passed /= float32(weight)
 	}
