@@ -121,3 +121,27 @@ func TestReplicasMoveTogether(t *testing.T) {
 	cmptest.Equal(t, "the other replica", got[1:3], []string{"frees 0.50 of a GPU, packed with others",
 		"frees no whole GPU, and moves with the other replicas of its owner"})
 }
+
+// TestGainOfWhatIsNotFinal: what would gain nothing if all answers were final is refused at once. What
+// would gain with others that are not final either waits for them, and is not packed yet.
+func TestGainOfWhatIsNotFinal(t *testing.T) {
+	for _, c := range []struct {
+		about    string
+		profiles []string
+		final    int // the first answers
+		want     []string
+	}{
+		{"one pod, and a GPU is free", []string{"1g.10gb", ""}, 0, []string{"no-gain", "free"}},
+		{"two that share a GPU", []string{"3g.40gb", "4g.40gb"}, 0, []string{"slice", "slice"}},
+		{"one of them is final", []string{"3g.40gb", "4g.40gb", ""}, 1, []string{"no-gain", "slice", "free"}},
+		{"one too many", []string{"3g.40gb", "4g.40gb", "4g.40gb", ""}, 2,
+			[]string{"frees 0.50 of a GPU, packed with others", "frees 0.50 of a GPU, packed with others", "no-gain", "free"}},
+	} {
+		gpus, devices := node(t, "H100-80GB", c.profiles...)
+		for i := range devices {
+			devices[i].Provisional = i >= c.final && devices[i].Action == ActionSlice
+		}
+
+		cmptest.Equal(t, c.about, gainsOf(&Report{Devices: devices}, gpus), c.want)
+	}
+}

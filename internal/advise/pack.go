@@ -68,23 +68,13 @@ type packer struct {
 // each gains. Those that gain nothing become ReasonNoGain. It can take a second and needs no
 // Advisor.
 func (r *Report) Pack(s *gpu.Snapshot) {
-	for {
-		for i := range r.Devices {
-			r.Devices[i].Gain = nil
-		}
-
-		packing, idle := pack(r, s.GPUs)
-		r.Packing = packing
-
-		if len(idle) == 0 {
-			break
-		}
-
-		// Without them the others may be packed another way.
-		for _, at := range idle {
-			r.Devices[at].refuseGain()
-		}
+	// An answer that is not final yet, and gains nothing even if all others are, will be refused in
+	// the end: so we refuse it at once.
+	if slices.ContainsFunc(r.Devices, func(d Recommendation) bool { return d.isSlice() && !d.Candidate() }) {
+		r.packAll(s.GPUs, (*Recommendation).isSlice, func(d *Recommendation) bool { return !d.Candidate() })
 	}
+
+	r.Packing = r.packAll(s.GPUs, (*Recommendation).Candidate, (*Recommendation).Candidate)
 
 	for i := range r.Devices {
 		if d := &r.Devices[i]; d.Gain != nil {
@@ -93,11 +83,36 @@ func (r *Report) Pack(s *gpu.Snapshot) {
 	}
 }
 
+// packAll packs the workloads that move until each one that may be refused gains something.
+func (r *Report) packAll(gpus []gpu.GPU, moves, mayRefuse func(*Recommendation) bool) *Packing {
+	for {
+		for i := range r.Devices {
+			r.Devices[i].Gain = nil
+		}
+
+		packing, idle := pack(r, gpus, moves)
+		idle = slices.DeleteFunc(idle, func(at int) bool { return !mayRefuse(&r.Devices[at]) })
+
+		if len(idle) == 0 {
+			return packing
+		}
+
+		// Without them the others may be packed another way.
+		for _, at := range idle {
+			r.Devices[at].refuseGain()
+		}
+	}
+}
+
 // pack places the recommended slices of a node on the fewest of its GPUs, and fills in their gains.
 // It returns nil if nothing is to be moved, or if the node uses the single strategy and not all of
 // it can move. Slices for which no placement was found are left out, and Proven is false then. It
 // also returns the devices that gain nothing.
-func pack(report *Report, gpus []gpu.GPU) (found *Packing, idle []int) {
+func pack(
+	report *Report,
+	gpus []gpu.GPU,
+	moves func(*Recommendation) bool,
+) (found *Packing, idle []int) {
 	devices := report.Devices
 	single := report.SingleStrategy
 	packing := &Packing{Proven: true, GPUs: []PackedGPU{}, FreedGPUs: []int{}}
@@ -105,20 +120,20 @@ func pack(report *Report, gpus []gpu.GPU) (found *Packing, idle []int) {
 
 	for i := range devices {
 		r := &devices[i]
-		if r.Action != ActionSlice {
+		if !r.isSlice() {
 			continue
 		}
 
-		if single && !r.Candidate() {
+		if single && !moves(r) {
 			return nil, nil // the node cannot move in part
 		}
 
-		if !r.Candidate() || models[r.Model] {
+		if !moves(r) || models[r.Model] {
 			continue
 		}
 
 		models[r.Model] = true
-		p := newPacker(r.Model, report, gpus)
+		p := newPacker(r.Model, report, gpus, moves)
 		p.search(0)
 
 		if p.best == nil {
@@ -143,7 +158,12 @@ func pack(report *Report, gpus []gpu.GPU) (found *Packing, idle []int) {
 
 // newPacker collects the moved workloads and the targets of one model. Targets are sorted by what
 // their use costs an operator: GPUs in MIG mode, free GPUs, GPUs that must be drained.
-func newPacker(model string, report *Report, gpus []gpu.GPU) *packer {
+func newPacker(
+	model string,
+	report *Report,
+	gpus []gpu.GPU,
+	moves func(*Recommendation) bool,
+) *packer {
 	p := &packer{
 		replicas: map[owner]int{},
 		fits:     map[string][]mig.Placed{},
@@ -168,7 +188,7 @@ func newPacker(model string, report *Report, gpus []gpu.GPU) *packer {
 		case on || r == nil:
 		case r.Action == ActionFree:
 			free = append(free, target{at: i, cost: 1, idle: idleShareOf(g)})
-		case r.Candidate():
+		case moves(r):
 			at := slices.IndexFunc(g.Profiles, func(q gpu.Profile) bool {
 				return q.Name == r.Recommended
 			})

@@ -134,6 +134,9 @@ func (r *Recommendation) Candidate() bool {
 	return r.Action == ActionSlice && !r.Provisional && !r.NotChecked
 }
 
+// isSlice reports whether a slice would do, whether that is final or not.
+func (r *Recommendation) isSlice() bool { return r.Action == ActionSlice }
+
 // Pod names a container that holds a device, and the resource that it asked for.
 type Pod struct {
 	Namespace string `json:"namespace"`
