@@ -119,6 +119,10 @@ func (r *gpuReleaser) change(ctx context.Context, id gpu.UUID, released bool,
 		return nil, refusedRelease(result.Err)
 	}
 
+	if result.StillOpen != nil {
+		return nil, unfinishedRelease(id, result.StillOpen)
+	}
+
 	document := &api.Release{
 		APIVersion: api.Version,
 		GPU:        id,
@@ -186,6 +190,22 @@ func unansweredRelease(id gpu.UUID, err error) *api.Problem {
 		Detail: fmt.Sprintf(
 			"GPU %s: the request was not answered in time (%v), and is not withdrawn: mig-exporter "+
 				"carries it out or refuses it once the driver's calls return",
+			id,
+			err,
+		),
+	}
+}
+
+// unfinishedRelease returns the answer for a client whose GPU is still open. It must not get an
+// api.Release: it would unbind the GPU.
+func unfinishedRelease(id gpu.UUID, err error) *api.Problem {
+	return &api.Problem{
+		Type:   api.InProgress,
+		Title:  "Still being carried out",
+		Status: http.StatusConflict,
+		Detail: fmt.Sprintf(
+			"GPU %s is listed as released, but not closed yet: %v; mig-exporter tries again once the "+
+				"driver's calls return: do not unbind the GPU until a repeated request succeeds",
 			id,
 			err,
 		),

@@ -76,6 +76,23 @@ func TestReleaseWithoutAnswer(t *testing.T) {
 	expectProblem(t, err, api.Busy, http.StatusConflict)
 }
 
+// TestReleaseStillOpen: if NVML could not be closed again, no answer says that the GPU is released.
+func TestReleaseStillOpen(t *testing.T) {
+	queue := queuedReleases{make(chan chan nvmlsource.Released, 1)}
+	r := newGPUReleaser(queue, func(context.Context) error {
+		(<-queue.requests) <- nvmlsource.Released{StillOpen: errors.New("/dev/nvidia1 is open")}
+		return nil
+	})
+
+	done, err := r.Release(t.Context(), "GPU-a")
+	if done != nil {
+		t.Errorf("released: %+v", done)
+	}
+
+	expectProblem(t, err, api.InProgress, http.StatusConflict)
+	cmptest.HasTexts(t, err.Error(), "/dev/nvidia1 is open")
+}
+
 // TestReleasesTakeTurns: a request waits for the one under way, and is withdrawn if that does not
 // end.
 func TestReleasesTakeTurns(t *testing.T) {

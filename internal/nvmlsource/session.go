@@ -110,8 +110,12 @@ func (r *releaseRequest) isFromOperator() bool { return r.cause != gpu.ReleasedB
 type Released struct {
 	Err error // why the request was refused
 	// Closed is why NVML stays closed, so that no GPU is read until the released one is opened
-	// again; nil if NVML is open.
+	// again; nil if the other GPUs are read.
 	Closed error
+	// StillOpen is why the GPU to release is still open: a call hangs, so that NVML could not be
+	// closed again after a lookup had opened the GPU. A later Discover closes it. Do not unbind it
+	// before.
+	StillOpen error
 	// Took is how long NVML was closed.
 	Took time.Duration
 }

@@ -65,20 +65,27 @@ func (c *sessionChange) run(resume func(all bool)) {
 	c.answer(err, took)
 }
 
-// answer logs the result of the change, and answers the requests. err is why NVML stays closed.
+// answer logs the result of the change, and answers the requests. err is what open returned.
 func (c *sessionChange) answer(err error, took time.Duration) {
 	s := c.source
 	s.session.loggedRefusal = ""
 
-	if s.session.failed || err != nil && s.initialised { // the next change opens, or closes, NVML again
+	initFailed := s.session.failed
+	couldNotClose := err != nil && s.initialised
+
+	// The next change then tries again to open NVML, or to close it.
+	if initFailed || couldNotClose {
 		s.lengthenRetryWait()
 	} else {
 		s.session.retryWait = 0
 	}
 
-	if err != nil {
+	switch {
+	case couldNotClose:
+		level.Warn(s.opts.Logger).Log("msg", "NVML has a released GPU open", "to", c.reason, "err", err)
+	case err != nil:
 		level.Warn(s.opts.Logger).Log("msg", "NVML stays closed", "to", c.reason, "err", err)
-	} else {
+	default:
 		level.Info(s.opts.Logger).Log(
 			"msg", "NVML was closed and opened again",
 			"to", c.reason,
@@ -87,8 +94,22 @@ func (c *sessionChange) answer(err error, took time.Duration) {
 	}
 
 	for _, request := range c.requests {
-		request.result <- Released{Closed: err, Took: took}
+		request.result <- c.resultOf(request, err, took)
 	}
+}
+
+// resultOf returns the answer to a request of the change. err is what open returned.
+func (c *sessionChange) resultOf(request *releaseRequest, err error, took time.Duration) Released {
+	if err == nil || c.source.session.down != nil {
+		return Released{Closed: err, Took: took}
+	}
+
+	// NVML is open and has a released GPU open. That does not concern a GPU that was to be opened.
+	if request.opens {
+		return Released{Took: took}
+	}
+
+	return Released{StillOpen: err, Took: took}
 }
 
 // isRequested reports whether an operator has requested the change.
@@ -236,8 +257,8 @@ func (c *sessionChange) shutDown() error {
 	return nil
 }
 
-// open opens NVML without the GPUs to skip, and looks up the others. It returns why NVML stays
-// closed, such as a GPU to skip that is still open.
+// open opens NVML without the GPUs to skip, and looks up the others. It returns why NVML stays closed,
+// or which GPU to skip is open if NVML could not be closed again; session.down is nil only then.
 func (c *sessionChange) open() error {
 	s := c.source
 	s.session.skipped = c.skip
@@ -246,7 +267,7 @@ func (c *sessionChange) open() error {
 	c.setTargets()
 
 	if err := s.checkClosed(c.skip); err != nil {
-		s.session.down = fmt.Errorf("%w, although it was shut down", err)
+		s.session.down = fmt.Errorf("%w: %w, although it was shut down", gpu.ErrLibraryClosed, err)
 		return s.session.down
 	}
 
@@ -261,14 +282,15 @@ func (c *sessionChange) open() error {
 		return nil // Discover looks up the GPUs
 	}
 
-	// We ignore an error of a lookup: the next Discover looks again.
+	// We look up the others now, since a lookup may open a GPU to skip. We ignore a lookup's own
+	// error: the next Discover looks again.
 	_ = s.listGPUs(attachTimeout)
 
 	if err := s.checkClosed(c.skip); err != nil {
 		return c.closeAgain(fmt.Errorf("%w, although only the others were looked up", err))
 	}
 
-	return s.session.down
+	return nil
 }
 
 // closedError returns the error of an nvmlInit that failed after a change had shut NVML down. It
@@ -282,9 +304,10 @@ func closedError(err error) error {
 	return fmt.Errorf("%w: %w", gpu.ErrLibraryClosed, err)
 }
 
-// closeAgain shuts NVML down, so that it stays closed, and returns the reason. If a call hangs, the
-// next Discover tries again.
-func (c *sessionChange) closeAgain(reason error) error {
+// closeAgain shuts NVML down, so that it stays closed, and returns the reason: opened says which
+// released GPU is open. If a call hangs, NVML stays open, and a later change tries again: until then
+// the other GPUs are read.
+func (c *sessionChange) closeAgain(opened error) error {
 	s := c.source
 
 	err := s.blockCalls()
@@ -293,15 +316,17 @@ func (c *sessionChange) closeAgain(reason error) error {
 	}
 
 	if err != nil {
-		return fmt.Errorf("%w: %w", reason, err)
+		return fmt.Errorf("%w: %w", opened, err)
 	}
 
-	s.session.down = reason
+	// This stands even if nvmlShutdown fails: by then shutDown has forgotten the GPUs, and none is
+	// read until a later change has closed NVML.
+	s.session.down = fmt.Errorf("%w: %w", gpu.ErrLibraryClosed, opened)
 	if err := c.shutDown(); err != nil {
-		return fmt.Errorf("%w: %w", reason, err)
+		return fmt.Errorf("%w: %w", s.session.down, err)
 	}
 
-	return reason
+	return s.session.down
 }
 
 // checkClosed returns an error unless it is certain that this process has none of the GPUs to skip
@@ -312,19 +337,12 @@ func (s *Source) checkClosed(skip map[gpu.UUID]bool) error {
 	}
 
 	if s.opts.Opening.OpenMinors == nil {
-		return fmt.Errorf(
-			"%w: it is not known which GPUs this process has open",
-			gpu.ErrLibraryClosed,
-		)
+		return errors.New("it is not known which GPUs this process has open")
 	}
 
 	open, err := s.opts.Opening.OpenMinors()
 	if err != nil {
-		return fmt.Errorf(
-			"%w: it is not known which GPUs this process has open: %w",
-			gpu.ErrLibraryClosed,
-			err,
-		)
+		return fmt.Errorf("it is not known which GPUs this process has open: %w", err)
 	}
 
 	s.mu.Lock()
@@ -332,12 +350,7 @@ func (s *Source) checkClosed(skip map[gpu.UUID]bool) error {
 
 	for id := range skip {
 		if minor, ok := s.session.known[id].Minor.Get(); ok && slices.Contains(open, minor) {
-			return fmt.Errorf(
-				"%w: it keeps the released GPU %s open (/dev/nvidia%d)",
-				gpu.ErrLibraryClosed,
-				id,
-				minor,
-			)
+			return fmt.Errorf("this process has the released GPU %s open (/dev/nvidia%d)", id, minor)
 		}
 	}
 

@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -263,6 +265,52 @@ func TestReleaseWhileLookupHangs(t *testing.T) {
 		letGo()
 		synctest.Wait()
 		cmptest.Equal(t, "GPUs", n.discover(), []gpu.UUID{ids[0], ids[2]})
+		n.close()
+	})
+}
+
+// TestReleaseThatCannotCloseAgain: a lookup opens the released GPU, and another one hangs, so that NVML
+// cannot be shut down again. The answer and the log do not say that it is closed: the other GPUs are
+// read, and the GPU is closed once the call has returned.
+func TestReleaseThatCannotCloseAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startOpenNode(t, ", lookupOpens: all", "")
+		ids := n.readAll()
+		letGo := n.hang("DeviceGetHandleByPciBusId")
+
+		request := n.source.Release(ids[1], gpu.ReleasedByOperator)
+		for range 30 { // the lookup is given up after 20 s
+			if n.source.Discover(); len(request) > 0 {
+				break
+			}
+		}
+
+		cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0, 1, 2})
+
+		r := n.result(request)
+		if r.Err != nil || r.Closed != nil || r.StillOpen == nil ||
+			!strings.Contains(r.StillOpen.Error(), "/dev/nvidia1") {
+			t.Errorf("release: %+v", r)
+		}
+
+		if log := n.logged.String(); strings.Contains(log, "NVML stays closed") ||
+			!strings.Contains(log, "NVML has a released GPU open") {
+			t.Errorf("log: %s", log)
+		}
+
+		inventory, err := n.source.Discover()
+		if err != nil || len(inventory.GPUs) != 1 || len(inventory.Released) != 1 {
+			t.Errorf("Discover: %+v, %v", inventory, err)
+		}
+
+		n.read(inventory.GPUs[0].UUID)
+
+		letGo()
+		synctest.Wait()
+		n.spy.set("DeviceGetHandleByPciBusId", nvml.ERROR_UNKNOWN) // opens no GPU any more
+		n.advance(time.Minute)
+		n.readAll()
+		cmptest.Equal(t, "open GPUs", len(n.OpenGPUs()), 0)
 		n.close()
 	})
 }
