@@ -2,6 +2,7 @@ package nvmlsource
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
@@ -35,7 +36,7 @@ type library struct {
 	mu      sync.Mutex
 	users   int             // Init and InitNoAttach calls minus Shutdown calls, as NVML counts them
 	loadErr error           // why the last Init could not load the library
-	symbols map[string]bool // whether the library exports a symbol; filled as they are asked for
+	symbols map[string]bool // whether the library exports a symbol; filled by has
 
 	system *nvml.SystemEventSet // nil until SystemEventSetWait creates it; used by one call at a time
 }
@@ -169,9 +170,8 @@ func (l *library) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml
 	return state, ret
 }
 
-// has reports whether the loaded library exports at least one of the symbols, which are versions of
-// one function.
-func (l *library) has(symbols ...string) bool {
+// has reports whether the loaded library exports a symbol.
+func (l *library) has(symbol string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -179,25 +179,34 @@ func (l *library) has(symbols ...string) bool {
 		return false
 	}
 
-	for _, symbol := range symbols {
-		known, asked := l.symbols[symbol]
-		if !asked {
-			known = l.Interface.Extensions().LookupSymbol(symbol) == nil
-			l.symbols[symbol] = known
-		}
+	exported, looked := l.symbols[symbol]
+	if !looked {
+		exported = l.Interface.Extensions().LookupSymbol(symbol) == nil
+		l.symbols[symbol] = exported
+	}
 
-		if known {
-			return true
+	return exported
+}
+
+// hasAny reports whether the loaded library exports at least one of the symbols, such as the versions
+// of one function.
+func (l *library) hasAny(symbols ...string) bool { return slices.ContainsFunc(symbols, l.has) }
+
+// hasAll reports whether the loaded library exports all the symbols.
+func (l *library) hasAll(symbols ...string) bool {
+	for _, symbol := range symbols {
+		if !l.has(symbol) {
+			return false
 		}
 	}
 
-	return false
+	return true
 }
 
 // call calls f if the library exports at least one of the symbols, the versions of the function
 // that f calls.
 func call[T any](l *library, f func() (T, nvml.Return), symbols ...string) (T, nvml.Return) {
-	if !l.has(symbols...) {
+	if !l.hasAny(symbols...) {
 		var none T
 		return none, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
@@ -233,34 +242,34 @@ func (l *library) offers(function string) bool {
 		return l.canChange()
 
 	case "nvmlDeviceGetCount":
-		return l.has(function, "nvmlDeviceGetCount_v2")
+		return l.hasAny(function, "nvmlDeviceGetCount_v2")
 	case "nvmlDeviceGetHandleByIndex":
-		return l.has(function, "nvmlDeviceGetHandleByIndex_v2")
+		return l.hasAny(function, "nvmlDeviceGetHandleByIndex_v2")
 	case "nvmlDeviceGetHandleByPciBusId":
-		return l.has(function, "nvmlDeviceGetHandleByPciBusId_v2")
+		return l.hasAny(function, "nvmlDeviceGetHandleByPciBusId_v2")
 	case "nvmlEventSetWait":
-		return l.has(function, "nvmlEventSetWait_v2")
+		return l.hasAny(function, "nvmlEventSetWait_v2")
 	case "nvmlDeviceGetPciInfo":
-		return l.has("nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2", function)
+		return l.hasAny("nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2", function)
 	case "nvmlDeviceGetMemoryInfo":
-		return l.has("nvmlDeviceGetMemoryInfo_v2", function)
+		return l.hasAny("nvmlDeviceGetMemoryInfo_v2", function)
 	case "nvmlDeviceGetFanSpeed":
 		return l.has("nvmlDeviceGetFanSpeed_v2")
 	case "nvmlDeviceGetAttributes":
-		return l.has(function, "nvmlDeviceGetAttributes_v2")
+		return l.hasAny(function, "nvmlDeviceGetAttributes_v2")
 	case "nvmlDeviceGetComputeRunningProcesses":
-		return l.has(function, "nvmlDeviceGetComputeRunningProcesses_v2",
+		return l.hasAny(function, "nvmlDeviceGetComputeRunningProcesses_v2",
 			"nvmlDeviceGetComputeRunningProcesses_v3")
 	case "nvmlDeviceGetGraphicsRunningProcesses":
-		return l.has(function, "nvmlDeviceGetGraphicsRunningProcesses_v2",
+		return l.hasAny(function, "nvmlDeviceGetGraphicsRunningProcesses_v2",
 			"nvmlDeviceGetGraphicsRunningProcesses_v3")
 	case "nvmlDeviceGetMPSComputeRunningProcesses":
-		return l.has(function, "nvmlDeviceGetMPSComputeRunningProcesses_v2",
+		return l.hasAny(function, "nvmlDeviceGetMPSComputeRunningProcesses_v2",
 			"nvmlDeviceGetMPSComputeRunningProcesses_v3")
 	case "nvmlDeviceGetGpuInstancePossiblePlacements":
-		return l.has("nvmlDeviceGetGpuInstancePossiblePlacements_v2", function)
+		return l.hasAny("nvmlDeviceGetGpuInstancePossiblePlacements_v2", function)
 	case "nvmlComputeInstanceGetInfo":
-		return l.has("nvmlComputeInstanceGetInfo_v2", function)
+		return l.hasAny("nvmlComputeInstanceGetInfo_v2", function)
 	}
 
 	return l.has(function)

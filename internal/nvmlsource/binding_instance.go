@@ -2,6 +2,7 @@ package nvmlsource
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
+// SetMigMode also returns the code of the activation, which can fail although the mode was set.
 func (d device) SetMigMode(mode int) (activation, ret nvml.Return) {
 	if !d.lib.has("nvmlDeviceSetMigMode") {
 		return nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_FUNCTION_NOT_FOUND
@@ -15,11 +16,15 @@ func (d device) SetMigMode(mode int) (activation, ret nvml.Return) {
 // destroy an instance and then create neither the next layout nor the previous one, so we change
 // nothing.
 func (l *library) canChange() bool {
-	return l.has("nvmlDeviceCreateGpuInstanceWithPlacement") && l.has("nvmlGpuInstanceDestroy") &&
-		l.has("nvmlGpuInstanceGetComputeInstancePossiblePlacements") &&
-		l.has("nvmlGpuInstanceCreateComputeInstanceWithPlacement") &&
-		l.has("nvmlComputeInstanceGetInfo_v2") && l.has("nvmlGpuInstanceGetComputeInstances") &&
-		l.has("nvmlComputeInstanceDestroy")
+	return l.hasAll(
+		"nvmlDeviceCreateGpuInstanceWithPlacement",
+		"nvmlGpuInstanceDestroy",
+		"nvmlGpuInstanceGetComputeInstancePossiblePlacements",
+		"nvmlGpuInstanceCreateComputeInstanceWithPlacement",
+		"nvmlComputeInstanceGetInfo_v2",
+		"nvmlGpuInstanceGetComputeInstances",
+		"nvmlComputeInstanceDestroy",
+	)
 }
 
 // CreateGpuInstanceWithPlacement passes only the profile's id: go-nvml uses nothing else of its
@@ -47,35 +52,23 @@ func (g gpuInstanceHandle) GetInfo() (GPUInstanceInfo, nvml.Return) {
 	return GPUInstanceInfo{ID: info.Id, ProfileID: info.ProfileId, Placement: info.Placement}, ret
 }
 
-// GetComputeInstances lists the compute instances of one profile after the other, always with the
-// shared engine profile: there is no other (nvml.h). A newer driver may have more profiles than our
-// nvml.h; the first number beyond them that the driver refuses is the end. If the library has only
-// the first version of nvmlComputeInstanceGetInfo, the placements are unknown and stay 0.
+// GetComputeInstances lists the compute instances of one profile after the other. If the library has
+// only the first version of nvmlComputeInstanceGetInfo, the placements are unknown and stay 0.
 func (g gpuInstanceHandle) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Return) {
 	if !g.lib.has("nvmlGpuInstanceGetComputeInstanceProfileInfo") ||
-		!g.lib.has("nvmlComputeInstanceGetInfo_v2", "nvmlComputeInstanceGetInfo") {
+		!g.lib.hasAny("nvmlComputeInstanceGetInfo_v2", "nvmlComputeInstanceGetInfo") {
 		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+
+	profiles, ret := queryComputeProfiles(g.GetComputeInstanceProfileInfo)
+	if ret != nvml.SUCCESS {
+		return nil, ret
 	}
 
 	var list []ComputeInstanceInfo
 
-	for profile := range maxProfiles {
-		info, ret := g.GetComputeInstanceProfileInfo(profile)
-		if ret == nvml.ERROR_INVALID_ARGUMENT && profile >= nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
-			break
-		}
-
-		// For profile 0, which every driver has, ERROR_INVALID_ARGUMENT means that the GPU instance
-		// is gone.
-		if ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT && profile > 0 {
-			continue
-		}
-
-		if ret != nvml.SUCCESS {
-			return nil, ret
-		}
-
-		handles, ret := g.GetComputeInstancesOf(info.Id, int(info.InstanceCount))
+	for _, profile := range profiles {
+		handles, ret := g.GetComputeInstancesOf(profile.Id, int(profile.InstanceCount))
 		if ret != nvml.SUCCESS {
 			return nil, ret
 		}
@@ -93,15 +86,45 @@ func (g gpuInstanceHandle) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Re
 	return list, nvml.SUCCESS
 }
 
-// GetComputeInstancesOf passes the profile's id and InstanceCount, the size of go-nvml's buffer:
+// queryComputeProfiles queries the profiles that compute instances can have in a GPU instance, by
+// their numbers in NVML's enum.
+func queryComputeProfiles(
+	query func(number int) (nvml.ComputeInstanceProfileInfo, nvml.Return),
+) ([]nvml.ComputeInstanceProfileInfo, nvml.Return) {
+	var list []nvml.ComputeInstanceProfileInfo
+
+	for number := range maxProfiles {
+		info, ret := query(number)
+
+		switch {
+		case ret == nvml.SUCCESS:
+			list = append(list, info)
+
+		case ret == nvml.ERROR_INVALID_ARGUMENT && number >= nvml.COMPUTE_INSTANCE_PROFILE_COUNT:
+			// The driver has no further profiles. It may have more than our nvml.h.
+			return list, nvml.SUCCESS
+
+		case ret == nvml.ERROR_NOT_SUPPORTED, ret == nvml.ERROR_INVALID_ARGUMENT && number > 0:
+			// The GPU instance does not have this profile. Every driver has profile 0: for that one,
+			// ERROR_INVALID_ARGUMENT means that the GPU instance is gone.
+
+		default:
+			return nil, ret
+		}
+	}
+
+	return list, nvml.SUCCESS
+}
+
+// GetComputeInstancesOf passes the profile's id, and the size of go-nvml's buffer as InstanceCount:
 // go-nvml uses nothing else of its info.
 func (g gpuInstanceHandle) GetComputeInstancesOf(
 	profileID uint32,
-	capacity int,
+	instanceCount int,
 ) ([]ComputeInstance, nvml.Return) {
 	info := nvml.ComputeInstanceProfileInfo{
 		Id:            profileID,
-		InstanceCount: capacityFor(uint32(capacity)),
+		InstanceCount: capacityFor(uint32(instanceCount)),
 	}
 
 	handles, ret := g.gi.GetComputeInstances(&info)
@@ -117,11 +140,12 @@ func (g gpuInstanceHandle) GetComputeInstancesOf(
 	return list, ret
 }
 
+// GetComputeInstanceProfileInfo always passes the shared engine profile: there is no other (nvml.h).
 func (g gpuInstanceHandle) GetComputeInstanceProfileInfo(
-	profile int,
+	number int,
 ) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
 	return g.gi.GetComputeInstanceProfileInfo(
-		profile,
+		number,
 		nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
 	)
 }

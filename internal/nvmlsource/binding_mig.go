@@ -93,10 +93,13 @@ func (d device) GetGpuInstancePossiblePlacements(
 	return d.Device.GetGpuInstancePossiblePlacements(&nvml.GpuInstanceProfileInfo{Id: profileID})
 }
 
-// GetGpuInstances passes the profile's id and InstanceCount, the size of go-nvml's buffer: go-nvml
+// GetGpuInstances passes the profile's id, and the size of go-nvml's buffer as InstanceCount: go-nvml
 // uses nothing else of its info.
-func (d device) GetGpuInstances(profileID uint32, capacity int) ([]GPUInstance, nvml.Return) {
-	info := nvml.GpuInstanceProfileInfo{Id: profileID, InstanceCount: capacityFor(uint32(capacity))}
+func (d device) GetGpuInstances(profileID uint32, instanceCount int) ([]GPUInstance, nvml.Return) {
+	info := nvml.GpuInstanceProfileInfo{
+		Id:            profileID,
+		InstanceCount: capacityFor(uint32(instanceCount)),
+	}
 
 	handles, ret := d.Device.GetGpuInstances(&info)
 	if ret != nvml.SUCCESS {

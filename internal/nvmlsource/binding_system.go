@@ -44,12 +44,9 @@ func (l *library) SystemEventSetWait() ([]nvml.SystemEventData_v1, nvml.Return) 
 
 // openSystemEvents creates the set of system events and registers it for those that we want.
 func (l *library) openSystemEvents() nvml.Return {
-	for _, symbol := range []string{
-		"nvmlSystemEventSetCreate", "nvmlSystemRegisterEvents", "nvmlSystemEventSetWait", "nvmlSystemEventSetFree",
-	} {
-		if !l.has(symbol) {
-			return nvml.ERROR_FUNCTION_NOT_FOUND
-		}
+	if !l.hasAll("nvmlSystemEventSetCreate", "nvmlSystemRegisterEvents", "nvmlSystemEventSetWait",
+		"nvmlSystemEventSetFree") {
+		return nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 
 	create := nvml.SystemEventSetCreateRequest{}

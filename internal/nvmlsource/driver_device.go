@@ -81,9 +81,9 @@ type Device interface {
 	// back to the unversioned one, which has no Name.
 	GetGpuInstanceProfileInfo(profile int) (nvml.GpuInstanceProfileInfo_v3, nvml.Return)
 	GetGpuInstancePossiblePlacements(profileID uint32) ([]nvml.GpuInstancePlacement, nvml.Return)
-	// GetGpuInstances lists the GPU instances of one profile; capacity is at least how many there
+	// GetGpuInstances lists the GPU instances of one profile; instanceCount is at least how many there
 	// can be.
-	GetGpuInstances(profileID uint32, capacity int) ([]GPUInstance, nvml.Return)
+	GetGpuInstances(profileID uint32, instanceCount int) ([]GPUInstance, nvml.Return)
 }
 
 // MIGDevice is a MIG device handle.
@@ -403,11 +403,11 @@ func (d interceptedDevice) GetGpuInstancePossiblePlacements(
 		Device.GetGpuInstancePossiblePlacements, profileID)
 }
 
-func (d interceptedDevice) GetGpuInstances(profileID uint32, capacity int) ([]GPUInstance, nvml.Return) {
+func (d interceptedDevice) GetGpuInstances(profileID uint32, instanceCount int) ([]GPUInstance, nvml.Return) {
 	c := Call{Function: "nvmlDeviceGetGpuInstances", Args: [3]uint64{uint64(profileID)}}
 
 	list, ret := passCall(d.handle, c, func(d Device) ([]GPUInstance, nvml.Return) {
-		return d.GetGpuInstances(profileID, capacity)
+		return d.GetGpuInstances(profileID, instanceCount)
 	})
 	for i, gi := range list {
 		list[i] = d.wrapInstance(c, i, gi)

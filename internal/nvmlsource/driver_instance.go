@@ -13,12 +13,12 @@ type GPUInstance interface {
 // MutableInstance is a GPUInstance of a MutableDevice.
 type MutableInstance interface {
 	GPUInstance
-	// GetComputeInstancesOf lists the compute instances of one compute profile; capacity is at
-	// least how many there can be.
-	GetComputeInstancesOf(profileID uint32, capacity int) ([]ComputeInstance, nvml.Return)
-	// GetComputeInstanceProfileInfo takes NVML's profile enum, and answers for the shared engine
-	// profile.
-	GetComputeInstanceProfileInfo(profile int) (nvml.ComputeInstanceProfileInfo, nvml.Return)
+	// GetComputeInstancesOf lists the compute instances of one compute profile; instanceCount is
+	// at least how many there can be.
+	GetComputeInstancesOf(profileID uint32, instanceCount int) ([]ComputeInstance, nvml.Return)
+	// GetComputeInstanceProfileInfo takes a number of NVML's profile enum, and answers for the shared
+	// engine profile.
+	GetComputeInstanceProfileInfo(number int) (nvml.ComputeInstanceProfileInfo, nvml.Return)
 	GetComputeInstancePossiblePlacements(
 		profileID uint32,
 	) ([]nvml.ComputeInstancePlacement, nvml.Return)
@@ -66,12 +66,12 @@ func (i interceptedMutableInstance) mutable() handle[MutableInstance] {
 
 func (i interceptedMutableInstance) GetComputeInstancesOf(
 	profileID uint32,
-	capacity int,
+	instanceCount int,
 ) ([]ComputeInstance, nvml.Return) {
 	c := Call{Function: "nvmlGpuInstanceGetComputeInstances", Args: [3]uint64{uint64(profileID)}}
 
 	list, ret := passCall(i.mutable(), c, func(i MutableInstance) ([]ComputeInstance, nvml.Return) {
-		return i.GetComputeInstancesOf(profileID, capacity)
+		return i.GetComputeInstancesOf(profileID, instanceCount)
 	})
 	for k, ci := range list {
 		h, _ := wrapResult(i.handle, c, k, ci)
@@ -82,11 +82,11 @@ func (i interceptedMutableInstance) GetComputeInstancesOf(
 }
 
 func (i interceptedMutableInstance) GetComputeInstanceProfileInfo(
-	profile int,
+	number int,
 ) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
 	return passNumber(i.mutable(),
 		"nvmlGpuInstanceGetComputeInstanceProfileInfo",
-		MutableInstance.GetComputeInstanceProfileInfo, profile)
+		MutableInstance.GetComputeInstanceProfileInfo, number)
 }
 
 func (i interceptedMutableInstance) GetComputeInstancePossiblePlacements(

@@ -1,7 +1,6 @@
 package nvmlsource
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -106,27 +105,9 @@ func (a *Actuator) listComputeProfiles(t *tables, gi MutableInstance,
 		return list, nil
 	}
 
-	for profile := range maxProfiles {
-		info, ret := gi.GetComputeInstanceProfileInfo(profile)
-
-		err := checkReturn("nvmlGpuInstanceGetComputeInstanceProfileInfo", ret)
-		if errors.Is(err, gpu.ErrInvalidArgument) &&
-			profile >= nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
-			break
-		}
-
-		// For profile 0, which every driver has, ErrInvalidArgument means that the GPU instance is
-		// gone.
-		if errors.Is(err, gpu.ErrNotSupported) ||
-			errors.Is(err, gpu.ErrInvalidArgument) && profile > 0 {
-			continue
-		}
-
-		if err != nil {
-			return nil, err
-		}
-
-		list = append(list, info)
+	list, ret := queryComputeProfiles(gi.GetComputeInstanceProfileInfo)
+	if err := checkReturn("nvmlGpuInstanceGetComputeInstanceProfileInfo", ret); err != nil {
+		return nil, err
 	}
 
 	if list == nil {
