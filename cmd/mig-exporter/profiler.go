@@ -25,7 +25,7 @@ func (n *node) openProfiler(cfg *ProfilingConfig, interval time.Duration) {
 		Mode:       dcgmsource.Mode(cfg.dcgmMode()),
 		Address:    cfg.hostEngine(),
 		Interval:   max(interval, leastProfilingInterval),
-		Everything: cfg.Source == profilingDCGM,
+		IncludeGPM: cfg.Source == profilingDCGM,
 		Now:        n.now,
 		User:       user,
 		Logger:     n.logger,

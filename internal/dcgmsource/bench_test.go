@@ -16,7 +16,7 @@ func BenchmarkPoll(b *testing.B) {
 	file := filepath.Join(b.TempDir(), libraryName)
 	buildEngine(b, file)
 
-	if handle, text := open(file); handle == nil { // go-dcgm finds it by its name from now on
+	if handle, text := openLibrary(file); handle == nil { // go-dcgm finds it by its name from now on
 		b.Fatal(text)
 	}
 

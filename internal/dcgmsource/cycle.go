@@ -31,8 +31,8 @@ func (s *Source) cycle(snapshot *gpu.Snapshot, now time.Time) (map[gpu.UUID]gpu.
 	}
 
 	for _, g := range s.wanted {
-		if u := s.units[g.UUID]; u.located {
-			if err := s.mapInstances(u, g, hasHierarchy, now); err != nil {
+		if p := s.profiled[g.UUID]; p.located {
+			if err := s.mapInstances(p, g, hasHierarchy, now); err != nil {
 				return nil, err
 			}
 		}
@@ -42,49 +42,54 @@ func (s *Source) cycle(snapshot *gpu.Snapshot, now time.Time) (map[gpu.UUID]gpu.
 		return nil, err
 	}
 
-	profiles := make(map[gpu.UUID]gpu.Profiling, len(s.wanted))
+	activities := make(map[gpu.UUID]gpu.Profiling, len(s.wanted))
+
 	for _, g := range s.wanted {
-		u := s.units[g.UUID]
-		if !u.located {
+		p := s.profiled[g.UUID]
+		if !p.located {
 			continue
 		}
 
-		p, ok, err := s.profileGPU(u, now)
+		activity, ok, err := s.profileGPU(p, now)
 		if err != nil {
 			return nil, err
 		}
 
 		if ok {
-			profiles[u.id] = p
+			activities[p.uuid] = activity
 		}
 	}
 
-	return profiles, nil
+	return activities, nil
 }
 
-// chooseGPUs lists the GPUs to profile, and adds the missing ones to units. releaseLeftover drops
-// the units that are no longer wanted.
+// chooseGPUs lists the GPUs to profile, and adds those that are new to profiled. releaseLeftover drops
+// those that are no longer wanted.
 func (s *Source) chooseGPUs(snapshot *gpu.Snapshot) {
 	s.wanted = s.wanted[:0]
-	for _, u := range s.units {
-		u.wanted = false
+	for _, p := range s.profiled {
+		p.wanted = false
 	}
 
 	for i := range snapshot.GPUs {
 		g := &snapshot.GPUs[i]
-		if g.UUID == "" || !g.Up || g.ActivitySource == gpu.ActivityGPM && !s.opts.Everything {
+		if g.UUID == "" || !g.Up {
+			continue
+		}
+
+		if g.ActivitySource == gpu.ActivityGPM && !s.opts.IncludeGPM {
 			continue
 		}
 
 		s.wanted = append(s.wanted, g)
 
-		u := s.units[g.UUID]
-		if u == nil {
-			u = &profiledGPU{id: g.UUID}
-			s.units[g.UUID] = u
+		p := s.profiled[g.UUID]
+		if p == nil {
+			p = &profiledGPU{uuid: g.UUID}
+			s.profiled[g.UUID] = p
 		}
 
-		u.wanted = true
+		p.wanted = true
 	}
 }
 
@@ -94,9 +99,9 @@ func (s *Source) locateGPUs(now time.Time) error {
 	missing := false
 
 	for _, g := range s.wanted {
-		u := s.units[g.UUID]
-		u.device.ID, u.located = s.devices[u.id]
-		missing = missing || !u.located
+		p := s.profiled[g.UUID]
+		p.device.ID, p.located = s.devices[p.uuid]
+		missing = missing || !p.located
 	}
 
 	if !missing || !s.search.IsDue(now) {
@@ -119,105 +124,108 @@ func (s *Source) locateGPUs(now time.Time) error {
 	}
 
 	for _, g := range s.wanted {
-		u := s.units[g.UUID]
-		u.device.ID, u.located = s.devices[u.id]
+		p := s.profiled[g.UUID]
+		p.device.ID, p.located = s.devices[p.uuid]
 
-		if !u.located {
-			s.logFailure(u, cmp.Or(err, fmt.Errorf("find GPU: %w", gpu.ErrNotFound)))
+		if !p.located {
+			s.logFailure(p, cmp.Or(err, fmt.Errorf("find GPU: %w", gpu.ErrNotFound)))
 		}
 	}
 
 	return nil
 }
 
-// readHierarchy reads the instances of all GPUs, and reports whether it could. treeErr is set if it
-// should have been able to.
+// readHierarchy reads the instances of all GPUs, and reports whether it could. If it could not, it sets
+// hierarchyErr, unless the engine has no hierarchy to read. An error means that the connection is lost.
 func (s *Source) readHierarchy() (bool, error) {
-	tree, err := s.countedSession().Hierarchy(s.tree[:0])
-	s.treeErr = nil
-
-	switch {
-	case err == nil:
-		s.tree = tree
-	case isLost(err):
+	list, err := s.countedSession().Hierarchy(s.hierarchy[:0])
+	if err != nil && isLost(err) {
 		return false, err
-	default:
-		s.tree = s.tree[:0]
-		if !errors.Is(err, gpu.ErrNotSupported) {
-			s.treeErr = err
-		}
 	}
 
-	return err == nil, nil
+	if err != nil {
+		s.hierarchy = s.hierarchy[:0]
+		s.hierarchyErr = nil
+
+		if !errors.Is(err, gpu.ErrNotSupported) {
+			s.hierarchyErr = err
+		}
+
+		return false, nil
+	}
+
+	s.hierarchy = list
+	s.hierarchyErr = nil
+
+	return true, nil
 }
 
 // watchGPUs keeps one watch for all GPUs: a GPU outlives its layouts, and the engine has few
 // groups. If the engine refuses to watch them together, each gets a watch of its own, so that a GPU
 // that cannot be profiled does not cost the others their series.
 func (s *Source) watchGPUs() error {
-	s.refused = false
-	if s.split {
+	s.pausedInCycle = false
+	if s.cannotShare {
 		return nil
 	}
 
-	s.ids = s.ids[:0]
+	s.entities = s.entities[:0]
 	for _, g := range s.wanted {
-		if u := s.units[g.UUID]; u.located {
-			s.ids = append(s.ids, u.device)
+		if p := s.profiled[g.UUID]; p.located {
+			s.entities = append(s.entities, p.device)
 		}
 	}
 
 	// A GPU that is not wanted now stays in the group: to create the group again would cost the
 	// others their values.
 	missing := func(w *watch) bool {
-		return slices.ContainsFunc(s.ids, func(e Entity) bool {
+		return slices.ContainsFunc(s.entities, func(e Entity) bool {
 			return !slices.Contains(w.entities, e)
 		})
 	}
+
 	if w := s.shared; w != nil && (w.forgotten() || missing(w)) {
 		s.shared = nil
+
 		if err := s.release(w); err != nil {
 			return err
 		}
 	}
 
-	if s.shared != nil || len(s.ids) == 0 {
+	if s.shared != nil || len(s.entities) == 0 {
 		return nil
 	}
 
-	w, err := s.createWatch(LevelGPU, s.ids)
-	if err != nil {
-		if isLost(err) {
-			return err
-		}
+	w, err := s.createWatch(LevelGPU, s.entities)
 
-		if s.refused = errors.Is(err, ErrPaused); s.refused {
-			return nil
-		}
-
-		s.split = true
+	switch {
+	case err == nil:
+		s.shared = w
+	case isLost(err):
+		return err
+	case errors.Is(err, ErrPaused):
+		s.pausedInCycle = true // the next cycle tries again
+	default:
+		s.cannotShare = true
 		level.Debug(s.opts.Logger).Log(
 			"msg", "DCGM does not watch the GPUs together; watching each on its own",
 			"err", err,
 		)
-
-		return nil
 	}
-
-	s.shared = w
 
 	return nil
 }
 
 // logFailure logs why a GPU cannot be profiled, once until the reason changes or ends. A reason
 // that all GPUs share is logged once, with what to do.
-func (s *Source) logFailure(u *profiledGPU, err error) {
+func (s *Source) logFailure(p *profiledGPU, err error) {
 	text := err.Error()
-	if text == u.logged {
+	if text == p.loggedFailure {
 		return
 	}
 
-	u.logged = text
+	p.loggedFailure = text
+
 	for _, common := range []struct {
 		err  error
 		text string
@@ -230,15 +238,15 @@ func (s *Source) logFailure(u *profiledGPU, err error) {
 			continue
 		}
 
-		if !errors.Is(s.advised, common.err) {
-			s.advised = common.err
-			level.Error(s.opts.Logger).Log("msg", common.text, "gpu", u.id, "err", err)
+		if !errors.Is(s.loggedCause, common.err) {
+			s.loggedCause = common.err
+			level.Error(s.opts.Logger).Log("msg", common.text, "gpu", p.uuid, "err", err)
 		}
 
 		return
 	}
 
-	level.Warn(s.opts.Logger).Log("msg", "DCGM does not profile a GPU", "gpu", u.id, "err", err)
+	level.Warn(s.opts.Logger).Log("msg", "DCGM does not profile a GPU", "gpu", p.uuid, "err", err)
 }
 
 // hostText says where the engine runs.

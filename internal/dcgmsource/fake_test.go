@@ -196,9 +196,9 @@ type harness struct {
 	user   int // that the process runs as
 }
 
-func harnessOf(t *testing.T, e *fakeEngine, everything bool) *harness {
+func harnessOf(t *testing.T, e *fakeEngine, includeGPM bool) *harness {
 	h := &harness{T: t, engine: e}
-	h.use(Options{Mode: ModeRemote, Address: "localhost:5555", Everything: everything})
+	h.use(Options{Mode: ModeRemote, Address: "localhost:5555", IncludeGPM: includeGPM})
 
 	for i, d := range e.devices {
 		h.node.GPUs = append(h.node.GPUs,

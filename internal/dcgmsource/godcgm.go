@@ -11,60 +11,60 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// library is the Connector by go-dcgm. It has at most one Session at a time, and a process has at
-// most one library, since go-dcgm's handle is global: a second dcgm.Init would return the first
+// connector is the Connector by go-dcgm. It has at most one Session at a time, and a process has at
+// most one connector, since go-dcgm's handle is global: a second dcgm.Init would return the first
 // one's connection, whatever its address.
-type library struct {
+type connector struct {
 	mode    Mode
 	address string
 
 	mu         sync.Mutex
-	loaded     *loadedLibrary // nil until it was loaded
+	library    *library // nil until it was loaded
 	hasSession bool
 }
 
 // Open returns a Connector that connects to a host engine at an address (see ParseAddress), or
 // starts one in this process. A process may call it once.
-func Open(mode Mode, address string) Connector { return &library{mode: mode, address: address} }
+func Open(mode Mode, address string) Connector { return &connector{mode: mode, address: address} }
 
 // Connect loads the library unless it is loaded, and connects.
-func (l *library) Connect() (Session, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (c *connector) Connect() (Session, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 
-	if l.hasSession {
+	if c.hasSession {
 		return nil, fmt.Errorf(
 			"connect to DCGM: %w: the last connection has not been closed",
 			gpu.ErrUnavailable,
 		)
 	}
 
-	if l.loaded == nil {
-		loaded, err := loadLibrary()
+	if c.library == nil {
+		library, err := loadLibrary()
 		if err != nil {
 			return nil, err
 		}
 
-		l.loaded = loaded
+		c.library = library
 	}
 
-	if err := l.begin(); err != nil {
+	if err := c.begin(); err != nil {
 		return nil, err
 	}
 
-	l.hasSession = true
+	c.hasSession = true
 
-	return &session{library: l}, nil
+	return &session{connector: c}, nil
 }
 
 // begin starts an engine in this process, or connects to a running one.
-func (l *library) begin() error {
-	if l.mode == ModeEmbedded {
+func (c *connector) begin() error {
+	if c.mode == ModeEmbedded {
 		_, err := dcgm.Init(dcgm.Embedded)
-		return l.translate("start DCGM", err)
+		return c.translate("start DCGM", err)
 	}
 
-	address, err := ParseAddress(l.address)
+	address, err := ParseAddress(c.address)
 	if err != nil {
 		return err
 	}
@@ -76,43 +76,44 @@ func (l *library) begin() error {
 
 	_, err = dcgm.Init(dcgm.Standalone, address.Target, socket)
 
-	return l.translate("connect to DCGM at "+address.String(), err)
+	return c.translate("connect to DCGM at "+address.String(), err)
 }
 
 // translate returns this package's error for an error of go-dcgm.
-func (l *library) translate(op string, err error) error {
+func (c *connector) translate(op string, err error) error {
 	if err == nil {
 		return nil
 	}
 
 	code := 0
 
-	var coded *dcgm.Error
-	if errors.As(err, &coded) {
-		code = int(coded.Code)
+	var dcgmErr *dcgm.Error
+	if errors.As(err, &dcgmErr) {
+		code = int(dcgmErr.Code)
 	}
 
 	err = Translate(op, code, err.Error())
 	if errors.Is(err, ErrVersion) {
-		return l.explainVersion(err)
+		return c.explainVersion(err)
 	}
 
 	return err
 }
 
+// session is the Session of a connector.
 type session struct {
-	library *library
-	pairs   []dcgm.GroupEntityPair
-	fields  []dcgm.Short
+	connector *connector
+	pairs     []dcgm.GroupEntityPair // Latest's buffer
+	fieldIDs  []dcgm.Short           // shorts' buffer
 }
 
 func (s *session) Close() error {
-	s.library.mu.Lock()
-	defer s.library.mu.Unlock()
+	s.connector.mu.Lock()
+	defer s.connector.mu.Unlock()
 
-	s.library.hasSession = false
+	s.connector.hasSession = false
 
-	return s.library.translate("disconnect from DCGM", dcgm.Shutdown())
+	return s.connector.translate("disconnect from DCGM", dcgm.Shutdown())
 }
 
 const (
@@ -123,7 +124,7 @@ const (
 func (s *session) Devices() ([]GPUEntity, error) {
 	ids, err := dcgm.GetEntityGroupEntities(dcgm.FE_GPU)
 	if err != nil {
-		return nil, s.library.translate("list GPUs", err)
+		return nil, s.connector.translate("list GPUs", err)
 	}
 
 	list := make([]GPUEntity, 0, len(ids))
@@ -161,7 +162,7 @@ func readUUID(id uint) gpu.UUID {
 func (s *session) Hierarchy(to []MIGEntity) ([]MIGEntity, error) {
 	h, err := dcgm.GetGPUInstanceHierarchy()
 	if err != nil {
-		return to, s.library.translate("read the MIG hierarchy", err)
+		return to, s.connector.translate("read the MIG hierarchy", err)
 	}
 
 	for i := range min(h.Count, uint(len(h.EntityList))) {
@@ -173,8 +174,11 @@ func (s *session) Hierarchy(to []MIGEntity) ([]MIGEntity, error) {
 		}
 
 		to = append(to, MIGEntity{
-			Entity: entity, GPU: gpu.UUID(e.Info.GpuUuid), Instance: uint32(e.Info.NvmlInstanceId),
-			Compute: uint32(e.Info.NvmlComputeInstanceId), Slices: int(e.Info.NvmlProfileSlices),
+			Entity:   entity,
+			GPU:      gpu.UUID(e.Info.GpuUuid),
+			Instance: uint32(e.Info.NvmlInstanceId),
+			Compute:  uint32(e.Info.NvmlComputeInstanceId),
+			Slices:   int(e.Info.NvmlProfileSlices),
 		})
 	}
 
@@ -201,29 +205,30 @@ func groupOf(l Level) dcgm.Field_Entity_Group {
 func (s *session) CreateFieldGroup(name string, fields []uint16) (FieldGroup, error) {
 	f, err := dcgm.FieldGroupCreate(name, s.shorts(fields))
 	if err != nil {
-		return 0, s.library.translate("create field group", err)
+		return 0, s.connector.translate("create field group", err)
 	}
 
 	return FieldGroup(f.GetHandle()), nil
 }
 
+// shorts returns fields in go-dcgm's type, until the next call.
 func (s *session) shorts(fields []uint16) []dcgm.Short {
-	s.fields = s.fields[:0]
+	s.fieldIDs = s.fieldIDs[:0]
 	for _, f := range fields {
-		s.fields = append(s.fields, dcgm.Short(f))
+		s.fieldIDs = append(s.fieldIDs, dcgm.Short(f))
 	}
 
-	return s.fields
+	return s.fieldIDs
 }
 
 func (s *session) DestroyFieldGroup(f FieldGroup) error {
-	return s.library.translate("destroy field group", dcgm.FieldGroupDestroy(fieldHandle(f)))
+	return s.connector.translate("destroy field group", dcgm.FieldGroupDestroy(fieldHandle(f)))
 }
 
 func (s *session) CreateGroup(name string) (Group, error) {
 	g, err := dcgm.CreateGroup(name)
 	if err != nil {
-		return 0, s.library.translate("create group", err)
+		return 0, s.connector.translate("create group", err)
 	}
 
 	return Group(g.GetHandle()), nil
@@ -244,27 +249,32 @@ func fieldHandle(f FieldGroup) dcgm.FieldHandle {
 }
 
 func (s *session) AddToGroup(g Group, e Entity) error {
-	return s.library.translate(
+	return s.connector.translate(
 		"add to group",
 		dcgm.AddEntityToGroup(groupHandle(g), groupOf(e.Level), uint(e.ID)),
 	)
 }
 
 func (s *session) DestroyGroup(g Group) error {
-	return s.library.translate("destroy group", dcgm.DestroyGroup(groupHandle(g)))
+	return s.connector.translate("destroy group", dcgm.DestroyGroup(groupHandle(g)))
 }
 
-// Watch keeps one sample: only the latest is read.
+// What an engine keeps of each field that is watched: only the latest value is read.
+const (
+	anyAge    = 0 // seconds
+	oneSample = 1
+)
+
 func (s *session) Watch(g Group, f FieldGroup, every time.Duration) error {
-	return s.library.translate(
+	return s.connector.translate(
 		"watch",
 		dcgm.WatchFieldsWithGroupEx(fieldHandle(f), groupHandle(g), every.Microseconds(),
-			0, 1),
+			anyAge, oneSample),
 	)
 }
 
 func (s *session) Unwatch(g Group, f FieldGroup) error {
-	return s.library.translate("unwatch", dcgm.UnwatchFields(fieldHandle(f), groupHandle(g)))
+	return s.connector.translate("unwatch", dcgm.UnwatchFields(fieldHandle(f), groupHandle(g)))
 }
 
 func (s *session) Latest(to []Value, entities []Entity, fields []uint16) ([]Value, error) {
@@ -278,7 +288,7 @@ func (s *session) Latest(to []Value, entities []Entity, fields []uint16) ([]Valu
 
 	values, err := dcgm.EntitiesGetLatestValues(s.pairs, s.shorts(fields), 0)
 	if err != nil {
-		return to, s.library.translate("read values", err)
+		return to, s.connector.translate("read values", err)
 	}
 
 	for i := range values {
@@ -289,21 +299,22 @@ func (s *session) Latest(to []Value, entities []Entity, fields []uint16) ([]Valu
 			continue
 		}
 
-		one := Value{
+		value := Value{
 			Entity: entity,
 			Field:  uint16(v.FieldID),
 			Type:   byte(v.FieldType),
 			Status: v.Status,
 			Micros: v.TS,
 		}
-		switch one.Type {
+
+		switch value.Type {
 		case TypeDouble:
-			one.Double = v.Float64()
+			value.Double = v.Float64()
 		case TypeInt64:
-			one.Int64 = v.Int64()
+			value.Int64 = v.Int64()
 		}
 
-		to = append(to, one)
+		to = append(to, value)
 	}
 
 	return to, nil

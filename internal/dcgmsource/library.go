@@ -9,19 +9,8 @@ package dcgmsource
 #include <stdio.h>
 #include <stdlib.h>
 
-// openLibrary calls dlopen as go-dcgm does. If that fails, text is what dlerror says.
-static void *openLibrary(const char *name, char *text, size_t size) {
-	void *library = dlopen(name, RTLD_LAZY | RTLD_GLOBAL);
-	if (!library)
-		snprintf(text, size, "%s", dlerror());
-	return library;
-}
-
-// fileOf returns the path of the file that a library was loaded from.
-static const char *fileOf(void *library) {
-	struct link_map *map = NULL;
-	return dlinfo(library, RTLD_DI_LINKMAP, &map) || !map ? "" : map->l_name;
-}
+// VERSIONED is the version field of a structure, in its version v: as DCGM's MAKE_DCGM_VERSION.
+#define VERSIONED(structure, v) (sizeof(structure) | (unsigned int)(v) << 24)
 
 // dcgmVersionInfo_v2 of dcgm_structs.h.
 typedef struct {
@@ -29,33 +18,72 @@ typedef struct {
 	char build[512];
 } versionInfo;
 
-static int libraryVersion(void *function, versionInfo *info) {
-	info->version = sizeof(*info) | 2u << 24;
-	return ((int (*)(versionInfo *))function)(info);
-}
-
 // dcgmConnectV2Params_v2 of dcgm_structs.h.
 typedef struct {
-	unsigned int version, persistAfterDisconnect, timeoutMs, addressIsUnixSocket;
+	unsigned int version;
+	unsigned int persistAfterDisconnect;
+	unsigned int timeoutMs;
+	unsigned int addressIsUnixSocket;
 } connectParams;
+
+typedef uintptr_t engineHandle;
+
+// The functions of dcgm_agent.h that we call ourselves: dlsym returns them as void *.
+typedef int (*dcgmVersionInfoFunction)(versionInfo *);
+typedef int (*dcgmConnectFunction)(const char *, connectParams *, engineHandle *);
+typedef int (*dcgmHostengineVersionInfoFunction)(engineHandle, versionInfo *);
+typedef int (*dcgmDisconnectFunction)(engineHandle);
+
+// openLibrary calls dlopen as go-dcgm does. If that fails, text is what dlerror says.
+static void *openLibrary(const char *name, char *text, size_t size) {
+	void *library = dlopen(name, RTLD_LAZY | RTLD_GLOBAL);
+	if (!library)
+		snprintf(text, size, "%s", dlerror());
+
+	return library;
+}
+
+// fileOf returns the path of the file that a library was loaded from; empty if it is unknown.
+static const char *fileOf(void *library) {
+	struct link_map *map = NULL;
+	int failed = dlinfo(library, RTLD_DI_LINKMAP, &map);
+
+	if (failed || !map)
+		return "";
+
+	return map->l_name;
+}
+
+static int libraryVersion(void *versionOf, versionInfo *info) {
+	info->version = VERSIONED(*info, 2);
+
+	return ((dcgmVersionInfoFunction)versionOf)(info);
+}
 
 // engineVersion reads a running engine's version over a separate connection: go-dcgm does not
 // export the handle of its own.
 static int engineVersion(
 	void *connect,
-	void *ask,
+	void *versionOf,
 	void *disconnect,
 	const char *address,
 	unsigned int isSocket,
 	versionInfo *info) {
-	connectParams params = { sizeof(params) | 2u << 24, 0, 2000, isSocket };
-	uintptr_t handle;
-	int result = ((int (*)(const char *, connectParams *, uintptr_t *))connect)(address, &params, &handle);
+	connectParams params = {
+		.version = VERSIONED(params, 2),
+		.timeoutMs = 2000,
+		.addressIsUnixSocket = isSocket,
+	};
+	engineHandle engine;
+
+	int result = ((dcgmConnectFunction)connect)(address, &params, &engine);
 	if (result)
 		return result;
-	info->version = sizeof(*info) | 2u << 24;
-	result = ((int (*)(uintptr_t, versionInfo *))ask)(handle, info);
-	((int (*)(uintptr_t))disconnect)(handle);
+
+	info->version = VERSIONED(*info, 2);
+	result = ((dcgmHostengineVersionInfoFunction)versionOf)(engine, info);
+	((dcgmDisconnectFunction)disconnect)(engine);
+
 	return result;
 }
 */
@@ -76,9 +104,9 @@ const libraryName = "libdcgm.so.4"
 // builtFor is the version of DCGM whose headers go-dcgm has.
 const builtFor = "4.5"
 
-// functions lists the functions of the library that go-dcgm calls for this package. The dynamic
+// calledFunctions lists the functions of the library that go-dcgm calls for this package. The dynamic
 // linker looks a function up with the first call, and ends the process if the library lacks it.
-func functions() []string {
+func calledFunctions() []string {
 	return []string{
 		"errorString",
 		"dcgmInit",
@@ -104,22 +132,22 @@ func functions() []string {
 	}
 }
 
-// loadedLibrary is the library once it can be used. Its handle keeps the library loaded: go-dcgm
+// library is DCGM's library once it can be used. Its handle keeps the library loaded: go-dcgm
 // releases its own handle with every shutdown, even if disconnecting failed and the library's
 // threads still run its code.
-type loadedLibrary struct{ handle unsafe.Pointer }
+type library struct{ handle unsafe.Pointer }
 
 // loadLibrary loads the library and looks up the functions that are called.
-func loadLibrary() (*loadedLibrary, error) {
-	handle, text := open(libraryName)
+func loadLibrary() (*library, error) {
+	handle, text := openLibrary(libraryName)
 	if handle == nil {
 		return nil, loadError(text)
 	}
 
-	l := &loadedLibrary{handle: handle}
+	l := &library{handle: handle}
 
 	var missing []string
-	for _, f := range functions() {
+	for _, f := range calledFunctions() {
 		if l.symbol(f) == nil {
 			missing = append(missing, f)
 		}
@@ -146,27 +174,28 @@ func loadLibrary() (*loadedLibrary, error) {
 	return l, nil
 }
 
-// open opens a library. If that fails, the handle is nil and the text says why.
-func open(name string) (handle unsafe.Pointer, text string) {
-	named := C.CString(name)
-	defer C.free(unsafe.Pointer(named))
+// openLibrary opens a library. If that fails, the handle is nil and the text says why.
+func openLibrary(name string) (handle unsafe.Pointer, text string) {
+	cName := C.CString(name)
+	defer C.free(unsafe.Pointer(cName))
 
 	var buffer [1024]C.char
-	handle = C.openLibrary(named, &buffer[0], C.size_t(len(buffer)))
+	handle = C.openLibrary(cName, &buffer[0], C.size_t(len(buffer)))
 
 	return handle, C.GoString(&buffer[0])
 }
 
-func (l *loadedLibrary) symbol(name string) unsafe.Pointer {
-	text := C.CString(name)
-	defer C.free(unsafe.Pointer(text))
+// symbol returns the address of a function; nil if the library lacks it.
+func (l *library) symbol(name string) unsafe.Pointer {
+	cName := C.CString(name)
+	defer C.free(unsafe.Pointer(cName))
 
-	return C.dlsym(l.handle, text)
+	return C.dlsym(l.handle, cName)
 }
 
 // loadError returns the error for what the dynamic linker says: there is no library, or there is
-// one that cannot be used. If a library that DCGM's needs is missing, the text begins with the name
-// of that one.
+// one that cannot be used. It looks at how the text begins: if a library that DCGM's needs is missing,
+// it begins with that one's name.
 func loadError(text string) error {
 	if strings.HasPrefix(text, libraryName+":") &&
 		strings.Contains(text, "No such file or directory") {
@@ -182,24 +211,31 @@ func loadError(text string) error {
 	)
 }
 
-// ownVersion returns the library's version. The library must have been initialized.
-func (l *loadedLibrary) ownVersion() string {
-	function := l.symbol("dcgmVersionInfo")
+// ownVersion returns the library's version; empty if it is unknown. The library must have been
+// initialized.
+func (l *library) ownVersion() string {
+	versionOf := l.symbol("dcgmVersionInfo")
+	if versionOf == nil {
+		return ""
+	}
 
 	var info C.versionInfo
-	if function == nil || C.libraryVersion(function, &info) != 0 {
+	if C.libraryVersion(versionOf, &info) != 0 {
 		return ""
 	}
 
 	return versionIn(&info)
 }
 
-// engineVersion returns a running engine's version.
-func (l *loadedLibrary) engineVersion(address Address) string {
-	ask := l.symbol("dcgmHostengineVersionInfo")
-	if ask == nil {
+// engineVersion returns a running engine's version; empty if it is unknown.
+func (l *library) engineVersion(address Address) string {
+	versionOf := l.symbol("dcgmHostengineVersionInfo")
+	if versionOf == nil {
 		return ""
 	}
+
+	connect := l.symbol("dcgmConnect_v2") // calledFunctions has these two
+	disconnect := l.symbol("dcgmDisconnect")
 
 	target := C.CString(address.Target)
 	defer C.free(unsafe.Pointer(target))
@@ -210,12 +246,7 @@ func (l *loadedLibrary) engineVersion(address Address) string {
 	}
 
 	var info C.versionInfo
-
-	connect := l.symbol("dcgmConnect_v2")
-	disconnect := l.symbol("dcgmDisconnect")
-
-	ret := C.engineVersion(connect, ask, disconnect, target, isSocket, &info)
-	if ret != 0 {
+	if C.engineVersion(connect, versionOf, disconnect, target, isSocket, &info) != 0 {
 		return ""
 	}
 
@@ -224,7 +255,8 @@ func (l *loadedLibrary) engineVersion(address Address) string {
 
 // versionIn finds the version in what DCGM says of a build: "version:4.5.3;arch:x86_64;...".
 func versionIn(info *C.versionInfo) string {
-	info.build[len(info.build)-1] = 0
+	info.build[len(info.build)-1] = 0 // GoString reads up to a NUL
+
 	for part := range strings.SplitSeq(C.GoString(&info.build[0]), ";") {
 		if version, ok := strings.CutPrefix(part, "version:"); ok {
 			return version
@@ -238,12 +270,16 @@ func orUnknown(version string) string { return cmp.Or(version, "of an unknown ve
 
 // explainVersion adds to an error about the version of the API which versions there are, and what
 // to do. Another library is loaded only after a restart of the process.
-func (l *library) explainVersion(err error) error {
-	here := fmt.Sprintf("%s here is DCGM %s, this program is made for DCGM %s", libraryName,
-		orUnknown(l.loaded.ownVersion()), builtFor)
+func (c *connector) explainVersion(err error) error {
+	here := fmt.Sprintf(
+		"%s here is DCGM %s, this program is made for DCGM %s",
+		libraryName,
+		orUnknown(c.library.ownVersion()),
+		builtFor,
+	)
 
-	address, invalid := ParseAddress(l.address)
-	if l.mode == ModeEmbedded || invalid != nil {
+	address, invalid := ParseAddress(c.address)
+	if c.mode == ModeEmbedded || invalid != nil {
 		return fmt.Errorf(
 			"%w; %s: install DCGM %s or later, then restart this program",
 			err,
@@ -257,7 +293,7 @@ func (l *library) explainVersion(err error) error {
 			"a new %s here takes a restart of this program",
 		err,
 		address,
-		orUnknown(l.loaded.engineVersion(address)),
+		orUnknown(c.library.engineVersion(address)),
 		here,
 		builtFor,
 		libraryName,

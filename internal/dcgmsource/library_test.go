@@ -164,7 +164,7 @@ func TestFunctionsThatAreCalled(t *testing.T) {
 
 	for _, s := range symbols {
 		of := strings.HasPrefix(s.Name, "dcgm") && s.Section != elf.SHN_UNDEF && s.Name != "dcgmVersionInfo"
-		if of && !slices.Contains(functions(), s.Name) {
+		if of && !slices.Contains(calledFunctions(), s.Name) {
 			t.Errorf("the library has %s, which is not looked up", s.Name)
 		}
 	}
@@ -179,7 +179,7 @@ func TestFunctionsThatAreCalled(t *testing.T) {
 
 		h.use(Options{Mode: mode, Address: "127.0.0.1:5555"})
 
-		h.source.engine = Open(mode, "127.0.0.1:5555")
+		h.source.connector = Open(mode, "127.0.0.1:5555")
 		if got := h.after(8)["GPU-00000000-0000-0000-0000-000000000000"]; len(got.Instances) != 2 ||
 			len(got.ComputeInstances) != 4 {
 			t.Errorf("%s: %+v\n%s", mode, got, h.lines.String())

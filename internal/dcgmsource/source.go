@@ -51,8 +51,8 @@ type Options struct {
 	Address string // of a remote engine, for messages
 	// Interval between two values of the engine: 1 s unless set, at least 100 ms.
 	Interval time.Duration
-	// Everything includes the GPUs that the driver itself profiles (by GPM).
-	Everything bool
+	// IncludeGPM includes the GPUs that the driver itself profiles (by GPM).
+	IncludeGPM bool
 	Now        func() time.Time // the clock of the engine's timestamps; time.Now unless set
 	// User returns the effective user id of this process; os.Geteuid unless set.
 	User   func() int
@@ -62,45 +62,54 @@ type Options struct {
 // Source profiles GPUs by a DCGM host engine. It is safe for concurrent use; calls of Profile wait
 // for each other.
 type Source struct {
-	engine   Connector
-	opts     Options
+	connector Connector
+	opts      Options
+	fields    [levels][]uint16 // fieldsOf each level
+	firstRate int              // index of the first of a GPU's fields that is a rate; those before it are ratios
+
 	calls    atomic.Uint64
 	closed   atomic.Bool
-	paused   atomic.Int32 // how many Releases have not been resumed
+	releases atomic.Int32 // how many Releases have not been resumed
 	retryNow atomic.Bool  // Retry was called
 
-	mu          sync.Mutex // held for a cycle, and so for as long as a call hangs
-	session     Session    // nil while not connected
-	connected   bool       // a cycle has succeeded in this session
-	retry       retry.Backoff
+	mu sync.Mutex // guards what follows; held for a cycle, and so for as long as a call hangs
+
+	// Connecting.
+	session     Session // nil while not connected
+	connected   bool    // a cycle has succeeded in this session
+	reconnect   retry.Backoff
 	lastErr     error
 	starts      startLimit
-	cannotStart bool                      // MIG is on and we are not root: no engine starts here
-	advised     error                     // why no GPU can be profiled, as it was logged
-	units       map[gpu.UUID]*profiledGPU // of the GPUs to profile
-	devices     map[gpu.UUID]uint32       // the engine's numbers of the GPUs
-	search      retry.Backoff             // for GPUs that the engine does not know
-	fields      [levels]FieldGroup        // of each level, if hasFields
-	hasFields   [levels]bool
-	shared      *watch           // of all GPUs; nil if each has its own
-	split       bool             // the GPUs cannot be watched together
-	refused     bool             // the engine refused to watch them in this cycle: profiling is paused
-	leftover    []*watch         // whose groups could not be destroyed yet
-	created     int              // counts groups, for their names
-	sets        [levels][]uint16 // fieldsOf each level
-	ratios      int              // how many of a GPU's fields are ratios; its traffic follows
-	tree        []MIGEntity      // the engine's hierarchy in this cycle
-	treeErr     error            // why the tree could not be read in this cycle
+	cannotStart bool // MIG is on and we are not root: no engine starts here
 	// restarted holds, by GPU, the layout for which an engine in this process was started again
 	// because it did not follow.
 	restarted map[gpu.UUID]uint64
-	wanted    []*gpu.GPU // the GPUs to profile in this cycle
-	values    []Value    // reused
-	ids       []Entity   // reused
+
+	// What we know of the engine, and have created in it: disconnect forgets it.
+	profiled      map[gpu.UUID]*profiledGPU // the GPUs to profile
+	devices       map[gpu.UUID]uint32       // the engine's numbers of the GPUs
+	fieldGroups   [levels]FieldGroup        // valid if hasFieldGroup
+	hasFieldGroup [levels]bool
+	shared        *watch   // of all GPUs; nil if each has its own
+	cannotShare   bool     // the engine refuses to watch the GPUs together
+	leftover      []*watch // whose groups could not be destroyed yet
+	loggedCause   error    // why no GPU can be profiled, as it was logged
+
+	groupNames int // how many names newName has returned
+
+	// The present cycle.
+	wanted        []*gpu.GPU    // the GPUs to profile
+	hierarchy     []MIGEntity   // the engine's
+	hierarchyErr  error         // why it could not be read, if the engine has one
+	search        retry.Backoff // for GPUs that the engine does not know
+	pausedInCycle bool          // the engine refused the shared watch because profiling is paused
+
+	values   []Value  // readWatch's buffer
+	entities []Entity // buffer for the GPUs of a watch
 }
 
 // New returns a Source, which connects with the first Profile.
-func New(engine Connector, opts Options) *Source {
+func New(connector Connector, opts Options) *Source {
 	if opts.Interval == 0 {
 		opts.Interval = defaultInterval
 	}
@@ -119,22 +128,23 @@ func New(engine Connector, opts Options) *Source {
 	}
 
 	s := &Source{
-		engine:    engine,
+		connector: connector,
 		opts:      opts,
-		units:     map[gpu.UUID]*profiledGPU{},
+		profiled:  map[gpu.UUID]*profiledGPU{},
 		devices:   map[gpu.UUID]uint32{},
 		restarted: map[gpu.UUID]uint64{},
 	}
-	for l := range s.sets {
-		s.sets[l] = fieldsOf(Level(l))
+
+	for l := range s.fields {
+		s.fields[l] = fieldsOf(Level(l))
 	}
 
-	s.ratios = slices.Index(s.sets[LevelGPU], fieldPCIeTransmit)
+	s.firstRate = slices.Index(s.fields[LevelGPU], fieldPCIeTransmit)
 
 	return s
 }
 
-// Calls returns how many calls of the engine were made.
+// Calls returns how many calls of the engine we have made.
 func (s *Source) Calls() uint64 { return s.calls.Load() }
 
 // countedSession returns the session and counts one call of the engine.
@@ -154,7 +164,7 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 		return nil, fmt.Errorf("profile by DCGM: %w: closed", gpu.ErrUnavailable)
 	}
 
-	if s.paused.Load() > 0 {
+	if s.releases.Load() > 0 {
 		return nil, fmt.Errorf(
 			"profile by DCGM: %w: released while a MIG mode changes or a GPU is released",
 			gpu.ErrUnavailable,
@@ -168,13 +178,13 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 		return nil, err
 	}
 
-	profiles, err := s.cycle(snapshot, now)
+	activities, err := s.cycle(snapshot, now)
 	if err != nil {
 		s.disconnect()
 		return nil, s.recordFailure(err, now)
 	}
 
-	s.retry = retry.Backoff{}
+	s.reconnect = retry.Backoff{}
 	if !s.connected {
 		s.connected = true
 		level.Info(s.opts.Logger).Log(
@@ -186,7 +196,7 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 
 	s.restartStale(now)
 
-	return profiles, nil
+	return activities, nil
 }
 
 // restartStale ends an engine in this process that has not followed a change of a GPU's instances;
@@ -200,9 +210,9 @@ func (s *Source) restartStale(now time.Time) {
 
 	stale := false
 
-	for id, u := range s.units {
-		if u.wanted && u.isStale(now, hierarchyTimeoutEmbedded) && s.restarted[id] != u.layout {
-			s.restarted[id] = u.layout
+	for id, p := range s.profiled {
+		if p.wanted && p.isStale(now, hierarchyTimeoutEmbedded) && s.restarted[id] != p.layout {
+			s.restarted[id] = p.layout
 			stale = true
 		}
 	}
@@ -228,7 +238,7 @@ func (s *Source) Retry() { s.retryNow.Store(true) }
 // error.
 func (s *Source) connect(snapshot *gpu.Snapshot, now time.Time) error {
 	if s.retryNow.Swap(false) && !s.versionIsFinal() {
-		s.retry = retry.Backoff{}
+		s.reconnect = retry.Backoff{}
 		s.starts = startLimit{}
 	}
 
@@ -250,16 +260,16 @@ func (s *Source) connect(snapshot *gpu.Snapshot, now time.Time) error {
 	}
 
 	if s.opts.Mode == ModeEmbedded && s.starts.update(snapshot) {
-		s.retry = retry.Backoff{}
+		s.reconnect = retry.Backoff{}
 	}
 
-	if !s.retry.IsDue(now) || s.starts.failed >= maxStarts {
+	if !s.reconnect.IsDue(now) || s.starts.failed >= maxStarts {
 		return s.lastErr
 	}
 
 	s.calls.Add(1)
 
-	session, err := s.engine.Connect()
+	session, err := s.connector.Connect()
 	if err != nil {
 		if s.opts.Mode == ModeEmbedded && leavesThread(err) {
 			s.starts.failed++
@@ -296,7 +306,7 @@ func (s *Source) recordFailure(err error, now time.Time) error {
 		)
 	}
 
-	s.retry.Postpone(now, minBackoff, maxBackoff)
+	s.reconnect.Postpone(now, minBackoff, maxBackoff)
 
 	return s.lastErr
 }
@@ -311,13 +321,13 @@ func (s *Source) disconnect() {
 	s.session = nil
 	s.connected = false
 	s.shared = nil
-	s.split = false
+	s.cannotShare = false
 	s.leftover = nil
 	s.search = retry.Backoff{}
-	s.advised = nil
-	clear(s.units)
+	s.loggedCause = nil
+	clear(s.profiled)
 	clear(s.devices)
-	s.hasFields = [levels]bool{}
+	s.hasFieldGroup = [levels]bool{}
 }
 
 // Close destroys what was created in the engine, and disconnects. If a call of the engine hangs,
@@ -338,14 +348,14 @@ func (s *Source) Close(ctx context.Context) error {
 // were created in it. Until resume is called, Profile returns gpu.ErrUnavailable. It fails as
 // Close does; then nothing is paused, and resume is nil.
 func (s *Source) Release(ctx context.Context) (resume func(), err error) {
-	s.paused.Add(1)
+	s.releases.Add(1)
 
 	if err := s.awaitTearDown(ctx); err != nil {
-		s.paused.Add(-1)
+		s.releases.Add(-1)
 		return nil, fmt.Errorf("release DCGM: %w", err)
 	}
 
-	return sync.OnceFunc(func() { s.paused.Add(-1) }), nil
+	return sync.OnceFunc(func() { s.releases.Add(-1) }), nil
 }
 
 // awaitTearDown calls tearDown, and waits for it until ctx ends.
@@ -373,9 +383,9 @@ func (s *Source) tearDown() error {
 
 	err := s.releaseAll()
 	if err == nil {
-		for l, exists := range s.hasFields {
+		for l, exists := range s.hasFieldGroup {
 			if exists {
-				err = errors.Join(err, s.countedSession().DestroyFieldGroup(s.fields[l]))
+				err = errors.Join(err, s.countedSession().DestroyFieldGroup(s.fieldGroups[l]))
 			}
 		}
 	}

@@ -14,7 +14,7 @@ const (
 	blankDouble       = 140737488355328.0
 	blankInt32  int64 = 0x7ffffff0
 	blankInt64  int64 = 0x7ffffffffffffff0
-	blanks            = 4
+	blankKinds        = 4 // of each type, as consecutive numbers
 )
 
 // isBlank reports whether a value is the blank itself, which paused profiling gives, and none of
@@ -48,7 +48,10 @@ func (v *Value) number() (x float64, known, invalid bool) {
 		return x, true, false
 	case TypeInt64:
 		i := v.Int64
-		if i >= blankInt32 && i < blankInt32+blanks || i >= blankInt64 && i < blankInt64+blanks {
+		isBlank32 := i >= blankInt32 && i < blankInt32+blankKinds
+		isBlank64 := i >= blankInt64 && i < blankInt64+blankKinds
+
+		if isBlank32 || isBlank64 {
 			return 0, false, false
 		}
 
@@ -60,16 +63,16 @@ func (v *Value) number() (x float64, known, invalid bool) {
 
 // reading is what one cycle reads of one GPU.
 type reading struct {
-	unit   *profiledGPU
-	into   *gpu.Profiling
-	oldest int64 // values measured before it are not used; microseconds since 1970
-	newest int64 // when the newest value was measured; 0: there is none
-	last   int   // index of the node of the last value: the next value is likely of it or of the next node
-	ratio  bool  // a ratio has a value
-	mature bool  // a watch of ratios has had the time to bring values
-	// blank is when the newest blank of a ratio was sampled, in microseconds since 1970; 0: there
+	gpu      *profiledGPU
+	result   *gpu.Profiling
+	oldest   int64 // values measured before it are not used; microseconds since 1970
+	newest   int64 // when the newest value was measured; 0: there is none
+	lastNode int   // index of the node of the last value: the next value is likely of it or of the next node
+	hasRatio bool  // a ratio has a value
+	mature   bool  // a watch of ratios has had the time to bring values
+	// newestBlank is when the newest blank of a ratio was sampled, in microseconds since 1970; 0: there
 	// is none. Those of a watch that has not had the time to bring values do not count.
-	blank int64
+	newestBlank int64
 }
 
 // oldestValue returns when a value must have been measured, at the earliest, to be served at a
@@ -82,15 +85,15 @@ func (s *Source) oldestValue(at time.Time) int64 {
 func (s *Source) readWatch(r *reading, w *watch) error {
 	entities := w.entities
 	if w.level == LevelGPU { // perhaps of several GPUs
-		s.ids = append(s.ids[:0], r.unit.device)
-		entities = s.ids
+		s.entities = append(s.entities[:0], r.gpu.device)
+		entities = s.entities
 	}
 
-	fields := s.sets[w.level]
-	if w.level == LevelGPU && r.unit.rolled {
-		fields = fields[s.ratios:]
+	fields := s.fields[w.level]
+	if w.level == LevelGPU && r.gpu.ratiosFromInstances {
+		fields = fields[s.firstRate:]
 	} else {
-		r.mature = r.mature || w.since < r.oldest
+		r.mature = r.mature || w.createdAt < r.oldest
 	}
 
 	atOnce := maxValues / len(fields)
@@ -105,8 +108,10 @@ func (s *Source) readWatch(r *reading, w *watch) error {
 		}
 
 		s.values = values
+
 		// The call may have hung: what it returns may be from before that.
 		r.oldest = max(r.oldest, s.oldestValue(s.opts.Now()))
+
 		for i := range values {
 			r.storeValue(&values[i], w)
 		}
@@ -118,12 +123,12 @@ func (s *Source) readWatch(r *reading, w *watch) error {
 // storeValue stores a value with its GPU or instance if the watch brought it: it is newer than the
 // watch, which is newer than the layout, and it is not from before profiling was paused.
 func (r *reading) storeValue(v *Value, w *watch) {
-	w.asked++
+	w.read++
 	if v.Status == statusNotWatched {
-		w.unwatched++
+		w.notWatched++
 	}
 
-	if v.Status != 0 || v.Micros <= w.since || v.Micros < r.oldest {
+	if v.Status != 0 || v.Micros <= w.createdAt || v.Micros < r.oldest {
 		return
 	}
 
@@ -134,21 +139,21 @@ func (r *reading) storeValue(v *Value, w *watch) {
 
 	x, known, invalid := v.number()
 	if invalid {
-		r.into.Invalid++
+		r.result.Invalid++
 	}
 
 	if !known {
-		if v.isBlank() && ratio(a, v.Field) != nil && w.since < r.oldest {
-			r.blank = max(r.blank, v.Micros)
+		if v.isBlank() && ratioField(a, v.Field) != nil && w.createdAt < r.oldest {
+			r.newestBlank = max(r.newestBlank, v.Micros)
 		}
 
 		return
 	}
 
-	if field := ratio(a, v.Field); field != nil {
+	if field := ratioField(a, v.Field); field != nil {
 		*field = gpu.Some(x)
-		r.ratio = true
-	} else if field := rate(&r.into.Rates, v.Field); field != nil && v.Entity.Level == LevelGPU {
+		r.hasRatio = true
+	} else if field := rateField(&r.result.Rates, v.Field); field != nil && v.Entity.Level == LevelGPU {
 		*field = gpu.Some(x)
 	} else {
 		return
@@ -159,25 +164,25 @@ func (r *reading) storeValue(v *Value, w *watch) {
 
 // activityOf returns where the values of an entity belong; nil if it is not of this GPU.
 func (r *reading) activityOf(e Entity) *gpu.Activity {
-	u := r.unit
+	p := r.gpu
 	if e.Level == LevelGPU {
-		if e == u.device {
-			return &r.into.GPU
+		if e == p.device {
+			return &r.result.GPU
 		}
 
 		return nil
 	}
 
-	for range u.nodes {
-		if r.last >= len(u.nodes) {
-			r.last = 0
+	for range p.nodes {
+		if r.lastNode >= len(p.nodes) {
+			r.lastNode = 0
 		}
 
-		if u.nodes[r.last].entity == e {
-			return &u.read[r.last]
+		if p.nodes[r.lastNode].entity == e {
+			return &p.activities[r.lastNode]
 		}
 
-		r.last++
+		r.lastNode++
 	}
 
 	return nil
@@ -186,42 +191,41 @@ func (r *reading) activityOf(e Entity) *gpu.Activity {
 // finish stores what was read of the instances.
 func (r *reading) finish() {
 	if r.newest > 0 {
-		r.into.Time = time.UnixMicro(r.newest)
+		r.result.Time = time.UnixMicro(r.newest)
 	}
 
-	u := r.unit
-	p := r.into
+	p := r.gpu
 
-	if u.watches[LevelInstance] != nil {
-		p.Instances = make(map[gpu.InstanceID]gpu.Activity, len(u.byLevel[LevelInstance]))
+	if p.watches[LevelInstance] != nil {
+		r.result.Instances = make(map[gpu.InstanceID]gpu.Activity, len(p.byLevel[LevelInstance]))
 	}
 
-	if p.Instances != nil || u.watches[LevelCompute] != nil {
-		p.ComputeInstances = make(
+	if r.result.Instances != nil || p.watches[LevelCompute] != nil {
+		r.result.ComputeInstances = make(
 			map[[2]uint32]gpu.Activity,
-			len(u.nodes)-len(u.byLevel[LevelInstance]),
+			len(p.nodes)-len(p.byLevel[LevelInstance]),
 		)
 	}
 
-	for i, n := range u.nodes { // GPU instances come first
-		a := u.read[i]
-		if n.whole {
-			a = p.Instances[gpu.InstanceID(n.instance)]
+	for i, n := range p.nodes { // GPU instances come first
+		a := p.activities[i]
+		if n.fillsInstance {
+			a = r.result.Instances[gpu.InstanceID(n.instance)]
 			a.DRAM = gpu.None[float64]()
 		}
 
 		switch {
 		case a == gpu.Activity{}:
 		case n.entity.Level == LevelInstance:
-			p.Instances[gpu.InstanceID(n.instance)] = a
+			r.result.Instances[gpu.InstanceID(n.instance)] = a
 		case n.entity.Level == LevelCompute:
-			p.ComputeInstances[[2]uint32{n.instance, n.compute}] = a
+			r.result.ComputeInstances[[2]uint32{n.instance, n.compute}] = a
 		}
 	}
 }
 
-// ratio returns where a field belongs; nil if it is no ratio.
-func ratio(a *gpu.Activity, field uint16) *gpu.Opt[float64] {
+// ratioField returns where a field belongs; nil if it is no ratio.
+func ratioField(a *gpu.Activity, field uint16) *gpu.Opt[float64] {
 	switch field {
 	case fieldGraphicsEngine:
 		return &a.GraphicsEngine
@@ -244,8 +248,8 @@ func ratio(a *gpu.Activity, field uint16) *gpu.Opt[float64] {
 	return nil
 }
 
-// rate returns where a field of traffic belongs; nil if it is none.
-func rate(r *gpu.LinkRates, field uint16) *gpu.Opt[float64] {
+// rateField returns where a field of traffic belongs; nil if it is none.
+func rateField(r *gpu.LinkRates, field uint16) *gpu.Opt[float64] {
 	switch field {
 	case fieldPCIeTransmit:
 		return &r.PCIeTransmit

@@ -12,21 +12,23 @@ import (
 // each MIG GPU: its GPU instances and its compute instances. That makes 17 for 8 MIG GPUs and 61
 // for 30.
 type watch struct {
-	level    Level
-	group    Group
-	entities []Entity
-	watching bool
-	since    int64 // when it was created: microseconds since 1970
+	level     Level
+	group     Group
+	entities  []Entity
+	watching  bool
+	createdAt int64 // in microseconds since 1970
 
-	asked, unwatched int // how many values the last cycle read, and how many the engine does not watch
+	// read is how many values the last cycle read, and notWatched for how many of them the engine
+	// answered that it does not watch them.
+	read, notWatched int
 }
 
 // forgotten reports whether the engine has forgotten the watch, as an engine that was restarted
 // without losing the connection has. It resets the counts of values.
 func (w *watch) forgotten() bool {
-	forgotten := w.asked > 0 && w.asked == w.unwatched
-	w.asked = 0
-	w.unwatched = 0
+	forgotten := w.read > 0 && w.read == w.notWatched
+	w.read = 0
+	w.notWatched = 0
 
 	return forgotten
 }
@@ -62,31 +64,31 @@ func (s *Source) createWatch(l Level, entities []Entity) (*watch, error) {
 		return nil, err
 	}
 
-	w.since = s.opts.Now().UnixMicro()
+	w.createdAt = s.opts.Now().UnixMicro()
 
 	return w, nil
 }
 
 // newName returns a name that no other client of the engine uses.
 func (s *Source) newName(l Level) string {
-	s.created++
-	return fmt.Sprintf("mig-exporter-%s-%d-%d", l, os.Getpid(), s.created)
+	s.groupNames++
+	return fmt.Sprintf("mig-exporter-%s-%d-%d", l, os.Getpid(), s.groupNames)
 }
 
 // fieldGroup returns the group of the fields of a level, which is created with its first use in a
 // session.
 func (s *Source) fieldGroup(l Level) (FieldGroup, error) {
-	if s.hasFields[l] {
-		return s.fields[l], nil
+	if s.hasFieldGroup[l] {
+		return s.fieldGroups[l], nil
 	}
 
-	f, err := s.countedSession().CreateFieldGroup(s.newName(l), s.sets[l])
+	f, err := s.countedSession().CreateFieldGroup(s.newName(l), s.fields[l])
 	if err != nil {
 		return 0, err
 	}
 
-	s.fields[l] = f
-	s.hasFields[l] = true
+	s.fieldGroups[l] = f
+	s.hasFieldGroup[l] = true
 
 	return f, nil
 }
@@ -96,7 +98,7 @@ func (s *Source) fieldGroup(l Level) (FieldGroup, error) {
 func (s *Source) release(w *watch) error {
 	if w.watching {
 		// An error means that the engine does not know the watch, or drops it with the group.
-		if err := s.countedSession().Unwatch(w.group, s.fields[w.level]); err != nil && isLost(err) {
+		if err := s.countedSession().Unwatch(w.group, s.fieldGroups[w.level]); err != nil && isLost(err) {
 			return err
 		}
 
@@ -116,13 +118,13 @@ func (s *Source) release(w *watch) error {
 }
 
 // releaseInstances ends the watches of a GPU's instances.
-func (s *Source) releaseInstances(u *profiledGPU) error {
-	for l, w := range u.watches {
+func (s *Source) releaseInstances(p *profiledGPU) error {
+	for l, w := range p.watches {
 		if w == nil {
 			continue
 		}
 
-		u.watches[l] = nil
+		p.watches[l] = nil
 
 		if err := s.release(w); err != nil {
 			return err
@@ -144,22 +146,22 @@ func (s *Source) releaseLeftover() error {
 		}
 	}
 
-	for id, u := range s.units {
-		for _, w := range [...]**watch{&u.own, &u.watches[LevelInstance], &u.watches[LevelCompute]} {
-			if *w == nil || u.wanted && !(*w).forgotten() {
+	for id, p := range s.profiled {
+		for _, w := range [...]**watch{&p.own, &p.watches[LevelInstance], &p.watches[LevelCompute]} {
+			if *w == nil || p.wanted && !(*w).forgotten() {
 				continue
 			}
 
-			gone := *w
+			ended := *w
 			*w = nil
 
-			if err := s.release(gone); err != nil {
+			if err := s.release(ended); err != nil {
 				return err
 			}
 		}
 
-		if !u.wanted {
-			delete(s.units, id)
+		if !p.wanted {
+			delete(s.profiled, id)
 		}
 	}
 
@@ -168,8 +170,8 @@ func (s *Source) releaseLeftover() error {
 
 // releaseAll ends every watch.
 func (s *Source) releaseAll() error {
-	for _, u := range s.units {
-		u.wanted = false
+	for _, p := range s.profiled {
+		p.wanted = false
 	}
 
 	if w := s.shared; w != nil {

@@ -13,32 +13,33 @@ import (
 
 // profiledGPU is the state of profiling one GPU.
 type profiledGPU struct {
-	id      gpu.UUID
+	uuid    gpu.UUID
 	device  Entity
 	located bool // the engine knows it
-	wanted  bool
+	wanted  bool // it is to be profiled in this cycle
 
-	layout  uint64           // the generation of the layout
-	since   time.Time        // since when layout and nodes are the same and agree
-	agreed  bool             // the engine's hierarchy shows the layout
-	differs time.Time        // since when it does not; zero: it does
-	nodes   []hierarchyNode  // GPU instances, then compute instances, by id
-	next    []hierarchyNode  // reused
-	byLevel [levels][]Entity // of the nodes that are watched
-	// rolled is set if package poll computes the GPU's activity from its instances: we read only its
-	// traffic.
-	rolled bool
-	unread error // why the hierarchy of its instances could not be read
+	layout       uint64           // the generation of the layout
+	agreed       bool             // the engine's hierarchy shows the layout
+	unsettledAt  time.Time        // when the layout or nodes last changed, or did not agree
+	differsSince time.Time        // since when it does not; zero: it does
+	nodes        []hierarchyNode  // GPU instances, then compute instances, by id
+	nextNodes    []hierarchyNode  // mapInstances' buffer
+	byLevel      [levels][]Entity // of the nodes that are watched
+	hierarchyErr error            // why the hierarchy of its instances could not be read
+	// ratiosFromInstances is set if package poll computes the GPU's ratios from its instances: we read
+	// only its traffic.
+	ratiosFromInstances bool
 
-	own     *watch // of the GPU alone, if GPUs are not watched together
-	watches [levels]*watch
-	retry   retry.Backoff
-	refused bool      // a watch was refused because profiling is paused
-	logged  string    // the last failure in the log
-	paused  time.Time // when the engine last showed that profiling is paused; zero: it is not
-	blanks  blankRun
+	own           *watch         // of the GPU alone, if GPUs are not watched together
+	watches       [levels]*watch // of its instances
+	retry         retry.Backoff  // of creating own and watches
+	watchPaused   bool           // one was refused because profiling is paused
+	loggedFailure string         // the last failure in the log
 
-	read []gpu.Activity // in this cycle, of each of nodes
+	pauseSeen time.Time // when the engine last showed that profiling is paused; zero: it is not
+	blanks    blankRun
+
+	activities []gpu.Activity // in this cycle, of each of nodes
 }
 
 // hierarchyNode is an instance in the engine's hierarchy.
@@ -46,84 +47,93 @@ type hierarchyNode struct {
 	entity            Entity
 	instance, compute uint32
 	slices            int
-	// whole is set for a compute instance with all slices of its GPU instance: it has the same
-	// values, and is not watched.
-	whole bool
+	// fillsInstance is set for a compute instance with all slices of its GPU instance: it has the
+	// same values, and is not watched.
+	fillsInstance bool
 }
 
 // mapInstances maps the engine's hierarchy to the instances of the Snapshot. If the layout or the
 // hierarchy has changed, or if the two do not agree, the watches of instances end at once: we use a
 // value only if both have agreed for the settle time. Nothing else tells an entity of the previous
 // layout from one of the present layout, since ids are reused.
-func (s *Source) mapInstances(u *profiledGPU, g *gpu.GPU, hasHierarchy bool, now time.Time) error {
-	u.next = u.next[:0]
-	for i := range s.tree {
-		if e := &s.tree[i]; e.GPU == u.id {
-			n := hierarchyNode{entity: e.Entity, instance: e.Instance, slices: e.Slices}
-			if e.Entity.Level == LevelCompute {
-				n.compute = e.Compute
-			}
+func (s *Source) mapInstances(p *profiledGPU, g *gpu.GPU, hasHierarchy bool, now time.Time) error {
+	p.listNodes(s.hierarchy)
+	p.ratiosFromInstances = g.MIG.Enabled.Or(false) &&
+		slices.ContainsFunc(g.Instances, func(gi gpu.GPUInstance) bool { return !gi.IsEmpty() })
 
-			u.next = append(u.next, n)
+	p.hierarchyErr = nil
+	if len(g.Instances) > 0 {
+		p.hierarchyErr = s.hierarchyErr
+	}
+
+	unchanged := p.layout == g.MIG.LayoutGeneration && slices.Equal(p.nextNodes, p.nodes)
+
+	p.agreed = hasHierarchy && matchesSnapshot(g, p.nextNodes)
+	if p.agreed || !hasHierarchy {
+		p.differsSince = time.Time{}
+	} else if p.differsSince.IsZero() || p.layout != g.MIG.LayoutGeneration {
+		p.differsSince = now
+	}
+
+	if unchanged && p.agreed {
+		return nil
+	}
+
+	p.layout = g.MIG.LayoutGeneration
+	p.unsettledAt = now
+	p.nodes = append(p.nodes[:0], p.nextNodes...)
+
+	for l := range p.byLevel {
+		p.byLevel[l] = p.byLevel[l][:0]
+	}
+
+	for _, n := range p.nodes {
+		if !n.fillsInstance {
+			p.byLevel[n.entity.Level] = append(p.byLevel[n.entity.Level], n.entity)
 		}
 	}
 
-	slices.SortFunc(u.next, func(a, b hierarchyNode) int {
+	return s.releaseInstances(p)
+}
+
+// listNodes sets nextNodes to the GPU's instances in the engine's hierarchy.
+func (p *profiledGPU) listNodes(hierarchy []MIGEntity) {
+	p.nextNodes = p.nextNodes[:0]
+
+	for i := range hierarchy {
+		e := &hierarchy[i]
+		if e.GPU != p.uuid {
+			continue
+		}
+
+		n := hierarchyNode{entity: e.Entity, instance: e.Instance, slices: e.Slices}
+		if e.Entity.Level == LevelCompute {
+			n.compute = e.Compute
+		}
+
+		p.nextNodes = append(p.nextNodes, n)
+	}
+
+	slices.SortFunc(p.nextNodes, func(a, b hierarchyNode) int {
 		return cmp.Or(
 			cmp.Compare(a.entity.Level, b.entity.Level),
 			cmp.Compare(a.instance, b.instance),
 			cmp.Compare(a.compute, b.compute),
 		)
 	})
-	markWhole(u.next)
-	u.rolled = g.MIG.Enabled.Or(false) &&
-		slices.ContainsFunc(g.Instances, func(gi gpu.GPUInstance) bool { return !gi.IsEmpty() })
-
-	u.unread = nil
-	if len(g.Instances) > 0 {
-		u.unread = s.treeErr
-	}
-
-	same := u.layout == g.MIG.LayoutGeneration && slices.Equal(u.next, u.nodes)
-
-	u.agreed = hasHierarchy && matchesSnapshot(g, u.next)
-	if u.agreed || !hasHierarchy {
-		u.differs = time.Time{}
-	} else if u.differs.IsZero() || u.layout != g.MIG.LayoutGeneration {
-		u.differs = now
-	}
-
-	if same && u.agreed {
-		return nil
-	}
-
-	u.layout = g.MIG.LayoutGeneration
-	u.since = now
-	u.nodes = append(u.nodes[:0], u.next...)
-
-	for l := range u.byLevel {
-		u.byLevel[l] = u.byLevel[l][:0]
-	}
-
-	for _, n := range u.nodes {
-		if !n.whole {
-			u.byLevel[n.entity.Level] = append(u.byLevel[n.entity.Level], n.entity)
-		}
-	}
-
-	return s.releaseInstances(u)
+	markFilling(p.nextNodes)
 }
 
-// markWhole marks the compute instances that have all slices of their GPU instances: the same SMs,
+// markFilling marks the compute instances that have all slices of their GPU instances: the same SMs,
 // so the same values, except those of the memory, which no compute instance has.
-func markWhole(nodes []hierarchyNode) {
+func markFilling(nodes []hierarchyNode) {
 	for i := range nodes {
 		n := &nodes[i]
 		if n.entity.Level != LevelCompute {
 			continue
 		}
 
-		n.whole = n.slices != 0 && slices.ContainsFunc(nodes, func(gi hierarchyNode) bool {
+		n.fillsInstance = n.slices != 0 && slices.ContainsFunc(nodes, func(gi hierarchyNode) bool {
 			return gi.entity.Level == LevelInstance && gi.instance == n.instance &&
 				gi.slices == n.slices
 		})
@@ -131,14 +141,14 @@ func markWhole(nodes []hierarchyNode) {
 }
 
 // isStale reports whether the hierarchy has differed from the layout for at least limit.
-func (u *profiledGPU) isStale(now time.Time, limit time.Duration) bool {
-	return !u.differs.IsZero() && now.Sub(u.differs) >= limit
+func (p *profiledGPU) isStale(now time.Time, limit time.Duration) bool {
+	return !p.differsSince.IsZero() && now.Sub(p.differsSince) >= limit
 }
 
 // hasSettled reports whether the instances may be watched: the settle time has passed, and so has
 // an interval, so that the window of every value began in this layout.
-func (s *Source) hasSettled(u *profiledGPU, now time.Time) bool {
-	return u.agreed && now.Sub(u.since) >= max(settleTime, s.opts.Interval)
+func (s *Source) hasSettled(p *profiledGPU, now time.Time) bool {
+	return p.agreed && now.Sub(p.unsettledAt) >= max(settleTime, s.opts.Interval)
 }
 
 // matchesSnapshot reports whether the hierarchy has exactly the instances of the Snapshot, by ids
@@ -208,29 +218,29 @@ func isEmpty(nodes []hierarchyNode, instance uint32) bool {
 
 // profileGPU watches what is not watched yet and reads what is. It returns false if nothing is
 // watched.
-func (s *Source) profileGPU(u *profiledGPU, now time.Time) (gpu.Profiling, bool, error) {
+func (s *Source) profileGPU(p *profiledGPU, now time.Time) (gpu.Profiling, bool, error) {
 	var failed error
-	if u.retry.IsDue(now) {
-		failed = s.watchUnit(u, now)
+	if p.retry.IsDue(now) {
+		failed = s.createWatches(p, now)
 		if isLost(failed) {
 			return gpu.Profiling{}, false, failed
 		}
 
-		u.refused = errors.Is(failed, ErrPaused)
-		if failed == nil || u.refused {
-			u.retry = retry.Backoff{}
+		p.watchPaused = errors.Is(failed, ErrPaused)
+		if failed == nil || p.watchPaused {
+			p.retry = retry.Backoff{}
 		} else {
-			u.retry.Postpone(now, minBackoff, maxBackoff)
+			p.retry.Postpone(now, minBackoff, maxBackoff)
 		}
 	}
 
-	p := gpu.Profiling{LayoutGeneration: u.layout, Source: gpu.ActivityDCGM}
-	u.read = slices.Grow(u.read[:0], len(u.nodes))[:len(u.nodes)]
-	clear(u.read)
+	result := gpu.Profiling{LayoutGeneration: p.layout, Source: gpu.ActivityDCGM}
+	p.activities = slices.Grow(p.activities[:0], len(p.nodes))[:len(p.nodes)]
+	clear(p.activities)
 	watched := false
-	r := reading{unit: u, into: &p, oldest: s.oldestValue(now)}
+	r := reading{gpu: p, result: &result, oldest: s.oldestValue(now)}
 
-	for _, w := range [...]*watch{s.shared, u.own, u.watches[LevelInstance], u.watches[LevelCompute]} {
+	for _, w := range [...]*watch{s.shared, p.own, p.watches[LevelInstance], p.watches[LevelCompute]} {
 		if w == nil {
 			continue
 		}
@@ -246,45 +256,50 @@ func (s *Source) profileGPU(u *profiledGPU, now time.Time) (gpu.Profiling, bool,
 		}
 	}
 
-	p.Paused = s.isPaused(u, &r, failed, now)
+	result.Paused = s.isPaused(p, &r, failed, now)
 	if failed == nil {
-		failed = u.unread
+		failed = p.hierarchyErr
 	}
 
-	if failed == nil && u.isStale(now, hierarchyTimeout) {
+	if failed == nil && p.isStale(now, hierarchyTimeout) {
 		failed = s.explainStale()
 	}
 
 	switch {
 	case failed != nil:
-		s.logFailure(u, failed)
-	case u.retry.Next.IsZero():
-		u.logged = ""
+		s.logFailure(p, failed)
+	case p.retry.Next.IsZero():
+		p.loggedFailure = ""
 	}
 
 	r.finish()
 
-	return p, watched || p.Paused, nil
+	return result, watched || result.Paused, nil
 }
 
 // isPaused reports whether a GPU has no ratios because profiling is paused: a refused watch or new
 // blanks show that. While all watches are too new to show anything, as after a layout change, the
 // last answer holds for a while. It also holds if the call hung for so long that what it read is
 // out of date.
-func (s *Source) isPaused(u *profiledGPU, r *reading, failed error, now time.Time) bool {
-	shown := u.blanks.add(r, s.opts.Interval, !u.paused.IsZero())
+func (s *Source) isPaused(p *profiledGPU, r *reading, failed error, now time.Time) bool {
+	shown := p.blanks.add(r, s.opts.Interval, !p.pauseSeen.IsZero())
 	hung := r.oldest > now.UnixMicro()
 
 	switch {
-	case r.ratio:
-		u.paused = time.Time{}
-	case shown || s.refused || u.refused || errors.Is(failed, ErrPaused):
-		u.paused = now
-	case r.mature && !hung || now.Sub(u.paused) >= hierarchyTimeoutEmbedded+staleIntervals*s.opts.Interval:
-		u.paused = time.Time{}
+	case r.hasRatio:
+		p.pauseSeen = time.Time{}
+
+	case shown || s.pausedInCycle || p.watchPaused || errors.Is(failed, ErrPaused):
+		p.pauseSeen = now
+
+	case r.mature && !hung:
+		p.pauseSeen = time.Time{} // the watches had the time to show a pause, and show none
+
+	case now.Sub(p.pauseSeen) >= hierarchyTimeoutEmbedded+staleIntervals*s.opts.Interval:
+		p.pauseSeen = time.Time{} // the watches should show something by now
 	}
 
-	return !u.paused.IsZero()
+	return !p.pauseSeen.IsZero()
 }
 
 // blankRun follows the samples of a GPU's ratios from the last value through the blanks after it.
@@ -305,26 +320,26 @@ type blankRun struct {
 // follow a value without a break, or that last longer than the blanks of a new watch. If a pause is
 // known already, any blank shows that it goes on.
 func (b *blankRun) add(r *reading, interval time.Duration, paused bool) bool {
-	if !r.ratio && r.blank == 0 {
+	if !r.hasRatio && r.newestBlank == 0 {
 		*b = blankRun{}
 		return false
 	}
 
-	newest := max(r.newest, r.blank)
+	newest := max(r.newest, r.newestBlank)
 	unbroken := b.newest != 0 && newest-b.newest <= (interval+updateLag).Microseconds()
 	b.newest = newest
 
-	if r.ratio {
+	if r.hasRatio {
 		b.since = 0
 		return false
 	}
 
 	if b.since == 0 && !unbroken {
-		b.since = r.blank
+		b.since = r.newestBlank
 	}
 
 	// A new watch has blanks until the engine has sampled three times.
-	return paused || b.since == 0 || r.blank-b.since >= (3*interval+updateLag).Microseconds()
+	return paused || b.since == 0 || r.newestBlank-b.since >= (3*interval+updateLag).Microseconds()
 }
 
 // explainStale says what to do about an engine that does not follow a change.
@@ -352,12 +367,13 @@ func (s *Source) explainStale() error {
 	)
 }
 
-// watchUnit watches the GPU if GPUs are not watched together, and the instances as soon as they
+// createWatches watches the GPU if GPUs are not watched together, and the instances as soon as they
 // have settled.
-func (s *Source) watchUnit(u *profiledGPU, now time.Time) error {
+func (s *Source) createWatches(p *profiledGPU, now time.Time) error {
 	var failed error
 
-	try := func(w **watch, l Level, entities []Entity) {
+	// create goes on after one watch has failed, unless the connection is lost.
+	create := func(w **watch, l Level, entities []Entity) {
 		if *w != nil || len(entities) == 0 || failed != nil && isLost(failed) {
 			return
 		}
@@ -370,13 +386,14 @@ func (s *Source) watchUnit(u *profiledGPU, now time.Time) error {
 
 		*w = created
 	}
-	if s.split {
-		try(&u.own, LevelGPU, []Entity{u.device})
+
+	if s.cannotShare {
+		create(&p.own, LevelGPU, []Entity{p.device})
 	}
 
-	if s.hasSettled(u, now) {
-		try(&u.watches[LevelInstance], LevelInstance, u.byLevel[LevelInstance])
-		try(&u.watches[LevelCompute], LevelCompute, u.byLevel[LevelCompute])
+	if s.hasSettled(p, now) {
+		create(&p.watches[LevelInstance], LevelInstance, p.byLevel[LevelInstance])
+		create(&p.watches[LevelCompute], LevelCompute, p.byLevel[LevelCompute])
 	}
 
 	return failed
