@@ -10,6 +10,7 @@ import (
 	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 // cycle reads all GPUs once. An error means that the connection is lost; the errors of one GPU are
@@ -93,22 +94,20 @@ func (s *Source) chooseGPUs(snapshot *gpu.Snapshot) {
 	}
 }
 
-// locateGPUs finds the engine's numbers of the GPUs. It searches with a backoff for GPUs that the
-// engine does not know.
+// locateGPUs finds the engine's numbers of the GPUs. While the engine does not know a GPU, it searches
+// with a backoff: each GPU has its own, so that one that never comes does not delay another one.
 func (s *Source) locateGPUs(now time.Time) error {
-	missing := false
+	isDue := false
 
 	for _, g := range s.wanted {
 		p := s.profiled[g.UUID]
-		p.device.ID, p.located = s.devices[p.uuid]
-		missing = missing || !p.located
+		s.locate(p)
+		isDue = isDue || !p.located && p.search.IsDue(now)
 	}
 
-	if !missing || !s.search.IsDue(now) {
+	if !isDue {
 		return nil
 	}
-
-	s.search.Postpone(now, minBackoff, maxBackoff)
 
 	list, err := s.countedSession().Devices()
 	if err != nil && isLost(err) {
@@ -125,14 +124,23 @@ func (s *Source) locateGPUs(now time.Time) error {
 
 	for _, g := range s.wanted {
 		p := s.profiled[g.UUID]
-		p.device.ID, p.located = s.devices[p.uuid]
+		s.locate(p)
 
 		if !p.located {
+			p.search.Postpone(now, minBackoff, maxBackoff)
 			s.logFailure(p, cmp.Or(err, fmt.Errorf("find GPU: %w", gpu.ErrNotFound)))
 		}
 	}
 
 	return nil
+}
+
+// locate looks up a GPU among those that the engine has listed.
+func (s *Source) locate(p *profiledGPU) {
+	p.device.ID, p.located = s.devices[p.uuid]
+	if p.located {
+		p.search = retry.Backoff{}
+	}
 }
 
 // readHierarchy reads the instances of all GPUs, and reports whether it could. If it could not, it sets

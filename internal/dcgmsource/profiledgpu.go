@@ -15,8 +15,9 @@ import (
 type profiledGPU struct {
 	uuid    gpu.UUID
 	device  Entity
-	located bool // the engine knows it
-	wanted  bool // it is to be profiled in this cycle
+	located bool          // the engine knows it
+	search  retry.Backoff // while the engine does not know it
+	wanted  bool          // it is to be profiled in this cycle
 
 	layout       uint64           // the generation of the layout
 	agreed       bool             // the engine's hierarchy shows the layout

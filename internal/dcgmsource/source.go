@@ -98,11 +98,10 @@ type Source struct {
 	groupNames int // how many names newName has returned
 
 	// The present cycle.
-	wanted        []*gpu.GPU    // the GPUs to profile
-	hierarchy     []MIGEntity   // the engine's
-	hierarchyErr  error         // why it could not be read, if the engine has one
-	search        retry.Backoff // for GPUs that the engine does not know
-	pausedInCycle bool          // the engine refused the shared watch because profiling is paused
+	wanted        []*gpu.GPU  // the GPUs to profile
+	hierarchy     []MIGEntity // the engine's
+	hierarchyErr  error       // why it could not be read, if the engine has one
+	pausedInCycle bool        // the engine refused the shared watch because profiling is paused
 
 	values   []Value  // readWatch's buffer
 	entities []Entity // buffer for the GPUs of a watch
@@ -323,7 +322,6 @@ func (s *Source) disconnect() {
 	s.shared = nil
 	s.cannotShare = false
 	s.leftover = nil
-	s.search = retry.Backoff{}
 	s.loggedCause = nil
 	clear(s.profiled)
 	clear(s.devices)

@@ -363,6 +363,34 @@ func TestRequiresRoot(t *testing.T) {
 	}
 }
 
+// TestSearchForNewGPU: a GPU that the engine never knows does not keep another one, which comes later,
+// waiting.
+func TestSearchForNewGPU(t *testing.T) {
+	h := harnessOf(t, newFake(uuidA, uuidB), true)
+	second := h.node.GPUs[1]
+	h.engine.devices = nil
+	h.node.GPUs = h.node.GPUs[:1]
+
+	calls := 0
+	h.engine.fail = func(op string, _ []Entity) error {
+		if op == "devices" {
+			calls++
+		}
+
+		return nil
+	}
+
+	h.after(250)
+	cmptest.Equal(t, "searches for a GPU that the engine does not know", calls, 10)
+
+	h.engine.devices = []GPUEntity{{ID: 1, UUID: uuidB}}
+	h.node.GPUs = append(h.node.GPUs, second)
+
+	if _, ok := h.after(1)[uuidB]; !ok {
+		t.Error("the GPU that came is not profiled")
+	}
+}
+
 // TestReconnect: attempts after 1, 2, 4 ... 60 s; then everything is created again.
 func TestReconnect(t *testing.T) {
 	h := mixed(t)
