@@ -30,7 +30,7 @@ func (a Address) String() string {
 
 // ParseAddress reads host:port, host, [::1]:5555 or the path of a unix socket.
 func ParseAddress(s string) (Address, error) {
-	bad := func(why string) (Address, error) {
+	invalid := func(why string) (Address, error) {
 		return Address{}, fmt.Errorf(
 			"address of a DCGM host engine %q: %s: expected host:port, host (port %s), [::1]:%s "+
 				"or the path of a unix socket, /run/nvidia/dcgm.sock or unix:///run/nvidia/dcgm.sock",
@@ -44,16 +44,16 @@ func ParseAddress(s string) (Address, error) {
 	if path, scheme := strings.CutPrefix(s, "unix://"); scheme || strings.HasPrefix(s, "/") {
 		switch {
 		case !strings.HasPrefix(path, "/") || path == "/":
-			return bad("no absolute path")
+			return invalid("no absolute path")
 		case len(path) > maxSocketPath || strings.ContainsRune(path, 0):
-			return bad(fmt.Sprintf("no path of a socket: at most %d bytes", maxSocketPath))
+			return invalid(fmt.Sprintf("no path of a socket: at most %d bytes", maxSocketPath))
 		}
 
 		return Address{Target: path, Unix: true}, nil
 	}
 
 	if strings.Contains(s, "/") {
-		return bad("neither a host nor an absolute path")
+		return invalid("neither a host nor an absolute path")
 	}
 
 	if !strings.Contains(s, ":") || strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {
@@ -62,20 +62,20 @@ func ParseAddress(s string) (Address, error) {
 			return Address{Target: withPort}, nil
 		}
 
-		return bad("no host")
+		return invalid("no host")
 	}
 
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
-		return bad("no host and port")
+		return invalid("no host and port")
 	}
 
 	if !isHost(host, s) {
-		return bad("no host")
+		return invalid("no host")
 	}
 
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return bad("no port from 1 to 65535")
+		return invalid("no port from 1 to 65535")
 	}
 
 	return Address{Target: s}, nil

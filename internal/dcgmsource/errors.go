@@ -45,8 +45,8 @@ const statusNotWatched = -16
 // failure is one of DCGM's return codes that this package distinguishes.
 type failure struct {
 	code int
-	text string // a part of what errorString of DCGM 3 and 4 returns for it, in lower case
-	errs [2]error
+	text string   // a part of what errorString of DCGM 3 and 4 returns for it, in lower case
+	errs [2]error // what the error wraps; the second may be nil
 }
 
 // failures maps DCGM's codes and texts to errors. go-dcgm returns the code of some functions, but
@@ -95,8 +95,9 @@ func failures() []failure {
 // Translate returns the error for a code of DCGM or, if the code is 0, for a text.
 func Translate(op string, code int, text string) error {
 	lower := strings.ToLower(text)
+
 	for _, f := range failures() {
-		if code != 0 && code != f.code || code == 0 && !matches(lower, f.text) {
+		if !f.matches(code, lower) {
 			continue
 		}
 
@@ -111,14 +112,17 @@ func Translate(op string, code int, text string) error {
 	return fmt.Errorf("%s: %w: DCGM: %q", op, gpu.ErrDriver, text)
 }
 
-// matches reports whether a text contains the part of a failure. "Timeout" must be the whole text,
-// since texts of other failures contain it, too.
-func matches(text, part string) bool {
-	if part == "timeout" {
-		return text == part || strings.HasSuffix(text, ": "+part)
+// matches reports whether a code or, if the code is 0, a text in lower case is of the failure.
+func (f failure) matches(code int, text string) bool {
+	switch {
+	case code != 0:
+		return code == f.code
+	case f.text == "timeout":
+		// Texts of other failures contain this one, so it must be the whole text.
+		return text == f.text || strings.HasSuffix(text, ": "+f.text)
 	}
 
-	return strings.Contains(text, part)
+	return strings.Contains(text, f.text)
 }
 
 // isLost reports whether an error means that the connection cannot be used any more.

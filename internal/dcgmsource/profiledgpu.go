@@ -218,28 +218,19 @@ func isEmpty(nodes []hierarchyNode, instance uint32) bool {
 }
 
 // profileGPU watches what is not watched yet and reads what is. It returns false if nothing is
-// watched.
+// watched, unless that is because profiling is paused.
 func (s *Source) profileGPU(p *profiledGPU, now time.Time) (gpu.Profiling, bool, error) {
-	var failed error
-	if p.retry.IsDue(now) {
-		failed = s.createWatches(p, now)
-		if isLost(failed) {
-			return gpu.Profiling{}, false, failed
-		}
-
-		p.watchPaused = errors.Is(failed, ErrPaused)
-		if failed == nil || p.watchPaused {
-			p.retry = retry.Backoff{}
-		} else {
-			p.retry.Postpone(now, minBackoff, maxBackoff)
-		}
+	failed := s.retryWatches(p, now)
+	if isLost(failed) {
+		return gpu.Profiling{}, false, failed
 	}
 
-	result := gpu.Profiling{LayoutGeneration: p.layout, Source: gpu.ActivityDCGM}
 	p.activities = slices.Grow(p.activities[:0], len(p.nodes))[:len(p.nodes)]
 	clear(p.activities)
-	watched := false
+
+	result := gpu.Profiling{LayoutGeneration: p.layout, Source: gpu.ActivityDCGM}
 	r := reading{gpu: p, result: &result, oldest: s.oldestValue(now)}
+	watched := false
 
 	for _, w := range [...]*watch{s.shared, p.own, p.watches[LevelInstance], p.watches[LevelCompute]} {
 		if w == nil {
@@ -248,6 +239,7 @@ func (s *Source) profileGPU(p *profiledGPU, now time.Time) (gpu.Profiling, bool,
 
 		watched = true
 
+		// One watch that fails does not cost the others their values.
 		if err := s.readWatch(&r, w); err != nil {
 			if isLost(err) {
 				return gpu.Profiling{}, false, err
@@ -258,6 +250,7 @@ func (s *Source) profileGPU(p *profiledGPU, now time.Time) (gpu.Profiling, bool,
 	}
 
 	result.Paused = s.isPaused(p, &r, failed, now)
+
 	if failed == nil {
 		failed = p.hierarchyErr
 	}
@@ -266,16 +259,33 @@ func (s *Source) profileGPU(p *profiledGPU, now time.Time) (gpu.Profiling, bool,
 		failed = s.explainStale()
 	}
 
-	switch {
-	case failed != nil:
+	if failed != nil {
 		s.logFailure(p, failed)
-	case p.retry.Next.IsZero():
+	} else if p.retry.Next.IsZero() { // no attempt to create a watch is postponed
 		p.loggedFailure = ""
 	}
 
 	r.finish()
 
 	return result, watched || result.Paused, nil
+}
+
+// retryWatches creates the watches that are missing, if an attempt is due.
+func (s *Source) retryWatches(p *profiledGPU, now time.Time) error {
+	if !p.retry.IsDue(now) {
+		return nil
+	}
+
+	err := s.createWatches(p, now)
+
+	p.watchPaused = errors.Is(err, ErrPaused)
+	if err == nil || p.watchPaused { // a pause may end at any time: we try again in each cycle
+		p.retry = retry.Backoff{}
+	} else {
+		p.retry.Postpone(now, minBackoff, maxBackoff)
+	}
+
+	return err
 }
 
 // isPaused reports whether a GPU has no ratios because profiling is paused: a refused watch or new

@@ -20,7 +20,8 @@ type startLimit struct {
 	next   []gpuLayout // update's buffer
 }
 
-// leavesThread reports whether a start failed in the library, which leaves a thread behind.
+// leavesThread reports whether a start failed in the library, which leaves a thread behind: not if the
+// library could not be loaded, or if there was an engine that does not answer.
 func leavesThread(err error) bool {
 	return !errors.Is(err, ErrNoLibrary) && !errors.Is(err, ErrLibrary) &&
 		!errors.Is(err, ErrConnection)
@@ -28,7 +29,7 @@ func leavesThread(err error) bool {
 
 // gpuLayout is what a start of an engine may depend on of one GPU.
 type gpuLayout struct {
-	id         gpu.UUID
+	uuid       gpu.UUID
 	mig        gpu.Opt[bool]
 	generation uint64
 	up         bool
@@ -37,7 +38,7 @@ type gpuLayout struct {
 // changed reports whether a start that failed may succeed now. A GPU that goes down is no such
 // change.
 func (l gpuLayout) changed(from gpuLayout) bool {
-	return l.id != from.id || l.mig != from.mig || l.generation != from.generation ||
+	return l.uuid != from.uuid || l.mig != from.mig || l.generation != from.generation ||
 		l.up && !from.up
 }
 
@@ -48,18 +49,22 @@ func (l *startLimit) update(s *gpu.Snapshot) (changed bool) {
 
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
-		if !g.Up && !g.MIG.Enabled.Present() { // keep the last known layout
-			at := slices.IndexFunc(l.gpus, func(one gpuLayout) bool { return one.id == g.UUID })
-			if at >= 0 {
-				l.next = append(
-					l.next,
-					gpuLayout{g.UUID, l.gpus[at].mig, l.gpus[at].generation, false},
-				)
-				continue
+		now := gpuLayout{
+			uuid:       g.UUID,
+			mig:        g.MIG.Enabled,
+			generation: g.MIG.LayoutGeneration,
+			up:         g.Up,
+		}
+
+		// A GPU that is down may not report its layout: we keep the last one.
+		if !g.Up && !g.MIG.Enabled.Present() {
+			if last, ok := l.lastLayout(g.UUID); ok {
+				now.mig = last.mig
+				now.generation = last.generation
 			}
 		}
 
-		l.next = append(l.next, gpuLayout{g.UUID, g.MIG.Enabled, g.MIG.LayoutGeneration, g.Up})
+		l.next = append(l.next, now)
 	}
 
 	same := slices.EqualFunc(
@@ -69,11 +74,22 @@ func (l *startLimit) update(s *gpu.Snapshot) (changed bool) {
 	)
 
 	l.gpus, l.next = l.next, l.gpus
+
 	if !same {
 		l.failed = 0
 	}
 
 	return !same
+}
+
+// lastLayout returns the layout of a GPU when starts were last counted.
+func (l *startLimit) lastLayout(id gpu.UUID) (gpuLayout, bool) {
+	at := slices.IndexFunc(l.gpus, func(g gpuLayout) bool { return g.uuid == id })
+	if at < 0 {
+		return gpuLayout{}, false
+	}
+
+	return l.gpus[at], true
 }
 
 // versionIsFinal reports whether no start of an engine in this process can succeed any more: the
@@ -94,6 +110,7 @@ func (s *Source) needsRoot(snapshot *gpu.Snapshot) bool {
 // are not root.
 func (s *Source) explainStart(err error) error {
 	user := s.opts.User()
+
 	switch {
 	case s.opts.Mode != ModeEmbedded || user == 0:
 		return err

@@ -143,6 +143,7 @@ func (r *reading) storeValue(v *Value, w *watch) {
 	}
 
 	if !known {
+		// While a watch is new, its blanks say nothing of a pause.
 		if v.isBlank() && ratioField(a, v.Field) != nil && w.createdAt < r.oldest {
 			r.newestBlank = max(r.newestBlank, v.Micros)
 		}
@@ -195,7 +196,6 @@ func (r *reading) finish() {
 	}
 
 	p := r.gpu
-
 	if p.watches[LevelInstance] != nil {
 		r.result.Instances = make(map[gpu.InstanceID]gpu.Activity, len(p.byLevel[LevelInstance]))
 	}
@@ -207,8 +207,11 @@ func (r *reading) finish() {
 		)
 	}
 
-	for i, n := range p.nodes { // GPU instances come first
+	for i, n := range p.nodes {
 		a := p.activities[i]
+
+		// GPU instances come first, so the one that it fills is stored. It has the same values, except
+		// those of the memory, which no compute instance has.
 		if n.fillsInstance {
 			a = r.result.Instances[gpu.InstanceID(n.instance)]
 			a.DRAM = gpu.None[float64]()

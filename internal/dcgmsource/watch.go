@@ -41,6 +41,7 @@ func (s *Source) createWatch(l Level, entities []Entity) (*watch, error) {
 	}
 
 	w := &watch{level: l, entities: slices.Clone(entities)}
+
 	if w.group, err = s.countedSession().CreateGroup(s.newName(l)); err != nil {
 		return nil, err
 	}
@@ -106,13 +107,15 @@ func (s *Source) release(w *watch) error {
 	}
 
 	err := s.countedSession().DestroyGroup(w.group)
-	switch {
-	case err == nil || errors.Is(err, ErrGone):
-	case isLost(err):
-		return err
-	default:
-		s.leftover = append(s.leftover, w)
+	if err == nil || errors.Is(err, ErrGone) {
+		return nil
 	}
+
+	if isLost(err) {
+		return err
+	}
+
+	s.leftover = append(s.leftover, w)
 
 	return nil
 }
@@ -176,6 +179,7 @@ func (s *Source) releaseAll() error {
 
 	if w := s.shared; w != nil {
 		s.shared = nil
+
 		if err := s.release(w); err != nil {
 			return err
 		}
