@@ -57,7 +57,7 @@ type mediaKind struct {
 	call        string           // the name of the call for this kind alone
 	first, last nvml.GpmMetricId // of its metrics
 	field       func(*gpu.Media) *gpu.Opt[float64]
-	count       func(*gpu.Engines) int
+	count       func(*gpu.Engines) int // of the engines that a GPU instance has
 }
 
 // allMedia names the call for the metrics of all kinds.
@@ -69,32 +69,32 @@ const kindsOfMedia = 4
 func mediaKinds() [kindsOfMedia]mediaKind {
 	return [...]mediaKind{
 		{
-			"nvmlGpmMetricsGet(decoders)",
-			nvml.GPM_METRIC_NVDEC_0_UTIL,
-			nvml.GPM_METRIC_NVDEC_7_UTIL,
-			func(m *gpu.Media) *gpu.Opt[float64] { return &m.Decoder },
-			func(e *gpu.Engines) int { return e.Decoder },
+			call:  "nvmlGpmMetricsGet(decoders)",
+			first: nvml.GPM_METRIC_NVDEC_0_UTIL,
+			last:  nvml.GPM_METRIC_NVDEC_7_UTIL,
+			field: func(m *gpu.Media) *gpu.Opt[float64] { return &m.Decoder },
+			count: func(e *gpu.Engines) int { return e.Decoder },
 		},
 		{
-			"nvmlGpmMetricsGet(JPEG engines)",
-			nvml.GPM_METRIC_NVJPG_0_UTIL,
-			nvml.GPM_METRIC_NVJPG_7_UTIL,
-			func(m *gpu.Media) *gpu.Opt[float64] { return &m.JPEG },
-			func(e *gpu.Engines) int { return e.JPEG },
+			call:  "nvmlGpmMetricsGet(JPEG engines)",
+			first: nvml.GPM_METRIC_NVJPG_0_UTIL,
+			last:  nvml.GPM_METRIC_NVJPG_7_UTIL,
+			field: func(m *gpu.Media) *gpu.Opt[float64] { return &m.JPEG },
+			count: func(e *gpu.Engines) int { return e.JPEG },
 		},
 		{
-			"nvmlGpmMetricsGet(OFA engines)",
-			nvml.GPM_METRIC_NVOFA_0_UTIL,
-			nvml.GPM_METRIC_NVOFA_1_UTIL,
-			func(m *gpu.Media) *gpu.Opt[float64] { return &m.OFA },
-			func(e *gpu.Engines) int { return e.OFA },
+			call:  "nvmlGpmMetricsGet(OFA engines)",
+			first: nvml.GPM_METRIC_NVOFA_0_UTIL,
+			last:  nvml.GPM_METRIC_NVOFA_1_UTIL,
+			field: func(m *gpu.Media) *gpu.Opt[float64] { return &m.OFA },
+			count: func(e *gpu.Engines) int { return e.OFA },
 		},
 		{
-			"nvmlGpmMetricsGet(encoders)",
-			nvml.GPM_METRIC_NVENC_0_UTIL,
-			nvml.GPM_METRIC_NVENC_3_UTIL,
-			func(m *gpu.Media) *gpu.Opt[float64] { return &m.Encoder },
-			func(e *gpu.Engines) int { return e.Encoder },
+			call:  "nvmlGpmMetricsGet(encoders)",
+			first: nvml.GPM_METRIC_NVENC_0_UTIL,
+			last:  nvml.GPM_METRIC_NVENC_3_UTIL,
+			field: func(m *gpu.Media) *gpu.Opt[float64] { return &m.Encoder },
+			count: func(e *gpu.Engines) int { return e.Encoder },
 		},
 	}
 }
