@@ -11,15 +11,15 @@ import (
 // adviceView is what the right-sizing advisor recommends for a GPU, or for a GPU instance of it.
 type adviceView struct {
 	Device      string // "GPU instance 3"; empty for the GPU
-	Text        string
+	Text        string // the advice in a sentence
 	Why         string
-	Latency     string // what is predicted of requests in the recommended profile
-	Provisional bool   // there is evidence of less than seven days
-	Command     string // shows each step; the page itself changes nothing
+	Slowdown    string // how much longer requests would take in the recommended profile, if we know
+	Provisional bool   // the evidence covers less than seven days
+	Command     string // the migctl command that lists the steps; the page itself changes nothing
 }
 
-// recommendation is the part of the report about right-sizing that the page shows, see
-// internal/advise.
+// recommendation decodes what the page shows of one of the report's devices. We read it from the
+// report's JSON (see internal/advise), so that this package doesn't depend on the advisor.
 type recommendation struct {
 	GPU         gpu.UUID                `json:"gpu"`
 	Index       int                     `json:"index"`
@@ -29,7 +29,8 @@ type recommendation struct {
 	Recommended string                  `json:"recommendedProfile"`
 	Provisional bool                    `json:"provisional"`
 	Predicted   struct {
-		Latency struct {
+		// Slowdown is how many times as long a request takes; it is 0 if that is not predicted.
+		Slowdown struct {
 			Low      float64 `json:"low"`
 			Expected float64 `json:"expected"`
 			High     float64 `json:"high"`
@@ -40,22 +41,23 @@ type recommendation struct {
 // advice has the recommendations by GPU. The zero advice has none.
 type advice map[gpu.UUID][]recommendation
 
-// adviceSource reads the advisor's last report, each report once.
+// adviceSource decodes the advisor's last report, each report once.
 type adviceSource struct {
-	report func(gpu.UUID) any // nil: there is no advisor
+	report func(gpu.UUID) any // Options.Recommendations; nil without an advisor
 
 	mu         sync.Mutex
-	lastReport any
-	lastAdvice advice // read from lastReport
+	lastReport any    // a pointer: equal pointers are the same report
+	lastAdvice advice // decoded from lastReport
 }
 
-// current returns the last report; nil if there is none, or none that can be read.
+// current returns the advice of the last report, or nil. It is nil without an advisor, before the
+// first report, and for a report that we can't decode.
 func (s *adviceSource) current() advice {
 	if s.report == nil {
 		return nil
 	}
 
-	report := s.report("")
+	report := s.report(allGPUs)
 	if report == nil {
 		return nil
 	}
@@ -89,7 +91,8 @@ func readAdvice(report any) advice {
 	return all
 }
 
-// isUnderused reports whether a device is larger than its work needs.
+// isUnderused reports whether a device is larger than its work needs: a GPU, or the given GPU
+// instance of it.
 func (a advice) isUnderused(id gpu.UUID, instance gpu.Opt[gpu.InstanceID]) bool {
 	for _, r := range a[id] {
 		if r.Instance == instance && (r.Action == "slice" || r.Action == "shrink" || r.Action == "idle") {
@@ -114,7 +117,7 @@ func (a advice) viewsOf(g *gpu.GPU) []adviceView {
 		view := adviceView{
 			Text:        text,
 			Why:         r.Explanation,
-			Latency:     r.latencyText(),
+			Slowdown:    r.slowdownText(),
 			Provisional: r.Provisional,
 			Command:     fmt.Sprintf("migctl recommend %d", r.Index),
 		}
@@ -128,7 +131,7 @@ func (a advice) viewsOf(g *gpu.GPU) []adviceView {
 	return views
 }
 
-// text says what is recommended; it is empty if nothing is to be changed.
+// text says what is recommended. It is empty for the other actions, which ask for no change.
 func (r *recommendation) text() string {
 	switch r.Action {
 	case "slice":
@@ -150,18 +153,18 @@ func (r *recommendation) text() string {
 	return ""
 }
 
-// unboundLatency stands for a queue that grows without bound, see internal/advise.
-const unboundLatency = 1000
+// unboundedSlowdown is the number by which internal/advise reports a queue that grows without bound.
+const unboundedSlowdown = 1000
 
-func (r *recommendation) latencyText() string {
-	l := r.Predicted.Latency
+func (r *recommendation) slowdownText() string {
+	s := r.Predicted.Slowdown
 
 	switch {
-	case l.Expected == 0:
+	case s.Expected == 0:
 		return ""
-	case l.Expected >= unboundLatency:
+	case s.Expected >= unboundedSlowdown:
 		return "requests would queue without bound"
 	default:
-		return fmt.Sprintf("a request takes %.1f times as long, between %.1f and %.1f", l.Expected, l.Low, l.High)
+		return fmt.Sprintf("a request takes %.1f times as long, between %.1f and %.1f", s.Expected, s.Low, s.High)
 	}
 }

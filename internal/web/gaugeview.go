@@ -8,27 +8,36 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// gauge is a reading, with a bar if it has a maximum, which Of names.
+// gauge is a reading, with a bar if we know its maximum: "12 GiB", "of 80 GiB".
 type gauge struct {
-	Label, Value, Of string
-	Percent          int // of the bar
-	Bar              bool
-	Note             string // what the value is, if it is not what its column says
-	// Over says in words that the reading is over its limit, or next to it; empty if it is not.
+	Label string
+	Value string
+	Of    string // the maximum; empty if the value is a ratio
+	// Bar says that the gauge has a bar, and Percent how much of it is filled.
+	Bar     bool
+	Percent int
+	Note    string // what the value is, if it is not what its column says
+	// Over says that the reading is over its limit, or close to it: "over 95 %", "near slowdown".
 	Over string
 	// Past names the quantity in the history, if it is kept there, and Max the end of its scale.
 	Past string
 	Max  float64
 }
 
-// Class returns the class of the gauge's bar: the activity's has a pattern of its own.
+// Class returns the style of the gauge's bar: "S" has the pattern of activity, "M" is plain.
 func (g gauge) Class() string {
-	if g.Label == "SM activity" || g.Label == "Utilization" {
+	if g.Label == smLabel || g.Label == utilizationLabel {
 		return "S"
 	}
 
 	return "M"
 }
+
+// The labels of the gauges that say how busy a GPU is.
+const (
+	smLabel          = "SM activity"
+	utilizationLabel = "Utilization"
+)
 
 // The quantities of the history, by the keys of its document.
 const (
@@ -70,7 +79,7 @@ func memoryGauge(m gpu.Memory) *gauge {
 // smGauge returns the gauge of SM activity. If it is unknown, the value is a dash without a bar:
 // unknown must not look idle.
 func smGauge(a gpu.Activity) gauge {
-	g := gauge{Label: "SM activity", Value: unknownValue, Past: pastSM, Max: 1}
+	g := gauge{Label: smLabel, Value: unknownValue, Past: pastSM, Max: 1}
 	if ratio, ok := nodedoc.Finite(a.SM).Get(); ok {
 		g.Value = percentText(ratio)
 		g.Percent = percent(ratio)
@@ -86,7 +95,22 @@ func utilizationGauge(r *gpu.Readings) *gauge {
 		return nil
 	}
 
-	return &gauge{Label: "Utilization", Value: percentText(ratio), Percent: percent(ratio), Bar: true}
+	return &gauge{Label: utilizationLabel, Value: percentText(ratio), Percent: percent(ratio), Bar: true}
+}
+
+// activityGauge returns the gauge of a GPU's SM activity. If that is unknown, the utilization stands
+// in for it: the driver reports it without DCGM, but it says only for how long any kernel ran.
+func activityGauge(g *gpu.GPU) gauge {
+	sm := smGauge(g.Activity)
+	if sm.Bar {
+		return sm
+	}
+
+	if used := utilizationGauge(&g.Readings); used != nil {
+		return *used
+	}
+
+	return sm
 }
 
 func powerGauge(r *gpu.Readings) *gauge {
@@ -110,8 +134,8 @@ func powerGauge(r *gpu.Readings) *gauge {
 	return g
 }
 
-// temperatureGauge returns the gauge of the temperature. Its bar ends where the GPU slows down, if
-// that is known.
+// temperatureGauge returns the gauge of the temperature. Its bar ends at the temperature at which the
+// GPU slows down; it has none if we don't know that.
 func temperatureGauge(r *gpu.Readings) *gauge {
 	celsius, ok := nodedoc.Finite(r.TemperatureCelsius).Get()
 	if !ok {
@@ -119,8 +143,8 @@ func temperatureGauge(r *gpu.Readings) *gauge {
 	}
 
 	g := &gauge{Label: "Temperature", Value: fmt.Sprintf("%.0f °C", celsius)}
-	slowdown, ok := slowdownCelsius(r)
 
+	slowdown, ok := slowdownCelsius(r)
 	if !ok || slowdown <= 0 {
 		return g
 	}
@@ -139,10 +163,10 @@ func temperatureGauge(r *gpu.Readings) *gauge {
 	return g
 }
 
-// slowdownCelsius returns the temperature at which the GPU slows down.
+// slowdownCelsius returns the temperature at which the GPU slows down. Newer drivers report how far
+// away it is, older ones the threshold itself.
 func slowdownCelsius(r *gpu.Readings) (float64, bool) {
-	margin, ok := nodedoc.Finite(r.TemperatureMarginCelsius).Get()
-	if ok {
+	if margin, ok := nodedoc.Finite(r.TemperatureMarginCelsius).Get(); ok {
 		return r.TemperatureCelsius.Or(0) + margin, true
 	}
 
@@ -179,12 +203,11 @@ func gpuGauges(g *gpu.GPU) []gauge {
 	return gauges
 }
 
-// rowGauges returns the gauges of a GPU's row. They are the same for all GPUs, since each has its
-// column.
+// rowGauges returns the gauges of a GPU's row. All GPUs have the same ones, in the order of the
+// columns; an unknown reading is a dash.
 func rowGauges(g *gpu.GPU) []gauge {
-	activity := smGauge(g.Activity)
-	if used := utilizationGauge(&g.Readings); used != nil && !activity.Bar {
-		activity = *used
+	activity := activityGauge(g)
+	if activity.Label != smLabel {
 		activity.Note = "util."
 	}
 

@@ -62,8 +62,8 @@ type Options struct {
 	State bool
 	// Node has the handlers of the state; it is needed only with State.
 	Node *Node
-	// Recommendations, if not nil, returns a pointer to the last report about right-sizing, or to
-	// the part of it about one GPU; nil if there is none yet.
+	// Recommendations, if not nil, returns a pointer to the last report about right-sizing (for
+	// allGPUs), or to the part of it about one GPU; nil if there is none yet.
 	Recommendations func(gpu.UUID) any
 	// Findings, if not nil, returns what check-node finds amiss on the node, for the page; nil until
 	// that is known.

@@ -15,6 +15,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
+// allGPUs asks Options.Recommendations for the whole report.
+const allGPUs gpu.UUID = ""
+
 // adviceHandler serves the last report about right-sizing as JSON, whole or the part about one GPU.
 type adviceHandler struct {
 	snaps  Snapshots
@@ -23,8 +26,8 @@ type adviceHandler struct {
 	logger log.Logger
 
 	mu   sync.Mutex
-	last any    // the whole report that text encodes
-	text []byte // encoded once, however many clients ask
+	last any    // the whole report whose JSON text is; a pointer, as in adviceSource
+	text []byte // kept, so that we encode a report once for all clients
 }
 
 // ServeHTTP answers with the report or with a problem document (RFC 9457).
@@ -32,7 +35,7 @@ func (h *adviceHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 
 	selectors := query["gpu"]
-	delete(query, "gpu")
+	delete(query, "gpu") // what is left is unknown
 
 	if err != nil || len(query) > 0 || len(selectors) > 1 {
 		writeProblem(w, http.StatusBadRequest, "malformed", "Unknown query",
@@ -41,7 +44,7 @@ func (h *adviceHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	var id gpu.UUID
+	id := allGPUs
 
 	if selector := strings.Join(selectors, ""); selector != "" {
 		var known bool
@@ -75,7 +78,7 @@ func (h *adviceHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	text, err := h.encode(report, id == "")
+	text, err := h.encode(report, id == allGPUs)
 	if err != nil {
 		_ = level.Error(h.logger).Log("msg", "cannot encode the recommendations", "err", err)
 		writeProblem(
@@ -131,7 +134,7 @@ func (h *adviceHandler) encode(report any, whole bool) ([]byte, error) {
 func (h *adviceHandler) findGPU(selector string) (gpu.UUID, bool) {
 	s := h.snaps.Current()
 	if s == nil {
-		return "", true // there is no report either
+		return allGPUs, true // we know no GPU yet, and there is no report either
 	}
 
 	for i := range s.GPUs {

@@ -9,41 +9,44 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// blockView is an instance on the axis, or a part of it without one, or a GPU without MIG.
+// blockView is one block of the strip that a GPU's row draws of its placement axis: a GPU instance, or
+// a stretch of the axis without one. A GPU without MIG is a single block.
 type blockView struct {
-	Key     string // tells the block from the others of its GPU
+	Key     string // unique among the blocks of a GPU, and stable while the page is open
 	Span    int    // its length in memory slices; 1 without an axis
 	Class   string // "held", "free", "unknown", "down", "room", "stranded"
-	Title   string
+	Title   string // the tooltip
 	Find    string // what the search field compares with
-	Is      string // what it is, for the filter: "underused", "unhealthy"
-	Profile string
-	// ProfileRest is the part of the profile's name that a narrow block does not show.
+	Is      string // the words that the filter finds it by, see filterWords
+	Profile string // "3g", or "whole GPU"
+	// ProfileRest is the rest of the profile's name, ".20gb", which a narrow block doesn't show.
 	ProfileRest string
 	At          string // where it begins on the axis: "@4"
-	Holder      string // the first holder
+	Holder      string // the first holder, or a word for the state if no holder has a name
 	More        int    // how many further holders there are
 	Loads       []load
-	Parts       []partView
+	Parts       []partView // empty unless the GPU instance has several parts, or no compute instance
 }
 
-// Down reports whether the block's device does not answer, which the page says in a word, too.
+// Down reports whether the block's device doesn't answer. The template writes "down" in such a block.
 func (b blockView) Down() bool { return b.Class == "down" }
 
-// load is how much of a device is used: a thin bar with a letter.
+// load is a gauge in the width of a block: a letter instead of the label, with a thin bar.
 type load struct {
 	Letter       string // "M" for memory, "S" for SM activity, "U" for utilization
-	Label, Class string
+	Label, Class string // see gauge
 	Bar          bool
 	Percent      int
-	Value        string // if it has no bar
-	Over         string // as in gauge
+	Value        string // shown instead of the bar
+	Over         string // see gauge
 }
 
-// partView is a compute instance in its GPU instance's block, as wide as its slices.
+// partView is a part of a GPU instance's block, as wide as its compute slices: a compute instance, or
+// the slices that none has.
 type partView struct{ Class, Title, Text string }
 
-// layOutAxis returns the segments of a GPU's placement axis.
+// layOutAxis returns the segments of a GPU's placement axis, or nil if we can't lay it out: see
+// nodedoc.Axis.LayOut.
 func layOutAxis(g *gpu.GPU) []nodedoc.Segment {
 	capacity := g.Capacity.Or(gpu.Capacity{})
 	axis := nodedoc.Axis{
@@ -84,11 +87,13 @@ func (v *viewer) newBlock(g *gpu.GPU, doc *nodedoc.GPU, s nodedoc.Segment) block
 	return block
 }
 
+// newInstanceBlock returns the block of a GPU instance without its place on the axis, which newBlock
+// adds if we know it.
 func (v *viewer) newInstanceBlock(g *gpu.GPU, inst *gpu.GPUInstance, doc *nodedoc.Instance) blockView {
 	block := blockView{
 		Key:     "gi-" + instanceKey(inst),
 		Span:    1,
-		Class:   "down",
+		Class:   "down", // unless it answers
 		Title:   fmt.Sprintf("GPU instance %d, %s", inst.ID, profileText(inst.Profile)),
 		Profile: profileText(inst.Profile),
 		Loads:   loadsOf(inst.Memory, smGauge(inst.Activity)),
@@ -100,6 +105,7 @@ func (v *viewer) newInstanceBlock(g *gpu.GPU, inst *gpu.GPUInstance, doc *nodedo
 		block.Class = string(use.State())
 	}
 
+	// 3g.20gb becomes 3g and .20gb. A name of another form stays in one piece.
 	if slices, memory, ok := strings.Cut(inst.Profile, "g."); ok {
 		block.Profile = slices + "g"
 		block.ProfileRest = "." + memory
@@ -113,41 +119,51 @@ func (v *viewer) newInstanceBlock(g *gpu.GPU, inst *gpu.GPUInstance, doc *nodedo
 		block.Title += ", about " + wattsText(w)
 	}
 
+	// An instance without compute instances has a part that says that nothing can run there. To call
+	// it free as well would promise too much.
 	names := holderNames(&inst.Device, inst.Jobs)
-	if len(names) > 0 || !inst.IsEmpty() { // else its part says that nothing can run
+	if len(names) > 0 || !inst.IsEmpty() {
 		block.addHolders(names, &inst.Device, use)
 	}
 
-	find := append([]string{inst.Profile, fmt.Sprint("gi-", inst.ID)}, names...)
-	for i := range inst.ComputeInstances {
-		c := &inst.ComputeInstances[i]
-		find = append(find, string(c.UUID))
-
-		if len(inst.Holders) == 0 {
-			find = append(find, holderNames(&c.Device, nil)...)
-		}
-	}
-
-	block.Find = strings.Join(find, " ")
+	block.Find = strings.Join(instanceSearchWords(inst, names), " ")
 	block.Is = filterWords(v.health.StateOfInstance(g, inst) != health.Healthy,
 		v.advice.isUnderused(g.UUID, gpu.Some(inst.ID)))
 
 	return block
 }
 
-// newWholeBlock returns the block of a GPU without MIG, which takes the whole axis.
-func (v *viewer) newWholeBlock(g *gpu.GPU, doc *nodedoc.GPU) blockView {
-	activity := smGauge(g.Activity)
-	if used := utilizationGauge(&g.Readings); used != nil && !activity.Bar {
-		activity = *used
+// instanceSearchWords returns what a reader may type to find a GPU instance, whose holders are names.
+func instanceSearchWords(inst *gpu.GPUInstance, names []string) []string {
+	words := append([]string{inst.Profile, fmt.Sprint("gi-", inst.ID)}, names...)
+
+	for i := range inst.ComputeInstances {
+		c := &inst.ComputeInstances[i]
+		words = append(words, string(c.UUID))
+
+		// The holders of a GPU instance hold its compute instances, too: they are among the names.
+		if len(inst.Holders) == 0 {
+			words = append(words, holderNames(&c.Device, nil)...)
+		}
 	}
 
-	block := blockView{Key: "whole", Span: 1, Class: "down", Profile: "whole GPU", Title: "the whole GPU"}
+	return words
+}
+
+// newWholeBlock returns the block of a GPU without MIG, which takes the whole axis.
+func (v *viewer) newWholeBlock(g *gpu.GPU, doc *nodedoc.GPU) blockView {
+	block := blockView{
+		Key:     "whole",
+		Span:    1,
+		Class:   "down", // unless it answers
+		Profile: "whole GPU",
+		Title:   "the whole GPU",
+	}
 
 	use := doc.Evidence(v.kubelet)
 	if g.Up {
 		block.Class = string(use.State())
-		block.Loads = loadsOf(g.Readings.Memory, activity)
+		block.Loads = loadsOf(g.Readings.Memory, activityGauge(g))
 	}
 
 	names := holderNames(&g.Device, g.Jobs)
@@ -157,8 +173,8 @@ func (v *viewer) newWholeBlock(g *gpu.GPU, doc *nodedoc.GPU) blockView {
 	return block
 }
 
-// addHolders adds the holders of a device, or that it has none. A device that does not answer has no
-// word for an unknown use.
+// addHolders names the holders of a block's device. If we know no name, it says "free", "held" or
+// "unknown". It doesn't say "unknown" of a device that doesn't answer: "down" says it already.
 func (b *blockView) addHolders(names []string, d *gpu.Device, use nodedoc.UseEvidence) {
 	state := use.State()
 
@@ -174,7 +190,7 @@ func (b *blockView) addHolders(names []string, d *gpu.Device, use nodedoc.UseEvi
 	case state == nodedoc.Free:
 		b.Holder = string(state)
 		b.Title += ", held by nothing"
-	case state == nodedoc.Held && len(b.Parts) == 0: // else its parts name their holders
+	case state == nodedoc.Held && len(b.Parts) == 0: // parts name their own holders
 		b.Holder = string(state)
 		b.Title += ", held by " + use.UnnamedHolder()
 	case state == nodedoc.UnknownUse && !b.Down():
@@ -183,7 +199,8 @@ func (b *blockView) addHolders(names []string, d *gpu.Device, use nodedoc.UseEvi
 	}
 }
 
-// loadsOf returns the bars of a device's memory and activity, without those that are unknown.
+// loadsOf returns the loads of a device's memory and activity. Unknown memory is left out; unknown
+// activity is shown as a dash.
 func loadsOf(memory gpu.Memory, activity gauge) []load {
 	var loads []load
 	if m := memoryGauge(memory); m != nil {
@@ -195,8 +212,12 @@ func loadsOf(memory gpu.Memory, activity gauge) []load {
 
 func newLoad(g *gauge) load {
 	l := load{
-		Letter: g.Label[:1], Label: g.Label, Class: g.Class(),
-		Bar: g.Bar, Percent: g.Percent, Over: g.Over,
+		Letter:  g.Label[:1],
+		Label:   g.Label,
+		Class:   g.Class(),
+		Bar:     g.Bar,
+		Percent: g.Percent,
+		Over:    g.Over,
 	}
 	if !g.Bar {
 		l.Value = g.Value
@@ -205,8 +226,9 @@ func newLoad(g *gauge) load {
 	return l
 }
 
-// newPartViews returns the compute instances of a GPU instance, and a part for the compute slices
-// that have none. There are none if one compute instance is all of it.
+// newPartViews returns a part for each compute instance of a GPU instance, and one for the compute
+// slices that have none. It returns nil if one compute instance is all of the GPU instance: the block
+// shows that one without parts.
 func newPartViews(inst *gpu.GPUInstance, doc *nodedoc.Instance, kubelet bool) []partView {
 	if len(inst.ComputeInstances) == 1 && !inst.IsSplit() {
 		return nil
@@ -214,63 +236,79 @@ func newPartViews(inst *gpu.GPUInstance, doc *nodedoc.Instance, kubelet bool) []
 
 	var parts []partView
 
-	rest := inst.ComputeSlices.Or(0)
+	unassigned := inst.ComputeSlices.Or(0)
 	for i := range inst.ComputeInstances {
-		c := &inst.ComputeInstances[i]
-		slices := c.ComputeSlices.Or(1)
-		rest -= slices
-
-		part := partView{Class: widthClass(slices),
-			Title: fmt.Sprintf("compute instance %d, %s", c.ID, profileText(c.Profile))}
-		if len(c.Holders) > 0 {
-			if len(inst.Holders) == 0 { // else the block names it
-				part.Text = c.Holders[0].Pod
-			}
-
-			part.Title += ", " + podText(&c.Holders[0])
-		}
-
-		use := doc.ComputeInstances[i].Evidence(doc, kubelet)
-
-		switch state := use.State(); state {
-		case nodedoc.UnknownUse:
-			part.Class += " " + string(state)
-			part.Title += ", " + use.WhyUnknown()
-		case nodedoc.Held:
-			part.Class += " " + string(state)
-
-			if len(c.Holders) == 0 {
-				part.Title += ", held by " + use.UnnamedHolder()
-			}
-		case nodedoc.Free:
-			part.Title += ", held by nothing"
-		}
-
-		if !c.Up {
-			part.Class += " down"
-		}
-
-		parts = append(parts, part)
+		parts = append(parts, newComputePart(inst, i, doc, kubelet))
+		unassigned -= computeWidth(&inst.ComputeInstances[i])
 	}
 
-	if (rest > 0 || len(inst.ComputeInstances) == 0) && !inst.ComputesHidden {
-		part := partView{
-			Class: widthClass(max(rest, 1)) + " none",
-			Title: nodedoc.Count(rest, "compute slice", "compute slices") + " without a compute instance",
-		}
-		if inst.IsEmpty() {
-			part.Text = "no compute instance"
-			part.Title = "no compute instance: nothing can run here"
-		}
+	// The slices may belong to compute instances that the driver hides from us.
+	if inst.ComputesHidden {
+		return parts
+	}
 
-		parts = append(parts, part)
+	switch {
+	case inst.IsEmpty():
+		parts = append(parts, partView{
+			Class: widthClass(unassigned) + " none",
+			Title: "no compute instance: nothing can run here",
+			Text:  "no compute instance",
+		})
+	case unassigned > 0:
+		parts = append(parts, partView{
+			Class: widthClass(unassigned) + " none",
+			Title: nodedoc.Count(unassigned, "compute slice", "compute slices") + " without a compute instance",
+		})
 	}
 
 	return parts
 }
 
-// widthMax is the number of width classes in the style sheet.
-const widthMax = 12
+// computeWidth returns how many compute slices a compute instance has, or 1 if we don't know it: it
+// must be seen.
+func computeWidth(c *gpu.ComputeInstance) int { return c.ComputeSlices.Or(1) }
+
+// newComputePart returns the part of the compute instance at an index of a GPU instance.
+func newComputePart(inst *gpu.GPUInstance, index int, doc *nodedoc.Instance, kubelet bool) partView {
+	c := &inst.ComputeInstances[index]
+	part := partView{
+		Class: widthClass(computeWidth(c)),
+		Title: fmt.Sprintf("compute instance %d, %s", c.ID, profileText(c.Profile)),
+	}
+
+	if len(c.Holders) > 0 {
+		part.Title += ", " + podText(&c.Holders[0])
+
+		if len(inst.Holders) == 0 { // the block names the holders of the GPU instance itself
+			part.Text = c.Holders[0].Pod
+		}
+	}
+
+	use := doc.ComputeInstances[index].Evidence(doc, kubelet)
+
+	switch state := use.State(); state {
+	case nodedoc.UnknownUse:
+		part.Class += " " + string(state)
+		part.Title += ", " + use.WhyUnknown()
+	case nodedoc.Held:
+		part.Class += " " + string(state)
+
+		if len(c.Holders) == 0 {
+			part.Title += ", held by " + use.UnnamedHolder()
+		}
+	case nodedoc.Free:
+		part.Title += ", held by nothing"
+	}
+
+	if !c.Up {
+		part.Class += " down"
+	}
+
+	return part
+}
+
+// maxWidthClass is the last of the width classes in the style sheet, w1 to w12.
+const maxWidthClass = 12
 
 // widthClass returns the class that makes a part as wide as its slices.
-func widthClass(slices int) string { return fmt.Sprintf("w%d", min(max(slices, 1), widthMax)) }
+func widthClass(slices int) string { return fmt.Sprintf("w%d", min(max(slices, 1), maxWidthClass)) }
