@@ -3,12 +3,12 @@ package web
 import "fmt"
 
 // Finding is something that the configuration asks for and that check-node did not find, or could
-// not check: a line that it prints in capitals.
+// not check. check-node prints its state in capitals.
 type Finding struct {
-	Missing bool   // false: it is unknown
+	Missing bool   // false: check-node could not check it
 	Name    string // "gpu 0 activity"
-	Found   string
-	Remedy  string // what to change; empty if that is unknown, or stands at an earlier finding
+	Found   string // what check-node saw instead
+	Remedy  string // what to change; empty if we don't know it, or if an earlier finding says it
 }
 
 // State returns the word for the finding's state.

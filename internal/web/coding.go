@@ -65,7 +65,7 @@ func quality(params string) float64 {
 		}
 
 		q, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-		if err != nil || !(q >= 0 && q <= 1) {
+		if err != nil || !(q >= 0 && q <= 1) { // so that NaN is invalid, too
 			return 0
 		}
 
@@ -158,7 +158,7 @@ func (b *buffers) gzipPrefix(dst *bytes.Buffer, text []byte) bodyPrefix {
 func (b *buffers) gzip(dst *bytes.Buffer, text []byte) {
 	prefix := b.gzipPrefix(dst, text)
 	if len(text) == 0 {
-		dst.WriteString(gzipHeader)
+		dst.WriteString(gzipHeader) // gzipPrefix has written nothing
 	}
 
 	dst.Write(gzipTrailer(prefix.sum, prefix.size))
@@ -176,7 +176,8 @@ func joinGzip(prefix bodyPrefix, trailer bodyTrailer) [][]byte {
 	return [][]byte{begin, trailer.packed, gzipTrailer(sum, prefix.size+uint32(len(trailer.text)))}
 }
 
-// gzipTrailer returns the end of a member whose blocks so far end at a byte boundary.
+// gzipTrailer returns the end of a member whose blocks so far end at a byte boundary: an empty last
+// block, then the checksum and the size of the plain text.
 func gzipTrailer(sum, size uint32) []byte {
 	trailer := append(make([]byte, 0, len(deflateEnd)+8), deflateEnd...)
 	trailer = binary.LittleEndian.AppendUint32(trailer, sum)

@@ -23,8 +23,8 @@ type xidView struct {
 	Instances string // that it named
 }
 
-// gpuDetails returns what there is to know of a GPU beside its gauges. What the driver does not
-// report has no entry.
+// gpuDetails returns what we know of a GPU besides its gauges. What the driver does not report has no
+// entry.
 func gpuDetails(g *gpu.GPU) []detail {
 	var details []detail
 
@@ -56,7 +56,8 @@ func clocksText(c gpu.Clocks) string {
 	})
 }
 
-// listText joins values, each after its label. It leaves out those that are empty.
+// listText joins values, each after its label: "SM 1410 MHz, memory 1593 MHz". It leaves out values
+// that are empty.
 func listText(values []detail) string {
 	var texts []string
 
@@ -78,8 +79,8 @@ func megahertzText(hertz gpu.Opt[float64]) string {
 	return fmt.Sprintf("%.0f MHz", h/1e6)
 }
 
-// clockEventsText says why clocks are not at their highest now, and for how long each reason has
-// held so far.
+// clockEventsText says why clocks are not at their highest now, and for how long in all each reason
+// has applied. It is empty if the driver reports no reasons.
 func clockEventsText(events []gpu.ReasonSeconds) string {
 	var texts []string
 
@@ -183,7 +184,7 @@ func nvlinkText(g *gpu.GPU) string {
 	return joinTexts(texts...)
 }
 
-// joinTexts joins those that are not empty.
+// joinTexts joins the texts that are not empty.
 func joinTexts(texts ...string) string {
 	var known []string
 
@@ -196,7 +197,7 @@ func joinTexts(texts ...string) string {
 	return strings.Join(known, ", ")
 }
 
-// rateText formats bytes per second in decimal units, in which links are sold.
+// rateText formats bytes per second in decimal units, as the data sheets of links do.
 func rateText(rate gpu.Opt[float64]) string {
 	r, ok := nodedoc.Finite(rate).Get()
 
@@ -263,50 +264,58 @@ func layoutChangesText(g *gpu.GPU) string {
 	return fmt.Sprintf("%d since the exporter started", n)
 }
 
-// xidViews lists the XIDs of a GPU. marks have the instances of the last minutes: an instance that is
-// gone is in no Snapshot any more.
+// xidViews lists the XIDs of a GPU. marks are the events of the last minutes, by which it also names
+// instances that no Snapshot has any more.
 func xidViews(g *gpu.GPU, marks []history.Mark) []xidView {
 	return mapSlice(g.Totals.XIDErrors, func(x *gpu.XIDCount) xidView {
-		view := xidView{XID: x.XID, Name: gpu.XIDName(x.XID), Count: fmt.Sprintf("%.0f", x.Value)}
+		view := xidView{
+			XID:       x.XID,
+			Name:      gpu.XIDName(x.XID),
+			Count:     fmt.Sprintf("%.0f", x.Value),
+			Instances: strings.Join(instancesOfXID(g, x.XID, marks), ", "),
+		}
 		if !x.Last.IsZero() {
 			view.Last = x.Last.UTC().Format(time.RFC3339)
 		}
-
-		var named []string
-
-		for i := range g.Instances {
-			inst := &g.Instances[i]
-
-			for _, own := range inst.XIDErrors {
-				if own.XID == x.XID {
-					named = append(named, fmt.Sprintf("GI %d", inst.ID))
-				}
-			}
-		}
-
-		for i := range marks {
-			m := &marks[i]
-			if m.UUID != g.UUID || m.XID != x.XID || !m.GPUInstance.Present() || hasInstanceOf(g, m) {
-				continue
-			}
-
-			name := fmt.Sprintf("GI %d", m.GPUInstance.Or(0))
-			if !g.Released.Present() { // the instances of a GPU that we keep closed are not read
-				name += " (gone)"
-			}
-
-			if !slices.Contains(named, name) {
-				named = append(named, name)
-			}
-		}
-
-		view.Instances = strings.Join(named, ", ")
 
 		return view
 	})
 }
 
-// hasInstanceOf reports whether a GPU has the GPU instance that a mark is of.
+// instancesOfXID names the GPU instances on which an XID has occurred: those of the Snapshot first,
+// then those that the marks remember.
+func instancesOfXID(g *gpu.GPU, xid uint64, marks []history.Mark) []string {
+	var names []string
+
+	for i := range g.Instances {
+		inst := &g.Instances[i]
+		if slices.ContainsFunc(inst.XIDErrors, func(own gpu.XIDCount) bool { return own.XID == xid }) {
+			names = append(names, fmt.Sprintf("GI %d", inst.ID))
+		}
+	}
+
+	for i := range marks {
+		m := &marks[i]
+		if m.UUID != g.UUID || m.XID != xid || !m.GPUInstance.Present() || hasInstanceOf(g, m) {
+			continue
+		}
+
+		// We don't read the instances of a released GPU, so that they may still be there.
+		name := fmt.Sprintf("GI %d", m.GPUInstance.Or(0))
+		if !g.Released.Present() {
+			name += " (gone)"
+		}
+
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+
+	return names
+}
+
+// hasInstanceOf reports whether a GPU still has the GPU instance that a mark names. A new instance
+// with the same id is another one.
 func hasInstanceOf(g *gpu.GPU, m *history.Mark) bool {
 	return slices.ContainsFunc(g.Instances, func(inst gpu.GPUInstance) bool {
 		return m.IsOf(inst.ID, inst.Generation)

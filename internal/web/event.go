@@ -16,12 +16,14 @@ import (
 // event is one server-sent event, encoded when it is first sent. Its bytes are shared and must not
 // be modified.
 type event struct {
-	number uint64 // of the Snapshot among those that the source has shown; an event encoded anew keeps it
+	// number counts the Snapshots that the source has shown. Two events of the same Snapshot have the
+	// same number: a watcher needs only one of them.
+	number uint64
 	text   func() []byte
 	packed func() []byte // the text in deflate blocks that refer to nothing before them
 }
 
-// newEvent returns an event whose text encode returns.
+// newEvent returns an event whose text encode returns. encode is called at most once.
 func newEvent(pool *buffers, encode func() []byte) *event {
 	text := sync.OnceValue(encode)
 
@@ -38,24 +40,23 @@ func newEvent(pool *buffers, encode func() []byte) *event {
 type eventSource struct {
 	snaps Publisher
 	// encode appends the view of a Snapshot to dst.
-	encode func(dst *bytes.Buffer, s *gpu.Snapshot) error
-	pool   *buffers
-	logger log.Logger
-	// The least time between two events, and the time after which a heartbeat is sent instead of
-	// one.
-	every, heartbeatAfter time.Duration
-	// staleAfter is the time after which the text of an event is no longer true, since it depends on
-	// when it was encoded, such as ages. A new watcher gets the event encoded anew. 0 is never.
+	encode         func(dst *bytes.Buffer, s *gpu.Snapshot) error
+	pool           *buffers
+	logger         log.Logger
+	every          time.Duration // the least time between two events
+	heartbeatAfter time.Duration // the time without an event after which a heartbeat is sent
+	// staleAfter is the age from which on the text of an event is out of date, such as "read 2 s ago".
+	// A watcher that connects later gets the event encoded anew. 0 is never.
 	staleAfter time.Duration
 
 	opening, heartbeat, ending *event
 
 	mu      sync.Mutex
-	snap    *gpu.Snapshot // that last shows
+	snap    *gpu.Snapshot // the Snapshot that last shows
+	shown   time.Time     // when the first event of snap was created
 	last    *event        // nil before the first event
-	made    time.Time     // when the first event of snap was created
-	encoded time.Time     // when last was created
-	number  uint64        // of last
+	created time.Time     // when last was created: later than shown if the event was encoded anew
+	number  uint64        // the number of last
 }
 
 func newEventSource(snaps Publisher, encode func(*bytes.Buffer, *gpu.Snapshot) error, pool *buffers,
@@ -75,8 +76,8 @@ func newEventSource(snaps Publisher, encode func(*bytes.Buffer, *gpu.Snapshot) e
 	}
 }
 
-// await blocks until there is an event of another Snapshot than that of after, and returns it. It
-// returns nil when ctx ends, or when it is time for a heartbeat.
+// await blocks until there is an event of a later Snapshot than the one that after shows, and returns
+// it. It returns nil when ctx ends, or when it is time for a heartbeat.
 func (s *eventSource) await(ctx context.Context, after *event) *event {
 	ctx, cancel := context.WithTimeout(ctx, s.heartbeatAfter)
 	defer cancel()
@@ -101,24 +102,26 @@ func (s *eventSource) await(ctx context.Context, after *event) *event {
 	}
 }
 
-// nextEvent returns an event of another Snapshot than that of after, which is nil for a new watcher.
-// If there is none, it returns a channel that is closed when there may be one, or else the time until
-// the last event is old enough to be replaced.
+// nextEvent returns an event of a later Snapshot than the one that after shows; after is nil for a new
+// watcher. If there is none yet, it says what to wait for: if changed is set, until that is closed,
+// and otherwise for pause, until the last event is old enough to be replaced.
 func (s *eventSource) nextEvent(after *event) (next *event, changed <-chan struct{}, pause time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	snap := s.snaps.Current()
-	pause = s.every - time.Since(s.made)
+	pause = s.every - time.Since(s.shown)
 
+	// Show the new Snapshot, unless its predecessor was shown a moment ago.
 	if snap != s.snap && (s.last == nil || pause <= 0) {
 		s.snap = snap
-		s.made = time.Now()
+		s.shown = time.Now()
 		s.number++
 		s.renew(snap)
 	}
 
-	if after == nil && s.last != nil && s.staleAfter > 0 && time.Since(s.encoded) > s.staleAfter {
+	// The other watchers got the event when it was new.
+	if after == nil && s.last != nil && s.staleAfter > 0 && time.Since(s.created) > s.staleAfter {
 		s.renew(s.snap)
 	}
 
@@ -136,10 +139,11 @@ func (s *eventSource) nextEvent(after *event) (next *event, changed <-chan struc
 func (s *eventSource) renew(snap *gpu.Snapshot) {
 	s.last = newEvent(s.pool, func() []byte { return s.encodeEvent(snap) })
 	s.last.number = s.number
-	s.encoded = time.Now()
+	s.created = time.Now()
 }
 
-// forget drops the last event. A client that is waiting gets another one of the same Snapshot.
+// forget drops the last event, which keeps its Snapshot in memory. A watcher that has connected
+// meanwhile gets another event of the same Snapshot.
 func (s *eventSource) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -31,9 +31,9 @@ type exposition struct {
 	gather  func() ([]*dto.MetricFamily, error)
 
 	mu       sync.Mutex
-	prefixes map[outputForm]encodeFunc // of all collectors
-	selected recent[selectionForm, encodeFunc]
-	reported bool // an error of gathering was reported
+	prefixes map[outputForm]encodeFunc         // with all collectors
+	selected recent[selectionForm, encodeFunc] // with the collectors of a selection
+	reported bool                              // an error of gathering was reported
 }
 
 // encodeFunc returns a prefix, which its first call encodes.
@@ -98,6 +98,7 @@ func (e *exposition) encode(form outputForm, names []string) (bodyPrefix, error)
 
 	var err error
 
+	// Render is faster, but may refuse. What it appends is the same.
 	rendered, gatherErr := e.metrics.Render(plain, e.snap, form.format, names)
 	if !rendered {
 		var families []*dto.MetricFamily

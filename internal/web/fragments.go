@@ -6,8 +6,9 @@ import (
 	"sync"
 )
 
-// fragments renders templates of the page that have few different values, and each value only once:
-// a bar of 51 % is the same on all slices. It is safe for concurrent use.
+// fragments keeps rendered parts of the page, so that each is rendered once for each value: a bar of
+// 51 % looks the same on all slices. It is for templates that have few different values. It is safe
+// for concurrent use.
 type fragments struct {
 	template *template.Template
 
@@ -53,7 +54,7 @@ func (f *fragments) render(name string, value any) (template.HTML, error) {
 	}
 
 	if len(f.kept) == maxFragments {
-		clear(f.kept)
+		clear(f.kept) // those in use are soon rendered again
 	}
 
 	html := template.HTML(text.String())

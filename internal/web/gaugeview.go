@@ -98,8 +98,8 @@ func utilizationGauge(r *gpu.Readings) *gauge {
 	return &gauge{Label: utilizationLabel, Value: percentText(ratio), Percent: percent(ratio), Bar: true}
 }
 
-// activityGauge returns the gauge of a GPU's SM activity. If that is unknown, the utilization stands
-// in for it: the driver reports it without DCGM, but it says only for how long any kernel ran.
+// activityGauge returns the gauge of a GPU's SM activity or, if that is unknown, of its utilization.
+// That one needs no DCGM, but it says only for how much of the time any kernel ran.
 func activityGauge(g *gpu.GPU) gauge {
 	sm := smGauge(g.Activity)
 	if sm.Bar {
@@ -163,8 +163,8 @@ func temperatureGauge(r *gpu.Readings) *gauge {
 	return g
 }
 
-// slowdownCelsius returns the temperature at which the GPU slows down. Newer drivers report how far
-// away it is, older ones the threshold itself.
+// slowdownCelsius returns the temperature at which the GPU slows down. GPUs from Hopper on report how
+// far they are from it, earlier ones the threshold itself.
 func slowdownCelsius(r *gpu.Readings) (float64, bool) {
 	if margin, ok := nodedoc.Finite(r.TemperatureMarginCelsius).Get(); ok {
 		return r.TemperatureCelsius.Or(0) + margin, true

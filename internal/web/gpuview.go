@@ -13,26 +13,26 @@ import (
 
 // gpuView is one GPU: its row, and the card to which it opens.
 type gpuView struct {
-	Key         string // tells the GPU from the others while the page is open
+	Key         string // unique among the GPUs, and stable while the page is open
 	Index       int
 	Name        string
-	ShortName   string // without the maker
+	ShortName   string // without "NVIDIA"
 	UUID        string
 	PCIBusID    string
 	Down        bool
 	Open        bool   // the card is open at first
 	Find        string // what the search field compares with
-	Is          string // what it is, for the filter: "underused", "unhealthy"
-	Busy        int    // how busy it is, in thousandths; -1 if that is unknown
+	Is          string // the words that the filter finds it by, see filterWords
+	Busy        int    // see busyness; the page sorts by it
 	Badges      []badge
-	Figures     []gauge // of the row
+	Figures     []gauge // in the row
 	Problem     string  // since when it is down, and how old the shown readings are
-	Gauges      []gauge
-	NoSM        string // why SM activity is missing
+	Gauges      []gauge // in the card
+	NoSM        string  // why SM activity is missing
 	Holding     holdingView
-	SharedBy    string
+	SharedBy    string // see sharedText; empty if a single container can hold the GPU
 	MIG         bool
-	Units       int         // length of the axis; 0: there is none
+	Units       int         // length of the axis; 0 if we can't lay it out
 	Axis        []blockView // together as long as Units; without MIG one block
 	Instances   []deviceView
 	NoAxis      string // why there is no axis
@@ -46,7 +46,8 @@ type gpuView struct {
 	Processes   processesView
 }
 
-// viewer makes the views of GPUs. It has what they show besides the GPU itself.
+// viewer makes the views of the GPUs of one Snapshot. Its fields are what a view shows besides the
+// GPU itself.
 type viewer struct {
 	snap    *gpu.Snapshot
 	doc     *nodedoc.Document // of snap
@@ -100,7 +101,7 @@ func (v *viewer) newGPUView(i int) gpuView {
 	view.Holding = newHoldingView(&g.Device, g.Containers, g.Jobs, doc.Evidence(v.kubelet))
 
 	if g.UUID == "" {
-		view.Holding.Unknown = "" // there is nothing to hold
+		view.Holding.Unknown = "" // the driver returns no handle for the GPU: nothing can hold it
 	}
 
 	view.Unconfirmed = unconfirmedViews(g)
@@ -226,8 +227,8 @@ func gpuBadges(g *gpu.GPU) []badge {
 	return badges
 }
 
-// modeBadge says that MIG is enabled, or that its mode is about to change; it is empty for a GPU
-// without MIG.
+// modeBadge says that MIG is enabled, or that the mode changes with the next reset. It is empty if MIG
+// is off and stays so.
 func modeBadge(mode gpu.MIGState) badge {
 	enabled, known := mode.Enabled.Get()
 	pending := mode.Pending.Or(enabled)
@@ -247,7 +248,8 @@ func modeBadge(mode gpu.MIGState) badge {
 // spellOut replaces the underscores of an identifier by spaces.
 func spellOut[T ~string](name T) string { return strings.ReplaceAll(string(name), "_", " ") }
 
-// downText says when a GPU answered last, and whether readings of that time are shown.
+// downText says why we have no current readings of a GPU: since when it is released, or when it last
+// answered and whether the page shows the readings of then.
 func downText(g *gpu.GPU, now time.Time) string {
 	if r, ok := g.Released.Get(); ok {
 		text := "Released " + ageText(now.Sub(r.Since)) +

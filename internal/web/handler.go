@@ -25,24 +25,24 @@ type Snapshots interface {
 // Metrics turns a Snapshot into metrics. It is safe for concurrent use. Methods that return an
 // error also return what could be gathered.
 type Metrics interface {
-	// CheckCollectors returns an error that says what was expected unless each name is that of an
-	// enabled collector.
+	// CheckCollectors returns an error unless each name names an enabled collector. The error says
+	// what was expected.
 	CheckCollectors(names []string) error
 	// Gather returns the metric families. It is called once per Snapshot at most; the families are
 	// owned by the caller.
 	Gather(*gpu.Snapshot) ([]*dto.MetricFamily, error)
-	// Filter returns the part of gathered families that belongs to the named collectors; no names
-	// are all of them.
+	// Filter returns the part of gathered families that belongs to the named collectors, or all
+	// families if there are no names.
 	Filter(families []*dto.MetricFamily, names []string) []*dto.MetricFamily
-	// Render appends to dst the same bytes as Gather, Filter and an encoder of the format, but
-	// faster, and returns true. It may append nothing and return false instead.
+	// Render appends to dst the same bytes as Gather, Filter and an encoder of the format would, but
+	// faster, and returns true. If it can't, it appends nothing and returns false.
 	Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format, names []string) (bool, error)
 }
 
 // Options configure the handler. The comment of a field names the default for its zero value.
 type Options struct {
-	// NoOpenMetrics does not offer OpenMetrics, in which counters whose names do not end in _total,
-	// such as dcgm-exporter's, are of unknown type.
+	// NoOpenMetrics turns OpenMetrics off. That format gives the type "unknown" to counters whose
+	// names do not end in _total, such as dcgm-exporter's.
 	NoOpenMetrics bool
 	// MaxScrapes limits the scrapes that are gathered and encoded at once; further ones are
 	// answered with 503. 0 is no limit.
@@ -85,8 +85,8 @@ type Options struct {
 	Extra map[string]http.Handler
 }
 
-// The fixed paths. Prometheus scrapes /metrics if it is not told otherwise; a proxy can serve it
-// under another path.
+// The paths. They are no flags: /metrics is what Prometheus scrapes by default, and a proxy can serve
+// all of them under another path.
 const (
 	pathMetrics = "/metrics"
 	pathHealthy = "/-/healthy"

@@ -11,7 +11,7 @@ import (
 )
 
 // reportHandler serves the health report of the node. It also answers before the first Snapshot. It
-// computes each answer anew, since a Snapshot that was good becomes old.
+// computes each answer anew: the health also depends on how old the Snapshot is.
 type reportHandler struct {
 	report func() *health.Report
 	pool   *buffers

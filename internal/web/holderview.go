@@ -10,22 +10,26 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// holderView is a container that holds a device. Unconfirmed says why that is uncertain; it is
-// empty if it is certain. Memory is what it uses of a device that it shares, if that is known.
-type holderView struct{ Name, Unconfirmed, Memory string }
+// holderView is a pod, or a container of it, that holds a device.
+type holderView struct {
+	Name        string
+	Unconfirmed string // why it is uncertain that it holds the device; empty if it is certain
+	Memory      string // how much it uses of a device that it shares, if we know it
+}
 
-// holdingView is whether and by what a device is held.
+// holdingView says whether a device is held, and by what.
 type holdingView struct {
 	Holders   []holderView
 	Jobs      []string // batch jobs
-	Held      string   // by what, if neither a pod nor a batch job is known that holds it
-	Free      bool     // nothing holds it or a part of it
-	Confirmed bool     // it is free because an operator has confirmed it
-	Unknown   string   // why we do not know whether it is held
-	Empty     bool     // a GPU instance without compute instances
+	Held      string   // "2 processes", if the device is held but we know no pod or batch job
+	Free      bool     // nothing holds the device or a part of it
+	Confirmed bool     // the device is free because an operator has confirmed it
+	Unknown   string   // why we do not know whether the device is held
+	Empty     bool     // the device is a GPU instance without compute instances
 }
 
-// newHoldingView returns the view of a device's holders. uses is what containers use of the device.
+// newHoldingView returns the view of a device's holders. uses says how much of the device each
+// container uses.
 func newHoldingView(d *gpu.Device, uses []gpu.ContainerUse, jobs []string,
 	use nodedoc.UseEvidence) holdingView {
 	view := holdingView{Holders: holderViews(d.Holders, uses), Jobs: jobs, Confirmed: d.ConfirmedFree}
@@ -59,12 +63,14 @@ func podText(h *gpu.Holder) string {
 	return h.Namespace + "/" + h.Pod
 }
 
-// isShared reports whether several containers may hold a device.
+// isShared reports whether several containers may hold a device at once. All its holders then have the
+// same kind of sharing.
 func isShared(holders []gpu.Holder) bool {
 	return len(holders) > 0 && holders[0].Sharing != gpu.SharingExclusive
 }
 
-// holderViews names pods. Of a shared device it names containers, since several may be of one pod.
+// holderViews names the pods that hold a device. If the device is shared it names containers, since
+// several of them may be in one pod.
 func holderViews(holders []gpu.Holder, uses []gpu.ContainerUse) []holderView {
 	if !isShared(holders) {
 		return mapSlice(holders, func(h *gpu.Holder) holderView {
@@ -94,7 +100,7 @@ func holderViews(holders []gpu.Holder, uses []gpu.ContainerUse) []holderView {
 	})
 }
 
-// usesOf returns what containers use of a GPU instance of a GPU, or of one compute instance of it.
+// usesOf returns how much each container uses of a GPU instance, or of one compute instance of it.
 func usesOf(g *gpu.GPU, instance gpu.InstanceID, compute gpu.Opt[gpu.ComputeID]) []gpu.ContainerUse {
 	var uses []gpu.ContainerUse
 
@@ -107,8 +113,8 @@ func usesOf(g *gpu.GPU, instance gpu.InstanceID, compute gpu.Opt[gpu.ComputeID])
 	return uses
 }
 
-// holderNames returns the names of the pods and batch jobs that hold a device. The page finds the
-// device by all of them, and shows the first.
+// holderNames returns the names of the pods and batch jobs that hold a device. The strip shows the
+// first; the search finds the device by each of them.
 func holderNames(d *gpu.Device, jobs []string) []string {
 	names := mapSlice(d.Holders, podText)
 
@@ -131,7 +137,7 @@ func sharedText(holders []gpu.Holder) string {
 
 // unconfirmedViews lists the unconfirmed holders of a GPU and of its instances by reason.
 func unconfirmedViews(g *gpu.GPU) []unconfirmedView {
-	var reasons []string
+	var reasons []string // the keys of pods, in the order in which we found them
 	pods := map[string][]string{}
 
 	for d := range g.Devices() {
@@ -200,8 +206,8 @@ func holderNotices(snap *gpu.Snapshot) []notice {
 	return notices
 }
 
-// freeTile counts the GPUs of which nothing holds any part, and the GPUs whose holders are unknown.
-// It returns false if we know of no GPU whether it is held, and no kubelet could say it.
+// freeTile counts the GPUs that are free as a whole, and the GPUs of which we don't know it. It returns
+// false if we know it of no GPU and the node has no kubelet that could say it.
 func freeTile(doc *nodedoc.Document) (tile, bool) {
 	kubelet := doc.HasKubelet()
 	free := 0

@@ -11,7 +11,7 @@ import (
 // deviceView is the row of a GPU instance or of a compute instance in the card's list.
 type deviceView struct {
 	ID      uint32
-	Key     string // names the device in the history
+	Key     string // identifies the device, also in the history
 	Profile string
 	UUID    string
 	Down    bool
@@ -22,8 +22,8 @@ type deviceView struct {
 	Placement string
 	Memory    gauge
 	Power     string
-	// ComputeInstances is empty if one compute instance has the whole GPU instance: then the row
-	// has the compute instance's UUID.
+	// ComputeInstances is empty if one compute instance is all of the GPU instance. Then both are one
+	// row, with the UUID and the errors of the compute instance.
 	ComputeInstances []deviceView
 }
 
@@ -35,6 +35,7 @@ func (v *viewer) addLayout(view *gpuView, g *gpu.GPU, doc *nodedoc.GPU) {
 		view.Units += s.Size
 	}
 
+	// Without an axis we draw the instances side by side, all of one length.
 	if axis == nil && len(g.Instances) > 0 {
 		view.NoAxis = "Where the instances lie on the GPU is not known: the driver reports " +
 			"placements to privileged processes only."
@@ -86,39 +87,45 @@ func (v *viewer) newInstanceView(g *gpu.GPU, inst *gpu.GPUInstance, doc *nodedoc
 	}
 
 	if !inst.IsSplit() && len(inst.ComputeInstances) == 1 {
-		c := &inst.ComputeInstances[0]
-		view.UUID = string(c.UUID)
-		view.Down = view.Down || !c.Up
-		view.Errors = append(view.Errors, errorTexts(c.Errors)...)
-
-		if len(view.Holding.Holders) == 0 {
-			view.Holding.Holders = holderViews(c.Holders, usesOf(g, inst.ID, gpu.Some(c.ID)))
-		}
-
-		if len(view.Holding.Holders) > 0 {
-			view.Holding.Held = ""
-		}
-
+		view.addOnlyCompute(&inst.ComputeInstances[0], usesOf(g, inst.ID, gpu.Some(inst.ComputeInstances[0].ID)))
 		return view
 	}
 
-	view.Holding.Held = "" // the parts name their holders
+	view.Holding.Held = "" // each compute instance has a row that says it
 
 	for i := range inst.ComputeInstances {
 		c := &inst.ComputeInstances[i]
-		part := newDeviceView(&c.Device, uint32(c.ID), c.Profile)
-		part.Key = fmt.Sprintf("%s/%d.%d", view.Key, c.ID, c.Generation)
 		use := doc.ComputeInstances[i].Evidence(doc, v.kubelet)
-		part.Holding = newHoldingView(&c.Device, usesOf(g, inst.ID, gpu.Some(c.ID)), nil, use)
-		part.UUID = string(c.UUID)
-		view.ComputeInstances = append(view.ComputeInstances, part)
+
+		row := newDeviceView(&c.Device, uint32(c.ID), c.Profile)
+		row.Key = fmt.Sprintf("%s/%d.%d", view.Key, c.ID, c.Generation)
+		row.UUID = string(c.UUID)
+		row.Holding = newHoldingView(&c.Device, usesOf(g, inst.ID, gpu.Some(c.ID)), nil, use)
+
+		view.ComputeInstances = append(view.ComputeInstances, row)
 	}
 
 	return view
 }
 
-// instanceKey tells a GPU instance from the others of its GPU, also from those that had its id
-// before.
+// addOnlyCompute adds to the row of a GPU instance the compute instance that is all of it. uses says
+// how much of it each container uses.
+func (v *deviceView) addOnlyCompute(c *gpu.ComputeInstance, uses []gpu.ContainerUse) {
+	v.UUID = string(c.UUID)
+	v.Down = v.Down || !c.Up
+	v.Errors = append(v.Errors, errorTexts(c.Errors)...)
+
+	if len(v.Holding.Holders) == 0 {
+		v.Holding.Holders = holderViews(c.Holders, uses)
+	}
+
+	if len(v.Holding.Holders) > 0 {
+		v.Holding.Held = "" // a named holder says more
+	}
+}
+
+// instanceKey identifies a GPU instance of a GPU. The generation distinguishes it from earlier
+// instances that had the same id.
 func instanceKey(inst *gpu.GPUInstance) string { return fmt.Sprintf("%d.%d", inst.ID, inst.Generation) }
 
 // availableText says which instances could still be created on the GPU.

@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// openListeners returns listeners on all addresses, or on the sockets that systemd passes. If one
-// fails, it opens none.
+// openListeners returns listeners on all addresses, or on the sockets that systemd passes. If one of
+// them fails, it closes the others and returns an error.
 func openListeners(ctx context.Context, opts ServerOptions) ([]net.Listener, error) {
 	if !opts.SystemdSocket {
 		return listenTCP(ctx, opts.Addresses)
@@ -41,7 +41,7 @@ func openListeners(ctx context.Context, opts ServerOptions) ([]net.Listener, err
 	return listeners, nil
 }
 
-// listenTCP listens on all addresses or none.
+// listenTCP returns a listener on each address, or an error and no listener.
 func listenTCP(ctx context.Context, addresses []string) ([]net.Listener, error) {
 	if len(addresses) == 0 {
 		return nil, errors.New("no address to listen on")
@@ -65,8 +65,8 @@ func listenTCP(ctx context.Context, addresses []string) ([]net.Listener, error) 
 	return listeners, nil
 }
 
-// unwrapListenError returns the reason within the errors of net and os, without the operation and
-// the address.
+// unwrapListenError returns the cause within the errors of net and os, such as "address already in
+// use", without the operation and the address: our own error has both.
 func unwrapListenError(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {

@@ -13,7 +13,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// Publisher provides the last Snapshot, and tells when there is another.
+// Publisher provides the last Snapshot, and signals when there is another.
 type Publisher interface {
 	Snapshots
 	// Next returns a channel that is closed once Current returns another Snapshot than after.
@@ -57,15 +57,15 @@ func NewNode(
 	}
 }
 
-// addPageView lets the stream serve the content of the page, too. It must not be called once there
-// are requests.
+// addPageView lets the stream serve the content of the page, too. It must be called before the first
+// request.
 func (n *Node) addPageView(page *pageHandler) {
 	source := newEventSource(n.snaps, page.renderNode, n.pool, n.logger)
-	source.staleAfter = pageStaleAfter // the page has ages
+	source.staleAfter = pageStaleAfter // the page says how old readings are
 	n.stream.views[viewPage] = source
 }
 
-// Close ends the streams, and those that are opened later.
+// Close ends all streams. Streams that clients open later end at once.
 func (n *Node) Close() { n.stream.close() }
 
 func appendDocument(dst *bytes.Buffer, s *gpu.Snapshot) error {

@@ -42,16 +42,16 @@ func joinScripts() string {
 	return text
 }
 
-// pageHandler serves the status page. It is one document that contains its style and script;
-// nothing else may be loaded. Without scripts the browser reloads the page.
+// pageHandler serves the status page: one document that contains its style and its script, and that
+// may load nothing else. A browser without scripts reloads it now and then.
 type pageHandler struct {
 	opts     Options
 	snaps    Snapshots
 	logger   log.Logger
 	template *template.Template
 	script   string
-	version  string // of the page: the script reloads a page of another version
-	policy   string
+	version  string // hash of the page's sources: the script reloads a page of another version
+	policy   string // the content security policy
 	pool     *buffers
 	advice   adviceSource
 }
@@ -87,6 +87,7 @@ func (h *pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	page := h.newView(h.snaps.Current())
 	page.CSS = template.CSS(pageCSS)
 	page.JS = template.JS(h.script)
+
 	buf := h.pool.get()
 	defer h.pool.put(buf)
 
@@ -121,12 +122,12 @@ func (h *pageHandler) renderNode(dst *bytes.Buffer, s *gpu.Snapshot) error {
 
 func (h *pageHandler) newView(s *gpu.Snapshot) pageView {
 	page := newPageView(h.opts, s, h.opts.Now(), h.advice.current())
-	page.Source = h.version
+	page.PageVersion = h.version
 
 	return page
 }
 
-// sourceHash returns the name of an inline text in a content security policy.
+// sourceHash returns the hash by which a content security policy allows an inline style or script.
 func sourceHash(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])

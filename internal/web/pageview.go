@@ -16,12 +16,12 @@ import (
 type pageView struct {
 	CSS          template.CSS
 	JS           template.JS
-	RefreshMS    int64 // after which the script fetches the page again
-	RefreshS     int64 // after which a browser without scripts reloads it
-	Version      string
-	Source       string // version of the page itself
+	RefreshMS    int64  // after which the script fetches the page again, in milliseconds
+	RefreshS     int64  // after which a browser without scripts reloads it, in seconds
+	Version      string // the version of the program
+	PageVersion  string // see pageHandler
 	Simulated    bool
-	State        bool // false: links only
+	State        bool // see Options; without it the page has only links
 	Links        []link
 	Hostname     string
 	Facts        []string // of the node: driver, CUDA
@@ -35,12 +35,13 @@ type pageView struct {
 
 	Tiles []tile
 	GPUs  []gpuView
-	Keys  []key // of the blocks that are drawn
-	// Utilization is set if it stands for the SM activity of a GPU.
+	Keys  []key // the legend: the kinds of blocks that the strips have
+	// Utilization is set if a strip shows the utilization instead of SM activity, which the legend
+	// then explains.
 	Utilization bool
 }
 
-// key explains how a kind of block is drawn.
+// key is an entry of the legend: it explains the blocks of a class.
 type key struct{ Class, Text string }
 
 type link struct{ Href, Text string }
@@ -48,13 +49,12 @@ type link struct{ Href, Text string }
 // badge names a state in a word or two; Class is one of "good", "warn", "bad", "plain".
 type badge struct{ Text, Class, Title string }
 
-// notice is a problem of the node as a whole. Commands may be run to look at the exporter without a
-// GPU.
+// notice is a problem of the node as a whole.
 type notice struct {
 	Class, Title, Text string
 	Unmatched          []unmatchedView
-	More               int // further devices that Unmatched leaves out
-	Commands           []string
+	More               int      // how many devices Unmatched leaves out
+	Commands           []string // what to run to see the exporter at work without a GPU
 	Hint               string
 }
 
@@ -138,7 +138,7 @@ func newPageView(opts Options, snap *gpu.Snapshot, now time.Time, advised advice
 	return page
 }
 
-// explainBlocks lists the kinds of blocks that the GPUs have.
+// explainBlocks adds the legend of the blocks that the GPUs have.
 func (p *pageView) explainBlocks() {
 	for i := range p.GPUs {
 		for _, b := range p.GPUs[i].Axis {
@@ -161,8 +161,8 @@ func (p *pageView) explainBlocks() {
 	}
 }
 
-// pageLinks returns relative links, so that they work behind a proxy that serves the page under
-// another path.
+// pageLinks returns the links of the page. They are relative, so that they also work behind a proxy
+// that serves the page under another path.
 func pageLinks(opts Options) []link {
 	links := []link{{strings.TrimPrefix(pathMetrics, "/"), "Metrics"}}
 	if opts.State {
@@ -270,7 +270,7 @@ func indexesText(indexes []int) string {
 	return strings.Join(names, ", ")
 }
 
-// nodeTiles returns the totals of the node.
+// nodeTiles returns the tiles with the totals of the node.
 func nodeTiles(snap *gpu.Snapshot, doc *nodedoc.Document) []tile {
 	var up, migEnabled, instances int
 	var watts share[float64]
@@ -336,8 +336,8 @@ func nodeTiles(snap *gpu.Snapshot, doc *nodedoc.Document) []tile {
 	return tiles
 }
 
-// share adds up, over the GPUs of which both are known, what they use and what they have. A sum of
-// all uses beside the limits of some would look like too much.
+// share adds up what GPUs use and what they have, over the GPUs of which we know both. If it added the
+// use of a GPU without its limit, the node could seem to use more than it has.
 type share[T uint64 | float64] struct {
 	part, whole T
 	without     int // how many GPUs are left out
@@ -353,7 +353,7 @@ func (s *share[T]) add(part, whole gpu.Opt[T]) {
 	s.whole += whole.Or(0)
 }
 
-// withoutText says how many GPUs a total lacks; empty if it lacks none.
+// withoutText says how many GPUs a total leaves out. It is empty if it leaves out none.
 func withoutText(count int) string {
 	if count == 0 {
 		return ""
