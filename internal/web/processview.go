@@ -9,23 +9,23 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// processesView is the list of a GPU's processes. It is empty if they are not listed.
+// processesView is the list of a GPU's processes. It is empty if the configuration does not ask for it.
 type processesView struct {
-	Summary string
+	Summary string // "3 processes"
 	Rows    []processView
-	Users   bool   // the list has users
-	More    int    // further processes, which are not listed
-	Unknown string // why the processes are unknown
+	Users   bool   // the list has a column of users
+	More    int    // how many processes Rows leaves out
+	Unknown string // why we can't see the processes
 }
 
 // processView is one process on one device.
 type processView struct {
 	nodedoc.Process
-	Key                    string // tells the row from the others
+	Key                    string // unique among the rows: a process may have a row for each device
 	Device, Memory, Holder string
 }
 
-// newProcessesView returns the view of the processes that the document of a GPU lists.
+// newProcessesView returns the view of the same processes that the node's document lists for a GPU.
 func newProcessesView(g *gpu.GPU, detail gpu.ProcessDetail) processesView {
 	view := processesView{Users: detail == gpu.ProcessUsers}
 	if !detail.ListsProcesses() {

@@ -17,8 +17,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// scrapeHandler serves metrics: the encoded Snapshot, which all scrapers share, and after it the
-// fresh families, which are gathered for the scrape.
+// scrapeHandler serves metrics. An answer is the encoded Snapshot, which all scrapers share, and after
+// it the trailer with the fresh families (go_*, process_*), which scrapers share only for a moment.
 type scrapeHandler struct {
 	metrics     Metrics
 	expositions snapshotCache[*exposition]
@@ -111,7 +111,7 @@ func (h *scrapeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		coding: negotiateCoding(r.Header),
 	}
 
-	parts, err := h.encode(form, chosen)
+	parts, err := h.encode(form, chosen) // releases the slot
 	if err != nil {
 		http.Error(
 			w,
@@ -134,6 +134,7 @@ func (h *scrapeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // only some are missing, the caches have logged why.
 func (h *scrapeHandler) encode(form outputForm, chosen selection) ([][]byte, error) {
 	defer h.releaseSlot()
+
 	var prefix bodyPrefix
 	var err error
 
@@ -142,7 +143,7 @@ func (h *scrapeHandler) encode(form outputForm, chosen selection) ([][]byte, err
 		prefix, err = current.prefix(form, chosen)
 	}
 
-	// A scrape that selects other collectors gets no fresh families.
+	// A scrape that selects collectors gets the fresh families only if it names theirs.
 	omitFresh := !chosen.isAll() && !slices.Contains(chosen.names, h.freshCollector)
 
 	trailer := h.trailers.get(form, current, omitFresh)
@@ -176,15 +177,15 @@ func (h *scrapeHandler) releaseSlot() {
 	}
 }
 
-// limitedLogger logs at most one error of scraping in errorLogInterval: a lasting error occurs with
-// every Snapshot.
+// limitedLogger logs at most one error of scraping in errorLogInterval, since a lasting error occurs
+// with every Snapshot. The next line says how many it has left out.
 type limitedLogger struct {
 	logger log.Logger
 	now    func() time.Time
 
 	mu         sync.Mutex
 	logged     time.Time // zero: never
-	suppressed int
+	suppressed int       // how many errors it has not logged since
 }
 
 const errorLogInterval = time.Minute

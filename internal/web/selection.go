@@ -14,7 +14,7 @@ const collectParameter = "collect[]"
 // maxSelections is how many encoded selections of a Snapshot are kept.
 const maxSelections = 8
 
-// selection is the set of collectors that a scrape requests. Its zero value is all of them, with
+// selection is the set of collectors that a scrape requests. The zero selection has all collectors and
 // the fresh families.
 type selection struct {
 	key   string   // equal for equal sets
@@ -34,8 +34,8 @@ func parseSelection(query string, metrics Metrics) (selection, error) {
 	}
 
 	for name := range parameters {
-		// A parameter without the brackets, or an exclusion, would otherwise be ignored, and all
-		// metrics served.
+		// If we ignored collect without the brackets, or an exclusion, we would serve all metrics,
+		// which is not what the scrape asks for. Other parameters are ignored.
 		if name != collectParameter &&
 			(strings.HasPrefix(name, "collect") || strings.HasPrefix(name, "exclude")) {
 			return selection{}, fmt.Errorf(
@@ -81,10 +81,11 @@ func (r *recent[K, V]) get(key K, limit int, create func() V) V {
 		at = len(r.entries) - 1
 	}
 
+	// Move the entry to the front.
 	entry := r.entries[at]
 	copy(r.entries[1:], r.entries[:at])
-
 	r.entries[0] = entry
+
 	if len(r.entries) > limit {
 		r.entries[limit] = recentEntry[K, V]{} // for the garbage collector
 		r.entries = r.entries[:limit]

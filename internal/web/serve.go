@@ -34,8 +34,8 @@ type ServerOptions struct {
 	OnShutdown func()
 }
 
-// Limits of requests, which scrapes, browsers and profiles never reach. Answers have a deadline of
-// their own, writeTimeout.
+// Limits of requests, which scrapes, browsers and profiles never reach. Answers have a limit of their
+// own, writeTimeout.
 const (
 	readHeaderTimeout = 10 * time.Second
 	readTimeout       = 30 * time.Second
@@ -72,9 +72,10 @@ func serveOn(
 	handler http.Handler,
 	logger log.Logger,
 ) error {
-	ended := make(chan error, len(listeners))
-	// A server for each listener: the toolkit wraps the handler of a server again, without a lock,
-	// for each listener.
+	ended := make(chan error, len(listeners)) // with room for all, so that no goroutine blocks
+
+	// Each listener gets a server of its own. For each listener the toolkit wraps the handler of its
+	// server, without a lock: with a single server these would be data races.
 	servers := make([]*http.Server, len(listeners))
 	for i, l := range listeners {
 		server := newServer(handler, logger)
@@ -83,6 +84,7 @@ func serveOn(
 		}
 
 		servers[i] = server
+
 		_ = level.Info(logger).Log("msg", "listening", "address", l.Addr())
 		go func() {
 			defer l.Close() // the toolkit does not close it if it cannot start
@@ -99,6 +101,8 @@ func serveOn(
 		opts.OnListening()
 	}
 
+	// Wait for the end of the program, or of the first server. A server ends by itself only if it
+	// fails.
 	running := len(servers)
 
 	var failure error

@@ -14,13 +14,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// stateHandler serves a document of the Snapshot as JSON.
+// stateHandler serves a document about the Snapshot as JSON.
 type stateHandler struct {
 	documents snapshotCache[*stateDocument]
 	logger    log.Logger
 }
 
-// stateDocument is the document of one Snapshot as JSON, encoded when first asked for.
+// stateDocument is the document about one Snapshot as JSON. The first request that needs one of its
+// forms encodes it.
 type stateDocument struct {
 	etag   string
 	plain  func() ([]byte, error)
@@ -80,21 +81,21 @@ func (h *stateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 
 	header := w.Header()
-	// Caches may keep it but have to check whether it is still valid.
-	header.Set("Cache-Control", "no-cache")
+	header.Set("Cache-Control", "no-cache") // caches may keep it but must ask whether it is still valid
 	header.Set("ETag", doc.etag)
-	coding := negotiateCoding(r.Header)
-	encode := doc.plain
-
-	if coding == codingGzip {
-		encode = doc.packed
-	}
 
 	if matchesETag(r.Header, doc.etag) {
 		header.Add("Vary", "Accept-Encoding")
 		w.WriteHeader(http.StatusNotModified)
 
 		return
+	}
+
+	coding := negotiateCoding(r.Header)
+
+	encode := doc.plain
+	if coding == codingGzip {
+		encode = doc.packed
 	}
 
 	body, err := encode()
@@ -133,7 +134,7 @@ func matchesETag(h http.Header, etag string) bool {
 	return false
 }
 
-// problem is a problem document (RFC 9457); programs distinguish errors by its type.
+// problem is a problem document (RFC 9457). Programs distinguish errors by its type.
 type problem struct {
 	Type   string `json:"type"`
 	Title  string `json:"title"`

@@ -15,24 +15,25 @@ import (
 	"github.com/go-kit/log/level"
 )
 
-// Limits of streams. They are no flags: a page whose stream is refused or dropped polls instead.
+// Limits of streams. They are no flags: a page polls if its stream is refused or dropped.
 const (
 	// maxWatchers limits the streams that are open at once on all listeners. Scrapes have a limit
 	// of their own.
 	maxWatchers = 64
-	// eventEvery is the least time between two events: faster polls serve scrapes, not eyes.
+	// eventEvery is the least time between two events. We may read GPUs more often than that, for
+	// scrapes; a reader of the page would not notice.
 	eventEvery = time.Second
 	// heartbeatEvery is the time without an event after which a comment keeps proxies from closing
 	// the connection.
 	heartbeatEvery = 15 * time.Second
-	// pageStaleAfter is the age from which on a new watcher does not get the page as it was encoded
-	// for others: it has the ages of readings at that time.
+	// pageStaleAfter is the age from which on a new watcher does not get the page as we encoded it for
+	// others: the page says how old readings were at that time.
 	pageStaleAfter = 2 * time.Second
 	// eventTimeout is how long a watcher may take to accept one event.
 	eventTimeout = 10 * time.Second
-	// writeBuffer is how much the kernel may keep for a watcher, of which Linux uses the double for its
-	// own purposes, too. By default it is several megabytes: a slow link would have minutes of old
-	// events before it, and a client that does not read at all would be noticed as late.
+	// writeBuffer is how many bytes the kernel may keep for a watcher; Linux doubles it for its own
+	// overhead. By default it may be several megabytes. Minutes of old events would then wait for a
+	// slow link, and we would notice only after minutes that a client doesn't read at all.
 	writeBuffer = 32 << 10
 )
 
@@ -91,7 +92,7 @@ func (h *streamHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	stopWatching := context.AfterFunc(h.closing, cancel) // the end of the program ends the stream
+	stopWatching := context.AfterFunc(h.closing, cancel) // Node.Close ends the stream
 	defer stopWatching()
 
 	limitWriteBuffer(r.Context())
@@ -110,13 +111,14 @@ func (h *streamHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // connKey is the key of a request's connection in its context.
 type connKey struct{}
 
-// withConn is the ConnContext of a server whose requests limitWriteBuffer finds the connection of.
+// withConn is a server's ConnContext. It adds the connection, for limitWriteBuffer, to the context of
+// its requests.
 func withConn(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, conn)
 }
 
-// limitWriteBuffer limits what the kernel keeps of the answer to a request. Other servers than ours
-// limit it themselves.
+// limitWriteBuffer limits how much of the answer to a request the kernel keeps. It does nothing in the
+// servers of internal/control/server, which limit it themselves.
 func limitWriteBuffer(ctx context.Context) {
 	conn, _ := ctx.Value(connKey{}).(net.Conn)
 	if t, ok := conn.(*tls.Conn); ok {
@@ -124,11 +126,12 @@ func limitWriteBuffer(ctx context.Context) {
 	}
 
 	if c, ok := conn.(interface{ SetWriteBuffer(bytes int) error }); ok {
-		_ = c.SetWriteBuffer(writeBuffer) // without it a slow client is noticed later
+		_ = c.SetWriteBuffer(writeBuffer) // if it fails, we notice a slow client later
 	}
 }
 
-// leave ends a stream. With the last one it drops the events, which keep their Snapshot in memory.
+// leave makes room for another watcher. When the last one has left it drops the events, which keep
+// their Snapshot in memory.
 func (h *streamHandler) leave() {
 	<-h.watchers
 
@@ -210,7 +213,7 @@ func (o *eventWriter) send(e *event) error {
 	}
 
 	packed := e.packed()
-	if o.size == 0 {
+	if o.size == 0 { // it is the first event
 		packed = append([]byte(gzipHeader), packed...)
 	}
 
@@ -227,7 +230,7 @@ func (o *eventWriter) end(e *event) error {
 		err = o.write(gzipTrailer(o.sum, o.size))
 	}
 
-	// For the last chunk, which the server writes.
+	// The server writes the last chunk after us: that may not block for long either.
 	_ = o.control.SetWriteDeadline(time.Now().Add(o.timeout))
 
 	return err

@@ -30,10 +30,10 @@ func wattsText(w float64) string {
 
 func percentText(ratio float64) string { return fmt.Sprintf("%.0f %%", 100*ratio) }
 
-// percent returns the length of a ratio's bar.
+// percent returns the length of a ratio's bar, from 0 to 100.
 func percent(ratio float64) int { return int(math.Round(100 * min(max(ratio, 0), 1))) }
 
-// ageText formats a duration in one unit.
+// ageText formats a duration in a single unit: "90 s", "5 min", "30 h".
 func ageText(d time.Duration) string {
 	switch {
 	case d < time.Second:

@@ -28,8 +28,8 @@ func (h toolkitHandler) Handle(ctx context.Context, r slog.Record) error {
 		return nil // serveOn has logged it
 	}
 
-	// The toolkit alone knows whether the web configuration turns TLS on. Its line about it becomes
-	// the one with what to open in a browser.
+	// Only the toolkit knows whether the web configuration turns TLS on. We turn its line about that
+	// into one with the URL to open in a browser.
 	switch r.Message {
 	case "TLS is enabled.":
 		r = servingRecord(&r, "https")
@@ -37,14 +37,15 @@ func (h toolkitHandler) Handle(ctx context.Context, r slog.Record) error {
 		r = servingRecord(&r, "http")
 	}
 
+	// The go-kit logger adds both.
 	r.Time = time.Time{}
 	r.PC = 0
 
 	return h.Handler.Handle(ctx, r)
 }
 
-// servingRecord returns the record with the URL of the status page, as this machine opens it, for a
-// record that has the address of a listener.
+// servingRecord returns the record with the URL of the status page, as one would open it on this
+// machine. r is the toolkit's record about the same listener, which has its address.
 func servingRecord(r *slog.Record, scheme string) slog.Record {
 	serving := slog.NewRecord(r.Time, r.Level, "serving the status page and the metrics", 0)
 
@@ -54,7 +55,7 @@ func servingRecord(r *slog.Record, scheme string) slog.Record {
 		switch {
 		case a.Key == "address" && err == nil:
 			serving.AddAttrs(slog.String("url", pageURL(scheme, listener)))
-		case a.Key == "http2" && scheme == "http": // the toolkit has it over TLS alone
+		case a.Key == "http2" && scheme == "http": // left out: the toolkit has HTTP/2 only over TLS
 		default:
 			serving.AddAttrs(a)
 		}

@@ -10,12 +10,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// trailerCache encodes the second part of answers: the families that belong to no Snapshot, and the
-// end marker of the format. Scrapers of the same exposition share a trailer for as long as keep:
-// gathering the metrics of the process takes a dozen system calls.
+// trailerCache encodes the second part of answers: the fresh families, which belong to no Snapshot, and
+// the end marker of the format. Scrapers of the same exposition share a trailer for a while, since it
+// takes a dozen system calls to gather the metrics of the process.
 type trailerCache struct {
-	fresh  prometheus.Gatherer // of the families
-	keep   time.Duration
+	fresh  prometheus.Gatherer
+	keep   time.Duration // for how long scrapers share a trailer
 	pool   *buffers
 	report func(error)
 
@@ -26,7 +26,7 @@ type trailerCache struct {
 // trailerForm is one form of a trailer.
 type trailerForm struct {
 	outputForm
-	bare bool // without the families
+	bare bool // without the fresh families
 }
 
 // cachedTrailer is the last trailer of one form.
@@ -51,6 +51,7 @@ type bodyTrailer struct {
 // has no families.
 func (c *trailerCache) get(form outputForm, after *exposition, bare bool) bodyTrailer {
 	key := trailerForm{form, bare}
+
 	c.mu.Lock()
 
 	cached := c.cached[key]
@@ -60,6 +61,8 @@ func (c *trailerCache) get(form outputForm, after *exposition, bare bool) bodyTr
 	}
 
 	c.mu.Unlock()
+
+	// Encoding may take long: it blocks only scrapes that want the same form.
 	cached.mu.Lock()
 	defer cached.mu.Unlock()
 
@@ -104,7 +107,7 @@ func (c *trailerCache) encode(form trailerForm) bodyTrailer {
 	return trailer
 }
 
-// appendFamilies appends the families that belong to no Snapshot.
+// appendFamilies appends the fresh families.
 func (c *trailerCache) appendFamilies(dst *bytes.Buffer, form outputForm) error {
 	families, err := c.fresh.Gather()
 	if err != nil {
