@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// specFile is the file in which the procedure keeps the recommended layouts. It can't ask for them
-// again later: a report that is made half-way recommends other layouts.
+// specFile is the file in which the operator keeps the recommended layouts. A report that the server
+// makes halfway through the procedure would recommend other layouts.
 const specFile = "mig-layouts.yaml"
 
 // procedure writes the steps that bring the node to the recommended layouts, and executes none: a
@@ -21,10 +21,16 @@ type procedure struct {
 	report  *advise.Report
 	node    string              // the node's name, quoted for the shell
 	steps   int                 // how many numbered steps are written
-	done    map[int]bool        // the indices of the GPUs that have their slices
+	done    map[int]bool        // the indices of the GPUs whose slices exist after the steps so far
 	changed map[advise.Key]bool // the owners whose change is written
-	// Each of these warnings is written once; the field is true afterwards.
-	warnedOfRequests, warnedOfPlugin, warnedOfMode, warnedOfRollout, warnedOfReach, warnedOfSliceReach bool
+
+	// We write each of these warnings once; its field is true afterwards.
+	warnedOfRequests   bool
+	warnedOfPlugin     bool
+	warnedOfMode       bool
+	warnedOfRollout    bool
+	warnedOfReach      bool
+	warnedOfSliceReach bool
 }
 
 func newProcedure(p *page, report *advise.Report) *procedure {
@@ -37,8 +43,8 @@ func newProcedure(p *page, report *advise.Report) *procedure {
 	}
 }
 
-// write writes how to get to the recommended layouts: every command, in an order that works.
-// Nothing is executed.
+// write writes how to get to the recommended layouts: every command, in an order that works. It writes
+// nothing if no layout is recommended.
 func (w *procedure) write() {
 	if w.report.Packing == nil || len(w.report.Packing.GPUs) == 0 {
 		return
@@ -60,9 +66,9 @@ func (w *procedure) write() {
 
 	if !w.report.WithoutKubernetes && !w.usesClaims() {
 		w.writeNote(
-			"The device plugin must run with --mig-strategy=mixed. On GKE, where a node pool has one " +
-				"partition size: a pool with gpuPartitionSize takes the place of all this, pods keep " +
-				"nvidia.com/gpu and get the node selector cloud.google.com/gke-gpu-partition-size.",
+			"The device plugin must run with --mig-strategy=mixed. On GKE a node pool has one partition " +
+				"size: instead of these steps, create a pool with gpuPartitionSize. Its pods still ask for " +
+				"nvidia.com/gpu, and need the node selector cloud.google.com/gke-gpu-partition-size.",
 		)
 	}
 
@@ -86,64 +92,35 @@ func (w *procedure) writeStep(format string, args ...any) {
 
 func (w *procedure) writeNote(s string) { w.p.paragraph("    ", dim, s) }
 
-// writeCommand writes a command on a line of its own, not cut.
+// writeCommand writes a command on a line of its own, however long, so that it can be copied.
 func (w *procedure) writeCommand(command string) { w.p.uncut("      " + command) }
 
-// writeKeepLayouts writes the command that keeps the layouts in a file. The command asks the server
-// again, so that its report may be a newer one: the note has the time to compare.
+// writeKeepLayouts writes the command that keeps the layouts in specFile. The command asks the server
+// again, and may get a newer report than the one that these steps are made from. The note says how the
+// operator notices that.
 func (w *procedure) writeKeepLayouts() {
 	w.writeStep("Keep the layouts: later reports differ, since work has moved.")
 	w.writeCommand("migctl recommend -o spec > " + specFile)
 	w.writeNote(
 		fmt.Sprintf(
-			"Its first line has the time of its report, here %s. If they differ, compare the "+
-				"layouts with "+
+			"Its first line has the time of its report. If it is not %s, compare the layouts with "+
 				"the steps below.",
 			w.report.Time.UTC().Format(time.RFC3339),
 		),
 	)
 }
 
-// writeReady writes the steps for the GPUs that hold no pod: a workload that gets a slice there need
-// not wait.
+// writeReady writes the steps for the GPUs on which the slices can be created at once: their MIG mode is
+// on, or nothing holds them. The workloads that get these slices can move without a pause.
 func (w *procedure) writeReady(ready []advise.Stage) {
 	if len(ready) == 0 {
 		return
 	}
 
-	var withoutMIG, all []int
-	var changing []advise.Stage // the GPUs on which slices must be created
+	w.writeReadySlices(ready)
 
-	for _, t := range ready {
-		all = append(all, t.Index)
-		if t.IsFree() {
-			withoutMIG = append(withoutMIG, t.Index)
-		}
-
-		if slices.ContainsFunc(t.Slices, func(s advise.PackedSlice) bool { return !s.Exists }) {
-			changing = append(changing, t)
-		}
-	}
-
-	if len(changing) > 0 {
-		w.writeStep(
-			"GPU %s: create the slices, while no new %s.",
-			joinNumbers(indexesOf(changing)),
-			w.arrivingWork(),
-		)
-		w.writeCordon()
-		w.writeModeOn(withoutMIG)
-
-		for _, t := range changing {
-			w.writeApply(t.Index)
-		}
-
-		w.writePluginRestart()
-		w.writeUncordon()
-	}
-
-	for _, t := range ready {
-		w.done[t.Index] = true
+	for _, stage := range ready {
+		w.done[stage.Index] = true
 	}
 
 	asks := "its owner asks for a slice instead of a GPU"
@@ -151,92 +128,122 @@ func (w *procedure) writeReady(ready []advise.Stage) {
 		asks = "it starts again on a slice instead of a GPU"
 	}
 
-	w.writeStep("Move to GPU %s what gets a slice there: %s.", joinNumbers(all), asks)
+	w.writeStep("Move to GPU %s what gets a slice there: %s.", joinNumbers(indexesOf(ready)), asks)
 
-	for _, t := range ready {
-		w.writeArrivals(&t, -1)
+	for _, stage := range ready {
+		w.writeArrivals(&stage, -1)
 	}
 
 	w.writeWaitForSlices(ready)
 }
 
-func indexesOf(targets []advise.Stage) []int {
-	list := make([]int, 0, len(targets))
-	for _, t := range targets {
-		list = append(list, t.Index)
+// writeReadySlices writes the step that creates the slices that the GPUs lack; none if they have all.
+func (w *procedure) writeReadySlices(ready []advise.Stage) {
+	var withoutMIG []int
+	var changing []advise.Stage
+
+	for _, stage := range ready {
+		// The others are ready because their MIG mode is on.
+		if stage.IsFree() {
+			withoutMIG = append(withoutMIG, stage.Index)
+		}
+
+		if slices.ContainsFunc(stage.Slices, func(s advise.PackedSlice) bool { return !s.Exists }) {
+			changing = append(changing, stage)
+		}
+	}
+
+	if len(changing) == 0 {
+		return
+	}
+
+	w.writeStep("GPU %s: create the slices, while no new %s.",
+		joinNumbers(indexesOf(changing)), w.arrivingWork())
+	w.writeCordon()
+	w.writeModeOn(withoutMIG)
+
+	for _, stage := range changing {
+		w.writeApply(stage.Index)
+	}
+
+	w.writePluginRestart()
+	w.writeUncordon()
+}
+
+// indexesOf returns the indices of the stages' GPUs.
+func indexesOf(stages []advise.Stage) []int {
+	list := make([]int, 0, len(stages))
+	for _, stage := range stages {
+		list = append(list, stage.Index)
 	}
 
 	return list
 }
 
-// writeHeld writes the steps for a GPU that its pod must leave first.
-func (w *procedure) writeHeld(t *advise.Stage) {
-	to := w.report.Packing.TargetOf(t.Index)
-	waits := !w.done[to] // its slice does not exist yet
+// writeHeld writes the steps for a GPU that its workload must leave before we can create slices.
+func (w *procedure) writeHeld(stage *advise.Stage) {
+	w.writeDeparture(stage)
 
-	if waits {
-		w.writeStep(
-			"GPU %d: %s leaves, and waits for its slice until the GPU is partitioned.",
-			t.Index,
-			holderText(t.Whole),
-		)
-
-		if to != t.Index {
-			w.writeNote(
-				fmt.Sprintf(
-					"Its slice is on GPU %d, which a later step partitions: until then it waits.",
-					to,
-				),
-			)
-		}
-	} else {
-		w.writeStep(
-			"GPU %d: %s has moved to GPU %d. Wait until the old one has left.",
-			t.Index,
-			holderText(t.Whole),
-			to,
-		)
-	}
-
-	w.writeCordon()
-
-	if waits {
-		w.writeOwnerChange(t.Whole)
-		w.writeRemoval(t.Whole)
-
-		if isOwnedBy(t.Whole, "Deployment") {
-			w.writeNote(
-				"Until the new pod runs, the Deployment keeps an old one as well: pending, or on another free GPU.",
-			)
-		}
-	} else {
-		w.writeWaitUntilGone(t.Whole)
-
-		if t.Whole.Pod != nil && isOwnedBy(t.Whole, "Deployment", "StatefulSet") {
-			w.writeNote("If it stays, since the owner has replaced another replica first:")
-			w.writeDeletion(t.Whole)
-		}
-	}
-
-	w.writeStep("Create the slices of GPU %d.", t.Index)
-	w.writeModeOn([]int{t.Index})
-	w.writeApply(t.Index)
+	w.writeStep("Create the slices of GPU %d.", stage.Index)
+	w.writeModeOn([]int{stage.Index})
+	w.writeApply(stage.Index)
 	w.writePluginRestart()
 	w.writeUncordon()
 
-	w.done[t.Index] = true
-	if len(t.Slices) > 1 || t.Slices[0].From != t.Index {
-		w.writeStep("Move to GPU %d what gets a slice there.", t.Index)
-		w.writeArrivals(t, t.Index)
+	w.done[stage.Index] = true
+
+	// If the GPU's only slice is for the workload that has left it, nothing else moves there.
+	if len(stage.Slices) > 1 || stage.Slices[0].From != stage.Index {
+		w.writeStep("Move to GPU %d what gets a slice there.", stage.Index)
+		w.writeArrivals(stage, stage.Index)
 	}
 
-	w.writeWaitForSlices([]advise.Stage{*t})
+	w.writeWaitForSlices([]advise.Stage{*stage})
 }
 
-// writeArrivals writes how the workloads that get a slice on a GPU are moved there, except the one
-// from the GPU movedAlready; -1 if there is none.
-func (w *procedure) writeArrivals(t *advise.Stage, movedAlready int) {
-	for _, slice := range t.Slices {
+// writeDeparture writes the step in which the workload of a GPU leaves it. If the workload's slice
+// exists by then, an earlier step has moved it there. Otherwise it stops until the slice exists.
+func (w *procedure) writeDeparture(stage *advise.Stage) {
+	whole := stage.Whole
+	target := w.report.Packing.TargetOf(stage.Index)
+
+	if w.done[target] {
+		w.writeStep("GPU %d: %s has moved to GPU %d. Wait until the old one has left.",
+			stage.Index, holderText(whole), target)
+		w.writeCordon()
+		w.writeWaitUntilGone(whole)
+
+		if whole.Pod != nil && isOwnedBy(whole, "Deployment", "StatefulSet") {
+			w.writeNote("If it stays, since the owner has replaced another replica first:")
+			w.writeDeletion(whole)
+		}
+
+		return
+	}
+
+	w.writeStep("GPU %d: %s leaves, and waits for its slice until the GPU is partitioned.",
+		stage.Index, holderText(whole))
+
+	if target != stage.Index {
+		w.writeNote(fmt.Sprintf(
+			"Its slice is on GPU %d, which a later step partitions: until then it waits.", target))
+	}
+
+	w.writeCordon()
+	w.writeOwnerChange(whole)
+	w.writeRemoval(whole)
+
+	if isOwnedBy(whole, "Deployment") {
+		w.writeNote(
+			"Until the new pod runs, the Deployment keeps an old one as well: pending, or on another free GPU.",
+		)
+	}
+}
+
+// writeArrivals writes how the workloads that get a slice on a GPU move there. It leaves out the one
+// from the GPU with the index movedAlready; -1 leaves out none.
+func (w *procedure) writeArrivals(stage *advise.Stage, movedAlready int) {
+	for _, slice := range stage.Slices {
 		r := w.report.OfWhole(slice.From)
 		if slice.From == movedAlready || r == nil || r.Workload == nil {
 			continue
@@ -248,23 +255,24 @@ func (w *procedure) writeArrivals(t *advise.Stage, movedAlready int) {
 				slice.From,
 				holderText(r),
 				slice.Profile,
-				t.Index,
+				stage.Index,
 			),
 		)
 
+		// Most owners don't replace their pods by themselves.
 		if c := w.writeOwnerChange(r); !c.replaces {
 			w.writeRemoval(r)
 		}
 	}
 }
 
-// writeModeOn writes how MIG mode is switched on.
+// writeModeOn writes how to switch MIG mode on; nothing if no GPU needs it.
 func (w *procedure) writeModeOn(indexes []int) {
 	if len(indexes) == 0 {
 		return
 	}
 
-	list := strings.ReplaceAll(joinNumbers(indexes), ",", "")
+	list := strings.ReplaceAll(joinNumbers(indexes), ",", "") // arguments: "2 5 7"
 	w.writeCommand("migctl mode on " + list)
 	w.writeCommand("migctl get " + list)
 	w.writeNote(
@@ -286,8 +294,8 @@ func (w *procedure) writeApply(index int) {
 	w.writeCommand(fmt.Sprintf("migctl apply -f %s --layout "+layoutOfGPU, specFile, index))
 }
 
-// writePluginRestart writes how to restart the device plugin, so that it offers the new devices.
-// migctl apply waits until it does.
+// writePluginRestart writes how to restart the device plugin, so that it offers the new devices. The
+// operator does that while migctl apply waits for them.
 func (w *procedure) writePluginRestart() {
 	if w.report.WithoutKubernetes || w.usesClaims() {
 		return
@@ -313,8 +321,8 @@ func (w *procedure) writePluginRestart() {
 	}
 }
 
-// usesClaims reports whether all pods with devices have them by claims (DRA), which don't come from
-// a device plugin.
+// usesClaims reports whether pods have devices, and all of them by claims (DRA): then no device plugin
+// has to run.
 func (w *procedure) usesClaims() bool {
 	claims := false
 
@@ -334,7 +342,7 @@ func (w *procedure) usesClaims() bool {
 	return claims
 }
 
-// arrivingWork names what must not come to the node while GPUs are repartitioned.
+// arrivingWork names what must not come to the node while we repartition: "pods come".
 func (w *procedure) arrivingWork() string {
 	if w.report.WithoutKubernetes {
 		return "work comes"
@@ -343,8 +351,8 @@ func (w *procedure) arrivingWork() string {
 	return "pods come"
 }
 
-// writeCordon writes how new work is kept away. Without Kubernetes it is a note: there is no command
-// that all schedulers have.
+// writeCordon writes how to keep new work away. Without Kubernetes it is a note, since schedulers have
+// no command in common.
 func (w *procedure) writeCordon() {
 	if w.report.WithoutKubernetes {
 		w.writeNote("Let no new work start on this node until then.")
