@@ -109,7 +109,7 @@ func (d *demand) largestOffer() string {
 	return fmt.Sprintf("; the largest is %s with %s", largest.Name, sizeText(largest.MemoryBytes, largest.SMs))
 }
 
-// sizeText is "12 GiB and 20 SMs", without the SMs if there are none.
+// sizeText returns "12 GiB and 20 SMs", or "12 GiB" for no SMs.
 func sizeText(bytes uint64, sms int) string {
 	text := strconv.FormatFloat(float64(bytes)/(1<<30), 'g', 4, 64) + " GiB"
 	if sms > 0 {
@@ -139,11 +139,11 @@ type demand struct {
 	optionsByKey map[string][]*option
 }
 
-// kind joins the needs that the same profiles meet.
+// kind joins the needs that the same profiles meet, so that their instances are interchangeable.
 type kind struct {
-	fits  [][]*searchProfile // those profiles of each GPU in MIG mode
-	needs []int              // for each instance the index of its need
-	base  int                // what one instance adds to the number of a part
+	fits  [][]*searchProfile // for each GPU in MIG mode, which of its profiles meet the needs
+	needs []int              // for each instance of the kind, the index of the need that it is for
+	base  int                // how much one instance adds to the number of a part
 }
 
 func (k kind) fitsNowhere() bool {
@@ -158,35 +158,20 @@ func newDemand(check *cancelCheck, gpus []GPULayout, needs []Need) *demand {
 		}
 	}
 
-	kindOf := map[string]int{} // by the profiles that meet a need
+	kindByFits := map[string]int{} // indices of kinds, by the key of fitsOf
 
 	for i, n := range needs {
 		if n.Count == 0 {
 			continue
 		}
 
-		var k kind
-		var key strings.Builder
+		fits, key := d.fitsOf(n)
 
-		for _, g := range d.inMIG {
-			var fits []*searchProfile
-
-			for _, p := range searchProfiles(gpus[g].Profiles) {
-				if n.metBy(p.Profile) {
-					fits = append(fits, p)
-					fmt.Fprintf(&key, "%d/%s ", p.ID, p.Name)
-				}
-			}
-
-			key.WriteByte(';')
-			k.fits = append(k.fits, fits)
-		}
-
-		j, known := kindOf[key.String()]
+		j, known := kindByFits[key]
 		if !known {
 			j = len(d.kinds)
-			kindOf[key.String()] = j
-			d.kinds = append(d.kinds, k)
+			kindByFits[key] = j
+			d.kinds = append(d.kinds, kind{fits: fits})
 		}
 
 		for range n.Count {
@@ -194,9 +179,11 @@ func newDemand(check *cancelCheck, gpus []GPULayout, needs []Need) *demand {
 		}
 	}
 
+	// The base of each digit is the product of the bases before it. planDemand refuses a demand of more
+	// than maxParts, so we need not count further, and can't overflow.
 	for j := range d.kinds {
 		d.kinds[j].base = d.parts
-		d.parts = min(d.parts*(len(d.kinds[j].needs)+1), maxParts+1) // no overflow
+		d.parts = min(d.parts*(len(d.kinds[j].needs)+1), maxParts+1)
 	}
 
 	if d.parts <= maxParts {
@@ -204,6 +191,28 @@ func newDemand(check *cancelCheck, gpus []GPULayout, needs []Need) *demand {
 	}
 
 	return d
+}
+
+// fitsOf returns for each GPU in MIG mode the profiles that meet a need. key is the same for needs that
+// the same profiles meet.
+func (d *demand) fitsOf(n Need) (fits [][]*searchProfile, key string) {
+	var names strings.Builder
+
+	for _, i := range d.inMIG {
+		var ofGPU []*searchProfile
+
+		for _, p := range searchProfiles(d.gpus[i].Profiles) {
+			if n.metBy(p.Profile) {
+				ofGPU = append(ofGPU, p)
+				fmt.Fprintf(&names, "%d/%s ", p.ID, p.Name)
+			}
+		}
+
+		names.WriteByte(';')
+		fits = append(fits, ofGPU)
+	}
+
+	return fits, names.String()
 }
 
 // pack fills packed and spare.
@@ -227,8 +236,9 @@ func (d *demand) digit(part, kind int) int {
 	return part / k.base % (len(k.needs) + 1)
 }
 
-// options returns, for each part of the demand, the best way for one GPU to meet it, nil if it
-// cannot. If the GPU meets a part, it meets every part with fewer instances of some kinds.
+// options returns, for each part of the demand, the best way for one GPU to meet it, or nil if it
+// can't. We go from small parts to large ones: a GPU that meets a part also meets every part with
+// fewer instances (see isPossible).
 func (d *demand) options(nth int, p busyPolicy) []*option {
 	g := d.seenBy(p, nth)
 	groups := d.groups(nth)
@@ -314,7 +324,9 @@ func (d *demand) isPossible(smaller []*option, part, units int) bool {
 
 	for j, k := range d.kinds {
 		count := d.digit(part, j)
-		if total += count; total > units || count > 0 && smaller[part-k.base] == nil {
+		total += count
+
+		if total > units || count > 0 && smaller[part-k.base] == nil {
 			return false
 		}
 	}
@@ -325,7 +337,7 @@ func (d *demand) isPossible(smaller []*option, part, units int) bool {
 // planned returns the layouts of the GPUs that the best options change.
 func (d *demand) planned(best []*option) []PlannedGPU {
 	var list []PlannedGPU
-	met := make([]int, len(d.kinds))
+	met := make([]int, len(d.kinds)) // how many instances of each kind the layouts so far have
 
 	for nth, o := range best {
 		if o.touched == 0 {
@@ -396,8 +408,8 @@ func (d *demand) infeasible(total int) error {
 
 	problem.FitsEmpty = true
 
-	without := d.solve(replaceBusy)
-	if without == nil {
+	replacing := d.solve(replaceBusy)
+	if replacing == nil {
 		problem.Reason = fmt.Sprintf(
 			"%d more instances do not fit beside the existing ones: free ones would only be "+
 				"created again",
@@ -409,7 +421,7 @@ func (d *demand) infeasible(total int) error {
 
 	var parts []string
 
-	for nth, o := range without {
+	for nth, o := range replacing {
 		g := &d.gpus[d.inMIG[nth]]
 		var here []Blocking
 

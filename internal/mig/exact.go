@@ -20,7 +20,7 @@ type exact struct {
 	// wanted one.
 	arrangements map[[2]int]*arrangement
 
-	best     []fitted
+	best     []fitted // the best layout so far; nil before the first, not nil for an empty one
 	bestCost cost
 }
 
@@ -103,6 +103,7 @@ func resolveWants(g *GPULayout, position int, wants []Want) ([]wanted, error) {
 		}
 	}
 
+	// The largest comes first. The other keys only put equal instances side by side, for groups.
 	slices.SortStableFunc(list, func(a, b wanted) int {
 		return cmp.Or(
 			cmp.Compare(b.profile.MemorySlices, a.profile.MemorySlices),
@@ -114,12 +115,12 @@ func resolveWants(g *GPULayout, position int, wants []Want) ([]wanted, error) {
 	})
 
 	for i := 1; i < len(list); i++ {
-		a := list[i-1]
-		b := &list[i]
+		previous := list[i-1]
+		next := &list[i]
 
-		b.group = a.group
-		if !a.profile.same(b.profile) || !slices.Equal(a.sizes, b.sizes) {
-			b.group++
+		next.group = previous.group
+		if !previous.profile.same(next.profile) || !slices.Equal(previous.sizes, next.sizes) {
+			next.group++
 		}
 	}
 
@@ -261,6 +262,7 @@ func (e *exact) arrangementOf(chosen []fitted, existing int) *arrangement {
 	own := e.own[existing]
 	at := e.gpu.Instances[existing].Placement
 
+	// The layout keeps the instance if it has one of the same profile in the same place.
 	k := slices.IndexFunc(chosen, func(f fitted) bool { return f.at == at && f.profile.same(own) })
 	if k < 0 {
 		return nil
@@ -269,16 +271,16 @@ func (e *exact) arrangementOf(chosen []fitted, existing int) *arrangement {
 	w := e.wanted[chosen[k].item]
 	key := [2]int{existing, w.group}
 
-	kept, known := e.arrangements[key]
+	cached, known := e.arrangements[key]
 	if !known {
 		if a, ok := arrange(own.ComputeSlices, w.sizes, &e.gpu.Instances[existing]); ok {
-			kept = &a
+			cached = &a
 		}
 
-		e.arrangements[key] = kept
+		e.arrangements[key] = cached // nil, too: then no arrangement is possible
 	}
 
-	return kept
+	return cached
 }
 
 // after returns the instances of the best layout: those that are kept, then the new ones.
@@ -297,6 +299,7 @@ func (e *exact) after() []Instance {
 
 	for _, f := range e.best {
 		if !kept[f.at] {
+			// sizesOf has checked that the sizes fit an empty instance.
 			a, _ := arrange(f.profile.ComputeSlices, e.wanted[f.item].sizes, nil)
 			list = append(
 				list,

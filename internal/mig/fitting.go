@@ -5,11 +5,11 @@ import "slices"
 // option is the best way for one GPU to take some further instances.
 type option struct {
 	cost
-	fits []kindFitted
-	gone uint64 // see destroys
+	fits []kindFitted // the new instances
+	gone uint64       // the existing instances that it destroys, as bits: see destroys
 }
 
-// destroys reports whether the option destroys existing instance i.
+// destroys reports whether the option destroys the existing instance with index i.
 func (o *option) destroys(i int) bool { return o.gone>>i&1 == 1 }
 
 // kindFitted is a new instance and the kind of need that it meets.
@@ -18,8 +18,8 @@ type kindFitted struct {
 	kind int // index in demand.kinds
 }
 
-// forItems returns the option for other items of the same groups: only the kinds differ. nil stays
-// nil.
+// forItems returns the option for other items with the same number in each group: only the kinds
+// differ. nil stays nil.
 func (o *option) forItems(items []item) *option {
 	if o == nil {
 		return nil
@@ -87,14 +87,16 @@ func (r *room) withoutExisting(
 	p busyPolicy,
 	profiles []*searchProfile,
 ) []*searchProfile {
+	existing := existingInstances(g, p)
 	list := make([]*searchProfile, 0, len(profiles))
+
 	for _, profile := range profiles {
 		left := *profile
 		left.Placements = nil
 		left.sets = nil
 
 		for k, at := range profile.Placements {
-			exists := slices.ContainsFunc(r.existing(g, p), func(i int) bool {
+			exists := slices.ContainsFunc(existing, func(i int) bool {
 				return g.Instances[i].Placement == at && r.own[i].same(profile)
 			})
 			if !exists {
@@ -109,8 +111,9 @@ func (r *room) withoutExisting(
 	return list
 }
 
-// existing lists the instances that must not be created again, by index.
-func (r *room) existing(g *GPULayout, p busyPolicy) []int {
+// existingInstances returns the indices of the instances that must not be created again. Under
+// replaceBusy a busy one may be: see there.
+func existingInstances(g *GPULayout, p busyPolicy) []int {
 	var list []int
 
 	for i := range g.Instances {
@@ -151,12 +154,12 @@ func (f *fitting) isHopeless(o occupancy) bool {
 	least := cost{touched: 1}.weight()
 
 	for i := range f.obstacles {
-		if in := &f.obstacles[i]; in.set&o.units != 0 {
-			least = least.plus(in.weight)
+		if obstacle := &f.obstacles[i]; obstacle.set&o.units != 0 {
+			least = least.plus(obstacle.weight)
 		}
 	}
 
-	// The room that is left counts last, and takes longest to find out.
+	// The room that is left counts last, and it takes longest to find out.
 	if least.busyInstances != f.bestWeight.busyInstances {
 		return least.busyInstances > f.bestWeight.busyInstances
 	}
@@ -173,7 +176,7 @@ func (f *fitting) isHopeless(o occupancy) bool {
 // judgeLayout destroys the existing instances that overlap the chosen ones, and tries which of the
 // others can stay: they may need compute slices or engines that the chosen ones take.
 func (f *fitting) judgeLayout(o occupancy, chosen []fitted) {
-	start := cost{touched: min(len(chosen), 1)}
+	start := cost{touched: min(len(chosen), 1)} // the GPU changes if anything is created
 	var gone uint64
 	var buffer [16]int // saves an allocation for most GPUs
 	undecided := buffer[:0]
@@ -205,7 +208,7 @@ func (g *GPULayout) costOf(i int) cost {
 }
 
 // tryKeeping tries both to keep and to destroy each of the undecided instances, and stores the best
-// way. c and gone are the cost and the bits of the instances that it has decided to destroy.
+// option. gone are the instances that it has decided to destroy so far, and c is their cost.
 func (f *fitting) tryKeeping(o occupancy, chosen []fitted, undecided []int, c cost, gone uint64) {
 	if f.check.step() {
 		return
@@ -213,7 +216,7 @@ func (f *fitting) tryKeeping(o occupancy, chosen []fitted, undecided []int, c co
 
 	if f.best != nil {
 		bound := f.best.cost
-		bound.left = 0 // c has none yet
+		bound.left = 0 // c doesn't know yet what is left
 
 		if c.compare(bound) > 0 {
 			return
@@ -224,7 +227,7 @@ func (f *fitting) tryKeeping(o occupancy, chosen []fitted, undecided []int, c co
 		i := undecided[0]
 		rest := undecided[1:]
 
-		// With nothing chosen, the existing instances fit: they exist, whatever the profiles say.
+		// Without new instances the existing ones fit together, whatever the profiles say: they exist.
 		if len(chosen) == 0 || o.leavesEnoughFor(f.own[i]) {
 			f.tryKeeping(
 				o.with(f.own[i], bitSet(f.gpu.Instances[i].Placement)),
@@ -235,7 +238,8 @@ func (f *fitting) tryKeeping(o occupancy, chosen []fitted, undecided []int, c co
 			)
 		}
 
-		if len(chosen) > 0 { // else nothing needs to go
+		// For new instances it may have to go. Without them there is no reason to destroy it.
+		if len(chosen) > 0 {
 			f.tryKeeping(o, chosen, rest, c.plus(f.gpu.costOf(i)), gone|1<<i)
 		}
 

@@ -14,7 +14,7 @@ type searchProfile struct {
 	gpu.Profile
 	media   bool // with media extensions: only one instance on a GPU can have them
 	engines engineCounts
-	sets    []uint64 // the units of each placement, see units; 0 for a placement off the axis
+	sets    []uint64 // the units of each of Placements as a bitSet; 0 for a placement off the axis
 }
 
 func newSearchProfile(p gpu.Profile, s shape) *searchProfile {
@@ -59,8 +59,8 @@ func (g *GPULayout) profilesOfInstances() []*searchProfile {
 	return list
 }
 
-// item is a GPU instance to find room for. Items of one group are equal: the same profiles will do
-// for them. They are adjacent in their list.
+// item is a GPU instance to find room for. Items of one group are equal, since the same profiles will
+// do for them; they stand side by side in the list of items.
 type item struct {
 	group int
 	kind  int              // index in demand.kinds; unused for rules
@@ -73,7 +73,8 @@ type fitted struct {
 	profile *searchProfile
 	at      gpu.Placement
 	// choice numbers the placements of all profiles that the item can have, in the order in which
-	// the search tries them.
+	// the search tries them: if the first profile has 7 placements, choice 7 is the first placement
+	// of the second profile.
 	choice int
 }
 
@@ -92,10 +93,10 @@ func (c *cancelCheck) step() bool { return c.count(1) }
 
 // count counts steps and reports whether the search has to stop.
 func (c *cancelCheck) count(steps int) bool {
-	checks := c.steps / stepsPerCheck
-
+	checksBefore := c.steps / stepsPerCheck
 	c.steps += steps
-	if c.steps/stepsPerCheck != checks && !c.stopped {
+
+	if c.steps/stepsPerCheck != checksBefore && !c.stopped {
 		select {
 		case <-c.done:
 			c.stopped = true
@@ -118,7 +119,7 @@ type search struct {
 	// changes fastest. judgeLayout must not keep the list.
 	judgeLayout func(occupancy, []fitted)
 
-	chosen []fitted    // for items[:len(chosen)]
+	chosen []fitted    // the choices for items[:len(chosen)], which placeItems extends and shortens
 	least  []leastNeed // least[n] is for items[n:]; placeItems sets it
 }
 
@@ -164,8 +165,11 @@ func (s *search) placeItems(o occupancy) {
 		return
 	}
 
-	if s.least[n].compute > o.computeLeft || s.least[n].units > o.unitsLeft() ||
-		s.isHopeless != nil && s.isHopeless(o) {
+	if s.least[n].compute > o.computeLeft || s.least[n].units > o.unitsLeft() {
+		return
+	}
+
+	if s.isHopeless != nil && s.isHopeless(o) {
 		return
 	}
 
@@ -174,7 +178,7 @@ func (s *search) placeItems(o occupancy) {
 		minChoice = s.chosen[n-1].choice + 1
 	}
 
-	first := 0 // the choice of p's first placement
+	first := 0 // the choice that stands for p's first placement
 
 	for _, p := range s.items[n].fits {
 		if o.leavesEnoughFor(p) {
@@ -218,7 +222,7 @@ func (o occupancy) with(p *searchProfile, set uint64) occupancy {
 
 // rank orders profiles by memory slices and then by compute slices, of which there are fewer than
 // maxUnits.
-func (c *searchProfile) rank() int { return c.MemorySlices*maxUnits + c.ComputeSlices }
+func (p *searchProfile) rank() int { return p.MemorySlices*maxUnits + p.ComputeSlices }
 
 // largest returns the name and rank of the largest of the ranked profiles that could still be
 // created; "" and 0 if none could.
@@ -238,12 +242,13 @@ func (o *occupancy) largest(ranked []*searchProfile) (name string, rank int) {
 	return "", 0
 }
 
-// same reports whether c and d are the same profile.
-func (c *searchProfile) same(d *searchProfile) bool { return c.ID == d.ID && c.Name == d.Name }
+// same reports whether p and q are the same profile.
+func (p *searchProfile) same(q *searchProfile) bool { return p.ID == q.ID && p.Name == q.Name }
 
-// cost says how bad a plan is; less is better, and earlier fields count first. To get the cost of
-// several GPUs, plus adds the counts and takes the least left. So the best plan for all GPUs consists
-// of the best plans for each.
+// cost says how bad a plan is. Less is better, and earlier fields count first: to destroy one busy
+// instance is worse than to destroy many idle ones. plus returns the cost of a plan for several GPUs: it
+// adds the counts and takes the least left. So the best plan for all GPUs consists of the best plans
+// for each.
 type cost struct {
 	busy             int // busy instances destroyed
 	instances        int // GPU instances destroyed

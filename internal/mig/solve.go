@@ -13,11 +13,12 @@ const (
 	// keepBusy lets the search destroy idle instances only. Plans are made with it; the other
 	// policies only explain why there is no plan.
 	keepBusy busyPolicy = iota
-	// replaceBusy lets the search destroy busy instances, too: which ones are in the way? It may
-	// create an instance like the destroyed one in the same place only if that one was busy.
+	// replaceBusy lets the search destroy busy instances, too. It answers which of them are in the way.
+	// The search may create an instance like the destroyed one in the same place only if that one was
+	// busy.
 	replaceBusy
-	// ignoreBusy lets the search take every GPU as empty, and end with the first way that it finds:
-	// would the demand fit at all?
+	// ignoreBusy lets the search take every GPU as empty, and end with the first way that it finds. It
+	// answers whether the demand would fit at all.
 	ignoreBusy
 )
 
@@ -72,12 +73,12 @@ func (w *weight) isLess(v *weight) bool {
 	return w.left < v.left
 }
 
-// way says how the GPUs so far meet a part of the demand: the last of them meets the part last, the
-// others before, and last+before is the part.
+// way says how the GPUs so far meet a part of the demand together: the last of these GPUs meets one
+// part, and the GPUs before it meet another. The two numbers add up to the number of the whole part.
 type way struct {
 	weight
-	before int32 // -1 if there is no way to meet the part
-	last   int32
+	before int32 // the part that the GPUs before the last one meet; -1 if there is no way
+	last   int32 // the part that the last GPU meets
 }
 
 // exists reports whether there is a way.
@@ -111,12 +112,14 @@ func (w *ways) listMetable() {
 // way.
 func (d *demand) solve(p busyPolicy) []*option {
 	whole := d.parts - 1
+
+	// We begin with no GPUs: these meet the empty part, and no other.
 	soFar := d.newWays()
-	soFar.byPart[0] = way{} // no GPUs meet the empty part
+	soFar.byPart[0] = way{}
 	soFar.listMetable()
 
 	options := make([][]*option, len(d.inMIG))
-	var layers []ways // layers[nth] is with the GPUs up to nth
+	var layers []ways // layers[nth] has the ways with the GPUs up to nth
 
 	for nth := range d.inMIG {
 		options[nth] = d.cachedOptions(nth, p)
@@ -133,7 +136,7 @@ func (d *demand) solve(p busyPolicy) []*option {
 		return nil
 	}
 
-	// We go back from the last GPU: each way says which part the GPUs before it meet.
+	// Go back from the last GPU: its way says which part the GPUs before it have to meet.
 	best := make([]*option, len(d.inMIG))
 	part := whole
 
@@ -209,7 +212,7 @@ func (d *demand) addGPU(before ways, options []*option, isLast bool) ways {
 		}
 
 		for _, part := range candidates {
-			if part+own >= d.parts {
+			if part+own >= d.parts { // metable is sorted: the rest is too large as well
 				break
 			}
 
@@ -230,9 +233,9 @@ func (d *demand) addGPU(before ways, options []*option, isLast bool) ways {
 	return next
 }
 
-// addable reports whether two parts together ask of no kind for more than the whole demand does. We
-// subtract their digits from the whole's, all at once: where the result would be negative, the
-// digit's spare bit is lost.
+// addable reports whether two parts together ask for no more instances of any kind than the whole
+// demand does. We subtract all digits of both parts from those of the whole at once. Each digit has a
+// spare bit above it, which is set before; a digit that would become negative borrows it.
 func (d *demand) addable(a, b int) bool {
 	whole := d.packed[d.parts-1]
 	return ((whole|d.spare)-d.packed[a]-d.packed[b])&d.spare == d.spare
