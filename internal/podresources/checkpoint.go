@@ -28,13 +28,13 @@ type checkpointDevice struct {
 	container, resource, id string
 }
 
-// checkpointKey has the fields that a device has both in the checkpoint and in the kubelet's list.
+// checkpointKey has the fields that both the checkpoint and the kubelet's list have for a device.
 type checkpointKey struct{ container, resource, id string }
 
 // checkpoint is the file in which the kubelet's device manager keeps the devices of every container
 // over a restart, including init containers. A pod that has ended stays in the file until the
 // kubelet assigns another device. We cannot verify the file's checksum, which covers the kubelet's
-// own structures. A nil checkpoint is one that we do not read.
+// own structures. A nil checkpoint stands for a file that we do not read.
 type checkpoint struct {
 	path  string
 	names resourceNames
@@ -56,23 +56,20 @@ func (c *checkpoint) readIfChanged() {
 		return
 	}
 
-	file, err := os.Stat(c.path)
-	if err == nil && !file.Mode().IsRegular() {
-		err = errors.New(c.path + ": expected a regular file")
+	// We look at the file before we read it: if the kubelet writes it in between, the next call sees
+	// that it has changed.
+	file, err := statRegular(c.path)
+	if err != nil {
+		c.err = checkpointError(err)
+		return
 	}
 
-	if err == nil && c.err == nil && sameFile(file, c.lastFile) {
+	if c.err == nil && sameFile(file, c.lastFile) {
 		c.lastSuccess = c.now()
 		return
 	}
 
-	var devices []checkpointDevice
-	var registered bool
-
-	if err == nil {
-		devices, registered, err = c.load()
-	}
-
+	devices, registered, err := c.load()
 	if err != nil {
 		c.err = checkpointError(err)
 		return
@@ -90,6 +87,21 @@ func (c *checkpoint) readIfChanged() {
 	c.indexDevices()
 }
 
+// statRegular returns the state of a regular file. It refuses others: to open a FIFO would block.
+func statRegular(path string) (os.FileInfo, error) {
+	file, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+
+	if !file.Mode().IsRegular() {
+		return nil, errors.New(path + ": expected a regular file")
+	}
+
+	return file, nil
+}
+
+// indexDevices fills byKey.
 func (c *checkpoint) indexDevices() {
 	c.byKey = make(map[checkpointKey][]string, len(c.devices))
 	for _, d := range c.devices {
@@ -205,7 +217,7 @@ func parseCheckpoint(
 	return devices, registered, nil
 }
 
-// currentVersion returns the version of the file as we have read it; 0 if we do not read it.
+// currentVersion returns the version of the last successful read; 0 if there was none.
 func (c *checkpoint) currentVersion() uint64 {
 	if c == nil {
 		return 0

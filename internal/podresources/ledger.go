@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// listGap is the least time between two lists that count as two: a restarting kubelet adds its pods
-// one by one, and lists in quick succession may lack the same pods.
+// listGap is the least time between two lists that prove more than one of them would. A restarting
+// kubelet adds its pods one by one, so that lists in quick succession may lack the same pods.
 const listGap = time.Second
 
 // freeFor is how long an operator's confirmation that a device is free is valid.
@@ -61,15 +61,15 @@ type ledger struct {
 	cachedLive *liveContainers // the result of live for this list; nil before we need it
 
 	completeness completeness
-	listCount    uint64    // the number of the last list; the first is 1
-	holdings     []holding // ordered by compareAssignments
-	settled      bool      // the last list was settled
-	lastAnswer   time.Time // when the last successful call began; zero before
-	overflow     bool      // holdings may have been dropped because more than maxMissing are missing
-	unreadable   []gpu.Assignment
-	epoch        uint64          // grows with every restart of the kubelet
-	free         []gpu.DeviceRef // confirmed by an operator in this epoch
-	freeUntil    time.Time       // until when free counts
+	listCount    uint64           // the number of the last list; the first is 1
+	holdings     []holding        // ordered by compareAssignments
+	settled      bool             // the last list was settled
+	lastAnswer   time.Time        // when the last successful call began; zero before
+	overflow     bool             // we may have dropped holdings because more than maxMissing are missing
+	unreadable   []gpu.Assignment // see listing.unreadable, of the last list
+	epoch        uint64           // grows with every restart of the kubelet
+	free         []gpu.DeviceRef  // confirmed by an operator in this epoch
+	freeUntil    time.Time        // until when free counts
 	pods         podStates
 	unlisted     unlistedDevices
 }
@@ -99,9 +99,10 @@ func (l *ledger) recordList(list *listing, checkpointMatches bool, now time.Time
 	l.listCount++
 	l.cachedLive = nil
 	settled := l.checkSettled(list, now)
+
 	before := l.holdings
 	l.holdings = make([]holding, 0, len(list.entries))
-	missing := 0
+	missing := 0 // how many holdings we keep that the list lacks
 
 	keepIfNotEnded := func(h holding) {
 		if missing < maxMissing && l.updateMissing(&h, list, settled, now) {
@@ -133,16 +134,17 @@ func (l *ledger) recordList(list *listing, checkpointMatches bool, now time.Time
 		keepIfNotEnded(h)
 	}
 
-	// We may have dropped a holding that goes on. That is over once a settled list shows all.
+	// We may have dropped a holding that goes on. A settled list shows all of them again.
 	l.overflow = missing == maxMissing || l.overflow && !settled
 
 	l.settled = settled
 	l.lastAnswer = now
 	l.unreadable = list.unreadable
 
-	// There is no error to pass: the kubelet has just answered.
+	// Drop the operator's confirmation when the list shows all holders, or when it is too old. We pass
+	// no error, since the kubelet has just answered.
 	if l.incompleteReason(nil, now) == "" || now.After(l.freeUntil) {
-		l.free = nil // the list shows all holders now, or the confirmation is too old
+		l.free = nil
 	}
 
 	if checkpointMatches {
@@ -160,8 +162,9 @@ func (h *holding) inheritState(before *holding) {
 	h.inCheckpoint = before.inCheckpoint
 	h.admin = before.admin
 
-	// A holding that is listed again is certain, so that its dismissal ends. A dismissal stays only
-	// for a listed claim of which we still do not know whether it is for administration.
+	// If the holding was missing, the list proves the operator wrong: the dismissal ends. It stays only
+	// for a claim that was listed before, and of which we still do not know whether it is for
+	// administrative access.
 	h.dismissed = before.dismissed && before.isListed() && !before.isCertain()
 }
 
@@ -169,10 +172,10 @@ func (h *holding) inheritState(before *holding) {
 func (l *ledger) markAllMissing(now time.Time) {
 	var empty listing
 	l.cachedLive = nil
-	before := l.holdings
-
 	l.settled = false
-	l.holdings = l.holdings[:0]
+
+	before := l.holdings
+	l.holdings = l.holdings[:0] // filters in place: we write no further than we have read
 
 	for _, h := range before {
 		if l.updateMissing(&h, &empty, false, now) {
@@ -184,8 +187,9 @@ func (l *ledger) markAllMissing(now time.Time) {
 // updateMissing updates a holding that the list lacks, and reports whether we keep it: the
 // container may still hold its device.
 func (l *ledger) updateMissing(h *holding, list *listing, settled bool, now time.Time) (keep bool) {
-	previousSettled := l.settled
-	leftSettledList := h.isListed() && previousSettled && settled
+	// A settled list has all pods of the node, and the kubelet has not restarted since: a container
+	// that leaves the list has ended, even while the API server still has its pod.
+	leftSettledList := h.isListed() && l.settled && settled
 
 	if h.isListed() {
 		h.missingSince = now
@@ -196,8 +200,6 @@ func (l *ledger) updateMissing(h *holding, list *listing, settled bool, now time
 		h.missingSettledSince = now
 	}
 
-	// A settled list has all pods of the node, and the kubelet has not restarted since: a container
-	// that leaves the list has ended, even while the API server still has its pod.
 	proof := "left a settled list"
 	if !leftSettledList {
 		proof = l.proofOfEnd(h, list, settled, now)
@@ -256,7 +258,7 @@ func (l *ledger) proofOfEnd(h *holding, list *listing, settled bool, now time.Ti
 }
 
 // isAPIPod reports whether we know, by its UID or else by its name, that a pod comes from the API
-// server. A static pod does not, and the API server may not know it.
+// server. A static pod comes from a file on the node, and the API server may not know it.
 func (l *ledger) isAPIPod(pod gpu.PodName, uid string) bool {
 	if uid != "" {
 		return isAPIUID(uid)

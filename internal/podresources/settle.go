@@ -7,7 +7,7 @@ import (
 const (
 	// settleAfter is how long the kubelet must list no new pod before its list is settled.
 	settleAfter = 2 * time.Second
-	// unaidedSettleAfter is the same if no other source says which pods the node has: the API
+	// unaidedSettleAfter takes its place if no other source says which pods the node has: the API
 	// server does not answer; or we do not ask it, have no checkpoint, and no list was settled
 	// since this program started.
 	unaidedSettleAfter = time.Minute
@@ -22,8 +22,8 @@ func (l *ledger) checkSettled(list *listing, now time.Time) bool {
 	}
 
 	c.recordPods(list.pods, l.isStatic, now)
-
 	c.waitsFor = ""
+
 	if !c.isQuiet(settleAfter, now) {
 		return false
 	}

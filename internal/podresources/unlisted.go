@@ -26,7 +26,7 @@ type unlistedDevice struct {
 	// the API server has it.
 	alive    bool
 	pod      gpu.PodName     // empty if not alive
-	metadata gpu.PodMetadata // of the pod, once known
+	metadata gpu.PodMetadata // what the API server says of the pod, once known
 }
 
 // recordEnd records that a holding of a pod has ended: the checkpoint may still have it for a
@@ -62,7 +62,8 @@ func (u *unlistedDevices) dismissDevice(a *gpu.Assignment) {
 	}
 }
 
-// compareWithLedger sets the devices to those of the checkpoint that the ledger does not have.
+// compareWithLedger updates the devices: they become those of the checkpoint that the ledger does not
+// have.
 func (u *unlistedDevices) compareWithLedger(l *ledger, now time.Time) {
 	if l.checkpoint == nil || len(l.checkpoint.devices) == 0 {
 		u.byDevice = nil
@@ -71,17 +72,14 @@ func (u *unlistedDevices) compareWithLedger(l *ledger, now time.Time) {
 		return
 	}
 
-	held, listedPods, owned := u.indexLedger(l)
+	index := indexLedger(l)
 	devices := make(map[checkpointDevice]*unlistedDevice, len(u.byDevice))
 	uidsInCheckpoint := map[string]bool{}
 
 	for _, d := range l.checkpoint.devices {
 		uidsInCheckpoint[d.uid] = true
-		withoutUID := d // the ledger has it like this if it does not know the pod's UID
-		withoutUID.uid = ""
 
-		if held[d] || held[withoutUID] || u.hasEnded(d.uid, l.checkpoint.version) ||
-			owned[pluginDevice{d.resource, d.id}] {
+		if index.has(d) || u.hasEnded(d.uid, l.checkpoint.version) {
 			continue
 		}
 
@@ -90,50 +88,80 @@ func (u *unlistedDevices) compareWithLedger(l *ledger, now time.Time) {
 			device = &unlistedDevice{since: now, listNumber: l.listCount}
 		}
 
-		device.pod, device.alive = listedPods[d.uid]
-		if !device.alive && l.metadata != nil {
-			if isAPIUID(d.uid) && l.metadata.PodGone("", "", d.uid, device.since) {
-				continue
-			}
-
-			device.pod.Namespace, device.pod.Name, device.alive = l.metadata.PodByUID(d.uid)
+		if device.findPod(d.uid, index.podByUID, l.metadata) {
+			devices[d] = device
 		}
-
-		device.dismissed = device.dismissed && !device.alive
-		if device.alive && l.metadata != nil {
-			meta, ok := l.metadata.PodMetadata(device.pod.Namespace, device.pod.Name, device.since)
-			if ok && meta.UID == d.uid {
-				device.metadata = meta
-			}
-		}
-
-		devices[d] = device
 	}
 
 	u.byDevice = devices
+
+	// Forget the end of a pod once the checkpoint has the pod no more, or the kubelet lists it again.
 	for uid := range u.endedPods {
-		if _, listedAgain := listedPods[uid]; listedAgain || !uidsInCheckpoint[uid] {
+		if _, listedAgain := index.podByUID[uid]; listedAgain || !uidsInCheckpoint[uid] {
 			delete(u.endedPods, uid)
 		}
 	}
 }
 
-// indexLedger returns the devices of the ledger's holdings, the listed pods by UID, and the listed
-// devices of device plugins. If the checkpoint does not have a listed device for its container, the
-// device is not in owned: the pod has ended, and another pod may have it.
-func (u *unlistedDevices) indexLedger(l *ledger) (
-	held map[checkpointDevice]bool,
-	listedPods map[string]gpu.PodName,
-	owned map[pluginDevice]bool,
-) {
-	held = map[checkpointDevice]bool{}
-	listedPods = map[string]gpu.PodName{}
-	owned = map[pluginDevice]bool{}
+// findPod updates what we know of the device's pod: from the kubelet's list or else from the API
+// server, which metadata asks unless it is nil. It returns false if the pod is gone, so that the device
+// is free.
+func (d *unlistedDevice) findPod(uid string, listed map[string]gpu.PodName, metadata Metadata) bool {
+	d.pod, d.alive = listed[uid]
+	if !d.alive && metadata != nil {
+		if isAPIUID(uid) && metadata.PodGone("", "", uid, d.since) {
+			return false
+		}
+
+		d.pod.Namespace, d.pod.Name, d.alive = metadata.PodByUID(uid)
+	}
+
+	// The operator was wrong about a device whose pod runs.
+	d.dismissed = d.dismissed && !d.alive
+
+	if d.alive && metadata != nil {
+		meta, ok := metadata.PodMetadata(d.pod.Namespace, d.pod.Name, d.since)
+		if ok && meta.UID == uid {
+			d.metadata = meta
+		}
+	}
+
+	return true
+}
+
+// ledgerIndex finds what a ledger knows of the checkpoint's devices.
+type ledgerIndex struct {
+	holdings map[checkpointDevice]bool // all holdings; without a UID if we don't know the pod's
+	podByUID map[string]gpu.PodName    // the pods that the kubelet lists
+	// listed has the devices of device plugins that the kubelet lists for a container. It lacks a
+	// device that the checkpoint does not have for that container: the listed pod has ended, and the
+	// pod in the checkpoint has the device now.
+	listed map[pluginDevice]bool
+}
+
+// has reports whether the ledger already accounts for a device of the checkpoint.
+func (x *ledgerIndex) has(d checkpointDevice) bool {
+	withoutUID := d
+	withoutUID.uid = ""
+
+	return x.holdings[d] || x.holdings[withoutUID] || x.listed[pluginDevice{d.resource, d.id}]
+}
+
+// indexLedger returns the index of a ledger that has a checkpoint.
+func indexLedger(l *ledger) *ledgerIndex {
+	x := &ledgerIndex{
+		holdings: map[checkpointDevice]bool{},
+		podByUID: map[string]gpu.PodName{},
+		listed:   map[pluginDevice]bool{},
+	}
 
 	for n := range l.holdings {
 		h := &l.holdings[n]
+
+		// Without a UID a holding stands for the device in any pod. Once an operator has dismissed it,
+		// it must not hide the device of another pod.
 		if h.Holder.PodUID != "" || !h.dismissed {
-			held[checkpointDevice{h.Holder.PodUID, h.Holder.Name, h.Holder.Resource, h.ID}] = true
+			x.holdings[checkpointDevice{h.Holder.PodUID, h.Holder.Name, h.Holder.Resource, h.ID}] = true
 		}
 
 		if !h.isListed() {
@@ -141,15 +169,15 @@ func (u *unlistedDevices) indexLedger(l *ledger) (
 		}
 
 		if h.Holder.PodUID != "" {
-			listedPods[h.Holder.PodUID] = h.podName()
+			x.podByUID[h.Holder.PodUID] = h.podName()
 		}
 
 		if h.fromPlugin() && (l.checkpoint.err != nil || len(l.checkpoint.podUIDs(h)) > 0) {
-			owned[h.pluginDevice()] = true
+			x.listed[h.pluginDevice()] = true
 		}
 	}
 
-	return held, listedPods, owned
+	return x
 }
 
 // isAPIUID reports whether a UID is from the API server. A static pod has a hash instead, and the
@@ -190,7 +218,7 @@ func (u *unlistedDevices) listAssignments(settled bool, readAt time.Time) []gpu.
 			},
 		}
 		switch {
-		case device.alive && settled:
+		case device.alive && settled: // certain
 		case settled:
 			a.Holder.Unconfirmed = "only the kubelet's checkpoint has it: for an init " +
 				"container, or for a pod that has ended"
