@@ -21,20 +21,20 @@ import (
 )
 
 const (
-	// Interval is the time between two questions to a server.
+	// Interval is the time between two requests to a server.
 	Interval = 30 * time.Second
-	// atOnce is how many servers are asked at the same time, and maxPods how many in one AskAll: no
-	// node has more devices.
-	atOnce  = 2
+	// atOnce is how many servers we ask at the same time.
+	atOnce = 2
+	// maxPods bounds how many servers we ask. No node has more devices.
 	maxPods = 256
-	// keepAnswer is for how long we use an answer.
-	keepAnswer = 3 * Interval
-	// warnEvery is the time between two warnings of a server, at least.
+	// answerValidFor is for how long we use an answer: a server may miss two requests.
+	answerValidFor = 3 * Interval
+	// warnEvery is the least time between two warnings about a server.
 	warnEvery = time.Hour
-	// findWithin limits the time to find the address of a pod, askWithin the time for its whole
-	// answer.
+	// findWithin limits the time to find the address of a pod.
 	findWithin = 10 * time.Second
-	askWithin  = time.Second
+	// askWithin limits the time for a server's whole answer.
+	askWithin = time.Second
 )
 
 // Pods finds pods.
@@ -51,13 +51,13 @@ type Options struct {
 	Pods Pods
 	// Read reads metrics in Prometheus' text format.
 	Read func([]byte) (gpu.ServerFigures, error)
-	// Now is the clock of the answers.
+	// Now is the clock by which answers have their times.
 	Now func() time.Time
-	// Interval is the time between two questions to a server, by the machine's clock; 0 means the
+	// Interval is the time between two requests to a server, by the machine's clock; 0 means the
 	// constant Interval.
 	Interval time.Duration
-	// Dial connects to the address of a pod, which has been checked; nil: by TCP, where we check
-	// the address again.
+	// Dial connects to the address of a pod, which we have checked before. If it is nil we connect by
+	// TCP, and check the address again.
 	Dial   func(ctx context.Context, network, address string) (net.Conn, error)
 	Logger log.Logger
 }
@@ -69,16 +69,15 @@ type Asker struct {
 	client *client
 
 	mu      sync.Mutex
-	pods    []pod // of the last Snapshot
-	answers []gpu.PodServer
-	logged  map[string]logState // by UID
+	pods    []pod               // the pods of the last Snapshot
+	answers []gpu.PodServer     // the last answer of each; never modified in place
+	logged  map[string]logState // by the pod's UID
 }
 
-// logState is what the log says of a server that did not answer: when it last had a warning, and
-// whether its last line is that warning.
+// logState is what we have logged about a server that did not answer.
 type logState struct {
-	warned  time.Time
-	failing bool
+	warned  time.Time // when we last warned of it
+	failing bool      // we have logged nothing since that warning
 }
 
 // pod is a pod that has a server.
@@ -96,7 +95,8 @@ func New(opts Options) *Asker {
 	return &Asker{opts: opts, client: newClient(opts.Dial), logged: map[string]logState{}}
 }
 
-// Observe notes which pods hold devices and say where their servers are.
+// Observe replaces the pods to ask by those of a Snapshot that hold devices and say where their
+// servers are.
 func (a *Asker) Observe(s *gpu.Snapshot) {
 	var pods []pod
 
@@ -121,19 +121,17 @@ func (a *Asker) Observe(s *gpu.Snapshot) {
 // Answers returns the last answer of each server, by UID, unless it is too old. The caller must not
 // modify the list.
 func (a *Asker) Answers() []gpu.PodServer {
-	oldest := a.opts.Now().Add(-keepAnswer)
+	oldest := a.opts.Now().Add(-answerValidFor)
+	isTooOld := func(s gpu.PodServer) bool { return s.Time.Before(oldest) }
+
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	if !slices.ContainsFunc(a.answers, func(s gpu.PodServer) bool {
-		return s.Time.Before(oldest)
-	}) {
+	if !slices.ContainsFunc(a.answers, isTooOld) {
 		return a.answers
 	}
 
-	return slices.DeleteFunc(slices.Clone(a.answers), func(s gpu.PodServer) bool {
-		return s.Time.Before(oldest)
-	})
+	return slices.DeleteFunc(slices.Clone(a.answers), isTooOld)
 }
 
 // Run asks all servers every Interval until ctx ends. It returns nil.
@@ -158,19 +156,22 @@ func (a *Asker) AskAll(ctx context.Context) {
 	pods := a.pods
 	a.mu.Unlock()
 
-	found := make([]gpu.Opt[gpu.PodServer], len(pods))
+	answers := make([]gpu.Opt[gpu.PodServer], len(pods))
+	slots := make(chan struct{}, atOnce)
+
 	var running sync.WaitGroup
 
-	slots := make(chan struct{}, atOnce)
 	for i := range pods {
-		slots <- struct{}{}
+		slots <- struct{}{} // waits until less than atOnce servers are asked
+
 		running.Go(func() {
 			defer func() { <-slots }()
+
 			figures, err := a.askPod(ctx, &pods[i])
 			a.logChange(&pods[i], err)
 
 			if err == nil {
-				found[i] = gpu.Some(
+				answers[i] = gpu.Some(
 					gpu.PodServer{PodUID: pods[i].uid, Time: a.opts.Now(), ServerFigures: figures},
 				)
 			}
@@ -178,16 +179,17 @@ func (a *Asker) AskAll(ctx context.Context) {
 	}
 
 	running.Wait()
-	a.keepAnswers(pods, found)
+	a.storeAnswers(pods, answers)
 }
 
-// keepAnswers replaces the answers of pods by the new ones. A pod without a new answer keeps its
-// last one; pods that are not in the list lose theirs.
-func (a *Asker) keepAnswers(pods []pod, found []gpu.Opt[gpu.PodServer]) {
+// storeAnswers stores the new answers of pods. A pod without a new answer keeps its last one; pods
+// that are not in the list lose theirs.
+func (a *Asker) storeAnswers(pods []pod, answers []gpu.Opt[gpu.PodServer]) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	var next []gpu.PodServer
+	var next []gpu.PodServer // a new list: callers of Answers may have the last one
+
 	stillLogged := map[string]logState{}
 
 	for i := range pods {
@@ -196,7 +198,7 @@ func (a *Asker) keepAnswers(pods []pod, found []gpu.Opt[gpu.PodServer]) {
 			stillLogged[uid] = state
 		}
 
-		if answer, ok := found[i].Get(); ok {
+		if answer, ok := answers[i].Get(); ok {
 			next = append(next, answer)
 			continue
 		}
@@ -229,7 +231,7 @@ func (a *Asker) askPod(ctx context.Context, p *pod) (gpu.ServerFigures, error) {
 	return a.opts.Read(body)
 }
 
-// errNoAnswer is the cancellation cause of a question that was not answered in time.
+// errNoAnswer is the cancellation cause of a request that was not answered in time.
 var errNoAnswer = errors.New("it did not answer within " + askWithin.String())
 
 // findServer returns the address of a pod's server. It returns an error if we must not ask that
@@ -243,6 +245,7 @@ func (a *Asker) findServer(ctx context.Context, p *pod) (netip.AddrPort, error) 
 		return netip.AddrPort{}, err
 	}
 
+	// A pod on the host's network would let us ask a service of the node.
 	own, err := ownAddresses()
 	if err != nil {
 		return netip.AddrPort{}, err
@@ -255,19 +258,21 @@ func (a *Asker) findServer(ctx context.Context, p *pod) (netip.AddrPort, error) 
 	return netip.AddrPortFrom(address.Unmap(), p.endpoint.Port), nil
 }
 
-// logChange logs that a server does not answer any more, and that it does again, at most once in
-// warnEvery: a server that restarts for ever, or answers something else each time, must not fill
-// the log.
+// logChange logs that a server does not answer any more, or that it does again. It warns of a server at
+// most once in warnEvery, so that a server that restarts for ever, or that answers something else each
+// time, does not fill the log.
 func (a *Asker) logChange(p *pod, err error) {
 	now := a.opts.Now()
 	name := p.namespace + "/" + p.name
+
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
 	last, known := a.logged[p.uid]
+	mayWarn := !last.failing && (!known || now.Sub(last.warned) >= warnEvery)
+
 	switch {
-	case err != nil && !last.failing && !errors.Is(err, context.Canceled) &&
-		(!known || now.Sub(last.warned) >= warnEvery):
+	case err != nil && mayWarn && !errors.Is(err, context.Canceled): // canceled: the program ends
 		a.logged[p.uid] = logState{warned: now, failing: true}
 		level.Warn(a.opts.Logger).Log(
 			"msg", "cannot read the metrics of a pod's inference server",

@@ -335,7 +335,7 @@ func TestOldAnswersEnd(t *testing.T) {
 	for _, c := range []struct {
 		passed time.Duration
 		want   int
-	}{{0, 1}, {keepAnswer, 1}, {keepAnswer + time.Second, 0}} {
+	}{{0, 1}, {answerValidFor, 1}, {answerValidFor + time.Second, 0}} {
 		now = time.Unix(1e9, 0).Add(c.passed)
 		a.AskAll(t.Context())
 		cmptest.Equal(t, c.passed.String(), len(a.Answers()), c.want)
