@@ -13,13 +13,13 @@ import (
 
 // alias is a flag of dcgm-exporter, with its environment variable.
 type alias struct {
-	name  string // without dashes
-	short string // its short name, without dash; empty if it has none
+	name  string // without dashes: "collectors"
+	short string // its short name, without a dash: "f"; empty if it has none
 	env   string // its environment variable
-	// flag is the flag of this program that stands for it. If the command line or the environment
+	// flag is the flag of this program for the same thing. If the command line or the environment
 	// sets flag, we ignore the alias's environment variable.
 	flag string
-	// switches says that the flag takes no value: it is on if it is given.
+	// switches says that the flag takes no value: to give it switches it on.
 	switches bool
 	// translate turns a value into flags of this program; nil if we have no flag for it.
 	translate func(value string) ([]string, error)
@@ -40,6 +40,7 @@ func aliases() []alias {
 
 // translatedAliases lists the flags of dcgm-exporter for which this program has flags of its own.
 func translatedAliases() []alias {
+	// as returns the translation for a flag that takes the same values as dcgm-exporter's.
 	as := func(flag string) func(string) ([]string, error) {
 		return func(value string) ([]string, error) { return []string{"--" + flag + "=" + value}, nil }
 	}
@@ -138,8 +139,9 @@ const (
 	clockEventsWindowFlag = "clock-events-count-window-size"
 )
 
-// translateSwitch returns a translation of a switch into a flag, which gets the value on or off. If
-// that value is empty, the translation sets no flag; "true" and "false" set a switch of this program.
+// translateSwitch returns a translation of a switch into a flag of this program, which gets the value on
+// or off. If that value is empty, the translation sets no flag. If it is "true" or "false", our flag is
+// a switch, too: --flag or --no-flag.
 func translateSwitch(flag, on, off string) func(string) ([]string, error) {
 	return func(value string) ([]string, error) {
 		isOn, err := strconv.ParseBool(value)
@@ -201,8 +203,9 @@ func translateLogFormat(value string) ([]string, error) {
 	return nil, fmt.Errorf("%q: expected text or json", value)
 }
 
-// resolveValue returns the flags of this program for an alias with a value. name is what set the
-// value: the flag with its dashes, or the environment variable.
+// resolveValue returns the flags of this program for an alias with a value. If there are none, it
+// returns a warning or an error, unless this program does what the alias asks for anyway. name is what
+// set the value: the flag with its dashes, or the environment variable.
 func (a *alias) resolveValue(name, value string) (flags []string, warnings []warning, err error) {
 	if a.translate != nil {
 		flags, err = a.translate(value)
@@ -223,7 +226,7 @@ func (a *alias) resolveValue(name, value string) (flags []string, warnings []war
 	}
 
 	switch {
-	case slices.Contains(a.accepted, value):
+	case slices.Contains(a.accepted, value): // it changes nothing
 		return nil, nil, nil
 	case a.verdict == warned:
 		kind := "variable"
@@ -273,6 +276,8 @@ func translateAliases(
 	}
 
 	out = append(out, rest...)
+
+	// As in dcgm-exporter, the command line takes precedence over the environment.
 	notGiven := slices.DeleteFunc(aliases(), func(a alias) bool { return given[a.name] })
 	flags, warns, err := translateEnvironment(notGiven, out, lookup)
 
@@ -280,9 +285,9 @@ func translateAliases(
 }
 
 // argument is an argument of a command line. A flag of dcgm-exporter and its value are one argument,
-// also if they are two words.
+// also if they are two words, as in "-f counters.csv".
 type argument struct {
-	text  string // as given; without the value for a flag of dcgm-exporter
+	text  string // as given; of a flag of dcgm-exporter only the name
 	alias *alias // nil if it is not a flag of dcgm-exporter
 	value string // the value of a flag of dcgm-exporter
 }
@@ -299,31 +304,31 @@ func splitLine(args []string) (words []argument, rest []string, err error) {
 
 		ownOutput = ownOutput || args[i] == commandCheckNode
 		name, value, hasValue := strings.Cut(args[i], "=")
-		a := findAlias(known, name)
 
-		if ownOutput && name == "-o" {
-			a = nil
+		a := findAlias(known, name)
+		if a == nil || ownOutput && name == "-o" {
+			words = append(words, argument{text: args[i]})
+			continue
 		}
 
 		switch {
-		case a == nil:
-			name = args[i]
 		case hasValue:
 		case a.switches:
 			value = "true"
-		case i+1 < len(args):
+		case i+1 < len(args): // the value is the next word
 			i++
 			value = args[i]
 		default:
 			return nil, nil, fmt.Errorf("%s: expected a value", name)
 		}
 
-		if a != nil && strings.TrimLeft(name, "-") == collectorsFlag && !isCountersFile(value) {
-			a = nil
-			name = "--" + collectorsFlag + "=" + value // our own flag of that name
+		// Both programs have a flag of this name: ours lists collectors, dcgm-exporter's names a file.
+		if strings.TrimLeft(name, "-") == collectorsFlag && !isCountersFile(value) {
+			words = append(words, argument{text: "--" + collectorsFlag + "=" + value})
+			continue
 		}
 
-		words = append(words, argument{name, a, value})
+		words = append(words, argument{text: name, alias: a, value: value})
 	}
 
 	return words, nil, nil
@@ -364,8 +369,8 @@ func checkRepeated(app *kingpin.Application, args []string) error {
 			continue
 		}
 
-		var setters []string
-		byAlias := false
+		var setters []string // the arguments that set the flag
+		byAlias := false     // one of them is a flag of dcgm-exporter
 
 		for _, w := range words {
 			if hasFlag(w.flags(), flag.Name) {

@@ -17,8 +17,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/health"
 )
 
-// healthFile is the file in the state folder that has what the health of the GPUs depends on but the
-// driver does not report again after a restart of this program, such as XIDs.
+// healthFile is the file in the state folder that keeps what health depends on over a restart of this
+// program. The driver reports an XID, for example, only once.
 const healthFile = "health.json"
 
 const (
@@ -30,7 +30,7 @@ const (
 
 // healthDocument is the content of the file.
 type healthDocument struct {
-	Boot string `json:"boot"` // the memory of another boot is void: a reboot resets all GPUs
+	Boot string `json:"boot"` // we drop the memory of another boot, since a reboot resets all GPUs
 	health.Memory
 }
 
@@ -41,15 +41,15 @@ type healthMemory struct {
 	boot    string
 	now     func() time.Time
 	logger  log.Logger
-	due     chan struct{} // has a value when the memory is to be written
+	due     chan struct{} // has a value when run is to write the memory
 
 	// The poll loop owns these.
-	last   health.Memory // as last given to run to write
-	lastAt time.Time
+	last   health.Memory // the memory when it was last due
+	lastAt time.Time     // when that was; zero before
 }
 
-// stateDir returns the folder that outlives the process: that of partition control if it is on, else
-// that of right-sizing; empty if there is none.
+// stateDir returns a folder that outlives the process: partition control's if it is on, or else
+// right-sizing's. It is empty if there is none.
 func (c *Config) stateDir() string {
 	if c.Control.Enabled {
 		return c.Control.StateDir
@@ -58,7 +58,8 @@ func (c *Config) stateDir() string {
 	return c.Advise.StateDir
 }
 
-// openHealthMemory loads what an earlier process in this boot has seen, and keeps what this one sees.
+// openHealthMemory loads what an earlier process in this boot has seen of the GPUs, and keeps in dir
+// what this one sees. Without dir it does nothing.
 func (x *exporter) openHealthMemory(dir string) {
 	if dir == "" {
 		return
@@ -67,7 +68,7 @@ func (x *exporter) openHealthMemory(dir string) {
 	boot, err := x.node.boot()
 	if err != nil || boot == "" {
 		level.Warn(x.logger).Log(
-			"msg", "XIDs of before a restart will not be known: the boot of the node is not",
+			"msg", "a restart will forget the XIDs of the GPUs: cannot tell this boot of the node from others",
 			"err", err,
 		)
 
@@ -112,22 +113,23 @@ func (h *healthMemory) recall() {
 	}
 
 	if d.Boot != h.boot {
-		d.Memory = health.Memory{}
+		d.Memory = health.Memory{} // the node has booted since
 	}
 
 	h.tracker.Recall(d.Memory)
 	h.last = d.Memory
 }
 
-// observe lets run write the memory if it has changed, or the file is old.
+// observe has run write the memory if it has changed, or if the file is old.
 func (h *healthMemory) observe(*gpu.Snapshot) {
 	now := h.now()
 	memory := h.tracker.Memory()
 	age := now.Sub(h.lastAt)
 
-	// We also write an empty memory, once: it says that no GPU had a problem in this boot.
-	isWritten := !h.lastAt.IsZero() && (len(memory.GPUs) == 0 || age >= 0 && age < saveHealthEvery)
-	if isWritten && memory.IsSame(h.last) {
+	// An empty memory says that no GPU had a problem in this boot: to write that once is enough. The
+	// age is negative if the clock was set back.
+	isFresh := !h.lastAt.IsZero() && (len(memory.GPUs) == 0 || age >= 0 && age < saveHealthEvery)
+	if isFresh && memory.IsSame(h.last) {
 		return
 	}
 
@@ -140,8 +142,8 @@ func (h *healthMemory) observe(*gpu.Snapshot) {
 	}
 }
 
-// run writes the memory when it is due, and once more at the end if it is not empty. A disk that hangs
-// only delays this.
+// run writes the memory when it is due, and once more at the end unless it is empty. A disk that hangs
+// delays only run, and not the polls.
 func (h *healthMemory) run(ctx context.Context) error {
 	for {
 		select {
@@ -157,7 +159,8 @@ func (h *healthMemory) run(ctx context.Context) error {
 	}
 }
 
-// write writes the memory. It returns at the latest saveHealthWithin after ctx ends.
+// write writes the memory. It returns at the latest saveHealthWithin after ctx ends, even if the disk
+// hangs: the goroutine then ends with the program.
 func (h *healthMemory) write(ctx context.Context) {
 	written := make(chan error, 1)
 
@@ -171,9 +174,10 @@ func (h *healthMemory) write(ctx context.Context) {
 	}()
 
 	abandoned := make(chan struct{})
-	defer context.AfterFunc(ctx, func() {
+	stop := context.AfterFunc(ctx, func() {
 		time.AfterFunc(saveHealthWithin, func() { close(abandoned) })
-	})()
+	})
+	defer stop()
 
 	select {
 	case err := <-written:
