@@ -85,8 +85,8 @@ func writeError(p *page, op *api.Operation) {
 	writeBlockers(p, op.Error.Blocking)
 }
 
-// writeGPUs shows the state of each GPU. It shows nothing if there is one GPU, whose state is that of
-// the operation.
+// writeGPUs shows the state of each GPU. It shows nothing if the only GPU has the operation's own state,
+// and that state tells its layout.
 func writeGPUs(p *page, op *api.Operation) {
 	if len(op.GPUs) == 1 && op.GPUs[0].State == op.State && !mayHaveOtherLayout(op.State) {
 		return
@@ -125,9 +125,10 @@ func mayHaveOtherLayout(state api.OperationState) bool {
 func writeChanges(p *page, op *api.Operation, id gpu.UUID) {
 	var done []string
 
+	// A step that was undone was done before: the rollback below undid it.
 	for i := range op.Steps {
-		if st := &op.Steps[i]; st.GPU == id &&
-			(st.State == api.StepDone || st.State == api.StepUndone) {
+		st := &op.Steps[i]
+		if st.GPU == id && (st.State == api.StepDone || st.State == api.StepUndone) {
 			done = append(done, stepPlace(&st.Step))
 		}
 	}
@@ -157,7 +158,7 @@ func writeInstances(p *page, g *api.OperationGPU) {
 		p.line(text("    Instances there:"))
 	case g.Current != nil:
 		p.line(text("    Instances there: none"))
-	default:
+	default: // the GPU could not be read
 		p.line(text("    Instances there: see migctl get"))
 	}
 
@@ -281,8 +282,8 @@ func writeUndo(p *page, op *api.Operation) {
 	}
 }
 
-// writeUnsettled says what to do about an operation that waits for the kubelet, or for failed hooks to
-// succeed.
+// writeUnsettled says what to do about an operation that waits for the kubelet to offer the new devices,
+// or for hooks that have failed.
 func writeUnsettled(p *page, op *api.Operation) {
 	p.paragraph(
 		"",

@@ -20,7 +20,7 @@ const (
 const wholeResource = "nvidia.com/gpu"
 
 // resourceOf returns the resource that NVIDIA's device plugin, under strategy mixed, offers for a
-// profile: nvidia.com/mig-1g.5gb.me for 1g.5gb+me. For the empty profile it is that of whole GPUs.
+// profile: nvidia.com/mig-1g.5gb.me for 1g.5gb+me. The empty profile stands for whole GPUs.
 func resourceOf(profile string) string {
 	if profile == "" {
 		return wholeResource
@@ -29,7 +29,7 @@ func resourceOf(profile string) string {
 	return "nvidia.com/mig-" + strings.ReplaceAll(profile, "+", ".")
 }
 
-// ownerChange says how the owner of a pod is changed so that its pods ask for another device.
+// ownerChange says how to change the owner of a pod so that its pods ask for another device.
 type ownerChange struct {
 	command string // the command that changes the owner; empty if no command can
 	words   string // what to know about the command, or what to do instead of it
@@ -38,8 +38,8 @@ type ownerChange struct {
 	replaces bool
 }
 
-// changeOf returns how the owner of the pod on a device is changed so that it asks for the
-// recommended device.
+// changeOf returns how to change the owner of what holds a device so that it asks for the recommended
+// device.
 func changeOf(r *advise.Recommendation) ownerChange {
 	current := resourceOf(r.Profile)
 	if r.Pod != nil && r.Pod.Resource != "" {
@@ -94,7 +94,7 @@ func changeOf(r *advise.Recommendation) ownerChange {
 	return c
 }
 
-// manualChange says how people change an owner that no command can change.
+// manualChange says how to change an owner that no command can change.
 func manualChange(r *advise.Recommendation, kind, name, current string) string {
 	limit := fmt.Sprintf(
 		"limit %s: 1 instead of %s: 1 for the container %s",
@@ -182,7 +182,7 @@ func patchCommand(r *advise.Recommendation, object, current string, inJob bool) 
 }
 
 // kubectl returns a kubectl command on objects of a namespace. Callers write a name behind its type
-// or flag (pod/NAME): a name that begins with "-" can't be taken for a flag.
+// or flag (pod/NAME), so that kubectl can't take a name that begins with "-" for a flag.
 func kubectl(namespace string, args ...string) string {
 	words := []string{"kubectl", QuoteForShell("--namespace=" + namespace)}
 	for _, a := range args {

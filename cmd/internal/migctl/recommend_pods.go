@@ -22,10 +22,11 @@ func holderText(r *advise.Recommendation) string {
 	return workloadName(r)
 }
 
-// writeOwnerChange writes how the owner of what holds a device is changed so that it asks for a
-// slice, and returns the change. For the same owner it writes this once.
+// writeOwnerChange writes how to change the owner of what holds a device, so that it asks for a slice,
+// and returns the change. It writes the change of an owner only once.
 func (w *procedure) writeOwnerChange(r *advise.Recommendation) ownerChange {
 	c := changeOf(r)
+
 	if w.changed[*r.Workload] {
 		w.writeNote("Its owner asks for the slice already, see above.")
 		return c
@@ -68,9 +69,9 @@ func (w *procedure) writeOwnerChange(r *advise.Recommendation) ownerChange {
 	return c
 }
 
-// writeReach warns that a change of an owner moves its pods on other nodes, too, although only this
-// node was looked at. A change of a Job, a pod without an owner, or work without Kubernetes moves
-// nothing else.
+// writeReach warns that a change of an owner moves its pods on other nodes, too, although we have looked
+// only at this node. A change of a Job, a pod without an owner, or work without Kubernetes moves nothing
+// else.
 func (w *procedure) writeReach(r *advise.Recommendation) {
 	if isOwnedBy(r, "Job", ownerPod, ownerBatch, ownerProcesses) {
 		return
@@ -84,39 +85,44 @@ func (w *procedure) writeReach(r *advise.Recommendation) {
 		),
 	)
 
-	whole := !r.Instance.Present()
-	if whole && !w.warnedOfReach {
+	// migctl fleet looks at whole GPUs only.
+	isWhole := !r.Instance.Present()
+	if isWhole && !w.warnedOfReach {
 		w.writeNote("migctl fleet reads the answers of all nodes, of which the weakest decides.")
 		w.warnedOfReach = true
 	}
 
-	if !whole && !w.warnedOfSliceReach {
+	if !isWhole && !w.warnedOfSliceReach {
 		w.writeNote("If it has replicas there, see migctl recommend of these nodes first.")
 		w.warnedOfSliceReach = true
 	}
 }
 
-// otherProfile returns a profile that is recommended for another pod of the same owner and
-// container; empty if there is none.
+// otherProfile returns a profile other than r's that is recommended for another pod of the same owner
+// and container; empty if there is none.
 func (w *procedure) otherProfile(r *advise.Recommendation) string {
 	for i := range w.report.Devices {
-		o := &w.report.Devices[i]
-		if o.Action != advise.ActionSlice && !o.ChangesSlice() || o.Recommended == r.Recommended {
+		other := &w.report.Devices[i]
+
+		moves := other.Action == advise.ActionSlice || other.ChangesSlice()
+		if !moves || other.Recommended == r.Recommended {
 			continue
 		}
 
-		a := o.Workload
-
-		b := r.Workload
-		if a.Namespace == b.Namespace && a.Owner == b.Owner && a.Container == b.Container {
-			return cmp.Or(o.Recommended, "a whole GPU")
+		if hasSameOwner(other, r) && other.Workload.Container == r.Workload.Container {
+			return cmp.Or(other.Recommended, "a whole GPU")
 		}
 	}
 
 	return ""
 }
 
-// isOwnedBy reports whether the owner of what holds a GPU is of one of these kinds.
+// hasSameOwner reports whether the same owner has what holds two devices.
+func hasSameOwner(a, b *advise.Recommendation) bool {
+	return a.Workload.Namespace == b.Workload.Namespace && a.Workload.Owner == b.Workload.Owner
+}
+
+// isOwnedBy reports whether the owner of what holds a GPU has one of these kinds.
 func isOwnedBy(r *advise.Recommendation, kinds ...string) bool {
 	kind, _, _ := strings.Cut(r.Workload.Owner, "/")
 	return slices.Contains(kinds, kind)
@@ -135,8 +141,8 @@ func isReplaceable(r *advise.Recommendation) bool {
 	)
 }
 
-// writeRemoval writes how a pod leaves its GPU: if no work is lost, by the deletion of the pod, for
-// which kubectl waits; otherwise when it ends.
+// writeRemoval writes how a pod leaves its GPU. If that loses no work, the operator deletes the pod, and
+// kubectl waits until it is gone; otherwise the operator waits until it ends.
 func (w *procedure) writeRemoval(r *advise.Recommendation) {
 	switch {
 	case r.Pod != nil && isReplaceable(r):
@@ -185,14 +191,15 @@ func (w *procedure) writeWaitUntilGone(r *advise.Recommendation) {
 }
 
 // writeWaitForSlices writes how to wait until the pods that get slices on some GPUs run there. The
-// next cordon would keep a late pod from its slice, and so its old pod on the old GPU.
-func (w *procedure) writeWaitForSlices(targets []advise.Stage) {
-	waited := map[string]bool{}
+// next step cordons the node: a late pod could not come to its slice, and its old pod would stay on the
+// old GPU.
+func (w *procedure) writeWaitForSlices(stages []advise.Stage) {
+	waited := map[string]bool{} // the owners whose rollout it waits for
 
-	for _, t := range targets {
-		var others []string
+	for _, stage := range stages {
+		var others []string // the owners without a rollout that we can wait for
 
-		for _, slice := range t.Slices {
+		for _, slice := range stage.Slices {
 			r := w.report.OfWhole(slice.From)
 			if r == nil || r.Workload == nil || !isReplaceable(r) {
 				continue
@@ -212,30 +219,27 @@ func (w *procedure) writeWaitForSlices(targets []advise.Stage) {
 		}
 
 		if len(others) > 0 {
-			w.writeCommand(fmt.Sprintf("migctl get %d", t.Index))
-			w.writeNote(
-				fmt.Sprintf("Repeat it until GPU %d has the pods of %s on its slices.", t.Index,
-					strings.Join(others, ", ")),
-			)
+			w.writeCommand(fmt.Sprintf("migctl get %d", stage.Index))
+			w.writeNote(fmt.Sprintf("Repeat it until GPU %d has the pods of %s on its slices.",
+				stage.Index, strings.Join(others, ", ")))
 		}
 	}
 }
 
-// canFinishRollout reports whether the pods of an owner are replaced by a rollout that can end now:
-// it can't as long as a pod on this node has no slice to go to.
+// canFinishRollout reports whether an owner replaces its pods by a rollout that can end now. It can't
+// end as long as one of its pods on this node has no slice to go to.
 func (w *procedure) canFinishRollout(r *advise.Recommendation) bool {
 	if !changeOf(r).replaces {
 		return false
 	}
 
 	for i := range w.report.Devices {
-		o := &w.report.Devices[i]
-		if o.Instance.Present() || o.Workload == nil {
+		other := &w.report.Devices[i]
+		if other.Instance.Present() || other.Workload == nil {
 			continue
 		}
 
-		same := o.Workload.Namespace == r.Workload.Namespace && o.Workload.Owner == r.Workload.Owner
-		if same && !w.done[w.report.Packing.TargetOf(o.Index)] {
+		if hasSameOwner(other, r) && !w.done[w.report.Packing.TargetOf(other.Index)] {
 			return false
 		}
 	}

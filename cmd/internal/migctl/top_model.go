@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// topState holds all that a live view shows. A state is never changed: each topMessage makes a new
-// one of it.
+// topState holds all that a live view shows. We never change a state: each topMessage makes a new one
+// of it, which may share what it doesn't change.
 type topState struct {
 	nodes         []topNode
 	width, height int // of the terminal; a height of 0 is no limit
@@ -34,19 +34,18 @@ type topNode struct {
 	view    *nodeView // the last reading; nil before the first
 	read    time.Time // when the last reading came
 
-	// lead is how much our clock is before the node's, by the reading that came with the least delay
-	// since the stream began; nil before the first. delay is how much longer the last reading took: a
-	// slow link delays what the stream brings.
-	lead  *time.Duration
+	// lead is how far our clock is ahead of the node's. We take the reading that arrived the fastest
+	// since the stream began, as if it had taken no time; nil before the first.
+	lead *time.Duration
+	// delay is how much longer the last reading took than the fastest one: the link is slow.
 	delay time.Duration
 
-	trouble string // why no readings come now; empty if the stream brings them
-
+	trouble      string // why no readings come now; empty if the stream brings them
 	troubleSince time.Time
 	retryAfter   time.Duration // from troubleSince to the next attempt
+	polled       bool          // we asked for the last reading, since no stream brings one
 
-	polled bool              // the last reading was asked for, since no stream brings one
-	past   *history.Document // the last 15 minutes; nil if not known
+	past *history.Document // the last 15 minutes; nil if not known
 }
 
 // source returns the state of one of the node's sources, absent if the node has no such source.
@@ -81,7 +80,7 @@ const (
 
 func (o topOrder) String() string { return [...]string{"index", "memory", "activity"}[o] }
 
-// absent is the number of a part that a key does not have: that of a GPU has no instance.
+// absent stands for an id that a key does not have: the key of a GPU has no instance. 0 is a valid id.
 const absent = -1
 
 // topKey identifies a line that can be selected: a node, a GPU, a GPU instance or a compute
@@ -156,19 +155,20 @@ func (m readingMessage) apply(s topState) topState {
 	n.view = newNodeView(m.doc)
 	n.read = m.at
 	n.trouble = ""
-	n.compareClocks(m.at.Sub(m.doc.Time))
+	n.recordTransit(m.at.Sub(m.doc.Time))
 	s.now = m.at
 
 	return keepSelection(s)
 }
 
-// compareClocks notes that a reading has come so long after it was taken, by two clocks.
-func (n *topNode) compareClocks(after time.Duration) {
-	if n.lead == nil || after < *n.lead {
-		n.lead = &after
+// recordTransit records how long a reading took to reach us: by the node's clock when it left, and by
+// ours when it came. That is the lead of our clock and the delay of the link together.
+func (n *topNode) recordTransit(took time.Duration) {
+	if n.lead == nil || took < *n.lead {
+		n.lead = &took
 	}
 
-	n.delay = after - *n.lead
+	n.delay = took - *n.lead
 }
 
 func (m troubleMessage) apply(s topState) topState {
@@ -181,7 +181,7 @@ func (m troubleMessage) apply(s topState) topState {
 	s.now = m.at
 
 	if !m.polled {
-		n.lead = nil // one of the clocks may be set until the next stream
+		n.lead = nil // one of the clocks may jump before the next stream begins
 	}
 
 	return s
@@ -286,7 +286,7 @@ func pressInList(s topState, key string) topState {
 	return keepSelection(s)
 }
 
-// moveSelection selects another line as a key says.
+// moveSelection selects the line that a key leads to. Other keys change nothing.
 func moveSelection(s topState, key string) topState {
 	lines := s.keys()
 	if len(lines) == 0 {
@@ -322,7 +322,7 @@ func moveSelection(s topState, key string) topState {
 	return scrollToSelection(s)
 }
 
-// nextGPU returns the index of the next line that is a GPU's, down with step 1 and up with -1, or
+// nextGPU returns the index of the next line of a GPU, below with step 1 or above with -1. It returns
 // line itself if there is none.
 func nextGPU(lines []topKey, line, step int) int {
 	for next := line + step; next >= 0 && next < len(lines); next += step {
@@ -335,7 +335,7 @@ func nextGPU(lines []topKey, line, step int) int {
 }
 
 func pressInDetail(s topState, key string) topState {
-	page := max(1, s.height-4) // two of the height-2 lines of the detail stay in sight
+	page := max(1, s.height-4) // the detail has height-2 lines, of which two stay in sight
 
 	switch key {
 	case "q":
@@ -361,8 +361,8 @@ func pressInDetail(s topState, key string) topState {
 	return s
 }
 
-// keepSelection selects another line if the selected one is not shown any more: the line of its
-// GPU, or of the first device.
+// keepSelection selects another line if the list does not have the selected one any more: the line of
+// its GPU, or else of the first device.
 func keepSelection(s topState) topState {
 	lines := s.keys()
 	if slices.Contains(lines, s.selected) {
@@ -411,9 +411,9 @@ func scrollToSelection(s topState) topState {
 		return s
 	}
 
-	first := 0
-	last := 0
-	lines := 0
+	first := 0 // where the selected row begins, in lines
+	last := 0  // where it ends
+	lines := 0 // the length of the list
 
 	for _, r := range s.rows() {
 		if r.key == s.selected {
@@ -424,6 +424,7 @@ func scrollToSelection(s topState) topState {
 		lines += r.height()
 	}
 
+	// Scroll as little as possible, and not beyond the end of the list.
 	s.offset = min(s.offset, first)
 	s.offset = max(s.offset, last-height)
 	s.offset = max(0, min(s.offset, lines-height))
@@ -431,7 +432,7 @@ func scrollToSelection(s topState) topState {
 	return s
 }
 
-// Sizes of the screen, in lines but for the width.
+// Sizes of the screen, in lines except for the width.
 const (
 	fixedLines     = 3  // the title and the heads of the columns above the list, the keys below it
 	tallHistory    = 5  // the history on a screen of at least tallHeight; 1 on others
