@@ -159,10 +159,7 @@ the annotation `+"`mig-exporter.io/service-time`"+`.
 | regrets | by default | strictly | naive rule |
 |---|--:|--:|--:|
 `, s.serving(), judgedHours, float64(maxStretch))
-	row := func(name string, holds func(*verdict) bool) {
-		fmt.Fprintf(b, "| %s | %d | %d | %d |\n",
-			name, s.count(byDefault, holds), s.count(strictly, holds), s.count(naively, holds))
-	}
+	row := func(name string, holds func(*verdict) bool) { s.renderCounts(b, name, holds) }
 	row("requests judged", func(v *verdict) bool { return v.seen.waits.known })
 	row("by latency, or throughput of clients that wait", func(v *verdict) bool { return v.seen.late })
 	row("of them, not by the workload model minute by minute", func(v *verdict) bool { return v.seen.late && !v.seen.slow })

@@ -73,10 +73,13 @@ func (s *summary) count(way int, holds func(*verdict) bool) int {
 
 func (s *summary) given(way int) int { return s.count(way, func(*verdict) bool { return true }) }
 
-// render returns the report as markdown.
+// render returns the report as markdown. It begins with the result.
 func (s *summary) render() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, `# Right-sizing on simulated nodes
+
+	b.WriteString("# Right-sizing on simulated nodes\n\n")
+	s.renderResult(&b)
+	fmt.Fprintf(&b, `## How it was measured
 
 `+"`make evaluate`"+` writes this page. **All of it is simulated**: the workload model is the project's own (a roofline of SMs and
 bandwidth, consistent with published runs). These figures say whether the advice follows from what was observed, not how real kernels
@@ -104,7 +107,44 @@ nothing foretells, are counted apart.
 	fmt.Fprintf(&b, "\n## Time\n\nThe evaluation of the nodes took %v of processor time, which %d processors share; the "+
 		"comparison with the full simulator is left out.\n", s.took.Round(time.Minute), runtime.GOMAXPROCS(0))
 
-	return b.String()
+	return fillPage(b.String())
+}
+
+// renderResult answers the question of the page: how many workloads regret the advice.
+func (s *summary) renderResult(b *strings.Builder) {
+	fmt.Fprintf(b, "Of %d simulated workloads that were recommended a slice by default, **%d regret it**: they were "+
+		"killed in the slice, were too slow, or kept requests waiting. Of %d that were recommended one strictly "+
+		"(`--advise.strict`) %d do. The naive rule takes the smallest slice with enough memory if p95 of utilization "+
+		"is under 30 %%: %d of its %d regret it.\n\n",
+		s.given(byDefault), s.count(byDefault, (*verdict).harmed),
+		s.given(strictly), s.count(strictly, (*verdict).harmed),
+		s.count(naively, (*verdict).harmed), s.given(naively))
+	b.WriteString("| | by default | strictly | naive rule |\n|---|--:|--:|--:|\n")
+	s.renderCounts(b, "workloads recommended a slice", func(*verdict) bool { return true })
+	s.renderCounts(b, "regret it", (*verdict).harmed)
+	b.WriteString("| their share |")
+
+	for way := range ways {
+		fmt.Fprintf(b, " %s |", percent(s.count(way, (*verdict).harmed), s.given(way)))
+	}
+
+	b.WriteString("\n")
+	s.renderCounts(b, "ran out of memory", func(v *verdict) bool { return v.outOfMemory })
+	s.renderFreed(b)
+	b.WriteString("\n")
+}
+
+// renderFreed writes the rows of the GPUs that moved workloads held, and of the free ones.
+func (s *summary) renderFreed(b *strings.Builder) {
+	fmt.Fprintf(b, "| GPUs of what moves | %d | %d | |\n| of them free after packing | %d | %d | |\n",
+		s.inUse[byDefault], s.inUse[strictly], s.freed[byDefault], s.freed[strictly])
+}
+
+// renderCounts writes a row of a table: for each way of deciding, of how many workloads something
+// holds.
+func (s *summary) renderCounts(b *strings.Builder, name string, holds func(*verdict) bool) {
+	fmt.Fprintf(b, "| %s | %d | %d | %d |\n",
+		name, s.count(byDefault, holds), s.count(strictly, holds), s.count(naively, holds))
 }
 
 func (s *summary) models() []string {
@@ -128,10 +168,7 @@ memory.
 | | by default | strictly | naive rule |
 |---|--:|--:|--:|
 `)
-	row := func(name string, holds func(*verdict) bool) {
-		fmt.Fprintf(b, "| %s | %d | %d | %d |\n",
-			name, s.count(byDefault, holds), s.count(strictly, holds), s.count(naively, holds))
-	}
+	row := func(name string, holds func(*verdict) bool) { s.renderCounts(b, name, holds) }
 	row("workloads recommended a slice", func(*verdict) bool { return true })
 	row("ran out of memory", func(v *verdict) bool { return v.outOfMemory })
 	row("lacked a media engine", func(v *verdict) bool { return v.engineMissing })
@@ -146,8 +183,9 @@ memory.
 	fmt.Fprintf(b, "| not recommended in the end, since it gains nothing on its node | %d | %d | |\n"+
 		"| frees no GPU, and makes room | %d | %d | |\n", s.gainless[byDefault], s.gainless[strictly],
 		s.roomy[byDefault], s.roomy[strictly])
-	fmt.Fprintf(b, "| GPUs of what moves | %d | %d | |\n| of them free after packing | %d | %d | |\n\n",
-		s.inUse[byDefault], s.inUse[strictly], s.freed[byDefault], s.freed[strictly])
+	s.renderFreed(b)
+	b.WriteString("\n")
+
 	strict := s.count(strictly, func(v *verdict) bool { return v.seen.worstHour < minThroughput })
 	fmt.Fprintf(b, "Strict promises that no workload falls below 95 %% of its throughput over the 7 days, and holds it; "+
 		"it says nothing of single hours: %d of its workloads lost more than 5 %% in their worst one.\n\n", strict)
