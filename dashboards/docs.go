@@ -3,7 +3,9 @@ package dashboards
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"text/template"
+	"unicode/utf8"
 )
 
 // page is what a template of the documentation gets of a dashboard.
@@ -82,7 +84,7 @@ func Docs(text string) ([]byte, error) {
 	var pages []page
 
 	for _, d := range allDashboards() {
-		p := page{Title: d.title, Description: d.description, Pictures: pictures(d.uid)}
+		p := page{Title: d.title, Description: fill(d.description), Pictures: pictures(d.uid)}
 		for _, r := range d.rows {
 			row := pageRow{Title: r.title, Collapsed: r.collapsed}
 			for _, panel := range r.panels {
@@ -99,4 +101,24 @@ func Docs(text string) ([]byte, error) {
 	err = t.Execute(&b, pages)
 
 	return b.Bytes(), err
+}
+
+// fill breaks a text into lines of at most 100 columns, as wide as prose of the documentation is.
+func fill(text string) string {
+	var lines []string
+
+	line := ""
+
+	for _, word := range strings.Fields(text) {
+		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > 100 {
+			lines = append(lines, line)
+			line = word
+
+			continue
+		}
+
+		line = strings.TrimPrefix(line+" "+word, " ")
+	}
+
+	return strings.Join(append(lines, line), "\n")
 }
