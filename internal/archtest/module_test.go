@@ -45,6 +45,11 @@ func TestModuleKeepsTheRules(t *testing.T) {
 		files++
 
 		found = append(found, s.violations()...)
+
+		if about := s.longFile(); about != "" {
+			t.Log(about)
+		}
+
 		if !s.isTest() {
 			imports = append(imports, s.imports()...)
 		}
