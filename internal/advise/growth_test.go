@@ -9,7 +9,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// grown returns the Evidence on a workload whose memory in GiB follows a function of days, after
+// grownFor returns the Evidence on a workload whose memory in GiB follows a function of days, after
 // some days.
 func grownFor(t *testing.T, days float64, gib func(day float64) float64) *Evidence {
 	t.Helper()

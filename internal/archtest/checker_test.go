@@ -143,6 +143,61 @@ func TestInterfaceRule(t *testing.T) {
 	}
 }
 
+func TestCommentHeadRule(t *testing.T) {
+	for _, c := range []struct{ about, text, rule string }{
+		{"its name", "// grownFor returns it.\nfunc grownFor() {}", ""},
+		{"its name, of a method", "// readFast's time.\nfunc (t T) readFast() {}", ""},
+		{"a sentence", "// GPUs of NVIDIA's are read.\nfunc f() {}", ""},
+		{"a name that it had", "// grown returns it.\nfunc grownFor() {}", "the comment of grownFor begins with grown"},
+		{"the test before", "// TestA: it holds.\n// TestB: so does it.\nfunc TestB() {}", "begins with TestA"},
+		{"another type", "// PlanNode is one.\ntype Plan struct{}", "the comment of Plan begins with PlanNode"},
+		{"another type of a group", "type (\n// oldKey is one.\nnewKey int\n)", "begins with oldKey"},
+		{"a constant, which may have a phrase", "const (\n// the driver refuses it\nA = 1\n)", ""},
+	} {
+		checkFound(t, c.about, violationsOf(t, "a/a.go", "package a\n"+c.text+"\n"), "a/a.go:", c.rule)
+	}
+}
+
+func TestGoneMembers(t *testing.T) {
+	const types = "type T struct { inner; *Other; field, Next int }\ntype inner struct { Deep int }\n" +
+		"type Other interface { Do() }\nfunc (t *T) Run() {}\ntype G[K any] struct { a K }\nfunc (g *G[K]) Put() {}\n" +
+		"type foreign struct { sync.Mutex }\ntype state int\ntype alias = b.T\n"
+
+	for _, c := range []struct{ about, comment, gone string }{
+		{"field and method", "T.field, T.Next, T.Run", ""},
+		{"embedded", "T.inner, T.Deep, T.Do", ""},
+		{"with parameters", "G.Put", ""},
+		{"a type of another package inside", "foreign.Lock, alias.X", ""},
+		{"a file", "state.go", ""},
+		{"an address", "https://T.org/T.com, no-T.org", ""},
+		{"another package's", "gpu.Snapshot, http.Handler", ""},
+		{"gone field", "see T.Gone", "T.Gone"},
+		{"gone method", "(inner.Run)", "inner.Run"},
+		{"gone, with parameters", "G.Get", "G.Get"},
+		{"no member of an integer", "state.Gone", "state.Gone"},
+	} {
+		var files []source
+
+		for name, text := range map[string]string{
+			"a/a.go": "package a\n" + types, "a/b.go": "package a\n// " + c.comment + "\n", "b/b.go": "package b\n// T.Gone\n",
+		} {
+			s, err := parseSource(name, []byte(text))
+			if err != nil {
+				t.Fatalf("%s: %v", c.about, err)
+			}
+
+			files = append(files, s)
+		}
+
+		rule := ""
+		if c.gone != "" {
+			rule = "there is no " + c.gone
+		}
+
+		checkFound(t, c.about, goneMembers(files), "a/b.go:2: ", rule)
+	}
+}
+
 func violationsOf(t *testing.T, name, text string) []string {
 	t.Helper()
 

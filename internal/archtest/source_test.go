@@ -66,7 +66,7 @@ func (s source) violations() []string {
 		return nil
 	}
 
-	found := s.tooLong()
+	found := append(s.tooLong(), s.wrongHeads()...)
 	if !s.isTest() {
 		found = append(found, s.largeInterfaces()...)
 		found = append(found, s.declarations()...)

@@ -386,8 +386,6 @@ func hostileNode(t *testing.T) nodedoc.Document {
 	return doc
 }
 
-// TestTopProcesses: the detail of a GPU has all its processes that the node serves, that of a slice
-// its own.
 // TestTopNamesSlicesOfXIDs: the detail of a GPU says which slices an XID was about.
 func TestTopNamesSlicesOfXIDs(t *testing.T) {
 	doc := busyNode(t)
@@ -412,6 +410,8 @@ func TestTopCountsHeldSlices(t *testing.T) {
 	cmptest.HasTexts(t, frameText(t, watching(120, 40, doc), true), "1 of 2 held, 1 unknown\n")
 }
 
+// TestTopProcesses: the detail of a GPU has all its processes that the node serves, that of a slice
+// its own.
 func TestTopProcesses(t *testing.T) {
 	doc := busyNode(t)
 	i := slices.IndexFunc(doc.GPUs, func(g nodedoc.GPU) bool { return len(g.GPUInstances) > 1 })
