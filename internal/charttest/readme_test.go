@@ -1,6 +1,7 @@
 package charttest
 
 import (
+	"encoding/base64"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -70,20 +71,20 @@ func hasValue(of values, path []string) bool {
 	return ok && hasValue(below, path[1:])
 }
 
-// TestChartNamesItsSources: stores of charts show where it comes from, and its icon, which is in
-// the repository.
+// TestChartNamesItsSources: stores of charts show where it comes from, and its icon. The chart
+// carries the icon itself, since no address of it is published.
 func TestChartNamesItsSources(t *testing.T) {
 	meta := loadChart(t).Metadata
 	if meta.Home == "" || !slices.Contains(meta.Sources, meta.Home) {
 		t.Errorf("home %q, sources %q", meta.Home, meta.Sources)
 	}
 
-	_, path, found := strings.Cut(meta.Icon, "/main/")
-	if !found || !strings.HasPrefix(meta.Icon, "https://") {
-		t.Fatalf("icon %q, want a file of the branch main", meta.Icon)
+	icon, err := os.ReadFile(filepath.Join(root, "docs", "images", "icon.svg"))
+	if err != nil {
+		t.Fatal(err)
 	}
 
-	if icon, err := os.ReadFile(filepath.Join(root, path)); err != nil || !strings.HasPrefix(string(icon), "<svg ") {
-		t.Errorf("icon %s: %v", path, err)
+	if want := "data:image/svg+xml;base64," + base64.StdEncoding.EncodeToString(icon); meta.Icon != want {
+		t.Errorf("icon %q, want that of docs/images: %q", meta.Icon, want)
 	}
 }
