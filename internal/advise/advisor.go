@@ -10,64 +10,77 @@ import (
 
 const (
 	windowLength = time.Minute
-	// maxCountedGap is how much of a gap lowers the coverage: beyond it, it is rather the clock
-	// that was set.
+	// maxCountedGap is how much of a gap lowers the coverage: if it is longer, the clock was rather
+	// set.
 	maxCountedGap = time.Hour
-	// maxWorkloads bounds the memory: beyond it, the workload that was not seen for the longest
-	// time is forgotten.
+	// maxWorkloads bounds the memory. If there are more, we forget those that we have not seen for
+	// the longest time.
 	maxWorkloads = 10_000
-	// forgetAfter is the age at which a workload that was not seen again is forgotten.
+	// forgetAfter is the age at which we forget a workload that we have not seen again.
 	forgetAfter = keptDays * 24 * time.Hour
 )
 
 // Advisor collects evidence from Snapshots. It is not safe for concurrent use.
 type Advisor struct {
-	options  Options
-	now      time.Time // of the last Snapshot, or of the evidence that was restored; a wall clock's
-	restored bool      // nothing was observed since
-	ahead    time.Time // the first time that is far ahead of now; zero if the last one was not
+	options Options
+
+	// now is the wall clock's time of the last Snapshot, or of the evidence that was restored.
+	now      time.Time
+	restored bool // the evidence was restored, and nothing was observed since
+
+	// ahead is the first time of Snapshots that are too far ahead of now to be believed; zero if the
+	// last one was not.
+	ahead time.Time
 	// unshifted is the part of all clock changes that the days of the evidence, which shift by
 	// whole days, have not followed: at most half a day either way.
 	unshifted time.Duration
-	devices   map[gpu.DeviceID]*device
-	order     []*device // devices in the order in which they came: sums must not depend on the order of a map
+
+	devices map[gpu.DeviceID]*device
+	order   []*device // devices as they came: sums must not depend on the order of a map
+
 	workloads map[Key]*workload
-	node      string
-	gpus      []gpu.UUID // of the last Snapshot that had any
+
+	node string
+	gpus []gpu.UUID // of the last Snapshot that had any
 }
 
-// device is a GPU or a GPU instance, which can be given to a pod, and what its open window has
-// seen.
+// device is a GPU or a GPU instance, which can be given to a pod.
 type device struct {
-	id       gpu.DeviceID
-	seen     time.Time
-	since    time.Time // when its holder was first seen
-	holder   holderID
-	workload *workload // nil if nothing holds it
-	open     window
-	last10   [10]minute       // the last ten minutes
-	memory   float64          // largest of the last window, in MiB
-	count    int              // minutes of closed windows since the holder came
-	nvlink   gpu.Opt[float64] // bytes at the last Snapshot
-	pcie     gpu.Opt[float64]
-	idle     time.Time // since when it is known that no kernel runs, and no media engine that is read
-	engines  gpu.Opt[gpu.Engines]
-	hour     hour
+	id   gpu.DeviceID
+	seen time.Time
 
-	used       gpu.Opt[float64] // memory of the last reading, in MiB; absent if that was another holder's
+	holder   holderID
+	since    time.Time // when the holder was first seen
+	workload *workload // nil if nothing holds the device
+
+	// What was seen of the holder.
+	open   window
+	last10 [10]minute // the last ten minutes; minute number n is at n modulo 10
+	count  int        // minutes of closed windows
+	memory float64    // largest of the last window, in MiB
+	hour   hour
+	idle   time.Time // since when we know that neither kernels run nor the media engines that are read
+
+	engines gpu.Opt[gpu.Engines]
+
+	// Totals of links at the last Snapshot, in bytes.
+	nvlink, pcie gpu.Opt[float64]
+
+	used       gpu.Opt[float64] // memory of the last reading, in MiB; absent if another holder had it
 	memoryRead time.Time        // when it was read
 	arrived    bool             // a holder that is not described yet came while the device was watched
 	start      starting
 	processes  processes
-	// since when its container has held memory, or none; zero if it has not, or was not watched
+	ended      endings
+	// Since when its container has held memory, or held none; zero if it has not, or was not watched.
 	up, empty time.Time
-	ended     endings
 
 	traffic   traffic
 	exchanges []exchange // with the other whole GPUs, since its holder came
 	// inStepWith is the GPU with which its traffic was in step last; empty if unknown.
 	inStepWith gpu.UUID
-	server     serverSample
+
+	server serverSample
 }
 
 // holderID distinguishes the holders of a device over time.
@@ -89,7 +102,7 @@ func New(options Options) *Advisor {
 	}
 }
 
-// Observe adds what a Snapshot says, and reports whether it has: not while its time is too far
+// Observe adds a Snapshot. It returns false, and adds nothing, while the Snapshot's time is too far
 // ahead to be believed. In the steady state it allocates nothing.
 func (a *Advisor) Observe(s *gpu.Snapshot) bool {
 	// We use the wall clock alone: the monotonic clock would hide that the clock was set.
@@ -105,16 +118,10 @@ func (a *Advisor) Observe(s *gpu.Snapshot) bool {
 	passed := passedTime{}
 
 	if !a.now.IsZero() && !a.restored {
-		// A gap counts as held, up to an hour, but not as observed.
-		since := min(now.Sub(a.now), maxCountedGap)
-		passed.held = since.Seconds()
-
-		if since <= a.options.MaxGap {
-			passed.observed = passed.held
-		} else {
-			// Nothing is known to have been idle during the gap.
+		passed = a.passedUntil(now)
+		if passed.isGap() {
 			for _, d := range a.order {
-				d.idle = time.Time{}
+				d.idle = time.Time{} // it may have worked
 			}
 		}
 
@@ -154,13 +161,27 @@ type passedTime struct {
 	held, observed float64
 }
 
+// isGap reports whether the time was held and not observed.
+func (p passedTime) isGap() bool { return p.held > 0 && p.observed == 0 }
+
+// passedUntil returns the time from the last Snapshot to now. A gap counts as held, up to
+// maxCountedGap.
+func (a *Advisor) passedUntil(now time.Time) passedTime {
+	since := min(now.Sub(a.now), maxCountedGap)
+	if since > a.options.MaxGap {
+		return passedTime{held: since.Seconds()}
+	}
+
+	return passedTime{held: since.Seconds(), observed: since.Seconds()}
+}
+
+// observeGPU adds a GPU of a Snapshot: as a whole, or its GPU instances.
 func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 	if g.UUID == "" {
 		return
 	}
 
-	// If calls of the driver are slow, a reading may take long: the last one then says nothing
-	// about now.
+	// A GPU whose driver calls are slow has an old reading, which says nothing about now.
 	isOld := !g.LastRead.IsZero() && a.now.Sub(g.LastRead) > a.options.MaxGap
 	if !g.Up || isOld {
 		a.observeGap(g.UUID, passed.held)
@@ -168,56 +189,66 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 	}
 
 	defer a.dropGone(g.UUID)
-	elapsed := passed.observed
 
 	if !g.MIG.Enabled.Or(false) {
-		d := a.deviceOf(gpu.IDOfGPU(g.UUID))
-
-		list, known := g.Readings.Processes.Get()
-		if !known && d.isHeldByProcesses(g.Holders, g.Jobs) {
-			d.observeGap(a.now, passed.held)
-			return
-		}
-
-		a.setHolder(d, g, "", g.Holders, g.Jobs, len(list), passed.held)
-		a.followMemory(d, g.Readings.Memory.Used, list, gpu.None[gpu.InstanceID]())
-		d.observeWhole(g, elapsed)
-
+		a.observeWholeGPU(g, passed)
 		return
 	}
 
 	held := false
 
 	for i := range g.Instances {
-		instance := &g.Instances[i]
-		if !instance.Up {
-			if d := a.devices[gpu.IDOfInstance(g.UUID, instance)]; d != nil {
-				d.observeGap(a.now, passed.held)
-			}
-
-			continue
+		if a.observeInstance(g, &g.Instances[i], passed) {
+			held = true
 		}
-
-		d := a.deviceOf(gpu.IDOfInstance(g.UUID, instance))
-		processes, known := instance.Processes.Get()
-
-		holders := holdersOf(instance)
-		if !known && d.isHeldByProcesses(holders, instance.Jobs) {
-			d.observeGap(a.now, passed.held)
-			continue
-		}
-
-		a.setHolder(d, g, instance.Profile, holders, instance.Jobs, processes, passed.held)
-		a.followMemory(d, instance.Memory.Used, g.Readings.Processes.Or(nil), gpu.Some(instance.ID))
-		d.observeInstance(g, instance, elapsed)
-		held = held || d.workload != nil
 	}
 
-	a.observeTenants(g, held, elapsed)
+	a.observeTenants(g, held, passed.observed)
 }
 
-// isHeldByProcesses reports whether only processes have shown that a device is in use, now and when
-// they were read last. While they are not known, they may run on, or not.
+// observeWholeGPU adds a GPU without MIG mode.
+func (a *Advisor) observeWholeGPU(g *gpu.GPU, passed passedTime) {
+	d := a.deviceOf(gpu.IDOfGPU(g.UUID))
+
+	list, known := g.Readings.Processes.Get()
+	if !known && d.isHeldByProcesses(g.Holders, g.Jobs) {
+		d.observeGap(a.now, passed.held)
+		return
+	}
+
+	a.setHolder(d, g, "", g.Holders, g.Jobs, len(list), passed.held)
+	a.followMemory(d, g.Readings.Memory.Used, list, gpu.None[gpu.InstanceID]())
+	d.observeWhole(g, passed.observed)
+}
+
+// observeInstance adds a GPU instance, and reports whether it was read and a workload holds it.
+func (a *Advisor) observeInstance(g *gpu.GPU, i *gpu.GPUInstance, passed passedTime) bool {
+	if !i.Up {
+		if d := a.devices[gpu.IDOfInstance(g.UUID, i)]; d != nil {
+			d.observeGap(a.now, passed.held)
+		}
+
+		return false
+	}
+
+	d := a.deviceOf(gpu.IDOfInstance(g.UUID, i))
+	holders := holdersOf(i)
+
+	processes, known := i.Processes.Get()
+	if !known && d.isHeldByProcesses(holders, i.Jobs) {
+		d.observeGap(a.now, passed.held)
+		return false
+	}
+
+	a.setHolder(d, g, i.Profile, holders, i.Jobs, processes, passed.held)
+	a.followMemory(d, i.Memory.Used, g.Readings.Processes.Or(nil), gpu.Some(i.ID))
+	d.observeInstance(g, i, passed.observed)
+
+	return d.workload != nil
+}
+
+// isHeldByProcesses reports whether only processes have shown that a device is in use. If they cannot
+// be read now, we do not know whether they run on.
 func (d *device) isHeldByProcesses(holders []gpu.Holder, jobs []string) bool {
 	return d.holder.Processes && len(holders) == 0 && len(jobs) == 0
 }
@@ -235,7 +266,7 @@ func (a *Advisor) observeTenants(g *gpu.GPU, held bool, elapsed float64) {
 		}
 	}
 
-	d.memoryRead = a.now // the GPU instances of the next reading are new
+	d.memoryRead = a.now // see deviceOf
 
 	if !held {
 		return
@@ -256,6 +287,7 @@ func (a *Advisor) observeGap(id gpu.UUID, held float64) {
 	}
 }
 
+// observeGap counts the time in which a device was held and could not be read.
 func (d *device) observeGap(now time.Time, held float64) {
 	d.seen = now
 	d.traffic = traffic{}
@@ -267,8 +299,7 @@ func (d *device) observeGap(now time.Time, held float64) {
 	}
 }
 
-// dropGone drops the devices of a GPU that its last reading does not have any more, as after a
-// layout change.
+// dropGone drops the devices of a GPU that its last reading lacks, as after a layout change.
 func (a *Advisor) dropGone(id gpu.UUID) {
 	isGone := func(d *device) bool { return d.id.GPU() == id && !d.seen.Equal(a.now) }
 	if !slices.ContainsFunc(a.order, isGone) {
@@ -293,8 +324,8 @@ func (a *Advisor) dropGone(id gpu.UUID) {
 	})
 }
 
-// holdersOf returns the holders of a GPU instance, or of the first compute instance that is held if
-// it is split.
+// holdersOf returns the holders of a GPU instance or, if it is split, of the first compute instance that
+// has any.
 func holdersOf(i *gpu.GPUInstance) []gpu.Holder {
 	if len(i.Holders) > 0 {
 		return i.Holders
@@ -309,11 +340,13 @@ func holdersOf(i *gpu.GPUInstance) []gpu.Holder {
 	return nil
 }
 
+// deviceOf returns a device that is in the current Snapshot, and adds it if it is new.
 func (a *Advisor) deviceOf(id gpu.DeviceID) *device {
 	d := a.devices[id]
 	if d == nil {
 		d = &device{id: id}
-		// A new GPU instance did not exist at the last reading of its GPU.
+
+		// A new GPU instance did not exist at the last reading of its GPU: nothing was missed of it.
 		if whole := a.devices[gpu.IDOfGPU(id.GPU())]; whole != nil {
 			d.memoryRead = whole.memoryRead
 		}
@@ -327,8 +360,8 @@ func (a *Advisor) deviceOf(id gpu.DeviceID) *device {
 	return d
 }
 
-// setHolder closes the window of the holder before, if there is another one now, and counts the
-// time.
+// setHolder notes what holds a device. If it is another holder than before, it closes the window of
+// that one; else it counts the time for which the device was held.
 func (a *Advisor) setHolder(
 	d *device,
 	g *gpu.GPU,
@@ -343,7 +376,7 @@ func (a *Advisor) setHolder(
 		h := &holders[0]
 		if h.Undescribed {
 			d.arrived = d.arrived || h.PodUID != d.holder.UID && a.sawArrival(d)
-			return // its owner is known in a second
+			return // the pod is described soon: until then we do not know its owner
 		}
 
 		id.Container = h.Container
@@ -361,26 +394,30 @@ func (a *Advisor) setHolder(
 	}
 
 	id.Model = g.Name
-	if id != d.holder || d.since.IsZero() {
-		a.closeWindow(d, a.now)
-		a.change(d, id)
 
-		if key, ok := keyOf(g, profile, holders, jobs, processes); ok {
-			d.workload = a.workloadOf(key)
-			if d.memoryRead.IsZero() {
-				d.workload.takeUp(d, a.now)
-			}
-
-			d.workload.resume(id.UID, a.now)
-			a.compareWithWhole(d.workload, findProfile(g, profile))
-		}
-
+	if id == d.holder && !d.since.IsZero() {
+		d.open.held += held
 		return
 	}
 
-	d.open.held += held
+	a.closeWindow(d, a.now)
+	a.changeHolder(d, id)
+
+	key, ok := keyOf(g, profile, holders, jobs, processes)
+	if !ok {
+		return
+	}
+
+	d.workload = a.workloadOf(key)
+	if d.memoryRead.IsZero() { // not read yet since the exporter was started
+		d.workload.restoreIdle(d, a.now)
+	}
+
+	d.workload.resume(id.UID, a.now)
+	a.keepUseOfWhole(d.workload, findProfile(g, profile))
 }
 
+// workloadOf returns the evidence on a workload, and begins it if there is none.
 func (a *Advisor) workloadOf(key Key) *workload {
 	w := a.workloads[key]
 	if w == nil {
@@ -395,40 +432,43 @@ func (a *Advisor) workloadOf(key Key) *workload {
 	return w
 }
 
-// compareWithWhole keeps what the workload of a GPU instance used on the whole GPU, before that
-// evidence is forgotten. The profile is nil if it is not known.
-func (a *Advisor) compareWithWhole(w *workload, p *gpu.Profile) {
+// keepUseOfWhole keeps how the workload of a GPU instance used the whole GPU, before that evidence is
+// forgotten. The profile of the GPU instance is nil if it is unknown.
+func (a *Advisor) keepUseOfWhole(w *workload, p *gpu.Profile) {
 	key := w.Key
 	key.Profile = ""
 
-	if whole := a.workloads[key]; whole != nil && whole != w {
-		days := whole.sums(a.now)
-		if days.MinWidth > 0 {
-			w.Before.Width = days.MinWidth
-		}
+	whole := a.workloads[key]
+	if whole == nil || whole == w {
+		return
+	}
 
-		if days.MinBandwidth > 0 {
-			w.Before.Bandwidth = days.MinBandwidth
-		}
+	days := whole.sums(a.now)
+	if days.MinWidth > 0 {
+		w.Before.Width = days.MinWidth
+	}
 
-		w.BeforeMean = [2]uint16{
-			uint16(whole.Width.mean() * wholeUnit),
-			uint16(whole.Bandwidth.mean() * wholeUnit),
-		}
+	if days.MinBandwidth > 0 {
+		w.Before.Bandwidth = days.MinBandwidth
+	}
 
-		if p == nil {
-			return
-		}
+	w.BeforeMean = [2]uint16{
+		uint16(whole.Width.mean() * wholeUnit),
+		uint16(whole.Bandwidth.mean() * wholeUnit),
+	}
 
-		if u := whole.queueOf(p.SMs, p.MemorySlices); u != nil {
-			w.compareWithHour(u.busiest(a.now))
-		}
+	if p == nil {
+		return
+	}
+
+	if u := whole.queueOf(p.SMs, p.MemorySlices); u != nil {
+		w.keepBusiestHour(u.busiest(a.now))
 	}
 }
 
-// compareWithHour keeps what the busiest hour on the whole GPU says of requests. What was kept
-// before stays if there is none: evidence of the whole GPU is forgotten in the end.
-func (w *workload) compareWithHour(h queueHour) {
+// keepBusiestHour keeps what the busiest hour on the whole GPU says of requests. If there is none, the
+// evidence of the whole GPU has been forgotten, and what we kept before stays.
+func (w *workload) keepBusiestHour(h queueHour) {
 	if h.Load == 0 {
 		return
 	}
@@ -438,6 +478,7 @@ func (w *workload) compareWithHour(h queueHour) {
 	w.BeforeRun = uint16(max(h.Run, shortRun))
 }
 
+// findProfile returns the profile with a name; nil if the GPU does not offer it.
 func findProfile(g *gpu.GPU, name string) *gpu.Profile {
 	at := slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return p.Name == name })
 	if at < 0 {
@@ -458,23 +499,27 @@ func (a *Advisor) closeWindows(at time.Time) {
 	}
 }
 
+// closeWindow ends the open window of a device, and adds it to the evidence on its workload.
 func (a *Advisor) closeWindow(d *device, at time.Time) {
-	if d.workload != nil && d.open.held > 0 {
-		if observed := d.open.observed; observed > 0 {
-			d.addMinutes(int(observed/windowLength.Seconds()+0.5), minute{
-				busy:    float32(d.open.busy / observed),
-				sm:      float32(d.open.sm / observed),
-				dram:    float32(d.open.dram / observed),
-				unread:  d.open.activityUnread > 0,
-				engines: d.open.meanEngines(),
-			})
-		}
+	defer func() { d.open = window{} }()
 
-		d.memory = d.open.memory
-		d.workload.close(at, &d.open, d.meanOfLast())
-		d.addLoads(at, a.options.TargetBusy)
-		d.workload.seen(d, at)
+	if d.workload == nil || d.open.held <= 0 {
+		return
 	}
 
-	d.open = window{}
+	if observed := d.open.observed; observed > 0 {
+		minutes := int(observed/windowLength.Seconds() + 0.5) // rounded
+		d.addMinutes(minutes, minute{
+			busy:    float32(d.open.busy / observed),
+			sm:      float32(d.open.sm / observed),
+			dram:    float32(d.open.dram / observed),
+			unread:  d.open.activityUnread > 0,
+			engines: d.open.meanEngines(),
+		})
+	}
+
+	d.memory = d.open.memory
+	d.workload.close(at, &d.open, d.lastTenMinutes())
+	d.addLoads(at, a.options.TargetBusy)
+	d.workload.endWindow(d, at)
 }

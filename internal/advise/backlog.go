@@ -8,18 +8,21 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A queue shows in the order of busy and idle moments, which histograms lose. So each poll's work
-// enters a virtual queue for each profile that is smaller than the device: the backlog grows by the
-// time that the work takes in the slice, and shrinks by the time that passes. What the work finds
-// waiting there is kept by the hour, and of each profile the busiest hour of the last days.
+// Whether requests wait depends on the order of busy and idle moments, which histograms lose. So each
+// poll's work enters a virtual queue for each profile that is smaller than the device: the backlog
+// grows by the time that the work takes in the slice, and shrinks by the time that passes. We keep by
+// the hour what the work finds waiting there, and for each profile the busiest hour of the last days.
+//
+// For example, a device that is busy for 3 s of a 5-second poll adds 6 s to the queue of a slice that
+// stretches kernels twice; 5 s pass, and the backlog is 1 s longer after it.
 
 const (
 	hourLength = time.Hour
-	// spanDays is how many days share the busiest hour that is kept; the last keptSpans of them
-	// count, eight to twelve days.
+	// We keep the busiest hour of each span of spanDays, and count the last keptSpans spans: the
+	// current one and two whole ones, so eight to twelve days.
 	spanDays, keptSpans = 4, 3
-	// enoughOfHour is how much of an hour shows what requests wait in it, in seconds. The first
-	// minutes of a pod, in which it warms up, do not.
+	// enoughOfHour is how many seconds of an hour must be observed to show how long requests wait in
+	// it. It leaves out the first minutes of a pod, in which it warms up.
 	enoughOfHour = 1200
 )
 
@@ -27,27 +30,27 @@ const (
 type queueHour struct {
 	Load float32 // mean busy time in the slice, above 1 if it falls behind
 	Busy float32 // mean busy time on the device, 0-1
-	// Met is the busy time over ten seconds in which nine tenths of the work comes at most: more
-	// than Busy if it comes in bursts. What single requests make it vary by is left out.
+	// Met is the busy time, over spells of ten seconds, below which nine tenths of the work comes. It
+	// is more than Busy if the work comes in bursts. Chance, by which single requests make spells
+	// differ, is left out.
 	Met float32
-	// Fifths are the same for the lower four of five equal parts of the work, in the middle of
-	// each, in parts of fifthUnit of Met, which is that of the busiest part. An older version has
-	// written zeros.
+	// Sort the work by the busy time of its spell and divide it into fifths: Met is the busy time of
+	// the upper fifth, at its middle, and Fifths are the other four, in parts of fifthUnit of Met.
+	// Older versions have written zeros.
 	Fifths [4]uint8
-	// Rough is by how much the variance of the work in the slice, from poll to poll, is larger than
-	// if all work were stretched alike: long requests with wide kernels are stretched most. An
-	// older version has written 0.
+	// Rough is how many times the variance of the work in the slice, from poll to poll, is what it
+	// would be if all work were stretched alike. It is above 1 if long requests have wide kernels.
+	// Older versions have written 0.
 	Rough float32
-	// Run is for how long the device has been busy all the time when the work is done, 95 % of it
-	// at most, in seconds: it may have waited then.
+	// Run is the p95, over the work, of the seconds for which the device had been busy without a
+	// pause when the work was done: requests may have waited all that time.
 	Run float32
-	// Wait is the backlog that 95 % of the work find at most when it comes, in seconds.
+	// Wait is the p95, over the work, of the backlog in seconds that it finds when it comes.
 	Wait float32
-	// Slow is how far 95 % of the busy time is stretched at most, poll by poll. An older version has
-	// written 0.
+	// Slow is the p95, over the busy time, of the stretch of polls. Older versions have written 0.
 	Slow float32
-	// The variance of the work that comes in a time, per second of that time, in seconds: from poll
-	// to poll, and from minute to minute. If requests come at random, it is their rate times the
+	// The variance of the work that comes in a time, divided by that time, in seconds: from poll to
+	// poll, and from minute to minute. For requests that come at random it is their rate times the
 	// mean square of their service time.
 	PollVariance, MinuteVariance float32
 }
@@ -56,8 +59,8 @@ type queueHour struct {
 type queueUse struct {
 	SMs, MemorySlices uint16
 	Spans             [keptSpans]queueSpan
-	// Passed are the seconds of the minutes in which the slice would have been busier than
-	// Options.TargetBusy, with the weights of the histograms, see addLoads.
+	// Passed counts the seconds of minutes in which the slice would have been busier than
+	// Options.TargetBusy, with the weights of the histograms. See addLoads.
 	Passed float32
 }
 
@@ -65,14 +68,13 @@ type queueUse struct {
 type queueSpan struct {
 	Number int16 // spans of spanDays since 1970
 	Most10 uint8 // busiest ten minutes in the slice, in hundredths: above 100 if it falls behind
-	// Work are the busy seconds of the device, Lost those of them for which the slice would have had
-	// no time. An older version has counted none.
+	// Work are the busy seconds of the device, Lost those of them that the slice would have had no
+	// time for. Older versions have written zeros.
 	Work, Lost float32
 	Hour       queueHour
 }
 
-// spellLoad returns the load of the slice in the busiest spells, in which a tenth of the work
-// comes.
+// spellLoad returns the load of the slice in its busiest spells, those of the upper tenth of the work.
 func (h *queueHour) spellLoad() float32 {
 	if h.Busy == 0 {
 		return 0
@@ -81,18 +83,22 @@ func (h *queueHour) spellLoad() float32 {
 	return h.Load / h.Busy * h.Met
 }
 
-// busiest returns the busiest hour of those that are kept. It is not the one with the busiest
-// spells: of hours that differ by chance alone, that would be the least usual one.
+// busiest returns the hour with the largest load that is kept. We do not take the hour with the
+// busiest spells: of hours that differ by chance alone, that would be the least usual one.
 func (u *queueUse) busiest(now time.Time) queueHour {
-	var worst queueHour
-	for _, s := range u.Spans {
-		if int32(s.Number) > spanOf(now)-keptSpans && s.Hour.Load > worst.Load {
-			worst = s.Hour
+	var busiest queueHour
+
+	for i := range u.Spans {
+		if s := &u.Spans[i]; s.isKept(now) && s.Hour.Load > busiest.Load {
+			busiest = s.Hour
 		}
 	}
 
-	return worst
+	return busiest
 }
+
+// isKept reports whether a span still counts.
+func (s *queueSpan) isKept(now time.Time) bool { return int32(s.Number) > spanOf(now)-keptSpans }
 
 // add keeps an hour if it is the busiest of its span.
 func (u *queueUse) add(h queueHour, at time.Time) { u.addIn(h, spanOf(at)) }
@@ -103,7 +109,7 @@ func (u *queueUse) addIn(h queueHour, number int32) {
 	}
 }
 
-// spanAt returns the span of a number. One that comes takes the place of the oldest.
+// spanAt returns the span of a number. A new span takes the place of the oldest one.
 func (u *queueUse) spanAt(number int32) *queueSpan {
 	s := &u.Spans[(number%keptSpans+keptSpans)%keptSpans]
 	if int32(s.Number) != number {
@@ -113,11 +119,13 @@ func (u *queueUse) spanAt(number int32) *queueSpan {
 	return s
 }
 
+// spanOf returns the number of the span that a time is in.
 func spanOf(at time.Time) int32 { return spanOfDay(dayOf(at)) }
 
 func spanOfDay(day int32) int32 { return int32(math.Floor(float64(day) / spanDays)) }
 
-// shift adds a number of days to all times. An hour may have been on the last day of its span.
+// shift adds a number of days to all times. We do not know on which day of its span an hour was, and
+// take the last one, so that nothing is forgotten too early.
 func (u *queueUse) shift(days int32) {
 	spans := u.Spans
 	u.Spans = queueUse{}.Spans
@@ -135,7 +143,7 @@ func (u *queueUse) shift(days int32) {
 	}
 }
 
-// queueOf returns the busiest hours in profiles of a size, nil if there are none.
+// queueOf returns the busiest hours in profiles of a size; nil if there are none.
 func (w *workload) queueOf(sms, memorySlices int) *queueUse {
 	for i := range w.Queues {
 		if u := &w.Queues[i]; int(u.SMs) == sms && int(u.MemorySlices) == memorySlices {
@@ -149,43 +157,48 @@ func (w *workload) queueOf(sms, memorySlices int) *queueUse {
 // hour is what the open hour of a device has seen.
 type hour struct {
 	number         int64   // hours since 1970
-	seconds, work  float64 // observed, and busy
+	observed, work float64 // seconds, and busy seconds
 	sm, dram       float64 // integrals of activity
 	poll, minute   successive
-	spell          spells
-	run            float64 // seconds for which it has been busy all the time
-	runs           waitHistogram
-	inMinute       float64 // busy seconds of the open minute
-	minuteObserved float64
-	before         queueHour // the hour before
-	kernelsBefore  Kernels   // those of the hour before
-	queues         []queue
+	spells         spells
+
+	run  float64 // seconds for which it has been busy without a pause, up to now
+	runs waitHistogram
+
+	minuteObserved, minuteWork float64 // of the open minute
+
+	// Of the hour before.
+	previous        queueHour
+	previousKernels Kernels
+
+	queues []queue
 }
 
 // queue is the virtual queue of a device for profiles of a size.
 type queue struct {
 	sms, memorySlices int
 	slice             Slice
-	backlog           float64 // seconds
-	load              float64 // busy seconds in the slice
-	poll              successive
+	backlog           float64    // seconds
+	work              float64    // busy seconds in the slice
+	poll              successive // of the work in the slice
 	waits             waitHistogram
 	slow              stretchHistogram
 }
 
-// waitHistogram counts work by seconds of waiting.
+// waitHistogram counts work, in busy seconds, by the seconds for which it waits.
 type waitHistogram [waitBuckets]float32
 
-// Bucket 0 of waits holds the work that waits for up to shortestWait seconds, each further one that
-// up to waitGrowth times the bound of the one before, the last one all above: more than an hour.
+// Bucket 0 of a waitHistogram holds the work that waits for up to shortestWait seconds. Each further
+// bucket goes up to waitGrowth times the bound of the one before. The last one also holds all above:
+// more than an hour.
 const (
 	waitBuckets  = 32
 	shortestWait = 0.01
 	waitGrowth   = 1.55
 )
 
-// successive sums up the squares of differences between neighbouring values. Slow changes of the
-// load, which make no queue, are not in them.
+// successive estimates the variance of the work from the differences between neighbouring values.
+// Unlike a variance around the mean, it leaves out slow changes of the load, which make no queue.
 type successive struct {
 	last    float64 // busy share
 	known   bool
@@ -193,17 +206,26 @@ type successive struct {
 	seconds float64
 }
 
-// add adds the busy share of a time, in seconds.
+// add adds the busy share of some seconds.
 func (s *successive) add(share, seconds float64) {
 	if s.known {
 		difference := (share - s.last) * seconds
-		s.squares += difference * difference / 2
+		s.squares += difference * difference / 2 // the variance of a difference is twice that of a value
 		s.seconds += seconds
 	}
 
 	s.last = share
 	s.known = true
 }
+
+// restart drops the sums, and keeps the last value to compare the next one with.
+func (s *successive) restart() {
+	s.squares = 0
+	s.seconds = 0
+}
+
+// interrupt drops the last value: the next one is no neighbour of it.
+func (s *successive) interrupt() { s.known = false }
 
 // variance returns the variance of the work per second.
 func (s *successive) variance() float32 {
@@ -215,20 +237,20 @@ func (s *successive) variance() float32 {
 }
 
 // observeQueues adds the work of a poll to the virtual queues of a whole GPU, or of a GPU instance.
-// Of a poll without SM or DRAM activity it is not known how far a slice would stretch it.
+// Without SM or DRAM activity we do not know how far a slice would stretch the work of the poll.
 func (d *device) observeQueues(
 	g *gpu.GPU,
 	i *gpu.GPUInstance,
 	activity *gpu.Activity,
 	elapsed float64,
 ) {
-	busy, read := activity.GraphicsEngine.Get()
-	sm, smRead := activity.SM.Get()
-	dram, dramRead := activity.DRAM.Get()
-
 	if d.workload == nil || d.workload.Key.endsByItself() {
 		return
 	}
+
+	busy, read := activity.GraphicsEngine.Get()
+	sm, smRead := activity.SM.Get()
+	dram, dramRead := activity.DRAM.Get()
 
 	if !read || !smRead || !dramRead || elapsed == 0 {
 		d.hour.interrupt()
@@ -236,12 +258,12 @@ func (d *device) observeQueues(
 	}
 
 	if d.hour.queues == nil {
-		of := wholeOf(g)
+		current := wholeCapacity(g)
 		if i != nil {
-			of = instanceCapacity(g, i)
+			current = instanceCapacity(g, i)
 		}
 
-		d.hour = hour{number: hourOf(d.seen), queues: newQueues(g, of)}
+		d.hour = hour{number: hourOf(d.seen), queues: newQueues(g, current)}
 	}
 
 	busy = min(max(busy, 0), 1)
@@ -249,7 +271,7 @@ func (d *device) observeQueues(
 	kernels := Kernels{}
 
 	if busy > 0 {
-		kernels = Kernels{Width: min(sm/busy, 1), Bandwidth: min(dram/busy, 1)}
+		kernels = kernelsOf(busy, sm, dram)
 	}
 
 	d.hour.add(busy, elapsed)
@@ -264,54 +286,58 @@ func (d *device) observeQueues(
 	}
 }
 
+// hourOf returns the number of the hour that a time is in, since 1970.
 func hourOf(at time.Time) int64 { return at.Unix() / int64(hourLength.Seconds()) }
 
 // newQueues returns empty queues for the profiles that are smaller than a device, one for each
 // size.
-func newQueues(g *gpu.GPU, of capacity) []queue {
+func newQueues(g *gpu.GPU, current capacity) []queue {
 	queues := []queue{}
-	if of.sms == 0 || of.memorySlices == 0 {
+	if current.sms == 0 || current.memorySlices == 0 {
 		return queues
 	}
 
-	for _, p := range smallerProfiles(g, of) {
-		if n := len(queues); n > 0 && queues[n-1].sms == p.SMs &&
-			queues[n-1].memorySlices == p.MemorySlices {
-			continue // they are ordered by size
+	for _, p := range smallerProfiles(g, current) {
+		// They are ordered by size, so profiles of one size follow each other.
+		n := len(queues)
+		if n > 0 && queues[n-1].sms == p.SMs && queues[n-1].memorySlices == p.MemorySlices {
+			continue
 		}
 
-		queues = append(
-			queues,
-			queue{sms: p.SMs, memorySlices: p.MemorySlices, slice: sliceOf(p, of)},
-		)
+		queues = append(queues, queue{
+			sms:          p.SMs,
+			memorySlices: p.MemorySlices,
+			slice:        sliceOf(p, current),
+		})
 	}
 
 	return queues
 }
 
-// interrupt notes that what happens is not known: queues empty meanwhile, or do not.
+// interrupt drops what is under way: we do not know whether the queues empty during a gap, and take
+// them to be empty.
 func (h *hour) interrupt() {
-	h.poll.known = false
-	h.minute.known = false
+	h.poll.interrupt()
+	h.minute.interrupt()
 
-	h.inMinute = 0
+	h.minuteWork = 0
 	h.minuteObserved = 0
-	h.spell.busy = 0
-	h.spell.observed = 0
+	h.spells.busy = 0
+	h.spells.observed = 0
 	h.run = 0
 
 	for i := range h.queues {
 		h.queues[i].backlog = 0
-		h.queues[i].poll.known = false
+		h.queues[i].poll.interrupt()
 	}
 }
 
 // add counts the busy share of a poll.
 func (h *hour) add(busy, elapsed float64) {
-	h.seconds += elapsed
+	h.observed += elapsed
 	h.work += busy * elapsed
 	h.poll.add(busy, elapsed)
-	h.spell.add(busy, elapsed)
+	h.spells.add(busy, elapsed)
 
 	h.run += elapsed
 	if busy < alwaysBusy {
@@ -320,30 +346,38 @@ func (h *hour) add(busy, elapsed float64) {
 
 	h.runs.add(h.run, busy*elapsed)
 
-	h.inMinute += busy * elapsed
-
+	h.minuteWork += busy * elapsed
 	h.minuteObserved += elapsed
+
 	if h.minuteObserved >= windowLength.Seconds() {
-		h.minute.add(h.inMinute/h.minuteObserved, h.minuteObserved)
-		h.inMinute = 0
+		h.minute.add(h.minuteWork/h.minuteObserved, h.minuteObserved)
+		h.minuteWork = 0
 		h.minuteObserved = 0
 	}
 }
 
-// add adds work, in busy seconds of the device, that takes so many seconds in the slice, and lets
-// time pass. It comes spread over that time.
+// add adds the work of a poll: its busy seconds on the device, and the seconds that it takes in the
+// slice. The work comes spread over the poll, so on average it finds half of how the backlog changes.
 func (q *queue) add(work, stretched, elapsed float64) {
 	before := q.backlog
 	q.backlog = max(0, before+stretched-elapsed)
-	q.load += stretched
+	q.work += stretched
 	q.poll.add(stretched/elapsed, elapsed)
 	q.waits.add((before+q.backlog)/2, work)
 }
 
-// alwaysBusy is the busy share from which on a poll leaves no moment without work.
+// restart begins another hour. The backlog goes on.
+func (q *queue) restart() {
+	q.work = 0
+	q.poll.restart()
+	q.waits = waitHistogram{}
+	q.slow = stretchHistogram{}
+}
+
+// alwaysBusy is the busy share from which on we take a poll to have no idle moment.
 const alwaysBusy = 0.98
 
-// add counts work that waits.
+// add counts work that waits for some seconds.
 func (h *waitHistogram) add(seconds, work float64) {
 	if work > 0 {
 		h[waitBucketOf(seconds)] += float32(work)
@@ -358,88 +392,71 @@ func waitBucketOf(seconds float64) int {
 	return min(int(math.Ceil(math.Log(seconds/shortestWait)/math.Log(waitGrowth))), waitBuckets-1)
 }
 
-// longest returns the wait that 95 % of the work have at most, in seconds; 0 if it is less than a
-// poll can show.
-func (h *waitHistogram) longest() float64 {
-	var all, sum float64
-	for _, work := range h {
-		all += float64(work)
+// p95 returns the wait in seconds that 95 % of the work do not exceed: the middle of its bucket, by
+// the logarithm. It is 0 if it is shorter than a poll can show.
+func (h *waitHistogram) p95() float64 {
+	bucket := bucketOfQuantile(h[:], 0.95)
+	if bucket == 0 {
+		return 0
 	}
 
-	for bucket, work := range h {
-		sum += float64(work)
-		if sum >= 0.95*all*(1-1e-6) {
-			if bucket == 0 {
-				return 0
-			}
-
-			return shortestWait * math.Pow(waitGrowth, float64(bucket)-0.5)
-		}
-	}
-
-	return 0
+	return shortestWait * math.Pow(waitGrowth, float64(bucket)-0.5)
 }
 
-// closeHour gives the open hour of a device to its workload, and begins the next one. Backlogs go
-// on.
+// closeHour gives the open hour of a device to its workload, and begins the next one. What is under
+// way goes on: backlogs, the open minute, the open spell and the run.
 func (d *device) closeHour(at time.Time) {
 	h := &d.hour
-	h.before = h.summary()
-	h.kernelsBefore = h.kernels()
+	h.previous = h.summary()
+	h.previousKernels = h.kernels()
 
-	if d.workload != nil && h.seconds >= enoughOfHour && h.work > 0 {
+	if d.workload != nil && h.observed >= enoughOfHour && h.work > 0 {
 		for i := range h.queues {
 			d.workload.addHour(&h.queues[i], h, at)
 		}
 	}
 
 	h.number = hourOf(at)
-	h.seconds = 0
+	h.observed = 0
 	h.work = 0
 	h.sm = 0
 	h.dram = 0
-	h.poll.squares = 0
-	h.poll.seconds = 0
-	h.minute.squares = 0
-	h.minute.seconds = 0
-	h.spell = spells{busy: h.spell.busy, observed: h.spell.observed}
+	h.poll.restart()
+	h.minute.restart()
+	h.spells.restart()
 	h.runs = waitHistogram{}
 
 	for i := range h.queues {
-		q := &h.queues[i]
-		q.load = 0
-		q.poll.squares = 0
-		q.poll.seconds = 0
-		q.waits = waitHistogram{}
-		q.slow = stretchHistogram{}
+		h.queues[i].restart()
 	}
 }
 
-// addHour keeps an hour of a queue.
+// addHour keeps the hour that has just ended, as it would have been in the slice of a queue.
 func (w *workload) addHour(q *queue, h *hour, at time.Time) {
-	summary := h.before
-	summary.Load = float32(q.load / h.seconds)
-	summary.Wait = float32(q.waits.longest())
+	summary := h.previous
+	summary.Load = float32(q.work / h.observed)
+	summary.Wait = float32(q.waits.p95())
 	summary.Rough = q.rough(h)
 	summary.Slow = float32(q.slow.quantile(0.95))
 	w.queueFor(q, len(h.queues)).add(summary, at)
 }
 
-// queueFor returns what is kept of a queue of an open hour, which has so many.
-func (w *workload) queueFor(q *queue, of int) *queueUse {
+// queueFor returns the busiest hours of the profiles that a queue is for. If it is the first of a
+// number of queues, it makes room for all of them.
+func (w *workload) queueFor(q *queue, queues int) *queueUse {
 	if use := w.queueOf(q.sms, q.memorySlices); use != nil {
 		return use
 	}
 
 	w.Queues = append(
-		slices.Grow(w.Queues, max(1, of-len(w.Queues))),
+		slices.Grow(w.Queues, max(1, queues-len(w.Queues))),
 		queueUse{SMs: uint16(q.sms), MemorySlices: uint16(q.memorySlices)},
 	)
 
 	return &w.Queues[len(w.Queues)-1]
 }
 
-// hasHour reports whether an hour was observed.
+// hasHour reports whether the busiest hour of any profile is known.
 func (w *workload) hasHour() bool {
 	return slices.ContainsFunc(w.Queues, func(u queueUse) bool {
 		return slices.ContainsFunc(u.Spans[:], func(s queueSpan) bool { return s.Hour.Busy > 0 })
@@ -448,7 +465,9 @@ func (w *workload) hasHour() bool {
 
 // rough returns queueHour.Rough.
 func (q *queue) rough(h *hour) float32 {
-	alike := float64(h.poll.variance()) * (q.load / h.work) * (q.load / h.work)
+	stretch := q.work / h.work
+
+	alike := float64(h.poll.variance()) * stretch * stretch // if all work were stretched by the mean
 	if alike == 0 {
 		return 1
 	}
@@ -456,24 +475,29 @@ func (q *queue) rough(h *hour) float32 {
 	return float32(max(1, float64(q.poll.variance())/alike))
 }
 
-// summary returns what the hour so far says of the device itself.
+// summary returns the part of the hour so far that is the same for all profiles.
 func (h *hour) summary() queueHour {
-	if h.seconds == 0 || h.work == 0 {
+	if h.observed == 0 || h.work == 0 {
 		return queueHour{}
 	}
 
 	met, fifths := h.met()
 
 	return queueHour{
-		Busy: float32(h.work / h.seconds), Met: met, Fifths: fifths, Run: float32(h.runs.longest()),
-		PollVariance: h.poll.variance(), MinuteVariance: h.minute.variance(),
+		Busy:           float32(h.work / h.observed),
+		Met:            met,
+		Fifths:         fifths,
+		Run:            float32(h.runs.p95()),
+		PollVariance:   h.poll.variance(),
+		MinuteVariance: h.minute.variance(),
 	}
 }
 
-// latest returns what the open hour says, or the one before while that is short.
+// latest returns the summary of the open hour, or of the one before while too little of the open one
+// is observed.
 func (h *hour) latest() queueHour {
-	if h.seconds < enoughOfHour {
-		return h.before
+	if h.observed < enoughOfHour {
+		return h.previous
 	}
 
 	return h.summary()
@@ -488,10 +512,10 @@ func (h *hour) kernels() Kernels {
 	return Kernels{Width: h.sm / h.work, Bandwidth: h.dram / h.work}
 }
 
-// latestKernels returns the kernels of latest.
+// latestKernels returns the kernels of the hour that latest returns.
 func (h *hour) latestKernels() Kernels {
-	if h.seconds < enoughOfHour {
-		return h.kernelsBefore
+	if h.observed < enoughOfHour {
+		return h.previousKernels
 	}
 
 	return h.kernels()

@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// SliceChange is a workload whose slices on this node shall become smaller or larger, all of them:
-// they have one owner, whose template asks for one profile.
+// SliceChange is a workload whose slices on this node should become smaller or larger. It changes all
+// of them: they have one owner, whose template asks for one profile.
 type SliceChange struct {
 	Slices []*Recommendation
 	To     string // profile; empty for a whole GPU
@@ -23,13 +23,17 @@ type RefusedChange struct {
 	Why   string
 }
 
-// SlicePlan is how the slices of a node get to what is recommended for them.
+// SlicePlan says how to change the slices of a node as recommended.
 type SlicePlan struct {
-	Direct []SliceChange // those for which there are free slices or GPUs
-	// Moved need new slices; Layouts are those of their GPUs, by index: how many instances of each
-	// profile. Without Room beside what stands, their pods must leave first.
-	Moved   []SliceChange
+	// Direct are the changes that free slices or free GPUs are enough for.
+	Direct []SliceChange
+	// Moved are the changes that need new slices.
+	Moved []SliceChange
+	// Layouts are the layouts that the GPUs of Moved need, by index: how many instances of each
+	// profile.
 	Layouts map[int]map[string]int
+	// Room is false if the new slices do not fit beside the instances that exist: then the pods of
+	// Moved must leave first.
 	Room    bool
 	Idle    []*Recommendation
 	Refused []RefusedChange
@@ -42,8 +46,8 @@ func (r *Recommendation) ChangesSlice() bool {
 		(r.Action == ActionGrow || r.Action == ActionShrink && !r.Provisional && !r.NotChecked)
 }
 
-// PlanSlices returns how the slices of a node get to what is recommended. What the packing uses is
-// not touched.
+// PlanSlices returns how to change the slices of a node as recommended. It leaves alone what the
+// packing uses.
 func (r *Report) PlanSlices(gpus []gpu.GPU) SlicePlan {
 	p := SlicePlan{Layouts: map[int]map[string]int{}, Room: true}
 
@@ -53,9 +57,9 @@ func (r *Report) PlanSlices(gpus []gpu.GPU) SlicePlan {
 		}
 	}
 
-	var changes []SliceChange
+	changes, refused := r.sliceChanges()
+	p.Refused = refused
 
-	changes, p.Refused = r.sliceChanges()
 	if r.SingleStrategy && len(changes)+len(p.Refused) > 0 {
 		p.Refused = []RefusedChange{{
 			Why: "under --mig-strategy=single all slices of the node have one profile, " +
@@ -66,6 +70,7 @@ func (r *Report) PlanSlices(gpus []gpu.GPU) SlicePlan {
 	}
 
 	free := r.freeDevices()
+
 	for _, c := range changes {
 		if free[c.To] >= len(c.Slices) {
 			free[c.To] -= len(c.Slices)
@@ -75,7 +80,7 @@ func (r *Report) PlanSlices(gpus []gpu.GPU) SlicePlan {
 
 		why := "no whole GPU is free on this node."
 		if c.To != "" {
-			why = p.add(r, c, gpus)
+			why = p.addMoved(r, c, gpus)
 		}
 
 		if why != "" {
@@ -83,19 +88,21 @@ func (r *Report) PlanSlices(gpus []gpu.GPU) SlicePlan {
 		}
 	}
 
-	p.lay(gpus)
+	p.setLayouts(gpus)
 
 	return p
 }
 
-// lay sets the layouts of the GPUs that get new slices. If one has no room beside what stands, the
-// pods of all leave first.
-func (p *SlicePlan) lay(gpus []gpu.GPU) {
+// setLayouts sets the layouts of the GPUs that get new slices. If one of them has no room for these
+// beside the instances that exist, all pods of Moved leave first.
+func (p *SlicePlan) setLayouts(gpus []gpu.GPU) {
 	for index := range p.Layouts {
-		all, ok := p.layoutWith(findGPU(gpus, index), p.newOn(index), nil)
-		if p.Room = p.Room && ok; ok {
-			p.Layouts[index] = all
+		layout, ok := p.layoutWith(findGPU(gpus, index), p.newOn(index), nil)
+		if ok {
+			p.Layouts[index] = layout
 		}
+
+		p.Room = p.Room && ok
 	}
 
 	if p.Room {
@@ -107,7 +114,8 @@ func (p *SlicePlan) lay(gpus []gpu.GPU) {
 	}
 }
 
-// sliceChanges returns the changes of slices that are recommended, and those that cannot be made.
+// sliceChanges returns the changes of slices that are recommended, one for each workload: those that
+// can be made if there is room, and those that cannot.
 func (r *Report) sliceChanges() (changes []SliceChange, refused []RefusedChange) {
 	var done []Key
 
@@ -164,8 +172,8 @@ func (r *Report) changeOfAll(first *Recommendation) (c SliceChange, why string) 
 	return c, ""
 }
 
-// freeDevices counts the slices by profile, and under "" the whole GPUs, that are free and that the
-// packing leaves.
+// freeDevices counts the free slices by profile, and under "" the free whole GPUs, less those that the
+// packing uses.
 func (r *Report) freeDevices() map[string]int {
 	free := map[string]int{}
 
@@ -193,11 +201,11 @@ func (r *Report) freeDevices() map[string]int {
 	return free
 }
 
-// add adds a change whose slices must be created, each on the GPU of the one before, or returns why
-// that is impossible.
-func (p *SlicePlan) add(r *Report, c SliceChange, gpus []gpu.GPU) string {
+// addMoved adds a change whose slices must be created, each on the GPU of the slice that it replaces. It
+// returns why that is impossible, "" if it is possible.
+func (p *SlicePlan) addMoved(r *Report, c SliceChange, gpus []gpu.GPU) string {
 	p.Moved = append(p.Moved, c)
-	added := map[int]map[string]int{}
+	layouts := map[int]map[string]int{}
 
 	for _, d := range c.Slices {
 		g := findGPU(gpus, d.Index)
@@ -212,7 +220,9 @@ func (p *SlicePlan) add(r *Report, c SliceChange, gpus []gpu.GPU) string {
 			why = "has instances that are split or not known. Change it by a spec of your own."
 		default:
 			layout, ok := p.layoutWith(g, p.newOn(d.Index), p.Leaving(d.Index))
-			if added[d.Index] = layout; !ok {
+			layouts[d.Index] = layout
+
+			if !ok {
 				why = "has no room for it, nor is such a slice free. Free a slice, " +
 					"or move the pod to another node."
 			}
@@ -224,11 +234,12 @@ func (p *SlicePlan) add(r *Report, c SliceChange, gpus []gpu.GPU) string {
 		}
 	}
 
-	maps.Copy(p.Layouts, added)
+	maps.Copy(p.Layouts, layouts)
 
 	return ""
 }
 
+// findGPU returns the GPU with an index; nil if there is none.
 func findGPU(gpus []gpu.GPU, index int) *gpu.GPU {
 	at := slices.IndexFunc(gpus, func(g gpu.GPU) bool { return g.Index == index })
 	if at < 0 {
@@ -238,7 +249,7 @@ func findGPU(gpus []gpu.GPU, index int) *gpu.GPU {
 	return &gpus[at]
 }
 
-// newOn returns the profiles that are to be created on a GPU.
+// newOn returns the profiles of the new slices on a GPU.
 func (p *SlicePlan) newOn(index int) []string {
 	var list []string
 
@@ -253,7 +264,7 @@ func (p *SlicePlan) newOn(index int) []string {
 	return list
 }
 
-// Leaving returns the instances of a GPU whose pods move.
+// Leaving returns the instances of a GPU that pods of Moved leave.
 func (p *SlicePlan) Leaving(index int) []gpu.InstanceID {
 	var list []gpu.InstanceID
 
@@ -268,40 +279,57 @@ func (p *SlicePlan) Leaving(index int) []gpu.InstanceID {
 	return list
 }
 
-// layoutWith returns the instances of a GPU by profile, without some and with new ones, and whether
-// those fit beside the others. Those that nothing holds give way if they have to, unless a direct
-// change may use them.
+// layoutWith returns the instances of a GPU by profile, without some instances and with new ones. It is
+// false if the new ones do not fit beside the others. If they only fit without the instances that
+// nothing holds, these go, unless a direct change may use them.
 func (p *SlicePlan) layoutWith(
 	g *gpu.GPU,
 	created []string,
 	without []gpu.InstanceID,
 ) (map[string]int, bool) {
-	for _, keepFree := range []bool{true, len(p.Direct) > 0} {
-		layout := map[string]int{}
-		var existing []mig.Placed
-
-		for i := range g.Instances {
-			inst := &g.Instances[i]
-			if slices.Contains(without, inst.ID) || !keepFree && !inst.Allocated.Or(true) {
-				continue
-			}
-
-			layout[inst.Profile]++
-			existing = append(
-				existing,
-				mig.Placed{ProfileID: inst.ProfileID.Or(0), Profile: inst.Profile,
-					Placement: inst.Placement.Or(gpu.Placement{})},
-			)
-		}
-
-		for _, profile := range created {
-			layout[profile]++
-		}
-
-		if mig.PlaceBeside(g.Profiles, existing, created) != nil {
-			return layout, true
-		}
+	layout, ok := layoutIf(g, created, func(i *gpu.GPUInstance) bool {
+		return !slices.Contains(without, i.ID)
+	})
+	if ok || len(p.Direct) > 0 {
+		return layout, ok
 	}
 
-	return nil, false
+	return layoutIf(g, created, func(i *gpu.GPUInstance) bool {
+		return !slices.Contains(without, i.ID) && i.Allocated.Or(true)
+	})
+}
+
+// layoutIf returns the instances of a GPU that stay, and new ones, by profile. It is false if the new
+// ones do not fit.
+func layoutIf(
+	g *gpu.GPU,
+	created []string,
+	stays func(*gpu.GPUInstance) bool,
+) (map[string]int, bool) {
+	layout := map[string]int{}
+	var existing []mig.Placed
+
+	for i := range g.Instances {
+		instance := &g.Instances[i]
+		if !stays(instance) {
+			continue
+		}
+
+		layout[instance.Profile]++
+		existing = append(existing, mig.Placed{
+			ProfileID: instance.ProfileID.Or(0),
+			Profile:   instance.Profile,
+			Placement: instance.Placement.Or(gpu.Placement{}),
+		})
+	}
+
+	for _, profile := range created {
+		layout[profile]++
+	}
+
+	if mig.PlaceBeside(g.Profiles, existing, created) == nil {
+		return nil, false
+	}
+
+	return layout, true
 }

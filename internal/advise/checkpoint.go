@@ -19,8 +19,7 @@ import (
 // compressed gob of Checkpoint.
 const checkpointHeader = "mig-exporter right-sizing evidence, version 1\n"
 
-// Checkpoint is a copy of the evidence of an Advisor. Devices are not in it: they are found again
-// in the next Snapshot.
+// Checkpoint is a copy of the evidence of an Advisor. It has no devices: the next Snapshot shows them.
 type Checkpoint struct {
 	Node      string
 	GPUs      []gpu.UUID // of the node
@@ -32,8 +31,14 @@ type Checkpoint struct {
 
 // Checkpoint copies the evidence, so that it can be written while the Advisor goes on.
 func (a *Advisor) Checkpoint() *Checkpoint {
-	c := &Checkpoint{Node: a.node, GPUs: slices.Clone(a.gpus), Time: a.now, Unshifted: a.unshifted,
-		Workloads: make([]workload, 0, len(a.workloads))}
+	c := &Checkpoint{
+		Node:      a.node,
+		GPUs:      slices.Clone(a.gpus),
+		Time:      a.now,
+		Unshifted: a.unshifted,
+		Workloads: make([]workload, 0, len(a.workloads)),
+	}
+
 	for _, w := range a.workloads {
 		w := *w
 		w.Pods = slices.Clone(w.Pods)
@@ -58,7 +63,8 @@ func copyOf[T any](p *T) *T {
 	return &v
 }
 
-// Write encodes the evidence, in the order of its keys.
+// Write encodes the evidence. It orders the workloads by key, so that the same evidence gives the same
+// bytes.
 func (c *Checkpoint) Write(to io.Writer) error {
 	slices.SortFunc(c.Workloads, func(x, y workload) int { return x.Key.compare(y.Key) })
 
@@ -93,8 +99,9 @@ func ReadCheckpoint(from io.Reader) (*Checkpoint, error) {
 		return nil, fmt.Errorf("decode the evidence: %w", err)
 	}
 
+	// gzip compares its checksum at the end.
 	if _, err := io.Copy(io.Discard, io.LimitReader(z, maxCheckpoint)); err != nil {
-		return nil, fmt.Errorf("read the evidence: %w", err) // the checksum stands at the end
+		return nil, fmt.Errorf("read the evidence: %w", err)
 	}
 
 	c.Workloads = slices.DeleteFunc(c.Workloads, func(w workload) bool {
@@ -116,10 +123,10 @@ func ReadCheckpoint(from io.Reader) (*Checkpoint, error) {
 // Dropped returns an error for each workload that ReadCheckpoint has left out.
 func (c *Checkpoint) Dropped() []error { return c.dropped }
 
-// IsOf reports whether the evidence comes from the node of a Snapshot: the node has a GPU that the
-// evidence names, or it has the same name and that is the name of a Kubernetes node. A host name
-// decides nothing: a pod has another one after each restart, and all machines of one image can have
-// the same. It is unknown as long as the Snapshot has no GPU.
+// IsOf reports whether the evidence comes from the node of a Snapshot, and whether we can know that: not
+// as long as the Snapshot has no GPU. It does if the node has a GPU that the evidence names, or if both
+// have the same name and that is the name of a Kubernetes node. A host name alone says nothing: a pod
+// has another one after each restart, and all machines of one image can have the same.
 func (c *Checkpoint) IsOf(s *gpu.Snapshot, isNodeName bool) (same, known bool) {
 	for i := range s.GPUs {
 		known = known || s.GPUs[i].UUID != ""
@@ -135,10 +142,11 @@ func (c *Checkpoint) HasGPUOf(s *gpu.Snapshot) bool {
 	})
 }
 
-// Restore takes over the evidence, before anything is observed of a GPU. The Checkpoint must not be
-// used any more.
+// Restore takes over the evidence. Call it before anything is observed of a GPU, and do not use the
+// Checkpoint any more.
 func (a *Advisor) Restore(c *Checkpoint) {
-	for _, w := range c.Workloads { // copies: one that is forgotten must not keep the memory of all
+	// We copy each workload: a pointer into the slice would keep the memory of all.
+	for _, w := range c.Workloads {
 		a.workloads[w.Key] = &w
 	}
 
@@ -149,10 +157,10 @@ func (a *Advisor) Restore(c *Checkpoint) {
 	a.restored = true
 }
 
-// maxCheckpoint bounds what is read, in bytes: three times what maxWorkloads take.
+// maxCheckpoint bounds the bytes that ReadCheckpoint reads: three times what maxWorkloads take.
 const maxCheckpoint = 64 << 20
 
-// validate reports what no Advisor writes at a time.
+// validate returns an error about a value that no Advisor can have written at a time.
 func (w *workload) validate(at time.Time) error {
 	for _, t := range []time.Time{w.First, w.Last, w.Reference} {
 		if t.IsZero() {
@@ -168,7 +176,57 @@ func (w *workload) validate(at time.Time) error {
 		}
 	}
 
-	numbers := []float64{
+	for i := range w.Engines {
+		if u := &w.Engines[i]; u.Kind >= mediaKinds || w.engineOf(int(u.Kind)) != u {
+			return fmt.Errorf(
+				"has the media engines %d; expected 0 to %d, each once",
+				u.Kind,
+				mediaKinds-1,
+			)
+		}
+	}
+
+	for i := range w.Queues {
+		if u := &w.Queues[i]; w.queueOf(int(u.SMs), int(u.MemorySlices)) != u {
+			return fmt.Errorf(
+				"has the queue of %d SMs and %d memory slices twice",
+				u.SMs,
+				u.MemorySlices,
+			)
+		}
+	}
+
+	for _, h := range w.histograms() {
+		for _, weight := range h.Weights {
+			if !(weight >= 0) { // NaN, too
+				return fmt.Errorf("a histogram has the weight %v; expected 0 or more", weight)
+			}
+		}
+	}
+
+	for _, v := range w.numbers() {
+		if !(v >= 0) || math.IsInf(v, 0) {
+			return fmt.Errorf("has the value %v; expected a finite number, 0 or more", v)
+		}
+	}
+
+	return nil
+}
+
+// histograms returns all histograms of a workload.
+func (w *workload) histograms() []*histogram {
+	list := []*histogram{&w.Busy, &w.Width, &w.Bandwidth, &w.Power}
+	for i := range w.Engines {
+		list = append(list, &w.Engines[i].Busy)
+	}
+
+	return list
+}
+
+// numbers returns the numbers of a workload that must be finite and not negative. Weights of histograms
+// are in it as their sum.
+func (w *workload) numbers() []float64 {
+	list := []float64{
 		w.Observed,
 		w.NextSince,
 		w.MemoryUnread,
@@ -183,97 +241,45 @@ func (w *workload) validate(at time.Time) error {
 		float64(w.Before.Bandwidth),
 	}
 
-	histograms := []*histogram{&w.Busy, &w.Width, &w.Bandwidth, &w.Power}
-	for i := range w.Engines {
-		if w.engineOf(int(w.Engines[i].Kind)) != &w.Engines[i] || w.Engines[i].Kind >= mediaKinds {
-			return fmt.Errorf(
-				"has the media engines %d; expected 0 to %d, each once",
-				w.Engines[i].Kind,
-				mediaKinds-1,
-			)
-		}
+	for _, h := range w.histograms() {
+		list = append(list, float64(h.Max), h.total())
+	}
 
-		histograms = append(histograms, &w.Engines[i].Busy)
-		for _, v := range w.Engines[i].Days {
-			numbers = append(numbers, float64(v))
-		}
+	for i := range w.Engines {
+		list = appendNumbers(list, w.Engines[i].Days[:]...)
 	}
 
 	for i := range w.Queues {
-		if u := &w.Queues[i]; w.queueOf(int(u.SMs), int(u.MemorySlices)) != u {
-			return fmt.Errorf(
-				"has the queue of %d SMs and %d memory slices twice",
-				u.SMs,
-				u.MemorySlices,
-			)
-		}
+		u := &w.Queues[i]
+		list = appendNumbers(list, u.Passed)
 
-		for _, s := range w.Queues[i].Spans {
+		for _, s := range u.Spans {
 			h := &s.Hour
-			for _, v := range []float32{
-				h.Load,
-				h.Busy,
-				h.Met,
-				h.Rough,
-				h.Run,
-				h.Wait,
-				h.Slow,
-				s.Work,
-				s.Lost,
-				h.PollVariance,
-				h.MinuteVariance,
-			} {
-				numbers = append(numbers, float64(v))
-			}
-		}
-
-		numbers = append(numbers, float64(w.Queues[i].Passed))
-	}
-
-	for _, h := range histograms {
-		numbers = append(numbers, float64(h.Max), h.total())
-		for _, weight := range h.Weights {
-			if !(weight >= 0) {
-				return fmt.Errorf("a histogram has the weight %v; expected 0 or more", weight)
-			}
+			list = appendNumbers(list, s.Work, s.Lost, h.Load, h.Busy, h.Met, h.Rough, h.Run, h.Wait, h.Slow,
+				h.PollVariance, h.MinuteVariance)
 		}
 	}
-
-	numbers = append(
-		numbers,
-		float64(w.Starts.Seen),
-		float64(w.Starts.Again),
-		float64(w.Starts.Short),
-	)
-	for i, peak := range w.Starts.Peaks {
-		numbers = append(numbers, float64(peak), float64(w.Starts.Levels[i]))
-	}
-
-	numbers = append(numbers, float64(w.Starts.Least))
-	numbers = append(numbers, w.Starts.Loads.numbers()...)
-	numbers = append(numbers, w.Reserve.numbers()...)
 
 	for _, d := range w.Days {
-		for _, v := range []float32{
-			d.Observed,
-			d.Held,
-			d.Memory,
-			d.Settled,
-			d.Busy10,
-			d.PCIe,
-			d.MinWidth,
-			d.MinBandwidth,
-			d.Measured,
-		} {
-			numbers = append(numbers, float64(v))
-		}
+		list = appendNumbers(list, d.Observed, d.Held, d.Memory, d.Settled, d.Busy10, d.PCIe, d.MinWidth,
+			d.MinBandwidth, d.Measured)
 	}
 
+	s := &w.Starts
+	list = append(list, float64(s.Seen), float64(s.Again), float64(s.Short))
+	list = appendNumbers(list, s.Least)
+	list = appendNumbers(list, s.Peaks[:]...)
+	list = appendNumbers(list, s.Levels[:]...)
+	list = append(list, s.Loads.numbers()...)
+
+	return append(list, w.Reserve.numbers()...)
+}
+
+// appendNumbers appends numbers of a smaller type.
+func appendNumbers(list []float64, numbers ...float32) []float64 {
 	for _, v := range numbers {
-		if !(v >= 0) || math.IsInf(v, 0) {
-			return fmt.Errorf("has the value %v; expected a finite number, 0 or more", v)
-		}
+		list = append(list, float64(v))
 	}
 
-	return nil
+	return list
 }

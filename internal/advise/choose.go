@@ -2,29 +2,26 @@ package advise
 
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
-// Facts are what decides over a whole GPU that is held. They come from every Snapshot, or from
-// another history of the GPU.
+// Facts are what we decide by whether a workload needs its whole GPU. They come from an Advisor,
+// which sees every Snapshot, or from a history that was kept elsewhere.
 type Facts struct {
 	Evidence *Evidence
 	OptedOut bool
 	Shared   bool // by several containers
 	MultiGPU bool // its pod holds others, too, or is part of a job that does
-	// Job is a sentence on that job; empty if there is only the general one.
-	Job    string
-	NVLink bool // data was exchanged over it
-	// NVLinkUnread: its traffic could not be read.
-	NVLinkUnread bool
-	Graphics     bool // a graphics process ran
-	// GraphicsUnread: the GPU can draw, and its processes could not be read.
-	GraphicsUnread bool
-	// Preallocated: a framework took nearly all memory at its start.
-	Preallocated bool
-	MemoryUnread bool
+	// Job is a sentence on that job. If it is empty, we use a general one.
+	Job            string
+	NVLink         bool // data was exchanged over it
+	NVLinkUnread   bool // its traffic could not be read for some of the time
+	Graphics       bool // a graphics process ran
+	GraphicsUnread bool // the GPU can draw, and its processes could not be read
+	Preallocated   bool // a framework took nearly all memory at its start
+	MemoryUnread   bool // its use could not be read for some of the time
 }
 
-// Choose returns what is recommended for a whole GPU that is held. Of the GPU it uses the profiles,
-// the number of SMs, the MIG mode, current and pending, and the total memory. Unlike an Advisor, it
-// keeps no previous answer.
+// Choose returns what is recommended for a whole GPU that is held. It reads the GPU's profiles, its
+// number of SMs, its current and pending MIG mode, and its total memory. Unlike an Advisor, it keeps
+// no previous answer.
 func Choose(g *gpu.GPU, f *Facts, o Options) Recommendation {
 	r := Recommendation{
 		GPU:      g.UUID,
@@ -34,12 +31,12 @@ func Choose(g *gpu.GPU, f *Facts, o Options) Recommendation {
 		Evidence: f.Evidence,
 		job:      f.Job,
 	}
-	of := wholeOf(g)
-	f.Evidence.countEngines(of)
+	current := wholeCapacity(g)
+	f.Evidence.countEngines(current)
 
-	if r.Reason = f.disqualified(g, of, o); r.Reason == ReasonNone {
-		trials := tryAll(g, f.Evidence, of, limits{strict: o.Strict, stretch: o.MaxStretch}, o)
-		decided := withStart(decide(trials, f, of, o), f.Evidence)
+	if r.Reason = f.disqualified(g, current, o); r.Reason == ReasonNone {
+		trials := tryProfiles(g, f.Evidence, current, limits{strict: o.Strict, stretch: o.MaxStretch}, o)
+		decided := requireStart(decide(trials, f, current, o), f.Evidence)
 
 		r.Action = decided.Action
 		r.Reason = decided.Reason
@@ -57,12 +54,13 @@ func Choose(g *gpu.GPU, f *Facts, o Options) Recommendation {
 	return r
 }
 
-// disqualified returns why a whole GPU stays as it is whatever its load.
-func (f *Facts) disqualified(g *gpu.GPU, of capacity, o Options) Reason {
+// disqualified returns why a whole GPU stays as it is whatever its load; ReasonNone if nothing
+// forbids a slice.
+func (f *Facts) disqualified(g *gpu.GPU, current capacity, o Options) Reason {
 	switch {
 	case f.OptedOut:
 		return ReasonOptedOut
-	case len(g.Profiles) == 0 || !g.MIG.Enabled.Present() || of.sms == 0 || of.memorySlices == 0:
+	case len(g.Profiles) == 0 || !g.MIG.Enabled.Present() || current.sms == 0 || current.memorySlices == 0:
 		return ReasonNoMIG
 	case f.Shared:
 		return ReasonShared
@@ -91,11 +89,11 @@ func (f *Facts) disqualified(g *gpu.GPU, of capacity, o Options) Reason {
 	return ReasonNone
 }
 
-// tryAll tries every profile that is smaller than a whole GPU, the smallest first.
-func tryAll(g *gpu.GPU, e *Evidence, of capacity, limits limits, o Options) []trial {
+// tryProfiles tries every profile that is smaller than the current device, the smallest first.
+func tryProfiles(g *gpu.GPU, e *Evidence, current capacity, limits limits, o Options) []trial {
 	var trials []trial
-	for _, p := range smallerProfiles(g, of) {
-		trials = append(trials, try(e, p, of, limits, o))
+	for _, p := range smallerProfiles(g, current) {
+		trials = append(trials, tryProfile(e, p, current, limits, o))
 	}
 
 	return trials

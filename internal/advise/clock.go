@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A clock that is far ahead is believed once it has been there for clockDoubt: a single wrong time
-// would move all evidence at once. After a restart it is believed at once, as the exporter may not
-// have run for so long.
+// A single wrong time would move all evidence at once. So we believe a clock that is ahead by more than
+// farAhead only once it has been there for clockDoubt. After a restart we believe it at once, as the
+// exporter may not have run for so long.
 const (
 	farAhead   = 24 * time.Hour
 	clockDoubt = 10 * time.Minute
@@ -27,11 +27,12 @@ func (a *Advisor) doubtsClock(now time.Time) bool {
 	return now.Sub(a.ahead) < clockDoubt
 }
 
-// followClock shifts all remembered times if the clock was set back, or set far ahead and believed.
-// Their ages stay what they were, so nothing lies in the future or is aged by a time that has not
-// passed, and once the clock is right again, everything is where it was. After a restart a clock
-// that was set ahead cannot be distinguished from a long pause. Then pods that run on have a gap:
-// they may have been held all that time.
+// followClock shifts all remembered times if the clock was set back, or was set far ahead and is believed.
+// Their ages stay what they were: nothing lies in the future, and nothing ages by a time that has not
+// passed. Once the clock is right again, everything is where it was.
+//
+// After a restart we cannot tell a clock that was set ahead from a long pause. So pods that run on have
+// a gap: they may have held their devices all that time.
 func (a *Advisor) followClock(now time.Time) {
 	if a.now.IsZero() || !now.Before(a.now) && now.Sub(a.now) <= farAhead {
 		return
@@ -55,10 +56,11 @@ func (a *Advisor) followClock(now time.Time) {
 		d.traffic = traffic{}
 	}
 
+	// Days shift by whole days. We keep the rest for the next change of the clock.
 	a.unshifted += by
 	days := int32(math.Round(a.unshifted.Hours() / 24))
-
 	a.unshifted -= time.Duration(days) * 24 * time.Hour
+
 	for _, w := range a.workloads {
 		w.shift(by, days)
 
@@ -100,6 +102,7 @@ func (w *workload) shift(by time.Duration, days int32) {
 	}
 }
 
+// shiftPods adds a duration to the times of a workload's pods.
 func (w *workload) shiftPods(by time.Duration) {
 	for i := range w.Pods {
 		shiftSeconds(by, &w.Pods[i].Last, &w.Pods[i].Idle)
@@ -115,8 +118,8 @@ func shiftTimes(by time.Duration, times ...*time.Time) {
 	}
 }
 
-// shiftSeconds adds by to all times in Unix seconds that are not 0. They are rounded down: none
-// gets into the future.
+// shiftSeconds adds by to all times in Unix seconds that are not 0. It rounds down, so that none gets
+// into the future.
 func shiftSeconds(by time.Duration, times ...*int64) {
 	for _, t := range times {
 		if *t != 0 {

@@ -2,61 +2,57 @@ package advise
 
 import "math"
 
-// Decided is the figure of the recommended profile that is nearest to its limit: the one that a
-// smaller profile, or more work, passes first.
+// Decided is the figure of the recommended profile that is nearest to its limit. It is the one that a
+// smaller profile, or more work, would pass first.
 type Decided struct {
-	// FigureLatency, FigureThroughput, FigureStretch, FigureBusy, FigureMemory, FigureMedia
-	Figure string  `json:"figure"`
+	Figure string  `json:"figure"` // FigureLatency or one of the other figures
 	Ratio  float64 `json:"ratio"`
 	Limit  float64 `json:"limit"`
 }
 
-// The figures: the latency of requests at p95, or of what answers none the time for its work, or
-// where it is not known which of them counts the stretch of kernels, of which the limit is the
-// pod's or the node's; busy time in the slice, at p99 or in the busiest ten minutes, where it
-// stretches requests; the share of the slice's memory that the workload needs with headroom and
-// growth; and the share of the slice's media engines of a kind that it needs.
+// The figures. The limit of the first three is how much longer work may take, by the pod or the node.
 const (
-	FigureLatency    = "latency"
-	FigureThroughput = "throughput"
-	FigureStretch    = "stretch"
-	FigureBusy       = "busy"
-	FigureMemory     = "memory"
-	FigureMedia      = "media"
+	FigureLatency    = "latency"    // how many times as long requests take at p95
+	FigureThroughput = "throughput" // how many times as long work takes, if it answers no requests
+	FigureStretch    = "stretch"    // how many times as long kernels take
+	// FigureBusy is busy time in the slice, at p99 or in the busiest ten minutes, if the slice
+	// stretches kernels.
+	FigureBusy = "busy"
+	// FigureMemory is the share of the slice's memory that is needed, with headroom and growth.
+	FigureMemory = "memory"
+	// FigureMedia is the share of the slice's media engines of a kind that is needed.
+	FigureMedia = "media"
 )
 
 // decidedBy returns the figure of a trial that is nearest to its limit.
 func (t *trial) decidedBy(e *Evidence, limits limits, o Options) Decided {
-	best := Decided{
-		FigureMemory,
-		round3(needBytes(e, o.Headroom) / float64(t.profile.MemoryBytes)),
-		1,
-	}
-	var others []Decided
+	memory := needBytes(e, o.Headroom) / float64(t.profile.MemoryBytes)
+	figures := []Decided{{FigureMemory, round3(memory), 1}}
 
 	needs := e.engineNeeds()
 	for kind, have := range countsOf(t.profile.Engines) {
 		if needs[kind] > 0 && have > 0 {
-			others = append(others, Decided{FigureMedia, round3(needs[kind] / float64(have)), 1})
+			figures = append(figures, Decided{FigureMedia, round3(needs[kind] / float64(have)), 1})
 		}
 	}
 
 	if !e.stretchUnknown() {
-		others = append(others, t.decidedByTime(e, limits, o)...)
+		figures = append(figures, t.timeFigures(e, limits, o)...)
 	}
 
-	for _, d := range others {
-		if d.Ratio/d.Limit > best.Ratio/best.Limit {
-			best = d
+	nearest := figures[0]
+	for _, d := range figures[1:] {
+		if d.Ratio/d.Limit > nearest.Ratio/nearest.Limit {
+			nearest = d
 		}
 	}
 
-	return best
+	return nearest
 }
 
-// decidedByTime returns the figures of a trial that say how much longer its work takes, and whether
-// it keeps up.
-func (t *trial) decidedByTime(e *Evidence, limits limits, o Options) []Decided {
+// timeFigures returns the figures of a trial on how much longer work takes, and whether the slice keeps
+// up with it.
+func (t *trial) timeFigures(e *Evidence, limits limits, o Options) []Decided {
 	stretch := t.p95.deciding(limits.strict)
 	figure := FigureStretch
 

@@ -6,17 +6,17 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// endings count the starts of a workload on a device that ended early. A container that is up for
-// an hour sets them back to zero.
+// endings counts the starts of a workload on a device that ended early, since one of its containers
+// was last up for an hour.
 type endings struct {
-	of     *workload // nil if there is none
+	of     *workload // nil if no start has ended
 	killed int       // while memory grew, with another process in the same container: it was killed
 	again  int       // see starts.Again
 	short  int       // see starts.Short
 }
 
-// failed reports whether the starts that ended early failed. Restarts and short pods that were
-// usual before do not show it.
+// failed reports whether starts of a workload failed. If restarts or short pods were usual for it
+// before, they show no failure.
 func (e *endings) failed(of *workload, usual starts) bool {
 	return e.of == of &&
 		(e.killed > 0 || e.again > 0 && usual.Again == 0 || e.short > 0 && usual.Short == 0)
@@ -28,9 +28,9 @@ func (d *device) isIdle(now time.Time) bool {
 		now.Sub(d.up) >= idleAfter
 }
 
-// isDown reports whether the container of a slice did not come up: it was killed or restarted
-// within an hour, unless that was usual before, or holds no memory although no other of its
-// workload has come up in such a slice.
+// isDown reports whether the container of a slice did not come up. It was killed or restarted within
+// an hour, unless that was usual before, or it holds no memory and no container of its workload has
+// ever come up in such a slice.
 func (d *device) isDown(now time.Time, usual starts) bool {
 	if d.ended.failed(d.workload, usual) {
 		return true
@@ -39,52 +39,56 @@ func (d *device) isDown(now time.Time, usual starts) bool {
 	return d.workload.Starts.Seen == 0 && !d.empty.IsZero() && now.Sub(d.empty) >= upWithin
 }
 
-// before is what we know of a workload from larger devices of its GPU's model.
-type before struct {
+// onLarger is what we know of a workload from larger devices of its GPU's model.
+type onLarger struct {
 	known  bool
 	need   float64 // memory in bytes
-	starts starts  // what they have in common with those in the slice, if all is well
+	starts starts  // how often it was restarted or short there
 }
 
-// seenBefore returns what we know of a workload from devices larger than its slice.
-func (a *Advisor) seenBefore(g *gpu.GPU, key Key, than capacity) before {
-	var b before
-	larger := func(name string) {
+// onLargerThan returns what we know of a workload from devices with more memory than its slice.
+func (a *Advisor) onLargerThan(g *gpu.GPU, key Key, slice capacity) onLarger {
+	var o onLarger
+	add := func(profile string) {
 		k := key
-		k.Profile = name
+		k.Profile = profile
 
-		if w := a.workloads[k]; w != nil {
-			e := evidenceOf(w, a.now)
-			a.addServer(w, &e, gpu.RightsizingHints{})
-			b.known = true
-			b.need = max(b.need, needBytes(&e, a.options.Headroom))
-			b.starts.Again += w.Starts.Again
-			b.starts.Short += w.Starts.Short
+		w := a.workloads[k]
+		if w == nil {
+			return
 		}
+
+		e := evidenceOf(w, a.now)
+		a.addServer(w, &e, gpu.RightsizingHints{})
+		o.known = true
+		o.need = max(o.need, needBytes(&e, a.options.Headroom))
+		o.starts.Again += w.Starts.Again
+		o.starts.Short += w.Starts.Short
 	}
 
-	larger("")
+	add("") // the whole GPU
 
 	for i := range g.Profiles {
-		if p := &g.Profiles[i]; p.MemorySlices > than.memorySlices {
-			larger(p.Name)
+		if p := &g.Profiles[i]; p.MemorySlices > slice.memorySlices {
+			add(p.Name)
 		}
 	}
 
-	return b
+	return o
 }
 
-// recommendDown fills in the recommendation for a GPU instance if its container did not come up,
-// and reports whether it has. After a move, the slice is too small for its start: more memory may
-// do, and what it had before does.
-func (a *Advisor) recommendDown(r *Recommendation, g *gpu.GPU, d *device, of capacity) bool {
+// recommendDown fills in the recommendation for a GPU instance if its container did not come up, and
+// reports whether it has done so. If the workload ran on a larger device before, the slice is too
+// small for its start, and we recommend the smallest one with as much memory as it needed there.
+func (a *Advisor) recommendDown(r *Recommendation, g *gpu.GPU, d *device, current capacity) bool {
 	if d.workload.Key.Shared || !d.isDown(a.now, starts{}) {
 		return false
 	}
 
-	before := a.seenBefore(g, d.workload.Key, of)
+	before := a.onLargerThan(g, d.workload.Key, current)
 	if !before.known {
-		before.starts = starts{Again: 1, Short: 1} // what is usual is not known
+		// We do not know what is usual. It may restart and be short, so only a kill shows a failure.
+		before.starts = starts{Again: 1, Short: 1}
 	}
 
 	if !d.isDown(a.now, before.starts) {
@@ -99,10 +103,10 @@ func (a *Advisor) recommendDown(r *Recommendation, g *gpu.GPU, d *device, of cap
 		r.Action = ActionGrow
 		r.Recommended = largerProfile(
 			g,
-			of,
+			current,
 			ReasonMemoryFull,
 			max(before.need, needBytes(r.Evidence, a.options.Headroom)),
-			a.largerEngines(r.Evidence, d.workload, of, g, [mediaKinds]bool{}),
+			a.largerEngines(r.Evidence, d.workload, current, g, [mediaKinds]bool{}),
 		)
 	}
 

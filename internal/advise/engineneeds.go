@@ -8,16 +8,19 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// engineReserve is the share of a slice's engines that may be busy at p99.
-const engineReserve = 0.8
+const (
+	// targetEngines is the share of a slice's engines that may be busy at p99.
+	targetEngines = 0.8
+	// saturatedEngines is the mean utilization over ten minutes from which on a slice has too few
+	// engines.
+	saturatedEngines = 0.95
+	// leastEngines is what any use needs, however small: more than none.
+	leastEngines = 0.001
+)
 
-// saturatedEngines is the mean utilization over ten minutes from which on the engines of a slice
-// are too few.
-const saturatedEngines = 0.95
-
-// needed returns how many engines a slice must have: at p99 a fifth of them stays free, and the
-// busiest minute fits. What is not known of a quantity takes all of the device's; it is infinite if
-// their number is unknown, too. No slice needs more than the device has.
+// needed returns how many engines a slice must have: a fifth of them must be free at p99, and the busiest
+// minute must fit. No slice needs more than the device has. A use of an unknown quantity needs as many,
+// and infinitely many if their number is unknown, too.
 func (u *MediaUse) needed() float64 {
 	count := float64(u.Count)
 	if u.Count == 0 {
@@ -28,15 +31,13 @@ func (u *MediaUse) needed() float64 {
 		return count
 	}
 
-	return min(count, max(u.BusyP99*count/engineReserve, u.BusyMaxMinute*count, leastEngines))
+	return min(count, max(u.BusyP99*count/targetEngines, u.BusyMaxMinute*count, leastEngines))
 }
 
-// leastEngines is what any use needs: more than none.
-const leastEngines = 0.001
-
-// engineNeeds are how many engines of each kind a slice must have; 0 of those that are not used.
+// engineNeeds is how many engines of each kind a slice must have; 0 of those that are not used.
 type engineNeeds [mediaKinds]float64
 
+// engineNeeds returns what a workload needs of the media engines.
 func (e *Evidence) engineNeeds() engineNeeds {
 	var needs engineNeeds
 
@@ -56,8 +57,8 @@ func countsOf(engines gpu.Opt[gpu.Engines]) [mediaKinds]int {
 	return [mediaKinds]int{e.Encoder, e.Decoder, e.JPEG, e.OFA}
 }
 
-// allEngines are the needs of a workload that may use all engines of a device: their use could not
-// be read. One of each kind may be there if the driver does not report any.
+// allEngines returns the needs of a workload that may use all engines of a device, since their use could
+// not be read. If the driver does not report how many there are, there may be one of each kind.
 func (c capacity) allEngines() engineNeeds {
 	if !c.engines.Present() {
 		return engineNeeds{1, 1, 1, 1}
@@ -71,20 +72,20 @@ func (c capacity) allEngines() engineNeeds {
 	return needs
 }
 
-// largerEngines are the needs of a workload for which a slice is too small: at most the engines
-// that the slice has, and more of those that are short: as many as it needed on the whole GPU, if
-// it was seen there.
+// largerEngines returns what a workload needs whose slice is too small. Of the engines that are short it
+// needs more than the slice has: as many as it needed on the whole GPU, if it was seen there. Of the
+// others it needs no more than the slice has.
 func (a *Advisor) largerEngines(
 	e *Evidence,
 	w *workload,
-	of capacity,
+	current capacity,
 	g *gpu.GPU,
 	short [mediaKinds]bool,
 ) engineNeeds {
 	needs := e.engineNeeds()
 	before := a.engineNeedsBefore(w, g)
 
-	for kind, count := range of.counts() {
+	for kind, count := range current.counts() {
 		if needs[kind] > 0 {
 			needs[kind] = min(needs[kind], float64(max(count, 1)))
 		}
@@ -109,16 +110,16 @@ func (a *Advisor) engineNeedsBefore(w *workload, g *gpu.GPU) engineNeeds {
 	}
 
 	e := Evidence{MediaUse: whole.mediaUseOf(a.now)}
-	e.countEngines(wholeOf(g))
+	e.countEngines(wholeCapacity(g))
 
 	return e.engineNeeds()
 }
 
-// lacksEngines reports whether a profile has fewer engines of a kind than are needed. One whose
-// engines are unknown lacks all that are.
+// lacksEngines reports whether a profile has fewer engines of a kind than are needed. A profile whose
+// engines are unknown has none.
 func lacksEngines(p *gpu.Profile, needs engineNeeds) bool {
 	for kind, have := range countsOf(p.Engines) {
-		if needs[kind] > float64(have)+1e-9 {
+		if needs[kind] > float64(have)+1e-9 { // the need may be rounded up
 			return true
 		}
 	}
@@ -126,8 +127,8 @@ func lacksEngines(p *gpu.Profile, needs engineNeeds) bool {
 	return false
 }
 
-// mostEngines returns how many engines of each kind a GPU has: as many as the profile with the
-// most; absent if no profile's are known.
+// mostEngines returns how many engines of each kind a GPU has: as many as the profile with the most. It is
+// absent if no profile reports any.
 func mostEngines(profiles []gpu.Profile) gpu.Opt[gpu.Engines] {
 	var most gpu.Engines
 	known := false
@@ -148,15 +149,15 @@ func mostEngines(profiles []gpu.Profile) gpu.Opt[gpu.Engines] {
 	return gpu.Some(most)
 }
 
-// shortEngines returns the kinds of engines of a slice that have been busy for all of the last ten
-// minutes, and of which its GPU has more.
-func (d *device) shortEngines(of capacity, profiles []gpu.Profile) (short [mediaKinds]bool) {
+// shortEngines returns the kinds of engines that a slice is short of: they have been busy for all of the
+// last ten minutes, and other profiles have more of them.
+func (d *device) shortEngines(current capacity, profiles []gpu.Profile) (short [mediaKinds]bool) {
 	if d.count < len(d.last10) {
 		return short
 	}
 
-	last := d.meanOfLast()
-	own := of.counts()
+	last := d.lastTenMinutes()
+	own := current.counts()
 	most := countsOf(mostEngines(profiles))
 
 	for kind, busy := range last.engines {
@@ -194,7 +195,7 @@ func (e *Evidence) predictedEngines(p *gpu.Profile) []PredictedEngines {
 	return list
 }
 
-// EngineName returns what a number of media engines of a kind are called in a sentence.
+// EngineName returns the name of n media engines of a kind in a sentence: "2 decoders", "1 JPEG engine".
 func EngineName(engine string, n int) string {
 	name := engine
 	switch engine {
@@ -231,7 +232,7 @@ func (u *MediaUse) String() string {
 	)
 }
 
-// describeMedia returns what is used of media engines, as part of a sentence; empty if nothing is.
+// describeMedia returns how many media engines are used, as part of a sentence; "" if none is.
 func (e *Evidence) describeMedia() string {
 	var all []string
 	for i := range e.MediaUse {
@@ -241,7 +242,7 @@ func (e *Evidence) describeMedia() string {
 	return strings.Join(all, ", ")
 }
 
-// explainMedia returns why no smaller profile has the engines that are needed.
+// explainMedia returns a sentence on media engines that no smaller profile has enough of.
 func (e *Evidence) explainMedia() string {
 	var needs []string
 
@@ -256,8 +257,7 @@ func (e *Evidence) explainMedia() string {
 		prefixed(": ", strings.Join(needs, ", ")))
 }
 
-// describeEngines returns what a profile has of the media engines that are used, as part of a
-// sentence.
+// describeEngines returns how many of the used media engines a profile has, as part of a sentence.
 func (p *Predicted) describeEngines() string {
 	var all []string
 
@@ -269,7 +269,7 @@ func (p *Predicted) describeEngines() string {
 	return strings.Join(all, ", ")
 }
 
-// prefixed returns a text after a prefix, or nothing if it is empty.
+// prefixed returns a text after a prefix; "" if the text is empty.
 func prefixed(prefix, text string) string {
 	if text == "" {
 		return ""

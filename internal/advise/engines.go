@@ -10,15 +10,14 @@ import (
 // Media engines are quantities: a workload that keeps five of seven decoders busy does three fifths
 // of its work on three.
 //
-// A device reports the mean over its engines of a kind: one of the seven decoders of a GH200 that
-// is busy all the time is 14 % (NVIDIA/DALI#6387), one of three 33 % (keylase/nvidia-patch#310).
-// NVIDIA documents neither this nor anything else. If a driver reported the busiest engine or their
-// sum instead, utilization x engines would be more than what is used, which costs a recommendation
-// and harms nothing.
+// A device reports the mean over its engines of a kind. If one of the seven decoders of a GH200 is
+// busy all the time, it reports 14 % (NVIDIA/DALI#6387); of three decoders, 33 %
+// (keylase/nvidia-patch#310). NVIDIA does not document this. If a driver reported the busiest engine or
+// their sum instead, utilization x engines would be more than what is used: we would miss a
+// recommendation, and give no wrong one.
 //
-// What waits for an engine is a few frames, much less than a minute's work. So the histogram counts
-// polls, not means of minutes, and what was used in any minute of the last days must fit even if it
-// was rare.
+// Only a few frames wait for an engine, much less than a minute's work. So the histogram counts polls,
+// not means of minutes, and the busiest minute of the last days must fit, too, even if it was rare.
 
 // engineUse counts how busy the media engines of a kind were, since the first use.
 type engineUse struct {
@@ -27,8 +26,8 @@ type engineUse struct {
 	// Days are the largest means over 1 minute, as shares of the device's engines, by the days of
 	// the workload.
 	Days [keptDays]float32
-	// Unknown is the last use of which the quantity is not known, in Unix seconds; 0 if there is
-	// none. Older exporters noted only that an engine was used.
+	// Unknown is the last use of an unknown quantity, in Unix seconds; 0 if there was none. Older
+	// versions noted only that an engine was used.
 	Unknown int64
 }
 
@@ -43,8 +42,8 @@ func (w *workload) engineOf(kind int) *engineUse {
 	return nil
 }
 
-// addEngines counts how busy the engines of a kind were for some seconds. Nothing is kept of kinds
-// that are not used.
+// addEngines counts how busy the engines of a kind were for some seconds. It keeps nothing of kinds that
+// were never used.
 func (w *workload) addEngines(kind int, share, seconds float64, now time.Time) {
 	use := w.engineOf(kind)
 	if use == nil {
@@ -59,7 +58,7 @@ func (w *workload) addEngines(kind int, share, seconds float64, now time.Time) {
 	use.Busy.add(share, seconds*w.weight(now))
 }
 
-// closeEngines adds the means of a window that ended at a time to the day.
+// closeEngines adds the means of a window that ends now to the day.
 func (w *workload) closeEngines(now time.Time, v *window) {
 	means := v.meanEngines()
 	slot := slotOf(dayOf(now))
@@ -70,7 +69,7 @@ func (w *workload) closeEngines(now time.Time, v *window) {
 	}
 }
 
-// clearEngines makes place for a day.
+// clearEngines clears the slot of a day.
 func (w *workload) clearEngines(slot int32) {
 	for i := range w.Engines {
 		w.Engines[i].Days[slot] = 0
@@ -90,8 +89,8 @@ func (u *engineUse) maxMinute(days *[keptDays]daySums, now time.Time) float64 {
 	return float64(largest)
 }
 
-// shift adds a duration to the time, and a number of days to the days, which still are those
-// before.
+// shift adds a duration to the time, and a number of days to the days. before are the days of the
+// workload, which are shifted after it.
 func (u *engineUse) shift(by time.Duration, days int32, before *[keptDays]daySums) {
 	shiftSeconds(by, &u.Unknown)
 	means := u.Days
@@ -120,7 +119,7 @@ func (d *device) observeMedia(m *gpu.Media, elapsed float64) {
 		share = min(max(share, 0), 1)
 		if share > 0 {
 			d.open.media[kind] = true
-			d.idle = time.Time{} // without any kernel: graphics-engine activity has nothing of media engines
+			d.idle = time.Time{} // busy time does not contain media engines
 		}
 
 		d.open.engines[kind] += share * elapsed
@@ -136,8 +135,8 @@ func (d *device) observeMedia(m *gpu.Media, elapsed float64) {
 	}
 }
 
-// findEngines looks up once which media engines a device has: its GPU says so, or the profile of
-// its GPU instance.
+// findEngines looks up, once, which media engines a device has: its GPU's profiles say it, or the profile
+// of its GPU instance.
 func (d *device) findEngines(g *gpu.GPU, profile string) {
 	if d.engines.Present() {
 		return
@@ -148,10 +147,8 @@ func (d *device) findEngines(g *gpu.GPU, profile string) {
 		return
 	}
 
-	for i := range g.Profiles {
-		if g.Profiles[i].Name == profile {
-			d.engines = g.Profiles[i].Engines
-		}
+	if p := findProfile(g, profile); p != nil {
+		d.engines = p.Engines
 	}
 }
 
@@ -168,7 +165,7 @@ func (v *window) meanEngines() [mediaKinds]float32 {
 	return mean
 }
 
-// MediaUse is what was seen of the media engines of a kind that was used in the last eight days.
+// MediaUse is the use of media engines of a kind that was used in the last eight days.
 type MediaUse struct {
 	Engine string `json:"engine"` // encoder, decoder, jpeg or ofa
 	// Count is how many of them the device has; 0 if unknown.
@@ -177,7 +174,7 @@ type MediaUse struct {
 	// in the busiest minute.
 	BusyP99       float64 `json:"busyP99Ratio"`
 	BusyMaxMinute float64 `json:"busyMaxMinuteRatio"`
-	// Unknown: for some of the time it is known that the engines were used, and not how many.
+	// Unknown: at some time the engines were used, and we do not know how many of them.
 	Unknown bool `json:"quantityUnknown,omitempty"`
 }
 
@@ -213,8 +210,8 @@ func (e *Evidence) setMediaUse(list []MediaUse) {
 	}
 }
 
-// AddUnknownUse adds that media engines of a kind were used, and that it is not known how many,
-// unless their use is in the evidence already.
+// AddUnknownUse adds that an unknown number of media engines of a kind was used, unless the evidence has
+// their use already.
 func (e *Evidence) AddUnknownUse(engine string) {
 	if !slices.Contains(e.MediaEngines, engine) {
 		e.setMediaUse(append(e.MediaUse, MediaUse{Engine: engine, Unknown: true}))
@@ -222,14 +219,14 @@ func (e *Evidence) AddUnknownUse(engine string) {
 }
 
 // countEngines fills in how many engines the device has.
-func (e *Evidence) countEngines(of capacity) {
-	counts := of.counts()
+func (e *Evidence) countEngines(current capacity) {
+	counts := current.counts()
 	for i := range e.MediaUse {
 		e.MediaUse[i].Count = counts[kindOf(e.MediaUse[i].Engine)]
 	}
 }
 
-// kindOf returns the kind of the engines of a name.
+// kindOf returns the kind of media engines with a name.
 func kindOf(name string) int {
 	for kind, known := range mediaNames() {
 		if known == name {
@@ -240,7 +237,7 @@ func kindOf(name string) int {
 	return 0
 }
 
-// WindowEngines are the media engines of a kind that were used in a part of the time.
+// WindowEngines are the media engines of a kind that were used in a Window.
 type WindowEngines struct {
 	Engine string // encoder, decoder, jpeg or ofa
 	// Mean and Most say how busy they were, as shares of the device's engines of the kind: on
@@ -265,7 +262,7 @@ func (r *Record) addEngines(v *Window, seconds float64) {
 	}
 }
 
-// mediaUse returns what we know of the kinds of engines that were used at any time.
+// mediaUse returns what we know of the kinds of engines that were used at any time of the history.
 func (r *Record) mediaUse() []MediaUse {
 	var list []MediaUse
 
@@ -282,8 +279,8 @@ func (r *Record) mediaUse() []MediaUse {
 	return list
 }
 
-// HasEngine reports whether a GPU with some profiles can have media engines of a kind: not if none
-// of them has any.
+// HasEngine reports whether a GPU can have media engines of a kind: it cannot if none of its profiles has
+// any.
 func HasEngine(profiles []gpu.Profile, engine string) bool {
 	most := mostEngines(profiles)
 	return !most.Present() || countsOf(most)[kindOf(engine)] > 0

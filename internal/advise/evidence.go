@@ -1,9 +1,6 @@
 package advise
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 // evidenceOf summarizes what we know of a workload.
 func evidenceOf(w *workload, now time.Time) Evidence {
@@ -49,6 +46,7 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 		BusyHistogram:  w.Busy.tenths(),
 		WidthHistogram: w.Width.tenths(),
 	}
+
 	if w.isSampled() {
 		e.ActivityHours = float64(days.Measured) / 3600
 	}
@@ -76,11 +74,12 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 	return e
 }
 
-// decisiveQuantile is the quantile of width and of bandwidth that decides. For 95 % of the busy
-// time both stay below it, even if the widest kernels are not the ones that draw the most.
+// decisiveQuantile is the quantile of width and of bandwidth that decides. Each is above it for 2.5 % of
+// the busy time, so both are below it for 95 % at least, even if the widest kernels are not the ones
+// that draw the most.
 const decisiveQuantile = 0.975
 
-// isUnread reports whether a reading was absent in more than a twentieth of a time.
+// isUnread reports whether a reading was absent in more than a twentieth of some time.
 func isUnread(unread, of float64) bool { return unread > 0.05*of }
 
 // isRecent reports whether a time in Unix seconds lies in the days that are kept, and not in the
@@ -90,59 +89,60 @@ func isRecent(at int64, now time.Time) bool {
 	return at != 0 && age >= 0 && age < keptDays*24*time.Hour
 }
 
-// busyMinutes returns for how long kernels have run whose use of the device was measured, older
-// minutes counting less.
+// busyMinutes returns for how long kernels have run whose use of the device was measured. Older minutes
+// count less.
 func (w *workload) busyMinutes(now time.Time) float64 {
 	return w.Width.total() / 60 / w.growth(now)
 }
 
-// isPreallocated reports whether what a workload holds is a reservation of which we do not know
-// what is needed: that of an inference server, or of a framework that took nearly all memory of a
-// device at its start, and the same since. Flat memory that is less than that, see mayBeReserved,
-// counts as a reservation only where a slice would do otherwise.
+// isPreallocated reports whether a workload has reserved its memory, and we do not know how much of it it
+// needs. Inference servers do that, and frameworks that take nearly all memory of a device at their
+// start. Less memory that is flat only counts as a reservation if a slice would be large enough, see
+// mayBeReserved.
 func isPreallocated(w *workload, e *Evidence, deviceBytes float64) bool {
 	if s := e.Server; s != nil && s.reserves {
 		return !s.isKnown()
 	}
 
+	// We saw its start, however long that took, and memory has been flat since.
 	if e.settledBytes >= preallocatedShare*deviceBytes && w.isFlat(e) {
-		return true // however long it loads
+		return true
 	}
 
+	// It took the memory in its first minutes, and has kept it.
 	first := float64(w.FirstMemory) * (1 << 20)
 
 	return e.MemoryBytes >= preallocatedShare*deviceBytes && first >= 0.95*e.MemoryBytes &&
 		e.settledBytes >= fallenShare*first
 }
 
-// mayBeReserved reports whether memory that is flat since the end of the start may be a fraction of
-// the device, as that of a server that was given one: it would be the same fraction of a slice, in
-// which the weights may not fit.
-func (e *Evidence) mayBeReserved(of capacity) bool {
+// mayBeReserved reports whether flat memory may be a fixed fraction of the device, as a server reserves
+// it by a flag. It would reserve the same fraction of a slice, in which its weights may not fit.
+func (e *Evidence) mayBeReserved(current capacity) bool {
 	if e.Server.isKnown() || e.Server != nil && !e.Server.reserves {
 		return false
 	}
 
-	return e.flat && e.settledBytes >= reservedShare*of.memoryBytes
+	return e.flat && e.settledBytes >= reservedShare*current.memoryBytes
 }
 
-// reservedShare is the share of a device's memory from which on flat memory may be a reservation.
-const reservedShare = 0.4
+const (
+	// reservedShare is the share of a device's memory from which on flat memory may be a reservation.
+	reservedShare = 0.4
+	// preallocatedShare is the share of a device's memory from which on we take it for preallocated:
+	// frameworks take 75 to 95 %.
+	preallocatedShare = 0.7
+)
 
-// preallocatedShare is the share of a device's memory from which on it counts as taken in advance:
-// frameworks take 75 to 95 %.
-const preallocatedShare = 0.7
-
-// needBytes returns the memory that a slice must have.
+// needBytes returns the memory that a slice must have: the most that was used, headroom, and room to
+// grow.
 func needBytes(e *Evidence, headroom float64) float64 {
 	most := max(e.MemoryBytes, e.startNeed)
+	grows := max(e.settledBytes, e.startNeed) // what a start needs grows as the data does that it loads
+
 	if e.Server.isKnown() {
 		most = e.Server.Need
-	}
-
-	grows := e.settledBytes
-	if !e.Server.isKnown() {
-		grows = max(grows, e.startNeed) // what a start needs grows at the rate of what it loads
+		grows = e.settledBytes
 	}
 
 	needed := max(most*(1+headroom), most+minHeadroomBytes)
@@ -150,12 +150,13 @@ func needBytes(e *Evidence, headroom float64) float64 {
 	return needed + growthIn(grows, e.MemoryTrend, e.growthRate)
 }
 
-// minHeadroomBytes is kept free for the context and what a slice takes itself.
+// minHeadroomBytes is kept free at least: for the context of a further process, and for what a slice
+// takes itself.
 const minHeadroomBytes = 512 << 20
 
-// confidence returns how much a recommendation can be relied on, 0-1. What is known least decides:
-// of the hours for which the workload was observed, the minutes in which kernels ran, and its
-// starts. Gaps lower it, and growing memory takes a fifth.
+// confidence returns how far you can rely on a recommendation, 0-1. The least of three things decides:
+// the hours for which the workload was observed, the minutes in which kernels ran, and whether a start
+// was seen. Gaps lower it, and memory that grows by more than 1 % a day takes a fifth of it.
 func confidence(e *Evidence) float64 {
 	c := min(1, e.BusyMinutes/enoughBusyMinutes)
 	if e.Starts == 0 {
@@ -173,66 +174,16 @@ func confidence(e *Evidence) float64 {
 // provisionalBefore is the age of the evidence below which an answer is provisional.
 const provisionalBefore = 7 * 24 * time.Hour
 
-// idleConfidence returns how much the answer can be relied on that a device is idle, or that its
-// container did not come up. Neither kernels nor starts can show that.
+// idleConfidence returns how far you can rely on the answer that a device is idle, or that its container
+// did not come up. Neither needs kernels or starts.
 func idleConfidence(e *Evidence) float64 { return round3(hoursKnown(e) * e.CoverageRatio) }
 
-// hoursKnown returns for which share of the hours that are needed a workload was observed.
+// hoursKnown returns the observed hours as a share of those after which an answer is not provisional.
 func hoursKnown(e *Evidence) float64 { return min(1, e.ObservedHours/provisionalBefore.Hours()) }
 
-// enoughBusyMinutes are the minutes with kernels that show what they are like. Without a start that
-// was seen, the confidence is unseenConfidence at most.
 const (
+	// enoughBusyMinutes is how many minutes kernels must run to show what they are like.
 	enoughBusyMinutes = 60
-	unseenConfidence  = 0.5
+	// unseenConfidence is the most confidence without a start that was seen.
+	unseenConfidence = 0.5
 )
-
-// mean returns the mean of the ratios, each taken as the middle of its bucket.
-func (h *histogram) mean() float64 {
-	var sum, weight float64
-
-	for i, w := range h.Weights {
-		if w == 0 {
-			continue
-		}
-
-		middle := 0.0
-		if i > 0 {
-			middle = (bucketBound(i) + bucketBound(i-1)) / 2
-		}
-
-		sum += float64(w) * min(middle, float64(h.Max))
-		weight += float64(w)
-	}
-
-	if weight == 0 {
-		return 0
-	}
-
-	return sum / weight
-}
-
-// tenths returns the shares of the weight in ten equal ranges of 0-1.
-func (h *histogram) tenths() [10]float64 {
-	var shares [10]float64
-
-	total := h.total()
-	if total == 0 {
-		return shares
-	}
-
-	for i, w := range h.Weights {
-		if w == 0 {
-			continue
-		}
-
-		at := min(bucketBound(i), float64(h.Max))
-		shares[min(9, max(0, int(math.Ceil(at*10-1e-9))-1))] += float64(w) / total
-	}
-
-	for i := range shares {
-		shares[i] = round3(shares[i])
-	}
-
-	return shares
-}

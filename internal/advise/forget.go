@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// forget drops devices that have gone, and workloads and pods that were not seen for long.
+// forget drops the devices, workloads and pods that we have not seen for long.
 func (a *Advisor) forget() {
 	a.order = slices.DeleteFunc(a.order, func(d *device) bool {
 		d.forgetExchanges(a.now)
@@ -39,8 +39,8 @@ func (a *Advisor) held() map[*workload]bool {
 	return held
 }
 
-// forgetOldest drops the tenth of the workloads that were not seen for the longest time, except
-// those that hold a device.
+// forgetOldest drops the tenth of the workloads that we have not seen for the longest time, one at least,
+// so that it need not sort for each new one. It keeps the workloads that hold a device.
 func (a *Advisor) forgetOldest() {
 	held := a.held()
 	var all []*workload
@@ -55,7 +55,8 @@ func (a *Advisor) forgetOldest() {
 		return cmp.Or(x.Last.Compare(y.Last), x.Key.compare(y.Key))
 	})
 
-	for _, w := range all[:len(all)/10+min(len(all), 1)] {
+	tenth := len(all)/10 + min(len(all), 1)
+	for _, w := range all[:tenth] {
 		delete(a.workloads, w.Key)
 	}
 }

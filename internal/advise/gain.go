@@ -9,14 +9,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Gain is what it brings to move a workload from its whole GPU to a slice.
+// Gain is what a move of a workload from its whole GPU to a slice brings.
 type Gain struct {
 	// FreedGPUs is the workload's share of the whole GPUs that the packing sets free: four that
 	// move from GPUs of their own to one free GPU have 0.75 each.
 	FreedGPUs float64 `json:"freedGpus"`
-	// Room is the largest profile that can be created beside the slice and could not on the node
-	// before; if FreedGPUs is 0 and there is none, the workload moves with the other replicas of
-	// its owner, since one template asks for all.
+	// Room is the largest profile that can be created beside the slice and could not be created on
+	// the node before. If FreedGPUs is 0 and Room is empty, the workload moves with the other
+	// replicas of its owner, since one template asks for all.
 	Room string `json:"room,omitempty"`
 }
 
@@ -37,15 +37,15 @@ func (g *Gain) String() string {
 	return "frees no whole GPU, room for " + g.Room
 }
 
-// SharedGain returns the gain of each of some workloads that move together to so many GPUs that are
+// SharedGain returns the gain of each workload if several move together to a number of GPUs that are
 // whole now.
 func SharedGain(workloads, gpus int) Gain {
 	return Gain{FreedGPUs: round3(float64(workloads-gpus) / float64(workloads))}
 }
 
-// RoomBeside returns the largest of the profiles that can be created on an empty GPU beside an
-// instance of another one, wherever that is placed, and that is none of those that could be created
-// before; empty if there is none.
+// RoomBeside returns the largest profile that can be created on an empty GPU beside an instance of
+// another profile, wherever the instance is placed. It skips the profiles that could be created
+// before, and returns "" if no other one fits.
 func RoomBeside(profiles []gpu.Profile, instance *gpu.Profile, before map[string]bool) string {
 	var best *gpu.Profile
 
@@ -78,86 +78,88 @@ func isLarger(p, than *gpu.Profile) bool {
 		cmp.Compare(len(than.Name), len(p.Name))) > 0
 }
 
-// weighGains fills in what each moved workload gains, and returns the indices of the devices of
-// those that gain nothing: they need a GPU for themselves, and what fits beside them had room on
-// the node before.
-func (p *packer) weighGains(report *Report) (idle []int) {
+// weighGains fills in what each move gains, and returns the recommendations that gain nothing: they
+// need a GPU for themselves, and the node had room before for what fits beside them.
+func (p *packer) weighGains(report *Report) (gainless []*Recommendation) {
 	if report.SingleStrategy {
-		return p.weighNode(report)
+		return p.weighNode()
 	}
 
 	before := p.placeable()
+	p.restoreBest()
+
 	for i := range p.targets {
 		t := &p.targets[i]
-		if t.taken = p.best[i]; len(t.taken) == 0 {
+		if len(t.taken) == 0 {
 			continue
 		}
 
 		gain := SharedGain(len(t.taken), t.cost)
 		if gain.FreedGPUs == 0 {
-			gain.Room = RoomBeside(p.profiles, p.moved[t.taken[0]].profile, before)
+			gain.Room = RoomBeside(p.profiles, p.moves[t.taken[0]].profile, before)
 		}
 
-		idle = append(idle, p.setGain(report, gain, t.taken)...)
+		gainless = append(gainless, p.setGain(gain, t.taken)...)
 	}
 
-	return withoutReplicas(report.Devices, idle)
+	return withoutReplicas(report.Devices, gainless)
 }
 
-// withoutReplicas leaves those out that have a replica that gains: it makes them move, too.
-func withoutReplicas(devices []Recommendation, idle []int) []int {
-	return slices.DeleteFunc(idle, func(at int) bool {
+// withoutReplicas leaves out the recommendations with a replica that gains: its template makes them
+// move, too.
+func withoutReplicas(devices []Recommendation, gainless []*Recommendation) []*Recommendation {
+	return slices.DeleteFunc(gainless, func(d *Recommendation) bool {
 		moves := slices.ContainsFunc(devices, func(r Recommendation) bool {
-			return r.Gain != nil && *r.Gain != (Gain{}) && *r.Workload == *devices[at].Workload
+			return r.Gain != nil && *r.Gain != (Gain{}) && *r.Workload == *d.Workload
 		})
 		if moves {
-			devices[at].Gain = &Gain{}
+			d.Gain = &Gain{}
 		}
 
 		return moves
 	})
 }
 
-// setGain fills in the gain of some moved workloads, and returns the indices of their devices if it
-// is none. It is unknown if the search was stopped before it could find a way that gains more.
-func (p *packer) setGain(report *Report, gain Gain, moved []int) (idle []int) {
-	for _, k := range moved {
-		at := p.moved[k].device
+// setGain fills in the gain of some moves, and returns their recommendations if they gain nothing.
+// If the search was stopped it could still have found an assignment that gains more: then the gain
+// is unknown.
+func (p *packer) setGain(gain Gain, moves []int) (gainless []*Recommendation) {
+	for _, k := range moves {
+		r := p.moves[k].recommendation
 		switch {
 		case gain != Gain{}:
-			report.Devices[at].Gain = &gain
+			r.Gain = &gain
 		case p.steps < maxPackingSteps:
-			idle = append(idle, at)
+			gainless = append(gainless, r)
 		}
 	}
 
-	return idle
+	return gainless
 }
 
 // weighNode fills in the gains under the single strategy: the node moves as a whole, or not at all.
-// Without a GPU that is set free, it gains if another slice of its one profile fits beside a
-// workload's.
-func (p *packer) weighNode(report *Report) (idle []int) {
-	gain := SharedGain(len(p.moved), p.bestCost)
+// If it frees no GPU, it gains if two slices of its one profile fit on a GPU.
+func (p *packer) weighNode() (gainless []*Recommendation) {
+	gain := SharedGain(len(p.moves), p.bestCost)
 	if gain.FreedGPUs <= 0 {
-		one := p.moved[0].profile
 		gain = Gain{}
 
-		if p.arrange(&target{taken: []int{0, 0}}) != nil {
-			gain.Room = one.Name
+		twice := target{taken: []int{0, 0}}
+		if p.arrange(&twice) != nil {
+			gain.Room = p.moves[0].profile.Name
 		}
 	}
 
-	all := make([]int, 0, len(p.moved))
-	for k := range p.moved {
-		all = append(all, k)
+	all := make([]int, len(p.moves))
+	for k := range all {
+		all[k] = k
 	}
 
-	return p.setGain(report, gain, all)
+	return p.setGain(gain, all)
 }
 
-// placeable returns the profiles that can be created without that anything moves: on a free GPU, or
-// beside what a GPU in MIG mode has.
+// placeable returns the profiles that the node has room for before anything moves: on a free GPU, or
+// beside the instances of a GPU in MIG mode.
 func (p *packer) placeable() map[string]bool {
 	found := map[string]bool{}
 
@@ -170,10 +172,10 @@ func (p *packer) placeable() map[string]bool {
 		for k := range p.profiles {
 			profile := &p.profiles[k]
 
-			stands := slices.ContainsFunc(t.free, func(f mig.Placed) bool {
+			exists := slices.ContainsFunc(t.free, func(f mig.Placed) bool {
 				return f.Profile == profile.Name
 			})
-			if stands || len(mig.FreePlacements(p.profiles, t.fixed, *profile)) > 0 {
+			if exists || len(mig.FreePlacements(p.profiles, t.existing, *profile)) > 0 {
 				found[profile.Name] = true
 			}
 		}
@@ -182,18 +184,13 @@ func (p *packer) placeable() map[string]bool {
 	return found
 }
 
-// refuseGain changes the answer for a whole GPU to keeping it: a slice would do, but it would gain
-// nothing.
+// refuseGain withdraws the recommendation of a slice that would be large enough, but would gain nothing.
 func (r *Recommendation) refuseGain() {
 	r.Explanation = r.Recommended + " would do, and " + NoGainText
-	r.Action = ActionKeep
-	r.Reason = ReasonNoGain
-	r.Recommended = ""
+	r.withdraw(ReasonNoGain)
 	r.Gain = nil
-	r.Predicted = nil
-	r.Reclaimable = 0
 }
 
-// NoGainText says why what would do is not recommended.
+// NoGainText says why a slice that would be large enough is not recommended.
 const NoGainText = "it would gain nothing: no whole GPU becomes free, and what " +
 	"fits beside it has room already"

@@ -5,18 +5,24 @@ import (
 	"time"
 )
 
-// Memory that grows by a share of itself each day grows by more than a line through its last days
-// says: 8 % a day is 71 % in a week, where the line has 52 %. It is taken for such growth if it is
-// steady, on each of three days or more at a rate between two thirds of the mean and half as much
-// again, and if a constant rate fits better than a line, also without the first day, in which it
-// may have begun. That is not so for a leak, and hardly ever for daily maxima that go up and down
-// at random.
+// Memory that grows by a share of itself each day grows by more than a line through its last days says:
+// 8 % a day is 71 % in a week, where the line has 52 %. We take growth for such growth if two things
+// hold:
+//
+//   - It is steady: on each of three days or more, the rate is between leastOfMean and mostOfMean of
+//     the mean rate.
+//   - A constant rate fits better than a line, also without the first day, in which growth may have
+//     begun.
+//
+// This does not hold for a leak, and hardly ever for daily maxima that go up and down at random.
 
 const (
-	growthDays = 7 // for which memory must have room to grow
+	// growthDays is the number of days for which memory must have room to grow.
+	growthDays = 7
 	// steadyPoints are the ends of three days and the beginning of the first.
-	steadyPoints            = 4
-	leastOfMean, mostOfMean = 2. / 3, 1.5
+	steadyPoints = 4
+	leastOfMean  = 2. / 3
+	mostOfMean   = 1.5
 )
 
 // dailyMaximum is the largest use of memory of a day, starts left out.
@@ -49,9 +55,9 @@ func (w *workload) growthRate(now time.Time) float64 {
 	return steadyGrowth(points[:n])
 }
 
-// steadyGrowth returns the rate at which daily maxima of memory have grown steadily up to a time,
-// 0.08 for 8 % a day. It fits the last days by least squares, however many of them, and returns the
-// largest rate. It is 0 if they have not grown steadily.
+// steadyGrowth returns the rate at which daily maxima of memory have grown steadily, the last day first:
+// 0.08 for 8 % a day; 0 if they have not. It fits the last four days, the last five and so on, as long
+// as these are steady, and returns the largest rate.
 func steadyGrowth(points []dailyMaximum) float64 {
 	largest := 0.
 
@@ -73,8 +79,7 @@ func isCurved(points []dailyMaximum) bool {
 	return rate > line
 }
 
-// isSteady reports whether all maxima grew, the latest one first, none much faster or slower than
-// the mean.
+// isSteady reports whether memory grew each day, and on none much faster or slower than the mean.
 func isSteady(points []dailyMaximum) bool {
 	rate := func(to, from dailyMaximum) float64 { return (to.log() - from.log()) / (to.at - from.at) }
 	last := len(points) - 1
@@ -90,8 +95,8 @@ func isSteady(points []dailyMaximum) bool {
 	return true
 }
 
-// regress returns the slope per day of a line through a value of points, by least squares, and the
-// share of the variance that it explains.
+// regress fits a line through a value of the points by least squares. It returns the slope per day, and
+// the share of the variance that the line explains.
 func regress(points []dailyMaximum, value func(dailyMaximum) float64) (slope, explained float64) {
 	var n, sx, sy, sxx, sxy, syy float64
 

@@ -7,14 +7,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A pod that is one of several of a job is never moved to a slice on its own: the others wait for
-// it in each step, and libraries such as NCCL refuse several ranks on one GPU. Labels name jobs, or
-// traffic in step shows them. Busy time in step shows none: replicas behind a load balancer move
-// together, and are the best candidates that there are.
+// We never move a pod of a job with several pods to a slice: the others wait for it in each step, and
+// libraries such as NCCL refuse several ranks on one GPU. Labels show such jobs, and so does traffic in
+// step, see jobtraffic.go. Busy time in step does not: the replicas behind a load balancer are busy
+// together, and are the best candidates for slices.
 
-// findJob returns a sentence on the job on several GPUs that a whole GPU's work is a part of; empty
-// if it is of none. The pod's annotation overrides labels and traffic, but not that the pod holds
-// several GPUs.
+// findJob returns a sentence on the job that a whole GPU works on together with others; "" if it does
+// not. The pod's annotation overrides labels and traffic, but not that the pod holds several GPUs.
 func (a *Advisor) findJob(s *gpu.Snapshot, g *gpu.GPU, d *device, held gpuCounts) string {
 	if held.hasSeveral(g) {
 		return "the pod holds several GPUs: slices cannot exchange data directly"
@@ -56,6 +55,7 @@ func findJobOfInstance(holders []gpu.Holder) string {
 	return labeledJob(holders)
 }
 
+// annotatedJob returns the sentence on a job by the pod's annotation; "" if it says that there is none.
 func annotatedJob(said bool) string {
 	if !said {
 		return ""
@@ -65,8 +65,8 @@ func annotatedJob(said bool) string {
 		"slices cannot exchange data directly"
 }
 
-// labeledJob returns a sentence on the job that labels name; empty if they name none, or one of a
-// single pod.
+// labeledJob returns a sentence on the job that the pods' labels name; "" if they name none, or a job of
+// a single pod.
 func labeledJob(holders []gpu.Holder) string {
 	at := slices.IndexFunc(holders, func(h gpu.Holder) bool { return h.Group.MayHaveOthers() })
 	if at < 0 {
@@ -91,5 +91,5 @@ func labeledJob(holders []gpu.Holder) string {
 	)
 }
 
-// jobRemedy is what to do if a pod that looks like a part of a job is none.
+// jobRemedy says what to do if a pod that looks like a part of a job is not.
 const jobRemedy = "If its pods do not work together, annotate them with mig-exporter.io/multi-gpu: \"false\""

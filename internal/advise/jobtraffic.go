@@ -8,24 +8,28 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Ranks of one job exchange data in each step and wait for each other: over any time, what one
-// sends is what another receives. So do replicas of a service if the same number of requests comes
-// to each, but then busy time explains it. Compared are therefore the changes from poll to poll of
-// what one GPU sends and another one receives, less what the changes of each one's own busy time
-// explain.
+// Ranks of one job exchange data in each step and wait for each other: over any time, what one GPU
+// sends is what another one receives. The traffic of two replicas of a service also rises and falls
+// together if a load balancer spreads the requests evenly, but then the busy time of each explains it.
+//
+// So we compare changes from poll to poll: of what one GPU sends, and of what another one receives,
+// each less the part that the changes of its own busy time explain by linear regression. If these two
+// residuals correlate, the GPUs work on one job.
 
 const (
-	// exchangeFloor is the traffic in bytes per second of one direction from which on a poll
-	// counts: far above what requests and their answers take, which go in one direction for the
-	// most part.
+	// exchangeFloor is the traffic in bytes per second, in one direction, from which on a poll
+	// counts. It is far above what requests and their answers take, most of which goes in the other
+	// direction.
 	exchangeFloor = 1e9
-	// exchangePolls is how many polls decide, half an hour at five seconds each.
+	// exchangePolls is how many polls we decide by: half an hour at five seconds each.
 	exchangePolls = 360
-	// Sent and received are in step from this correlation of the rests on, if they differ by this
-	// share in sum at most.
-	inStepFrom, maxImbalance = 0.9, 0.2
-	// minUnexplained is how much of the traffic the rests must be, as a standard deviation: less
-	// can come from polls that are late for all GPUs.
+	// inStepFrom is the correlation of the residuals from which on GPUs are in step.
+	inStepFrom = 0.9
+	// maxImbalance is the share of the traffic by which what was sent may differ from what was
+	// received.
+	maxImbalance = 0.2
+	// minUnexplained is the least standard deviation of the residuals, as a share of the traffic. A
+	// smaller one can come from polls that are late for all GPUs.
 	minUnexplained = 0.03
 )
 
@@ -34,32 +38,40 @@ const (
 type traffic struct {
 	at                   time.Time // of the poll; zero if unknown
 	busy, sent, received float64
-	// Changes since the poll before, and whether they are known.
-	busyChange, sentChange, receivedChange float64
-	changed                                bool
 
-	transmitted, taken gpu.Opt[float64] // totals in bytes
-	readAt             time.Time        // of the totals
+	// Changes since the poll before, if they are known.
+	changeKnown                            bool
+	busyChange, sentChange, receivedChange float64
+
+	// Totals in bytes, and when they were read.
+	sentTotal, receivedTotal gpu.Opt[float64]
+	readAt                   time.Time
 }
 
 // exchange compares what one device sends with what another one receives.
 type exchange struct {
 	to    *device
-	since time.Time // when the other one's holder was first seen
+	since time.Time // when the receiver's holder was first seen
 	polls int
-	// Sums over the polls: of the traffic, and of the products of changes in what is sent and
-	// received, s and r, and in the busy time of the sender and the receiver, b and c.
-	sent, received                 float64
-	ss, rr, bb, cc, sr, sb, rc, sc float64
-	br, bc                         float64
+
+	// Sums over the polls, in GB per second.
+	sent, received float64
+
+	// Sums of products of two changes: s of what is sent, r of what is received, b of the sender's
+	// and c of the receiver's busy time.
+	ss, rr, bb, cc, sr, sb, rc, sc, br, bc float64
 }
 
-// followTraffic adds a reading of a whole GPU's traffic.
+// followTraffic adds a reading of a whole GPU's traffic. It takes the driver's rates or, without them,
+// how far the totals have grown.
 func (d *device) followTraffic(g *gpu.GPU, busy gpu.Opt[float64]) {
-	was := d.traffic
-	now := traffic{busy: min(busy.Or(0), 1), readAt: g.LastRead}
-	now.transmitted = valueOf(g.Totals.PCIeTransmit)
-	now.taken = valueOf(g.Totals.PCIeReceive)
+	before := d.traffic
+	now := traffic{
+		busy:          min(busy.Or(0), 1),
+		sentTotal:     valueOf(g.Totals.PCIeTransmit),
+		receivedTotal: valueOf(g.Totals.PCIeReceive),
+		readAt:        g.LastRead,
+	}
 
 	if now.readAt.IsZero() {
 		now.readAt = d.seen
@@ -69,9 +81,9 @@ func (d *device) followTraffic(g *gpu.GPU, busy gpu.Opt[float64]) {
 	if known {
 		now.sent = g.Rates.PCIeTransmit.Or(0)
 		now.received = g.Rates.PCIeReceive.Or(0)
-	} else if seconds := now.readAt.Sub(was.readAt).Seconds(); seconds > 0 && !was.readAt.IsZero() {
-		sent, sentOK := grown(was.transmitted, now.transmitted)
-		received, receivedOK := grown(was.taken, now.taken)
+	} else if seconds := now.readAt.Sub(before.readAt).Seconds(); seconds > 0 && !before.readAt.IsZero() {
+		sent, sentOK := grown(before.sentTotal, now.sentTotal)
+		received, receivedOK := grown(before.receivedTotal, now.receivedTotal)
 		known = busy.Present() && sentOK && receivedOK
 		now.sent = sent / seconds
 		now.received = received / seconds
@@ -79,15 +91,16 @@ func (d *device) followTraffic(g *gpu.GPU, busy gpu.Opt[float64]) {
 
 	if known {
 		now.at = d.seen
-		now.busyChange = now.busy - was.busy
-		now.sentChange = now.sent - was.sent
-		now.receivedChange = now.received - was.received
-		now.changed = !was.at.IsZero()
+		now.busyChange = now.busy - before.busy
+		now.sentChange = now.sent - before.sent
+		now.receivedChange = now.received - before.received
+		now.changeKnown = !before.at.IsZero()
 	}
 
 	d.traffic = now
 }
 
+// valueOf returns the value of a counter.
 func valueOf(c gpu.Opt[gpu.Counter]) gpu.Opt[float64] {
 	v, ok := c.Get()
 	if !ok {
@@ -112,12 +125,13 @@ func (a *Advisor) compareTraffic() {
 	}
 }
 
-// hasTraffic reports whether the last poll has what a device's traffic has changed by.
+// hasTraffic reports whether we know by how much the traffic of a held device has changed in this poll.
 func (a *Advisor) hasTraffic(d *device) bool {
-	return d.traffic.changed && d.traffic.at.Equal(a.now) && d.workload != nil
+	return d.traffic.changeKnown && d.traffic.at.Equal(a.now) && d.workload != nil
 }
 
-// compare adds a poll to what we know of two devices. In step, both work on one job.
+// compare adds a poll to what we know of two devices. After exchangePolls polls it notes whether they
+// are in step, and begins anew.
 func (a *Advisor) compare(from, to *device) {
 	x := from.exchangeWith(to)
 	x.add(&from.traffic, &to.traffic)
@@ -136,7 +150,7 @@ func (a *Advisor) compare(from, to *device) {
 	*x = exchange{to: to, since: to.since}
 }
 
-// exchangeWith returns what is compared with another device, from its present holder on.
+// exchangeWith returns the exchange with a receiver, since its present holder came.
 func (d *device) exchangeWith(to *device) *exchange {
 	at := slices.IndexFunc(d.exchanges, func(x exchange) bool { return x.to == to })
 	if at < 0 {
@@ -155,13 +169,16 @@ func (d *device) exchangeWith(to *device) *exchange {
 // add adds a poll in which both are above the floor.
 func (x *exchange) add(from, to *traffic) {
 	const giga = 1e9
+
 	s := from.sentChange / giga
 	r := to.receivedChange / giga
 	b := from.busyChange
 	c := to.busyChange
+
 	x.polls++
 	x.sent += from.sent / giga
 	x.received += to.received / giga
+
 	x.ss += s * s
 	x.rr += r * r
 	x.bb += b * b
@@ -174,26 +191,30 @@ func (x *exchange) add(from, to *traffic) {
 	x.bc += b * c
 }
 
-// isInStep reports whether what was sent and received is as much, and changes together by more than
+// isInStep reports whether as much was received as sent, and whether both change together by more than
 // busy time explains.
 func (x *exchange) isInStep() bool {
 	if math.Abs(x.sent-x.received) > maxImbalance*max(x.sent, x.received) {
 		return false
 	}
 
+	// How much traffic changes with busy time: the slopes of two regressions through the origin.
 	bySender := ratioOf(x.sb, x.bb)
 	byReceiver := ratioOf(x.rc, x.cc)
+
+	// Sums of squares of the residuals s - bySender*b and r - byReceiver*c, and of their product.
 	sent := x.ss - bySender*x.sb
 	received := x.rr - byReceiver*x.rc
 	together := x.sr - bySender*x.br - byReceiver*x.sc + bySender*byReceiver*x.bc
 
+	// polls * (minUnexplained * mean traffic)^2, from the sum of the traffic.
 	least := minUnexplained * (x.sent + x.received) / 2
-	least *= least / float64(x.polls) // the sum of squares
+	least *= least / float64(x.polls)
 
 	return sent >= least && received >= least && together >= inStepFrom*math.Sqrt(sent*received)
 }
 
-// ratioOf returns a / b, and 0 if b is next to nothing.
+// ratioOf returns a / b; 0 if b is next to nothing.
 func ratioOf(a, b float64) float64 {
 	if b < 1e-9 {
 		return 0

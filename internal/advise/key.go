@@ -9,10 +9,14 @@ import (
 // Key identifies a workload on a kind of device, over the pods and devices that come and go.
 type Key struct {
 	Namespace string `json:"namespace,omitempty"`
-	// Owner is the pod's owner, "Deployment/resnet"; "label/<value>" if a label of the pod names
-	// its workload, "Pod/<name>" if it has no owner or none is known, "batch/<name>" for a job of a
-	// batch scheduler, "processes/<GPU UUID>" for processes of no container and no job, and, never
-	// in a report, "tenants/<GPU UUID>" for all workloads on the GPU instances of a GPU together.
+	// Owner is what runs the workload:
+	//   - "Deployment/resnet": the pod's owner
+	//   - "label/<value>": a label of the pod names its workload
+	//   - "Pod/<name>": the pod has no owner that we know
+	//   - "batch/<name>": a job of a batch scheduler
+	//   - "processes/<GPU UUID>": processes of no container and no job
+	//   - "tenants/<GPU UUID>": all workloads on the GPU instances of a GPU together; it is never in
+	//     a Report
 	Owner     string `json:"owner"`
 	Container string `json:"container,omitempty"`
 	// Shared is set if several containers hold the device: the workload is what they do together.
@@ -28,10 +32,7 @@ func (k Key) compare(l Key) int {
 		cmp.Compare(k.Namespace, l.Namespace),
 		cmp.Compare(k.Owner, l.Owner),
 		cmp.Compare(k.Container, l.Container),
-		cmp.Compare(
-			k.Model,
-			l.Model,
-		),
+		cmp.Compare(k.Model, l.Model),
 		cmp.Compare(k.Profile, l.Profile),
 		compareBools(k.Shared, l.Shared),
 	)
@@ -49,11 +50,11 @@ func compareBools(a, b bool) int {
 	return 1
 }
 
-// tenantsKey returns what the workloads on the GPU instances of a GPU are together.
+// tenantsKey returns the key of all workloads on the GPU instances of a GPU together.
 func tenantsKey(g *gpu.GPU) Key { return Key{Owner: "tenants/" + string(g.UUID), Model: g.Name} }
 
-// keyOf returns the workload that holds a device, and false if none does. A device with several
-// holders is one joint workload.
+// keyOf returns the key of the workload that holds a device; false if none does. Several holders are one
+// workload together.
 func keyOf(
 	g *gpu.GPU,
 	profile string,

@@ -10,22 +10,23 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A slice stretches the service of a request as it stretches kernels; the waiting of the request
-// comes on top. With the load rho, of requests that come at random one waits for v/(2(1-rho))
-// seconds on average, if v is the variance of the work that comes per second (Pollaczek and
-// Khinchine; for other arrivals it is Kingman's approximation). In a slice that stretches kernels
-// by k, v is k^2 times as large and the load k times. So the waits are known from busy time, and
-// their ratio is k^2 (1-rho)/(1-k rho); the service takes k times as long. Only if we know the
-// service time of a request, we know how much of its latency is service and how much is waiting.
+// A slice that stretches kernels by k also stretches the service of requests by k. Waiting grows by
+// more. At a load of rho, requests that come at random wait for v/(2(1-rho)) seconds on average, where
+// v is the variance of the work that comes per second (Pollaczek and Khinchine; for other arrivals it
+// is Kingman's approximation). In the slice, v is k^2 times as large and the load k times. So waits
+// grow by k^2 (1-rho)/(1-k rho): at a load of 0.4, a k of 1.5 makes them 3.4 times as long.
 //
-// So much for waits between two polls. In longer bursts, requests wait for the backlog of the
+// Busy time shows rho and v, and so the waits. How much of a request's latency is service and how
+// much is waiting we know only if an annotation says how long the service takes.
+//
+// This holds for waits between two polls. In longer bursts, requests wait for the backlog of the
 // virtual queue, see backlog.go.
 
 const (
 	// mostLatency stands for a queue that grows without bound.
 	mostLatency = 1000
-	// closedFrom is the median busy share from which on we take a workload for a closed loop: its
-	// next request comes when one is served. Requests that don't wait for others would pile up.
+	// closedFrom is the median busy share from which on we take a workload for a closed loop, whose
+	// next request comes when one is served. At such a load, other requests would pile up.
 	closedFrom = 0.9
 	// shortestService is the service time in seconds that we assume if the variance shows none.
 	shortestService = 1e-3
@@ -35,18 +36,18 @@ const (
 	// shortRun is how many seconds a device can be busy without a pause before we assume that
 	// requests wait for long.
 	shortRun = 5
-	// figureMargin is by how much the measured latency exceeds a figure at most, in nine of ten
-	// cases.
+	// figureMargin covers the error of Latency.Figure: nine of ten measured latencies are at most
+	// that many times as long.
 	figureMargin = 1.25
-	// waitMargin is the share that decisions add to the expected wait: we know less of waits than
+	// waitMargin is the share of the expected wait that decisions add: we know less of waits than
 	// of service times.
 	waitMargin = 0.5
-	// figureBias is by how much figures without it were too large on average, on 250 simulated nodes:
-	// the kernels of most workloads are more alike than likely takes them for.
+	// figureBias is how many times too large Latency.Figure would be without it, on average over 250
+	// simulated nodes: the kernels of most workloads are more alike than Stretch.likely assumes.
 	figureBias = 1.05
-	// figureLoad is the load up to which a figure, or what is expected, says how long requests wait.
-	// Above it a slice that stretches kernels has no reserve: we know to a tenth or two how far it
-	// does, and with as much more its queue may grow without bound.
+	// figureLoad is the load up to which we trust our expectation of how long requests wait. We know
+	// the stretch of kernels to a tenth or two. Above this load, as much more could let the queue of
+	// the slice grow without bound.
 	figureLoad = 0.8
 	// shortService is the longest service time in seconds whose variance polls of a second show.
 	shortService = 0.25
@@ -56,22 +57,28 @@ const (
 
 // requests holds what we know of the requests that a workload answers.
 type requests struct {
-	closed  bool                   // no client waits for a single one: throughput is what counts
-	said    bool                   // closed by an annotation
-	service gpu.Opt[time.Duration] // of one request, on the device that the workload has
+	closed    bool                   // no client waits for a single one: throughput counts
+	annotated bool                   // an annotation says so
+	service   gpu.Opt[time.Duration] // of one request, on the current device
 }
 
-// requestsOf returns what we know of the requests of a workload whose kernels are stretched on the
-// device that it has. A job answers none.
+// requestsOf returns what we know of the requests of a workload, whose kernels the current device
+// stretches. A job answers none.
 func requestsOf(w *workload, e *Evidence, hints gpu.RightsizingHints, stretch float64) requests {
-	closed := hints.Closed || w.Key.endsByItself() || e.BusyP50/stretch >= closedFrom
-	open := hints.ServiceTime.Present()
+	// With a service time, the operator says that clients wait for single requests.
+	if hints.ServiceTime.Present() {
+		return requests{service: hints.ServiceTime}
+	}
 
-	return requests{closed: closed && !open, said: hints.Closed && !open, service: hints.ServiceTime}
+	return requests{
+		closed:    hints.Closed || w.Key.endsByItself() || e.BusyP50/stretch >= closedFrom,
+		annotated: hints.Closed,
+	}
 }
 
-// lacksLatency reports whether a workload answers requests but no hour of it has shown how long
-// they would wait: the exporter has begun, or was updated, less than an hour ago.
+// lacksLatency reports whether a workload answers requests, but we have not seen an hour of it that
+// shows how long they would wait. So it is in the first hour after the exporter was installed, or
+// updated from a version that did not know latency.
 func (e *Evidence) lacksLatency(w *workload) bool {
 	return !e.requests.closed && !e.stretchUnknown() && !w.hasHour()
 }
@@ -100,26 +107,27 @@ func (e *Evidence) predictLatency(p *gpu.Profile, median, p95 Stretch) Latency {
 		return Latency{}
 	}
 
+	// The interval: requests that hardly wait, to requests that mostly wait.
 	l := Latency{
 		Low:  min(median.Low, p95.Low),
-		High: h.mostStretched(max(p95.High, float64(h.Slow))),
+		High: h.maxLatencyRatio(max(p95.High, float64(h.Slow))),
 		Load: float64(h.spellLoad()),
 	}
 
-	likely := float64(h.Load / h.Busy) // in that hour, which may have other kernels than the others
+	// The busiest hour may have other kernels than other hours: decisions take the wider ones.
+	likely := float64(h.Load / h.Busy)
 	slow := max(likely, median.likely(), p95.Low)
-	l.Expected = h.stretched(slow, h.expectedService(), 1, backlogOfDecision)
+	l.Expected = h.latencyRatio(slow, h.expectedService(), 1, backlogOfDecision)
 
 	if service, ok := e.requests.service.Get(); ok {
-		figure := h.stretchedBy(likely, service.Seconds(), backlogOfFigure) / figureBias
+		figure := h.latencyRatioFor(likely, service.Seconds(), backlogOfFigure) / figureBias
 		l.Figure = min(max(figure, l.Low), l.High)
-		l.Expected = h.stretchedBy(slow, service.Seconds(), backlogOfDecision)
+		l.Expected = h.latencyRatioFor(slow, service.Seconds(), backlogOfDecision)
 
-		// Requests of other kinds than most may be the ones that a slice stretches most, and all
-		// others wait for them.
+		// The slice may stretch requests of a rare kind most, and all others wait for them.
 		worst := h
 		worst.Load = max(h.Load, h.Busy*float32(p95.High))
-		l.worst = worst.stretchedBy(p95.High, service.Seconds(), backlogOfDecision)
+		l.worst = worst.latencyRatioFor(p95.High, service.Seconds(), backlogOfDecision)
 	}
 
 	l.Expected += waitMargin * max(0, l.Expected-slow)
@@ -134,41 +142,43 @@ func (e *Evidence) predictLatency(p *gpu.Profile, median, p95 Stretch) Latency {
 
 // deciding returns the ratio that decisions use; false if nothing is known.
 func (l Latency) deciding(strict bool) (ratio float64, known bool) {
-	switch {
-	case l == Latency{}:
+	if l == (Latency{}) {
 		return 0, false
-	case strict && l.Figure > 0:
-		return min(max(figureMargin*l.Expected, l.worst), l.High), true
-	case strict:
-		return l.High, true
 	}
 
-	return l.Expected, true
+	if !strict {
+		return l.Expected, true
+	}
+
+	if l.Figure > 0 {
+		return min(max(figureMargin*l.Expected, l.worst), l.High), true
+	}
+
+	return l.High, true
 }
 
 // variance returns the variance of the work per second: from poll to poll or from minute to minute,
 // whichever is larger.
 func (h *queueHour) variance() float64 { return float64(max(h.PollVariance, h.MinuteVariance)) }
 
-// expectedService returns the service time of requests that come at random and take exponentially
-// spread times.
+// expectedService returns the mean service time in seconds that requests must have to cause the
+// variance of the hour, if they come at random and their service times spread exponentially.
 func (h *queueHour) expectedService() float64 {
 	return max(h.variance()/(2*float64(h.Busy)), shortestService)
 }
 
-// stretchedBy returns by how much a slice stretches the latency of requests whose service time in
-// seconds we know. What their work varies by beyond that of single requests comes from their
-// arrivals.
-func (h *queueHour) stretchedBy(k, service, backlog float64) float64 {
-	known := h.of(service)
+// latencyRatioFor is latencyRatio for requests whose service time in seconds we know. The variance of
+// their work then shows how far service times spread: from 0, all alike, to 1, exponentially.
+func (h *queueHour) latencyRatioFor(k, service, backlog float64) float64 {
+	known := h.forService(service)
 	spread := known.variance()/(float64(known.Busy)*service) - 1
 
-	return known.stretched(k, service, min(max(spread, 0), 1), backlog)
+	return known.latencyRatio(k, service, min(max(spread, 0), 1), backlog)
 }
 
-// of returns the hour as it counts for requests of a service time in seconds: polls show the
-// variance of short requests, and minutes then vary by the arrivals alone.
-func (h queueHour) of(service float64) queueHour {
+// forService returns the hour with the variance that counts for requests of a service time in
+// seconds. Polls show the variance of short requests; minutes then vary by their arrivals alone.
+func (h queueHour) forService(service float64) queueHour {
 	if h.PollVariance > 0 && service <= shortService {
 		h.MinuteVariance = 0
 	}
@@ -176,65 +186,68 @@ func (h queueHour) of(service float64) queueHour {
 	return h
 }
 
-// stretched returns the p95 of latency in a slice as a multiple of the p95 on the device, for
-// requests of a service time in seconds and its squared coefficient of variation, with a share of
-// the virtual backlog.
-func (h *queueHour) stretched(k, service, spread, backlog float64) float64 {
+// latencyRatio returns the p95 of latency in a slice that stretches kernels by k, as a multiple of the
+// p95 on the device. Requests have a mean service time in seconds; spread is the squared coefficient
+// of variation of service times, and backlog the share of the virtual backlog that counts.
+func (h *queueHour) latencyRatio(k, service, spread, backlog float64) float64 {
 	mean := float64(h.Load / h.Busy)
 
 	// While the device is busy all the time we cannot see what waits: the requests may have come all
 	// at once, or each when it could be served.
-	hidden := h.hidden(service)
-	behind := max(0, float64(h.Wait)-(mean-1)*service/2) // others, and not the request itself
-	whole := max(h.longestIn(1, 1, service, spread), service+hidden)
-	slice := max(h.longestIn(k, mean, service, spread), k*(service+hidden)+behind*backlog)
+	hidden := h.hiddenWait(service)
+
+	// A request also finds half of its own stretch in the backlog, which is no waiting.
+	behind := max(0, float64(h.Wait)-(mean-1)*service/2)
+
+	whole := max(h.latencyP95(1, 1, service, spread), service+hidden)
+	slice := max(h.latencyP95(k, mean, service, spread), k*(service+hidden)+behind*backlog)
 
 	return min(slice/whole, mostLatency)
 }
 
-// The share of the virtual backlog that counts. Its growth within a spell is already in the waits of
-// that spell, and it is smaller if kernels stretch less than is likely. So a figure, which shall be
-// right, takes a quarter; a decision, which shall be safe, takes all.
+// The share of the virtual backlog that counts. The waits of a spell already contain how the backlog
+// grows in it, and the backlog is smaller if kernels are stretched less than is likely. So
+// Latency.Figure, which should be right, takes a quarter; a decision, which should be safe, takes all.
 const (
 	backlogOfFigure   = 0.25
 	backlogOfDecision = 1
 )
 
-// longestIn returns the p95 of the latency of requests that take k times as long as on the device,
-// while all work takes mean times as long. Each fifth of the work comes in spells of its own busy
-// time.
-func (h *queueHour) longestIn(k, mean, service, spread float64) float64 {
+// latencyP95 returns the p95 of the latency of requests that take k times as long as on the device,
+// while all work takes mean times as long. See latencyRatio for service and spread. Each fifth of the
+// work comes in spells of its own busy time, and has a latency of its own.
+func (h *queueHour) latencyP95(k, mean, service, spread float64) float64 {
 	var parts [5]gamma
 
-	rough := 1.
+	rough := 1. // on the device itself, which stretches nothing
 	if mean > 1 {
 		rough = max(1, float64(h.Rough))
 	}
 
-	steady := h.Fifths == [4]uint8{} || h.Fifths[0] == fifthUnit
-	varies := h.variance() / float64(h.Busy)
+	steady := h.Fifths == [4]uint8{} || h.Fifths[0] == fifthUnit // all spells are alike
+	perWork := h.variance() / float64(h.Busy)
+	atRandom := service * (1 + spread) // of arrivals at random, which vary least
 
-	for i, rho := range h.shares() {
+	for i, rho := range h.spellShares() {
 		load := mean * rho
-		// at least the variance of arrivals at random
-		v := mean * mean * rough * rho * max(varies, service*(1+spread))
-		wait := waitIn(load, v, steady)
+		variance := mean * mean * rough * rho * max(perWork, atRandom)
+		wait := spellWait(load, variance, steady)
 		parts[i] = gammaOf(k*service, spread, wait, min(load, fullLoad))
 	}
 
+	// Bisect for the latency that 95 % of all requests don't exceed. Each part counts a fifth. 40
+	// halvings leave a trillionth of the range.
 	low, high := 0., 0.
 	for i := range parts {
 		high = max(high, parts[i].quantile95())
 	}
 
-	// Bisect for the latency that 95 % of all requests don't exceed. Each part counts a fifth. 40
-	// halvings leave a trillionth of the range.
 	for range 40 {
 		middle := (low + high) / 2
 		above := 0.
 
 		for i := range parts {
-			above += parts[i].above(middle) / 5
+			above += parts[i].shareAbove(middle) / 5
 		}
 
 		if above > 0.05 {
@@ -247,16 +260,18 @@ func (h *queueHour) longestIn(k, mean, service, spread float64) float64 {
 	return high
 }
 
-// waitIn returns the mean wait in seconds under a load, for work of a variance per second. In a
-// spell a queue grows from its beginning, and a request comes in the middle of it: it does not get
-// as long as under the same load for ever.
-func waitIn(load, variance float64, steady bool) float64 {
+// spellWait returns the mean wait in seconds under a load, for work of a variance per second. The
+// queue grows from the beginning of a spell, and we take the requests to come in the middle of it: it
+// does not get as long as if the load stayed the same, which is what steady says.
+func spellWait(load, variance float64, steady bool) float64 {
 	const age = spellSeconds / 2
 
 	if steady {
-		return waitAt(load, variance)
+		return steadyWait(load, variance)
 	}
 
+	// Random work moves the queue as a random walk: after some time it is as long as the mean of the
+	// walk's absolute value, and longer by what does not fit.
 	wait := math.Sqrt(2*variance*age/math.Pi) + max(0, load-1)*age
 	if load < 1 {
 		wait = min(wait, variance/(2*(1-load)))
@@ -265,15 +280,16 @@ func waitIn(load, variance float64, steady bool) float64 {
 	return wait
 }
 
-// hidden returns how long requests of a service time in seconds may have waited while the device
-// was busy all the time: a quarter of the longest run, less one request and shortRun.
-func (h *queueHour) hidden(service float64) float64 {
+// hiddenWait returns how long requests of a service time in seconds may have waited while the device
+// was busy without a pause. We cannot see it, and assume a quarter of the run, less one request and
+// shortRun: between none, if each request came when it could be served, and half, if all came at once.
+func (h *queueHour) hiddenWait(service float64) float64 {
 	return max(0, float64(h.Run)-service-shortRun) / 4
 }
 
-// mostStretched returns the ratio of waits if kernels are stretched by at most k. No latency grows
-// by more.
-func (h *queueHour) mostStretched(k float64) float64 {
+// maxLatencyRatio returns by how much waits grow if kernels are stretched by at most k. No latency
+// grows by more, since service grows by less.
+func (h *queueHour) maxLatencyRatio(k float64) float64 {
 	rho := float64(h.Met)
 	most := float64(mostLatency)
 
@@ -283,16 +299,17 @@ func (h *queueHour) mostStretched(k float64) float64 {
 
 	if h.Wait > 0 {
 		service := max(float64(h.PollVariance)/(2*float64(h.Busy)), shortestService)
-		whole := longest(service, 1, waitAt(rho, 2*rho*service), rho)
-		most = max(most, float64(h.Wait)/whole)
+		whole := gammaOf(service, 1, steadyWait(rho, 2*rho*service), rho)
+		most = max(most, float64(h.Wait)/whole.quantile95())
 	}
 
 	return min(max(most, k), mostLatency)
 }
 
-// slowedBy returns by how much the latency of requests is stretched at p95 in a slice that
-// stretches kernels by k, in the last hour; 1 if unknown.
-func (d *device) slowedBy(k float64, r requests) float64 {
+// p95Ratio returns by how much a slice that stretches kernels by k has stretched the latency of
+// requests in the last hour, at p95; 1 if unknown. It is latencyRatio the other way round: we see the
+// slice, and work out the whole GPU.
+func (d *device) p95Ratio(k float64, r requests) float64 {
 	h := d.hour.latest()
 	if h.Busy == 0 || k <= unchangedStretch {
 		return 1
@@ -303,55 +320,59 @@ func (d *device) slowedBy(k float64, r requests) float64 {
 
 	if known, ok := r.service.Get(); ok {
 		service = k * known.Seconds()
-		h = h.of(service)
+		h = h.forService(service)
 		spread = min(max(h.variance()/(float64(h.Busy)*service)-1, 0), 1)
 	}
 
-	hidden := h.hidden(service)
-	slice := max(h.longestIn(1, 1, service, spread), service+hidden)
-	whole := max(h.longestIn(1/k, 1/k, service, spread), service/k+d.workload.hiddenBefore(service/k, hidden/k))
+	hidden := h.hiddenWait(service)
+	slice := max(h.latencyP95(1, 1, service, spread), service+hidden)
+	hiddenBefore := d.workload.hiddenWaitBefore(service/k, hidden/k)
+	whole := max(h.latencyP95(1/k, 1/k, service, spread), service/k+hiddenBefore)
 
 	return min(slice/whole, mostLatency)
 }
 
-// hiddenBefore returns how long requests may have waited on the whole GPU while it was busy all the
-// time, as far as that is known: not for longer than the work of the slice would take there.
-func (w *workload) hiddenBefore(service, most float64) float64 {
+// hiddenWaitBefore is hiddenWait on the whole GPU, before the workload moved to its slice: not longer
+// than most, which it also returns if nothing is known.
+func (w *workload) hiddenWaitBefore(service, most float64) float64 {
 	if w.BeforeRun == 0 {
 		return most
 	}
 
 	before := queueHour{Run: float32(w.BeforeRun)}
 
-	return min(before.hidden(service), most)
+	return min(before.hiddenWait(service), most)
 }
 
-// meanStretch returns how far a slice has stretched kernels on average in the last hour, if they
-// are those that ran on the whole GPU: the same work takes the same time of SMs and moves the same
-// bytes, over a longer time. It is 1 if unknown. One kernel can differ from another, so
-// if both are measured the smaller stretch counts.
-func (d *device) meanStretch(of, whole capacity) float64 {
+// meanStretch returns how far a slice has stretched kernels on average in the last hour, if they are
+// the same as on the whole GPU before: the same work then takes the same time of SMs and moves the
+// same bytes, over a longer time. They may have changed, so the smaller of these two stretches counts
+// if both are measured. It is 1 if unknown.
+func (d *device) meanStretch(current, whole capacity) float64 {
 	now := d.hour.latestKernels()
 	mean := d.workload.BeforeMean
 	then := Kernels{float64(mean[0]) / wholeUnit, float64(mean[1]) / wholeUnit}
 
-	if now.Width == 0 || then.Width == 0 || whole.sms == 0 || whole.memorySlices == 0 || of.sms == 0 {
+	if now.Width == 0 || then.Width == 0 || current.sms == 0 || whole.sms == 0 || whole.memorySlices == 0 {
 		return 1
 	}
 
-	stretch := then.Width / (now.Width * float64(of.sms) / float64(whole.sms))
-	if drawn := now.Bandwidth * float64(of.memorySlices) / float64(whole.memorySlices); drawn > 0 &&
-		then.Bandwidth > minBandwidth {
+	// What they use of the slice, as shares of the whole GPU.
+	width := now.Width * float64(current.sms) / float64(whole.sms)
+	drawn := now.Bandwidth * float64(current.memorySlices) / float64(whole.memorySlices)
+
+	stretch := then.Width / width
+	if drawn > 0 && then.Bandwidth > minBandwidth {
 		stretch = min(stretch, then.Bandwidth/drawn)
 	}
 
 	return max(1, stretch)
 }
 
-// stretchedLatency returns by how much the mean latency of requests is stretched that come at
-// random and take exponentially spread times, in a slice that is busy for a share of the time and
-// stretches kernels.
-func stretchedLatency(stretch, busy float64) float64 {
+// meanLatencyRatio returns by how much a slice has stretched the mean latency of requests, if it has
+// stretched kernels and was busy for a share of the time. Requests come at random, and their service
+// times spread exponentially.
+func meanLatencyRatio(stretch, busy float64) float64 {
 	if busy >= 1 {
 		return mostLatency
 	}
@@ -359,30 +380,23 @@ func stretchedLatency(stretch, busy float64) float64 {
 	return min((stretch-busy)/(1-busy), mostLatency)
 }
 
-// waitAt returns the mean wait in seconds under a load up to fullLoad, for work of a variance per
+// steadyWait returns the mean wait in seconds under a load up to fullLoad, for work of a variance per
 // second.
-func waitAt(load, variance float64) float64 {
+func steadyWait(load, variance float64) float64 {
 	load = min(load, fullLoad)
 	return variance / (2 * (1 - load))
 }
 
-// longest returns the p95 of the sum of a service time, of which the mean and the squared
-// coefficient of variation are given, and a wait, which a share load of the requests have, spread
-// exponentially.
-func longest(service, spread, wait, load float64) float64 {
-	g := gammaOf(service, spread, wait, load)
-	return g.quantile95()
-}
-
-// gamma is a gamma distribution. By Wilson and Hilferty, the cube root of a value is nearly
-// normally distributed.
+// gamma is a gamma distribution. By Wilson and Hilferty, the cube root of a value, in units of the
+// mean, is nearly normally distributed around 1 - variance.
 type gamma struct {
-	mean    float64
-	inverse float64 // 1 / (9 x shape): the variance of that normal distribution
+	mean     float64
+	variance float64 // of that normal distribution: 1 / (9 x shape)
 }
 
-// gammaOf returns the gamma distribution with the mean and the variance of the sum of a service
-// time and a wait, see longest.
+// gammaOf returns the gamma distribution with the mean and the variance of a latency: the sum of a
+// service time, with a mean and a squared coefficient of variation, and a wait with a mean. A share
+// load of the requests wait at all, and their waits spread exponentially.
 func gammaOf(service, spread, wait, load float64) gamma {
 	mean := service + wait
 	variance := spread*service*service + wait*wait*(2/max(load, 1e-6)-1)
@@ -390,14 +404,15 @@ func gammaOf(service, spread, wait, load float64) gamma {
 	return gamma{mean, variance / (9 * mean * mean)}
 }
 
+// quantile95 returns the value that 95 % do not exceed.
 func (g *gamma) quantile95() float64 {
-	root := max(1-g.inverse+quantile95*math.Sqrt(g.inverse), 0)
+	root := max(1-g.variance+quantile95*math.Sqrt(g.variance), 0)
 	return g.mean * root * root * root
 }
 
-// above returns the share that is above a value.
-func (g *gamma) above(v float64) float64 {
-	deviation := (math.Cbrt(v/g.mean) - 1 + g.inverse) / math.Sqrt(max(g.inverse, 1e-12))
+// shareAbove returns the share that is above a value.
+func (g *gamma) shareAbove(v float64) float64 {
+	deviation := (math.Cbrt(v/g.mean) - 1 + g.variance) / math.Sqrt(max(g.variance, 1e-12))
 	return math.Erfc(deviation/math.Sqrt2) / 2
 }
 
@@ -430,8 +445,11 @@ func (p *Predicted) describeTime() string {
 func (l Latency) MarshalJSON() ([]byte, error) {
 	type plain Latency
 
-	return json.Marshal(
-		plain{Low: round3(l.Low), Expected: round3(l.Expected), High: round3(l.High),
-			Figure: round3(l.Figure), Load: round3(l.Load)},
-	)
+	return json.Marshal(plain{
+		Low:      round3(l.Low),
+		Expected: round3(l.Expected),
+		High:     round3(l.High),
+		Figure:   round3(l.Figure),
+		Load:     round3(l.Load),
+	})
 }

@@ -110,7 +110,7 @@ func predictedFor(t *testing.T, busy []float64, width float64, service gpu.Opt[t
 	e := evidenceOf(w, a.now)
 
 	e.requests = requestsOf(w, &e, h.Rightsizing, 1)
-	for _, tried := range tryAll(&g, &e, wholeOf(&g), limits{stretch: 100}, a.options) {
+	for _, tried := range tryProfiles(&g, &e, wholeCapacity(&g), limits{stretch: 100}, a.options) {
 		if tried.profile.Name == profile {
 			return tried.latency
 		}
@@ -232,7 +232,7 @@ func TestFigureOfTheBusiestHour(t *testing.T) {
 	e := evidenceOf(w, a.now)
 	e.requests = requestsOf(w, &e, s.GPUs[0].Holders[0].Rightsizing, 1)
 
-	for _, tried := range tryAll(&g, &e, wholeOf(&g), limits{stretch: 100}, a.options) {
+	for _, tried := range tryProfiles(&g, &e, wholeCapacity(&g), limits{stretch: 100}, a.options) {
 		k := StretchOf(Kernels{Width: 0.6}, Slice{SMs: 60. / 132, Bandwidth: 0.5}).likely() / figureBias
 		if l := tried.latency; tried.profile.Name == "3g.40gb" && l.Figure < k {
 			t.Errorf("%+v, want a figure of %.2f or more", l, k)
@@ -427,8 +427,8 @@ func TestHourAfterTheClockWasSet(t *testing.T) {
 	s := observeFor(a, start(), 65*time.Minute, g)
 	cmptest.Equal(t, "number of the hour", d.hour.number, hourOf(s.Time))
 
-	if d.hour.seconds > 10*60 {
-		t.Errorf("the hour is %v s old after five minutes", d.hour.seconds)
+	if d.hour.observed > 10*60 {
+		t.Errorf("the hour is %v s old after five minutes", d.hour.observed)
 	}
 
 	down := g

@@ -9,19 +9,19 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Layout is what a GPU shall have.
+// Layout is the layout that a GPU should have.
 type Layout struct {
 	GPU   gpu.UUID
 	Index int
-	// Whole counts by profile the instances that have one compute instance of all slices. Splits
-	// has by profile the compute instances of each other one: "1c".
-	Whole  map[string]int
+	// Whole counts the GPU instances with one compute instance of all their slices, by profile.
+	Whole map[string]int
+	// Splits lists the sizes of the compute instances, such as "1c", of each other GPU instance, by
+	// profile.
 	Splits map[string][][]string
 }
 
-// Layouts returns what each GPU that gets slices by the packing shall have: its instances, and the
-// new slices. Under the single strategy every other GPU gets as many slices of the same profile as
-// it can have.
+// Layouts returns the layouts of the GPUs that get slices by the packing: their instances and the new
+// slices. Under the single strategy every other GPU gets as many slices of the same profile as fit.
 func (r *Report) Layouts(gpus []gpu.GPU) ([]Layout, error) {
 	if r.Packing == nil {
 		return nil, nil
@@ -70,7 +70,7 @@ func maxInstances(g *gpu.GPU, profile string) int {
 	return 0
 }
 
-// layoutOf returns what a GPU has now.
+// layoutOf returns the current layout of a GPU.
 func layoutOf(g *gpu.GPU) (Layout, error) {
 	l := Layout{GPU: g.UUID, Index: g.Index, Whole: map[string]int{}, Splits: map[string][][]string{}}
 

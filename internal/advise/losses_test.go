@@ -122,8 +122,8 @@ func TestLossesAreKept(t *testing.T) {
 	var u queueUse
 
 	cmptest.Equal(t, "nothing seen", u.kept(start()), 1.)
-	u.spanAt(spanOf(start())).lose(30, 2)
-	u.spanAt(spanOf(start())).lose(30, 0.5)
+	u.spanAt(spanOf(start())).addWork(30, 2)
+	u.spanAt(spanOf(start())).addWork(30, 0.5)
 	cmptest.Equal(t, "half of half the work", u.kept(start()), 0.75)
 	u.shift(30)
 	cmptest.Equal(t, "after the clock was set", u.kept(start().Add(30*day)), 0.75)

@@ -7,8 +7,8 @@ type minute struct {
 	engines        [mediaKinds]float32
 }
 
-// addMinutes adds the means of a window of some minutes, one at least: windows are longer than a
-// minute if polls are further apart.
+// addMinutes adds the means of a window of n minutes, and of one minute if n is 0. Windows are longer
+// than a minute if polls are further apart, and shorter if the holder changes.
 func (d *device) addMinutes(n int, m minute) {
 	for range min(max(n, 1), len(d.last10)) {
 		d.last10[d.count%len(d.last10)] = m
@@ -16,9 +16,9 @@ func (d *device) addMinutes(n int, m minute) {
 	}
 }
 
-// meanOfLast returns the means over the last ten minutes. What is missing of a shorter time counts
-// as idle.
-func (d *device) meanOfLast() minute {
+// lastTenMinutes returns the means over the last ten minutes. Minutes before the holder came count as
+// idle.
+func (d *device) lastTenMinutes() minute {
 	var mean minute
 
 	for i := range d.last10 {

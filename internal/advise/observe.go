@@ -14,7 +14,7 @@ func (d *device) observeWhole(g *gpu.GPU, elapsed float64) {
 
 	busy := g.Activity.GraphicsEngine
 	if !busy.Present() {
-		busy = r.Utilization // width and bandwidth are then taken for the whole GPU
+		busy = r.Utilization // observeActivity then takes kernels for as wide as the whole GPU
 	}
 
 	d.observeActivity(busy, g.Activity.SM, g.Activity.DRAM, elapsed)
@@ -59,14 +59,15 @@ func (d *device) observePower(g *gpu.GPU, elapsed float64) {
 	}
 }
 
-// slowdowns are the reasons of lower clocks that come from outside of the workload: hw_slowdown,
+// slowdowns are the reasons for lower clocks that come from outside of the workload: hw_slowdown,
 // sw_thermal_slowdown, hw_thermal_slowdown and hw_power_brake_slowdown.
 const slowdowns gpu.ClockEvents = 0x8 | 0x20 | 0x40 | 0x80
 
-// observeInstance adds what a Snapshot says of a GPU instance. Its power is an estimate and is not
-// used. DCGM's busy time of an instance is trusted unless SM activity passes it: an A100's 2g was
-// seen to reach 50 % at most.
+// observeInstance adds what a Snapshot says of a GPU instance. We leave its power out, which is an
+// estimate.
 func (d *device) observeInstance(g *gpu.GPU, i *gpu.GPUInstance, elapsed float64) {
+	// DCGM can report too little busy time for an instance: for a 2g of an A100 we saw 50 % at most. SM
+	// activity that passes it, by more than rounding, shows that.
 	if busy, ok := i.Activity.GraphicsEngine.Get(); ok && g.ActivitySource != gpu.ActivityGPM &&
 		d.workload != nil {
 		d.workload.Untrusted = d.workload.Untrusted || i.Activity.SM.Or(0) > busy+0.02
@@ -79,6 +80,7 @@ func (d *device) observeInstance(g *gpu.GPU, i *gpu.GPUInstance, elapsed float64
 	d.observeMedia(&i.Media, elapsed)
 }
 
+// observeMemory adds the use of memory.
 func (d *device) observeMemory(used gpu.Opt[uint64], elapsed float64) {
 	bytes, ok := used.Get()
 	if !ok {
@@ -93,8 +95,9 @@ func (d *device) observeMemory(used gpu.Opt[uint64], elapsed float64) {
 	}
 }
 
-// observeActivity adds busy time, and what kernels used while they ran. Activity above 1, which is
-// published for some profiles of A100, counts as 1.
+// observeActivity adds busy time, and what kernels used while they ran. Activity above 1, which DCGM
+// reports for some profiles of an A100, counts as 1. Without SM or DRAM activity, we take kernels to
+// fill the device.
 func (d *device) observeActivity(busy, sm, dram gpu.Opt[float64], elapsed float64) {
 	share, ok := busy.Get()
 	if !ok {
@@ -106,8 +109,8 @@ func (d *device) observeActivity(busy, sm, dram gpu.Opt[float64], elapsed float6
 	d.open.observed += elapsed
 	d.open.busy += share * elapsed
 	d.open.sm += min(sm.Or(share), 1) * elapsed
-
 	d.open.dram += min(dram.Or(share), 1) * elapsed
+
 	if sm.Present() && dram.Present() {
 		d.open.measured += elapsed
 		d.open.measuredBusy += share * elapsed
@@ -124,8 +127,7 @@ func (d *device) observeActivity(busy, sm, dram gpu.Opt[float64], elapsed float6
 	}
 }
 
-// idleShare is the busy time up to which a device counts as idle: what the driver's own work
-// amounts to.
+// idleShare is the busy time up to which a device counts as idle: the driver's own work takes that much.
 const idleShare = 0.001
 
 // linkFloor is the traffic in bytes per second up to which a link counts as unused.
@@ -149,8 +151,8 @@ func (d *device) observeLinks(g *gpu.GPU, elapsed float64) {
 
 	moved, ok := grown(d.pcie, pcie)
 	if rx, tx := g.Rates.PCIeReceive, g.Rates.PCIeTransmit; rx.Present() && tx.Present() {
-		// The driver's counters can have 32 bits: what has wrapped more than once since the last
-		// poll is not in them.
+		// We prefer rates: the driver's counters can have 32 bits, and wrap more than once between
+		// two polls.
 		moved = (rx.Or(0) + tx.Or(0)) * elapsed
 		ok = true
 	}
@@ -164,7 +166,7 @@ func (d *device) observeLinks(g *gpu.GPU, elapsed float64) {
 	d.pcie = pcie
 }
 
-// total returns the bytes of both directions, absent if one of them is.
+// total returns the bytes of both directions. It is absent if one of them is.
 func total(receive, transmit gpu.Opt[gpu.Counter]) gpu.Opt[float64] {
 	r, rOK := receive.Get()
 
@@ -176,8 +178,8 @@ func total(receive, transmit gpu.Opt[gpu.Counter]) gpu.Opt[float64] {
 	return gpu.Some(r.Value + t.Value)
 }
 
-// grown returns by how much a counter has grown, and false if we do not know because it is
-// absent or was set back.
+// grown returns by how much a counter has grown. It returns false if we do not know, since the counter
+// is absent or was reset.
 func grown(from, to gpu.Opt[float64]) (float64, bool) {
 	before, beforeOK := from.Get()
 	now, nowOK := to.Get()
@@ -185,17 +187,20 @@ func grown(from, to gpu.Opt[float64]) (float64, bool) {
 	return now - before, beforeOK && nowOK && now >= before
 }
 
-// linkBytes returns what a PCIe link moves in a second in one direction, 0 if it is unknown: 250 MB
-// per lane in the first generation, and twice as much in each further one. An idle link reports a
-// lower generation than it has under load; GPUs with MIG have the fourth or a later one.
+// linkBytes returns how many bytes a PCIe link moves in a second in one direction; 0 if unknown. Each
+// lane moves 250 MB in the first generation, and each further generation doubles that.
 func linkBytes(p *gpu.PCIe) float64 {
-	width := p.LinkWidth.Or(0)
+	const lastGeneration = 7
 
+	width := p.LinkWidth.Or(0)
 	generation := p.LinkGeneration.Or(0)
-	if width <= 0 || generation <= 0 || generation > 7 {
+
+	if width <= 0 || generation <= 0 || generation > lastGeneration {
 		return 0
 	}
 
+	// An idle link reports a lower generation than it has under load. All GPUs with MIG have the fourth
+	// generation at least.
 	generation = max(generation, 4)
 
 	return float64(width) * 250e6 * float64(int(1)<<(generation-1))

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Options are what the advice depends on. An operator can choose some of them; the others are
-// constants of DefaultOptions, which says why.
+// Options are what the advice depends on. Operators can set some of them by flags; DefaultOptions says why
+// the others have none.
 type Options struct {
 	// Headroom is the share of memory that must stay free above the most that was seen, and at
 	// least minHeadroomBytes.
@@ -30,9 +30,9 @@ type Options struct {
 
 // DefaultOptions returns the options that the flags default to.
 //
-// Headroom and TargetBusy have no flag. Growth and starts are added to the need besides, so that
-// Headroom only covers what lies between two readings. Above TargetBusy waiting grows faster than
-// load whatever runs, and how much of it a workload bears is what MaxStretch says.
+// Headroom and TargetBusy have no flag. We add growth and starts to the need as well, so Headroom only
+// covers peaks between two readings. Above TargetBusy waits grow faster than load whatever runs, and
+// MaxStretch says how much longer a workload may take.
 func DefaultOptions() Options {
 	return Options{
 		Headroom:    0.15,
@@ -43,7 +43,7 @@ func DefaultOptions() Options {
 	}
 }
 
-// OptionError is an option out of its range, by the name that its flag has after --advise.
+// OptionError is an option out of its range. Option is the name of its flag without "--advise.".
 type OptionError struct {
 	Option   string
 	Value    any

@@ -3,78 +3,89 @@ package advise
 import (
 	"cmp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// What MIG does not isolate is kept in bounds on a GPU that gets slices: power as a share of the
-// limit, traffic as a share of the link.
+// MIG isolates neither power nor PCIe traffic. On a GPU that gets slices we keep both within bounds:
+// power as a share of the limit, traffic as a share of the link.
 const (
 	maxPower = 0.9
 	maxPCIe  = 0.7
 )
 
-// maxPackingSteps bounds the search for the fewest GPUs, in slices tried on a GPU; 16 GPUs need far
-// fewer. It takes about a second.
+// maxPackingSteps bounds the search for the fewest GPUs, in slices tried on a GPU. It takes about a
+// second; nodes with 16 GPUs need far fewer steps.
 const maxPackingSteps = 500_000
 
-// moved is a workload that is to leave its whole GPU for a slice.
-type moved struct {
-	from    int // index of the GPU in the Snapshot
-	device  int // index of its Recommendation in the Report
-	owner   owner
-	profile *gpu.Profile
-	draw    draw
+// move is a workload that should leave its whole GPU for a slice.
+type move struct {
+	from           int // index of the GPU in the Snapshot
+	recommendation *Recommendation
+	owner          owner
+	profile        *gpu.Profile
+	draw           draw
 }
 
-// owner is what replicas have in common, on GPUs and slices of whatever kind.
+// owner is what replicas have in common, whatever GPUs and slices they run on.
 type owner struct{ namespace, name string }
 
 func ownerOf(r *Recommendation) owner { return owner{r.Workload.Namespace, r.Workload.Owner} }
 
 // target is a GPU that can get slices.
 type target struct {
-	at   int // index of the GPU in the Snapshot
-	cost int // 1 if it is a whole GPU now, 0 if MIG is on
-	// drained: a workload must leave it first.
-	drained bool
-	fixed   []mig.Placed
-	free    []mig.Placed // GPU instances that exist and that nothing holds
-	idle    float64      // its power, as a share of the limit
-	// What stays on it: whether anything does, what that draws, and its replicas.
-	tenants bool
-	draw    draw
-	staying map[owner]int
-	taken   []int // indices of the moved workloads that it gets
+	at        int          // index of the GPU in the Snapshot
+	cost      int          // whole GPUs that its use takes: 0 if MIG is on already, else 1
+	drained   bool         // a workload must leave it first
+	existing  []mig.Placed // its GPU instances
+	free      []mig.Placed // those of them that nothing holds
+	idlePower float64      // as a share of the power limit
+	staying   staying
+	taken     []int // indices of the moves that it gets
 }
 
-// packer searches for the targets of all moved workloads of one model that need the fewest whole
-// GPUs.
+// staying is what stays on a target.
+type staying struct {
+	any      bool
+	draw     draw
+	replicas map[owner]int
+}
+
+// isUnused reports whether a target is a whole GPU that gets no slice so far.
+func (t *target) isUnused() bool { return t.cost == 1 && len(t.taken) == 0 }
+
+// packer assigns all moves of one model to targets, and searches for the assignment that needs the
+// fewest whole GPUs.
 type packer struct {
 	profiles []gpu.Profile
-	moved    []moved
+	moves    []move
 	targets  []target
-	replicas map[owner]int // of the owners of moved workloads, those that stay included
-	steps    int
-	cost     int
-	best     [][]int // by target; nil if none was found yet
+	replicas map[owner]int // of each owner on the node, moved or not
+
+	steps    int     // slices tried on a GPU so far
+	cost     int     // of the assignment so far: whole GPUs
+	best     [][]int // moves by target; nil if no assignment was found yet
 	bestCost int
-	fits     map[string][]mig.Placed // by target and profiles; nil if they do not fit
+
+	// arrangements remembers arrange by target and profiles; nil if the profiles do not fit.
+	arrangements map[string][]mig.Placed
 }
 
 // Pack adds how the recommendations for the devices of a Snapshot fit on the fewest GPUs, and what
 // each gains. Those that gain nothing become ReasonNoGain. It can take a second and needs no
 // Advisor.
 func (r *Report) Pack(s *gpu.Snapshot) {
-	// An answer that is not final yet, and gains nothing even if all others are, will be refused in
-	// the end: so we refuse it at once.
-	if slices.ContainsFunc(r.Devices, func(d Recommendation) bool { return d.isSlice() && !d.Candidate() }) {
-		r.packAll(s.GPUs, (*Recommendation).isSlice, func(d *Recommendation) bool { return !d.Candidate() })
+	// A slice that is not final yet, and gains nothing even if all others move, will be refused in the
+	// end: so we refuse it at once.
+	notFinal := func(d *Recommendation) bool { return d.isSlice() && !d.Candidate() }
+	if slices.ContainsFunc(r.Devices, func(d Recommendation) bool { return notFinal(&d) }) {
+		r.packUntilGain(s.GPUs, (*Recommendation).isSlice, notFinal)
 	}
 
-	r.Packing = r.packAll(s.GPUs, (*Recommendation).Candidate, (*Recommendation).Candidate)
+	r.Packing = r.packUntilGain(s.GPUs, (*Recommendation).Candidate, (*Recommendation).Candidate)
 
 	for i := range r.Devices {
 		if d := &r.Devices[i]; d.Gain != nil {
@@ -83,57 +94,57 @@ func (r *Report) Pack(s *gpu.Snapshot) {
 	}
 }
 
-// packAll packs the workloads that move until each one that may be refused gains something.
-func (r *Report) packAll(gpus []gpu.GPU, moves, mayRefuse func(*Recommendation) bool) *Packing {
+// packUntilGain packs the recommendations that are moves. It refuses those that gain nothing, if it may
+// refuse them, and packs again until there are none.
+func (r *Report) packUntilGain(gpus []gpu.GPU, isMove, mayRefuse func(*Recommendation) bool) *Packing {
 	for {
 		for i := range r.Devices {
 			r.Devices[i].Gain = nil
 		}
 
-		packing, idle := pack(r, gpus, moves)
-		idle = slices.DeleteFunc(idle, func(at int) bool { return !mayRefuse(&r.Devices[at]) })
+		packing, gainless := pack(r, gpus, isMove)
+		gainless = slices.DeleteFunc(gainless, func(d *Recommendation) bool { return !mayRefuse(d) })
 
-		if len(idle) == 0 {
+		if len(gainless) == 0 {
 			return packing
 		}
 
-		// Without them the others may be packed another way.
-		for _, at := range idle {
-			r.Devices[at].refuseGain()
+		// We pack again without these: the others may fit in another way.
+		for _, d := range gainless {
+			d.refuseGain()
 		}
 	}
 }
 
-// pack places the recommended slices of a node on the fewest of its GPUs, and fills in their gains.
-// It returns nil if nothing is to be moved, or if the node uses the single strategy and not all of
-// it can move. Slices for which no placement was found are left out, and Proven is false then. It
-// also returns the devices that gain nothing.
+// pack places the slices that are moves on the fewest GPUs of a node, and fills in their gains.
+// It also returns the recommendations that gain nothing.
+//
+// The packing is nil if nothing should move, or if the node uses the single strategy and not all of
+// it can move. It leaves out slices that it found no placement for; Proven is false then.
 func pack(
 	report *Report,
 	gpus []gpu.GPU,
-	moves func(*Recommendation) bool,
-) (found *Packing, idle []int) {
-	devices := report.Devices
-	single := report.SingleStrategy
-	packing := &Packing{Proven: true, GPUs: []PackedGPU{}, FreedGPUs: []int{}}
-	models := map[string]bool{}
+	isMove func(*Recommendation) bool,
+) (packing *Packing, gainless []*Recommendation) {
+	packing = &Packing{Proven: true, GPUs: []PackedGPU{}, FreedGPUs: []int{}}
+	packed := map[string]bool{} // by model
 
-	for i := range devices {
-		r := &devices[i]
+	for i := range report.Devices {
+		r := &report.Devices[i]
 		if !r.isSlice() {
 			continue
 		}
 
-		if single && !moves(r) {
+		if report.SingleStrategy && !isMove(r) {
 			return nil, nil // the node cannot move in part
 		}
 
-		if !moves(r) || models[r.Model] {
+		if !isMove(r) || packed[r.Model] {
 			continue
 		}
 
-		models[r.Model] = true
-		p := newPacker(r.Model, report, gpus, moves)
+		packed[r.Model] = true
+		p := newPacker(r.Model, report, gpus, isMove)
 		p.search(0)
 
 		if p.best == nil {
@@ -142,34 +153,34 @@ func pack(
 		}
 
 		packing.Proven = packing.Proven && p.steps < maxPackingSteps
-		idle = append(idle, p.weighGains(report)...)
+		gainless = append(gainless, p.weighGains(report)...)
 		p.addTo(packing, gpus)
 	}
 
-	if len(models) == 0 {
+	if len(packed) == 0 {
 		return nil, nil
 	}
 
 	slices.SortFunc(packing.GPUs, func(a, b PackedGPU) int { return cmp.Compare(a.Index, b.Index) })
 	slices.Sort(packing.FreedGPUs)
 
-	return packing, idle
+	return packing, gainless
 }
 
-// newPacker collects the moved workloads and the targets of one model. Targets are sorted by what
-// their use costs an operator: GPUs in MIG mode, free GPUs, GPUs that must be drained.
+// newPacker collects the moves and the targets of one model. Targets are in the order in which an
+// operator would rather use them: GPUs in MIG mode, free GPUs, GPUs that must be drained.
 func newPacker(
 	model string,
 	report *Report,
 	gpus []gpu.GPU,
-	moves func(*Recommendation) bool,
+	isMove func(*Recommendation) bool,
 ) *packer {
 	p := &packer{
-		replicas: map[owner]int{},
-		fits:     map[string][]mig.Placed{},
-		bestCost: len(gpus) + 1,
+		replicas:     map[owner]int{},
+		arrangements: map[string][]mig.Placed{},
+		bestCost:     len(gpus) + 1,
 	}
-	var drained, free, partitioned []target
+	var partitioned, free, drained []target
 
 	for i := range gpus {
 		g := &gpus[i]
@@ -181,34 +192,41 @@ func newPacker(
 			p.profiles = g.Profiles
 		}
 
-		r := recommendationOf(report.Devices, g.UUID)
-		switch on := g.MIG.Enabled.Or(false); {
-		case on && !report.SingleStrategy:
-			partitioned = append(partitioned, partitionedTarget(i, g, report))
-		case on || r == nil:
-		case r.Action == ActionFree:
-			free = append(free, target{at: i, cost: 1, idle: idleShareOf(g)})
-		case moves(r):
-			at := slices.IndexFunc(g.Profiles, func(q gpu.Profile) bool {
-				return q.Name == r.Recommended
-			})
-			if at < 0 {
-				continue
+		if g.MIG.Enabled.Or(false) {
+			if !report.SingleStrategy {
+				partitioned = append(partitioned, partitionedTarget(i, g, report))
 			}
 
-			p.moved = append(p.moved, moved{
-				from:    i,
-				device:  indexOf(report.Devices, g.UUID),
-				owner:   ownerOf(r),
-				profile: &g.Profiles[at],
-				draw:    draw{r.Evidence.PowerP95, r.Evidence.PCIeMax},
+			continue
+		}
+
+		r := report.ofWhole(g.UUID)
+		if r == nil {
+			continue
+		}
+
+		whole := target{at: i, cost: 1, idlePower: idlePowerOf(g)}
+		if r.Action == ActionFree {
+			free = append(free, whole)
+		}
+
+		if profile := findProfile(g, r.Recommended); isMove(r) && profile != nil {
+			whole.drained = true
+			drained = append(drained, whole)
+			p.moves = append(p.moves, move{
+				from:           i,
+				recommendation: r,
+				owner:          ownerOf(r),
+				profile:        profile,
+				draw:           draw{r.Evidence.PowerP95, r.Evidence.PCIeMax},
 			})
-			drained = append(drained, target{at: i, cost: 1, drained: true, idle: idleShareOf(g)})
 		}
 	}
 
 	p.targets = slices.Concat(partitioned, free, drained)
-	slices.SortStableFunc(p.moved, func(a, b moved) int {
+
+	// Large slices come first: they leave the search the fewest choices.
+	slices.SortStableFunc(p.moves, func(a, b move) int {
 		return cmp.Or(
 			cmp.Compare(b.profile.MemorySlices, a.profile.MemorySlices),
 			cmp.Compare(b.profile.SMs, a.profile.SMs),
@@ -224,49 +242,27 @@ func newPacker(
 	return p
 }
 
-// recommendationOf returns the recommendation for a whole GPU.
-func recommendationOf(devices []Recommendation, id gpu.UUID) *Recommendation {
-	at := indexOf(devices, id)
-	if at < 0 {
-		return nil
+// ofWhole returns the recommendation for a whole GPU; nil if there is none.
+func (r *Report) ofWhole(id gpu.UUID) *Recommendation {
+	for i := range r.Devices {
+		if d := &r.Devices[i]; d.GPU == id && !d.Instance.Present() {
+			return d
+		}
 	}
 
-	return &devices[at]
+	return nil
 }
 
-// indexOf returns the index of the recommendation for a whole GPU; -1 if there is none.
-func indexOf(devices []Recommendation, id gpu.UUID) int {
-	return slices.IndexFunc(devices, func(r Recommendation) bool {
-		return r.GPU == id && !r.Instance.Present()
-	})
-}
-
-// partitionedTarget returns a GPU in MIG mode with what stays on it. Until its power has been
-// observed, what it draws now stands for that.
+// partitionedTarget returns a GPU in MIG mode as a target.
 func partitionedTarget(at int, g *gpu.GPU, report *Report) target {
-	t := target{at: at, idle: idleShareOf(g), staying: map[owner]int{}}
-
-	observed := false
-	if t.draw, observed = report.tenants[g.UUID]; !observed {
-		t.draw.power = max(
-			0,
-			g.Readings.PowerWatts.Or(0)/max(1, g.Readings.PowerLimitWatts.Or(1))-t.idle,
-		)
-	}
-
-	free := map[gpu.InstanceID]bool{}
+	t := target{at: at, idlePower: idlePowerOf(g)}
+	t.staying = stayingOn(g, report, t.idlePower)
+	isFree := map[gpu.InstanceID]bool{}
 
 	for i := range report.Devices {
 		r := &report.Devices[i]
-		if r.GPU != g.UUID || !r.Instance.Present() {
-			continue
-		}
-
-		free[r.Instance.Or(0)] = r.Action == ActionFree
-
-		t.tenants = t.tenants || r.Action != ActionFree
-		if r.Workload != nil {
-			t.staying[ownerOf(r)]++
+		if instance, ok := r.Instance.Get(); ok && r.GPU == g.UUID {
+			isFree[instance] = r.Action == ActionFree
 		}
 	}
 
@@ -275,170 +271,200 @@ func partitionedTarget(at int, g *gpu.GPU, report *Report) target {
 
 		place, ok := i.Placement.Get()
 		if !ok {
-			t.fixed = append(t.fixed, mig.Placed{Profile: i.Profile}) // it takes what its name says
+			// PlaceBeside takes it for as large as its name says.
+			t.existing = append(t.existing, mig.Placed{Profile: i.Profile})
 			continue
 		}
 
 		placed := mig.Placed{ProfileID: i.ProfileID.Or(0), Profile: i.Profile, Placement: place}
+		t.existing = append(t.existing, placed)
 
 		allocated, known := i.Allocated.Get()
-		if known && !allocated && free[i.ID] && len(i.ComputeInstances) == 1 && !i.IsSplit() {
+		if known && !allocated && isFree[i.ID] && len(i.ComputeInstances) == 1 && !i.IsSplit() {
 			t.free = append(t.free, placed)
 		}
-
-		t.fixed = append(t.fixed, placed)
 	}
 
 	return t
 }
 
-func idleShareOf(g *gpu.GPU) float64 {
+// stayingOn returns what stays on a GPU in MIG mode. Until we have observed what its workloads
+// draw, we take the power that they draw now.
+func stayingOn(g *gpu.GPU, report *Report, idlePower float64) staying {
+	s := staying{replicas: map[owner]int{}}
+
+	observed := false
+	if s.draw, observed = report.tenants[g.UUID]; !observed {
+		now := g.Readings.PowerWatts.Or(0) / max(1, g.Readings.PowerLimitWatts.Or(1))
+		s.draw.power = max(0, now-idlePower)
+	}
+
+	for i := range report.Devices {
+		r := &report.Devices[i]
+		if r.GPU != g.UUID || !r.Instance.Present() {
+			continue
+		}
+
+		s.any = s.any || r.Action != ActionFree
+		if r.Workload != nil {
+			s.replicas[ownerOf(r)]++
+		}
+	}
+
+	return s
+}
+
+// idlePowerOf returns the idle power of a GPU as a share of its power limit.
+func idlePowerOf(g *gpu.GPU) float64 {
 	return g.Power.IdleWatts.Or(0) / max(1, g.Readings.PowerLimitWatts.Or(1))
 }
 
-// search assigns targets to the moved workloads from index from on, and keeps the cheapest
-// assignment.
+// search assigns targets to the moves from index from on, and keeps the cheapest assignment.
 func (p *packer) search(from int) {
 	if p.cost+p.needed(from) >= p.bestCost || p.steps >= maxPackingSteps {
 		return
 	}
 
-	if from == len(p.moved) {
+	if from == len(p.moves) {
 		if p.spreadsReplicas() {
-			p.bestCost = p.cost
-			p.best = make([][]int, len(p.targets))
-
-			for i := range p.targets {
-				p.best[i] = slices.Clone(p.targets[i].taken)
-			}
+			p.keepBest()
 		}
 
 		return
 	}
 
-	var empty []float64 // idle power of the empty targets that were tried: one of several alike is enough
+	// Unused whole GPUs with the same idle power are alike: we try the first of them.
+	var tried []float64
 
 	for i := range p.targets {
 		t := &p.targets[i]
 
-		unused := len(t.taken) == 0 && t.cost == 1
-		if unused && slices.Contains(empty, t.idle) {
+		unused := t.isUnused()
+		if unused && slices.Contains(tried, t.idlePower) {
 			continue
 		}
 
+		added := 0 // to the cost
+
 		if unused {
-			empty = append(empty, t.idle)
+			tried = append(tried, t.idlePower)
+			added = 1
 		}
 
 		p.steps++
 		t.taken = append(t.taken, from)
 
 		if p.holds(i) {
-			if unused {
-				p.cost++
-			}
-
+			p.cost += added
 			p.search(from + 1)
-
-			if unused {
-				p.cost--
-			}
+			p.cost -= added
 		}
 
 		t.taken = t.taken[:len(t.taken)-1]
 	}
 }
 
-// needed returns how many further whole GPUs the moved workloads from an index on need at least:
-// their memory slices, less all that the used targets have left.
-func (p *packer) needed(from int) int {
-	axis := 0
-	slices := 0
+// keepBest keeps the current assignment as the cheapest one.
+func (p *packer) keepBest() {
+	p.bestCost = p.cost
+	p.best = make([][]int, len(p.targets))
 
+	for i := range p.targets {
+		p.best[i] = slices.Clone(p.targets[i].taken)
+	}
+}
+
+// needed returns a lower bound of the whole GPUs that the moves from an index on need besides those
+// in use: their memory slices, less all that the used targets have left.
+func (p *packer) needed(from int) int {
+	perGPU := 0
 	for i := range p.profiles {
-		axis = max(axis, p.profiles[i].MemorySlices)
+		perGPU = max(perGPU, p.profiles[i].MemorySlices)
 	}
 
-	for i := from; i < len(p.moved); i++ {
-		slices += p.moved[i].profile.MemorySlices
+	missing := 0
+	for i := from; i < len(p.moves); i++ {
+		missing += p.moves[i].profile.MemorySlices
 	}
 
 	for i := range p.targets {
 		t := &p.targets[i]
-		if t.cost == 1 && len(t.taken) == 0 {
+		if t.isUnused() {
 			continue
 		}
 
-		slices -= axis
+		missing -= perGPU
 		for _, k := range t.taken {
-			slices += p.moved[k].profile.MemorySlices
+			missing += p.moves[k].profile.MemorySlices
 		}
 	}
 
-	if axis == 0 || slices <= 0 {
+	if perGPU == 0 || missing <= 0 {
 		return 0
 	}
 
-	return (slices + axis - 1) / axis
+	return (missing + perGPU - 1) / perGPU
 }
 
-// holds reports whether a target can hold what it was given.
+// holds reports whether a target can hold the slices that it was assigned.
 func (p *packer) holds(at int) bool {
 	t := &p.targets[at]
 
-	var all draw
-	if t.tenants {
-		all = t.draw
+	var total draw
+	if t.staying.any {
+		total = t.staying.draw
 	}
 
 	for _, k := range t.taken {
-		all.add(p.moved[k].draw)
+		total.add(p.moves[k].draw)
 	}
 
 	// A workload that is alone is no worse off than on a GPU of its own.
-	if (len(t.taken) > 1 || t.tenants) && (t.idle+all.power > maxPower || all.pcie > maxPCIe) {
+	shared := len(t.taken) > 1 || t.staying.any
+	if shared && (t.idlePower+total.power > maxPower || total.pcie > maxPCIe) {
 		return false
 	}
 
 	return p.arrangeTarget(at) != nil
 }
 
-// arrangeTarget returns where the slices of a target can be created, or which exist, in the order
-// of taken; nil if they do not fit.
+// arrangeTarget returns the slices of a target, in the order of taken: those that exist, and where
+// the others can be created. It returns nil if they do not fit.
 func (p *packer) arrangeTarget(at int) []mig.Placed {
 	t := &p.targets[at]
 
+	// All empty GPUs of a model are alike. Those in MIG mode differ by what stands on them.
 	var key strings.Builder
 	if t.cost == 0 {
-		key.WriteByte(byte('A' + at))
+		key.WriteString(strconv.Itoa(at))
 	}
 
 	for _, k := range t.taken {
 		key.WriteByte('/')
-		key.WriteString(p.moved[k].profile.Name)
+		key.WriteString(p.moves[k].profile.Name)
 	}
 
-	placed, known := p.fits[key.String()]
+	placed, known := p.arrangements[key.String()]
 	if !known {
 		placed = p.arrange(t)
-		p.fits[key.String()] = placed
+		p.arrangements[key.String()] = placed
 	}
 
 	return placed
 }
 
-// arrange places the slices that a target gets. Those that exist already and are free come first.
+// arrange places the slices that a target gets. It takes free ones that exist first.
 func (p *packer) arrange(t *target) []mig.Placed {
 	free := slices.Clone(t.free)
 	placed := make([]mig.Placed, len(t.taken))
-	var created []string
+	var missing []string
 
 	for i, k := range t.taken {
-		name := p.moved[k].profile.Name
+		name := p.moves[k].profile.Name
 
 		at := slices.IndexFunc(free, func(f mig.Placed) bool { return f.Profile == name })
 		if at < 0 {
-			created = append(created, name)
+			missing = append(missing, name)
 			continue
 		}
 
@@ -446,33 +472,34 @@ func (p *packer) arrange(t *target) []mig.Placed {
 		free = slices.Delete(free, at, at+1)
 	}
 
-	beside := mig.PlaceBeside(p.profiles, t.fixed, created)
-	if beside == nil {
+	created := mig.PlaceBeside(p.profiles, t.existing, missing)
+	if created == nil {
 		return nil
 	}
 
 	for i := range placed {
 		if placed[i].Profile == "" {
-			placed[i] = beside[0]
-			beside = beside[1:]
+			placed[i] = created[0]
+			created = created[1:]
 		}
 	}
 
 	return placed
 }
 
-// spreadsReplicas reports whether no target gets all replicas of an owner that has several, with
-// those that it has.
+// spreadsReplicas reports whether no target has all replicas of an owner with several, counting
+// those that stay on it.
 func (p *packer) spreadsReplicas() bool {
 	for i := range p.targets {
 		t := &p.targets[i]
-		counts := map[owner]int{}
+		moved := map[owner]int{}
 
 		for _, k := range t.taken {
-			of := p.moved[k].owner
+			of := p.moves[k].owner
+			moved[of]++
 
-			counts[of]++
-			if all := counts[of] + t.staying[of]; all > 1 && all == p.replicas[of] {
+			here := moved[of] + t.staying.replicas[of]
+			if here > 1 && here == p.replicas[of] {
 				return false
 			}
 		}
@@ -481,13 +508,21 @@ func (p *packer) spreadsReplicas() bool {
 	return true
 }
 
-// addTo adds the best way that was found to a packing.
+// restoreBest gives the targets the moves of the best assignment.
+func (p *packer) restoreBest() {
+	for i := range p.targets {
+		p.targets[i].taken = p.best[i]
+	}
+}
+
+// addTo adds the best assignment to a packing.
 func (p *packer) addTo(packing *Packing, gpus []gpu.GPU) {
-	used := map[int]bool{}
+	used := map[int]bool{} // by index in the Snapshot
+	p.restoreBest()
 
 	for i := range p.targets {
 		t := &p.targets[i]
-		if t.taken = p.best[i]; len(t.taken) == 0 {
+		if len(t.taken) == 0 {
 			continue
 		}
 
@@ -497,7 +532,7 @@ func (p *packer) addTo(packing *Packing, gpus []gpu.GPU) {
 		for k, placed := range p.arrangeTarget(i) {
 			packed.Slices = append(packed.Slices, PackedSlice{
 				Profile: placed.Profile,
-				From:    gpus[p.moved[t.taken[k]].from].Index,
+				From:    gpus[p.moves[t.taken[k]].from].Index,
 				Exists:  slices.Contains(t.free, placed),
 			})
 		}
@@ -505,11 +540,11 @@ func (p *packer) addTo(packing *Packing, gpus []gpu.GPU) {
 		packing.GPUs = append(packing.GPUs, packed)
 	}
 
-	packing.InUse += len(p.moved)
+	packing.InUse += len(p.moves)
 	packing.Needed += p.bestCost
 
-	for i := range p.moved {
-		if from := p.moved[i].from; !used[from] {
+	for i := range p.moves {
+		if from := p.moves[i].from; !used[from] {
 			packing.FreedGPUs = append(packing.FreedGPUs, gpus[from].Index)
 		}
 	}

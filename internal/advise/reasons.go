@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// explainReason returns a sentence on why a device is kept, or what is wrong with a slice.
+// explainReason returns a sentence on why a device is kept, or why a slice is too small.
 func explainReason(r *Recommendation, o Options) string {
 	e := r.Evidence
 	if e == nil {
@@ -66,7 +66,7 @@ func explainReason(r *Recommendation, o Options) string {
 	return fixedText(r.Reason)
 }
 
-// fixedText returns the sentence of a reason that has no numbers.
+// fixedText returns the sentence on a reason without numbers; "" if there is none.
 func fixedText(reason Reason) string {
 	switch reason {
 	case ReasonOptedOut:
@@ -114,7 +114,7 @@ func fixedText(reason Reason) string {
 	return ""
 }
 
-// explainTime returns a sentence on work that takes too long, on a slice or in any.
+// explainTime returns a sentence on work that takes too long: on its slice, or on any that it could get.
 func explainTime(r *Recommendation) string {
 	switch {
 	case r.Action != ActionGrow:
@@ -132,7 +132,7 @@ func explainTime(r *Recommendation) string {
 	return "requests take longer than on the whole GPU, and clients that wait for their answers send fewer"
 }
 
-// timeText returns the sentence of fixedText on what takes too long in a slice.
+// timeText returns the sentence on work that would take too long in any slice.
 func timeText(reason Reason) string {
 	switch reason {
 	case ReasonStretch:

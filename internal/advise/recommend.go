@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Recommend returns what is recommended for the devices of a Snapshot, which is the last one that
-// was observed, without the packing.
+// Recommend returns what is recommended for the devices of the last Snapshot that was observed. Report.Pack
+// adds the packing.
 func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 	report := &Report{
 		APIVersion:     "mig-exporter/v1",
@@ -19,7 +19,7 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 		SingleStrategy: a.options.SingleStrategy,
 	}
 	held := countGPUs(s)
-	var trials [][]trial // by device
+	var trials [][]trial // by device; nil for GPU instances, which the single strategy does not change
 
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
@@ -64,10 +64,10 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 func hasKubernetes(s *gpu.Snapshot) bool {
 	sources := []string{gpu.SourceKubelet, gpu.SourceCheckpoint, gpu.SourceKubernetes}
 
-	if slices.ContainsFunc(s.Sources, func(o gpu.SourceState) bool {
-		return slices.Contains(sources, o.Name)
-	}) {
-		return true
+	for i := range s.Sources {
+		if slices.Contains(sources, s.Sources[i].Name) {
+			return true
+		}
 	}
 
 	for d := range s.Devices() {
@@ -79,7 +79,7 @@ func hasKubernetes(s *gpu.Snapshot) bool {
 	return false
 }
 
-// addTenants adds what the workloads on the GPU instances of a GPU draw.
+// addTenants adds the power and the traffic that the workloads on the GPU instances of a GPU draw.
 func (a *Advisor) addTenants(report *Report, g *gpu.GPU) {
 	w := a.workloads[tenantsKey(g)]
 	if w == nil || w.Power.total() == 0 {
@@ -98,14 +98,15 @@ type podKey struct {
 	namespace, name string
 }
 
-// gpuCounts are how many whole GPUs each pod and each batch job holds, and each process without a
-// pod works on.
+// gpuCounts is the number of whole GPUs that each pod and each batch job holds, and that each process
+// without a pod uses.
 type gpuCounts struct {
 	pods      map[podKey]int
 	jobs      map[string]int
 	processes map[uint32]int
 }
 
+// countGPUs counts the whole GPUs of a Snapshot by what holds them.
 func countGPUs(s *gpu.Snapshot) gpuCounts {
 	c := gpuCounts{map[podKey]int{}, map[string]int{}, map[uint32]int{}}
 
@@ -123,7 +124,7 @@ func countGPUs(s *gpu.Snapshot) gpuCounts {
 			continue
 		}
 
-		pids := map[uint32]bool{}
+		pids := map[uint32]bool{} // a process can be in the list twice: for compute and for graphics
 		for _, p := range g.Readings.Processes.Or(nil) {
 			pids[p.PID] = true
 		}
@@ -136,7 +137,7 @@ func countGPUs(s *gpu.Snapshot) gpuCounts {
 	return c
 }
 
-// hasSeveral reports whether a holder of a whole GPU has others, too.
+// hasSeveral reports whether a holder of a whole GPU holds another one, too.
 func (c gpuCounts) hasSeveral(g *gpu.GPU) bool {
 	if len(g.Holders) > 0 {
 		return slices.ContainsFunc(g.Holders, func(h gpu.Holder) bool {
@@ -150,6 +151,7 @@ func (c gpuCounts) hasSeveral(g *gpu.GPU) bool {
 		})
 }
 
+// computeWhole returns the recommendation for a whole GPU, and the trials that it comes from.
 func (a *Advisor) computeWhole(
 	s *gpu.Snapshot,
 	g *gpu.GPU,
@@ -171,6 +173,7 @@ func (a *Advisor) computeWhole(
 	return r, tried
 }
 
+// computeInstance returns the recommendation for a GPU instance.
 func (a *Advisor) computeInstance(s *gpu.Snapshot, g *gpu.GPU, i *gpu.GPUInstance) Recommendation {
 	r := Recommendation{
 		GPU:       g.UUID,
@@ -180,6 +183,7 @@ func (a *Advisor) computeInstance(s *gpu.Snapshot, g *gpu.GPU, i *gpu.GPUInstanc
 		Placement: i.Placement,
 		Profile:   i.Profile,
 	}
+
 	if len(i.ComputeInstances) == 1 {
 		r.MIGDevice = i.ComputeInstances[0].UUID
 	}
@@ -199,8 +203,8 @@ func (a *Advisor) computeInstance(s *gpu.Snapshot, g *gpu.GPU, i *gpu.GPUInstanc
 	return r
 }
 
-// setUnheld fills in the answer for a device without a holder. It is free if that is known: by the
-// kubelet, or on a node without one by its processes.
+// setUnheld fills in the recommendation for a device without a known holder. It is free if the kubelet
+// says so or, without a kubelet, if we know that no process uses it.
 func (r *Recommendation) setUnheld(s *gpu.Snapshot, allocated gpu.Opt[bool], processesKnown bool) {
 	r.Action = ActionFree
 	if allocated.Or(s.HoldersIncomplete != "" || !processesKnown) {
@@ -209,7 +213,7 @@ func (r *Recommendation) setUnheld(s *gpu.Snapshot, allocated gpu.Opt[bool], pro
 	}
 }
 
-// podOf returns the only holder of a device.
+// podOf returns the only holder of a device; nil if there is none, or several.
 func podOf(holders []gpu.Holder) *Pod {
 	if len(holders) != 1 {
 		return nil
@@ -220,6 +224,7 @@ func podOf(holders []gpu.Holder) *Pod {
 	return &Pod{Namespace: h.Namespace, Name: h.Pod, Container: h.Name, Resource: h.Resource}
 }
 
+// hintsOf returns the hints of a device's pod: of the first one if there are several.
 func hintsOf(holders []gpu.Holder) gpu.RightsizingHints {
 	if len(holders) == 0 {
 		return gpu.RightsizingHints{}
@@ -228,45 +233,15 @@ func hintsOf(holders []gpu.Holder) gpu.RightsizingHints {
 	return holders[0].Rightsizing
 }
 
-// unify makes the recommendations of a node one that the device plugin's single strategy can carry
-// out: one profile that does for every pod and is no smaller than what is recommended for any of
-// them, or none. If one of them is provisional, all are.
+// unify makes the recommendations of a node one that the device plugin's single strategy can carry out:
+// one profile for every pod, or none. The profile must be large enough for each pod, and no smaller
+// than what is recommended for it. If the recommendation of one pod is provisional, all are.
 func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU, o Options) {
-	held := 0
-	fits := map[string]int{} // devices that each profile does for
-
-	for i, tried := range trials {
-		if devices[i].Action == ActionFree || devices[i].Instance.Present() {
-			continue
-		}
-
-		held++
-
-		for k := range tried {
-			r := &devices[i]
-			t := &tried[k]
-			profiles := profilesOf(gpus, r.GPU)
-
-			if r.Action == ActionSlice && t.reason == ReasonNone && !t.notChecked &&
-				sizeOf(t.profile.Name, profiles) >= sizeOf(r.Recommended, profiles) {
-				fits[tried[k].profile.Name]++
-			}
-		}
-	}
-
-	one := ""
-
-	for _, tried := range trials { // each has the smallest profile first
-		at := slices.IndexFunc(tried, func(t trial) bool { return fits[t.profile.Name] == held })
-		if at >= 0 {
-			one = tried[at].profile.Name
-			break
-		}
-	}
-
+	one := commonProfile(devices, trials, gpus)
 	provisional := slices.ContainsFunc(devices, func(r Recommendation) bool {
 		return r.Action == ActionSlice && r.Provisional
 	})
+
 	for i, tried := range trials {
 		r := &devices[i]
 		if r.Action != ActionSlice {
@@ -275,11 +250,7 @@ func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU, o Options
 
 		at := slices.IndexFunc(tried, func(t trial) bool { return t.profile.Name == one })
 		if at < 0 {
-			r.Action = ActionKeep
-			r.Reason = ReasonSingleStrategy
-			r.Recommended = ""
-			r.Predicted = nil
-			r.Reclaimable = 0
+			r.withdraw(ReasonSingleStrategy)
 			r.NotChecked = false
 			continue
 		}
@@ -290,6 +261,56 @@ func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU, o Options
 	}
 }
 
+// commonProfile returns the smallest profile that every whole GPU with a holder can be replaced by; "" if
+// there is none.
+func commonProfile(devices []Recommendation, trials [][]trial, gpus []gpu.GPU) string {
+	held := 0
+	fits := map[string]int{} // the number of whole GPUs that each profile can replace
+
+	for i, tried := range trials {
+		r := &devices[i]
+		if r.Action == ActionFree || r.Instance.Present() {
+			continue
+		}
+
+		held++
+
+		if r.Action != ActionSlice {
+			continue
+		}
+
+		profiles := profilesOf(gpus, r.GPU)
+		least := sizeRank(r.Recommended, profiles)
+
+		for k := range tried {
+			t := &tried[k]
+			if t.reason == ReasonNone && !t.notChecked && sizeRank(t.profile.Name, profiles) >= least {
+				fits[t.profile.Name]++
+			}
+		}
+	}
+
+	// The trials of each device begin with the smallest profile.
+	for _, tried := range trials {
+		for k := range tried {
+			if name := tried[k].profile.Name; fits[name] == held {
+				return name
+			}
+		}
+	}
+
+	return ""
+}
+
+// withdraw changes a recommended slice to keeping the whole GPU, for a reason.
+func (r *Recommendation) withdraw(reason Reason) {
+	r.keep(reason)
+	r.Recommended = ""
+	r.Predicted = nil
+	r.Reclaimable = 0
+}
+
+// profilesOf returns the profiles of a GPU that is in the list.
 func profilesOf(gpus []gpu.GPU, id gpu.UUID) []gpu.Profile {
 	return gpus[slices.IndexFunc(gpus, func(g gpu.GPU) bool { return g.UUID == id })].Profiles
 }

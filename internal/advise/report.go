@@ -89,7 +89,11 @@ type Report struct {
 // the traffic of the busiest minute, as a share of the PCIe link.
 type draw struct{ power, pcie float64 }
 
-func (d *draw) add(o draw) { d.power, d.pcie = d.power+o.power, d.pcie+o.pcie }
+// add adds what another workload draws.
+func (d *draw) add(o draw) {
+	d.power += o.power
+	d.pcie += o.pcie
+}
 
 // Recommendation is the answer for one device.
 type Recommendation struct {
@@ -110,11 +114,12 @@ type Recommendation struct {
 	// Recommended is the profile, for ActionSlice, ActionShrink and ActionGrow; empty if no larger
 	// one is offered.
 	Recommended string `json:"recommendedProfile,omitempty"`
-	// Provisional: there is evidence of less than seven days. NotChecked: the use of media engines
-	// that the profile lacks cannot be read. Such a recommendation is shown and is no candidate of
-	// the metrics and alerts.
+	// Provisional says that the evidence covers less than seven days. We show such a recommendation,
+	// but metrics and alerts do not name it as a candidate.
 	Provisional bool `json:"provisional,omitempty"`
-	NotChecked  bool `json:"mediaNotChecked,omitempty"`
+	// NotChecked says the same for another reason: the profile lacks media engines whose use cannot
+	// be read.
+	NotChecked bool `json:"mediaNotChecked,omitempty"`
 	// Reclaimable is the share of the GPU's SMs that is set free, 0-1.
 	Reclaimable float64 `json:"reclaimableRatio,omitempty"`
 	// Gain is what the move to the slice brings, for a candidate that the packing has placed.
@@ -134,7 +139,7 @@ func (r *Recommendation) Candidate() bool {
 	return r.Action == ActionSlice && !r.Provisional && !r.NotChecked
 }
 
-// isSlice reports whether a slice would do, whether that is final or not.
+// isSlice reports whether a slice is recommended, also if that is not final yet.
 func (r *Recommendation) isSlice() bool { return r.Action == ActionSlice }
 
 // Pod names a container that holds a device, and the resource that it asked for.
@@ -165,28 +170,16 @@ type Evidence struct {
 	// Median and P95 are of the time in which kernels ran; absent with ActivityUnread or NeverBusy.
 	Median Kernels `json:"kernelsMedian,omitzero"`
 	P95    Kernels `json:"kernelsP95,omitzero"`
-	// MemoryUnread: the use of memory could not be read for some of the time. ActivityUnread: nor
-	// could SM or DRAM activity, so that it is unknown how much of the device kernels fill.
-	MemoryUnread   bool `json:"memoryUnread,omitempty"`
+	// MemoryUnread says that the use of memory could not be read for some of the time.
+	MemoryUnread bool `json:"memoryUnread,omitempty"`
+	// ActivityUnread says that SM or DRAM activity was not read for long enough to know how much of
+	// the device kernels fill.
 	ActivityUnread bool `json:"activityUnread,omitempty"`
 	// ActivityHours are the hours of the last eight days in which SM and DRAM activity were read,
 	// if that is a sample.
 	ActivityHours float64 `json:"activityHours,omitempty"`
-	// NeverBusy: no kernel was seen, so that it is unknown what a slice would do to one.
-	NeverBusy      bool `json:"neverBusy,omitempty"`
-	graphicsUnread bool
-	nvlinkUnread   bool
-	// memory has not changed since the end of the last start
-	flat         bool
-	settledBytes float64                               // the largest use outside of starts
-	startNeed    float64                               // what a start needs now, in bytes
-	queueOf      func(sms, memorySlices int) *queueUse // nil without an Advisor
-	loadsKnown   bool                                  // how busy slices would have been, of the time inSlices
-	inSlices     float32
-	now          time.Time
-	requests     requests
-	growthRate   float64  // of memory that grows steadily by a share of itself, per day
-	decisive     Kernels  // what the p95 of stretch is computed from
+	// NeverBusy says that no kernel was seen: we do not know what a slice would do to one.
+	NeverBusy    bool     `json:"neverBusy,omitempty"`
 	PowerP95     float64  `json:"dynamicPowerP95Ratio,omitempty"` // of the power limit
 	PCIeMax      float64  `json:"pcieMaxRatio,omitempty"`         // of the link
 	MediaEngines []string `json:"mediaEngines,omitempty"`         // that were used
@@ -200,19 +193,36 @@ type Evidence struct {
 	// is absent where P95 is.
 	BusyHistogram  [10]float64 `json:"busyHistogram"`
 	WidthHistogram [10]float64 `json:"widthHistogram,omitzero"`
+
+	// The rest is for decisions, and not part of a Report.
+
+	now            time.Time // of the evidence
+	requests       requests
+	decisive       Kernels // what we compute the p95 of stretch from
+	graphicsUnread bool
+	nvlinkUnread   bool
+
+	settledBytes float64 // largest use of memory outside of starts
+	startNeed    float64 // what a start needs now, in bytes
+	flat         bool    // memory has not changed since the end of the last start
+	growthRate   float64 // per day, of memory that grows steadily by a share of itself
+
+	queueOf    func(sms, memorySlices int) *queueUse // nil without an Advisor
+	loadsKnown bool                                  // queueUse.Passed is known
+	inSlices   float32                               // workload.InSlices
 }
 
 // stretchUnknown reports whether the evidence says nothing of what a slice would do to kernels.
 func (e *Evidence) stretchUnknown() bool { return e.ActivityUnread || e.NeverBusy }
 
-// Predicted is what is expected of the workload in the recommended profile. Stretch and throughput
-// are absent if they are unknown, see Evidence.NeverBusy.
+// Predicted is what we expect of the workload in the recommended profile. Stretch and throughput are
+// absent if they are unknown, see Evidence.NeverBusy.
 type Predicted struct {
 	StretchMedian Stretch `json:"stretchMedian,omitzero"`
 	StretchP95    Stretch `json:"stretchP95,omitzero"`
 	Latency       Latency `json:"latency,omitzero"`
-	// BusyP99 may be a bound, see BoundOfBusy: all we know of the minutes may be that hardly any is
-	// busier than Options.TargetBusy.
+	// BusyP99 may be a bound, see BoundOfBusy: we may only know that hardly any minute is busier than
+	// Options.TargetBusy.
 	BusyP99         float64 `json:"busyP99Ratio"`
 	Busy10Minutes   float64 `json:"busyMax10MinutesRatio"`
 	SMActivity      float64 `json:"smActivityRatio"`
@@ -224,22 +234,22 @@ type Predicted struct {
 	Server       *PredictedServer   `json:"server,omitempty"`
 }
 
-// Latency is how many times longer a request takes in a slice than on the device before, at p95 of
-// the busiest hour: waiting included. Without the service time of a request it is only known to lie
-// between Low and High. Expected decides: of requests that come at random, with the kernels of p95
-// and, without a service time, with times that spread exponentially. The zero value means that the
-// workload answers no requests, or that its latency is unknown; 1000 stands for a queue that grows
-// without bound.
+// Latency is how many times as long a request takes in a slice as on the current device, waiting
+// included, at p95 of the busiest hour. Without the service time of requests we only know that it is
+// between Low and High. Expected decides: it holds for requests that come at random, with the kernels
+// of p95 and, without a service time, service times that spread exponentially. 1000 stands for a queue
+// that grows without bound. The zero value means that the workload answers no requests, or that its
+// latency is unknown.
 type Latency struct {
 	Low      float64 `json:"low"`
 	Expected float64 `json:"expected"`
 	High     float64 `json:"high"`
-	// Figure lies between them; 0 if the service time is not known.
+	// Figure is our best estimate, between Low and High; 0 if the service time is unknown.
 	Figure float64 `json:"figure,omitzero"`
-	// Load is the slice's in the busiest spells of that hour, in which a tenth of the work comes:
-	// from 1 on it falls behind.
+	// Load is the load of the slice in the busiest spells of that hour, those of the upper tenth of
+	// the work. From 1 on the slice falls behind.
 	Load float64 `json:"loadRatio"`
-	// worst is the figure if kernels are stretched as far as the evidence allows; 0 without one.
+	// worst is Figure if kernels are stretched as far as the evidence allows; 0 without a Figure.
 	worst float64
 }
 
@@ -255,13 +265,14 @@ type Considered struct {
 type Packing struct {
 	// GPUs are those that get new slices, by index.
 	GPUs []PackedGPU `json:"gpus"`
-	// InUse counts the GPUs that the moved workloads hold today, Needed the whole GPUs that their
-	// slices are created on: free ones count, GPUs in MIG mode do not. FreedGPUs are the indices of
-	// those held today that nothing holds afterwards.
-	InUse     int   `json:"gpusInUse"`
-	Needed    int   `json:"gpusNeeded"`
+	// InUse counts the whole GPUs that the moved workloads hold now.
+	InUse int `json:"gpusInUse"`
+	// Needed counts the whole GPUs that their slices are created on. Free GPUs count, GPUs that are in
+	// MIG mode already do not.
+	Needed int `json:"gpusNeeded"`
+	// FreedGPUs are the indices of the GPUs of InUse that nothing holds afterwards.
 	FreedGPUs []int `json:"freedGpus"`
-	// Proven is false if the search for fewer GPUs was stopped at its limit: "not proven optimal".
+	// Proven is false if the search for fewer GPUs was stopped at its limit.
 	Proven bool `json:"provenOptimal"`
 }
 
@@ -272,10 +283,10 @@ type PackedGPU struct {
 	Slices []PackedSlice `json:"slices"`
 }
 
-// PackedSlice is a slice and the whole GPU whose workload it is for. Where a new one will stand is
-// decided by the plan of partition control.
+// PackedSlice is a slice and the whole GPU whose workload it is for. Partition control chooses the
+// placement of a new one when it makes its plan.
 type PackedSlice struct {
 	Profile string `json:"profile"`
 	From    int    `json:"fromGpuIndex"`
-	Exists  bool   `json:"exists,omitempty"` // it stands already and is free
+	Exists  bool   `json:"exists,omitempty"` // it has been created already, and is free
 }

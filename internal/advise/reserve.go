@@ -8,12 +8,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// reserve is what the inference server of a workload says of itself.
+// reserve is what the inference server of a workload says of itself, and of the memory that it reserves.
 type reserve struct {
 	Kind     gpu.ServerKind
 	Last     int64   // when it answered last, in Unix seconds
-	Fraction float64 // of the device that it is configured to take, 0-1; 0 if it does not say so
-	Tokens   float64 // for which its cache has room; 0 if it does not say so
+	Fraction float64 // of the device's memory that it is configured to take, 0-1; 0 if it does not say
+	Tokens   float64 // that its cache has room for; 0 if it does not say
 	Days     [keptDays]reserveDay
 }
 
@@ -22,7 +22,7 @@ type reserveDay struct {
 	Day                        int32   // since 1970; 0 is no day
 	Asked                      float32 // seconds between answers that say how much of the cache is used
 	CacheUse, Running, Waiting float32 // largest
-	Requests, Served           float32 // requests that ended, and the seconds for which they were served
+	Requests, Served           float32 // requests that ended, and for how many seconds in sum
 }
 
 // serverSample is the last answer of the server on a device.
@@ -32,19 +32,22 @@ type serverSample struct {
 	full             time.Time // since when its cache is full and requests wait; zero if that is not so
 }
 
-// fullCache is the use of a cache from which on it is full.
-const fullCache = 0.95
+const (
+	// fullCache is the use of a cache from which on it is full.
+	fullCache = 0.95
+	// fullFor is how long a cache must be full, and requests wait, before we call the slice too small.
+	fullFor = 10 * time.Minute
+	// maxServerGap is the longest time between two answers of a server that we know of both ends of.
+	maxServerGap = 2 * time.Minute
+)
 
-// isFull reports whether the cache of a server has been full for ten minutes, and requests waited,
-// by its last answer.
+// isFull reports whether the cache of a server has been full for fullFor, and requests waited, by its
+// last answer.
 func (s *serverSample) isFull(now time.Time) bool {
-	return !s.full.IsZero() && s.at.Sub(s.full) >= 10*time.Minute && now.Sub(s.at) <= maxServerGap
+	return !s.full.IsZero() && s.at.Sub(s.full) >= fullFor && now.Sub(s.at) <= maxServerGap
 }
 
-// maxServerGap is the longest time between two answers of a server that counts as asked.
-const maxServerGap = 2 * time.Minute
-
-// today returns the sums of the day of a time.
+// today returns the sums of the current day.
 func (r *reserve) today(now time.Time) *reserveDay {
 	number := dayOf(now)
 
@@ -56,8 +59,8 @@ func (r *reserve) today(now time.Time) *reserveDay {
 	return d
 }
 
-// holdsSeveral reports whether a pod holds several whole GPUs and GPU instances, or parts of them:
-// on which of them its inference server is, is not known.
+// holdsSeveral reports whether a pod holds several whole GPUs or GPU instances, or parts of several: then
+// we do not know which of them its inference server uses.
 func holdsSeveral(s *gpu.Snapshot, uid string) bool {
 	var first gpu.Visit
 
@@ -76,8 +79,8 @@ func holdsSeveral(s *gpu.Snapshot, uid string) bool {
 	return false
 }
 
-// hintsHere returns the hints of a device's pod. What they say of a server holds for the only
-// device of a pod.
+// hintsHere returns the hints of a device's pod. It drops what they say of a server if the pod has several
+// devices.
 func hintsHere(s *gpu.Snapshot, holders []gpu.Holder) gpu.RightsizingHints {
 	hints := hintsOf(holders)
 	if hints.ModelMemory.Present() && holdsSeveral(s, holders[0].PodUID) {
@@ -92,46 +95,50 @@ func hintsHere(s *gpu.Snapshot, holders []gpu.Holder) gpu.RightsizingHints {
 func (a *Advisor) observeServers(s *gpu.Snapshot) {
 	for i := range s.Servers {
 		answer := &s.Servers[i]
-		if holdsSeveral(s, answer.PodUID) {
+		if answer.PodUID == "" || holdsSeveral(s, answer.PodUID) {
 			continue
 		}
 
 		for _, d := range a.order {
-			if d.workload != nil && d.holder.UID == answer.PodUID && answer.PodUID != "" &&
-				answer.Time.After(d.server.at) {
-				if d.workload.Reserve == nil {
-					d.workload.Reserve = &reserve{}
-				}
-
-				d.server = d.workload.Reserve.add(answer, d.server, a.now)
+			isHeld := d.workload != nil && d.holder.UID == answer.PodUID
+			if !isHeld || !answer.Time.After(d.server.at) {
+				continue
 			}
+
+			if d.workload.Reserve == nil {
+				d.workload.Reserve = &reserve{}
+			}
+
+			d.server = d.workload.Reserve.add(answer, d.server, a.now)
 		}
 	}
 }
 
-// add adds an answer of a server, with the one before, and returns what to compare the next one
-// with.
+// add adds an answer of a server. Counters count by how much they have grown since the sample before; the
+// result is the sample for the next answer.
 func (r *reserve) add(answer *gpu.PodServer, before serverSample, now time.Time) serverSample {
 	r.Kind = answer.Kind
 	r.Last = now.Unix()
 	r.Fraction = answer.Fraction.Or(0)
 	r.Tokens = answer.CacheTokens.Or(0)
+
 	d := r.today(now)
+	inRow := !before.at.IsZero() && answer.Time.Sub(before.at) <= maxServerGap
 
 	if use, ok := answer.CacheUse.Get(); ok {
 		d.CacheUse = max(d.CacheUse, float32(use))
-		if gap := answer.Time.Sub(before.at); !before.at.IsZero() && gap <= maxServerGap {
-			d.Asked += float32(gap.Seconds())
+		if inRow {
+			d.Asked += float32(answer.Time.Sub(before.at).Seconds())
 		}
 	}
 
 	d.Running = max(d.Running, float32(answer.Running.Or(0)))
 	d.Waiting = max(d.Waiting, float32(answer.Waiting.Or(0)))
 
-	finished, ok := grown(before.finished, answer.FinishedRequests)
+	finished, finishedOK := grown(before.finished, answer.FinishedRequests)
+	served, servedOK := grown(before.served, answer.ServiceSeconds)
 
-	served, known := grown(before.served, answer.ServiceSeconds)
-	if ok && known {
+	if finishedOK && servedOK {
 		d.Requests += float32(finished)
 		d.Served += float32(served)
 	}
@@ -141,17 +148,18 @@ func (r *reserve) add(answer *gpu.PodServer, before serverSample, now time.Time)
 		finished: answer.FinishedRequests,
 		served:   answer.ServiceSeconds,
 	}
+
 	if answer.CacheUse.Or(0) >= fullCache && answer.Waiting.Or(0) >= 1 {
 		next.full = answer.Time
-		if !before.full.IsZero() && answer.Time.Sub(before.at) <= maxServerGap {
-			next.full = before.full
+		if inRow && !before.full.IsZero() {
+			next.full = before.full // it has been full since then
 		}
 	}
 
 	return next
 }
 
-// sums are the days of the last keptDays added up.
+// sums adds up the last keptDays days.
 func (r *reserve) sums(now time.Time) reserveDay {
 	var all reserveDay
 
@@ -171,7 +179,7 @@ func (r *reserve) sums(now time.Time) reserveDay {
 	return all
 }
 
-// numbers returns all numbers, none of which can be negative.
+// numbers returns all numbers for workload.numbers.
 func (r *reserve) numbers() []float64 {
 	if r == nil {
 		return nil
@@ -179,30 +187,29 @@ func (r *reserve) numbers() []float64 {
 
 	list := []float64{r.Fraction, r.Tokens, float64(r.Last)}
 	for _, d := range r.Days {
-		for _, v := range []float32{d.Asked, d.CacheUse, d.Running, d.Waiting, d.Requests, d.Served} {
-			list = append(list, float64(v))
-		}
+		list = appendNumbers(list, d.Asked, d.CacheUse, d.Running, d.Waiting, d.Requests, d.Served)
 	}
 
 	return list
 }
 
-// reserves reports whether what the server holds is a reservation, whatever it needs. Triton itself
-// takes memory as it needs it; its TensorRT-LLM backend has a cache.
+// reserves reports whether the server reserves memory, however much it needs. Triton itself takes memory
+// as it needs it, but its TensorRT-LLM backend has a cache.
 func (r *reserve) reserves() bool {
 	return r.Kind != "" && (r.Kind != gpu.ServerTriton || r.Tokens > 0)
 }
 
-// isFlat reports whether memory did not change since the end of the last start, which was seen.
+// isFlat reports whether memory has not changed since the end of the last start. It is false if we have
+// seen no start.
 func (w *workload) isFlat(e *Evidence) bool {
 	least := float64(w.Starts.Least) * (1 << 20)
 	return w.Starts.Seen > 0 && least > 0 && least >= flatShare*e.settledBytes
 }
 
-// flatShare is by how much memory may change that is flat.
+// flatShare is the share of its largest use that memory stays above if it is flat.
 const flatShare = 0.95
 
-// mean returns a quotient; 0 if there is none.
+// mean returns sum / count, rounded to three decimals; 0 if nothing was counted.
 func mean(sum, count float32) float64 {
 	if count <= 0 {
 		return 0
@@ -211,5 +218,6 @@ func mean(sum, count float32) float64 {
 	return round3(float64(sum) / float64(count))
 }
 
-// ceilCents rounds up to two decimals, as the flags of servers are written.
+// ceilCents rounds up to two decimals, as operators write the flags of servers. 0.28 stays 0.28, although
+// 100 times that is a little more than 28 in binary.
 func ceilCents(v float64) float64 { return math.Ceil(v*100-1e-6) / 100 }

@@ -13,19 +13,21 @@ const LinkFloor = linkFloor
 // KeptStarts is how many starts of a workload count.
 const KeptStarts = keptStarts
 
-// ContextBytes is the memory that the contexts of a process without data take at most, UnusedBytes
-// what a device without any process shows at most. What grows from the former to LoadedFrom times
-// as much has loaded its data.
 const (
+	// ContextBytes is the memory that the contexts of a process without data take at most.
 	ContextBytes = contextMemory << 20
-	UnusedBytes  = unusedMemory << 20
-	LoadedFrom   = loadedFrom
+	// UnusedBytes is the memory that a device without any process shows at most.
+	UnusedBytes = unusedMemory << 20
+	// LoadedFrom is how many times as large memory of ContextBytes or less must become to show that
+	// data was loaded.
+	LoadedFrom = loadedFrom
 )
 
 // IdleShare is the busy time up to which a device counts as idle.
 const IdleShare = idleShare
 
-// Window is what we know of a whole GPU in a part of the time for which it was held.
+// Window is what we know of a whole GPU in a part of the time for which it was held. All windows of a
+// Record have one length.
 type Window struct {
 	End time.Time
 	// Busy, SM and DRAM are mean activities, 0-1. A window without Busy is a gap.
@@ -35,32 +37,35 @@ type Window struct {
 	Engines []WindowEngines
 }
 
-// Record is the evidence on a whole GPU from a history that was kept elsewhere, in windows of one
-// length. It has an Advisor's rules, with longer windows, and one exception: the largest use of
-// memory, the busiest ten minutes, the mean of busy time, the use of media engines and the coverage
-// are of the whole history, not of its last eight days.
+// Record is the evidence on a whole GPU from a history that was kept elsewhere, for example by
+// Prometheus. It follows the rules of an Advisor, with longer windows and one exception: the largest
+// use of memory, the busiest ten minutes, the mean of busy time, the use of media engines and the
+// coverage are of the whole history, not of its last eight days.
 type Record struct {
 	length   time.Duration
 	workload workload
 	end      time.Time // of the last window
-	device   device    // for the means over ten minutes
+	device   device    // only for the means over ten minutes
 
-	held, observed, busy float64 // busy is an integral over the observed seconds
-	memory, busiest      float64
-	engines              [mediaKinds]float64 // the largest mean of a window
+	// Of the whole history.
+	held, observed float64             // seconds
+	busy           float64             // integral over the observed seconds
+	memory         float64             // largest, in bytes
+	busiest        float64             // largest mean over ten minutes
+	engines        [mediaKinds]float64 // largest mean of a window
 }
 
-// NewRecord returns a Record without evidence, of a GPU that is held since a time. A window is
-// whole minutes long. What is as much older as the history is long counts half, and not less than a
-// week: otherwise what comes once a month would be forgotten in a history of a month.
+// NewRecord returns a Record without evidence, of a GPU that is held since a time. A window is whole
+// minutes long. An observation counts half once it is as old as the history is long, or a week old if
+// that is more: with a shorter half-life, a history of a month would forget a load that comes once a
+// month.
 func NewRecord(since time.Time, length, history time.Duration) *Record {
 	return &Record{length: length, end: since, workload: workload{
 		First: since, Last: since, Reference: since, halfLife: max(history, halfLife),
 	}}
 }
 
-// Add adds a window. Windows are added in order; in the time between two of them nothing held the
-// GPU.
+// Add adds a window. Add windows in order; nothing held the GPU in the time between two of them.
 func (r *Record) Add(v Window) {
 	seconds := r.length.Seconds()
 	if !v.End.Add(-r.length).Equal(r.end) {
@@ -68,11 +73,11 @@ func (r *Record) Add(v Window) {
 	}
 
 	r.end = v.End
-	sum := window{held: seconds}
 	r.held += seconds
+
 	bytes, memoryOK := v.Memory.Get()
-	sum.memory = bytes / (1 << 20)
 	r.memory = max(r.memory, bytes)
+	sum := window{held: seconds, memory: bytes / (1 << 20)}
 
 	if busy, ok := v.Busy.Get(); ok {
 		busy = min(max(busy, 0), 1)
@@ -98,22 +103,23 @@ func (r *Record) Add(v Window) {
 		r.observed += seconds
 		r.busy += sum.busy
 		r.device.addMinutes(int(r.length/time.Minute), minute{
-			float32(busy),
-			float32(sum.sm / seconds),
-			float32(sum.dram / seconds),
-			unread,
-			sum.meanEngines(),
+			busy:    float32(busy),
+			sm:      float32(sum.sm / seconds),
+			dram:    float32(sum.dram / seconds),
+			unread:  unread,
+			engines: sum.meanEngines(),
 		})
 	}
 
 	r.addEngines(&v, seconds)
-	last := r.device.meanOfLast()
+
+	last := r.device.lastTenMinutes()
 	r.busiest = max(r.busiest, float64(last.busy))
 	r.workload.close(v.End, &sum, last)
 }
 
-// Facts returns what the evidence says at a time of a GPU with so much memory. Traffic of links,
-// and whether the use of media engines is known, are the caller's to add.
+// Facts returns what the evidence says at a time of a GPU with a total memory. The caller adds the traffic
+// of links, and whether the use of media engines is known.
 func (r *Record) Facts(now time.Time, totalBytes float64) *Facts {
 	e := evidenceOf(&r.workload, now)
 	e.MemoryBytes = r.memory
@@ -133,12 +139,11 @@ func (r *Record) Facts(now time.Time, totalBytes float64) *Facts {
 	}
 }
 
-// IsProvisional reports whether the evidence is of less than a week: it began later, or misses too
-// many of the last days.
+// IsProvisional reports whether the evidence covers less than a week, see Recommendation.Provisional.
 func (r *Record) IsProvisional(now time.Time) bool { return r.workload.isProvisional(now) }
 
-// Summary returns a sentence on a reason for several GPUs, the numbers of which differ. Explanation
-// has them for each.
+// Summary returns a sentence on a reason for several GPUs. It leaves out numbers, which differ from GPU to
+// GPU; Recommendation.Explanation has them.
 func (r Reason) Summary(o Options) string {
 	switch r {
 	case ReasonLittleEvidence:
@@ -160,8 +165,8 @@ func (r Reason) Summary(o Options) string {
 	return fixedText(r)
 }
 
-// preallocatedRemedy is how to make the need for memory visible. The flags are those of flagOf, and
-// of https://docs.jax.dev/en/latest/gpu_memory_allocation.html.
+// preallocatedRemedy says how to make the need for memory visible. The flags are those of flagOf, and of
+// https://docs.jax.dev/en/latest/gpu_memory_allocation.html.
 const preallocatedRemedy = "Limit it there (vLLM: --gpu-memory-utilization, SGLang: " +
 	"--mem-fraction-static, TGI: --cuda-memory-fraction, TensorRT-LLM: " +
 	"kv_cache_free_gpu_mem_fraction, JAX: XLA_PYTHON_CLIENT_MEM_FRACTION) to let it be seen"

@@ -6,54 +6,51 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Where the weights of a server's model are known from.
+// Where we know the size of a model's weights from.
 const (
 	WeightsFromAnnotation = "annotation" // mig-exporter.io/model-memory
 	WeightsFromStart      = "start"      // memory was flat before the cache was taken
 )
 
-// ServerEvidence is what an inference server said of itself, a tenant's word, and what follows.
-// What it holds is a reservation: weights, activations and cache.
+// ServerEvidence is what an inference server said of itself, which is a tenant's word, and what follows
+// from it. The memory that it holds is a reservation: weights, activations and cache.
 type ServerEvidence struct {
 	// Kind is empty if no server has answered, and only the pod's annotation says that there is a
 	// model.
 	Kind        gpu.ServerKind `json:"kind,omitempty"`
 	Reservation float64        `json:"reservationBytes"`
-	// Fraction is the share of the device that it is configured to take, as its flag says; 0 if
-	// that is not known.
+	// Fraction is the share of the device that its flag tells it to take; 0 if unknown.
 	Fraction float64 `json:"fraction,omitempty"`
-	// Weights is the size of the model's weights, 0 if we do not know it, and WeightsFrom says
-	// where we know it from. Activations are an allowance. The rest of the reservation is the
-	// cache.
+	// Weights is the size of the model's weights, 0 if unknown, and WeightsFrom says where we know it
+	// from. Activations are an allowance for activations; the rest of the reservation is the cache.
 	Weights     float64 `json:"weightsBytes,omitempty"`
 	WeightsFrom string  `json:"weightsFrom,omitempty"`
 	Activations float64 `json:"activationsBytes,omitempty"`
 	CacheBytes  float64 `json:"cacheBytes,omitempty"`
 	CacheTokens float64 `json:"cacheTokens,omitempty"`
-	// AskedHours is for how long it was known how much of the cache is used.
+	// AskedHours is for how long we have known how much of the cache is used.
 	AskedHours float64 `json:"askedHours,omitempty"`
 	CacheUse   float64 `json:"cacheUseMaxRatio,omitempty"`
 	Running    float64 `json:"runningRequestsMax,omitempty"`
 	Waiting    float64 `json:"waitingRequestsMax,omitempty"`
-	// ServiceSeconds is how long requests take on average, without the time in which they wait.
-	// Several are served at once.
+	// ServiceSeconds is how long the server works on a request on average, without the time in which
+	// it waits. It works on several at once.
 	ServiceSeconds float64 `json:"serviceSecondsMean,omitempty"`
-	// Need is what of the reservation was in use at most; 0 if unknown.
+	// Need is how much of the reservation was in use at most; 0 if unknown.
 	Need float64 `json:"needBytes,omitempty"`
 
 	reserves bool
-	full     bool    // the cache of its slice is, and requests wait
-	load     float64 // largest use while the weights were loaded; less than these if it was not seen
+	full     bool    // the cache is full, and requests wait
+	load     float64 // largest use while the weights were loaded, bytes; below Weights if unknown
 }
 
 // PredictedServer is what is expected of an inference server in the recommended profile.
 type PredictedServer struct {
-	// Flag is what sets the reservation, and Value what to set it to there: a fraction of the
-	// slice.
+	// Flag is the server's flag for its reservation, and Value its value in the slice.
 	Flag  string  `json:"flag"`
 	Value float64 `json:"value"`
-	// CacheBytes and CacheTokens are what that leaves for the cache, CacheUse the largest use of
-	// it, above 1 if not all requests fit that did before, and Waiting the most requests that wait.
+	// CacheBytes and CacheTokens are what that leaves for the cache. CacheUse is the largest use of
+	// the cache, above 1 if fewer requests fit than before, and Waiting how many requests wait then.
 	CacheBytes  float64 `json:"cacheBytes"`
 	CacheTokens float64 `json:"cacheTokens,omitempty"`
 	CacheUse    float64 `json:"cacheUseMaxRatio"`
@@ -61,21 +58,21 @@ type PredictedServer struct {
 }
 
 const (
-	// Activations are taken for this share of the weights, and for minActivations at least: nothing
-	// says what they are.
+	// We take activations for activationShare of the weights, and for minActivations bytes at least:
+	// no server says how large they are.
 	activationShare = 0.1
 	minActivations  = 1 << 30
-	// While weights are loaded so many times as much is taken for held, if that was not seen: in 32
-	// bits before they are halved, or in 16 before they are quantized.
+	// unseenLoad is how many times as much as the weights we expect a server to hold while it loads
+	// them, if we have not seen it: in 32 bits before it halves them, or in 16 before it quantizes
+	// them.
 	unseenLoad = 2
-	// mostReserved is the share of a slice that a server is to reserve at most; the rest is for
+	// mostReserved is the share of a slice that a server should reserve at most. The rest is for
 	// contexts and graphs.
 	mostReserved = 0.9
 )
 
-// addServer adds what we know of the inference server of a workload. The memory that it needs is
-// known if its weights are, and if it has said how much of its cache is used for as long as any
-// evidence must be.
+// addServer adds what we know of the inference server of a workload. We know the memory that it needs if
+// we know its weights, and if it has said for Options.MinEvidence how much of its cache is used.
 func (a *Advisor) addServer(w *workload, e *Evidence, hints gpu.RightsizingHints) {
 	r := w.Reserve
 	answers := r != nil && isRecent(r.Last, a.now)
@@ -96,12 +93,12 @@ func (a *Advisor) addServer(w *workload, e *Evidence, hints gpu.RightsizingHints
 	}
 
 	weights, load := w.Starts.Loads.weights()
-
 	s.load = load
 	s.WeightsFrom = WeightsFromStart
 
+	// A start that held more than ever after has loaded its weights in that.
 	if e.StartMemory*flatShare > s.Reservation && weights == 0 {
-		s.load = max(load, e.StartMemory) // more than ever after
+		s.load = max(load, e.StartMemory)
 	}
 
 	if bytes, ok := hints.ModelMemory.Get(); ok {
@@ -125,8 +122,8 @@ func (s *ServerEvidence) addAnswers(r *reserve, days reserveDay) {
 	s.ServiceSeconds = mean(days.Served, days.Requests)
 }
 
-// solve divides the reservation, if the weights are known, and computes the need, if the use of the
-// cache is, too. Weights that do not fit into the reservation are none.
+// solve divides the reservation into its parts if the weights are known, and computes the need if the use
+// of the cache is known, too. It ignores weights that do not fit into the reservation.
 func (s *ServerEvidence) solve(weights, minHours float64) {
 	activations := max(activationShare*weights, minActivations)
 	if weights <= 0 || weights+activations >= s.Reservation {
@@ -147,8 +144,8 @@ func (s *ServerEvidence) solve(weights, minHours float64) {
 	}
 }
 
-// needAt returns the memory that is needed if requests take so many times as long: as many more of
-// them are served at once, and use the cache.
+// needAt returns the memory that a server needs if requests take stretch times as long: it works on that
+// many times as many at once, and they use that much more of the cache.
 func (s *ServerEvidence) needAt(stretch float64) float64 {
 	return max(s.load, s.Weights+s.Activations+s.CacheUse*stretch*s.CacheBytes)
 }
@@ -156,14 +153,14 @@ func (s *ServerEvidence) needAt(stretch float64) float64 {
 // isKnown reports whether the memory that a server needs is known.
 func (s *ServerEvidence) isKnown() bool { return s != nil && s.Need > 0 }
 
-// lacksCache reports whether a slice that has the memory for what was seen lacks it once it
-// stretches requests.
+// lacksCache reports whether a slice that stretches requests has too little memory for the cache that they
+// then use.
 func (s *ServerEvidence) lacksCache(p *gpu.Profile, stretch float64) bool {
 	return s.isKnown() && s.needAt(max(1, stretch)) > mostReserved*float64(p.MemoryBytes)
 }
 
-// HeldBytes returns the memory that was in use at most: of a server the part of its reservation, if
-// that is known.
+// HeldBytes returns the memory that was in use at most. Of a server it is what was used of the
+// reservation, if that is known.
 func (e *Evidence) HeldBytes() float64 {
 	if e.Server.isKnown() {
 		return e.Server.Need
@@ -172,8 +169,8 @@ func (e *Evidence) HeldBytes() float64 {
 	return e.MemoryBytes
 }
 
-// predictServer returns what is expected of the server in a profile that stretches requests; nil if
-// it is not known.
+// predictServer returns what we expect of the server in a profile that stretches requests; nil if we do
+// not know what it needs.
 func (e *Evidence) predictServer(p *gpu.Profile, stretch float64) *PredictedServer {
 	s := e.Server
 	if !s.isKnown() {
@@ -184,6 +181,7 @@ func (e *Evidence) predictServer(p *gpu.Profile, stretch float64) *PredictedServ
 	reserved := min(mostReserved*memory, s.Reservation)
 	cache := reserved - s.Weights - s.Activations
 	used := s.CacheUse * max(1, stretch) * s.CacheBytes
+
 	predicted := &PredictedServer{
 		CacheBytes: cache,
 		CacheUse:   round3(used / cache),
@@ -202,9 +200,8 @@ func (e *Evidence) predictServer(p *gpu.Profile, stretch float64) *PredictedServ
 	return predicted
 }
 
-// flag returns what makes a server reserve so much of a device's memory, and its value. SGLang's
-// fraction leaves out the activations; TensorRT-LLM's is a fraction of what weights and activations
-// leave free.
+// flag returns the flag, and its value, that makes a server reserve a part of a device's memory. SGLang's
+// fraction leaves out activations; TensorRT-LLM's is a fraction of what weights and activations leave.
 func (s *ServerEvidence) flag(memory, reserved float64) (name string, value float64) {
 	name = flagOf(s.Kind)
 	switch s.Kind {
@@ -241,6 +238,7 @@ func flagOf(kind gpu.ServerKind) string {
 	return ""
 }
 
+// nameOf returns the name of a kind of servers in a sentence.
 func nameOf(kind gpu.ServerKind) string {
 	switch kind {
 	case gpu.ServerVLLM:
@@ -256,8 +254,8 @@ func nameOf(kind gpu.ServerKind) string {
 	return "the server"
 }
 
-// serverAdvice returns what to change with a move to the recommended slice; empty if nothing is
-// known of a server.
+// serverAdvice returns how to start the server in the recommended slice, as an end of a sentence; "" if no
+// server is known.
 func (r *Recommendation) serverAdvice() string {
 	if r.Predicted == nil || r.Predicted.Server == nil {
 		return ""
@@ -280,8 +278,7 @@ func (r *Recommendation) serverAdvice() string {
 	)
 }
 
-// explain returns a sentence on a reservation of which we do not know what is needed, with what
-// would tell it.
+// explain returns sentences on a reservation: how much of it is needed, or how we could know that.
 func (s *ServerEvidence) explain() string {
 	text := fmt.Sprintf(
 		"%s reserves %.1f GiB, whatever it needs",

@@ -2,14 +2,14 @@ package advise
 
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
-// ServerHistory is what a history that was kept elsewhere has of an inference server.
+// ServerHistory is what we know of an inference server from a history that was kept elsewhere.
 type ServerHistory struct {
-	Kind gpu.ServerKind
-	// CacheUse is the largest of the cache, 0-1, known for CacheHours; CacheTokens for how many
-	// tokens it has room, 0 if it does not say so.
-	CacheUse, CacheHours, CacheTokens float64
-	Running, Waiting                  float64 // requests, the largest numbers
-	Weights                           float64 // bytes; 0 if they are not known
+	Kind             gpu.ServerKind
+	CacheUse         float64 // largest, 0-1
+	CacheHours       float64 // for how many of them CacheUse is known
+	CacheTokens      float64 // that the cache has room for; 0 if unknown
+	Running, Waiting float64 // largest numbers of requests
+	Weights          float64 // bytes; 0 if unknown
 }
 
 // Add adds what we know of another server of the same kind. It keeps the weights of the larger
@@ -29,9 +29,9 @@ func (s *ServerHistory) Add(o *ServerHistory) {
 	s.Waiting = max(s.Waiting, o.Waiting)
 }
 
-// AddServer adds what we know of the workload's server, by the equation of an Advisor. Starts are
-// not seen, and so weights are known from annotations alone, and what is held while they are loaded
-// is not.
+// AddServer adds what we know of the workload's server, and works out its need as an Advisor does. A
+// history shows no starts: we know the weights from annotations alone, and not what is held while they
+// are loaded.
 func (f *Facts) AddServer(s *ServerHistory, o Options) {
 	e := f.Evidence
 	known := &ServerEvidence{

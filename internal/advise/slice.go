@@ -7,16 +7,17 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// idleAfter is how long a container must have held its memory, and run nothing, before its slice is
-// called idle.
+// idleAfter is how long a container must have held its memory, and run nothing, before we call its
+// slice idle.
 const idleAfter = 24 * time.Hour
 
-// A slice is saturated from these means over ten minutes on: of busy time, of the width of its
-// kernels, and of the bandwidth that can be reached; and full from this share of memory on.
+// A slice is too small from these shares on: means over ten minutes of busy time, of the width of its
+// kernels and of memory bandwidth, and the largest use of memory in the last minute.
 const (
-	saturatedBusy, saturatedWidth = 0.98, 0.95
-	saturatedBandwidth            = 0.95 * reachableBandwidth
-	fullMemory                    = 0.95
+	saturatedBusy      = 0.98
+	saturatedWidth     = 0.95
+	saturatedBandwidth = 0.95 * reachableBandwidth
+	fullMemory         = 0.95
 )
 
 // recommendInstance fills in the recommendation for a GPU instance that is held.
@@ -28,32 +29,34 @@ func (a *Advisor) recommendInstance(
 	hints gpu.RightsizingHints,
 ) {
 	w := d.workload
-	of := instanceCapacity(g, i)
-	stretch := d.stretchedBy(of, wholeOf(g))
+	current := instanceCapacity(g, i)
+	whole := wholeCapacity(g)
+	stretch := d.minStretch(current, whole)
+	mean := max(stretch, d.meanStretch(current, whole))
 
 	e := evidenceOf(w, a.now)
-	defer func() { e.queueOf = nil }() // the report outlives what it holds on to
+	defer func() { e.queueOf = nil }() // it refers to the workload, and the report outlives that
 
 	a.addServer(w, &e, hints)
+	e.countEngines(current)
+	e.requests = requestsOf(w, &e, hints, stretch)
+
 	r.Evidence = &e
 	r.Confidence = confidence(&e)
 	r.Provisional = w.isProvisional(a.now)
-	e.countEngines(of)
-	e.requests = requestsOf(w, &e, hints, stretch)
 
-	short := d.shortEngines(of, g.Profiles)
-	mean := max(stretch, d.meanStretch(of, wholeOf(g)))
-	reason := d.reasonToGrow(&e, of, stretch, mean, a.limitsOf(hints), short, a.now)
+	short := d.shortEngines(current, g.Profiles)
+	reason := d.reasonToGrow(&e, current, stretch, mean, a.limitsOf(hints), short, a.now)
 
 	switch {
 	case hints.OptOut:
 		r.keep(ReasonOptedOut)
-	case !i.IsSplit() && a.recommendDown(r, g, d, of):
+	case !i.IsSplit() && a.recommendDown(r, g, d, current):
 	case reason != ReasonNone:
-		engines := a.largerEngines(&e, w, of, g, short)
+		engines := a.largerEngines(&e, w, current, g, short)
 		r.Action = ActionGrow
 		r.Reason = reason
-		r.Recommended = largerProfile(g, of, reason, needBytes(&e, a.options.Headroom), engines)
+		r.Recommended = largerProfile(g, current, reason, needBytes(&e, a.options.Headroom), engines)
 	case d.isIdle(a.now):
 		r.Action = ActionIdle
 		r.Confidence = idleConfidence(&e)
@@ -66,30 +69,32 @@ func (a *Advisor) recommendInstance(
 	case e.CoverageRatio < minCoverage:
 		r.keep(ReasonLowCoverage)
 	default:
-		a.recommendShrink(r, g, w, &e, of, hints)
+		a.recommendShrink(r, g, w, &e, current, hints)
 	}
 }
 
-// keep makes the answer one that keeps the device, for a reason.
+// keep recommends to keep the device, for a reason.
 func (r *Recommendation) keep(reason Reason) {
 	r.Action = ActionKeep
 	r.Reason = reason
 }
 
-// reasonToGrow returns why the workload of a device needs a larger one, which stretches kernels at
-// least and on average so far: ReasonNone if it does not.
+// reasonToGrow returns why the workload of a slice needs a larger one; ReasonNone if it does not. The
+// slice stretches its kernels by stretch at least, and by mean on average; it has too few of the media
+// engines that are short.
 func (d *device) reasonToGrow(
 	e *Evidence,
-	of capacity,
+	current capacity,
 	stretch, mean float64,
 	limits limits,
 	short [mediaKinds]bool,
 	now time.Time,
 ) Reason {
-	reason := d.saturation(of, stretch, mean, limits, e.requests)
+	reason := d.saturation(current, stretch, mean, limits, e.requests)
 
 	// A workload that takes all memory that it finds would fill a larger device, too.
-	if reason == ReasonMemoryFull && (isPreallocated(d.workload, e, of.memoryBytes) || e.Server.isKnown()) {
+	takesAll := isPreallocated(d.workload, e, current.memoryBytes) || e.Server.isKnown()
+	if reason == ReasonMemoryFull && takesAll {
 		reason = ReasonNone
 	}
 
@@ -109,21 +114,21 @@ func (d *device) reasonToGrow(
 	return ReasonNone
 }
 
-// recommendShrink looks for a smaller profile. What was seen on a slice that is nearly full of
-// kernels is a lower bound: it does not count as evidence for a smaller one.
+// recommendShrink looks for a smaller profile.
 func (a *Advisor) recommendShrink(
 	r *Recommendation,
 	g *gpu.GPU,
 	w *workload,
 	e *Evidence,
-	of capacity,
+	current capacity,
 	hints gpu.RightsizingHints,
 ) {
 	r.Action = ActionKeep
 	days := w.sums(a.now)
+	stretch := w.minStretch(float64(days.MinWidth), float64(days.MinBandwidth), current, wholeCapacity(g))
 
 	switch {
-	case isPreallocated(w, e, of.memoryBytes):
+	case isPreallocated(w, e, current.memoryBytes):
 		r.Reason = ReasonPreallocated
 	case e.MemoryUnread:
 		r.Reason = ReasonMemoryUnread
@@ -131,38 +136,39 @@ func (a *Advisor) recommendShrink(
 		r.Action = ActionUnknown
 		r.Reason = ReasonNoActivity
 	case e.P95.Width >= saturatedWidth:
+		// Kernels that fill the slice may be wider than it: we cannot tell whether they fit a
+		// smaller one.
 		w.Answer = answer{Action: ActionKeep}
 		w.Next = answer{}
 
 		return
-	case w.stretch(float64(days.MinWidth), float64(days.MinBandwidth), of, wholeOf(g)) > unchangedStretch:
+	case stretch > unchangedStretch:
 		r.Reason = ReasonStretch
 	}
 
 	if r.Reason != ReasonNone {
-		w.settleRefusal(r.Reason)
+		w.keepRefusal(r.Reason)
 		return
 	}
 
-	trials := tryAll(g, e, of, a.limitsOf(hints), a.options)
-
-	smaller := answer{Action: ActionKeep}
+	trials := tryProfiles(g, e, current, a.limitsOf(hints), a.options)
+	decided := answer{Action: ActionKeep}
 
 	at := slices.IndexFunc(trials, func(t trial) bool { return t.reason == ReasonNone })
 	if at >= 0 {
-		smaller = answer{Action: ActionShrink, Profile: trials[at].profile.Name}
+		decided = answer{Action: ActionShrink, Profile: trials[at].profile.Name}
 	}
 
-	decided := a.settleAnswer(w, smaller, trials)
-	if decided.Action != ActionShrink {
-		decided = answer{Action: ActionKeep} // whatever refused it before
+	stable := a.stableAnswer(w, decided, trials)
+	if stable.Action != ActionShrink {
+		stable = answer{Action: ActionKeep} // the last answer may have been kept for another reason
 	}
 
-	r.setAnswer(withStart(decided, e), trials, a.options)
+	r.setAnswer(requireStart(stable, e), trials, a.options)
 }
 
-// instanceCapacity returns what a GPU instance has: its profile's if the driver reports it, else
-// its own.
+// instanceCapacity returns what a GPU instance has. Its profile says it or, if the GPU does not offer
+// the profile, the instance itself.
 func instanceCapacity(g *gpu.GPU, i *gpu.GPUInstance) capacity {
 	c := capacity{
 		sms:          i.SMs.Or(0),
@@ -183,53 +189,63 @@ func instanceCapacity(g *gpu.GPU, i *gpu.GPUInstance) capacity {
 	return c
 }
 
-// stretchedBy returns how far the kernels of the last ten minutes are stretched at least; 1 if next
-// to none ran.
-func (d *device) stretchedBy(of, whole capacity) float64 {
-	last := d.meanOfLast()
+// minStretch returns how far the kernels of the last ten minutes are stretched at least; 1 if hardly
+// any ran.
+func (d *device) minStretch(current, whole capacity) float64 {
+	last := d.lastTenMinutes()
 	if last.busy < minBusy {
 		return 1
 	}
 
-	return d.workload.stretch(float64(last.sm/last.busy), float64(last.dram/last.busy), of, whole)
+	return d.workload.minStretch(float64(last.sm/last.busy), float64(last.dram/last.busy), current, whole)
 }
 
-// stretch returns how far kernels are stretched at least in a GPU instance, of which they use these
-// shares while they run: the same work on fewer SMs, or at less bandwidth, takes that much longer.
-// It is 1 if the workload was not seen on the whole GPU.
-func (w *workload) stretch(width, drawn float64, of, whole capacity) float64 {
+// minStretch returns how far kernels are stretched at least in a GPU instance if they use these shares
+// of it while they run: the same work on fewer SMs, or at less bandwidth, takes that much longer. It
+// is 1 if the workload was not seen on the whole GPU.
+func (w *workload) minStretch(width, drawn float64, current, whole capacity) float64 {
 	stretch := 1.
 	if whole.sms == 0 || whole.memorySlices == 0 {
 		return stretch
 	}
 
-	if width *= float64(of.sms) / float64(whole.sms); width > 0 {
+	// As shares of the whole GPU.
+	width *= float64(current.sms) / float64(whole.sms)
+	drawn *= float64(current.memorySlices) / float64(whole.memorySlices)
+
+	if width > 0 {
 		stretch = max(stretch, float64(w.Before.Width)/width)
 	}
 
-	if drawn *= float64(of.memorySlices) / float64(whole.memorySlices); drawn > 0 &&
-		w.Before.Bandwidth > minBandwidth {
+	if drawn > 0 && w.Before.Bandwidth > minBandwidth {
 		stretch = max(stretch, float64(w.Before.Bandwidth)/drawn)
 	}
 
 	return stretch
 }
 
-// minBandwidth is what kernels must have drawn before for a comparison to count.
+// minBandwidth is the share of the whole GPU's bandwidth that kernels must have drawn there for a
+// comparison to count: the ratio of two smaller readings says little.
 const minBandwidth = 0.02
 
-// saturation returns what a slice has had too little of for the last ten minutes.
-func (d *device) saturation(of capacity, stretch, mean float64, limits limits, requests requests) Reason {
-	if used := d.memory * (1 << 20); of.memoryBytes > 0 && used >= fullMemory*of.memoryBytes {
+// saturation returns what a slice has had too little of for the last ten minutes, see reasonToGrow.
+func (d *device) saturation(
+	current capacity,
+	stretch, mean float64,
+	limits limits,
+	requests requests,
+) Reason {
+	if used := d.memory * (1 << 20); current.memoryBytes > 0 && used >= fullMemory*current.memoryBytes {
 		return ReasonMemoryFull
 	}
 
-	last := d.meanOfLast()
+	last := d.lastTenMinutes()
 	if d.count < len(d.last10) || last.unread || d.workload.Untrusted {
 		return ReasonNone
 	}
 
 	busy := float64(last.busy)
+
 	switch {
 	case float64(last.dram) >= saturatedBandwidth:
 		return ReasonBandwidth
@@ -239,8 +255,8 @@ func (d *device) saturation(of capacity, stretch, mean float64, limits limits, r
 		return ReasonStretch
 	case mean <= unchangedStretch:
 		return ReasonNone
-	case requests.closed: // no client waits for a single one
-	case stretchedLatency(stretch, busy) > limits.stretch || d.isLate(mean, requests, limits):
+	case requests.closed: // no client waits for a single one: only throughput counts
+	case meanLatencyRatio(stretch, busy) > limits.stretch || d.isLate(mean, requests, limits):
 		return ReasonLatency
 	}
 
@@ -251,8 +267,8 @@ func (d *device) saturation(of capacity, stretch, mean float64, limits limits, r
 	return ReasonNone
 }
 
-// largerProfile returns the smallest profile that has more of what is short, and the memory and
-// media engines that are needed; empty if there is none but the whole GPU.
+// largerProfile returns the smallest profile that has more of what a slice is short of, and has the
+// memory and the media engines that are needed. It is empty if only the whole GPU has all of that.
 func largerProfile(
 	g *gpu.GPU,
 	than capacity,
@@ -270,13 +286,13 @@ func largerProfile(
 			more = p.MemorySlices > than.memorySlices && p.SMs >= than.sms
 		}
 
-		if short == ReasonMedia { // the engines are more
+		// What is short is in engines, which also ask for more.
+		if short == ReasonMedia {
 			more = p.MemorySlices >= than.memorySlices && p.SMs >= than.sms
 		}
 
-		if more && len(p.Placements) > 0 && need <= float64(p.MemoryBytes) &&
-			!lacksEngines(p, engines) &&
-			(best == nil || compareProfiles(p, best) < 0) {
+		fits := more && len(p.Placements) > 0 && need <= float64(p.MemoryBytes) && !lacksEngines(p, engines)
+		if fits && (best == nil || compareProfiles(p, best) < 0) {
 			best = p
 		}
 	}

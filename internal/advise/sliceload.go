@@ -7,24 +7,23 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The busiest minutes need not be those with the widest kernels: p99 of busy time times p95 of
-// stretch is the load of a minute that may never have come. So the load of each minute in each
-// smaller slice is counted when the minute ends: its busy time times the stretch that its own
-// kernels let expect.
+// The busiest minutes need not be those with the widest kernels: the p99 of busy time times the p95 of
+// stretch is the load of a minute that may never have come. So when a minute ends, we count its load
+// in each smaller slice: its busy time times the expected stretch of its own kernels.
 
-// addLoads counts a window that ended at a time in the slices that are smaller than the device, by
-// the highest busy time that they should have.
+// addLoads counts the open window, which ends at a time, in the slices that are smaller than the
+// device. target is Options.TargetBusy.
 func (d *device) addLoads(at time.Time, target float64) {
 	v := &d.open
 	w := d.workload
 
-	// Where a sample of the minute lacks a reading, v counts all SMs and all bandwidth: a minute
-	// that is left out would count as one that fits.
+	// If a poll of the minute lacks a reading, v.sm and v.dram count all SMs and all bandwidth for it.
+	// We do not leave such a minute out: it would count as one that fits.
 	if v.measured == 0 || len(d.hour.queues) == 0 {
 		return
 	}
 
-	last := d.meanOfLast()
+	last := d.lastTenMinutes()
 	weight := w.weight(at) * v.observed
 	w.InSlices += float32(weight)
 
@@ -38,7 +37,7 @@ func (d *device) addLoads(at time.Time, target float64) {
 		}
 
 		span := use.spanAt(spanOf(at))
-		span.lose(v.measuredBusy, loadIn(
+		span.addWork(v.measuredBusy, loadIn(
 			q.slice,
 			v.measuredBusy/v.measured,
 			v.measuredSM/v.measured,
@@ -50,39 +49,39 @@ func (d *device) addLoads(at time.Time, target float64) {
 	}
 }
 
-// loadIn returns how busy a slice is with kernels that keep a device busy for a share of a time,
-// and have these means of its SMs and bandwidth in it.
+// loadIn returns how busy a slice would be in a time in which a device was busy for a share, and had
+// these means of SM and DRAM activity. It is above 1 if the slice falls behind.
 func loadIn(slice Slice, busy, sm, dram float64) float64 {
 	if busy <= 0 {
 		return 0
 	}
 
-	return busy * StretchOf(Kernels{Width: min(sm/busy, 1), Bandwidth: min(dram/busy, 1)}, slice).Expected
+	return busy * StretchOf(kernelsOf(busy, sm, dram), slice).Expected
 }
 
-// loadsKnown reports whether at least half of what was observed is counted in slices: not if an
-// older version has seen the rest, or if it was measured in a sample.
+// loadsKnown reports whether addLoads has counted half of what was observed at least. It has not if an
+// older version observed the rest, or if SM activity was read only for a part of the time.
 func (w *workload) loadsKnown() bool {
 	return !w.isSampled() && float64(w.InSlices) >= w.Busy.total()/2
 }
 
-// busyIn returns how busy a workload keeps a profile that stretches its kernels: at p99 and in the
-// busiest ten minutes, above 1 if it falls behind. If the minutes were counted in the profile, p99
-// is the target or less, unless they passed it; strictly, each minute may have had the widest
-// kernels.
-func (e *Evidence) busyIn(p *gpu.Profile, stretch float64, strict bool, o Options) (p99, most10 float64) {
+// busyIn returns how busy a workload keeps a profile that stretches its kernels: at p99, and in the
+// busiest ten minutes. Both are above 1 if it falls behind.
+func (e *Evidence) busyIn(p *gpu.Profile, stretch float64, strict bool, o Options) (p99, busy10 float64) {
+	// Strictly, each minute may have had the widest kernels.
 	p99 = e.BusyP99 * stretch
-	most10 = e.Busy10Minutes * stretch
+	busy10 = e.Busy10Minutes * stretch
 
 	if strict || !e.loadsKnown || e.queueOf == nil {
-		return p99, most10
+		return p99, busy10
 	}
 
 	use := e.queueOf(p.SMs, p.MemorySlices)
 	if use == nil {
-		return p99, most10
+		return p99, busy10
 	}
 
+	// We have counted how many minutes pass the target, so we know on which side of it p99 is.
 	if use.Passed > passedShare*e.inSlices {
 		p99 = max(p99, o.TargetBusy*aboveTarget)
 	} else {
@@ -121,13 +120,12 @@ func BoundOfBusy(p99 float64) Bound {
 // passedShare is the share of the minutes that may pass Options.TargetBusy.
 const passedShare = 0.01
 
-// most10 returns how busy the slice would have been in the busiest ten minutes of the days that are
-// kept.
+// most10 returns how busy the slice would have been in the busiest ten minutes that are kept.
 func (u *queueUse) most10(now time.Time) float64 {
 	most := uint8(0)
 
-	for _, s := range u.Spans {
-		if int32(s.Number) > spanOf(now)-keptSpans {
+	for i := range u.Spans {
+		if s := &u.Spans[i]; s.isKept(now) {
 			most = max(most, s.Most10)
 		}
 	}

@@ -2,12 +2,12 @@ package advise
 
 import "math"
 
-// A minute's mean hides requests of several kinds: those with wide kernels are stretched most, and
-// at low load each poll shows one of them alone. So the stretch of each poll is counted, by the busy
-// time that it has.
+// A minute's mean hides requests of several kinds: a slice stretches those with wide kernels most,
+// and at low load each poll shows one of them alone. So we count how far the slice would stretch each
+// poll, weighted by the poll's busy time.
 
-// stretchHistogram counts busy seconds by how far a slice would stretch them: bucket i those with
-// 1 - 1/stretch from i to i+1 of stretchBuckets parts.
+// stretchHistogram counts busy seconds by how far a slice would stretch them. Bucket i holds those for
+// which 1 - 1/stretch is between i and i+1 parts of stretchBuckets: that maps 1 to infinity to 0-1.
 type stretchHistogram [stretchBuckets]float32
 
 const stretchBuckets = 64
@@ -20,26 +20,19 @@ func (h *stretchHistogram) add(stretch, seconds float64) {
 	h[min(int((1-1/stretch)*stretchBuckets), stretchBuckets-1)] += float32(seconds)
 }
 
-// quantile returns the stretch that a share q of the busy seconds does not pass, rounded down to a
-// bound of a bucket: a slice that has half of the device stretches all by 2 at most, and no more is
-// said. It is 1 if there are none.
+// quantile returns the stretch that a share q of the busy seconds does not pass; 1 if there are none.
+// It is rounded down to the bound of a bucket: half of a device stretches nothing by more than 2, and
+// rounded up we would say that it does.
 func (h *stretchHistogram) quantile(q float64) float64 {
-	var all, sum float64
-	for _, seconds := range h {
-		all += float64(seconds)
+	if sumOf(h[:]) == 0 {
+		return 1
 	}
 
-	for bucket, seconds := range h {
-		if sum += float64(seconds); sum > 0 && sum >= q*all*(1-1e-6) {
-			return 1 / (1 - float64(bucket)/stretchBuckets)
-		}
-	}
-
-	return 1
+	return 1 / (1 - float64(bucketOfQuantile(h[:], q))/stretchBuckets)
 }
 
-// slowest returns how many times as far as on average a slice would have stretched the slowest
-// twentieth of the busy time of an hour, in parts of slowUnit; 0 if it is not known.
+// slowest returns how much further than the average a slice would have stretched the slowest
+// twentieth of the busy time of an hour, as a multiple in parts of slowUnit; 0 if unknown.
 func (h queueHour) slowest() uint8 {
 	if h.Load == 0 {
 		return 0
@@ -48,18 +41,18 @@ func (h queueHour) slowest() uint8 {
 	return uint8(min(h.Slow*h.Busy/h.Load*slowUnit, math.MaxUint8))
 }
 
-// slowUnit is what workload.BeforeSlow has parts of: up to eight times as far.
+// slowUnit is the unit of workload.BeforeSlow. One byte holds up to eight times the average.
 const slowUnit = 32
 
-// isLate reports whether requests take too long in a slice that has stretched kernels on average so
-// far in the last hour: at p95, by the kernels that are stretched most, as they were on the whole
-// GPU, or since they come in spells for which the slice has no time.
+// isLate reports whether requests take too long in a slice whose kernels were stretched by mean in
+// the last hour: at p95 of latency, by the slowest kernels as the whole GPU had them, or because they
+// come in spells that leave the slice no time.
 func (d *device) isLate(mean float64, r requests, l limits) bool {
 	slowest := mean * float64(d.workload.BeforeSlow) / slowUnit
 
-	return max(d.slowedBy(mean, r), slowest) > l.stretch || d.hour.latest().Met > mostMet
+	return max(d.p95Ratio(mean, r), slowest) > l.stretch || d.hour.latest().Met > mostMet
 }
 
-// mostMet is the load of the busiest spells of a slice that stretches kernels above which it may
-// have had no time for their work.
+// mostMet is the load of the busiest spells above which a slice that stretches kernels may have had
+// no time for their work.
 const mostMet = 0.9

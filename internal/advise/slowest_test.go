@@ -37,7 +37,7 @@ func TestSlowestRequestsDecide(t *testing.T) {
 		}
 
 		e := evidenceOf(a.devices[gpu.IDOfGPU(g.UUID)].workload, a.now)
-		for _, tried := range tryAll(&g, &e, wholeOf(&g), limits{stretch: 2}, a.options) {
+		for _, tried := range tryProfiles(&g, &e, wholeCapacity(&g), limits{stretch: 2}, a.options) {
 			if tried.profile.Name != "3g.40gb" {
 				continue
 			}

@@ -4,20 +4,25 @@ import "math"
 
 // spells counts work by the busy share of the ten seconds in which it comes.
 type spells struct {
-	busy, observed float64               // of the open one, in seconds
-	squares        float64               // of the shares, times the seconds
+	busy, observed float64               // of the open spell, in seconds
+	squares        float64               // of the spells' busy shares, each times its seconds
 	partly         float64               // seconds of polls that were neither idle nor busy all the time
-	work           [spellBuckets]float32 // by busy share
+	work           [spellBuckets]float32 // busy seconds by busy share
 }
 
 const (
+	// spellSeconds is how long a spell lasts: it ends with the first poll that completes it.
 	spellSeconds = 10
-	// clearly is how much larger the variance from spell to spell must be than the variance that
-	// single requests cause: both are estimates.
-	clearly      = 1.5
 	spellBuckets = 40
+	// burstMargin is how many times the variance that single requests cause the variance from spell
+	// to spell must be before we speak of bursts: both are estimates.
+	burstMargin = 1.5
 )
 
+// restart drops the closed spells, and keeps the open one.
+func (s *spells) restart() { *s = spells{busy: s.busy, observed: s.observed} }
+
+// add adds a poll with its busy share, and closes the spell if it is long enough.
 func (s *spells) add(busy, elapsed float64) {
 	s.busy += busy * elapsed
 	s.observed += elapsed
@@ -34,57 +39,48 @@ func (s *spells) add(busy, elapsed float64) {
 	}
 }
 
-// share returns the busy share in which a share q of the work comes at most.
+// share returns the busy share below which a share q of the work comes: the middle of its bucket.
 func (s *spells) share(q float64) float64 {
-	var all, sum float64
-	for _, work := range s.work {
-		all += float64(work)
-	}
-
-	for bucket, work := range s.work {
-		sum += float64(work)
-		if sum >= q*all {
-			return (float64(bucket) + 0.5) / spellBuckets
-		}
-	}
-
-	return 0
+	bucket := firstReaching(s.work[:], q*sumOf(s.work[:]))
+	return (float64(bucket) + 0.5) / spellBuckets
 }
 
-// fifthUnit is what the busy shares of queueHour.Fifths are parts of.
+// fifthUnit is the unit of queueHour.Fifths.
 const fifthUnit = 255
 
-// met returns the busy time in which the work comes, see queueHour.Met and Fifths. Requests that
-// are longer than a poll show in polls that are idle or busy all the time: those between are where
-// one begins or ends.
+// met returns the busy time in which the work comes, see queueHour.Met and Fifths.
 func (h *hour) met() (met float32, fifths [4]uint8) {
-	busy := h.work / h.seconds
+	busy := h.work / h.observed
 	random := float64(h.poll.variance())
 
-	if partly := h.spell.partly / h.seconds; partly < 0.5 {
+	// Requests that are longer than a poll show in polls that are idle or busy all the time. The polls
+	// between are those in which a request begins or ends: they say how many requests there were, and
+	// that how much spells vary by chance.
+	if partly := h.spells.partly / h.observed; partly < 0.5 {
 		random = max(random, busy*2*busy/max(partly, 1e-3))
 	}
 
-	variance := h.spell.squares/h.seconds - busy*busy
-	bursts := max(0, variance-clearly*random/spellSeconds)
+	variance := h.spells.squares/h.observed - busy*busy
+	bursts := max(0, variance-burstMargin*random/spellSeconds)
 	shareOfBursts := 0.
 
 	if bursts > 0 {
 		shareOfBursts = math.Sqrt(bursts / variance)
 	}
 
-	most := min(busy+max(0, h.spell.share(0.9)-busy)*shareOfBursts, 1)
+	// We move each share towards the mean by as much of its distance as is chance.
+	most := min(busy+max(0, h.spells.share(0.9)-busy)*shareOfBursts, 1)
 
 	for i := range fifths {
-		share := busy + (h.spell.share(0.1+0.2*float64(i))-busy)*shareOfBursts
+		share := busy + (h.spells.share(0.1+0.2*float64(i))-busy)*shareOfBursts
 		fifths[i] = uint8(math.Round(min(max(share/most, 1./fifthUnit), 1) * fifthUnit))
 	}
 
 	return float32(most), fifths
 }
 
-// shares returns the busy time in which each fifth of the work comes.
-func (h *queueHour) shares() [5]float64 {
+// spellShares returns the busy time in which each fifth of the work comes, the busiest one last.
+func (h *queueHour) spellShares() [5]float64 {
 	met := float64(h.Met)
 	shares := [5]float64{met, met, met, met, met}
 

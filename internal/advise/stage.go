@@ -1,10 +1,8 @@
 package advise
 
-import (
-	"slices"
-)
+import "slices"
 
-// Stage is a GPU that gets slices, when its turn comes.
+// Stage is a GPU that gets slices, as a step of a procedure.
 type Stage struct {
 	*PackedGPU
 	// Whole is the answer for the GPU as a whole; nil if its MIG mode is on.
@@ -14,7 +12,7 @@ type Stage struct {
 // IsFree reports whether the GPU is whole, and nothing holds it.
 func (s *Stage) IsFree() bool { return s.Whole != nil && s.Whole.Action == ActionFree }
 
-// OfWhole returns the answer for a GPU without MIG mode, nil if there is none.
+// OfWhole returns the recommendation for a whole GPU by its index; nil if there is none.
 func (r *Report) OfWhole(index int) *Recommendation {
 	at := slices.IndexFunc(r.Devices, func(d Recommendation) bool {
 		return d.Index == index && !d.Instance.Present()
@@ -26,8 +24,8 @@ func (r *Report) OfWhole(index int) *Recommendation {
 	return &r.Devices[at]
 }
 
-// TargetOf returns the index of the GPU on which the workload of a whole GPU gets its slice, -1 if
-// it gets none.
+// TargetOf returns the index of the GPU on which the workload of a whole GPU gets its slice; -1 if it
+// gets none.
 func (p *Packing) TargetOf(from int) int {
 	if p == nil {
 		return -1
@@ -47,7 +45,7 @@ func (p *Packing) hasTarget(index int) bool {
 	return p != nil && slices.ContainsFunc(p.GPUs, func(g PackedGPU) bool { return g.Index == index })
 }
 
-// Profile returns the profile of the slices of a node under the single strategy, which have one.
+// Profile returns the profile of the slices of a node under the single strategy: all have the same.
 func (p *Packing) Profile() string {
 	for i := range p.GPUs {
 		for _, s := range p.GPUs[i].Slices {
@@ -58,10 +56,10 @@ func (p *Packing) Profile() string {
 	return ""
 }
 
-// Stages returns the GPUs that get slices: those that can have them at once, and those that a
-// workload must leave first, in the order in which they are to be emptied. A GPU whose own workload
-// gets its slice on another of them comes after that one. Of a circle one comes first: its workload
-// must wait for its slice.
+// Stages returns the GPUs that get slices: those that can have them at once, and those that a workload
+// must leave first, in the order in which to empty them. If the workload of GPU 1 gets its slice on GPU
+// 0, GPU 0 comes first. If the workload of GPU 0 also gets its slice on GPU 1, this is a circle: one of
+// them comes first, and its workload must wait for its slice.
 func (r *Report) Stages() (ready, held []Stage) {
 	var waiting []Stage
 
@@ -81,13 +79,8 @@ func (r *Report) Stages() (ready, held []Stage) {
 			return to == s.Index ||
 				!slices.ContainsFunc(waiting, func(o Stage) bool { return o.Index == to })
 		})
-		if at < 0 { // each waits for another: after as many steps as there are GPUs, one is on a circle
-			on := waiting[0].Index
-			for range waiting {
-				on = r.Packing.TargetOf(on)
-			}
-
-			at = slices.IndexFunc(waiting, func(s Stage) bool { return s.Index == on })
+		if at < 0 {
+			at = r.Packing.onCircle(waiting)
 		}
 
 		held = append(held, waiting[at])
@@ -95,4 +88,15 @@ func (r *Report) Stages() (ready, held []Stage) {
 	}
 
 	return ready, held
+}
+
+// onCircle returns the index of a stage on a circle, if each stage waits for another one of them. From
+// any stage, as many steps as there are stages lead onto a circle.
+func (p *Packing) onCircle(waiting []Stage) int {
+	on := waiting[0].Index
+	for range waiting {
+		on = p.TargetOf(on)
+	}
+
+	return slices.IndexFunc(waiting, func(s Stage) bool { return s.Index == on })
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A start is the time in which a new container, or a new process, takes its memory. It can need
-// more than ever after: weights are loaded in 32 bits and then halved, an engine is built with
-// large work spaces. A move to a slice starts the container again, so what a start needed is needed
-// there, however long ago it was.
+// A start is the time in which a new container, or a new process, takes its memory. It can need more
+// than the container ever uses later: frameworks load weights in 32 bits and then halve them, or build
+// an engine in large work spaces. A move to a slice starts the container again, so the slice must have
+// what a start needed, however long ago that was.
 
 const (
 	// contextMemory is the memory in MiB that the contexts of a process without data take at most.
@@ -20,15 +20,16 @@ const (
 	// unusedMemory is what a device without any process shows at most, in MiB.
 	unusedMemory = 100
 
-	// A start is seen once memory has fallen below fallenShare of its largest, or has not grown by
-	// growthStep for settledAfter: for settledAtContext if it never passed the size of a context.
-	// One that was first seen with no more than that may be of a small workload that has settled,
-	// unless its memory grows to loadedFrom times as much.
+	// A start has shown its need once memory has fallen below fallenShare of its largest, or has not
+	// grown by growthStep for settledAfter. If it never passed contextMemory, nothing but a context may
+	// have been loaded so far, and we wait for settledAtContext.
 	fallenShare      = 0.9
-	loadedFrom       = 4
 	growthStep       = 1.01
 	settledAfter     = time.Hour
 	settledAtContext = 24 * time.Hour
+	// If a device has contextMemory or less when we first see it, this may be a start, or a small
+	// workload that started long ago. Memory that grows to loadedFrom times as much shows a start.
+	loadedFrom = 4
 
 	// keptStarts is how many starts of a workload count.
 	keptStarts = 5
@@ -41,19 +42,19 @@ const (
 // that none was seen.
 type starts struct {
 	Seen int32
-	// Peaks are the largest uses of memory of the last ones, in MiB; start number n is at n modulo
+	// Peaks are the largest uses of memory in the last starts, in MiB. Start number n is at n modulo
 	// keptStarts.
 	Peaks [keptStarts]float32
-	// Levels are the uses of memory when these had ended, in MiB.
+	// Levels are the uses of memory when these starts had ended, in MiB.
 	Levels [keptStarts]float32
-	// Least is the smallest use of memory since the last one, in MiB, outside of starts; 0 if there
-	// was no such time.
+	// Least is the smallest use of memory since the last start ended, in MiB; 0 if none has ended
+	// since then.
 	Least float32
-	// Again counts the processes that came up and that another one of the same container followed
-	// within an hour, as in a notebook. Short counts the pods that ended while their memory grew,
-	// as jobs may.
+	// Again counts the processes that came up, and that another process of the same container
+	// followed within an hour, as in a notebook. Short counts the pods that ended while their memory
+	// grew, as jobs may.
 	Again, Short int32
-	// Loads are what the starts have shown of weights; nil if none has shown anything.
+	// Loads are what the starts have shown of weights; nil if they have shown nothing.
 	Loads *loads
 }
 
@@ -67,7 +68,7 @@ func (s *starts) add(peak, level float64, l *loading) {
 	s.addLoad(at, l)
 }
 
-// raise raises the peak of the last start, which has not quite ended, and follows its level.
+// raise updates the start that was added last, whose memory we still follow.
 func (s *starts) raise(peak, level float64, l *loading) {
 	at := (s.Seen - 1) % keptStarts
 	s.Peaks[at] = max(s.Peaks[at], float32(peak))
@@ -88,8 +89,8 @@ func (s *starts) addLoad(at int32, l *loading) {
 	}
 }
 
-// need returns the memory in MiB that a start needs now. settled is what is in use between starts: if
-// it has grown since the last starts ended, the next start needs as much more.
+// need returns the memory in MiB that a start needs now. settled is the use of memory between starts:
+// if that has grown since a start ended, the next one needs as much more.
 func (s *starts) need(settled float64) float64 {
 	most := 0.
 
@@ -108,19 +109,24 @@ func (s *starts) peak() float64 { return float64(slices.Max(s.Peaks[:])) }
 // starting is the start of the container that holds a device.
 type starting struct {
 	open bool // it has been watched since its beginning, and has not ended
-	// the workload has it; its peak may still grow, as when an engine is built in several rounds
+
+	// The starts of the workload that it belongs to, and whether they count it. Its peak may still
+	// grow then, as when an engine is built in several rounds.
+	of      *starts
 	counted bool
-	of      *starts   // of the workload that counts it
-	late    float64   // memory in MiB when it was first seen, if it may not be the beginning; 0 if it is
-	began   time.Time // when it took memory first
-	peak    float64   // largest use of memory, in MiB
-	used    float64   // last use of memory
-	level   float64   // use of memory when it last grew
-	grown   time.Time // when that was
+
+	began time.Time // when it took memory first
+	late  float64   // MiB in use when we first saw it, if that may not have been its beginning; else 0
+
+	// Uses of memory in MiB: the largest, the last, and the one when memory last grew.
+	peak, used, level float64
+	grown             time.Time // when memory last grew
+
 	loading loading
 }
 
-// follow adds a reading of memory, in MiB, and ends the start if it shows that.
+// follow adds a reading of memory, in MiB. It counts the start once it has shown its need, and ends it
+// once memory has settled.
 func (s *starting) follow(used float64, now time.Time, of *starts) {
 	s.giveTo(of)
 	s.loading.follow(used, now)
@@ -141,21 +147,21 @@ func (s *starting) follow(used float64, now time.Time, of *starts) {
 		of.raise(s.peak, used, &s.loading)
 	}
 
-	settled := now.Sub(s.grown)
+	flatFor := now.Sub(s.grown)
 	switch {
-	case s.peak <= unusedMemory, s.peak < loadedFrom*s.late: // nothing is known to have started yet
+	case s.peak <= unusedMemory, s.peak < loadedFrom*s.late: // we do not know that anything has started
 	case s.peak <= contextMemory:
-		s.count(settled >= settledAtContext, of)
-	case settled >= settledAfter:
-		s.count(true, of)
+		s.countIf(flatFor >= settledAtContext, of)
+	case flatFor >= settledAfter:
+		s.countIf(true, of)
 		s.open = false
 	default:
-		s.count(used < fallenShare*s.peak, of)
+		s.countIf(used < fallenShare*s.peak, of)
 	}
 }
 
-// giveTo makes a start belong to a workload. A container becomes another workload once we know its
-// owner or label, or once it shares its device. That workload has not counted the start yet.
+// giveTo makes a start belong to a workload. A container becomes another workload once we learn its
+// owner or label, or once it shares its device. The other workload has not counted the start yet.
 func (s *starting) giveTo(of *starts) {
 	if s.of != of {
 		s.of = of
@@ -163,20 +169,24 @@ func (s *starting) giveTo(of *starts) {
 	}
 }
 
-func (s *starting) count(isSeen bool, of *starts) {
+// countIf counts the start, once, if it has shown its need.
+func (s *starting) countIf(isSeen bool, of *starts) {
 	if isSeen && !s.counted {
 		s.counted = true
 		of.add(s.peak, s.used, &s.loading)
 	}
 }
 
-// end ends the start of a container that has gone, and reports whether it came up: its memory had
-// not grown for half of its life, as the memory of a short job has not. A start that failed does
-// not count, since we do not know its need.
+// end ends the start of a container that has gone, and reports whether the container came up. It did
+// if its memory had not grown for half of its life, as the memory of a short job has not. We do not
+// count a start that failed, since we do not know its need.
 func (s *starting) end(now time.Time, of *starts) bool {
 	s.giveTo(of)
-	up := s.counted || now.Sub(s.grown) >= max(now.Sub(s.began)/2, 1)
-	s.count(up && s.peak >= loadedFrom*s.late, of)
+
+	const notZero = 1 // of a container that came and went in one reading both times are 0
+	up := s.counted || now.Sub(s.grown) >= max(now.Sub(s.began)/2, notZero)
+
+	s.countIf(up && s.peak >= loadedFrom*s.late, of)
 	s.open = false
 
 	return up
@@ -192,14 +202,15 @@ type processes struct {
 	pids  [maxPIDs]uint32
 }
 
-// replace remembers the processes of a device and reports whether none of them was there before,
-// while others were. Hidden processes replace nothing.
-func (p *processes) replace(list []gpu.Process, of gpu.Opt[gpu.InstanceID]) bool {
+// replace remembers the processes of a device, a GPU instance if one is given, and reports whether they
+// have replaced all that were there before. If we see no process, they may be hidden: then nothing
+// changes.
+func (p *processes) replace(list []gpu.Process, instance gpu.Opt[gpu.InstanceID]) bool {
 	var now processes
 	survives := false
 
 	for i := range list {
-		if list[i].Instance != of && of.Present() {
+		if instance.Present() && list[i].Instance != instance {
 			continue
 		}
 
@@ -215,6 +226,7 @@ func (p *processes) replace(list []gpu.Process, of gpu.Opt[gpu.InstanceID]) bool
 		return false
 	}
 
+	// With more processes than we remember, one that we forgot may have survived.
 	replaced := !survives && p.count > 0 && max(p.count, now.count) <= maxPIDs
 	*p = now
 
@@ -227,9 +239,8 @@ func (a *Advisor) isWatched(d *device) bool {
 	return !d.memoryRead.IsZero() && a.now.Sub(d.memoryRead) <= a.options.MaxGap
 }
 
-// sawArrival reports whether the container that holds a device from now on came while the device
-// was watched. If memory was in use before anything was known to hold it, the container is older
-// than our knowledge of it.
+// sawArrival reports whether the container that holds a device from now on came while the device was
+// watched. If memory was in use before we knew of a holder, the container may have come earlier.
 func (a *Advisor) sawArrival(d *device) bool {
 	if !a.isWatched(d) {
 		return false
@@ -240,8 +251,8 @@ func (a *Advisor) sawArrival(d *device) bool {
 	return d.arrived || d.holder.Pod != "" || d.holder.Job != "" || !known || used <= contextMemory
 }
 
-// isSameContainer reports whether two holders of a device, one after the other, are one container
-// or job of which more or less is known.
+// isSameContainer reports whether two holders of a device, one after the other, are one container or
+// job that we now know more or less of: its UID, for example.
 func (h *holderID) isSameContainer(before *holderID) bool {
 	if h.Job != "" || before.Job != "" {
 		return h.Job == before.Job && h.Container == before.Container
@@ -256,7 +267,7 @@ func (a *Advisor) followMemory(
 	d *device,
 	memory gpu.Opt[uint64],
 	list []gpu.Process,
-	of gpu.Opt[gpu.InstanceID],
+	instance gpu.Opt[gpu.InstanceID],
 ) {
 	bytes, ok := memory.Get()
 	if !ok {
@@ -274,9 +285,9 @@ func (a *Advisor) followMemory(
 		return
 	}
 
-	isNew := d.processes.replace(list, of) && watched
+	restarted := d.processes.replace(list, instance) && watched
 	switch {
-	case isNew, known && hasEnded(before, used):
+	case restarted, known && hasEnded(before, used):
 		d.endStart(a.now, true)
 		d.beginStart(a.now)
 	case used <= contextMemory && !known:
@@ -286,21 +297,23 @@ func (a *Advisor) followMemory(
 			d.start.late = used
 		}
 	case !watched:
-		d.start.open = false // its peak may have been missed
+		d.start.open = false // we may have missed its peak
+
+		// Without a reading before, these times come from a checkpoint, and hold.
 		if known {
 			d.up = time.Time{}
-			d.empty = time.Time{} // else they are from before a restart of the exporter
+			d.empty = time.Time{}
 		}
 	}
 
+	starts := &d.workload.Starts
 	if d.start.open {
-		d.start.follow(used, a.now, &d.workload.Starts)
+		d.start.follow(used, a.now, starts)
 	} else {
-		of := &d.workload.Starts
-		of.Least = lesser(of.Least, float32(used))
+		starts.Least = smallerKnown(starts.Least, float32(used))
 	}
 
-	d.followUp(used, a.now)
+	d.trackUp(used, a.now)
 }
 
 // hasEnded reports whether memory fell from one reading to the next as it does when a process has
@@ -309,8 +322,9 @@ func hasEnded(before, now float64) bool {
 	return before > unusedMemory && (now <= unusedMemory || now <= contextMemory && now <= before/4)
 }
 
-// followUp keeps since when a container has held memory, or none.
-func (d *device) followUp(used float64, now time.Time) {
+// trackUp keeps since when a container has held memory, or held none. One that is up for an hour has
+// ended the row of failed starts.
+func (d *device) trackUp(used float64, now time.Time) {
 	if used <= unusedMemory {
 		d.up = time.Time{}
 		if d.empty.IsZero() {
@@ -336,10 +350,10 @@ func (d *device) beginStart(now time.Time) {
 	d.up = time.Time{}
 }
 
-// endStart ends the start of a container that has gone, or of its process if another one is to
-// follow in it. One that has taken no memory has started nothing.
+// endStart ends the start of a container that has gone or, if again is set, of a process that another
+// one replaces in the same container.
 func (d *device) endStart(now time.Time, again bool) {
-	if !d.start.open || d.workload == nil || d.start.peak <= unusedMemory {
+	if !d.start.open || d.workload == nil || d.start.peak <= unusedMemory { // it has started nothing
 		return
 	}
 
@@ -347,26 +361,33 @@ func (d *device) endStart(now time.Time, again bool) {
 		d.ended = endings{of: d.workload}
 	}
 
-	of := &d.workload.Starts
-	up := d.start.end(now, of)
+	starts := &d.workload.Starts
+	up := d.start.end(now, starts)
 
 	switch {
 	case again && up:
 		d.ended.again++
-		of.Again++
+		starts.Again++
 	case again:
 		d.ended.killed++
 	case !up:
 		d.ended.short++
-		of.Short++
+		starts.Short++
 	}
 }
 
-// change gives a device to another holder, or to none.
-func (a *Advisor) change(d *device, id holderID) {
+// changeHolder gives a device to another holder, or to none.
+func (a *Advisor) changeHolder(d *device, id holderID) {
 	d.closeHour(a.now)
-	next := device{id: d.id, seen: a.now, since: a.now, holder: id, memoryRead: d.memoryRead}
-	next.ended = d.ended
+
+	next := device{
+		id:         d.id,
+		seen:       a.now,
+		since:      a.now,
+		holder:     id,
+		memoryRead: d.memoryRead,
+		ended:      d.ended,
+	}
 
 	if id.isSameContainer(&d.holder) {
 		next.start = d.start
@@ -394,10 +415,9 @@ func (a *Advisor) change(d *device, id holderID) {
 	*d = next
 }
 
-// withStart returns the answer to show: no move is recommended while it is not known what a start
-// needs. The answer by the rest of the evidence is kept, so that it counts as soon as a start is
-// seen.
-func withStart(decided answer, e *Evidence) answer {
+// requireStart returns the answer to show: we recommend no move until we know what a start needs.
+// workload.Answer is not changed, so that it counts as soon as we have seen a start.
+func requireStart(decided answer, e *Evidence) answer {
 	if e.Starts == 0 && (decided.Action == ActionSlice || decided.Action == ActionShrink) {
 		return answer{Action: ActionKeep, Reason: ReasonStartUnseen}
 	}
@@ -405,8 +425,7 @@ func withStart(decided answer, e *Evidence) answer {
 	return decided
 }
 
-// explainStart returns a sentence on a workload of which no start was seen, with what to do about
-// it.
+// explainStart returns a sentence on a workload whose starts we have not seen, with what to do about it.
 func explainStart(e *Evidence) string {
 	if e.MemoryBytes <= unusedMemory<<20 {
 		return "it holds no memory: what it needs is known once it has loaded its work while it is observed"

@@ -9,7 +9,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// capacity is what a whole GPU or a GPU instance has, to compare profiles with.
+// capacity is what a whole GPU or a GPU instance has. We compare profiles with it.
 type capacity struct {
 	whole             bool
 	sms, memorySlices int
@@ -17,58 +17,64 @@ type capacity struct {
 	engines           gpu.Opt[gpu.Engines]
 }
 
-// answer is what was decided for a workload.
+// answer is a decision on a workload. It is part of a Checkpoint.
 type answer struct {
 	Action  Action
 	Reason  Reason
 	Profile string
 }
 
-// trial is a profile and what it would do to a workload.
+// trial is what a profile would do to a workload.
 type trial struct {
 	profile    *gpu.Profile
-	reason     Reason  // why it does not do; empty if it does
+	reason     Reason  // why it is too small; ReasonNone if it is large enough
 	notChecked bool    // it has fewer media engines than the device, and their use cannot be read
 	share      float64 // of the device's SMs that it has
-	median     Stretch // zero if it is unknown
-	p95        Stretch
-	latency    Latency
-	// served is how many times as long requests take: as many more of them use the cache of a
-	// server at once. It is 0 if that is unknown.
-	served          float64
+
+	// Of kernels: zero if unknown.
+	median, p95 Stretch
+	latency     Latency
+
+	// served is how many times as long requests take, 0 if unknown. With requests that take twice
+	// as long, twice as many of them use the cache of an inference server at once.
+	served float64
+
 	busyP99, busy10 float64 // in the slice, above 1 if it falls behind
+
 	// kept and waiting are what is left of the throughput, see Evidence.throughputIn.
 	kept, waiting float64
-	decided       Decided
+
+	decided Decided
 }
 
 // minCoverage is the share of the held time that must have been observed.
 const minCoverage = 0.95
 
-// unchangedStretch is the stretch up to which a slice changes nothing: then a workload may be busy
-// all the time.
+// unchangedStretch is the stretch up to which we say that a slice changes nothing. Below it, a
+// workload may keep the slice busy all the time, as it may the whole GPU.
 const unchangedStretch = 1.05
 
-// wholeOf returns what a whole GPU has. The number of SMs and the profiles come from the driver.
-func wholeOf(g *gpu.GPU) capacity {
+// wholeCapacity returns what a whole GPU has. If the driver does not report the number of SMs, it is
+// that of the largest profile.
+func wholeCapacity(g *gpu.GPU) capacity {
 	c := capacity{
 		whole:       true,
 		sms:         g.SMs.Or(0),
 		memoryBytes: float64(g.Readings.Memory.Total.Or(0)),
+		engines:     mostEngines(g.Profiles),
 	}
+
 	for i := range g.Profiles {
 		p := &g.Profiles[i]
 		c.sms = max(c.sms, p.SMs)
 		c.memorySlices = max(c.memorySlices, p.MemorySlices)
 	}
 
-	c.engines = mostEngines(g.Profiles)
-
 	return c
 }
 
-// smallerProfiles returns the profiles that are smaller than a device, the smallest first. One with
-// all memory of a GPU is not smaller than the GPU.
+// smallerProfiles returns the profiles that are smaller than a device, the smallest first. A profile
+// with all memory of a whole GPU counts as no smaller: beside it nothing else fits.
 func smallerProfiles(g *gpu.GPU, than capacity) []*gpu.Profile {
 	var list []*gpu.Profile
 
@@ -87,17 +93,19 @@ func smallerProfiles(g *gpu.GPU, than capacity) []*gpu.Profile {
 	return list
 }
 
-// compareProfiles orders profiles by memory, SMs and name, plain ones before those with attributes.
+// compareProfiles orders profiles by memory, SMs and name. The shorter name comes first, so that
+// 1g.10gb comes before 1g.10gb+me.
 func compareProfiles(a, b *gpu.Profile) int {
 	return cmp.Or(cmp.Compare(a.MemorySlices, b.MemorySlices), cmp.Compare(a.SMs, b.SMs),
 		cmp.Compare(len(a.Name), len(b.Name)), cmp.Compare(a.Name, b.Name))
 }
 
-// try says what a profile would do to a workload that was seen on a whole GPU.
-func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) trial {
-	slice := sliceOf(p, of)
+// tryProfile returns what a profile would do to a workload that holds a larger device.
+func tryProfile(e *Evidence, p *gpu.Profile, current capacity, limits limits, o Options) trial {
+	slice := sliceOf(p, current)
 	t := trial{profile: p, share: slice.SMs}
 
+	// What would happen to the workload's time?
 	if !e.stretchUnknown() {
 		t.median = StretchOf(e.Median, slice)
 		t.p95 = StretchOf(e.decisive, slice)
@@ -107,8 +115,9 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 	t.busyP99, t.busy10 = e.busyIn(p, t.p95.deciding(limits.strict), limits.strict, o)
 	t.kept, t.waiting = e.throughputIn(p, t.p95, limits.strict)
 	t.decided = t.decidedBy(e, limits, o)
-	t.notChecked = e.MediaUnread && lacksEngines(p, of.allEngines())
+	t.notChecked = e.MediaUnread && lacksEngines(p, current.allEngines())
 
+	// The first reason is the one that we show: what it lacks, then what is unknown, then time.
 	switch {
 	case needBytes(e, o.Headroom) > float64(p.MemoryBytes):
 		t.reason = ReasonMemory
@@ -122,22 +131,24 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 		t.reason = t.judgeTime(e, limits, o)
 	}
 
+	// Requests that take longer use more of a server's cache, so its need of memory depends on them.
 	latency, _ := t.latency.deciding(limits.strict)
-
 	t.served = max(t.p95.deciding(limits.strict), latency)
+
 	if t.reason == ReasonNone && e.Server.lacksCache(p, t.served) {
-		t.reason = ReasonMemory // as many more requests are there at once
+		t.reason = ReasonMemory
 	}
 
-	if t.reason == ReasonNone && e.mayBeReserved(of) {
+	if t.reason == ReasonNone && e.mayBeReserved(current) {
 		t.reason = ReasonPreallocated
 	}
 
 	return t
 }
 
-// judgeTime returns why a profile takes too long; empty if it does not. Latency is asked beside the
-// stretch of kernels and the time that is left: each of them sees what the others do not.
+// judgeTime returns why work takes too long in a profile; ReasonNone if it does not. We ask for the
+// stretch of kernels, for the time that is left, for latency and for throughput: each of them sees
+// what the others do not.
 func (t *trial) judgeTime(e *Evidence, limits limits, o Options) Reason {
 	stretch := t.p95.deciding(limits.strict)
 	latency, _ := t.latency.deciding(limits.strict)
@@ -157,27 +168,30 @@ func (t *trial) judgeTime(e *Evidence, limits limits, o Options) Reason {
 	return ReasonNone
 }
 
-// mostBusy returns how busy a slice may be at p99. More than Options.TargetBusy would make requests
-// wait: except strictly, that does not count if no client waits, nor if we know of the busiest hour
-// how long they do.
+// mostBusy returns how busy a slice may be at p99. Above Options.TargetBusy requests would wait for
+// each other. If we know how long they wait, latency decides instead, and if no client waits for a
+// single request, the slice only has to keep up. Strict limits make neither exception.
 func (t *trial) mostBusy(e *Evidence, limits limits, o Options) float64 {
-	switch {
-	case limits.strict:
+	if limits.strict {
 		return o.TargetBusy
-	case t.latency != Latency{}:
+	}
+
+	if t.latency != (Latency{}) {
 		return math.Inf(1)
-	case e.requests.closed:
+	}
+
+	if e.requests.closed {
 		return 1
 	}
 
 	return o.TargetBusy
 }
 
-// sliceOf returns the share of a device that a profile has.
-func sliceOf(p *gpu.Profile, of capacity) Slice {
+// sliceOf returns a profile as a share of the current device.
+func sliceOf(p *gpu.Profile, current capacity) Slice {
 	return Slice{
-		SMs:       float64(p.SMs) / float64(of.sms),
-		Bandwidth: float64(p.MemorySlices) / float64(of.memorySlices),
+		SMs:       float64(p.SMs) / float64(current.sms),
+		Bandwidth: float64(p.MemorySlices) / float64(current.memorySlices),
 	}
 }
 
@@ -202,29 +216,33 @@ func (a *Advisor) recommendWhole(
 	hints gpu.RightsizingHints,
 ) []trial {
 	e := evidenceOf(w, a.now)
+	defer func() { e.queueOf = nil }() // it refers to the workload, and the report outlives that
+
+	current := wholeCapacity(g)
+
 	a.addServer(w, &e, hints)
+	e.countEngines(current)
+	e.requests = requestsOf(w, &e, hints, 1)
+
 	r.Evidence = &e
 	r.Confidence = confidence(&e)
-	r.Provisional = w.isProvisional(a.now)
-	defer func() { e.queueOf = nil }() // the report outlives what it holds on to
-	of := wholeOf(g)
-	e.countEngines(of)
-	e.requests = requestsOf(w, &e, hints, 1)
-	r.Provisional = r.Provisional || e.lacksLatency(w)
-	facts := a.factsOf(w, &e, of, hints)
+	r.Provisional = w.isProvisional(a.now) || e.lacksLatency(w)
+
+	facts := a.factsOf(w, &e, current, hints)
 	facts.MultiGPU = r.job != ""
 
-	if reason := facts.disqualified(g, of, a.options); reason != ReasonNone {
-		w.settleRefusal(reason)
+	if reason := facts.disqualified(g, current, a.options); reason != ReasonNone {
+		w.keepRefusal(reason)
 		r.Action = ActionKeep
 		r.Reason = reason
 
 		return nil
 	}
 
-	trials := tryAll(g, &e, of, a.limitsOf(hints), a.options)
-	settled := a.settleAnswer(w, decide(trials, &facts, of, a.options), trials)
-	r.setAnswer(withStart(settled, &e), trials, a.options)
+	trials := tryProfiles(g, &e, current, a.limitsOf(hints), a.options)
+	decided := decide(trials, &facts, current, a.options)
+	stable := a.stableAnswer(w, decided, trials)
+	r.setAnswer(requireStart(stable, &e), trials, a.options)
 
 	return trials
 }
@@ -249,7 +267,7 @@ func (r *Recommendation) setAnswer(decided answer, trials []trial, o Options) {
 }
 
 // factsOf returns what we know of the workload that holds a whole GPU.
-func (a *Advisor) factsOf(w *workload, e *Evidence, of capacity, hints gpu.RightsizingHints) Facts {
+func (a *Advisor) factsOf(w *workload, e *Evidence, current capacity, hints gpu.RightsizingHints) Facts {
 	return Facts{
 		Evidence:       e,
 		OptedOut:       hints.OptOut,
@@ -258,14 +276,14 @@ func (a *Advisor) factsOf(w *workload, e *Evidence, of capacity, hints gpu.Right
 		Graphics:       isRecent(w.Graphics, a.now),
 		NVLinkUnread:   e.nvlinkUnread,
 		GraphicsUnread: e.graphicsUnread,
-		Preallocated:   isPreallocated(w, e, of.memoryBytes),
+		Preallocated:   isPreallocated(w, e, current.memoryBytes),
 		MemoryUnread:   e.MemoryUnread,
 	}
 }
 
-// decide returns the smallest profile that does. If none does, it returns the reason why the
-// largest one does not.
-func decide(trials []trial, f *Facts, of capacity, o Options) answer {
+// decide recommends the smallest profile that is large enough. If none is, it returns the reason why
+// the largest one is too small.
+func decide(trials []trial, f *Facts, current capacity, o Options) answer {
 	e := f.Evidence
 
 	for i := range trials {
@@ -278,57 +296,66 @@ func decide(trials []trial, f *Facts, of capacity, o Options) answer {
 		return answer{Action: ActionKeep, Reason: ReasonNoMIG}
 	}
 
+	// A workload with wide kernels that uses half of the GPU at most can share it with another one:
+	// then both have all SMs in turn.
 	reason := trials[len(trials)-1].reason
 	slow := reason == ReasonStretch || reason == ReasonLatency || reason == ReasonBusy ||
 		reason == ReasonThroughput
 
-	switch {
-	case reason.isUnknown():
+	halfIdle := e.BusyP99 <= o.TargetBusy/2 && e.Busy10Minutes <= 0.5 &&
+		needBytes(e, o.Headroom) <= current.memoryBytes/2
+
+	if reason.isUnknown() {
 		return answer{Action: ActionUnknown, Reason: reason}
-	case slow && e.BusyP99 <= o.TargetBusy/2 && e.Busy10Minutes <= 0.5 &&
-		needBytes(e, o.Headroom) <= of.memoryBytes/2:
+	}
+
+	if slow && halfIdle {
 		return answer{Action: ActionShare, Reason: reason}
 	}
 
 	return answer{Action: ActionKeep, Reason: reason}
 }
 
-// settleAnswer returns the answer to show, by the trials of which it is one. A bolder one takes the
-// place of the last only after it has been the answer for as long as the first one needed; a
-// refusal, and any other if the profile of the last does not do any more, at once.
-func (a *Advisor) settleAnswer(w *workload, now answer, trials []trial) answer {
+// stableAnswer returns the answer to show if the trials lead to a decision now. A refusal replaces
+// the last answer at once, and so does any decision if the profile of the last answer has become too
+// small. Another profile replaces it once it has been the decision without a break for as long as
+// the first answer took.
+func (a *Advisor) stableAnswer(w *workload, decided answer, trials []trial) answer {
 	switch {
-	case now.Action == ActionUnknown && w.Answer != answer{}:
+	case decided.Action == ActionUnknown && w.Answer != answer{}:
 		w.Next = answer{}
 
-		return now // what was known before decides how bold the next answer is
-	case now == w.Answer:
+		// We keep the last answer: the next known one has to replace it like any other.
+		return decided
+	case decided == w.Answer:
 		w.Next = answer{}
-	case w.Answer == answer{} || w.Answer.Action == ActionUnknown || now.Profile == "" || !w.Answer.does(trials):
-		w.Answer = now
+	case w.Answer == answer{} || w.Answer.Action == ActionUnknown || decided.Profile == "" ||
+		!w.Answer.isLargeEnough(trials):
+		w.Answer = decided
 		w.Next = answer{}
-	case now != w.Next:
-		w.Next = now
+	case decided != w.Next:
+		w.Next = decided
 		w.NextSince = w.Observed
 	case w.Observed-w.NextSince >= a.options.MinEvidence.Seconds():
-		w.Answer = now
+		w.Answer = decided
 		w.Next = answer{}
 	}
 
 	return w.Answer
 }
 
-// does reports whether the profile of an answer is one of those that do. A refusal always does.
-func (x answer) does(trials []trial) bool {
+// isLargeEnough reports whether the trial of the answer's profile has succeeded. It is true for an
+// answer without a profile, which keeps the device.
+func (x answer) isLargeEnough(trials []trial) bool {
 	return x.Profile == "" || slices.ContainsFunc(trials, func(t trial) bool {
 		return t.profile.Name == x.Profile && t.reason == ReasonNone
 	})
 }
 
-// settleRefusal makes a refusal the answer if it comes from the evidence, so that a bolder one has
-// to hold for as long as any other. One by an operator or by what else the pod holds ends when its
-// reason ends.
-func (w *workload) settleRefusal(reason Reason) {
+// keepRefusal makes a refusal the last answer if it comes from the evidence: a bolder one then has to
+// hold for as long as any other. A refusal by the operator, or by what else the pod holds, leaves no
+// trace once its reason has gone.
+func (w *workload) keepRefusal(reason Reason) {
 	w.Next = answer{}
 
 	switch reason {
@@ -345,8 +372,9 @@ func (w *workload) settleRefusal(reason Reason) {
 	}
 }
 
-// sizeOf orders profiles by what they have; one that is offered no longer has nothing.
-func sizeOf(name string, profiles []gpu.Profile) int {
+// sizeRank returns a number that orders profiles by SMs, then by memory; -1 for a profile that the
+// GPU does not offer any more. A GPU has eight memory slices at most, so 64 keeps the two apart.
+func sizeRank(name string, profiles []gpu.Profile) int {
 	at := slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.Name == name })
 	if at < 0 {
 		return -1
@@ -358,18 +386,19 @@ func sizeOf(name string, profiles []gpu.Profile) int {
 // predict fills in what is expected of a workload in a profile.
 func (r *Recommendation) predict(t *trial, o Options) {
 	e := r.Evidence
-	stretch := max(1, t.p95.Expected) // which is 0 if it is unknown
-	busy, most10 := e.busyIn(t.profile, stretch, false, o)
+	stretch := max(1, t.p95.Expected) // it is 0 if unknown
+	busy, busy10 := e.busyIn(t.profile, stretch, false, o)
 
 	r.Predicted = &Predicted{
 		StretchMedian: t.median, StretchP95: t.p95, Latency: t.latency,
-		BusyP99: round3(min(1, busy)), Busy10Minutes: round3(min(1, most10)),
+		BusyP99: round3(min(1, busy)), Busy10Minutes: round3(min(1, busy10)),
 		SMActivity: round3(min(1, e.BusyMean*e.Median.Width/t.share)),
 		MemoryFree: float64(t.profile.MemoryBytes) - e.HeldBytes(),
 		Decided:    t.decided,
 	}
+
 	if !e.stretchUnknown() {
-		r.Predicted.ThroughputRatio = round3(min(1, 1/max(busy, 1e-9)))
+		r.Predicted.ThroughputRatio = round3(min(1, 1/max(busy, 1e-9))) // busy may be 0
 	}
 
 	r.Predicted.MediaEngines = e.predictedEngines(t.profile)
@@ -378,8 +407,8 @@ func (r *Recommendation) predict(t *trial, o Options) {
 	r.NotChecked = t.notChecked
 }
 
-// explain returns a sentence on a recommendation. Its width is the one that the stretch follows
-// from.
+// explain returns a sentence on a recommendation. The width of kernels in it is the one that we
+// compute the stretch from, see decisiveQuantile.
 func (r *Recommendation) explain(o Options) string {
 	e := r.Evidence
 	gib := func(bytes float64) string { return fmt.Sprintf("%.1f GiB", bytes/(1<<30)) }

@@ -10,24 +10,24 @@ import (
 // keptDays is how many daily maxima are kept, today included.
 const keptDays = 8
 
-// daySums are what one day of UTC has seen of a workload.
+// daySums is what one day of UTC has seen of a workload.
 type daySums struct {
 	Day            int32   // since 1970; 0 is no day
 	Observed, Held float32 // seconds
 	Memory         float32 // largest, in MiB
-	// largest while no start was under way; 0 if there was no such time, or it is not known
+	// Settled is the largest memory while no start was under way, in MiB; 0 if unknown.
 	Settled float32
 	Busy10  float32 // largest mean over 10 minutes
 	PCIe    float32 // largest mean over 1 minute, as a share of the link
 	// MinWidth and MinBandwidth are the smallest means over ten minutes while kernels ran, as
 	// shares of the device; 0 if none ran.
 	MinWidth, MinBandwidth float32
-	// Measured are the seconds of Observed in which SM and DRAM activity were read. An exporter
-	// that did not count them has written 0.
+	// Measured are the seconds of Observed in which SM and DRAM activity were read. Older versions
+	// have written 0.
 	Measured float32
 }
 
-// Engines that are counted by the time of their last use, in the order of mediaUse.
+// The kinds of media engines, in the order of mediaNames.
 const (
 	encoder = iota
 	decoder
@@ -36,110 +36,131 @@ const (
 	mediaKinds
 )
 
-// workload is the evidence on one workload.
+// workload is the evidence on one workload. A Checkpoint has its exported fields.
 type workload struct {
 	Key   Key
 	First time.Time // when it was first seen
 	Last  time.Time // the end of the last window
-	// Reference is the time at which an observation has the weight 1; later ones have more.
+	// Reference is the time at which an observation has the weight 1. Later ones have more, so that
+	// older ones count less without a change to each of them.
 	Reference time.Time
+
 	// Busy counts 60-second windows by busy time, Power by dynamic power as a share of the power
-	// limit; Width and Bandwidth count busy seconds, as shares of the device.
+	// limit. Width and Bandwidth count busy seconds, as shares of the device.
 	Busy, Width, Bandwidth, Power histogram
-	Days                          [keptDays]daySums
-	Observed                      float64 // seconds, all time, those of several devices at once counted once
-	// Pods are the pods that ran the workload. If a pod runs on while the exporter restarts, that
-	// is a gap.
+
+	Days [keptDays]daySums
+	// Observed counts seconds since First. Those of several devices at once count once.
+	Observed float64
+
+	// Pods are the pods that ran the workload. If one of them runs on while the exporter restarts,
+	// that time is a gap.
 	Pods []podSeen
-	// FirstMemory is the largest memory of the first ten windows, in MiB: a framework that takes
-	// all memory in advance shows there.
+	// FirstMemory is the largest memory of the first ten windows, in MiB. A framework that takes all
+	// memory in advance has taken it by then.
 	FirstMemory float32
-	// InSlices are the seconds that count for queueUse.Passed, with the weights of the histograms.
+	// InSlices counts the seconds of all minutes that addLoads has counted, those of queueUse.Passed
+	// among them, with the weights of the histograms.
 	InSlices float32
-	// NVLinkUnread are the seconds in which its traffic could not be read, with the same weights.
+	// NVLinkUnread counts the seconds in which the traffic over NVLink could not be read, with the
+	// same weights.
 	NVLinkUnread float32
 	Untrusted    bool // busy time of its GPU instance was seen below SM activity
-	// BeforeSlow is how many times as far as on average a slice of this size would have stretched the
-	// slowest twentieth of the busy time on the whole GPU, in the busiest hour, in parts of slowUnit;
-	// 0 if it is not known.
+
+	// BeforeSlow is about the whole GPU, in its busiest hour: how many times as far as the average a
+	// slice of the current size would have stretched the slowest twentieth of the busy time, in parts
+	// of slowUnit; 0 if unknown.
 	BeforeSlow uint8
 	// BeforeMean is the mean of width and bandwidth on the whole GPU, in parts of wholeUnit; 0 if
-	// it is not known.
+	// unknown.
 	BeforeMean [2]uint16
 	// BeforeBusy is the busy time of the busiest hour there, in parts of wholeUnit.
 	BeforeBusy uint16
-	// BeforeRun is queueHour.Run of that hour, in whole seconds, shortRun at least; 0 if it is not
-	// known.
+	// BeforeRun is queueHour.Run of that hour in whole seconds, and shortRun at least; 0 if unknown.
 	BeforeRun uint16
-	// The end of the last window with traffic, a graphics process, or a use of an engine, in Unix
+
+	// The end of the last window with traffic over NVLink, and with a graphics process, in Unix
 	// seconds; 0 if there was none.
 	NVLink, Graphics int64
 	// InStep is the same for traffic over PCIe that was in step with another GPU's traffic.
 	InStep int64
-	Media  [mediaKinds]int64
-	// Engines says how busy the engines were of each kind that was used since that is counted.
+	// Media is the same for media engines, by kind.
+	Media [mediaKinds]int64
+	// Engines says how busy the media engines were, for each kind that was used since we count that.
 	Engines []engineUse
+
 	// Seconds in which these could not be read, and in which clocks were lowered from outside, with
 	// the weights of the histograms.
 	MemoryUnread, MediaUnread, ActivityUnread, Throttled float64
+	GraphicsUnread                                       float64
 
-	GraphicsUnread float64    // likewise
-	Starts         starts     // none is known of evidence that an older version has written
-	Queues         []queueUse // by profile; empty for what ends by itself
+	Starts starts     // empty in evidence of older versions
+	Queues []queueUse // by size of profile; none for jobs, which answer no requests
 	// Reserve is what its inference server says; nil if none has answered.
 	Reserve *reserve
-	// Answer is what was last recommended; Next is another answer that has been computed since
-	// NextSince without a break.
+
+	// Answer was recommended last. Next is another answer that the evidence has led to without a
+	// break since Observed was NextSince, see Advisor.stableAnswer.
 	Answer, Next answer
-	NextSince    float64 // Observed when it was first computed
+	NextSince    float64
 	// Before is what kernels used at least on the whole GPU, as shares of it, if the workload runs
 	// on a GPU instance now and was seen there.
-	Before   struct{ Width, Bandwidth float32 }
-	halfLife time.Duration // of a Record; 0 is halfLife
+	Before struct{ Width, Bandwidth float32 }
+
+	halfLife time.Duration // of a Record; 0 is the constant halfLife
 }
 
-// wholeUnit is what the shares of workload.BeforeMean are parts of.
+// wholeUnit is the unit of workload.BeforeMean and BeforeBusy.
 const wholeUnit = math.MaxUint16
 
 // podSeen is a pod and the end of its last window, in Unix seconds.
 type podSeen struct {
 	UID  string
 	Last int64
-	// Idle is since when it has held memory on its device and run nothing; 0 if that is not so, or
-	// not known, as of a pod of several devices.
+	// Idle is since when it has held memory on its device and run nothing, in Unix seconds; 0 if it
+	// has run something, or if we do not know, as of a pod with several devices.
 	Idle int64
 }
 
 // maxPods bounds the pods of a workload: no node has more slices.
 const maxPods = 128
 
-// window is what an open window has summed up of a device.
+// window sums up what was seen of a device, usually for a minute.
 type window struct {
-	held, observed              float64 // seconds
-	busy, sm, dram              float64 // integrals over the observed seconds
-	measured                    float64 // seconds in which SM and DRAM activity were read, too
-	measuredBusy                float64 // integrals over these, as measuredSM and measuredDRAM
-	measuredSM, measuredDRAM    float64
-	power, pcie                 float64 // integrals, shares of the limit and of the link
-	powered, linked             float64 // seconds in which these were known
-	memory, settled             float64 // largest, in MiB; settled while no start was under way
-	throttled                   float64
-	nvlink, graphics            bool
-	media                       [mediaKinds]bool    // used
-	engines, enginesRead        [mediaKinds]float64 // integral of how busy they were, over these seconds
-	memoryUnread                float64
-	mediaUnread, activityUnread float64
-	graphicsUnread              float64
-	nvlinkUnread                float64
+	held, observed float64 // seconds
+	busy, sm, dram float64 // integrals over the observed seconds
+
+	// The seconds in which SM and DRAM activity were read, too, and integrals over these.
+	measured                               float64
+	measuredBusy, measuredSM, measuredDRAM float64
+
+	// Integrals, as shares of the limit and of the link, and the seconds in which these were known.
+	power, pcie     float64
+	powered, linked float64
+
+	memory  float64 // largest, in MiB
+	settled float64 // largest while no start was under way, in MiB
+
+	nvlink, graphics bool             // whether any was seen
+	media            [mediaKinds]bool // used
+
+	// Integrals of how busy media engines were, and the seconds in which that was read.
+	engines, enginesRead [mediaKinds]float64
+
+	// Seconds in which these could not be read, and in which clocks were lowered from outside.
+	memoryUnread, mediaUnread, activityUnread, graphicsUnread, nvlinkUnread float64
+	throttled                                                               float64
 }
 
-// close adds a window that ended at a time, with the means over the last ten minutes.
+// close adds a window that ends now, with the means over the last ten minutes.
 func (w *workload) close(now time.Time, v *window, last minute) {
 	day := w.today(now)
+	weight := w.weight(now)
+
 	day.Held += float32(v.held)
 	day.Memory = max(day.Memory, float32(v.memory))
 	day.Settled = max(day.Settled, float32(v.settled))
-	weight := w.weight(now)
+
 	w.MemoryUnread += weight * v.memoryUnread
 	w.MediaUnread += weight * v.mediaUnread
 	w.ActivityUnread += weight * v.activityUnread
@@ -151,8 +172,10 @@ func (w *workload) close(now time.Time, v *window, last minute) {
 		w.FirstMemory = max(w.FirstMemory, float32(v.memory))
 	}
 
+	// Another device of the workload may have counted a part of the time.
 	w.Observed += min(v.observed, max(0, now.Sub(w.Last).Seconds()))
 	w.Last = now
+
 	mark(&w.NVLink, v.nvlink, now)
 	mark(&w.Graphics, v.graphics, now)
 
@@ -167,17 +190,16 @@ func (w *workload) close(now time.Time, v *window, last minute) {
 	}
 
 	day.Observed += float32(v.observed)
-	busy := v.busy / v.observed
+	day.Measured += float32(v.measured)
 	day.Busy10 = max(day.Busy10, last.busy)
 
 	if last.busy >= minBusy {
-		day.MinWidth = lesser(day.MinWidth, last.sm/last.busy)
-		day.MinBandwidth = lesser(day.MinBandwidth, last.dram/last.busy)
+		day.MinWidth = smallerKnown(day.MinWidth, last.sm/last.busy)
+		day.MinBandwidth = smallerKnown(day.MinBandwidth, last.dram/last.busy)
 	}
 
-	w.Busy.add(busy, weight*v.observed)
+	w.Busy.add(v.busy/v.observed, weight*v.observed)
 
-	day.Measured += float32(v.measured)
 	if v.measuredBusy > 0 {
 		w.Width.add(min(v.measuredSM/v.measuredBusy, 1), weight*v.measuredBusy)
 		w.Bandwidth.add(min(v.measuredDRAM/v.measuredBusy, 1), weight*v.measuredBusy)
@@ -195,8 +217,8 @@ func (w *workload) close(now time.Time, v *window, last minute) {
 // minBusy is the busy time over ten minutes from which on the mean width of its kernels counts.
 const minBusy = idleShare
 
-// lesser returns the smaller of two numbers, of which 0 is none.
-func lesser(a, b float32) float32 {
+// smallerKnown returns the smaller of two numbers that are known. 0 stands for an unknown one.
+func smallerKnown(a, b float32) float32 {
 	if a == 0 || b > 0 && b < a {
 		return b
 	}
@@ -204,8 +226,8 @@ func lesser(a, b float32) float32 {
 	return a
 }
 
-// resume notes that a pod runs the workload on a device from now on. If it did before, the time
-// since then is a gap.
+// resume notes that a pod runs the workload on a device from now on. If it already did, the time since
+// we last saw it is a gap.
 func (w *workload) resume(uid string, now time.Time) {
 	if uid == "" {
 		return
@@ -228,31 +250,33 @@ func (w *workload) resume(uid string, now time.Time) {
 	w.Pods = append(w.Pods, podSeen{UID: uid, Last: now.Unix()})
 }
 
-// seen notes that a window of a pod on a device ended at a time.
-func (w *workload) seen(d *device, at time.Time) {
+// endWindow notes that a window of a pod on a device ended at a time.
+func (w *workload) endWindow(d *device, at time.Time) {
 	i := w.podAt(d.holder.UID)
 	if i < 0 {
 		return
 	}
 
 	p := &w.Pods[i]
-	several := p.Last == at.Unix()
+
+	// Windows of all devices end at the same time, so the pod has another one if it was seen now.
+	hasSeveral := p.Last == at.Unix()
 
 	p.Last = at.Unix()
 	p.Idle = 0
 
-	if !several && !d.idle.IsZero() && !d.up.IsZero() {
+	if !hasSeveral && !d.idle.IsZero() && !d.up.IsZero() {
 		p.Idle = max(d.idle.Unix(), d.up.Unix())
 	}
 }
 
-// shortRestart is for how long an exporter can be away without that an idle device counts as one
-// that may have worked.
+// shortRestart is how long an exporter can be away before we say that an idle device may have worked
+// meanwhile.
 const shortRestart = 15 * time.Minute
 
-// takeUp takes over since when the pod of a device has been up and idle, from before a restart of
-// the exporter.
-func (w *workload) takeUp(d *device, now time.Time) {
+// restoreIdle restores since when the pod of a device has been up and idle, from before a restart of the
+// exporter.
+func (w *workload) restoreIdle(d *device, now time.Time) {
 	i := w.podAt(d.holder.UID)
 	if i < 0 || w.Pods[i].Idle == 0 || now.Unix()-w.Pods[i].Last > int64(shortRestart.Seconds()) {
 		return
@@ -262,6 +286,7 @@ func (w *workload) takeUp(d *device, now time.Time) {
 	d.up = time.Unix(w.Pods[i].Idle, 0)
 }
 
+// podAt returns the index of a pod; -1 if it is not known.
 func (w *workload) podAt(uid string) int {
 	return slices.IndexFunc(w.Pods, func(p podSeen) bool { return p.UID == uid })
 }
@@ -271,8 +296,8 @@ func (w *workload) forgetPods(now time.Time) {
 	w.Pods = slices.DeleteFunc(w.Pods, func(p podSeen) bool { return now.Unix()-p.Last > 24*60*60 })
 }
 
-// firstMinutes is the observed time at the start that shows whether a framework takes its memory in
-// advance.
+// firstMinutes is how long a workload is observed until its memory shows whether a framework takes it in
+// advance, see workload.FirstMemory.
 const firstMinutes = 10 * time.Minute
 
 // mark sets a time if something was seen then.
@@ -282,7 +307,7 @@ func mark(at *int64, seen bool, now time.Time) {
 	}
 }
 
-// today returns the sums of the day of a time. A day that comes takes the place of the oldest.
+// today returns the sums of the current day. A new day takes the place of the oldest one.
 func (w *workload) today(now time.Time) *daySums {
 	number := dayOf(now)
 
@@ -298,13 +323,13 @@ func (w *workload) today(now time.Time) *daySums {
 // dayOf returns the number of the day of UTC since 1970.
 func dayOf(at time.Time) int32 { return int32(math.Floor(float64(at.Unix()) / (24 * 60 * 60))) }
 
-// slotOf returns where the sums of a day are kept. The sums there can still belong to another day.
+// slotOf returns the slot of a day. The sums in it can still belong to another day.
 func (w *workload) slotOf(day int32) *daySums { return &w.Days[slotOf(day)] }
 
-// slotOf returns the index in an array of days of where a day is kept.
+// slotOf returns the index of a day in arrays of days.
 func slotOf(day int32) int32 { return (day%keptDays + keptDays) % keptDays }
 
-// maxWeight is the weight at which all weights are scaled down, far below what float32 can hold.
+// maxWeight is the weight at which all weights are scaled down. It is far below what a float32 can hold.
 const maxWeight = 1 << 20
 
 // growth returns how much more an observation counts now than one at the reference time.
@@ -312,7 +337,8 @@ func (w *workload) growth(now time.Time) float64 {
 	return math.Exp2(now.Sub(w.Reference).Hours() / cmp.Or(w.halfLife, halfLife).Hours())
 }
 
-// weight returns how much an observation counts now, relative to one at the reference time.
+// weight returns how much an observation counts now, relative to one at the reference time. If that is
+// too much, it makes now the reference time.
 func (w *workload) weight(now time.Time) float64 {
 	weight := w.growth(now)
 	if weight <= maxWeight {
@@ -334,18 +360,18 @@ func (w *workload) weight(now time.Time) float64 {
 		w.Queues[i].Passed /= float32(weight)
 	}
 
-	for _, sum := range []*float64{&w.MemoryUnread, &w.MediaUnread, &w.ActivityUnread, &w.GraphicsUnread,
-		&w.Throttled} {
-		*sum /= weight
-	}
+	w.MemoryUnread /= weight
+	w.MediaUnread /= weight
+	w.ActivityUnread /= weight
+	w.GraphicsUnread /= weight
+	w.Throttled /= weight
 
 	w.Reference = now
 
 	return 1
 }
 
-// sums are the days of the last keptDays added up. If the clock was set, the last one can be of
-// tomorrow.
+// sums adds up the last keptDays days. If the clock was set back, a day can be tomorrow's; it counts.
 func (w *workload) sums(now time.Time) daySums {
 	var all daySums
 
@@ -362,8 +388,8 @@ func (w *workload) sums(now time.Time) daySums {
 		all.Settled = max(all.Settled, d.Settled)
 		all.Busy10 = max(all.Busy10, d.Busy10)
 		all.PCIe = max(all.PCIe, d.PCIe)
-		all.MinWidth = lesser(all.MinWidth, d.MinWidth)
-		all.MinBandwidth = lesser(all.MinBandwidth, d.MinBandwidth)
+		all.MinWidth = smallerKnown(all.MinWidth, d.MinWidth)
+		all.MinBandwidth = smallerKnown(all.MinBandwidth, d.MinBandwidth)
 	}
 
 	return all
@@ -371,11 +397,16 @@ func (w *workload) sums(now time.Time) daySums {
 
 // observedDays counts the days of the last keptDays in which something was observed.
 func (w *workload) observedDays(now time.Time) int {
+	return w.countDays(now, func(d *daySums) bool { return d.Observed > 0 })
+}
+
+// countDays counts the days of the last keptDays with a property.
+func (w *workload) countDays(now time.Time, has func(*daySums) bool) int {
 	days := 0
 	today := dayOf(now)
 
-	for _, d := range w.Days {
-		if d.Observed > 0 && d.Day > today-keptDays {
+	for i := range w.Days {
+		if d := &w.Days[i]; d.Day > today-keptDays && has(d) {
 			days++
 		}
 	}
@@ -383,26 +414,27 @@ func (w *workload) observedDays(now time.Time) int {
 	return days
 }
 
-// isProvisional reports whether the evidence is of less than a week: it began later, or misses too
-// many of the last days, or of SM activity there is but a sample.
+// isProvisional reports whether the evidence covers less than a week: it began later, or lacks too many
+// of the last days, or SM activity was read on too few of them.
 func (w *workload) isProvisional(now time.Time) bool {
 	return now.Sub(w.First) < provisionalBefore || w.observedDays(now) < minObservedDays ||
 		w.isSampled() && w.measuredDays(now) < minObservedDays
 }
 
-// minObservedDays leaves out a weekend.
+// minObservedDays is how many days of a week must be observed: it may lack a weekend.
 const minObservedDays = 5
 
-// settled returns the largest use of memory while no start was under way, in MiB; the largest of
-// all if unknown.
+// settled returns the largest use of memory while no start was under way, in MiB. If that is unknown, it
+// returns the largest use.
 func (d *daySums) settled() float32 { return cmp.Or(d.Settled, d.Memory) }
 
-// trendBytesPerDay returns the slope of the daily maxima of memory, without starts. It fits the
-// last days by least squares, however many of them, and returns the steepest slope, since growth
-// can have begun lately. It is 0 if they shrink or are known for less than a day and a half.
+// trendBytesPerDay returns the slope of the daily maxima of memory, without starts. It fits a line by
+// least squares through the last three days, the last four and so on, and returns the steepest slope,
+// since growth can have begun lately. It is 0 if memory shrinks, or is known for less than a day and a
+// half.
 func (w *workload) trendBytesPerDay(now time.Time) float64 {
-	days := float64(now.Unix()) / (24 * 60 * 60)
 	today := dayOf(now)
+	hours := float64(now.Unix())/(24*60*60) - float64(today) // of today so far, in days
 	steepest := 0.
 	var n, sx, sy, sxx, sxy float64
 
@@ -412,8 +444,9 @@ func (w *workload) trendBytesPerDay(now time.Time) float64 {
 			continue
 		}
 
-		x := min(0, float64(1-back)-(days-float64(today)))
-		y := float64(d.settled()) // its end; of today, now
+		// The maximum of a day counts at its end, the one of today now. x is in days from now.
+		x := min(0, float64(1-back)-hours)
+		y := float64(d.settled())
 
 		n++
 		sx += x
