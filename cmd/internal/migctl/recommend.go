@@ -170,7 +170,7 @@ func (s *session) explainDevices(report *advise.Report, devices []advise.Recomme
 			s.page.line()
 		}
 
-		explainDevice(s.page, &devices[i], report.Strict)
+		explainDevice(s.page, report, &devices[i])
 	}
 
 	writeSingleReason(s.page, report, devices)

@@ -13,7 +13,7 @@ import (
 
 // explainDevice shows the answer for a device, the evidence for it, the profiles that were
 // considered, and what is expected in the recommended one.
-func explainDevice(p *page, r *advise.Recommendation, strict bool) {
+func explainDevice(p *page, report *advise.Report, r *advise.Recommendation) {
 	title := gpuTitle(p, r.Index, r.Model, r.GPU)
 	if r.Instance.Present() {
 		title += "  " + placedProfile(r.Profile, r.Placement)
@@ -43,7 +43,7 @@ func explainDevice(p *page, r *advise.Recommendation, strict bool) {
 	}
 
 	if r.Provisional {
-		p.paragraph("  ", yellow, "provisional: less than seven days of evidence")
+		p.paragraph("  ", yellow, fmt.Sprintf("provisional: %s (%s)", incomplete, lackOfEvidence(report, r)))
 	}
 
 	if r.NotChecked {
@@ -60,7 +60,7 @@ func explainDevice(p *page, r *advise.Recommendation, strict bool) {
 	}
 
 	if len(r.Considered) > 0 {
-		writeConsidered(p, r, strict)
+		writeConsidered(p, r, report.Strict)
 	}
 
 	if r.Predicted != nil {

@@ -55,8 +55,9 @@ func singleObstacle(report *advise.Report) string {
 	var reasons []string
 	if len(provisional) > 0 {
 		reasons = append(reasons, fmt.Sprintf(
-			"provisional for GPU %s, with less than seven days of evidence",
+			"provisional for GPU %s, %s",
 			joinNumbers(provisional),
+			incomplete+incompleteBecause(report, provisional),
 		))
 	}
 

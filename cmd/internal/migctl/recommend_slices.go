@@ -239,18 +239,33 @@ func (w *procedure) writeIdle(r *advise.Recommendation) {
 				r.Workload.Owner + " down by one, and see which one ends.",
 		)
 	default:
-		w.writeCommand(
-			kubectl(r.Workload.Namespace, "scale", ownerObject(r), "--replicas=0"),
-		)
-		w.writeNote(
-			"This ends its replicas on other nodes, too. If there are any that work, keep their number.",
-		)
+		w.writeEnd(r)
+	}
+
+	other := "another pod"
+	if w.report.WithoutKubernetes {
+		other = "other work"
 	}
 
 	w.writeNote(
-		"The slice is free then: another pod can have it, or migctl apply can make others of it, which refuses " +
+		"The slice is free then: " + other + " can have it, or migctl apply can make others of it, which refuses " +
 			"while it is held.",
 	)
+}
+
+// writeEnd writes how all replicas of an owner are ended. That is everywhere, and we only know what
+// they do on this node: so first comes how to see the others.
+func (w *procedure) writeEnd(r *advise.Recommendation) {
+	object := ownerObject(r)
+	w.writeNote(fmt.Sprintf(
+		"The last command ends all replicas of %s in %s, on every node. The other nodes were not asked: see "+
+			"first how many there are.",
+		r.Workload.Owner,
+		orUnknown(r.Workload.Namespace),
+	))
+	w.writeCommand(kubectl(r.Workload.Namespace, "get", object))
+	w.writeNote("If there are others that work, keep their number. If this is the only one, or none is needed:")
+	w.writeCommand(kubectl(r.Workload.Namespace, "scale", object, "--replicas=0"))
 }
 
 // changeText names a slice, its holder, and what it is to become.

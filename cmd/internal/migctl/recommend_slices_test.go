@@ -147,7 +147,7 @@ func refusedSlices() []sliceCase {
 		}, says: []string{"GPU 0 gets slices by the procedure above. Run migctl recommend again after it."}},
 		{about: "idle", gpus: func(t *testing.T) []gpu.GPU {
 			return []gpu.GPU{slicedH100(t, 0, slice("3g.40gb", at(0, 4), asleep, serviceOf("a")))}
-		}, want: []string{"scale deployment/a"}, says: []string{"it has held its memory for a day and run nothing", "ends its replicas on"}},
+		}, want: []string{"get deployment/a", "scale deployment/a"}, says: []string{"it has held its memory for a day and run nothing"}},
 		{about: "an idle one of two replicas", gpus: func(t *testing.T) []gpu.GPU {
 			other := serviceOf("a")
 			other.Pod = "a-1"
@@ -185,6 +185,26 @@ func TestSliceProcedures(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestIdleSliceIsLookedAtFirst: the command that ends all replicas of an owner comes after what it
+// ends, what was not asked, and the command that shows how many there are.
+func TestIdleSliceIsLookedAtFirst(t *testing.T) {
+	report, s := established(observed(advise.DefaultOptions(), 25*time.Hour, slicedH100(t, 0, slice("3g.40gb", at(0, 4), asleep, serviceOf("a")))))
+	_, address := serve(t, recommended(report, s))
+	out := flat(runner{}.run(t, address, "recommend").out)
+
+	const get, scale = "kubectl --namespace=ml get deployment/a", "kubectl --namespace=ml scale deployment/a --replicas=0"
+
+	before, after, ok := strings.Cut(out, scale)
+	caution, _, hasGet := strings.Cut(before, get)
+
+	if !ok || !hasGet {
+		t.Fatalf("want %q, then %q, in:\n%s", get, scale, out)
+	}
+
+	cmptest.HasTexts(t, caution, "ends all replicas of Deployment/a in ml, on every node.", "The other nodes were not asked")
+	cmptest.LacksTexts(t, after, "ends all", "other nodes")
 }
 
 // TestSliceLayoutsArePlanned: the planner accepts each layout that is printed, with what stays in

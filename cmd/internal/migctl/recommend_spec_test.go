@@ -284,12 +284,12 @@ func TestSingleStrategyPartitionsAllGPUs(t *testing.T) {
 		_, address := serve(t, recommended(&doubtful, s))
 		refused := runner{}.run(t, address, "recommend")
 		cmptest.Equal(t, "exit code", refused.code, exitOK)
-		cmptest.HasTexts(t, flat(refused.out), "No procedure: under --mig-strategy=single", "for GPU 1, w")
+		cmptest.HasTexts(t, flat(refused.out), "No procedure: under --mig-strategy=single", "for GPU 1, ")
 		cmptest.LacksTexts(t, refused.out, "kubectl", "migctl apply")
 		fits(t, refused.out)
 		written := runner{}.run(t, address, "recommend", "-o", "spec")
 		cmptest.Equal(t, "exit code and spec", outcome{code: written.code, out: written.out}, outcome{code: exitFailed})
-		cmptest.HasTexts(t, flat(written.err), "there is no spec to write: under --mig-strategy=single", "for GPU 1, w")
+		cmptest.HasTexts(t, flat(written.err), "there is no spec to write: under --mig-strategy=single", "for GPU 1, ")
 	}
 }
 

@@ -13,8 +13,13 @@ import (
 func writeSummary(p *page, report *advise.Report, prices []fleet.Price) {
 	p.line()
 
+	provisional, others := unplaced(report)
 	packing := report.Packing
+
 	switch {
+	case packing == nil && len(provisional) > 0: // writeProvisional says so
+	case packing == nil && len(others) > 0:
+		p.line(text("No workload is to move yet."))
 	case packing == nil:
 		p.line(text("No workload is to move from a whole GPU to a slice."))
 	case len(packing.GPUs) == 0:
@@ -30,18 +35,8 @@ func writeSummary(p *page, report *advise.Report, prices []fleet.Price) {
 		writePrices(p, report, prices)
 	}
 
-	provisional, others := unplaced(report)
 	if len(provisional) > 0 {
-		p.paragraph(
-			"",
-			yellow,
-			fmt.Sprintf(
-				"Provisionally recommended and not moved yet, with less than seven days of "+
-					"evidence: %s, for GPU %s.",
-				nodedoc.Count(len(provisional), "slice", "slices"),
-				joinNumbers(provisional),
-			),
-		)
+		writeProvisional(p, report, provisional, packing == nil)
 	}
 
 	if len(others) > 0 {

@@ -14,8 +14,10 @@ import (
 const wholeLegend = "FREED: whole GPUs that the move sets free, packed with the others. STRETCH: " +
 	"how many times as long as now kernels take in the slice at p95, if all kernels are alike and " +
 	"with the worst mix. CONF: how far the evidence can be relied on. DECIDED BY: of a slice the " +
-	"figure nearest to its limit (stretch, p99 of busy time, or the share of its memory that is " +
-	"needed with headroom), else why the GPU stays as it is."
+	"figure nearest to its limit, else why the GPU stays as it is. latency: how many times as long " +
+	"as now requests take at p95, waiting included; throughput: the same of work that answers no " +
+	"requests; stretch: the same of kernels, if neither is known; busy: p99 of busy time; memory, " +
+	"media: the share of the slice's memory or media engines that is needed, with headroom."
 
 // boundLegend follows wholeLegend if a busy time in the table is only a bound.
 const boundLegend = "busy at most, at least: of the minutes it is only known that hardly any is " +

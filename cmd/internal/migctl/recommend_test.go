@@ -273,19 +273,21 @@ func TestRecommendCountsProvisionalSlices(t *testing.T) {
 		report.Devices[i].Action, report.Devices[i].Provisional = advise.ActionSlice, true
 	}
 
-	const counted = "less than seven days of evidence: 2 slices, for GPU 1, 2."
+	const incomplete = "by evidence that is not complete yet (less than seven days)"
 	routes := recommended(report, s)
 	_, address := serve(t, routes)
 	got := runner{}.run(t, address, "recommend").out
-	cmptest.HasTexts(t, flat(got), "The workloads to move hold 1 GPU now", counted, "Procedure.")
+	cmptest.HasTexts(t, flat(got), "The workloads to move hold 1 GPU now",
+		"Recommended provisionally, "+incomplete+", and not moved yet: 2 slices, for GPU 1, 2.", "Procedure.")
 	cmptest.LacksTexts(t, flat(got), "although a slice would do")
 	fits(t, withoutCommands(got))
 	report.Packing = nil
 	report.Devices[0].Action = advise.ActionKeep
 	_, address = serve(t, recommended(report, s))
 	got = runner{}.run(t, address, "recommend").out
-	cmptest.HasTexts(t, flat(got), "No workload is to move from a whole GPU to a slice.", counted)
-	cmptest.LacksTexts(t, got, "Procedure")
+	cmptest.HasTexts(t, flat(got), "No workload is to move yet: 2 slices are recommended provisionally, "+incomplete+
+		", for GPU 1, 2.")
+	cmptest.LacksTexts(t, got, "Procedure", "No workload is to move from")
 }
 
 // TestRecommendPrintsTheDocument: as the server wrote it, keys that migctl does not know included.

@@ -27,17 +27,27 @@ func bare(t *testing.T, loads ...load) []gpu.GPU {
 // TestProcedureWithoutKubernetes: a node without a kubelet and pods gets no command of Kubernetes,
 // and no word of its device plugin; what migctl does stays.
 func TestProcedureWithoutKubernetes(t *testing.T) {
-	ready := slicedH100(t, 2)
-	for about, gpus := range map[string][]gpu.GPU{
-		"GPUs that must be emptied": bare(t, tiny, small), "a GPU that is ready": append(bare(t, tiny, small), ready),
+	idle := slice("1g.10gb", at(0, 1), asleep)
+	idle.Processes = gpu.Some(1)
+	moves := []string{
+		"Let no new work start on this node until then.", "migctl apply -f mig-layouts.yaml", "CUDA_VISIBLE_DEVICES",
+	}
+
+	for about, c := range map[string]struct {
+		gpus []gpu.GPU
+		says []string
+	}{
+		"GPUs that must be emptied": {bare(t, tiny, small), moves},
+		"a GPU that is ready":       {append(bare(t, tiny, small), slicedH100(t, 2)), moves},
+		"an idle slice":             {[]gpu.GPU{slicedH100(t, 0, idle)}, []string{"The slice is free then: other work can have it"}},
 	} {
-		report, s := established(observed(advise.DefaultOptions(), 25*time.Hour, gpus...))
+		report, s := established(observed(advise.DefaultOptions(), 25*time.Hour, c.gpus...))
+		report.Notes = nil // the server's own words
 		_, address := serve(t, recommended(report, s))
 		out := runner{}.run(t, address, "recommend").out
-		cmptest.HasTexts(t, flat(out), "Let no new work start on this node until then.", "migctl apply -f mig-layouts.yaml",
-			"CUDA_VISIBLE_DEVICES")
+		cmptest.HasTexts(t, flat(out), c.says...)
 
-		for _, word := range []string{"kubectl", "gpu-operator", "device plugin", "pods", "kubelet", "GKE"} {
+		for _, word := range []string{"kubectl", "gpu-operator", "device plugin", "pod", "kubelet", "GKE", "replica"} {
 			if strings.Contains(out, word) {
 				t.Errorf("%s: %q is in:\n%s", about, word, out)
 			}
@@ -148,6 +158,72 @@ func TestUnmeasuredInWords(t *testing.T) {
 	cmptest.HasTexts(t, flat(explained), "kernels none ran", "kernels unknown: nothing ran", "decided by memory 15%",
 		"nothing rarer than 8 days is known")
 	cmptest.LacksTexts(t, explained, "throughput", "1.00 to")
+}
+
+// TestLegendHasEveryFigure: the table names the figure that decided, and the legend explains it.
+func TestLegendHasEveryFigure(t *testing.T) {
+	report, s := established(observed(advise.DefaultOptions(), 25*time.Hour, wholeH100(t, 0, tiny, podOf("ml", "a-0", "Deployment/a"))))
+
+	for _, figure := range []string{advise.FigureLatency, advise.FigureThroughput, advise.FigureStretch, advise.FigureBusy,
+		advise.FigureMemory, advise.FigureMedia} {
+		report.Devices[0].Predicted.Decided = advise.Decided{Figure: figure, Ratio: 0.71, Limit: 0.8}
+		_, address := serve(t, recommended(report, s))
+
+		table, legend, ok := strings.Cut(flat(runner{}.run(t, address, "recommend").out), "DECIDED BY: ")
+		cmptest.HasTexts(t, table, figure+" ")
+
+		legend, _, _ = strings.Cut(legend, "Procedure.")
+		if !ok || !strings.Contains(legend, figure) {
+			t.Errorf("the legend lacks %s: %s", figure, legend)
+		}
+	}
+}
+
+// TestIncompleteEvidenceInWords: a provisional answer says what its evidence lacks, as far as the
+// report shows it.
+func TestIncompleteEvidenceInWords(t *testing.T) {
+	for about, c := range map[string]struct {
+		known time.Duration
+		hours float64        // of a sample of activity
+		waits advise.Latency // of requests
+		says  string
+	}{
+		"new":  {25 * time.Hour, 12, advise.Latency{}, "less than seven days"},
+		"gaps": {8 * 24 * time.Hour, 0, advise.Latency{Low: 1}, "fewer than five of the last eight days were observed"},
+		"a sample": {8 * 24 * time.Hour, 12, advise.Latency{Low: 1}, "fewer than five of the last eight days were observed, " +
+			"or SM activity is known of a sample of 12 hours"},
+		"else": {8 * 24 * time.Hour, 0, advise.Latency{}, "fewer than five of the last eight days were observed, or no hour " +
+			"has shown how long requests wait"},
+	} {
+		report, s := observed(advise.DefaultOptions(), 25*time.Hour, wholeH100(t, 0, tiny, podOf("ml", "a-0", "Deployment/a")))
+		r := &report.Devices[0]
+		r.Provisional = true
+		r.Evidence.Since = report.Time.Add(-c.known)
+		r.Evidence.ActivityHours = c.hours
+		r.Predicted.Latency = c.waits
+		report.Packing = nil
+		_, address := serve(t, recommended(report, s))
+
+		summary := flat(runner{}.run(t, address, "recommend").out)
+		cmptest.HasTexts(t, summary, "No workload is to move yet: 1 slice is recommended provisionally, by evidence that is not "+
+			"complete yet ("+c.says+"), for GPU 0.")
+
+		explained := flat(runner{}.run(t, address, "recommend", "--explain=0").out)
+		cmptest.HasTexts(t, explained, "provisional: by evidence that is not complete yet ("+c.says+")")
+
+		for _, out := range []string{summary, explained} {
+			if about != "new" {
+				cmptest.LacksTexts(t, out, "less than seven days")
+			}
+		}
+	}
+
+	report, s := observed(advise.DefaultOptions(), 8*24*time.Hour, wholeH100(t, 0, tiny, podOf("ml", "a-0", "Deployment/a")))
+	report.Devices[0].Provisional = true
+	report.SingleStrategy = true
+	_, address := serve(t, recommended(report, s))
+	cmptest.HasTexts(t, flat(runner{}.run(t, address, "recommend", "--explain=0").out),
+		"or another GPU of the node lacks evidence, and all get slices at once")
 }
 
 // TestFleetTitles: numbers of one, of none, and windows of one.
