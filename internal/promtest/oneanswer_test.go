@@ -132,6 +132,13 @@ func TestOneAnswerOnOneDay(t *testing.T) {
 	n.runLong(36 * time.Hour)
 
 	n.expectOneAnswer(socket, "0 1 2 5", true)
+
+	const says = "No workload is to move yet: 4 slices are recommended provisionally, by evidence that is not complete yet " +
+		"(less than seven days), for GPU 0, 1, 2, 5."
+	if out := oneLine(migctl(t, socket, "recommend")); !strings.Contains(out, says) {
+		t.Errorf("want %q in:\n%s", says, out)
+	}
+
 	n.expectSummary("GpuUnderused", "GPU 1 of gpu-node-1:9401 is larger than its work needs, by what the advisor has seen "+
 		"in less than seven days: 4.545% of its SMs are active on average (held by search/embedder-0).")
 }
