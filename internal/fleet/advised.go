@@ -61,7 +61,8 @@ func (g *GPU) followAdvice(said advice, o *Options) {
 		g.Reason = said.reason
 		g.Explanation = ReasonText(said.reason, o.Advise)
 
-		if said.reason == advise.ReasonNoActivity || said.reason == advise.ReasonNoBusyTime {
+		switch said.reason {
+		case advise.ReasonNoActivity, advise.ReasonNoBusyTime, advise.ReasonNVLinkUnread:
 			g.Action = advise.ActionUnknown
 		}
 
@@ -90,8 +91,8 @@ func (g *GPU) takeProfile(profile string) {
 	g.NotChecked = false
 }
 
-// takeProvisional takes the advisor's answer that a slice would do, by evidence of less than seven
-// days. Its series do not name the profile. If the history has none either, the profile is unknown.
+// takeProvisional takes the advisor's answer that a slice would do, by evidence that is not
+// complete yet. Its series do not name the profile. If the history has none either, the profile is unknown.
 func (g *GPU) takeProvisional() {
 	if g.Action != advise.ActionSlice {
 		g.clearPrediction()
@@ -106,6 +107,9 @@ func (g *GPU) takeProvisional() {
 
 // advisorWindow is for how long an advisor remembers the most that a workload did.
 const advisorWindow = 8 * 24 * time.Hour
+
+// advisorWeek is for how long a workload must be known for an answer that is not provisional.
+const advisorWeek = 7 * 24 * time.Hour
 
 // isStricter reports whether options refuse more than an advisor's default options.
 func isStricter(o advise.Options) bool {

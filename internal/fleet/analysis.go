@@ -53,6 +53,8 @@ type analysis struct {
 	holdersKnown map[string]bool
 	models       models // guarded by mu
 	servers      map[podKey]*advise.ServerHistory
+	// exporters has the exporter of each node, by cluster and node; empty if there are several.
+	exporters map[[2]string]string
 
 	mu    sync.Mutex
 	nodes [][]*device // the nodes that remain to be queried, each with its GPUs
@@ -73,6 +75,8 @@ type device struct {
 	// holderUnknown says that the history does not show whether pods or jobs held it, although it
 	// shows holders of other GPUs in the cluster.
 	holderUnknown bool
+	// hasNeighbor says that another GPU of the node may have been held at the same time.
+	hasNeighbor bool
 }
 
 // maxPoints is how many points a query may return at first. A query loads more samples than it
@@ -235,6 +239,19 @@ func (a *analysis) addRow(d *dialect, row *model.Sample, found map[string]*devic
 // groupByNode fills nodes. We query the GPUs of a node together, to see which pods hold several of
 // them. If each of two exporters serves some GPUs of a node, it lists the node twice.
 func (a *analysis) groupByNode() {
+	a.exporters = map[[2]string]string{}
+
+	for _, g := range a.gpus {
+		place := [2]string{g.cluster, g.node}
+
+		exporter, known := a.exporters[place]
+		if known && exporter != g.dialect.name {
+			a.exporters[place] = ""
+		} else {
+			a.exporters[place] = g.dialect.name
+		}
+	}
+
 	for _, d := range dialects() {
 		for _, g := range a.gpus {
 			if g.dialect.name != d.name {

@@ -1,11 +1,16 @@
 package fleet
 
-import "github.com/mig-exporter/mig-exporter/internal/advise"
+import (
+	"slices"
 
-// weighGains fills in what the slice of each GPU gains if all slices of its cluster and model are
-// packed together. A slice that would have a GPU for itself frees no GPU. It makes room for other
-// slices, which is a gain unless a whole GPU is free already: then the GPU stays as it is. We don't
-// consider room on GPUs that are in MIG mode, which the history does not show.
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+)
+
+// weighGains fills in what each final slice gains if all of its cluster and model are packed
+// together. A slice that would have a GPU for itself frees no GPU. It makes room for other slices,
+// which is a gain unless a whole GPU is free already: then the GPU stays as it is. We don't consider
+// room on GPUs that are in MIG mode, which the history does not show. As an Advisor does, we refuse a
+// slice that is not final yet if it would gain nothing even with all others that are not.
 func weighGains(gpus []GPU) {
 	members := map[Key][]*GPU{}
 	free := map[Key]bool{}
@@ -25,37 +30,62 @@ func weighGains(gpus []GPU) {
 	}
 
 	for key, list := range members {
-		profiles := list[0].model.Profiles
-		wanted := make([]string, 0, len(list))
-
-		for _, g := range list {
-			wanted = append(wanted, g.Profile)
+		for at, gain := range gainsOf(list, free[key]) {
+			if !list[at].isFinal() && gain == (advise.Gain{}) {
+				list[at].refuseWithoutGain()
+			}
 		}
 
-		for _, packed := range pack(profiles, wanted) {
-			gain := advise.SharedGain(len(packed.wanted), 1)
-			if gain.FreedGPUs == 0 && !free[key] {
-				gain.Room = advise.RoomBeside(profiles, &profiles[packed.profiles[0]], nil)
-			}
-
-			for _, i := range packed.wanted {
-				list[i].setGain(gain)
-			}
+		final := slices.DeleteFunc(list, func(g *GPU) bool { return !g.isFinal() })
+		for at, gain := range gainsOf(final, free[key]) {
+			final[at].setGain(gain)
 		}
 	}
 }
 
-// setGain fills in the gain. Without a gain, the GPU stays as it is, unless the advisor of its node
-// decided: the advisor itself weighs what its node gains, once its answer is not provisional any
-// more.
-func (g *GPU) setGain(gain advise.Gain) {
-	if gain != (advise.Gain{}) {
-		g.Gain = &gain
-		g.Explanation += "; " + gain.String()
+// gainsOf returns what each slice gains if all are packed together. isFree says that a GPU of the
+// model stands free.
+func gainsOf(list []*GPU, isFree bool) []advise.Gain {
+	if len(list) == 0 {
+		return nil
+	}
 
+	profiles := list[0].model.Profiles
+	gains := make([]advise.Gain, len(list))
+	wanted := make([]string, 0, len(list))
+
+	for _, g := range list {
+		wanted = append(wanted, g.Profile)
+	}
+
+	for _, packed := range pack(profiles, wanted) {
+		gain := advise.SharedGain(len(packed.wanted), 1)
+		if gain.FreedGPUs == 0 && !isFree {
+			gain.Room = advise.RoomBeside(profiles, &profiles[packed.profiles[0]], nil)
+		}
+
+		for _, at := range packed.wanted {
+			gains[at] = gain
+		}
+	}
+
+	return gains
+}
+
+// setGain fills in the gain of a final slice. Without a gain, the GPU stays as it is.
+func (g *GPU) setGain(gain advise.Gain) {
+	if gain == (advise.Gain{}) {
+		g.refuseWithoutGain()
 		return
 	}
 
+	g.Gain = &gain
+	g.Explanation += "; " + gain.String()
+}
+
+// refuseWithoutGain keeps a GPU whole whose slice gains nothing, unless the advisor of its node
+// decided: that weighs what its node gains itself.
+func (g *GPU) refuseWithoutGain() {
 	if g.Advised {
 		return
 	}

@@ -19,10 +19,9 @@ func TestGains(t *testing.T) {
 	gpus := func(cluster string, profiles ...string) (list []GPU) {
 		for _, profile := range profiles {
 			g := GPU{Cluster: cluster, Model: m.Name, Action: advise.ActionSlice, Profile: profile, model: m,
-				Provisional: true, StretchP95: &advise.Stretch{}, StartWith: &advise.PredictedServer{}}
+				StretchP95: &advise.Stretch{}, StartWith: &advise.PredictedServer{}}
 			if profile == "" {
 				g.Action = advise.ActionFree
-				g.Provisional = false
 				g.StretchP95 = nil
 				g.StartWith = nil
 			}
@@ -54,4 +53,100 @@ func TestGains(t *testing.T) {
 	cmptest.HasTexts(t, g.Explanation, "4g.40gb would do", "gain nothing")
 	left := g.Provisional || g.StretchP95 != nil || g.StartWith != nil || g.Gain != nil
 	cmptest.Equal(t, "what is left of the slice", left, false)
+}
+
+// TestGainsOfFinalSlices: what is provisional, or whose use of media engines is unknown, frees
+// nothing yet, neither for itself nor for others. If it would gain nothing even once all are final,
+// it is refused at once.
+func TestGainsOfFinalSlices(t *testing.T) {
+	m, ok := mig.FindModel("H100-80GB")
+	if !ok {
+		t.Fatal("no model H100-80GB")
+	}
+
+	gpu := func(profile string, change func(*GPU)) GPU {
+		g := GPU{Model: m.Name, Action: advise.ActionSlice, Profile: profile, model: m}
+		change(&g)
+
+		return g
+	}
+	final := func(*GPU) {}
+	provisional := func(g *GPU) { g.Provisional = true }
+	unchecked := func(g *GPU) { g.NotChecked = true }
+	free := func(g *GPU) { g.Action, g.Profile = advise.ActionFree, "" }
+
+	for about, c := range map[string]struct {
+		gpus []GPU
+		want []string
+	}{
+		"all are final": {[]GPU{gpu("3g.40gb", final), gpu("3g.40gb", final)},
+			[]string{"slice frees 0.50 of a GPU, packed with others", "slice frees 0.50 of a GPU, packed with others"}},
+		"one is not": {[]GPU{gpu("3g.40gb", final), gpu("3g.40gb", provisional), gpu("", free)},
+			[]string{"keep no-gain", "slice ", "free "}},
+		"nor this": {[]GPU{gpu("3g.40gb", final), gpu("3g.40gb", unchecked)},
+			[]string{"slice frees no whole GPU, room for 4g.40gb", "slice "}},
+		"one that will gain nothing": {[]GPU{gpu("7g.80gb", provisional), gpu("", free)}, []string{"keep no-gain", "free "}},
+	} {
+		weighGains(c.gpus)
+
+		var got []string
+
+		for i := range c.gpus {
+			g := &c.gpus[i]
+			says := string(g.Action) + " " + string(g.Reason)
+
+			if g.Gain != nil {
+				says += g.Gain.String()
+			}
+
+			got = append(got, says)
+		}
+
+		cmptest.Equal(t, about, got, c.want)
+	}
+}
+
+// TestSumsOfFinalSlices: FREED, hours and cost are of the slices that are final, counted by hand. Four
+// 1g.20gb fit on a GPU, or seven 1g.10gb, or three and two.
+func TestSumsOfFinalSlices(t *testing.T) {
+	m, ok := mig.FindModel("H100-80GB")
+	if !ok {
+		t.Fatal("no model H100-80GB")
+	}
+
+	var list []GPU
+	add := func(count int, namespace, profile string, hours float64, change func(*GPU)) {
+		for range count {
+			g := GPU{Model: "H100 80GB HBM3", Namespace: namespace, Action: advise.ActionSlice, Profile: profile,
+				HeldHoursPerWeek: hours, model: m}
+			change(&g)
+			list = append(list, g)
+		}
+	}
+	add(15, "serving", "1g.20gb", 168, func(*GPU) {})
+	add(7, "serving", "1g.10gb", 168, func(*GPU) {})
+	add(8, "research", "1g.10gb", 112, func(g *GPU) { g.Idle = true })
+	add(5, "research", "1g.10gb", 168, func(g *GPU) { g.Provisional = true })
+	add(3, "serving", "1g.20gb", 168, func(g *GPU) { g.NotChecked = true })
+	add(1, "serving", "", 168, func(g *GPU) { g.Provisional, g.NotChecked = true, true })
+
+	a := &analysis{options: Options{Prices: []Price{{"H100", 2}}}}
+	groups := a.group(list, func(g *GPU) string { return g.Namespace })
+	total := a.group(list, func(*GPU) string { return "" })[0]
+
+	for about, c := range map[string]struct {
+		got, want Group
+	}{
+		"serving": {groups[0], Group{GPUs: 26, Slices: 26, Final: 22, FreedGPUs: 17, GPUHoursPerWeek: 17 * 168,
+			Provisional: 1, NotChecked: 4}},
+		"research": {groups[1], Group{GPUs: 13, Slices: 13, Final: 8, FreedGPUs: 6, GPUHoursPerWeek: 6 * 112,
+			Provisional: 5, Idle: 8}},
+		"all": {total, Group{GPUs: 39, Slices: 39, Final: 30, FreedGPUs: 24, GPUHoursPerWeek: 3673.6,
+			Provisional: 6, NotChecked: 4, Idle: 8}},
+	} {
+		cost := *c.got.CostPerWeek
+		c.got.Model, c.got.Namespace, c.got.CostPerWeek, c.got.Reasons = "", "", nil, nil
+		cmptest.Equal(t, about, c.got, c.want)
+		cmptest.Equal(t, about+": cost", cost, 2*c.want.GPUHoursPerWeek)
+	}
 }

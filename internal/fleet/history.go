@@ -114,8 +114,9 @@ func (a *analysis) queryGPUs(ctx context.Context, gpus []*device) error {
 		return q.err
 	}
 
+	a.judgeAll(gpus)
+
 	for _, g := range gpus {
-		g.answer = a.judge(g)
 		g.history = nil // it is large
 	}
 

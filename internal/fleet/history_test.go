@@ -99,7 +99,7 @@ func TestMediaEngines(t *testing.T) {
 			d.history.media[engine] = mediaUse{most: c.most, seen: c.seen}
 		}
 
-		g := analysisOf(o).judge(d)
+		g := judgeOne(analysisOf(o), d)
 		if g.Profile != c.want || g.NotChecked != c.notChecked {
 			t.Errorf("%s: %s, not checked: %v", c.about, g.Profile, g.NotChecked)
 		}

@@ -35,6 +35,8 @@ func ReasonText(r advise.Reason, o advise.Options) string {
 		return "the history has neither its busy time nor its utilization"
 	case ReasonGone:
 		return "it has no sample in the last hour"
+	case advise.ReasonNVLinkUnread:
+		return nvlinkUnreadText
 	case ReasonReplicasDiffer:
 		return "a slice would do, but no one profile is known to do for all replicas of its " +
 			"owner, which have one template"
@@ -45,12 +47,25 @@ func ReasonText(r advise.Reason, o advise.Options) string {
 	return cmp.Or(r.Summary(o), "the right-sizing advisor of its node keeps it whole")
 }
 
+// judgeAll fills in the recommendations for GPUs. All of a node that one exporter serves are among
+// them.
+func (a *analysis) judgeAll(gpus []*device) {
+	for _, g := range gpus {
+		a.assumeHeld(g)
+	}
+
+	a.findNeighbors(gpus)
+
+	for _, g := range gpus {
+		g.answer = a.judge(g)
+	}
+}
+
 // judge returns the recommendation for a GPU by its history, or by the advice of its node's advisor.
 func (a *analysis) judge(g *device) GPU {
 	h := g.history
 	g.first = h.firstSeen()
 	g.last = h.lastSeen()
-	a.assumeHeld(g)
 
 	answer := GPU{
 		UUID:       g.uuid,
@@ -97,14 +112,19 @@ func (a *analysis) judge(g *device) GPU {
 
 	answer.model = known
 	chosen := advise.Choose(gpuOf(&known, total), facts, a.options.Advise)
-	answer.addEvidence(facts, math.IsNaN(h.nvlink), chosen)
+	answer.addEvidence(facts, h.isNVLinkUnread(), chosen)
 	answer.Provisional = answer.Action == advise.ActionSlice && record.IsProvisional(a.end)
+	answer.isYoung = a.end.Sub(facts.Evidence.Since) < advisorWeek
 
 	if isMixed && answer.Reason == advise.ReasonPreallocated {
 		answer.Explanation = mixedText
 	}
 
 	answer.followAdvice(h.advice, &a.options)
+
+	if !answer.Advised && g.hasNeighbor && h.isNVLinkUnread() {
+		answer.doubtNVLink(linksOf(g.name), a.options.Advise)
+	}
 
 	return answer
 }
@@ -219,7 +239,7 @@ const minMediaSeen = 0.95
 func (h *history) addUses(f *advise.Facts, profiles []gpu.Profile) {
 	f.Shared = h.shared
 	f.MultiGPU = h.multi || h.job != ""
-	f.NVLink = h.nvlink > advise.LinkFloor
+	f.NVLink = !h.isNVLinkUnread() && h.nvlink > advise.LinkFloor // if unread, see doubtNVLink
 
 	if h.job != "" && !h.multi {
 		f.Job = jobText(h.job)

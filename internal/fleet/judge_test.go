@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -246,7 +247,7 @@ func TestJudgment(t *testing.T) {
 			d := narrow(o)
 			c.change(d, d.history)
 
-			g := analysisOf(o).judge(d)
+			g := judgeOne(analysisOf(o), d)
 			if got := string(g.Action) + " " + string(g.Reason) + " " + g.Profile; got != c.want {
 				t.Errorf("%q, want %q: %+v", got, c.want, g)
 			}
@@ -265,6 +266,106 @@ func TestJudgment(t *testing.T) {
 	}
 }
 
+// judgeOne judges a GPU that is alone on its node.
+func judgeOne(a *analysis, d *device) GPU {
+	a.judgeAll([]*device{d})
+	return d.answer
+}
+
+// judgeTogether judges GPUs of one node.
+func judgeTogether(a *analysis, gpus ...*device) {
+	for i, g := range gpus {
+		g.uuid = fmt.Sprintf("GPU-%d", i)
+		g.history.place = g.cluster + "/" + g.node
+	}
+
+	a.judgeAll(gpus)
+}
+
+// TestUnreadNVLinkIsNotNone: if another GPU of the node was held, NVLink traffic that is not in the
+// history may have been exchanged with it.
+func TestUnreadNVLinkIsNotNone(t *testing.T) {
+	const h100 = "NVIDIA H100 80GB HBM3"
+
+	for about, c := range map[string]struct {
+		name   string
+		change func(d, other *device)
+		want   string
+	}{
+		"another pod":       {h100, func(*device, *device) {}, "unknown nvlink-unread  false"},
+		"read":              {h100, func(d, _ *device) { d.history.nvlink = 0 }, "slice  1g.10gb false"},
+		"nothing beside it": {h100, func(_, other *device) { clear(other.history.held) }, "slice  1g.10gb false"},
+		"a pod before it": {h100, func(d, other *device) {
+			for at := range d.history.held {
+				d.history.held[at] = at >= 1000
+				other.history.held[at] = at < 1001
+			}
+		}, "slice  1g.10gb true"},
+		"another node": {h100, func(_, other *device) { other.node = "m" }, "slice  1g.10gb false"},
+		"another cluster, of which no holder is known": {h100, func(d, other *device) {
+			d.cluster, other.cluster = "b", "b"
+			clear(other.history.held)
+			other.history.knewHolders = false
+		}, "unknown nvlink-unread  false"},
+		"its holder is unknown": {h100, func(_, other *device) {
+			clear(other.history.held)
+			other.history.knewHolders = false
+		}, "unknown nvlink-unread  false"},
+		"it fills its memory": {h100, func(d, _ *device) { d.history.memory[77] = 75 << 30 }, "keep memory  false"},
+		"the advisor has read it": {h100, func(d, _ *device) { d.history.advice.profile = "1g.10gb" },
+			"slice  1g.10gb false"},
+		"nor has the advisor": {h100, func(d, _ *device) { d.history.advice.reason = advise.ReasonNVLinkUnread },
+			"unknown nvlink-unread  false"},
+		"a board that a bridge may connect": {"NVIDIA A100 80GB PCIe", func(*device, *device) {}, "slice  1g.10gb true"},
+		"a board without NVLink": {"NVIDIA RTX PRO 6000 Blackwell Server Edition", func(d, _ *device) {
+			d.history.total = 97887 << 20
+		}, "slice  1g.24gb false"},
+	} {
+		o := weekly()
+		d, other := narrow(o), narrow(o)
+		d.name = c.name
+		d.history.nvlink = math.NaN()
+		c.change(d, other)
+		judgeTogether(analysisOf(o), d, other)
+
+		g := d.answer
+		if got := fmt.Sprintf("%s %s %s %v", g.Action, g.Reason, g.Profile, g.Provisional); got != c.want {
+			t.Errorf("%s: %q, want %q: %+v", about, got, c.want, g)
+		}
+
+		if g.Action == advise.ActionUnknown {
+			cmptest.HasTexts(t, ReasonText(g.Reason, o.Advise), "NVLink", "DCGM_FI_PROF_NVLINK_TX_BYTES",
+				"DCGM_FI_PROF_NVLINK_RX_BYTES")
+		}
+	}
+}
+
+// TestUnreadNVLinkIsCounted: how many GPUs lack the traffic is said, and nowhere that it is taken for
+// none.
+func TestUnreadNVLinkIsCounted(t *testing.T) {
+	const says = "2 of the slices are provisional because NVLink bridges may connect their boards"
+
+	for name, unknown := range map[string]int{"NVIDIA H100 80GB HBM3": 2, "NVIDIA A100 80GB PCIe": 0} {
+		o := weekly()
+		a := analysisOf(o)
+		a.client = &Client{}
+		a.gpus = []*device{narrow(o), narrow(o)}
+
+		for _, d := range a.gpus {
+			d.name = name
+			d.history.nvlink = math.NaN()
+		}
+
+		judgeTogether(a, a.gpus...)
+
+		r := a.report()
+		notes := strings.Join(r.Notes, "\n")
+		cmptest.Equal(t, name, r.Fleet.Reasons[advise.ReasonNVLinkUnread], unknown)
+		cmptest.Equal(t, name+": note on bridges", strings.Contains(notes, says), unknown == 0)
+		cmptest.LacksTexts(t, notes, "taken for none")
+	}
+}
+
 // TestDecodingIsNotIdle: a GPU that decodes without any kernel was not held in vain.
 func TestDecodingIsNotIdle(t *testing.T) {
 	o := weekly()
@@ -275,7 +376,7 @@ func TestDecodingIsNotIdle(t *testing.T) {
 		}
 
 		d.history.useEngines("decoder", decoders, decoders, 1)
-		cmptest.Equal(t, "idle", analysisOf(o).judge(d).Idle, idle)
+		cmptest.Equal(t, "idle", judgeOne(analysisOf(o), d).Idle, idle)
 	}
 }
 
@@ -290,10 +391,10 @@ func TestHoldersUnknown(t *testing.T) {
 	unseen := *d
 	history := *d.history
 	unseen.history = &history
-	cmptest.Equal(t, "in use all the time", analysisOf(o).judge(&unseen).Reason, advise.ReasonStartUnseen)
+	cmptest.Equal(t, "in use all the time", judgeOne(analysisOf(o), &unseen).Reason, advise.ReasonStartUnseen)
 
 	d.history.memory[70] = 600 << 20
-	g := analysisOf(o).judge(d)
+	g := judgeOne(analysisOf(o), d)
 	cmptest.Equal(t, "action", g.Action, advise.ActionSlice)
 	cmptest.Equal(t, "held hours per week", g.HeldHoursPerWeek, 168)
 	cmptest.Equal(t, "namespace", g.Namespace, "")
@@ -311,7 +412,7 @@ func TestHoldersUntold(t *testing.T) {
 		a := analysisOf(o)
 		a.client = &Client{}
 		a.gpus = []*device{d}
-		d.answer = a.judge(d)
+		d.answer = judgeOne(a, d)
 
 		want := advise.ActionSlice
 		if told {
@@ -339,7 +440,7 @@ func TestThresholds(t *testing.T) {
 		change(&o.Advise)
 
 		d.history = want
-		if g := analysisOf(o).judge(d); g.Profile != profile {
+		if g := judgeOne(analysisOf(o), d); g.Profile != profile {
 			t.Errorf("%s, want %s", g.Profile, profile)
 		}
 	}
@@ -459,13 +560,13 @@ func TestEndedHistory(t *testing.T) {
 			d.history.busy[at] = float32(math.NaN())
 		}
 
-		d.answer = s.judge(d)
+		d.answer = judgeOne(s, d)
 		s.gpus = append(s.gpus, d)
 	}
 
 	cmptest.HasTexts(t, strings.Join(s.notes(&Report{}), "\n"),
 		"--time="+o.End.Add(-8*time.Hour).UTC().Format(time.RFC3339))
 	s.gpus[0] = narrow(o)
-	s.gpus[0].answer = s.judge(s.gpus[0])
+	s.gpus[0].answer = judgeOne(s, s.gpus[0])
 	cmptest.LacksTexts(t, strings.Join(s.notes(&Report{}), "\n"), "--time=")
 }

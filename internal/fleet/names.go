@@ -190,6 +190,8 @@ func dcgm(n dcgmNames) dialect {
 
 		return of("encoder", n.encoder) + " or " + of("decoder", n.decoder)
 	}
+	sent := most("DCGM_FI_PROF_NVLINK_TX_BYTES")
+	received := most("DCGM_FI_PROF_NVLINK_RX_BYTES")
 	exported := n.used + `{$sel,GPU_I_ID="",exported_pod!=""}`
 	own := n.used + `{$sel,GPU_I_ID="",exported_pod="",pod!="",pod!~".*exporter.*"}`
 
@@ -203,7 +205,8 @@ func dcgm(n dcgmNames) dialect {
 			"present_over_time(" + own + "[$w]))",
 		total: `max by (UUID) (last_over_time(` + n.used + `{$sel,GPU_I_ID=""}[$w]) + last_over_time(` + n.free +
 			`{$sel,GPU_I_ID=""}[$w]))` + n.mebibytes,
-		nvlink:      most(n.nvlink) + n.megabytes + " or on (UUID) " + most("DCGM_FI_PROF_NVLINK_TX_BYTES"),
+		nvlink: most(n.nvlink) + n.megabytes + " or on (UUID) " + sent + " + on (UUID) " + received +
+			" or on (UUID) " + sent + " or on (UUID) " + received,
 		media:       engine("encoder", n.encoder) + " or " + engine("decoder", n.decoder),
 		engines:     engines("avg_over_time"),
 		enginesMost: engines("max_over_time"),

@@ -20,7 +20,8 @@ const coarser = "The rules are those of migctl recommend, the evidence is coarse
 // counts has numbers of GPUs for the notes.
 type counts struct {
 	blind         int // without SM or DRAM activity
-	links         int // without NVLink traffic
+	young         int // provisional, known for less than seven days
+	bridges       int // provisional without NVLink traffic
 	unheld        int // in a cluster whose history names no holder
 	holderUnknown int // see device
 	byAdvisor     int // judged by the advisor of their node
@@ -44,7 +45,6 @@ func (a *analysis) countForNotes(r *Report) counts {
 		answer := &g.answer
 		c.blind += boolToInt(answer.ActivityUnread && !answer.Advised)
 		c.unseen += boolToInt(answer.Reason == advise.ReasonStartUnseen && !answer.Advised)
-		c.links += boolToInt(answer.NVLinkUnread)
 		c.byAdvisor += boolToInt(answer.Advised)
 		c.unheld += boolToInt(!a.holdersKnown[g.cluster])
 		c.holderUnknown += boolToInt(g.holderUnknown)
@@ -69,6 +69,8 @@ func (a *analysis) countForNotes(r *Report) counts {
 		c.byReplica += boolToInt(g.ByReplica)
 
 		if g.Action == advise.ActionSlice {
+			c.bridges += boolToInt(g.bridgeUnread)
+			c.young += boolToInt(g.Provisional && g.isYoung)
 			c.ownerless += boolToInt(g.Owner == "")
 			_, workload, _ := strings.Cut(g.Owner, "/")
 			c.hidden += boolToInt(!g.Advised && mayHideJob(workload))
@@ -153,9 +155,11 @@ func (a *analysis) notes(r *Report) []string {
 		c.byAdvisor,
 	)
 	add(
-		c.links,
-		"Of %d of the GPUs the history has no NVLink traffic: it is taken for none.",
-		c.links,
+		c.bridges,
+		"%d of the slices are provisional because NVLink bridges may connect their boards, and the "+
+			"history has no traffic of these. nvidia-smi nvlink --status on the node lists them. If "+
+			"there are any, measure: "+nvlinkRemedy+".",
+		c.bridges,
 	)
 	add(
 		c.unheld,
@@ -172,8 +176,8 @@ func (a *analysis) notes(r *Report) []string {
 	add(
 		r.Fleet.NotChecked,
 		"%d of the slices have fewer media engines than the GPU, and their use is not in the "+
-			"history: check what these workloads use of them (video, JPEG, optical flow). mig-exporter serves it "+
-			"with --collectors=+media.",
+			"history, so that FREED leaves them out: check what these workloads use of them (video, "+
+			"JPEG, optical flow). mig-exporter serves it with --collectors=+media.",
 		r.Fleet.NotChecked,
 	)
 	add(
@@ -201,8 +205,10 @@ func (a *analysis) notes(r *Report) []string {
 	noteOwners(&c, add)
 	add(
 		r.Fleet.Provisional,
-		"%d of the slices are provisional: there is evidence of less than seven days.",
+		"%d of the slices are provisional, by evidence that is not complete yet: FREED leaves them out. "+
+			"Of %d of them it is of less than seven days.",
 		r.Fleet.Provisional,
+		c.young,
 	)
 	a.notePrices(c, add)
 

@@ -118,7 +118,7 @@ func TestOwners(t *testing.T) {
 	hold("b-0", "Deployment/b", 100, steps)
 	all.finish(map[string]*history{"GPU-1": h})
 	cmptest.Equal(t, "owner", h.owner, "ml/Deployment/b")
-	answer := analysisOf(o).judge(d)
+	answer := judgeOne(analysisOf(o), d)
 	cmptest.Equal(t, "owner in the answer", answer.Owner, "ml/Deployment/b")
 }
 
@@ -151,7 +151,7 @@ func TestJobsInHistories(t *testing.T) {
 		}
 
 		all.finish(map[string]*history{d.uuid: d.history})
-		answer := analysisOf(o).judge(d)
+		answer := judgeOne(analysisOf(o), d)
 		cmptest.Equal(t, about, fmt.Sprintf("%s %s %s", answer.Action, answer.Reason, answer.Profile), c.want)
 		cmptest.HasTexts(t, answer.Explanation, c.names)
 

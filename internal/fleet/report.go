@@ -40,13 +40,16 @@ type Group struct {
 	GPUs      int    `json:"gpus"`
 	// Slices counts the GPUs whose workload could run in a slice.
 	Slices int `json:"slices"`
+	// Final counts those of Slices that are neither Provisional nor NotChecked. What follows is of
+	// these alone, as migctl recommend moves no others.
+	Final int `json:"-"`
 	// FreedGPUs is how many fewer GPUs these workloads need if they run in slices.
 	FreedGPUs int `json:"freedGpus"`
 	// GPUHoursPerWeek is how many hours a week the freed GPUs are held today.
 	GPUHoursPerWeek float64 `json:"gpuHoursPerWeek"`
 	// CostPerWeek is the price of these hours; absent without a price.
 	CostPerWeek *float64 `json:"costPerWeek,omitempty"`
-	// These are included in Slices: Provisional have evidence of less than seven days, NotChecked a
+	// These are included in Slices: Provisional have evidence that is not complete yet, NotChecked a
 	// profile that lacks media engines whose use we cannot read, Idle were held but ran nothing.
 	Provisional int `json:"provisional,omitempty"`
 	NotChecked  int `json:"mediaNotChecked,omitempty"`
@@ -82,7 +85,8 @@ type GPU struct {
 	Profile     string `json:"recommendedProfile,omitempty"`
 	// Decided is the figure of the slice that is nearest to its limit.
 	Decided *advise.Decided `json:"decidedBy,omitempty"`
-	// Gain is how much the slice saves if it is packed with all slices of the cluster and model.
+	// Gain is how much the slice saves if it is packed with all final slices of the cluster and
+	// model; absent if it is not final itself.
 	Gain *advise.Gain `json:"gain,omitempty"`
 	// Provisional and NotChecked: see advise.Recommendation.
 	Provisional bool `json:"provisional,omitempty"`
@@ -120,6 +124,15 @@ type GPU struct {
 	// fits is the profile that would do by the history, kept when the node's advisor says that it
 	// gains nothing; else empty.
 	fits string
+	// isYoung says that the evidence is of less than a week.
+	isYoung bool
+	// bridgeUnread says that an NVLink bridge may connect the board, of which nothing was read.
+	bridgeUnread bool
+}
+
+// isFinal reports whether a slice would do, and nothing more is to be learned first.
+func (g *GPU) isFinal() bool {
+	return g.Action == advise.ActionSlice && !g.Provisional && !g.NotChecked
 }
 
 // addEvidence fills in the evidence and r, the recommendation that follows from it.
@@ -235,7 +248,6 @@ func (a *analysis) sum(key Key, list []*GPU) Group {
 	var wanted []string
 	var known mig.Model
 	held := 0.
-	unknown := 0
 
 	for _, g := range list {
 		if g.Action != advise.ActionSlice {
@@ -244,23 +256,27 @@ func (a *analysis) sum(key Key, list []*GPU) Group {
 			continue
 		}
 
-		// A slice whose profile is unknown takes a whole GPU.
-		if known = g.model; g.Profile != "" {
-			wanted = append(wanted, g.Profile)
-		} else {
-			unknown++
-		}
-
-		held += g.HeldHoursPerWeek
+		known = g.model
+		group.Slices++
 		group.Provisional += boolToInt(g.Provisional)
 		group.NotChecked += boolToInt(g.NotChecked)
 		group.Idle += boolToInt(g.Idle)
+
+		if !g.isFinal() {
+			continue
+		}
+
+		group.Final++
+		held += g.HeldHoursPerWeek
+
+		if g.Profile != "" { // a slice whose profile is unknown takes a whole GPU
+			wanted = append(wanted, g.Profile)
+		}
 	}
 
-	group.Slices = len(wanted) + unknown
-	if group.Slices > 0 {
+	if group.Final > 0 {
 		group.FreedGPUs = len(wanted) - len(pack(known.Profiles, wanted))
-		hours := held * float64(group.FreedGPUs) / float64(group.Slices)
+		hours := held * float64(group.FreedGPUs) / float64(group.Final)
 		group.GPUHoursPerWeek = math.Round(hours*10) / 10
 	}
 
@@ -285,6 +301,7 @@ func boolToInt(set bool) int {
 func (g *Group) add(more *Group) {
 	g.GPUs += more.GPUs
 	g.Slices += more.Slices
+	g.Final += more.Final
 	g.FreedGPUs += more.FreedGPUs
 	g.GPUHoursPerWeek += more.GPUHoursPerWeek
 	g.Provisional += more.Provisional

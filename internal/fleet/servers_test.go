@@ -63,7 +63,7 @@ func TestServersOfAHistory(t *testing.T) {
 			all.add(d.history, 0, model.Metric{"hpc_job": "4711"}, 1)
 		}
 
-		answer := s.judge(d)
+		answer := judgeOne(s, d)
 		cmptest.Equal(t, about, fmt.Sprintf("%s %s %s", answer.Action, answer.Reason, answer.Profile), c.want)
 		cmptest.HasTexts(t, answer.Explanation, c.says)
 	}

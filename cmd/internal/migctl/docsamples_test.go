@@ -10,7 +10,7 @@ import (
 )
 
 // documentedGPUs are three nodes of eight H100 with what a fleet has: services of which many do
-// little, training, GPUs that nothing holds.
+// little, training, GPUs that nothing holds. One of them does not show how media engines are used.
 func documentedGPUs() []fakeGPU {
 	var gpus []fakeGPU
 	add := func(count int, namespace, pod string, g fakeGPU) {
@@ -18,6 +18,7 @@ func documentedGPUs() []fakeGPU {
 			at := len(gpus)
 			g.uuid, g.node = fmt.Sprintf("GPU-5e%06d-0000", at), fmt.Sprintf("node-%d", at/8)
 
+			g.mediaUnread = at >= 16 // of node-2
 			g.cluster = "a"
 			g.model = "NVIDIA H100 80GB HBM3"
 			g.namespace = namespace

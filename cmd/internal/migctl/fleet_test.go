@@ -26,6 +26,7 @@ type fakeGPU struct {
 	uuid, node, cluster, model, namespace string
 	pod, owner                            string
 	busy, sms, dram, memory               float64
+	mediaUnread, linksUnread              bool // the use of its media engines, and NVLink traffic
 }
 
 func fakeGPUs() []fakeGPU {
@@ -40,7 +41,7 @@ func fakeGPUs() []fakeGPU {
 	}
 	for i := range 24 {
 		gpus = append(gpus, fakeGPU{uuid: fmt.Sprintf("GPU-000001%02d-1", i), node: fmt.Sprintf("node-%d", i/8), cluster: "a", model: h100,
-			namespace: "vision", pod: fmt.Sprintf("classifier-%d", i), busy: 0.01 * float64(i+1), sms: 0.001 * float64(i+1), dram: 0.0005 * float64(i+1), memory: 6 << 30})
+			mediaUnread: i < 3, linksUnread: i == 22, namespace: "vision", pod: fmt.Sprintf("classifier-%d", i), busy: 0.01 * float64(i+1), sms: 0.001 * float64(i+1), dram: 0.0005 * float64(i+1), memory: 6 << 30})
 	}
 
 	return gpus
@@ -56,6 +57,8 @@ func fakePrometheus(t *testing.T, gpus ...fakeGPU) string {
 		var rows []any
 
 		for _, g := range gpus {
+			rows = append(rows, g.mediaRows(r, query)...)
+
 			if labels, v, ok := g.answer(query); ok {
 				rows = append(rows, row(r, labels, v))
 				if pod := labels["pod"]; pod != "" && pod != "classifier-23" {
@@ -115,6 +118,10 @@ func (g fakeGPU) answer(query string) (labels map[string]string, v float64, ok b
 	}
 
 	switch {
+	case strings.Contains(query, "nvidia_gpu_media_activity_ratio"):
+		return nil, 0, false // see mediaRows
+	case strings.Contains(query, "nvidia_gpu_nvlink_transmit_bytes_total"):
+		return labels, 0, !g.linksUnread
 	case strings.Contains(query, "count_over_time(nvidia_gpu_info"):
 		return map[string]string{"uuid": g.uuid, "name": g.model, "cluster": g.cluster, "node": g.node}, 1440, true
 	case strings.Contains(query, "group by (cluster)") && strings.Contains(query, "nvidia_gpu_pod_info"):
@@ -141,6 +148,28 @@ func (g fakeGPU) answer(query string) (labels map[string]string, v float64, ok b
 	}
 
 	return nil, 0, false
+}
+
+// mediaRows is what a query says of the media engines of a GPU, which uses none. With mediaUnread it
+// says nothing.
+func (g fakeGPU) mediaRows(r *http.Request, query string) (rows []any) {
+	isAboutMedia := strings.Contains(query, "nvidia_gpu_media_activity_ratio") && !strings.HasSuffix(query, "> 0")
+
+	selected := strings.Trim(strconv.Quote(regexp.QuoteMeta(g.uuid)), `"`)
+	if !isAboutMedia || g.mediaUnread || !strings.Contains(query, selected) {
+		return nil
+	}
+
+	use := 0.
+	if strings.Contains(query, "count_over_time") { // in what share of the scrapes it was read
+		use = 1
+	}
+
+	for _, engine := range []string{"decoder", "jpeg", "ofa"} {
+		rows = append(rows, row(r, map[string]string{"uuid": g.uuid, "engine": engine}, use))
+	}
+
+	return rows
 }
 
 // TestFleetOutput: every form is as it was, and no name of a label is a command to a terminal, a spreadsheet or a page.
@@ -186,7 +215,7 @@ func checkFleetJSON(t *testing.T, out string) {
 	}
 
 	cmptest.Equal(t, "first GPU", r.GPUs[0].UUID, hostile)
-	cmptest.Equal(t, "slices", r.Fleet.Slices, 24)
+	cmptest.Equal(t, "slices", r.Fleet.Slices, 23)
 
 	if r.Fleet.CostPerWeek == nil {
 		t.Error("the fleet has no cost per week")

@@ -190,12 +190,24 @@ func fleetAnswer(f *fleet.Group) string {
 	}
 
 	answer := nodedoc.Count(f.Slices, "could be a MIG slice", "could be MIG slices")
+	which := ", which"
+
+	if apart := slicesApart(f); apart != "" {
+		answer += ", of them " + apart
+		which = "; " + nodedoc.Count(f.Final, "final one", "final ones")
+	}
+
+	if f.Final == 0 {
+		return answer + "; none is final, so that no GPU counts as freed yet"
+	}
+
 	if f.FreedGPUs == 0 {
-		return answer + ", which would free no whole GPU"
+		return answer + which + " would free no whole GPU"
 	}
 
 	answer += fmt.Sprintf(
-		", which would free %s, held for %.0f hours a week",
+		"%s would free %s, held for %.0f hours a week",
+		which,
 		nodedoc.Count(f.FreedGPUs, "GPU", "GPUs"),
 		f.GPUHoursPerWeek,
 	)
@@ -206,10 +218,31 @@ func fleetAnswer(f *fleet.Group) string {
 	return answer
 }
 
+// slicesApart counts the slices of which more is to be said. Those that are not final free nothing
+// yet.
+func slicesApart(f *fleet.Group) string {
+	var list []string
+
+	for _, c := range []struct {
+		count int
+		what  string
+	}{
+		{f.Provisional, "provisional"},
+		{f.NotChecked, "with unknown use of media engines"},
+		{f.Idle, "idle"},
+	} {
+		if c.count > 0 {
+			list = append(list, fmt.Sprintf("%d %s", c.count, c.what))
+		}
+	}
+
+	return strings.Join(list, ", ")
+}
+
 // fleetLegend explains the columns of the table of groups.
 func fleetLegend(r *fleet.Report) string {
-	legend := "SLICES: GPUs that could be a slice. " +
-		"FREED: how many GPUs fewer these slices need, packed together; the row " +
+	legend := "SLICES: GPUs that could be a slice. FREED: how many GPUs fewer these slices need, packed " +
+		"together, without those that are provisional or whose use of media engines is unknown; the row " +
 		allNamespaces + " packs all namespaces together, which frees more. GPU-H/WEEK: hours a week " +
 		"for which the freed GPUs are held today."
 	if r.Fleet.CostPerWeek != nil {
@@ -299,8 +332,8 @@ func writeFleetSlices(p *page, r *fleet.Report) {
 		"BUSY: mean time in which kernels ran. STRETCH: how many times as long as now kernels take in "+
 			"the slice at p95, if all kernels are alike and at worst. DECIDED BY: the figure nearest to "+
 			"its limit: the expected stretch (with --strict the worst), busy time, or the share of the "+
-			"slice's memory or media engines that is needed, with headroom. NOTE: p, provisional "+
-			"(evidence of less than seven days); m, the slice has fewer media engines, which may be in "+
+			"slice's memory or media engines that is needed, with headroom. NOTE: p, provisional, by "+
+			"evidence that is not complete yet; m, the slice has fewer media engines, which may be in "+
 			"use; i, idle: held, and ran nothing; r, frees no whole GPU, and makes room; o, another "+
 			"replica of its owner needs this larger slice.",
 	)

@@ -236,10 +236,16 @@ func TestFleetTitles(t *testing.T) {
 	}{
 		{1, fleet.Group{GPUs: 1, CostPerWeek: &cost}, "1 GPU on 1 node, by the history of u in the hour before " +
 			"2026-03-04 12:00 UTC: none could be a MIG slice."},
-		{24, fleet.Group{GPUs: 2, Slices: 1, CostPerWeek: &cost}, "2 GPUs on 1 node, by the history of u in the day before " +
+		{24, fleet.Group{GPUs: 2, Slices: 1, Final: 1, CostPerWeek: &cost}, "2 GPUs on 1 node, by the history of u in the day before " +
 			"2026-03-04 12:00 UTC: 1 could be a MIG slice, which would free no whole GPU."},
-		{168, fleet.Group{GPUs: 3, Slices: 2, FreedGPUs: 1, GPUHoursPerWeek: 168}, "3 GPUs on 1 node, by the history of u " +
+		{168, fleet.Group{GPUs: 3, Slices: 2, Final: 2, FreedGPUs: 1, GPUHoursPerWeek: 168}, "3 GPUs on 1 node, by the history of u " +
 			"in the 7 days before 2026-03-04 12:00 UTC: 2 could be MIG slices, which would free 1 GPU, held for 168 hours a week."},
+		{168, fleet.Group{GPUs: 8, Slices: 4, Provisional: 4, CostPerWeek: &cost}, "8 GPUs on 1 node, by the history of u in the " +
+			"7 days before 2026-03-04 12:00 UTC: 4 could be MIG slices, of them 4 provisional; none is final, so that no GPU " +
+			"counts as freed yet."},
+		{168, fleet.Group{GPUs: 8, Slices: 7, Provisional: 1, NotChecked: 2, Idle: 1, Final: 4, FreedGPUs: 3, GPUHoursPerWeek: 504},
+			"8 GPUs on 1 node, by the history of u in the 7 days before 2026-03-04 12:00 UTC: 7 could be MIG slices, of them 1 " +
+				"provisional, 2 with unknown use of media engines, 1 idle; 4 final ones would free 3 GPUs, held for 504 hours a week."},
 	} {
 		r := fleet.Report{Prometheus: "u", Time: time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC), WindowHours: c.hours, Nodes: 1,
 			Fleet: c.group}
