@@ -25,7 +25,7 @@ func engineExporters() map[string]engineFamilies {
 			return map[string]float64{
 				"DCGM_FI_DEV_FB_USED": 4096, "DCGM_FI_DEV_FB_FREE": h100Bytes/(1<<20) - 4096,
 				"DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.2, "DCGM_FI_PROF_SM_ACTIVE": 0.01, "DCGM_FI_PROF_DRAM_ACTIVE": 0.01,
-				"DCGM_FI_DEV_ENC_UTIL": 0, "DCGM_FI_DEV_DEC_UTIL": 100 * decoders,
+				"DCGM_FI_DEV_ENC_UTIL": 0, "DCGM_FI_DEV_DEC_UTIL": 100 * decoders, "DCGM_FI_PROF_NVLINK_TX_BYTES": 0,
 			}
 		}},
 		"dcgm-exporter 4.9": {dcgm, func(decoders float64) map[string]float64 {
@@ -39,7 +39,8 @@ func engineExporters() map[string]engineFamilies {
 }
 
 // TestFleetCountsEngines: by a real Prometheus' history of dcgm-exporter, a GPU gets a slice with
-// as many decoders as it uses, in bursts too, and none if no slice has them.
+// as many decoders as it uses, in bursts too, and none if no slice has them, or if it only receives
+// data over NVLink.
 func TestFleetCountsEngines(t *testing.T) {
 	t.Parallel()
 	uses := map[string]func(minute int) float64{
@@ -49,10 +50,11 @@ func TestFleetCountsEngines(t *testing.T) {
 		"GPU-3": func(int) float64 { return 0.71 },
 		"GPU-4": func(minute int) float64 { return 0.71 * boolValue(minute%5 == 2) },
 		"GPU-5": func(minute int) float64 { return 0.71 * boolValue(minute >= 1000 && minute < 1010) },
+		"GPU-6": func(int) float64 { return 0 },
 	}
 	keep := "keep media-engines "
 	want := map[string]string{"GPU-0": "slice  1g.10gb", "GPU-1": "slice  1g.10gb", "GPU-2": "slice  3g.40gb",
-		"GPU-3": keep, "GPU-4": keep, "GPU-5": keep}
+		"GPU-3": keep, "GPU-4": keep, "GPU-5": keep, "GPU-6": "keep nvlink "}
 
 	for name, exporter := range engineExporters() {
 		e := NewPrometheus(t)
@@ -68,7 +70,10 @@ func TestFleetCountsEngines(t *testing.T) {
 					named[len(named)-1] += "-before" // the pod that is judged comes within the window: its start is seen
 				}
 
-				for family, v := range exporter.families(use(minute)) {
+				families := exporter.families(use(minute))
+				families["DCGM_FI_PROF_NVLINK_RX_BYTES"] = (2 << 20) * boolValue(uuid == "GPU-6")
+
+				for family, v := range families {
 					series := labels.FromStrings(append(named, "__name__", family, "instance", "n:9400", "job", "gpus")...)
 					if _, err := app.Append(0, series, at, v); err != nil {
 						t.Fatal(err)

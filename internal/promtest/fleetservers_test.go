@@ -61,7 +61,7 @@ func (g servedGPU) append(app storage.Appender, uuid string, minute int) error {
 	for name, v := range map[string]float64{
 		"DCGM_FI_DEV_FB_USED": now.gib * 1024, "DCGM_FI_DEV_FB_FREE": h100Bytes/(1<<20) - now.gib*1024,
 		"DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.2, "DCGM_FI_PROF_SM_ACTIVE": 0.005, "DCGM_FI_PROF_DRAM_ACTIVE": 0.005,
-		"DCGM_FI_DEV_ENC_UTIL": 0, "DCGM_FI_DEV_DEC_UTIL": 0,
+		"DCGM_FI_DEV_ENC_UTIL": 0, "DCGM_FI_DEV_DEC_UTIL": 0, "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": 0,
 	} {
 		if err := put(name, v, "UUID", uuid, "Hostname", "n", "modelName", "NVIDIA H100 80GB HBM3", "instance", "n:9400",
 			"job", "gpus"); err != nil {
