@@ -316,8 +316,8 @@ func TestUnreadNVLinkIsNotNone(t *testing.T) {
 			"slice  1g.10gb false"},
 		"nor has the advisor": {h100, func(d, _ *device) { d.history.advice.reason = advise.ReasonNVLinkUnread },
 			"unknown nvlink-unread  false"},
-		"a board that a bridge may connect": {"NVIDIA A100 80GB PCIe", func(*device, *device) {}, "slice  1g.10gb true"},
-		"a board without NVLink": {"NVIDIA RTX PRO 6000 Blackwell Server Edition", func(d, _ *device) {
+		"a GPU that a bridge may connect": {"NVIDIA A100 80GB PCIe", func(*device, *device) {}, "slice  1g.10gb true"},
+		"a model without NVLink": {"NVIDIA RTX PRO 6000 Blackwell Server Edition", func(d, _ *device) {
 			d.history.total = 97887 << 20
 		}, "slice  1g.24gb false"},
 	} {
@@ -340,10 +340,31 @@ func TestUnreadNVLinkIsNotNone(t *testing.T) {
 	}
 }
 
+// TestNeighborOfAnotherExporter: if two exporters serve GPUs of a node, those of the other one may have
+// been held.
+func TestNeighborOfAnotherExporter(t *testing.T) {
+	for about, c := range map[string]struct {
+		node string
+		want advise.Reason
+	}{"the same node": {"n", advise.ReasonNVLinkUnread}, "another node": {"m", advise.ReasonNone}} {
+		o := weekly()
+		d, other := narrow(o), narrow(o)
+		d.history.nvlink = math.NaN()
+		other.node = c.node
+		old := dcgm(oldNames())
+		other.dialect = &old
+
+		a := analysisOf(o)
+		a.gpus = []*device{d, other}
+		a.groupByNode()
+		cmptest.Equal(t, about, judgeOne(a, d).Reason, c.want)
+	}
+}
+
 // TestUnreadNVLinkIsCounted: how many GPUs lack the traffic is said, and nowhere that it is taken for
 // none.
 func TestUnreadNVLinkIsCounted(t *testing.T) {
-	const says = "2 of the slices are provisional because NVLink bridges may connect their boards"
+	const says = "2 of the slices are provisional because NVLink bridges may connect their GPUs"
 
 	for name, unknown := range map[string]int{"NVIDIA H100 80GB HBM3": 2, "NVIDIA A100 80GB PCIe": 0} {
 		o := weekly()

@@ -14,7 +14,7 @@ type links int
 
 const (
 	linksNone   links = iota
-	linksBridge       // only if a bridge connects the board to another one
+	linksBridge       // only if a bridge connects the GPU to another one
 	linksBuiltIn
 )
 
@@ -37,7 +37,8 @@ const nvlinkRemedy = "mig-exporter serves it by its collector nvlink, dcgm-expor
 	"counters file"
 
 const nvlinkUnreadText = "a slice would do, unless data was exchanged over NVLink, which slices " +
-	"do not have: another GPU of the node was held at the same time, and the traffic is not in the history. " + nvlinkRemedy
+	"do not have: another GPU of the node was held at the same time, and the traffic is not in the " +
+	"history. " + nvlinkRemedy
 
 func (h *history) isNVLinkUnread() bool { return math.IsNaN(h.nvlink) }
 
@@ -76,8 +77,8 @@ func (a *analysis) isShared(g *device) bool {
 }
 
 // doubtNVLink changes an answer that a slice would do if NVLink traffic with another GPU may have
-// been missed. If the boards have NVLink, we don't know whether a slice would do. If only a bridge
-// would connect them, there may be nothing to measure: then the answer is provisional.
+// been missed. If the model has NVLink, we don't know whether a slice would do. If only a bridge would
+// connect two of its GPUs, there may be nothing to measure: then the answer is provisional.
 func (g *GPU) doubtNVLink(has links, o advise.Options) {
 	if g.Action != advise.ActionSlice || has == linksNone {
 		return

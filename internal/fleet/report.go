@@ -126,7 +126,7 @@ type GPU struct {
 	fits string
 	// isYoung says that the evidence is of less than a week.
 	isYoung bool
-	// bridgeUnread says that an NVLink bridge may connect the board, of which nothing was read.
+	// bridgeUnread says that an NVLink bridge may connect the GPU, of which nothing was read.
 	bridgeUnread bool
 }
 
