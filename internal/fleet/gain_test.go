@@ -137,11 +137,11 @@ func TestSumsOfFinalSlices(t *testing.T) {
 	for about, c := range map[string]struct {
 		got, want Group
 	}{
-		"serving": {groups[0], Group{GPUs: 26, Slices: 26, Final: 22, FreedGPUs: 17, GPUHoursPerWeek: 17 * 168,
+		"serving": {groups[0], Group{GPUs: 26, Slices: 26, Final: 22, FreedGPUs: 17, FreedByAll: 19, GPUHoursPerWeek: 17 * 168,
 			Provisional: 1, NotChecked: 4}},
-		"research": {groups[1], Group{GPUs: 13, Slices: 13, Final: 8, FreedGPUs: 6, GPUHoursPerWeek: 6 * 112,
+		"research": {groups[1], Group{GPUs: 13, Slices: 13, Final: 8, FreedGPUs: 6, FreedByAll: 11, GPUHoursPerWeek: 6 * 112,
 			Provisional: 5, Idle: 8}},
-		"all": {total, Group{GPUs: 39, Slices: 39, Final: 30, FreedGPUs: 24, GPUHoursPerWeek: 3673.6,
+		"all": {total, Group{GPUs: 39, Slices: 39, Final: 30, FreedGPUs: 24, FreedByAll: 30, GPUHoursPerWeek: 3673.6,
 			Provisional: 6, NotChecked: 4, Idle: 8}},
 	} {
 		cost := *c.got.CostPerWeek

@@ -45,6 +45,8 @@ type Group struct {
 	Final int `json:"-"`
 	// FreedGPUs is how many fewer GPUs these workloads need if they run in slices.
 	FreedGPUs int `json:"freedGpus"`
+	// FreedByAll is the same with the slices that are not final.
+	FreedByAll int `json:"-"`
 	// GPUHoursPerWeek is how many hours a week the freed GPUs are held today.
 	GPUHoursPerWeek float64 `json:"gpuHoursPerWeek"`
 	// CostPerWeek is the price of these hours; absent without a price.
@@ -245,7 +247,7 @@ func (a *analysis) sum(key Key, list []*GPU) Group {
 		GPUs:      len(list),
 		Reasons:   map[advise.Reason]int{},
 	}
-	var wanted []string
+	var wanted, final []string
 	var known mig.Model
 	held := 0.
 
@@ -262,6 +264,10 @@ func (a *analysis) sum(key Key, list []*GPU) Group {
 		group.NotChecked += boolToInt(g.NotChecked)
 		group.Idle += boolToInt(g.Idle)
 
+		if g.Profile != "" { // a slice whose profile is unknown takes a whole GPU
+			wanted = append(wanted, g.Profile)
+		}
+
 		if !g.isFinal() {
 			continue
 		}
@@ -269,13 +275,15 @@ func (a *analysis) sum(key Key, list []*GPU) Group {
 		group.Final++
 		held += g.HeldHoursPerWeek
 
-		if g.Profile != "" { // a slice whose profile is unknown takes a whole GPU
-			wanted = append(wanted, g.Profile)
+		if g.Profile != "" {
+			final = append(final, g.Profile)
 		}
 	}
 
+	group.FreedByAll = len(wanted) - len(pack(known.Profiles, wanted))
+
 	if group.Final > 0 {
-		group.FreedGPUs = len(wanted) - len(pack(known.Profiles, wanted))
+		group.FreedGPUs = len(final) - len(pack(known.Profiles, final))
 		hours := held * float64(group.FreedGPUs) / float64(group.Final)
 		group.GPUHoursPerWeek = math.Round(hours*10) / 10
 	}
@@ -303,6 +311,7 @@ func (g *Group) add(more *Group) {
 	g.Slices += more.Slices
 	g.Final += more.Final
 	g.FreedGPUs += more.FreedGPUs
+	g.FreedByAll += more.FreedByAll
 	g.GPUHoursPerWeek += more.GPUHoursPerWeek
 	g.Provisional += more.Provisional
 	g.NotChecked += more.NotChecked

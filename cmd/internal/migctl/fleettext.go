@@ -198,11 +198,11 @@ func fleetAnswer(f *fleet.Group) string {
 	}
 
 	if f.Final == 0 {
-		return answer + "; none is final, so that no GPU counts as freed yet"
+		return answer + "; none is final, so that no GPU counts as freed yet" + freedByAll(f)
 	}
 
 	if f.FreedGPUs == 0 {
-		return answer + which + " would free no whole GPU"
+		return answer + which + " would free no whole GPU" + freedByAll(f)
 	}
 
 	answer += fmt.Sprintf(
@@ -215,7 +215,21 @@ func fleetAnswer(f *fleet.Group) string {
 		answer += fmt.Sprintf(" that cost %.2f", *f.CostPerWeek)
 	}
 
-	return answer
+	return answer + freedByAll(f)
+}
+
+// freedByAll says how many GPUs the slices free that are not final either, if they become final as
+// they are; it is empty if these free none.
+func freedByAll(f *fleet.Group) string {
+	if f.FreedByAll <= f.FreedGPUs {
+		return ""
+	}
+
+	return fmt.Sprintf(
+		"; all %d would free %s if they become final",
+		f.Slices,
+		nodedoc.Count(f.FreedByAll, "GPU", "GPUs"),
+	)
 }
 
 // slicesApart counts the slices of which more is to be said. Those that are not final free nothing
