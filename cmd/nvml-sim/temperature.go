@@ -14,13 +14,10 @@ func temperatureCalls() map[string]call {
 		"nvmlDeviceGetTemperature":          readGPU(gpu.ReadingTemperature, temperature, 2),
 		"nvmlDeviceGetTemperatureV":         readGPU(gpu.ReadingTemperature, temperatureV, 1),
 		"nvmlDeviceGetTemperatureThreshold": readGPU(gpu.ReadingTemperature, threshold, 2),
-		"nvmlDeviceGetMarginTemperature": beforeBranch(marginBranch, missingFunction,
+		"nvmlDeviceGetMarginTemperature": beforeBranch(sim.MarginBranch, missingFunction,
 			readGPU(gpu.ReadingTemperature, margin, 1)),
 	}
 }
-
-// marginBranch is the first driver branch with nvmlDeviceGetMarginTemperature.
-const marginBranch = 565
 
 func temperature(s *sim.GPUState, a args) result {
 	if a.uint(1) != C.SIM_NVML_TEMPERATURE_GPU {

@@ -35,6 +35,9 @@ func (s *GPUState) Thresholds() Thresholds {
 	return t
 }
 
+// MarginBranch is the first driver branch with nvmlDeviceGetMarginTemperature, which returns Margin.
+const MarginBranch = 565
+
 // Margin returns how many degrees Celsius the GPU is below GPUMax: nvidia-smi's T.Limit. It is
 // absent for GPUs before Ada. GPUs from Ada on report their thresholds only relative to GPUMax: by a
 // published nvidia-smi -q an H200 shuts down at -8, slows down at -2, and has its maximum at 0.

@@ -43,11 +43,8 @@ func (d *device) GetTemperature() (int, nvml.Return) {
 	return readFact(d, gpu.ReadingTemperature, func(s *sim.GPUState) int { return s.Celsius })
 }
 
-// marginBranch is the first driver branch with nvmlDeviceGetMarginTemperature.
-const marginBranch = 565
-
 func (d *device) GetMarginTemperature() (int, nvml.Return) {
-	if d.branch() < marginBranch {
+	if d.branch() < sim.MarginBranch {
 		return 0, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 
