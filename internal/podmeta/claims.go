@@ -16,6 +16,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 // We read at most one claim every claimEvery, after a burst of claimBurst.
@@ -175,7 +176,7 @@ func hasAdminAccess(devices []allocatedDevice, d gpu.ClaimDevice) (admin, ok boo
 // schedule makes a claim due, at once or after its backoff, unless it is due already.
 func (c *claimReader) schedule(known *claimState, now time.Time) {
 	if known.due.IsZero() {
-		known.due = now.Add(known.gap)
+		known.due = now.Add(known.retry.Wait)
 		wakeUp(c.wake)
 	}
 }
@@ -257,7 +258,7 @@ func (c *claimReader) readClaim(ctx context.Context, name claimName) {
 
 	before, wasRefused := c.refusals[name.namespace]
 	if errors.Is(err, gpu.ErrNoPermission) {
-		c.refusals[name.namespace] = refusal{err, now.Add(jitter(interval))}
+		c.refusals[name.namespace] = refusal{err, now.Add(retry.Spread(interval, jitterShare))}
 		if !wasRefused || before.err.Error() != err.Error() {
 			level.Warn(c.logger).Log(
 				"msg", "cannot find out whether claims have administrative access; trying again",
@@ -290,11 +291,11 @@ func (c *claimReader) readClaim(ctx context.Context, name claimName) {
 		return // a caller has asked with a later since meanwhile: the claim stays due
 	}
 
-	known.gap = nextGap(known.gap)
+	known.retry.PostponeApart(now, firstGap, interval, jitterShare)
 	known.due = time.Time{}
 
 	if err != nil && !errors.Is(err, gpu.ErrNotFound) {
-		known.due = now.Add(jitter(known.gap))
+		known.due = known.retry.Next
 	}
 }
 

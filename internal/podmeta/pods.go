@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 const (
@@ -46,7 +47,7 @@ type lookup struct {
 	firstAsked time.Time     // when a caller first asked with this since
 	lastAsked  time.Time     // when a caller last asked
 	due        time.Time     // when we ask the API server next; zero if there is no need
-	gap        time.Duration // the backoff between requests that do not answer it
+	retry      retry.Backoff // spaces the requests that do not answer it
 	// lastUID is what PodMetadata returned last; formerUID is what it returned last for an earlier
 	// since.
 	lastUID, formerUID string
@@ -72,7 +73,7 @@ func (l *lookup) renew(since, now time.Time) bool {
 	l.since = since
 	l.firstAsked = now
 	l.due = time.Time{}
-	l.gap = 0
+	l.retry = retry.Backoff{}
 
 	return true
 }
@@ -360,7 +361,7 @@ func (l *lookup) reschedule(answered bool, started, now time.Time) {
 	case answered, now.Sub(l.lastAsked) > recentlyAsked:
 		l.due = time.Time{}
 	case !l.due.IsZero() && !started.Before(l.firstAsked):
-		l.gap = nextGap(l.gap)
-		l.due = now.Add(l.gap)
+		l.retry.Postpone(now, firstGap, interval)
+		l.due = l.retry.Next
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -23,6 +22,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 const (
@@ -86,8 +86,7 @@ type Poller struct {
 	goneLookups    map[podID]*lookup // the lookups of PodGone
 	boundLookup    lookup            // the lookup of BoundPods
 	nextList       time.Time         // when the next periodic list is due
-	retryAt        time.Time         // after a failed list: when we may list again; zero after a success
-	gap            time.Duration     // the backoff before retryAt; 0 after a success
+	retry          retry.Backoff     // after a failed list: when we may list again; zero after a success
 	err            error             // of the last list; wraps ErrNotAsked before the first
 	// noConsistentBefore is set after a failed consistent list: until then we list from the cache.
 	noConsistentBefore time.Time
@@ -210,8 +209,8 @@ func (p *Poller) nextListTime() time.Time {
 	}
 
 	due = p.boundLookup.earlierDue(due)
-	if due.Before(p.retryAt) {
-		return p.retryAt
+	if !p.retry.IsDue(due) {
+		return p.retry.Next
 	}
 
 	return due
@@ -245,9 +244,8 @@ func (p *Poller) recordFailure(err error, consistent bool) {
 	defer p.mu.Unlock()
 
 	p.err = err
-	p.gap = nextGap(p.gap)
-	p.retryAt = now.Add(jitter(p.gap))
-	p.nextList = p.retryAt
+	p.retry.PostponeApart(now, firstGap, interval, jitterShare)
+	p.nextList = p.retry.Next
 
 	if consistent {
 		p.noConsistentBefore = now.Add(interval)
@@ -261,19 +259,10 @@ func (p *Poller) recordList(got *podList) (nameSuspect bool) {
 	defer p.mu.Unlock()
 
 	p.err = nil
-	p.gap = 0
-	p.retryAt = time.Time{}
-	p.nextList = now.Add(jitter(interval))
+	p.retry = retry.Backoff{}
+	p.nextList = now.Add(retry.Spread(interval, jitterShare))
 	p.mergeList(got)
 	p.rescheduleLookups(now)
 
 	return p.isNodeNameSuspect(now)
-}
-
-// nextGap returns the backoff after d: twice as long, but at least firstGap and at most interval.
-func nextGap(d time.Duration) time.Duration { return min(max(2*d, firstGap), interval) }
-
-// jitter varies d randomly by up to jitterShare.
-func jitter(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (1 - jitterShare + 2*jitterShare*rand.Float64()))
 }

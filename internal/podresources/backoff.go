@@ -1,8 +1,9 @@
 package podresources
 
 import (
-	"math/rand/v2"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 // The delay doubles with each failure, from firstDelay to longestDelay. It varies by jitterShare,
@@ -16,16 +17,15 @@ const (
 // backoff keeps the error of a failed call until it is time to retry. The zero backoff has no
 // error.
 type backoff struct {
-	delay time.Duration // after the last failure, without the random variation
-	until time.Time     // when to retry
-	err   error
+	retry retry.Backoff
+	err   error // of the last call; nil if it has not failed
 }
 
 func (b *backoff) reset() { *b = backoff{} }
 
 // pendingError returns the last error while it is too early to try again.
 func (b *backoff) pendingError(now time.Time) error {
-	if b.err != nil && now.Before(b.until) {
+	if b.err != nil && !b.retry.IsDue(now) {
 		return b.err
 	}
 
@@ -33,8 +33,6 @@ func (b *backoff) pendingError(now time.Time) error {
 }
 
 func (b *backoff) recordFailure(now time.Time, err error) {
-	b.delay = min(max(2*b.delay, firstDelay), longestDelay)
-	factor := 1 - jitterShare + 2*jitterShare*rand.Float64()
-	b.until = now.Add(time.Duration(float64(b.delay) * factor))
+	b.retry.PostponeApart(now, firstDelay, longestDelay, jitterShare)
 	b.err = err
 }

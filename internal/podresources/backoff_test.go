@@ -41,7 +41,7 @@ func TestBackoff(t *testing.T) {
 
 	b.recordFailure(now, failure)
 
-	if b.delay != firstDelay {
-		t.Errorf("the first delay after a reset is %v", b.delay)
+	if b.retry.Wait != firstDelay {
+		t.Errorf("the first delay after a reset is %v", b.retry.Wait)
 	}
 }

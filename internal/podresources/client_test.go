@@ -94,8 +94,8 @@ func TestClientBacksOff(t *testing.T) {
 		t.Errorf("after the backoff: %v, want another attempt", err)
 	}
 
-	if c.backoff.delay != 2*firstDelay {
-		t.Errorf("the second delay is %v", c.backoff.delay)
+	if c.backoff.retry.Wait != 2*firstDelay {
+		t.Errorf("the second delay is %v", c.backoff.retry.Wait)
 	}
 }
 

@@ -26,6 +26,31 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
+// TestPostponeApart: the waits double, and each is varied by up to a share.
+func TestPostponeApart(t *testing.T) {
+	var b Backoff
+
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	waits := map[time.Duration]bool{}
+
+	for _, seconds := range []time.Duration{1, 2, 4, 5, 5} {
+		b.PostponeApart(now, time.Second, 5*time.Second, 0.2)
+		wait := seconds * time.Second
+		cmptest.Equal(t, "wait", b.Wait, wait)
+
+		varied := b.Next.Sub(now)
+		if varied < wait*8/10 || varied > wait*12/10 {
+			t.Errorf("%s, want %s or a fifth more or less", varied, wait)
+		}
+
+		waits[varied-wait] = true
+	}
+
+	if len(waits) == 1 {
+		t.Errorf("all waits are varied by the same: %v", waits)
+	}
+}
+
 // TestSleep: it lasts for the time, or until the context ends.
 func TestSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

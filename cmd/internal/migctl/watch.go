@@ -13,6 +13,7 @@ import (
 	"github.com/rivo/uniseg"
 
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 // The terminal sequences with which a frame is written over the last one. The screen is not cleared
@@ -128,10 +129,7 @@ func (s *session) followNode(
 			return nil //nolint:nilerr // the operator has seen enough
 		}
 
-		select {
-		case <-time.After(s.retry):
-		case <-ctx.Done():
-		}
+		_ = retry.Sleep(ctx, s.retry)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/go-kit/log/level"
 	kubeletapi "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
@@ -38,7 +39,7 @@ func (a *api) newOrder() *rand.Rand { return rand.New(rand.NewPCG(seed, a.calls.
 // List implements the pod-resources API.
 func (a *api) List(ctx context.Context,
 	_ *kubeletapi.ListPodResourcesRequest) (*kubeletapi.ListPodResourcesResponse, error) {
-	if err := pause(ctx, time.Duration(a.delay.Load())); err != nil {
+	if err := retry.Sleep(ctx, time.Duration(a.delay.Load())); err != nil {
 		return nil, err
 	}
 
@@ -61,23 +62,6 @@ func (a *api) sync() {
 	}
 }
 
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	if d == 0 {
-		return nil
-	}
-
-	t := time.NewTimer(d)
-	defer t.Stop()
-
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // Get implements the pod-resources API.
 func (a *api) Get(_ context.Context,
 	request *kubeletapi.GetPodResourcesRequest) (*kubeletapi.GetPodResourcesResponse, error) {
@@ -97,7 +81,7 @@ func (a *api) Get(_ context.Context,
 // GetAllocatableResources implements the pod-resources API.
 func (a *api) GetAllocatableResources(ctx context.Context,
 	_ *kubeletapi.AllocatableResourcesRequest) (*kubeletapi.AllocatableResourcesResponse, error) {
-	if err := pause(ctx, time.Duration(a.delay.Load())); err != nil {
+	if err := retry.Sleep(ctx, time.Duration(a.delay.Load())); err != nil {
 		return nil, err
 	}
 
