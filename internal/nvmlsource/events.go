@@ -1,6 +1,7 @@
 package nvmlsource
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 const (
@@ -29,8 +31,8 @@ type eventQueue struct {
 
 	// mu guards the fields up to watcher. It is never held during a driver call.
 	mu    sync.Mutex
-	quit  chan struct{} // closed by stop
-	ended chan struct{} // closed when the goroutine has ended, or if stop came before it began
+	quit  context.CancelFunc // makes the goroutine end; nil until it was started
+	ended chan struct{}      // closed when the goroutine has ended, or if stop came before it began
 	// halted is closed when no call of the queue is under way after a halt; nil if no halt was begun
 	// since reset.
 	halted        chan struct{}
@@ -56,7 +58,6 @@ func newEventQueue(lib Library, opts Options) eventQueue {
 	return eventQueue{
 		lib: lib, opts: opts,
 		out:           make(chan gpu.Event, eventBuffer),
-		quit:          make(chan struct{}),
 		ended:         make(chan struct{}),
 		registrations: map[Device]*registration{},
 		withheld:      map[Device]int{},
@@ -75,24 +76,29 @@ func (q *eventQueue) startRegistering(gpus []*gpuState) {
 	q.mu.Lock()
 	starts := !q.running && !q.stopped
 	unused := !q.running && q.stopped
-	q.running = q.running || starts
-	quit := q.quit
-	ended := q.ended
 
-	if starts && !q.haltedAt.IsZero() {
-		q.overflow = q.overflow ||
-			time.Since(q.haltedAt) >= maxSetGap // events may have been missed
+	if starts {
+		q.startWaiting()
 	}
 
 	q.mu.Unlock()
 
-	if starts {
-		go q.waitForEvents(quit, ended)
-	}
-
 	if unused { // Close was called meanwhile, and the set will not be waited on
 		q.dropSet()
 	}
+}
+
+// startWaiting starts the goroutine. The caller holds mu.
+func (q *eventQueue) startWaiting() {
+	if !q.haltedAt.IsZero() {
+		q.overflow = q.overflow ||
+			time.Since(q.haltedAt) >= maxSetGap // events may have been missed
+	}
+
+	ctx, quit := context.WithCancel(context.Background())
+	q.running = true
+	q.quit = quit
+	go q.waitForEvents(ctx, q.ended)
 }
 
 // startQueue sets the GPUs and creates the first set. It reports whether there will be events to
@@ -141,40 +147,29 @@ func (q *eventQueue) stopLocked() (ended <-chan struct{}) {
 	}
 
 	q.stopped = true
-	close(q.quit)
 
-	if !q.running {
+	if q.running {
+		q.quit()
+	} else {
 		close(q.ended)
 	}
 
 	return q.ended
 }
 
-// waitForEvents receives events until the queue is stopped. It runs in a goroutine of its own.
-func (q *eventQueue) waitForEvents(quit <-chan struct{}, ended chan<- struct{}) {
+// waitForEvents receives events until the queue is stopped, which ends ctx. It runs in a goroutine of
+// its own.
+func (q *eventQueue) waitForEvents(ctx context.Context, ended chan<- struct{}) {
 	defer close(ended)
 	defer q.dropSet()
-	backoff := minBackoff
+	var backoff retry.Backoff
 	broken := false // the set has failed, and the next one has not been seen to work yet
 
-	for {
-		select {
-		case <-quit:
-			return
-		default:
-		}
-
+	for ctx.Err() == nil {
 		set := q.currentSet()
 		if set == nil {
 			broken = true
-
-			if !sleep(backoff, quit) {
-				return
-			}
-
-			if q.restoreSet() {
-				backoff = min(2*backoff, maxBackoff)
-			}
+			backoff = q.restoreAfter(ctx, backoff)
 
 			continue
 		}
@@ -186,7 +181,7 @@ func (q *eventQueue) waitForEvents(quit <-chan struct{}, ended chan<- struct{}) 
 				q.send(gpu.Event{Kind: gpu.EventsLost, Time: q.opts.Now()})
 			}
 
-			backoff = minBackoff
+			backoff = retry.Backoff{}
 			broken = false
 			q.deliverOverflow()
 
@@ -256,6 +251,19 @@ func (q *eventQueue) replaceSet(set *queueSet) *queueSet {
 	return q.set
 }
 
+// restoreAfter waits, and then tries to create the set again. It returns the backoff of the next
+// attempt, which is longer if there was one now.
+func (q *eventQueue) restoreAfter(ctx context.Context, before retry.Backoff) retry.Backoff {
+	backoff := before
+	backoff.Postpone(time.Now(), minBackoff, maxBackoff)
+
+	if retry.Sleep(ctx, backoff.Wait) != nil || !q.restoreSet() {
+		return before
+	}
+
+	return backoff
+}
+
 // restoreSet tries to create the set again; if that fails, the caller tries again later. It returns
 // false, without a try, if there are no GPUs.
 func (q *eventQueue) restoreSet() bool {
@@ -272,19 +280,6 @@ func (q *eventQueue) restoreSet() bool {
 	q.register(gpus)
 
 	return true
-}
-
-// sleep waits, and returns false if the queue was stopped meanwhile.
-func sleep(d time.Duration, quit <-chan struct{}) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-
-	select {
-	case <-quit:
-		return false
-	case <-t.C:
-		return true
-	}
 }
 
 // deliverOverflow sends EventsLost if events were dropped.

@@ -98,7 +98,7 @@ func (q *eventQueue) reset() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 
-	q.quit = make(chan struct{})
+	q.quit = nil
 	q.ended = make(chan struct{})
 	q.halted = nil
 	q.running = false
