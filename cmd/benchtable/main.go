@@ -1,5 +1,8 @@
 // Benchtable makes the tables of docs/performance.md from what `go test -bench` prints: make bench
 // runs both.
+//
+// We use no benchstat: it compares runs in tables of its own, and does not know the titles, the order
+// and the targets of our tables, nor which figures are missing.
 package main
 
 import (

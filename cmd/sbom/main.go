@@ -5,6 +5,9 @@
 // linked packages are; all license files between such a folder and the root of the module count.
 // Nothing is fetched over the network, and the same programs give the same bytes. Packages that are
 // shipped with the programs, as in the container image, are listed by the caller.
+//
+// We use no cyclonedx-gomod: it describes one program at a time, without the texts of the licenses,
+// which we have to ship, and without Debian packages.
 package main
 
 import (
