@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -169,9 +170,9 @@ func (c *controller) engineOptions(cfg *ControlConfig, x *exporter) (control.Opt
 		opts.Ended = x.addEvent
 	}
 
-	opts.CallTimeout = cfg.CallTimeout
+	opts.CallTimeout = cmp.Or(opts.CallTimeout, callTimeout) // a test may have set one
 	opts.IdleFor = cfg.IdleFor
-	opts.SettleTimeout = cfg.SettleTimeout
+	opts.SettleTimeout = settleTimeout
 	opts.RunHook = hooks.New(c.logger).Run
 	opts.Hooks = programs
 	opts.Now = x.node.now

@@ -2,12 +2,17 @@ package main
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 // What operators see when partition control meets a fault, from outside.
@@ -93,12 +98,35 @@ func TestAccept(t *testing.T) {
 func TestAChangeHangs(t *testing.T) {
 	t.Parallel()
 
-	c := controlNode(t, write(t, "s.yaml", faultyRepartition+
-		"faults: [{for: 60s, gpu: 0, kind: hang, on: create-gi, after: 1}]\n"),
-		"--control.call-timeout=1s", "--poll.interval=100ms")
-	c.must(4, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=4")
-	c.advance(time.Second)
-	s := c.scrape()
+	listening := make(chan struct{})
+	logger := log.LoggerFunc(func(line ...any) error {
+		if slices.Contains(line, any("partition control is listening")) {
+			close(listening)
+		}
+
+		return nil
+	})
+	x := controlledNodeOn(t, logger, func(n *node) { n.control.CallTimeout = time.Second }, faultyRepartition+
+		"faults: [{for: 60s, gpu: 0, kind: hang, on: create-gi, after: 1}]\n",
+		"--poll.interval=100ms", "--collectors=+instance_processes")
+	<-listening
+
+	scrape := func() series {
+		w := httptest.NewRecorder()
+		x.handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
+
+		return parseSeries(t, w.Body.Bytes())
+	}
+	apply := func(devices string) string {
+		out, code := runMigctl(t, x.control.server.Socket, "apply", "--yes", "--gpus", "0", "--devices", devices)
+		cmptest.Equal(t, "exit code for "+devices, code, 4)
+
+		return out
+	}
+
+	apply("1g.5gb=4")
+	pollOnce(t, x)
+	s := scrape()
 	s.expect(t, "stuck", 1, "mig_control_state", `state="stuck"`)
 	s.expect(t, "stuck", 1, "nvidia_gpu_up", `gpu="1"`)
 
@@ -106,14 +134,15 @@ func TestAChangeHangs(t *testing.T) {
 		t.Errorf("hung driver calls: %v", n)
 	}
 
-	if out := c.must(4, "apply", "--yes", "--gpus", "0", "--devices", "7g.40gb=1"); !strings.Contains(out,
-		"A driver call has not returned") {
-		t.Errorf("migctl does not say why nothing else is begun there:\n%s", out)
+	cmptest.HasTexts(t, apply("7g.40gb=1"), "A driver call has not returned") // why nothing else is begun there
+
+	advanceBy(t, x, 70*time.Second)
+
+	for !slices.Equal(scrape().of("mig_control_state", `state="idle"`), []float64{1}) { // when the call has returned
+		pollOnce(t, x)
 	}
 
-	c.advance(70 * time.Second)
-	c.idle() // when the call has returned
-	s = c.scrape()
+	s = scrape()
 	s.expect(t, "over", 0, "nvidia_mig_gpu_instance_processes", `mig_profile="3g.20gb"`)
 	s.expect(t, "over", 0, "nvidia_mig_gpu_instance_processes", `mig_profile="2g.10gb"`)
 	s.expect(t, "over", -1, "nvidia_mig_gpu_instance_processes", `mig_profile="1g.5gb"`)

@@ -59,13 +59,21 @@ func controlNodeIn(t *testing.T, dir, scenario string, args ...string) *controll
 // migctl runs the command line, and returns what it prints and its exit code.
 func (c *controlled) migctl(args ...string) (output string, code int) {
 	c.t.Helper()
-	cmd := exec.CommandContext(c.t.Context(), migctlBinary, args...)
-	cmd.Env = append(os.Environ(), "MIGCTL_ADDRESS=unix://"+filepath.Join(c.dir, "c.sock"))
+
+	return runMigctl(c.t, filepath.Join(c.dir, "c.sock"), args...)
+}
+
+// runMigctl runs the command line on the socket of partition control, and returns what it prints and
+// its exit code.
+func runMigctl(t testing.TB, socket string, args ...string) (output string, code int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), migctlBinary, args...)
+	cmd.Env = append(os.Environ(), "MIGCTL_ADDRESS=unix://"+socket)
 	out, err := cmd.CombinedOutput()
 
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		c.t.Fatal(err)
+		t.Fatal(err)
 	}
 
 	return string(out), cmd.ProcessState.ExitCode()

@@ -44,8 +44,15 @@ func (p *program) scrape() series {
 		p.t.Fatalf("GET /metrics: %d %s", r.status, r.body)
 	}
 
+	return parseSeries(p.t, r.body)
+}
+
+// parseSeries parses metrics in text.
+func parseSeries(t testing.TB, text []byte) series {
+	t.Helper()
+
 	all := series{}
-	scanner := bufio.NewScanner(bytes.NewReader(r.body))
+	scanner := bufio.NewScanner(bytes.NewReader(text))
 	scanner.Buffer(nil, 1<<20)
 
 	for scanner.Scan() {
@@ -58,7 +65,7 @@ func (p *program) scrape() series {
 
 		v, err := strconv.ParseFloat(line[at+1:], 64)
 		if err != nil {
-			p.t.Fatalf("%q: %v", line, err)
+			t.Fatalf("%q: %v", line, err)
 		}
 
 		all[line[:at]] = v

@@ -26,9 +26,7 @@ type ControlConfig struct {
 	Cordon        bool
 	DevicePlugin  string // NAMESPACE/LABELS of its pods; empty: it is not restarted
 	Hooks         []string
-	CallTimeout   time.Duration
 	IdleFor       time.Duration
-	SettleTimeout time.Duration
 }
 
 // What partition control may do.
@@ -88,17 +86,21 @@ func declareControlFlags(app *kingpin.Application, cfg *ControlConfig) {
 		"starts it once for a MIG mode that is pending until then.").
 		StringsVar(&cfg.Hooks)
 
-	durationFlag(app, "control.call-timeout", "Time after which a change that the driver has "+
-		"not answered counts as stuck.",
-		"30s", &cfg.CallTimeout)
 	durationFlag(app, "control.idle-for", "Time for which an instance must have been inactive "+
 		"to count as idle.",
 		"1m", &cfg.IdleFor)
-	durationFlag(app, "control.settle-timeout", "Time for which an operation waits for the "+
-		"kubelet to offer exactly the devices that exist, and blocks its own GPUs; then it is "+
-		"unsettled.",
-		"2m", &cfg.SettleTimeout)
 }
+
+// callTimeout is the time after which a call of the driver counts as stuck, and a write of the state
+// folder as failed. We expect both to take seconds. More time would only delay the news for the
+// operator, and less would gain nothing: a stuck operation goes on when its call returns.
+const callTimeout = 30 * time.Second
+
+// settleTimeout is how long an operation blocks its GPUs while the kubelet does not offer exactly the
+// devices that exist; then it is unsettled. By default a pod of the device plugin has 30 s
+// to end, and its successor starts within the rest. What takes longer is not lost: an unsettled operation succeeds
+// once the kubelet has followed.
+const settleTimeout = 2 * time.Minute
 
 // hookTimeout is the time after which we kill a hook. Hooks restart services, and systemd gives a
 // service 90 s to stop. A hook that needs longer should start its work and return.
@@ -142,18 +144,7 @@ func (c *ControlConfig) validate(errs *flagErrors) {
 	errs.check(c.ConfigFile == "" || c.ListenAddress != "",
 		"%s=%s: expected %s with it", file, c.ConfigFile, address)
 
-	for _, d := range []struct {
-		flag  flagName
-		value time.Duration
-		least time.Duration
-	}{
-		{"control.call-timeout", c.CallTimeout, time.Second},
-		{"control.idle-for", c.IdleFor, 0},
-		{"control.settle-timeout", c.SettleTimeout, 0},
-	} {
-		errs.check(d.value >= d.least, "%s=%s: expected %s or more", d.flag, d.value, d.least)
-	}
-
+	errs.check(c.IdleFor >= 0, "%s=%s: expected 0s or more", flagName("control.idle-for"), c.IdleFor)
 	errs.check(c.DevicePlugin == "" || c.Cordon,
 		"%s=%s: expected %s with it: until the plugin has restarted, pods may be given "+
 			"devices that do not exist",

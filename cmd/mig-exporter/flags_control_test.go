@@ -35,7 +35,7 @@ func TestControlFlags(t *testing.T) {
 		{"group", []string{"--control.enabled", "--control.allow-gid=-2"}, "--control.allow-gid=-2"},
 		{"a hook that is no list", []string{"--control.enabled", "--control.hook=systemctl restart x"}, "--control.hook"},
 		{"a hook", []string{"--control.enabled", `--control.hook=["systemctl","restart","x"]`}, ""},
-		{"no time for calls", []string{"--control.enabled", "--control.call-timeout=10ms"}, "--control.call-timeout=10ms"},
+		{"idle before it was", []string{"--control.enabled", "--control.idle-for=-1s"}, "--control.idle-for=-1s: expected 0s"},
 		{"a device plugin without cordon", []string{"--control.enabled", "--control.device-plugin=nvidia/app=plugin"},
 			"--control.device-plugin=nvidia/app=plugin: expected --control.cordon with it"},
 		{"a device plugin without a namespace", []string{"--control.enabled", "--control.cordon", "--kubernetes.node-name=n",

@@ -39,7 +39,10 @@ func goneFlags() []goneFlag {
 			limits.Headroom),
 		constant("advise.target-busy", "a recommended slice is busy for at most %v at p99",
 			limits.TargetBusy),
+		constant("control.call-timeout", "a driver call is stuck after %s", callTimeout),
 		constant("control.hook-timeout", "a hook may take %s", hookTimeout),
+		constant("control.settle-timeout", "an operation is unsettled after %s, and succeeds when "+
+			"the kubelet has followed", settleTimeout),
 		window("dcgm.clock-events-window", clockEventsWindowFlag,
 			"DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE"),
 		{

@@ -29,6 +29,9 @@ func goneCases() []goneCase {
 			"leave it out: a recommended slice has 0.15 of the highest memory use free", ""},
 		{"--advise.target-busy=0.9",
 			"leave it out: a recommended slice is busy for at most 0.8 at p99", ""},
+		{"--control.call-timeout=1m", "leave it out: a driver call is stuck after 30s", ""},
+		{"--control.settle-timeout=5m", "leave it out: an operation is unsettled after 2m0s, and " +
+			"succeeds when the kubelet has followed", ""},
 		{"--control.hook-timeout=5m", "leave it out: a hook may take 2m0s", ""},
 		{"--dcgm.clock-events-window=1m", "use --clock-events-count-window-size" + milliseconds,
 			"use DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE" + milliseconds},

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-kit/log"
+
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
@@ -270,6 +272,15 @@ faults:
 func controlledNode(t *testing.T, text string, flags ...string) *exporter {
 	t.Helper()
 
+	return controlledNodeOn(t, log.NewNopLogger(), func(*node) {}, text, flags...)
+}
+
+// controlledNodeOn is controlledNode with a log, on a node that a test has changed.
+func controlledNodeOn(
+	t *testing.T, logger log.Logger, change func(*node), text string, flags ...string,
+) *exporter {
+	t.Helper()
+
 	dir, err := os.MkdirTemp("", "ctl-") //nolint:usetesting // the path of a socket has to be short
 	if err != nil {
 		t.Fatal(err)
@@ -282,7 +293,10 @@ func controlledNode(t *testing.T, text string, flags ...string) *exporter {
 		t.Fatal(err)
 	}
 
-	return runInProcess(t, append([]string{"--sim.scenario=" + scenario, "--control.enabled", "--control.mode=apply",
-		"--control.socket=" + filepath.Join(dir, "c.sock"), "--control.state-dir=" + filepath.Join(dir, "state")},
-		flags...)...)
+	x := startOn(t, logger, change, append([]string{"--sim.clock=step", "--sim.scenario=" + scenario,
+		"--control.enabled", "--control.mode=apply", "--control.socket=" + filepath.Join(dir, "c.sock"),
+		"--control.state-dir=" + filepath.Join(dir, "state")}, flags...)...)
+	pollOnce(t, x)
+
+	return x
 }

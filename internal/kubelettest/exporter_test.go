@@ -60,7 +60,7 @@ func (n *node) startExporter(ctx context.Context) (*corev1.Pod, error) {
 }
 
 // usualArgs are the exporter's arguments in most tests, whose device plugins are no pods.
-var usualArgs = []string{"--control.device-plugin=", "--control.settle-timeout=1m"}
+var usualArgs = []string{"--control.device-plugin="}
 
 // createExporter creates the exporter's pod, with further arguments of a test.
 func (n *node) createExporter(ctx context.Context, suffix string, args ...string) (*corev1.Pod, error) {

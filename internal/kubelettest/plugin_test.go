@@ -124,7 +124,6 @@ func TestControlUnsettled(t *testing.T) {
 	small := c.plugins["nvidia.com/mig-1g.5gb"]
 	large := c.plugins["nvidia.com/mig-3g.20gb"]
 	offered, _ := small.offered()
-	c.replaceExporter(t, "u1n5t", "--control.device-plugin=", "--control.settle-timeout=5s")
 
 	output, exit, err := c.migctl(c.ctx, "apply", "--yes", "--gpus=8", "--devices=1g.5gb=2")
 	if err != nil || exit != 6 || !strings.Contains(output, "the kubelet to stop offering") {
@@ -135,7 +134,7 @@ func TestControlUnsettled(t *testing.T) {
 		t.Error(err)
 	}
 
-	c.replaceExporter(t, "u2n5t", "--control.device-plugin=", "--control.settle-timeout=5s")
+	c.replaceExporter(t, "u1n5t", usualArgs...)
 
 	if err := await(time.Minute, func() error {
 		op, err := c.lastOperation()

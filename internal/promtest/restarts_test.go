@@ -106,8 +106,7 @@ func TestRulesOnPartitionControl(t *testing.T) {
 	}
 
 	r := newRollout(t, blunder, "--control.enabled", "--control.mode=apply", "--control.socket="+socket,
-		"--control.state-dir="+state,
-		"--control.call-timeout=1s", "--poll.timeout=100ms")
+		"--control.state-dir="+state, "--poll.timeout=100ms")
 	r.start("gpu-node-1", "mig-exporter-a")
 	r.run(10 * time.Minute)
 	r.free(socket, "read-only")
