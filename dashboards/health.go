@@ -223,7 +223,7 @@ func healthScrapes() []panel {
 			"Grows with devices and pods. docs/metrics.md says how many to expect, and collectors that can be switched off.",
 			aggregate("max", nodeRows, selectFamily("scrape_samples_scraped", ofExporters)+" "+ofJobs), "{{instance}}"),
 		counts("Scrapes refused", amber,
-			"Because of --web.max-scrapes, in each interval. Too many clients scrape this exporter.",
+			"Beyond 40 at the same time, in each interval. Too many clients scrape this exporter.",
 			aggregate("sum", nodeRows,
 				increase(selectFamily("mig_exporter_scrapes_total", ofExporters, `result="rejected"`))),
 			"{{instance}}"),

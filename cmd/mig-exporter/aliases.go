@@ -102,12 +102,6 @@ func translatedAliases() []alias {
 			translate: as("hpc.job-mapping-dir")},
 		{name: "enable-pprof", env: "DCGM_EXPORTER_ENABLE_PPROF", flag: "web.pprof", switches: true,
 			translate: translateSwitch("web.pprof", "true", "false")},
-		{
-			name:      "max-concurrent-scrapes",
-			env:       "DCGM_EXPORTER_MAX_CONCURRENT_SCRAPES",
-			flag:      "web.max-scrapes",
-			translate: as("web.max-scrapes"),
-		},
 		{name: "debug", env: "DCGM_EXPORTER_DEBUG", flag: "log.level", switches: true,
 			translate: translateSwitch("log.level", "debug", "")},
 		{

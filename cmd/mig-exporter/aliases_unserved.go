@@ -1,5 +1,7 @@
 package main
 
+import "fmt"
+
 // verdict says how the program treats a flag of dcgm-exporter, or its environment variable.
 type verdict int
 
@@ -199,6 +201,14 @@ func harmlessAliases() []alias {
 			verdict:  warned,
 			accepted: []string{"30s"},
 			advice:   "responses are bounded always",
+		},
+
+		{
+			name:     "max-concurrent-scrapes",
+			env:      "DCGM_EXPORTER_MAX_CONCURRENT_SCRAPES",
+			verdict:  warned,
+			accepted: []string{"16"},
+			advice:   fmt.Sprintf("%d scrapes are served at the same time", maxScrapes),
 		},
 
 		// What DCGM keeps and logs.

@@ -92,7 +92,7 @@ func TestExitCodes(t *testing.T) {
 		{"unknown flag", []string{"--no-such-flag"}, exitUsage, []string{"no-such-flag", "--help"}},
 		{"unknown driver", []string{"--driver=rocm"}, exitUsage, []string{"--driver=rocm", "nvml or sim"}},
 		{"no duration", []string{"--poll.timeout=soon"}, exitUsage, []string{"--poll.timeout=soon", "5s"}},
-		{"no number", []string{"--web.max-scrapes=few"}, exitUsage, []string{"--web.max-scrapes=few", "number"}},
+		{"no number", []string{"--control.allow-gid=few"}, exitUsage, []string{"--control.allow-gid=few", "number"}},
 		{"interval too short", []string{"--poll.interval=1us"}, exitUsage, []string{"--poll.interval=1µs", "50ms"}},
 		{"scenario without the simulated driver", []string{"--sim.scenario=" + scenario}, exitFailure,
 			[]string{"--driver=sim"}},

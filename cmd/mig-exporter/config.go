@@ -130,7 +130,6 @@ type WebConfig struct {
 	Addresses     []string
 	ConfigFile    string
 	SystemdSocket bool
-	MaxScrapes    int
 	State         bool
 	Processes     gpu.ProcessDetail // or processesAuto; see processDetail
 	Pprof         bool
@@ -182,8 +181,6 @@ func (c *Config) validate(errs *flagErrors) {
 	c.Metrics.validate(errs)
 	c.Profiling.validate(errs)
 
-	errs.check(c.Web.MaxScrapes >= 0,
-		"%s=%d: expected 0 (no limit) or more", flagName("web.max-scrapes"), c.Web.MaxScrapes)
 	errs.check(c.Capture.Polls >= 1 && c.Capture.Polls <= maxCapturePolls,
 		"%s=%d: expected a number from 1 to %d",
 		flagName("capture.polls"), c.Capture.Polls, maxCapturePolls)

@@ -314,10 +314,6 @@ func declareWebFlags(app *kingpin.Application, cfg *WebConfig) {
 		"--web.listen-address.").
 		BoolVar(&cfg.SystemdSocket)
 
-	intFlag(app, "web.max-scrapes", "Scrapes gathered and encoded at the same time; those "+
-		"beyond it get 503. 0 is no limit.",
-		"40", &cfg.MaxScrapes)
-
 	app.Flag("web.state", "Serve the node's state as JSON at /api/v1/node, and on the landing "+
 		"page.").
 		Default("true").

@@ -70,6 +70,7 @@ func goneFlags() []goneFlag {
 			"readings of a GPU that does not answer end after %d intervals",
 			staleIntervals,
 		),
+		constant("web.max-scrapes", "%d scrapes are served at the same time", maxScrapes),
 		constant(
 			"web.openmetrics-created",
 			"protobuf says when counters began; Prometheus asks for it "+

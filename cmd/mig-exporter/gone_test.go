@@ -50,6 +50,7 @@ func goneCases() []goneCase {
 		{"--path.procfs=/host/proc", "leave it out: processes are read from /proc", ""},
 		{"--poll.stale-after=5",
 			"leave it out: readings of a GPU that does not answer end after 3 intervals", ""},
+		{"--web.max-scrapes=100", "leave it out: 40 scrapes are served at the same time", ""},
 		{"--web.openmetrics-created", "leave it out: protobuf says when counters began; Prometheus " +
 			"asks for it with --enable-feature=created-timestamp-zero-ingestion", ""},
 		{"--web.ready-max-age=0s", "leave it out: the node is not ready if its last reading is " +

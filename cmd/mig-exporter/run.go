@@ -355,12 +355,17 @@ func collectorOptions(cfg *MetricsConfig, pods *KubernetesConfig, jobs bool) col
 	}
 }
 
+// maxScrapes limits the scrapes that are gathered and encoded at the same time; it is node_exporter's
+// default, too. Each takes milliseconds, and scrapers of one Snapshot share the work: only far more
+// clients than any node has would reach the limit.
+const maxScrapes = 40
+
 func (x *exporter) webOptions(cfg *WebConfig, polls *PollConfig) web.Options {
 	return web.Options{
 		Notes: func() []string {
 			return slices.Concat(x.activity.notes(), x.controlNotes(), x.labelNotes())
 		},
-		MaxScrapes:     cfg.MaxScrapes,
+		MaxScrapes:     maxScrapes,
 		FreshFor:       polls.freshFor(),
 		FreshCollector: collector.ExporterGroup,
 		ReadyMaxAge:    polls.readyMaxAge(x.node.speed),

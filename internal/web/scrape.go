@@ -82,8 +82,7 @@ func newScrapeHandler(
 func scrapeCounter(result string, n *atomic.Uint64) prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "mig_exporter_scrapes_total",
-		Help: "Scrapes by result: served, or rejected because too many were " +
-			"being served (--web.max-scrapes).",
+		Help: "Scrapes by result: served, or rejected because too many were being served.",
 		ConstLabels: prometheus.Labels{"result": result},
 	}, func() float64 { return float64(n.Load()) })
 }
