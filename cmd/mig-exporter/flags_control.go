@@ -97,8 +97,8 @@ func declareControlFlags(app *kingpin.Application, cfg *ControlConfig) {
 const callTimeout = 30 * time.Second
 
 // settleTimeout is how long an operation blocks its GPUs while the kubelet does not offer exactly the
-// devices that exist; then it is unsettled. By default a pod of the device plugin has 30 s
-// to end, and its successor starts within the rest. What takes longer is not lost: an unsettled operation succeeds
+// devices that exist; then it is unsettled. By default a pod of the device plugin has 30 s to end, and
+// its successor starts within the rest. What takes longer is not lost: an unsettled operation succeeds
 // once the kubelet has followed.
 const settleTimeout = 2 * time.Minute
 

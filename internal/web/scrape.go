@@ -81,8 +81,8 @@ func newScrapeHandler(
 // that equal runs serve equal bytes.
 func scrapeCounter(result string, n *atomic.Uint64) prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "mig_exporter_scrapes_total",
-		Help: "Scrapes by result: served, or rejected because too many were being served.",
+		Name:        "mig_exporter_scrapes_total",
+		Help:        "Scrapes by result: served, or rejected because too many were being served.",
 		ConstLabels: prometheus.Labels{"result": result},
 	}, func() float64 { return float64(n.Load()) })
 }
