@@ -86,6 +86,23 @@ func (h *hangingWorld) PollGPUs(ctx context.Context, ids ...gpu.UUID) error {
 	return h.world.PollGPUs(ctx, ids...)
 }
 
+// Current implements Poller. While Poll hangs, nothing was polled yet.
+func (h *hangingWorld) Current() *gpu.Snapshot {
+	if h.name == "Poll" && h.armed.Load() {
+		return nil
+	}
+
+	return h.world.Current()
+}
+
+func (h *hangingWorld) Poll(ctx context.Context, first func() error) error {
+	if err := h.hangs(ctx, "Poll"); err != nil {
+		return err
+	}
+
+	return h.world.Poll(ctx, first)
+}
+
 // Restart implements DevicePlugin.
 func (h *hangingWorld) Restart(ctx context.Context) ([]string, error) {
 	return []string{"pod"}, h.hangs(ctx, "Restart")
@@ -204,6 +221,24 @@ func (h *hangingWorld) set(o *Options) {
 	o.Cluster = &hangingCluster{cluster{h.world}, h}
 	o.Handles, o.Profiling = hangingFiles{h}, hangingProfiling{h}
 	o.Observer = &hangingObserver{observer{h.world}, h}
+	h.setCallbacks(o)
+}
+
+// setCallbacks sets the functions that receive what the engine reports.
+func (h *hangingWorld) setCallbacks(o *Options) {
+	hang := func(name string) { _ = h.hangs(context.Background(), name) }
+
+	o.Ended = func(Ended) { hang("Ended") }
+	o.Wanted = func([]WantedLayout) { hang("Wanted") }
+
+	o.Unsettled = func(number int) {
+		hang("Unsettled")
+		h.setUnsettled(number)
+	}
+	o.Unrestored = func(list []api.Unrestored) {
+		hang("Unrestored")
+		h.setUnrestored(list)
+	}
 }
 
 // TestAnyCallHangs: whatever hangs in the middle of an operation, or of the request for it, what
@@ -214,6 +249,7 @@ func TestAnyCallHangs(t *testing.T) {
 		inRequest bool // it hangs while the operation is asked for
 		mode      bool // the operation changes the MIG mode
 		everyPlan bool // each plan asks it, and without an answer nothing is known to be idle or without another owner
+		lags      bool // the kubelet does not offer the new devices, so that the operation is unsettled
 	}
 
 	for name, c := range map[string]row{
@@ -223,6 +259,8 @@ func TestAnyCallHangs(t *testing.T) {
 		"SetMIGMode":             {mode: true},
 		"Release":                {mode: true},
 		"PollGPUs":               {},
+		"Poll":                   {everyPlan: true},
+		"Poll, accepts":          {mode: true, inRequest: true, everyPlan: true},
 		"Open":                   {everyPlan: true},
 		"List":                   {everyPlan: true},
 		"Allocatable":            {},
@@ -238,6 +276,10 @@ func TestAnyCallHangs(t *testing.T) {
 		"RunHook":                {},
 		"Observer.State":         {},
 		"Observer.Operation":     {},
+		"Ended":                  {},
+		"Unsettled":              {lags: true},
+		"Unrestored":             {},
+		"Wanted":                 {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -246,6 +288,7 @@ func TestAnyCallHangs(t *testing.T) {
 					w = bare(t)
 				}
 
+				w.kubeletLags = c.lags
 				h := &hangingWorld{world: w, reached: make(chan struct{}), release: make(chan struct{})}
 				h.name, _, _ = strings.Cut(name, ",")
 				e := w.engine(t, h.set)
@@ -300,7 +343,12 @@ func TestAnyCallHangs(t *testing.T) {
 
 				close(h.release)
 				synctest.Wait()
-				cmptest.Equal(t, "state after the next start", w.engine(t, nil).State(), idle)
+
+				w.kubeletLags = false
+				next := w.engine(t, nil)
+				next.watchUnsettled(t.Context())
+				next.await()
+				cmptest.Equal(t, "state after the next start", next.State(), idle)
 				cmptest.Equal(t, "cordoned by", w.cordonedBy, "")
 			})
 		})
@@ -335,6 +383,69 @@ func TestStateFolderHangsAtStart(t *testing.T) {
 
 		cancel()
 		cmptest.Equal(t, "error of Run", <-ended, nil)
+	})
+}
+
+// TestPollHangsAtStart: the last process has left an operation, and the first poll hangs. The
+// operation waits for the driver's version; meanwhile it can be read, requests are answered, and the
+// program stops. The next start rolls it back.
+func TestPollHangsAtStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.after = func(_ int, s mig.Step) error {
+			w.dead = s.Op == mig.CreateCompute
+			return nil
+		}
+		last := w.engine(t, nil)
+
+		op, err := last.start(t, second(two3g))
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		last.drive(t)
+		w.revive()
+		w.after = nil
+
+		// The folder cannot be opened before Run, so that Run reads it, and then polls.
+		w.opening = syscall.EIO
+		h := &hangingWorld{world: w, name: "Poll", reached: make(chan struct{}), release: make(chan struct{})}
+		h.armed.Store(true)
+
+		e := w.engine(t, h.set)
+		w.opening = nil
+
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- e.Run(ctx) }()
+
+		within(t, "the first poll", time.Minute, func() {
+			select {
+			case <-h.reached:
+			case <-time.After(time.Hour):
+			}
+		})
+		synctest.Wait()
+		e.readsAtOnce(t)
+
+		// Before the first poll, no instance is known to be idle.
+		refused := func() {
+			_, err := e.start(t, oneG0())
+			isProblem(t, err, api.Infeasible)
+		}
+		within(t, "a request while it is recovered", 2*e.o.CallTimeout, refused)
+		time.Sleep(2 * e.o.CallTimeout)
+		e.readsAtOnce(t)
+		cmptest.Equal(t, "what it waits for", e.now(t, op.ID).WaitsFor, []string{"the driver to say its version"})
+		within(t, "a request while it waits", 2*e.o.CallTimeout, refused)
+
+		within(t, "Run", grace+lastSave, func() {
+			cancel()
+			cmptest.Equal(t, "error of Run", <-ended, nil)
+		})
+
+		close(h.release)
+		w.sound(t, w.engine(t, nil), mixedBefore, mixedBefore)
 	})
 }
 
