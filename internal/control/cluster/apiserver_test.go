@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -43,6 +44,7 @@ type apiServer struct {
 	down         bool
 	reviewing    accessReviewSpec // the last
 	pods         []fakePod        // of the namespace of the device plugin
+	reviews      *reviewCounter   // optional
 }
 
 type fakeUser struct {
@@ -70,6 +72,10 @@ func refuse(w http.ResponseWriter, code int, reason, message string) {
 }
 
 func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.reviews != nil {
+		defer s.reviews.count(r)()
+	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -267,6 +273,79 @@ func (s *apiServer) reviewAccess(w http.ResponseWriter, r *http.Request) {
 		slices.Contains(s.grants[review.Spec.User], at.Verb)
 	w.WriteHeader(http.StatusCreated)
 	_ = json.NewEncoder(w).Encode(review)
+}
+
+// verbs is how many rights are reviewed of each user, in a request each.
+const verbs = 7
+
+// reviewCounter counts the users under review: from the request that reviews the token to the end of
+// the last one that reviews a right. Users are named as their tokens. It holds each request for a
+// while, so that more users than allowed would be under review at once.
+type reviewCounter struct {
+	mu     sync.Mutex
+	left   map[string]int // requests to come for a user under review
+	most   int            // users under review at once
+	limit  int
+	passed chan struct{} // closed when more than limit are
+}
+
+// count counts a request. The caller calls the function that it returns when the request ends.
+func (c *reviewCounter) count(r *http.Request) (end func()) {
+	body, _ := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+
+	var review struct {
+		Spec struct{ Token, User string }
+	}
+	_ = json.Unmarshal(body, &review)
+
+	if review.Spec.Token != "" {
+		c.begin(review.Spec.Token)
+	}
+
+	select {
+	case <-c.passed: // there is nothing more to find out
+	case <-time.After(20 * time.Millisecond):
+	}
+
+	return func() { c.end(review.Spec.User) }
+}
+
+func (c *reviewCounter) begin(user string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	c.left[user] = verbs
+	if len(c.left) <= c.most {
+		return
+	}
+
+	c.most = len(c.left)
+	if c.most == c.limit+1 {
+		close(c.passed)
+	}
+}
+
+func (c *reviewCounter) end(user string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	if c.left[user] == 0 { // the request has reviewed a token
+		return
+	}
+
+	c.left[user]--
+	if c.left[user] == 0 {
+		delete(c.left, user)
+	}
+}
+
+// max returns how many users at most were under review at once.
+func (c *reviewCounter) max() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return c.most
 }
 
 func (s *apiServer) set(f func()) {

@@ -234,30 +234,64 @@ func (s *apiServer) mark() any {
 	return annotations[markName]
 }
 
-func TestReviewsAtOnceAreBounded(t *testing.T) {
-	s := newAPIServer()
-	s.tokens["t"] = fakeUser{name: "alice"}
-	c, _ := testCluster(t, s)
-	c.timeout = time.Hour // eight TLS handshakes at once may take longer on a busy machine
-	const calls = 8 * maxReviews
+// actors asks for the actors of all tokens at once. The server knows a user of the same name for each.
+func (s *apiServer) actors(t *testing.T, c *Cluster, tokens []string) {
+	t.Helper()
 
-	errs := make(chan error, calls)
-	for range calls {
+	c.timeout = time.Hour // so many TLS handshakes at once take long on a busy machine
+	errs := make(chan error, len(tokens))
+
+	for _, token := range tokens {
+		s.set(func() { s.tokens[token] = fakeUser{name: token} })
+
 		go func() {
-			_, err := c.Actor(t.Context(), "t")
+			_, err := c.Actor(t.Context(), token)
 			errs <- err
 		}()
 	}
 
-	for range calls {
+	for range tokens {
 		if err := <-errs; err != nil {
 			t.Error(err)
 		}
 	}
+}
 
-	if n := s.count("POST"); n > 8*maxReviews {
-		t.Errorf("%d requests for one token, want %d at most", n, 8*maxReviews)
+// TestReviewsAtOnceAreBounded: many callers come at once, each with a token of its own. We review
+// maxReviews of them, and each other one only when one of these has ended.
+func TestReviewsAtOnceAreBounded(t *testing.T) {
+	s := newAPIServer()
+	s.reviews = &reviewCounter{left: map[string]int{}, limit: maxReviews, passed: make(chan struct{})}
+	c, _ := testCluster(t, s)
+
+	var tokens []string
+	for n := range 4 * maxReviews {
+		tokens = append(tokens, fmt.Sprint("user ", n))
 	}
+
+	s.actors(t, c, tokens)
+	cmptest.Equal(t, "requests", s.count("POST"), len(tokens)*(1+verbs))
+
+	if n := s.reviews.max(); n > maxReviews {
+		t.Errorf("%d tokens were under review at once, want at most %d", n, maxReviews)
+	}
+}
+
+// TestOneTokenIsNotReviewedByEachCaller: callers that waited for a review take its result.
+func TestOneTokenIsNotReviewedByEachCaller(t *testing.T) {
+	s := newAPIServer()
+	c, _ := testCluster(t, s)
+	s.actors(t, c, slices.Repeat([]string{"t"}, 8*maxReviews))
+
+	if n := s.count("POST"); n > maxReviews*(1+verbs) {
+		t.Errorf("%d requests for one token, want at most %d", n, maxReviews*(1+verbs))
+	}
+}
+
+// TestCallerGivesUpBeforeItsReview: while maxReviews tokens are under review, a call whose context ends
+// has had no answer, which is no refusal.
+func TestCallerGivesUpBeforeItsReview(t *testing.T) {
+	c, _ := testCluster(t, newAPIServer())
 
 	for range maxReviews {
 		c.reviews <- struct{}{}
