@@ -238,7 +238,7 @@ func (n *node) moveToNextPoll(ctx context.Context, interval time.Duration) (time
 			return n.now(), err
 		}
 
-		clock.Settle(ctx)
+		clock.AwaitHandled(ctx)
 	}
 
 	n.polled()

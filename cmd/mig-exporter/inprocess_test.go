@@ -97,7 +97,7 @@ func advanceBy(tb testing.TB, x *exporter, by time.Duration) {
 			return err
 		}
 
-		node.Settle(context.Background())
+		node.AwaitHandled(context.Background())
 
 		return nil
 	})

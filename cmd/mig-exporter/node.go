@@ -50,8 +50,8 @@ type nodeKind interface {
 // movableClock is the clock of a simulation or a recording. It can be moved if it is stepped.
 type movableClock interface {
 	Advance(by time.Duration) error
-	// Settle blocks until what has happened meanwhile is handled: see sim.Node.Settle.
-	Settle(ctx context.Context)
+	// AwaitHandled blocks until what has happened meanwhile is handled: see sim.Node.AwaitHandled.
+	AwaitHandled(ctx context.Context)
 }
 
 // node is what the program reads: the same for all kinds of nodes. Its fields poll, control and log
@@ -330,7 +330,7 @@ func advanceHandler(clock movableClock, loop stepper, flush func(context.Context
 				return err
 			}
 
-			clock.Settle(r.Context()) // so that the loop gets all events before it polls
+			clock.AwaitHandled(r.Context()) // so that the loop gets all events before it polls
 
 			return nil
 		})

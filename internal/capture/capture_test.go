@@ -350,7 +350,7 @@ func TestReplaysEvents(t *testing.T) {
 		}
 	}
 
-	replay.Settle(t.Context()) // returns: everything has been taken
+	replay.AwaitHandled(t.Context()) // returns: everything has been taken
 }
 
 // TestCallTypes: every answer is of the type that the reader expects of its call.

@@ -156,9 +156,9 @@ func (l *library) free(c nvmlsource.Call) nvmlsource.Verdict {
 	return nvmlsource.Verdict{Answered: l.time.replays}
 }
 
-// settled reports whether everything due has been delivered and every set is waited on again. The
+// isHandled reports whether everything due has been delivered and every set is waited on again. The
 // caller holds the timeline's mu.
-func (l *library) settled() bool {
+func (l *library) isHandled() bool {
 	if l.events.failed {
 		return false
 	}

@@ -74,15 +74,15 @@ func (r *Replay) Advance(by time.Duration) error {
 	return nil
 }
 
-// settleTimeout bounds the wait for a queue of events that does not work any more.
-const settleTimeout = 5 * time.Second
+// handledTimeout bounds the wait for a queue of events that does not work any more.
+const handledTimeout = 5 * time.Second
 
-// Settle blocks until the events of the current poll have been delivered and their receiver waits
-// for more, at most until the context ends.
-func (r *Replay) Settle(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+// AwaitHandled blocks until the events of the current poll have been delivered and their receiver
+// waits for more, at most until the context ends.
+func (r *Replay) AwaitHandled(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, handledTimeout)
 	defer cancel()
-	r.lib.time.waitUntil(ctx, r.lib.settled)
+	r.lib.time.waitUntil(ctx, r.lib.isHandled)
 }
 
 // Close ends every call that hangs.

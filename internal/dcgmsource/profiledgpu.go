@@ -55,7 +55,7 @@ type hierarchyNode struct {
 
 // mapInstances maps the engine's hierarchy to the instances of the Snapshot. If the layout or the
 // hierarchy has changed, or if the two do not agree, the watches of instances end at once: we use a
-// value only if both have agreed for the settle time. Nothing else tells an entity of the previous
+// value only if both have agreed for hierarchyLag. Nothing else tells an entity of the previous
 // layout from one of the present layout, since ids are reused.
 func (s *Source) mapInstances(p *profiledGPU, g *gpu.GPU, hasHierarchy bool, now time.Time) error {
 	p.listNodes(s.hierarchy)
@@ -146,10 +146,10 @@ func (p *profiledGPU) isStale(now time.Time, limit time.Duration) bool {
 	return !p.differsSince.IsZero() && now.Sub(p.differsSince) >= limit
 }
 
-// hasSettled reports whether the instances may be watched: the settle time has passed, and so has
+// hasSettled reports whether the instances may be watched: hierarchyLag has passed, and so has
 // an interval, so that the window of every value began in this layout.
 func (s *Source) hasSettled(p *profiledGPU, now time.Time) bool {
-	return p.agreed && now.Sub(p.unsettledAt) >= max(settleTime, s.opts.Interval)
+	return p.agreed && now.Sub(p.unsettledAt) >= max(hierarchyLag, s.opts.Interval)
 }
 
 // matchesSnapshot reports whether the hierarchy has exactly the instances of the Snapshot, by ids

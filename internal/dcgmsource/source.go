@@ -29,9 +29,9 @@ const (
 const (
 	defaultInterval = time.Second
 	minInterval     = 100 * time.Millisecond // DCGM's for profiling
-	// settleTime is how long the engine's hierarchy may still show the previous layout: we have
+	// hierarchyLag is how long the engine's hierarchy may still show the previous layout: we have
 	// seen 1-2 s.
-	settleTime = 2 * time.Second
+	hierarchyLag = 2 * time.Second
 	// hierarchyTimeout is how long the engine's hierarchy may differ from the driver's layout
 	// before it counts as stale. Then an engine in this process is started again; a running one is
 	// left to the operator.

@@ -116,11 +116,11 @@ func TestSettle(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			h := mixed(t)
 			if got := h.after(2)[uuidA]; len(got.Instances) > 0 || !got.Rates.PCIeReceive.Present() {
-				t.Errorf("before it has settled: %+v", got)
+				t.Errorf("before the lag is over: %+v", got)
 			}
 
 			if got := h.after(2)[uuidA]; len(got.Instances) != 2 || len(got.ComputeInstances) != 2 {
-				t.Fatalf("settled: %+v", got)
+				t.Fatalf("after the lag: %+v", got)
 			}
 
 			tt.change(h)

@@ -21,7 +21,7 @@ const computeList, graphicsList, mpsList = "GetComputeRunningProcesses", "GetGra
 // quiet reads a GPU as the loop does where an allocator says who holds it, and nothing has changed.
 func (n *node) quiet(id gpu.UUID, cues gpu.ReadCues) (g gpu.GPU, calls map[string]int) {
 	n.t.Helper()
-	n.settle()
+	n.awaitEvents()
 	n.spy.taken()
 
 	g, err := n.source.ReadWith(id, cues)

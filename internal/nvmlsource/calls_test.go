@@ -94,7 +94,7 @@ func (b *bench) poll(after time.Duration) map[call]int {
 		b.t.Fatal(err)
 	}
 
-	b.Settle(b.t.Context())
+	b.AwaitHandled(b.t.Context())
 	counted := b.source.DriverCalls()
 
 	inventory, err := b.source.Discover()

@@ -450,7 +450,7 @@ func (n *node) discover() []gpu.UUID {
 // has arrived.
 func (n *node) read(id gpu.UUID) gpu.GPU {
 	n.t.Helper()
-	n.settle()
+	n.awaitEvents()
 
 	cues := n.cues
 	cues.FollowMemory = true
@@ -470,13 +470,13 @@ func (n *node) advance(by time.Duration) {
 		n.t.Fatal(err)
 	}
 
-	n.settle()
+	n.awaitEvents()
 }
 
 // readLists is read, with the lists of processes.
 func (n *node) readLists(id gpu.UUID) gpu.GPU {
 	n.t.Helper()
-	n.settle()
+	n.awaitEvents()
 
 	g, err := n.source.ReadWith(id, gpu.ReadCues{Changed: true})
 	if err != nil {
@@ -494,10 +494,10 @@ func (n *node) withoutReports() *node {
 	return n
 }
 
-// settle waits until the events of the driver have arrived, unless the test has made the queue
+// awaitEvents waits until the events of the driver have arrived, unless the test has made the queue
 // fail.
-func (n *node) settle() {
-	settled, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+func (n *node) awaitEvents() {
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
-	n.Settle(settled)
+	n.AwaitHandled(ctx)
 }

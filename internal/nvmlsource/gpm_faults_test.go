@@ -243,7 +243,7 @@ func TestModeChangeAsksAnew(t *testing.T) {
 	must(t, n.DestroyComputeInstance(0, i.ID, i.ComputeInstances[0].ID))
 	must(t, n.DestroyGPUInstance(0, i.ID))
 	must(t, n.SetMIGMode(0, false))
-	n.Settle(t.Context()) // the events have been heard: they would begin new windows once more
+	n.AwaitHandled(t.Context()) // the events have been heard: they would begin new windows once more
 	n.spy.taken()
 	n.advance(time.Second)
 

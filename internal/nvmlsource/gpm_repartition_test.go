@@ -60,7 +60,7 @@ func (c *partitioner) changeLayout(layout int) {
 	}
 
 	if c.settles {
-		c.Settle(c.t.Context())
+		c.AwaitHandled(c.t.Context())
 	}
 }
 

@@ -129,7 +129,7 @@ func TestLayoutChangeBeginsNewWindows(t *testing.T) {
 		}
 	}
 
-	n.Settle(t.Context()) // the event of it has been heard: it would begin new windows once more
+	n.AwaitHandled(t.Context()) // the event of it has been heard: it would begin new windows once more
 	n.advance(time.Second)
 
 	after := n.read(ids[1])

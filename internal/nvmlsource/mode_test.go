@@ -260,7 +260,7 @@ func TestSamplesAfterTheModeIsSet(t *testing.T) {
 		t.Errorf("activity of a window across the change: %+v", g.Activity)
 	}
 
-	n.Settle(t.Context())
+	n.AwaitHandled(t.Context())
 	n.poll(id)
 
 	if g := n.poll(id); !g.Activity.SM.Present() {

@@ -49,7 +49,7 @@ func TestRepeatedReadingReportsItsLastAttempt(t *testing.T) {
 			n := newNode(t, "", oneHalf)
 			id := n.discover()[0]
 			before := n.read(id).Instances[0]
-			n.settle()
+			n.awaitEvents()
 			n.logged.Reset()
 			n.spy.set(gpuList, tt.whole)
 			n.spy.set(ownList, tt.own)
@@ -145,7 +145,7 @@ func TestLayoutChangeMakesSlowTierDueOnce(t *testing.T) {
 	before := n.read(id).Instances[0]
 	n.spy.do("GetMigMode", func() {
 		repartitionTo(t, n, before.ID, "2g.10gb@0")
-		n.Settle(t.Context())
+		n.AwaitHandled(t.Context())
 	})
 	n.spy.taken()
 

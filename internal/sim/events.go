@@ -139,7 +139,7 @@ func (s *Subscription) next() (e Event, arrived <-chan struct{}, wake time.Durat
 		return e, nil, 0, true
 	}
 
-	n.wakeSettle()
+	n.wakeWaiters()
 
 	if at, planned := n.nextChange(); planned {
 		wake, _ = n.clock.realTimeTo(at) // 0 for a stepped clock
@@ -155,14 +155,14 @@ func (s *Subscription) Close() {
 	defer s.node.mu.Unlock()
 
 	s.node.watches = slices.DeleteFunc(s.node.watches, func(o *Subscription) bool { return o == s })
-	s.node.wakeSettle()
+	s.node.wakeWaiters()
 }
 
-// Settle waits until ctx ends, or until clients have handled everything: every client has taken all
-// its events and waits in Next for another, and every reader of the kernel's log in Read. After a
-// queue has failed, Settle also waits until its owner has a queue that works. It does not wait for
-// clients that have closed their queue.
-func (n *Node) Settle(ctx context.Context) {
+// AwaitHandled waits until ctx ends, or until clients have handled everything: every client has taken
+// all its events and waits in Next for another, and every reader of the kernel's log in Read. After
+// a queue has failed, AwaitHandled also waits until its owner has a queue that works. It does not
+// wait for clients that have closed their queue.
+func (n *Node) AwaitHandled(ctx context.Context) {
 	for {
 		n.lockAndCatchUp()
 		busy := n.failedQueues > 0 || n.kernel.isBusy() ||
@@ -186,8 +186,8 @@ func (n *Node) Settle(ctx context.Context) {
 	}
 }
 
-// wakeSettle makes calls of Settle look again. The caller holds n.mu.
-func (n *Node) wakeSettle() {
+// wakeWaiters makes calls of AwaitHandled look again. The caller holds n.mu.
+func (n *Node) wakeWaiters() {
 	close(n.idle)
 	n.idle = make(chan struct{})
 }

@@ -173,7 +173,7 @@ seed: 1
 gpus: [{model: A30, count: 1}]
 faults: [{at: 1s, gpu: 0, kind: xid, xid: 13}, {at: 1s, gpu: 0, kind: xid, xid: 48}]
 `)
-	n.Settle(t.Context()) // there is no reader
+	n.AwaitHandled(t.Context()) // there is no reader
 
 	s := n.Subscribe()
 	if err := s.Watch(0, gpu.EventXID); err != nil {
@@ -200,10 +200,10 @@ faults: [{at: 1s, gpu: 0, kind: xid, xid: 13}, {at: 1s, gpu: 0, kind: xid, xid: 
 		t.Fatal(err)
 	}
 
-	n.Settle(t.Context())
+	n.AwaitHandled(t.Context())
 
 	if len(handled) != 2 {
-		t.Errorf("%d events were handled when Settle returned, want 2", len(handled))
+		t.Errorf("%d events were handled when AwaitHandled returned, want 2", len(handled))
 	}
 
 	s.Close()

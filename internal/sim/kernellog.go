@@ -132,7 +132,7 @@ func (r *LogReader) beginWait() (arrived <-chan struct{}, wake time.Duration, re
 	}
 
 	r.waiting = true
-	n.wakeSettle()
+	n.wakeWaiters()
 
 	if at, planned := n.nextChange(); planned {
 		wake, _ = n.clock.realTimeTo(at) // 0 for a stepped clock
@@ -156,7 +156,7 @@ func (r *LogReader) Close() error {
 	r.node.kernel.readers = slices.DeleteFunc(r.node.kernel.readers, func(o *LogReader) bool {
 		return o == r
 	})
-	r.node.wakeSettle()
+	r.node.wakeWaiters()
 
 	return nil
 }

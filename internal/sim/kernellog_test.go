@@ -113,7 +113,7 @@ func TestKernelLogIsOverwritten(t *testing.T) {
 	}
 }
 
-// TestReadOfKernelLogWaits until there is a record, or until Close; Settle waits until the record
+// TestReadOfKernelLogWaits until there is a record, or until Close; AwaitHandled waits until the record
 // was read.
 func TestReadOfKernelLogWaits(t *testing.T) {
 	n := start(t, "version: 1\ngpus: [{model: A30}]\nfaults: [{at: 1s, gpu: 0, kind: xid, xid: 79}]\n")
@@ -131,10 +131,10 @@ func TestReadOfKernelLogWaits(t *testing.T) {
 	}()
 
 	advance(t, n, 2*time.Second)
-	n.Settle(t.Context())
+	n.AwaitHandled(t.Context())
 
 	if len(read) != 1 {
-		t.Fatalf("%d records were read when Settle returned, want 1", len(read))
+		t.Fatalf("%d records were read when AwaitHandled returned, want 1", len(read))
 	}
 
 	if err := <-read; err != nil {

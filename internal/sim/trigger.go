@@ -88,7 +88,7 @@ func (s *Subscription) countQuery() {
 	if s.asked == 2 {
 		s.mending = false
 		n.failedQueues = max(n.failedQueues-1, 0)
-		n.wakeSettle()
+		n.wakeWaiters()
 	}
 }
 

@@ -117,7 +117,7 @@ func find(t *testing.T, n *Node, id gpu.InstanceID) (*Instance, bool) {
 	return s.Instance(id)
 }
 
-// TestEventsLost: a queue fails once, without what was in it, and can be used on; Settle waits for
+// TestEventsLost: a queue fails once, without what was in it, and can be used on; AwaitHandled waits for
 // its owner.
 func TestEventsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestEventsLost(t *testing.T) {
 		advance(t, n, 2*time.Second)
 		settled := make(chan struct{})
 		go func() {
-			n.Settle(t.Context())
+			n.AwaitHandled(t.Context())
 			close(settled)
 		}()
 		next(gpu.ErrDriver)
@@ -154,7 +154,7 @@ func TestEventsLost(t *testing.T) {
 
 		select {
 		case <-settled:
-			t.Error("Settle returned before the queue was known to work")
+			t.Error("AwaitHandled returned before the queue was known to work")
 		default:
 		}
 

@@ -122,7 +122,7 @@ func (f *fullNode) advance(by time.Duration) *gpu.Snapshot {
 	f.t.Helper()
 
 	err := f.poller.Poll(context.Background(), func() error {
-		defer f.node.Settle(context.Background())
+		defer f.node.AwaitHandled(context.Background())
 		return f.node.Advance(by)
 	})
 	if err != nil {
