@@ -18,10 +18,10 @@ import (
 func TestAnInstanceWithoutReadingsIsNotIdle(t *testing.T) {
 	read := time.Unix(100, 0)
 	g := mig.GPULayout{Facts: gpu.Facts{UUID: "GPU-a"}, Instances: []mig.Instance{{ID: 1}}}
-	holds := func(since time.Time, check activityCheck, computes ...gpu.ComputeInstance) int {
+	holds := func(since time.Time, check activityCheck, computeInstances ...gpu.ComputeInstance) int {
 		u := &usage{holds: map[holdKey][]api.Hold{}}
 		polled := gpu.GPU{Facts: g.Facts, Device: gpu.Device{Up: true}, LastRead: read,
-			Instances: []gpu.GPUInstance{{ID: 1, Device: gpu.Device{Up: true}, Since: since, ComputeInstances: computes}}}
+			Instances: []gpu.GPUInstance{{ID: 1, Device: gpu.Device{Up: true}, Since: since, ComputeInstances: computeInstances}}}
 		(&Engine{}).addActivity(u, g, &polled, read.Add(time.Second), check)
 
 		return len(u.holds[holdKey{gpu: g.UUID, instance: 1}])

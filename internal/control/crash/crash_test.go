@@ -137,9 +137,9 @@ func (n *node) layout() []string {
 		for _, gi := range s.Instances {
 			line := fmt.Sprintf("GPU %d %s@%s:", i, gi.Profile.Name, gi.Placement)
 
-			computes := slices.SortedFunc(slices.Values(gi.ComputeInstances),
+			computeInstances := slices.SortedFunc(slices.Values(gi.ComputeInstances),
 				func(a, b *sim.Compute) int { return a.Placement.Start - b.Placement.Start })
-			for _, ci := range computes {
+			for _, ci := range computeInstances {
 				line += fmt.Sprintf(" %s@%s", ci.Profile, ci.Placement)
 			}
 

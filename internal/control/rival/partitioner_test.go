@@ -265,8 +265,8 @@ func (r *run) build(g gi) error {
 
 	r.made = append(r.made, gi{ID: id, Profile: g.Profile, Start: g.Start, Size: g.Size})
 
-	computes := slices.SortedFunc(slices.Values(g.CIs), func(a, b ci) int { return a.Start - b.Start })
-	for _, c := range computes {
+	computeInstances := slices.SortedFunc(slices.Values(g.CIs), func(a, b ci) int { return a.Start - b.Start })
+	for _, c := range computeInstances {
 		made, err := r.driver.createCI(r.gpu, id, c.Slices)
 		if err := r.called(move{Op: createCI, GI: id, CI: made}, err); err != nil {
 			return err
