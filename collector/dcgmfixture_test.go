@@ -84,12 +84,12 @@ func dcgmActivity(v float64) gpu.Activity {
 	}
 }
 
-func dcgmInstance(id int, activity float64, computes ...gpu.ComputeInstance) gpu.GPUInstance {
+func dcgmInstance(id int, activity float64, computeInstances ...gpu.ComputeInstance) gpu.GPUInstance {
 	return gpu.GPUInstance{
 		ID: gpu.InstanceID(id), Profile: "3g.20gb",
 		Device:           gpu.Device{Up: true, Activity: dcgmActivity(activity)},
 		LastRead:         testEpoch(),
-		ComputeInstances: computes,
+		ComputeInstances: computeInstances,
 		Memory: gpu.Memory{Total: gpu.Some[uint64](20 << 30), Used: gpu.Some(uint64(id) << 30),
 			Free: gpu.Some(uint64(19-id) << 30), Reserved: gpu.Some[uint64](0)},
 	}

@@ -108,21 +108,21 @@ func (n *stepNode) eachStep(count func(op mig.StepOp, calls uint64)) {
 	n.Helper()
 	first := n.expected[0]
 	s := mig.Step{GPU: n.gpu, ProfileID: first.ProfileID, Profile: first.Profile, Placement: first.Placement}
-	computes := mig.ComputePlacements(first)
+	computeInstances := mig.ComputePlacements(first)
 
 	step := func(op mig.StepOp, at gpu.Opt[gpu.Placement]) {
 		s.Op = op
 		s.Compute = at
 		count(op, n.calls(s))
 	}
-	for _, at := range computes {
+	for _, at := range computeInstances {
 		step(mig.DestroyCompute, gpu.Some(at))
 	}
 
 	step(mig.DestroyInstance, gpu.None[gpu.Placement]())
 	step(mig.CreateInstance, gpu.None[gpu.Placement]())
 
-	for _, at := range computes {
+	for _, at := range computeInstances {
 		step(mig.CreateCompute, gpu.Some(at))
 	}
 }

@@ -99,8 +99,8 @@ func askMIG(d nvmlsource.Device, say func(string, ...any)) {
 		for _, g := range list {
 			info, ret := g.GetInfo()
 			say("GetInfo", info, ret)
-			computes, ret := g.GetComputeInstances()
-			say("GetComputeInstances", computes, ret)
+			computeInstances, ret := g.GetComputeInstances()
+			say("GetComputeInstances", computeInstances, ret)
 		}
 	}
 }

@@ -20,11 +20,11 @@ func BenchmarkPoll(b *testing.B) {
 		b.Fatal(text)
 	}
 
-	for _, computes := range []int{1, 2} {
-		b.Run(fmt.Sprintf("computes=%d", computes), func(b *testing.B) {
+	for _, perInstance := range []int{1, 2} {
+		b.Run(fmt.Sprintf("computes=%d", perInstance), func(b *testing.B) {
 			b.Setenv("STUB_GPUS", "8")
 			b.Setenv("STUB_INSTANCES", "7")
-			b.Setenv("STUB_COMPUTES", fmt.Sprint(computes))
+			b.Setenv("STUB_COMPUTES", fmt.Sprint(perInstance))
 			node := &gpu.Snapshot{}
 
 			for i := range 8 {
@@ -33,9 +33,9 @@ func BenchmarkPoll(b *testing.B) {
 
 				g.MIG = gpu.MIGState{Enabled: gpu.Some(true), LayoutGeneration: 1}
 				for gi := range 7 {
-					one := gpu.GPUInstance{ID: gpu.InstanceID(gi + 1), ComputeSlices: gpu.Some(computes),
+					one := gpu.GPUInstance{ID: gpu.InstanceID(gi + 1), ComputeSlices: gpu.Some(perInstance),
 						Placement: gpu.Some(gpu.Placement{Start: gi, Size: 1})}
-					for c := range computes {
+					for c := range perInstance {
 						one.ComputeInstances = append(one.ComputeInstances,
 							gpu.ComputeInstance{ID: gpu.ComputeID(c), ComputeSlices: gpu.Some(1)})
 					}
@@ -64,7 +64,7 @@ func BenchmarkPoll(b *testing.B) {
 			ask()
 			ask()
 
-			if got := ask()[node.GPUs[7].UUID]; len(got.Instances) != 7 || len(got.ComputeInstances) != 7*computes {
+			if got := ask()[node.GPUs[7].UUID]; len(got.Instances) != 7 || len(got.ComputeInstances) != 7*perInstance {
 				b.Fatalf("%d instances, %d compute instances", len(got.Instances), len(got.ComputeInstances))
 			}
 

@@ -12,8 +12,8 @@ const (
 // 1g.24gb at 4:2, GPU instance 2, whose placement starts where that of a GPU instance of another
 // profile may.
 func referenceGPUs() []GPU {
-	instance := func(id InstanceID, profile uint32, at Placement, computes ...ComputeInstance) GPUInstance {
-		return GPUInstance{ID: id, ProfileID: Some(profile), Placement: Some(at), ComputeInstances: computes}
+	instance := func(id InstanceID, profile uint32, at Placement, computeInstances ...ComputeInstance) GPUInstance {
+		return GPUInstance{ID: id, ProfileID: Some(profile), Placement: Some(at), ComputeInstances: computeInstances}
 	}
 
 	return []GPU{

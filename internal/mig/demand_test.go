@@ -24,8 +24,8 @@ func (g *naiveGPU) naiveOptions(existing []naiveExisting, needs []Need, minding 
 		for _, s := range existing {
 			if !slices.Contains(layout, s.naiveInstance) {
 				c[0]++
-				c[1] += len(s.computes)
-				busy := s.busy || slices.ContainsFunc(s.computes, func(c naiveCompute) bool { return c.busy })
+				c[1] += len(s.computeInstances)
+				busy := s.busy || slices.ContainsFunc(s.computeInstances, func(c naiveCompute) bool { return c.busy })
 				allowed = allowed && (!busy || !minding)
 			}
 		}

@@ -14,8 +14,8 @@ import (
 // naiveExisting is an instance of a naive GPU with its compute instances.
 type naiveExisting struct {
 	naiveInstance
-	busy     bool
-	computes []naiveCompute
+	busy             bool
+	computeInstances []naiveCompute
 }
 
 type naiveCompute struct {
@@ -42,7 +42,7 @@ func naiveKeep(slicesOfInstance int, s naiveExisting, sizes []int, minding bool)
 	has := []int{}
 	unreported := false
 
-	for _, c := range s.computes {
+	for _, c := range s.computeInstances {
 		has = append(has, c.size)
 		unreported = unreported || c.unreported && c.size != slicesOfInstance
 	}
@@ -55,13 +55,13 @@ func naiveKeep(slicesOfInstance int, s naiveExisting, sizes []int, minding bool)
 		return 0, slices.Equal(has, want)
 	}
 
-	for subset := range 1 << len(s.computes) {
+	for subset := range 1 << len(s.computeInstances) {
 		left := slices.Clone(sizes)
 		taken := make([]bool, slicesOfInstance)
 		lost := 0
 		allowed := true
 
-		for i, c := range s.computes {
+		for i, c := range s.computeInstances {
 			if subset>>i&1 == 0 {
 				lost++
 				allowed = allowed && (!minding || !c.busy && !s.busy)
@@ -238,17 +238,17 @@ func (g *naiveGPU) naiveCostOf(existing []naiveExisting, layout []naiveInstance,
 			if keep.ok {
 				c[1] += keep.gone
 				kept++
-				computesKept += len(s.computes) - keep.gone
+				computesKept += len(s.computeInstances) - keep.gone
 				continue
 			}
 		}
 
-		if minding && (s.busy || slices.ContainsFunc(s.computes, func(c naiveCompute) bool { return c.busy })) {
+		if minding && (s.busy || slices.ContainsFunc(s.computeInstances, func(c naiveCompute) bool { return c.busy })) {
 			return c, false
 		}
 
 		c[0]++
-		c[1] += len(s.computes)
+		c[1] += len(s.computeInstances)
 	}
 
 	if c[0] > 0 || c[1] > 0 || kept < len(layout) || computesKept < computesWanted {
@@ -267,7 +267,7 @@ func (g *naiveGPU) nodeGPU(index int, existing []naiveExisting) GPULayout {
 	}
 	for i, s := range existing {
 		instance := Instance{ID: gpu.InstanceID(i + 1), Placed: g.placed([]naiveInstance{s.naiveInstance})[0], Busy: s.busy}
-		for k, c := range s.computes {
+		for k, c := range s.computeInstances {
 			compute := ComputeInstance{
 				ID: gpu.ComputeID(k), UUID: gpu.MIGUUID(fmt.Sprintf("MIG-%d-%d-%d", index, i, k)), Slices: c.size, Busy: c.busy,
 			}
@@ -294,7 +294,7 @@ func (g *naiveGPU) randomExisting(rng *rand.Rand, layout []naiveInstance, parts 
 
 		inSlices := g.profiles[x.profile].ComputeSlices
 		if !parts || rng.IntN(3) == 0 {
-			s.computes = []naiveCompute{{size: inSlices, busy: rng.IntN(6) == 0, unreported: parts && rng.IntN(3) == 0}}
+			s.computeInstances = []naiveCompute{{size: inSlices, busy: rng.IntN(6) == 0, unreported: parts && rng.IntN(3) == 0}}
 			list = append(list, s)
 			continue
 		}
@@ -309,7 +309,7 @@ func (g *naiveGPU) randomExisting(rng *rand.Rand, layout []naiveInstance, parts 
 				continue
 			}
 
-			s.computes = append(s.computes, naiveCompute{start: start, size: size, busy: rng.IntN(5) == 0, unreported: unreported})
+			s.computeInstances = append(s.computeInstances, naiveCompute{start: start, size: size, busy: rng.IntN(5) == 0, unreported: unreported})
 			start += size
 		}
 

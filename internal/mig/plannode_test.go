@@ -184,7 +184,7 @@ func TestEveryPlanOfASmallGPU(t *testing.T) {
 		for busy := range 1 << len(layout) {
 			existing := g.randomExisting(rng, layout, false)
 			for i := range existing {
-				existing[i].busy, existing[i].computes[0].busy = busy>>i&1 == 1, false
+				existing[i].busy, existing[i].computeInstances[0].busy = busy>>i&1 == 1, false
 			}
 
 			for _, request := range g.requests() {
@@ -224,7 +224,7 @@ func TestPlansOfComputeInstancesAreAsGoodAsBruteForce(t *testing.T) {
 						for _, s := range existing {
 							if s.profile == x.profile && rng.IntN(2) == 0 {
 								w.sizes = []int{}
-								for _, c := range s.computes {
+								for _, c := range s.computeInstances {
 									w.sizes = append(w.sizes, c.size)
 								}
 							}

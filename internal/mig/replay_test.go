@@ -16,8 +16,8 @@ type replayed struct {
 
 type replayedInstance struct {
 	naiveInstance
-	computes []naiveCompute
-	busy     bool
+	computeInstances []naiveCompute
+	busy             bool
 }
 
 // replay does a plan's steps one after the other. Each must be one that a driver would do, nothing
@@ -28,7 +28,7 @@ func replay(t *testing.T, g *naiveGPU, node GPULayout, existing []naiveExisting,
 
 	r := &replayed{t: t, g: g}
 	for _, s := range existing {
-		r.instances = append(r.instances, &replayedInstance{s.naiveInstance, slices.Clone(s.computes), s.busy})
+		r.instances = append(r.instances, &replayedInstance{s.naiveInstance, slices.Clone(s.computeInstances), s.busy})
 	}
 
 	var cost naiveCost
@@ -97,7 +97,7 @@ func (r *replayed) destroyCompute(node GPULayout, s Step) {
 	of := node.Instances[slices.IndexFunc(node.Instances, func(n Instance) bool { return n.Placement == s.Placement })]
 	which := slices.IndexFunc(of.ComputeInstances, func(c ComputeInstance) bool { return c.UUID == s.UUID })
 
-	c := slices.IndexFunc(i.computes, func(c naiveCompute) bool {
+	c := slices.IndexFunc(i.computeInstances, func(c naiveCompute) bool {
 		return c.size == place.Size && (c.start == place.Start || c.unreported && place.Start == -1)
 	})
 	if c < 0 || which < 0 {
@@ -116,11 +116,11 @@ func (r *replayed) destroyCompute(node GPULayout, s Step) {
 		r.t.Fatalf("%+v: the GPU instance is busy", s)
 	}
 
-	if i.computes[c].busy || of.ComputeInstances[which].Busy {
+	if i.computeInstances[c].busy || of.ComputeInstances[which].Busy {
 		r.t.Fatalf("%+v: the compute instance is busy", s)
 	}
 
-	i.computes = slices.Delete(i.computes, c, c+1)
+	i.computeInstances = slices.Delete(i.computeInstances, c, c+1)
 }
 
 func (r *replayed) destroyInstance(node GPULayout, s Step) {
@@ -131,7 +131,7 @@ func (r *replayed) destroyInstance(node GPULayout, s Step) {
 		r.t.Fatalf("%+v: no such instance", s)
 	}
 
-	if i := r.instances[k]; len(i.computes) > 0 || i.busy {
+	if i := r.instances[k]; len(i.computeInstances) > 0 || i.busy {
 		r.t.Fatalf("%+v: %+v is busy or has compute instances", s, i)
 	}
 
@@ -189,7 +189,7 @@ func (r *replayed) createCompute(s Step) {
 		r.t.Fatalf("%+v: no such place", s)
 	}
 
-	for _, c := range i.computes {
+	for _, c := range i.computeInstances {
 		if c.unreported && c.size != r.g.profiles[i.profile].ComputeSlices {
 			r.t.Fatalf("%+v beside one whose placement is unknown", s)
 		}
@@ -199,7 +199,7 @@ func (r *replayed) createCompute(s Step) {
 		}
 	}
 
-	i.computes = append(i.computes, naiveCompute{start: place.Start, size: place.Size})
+	i.computeInstances = append(i.computeInstances, naiveCompute{start: place.Start, size: place.Size})
 }
 
 // compare compares the layout in the end with the plan's.
@@ -216,7 +216,7 @@ func (r *replayed) compare(node GPULayout, planned *PlannedGPU) {
 		}
 
 		k := r.find(a.Profile, a.ProfileID, a.Placement)
-		if k < 0 || len(r.instances[k].computes) != len(a.ComputeInstances) {
+		if k < 0 || len(r.instances[k].computeInstances) != len(a.ComputeInstances) {
 			r.t.Fatalf("%+v is not what exists in the end", a)
 		}
 
@@ -225,7 +225,7 @@ func (r *replayed) compare(node GPULayout, planned *PlannedGPU) {
 			r.t.Fatalf("%+v: new, or not one of %+v", a, node.Instances)
 		}
 
-		left := slices.Clone(r.instances[k].computes)
+		left := slices.Clone(r.instances[k].computeInstances)
 		for _, c := range a.ComputeInstances {
 			at := slices.IndexFunc(left, func(x naiveCompute) bool {
 				place, known := c.Placement.Get()

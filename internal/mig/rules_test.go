@@ -244,8 +244,8 @@ func TestSplitsFindTheirInstances(t *testing.T) {
 	g := newNaiveGPU(model(t, "A100-40GB"))
 	const of3g = 4 // the profile's position
 	split := naiveExisting{naiveInstance: naiveInstance{of3g, 0},
-		computes: []naiveCompute{{start: 0, size: 1, busy: true}, {start: 1, size: 2}}}
-	whole := naiveExisting{naiveInstance: naiveInstance{of3g, 1}, computes: []naiveCompute{{size: 3, busy: true}}}
+		computeInstances: []naiveCompute{{start: 0, size: 1, busy: true}, {start: 1, size: 2}}}
+	whole := naiveExisting{naiveInstance: naiveInstance{of3g, 1}, computeInstances: []naiveCompute{{size: 3, busy: true}}}
 
 	want := func(sizes ...[]int) Rule {
 		r := Rule{GPUs: []string{"0"}, Enabled: true}

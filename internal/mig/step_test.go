@@ -8,9 +8,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-func existing(id gpu.InstanceID, profile uint32, start, size int, computes ...mig.ComputeInstance) mig.Instance {
+func existing(id gpu.InstanceID, profile uint32, start, size int, computeInstances ...mig.ComputeInstance) mig.Instance {
 	return mig.Instance{ID: id, Placed: mig.Placed{ProfileID: profile,
-		Placement: gpu.Placement{Start: start, Size: size}}, ComputeInstances: computes}
+		Placement: gpu.Placement{Start: start, Size: size}}, ComputeInstances: computeInstances}
 }
 
 func computeAt(id gpu.ComputeID, start, size int) mig.ComputeInstance {

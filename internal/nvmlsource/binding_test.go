@@ -139,8 +139,8 @@ func checkGoneInstance(t *testing.T, lib nvmlsource.Library) {
 		t.Errorf("with room for %d: %d GPU instances, %d", math.MaxInt32, len(list), ret)
 	}
 
-	if computes, ret := list[0].GetComputeInstances(); ret != nvml.ERROR_INVALID_ARGUMENT {
-		t.Errorf("compute instances %v, %d", computes, ret)
+	if computeInstances, ret := list[0].GetComputeInstances(); ret != nvml.ERROR_INVALID_ARGUMENT {
+		t.Errorf("compute instances %v, %d", computeInstances, ret)
 	}
 }
 

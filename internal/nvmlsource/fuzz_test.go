@@ -392,13 +392,13 @@ func checkSane(t *testing.T, g *gpu.GPU) {
 			t.Error(err)
 		}
 
-		computes := map[gpu.ComputeID]bool{}
+		computeInstances := map[gpu.ComputeID]bool{}
 		for _, ci := range gi.ComputeInstances {
-			if computes[ci.ID] || !utf8.ValidString(string(ci.UUID)+ci.Profile) {
+			if computeInstances[ci.ID] || !utf8.ValidString(string(ci.UUID)+ci.Profile) {
 				t.Errorf("compute instance %d %q %q of GPU instance %d", ci.ID, ci.UUID, ci.Profile, gi.ID)
 			}
 
-			computes[ci.ID] = true
+			computeInstances[ci.ID] = true
 		}
 	}
 

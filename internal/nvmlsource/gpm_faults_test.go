@@ -52,10 +52,10 @@ func TestMetricsThatAreNoNumbers(t *testing.T) {
 // TestGPMRefusals: each costs the entities that it is about, and their activity alone.
 func TestGPMRefusals(t *testing.T) {
 	for _, c := range []struct {
-		call                    string
-		ret                     nvml.Return
-		gpu, instance, computes bool // which entities have activity
-		errs                    int  // on instance and compute instance
+		call                   string
+		ret                    nvml.Return
+		gpu, instance, compute bool // which entities have activity
+		errs                   int  // on instance and compute instance
 	}{
 		{"GpmMigSampleGet", nvml.ERROR_NO_PERMISSION, true, false, true, 1},
 		{"GpmMigSampleGet", nvml.ERROR_NOT_FOUND, true, false, true, 1},
@@ -73,7 +73,7 @@ func TestGPMRefusals(t *testing.T) {
 		refused := fmt.Sprintf("%s returns %d: ", c.call, c.ret)
 		cmptest.Equal(t, refused+"the GPU has activity", g.Activity.SM.Present(), c.gpu)
 		cmptest.Equal(t, refused+"the GPU instance has activity", gi.Activity.SM.Present(), c.instance)
-		cmptest.Equal(t, refused+"the compute instance has activity", ci.Activity.SM.Present(), c.computes)
+		cmptest.Equal(t, refused+"the compute instance has activity", ci.Activity.SM.Present(), c.compute)
 
 		if got := len(gi.Errors) + len(ci.Errors); got != c.errs || (len(g.Errors) > 0) == c.gpu {
 			t.Errorf("%s %d: errors %v, %v, %v", c.call, c.ret, g.Errors, gi.Errors, ci.Errors)

@@ -78,9 +78,9 @@ func TestProcessesWithoutInstances(t *testing.T) {
 	id := n.discover()[0]
 	n.advance(time.Second)
 	g := n.read(id)
-	computes := g.Instances[0].ComputeInstances
-	cmptest.Equal(t, "processes of the first compute instance", computes[0].Processes, gpu.Some(0))
-	cmptest.Equal(t, "processes of the second compute instance", computes[1].Processes, gpu.Some(1))
+	computeInstances := g.Instances[0].ComputeInstances
+	cmptest.Equal(t, "processes of the first compute instance", computeInstances[0].Processes, gpu.Some(0))
+	cmptest.Equal(t, "processes of the second compute instance", computeInstances[1].Processes, gpu.Some(1))
 	cmptest.Equal(t, "processes of the GPU", len(g.Readings.Processes.Or(nil)), 1)
 	cmptest.Equal(t, "errors", g.Errors, nil)
 	n.spy.set("MIG.GetComputeRunningProcesses", nvml.ERROR_UNKNOWN)

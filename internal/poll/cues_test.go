@@ -104,14 +104,14 @@ func TestReadingsGetCuesOfChanges(t *testing.T) {
 func TestDividedInstances(t *testing.T) {
 	held := gpu.ComputeInstance{Device: gpu.Device{Holders: []gpu.Holder{{Container: gpu.Container{Pod: "a"}}}}}
 	for _, tt := range []struct {
-		computes []gpu.ComputeInstance
-		want     bool
+		computeInstances []gpu.ComputeInstance
+		want             bool
 	}{
 		{[]gpu.ComputeInstance{held}, false},
 		{[]gpu.ComputeInstance{{}, {}}, false},
 		{[]gpu.ComputeInstance{{}, held}, true},
 	} {
-		cmptest.Equal(t, "divided", isDivided(gpu.GPUInstance{ComputeInstances: tt.computes}), tt.want)
+		cmptest.Equal(t, "divided", isDivided(gpu.GPUInstance{ComputeInstances: tt.computeInstances}), tt.want)
 	}
 }
 

@@ -123,14 +123,14 @@ func isOfLayout(e gpu.ReadError) bool { return e.Reading == gpu.ReadingMIG }
 // keepReadings copies the readings of a GPU instance and of its compute instances from old, the
 // same instance in an earlier reading. Which compute instances gi has does not change.
 func keepReadings(gi, old *gpu.GPUInstance) {
-	computes := gi.ComputeInstances
+	computeInstances := gi.ComputeInstances
 	hidden := gi.ComputesHidden
 	*gi = *old
-	gi.ComputeInstances = computes
+	gi.ComputeInstances = computeInstances
 	gi.ComputesHidden = hidden
 
-	for i := range computes {
-		ci := &computes[i]
+	for i := range computeInstances {
+		ci := &computeInstances[i]
 
 		oldCompute := find(
 			old.ComputeInstances,

@@ -10,9 +10,9 @@ import (
 
 // InstanceSpec is a GPU instance of a layout, with its compute instances.
 type InstanceSpec struct {
-	profile   gpu.Profile
-	placement gpu.Placement
-	computes  []int // compute slices of each compute instance
+	profile       gpu.Profile
+	placement     gpu.Placement
+	computeSlices []int // compute slices of each compute instance
 }
 
 // parsePlace reads PROFILE@START.

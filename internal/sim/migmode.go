@@ -144,7 +144,7 @@ func (n *Node) buildLayout(g *simGPU, layout []InstanceSpec) error {
 			)
 		}
 
-		for _, size := range l.computes {
+		for _, size := range l.computeSlices {
 			if _, err := n.createCompute(g, i, size, gpu.Opt[int]{}); err != nil {
 				return fmt.Errorf(
 					"layout of GPU %d: %dc of %s@%d: %w",

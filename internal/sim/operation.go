@@ -27,7 +27,7 @@ type operation struct {
 type layoutState struct {
 	migOn, migPending bool
 	instances         []*Instance
-	computes          [][]*Compute // by instance
+	computeInstances  [][]*Compute // by instance
 	devices           []*Compute
 }
 
@@ -99,7 +99,7 @@ func (g *simGPU) layoutState() layoutState {
 		instances: slices.Clone(g.instances), devices: slices.Clone(g.devices),
 	}
 	for _, i := range g.instances {
-		s.computes = append(s.computes, slices.Clone(i.ComputeInstances))
+		s.computeInstances = append(s.computeInstances, slices.Clone(i.ComputeInstances))
 	}
 
 	return s
@@ -162,6 +162,6 @@ func (op *operation) undo() {
 	g.devices = op.before.devices
 
 	for i, inst := range g.instances {
-		inst.ComputeInstances = op.before.computes[i]
+		inst.ComputeInstances = op.before.computeInstances[i]
 	}
 }

@@ -120,7 +120,7 @@ func readLayout(
 
 		fullSize := spec.profile.ComputeSlices
 		if e.CI == nil {
-			spec.computes = []int{fullSize}
+			spec.computeSlices = []int{fullSize}
 		}
 
 		used := 0
@@ -138,7 +138,7 @@ func readLayout(
 				)
 			}
 
-			spec.computes = append(spec.computes, size)
+			spec.computeSlices = append(spec.computeSlices, size)
 			used += size
 		}
 

@@ -176,13 +176,13 @@ func TestDGXStory(t *testing.T) {
 	n := shipped(t, "dgx-a100-mixed")
 	s := state(t, n, 4)
 
-	computes := []int{} // of each GPU instance
+	computeInstances := []int{} // of each GPU instance
 	for _, i := range s.Instances {
-		computes = append(computes, len(i.ComputeInstances))
+		computeInstances = append(computeInstances, len(i.ComputeInstances))
 	}
 
-	if want := []int{2, 0}; !slices.Equal(computes, want) {
-		t.Fatalf("the GPU instances of GPU 4 have %v compute instances, want %v", computes, want)
+	if want := []int{2, 0}; !slices.Equal(computeInstances, want) {
+		t.Fatalf("the GPU instances of GPU 4 have %v compute instances, want %v", computeInstances, want)
 	}
 
 	asr := mustContainer(t, n, "asr-0")

@@ -199,17 +199,17 @@ func (g *simGPU) describeTree(s *GPUState) {
 		compute Compute
 		device  MIGDevice
 	}, count)
-	computes := make([]*Compute, 0, count)
+	computeInstances := make([]*Compute, 0, count)
 
 	for i, inst := range g.instances {
 		instance := &s.Instances[i]
 		*instance = *inst
-		first := len(computes)
+		first := len(computeInstances)
 
 		for _, c := range inst.ComputeInstances {
-			own := &copies[len(computes)]
+			own := &copies[len(computeInstances)]
 			own.compute = *c
-			computes = append(computes, &own.compute)
+			computeInstances = append(computeInstances, &own.compute)
 
 			if at := slices.Index(g.devices, c); at >= 0 {
 				own.device = MIGDevice{Instance: instance, Compute: &own.compute}
@@ -217,7 +217,7 @@ func (g *simGPU) describeTree(s *GPUState) {
 			}
 		}
 
-		instance.ComputeInstances = computes[first:len(computes):len(computes)]
+		instance.ComputeInstances = computeInstances[first:len(computeInstances):len(computeInstances)]
 	}
 }
 

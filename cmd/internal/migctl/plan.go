@@ -191,7 +191,7 @@ func writeInstance(p *page, sign string, c color, inst *api.Instance) {
 	p.line(span{"  " + t, c})
 
 	if len(inst.Compute) != 1 { // the line above names an only compute instance by its UUID
-		writeComputes(p, sign, c, inst.Compute)
+		writeComputeInstances(p, sign, c, inst.Compute)
 	}
 
 	writeHolds(p, "      ", holdsOf(inst.Holders, inst.Compute))
@@ -218,30 +218,30 @@ func writeKept(p *page, inst, before *api.Instance) {
 		list []api.ComputeInstance
 	}{{"-", red, api.Destroy, before.Compute}, {"+", green, api.Create, inst.Compute},
 		{"=", dim, api.Keep, inst.Compute}} {
-		computes := slices.DeleteFunc(slices.Clone(side.list), func(c api.ComputeInstance) bool {
+		computeInstances := slices.DeleteFunc(slices.Clone(side.list), func(c api.ComputeInstance) bool {
 			return c.Fate != side.fate
 		})
 		// The line of the GPU instance names an only compute instance already.
 		isNamed := side.fate == api.Keep && len(inst.Compute) == 1
-		if len(computes) == 0 || isNamed {
+		if len(computeInstances) == 0 || isNamed {
 			continue
 		}
 
-		writeComputes(p, side.sign, side.c, computes)
+		writeComputeInstances(p, side.sign, side.c, computeInstances)
 
 		if side.fate == api.Destroy {
-			writeHolds(p, "      ", holdsOf(nil, computes))
+			writeHolds(p, "      ", holdsOf(nil, computeInstances))
 		}
 	}
 }
 
-func writeComputes(p *page, sign string, c color, computes []api.ComputeInstance) {
-	if len(computes) == 0 {
+func writeComputeInstances(p *page, sign string, c color, computeInstances []api.ComputeInstance) {
+	if len(computeInstances) == 0 {
 		p.line(span{"      without compute instances", dim})
 	}
 
-	for i := range computes {
-		ci := &computes[i]
+	for i := range computeInstances {
+		ci := &computeInstances[i]
 		t := fmt.Sprintf("    %s compute instance %dc at %s", sign, ci.Placement.Size, ci.Placement)
 
 		if ci.UUID != "" {
@@ -253,11 +253,11 @@ func writeComputes(p *page, sign string, c color, computes []api.ComputeInstance
 }
 
 // holdsOf returns the holders of a GPU instance and its compute instances, each once.
-func holdsOf(ofInstance []api.Hold, computes []api.ComputeInstance) []api.Hold {
+func holdsOf(ofInstance []api.Hold, computeInstances []api.ComputeInstance) []api.Hold {
 	holds := slices.Clone(ofInstance)
 
-	for i := range computes {
-		for _, h := range computes[i].Holders {
+	for i := range computeInstances {
+		for _, h := range computeInstances[i].Holders {
 			if !slices.Contains(holds, h) {
 				holds = append(holds, h)
 			}
@@ -411,7 +411,7 @@ func lostHolds(inst *api.Instance) []api.Hold {
 	return holds
 }
 
-func countsText(instances, computes int) string {
+func countsText(instances, computeInstances int) string {
 	return nodedoc.Count(instances, "GPU instance", "GPU instances") + " and " +
-		nodedoc.Count(computes, "compute instance", "compute instances")
+		nodedoc.Count(computeInstances, "compute instance", "compute instances")
 }

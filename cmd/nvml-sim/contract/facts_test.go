@@ -214,9 +214,9 @@ func instanceFact(lib nvmlsource.Library, d nvmlsource.Device, gi nvmlsource.GPU
 		return "a GPU instance: " + codeText(ret)
 	}
 
-	computes, ret := gi.GetComputeInstances()
+	computeInstances, ret := gi.GetComputeInstances()
 	line := fmt.Sprintf("GPU instance %d at %d:%d, compute instances %s", info.ID, info.Placement.Start, info.Placement.Size,
-		answerText(len(computes), ret))
+		answerText(len(computeInstances), ret))
 
 	before, ret := lib.GpmSampleAlloc()
 	if ret != nvml.SUCCESS {

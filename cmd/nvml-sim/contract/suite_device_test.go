@@ -303,7 +303,7 @@ func checkProcesses(s *subject, d nvmlsource.Device) {
 			case !migOn(d):
 				s.errorf("process %+v in an instance, with MIG off", p)
 			case existing != nil:
-				s.want(known && gi.computes[p.ComputeInstanceId], "process %+v in an instance that there is not", p)
+				s.want(known && gi.computeInstances[p.ComputeInstanceId], "process %+v in an instance that there is not", p)
 			}
 		}
 	}

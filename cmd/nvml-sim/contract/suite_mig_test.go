@@ -130,10 +130,10 @@ func checkPlacements(s *subject, d nvmlsource.Device) {
 
 // instance is a GPU instance as the lists have it.
 type instance struct {
-	info     nvmlsource.GPUInstanceInfo
-	profile  nvml.GpuInstanceProfileInfo_v3
-	list     []nvmlsource.ComputeInstanceInfo
-	computes map[uint32]bool
+	info             nvmlsource.GPUInstanceInfo
+	profile          nvml.GpuInstanceProfileInfo_v3
+	list             []nvmlsource.ComputeInstanceInfo
+	computeInstances map[uint32]bool
 }
 
 // tree lists the GPU instances of a GPU by id; nil if that is not allowed or MIG is off.
@@ -164,10 +164,10 @@ func (s *subject) tree(d nvmlsource.Device) map[uint32]instance {
 				s.errorf("GPU instance %d twice", info.ID)
 			}
 
-			i := instance{info: info, profile: p, list: list, computes: map[uint32]bool{}}
+			i := instance{info: info, profile: p, list: list, computeInstances: map[uint32]bool{}}
 			for _, c := range list {
-				s.want(!i.computes[c.ID], "compute instance %d of GPU instance %d twice", c.ID, info.ID)
-				i.computes[c.ID] = true
+				s.want(!i.computeInstances[c.ID], "compute instance %d of GPU instance %d twice", c.ID, info.ID)
+				i.computeInstances[c.ID] = true
 			}
 
 			tree[info.ID] = i
@@ -272,12 +272,12 @@ func checkMIGHandles(s *subject, d nvmlsource.Device) {
 
 		uuids[uuid], ids[[2]int{gi, ci}] = true, true
 		if tree != nil {
-			s.want(tree[uint32(gi)].computes[uint32(ci)], "%s is of compute instance %d/%d, which is not listed", uuid, gi, ci)
+			s.want(tree[uint32(gi)].computeInstances[uint32(ci)], "%s is of compute instance %d/%d, which is not listed", uuid, gi, ci)
 		}
 	}
 
 	for id, i := range tree {
-		for ci := range i.computes {
+		for ci := range i.computeInstances {
 			s.want(ids[[2]int{int(id), int(ci)}], "compute instance %d/%d has no MIG device", id, ci)
 		}
 	}

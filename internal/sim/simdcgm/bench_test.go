@@ -63,15 +63,15 @@ func benchmark(b *testing.B, node *sim.Node, engine dcgmsource.Connector) {
 	}
 
 	instances := 0
-	computes := 0
+	computeInstances := 0
 
 	for _, p := range profile() {
 		instances += len(p.Instances)
-		computes += len(p.ComputeInstances)
+		computeInstances += len(p.ComputeInstances)
 	}
 
-	if instances != 56 || computes != 56 {
-		b.Fatalf("%d instances, %d compute instances", instances, computes)
+	if instances != 56 || computeInstances != 56 {
+		b.Fatalf("%d instances, %d compute instances", instances, computeInstances)
 	}
 
 	calls := source.Calls()
