@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
@@ -86,18 +85,11 @@ func shortName(name string) string { return strings.TrimPrefix(name, "NVIDIA ") 
 
 // hasWords reports whether a name has all words of another one.
 func hasWords(name, other string) bool {
-	all := words(name)
-	wanted := words(other)
+	all := mig.NameWords(name)
+	wanted := mig.NameWords(other)
 
 	return len(wanted) > 0 &&
 		!slices.ContainsFunc(wanted, func(w string) bool { return !slices.Contains(all, w) })
-}
-
-// words splits a name into words of letters and digits, in lower case.
-func words(name string) []string {
-	return strings.FieldsFunc(strings.ToLower(name), func(r rune) bool {
-		return !unicode.IsLetter(r) && !unicode.IsDigit(r)
-	})
 }
 
 // PriceOf returns the price of a GPU by the name that its driver reports.
@@ -114,7 +106,7 @@ func priceOf(prices []Price, name, modelName string) (Price, bool) {
 
 	for _, p := range prices {
 		if hasWords(name+" "+modelName, p.Model) &&
-			(!found || len(words(p.Model)) >= len(words(best.Model))) {
+			(!found || len(mig.NameWords(p.Model)) >= len(mig.NameWords(best.Model))) {
 			best = p
 			found = true
 		}

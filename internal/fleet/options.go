@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
 // Options are what an operator asks for.
@@ -81,7 +82,7 @@ func ParsePrice(text string) (Price, error) {
 	name, number, ok := strings.Cut(text, "=")
 
 	hour, err := strconv.ParseFloat(number, 64)
-	if !ok || err != nil || !(hour >= 0) || math.IsInf(hour, 0) || len(words(name)) == 0 {
+	if !ok || err != nil || !(hour >= 0) || math.IsInf(hour, 0) || len(mig.NameWords(name)) == 0 {
 		return Price{}, fmt.Errorf("--price is %q; expected MODEL=NUMBER, as in H100=2.50", text)
 	}
 
@@ -108,7 +109,7 @@ func checkPrices(prices []Price) error {
 	priced := map[string]string{}
 
 	for _, p := range prices {
-		if !(p.Hour >= 0) || math.IsInf(p.Hour, 0) || len(words(p.Model)) == 0 {
+		if !(p.Hour >= 0) || math.IsInf(p.Hour, 0) || len(mig.NameWords(p.Model)) == 0 {
 			return fmt.Errorf(
 				"--price is %s=%v; expected a model and a number from 0 on, as in H100=2.50",
 				p.Model,
@@ -116,7 +117,7 @@ func checkPrices(prices []Price) error {
 			)
 		}
 
-		name := strings.Join(words(p.Model), " ")
+		name := strings.Join(mig.NameWords(p.Model), " ")
 		if other, twice := priced[name]; twice {
 			return fmt.Errorf(
 				"--price has %q and %q; expected one price for each model",

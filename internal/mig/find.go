@@ -11,7 +11,7 @@ import (
 // model begins with them: "H200" is H200-141GB, but "H100" may be an 80, 94 or 96 GB GPU, so it
 // finds none. A full name wins over such a short form: "H20" is H20-96GB by its alias.
 func FindModel(name string) (Model, bool) {
-	wanted := words(name)
+	wanted := NameWords(name)
 	if len(wanted) == 0 {
 		return Model{}, false
 	}
@@ -22,7 +22,7 @@ func FindModel(name string) (Model, bool) {
 		isPrefix := false
 
 		for _, known := range append([]string{m.Name}, m.Aliases...) {
-			full := words(known)
+			full := NameWords(known)
 			if slices.Equal(full, wanted) {
 				return m, true
 			}
@@ -43,8 +43,8 @@ func FindModel(name string) (Model, bool) {
 	return byPrefix[0], true
 }
 
-// words splits a model's name into words of letters and digits, in lower case.
-func words(name string) []string {
+// NameWords splits the name of a model into words of letters and digits, in lower case.
+func NameWords(name string) []string {
 	return strings.FieldsFunc(strings.ToLower(name), func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r)
 	})
