@@ -66,7 +66,7 @@ func (l *library) recordEvent(e nvmlsource.Event, ret nvml.Return) {
 	if ret == nvml.SUCCESS {
 		r.Event = &event{Type: eventType(e.Type), Data: e.Data, GPUInstanceID: e.GPUInstanceID,
 			ComputeInstanceID: e.ComputeInstanceID}
-		if known := l.find(func(d *device) bool { return d.Device == e.Device }); known != nil {
+		if known := l.find(func(d *physicalGPU) bool { return d.Device == e.Device }); known != nil {
 			r.Event.GPU = known.name
 		}
 	}
@@ -135,7 +135,7 @@ func (l *library) replayEvent(s *eventSet, timeout time.Duration) (nvmlsource.Ev
 		Type: uint64(found.Event.Type), Data: found.Event.Data,
 		GPUInstanceID: found.Event.GPUInstanceID, ComputeInstanceID: found.Event.ComputeInstanceID,
 	}
-	if d := l.find(func(d *device) bool { return d.name == found.Event.GPU }); d != nil {
+	if d := l.find(func(d *physicalGPU) bool { return d.name == found.Event.GPU }); d != nil {
 		e.Device = d
 	}
 

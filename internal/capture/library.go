@@ -21,13 +21,13 @@ type library struct {
 	gpuCalls, migCalls, instanceCalls []callType
 
 	// The timeline's mu guards these.
-	rec     *Recording
-	devices []*device // one for each handle that the driver has returned
+	rec  *Recording
+	gpus []*physicalGPU // one for each handle that the driver has returned
 }
 
-// device is a physical GPU. Each handle of the driver has one, so that handles of the same GPU are
-// equal.
-type device struct {
+// physicalGPU is a GPU of the node. Each handle of the driver has one, so that handles of the same
+// GPU are equal.
+type physicalGPU struct {
 	nvmlsource.Device // the driver's handle; nil in a replay
 	entity
 	name   gpuName
@@ -49,7 +49,7 @@ func newLibrary(rec *Recording, driver nvmlsource.Library) *library {
 	}
 
 	for name, g := range rec.Recorded.GPUs {
-		l.devices = append(l.devices, l.newDevice(nil, name, g))
+		l.gpus = append(l.gpus, l.newGPU(nil, name, g))
 	}
 
 	l.seam = nvmlsource.Intercept(driver, l)
@@ -57,8 +57,8 @@ func newLibrary(rec *Recording, driver nvmlsource.Library) *library {
 	return l
 }
 
-func (l *library) newDevice(driver nvmlsource.Device, name gpuName, record *gpuRecord) *device {
-	return &device{
+func (l *library) newGPU(driver nvmlsource.Device, name gpuName, record *gpuRecord) *physicalGPU {
+	return &physicalGPU{
 		Device: driver,
 		entity: entity{l.time, answers(record.Answers), l.gpuCalls},
 		name:   name,
@@ -106,7 +106,7 @@ func (l *library) Before(c nvmlsource.Call) nvmlsource.Verdict {
 // entityOf returns the entity that a call is about.
 func (l *library) entityOf(object any) *entity {
 	switch o := object.(type) {
-	case *device:
+	case *physicalGPU:
 		return &o.entity
 	case *entity:
 		return o
@@ -146,7 +146,7 @@ func (l *library) toRecorded(c nvmlsource.Call, t callType, answer any) any {
 	case reflect.TypeFor[none]():
 		return none{}
 	case reflect.TypeFor[gpuName]():
-		return l.deviceOf(answer.(nvmlsource.Device), int(c.Args[0])).name
+		return l.gpuOf(answer.(nvmlsource.Device), int(c.Args[0])).name
 	case reflect.TypeFor[handleCount]():
 		if list, ok := answer.([]nvmlsource.GPUInstance); ok {
 			return handleCount(len(list))
@@ -162,7 +162,7 @@ func (l *library) toRecorded(c nvmlsource.Call, t callType, answer any) any {
 func (l *library) fromRecorded(c nvmlsource.Call, value any) any {
 	switch value := value.(type) {
 	case gpuName:
-		return l.find(func(d *device) bool { return d.name == value })
+		return l.find(func(d *physicalGPU) bool { return d.name == value })
 	case handleCount:
 		if c.Function == "nvmlDeviceGetGpuInstances" {
 			return make([]nvmlsource.GPUInstance, value)
@@ -194,17 +194,17 @@ func fillIn(e *entity, c nvmlsource.Call) {
 func (l *library) Object(c nvmlsource.Call, position int, handle any) (object any, known bool) {
 	switch c.Function {
 	case "nvmlDeviceGetHandleByIndex", "nvmlEventSetWait":
-		d, ok := handle.(*device) // of a replay
+		d, ok := handle.(*physicalGPU) // of a replay
 		if !ok {
-			d = l.find(func(d *device) bool { return d.Device == handle })
+			d = l.find(func(d *physicalGPU) bool { return d.Device == handle })
 		}
 
 		return d, d != nil
 	case "nvmlDeviceGetMigDeviceHandleByIndex":
-		devices := c.Object.(*device).record.MIGDevices
+		devices := c.Object.(*physicalGPU).record.MIGDevices
 		return entityIn(l.time, devices, int(c.Args[0]), l.migCalls), true
 	case "nvmlDeviceGetGpuInstances":
-		instances := c.Object.(*device).record.GPUInstances
+		instances := c.Object.(*physicalGPU).record.GPUInstances
 		return entityIn(l.time, instances, slotOf(uint32(c.Args[0]), position), l.instanceCalls), true
 	case "nvmlEventSetCreate":
 		return l.newEventSet(), true
@@ -215,10 +215,10 @@ func (l *library) Object(c nvmlsource.Call, position int, handle any) (object an
 	return nil, false
 }
 
-// deviceOf returns the device of a driver's handle. For a new handle it adds a device, with the
-// name gpu0 for index 0.
-func (l *library) deviceOf(h nvmlsource.Device, index int) *device {
-	if d := l.find(func(d *device) bool { return d.Device == h }); d != nil {
+// gpuOf returns the GPU of a driver's handle. For a new handle it adds a GPU, with the name gpu0 for
+// index 0.
+func (l *library) gpuOf(h nvmlsource.Device, index int) *physicalGPU {
+	if d := l.find(func(d *physicalGPU) bool { return d.Device == h }); d != nil {
 		return d
 	}
 
@@ -233,19 +233,19 @@ func (l *library) deviceOf(h nvmlsource.Device, index int) *device {
 	}
 
 	gpus[name] = &gpuRecord{gpuAnswers{}, map[int]migAnswers{}, map[slot]instanceAnswers{}}
-	d := l.newDevice(h, name, gpus[name])
-	l.devices = append(l.devices, d)
+	d := l.newGPU(h, name, gpus[name])
+	l.gpus = append(l.gpus, d)
 
 	return d
 }
 
-// find returns the first device for which wanted returns true, or nil.
-func (l *library) find(wanted func(*device) bool) *device {
+// find returns the first GPU for which wanted returns true, or nil.
+func (l *library) find(wanted func(*physicalGPU) bool) *physicalGPU {
 	l.time.mu.Lock()
 	defer l.time.mu.Unlock()
 
-	if i := slices.IndexFunc(l.devices, wanted); i >= 0 {
-		return l.devices[i]
+	if i := slices.IndexFunc(l.gpus, wanted); i >= 0 {
+		return l.gpus[i]
 	}
 
 	return nil

@@ -47,8 +47,8 @@ func Analyze(ctx context.Context, c *Client, o Options) (*Report, error) {
 type analysis struct {
 	client  *Client
 	options Options
-	end     time.Time // of the window
-	gpus    []*device // by cluster, node and UUID
+	end     time.Time   // of the window
+	gpus    []*fleetGPU // by cluster, node and UUID
 	// holdersKnown has the clusters whose history names holders of GPUs.
 	holdersKnown map[string]bool
 	models       models // guarded by mu
@@ -57,13 +57,13 @@ type analysis struct {
 	exporters map[[2]string]string
 
 	mu    sync.Mutex
-	nodes [][]*device // the nodes that remain to be queried, each with its GPUs
-	chunk int         // how many GPUs to query at once; we don't divide a node
-	done  int         // GPUs queried
+	nodes [][]*fleetGPU // the nodes that remain to be queried, each with its GPUs
+	chunk int           // how many GPUs to query at once; we don't divide a node
+	done  int           // GPUs queried
 }
 
-// device is a GPU of the fleet.
-type device struct {
+// fleetGPU is a GPU of the fleet.
+type fleetGPU struct {
 	uuid, cluster, node string
 	name                string // of the model, as the driver reports it
 	modelCount          int    // how many names of models its series have had
@@ -88,7 +88,7 @@ func firstChunk(window time.Duration) int { return max(1, maxPoints/int(window/s
 
 // listGPUs finds the GPUs of all exporters, a day of history at a time.
 func (a *analysis) listGPUs(ctx context.Context) error {
-	found := map[string]*device{}
+	found := map[string]*fleetGPU{}
 
 	for _, d := range dialects() {
 		for from := time.Duration(0); from < a.options.Window; from += 24 * time.Hour {
@@ -107,7 +107,7 @@ func (a *analysis) listGPUs(ctx context.Context) error {
 		a.gpus = append(a.gpus, g)
 	}
 
-	slices.SortFunc(a.gpus, func(a, b *device) int {
+	slices.SortFunc(a.gpus, func(a, b *fleetGPU) int {
 		return cmp.Or(
 			cmp.Compare(a.cluster, b.cluster),
 			cmp.Compare(a.node, b.node),
@@ -152,7 +152,7 @@ func (a *analysis) newNoGPUError() error {
 // listWindow adds the GPUs in a part of the window to found. If that is too much for one query, it
 // queries two halves.
 func (a *analysis) listWindow(ctx context.Context, d *dialect, end time.Time, window time.Duration,
-	found map[string]*device) error {
+	found map[string]*fleetGPU) error {
 	labels := []string{a.options.ClusterLabel}
 	for _, l := range placeLabels() {
 		labels = append(labels, string(l))
@@ -196,7 +196,7 @@ func (a *analysis) listWindow(ctx context.Context, d *dialect, end time.Time, wi
 // addRow adds the GPU of a series to found. A GPU can have several series, if its labels have
 // changed: those of the series with the most samples count, or of the first among equals, since we
 // list the latest days first. A GPU keeps the dialect in which we have found it.
-func (a *analysis) addRow(d *dialect, row *model.Sample, found map[string]*device) {
+func (a *analysis) addRow(d *dialect, row *model.Sample, found map[string]*fleetGPU) {
 	uuid := string(row.Metric[d.uuid])
 	if uuid == "" {
 		return
@@ -204,7 +204,7 @@ func (a *analysis) addRow(d *dialect, row *model.Sample, found map[string]*devic
 
 	g := found[uuid]
 	if g == nil {
-		g = &device{uuid: uuid, dialect: d}
+		g = &fleetGPU{uuid: uuid, dialect: d}
 		found[uuid] = g
 	}
 
@@ -266,7 +266,7 @@ func (a *analysis) groupByNode() {
 				}
 			}
 
-			a.nodes = append(a.nodes, []*device{g})
+			a.nodes = append(a.nodes, []*fleetGPU{g})
 		}
 	}
 }
@@ -320,7 +320,7 @@ func rankCanceled(err error) int {
 
 // nextNodes takes the next nodes from the list: nodes of one exporter, as many as chunk allows, but
 // at least one. It returns none at the end.
-func (a *analysis) nextNodes() [][]*device {
+func (a *analysis) nextNodes() [][]*fleetGPU {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
@@ -343,7 +343,7 @@ func (a *analysis) nextNodes() [][]*device {
 
 // queryNodes queries the history of nodes. If that is too much at once, it queries two halves, and
 // makes later chunks smaller.
-func (a *analysis) queryNodes(ctx context.Context, nodes [][]*device) error {
+func (a *analysis) queryNodes(ctx context.Context, nodes [][]*fleetGPU) error {
 	gpus := slices.Concat(nodes...)
 
 	err := a.queryGPUs(ctx, gpus)
@@ -378,7 +378,7 @@ func (a *analysis) addDone(more int) {
 }
 
 // selectors returns the label matchers of a query for gpus, which have the same dialect.
-func (a *analysis) selectors(gpus []*device) string {
+func (a *analysis) selectors(gpus []*fleetGPU) string {
 	uuids := make([]string, 0, len(gpus))
 	for _, g := range gpus {
 		uuids = append(uuids, regexp.QuoteMeta(g.uuid))

@@ -93,7 +93,7 @@ func unknownMeans(steps int) []float32 {
 }
 
 // queryGPUs queries the history of GPUs of one exporter and judges them.
-func (a *analysis) queryGPUs(ctx context.Context, gpus []*device) error {
+func (a *analysis) queryGPUs(ctx context.Context, gpus []*fleetGPU) error {
 	q := &querier{
 		analysis:  a,
 		ctx:       ctx,
@@ -173,7 +173,7 @@ func (q *querier) queryFacts() {
 // series evaluates an expression about GPUs at the steps of a range. set gets the index of a step.
 func (q *querier) series(
 	template string,
-	gpus []*device,
+	gpus []*fleetGPU,
 	r v1.Range,
 	set func(h *history, at int, labels model.Metric, value float64),
 ) {
@@ -204,7 +204,7 @@ func (q *querier) series(
 	}
 }
 
-func (q *querier) queryMeans(gpus []*device) {
+func (q *querier) queryMeans(gpus []*fleetGPU) {
 	steps := q.analysis.steps()
 	busyOf := func(h *history) []float32 { return h.busy }
 	q.means(q.dialect.busy, gpus, busyOf)
@@ -213,7 +213,7 @@ func (q *querier) queryMeans(gpus []*device) {
 	q.means(q.dialect.bandwidth, gpus, func(h *history) []float32 { return h.bandwidth })
 	q.queryEngines(gpus)
 
-	all := holdings{}
+	all := heldByHolder{}
 	for _, held := range q.dialect.held {
 		q.series(held, gpus, steps, all.add)
 	}
@@ -237,7 +237,7 @@ func (q *querier) queryMeans(gpus []*device) {
 }
 
 // queryEngines queries the use of media engines, of the GPUs that use any.
-func (q *querier) queryEngines(gpus []*device) {
+func (q *querier) queryEngines(gpus []*fleetGPU) {
 	using := without(gpus, func(h *history) bool { return !h.usesMedia() })
 
 	for _, query := range []struct {
@@ -285,7 +285,7 @@ func (h *history) engineOf(name string) *engineSteps {
 // NaN. First it queries each series: for the server to aggregate them takes longer than all the
 // rest. If a GPU has several series in a step, since its pod or its exporter was replaced, means
 // queries that GPU's mean over all of them.
-func (q *querier) means(m measure, gpus []*device, meansOf func(*history) []float32) {
+func (q *querier) means(m measure, gpus []*fleetGPU, meansOf func(*history) []float32) {
 	steps := q.analysis.steps()
 	count := int(q.analysis.options.Window / step)
 	found := map[*history][]float32{}
@@ -317,8 +317,8 @@ func (q *querier) means(m measure, gpus []*device, meansOf func(*history) []floa
 }
 
 // without returns the GPUs whose histories do not match.
-func without(gpus []*device, matches func(*history) bool) []*device {
-	var list []*device
+func without(gpus []*fleetGPU, matches func(*history) bool) []*fleetGPU {
+	var list []*fleetGPU
 
 	for _, g := range gpus {
 		if !matches(g.history) {

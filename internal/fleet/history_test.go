@@ -56,9 +56,9 @@ func TestMeans(t *testing.T) {
 		"avg_over_time(nvidia_gpu_sm_activity": {fmt.Sprintf(`[[%d,"NaN"],[%d,"0.25"],[%d,"7"]]`, at(1), at(2), at(13))},
 	})))
 	s := &analysis{client: client, options: o, end: o.End}
-	g := &device{uuid: "GPU-1", dialect: &d, history: newHistory(o.End.Add(-o.Window), o.Window)}
+	g := &fleetGPU{uuid: "GPU-1", dialect: &d, history: newHistory(o.End.Add(-o.Window), o.Window)}
 	q := &querier{analysis: s, ctx: t.Context(), dialect: &d, gpus: map[string]*history{g.uuid: g.history}}
-	q.queryMeans([]*device{g})
+	q.queryMeans([]*fleetGPU{g})
 
 	if q.err != nil {
 		t.Fatal(q.err)

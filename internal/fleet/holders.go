@@ -7,19 +7,19 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// holding says in which steps one holder, a pod or a job, had one GPU.
-type holding struct {
+// heldGPU says in which steps one holder, a pod or a job, had one GPU.
+type heldGPU struct {
 	gpu   *history
 	steps []bool
 	owner string // owner of the pod, "vision/Deployment/resnet"; empty if we don't know it
 }
 
-// holdings has a list for each holder, by its place and name: one holding for each GPU that it had.
-type holdings map[string][]*holding
+// heldByHolder has, for each holder by its place and name, the GPUs that it had.
+type heldByHolder map[string][]*heldGPU
 
 // add notes that the holder that the labels name had a GPU in a step. If Prometheus scrapes without
 // honor_labels, the pod is in labels that begin with exported_.
-func (all holdings) add(h *history, at int, labels model.Metric, _ float64) {
+func (all heldByHolder) add(h *history, at int, labels model.Metric, _ float64) {
 	namespace := labels["namespace"]
 	pod := labels["pod"]
 
@@ -39,7 +39,7 @@ func (all holdings) add(h *history, at int, labels model.Metric, _ float64) {
 	}
 
 	name := strings.Join([]string{h.place, string(namespace), string(pod), string(job)}, "/")
-	var held *holding
+	var held *heldGPU
 
 	for _, known := range all[name] {
 		if known.gpu == h {
@@ -48,7 +48,7 @@ func (all holdings) add(h *history, at int, labels model.Metric, _ float64) {
 	}
 
 	if held == nil {
-		held = &holding{gpu: h, steps: make([]bool, len(h.held))}
+		held = &heldGPU{gpu: h, steps: make([]bool, len(h.held))}
 		all[name] = append(all[name], held)
 	}
 
@@ -75,7 +75,7 @@ const (
 )
 
 // finish fills in multi, owner and shared of the GPUs' histories.
-func (all holdings) finish(gpus map[string]*history) {
+func (all heldByHolder) finish(gpus map[string]*history) {
 	for _, list := range all {
 		if len(list) < 2 {
 			continue
@@ -118,7 +118,7 @@ func (all holdings) finish(gpus map[string]*history) {
 
 // findOwners fills in the owners of the pods that held the GPUs in the last hour. If several did, the
 // last one counts.
-func (all holdings) findOwners() {
+func (all heldByHolder) findOwners() {
 	for _, list := range all {
 		for _, held := range list {
 			h := held.gpu

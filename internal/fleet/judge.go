@@ -49,7 +49,7 @@ func ReasonText(r advise.Reason, o advise.Options) string {
 
 // judgeAll fills in the recommendations for GPUs. All of a node that one exporter serves are among
 // them.
-func (a *analysis) judgeAll(gpus []*device) {
+func (a *analysis) judgeAll(gpus []*fleetGPU) {
 	for _, g := range gpus {
 		a.assumeHeld(g)
 	}
@@ -62,7 +62,7 @@ func (a *analysis) judgeAll(gpus []*device) {
 }
 
 // judge returns the recommendation for a GPU by its history, or by the advice of its node's advisor.
-func (a *analysis) judge(g *device) GPU {
+func (a *analysis) judge(g *fleetGPU) GPU {
 	h := g.history
 	g.first = h.firstSeen()
 	g.last = h.lastSeen()
@@ -130,7 +130,7 @@ func (a *analysis) judge(g *device) GPU {
 }
 
 // reasonNotJudged returns why we cannot judge a GPU by its history, or ReasonNone.
-func (a *analysis) reasonNotJudged(g *device, modelKnown bool) advise.Reason {
+func (a *analysis) reasonNotJudged(g *fleetGPU, modelKnown bool) advise.Reason {
 	switch {
 	case g.history.mig:
 		return ReasonMIGMode
@@ -149,7 +149,7 @@ func (a *analysis) reasonNotJudged(g *device, modelKnown bool) advise.Reason {
 
 // assumeHeld takes a GPU for held all the time if the history doesn't show whether anything held it.
 // Only if the exporter can see pods, jobs or processes does it mean something that none has a series.
-func (a *analysis) assumeHeld(g *device) {
+func (a *analysis) assumeHeld(g *fleetGPU) {
 	known := a.holdersKnown[g.cluster]
 	g.holderUnknown = known && g.dialect.knewHolders != "" &&
 		!g.history.knewHolders && !g.history.isHeld()

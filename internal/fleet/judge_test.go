@@ -21,7 +21,7 @@ func analysisOf(o Options) *analysis {
 
 // narrow returns an H100 that was held for the window and ran narrow kernels for a part of the
 // time.
-func narrow(o Options) *device {
+func narrow(o Options) *fleetGPU {
 	h := newHistory(o.End.Add(-o.Window), o.Window)
 	for i := range h.busy {
 		h.busy[i], h.sms[i], h.bandwidth[i], h.held[i] = 0.2, 0.016, 0.01, true
@@ -37,13 +37,13 @@ func narrow(o Options) *device {
 	h.stayed = true
 	d := native()
 
-	return &device{uuid: "GPU-1", cluster: "a", node: "n", name: "NVIDIA H100 80GB HBM3", modelCount: 1, dialect: &d,
+	return &fleetGPU{uuid: "GPU-1", cluster: "a", node: "n", name: "NVIDIA H100 80GB HBM3", modelCount: 1, dialect: &d,
 		history: h}
 }
 
 // judgment is a change of a narrow GPU's history and what follows: action, reason, profile.
 type judgment struct {
-	change func(*device, *history)
+	change func(*fleetGPU, *history)
 	want   string
 }
 
@@ -63,60 +63,60 @@ func lose(h *history, from, to int) {
 // judgmentsOfHistories are about what we know of a GPU.
 func judgmentsOfHistories() map[string]judgment {
 	return map[string]judgment{
-		"as it is":        {func(*device, *history) {}, "slice  1g.10gb"},
-		"MIG mode":        {func(_ *device, h *history) { h.mig = true }, "keep mig-mode "},
-		"another model":   {func(d *device, _ *history) { d.modelCount = 2 }, "keep model-changed "},
-		"no model":        {func(d *device, _ *history) { d.name = "" }, "keep model-unknown "},
-		"a V100":          {func(d *device, _ *history) { d.name = "Tesla V100-SXM2-32GB" }, "keep model-unknown "},
-		"no total":        {func(_ *device, h *history) { h.total = 0 }, "slice  1g.10gb"},
-		"another size":    {func(_ *device, h *history) { h.total = 64 << 30 }, "keep model-unknown "},
-		"profiles unsaid": {func(d *device, _ *history) { d.name = "NVIDIA B300" }, "keep model-unknown "},
-		"held since before the window": {func(_ *device, h *history) { h.arrived, h.stayed = false, false },
+		"as it is":        {func(*fleetGPU, *history) {}, "slice  1g.10gb"},
+		"MIG mode":        {func(_ *fleetGPU, h *history) { h.mig = true }, "keep mig-mode "},
+		"another model":   {func(d *fleetGPU, _ *history) { d.modelCount = 2 }, "keep model-changed "},
+		"no model":        {func(d *fleetGPU, _ *history) { d.name = "" }, "keep model-unknown "},
+		"a V100":          {func(d *fleetGPU, _ *history) { d.name = "Tesla V100-SXM2-32GB" }, "keep model-unknown "},
+		"no total":        {func(_ *fleetGPU, h *history) { h.total = 0 }, "slice  1g.10gb"},
+		"another size":    {func(_ *fleetGPU, h *history) { h.total = 64 << 30 }, "keep model-unknown "},
+		"profiles unsaid": {func(d *fleetGPU, _ *history) { d.name = "NVIDIA B300" }, "keep model-unknown "},
+		"held since before the window": {func(_ *fleetGPU, h *history) { h.arrived, h.stayed = false, false },
 			"keep start-unseen "},
-		"a new pod, of half an hour": {func(_ *device, h *history) { h.stayed = false }, "keep start-unseen "},
-		"at a context's size for an hour": {func(_ *device, h *history) {
+		"a new pod, of half an hour": {func(_ *fleetGPU, h *history) { h.stayed = false }, "keep start-unseen "},
+		"at a context's size for an hour": {func(_ *fleetGPU, h *history) {
 			h.arrived = false
 			h.memory[70] = 600 << 20
 		}, "slice  1g.10gb"},
-		"without memory for an hour": {func(_ *device, h *history) { h.arrived, h.memory[70] = false, 0 },
+		"without memory for an hour": {func(_ *fleetGPU, h *history) { h.arrived, h.memory[70] = false, 0 },
 			"slice  1g.10gb"},
-		"at a context's size in the end": {func(_ *device, h *history) {
+		"at a context's size in the end": {func(_ *fleetGPU, h *history) {
 			h.arrived = false
 			h.memory[167] = 600 << 20
 		}, "keep start-unseen "},
-		"small all the time": {func(_ *device, h *history) {
+		"small all the time": {func(_ *fleetGPU, h *history) {
 			h.arrived = false
 			for at := range h.memory {
 				h.memory[at] = 900 << 20
 			}
 		}, "keep start-unseen "},
-		"without memory": {func(_ *device, h *history) {
+		"without memory": {func(_ *fleetGPU, h *history) {
 			for at := range h.memory {
 				h.memory[at] = 9 << 20
 			}
 		}, "keep start-unseen "},
-		"no busy time": {func(_ *device, h *history) { lose(h, 0, 168) }, "keep no-history "},
-		"no memory": {func(_ *device, h *history) {
+		"no busy time": {func(_ *fleetGPU, h *history) { lose(h, 0, 168) }, "keep no-history "},
+		"no memory": {func(_ *fleetGPU, h *history) {
 			for at := range h.memory {
 				h.memory[at] = math.NaN()
 			}
 		}, "keep memory-unread "},
-		"memory of a few hours": {func(_ *device, h *history) {
+		"memory of a few hours": {func(_ *fleetGPU, h *history) {
 			for at := range h.memory[10:] {
 				h.memory[10+at] = math.NaN()
 			}
 		}, "keep memory-unread "},
-		"held on two days of a week": {func(_ *device, h *history) {
+		"held on two days of a week": {func(_ *fleetGPU, h *history) {
 			hours(1, 120, func(at int) { h.held[at], h.busy[at] = false, 0 })
 		}, "slice  1g.10gb"},
-		"gone": {func(_ *device, h *history) { lose(h, 166, 168) }, "keep gone "},
-		"free": {func(_ *device, h *history) { hours(0, 168, func(at int) { h.held[at] = false }) }, "free  "},
-		"held briefly": {func(_ *device, h *history) { hours(0, 150, func(at int) { h.held[at] = false }) },
+		"gone": {func(_ *fleetGPU, h *history) { lose(h, 166, 168) }, "keep gone "},
+		"free": {func(_ *fleetGPU, h *history) { hours(0, 168, func(at int) { h.held[at] = false }) }, "free  "},
+		"held briefly": {func(_ *fleetGPU, h *history) { hours(0, 150, func(at int) { h.held[at] = false }) },
 			"keep little-evidence "},
-		"a gap":       {func(_ *device, h *history) { lose(h, 50, 60) }, "keep low-coverage "},
-		"a short gap": {func(_ *device, h *history) { lose(h, 50, 55) }, "slice  1g.10gb"},
-		"new":         {func(_ *device, h *history) { lose(h, 0, 100) }, "slice  1g.10gb"},
-		"free for a time": {func(_ *device, h *history) {
+		"a gap":       {func(_ *fleetGPU, h *history) { lose(h, 50, 60) }, "keep low-coverage "},
+		"a short gap": {func(_ *fleetGPU, h *history) { lose(h, 50, 55) }, "slice  1g.10gb"},
+		"new":         {func(_ *fleetGPU, h *history) { lose(h, 0, 100) }, "slice  1g.10gb"},
+		"free for a time": {func(_ *fleetGPU, h *history) {
 			hours(50, 100, func(at int) { h.held[at], h.busy[at] = false, 0 })
 		}, "slice  1g.10gb"},
 	}
@@ -125,51 +125,51 @@ func judgmentsOfHistories() map[string]judgment {
 // judgmentsOfLoads are about what ran on a GPU.
 func judgmentsOfLoads() map[string]judgment {
 	return map[string]judgment{
-		"shared":    {func(_ *device, h *history) { h.shared = true }, "keep shared-device "},
-		"multi-GPU": {func(_ *device, h *history) { h.multi = true }, "keep multi-gpu "},
-		"NVLink":    {func(_ *device, h *history) { h.nvlink = 2 << 20 }, "keep nvlink "},
-		"no NVLink": {func(_ *device, h *history) { h.nvlink = math.NaN() }, "slice  1g.10gb"},
-		"all memory": {func(_ *device, h *history) {
+		"shared":    {func(_ *fleetGPU, h *history) { h.shared = true }, "keep shared-device "},
+		"multi-GPU": {func(_ *fleetGPU, h *history) { h.multi = true }, "keep multi-gpu "},
+		"NVLink":    {func(_ *fleetGPU, h *history) { h.nvlink = 2 << 20 }, "keep nvlink "},
+		"no NVLink": {func(_ *fleetGPU, h *history) { h.nvlink = math.NaN() }, "slice  1g.10gb"},
+		"all memory": {func(_ *fleetGPU, h *history) {
 			for at := range h.memory {
 				h.memory[at] = 75 << 30
 			}
 		}, "keep preallocated "},
-		"all memory after a day": {func(_ *device, h *history) {
+		"all memory after a day": {func(_ *fleetGPU, h *history) {
 			for at := range h.memory[24:] {
 				h.memory[24+at] = 75 << 30
 			}
 		}, "keep memory "},
-		"all memory at first": {func(_ *device, h *history) {
+		"all memory at first": {func(_ *fleetGPU, h *history) {
 			for at := range h.memory[:24] {
 				h.memory[at] = 75 << 30
 			}
 		}, "keep preallocated "},
-		"memory that begins to grow": {func(_ *device, h *history) {
+		"memory that begins to grow": {func(_ *fleetGPU, h *history) {
 			for at := range h.memory[120:] {
 				h.memory[120+at] += float64(at) * (2 << 30) / 24
 			}
 		}, "slice  3g.40gb"},
-		"wide for a twenty-fifth of the busy time": {func(_ *device, h *history) {
+		"wide for a twenty-fifth of the busy time": {func(_ *fleetGPU, h *history) {
 			hours(0, 168, func(at int) {
 				if at%25 == 0 {
 					h.sms[at] = 0.19
 				}
 			})
 		}, "share stretch "},
-		"busy in turns": {func(_ *device, h *history) {
+		"busy in turns": {func(_ *fleetGPU, h *history) {
 			hours(0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0.05, 0.05*0.4, 0 })
 			h.busy[100], h.sms[100] = 0.9, 0.9*0.4
 		}, "slice  2g.20gb"},
-		"all memory for an hour": {func(_ *device, h *history) { h.memory[77] = 75 << 30 }, "keep memory "},
-		"growing memory": {func(_ *device, h *history) {
+		"all memory for an hour": {func(_ *fleetGPU, h *history) { h.memory[77] = 75 << 30 }, "keep memory "},
+		"growing memory": {func(_ *fleetGPU, h *history) {
 			for at := range h.memory {
 				h.memory[at] = float64(4<<30) + float64(at)*(2<<30)/24
 			}
 		}, "slice  3g.40gb"},
-		"rare and wide": {func(_ *device, h *history) {
+		"rare and wide": {func(_ *fleetGPU, h *history) {
 			hours(0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0.05, 0.049, 0.03 })
 		}, "share stretch "},
-		"wide": {func(_ *device, h *history) {
+		"wide": {func(_ *fleetGPU, h *history) {
 			hours(0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0.9, 0.88, 0.6 })
 		}, "keep stretch "},
 	}
@@ -189,20 +189,20 @@ func (h *history) useEngines(engine string, mean, most float64, oneOf int) {
 // judgmentsOfEngines are those of GPUs whose media engines are used.
 func judgmentsOfEngines() map[string]judgment {
 	return map[string]judgment{
-		"a decoder":     {func(_ *device, h *history) { h.useEngines("decoder", 0.1, 0.1, 1) }, "slice  1g.10gb"},
-		"two decoders":  {func(_ *device, h *history) { h.useEngines("decoder", 2./7, 2./7, 1) }, "slice  3g.40gb"},
-		"five decoders": {func(_ *device, h *history) { h.useEngines("decoder", 5./7, 5./7, 1) }, "keep media-engines "},
-		"five decoders in a scrape of each half hour": {func(_ *device, h *history) {
+		"a decoder":     {func(_ *fleetGPU, h *history) { h.useEngines("decoder", 0.1, 0.1, 1) }, "slice  1g.10gb"},
+		"two decoders":  {func(_ *fleetGPU, h *history) { h.useEngines("decoder", 2./7, 2./7, 1) }, "slice  3g.40gb"},
+		"five decoders": {func(_ *fleetGPU, h *history) { h.useEngines("decoder", 5./7, 5./7, 1) }, "keep media-engines "},
+		"five decoders in a scrape of each half hour": {func(_ *fleetGPU, h *history) {
 			h.useEngines("decoder", 1./7, 5./7, 6)
 		}, "keep media-engines "},
-		"five decoders for five minutes": {func(_ *device, h *history) {
+		"five decoders for five minutes": {func(_ *fleetGPU, h *history) {
 			h.useEngines("decoder", 0.05, 0.05, 1)
 			h.engines["decoder"].mean[1000], h.engines["decoder"].most[1000] = 5./7, 5./7
 		}, "keep media-engines "},
-		"decoders of which the steps are unknown": {func(_ *device, h *history) {
+		"decoders of which the steps are unknown": {func(_ *fleetGPU, h *history) {
 			h.media["decoder"] = mediaUse{most: 0.1, seen: 1}
 		}, "keep media-engines "},
-		"an encoder that is not read, and that the model does not have": {func(_ *device, h *history) {
+		"an encoder that is not read, and that the model does not have": {func(_ *fleetGPU, h *history) {
 			delete(h.media, "encoder")
 		}, "slice  1g.10gb"},
 	}
@@ -213,23 +213,23 @@ func judgmentsOfActivity() map[string]judgment {
 	nan := float32(math.NaN())
 
 	return map[string]judgment{
-		"utilization alone": {func(_ *device, h *history) {
+		"utilization alone": {func(_ *fleetGPU, h *history) {
 			hours(0, 168, func(at int) { h.sms[at], h.bandwidth[at] = nan, nan })
 		}, "unknown no-activity "},
-		"utilization alone, and idle": {func(_ *device, h *history) {
+		"utilization alone, and idle": {func(_ *fleetGPU, h *history) {
 			hours(0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0, nan, nan })
 		}, "unknown no-activity "},
-		"utilization, and SM activity of the last two hours": {func(_ *device, h *history) {
+		"utilization, and SM activity of the last two hours": {func(_ *fleetGPU, h *history) {
 			hours(0, 166, func(at int) { h.sms[at], h.bandwidth[at] = nan, nan })
 		}, "slice  1g.10gb"},
-		"utilization, and SM activity of half an hour": {func(_ *device, h *history) {
+		"utilization, and SM activity of half an hour": {func(_ *fleetGPU, h *history) {
 			hours(0, 168, func(at int) {
 				if at < len(h.sms)-6 {
 					h.sms[at], h.bandwidth[at] = nan, nan
 				}
 			})
 		}, "unknown no-activity "},
-		"idle": {func(_ *device, h *history) {
+		"idle": {func(_ *fleetGPU, h *history) {
 			hours(0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0, 0, 0 })
 		}, "slice  1g.10gb"},
 	}
@@ -267,13 +267,13 @@ func TestJudgment(t *testing.T) {
 }
 
 // judgeOne judges a GPU that is alone on its node.
-func judgeOne(a *analysis, d *device) GPU {
-	a.judgeAll([]*device{d})
+func judgeOne(a *analysis, d *fleetGPU) GPU {
+	a.judgeAll([]*fleetGPU{d})
 	return d.answer
 }
 
 // judgeTogether judges GPUs of one node.
-func judgeTogether(a *analysis, gpus ...*device) {
+func judgeTogether(a *analysis, gpus ...*fleetGPU) {
 	for i, g := range gpus {
 		g.uuid = fmt.Sprintf("GPU-%d", i)
 		g.history.place = g.cluster + "/" + g.node
@@ -289,35 +289,35 @@ func TestUnreadNVLinkIsNotNone(t *testing.T) {
 
 	for about, c := range map[string]struct {
 		name   string
-		change func(d, other *device)
+		change func(d, other *fleetGPU)
 		want   string
 	}{
-		"another pod":       {h100, func(*device, *device) {}, "unknown nvlink-unread  false"},
-		"read":              {h100, func(d, _ *device) { d.history.nvlink = 0 }, "slice  1g.10gb false"},
-		"nothing beside it": {h100, func(_, other *device) { clear(other.history.held) }, "slice  1g.10gb false"},
-		"a pod before it": {h100, func(d, other *device) {
+		"another pod":       {h100, func(*fleetGPU, *fleetGPU) {}, "unknown nvlink-unread  false"},
+		"read":              {h100, func(d, _ *fleetGPU) { d.history.nvlink = 0 }, "slice  1g.10gb false"},
+		"nothing beside it": {h100, func(_, other *fleetGPU) { clear(other.history.held) }, "slice  1g.10gb false"},
+		"a pod before it": {h100, func(d, other *fleetGPU) {
 			for at := range d.history.held {
 				d.history.held[at] = at >= 1000
 				other.history.held[at] = at < 1001
 			}
 		}, "slice  1g.10gb true"},
-		"another node": {h100, func(_, other *device) { other.node = "m" }, "slice  1g.10gb false"},
-		"another cluster, of which no holder is known": {h100, func(d, other *device) {
+		"another node": {h100, func(_, other *fleetGPU) { other.node = "m" }, "slice  1g.10gb false"},
+		"another cluster, of which no holder is known": {h100, func(d, other *fleetGPU) {
 			d.cluster, other.cluster = "b", "b"
 			clear(other.history.held)
 			other.history.knewHolders = false
 		}, "unknown nvlink-unread  false"},
-		"its holder is unknown": {h100, func(_, other *device) {
+		"its holder is unknown": {h100, func(_, other *fleetGPU) {
 			clear(other.history.held)
 			other.history.knewHolders = false
 		}, "unknown nvlink-unread  false"},
-		"it fills its memory": {h100, func(d, _ *device) { d.history.memory[77] = 75 << 30 }, "keep memory  false"},
-		"the advisor has read it": {h100, func(d, _ *device) { d.history.advice.profile = "1g.10gb" },
+		"it fills its memory": {h100, func(d, _ *fleetGPU) { d.history.memory[77] = 75 << 30 }, "keep memory  false"},
+		"the advisor has read it": {h100, func(d, _ *fleetGPU) { d.history.advice.profile = "1g.10gb" },
 			"slice  1g.10gb false"},
-		"nor has the advisor": {h100, func(d, _ *device) { d.history.advice.reason = advise.ReasonNVLinkUnread },
+		"nor has the advisor": {h100, func(d, _ *fleetGPU) { d.history.advice.reason = advise.ReasonNVLinkUnread },
 			"unknown nvlink-unread  false"},
-		"a GPU that a bridge may connect": {"NVIDIA A100 80GB PCIe", func(*device, *device) {}, "slice  1g.10gb true"},
-		"a model without NVLink": {"NVIDIA RTX PRO 6000 Blackwell Server Edition", func(d, _ *device) {
+		"a GPU that a bridge may connect": {"NVIDIA A100 80GB PCIe", func(*fleetGPU, *fleetGPU) {}, "slice  1g.10gb true"},
+		"a model without NVLink": {"NVIDIA RTX PRO 6000 Blackwell Server Edition", func(d, _ *fleetGPU) {
 			d.history.total = 97887 << 20
 		}, "slice  1g.24gb false"},
 	} {
@@ -355,7 +355,7 @@ func TestNeighborOfAnotherExporter(t *testing.T) {
 		other.dialect = &old
 
 		a := analysisOf(o)
-		a.gpus = []*device{d, other}
+		a.gpus = []*fleetGPU{d, other}
 		a.groupByNode()
 		cmptest.Equal(t, about, judgeOne(a, d).Reason, c.want)
 	}
@@ -370,7 +370,7 @@ func TestUnreadNVLinkIsCounted(t *testing.T) {
 		o := weekly()
 		a := analysisOf(o)
 		a.client = &Client{}
-		a.gpus = []*device{narrow(o), narrow(o)}
+		a.gpus = []*fleetGPU{narrow(o), narrow(o)}
 
 		for _, d := range a.gpus {
 			d.name = name
@@ -432,7 +432,7 @@ func TestHoldersUntold(t *testing.T) {
 		d.history.knewHolders = told
 		a := analysisOf(o)
 		a.client = &Client{}
-		a.gpus = []*device{d}
+		a.gpus = []*fleetGPU{d}
 		d.answer = judgeOne(a, d)
 
 		want := advise.ActionSlice

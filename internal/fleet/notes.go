@@ -23,7 +23,7 @@ type counts struct {
 	young         int // provisional, known for less than seven days
 	bridges       int // provisional without NVLink traffic
 	unheld        int // in a cluster whose history names no holder
-	holderUnknown int // see device
+	holderUnknown int // see fleetGPU
 	byAdvisor     int // judged by the advisor of their node
 	gone          int // without a sample in the last hour
 	unseen        int // whole since no start of their holder is in the history

@@ -44,7 +44,7 @@ func (h *history) isNVLinkUnread() bool { return math.IsNaN(h.nvlink) }
 
 // findNeighbors fills in hasNeighbor of GPUs: whether another GPU of the node was held at the same
 // time. If another exporter serves GPUs of the node, we don't know when these were held.
-func (a *analysis) findNeighbors(gpus []*device) {
+func (a *analysis) findNeighbors(gpus []*fleetGPU) {
 	held := map[string][]int{} // by place: how many GPUs were held in each step
 
 	for _, g := range gpus {
@@ -71,7 +71,7 @@ func (a *analysis) findNeighbors(gpus []*device) {
 }
 
 // isShared reports whether several exporters serve GPUs of a GPU's node.
-func (a *analysis) isShared(g *device) bool {
+func (a *analysis) isShared(g *fleetGPU) bool {
 	exporter, known := a.exporters[[2]string{g.cluster, g.node}]
 	return known && exporter == ""
 }

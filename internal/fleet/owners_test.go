@@ -103,7 +103,7 @@ func TestTheWeakestReplicaDecides(t *testing.T) {
 // one.
 func TestOwners(t *testing.T) {
 	o := weekly()
-	all := holdings{}
+	all := heldByHolder{}
 	d := narrow(o)
 	h := d.history
 	steps := len(h.held)
@@ -139,7 +139,7 @@ func TestJobsInHistories(t *testing.T) {
 		"a label that shows nothing": {model.Metric{"workload": "Job/train-0", "label_app": "train"}, "slice  1g.10gb", ""},
 	} {
 		d := narrow(o)
-		all := holdings{}
+		all := heldByHolder{}
 
 		labels := model.Metric{"namespace": "ml", "pod": "p"}
 		for name, value := range c.labels {

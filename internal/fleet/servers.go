@@ -215,7 +215,7 @@ func (a *analysis) addServer(kind gpu.ServerKind, row *model.Sample) {
 // addServerOf adds to f the reports of the servers in all pods that held a GPU. isMixed is true if a
 // pod without a server held it, too, or if the servers are of several kinds: then their reports don't
 // say how much memory all of the pods need.
-func (a *analysis) addServerOf(g *device, f *advise.Facts) (isMixed bool) {
+func (a *analysis) addServerOf(g *fleetGPU, f *advise.Facts) (isMixed bool) {
 	var all *advise.ServerHistory
 
 	for pod := range g.history.pods {

@@ -50,7 +50,7 @@ func TestServersOfAHistory(t *testing.T) {
 		d.history.memory[0] = gib // the framework of what is no server takes memory as it needs it
 		s.servers = map[podKey]*advise.ServerHistory{}
 
-		all := holdings{}
+		all := heldByHolder{}
 		for pod, server := range c.servers {
 			all.add(d.history, 0, model.Metric{"namespace": "ml", "pod": model.LabelValue(pod)}, 1)
 

@@ -15,7 +15,7 @@ import (
 const minStarted = stepsPerHour
 
 // findStarts fills in arrived and stayed of the GPUs' histories.
-func (all holdings) findStarts() {
+func (all heldByHolder) findStarts() {
 	for _, list := range all {
 		for _, held := range list {
 			h := held.gpu

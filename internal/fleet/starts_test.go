@@ -34,7 +34,7 @@ func TestStartsInTheHistory(t *testing.T) {
 		clear(h.namespaces)
 		hours(c.lose[0], c.lose[1], func(at int) { h.busy[at] = nan })
 
-		all := holdings{}
+		all := heldByHolder{}
 
 		for name, span := range c.pods {
 			labels := model.Metric{"namespace": "ml", "pod": model.LabelValue(name[:1])}

@@ -48,7 +48,7 @@ func (p *Poller) adjustForClockSetBack(now time.Time) {
 			&t.energyReadAt,
 		)
 
-		for _, h := range t.holdings.open {
+		for _, h := range t.exclusive.open {
 			shiftTimes(by, &h.since, &h.countedSince)
 		}
 

@@ -39,7 +39,7 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 		t.energyReadAt = at
 	}
 
-	t.holdings.addEnergy(gpu.IDOfGPU(g.UUID), spent, since, at)
+	t.exclusive.addEnergy(gpu.IDOfGPU(g.UUID), spent, since, at)
 	t.reportMissingPower(g, at)
 
 	if !g.MIG.Enabled.Or(false) {
@@ -299,7 +299,7 @@ func (t *trackedGPU) shareEnergy(g *gpu.GPU, spent float64, since, at time.Time)
 			joules := energyShare(gi.PowerWatts)
 			counter.Value += joules
 			rest -= joules
-			t.holdings.addEnergy(gpu.IDOfInstance(g.UUID, gi), joules, since, at)
+			t.exclusive.addEnergy(gpu.IDOfInstance(g.UUID, gi), joules, since, at)
 
 			// A compute instance that is all of its GPU instance has the same energy.
 			for c := range gi.ComputeInstances {
@@ -308,7 +308,7 @@ func (t *trackedGPU) shareEnergy(g *gpu.GPU, spent float64, since, at time.Time)
 					joules = energyShare(ci.PowerWatts)
 				}
 
-				t.holdings.addEnergy(gpu.IDOfCompute(g.UUID, gi, ci), joules, since, at)
+				t.exclusive.addEnergy(gpu.IDOfCompute(g.UUID, gi, ci), joules, since, at)
 			}
 		}
 

@@ -51,8 +51,8 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		if t := p.gpus[g.UUID]; t != nil {
-			t.holdings.update(g, t.energyCounter.Present(), now)
-			g.Containers = t.holdings.collectUses(
+			t.exclusive.update(g, t.energyCounter.Present(), now)
+			g.Containers = t.exclusive.collectUses(
 				g,
 				p.opts.Containers,
 				t.isStale(now, p.staleAfter()),

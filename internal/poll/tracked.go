@@ -39,7 +39,7 @@ type trackedGPU struct {
 
 	hasMIG       bool // the GPU has MIG, by the last reading that could read the mode
 	layout       layoutTracker
-	holdings     holdings
+	exclusive    exclusiveUses
 	capacity     capacityCache
 	totals       gpu.Totals
 	powerMissing bool              // the last reading had neither power nor energy in MIG mode

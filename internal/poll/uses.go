@@ -8,8 +8,8 @@ import (
 
 // collectUses returns how much of a GPU and its devices each container and batch job uses. A stale
 // GPU has no readings.
-func (h *holdings) collectUses(g *gpu.GPU, containers Containers, stale bool) []gpu.ContainerUse {
-	u := useCollector{holdings: h, gpu: g, stale: stale}
+func (h *exclusiveUses) collectUses(g *gpu.GPU, containers Containers, stale bool) []gpu.ContainerUse {
+	u := useCollector{uses: h, gpu: g, stale: stale}
 	if containers != nil && hasSharedDevice(g) {
 		u.memory = sumMemoryByContainer(g, containers)
 	}
@@ -39,9 +39,9 @@ func (h *holdings) collectUses(g *gpu.GPU, containers Containers, stale bool) []
 
 // useCollector collects the uses of the devices of one GPU.
 type useCollector struct {
-	holdings *holdings
-	gpu      *gpu.GPU
-	stale    bool // the GPU has no readings
+	uses  *exclusiveUses
+	gpu   *gpu.GPU
+	stale bool // the GPU has no readings
 	// memory is the result of sumMemoryByContainer; empty if no device is shared or we know no
 	// process.
 	memory []gpu.ContainerUse
@@ -84,7 +84,7 @@ func (u *useCollector) useOf(d gpu.Visit) gpu.ContainerUse {
 func (u *useCollector) addDevice(d gpu.Visit) {
 	use := u.useOf(d)
 
-	by, holder, held := exclusiveTenant(d.Holders, d.Jobs())
+	by, holder, held := exclusiveUser(d.Holders, d.Jobs())
 	switch {
 	case holder == nil && len(d.Holders) > 0:
 		u.addShared(d.Holders, by.job, use)
@@ -93,9 +93,9 @@ func (u *useCollector) addDevice(d gpu.Visit) {
 		use.Job = by.job
 		use.Sharing = gpu.SharingExclusive
 
-		if holding := u.holdings.open[d.ID()]; holding != nil && !u.stale {
-			use.EnergyJoules = holding.energy
-			holding.reported = true
+		if exclusive := u.uses.open[d.ID()]; exclusive != nil && !u.stale {
+			use.EnergyJoules = exclusive.energy
+			exclusive.reported = true
 		}
 
 		u.list = append(u.list, use)

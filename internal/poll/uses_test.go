@@ -64,7 +64,7 @@ func TestUses(t *testing.T) {
 			gpus := []gpu.GPU{g}
 			gpus[0].Instances = cloneInstances(g.Instances)
 			attachHolders(gpus, gpu.Assignments{List: tt.list}, time.Time{}, pids)
-			var h holdings
+			var h exclusiveUses
 			h.update(&gpus[0], true, time.Unix(1, 0))
 			gpus[0].Containers = h.collectUses(&gpus[0], pids, false)
 			uses := 0
@@ -124,7 +124,7 @@ func TestMemoryOfSharedDevices(t *testing.T) {
 		attachHolders(gpus, gpu.Assignments{List: []gpu.Assignment{
 			replicaAssignment(device, "p", "0"), replicaAssignment(device, "q", "1"),
 		}}, time.Time{}, containers)
-		var h holdings
+		var h exclusiveUses
 		gpus[0].Containers = h.collectUses(&gpus[0], containers, false)
 
 		use := useOf(&gpus[0], "p", gpu.Some[gpu.InstanceID](2), gpu.Some[gpu.ComputeID](0))
@@ -169,7 +169,7 @@ func TestUsesOfJobs(t *testing.T) {
 	g.Jobs, g.Instances[0].Jobs, g.Instances[1].Jobs = []string{"1", "2"}, []string{"41"}, []string{"42"}
 	g.Instances[0].Memory.Used = gpu.Some(uint64(7))
 	g.Instances[1].ComputeInstances[0].Holders = []gpu.Holder{{Container: gpu.Container{Pod: "p"}, Sharing: gpu.SharingExclusive}}
-	var h holdings
+	var h exclusiveUses
 	h.update(&g, true, time.Unix(1, 0))
 	uses := h.collectUses(&g, nil, false)
 	p := gpu.Container{Pod: "p"}
@@ -282,10 +282,10 @@ func (c *holdingsModel) step(r *rand.Rand, step int) error {
 
 	gpus := []gpu.GPU{c.tr.snapshotGPU(c.at, time.Hour)}
 	attachHolders(gpus, gpu.Assignments{List: list}, time.Time{}, nil)
-	c.tr.holdings.update(&gpus[0], true, c.at)
+	c.tr.exclusive.update(&gpus[0], true, c.at)
 
 	now := map[holdingKey]reportedUse{}
-	for _, u := range c.tr.holdings.collectUses(&gpus[0], nil, false) {
+	for _, u := range c.tr.exclusive.collectUses(&gpus[0], nil, false) {
 		if err := c.compareUse(&u, now); err != nil {
 			return err
 		}
@@ -464,7 +464,7 @@ func TestUsesOfContradictions(t *testing.T) {
 			list := g.Readings.Processes.Or(nil)
 			list[1].MemoryBytes = gpu.Some(uint64(50))
 			attachHolders(gpus, gpu.Assignments{List: tt.list}, time.Time{}, pids)
-			var h holdings
+			var h exclusiveUses
 			h.update(&gpus[0], true, time.Unix(1, 0))
 
 			var got []string
@@ -481,9 +481,9 @@ func TestUsesOfContradictions(t *testing.T) {
 
 // TestHoldingsOfPods: a pod is its UID, which may be known late.
 func TestHoldingsOfPods(t *testing.T) {
-	of := func(pod, uid string) *tenant { return &tenant{container: gpu.Container{Pod: pod}, podUID: uid} }
+	of := func(pod, uid string) *user { return &user{container: gpu.Container{Pod: pod}, podUID: uid} }
 	for _, tt := range []struct {
-		a, b *tenant
+		a, b *user
 		want bool
 	}{
 		{of("web-0", "1"), of("web-0", "1"), true},

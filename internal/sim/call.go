@@ -15,9 +15,9 @@ import (
 // anyChange as FaultSpec.On stands for every kind of change.
 const anyChange ChangeOp = "change"
 
-// target names the instance that a change destroys, or the GPU instance in which it creates a
-// compute instance.
-type target struct {
+// changedInstance names the instance that a change destroys, or the GPU instance in which it creates
+// a compute instance.
+type changedInstance struct {
 	instance gpu.InstanceID
 	compute  gpu.ComputeID
 }
@@ -39,7 +39,7 @@ func (f *FaultSpec) affectsSingleCalls() bool {
 
 // countChange counts a change that a client is about to make, for each fault that counts such
 // changes. It returns the faults of single calls that affect this one.
-func (n *Node) countChange(index int, kind ChangeOp, on target) (hits []*FaultSpec, err error) {
+func (n *Node) countChange(index int, kind ChangeOp, on changedInstance) (hits []*FaultSpec, err error) {
 	counts := func(f *FaultSpec) bool { return f.On == anyChange || f.On == kind }
 	if index < 0 || index >= len(n.gpus) ||
 		!slices.ContainsFunc(n.scenario.Faults, func(f FaultSpec) bool { return counts(&f) }) {
@@ -80,7 +80,7 @@ func (n *Node) countChange(index int, kind ChangeOp, on target) (hits []*FaultSp
 // countChangeFor counts a change of the GPU at index for one fault, by its place in the scenario,
 // and reports whether the fault affects this single call. It triggers a fault that begins with this
 // call, and starts the process of FaultProcessStarts.
-func (n *Node) countChangeFor(fault, index int, on target) bool {
+func (n *Node) countChangeFor(fault, index int, on changedInstance) bool {
 	f := &n.scenario.Faults[fault]
 	nth := n.calls[f] - f.After // 0 for the first change that the fault can affect
 

@@ -12,7 +12,7 @@ import (
 // machine until a Reset or a Reboot, because Ampere GPUs need a reset for it, which the driver
 // cannot do there.
 func (n *Node) SetMIGMode(index int, on bool) error {
-	g, op, err := n.change(index, opMIGMode, target{})
+	g, op, err := n.change(index, opMIGMode, changedInstance{})
 	if err != nil {
 		return fmt.Errorf("set MIG mode: %w", err)
 	}
@@ -49,7 +49,7 @@ func (n *Node) setMIGMode(g *simGPU, on bool) {
 // Reset resets a GPU: a pending MIG mode takes effect and its instances are gone. It returns
 // ErrInUse while a process runs on the GPU.
 func (n *Node) Reset(index int) error {
-	g, op, err := n.change(index, opReset, target{})
+	g, op, err := n.change(index, opReset, changedInstance{})
 	if err != nil {
 		return fmt.Errorf("reset: %w", err)
 	}

@@ -33,7 +33,7 @@ type layoutState struct {
 
 // change begins an operation of a kind that a client asks for. If err is nil, the caller calls
 // op.end.
-func (n *Node) change(index int, kind ChangeOp, on target) (g *simGPU, op *operation, err error) {
+func (n *Node) change(index int, kind ChangeOp, on changedInstance) (g *simGPU, op *operation, err error) {
 	hits, err := n.countChange(index, kind, on)
 	if err != nil {
 		return nil, nil, err

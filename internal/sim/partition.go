@@ -58,7 +58,7 @@ func (n *Node) CreateGPUInstance(
 	profileID uint32,
 	start gpu.Opt[int],
 ) (gpu.InstanceID, error) {
-	g, op, err := n.change(index, opCreateGI, target{})
+	g, op, err := n.change(index, opCreateGI, changedInstance{})
 	if err != nil {
 		return 0, fmt.Errorf("create GPU instance: %w", err)
 	}
@@ -81,7 +81,7 @@ func (n *Node) CreateGPUInstance(
 
 // DestroyGPUInstance destroys a GPU instance. The error is ErrInUse if it has a compute instance.
 func (n *Node) DestroyGPUInstance(index int, id gpu.InstanceID) error {
-	g, op, err := n.change(index, opDestroyGI, target{instance: id})
+	g, op, err := n.change(index, opDestroyGI, changedInstance{instance: id})
 	if err != nil {
 		return fmt.Errorf("destroy GPU instance: %w", err)
 	}
@@ -124,7 +124,7 @@ func (n *Node) CreateComputeInstance(
 // returns the same errors as CreateGPUInstance.
 func (n *Node) CreateComputeInstanceAt(index int, id gpu.InstanceID, size int,
 	start gpu.Opt[int]) (gpu.ComputeID, error) {
-	g, op, err := n.change(index, opCreateCI, target{instance: id})
+	g, op, err := n.change(index, opCreateCI, changedInstance{instance: id})
 	if err != nil {
 		return 0, fmt.Errorf("create compute instance: %w", err)
 	}
@@ -147,7 +147,7 @@ func (n *Node) CreateComputeInstanceAt(index int, id gpu.InstanceID, size int,
 
 // DestroyComputeInstance destroys a compute instance. The error is ErrInUse if a process runs on it.
 func (n *Node) DestroyComputeInstance(index int, id gpu.InstanceID, ci gpu.ComputeID) error {
-	g, op, err := n.change(index, opDestroyCI, target{id, ci})
+	g, op, err := n.change(index, opDestroyCI, changedInstance{id, ci})
 	if err != nil {
 		return fmt.Errorf("destroy compute instance: %w", err)
 	}

@@ -22,7 +22,7 @@ func (n *Node) redo(c Change) error {
 	case opTrigger:
 		n.triggerFault(&n.scenario.Faults[c.Fault], c.GPU)
 	case opCall:
-		n.countChangeFor(c.Fault, c.GPU, target{c.GI, c.CI})
+		n.countChangeFor(c.Fault, c.GPU, changedInstance{c.GI, c.CI})
 	case opReplacePod:
 		replace := n.replacerOf(c.Namespace, c.Pod)
 		if replace == nil {

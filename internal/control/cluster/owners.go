@@ -155,16 +155,16 @@ func (o ownersByGPU) addMarks(n object, followsLabels bool) {
 // text in which each device ends with a colon; its fields are separated by commas, the first is the
 // UUID, the ninth the mode.
 func (o ownersByGPU) addHAMi(register string) {
-	type device struct {
+	type hamiDevice struct {
 		ID   string `json:"id"`
 		Mode string `json:"mode"`
 	}
 
-	var list []device
+	var list []hamiDevice
 	if json.Unmarshal([]byte(register), &list) != nil {
 		for part := range strings.SplitSeq(register, ":") {
 			if fields := strings.Split(part, ","); len(fields) >= 9 {
-				list = append(list, device{fields[0], fields[8]})
+				list = append(list, hamiDevice{fields[0], fields[8]})
 			}
 		}
 	}

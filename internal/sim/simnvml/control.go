@@ -14,7 +14,7 @@ import (
 
 // SetMigMode returns the result of the activation separately (nvml.h): the mode stays pending on a GPU
 // in use, and on an Ampere GPU in a pass-through machine until a reset.
-func (d *device) SetMigMode(mode int) (activation, ret nvml.Return) {
+func (d *gpuHandle) SetMigMode(mode int) (activation, ret nvml.Return) {
 	if mode != nvml.DEVICE_MIG_ENABLE && mode != nvml.DEVICE_MIG_DISABLE {
 		return nvml.ERROR_UNKNOWN, nvml.ERROR_INVALID_ARGUMENT
 	}
@@ -27,7 +27,7 @@ func (d *device) SetMigMode(mode int) (activation, ret nvml.Return) {
 	return returnOf(pending), nvml.SUCCESS
 }
 
-func (d *device) CreateGpuInstanceWithPlacement(profileID uint32,
+func (d *gpuHandle) CreateGpuInstanceWithPlacement(profileID uint32,
 	at nvml.GpuInstancePlacement) (nvmlsource.MutableInstance, nvml.Return) {
 	wanted := gpu.Placement{Start: int(at.Start), Size: int(at.Size)}
 
@@ -48,11 +48,11 @@ func (d *device) CreateGpuInstanceWithPlacement(profileID uint32,
 		return nil, returnOf(err)
 	}
 
-	return &gpuInstance{device: d, id: id}, nvml.SUCCESS
+	return &gpuInstance{gpu: d, id: id}, nvml.SUCCESS
 }
 
 func (g *gpuInstance) Destroy() nvml.Return {
-	return returnOf(g.device.node.DestroyGPUInstance(g.device.index, g.id))
+	return returnOf(g.gpu.node.DestroyGPUInstance(g.gpu.index, g.id))
 }
 
 // checkInstance is readInstance for values that can fail with an error of the node.
@@ -129,8 +129,8 @@ func (g *gpuInstance) CreateComputeInstanceWithPlacement(profileID uint32,
 		return nil, ret
 	}
 
-	id, err := g.device.node.CreateComputeInstanceAt(
-		g.device.index,
+	id, err := g.gpu.node.CreateComputeInstanceAt(
+		g.gpu.index,
 		g.id,
 		f.Size,
 		gpu.Some(int(at.Start)),
@@ -188,5 +188,5 @@ func (c *computeInstance) GetInfo() (nvmlsource.ComputeInstanceInfo, nvml.Return
 
 func (c *computeInstance) Destroy() nvml.Return {
 	g := c.instance
-	return returnOf(g.device.node.DestroyComputeInstance(g.device.index, g.id, c.id))
+	return returnOf(g.gpu.node.DestroyComputeInstance(g.gpu.index, g.id, c.id))
 }

@@ -11,20 +11,20 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// device is the handle of a physical GPU.
-type device struct {
+// gpuHandle is the handle of a physical GPU.
+type gpuHandle struct {
 	node  *sim.Node
 	index int
 	// states has *sim.GPUState for calls to use again: a state is large, and there are many calls.
 	states *sync.Pool
 }
 
-func (d *device) branch() int { return d.node.Scenario().Node.DriverBranch() }
+func (d *gpuHandle) branch() int { return d.node.Scenario().Node.DriverBranch() }
 
 // read makes one call to the driver, and takes a value out of the GPU's state. value must not keep
 // the state.
 func read[T any](
-	d *device,
+	d *gpuHandle,
 	reading gpu.Reading,
 	value func(s *sim.GPUState) (T, nvml.Return),
 ) (T, nvml.Return) {
@@ -45,7 +45,7 @@ func read[T any](
 }
 
 // readFact reads a value that every GPU reports.
-func readFact[T any](d *device, reading gpu.Reading, value func(s *sim.GPUState) T) (T, nvml.Return) {
+func readFact[T any](d *gpuHandle, reading gpu.Reading, value func(s *sim.GPUState) T) (T, nvml.Return) {
 	return read(
 		d,
 		reading,
@@ -55,7 +55,7 @@ func readFact[T any](d *device, reading gpu.Reading, value func(s *sim.GPUState)
 
 // readOptional reads a value that some GPUs do not support, or not in every mode.
 func readOptional[T any](
-	d *device,
+	d *gpuHandle,
 	reading gpu.Reading,
 	value func(s *sim.GPUState) gpu.Opt[T],
 ) (T, nvml.Return) {
@@ -71,7 +71,7 @@ func readOptional[T any](
 
 // readChecked reads a value that can fail with an error of the node.
 func readChecked[T any](
-	d *device,
+	d *gpuHandle,
 	reading gpu.Reading,
 	value func(s *sim.GPUState) (T, error),
 ) (T, nvml.Return) {
@@ -81,15 +81,15 @@ func readChecked[T any](
 	})
 }
 
-func (d *device) GetUUID() (string, nvml.Return) {
+func (d *gpuHandle) GetUUID() (string, nvml.Return) {
 	return readFact(d, gpu.ReadingDevice, func(s *sim.GPUState) string { return string(s.UUID) })
 }
 
-func (d *device) GetName() (string, nvml.Return) {
+func (d *gpuHandle) GetName() (string, nvml.Return) {
 	return readFact(d, gpu.ReadingInventory, func(s *sim.GPUState) string { return s.Name })
 }
 
-func (d *device) GetArchitecture() (nvml.DeviceArchitecture, nvml.Return) {
+func (d *gpuHandle) GetArchitecture() (nvml.DeviceArchitecture, nvml.Return) {
 	return readFact(d, gpu.ReadingInventory, func(s *sim.GPUState) nvml.DeviceArchitecture {
 		switch s.Architecture {
 		case sim.Hopper:
@@ -102,7 +102,7 @@ func (d *device) GetArchitecture() (nvml.DeviceArchitecture, nvml.Return) {
 	})
 }
 
-func (d *device) GetCudaComputeCapability() (major, minor int, ret nvml.Return) {
+func (d *gpuHandle) GetCudaComputeCapability() (major, minor int, ret nvml.Return) {
 	capability, ret := readFact(
 		d,
 		gpu.ReadingInventory,
@@ -113,7 +113,7 @@ func (d *device) GetCudaComputeCapability() (major, minor int, ret nvml.Return) 
 }
 
 // GetNumGpuCores is not supported while MIG is on (nvml.h).
-func (d *device) GetNumGpuCores() (int, nvml.Return) {
+func (d *gpuHandle) GetNumGpuCores() (int, nvml.Return) {
 	return read(d, gpu.ReadingInventory, func(s *sim.GPUState) (int, nvml.Return) {
 		if s.MIGEnabled {
 			return 0, nvml.ERROR_NOT_SUPPORTED
@@ -123,19 +123,19 @@ func (d *device) GetNumGpuCores() (int, nvml.Return) {
 	})
 }
 
-func (d *device) GetSerial() (string, nvml.Return) {
+func (d *gpuHandle) GetSerial() (string, nvml.Return) {
 	return readFact(d, gpu.ReadingInventory, func(s *sim.GPUState) string { return s.Serial })
 }
 
-func (d *device) GetVbiosVersion() (string, nvml.Return) {
+func (d *gpuHandle) GetVbiosVersion() (string, nvml.Return) {
 	return readFact(d, gpu.ReadingInventory, func(s *sim.GPUState) string { return s.VBIOS })
 }
 
-func (d *device) GetMinorNumber() (int, nvml.Return) {
+func (d *gpuHandle) GetMinorNumber() (int, nvml.Return) {
 	return readFact(d, gpu.ReadingInventory, func(s *sim.GPUState) int { return s.Minor })
 }
 
-func (d *device) GetPciInfo() (nvml.PciInfo, nvml.Return) {
+func (d *gpuHandle) GetPciInfo() (nvml.PciInfo, nvml.Return) {
 	return readFact(d, gpu.ReadingInventory, func(s *sim.GPUState) nvml.PciInfo {
 		info := nvml.PciInfo{
 			Domain: s.PCI.Domain, Bus: s.PCI.Bus, Device: s.PCI.Device,
@@ -167,7 +167,7 @@ func cString(to []int8, text string) {
 // GetMemoryInfo depends on the driver's branch: before R510 there is no nvmlDeviceGetMemoryInfo_v2,
 // and the total leaves out the reserved memory. With MIG on, the memory of the whole GPU needs root's
 // rights (nvml.h).
-func (d *device) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
+func (d *gpuHandle) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 	return read(d, gpu.ReadingMemory, func(s *sim.GPUState) (nvml.Memory_v2, nvml.Return) {
 		if s.MIGEnabled && !s.Privileged {
 			return nvml.Memory_v2{}, nvml.ERROR_NO_PERMISSION
@@ -189,7 +189,7 @@ func (d *device) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 	})
 }
 
-func (d *device) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
+func (d *gpuHandle) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
 	return readFact(d, gpu.ReadingInventory, func(s *sim.GPUState) nvml.ComputeMode {
 		if s.ExclusiveProcess {
 			return nvml.COMPUTEMODE_EXCLUSIVE_PROCESS
@@ -199,7 +199,7 @@ func (d *device) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
 	})
 }
 
-func (d *device) GetPersistenceMode() (nvml.EnableState, nvml.Return) {
+func (d *gpuHandle) GetPersistenceMode() (nvml.EnableState, nvml.Return) {
 	return readFact(d, gpu.ReadingInventory, func(s *sim.GPUState) nvml.EnableState {
 		if s.PersistenceMode {
 			return nvml.FEATURE_ENABLED
@@ -211,20 +211,20 @@ func (d *device) GetPersistenceMode() (nvml.EnableState, nvml.Return) {
 
 // GetComputeRunningProcesses lists the MPS server instead of its clients. With MIG on, the list of the
 // whole GPU needs root's rights.
-func (d *device) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+func (d *gpuHandle) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 	return d.processes(func(p sim.Process) bool { return !p.MPSClient })
 }
 
-func (d *device) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+func (d *gpuHandle) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 	return d.processes(func(p sim.Process) bool { return p.MPSClient })
 }
 
 // GetGraphicsRunningProcesses returns an empty list: no simulated process uses graphics.
-func (d *device) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+func (d *gpuHandle) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 	return d.processes(func(sim.Process) bool { return false })
 }
 
-func (d *device) processes(wanted func(sim.Process) bool) ([]nvml.ProcessInfo, nvml.Return) {
+func (d *gpuHandle) processes(wanted func(sim.Process) bool) ([]nvml.ProcessInfo, nvml.Return) {
 	return read(d, gpu.ReadingProcesses, func(s *sim.GPUState) ([]nvml.ProcessInfo, nvml.Return) {
 		if s.MIGEnabled && !s.Privileged {
 			return nil, nvml.ERROR_NO_PERMISSION

@@ -11,12 +11,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-func (d *device) GetSupportedEventTypes() (uint64, nvml.Return) {
+func (d *gpuHandle) GetSupportedEventTypes() (uint64, nvml.Return) {
 	return readFact(d, gpu.ReadingEvents, func(s *sim.GPUState) uint64 { return s.EventTypes })
 }
 
 // RegisterEvents registers all of the types, or none if one is not supported.
-func (d *device) RegisterEvents(types uint64, set nvmlsource.EventSet) nvml.Return {
+func (d *gpuHandle) RegisterEvents(types uint64, set nvmlsource.EventSet) nvml.Return {
 	s, ok := set.(*eventSet)
 	if !ok || s.lib.node != d.node {
 		return nvml.ERROR_INVALID_ARGUMENT

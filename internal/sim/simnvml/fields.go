@@ -11,7 +11,7 @@ import (
 
 // GetFieldValues answers each field with its own return code. The call succeeds if the GPU can be
 // read.
-func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
+func (d *gpuHandle) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	s, err := d.node.Read(d.index, gpu.ReadingDevice)
 	if err != nil {
 		return returnOf(err)

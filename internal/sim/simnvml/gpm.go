@@ -26,7 +26,7 @@ func (l *library) GpmSampleAlloc() (nvmlsource.GPMSample, nvml.Return) {
 
 // fillSample stores counters that were read, or failed to be, in a sample. GPUs before Hopper have no
 // GPM.
-func (d *device) fillSample(
+func (d *gpuHandle) fillSample(
 	into nvmlsource.GPMSample,
 	counters sim.Counters,
 	err error,
@@ -46,22 +46,22 @@ func (d *device) fillSample(
 	return nvml.SUCCESS
 }
 
-func (d *device) GpmSampleGet(s nvmlsource.GPMSample) nvml.Return {
+func (d *gpuHandle) GpmSampleGet(s nvmlsource.GPMSample) nvml.Return {
 	counters, err := d.node.MonitorGPU(d.index)
 	return d.fillSample(s, counters, err)
 }
 
-func (d *device) GpmMigSampleGet(gpuInstance int, s nvmlsource.GPMSample) nvml.Return {
+func (d *gpuHandle) GpmMigSampleGet(gpuInstance int, s nvmlsource.GPMSample) nvml.Return {
 	counters, err := d.node.InstanceCounters(d.index, gpu.InstanceID(gpuInstance))
 	return d.fillSample(s, counters, err)
 }
 
 func (m *migDevice) GpmSampleGet(s nvmlsource.GPMSample) nvml.Return {
-	counters, err := m.device.node.ComputeCounters(m.device.index, m.instance, m.compute)
-	return m.device.fillSample(s, counters, err)
+	counters, err := m.gpu.node.ComputeCounters(m.gpu.index, m.instance, m.compute)
+	return m.gpu.fillSample(s, counters, err)
 }
 
-func (d *device) GpmQueryDeviceSupport() (bool, nvml.Return) {
+func (d *gpuHandle) GpmQueryDeviceSupport() (bool, nvml.Return) {
 	return readFact(d, gpu.ReadingActivity, func(*sim.GPUState) bool { return d.node.HasGPM(d.index) })
 }
 
@@ -95,14 +95,14 @@ func (l *library) GpmMetricsGet(
 	return nvml.SUCCESS
 }
 
-func (d *device) GetEncoderUtilization() (uint32, nvml.Return) { return d.media(sim.MediaEncoder) }
-func (d *device) GetDecoderUtilization() (uint32, nvml.Return) { return d.media(sim.MediaDecoder) }
-func (d *device) GetJpgUtilization() (uint32, nvml.Return)     { return d.media(sim.MediaJPEG) }
-func (d *device) GetOfaUtilization() (uint32, nvml.Return)     { return d.media(sim.MediaOFA) }
+func (d *gpuHandle) GetEncoderUtilization() (uint32, nvml.Return) { return d.media(sim.MediaEncoder) }
+func (d *gpuHandle) GetDecoderUtilization() (uint32, nvml.Return) { return d.media(sim.MediaDecoder) }
+func (d *gpuHandle) GetJpgUtilization() (uint32, nvml.Return)     { return d.media(sim.MediaJPEG) }
+func (d *gpuHandle) GetOfaUtilization() (uint32, nvml.Return)     { return d.media(sim.MediaOFA) }
 
 // media returns the utilization of a kind of engine. The driver does not report it while MIG is on
 // (nvml.h).
-func (d *device) media(kind sim.MediaEngine) (uint32, nvml.Return) {
+func (d *gpuHandle) media(kind sim.MediaEngine) (uint32, nvml.Return) {
 	all, ret := readOptional(
 		d,
 		gpu.ReadingMedia,
@@ -113,7 +113,7 @@ func (d *device) media(kind sim.MediaEngine) (uint32, nvml.Return) {
 }
 
 // GetProcessUtilization returns the present SM use of each process. It is not supported with MIG on.
-func (d *device) GetProcessUtilization(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+func (d *gpuHandle) GetProcessUtilization(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 	return read(
 		d,
 		gpu.ReadingProcesses,

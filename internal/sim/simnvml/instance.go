@@ -12,7 +12,7 @@ import (
 // INVALID_ARGUMENT. If a device is created with the same ids, the handle refers to that: drivers
 // reuse handles.
 type migDevice struct {
-	device   *device
+	gpu      *gpuHandle
 	instance gpu.InstanceID
 	compute  gpu.ComputeID
 }
@@ -20,7 +20,7 @@ type migDevice struct {
 // readDevice makes one call to the driver about a MIG device.
 func readDevice[T any](m *migDevice, reading gpu.Reading,
 	value func(s *sim.GPUState, at *sim.MIGDevice) T) (T, nvml.Return) {
-	return read(m.device, reading, func(s *sim.GPUState) (T, nvml.Return) {
+	return read(m.gpu, reading, func(s *sim.GPUState) (T, nvml.Return) {
 		at, ok := s.Device(m.instance, m.compute)
 		if !ok {
 			var zero T
@@ -72,7 +72,7 @@ func (m *migDevice) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 				Used:  at.Instance.MemoryUsed,
 				Free:  total - at.Instance.MemoryUsed,
 			}
-			if m.device.branch() >= 510 {
+			if m.gpu.branch() >= 510 {
 				info.Version = nvml.STRUCT_VERSION(info, 2)
 			}
 
@@ -118,13 +118,13 @@ func (m *migDevice) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
 
 // gpuInstance is the handle of a GPU instance. Once that is destroyed, calls return NOT_FOUND.
 type gpuInstance struct {
-	device *device
-	id     gpu.InstanceID
+	gpu *gpuHandle
+	id  gpu.InstanceID
 }
 
 // readInstance makes one call to the driver about a GPU instance, which needs root's rights.
 func readInstance[T any](g *gpuInstance, value func(i *sim.Instance) T) (T, nvml.Return) {
-	return read(g.device, gpu.ReadingMIG, func(s *sim.GPUState) (T, nvml.Return) {
+	return read(g.gpu, gpu.ReadingMIG, func(s *sim.GPUState) (T, nvml.Return) {
 		var zero T
 		if !s.Privileged {
 			return zero, nvml.ERROR_NO_PERMISSION
@@ -153,11 +153,11 @@ func (g *gpuInstance) GetInfo() (nvmlsource.GPUInstanceInfo, nvml.Return) {
 // profile, a list for each profile that the GPU instance has, and the info of each compute instance.
 func (g *gpuInstance) GetComputeInstances() ([]nvmlsource.ComputeInstanceInfo, nvml.Return) {
 	for profile := range nvml.COMPUTE_INSTANCE_PROFILE_COUNT + 1 {
-		g.device.node.BeginCall("nvmlGpuInstanceGetComputeInstanceProfileInfo")
+		g.gpu.node.BeginCall("nvmlGpuInstanceGetComputeInstanceProfileInfo")
 
 		_, ret := g.GetComputeInstanceProfileInfo(profile)
 		if ret == nvml.SUCCESS && profile > 0 { // ObserveCalls counts the first
-			g.device.node.BeginCall("nvmlGpuInstanceGetComputeInstances")
+			g.gpu.node.BeginCall("nvmlGpuInstanceGetComputeInstances")
 		}
 	}
 
@@ -165,7 +165,7 @@ func (g *gpuInstance) GetComputeInstances() ([]nvmlsource.ComputeInstanceInfo, n
 		var list []nvmlsource.ComputeInstanceInfo
 
 		for _, c := range i.ComputeInstances {
-			g.device.node.BeginCall("nvmlComputeInstanceGetInfo")
+			g.gpu.node.BeginCall("nvmlComputeInstanceGetInfo")
 			list = append(list, computeInfo(c))
 		}
 

@@ -21,7 +21,7 @@ func New(node *sim.Node) nvmlsource.Library {
 	states := &sync.Pool{}
 
 	for i := range node.Count() {
-		l.devices = append(l.devices, &device{node: node, index: i, states: states})
+		l.devices = append(l.devices, &gpuHandle{node: node, index: i, states: states})
 	}
 
 	return nvmlsource.ObserveCalls(l, node)
@@ -30,7 +30,7 @@ func New(node *sim.Node) nvmlsource.Library {
 type library struct {
 	node    *sim.Node
 	client  *sim.Client
-	devices []*device // one handle for each GPU, as NVML gives
+	devices []*gpuHandle // one handle for each GPU, as NVML gives
 
 	mu      sync.Mutex
 	binding *sim.BindWatch // nil until the first SystemEventSetWait

@@ -10,7 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-func (d *device) GetMigMode() (current, pending int, ret nvml.Return) {
+func (d *gpuHandle) GetMigMode() (current, pending int, ret nvml.Return) {
 	mode, ret := readFact(
 		d,
 		gpu.ReadingMIG,
@@ -29,13 +29,13 @@ func flag(on bool) int {
 }
 
 // GetMaxMigDeviceCount returns 0 with MIG off.
-func (d *device) GetMaxMigDeviceCount() (int, nvml.Return) {
+func (d *gpuHandle) GetMaxMigDeviceCount() (int, nvml.Return) {
 	return readFact(d, gpu.ReadingMIG, func(s *sim.GPUState) int { return s.MaxMIGDevices })
 }
 
 // GetMigDeviceHandleByIndex does not need root's rights. The indexes are sparse: after NOT_FOUND, a
 // device can follow at a higher index.
-func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvml.Return) {
+func (d *gpuHandle) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvml.Return) {
 	m, ret := read(d, gpu.ReadingMIG, func(s *sim.GPUState) (*migDevice, nvml.Return) {
 		if index < 0 || index >= s.MaxMIGDevices {
 			return nil, nvml.ERROR_INVALID_ARGUMENT
@@ -47,7 +47,7 @@ func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvm
 
 		at := s.Devices[index]
 
-		return &migDevice{device: d, instance: at.Instance.ID, compute: at.Compute.ID}, nvml.SUCCESS
+		return &migDevice{gpu: d, instance: at.Instance.ID, compute: at.Compute.ID}, nvml.SUCCESS
 	})
 	if ret != nvml.SUCCESS {
 		return nil, ret
@@ -58,7 +58,7 @@ func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvm
 
 // GetGpuInstanceProfileInfo answers as nvmlsource's binding does. With MIG off the driver does not
 // support the versioned call, so the binding makes the unversioned one, whose answer has no name.
-func (d *device) GetGpuInstanceProfileInfo(
+func (d *gpuHandle) GetGpuInstanceProfileInfo(
 	profile int,
 ) (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
 	return read(
@@ -104,7 +104,7 @@ func profileInfo(f gpu.Profile, named bool) nvml.GpuInstanceProfileInfo_v3 {
 
 // GetGpuInstancePossiblePlacements lists a profile's placements, occupied or not, with MIG on or off.
 // It needs root's rights.
-func (d *device) GetGpuInstancePossiblePlacements(
+func (d *gpuHandle) GetGpuInstancePossiblePlacements(
 	profileID uint32,
 ) ([]nvml.GpuInstancePlacement, nvml.Return) {
 	return read(
@@ -135,7 +135,7 @@ func placement(p gpu.Placement) nvml.GpuInstancePlacement {
 }
 
 // GetGpuInstances lists the GPU instances of a profile. It needs root's rights and MIG mode.
-func (d *device) GetGpuInstances(
+func (d *gpuHandle) GetGpuInstances(
 	profileID uint32,
 	capacity int,
 ) ([]nvmlsource.GPUInstance, nvml.Return) {
@@ -155,7 +155,7 @@ func (d *device) GetGpuInstances(
 
 		for i := range s.Instances {
 			if s.Instances[i].Profile.ID == profileID {
-				list = append(list, &gpuInstance{device: d, id: s.Instances[i].ID})
+				list = append(list, &gpuInstance{gpu: d, id: s.Instances[i].ID})
 			}
 		}
 

@@ -7,7 +7,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-func (d *device) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
+func (d *gpuHandle) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
 	u, ret := readOptional(
 		d,
 		gpu.ReadingUtilization,
@@ -17,7 +17,7 @@ func (d *device) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
 	return nvml.Utilization{Gpu: u.GPU, Memory: u.Memory}, ret
 }
 
-func (d *device) GetPowerUsage() (uint32, nvml.Return) {
+func (d *gpuHandle) GetPowerUsage() (uint32, nvml.Return) {
 	watts, ret := readOptional(
 		d,
 		gpu.ReadingPower,
@@ -27,11 +27,11 @@ func (d *device) GetPowerUsage() (uint32, nvml.Return) {
 	return uint32(sim.Milli(watts)), ret
 }
 
-func (d *device) GetEnforcedPowerLimit() (uint32, nvml.Return) {
+func (d *gpuHandle) GetEnforcedPowerLimit() (uint32, nvml.Return) {
 	return readFact(d, gpu.ReadingPower, func(s *sim.GPUState) uint32 { return uint32(sim.Milli(s.LimitWatts)) })
 }
 
-func (d *device) GetTotalEnergyConsumption() (uint64, nvml.Return) {
+func (d *gpuHandle) GetTotalEnergyConsumption() (uint64, nvml.Return) {
 	return readFact(
 		d,
 		gpu.ReadingEnergy,
@@ -39,11 +39,11 @@ func (d *device) GetTotalEnergyConsumption() (uint64, nvml.Return) {
 	)
 }
 
-func (d *device) GetTemperature() (int, nvml.Return) {
+func (d *gpuHandle) GetTemperature() (int, nvml.Return) {
 	return readFact(d, gpu.ReadingTemperature, func(s *sim.GPUState) int { return s.Celsius })
 }
 
-func (d *device) GetMarginTemperature() (int, nvml.Return) {
+func (d *gpuHandle) GetMarginTemperature() (int, nvml.Return) {
 	if d.branch() < sim.MarginBranch {
 		return 0, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
@@ -51,20 +51,20 @@ func (d *device) GetMarginTemperature() (int, nvml.Return) {
 	return readOptional(d, gpu.ReadingTemperature, (*sim.GPUState).Margin)
 }
 
-func (d *device) GetTemperatureThreshold(kind nvml.TemperatureThresholds) (uint32, nvml.Return) {
+func (d *gpuHandle) GetTemperatureThreshold(kind nvml.TemperatureThresholds) (uint32, nvml.Return) {
 	return readChecked(d, gpu.ReadingTemperature, func(s *sim.GPUState) (uint32, error) {
 		return s.Threshold(uint32(kind))
 	})
 }
 
-func (d *device) GetClockInfo(clock nvml.ClockType) (uint32, nvml.Return) {
+func (d *gpuHandle) GetClockInfo(clock nvml.ClockType) (uint32, nvml.Return) {
 	return readChecked(d, gpu.ReadingClocks, func(s *sim.GPUState) (uint32, error) {
 		now, _, err := s.Clock(uint32(clock))
 		return now, err
 	})
 }
 
-func (d *device) GetCurrentClocksEventReasons() (uint64, nvml.Return) {
+func (d *gpuHandle) GetCurrentClocksEventReasons() (uint64, nvml.Return) {
 	return readFact(
 		d,
 		gpu.ReadingClockEvents,
@@ -72,7 +72,7 @@ func (d *device) GetCurrentClocksEventReasons() (uint64, nvml.Return) {
 	)
 }
 
-func (d *device) GetPerformanceState() (nvml.Pstates, nvml.Return) {
+func (d *gpuHandle) GetPerformanceState() (nvml.Pstates, nvml.Return) {
 	return readFact(
 		d,
 		gpu.ReadingClocks,
@@ -80,7 +80,7 @@ func (d *device) GetPerformanceState() (nvml.Pstates, nvml.Return) {
 	)
 }
 
-func (d *device) GetNumFans() (int, nvml.Return) {
+func (d *gpuHandle) GetNumFans() (int, nvml.Return) {
 	return read(d, gpu.ReadingFans, func(s *sim.GPUState) (int, nvml.Return) {
 		if len(s.Fans) == 0 {
 			return 0, nvml.ERROR_NOT_SUPPORTED
@@ -90,7 +90,7 @@ func (d *device) GetNumFans() (int, nvml.Return) {
 	})
 }
 
-func (d *device) GetFanSpeed(fan int) (uint32, nvml.Return) {
+func (d *gpuHandle) GetFanSpeed(fan int) (uint32, nvml.Return) {
 	return read(d, gpu.ReadingFans, func(s *sim.GPUState) (uint32, nvml.Return) {
 		switch {
 		case len(s.Fans) == 0:
@@ -103,21 +103,21 @@ func (d *device) GetFanSpeed(fan int) (uint32, nvml.Return) {
 	})
 }
 
-func (d *device) GetPcieReplayCounter() (int, nvml.Return) {
+func (d *gpuHandle) GetPcieReplayCounter() (int, nvml.Return) {
 	return readFact(d, gpu.ReadingPCIe, func(*sim.GPUState) int { return 0 })
 }
 
-func (d *device) GetCurrPcieLinkWidth() (int, nvml.Return) {
+func (d *gpuHandle) GetCurrPcieLinkWidth() (int, nvml.Return) {
 	return readFact(d, gpu.ReadingPCIe, func(s *sim.GPUState) int { return s.PCI.Width })
 }
 
-func (d *device) GetCurrPcieLinkGeneration() (int, nvml.Return) {
+func (d *gpuHandle) GetCurrPcieLinkGeneration() (int, nvml.Return) {
 	return readFact(d, gpu.ReadingPCIe, func(s *sim.GPUState) int { return s.PCI.Generation })
 }
 
 // GetMemoryErrorCounter counts errors of device memory and SRAM. The simulation only has errors in
 // device memory.
-func (d *device) GetMemoryErrorCounter(severity nvml.MemoryErrorType, lifetime nvml.EccCounterType,
+func (d *gpuHandle) GetMemoryErrorCounter(severity nvml.MemoryErrorType, lifetime nvml.EccCounterType,
 	location nvml.MemoryLocation) (uint64, nvml.Return) {
 	total, ret := d.GetTotalEccErrors(severity, lifetime)
 	if ret != nvml.SUCCESS {
@@ -134,7 +134,7 @@ func (d *device) GetMemoryErrorCounter(severity nvml.MemoryErrorType, lifetime n
 	return 0, nvml.ERROR_NOT_SUPPORTED
 }
 
-func (d *device) GetTotalEccErrors(
+func (d *gpuHandle) GetTotalEccErrors(
 	severity nvml.MemoryErrorType,
 	lifetime nvml.EccCounterType,
 ) (uint64, nvml.Return) {
@@ -167,7 +167,7 @@ func (m *migDevice) GetMemoryErrorCounter(
 	return 0, nvml.SUCCESS
 }
 
-func (d *device) GetGpuFabricInfoV() (nvml.GpuFabricInfo_v3, nvml.Return) {
+func (d *gpuHandle) GetGpuFabricInfoV() (nvml.GpuFabricInfo_v3, nvml.Return) {
 	return read(d, gpu.ReadingFabric, func(s *sim.GPUState) (nvml.GpuFabricInfo_v3, nvml.Return) {
 		fabric, ok := s.Fabric().Get()
 		if !ok {
@@ -184,7 +184,7 @@ func (d *device) GetGpuFabricInfoV() (nvml.GpuFabricInfo_v3, nvml.Return) {
 	})
 }
 
-func (d *device) GetRemappedRows() (correctable, uncorrectable int, pending, failure bool, ret nvml.Return) {
+func (d *gpuHandle) GetRemappedRows() (correctable, uncorrectable int, pending, failure bool, ret nvml.Return) {
 	rows, ret := readOptional(
 		d,
 		gpu.ReadingRowRemap,

@@ -6,20 +6,20 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// holdings tracks the exclusive holders of a GPU's devices: since when each has held its device,
+// exclusiveUses tracks the exclusive holders of a GPU's devices: since when each has held its device,
 // and how much energy it has used. We credit the energy between two readings before we look for new
 // holders, so that what a pod used up to its end is never credited to its successor.
-type holdings struct {
-	open  map[gpu.DeviceID]*holding // the present holdings
-	spare map[gpu.DeviceID]*holding // empty; update swaps it with open, to allocate no map in each poll
+type exclusiveUses struct {
+	open  map[gpu.DeviceID]*exclusiveUse // the present uses
+	spare map[gpu.DeviceID]*exclusiveUse // empty; update swaps it with open, to allocate no map in each poll
 	// ended are the uses that ended with the last update. They have no readings besides the energy.
 	ended []gpu.ContainerUse
 }
 
-// holding is one tenant's exclusive use of a device.
-type holding struct {
-	tenant tenant
-	since  time.Time // when the holding began
+// exclusiveUse is one user's exclusive use of a device.
+type exclusiveUse struct {
+	user  user
+	since time.Time // when the use began
 	// energy is what the device has used since countedSince. It is absent until we know the
 	// device's energy and the holder is described.
 	energy       gpu.Opt[gpu.Counter]
@@ -27,24 +27,24 @@ type holding struct {
 	reported     bool // a Snapshot has had the use
 }
 
-// tenant is a container or a batch job, or both.
-type tenant struct {
+// user is a container or a batch job, or both.
+type user struct {
 	container gpu.Container
 	podUID    string // empty if unknown
 	job       string
 }
 
-// isSame reports whether both are the same tenant. A pod that was created again under its name is
-// another tenant. If the UID of one is unknown, the name decides.
-func (t *tenant) isSame(other *tenant) bool {
-	return t.container == other.container && t.job == other.job &&
-		(t.podUID == other.podUID || t.container.Pod != "" && (t.podUID == "" || other.podUID == ""))
+// isSame reports whether both are the same user. A pod that was created again under its name is
+// another user. If the UID of one is unknown, the name decides.
+func (u *user) isSame(other *user) bool {
+	return u.container == other.container && u.job == other.job &&
+		(u.podUID == other.podUID || u.container.Pod != "" && (u.podUID == "" || other.podUID == ""))
 }
 
-// exclusiveTenant returns the container that exclusively holds a device, and its only batch job; ok
+// exclusiveUser returns the container that exclusively holds a device, and its only batch job; ok
 // is false if there is neither. holder points into holders; it is nil if no container holds the
 // device exclusively.
-func exclusiveTenant(holders []gpu.Holder, jobs []string) (by tenant, holder *gpu.Holder, ok bool) {
+func exclusiveUser(holders []gpu.Holder, jobs []string) (by user, holder *gpu.Holder, ok bool) {
 	if holder = gpu.ExclusiveHolder(holders); holder != nil {
 		by.container = holder.Container
 		by.podUID = holder.PodUID
@@ -57,14 +57,14 @@ func exclusiveTenant(holders []gpu.Holder, jobs []string) (by tenant, holder *gp
 	return by, holder, holder != nil || by.job != ""
 }
 
-// update begins, continues and ends the holdings of the GPU, and sets Since of its exclusive
+// update begins, continues and ends the exclusive uses of the GPU, and sets Since of their
 // holders. gpuEnergyKnown says whether we know the energy of the whole GPU.
-func (h *holdings) update(g *gpu.GPU, gpuEnergyKnown bool, now time.Time) {
+func (h *exclusiveUses) update(g *gpu.GPU, gpuEnergyKnown bool, now time.Time) {
 	before := h.open
 
 	h.open = h.spare
 	if h.open == nil {
-		h.open = map[gpu.DeviceID]*holding{}
+		h.open = map[gpu.DeviceID]*exclusiveUse{}
 	}
 
 	h.ended = nil
@@ -83,7 +83,7 @@ func (h *holdings) update(g *gpu.GPU, gpuEnergyKnown bool, now time.Time) {
 		}
 
 		if d.Instance != nil || !heldParts {
-			h.updateHolding(before[d.ID()], d, energyKnown, now)
+			h.updateUse(before[d.ID()], d, energyKnown, now)
 		}
 	}
 
@@ -91,24 +91,24 @@ func (h *holdings) update(g *gpu.GPU, gpuEnergyKnown bool, now time.Time) {
 	h.spare = before
 }
 
-// updateHolding continues the current holding of a device, which may be nil, or ends it and begins
-// the holding of another tenant.
-func (h *holdings) updateHolding(
-	current *holding,
+// updateUse continues the current use of a device, which may be nil, or ends it and begins the use
+// by another user.
+func (h *exclusiveUses) updateUse(
+	current *exclusiveUse,
 	d gpu.Visit,
 	energyKnown bool,
 	now time.Time,
 ) {
 	id := d.ID()
-	by, holder, held := exclusiveTenant(d.Holders, d.Jobs())
+	by, holder, held := exclusiveUser(d.Holders, d.Jobs())
 
-	if current != nil && (!held || !current.tenant.isSame(&by)) {
-		// If only the pod's UID has changed, the next holding reports a use with the same names.
+	if current != nil && (!held || !current.user.isSame(&by)) {
+		// If only the pod's UID has changed, the next use is reported under the same names.
 		if current.reported && current.energy.Present() &&
-			(current.tenant.container != by.container || current.tenant.job != by.job) {
+			(current.user.container != by.container || current.user.job != by.job) {
 			h.ended = append(h.ended, gpu.ContainerUse{
-				Container:    current.tenant.container,
-				Job:          current.tenant.job,
+				Container:    current.user.container,
+				Job:          current.user.job,
 				Instance:     id.Instance(),
 				Compute:      id.Compute(),
 				Sharing:      gpu.SharingExclusive,
@@ -124,11 +124,11 @@ func (h *holdings) updateHolding(
 	}
 
 	if current == nil {
-		current = &holding{tenant: by, since: now}
+		current = &exclusiveUse{user: by, since: now}
 	}
 
 	if by.podUID != "" {
-		current.tenant.podUID = by.podUID
+		current.user.podUID = by.podUID
 	}
 
 	if holder != nil {
@@ -155,9 +155,9 @@ func hasHeldParts(g *gpu.GPU) bool {
 	return false
 }
 
-// addEnergy adds the energy that a device used from before to at to its holding. If we began to
-// count in between, it adds only the share of the time since then.
-func (h *holdings) addEnergy(id gpu.DeviceID, joules float64, before, at time.Time) {
+// addEnergy adds the energy that a device used from before to at to its exclusive use. If we began
+// to count in between, it adds only the share of the time since then.
+func (h *exclusiveUses) addEnergy(id gpu.DeviceID, joules float64, before, at time.Time) {
 	current := h.open[id]
 	if current == nil {
 		return
