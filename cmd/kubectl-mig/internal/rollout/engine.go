@@ -24,9 +24,11 @@ type Cluster interface {
 	Evict(ctx context.Context, node string, pods []Pod, options Eviction) error
 	// Offered returns the numbers of devices, by resource, that the node offers to pods.
 	Offered(ctx context.Context, node string) (map[string]int, error)
-	// Missing returns those of the devices, counts by resource, that the node does not offer to
-	// pods, and what it still offers besides. What it had before the change, or nil, says how it
-	// offers devices. If that stays open, the devices are missing.
+	// Missing compares the devices that the node has, counted by resource, with those that it
+	// offers to pods. It returns a text for each difference: a device that is not offered, or one
+	// that is gone and still offered. It returns none if they agree. From before, what the node
+	// offered before the change (nil if unknown), it sees whether the node offers devices by profile,
+	// as nvidia.com/gpu or by DRA; if it cannot tell, it returns all devices.
 	Missing(ctx context.Context, node string, devices map[string]int, before *Offer) ([]string, error)
 }
 
@@ -69,8 +71,8 @@ type Clock interface {
 // further.
 var ErrLost = errors.New("this client does not own the run any more")
 
-// ErrRefused marks errors that no further attempt can cure, such as a missing right or a node that
-// does not exist: errors.Is finds it in them. See Refused.
+// ErrRefused is in the chain of errors that no further attempt can cure, such as a missing right or
+// a node that does not exist. Refused adds it to an error.
 var ErrRefused = errors.New("refused")
 
 type refused struct{ error }
@@ -78,7 +80,8 @@ type refused struct{ error }
 func (r refused) Unwrap() error        { return r.error }
 func (r refused) Is(target error) bool { return target == ErrRefused }
 
-// Refused marks an error with ErrRefused. It does not change the text.
+// Refused returns an error with the text of err, for which errors.Is finds ErrRefused and whatever
+// it finds for err.
 func Refused(err error) error { return refused{err} }
 
 // StoppedError says that a run has ended before all of its nodes have their layout.
@@ -102,14 +105,14 @@ type Engine struct {
 	Exporter Exporter
 	Store    Store
 	Clock    Clock
-	// Report is called after each change of a node, for one at a time, but not for each attempt to
-	// start an operation.
+	// Report is called with a node that has a new phase, failure or number of rounds, once that is
+	// saved. Calls do not overlap. It may be nil.
 	Report func(Node)
 }
 
 const (
 	pollEvery     = 2 * time.Second // while we wait for a node
-	maxRounds     = 5               // of Node.Rounds
+	maxRounds     = 5               // a node fails after so many, see Node.Rounds
 	errorInterval = 5 * time.Second // between two attempts at a request
 )
 
@@ -120,7 +123,7 @@ type execution struct {
 
 	mu       sync.Mutex // guards the fields below, and makes saves follow each other
 	run      *Run
-	assigned map[int]bool // indexes of nodes that a worker has, or has finished
+	assigned map[int]bool // the indexes of nodes that nextNode has returned
 	failing  bool         // a node has failed, so we begin no further one
 }
 
@@ -133,6 +136,7 @@ func (e *Engine) Execute(ctx context.Context, run *Run) error {
 
 	x := &execution{Engine: e, abort: abort, run: run, assigned: map[int]bool{}}
 
+	// A node may have failed before, in an earlier execution of the run.
 	for i := range run.Nodes {
 		n := &run.Nodes[i]
 		x.failing = x.failing || run.concerns(n) && (n.Phase == Failed || n.Failure != "")
@@ -203,12 +207,16 @@ func (x *execution) nextNode() (int, bool) {
 	for i := range x.run.Nodes {
 		n := &x.run.Nodes[i]
 
-		switch {
-		case !x.run.concerns(n) || n.Phase.Final() || x.assigned[i]:
-		case n.Phase != Waiting:
+		if !x.run.concerns(n) || n.Phase.Final() || x.assigned[i] {
+			continue
+		}
+
+		if n.Phase != Waiting { // an earlier execution has begun it
 			x.assigned[i] = true
 			return i, true
-		case next < 0 && !x.failing:
+		}
+
+		if next < 0 && !x.failing {
 			next = i
 		}
 	}
@@ -232,8 +240,9 @@ func (x *execution) finishNode(ctx context.Context, i int) error {
 	n.since = x.Clock.Now()
 
 	if n.Phase == Evicting {
-		// The list may be old: since it was saved, other pods of these names may have come, which hold
-		// none of the devices. The exporter is asked again.
+		// An earlier execution has saved which pods to evict. That may be long ago, and a StatefulSet's
+		// new pod has the name of the old one: we ask the exporter again who holds the devices. If
+		// this was the last round, it is begun once more.
 		n.Phase = Planning
 		n.Pods = nil
 		n.Rounds = min(n.Rounds, maxRounds-1)
@@ -278,7 +287,7 @@ func asLost(err error) error {
 	return nil
 }
 
-// save saves the run with the new state of a node, and reports it.
+// save saves the run with the new state of a node, and reports it if there is something new to see.
 func (x *execution) save(ctx context.Context, i int, n Node) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -301,7 +310,8 @@ func (x *execution) save(ctx context.Context, i int, n Node) error {
 	return nil
 }
 
-// retry makes a call again while its error is temporary, but no longer than the node timeout.
+// retry makes a call, and makes it again while its error is temporary, at most for the run's timeout
+// after the first call.
 func (x *execution) retry(ctx context.Context, call func() error) error {
 	var until time.Time
 
@@ -324,8 +334,9 @@ func (x *execution) retry(ctx context.Context, call func() error) error {
 	}
 }
 
-// isTemporary reports whether another attempt may succeed: the exporter or the API server has not
-// answered, or cannot do it now.
+// isTemporary reports whether another attempt may succeed. Of an exporter's problems only these are
+// temporary; of all other errors, such as a lost connection, all but a refusal, a lost run and the
+// end of a context.
 func isTemporary(err error) bool {
 	var p *api.Problem
 	if errors.As(err, &p) {
