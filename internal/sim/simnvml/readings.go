@@ -184,7 +184,9 @@ func (d *gpuHandle) GetGpuFabricInfoV() (nvml.GpuFabricInfo_v3, nvml.Return) {
 	})
 }
 
-func (d *gpuHandle) GetRemappedRows() (correctable, uncorrectable int, pending, failure bool, ret nvml.Return) {
+func (d *gpuHandle) GetRemappedRows() (
+	correctable, uncorrectable int, pending, failure bool, ret nvml.Return,
+) {
 	rows, ret := readOptional(
 		d,
 		gpu.ReadingRowRemap,
