@@ -24,7 +24,7 @@ func instancesOf(g *gpu.GPU) (list []placedInstance, ok bool) {
 		gi := &g.Instances[i]
 
 		placement, known := gi.Placement.Get()
-		if !known || gi.ComputesHidden {
+		if !known || gi.ComputeInstancesHidden {
 			return nil, false
 		}
 

@@ -35,10 +35,10 @@ type handle struct {
 // A handle is an address within sim_handles, an array that is never read or written: each
 // combination of kind and ids has a byte of its own there.
 const (
-	maxGPUs        = 4096
-	maxInstances   = 32 // on a GPU
-	maxComputes    = 8  // in a GPU instance
-	handlesPerKind = maxGPUs * maxInstances * maxComputes
+	maxGPUs             = 4096
+	maxInstances        = 32 // on a GPU
+	maxComputeInstances = 8  // in a GPU instance
+	handlesPerKind      = maxGPUs * maxInstances * maxComputeInstances
 )
 
 func handlesStart() uintptr { return uintptr(unsafe.Pointer(&C.sim_handles[0])) }
@@ -46,7 +46,7 @@ func handlesStart() uintptr { return uintptr(unsafe.Pointer(&C.sim_handles[0])) 
 // raw returns the handle as clients see it.
 func (h handle) raw() uintptr {
 	return handlesStart() + uintptr(
-		((int(h.kind)*maxGPUs+h.gpu)*maxInstances+int(h.instance))*maxComputes+int(h.compute),
+		((int(h.kind)*maxGPUs+h.gpu)*maxInstances+int(h.instance))*maxComputeInstances+int(h.compute),
 	)
 }
 
@@ -60,9 +60,9 @@ func handleOf(raw uintptr) (h handle, ok bool) {
 
 	return handle{
 		kind:     kind(offset / handlesPerKind),
-		gpu:      int(offset / (maxInstances * maxComputes) % maxGPUs),
-		instance: gpu.InstanceID(offset / maxComputes % maxInstances),
-		compute:  gpu.ComputeID(offset % maxComputes),
+		gpu:      int(offset / (maxInstances * maxComputeInstances) % maxGPUs),
+		instance: gpu.InstanceID(offset / maxComputeInstances % maxInstances),
+		compute:  gpu.ComputeID(offset % maxComputeInstances),
 	}, true
 }
 

@@ -37,7 +37,7 @@ func TestHandlesKeepTheirMeaning(t *testing.T) {
 	for kind := aGPU; kind <= aSystemEventSet; kind++ {
 		for _, index := range []int{0, 1, 7, maxGPUs - 1} {
 			for _, gi := range []gpu.InstanceID{0, 1, 14, maxInstances - 1} {
-				for _, ci := range []gpu.ComputeID{0, maxComputes - 1} {
+				for _, ci := range []gpu.ComputeID{0, maxComputeInstances - 1} {
 					h := handle{kind, index, gi, ci}
 					if got, ok := handleOf(h.raw()); !ok || got != h {
 						t.Errorf("%+v becomes %+v, %t", h, got, ok)
@@ -53,7 +53,7 @@ func TestHandlesKeepTheirMeaning(t *testing.T) {
 		}
 	}
 
-	last := handle{aSystemEventSet, maxGPUs - 1, maxInstances - 1, maxComputes - 1}.raw()
+	last := handle{aSystemEventSet, maxGPUs - 1, maxInstances - 1, maxComputeInstances - 1}.raw()
 	for _, raw := range []uintptr{0, 1, handle{}.raw() - 1, last + 1, ^uintptr(0)} {
 		if h, ok := handleOf(raw); ok {
 			t.Errorf("%#x stands for %+v", raw, h)

@@ -28,13 +28,15 @@ type GPUInstance struct {
 	PowerWatts       Opt[float64] // estimate
 	EnergyJoules     Opt[Counter] // estimate
 	ComputeInstances []ComputeInstance
-	// ComputesHidden is set if the driver denies us a MIG device of the GPU: ComputeInstances may
+	// ComputeInstancesHidden is set if the driver denies us a MIG device of the GPU: ComputeInstances may
 	// then lack some.
-	ComputesHidden bool
+	ComputeInstancesHidden bool
 }
 
 // IsEmpty reports whether nothing can run on the instance: we know that it has no compute instance.
-func (i *GPUInstance) IsEmpty() bool { return len(i.ComputeInstances) == 0 && !i.ComputesHidden }
+func (i *GPUInstance) IsEmpty() bool {
+	return len(i.ComputeInstances) == 0 && !i.ComputeInstancesHidden
+}
 
 // ComputeInstance is one compute instance: a MIG device that can be given to a container.
 type ComputeInstance struct {

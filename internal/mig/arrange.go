@@ -81,11 +81,11 @@ func keepUnchanged(computeSlices int, sizes []int, existing *Instance) (arrangem
 		return arrangement{}, false
 	}
 
-	return arrangement{computeInstances: placedComputes(computeSlices, existing)}, true
+	return arrangement{computeInstances: placedComputeInstances(computeSlices, existing)}, true
 }
 
-// placedComputes returns the existing compute instances, ordered by placement.
-func placedComputes(computeSlices int, existing *Instance) []ComputeInstance {
+// placedComputeInstances returns the existing compute instances, ordered by placement.
+func placedComputeInstances(computeSlices int, existing *Instance) []ComputeInstance {
 	list := slices.Clone(existing.ComputeInstances)
 	for i := range list {
 		list[i].Placement = computePlace(computeSlices, list[i])

@@ -350,7 +350,7 @@ func (d *demand) planned(best []*option) []PlannedGPU {
 		for i := range g.Instances {
 			if !o.destroys(i) {
 				kept := g.Instances[i]
-				kept.ComputeInstances = placedComputes(
+				kept.ComputeInstances = placedComputeInstances(
 					profileOf(g.Profiles, kept.Placed).ComputeSlices,
 					&kept,
 				)

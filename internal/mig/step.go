@@ -61,14 +61,14 @@ func (s Step) Destroys() bool { return s.Op == DestroyCompute || s.Op == Destroy
 // instances. A wanted instance that is not New exists already if one has its profile and placement,
 // whatever the ids. Compute instances without a reported placement are compared by their ids.
 func StepsTo(g *GPULayout, wanted []Instance) []Step {
-	var destroyComputes, destroyInstances, createInstances, createComputes []Step
+	var destroyComputeInstances, destroyInstances, createInstances, createComputeInstances []Step
 
 	for _, i := range g.Instances {
 		w := i.findIn(wanted)
 
 		for _, c := range i.ComputeInstances {
 			if w == nil || !slices.ContainsFunc(w.ComputeInstances, c.isSame) {
-				destroyComputes = append(destroyComputes, g.destroyCompute(&i, c))
+				destroyComputeInstances = append(destroyComputeInstances, g.destroyCompute(&i, c))
 			}
 		}
 
@@ -89,12 +89,12 @@ func StepsTo(g *GPULayout, wanted []Instance) []Step {
 			if i == nil || !slices.ContainsFunc(i.ComputeInstances, c.isSame) {
 				s := newStep(CreateCompute, g.UUID, w.Placed)
 				s.Compute = c.Placement
-				createComputes = append(createComputes, s)
+				createComputeInstances = append(createComputeInstances, s)
 			}
 		}
 	}
 
-	return slices.Concat(destroyComputes, destroyInstances, createInstances, createComputes)
+	return slices.Concat(destroyComputeInstances, destroyInstances, createInstances, createComputeInstances)
 }
 
 // findIn returns the instance of a list with the same profile and placement, nil if there is none.

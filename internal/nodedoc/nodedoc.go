@@ -339,9 +339,9 @@ type Instance struct {
 	XIDErrors        []XID             `json:"xidErrors,omitempty"`
 	Errors           []Error           `json:"errors"`
 	ComputeInstances []ComputeInstance `json:"computeInstances"`
-	// ComputesHidden is true if ComputeInstances may lack some, because the driver denies the
+	// ComputeInstancesHidden is true if ComputeInstances may lack some, because the driver denies the
 	// exporter a MIG device of the GPU.
-	ComputesHidden bool `json:"computesHidden,omitempty"`
+	ComputeInstancesHidden bool `json:"computesHidden,omitempty"`
 }
 
 // ComputeInstance is a compute instance.

@@ -192,11 +192,11 @@ func newInstance(i *gpu.GPUInstance) Instance {
 		PowerEstimateWatts:   Finite(i.PowerWatts),
 		EnergyEstimateJoules: total(i.EnergyJoules),
 
-		Use:              newUse(&i.Device, i.Processes, i.Jobs),
-		XIDErrors:        each(i.XIDErrors, newXID),
-		Errors:           each(i.Errors, newError),
-		ComputeInstances: each(i.ComputeInstances, newCompute),
-		ComputesHidden:   i.ComputesHidden,
+		Use:                    newUse(&i.Device, i.Processes, i.Jobs),
+		XIDErrors:              each(i.XIDErrors, newXID),
+		Errors:                 each(i.Errors, newError),
+		ComputeInstances:       each(i.ComputeInstances, newCompute),
+		ComputeInstancesHidden: i.ComputeInstancesHidden,
 	}
 }
 

@@ -145,7 +145,7 @@ func (i *Instance) Evidence(kubelet bool) UseEvidence {
 	e := i.Use.evidence(i.Activity, kubelet)
 	e.excludeProcesses(i.Memory)
 
-	if len(i.ComputeInstances) == 0 && !i.ComputesHidden {
+	if len(i.ComputeInstances) == 0 && !i.ComputeInstancesHidden {
 		e.Processes = gpu.Some(e.Processes.Or(0)) // nothing can run there
 	}
 

@@ -81,6 +81,6 @@ func TestUseStateOfParts(t *testing.T) {
 	empty := Instance{Use: Use{Allocated: gpu.Some(false)}}
 	cmptest.Equal(t, "an instance on which nothing can run", empty.Evidence(true).State(), Free)
 
-	empty.ComputesHidden = true
+	empty.ComputeInstancesHidden = true
 	cmptest.Equal(t, "an instance with hidden devices", empty.Evidence(true).State(), UnknownUse)
 }

@@ -56,7 +56,7 @@ func TestActivityBesideDeniedDevices(t *testing.T) {
 		n.advance(15 * time.Second)
 
 		for _, gi := range n.poll(id).Instances {
-			cmptest.Equal(t, gi.Profile+": compute instances are hidden", gi.ComputesHidden, denied)
+			cmptest.Equal(t, gi.Profile+": compute instances are hidden", gi.ComputeInstancesHidden, denied)
 			cmptest.Equal(t, gi.Profile+": is known to be empty", gi.IsEmpty(), false)
 			cmptest.Equal(t, gi.Profile+": has compute instances", len(gi.ComputeInstances) > 0, !denied)
 			cmptest.Equal(t, gi.Profile+": activity", gi.Activity.SM.Present(), true)

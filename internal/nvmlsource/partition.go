@@ -212,7 +212,7 @@ func (a *Actuator) readComputeInstances(t *tables, p *partition, instance *mig.I
 			err = cmp.Or(err, add(info, computeSlices))
 		}
 
-		completeComputes(instance)
+		completeComputeInstances(instance)
 
 		return err
 	}
@@ -242,7 +242,7 @@ func (a *Actuator) readComputeInstances(t *tables, p *partition, instance *mig.I
 		}
 	}
 
-	completeComputes(instance)
+	completeComputeInstances(instance)
 
 	return nil
 }
@@ -271,9 +271,9 @@ func addCompute(instance *mig.Instance, info ComputeInstanceInfo, computeSlices 
 	instance.ComputeInstances = append(instance.ComputeInstances, c)
 }
 
-// completeComputes orders the compute instances and fills in the placements that the driver does
+// completeComputeInstances orders the compute instances and fills in the placements that the driver does
 // not report.
-func completeComputes(instance *mig.Instance) {
+func completeComputeInstances(instance *mig.Instance) {
 	slices.SortFunc(
 		instance.ComputeInstances,
 		func(a, b mig.ComputeInstance) int { return cmp.Compare(a.ID, b.ID) },

@@ -6,11 +6,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// placeComputes adds the placements of the compute instances. Only a list that takes the driver's
+// placeComputeInstances adds the placements of the compute instances. Only a list that takes the driver's
 // exclusive lock has them, so it keeps those of the last build, unless the layout has changed or
 // was reported to have, the last lists were incomplete, or a compute instance is no longer the
 // same.
-func (r *gpuRead) placeComputes(q *querier, t *tree, list []gpu.GPUInstance, changed bool) {
+func (r *gpuRead) placeComputeInstances(q *querier, t *tree, list []gpu.GPUInstance, changed bool) {
 	rereads := changed || !t.placed
 	failures := len(q.errs)
 

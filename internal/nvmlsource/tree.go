@@ -58,7 +58,7 @@ func (t *tree) cloneInstances() []gpu.GPUInstance {
 	list := slices.Clone(t.instances)
 	for i := range list {
 		list[i].ComputeInstances = slices.Clone(list[i].ComputeInstances)
-		list[i].ComputesHidden = t.hidden
+		list[i].ComputeInstancesHidden = t.hidden
 	}
 
 	return list
@@ -257,7 +257,7 @@ func (r *gpuRead) buildTree(t *tree, changed bool) (vanished bool) {
 		list = r.addCompute(&q, list, &t.scan.devices[i])
 	}
 
-	r.placeComputes(&q, t, list, changed)
+	r.placeComputeInstances(&q, t, list, changed)
 	sortInstances(list)
 
 	if changed {

@@ -156,7 +156,7 @@ func TestHiddenComputeInstances(t *testing.T) {
 
 	g.Instances[1].ComputeInstances, g.Instances[1].Activity = nil, gpu.Activity{}
 	for _, hidden := range []bool{false, true} {
-		g.Instances[1].ComputesHidden = hidden
+		g.Instances[1].ComputeInstancesHidden = hidden
 		tr := newTestGPU()
 		readEverySecond(tr, g)
 

@@ -328,7 +328,7 @@ func (s *allocationState) summarizeGPU(g *gpu.GPU) {
 			states = append(states, gi.Allocated)
 		}
 
-		if gi.ComputesHidden {
+		if gi.ComputeInstancesHidden {
 			states = append(states, gpu.None[bool]())
 		}
 
@@ -336,7 +336,7 @@ func (s *allocationState) summarizeGPU(g *gpu.GPU) {
 		allocated = append(allocated, gi.Allocated)
 
 		switch {
-		case len(gi.Holders) > 0, gi.ComputesHidden:
+		case len(gi.Holders) > 0, gi.ComputeInstancesHidden:
 		case gi.IsSplit():
 			gi.Holders = commonHolder(gi)
 		case len(gi.ComputeInstances) == 1:

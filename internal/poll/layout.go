@@ -42,7 +42,7 @@ func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 		gi := &g.Instances[i]
 		gi.Generation = next
 		gi.Since = at
-		var oldComputes []gpu.ComputeInstance
+		var oldComputeInstances []gpu.ComputeInstance
 
 		old := find(l.instances, func(old *gpu.GPUInstance) bool { return isSameInstance(old, gi) })
 		if old != nil {
@@ -50,17 +50,17 @@ func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 			gi.Since = old.Since
 			gi.XIDErrors = old.XIDErrors
 			gi.EnergyJoules = old.EnergyJoules
-			oldComputes = old.ComputeInstances
+			oldComputeInstances = old.ComputeInstances
 		}
 
-		changed = changed || gi.Generation == next || len(gi.ComputeInstances) != len(oldComputes)
+		changed = changed || gi.Generation == next || len(gi.ComputeInstances) != len(oldComputeInstances)
 		for c := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[c]
 			ci.Generation = next
 			ci.Since = at
 
 			old := find(
-				oldComputes,
+				oldComputeInstances,
 				func(old *gpu.ComputeInstance) bool { return isSameCompute(old, ci) },
 			)
 			if old != nil {
@@ -124,10 +124,10 @@ func isOfLayout(e gpu.ReadError) bool { return e.Reading == gpu.ReadingMIG }
 // same instance in an earlier reading. Which compute instances gi has does not change.
 func keepReadings(gi, old *gpu.GPUInstance) {
 	computeInstances := gi.ComputeInstances
-	hidden := gi.ComputesHidden
+	hidden := gi.ComputeInstancesHidden
 	*gi = *old
 	gi.ComputeInstances = computeInstances
-	gi.ComputesHidden = hidden
+	gi.ComputeInstancesHidden = hidden
 
 	for i := range computeInstances {
 		ci := &computeInstances[i]

@@ -148,7 +148,7 @@ func TestUseWithoutKubelet(t *testing.T) {
 		{"hidden MIG devices", func(inst *gpu.GPUInstance) {
 			inst.Processes = gpu.None[int]()
 			inst.ComputeInstances = nil
-			inst.ComputesHidden = true
+			inst.ComputeInstancesHidden = true
 		}, "unknown"},
 	} {
 		inst := instance(1, "3g.20gb", 3, 0, 4, 500*mib, nil)

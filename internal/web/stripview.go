@@ -243,7 +243,7 @@ func newPartViews(inst *gpu.GPUInstance, doc *nodedoc.Instance, kubelet bool) []
 	}
 
 	// The slices may belong to compute instances that the driver hides from us.
-	if inst.ComputesHidden {
+	if inst.ComputeInstancesHidden {
 		return parts
 	}
 

@@ -499,7 +499,7 @@ func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 		cells[3] = strconv.Itoa(int(inst.ComputeInstances[0].ID))
 		cells[4] = c.id(string(inst.ComputeInstances[0].UUID))
 		cells[7] = node.instanceUse(inst).summary()
-	case inst.ComputesHidden:
+	case inst.ComputeInstancesHidden:
 		cells[7] = "CIs are hidden"
 	case len(inst.ComputeInstances) == 0:
 		cells[7] = "no compute instance"

@@ -42,7 +42,7 @@ func TestGetHiddenComputeInstances(t *testing.T) {
 	snap := &gpu.Snapshot{GPUs: []gpu.GPU{{
 		Device: gpu.Device{Up: true}, MIG: gpu.MIGState{Enabled: gpu.Some(true)},
 		Instances: []gpu.GPUInstance{
-			{ID: 1, Profile: "3g.20gb", Device: gpu.Device{Up: true}, ComputesHidden: true}, {ID: 2, Profile: "3g.20gb", Device: gpu.Device{Up: true}},
+			{ID: 1, Profile: "3g.20gb", Device: gpu.Device{Up: true}, ComputeInstancesHidden: true}, {ID: 2, Profile: "3g.20gb", Device: gpu.Device{Up: true}},
 		},
 	}}}
 	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": answer(nodedoc.New(snap))})

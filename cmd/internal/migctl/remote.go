@@ -110,7 +110,7 @@ func (r *Remote) Inventory(ctx context.Context) (*Inventory, error) {
 
 		for j := range g.GPUInstances {
 			instance := &g.GPUInstances[j]
-			if instance.ComputesHidden {
+			if instance.ComputeInstancesHidden {
 				return nil, fmt.Errorf("the exporter of %s does not see all MIG devices", r.client.address)
 			}
 
