@@ -22,7 +22,8 @@ type Advice struct {
 	Rejected                string
 	Confidence, Reclaimable gpu.Opt[float64]
 	StretchLow, StretchHigh gpu.Opt[float64]
-	// Figure names the figure of a candidate that is nearest to its limit, "stretch", "busy" or
+	LatencyLow, LatencyHigh gpu.Opt[float64] // absent if unknown, or if the workload answers no requests
+	// Figure names the figure of a candidate that is nearest to its limit, such as "latency" or
 	// "memory"; Deciding is its value. FreedGPUs is the candidate's share of the whole GPUs that
 	// become free.
 	Figure              string
@@ -31,7 +32,7 @@ type Advice struct {
 
 // rightsizingFamilies are the families of the group.
 type rightsizingFamilies struct {
-	candidate, rejected, confidence, stretch, deciding, reclaimable, freed, instance *family
+	candidate, rejected, confidence, stretch, latency, deciding, reclaimable, freed, instance *family
 }
 
 func declareRightsizing(c *catalog) *rightsizingFamilies {
@@ -65,11 +66,21 @@ func declareRightsizing(c *catalog) *rightsizingFamilies {
 		whole,
 		"bound",
 	)
+	f.latency = c.newFamily(
+		"nvidia_gpu_rightsizing_latency_ratio",
+		"How many times as long as now a candidate's requests take in the recommended slice, waiting "+
+			"included, at p95 of the busiest hour: at least (low) and at most (high; 1000: their queue may "+
+			"grow without bound). Absent if the work answers no requests, or if it is unknown.",
+		whole,
+		"bound",
+	)
 	f.deciding = c.newFamily(
 		"nvidia_gpu_rightsizing_deciding_ratio",
-		"The figure of a candidate that is nearest to its limit in the recommended slice: "+
-			"stretch at p95, p99 of busy time, or the share of the slice's memory or media engines "+
-			"that is needed, with headroom and growth.",
+		"The figure of a candidate that is nearest to its limit in the recommended slice: how many "+
+			"times as long requests take at p95 (latency), the kernels of what answers none (throughput), "+
+			"or kernels where that is unknown (stretch); p99 of busy time or its busiest ten minutes "+
+			"(busy); or the share of the slice's memory, with headroom and growth, or of its media engines "+
+			"that is needed (memory, media).",
 		whole,
 		"figure",
 	)
@@ -153,6 +164,11 @@ func (f *rightsizingFamilies) writeWhole(w *metricWriter, l labels, a *Advice, p
 	if a.StretchLow.Present() {
 		addOpt(w, f.stretch, l.extend("bound", "low"), a.StretchLow)
 		addOpt(w, f.stretch, l.extend("bound", "high"), a.StretchHigh)
+	}
+
+	if a.LatencyLow.Present() {
+		addOpt(w, f.latency, l.extend("bound", "low"), a.LatencyLow)
+		addOpt(w, f.latency, l.extend("bound", "high"), a.LatencyHigh)
 	}
 }
 

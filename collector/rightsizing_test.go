@@ -20,6 +20,7 @@ func wholeAdvice() Advice {
 		GPU: "GPU-2", Holder: exclusiveHolder("train").Container, Action: "slice", Profile: "1g.5gb",
 		Confidence:  gpu.Some(0.5),
 		Reclaimable: gpu.Some(0.75), StretchLow: gpu.Some(1.0), StretchHigh: gpu.Some(1.5),
+		LatencyLow: gpu.Some(1.0), LatencyHigh: gpu.Some(4.5),
 		Figure: "memory", Deciding: gpu.Some(0.875), FreedGPUs: gpu.Some(0.5),
 	}
 }
@@ -33,6 +34,9 @@ func TestRightsizingOfWholeGPUs(t *testing.T) {
 		nvidia_gpu_rightsizing_deciding_ratio{figure="memory",gpu="2",uuid="GPU-2"} 0.875
 		# TYPE nvidia_gpu_rightsizing_freed_gpus gauge
 		nvidia_gpu_rightsizing_freed_gpus{gpu="2",uuid="GPU-2"} 0.5
+		# TYPE nvidia_gpu_rightsizing_latency_ratio gauge
+		nvidia_gpu_rightsizing_latency_ratio{bound="high",gpu="2",uuid="GPU-2"} 4.5
+		nvidia_gpu_rightsizing_latency_ratio{bound="low",gpu="2",uuid="GPU-2"} 1
 		# TYPE nvidia_gpu_rightsizing_reclaimable_ratio gauge
 		nvidia_gpu_rightsizing_reclaimable_ratio{gpu="2",uuid="GPU-2"} 0.75
 		# TYPE nvidia_gpu_rightsizing_stretch_ratio gauge

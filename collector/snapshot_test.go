@@ -89,6 +89,7 @@ func richAdvice() []Advice {
 		{
 			GPU: richGPU(0).UUID, Action: "slice", Profile: "1g.5gb", Rejected: "provisional", Confidence: gpu.Some(0.5),
 			Reclaimable: gpu.Some(0.75), StretchLow: gpu.Some(1.0), StretchHigh: gpu.Some(1.5),
+			LatencyLow: gpu.Some(1.0), LatencyHigh: gpu.Some(4.5),
 			Figure: "stretch", Deciding: gpu.Some(1.25), FreedGPUs: gpu.Some(0.5),
 		},
 		{

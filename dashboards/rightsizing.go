@@ -9,6 +9,9 @@ const (
 	judged      = "nvidia_gpu_rightsizing_confidence_ratio" // has all whole GPUs that are held
 	reclaimable = "nvidia_gpu_rightsizing_reclaimable_ratio"
 	stretch     = "nvidia_gpu_rightsizing_stretch_ratio"
+	latency     = "nvidia_gpu_rightsizing_latency_ratio"
+	deciding    = "nvidia_gpu_rightsizing_deciding_ratio"
+	freed       = "nvidia_gpu_rightsizing_freed_gpus"
 	advised     = "nvidia_mig_gpu_instance_rightsizing_candidate"
 )
 
@@ -24,8 +27,8 @@ func rightsizing() dashboard {
 		title: "GPU right-sizing",
 		from:  "now-7d",
 		tags:  []string{"gpu", "mig"},
-		description: "Which whole GPUs are too large for what they do, which slice would do, what it costs a request and " +
-			"what it sets free; and which slices are too small, too large or idle. Nothing is changed by itself.",
+		description: "Which whole GPUs are too large for what they do, which slice would do, what it costs kernels and " +
+			"requests, and what it sets free; and which slices are too small, too large or idle. Nothing is changed by itself.",
 
 		variables: []object{
 			datasourceVariable(),
@@ -91,6 +94,16 @@ func (s scope) ofCandidates(family string, more ...string) string {
 	return s.eachGPU(family, more...) + " and on (" + onGPU + ") " + s.gpu(candidate)
 }
 
+// decidedBy returns the candidates with the figure that decided, and its value, in the label
+// decided: for example "latency 1.28".
+func (s scope) decidedBy() string {
+	figure := oneOf(onGPU, "figure", s.gpu(deciding)) + " and on (" + onGPU + ") " + s.gpu(candidate)
+	valued := "count_values by (" + onGPU + `, figure) ("ratio", round(` + figure + ", 0.01))"
+
+	return `label_join(` + valued + `, "decided", " ", "figure", "ratio") or on (` + onGPU + ") " +
+		setLabel(s.candidates(), "decided", "n/a")
+}
+
 func wholeGPUs(expr string) string { return withSlice("("+expr+")", wholeGPU) }
 
 // zeroIfJudged returns the value of an expression or, if it has none and the advisor has judged any
@@ -112,7 +125,7 @@ func rightsizingStats(s scope) []panel {
 		"in GPUs",
 		s.zeroIfJudged("sum("+s.ofCandidates(reclaimable)+")"),
 		"SMs that the candidates would set free, in GPUs. How many whole GPUs become free depends on how the slices can be "+
-			"packed: migctl recommend on a node shows it."+advisor,
+			"packed: the table's column GPUs freed shows it."+advisor,
 	)
 	gained.decimals = 1
 	slices := number("Slices to change", "none", "slices", "count("+s.sliceActions()+")",
@@ -180,15 +193,21 @@ func candidateTable(s scope) panel {
 		hue:   fine,
 		w:     24,
 		h:     10,
-		description: "Candidates, the largest gain first. Request: how many times as long as now a request would take in " +
-			"the slice, if all kernels are alike (at least) and with the worst mix of kernels (at most); 1 costs nothing. " +
-			"Confidence: 100 % is a week of complete observation, an hour with kernels and a start that was seen; the least " +
+		description: "Candidates, those that free most GPUs first: of whole GPUs a share for each, since slices are " +
+			"packed together; 0 makes room for slices alone. Kernels: how many times as long as now they would take in the " +
+			"slice, from all alike to the worst mix; 1 costs nothing. Requests: the same of requests, waiting included, in " +
+			"the busiest hour; 1000: they may queue without bound, n/a: the work answers none, or it is not known. Decided " +
+			"by: the figure that is nearest to its limit, as times or as a share. Confidence: 100 % is a week of complete observation, an hour with kernels and a start that was seen; the least " +
 			"of them decides. migctl recommend --explain GPU on the node has the evidence and the procedure. Click a GPU for " +
 			"its evidence below." + advisor,
 		queries: []query{
+			{ref: "Freed", expr: of(freed)},
 			{ref: "Gain", expr: of(reclaimable)},
 			{ref: "Low", expr: of(stretch, `bound="low"`)},
 			{ref: "High", expr: of(stretch, `bound="high"`)},
+			{ref: "LatencyLow", expr: of(latency, `bound="low"`)},
+			{ref: "LatencyHigh", expr: of(latency, `bound="high"`)},
+			{ref: "Decided", expr: aggregate("max", rows+", decided", wholeGPUs(s.decidedBy()))},
 			{ref: "Confidence", expr: of(judged)},
 			{ref: "Profile", expr: aggregate("max", rows+", recommended_profile",
 				wholeGPUs(oneOf(onGPU, "recommended_profile", s.gpu(candidate))))},
@@ -199,14 +218,18 @@ func candidateTable(s scope) panel {
 		},
 		columns: append(
 			deviceColumns(toEvidence()),
-			column{field: "recommended_profile", title: "Slice that would do", width: 150},
-			shareColumn("Gain", "SMs set free", countHue, 120),
-			column{field: "Low", title: "Request, at least", unit: "none", hue: fine, width: 145},
-			column{field: "High", title: "Request, at most", unit: "none", hue: fine, width: 145},
-			shareColumn("Confidence", "Confidence", fine, 110),
+			column{field: "recommended_profile", title: "Slice that would do", width: 140},
+			countColumn("Freed", "GPUs freed", 90),
+			shareColumn("Gain", "SMs set free", countHue, 100),
+			countColumn("Low", "Kernels from", 100),
+			countColumn("High", "Kernels to", 90),
+			countColumn("LatencyLow", "Requests from", 110),
+			countColumn("LatencyHigh", "Requests to", 100),
+			column{field: "decided", title: "Decided by", width: 120},
+			shareColumn("Confidence", "Confidence", fine, 100),
 			column{field: "cluster", title: "Cluster"},
 		),
-		sortBy:     []string{"SMs set free"},
+		sortBy:     []string{"GPUs freed"},
 		descending: true,
 	}
 }
@@ -342,7 +365,7 @@ func evidencePanels(s scope) []panel {
 			"Busy time",
 			activityHue,
 			"Part of the time in which any kernel ran, means of five minutes. Low beside a high SM activity while it runs: "+
-				"rare kernels that fill the GPU; a slice would stretch each request.",
+				"rare kernels that fill the GPU; a slice would stretch each of them.",
 			"mig:gpu_busy:avg5m",
 		),
 		line(

@@ -83,7 +83,11 @@ func adviceOf(report *advise.Report) []collector.Advice {
 			}
 
 			if stretch := d.Predicted.StretchP95; stretch != (advise.Stretch{}) {
-				a.StretchLow, a.StretchHigh = roundedStretch(stretch.Low), roundedStretch(stretch.High)
+				a.StretchLow, a.StretchHigh = roundedRatio(stretch.Low), roundedRatio(stretch.High)
+			}
+
+			if latency := d.Predicted.Latency; latency != (advise.Latency{}) {
+				a.LatencyLow, a.LatencyHigh = roundedRatio(latency.Low), roundedRatio(latency.High)
 			}
 		} else if a.Rejected = rejection(d); a.Rejected == "" {
 			continue
@@ -100,9 +104,9 @@ func adviceOf(report *advise.Report) []collector.Advice {
 	return list
 }
 
-// roundedStretch rounds to as many digits as the report has: a value that changes less often costs
+// roundedRatio rounds to as many digits as the report has: a value that changes less often costs
 // Prometheus less.
-func roundedStretch(x float64) gpu.Opt[float64] { return gpu.Some(math.Round(x*1000) / 1000) }
+func roundedRatio(x float64) gpu.Opt[float64] { return gpu.Some(math.Round(x*1000) / 1000) }
 
 // rejection returns why a whole GPU is not a candidate for slices, as metrics show it; empty if it is
 // too early to say.

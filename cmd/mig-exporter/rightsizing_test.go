@@ -84,6 +84,8 @@ func TestRightsizing(t *testing.T) {
 			!d.Candidate() && d.Action != advise.ActionFree)
 		cmptest.Equal(t, fmt.Sprintf("GPU %d has a stretch", d.Index), has("nvidia_gpu_rightsizing_stretch_ratio", ""),
 			d.Candidate() && !d.Evidence.NeverBusy)
+		cmptest.Equal(t, fmt.Sprintf("GPU %d has a latency", d.Index), has("nvidia_gpu_rightsizing_latency_ratio", ""),
+			d.Candidate() && d.Predicted.Latency != (advise.Latency{}))
 		cmptest.Equal(t, fmt.Sprintf("GPU %d has a part to reclaim", d.Index),
 			has("nvidia_gpu_rightsizing_reclaimable_ratio", ""), d.Candidate())
 	}

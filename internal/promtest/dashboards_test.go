@@ -221,7 +221,7 @@ func extraColumns(uid string) []string {
 		return []string{"workload"}
 	}
 
-	return []string{"holder", "namespace", "pod", "version", "recommended_profile", "reason", "known"}
+	return []string{"holder", "namespace", "pod", "version", "recommended_profile", "reason", "known", "decided"}
 }
 
 func (f *fleet) variablesAnswer(t *testing.T, boards map[string]grafanaDashboard) {

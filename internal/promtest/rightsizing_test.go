@@ -17,14 +17,20 @@ type advisedGPU struct {
 	reason      string // of one that is kept
 	reclaimable float64
 	low, high   float64
+	latency     [2]float64 // at least, at most; zero: unknown
+	figure      string     // the one that decided; empty: an older exporter, that has none
+	deciding    float64
+	freed       float64
 	confidence  float64
 }
 
 // advisedGPUs are by index. The last one has too little evidence.
 func advisedGPUs() []advisedGPU {
 	return []advisedGPU{
-		{holder: "ml/small", profile: "1g.10gb", reclaimable: 0.875, low: 1, high: 1.25, confidence: 1},
-		{holder: "ml/middle", profile: "3g.40gb", reclaimable: 0.5, low: 1.5, high: 1.75, confidence: 0.75},
+		{holder: "ml/small", profile: "1g.10gb", reclaimable: 0.875, low: 1, high: 1.25, confidence: 1,
+			latency: [2]float64{1, 4.5}, figure: "latency", deciding: 1.2839, freed: 0.75},
+		{holder: "ml/middle", profile: "3g.40gb", reclaimable: 0.5, low: 1.5, high: 1.75, confidence: 0.75,
+			figure: "memory", deciding: 0.5},
 		{holder: "job 4711", profile: "1g.10gb", reclaimable: 0.875, low: 1, high: 1, confidence: 0.5},
 		{holder: "chat/wide", reason: "stretch", confidence: 1},
 		{holder: "chat/links", reason: "nvlink", confidence: 0.5},
@@ -119,6 +125,16 @@ func (a *adviceText) serveGPU(on string, used float64, g advisedGPU) {
 		a.say("nvidia_gpu_rightsizing_reclaimable_ratio", on, g.reclaimable)
 		a.say("nvidia_gpu_rightsizing_stretch_ratio", on+`,bound="low"`, g.low)
 		a.say("nvidia_gpu_rightsizing_stretch_ratio", on+`,bound="high"`, g.high)
+		a.say("nvidia_gpu_rightsizing_freed_gpus", on, g.freed)
+
+		if g.latency[1] > 0 {
+			a.say("nvidia_gpu_rightsizing_latency_ratio", on+`,bound="low"`, g.latency[0])
+			a.say("nvidia_gpu_rightsizing_latency_ratio", on+`,bound="high"`, g.latency[1])
+		}
+
+		if g.figure != "" {
+			a.say("nvidia_gpu_rightsizing_deciding_ratio", on+fmt.Sprintf(`,figure=%q`, g.figure), g.deciding)
+		}
 	}
 }
 
@@ -188,6 +204,7 @@ func (f *fleet) rightsizing(t *testing.T, boards map[string]grafanaDashboard) {
 		{"SMs to be gained", "A", sum["freed"] / sum["judged"]},
 		{"Slices to change", "A", 4}, {changes, "Action", 1 + 2 + 3 + 1},
 		{candidates, "Gain", sum["freed"]}, {candidates, "Low", sum["low"]}, {candidates, "High", sum["high"]},
+		{candidates, "LatencyLow", 1}, {candidates, "LatencyHigh", 4.5}, {candidates, "Freed", 0.75},
 		{candidates, "Confidence", sum["confidence"]},
 		{kept, "Confidence", sum["confidence of kept"]},
 		{"Why GPUs stay whole", "A", sum["kept"]},
@@ -266,6 +283,8 @@ func (f *fleet) adviceInWords(t *testing.T, boards map[string]grafanaDashboard, 
 	for _, c := range []struct{ got, want []string }{
 		{said(board, "Whole GPUs that should be slices", "Profile", "gpu", "recommended_profile"), profiles},
 		{said(board, "Whole GPUs that should be slices", "Holder", "gpu", "holder"), holders},
+		{said(board, "Whole GPUs that should be slices", "Decided", "gpu", "decided"), []string{
+			"0 latency 1.28", "1 memory 0.5", "2 n/a"}},
 		{said(board, "GPUs that stay whole", "Reason", "gpu", "reason"), reasons},
 		{said(board, "GPUs that stay whole", "Holder", "gpu", "holder"), keepers},
 		{said(board, "Why GPUs stay whole", "A", "reason"), []string{"nvlink 1", "stretch 2"}},
