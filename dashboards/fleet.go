@@ -51,8 +51,9 @@ func fleet() dashboard {
 	}
 }
 
-// gone returns the nodes that reported within a day and do not now, in some states: "down" and
-// "died" are the nodes of the alerts MigExporterDown and MigNodeGone, "left" those that were drained.
+// gone returns the nodes that reported within a day and do not now, in some states: "down" are the
+// nodes of the alert MigExporterDown, "died" and "unknown" those of MigNodeGone, "left" those that were
+// drained.
 func gone(states string) string {
 	return selectFamily("mig:node_gone:count", inFleet, `state=~"`+states+`"`)
 }
@@ -74,11 +75,11 @@ func fleetStats() []panel {
 			h:      4,
 			colors: map[string]string{"left": slate},
 			description: "Nodes that reported within the last day and do not now, and whose GPUs no other target reports. " +
-				"without data: they do not answer, or died, as the alerts MigExporterDown and MigNodeGone say; look at Exporter " +
+				"without data: they do not answer, or died, or it is not known whether pods held their GPUs, as the alerts MigExporterDown and MigNodeGone say; look at Exporter " +
 				"health. left: they were drained and removed from service discovery, which is no fault." + ruled,
 			queries: []query{
 				{
-					expr:   "count(" + gone("down|died") + ") or 0 * count(" + up + ")",
+					expr:   "count(" + gone("down|died|unknown") + ") or 0 * count(" + up + ")",
 					legend: "without data",
 				},
 				{expr: "count(" + gone("left") + ") or 0 * count(" + up + ")", legend: "left"},
@@ -112,7 +113,7 @@ func fleetProblems() panel {
 			"All",
 		)
 	}
-	nodes := either(ofNode(stateGone, gone("down|died")), ofNode(stateLeft, gone("left")))
+	nodes := either(ofNode(stateGone, gone("down|died|unknown")), ofNode(stateLeft, gone("left")))
 	healthy := setLabel(
 		constant(stateFine, "count("+selectFamily("nvidia_gpu_up", inFleet)+")"),
 		"slice",
