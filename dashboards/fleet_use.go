@@ -92,7 +92,7 @@ func fleetUnderused() panel {
 
 	for _, e := range []struct{ value, text string }{
 		{"week", "advisor, a week"},
-		{"provisional", "advisor, less than a week"},
+		{"provisional", "advisor, not complete"},
 		{"means", "five-minute means alone"},
 	} {
 		evidence = `label_replace(` + evidence + `, "known", "` + e.text + `", "evidence", "` + e.value + `")`
@@ -110,9 +110,10 @@ func fleetUnderused() panel {
 		h:     8,
 		description: "GPUs without MIG for which the alerts GpuRightsizingCandidate (after a week of evidence) and " +
 			"GpuUnderused fire. Known by: the right-sizing advisor of the node, or, where it has no answer, means of five " +
-			"minutes over two days, which know no starts and no latency. A GPU that the advisor keeps whole is not in it. " +
+			"minutes over two days, which know no starts and no latency, and media engines only if they are read " +
+			"(--collectors=+media). A GPU that the advisor keeps whole is not in it. " +
 			"Values are of the last two days in which the GPU was held, whatever the time range. n/a: the profile is not " +
-			"known before a week has passed; migctl recommend on the node has it." + ruled,
+			"known before the advisor's evidence is complete; migctl recommend on the node has it." + ruled,
 		queries: []query{
 			{ref: "Mean", expr: of("avg_over_time(" + sm + ")")},
 			{ref: "Highest", expr: of("max_over_time(" + sm + ")")},

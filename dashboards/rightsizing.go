@@ -65,9 +65,12 @@ func oneOf(device, label, expr string) string {
 }
 
 // rejections returns the GPUs that the advisor keeps whole, with the reason. It leaves out a GPU for
-// which another exporter, which knows more, has a candidate.
+// which a slice would do by evidence that is not complete yet: underused counts it. And it leaves out
+// one for which another exporter, which knows more, has a candidate.
 func (s scope) rejections() string {
-	return oneOf(onGPU, "reason", s.gpu("nvidia_gpu_rightsizing_rejected")) + " unless on (" +
+	kept := s.gpu("nvidia_gpu_rightsizing_rejected", `reason!="provisional"`)
+
+	return oneOf(onGPU, "reason", kept) + " unless on (" +
 		onGPU + ") " + s.gpu(candidate)
 }
 
@@ -146,8 +149,8 @@ func rightsizingStats(s scope) []panel {
 			"{{evidence}}",
 			aggregate("count", "evidence", s.underused())+" or on () "+
 				setLabel("(0 * count("+s.eachGPU("nvidia_gpu_up")+"))", "evidence", "GPUs"),
-			"Whole GPUs, by how that is known. week: the advisor's evidence of seven days, the alert GpuRightsizingCandidate; "+
-				"provisional: less; means: means of five minutes alone, where the advisor has no answer. For the last two "+
+			"Whole GPUs, by how that is known. week: the advisor's evidence of seven days or more, the alert GpuRightsizingCandidate; "+
+				"provisional: evidence that is not complete yet; means: means of five minutes alone, where the advisor has no answer. For the last two "+
 				"GpuUnderused fires. They are the rows of the fleet's table of underused GPUs."+ruled,
 		),
 		gained,
@@ -245,7 +248,8 @@ func keptByReason(s scope) panel {
 		description: "GPUs for which no slice is recommended, by reason. stretch, latency, throughput, busy: a slice would be too slow. memory: " +
 			"no slice has enough. preallocated: the framework takes all memory in advance; limit it there so that the need " +
 			"can be seen. start-unseen: a slice would do, but how much a start needs is not known; restart one replica. GPUs " +
-			"with too little evidence are not counted." + advisor,
+			"with too little evidence are not counted, nor those for which a slice would do by evidence that is not " +
+			"complete yet." + advisor,
 		queries: []query{
 			{
 				expr:   "sort_desc(" + aggregate("count", "reason", s.rejections()) + ")",

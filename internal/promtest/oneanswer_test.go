@@ -11,8 +11,8 @@ import (
 )
 
 // expectOneAnswer fails the test unless all that name underused GPUs name the same ones now: the
-// alerts, the fleet's table and its number, migctl recommend, and migctl fleet. By evidence of less
-// than a week all of them say so.
+// alerts, the fleet's table and its number, migctl recommend, and migctl fleet. By evidence
+// that is not complete all of them say so.
 func (r *rollout) expectOneAnswer(socket, want string, provisional bool) {
 	r.t.Helper()
 	recommended, index := r.recommended(socket, provisional)
@@ -39,7 +39,7 @@ func (r *rollout) expectOneAnswer(socket, want string, provisional bool) {
 
 	known := "advisor, a week"
 	if provisional {
-		known = "advisor, less than a week"
+		known = "advisor, not complete"
 	}
 
 	var rows []string
@@ -139,6 +139,6 @@ func TestOneAnswerOnOneDay(t *testing.T) {
 		t.Errorf("want %q in:\n%s", says, out)
 	}
 
-	n.expectSummary("GpuUnderused", "GPU 1 of gpu-node-1:9401 is larger than its work needs, by what the advisor has seen "+
-		"in less than seven days: 4.545% of its SMs are active on average (held by search/embedder-0).")
+	n.expectSummary("GpuUnderused", "GPU 1 of gpu-node-1:9401 is larger than its work needs, by evidence that is not "+
+		"complete yet: 4.545% of its SMs are active on average (held by search/embedder-0).")
 }
