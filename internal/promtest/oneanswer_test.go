@@ -2,6 +2,8 @@ package promtest
 
 import (
 	"encoding/json"
+	"fmt"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -141,4 +143,88 @@ func TestOneAnswerOnOneDay(t *testing.T) {
 
 	n.expectSummary("GpuUnderused", "GPU 1 of gpu-node-1:9401 is larger than its work needs, by evidence that is not "+
 		"complete yet: 4.545% of its SMs are active on average (held by search/embedder-0).")
+}
+
+// nearlyAdvised returns a node with a free GPU, and one whose start is seen, so that a slice would
+// do for it. With others, there are two besides that stay whole but for one reason: the use of media
+// engines cannot be read, or no start was seen.
+func nearlyAdvised(others bool) string {
+	const head = `version: 1
+node: {hostname: n, driver: "580.95.05", kubernetes: true, privileged: true}
+seed: 2
+gpus:
+  - {model: H100-80GB, count: %d}
+workloads:
+  - {name: seen, memory: {steps: [{at: 0s, value: 500MiB}, {at: 1s, value: 7GiB}]}, width: 40, busy: {sine: {min: 0.08, max: 0.22, period: 12m}}, bandwidth: 0.0909}
+  - {name: unread, memory: {steps: [{at: 0s, value: 500MiB}, {at: 1s, value: 16GiB}]}, width: 50, busy: 0.4, bandwidth: 0.152}
+  - {name: settled, memory: 7GiB, width: 40, busy: {sine: {min: 0.08, max: 0.22, period: 12m}}, bandwidth: 0.0909}
+pods:
+  - {namespace: a, name: seen-0, owner: StatefulSet/seen, resource: nvidia.com/gpu, device: "0", workload: seen}
+`
+
+	if !others {
+		return fmt.Sprintf(head, 2)
+	}
+
+	return fmt.Sprintf(head, 4) + `  - {namespace: a, name: unread-0, owner: StatefulSet/unread, resource: nvidia.com/gpu, device: "1", workload: unread}
+  - {namespace: a, name: settled-0, owner: StatefulSet/settled, resource: nvidia.com/gpu, device: "2", workload: settled}
+faults:
+  - {kind: not-supported, gpu: 1, reading: media}
+`
+}
+
+// TestOneAnswerOfWhatStaysWhole: GPUs for which a slice would do but for one reason are in none of
+// the answers, and in the dashboard's table with that reason. Once the evidence is complete, the one
+// whose start was seen gains nothing if it moves alone.
+func TestOneAnswerOfWhatStaysWhole(t *testing.T) {
+	t.Parallel()
+
+	for name, c := range map[string]struct {
+		others bool
+		after  time.Duration
+		want   string
+		kept   []string
+	}{
+		"alone":  {false, 172 * time.Hour, "", []string{"0 no-gain"}},
+		"others": {true, 36 * time.Hour, "0", []string{"1 media-not-checked", "2 start-unseen"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			socket := filepath.Join(dir, "control.sock")
+			n := newRollout(t, nearlyAdvised(c.others), advisorPolls, "--control.enabled", "--control.socket="+socket,
+				"--control.state-dir="+dir)
+			n.start("gpu-node-1:9401", "mig-exporter-a")
+			n.exporters[0].target.keep = nil
+
+			for ; n.elapsed < c.after-36*time.Hour; n.elapsed += 15 * time.Minute { // before there is a Prometheus
+				n.exporters[0].request(http.MethodPost, "/-/sim/advance?by=15m")
+			}
+
+			n.runLong(c.after)
+
+			n.expectOneAnswer(socket, c.want, c.others)
+			n.expectKept(c.kept)
+		})
+	}
+}
+
+// expectKept fails the test unless the dashboard's table of the GPUs that stay whole has these now,
+// with their reasons.
+func (r *rollout) expectKept(want []string) {
+	r.t.Helper()
+	f := &fleet{Prometheus: r.Prometheus}
+	p := loadDashboards(r.t)["mig-rightsizing"].panel(r.t, "GPUs that stay whole")
+	v := view{from: r.now().Add(-time.Hour), to: r.now(), step: fleetStep, set: map[string]string{}}
+	var kept []string
+
+	for _, s := range f.query(r.t, p, "Reason", v).series {
+		kept = append(kept, joined(s.Metric, "gpu", "reason"))
+	}
+
+	slices.Sort(kept)
+
+	if !slices.Equal(kept, want) {
+		r.t.Errorf("GPUs that stay whole are %q, want %q", kept, want)
+	}
 }
