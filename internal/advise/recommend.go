@@ -318,7 +318,7 @@ func profilesOf(gpus []gpu.GPU, id gpu.UUID) []gpu.Profile {
 // notes say what the report could not take into account.
 func notes(s *gpu.Snapshot) []string {
 	list := []string{
-		"not seen: the share of the L2 cache, clocks, wave quantization, CUDA IPC between processes of a pod",
+		"not seen: the share of the L2 cache, clocks, wave quantization, CUDA IPC between processes",
 	}
 
 	kubernetes := false

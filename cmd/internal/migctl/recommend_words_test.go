@@ -42,7 +42,6 @@ func TestProcedureWithoutKubernetes(t *testing.T) {
 		"an idle slice":             {[]gpu.GPU{slicedH100(t, 0, idle)}, []string{"The slice is free then: other work can have it"}},
 	} {
 		report, s := established(observed(advise.DefaultOptions(), 25*time.Hour, c.gpus...))
-		report.Notes = nil // the server's own words
 		_, address := serve(t, recommended(report, s))
 		out := runner{}.run(t, address, "recommend").out
 		cmptest.HasTexts(t, flat(out), c.says...)
