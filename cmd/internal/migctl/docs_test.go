@@ -133,7 +133,7 @@ func TestPageHasTheControlFlags(t *testing.T) {
 		}
 	}
 
-	if len(defined) < 15 {
+	if len(defined) < 14 {
 		t.Errorf("%d flags found", len(defined))
 	}
 }
