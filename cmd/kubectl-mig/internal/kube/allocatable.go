@@ -247,7 +247,7 @@ func (a *allocatable) offers(resource string, devices int) bool {
 	replicas, isKnown := a.replicas(resource)
 	isShared := a.resources[resource+sharedSuffix] > 0
 
-	if isShared && !isKnown && !a.isNew(resource) {
+	if isShared && !isKnown && !a.isNew(resource) && !a.hasFollowed(resource, devices) {
 		return false // any multiple can be what the node offered before
 	}
 
@@ -318,6 +318,21 @@ func (a *allocatable) isNew(resource string) bool {
 
 	return b.Devices != nil && b.Resources != nil && a.devicesBefore(resource) == 0 &&
 		b.Resources[resource]+b.Resources[resource+sharedSuffix] == 0
+}
+
+// hasFollowed reports whether what is offered as a resource is known to differ from what was offered
+// before the change, or not to have to: there are as many devices as before. A device plugin that was
+// away had offered nothing.
+func (a *allocatable) hasFollowed(resource string, devices int) bool {
+	b := a.before
+	if b.Devices == nil || b.Resources[resource]+b.Resources[resource+sharedSuffix] == 0 {
+		return false
+	}
+
+	isSame := a.resources[resource] == b.Resources[resource] &&
+		a.resources[resource+sharedSuffix] == b.Resources[resource+sharedSuffix]
+
+	return !isSame || a.devicesBefore(resource) == devices
 }
 
 func (a *allocatable) describe(resource string, devices int) string {

@@ -63,6 +63,13 @@ func TestMissing(t *testing.T) {
 			`"nvidia.com/mig-1g.10gb": "2", "nvidia.com/mig-1g.10gb.shared": "4", "nvidia.com/mig-3g.40gb": "1"`,
 			&rollout.Offer{Devices: counts{small: 4}, Resources: counts{small: 3, small + ".shared": 2}},
 			"nvidia.com/mig-1g.10gb: 6, of 3 devices"},
+		{"some shared, one not offered, and other than before", counts{small: 4}, "",
+			`"nvidia.com/mig-1g.10gb": "2", "nvidia.com/mig-1g.10gb.shared": "2"`,
+			&rollout.Offer{Devices: counts{small: 5}, Resources: counts{small: 1, small + ".shared": 2}}, ""},
+		{"some shared, one not offered, still as before", counts{small: 4}, "",
+			`"nvidia.com/mig-1g.10gb": "2", "nvidia.com/mig-1g.10gb.shared": "2"`,
+			&rollout.Offer{Devices: counts{small: 5}, Resources: counts{small: 2, small + ".shared": 2}},
+			"nvidia.com/mig-1g.10gb: 4, of 4 devices"},
 
 		{"single", four, `"nvidia.com/mig.strategy": "single"`, `"nvidia.com/gpu": "4"`, nil, ""},
 		{"single, and formerly by profile", four, `"nvidia.com/mig.strategy": "single"`,
