@@ -228,6 +228,7 @@ func TestIncompleteEvidenceInWords(t *testing.T) {
 // TestFleetTitles: numbers of one, of none, and windows of one.
 func TestFleetTitles(t *testing.T) {
 	cost := 0.
+
 	for _, c := range []struct {
 		hours float64
 		group fleet.Group
@@ -245,9 +246,13 @@ func TestFleetTitles(t *testing.T) {
 		{168, fleet.Group{GPUs: 8, Slices: 7, Provisional: 1, NotChecked: 2, Idle: 1, Final: 4, FreedGPUs: 3, GPUHoursPerWeek: 504},
 			"8 GPUs on 1 node, by the history of u in the 7 days before 2026-03-04 12:00 UTC: 7 could be MIG slices, of them 1 " +
 				"provisional, 2 with unknown use of media engines, 1 idle; 4 final ones would free 3 GPUs, held for 504 hours a week."},
+		{168, fleet.Group{GPUs: 8, Slices: 4, NotChecked: 4, FreedByAll: 3}, "8 GPUs on 1 node, by the history of u in the 7 days " +
+			"before 2026-03-04 12:00 UTC: 4 could be MIG slices, of them 4 with unknown use of media engines; none is final, " +
+			"so that no GPU counts as freed yet; all 4 would free 3 GPUs if they become final."},
 	} {
 		r := fleet.Report{Prometheus: "u", Time: time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC), WindowHours: c.hours, Nodes: 1,
 			Fleet: c.group}
+
 		cmptest.Equal(t, "title", fleetTitle(&r), c.want)
 	}
 }
