@@ -75,7 +75,7 @@ type packer struct {
 }
 
 // Pack adds how the recommendations for the devices of a Snapshot fit on the fewest GPUs, and what
-// each gains. Those that gain nothing become ReasonNoGain. It can take a second and needs no
+// each gains. Those that gain nothing become ReasonNoGain. It can take two seconds and needs no
 // Advisor.
 func (r *Report) Pack(s *gpu.Snapshot) {
 	// A slice that is not final yet, and gains nothing even if all others move, will be refused in the

@@ -114,7 +114,7 @@ type Recommendation struct {
 	// Recommended is the profile, for ActionSlice, ActionShrink and ActionGrow; empty if no larger
 	// one is offered.
 	Recommended string `json:"recommendedProfile,omitempty"`
-	// Provisional says that the evidence covers less than seven days. We show such a recommendation,
+	// Provisional says that the evidence is not complete yet. We show such a recommendation,
 	// but metrics and alerts do not name it as a candidate.
 	Provisional bool `json:"provisional,omitempty"`
 	// NotChecked says the same for another reason: the profile lacks media engines whose use cannot

@@ -126,7 +126,7 @@ func (s *Source) locateGPUs(now time.Time) error {
 		p := s.profiled[g.UUID]
 		s.locate(p)
 
-		if !p.located {
+		if !p.located && p.search.IsDue(now) {
 			p.search.Postpone(now, minBackoff, maxBackoff)
 			s.logFailure(p, cmp.Or(err, fmt.Errorf("find GPU: %w", gpu.ErrNotFound)))
 		}

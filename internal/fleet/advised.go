@@ -61,6 +61,10 @@ func (g *GPU) followAdvice(said advice, o *Options) {
 		g.Reason = said.reason
 		g.Explanation = ReasonText(said.reason, o.Advise)
 
+		if said.reason == advise.ReasonNVLinkUnread { // the advisor's readings failed, not the history
+			g.Explanation = said.reason.Summary(o.Advise)
+		}
+
 		switch said.reason {
 		case advise.ReasonNoActivity, advise.ReasonNoBusyTime, advise.ReasonNVLinkUnread:
 			g.Action = advise.ActionUnknown

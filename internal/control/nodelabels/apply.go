@@ -60,9 +60,14 @@ func (f *Follower) attempt(ctx context.Context, n Node, w wanted) error {
 	pods, err := f.o.Cluster.MIGManager(ctx)
 
 	switch {
-	case err != nil && f.o.Apply:
+	case err != nil:
+		backoff := f.retry // of attempts that failed, which pause clients
 		f.leaveAlone(a, fmt.Sprintf("whether mig-manager runs on this node is not known: %v", err))
-		f.retry = retry.Backoff{Next: f.o.Now().Add(unknownRetry)}
+
+		if f.o.Apply {
+			f.retry = backoff
+			f.retry.Next = f.o.Now().Add(unknownRetry)
+		}
 
 		return nil
 	case len(pods) > 0:

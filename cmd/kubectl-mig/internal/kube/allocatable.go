@@ -153,6 +153,17 @@ func hasMIG(resources map[string]int) bool {
 	return false
 }
 
+// namesMIG reports whether MIG devices have had resources of their own, if none are left.
+func namesMIG(resources map[string]int) bool {
+	for resource := range resources {
+		if strings.HasPrefix(resource, migPrefix) {
+			return true
+		}
+	}
+
+	return false
+}
+
 func listMissing(devices map[string]int, why string) []string {
 	var missing []string
 
@@ -221,7 +232,8 @@ func (a *allocatable) isSingle() bool {
 	total := sum(a.before.Devices)
 	replicas, _ := a.labeledReplicas(gpuResource)
 
-	return total > 0 && !hasMIG(a.before.Resources) &&
+	// A resource of a profile at 0 shows that devices had resources of their own before.
+	return total > 0 && !namesMIG(a.before.Resources) &&
 		areOffered(a.before.Resources, gpuResource, total, replicas)
 }
 

@@ -71,6 +71,10 @@ func TestMissing(t *testing.T) {
 			&rollout.Offer{Devices: counts{small: 5}, Resources: counts{small: 2, small + ".shared": 2}},
 			"nvidia.com/mig-1g.10gb: 4, of 4 devices"},
 
+		{"a whole GPU, and by profile before", counts{small: 1}, "", `"nvidia.com/gpu": "1", "nvidia.com/mig-7g.80gb": "0"`,
+			&rollout.Offer{Devices: counts{"nvidia.com/mig-7g.80gb": 1},
+				Resources: counts{"nvidia.com/mig-7g.80gb": 0, "nvidia.com/gpu": 1}},
+			"nvidia.com/mig-1g.10gb: none, of 1 devices"},
 		{"single", four, `"nvidia.com/mig.strategy": "single"`, `"nvidia.com/gpu": "4"`, nil, ""},
 		{"single, and formerly by profile", four, `"nvidia.com/mig.strategy": "single"`,
 			`"nvidia.com/gpu": "4", "nvidia.com/mig-1g.10gb": "0"`, nil, ""},
