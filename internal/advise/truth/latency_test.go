@@ -2,6 +2,7 @@ package truth
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/sim/kernels"
@@ -20,14 +21,19 @@ type judged struct {
 	hours    []int
 	whole    []*servedHour
 	answered float64
-	p95      float64 // of latency
+	latency  quantiles
 }
+
+// quantiles are those of latency, in seconds, or of two latencies as a ratio.
+type quantiles struct{ p90, p95, p99 float64 }
 
 // waits is how the requests of a workload fare in a slice, in the hours that are judged.
 type waits struct {
 	known         bool    // false if there were too few requests
 	latency, load float64 // p95 relative to the whole GPU; busy time in the slice
 	throughput    float64 // relative to the whole GPU
+	// beside are p90 and p99 of latency, relative to the whole GPU; p95 is latency.
+	beside quantiles
 	// bad is the first minute of the first hour that passed a limit, if all of them together do; -1
 	// otherwise.
 	bad int
@@ -71,7 +77,7 @@ func (s *subject) judge(n *node, week int) *judged {
 		j.answered += served.answered()
 	}
 
-	j.p95 = p95(all)
+	j.latency = quantilesOf(all)
 
 	return j
 }
@@ -96,14 +102,18 @@ func (j *judged) waitsIn(w *workload, on kernels.Device) waits {
 		}
 	}
 
-	v.known, v.latency, v.throughput = true, p95(all)/j.p95, done/j.answered
+	v.known = true
+	v.beside = quantilesOf(all).dividedBy(j.latency)
+	v.latency = v.beside.p95
+	v.throughput = done / j.answered
+
 	if !v.regret(w) {
 		return v
 	}
 
 	for i, got := range served {
 		whole := j.whole[i]
-		if w.serves.exceeds(p95(got.results), p95(whole.results), got.answered(), whole.answered()) {
+		if w.serves.exceeds(quantilesOf(got.results).p95, quantilesOf(whole.results).p95, got.answered(), whole.answered()) {
 			v.bad = j.hours[i] * 60
 			break
 		}
@@ -112,7 +122,28 @@ func (j *judged) waitsIn(w *workload, on kernels.Device) waits {
 	return v
 }
 
-func p95(results []requests.Result) float64 { return requests.Summarize(results...).P95 }
+// quantilesOf returns the quantiles of the latencies of all requests.
+func quantilesOf(results []requests.Result) quantiles {
+	var all []float64
+	for i := range results {
+		all = append(all, results[i].Latencies...)
+	}
+
+	if len(all) == 0 {
+		return quantiles{}
+	}
+
+	slices.Sort(all)
+
+	// The smallest latency that a share q of the requests does not exceed.
+	at := func(q float64) float64 { return all[int(math.Ceil(q*float64(len(all))))-1] }
+
+	return quantiles{at(0.9), at(0.95), at(0.99)}
+}
+
+func (q quantiles) dividedBy(by quantiles) quantiles {
+	return quantiles{q.p90 / by.p90, q.p95 / by.p95, q.p99 / by.p99}
+}
 
 // exceeds reports whether requests wait too long in a slice, or, if clients wait for them, come too
 // seldom.
@@ -127,6 +158,13 @@ func (v *serving) exceeds(latency, before, answered, all float64) bool {
 // regret reports whether the requests of a workload fare worse than is promised.
 func (v *waits) regret(w *workload) bool {
 	return v.known && w.serves.exceeds(v.latency, 1, v.throughput, 1)
+}
+
+// passesAtP95Alone reports whether p95 of latency passes the limit, and neither p90 nor p99 does: a
+// request of many may be long, and p95 lies between the short and the long ones. No poll shows that,
+// see TestPollsDoNotShowBetweenWhichRequestsP95Lies.
+func (v *waits) passesAtP95Alone(w *workload) bool {
+	return v.regret(w) && w.open() && max(v.beside.p90, v.beside.p99) <= maxStretch*resolution
 }
 
 // Weeks that are judged, and what is hidden.

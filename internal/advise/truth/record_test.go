@@ -47,6 +47,8 @@ type effect struct {
 	// regret is slow or late: a limit was passed as the workload model has it minute by minute, or
 	// by requests.
 	regret, slow, late bool
+	// betweenKinds says that p95 of latency alone passed its limit.
+	betweenKinds bool
 	// delay is the time in minutes from the first loss to the advice to grow, lateDelay from the
 	// first hour in which requests passed their limit; -1 if there was no such advice. grew says
 	// that there was.
@@ -103,6 +105,7 @@ func (s *subject) effect(o *outcome, v *waits, noticed int) effect {
 		slow: o.regret(s.work.promised()), late: v.regret(s.work), delay: -1, lateDelay: -1, grew: noticed >= 0,
 	}
 	e.regret = e.slow || e.late
+	e.betweenKinds = v.passesAtP95Alone(s.work)
 
 	e.engines = 1
 	if o.allWork > 0 {
@@ -140,6 +143,9 @@ func (e *effect) noticed() bool {
 	soon := func(delay int) bool { return delay >= 0 && delay <= noticeWithin }
 	return (!e.slow || soon(e.delay)) && (!e.late || soon(e.lateDelay))
 }
+
+// noticeable reports whether polls show that a limit was passed.
+func (e *effect) noticeable() bool { return e.slow || !e.betweenKinds }
 
 // violations returns which limits do not hold.
 func violations(records []record) []string {
@@ -185,7 +191,7 @@ func violations(records []record) []string {
 				if v.seen.regret {
 					regrets++
 
-					if !v.seen.noticed() {
+					if v.seen.noticeable() && !v.seen.noticed() {
 						found = append(found, regret)
 					}
 				}

@@ -121,3 +121,79 @@ func TestLateRequestsAreNoticed(t *testing.T) {
 
 	t.Errorf("not advised to grow: %+v", a.Recommend(sliced).Devices[0])
 }
+
+// TestPollsDoNotShowBetweenWhichRequestsP95Lies: three workloads keep a GPU busy for the same time with
+// kernels of the same width, and so they do a slice. A quarter of that time is of long requests, which
+// take 1.6 times as long in the slice. If one request of 19 is long, p95 of latency is that of long
+// ones, there as here. If it is one of 37, p95 was that of short ones, and the waiting in the slice
+// makes it that of long ones. If it is one of 121, it stays that of short ones. No advice that is made
+// of busy time and width is right for all three.
+func TestPollsDoNotShowBetweenWhichRequestsP95Lies(t *testing.T) {
+	t.Parallel()
+
+	var first onPolls
+
+	for i, c := range []struct {
+		long   float64 // how many times as long as the others
+		regret bool
+	}{{6, false}, {12, true}, {40, false}} {
+		n := servingNode(0, 0.05, 0)
+		w := n.gpus[0]
+		w.kind = "mixture"
+		w.states = [][]kernels.Phase{{
+			{Share: 0.25, Width: 26, Bandwidth: 0.02},
+			{Share: 0.75, Width: 7, Bandwidth: 0.02},
+		}}
+		w.serves = &serving{
+			arrivals: arriveBursty,
+			burst:    requests.Burst{Factor: 7, Within: 30, Between: 60},
+			each:     true,
+			service:  requests.Service{Mean: 0.01},
+			spread:   func(phase int) float64 { return [2]float64{c.long, 1}[phase] },
+		}
+
+		s := n.subjects()[0]
+		size := s.find("1g.10gb").size
+
+		v := s.waitsOf(n, size, after)
+		if v.regret(w) != c.regret || v.passesAtP95Alone(w) != c.regret {
+			t.Errorf("%+v: regret %v, at p95 alone %v: %+v", c, v.regret(w), v.passesAtP95Alone(w), v)
+		}
+
+		var seen onPolls
+
+		for _, hour := range s.judge(n, after).hours {
+			seen.whole.add(w.serve(hour, requestsDevice(n.wholeDevice())))
+			seen.slice.add(w.serve(hour, requestsDevice(size.on)))
+		}
+
+		if i == 0 {
+			first = seen
+		}
+
+		if !seen.isLike(&first) {
+			t.Errorf("%+v: polls show %+v, and %+v of the first workload", c, seen, first)
+		}
+	}
+}
+
+// onPolls is what polls see of a workload on its whole GPU and in a slice.
+type onPolls struct{ whole, slice sums }
+
+// sums are of all polls: busy seconds, and SMs that are active.
+type sums struct{ busy, active float64 }
+
+func (s *sums) add(h *servedHour) {
+	for i := range h.polls {
+		s.busy += h.polls[i].Busy
+		s.active += h.polls[i].SMs
+	}
+}
+
+// isLike reports whether busy time and width are the same but for a fiftieth.
+func (p *onPolls) isLike(other *onPolls) bool {
+	like := func(a, b float64) bool { return math.Abs(a/b-1) < 0.02 }
+
+	return like(p.whole.busy, other.whole.busy) && like(p.whole.active, other.whole.active) &&
+		like(p.slice.busy, other.slice.busy) && like(p.slice.active, other.slice.active)
+}
