@@ -30,6 +30,8 @@ const (
 type queueHour struct {
 	Load float32 // mean busy time in the slice, above 1 if it falls behind
 	Busy float32 // mean busy time on the device, 0-1
+	// Share is the part of the hour that was observed. Older versions have written 0.
+	Share float32
 	// Met is the busy time, over spells of ten seconds, below which nine tenths of the work comes. It
 	// is more than Busy if the work comes in bursts. Chance, by which single requests make spells
 	// differ, is left out.
@@ -83,13 +85,23 @@ func (h *queueHour) spellLoad() float32 {
 	return h.Load / h.Busy * h.Met
 }
 
-// busiest returns the hour with the largest load that is kept. We do not take the hour with the
-// busiest spells: of hours that differ by chance alone, that would be the least usual one.
+// work returns the work of the hour in the slice, in busy hours. If a pod came or went, only a part of
+// an hour was observed: ten busy minutes of twenty are no busier an hour than ten of sixty.
+func (h *queueHour) work() float32 {
+	if h.Share == 0 {
+		return h.Load
+	}
+
+	return h.Load * h.Share
+}
+
+// busiest returns the hour with the most work that is kept. We do not take the hour with the busiest
+// spells: of hours that differ by chance alone, that would be the least usual one.
 func (u *queueUse) busiest(now time.Time) queueHour {
 	var busiest queueHour
 
 	for i := range u.Spans {
-		if s := &u.Spans[i]; s.isKept(now) && s.Hour.Load > busiest.Load {
+		if s := &u.Spans[i]; s.isKept(now) && s.Hour.work() > busiest.work() {
 			busiest = s.Hour
 		}
 	}
@@ -104,7 +116,7 @@ func (s *queueSpan) isKept(now time.Time) bool { return int32(s.Number) > spanOf
 func (u *queueUse) add(h queueHour, at time.Time) { u.addIn(h, spanOf(at)) }
 
 func (u *queueUse) addIn(h queueHour, number int32) {
-	if s := u.spanAt(number); h.Load > s.Hour.Load {
+	if s := u.spanAt(number); h.work() > s.Hour.work() {
 		s.Hour = h
 	}
 }
@@ -435,6 +447,7 @@ func (d *device) closeHour(at time.Time) {
 func (w *workload) addHour(q *queue, h *hour, at time.Time) {
 	summary := h.previous
 	summary.Load = float32(q.work / h.observed)
+	summary.Share = float32(min(h.observed/hourLength.Seconds(), 1))
 	summary.Wait = float32(q.waits.p95())
 	summary.Rough = q.rough(h)
 	summary.Slow = float32(q.slow.quantile(0.95))

@@ -354,6 +354,36 @@ func TestBusiestHourIsKept(t *testing.T) {
 	cmptest.Equal(t, "a month later", u.busiest(start().Add(70*day)), queueHour{})
 }
 
+// TestPartOfAnHourIsNoBusierHour: requests keep a GPU busy in the first ten minutes of each hour. A pod
+// that is replaced ten minutes later leaves a part of an hour, half of which is busy.
+func TestPartOfAnHourIsNoBusierHour(t *testing.T) {
+	replaced := start().Add(5*time.Hour + 21*time.Minute)
+	a := New(fastOptions())
+	g := served(t, 0, 0, nil)
+	show(a, start(), 10*time.Hour, g, func(at time.Time, g *gpu.GPU) {
+		setActivity(g, 0, 0, 0)
+		if at.Minute() < 10 {
+			setActivity(g, 0.9, 0.3, 0)
+		}
+
+		if !at.Before(replaced) {
+			g.Holders = []gpu.Holder{g.Holders[0]}
+			g.Holders[0].Pod = "b"
+		}
+	})
+
+	queues := a.devices[gpu.IDOfGPU(g.UUID)].workload.Queues
+	if len(queues) == 0 {
+		t.Fatal("no hour was kept")
+	}
+
+	for i := range queues {
+		if busiest := queues[i].busiest(a.now); busiest.Busy < 0.14 || busiest.Busy > 0.16 {
+			t.Errorf("the busiest hour was busy for %.2f of the time, want 0.15", busiest.Busy)
+		}
+	}
+}
+
 // TestQueuesTakeLittle: 10,000 workloads that answer requests, each seen for most of an hour, stay
 // below 29 MiB. Following their queues allocates nothing.
 func TestQueuesTakeLittle(t *testing.T) {
