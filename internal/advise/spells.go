@@ -6,8 +6,12 @@ import "math"
 type spells struct {
 	busy, observed float64               // of the open spell, in seconds
 	squares        float64               // of the spells' busy shares, each times its seconds
-	partly         float64               // seconds of polls that were neither idle nor busy all the time
 	work           [spellBuckets]float32 // busy seconds by busy share
+
+	// Polls that were neither idle nor busy all the time: their seconds, and how many runs of such
+	// polls there were.
+	partly, partlyPolls, partlyRuns float64
+	wasPartly                       bool // the last poll
 }
 
 const (
@@ -20,16 +24,26 @@ const (
 )
 
 // restart drops the closed spells, and keeps the open one.
-func (s *spells) restart() { *s = spells{busy: s.busy, observed: s.observed} }
+func (s *spells) restart() {
+	*s = spells{busy: s.busy, observed: s.observed, wasPartly: s.wasPartly}
+}
 
 // add adds a poll with its busy share, and closes the spell if it is long enough.
 func (s *spells) add(busy, elapsed float64) {
 	s.busy += busy * elapsed
 	s.observed += elapsed
 
-	if busy > 1-alwaysBusy && busy < alwaysBusy {
+	isPartly := busy > 1-alwaysBusy && busy < alwaysBusy
+	if isPartly {
 		s.partly += elapsed
+		s.partlyPolls++
+
+		if !s.wasPartly {
+			s.partlyRuns++
+		}
 	}
+
+	s.wasPartly = isPartly
 
 	if s.observed >= spellSeconds {
 		s.squares += s.busy * s.busy / s.observed
@@ -45,6 +59,14 @@ func (s *spells) share(q float64) float64 {
 	return (float64(bucket) + 0.5) / spellBuckets
 }
 
+// isDense reports whether most polls with work have several requests. Then polls that are neither
+// idle nor busy all the time follow each other: requests neither begin nor end in them alone.
+func (s *spells) isDense() bool { return s.partlyPolls >= densePolls*s.partlyRuns && s.partlyRuns > 0 }
+
+// densePolls is the mean length of such runs from which on polls have several requests. A request that
+// is longer than a poll has two of one poll, or one of two polls.
+const densePolls = 3
+
 // fifthUnit is the unit of queueHour.Fifths.
 const fifthUnit = 255
 
@@ -56,8 +78,8 @@ func (h *hour) met() (met float32, fifths [4]uint8) {
 	// Requests that are longer than a poll show in polls that are idle or busy all the time. The polls
 	// between are those in which a request begins or ends: they say how many requests there were, and
 	// that how much spells vary by chance.
-	if partly := h.spells.partly / h.observed; partly < 0.5 {
-		random = max(random, busy*2*busy/max(partly, 1e-3))
+	if !h.spells.isDense() {
+		random = max(random, busy*2*busy/max(h.spells.partly/h.observed, 1e-3))
 	}
 
 	variance := h.spells.squares/h.observed - busy*busy
