@@ -43,7 +43,7 @@ type session struct {
 	change  chan struct{}     // closed when the change under way has ended; nil if there is none
 	began   time.Time         // when that change began
 	down    error             // why NVML stays closed; nil if it does not
-	failed  bool              // NVML stays closed because nvmlInit has failed, which we try again
+	failed  bool              // NVML stays closed for a reason that can end by itself: we try again to open it
 	skipped map[gpu.UUID]bool // the GPUs that NVML was opened without
 	// targets are the GPUs to look up by their PCI bus ids, by index, while some are skipped; else
 	// nil.
@@ -112,9 +112,9 @@ type Released struct {
 	// Closed is why NVML stays closed, so that no GPU is read until the released one is opened
 	// again; nil if the other GPUs are read.
 	Closed error
-	// StillOpen is why the GPU to release is still open: a call hangs, so that NVML could not be
-	// closed again after a lookup had opened the GPU. A later Discover closes it. Do not unbind it
-	// before.
+	// StillOpen is why the GPU to release is open, or may be: this process has it open although NVML
+	// was shut down, what it has open cannot be read, or NVML could not be closed again after a lookup
+	// had opened the GPU. Do not unbind it until a repeated request has succeeded.
 	StillOpen error
 	// Took is how long NVML was closed.
 	Took time.Duration
@@ -274,7 +274,7 @@ func (s *Source) beginChange() {
 		s.mu.Unlock()
 
 		for _, r := range requests {
-			r.result <- Released{Closed: s.session.down}
+			r.result <- s.resultOf(r, skip, nil, 0)
 		}
 
 		return
@@ -368,6 +368,10 @@ func (s *Source) reasonToReopen(released map[gpu.UUID]*gpu.ReleasedGPU, skip map
 		if !skip[id] && (s.session.down != nil || released[id] == nil) {
 			return "open GPU " + string(id) + " again"
 		}
+	}
+
+	if s.session.down != nil && s.countInits() > 0 {
+		return "shut NVML down, which has failed" // in closeAgain
 	}
 
 	if !s.initialised {

@@ -29,9 +29,10 @@ type openNode struct {
 	refuses error    // why other uses of the GPUs do not end
 	mayOpen error
 	rights  string
-	foreign string          // the PCI bus id of a bound GPU that NVML does not list
-	lingers chan struct{}   // if not nil, other uses of the GPUs end once it is closed
-	awaits  <-chan struct{} // closed once a call hangs
+	minors  func() ([]int, error) // if not nil, what this process has open instead of the truth
+	foreign string                // the PCI bus id of a bound GPU that NVML does not list
+	lingers chan struct{}         // if not nil, other uses of the GPUs end once it is closed
+	awaits  <-chan struct{}       // closed once a call hangs
 }
 
 func startOpenNode(t *testing.T, options, faults string) *openNode {
@@ -69,8 +70,14 @@ func startOpenNode(t *testing.T, options, faults string) *openNode {
 
 				return list, nil
 			},
-			Rights:     func() string { return n.rights },
-			OpenMinors: func() ([]int, error) { return simulated.OpenGPUs(), nil },
+			Rights: func() string { return n.rights },
+			OpenMinors: func() ([]int, error) {
+				if n.minors != nil {
+					return n.minors()
+				}
+
+				return simulated.OpenGPUs(), nil
+			},
 			Pause: func(context.Context) (func(bool), error) {
 				n.pauses = append(n.pauses, "pause")
 				if n.lingers != nil {
@@ -233,7 +240,8 @@ func TestReleaseStaysClosed(t *testing.T) {
 	cmptest.Equal(t, "GPUs", n.readAll(), ids)
 }
 
-// TestReleaseUnverified: what this process has open is unknown, so NVML stays closed.
+// TestReleaseUnverified: nothing says what this process has open, so NVML stays closed, and the GPU
+// is not answered as released.
 func TestReleaseUnverified(t *testing.T) {
 	n := newNode(t, "", "  - {model: H100-80GB, count: 2}")
 	ids := n.discover()
@@ -244,7 +252,10 @@ func TestReleaseUnverified(t *testing.T) {
 		t.Errorf("Discover: %v", err)
 	}
 
-	if r := <-released; r.Closed == nil {
+	r := <-released
+	expectStillOpen(t, r, "not known which GPUs")
+
+	if r.Closed == nil {
 		t.Errorf("release: %+v", r)
 	}
 }

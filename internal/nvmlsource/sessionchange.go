@@ -1,6 +1,7 @@
 package nvmlsource
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -70,11 +71,10 @@ func (c *sessionChange) answer(err error, took time.Duration) {
 	s := c.source
 	s.session.loggedRefusal = ""
 
-	initFailed := s.session.failed
-	couldNotClose := err != nil && s.initialised
+	couldNotClose := err != nil && s.countInits() > 0 // see closeAgain
 
 	// The next change then tries again to open NVML, or to close it.
-	if initFailed || couldNotClose {
+	if s.session.failed || couldNotClose {
 		s.lengthenRetryWait()
 	} else {
 		s.session.retryWait = 0
@@ -82,7 +82,7 @@ func (c *sessionChange) answer(err error, took time.Duration) {
 
 	switch {
 	case couldNotClose:
-		level.Warn(s.opts.Logger).Log("msg", "NVML has a released GPU open", "to", c.reason, "err", err)
+		level.Warn(s.opts.Logger).Log("msg", "NVML may have a released GPU open", "to", c.reason, "err", err)
 	case err != nil:
 		level.Warn(s.opts.Logger).Log("msg", "NVML stays closed", "to", c.reason, "err", err)
 	default:
@@ -93,23 +93,37 @@ func (c *sessionChange) answer(err error, took time.Duration) {
 		)
 	}
 
+	var unclosed error
+	if couldNotClose {
+		unclosed = err
+	}
+
 	for _, request := range c.requests {
-		request.result <- c.resultOf(request, err, took)
+		request.result <- s.resultOf(request, c.skip, unclosed, took)
 	}
 }
 
-// resultOf returns the answer to a request of the change. err is what open returned.
-func (c *sessionChange) resultOf(request *releaseRequest, err error, took time.Duration) Released {
-	if err == nil || c.source.session.down != nil {
-		return Released{Closed: err, Took: took}
+// resultOf returns the answer to a request that was carried out, or that had nothing to change. skip
+// are the GPUs that NVML was to be opened without. unclosed is why NVML, which may have one of them
+// open, could not be shut down; nil if it did not have to be.
+func (s *Source) resultOf(
+	r *releaseRequest,
+	skip map[gpu.UUID]bool,
+	unclosed error,
+	took time.Duration,
+) Released {
+	result := Released{Closed: s.session.down, Took: took}
+
+	// This concerns no GPU that is to be opened, and none that is unbound: no process has it open.
+	if r.opens || !skip[r.id] {
+		return result
 	}
 
-	// NVML is open and has a released GPU open. That does not concern a GPU that was to be opened.
-	if request.opens {
-		return Released{Took: took}
-	}
+	// The operator unbinds a GPU that is answered as released, so we have to be certain now. The change
+	// may have ended before it looked, or after a look that failed.
+	result.StillOpen = cmp.Or(unclosed, s.checkClosed(map[gpu.UUID]bool{r.id: true}))
 
-	return Released{StillOpen: err, Took: took}
+	return result
 }
 
 // isRequested reports whether an operator has requested the change.
@@ -258,7 +272,8 @@ func (c *sessionChange) shutDown() error {
 }
 
 // open opens NVML without the GPUs to skip, and looks up the others. It returns why NVML stays closed,
-// or which GPU to skip is open if NVML could not be closed again; session.down is nil only then.
+// which is session.down, or why it could not be shut down again although a GPU to skip may be open: see
+// closeAgain.
 func (c *sessionChange) open() error {
 	s := c.source
 	s.session.skipped = c.skip
@@ -267,7 +282,10 @@ func (c *sessionChange) open() error {
 	c.setTargets()
 
 	if err := s.checkClosed(c.skip); err != nil {
-		s.session.down = fmt.Errorf("%w: %w, although it was shut down", gpu.ErrLibraryClosed, err)
+		// What keeps the GPU open, or keeps us from looking, can end by itself. Then we open NVML.
+		s.session.down = fmt.Errorf("%w: after it was shut down, %w", gpu.ErrLibraryClosed, err)
+		s.session.failed = true
+
 		return s.session.down
 	}
 
@@ -287,7 +305,7 @@ func (c *sessionChange) open() error {
 	_ = s.listGPUs(attachTimeout)
 
 	if err := s.checkClosed(c.skip); err != nil {
-		return c.closeAgain(fmt.Errorf("%w, although only the others were looked up", err))
+		return c.closeAgain(fmt.Errorf("after only the others were looked up, %w", err))
 	}
 
 	return nil
@@ -305,8 +323,8 @@ func closedError(err error) error {
 }
 
 // closeAgain shuts NVML down, so that it stays closed, and returns the reason: opened says which
-// released GPU is open. If a call hangs, NVML stays open, and a later change tries again: until then
-// the other GPUs are read.
+// released GPU is open, or that this is unknown. If a call hangs, or nvmlShutdown fails, a later change
+// tries again. If a call hangs, the other GPUs are read until then.
 func (c *sessionChange) closeAgain(opened error) error {
 	s := c.source
 
@@ -320,10 +338,10 @@ func (c *sessionChange) closeAgain(opened error) error {
 	}
 
 	// This stands even if nvmlShutdown fails: by then shutDown has forgotten the GPUs, and none is
-	// read until a later change has closed NVML.
+	// read until a later change has closed NVML (reasonToReopen).
 	s.session.down = fmt.Errorf("%w: %w", gpu.ErrLibraryClosed, opened)
 	if err := c.shutDown(); err != nil {
-		return fmt.Errorf("%w: %w", s.session.down, err)
+		s.session.down = fmt.Errorf("%w: %w", s.session.down, err)
 	}
 
 	return s.session.down
