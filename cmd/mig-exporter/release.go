@@ -120,7 +120,7 @@ func (r *gpuReleaser) change(ctx context.Context, id gpu.UUID, released bool,
 	}
 
 	if result.StillOpen != nil {
-		return nil, unfinishedRelease(id, result.StillOpen)
+		return nil, unfinishedRelease(id, result)
 	}
 
 	document := &api.Release{
@@ -196,18 +196,25 @@ func unansweredRelease(id gpu.UUID, err error) *api.Problem {
 	}
 }
 
-// unfinishedRelease returns the answer for a client whose GPU is still open. It must not get an
+// unfinishedRelease returns the answer for a client whose GPU is open, or may be. It must not get an
 // api.Release: it would unbind the GPU.
-func unfinishedRelease(id gpu.UUID, err error) *api.Problem {
+func unfinishedRelease(id gpu.UUID, result nvmlsource.Released) *api.Problem {
+	others := ""
+	if result.Closed != nil {
+		others = "; no GPU of this node is read meanwhile"
+	}
+
 	return &api.Problem{
 		Type:   api.InProgress,
 		Title:  "Still being carried out",
 		Status: http.StatusConflict,
 		Detail: fmt.Sprintf(
-			"GPU %s is listed as released, but not closed yet: %v; mig-exporter tries again once the "+
-				"driver's calls return: do not unbind the GPU until a repeated request succeeds",
+			"GPU %s is listed as released, but mig-exporter may have it open: %v; mig-exporter tries again: "+
+				"do not reset or unbind the GPU until a repeated request succeeds%s; if none does, restart "+
+				"mig-exporter, which opens all GPUs, and release the GPU again",
 			id,
-			err,
+			result.StillOpen,
+			others,
 		),
 	}
 }

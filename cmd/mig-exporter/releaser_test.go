@@ -76,21 +76,34 @@ func TestReleaseWithoutAnswer(t *testing.T) {
 	expectProblem(t, err, api.Busy, http.StatusConflict)
 }
 
-// TestReleaseStillOpen: if NVML could not be closed again, no answer says that the GPU is released.
+// TestReleaseStillOpen: if the GPU is open, or may be, no answer says that it is released; the problem
+// says why, what to do, and whether the other GPUs are read meanwhile.
 func TestReleaseStillOpen(t *testing.T) {
-	queue := queuedReleases{make(chan chan nvmlsource.Released, 1)}
-	r := newGPUReleaser(queue, func(context.Context) error {
-		(<-queue.requests) <- nvmlsource.Released{StillOpen: errors.New("/dev/nvidia1 is open")}
-		return nil
-	})
+	why := errors.New("it is not known which GPUs this process has open")
 
-	done, err := r.Release(t.Context(), "GPU-a")
-	if done != nil {
-		t.Errorf("released: %+v", done)
+	for _, c := range []struct {
+		answer     nvmlsource.Released
+		unreadable bool
+	}{
+		{nvmlsource.Released{StillOpen: why}, false},
+		{nvmlsource.Released{StillOpen: why, Closed: gpu.ErrLibraryClosed}, true},
+	} {
+		queue := queuedReleases{make(chan chan nvmlsource.Released, 1)}
+		r := newGPUReleaser(queue, func(context.Context) error {
+			(<-queue.requests) <- c.answer
+			return nil
+		})
+
+		done, err := r.Release(t.Context(), "GPU-a")
+		if done != nil {
+			t.Errorf("released: %+v", done)
+		}
+
+		expectProblem(t, err, api.InProgress, http.StatusConflict)
+		cmptest.HasTexts(t, err.Error(), "GPU-a", why.Error(), "do not reset or unbind", "tries again", "restart")
+		cmptest.Equal(t, "says that no GPU is read", strings.Contains(err.Error(), "no GPU of this node is read"),
+			c.unreadable)
 	}
-
-	expectProblem(t, err, api.InProgress, http.StatusConflict)
-	cmptest.HasTexts(t, err.Error(), "/dev/nvidia1 is open")
 }
 
 // TestReleasesTakeTurns: a request waits for the one under way, and is withdrawn if that does not

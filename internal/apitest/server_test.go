@@ -143,7 +143,7 @@ func (e engine) ForgetLayout(_ context.Context, _ control.Actor, id gpu.UUID) (*
 }
 
 func (engine) Release(_ context.Context, id gpu.UUID) (*api.Release, error) {
-	return &api.Release{APIVersion: api.Version, GPU: id, Released: true, Seconds: 0.2, Closed: "it is still open"}, nil
+	return &api.Release{APIVersion: api.Version, GPU: id, Released: true, Seconds: 0.2, Closed: "a lookup opens it"}, nil
 }
 
 func (engine) Reacquire(_ context.Context, id gpu.UUID) (*api.Release, error) {

@@ -52,7 +52,7 @@ func TestReleaseRefused(t *testing.T) {
 	}{
 		{api.Forbidden, http.StatusForbidden, "root alone"},
 		{api.Unauthenticated, http.StatusUnauthorized, "root alone"},
-		{api.InProgress, http.StatusConflict, "migctl get shows"},
+		{api.InProgress, http.StatusConflict, "mig-exporter's log names it"},
 		{api.Busy, http.StatusConflict, "Try again once"},
 		{api.NotFound, http.StatusNotFound, "never read"},
 	} {
@@ -64,13 +64,28 @@ func TestReleaseRefused(t *testing.T) {
 		}
 	}
 
-	refused := api.Problem{Type: api.InProgress, Title: "Still being carried out", Status: http.StatusConflict}
-	_, address := serve(t, map[string]http.HandlerFunc{"POST /gpus/3/release": refuse(refused)})
-	got := runner{}.run(t, address, "release", "3")
-	cmptest.Equal(t, "exit code", got.code, exitFailed)
-	cmptest.LacksTexts(t, flat(got.err), "--follow")
-
 	denied := &unreachable{releaseAddress,
 		&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EACCES)}}
 	cmptest.HasTexts(t, unreachableHint(denied), "root alone")
+}
+
+// TestReleaseUnfinished: the GPU may be open although it is listed as released, so the operator is not
+// sent to that list, but learns what to wait for and what else to do.
+func TestReleaseUnfinished(t *testing.T) {
+	refused := api.Problem{Type: api.InProgress, Title: "Still being carried out", Status: http.StatusConflict}
+	_, address := serve(t, map[string]http.HandlerFunc{
+		"POST /gpus/3/release":   refuse(refused),
+		"POST /gpus/3/reacquire": refuse(refused),
+	})
+
+	got := runner{}.run(t, address, "release", "3")
+	cmptest.Equal(t, "exit code", got.code, exitFailed)
+	cmptest.HasTexts(t, flat(got.err), "do not reset or unbind the GPU until migctl release succeeds", "by itself",
+		"fuser -v /dev/nvidia", "restart mig-exporter")
+	cmptest.LacksTexts(t, flat(got.err), "--follow", "shows the GPU as released once it is")
+
+	got = runner{}.run(t, address, "reacquire", "3")
+	cmptest.Equal(t, "exit code", got.code, exitFailed)
+	cmptest.HasTexts(t, flat(got.err), "migctl get shows the GPU as released until it is open again")
+	cmptest.LacksTexts(t, flat(got.err), "--follow", "unbind")
 }

@@ -330,8 +330,7 @@ func releaseHint(p *api.Problem, o *options) string {
 			return onlyRoot
 		}
 	case api.InProgress:
-		return "migctl get shows the GPU as released once it is. To repeat the command does no harm. " +
-			"If a driver call hangs, mig-exporter's log names it."
+		return unfinishedHint(o)
 	case api.Busy:
 		if p.Status == http.StatusConflict && len(p.Blocking) == 0 {
 			return "the GPU is as it was. Try again once the reason is gone."
@@ -341,6 +340,22 @@ func releaseHint(p *api.Problem, o *options) string {
 	}
 
 	return ""
+}
+
+// unfinishedHint says what to do about a release or a reacquisition that is not finished. The GPU may
+// be open although it is listed as released.
+func unfinishedHint(o *options) string {
+	const hang = " If a driver call hangs, mig-exporter's log names it."
+
+	if o.Command == commandReacquire {
+		return "migctl get shows the GPU as released until it is open again. To repeat the command does " +
+			"no harm." + hang
+	}
+
+	return "do not reset or unbind the GPU until migctl release succeeds, even if migctl get shows it as " +
+		"released: mig-exporter may have it open (fuser -v /dev/nvidiaN lists the processes). It tries " +
+		"again by itself, and when you repeat the command, which does no harm." + hang + " If the command " +
+		"never succeeds, restart mig-exporter, which opens all GPUs, and release the GPU again."
 }
 
 // staleHint says what to do about a node that has changed since the plan or, for a rollback, may
