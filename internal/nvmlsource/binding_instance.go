@@ -86,31 +86,18 @@ func (g gpuInstanceHandle) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Re
 	return list, nvml.SUCCESS
 }
 
-// queryComputeProfiles queries the profiles that compute instances can have in a GPU instance, by
-// their numbers in NVML's enum.
+// queryComputeProfiles queries the profiles that compute instances can have in a GPU instance. The list
+// is empty only after an error: every GPU instance has some. ERROR_INVALID_ARGUMENT means that the GPU
+// instance is gone.
 func queryComputeProfiles(
 	query func(number int) (nvml.ComputeInstanceProfileInfo, nvml.Return),
 ) ([]nvml.ComputeInstanceProfileInfo, nvml.Return) {
 	var list []nvml.ComputeInstanceProfileInfo
 
-	for number := range maxProfiles {
-		info, ret := query(number)
-
-		switch {
-		case ret == nvml.SUCCESS:
-			list = append(list, info)
-
-		case ret == nvml.ERROR_INVALID_ARGUMENT && number >= nvml.COMPUTE_INSTANCE_PROFILE_COUNT:
-			// The driver has no further profiles. It may have more than our nvml.h.
-			return list, nvml.SUCCESS
-
-		case ret == nvml.ERROR_NOT_SUPPORTED, ret == nvml.ERROR_INVALID_ARGUMENT && number > 0:
-			// The GPU instance does not have this profile. Every driver has profile 0: for that one,
-			// ERROR_INVALID_ARGUMENT means that the GPU instance is gone.
-
-		default:
-			return nil, ret
-		}
+	ret := queryProfileEnum(nvml.COMPUTE_INSTANCE_PROFILE_COUNT, query,
+		func(_ int, info nvml.ComputeInstanceProfileInfo) { list = append(list, info) })
+	if ret != nvml.SUCCESS {
+		return nil, ret
 	}
 
 	return list, nvml.SUCCESS

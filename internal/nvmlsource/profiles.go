@@ -14,11 +14,54 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// maxProfiles bounds the loops over NVML's profile enums, of which the newest header has 18.
-// Drivers know enums that headers do not, and return ERROR_INVALID_ARGUMENT for the first beyond
-// their last. For an enum of the header that error is not the end: NVIDIA's own tools go on after
-// it (go-nvlib, VisitMigProfiles), and a profile that is missed hides its instances.
+// maxProfiles bounds the loop over NVML's profile enums, of which the newest header has 18.
 const maxProfiles = 64
+
+// queryProfileEnum queries the profiles of one of NVML's enums by their numbers, and passes those that
+// the driver has to add. count is how many numbers our nvml.h has. The code is SUCCESS if all of them
+// were queried. If the driver has refused all, they are unknown, and the code is the first refusal.
+func queryProfileEnum[T any](
+	count int,
+	query func(number int) (T, nvml.Return),
+	add func(number int, info T),
+) nvml.Return {
+	refusal := nvml.SUCCESS // of the first number
+	found := false
+
+	for number := range maxProfiles {
+		info, ret := query(number)
+
+		switch {
+		case ret == nvml.SUCCESS:
+			found = true
+			add(number, info)
+
+			continue
+
+		case ret == nvml.ERROR_INVALID_ARGUMENT, errors.Is(driverError("", ret), gpu.ErrNotSupported):
+			// The driver does not have this profile.
+			if number == 0 {
+				refusal = ret
+			}
+
+		default:
+			return ret
+		}
+
+		// Drivers know numbers that headers do not, and nvml.h says that ERROR_INVALID_ARGUMENT is the
+		// end. For a number of the header it is not: NVIDIA's own tools go on after it (go-nvlib,
+		// VisitMigProfiles), and a profile that is missed hides its instances.
+		if ret == nvml.ERROR_INVALID_ARGUMENT && number >= count {
+			break
+		}
+	}
+
+	if found {
+		return nvml.SUCCESS
+	}
+
+	return refusal
+}
 
 // profileEntry is a profile, with what we need to list its instances.
 type profileEntry struct {
@@ -55,56 +98,48 @@ func (r *gpuRead) queryProfiles(q *querier) {
 	}
 }
 
-// queryProfileInfos queries the profiles without their placements.
+// queryProfileInfos queries the profiles without their placements. They are incomplete if the driver
+// refuses all: it does so for a while after it was loaded.
 func (r *gpuRead) queryProfileInfos(q *querier) ([]profileEntry, profileProgress) {
 	const call = "nvmlDeviceGetGpuInstanceProfileInfo"
+
+	if r.lost != nil {
+		return nil, profilesIncomplete
+	}
+
 	var entries []profileEntry
-	progress := profilesListed
 
-	for enum := 0; enum < maxProfiles && r.lost == nil; enum++ {
-		info, ret := r.dev.GetGpuInstanceProfileInfo(enum)
-
-		err := checkReturn(call, ret)
-		if err == nil {
+	ret := queryProfileEnum(nvml.GPU_INSTANCE_PROFILE_COUNT, r.dev.GetGpuInstanceProfileInfo,
+		func(enum int, info nvml.GpuInstanceProfileInfo_v3) {
 			if q.denied[call] != nil {
 				delete(q.denied, call)
 				r.source.privilege.markRegained(gpu.ReadingMIG)
 			}
 
 			entries = append(entries, newProfileEntry(enum, info))
-			continue
-		}
+		})
 
-		isInvalid := errors.Is(err, gpu.ErrInvalidArgument)
-		if errors.Is(err, gpu.ErrNotSupported) || isInvalid && enum < nvml.GPU_INSTANCE_PROFILE_COUNT {
-			continue // the GPU does not have this profile
-		}
-
-		if isInvalid {
-			break // there are no further profiles
-		}
-
-		progress = profilesIncomplete
-
-		if losesDevice(err) {
-			r.lost = err
-			break
-		}
-
-		if errors.Is(err, gpu.ErrNoPermission) {
-			q.denied[call] = err
-		}
-
-		q.recordError(gpu.ReadingMIG, err)
-
-		break
+	err := checkReturn(call, ret)
+	if losesDevice(err) {
+		r.lost = err
+		return nil, profilesIncomplete
 	}
 
 	if slices.ContainsFunc(entries, func(e profileEntry) bool { return e.Name == "" }) {
 		nameProfiles(entries, r.gpuMemory())
 	}
 
-	return entries, progress
+	if err == nil {
+		return entries, profilesListed
+	}
+
+	if errors.Is(err, gpu.ErrNoPermission) {
+		q.denied[call] = err
+	}
+
+	q.recordError(gpu.ReadingMIG, err)
+
+	return entries, profilesIncomplete
 }
 
 // gpuMemory returns the GPU's memory in bytes, or 0 if unknown.

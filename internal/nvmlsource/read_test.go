@@ -265,6 +265,55 @@ func TestProfilesWithoutAnEnd(t *testing.T) {
 	}
 }
 
+// A profile that the driver does not have, by any of the codes for that, costs only itself.
+func TestGPUInstanceProfileThatIsAbsent(t *testing.T) {
+	all := newNode(t, "", whole)
+	want := all.read(all.discover()[0]).Profiles
+
+	for _, code := range []nvml.Return{nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND,
+		nvml.ERROR_ARGUMENT_VERSION_MISMATCH, nvml.ERROR_DEPRECATED, nvml.ERROR_INVALID_ARGUMENT} {
+		const call = "GetGpuInstanceProfileInfo"
+		n := newNode(t, "", whole)
+		n.spy.do(call, func() {
+			n.spy.set(call, code)
+			n.spy.do(call, func() { n.spy.set(call, nvml.SUCCESS) })
+		})
+
+		g := n.read(n.discover()[0])
+		if len(g.Profiles) != len(want)-1 || g.Profiles[0].Name != want[1].Name || len(g.Errors) != 0 {
+			t.Errorf("code %d: profiles %v, errors %v", code, g.Profiles, g.Errors)
+		}
+	}
+}
+
+// A driver that refuses all profiles has not said that there are none: they are not kept as a list of
+// none, so the next layout has them.
+func TestGPUInstanceProfilesThatAreUnknown(t *testing.T) {
+	const call = "GetGpuInstanceProfileInfo"
+
+	for _, code := range []nvml.Return{nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND,
+		nvml.ERROR_ARGUMENT_VERSION_MISMATCH, nvml.ERROR_DEPRECATED, nvml.ERROR_INVALID_ARGUMENT} {
+		n := newNode(t, "", twoCIs)
+		id := n.discover()[0]
+		n.spy.set(call, code)
+
+		_, failed, err := n.source.Actuator().Layouts(t.Context())
+		if err != nil || failed[id] == nil {
+			t.Errorf("code %d: %v, %v: expected a GPU whose layout cannot be read", code, failed, err)
+		}
+
+		if g := n.read(id); len(g.Profiles) != 0 {
+			t.Errorf("code %d: profiles %v", code, g.Profiles)
+		}
+
+		n.spy.set(call, nvml.SUCCESS)
+
+		if got := n.layout(0); len(got.Profiles) == 0 || len(got.Instances) != 2 {
+			t.Errorf("code %d, and then all profiles: %+v", code, got)
+		}
+	}
+}
+
 // What could still be created follows from the placements of all profiles: some of them are none.
 func TestPlacementsOfAllProfilesOrNone(t *testing.T) {
 	n := newNode(t, "", twoCIs)
