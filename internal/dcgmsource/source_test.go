@@ -391,6 +391,39 @@ func TestSearchForNewGPU(t *testing.T) {
 	}
 }
 
+// TestSearchForAnotherGPU: a list that is read for another GPU does not lengthen the wait of one that
+// the engine does not know yet.
+func TestSearchForAnotherGPU(t *testing.T) {
+	h := harnessOf(t, newFake(uuidA, uuidB), true)
+	both := h.node.GPUs
+	devices := h.engine.devices
+	h.engine.devices = nil
+	h.node.GPUs = both[:1]
+	h.after(19) // searches after 1, 2, 4, 8 and 16 s; the next one is due after 32 s
+
+	lists := 0
+	h.engine.fail = func(op string, _ []Entity) error {
+		if op == "devices" {
+			lists++
+		}
+
+		return nil
+	}
+
+	h.node.GPUs = both
+	h.after(1)
+	cmptest.Equal(t, "lists for the other GPU", lists, 1)
+
+	h.node.GPUs = both[:1]
+	h.engine.devices = devices
+	h.after(11)
+	cmptest.Equal(t, "lists before the search is due", lists, 1)
+
+	if _, found := h.after(1)[uuidA]; !found {
+		t.Errorf("not found when its search was due, after %d lists", lists)
+	}
+}
+
 // TestReconnect: attempts after 1, 2, 4 ... 60 s; then everything is created again.
 func TestReconnect(t *testing.T) {
 	h := mixed(t)

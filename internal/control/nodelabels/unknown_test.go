@@ -3,6 +3,7 @@ package nodelabels_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -157,6 +158,60 @@ func TestAppliesSoonAfterTheAPIServerIsBack(t *testing.T) {
 	}
 
 	f.expectState("success")
+}
+
+// TestUnknownMIGManagerWhilePlanning: with --control.mode=plan, too, a mig-manager may have applied the
+// layout while we cannot know, so the note says that instead of what would be done.
+func TestUnknownMIGManagerWhilePlanning(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t, layout, func(o *nodelabels.Options) { o.Apply = false })
+	f.server.Forbid("list pods", true)
+	f.follow()
+	cmptest.HasTexts(t, f.Note(), "whether mig-manager runs on this node is not known")
+	cmptest.Equal(t, "plans", f.engine.plans, 0)
+
+	f.server.Forbid("list pods", false)
+
+	f.now = f.now.Add(time.Hour)
+	f.follow()
+	cmptest.HasTexts(t, f.Note(), "1 steps would be done on 1 GPUs")
+	cmptest.Equal(t, "changes of the node", f.patches(), 0)
+}
+
+// TestUnknownMIGManagerKeepsTheWait: while it is not known whether mig-manager runs, no attempt fails,
+// so the wait after attempts that failed before, which may pause clients, neither ends nor grows.
+func TestUnknownMIGManagerKeepsTheWait(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t, layout)
+	f.engine.problem = map[string]*api.Problem{layout: problem(api.Busy, "in use")}
+	f.follow()
+
+	for _, wait := range []time.Duration{time.Minute, 2 * time.Minute} {
+		f.now = f.now.Add(wait)
+		f.follow()
+	}
+
+	cmptest.Equal(t, "plans", f.engine.plans, 3)
+	f.server.Forbid("list pods", true)
+
+	for range 3 { // the first time after the wait of the third plan
+		f.now = f.now.Add(4 * time.Minute)
+		f.follow()
+	}
+
+	cmptest.Equal(t, "plans while it is not known", f.engine.plans, 3)
+	f.server.Forbid("list pods", false)
+
+	for _, step := range []struct {
+		wait  time.Duration
+		plans int
+	}{{time.Minute, 4}, {7 * time.Minute, 4}, {time.Minute, 5}} {
+		f.now = f.now.Add(step.wait)
+		f.follow()
+		cmptest.Equal(t, fmt.Sprintf("plans %s later", step.wait), f.engine.plans, step.plans)
+	}
 }
 
 // TestStateThatCannotBeWritten: an operation that has failed is not repeated because the API server
