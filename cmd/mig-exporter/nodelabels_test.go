@@ -192,8 +192,11 @@ func TestNodeLabelsBusy(t *testing.T) {
 		t.Errorf("reason: %s", why)
 	}
 
-	n.scrape().expect(t, "failed", 1, "mig_node_config_info", `config="all-1g.5gb"`, `state="failed"`)
-	n.scrape().expect(t, "failed", 0, "mig_node_config_applied")
+	// The follower reports to the program after it has written to the node.
+	n.until("the layout is served as failed", func(s series) bool {
+		return slices.Equal(s.of("mig_node_config_info", `config="all-1g.5gb"`, `state="failed"`), []float64{1}) &&
+			slices.Equal(s.of("mig_node_config_applied"), []float64{0})
+	})
 
 	r := n.get("/-/ready")
 	cmptest.Equal(t, "ready", r.status, http.StatusOK)
