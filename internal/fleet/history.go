@@ -32,8 +32,11 @@ type history struct {
 	owner      string
 	ownedUntil int
 
-	total       float64                 // memory in bytes; 0 if it is unknown
-	nvlink      float64                 // largest rate in bytes per second; NaN if it is unknown
+	total float64 // memory in bytes; 0 if it is unknown
+	// nvlink is the largest rate that was read in any step, in bytes per second, see nvlinkRead; NaN
+	// if none was.
+	nvlink      float64
+	nvlinkRead  readings                // of the traffic in both directions
 	media       map[string]mediaUse     // by engine
 	engines     map[string]*engineSteps // by engine; only of engines that were used
 	mig         bool                    // MIG mode was on at some time
@@ -51,6 +54,16 @@ type engineSteps struct {
 	mean, most []float32
 }
 
+// readings says in which steps the history has a reading.
+type readings struct {
+	complete bool   // in each step that has anything of the GPU
+	steps    []bool // else in these
+}
+
+func (r *readings) has(at int) bool { return r.complete || r.steps[at] }
+
+func (r *readings) add(at int) { r.steps[at] = true }
+
 // mediaUse is what we know of the media engines of a kind.
 type mediaUse struct {
 	most float64 // largest use
@@ -66,6 +79,7 @@ func newHistory(start time.Time, window time.Duration) *history {
 		namespaces: map[string]int{},
 		pods:       map[podKey]bool{},
 		nvlink:     math.NaN(),
+		nvlinkRead: readings{steps: make([]bool, steps)},
 		media:      map[string]mediaUse{},
 		engines:    map[string]*engineSteps{},
 		memory:     make([]float64, int(window/hour)),
@@ -160,6 +174,7 @@ func (q *querier) queryFacts() {
 	q.facts(q.dialect.mig, func(h *history, _ *model.Sample) { h.mig = true })
 	q.facts(q.dialect.total, func(h *history, row *model.Sample) { h.total = float64(row.Value) })
 	q.facts(q.dialect.nvlink, func(h *history, row *model.Sample) { h.nvlink = float64(row.Value) })
+	q.facts(q.dialect.nvlinkRead.complete, func(h *history, _ *model.Sample) { h.nvlinkRead.complete = true })
 	q.facts(q.dialect.media, func(h *history, row *model.Sample) {
 		engine := string(row.Metric["engine"])
 		h.media[engine] = mediaUse{most: float64(row.Value), seen: h.media[engine].seen}
@@ -212,6 +227,11 @@ func (q *querier) queryMeans(gpus []*fleetGPU) {
 	q.means(q.dialect.sms, gpus, func(h *history) []float32 { return h.sms })
 	q.means(q.dialect.bandwidth, gpus, func(h *history) []float32 { return h.bandwidth })
 	q.queryEngines(gpus)
+
+	// Most histories have all traffic, or none: then there is no need to ask for steps.
+	partly := without(gpus, func(h *history) bool { return h.nvlinkRead.complete || math.IsNaN(h.nvlink) })
+	q.series(q.dialect.nvlinkRead.steps, partly, steps,
+		func(h *history, at int, _ model.Metric, _ float64) { h.nvlinkRead.add(at) })
 
 	all := heldByHolder{}
 	for _, held := range q.dialect.held {

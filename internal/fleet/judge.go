@@ -228,9 +228,9 @@ func optOf(v float64) gpu.Opt[float64] {
 	return gpu.Some(v)
 }
 
-// minMediaSeen is the share of scrapes that must have the use of a media engine, so that we take it
-// for read. A node's Advisor requires the same share of its readings.
-const minMediaSeen = 0.95
+// minRead is the share of the time for which the history must have a reading, so that we take it for
+// read. A node's Advisor requires the same share of its readings.
+const minRead = 0.95
 
 // addUses adds to f how the GPU was used besides its busy time: by several holders, together with
 // other GPUs, over NVLink, and its media engines. If an engine was used only while nothing held the
@@ -239,7 +239,7 @@ const minMediaSeen = 0.95
 func (h *history) addUses(f *advise.Facts, profiles []gpu.Profile) {
 	f.Shared = h.shared
 	f.MultiGPU = h.multi || h.job != ""
-	f.NVLink = !h.isNVLinkUnread() && h.nvlink > advise.LinkFloor // if unread, see doubtNVLink
+	f.NVLink = h.nvlink > advise.LinkFloor // what was not read, doubtNVLink judges
 
 	if h.job != "" && !h.multi {
 		f.Job = jobText(h.job)
@@ -249,7 +249,7 @@ func (h *history) addUses(f *advise.Facts, profiles []gpu.Profile) {
 		m := h.media[engine]
 
 		f.Evidence.MediaUnread = f.Evidence.MediaUnread ||
-			m.seen < minMediaSeen && advise.HasEngine(profiles, engine)
+			m.seen < minRead && advise.HasEngine(profiles, engine)
 		if m.most > 0 {
 			f.Evidence.AddUnknownUse(engine)
 		}

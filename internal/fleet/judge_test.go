@@ -32,6 +32,7 @@ func narrow(o Options) *fleetGPU {
 	}
 
 	h.total, h.nvlink, h.namespaces["vision"] = 81559<<20, 0, len(h.held)
+	h.nvlinkRead.complete = true
 	h.knewHolders = true
 	h.arrived = true
 	h.stayed = true
@@ -128,7 +129,7 @@ func judgmentsOfLoads() map[string]judgment {
 		"shared":    {func(_ *fleetGPU, h *history) { h.shared = true }, "keep shared-device "},
 		"multi-GPU": {func(_ *fleetGPU, h *history) { h.multi = true }, "keep multi-gpu "},
 		"NVLink":    {func(_ *fleetGPU, h *history) { h.nvlink = 2 << 20 }, "keep nvlink "},
-		"no NVLink": {func(_ *fleetGPU, h *history) { h.nvlink = math.NaN() }, "slice  1g.10gb"},
+		"no NVLink": {func(_ *fleetGPU, h *history) { h.nvlink, h.nvlinkRead.complete = math.NaN(), false }, "slice  1g.10gb"},
 		"all memory": {func(_ *fleetGPU, h *history) {
 			for at := range h.memory {
 				h.memory[at] = 75 << 30
@@ -282,6 +283,17 @@ func judgeTogether(a *analysis, gpus ...*fleetGPU) {
 	a.judgeAll(gpus)
 }
 
+// readLinks puts NVLink traffic of nothing into the history, for the steps between two shares of the
+// window.
+func (h *history) readLinks(from, to float64) {
+	h.nvlink = 0
+
+	steps := float64(len(h.held))
+	for at := int(from * steps); at < int(to*steps); at++ {
+		h.nvlinkRead.add(at)
+	}
+}
+
 // TestUnreadNVLinkIsNotNone: if another GPU of the node was held, NVLink traffic that is not in the
 // history may have been exchanged with it.
 func TestUnreadNVLinkIsNotNone(t *testing.T) {
@@ -293,7 +305,7 @@ func TestUnreadNVLinkIsNotNone(t *testing.T) {
 		want   string
 	}{
 		"another pod":       {h100, func(*fleetGPU, *fleetGPU) {}, "unknown nvlink-unread  false"},
-		"read":              {h100, func(d, _ *fleetGPU) { d.history.nvlink = 0 }, "slice  1g.10gb false"},
+		"read":              {h100, func(d, _ *fleetGPU) { d.history.readLinks(0, 1) }, "slice  1g.10gb false"},
 		"nothing beside it": {h100, func(_, other *fleetGPU) { clear(other.history.held) }, "slice  1g.10gb false"},
 		"a pod before it": {h100, func(d, other *fleetGPU) {
 			for at := range d.history.held {
@@ -301,6 +313,22 @@ func TestUnreadNVLinkIsNotNone(t *testing.T) {
 				other.history.held[at] = at < 1001
 			}
 		}, "slice  1g.10gb true"},
+		"read in the last four days of the week": {h100, func(d, _ *fleetGPU) { d.history.readLinks(0.43, 1) },
+			"unknown nvlink-unread  false"},
+		"read for nearly all of the week": {h100, func(d, _ *fleetGPU) { d.history.readLinks(0.04, 1) },
+			"slice  1g.10gb false"},
+		"read only before it was held": {h100, func(d, other *fleetGPU) {
+			d.history.readLinks(0, 0.7)
+			hours(0, 118, func(at int) { d.history.held[at], other.history.held[at] = false, false })
+		}, "unknown nvlink-unread  false"},
+		"read while it was held": {h100, func(d, other *fleetGPU) {
+			d.history.readLinks(0.7, 1)
+			hours(0, 118, func(at int) { d.history.held[at], other.history.held[at] = false, false })
+		}, "slice  1g.10gb true"},
+		"traffic in the part that was read": {h100, func(d, _ *fleetGPU) {
+			d.history.readLinks(0.43, 1)
+			d.history.nvlink = 2 << 20
+		}, "keep nvlink  false"},
 		"another node": {h100, func(_, other *fleetGPU) { other.node = "m" }, "slice  1g.10gb false"},
 		"another cluster, of which no holder is known": {h100, func(d, other *fleetGPU) {
 			d.cluster, other.cluster = "b", "b"
@@ -325,6 +353,7 @@ func TestUnreadNVLinkIsNotNone(t *testing.T) {
 		d, other := narrow(o), narrow(o)
 		d.name = c.name
 		d.history.nvlink = math.NaN()
+		d.history.nvlinkRead = readings{steps: make([]bool, len(d.history.held))}
 		c.change(d, other)
 		judgeTogether(analysisOf(o), d, other)
 
@@ -350,6 +379,7 @@ func TestNeighborOfAnotherExporter(t *testing.T) {
 		o := weekly()
 		d, other := narrow(o), narrow(o)
 		d.history.nvlink = math.NaN()
+		d.history.nvlinkRead.complete = false
 		other.node = c.node
 		old := dcgm(oldNames())
 		other.dialect = &old
@@ -375,6 +405,7 @@ func TestUnreadNVLinkIsCounted(t *testing.T) {
 		for _, d := range a.gpus {
 			d.name = name
 			d.history.nvlink = math.NaN()
+			d.history.nvlinkRead.complete = false
 		}
 
 		judgeTogether(a, a.gpus...)

@@ -21,11 +21,14 @@ type dialect struct {
 	holders string
 
 	// We evaluate these once, at the end of the window:
-	total     string // memory in bytes
-	nvlink    string // largest rate in bytes per second
-	media     string // largest use of media engines, by the label engine
-	mediaSeen string // share of scrapes that have that use, by the label engine
-	mig       string // has a result if MIG mode was ever on
+	total string // memory in bytes
+	// nvlink has the largest rate in bytes per second, of the directions that were read. nvlinkRead
+	// says when both were.
+	nvlink     string
+	nvlinkRead presence
+	media      string // largest use of media engines, by the label engine
+	mediaSeen  string // share of scrapes that have that use, by the label engine
+	mig        string // has a result if MIG mode was ever on
 	// knewHolders has a result if the exporter knew at any time in the window whether anything holds
 	// the GPU.
 	knewHolders string
@@ -42,6 +45,12 @@ type dialect struct {
 	used              string   // without such series: has a result if anything holds it
 
 	memory string // largest use in each hour, in bytes
+}
+
+// presence asks when the history has a reading.
+type presence struct {
+	complete string // at the end of the window: has a result if each scrape of the GPU has it
+	steps    string // at steps of five minutes: has a result if the step has it
 }
 
 // measure is a gauge whose means we query.
@@ -96,6 +105,12 @@ func native() dialect {
 	rate := func(family string) string { // at most: the busiest hour's bytes, as if in one minute
 		return "max by (uuid) (max_over_time(increase(" + family + "{$sel}[1h])[$w:1h])) / 60"
 	}
+	count := func(family string) string { return "sum by (uuid) (count_over_time(" + family + "{$sel}[$w]))" }
+
+	const (
+		sent     = "nvidia_gpu_nvlink_transmit_bytes_total"
+		received = "nvidia_gpu_nvlink_receive_bytes_total"
+	)
 
 	return dialect{
 		name:      "mig-exporter",
@@ -108,9 +123,13 @@ func native() dialect {
 			"present_over_time(nvidia_gpu_processes{$sel}[$w]))",
 		knewHolders: "max by (uuid) (present_over_time(nvidia_gpu_allocated{$sel}[$w]) or " +
 			"present_over_time(nvidia_gpu_processes{$sel}[$w]))",
-		total: most("nvidia_gpu_memory_total_bytes"),
-		nvlink: rate("nvidia_gpu_nvlink_transmit_bytes_total") + " + " +
-			rate("nvidia_gpu_nvlink_receive_bytes_total"),
+		total:  most("nvidia_gpu_memory_total_bytes"),
+		nvlink: sumOfDirections("uuid", rate(sent), rate(received)),
+		nvlinkRead: presence{
+			complete: count(sent) + " + " + count(received) + " >= 2 * " + count("nvidia_gpu_info"),
+			steps: "present_over_time(" + sent + "{$sel}[5m]) and on (uuid) " +
+				"present_over_time(" + received + "{$sel}[5m])",
+		},
 		media: "max by (uuid, engine) (max_over_time(nvidia_gpu_media_activity_ratio{$sel}[$w]))",
 		mediaSeen: "sum by (uuid, engine) (count_over_time(nvidia_gpu_media_activity_ratio{$sel}[$w])) " +
 			"/ on (uuid) group_left () sum by (uuid) (count_over_time(nvidia_gpu_memory_used_bytes{$sel}[$w]))",
@@ -128,6 +147,18 @@ func native() dialect {
 		used:   "max_over_time(nvidia_gpu_processes{$sel}[5m]) > 0",
 		memory: "max by (uuid) (max_over_time(nvidia_gpu_memory_used_bytes{$sel}[1h]))",
 	}
+}
+
+// sumOfDirections returns an expression for the traffic of a link in both directions, or in the one
+// that has a result.
+func sumOfDirections(uuid model.LabelName, sent, received string) string {
+	return "sum by (" + string(uuid) + ") (" + eitherOf("direction", sent, received) + ")"
+}
+
+// eitherOf returns an expression with the results of two others. Those of the second one get another
+// label, so that they are kept beside those of the first.
+func eitherOf(label, first, second string) string {
+	return first + ` or label_replace(` + second + `, "` + label + `", "second", "", "")`
 }
 
 // dcgmNames are the names and units of metrics, which differ between releases of dcgm-exporter.
@@ -190,8 +221,18 @@ func dcgm(n dcgmNames) dialect {
 
 		return of("encoder", n.encoder) + " or " + of("decoder", n.decoder)
 	}
-	sent := most("DCGM_FI_PROF_NVLINK_TX_BYTES")
-	received := most("DCGM_FI_PROF_NVLINK_RX_BYTES")
+	over := func(function, family, window string) string {
+		return function + `(` + family + `{$sel,GPU_I_ID=""}[` + window + `])`
+	}
+	count := func(family string) string {
+		return "sum by (UUID) (" + over("count_over_time", family, "$w") + ")"
+	}
+
+	const (
+		sent     = "DCGM_FI_PROF_NVLINK_TX_BYTES"
+		received = "DCGM_FI_PROF_NVLINK_RX_BYTES"
+	)
+
 	exported := n.used + `{$sel,GPU_I_ID="",exported_pod!=""}`
 	own := n.used + `{$sel,GPU_I_ID="",exported_pod="",pod!="",pod!~".*exporter.*"}`
 
@@ -205,8 +246,15 @@ func dcgm(n dcgmNames) dialect {
 			"present_over_time(" + own + "[$w]))",
 		total: `max by (UUID) (last_over_time(` + n.used + `{$sel,GPU_I_ID=""}[$w]) + last_over_time(` + n.free +
 			`{$sel,GPU_I_ID=""}[$w]))` + n.mebibytes,
-		nvlink: most(n.nvlink) + n.megabytes + " or on (UUID) " + sent + " + on (UUID) " + received +
-			" or on (UUID) " + sent + " or on (UUID) " + received,
+		nvlink: "max by (UUID) (" + eitherOf("family", most(n.nvlink)+n.megabytes,
+			sumOfDirections("UUID", most(sent), most(received))) + ")",
+		nvlinkRead: presence{
+			complete: count(n.nvlink) + " >= " + count(n.used) + " or " +
+				count(sent) + " + " + count(received) + " >= 2 * " + count(n.used),
+			steps: over("present_over_time", n.nvlink, "5m") + " or on (UUID) (" +
+				over("present_over_time", sent, "5m") + " and on (UUID) " +
+				over("present_over_time", received, "5m") + ")",
+		},
 		media:       engine("encoder", n.encoder) + " or " + engine("decoder", n.decoder),
 		engines:     engines("avg_over_time"),
 		enginesMost: engines("max_over_time"),

@@ -157,7 +157,7 @@ func (a *analysis) notes(r *Report) []string {
 	add(
 		c.bridges,
 		"%d of the slices are provisional because NVLink bridges may connect their GPUs, and the "+
-			"history has no traffic of these. nvidia-smi nvlink --status on the node lists them. If "+
+			"history lacks traffic of these. nvidia-smi nvlink --status on the node lists them. If "+
 			"there are any, measure: "+nvlinkRemedy+".",
 		c.bridges,
 	)

@@ -37,10 +37,24 @@ const nvlinkRemedy = "mig-exporter serves it by its collector nvlink, dcgm-expor
 	"counters file"
 
 const nvlinkUnreadText = "a slice would do, unless data was exchanged over NVLink, which slices " +
-	"do not have: another GPU of the node was held at the same time, and the traffic is not in the " +
-	"history. " + nvlinkRemedy
+	"do not have: another GPU of the node was held at the same time, and for more than 5 % of the " +
+	"time the history lacks the traffic of at least one direction. " + nvlinkRemedy
 
-func (h *history) isNVLinkUnread() bool { return math.IsNaN(h.nvlink) }
+// isNVLinkUnread reports whether the history lacks NVLink's traffic, of at least one direction, in
+// too many of the steps in which the GPU was held. A gap in all of its samples does not count.
+func (h *history) isNVLinkUnread() bool {
+	held := 0
+	read := 0
+
+	for at, is := range h.held {
+		if is && !isNaN(h.busy[at]) {
+			held++
+			read += boolToInt(h.nvlinkRead.has(at))
+		}
+	}
+
+	return math.IsNaN(h.nvlink) || float64(read) < minRead*float64(held)
+}
 
 // findNeighbors fills in hasNeighbor of GPUs: whether another GPU of the node was held at the same
 // time. If another exporter serves GPUs of the node, we don't know when these were held.

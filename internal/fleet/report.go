@@ -116,8 +116,8 @@ type GPU struct {
 	Server *advise.ServerEvidence `json:"server,omitempty"`
 	// StartWith says how to start the server in the slice.
 	StartWith *advise.PredictedServer `json:"predictedServer,omitempty"`
-	// ActivityUnread says that SM or DRAM activity is not in the history, NVLinkUnread that the
-	// traffic of NVLink is not.
+	// ActivityUnread says that SM or DRAM activity is not in the history for long enough, NVLinkUnread
+	// that the traffic of NVLink is not, in both directions.
 	ActivityUnread bool `json:"activityUnread,omitempty"`
 	NVLinkUnread   bool `json:"nvlinkUnread,omitempty"`
 

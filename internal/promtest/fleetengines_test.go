@@ -33,6 +33,7 @@ func engineExporters() map[string]engineFamilies {
 				"DCGM_FI_DEV_FB_USED_BYTES": 4 << 30, "DCGM_FI_DEV_FB_FREE_BYTES": h100Bytes - 4<<30,
 				"DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO": 0.2, "DCGM_FI_PROF_SM_UTIL_RATIO": 0.01,
 				"DCGM_FI_PROF_DRAM_UTIL_RATIO": 0.01, "DCGM_FI_DEV_ENC_UTIL_RATIO": 0, "DCGM_FI_DEV_DEC_UTIL_RATIO": decoders,
+				"DCGM_FI_PROF_NVLINK_TX_BYTES": 0,
 			}
 		}},
 	}
