@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 // TestAdvisorHasTheLastWord: what the advisor of a node says of its GPU replaces what the history
@@ -90,4 +91,19 @@ func TestMediaStayUnchecked(t *testing.T) {
 	if !g.NotChecked || !g.Provisional {
 		t.Errorf("%+v", g)
 	}
+}
+
+// TestUnreadByTheAdvisor: if the advisor of a node could not read NVLink, the answer says so in the
+// advisor's words. Those of the history would send the operator after traffic that may be in it.
+func TestUnreadByTheAdvisor(t *testing.T) {
+	o := weekly()
+	d, other := narrow(o), narrow(o)
+	d.history.advice.reason = advise.ReasonNVLinkUnread
+	judgeTogether(analysisOf(o), d, other)
+
+	g := d.answer
+	cmptest.Equal(t, "answer", [2]string{string(g.Action), string(g.Reason)}, [2]string{"unknown", "nvlink-unread"})
+	cmptest.Equal(t, "read by the history", g.NVLinkUnread, false)
+	cmptest.Equal(t, "explanation", g.Explanation, advise.ReasonNVLinkUnread.Summary(o.Advise))
+	cmptest.LacksTexts(t, g.Explanation, "history", "DCGM_FI_PROF_NVLINK_TX_BYTES")
 }
