@@ -112,10 +112,8 @@ func roundedRatio(x float64) gpu.Opt[float64] { return gpu.Some(math.Round(x*100
 // too early to say.
 func rejection(d *advise.Recommendation) string {
 	switch {
-	case d.Action == advise.ActionSlice && d.NotChecked:
-		return "media-not-checked" // it never becomes a candidate, however long we observe it
 	case d.Action == advise.ActionSlice:
-		return "provisional"
+		return string(d.WhyNotFinal())
 	case d.Reason == advise.ReasonNoMIG,
 		d.Reason == advise.ReasonLittleEvidence,
 		d.Reason == advise.ReasonHoldersUnknown:

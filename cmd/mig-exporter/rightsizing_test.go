@@ -215,3 +215,15 @@ func TestMediaForRightSizing(t *testing.T) {
 		cmptest.Equal(t, "extra readings", neededExtras(advises, c), gpu.Extras{Media: advises})
 	}
 }
+
+// TestMetricsHaveTheReasonOfTheRule: metrics give a slice that is not final the reason of
+// advise.WhyNotFinal, as migctl recommend does.
+func TestMetricsHaveTheReasonOfTheRule(t *testing.T) {
+	for _, d := range []advise.Recommendation{{Provisional: true}, {NotChecked: true}, {Provisional: true, NotChecked: true}} {
+		d.GPU = "GPU-0"
+		d.Action = advise.ActionSlice
+		served := adviceOf(&advise.Report{Devices: []advise.Recommendation{d}})
+		cmptest.Equal(t, "series", len(served), 1)
+		cmptest.Equal(t, "reason", served[0].Rejected, string(d.WhyNotFinal()))
+	}
+}

@@ -39,11 +39,11 @@ type SlicePlan struct {
 	Refused []RefusedChange
 }
 
-// ChangesSlice reports whether a slice should become smaller or larger. A provisional answer
-// changes nothing.
+// ChangesSlice reports whether a slice should become smaller or larger. An answer that is not
+// final changes nothing.
 func (r *Recommendation) ChangesSlice() bool {
 	return r.Instance.Present() && r.Workload != nil &&
-		(r.Action == ActionGrow || r.Action == ActionShrink && !r.Provisional && !r.NotChecked)
+		(r.Action == ActionGrow || r.Action == ActionShrink && r.WhyNotFinal() == ReasonNone)
 }
 
 // PlanSlices returns how to change the slices of a node as recommended. It leaves alone what the

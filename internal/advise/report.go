@@ -136,7 +136,7 @@ type Recommendation struct {
 
 // Candidate reports whether the metrics and alerts name the device as one that should be a slice.
 func (r *Recommendation) Candidate() bool {
-	return r.Action == ActionSlice && !r.Provisional && !r.NotChecked
+	return r.Action == ActionSlice && r.WhyNotFinal() == ReasonNone
 }
 
 // isSlice reports whether a slice is recommended, also if that is not final yet.

@@ -10,12 +10,6 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Reasons in the series of a node's advisor, besides those of package advise.
-const (
-	reasonProvisional     advise.Reason = "provisional"
-	reasonMediaNotChecked advise.Reason = "media-not-checked"
-)
-
 // advice is the answer of the right-sizing advisor on a GPU's node at the end of the window. The
 // advisor has seen every poll of the workload, also its starts, so it has the last word. The zero
 // advice means that no advisor has an answer.
@@ -49,7 +43,7 @@ func (g *GPU) followAdvice(said advice, o *Options) {
 		g.takeProfile(said.profile)
 	case said.reason == "", said.reason == advise.ReasonLittleEvidence:
 		return
-	case said.reason == reasonProvisional:
+	case said.reason == advise.ReasonProvisional:
 		g.takeProvisional()
 	case g.Action == advise.ActionShare && g.Reason == said.reason: // they agree
 	default:

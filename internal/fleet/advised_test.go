@@ -30,10 +30,10 @@ func TestAdvisorHasTheLastWord(t *testing.T) {
 		"another profile":  {slice, advice{profile: "3g.40gb"}, advise.ActionSlice, "", "3g.40gb", false, true},
 		"unknown profile":  {slice, advice{profile: "9g.99gb"}, advise.ActionSlice, "", "", false, true},
 		"candidate":        {kept, advice{profile: "1g.10gb"}, advise.ActionSlice, "", "1g.10gb", false, true},
-		"provisional":      {slice, advice{reason: reasonProvisional}, advise.ActionSlice, "", "1g.10gb", true, true},
-		"provisional, too": {kept, advice{reason: reasonProvisional}, advise.ActionSlice, "", "", true, true},
+		"provisional":      {slice, advice{reason: advise.ReasonProvisional}, advise.ActionSlice, "", "1g.10gb", true, true},
+		"provisional, too": {kept, advice{reason: advise.ReasonProvisional}, advise.ActionSlice, "", "", true, true},
 		"rejected":         {slice, advice{reason: "start-unseen"}, advise.ActionKeep, "start-unseen", "", false, true},
-		"not checked":      {slice, advice{reason: reasonMediaNotChecked}, advise.ActionKeep, reasonMediaNotChecked, "", false, true},
+		"not checked":      {slice, advice{reason: advise.ReasonMediaNotChecked}, advise.ActionKeep, advise.ReasonMediaNotChecked, "", false, true},
 		"not measured":     {slice, advice{reason: advise.ReasonNoActivity}, advise.ActionUnknown, advise.ReasonNoActivity, "", false, true},
 		"to share":         {shared, advice{reason: advise.ReasonStretch}, advise.ActionShare, advise.ReasonStretch, "", false, true},
 	} {
@@ -82,11 +82,11 @@ func TestRefusalsThatAnAdvisorCannotKnow(t *testing.T) {
 	}
 }
 
-// TestMediaStayUnchecked: a provisional answer of an advisor does not say whether media engines
-// were checked.
+// TestMediaStayUnchecked: an advisor that answers "provisional" has checked the media engines for its
+// own profile, which it does not name. That of the history may have fewer.
 func TestMediaStayUnchecked(t *testing.T) {
 	g := GPU{Action: advise.ActionSlice, Profile: "1g.10gb", NotChecked: true, model: modelNamed("H100-80GB")}
-	g.followAdvice(advice{reason: reasonProvisional}, &Options{Advise: advise.DefaultOptions(), Window: 7 * 24 * time.Hour})
+	g.followAdvice(advice{reason: advise.ReasonProvisional}, &Options{Advise: advise.DefaultOptions(), Window: 7 * 24 * time.Hour})
 
 	if !g.NotChecked || !g.Provisional {
 		t.Errorf("%+v", g)

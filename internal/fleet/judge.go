@@ -40,7 +40,7 @@ func ReasonText(r advise.Reason, o advise.Options) string {
 	case ReasonReplicasDiffer:
 		return "a slice would do, but no one profile is known to do for all replicas of its " +
 			"owner, which have one template"
-	case reasonMediaNotChecked:
+	case advise.ReasonMediaNotChecked:
 		return "a slice would do, if media engines that it lacks are not used; their use cannot be read on its node"
 	}
 

@@ -134,8 +134,11 @@ type GPU struct {
 
 // isFinal reports whether a slice would do, and nothing more is to be learned first.
 func (g *GPU) isFinal() bool {
-	return g.Action == advise.ActionSlice && !g.Provisional && !g.NotChecked
+	return g.Action == advise.ActionSlice && g.whyNotFinal() == advise.ReasonNone
 }
+
+// whyNotFinal returns why a slice is not final, by the rule of an Advisor.
+func (g *GPU) whyNotFinal() advise.Reason { return advise.WhyNotFinal(g.Provisional, g.NotChecked) }
 
 // addEvidence fills in the evidence and r, the recommendation that follows from it.
 func (g *GPU) addEvidence(f *advise.Facts, nvlinkUnread bool, r advise.Recommendation) {

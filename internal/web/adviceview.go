@@ -10,12 +10,12 @@ import (
 
 // adviceView is what the right-sizing advisor recommends for a GPU, or for a GPU instance of it.
 type adviceView struct {
-	Device      string // "GPU instance 3"; empty for the GPU
-	Text        string // the advice in a sentence
-	Why         string
-	Slowdown    string // how much longer requests would take in the recommended profile, if we know
-	Provisional bool   // the evidence covers less than seven days
-	Command     string // the migctl command that lists the steps; the page itself changes nothing
+	Device   string // "GPU instance 3"; empty for the GPU
+	Text     string // the advice in a sentence
+	Why      string
+	Slowdown string // how much longer requests would take in the recommended profile, if we know
+	NotFinal string // why the advice is not final; empty if it is
+	Command  string // the migctl command that lists the steps; the page itself changes nothing
 }
 
 // recommendation decodes what the page shows of one of the report's devices. We read it from the
@@ -28,6 +28,7 @@ type recommendation struct {
 	Explanation string                  `json:"explanation"`
 	Recommended string                  `json:"recommendedProfile"`
 	Provisional bool                    `json:"provisional"`
+	NotChecked  bool                    `json:"mediaNotChecked"`
 	Predicted   struct {
 		// Slowdown is how many times as long a request takes; it is 0 if that is not predicted.
 		Slowdown struct {
@@ -115,11 +116,11 @@ func (a advice) viewsOf(g *gpu.GPU) []adviceView {
 		}
 
 		view := adviceView{
-			Text:        text,
-			Why:         r.Explanation,
-			Slowdown:    r.slowdownText(),
-			Provisional: r.Provisional,
-			Command:     fmt.Sprintf("migctl recommend %d", r.Index),
+			Text:     text,
+			Why:      r.Explanation,
+			Slowdown: r.slowdownText(),
+			NotFinal: r.whyNotFinal(),
+			Command:  fmt.Sprintf("migctl recommend %d", r.Index),
 		}
 		if id, ok := r.Instance.Get(); ok {
 			view.Device = fmt.Sprintf("GPU instance %d", id)
@@ -148,6 +149,19 @@ func (r *recommendation) text() string {
 		return "It is too small: profile " + r.Recommended + " would do."
 	case "idle":
 		return "Its container has held memory for a day, and nothing has run."
+	}
+
+	return ""
+}
+
+// whyNotFinal says why the advice is not final; it is empty if it is. A test holds it against
+// advise.WhyNotFinal.
+func (r *recommendation) whyNotFinal() string {
+	switch {
+	case r.NotChecked:
+		return "media not checked"
+	case r.Provisional:
+		return "provisional"
 	}
 
 	return ""

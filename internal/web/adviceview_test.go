@@ -3,8 +3,10 @@ package web
 import (
 	"encoding/json"
 	"regexp"
+	"strings"
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -33,6 +35,26 @@ func TestAdvice(t *testing.T) {
 	cmptest.LacksTexts(t, text, "GPU instance 7 provisional", "Right-sizing, GPU instance 7")
 	cmptest.Equal(t, "underused", len(regexp.MustCompile(`data-is="[^"]*underused"`).FindAllString(page, -1)), 2)
 	cmptest.LacksTexts(t, page, "<form method", "<button") // the page changes nothing
+}
+
+// TestWhatIsNotFinal: the page says why a recommendation is not final, by the rule of the advisor,
+// which metrics and migctl follow.
+func TestWhatIsNotFinal(t *testing.T) {
+	words := map[advise.Reason]string{
+		advise.ReasonNone: "", advise.ReasonProvisional: "provisional", advise.ReasonMediaNotChecked: "media not checked",
+	}
+
+	for _, r := range []advise.Recommendation{
+		{}, {Provisional: true}, {NotChecked: true}, {Provisional: true, NotChecked: true},
+	} {
+		r.GPU = "GPU-5c1f6a2e-0000-4d1b-9f00-000000000000"
+		r.Action = advise.ActionSlice
+		report := &advise.Report{Devices: []advise.Recommendation{r}}
+		page := pageText(showPage(t, Options{State: true, Recommendations: func(gpu.UUID) any { return report }}, nodeFixture()))
+
+		title := strings.TrimSpace("Right-sizing "+words[r.WhyNotFinal()]) + " A slice"
+		cmptest.HasTexts(t, page, title)
+	}
 }
 
 // TestAdviceIsReadOnce: a report is decoded when it is new; none, or one that cannot be read, is no

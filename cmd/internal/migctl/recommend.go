@@ -243,14 +243,11 @@ func writeRecommendations(p *page, report *advise.Report, devices []advise.Recom
 // caveat says why the metrics and alerts do not count a recommended slice as a candidate; it is
 // empty if they do.
 func caveat(r *advise.Recommendation) string {
-	switch {
-	case r.NotChecked:
+	if r.WhyNotFinal() == advise.ReasonMediaNotChecked {
 		return "media not checked"
-	case r.Provisional:
-		return "provisional"
 	}
 
-	return ""
+	return string(r.WhyNotFinal())
 }
 
 func shareText(share float64) string { return percentText(gpu.Some(share)) }
@@ -288,21 +285,20 @@ func writeNotes(p *page, notes []string) {
 }
 
 // unplaced returns the whole GPUs whose workload a slice would do for, and that the packing does not
-// move: first those with a provisional recommendation, then those whose use of media engines is not
-// known or for whose slice there was no room.
-func unplaced(report *advise.Report) (provisional, left []int) {
+// move, by the reason why their recommendation is not final. If it is final, there was no room for
+// the slice.
+func unplaced(report *advise.Report) map[advise.Reason][]int {
+	left := map[advise.Reason][]int{}
+
 	for i := range report.Devices {
 		r := &report.Devices[i]
-		switch {
-		case r.Action != advise.ActionSlice || report.Packing.TargetOf(r.Index) >= 0:
-		case r.Provisional:
-			provisional = append(provisional, r.Index)
-		default:
-			left = append(left, r.Index)
+		if r.Action == advise.ActionSlice && report.Packing.TargetOf(r.Index) < 0 {
+			why := r.WhyNotFinal()
+			left[why] = append(left[why], r.Index)
 		}
 	}
 
-	return provisional, left
+	return left
 }
 
 func joinNumbers(numbers []int) string {

@@ -43,11 +43,10 @@ func singleObstacle(report *advise.Report) string {
 			continue
 		}
 
-		if r.Provisional {
+		switch r.WhyNotFinal() {
+		case advise.ReasonProvisional:
 			provisional = append(provisional, r.Index)
-		}
-
-		if r.NotChecked {
+		case advise.ReasonMediaNotChecked:
 			notChecked = append(notChecked, r.Index)
 		}
 	}

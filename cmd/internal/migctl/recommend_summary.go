@@ -13,12 +13,13 @@ import (
 func writeSummary(p *page, report *advise.Report, prices []fleet.Price) {
 	p.line()
 
-	provisional, others := unplaced(report)
+	left := unplaced(report)
+	provisional := left[advise.ReasonProvisional]
 	packing := report.Packing
 
 	switch {
 	case packing == nil && len(provisional) > 0: // writeProvisional says so
-	case packing == nil && len(others) > 0:
+	case packing == nil && len(left) > 0:
 		p.line(text("No workload is to move yet."))
 	case packing == nil:
 		p.line(text("No workload is to move from a whole GPU to a slice."))
@@ -39,11 +40,22 @@ func writeSummary(p *page, report *advise.Report, prices []fleet.Price) {
 		writeProvisional(p, report, provisional, packing == nil)
 	}
 
-	if len(others) > 0 {
+	if unchecked := left[advise.ReasonMediaNotChecked]; len(unchecked) > 0 {
 		p.paragraph(
 			"",
 			yellow,
-			fmt.Sprintf("Not moved, although a slice would do: GPU %s.", joinNumbers(others)),
+			fmt.Sprintf(
+				"Not moved, since the use of media engines cannot be read, and the slice has fewer: GPU %s.",
+				joinNumbers(unchecked),
+			),
+		)
+	}
+
+	if noRoom := left[advise.ReasonNone]; len(noRoom) > 0 {
+		p.paragraph(
+			"",
+			yellow,
+			fmt.Sprintf("Not moved, although a slice would do: GPU %s.", joinNumbers(noRoom)),
 		)
 	}
 }

@@ -290,6 +290,37 @@ func TestRecommendCountsProvisionalSlices(t *testing.T) {
 	cmptest.LacksTexts(t, got, "Procedure", "No workload is to move from")
 }
 
+// TestRecommendHasOneReason: a slice whose media engines are not checked is left out for that reason,
+// in the table and below it, whether its evidence is complete or not.
+func TestRecommendHasOneReason(t *testing.T) {
+	report, s := established(observed(advise.DefaultOptions(), 25*time.Hour,
+		wholeH100(t, 0, tiny, podOf("vision", "a-0", "Deployment/a")),
+		wholeH100(t, 1, tiny, podOf("vision", "b-0", "Deployment/b"))))
+	unchecked := &report.Devices[1]
+	unchecked.NotChecked = true
+
+	const left = "Not moved, since the use of media engines cannot be read, and the slice has fewer: GPU 1."
+
+	for _, provisional := range []bool{false, true} {
+		unchecked.Provisional = provisional
+		report.Devices[0].Provisional = false
+		report.Pack(s)
+
+		_, address := serve(t, recommended(report, s))
+		got := runner{}.run(t, address, "recommend").out
+		cmptest.HasTexts(t, flat(got), "media not checked", "The workloads to move hold 1 GPU now", left)
+		cmptest.LacksTexts(t, got, "provisional")
+		fits(t, withoutCommands(got))
+
+		report.Devices[0].Provisional = true
+		report.Pack(s)
+
+		_, address = serve(t, recommended(report, s))
+		got = runner{}.run(t, address, "recommend").out
+		cmptest.HasTexts(t, flat(got), "No workload is to move yet: 1 slice is recommended provisionally", "for GPU 0.", left)
+	}
+}
+
 // TestRecommendPrintsTheDocument: as the server wrote it, keys that migctl does not know included.
 func TestRecommendPrintsTheDocument(t *testing.T) {
 	report, s := observed(advise.DefaultOptions(), 25*time.Hour, mixedNode(t)...)
