@@ -105,6 +105,31 @@ func (p *packer) weighGains(report *Report) (gainless []*Recommendation) {
 	return withoutReplicas(report.Devices, gainless)
 }
 
+// mayGainNothing reports whether one of the moves that may be refused could gain nothing, however the
+// search assigns it. What shares a GPU, or goes to one in MIG mode, always gains, so that we look at
+// what each would gain alone.
+func (p *packer) mayGainNothing(report *Report, mayRefuse func(*Recommendation) bool) bool {
+	refusable := slices.DeleteFunc(slices.Clone(p.moves), func(m move) bool {
+		return !mayRefuse(m.recommendation)
+	})
+	if len(refusable) == 0 {
+		return false
+	}
+
+	if report.SingleStrategy {
+		return !p.fitsTwice()
+	}
+
+	before := p.placeable()
+
+	return slices.ContainsFunc(refusable, func(m move) bool {
+		return RoomBeside(p.profiles, m.profile, before) == ""
+	})
+}
+
+// fitsTwice reports whether two slices of the node's one profile fit on a GPU.
+func (p *packer) fitsTwice() bool { return p.arrange(&target{taken: []int{0, 0}}) != nil }
+
 // withoutReplicas leaves out the recommendations with a replica that gains: its template makes them
 // move, too.
 func withoutReplicas(devices []Recommendation, gainless []*Recommendation) []*Recommendation {
@@ -144,8 +169,7 @@ func (p *packer) weighNode() (gainless []*Recommendation) {
 	if gain.FreedGPUs <= 0 {
 		gain = Gain{}
 
-		twice := target{taken: []int{0, 0}}
-		if p.arrange(&twice) != nil {
+		if p.fitsTwice() {
 			gain.Room = p.moves[0].profile.Name
 		}
 	}

@@ -70,22 +70,30 @@ type packer struct {
 	best     [][]int // moves by target; nil if no assignment was found yet
 	bestCost int
 
-	// arrangements remembers arrange by target and profiles; nil if the profiles do not fit.
+	// arrangements remembers arrange by target and profiles; nil if the profiles do not fit. Targets
+	// in MIG mode come first, so that their indices are the same in all searches of a model.
 	arrangements map[string][]mig.Placed
+}
+
+// nodePacker packs the slices of a node, each model apart.
+type nodePacker struct {
+	report *Report
+	gpus   []gpu.GPU
+	// arrangements are those of packer by model. All searches share them: they do not depend on which
+	// slices move.
+	arrangements map[string]map[string][]mig.Placed
+	steps        int // slices tried on a GPU, in all searches
+}
+
+func newNodePacker(r *Report, gpus []gpu.GPU) *nodePacker {
+	return &nodePacker{report: r, gpus: gpus, arrangements: map[string]map[string][]mig.Placed{}}
 }
 
 // Pack adds how the recommendations for the devices of a Snapshot fit on the fewest GPUs, and what
 // each gains. Those that gain nothing become ReasonNoGain. It can take two seconds and needs no
 // Advisor.
 func (r *Report) Pack(s *gpu.Snapshot) {
-	// A slice that is not final yet, and gains nothing even if all others move, will be refused in the
-	// end: so we refuse it at once.
-	notFinal := func(d *Recommendation) bool { return d.isSlice() && !d.Candidate() }
-	if slices.ContainsFunc(r.Devices, func(d Recommendation) bool { return notFinal(&d) }) {
-		r.packUntilGain(s.GPUs, (*Recommendation).isSlice, notFinal)
-	}
-
-	r.Packing = r.packUntilGain(s.GPUs, (*Recommendation).Candidate, (*Recommendation).Candidate)
+	r.Packing = newNodePacker(r, s.GPUs).packNode()
 
 	for i := range r.Devices {
 		if d := &r.Devices[i]; d.Gain != nil {
@@ -94,15 +102,35 @@ func (r *Report) Pack(s *gpu.Snapshot) {
 	}
 }
 
-// packUntilGain packs the recommendations that are moves. It refuses those that gain nothing, if it may
-// refuse them, and packs again until there are none.
-func (r *Report) packUntilGain(gpus []gpu.GPU, isMove, mayRefuse func(*Recommendation) bool) *Packing {
+// packNode returns the packing of the candidates, after it has refused what gains nothing.
+func (n *nodePacker) packNode() *Packing {
+	// A slice that is not final yet, and gains nothing even if all others move, will be refused in the
+	// end: so we refuse it at once. Some slices are never final, and we pack every minute. So we spare
+	// this search if each of them would gain even alone on a GPU, as on a node without a free one.
+	// Else only the search shows which of them end up alone. The search for the candidates cannot, since
+	// it packs fewer slices.
+	unfinished := (*Recommendation).isUnfinishedSlice
+	n.packUntilGain((*Recommendation).isSlice, unfinished, func(p *packer) bool {
+		return p.mayGainNothing(n.report, unfinished)
+	})
+
+	candidate := (*Recommendation).Candidate
+
+	return n.packUntilGain(candidate, candidate, func(*packer) bool { return true })
+}
+
+// packUntilGain packs the recommendations that are moves, of the models that need it. It refuses those
+// that gain nothing, if it may refuse them, and packs again until there are none.
+func (n *nodePacker) packUntilGain(
+	isMove, mayRefuse func(*Recommendation) bool,
+	isNeeded func(*packer) bool,
+) *Packing {
 	for {
-		for i := range r.Devices {
-			r.Devices[i].Gain = nil
+		for i := range n.report.Devices {
+			n.report.Devices[i].Gain = nil
 		}
 
-		packing, gainless := pack(r, gpus, isMove)
+		packing, gainless := n.pack(isMove, isNeeded)
 		gainless = slices.DeleteFunc(gainless, func(d *Recommendation) bool { return !mayRefuse(d) })
 
 		if len(gainless) == 0 {
@@ -117,25 +145,24 @@ func (r *Report) packUntilGain(gpus []gpu.GPU, isMove, mayRefuse func(*Recommend
 }
 
 // pack places the slices that are moves on the fewest GPUs of a node, and fills in their gains.
-// It also returns the recommendations that gain nothing.
+// It also returns the recommendations that gain nothing. It leaves out models that need no packing.
 //
 // The packing is nil if nothing should move, or if the node uses the single strategy and not all of
 // it can move. It leaves out slices that it found no placement for; Proven is false then.
-func pack(
-	report *Report,
-	gpus []gpu.GPU,
+func (n *nodePacker) pack(
 	isMove func(*Recommendation) bool,
+	isNeeded func(*packer) bool,
 ) (packing *Packing, gainless []*Recommendation) {
 	packing = &Packing{Proven: true, GPUs: []PackedGPU{}, FreedGPUs: []int{}}
 	packed := map[string]bool{} // by model
 
-	for i := range report.Devices {
-		r := &report.Devices[i]
+	for i := range n.report.Devices {
+		r := &n.report.Devices[i]
 		if !r.isSlice() {
 			continue
 		}
 
-		if report.SingleStrategy && !isMove(r) {
+		if n.report.SingleStrategy && !isMove(r) {
 			return nil, nil // the node cannot move in part
 		}
 
@@ -144,8 +171,14 @@ func pack(
 		}
 
 		packed[r.Model] = true
-		p := newPacker(r.Model, report, gpus, isMove)
+
+		p := n.newPacker(r.Model, isMove)
+		if !isNeeded(p) {
+			continue
+		}
+
 		p.search(0)
+		n.steps += p.steps
 
 		if p.best == nil {
 			packing.Proven = false
@@ -153,8 +186,8 @@ func pack(
 		}
 
 		packing.Proven = packing.Proven && p.steps < maxPackingSteps
-		gainless = append(gainless, p.weighGains(report)...)
-		p.addTo(packing, gpus)
+		gainless = append(gainless, p.weighGains(n.report)...)
+		p.addTo(packing, n.gpus)
 	}
 
 	if len(packed) == 0 {
@@ -169,21 +202,22 @@ func pack(
 
 // newPacker collects the moves and the targets of one model. Targets are in the order in which an
 // operator would rather use them: GPUs in MIG mode, free GPUs, GPUs that must be drained.
-func newPacker(
-	model string,
-	report *Report,
-	gpus []gpu.GPU,
-	isMove func(*Recommendation) bool,
-) *packer {
+func (n *nodePacker) newPacker(model string, isMove func(*Recommendation) bool) *packer {
+	report := n.report
+
+	if n.arrangements[model] == nil {
+		n.arrangements[model] = map[string][]mig.Placed{}
+	}
+
 	p := &packer{
 		replicas:     map[owner]int{},
-		arrangements: map[string][]mig.Placed{},
-		bestCost:     len(gpus) + 1,
+		arrangements: n.arrangements[model],
+		bestCost:     len(n.gpus) + 1,
 	}
 	var partitioned, free, drained []target
 
-	for i := range gpus {
-		g := &gpus[i]
+	for i := range n.gpus {
+		g := &n.gpus[i]
 		if g.Name != model || !g.Up || !g.MIG.Enabled.Present() {
 			continue
 		}

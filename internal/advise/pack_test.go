@@ -37,6 +37,12 @@ func node(t testing.TB, model string, profiles ...string) ([]gpu.GPU, []Recommen
 	return gpus, devices
 }
 
+// packCandidates returns the packing of the candidates of a report, in one search for each model.
+func packCandidates(r *Report, gpus []gpu.GPU) *Packing {
+	packing, _ := newNodePacker(r, gpus).pack((*Recommendation).Candidate, func(*packer) bool { return true })
+	return packing
+}
+
 // TestPackingNeedsTheFewestGPUs: on random nodes of up to six pods, no assignment of pods to GPUs
 // needs fewer.
 func TestPackingNeedsTheFewestGPUs(t *testing.T) {
@@ -65,7 +71,7 @@ func TestPackingNeedsTheFewestGPUs(t *testing.T) {
 
 			gpus, devices := node(t, model, names...)
 
-			packing, _ := pack(&Report{Devices: devices}, gpus, (*Recommendation).Candidate)
+			packing := packCandidates(&Report{Devices: devices}, gpus)
 			if want := fewestGPUs(m.Profiles, names); packing.Needed != want || !packing.Proven {
 				t.Fatalf("%s: %v need %d GPUs, proven %v; want %d", model, names, packing.Needed, packing.Proven, want)
 			}
@@ -148,7 +154,7 @@ func checkPacking(t *testing.T, packing *Packing, gpus []gpu.GPU, devices []Reco
 
 func TestPackingPrefersWhatIsFree(t *testing.T) {
 	gpus, devices := node(t, "H100-80GB", "1g.10gb", "1g.10gb", "", "3g.40gb")
-	packing, _ := pack(&Report{Devices: devices}, gpus, (*Recommendation).Candidate)
+	packing := packCandidates(&Report{Devices: devices}, gpus)
 	cmptest.Equal(t, "GPUs that get slices", len(packing.GPUs), 1)
 	cmptest.Equal(t, "the free one", packing.GPUs[0].Index, 2)
 	cmptest.Equal(t, "freed", packing.FreedGPUs, []int{0, 1, 3})
@@ -165,12 +171,12 @@ func TestPackingUsesSlicesThatExist(t *testing.T) {
 		ComputeInstances: make([]gpu.ComputeInstance, 1),
 	}}
 	devices[1].Instance = gpu.Some(gpu.InstanceID(9))
-	packing, _ := pack(&Report{Devices: devices}, gpus, (*Recommendation).Candidate)
+	packing := packCandidates(&Report{Devices: devices}, gpus)
 	cmptest.Equal(t, "slices", packing.GPUs[0].Slices,
 		[]PackedSlice{{Profile: "1g.10gb", Exists: true}})
 	cmptest.Equal(t, "whole GPUs needed", packing.Needed, 0)
 	devices[1].Action = ActionIdle // no pod holds it, but a process of the host
-	packing, _ = pack(&Report{Devices: devices}, gpus, (*Recommendation).Candidate)
+	packing = packCandidates(&Report{Devices: devices}, gpus)
 	cmptest.Equal(t, "beside a slice in use", packing.GPUs[0].Slices[0].Exists, false)
 }
 
@@ -192,7 +198,7 @@ func TestPackingKeepsTheBounds(t *testing.T) {
 			c.change(&devices[i])
 		}
 
-		packing, _ := pack(&Report{Devices: devices}, gpus, (*Recommendation).Candidate)
+		packing := packCandidates(&Report{Devices: devices}, gpus)
 		cmptest.Equal(t, c.about+": GPUs needed", packing.Needed, c.want)
 	}
 }
@@ -209,7 +215,7 @@ func TestPackingIsBounded(t *testing.T) {
 
 	gpus, devices := node(t, "H100-80GB", profiles...)
 
-	packing, _ := pack(&Report{Devices: devices}, gpus, (*Recommendation).Candidate)
+	packing := packCandidates(&Report{Devices: devices}, gpus)
 	if !packing.Proven || packing.Needed != 5 {
 		t.Errorf("needs %d GPUs, proven %v; want 5", packing.Needed, packing.Proven)
 	}

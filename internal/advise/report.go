@@ -142,6 +142,9 @@ func (r *Recommendation) Candidate() bool {
 // isSlice reports whether a slice is recommended, also if that is not final yet.
 func (r *Recommendation) isSlice() bool { return r.Action == ActionSlice }
 
+// isUnfinishedSlice reports whether a slice is recommended, and that is not final yet.
+func (r *Recommendation) isUnfinishedSlice() bool { return r.isSlice() && !r.Candidate() }
+
 // Pod names a container that holds a device, and the resource that it asked for.
 type Pod struct {
 	Namespace string `json:"namespace"`

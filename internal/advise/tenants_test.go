@@ -39,7 +39,7 @@ func targetOf(t *testing.T, gpus []gpu.GPU, change func(minute int)) *Packing {
 	again := restarted(t, a, s)
 	again.Observe(s)
 
-	packing, _ := pack(again.Recommend(s), gpus, (*Recommendation).Candidate) // it gains nothing if a GPU is free
+	packing := packCandidates(again.Recommend(s), gpus) // it gains nothing if a GPU is free
 	if packing == nil || len(packing.GPUs) != 1 || len(packing.GPUs[0].Slices) != 1 {
 		t.Fatalf("packing is %+v, want one GPU with one slice", packing)
 	}
