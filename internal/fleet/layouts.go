@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
@@ -16,16 +17,16 @@ type NodeLayout struct {
 	Devices map[string]int // numbers of instances by profile
 }
 
-// Layouts returns the recommended slices as layouts, by node. It packs the slices of a node onto as
-// few of the node's GPUs as they need; its other GPUs stay whole. It returns an error if a node or a
-// profile is unknown, or if the slices are of several clusters.
+// Layouts returns the final slices as layouts, by node; LeftOut says which others are recommended. It
+// packs the slices of a node onto as few of the node's GPUs as they need; its other GPUs stay whole.
+// It returns an error if a node or a profile is unknown, or if the slices are of several clusters.
 func (r *Report) Layouts() ([]NodeLayout, error) {
 	nodes := map[string][]*GPU{}
 	clusters := map[string]bool{}
 
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
-		if g.Action != advise.ActionSlice {
+		if !g.isFinal() {
 			continue
 		}
 
@@ -42,6 +43,10 @@ func (r *Report) Layouts() ([]NodeLayout, error) {
 	}
 
 	if len(nodes) == 0 {
+		if left := r.LeftOut(); left != "" {
+			return nil, errors.New("no slice is final yet: " + left)
+		}
+
 		return nil, errors.New("no slices are recommended")
 	}
 
@@ -61,6 +66,30 @@ func (r *Report) Layouts() ([]NodeLayout, error) {
 	}
 
 	return layouts, nil
+}
+
+// LeftOut counts the recommended slices that are not final, with why they are not. It is empty if all
+// are.
+func (r *Report) LeftOut() string {
+	counts := map[advise.Reason]int{}
+
+	for i := range r.GPUs {
+		if g := &r.GPUs[i]; g.Action == advise.ActionSlice {
+			counts[g.whyNotFinal()]++
+		}
+	}
+
+	var list []string
+
+	if n := counts[advise.ReasonProvisional]; n > 0 {
+		list = append(list, fmt.Sprintf("%d provisional, by evidence that is not complete yet", n))
+	}
+
+	if n := counts[advise.ReasonMediaNotChecked]; n > 0 {
+		list = append(list, fmt.Sprintf("%d with fewer media engines than the GPU, whose use is unknown", n))
+	}
+
+	return strings.Join(list, ", ")
 }
 
 // layoutOf packs the slices of one node.

@@ -21,6 +21,12 @@ func TestLayouts(t *testing.T) {
 			Cluster: cluster, Node: node, UUID: uuid, Profile: profile, Action: advise.ActionSlice, model: h100,
 		}
 	}
+	provisional := slice("", "b", "GPU-5", "7g.80gb")
+	provisional.Provisional = true
+	unchecked := slice("y", "", "GPU-6", "3g.40gb")
+	unchecked.NotChecked = true
+	both := slice("", "b", "GPU-7", "")
+	both.Provisional, both.NotChecked = true, true
 	keep := GPU{Node: "a", UUID: "GPU-9", Action: "keep"}
 
 	for _, test := range []struct {
@@ -28,7 +34,10 @@ func TestLayouts(t *testing.T) {
 		want string // the error
 	}{
 		{[]GPU{keep, slice("", "a", "GPU-1", "3g.40gb"), slice("", "a", "GPU-2", "3g.40gb")}, ""},
+		{[]GPU{provisional, slice("", "a", "GPU-1", "3g.40gb"), unchecked, slice("", "a", "GPU-2", "3g.40gb"), both}, ""},
 		{[]GPU{keep}, "no slices"},
+		{[]GPU{keep, provisional}, "no slice is final yet: 1 provisional, by evidence that is not complete yet"},
+		{[]GPU{provisional, unchecked, both}, "yet: 1 provisional, by evidence that is not complete yet, 2 with fewer media engines"},
 		{[]GPU{slice("", "", "GPU-1", "3g.40gb")}, "does not name the node of GPU-1"},
 		{[]GPU{slice("", "a", "GPU-1", "")}, "not known"},
 		{[]GPU{slice("x", "a", "GPU-1", "3g.40gb"), slice("y", "b", "GPU-2", "3g.40gb")}, "2 clusters"},

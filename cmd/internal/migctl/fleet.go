@@ -91,7 +91,8 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 		StringVar(&f.MinEvidence)
 	c.Flag("strict", "Decide by the worst mix of kernels that the means allow.").BoolVar(&f.Strict)
 
-	addOutputFlag(c, o, formText, formJSON, formCSV, formMarkdown, formSpec)
+	outputFlag(c, o, "Form of the output: text, json, csv, markdown; or spec, the slices that are final as "+
+		"layouts of nodes, for kubectl mig apply -f.", formText, formJSON, formCSV, formMarkdown, formSpec)
 }
 
 // parse parses and checks the flags.

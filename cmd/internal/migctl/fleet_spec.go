@@ -12,7 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/fleet"
 )
 
-// writeFleetSpec writes the layouts of a report as a file for kubectl mig apply.
+// writeFleetSpec writes the layouts of a report as a file for kubectl mig apply. It has the slices that
+// are final, as the spec of recommend, and a comment that counts the others.
 func writeFleetSpec(w io.Writer, r *fleet.Report) error {
 	layouts, err := r.Layouts()
 	if err != nil {
@@ -43,8 +44,12 @@ func writeFleetSpec(w io.Writer, r *fleet.Report) error {
 	}
 
 	var out bytes.Buffer
-	fmt.Fprintf(&out, "# Recommended slices at %s, for kubectl mig apply -f. MIG mode must be on for these\n"+
+	fmt.Fprintf(&out, "# Final slices at %s, for kubectl mig apply -f. MIG mode must be on for these\n"+
 		"# GPUs, and the nodes must have these names in the cluster.\n", r.Time.UTC().Format(time.RFC3339))
+
+	if left := r.LeftOut(); left != "" {
+		fmt.Fprintf(&out, "# Left out, since not final: %s. migctl fleet -o csv lists them.\n", left)
+	}
 
 	if err := writeYAML(&out, data); err != nil {
 		return fmt.Errorf("write the fleet: %w", err)

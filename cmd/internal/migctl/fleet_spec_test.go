@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/spec"
 )
 
@@ -34,6 +35,27 @@ func TestFleetSpec(t *testing.T) {
 		!slices.Contains(f.Entries[0].Spec.GPUs, "GPU-00000001-1") {
 		t.Errorf("got\n%s", got.out)
 	}
+
+	cmptest.LacksTexts(t, got.out, "Left out")
+
+	unread := small
+	unread.uuid = "GPU-00000003-1"
+	unread.node = "node-2"
+	unread.pod = "transcode"
+	unread.mediaUnread = true
+
+	got = run(small, unread)
+	cmptest.Equal(t, "exit code and errors", outcome{code: got.code, err: got.err}, outcome{})
+	cmptest.HasTexts(t, got.out, "# Left out, since not final: 1 with fewer media engines", "migctl fleet -o csv")
+	cmptest.LacksTexts(t, got.out, "GPU-00000003-1", "node-2")
+
+	if f, err := spec.DecodeFleet("fleet.yaml", []byte(got.out)); err != nil || len(f.Entries) != 1 {
+		t.Errorf("%v\n%s", err, got.out)
+	}
+
+	got = run(unread)
+	cmptest.Equal(t, "exit code and spec", outcome{code: got.code, out: got.out}, outcome{code: exitFailed})
+	cmptest.HasTexts(t, flat(got.err), "there is no fleet to write: no slice is final yet: 1 with fewer media engines")
 
 	other := small
 	other.uuid = "GPU-00000002-1"

@@ -16,7 +16,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// formSpec is the form of output that only recommend has.
+// formSpec is the form of output that only recommend and fleet have.
 const formSpec = "spec"
 
 const recommendHint = "mig-exporter makes the first report when it has read the GPUs: repeat the " +
