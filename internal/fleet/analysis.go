@@ -72,9 +72,9 @@ type fleetGPU struct {
 	history             *history // only while we query it
 	answer              GPU
 	first, last         time.Time // begin and end of its history; zero if it has none
-	// holderUnknown says that the history does not show whether pods or jobs held it, although it
-	// shows holders of other GPUs in the cluster.
-	holderUnknown bool
+	// holderUnknown says that the history never shows whether anything held it, although it shows
+	// holders of other GPUs in the cluster; holderUnread, that it lacks that for some of the time.
+	holderUnknown, holderUnread bool
 	// hasNeighbor says that another GPU of the node may have been held at the same time.
 	hasNeighbor bool
 }

@@ -18,7 +18,8 @@ type history struct {
 	// By step of five minutes. Means are NaN without a sample.
 	busy, sms, bandwidth []float32
 	held                 []bool
-	holders              []uint8 // number of holders: 0, 1, or 2 for several
+	holders              []uint8    // number of holders with a name: 0, 1, or 2 for several
+	nameless             []nameless // of steps without a holder with a name
 
 	memory []float64 // largest use by hour, in bytes; NaN without a sample
 
@@ -35,18 +36,27 @@ type history struct {
 	total float64 // memory in bytes; 0 if it is unknown
 	// nvlink is the largest rate that was read in any step, in bytes per second, see nvlinkRead; NaN
 	// if none was.
-	nvlink      float64
-	nvlinkRead  readings                // of the traffic in both directions
-	media       map[string]mediaUse     // by engine
-	engines     map[string]*engineSteps // by engine; only of engines that were used
-	mig         bool                    // MIG mode was on at some time
-	shared      bool                    // it had several holders at once
-	multi       bool                    // a holder had several GPUs at once
-	knewHolders bool                    // see dialect
-	advice      advice
-	arrived     bool // the last holder came within the window
-	stayed      bool // some holder came within the window, and held the GPU for an hour
+	nvlink     float64
+	nvlinkRead readings                // of the traffic in both directions
+	media      map[string]mediaUse     // by engine
+	engines    map[string]*engineSteps // by engine; only of engines that were used
+	mig        bool                    // MIG mode was on at some time
+	shared     bool                    // it had several holders at once
+	multi      bool                    // a holder had several GPUs at once
+	advice     advice
+	arrived    bool // the last holder came within the window
+	stayed     bool // some holder came within the window, and held the GPU for an hour
 }
+
+// nameless says whether something without a name held a GPU in a step in which nothing with a name
+// did.
+type nameless uint8
+
+const (
+	namelessNone nameless = iota
+	namelessHolds
+	namelessUnknown
+)
 
 // engineSteps is the use of the media engines of a kind in each step, as a share of all of them: 0 if
 // they were not used or we don't know.
@@ -76,6 +86,7 @@ func newHistory(start time.Time, window time.Duration) *history {
 		start:      start,
 		held:       make([]bool, steps),
 		holders:    make([]uint8, steps),
+		nameless:   make([]nameless, steps),
 		namespaces: map[string]int{},
 		pods:       map[podKey]bool{},
 		nvlink:     math.NaN(),
@@ -169,7 +180,6 @@ func (q *querier) facts(template string, set func(*history, *model.Sample)) {
 }
 
 func (q *querier) queryFacts() {
-	q.facts(q.dialect.knewHolders, func(h *history, _ *model.Sample) { h.knewHolders = true })
 	q.queryAdvice()
 	q.facts(q.dialect.mig, func(h *history, _ *model.Sample) { h.mig = true })
 	q.facts(q.dialect.total, func(h *history, row *model.Sample) { h.total = float64(row.Value) })
@@ -239,12 +249,8 @@ func (q *querier) queryMeans(gpus []*fleetGPU) {
 	}
 
 	all.finish(q.gpus)
+	q.queryNameless(gpus)
 	all.findStarts()
-
-	if q.dialect.used != "" {
-		q.series(q.dialect.used, without(gpus, (*history).isHeld), steps,
-			func(h *history, at int, _ model.Metric, _ float64) { h.held[at] = true })
-	}
 
 	q.series(
 		q.dialect.memory,
@@ -254,6 +260,36 @@ func (q *querier) queryMeans(gpus []*fleetGPU) {
 			h.memory[at] = v
 		},
 	)
+}
+
+// queryNameless queries whether anything holds the GPUs in the steps in which nothing with a name
+// does.
+func (q *querier) queryNameless(gpus []*fleetGPU) {
+	if len(q.dialect.holding) == 0 {
+		return
+	}
+
+	partly := without(gpus, (*history).isNamedThroughout)
+	for _, g := range partly {
+		for at, count := range g.history.holders {
+			if count == 0 {
+				g.history.nameless[at] = namelessUnknown
+			}
+		}
+	}
+
+	for _, template := range q.dialect.holding {
+		q.series(template, partly, q.analysis.steps(), func(h *history, at int, _ model.Metric, v float64) {
+			switch {
+			case h.holders[at] > 0:
+			case v > 0:
+				h.nameless[at] = namelessHolds
+				h.held[at] = true
+			case h.nameless[at] == namelessUnknown:
+				h.nameless[at] = namelessNone
+			}
+		})
+	}
 }
 
 // queryEngines queries the use of media engines, of the GPUs that use any.
@@ -357,7 +393,15 @@ func (h *history) isSeen() bool {
 	return slices.ContainsFunc(h.busy, func(v float32) bool { return !isNaN(v) })
 }
 
-// isHeld reports whether anything ever held the GPU.
-func (h *history) isHeld() bool { return slices.Contains(h.held, true) }
+// isNamedThroughout reports whether something with a name held the GPU in each step with a sample.
+func (h *history) isNamedThroughout() bool {
+	for at, count := range h.holders {
+		if count == 0 && !isNaN(h.busy[at]) {
+			return false
+		}
+	}
+
+	return true
+}
 
 func isNaN(v float32) bool { return v != v }

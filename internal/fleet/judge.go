@@ -147,16 +147,35 @@ func (a *analysis) reasonNotJudged(g *fleetGPU, modelKnown bool) advise.Reason {
 	return advise.ReasonNone
 }
 
-// assumeHeld takes a GPU for held all the time if the history doesn't show whether anything held it.
-// Only if the exporter can see pods, jobs or processes does it mean something that none has a series.
+// assumeHeld takes a GPU for held in the steps of which the history doesn't show whether anything held
+// it. Only if the exporter can see pods, jobs or processes does it mean something that none has a
+// series.
 func (a *analysis) assumeHeld(g *fleetGPU) {
-	known := a.holdersKnown[g.cluster]
-	g.holderUnknown = known && g.dialect.knewHolders != "" &&
-		!g.history.knewHolders && !g.history.isHeld()
+	h := g.history
 
-	if !known || g.holderUnknown {
-		g.history.holdAlways()
+	if !a.holdersKnown[g.cluster] {
+		h.holdAlways()
+		return
 	}
+
+	seen := 0
+	unknown := 0
+
+	for at, busy := range h.busy {
+		if isNaN(busy) {
+			continue
+		}
+
+		seen++
+
+		if h.nameless[at] == namelessUnknown {
+			unknown++
+			h.held[at] = true
+		}
+	}
+
+	g.holderUnknown = unknown > 0 && unknown == seen
+	g.holderUnread = unknown < seen && float64(unknown) > (1-minRead)*float64(seen)
 }
 
 // record returns the evidence on the GPU, and in how many steps it was held. A gap in the samples

@@ -33,7 +33,6 @@ func narrow(o Options) *fleetGPU {
 
 	h.total, h.nvlink, h.namespaces["vision"] = 81559<<20, 0, len(h.held)
 	h.nvlinkRead.complete = true
-	h.knewHolders = true
 	h.arrived = true
 	h.stayed = true
 	d := native()
@@ -333,11 +332,11 @@ func TestUnreadNVLinkIsNotNone(t *testing.T) {
 		"another cluster, of which no holder is known": {h100, func(d, other *fleetGPU) {
 			d.cluster, other.cluster = "b", "b"
 			clear(other.history.held)
-			other.history.knewHolders = false
+			other.history.hideHolders()
 		}, "unknown nvlink-unread  false"},
 		"its holder is unknown": {h100, func(_, other *fleetGPU) {
 			clear(other.history.held)
-			other.history.knewHolders = false
+			other.history.hideHolders()
 		}, "unknown nvlink-unread  false"},
 		"it fills its memory": {h100, func(d, _ *fleetGPU) { d.history.memory[77] = 75 << 30 }, "keep memory  false"},
 		"the advisor has read it": {h100, func(d, _ *fleetGPU) { d.history.advice.profile = "1g.10gb" },
@@ -452,6 +451,13 @@ func TestHoldersUnknown(t *testing.T) {
 	cmptest.Equal(t, "namespace", g.Namespace, "")
 }
 
+// hideHolders makes it unknown what holds the GPU.
+func (h *history) hideHolders() {
+	for at := range h.nameless {
+		h.nameless[at] = namelessUnknown
+	}
+}
+
 // TestHoldersUntold: a GPU of which the exporter can see neither pods nor processes is not free for
 // lack of them, also if others of its cluster have some.
 func TestHoldersUntold(t *testing.T) {
@@ -460,7 +466,11 @@ func TestHoldersUntold(t *testing.T) {
 		d := narrow(o)
 		clear(d.history.held)
 		clear(d.history.namespaces)
-		d.history.knewHolders = told
+
+		if !told {
+			d.history.hideHolders()
+		}
+
 		a := analysisOf(o)
 		a.client = &Client{}
 		a.gpus = []*fleetGPU{d}

@@ -29,9 +29,6 @@ type dialect struct {
 	media      string // largest use of media engines, by the label engine
 	mediaSeen  string // share of scrapes that have that use, by the label engine
 	mig        string // has a result if MIG mode was ever on
-	// knewHolders has a result if the exporter knew at any time in the window whether anything holds
-	// the GPU.
-	knewHolders string
 	// advice has the right-sizing advisor's answer: the profile of a candidate, or the reason why
 	// the GPU is none.
 	advice string
@@ -42,7 +39,9 @@ type dialect struct {
 	engines           string   // mean use of media engines that are used, by the label engine
 	enginesMost       string   // their largest use
 	held              []string // series with labels that say what holds the GPU
-	used              string   // without such series: has a result if anything holds it
+	// holding has series that are above 0 if anything holds the GPU, also what has no name, and 0 if
+	// nothing does. Without them, what has no name holds none.
+	holding []string
 
 	memory string // largest use in each hour, in bytes
 }
@@ -121,8 +120,6 @@ func native() dialect {
 		holders: "group by ($places) (present_over_time(nvidia_gpu_pod_info{$sel}[$w]) or " +
 			"present_over_time(nvidia_gpu_hpc_job_info{$sel}[$w]) or " +
 			"present_over_time(nvidia_gpu_processes{$sel}[$w]))",
-		knewHolders: "max by (uuid) (present_over_time(nvidia_gpu_allocated{$sel}[$w]) or " +
-			"present_over_time(nvidia_gpu_processes{$sel}[$w]))",
 		total:  most("nvidia_gpu_memory_total_bytes"),
 		nvlink: sumOfDirections("uuid", rate(sent), rate(received)),
 		nvlinkRead: presence{
@@ -144,7 +141,8 @@ func native() dialect {
 		bandwidth:   mean("nvidia_gpu_dram_activity_ratio"),
 		held: []string{"present_over_time(nvidia_gpu_pod_info{$sel}[5m])",
 			"present_over_time(nvidia_gpu_hpc_job_info{$sel}[5m])"},
-		used:   "max_over_time(nvidia_gpu_processes{$sel}[5m]) > 0",
+		holding: []string{"max_over_time(nvidia_gpu_allocated{$sel}[5m])",
+			"max_over_time(nvidia_gpu_processes{$sel}[5m])"},
 		memory: "max by (uuid) (max_over_time(nvidia_gpu_memory_used_bytes{$sel}[1h]))",
 	}
 }

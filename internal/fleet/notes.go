@@ -24,6 +24,7 @@ type counts struct {
 	bridges       int // provisional without NVLink traffic
 	unheld        int // in a cluster whose history names no holder
 	holderUnknown int // see fleetGPU
+	holderUnread  int // see fleetGPU
 	byAdvisor     int // judged by the advisor of their node
 	gone          int // without a sample in the last hour
 	unseen        int // whole since no start of their holder is in the history
@@ -48,6 +49,7 @@ func (a *analysis) countForNotes(r *Report) counts {
 		c.byAdvisor += boolToInt(answer.Advised)
 		c.unheld += boolToInt(!a.holdersKnown[g.cluster])
 		c.holderUnknown += boolToInt(g.holderUnknown)
+		c.holderUnread += boolToInt(g.holderUnread)
 		c.exporters[g.dialect.name]++
 
 		c.gone += boolToInt(!g.last.After(a.end.Add(-hour)))
@@ -172,6 +174,12 @@ func (a *analysis) notes(r *Report) []string {
 			"nvidia_gpu_processes of them, as if mig-exporter saw no kubelet and only the "+
 			"processes of its own PID namespace.",
 		c.holderUnknown,
+	)
+	add(
+		c.holderUnread,
+		"For some of the time the history does not show whether anything held %d of the GPUs: they count "+
+			"as held then, and a start in that time is not seen.",
+		c.holderUnread,
 	)
 	add(
 		r.Fleet.NotChecked,

@@ -19,7 +19,7 @@ func (all heldByHolder) findStarts() {
 	for _, list := range all {
 		for _, held := range list {
 			h := held.gpu
-			last := lastTrue(h.held)
+			last := h.lastNamed()
 
 			// A holder can have had the GPU several times. We go back from the last one.
 			for end := lastTrue(held.steps); end >= 0; {
@@ -44,10 +44,22 @@ func lastTrue(steps []bool) int {
 	return -1
 }
 
+// lastNamed returns the last step in which something with a name held the GPU, -1 if there is none.
+func (h *history) lastNamed() int {
+	for at := len(h.holders) - 1; at >= 0; at-- {
+		if h.holders[at] > 0 {
+			return at
+		}
+	}
+
+	return -1
+}
+
 // beginOf returns the first of the successive true steps that end with end. Steps without a sample
-// of the GPU don't interrupt them.
+// of the GPU don't interrupt them, nor do those in which what held it has no name: it may have been
+// the same.
 func beginOf(steps []bool, h *history, end int) int {
-	for end > 0 && (steps[end-1] || isNaN(h.busy[end-1])) {
+	for end > 0 && (steps[end-1] || isNaN(h.busy[end-1]) || h.nameless[end-1] != namelessNone) {
 		end--
 	}
 

@@ -126,7 +126,11 @@ func (g fakeGPU) answer(query string) (labels map[string]string, v float64, ok b
 		return map[string]string{"uuid": g.uuid, "name": g.model, "cluster": g.cluster, "node": g.node}, 1440, true
 	case strings.Contains(query, "group by (cluster)") && strings.Contains(query, "nvidia_gpu_pod_info"):
 		return map[string]string{"cluster": g.cluster}, 1, true
-	case strings.Contains(query, "present_over_time(nvidia_gpu_allocated"):
+	case strings.Contains(query, "max_over_time(nvidia_gpu_allocated"):
+		if g.namespace == "" {
+			return labels, 0, true
+		}
+
 		return labels, 1, true
 	case strings.Contains(query, "max_over_time(nvidia_gpu_memory_total_bytes"):
 		return labels, 81559 << 20, true
