@@ -21,7 +21,8 @@ type history struct {
 	holders              []uint8    // number of holders with a name: 0, 1, or 2 for several
 	nameless             []nameless // of steps without a holder with a name
 
-	memory []float64 // largest use by hour, in bytes; NaN without a sample
+	memory     []float64 // largest use by hour, in bytes; NaN without a sample
+	memoryRead readings
 
 	// pods are the pods that held it, with an empty cluster. A holder that is no pod has an empty
 	// key.
@@ -38,7 +39,7 @@ type history struct {
 	// if none was.
 	nvlink     float64
 	nvlinkRead readings                // of the traffic in both directions
-	media      map[string]mediaUse     // by engine
+	media      map[string]*mediaUse    // by engine; only of engines whose use was read
 	engines    map[string]*engineSteps // by engine; only of engines that were used
 	mig        bool                    // MIG mode was on at some time
 	shared     bool                    // it had several holders at once
@@ -77,7 +78,7 @@ func (r *readings) add(at int) { r.steps[at] = true }
 // mediaUse is what we know of the media engines of a kind.
 type mediaUse struct {
 	most float64 // largest use
-	seen float64 // share of the scrapes that have it
+	read readings
 }
 
 func newHistory(start time.Time, window time.Duration) *history {
@@ -91,9 +92,10 @@ func newHistory(start time.Time, window time.Duration) *history {
 		pods:       map[podKey]bool{},
 		nvlink:     math.NaN(),
 		nvlinkRead: readings{steps: make([]bool, steps)},
-		media:      map[string]mediaUse{},
+		media:      map[string]*mediaUse{},
 		engines:    map[string]*engineSteps{},
 		memory:     make([]float64, int(window/hour)),
+		memoryRead: readings{steps: make([]bool, steps)},
 	}
 
 	h.busy = unknownMeans(steps)
@@ -185,14 +187,24 @@ func (q *querier) queryFacts() {
 	q.facts(q.dialect.total, func(h *history, row *model.Sample) { h.total = float64(row.Value) })
 	q.facts(q.dialect.nvlink, func(h *history, row *model.Sample) { h.nvlink = float64(row.Value) })
 	q.facts(q.dialect.nvlinkRead.complete, func(h *history, _ *model.Sample) { h.nvlinkRead.complete = true })
+	q.facts(q.dialect.memoryRead.complete, func(h *history, _ *model.Sample) { h.memoryRead.complete = true })
 	q.facts(q.dialect.media, func(h *history, row *model.Sample) {
-		engine := string(row.Metric["engine"])
-		h.media[engine] = mediaUse{most: float64(row.Value), seen: h.media[engine].seen}
+		h.mediaOf(row.Metric["engine"]).most = float64(row.Value)
 	})
-	q.facts(q.dialect.mediaSeen, func(h *history, row *model.Sample) {
-		engine := string(row.Metric["engine"])
-		h.media[engine] = mediaUse{most: h.media[engine].most, seen: float64(row.Value)}
+	q.facts(q.dialect.mediaRead.complete, func(h *history, row *model.Sample) {
+		h.mediaOf(row.Metric["engine"]).read.complete = true
 	})
+}
+
+// mediaOf returns the use of the media engines of a kind.
+func (h *history) mediaOf(engine model.LabelValue) *mediaUse {
+	m := h.media[string(engine)]
+	if m == nil {
+		m = &mediaUse{read: readings{steps: make([]bool, len(h.held))}}
+		h.media[string(engine)] = m
+	}
+
+	return m
 }
 
 // series evaluates an expression about GPUs at the steps of a range. set gets the index of a step.
@@ -202,7 +214,7 @@ func (q *querier) series(
 	r v1.Range,
 	set func(h *history, at int, labels model.Metric, value float64),
 ) {
-	if q.err != nil || len(gpus) == 0 {
+	if q.err != nil || template == "" || len(gpus) == 0 {
 		return
 	}
 
@@ -238,10 +250,7 @@ func (q *querier) queryMeans(gpus []*fleetGPU) {
 	q.means(q.dialect.bandwidth, gpus, func(h *history) []float32 { return h.bandwidth })
 	q.queryEngines(gpus)
 
-	// Most histories have all traffic, or none: then there is no need to ask for steps.
-	partly := without(gpus, func(h *history) bool { return h.nvlinkRead.complete || math.IsNaN(h.nvlink) })
-	q.series(q.dialect.nvlinkRead.steps, partly, steps,
-		func(h *history, at int, _ model.Metric, _ float64) { h.nvlinkRead.add(at) })
+	q.queryReadings(gpus)
 
 	all := heldByHolder{}
 	for _, held := range q.dialect.held {
@@ -260,6 +269,47 @@ func (q *querier) queryMeans(gpus []*fleetGPU) {
 			h.memory[at] = v
 		},
 	)
+}
+
+// queryReadings queries in which steps the history has readings, of the GPUs of which not every scrape
+// has them: for most GPUs all have them, or none.
+func (q *querier) queryReadings(gpus []*fleetGPU) {
+	q.series(
+		q.dialect.nvlinkRead.steps,
+		without(gpus, func(h *history) bool { return h.nvlinkRead.complete || math.IsNaN(h.nvlink) }),
+		q.analysis.steps(),
+		func(h *history, at int, _ model.Metric, _ float64) { h.nvlinkRead.add(at) },
+	)
+
+	if q.dialect.memoryRead == (presence{}) {
+		for _, g := range gpus {
+			g.history.memoryRead.complete = true
+		}
+	}
+
+	q.series(
+		q.dialect.memoryRead.steps,
+		without(gpus, func(h *history) bool { return h.memoryRead.complete }),
+		q.analysis.steps(),
+		func(h *history, at int, _ model.Metric, _ float64) { h.memoryRead.add(at) },
+	)
+	q.series(
+		q.dialect.mediaRead.steps,
+		without(gpus, (*history).isMediaComplete),
+		q.analysis.steps(),
+		func(h *history, at int, labels model.Metric, _ float64) { h.mediaOf(labels["engine"]).read.add(at) },
+	)
+}
+
+// isMediaComplete reports whether each scrape has the use of all media engines that any scrape has.
+func (h *history) isMediaComplete() bool {
+	for _, m := range h.media {
+		if !m.read.complete {
+			return false
+		}
+	}
+
+	return true
 }
 
 // queryNameless queries whether anything holds the GPUs in the steps in which nothing with a name

@@ -96,7 +96,12 @@ func TestMediaEngines(t *testing.T) {
 		d := narrow(o)
 		for _, engine := range []string{"decoder", "jpeg", "ofa"} { // an H100 has no encoder
 			d.history.useEngines(engine, c.most, c.most, 1)
-			d.history.media[engine] = mediaUse{most: c.most, seen: c.seen}
+			read := &d.history.media[engine].read
+			read.complete = false
+
+			for at := range int(c.seen * float64(len(d.history.held))) {
+				read.add(at)
+			}
 		}
 
 		g := judgeOne(analysisOf(o), d)

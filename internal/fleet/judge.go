@@ -200,9 +200,12 @@ func (h *history) record() (record *advise.Record, held int) {
 		held++
 
 		window := advise.Window{
-			End:    h.start.Add(time.Duration(at+1) * step),
-			Memory: optOf(h.memory[at/stepsPerHour]),
+			End: h.start.Add(time.Duration(at+1) * step),
 		}
+		if h.memoryRead.has(at) {
+			window.Memory = optOf(h.memory[at/stepsPerHour])
+		}
+
 		if h.held[at] && known {
 			window.Busy = optOf(float64(h.busy[at]))
 			window.SM = optOf(float64(h.sms[at]))
@@ -251,6 +254,22 @@ func optOf(v float64) gpu.Opt[float64] {
 // read. A node's Advisor requires the same share of its readings.
 const minRead = 0.95
 
+// isRead reports whether the history has a reading in nearly all steps in which the GPU was held. A gap
+// in all of its samples does not count.
+func (h *history) isRead(r *readings) bool {
+	held := 0
+	read := 0
+
+	for at, is := range h.held {
+		if is && !isNaN(h.busy[at]) {
+			held++
+			read += boolToInt(r.has(at))
+		}
+	}
+
+	return float64(read) >= minRead*float64(held)
+}
+
 // addUses adds to f how the GPU was used besides its busy time: by several holders, together with
 // other GPUs, over NVLink, and its media engines. If an engine was used only while nothing held the
 // GPU, f has no amount of that use, so addUses adds an unknown one. A use that is not in the history
@@ -267,9 +286,10 @@ func (h *history) addUses(f *advise.Facts, profiles []gpu.Profile) {
 	for _, engine := range engineNames() {
 		m := h.media[engine]
 
-		f.Evidence.MediaUnread = f.Evidence.MediaUnread ||
-			m.seen < minRead && advise.HasEngine(profiles, engine)
-		if m.most > 0 {
+		isRead := m != nil && h.isRead(&m.read)
+		f.Evidence.MediaUnread = f.Evidence.MediaUnread || !isRead && advise.HasEngine(profiles, engine)
+
+		if m != nil && m.most > 0 {
 			f.Evidence.AddUnknownUse(engine)
 		}
 	}

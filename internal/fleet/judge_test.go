@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
+
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
@@ -33,6 +35,7 @@ func narrow(o Options) *fleetGPU {
 
 	h.total, h.nvlink, h.namespaces["vision"] = 81559<<20, 0, len(h.held)
 	h.nvlinkRead.complete = true
+	h.memoryRead.complete = true
 	h.arrived = true
 	h.stayed = true
 	d := native()
@@ -183,7 +186,8 @@ func (h *history) useEngines(engine string, mean, most float64, oneOf int) {
 		e.mean[at], e.most[at] = float32(mean), float32(most)
 	}
 
-	h.media[engine] = mediaUse{most: most, seen: 1}
+	m := h.mediaOf(model.LabelValue(engine))
+	m.most, m.read.complete = most, true
 }
 
 // judgmentsOfEngines are those of GPUs whose media engines are used.
@@ -200,7 +204,8 @@ func judgmentsOfEngines() map[string]judgment {
 			h.engines["decoder"].mean[1000], h.engines["decoder"].most[1000] = 5./7, 5./7
 		}, "keep media-engines "},
 		"decoders of which the steps are unknown": {func(_ *fleetGPU, h *history) {
-			h.media["decoder"] = mediaUse{most: 0.1, seen: 1}
+			m := h.mediaOf("decoder")
+			m.most, m.read.complete = 0.1, true
 		}, "keep media-engines "},
 		"an encoder that is not read, and that the model does not have": {func(_ *fleetGPU, h *history) {
 			delete(h.media, "encoder")

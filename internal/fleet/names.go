@@ -26,9 +26,9 @@ type dialect struct {
 	// says when both were.
 	nvlink     string
 	nvlinkRead presence
-	media      string // largest use of media engines, by the label engine
-	mediaSeen  string // share of scrapes that have that use, by the label engine
-	mig        string // has a result if MIG mode was ever on
+	media      string   // largest use of media engines, by the label engine
+	mediaRead  presence // of that use, by the label engine
+	mig        string   // has a result if MIG mode was ever on
 	// advice has the right-sizing advisor's answer: the profile of a candidate, or the reason why
 	// the GPU is none.
 	advice string
@@ -44,6 +44,8 @@ type dialect struct {
 	holding []string
 
 	memory string // largest use in each hour, in bytes
+	// memoryRead says in which steps that use was read. It is empty if each scrape of a GPU has it.
+	memoryRead presence
 }
 
 // presence asks when the history has a reading.
@@ -128,8 +130,11 @@ func native() dialect {
 				"present_over_time(" + received + "{$sel}[5m])",
 		},
 		media: "max by (uuid, engine) (max_over_time(nvidia_gpu_media_activity_ratio{$sel}[$w]))",
-		mediaSeen: "sum by (uuid, engine) (count_over_time(nvidia_gpu_media_activity_ratio{$sel}[$w])) " +
-			"/ on (uuid) group_left () sum by (uuid) (count_over_time(nvidia_gpu_memory_used_bytes{$sel}[$w]))",
+		mediaRead: presence{
+			complete: "sum by (uuid, engine) (count_over_time(nvidia_gpu_media_activity_ratio{$sel}[$w])) " +
+				">= on (uuid) group_left () " + count("nvidia_gpu_info"),
+			steps: "present_over_time(nvidia_gpu_media_activity_ratio{$sel}[5m])",
+		},
 		engines:     "avg_over_time(nvidia_gpu_media_activity_ratio{$sel}[5m]) > 0",
 		enginesMost: "max_over_time(nvidia_gpu_media_activity_ratio{$sel}[5m]) > 0",
 		mig:         most("nvidia_gpu_mig_enabled") + " > 0",
@@ -144,6 +149,10 @@ func native() dialect {
 		holding: []string{"max_over_time(nvidia_gpu_allocated{$sel}[5m])",
 			"max_over_time(nvidia_gpu_processes{$sel}[5m])"},
 		memory: "max by (uuid) (max_over_time(nvidia_gpu_memory_used_bytes{$sel}[1h]))",
+		memoryRead: presence{
+			complete: count("nvidia_gpu_memory_used_bytes") + " >= " + count("nvidia_gpu_info"),
+			steps:    "present_over_time(nvidia_gpu_memory_used_bytes{$sel}[5m])",
+		},
 	}
 }
 

@@ -41,20 +41,8 @@ const nvlinkUnreadText = "a slice would do, unless data was exchanged over NVLin
 	"time the history lacks the traffic of at least one direction. " + nvlinkRemedy
 
 // isNVLinkUnread reports whether the history lacks NVLink's traffic, of at least one direction, in
-// too many of the steps in which the GPU was held. A gap in all of its samples does not count.
-func (h *history) isNVLinkUnread() bool {
-	held := 0
-	read := 0
-
-	for at, is := range h.held {
-		if is && !isNaN(h.busy[at]) {
-			held++
-			read += boolToInt(h.nvlinkRead.has(at))
-		}
-	}
-
-	return math.IsNaN(h.nvlink) || float64(read) < minRead*float64(held)
-}
+// too many of the steps in which the GPU was held.
+func (h *history) isNVLinkUnread() bool { return math.IsNaN(h.nvlink) || !h.isRead(&h.nvlinkRead) }
 
 // findNeighbors fills in hasNeighbor of GPUs: whether another GPU of the node was held at the same
 // time. If another exporter serves GPUs of the node, we don't know when these were held.

@@ -1,0 +1,92 @@
+package promtest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+)
+
+// TestFleetAsksForReadingsWhileHeld: memory and the use of media engines count as read if the history
+// has them for nearly all of the time for which a GPU was held, not of the window, and not for an hour
+// because one scrape of it has them.
+func TestFleetAsksForReadingsWhileHeld(t *testing.T) {
+	t.Parallel()
+
+	const minutes, came = 2 * 24 * 60, 23 * 60
+	always := func(int) bool { return true }
+
+	gpus := []struct {
+		about         string
+		memory, media func(minute int) bool // whether they are served
+		want          string
+		isUnchecked   bool
+	}{
+		{"all is read", always, always, "slice  1g.10gb", false},
+		{"memory in one scrape of an hour", func(minute int) bool { return minute%60 == 30 }, always, "keep memory-unread ", false},
+		{"memory but in one scrape of an hour", func(minute int) bool { return minute%60 != 30 }, always, "keep memory-unread ", false},
+		{"memory but in one scrape of a day", func(minute int) bool { return minute%1440 != 600 }, always, "slice  1g.10gb", false},
+		{"media but for two hours", always, func(minute int) bool { return minute < 2000 || minute >= 2120 },
+			"slice  1g.10gb", true},
+		{"media but for two hours before it was held", always, func(minute int) bool { return minute < 600 || minute >= 720 },
+			"slice  1g.10gb", false},
+		{"media since it is held", always, func(minute int) bool { return minute >= came }, "slice  1g.10gb", false},
+		{"media before it was held", always, func(minute int) bool { return minute < came }, "slice  1g.10gb", true},
+	}
+
+	e := NewPrometheus(t)
+	app := e.db.Appender(t.Context())
+
+	for minute := 0; minute < minutes; minute += 5 {
+		at := scraped().Add(time.Duration(minute)*time.Minute + 30*time.Second).UnixMilli()
+
+		for i, g := range gpus {
+			put := func(family string, v float64, more ...string) {
+				pairs := append([]string{"__name__", family, "uuid", fmt.Sprintf("GPU-%02d", i), "node", fmt.Sprintf("n-%02d", i),
+					"instance", "n:9401"}, more...)
+				if _, err := app.Append(0, labels.FromStrings(pairs...), at, v); err != nil {
+					t.Fatal(err)
+				}
+			}
+			put("nvidia_gpu_info", 1, "name", h100)
+			put("nvidia_gpu_memory_total_bytes", h100Bytes)
+			put("nvidia_gpu_graphics_engine_activity_ratio", 0.2)
+			put("nvidia_gpu_sm_activity_ratio", 0.01)
+			put("nvidia_gpu_dram_activity_ratio", 0.01)
+			put("nvidia_gpu_allocated", boolValue(minute >= came))
+
+			if minute >= came {
+				put("nvidia_gpu_pod_info", 1, "namespace", "ml", "pod", "p")
+			}
+
+			if g.memory(minute) {
+				put("nvidia_gpu_memory_used_bytes", 4<<30)
+			}
+
+			for _, engine := range []string{"decoder", "jpeg", "ofa"} {
+				if g.media(minute) {
+					put("nvidia_gpu_media_activity_ratio", 0, "engine", engine)
+				}
+			}
+		}
+	}
+
+	if err := app.Commit(); err != nil {
+		t.Fatal(err)
+	}
+
+	_, url := serveAPI(t, e)
+	r := askFleet(t, url, "2d", scraped().Add(minutes*time.Minute))
+
+	if len(r.GPUs) != len(gpus) {
+		t.Fatalf("%d GPUs, want %d", len(r.GPUs), len(gpus))
+	}
+
+	for i, g := range r.GPUs {
+		got := fmt.Sprint(g.Action, " ", g.Reason, " ", g.RecommendedProfile)
+		if want := gpus[i]; got != want.want || g.MediaNotChecked != want.isUnchecked {
+			t.Errorf("%s: %q, not checked: %v; want %q and %v", want.about, got, g.MediaNotChecked, want.want, want.isUnchecked)
+		}
+	}
+}
