@@ -18,8 +18,8 @@ type history struct {
 	// By step of five minutes. Means are NaN without a sample.
 	busy, sms, bandwidth []float32
 	held                 []bool
-	holders              []uint8    // number of holders with a name: 0, 1, or 2 for several
-	nameless             []nameless // of steps without a holder with a name
+	holders              []uint8 // number of holders with a name: 0, 1, or 2 for several
+	nameless             []nameless
 
 	memory     []float64 // largest use by hour, in bytes; NaN without a sample
 	memoryRead readings
@@ -35,8 +35,8 @@ type history struct {
 	ownedUntil int
 
 	total float64 // memory in bytes; 0 if it is unknown
-	// nvlink is the largest rate that was read in any step, in bytes per second, see nvlinkRead; NaN
-	// if none was.
+	// nvlink is the largest rate that was read, of both directions or of one, in bytes per second; NaN if
+	// none was.
 	nvlink     float64
 	nvlinkRead readings                // of the traffic in both directions
 	media      map[string]*mediaUse    // by engine; only of engines whose use was read
@@ -249,7 +249,6 @@ func (q *querier) queryMeans(gpus []*fleetGPU) {
 	q.means(q.dialect.sms, gpus, func(h *history) []float32 { return h.sms })
 	q.means(q.dialect.bandwidth, gpus, func(h *history) []float32 { return h.bandwidth })
 	q.queryEngines(gpus)
-
 	q.queryReadings(gpus)
 
 	all := heldByHolder{}
@@ -281,12 +280,6 @@ func (q *querier) queryReadings(gpus []*fleetGPU) {
 		func(h *history, at int, _ model.Metric, _ float64) { h.nvlinkRead.add(at) },
 	)
 
-	if q.dialect.memoryRead == (presence{}) {
-		for _, g := range gpus {
-			g.history.memoryRead.complete = true
-		}
-	}
-
 	q.series(
 		q.dialect.memoryRead.steps,
 		without(gpus, func(h *history) bool { return h.memoryRead.complete }),
@@ -315,10 +308,6 @@ func (h *history) isMediaComplete() bool {
 // queryNameless queries whether anything holds the GPUs in the steps in which nothing with a name
 // does.
 func (q *querier) queryNameless(gpus []*fleetGPU) {
-	if len(q.dialect.holding) == 0 {
-		return
-	}
-
 	partly := without(gpus, (*history).isNamedThroughout)
 	for _, g := range partly {
 		for at, count := range g.history.holders {

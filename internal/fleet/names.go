@@ -40,11 +40,10 @@ type dialect struct {
 	enginesMost       string   // their largest use
 	held              []string // series with labels that say what holds the GPU
 	// holding has series that are above 0 if anything holds the GPU, also what has no name, and 0 if
-	// nothing does. Without them, what has no name holds none.
+	// nothing else does. In a step without them, we don't know whether anything does.
 	holding []string
 
-	memory string // largest use in each hour, in bytes
-	// memoryRead says in which steps that use was read. It is empty if each scrape of a GPU has it.
+	memory     string // largest use in each hour, in bytes
 	memoryRead presence
 }
 
@@ -274,7 +273,12 @@ func dcgm(n dcgmNames) dialect {
 			"present_over_time(" + exported + "[5m])",
 			"present_over_time(" + own + "[5m])",
 		},
-		memory: "max by (UUID) (max_over_time(" + n.used + `{$sel,GPU_I_ID=""}[1h]))` + n.mebibytes,
+		holding: []string{over("present_over_time", n.used, "5m") + " * 0"}, // a holder would be on it
+		memory:  "max by (UUID) (max_over_time(" + n.used + `{$sel,GPU_I_ID=""}[1h]))` + n.mebibytes,
+		memoryRead: presence{
+			complete: count(n.used) + " >= (" + count(n.busy) + " or " + count(n.utilization) + ")",
+			steps:    over("present_over_time", n.used, "5m"),
+		},
 	}
 }
 

@@ -90,3 +90,70 @@ func TestFleetAsksForReadingsWhileHeld(t *testing.T) {
 		}
 	}
 }
+
+// TestFleetMissesMemoryOfDCGM: dcgm-exporter names the pod on the series of memory, which we read. If
+// memory is missing for a while beside busy time, the pod has not left, and its memory was not read.
+func TestFleetMissesMemoryOfDCGM(t *testing.T) {
+	t.Parallel()
+
+	const minutes = 2 * 24 * 60
+	gpus := []struct {
+		about  string
+		memory func(minute int) bool // whether it is served
+		came   int                   // when the pod came
+		want   string
+		hours  float64
+	}{
+		{"a pod that came", func(int) bool { return true }, 600, "slice  1g.10gb", 38},
+		{"one that was there", func(int) bool { return true }, 0, "keep start-unseen ", 48},
+		{"memory is missing for a while", func(minute int) bool { return minute < 600 || minute >= 640 }, 0,
+			"keep start-unseen ", 48},
+		{"memory is often missing", func(minute int) bool { return minute < 700 || minute%15 == 0 }, 600,
+			"keep memory-unread ", 38},
+	}
+
+	e := NewPrometheus(t)
+	app := e.db.Appender(t.Context())
+
+	for minute := 0; minute < minutes; minute += 5 {
+		at := scraped().Add(time.Duration(minute)*time.Minute + 30*time.Second).UnixMilli()
+
+		for i, g := range gpus {
+			values := map[string]float64{"DCGM_FI_DEV_FB_FREE": h100Bytes/(1<<20) - 4096,
+				"DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.2, "DCGM_FI_PROF_SM_ACTIVE": 0.01, "DCGM_FI_PROF_DRAM_ACTIVE": 0.01}
+			if g.memory(minute) {
+				values["DCGM_FI_DEV_FB_USED"] = 4096
+			}
+
+			for family, v := range values {
+				pairs := []string{"__name__", family, "UUID", fmt.Sprintf("GPU-%02d", i), "Hostname", fmt.Sprintf("n-%02d", i),
+					"modelName", h100, "instance", "n:9400"}
+				if minute >= g.came {
+					pairs = append(pairs, "namespace", "ml", "pod", "p")
+				}
+
+				if _, err := app.Append(0, labels.FromStrings(pairs...), at, v); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+
+	if err := app.Commit(); err != nil {
+		t.Fatal(err)
+	}
+
+	_, url := serveAPI(t, e)
+	r := askFleet(t, url, "2d", scraped().Add(minutes*time.Minute))
+
+	if len(r.GPUs) != len(gpus) {
+		t.Fatalf("%d GPUs, want %d", len(r.GPUs), len(gpus))
+	}
+
+	for i, g := range r.GPUs {
+		got := fmt.Sprint(g.Action, " ", g.Reason, " ", g.RecommendedProfile)
+		if want := gpus[i]; got != want.want || g.ObservedHours != want.hours {
+			t.Errorf("%s: %q in %v hours, want %q in %v", want.about, got, g.ObservedHours, want.want, want.hours)
+		}
+	}
+}
