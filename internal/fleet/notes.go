@@ -190,8 +190,8 @@ func (a *analysis) notes(r *Report) []string {
 	)
 	add(
 		r.Fleet.Idle,
-		"Nothing at all ran on %d of the GPUs that could be slices, although they were held: ask whether "+
-			"they are needed.",
+		"On %d of the GPUs that could be slices no kernel ran, and no media engine was seen in use, although "+
+			"they were held: ask whether they are needed.",
 		r.Fleet.Idle,
 	)
 

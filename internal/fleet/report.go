@@ -52,7 +52,7 @@ type Group struct {
 	// CostPerWeek is the price of these hours; absent without a price.
 	CostPerWeek *float64 `json:"costPerWeek,omitempty"`
 	// These are included in Slices: Provisional have evidence that is not complete yet, NotChecked a
-	// profile that lacks media engines whose use we cannot read, Idle were held but ran nothing.
+	// profile that lacks media engines whose use we cannot read, Idle were held but ran no kernel.
 	Provisional int `json:"provisional,omitempty"`
 	NotChecked  int `json:"mediaNotChecked,omitempty"`
 	Idle        int `json:"idle,omitempty"`
@@ -95,7 +95,9 @@ type GPU struct {
 	// Advised says that the right-sizing advisor of the GPU's node decided.
 	Advised    bool `json:"advised,omitempty"`
 	NotChecked bool `json:"mediaNotChecked,omitempty"`
-	Idle       bool `json:"idle,omitempty"` // it was held, and nothing ran on it
+	// Idle says that it was held, no kernel ran on it, and no media engine was seen in use. With
+	// NotChecked, some engines were not read.
+	Idle bool `json:"idle,omitempty"`
 	// StretchP95 is absent if nothing ran on the GPU.
 	StretchP95 *advise.Stretch `json:"stretchP95,omitempty"`
 

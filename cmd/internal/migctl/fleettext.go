@@ -348,7 +348,7 @@ func writeFleetSlices(p *page, r *fleet.Report) {
 			"its limit: the expected stretch (with --strict the worst), busy time, or the share of the "+
 			"slice's memory or media engines that is needed, with headroom. NOTE: p, provisional, by "+
 			"evidence that is not complete yet; m, the slice has fewer media engines, which may be in "+
-			"use; i, idle: held, and ran nothing; r, frees no whole GPU, and makes room; o, another "+
+			"use; i, idle: held, and ran no kernel; r, frees no whole GPU, and makes room; o, another "+
 			"replica of its owner needs this larger slice.",
 	)
 	p.line()
