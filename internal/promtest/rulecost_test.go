@@ -49,12 +49,12 @@ func recordedNames(t *testing.T) []string {
 }
 
 // TestRulesCost: for a node of eight GPUs with seven slices each, all of them held, the rules
-// record few series, and for one of eight whole GPUs, too.
+// record few series, and for one of eight whole GPUs, too, also with the use of media engines.
 func TestRulesCost(t *testing.T) {
 	t.Parallel()
 
 	for _, scenario := range []string{"h100-56", "h100-underused"} {
-		n := startNode(t, readFile(t, "../../testdata/scenarios/"+scenario+".yaml"))
+		n := startNode(t, readFile(t, "../../testdata/scenarios/"+scenario+".yaml"), "--collectors=+media")
 		node := fleetNode{name: "n"}
 
 		for n.elapsed < 70*time.Minute {
