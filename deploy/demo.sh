@@ -9,7 +9,8 @@ program=${MIG_EXPORTER:-bin/mig-exporter}
 dir=$(mktemp -d "${TMPDIR:-/tmp}/mig-exporter-demo.XXXXXX")
 pids=()
 stop() {
-	trap - EXIT INT TERM
+	trap - EXIT
+	trap '' INT TERM # a second Ctrl-C would leave files behind
 	[ ${#pids[@]} -eq 0 ] || kill "${pids[@]}" 2>/dev/null || true
 	wait
 	rm -rf "$dir"
@@ -23,6 +24,7 @@ say() { printf 'make demo: %s\n' "$*"; }
 start() {
 	local name=$1
 	shift
+	: >"$dir/$name.log" # wait_for may read it before the program is started
 	setsid "$@" >"$dir/$name.log" 2>&1 &
 	pids+=($!)
 }
@@ -67,6 +69,33 @@ write_history() {
 			END { print "# EOF" }'
 }
 
+# write_recorded GROUPS FROM STEP prints what the recording rules of some groups would have recorded by now, since a time in Unix seconds and every
+# STEP seconds, as OpenMetrics with timestamps.
+write_recorded() {
+	awk -v groups=" $1 " '
+		/^  - name: / { wanted = index(groups, " " $3 " ") }
+		/^ *(- |#)/ { if (name != "") print name "\t" expr; name = "" }
+		wanted && /^ *- record: / { name = $3; expr = ""; next }
+		name != "" { sub(/^ *(expr: \|?)?/, ""); expr = expr $0 " " }
+		END { if (name != "") print name "\t" expr }' deploy/prometheus/alerts-recording.rules.yaml deploy/prometheus/dashboards.rules.yaml |
+		while IFS=$'\t' read -r name expr; do
+			"$promtool" query range --start="$2" --end="$(date +%s)" --step="$3s" "http://$at" "$expr" |
+				awk -v name="$name" '
+					/=>$/ { labels = substr($0, 1, length($0) - 3); gsub(/", /, "\",", labels) }
+					/ @\[[0-9.]*\]$/ { print name labels " " $1 " " substr($2, 3, length($2) - 3) }' || return 1
+		done || return 1
+	echo "# EOF"
+}
+
+# import FILE writes a past of Prometheus, in blocks, and removes the file.
+import() {
+	"$promtool" tsdb create-blocks-from openmetrics --quiet --max-block-duration=192h "$1" "$dir/data" >"$dir/promtool.log" 2>&1 || {
+		tail -n 5 "$dir/promtool.log"
+		return 1
+	}
+	rm "$1"
+}
+
 # move_clock ADDRESS FROM lets a stepped clock pass as the wall clock does, from a time in Unix seconds on.
 move_clock() {
 	local now from=$2
@@ -99,6 +128,12 @@ elif [ -n "$prometheus" ]; then
 	say "promtool, curl or awk is missing, so the nodes begin without a past: GpuUnderused fires after a day"
 fi
 
+at=127.0.0.1:${DEMO_PROMETHEUS_PORT:-19090} # 9090 is that of an installed service
+if [ -n "$prometheus" ] && (exec 3<>"/dev/tcp/${at/://}") 2>/dev/null; then
+	say "a program listens on $at already, as another demo does: for another port set DEMO_PROMETHEUS_PORT"
+	exit 1
+fi
+
 node a100-mixed --dcgm.address=embedded
 underused=(--sim.scenario=testdata/scenarios/h100-underused.yaml)
 if [ "$past" = 0 ]; then
@@ -111,11 +146,7 @@ else
 	node h100-underused "${underused[@]}" --sim.clock=step --poll.interval=${step}s
 	say "the last $((past / 3600)) hours of h100-underused pass now"
 	write_history "$address" "$clock" "$past" >"$dir/history"
-	"$promtool" tsdb create-blocks-from openmetrics --quiet --max-block-duration=192h "$dir/history" "$dir/data" >"$dir/promtool.log" 2>&1 || {
-		tail -n 5 "$dir/promtool.log"
-		exit 1
-	}
-	rm "$dir/history"
+	import "$dir/history"
 	start clock bash -c 'move_clock "$@"' move_clock "$address" $((clock + past / step * step))
 fi
 
@@ -137,10 +168,16 @@ config=$dir/prometheus.yml
 	echo "scrape_configs:"
 	echo "  - {job_name: mig-exporter, honor_labels: true, static_configs: [$(IFS=,; echo "${targets[*]}")]}"
 } >"$config"
-at=127.0.0.1:${DEMO_PROMETHEUS_PORT:-19090} # 9090 is that of an installed service
 start prometheus "$prometheus" --config.file="$config" --storage.tsdb.path="$dir/data" --web.listen-address="$at"
 wait_for prometheus '(Server is ready to receive web requests)' >/dev/null || { say "for another port than $at set DEMO_PROMETHEUS_PORT"; exit 1; }
 say "Prometheus: http://$at/alerts"
+# The dashboards read what rules have recorded: every five minutes for right-sizing, and every minute of the last day. Prometheus looks for
+# blocks once a minute.
+if [ "$past" != 0 ]; then
+	write_recorded "mig-alerts-holders mig-alerts-days" "$clock" 300 >"$dir/recorded" && import "$dir/recorded" &&
+		write_recorded "mig-exporter-nodes mig-exporter-namespaces" $(($(date +%s) - 86400)) 60 >"$dir/recorded" && import "$dir/recorded" &&
+		say "the dashboards have the past in a minute" || say "the dashboards begin without a past"
+fi
 
 grafana=$(command -v grafana || command -v grafana-server || true)
 home=${GRAFANA_HOME:-/usr/share/grafana}

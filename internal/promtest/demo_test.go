@@ -2,8 +2,8 @@ package promtest
 
 import (
 	"bufio"
-	"errors"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -11,15 +11,16 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/prometheus/common/model"
 	"github.com/prometheus/common/promslog"
 	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/discovery"
 	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/model/textparse"
+	"github.com/prometheus/prometheus/rules"
 )
 
 // fakePrometheus stands in for the real one: it keeps its configuration and says that it is ready.
@@ -29,12 +30,6 @@ echo "Server is ready to receive web requests."
 exec sleep 600
 `
 
-// fakePromtool keeps the history that it is given, the last argument but one.
-const fakePromtool = `#!/bin/sh
-while [ $# -gt 2 ]; do shift; done
-cp "$1" "$KEPT_HISTORY"
-`
-
 // demo is a running deploy/demo.sh.
 type demo struct {
 	t     *testing.T
@@ -42,6 +37,38 @@ type demo struct {
 	dir   string // for temporary files
 	lines *bufio.Scanner
 	said  []string
+}
+
+// freePort returns a port of this machine on which no program listens.
+func freePort(t *testing.T) string {
+	t.Helper()
+
+	free, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it answers at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer free.Close()
+
+	_, port, err := net.SplitHostPort(free.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return port
+}
+
+// writeTools writes the programs that stand in for Prometheus and promtool into a folder.
+func writeTools(t *testing.T) string {
+	t.Helper()
+	tools := t.TempDir()
+
+	for name, script := range map[string]string{"prometheus": fakePrometheus, "promtool": fakePromtool} {
+		if err := os.WriteFile(filepath.Join(tools, name), []byte(script), 0o700); err != nil { //nolint:gosec // it is run
+			t.Fatal(err)
+		}
+	}
+
+	return tools
 }
 
 // startDemo starts the demo with nothing on its PATH but what is in tools and the programs that
@@ -69,8 +96,8 @@ func startDemo(t *testing.T, tools string, env ...string) *demo {
 	}
 
 	cmd := exec.Command("bash", "../../deploy/demo.sh")
-	cmd.Env = append(os.Environ(), append(env, "PATH="+tools, "MIG_EXPORTER="+built, "TMPDIR="+dir,
-		"GRAFANA_HOME=/nonexistent")...)
+	cmd.Env = append(os.Environ(), append([]string{"PATH=" + tools, "MIG_EXPORTER=" + built, "TMPDIR=" + dir,
+		"GRAFANA_HOME=/nonexistent", "DEMO_PROMETHEUS_PORT=" + freePort(t)}, env...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 
 	out, err := cmd.StdoutPipe()
@@ -102,7 +129,7 @@ func (d *demo) until(text string) {
 	d.t.Fatalf("the demo never says %q:\n%s", text, strings.Join(d.said, "\n"))
 }
 
-// interrupt is Ctrl-C. Nothing of the demo may be left.
+// interrupt is Ctrl-C, again and again until the demo has ended. Nothing of it may be left.
 func (d *demo) interrupt() {
 	d.t.Helper()
 
@@ -110,9 +137,25 @@ func (d *demo) interrupt() {
 		d.t.Fatal(err)
 	}
 
+	ended := make(chan struct{})
+	again := sync.WaitGroup{}
+	again.Go(func() {
+		for {
+			select {
+			case <-ended:
+				return
+			case <-time.After(time.Millisecond):
+				_ = syscall.Kill(-d.cmd.Process.Pid, syscall.SIGINT)
+			}
+		}
+	})
+
 	for d.lines.Scan() { // until all that hold its output have ended
 		d.said = append(d.said, d.lines.Text())
 	}
+
+	close(ended)
+	again.Wait() // before its process id can be another program's
 
 	if err := d.cmd.Wait(); err != nil {
 		d.t.Errorf("Ctrl-C: %v\n%s", err, strings.Join(d.said, "\n"))
@@ -128,19 +171,11 @@ func (d *demo) interrupt() {
 func TestDemo(t *testing.T) {
 	t.Parallel()
 
-	tools := t.TempDir()
-
+	past, url := servePast(t)
 	kept := filepath.Join(t.TempDir(), "prometheus.yml")
-	for name, script := range map[string]string{"prometheus": fakePrometheus, "promtool": fakePromtool} {
-		if err := os.WriteFile(filepath.Join(tools, name), []byte(script), 0o700); err != nil { //nolint:gosec // it is run
-			t.Fatal(err)
-		}
-	}
-
-	history := filepath.Join(t.TempDir(), "history")
-	d := startDemo(t, tools, "KEPT_CONFIG="+kept, "KEPT_HISTORY="+history, "DEMO_PAST_SECONDS=3600")
+	d := startDemo(t, writeTools(t), "KEPT_CONFIG="+kept, "PAST="+url, "DEMO_PAST_SECONDS=3600")
 	d.until("Ctrl-C")
-	expectPast(t, readFile(t, history), 12)
+	expectPast(t, past, time.Hour)
 
 	loaded, err := config.LoadFile(kept, false, promslog.NewNopLogger())
 	if err != nil {
@@ -212,46 +247,135 @@ func expectShortWaits(t *testing.T, patterns []string) {
 	}
 }
 
-// expectPast fails the test unless promtool can read a history, and it has so many samples of a
-// GPU, the last one of now.
-func expectPast(t *testing.T, text string, samples int) {
+// expectPast fails the test unless the storage has a past of the node with a sample every five
+// minutes up to now, and of what rules have recorded of it for the dashboards.
+func expectPast(t *testing.T, past *demoPast, length time.Duration) {
 	t.Helper()
-	p := textparse.NewOpenMetricsParser([]byte(text), labels.NewSymbolTable())
-	var times []int64
 
-	for {
-		entry, err := p.Next()
-		if errors.Is(err, io.EOF) {
-			break
+	for _, want := range []struct {
+		file, name string
+		series     int
+		step       time.Duration
+		length     time.Duration
+	}{
+		{"history", "nvidia_gpu_sm_activity_ratio", 8, 5 * time.Minute, length},
+		{"recorded", "mig:gpu_busy:avg5m", 7, 5 * time.Minute, length}, // of the GPUs that are held
+		{"recorded", "mig:gpu_sm_activity:avg5m", 7, 5 * time.Minute, length},
+		{"recorded", "mig:gpu_target:sole", 8, 5 * time.Minute, length},
+		{"recorded", "instance:nvidia_power_watts:sum", 1, time.Minute, min(length, 24*time.Hour)},
+		{"recorded", "instance:nvidia_devices:count", 2, time.Minute, min(length, 24*time.Hour)},
+	} {
+		whole := 0
+
+		for _, s := range past.of(want.file, want.name) {
+			// A few steps are spare: at the beginning, and since the storage was asked later.
+			missing := int(want.length/want.step) - len(s.times)
+			age := time.Since(time.UnixMilli(s.times[len(s.times)-1]))
+
+			if -10 <= missing && missing <= 10 && age < 10*time.Minute && slices.IsSorted(s.times) {
+				whole++
+			}
+
+			if age < -time.Minute {
+				t.Errorf("%s has a sample of the future", s.labels)
+			}
+
+			if got := s.labels.Get("instance"); got != "h100-underused" && got != "" || s.labels.Get("cluster") != "demo" {
+				t.Errorf("another target: %s", s.labels)
+			}
+
+			if want.file == "history" && s.labels.Get("job") != "mig-exporter" {
+				t.Errorf("another job: %s", s.labels)
+			}
 		}
 
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		if entry != textparse.EntrySeries {
-			continue
-		}
-
-		var l labels.Labels
-		p.Labels(&l)
-
-		_, at, _ := p.Series()
-		if at == nil || l.Get("instance") != "h100-underused" || l.Get("job") != "mig-exporter" {
-			t.Fatalf("%s at %v", l, at)
-		}
-
-		if l.Get(model.MetricNameLabel) == "nvidia_gpu_sm_activity_ratio" && l.Get("gpu") == "1" {
-			times = append(times, *at)
+		if whole != want.series {
+			t.Errorf("%d of %d series %s have all of %s, want %d", whole, len(past.of(want.file, want.name)), want.name,
+				want.length, want.series)
 		}
 	}
+}
 
-	if len(times) != samples || !slices.IsSorted(times) {
-		t.Fatalf("samples at %v; expected %d", times, samples)
+// TestDemoFires: the headline alert fires for the GPUs that the advisor finds too large, less than
+// a minute after Prometheus has begun with the demo's past.
+func TestDemoFires(t *testing.T) {
+	t.Parallel()
+	past, url := servePast(t)
+	kept := filepath.Join(t.TempDir(), "prometheus.yml")
+	d := startDemo(t, writeTools(t), "KEPT_CONFIG="+kept, "PAST="+url)
+	d.until("Ctrl-C")
+	expectPast(t, past, 8*24*time.Hour)
+
+	loaded, err := config.LoadFile(kept, false, promslog.NewNopLogger())
+	if err != nil {
+		t.Fatal(err)
 	}
 
-	if age := time.Since(time.UnixMilli(times[samples-1])); age < 0 || age > 10*time.Minute {
-		t.Errorf("the last sample is of %s ago", age)
+	interval := time.Duration(loaded.GlobalConfig.EvaluationInterval)
+	start := time.Now()
+	r := &ruler{t: t, start: start, fired: map[string]*firing{}, groups: loadRules(t,
+		rules.EngineQueryFunc(past.promql, past.db), past.db, interval, findFiles(t, loaded.RuleFiles[0])...)}
+
+	for at := start; at.Sub(start) < time.Minute; at = at.Add(interval) {
+		for _, job := range loaded.ScrapeConfigs {
+			for _, group := range job.ServiceDiscoveryConfigs[0].(discovery.StaticConfig) {
+				target := labels.FromStrings("job", job.JobName, "instance", string(group.Labels["instance"]),
+					"cluster", string(group.Labels["cluster"]))
+				past.AddScrapeFrom(t, target, at, Text, fetchMetrics(t, string(group.Targets[0]["__address__"])))
+			}
+		}
+
+		r.eval(at)
+	}
+
+	if got := r.gpusOf("GpuRightsizingCandidate"); got != "0 1 2 5" {
+		t.Errorf("GpuRightsizingCandidate fires for GPUs %q, want 0 1 2 5", got)
+	}
+
+	d.interrupt()
+}
+
+func fetchMetrics(t *testing.T, address string) []byte {
+	t.Helper()
+
+	resp, err := http.Get("http://" + address + "/metrics") //nolint:noctx // it answers at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s, %v", address, resp.Status, err)
+	}
+
+	return text
+}
+
+// TestDemoOnATakenPort: it says at once that it needs another port, not after eight days of past.
+func TestDemoOnATakenPort(t *testing.T) {
+	t.Parallel()
+
+	taken, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it answers at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+
+	_, port, err := net.SplitHostPort(taken.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	d := startDemo(t, writeTools(t), "DEMO_PROMETHEUS_PORT="+port)
+	d.until("DEMO_PROMETHEUS_PORT")
+
+	if len(d.said) != 1 {
+		t.Errorf("before it: %q", d.said[:len(d.said)-1])
+	}
+
+	if err := d.cmd.Wait(); err == nil {
+		t.Error("it ends as if nothing was wrong")
 	}
 }
 
