@@ -1,6 +1,7 @@
 package promtest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -22,6 +23,7 @@ import (
 type ruleTests struct {
 	RuleFiles          []string       `yaml:"rule_files"`
 	EvaluationInterval model.Duration `yaml:"evaluation_interval"`
+	GroupEvalOrder     []string       `yaml:"group_eval_order"`
 	Tests              []ruleTest     `yaml:"tests"`
 }
 
@@ -116,7 +118,11 @@ func runRuleTest(t *testing.T, file ruleTests, test ruleTest) {
 	defer suite.Close()
 	groups := loadRules(t, rules.EngineQueryFunc(suite.QueryEngine(), suite.Storage()), suite.Storage(),
 		time.Duration(test.Interval), file.RuleFiles...)
-	slices.Reverse(groups) // recording rules first
+	// promtool takes the groups that the file does not name in any order. For us alerts come first
+	// then, before what they read, which is the worst.
+	slices.SortStableFunc(groups, func(a, b *rules.Group) int {
+		return cmp.Compare(slices.Index(file.GroupEvalOrder, a.Name()), slices.Index(file.GroupEvalOrder, b.Name()))
+	})
 	groups = slices.DeleteFunc(groups, func(g *rules.Group) bool { return g.HasAlertingRules() && !isTested(g, test) })
 	steps := map[model.Duration][]alertTest{}
 	var last model.Duration
