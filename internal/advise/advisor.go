@@ -51,6 +51,7 @@ type device struct {
 
 	holder   holderID
 	since    time.Time // when the holder was first seen
+	came     time.Time // when it came; zero if it was there before the device was watched
 	workload *workload // nil if nothing holds the device
 
 	// What was seen of the holder.

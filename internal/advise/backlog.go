@@ -30,7 +30,8 @@ const (
 type queueHour struct {
 	Load float32 // mean busy time in the slice, above 1 if it falls behind
 	Busy float32 // mean busy time on the device, 0-1
-	// Share is the part of the hour that was observed. Older versions have written 0.
+	// Share is the part of the hour for which its container held the device. Older versions have written
+	// 0.
 	Share float32
 	// Met is the busy time, over spells of ten seconds, below which nine tenths of the work comes. It
 	// is more than Busy if the work comes in bursts. Chance, by which single requests make spells
@@ -85,8 +86,9 @@ func (h *queueHour) spellLoad() float32 {
 	return h.Load / h.Busy * h.Met
 }
 
-// work returns the work of the hour in the slice, in busy hours. If a pod came or went, only a part of
-// an hour was observed: ten busy minutes of twenty are no busier an hour than ten of sixty.
+// work returns the work of the hour in the slice, in busy hours. If a container came or went, it held the
+// device for a part of the hour: ten busy minutes of twenty are no busier an hour than ten of sixty. What
+// was not observed of the part was as busy as the rest.
 func (h *queueHour) work() float32 {
 	if h.Share == 0 {
 		return h.Load
@@ -336,6 +338,7 @@ func (h *hour) interrupt() {
 	h.minuteObserved = 0
 	h.spells.busy = 0
 	h.spells.observed = 0
+	h.spells.wasPartly = false
 	h.run = 0
 
 	for i := range h.queues {
@@ -424,7 +427,7 @@ func (d *device) closeHour(at time.Time) {
 
 	if d.workload != nil && h.observed >= enoughOfHour && h.work > 0 {
 		for i := range h.queues {
-			d.workload.addHour(&h.queues[i], h, at)
+			d.workload.addHour(&h.queues[i], h, d.heldShare(at), at)
 		}
 	}
 
@@ -443,11 +446,29 @@ func (d *device) closeHour(at time.Time) {
 	}
 }
 
-// addHour keeps the hour that has just ended, as it would have been in the slice of a queue.
-func (w *workload) addHour(q *queue, h *hour, at time.Time) {
+// heldShare returns the part of the open hour, which ends at a time, for which the container held the
+// device. If it was not seen to come, it held the device before.
+func (d *device) heldShare(at time.Time) float32 {
+	began := time.Unix(d.hour.number*int64(hourLength.Seconds()), 0)
+	ended := began.Add(hourLength)
+
+	if d.came.After(began) {
+		began = d.came
+	}
+
+	if at.Before(ended) { // the container has gone
+		ended = at
+	}
+
+	return float32(min(max(ended.Sub(began).Hours(), 0), 1))
+}
+
+// addHour keeps the hour that has just ended, as it would have been in the slice of a queue. share is
+// queueHour.Share.
+func (w *workload) addHour(q *queue, h *hour, share float32, at time.Time) {
 	summary := h.previous
 	summary.Load = float32(q.work / h.observed)
-	summary.Share = float32(min(h.observed/hourLength.Seconds(), 1))
+	summary.Share = share
 	summary.Wait = float32(q.waits.p95())
 	summary.Rough = q.rough(h)
 	summary.Slow = float32(q.slow.quantile(0.95))

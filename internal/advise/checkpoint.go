@@ -255,7 +255,7 @@ func (w *workload) numbers() []float64 {
 
 		for _, s := range u.Spans {
 			h := &s.Hour
-			list = appendNumbers(list, s.Work, s.Lost, h.Load, h.Busy, h.Met, h.Rough, h.Run, h.Wait, h.Slow,
+			list = appendNumbers(list, s.Work, s.Lost, h.Load, h.Busy, h.Share, h.Met, h.Rough, h.Run, h.Wait, h.Slow,
 				h.PollVariance, h.MinuteVariance)
 		}
 	}

@@ -60,8 +60,9 @@ func (s *spells) share(q float64) float64 {
 }
 
 // isDense reports whether most polls with work have several requests. Then polls that are neither
-// idle nor busy all the time follow each other: requests neither begin nor end in them alone.
-func (s *spells) isDense() bool { return s.partlyPolls >= densePolls*s.partlyRuns && s.partlyRuns > 0 }
+// idle nor busy all the time follow each other: requests neither begin nor end in them alone. A run that
+// goes on from the hour before is not counted in partlyRuns.
+func (s *spells) isDense() bool { return s.partlyPolls >= densePolls*max(s.partlyRuns, 1) }
 
 // densePolls is the mean length of such runs from which on polls have several requests. A request that
 // is longer than a poll has two of one poll, or one of two polls.

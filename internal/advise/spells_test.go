@@ -42,3 +42,29 @@ func TestBurstsAreToldFromChance(t *testing.T) {
 		}
 	}
 }
+
+// TestDenseRequestsOfManyHours: requests come close to each other hour after hour, and in every other
+// minute there are three times as many. In no hour that is chance.
+func TestDenseRequestsOfManyHours(t *testing.T) {
+	h := hour{}
+
+	for number := range 3 {
+		for second := range 3600 {
+			busy := 0.2
+			if second/60%2 == 1 {
+				busy = 0.6
+			}
+
+			h.add(busy, 1)
+		}
+
+		if met, _ := h.met(); met < 0.55 {
+			t.Errorf("hour %d: nine tenths of the work come below a busy time of %.2f, want 0.6", number, met)
+		}
+
+		h.observed = 0
+		h.work = 0
+		h.poll.restart()
+		h.spells.restart()
+	}
+}

@@ -396,6 +396,7 @@ func (a *Advisor) changeHolder(d *device, id holderID) {
 		next.up = d.up
 		next.empty = d.empty
 		next.idle = d.idle
+		next.came = d.came
 		*d = next
 
 		return
@@ -407,6 +408,7 @@ func (a *Advisor) changeHolder(d *device, id holderID) {
 	}
 
 	if a.sawArrival(d) {
+		next.came = a.now
 		next.beginStart(a.now)
 	} else {
 		next.used = d.used
