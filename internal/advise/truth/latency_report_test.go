@@ -163,12 +163,12 @@ the annotation `+"`mig-exporter.io/service-time`"+`.
 	row("requests judged", func(v *verdict) bool { return v.seen.waits.known })
 	row("by latency, or throughput of clients that wait", func(v *verdict) bool { return v.seen.late })
 	row("of them, not by the workload model minute by minute", func(v *verdict) bool { return v.seen.late && !v.seen.slow })
-	row("of them, at p95 alone", func(v *verdict) bool { return v.seen.late && v.seen.betweenKinds })
+	row("of them, at p95 alone", func(v *verdict) bool { return v.seen.late && v.seen.p95Alone })
 	row("advice to grow within an hour", func(v *verdict) bool {
 		return v.seen.late && v.seen.lateDelay >= 0 && v.seen.lateDelay <= noticeWithin
 	})
 	b.WriteString(`
-At p95 alone: p90 and p99 keep the limit. If one request in thirty is ten times as long as the others, p95 of latency lies between the
+At p95 alone: requests of one kind are longer than others, and p90 and p99 of latency keep the limit. If one request in thirty is ten times as long as the others, p95 of latency lies between the
 short and the long ones, and a little more waiting moves it by far. If one in twenty is, it does not. Both kinds of workload look alike to
 polls, which see busy time and not requests, so advice that notices the one is wrong for the other
 (` + "`TestPollsDoNotShowBetweenWhichRequestsP95Lies`" + `). To be noticed within an hour is asked of all other regrets.

@@ -160,12 +160,20 @@ func (v *waits) regret(w *workload) bool {
 	return v.known && w.serves.exceeds(v.latency, 1, v.throughput, 1)
 }
 
-// passesAtP95Alone reports whether p95 of latency passes the limit, and neither p90 nor p99 does: a
-// request of many may be long, and p95 lies between the short and the long ones. No poll shows that,
-// see TestPollsDoNotShowBetweenWhichRequestsP95Lies.
+// passesAtP95Alone reports whether p95 of latency passes the limit by far, and neither p90 nor p99 does:
+// one request of many is long, and p95 lies between the short and the long ones. No poll shows that, see
+// TestPollsDoNotShowBetweenWhichRequestsP95Lies.
 func (v *waits) passesAtP95Alone(w *workload) bool {
-	return v.regret(w) && w.open() && max(v.beside.p90, v.beside.p99) <= maxStretch*resolution
+	return v.regret(w) && w.open() && w.serves.hasLong() && v.latency >= farAbove*v.beside.p99 &&
+		max(v.beside.p90, v.beside.p99) <= maxStretch*resolution
 }
+
+// farAbove is how many times the stretch of p99 that of p95 is if p95 lies between two kinds of
+// requests.
+const farAbove = 1.2
+
+// hasLong reports whether requests of one kind are longer than others.
+func (v *serving) hasLong() bool { return v.each && v.spread(0) != v.spread(1) }
 
 // Weeks that are judged, and what is hidden.
 const (

@@ -47,8 +47,8 @@ type effect struct {
 	// regret is slow or late: a limit was passed as the workload model has it minute by minute, or
 	// by requests.
 	regret, slow, late bool
-	// betweenKinds says that p95 of latency alone passed its limit.
-	betweenKinds bool
+	// p95Alone says that of latency only p95 passed its limit, see waits.passesAtP95Alone.
+	p95Alone bool
 	// delay is the time in minutes from the first loss to the advice to grow, lateDelay from the
 	// first hour in which requests passed their limit; -1 if there was no such advice. grew says
 	// that there was.
@@ -105,7 +105,7 @@ func (s *subject) effect(o *outcome, v *waits, noticed int) effect {
 		slow: o.regret(s.work.promised()), late: v.regret(s.work), delay: -1, lateDelay: -1, grew: noticed >= 0,
 	}
 	e.regret = e.slow || e.late
-	e.betweenKinds = v.passesAtP95Alone(s.work)
+	e.p95Alone = v.passesAtP95Alone(s.work)
 
 	e.engines = 1
 	if o.allWork > 0 {
@@ -133,6 +133,7 @@ func (v *verdict) dies() bool { return v.outOfMemory || v.engineMissing }
 // The limits. Figures are bounded by the resolution of the distributions, half a percent.
 const (
 	maxRegrets   = 0.01
+	maxUnseen    = 0.002 // regrets that polls do not show
 	noticeWithin = 60
 	resolution   = 1.006
 	minRecall    = 0.8
@@ -145,13 +146,14 @@ func (e *effect) noticed() bool {
 }
 
 // noticeable reports whether polls show that a limit was passed.
-func (e *effect) noticeable() bool { return e.slow || !e.betweenKinds }
+func (e *effect) noticeable() bool { return e.slow || !e.p95Alone }
 
 // violations returns which limits do not hold.
 func violations(records []record) []string {
 	var found []string
 	given := 0
 	regrets := 0
+	unseen := 0
 
 	for i := range records {
 		r := &records[i]
@@ -191,12 +193,21 @@ func violations(records []record) []string {
 				if v.seen.regret {
 					regrets++
 
-					if v.seen.noticeable() && !v.seen.noticed() {
+					switch {
+					case v.seen.noticed():
+					case v.seen.noticeable():
 						found = append(found, regret)
+					default:
+						unseen++
 					}
 				}
 			}
 		}
+	}
+
+	if unseen > 1 && float64(unseen) > maxUnseen*float64(given) {
+		found = append(found, fmt.Sprintf("%d regrets of %d recommended workloads at p95 of latency alone were not noticed; "+
+			"expected %.1f %% at most", unseen, given, 100*maxUnseen))
 	}
 
 	if regrets > 1 && float64(regrets) > maxRegrets*float64(given) {
