@@ -199,9 +199,9 @@ func unansweredRelease(id gpu.UUID, err error) *api.Problem {
 // unfinishedRelease returns the answer for a client whose GPU is open, or may be. It must not get an
 // api.Release: it would unbind the GPU.
 func unfinishedRelease(id gpu.UUID, result nvmlsource.Released) *api.Problem {
-	others := ""
+	unread := ""
 	if result.Closed != nil {
-		others = "; no GPU of this node is read meanwhile"
+		unread = "; no GPU of this node is read meanwhile"
 	}
 
 	return &api.Problem{
@@ -214,7 +214,7 @@ func unfinishedRelease(id gpu.UUID, result nvmlsource.Released) *api.Problem {
 				"mig-exporter, which opens all GPUs, and release the GPU again",
 			id,
 			result.StillOpen,
-			others,
+			unread,
 		),
 	}
 }

@@ -324,7 +324,8 @@ func closedError(err error) error {
 
 // closeAgain shuts NVML down, so that it stays closed, and returns the reason: opened says which
 // released GPU is open, or that this is unknown. If a call hangs, or nvmlShutdown fails, a later change
-// tries again. If a call hangs, the other GPUs are read until then.
+// tries again, and if it is unknown which GPUs are open. If a call hangs, the other GPUs are read until
+// then.
 func (c *sessionChange) closeAgain(opened error) error {
 	s := c.source
 
@@ -338,14 +339,20 @@ func (c *sessionChange) closeAgain(opened error) error {
 	}
 
 	// This stands even if nvmlShutdown fails: by then shutDown has forgotten the GPUs, and none is
-	// read until a later change has closed NVML (reasonToReopen).
+	// read until a later change has closed NVML (reasonToReopen). We try again only if we could not
+	// look: lookups that have opened the GPU would do it again.
 	s.session.down = fmt.Errorf("%w: %w", gpu.ErrLibraryClosed, opened)
+	s.session.failed = errors.Is(opened, errOpenUnknown)
+
 	if err := c.shutDown(); err != nil {
 		s.session.down = fmt.Errorf("%w: %w", s.session.down, err)
 	}
 
 	return s.session.down
 }
+
+// errOpenUnknown says that we could not look which GPUs are open.
+var errOpenUnknown = errors.New("it is not known which GPUs this process has open")
 
 // checkClosed returns an error unless it is certain that this process has none of the GPUs to skip
 // open.
@@ -355,12 +362,12 @@ func (s *Source) checkClosed(skip map[gpu.UUID]bool) error {
 	}
 
 	if s.opts.Opening.OpenMinors == nil {
-		return errors.New("it is not known which GPUs this process has open")
+		return errOpenUnknown
 	}
 
 	open, err := s.opts.Opening.OpenMinors()
 	if err != nil {
-		return fmt.Errorf("it is not known which GPUs this process has open: %w", err)
+		return fmt.Errorf("%w: %w", errOpenUnknown, err)
 	}
 
 	s.mu.Lock()
