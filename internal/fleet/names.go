@@ -75,6 +75,12 @@ func (m measure) perGPU(uuid model.LabelName) string {
 	return sum("sum_over_time") + " / " + sum("count_over_time") + m.factor
 }
 
+// lesser returns an expression for the smaller value of two expressions, of GPUs that have both.
+func lesser(a, b string) string { return a + " <= " + b + " or " + b + " < " + a }
+
+// greater returns an expression for the larger value of two expressions, or for the only one.
+func greater(a, b string) string { return a + " >= " + b + " or " + b + " or " + a }
+
 // We query means over a step, and maxima of memory over an hour.
 const (
 	step = 5 * time.Minute
@@ -124,7 +130,7 @@ func native() dialect {
 		total:  most("nvidia_gpu_memory_total_bytes"),
 		nvlink: sumOfDirections("uuid", rate(sent), rate(received)),
 		nvlinkRead: presence{
-			complete: count(sent) + " + " + count(received) + " >= 2 * " + count("nvidia_gpu_info"),
+			complete: "(" + lesser(count(sent), count(received)) + ") >= " + count("nvidia_gpu_info"),
 			steps: "present_over_time(" + sent + "{$sel}[5m]) and on (uuid) " +
 				"present_over_time(" + received + "{$sel}[5m])",
 		},
@@ -239,6 +245,9 @@ func dcgm(n dcgmNames) dialect {
 		received = "DCGM_FI_PROF_NVLINK_RX_BYTES"
 	)
 
+	// In how many scrapes a GPU was. Not all exporters serve both, nor all the time.
+	scrapes := greater(count(n.busy), count(n.utilization))
+
 	exported := n.used + `{$sel,GPU_I_ID="",exported_pod!=""}`
 	own := n.used + `{$sel,GPU_I_ID="",exported_pod="",pod!="",pod!~".*exporter.*"}`
 
@@ -255,8 +264,7 @@ func dcgm(n dcgmNames) dialect {
 		nvlink: "max by (UUID) (" + eitherOf("family", most(n.nvlink)+n.megabytes,
 			sumOfDirections("UUID", most(sent), most(received))) + ")",
 		nvlinkRead: presence{
-			complete: count(n.nvlink) + " >= " + count(n.used) + " or " +
-				count(sent) + " + " + count(received) + " >= 2 * " + count(n.used),
+			complete: "(" + count(n.nvlink) + " or " + lesser(count(sent), count(received)) + ") >= (" + scrapes + ")",
 			steps: over("present_over_time", n.nvlink, "5m") + " or on (UUID) (" +
 				over("present_over_time", sent, "5m") + " and on (UUID) " +
 				over("present_over_time", received, "5m") + ")",
@@ -276,7 +284,7 @@ func dcgm(n dcgmNames) dialect {
 		holding: []string{over("present_over_time", n.used, "5m") + " * 0"}, // a holder would be on it
 		memory:  "max by (UUID) (max_over_time(" + n.used + `{$sel,GPU_I_ID=""}[1h]))` + n.mebibytes,
 		memoryRead: presence{
-			complete: count(n.used) + " >= (" + count(n.busy) + " or " + count(n.utilization) + ")",
+			complete: count(n.used) + " >= (" + scrapes + ")",
 			steps:    over("present_over_time", n.used, "5m"),
 		},
 	}
