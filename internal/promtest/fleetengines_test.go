@@ -1,12 +1,6 @@
 package promtest
 
-import (
-	"fmt"
-	"testing"
-	"time"
-
-	"github.com/prometheus/prometheus/model/labels"
-)
+import "testing"
 
 // engineFamilies are what an exporter serves of a GPU that is held, with its decoders busy for a
 // share of the time.
@@ -58,13 +52,7 @@ func TestFleetCountsEngines(t *testing.T) {
 		"GPU-3": keep, "GPU-4": keep, "GPU-5": keep, "GPU-6": "keep nvlink "}
 
 	for name, exporter := range engineExporters() {
-		e := NewPrometheus(t)
-		const minutes = 2 * 24 * 60
-		app := e.db.Appender(t.Context())
-
-		for minute := range minutes {
-			at := scraped().Add(time.Duration(minute)*time.Minute + 30*time.Second).UnixMilli()
-
+		r := askFleetOfPast(t, 1, func(minute int, put func(string, float64, ...string)) {
 			for uuid, use := range uses {
 				named := exporter.labels(uuid)
 				if minute < 10 {
@@ -75,27 +63,17 @@ func TestFleetCountsEngines(t *testing.T) {
 				families["DCGM_FI_PROF_NVLINK_RX_BYTES"] = (2 << 20) * boolValue(uuid == "GPU-6")
 
 				for family, v := range families {
-					series := labels.FromStrings(append(named, "__name__", family, "instance", "n:9400", "job", "gpus")...)
-					if _, err := app.Append(0, series, at, v); err != nil {
-						t.Fatal(err)
-					}
+					put(family, v, append(named, "instance", "n:9400", "job", "gpus")...)
 				}
 			}
-		}
+		})
 
-		if err := app.Commit(); err != nil {
-			t.Fatal(err)
-		}
-
-		_, url := serveAPI(t, e)
-
-		r := askFleet(t, url, "2d", scraped().Add(minutes*time.Minute))
 		if len(r.GPUs) != len(uses) {
 			t.Errorf("%s: %d GPUs", name, len(r.GPUs))
 		}
 
 		for _, g := range r.GPUs {
-			if got := fmt.Sprint(g.Action, " ", g.Reason, " ", g.RecommendedProfile); got != want[g.UUID] {
+			if got := answerOf(&g); got != want[g.UUID] {
 				t.Errorf("%s: %s: %q, want %q", name, g.UUID, got, want[g.UUID])
 			}
 		}

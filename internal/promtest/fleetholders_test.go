@@ -3,9 +3,6 @@ package promtest
 import (
 	"fmt"
 	"testing"
-	"time"
-
-	"github.com/prometheus/prometheus/model/labels"
 )
 
 // TestFleetTakesNoUnknownHolderForNone: if mig-exporter did not know for a part of the window what
@@ -13,7 +10,6 @@ import (
 func TestFleetTakesNoUnknownHolderForNone(t *testing.T) {
 	t.Parallel()
 
-	const minutes = 2 * 24 * 60
 	always := func(int) bool { return true }
 	never := func(int) bool { return false }
 	late := func(minute int) bool { return minute >= 600 }
@@ -38,12 +34,7 @@ func TestFleetTakesNoUnknownHolderForNone(t *testing.T) {
 		{"processes alone, served later on", never, never, late, late, "keep start-unseen ", 48},
 	}
 
-	e := NewPrometheus(t)
-	app := e.db.Appender(t.Context())
-
-	for minute := 0; minute < minutes; minute += 5 {
-		at := scraped().Add(time.Duration(minute)*time.Minute + 30*time.Second).UnixMilli()
-
+	r := askFleetOfPast(t, 5, func(minute int, put func(string, float64, ...string)) {
 		for i, g := range gpus {
 			values := map[string]float64{
 				"nvidia_gpu_info": 1, "nvidia_gpu_memory_total_bytes": h100Bytes, "nvidia_gpu_memory_used_bytes": 4 << 30,
@@ -65,29 +56,18 @@ func TestFleetTakesNoUnknownHolderForNone(t *testing.T) {
 			}
 
 			for family, v := range values {
-				series := labels.FromStrings("__name__", family, "uuid", fmt.Sprintf("GPU-%02d", i), "name", h100,
-					"node", fmt.Sprintf("n-%02d", i), "namespace", "ml", "pod", fmt.Sprintf("p-%02d", i), "instance", "n:9401")
-				if _, err := app.Append(0, series, at, v); err != nil {
-					t.Fatal(err)
-				}
+				put(family, v, "uuid", fmt.Sprintf("GPU-%02d", i), "name", h100, "node", fmt.Sprintf("n-%02d", i),
+					"namespace", "ml", "pod", fmt.Sprintf("p-%02d", i), "instance", "n:9401")
 			}
 		}
-	}
-
-	if err := app.Commit(); err != nil {
-		t.Fatal(err)
-	}
-
-	_, url := serveAPI(t, e)
-	r := askFleet(t, url, "2d", scraped().Add(minutes*time.Minute))
+	})
 
 	if len(r.GPUs) != len(gpus) {
 		t.Fatalf("%d GPUs, want %d", len(r.GPUs), len(gpus))
 	}
 
 	for i, g := range r.GPUs {
-		got := fmt.Sprint(g.Action, " ", g.Reason, " ", g.RecommendedProfile)
-		if want := gpus[i]; got != want.want || g.ObservedHours != want.hours {
+		if want, got := gpus[i], answerOf(&g); got != want.want || g.ObservedHours != want.hours {
 			t.Errorf("%s: %q in %v hours, want %q in %v", want.about, got, g.ObservedHours, want.want, want.hours)
 		}
 	}

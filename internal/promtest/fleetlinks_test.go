@@ -4,9 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"testing"
-	"time"
-
-	"github.com/prometheus/prometheus/model/labels"
 )
 
 // linkFamilies are what an exporter serves of two GPUs of a node that are held, besides NVLink
@@ -47,12 +44,11 @@ func linkExporters() map[string]linkFamilies {
 func TestFleetReadsLinksOfTheWholeWindow(t *testing.T) {
 	t.Parallel()
 
-	const minutes = 2 * 24 * 60
 	const read, unread, traffic = "slice  1g.10gb", "unknown nvlink-unread ", "keep nvlink "
 	always := func(int) bool { return true }
 	never := func(int) bool { return false }
-	late := func(minute int) bool { return minute >= minutes/2 }
-	early := func(minute int) bool { return minute < minutes/2 }
+	late := func(minute int) bool { return minute >= pastMinutes/2 }
+	early := func(minute int) bool { return minute < pastMinutes/2 }
 
 	for name, exporter := range linkExporters() {
 		nodes := []struct {
@@ -79,18 +75,13 @@ func TestFleetReadsLinksOfTheWholeWindow(t *testing.T) {
 			nodes = append(nodes, busy)
 		}
 
-		e := NewPrometheus(t)
-		app := e.db.Appender(t.Context())
-
-		for minute := 0; minute < minutes; minute += 5 {
-			at := scraped().Add(time.Duration(minute)*time.Minute + 30*time.Second).UnixMilli()
-
+		r := askFleetOfPast(t, 5, func(minute int, put func(string, float64, ...string)) {
 			for i, n := range nodes {
 				values := maps.Clone(exporter.families)
 				moved := 0.
 
 				if n.isHigh(minute) {
-					moved = 1e9 * float64(minute-minutes/2) // as a counter, and far above the floor as a rate
+					moved = 1e9 * float64(minute-pastMinutes/2) // as a counter, and far above the floor as a rate
 				}
 
 				if n.sent(minute) {
@@ -112,21 +103,11 @@ func TestFleetReadsLinksOfTheWholeWindow(t *testing.T) {
 					}
 
 					for family, v := range values {
-						series := labels.FromStrings(append(named, "__name__", family, "instance", "n:9400", "job", "gpus")...)
-						if _, err := app.Append(0, series, at, v); err != nil {
-							t.Fatal(err)
-						}
+						put(family, v, append(named, "instance", "n:9400", "job", "gpus")...)
 					}
 				}
 			}
-		}
-
-		if err := app.Commit(); err != nil {
-			t.Fatal(err)
-		}
-
-		_, url := serveAPI(t, e)
-		r := askFleet(t, url, "2d", scraped().Add(minutes*time.Minute))
+		})
 
 		if len(r.GPUs) != 2*len(nodes) {
 			t.Fatalf("%s: %d GPUs, want %d", name, len(r.GPUs), 2*len(nodes))
@@ -134,7 +115,7 @@ func TestFleetReadsLinksOfTheWholeWindow(t *testing.T) {
 
 		for i, g := range r.GPUs {
 			n := nodes[i/2]
-			if got := fmt.Sprint(g.Action, " ", g.Reason, " ", g.RecommendedProfile); got != n.want {
+			if got := answerOf(&g); got != n.want {
 				t.Errorf("%s: %s: %q, want %q", name, n.about, got, n.want)
 			}
 		}

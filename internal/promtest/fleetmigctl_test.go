@@ -20,26 +20,28 @@ import (
 
 // fleetReport is what the tests read of migctl fleet -o json.
 type fleetReport struct {
-	GPUs []struct {
-		UUID, Cluster, Node, Model, Namespace, Action, Reason string
-		RecommendedProfile                                    string
-		Provisional, MediaNotChecked, Idle                    bool
-		ObservedHours, HeldHoursPerWeek, CoverageRatio        float64
-		BusyMeanRatio, BusyP99Ratio, BusyMax10MinutesRatio    float64
-		KernelsP95                                            *struct{ WidthRatio, BandwidthRatio float64 }
-		MemoryMaxBytes                                        float64
-		Explanation                                           string
-		Server                                                *struct {
-			CacheUseMaxRatio, AskedHours, NeedBytes float64
-		}
-		PredictedServer *struct {
-			Flag  string
-			Value float64
-		}
-	}
+	GPUs           []fleetGPU
 	Groups, Totals []fleetGroup
 	Fleet          fleetGroup
 	Notes          []string
+}
+
+type fleetGPU struct {
+	UUID, Cluster, Node, Model, Namespace, Action, Reason string
+	RecommendedProfile                                    string
+	Provisional, MediaNotChecked, Idle                    bool
+	ObservedHours, HeldHoursPerWeek, CoverageRatio        float64
+	BusyMeanRatio, BusyP99Ratio, BusyMax10MinutesRatio    float64
+	KernelsP95                                            *struct{ WidthRatio, BandwidthRatio float64 }
+	MemoryMaxBytes                                        float64
+	Explanation                                           string
+	Server                                                *struct {
+		CacheUseMaxRatio, AskedHours, NeedBytes float64
+	}
+	PredictedServer *struct {
+		Flag  string
+		Value float64
+	}
 }
 
 type fleetGroup struct {

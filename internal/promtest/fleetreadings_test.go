@@ -3,9 +3,6 @@ package promtest
 import (
 	"fmt"
 	"testing"
-	"time"
-
-	"github.com/prometheus/prometheus/model/labels"
 )
 
 // TestFleetAsksForReadingsWhileHeld: memory and the use of media engines count as read if the history
@@ -14,7 +11,7 @@ import (
 func TestFleetAsksForReadingsWhileHeld(t *testing.T) {
 	t.Parallel()
 
-	const minutes, came = 2 * 24 * 60, 23 * 60
+	const came = 23 * 60
 	always := func(int) bool { return true }
 
 	gpus := []struct {
@@ -35,19 +32,11 @@ func TestFleetAsksForReadingsWhileHeld(t *testing.T) {
 		{"media before it was held", always, func(minute int) bool { return minute < came }, "slice  1g.10gb", true},
 	}
 
-	e := NewPrometheus(t)
-	app := e.db.Appender(t.Context())
-
-	for minute := 0; minute < minutes; minute += 5 {
-		at := scraped().Add(time.Duration(minute)*time.Minute + 30*time.Second).UnixMilli()
-
+	r := askFleetOfPast(t, 5, func(minute int, putPlain func(string, float64, ...string)) {
 		for i, g := range gpus {
 			put := func(family string, v float64, more ...string) {
-				pairs := append([]string{"__name__", family, "uuid", fmt.Sprintf("GPU-%02d", i), "node", fmt.Sprintf("n-%02d", i),
-					"instance", "n:9401"}, more...)
-				if _, err := app.Append(0, labels.FromStrings(pairs...), at, v); err != nil {
-					t.Fatal(err)
-				}
+				putPlain(family, v, append([]string{"uuid", fmt.Sprintf("GPU-%02d", i), "node", fmt.Sprintf("n-%02d", i),
+					"instance", "n:9401"}, more...)...)
 			}
 			put("nvidia_gpu_info", 1, "name", h100)
 			put("nvidia_gpu_memory_total_bytes", h100Bytes)
@@ -70,22 +59,14 @@ func TestFleetAsksForReadingsWhileHeld(t *testing.T) {
 				}
 			}
 		}
-	}
-
-	if err := app.Commit(); err != nil {
-		t.Fatal(err)
-	}
-
-	_, url := serveAPI(t, e)
-	r := askFleet(t, url, "2d", scraped().Add(minutes*time.Minute))
+	})
 
 	if len(r.GPUs) != len(gpus) {
 		t.Fatalf("%d GPUs, want %d", len(r.GPUs), len(gpus))
 	}
 
 	for i, g := range r.GPUs {
-		got := fmt.Sprint(g.Action, " ", g.Reason, " ", g.RecommendedProfile)
-		if want := gpus[i]; got != want.want || g.MediaNotChecked != want.isUnchecked {
+		if want, got := gpus[i], answerOf(&g); got != want.want || g.MediaNotChecked != want.isUnchecked {
 			t.Errorf("%s: %q, not checked: %v; want %q and %v", want.about, got, g.MediaNotChecked, want.want, want.isUnchecked)
 		}
 	}
@@ -96,7 +77,6 @@ func TestFleetAsksForReadingsWhileHeld(t *testing.T) {
 func TestFleetMissesMemoryOfDCGM(t *testing.T) {
 	t.Parallel()
 
-	const minutes = 2 * 24 * 60
 	gpus := []struct {
 		about  string
 		memory func(minute int) bool // whether it is served
@@ -112,12 +92,7 @@ func TestFleetMissesMemoryOfDCGM(t *testing.T) {
 			"keep memory-unread ", 38},
 	}
 
-	e := NewPrometheus(t)
-	app := e.db.Appender(t.Context())
-
-	for minute := 0; minute < minutes; minute += 5 {
-		at := scraped().Add(time.Duration(minute)*time.Minute + 30*time.Second).UnixMilli()
-
+	r := askFleetOfPast(t, 5, func(minute int, put func(string, float64, ...string)) {
 		for i, g := range gpus {
 			values := map[string]float64{"DCGM_FI_DEV_FB_FREE": h100Bytes/(1<<20) - 4096,
 				"DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.2, "DCGM_FI_PROF_SM_ACTIVE": 0.01, "DCGM_FI_PROF_DRAM_ACTIVE": 0.01}
@@ -126,33 +101,23 @@ func TestFleetMissesMemoryOfDCGM(t *testing.T) {
 			}
 
 			for family, v := range values {
-				pairs := []string{"__name__", family, "UUID", fmt.Sprintf("GPU-%02d", i), "Hostname", fmt.Sprintf("n-%02d", i),
+				pairs := []string{"UUID", fmt.Sprintf("GPU-%02d", i), "Hostname", fmt.Sprintf("n-%02d", i),
 					"modelName", h100, "instance", "n:9400"}
 				if minute >= g.came {
 					pairs = append(pairs, "namespace", "ml", "pod", "p")
 				}
 
-				if _, err := app.Append(0, labels.FromStrings(pairs...), at, v); err != nil {
-					t.Fatal(err)
-				}
+				put(family, v, pairs...)
 			}
 		}
-	}
-
-	if err := app.Commit(); err != nil {
-		t.Fatal(err)
-	}
-
-	_, url := serveAPI(t, e)
-	r := askFleet(t, url, "2d", scraped().Add(minutes*time.Minute))
+	})
 
 	if len(r.GPUs) != len(gpus) {
 		t.Fatalf("%d GPUs, want %d", len(r.GPUs), len(gpus))
 	}
 
 	for i, g := range r.GPUs {
-		got := fmt.Sprint(g.Action, " ", g.Reason, " ", g.RecommendedProfile)
-		if want := gpus[i]; got != want.want || g.ObservedHours != want.hours {
+		if want, got := gpus[i], answerOf(&g); got != want.want || g.ObservedHours != want.hours {
 			t.Errorf("%s: %q in %v hours, want %q in %v", want.about, got, g.ObservedHours, want.want, want.hours)
 		}
 	}
