@@ -8,15 +8,27 @@ cd "$(dirname "$0")/.."
 program=${MIG_EXPORTER:-bin/mig-exporter}
 dir=$(mktemp -d "${TMPDIR:-/tmp}/mig-exporter-demo.XXXXXX")
 pids=()
+# kill_all SIGNAL ends what was started. Each program has a process group of its own, but for the moment before setsid.
+kill_all() {
+	local pid
+	for pid in $(jobs -p); do
+		kill "-$1" -- "-$pid" 2>/dev/null || kill "-$1" "$pid" 2>/dev/null || true
+	done
+}
 stop() {
-	trap - EXIT
 	trap '' INT TERM # a second Ctrl-C would leave files behind
-	[ ${#pids[@]} -eq 0 ] || kill "${pids[@]}" 2>/dev/null || true
+	trap - EXIT
+	kill_all TERM
+	for _ in $(seq 100); do
+		[ -n "$(jobs -pr)" ] || break
+		sleep 0.1
+	done
+	kill_all KILL
 	wait
 	rm -rf "$dir"
 }
 trap stop EXIT
-trap 'exit 0' INT TERM
+trap 'trap "" INT TERM; exit 0' INT TERM
 
 say() { printf 'make demo: %s\n' "$*"; }
 
@@ -70,12 +82,12 @@ write_history() {
 }
 
 # write_recorded GROUPS FROM STEP prints what the recording rules of some groups would have recorded by now, since a time in Unix seconds and every
-# STEP seconds, as OpenMetrics with timestamps.
+# STEP seconds, as OpenMetrics with timestamps. It leaves out which devices are idle: that reads an hour of another recorded series.
 write_recorded() {
 	awk -v groups=" $1 " '
 		/^  - name: / { wanted = index(groups, " " $3 " ") }
 		/^ *(- |#)/ { if (name != "") print name "\t" expr; name = "" }
-		wanted && /^ *- record: / { name = $3; expr = ""; next }
+		wanted && /^ *- record: / { if ($3 !~ /_held_idle:/) name = $3; expr = ""; next }
 		name != "" { sub(/^ *(expr: \|?)?/, ""); expr = expr $0 " " }
 		END { if (name != "") print name "\t" expr }' deploy/prometheus/alerts-recording.rules.yaml deploy/prometheus/dashboards.rules.yaml |
 		while IFS=$'\t' read -r name expr; do
@@ -128,11 +140,19 @@ elif [ -n "$prometheus" ]; then
 	say "promtool, curl or awk is missing, so the nodes begin without a past: GpuUnderused fires after a day"
 fi
 
+# require_free PORT VARIABLE ends the demo if a program listens on the port.
+require_free() {
+	if (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; then
+		say "a program listens on 127.0.0.1:$1 already, maybe another demo: for another port set $2"
+		exit 1
+	fi
+}
+grafana=$(command -v grafana || command -v grafana-server || true)
+home=${GRAFANA_HOME:-/usr/share/grafana}
+port=${DEMO_GRAFANA_PORT:-13000}
 at=127.0.0.1:${DEMO_PROMETHEUS_PORT:-19090} # 9090 is that of an installed service
-if [ -n "$prometheus" ] && (exec 3<>"/dev/tcp/${at/://}") 2>/dev/null; then
-	say "a program listens on $at already, as another demo does: for another port set DEMO_PROMETHEUS_PORT"
-	exit 1
-fi
+[ -z "$prometheus" ] || require_free "${at#*:}" DEMO_PROMETHEUS_PORT
+[ -z "$prometheus" ] || [ -z "$grafana" ] || [ ! -d "$home/conf" ] || require_free "$port" DEMO_GRAFANA_PORT
 
 node a100-mixed --dcgm.address=embedded
 underused=(--sim.scenario=testdata/scenarios/h100-underused.yaml)
@@ -176,11 +196,10 @@ say "Prometheus: http://$at/alerts"
 if [ "$past" != 0 ]; then
 	write_recorded "mig-alerts-holders mig-alerts-days" "$clock" 300 >"$dir/recorded" && import "$dir/recorded" &&
 		write_recorded "mig-exporter-nodes mig-exporter-namespaces" $(($(date +%s) - 86400)) 60 >"$dir/recorded" && import "$dir/recorded" &&
-		say "the dashboards have the past in a minute" || say "the dashboards begin without a past"
+		say "the dashboards have the past in a minute, but for counts of events and idle devices" ||
+		say "the dashboards begin without what rules have recorded"
 fi
 
-grafana=$(command -v grafana || command -v grafana-server || true)
-home=${GRAFANA_HOME:-/usr/share/grafana}
 if [ -z "$grafana" ] || [ ! -d "$home/conf" ]; then
 	say "there is no Grafana (grafana on the PATH and $home, or GRAFANA_HOME), so the dashboards in dashboards/ are not shown: https://grafana.com/grafana/download"
 else
@@ -189,7 +208,6 @@ else
 	echo "{apiVersion: 1, providers: [{name: mig-exporter, type: file, options: {path: \"$PWD/dashboards\"}}]}" >"$dir/provisioning/dashboards/demo.yaml"
 	server=("$grafana")
 	[ "$(basename "$grafana")" = grafana-server ] || server+=(server)
-	port=${DEMO_GRAFANA_PORT:-13000}
 	GF_PATHS_PROVISIONING=$dir/provisioning GF_PATHS_DATA=$dir/grafana GF_PATHS_LOGS=$dir GF_PATHS_PLUGINS=$dir/plugins GF_SERVER_HTTP_ADDR=127.0.0.1 GF_SERVER_HTTP_PORT=$port \
 		GF_AUTH_ANONYMOUS_ENABLED=true GF_AUTH_ANONYMOUS_ORG_ROLE=Viewer GF_ANALYTICS_REPORTING_ENABLED=false GF_ANALYTICS_CHECK_FOR_UPDATES=false GF_PLUGINS_PREINSTALL_DISABLED=true \
 		start grafana "${server[@]}" --homepath "$home"

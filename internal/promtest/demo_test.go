@@ -161,6 +161,12 @@ func (d *demo) interrupt() {
 		d.t.Errorf("Ctrl-C: %v\n%s", err, strings.Join(d.said, "\n"))
 	}
 
+	d.expectNothingLeft()
+}
+
+func (d *demo) expectNothingLeft() {
+	d.t.Helper()
+
 	if left, err := os.ReadDir(d.dir); err != nil || len(left) > 0 {
 		d.t.Errorf("left behind: %v, %v", left, err)
 	}
@@ -377,6 +383,8 @@ func TestDemoOnATakenPort(t *testing.T) {
 	if err := d.cmd.Wait(); err == nil {
 		t.Error("it ends as if nothing was wrong")
 	}
+
+	d.expectNothingLeft()
 }
 
 // TestDemoWithoutPrometheus: it says what is missing and how to get it, and serves the nodes all
