@@ -147,7 +147,7 @@ func (a *Advisor) Observe(s *gpu.Snapshot) bool {
 	}
 
 	a.compareTraffic()
-	a.observeServers(s)
+	a.observeServers(s, passed)
 
 	if hourPassed {
 		a.forget()

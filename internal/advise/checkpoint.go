@@ -44,7 +44,7 @@ func (a *Advisor) Checkpoint() *Checkpoint {
 		w.Pods = slices.Clone(w.Pods)
 		w.Engines = slices.Clone(w.Engines)
 		w.Queues = slices.Clone(w.Queues)
-		w.Reserve = copyOf(w.Reserve)
+		w.Reserve = w.Reserve.copy()
 		w.Starts.Loads = copyOf(w.Starts.Loads)
 		c.Workloads = append(c.Workloads, w)
 	}
@@ -147,6 +147,7 @@ func (c *Checkpoint) HasGPUOf(s *gpu.Snapshot) bool {
 func (a *Advisor) Restore(c *Checkpoint) {
 	// We copy each workload: a pointer into the slice would keep the memory of all.
 	for _, w := range c.Workloads {
+		w.Reserve.startAnew()
 		a.workloads[w.Key] = &w
 	}
 

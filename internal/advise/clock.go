@@ -52,6 +52,8 @@ func (a *Advisor) followClock(now time.Time) {
 			&d.empty,
 			&d.start.began,
 			&d.start.grown,
+			&d.server.at,
+			&d.server.full,
 		)
 		d.traffic = traffic{}
 	}
@@ -91,6 +93,8 @@ func (w *workload) shift(by time.Duration, days int32) {
 		w.Queues[i].shift(days)
 	}
 
+	w.Reserve.shift(by, days)
+
 	sums := w.Days
 	w.Days = [keptDays]daySums{}
 
@@ -102,11 +106,13 @@ func (w *workload) shift(by time.Duration, days int32) {
 	}
 }
 
-// shiftPods adds a duration to the times of a workload's pods.
+// shiftPods adds a duration to the times of a workload's pods and their servers.
 func (w *workload) shiftPods(by time.Duration) {
 	for i := range w.Pods {
 		shiftSeconds(by, &w.Pods[i].Last, &w.Pods[i].Idle)
 	}
+
+	w.Reserve.shiftReplicas(by)
 }
 
 // shiftTimes adds by to all times that are not zero.

@@ -10,17 +10,23 @@ import (
 
 // reserve is what the inference server of a workload says of itself, and of the memory that it reserves.
 type reserve struct {
-	Kind     gpu.ServerKind
-	Last     int64   // when it answered last, in Unix seconds
-	Fraction float64 // of the device's memory that it is configured to take, 0-1; 0 if it does not say
-	Tokens   float64 // that its cache has room for; 0 if it does not say
-	Days     [keptDays]reserveDay
+	Kind gpu.ServerKind
+	Last int64 // when it answered last, in Unix seconds
+	// Since is when a server of this kind answered first; 0 in evidence of older versions, which did
+	// not count for how long servers were silent. Until is the latest of all answers.
+	Since, Until int64
+	Fraction     float64 // of the device's memory that it is configured to take, 0-1; 0 if it does not say
+	Tokens       float64 // that its cache has room for; 0 if it does not say
+	Days         [keptDays]reserveDay
+	Replicas     []serverReplica // each pod of the last keptDays, see replica
 }
 
 // reserveDay is what one day of UTC has seen of a server.
 type reserveDay struct {
-	Day                        int32   // since 1970; 0 is no day
-	Asked                      float32 // seconds between answers that say how much of the cache is used
+	Day int32 // since 1970; 0 is no day
+	// Asked are the seconds between answers that say how much of the cache is used. Those of several
+	// replicas at once count once.
+	Asked                      float32
 	CacheUse, Running, Waiting float32 // largest
 	Requests, Served           float32 // requests that ended, and for how many seconds in sum
 }
@@ -28,6 +34,7 @@ type reserveDay struct {
 // serverSample is the last answer of the server on a device.
 type serverSample struct {
 	at               time.Time
+	kind             gpu.ServerKind
 	finished, served gpu.Opt[float64]
 	full             time.Time // since when its cache is full and requests wait; zero if that is not so
 }
@@ -91,11 +98,18 @@ func hintsHere(s *gpu.Snapshot, holders []gpu.Holder) gpu.RightsizingHints {
 }
 
 // observeServers adds what the inference servers of pods with one device have answered since the
-// Snapshot before.
-func (a *Advisor) observeServers(s *gpu.Snapshot) {
+// Snapshot before, and for how long their pods have held the devices.
+func (a *Advisor) observeServers(s *gpu.Snapshot, passed passedTime) {
+	a.holdServers(passed)
+
 	for i := range s.Servers {
 		answer := &s.Servers[i]
 		if answer.PodUID == "" || holdsSeveral(s, answer.PodUID) {
+			continue
+		}
+
+		// The clock was set back since the server answered: the next answer has the right time.
+		if answer.Time.Sub(a.now) > maxServerGap {
 			continue
 		}
 
@@ -105,13 +119,28 @@ func (a *Advisor) observeServers(s *gpu.Snapshot) {
 				continue
 			}
 
-			if d.workload.Reserve == nil {
-				d.workload.Reserve = &reserve{}
-			}
-
-			d.server = d.workload.Reserve.add(answer, d.server, a.now)
+			d.server = d.workload.addAnswer(answer, d.server, a.now)
 		}
 	}
+}
+
+// addAnswer adds an answer of a server, see reserve.add. What another kind of server has said before, and
+// what its starts have shown of its model, is dropped.
+func (w *workload) addAnswer(answer *gpu.PodServer, before serverSample, now time.Time) serverSample {
+	if w.Reserve == nil {
+		w.Reserve = &reserve{}
+	}
+
+	if kind := w.Reserve.Kind; kind != "" && kind != answer.Kind {
+		*w.Reserve = reserve{}
+		w.Starts.Loads = nil
+	}
+
+	if before.kind != answer.Kind {
+		before = serverSample{}
+	}
+
+	return w.Reserve.add(answer, before, now)
 }
 
 // add adds an answer of a server. Counters count by how much they have grown since the sample before; the
@@ -122,14 +151,21 @@ func (r *reserve) add(answer *gpu.PodServer, before serverSample, now time.Time)
 	r.Fraction = answer.Fraction.Or(0)
 	r.Tokens = answer.CacheTokens.Or(0)
 
+	if r.Since == 0 {
+		r.Since = now.Unix()
+	}
+
 	d := r.today(now)
 	inRow := !before.at.IsZero() && answer.Time.Sub(before.at) <= maxServerGap
 
 	if use, ok := answer.CacheUse.Get(); ok {
 		d.CacheUse = max(d.CacheUse, float32(use))
 		if inRow {
-			d.Asked += float32(answer.Time.Sub(before.at).Seconds())
+			r.replica(answer.PodUID, now).today(now).Asked += float32(answer.Time.Sub(before.at).Seconds())
+			d.Asked += float32(max(0, answer.Time.Unix()-max(before.at.Unix(), r.Until)))
 		}
+
+		r.Until = max(r.Until, answer.Time.Unix())
 	}
 
 	d.Running = max(d.Running, float32(answer.Running.Or(0)))
@@ -145,6 +181,7 @@ func (r *reserve) add(answer *gpu.PodServer, before serverSample, now time.Time)
 
 	next := serverSample{
 		at:       answer.Time,
+		kind:     answer.Kind,
 		finished: answer.FinishedRequests,
 		served:   answer.ServiceSeconds,
 	}
@@ -185,9 +222,15 @@ func (r *reserve) numbers() []float64 {
 		return nil
 	}
 
-	list := []float64{r.Fraction, r.Tokens, float64(r.Last)}
+	list := []float64{r.Fraction, r.Tokens, float64(r.Last), float64(r.Since), float64(r.Until)}
 	for _, d := range r.Days {
 		list = appendNumbers(list, d.Asked, d.CacheUse, d.Running, d.Waiting, d.Requests, d.Served)
+	}
+
+	for i := range r.Replicas {
+		for _, t := range r.Replicas[i].Days {
+			list = appendNumbers(list, t.Held, t.Asked)
+		}
 	}
 
 	return list

@@ -2,6 +2,7 @@ package advise
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -41,6 +42,9 @@ type ServerEvidence struct {
 
 	reserves bool
 	full     bool    // the cache is full, and requests wait
+	young    bool    // it has answered for less than a week
+	silent   float64 // share of the held time in which it did not say how much of its cache is used
+	remedy   string  // how to see why it did not, as an end of a sentence
 	load     float64 // largest use while the weights were loaded, bytes; below Weights if unknown
 }
 
@@ -72,7 +76,8 @@ const (
 )
 
 // addServer adds what we know of the inference server of a workload. We know the memory that it needs if
-// we know its weights, and if it has said for Options.MinEvidence how much of its cache is used.
+// we know its weights, and if it has said for Options.MinEvidence, and for nearly all of the time that its
+// pods held their devices, how much of its cache is used.
 func (a *Advisor) addServer(w *workload, e *Evidence, hints gpu.RightsizingHints) {
 	r := w.Reserve
 	answers := r != nil && isRecent(r.Last, a.now)
@@ -85,6 +90,9 @@ func (a *Advisor) addServer(w *workload, e *Evidence, hints gpu.RightsizingHints
 	s := &ServerEvidence{Reservation: e.settledBytes, reserves: annotated}
 	if answers {
 		s.addAnswers(r, r.sums(a.now))
+		s.silent = r.silence(a.now, a.options.MinEvidence.Hours())
+		s.young = isYoung(r.Since, a.now)
+		s.remedy = "the exporter's log says why a server cannot be read"
 	}
 
 	e.Server = s
@@ -139,7 +147,7 @@ func (s *ServerEvidence) solve(weights, minHours float64) {
 		s.load = min(unseenLoad*weights, s.Reservation) // a start took no more than that
 	}
 
-	if s.Kind != "" && s.AskedHours >= minHours {
+	if s.Kind != "" && s.AskedHours >= minHours && !s.isSilent() {
 		s.Need = s.needAt(1)
 	}
 }
@@ -152,6 +160,17 @@ func (s *ServerEvidence) needAt(stretch float64) float64 {
 
 // isKnown reports whether the memory that a server needs is known.
 func (s *ServerEvidence) isKnown() bool { return s != nil && s.Need > 0 }
+
+// isSilent reports whether a server has said for too little of the time how much of its cache is used.
+func (s *ServerEvidence) isSilent() bool { return s.silent > 1-minCoverage }
+
+// isProvisional reports whether the need of a server is known, by answers of less than a week.
+func (s *ServerEvidence) isProvisional() bool { return s.isKnown() && s.young }
+
+// isYoung reports whether a time in Unix seconds lies less than a week before now.
+func isYoung(since int64, now time.Time) bool {
+	return now.Sub(time.Unix(since, 0)) < provisionalBefore
+}
 
 // lacksCache reports whether a slice that stretches requests has too little memory for the cache that they
 // then use.
@@ -305,6 +324,15 @@ func (s *ServerEvidence) explain() string {
 		text += ". How much of its cache is used is not known: --advise.server-metrics asks the server"
 	case s.AskedHours == 0:
 		text += ". It does not say how much of its cache is used"
+	case s.isSilent():
+		text += fmt.Sprintf(
+			". How much of its cache is used is known for %.1f h, and was not known for %.0f %% of the time "+
+				"that it held its device, or one of its replicas did; at most %.0f %% may be unknown: %s",
+			s.AskedHours,
+			100*s.silent,
+			100*(1-minCoverage),
+			s.remedy,
+		)
 	case s.Weights > 0:
 		text += fmt.Sprintf(
 			". How much of its cache is used is known for %.1f h, which is too short",

@@ -260,6 +260,13 @@ func TestServerSurvivesRestart(t *testing.T) {
 	b.Observe(s)
 	after := recommend(b, s).Devices[0]
 	cmptest.Equal(t, "profile", after.Recommended, before.Recommended)
+
+	// For the minute of the restart the server was silent.
+	if silent := after.Evidence.Server.silent; !(silent > 0 && silent < 0.001) {
+		t.Errorf("silent for %v of the time", silent)
+	}
+
+	after.Evidence.Server.silent = before.Evidence.Server.silent
 	cmptest.Equal(t, "server", *after.Evidence.Server, *before.Evidence.Server)
 }
 

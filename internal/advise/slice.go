@@ -43,7 +43,7 @@ func (a *Advisor) recommendInstance(
 
 	r.Evidence = &e
 	r.Confidence = confidence(&e)
-	r.Provisional = w.isProvisional(a.now)
+	r.Provisional = w.isProvisional(a.now) || e.Server.isProvisional()
 
 	short := d.shortEngines(current, g.Profiles)
 	reason := d.reasonToGrow(&e, current, stretch, mean, a.limitsOf(hints), short, a.now)

@@ -226,7 +226,7 @@ func (a *Advisor) recommendWhole(
 
 	r.Evidence = &e
 	r.Confidence = confidence(&e)
-	r.Provisional = w.isProvisional(a.now) || e.lacksLatency(w)
+	r.Provisional = w.isProvisional(a.now) || e.lacksLatency(w) || e.Server.isProvisional()
 
 	facts := a.factsOf(w, &e, current, hints)
 	facts.MultiGPU = r.job != ""
