@@ -24,9 +24,9 @@ type history struct {
 	memory     []float64 // largest use by hour, in bytes; NaN without a sample
 	memoryRead readings
 
-	// pods are the pods that held it, with an empty cluster. A holder that is no pod has an empty
-	// key.
-	pods       map[podKey]bool
+	// pods has in how many steps each pod held it, by keys with an empty cluster. A holder that is
+	// no pod has an empty key.
+	pods       map[podKey]int
 	namespaces map[string]int // in how many steps each namespace held it
 	job        string         // what shows that a pod that held it is part of a job, see jobOf
 	// owner is the owner of the pod that holds the GPU at the end of the window; empty if there is
@@ -89,7 +89,7 @@ func newHistory(start time.Time, window time.Duration) *history {
 		holders:    make([]uint8, steps),
 		nameless:   make([]nameless, steps),
 		namespaces: map[string]int{},
-		pods:       map[podKey]bool{},
+		pods:       map[podKey]int{},
 		nvlink:     math.NaN(),
 		nvlinkRead: readings{steps: make([]bool, steps)},
 		media:      map[string]*mediaUse{},

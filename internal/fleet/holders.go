@@ -58,10 +58,13 @@ func (all heldByHolder) add(h *history, at int, labels model.Metric, _ float64) 
 
 	h.job = cmp.Or(h.job, jobOf(labels))
 	h.held[at] = true
-	h.pods[podKey{namespace: string(namespace), pod: string(pod)}] = true
+
+	key := podKey{namespace: string(namespace), pod: string(pod)}
+	h.pods[key] += 0 // also if the step counts already
 
 	if !held.steps[at] {
 		held.steps[at] = true
+		h.pods[key]++
 		h.holders[at] = min(h.holders[at]+1, 2)
 		h.namespaces[string(namespace)]++
 	}

@@ -113,7 +113,8 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 	answer.model = known
 	chosen := advise.Choose(gpuOf(&known, total), facts, a.options.Advise)
 	answer.addEvidence(facts, h.isNVLinkUnread(), chosen)
-	answer.Provisional = answer.Action == advise.ActionSlice && record.IsProvisional(a.end)
+	answer.Provisional = answer.Action == advise.ActionSlice &&
+		(record.IsProvisional(a.end) || a.mayHideServer(h, facts))
 	answer.isYoung = a.end.Sub(facts.Evidence.Since) < advisorWeek
 
 	if isMixed && answer.Reason == advise.ReasonPreallocated {

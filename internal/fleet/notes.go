@@ -220,6 +220,15 @@ func (a *analysis) notes(r *Report) []string {
 	)
 	a.notePrices(c, add)
 
+	if a.serversRefused {
+		notes = append(
+			notes,
+			"Prometheus refused to answer what inference servers report, or their pods' annotations, for "+
+				"some of the window, even an hour at a time: servers count as silent then, and slices for "+
+				"pods that may have a server are provisional. Raise its --query.max-samples or --timeout.",
+		)
+	}
+
 	for _, w := range a.client.Warnings() {
 		notes = append(notes, "Prometheus warns: "+w)
 	}

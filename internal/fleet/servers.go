@@ -66,7 +66,7 @@ func knownServers() []serverMetrics {
 const (
 	figureSeen    = "seen" // there is a server
 	figureCache   = "cache"
-	figureHours   = "hours" // number of hours in which the use of the cache has a sample
+	figureSteps   = "steps" // number of steps in which the use of the cache has a sample
 	figureTokens  = "tokens"
 	figureRunning = "running"
 	figureWaiting = "waiting"
@@ -85,7 +85,7 @@ func (s *serverMetrics) query(by string) string {
 
 	for _, selector := range s.cache {
 		add(figureCache, most(selector))
-		add(figureHours, "max by ("+by+") (count_over_time("+selector+"[$w:1h]))")
+		add(figureSteps, "max by ("+by+") (count_over_time("+selector+"[$w:5m]))")
 	}
 
 	for _, optional := range []struct{ figure, selector string }{
@@ -116,31 +116,14 @@ const (
 // podKey names a pod of a cluster.
 type podKey struct{ cluster, namespace, pod string }
 
-// queryServers queries what inference servers report in the window, a day at a time. It skips
-// queries that are too much for Prometheus: then we know nothing of the servers.
+// queryServers queries what inference servers report in the window.
 func (a *analysis) queryServers(ctx context.Context) error {
 	a.servers = map[podKey]*advise.ServerHistory{}
 	by := a.options.ClusterLabel + ", namespace, pod"
 
 	for _, s := range knownServers() {
-		query := s.query(by)
-
-		for from := time.Duration(0); from < a.options.Window; from += 24 * time.Hour {
-			window := min(24*time.Hour, a.options.Window-from)
-
-			rows, err := a.client.vector(ctx, render(query, "", window, by), a.end.Add(-from))
-			if err != nil && !isTooMuch(err) {
-				return err
-			}
-
-			for _, row := range rows {
-				a.addServer(s.kind, row)
-			}
-
-			// Without such a server on the latest day, we don't ask for the days before.
-			if from == 0 && err == nil && len(rows) == 0 {
-				break
-			}
+		if err := a.queryKind(ctx, &s, by); err != nil {
+			return err
 		}
 	}
 
@@ -157,6 +140,8 @@ func (a *analysis) queryServers(ctx context.Context) error {
 		return err
 	}
 
+	a.serversRefused = a.serversRefused || err != nil
+
 	// We read the current name last: it wins, also over a series that a pod had earlier in the
 	// window.
 	for _, label := range []model.LabelName{formerWeightsLabel, weightsLabel} {
@@ -166,6 +151,41 @@ func (a *analysis) queryServers(ctx context.Context) error {
 				s.Weights = float64(bytes)
 			}
 		}
+	}
+
+	return nil
+}
+
+// queryKind queries what the servers of a kind report, a day at a time, or half as much after each query
+// that is too much for Prometheus. If it refuses even an hour, we don't ask for the rest of the window,
+// in which all servers of the kind then count as silent.
+func (a *analysis) queryKind(ctx context.Context, s *serverMetrics, by string) error {
+	query := s.query(by)
+	size := 24 * time.Hour
+
+	for from := time.Duration(0); from < a.options.Window; {
+		window := min(size, a.options.Window-from)
+
+		rows, err := a.client.vector(ctx, render(query, "", window, by), a.end.Add(-from))
+
+		if isTooMuch(err) {
+			if size = (window / 2).Truncate(step); size < hour {
+				a.serversRefused = true
+				return nil
+			}
+
+			continue
+		}
+
+		if err != nil {
+			return err
+		}
+
+		for _, row := range rows {
+			a.addServer(s.kind, row)
+		}
+
+		from += window
 	}
 
 	return nil
@@ -201,8 +221,8 @@ func (a *analysis) addServer(kind gpu.ServerKind, row *model.Sample) {
 	switch string(row.Metric["figure"]) {
 	case figureCache:
 		s.CacheUse = max(s.CacheUse, min(value, 1))
-	case figureHours:
-		s.CacheHours += value
+	case figureSteps:
+		s.CacheHours += value * step.Hours()
 	case figureTokens:
 		s.CacheTokens = max(s.CacheTokens, value)
 	case figureRunning:
@@ -218,16 +238,23 @@ func (a *analysis) addServer(kind gpu.ServerKind, row *model.Sample) {
 func (a *analysis) addServerOf(g *fleetGPU, f *advise.Facts) (isMixed bool) {
 	var all *advise.ServerHistory
 
-	for pod := range g.history.pods {
+	unnamed := g.history.unnamedSteps()
+
+	for pod, steps := range g.history.pods {
 		pod.cluster = g.cluster
 		server := a.servers[pod]
+
+		if server != nil {
+			copied := *server
+			copied.HeldHours = (time.Duration(steps+unnamed) * step).Hours()
+			server = &copied
+		}
 
 		switch {
 		case server == nil:
 			isMixed = true
 		case all == nil:
-			copied := *server
-			all = &copied
+			all = server
 		default:
 			isMixed = isMixed || server.Kind != all.Kind
 			all.Add(server)
@@ -244,6 +271,23 @@ func (a *analysis) addServerOf(g *fleetGPU, f *advise.Facts) (isMixed bool) {
 	}
 
 	return isMixed
+}
+
+// mayHideServer reports whether one of the pods that held a GPU may have an inference server that Prometheus
+// has refused to answer about: what it holds may be a reservation.
+func (a *analysis) mayHideServer(h *history, f *advise.Facts) bool {
+	return a.serversRefused && f.Evidence.Server == nil && len(h.pods) > 0
+}
+
+// unnamedSteps returns in how many steps something without a name held the GPU, or may have: each of the
+// pods that we know may have been that.
+func (h *history) unnamedSteps() int {
+	unnamed := 0
+	for at, held := range h.held {
+		unnamed += boolToInt(held && h.holders[at] == 0)
+	}
+
+	return unnamed
 }
 
 // mixedText explains why a GPU stays whole if one pod's server says nothing about the others.

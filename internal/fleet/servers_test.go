@@ -2,7 +2,11 @@ package fleet
 
 import (
 	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/common/model"
 
@@ -17,7 +21,7 @@ func TestServersOfAHistory(t *testing.T) {
 	o := weekly()
 	const gib = 1 << 30
 	vllm := func(weights float64) *advise.ServerHistory {
-		return &advise.ServerHistory{Kind: gpu.ServerVLLM, CacheUse: 0.05, CacheHours: 100, Weights: weights * gib}
+		return &advise.ServerHistory{Kind: gpu.ServerVLLM, CacheUse: 0.05, CacheHours: 168, Weights: weights * gib}
 	}
 	sglang := vllm(14)
 	sglang.Kind = gpu.ServerSGLang
@@ -81,4 +85,145 @@ func TestTwoServersInAPod(t *testing.T) {
 	s.addServer(gpu.ServerTGI, row)
 	s.addServer(gpu.ServerVLLM, row)
 	cmptest.Equal(t, "kind of two", s.servers[podKey{"a", "ml", "p"}].Kind, "")
+}
+
+// TestSilentServersOfAHistory: what a server says counts only if it has said it in nearly all steps in which
+// its pod held the GPU.
+func TestSilentServersOfAHistory(t *testing.T) {
+	o := weekly()
+	const gib = 1 << 30
+	const day = int(24 * time.Hour / step)
+
+	for about, c := range map[string]struct {
+		pods  map[string][2]float64 // days that each holds the GPU, and for which its server is known
+		named int                   // days at the begin in which the pods have names; 0: all
+		want  string
+		says  string
+	}{
+		"always":                {pods: map[string][2]float64{"a": {7, 7}}, want: "slice  3g.40gb"},
+		"silent 6 h of 7 days":  {pods: map[string][2]float64{"a": {7, 6.75}}, want: "slice  3g.40gb"},
+		"silent 9 h of 7 days":  {pods: map[string][2]float64{"a": {7, 6.6}}, want: "keep preallocated ", says: "6 % of the time"},
+		"a quarter of each day": {pods: map[string][2]float64{"a": {7, 1.75}}, want: "keep preallocated ", says: "known for 42.0 h"},
+		"two follow each other": {pods: map[string][2]float64{"a": {3, 3}, "b": {4, 4}}, want: "slice  3g.40gb"},
+		"one for half a day":    {pods: map[string][2]float64{"a": {6, 6}, "b": {1, 0.5}}, want: "keep preallocated ", says: "50 % of the time"},
+		"none has a name later": {pods: map[string][2]float64{"a": {7, 5}}, named: 5, want: "keep preallocated "},
+		"known, and no name":    {pods: map[string][2]float64{"a": {7, 7}}, named: 5, want: "slice  3g.40gb"},
+	} {
+		d := narrow(o)
+		s := analysisOf(o)
+
+		for i := range d.history.memory {
+			d.history.memory[i] = 60 * gib
+		}
+
+		s.servers = map[podKey]*advise.ServerHistory{}
+		all := heldByHolder{}
+		at := 0
+
+		for _, name := range []string{"a", "b"} {
+			days := c.pods[name]
+			s.servers[podKey{"a", "ml", name}] = &advise.ServerHistory{Kind: gpu.ServerVLLM, CacheUse: 0.05,
+				CacheHours: 24 * days[1], Weights: 14 * gib}
+
+			for end := at + int(days[0])*day; at < end; at++ {
+				if c.named == 0 || at < c.named*day {
+					all.add(d.history, at, model.Metric{"namespace": "ml", "pod": model.LabelValue(name)}, 1)
+				}
+			}
+		}
+
+		answer := judgeOne(s, d)
+		cmptest.Equal(t, about+": "+answer.Explanation, fmt.Sprintf("%s %s %s", answer.Action, answer.Reason, answer.Profile), c.want)
+		cmptest.HasTexts(t, answer.Explanation, c.says)
+	}
+}
+
+// serversAt answers queries for vLLM as a Prometheus that refuses those which refuses returns true for, by
+// the hours before the end of the window at which they end, and their length in hours.
+func serversAt(t *testing.T, o Options, refuses func(from, hours float64) bool) *analysis {
+	t.Helper()
+
+	handler := func(w http.ResponseWriter, r *http.Request) {
+		query := r.FormValue("query")
+		at, _ := strconv.ParseFloat(r.FormValue("time"), 64)
+		from := o.End.Sub(time.Unix(int64(at), 0)).Hours()
+		length := query[strings.Index(query, "[")+1 : strings.Index(query, "]")]
+		window, _ := model.ParseDuration(length)
+		hours := time.Duration(window).Hours()
+
+		switch {
+		case !strings.Contains(query, "vllm:"):
+			says(200, "application/json", emptyVector)(w, r)
+		case refuses(from, hours):
+			problem(422, "execution", "query processing would load too many samples into memory")(w, r)
+		default:
+			row := `{"metric":{"cluster":"a","namespace":"ml","pod":"p","figure":"%s"},"value":[1,"%g"]}`
+			says(200, "application/json", `{"status":"success","data":{"resultType":"vector","result":[`+
+				fmt.Sprintf(row, figureCache, 0.04)+","+fmt.Sprintf(row, figureSteps, hours*12)+`]}}`)(w, r)
+		}
+	}
+
+	a := analysisOf(o)
+	a.client, _ = clientOf(t, serve(t, handler))
+
+	if err := a.queryServers(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	return a
+}
+
+// TestRefusedServers: a day of servers that is too much for Prometheus is asked in parts, and what it still
+// refuses is unknown.
+func TestRefusedServers(t *testing.T) {
+	o := weekly()
+
+	for about, c := range map[string]struct {
+		refuses func(from, hours float64) bool
+		hours   float64
+		refused bool
+	}{
+		"none":              {func(_, _ float64) bool { return false }, 168, false},
+		"days":              {func(_, hours float64) bool { return hours > 12 }, 168, false},
+		"one day":           {func(from, hours float64) bool { return from == 72 && hours > 3 }, 168, false},
+		"one day, however":  {func(from, _ float64) bool { return from == 72 }, 72, true},
+		"all but the last":  {func(from, _ float64) bool { return from > 0 }, 24, true},
+		"the latest, large": {func(from, hours float64) bool { return from == 0 && hours > 2 }, 168, false},
+	} {
+		a := serversAt(t, o, c.refuses)
+		cmptest.Equal(t, about, a.servers[podKey{"a", "ml", "p"}].CacheHours, c.hours)
+		cmptest.Equal(t, about+": refused", a.serversRefused, c.refused)
+	}
+
+	a := serversAt(t, o, func(_, _ float64) bool { return true })
+	cmptest.Equal(t, "servers", len(a.servers), 0)
+
+	d := narrow(o)
+	heldByHolder{}.add(d.history, 0, model.Metric{"namespace": "ml", "pod": "p"}, 1)
+	cmptest.Equal(t, "provisional", judgeOne(a, d).Provisional, true)
+	a.gpus = []*fleetGPU{d}
+	cmptest.HasTexts(t, strings.Join(a.notes(&Report{}), "\n"), "servers count as silent")
+
+	a.serversRefused = false
+	cmptest.Equal(t, "provisional if all was asked", judgeOne(a, d).Provisional, false)
+}
+
+// TestServersOfEarlierDays: a server that has ended, or is silent, on the latest day was one before.
+func TestServersOfEarlierDays(t *testing.T) {
+	o := weekly()
+	days := 0
+	a := analysisOf(o)
+	a.client, _ = clientOf(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.FormValue("query"), "vllm:") {
+			days++
+		}
+
+		says(200, "application/json", emptyVector)(w, r)
+	}))
+
+	if err := a.queryServers(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	cmptest.Equal(t, "days", days, 7)
 }
