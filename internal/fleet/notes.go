@@ -223,9 +223,9 @@ func (a *analysis) notes(r *Report) []string {
 	if a.serversRefused {
 		notes = append(
 			notes,
-			"Prometheus refused to answer what inference servers report, or their pods' annotations, for "+
-				"some of the window, even an hour at a time: servers count as silent then, and slices for "+
-				"pods that may have a server are provisional. Raise its --query.max-samples or --timeout.",
+			"Prometheus refused queries about inference servers, as too much, for some of the window: "+
+				"servers count as silent then, and slices for pods that may have a server are "+
+				"provisional. Raise its --query.max-samples, or the timeout of the queries.",
 		)
 	}
 

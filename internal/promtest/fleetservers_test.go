@@ -16,6 +16,7 @@ type servedGPU struct {
 	annotation string             // about the model's memory, by kube-state-metrics; one of them under its former name
 	want       string
 	later      float64 // GiB that another pod holds on the second day, which is no server; 0: the server stays
+	silent     int     // hours of each day in which the server is not scraped
 }
 
 func servedGPUs() map[string]servedGPU {
@@ -24,16 +25,17 @@ func servedGPUs() map[string]servedGPU {
 	}
 
 	return map[string]servedGPU{
-		"GPU-0": {72, vllm("vllm:kv_cache_usage_perc", 0.1), "14Gi", "slice  3g.40gb", 0},
-		"GPU-1": {72, vllm("vllm:kv_cache_usage_perc", 0.1), "", "keep preallocated ", 0},
-		"GPU-2": {32, vllm("vllm:gpu_cache_usage_perc", 0.05), "14Gi", "slice  3g.40gb", 0},
-		"GPU-3": {32, vllm("vllm:gpu_cache_usage_perc", 0.05), "", "keep preallocated ", 0},
-		"GPU-4": {32, nil, "", "slice  3g.40gb", 0},
+		"GPU-0": {72, vllm("vllm:kv_cache_usage_perc", 0.1), "14Gi", "slice  3g.40gb", 0, 0},
+		"GPU-1": {72, vllm("vllm:kv_cache_usage_perc", 0.1), "", "keep preallocated ", 0, 0},
+		"GPU-2": {32, vllm("vllm:gpu_cache_usage_perc", 0.05), "14Gi", "slice  3g.40gb", 0, 0},
+		"GPU-3": {32, vllm("vllm:gpu_cache_usage_perc", 0.05), "", "keep preallocated ", 0, 0},
+		"GPU-4": {32, nil, "", "slice  3g.40gb", 0, 0},
 		"GPU-5": {72, map[string]float64{"sglang:num_running_reqs": 40, "sglang:token_usage": 1,
-			"sglang:max_total_num_tokens": 4e5}, "14Gi", "keep memory ", 0},
-		"GPU-6": {32, map[string]float64{"tgi_queue_size": 0, "tgi_batch_current_size": 3}, "14Gi", "keep preallocated ", 0},
-		"GPU-7": {4, map[string]float64{"nv_inference_request_success": 7}, "", "slice  1g.10gb", 0},
-		"GPU-8": {32, vllm("vllm:kv_cache_usage_perc", 0.05), "14Gi", "keep preallocated ", 70},
+			"sglang:max_total_num_tokens": 4e5}, "14Gi", "keep memory ", 0, 0},
+		"GPU-6": {32, map[string]float64{"tgi_queue_size": 0, "tgi_batch_current_size": 3}, "14Gi", "keep preallocated ", 0, 0},
+		"GPU-7": {4, map[string]float64{"nv_inference_request_success": 7}, "", "slice  1g.10gb", 0, 0},
+		"GPU-8": {32, vllm("vllm:kv_cache_usage_perc", 0.05), "14Gi", "keep preallocated ", 70, 0},
+		"GPU-9": {72, vllm("vllm:kv_cache_usage_perc", 0.1), "14Gi", "keep preallocated ", 0, 3},
 	}
 }
 
@@ -70,6 +72,10 @@ func (g servedGPU) append(app storage.Appender, uuid string, minute int) error {
 	}
 
 	for name, v := range now.server {
+		if minute%(24*60) < 60*now.silent {
+			break
+		}
+
 		if err := put(name, v, "instance", "10.1.2.3:8000", "job", "chat"); err != nil {
 			return err
 		}
