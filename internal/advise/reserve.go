@@ -160,6 +160,7 @@ func (r *reserve) add(answer *gpu.PodServer, before serverSample, now time.Time)
 
 	if use, ok := answer.CacheUse.Get(); ok {
 		d.CacheUse = max(d.CacheUse, float32(use))
+
 		if inRow {
 			r.replica(answer.PodUID, now).today(now).Asked += float32(answer.Time.Sub(before.at).Seconds())
 			d.Asked += float32(max(0, answer.Time.Unix()-max(before.at.Unix(), r.Until)))

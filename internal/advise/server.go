@@ -326,7 +326,7 @@ func (s *ServerEvidence) explain() string {
 		text += ". It does not say how much of its cache is used"
 	case s.isSilent():
 		text += fmt.Sprintf(
-			". How much of its cache is used is known for %.1f h, but a replica did not say it for %.0f %% of the "+
+			". How much of its cache is used is known for %.1f h, but a replica did not say it for %.3g %% of the "+
 				"time that it held its device, and what it needed then is unknown. At most %.0f %% is "+
 				"allowed: %s",
 			s.AskedHours,

@@ -112,7 +112,7 @@ func TestSilentServers(t *testing.T) {
 		"always answers":       {all(2, replica{answerAt: always}), known, "at most 10 %"},
 		"silent 18 h a day":    {all(1, replica{answerAt: some(6)}), unknown, "is known for"},
 		"silent an hour a day": {all(1, replica{answerAt: some(23)}), known, ""},
-		"silent 2 h a day":     {all(1, replica{answerAt: some(22)}), unknown, "8 % of the time"},
+		"silent 2 h a day":     {all(1, replica{answerAt: some(22)}), unknown, "for 8."},
 		"down for a day":       {all(1, replica{answerAt: until(7 * 24)}), unknown, "the exporter's log"},
 		"six, for 5 h":         {all(6, replica{answerAt: until(5)}), unknown, "is known for 4.8 h"},
 		"one of six is silent": {append(all(5, replica{answerAt: always}), replica{answerAt: never}), unknown, "100 % of the time"},

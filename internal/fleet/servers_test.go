@@ -102,7 +102,7 @@ func TestSilentServersOfAHistory(t *testing.T) {
 	}{
 		"always":                {pods: map[string][2]float64{"a": {7, 7}}, want: "slice  3g.40gb"},
 		"silent 6 h of 7 days":  {pods: map[string][2]float64{"a": {7, 6.75}}, want: "slice  3g.40gb"},
-		"silent 9 h of 7 days":  {pods: map[string][2]float64{"a": {7, 6.6}}, want: "keep preallocated ", says: "6 % of the time"},
+		"silent 9 h of 7 days":  {pods: map[string][2]float64{"a": {7, 6.6}}, want: "keep preallocated ", says: "for 5.71 % of the time"},
 		"a quarter of each day": {pods: map[string][2]float64{"a": {7, 1.75}}, want: "keep preallocated ", says: "known for 42.0 h"},
 		"two follow each other": {pods: map[string][2]float64{"a": {3, 3}, "b": {4, 4}}, want: "slice  3g.40gb"},
 		"one for half a day":    {pods: map[string][2]float64{"a": {6, 6}, "b": {1, 0.5}}, want: "keep preallocated ", says: "50 % of the time"},
