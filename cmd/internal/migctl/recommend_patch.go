@@ -31,6 +31,9 @@ func resourceOf(profile string) string {
 
 // ownerChange says how to change the owner of a pod so that its pods ask for another device.
 type ownerChange struct {
+	// look is the command that shows the init containers of the owner's pods with what they ask for.
+	// It is empty if command is.
+	look    string
 	command string // the command that changes the owner; empty if no command can
 	words   string // what to know about the command, or what to do instead of it
 	// replaces is true if the change itself makes the old pods leave, once there is a slice for the
@@ -71,6 +74,7 @@ func changeOf(r *advise.Recommendation) ownerChange {
 	kind, name, _ := strings.Cut(r.Workload.Owner, "/")
 
 	c := ownerChange{
+		look:    lookCommand(r, ownerObject(r), kind == "CronJob"),
 		command: patchCommand(r, ownerObject(r), current, kind == "CronJob"),
 	}
 	switch kind {
@@ -97,10 +101,11 @@ func changeOf(r *advise.Recommendation) ownerChange {
 // manualChange says how to change an owner that no command can change.
 func manualChange(r *advise.Recommendation, kind, name, current string) string {
 	limit := fmt.Sprintf(
-		"limit %s: 1 instead of %s: 1 for the container %s",
+		"limit %s: 1 instead of %s: 1 for the container %s and every init container that asks for %s",
 		resourceOf(r.Recommended),
 		current,
 		orUnknown(r.Workload.Container),
+		current,
 	)
 
 	switch kind {
@@ -178,6 +183,23 @@ func patchCommand(r *advise.Recommendation, object, current string, inJob bool) 
 		object,
 		"--type=strategic",
 		"--patch="+string(patch),
+	)
+}
+
+// lookCommand returns the command that shows which init containers the pod template of an object has,
+// and what each asks for. We cannot name them in the patch: the kubelet lists no init containers, and
+// we read only the metadata of pods from the API server.
+func lookCommand(r *advise.Recommendation, object string, inJob bool) string {
+	template := ".spec.template"
+	if inJob {
+		template = ".spec.jobTemplate.spec.template"
+	}
+
+	return kubectl(
+		r.Workload.Namespace,
+		"get",
+		object,
+		"--output=jsonpath={range "+template+`.spec.initContainers[*]}{.name}{" "}{.resources}{"\n"}{end}`,
 	)
 }
 

@@ -39,6 +39,7 @@ func (w *procedure) writeOwnerChange(r *advise.Recommendation) ownerChange {
 	}
 
 	if c.command != "" {
+		w.writeLook(r, c)
 		w.writeCommand(c.command)
 	}
 
@@ -67,6 +68,28 @@ func (w *procedure) writeOwnerChange(r *advise.Recommendation) ownerChange {
 	w.changed[*r.Workload] = true
 
 	return c
+}
+
+// writeLook writes how to find the init containers that the patch must name too. With one that still
+// asks for the old device, the pod needs both, and stays pending.
+func (w *procedure) writeLook(r *advise.Recommendation, c ownerChange) {
+	if w.warnedOfInit {
+		w.writeNote("Its init containers, for which the same holds:")
+		w.writeCommand(c.look)
+
+		return
+	}
+
+	w.warnedOfInit = true
+
+	w.writeNote("Init containers are not known here. See what they ask for:")
+	w.writeCommand(c.look)
+	w.writeNote(fmt.Sprintf(
+		"If any of them asks for the old device too, as the container %s does, add it to the patch below: "+
+			"\"initContainers\", beside \"containers\", in the same form. Without that the new pods ask for both "+
+			"devices and stay pending.",
+		orUnknown(r.Workload.Container),
+	))
 }
 
 // writeReach warns that a change of an owner moves its pods on other nodes, too, although we have looked

@@ -25,6 +25,7 @@ type procedure struct {
 	changed map[advise.Key]bool // the owners whose change is written
 
 	// We write each of these warnings once; its field is true afterwards.
+	warnedOfInit       bool
 	warnedOfRequests   bool
 	warnedOfPlugin     bool
 	warnedOfMode       bool

@@ -279,6 +279,7 @@ func TestHostileNames(t *testing.T) {
 			cmptest.LacksTexts(t, out, "\x1b", "\u202e")
 			fits(t, withoutCommands(out))
 			patches := 0
+			looks := 0
 
 			for _, argv := range executed(t, out) {
 				switch {
@@ -290,6 +291,10 @@ func TestHostileNames(t *testing.T) {
 					want := []string{"--namespace=" + evil, "patch", strings.ToLower(kind) + "/" + evil, "--type=strategic"}
 					cmptest.Equal(t, "object", argv[1:5], want)
 					checkPatch(t, strings.TrimPrefix(argv[5], "--patch="), kind == "CronJob", evil)
+				case argv[2] == "get":
+					looks++
+					cmptest.Equal(t, "looked at", argv[3], strings.ToLower(kind)+"/"+evil)
+					cmptest.HasTexts(t, argv[4], ".template.spec.initContainers[*]}")
 				case argv[1] == "delete":
 					cmptest.Equal(t, "node of the plugin", argv[len(argv)-1], "--field-selector=spec.nodeName="+evil)
 				case argv[2] == "delete":
@@ -310,6 +315,7 @@ func TestHostileNames(t *testing.T) {
 			}
 
 			cmptest.Equal(t, kind+": patches", patches, want)
+			cmptest.Equal(t, kind+": looks at init containers", looks, want)
 		}
 
 		explained := runner{}.run(t, address, "recommend", "--explain=0").out
@@ -385,5 +391,30 @@ func TestOwnersThatNoCommandChanges(t *testing.T) {
 		cmptest.Equal(t, c.about+": command", got.command, "")
 		cmptest.Equal(t, c.about+": replaces", got.replaces, false)
 		cmptest.HasTexts(t, got.words, c.says)
+	}
+}
+
+// TestPatchMentionsInitContainers: an init container that still asks for a whole GPU makes the pod ask for
+// a GPU and a slice. The exporter doesn't know init containers, so the steps say how to find them.
+func TestPatchMentionsInitContainers(t *testing.T) {
+	for _, c := range []struct{ owner, look, says string }{
+		{"StatefulSet/x", "get statefulset/x '--output=jsonpath={range .spec.template.spec.initContainers[*]}",
+			`add it to the patch below: "initContainers", beside "containers"`},
+		{"CronJob/x", "get cronjob/x '--output=jsonpath={range .spec.jobTemplate.spec.template.spec.initContainers[*]}",
+			"stay pending"},
+		{"Job/x", "", "and every init container that asks for nvidia.com/gpu"},
+		{"RayCluster/x", "", "and every init container that asks for nvidia.com/gpu"},
+	} {
+		report, s := established(observed(advise.DefaultOptions(), 25*time.Hour,
+			wholeH100(t, 0, tiny, podOf("ml", "x-0", c.owner))))
+		_, address := serve(t, recommended(report, s))
+		out := runner{}.run(t, address, "recommend").out
+
+		look := strings.Index(out, c.look)
+		if look < 0 || c.look != "" && look > strings.Index(out, " patch ") {
+			t.Errorf("%s: %q does not come before the patch:\n%s", c.owner, c.look, out)
+		}
+
+		cmptest.HasTexts(t, flat(out), c.says)
 	}
 }

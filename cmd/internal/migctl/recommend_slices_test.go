@@ -78,23 +78,23 @@ func sliceCases() []sliceCase {
 				slicedH100(t, 0, slice("3g.40gb", at(0, 4), wasteful, serviceOf("a"))),
 				slicedH100(t, 1, slice("1g.10gb", at(0, 1), load{})),
 			}
-		}, want: []string{"patch deployment/a mig-1g.10gb mig-3g.40gb", "rollout status"},
+		}, want: []string{"get deployment/a", "patch deployment/a mig-1g.10gb mig-3g.40gb", "rollout status"},
 			says: []string{"Move to what is free", "3g.40gb@0, pod ml/a-0: to 1g.10gb."}},
 		{about: "there is room", gpus: func(t *testing.T) []gpu.GPU {
 			return []gpu.GPU{slicedH100(t, 0, slice("3g.40gb", at(0, 4), wasteful, serviceOf("a")))}
 		}, want: slices.Concat([]string{"cordon", "apply --gpus 0 --devices 1g.10gb=1,3g.40gb=1"}, created,
-			[]string{"patch deployment/a mig-1g.10gb mig-3g.40gb", "rollout status"}),
+			[]string{"get deployment/a", "patch deployment/a mig-1g.10gb mig-3g.40gb", "rollout status"}),
 			says: []string{"create the slices beside those that are held", "The slices that they leave are free then."}},
 		{about: "no room beside it", gpus: func(t *testing.T) []gpu.GPU {
 			return []gpu.GPU{slicedH100(t, 0, slice("3g.40gb", at(0, 4), fitting, serviceOf("right")),
 				slice("3g.40gb", at(4, 4), wasteful, podOf("ml", "b-0", "StatefulSet/b")))}
-		}, want: slices.Concat([]string{"cordon", "patch statefulset/b mig-1g.10gb mig-3g.40gb", "delete pod/b-0",
+		}, want: slices.Concat([]string{"cordon", "get statefulset/b", "patch statefulset/b mig-1g.10gb mig-3g.40gb", "delete pod/b-0",
 			"apply --gpus 0 --devices 1g.10gb=1,3g.40gb=1"}, created, []string{"rollout status"}),
 			says: []string{"there is no room beside them", "refuses, and changes nothing, while a pod or a process is on"}},
 		{about: "a larger one in the place of the old one", gpus: func(t *testing.T) []gpu.GPU {
 			return []gpu.GPU{slicedH100(t, 0, slice("2g.20gb", at(0, 2), crowded, serviceOf("c")),
 				slice("3g.40gb", at(4, 4), fitting, serviceOf("right")), slice("1g.10gb", at(2, 1), load{}))}
-		}, want: slices.Concat([]string{"cordon", "patch deployment/c mig-2g.20gb mig-3g.40gb", "delete pod/c-0",
+		}, want: slices.Concat([]string{"cordon", "get deployment/c", "patch deployment/c mig-2g.20gb mig-3g.40gb", "delete pod/c-0",
 			"apply --gpus 0 --devices 3g.40gb=2"}, created, []string{"rollout status"})},
 		{about: "no room at all", gpus: func(t *testing.T) []gpu.GPU {
 			return []gpu.GPU{slicedH100(t, 0, slice("2g.20gb", at(0, 2), crowded, serviceOf("c")),
@@ -106,7 +106,7 @@ func sliceCases() []sliceCase {
 		}, says: []string{"to a whole GPU: no whole GPU is free"}},
 		{about: "a whole GPU is needed", gpus: func(t *testing.T) []gpu.GPU {
 			return []gpu.GPU{slicedH100(t, 0, slice("7g.80gb", at(0, 8), crowded, serviceOf("c"))), wholeH100(t, 1, load{})}
-		}, want: []string{"patch deployment/c gpu mig-7g.80gb", "rollout status"}},
+		}, want: []string{"get deployment/c", "patch deployment/c gpu mig-7g.80gb", "rollout status"}},
 		{about: "one of two replicas is too small", gpus: func(t *testing.T) []gpu.GPU {
 			other := serviceOf("c")
 			other.Pod = "c-1"
@@ -116,7 +116,7 @@ func sliceCases() []sliceCase {
 				slicedH100(t, 1, slice("1g.20gb", at(0, 2), load{busy: 0.5, sm: 0.3, gib: 3}, other))}
 		}, want: slices.Concat([]string{"cordon", "apply --gpus 0 --devices 1g.20gb=1,2g.20gb=1",
 			"apply --gpus 1 --devices 1g.20gb=1,2g.20gb=1"}, created,
-			[]string{"patch deployment/c mig-1g.20gb mig-2g.20gb", "rollout status"}),
+			[]string{"get deployment/c", "patch deployment/c mig-1g.20gb mig-2g.20gb", "rollout status"}),
 			says: []string{"GPU 1, 1g.20gb@0, pod ml/c-1: to 2g.20gb."}},
 	}
 }
