@@ -23,7 +23,7 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
-		if g.UUID == "" || !g.Up {
+		if !canJudge(g) {
 			continue
 		}
 
@@ -55,7 +55,8 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 	}
 
 	report.WithoutKubernetes = !hasKubernetes(s)
-	report.Notes = notes(s)
+	report.NotJudged = notJudged(s)
+	report.Notes = notes(s, report.NotJudged)
 
 	return report
 }
@@ -316,10 +317,16 @@ func profilesOf(gpus []gpu.GPU, id gpu.UUID) []gpu.Profile {
 }
 
 // notes say what the report could not take into account.
-func notes(s *gpu.Snapshot) []string {
-	list := []string{
-		"not seen: the share of the L2 cache, clocks, wave quantization, CUDA IPC between processes",
+func notes(s *gpu.Snapshot, unread []NotJudged) []string {
+	var list []string
+	for i := range unread {
+		list = append(list, unread[i].String())
 	}
+
+	list = append(
+		list,
+		"not seen: the share of the L2 cache, clocks, wave quantization, CUDA IPC between processes",
+	)
 
 	kubernetes := false
 	described := false

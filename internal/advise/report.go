@@ -77,6 +77,8 @@ type Report struct {
 	WithoutKubernetes bool `json:"withoutKubernetes,omitempty"`
 	// Devices are the whole GPUs and GPU instances, by GPU index and placement.
 	Devices []Recommendation `json:"devices"`
+	// NotJudged are the GPUs that have no answer because they could not be read.
+	NotJudged []NotJudged `json:"notJudged,omitempty"`
 	// Packing is how the recommendations fit on the fewest GPUs; absent if nothing is to be moved.
 	Packing *Packing `json:"packing,omitempty"`
 	// Notes say what could not be seen.

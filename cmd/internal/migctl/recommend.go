@@ -80,11 +80,15 @@ func (s *session) recommend(ctx context.Context) error {
 		uuids[i] = report.Devices[i].GPU
 	}
 
+	for i := range report.NotJudged {
+		uuids = append(uuids, report.NotJudged[i].GPU)
+	}
+
 	if words, err = completeUUIDs(words, uuids); err != nil {
 		return err
 	}
 
-	if err := checkDeviceWords(words, report.Devices); err != nil {
+	if err := checkDeviceWords(words, report); err != nil {
 		return err
 	}
 
@@ -105,7 +109,9 @@ func (s *session) recommend(ctx context.Context) error {
 		return !named(&r)
 	})
 	if s.opts.Explain != "" {
+		s.explainNotJudged(report, words)
 		s.explainDevices(report, devices)
+
 		return nil
 	}
 
@@ -177,22 +183,47 @@ func (s *session) explainDevices(report *advise.Report, devices []advise.Recomme
 	writeNotes(s.page, report.Notes)
 }
 
+// explainNotJudged writes why the named GPUs that could not be read have no answer.
+func (s *session) explainNotJudged(report *advise.Report, words []string) {
+	for i := range report.NotJudged {
+		n := &report.NotJudged[i]
+		if !slices.Contains(words, "all") && !namesGPU(words, n.Index, n.GPU) {
+			continue
+		}
+
+		s.page.line(span{gpuTitle(s.page, n.Index, n.Model, n.GPU), bold})
+		s.page.paragraph("  ", yellow, "not judged: it could not be read: "+n.Why)
+		s.page.line()
+	}
+}
+
+// namesGPU reports whether one of some words names a GPU, by index or UUID.
+func namesGPU(words []string, index int, id gpu.UUID) bool {
+	return slices.ContainsFunc(words, func(w string) bool {
+		return w == fmt.Sprint(index) || id != "" && strings.EqualFold(w, string(id))
+	})
+}
+
 // isOnGPU reports whether a word names the GPU of a device, by index or UUID.
 func isOnGPU(word string, r *advise.Recommendation) bool {
-	return word == fmt.Sprint(r.Index) || strings.EqualFold(word, string(r.GPU))
+	return namesGPU([]string{word}, r.Index, r.GPU)
 }
 
 // checkDeviceWords returns an error if a word names no GPU of the report.
-func checkDeviceWords(words []string, devices []advise.Recommendation) error {
+func checkDeviceWords(words []string, report *advise.Report) error {
 	for _, w := range words {
-		if w != "all" &&
-			!slices.ContainsFunc(devices, func(r advise.Recommendation) bool {
-				return isOnGPU(w, &r)
-			}) {
+		judged := slices.ContainsFunc(report.Devices, func(r advise.Recommendation) bool {
+			return isOnGPU(w, &r)
+		})
+		unread := slices.ContainsFunc(report.NotJudged, func(n advise.NotJudged) bool {
+			return namesGPU([]string{w}, n.Index, n.GPU)
+		})
+
+		if w != "all" && !judged && !unread {
 			return usageError{
 				fmt.Sprintf(
-					"the report has no GPU %q: name it by index or UUID. It lacks GPUs that do not "+
-						"answer, and those in MIG mode without instances",
+					"the report has no GPU %q: name it by index or UUID. It lacks GPUs in MIG mode "+
+						"without instances",
 					w,
 				),
 			}

@@ -282,3 +282,27 @@ func TestBoundOfBusyTime(t *testing.T) {
 
 	cmptest.Equal(t, "of more than the target", busyText(0.801), "at least 80%")
 }
+
+// TestLostGPUIsExplained: a GPU that can't be read is named, with the reason, wherever you ask for it.
+func TestLostGPUIsExplained(t *testing.T) {
+	report, s := observed(advise.DefaultOptions(), time.Hour, wholeH100(t, 0, tiny, podOf("ml", "x-0", "Deployment/x")))
+	report.NotJudged = []advise.NotJudged{{GPU: "GPU-1c", Index: 2, Model: "NVIDIA H100 80GB HBM3", Why: "GPU is lost"}}
+	report.Notes = []string{report.NotJudged[0].String()}
+	_, address := serve(t, recommended(report, s))
+
+	for _, args := range [][]string{{"recommend", "--explain=2"}, {"recommend", "--explain=GPU-1c"}} {
+		got := runner{}.run(t, address, args...)
+		cmptest.Equal(t, "exit status", got.code, 0)
+		cmptest.HasTexts(t, got.out, "GPU 2  H100 80GB HBM3  GPU-1c\n  not judged: it could not be read: GPU is lost\n")
+		cmptest.LacksTexts(t, got.out, "GPU 0")
+	}
+
+	for _, args := range [][]string{{"recommend"}, {"recommend", "2"}, {"recommend", "-o", "json", "2"}} {
+		got := runner{}.run(t, address, args...)
+		cmptest.Equal(t, "exit status", got.code, 0)
+		cmptest.HasTexts(t, flat(got.out), "GPU 2 could not be read, and is not judged: GPU is lost")
+	}
+
+	got := runner{}.run(t, address, "recommend", "--explain=3")
+	cmptest.Equal(t, "exit status", got.code, 2)
+}
