@@ -163,15 +163,11 @@ func (p *packer) setGain(gain Gain, moves []int) (gainless []*Recommendation) {
 }
 
 // weighNode fills in the gains under the single strategy: the node moves as a whole, or not at all.
-// If it frees no GPU, it gains if two slices of its one profile fit on a GPU.
+// No GPU stays whole, so that it gains if two slices of its one profile fit on a GPU.
 func (p *packer) weighNode() (gainless []*Recommendation) {
-	gain := SharedGain(len(p.moves), p.bestCost)
-	if gain.FreedGPUs <= 0 {
-		gain = Gain{}
-
-		if p.fitsTwice() {
-			gain.Room = p.moves[0].profile.Name
-		}
+	gain := Gain{}
+	if p.fitsTwice() {
+		gain.Room = p.moves[0].profile.Name
 	}
 
 	all := make([]int, len(p.moves))

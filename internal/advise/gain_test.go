@@ -98,18 +98,29 @@ func TestGainOfRoomInMIGMode(t *testing.T) {
 	}
 }
 
-// TestGainUnderTheSingleStrategy: the node moves as a whole or not at all.
+// TestGainUnderTheSingleStrategy: the node moves as a whole or not at all, and no GPU of it stays whole.
 func TestGainUnderTheSingleStrategy(t *testing.T) {
-	const third = "frees 0.33 of a GPU, packed with others"
+	const large, small = "frees no whole GPU, room for 3g.40gb", "frees no whole GPU, room for 1g.10gb"
 	for _, c := range []struct {
 		profiles, want []string
+		freeSlices     int // on the GPUs that no workload moves to
 	}{
-		{[]string{"3g.40gb", "3g.40gb", "3g.40gb"}, []string{third, third, third}},
-		{[]string{"4g.40gb", "4g.40gb"}, []string{"no-gain", "no-gain"}},
-		{[]string{"3g.40gb"}, []string{"frees no whole GPU, room for 3g.40gb"}},
+		{[]string{"3g.40gb", "3g.40gb", "3g.40gb"}, []string{large, large, large}, 2},
+		{[]string{"4g.40gb", "4g.40gb"}, []string{"no-gain", "no-gain"}, 0},
+		{[]string{"3g.40gb"}, []string{large}, 0},
+		{[]string{"1g.10gb", "1g.10gb", ""}, []string{small, small, "free"}, 14},
 	} {
 		gpus, devices := node(t, "H100-80GB", c.profiles...)
-		cmptest.Equal(t, "gains", gainsOf(&Report{Devices: devices, SingleStrategy: true}, gpus), c.want)
+		report := &Report{Devices: devices, SingleStrategy: true}
+		cmptest.Equal(t, "gains", gainsOf(report, gpus), c.want)
+
+		if report.Packing == nil {
+			cmptest.Equal(t, "free slices without a packing", c.freeSlices, 0)
+			continue
+		}
+
+		cmptest.Equal(t, "freed whole GPUs", report.Packing.FreedGPUs, []int{})
+		cmptest.Equal(t, "free slices", report.Packing.FreeSlices, c.freeSlices)
 	}
 }
 

@@ -94,6 +94,7 @@ func newNodePacker(r *Report, gpus []gpu.GPU) *nodePacker {
 // Advisor.
 func (r *Report) Pack(s *gpu.Snapshot) {
 	r.Packing = newNodePacker(r, s.GPUs).packNode()
+	r.countSlices(s.GPUs)
 
 	for i := range r.Devices {
 		if d := &r.Devices[i]; d.Gain != nil {

@@ -275,8 +275,11 @@ type Packing struct {
 	// Needed counts the whole GPUs that their slices are created on. Free GPUs count, GPUs that are in
 	// MIG mode already do not.
 	Needed int `json:"gpusNeeded"`
-	// FreedGPUs are the indices of the GPUs of InUse that nothing holds afterwards.
-	FreedGPUs []int `json:"freedGpus"`
+	// FreedGPUs are the indices of the GPUs of InUse that nothing holds afterwards. There are none under
+	// the single strategy, which leaves no GPU whole: FreeSlices counts the slices of the one profile
+	// on the GPUs that no workload moves to.
+	FreedGPUs  []int `json:"freedGpus"`
+	FreeSlices int   `json:"freeSlices,omitempty"`
 	// Proven is false if the search for fewer GPUs was stopped at its limit.
 	Proven bool `json:"provenOptimal"`
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // singleReason says why no GPU of a node under the single strategy can be partitioned alone.
@@ -24,6 +25,39 @@ func writeSingleReason(p *page, report *advise.Report, devices []advise.Recommen
 			"No GPU can be partitioned alone: "+singleReason+" migctl recommend without a GPU has the "+
 				"procedure for the node.",
 		)
+	}
+}
+
+// writeSingleGain says what a node gains under the single strategy: slices, and no whole GPU.
+// priced says that the operator has given prices, which are of whole GPUs.
+func writeSingleGain(p *page, report *advise.Report, priced bool) {
+	packing := report.Packing
+	t := fmt.Sprintf(
+		"The workloads to move hold %s now, and get slices of %s on %d.",
+		nodedoc.Count(packing.InUse, "GPU", "GPUs"),
+		packing.Profile(),
+		packing.Needed,
+	)
+	if packing.FreeSlices > 0 {
+		t += fmt.Sprintf(
+			" The other GPUs of the node become %s of it.",
+			nodedoc.Count(packing.FreeSlices, "free slice", "free slices"),
+		)
+	}
+
+	p.paragraph("", bold, t+" No GPU of the node stays whole."+proofText(packing))
+	p.paragraph(
+		"",
+		yellow,
+		fmt.Sprintf(
+			"A pod that asks for %s on this node gets one of these slices then. Keep pods away that need a "+
+				"whole GPU.",
+			wholeResource,
+		),
+	)
+
+	if priced {
+		p.paragraph("", yellow, "--price: no whole GPU becomes free, so there is none to count.")
 	}
 }
 
@@ -64,6 +98,18 @@ func singleObstacle(report *advise.Report) string {
 		reasons = append(reasons, fmt.Sprintf(
 			"not checked for GPU %s, whose use of media engines cannot be read",
 			joinNumbers(notChecked),
+		))
+	}
+
+	if len(report.NotJudged) > 0 {
+		var unread []int
+		for i := range report.NotJudged {
+			unread = append(unread, report.NotJudged[i].Index)
+		}
+
+		reasons = append(reasons, fmt.Sprintf(
+			"without GPU %s, which could not be read",
+			joinNumbers(unread),
 		))
 	}
 

@@ -253,6 +253,27 @@ func TestSingleStrategyPartitionsAllGPUs(t *testing.T) {
 	cmptest.Equal(t, "GPUs with slices", len(partitioned), len(layouts))
 	text := runner{}.run(t, address, "recommend").out
 	golden(t, "recommend-single.txt", text)
+	cmptest.LacksTexts(t, text, "Freed:", "becomes free")
+	cmptest.HasTexts(t, flat(text), "The other GPUs of the node become 12 free slices of it. No GPU of the node stays whole.",
+		"A pod that asks for nvidia.com/gpu on this node gets one of these slices then.")
+
+	created := 0
+	for _, count := range counts {
+		created += count
+	}
+
+	cmptest.Equal(t, "free slices of the layouts", created-3, report.Packing.FreeSlices)
+
+	priced := flat(runner{}.run(t, address, "recommend", "--price=H100=2.50").out)
+	cmptest.HasTexts(t, priced, "no whole GPU becomes free, so there is none to count")
+	cmptest.LacksTexts(t, priced, "an hour,")
+
+	lost := *report
+	lost.NotJudged = []advise.NotJudged{{GPU: "GPU-4", Index: 4, Why: "GPU is lost"}}
+	_, lostAddress := serve(t, recommended(&lost, s))
+	cmptest.HasTexts(t, flat(runner{}.run(t, lostAddress, "recommend").out),
+		"No procedure: under --mig-strategy=single", "without GPU 4, which could not be read")
+
 	cmptest.LacksTexts(t, text, "kubectl --namespace=ml patch")
 	cmptest.HasTexts(t, text, "kubectl --namespace=ml delete pod/pod-0", "kubectl --namespace=ml delete pod/pod-1")
 	cmptest.LacksTexts(t, text, "delete pod/pod-2")

@@ -30,6 +30,8 @@ func writeSummary(p *page, report *advise.Report, prices []fleet.Price) {
 			"The recommended slices were not placed: they do not fit on GPUs that are free or become "+
 				"free, or the search was stopped at its limit.",
 		)
+	case report.SingleStrategy:
+		writeSingleGain(p, report, len(prices) > 0)
 	default:
 		writePacking(p, packing)
 		writeRoom(p, report)
@@ -72,11 +74,17 @@ func writePacking(p *page, packing *advise.Packing) {
 		packing.Needed,
 		freed,
 	)
-	if !packing.Proven {
-		t += " Not proven optimal: the search was stopped at its limit, or a model was left out."
+
+	p.paragraph("", bold, t+proofText(packing))
+}
+
+// proofText follows what a packing comes to. It says if a better one may exist.
+func proofText(packing *advise.Packing) string {
+	if packing.Proven {
+		return ""
 	}
 
-	p.paragraph("", bold, t)
+	return " Not proven optimal: the search was stopped at its limit, or a model was left out."
 }
 
 // writeRoom names the GPUs whose move frees no GPU, with what the move gains instead.
