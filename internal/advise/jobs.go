@@ -8,12 +8,12 @@ import (
 )
 
 // We never move a pod of a job with several pods to a slice: the others wait for it in each step, and
-// libraries such as NCCL refuse several ranks on one GPU. Labels show such jobs, and so does traffic in
-// step, see jobtraffic.go. Busy time in step does not: the replicas behind a load balancer are busy
-// together, and are the best candidates for slices.
+// libraries such as NCCL refuse several ranks on one GPU. Labels and owners show such jobs, and so does
+// traffic in step, see jobtraffic.go. Busy time in step does not: the replicas behind a load balancer are
+// busy together, and are the best candidates for slices.
 
 // findJob returns a sentence on the job that a whole GPU works on together with others; "" if it does
-// not. The pod's annotation overrides labels and traffic, but not that the pod holds several GPUs.
+// not. The pod's annotation overrides labels, owner and traffic, but not that the pod holds several GPUs.
 func (a *Advisor) findJob(s *gpu.Snapshot, g *gpu.GPU, d *device, held gpuCounts) string {
 	if held.hasSeveral(g) {
 		return "the pod holds several GPUs: slices cannot exchange data directly"
@@ -23,7 +23,7 @@ func (a *Advisor) findJob(s *gpu.Snapshot, g *gpu.GPU, d *device, held gpuCounts
 		return annotatedJob(said)
 	}
 
-	if text := labeledJob(g.Holders); text != "" {
+	if text := describedJob(g.Holders); text != "" {
 		return text
 	}
 
@@ -52,7 +52,35 @@ func findJobOfInstance(holders []gpu.Holder) string {
 		return annotatedJob(said)
 	}
 
-	return labeledJob(holders)
+	return describedJob(holders)
+}
+
+// describedJob returns a sentence on the job that the pods' labels or owners show; "" if they show none.
+// Labels are asked first: they may say that the job has a single pod.
+func describedJob(holders []gpu.Holder) string {
+	if text := labeledJob(holders); text != "" {
+		return text
+	}
+
+	at := slices.IndexFunc(holders, func(h gpu.Holder) bool {
+		return h.Group.Name == "" && gpu.OwnsJob(h.Workload)
+	})
+	if at < 0 {
+		return ""
+	}
+
+	return unknownSizeText("owner " + holders[at].Workload)
+}
+
+// unknownSizeText returns the sentence on a job of which we don't know how many pods it has. by is the
+// label or the owner that shows it.
+func unknownSizeText(by string) string {
+	return fmt.Sprintf(
+		"the pod is part of a job, by its %s, and how many pods that has is not known here: others "+
+			"would wait for it, and slices cannot exchange data directly. %s",
+		by,
+		jobRemedy,
+	)
 }
 
 // annotatedJob returns the sentence on a job by the pod's annotation; "" if it says that there is none.
@@ -83,12 +111,7 @@ func labeledJob(holders []gpu.Holder) string {
 		)
 	}
 
-	return fmt.Sprintf(
-		"the pod is part of a job, by its label %s, and how many pods that has is not known here: others "+
-			"would wait for it, and slices cannot exchange data directly. %s",
-		group.Label,
-		jobRemedy,
-	)
+	return unknownSizeText("label " + group.Label)
 }
 
 // jobRemedy says what to do if a pod that looks like a part of a job is not.

@@ -10,6 +10,39 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
+// TestJobsByOwners: the pods of a job's owner are parts of a job without a label too. A label that says
+// that there is no other pod counts more, and so does the annotation.
+func TestJobsByOwners(t *testing.T) {
+	alone := gpu.PodGroup{Name: "leaderworkerset/serve/0", Label: "leaderworkerset.sigs.k8s.io/name=serve", Size: 1}
+
+	for _, c := range []struct {
+		owner string
+		group gpu.PodGroup
+		hint  gpu.Opt[bool]
+		want  Reason
+	}{
+		{"MPIJob/train", gpu.PodGroup{}, gpu.None[bool](), ReasonMultiGPU},
+		{"LeaderWorkerSet/serve", gpu.PodGroup{}, gpu.None[bool](), ReasonMultiGPU},
+		{"LeaderWorkerSet/serve", alone, gpu.None[bool](), ReasonNone},
+		{"MPIJob/train", gpu.PodGroup{}, gpu.Some(false), ReasonNone},
+		{"Job/train", gpu.PodGroup{}, gpu.None[bool](), ReasonNone},
+	} {
+		h := grouped(c.group, c.hint)
+		h.Workload = c.owner
+
+		for _, g := range []gpu.GPU{
+			wholeGPU(t, "H100-80GB", 0, slight(), h), slicedGPU(t, "H100-80GB", "3g.40gb", slight(), h),
+		} {
+			r := recommendFor(fastOptions(), longEnough, g)
+			cmptest.Equal(t, c.owner+": "+r.Explanation, r.Reason, c.want)
+
+			if c.want != ReasonNone && !strings.Contains(r.Explanation, "by its owner "+c.owner) {
+				t.Errorf("%s: %q", c.owner, r.Explanation)
+			}
+		}
+	}
+}
+
 // grouped returns the holder of a GPU whose pod is part of a job.
 func grouped(group gpu.PodGroup, hint gpu.Opt[bool]) gpu.Holder {
 	h := pod("ml", "Job/train")

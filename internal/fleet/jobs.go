@@ -1,10 +1,11 @@
 package fleet
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/prometheus/common/model"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // jobLabels returns labels that pods have if they are parts of a job. mig-exporter serves the labels
@@ -26,20 +27,6 @@ func servedName(label string) model.LabelName {
 	)
 }
 
-// jobOwners returns kinds of owners whose pods are always parts of a job: the jobs of Kubeflow's
-// training operator, and KubeRay's cluster.
-func jobOwners() []string {
-	return []string{
-		"PyTorchJob",
-		"TFJob",
-		"MPIJob",
-		"XGBoostJob",
-		"PaddleJob",
-		"JAXJob",
-		"RayCluster",
-	}
-}
-
 // jobOf returns the label or the owner that shows that a pod is part of a job; empty if none does.
 func jobOf(labels model.Metric) string {
 	for _, name := range jobLabels() {
@@ -48,8 +35,7 @@ func jobOf(labels model.Metric) string {
 		}
 	}
 
-	owner := string(labels["workload"])
-	if kind, _, _ := strings.Cut(owner, "/"); slices.Contains(jobOwners(), kind) {
+	if owner := string(labels["workload"]); gpu.OwnsJob(owner) {
 		return "owner " + owner
 	}
 

@@ -1,5 +1,10 @@
 package gpu
 
+import (
+	"slices"
+	"strings"
+)
+
 // PodGroup is the job that a pod is part of, by the pod's labels and annotations. It is zero if
 // they name no job.
 type PodGroup struct {
@@ -12,3 +17,15 @@ type PodGroup struct {
 
 // MayHaveOthers reports whether the job has other pods, or we do not know that it has none.
 func (g *PodGroup) MayHaveOthers() bool { return g.Name != "" && g.Size != 1 }
+
+// OwnsJob reports whether the pods of an owner, such as "MPIJob/train", are always parts of a job,
+// whatever labels they have. The owner is a job of Kubeflow's training operator, a cluster or job of
+// KubeRay, a JobSet, or a LeaderWorkerSet.
+func OwnsJob(owner string) bool {
+	kind, _, _ := strings.Cut(owner, "/")
+
+	return slices.Contains([]string{
+		"PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob",
+		"RayCluster", "RayJob", "JobSet", "LeaderWorkerSet",
+	}, kind)
+}

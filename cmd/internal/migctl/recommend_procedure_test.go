@@ -355,7 +355,7 @@ func TestOnlyReplaceablePodsAreDeleted(t *testing.T) {
 		{"Deployment/x", true, ""}, {"StatefulSet/x", true, ""}, {"DaemonSet/x", true, ""}, {"ReplicaSet/x", true, ""},
 		{"ReplicationController/x", true, ""}, {"Job/x", false, deliberately},
 		{"CronJob/x", false, deliberately}, {"Workflow/x", false, deliberately},
-		{"PyTorchJob/x", false, deliberately}, {"RayJob/x", false, deliberately},
+		{"Notebook/x", false, deliberately},
 		{"label/x", false, deliberately}, {"Pod/x", false, "the work that it has done is lost"},
 		{"batch/4711", false, "to end it earlier loses the work"},
 		{"processes/GPU-1", false, "to end it earlier loses the work"},
@@ -376,7 +376,7 @@ func TestOnlyReplaceablePodsAreDeleted(t *testing.T) {
 // TestOwnersThatNoCommandChanges: the words name the resource, the claim or the job.
 func TestOwnersThatNoCommandChanges(t *testing.T) {
 	for _, c := range []struct{ about, owner, resource, says string }{
-		{"media extension", "RayCluster/r", wholeResource, "limit nvidia.com/mig-1g.10gb.me: 1 instead of nvidia.com/gpu: 1"},
+		{"media extension", "Workflow/r", wholeResource, "limit nvidia.com/mig-1g.10gb.me: 1 instead of nvidia.com/gpu: 1"},
 		{"another name of whole GPUs", "Job/j", "example.com/h100", "mig-1g.10gb.me: 1 instead of example.com/h100: 1"},
 		{"claim", "Deployment/d", "claim/ml/gpu", "claim ml/gpu"},
 		{"claim's selector", "Deployment/d", "claim/ml/gpu", "profile == '1g.10gb+me'"},
@@ -403,7 +403,7 @@ func TestPatchMentionsInitContainers(t *testing.T) {
 		{"CronJob/x", "get cronjob/x '--output=jsonpath={range .spec.jobTemplate.spec.template.spec.initContainers[*]}",
 			"stay pending"},
 		{"Job/x", "", "and every init container that asks for nvidia.com/gpu"},
-		{"RayCluster/x", "", "and every init container that asks for nvidia.com/gpu"},
+		{"Workflow/x", "", "and every init container that asks for nvidia.com/gpu"},
 	} {
 		report, s := established(observed(advise.DefaultOptions(), 25*time.Hour,
 			wholeH100(t, 0, tiny, podOf("ml", "x-0", c.owner))))

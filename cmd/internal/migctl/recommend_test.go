@@ -252,7 +252,7 @@ func TestRecommendOfAFullNode(t *testing.T) {
 		wholeH100(t, 0, tiny, podOf("vision", "resnet-7c9f6d5b8-x2x4k", "Deployment/resnet")),
 		wholeH100(t, 1, middle, podOf("speech", "whisper-0", "StatefulSet/whisper")),
 		wholeH100(t, 2, middle, podOf("speech", "whisper-1", "StatefulSet/whisper")),
-		wholeH100(t, 3, small, podOf("ml", "worker-0", "RayCluster/worker"))))
+		wholeH100(t, 3, small, podOf("ml", "worker-0", "Workflow/worker"))))
 	_, address := serve(t, recommended(report, s))
 	got := runner{}.run(t, address, "recommend")
 	fits(t, withoutCommands(got.out))
