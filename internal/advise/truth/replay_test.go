@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/sim/requests"
 )
@@ -26,6 +27,10 @@ var (
 func TestReplay(t *testing.T) {
 	if *traceFile == "" {
 		t.Skip("needs -replay, a file")
+	}
+
+	if err := checkServiceTime(*serviceTime); err != nil {
+		t.Fatal(err)
 	}
 
 	at := slices.IndexFunc(models(), func(m model) bool { return m.Name == *traceModel })
@@ -53,6 +58,35 @@ func TestReplay(t *testing.T) {
 	var b strings.Builder
 	r.render(&b, true)
 	fmt.Print(b.String())
+}
+
+// checkServiceTime returns an error if no request can take a time.
+func checkServiceTime(service time.Duration) error {
+	if service < 0 {
+		return fmt.Errorf("-service-time %v: expected a time above 0, or 0 if it is unknown", service)
+	}
+
+	return nil
+}
+
+func TestNegativeServiceTimeIsRefused(t *testing.T) {
+	t.Parallel()
+
+	for service, refused := range map[time.Duration]bool{-time.Second: true, 0: false, time.Second: false} {
+		cmptest.Equal(t, service.String(), checkServiceTime(service) != nil, refused)
+	}
+}
+
+// TestCountsOfWhatTheTraceLacks: the summary counts a workload whose kernels are not in the trace by the
+// same figures as the list marks by "~", in each column.
+func TestCountsOfWhatTheTraceLacks(t *testing.T) {
+	t.Parallel()
+
+	r := replay{measured: true, answers: []replayed{{naive: &moved{stretch: 2.2, worstHour: 0.5}}}}
+
+	var b strings.Builder
+	r.renderCounts(&b, "naive rule", func(a *replayed) *moved { return a.naive })
+	cmptest.Equal(t, "counts", b.String(), "| naive rule | 1 | 0 | 1 | 1 | – |\n")
 }
 
 // replay shows the first half of a trace to the advisor, and holds its advice against the other
@@ -89,12 +123,14 @@ type moved struct {
 }
 
 // harmed reports whether a move kills a workload, costs it more than a twentieth of an hour's
-// throughput, or stretches its kernels or requests beyond their limit.
+// throughput, or stretches its kernels or requests beyond their limit. A stretch counts only if we know
+// what kernels use of the GPU.
 func (m *moved) harmed() bool {
-	return m != nil && (m.killed || m.worstHour < minThroughput || m.isStretched() || m.isLate())
+	return m != nil && (m.killed || m.worstHour < minThroughput || m.known && m.isStretched() || m.isLate())
 }
 
-func (m *moved) isStretched() bool { return m.known && m.stretch > maxStretch*resolution }
+// isStretched reports whether kernels are stretched beyond the limit, by the figure that we show.
+func (m *moved) isStretched() bool { return m.stretch > maxStretch*resolution }
 func (m *moved) isLate() bool      { return m.latency > maxStretch*resolution }
 
 // newReplay replays a trace.

@@ -1,6 +1,7 @@
 package truth
 
 import (
+	"bufio"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -41,9 +42,18 @@ func traceColumns() map[string]string {
 	}
 }
 
+// byteOrderMark is that of UTF-8.
+const byteOrderMark = "\ufeff"
+
 // readTrace reads a trace as CSV. Errors name the line, the column and what was expected.
 func readTrace(from io.Reader) ([]*traced, error) {
-	r := csv.NewReader(from)
+	// Spreadsheets begin a CSV file with a byte order mark, which would become part of the first name.
+	buffered := bufio.NewReader(from)
+	if mark, _ := buffered.Peek(len(byteOrderMark)); string(mark) == byteOrderMark {
+		_, _ = buffered.Discard(len(byteOrderMark)) // it was peeked at, so that it is there
+	}
+
+	r := csv.NewReader(buffered)
 	r.TrimLeadingSpace = true
 
 	header, err := r.Read()
@@ -209,9 +219,11 @@ func TestTracesAreRead(t *testing.T) {
 	})
 	cmptest.Equal(t, "rows", got[1].rows, []traceRow{{at.Add(time.Minute), 1 << 20, 1, none, none}})
 
-	got, err = readTrace(strings.NewReader("busy,workload,memory_bytes,time\n0.5,a,7,0\n"))
-	if err != nil || got[0].rows[0].memory != 7 || got[0].rows[0].width.Present() {
-		t.Errorf("%+v, %v", got, err)
+	for _, before := range []string{"", "\ufeff"} {
+		got, err = readTrace(strings.NewReader(before + "busy,workload,memory_bytes,time\n0.5,a,7,0\n"))
+		if err != nil || got[0].rows[0].memory != 7 || got[0].rows[0].width.Present() {
+			t.Errorf("%+v, %v", got, err)
+		}
 	}
 }
 
