@@ -38,12 +38,16 @@ func (a *Advisor) findJob(s *gpu.Snapshot, g *gpu.GPU, d *device, held gpuCounts
 		with = fmt.Sprintf("GPU %d", s.GPUs[at].Index)
 	}
 
-	return fmt.Sprintf(
+	text := fmt.Sprintf(
 		"what it exchanges over PCIe was in step with %s, by more than their load explains: they work on "+
-			"one job, and slices cannot exchange data directly. %s",
+			"one job, and slices cannot exchange data directly",
 		with,
-		jobRemedy,
 	)
+	if len(g.Holders) == 0 {
+		return text // there is no pod to annotate
+	}
+
+	return text + ". " + jobRemedy
 }
 
 // findJobOfInstance is findJob for a GPU instance, which has no traffic of its own.

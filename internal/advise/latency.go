@@ -429,7 +429,7 @@ func (p *Predicted) describeTime() string {
 		return kernels
 	case l.Figure > 0:
 		return fmt.Sprintf("%s, requests %.2f times, waiting included", kernels, l.Figure)
-	case l.High >= mostLatency:
+	case l.IsUnbounded():
 		return fmt.Sprintf("%s, requests %.2f times or more, waiting included", kernels, l.Low)
 	default:
 		return fmt.Sprintf(

@@ -258,6 +258,9 @@ type Latency struct {
 	worst float64
 }
 
+// IsUnbounded reports whether nothing is known that would keep latency below a limit.
+func (l Latency) IsUnbounded() bool { return l.High >= mostLatency }
+
 // Considered is a profile and why it is not recommended; Reason is empty for the recommended one.
 // StretchP95 is absent if it is unknown.
 type Considered struct {

@@ -64,7 +64,7 @@ func explainDevice(p *page, report *advise.Report, r *advise.Recommendation) {
 	}
 
 	if r.Predicted != nil {
-		writePredicted(p, r)
+		writePredicted(p, r, report.WithoutKubernetes)
 	}
 }
 
@@ -127,7 +127,7 @@ func writeEvidence(p *page, r *advise.Recommendation) {
 	writeFact(p, "kernels", kernelsText(e))
 
 	memory := "at most " + gibText(e.MemoryBytes)
-	if e.MemoryTrend > 0 {
+	if e.MemoryTrend >= leastShownBytes {
 		memory += ", growing by " + gibText(e.MemoryTrend) + " a day"
 	}
 
@@ -294,6 +294,9 @@ func (p *page) bar(share float64, columns int) string {
 	return p.cell(drawn, columns)
 }
 
+// leastShownBytes is the smallest amount that gibText does not round to "0.00 GiB".
+const leastShownBytes = 0.005 * (1 << 30)
+
 func gibText(bytes float64) string { return fmt.Sprintf("%.2f GiB", bytes/(1<<30)) }
 
 // writeConsidered lists the smaller profiles, with why each is not recommended.
@@ -358,7 +361,9 @@ func consideredText(reason advise.Reason, strict bool) string {
 	return string(reason)
 }
 
-func writePredicted(p *page, r *advise.Recommendation) {
+// writePredicted writes what is expected in the recommended slice. On a node without Kubernetes it names
+// no annotation.
+func writePredicted(p *page, r *advise.Recommendation, withoutKubernetes bool) {
 	e := r.Predicted
 	p.line()
 	p.line(text("  EXPECTED IN %s", r.Recommended).in(dim))
@@ -371,7 +376,7 @@ func writePredicted(p *page, r *advise.Recommendation) {
 			median.Low, median.High, median.Expected, p95.Low, p95.High, p95.Expected))
 
 		if e.Latency != (advise.Latency{}) {
-			writeFact(p, "requests", describeLatency(e.Latency))
+			writeFact(p, "requests", describeLatency(e.Latency, withoutKubernetes))
 		}
 
 		writeFact(
@@ -407,8 +412,8 @@ func writePredicted(p *page, r *advise.Recommendation) {
 }
 
 // describeLatency says what a slice does to the latency of requests. Without the service time there
-// is a range of latencies only, and no figure.
-func describeLatency(l advise.Latency) string {
+// is a range of latencies only, and no figure. A pod's annotation names that time.
+func describeLatency(l advise.Latency, withoutKubernetes bool) string {
 	const unit = "times as long at p95 of the busiest hour, waiting included"
 	if l.Figure > 0 {
 		return fmt.Sprintf(
@@ -419,8 +424,17 @@ func describeLatency(l advise.Latency) string {
 		)
 	}
 
-	return fmt.Sprintf("%.2f to %.2f %s (expected %.2f); a figure needs their service time, see "+
-		"mig-exporter.io/service-time", l.Low, l.High, unit, l.Expected)
+	t := fmt.Sprintf("%.2f to %.2f %s (expected %.2f)", l.Low, l.High, unit, l.Expected)
+	if l.IsUnbounded() {
+		t = fmt.Sprintf("%.2f times or more as long at p95 of the busiest hour, waiting included (expected %.2f)",
+			l.Low, l.Expected)
+	}
+
+	if !withoutKubernetes {
+		t += "; a figure needs their service time, see mig-exporter.io/service-time"
+	}
+
+	return t
 }
 
 // neededEnginesText says how many media engines are needed of those that a profile has.

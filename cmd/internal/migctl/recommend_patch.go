@@ -113,9 +113,10 @@ func manualChange(r *advise.Recommendation, kind, name, current string) string {
 		return "The pod template of a Job cannot be changed. Let it end, " +
 			"and set in the manifest of the next one: " + limit + "."
 	case ownerPod:
-		return "The request of a pod cannot be changed. If it has no owner " +
-			"(kubectl get pod -o yaml: ownerReferences), create it again, once it has ended, with: " +
-			limit + "; else change its owner like that."
+		return "The request of a pod cannot be changed. See its ownerReferences (kubectl get pod -o yaml). " +
+			"An owner of kind Node: a static pod, whose manifest is a file on the node; change it there, and " +
+			"the kubelet starts the pod anew. No owner: create it again, once it has ended. Another owner: " +
+			"change that. In each case: " + limit + "."
 	case ownerBatch:
 		if r.Recommended == "" {
 			return fmt.Sprintf(

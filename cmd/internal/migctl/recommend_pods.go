@@ -173,8 +173,10 @@ func (w *procedure) writeRemoval(r *advise.Recommendation) {
 		return
 	case isOwnedBy(r, ownerPod):
 		w.writeNote(
-			"Wait until it ends. If it has no owner, nothing creates it again: to delete it, keep its manifest " +
-				"(kubectl get pod -o yaml) and create it again; the work that it has done is lost.",
+			"Wait until it ends. To end it earlier loses the work that it has done. A static pod (its owner is " +
+				"the Node) ends when its manifest is moved out of the kubelet's staticPodPath on the node, and starts " +
+				"again when the file is back. A pod without an owner is not created again: before you delete it, " +
+				"keep its manifest (kubectl get pod -o yaml) to create it from.",
 		)
 	case isOwnedBy(r, ownerBatch, ownerProcesses):
 		w.writeNote("Wait until it ends: to end it earlier loses the work that it has done.")

@@ -356,7 +356,7 @@ func TestOnlyReplaceablePodsAreDeleted(t *testing.T) {
 		{"ReplicationController/x", true, ""}, {"Job/x", false, deliberately},
 		{"CronJob/x", false, deliberately}, {"Workflow/x", false, deliberately},
 		{"Notebook/x", false, deliberately},
-		{"label/x", false, deliberately}, {"Pod/x", false, "the work that it has done is lost"},
+		{"label/x", false, deliberately}, {"Pod/x", false, "A static pod (its owner is the Node) ends when its manifest is moved"},
 		{"batch/4711", false, "to end it earlier loses the work"},
 		{"processes/GPU-1", false, "to end it earlier loses the work"},
 	} {

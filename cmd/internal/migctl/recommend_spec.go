@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
@@ -108,6 +109,10 @@ func targetsOn(
 
 	if len(targets) == 0 {
 		why := "no new slices are recommended on these GPUs: there is no spec to write"
+		if elsewhere := slicesElsewhere(report, chosen); elsewhere != "" {
+			why += ". " + elsewhere
+		}
+
 		if hasSliceChanges(report, chosen) {
 			why += ". " + sliceChangesApart
 		}
@@ -121,6 +126,36 @@ func targetsOn(
 	}
 
 	return targets, nil
+}
+
+// slicesElsewhere says on which other GPUs the workloads of some GPUs get their slices; "" if they get
+// none.
+func slicesElsewhere(report *advise.Report, gpus []nodedoc.GPU) string {
+	var moves []string
+	var targets []int
+
+	for i := range gpus {
+		target := report.Packing.TargetOf(gpus[i].Index)
+		if target < 0 {
+			continue
+		}
+
+		moves = append(moves, fmt.Sprintf("that of GPU %d on GPU %d", gpus[i].Index, target))
+
+		if !slices.Contains(targets, target) {
+			targets = append(targets, target)
+		}
+	}
+
+	if len(moves) == 0 {
+		return ""
+	}
+
+	return fmt.Sprintf(
+		"The slices for their workloads are created on other GPUs, %s: see migctl recommend -o spec %s",
+		strings.Join(moves, ", "),
+		strings.ReplaceAll(joinNumbers(targets), ",", ""),
+	)
 }
 
 // sliceChangesApart says which recommendations a spec leaves out.

@@ -306,3 +306,51 @@ func TestLostGPUIsExplained(t *testing.T) {
 	got := runner{}.run(t, address, "recommend", "--explain=3")
 	cmptest.Equal(t, "exit status", got.code, 2)
 }
+
+// TestLatencyInWords: a queue that grows without bound is no figure, and without Kubernetes there is no
+// annotation to set.
+func TestLatencyInWords(t *testing.T) {
+	unbounded := advise.Latency{Low: 1, Expected: 1.2, High: 1000}
+
+	for want, got := range map[string]string{
+		"1.00 times or more as long at p95 of the busiest hour, waiting included (expected 1.20)": describeLatency(
+			unbounded, true),
+		"1.00 times or more as long at p95 of the busiest hour, waiting included (expected 1.20); a figure " +
+			"needs their service time, see mig-exporter.io/service-time": describeLatency(unbounded, false),
+		"1.00 to 4.00 times as long at p95 of the busiest hour, waiting included (expected 1.20)": describeLatency(
+			advise.Latency{Low: 1, Expected: 1.2, High: 4}, true),
+	} {
+		cmptest.Equal(t, "words", got, want)
+	}
+
+	report, s := observed(advise.DefaultOptions(), 25*time.Hour, bare(t, tiny)...)
+	_, address := serve(t, recommended(report, s))
+	explained := flat(runner{}.run(t, address, "recommend", "--explain=0").out)
+	cmptest.HasTexts(t, explained, "requests")
+	cmptest.LacksTexts(t, explained, "mig-exporter.io/")
+}
+
+// TestFlatMemoryDoesNotGrow: a trend that rounds to nothing is none.
+func TestFlatMemoryDoesNotGrow(t *testing.T) {
+	for bytes, shown := range map[float64]bool{1 << 20: false, 1 << 27: true} {
+		report, s := observed(advise.DefaultOptions(), 25*time.Hour, wholeH100(t, 0, tiny, podOf("ml", "x-0", "Deployment/x")))
+		report.Devices[0].Evidence.MemoryTrend = bytes
+		_, address := serve(t, recommended(report, s))
+		explained := runner{}.run(t, address, "recommend", "--explain=0").out
+		cmptest.Equal(t, "growing", strings.Contains(explained, "growing by"), shown)
+	}
+}
+
+// TestSpecOfAGPUThatIsLeft: the slice for the workload of a GPU can be on another one, whose spec has it.
+func TestSpecOfAGPUThatIsLeft(t *testing.T) {
+	report, s := established(observed(advise.DefaultOptions(), 25*time.Hour,
+		wholeH100(t, 0, tiny, podOf("ml", "a-0", "Deployment/a")),
+		wholeH100(t, 1, tiny, podOf("ml", "b-0", "Deployment/b")),
+		wholeH100(t, 2, load{})))
+	cmptest.Equal(t, "target", report.Packing.TargetOf(0), 2)
+
+	_, address := serve(t, recommended(report, s))
+	got := runner{}.run(t, address, "recommend", "-o", "spec", "0")
+	cmptest.Equal(t, "exit code", got.code, exitFailed)
+	cmptest.HasTexts(t, flat(got.err), "created on other GPUs, that of GPU 0 on GPU 2: see migctl recommend -o spec 2")
+}
