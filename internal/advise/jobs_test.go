@@ -248,6 +248,21 @@ func TestJobsByTraffic(t *testing.T) {
 	}
 }
 
+// TestTrafficWithoutPodsNamesNoAnnotation: processes without a pod have nothing to annotate.
+func TestTrafficWithoutPodsNamesNoAnnotation(t *testing.T) {
+	c := trafficCases()[0]
+	a, s := linkedNode(t, c.hint, false, c.each)
+	g := s.GPUs[0]
+	d := a.devices[gpu.IDOfGPU(g.UUID)]
+
+	for _, holders := range [][]gpu.Holder{g.Holders, nil} {
+		g.Holders = holders
+		text := a.findJob(s, &g, d, countGPUs(s))
+		cmptest.HasTexts(t, text, "in step with GPU ")
+		cmptest.Equal(t, "names the annotation", strings.Contains(text, "mig-exporter.io/"), holders != nil)
+	}
+}
+
 // TestJobsByTrafficOutliveRestarts: what was in step is known for eight days, over restarts and
 // changes of the clock.
 func TestJobsByTrafficOutliveRestarts(t *testing.T) {

@@ -75,16 +75,7 @@ func (s *session) recommend(ctx context.Context) error {
 		return s.printRecommendedSpec(ctx, report)
 	}
 
-	uuids := make([]gpu.UUID, len(report.Devices))
-	for i := range report.Devices {
-		uuids[i] = report.Devices[i].GPU
-	}
-
-	for i := range report.NotJudged {
-		uuids = append(uuids, report.NotJudged[i].GPU)
-	}
-
-	if words, err = completeUUIDs(words, uuids); err != nil {
+	if words, err = completeUUIDs(words, reportedUUIDs(report)); err != nil {
 		return err
 	}
 
@@ -128,6 +119,21 @@ func (s *session) recommend(ctx context.Context) error {
 	writeNotes(s.page, report.Notes)
 
 	return nil
+}
+
+// reportedUUIDs returns the UUIDs of the GPUs of a report, also of those that could not be read.
+func reportedUUIDs(report *advise.Report) []gpu.UUID {
+	var uuids []gpu.UUID
+
+	for i := range report.Devices {
+		uuids = append(uuids, report.Devices[i].GPU)
+	}
+
+	for i := range report.NotJudged {
+		uuids = append(uuids, report.NotJudged[i].GPU)
+	}
+
+	return uuids
 }
 
 // fetchRecommendations fetches the report of the advisor, as the server has sent it and decoded.

@@ -380,6 +380,7 @@ func TestOwnersThatNoCommandChanges(t *testing.T) {
 		{"another name of whole GPUs", "Job/j", "example.com/h100", "mig-1g.10gb.me: 1 instead of example.com/h100: 1"},
 		{"claim", "Deployment/d", "claim/ml/gpu", "claim ml/gpu"},
 		{"claim's selector", "Deployment/d", "claim/ml/gpu", "profile == '1g.10gb+me'"},
+		{"static pod", "Pod/x-node-a", wholeResource, "a static pod, whose manifest is a file on the node; change it there"},
 		{"batch job", "batch/4711", "", "--gres=gpu:1g.10gb+me:1"},
 		{"processes", "processes/GPU-1", "", "CUDA_VISIBLE_DEVICES"},
 	} {

@@ -32,6 +32,7 @@ func writeSingleReason(p *page, report *advise.Report, devices []advise.Recommen
 // priced says that the operator has given prices, which are of whole GPUs.
 func writeSingleGain(p *page, report *advise.Report, priced bool) {
 	packing := report.Packing
+
 	t := fmt.Sprintf(
 		"The workloads to move hold %s now, and get slices of %s on %d.",
 		nodedoc.Count(packing.InUse, "GPU", "GPUs"),

@@ -225,6 +225,49 @@ func TestSplitsThatOnlyOneGPUCanKeep(t *testing.T) {
 	cmptest.Equal(t, "created", newSlices(t, planOf(t, one.out, "", layouts)), packed(report))
 }
 
+// TestSingleStrategyFreesSlices: no GPU of such a node stays whole, so that there is nothing to price. With
+// a GPU that could not be read there is no procedure.
+func TestSingleStrategyFreesSlices(t *testing.T) {
+	layouts := simulated(t, "  - {model: H100-80GB, count: 4}\n")
+	var gpus []gpu.GPU
+
+	for i := range layouts {
+		var holders []gpu.Holder
+		if i < 3 {
+			holders = append(holders, podOf("ml", fmt.Sprint("pod-", i), fmt.Sprint("Deployment/", i)))
+		}
+
+		gpus = append(gpus, asSeen(wholeH100(t, i, small, holders...), &layouts[i], ""))
+	}
+
+	o := advise.DefaultOptions()
+	o.SingleStrategy = true
+	report, s := established(observed(o, 25*time.Hour, gpus...))
+	_, address := serve(t, recommended(report, s))
+	text := runner{}.run(t, address, "recommend").out
+	counts := newSlices(t, planOf(t, runner{}.run(t, address, "recommend", "-o", "spec").out, "", layouts))
+	cmptest.LacksTexts(t, text, "Freed:", "becomes free")
+	cmptest.HasTexts(t, flat(text), "The other GPUs of the node become 12 free slices of it. No GPU of the node stays whole.",
+		"A pod that asks for nvidia.com/gpu on this node gets one of these slices then.")
+
+	created := 0
+	for _, count := range counts {
+		created += count
+	}
+
+	cmptest.Equal(t, "free slices of the layouts", created-3, report.Packing.FreeSlices)
+
+	priced := flat(runner{}.run(t, address, "recommend", "--price=H100=2.50").out)
+	cmptest.HasTexts(t, priced, "no whole GPU becomes free, so there is none to count")
+	cmptest.LacksTexts(t, priced, "an hour,")
+
+	lost := *report
+	lost.NotJudged = []advise.NotJudged{{GPU: "GPU-4", Index: 4, Why: "GPU is lost"}}
+	_, lostAddress := serve(t, recommended(&lost, s))
+	cmptest.HasTexts(t, flat(runner{}.run(t, lostAddress, "recommend").out),
+		"No procedure: under --mig-strategy=single", "without GPU 4, which could not be read")
+}
+
 // TestSingleStrategyPartitionsAllGPUs: every GPU of the node has slices, of one profile, and pods
 // keep their request.
 func TestSingleStrategyPartitionsAllGPUs(t *testing.T) {
@@ -253,27 +296,6 @@ func TestSingleStrategyPartitionsAllGPUs(t *testing.T) {
 	cmptest.Equal(t, "GPUs with slices", len(partitioned), len(layouts))
 	text := runner{}.run(t, address, "recommend").out
 	golden(t, "recommend-single.txt", text)
-	cmptest.LacksTexts(t, text, "Freed:", "becomes free")
-	cmptest.HasTexts(t, flat(text), "The other GPUs of the node become 12 free slices of it. No GPU of the node stays whole.",
-		"A pod that asks for nvidia.com/gpu on this node gets one of these slices then.")
-
-	created := 0
-	for _, count := range counts {
-		created += count
-	}
-
-	cmptest.Equal(t, "free slices of the layouts", created-3, report.Packing.FreeSlices)
-
-	priced := flat(runner{}.run(t, address, "recommend", "--price=H100=2.50").out)
-	cmptest.HasTexts(t, priced, "no whole GPU becomes free, so there is none to count")
-	cmptest.LacksTexts(t, priced, "an hour,")
-
-	lost := *report
-	lost.NotJudged = []advise.NotJudged{{GPU: "GPU-4", Index: 4, Why: "GPU is lost"}}
-	_, lostAddress := serve(t, recommended(&lost, s))
-	cmptest.HasTexts(t, flat(runner{}.run(t, lostAddress, "recommend").out),
-		"No procedure: under --mig-strategy=single", "without GPU 4, which could not be read")
-
 	cmptest.LacksTexts(t, text, "kubectl --namespace=ml patch")
 	cmptest.HasTexts(t, text, "kubectl --namespace=ml delete pod/pod-0", "kubectl --namespace=ml delete pod/pod-1")
 	cmptest.LacksTexts(t, text, "delete pod/pod-2")
