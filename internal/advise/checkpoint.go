@@ -148,6 +148,7 @@ func (a *Advisor) Restore(c *Checkpoint) {
 	// We copy each workload: a pointer into the slice would keep the memory of all.
 	for _, w := range c.Workloads {
 		w.Reserve.startAnew()
+		w.restoreUnreadBusy()
 		a.workloads[w.Key] = &w
 	}
 
@@ -230,16 +231,13 @@ func (w *workload) numbers() []float64 {
 	list := []float64{
 		w.Observed,
 		w.NextSince,
-		w.MemoryUnread,
-		w.MediaUnread,
-		w.ActivityUnread,
-		w.GraphicsUnread,
-		float64(w.NVLinkUnread),
-		w.Throttled,
-		float64(w.InSlices),
 		float64(w.FirstMemory),
 		float64(w.Before.Width),
 		float64(w.Before.Bandwidth),
+	}
+
+	for _, seconds := range w.weightedSeconds() {
+		list = appendNumbers(list, *seconds)
 	}
 
 	for _, h := range w.histograms() {
@@ -263,7 +261,7 @@ func (w *workload) numbers() []float64 {
 
 	for _, d := range w.Days {
 		list = appendNumbers(list, d.Observed, d.Held, d.Memory, d.Settled, d.Busy10, d.PCIe, d.MinWidth,
-			d.MinBandwidth, d.Measured)
+			d.MinBandwidth, d.Sampled)
 	}
 
 	s := &w.Starts

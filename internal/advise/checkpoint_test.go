@@ -100,7 +100,7 @@ func TestInvalidWorkloadsAreLeftOut(t *testing.T) {
 		"negative weight":           func(w *workload) { w.Width.Weights[0] = -1 },
 		"infinite memory":           func(w *workload) { w.Days[0].Memory = float32(math.Inf(1)) },
 		"negative time":             func(w *workload) { w.Observed = -1 },
-		"unread, that is no number": func(w *workload) { w.MediaUnread = math.NaN() },
+		"unread, that is no number": func(w *workload) { w.MediaUnread = float32(math.NaN()) },
 	} {
 		a := New(fastOptions())
 

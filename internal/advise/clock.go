@@ -79,7 +79,9 @@ func (a *Advisor) followClock(now time.Time) {
 // days to its days.
 func (w *workload) shift(by time.Duration, days int32) {
 	shiftTimes(by, &w.First, &w.Last, &w.Reference)
-	shiftSeconds(by, &w.NVLink, &w.Graphics, &w.InStep)
+	unread := int64(w.UnreadAt)
+	shiftSeconds(by, &w.NVLink, &w.Graphics, &w.InStep, &unread)
+	w.UnreadAt = uint32(unread)
 
 	for kind := range w.Media {
 		shiftSeconds(by, &w.Media[kind])

@@ -33,22 +33,23 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 		},
 		PowerP95:       w.Power.quantile(0.95),
 		PCIeMax:        float64(days.PCIe),
-		MemoryUnread:   isUnread(w.MemoryUnread, observed),
-		MediaUnread:    isUnread(w.MediaUnread, observed),
+		MemoryUnread:   isUnread(float64(w.MemoryUnread), observed),
+		MediaUnread:    isUnread(float64(w.MediaUnread), observed),
 		ActivityUnread: w.isActivityUnread(now),
 		NeverBusy:      w.isNeverBusy(),
+		unreadBusy:     w.unreadBusy(),
 		queueOf:        w.queueOf,
 		loadsKnown:     w.loadsKnown(),
 		inSlices:       w.InSlices,
 		now:            now,
-		graphicsUnread: isUnread(w.GraphicsUnread, observed),
+		graphicsUnread: isUnread(float64(w.GraphicsUnread), observed),
 		nvlinkUnread:   isUnread(float64(w.NVLinkUnread), observed),
 		BusyHistogram:  w.Busy.tenths(),
 		WidthHistogram: w.Width.tenths(),
 	}
 
 	if w.isSampled() {
-		e.ActivityHours = float64(days.Measured) / 3600
+		e.ActivityHours = float64(days.Sampled) / 3600
 	}
 
 	if e.stretchUnknown() {
@@ -66,7 +67,7 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 	}
 
 	if observed > 0 {
-		e.ThrottledRatio = min(1, w.Throttled/observed)
+		e.ThrottledRatio = min(1, float64(w.Throttled)/observed)
 	}
 
 	e.setMediaUse(w.mediaUseOf(now))
@@ -154,11 +155,11 @@ func needBytes(e *Evidence, headroom float64) float64 {
 // takes itself.
 const minHeadroomBytes = 512 << 20
 
-// confidence returns how far you can rely on a recommendation, 0-1. The least of three things decides:
-// the hours for which the workload was observed, the minutes in which kernels ran, and whether a start
-// was seen. Gaps lower it, and memory that grows by more than 1 % a day takes a fifth of it.
+// confidence returns how far you can rely on a recommendation, 0-1. The least of four things decides:
+// the hours for which the workload was observed, the minutes in which kernels ran, the share of these
+// in which we read how much of the device they fill, and whether a start was seen. Gaps lower it, and memory that grows by more than 1 % a day takes a fifth of it.
 func confidence(e *Evidence) float64 {
-	c := min(1, e.BusyMinutes/enoughBusyMinutes)
+	c := min(1-e.unreadBusy, e.BusyMinutes/enoughBusyMinutes)
 	if e.Starts == 0 {
 		c = min(c, unseenConfidence)
 	}

@@ -180,8 +180,8 @@ type Evidence struct {
 	// ActivityUnread says that SM or DRAM activity was not read for long enough to know how much of
 	// the device kernels fill.
 	ActivityUnread bool `json:"activityUnread,omitempty"`
-	// ActivityHours are the hours of the last eight days in which SM and DRAM activity were read,
-	// if that is a sample.
+	// ActivityHours are the hours of busy time of the last eight days in which SM and DRAM activity
+	// were read, if that is a sample.
 	ActivityHours float64 `json:"activityHours,omitempty"`
 	// NeverBusy says that no kernel was seen: we do not know what a slice would do to one.
 	NeverBusy    bool     `json:"neverBusy,omitempty"`
@@ -206,6 +206,7 @@ type Evidence struct {
 	decisive       Kernels // what we compute the p95 of stretch from
 	graphicsUnread bool
 	nvlinkUnread   bool
+	unreadBusy     float64 // the share of busy time in which SM or DRAM activity was not read
 
 	settledBytes float64 // largest use of memory outside of starts
 	startNeed    float64 // what a start needs now, in bytes

@@ -61,7 +61,7 @@ type Record struct {
 // month.
 func NewRecord(since time.Time, length, history time.Duration) *Record {
 	return &Record{length: length, end: since, workload: workload{
-		First: since, Last: since, Reference: since, halfLife: max(history, halfLife),
+		First: since, Last: since, Reference: since, halfLife: float32(max(history, halfLife).Hours()),
 	}}
 }
 

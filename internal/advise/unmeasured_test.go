@@ -95,15 +95,15 @@ func asJSON(t *testing.T, r Recommendation) string {
 	return string(text)
 }
 
-// TestSampleOfAnHour: an hour with SM activity after a week without gives a provisional answer, by
-// that hour alone, and five days a candidate. The restart of an exporter in between changes
+// TestSampleOfAnHour: an hour of busy time with SM activity after a week without gives a provisional
+// answer, by that hour alone, and a week a candidate. The restart of an exporter in between changes
 // nothing.
 func TestSampleOfAnHour(t *testing.T) {
 	a := New(fastOptions())
 	at := start()
 	var last *gpu.Snapshot
-	blind := withoutSMs(t, 0.3)
-	seen := measured(blind, load{busy: 0.3, sm: 0.3 * 0.1, dram: 0.01})
+	blind := withoutSMs(t, 0.5)
+	seen := measured(blind, load{busy: 0.5, sm: 0.5 * 0.1, dram: 0.01})
 	show := func(g gpu.GPU, d time.Duration) Recommendation {
 		last = observeFor(a, at, d, g)
 		at = last.Time.Add(time.Minute)
@@ -112,20 +112,143 @@ func TestSampleOfAnHour(t *testing.T) {
 	}
 
 	show(blind, 8*24*time.Hour)
-	r := show(seen, 45*time.Minute)
-	cmptest.Equal(t, "after 45 minutes", r.Action, ActionUnknown)
+	r := show(seen, 90*time.Minute)
+	cmptest.Equal(t, "after 45 busy minutes", r.Action, ActionUnknown)
 
 	a = restarted(t, a, last)
-	r = show(seen, 20*time.Minute)
+	r = show(seen, 40*time.Minute)
 	cmptest.Equal(t, "after an hour", answer{r.Action, r.Reason, r.Recommended}, answer{ActionSlice, ReasonNone, "1g.10gb"})
 	cmptest.Equal(t, "provisional", r.Provisional, true)
+	cmptest.HasTexts(t, r.Explanation, "(by a sample of 1.1 h, 1.6 % of the busy time)")
 
 	if r.Evidence.P95.Width > 0.12 || r.Evidence.ActivityHours < 1 || r.Evidence.ActivityHours > 1.2 {
 		t.Errorf("width %v by a sample of %v h", r.Evidence.P95.Width, r.Evidence.ActivityHours)
 	}
 
+	if r.Confidence > 0.02 {
+		t.Errorf("the confidence is %v after a sixtieth of the busy time", r.Confidence)
+	}
+
 	r = show(seen, 5*24*time.Hour)
-	cmptest.Equal(t, "after five days", r.Candidate(), true)
+	cmptest.Equal(t, "after five days", r.WhyNotFinal(), ReasonProvisional)
+
+	r = show(seen, 2*24*time.Hour)
+	cmptest.Equal(t, "after a week", r.Candidate(), true)
+	cmptest.LacksTexts(t, r.Explanation, "sample")
+}
+
+// kernelsAt is what a GPU does at a time of the day: busy time and the width of its kernels, and whether
+// SM activity is read.
+type kernelsAt func(minute int) (busy, width float64, read bool)
+
+// TestUnreadKernelsAreUnknown: what was read says nothing of kernels that ran while SM activity was not
+// read, however long it was read while hardly any ran.
+func TestUnreadKernelsAreUnknown(t *testing.T) {
+	for name, c := range map[string]struct {
+		kernels  kernelsAt
+		action   Action
+		final    bool
+		most     float64 // confidence
+		explains string
+	}{
+		"wide by day, narrow at night": {func(minute int) (float64, float64, bool) {
+			if hour := minute / 60 % 24; hour >= 4 {
+				return 0.7, 0.98, false
+			}
+
+			return 0.3, 0.1, true
+		}, ActionSlice, false, 0.1, "by a sample of"},
+		"unread for an hour of much work": {func(minute int) (float64, float64, bool) {
+			if minute%1440 < 66 {
+				return 0.9, 0.98, false
+			}
+
+			return 0.02, 0.1, true
+		}, ActionSlice, false, 0.4, "by a sample of"},
+		"a sample without kernels": {func(minute int) (float64, float64, bool) {
+			if minute < 7*1440 {
+				return 0.9, 0.98, false
+			}
+
+			return 0.001, 0.1, true
+		}, ActionUnknown, false, 0.1, "An hour of busy time"},
+		"unread while idle": {func(minute int) (float64, float64, bool) {
+			if minute/60%24 >= 12 {
+				return 0, 0, false
+			}
+
+			return 0.3, 0.1, true
+		}, ActionSlice, true, 1, "kernels on"},
+		"rarely busy, most of it read": {func(minute int) (float64, float64, bool) {
+			if minute%1440 >= 10 {
+				return 0, 0, true
+			}
+
+			return 0.3, 0.1, minute%3 > 0
+		}, ActionSlice, false, 0.7, "by a sample of"},
+		"rarely busy, less of it read": {func(minute int) (float64, float64, bool) {
+			if minute%1440 >= 10 {
+				return 0, 0, true
+			}
+
+			return 0.3, 0.1, minute%3 == 0
+		}, ActionUnknown, false, 0.5, "An hour of busy time"},
+	} {
+		a := New(fastOptions())
+		g := wholeGPU(t, "A100-80GB", 0, load{gib: 4}, pod("ml", "Deployment/a"))
+		s := &gpu.Snapshot{Time: start().Add(-time.Minute), GPUs: unheld([]gpu.GPU{g})}
+		a.Observe(s)
+
+		for minute := range 8 * 1440 {
+			busy, width, read := c.kernels(max(0, minute-1)) // a Snapshot is about the time before it
+			g.Activity = gpu.Activity{}
+			g.Readings.Utilization = gpu.Some(busy)
+
+			if read {
+				setActivity(&g, busy, busy*width, 0.1*busy)
+			}
+
+			s = &gpu.Snapshot{Time: start().Add(time.Duration(minute) * time.Minute), GPUs: []gpu.GPU{g}}
+			a.Observe(s)
+		}
+
+		r := recommend(a, s).Devices[0]
+		cmptest.Equal(t, name+": "+r.Explanation, r.Action, c.action)
+		cmptest.Equal(t, name+": candidate", r.Candidate(), c.final)
+		cmptest.HasTexts(t, r.Explanation, c.explains)
+
+		if r.Confidence > c.most {
+			t.Errorf("%s: the confidence is %v, expected %v at most", name, r.Confidence, c.most)
+		}
+	}
+}
+
+// TestUnreadBusyTimeOfOlderEvidence: an older exporter has counted only for how long activity was not
+// read, and not how busy the GPU was then.
+func TestUnreadBusyTimeOfOlderEvidence(t *testing.T) {
+	for _, tt := range []struct {
+		unread int // days
+		want   Reason
+	}{{0, ReasonNone}, {1, ReasonProvisional}} {
+		a := New(fastOptions())
+		g := withoutSMs(t, 0.9)
+		seen := measured(g, load{busy: 0.9, sm: 0.09, dram: 0.09})
+		s := observeFor(a, start(), 8*24*time.Hour, seen)
+
+		if tt.unread > 0 {
+			s = observeFor(a, s.Time.Add(time.Minute), time.Duration(tt.unread)*24*time.Hour, g)
+		}
+
+		for _, w := range a.workloads {
+			w.BusyUnread = 0
+			w.UnreadAt = 0
+		}
+
+		a = restarted(t, a, s)
+		s = observeFor(a, s.Time.Add(time.Minute), 0, seen)
+		r := recommend(a, s).Devices[0]
+		cmptest.Equal(t, r.Explanation, r.WhyNotFinal(), tt.want)
+	}
 }
 
 // TestEvidenceWithoutMeasuredTime: an older exporter has not counted for how long activity was
@@ -143,7 +266,7 @@ func TestEvidenceWithoutMeasuredTime(t *testing.T) {
 		s := observeFor(a, start(), 8*24*time.Hour, tt.g)
 		for _, w := range a.workloads {
 			for i := range w.Days {
-				w.Days[i].Measured = 0
+				w.Days[i].Sampled = 0
 			}
 		}
 

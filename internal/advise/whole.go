@@ -425,11 +425,12 @@ func (r *Recommendation) explain(o Options) string {
 		)
 	case r.Action == ActionSlice:
 		return fmt.Sprintf(
-			"at most %s of memory, busy %.0f %% of the time, kernels on %.0f %% of the SMs%s: %s does the "+
+			"at most %s of memory, busy %.0f %% of the time, kernels on %.0f %% of the SMs%s%s: %s does the "+
 				"work%s, %s",
 			gib(e.HeldBytes()),
 			100*e.BusyMean,
 			100*e.decisive.Width,
+			e.describeSample(),
 			prefixed(", ", e.describeMedia()),
 			r.Recommended,
 			prefixed(" with ", r.Predicted.describeEngines()),

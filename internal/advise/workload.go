@@ -22,9 +22,9 @@ type daySums struct {
 	// MinWidth and MinBandwidth are the smallest means over ten minutes while kernels ran, as
 	// shares of the device; 0 if none ran.
 	MinWidth, MinBandwidth float32
-	// Measured are the seconds of Observed in which SM and DRAM activity were read. Older versions
-	// have written 0.
-	Measured float32
+	// Sampled is the busy time in which SM and DRAM activity were read, in seconds. Older versions
+	// have written none.
+	Sampled float32
 }
 
 // The kinds of media engines, in the order of mediaNames.
@@ -91,8 +91,13 @@ type workload struct {
 
 	// Seconds in which these could not be read, and in which clocks were lowered from outside, with
 	// the weights of the histograms.
-	MemoryUnread, MediaUnread, ActivityUnread, Throttled float64
-	GraphicsUnread                                       float64
+	MemoryUnread, MediaUnread, ActivityUnread, Throttled float32
+	GraphicsUnread                                       float32
+	// BusyUnread is the busy time for which SM or DRAM activity could not be read, in seconds with
+	// the same weights; Width and Bandwidth have the rest. UnreadAt is when it last grew, in Unix
+	// seconds.
+	BusyUnread float32
+	UnreadAt   uint32
 
 	Starts starts     // empty in evidence of older versions
 	Queues []queueUse // by size of profile; none for jobs, which answer no requests
@@ -107,7 +112,7 @@ type workload struct {
 	// on a GPU instance now and was seen there.
 	Before struct{ Width, Bandwidth float32 }
 
-	halfLife time.Duration // of a Record; 0 is the constant halfLife
+	halfLife float32 // of a Record, in hours; 0 is the constant halfLife
 }
 
 // wholeUnit is the unit of workload.BeforeMean and BeforeBusy.
@@ -161,12 +166,12 @@ func (w *workload) close(now time.Time, v *window, last minute) {
 	day.Memory = max(day.Memory, float32(v.memory))
 	day.Settled = max(day.Settled, float32(v.settled))
 
-	w.MemoryUnread += weight * v.memoryUnread
-	w.MediaUnread += weight * v.mediaUnread
-	w.ActivityUnread += weight * v.activityUnread
-	w.GraphicsUnread += weight * v.graphicsUnread
+	w.MemoryUnread += float32(weight * v.memoryUnread)
+	w.MediaUnread += float32(weight * v.mediaUnread)
+	w.ActivityUnread += float32(weight * v.activityUnread)
+	w.GraphicsUnread += float32(weight * v.graphicsUnread)
 	w.NVLinkUnread += float32(weight * v.nvlinkUnread)
-	w.Throttled += weight * v.throttled
+	w.Throttled += float32(weight * v.throttled)
 
 	if w.Observed < firstMinutes.Seconds() {
 		w.FirstMemory = max(w.FirstMemory, float32(v.memory))
@@ -190,7 +195,7 @@ func (w *workload) close(now time.Time, v *window, last minute) {
 	}
 
 	day.Observed += float32(v.observed)
-	day.Measured += float32(v.measured)
+	day.Sampled += float32(v.measuredBusy)
 	day.Busy10 = max(day.Busy10, last.busy)
 
 	if last.busy >= minBusy {
@@ -199,6 +204,7 @@ func (w *workload) close(now time.Time, v *window, last minute) {
 	}
 
 	w.Busy.add(v.busy/v.observed, weight*v.observed)
+	w.addUnreadBusy(now, weight*(v.busy-v.measuredBusy))
 
 	if v.measuredBusy > 0 {
 		w.Width.add(min(v.measuredSM/v.measuredBusy, 1), weight*v.measuredBusy)
@@ -334,7 +340,7 @@ const maxWeight = 1 << 20
 
 // growth returns how much more an observation counts now than one at the reference time.
 func (w *workload) growth(now time.Time) float64 {
-	return math.Exp2(now.Sub(w.Reference).Hours() / cmp.Or(w.halfLife, halfLife).Hours())
+	return math.Exp2(now.Sub(w.Reference).Hours() / cmp.Or(float64(w.halfLife), halfLife.Hours()))
 }
 
 // weight returns how much an observation counts now, relative to one at the reference time. If that is
@@ -353,22 +359,31 @@ func (w *workload) weight(now time.Time) float64 {
 		w.Engines[i].Busy.scale(1 / weight)
 	}
 
-	w.InSlices /= float32(weight)
-	w.NVLinkUnread /= float32(weight)
-
 	for i := range w.Queues {
 		w.Queues[i].Passed /= float32(weight)
 	}
 
-	w.MemoryUnread /= weight
-	w.MediaUnread /= weight
-	w.ActivityUnread /= weight
-	w.GraphicsUnread /= weight
-	w.Throttled /= weight
+	for _, seconds := range w.weightedSeconds() {
+		*seconds /= float32(weight)
+	}
 
 	w.Reference = now
 
 	return 1
+}
+
+// weightedSeconds returns the sums of seconds that have the weights of the histograms.
+func (w *workload) weightedSeconds() [8]*float32 {
+	return [...]*float32{
+		&w.InSlices,
+		&w.MemoryUnread,
+		&w.MediaUnread,
+		&w.ActivityUnread,
+		&w.BusyUnread,
+		&w.GraphicsUnread,
+		&w.NVLinkUnread,
+		&w.Throttled,
+	}
 }
 
 // sums adds up the last keptDays days. If the clock was set back, a day can be tomorrow's; it counts.
@@ -383,7 +398,7 @@ func (w *workload) sums(now time.Time) daySums {
 
 		all.Observed += d.Observed
 		all.Held += d.Held
-		all.Measured += d.Measured
+		all.Sampled += d.Sampled
 		all.Memory = max(all.Memory, d.Memory)
 		all.Settled = max(all.Settled, d.Settled)
 		all.Busy10 = max(all.Busy10, d.Busy10)
@@ -415,10 +430,10 @@ func (w *workload) countDays(now time.Time, has func(*daySums) bool) int {
 }
 
 // isProvisional reports whether the evidence covers less than a week: it began later, or lacks too many
-// of the last days, or SM activity was read on too few of them.
+// of the last days, or we know only from a sample how much of the device its kernels fill.
 func (w *workload) isProvisional(now time.Time) bool {
 	return now.Sub(w.First) < provisionalBefore || w.observedDays(now) < minObservedDays ||
-		w.isSampled() && w.measuredDays(now) < minObservedDays
+		w.isSampled()
 }
 
 // minObservedDays is how many days of a week must be observed: it may lack a weekend.

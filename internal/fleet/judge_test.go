@@ -224,8 +224,8 @@ func judgmentsOfActivity() map[string]judgment {
 		"utilization alone, and idle": {func(_ *fleetGPU, h *history) {
 			hours(0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0, nan, nan })
 		}, "unknown no-activity "},
-		"utilization, and SM activity of the last two hours": {func(_ *fleetGPU, h *history) {
-			hours(0, 166, func(at int) { h.sms[at], h.bandwidth[at] = nan, nan })
+		"utilization, and SM activity of the last six hours": {func(_ *fleetGPU, h *history) {
+			hours(0, 162, func(at int) { h.sms[at], h.bandwidth[at] = nan, nan })
 		}, "slice  1g.10gb"},
 		"utilization, and SM activity of half an hour": {func(_ *fleetGPU, h *history) {
 			hours(0, 168, func(at int) {
@@ -258,7 +258,7 @@ func TestJudgment(t *testing.T) {
 			}
 
 			provisional := []string{
-				"new", "held on two days of a week", "utilization, and SM activity of the last two hours",
+				"new", "held on two days of a week", "utilization, and SM activity of the last six hours",
 			}
 			if g.Provisional != slices.Contains(provisional, name) {
 				t.Errorf("provisional: %v", g.Provisional)
