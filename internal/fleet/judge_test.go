@@ -227,6 +227,13 @@ func judgmentsOfActivity() map[string]judgment {
 		"utilization, and SM activity of the last six hours": {func(_ *fleetGPU, h *history) {
 			hours(0, 162, func(at int) { h.sms[at], h.bandwidth[at] = nan, nan })
 		}, "slice  1g.10gb"},
+		"wide kernels by day, and SM activity at night": {func(_ *fleetGPU, h *history) {
+			for day := range 7 {
+				hours(24*day+8, 24*day+20, func(at int) {
+					h.busy[at], h.sms[at], h.bandwidth[at] = 0.7, nan, nan
+				})
+			}
+		}, "slice  1g.20gb"},
 		"utilization, and SM activity of half an hour": {func(_ *fleetGPU, h *history) {
 			hours(0, 168, func(at int) {
 				if at < len(h.sms)-6 {
@@ -259,6 +266,7 @@ func TestJudgment(t *testing.T) {
 
 			provisional := []string{
 				"new", "held on two days of a week", "utilization, and SM activity of the last six hours",
+				"wide kernels by day, and SM activity at night",
 			}
 			if g.Provisional != slices.Contains(provisional, name) {
 				t.Errorf("provisional: %v", g.Provisional)

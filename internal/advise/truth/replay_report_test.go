@@ -46,6 +46,8 @@ func (r *replay) render(b *strings.Builder, all bool) {
 		switch {
 		case a.Action == "":
 			reasons["not there yet"]++
+		case r.answers[i].sampled:
+			reasons["slice, provisional: the trace has too little of what kernels use of the GPU"]++
 		case a.Action == advise.ActionSlice && r.answers[i].advised == nil:
 			reasons["slice, and gone by then"]++
 		case a.Reason == "":

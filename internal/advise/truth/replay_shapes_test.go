@@ -211,6 +211,32 @@ func TestReplayedShapes(t *testing.T) {
 	}
 }
 
+// TestReplayOfKernelsKnownAtNight: a trace that has the width of kernels only while hardly any run
+// gives no advice.
+func TestReplayOfKernelsKnownAtNight(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("time,workload,memory_mib,busy,width,bandwidth\n")
+
+	for row := range 12 * 24 * 8 {
+		memory := 5000
+		if row == 0 {
+			memory = 500
+		}
+
+		kernels := "0.1,0.09,0.03"
+		if hour := row / 12 % 24; hour >= 8 && hour < 20 {
+			kernels = "0.7,,"
+		}
+
+		fmt.Fprintf(&b, "%d,a,%d,%s\n", 1767225600+300*row, memory, kernels)
+	}
+
+	r, _ := mustReplay(t, &shape{csv: b.String(), model: "H100-80GB", started: true})
+	if a := r.answers[0]; !a.sampled || a.advised != nil {
+		t.Errorf("%s %s is advised by a sample: %s", a.answer.Action, a.answer.Recommended, a.answer.Explanation)
+	}
+}
+
 // TestShapesArePublished: the synthetic traces have the figures that were published.
 func TestShapesArePublished(t *testing.T) {
 	t.Parallel()

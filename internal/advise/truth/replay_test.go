@@ -105,6 +105,7 @@ type replay struct {
 type replayed struct {
 	name           string
 	answer         advise.Recommendation
+	sampled        bool // the answer is a slice by a part of the kernels only, which is no advice yet
 	advised, naive *moved // nil if it stays on its GPU, or does nothing in the second half
 }
 
@@ -196,12 +197,15 @@ func (r *replay) replay(w *traced) replayed {
 
 	result.answer = a.Recommend(s).Devices[0]
 
+	e := result.answer.Evidence
+	result.sampled = result.answer.Action == advise.ActionSlice && e != nil && e.ActivityHours > 0
+
 	rest := w.rows[half:]
 	if len(rest) == 0 {
 		return result
 	}
 
-	if result.answer.Action == advise.ActionSlice {
+	if result.answer.Action == advise.ActionSlice && !result.sampled {
 		result.advised = r.move(rest, result.answer.Recommended)
 	}
 
