@@ -276,7 +276,7 @@ func (a *Advisor) observeTenants(g *gpu.GPU, held bool, elapsed float64) {
 	d.open.held += elapsed
 	d.open.observed += elapsed
 	d.observePower(g, elapsed)
-	d.observeLinks(g, elapsed)
+	d.observeLinks(g, 0, elapsed)
 }
 
 // observeGap counts the time in which the devices of a GPU were held and could not be read.

@@ -148,7 +148,7 @@ func (a *Advisor) Restore(c *Checkpoint) {
 	// We copy each workload: a pointer into the slice would keep the memory of all.
 	for _, w := range c.Workloads {
 		w.Reserve.startAnew()
-		w.restoreUnreadBusy()
+		w.restoreUnread()
 		a.workloads[w.Key] = &w
 	}
 
@@ -230,7 +230,7 @@ func (w *workload) histograms() []*histogram {
 func (w *workload) numbers() []float64 {
 	list := []float64{
 		w.Observed,
-		w.NextSince,
+		float64(w.NextSince),
 		float64(w.FirstMemory),
 		float64(w.Before.Width),
 		float64(w.Before.Bandwidth),

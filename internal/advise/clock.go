@@ -79,9 +79,13 @@ func (a *Advisor) followClock(now time.Time) {
 // days to its days.
 func (w *workload) shift(by time.Duration, days int32) {
 	shiftTimes(by, &w.First, &w.Last, &w.Reference)
-	unread := int64(w.UnreadAt)
-	shiftSeconds(by, &w.NVLink, &w.Graphics, &w.InStep, &unread)
-	w.UnreadAt = uint32(unread)
+	shiftSeconds(by, &w.NVLink, &w.Graphics, &w.InStep)
+
+	for kind, day := range w.UnreadDays {
+		if day != 0 {
+			w.UnreadDays[kind] = uint16(int32(day) + days)
+		}
+	}
 
 	for kind := range w.Media {
 		shiftSeconds(by, &w.Media[kind])

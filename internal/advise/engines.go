@@ -104,8 +104,8 @@ func (u *engineUse) shift(by time.Duration, days int32, before *[keptDays]daySum
 }
 
 // observeMedia adds how busy the media engines of a device are. Kinds that the device does not have
-// need not be read: those of a GPU instance are never reported.
-func (d *device) observeMedia(m *gpu.Media, elapsed float64) {
+// need not be read: those of a GPU instance are never reported. The device is busy for a share.
+func (d *device) observeMedia(m *gpu.Media, busy, elapsed float64) {
 	unread := false
 	counts := countsOf(d.engines)
 
@@ -131,7 +131,7 @@ func (d *device) observeMedia(m *gpu.Media, elapsed float64) {
 	}
 
 	if unread {
-		d.open.mediaUnread += elapsed
+		d.open.mediaUnread.add(busy, elapsed)
 	}
 }
 

@@ -124,7 +124,8 @@ func TestShrinkDoesNotFlap(t *testing.T) {
 	cmptest.Equal(t, "a day later", show(small, 26*time.Hour), ActionShrink)
 }
 
-// TestUnreadMediaFades: what could not be read long ago does not count any more.
+// TestUnreadMediaFades: what could not be read long ago does not count any more once the days that are
+// kept were read.
 func TestUnreadMediaFades(t *testing.T) {
 	read := wholeGPU(t, "A100-40GB", 0, load{busy: 0.4, sm: 0.02, gib: 2}, pod("ml", "Deployment/a"))
 	unread := read
@@ -132,8 +133,8 @@ func TestUnreadMediaFades(t *testing.T) {
 	a := New(fastOptions())
 	s := observeFor(a, start(), 10*24*time.Hour, unread)
 	cmptest.Equal(t, "not checked", recommend(a, s).Devices[0].NotChecked, true)
-	s = observeFor(a, s.Time.Add(time.Minute), 40*24*time.Hour, read)
-	cmptest.Equal(t, "not checked, after 40 days", recommend(a, s).Devices[0].NotChecked, false)
+	s = observeFor(a, s.Time.Add(time.Minute), 9*24*time.Hour, read)
+	cmptest.Equal(t, "not checked, after nine days", recommend(a, s).Devices[0].NotChecked, false)
 }
 
 // TestReplicasAreOneEvidence: eight pods of one owner are observed for no longer than the clock.

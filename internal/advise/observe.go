@@ -19,10 +19,10 @@ func (d *device) observeWhole(g *gpu.GPU, elapsed float64) {
 
 	d.observeActivity(busy, g.Activity.SM, g.Activity.DRAM, elapsed)
 	d.observeQueues(g, nil, &g.Activity, elapsed)
-	d.observeMemory(r.Memory.Used, elapsed)
+	d.observeMemory(r.Memory.Used, shareOf(busy), elapsed)
 	d.findEngines(g, "")
-	d.observeMedia(&r.Media, elapsed)
-	d.observeLinks(g, elapsed)
+	d.observeMedia(&r.Media, shareOf(busy), elapsed)
+	d.observeLinks(g, shareOf(busy), elapsed)
 	d.followTraffic(g, busy)
 	d.observePower(g, elapsed)
 
@@ -75,16 +75,20 @@ func (d *device) observeInstance(g *gpu.GPU, i *gpu.GPUInstance, elapsed float64
 
 	d.observeActivity(i.Activity.GraphicsEngine, i.Activity.SM, i.Activity.DRAM, elapsed)
 	d.observeQueues(g, i, &i.Activity, elapsed)
-	d.observeMemory(i.Memory.Used, elapsed)
+	busy := shareOf(i.Activity.GraphicsEngine)
+	d.observeMemory(i.Memory.Used, busy, elapsed)
 	d.findEngines(g, i.Profile)
-	d.observeMedia(&i.Media, elapsed)
+	d.observeMedia(&i.Media, busy, elapsed)
 }
 
-// observeMemory adds the use of memory.
-func (d *device) observeMemory(used gpu.Opt[uint64], elapsed float64) {
+// shareOf returns a busy time as a share; 0 if it is unknown.
+func shareOf(busy gpu.Opt[float64]) float64 { return min(max(busy.Or(0), 0), 1) }
+
+// observeMemory adds the use of memory of a device that is busy for a share.
+func (d *device) observeMemory(used gpu.Opt[uint64], busy, elapsed float64) {
 	bytes, ok := used.Get()
 	if !ok {
-		d.open.memoryUnread += elapsed
+		d.open.memoryUnread.add(busy, elapsed)
 	}
 
 	inUse := float64(bytes) / (1 << 20)
@@ -133,8 +137,8 @@ const idleShare = 0.001
 // linkFloor is the traffic in bytes per second up to which a link counts as unused.
 const linkFloor = 1 << 20
 
-// observeLinks adds the traffic of the links since the last Snapshot.
-func (d *device) observeLinks(g *gpu.GPU, elapsed float64) {
+// observeLinks adds the traffic of the links since the last Snapshot, of a GPU that is busy for a share.
+func (d *device) observeLinks(g *gpu.GPU, busy, elapsed float64) {
 	nvlink := total(g.Totals.NVLinkReceive, g.Totals.NVLinkTransmit)
 	pcie := total(g.Totals.PCIeReceive, g.Totals.PCIeTransmit)
 
@@ -142,9 +146,15 @@ func (d *device) observeLinks(g *gpu.GPU, elapsed float64) {
 		d.open.nvlink = true
 	}
 
-	// What a GPU does not have, or its driver does not count, is absent without an error.
-	if slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool { return e.Reading == gpu.ReadingNVLink }) {
-		d.open.nvlinkUnread += elapsed
+	// What a GPU does not have, or its driver does not count, is absent without an error. If it was
+	// read before, it is unread all the same.
+	hasNVLink := d.workload != nil && d.workload.HasNVLink
+	if isFailed(g, gpu.ReadingNVLink) || hasNVLink && !nvlink.Present() {
+		d.open.nvlinkUnread.add(busy, elapsed)
+	}
+
+	if d.workload != nil {
+		d.workload.HasNVLink = hasNVLink || nvlink.Present()
 	}
 
 	capacity := linkBytes(&g.Readings.PCIe)
@@ -164,6 +174,11 @@ func (d *device) observeLinks(g *gpu.GPU, elapsed float64) {
 
 	d.nvlink = nvlink
 	d.pcie = pcie
+}
+
+// isFailed reports whether a reading of a GPU has failed.
+func isFailed(g *gpu.GPU, reading gpu.Reading) bool {
+	return slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool { return e.Reading == reading })
 }
 
 // total returns the bytes of both directions. It is absent if one of them is.

@@ -97,7 +97,7 @@ func (r *Record) Add(v Window) {
 		}
 
 		if !memoryOK {
-			sum.memoryUnread = seconds
+			sum.memoryUnread.add(busy, seconds)
 		}
 
 		r.observed += seconds

@@ -28,20 +28,59 @@ func (w *workload) isNeverBusy() bool { return w.Busy.Max <= idleShare }
 // We compare what was not read with busy time: kernels are what SM and DRAM activity say something of.
 // Twenty idle hours a day that were read say nothing of the kernels of the other four.
 
-// addUnreadBusy adds busy time, with its weight, in which SM or DRAM activity could not be read.
-func (w *workload) addUnreadBusy(now time.Time, seconds float64) {
-	if seconds > 0 {
-		w.BusyUnread += float32(seconds)
-		w.UnreadAt = uint32(now.Unix())
+// The kinds of workload.UnreadDays.
+const (
+	unreadActivity = iota // while kernels ran
+	unreadMemory
+	unreadMedia
+	unreadNVLink
+	unreadKinds
+)
 
+// addUnread adds, with a weight, the time of a window that ends now in which something could not be read.
+func (w *workload) addUnread(now time.Time, v *window, weight float64) {
+	v.memoryUnread.addTo(&w.MemoryUnread, &w.MemoryUnreadBusy, weight)
+	v.mediaUnread.addTo(&w.MediaUnread, &w.MediaUnreadBusy, weight)
+	v.nvlinkUnread.addTo(&w.NVLinkUnread, &w.NVLinkUnreadBusy, weight)
+
+	today := dayOf(now)
+
+	for kind, isUnread := range [unreadKinds]bool{
+		unreadActivity: v.busy > v.measuredBusy,
+		unreadMemory:   v.memoryUnread.all > 0,
+		unreadMedia:    v.mediaUnread.all > 0,
+		unreadNVLink:   v.nvlinkUnread.all > 0,
+	} {
+		if isUnread {
+			w.UnreadDays[kind] = uint16(today)
+		} else if int32(w.UnreadDays[kind]) <= today-keptDays {
+			w.forgetUnread(kind, now)
+		}
+	}
+}
+
+// forgetUnread forgets what was not read before the days that are kept, if these are enough evidence by
+// themselves. A Record keeps all of its history.
+func (w *workload) forgetUnread(kind int, now time.Time) {
+	sums := [unreadKinds][2]*float32{
+		unreadActivity: {&w.BusyUnread, &w.BusyUnread},
+		unreadMemory:   {&w.MemoryUnread, &w.MemoryUnreadBusy},
+		unreadMedia:    {&w.MediaUnread, &w.MediaUnreadBusy},
+		unreadNVLink:   {&w.NVLinkUnread, &w.NVLinkUnreadBusy},
+	}[kind]
+
+	if w.halfLife != 0 || *sums[0] == 0 && *sums[1] == 0 {
 		return
 	}
 
-	// After a week in which everything was read, what was not read before is no longer missing. A
-	// Record keeps all of its history.
-	complete := now.Unix()-int64(w.UnreadAt) >= int64(provisionalBefore.Seconds())
-	if w.BusyUnread > 0 && w.halfLife == 0 && complete && w.sampledDays(now) >= minObservedDays {
-		w.BusyUnread = 0
+	days := w.observedDays(now)
+	if kind == unreadActivity {
+		days = w.sampledDays(now)
+	}
+
+	if days >= minObservedDays {
+		*sums[0] = 0
+		*sums[1] = 0
 	}
 }
 
@@ -87,16 +126,51 @@ func (w *workload) sampledDays(now time.Time) int {
 	return w.countDays(now, func(d *daySums) bool { return d.Sampled > 0 })
 }
 
-// restoreUnreadBusy fills in BusyUnread for the evidence of a version that did not count it. The
-// histogram of busy time is within 5 % of the truth, so that less is no sign of unread time.
-func (w *workload) restoreUnreadBusy() {
+// restoreUnread fills in BusyUnread and UnreadDays for the evidence of a version that did not count them.
+// The histogram of busy time is within 5 % of the truth, so that less is no sign of unread time.
+func (w *workload) restoreUnread() {
 	busy := w.Busy.mean() * w.Busy.total()
 	unread := min(busy-w.Width.total(), float64(w.ActivityUnread))
 
-	if w.BusyUnread == 0 && w.UnreadAt == 0 && isUnread(unread, busy) {
+	if w.BusyUnread == 0 && isUnread(unread, busy) {
 		w.BusyUnread = float32(unread)
-		w.UnreadAt = uint32(max(0, w.Last.Unix()))
 	}
+
+	for kind, seconds := range [unreadKinds]float32{
+		unreadActivity: w.BusyUnread,
+		unreadMemory:   w.MemoryUnread,
+		unreadMedia:    w.MediaUnread,
+		unreadNVLink:   w.NVLinkUnread,
+	} {
+		if seconds > 0 && w.UnreadDays[kind] == 0 {
+			w.UnreadDays[kind] = uint16(dayOf(w.Last))
+		}
+	}
+}
+
+// unread is the time in which something could not be read, and the busy time of it, in seconds.
+type unread struct{ all, busy float64 }
+
+// add adds seconds in which a device was busy for a share.
+func (u *unread) add(busy, seconds float64) {
+	u.all += seconds
+	u.busy += busy * seconds
+}
+
+// addTo adds the time to sums, with a weight.
+func (u *unread) addTo(all, busy *float32, weight float64) {
+	*all += float32(weight * u.all)
+	*busy += float32(weight * u.busy)
+}
+
+// rareShare is the share of the time, and of the busy time, for which we may lack a reading of which the
+// largest value decides, or whether there was any: an hour a day could hide what comes once a day.
+const rareShare = 0.01
+
+// mayHideUse reports whether something was not read for so long that a use of it may have been missed.
+func (w *workload) mayHideUse(all, busy float32) bool {
+	busySeconds := w.Width.total() + float64(w.BusyUnread)
+	return float64(all) > rareShare*w.Busy.total() || float64(busy) > rareShare*busySeconds
 }
 
 // describeSample says in how much of the busy time SM activity was read, to follow the width of kernels;

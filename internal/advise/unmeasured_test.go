@@ -3,6 +3,7 @@ package advise
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -34,7 +35,7 @@ func TestUnreadNVLinkIsUnknown(t *testing.T) {
 		want answer
 	}{
 		"never":  {0, answer{Action: ActionSlice, Profile: "1g.10gb"}},
-		"rarely": {100, answer{Action: ActionSlice, Profile: "1g.10gb"}},
+		"rarely": {200, answer{Action: ActionSlice, Profile: "1g.10gb"}},
 		"often":  {4, answer{Action: ActionKeep, Reason: ReasonNVLinkUnread}},
 	} {
 		g := wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a"))
@@ -54,6 +55,85 @@ func TestUnreadNVLinkIsUnknown(t *testing.T) {
 
 		r := a.Recommend(s).Devices[0]
 		cmptest.Equal(t, name+": "+r.Explanation, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended}, c.want)
+	}
+}
+
+// TestUnsupportedNVLinkWasThere: a driver that has counted the traffic over NVLink, and does not now, is
+// no sign that there is none.
+func TestUnsupportedNVLinkWasThere(t *testing.T) {
+	g := wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a"))
+	a := New(fastOptions())
+	s := &gpu.Snapshot{Time: start().Add(-time.Minute), GPUs: unheld([]gpu.GPU{g})}
+	a.Observe(s)
+
+	for minute := range 8 * 1440 {
+		total := gpu.None[gpu.Counter]()
+		if minute/60%24 >= 12 {
+			total = gpu.Some(gpu.Counter{Since: start()})
+		}
+
+		g.Totals.NVLinkReceive, g.Totals.NVLinkTransmit = total, total
+		s = &gpu.Snapshot{Time: start().Add(time.Duration(minute) * time.Minute), GPUs: []gpu.GPU{g}}
+		a.Observe(s)
+	}
+
+	cmptest.Equal(t, "reason", recommend(a, s).Devices[0].Reason, ReasonNVLinkUnread)
+}
+
+// TestAnUnreadHourMayHideAUse: what decides by its largest value must be read nearly always: in the
+// hour of each day in which it is not, there may have been more. A short time of much work counts by
+// its share of the busy time.
+func TestAnUnreadHourMayHideAUse(t *testing.T) {
+	for about, c := range map[string]struct {
+		unread func(*gpu.GPU)
+		reason Reason
+	}{
+		"media":  {func(g *gpu.GPU) { g.Readings.Media = gpu.Media{} }, ReasonMediaNotChecked},
+		"memory": {func(g *gpu.GPU) { g.Readings.Memory.Used = gpu.None[uint64]() }, ReasonMemoryUnread},
+		"NVLink": {func(g *gpu.GPU) {
+			g.Errors = []gpu.ReadError{{Reading: gpu.ReadingNVLink, Err: errors.New("no permission")}}
+		}, ReasonNVLinkUnread},
+	} {
+		for _, tt := range []struct {
+			minutes, busyMinutes int // of each day: unread, and with kernels
+			want                 Reason
+		}{
+			{66, 1440, c.reason},
+			{5, 1440, ReasonNone},
+			{5, 60, c.reason},
+		} {
+			a := New(fastOptions())
+			whole := wholeGPU(t, "H100-80GB", 0, load{gib: 4}, pod("ml", "Deployment/a"))
+			s := &gpu.Snapshot{Time: start().Add(-time.Minute), GPUs: unheld([]gpu.GPU{whole})}
+			a.Observe(s)
+
+			for minute := range 8 * 1440 {
+				g := whole
+
+				setActivity(&g, 0, 0, 0)
+
+				if of := minute % 1440; of > 60 && of <= 60+tt.busyMinutes {
+					setActivity(&g, 0.3, 0.01, 0.01)
+				}
+
+				if of := minute % 1440; of > 60 && of <= 60+tt.minutes {
+					c.unread(&g)
+				}
+
+				s = &gpu.Snapshot{Time: start().Add(time.Duration(minute) * time.Minute), GPUs: []gpu.GPU{g}}
+				a.Observe(s)
+			}
+
+			r := recommend(a, s).Devices[0]
+			reason := r.Reason
+
+			if r.Action == ActionSlice {
+				reason = r.WhyNotFinal()
+			}
+
+			cmptest.Equal(t, fmt.Sprintf("%s, %d of %d minutes: %s", about, tt.minutes, tt.busyMinutes, r.Explanation),
+				reason, tt.want)
+		}
 	}
 }
 
@@ -96,7 +176,7 @@ func asJSON(t *testing.T, r Recommendation) string {
 }
 
 // TestSampleOfAnHour: an hour of busy time with SM activity after a week without gives a provisional
-// answer, by that hour alone, and a week a candidate. The restart of an exporter in between changes
+// answer, by that hour alone, and eight days a candidate. The restart of an exporter in between changes
 // nothing.
 func TestSampleOfAnHour(t *testing.T) {
 	a := New(fastOptions())
@@ -132,14 +212,32 @@ func TestSampleOfAnHour(t *testing.T) {
 	r = show(seen, 5*24*time.Hour)
 	cmptest.Equal(t, "after five days", r.WhyNotFinal(), ReasonProvisional)
 
-	r = show(seen, 2*24*time.Hour)
-	cmptest.Equal(t, "after a week", r.Candidate(), true)
+	r = show(seen, 4*24*time.Hour)
+	cmptest.Equal(t, "after nine days", r.Candidate(), true)
 	cmptest.LacksTexts(t, r.Explanation, "sample")
 }
 
 // kernelsAt is what a GPU does at a time of the day: busy time and the width of its kernels, and whether
 // SM activity is read.
 type kernelsAt func(minute int) (busy, width float64, read bool)
+
+// TestUnreadOfOlderEvidence: an older exporter has counted what it could not read, and not when. That
+// counts on after a restart.
+func TestUnreadOfOlderEvidence(t *testing.T) {
+	a := New(fastOptions())
+	g := wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a"))
+	blind := g
+	blind.Readings.Media = gpu.Media{}
+	s := observeFor(a, start(), 8*24*time.Hour, blind)
+
+	for _, w := range a.workloads {
+		w.UnreadDays = [unreadKinds]uint16{}
+	}
+
+	a = restarted(t, a, s)
+	s = observeFor(a, s.Time.Add(time.Minute), time.Hour, g)
+	cmptest.Equal(t, "not checked", recommend(a, s).Devices[0].NotChecked, true)
+}
 
 // TestUnreadKernelsAreUnknown: what was read says nothing of kernels that ran while SM activity was not
 // read, however long it was read while hardly any ran.
@@ -241,7 +339,7 @@ func TestUnreadBusyTimeOfOlderEvidence(t *testing.T) {
 
 		for _, w := range a.workloads {
 			w.BusyUnread = 0
-			w.UnreadAt = 0
+			w.UnreadDays = [unreadKinds]uint16{}
 		}
 
 		a = restarted(t, a, s)

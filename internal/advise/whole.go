@@ -335,8 +335,8 @@ func (a *Advisor) stableAnswer(w *workload, decided answer, trials []trial) answ
 		w.Next = answer{}
 	case decided != w.Next:
 		w.Next = decided
-		w.NextSince = w.Observed
-	case w.Observed-w.NextSince >= a.options.MinEvidence.Seconds():
+		w.NextSince = float32(w.Observed)
+	case w.Observed-float64(w.NextSince) >= a.options.MinEvidence.Seconds():
 		w.Answer = decided
 		w.Next = answer{}
 	}

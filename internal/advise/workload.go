@@ -66,6 +66,7 @@ type workload struct {
 	// same weights.
 	NVLinkUnread float32
 	Untrusted    bool // busy time of its GPU instance was seen below SM activity
+	HasNVLink    bool // traffic over NVLink was read: once it is not, it is unknown
 
 	// BeforeSlow is about the whole GPU, in its busiest hour: how many times as far as the average a
 	// slice of the current size would have stretched the slowest twentieth of the busy time, in parts
@@ -93,11 +94,18 @@ type workload struct {
 	// the weights of the histograms.
 	MemoryUnread, MediaUnread, ActivityUnread, Throttled float32
 	GraphicsUnread                                       float32
+	// The busy time in which these could not be read, in seconds with the same weights.
+	MemoryUnreadBusy, MediaUnreadBusy, NVLinkUnreadBusy float32
 	// BusyUnread is the busy time for which SM or DRAM activity could not be read, in seconds with
-	// the same weights; Width and Bandwidth have the rest. UnreadAt is when it last grew, in Unix
-	// seconds.
+	// the same weights; Width and Bandwidth have the rest.
 	BusyUnread float32
-	UnreadAt   uint32
+	// UnreadDays are the last days on which something could not be read, by kind, as numbers of days
+	// since 1970.
+	UnreadDays [unreadKinds]uint16
+
+	NextSince float32 // see Next
+
+	halfLife float32 // of a Record, in hours; 0 is the constant halfLife
 
 	Starts starts     // empty in evidence of older versions
 	Queues []queueUse // by size of profile; none for jobs, which answer no requests
@@ -107,12 +115,9 @@ type workload struct {
 	// Answer was recommended last. Next is another answer that the evidence has led to without a
 	// break since Observed was NextSince, see Advisor.stableAnswer.
 	Answer, Next answer
-	NextSince    float64
 	// Before is what kernels used at least on the whole GPU, as shares of it, if the workload runs
 	// on a GPU instance now and was seen there.
 	Before struct{ Width, Bandwidth float32 }
-
-	halfLife float32 // of a Record, in hours; 0 is the constant halfLife
 }
 
 // wholeUnit is the unit of workload.BeforeMean and BeforeBusy.
@@ -152,9 +157,11 @@ type window struct {
 	// Integrals of how busy media engines were, and the seconds in which that was read.
 	engines, enginesRead [mediaKinds]float64
 
+	// When these could not be read.
+	memoryUnread, mediaUnread, nvlinkUnread unread
+
 	// Seconds in which these could not be read, and in which clocks were lowered from outside.
-	memoryUnread, mediaUnread, activityUnread, graphicsUnread, nvlinkUnread float64
-	throttled                                                               float64
+	activityUnread, graphicsUnread, throttled float64
 }
 
 // close adds a window that ends now, with the means over the last ten minutes.
@@ -166,11 +173,9 @@ func (w *workload) close(now time.Time, v *window, last minute) {
 	day.Memory = max(day.Memory, float32(v.memory))
 	day.Settled = max(day.Settled, float32(v.settled))
 
-	w.MemoryUnread += float32(weight * v.memoryUnread)
-	w.MediaUnread += float32(weight * v.mediaUnread)
+	w.addUnread(now, v, weight)
 	w.ActivityUnread += float32(weight * v.activityUnread)
 	w.GraphicsUnread += float32(weight * v.graphicsUnread)
-	w.NVLinkUnread += float32(weight * v.nvlinkUnread)
 	w.Throttled += float32(weight * v.throttled)
 
 	if w.Observed < firstMinutes.Seconds() {
@@ -204,7 +209,7 @@ func (w *workload) close(now time.Time, v *window, last minute) {
 	}
 
 	w.Busy.add(v.busy/v.observed, weight*v.observed)
-	w.addUnreadBusy(now, weight*(v.busy-v.measuredBusy))
+	w.BusyUnread += float32(weight * (v.busy - v.measuredBusy))
 
 	if v.measuredBusy > 0 {
 		w.Width.add(min(v.measuredSM/v.measuredBusy, 1), weight*v.measuredBusy)
@@ -373,15 +378,18 @@ func (w *workload) weight(now time.Time) float64 {
 }
 
 // weightedSeconds returns the sums of seconds that have the weights of the histograms.
-func (w *workload) weightedSeconds() [8]*float32 {
+func (w *workload) weightedSeconds() [11]*float32 {
 	return [...]*float32{
 		&w.InSlices,
 		&w.MemoryUnread,
+		&w.MemoryUnreadBusy,
 		&w.MediaUnread,
+		&w.MediaUnreadBusy,
 		&w.ActivityUnread,
 		&w.BusyUnread,
 		&w.GraphicsUnread,
 		&w.NVLinkUnread,
+		&w.NVLinkUnreadBusy,
 		&w.Throttled,
 	}
 }

@@ -105,7 +105,7 @@ type replay struct {
 type replayed struct {
 	name           string
 	answer         advise.Recommendation
-	sampled        bool // the answer is a slice by a part of the kernels only, which is no advice yet
+	sampled        bool   // the answer is a slice by a part of the kernels only, which is no advice yet
 	advised, naive *moved // nil if it stays on its GPU, or does nothing in the second half
 }
 
