@@ -33,6 +33,8 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 		},
 		PowerP95:       w.Power.quantile(0.95),
 		PCIeMax:        float64(days.PCIe),
+		pcieUnread:     w.isPCIeUnread(),
+		powerUnread:    isUnread(observed-w.Power.total(), observed),
 		MemoryUnread:   w.mayHideUse(w.MemoryUnread, w.MemoryUnreadBusy),
 		MediaUnread:    w.mayHideUse(w.MediaUnread, w.MediaUnreadBusy),
 		ActivityUnread: w.isActivityUnread(now),
@@ -157,7 +159,8 @@ const minHeadroomBytes = 512 << 20
 
 // confidence returns how far you can rely on a recommendation, 0-1. The least of four things decides:
 // the hours for which the workload was observed, the minutes in which kernels ran, the share of these
-// in which we read how much of the device they fill, and whether a start was seen. Gaps lower it, and memory that grows by more than 1 % a day takes a fifth of it.
+// in which we read how much of the device they fill, and whether a start was seen. Gaps lower it, and
+// memory that grows by more than 1 % a day takes a fifth of it.
 func confidence(e *Evidence) float64 {
 	c := min(1-e.unreadBusy, e.BusyMinutes/enoughBusyMinutes)
 	if e.Starts == 0 {
@@ -188,3 +191,6 @@ const (
 	// unseenConfidence is the most confidence without a start that was seen.
 	unseenConfidence = 0.5
 )
+
+// isPCIeUnread reports whether the largest traffic over PCIe is unknown.
+func (w *workload) isPCIeUnread() bool { return w.mayHideUse(w.PCIeUnread, 0) }

@@ -206,9 +206,23 @@ func (p *packer) placeable() map[string]bool {
 
 // refuseGain withdraws the recommendation of a slice that would be large enough, but would gain nothing.
 func (r *Recommendation) refuseGain() {
-	r.Explanation = r.Recommended + " would do, and " + NoGainText
+	r.Explanation = r.Recommended + " would do, and " + NoGainText + r.explainApart()
 	r.withdraw(ReasonNoGain)
 	r.Gain = nil
+}
+
+// explainApart says which limit keeps a slice from sharing a GPU with others; it is empty if none does.
+func (r *Recommendation) explainApart() string {
+	switch {
+	case r.apart.pcie > 0 && r.Evidence.pcieUnread:
+		return ". It shares no GPU with others, since its PCIe traffic could not be read"
+	case r.apart.pcie > 0:
+		return fmt.Sprintf(". With others on one GPU it would pass %.0f %% of the PCIe link", 100*maxPCIe)
+	case r.apart.power > 0:
+		return fmt.Sprintf(". With others on one GPU it would pass %.0f %% of the power limit", 100*maxPower)
+	}
+
+	return ""
 }
 
 // NoGainText says why a slice that would be large enough is not recommended.

@@ -157,23 +157,48 @@ func (d *device) observeLinks(g *gpu.GPU, busy, elapsed float64) {
 		d.workload.HasNVLink = hasNVLink || nvlink.Present()
 	}
 
-	capacity := linkBytes(&g.Readings.PCIe)
+	d.nvlink = nvlink
+	d.observePCIe(g, pcie, elapsed)
+}
 
-	moved, ok := grown(d.pcie, pcie)
+// observePCIe adds the traffic over PCIe since the last Snapshot.
+func (d *device) observePCIe(g *gpu.GPU, bytes gpu.Opt[float64], elapsed float64) {
+	failed := isFailed(g, gpu.ReadingPCIe)
+	if failed {
+		bytes = gpu.None[float64]() // a total keeps its value meanwhile, as if there were no traffic
+	}
+
+	moved, ok := grown(d.pcie, bytes)
+	known := bytes.Present()
+
 	if rx, tx := g.Rates.PCIeReceive, g.Rates.PCIeTransmit; rx.Present() && tx.Present() {
 		// We prefer rates: the driver's counters can have 32 bits, and wrap more than once between
 		// two polls.
 		moved = (rx.Or(0) + tx.Or(0)) * elapsed
 		ok = true
+		known = true
 	}
 
+	capacity := linkBytes(&g.Readings.PCIe)
 	if ok && elapsed > 0 && capacity > 0 {
 		d.open.pcie += moved / capacity
 		d.open.linked += elapsed
 	}
 
-	d.nvlink = nvlink
-	d.pcie = pcie
+	d.pcie = bytes
+
+	if d.workload == nil {
+		return
+	}
+
+	// What the driver never counts is absent without an error. Traffic over a link of unknown width can
+	// be any share of it.
+	isUnknownShare := ok && moved > 0 && capacity == 0
+	if isUnknownShare || !known && (failed || d.workload.HasPCIe) {
+		d.open.pcieUnread += elapsed
+	}
+
+	d.workload.HasPCIe = d.workload.HasPCIe || known
 }
 
 // isFailed reports whether a reading of a GPU has failed.

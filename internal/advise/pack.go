@@ -101,6 +101,44 @@ func (r *Report) Pack(s *gpu.Snapshot) {
 			d.Explanation = d.sentence + "; " + d.Gain.String()
 		}
 	}
+
+	r.Notes = append(r.Notes, r.unreadNotes(s.GPUs)...)
+}
+
+// unreadNotes say which limits the packing could not check, since something could not be read.
+func (r *Report) unreadNotes(gpus []gpu.GPU) []string {
+	var pcie, power []string
+
+	for i := range gpus {
+		g := &gpus[i]
+
+		d := r.ofWhole(g.UUID)
+		if d == nil || d.Evidence == nil || !d.isSlice() && d.Reason != ReasonNoGain {
+			continue
+		}
+
+		if d.Evidence.pcieUnread {
+			pcie = append(pcie, strconv.Itoa(g.Index))
+		}
+
+		if d.Evidence.powerUnread || !g.Readings.PowerLimitWatts.Present() {
+			power = append(power, strconv.Itoa(g.Index))
+		}
+	}
+
+	var list []string
+
+	if len(pcie) > 0 {
+		list = append(list, "the PCIe traffic of what runs on GPU "+strings.Join(pcie, ", ")+
+			" could not be read: it may need the whole link, so its slice shares no GPU")
+	}
+
+	if len(power) > 0 {
+		list = append(list, "the power or the power limit of GPU "+strings.Join(power, ", ")+
+			" could not be read: whether slices that share a GPU stay within the limit was not checked")
+	}
+
+	return list
 }
 
 // packNode returns the packing of the candidates, after it has refused what gains nothing.
@@ -253,7 +291,10 @@ func (n *nodePacker) newPacker(model string, isMove func(*Recommendation) bool) 
 				recommendation: r,
 				owner:          ownerOf(r),
 				profile:        profile,
-				draw:           draw{r.Evidence.PowerP95, r.Evidence.PCIeMax},
+				draw: draw{
+					power: r.Evidence.PowerP95,
+					pcie:  pcieDraw(r.Evidence.PCIeMax, r.Evidence.pcieUnread),
+				},
 			})
 		}
 	}
@@ -329,8 +370,8 @@ func stayingOn(g *gpu.GPU, report *Report, idlePower float64) staying {
 	s := staying{replicas: map[owner]int{}}
 
 	observed := false
-	if s.draw, observed = report.tenants[g.UUID]; !observed {
-		now := g.Readings.PowerWatts.Or(0) / max(1, g.Readings.PowerLimitWatts.Or(1))
+	if s.draw, observed = report.tenants[g.UUID]; !observed || !s.draw.powered {
+		now := powerShare(g, g.Readings.PowerWatts)
 		s.draw.power = max(0, now-idlePower)
 	}
 
@@ -350,8 +391,27 @@ func stayingOn(g *gpu.GPU, report *Report, idlePower float64) staying {
 }
 
 // idlePowerOf returns the idle power of a GPU as a share of its power limit.
-func idlePowerOf(g *gpu.GPU) float64 {
-	return g.Power.IdleWatts.Or(0) / max(1, g.Readings.PowerLimitWatts.Or(1))
+func idlePowerOf(g *gpu.GPU) float64 { return powerShare(g, g.Power.IdleWatts) }
+
+// powerShare returns a power as a share of a GPU's power limit. It is 0 if one of them is unknown: the
+// GPU keeps its limit itself, by lower clocks, so that we rather pack slices than none, see unreadNotes.
+func powerShare(g *gpu.GPU, watts gpu.Opt[float64]) float64 {
+	limit := g.Readings.PowerLimitWatts.Or(0)
+	if limit <= 0 {
+		return 0
+	}
+
+	return watts.Or(0) / limit
+}
+
+// pcieDraw returns the share of the link to count for a workload with a largest traffic: all of it if
+// the traffic is unknown, so that nothing shares a GPU with the workload.
+func pcieDraw(largest float64, isUnread bool) float64 {
+	if isUnread {
+		return 1
+	}
+
+	return largest
 }
 
 // search assigns targets to the moves from index from on, and keeps the cheapest assignment.
@@ -456,11 +516,33 @@ func (p *packer) holds(at int) bool {
 
 	// A workload that is alone is no worse off than on a GPU of its own.
 	shared := len(t.taken) > 1 || t.staying.any
-	if shared && (t.idlePower+total.power > maxPower || total.pcie > maxPCIe) {
+	if over := t.overLimit(total); shared && over != (draw{}) {
+		p.noteLimit(at, over)
 		return false
 	}
 
 	return p.arrangeTarget(at) != nil
+}
+
+// overLimit returns by how much the workloads on a target pass the limits of power and PCIe together.
+func (t *target) overLimit(total draw) draw {
+	return draw{
+		power: max(0, t.idlePower+total.power-maxPower),
+		pcie:  max(0, total.pcie-maxPCIe),
+	}
+}
+
+// noteLimit notes with the moves that a target was assigned which limit keeps them apart, if their slices
+// would fit on it.
+func (p *packer) noteLimit(at int, over draw) {
+	for _, k := range p.targets[at].taken {
+		apart := &p.moves[k].recommendation.apart
+		isKnown := (over.power == 0 || apart.power > 0) && (over.pcie == 0 || apart.pcie > 0)
+
+		if !isKnown && p.arrangeTarget(at) != nil {
+			apart.add(over)
+		}
+	}
 }
 
 // arrangeTarget returns the slices of a target, in the order of taken: those that exist, and where

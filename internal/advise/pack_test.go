@@ -1,9 +1,13 @@
 package advise
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -200,6 +204,124 @@ func TestPackingKeepsTheBounds(t *testing.T) {
 
 		packing := packCandidates(&Report{Devices: devices}, gpus)
 		cmptest.Equal(t, c.about+": GPUs needed", packing.Needed, c.want)
+	}
+}
+
+// twoServices returns the report on two H100 with narrow workloads and a free one, after eight days of
+// polls by which change changes each of them.
+func twoServices(t *testing.T, change func(g *gpu.GPU, minute int)) *Report {
+	t.Helper()
+
+	l := load{busy: 0.3, sm: 0.03, dram: 0.01, gib: 4}
+	whole := []gpu.GPU{
+		wholeGPU(t, "H100-80GB", 0, l, pod("ml", "Deployment/a")),
+		wholeGPU(t, "H100-80GB", 1, l, pod("ml", "Deployment/b")),
+		wholeGPU(t, "H100-80GB", 2, load{}),
+	}
+	a := New(fastOptions())
+	s := &gpu.Snapshot{Time: start().Add(-time.Minute), GPUs: unheld(whole)}
+	a.Observe(s)
+
+	for minute := range 8 * 1440 {
+		s = &gpu.Snapshot{Time: start().Add(time.Duration(minute) * time.Minute), GPUs: slices.Clone(whole)}
+		for i := range s.GPUs {
+			s.GPUs[i].Readings.PCIe = gpu.PCIe{LinkWidth: gpu.Some(16), LinkGeneration: gpu.Some(5)}
+			change(&s.GPUs[i], minute)
+		}
+
+		a.Observe(s)
+	}
+
+	report := a.Recommend(s)
+	report.Pack(s)
+
+	return report
+}
+
+// TestUnreadPCIeIsNotNone: a workload whose traffic could not be read may need the whole link, whether
+// the reading failed from the beginning or later, when a total keeps its value.
+func TestUnreadPCIeIsNotNone(t *testing.T) {
+	denied := func(g *gpu.GPU) {
+		g.Errors = []gpu.ReadError{{Reading: gpu.ReadingPCIe, Err: errors.New("no permission")}}
+	}
+	count := func(g *gpu.GPU, value float64) {
+		total := gpu.Some(gpu.Counter{Value: value, Since: start()})
+		g.Totals.PCIeReceive, g.Totals.PCIeTransmit = total, total
+	}
+
+	for about, c := range map[string]struct {
+		change func(g *gpu.GPU, minute int)
+		packed bool
+	}{
+		"read":                {func(g *gpu.GPU, minute int) { count(g, 1e6*float64(minute)) }, true},
+		"the driver has none": {func(*gpu.GPU, int) {}, true},
+		"never read":          {func(g *gpu.GPU, _ int) { denied(g) }, false},
+		"not read by day": {func(g *gpu.GPU, minute int) {
+			if count(g, 0); minute/60%24 >= 8 {
+				denied(g)
+			}
+		}, false},
+		"the link is unknown": {func(g *gpu.GPU, _ int) {
+			rate := gpu.Some(1e9)
+			g.Rates.PCIeReceive, g.Rates.PCIeTransmit = rate, rate
+			g.Readings.PCIe = gpu.PCIe{}
+		}, false},
+		"gone": {func(g *gpu.GPU, minute int) {
+			if minute < 1440 {
+				count(g, 0)
+			}
+		}, false},
+	} {
+		r := twoServices(t, c.change)
+		for i := range 2 {
+			d := &r.Devices[i]
+
+			want := answer{Action: ActionKeep, Reason: ReasonNoGain}
+			if c.packed {
+				want = answer{Action: ActionSlice, Profile: "1g.10gb"}
+			} else {
+				cmptest.HasTexts(t, d.Explanation, "its PCIe traffic could not be read")
+			}
+
+			cmptest.Equal(t, about+": "+d.Explanation, answer{d.Action, d.Reason, d.Recommended}, want)
+		}
+
+		noted := strings.Contains(strings.Join(r.Notes, "\n"), "the PCIe traffic of what runs on GPU 0, 1 could not be read")
+		cmptest.Equal(t, about+": noted", noted, !c.packed)
+	}
+}
+
+// TestUnreadPowerIsNotChecked: without power, or without its limit, slices are packed, and a note says
+// that the limit was not checked.
+func TestUnreadPowerIsNotChecked(t *testing.T) {
+	for about, change := range map[string]func(*gpu.GPU){
+		"power": func(g *gpu.GPU) { g.Readings.PowerWatts = gpu.None[float64]() },
+		"limit": func(g *gpu.GPU) { g.Readings.PowerLimitWatts = gpu.None[float64]() },
+		"both": func(g *gpu.GPU) {
+			g.Readings.PowerWatts, g.Readings.PowerLimitWatts = gpu.None[float64](), gpu.None[float64]()
+		},
+	} {
+		r := twoServices(t, func(g *gpu.GPU, _ int) { change(g) })
+		cmptest.Equal(t, about+": "+r.Devices[0].Explanation, r.Devices[0].Candidate(), true)
+		cmptest.HasTexts(t, strings.Join(r.Notes, "\n"), "power limit of GPU 0, 1 could not be read", "was not checked")
+	}
+}
+
+// TestNoGainNamesTheLimit: slices that would share a GPU, and pass a limit there, are refused by it.
+func TestNoGainNamesTheLimit(t *testing.T) {
+	for about, c := range map[string]struct {
+		change func(g *gpu.GPU, minute int)
+		text   string
+	}{
+		"power": {func(g *gpu.GPU, _ int) { g.Readings.PowerWatts = gpu.Some(500.) }, "90 % of the power limit"},
+		"PCIe": {func(g *gpu.GPU, minute int) {
+			total := gpu.Some(gpu.Counter{Value: 60 * 13e9 * float64(minute), Since: start()})
+			g.Totals.PCIeReceive, g.Totals.PCIeTransmit = total, total
+		}, "70 % of the PCIe link"},
+	} {
+		d := &twoServices(t, c.change).Devices[0]
+		cmptest.Equal(t, about, d.Reason, ReasonNoGain)
+		cmptest.HasTexts(t, d.Explanation, c.text)
 	}
 }
 

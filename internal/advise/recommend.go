@@ -83,7 +83,7 @@ func hasKubernetes(s *gpu.Snapshot) bool {
 // addTenants adds the power and the traffic that the workloads on the GPU instances of a GPU draw.
 func (a *Advisor) addTenants(report *Report, g *gpu.GPU) {
 	w := a.workloads[tenantsKey(g)]
-	if w == nil || w.Power.total() == 0 {
+	if w == nil || w.Power.total() == 0 && !w.isPCIeUnread() && w.sums(a.now).PCIe == 0 {
 		return
 	}
 
@@ -91,7 +91,11 @@ func (a *Advisor) addTenants(report *Report, g *gpu.GPU) {
 		report.tenants = map[gpu.UUID]draw{}
 	}
 
-	report.tenants[g.UUID] = draw{power: w.Power.quantile(0.95), pcie: float64(w.sums(a.now).PCIe)}
+	report.tenants[g.UUID] = draw{
+		power:   w.Power.quantile(0.95),
+		pcie:    pcieDraw(float64(w.sums(a.now).PCIe), w.isPCIeUnread()),
+		powered: w.Power.total() > 0,
+	}
 }
 
 // podKey names a pod of the node.

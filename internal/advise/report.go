@@ -89,7 +89,10 @@ type Report struct {
 
 // draw is what MIG does not isolate: the p95 of dynamic power, as a share of the power limit, and
 // the traffic of the busiest minute, as a share of the PCIe link.
-type draw struct{ power, pcie float64 }
+type draw struct {
+	power, pcie float64
+	powered     bool // of tenants: power is known
+}
 
 // add adds what another workload draws.
 func (d *draw) add(o draw) {
@@ -133,6 +136,7 @@ type Recommendation struct {
 	Considered []Considered `json:"considered,omitempty"`
 
 	sentence string // Explanation without the gain
+	apart    draw   // the limits that keep it from sharing a GPU: above 0
 	job      string // a sentence on the job on several GPUs that the pod is a part of; empty if it is of none
 }
 
@@ -206,6 +210,8 @@ type Evidence struct {
 	decisive       Kernels // what we compute the p95 of stretch from
 	graphicsUnread bool
 	nvlinkUnread   bool
+	powerUnread    bool    // its power, or the limit, is unknown for some of the time
+	pcieUnread     bool    // its traffic is unknown for some of the time
 	unreadBusy     float64 // the share of busy time in which SM or DRAM activity was not read
 
 	settledBytes float64 // largest use of memory outside of starts

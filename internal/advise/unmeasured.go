@@ -33,7 +33,7 @@ const (
 	unreadActivity = iota // while kernels ran
 	unreadMemory
 	unreadMedia
-	unreadNVLink
+	unreadLinks // NVLink or PCIe
 	unreadKinds
 )
 
@@ -42,6 +42,7 @@ func (w *workload) addUnread(now time.Time, v *window, weight float64) {
 	v.memoryUnread.addTo(&w.MemoryUnread, &w.MemoryUnreadBusy, weight)
 	v.mediaUnread.addTo(&w.MediaUnread, &w.MediaUnreadBusy, weight)
 	v.nvlinkUnread.addTo(&w.NVLinkUnread, &w.NVLinkUnreadBusy, weight)
+	w.PCIeUnread += float32(weight * v.pcieUnread)
 
 	today := dayOf(now)
 
@@ -49,7 +50,7 @@ func (w *workload) addUnread(now time.Time, v *window, weight float64) {
 		unreadActivity: v.busy > v.measuredBusy,
 		unreadMemory:   v.memoryUnread.all > 0,
 		unreadMedia:    v.mediaUnread.all > 0,
-		unreadNVLink:   v.nvlinkUnread.all > 0,
+		unreadLinks:    v.nvlinkUnread.all > 0 || v.pcieUnread > 0,
 	} {
 		if isUnread {
 			w.UnreadDays[kind] = uint16(today)
@@ -62,14 +63,16 @@ func (w *workload) addUnread(now time.Time, v *window, weight float64) {
 // forgetUnread forgets what was not read before the days that are kept, if these are enough evidence by
 // themselves. A Record keeps all of its history.
 func (w *workload) forgetUnread(kind int, now time.Time) {
-	sums := [unreadKinds][2]*float32{
-		unreadActivity: {&w.BusyUnread, &w.BusyUnread},
-		unreadMemory:   {&w.MemoryUnread, &w.MemoryUnreadBusy},
-		unreadMedia:    {&w.MediaUnread, &w.MediaUnreadBusy},
-		unreadNVLink:   {&w.NVLinkUnread, &w.NVLinkUnreadBusy},
+	none := float32(0)
+
+	sums := [unreadKinds][3]*float32{
+		unreadActivity: {&w.BusyUnread, &none, &none},
+		unreadMemory:   {&w.MemoryUnread, &w.MemoryUnreadBusy, &none},
+		unreadMedia:    {&w.MediaUnread, &w.MediaUnreadBusy, &none},
+		unreadLinks:    {&w.NVLinkUnread, &w.NVLinkUnreadBusy, &w.PCIeUnread},
 	}[kind]
 
-	if w.halfLife != 0 || *sums[0] == 0 && *sums[1] == 0 {
+	if w.halfLife != 0 || *sums[0] == 0 && *sums[1] == 0 && *sums[2] == 0 {
 		return
 	}
 
@@ -79,8 +82,9 @@ func (w *workload) forgetUnread(kind int, now time.Time) {
 	}
 
 	if days >= minObservedDays {
-		*sums[0] = 0
-		*sums[1] = 0
+		for _, seconds := range sums {
+			*seconds = 0
+		}
 	}
 }
 
@@ -140,7 +144,7 @@ func (w *workload) restoreUnread() {
 		unreadActivity: w.BusyUnread,
 		unreadMemory:   w.MemoryUnread,
 		unreadMedia:    w.MediaUnread,
-		unreadNVLink:   w.NVLinkUnread,
+		unreadLinks:    w.NVLinkUnread,
 	} {
 		if seconds > 0 && w.UnreadDays[kind] == 0 {
 			w.UnreadDays[kind] = uint16(dayOf(w.Last))

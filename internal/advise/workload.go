@@ -66,7 +66,8 @@ type workload struct {
 	// same weights.
 	NVLinkUnread float32
 	Untrusted    bool // busy time of its GPU instance was seen below SM activity
-	HasNVLink    bool // traffic over NVLink was read: once it is not, it is unknown
+	// Traffic over NVLink, and over PCIe, was read: once it is not, it is unknown.
+	HasNVLink, HasPCIe bool
 
 	// BeforeSlow is about the whole GPU, in its busiest hour: how many times as far as the average a
 	// slice of the current size would have stretched the slowest twentieth of the busy time, in parts
@@ -96,6 +97,8 @@ type workload struct {
 	GraphicsUnread                                       float32
 	// The busy time in which these could not be read, in seconds with the same weights.
 	MemoryUnreadBusy, MediaUnreadBusy, NVLinkUnreadBusy float32
+	// PCIeUnread are the seconds in which traffic over PCIe could not be read, with these weights.
+	PCIeUnread float32
 	// BusyUnread is the busy time for which SM or DRAM activity could not be read, in seconds with
 	// the same weights; Width and Bandwidth have the rest.
 	BusyUnread float32
@@ -161,7 +164,7 @@ type window struct {
 	memoryUnread, mediaUnread, nvlinkUnread unread
 
 	// Seconds in which these could not be read, and in which clocks were lowered from outside.
-	activityUnread, graphicsUnread, throttled float64
+	activityUnread, graphicsUnread, pcieUnread, throttled float64
 }
 
 // close adds a window that ends now, with the means over the last ten minutes.
@@ -378,7 +381,7 @@ func (w *workload) weight(now time.Time) float64 {
 }
 
 // weightedSeconds returns the sums of seconds that have the weights of the histograms.
-func (w *workload) weightedSeconds() [11]*float32 {
+func (w *workload) weightedSeconds() [12]*float32 {
 	return [...]*float32{
 		&w.InSlices,
 		&w.MemoryUnread,
@@ -390,6 +393,7 @@ func (w *workload) weightedSeconds() [11]*float32 {
 		&w.GraphicsUnread,
 		&w.NVLinkUnread,
 		&w.NVLinkUnreadBusy,
+		&w.PCIeUnread,
 		&w.Throttled,
 	}
 }
