@@ -47,7 +47,7 @@ func (w *workload) addUnread(now time.Time, v *window, weight float64) {
 	today := dayOf(now)
 
 	for kind, isUnread := range [unreadKinds]bool{
-		unreadActivity: v.busy > v.measuredBusy,
+		unreadActivity: v.busy > v.measuredBusy || w.isNeverBusy() && v.activityUnread > 0,
 		unreadMemory:   v.memoryUnread.all > 0,
 		unreadMedia:    v.mediaUnread.all > 0,
 		unreadLinks:    v.nvlinkUnread.all > 0 || v.pcieUnread > 0,
@@ -66,7 +66,7 @@ func (w *workload) forgetUnread(kind int, now time.Time) {
 	none := float32(0)
 
 	sums := [unreadKinds][3]*float32{
-		unreadActivity: {&w.BusyUnread, &none, &none},
+		unreadActivity: {&w.BusyUnread, &w.ActivityUnread, &none},
 		unreadMemory:   {&w.MemoryUnread, &w.MemoryUnreadBusy, &none},
 		unreadMedia:    {&w.MediaUnread, &w.MediaUnreadBusy, &none},
 		unreadLinks:    {&w.NVLinkUnread, &w.NVLinkUnreadBusy, &w.PCIeUnread},
@@ -77,7 +77,7 @@ func (w *workload) forgetUnread(kind int, now time.Time) {
 	}
 
 	days := w.observedDays(now)
-	if kind == unreadActivity {
+	if kind == unreadActivity && !w.isNeverBusy() {
 		days = w.sampledDays(now)
 	}
 
@@ -127,7 +127,7 @@ func (w *workload) isActivityUnread(now time.Time) bool {
 // sampledDays counts the days of the last keptDays in which kernels ran, and SM and DRAM activity were
 // read.
 func (w *workload) sampledDays(now time.Time) int {
-	return w.countDays(now, func(d *daySums) bool { return d.Sampled > 0 })
+	return w.countDays(now, func(d *daySums) bool { return d.Sampled > idleShare*d.Observed })
 }
 
 // restoreUnread fills in BusyUnread and UnreadDays for the evidence of a version that did not count them.

@@ -215,6 +215,10 @@ func TestSampleOfAnHour(t *testing.T) {
 	r = show(seen, 4*24*time.Hour)
 	cmptest.Equal(t, "after nine days", r.Candidate(), true)
 	cmptest.LacksTexts(t, r.Explanation, "sample")
+
+	a = restarted(t, a, last)
+	r = show(seen, 0)
+	cmptest.Equal(t, "after another restart", r.Candidate(), true)
 }
 
 // kernelsAt is what a GPU does at a time of the day: busy time and the width of its kernels, and whether
