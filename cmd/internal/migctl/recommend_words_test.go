@@ -150,7 +150,7 @@ func TestUnmeasuredInWords(t *testing.T) {
 	fits(t, withoutCommands(out))
 
 	explained := runner{}.run(t, address, "recommend", "--explain=0").out
-	cmptest.HasTexts(t, flat(explained), "unknown (no-activity)", "An hour in which they run", "was not measured",
+	cmptest.HasTexts(t, flat(explained), "unknown (no-activity)", "An hour of busy time", "was not measured",
 		"1g.10gb - - - unknown: SM activity was not measured")
 	cmptest.LacksTexts(t, explained, "EXPECTED IN", "SMs IN USE")
 	explained = runner{}.run(t, address, "recommend", "--explain=1").out
