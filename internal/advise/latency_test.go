@@ -371,6 +371,7 @@ func TestPartOfAnHour(t *testing.T) {
 		g := served(t, 0, 0, nil)
 		show(a, start(), 10*time.Hour, g, func(at time.Time, g *gpu.GPU) {
 			setActivity(g, 0, 0, 0)
+
 			if at.Minute() < 10 {
 				setActivity(g, 0.9, 0.3, 0)
 			}

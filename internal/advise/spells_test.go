@@ -27,6 +27,7 @@ func TestBurstsAreToldFromChance(t *testing.T) {
 		_, polls := poisson(r, c.busy, c.service, 1, c.share*seconds).serve(1, c.share*seconds)
 
 		h := hour{}
+
 		for second := range seconds {
 			busy := 0.
 			if second < len(polls) {
