@@ -66,6 +66,7 @@ type device struct {
 
 	// Totals of links at the last Snapshot, in bytes.
 	nvlink, pcie gpu.Opt[float64]
+	hasNVLink    bool // its traffic was read: once it is not, it is unknown
 
 	used       gpu.Opt[float64] // memory of the last reading, in MiB; absent if another holder had it
 	memoryRead time.Time        // when it was read

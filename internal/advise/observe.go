@@ -148,22 +148,23 @@ func (d *device) observeLinks(g *gpu.GPU, busy, elapsed float64) {
 
 	// What a GPU does not have, or its driver does not count, is absent without an error. If it was
 	// read before, it is unread all the same.
-	hasNVLink := d.workload != nil && d.workload.HasNVLink
-	if isFailed(g, gpu.ReadingNVLink) || hasNVLink && !nvlink.Present() {
+	read := &g.Readings.NVLink
+
+	failed := isFailed(g, gpu.ReadingNVLink) && !areBoth(read.ReceiveBytes, read.TransmitBytes)
+	if failed || d.hasNVLink && !nvlink.Present() {
 		d.open.nvlinkUnread.add(busy, elapsed)
 	}
 
-	if d.workload != nil {
-		d.workload.HasNVLink = hasNVLink || nvlink.Present()
-	}
-
+	d.hasNVLink = d.hasNVLink || nvlink.Present()
 	d.nvlink = nvlink
 	d.observePCIe(g, pcie, elapsed)
 }
 
 // observePCIe adds the traffic over PCIe since the last Snapshot.
 func (d *device) observePCIe(g *gpu.GPU, bytes gpu.Opt[float64], elapsed float64) {
-	failed := isFailed(g, gpu.ReadingPCIe)
+	read := &g.Readings.PCIe
+
+	failed := isFailed(g, gpu.ReadingPCIe) && !areBoth(read.ReceiveBytes, read.TransmitBytes)
 	if failed {
 		bytes = gpu.None[float64]() // a total keeps its value meanwhile, as if there were no traffic
 	}
@@ -193,13 +194,17 @@ func (d *device) observePCIe(g *gpu.GPU, bytes gpu.Opt[float64], elapsed float64
 
 	// What the driver never counts is absent without an error. Traffic over a link of unknown width can
 	// be any share of it.
-	isUnknownShare := ok && moved > 0 && capacity == 0
+	isUnknownShare := ok && moved > linkFloor*elapsed && capacity == 0
 	if isUnknownShare || !known && (failed || d.workload.HasPCIe) {
 		d.open.pcieUnread += elapsed
 	}
 
 	d.workload.HasPCIe = d.workload.HasPCIe || known
 }
+
+// areBoth reports whether the bytes of both directions were read: then another part of the reading has
+// failed.
+func areBoth(received, sent gpu.Opt[uint64]) bool { return received.Present() && sent.Present() }
 
 // isFailed reports whether a reading of a GPU has failed.
 func isFailed(g *gpu.GPU, reading gpu.Reading) bool {

@@ -256,6 +256,11 @@ func TestUnreadPCIeIsNotNone(t *testing.T) {
 		"read":                {func(g *gpu.GPU, minute int) { count(g, 1e6*float64(minute)) }, true},
 		"the driver has none": {func(*gpu.GPU, int) {}, true},
 		"never read":          {func(g *gpu.GPU, _ int) { denied(g) }, false},
+		"another part of the reading fails": {func(g *gpu.GPU, minute int) {
+			denied(g)
+			count(g, 1e6*float64(minute))
+			g.Readings.PCIe.ReceiveBytes, g.Readings.PCIe.TransmitBytes = gpu.Some[uint64](0), gpu.Some[uint64](0)
+		}, true},
 		"not read by day": {func(g *gpu.GPU, minute int) {
 			if count(g, 0); minute/60%24 >= 8 {
 				denied(g)

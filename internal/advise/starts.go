@@ -386,6 +386,7 @@ func (a *Advisor) changeHolder(d *device, id holderID) {
 		since:      a.now,
 		holder:     id,
 		memoryRead: d.memoryRead,
+		hasNVLink:  d.hasNVLink,
 		ended:      d.ended,
 	}
 

@@ -141,7 +141,7 @@ func (w *workload) restoreUnread() {
 	}
 
 	for kind, seconds := range [unreadKinds]float32{
-		unreadActivity: w.BusyUnread,
+		unreadActivity: w.BusyUnread + w.ActivityUnread,
 		unreadMemory:   w.MemoryUnread,
 		unreadMedia:    w.MediaUnread,
 		unreadLinks:    w.NVLinkUnread,
@@ -180,10 +180,10 @@ func (w *workload) mayHideUse(all, busy float32) bool {
 // describeSample says in how much of the busy time SM activity was read, to follow the width of kernels;
 // it is empty if that is nearly all of it.
 func (e *Evidence) describeSample() string {
-	if e.ActivityHours == 0 {
+	if e.ActivityHours == 0 || e.NeverBusy {
 		return ""
 	}
 
-	return fmt.Sprintf(" (by a sample of %.2g h, %.2g %% of the busy time)",
+	return fmt.Sprintf(" (by a sample of %.1f h, %.1f %% of the busy time)",
 		e.ActivityHours, 100*(1-e.unreadBusy))
 }

@@ -80,6 +80,31 @@ func TestUnsupportedNVLinkWasThere(t *testing.T) {
 	cmptest.Equal(t, "reason", recommend(a, s).Devices[0].Reason, ReasonNVLinkUnread)
 }
 
+// TestNVLinkIsOfTheGPU: a pod that comes again on a GPU that has no NVLink, after one that has, has no
+// traffic that is not read.
+func TestNVLinkIsOfTheGPU(t *testing.T) {
+	bridged := wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a"))
+	bridged.Totals.NVLinkReceive = gpu.Some(gpu.Counter{Since: start()})
+	bridged.Totals.NVLinkTransmit = bridged.Totals.NVLinkReceive
+	alone := wholeGPU(t, "H100-80GB", 1, slight(), pod("ml", "Deployment/a"))
+	alone.Holders[0].Pod = "b"
+	a := New(fastOptions())
+	show(a, start(), 24*time.Hour, bridged, func(time.Time, *gpu.GPU) {})
+
+	s := &gpu.Snapshot{Time: start().Add(24 * time.Hour), GPUs: unheld([]gpu.GPU{bridged, alone})}
+	a.Observe(s)
+
+	for minute := range 9 * 1440 {
+		free := unheld([]gpu.GPU{bridged})[0]
+		s = &gpu.Snapshot{Time: start().Add(24*time.Hour + time.Duration(minute+1)*time.Minute), GPUs: []gpu.GPU{free, alone}}
+		a.Observe(s)
+	}
+
+	if r := recommend(a, s).Devices[1]; r.Reason == ReasonNVLinkUnread {
+		t.Errorf("%s: %s", r.Reason, r.Explanation)
+	}
+}
+
 // TestAnUnreadHourMayHideAUse: what decides by its largest value must be read nearly always: in the
 // hour of each day in which it is not, there may have been more. A short time of much work counts by
 // its share of the busy time.

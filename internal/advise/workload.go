@@ -66,8 +66,7 @@ type workload struct {
 	// same weights.
 	NVLinkUnread float32
 	Untrusted    bool // busy time of its GPU instance was seen below SM activity
-	// Traffic over NVLink, and over PCIe, was read: once it is not, it is unknown.
-	HasNVLink, HasPCIe bool
+	HasPCIe      bool // traffic over PCIe was read: once it is not, it is unknown
 
 	// BeforeSlow is about the whole GPU, in its busiest hour: how many times as far as the average a
 	// slice of the current size would have stretched the slowest twentieth of the busy time, in parts

@@ -42,8 +42,8 @@ func jobOf(labels model.Metric) string {
 	return ""
 }
 
-// mayHideJob reports whether pods of an owner may be parts of a job that only labels show: pods of a
-// LeaderWorkerSet are owned by StatefulSets, pods of a JobSet or an indexed Job by Jobs.
+// mayHideJob reports whether pods of an owner may be parts of a job that only labels show: some pods of a
+// LeaderWorkerSet are owned by StatefulSets, and those of a JobSet or an indexed Job by Jobs.
 func mayHideJob(owner string) bool {
 	kind, _, _ := strings.Cut(owner, "/")
 	return owner == "" || kind == "StatefulSet" || kind == "Job"

@@ -290,8 +290,8 @@ func dcgm(n dcgmNames) dialect {
 	}
 }
 
-// render fills in an expression of a dialect: $sel, $w, and $places, the labels that say where a GPU
-// is.
+// render fills in an expression of a dialect: $sel, $w, $inside, which is a second shorter than the window,
+// and $places, the labels that say where a GPU is.
 func render(template, selectors string, window time.Duration, places string) string {
 	if selectors == "" {
 		template = strings.ReplaceAll(template, "$sel,", "")
@@ -300,6 +300,7 @@ func render(template, selectors string, window time.Duration, places string) str
 	values := strings.NewReplacer(
 		"$sel", selectors,
 		"$w", model.Duration(window).String(),
+		"$inside", model.Duration(window-time.Second).String(),
 		"$places", places,
 	)
 

@@ -85,7 +85,9 @@ func (s *serverMetrics) query(by string) string {
 
 	for _, selector := range s.cache {
 		add(figureCache, most(selector))
-		add(figureSteps, "max by ("+by+") (count_over_time("+selector+"[$w:5m]))")
+		// A pod can have several series after one another. Prometheus 2 counts both ends of a window of whole
+		// steps, Prometheus 3 one.
+		add(figureSteps, "count_over_time(max by ("+by+") ("+selector+")[$inside:5m])")
 	}
 
 	for _, optional := range []struct{ figure, selector string }{

@@ -48,7 +48,7 @@ func lackOfEvidence(report *advise.Report, r *advise.Recommendation) string {
 	possible := []string{"fewer than five of the last eight days were observed"}
 
 	if e != nil && e.ActivityHours > 0 {
-		sample := fmt.Sprintf("SM activity is known of a sample of %.0f hours", e.ActivityHours)
+		sample := fmt.Sprintf("SM activity was read in %.1f hours of busy time alone", e.ActivityHours)
 		possible = append(possible, sample)
 	}
 

@@ -190,7 +190,7 @@ func TestIncompleteEvidenceInWords(t *testing.T) {
 		"new":  {25 * time.Hour, 12, advise.Latency{}, "less than seven days"},
 		"gaps": {8 * 24 * time.Hour, 0, advise.Latency{Low: 1}, "fewer than five of the last eight days were observed"},
 		"a sample": {8 * 24 * time.Hour, 12, advise.Latency{Low: 1}, "fewer than five of the last eight days were observed, " +
-			"or SM activity is known of a sample of 12 hours"},
+			"or SM activity was read in 12.0 hours of busy time alone"},
 		"else": {8 * 24 * time.Hour, 0, advise.Latency{}, "fewer than five of the last eight days were observed, or no hour " +
 			"has shown how long requests wait"},
 	} {
