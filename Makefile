@@ -43,7 +43,7 @@ TEST_TIMEOUT  ?= 15m
 # Of TestWatchdogAbort's program, Go's runtime cannot always print the stacks where the race detector's C code runs.
 LONG          := TestNothingGrows|TestRenderIs|TestNoHeldDevice|TestLoneScrape|TestLayoutChangesLeakNothing|TestLayoutChangeUnderLoad|TestRightsizing\b|TestUnderusedNodeHas|TestSingleStrategyHas|TestCodecRefusesWhatTakes|TestWatchdogAbort
 # Whole weeks of a fleet beside a real Prometheus engine.
-LONG_PROMQL   := TestRightsizingLoop|TestSingleStrategyLoop|TestAdvisorBesideThePlainRule
+LONG_PROMQL   := TestDemoFires|TestRightsizingLoop|TestSingleStrategyLoop|TestAdvisorBesideThePlainRule
 # Three of these run at the same time: test-e2e, test-promql and test-crash mostly wait for processes,
 # the others compute. The output of each comes when it ends.
 AT_ONCE       := lint test-e2e test-unit test-promql test-crash test-truth test-kubectl test-openapi test-docs

@@ -20,6 +20,7 @@ func fullReport() *advise.Report {
 	return &advise.Report{
 		APIVersion: "mig-exporter/v1", Time: time.Unix(1, 5).UTC(), Node: "node-1", Strict: true, SingleStrategy: true,
 		WithoutKubernetes: true,
+		NotJudged:         []advise.NotJudged{{GPU: gpu0, Index: 1, Model: "A100", Why: "GPU is lost"}},
 		Notes:             []string{"a note"},
 		Devices: []advise.Recommendation{{
 			GPU: gpu0, Index: 1, Instance: gpu.Some(gpu.InstanceID(2)), Placement: gpu.Some(place), MIGDevice: mig0,
@@ -55,7 +56,7 @@ func fullReport() *advise.Report {
 		Packing: &advise.Packing{
 			GPUs: []advise.PackedGPU{{GPU: gpu0, Index: 1, Slices: []advise.PackedSlice{
 				{Profile: "1g.5gb", From: 1, Exists: true}}}},
-			InUse: 2, Needed: 1, FreedGPUs: []int{1}, Proven: true,
+			InUse: 2, Needed: 1, FreedGPUs: []int{1}, FreeSlices: 7, Proven: true,
 		},
 	}
 }

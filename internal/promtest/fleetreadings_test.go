@@ -86,7 +86,7 @@ func TestFleetMissesMemoryOfDCGM(t *testing.T) {
 	}{
 		{"a pod that came", func(int) bool { return true }, 600, "slice  1g.10gb", 38},
 		{"one that was there", func(int) bool { return true }, 0, "keep start-unseen ", 48},
-		{"memory is missing for a while", func(minute int) bool { return minute < 600 || minute >= 640 }, 0,
+		{"memory is missing for a while", func(minute int) bool { return minute < 600 || minute >= 620 }, 0,
 			"keep start-unseen ", 48},
 		{"memory is often missing", func(minute int) bool { return minute < 700 || minute%15 == 0 }, 600,
 			"keep memory-unread ", 38},
