@@ -101,13 +101,21 @@ func (w *workload) shift(by time.Duration, days int32) {
 
 	w.Reserve.shift(by, days)
 
-	sums := w.Days
-	w.Days = [keptDays]daySums{}
+	shiftDays(&w.Days, days, func(d *daySums) *int32 { return &d.Day })
+}
 
-	for _, d := range sums {
-		if d != (daySums{}) {
-			d.Day += days
-			*w.slotOf(d.Day) = d
+// shiftDays adds a number to the days of an array, and puts each into its slot. day returns which day it
+// is; the zero value of a day is none.
+func shiftDays[T comparable](list *[keptDays]T, by int32, day func(*T) *int32) {
+	var none T
+
+	days := *list
+	*list = [keptDays]T{}
+
+	for _, d := range days {
+		if d != none {
+			*day(&d) += by
+			list[slotOf(*day(&d))] = d
 		}
 	}
 }

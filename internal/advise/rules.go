@@ -23,6 +23,10 @@ const (
 	LoadedFrom = loadedFrom
 )
 
+// MinRead is the share of the time for which memory, the use of media engines and NVLink traffic must have
+// been read: in the rest there may have been more.
+const MinRead = 1 - rareShare
+
 // IdleShare is the busy time up to which a device counts as idle.
 const IdleShare = idleShare
 

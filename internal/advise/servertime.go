@@ -173,27 +173,10 @@ func (r *reserve) shift(by time.Duration, days int32) {
 
 	shiftSeconds(by, &r.Last, &r.Since, &r.Until)
 
-	sums := r.Days
-	r.Days = [keptDays]reserveDay{}
-
-	for _, d := range sums {
-		if d != (reserveDay{}) {
-			d.Day += days
-			r.Days[slotOf(d.Day)] = d
-		}
-	}
+	shiftDays(&r.Days, days, func(d *reserveDay) *int32 { return &d.Day })
 
 	for i := range r.Replicas {
-		p := &r.Replicas[i]
-		times := p.Days
-		p.Days = [keptDays]serverTime{}
-
-		for _, t := range times {
-			if t != (serverTime{}) {
-				t.Day += days
-				p.Days[slotOf(t.Day)] = t
-			}
-		}
+		shiftDays(&r.Replicas[i].Days, days, func(t *serverTime) *int32 { return &t.Day })
 	}
 }
 

@@ -176,7 +176,7 @@ func (a *analysis) assumeHeld(g *fleetGPU) {
 	}
 
 	g.holderUnknown = unknown > 0 && unknown == seen
-	g.holderUnread = unknown < seen && float64(unknown) > (1-minRead)*float64(seen)
+	g.holderUnread = unknown < seen && float64(unknown) > (1-advise.MinRead)*float64(seen)
 }
 
 // record returns the evidence on the GPU, and in how many steps it was held. A gap in the samples
@@ -251,10 +251,6 @@ func optOf(v float64) gpu.Opt[float64] {
 	return gpu.Some(v)
 }
 
-// minRead is the share of the time for which the history must have a reading, so that we take it for
-// read. A node's Advisor requires the same share of its readings.
-const minRead = 0.95
-
 // isRead reports whether the history has a reading in nearly all steps in which the GPU was held. A gap
 // in all of its samples does not count.
 func (h *history) isRead(r *readings) bool {
@@ -268,7 +264,7 @@ func (h *history) isRead(r *readings) bool {
 		}
 	}
 
-	return float64(read) >= minRead*float64(held)
+	return float64(read) >= advise.MinRead*float64(held)
 }
 
 // addUses adds to f how the GPU was used besides its busy time: by several holders, together with

@@ -327,7 +327,7 @@ func TestUnreadNVLinkIsNotNone(t *testing.T) {
 		}, "slice  1g.10gb true"},
 		"read in the last four days of the week": {h100, func(d, _ *fleetGPU) { d.history.readLinks(0.43, 1) },
 			"unknown nvlink-unread  false"},
-		"read for nearly all of the week": {h100, func(d, _ *fleetGPU) { d.history.readLinks(0.04, 1) },
+		"read for nearly all of the week": {h100, func(d, _ *fleetGPU) { d.history.readLinks(0.005, 1) },
 			"slice  1g.10gb false"},
 		"read only before it was held": {h100, func(d, other *fleetGPU) {
 			d.history.readLinks(0, 0.7)

@@ -37,7 +37,7 @@ const nvlinkRemedy = "mig-exporter serves it by its collector nvlink, dcgm-expor
 	"counters file"
 
 const nvlinkUnreadText = "a slice would do, unless data was exchanged over NVLink, which slices " +
-	"do not have: another GPU of the node was held at the same time, and for more than 5 % of the " +
+	"do not have: another GPU of the node was held at the same time, and for more than 1 % of the " +
 	"time the history lacks the traffic of at least one direction. " + nvlinkRemedy
 
 // isNVLinkUnread reports whether the history lacks NVLink's traffic, of at least one direction, in
