@@ -1,6 +1,10 @@
 package advise
 
-import "time"
+import (
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
 
 // evidenceOf summarizes what we know of a workload.
 func evidenceOf(w *workload, now time.Time) Evidence {
@@ -31,8 +35,7 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 			Width:     w.Width.quantile(decisiveQuantile),
 			Bandwidth: w.Bandwidth.quantile(decisiveQuantile),
 		},
-		PowerP95:       w.Power.quantile(0.95),
-		PCIeMax:        float64(days.PCIe),
+		PCIeMax:        w.pcieMax(days.PCIe),
 		pcieUnread:     w.isPCIeUnread(),
 		powerUnread:    isUnread(observed-w.Power.total(), observed),
 		MemoryUnread:   w.mayHideUse(w.MemoryUnread, w.MemoryUnreadBusy),
@@ -59,6 +62,10 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 		e.P95 = Kernels{}
 		e.decisive = Kernels{}
 		e.WidthHistogram = [10]float64{}
+	}
+
+	if w.Power.total() > 0 {
+		e.PowerP95 = gpu.Some(w.Power.quantile(0.95))
 	}
 
 	e.flat = w.isFlat(&e)
@@ -192,5 +199,15 @@ const (
 	unseenConfidence = 0.5
 )
 
-// isPCIeUnread reports whether the largest traffic over PCIe is unknown.
+// pcieMax returns a largest traffic over PCIe, as a share of the link, if it is known.
+func (w *workload) pcieMax(largest float32) gpu.Opt[float64] {
+	if w.isPCIeUnread() || !w.HasPCIe && largest == 0 {
+		return gpu.None[float64]()
+	}
+
+	return gpu.Some(float64(largest))
+}
+
+// isPCIeUnread reports whether traffic over PCIe could not be read for some of the time. Of a driver
+// that counts none it is false.
 func (w *workload) isPCIeUnread() bool { return w.mayHideUse(w.PCIeUnread, 0) }

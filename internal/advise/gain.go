@@ -214,8 +214,10 @@ func (r *Recommendation) refuseGain() {
 // explainApart says which limit keeps a slice from sharing a GPU with others; it is empty if none does.
 func (r *Recommendation) explainApart() string {
 	switch {
-	case r.apart.pcie > 0 && r.Evidence.pcieUnread:
+	case r.apart.pcieUnread && r.Evidence.pcieUnread:
 		return ". It shares no GPU with others, since its PCIe traffic could not be read"
+	case r.apart.pcieUnread:
+		return ". It shares no GPU with others, since their PCIe traffic could not be read"
 	case r.apart.pcie > 0:
 		return fmt.Sprintf(". With others on one GPU it would pass %.0f %% of the PCIe link", 100*maxPCIe)
 	case r.apart.power > 0:

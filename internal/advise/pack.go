@@ -107,38 +107,63 @@ func (r *Report) Pack(s *gpu.Snapshot) {
 
 // unreadNotes say which limits the packing could not check, since something could not be read.
 func (r *Report) unreadNotes(gpus []gpu.GPU) []string {
-	var pcie, power []string
+	var moving, staying, uncounted, power []string
+	isPacked := map[string]bool{} // models
+
+	for i := range r.Devices {
+		if d := &r.Devices[i]; d.isPackable() {
+			isPacked[d.Model] = true
+		}
+	}
 
 	for i := range gpus {
 		g := &gpus[i]
+		index := strconv.Itoa(g.Index)
+
+		if isPacked[g.Name] && r.tenants[g.UUID].pcieUnread {
+			staying = append(staying, index)
+		}
 
 		d := r.ofWhole(g.UUID)
-		if d == nil || d.Evidence == nil || !d.isSlice() && d.Reason != ReasonNoGain {
+		if d == nil || !d.isPackable() {
 			continue
 		}
 
-		if d.Evidence.pcieUnread {
-			pcie = append(pcie, strconv.Itoa(g.Index))
+		switch {
+		case d.Evidence.pcieUnread:
+			moving = append(moving, index)
+		case !d.Evidence.PCIeMax.Present():
+			uncounted = append(uncounted, index)
 		}
 
 		if d.Evidence.powerUnread || !g.Readings.PowerLimitWatts.Present() {
-			power = append(power, strconv.Itoa(g.Index))
+			power = append(power, index)
 		}
 	}
 
 	var list []string
 
-	if len(pcie) > 0 {
-		list = append(list, "the PCIe traffic of what runs on GPU "+strings.Join(pcie, ", ")+
-			" could not be read: it may need the whole link, so its slice shares no GPU")
+	note := func(indices []string, begin, end string) {
+		if len(indices) > 0 {
+			list = append(list, begin+strings.Join(indices, ", ")+end)
+		}
 	}
 
-	if len(power) > 0 {
-		list = append(list, "the power or the power limit of GPU "+strings.Join(power, ", ")+
-			" could not be read: whether slices that share a GPU stay within the limit was not checked")
-	}
+	note(moving, "the PCIe traffic of what runs on GPU ",
+		" could not be read: it may need the whole link, so its slice shares no GPU")
+	note(staying, "the PCIe traffic of what runs on the slices of GPU ",
+		" could not be read: it may need the whole link, so no slice is added there")
+	note(uncounted, "the driver reports no PCIe traffic of GPU ",
+		": whether slices that share a GPU stay within the link was not checked")
+	note(power, "the power or the power limit of GPU ",
+		" could not be read: whether slices that share a GPU stay within the limit was not checked")
 
 	return list
+}
+
+// isPackable reports whether a recommendation is a slice, or would be one if it gained something.
+func (r *Recommendation) isPackable() bool {
+	return r.Evidence != nil && !r.Instance.Present() && (r.isSlice() || r.Reason == ReasonNoGain)
 }
 
 // packNode returns the packing of the candidates, after it has refused what gains nothing.
@@ -291,10 +316,7 @@ func (n *nodePacker) newPacker(model string, isMove func(*Recommendation) bool) 
 				recommendation: r,
 				owner:          ownerOf(r),
 				profile:        profile,
-				draw: draw{
-					power: r.Evidence.PowerP95,
-					pcie:  pcieDraw(r.Evidence.PCIeMax, r.Evidence.pcieUnread),
-				},
+				draw:           newDraw(r.Evidence.PowerP95.Or(0), r.Evidence.PCIeMax.Or(0), r.Evidence.pcieUnread),
 			})
 		}
 	}
@@ -404,14 +426,14 @@ func powerShare(g *gpu.GPU, watts gpu.Opt[float64]) float64 {
 	return watts.Or(0) / limit
 }
 
-// pcieDraw returns the share of the link to count for a workload with a largest traffic: all of it if
-// the traffic is unknown, so that nothing shares a GPU with the workload.
-func pcieDraw(largest float64, isUnread bool) float64 {
-	if isUnread {
-		return 1
+// newDraw returns what to count for workloads. Traffic that could not be read counts as the whole link,
+// so that nothing shares a GPU with them.
+func newDraw(power, pcie float64, pcieUnread bool) draw {
+	if pcieUnread {
+		pcie = 1
 	}
 
-	return largest
+	return draw{power: power, pcie: pcie, pcieUnread: pcieUnread}
 }
 
 // search assigns targets to the moves from index from on, and keeps the cheapest assignment.
@@ -526,10 +548,13 @@ func (p *packer) holds(at int) bool {
 
 // overLimit returns by how much the workloads on a target pass the limits of power and PCIe together.
 func (t *target) overLimit(total draw) draw {
-	return draw{
+	over := draw{
 		power: max(0, t.idlePower+total.power-maxPower),
 		pcie:  max(0, total.pcie-maxPCIe),
 	}
+	over.pcieUnread = over.pcie > 0 && total.pcieUnread
+
+	return over
 }
 
 // noteLimit notes with the moves that a target was assigned which limit keeps them apart, if their slices

@@ -18,7 +18,7 @@ import (
 func sliced(g *gpu.GPU, owner, profile string, power, pcie float64) Recommendation {
 	return Recommendation{
 		GPU: g.UUID, Index: g.Index, Model: g.Name, Action: ActionSlice, Recommended: profile,
-		Workload: &Key{Owner: owner, Model: g.Name}, Evidence: &Evidence{PowerP95: power, PCIeMax: pcie},
+		Workload: &Key{Owner: owner, Model: g.Name}, Evidence: &Evidence{PowerP95: gpu.Some(power), PCIeMax: gpu.Some(pcie)},
 	}
 }
 
@@ -193,8 +193,8 @@ func TestPackingKeepsTheBounds(t *testing.T) {
 	}{
 		{"nothing in the way", func(*Recommendation) {}, 1},
 		// idle is 0.11: 0.11 + 2*0.3 <= 0.9 < 0.11 + 3*0.3
-		{"power", func(r *Recommendation) { r.Evidence.PowerP95 = 0.3 }, 2},
-		{"PCIe", func(r *Recommendation) { r.Evidence.PCIeMax = 0.3 }, 2},
+		{"power", func(r *Recommendation) { r.Evidence.PowerP95 = gpu.Some(0.3) }, 2},
+		{"PCIe", func(r *Recommendation) { r.Evidence.PCIeMax = gpu.Some(0.3) }, 2},
 		{"replicas of one owner", func(r *Recommendation) { r.Workload.Owner = "Deployment/one" }, 2},
 	} {
 		gpus, devices := node(t, "H100-80GB", "1g.10gb", "1g.10gb", "1g.10gb", "1g.10gb")
@@ -249,50 +249,105 @@ func TestUnreadPCIeIsNotNone(t *testing.T) {
 		g.Totals.PCIeReceive, g.Totals.PCIeTransmit = total, total
 	}
 
+	const (
+		unread = "the PCIe traffic of what runs on GPU 0, 1 could not be read: it may need the whole link, " +
+			"so its slice shares no GPU"
+		uncounted = "the driver reports no PCIe traffic of GPU 0, 1: whether slices that share a GPU stay " +
+			"within the link was not checked"
+	)
+
 	for about, c := range map[string]struct {
 		change func(g *gpu.GPU, minute int)
-		packed bool
+		note   string
 	}{
-		"read":                {func(g *gpu.GPU, minute int) { count(g, 1e6*float64(minute)) }, true},
-		"the driver has none": {func(*gpu.GPU, int) {}, true},
-		"never read":          {func(g *gpu.GPU, _ int) { denied(g) }, false},
+		"read":                {func(g *gpu.GPU, minute int) { count(g, 1e6*float64(minute)) }, ""},
+		"the driver has none": {func(*gpu.GPU, int) {}, uncounted},
+		"never read":          {func(g *gpu.GPU, _ int) { denied(g) }, unread},
 		"another part of the reading fails": {func(g *gpu.GPU, minute int) {
 			denied(g)
 			count(g, 1e6*float64(minute))
 			g.Readings.PCIe.ReceiveBytes, g.Readings.PCIe.TransmitBytes = gpu.Some[uint64](0), gpu.Some[uint64](0)
-		}, true},
+		}, ""},
 		"not read by day": {func(g *gpu.GPU, minute int) {
 			if count(g, 0); minute/60%24 >= 8 {
 				denied(g)
 			}
-		}, false},
+		}, unread},
 		"the link is unknown": {func(g *gpu.GPU, _ int) {
 			rate := gpu.Some(1e9)
 			g.Rates.PCIeReceive, g.Rates.PCIeTransmit = rate, rate
 			g.Readings.PCIe = gpu.PCIe{}
-		}, false},
+		}, unread},
 		"gone": {func(g *gpu.GPU, minute int) {
 			if minute < 1440 {
 				count(g, 0)
 			}
-		}, false},
+		}, unread},
 	} {
 		r := twoServices(t, c.change)
 		for i := range 2 {
 			d := &r.Devices[i]
 
-			want := answer{Action: ActionKeep, Reason: ReasonNoGain}
-			if c.packed {
-				want = answer{Action: ActionSlice, Profile: "1g.10gb"}
-			} else {
+			want := answer{Action: ActionSlice, Profile: "1g.10gb"}
+			if c.note == unread {
+				want = answer{Action: ActionKeep, Reason: ReasonNoGain}
+
 				cmptest.HasTexts(t, d.Explanation, "its PCIe traffic could not be read")
 			}
 
 			cmptest.Equal(t, about+": "+d.Explanation, answer{d.Action, d.Reason, d.Recommended}, want)
+			cmptest.Equal(t, about+": known", d.Evidence.PCIeMax.Present(), c.note == "")
 		}
 
-		noted := strings.Contains(strings.Join(r.Notes, "\n"), "the PCIe traffic of what runs on GPU 0, 1 could not be read")
-		cmptest.Equal(t, about+": noted", noted, !c.packed)
+		notes := slices.DeleteFunc(slices.Clone(r.Notes), func(n string) bool { return !strings.Contains(n, "PCIe") })
+		cmptest.Equal(t, about+": note", strings.Join(notes, "\n"), c.note)
+	}
+}
+
+// TestUnreadPCIeOfTenants: no slice is added to a GPU with tenants whose traffic could not be read, and the
+// answer says that theirs is the reason.
+func TestUnreadPCIeOfTenants(t *testing.T) {
+	for about, c := range map[string]struct {
+		failed bool
+		want   answer
+		texts  []string
+	}{
+		"read": {false, answer{Action: ActionSlice, Profile: "1g.10gb"}, nil},
+		"unread": {true, answer{Action: ActionKeep, Reason: ReasonNoGain},
+			[]string{"shares no GPU with others, since their PCIe traffic could not be read"}},
+	} {
+		gpus := slices.Delete(sharedNode(t), 1, 2)
+		gpus[1].Instances[0].Placement = gpu.Some(gpu.Placement{Start: 4, Size: 4}) // room for 4g.40gb beside it
+		a := New(fastOptions())
+		s := &gpu.Snapshot{Time: start().Add(-time.Minute), GPUs: unheld(gpus)}
+		a.Observe(s)
+
+		for minute := range 8 * 1440 {
+			s = &gpu.Snapshot{Time: start().Add(time.Duration(minute) * time.Minute), GPUs: slices.Clone(gpus)}
+			total := gpu.Some(gpu.Counter{Value: 1e6 * float64(minute), Since: start()})
+
+			for i := range s.GPUs {
+				s.GPUs[i].Readings.PCIe = gpu.PCIe{LinkWidth: gpu.Some(16), LinkGeneration: gpu.Some(4)}
+				s.GPUs[i].Totals.PCIeReceive, s.GPUs[i].Totals.PCIeTransmit = total, total
+			}
+
+			if g := &s.GPUs[1]; c.failed {
+				g.Totals = gpu.Totals{}
+				g.Errors = []gpu.ReadError{{Reading: gpu.ReadingPCIe, Err: errors.New("no permission")}}
+			}
+
+			a.Observe(s)
+		}
+
+		r := a.Recommend(s)
+		r.Pack(s)
+
+		d := &r.Devices[0]
+		cmptest.Equal(t, about+": "+d.Explanation, answer{d.Action, d.Reason, d.Recommended}, c.want)
+		cmptest.HasTexts(t, d.Explanation, c.texts...)
+
+		noted := strings.Contains(strings.Join(r.Notes, "\n"), "of what runs on the slices of GPU 2 could not be read")
+		cmptest.Equal(t, about+": noted", noted, c.failed)
 	}
 }
 

@@ -91,11 +91,9 @@ func (a *Advisor) addTenants(report *Report, g *gpu.GPU) {
 		report.tenants = map[gpu.UUID]draw{}
 	}
 
-	report.tenants[g.UUID] = draw{
-		power:   w.Power.quantile(0.95),
-		pcie:    pcieDraw(float64(w.sums(a.now).PCIe), w.isPCIeUnread()),
-		powered: w.Power.total() > 0,
-	}
+	of := newDraw(w.Power.quantile(0.95), float64(w.sums(a.now).PCIe), w.isPCIeUnread())
+	of.powered = w.Power.total() > 0
+	report.tenants[g.UUID] = of
 }
 
 // podKey names a pod of the node.

@@ -92,12 +92,14 @@ type Report struct {
 type draw struct {
 	power, pcie float64
 	powered     bool // of tenants: power is known
+	pcieUnread  bool // the traffic could not be read for some of the time, and counts as the whole link
 }
 
 // add adds what another workload draws.
 func (d *draw) add(o draw) {
 	d.power += o.power
 	d.pcie += o.pcie
+	d.pcieUnread = d.pcieUnread || o.pcieUnread
 }
 
 // Recommendation is the answer for one device.
@@ -188,10 +190,12 @@ type Evidence struct {
 	// were read, if that is a sample.
 	ActivityHours float64 `json:"activityHours,omitempty"`
 	// NeverBusy says that no kernel was seen: we do not know what a slice would do to one.
-	NeverBusy    bool     `json:"neverBusy,omitempty"`
-	PowerP95     float64  `json:"dynamicPowerP95Ratio,omitempty"` // of the power limit
-	PCIeMax      float64  `json:"pcieMaxRatio,omitempty"`         // of the link
-	MediaEngines []string `json:"mediaEngines,omitempty"`         // that were used
+	NeverBusy bool `json:"neverBusy,omitempty"`
+	// PowerP95 is a share of the power limit, and absent if no power or no limit was read.
+	PowerP95 gpu.Opt[float64] `json:"dynamicPowerP95Ratio,omitzero"`
+	// PCIeMax is a share of the link, and absent if the traffic is unknown for some of the time.
+	PCIeMax      gpu.Opt[float64] `json:"pcieMaxRatio,omitzero"`
+	MediaEngines []string         `json:"mediaEngines,omitempty"` // that were used
 	// MediaUse says how much of them, in the order of MediaEngines.
 	MediaUse       []MediaUse `json:"mediaUse,omitempty"`
 	MediaUnread    bool       `json:"mediaEnginesUnread,omitempty"`

@@ -35,7 +35,7 @@ func fullReport() *advise.Report {
 				Since: time.Unix(1, 0).UTC(), ObservedHours: 1, KnownDays: 1, CoverageRatio: 1, MemoryBytes: 1, MemoryTrend: 1, BusyMean: 1,
 				StartMemory: 1, Starts: 1, BusyMinutes: 1,
 				BusyP50: 1, BusyP99: 1,
-				Busy10Minutes: 1, Median: kernels, P95: kernels, PowerP95: 1, PCIeMax: 1, MediaEngines: []string{"decoder"},
+				Busy10Minutes: 1, Median: kernels, P95: kernels, PowerP95: gpu.Some(1.), PCIeMax: gpu.Some(1.), MediaEngines: []string{"decoder"},
 				MediaUse:    []advise.MediaUse{{Engine: "decoder", Count: 7, BusyP99: 0.5, BusyMaxMinute: 0.75, Unknown: true}},
 				MediaUnread: true, MemoryUnread: true, ActivityUnread: true, ActivityHours: 1, NeverBusy: true,
 				Server: &advise.ServerEvidence{Kind: gpu.ServerVLLM, Reservation: 1, Fraction: 1, Weights: 1,

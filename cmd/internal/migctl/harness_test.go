@@ -236,7 +236,7 @@ func golden(t *testing.T, name, got string) {
 	}
 
 	if got != string(want) {
-		t.Errorf("%s differs (go test ./cmd/migctl -update writes it anew):\n%s", name, got)
+		t.Errorf("%s differs (go test ./cmd/internal/migctl -update writes it anew):\n%s", name, got)
 	}
 }
 

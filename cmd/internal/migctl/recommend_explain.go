@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // explainDevice shows the answer for a device, the evidence for it, the profiles that were
@@ -151,13 +152,10 @@ func writeEvidence(p *page, r *advise.Recommendation) {
 
 	writeFact(p, "starts", startsText(e))
 
-	if e.PowerP95 > 0 || e.PCIeMax > 0 {
-		writeFact(
-			p,
-			"power, PCIe",
-			shareText(e.PowerP95)+" of the power limit above idle at p95; "+shareText(e.PCIeMax)+
-				" of the link in the busiest minute",
-		)
+	// The power and the traffic of a GPU instance are known in parts at most.
+	if isWhole := !r.Instance.Present(); isWhole {
+		writeFact(p, "power", shareOrUnread(e.PowerP95, " of the limit above idle at p95"))
+		writeFact(p, "PCIe", shareOrUnread(e.PCIeMax, " of the link in the busiest minute"))
 	}
 
 	writeFact(p, "media", mediaText(e))
@@ -225,6 +223,15 @@ func kernelsText(e *advise.Evidence) string {
 	}
 
 	return t
+}
+
+// shareOrUnread returns a share and what it is of, if it is known.
+func shareOrUnread(share gpu.Opt[float64], of string) string {
+	if v, ok := share.Get(); ok {
+		return shareText(v) + of
+	}
+
+	return "unknown: not read, or not all of the time"
 }
 
 // mediaText says how much is used of the media engines.

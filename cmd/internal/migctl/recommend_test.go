@@ -65,7 +65,9 @@ func wholeH100(t *testing.T, index int, l load, holders ...gpu.Holder) gpu.GPU {
 			Memory:       gpu.Memory{Total: gpu.Some(uint64(80 << 30)), Used: gpu.Some(uint64(l.gib * (1 << 30)))},
 			Media:        gpu.Media{Encoder: gpu.Some(0.), Decoder: gpu.Some(0.), JPEG: gpu.Some(0.), OFA: gpu.Some(0.)},
 			PowerWatts:   gpu.Some(200.),
+			PCIe:         gpu.PCIe{LinkWidth: gpu.Some(16), LinkGeneration: gpu.Some(5)},
 		},
+		Rates: gpu.LinkRates{PCIeReceive: gpu.Some(1e8), PCIeTransmit: gpu.Some(1e8)},
 		Power: gpu.PowerEstimate{IdleWatts: gpu.Some(80.)},
 	}
 }

@@ -142,8 +142,8 @@ func (a *assignment) holds(at int) bool {
 	traffic := 0.
 
 	for _, r := range a.on[at] {
-		power = power + r.Evidence.PowerP95
-		traffic = traffic + r.Evidence.PCIeMax
+		power = power + r.Evidence.PowerP95.Or(0)
+		traffic = traffic + r.Evidence.PCIeMax.Or(0)
 	}
 
 	if len(a.on[at]) > 1 && (power > 0.9 || traffic > 0.7) {
