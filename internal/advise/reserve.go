@@ -44,14 +44,18 @@ const (
 	fullCache = 0.95
 	// fullFor is how long a cache must be full, and requests wait, before we call the slice too small.
 	fullFor = 10 * time.Minute
-	// maxServerGap is the longest time between two answers of a server that we know of both ends of.
-	maxServerGap = 2 * time.Minute
+	// minServerGap is the least Options.serverGap: servers are asked less often than GPUs are read.
+	minServerGap = 2 * time.Minute
 )
 
-// isFull reports whether the cache of a server has been full for fullFor, and requests waited, by its
-// last answer.
-func (s *serverSample) isFull(now time.Time) bool {
-	return !s.full.IsZero() && s.at.Sub(s.full) >= fullFor && now.Sub(s.at) <= maxServerGap
+// serverGap returns the longest time between two answers of a server for which we take it to have gone on
+// as they say. We see one answer a Snapshot at most.
+func (o *Options) serverGap() time.Duration { return max(minServerGap, o.MaxGap) }
+
+// isFull reports whether the cache of a server has been full for fullFor, and requests waited, by an answer
+// that is not older than a gap.
+func (s *serverSample) isFull(now time.Time, gap time.Duration) bool {
+	return !s.full.IsZero() && s.at.Sub(s.full) >= fullFor && now.Sub(s.at) <= gap
 }
 
 // today returns the sums of the current day.
@@ -109,7 +113,7 @@ func (a *Advisor) observeServers(s *gpu.Snapshot, passed passedTime) {
 		}
 
 		// The clock was set back since the server answered: the next answer has the right time.
-		if answer.Time.Sub(a.now) > maxServerGap {
+		if answer.Time.Sub(a.now) > a.options.serverGap() {
 			continue
 		}
 
@@ -119,14 +123,14 @@ func (a *Advisor) observeServers(s *gpu.Snapshot, passed passedTime) {
 				continue
 			}
 
-			d.server = d.workload.addAnswer(answer, d.server, a.now)
+			d.server = a.addAnswer(d.workload, answer, d.server)
 		}
 	}
 }
 
 // addAnswer adds an answer of a server, see reserve.add. What another kind of server has said before, and
 // what its starts have shown of its model, is dropped.
-func (w *workload) addAnswer(answer *gpu.PodServer, before serverSample, now time.Time) serverSample {
+func (a *Advisor) addAnswer(w *workload, answer *gpu.PodServer, before serverSample) serverSample {
 	if w.Reserve == nil {
 		w.Reserve = &reserve{}
 	}
@@ -140,12 +144,14 @@ func (w *workload) addAnswer(answer *gpu.PodServer, before serverSample, now tim
 		before = serverSample{}
 	}
 
-	return w.Reserve.add(answer, before, now)
+	inRow := !before.at.IsZero() && answer.Time.Sub(before.at) <= a.options.serverGap()
+
+	return w.Reserve.add(answer, before, inRow, a.now)
 }
 
-// add adds an answer of a server. Counters count by how much they have grown since the sample before; the
-// result is the sample for the next answer.
-func (r *reserve) add(answer *gpu.PodServer, before serverSample, now time.Time) serverSample {
+// add adds an answer of a server, and the time since the sample before if the two are in a row. Counters
+// count by how much they have grown since then; the result is the sample for the next answer.
+func (r *reserve) add(answer *gpu.PodServer, before serverSample, inRow bool, now time.Time) serverSample {
 	r.Kind = answer.Kind
 	r.Last = now.Unix()
 	r.Fraction = answer.Fraction.Or(0)
@@ -156,8 +162,6 @@ func (r *reserve) add(answer *gpu.PodServer, before serverSample, now time.Time)
 	}
 
 	d := r.today(now)
-	inRow := !before.at.IsZero() && answer.Time.Sub(before.at) <= maxServerGap
-
 	if use, ok := answer.CacheUse.Get(); ok {
 		d.CacheUse = max(d.CacheUse, float32(use))
 

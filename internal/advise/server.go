@@ -44,6 +44,7 @@ type ServerEvidence struct {
 	full     bool    // the cache is full, and requests wait
 	young    bool    // it has answered for less than a week
 	silent   float64 // share of the held time in which it did not say how much of its cache is used
+	least    float64 // hours: a shorter held time counts as that
 	remedy   string  // how to see why it did not, as an end of a sentence
 	load     float64 // largest use while the weights were loaded, bytes; below Weights if unknown
 }
@@ -90,7 +91,8 @@ func (a *Advisor) addServer(w *workload, e *Evidence, hints gpu.RightsizingHints
 	s := &ServerEvidence{Reservation: e.settledBytes, reserves: annotated}
 	if answers {
 		s.addAnswers(r, r.sums(a.now))
-		s.silent = r.silence(a.now, a.options.MinEvidence.Hours())
+		s.least = a.options.MinEvidence.Hours()
+		s.silent = r.silence(a.now, s.least)
 		s.young = isYoung(r.Since, a.now)
 		s.remedy = "the exporter's log says why a server cannot be read"
 	}
@@ -327,10 +329,11 @@ func (s *ServerEvidence) explain() string {
 	case s.isSilent():
 		text += fmt.Sprintf(
 			". How much of its cache is used is known for %.1f h, but a replica did not say it for %.3g %% of the "+
-				"time that it held its device, and what it needed then is unknown. At most %.0f %% is "+
-				"allowed: %s",
+				"time that it held its device, or of %.3g h if that was shorter, and what it needed then is "+
+				"unknown. At most %.0f %% is allowed: %s",
 			s.AskedHours,
 			100*s.silent,
+			s.least,
 			100*(1-minCoverage),
 			s.remedy,
 		)

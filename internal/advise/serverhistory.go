@@ -69,6 +69,7 @@ func (f *Facts) AddServer(s *ServerHistory, o Options) {
 		WeightsFrom: WeightsFromAnnotation,
 		reserves:    true,
 		silent:      silent,
+		least:       o.MinEvidence.Hours(),
 		remedy:      "check that Prometheus scrapes the pods of the servers all the time",
 	}
 	known.solve(s.Weights, o.MinEvidence.Hours())

@@ -187,14 +187,39 @@ func TestKindOfServerChanges(t *testing.T) {
 		}
 	}
 
+	a := New(fastOptions())
+	a.now = start()
 	w := &workload{Starts: starts{Loads: &loads{Weights: [keptStarts]float32{14}}}}
-	before := w.addAnswer(&gpu.PodServer{PodUID: "a", Time: start(), ServerFigures: usesCache(0.1)}, serverSample{}, start())
+	before := a.addAnswer(w, &gpu.PodServer{PodUID: "a", Time: start(), ServerFigures: usesCache(0.1)}, serverSample{})
 	cmptest.Equal(t, "weights of the first kind", w.Starts.Loads.Weights[0], 14)
-	w.addAnswer(&gpu.PodServer{PodUID: "a", Time: start(), ServerFigures: tgi()}, before, start())
+	a.addAnswer(w, &gpu.PodServer{PodUID: "a", Time: start(), ServerFigures: tgi()}, before)
 
 	if w.Starts.Loads != nil {
 		t.Errorf("weights %v of the kind before", w.Starts.Loads.Weights)
 	}
+}
+
+// TestServersOfRarePolls: a server that is asked as often as its GPU is read is known, however rarely.
+func TestServersOfRarePolls(t *testing.T) {
+	const interval = 5 * time.Minute
+
+	o := DefaultOptions()
+	o.MaxGap = 3 * interval
+	a := New(o)
+	holder := pod("ml", "Deployment/a")
+	holder.Rightsizing = modelMemory(14)
+	g := wholeGPU(t, "H100-80GB", 0, load{busy: 0.5, sm: 0.01, gib: 72}, holder)
+	a.Observe(&gpu.Snapshot{Time: start().Add(-interval), GPUs: unheld([]gpu.GPU{g})})
+
+	var s *gpu.Snapshot
+	for at := start(); at.Before(start().Add(longEnough)); at = at.Add(interval) {
+		s = &gpu.Snapshot{Time: at, GPUs: []gpu.GPU{g}, Servers: []gpu.PodServer{
+			{PodUID: holder.PodUID, Time: at.Add(-20 * time.Second), ServerFigures: usesCache(0.1)}}}
+		a.Observe(s)
+	}
+
+	r := recommend(a, s).Devices[0]
+	cmptest.Equal(t, r.Explanation, answer{r.Action, r.Reason, r.Recommended}, answer{ActionSlice, ReasonNone, "3g.40gb"})
 }
 
 // TestSilenceOverRestart: a pod that ran on while the exporter did not was silent, and what older versions

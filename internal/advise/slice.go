@@ -46,7 +46,7 @@ func (a *Advisor) recommendInstance(
 	r.Provisional = w.isProvisional(a.now) || e.Server.isProvisional()
 
 	short := d.shortEngines(current, g.Profiles)
-	reason := d.reasonToGrow(&e, current, stretch, mean, a.limitsOf(hints), short, a.now)
+	reason := a.reasonToGrow(d, &e, current, stretch, mean, a.limitsOf(hints), short)
 
 	switch {
 	case hints.OptOut:
@@ -82,13 +82,13 @@ func (r *Recommendation) keep(reason Reason) {
 // reasonToGrow returns why the workload of a slice needs a larger one; ReasonNone if it does not. The
 // slice stretches its kernels by stretch at least, and by mean on average; it has too few of the media
 // engines that are short.
-func (d *device) reasonToGrow(
+func (a *Advisor) reasonToGrow(
+	d *device,
 	e *Evidence,
 	current capacity,
 	stretch, mean float64,
 	limits limits,
 	short [mediaKinds]bool,
-	now time.Time,
 ) Reason {
 	reason := d.saturation(current, stretch, mean, limits, e.requests)
 
@@ -102,7 +102,7 @@ func (d *device) reasonToGrow(
 		return reason
 	}
 
-	if e.Server != nil && d.server.isFull(now) {
+	if e.Server != nil && d.server.isFull(a.now, a.options.serverGap()) {
 		e.Server.full = true
 		return ReasonMemoryFull
 	}
