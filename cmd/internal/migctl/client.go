@@ -259,7 +259,35 @@ func (c *client) requestOnce(
 		return nil, c.connectionError(ctx, err)
 	}
 
+	if err := c.checkDocument(data); err != nil {
+		return nil, err
+	}
+
 	return data, nil
+}
+
+// checkDocument returns an error unless data is a document of this version of the API. Many servers answer
+// every path with JSON, which would look like a node without GPUs.
+func (c *client) checkDocument(data []byte) error {
+	var document struct {
+		APIVersion string `json:"apiVersion"`
+	}
+
+	if err := json.Unmarshal(data, &document); err != nil {
+		return &unreachable{c.address, fmt.Errorf("%w: it answers with no JSON object: %w", c.foreign, err)}
+	}
+
+	switch document.APIVersion {
+	case api.Version:
+		return nil
+	case "":
+		return &unreachable{c.address, fmt.Errorf("%w: its answer has no apiVersion", c.foreign)}
+	}
+
+	return &unreachable{
+		c.address,
+		fmt.Errorf("%w: it answers in %.100q, and this understands %s", errOtherVersion, document.APIVersion, api.Version),
+	}
 }
 
 // sendRequest makes a request and returns the answer unless its status is an error. The caller
@@ -336,6 +364,9 @@ func (c *client) readProblem(res *http.Response) error {
 
 	return &p
 }
+
+// errOtherVersion says that an exporter's API is of a version that we do not know.
+var errOtherVersion = errors.New("it needs another version of migctl")
 
 // errForeign says that another server than mig-exporter's control API answers at an address.
 var errForeign = errors.New("this does not seem to be mig-exporter's control address")

@@ -26,7 +26,7 @@ func unsettled() string {
 			"computeInstances":[{"id":0,"uuid":"` + uuid + `","profile":"` + profile + `","up":true,"processes":0,"holders":[` + use + `],"errors":[]}]}`
 	}
 
-	return `{"time":"2026-11-22T10:02:10Z","node":{"hostname":"node-1","driverVersion":"580.95.05","sources":[],"hungCalls":0,
+	return `{"apiVersion":"mig-exporter/v1","time":"2026-11-22T10:02:10Z","node":{"hostname":"node-1","driverVersion":"580.95.05","sources":[],"hungCalls":0,
 		"holdersIncomplete":"the kubelet has restarted at 10:02:03 and its list has not shown pod mig-exporter/mig-exporter-x yet",
 		"unmatchedDevices":[{"id":"MIG-0b5a4ff2-54f4-5c7d-8f0e-9d3f0f5d5f4a","resource":"nvidia.com/mig-1g.5gb","namespace":"ml","pod":"etl-1","container":"main"},
 			{"id":"nvidia9/gi1","namespace":"ml","pod":"etl-2","container":"main"}]},

@@ -136,15 +136,47 @@ func TestSlowServer(t *testing.T) {
 	cmptest.HasTexts(t, flat(got.err), "no answer within 20ms", "--timeout")
 }
 
+// TestAnswersThatAreNone: what another server answers is not a node without GPUs, nor one that has each
+// layout already.
 func TestAnswersThatAreNone(t *testing.T) {
-	for _, document := range []string{"", "{", `{"gpus": 7}`, `[]`} {
-		_, address := serve(t, map[string]http.HandlerFunc{"GET /node": raw(document)})
+	const foreign = "does not seem to be mig-exporter's control address: "
 
-		got := runner{}.run(t, address, "get")
-		if got.code != exitUnreachable || !strings.Contains(flat(got.err), "not what migctl") {
-			t.Errorf("%q: exit code %d: %s", document, got.code, got.err)
+	commands := []string{
+		"get", "get 0", "recommend", "operations", "layouts", "restore", "profiles", "release 0", "mode on 0",
+		"plan --layout=all-disabled", "apply -y --layout=all-disabled", "confirm-free -y MIG-1",
+	}
+
+	for document, says := range map[string]string{
+		"":                                   foreign + "it answers with no JSON object",
+		"{":                                  foreign + "it answers with no JSON object",
+		"[]":                                 foreign + "it answers with no JSON object",
+		"null":                               foreign + "its answer has no apiVersion",
+		"{}":                                 foreign + "its answer has no apiVersion",
+		`{"status": "ok", "gpus": []}`:       foreign + "its answer has no apiVersion",
+		`{"apiVersion": "mig-exporter/v99"}`: `it answers in "mig-exporter/v99"`,
+	} {
+		_, address := serve(t, map[string]http.HandlerFunc{"*": raw(document)})
+
+		for _, command := range commands {
+			got := runner{}.run(t, address, strings.Fields(command)...)
+			if got.code != exitUnreachable || !strings.Contains(flat(got.err), says) || got.out != "" {
+				t.Errorf("%s, %q: exit code %d: %s%s", command, document, got.code, got.out, got.err)
+			}
+		}
+
+		server := httptest.NewServer(raw(document))
+		t.Cleanup(server.Close)
+
+		for _, form := range []string{"text", "json"} {
+			got := runner{}.run(t, "", "top", "--once", "-o", form, "--url="+server.URL)
+			cmptest.Equal(t, document+": exit code of top -o "+form, got.code, exitUnreachable)
 		}
 	}
+
+	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": raw(`{"apiVersion": "mig-exporter/v1", "gpus": 7}`)})
+	got := runner{}.run(t, address, "get")
+	cmptest.Equal(t, "exit code", got.code, exitUnreachable)
+	cmptest.HasTexts(t, flat(got.err), "not what migctl")
 }
 
 // brokenPipe fails as a pipe without a reader does.

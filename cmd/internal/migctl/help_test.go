@@ -116,7 +116,7 @@ func TestUsage(t *testing.T) {
 func TestCompletion(t *testing.T) {
 	routes := applied()
 	routes["GET /node"] = file(t, "node-rtxpro.json")
-	routes["GET /layouts"] = raw(`{"layouts":[{"name":"all-balanced"},{"name":"all-disabled"}]}`)
+	routes["GET /layouts"] = raw(`{"apiVersion":"mig-exporter/v1","layouts":[{"name":"all-balanced"},{"name":"all-disabled"}]}`)
 	_, address := serve(t, routes)
 
 	zsh := runProgram(t, address, "", "--completion-script-zsh")
@@ -258,7 +258,7 @@ _migctl`
 }
 
 func TestPlaceholdersOfTheServerAreQuiet(t *testing.T) {
-	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": raw(`{"gpus":[{"index":0}]}`)})
+	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": raw(`{"apiVersion":"mig-exporter/v1","gpus":[{"index":0}]}`)})
 
 	got := runner{}.run(t, address, "get")
 	if got.code != exitOK || !strings.Contains(got.out, "GPU 0") {

@@ -385,7 +385,7 @@ func TestRecommendWithoutAnAnswer(t *testing.T) {
 		{"spec and explanation", withReport, []string{"-o", "spec", "--explain=0"}, exitUsage, []string{"cannot be combined"}},
 		{"two GPUs", withReport, []string{"--explain=0", "1"}, exitUsage, []string{"--explain takes the GPU"}},
 		{"no JSON", map[string]http.HandlerFunc{"GET /recommendations": raw("[]")}, nil, exitUnreachable, []string{
-			"not what migctl",
+			"it answers with no JSON object",
 		}},
 	} {
 		t.Run(c.about, func(t *testing.T) {

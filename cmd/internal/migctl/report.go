@@ -408,6 +408,8 @@ func unreachableHint(e *unreachable) string {
 
 	var dns *net.DNSError
 	switch {
+	case errors.Is(e, errOtherVersion):
+		return "use the migctl of that mig-exporter's version."
 	case strings.HasPrefix(e.address, "http:"): // only evaluate has such an address
 		return "is mig-exporter running there? --url (or MIGCTL_URL) is its metrics listener, --web.listen-address."
 	case strings.HasPrefix(e.address, "node "), e.address == theCluster: // its error says what to do

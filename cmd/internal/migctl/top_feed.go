@@ -100,6 +100,10 @@ func (f *feed) poll(ctx context.Context, messages chan<- topMessage) bool {
 
 // sendReading sends a document of the node, decoded unless the feed is raw.
 func (f *feed) sendReading(ctx context.Context, messages chan<- topMessage, data []byte) error {
+	if err := f.client.checkDocument(data); err != nil {
+		return err
+	}
+
 	if f.raw {
 		f.send(ctx, messages, rawMessage{data})
 		return nil

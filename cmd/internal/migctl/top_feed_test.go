@@ -37,8 +37,7 @@ func nodeStream(ending string, docs ...nodedoc.Document) http.HandlerFunc {
 		io.WriteString(w, "retry: 3000\n\n")
 
 		for i := range docs {
-			data, _ := json.Marshal(docs[i])
-			fmt.Fprintf(w, "id: %d\nevent: node\ndata: %s\n\n: a comment\n\n", i, data)
+			fmt.Fprintf(w, "id: %d\nevent: node\ndata: %s\n\n: a comment\n\n", i, encode(docs[i]))
 		}
 
 		io.WriteString(w, ending)
@@ -125,7 +124,7 @@ func TestFeedBreaks(t *testing.T) {
 
 	for address, want := range map[string]string{
 		broken.URL:  "unexpected EOF",
-		garbled.URL: "the answer is not what migctl",
+		garbled.URL: "this does not seem to be a mig-exporter that serves its state (--web.state): it answers with no JSON object",
 		foreign.URL: "this does not seem to be a mig-exporter that serves its state (--web.state): it answers 404",
 		gone.URL:    "connection refused",
 	} {
