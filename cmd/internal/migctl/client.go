@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -346,24 +347,39 @@ func (c *client) connectionError(ctx context.Context, err error) error {
 	return &unreachable{c.address, err}
 }
 
-// readProblem reads a problem document. An answer without one comes from a proxy or another server.
+// readProblem reads a problem document. An answer without one comes from a proxy, another server, or the
+// metrics listener before it knows who asks.
 func (c *client) readProblem(res *http.Response) error {
 	media, _, err := mime.ParseMediaType(res.Header.Get("Content-Type"))
 
-	var p api.Problem
 	if err == nil && media == "application/problem+json" {
-		err = json.NewDecoder(io.LimitReader(res.Body, maxAnswer)).Decode(&p)
-	}
-
-	if err != nil || p.Type == "" {
-		return &unreachable{
-			c.address,
-			fmt.Errorf("%w: it answers %s without saying why", c.foreign, res.Status),
+		var p api.Problem
+		if json.NewDecoder(io.LimitReader(res.Body, maxAnswer)).Decode(&p) == nil && p.Type != "" {
+			return &p
 		}
 	}
 
-	return &p
+	if res.StatusCode == http.StatusUnauthorized && res.Header.Get("WWW-Authenticate") != "" {
+		return &unreachable{c.address, fmt.Errorf("%w: it answers %s", errPassword, res.Status)}
+	}
+
+	why := "without saying why"
+
+	if media == "text/plain" || media == "" {
+		text, _ := io.ReadAll(io.LimitReader(res.Body, maxReason))
+		if line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n"); line != "" {
+			why = strconv.Quote(line)
+		}
+	}
+
+	return &unreachable{c.address, fmt.Errorf("%w: it answers %s %s", c.foreign, res.Status, why)}
 }
+
+// maxReason bounds what we show of an answer that is no document, in bytes.
+const maxReason = 200
+
+// errPassword says that a server wants to know who asks.
+var errPassword = errors.New("it asks for a user and a password, or refuses those of the URL")
 
 // errOtherVersion says that an exporter's API is of a version that we do not know.
 var errOtherVersion = errors.New("it needs another version of migctl")

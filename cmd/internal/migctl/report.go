@@ -50,11 +50,12 @@ func (s *session) reportError(err error) int {
 	case errors.As(err, &silent):
 		p.paragraph("migctl: ", red, silent.Error())
 
+		hint := unreachableHint(silent)
 		if s.opts.Command == commandTop && s.opts.program == nil {
-			writeHint(p, topHint())
-		} else {
-			writeHint(p, unreachableHint(silent))
+			hint = topHint()
 		}
+
+		writeHint(p, cmp.Or(answerHint(silent), hint))
 
 		return exitUnreachable
 	case errors.As(err, &query):
@@ -402,14 +403,24 @@ func specHint(p *api.Problem, o *options) string {
 	return ""
 }
 
+// answerHint says what to do if something answers that is no document; it is empty if nothing answers.
+func answerHint(e *unreachable) string {
+	switch {
+	case errors.Is(e, errPassword):
+		return "give them in the URL, https://USER:PASSWORD@HOST:PORT."
+	case errors.Is(e, errOtherVersion):
+		return "use the migctl of that mig-exporter's version."
+	}
+
+	return ""
+}
+
 // unreachableHint says what to do if a server does not answer.
 func unreachableHint(e *unreachable) string {
 	socket := !strings.HasPrefix(e.address, "https:") && !strings.HasPrefix(e.address, "node ")
 
 	var dns *net.DNSError
 	switch {
-	case errors.Is(e, errOtherVersion):
-		return "use the migctl of that mig-exporter's version."
 	case strings.HasPrefix(e.address, "http:"): // only evaluate has such an address
 		return "is mig-exporter running there? --url (or MIGCTL_URL) is its metrics listener, --web.listen-address."
 	case strings.HasPrefix(e.address, "node "), e.address == theCluster: // its error says what to do

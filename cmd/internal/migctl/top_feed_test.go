@@ -5,6 +5,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -129,6 +130,31 @@ func TestFeedBreaks(t *testing.T) {
 		gone.URL:    "connection refused",
 	} {
 		cmptest.HasTexts(t, follow(t, address, 1)[0].(troubleMessage).text, want)
+	}
+}
+
+// TestTopSaysWhyThereIsNoAnswer: an exporter that asks for a password, or speaks TLS, says so itself.
+func TestTopSaysWhyThereIsNoAnswer(t *testing.T) {
+	guarded := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("WWW-Authenticate", "Basic")
+		http.Error(w, "Unauthorized", http.StatusUnauthorized)
+	}))
+	encrypted := httptest.NewUnstartedServer(http.NotFoundHandler())
+	encrypted.Config.ErrorLog = log.New(io.Discard, "", 0) // of the handshake that fails
+	encrypted.StartTLS()
+
+	t.Cleanup(guarded.Close)
+	t.Cleanup(encrypted.Close)
+
+	for address, says := range map[string][]string{
+		guarded.URL: {"it asks for a user and a password, or refuses those of the URL: it answers 401 Unauthorized",
+			"https://USER:PASSWORD@HOST:PORT"},
+		strings.Replace(encrypted.URL, "https", "http", 1): {
+			`it answers 400 Bad Request "Client sent an HTTP request to an HTTPS server."`},
+	} {
+		got := runner{}.run(t, "", "top", "--once", "--url="+address)
+		cmptest.Equal(t, "exit code", got.code, exitUnreachable)
+		cmptest.HasTexts(t, flat(got.err), says...)
 	}
 }
 
