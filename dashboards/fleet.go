@@ -60,6 +60,8 @@ func gone(states string) string {
 
 func fleetStats() []panel {
 	up := fleetScope().eachGPU("nvidia_gpu_up")
+	// Without the recording rules it is not known that none is gone.
+	noneGone := " or 0 * count(" + selectFamily("mig:exporter:info", inFleet) + ")"
 
 	return []panel{
 		figure("Nodes that report", "none", countHue, 4,
@@ -79,10 +81,10 @@ func fleetStats() []panel {
 				"health. left: they were drained and removed from service discovery, which is no fault." + ruled,
 			queries: []query{
 				{
-					expr:   "count(" + gone("down|died|unknown") + ") or 0 * count(" + up + ")",
+					expr:   "count(" + gone("down|died|unknown") + ")" + noneGone,
 					legend: "without data",
 				},
-				{expr: "count(" + gone("left") + ") or 0 * count(" + up + ")", legend: "left"},
+				{expr: "count(" + gone("left") + ")" + noneGone, legend: "left"},
 			},
 		},
 		figure("GPUs", "none", countHue, 4,

@@ -143,16 +143,7 @@ func rightsizingStats(s scope) []panel {
 			count,
 			"GPUs without MIG whose use the advisor observes. \"no data\": none is held, or no advisor runs.",
 		),
-		number(
-			"Larger than their work needs",
-			"none",
-			"{{evidence}}",
-			aggregate("count", "evidence", s.underused())+" or on () "+
-				setLabel("(0 * count("+s.eachGPU("nvidia_gpu_up")+"))", "evidence", "GPUs"),
-			"Whole GPUs, by how that is known. week: the advisor's evidence of seven days or more, the alert GpuRightsizingCandidate; "+
-				"provisional: evidence that is not complete yet; means: means of five minutes alone, where the advisor has no answer. For the last two "+
-				"GpuUnderused fires. They are the rows of the fleet's table of underused GPUs."+ruled,
-		),
+		underusedNumber(s),
 		gained,
 		number(
 			"SMs to be gained",
@@ -163,6 +154,29 @@ func rightsizingStats(s scope) []panel {
 		),
 		slices,
 	}
+}
+
+// underusedNumber returns how many whole GPUs are larger than their work needs, and of how many that are held
+// it is not known yet. It is 0 only if it is known of one at least that it is not.
+func underusedNumber(s scope) panel {
+	here := " and on (cluster, uuid) " + s.gpu("mig:gpu_target:sole")
+	known := "(mig:gpu_rightsizing:kept or on (cluster, uuid) mig:gpu_underused:info " +
+		"or on (cluster, uuid) count_over_time(mig:gpu_busy:avg5m[2d]) >= 288)"
+
+	p := figure("Larger than their work needs", "none", countHue, 5,
+		"Whole GPUs, by how that is known. week: the advisor's evidence of seven days or more, the alert GpuRightsizingCandidate; "+
+			"provisional: evidence that is not complete yet; means: means of five minutes alone, where the advisor has no answer. For the last two "+
+			"GpuUnderused fires. They are the rows of the fleet's table of underused GPUs. not known yet: GPUs that are held, have been for less than "+
+			"a day, and have no answer of the advisor."+ruled,
+		aggregate("count", "evidence", s.underused())+" or on () "+
+			setLabel("(0 * count("+known+here+"))", "evidence", "GPUs"),
+		"{{evidence}}")
+	p.queries = append(p.queries, query{
+		expr:   "count(last_over_time(mig:gpu_busy:avg5m[10m]) unless on (cluster, uuid) " + known + here + ")",
+		legend: "not known yet",
+	})
+
+	return p
 }
 
 // deviceColumns returns the first columns of a table of devices: node, GPU and holder. fromGPU is

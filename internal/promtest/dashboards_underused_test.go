@@ -104,28 +104,7 @@ func (g underusedGPU) serve(i int) string {
 func TestUnderusedPanelAgreesWithTheAlert(t *testing.T) {
 	t.Parallel()
 	f := &fleet{Prometheus: NewPrometheus(t)}
-	node := fleetNode{name: "days"}
-
-	end := scraped().Add(underusedRuns)
-	for since := 2 * time.Minute; since <= underusedRuns; since += 2 * time.Minute {
-		text := ""
-
-		for i, g := range underusedGPUs() {
-			if g.more != nil {
-				g.more(&g, since)
-			}
-
-			text += g.serve(i)
-		}
-
-		f.AddScrapeFrom(t, node.target("old"), scraped().Add(since), Text, []byte(text))
-		// storage takes no samples that are much older than its last
-		if to := scraped().Add(since); since%(10*time.Hour) == 0 {
-			f.recordRules(t, alertRecords, to.Add(5*time.Minute-10*time.Hour), to, 5*time.Minute)
-		}
-	}
-
-	f.recordRules(t, alertRecords, end.Add(time.Second), end.Add(time.Second), time.Minute) // what reads what was recorded
+	end := f.recordGPUs(t, underusedGPUs(), underusedRuns)
 
 	fires, err := f.EvalAt(alertExpr(t, "GpuUnderused"), end.Add(time.Second))
 	if err != nil {
@@ -152,6 +131,40 @@ func TestUnderusedPanelAgreesWithTheAlert(t *testing.T) {
 	}
 
 	f.expectUnderused(t, want, end)
+}
+
+// recordGPUs scrapes a node every two minutes for a time, records the rules of the alerts meanwhile, and
+// returns the time of the last scrape.
+func (f *fleet) recordGPUs(t *testing.T, gpus []underusedGPU, runs time.Duration) time.Time {
+	t.Helper()
+
+	node := fleetNode{name: "days"}
+	recorded := time.Duration(0)
+
+	for since := 2 * time.Minute; since <= runs; since += 2 * time.Minute {
+		text := ""
+
+		for i, g := range gpus {
+			if g.more != nil {
+				g.more(&g, since)
+			}
+
+			text += g.serve(i)
+		}
+
+		f.AddScrapeFrom(t, node.target("old"), scraped().Add(since), Text, []byte(text))
+
+		// Storage takes no samples that are much older than its last.
+		if since == runs || since-recorded == 10*time.Hour {
+			f.recordRules(t, alertRecords, scraped().Add(recorded+5*time.Minute), scraped().Add(since), 5*time.Minute)
+			recorded = since
+		}
+	}
+
+	end := scraped().Add(runs)
+	f.recordRules(t, alertRecords, end.Add(time.Second), end.Add(time.Second), time.Minute) // what reads what was recorded
+
+	return end
 }
 
 // expectUnderused fails the test unless the fleet's table has these rows, by pod and evidence, and
@@ -196,5 +209,50 @@ func (f *fleet) expectUnderused(t *testing.T, want []string, end time.Time) {
 
 	if n := f.query(t, board.panel(t, underusedStat), "A", v).totalAt(v.to); n != float64(len(want)) {
 		t.Errorf("the number is %v, the alert fires for %d", n, len(want))
+	}
+
+	if n := f.query(t, board.panel(t, underusedStat), "B", v).totalAt(v.to); n != 1 {
+		t.Errorf("%v GPUs are not known yet, want the new one alone", n)
+	}
+}
+
+// TestUnderusedIsUnknownBeforeADay: no GPU counts as one that its work needs before it is known.
+func TestUnderusedIsUnknownBeforeADay(t *testing.T) {
+	t.Parallel()
+
+	for _, c := range []struct {
+		hours            int
+		rejected         string
+		number, notKnown string
+	}{
+		{2, "", "", "not known yet 1"},
+		{2, "little-evidence", "", "not known yet 1"},
+		{2, "stretch", "GPUs 0", ""},
+		{2, "provisional", "provisional 1", ""},
+		{25, "little-evidence", "GPUs 0", ""},
+	} {
+		g := underusedGPU{pod: "a", sm: 0.5, busy: 0.9, memory: 0.8, sharing: "exclusive", rejected: c.rejected}
+		f := &fleet{Prometheus: NewPrometheus(t)}
+		end := f.recordGPUs(t, []underusedGPU{g}, time.Duration(c.hours)*time.Hour)
+
+		v := view{from: end.Add(-time.Hour), to: end.Add(time.Second), step: fleetStep}
+		p := loadDashboards(t)["mig-fleet"].panel(t, underusedStat)
+
+		for ref, want := range map[string]string{"A": c.number, "B": c.notKnown} {
+			got := ""
+
+			for _, s := range f.query(t, p, ref, v).series {
+				evidence := s.Metric.Get("evidence")
+				if ref == "B" {
+					evidence = "not known yet"
+				}
+
+				got += fmt.Sprintf("%s %v", evidence, s.Floats[len(s.Floats)-1].F)
+			}
+
+			if got != want {
+				t.Errorf("%d hours, %q: %s is %q, want %q", c.hours, c.rejected, ref, got, want)
+			}
+		}
 	}
 }
