@@ -5,6 +5,18 @@ import (
 	"fmt"
 )
 
+// IsUnknown reports whether a reason says that something is not known of the workload, so that a slice may
+// do for it.
+func (r Reason) IsUnknown() bool {
+	switch r {
+	case ReasonLittleEvidence, ReasonLowCoverage, ReasonHoldersUnknown, ReasonNoActivity, ReasonNoBusyTime,
+		ReasonMemoryUnread, ReasonNVLinkUnread, ReasonGraphicsUnread, ReasonPreallocated, ReasonStartUnseen:
+		return true
+	}
+
+	return false
+}
+
 // explainReason returns a sentence on why a device is kept, or why a slice is too small.
 func explainReason(r *Recommendation, o Options) string {
 	e := r.Evidence

@@ -185,10 +185,28 @@ func fleetTitle(r *fleet.Report) string {
 
 // fleetAnswer says how many GPUs could be slices, and what that frees.
 func fleetAnswer(f *fleet.Group) string {
-	if f.Slices == 0 {
-		return "none could be a MIG slice"
+	unknown := 0
+
+	for reason, count := range f.Reasons {
+		if reason.IsUnknown() {
+			unknown += count
+		}
 	}
 
+	switch {
+	case f.Slices == 0 && unknown == 0:
+		return "none could be a MIG slice"
+	case f.Slices == 0:
+		return fmt.Sprintf("no GPU was found that could be a MIG slice; whether %d could is not known", unknown)
+	case unknown == 0:
+		return slicesAnswer(f)
+	}
+
+	return fmt.Sprintf("%s; whether %d more could is not known", slicesAnswer(f), unknown)
+}
+
+// slicesAnswer is the answer for a fleet in which GPUs could be slices.
+func slicesAnswer(f *fleet.Group) string {
 	answer := nodedoc.Count(f.Slices, "could be a MIG slice", "could be MIG slices")
 	which := ", which"
 

@@ -14,12 +14,13 @@ func writeSummary(p *page, report *advise.Report, prices []fleet.Price) {
 	p.line()
 
 	left := unplaced(report)
+	unknown := unknownGPUs(report)
 	provisional := left[advise.ReasonProvisional]
 	packing := report.Packing
 
 	switch {
 	case packing == nil && len(provisional) > 0: // writeProvisional says so
-	case packing == nil && len(left) > 0:
+	case packing == nil && len(left)+len(unknown) > 0:
 		p.line(text("No workload is to move yet."))
 	case packing == nil:
 		p.line(text("No workload is to move from a whole GPU to a slice."))
@@ -53,6 +54,11 @@ func writeSummary(p *page, report *advise.Report, prices []fleet.Price) {
 		)
 	}
 
+	if len(unknown) > 0 {
+		p.paragraph("", yellow,
+			fmt.Sprintf("It is not known whether a slice would do for the work of GPU %s.", joinNumbers(unknown)))
+	}
+
 	if noRoom := left[advise.ReasonNone]; len(noRoom) > 0 {
 		p.paragraph(
 			"",
@@ -60,6 +66,17 @@ func writeSummary(p *page, report *advise.Report, prices []fleet.Price) {
 			fmt.Sprintf("Not moved, although a slice would do: GPU %s.", joinNumbers(noRoom)),
 		)
 	}
+}
+
+// unknownGPUs returns the whole GPUs of which it is not known whether a slice would do.
+func unknownGPUs(report *advise.Report) (indexes []int) {
+	for i := range report.Devices {
+		if r := &report.Devices[i]; !r.Instance.Present() && r.Reason.IsUnknown() {
+			indexes = append(indexes, r.Index)
+		}
+	}
+
+	return indexes
 }
 
 func writePacking(p *page, packing *advise.Packing) {

@@ -249,6 +249,12 @@ func TestFleetTitles(t *testing.T) {
 		{168, fleet.Group{GPUs: 8, Slices: 4, NotChecked: 4, FreedByAll: 3}, "8 GPUs on 1 node, by the history of u in the 7 days " +
 			"before 2026-03-04 12:00 UTC: 4 could be MIG slices, of them 4 with unknown use of media engines; none is final, " +
 			"so that no GPU counts as freed yet; all 4 would free 3 GPUs if they become final."},
+		{24, fleet.Group{GPUs: 3, Reasons: map[advise.Reason]int{advise.ReasonLittleEvidence: 1, advise.ReasonMemoryUnread: 1, "free": 1}},
+			"3 GPUs on 1 node, by the history of u in the day before 2026-03-04 12:00 UTC: no GPU was found that could be a " +
+				"MIG slice; whether 2 could is not known."},
+		{24, fleet.Group{GPUs: 3, Slices: 1, Final: 1, Reasons: map[advise.Reason]int{advise.ReasonNoActivity: 1, "busy": 1}},
+			"3 GPUs on 1 node, by the history of u in the day before 2026-03-04 12:00 UTC: 1 could be a MIG slice, which would " +
+				"free no whole GPU; whether 1 more could is not known."},
 	} {
 		r := fleet.Report{Prometheus: "u", Time: time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC), WindowHours: c.hours, Nodes: 1,
 			Fleet: c.group}
