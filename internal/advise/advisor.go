@@ -213,7 +213,7 @@ func (a *Advisor) observeWholeGPU(g *gpu.GPU, passed passedTime) {
 	d := a.deviceOf(gpu.IDOfGPU(g.UUID))
 
 	list, known := g.Readings.Processes.Get()
-	if !known && d.isHeldByProcesses(g.Holders, g.Jobs) {
+	if g.JobsUnknown && len(g.Holders) == 0 || !known && d.isHeldByProcesses(g.Holders, g.Jobs) {
 		d.observeGap(a.now, passed.held)
 		return
 	}
@@ -237,7 +237,7 @@ func (a *Advisor) observeInstance(g *gpu.GPU, i *gpu.GPUInstance, passed passedT
 	holders := holdersOf(i)
 
 	processes, known := i.Processes.Get()
-	if !known && d.isHeldByProcesses(holders, i.Jobs) {
+	if i.JobsUnknown && len(holders) == 0 || !known && d.isHeldByProcesses(holders, i.Jobs) {
 		d.observeGap(a.now, passed.held)
 		return false
 	}

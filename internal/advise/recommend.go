@@ -164,7 +164,7 @@ func (a *Advisor) computeWhole(
 
 	d := a.devices[gpu.IDOfGPU(g.UUID)]
 	if d == nil || d.workload == nil {
-		r.setUnheld(s, g.Allocated, g.Readings.Processes.Present())
+		r.setUnheld(s, g.Allocated, g.Readings.Processes.Present(), g.JobsUnknown)
 		return r, nil
 	}
 
@@ -193,7 +193,7 @@ func (a *Advisor) computeInstance(s *gpu.Snapshot, g *gpu.GPU, i *gpu.GPUInstanc
 
 	d := a.devices[gpu.IDOfInstance(g.UUID, i)]
 	if d == nil || d.workload == nil {
-		r.setUnheld(s, i.Allocated, i.Processes.Present())
+		r.setUnheld(s, i.Allocated, i.Processes.Present(), i.JobsUnknown)
 		return r
 	}
 
@@ -207,10 +207,10 @@ func (a *Advisor) computeInstance(s *gpu.Snapshot, g *gpu.GPU, i *gpu.GPUInstanc
 }
 
 // setUnheld fills in the recommendation for a device without a known holder. It is free if the kubelet
-// says so or, without a kubelet, if we know that no process uses it.
-func (r *Recommendation) setUnheld(s *gpu.Snapshot, allocated gpu.Opt[bool], processesKnown bool) {
+// says so or, without a kubelet, if we know that no process uses it, and if no batch job can have it.
+func (r *Recommendation) setUnheld(s *gpu.Snapshot, allocated gpu.Opt[bool], processesKnown, jobsUnknown bool) {
 	r.Action = ActionFree
-	if allocated.Or(s.HoldersIncomplete != "" || !processesKnown) {
+	if jobsUnknown || allocated.Or(s.HoldersIncomplete != "" || !processesKnown) {
 		r.Action = ActionKeep
 		r.Reason = ReasonHoldersUnknown
 	}

@@ -96,6 +96,12 @@ func sliceCases() []sliceCase {
 			}, want: answer{Action: ActionFree},
 		},
 		{
+			about: "whose batch job is not known", profile: "1g.10gb", change: func(g *gpu.GPU) {
+				g.Instances[0].Holders, g.Instances[0].Allocated = nil, gpu.Some(false)
+				g.Instances[0].JobsUnknown = true
+			}, want: answer{Action: ActionKeep, Reason: ReasonHoldersUnknown},
+		},
+		{
 			about: "of an unknown holder", profile: "1g.10gb", change: func(g *gpu.GPU) {
 				g.Instances[0].Holders, g.Instances[0].Allocated = nil, gpu.Some(true)
 			}, want: answer{Action: ActionKeep, Reason: ReasonHoldersUnknown},
@@ -108,7 +114,7 @@ func sliceCases() []sliceCase {
 func TestUnheldByProcesses(t *testing.T) {
 	for processes, want := range map[gpu.Opt[int]]Action{gpu.Some(0): ActionFree, gpu.None[int](): ActionKeep} {
 		var r Recommendation
-		r.setUnheld(&gpu.Snapshot{}, gpu.None[bool](), processes.Present())
+		r.setUnheld(&gpu.Snapshot{}, gpu.None[bool](), processes.Present(), false)
 
 		if r.Action != want {
 			t.Errorf("processes %v: %s, want %s", processes, r.Action, want)

@@ -24,6 +24,7 @@ type GPUInstance struct {
 	Rates            LinkRates // PCIe alone, and only if Extras.InstancePCIe asks for it
 	Processes        Opt[int]
 	Jobs             []string // batch jobs, if a scheduler reports them
+	JobsUnknown      bool     // as of a GPU
 	XIDErrors        []XIDCount
 	PowerWatts       Opt[float64] // estimate
 	EnergyJoules     Opt[Counter] // estimate

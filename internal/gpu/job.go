@@ -8,5 +8,6 @@ type JobDevice struct {
 	Instance Opt[InstanceID]
 }
 
-// Jobs are the batch jobs on each device. They must not be modified once returned.
+// Jobs are the batch jobs on each device, none if the list is empty. The jobs of a device without an entry
+// are not known. They must not be modified once returned.
 type Jobs map[JobDevice][]string

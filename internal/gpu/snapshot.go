@@ -115,12 +115,14 @@ type GPU struct {
 	// InvalidActivity is how many values of this reading's activity were dropped because they were
 	// no numbers.
 	InvalidActivity int
-	// Jobs are the batch jobs that hold the whole GPU, if a scheduler reports them.
-	Jobs     []string
-	MIG      MIGState
-	Capacity Opt[Capacity]
-	Totals   Totals
-	Power    PowerEstimate
+	// Jobs are the batch jobs that hold the whole GPU, if a scheduler reports them. JobsUnknown says that
+	// it should, and that they could not be read: it may be held.
+	Jobs        []string
+	JobsUnknown bool
+	MIG         MIGState
+	Capacity    Opt[Capacity]
+	Totals      Totals
+	Power       PowerEstimate
 	// Instances are the GPU instances by placement; empty when MIG is off.
 	Instances []GPUInstance
 	// Containers are what containers and batch jobs use of the GPU and of its devices, the GPU

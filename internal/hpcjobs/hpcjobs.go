@@ -44,8 +44,8 @@ func New(path string, logger log.Logger) *Folder {
 }
 
 // Jobs reads the files of devices; other files in the folder are ignored. A file that cannot be
-// used is left out and logged once for each reason; then the error wraps gpu.ErrUnavailable, and
-// the jobs of the other devices are returned. If the whole folder cannot be read, the jobs are nil;
+// used is logged once for each reason; then the error wraps gpu.ErrUnavailable, and the jobs of the
+// other devices are returned. If the whole folder cannot be read, the jobs are nil;
 // the error wraps gpu.ErrNotFound if it does not exist.
 func (f *Folder) Jobs(devices []gpu.JobDevice) (gpu.Jobs, error) {
 	_, err := os.Stat(f.path + "/.") // the right to search the folder, too
@@ -68,18 +68,20 @@ func (f *Folder) Jobs(devices []gpu.JobDevice) (gpu.Jobs, error) {
 			continue
 		}
 
-		if len(list) > 0 {
-			jobs[device] = list
-		}
+		jobs[device] = list
 	}
 
 	f.logFaulty(faulty)
 
 	if len(faulty) > 0 {
+		first := slices.Min(slices.Collect(maps.Keys(faulty)))
+
 		return jobs, fmt.Errorf(
-			"job mapping: the jobs of %d devices are not known: %w",
-			len(faulty),
+			"job mapping: %w: %d files cannot be used, %s: %s",
 			gpu.ErrUnavailable,
+			len(faulty),
+			filepath.Join(f.path, first),
+			faulty[first],
 		)
 	}
 

@@ -3,6 +3,7 @@ package hpcjobs
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -75,6 +76,10 @@ func TestJobsOfAFolder(t *testing.T) {
 		{Index: 1, Instance: gpu.Some(gpu.InstanceID(7))}: {"4713"},
 		{Index: 3}: {"caf\uFFFD"},
 	}
+	for _, none := range []int{1, 2, 4, 5, 6, 7, 8} {
+		want[gpu.JobDevice{Index: none}] = nil
+	}
+
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("jobs %v, want %v", got, want)
 	}
@@ -92,9 +97,9 @@ func TestFolderThatCannotBeRead(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if jobs, err := f.Jobs(devicesOf(3, 0)); err != nil || len(jobs) != 0 {
-		t.Errorf("an empty folder that came later: %v, %v", jobs, err)
-	}
+	jobs, err := f.Jobs(devicesOf(1, 0))
+	cmptest.Equal(t, "error of an empty folder that came later", err, nil)
+	cmptest.Equal(t, "jobs of an empty folder", jobs, gpu.Jobs{{Index: 0}: nil})
 
 	write(t, dir, "0", "1\n")
 
@@ -135,7 +140,8 @@ func TestAFileThatCannotBeUsedCostsItself(t *testing.T) {
 			for range 3 {
 				jobs, err := f.Jobs(devicesOf(3, 0))
 				cmptest.Equal(t, "error", err, gpu.ErrUnavailable)
-				cmptest.Equal(t, "jobs of the other file", jobs, gpu.Jobs{{Index: 0}: {"4711"}})
+				cmptest.HasTexts(t, err.Error(), filepath.Join(dir, "1")+": ", tt.says)
+				cmptest.Equal(t, "jobs of the other files", jobs, gpu.Jobs{{Index: 0}: {"4711"}, {Index: 2}: nil})
 			}
 
 			cmptest.Equal(t, "logged lines", strings.Count(said.String(), "\n"), 1)
@@ -153,7 +159,7 @@ func TestAFileThatCannotBeUsedCostsItself(t *testing.T) {
 			write(t, dir, "1", "4712\n")
 			jobs, err := f.Jobs(devicesOf(3, 0))
 			cmptest.Equal(t, "error once the file is good", err, nil)
-			cmptest.Equal(t, "devices with jobs once the file is good", len(jobs), 2)
+			cmptest.Equal(t, "jobs once the file is good", jobs[gpu.JobDevice{Index: 1}], []string{"4712"})
 
 			if want := "no longer ignored"; !strings.Contains(said.String(), want) {
 				t.Errorf("the log does not have %q:\n%s", want, said.String())
@@ -175,6 +181,8 @@ func TestStrayFilesHideNoJob(t *testing.T) {
 	write(t, dir, "0.9", "4713\n")
 	var said strings.Builder
 	jobs, err := New(dir, log.NewLogfmtLogger(&said)).Jobs(devicesOf(4, 10))
+	maps.DeleteFunc(jobs, func(_ gpu.JobDevice, list []string) bool { return list == nil })
+
 	want := gpu.Jobs{{Index: 3}: {"4712"}, {Instance: gpu.Some(gpu.InstanceID(9))}: {"4713"}}
 	cmptest.Equal(t, "error", err, nil)
 	cmptest.Equal(t, "jobs", jobs, want)

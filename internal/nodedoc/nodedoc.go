@@ -150,6 +150,8 @@ type Use struct {
 	ConfirmedFree bool     `json:"confirmedFree,omitempty"`
 	Holders       []Holder `json:"holders"`
 	Jobs          []string `json:"jobs,omitempty"` // batch jobs
+	// JobsUnknown says that a scheduler reports batch jobs, and that those of the device could not be read.
+	JobsUnknown bool `json:"jobsUnknown,omitempty"`
 }
 
 // Mode is "enabled" or "disabled"; pending is what it becomes with the next reset or reboot.

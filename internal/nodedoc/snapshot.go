@@ -146,7 +146,7 @@ func newGPU(g *gpu.GPU, detail gpu.ProcessDetail) GPU {
 		RecoveryAction:   r.RecoveryAction,
 		ExclusiveCompute: r.ExclusiveComputeMode,
 		PersistenceMode:  r.PersistenceMode,
-		Use:              newUse(&g.Device, count(r.Processes), g.Jobs),
+		Use:              newUse(&g.Device, count(r.Processes), g.Jobs, g.JobsUnknown),
 		XIDs:             newXIDs(g),
 
 		UnavailableEvents:    eventCount(g.Totals.Unavailable),
@@ -192,7 +192,7 @@ func newInstance(i *gpu.GPUInstance) Instance {
 		PowerEstimateWatts:   Finite(i.PowerWatts),
 		EnergyEstimateJoules: total(i.EnergyJoules),
 
-		Use:                    newUse(&i.Device, i.Processes, i.Jobs),
+		Use:                    newUse(&i.Device, i.Processes, i.Jobs, i.JobsUnknown),
 		XIDErrors:              each(i.XIDErrors, newXID),
 		Errors:                 each(i.Errors, newError),
 		ComputeInstances:       each(i.ComputeInstances, newCompute),
@@ -212,18 +212,19 @@ func newCompute(c *gpu.ComputeInstance) ComputeInstance {
 		Up:            c.Up,
 		Activity:      finiteActivity(c.Activity),
 		ECC:           c.ECC,
-		Use:           newUse(&c.Device, c.Processes, nil),
+		Use:           newUse(&c.Device, c.Processes, nil, false),
 		Errors:        each(c.Errors, newError),
 	}
 }
 
-func newUse(d *gpu.Device, processes gpu.Opt[int], jobs []string) Use {
+func newUse(d *gpu.Device, processes gpu.Opt[int], jobs []string, jobsUnknown bool) Use {
 	return Use{
 		Processes:     processes,
 		Allocated:     d.Allocated,
 		ConfirmedFree: d.ConfirmedFree,
 		Holders:       each(d.Holders, newHolder),
 		Jobs:          jobs,
+		JobsUnknown:   jobsUnknown,
 	}
 }
 

@@ -25,6 +25,7 @@ type UseEvidence struct {
 	ConfirmedFree bool
 	Holders       int // how many are confirmed
 	Jobs          int // how many batch jobs
+	JobsUnknown   bool
 	Processes     gpu.Opt[int]
 	Active        bool // its SMs or its graphics engine have worked lately
 	Kubelet       bool // see Document.HasKubelet
@@ -37,7 +38,7 @@ func (e UseEvidence) State() UseState {
 	switch {
 	case e.Allocated.Or(false), e.Holders > 0, e.Jobs > 0, e.Processes.Or(0) > 0, e.Active:
 		return Held
-	case e.hidesPods():
+	case e.hidesPods(), e.JobsUnknown:
 		return UnknownUse
 	case e.ConfirmedFree, e.Processes.Present():
 		return Free
@@ -54,6 +55,8 @@ func (e UseEvidence) WhyUnknown() string {
 	switch {
 	case e.hidesPods():
 		return "not known whether a pod holds it"
+	case e.JobsUnknown:
+		return "not known whether a batch job has it"
 	case e.Kubelet:
 		return "no pod holds it, but not known whether anything else runs on it"
 	}
@@ -83,6 +86,7 @@ func (e UseEvidence) with(part UseEvidence) UseEvidence {
 
 	e.Holders += part.Holders
 	e.Jobs += part.Jobs
+	e.JobsUnknown = e.JobsUnknown || part.JobsUnknown
 	e.Active = e.Active || part.Active
 
 	return e
@@ -101,6 +105,7 @@ func (u *Use) evidence(activity gpu.Activity, kubelet bool) UseEvidence {
 		Allocated:     u.Allocated,
 		ConfirmedFree: u.ConfirmedFree,
 		Jobs:          len(u.Jobs),
+		JobsUnknown:   u.JobsUnknown,
 		Processes:     u.Processes,
 		Active:        activity.SM.Or(0) > 0 || activity.GraphicsEngine.Or(0) > 0,
 		Kubelet:       kubelet,

@@ -33,6 +33,10 @@ func TestUseState(t *testing.T) {
 		{"a holder", Use{Processes: none, Holders: []Holder{confirmed}}, gpu.Activity{}, Held, Held},
 		{"perhaps a pod", Use{Processes: none, Holders: []Holder{unconfirmed}}, gpu.Activity{}, Free, UnknownUse},
 		{"a batch job", Use{Processes: none, Allocated: notAllocated, Jobs: []string{"7"}}, gpu.Activity{}, Held, Held},
+		{"unknown jobs", Use{Processes: none, Allocated: notAllocated, JobsUnknown: true}, gpu.Activity{}, UnknownUse, UnknownUse},
+		{"unknown jobs, a process", Use{Processes: gpu.Some(1), JobsUnknown: true}, gpu.Activity{}, Held, Held},
+		{"unknown jobs, confirmed", Use{Allocated: notAllocated, ConfirmedFree: true, JobsUnknown: true}, gpu.Activity{}, UnknownUse,
+			UnknownUse},
 		{"confirmed", Use{Allocated: notAllocated, ConfirmedFree: true}, gpu.Activity{}, Free, Free},
 		{"confirmed, and active", Use{Allocated: notAllocated, ConfirmedFree: true}, active, Held, Held},
 	} {
@@ -59,6 +63,7 @@ func TestUseStateOfParts(t *testing.T) {
 		{"a pod", Use{Processes: gpu.Some(0), Allocated: gpu.Some(true)}, Held},
 		{"a process", Use{Processes: gpu.Some(1), Allocated: gpu.Some(false)}, Held},
 		{"unknown pods", Use{Processes: gpu.Some(0)}, UnknownUse},
+		{"unknown jobs", Use{Processes: gpu.Some(0), Allocated: gpu.Some(false), JobsUnknown: true}, UnknownUse},
 	} {
 		part.Use = tt.use
 		cmptest.Equal(t, tt.name+" on the compute instance", part.Evidence(&g.GPUInstances[0], true).State(), tt.want)

@@ -279,6 +279,7 @@ func TestJobsAreLaidToTheirDevices(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
 	src.gpus[uuidA] = migGPU()
 	jobs := &fakeJobs{jobs: gpu.Jobs{
+		{Index: 0}: nil,
 		{Index: 0, Instance: gpu.Some(gpu.InstanceID(2))}: {"17", "18"},
 		{Index: 1}: {"19"},
 	}}
@@ -290,6 +291,9 @@ func TestJobsAreLaidToTheirDevices(t *testing.T) {
 	b := findGPU(t, s, uuidB)
 	got := []int{len(a.Jobs), len(a.Instances[0].Jobs), len(a.Instances[1].Jobs), len(b.Jobs)}
 	cmptest.Equal(t, "number of jobs of A, its instances, and B", got, []int{0, 2, 0, 1})
+
+	unknown := []bool{a.JobsUnknown, a.Instances[0].JobsUnknown, a.Instances[1].JobsUnknown, b.JobsUnknown}
+	cmptest.Equal(t, "unknown jobs of A, its instances, and B", unknown, []bool{false, false, true, false})
 
 	want := map[gpu.JobDevice]bool{{Index: 0}: true, {Index: 1}: true}
 	for _, gi := range a.Instances {
@@ -318,8 +322,8 @@ func TestJobsAreLaidToTheirDevices(t *testing.T) {
 	jobs.jobs, jobs.err = nil, errors.New("stale file handle")
 
 	s = h.pollAfter(time.Second)
-	if b := findGPU(t, s, uuidB); len(b.Jobs) != 0 {
-		t.Errorf("jobs %v of a mapping that cannot be read", b.Jobs)
+	if b := findGPU(t, s, uuidB); len(b.Jobs) != 0 || !b.JobsUnknown {
+		t.Errorf("jobs %v of a mapping that cannot be read, unknown: %v", b.Jobs, b.JobsUnknown)
 	}
 
 	if state := s.Sources[len(s.Sources)-1]; state.Name != gpu.SourceJobs || state.Up {

@@ -226,6 +226,7 @@ func TestLateLayoutIsNoReading(t *testing.T) {
 func TestHoldersOfANewInstanceAreUnknown(t *testing.T) {
 	pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{newAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1)}}}
 	jobs := &fakeJobs{jobs: gpu.Jobs{
+		{Index: 1}: nil,
 		{Index: 1, Instance: gpu.Some(gpu.InstanceID(1))}: {"1"}, {Index: 1, Instance: gpu.Some(gpu.InstanceID(2))}: {"2"},
 	}}
 	withEvents(t, func(o *Options) { o.Pods, o.Jobs = pods, jobs }, func(h *eventHarness) {
@@ -239,6 +240,7 @@ func TestHoldersOfANewInstanceAreUnknown(t *testing.T) {
 		cmptest.Equal(t, "new instance", b.Instances[1].Allocated, gpu.None[bool]())
 		cmptest.Equal(t, "new compute instance", b.Instances[1].ComputeInstances[0].Allocated, gpu.None[bool]())
 		cmptest.Equal(t, "jobs of the new instance", len(b.Instances[1].Jobs), 0)
+		cmptest.Equal(t, "jobs of the new instance are unknown", b.Instances[1].JobsUnknown, true)
 
 		h.changeLayout(100) // and the same again, with the same names
 		b = findGPU(t, h.changeLayout(100, 1), uuidB)

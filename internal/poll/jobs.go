@@ -73,27 +73,28 @@ func (s *jobState) receive(expired <-chan struct{}) bool {
 	return true
 }
 
-// attachJobs stores the jobs that we read at readAt in their devices. An instance that we first saw
-// later gets none: the jobs are of an earlier instance with its id.
+// attachJobs stores the jobs that we read at readAt in their devices. Those of an instance that we first
+// saw later are unknown: the ones of its id are of an earlier instance.
 func attachJobs(gpus []gpu.GPU, jobs gpu.Jobs, readAt time.Time) {
-	if len(jobs) == 0 {
-		return
-	}
-
 	for i := range gpus {
 		g := &gpus[i]
 		if i > 0 && gpus[i-1].Index == g.Index {
 			continue // it is lost, and another GPU has its index
 		}
 
-		g.Jobs = jobs[gpu.JobDevice{Index: g.Index}]
+		list, known := jobs[gpu.JobDevice{Index: g.Index}]
+		g.Jobs = list
+		g.JobsUnknown = !known
+
 		for k := range g.Instances {
 			gi := &g.Instances[k]
-			if gi.Since.After(readAt) {
+			if gi.JobsUnknown = true; gi.Since.After(readAt) {
 				continue
 			}
 
-			gi.Jobs = jobs[gpu.JobDevice{Index: g.Index, Instance: gpu.Some(gi.ID)}]
+			list, known := jobs[gpu.JobDevice{Index: g.Index, Instance: gpu.Some(gi.ID)}]
+			gi.Jobs = list
+			gi.JobsUnknown = !known || g.JobsUnknown // a job of the whole GPU has its parts
 		}
 	}
 }

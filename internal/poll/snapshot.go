@@ -41,7 +41,10 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 	}
 
 	s.GPUs, s.Unread = p.listGPUs(now)
-	attachJobs(s.GPUs, p.jobs.last, p.jobs.readAt)
+
+	if p.opts.Jobs != nil {
+		attachJobs(s.GPUs, p.jobs.last, p.jobs.readAt)
+	}
 
 	if p.pods.known {
 		p.addPods(s)
