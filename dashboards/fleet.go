@@ -53,7 +53,7 @@ func fleet() dashboard {
 
 // gone returns the nodes that reported within a day and do not now, in some states: "down" are the
 // nodes of the alert MigExporterDown, "died" and "unknown" those of MigNodeGone, "left" those that were
-// drained.
+// removed with nothing on their GPUs.
 func gone(states string) string {
 	return selectFamily("mig:node_gone:count", inFleet, `state=~"`+states+`"`)
 }
@@ -77,8 +77,8 @@ func fleetStats() []panel {
 			h:      4,
 			colors: map[string]string{"left": slate},
 			description: "Nodes that reported within the last day and do not now, and whose GPUs no other target reports. " +
-				"without data: they do not answer, or died, or it is not known whether pods held their GPUs, as the alerts MigExporterDown and MigNodeGone say; look at Exporter " +
-				"health. left: they were drained and removed from service discovery, which is no fault." + ruled,
+				"without data: they do not answer, or died, or it is not known whether their GPUs were held, as the alerts MigExporterDown and MigNodeGone say; look at Exporter " +
+				"health. left: they were removed from service discovery with nothing on their GPUs, which is no fault." + ruled,
 			queries: []query{
 				{
 					expr:   "count(" + gone("down|died|unknown") + ")" + noneGone,
@@ -129,7 +129,7 @@ func fleetProblems() panel {
 		w:     24,
 		h:     10,
 		description: "GPUs and slices with a problem, the worst first, with the pods that hold them, and nodes that " +
-			"stopped reporting within the last day; left: after a drain, which is no fault. One row with ok: nothing is wrong " +
+			"stopped reporting within the last day; left: with nothing on their GPUs, which is no fault. One row with ok: nothing is wrong " +
 			"on the nodes that report. Empty: there is no data at all. Click a node for its dashboard, a holder for the pod.",
 		queries: []query{
 			{ref: "State", expr: wrong + " or " + nodes + " or on () " + healthy},

@@ -3,6 +3,7 @@ package promtest
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -75,6 +76,38 @@ func TestRulesOverRestarts(t *testing.T) {
 	r.reboot(sound, "mig-exporter-b")
 	r.run(160 * time.Minute)
 	r.expectStory("GpuMissing")
+}
+
+// bare is a host without Kubernetes on which a process runs for a while.
+const bare = `version: 1
+node: {hostname: n, driver: "580.95.05", kubernetes: false, privileged: true}
+seed: 1
+gpus: [{model: H100-80GB, count: 2}]
+workloads: [{name: train, memory: 60GiB, sm: 100}]
+processes: [{gpu: 1, workload: train, for: %s}]
+`
+
+// TestRulesWhereNoKubernetesIs: a host that leaves service discovery has left in order if no process
+// was on its GPUs, and has died if one was.
+func TestRulesWhereNoKubernetesIs(t *testing.T) {
+	t.Parallel()
+
+	for runs, want := range map[string]string{"10m": "", "10h": "died"} {
+		r := newRollout(t, fmt.Sprintf(bare, runs))
+		r.start("gpu-node-1", "mig-exporter-a")
+		r.run(20 * time.Minute)
+		r.stopPod(false)
+		r.run(45 * time.Minute)
+
+		got := ""
+		for _, alert := range r.firingNow("MigNodeGone") {
+			got += alert.Labels.Get("state")
+		}
+
+		if got != want {
+			t.Errorf("a process that runs for %s: MigNodeGone says %q, want %q", runs, got, want)
+		}
+	}
 }
 
 // blunder has partition control fail: nothing can be created on GPU 0 for a while, so that not even
