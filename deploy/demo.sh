@@ -57,55 +57,119 @@ wait_for() {
 }
 
 # write_history ADDRESS FROM SECONDS lets a stepped clock pass from a time in Unix seconds on, and prints what the node shows every five
-# minutes, as OpenMetrics with timestamps.
+# minutes, as OpenMetrics with timestamps. Of the last hours, for which rules are evaluated every minute, it has a sample a minute, as
+# rules need it: the node shows the same until its next poll.
 step=300
+recent=$((27 * 3600))
 write_history() {
 	local steps=$(($3 / step))
 	for _ in $(seq "$steps"); do
 		printf 'next\nurl = "http://%s/-/sim/advance?by=%ss"\nrequest = POST\noutput = /dev/null\n' "$1" "$step"
 		printf 'next\nurl = "http://%s/metrics"\nheader = "Accept: application/openmetrics-text;version=1.0.0"\n' "$1"
 	done | curl --silent --fail --config - |
-		awk -v at=$(($2 + step)) -v step="$step" -v labels='instance="h100-underused",cluster="demo",job="mig-exporter"' '
-			/^# EOF/ { at += step; next }
+		awk -v at=$(($2 + step)) -v last=$(($2 + steps * step)) -v recent="$recent" -v step="$step" \
+			-v labels='instance="h100-underused",cluster="demo",job="mig-exporter"' '
+			function put(sample,    t) {
+				print sample, at
+				if (at < last - recent - step || at == last) return
+				for (t = at + 60; t < at + step; t += 60) print sample, t
+			}
+			/^# EOF/ { put("up{" labels "} 1"); at += step; next }
 			/^#/ { next }
 			{
 				name = $1; value = $NF
 				brace = index($0, "{")
 				if (brace && brace < index($0 " ", " ")) {
 					close_at = match($0, /} [^}]*$/)
-					print substr($0, 1, brace) labels (substr($0, brace + 1, 1) == "}" ? "" : ",") substr($0, brace + 1, close_at - brace) " " value " " at
+					put(substr($0, 1, brace) labels (substr($0, brace + 1, 1) == "}" ? "" : ",") substr($0, brace + 1, close_at - brace) " " value)
 				} else {
-					print name "{" labels "} " value " " at
+					put(name "{" labels "} " value)
 				}
 			}
 			END { print "# EOF" }'
 }
 
-# write_recorded GROUPS FROM STEP prints what the recording rules of some groups would have recorded by now, since a time in Unix seconds and every
-# STEP seconds, as OpenMetrics with timestamps. It leaves out which devices are idle: that reads an hour of another recorded series.
-write_recorded() {
-	awk -v groups=" $1 " '
-		/^  - name: / { wanted = index(groups, " " $3 " ") }
-		/^ *(- |#)/ { if (name != "") print name "\t" expr; name = "" }
-		wanted && /^ *- record: / { if ($3 !~ /_held_idle:/) name = $3; expr = ""; next }
+# list_rules prints the recording rules: name, seconds between two evaluations, expression. Alerts and dashboards look back for days at
+# what is recorded for alerts, and for a day at the rest.
+list_rules() {
+	awk '
+		function flush() { if (name != "") print name "\t" step "\t" expr; name = "" }
+		FNR == 1 { flush(); step = FILENAME ~ /dashboards/ ? 60 : 300 }
+		/^ *(- |#)/ { flush() }
+		/^ *- record: / { name = $3; expr = ""; next }
 		name != "" { sub(/^ *(expr: \|?)?/, ""); expr = expr $0 " " }
-		END { if (name != "") print name "\t" expr }' deploy/prometheus/alerts-recording.rules.yaml deploy/prometheus/dashboards.rules.yaml |
-		while IFS=$'\t' read -r name expr; do
-			"$promtool" query range --start="$2" --end="$(date +%s)" --step="$3s" "http://$at" "$expr" |
-				awk -v name="$name" '
-					/=>$/ { labels = substr($0, 1, length($0) - 3); gsub(/", /, "\",", labels) }
-					/ @\[[0-9.]*\]$/ { print name labels " " $1 " " substr($2, 3, length($2) - 3) }' || return 1
-		done || return 1
+		END { flush() }' deploy/prometheus/alerts-recording.rules.yaml deploy/prometheus/dashboards.rules.yaml
+}
+
+# select_rules WHICH prints those of the rules in its input that can be evaluated ("ready"), or else the others ("waiting"): they read what
+# another one of them records.
+select_rules() {
+	awk -F '\t' -v which="$1" '
+		{ name[NR] = $1; expr[NR] = $3; rule[NR] = $0 }
+		END {
+			for (i = 1; i <= NR; i++) {
+				state = "ready"
+				for (j = 1; j <= NR; j++) if (j != i && index(expr[i], name[j])) state = "waiting"
+				if (state == which) print rule[i]
+			}
+		}'
+}
+
+# evaluate FROM LATER prints what the rules in its input would have recorded by now, as OpenMetrics with timestamps: from a time in Unix
+# seconds on, or for the last hours if they are evaluated every minute, and in both cases from LATER seconds after that.
+evaluate() {
+	local now from name every expr
+	now=$(date +%s)
+	while IFS=$'\t' read -r name every expr; do
+		from=$1
+		[ "$every" = "$step" ] || [ "$from" -gt $((now - recent)) ] || from=$((now - recent))
+		from=$((from + $2))
+		[ "$from" -lt "$now" ] || continue
+		"$promtool" query range --start="$from" --end="$now" --step="${every}s" "http://$at" "$expr" |
+			awk -v name="$name" '
+				/=>$/ { labels = substr($0, index($0, "{"), length($0) - 3 - index($0, "{") + 1); gsub(/", /, "\",", labels) }
+				/ @\[[0-9.]*\]$/ { print name labels " " $1 " " substr($2, 3, length($2) - 3) }' || return 1
+	done
 	echo "# EOF"
 }
 
-# import FILE writes a past of Prometheus, in blocks, and removes the file.
+# record_past FROM evaluates all recording rules since a time in Unix seconds. A rule that reads what another one records comes after it, and
+# begins an hour later, for which it may look back.
+record_past() {
+	local rules ready later=0 failed
+	echo '{}' >"$dir/no-rules.yml"
+	rules=$(list_rules)
+	while [ -n "$rules" ]; do
+		ready=$(select_rules ready <<<"$rules")
+		rules=$(select_rules waiting <<<"$rules")
+		[ -n "$ready" ] || return 1
+		start_prometheus "$dir/no-rules.yml" || exit 1
+		failed=
+		evaluate "$1" "$later" <<<"$ready" >"$dir/recorded" || failed=1
+		stop_prometheus
+		[ -z "$failed" ] && import "$dir/recorded" || return 1
+		later=$((later + 3600))
+	done
+}
+
+# import FILE writes a past of Prometheus, which must not run, in blocks, and removes the file.
 import() {
 	"$promtool" tsdb create-blocks-from openmetrics --quiet --max-block-duration=192h "$1" "$dir/data" >"$dir/promtool.log" 2>&1 || {
 		tail -n 5 "$dir/promtool.log"
 		return 1
 	}
 	rm "$1"
+}
+
+# start_prometheus CONFIG starts Prometheus, which reads all blocks at its start, and later once a minute.
+start_prometheus() {
+	start prometheus "$prometheus" --config.file="$1" --storage.tsdb.path="$dir/data" --web.listen-address="$at"
+	wait_for prometheus '(Server is ready to receive web requests)' >/dev/null || { say "for another port than $at set DEMO_PROMETHEUS_PORT"; return 1; }
+}
+
+stop_prometheus() {
+	kill -TERM -- "-${pids[-1]}"
+	wait "${pids[-1]}" || true
 }
 
 # move_clock ADDRESS FROM lets a stepped clock pass as the wall clock does, from a time in Unix seconds on.
@@ -167,6 +231,8 @@ else
 	say "the last $((past / 3600)) hours of h100-underused pass now"
 	write_history "$address" "$clock" "$past" >"$dir/history"
 	import "$dir/history"
+	# Dashboards and alerts read what rules have recorded.
+	record_past "$clock" || say "dashboards and alerts begin without all that rules would have recorded"
 	start clock bash -c 'move_clock "$@"' move_clock "$address" $((clock + past / step * step))
 fi
 
@@ -188,17 +254,8 @@ config=$dir/prometheus.yml
 	echo "scrape_configs:"
 	echo "  - {job_name: mig-exporter, honor_labels: true, static_configs: [$(IFS=,; echo "${targets[*]}")]}"
 } >"$config"
-start prometheus "$prometheus" --config.file="$config" --storage.tsdb.path="$dir/data" --web.listen-address="$at"
-wait_for prometheus '(Server is ready to receive web requests)' >/dev/null || { say "for another port than $at set DEMO_PROMETHEUS_PORT"; exit 1; }
+start_prometheus "$config" || exit 1
 say "Prometheus: http://$at/alerts"
-# The dashboards read what rules have recorded: every five minutes for right-sizing, and every minute of the last day. Prometheus looks for
-# blocks once a minute.
-if [ "$past" != 0 ]; then
-	write_recorded "mig-alerts-holders mig-alerts-days" "$clock" 300 >"$dir/recorded" && import "$dir/recorded" &&
-		write_recorded "mig-exporter-nodes mig-exporter-namespaces" $(($(date +%s) - 86400)) 60 >"$dir/recorded" && import "$dir/recorded" &&
-		say "the dashboards have the past in a minute, but for counts of events and idle devices" ||
-		say "the dashboards begin without what rules have recorded"
-fi
 
 if [ -z "$grafana" ] || [ ! -d "$home/conf" ]; then
 	say "there is no Grafana (grafana on the PATH and $home, or GRAFANA_HOME), so the dashboards in dashboards/ are not shown: https://grafana.com/grafana/download"

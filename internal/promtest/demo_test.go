@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/common/promslog"
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/discovery"
@@ -253,29 +254,36 @@ func expectShortWaits(t *testing.T, patterns []string) {
 	}
 }
 
+// recent is for how long rules are evaluated every minute, for the dashboards' last day.
+const recent = 27 * time.Hour
+
 // expectPast fails the test unless the storage has a past of the node with a sample every five
-// minutes up to now, and of what rules have recorded of it for the dashboards.
+// minutes up to now, and every minute of late, and of what rules have recorded of it.
 func expectPast(t *testing.T, past *demoPast, length time.Duration) {
 	t.Helper()
 
+	fives := int(length / (5 * time.Minute))
+	minutes := int(min(length, recent) / time.Minute)
+
 	for _, want := range []struct {
-		file, name string
-		series     int
-		step       time.Duration
-		length     time.Duration
+		file, name      string
+		series, samples int
 	}{
-		{"history", "nvidia_gpu_sm_activity_ratio", 8, 5 * time.Minute, length},
-		{"recorded", "mig:gpu_busy:avg5m", 7, 5 * time.Minute, length}, // of the GPUs that are held
-		{"recorded", "mig:gpu_sm_activity:avg5m", 7, 5 * time.Minute, length},
-		{"recorded", "mig:gpu_target:sole", 8, 5 * time.Minute, length},
-		{"recorded", "instance:nvidia_power_watts:sum", 1, time.Minute, min(length, 24*time.Hour)},
-		{"recorded", "instance:nvidia_devices:count", 2, time.Minute, min(length, 24*time.Hour)},
+		{"history", "up", 1, fives + minutes*4/5},
+		{"history", "nvidia_gpu_sm_activity_ratio", 8, fives + minutes*4/5},
+		{"recorded", "mig:gpu_busy:avg5m", 7, fives}, // of the GPUs that are held
+		{"recorded", "mig:gpu_sm_activity:avg5m", 7, fives},
+		{"recorded", "mig:gpu_target:sole", 8, fives},
+		{"recorded", "instance:nvidia_power_watts:sum", 1, minutes},
+		{"recorded", "instance:nvidia_devices:count", 2, minutes},
+		{"recorded", "instance:nvidia_xids:increase5m", 1, minutes},
+		{"recorded", "instance:nvidia_layout_changes:increase5m", 1, minutes},
 	} {
 		whole := 0
 
 		for _, s := range past.of(want.file, want.name) {
 			// A few steps are spare: at the beginning, and since the storage was asked later.
-			missing := int(want.length/want.step) - len(s.times)
+			missing := want.samples - len(s.times)
 			age := time.Since(time.UnixMilli(s.times[len(s.times)-1]))
 
 			if -10 <= missing && missing <= 10 && age < 10*time.Minute && slices.IsSorted(s.times) {
@@ -296,14 +304,53 @@ func expectPast(t *testing.T, past *demoPast, length time.Duration) {
 		}
 
 		if whole != want.series {
-			t.Errorf("%d of %d series %s have all of %s, want %d", whole, len(past.of(want.file, want.name)), want.name,
-				want.length, want.series)
+			t.Errorf("%d of %d series %s have about %d samples, want %d", whole, len(past.of(want.file, want.name)), want.name,
+				want.samples, want.series)
+		}
+	}
+}
+
+// withoutSlices are the recorded series that a node without MIG has none of: the one with a past.
+var withoutSlices = map[string]bool{
+	"mig:gpu_instance_idle:max15m":                true,
+	"mig:gpu_instance_saturation:avg15m":          true,
+	"instance:nvidia_mig_slices:sum":              true,
+	"instance:nvidia_power_unallocated_watts:sum": true,
+}
+
+// notOfDemo are the recorded series that the demo has none of, and why.
+var notOfDemo = map[string]string{
+	"mig:gpu_instance_rightsizing:sole":            "the node with slices has no past to advise by",
+	"mig:gpu_instance_rightsizing:idle_busy_ratio": "the node with slices has no past to advise by",
+	"mig:node_gone:count":                          "no node leaves",
+	"mig:xid:last_timestamp_seconds":               "no GPU has an XID",
+	"mig:gpu_media_activity:high5m":                "the collector of media engines is off by default",
+	"mig:gpu_media_read:ratio5m":                   "the collector of media engines is off by default",
+	"pod:inference_tokens:rate5m":                  "the demo does not load optional rules",
+	"pod:inference_tokens_per_watt:rate5m":         "the demo does not load optional rules",
+	"pod:inference_tokens_per_slice:rate5m":        "the demo does not load optional rules",
+}
+
+// expectRecorded fails the test unless each recording rule has recorded something in a window before
+// a time: all of them but those that cannot, which must not.
+func expectRecorded(t *testing.T, past *demoPast, at time.Time, window time.Duration, cannot func(name string) bool) {
+	t.Helper()
+
+	for _, name := range recordedNames(t) {
+		v, err := past.EvalAt(`last_over_time({__name__="`+name+`"}[`+model.Duration(window).String()+`])`, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if len(v) == 0 != cannot(name) {
+			t.Errorf("%s has %d series in the %s before %s, cannot have any: %t", name, len(v), window, at, cannot(name))
 		}
 	}
 }
 
 // TestDemoFires: the headline alert fires for the GPUs that the advisor finds too large, less than
-// a minute after Prometheus has begun with the demo's past.
+// a minute after Prometheus has begun with the demo's past, and that of idle ones for the notebook's.
+// All that rules can record is there from the first minute.
 func TestDemoFires(t *testing.T) {
 	t.Parallel()
 	past, url := servePast(t)
@@ -311,6 +358,16 @@ func TestDemoFires(t *testing.T) {
 	d := startDemo(t, writeTools(t), "KEPT_CONFIG="+kept, "PAST="+url)
 	d.until("Ctrl-C")
 	expectPast(t, past, 8*24*time.Hour)
+
+	expectRecorded(t, past, time.Now(), 6*time.Minute, func(name string) bool {
+		return withoutSlices[name] || notOfDemo[name] != ""
+	})
+
+	// The notebook has held its GPU and been idle all the time.
+	v, err := past.EvalAt(`min_over_time(instance:nvidia_devices_held_idle:count{kind="whole"}[23h])`, time.Now())
+	if err != nil || len(v) != 1 || v[0].F != 1 {
+		t.Errorf("devices that were held and idle, over a day: %v, %v, want 1", v, err)
+	}
 
 	loaded, err := config.LoadFile(kept, false, promslog.NewNopLogger())
 	if err != nil {
@@ -334,8 +391,18 @@ func TestDemoFires(t *testing.T) {
 		r.eval(at)
 	}
 
+	// What has been recorded since the start, the evaluation at the start included.
+	expectRecorded(t, past, start.Add(time.Minute), time.Minute+time.Millisecond, func(name string) bool {
+		return notOfDemo[name] != ""
+	})
+
 	if got := r.gpusOf("GpuRightsizingCandidate"); got != "0 1 2 5" {
 		t.Errorf("GpuRightsizingCandidate fires for GPUs %q, want 0 1 2 5", got)
+	}
+
+	idle := r.firingNow("GpuAllocatedIdle")
+	if len(idle) != 1 || idle[0].Labels.Get("pod") != "notebook-ben" {
+		t.Errorf("GpuAllocatedIdle fires for %v, want that of notebook-ben", idle)
 	}
 
 	d.interrupt()

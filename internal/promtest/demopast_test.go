@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/textparse"
 	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/tsdb"
 )
 
 // fakePromtool stands in for promtool: a demoPast stores the files of which it is to make blocks,
@@ -49,7 +50,18 @@ type pastSeries struct {
 // servePast serves an empty storage until the test ends.
 func servePast(t *testing.T) (*demoPast, string) {
 	t.Helper()
-	past := &demoPast{t: t, Prometheus: NewPrometheus(t), series: map[string]map[uint64]*pastSeries{}}
+
+	// Blocks may be written of any time.
+	opts := tsdb.DefaultOptions()
+	opts.RetentionDuration = 0
+	opts.OutOfOrderTimeWindow = (9 * 24 * time.Hour).Milliseconds()
+
+	db, err := tsdb.Open(t.TempDir(), nil, nil, opts, tsdb.NewDBStats())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	past := &demoPast{t: t, Prometheus: newPrometheus(t, db), series: map[string]map[uint64]*pastSeries{}}
 	server := httptest.NewServer(past)
 	t.Cleanup(server.Close)
 
@@ -73,8 +85,7 @@ func (d *demoPast) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// importFile stores a file in OpenMetrics with timestamps, and notes what it has. Of what rules have
-// recorded only the latter: the storage takes no samples that are much older than its last.
+// importFile stores a file in OpenMetrics with timestamps, and notes what it has.
 func (d *demoPast) importFile(path string) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -143,10 +154,6 @@ func (d *demoPast) importPart(file string, text []byte) error {
 		}
 
 		one.times = append(one.times, *at)
-
-		if file != "history" {
-			continue
-		}
 
 		if _, err := app.Append(0, l, *at, v); err != nil {
 			return errors.Join(err, app.Rollback())
