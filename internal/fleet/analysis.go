@@ -53,9 +53,8 @@ type analysis struct {
 	holdersKnown map[string]bool
 	models       models // guarded by mu
 	servers      map[podKey]*advise.ServerHistory
-	// serversRefused says that Prometheus has refused to answer what inference servers report, for
-	// some of the window.
-	serversRefused bool
+	refused      refusals
+	serverPart   time.Duration // the longest part of the window that we ask about servers at once
 	// exporters has the exporter of each node, by cluster and node; empty if there are several.
 	exporters map[[2]string]string
 

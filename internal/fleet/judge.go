@@ -117,8 +117,12 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 		(record.IsProvisional(a.end) || a.mayHideServer(h, facts))
 	answer.isYoung = a.end.Sub(facts.Evidence.Since) < advisorWeek
 
-	if isMixed && answer.Reason == advise.ReasonPreallocated {
-		answer.Explanation = mixedText
+	if answer.Reason == advise.ReasonPreallocated {
+		if isMixed {
+			answer.Explanation = mixedText
+		}
+
+		answer.Explanation = cmp.Or(a.describeRefusal(facts.Evidence.Server), answer.Explanation)
 	}
 
 	answer.followAdvice(h.advice, &a.options)

@@ -220,14 +220,7 @@ func (a *analysis) notes(r *Report) []string {
 	)
 	a.notePrices(c, add)
 
-	if a.serversRefused {
-		notes = append(
-			notes,
-			"Prometheus refused queries about inference servers, as too much, for some of the window: "+
-				"servers count as silent then, and slices for pods that may have a server are "+
-				"provisional. Raise its --query.max-samples, or the timeout of the queries.",
-		)
-	}
+	notes = append(notes, a.noteRefusals()...)
 
 	for _, w := range a.client.Warnings() {
 		notes = append(notes, "Prometheus warns: "+w)
@@ -293,4 +286,33 @@ func (a *analysis) notePrices(c counts, add func(n int, format string, args ...a
 			p.Hour,
 		)
 	}
+}
+
+// noteRefusals says what Prometheus has refused to answer about inference servers, and what follows.
+func (a *analysis) noteRefusals() []string {
+	const (
+		refused = "Prometheus refused to answer, as too much, for some of the window "
+		remedy  = " Raise its --query.max-samples, or the timeout of the queries."
+	)
+
+	var notes []string
+
+	if a.refused.pods {
+		notes = append(notes, refused+"which pods have inference servers: slices for pods that may have one are "+
+			"provisional."+remedy)
+	}
+
+	for _, s := range knownServers() {
+		if a.refused.kinds[s.kind] {
+			notes = append(notes, refused+"what inference servers of the kind "+string(s.kind)+" report: the GPUs of "+
+				"those whose need is then unknown stay."+remedy)
+		}
+	}
+
+	if a.refused.weights {
+		notes = append(notes, refused+"which annotations of pods say how large the models of inference servers "+
+			"are: the GPUs of those whose need is then unknown stay."+remedy)
+	}
+
+	return notes
 }

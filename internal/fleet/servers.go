@@ -16,7 +16,7 @@ import (
 // server has no such metric.
 type serverMetrics struct {
 	kind    gpu.ServerKind
-	any     string   // a metric that every such server has
+	any     string   // a metric that every such server has: it names the pods with a server
 	cache   []string // how much of the cache is used, 0-1; also under older names
 	tokens  string   // for how many tokens the cache has room
 	running string   // requests that are being served
@@ -62,9 +62,21 @@ func knownServers() []serverMetrics {
 	}
 }
 
+// serverList returns one expression for the pods with servers in the window, by the labels in by, which
+// name a pod. The label "kind" of a result says of which kind its server is.
+func serverList(by string) string {
+	var parts []string
+
+	for _, s := range knownServers() {
+		parts = append(parts, `label_replace(group by (`+by+`) (present_over_time(`+s.any+`[$w])), "kind", "`+
+			string(s.kind)+`", "", "")`)
+	}
+
+	return strings.Join(parts, " or ")
+}
+
 // One query asks for all figures of a server. The label "figure" of a result says which one it is.
 const (
-	figureSeen    = "seen" // there is a server
 	figureCache   = "cache"
 	figureSteps   = "steps" // number of steps in which the use of the cache has a sample
 	figureTokens  = "tokens"
@@ -80,8 +92,6 @@ func (s *serverMetrics) query(by string) string {
 	add := func(figure, expression string) {
 		parts = append(parts, `label_replace(`+expression+`, "figure", "`+figure+`", "", "")`)
 	}
-
-	add(figureSeen, most(s.any))
 
 	for _, selector := range s.cache {
 		add(figureCache, most(selector))
@@ -118,79 +128,135 @@ const (
 // podKey names a pod of a cluster.
 type podKey struct{ cluster, namespace, pod string }
 
-// queryServers queries what inference servers report in the window.
-func (a *analysis) queryServers(ctx context.Context) error {
-	a.servers = map[podKey]*advise.ServerHistory{}
-	by := a.options.ClusterLabel + ", namespace, pod"
+// refusals are what Prometheus has refused to answer about inference servers, as too much, for some of
+// the window.
+type refusals struct {
+	pods    bool                    // which pods have one
+	weights bool                    // the memory of their models
+	kinds   map[gpu.ServerKind]bool // what those of a kind report
+}
 
-	for _, s := range knownServers() {
-		if err := a.queryKind(ctx, &s, by); err != nil {
-			return err
+// queryServers queries which pods have inference servers in the window, and what these report.
+func (a *analysis) queryServers(ctx context.Context) error {
+	const day = 24 * time.Hour // of all servers of a fleet: more could take longer than Prometheus allows
+
+	a.servers = map[podKey]*advise.ServerHistory{}
+	a.refused = refusals{kinds: map[gpu.ServerKind]bool{}}
+	a.serverPart = a.options.Window
+	by := a.options.ClusterLabel + ", namespace, pod"
+	found := map[gpu.ServerKind]bool{}
+
+	var err error
+
+	a.refused.pods, err = a.queryParts(ctx, day, serverList(by), by, func(rows model.Vector) {
+		for _, row := range rows {
+			kind := gpu.ServerKind(row.Metric["kind"])
+			found[kind] = a.addServer(kind, row) != nil || found[kind]
 		}
+	})
+	if err != nil {
+		return err
 	}
 
 	if len(a.servers) == 0 {
 		return nil
 	}
 
-	rows, err := a.client.vector(
-		ctx,
-		render(weightsQuery, "", a.options.Window, a.options.ClusterLabel),
-		a.end,
-	)
-	if err != nil && !isTooMuch(err) {
+	if err := a.queryWeights(ctx); err != nil {
 		return err
 	}
 
-	a.serversRefused = a.serversRefused || err != nil
+	for _, s := range knownServers() {
+		if !found[s.kind] {
+			continue
+		}
 
-	// We read the current name last: it wins, also over a series that a pod had earlier in the
-	// window.
-	for _, label := range []model.LabelName{formerWeightsLabel, weightsLabel} {
-		for _, row := range rows {
-			if s := a.servers[a.podOf(row)]; s != nil && row.Metric[label] != "" {
-				bytes, _ := gpu.ParseModelMemory(string(row.Metric[label]))
-				s.Weights = float64(bytes)
+		a.refused.kinds[s.kind], err = a.queryParts(ctx, day, s.query(by), by, func(rows model.Vector) {
+			for _, row := range rows {
+				a.addFigure(s.kind, row)
 			}
+		})
+		if err != nil {
+			return err
 		}
 	}
 
 	return nil
 }
 
-// queryKind queries what the servers of a kind report, a day at a time, or half as much after each query
-// that is too much for Prometheus. If it refuses even an hour, we don't ask for the rest of the window,
-// in which all servers of the kind then count as silent.
-func (a *analysis) queryKind(ctx context.Context, s *serverMetrics, by string) error {
-	query := s.query(by)
-	size := 24 * time.Hour
+// queryWeights queries the memory of the models of the servers.
+func (a *analysis) queryWeights(ctx context.Context) error {
+	labels := []model.LabelName{weightsLabel, formerWeightsLabel}
+	weights := map[model.LabelName]map[podKey]float64{weightsLabel: {}, formerWeightsLabel: {}}
+
+	add := func(rows model.Vector) {
+		for _, row := range rows {
+			for _, label := range labels {
+				pod := a.podOf(row)
+				if _, isLater := weights[label][pod]; row.Metric[label] == "" || isLater {
+					continue
+				}
+
+				bytes, _ := gpu.ParseModelMemory(string(row.Metric[label]))
+				weights[label][pod] = float64(bytes)
+			}
+		}
+	}
+
+	var err error
+
+	a.refused.weights, err = a.queryParts(ctx, a.options.Window, weightsQuery, a.options.ClusterLabel, add)
+
+	// The current name wins, also over a series that a pod had later in the window.
+	for pod, s := range a.servers {
+		for _, label := range labels {
+			if bytes, ok := weights[label][pod]; ok {
+				s.Weights = bytes
+				break
+			}
+		}
+	}
+
+	return err
+}
+
+// queryParts queries the window in parts, the latest first, and passes on the answer to each. A part is at
+// most as long as serverPart, which is half as long after each query that is too much for Prometheus, also
+// for later calls. If that refuses even an hour, the length is not what is wrong: serverPart is as long
+// again as the first part that was answered, and we don't ask for the rest of the window.
+func (a *analysis) queryParts(
+	ctx context.Context, longest time.Duration, query, places string, use func(model.Vector),
+) (isRefused bool, err error) {
+	answered := a.serverPart
 
 	for from := time.Duration(0); from < a.options.Window; {
-		window := min(size, a.options.Window-from)
+		window := min(longest, a.serverPart, a.options.Window-from)
 
-		rows, err := a.client.vector(ctx, render(query, "", window, by), a.end.Add(-from))
+		rows, err := a.client.vector(ctx, render(query, "", window, places), a.end.Add(-from))
 
 		if isTooMuch(err) {
-			if size = (window / 2).Truncate(step); size < hour {
-				a.serversRefused = true
-				return nil
+			if a.serverPart = (window / 2).Truncate(step); a.serverPart < hour {
+				a.serverPart = answered
+				return true, nil
 			}
 
 			continue
 		}
 
 		if err != nil {
-			return err
+			return false, err
 		}
 
-		for _, row := range rows {
-			a.addServer(s.kind, row)
+		use(rows)
+
+		if from == 0 {
+			answered = a.serverPart
 		}
 
 		from += window
 	}
 
-	return nil
+	return false, nil
 }
 
 func (a *analysis) podOf(row *model.Sample) podKey {
@@ -201,13 +267,11 @@ func (a *analysis) podOf(row *model.Sample) podKey {
 	}
 }
 
-// addServer adds a figure of a server.
-func (a *analysis) addServer(kind gpu.ServerKind, row *model.Sample) {
+// addServer returns what is known of the server that a row is about, nil if it is about none.
+func (a *analysis) addServer(kind gpu.ServerKind, row *model.Sample) *advise.ServerHistory {
 	key := a.podOf(row)
-
-	value := float64(row.Value)
-	if key.pod == "" || !(value >= 0) {
-		return
+	if key.pod == "" {
+		return nil
 	}
 
 	s := a.servers[key]
@@ -218,6 +282,21 @@ func (a *analysis) addServer(kind gpu.ServerKind, row *model.Sample) {
 
 	if s.Kind != kind {
 		s.Kind = "" // with two servers we don't know which one holds the cache
+	}
+
+	return s
+}
+
+// addFigure adds a figure of a server.
+func (a *analysis) addFigure(kind gpu.ServerKind, row *model.Sample) {
+	value := float64(row.Value)
+	if !(value >= 0) {
+		return
+	}
+
+	s := a.addServer(kind, row)
+	if s == nil {
+		return
 	}
 
 	switch string(row.Metric["figure"]) {
@@ -275,10 +354,27 @@ func (a *analysis) addServerOf(g *fleetGPU, f *advise.Facts) (isMixed bool) {
 	return isMixed
 }
 
-// mayHideServer reports whether one of the pods that held a GPU may have an inference server that Prometheus
-// has refused to answer about: what it holds may be a reservation.
+// mayHideServer reports whether one of the pods that held a GPU may have an inference server of which we do
+// not know, since Prometheus has refused to list them: what it holds may be a reservation.
 func (a *analysis) mayHideServer(h *history, f *advise.Facts) bool {
-	return a.serversRefused && f.Evidence.Server == nil && len(h.pods) > 0
+	return a.refused.pods && f.Evidence.Server == nil && len(h.pods) > 0
+}
+
+// describeRefusal returns why it is unknown what a server needs, if Prometheus has refused to say; else
+// nothing.
+func (a *analysis) describeRefusal(s *advise.ServerEvidence) string {
+	const after = ", as too much for it: what the server needs of what it reserves is unknown"
+
+	switch {
+	case s == nil || s.Need > 0:
+		return ""
+	case a.refused.kinds[s.Kind]:
+		return "Prometheus refused to answer what its inference server reported in some of the window" + after
+	case a.refused.weights && s.Weights == 0:
+		return "Prometheus refused to answer which annotations of pods say how large their models are" + after
+	}
+
+	return ""
 }
 
 // unnamedSteps returns in how many steps something without a name held the GPU, or may have: each of the

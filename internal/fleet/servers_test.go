@@ -78,7 +78,7 @@ func TestTwoServersInAPod(t *testing.T) {
 	s := analysisOf(weekly())
 	s.options.ClusterLabel = "cluster"
 	s.servers = map[podKey]*advise.ServerHistory{}
-	row := &model.Sample{Metric: model.Metric{"cluster": "a", "namespace": "ml", "pod": "p", "figure": figureSeen}}
+	row := &model.Sample{Metric: model.Metric{"cluster": "a", "namespace": "ml", "pod": "p"}}
 	s.addServer(gpu.ServerVLLM, row)
 	s.addServer(gpu.ServerVLLM, row)
 	cmptest.Equal(t, "kind", s.servers[podKey{"a", "ml", "p"}].Kind, gpu.ServerVLLM)
@@ -138,29 +138,53 @@ func TestSilentServersOfAHistory(t *testing.T) {
 	}
 }
 
-// serversAt answers queries for vLLM as a Prometheus that refuses those which refuses returns true for, by
-// the hours before the end of the window at which they end, and their length in hours.
-func serversAt(t *testing.T, o Options, refuses func(from, hours float64) bool) *analysis {
+// The queries about servers.
+const (
+	queryPods    = "pods"
+	queryWeights = "weights"
+	queryFigures = "figures"
+)
+
+// askedServers is a query about servers: of which sort it is, the hours before the end of the window at
+// which its part of it ends, and the length of that in hours.
+type askedServers struct {
+	sort        string
+	kind        gpu.ServerKind // of figures
+	from, hours float64
+}
+
+// serversAt answers queries about servers, vLLM in pod "p" and SGLang in "s", as a Prometheus that refuses
+// those which refuses returns true for. It returns the queries, too.
+func serversAt(t *testing.T, o Options, refuses func(q askedServers) bool) (*analysis, []askedServers) {
 	t.Helper()
 
-	handler := func(w http.ResponseWriter, r *http.Request) {
-		query := r.FormValue("query")
-		at, _ := strconv.ParseFloat(r.FormValue("time"), 64)
-		from := o.End.Sub(time.Unix(int64(at), 0)).Hours()
-		length := query[strings.Index(query, "[")+1 : strings.Index(query, "]")]
-		window, _ := model.ParseDuration(length)
-		hours := time.Duration(window).Hours()
+	var asked []askedServers
 
-		switch {
-		case !strings.Contains(query, "vllm:"):
-			says(200, "application/json", emptyVector)(w, r)
-		case refuses(from, hours):
-			problem(422, "execution", "query processing would load too many samples into memory")(w, r)
-		default:
-			row := `{"metric":{"cluster":"a","namespace":"ml","pod":"p","figure":"%s"},"value":[1,"%g"]}`
-			says(200, "application/json", `{"status":"success","data":{"resultType":"vector","result":[`+
-				fmt.Sprintf(row, figureCache, 0.04)+","+fmt.Sprintf(row, figureSteps, hours*12)+`]}}`)(w, r)
+	handler := func(w http.ResponseWriter, r *http.Request) {
+		q := readServerQuery(o, r)
+		asked = append(asked, q)
+
+		row := func(pod, label, value string, v float64) string {
+			return fmt.Sprintf(`{"metric":{"cluster":"a","namespace":"ml","pod":"%s","%s":"%s"},"value":[1,"%g"]}`, pod, label,
+				value, v)
 		}
+		pod := map[gpu.ServerKind]string{gpu.ServerVLLM: "p", gpu.ServerSGLang: "s"}[q.kind]
+		rows := []string{row(pod, "figure", figureCache, 0.04), row(pod, "figure", figureSteps, q.hours*12)}
+
+		switch q.sort {
+		case queryPods:
+			rows = []string{row("p", "kind", "vllm", 1), row("s", "kind", "sglang", 1)}
+		case queryWeights:
+			rows = []string{row("p", weightsLabel, "14Gi", 1), row("s", formerWeightsLabel, "14Gi", 1)}
+		}
+
+		if refuses(q) {
+			problem(422, "execution", "query processing would load too many samples into memory")(w, r)
+			return
+		}
+
+		says(200, "application/json", `{"status":"success","data":{"resultType":"vector","result":[`+
+			strings.Join(rows, ",")+`]}}`)(w, r)
 	}
 
 	a := analysisOf(o)
@@ -170,7 +194,27 @@ func serversAt(t *testing.T, o Options, refuses func(from, hours float64) bool) 
 		t.Fatal(err)
 	}
 
-	return a
+	return a, asked
+}
+
+func readServerQuery(o Options, r *http.Request) askedServers {
+	query := r.FormValue("query")
+	at, _ := strconv.ParseFloat(r.FormValue("time"), 64)
+	length := query[strings.Index(query, "[")+1 : strings.Index(query, "]")]
+	window, _ := model.ParseDuration(length)
+	q := askedServers{from: o.End.Sub(time.Unix(int64(at), 0)).Hours(), hours: time.Duration(window).Hours()}
+
+	switch {
+	case strings.Contains(query, "present_over_time"):
+		q.sort = queryPods
+	case strings.Contains(query, "kube_pod_annotations"):
+		q.sort = queryWeights
+	default:
+		q.sort = queryFigures
+		q.kind = gpu.ServerKind(query[strings.Index(query, "over_time(")+len("over_time(") : strings.Index(query, ":")])
+	}
+
+	return q
 }
 
 // TestRefusedServers: a day of servers that is too much for Prometheus is asked in parts, and what it still
@@ -190,33 +234,115 @@ func TestRefusedServers(t *testing.T) {
 		"all but the last":  {func(from, _ float64) bool { return from > 0 }, 24, true},
 		"the latest, large": {func(from, hours float64) bool { return from == 0 && hours > 2 }, 168, false},
 	} {
-		a := serversAt(t, o, c.refuses)
+		a, _ := serversAt(t, o, func(q askedServers) bool {
+			return q.kind == gpu.ServerVLLM && c.refuses(q.from, q.hours)
+		})
 		cmptest.Equal(t, about, a.servers[podKey{"a", "ml", "p"}].CacheHours, c.hours)
-		cmptest.Equal(t, about+": refused", a.serversRefused, c.refused)
+		cmptest.Equal(t, about+": refused", a.refused.kinds[gpu.ServerVLLM], c.refused)
+		cmptest.Equal(t, about+": another kind", a.servers[podKey{"a", "ml", "s"}].CacheHours, 168)
+		cmptest.Equal(t, about+": refused of another kind", a.refused.kinds[gpu.ServerSGLang], false)
 	}
-
-	a := serversAt(t, o, func(_, _ float64) bool { return true })
-	cmptest.Equal(t, "servers", len(a.servers), 0)
-
-	d := narrow(o)
-	heldByHolder{}.add(d.history, 0, model.Metric{"namespace": "ml", "pod": "p"}, 1)
-	cmptest.Equal(t, "provisional", judgeOne(a, d).Provisional, true)
-	a.gpus = []*fleetGPU{d}
-	cmptest.HasTexts(t, strings.Join(a.notes(&Report{}), "\n"), "servers count as silent")
-
-	a.serversRefused = false
-	cmptest.Equal(t, "provisional if all was asked", judgeOne(a, d).Provisional, false)
 }
 
-// TestServersOfEarlierDays: a server that has ended, or is silent, on the latest day was one before.
-func TestServersOfEarlierDays(t *testing.T) {
+// TestRefusalsConcernServers: what Prometheus refuses to say about servers makes the need of these unknown.
+// Other pods are judged as always, unless it has refused to say which pods have servers.
+func TestRefusalsConcernServers(t *testing.T) {
 	o := weekly()
-	days := 0
+	const gib = 1 << 30
+
+	type answers struct{ vllm, sglang, other string }
+
+	const (
+		reserved = "keep preallocated"
+		slice    = "slice "
+	)
+
+	for about, c := range map[string]struct {
+		refuses func(q askedServers) bool
+		want    answers
+		says    string // of the GPU of vLLM
+		note    string
+	}{
+		"nothing": {func(askedServers) bool { return false }, answers{slice, slice, slice}, "vLLM says of itself", ""},
+		"what vLLM reports": {
+			func(q askedServers) bool { return q.kind == gpu.ServerVLLM },
+			answers{reserved, slice, slice}, "refused to answer what its inference server reported", "of the kind vllm report",
+		},
+		"weights": {
+			func(q askedServers) bool { return q.sort == queryWeights },
+			answers{reserved, reserved, slice}, "refused to answer which annotations", "which annotations of pods",
+		},
+		"earlier weights": {
+			func(q askedServers) bool { return q.sort == queryWeights && q.from+q.hours > 48 },
+			answers{slice, slice, slice}, "vLLM says of itself", "which annotations of pods",
+		},
+		"earlier servers": {
+			func(q askedServers) bool { return q.sort == queryPods && q.from+q.hours > 48 },
+			answers{slice, slice, slice + " provisional"}, "vLLM says of itself", "which pods have inference servers",
+		},
+		"all": {
+			func(askedServers) bool { return true },
+			answers{reserved, reserved, slice + " provisional"}, "", "which pods have inference servers",
+		},
+	} {
+		a, asked := serversAt(t, o, c.refuses)
+		if len(asked) > 50 {
+			t.Errorf("%s: %d queries", about, len(asked))
+		}
+
+		judge := func(pod string, used float64) (string, GPU) {
+			d := narrow(o)
+			for i := range d.history.memory {
+				d.history.memory[i] = used * gib
+			}
+
+			heldByHolder{}.add(d.history, 0, model.Metric{"namespace": "ml", "pod": model.LabelValue(pod)}, 1)
+			answer := judgeOne(a, d)
+			a.gpus = []*fleetGPU{d}
+
+			text := fmt.Sprintf("%s %s", answer.Action, answer.Reason)
+			if answer.Provisional {
+				text += " provisional"
+			}
+
+			return text, answer
+		}
+
+		vllm, answer := judge("p", 60)
+		sglang, _ := judge("s", 60)
+		other, _ := judge("q", 8)
+		cmptest.Equal(t, about, answers{vllm, sglang, other}, c.want)
+		cmptest.HasTexts(t, answer.Explanation, c.says)
+
+		if notes := a.noteRefusals(); c.note == "" {
+			cmptest.Equal(t, about+": notes", len(notes), 0)
+		} else {
+			cmptest.HasTexts(t, strings.Join(notes, "\n"), c.note)
+		}
+	}
+}
+
+// TestServersTakeFewQueries: we ask only about kinds of servers that there are, and no more for a part that
+// was too long before.
+func TestServersTakeFewQueries(t *testing.T) {
+	o := weekly()
+
+	_, asked := serversAt(t, o, func(askedServers) bool { return false })
+	cmptest.Equal(t, "queries", len(asked), 7+1+2*7)
+
+	_, asked = serversAt(t, o, func(q askedServers) bool { return q.hours > 12 })
+	refused := 0
+
+	for _, q := range asked {
+		refused += boolToInt(q.hours > 12)
+	}
+
+	cmptest.Equal(t, "refused queries", refused, 1)
+
+	queries := 0
 	a := analysisOf(o)
 	a.client, _ = clientOf(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
-		if strings.Contains(r.FormValue("query"), "vllm:") {
-			days++
-		}
+		queries++
 
 		says(200, "application/json", emptyVector)(w, r)
 	}))
@@ -225,5 +351,5 @@ func TestServersOfEarlierDays(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	cmptest.Equal(t, "days", days, 7)
+	cmptest.Equal(t, "queries without servers", queries, 7) // there may have been some, days ago
 }
