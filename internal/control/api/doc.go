@@ -4,3 +4,7 @@ package api
 
 // Version is the apiVersion of every document.
 const Version = "mig-exporter/v1"
+
+// CredentialsUnchecked begins the detail of an Unavailable problem if the server cannot check who the caller
+// is. The GPUs and their driver have nothing to do with it.
+const CredentialsUnchecked = "credentials cannot be checked"

@@ -30,18 +30,7 @@ func (c *call) admitCaller(a authenticator) error {
 			"err", err,
 		)
 
-		var refused interface{ Refusal() string }
-		if errors.As(err, &refused) {
-			return problem(api.Unavailable, http.StatusServiceUnavailable,
-				"credentials cannot be checked: the cluster refuses to review them: %s",
-				refused.Refusal())
-		}
-
-		return problem(
-			api.Unavailable,
-			http.StatusServiceUnavailable,
-			"credentials cannot be checked now; try again",
-		)
+		return uncheckedProblem(err)
 	case err != nil:
 		c.closeConnection()
 		c.w.Header().Set("WWW-Authenticate", `Bearer realm="mig-exporter"`)
@@ -80,6 +69,29 @@ func (c *call) admitCaller(a authenticator) error {
 	}
 
 	return nil
+}
+
+// uncheckedProblem returns the problem document for an error that keeps us from checking credentials.
+func uncheckedProblem(err error) *api.Problem {
+	why := " now; try again"
+
+	var refused interface{ Refusal() string }
+	var unusable *configError
+
+	switch {
+	case errors.As(err, &refused):
+		why = ": the cluster refuses to review them: " + refused.Refusal()
+	case errors.As(err, &unusable):
+		why = ": " + unusable.publicText()
+	}
+
+	return problem(
+		api.Unavailable,
+		http.StatusServiceUnavailable,
+		"%s%s",
+		api.CredentialsUnchecked,
+		why,
+	)
 }
 
 // authenticate returns the caller's identity. First it checks the credentials that it can check

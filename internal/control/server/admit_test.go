@@ -4,6 +4,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
@@ -146,6 +149,50 @@ func TestRefusedReviewNamesTheRight(t *testing.T) {
 		if w.Code != 503 || !strings.Contains(w.Body.String(), want) {
 			t.Errorf("%s: %d %s, want %q", token, w.Code, w.Body, want)
 		}
+	}
+}
+
+// TestUnusableConfigurationIsNamed: the caller learns which setting of the node is wrong and how, and
+// neither a path nor anything that is in a file.
+func TestUnusableConfigurationIsNamed(t *testing.T) {
+	const itself = "credentials cannot be checked: the file of --control.config.file "
+
+	remove := func(t *testing.T, file string) {
+		t.Helper()
+
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace := func(mode os.FileMode) func(*testing.T, string) {
+		return func(t *testing.T, file string) {
+			t.Helper()
+			remove(t, file)
+
+			if err := os.WriteFile(file, []byte("s3cret: [kube-s3cret"), mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+
+	for name, c := range map[string]struct {
+		file  string
+		spoil func(*testing.T, string)
+		want  string
+	}{
+		"gone":        {"control.yml", remove, itself + "does not exist"},
+		"invalid":     {"control.yml", replace(0o600), itself + "is not valid"},
+		"for others":  {"control.yml", replace(0o604), itself + "is not valid"},
+		"key is gone": {"key.pem", remove, itself + "names a file that does not exist: tls.cert_file, tls.key_file"},
+		"no CA":       {"ca.pem", replace(0o600), itself + "names a file that is not valid: tls.client_ca_file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newTestAuthenticator(t, newAuthority(t), new(fakeReviewer))
+			c.spoil(t, filepath.Join(filepath.Dir(d.config.path), c.file))
+
+			p := wantProblem(t, newRig(t).show(d, "s3cret"), 503, api.Unavailable)
+			cmptest.Equal(t, "detail", p.Detail, c.want)
+		})
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -92,11 +93,51 @@ func loadConfig(path string) (*serverConfig, error) {
 	}
 
 	if err != nil {
-		return &serverConfig{files: c.files}, fmt.Errorf("--control.config.file=%s: %w", path, err)
+		return &serverConfig{files: c.files}, &configError{path: path, err: err}
 	}
 
 	return c, nil
 }
+
+// configError is why the configuration cannot be used.
+type configError struct {
+	path string // of the configuration
+	err  error
+}
+
+func (e *configError) Error() string {
+	return fmt.Sprintf("--control.config.file=%s: %v", e.path, e.err)
+}
+
+func (e *configError) Unwrap() error { return e.err }
+
+// publicText says what is wrong to callers that we do not know: with neither paths nor what is in the files.
+func (e *configError) publicText() string {
+	kind := "is not valid"
+
+	switch {
+	case errors.Is(e.err, fs.ErrNotExist):
+		kind = "does not exist"
+	case errors.Is(e.err, fs.ErrPermission):
+		kind = "cannot be read"
+	}
+
+	var named *namedFileError
+	if errors.As(e.err, &named) {
+		return "the file of --control.config.file names a file that " + kind + ": " + named.key
+	}
+
+	return "the file of --control.config.file " + kind
+}
+
+// namedFileError is why a file that the configuration names cannot be used.
+type namedFileError struct {
+	key string // in the configuration: "tls.client_ca_file"
+	err error
+}
+
+func (e *namedFileError) Error() string { return e.key + ": " + e.err.Error() }
+func (e *namedFileError) Unwrap() error { return e.err }
 
 // addStamps adds the stamps of files that we are about to read. It returns an error if one is no
 // regular file.
@@ -247,7 +288,7 @@ func (d *configDocument) loadTLS(dir string, c *serverConfig) error {
 	}
 
 	if err != nil {
-		return fmt.Errorf("tls.cert_file, tls.key_file: %w", err)
+		return &namedFileError{"tls.cert_file, tls.key_file", err}
 	}
 
 	if d.TLS.ClientCA == "" {
@@ -262,12 +303,12 @@ func (d *configDocument) loadTLS(dir string, c *serverConfig) error {
 	}
 
 	if err != nil {
-		return fmt.Errorf("tls.client_ca_file: %w", err)
+		return &namedFileError{"tls.client_ca_file", err}
 	}
 
 	c.clientCA = x509.NewCertPool()
 	if !c.clientCA.AppendCertsFromPEM(pem) {
-		return errors.New("tls.client_ca_file: expected certificates in PEM")
+		return &namedFileError{"tls.client_ca_file", errors.New("expected certificates in PEM")}
 	}
 
 	return nil
