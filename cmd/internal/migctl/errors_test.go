@@ -75,6 +75,25 @@ func TestEveryProblemSaysWhatToDo(t *testing.T) {
 	}
 }
 
+// TestUncheckedCredentials: the remedy is where the mistake is, which is not the driver.
+func TestUncheckedCredentials(t *testing.T) {
+	for detail, says := range map[string]string{
+		": the file of --control.config.file does not exist":       "mig-exporter check-config",
+		": the cluster refuses to review them: the right to create": "the detail",
+		" now; try again": "API server",
+	} {
+		p := api.Problem{Type: api.Unavailable, Title: "Unavailable", Status: 503, Detail: api.CredentialsUnchecked + detail}
+		_, address := serve(t, map[string]http.HandlerFunc{"*": refuse(p)})
+
+		for _, command := range []string{"get", "recommend", "restore", "release 0"} {
+			got := runner{}.run(t, address, strings.Fields(command)...)
+			cmptest.Equal(t, command+": exit code", got.code, exitFailed)
+			cmptest.HasTexts(t, flat(got.err), detail, "What to do: ", says)
+			cmptest.LacksTexts(t, flat(got.err), "driver", "GPUs' errors", "has read the GPUs")
+		}
+	}
+}
+
 func TestNobodyAnswers(t *testing.T) {
 	dir := t.TempDir()
 	dead := filepath.Join(dir, "dead")

@@ -268,16 +268,7 @@ func serverHint(p *api.Problem, o *options) string {
 	case api.RateLimited:
 		return "wait a moment and try again."
 	case api.Unavailable:
-		if o.Command == commandRecommend {
-			return recommendHint
-		}
-
-		if strings.Contains(p.Detail, "kubelet") { // the detail says what to do
-			return ""
-		}
-
-		return "mig-exporter has no driver to ask, or not the rights: see its log, " +
-			"and migctl get for the GPUs' errors."
+		return unavailableHint(p, o)
 	case api.ReadOnly:
 		return "operations cannot be recorded, so nothing is changed. migctl operations has the " +
 			"reason: the folder of --control.state-dir cannot be used, its disk is full, another process " +
@@ -290,6 +281,32 @@ func serverHint(p *api.Problem, o *options) string {
 	}
 
 	return ""
+}
+
+// unavailableHint says what to do about a server that lacks what it needs to answer.
+func unavailableHint(p *api.Problem, o *options) string {
+	const socketGoesOn = " On the node itself the unix socket needs no credentials: root can use it meanwhile."
+
+	why, unchecked := strings.CutPrefix(p.Detail, api.CredentialsUnchecked)
+
+	switch {
+	case unchecked && strings.Contains(why, "--control.config.file"):
+		return "correct it on the node: mig-exporter's log has the path and the mistake, and so has mig-exporter " +
+			"check-config with the same flags. mig-exporter looks at the file for every call and needs no restart." +
+			socketGoesOn
+	case unchecked && strings.HasPrefix(why, ": "):
+		return "give mig-exporter's service account the right that the detail names." + socketGoesOn
+	case unchecked:
+		return "mig-exporter cannot ask the cluster's API server whose token this is: its log has the reason." +
+			socketGoesOn
+	case o.Command == commandRecommend:
+		return recommendHint
+	case strings.Contains(p.Detail, "kubelet"): // the detail says what to do
+		return ""
+	}
+
+	return "mig-exporter has no driver to ask, or not the rights: see its log, " +
+		"and migctl get for the GPUs' errors."
 }
 
 // rightsHint says what to do about a caller who is not known, or lacks a right.
