@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +19,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/mig-exporter/mig-exporter/internal/retry"
+	"github.com/mig-exporter/mig-exporter/internal/secretfile"
 )
 
 // ClientOptions say which server to ask, and how.
@@ -114,28 +114,39 @@ func HidePassword(address string) string {
 	}
 }
 
-// checkSecrets returns an error if a file with a secret cannot be read. Without it, the first query
-// would fail as if the server could not be reached.
+// checkSecrets returns an error if a file with a secret cannot be read or has none, or if a token cannot be
+// sent. Without it, the first query would fail as if the server could not be reached, or refused us.
 func checkSecrets(c *config.HTTPClientConfig) error {
-	files := []string{c.BearerTokenFile}
-	if c.BasicAuth != nil {
-		files = append(files, c.BasicAuth.UsernameFile, c.BasicAuth.PasswordFile)
-	}
+	tokens := []string{c.BearerTokenFile}
+	var others []string
 
 	if c.Authorization != nil {
-		files = append(files, c.Authorization.CredentialsFile)
+		tokens = append(tokens, c.Authorization.CredentialsFile)
+
+		if err := secretfile.CheckToken(string(c.Authorization.Credentials)); err != nil {
+			return fmt.Errorf("authorization.credentials: %w", err)
+		}
+	}
+
+	if c.BasicAuth != nil {
+		others = append(others, c.BasicAuth.UsernameFile, c.BasicAuth.PasswordFile)
 	}
 
 	if c.OAuth2 != nil {
-		files = append(files, c.OAuth2.ClientSecretFile)
+		others = append(others, c.OAuth2.ClientSecretFile)
 	}
 
+	return errors.Join(readEach(tokens, secretfile.ReadToken), readEach(others, secretfile.Read))
+}
+
+// readEach reads the files that are configured, and returns the first error.
+func readEach(files []string, read func(string) (string, error)) error {
 	for _, file := range files {
 		if file == "" {
 			continue
 		}
 
-		if _, err := os.ReadFile(file); err != nil {
+		if _, err := read(file); err != nil {
 			return err
 		}
 	}

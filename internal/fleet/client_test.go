@@ -388,6 +388,17 @@ func TestClientConfiguration(t *testing.T) {
 		}
 	}
 
+	write("empty", "\n")
+	write("lines", "hidden\nhidden")
+
+	for _, file := range []string{write("a.yml", "bearer_token_file: empty\n"), write("b.yml", "authorization: {credentials_file: lines}\n"),
+		write("c.yml", "basic_auth: {username: a, password_file: empty}\n"), write("d.yml", `authorization: {credentials: "hidden\0"}`)} {
+		_, err := NewClient(ClientOptions{URL: server.URL, ConfigFile: file})
+		if err == nil || !strings.Contains(err.Error(), filepath.Base(file)) || strings.Contains(err.Error(), "hidden") {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+
 	for _, url := range []string{"", "prometheus:9090", "ftp://h", "http://", "http://h?x=1", "http://h#a", "http://[::1", "file:///etc"} {
 		if _, err := NewClient(ClientOptions{URL: url}); err == nil || !strings.Contains(err.Error(), "expected http://") {
 			t.Errorf("%q: %v", url, err)

@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/secretfile"
 )
 
 // DefaultCredentialsDir is where a pod finds the credentials of its service account.
@@ -222,7 +223,7 @@ func (c *Client) sendRequest(
 }
 
 func (c *Client) newHTTPRequest(ctx context.Context, r Request) (*http.Request, error) {
-	token, err := os.ReadFile(c.tokenPath)
+	token, err := secretfile.ReadToken(c.tokenPath)
 	if err != nil {
 		return nil, fmt.Errorf("token: %w: %w", err, gpu.ErrUnavailable)
 	}
@@ -242,7 +243,7 @@ func (c *Client) newHTTPRequest(ctx context.Context, r Request) (*http.Request, 
 		return nil, fmt.Errorf("%w: %w", err, gpu.ErrInvalidArgument)
 	}
 
-	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	request.Header.Set("Authorization", "Bearer "+token)
 
 	accept := "application/json"
 	if r.Accept != "" {

@@ -181,6 +181,17 @@ func TestDoNeedsTheToken(t *testing.T) {
 	if err := c.Do(t.Context(), get, nil); !errors.Is(err, gpu.ErrUnavailable) {
 		t.Errorf("got %v, want %v", err, gpu.ErrUnavailable)
 	}
+
+	for _, text := range []string{"", "\n", "two\nlines"} {
+		if err := os.WriteFile(filepath.Join(dir, "token"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+
+		err := c.Do(t.Context(), get, nil)
+		if !errors.Is(err, gpu.ErrUnavailable) || !strings.Contains(err.Error(), filepath.Join(dir, "token")) {
+			t.Errorf("%q: got %v, want %v and the file's name", text, err, gpu.ErrUnavailable)
+		}
+	}
 }
 
 func TestInClusterServer(t *testing.T) {

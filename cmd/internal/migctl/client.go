@@ -23,6 +23,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/fleet"
+	"github.com/mig-exporter/mig-exporter/internal/secretfile"
 )
 
 // client is a client of the control API. Its errors are *api.Problem if the server refuses a request,
@@ -101,12 +102,12 @@ func newClientOf(o *options, address string, schemes ...string) (*client, error)
 	}
 
 	if o.TokenFile != "" {
-		token, err := os.ReadFile(o.TokenFile)
+		token, err := secretfile.ReadToken(o.TokenFile)
 		if err != nil {
 			return nil, usageError{fmt.Sprintf("--token-file: %v", err)}
 		}
 
-		c.token = strings.TrimSpace(string(token))
+		c.token = token
 	}
 
 	return c, nil

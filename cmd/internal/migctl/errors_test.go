@@ -259,6 +259,28 @@ func TestOverTLSWithAToken(t *testing.T) {
 	}
 }
 
+// TestTokenFileWithoutAToken: nothing is sent, and the file is named.
+func TestTokenFileWithoutAToken(t *testing.T) {
+	f, address := serve(t, map[string]http.HandlerFunc{"GET /node": file(t, "node-a30.json")})
+
+	for text, says := range map[string]string{"": "is empty", "\n": "is empty", "s3cret\x00": "expected a token", "a\ns3cret": "one line"} {
+		path := filepath.Join(t.TempDir(), "token")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+
+		for _, command := range []string{"get", "top --once --url=" + address} {
+			got := runner{}.run(t, address, append(strings.Fields(command), "--token-file", path)...)
+			cmptest.Equal(t, command+": exit code", got.code, exitUsage)
+			cmptest.HasTexts(t, strings.Join(strings.Fields(got.err), ""), "--token-file", strings.Join(strings.Fields(path), ""))
+			cmptest.HasTexts(t, flat(got.err), says)
+			cmptest.LacksTexts(t, got.err, "s3cret")
+		}
+	}
+
+	cmptest.Equal(t, "requests", len(f.requests("")), 0)
+}
+
 func TestARequestWhoseConnectionBreaksIsRepeatedOnce(t *testing.T) {
 	routes := applied()
 	abort := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
