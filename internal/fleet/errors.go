@@ -160,8 +160,8 @@ func (c *Client) explain(err error) error {
 		e.Hint = foreignHint
 	case errors.Is(err, context.DeadlineExceeded):
 		e.Err = fmt.Errorf("no answer within %s", c.timeout)
-		e.Hint = "the server is slow or overloaded: ask for less with --match or --window, or ask a " +
-			"less busy replica."
+		e.Hint = "the server is slow or overloaded: ask for less with --match or --window, ask a " +
+			"less busy replica, or wait longer with --timeout."
 	case isClosed(err):
 		// An answer that ended too early came from a server, so we reached one.
 		e.Reached = errors.Is(err, io.ErrUnexpectedEOF)

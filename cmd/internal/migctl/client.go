@@ -68,7 +68,7 @@ var errAddress = errors.New("unexpected address")
 
 // newClientOf returns a client of the API at a socket, or at a URL with one of the schemes.
 func newClientOf(o *options, address string, schemes ...string) (*client, error) {
-	c := &client{address: fleet.HidePassword(address), foreign: errForeign, timeout: o.Timeout}
+	c := &client{address: fleet.HidePassword(address), foreign: errForeign, timeout: o.requestTimeout()}
 	transport := &http.Transport{ForceAttemptHTTP2: true}
 	c.http = &http.Client{
 		Transport:     transport,

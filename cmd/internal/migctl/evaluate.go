@@ -40,7 +40,7 @@ func addEvaluateCommand(app *kingpin.Application, o *options) {
 func (s *session) evaluate(ctx context.Context) error {
 	o := &s.opts
 
-	data, err := fetchTruth(ctx, o.URL, o.Timeout)
+	data, err := fetchTruth(ctx, o.URL, o.requestTimeout())
 	if err != nil {
 		return err
 	}

@@ -28,8 +28,9 @@ const (
 	formMarkdown = "markdown"
 )
 
-// queryTimeout is how long an answer of Prometheus may take. It is the default of Prometheus' own
-// limit (--query.timeout).
+// queryTimeout is how long an answer of Prometheus may take without --timeout. It is the default of
+// Prometheus' own limit (--query.timeout): over weeks of many GPUs a query can take longer than any request
+// to an exporter.
 const queryTimeout = 2 * time.Minute
 
 // fleetOptions are the flags of fleet, not parsed yet.
@@ -149,7 +150,7 @@ func (s *session) fleet(ctx context.Context) error {
 	client, err := fleet.NewClient(fleet.ClientOptions{
 		URL:        f.URL,
 		ConfigFile: f.ConfigFile,
-		Timeout:    queryTimeout,
+		Timeout:    s.opts.requestTimeout(),
 		UserAgent:  "migctl/" + version.Version,
 	})
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
@@ -287,6 +288,36 @@ func TestFleetFails(t *testing.T) {
 				c.text)
 		}
 	}
+}
+
+// TestFleetTimeout: --timeout holds for Prometheus, too; without it a query may take as long as Prometheus allows.
+func TestFleetTimeout(t *testing.T) {
+	release := make(chan struct{})
+	silent := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+
+	t.Cleanup(silent.Close)
+	t.Cleanup(func() { close(release) })
+
+	got := runner{}.run(t, defaultAddress, "fleet", "--prometheus.url="+silent.URL, "--timeout=20ms")
+	cmptest.Equal(t, "exit code", got.code, exitFailed)
+	cmptest.HasTexts(t, flat(got.err), "no answer within 20ms", "--timeout")
+
+	for line, want := range map[string]time.Duration{
+		"fleet --prometheus.url=http://h":              2 * time.Minute,
+		"fleet --prometheus.url=http://h --timeout=5m": 5 * time.Minute,
+		"get":              30 * time.Second,
+		"get --timeout=1m": time.Minute,
+	} {
+		s := session{out: io.Discard, errOut: io.Discard}
+		if _, err := s.parseCommandLine(strings.Fields(line)); err != nil {
+			t.Fatal(err)
+		}
+
+		cmptest.Equal(t, line, s.opts.requestTimeout(), want)
+	}
+
+	help := flat(runner{}.run(t, defaultAddress, "fleet", "--help").out)
+	cmptest.HasTexts(t, help, "must be answered: 30s, of fleet 2m")
 }
 
 // TestFleetCommandsOfThePageParse: the commands in the page parse.

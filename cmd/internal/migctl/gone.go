@@ -18,7 +18,7 @@ func goneFlags() map[string]string {
 			limits.Headroom,
 		),
 		"spec":               "use -o spec, of migctl recommend and of migctl fleet",
-		"prometheus.timeout": "leave it out: an answer may take " + queryTimeout.String(),
+		"prometheus.timeout": "use --timeout; without it an answer may take " + queryTimeout.String(),
 		"target-busy":        fmt.Sprintf("leave it out: a slice is busy for at most %v at p99", limits.TargetBusy),
 	}
 }

@@ -57,7 +57,7 @@ func TestGoneFlags(t *testing.T) {
 		"fleet --headroom=0.2": "--headroom is gone: leave it out: a slice has 0.15 of the " +
 			"highest memory use free",
 		"fleet --prometheus.timeout 5m --prometheus.url=http://h": "--prometheus.timeout is gone: " +
-			"leave it out: an answer may take 2m0s",
+			"use --timeout; without it an answer may take 2m0s",
 		"recommend --spec 3": "--spec is gone: use -o spec, of migctl recommend and of migctl fleet",
 		"fleet --target-busy=0.9": "--target-busy is gone: leave it out: a slice is busy for at " +
 			"most 0.8 at p99",

@@ -1,6 +1,7 @@
 package migctl
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -80,7 +81,7 @@ type options struct {
 	Command string
 
 	Address, TokenFile, CAFile, CertFile, KeyFile string
-	Timeout                                       time.Duration
+	Timeout                                       time.Duration // 0: see requestTimeout
 	Color                                         string
 
 	Output string
@@ -105,6 +106,18 @@ type options struct {
 	URL     string   // of evaluate
 	Top     topOptions
 	Fleet   fleetOptions
+}
+
+// defaultTimeout is how long the answer to a request may take without --timeout.
+const defaultTimeout = 30 * time.Second
+
+// requestTimeout returns how long the answer to a request may take.
+func (o *options) requestTimeout() time.Duration {
+	if o.Command == commandFleet {
+		return cmp.Or(o.Timeout, queryTimeout)
+	}
+
+	return cmp.Or(o.Timeout, defaultTimeout)
 }
 
 // specOptions give the wanted layout, from a file or on the command line.
@@ -298,9 +311,14 @@ func newApp(o *options) *kingpin.Application {
 		o.program.addFlags(app, o)
 	}
 
-	app.Flag("timeout", "Time within which a request must be answered. Following an operation "+
+	timeouts := "30s"
+	if o.program == nil {
+		timeouts += ", of " + commandFleet + " 2m"
+	}
+
+	app.Flag("timeout", "Time within which a request must be answered: "+timeouts+". Following an operation "+
 		"has no limit.").
-		Default("30s").
+		PlaceHolder("DURATION").
 		Envar("MIGCTL_TIMEOUT").
 		SetValue(durationValue("--timeout (or MIGCTL_TIMEOUT)", &o.Timeout))
 	app.Flag("color", "Colors: auto (on a terminal, unless NO_COLOR is set), always or never.").

@@ -110,7 +110,7 @@ func (s *session) line() *Line {
 		File:     o.Spec.File,
 		TakeOver: o.TakeOver,
 		Reason:   o.Reason,
-		Timeout:  o.Timeout,
+		Timeout:  o.requestTimeout(),
 		Parallel: o.Parallel,
 		In:       s.in,
 		Out:      s.out,
@@ -289,7 +289,7 @@ func (s *session) connect(ctx context.Context) (*client, error) {
 		return nil, &unreachable{address, err}
 	}
 
-	return newConnectedClient(o.Node, connection, o.Timeout), nil
+	return newConnectedClient(o.Node, connection, o.requestTimeout()), nil
 }
 
 // renamer returns a function that writes migctl's commands in a text as the program has them:
