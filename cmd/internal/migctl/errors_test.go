@@ -78,7 +78,7 @@ func TestEveryProblemSaysWhatToDo(t *testing.T) {
 // TestUncheckedCredentials: the remedy is where the mistake is, which is not the driver.
 func TestUncheckedCredentials(t *testing.T) {
 	for detail, says := range map[string]string{
-		": the file of --control.config.file does not exist":       "mig-exporter check-config",
+		": the file of --control.config.file does not exist":        "mig-exporter check-config",
 		": the cluster refuses to review them: the right to create": "the detail",
 		" now; try again": "API server",
 	} {
