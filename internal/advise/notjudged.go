@@ -2,6 +2,8 @@ package advise
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -38,6 +40,31 @@ func notJudged(s *gpu.Snapshot) []NotJudged {
 		}
 
 		list = append(list, n)
+	}
+
+	return list
+}
+
+// unknownNotes says which GPUs a report lacks because the driver has not listed them yet, or because their first
+// reading is under way.
+func unknownNotes(s *gpu.Snapshot) []string {
+	var list []string
+	if why := s.WhyUnknown(); why != "" {
+		list = append(list, "it is not known yet which GPUs this node has: "+why)
+	}
+
+	if len(s.Unread) > 0 {
+		indexes := make([]string, 0, len(s.Unread))
+		for _, index := range s.Unread {
+			indexes = append(indexes, strconv.Itoa(index))
+		}
+
+		verbs := "GPUs have not been read yet, and are"
+		if len(s.Unread) == 1 {
+			verbs = "GPU has not been read yet, and is"
+		}
+
+		list = append(list, fmt.Sprintf("%d %s not judged: index %s", len(s.Unread), verbs, strings.Join(indexes, ", ")))
 	}
 
 	return list

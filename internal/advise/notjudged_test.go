@@ -1,7 +1,9 @@
 package advise
 
 import (
+	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,4 +32,34 @@ func TestLostGPUIsNamed(t *testing.T) {
 	})
 	cmptest.Equal(t, "first note", report.Notes[0],
 		"GPU 2 could not be read, and is not judged: nvmlDeviceGetHandleByUUID: GPU is lost")
+}
+
+// TestUnknownGPUsAreNoEmptyNode: before the driver has listed its GPUs, and before they are read, a report says
+// so, and its list of devices is empty rather than null.
+func TestUnknownGPUsAreNoEmptyNode(t *testing.T) {
+	const general = "not seen: "
+
+	for want, s := range map[string]*gpu.Snapshot{
+		"it is not known yet which GPUs this node has: no NVIDIA driver": {Time: start(), Sources: []gpu.SourceState{
+			{Name: gpu.SourceNVML, Err: gpu.ErrNoDriver}}},
+		"2 GPUs have not been read yet, and are not judged: index 0, 3": {Time: start(), Unread: []int{0, 3}},
+		"1 GPU has not been read yet, and is not judged: index 7":       {Time: start(), Unread: []int{7}},
+		general: {Time: start(), Sources: []gpu.SourceState{{Name: gpu.SourceNVML, Up: true, LastSuccess: start()}}},
+	} {
+		a := New(DefaultOptions())
+		a.Observe(s)
+		report := a.Recommend(s)
+		report.Pack(s)
+
+		if !strings.HasPrefix(report.Notes[0], want) {
+			t.Errorf("first note is %q, want %q", report.Notes[0], want)
+		}
+
+		document, err := json.Marshal(report)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		cmptest.HasTexts(t, string(document), `"devices":[]`)
+	}
 }

@@ -17,6 +17,7 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 		Node:           s.Hostname,
 		Strict:         a.options.Strict,
 		SingleStrategy: a.options.SingleStrategy,
+		Devices:        []Recommendation{}, // JSON has [] and not null
 	}
 	held := countGPUs(s)
 	var trials [][]trial // by device; nil for GPU instances, which the single strategy does not change
@@ -320,7 +321,7 @@ func profilesOf(gpus []gpu.GPU, id gpu.UUID) []gpu.Profile {
 
 // notes say what the report could not take into account.
 func notes(s *gpu.Snapshot, unread []NotJudged) []string {
-	var list []string
+	list := unknownNotes(s)
 	for i := range unread {
 		list = append(list, unread[i].String())
 	}

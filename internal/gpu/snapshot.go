@@ -42,6 +42,18 @@ type Snapshot struct {
 	Processes ProcessDetail
 }
 
+// WhyUnknown returns why the driver has not listed its GPUs yet; empty if it has. Until then GPUs is empty
+// whatever the node has.
+func (s *Snapshot) WhyUnknown() string {
+	for i := range s.Sources {
+		if src := &s.Sources[i]; src.Name == SourceNVML && src.LastSuccess.IsZero() && src.Err != nil {
+			return src.Err.Error()
+		}
+	}
+
+	return ""
+}
+
 // Driver has the versions in use.
 type Driver struct {
 	Version, NVML string

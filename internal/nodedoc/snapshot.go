@@ -33,7 +33,7 @@ func New(snap *gpu.Snapshot) Document {
 			UnmatchedDevices:  each(snap.Unmatched, newUnmatched),
 			HoldersIncomplete: snap.HoldersIncomplete,
 			GPUsUnread:        slices.Clone(snap.Unread),
-			GPUsUnknown:       whyUnknown(snap),
+			GPUsUnknown:       snap.WhyUnknown(),
 			ProcessDetail:     detail,
 			HungCalls:         snap.HungCalls,
 			ReadEvery:         newReadEvery(&snap.Pace),
@@ -51,17 +51,6 @@ func newReadEvery(p *gpu.Pace) *ReadEvery {
 		FastSeconds: p.Fast.Now.Seconds(), FastConfiguredSeconds: p.Fast.Configured.Seconds(),
 		SlowSeconds: p.Slow.Now.Seconds(), SlowConfiguredSeconds: p.Slow.Configured.Seconds(),
 	}
-}
-
-// whyUnknown returns why the driver has not listed its GPUs yet; empty if it has.
-func whyUnknown(snap *gpu.Snapshot) string {
-	for _, s := range snap.Sources {
-		if s.Name == gpu.SourceNVML && s.LastSuccess.IsZero() && s.Err != nil {
-			return s.Err.Error()
-		}
-	}
-
-	return ""
 }
 
 // each applies convert to each element of a list. The result is never nil, so that JSON has [] and
