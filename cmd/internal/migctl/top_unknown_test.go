@@ -1,6 +1,8 @@
 package migctl
 
 import (
+	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
@@ -83,4 +85,28 @@ func TestHiddenProcessesAreNoError(t *testing.T) {
 
 	doc.GPUs[0].Errors = append(doc.GPUs[0].Errors, nodedoc.Error{Reading: gpu.ReadingPower, Reason: gpu.ReasonOther})
 	cmptest.HasTexts(t, frameText(t, watching(120, 40, doc), true), "!GPU 0", "1 error,")
+}
+
+// TestOnceSaysWhatItCounts: a picture has no node to open, so it has the warnings that its line counts, each once.
+func TestOnceSaysWhatItCounts(t *testing.T) {
+	nodes := map[string]*gpu.Snapshot{
+		"a": {Hostname: "a", Sources: []gpu.SourceState{{Name: gpu.SourceNVML, Err: gpu.ErrNoDriver}}},
+		"b": {Hostname: "b", Unread: []int{3}},
+	}
+
+	var urls []string
+	for _, name := range []string{"a", "b"} {
+		_, address := serve(t, map[string]http.HandlerFunc{"GET /node": answer(nodedoc.New(nodes[name]))})
+		urls = append(urls, "--url="+address)
+	}
+
+	got := runner{}.run(t, "", append([]string{"top", "--once"}, urls...)...)
+	cmptest.Equal(t, "exit code", got.code, exitOK)
+	cmptest.HasTexts(t, flat(got.out), "a 0 GPUs, 0 slices driver - ! 2 warnings", "! a: nvml is not available: no NVIDIA driver",
+		"! a: it is not known yet which GPUs this node has: no NVIDIA driver", "! b: 1 GPU has not been read yet")
+	fits(t, got.out)
+
+	got = runner{}.run(t, "", "top", "--once", urls[0])
+	cmptest.Equal(t, "lines of warnings of one node", strings.Count(got.out, "\n! "), 2)
+	cmptest.LacksTexts(t, got.out, "a: ")
 }

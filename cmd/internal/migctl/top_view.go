@@ -47,7 +47,7 @@ func (v *topView) listFrame(s topState) []frameLine {
 	list := v.listLines(s, c)
 
 	if s.height == 0 { // the frame is printed, not shown on a screen
-		return append(lines, list...)
+		return append(append(lines, list...), v.warningLines(s)...)
 	}
 
 	list = list[min(s.offset, len(list)):]
@@ -209,6 +209,34 @@ func (v *topView) nodeLine(s topState, n *topNode) []span {
 	}
 
 	return spans
+}
+
+// warningLines returns the warnings that nodeLine counts, for a frame that is printed: it has no screen on which to
+// open the node.
+func (v *topView) warningLines(s topState) []frameLine {
+	var lines []frameLine
+
+	for i := range s.nodes {
+		n := &s.nodes[i]
+		if n.view == nil {
+			continue
+		}
+
+		name := ""
+		if len(s.nodes) > 1 {
+			name = orUnknown(n.view.doc.Node.Hostname) + ": "
+		}
+
+		for _, w := range allWarnings(&n.view.doc) {
+			mark := "! "
+			for _, line := range wrap(v.p.clean(name+w.text), min(s.width, tableWidth)-len(mark)) {
+				lines = append(lines, lineOf(span{mark, w.color}, span{line, w.color}))
+				mark = "  "
+			}
+		}
+	}
+
+	return lines
 }
 
 // lateText says how old a node's reading is, and why. It is empty for a reading that the stream has
