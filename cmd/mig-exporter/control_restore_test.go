@@ -118,3 +118,38 @@ func TestForgetLayout(t *testing.T) {
 	c.idle()
 	c.scrape().expect(t, "forgotten", -1, "mig_control_gpu_not_restored")
 }
+
+// TestNoDriverIsNoEmptyNode: an exporter that has not reached its driver knows no GPU. Its clients say so, and a
+// script that restores layouts at boot learns that nothing was restored.
+func TestNoDriverIsNoEmptyNode(t *testing.T) {
+	t.Parallel()
+
+	const unknown = "it is not known yet which GPUs this node has: "
+
+	c := controlNode(t, write(t, "none.yaml", "version: 1\nnode: {kubernetes: false}\ngpus: [{model: A100-40GB, mig: true}]\n"+
+		"faults: [{kind: no-driver, for: 10m}]\n"))
+
+	for _, command := range []string{"restore", "recommend", "top --once --url=" + c.url} {
+		code := 0
+		if command == "restore" {
+			code = 1
+		}
+
+		out := strings.Join(strings.Fields(c.must(code, strings.Fields(command)...)), " ")
+		if !strings.Contains(out, unknown) || strings.Contains(out, "Nothing to restore") {
+			t.Errorf("migctl %s: no %q in\n%s", command, unknown, out)
+		}
+	}
+
+	report := string(c.get("/api/v1/recommendations").body)
+	if !strings.Contains(report, `"devices":[]`) || !strings.Contains(report, unknown) {
+		t.Errorf("recommendations: %s", report)
+	}
+
+	c.advance(11 * time.Minute)
+	c.until("the GPU is there", func(s series) bool { return len(s.of("nvidia_gpu_up")) == 1 })
+
+	if out := c.must(0, "restore"); !strings.Contains(out, "Nothing to restore") {
+		t.Errorf("migctl restore with a driver: %s", out)
+	}
+}

@@ -23,10 +23,10 @@ func (s *session) restoreLayouts(ctx context.Context) error {
 	}
 
 	if len(ids) == 0 {
-		s.page.line(
-			text(
-				"Nothing to restore: no GPU is known to lack the layout that operations have made.",
-			),
+		s.page.paragraph(
+			"",
+			plain,
+			"Nothing to restore: no GPU is known to lack the layout that operations have made.",
 		)
 
 		return nil
@@ -95,7 +95,11 @@ func (s *session) chooseRestorable(
 			ids = append(ids, list[i].GPU)
 		}
 
-		return list, ids, nil
+		if len(ids) == 0 {
+			err = s.checkLayoutsKnown(ctx, &operations)
+		}
+
+		return list, ids, err
 	}
 
 	var node nodedoc.Document
@@ -136,6 +140,51 @@ func (s *session) chooseRestorable(
 	slices.Sort(ids)
 
 	return list, slices.Compact(ids), nil
+}
+
+// checkLayoutsKnown returns an error if an empty list of GPUs to restore says nothing, since the exporter does not
+// know yet what the GPUs lack: a script that waits for restore would take it for done.
+func (s *session) checkLayoutsKnown(ctx context.Context, operations *api.Operations) error {
+	const unknown = "it is not known whether a layout is to be restored: "
+
+	if operations.Recovering {
+		return errors.New(unknown + "mig-exporter still reads, or finishes, what its last run has left. Try again")
+	}
+
+	var node nodedoc.Document
+	if err := s.client.fetch(ctx, "/node", &node); err != nil {
+		return err
+	}
+
+	if why := whyNoneRead(&node); why != "" {
+		return errors.New(unknown + why)
+	}
+
+	return nil
+}
+
+// whyNoneRead returns why no GPU of the node can be read; empty if one can, or if the node has none.
+func whyNoneRead(node *nodedoc.Document) string {
+	if slices.ContainsFunc(node.GPUs, func(g nodedoc.GPU) bool { return g.Up }) {
+		return ""
+	}
+
+	if why := unreadText(node); why != "" || len(node.GPUs) == 0 {
+		return why
+	}
+
+	// The error of a GPU that does not answer says more than that another one is released.
+	g := &node.GPUs[max(0, slices.IndexFunc(node.GPUs, func(g nodedoc.GPU) bool { return g.Released == nil }))]
+	why := "it does not answer"
+
+	switch {
+	case g.Released != nil:
+		why = "it is released"
+	case len(g.Errors) > 0:
+		why = g.Errors[0].Message
+	}
+
+	return fmt.Sprintf("no GPU can be read: GPU %d: %s", g.Index, why)
 }
 
 // restoreEach restores GPUs one after the other, and shows the outcome of each.

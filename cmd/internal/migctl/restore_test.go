@@ -12,6 +12,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 const lostGPU = gpu.UUID("GPU-aaaaaaaa-0000-0000-0000-000000000000")
@@ -62,10 +63,58 @@ func TestRestore(t *testing.T) {
 
 // TestNothingToRestore: nothing is asked of the operator or the server.
 func TestNothingToRestore(t *testing.T) {
-	_, address := serve(t, applied())
+	routes := applied()
+	routes["GET /node"] = file(t, "node-dgx-a100-mixed.json")
+	f, address := serve(t, routes)
 	got := runner{}.run(t, address, "restore")
 	cmptest.Equal(t, "exit code", got.code, exitOK)
 	cmptest.HasTexts(t, got.out, "Nothing to restore")
+
+	// A node whose driver has listed no GPU has nothing to restore, either.
+	routes = applied()
+	routes["GET /node"] = answer(nodedoc.New(&gpu.Snapshot{}))
+	_, address = serve(t, routes)
+	cmptest.Equal(t, "exit code without GPUs", runner{}.run(t, address, "restore").code, exitOK)
+	cmptest.Equal(t, "changes", len(f.requests("POST ")), 0)
+}
+
+// TestRestoreOfGPUsThatAreUnknown: a script that waits for restore must not take a node that was not read for
+// one that has all its layouts.
+func TestRestoreOfGPUsThatAreUnknown(t *testing.T) {
+	lost := gpu.GPU{Facts: gpu.Facts{UUID: lostGPU}, Device: gpu.Device{Errors: []gpu.ReadError{{Err: gpu.ErrLost}}}}
+	released := gpu.GPU{Facts: gpu.Facts{UUID: lostGPU, Index: 1}, Released: gpu.Some(gpu.Release{})}
+	up := gpu.GPU{Facts: gpu.Facts{UUID: "GPU-1", Index: 2}, Device: gpu.Device{Up: true}}
+
+	for name, c := range map[string]struct {
+		snap *gpu.Snapshot
+		code int
+		says string
+	}{
+		"no driver": {&gpu.Snapshot{Sources: []gpu.SourceState{{Name: gpu.SourceNVML, Err: gpu.ErrNoDriver}}}, exitFailed,
+			"it is not known yet which GPUs this node has: no NVIDIA driver"},
+		"not read yet":    {&gpu.Snapshot{Unread: []int{0}}, exitFailed, "1 GPU has not been read yet"},
+		"lost":            {&gpu.Snapshot{GPUs: []gpu.GPU{lost, released}}, exitFailed, "no GPU can be read: GPU 0: GPU is lost"},
+		"released":        {&gpu.Snapshot{GPUs: []gpu.GPU{released}}, exitFailed, "no GPU can be read: GPU 1: it is released"},
+		"one can be read": {&gpu.Snapshot{GPUs: []gpu.GPU{lost, up}}, exitOK, "Nothing to restore"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			routes := applied()
+			routes["GET /node"] = answer(nodedoc.New(c.snap))
+			_, address := serve(t, routes)
+
+			got := runner{}.run(t, address, "restore")
+			cmptest.Equal(t, "exit code", got.code, c.code)
+			cmptest.HasTexts(t, flat(got.out+got.err), c.says)
+		})
+	}
+
+	routes := applied()
+	routes["GET /node"] = file(t, "node-dgx-a100-mixed.json")
+	routes["GET /operations"] = answer(api.Operations{State: "running", Recovering: true, Operations: []api.Operation{}})
+	_, address := serve(t, routes)
+	got := runner{}.run(t, address, "restore")
+	cmptest.Equal(t, "exit code during the recovery", got.code, exitFailed)
+	cmptest.HasTexts(t, flat(got.err), "what its last run has left")
 }
 
 // TestForget: of a GPU that is lost, too.
