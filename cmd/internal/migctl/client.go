@@ -50,8 +50,12 @@ func (e *unreachable) Unwrap() error { return e.err }
 // maxAnswer bounds an answer in bytes. A node of 16 GPUs with 7 instances each answers with 300 KB.
 const maxAnswer = 32 << 20
 
-// newClient returns a client of the control API at --address.
+// newClient returns a client of the control API at --address, or of the metrics listener at --url.
 func newClient(o *options) (*client, error) {
+	if o.ExporterURL != "" {
+		return newExporterClient(o, o.ExporterURL)
+	}
+
 	c, err := newClientOf(o, o.Address, "https")
 	if errors.Is(err, errAddress) {
 		return nil, usageError{

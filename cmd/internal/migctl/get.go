@@ -63,8 +63,8 @@ func (s *session) writeNode(
 	node.GPUs = chosen
 
 	var list api.Operations
-	// If this fails, we show the node without the operations that block its GPUs.
-	if err := s.client.fetch(ctx, "/operations", &list); err != nil {
+	// If this fails, we show the node without the operations that block its GPUs. A metrics listener has none.
+	if s.opts.ExporterURL == "" && s.client.fetch(ctx, "/operations", &list) != nil {
 		list = api.Operations{}
 	}
 

@@ -62,7 +62,7 @@ const (
 		"failed; 130 interrupted by Ctrl-C, the operation continues."
 	setupHelp = "The flags before the command can also be set as environment variables: MIGCTL_ADDRESS, " +
 		"MIGCTL_TOKEN_FILE, MIGCTL_CA_FILE, MIGCTL_CERT_FILE, MIGCTL_KEY_FILE, MIGCTL_TIMEOUT, MIGCTL_COLOR; " +
-		"--url of top and evaluate as MIGCTL_URL.\n\nCompletion: source <(migctl --completion-script-bash), or " +
+		"--url as MIGCTL_URL.\n\nCompletion: source <(migctl --completion-script-bash), or " +
 		"--completion-script-zsh; in fish source (migctl --completion-script-fish | psub). " +
 		"Man page: migctl --help-man | man -l -"
 )
@@ -81,8 +81,13 @@ type options struct {
 	Command string
 
 	Address, TokenFile, CAFile, CertFile, KeyFile string
-	Timeout                                       time.Duration // 0: see requestTimeout
-	Color                                         string
+
+	// ExporterURL is the metrics listener that a command asks instead of Address; empty: none.
+	ExporterURL            string
+	urlGiven, addressGiven bool // by a flag
+
+	Timeout time.Duration // 0: see requestTimeout
+	Color   string
 
 	Output string
 	GPUs   []string // the argument "gpu"; of confirm-free: "device"
@@ -103,7 +108,7 @@ type options struct {
 
 	Explain string   // of recommend: the GPU to explain
 	Prices  []string // of recommend, not parsed yet
-	URL     string   // of evaluate
+	URL     string   // of evaluate, which asks no control API
 	Top     topOptions
 	Fleet   fleetOptions
 }
@@ -227,6 +232,10 @@ func (o *options) checkFlags() error {
 		if err := o.checkNodes(); err != nil {
 			return err
 		}
+	}
+
+	if err := o.checkURL(fileExists); err != nil {
+		return err
 	}
 
 	if o.Command == commandRecommend {
@@ -393,6 +402,7 @@ func addServerFlags(app *kingpin.Application, o *options) {
 	app.Flag("address", "Address of mig-exporter's control API: unix:///PATH or "+
 		"https://HOST:PORT.").
 		Default(defaultAddress).
+		IsSetByUser(&o.addressGiven).
 		Envar("MIGCTL_ADDRESS").
 		StringVar(&o.Address)
 	app.Flag("token-file", "File with the bearer token.").
@@ -468,6 +478,7 @@ func addReadCommands(app *kingpin.Application, o *options) {
 		HintAction(o.completions(listGPUs)).
 		StringsVar(&o.GPUs)
 	get.Flag("watch", "Draw it again with each reading, until Ctrl-C.").Short('w').BoolVar(&o.Watch)
+	addExporterURLFlag(get, o)
 	addOutputFlag(get, o, formTable, formWide, formName, formJSON, formYAML)
 
 	addTopCommand(app, o)
@@ -477,6 +488,7 @@ func addReadCommands(app *kingpin.Application, o *options) {
 	profiles.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").
 		HintAction(o.completions(listGPUs)).
 		StringsVar(&o.GPUs)
+	addExporterURLFlag(profiles, o)
 	addOutputFlag(profiles, o, formTable, formJSON, formYAML)
 
 	operations := o.command(app, commandOperations, "List the operations, the latest first; or "+

@@ -37,6 +37,7 @@ func addRecommendCommand(app *kingpin.Application, o *options) {
 		"the longest name counts.").
 		PlaceHolder("MODEL=NUMBER").
 		StringsVar(&o.Prices)
+	addExporterURLFlag(c, o)
 	outputFlag(c, o, "Form of the output: text, json, yaml; or spec, the recommended layouts, with what "+
 		"the GPUs have now, for migctl apply -f.", formText, formJSON, formYAML, formSpec)
 }

@@ -51,8 +51,10 @@ func (s *session) reportError(err error) int {
 		p.paragraph("migctl: ", red, silent.Error())
 
 		hint := unreachableHint(silent)
-		if s.opts.Command == commandTop && s.opts.program == nil {
+		if s.opts.Command == commandTop && s.opts.program == nil || s.opts.ExporterURL != "" {
 			hint = topHint()
+		} else if isAbsent(silent) {
+			hint += s.opts.listenerHint()
 		}
 
 		writeHint(p, cmp.Or(answerHint(silent), hint))
@@ -432,6 +434,11 @@ func answerHint(e *unreachable) string {
 	return ""
 }
 
+// isAbsent reports whether nothing listens at an address.
+func isAbsent(e *unreachable) bool {
+	return errors.Is(e, syscall.ECONNREFUSED) || errors.Is(e, fs.ErrNotExist)
+}
+
 // unreachableHint says what to do if a server does not answer.
 func unreachableHint(e *unreachable) string {
 	socket := !strings.HasPrefix(e.address, "https:") && !strings.HasPrefix(e.address, "node ")
@@ -444,7 +451,7 @@ func unreachableHint(e *unreachable) string {
 		return ""
 	case errors.Is(e, errForeign):
 		return "check --address: control is not on the port of the metrics."
-	case errors.Is(e, syscall.ECONNREFUSED), errors.Is(e, fs.ErrNotExist):
+	case isAbsent(e):
 		if e.address == releaseAddress {
 			return "is mig-exporter running on this node, as root? Its --release.socket " +
 				"must be --address (or MIGCTL_ADDRESS)."
