@@ -101,8 +101,11 @@ func (s *session) recommend(ctx context.Context) error {
 		return !named(&r)
 	})
 	if s.opts.Explain != "" {
-		s.explainNotJudged(report, words)
+		explained := s.explainNotJudged(report, words)
 		s.explainDevices(report, devices)
+		writeNotes(s.page, slices.DeleteFunc(slices.Clone(report.Notes), func(note string) bool {
+			return slices.Contains(explained, note)
+		}))
 
 		return nil
 	}
@@ -187,11 +190,11 @@ func (s *session) explainDevices(report *advise.Report, devices []advise.Recomme
 	}
 
 	writeSingleReason(s.page, report, devices)
-	writeNotes(s.page, report.Notes)
 }
 
-// explainNotJudged writes why the named GPUs that could not be read have no answer.
-func (s *session) explainNotJudged(report *advise.Report, words []string) {
+// explainNotJudged writes why the named GPUs that could not be read have no answer. It returns the notes of the
+// report that say the same.
+func (s *session) explainNotJudged(report *advise.Report, words []string) (notes []string) {
 	for i := range report.NotJudged {
 		n := &report.NotJudged[i]
 		if !slices.Contains(words, "all") && !namesGPU(words, n.Index, n.GPU) {
@@ -201,7 +204,11 @@ func (s *session) explainNotJudged(report *advise.Report, words []string) {
 		s.page.line(span{gpuTitle(s.page, n.Index, n.Model, n.GPU), bold})
 		s.page.paragraph("  ", yellow, "not judged: it could not be read: "+n.Why)
 		s.page.line()
+
+		notes = append(notes, n.String())
 	}
+
+	return notes
 }
 
 // namesGPU reports whether one of some words names a GPU, by index or UUID.
@@ -269,7 +276,7 @@ func writeRecommendations(p *page, report *advise.Report, devices []advise.Recom
 	p.line(text("Node ").in(dim), text("%s", orUnknown(report.Node)).in(bold),
 		text("   %s%s", report.Time.UTC().Format(time.RFC3339), strict).in(dim))
 
-	if len(devices) == 0 {
+	if len(devices) == 0 && len(report.NotJudged) == 0 { // a note names each of NotJudged
 		p.line()
 		p.line(text("No devices."))
 	}

@@ -360,3 +360,18 @@ func TestSpecOfAGPUThatIsLeft(t *testing.T) {
 	cmptest.Equal(t, "exit code", got.code, exitFailed)
 	cmptest.HasTexts(t, flat(got.err), "created on other GPUs, that of GPU 0 on GPU 2: see migctl recommend -o spec 2")
 }
+
+// TestUnreadGPUIsNamedOnce: the reason stands in one place, and no line says that there is no such device.
+func TestUnreadGPUIsNamedOnce(t *testing.T) {
+	report, s := observed(advise.DefaultOptions(), time.Hour, wholeH100(t, 0, load{}))
+	report.NotJudged = []advise.NotJudged{{GPU: "GPU-1c", Index: 3, Model: "NVIDIA H100 80GB HBM3", Why: "GPU is lost"}}
+	report.Notes = append([]string{report.NotJudged[0].String()}, report.Notes...)
+	_, address := serve(t, recommended(report, s))
+
+	for _, command := range []string{"recommend 3", "recommend --explain 3", "recommend --explain all", "recommend 0 3"} {
+		got := runner{}.run(t, address, strings.Fields(command)...)
+		cmptest.Equal(t, command+": exit code", got.code, exitOK)
+		cmptest.Equal(t, command+": how often the reason is given", strings.Count(flat(got.out), "GPU is lost"), 1)
+		cmptest.LacksTexts(t, got.out, "No devices.")
+	}
+}
