@@ -45,8 +45,8 @@ func notJudged(s *gpu.Snapshot) []NotJudged {
 	return list
 }
 
-// unknownNotes says which GPUs a report lacks because the driver has not listed them yet, or because their first
-// reading is under way.
+// unknownNotes says which GPUs a report lacks because the driver has not listed them yet, or because their
+// first reading is under way.
 func unknownNotes(s *gpu.Snapshot) []string {
 	var list []string
 	if why := s.WhyUnknown(); why != "" {
@@ -64,7 +64,8 @@ func unknownNotes(s *gpu.Snapshot) []string {
 			verbs = "GPU has not been read yet, and is"
 		}
 
-		list = append(list, fmt.Sprintf("%d %s not judged: index %s", len(s.Unread), verbs, strings.Join(indexes, ", ")))
+		note := fmt.Sprintf("%d %s not judged: index %s", len(s.Unread), verbs, strings.Join(indexes, ", "))
+		list = append(list, note)
 	}
 
 	return list

@@ -9,25 +9,25 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 )
 
-// addExporterURLFlag declares --url of a command that only reads: the exporter's metrics listener serves what it
-// shows, too, and needs neither partition control nor rights on the node.
+// addExporterURLFlag declares --url of a command that only reads: the exporter's metrics listener serves
+// what it shows, too, and needs neither partition control nor rights on the node.
 func addExporterURLFlag(c *kingpin.CmdClause, o *options) {
 	if o.program != nil {
 		return
 	}
 
-	c.Flag("url", "Ask the exporter's metrics listener (--web.listen-address) instead of its control API: "+
-		"http://HOST:PORT or https://HOST:PORT, such as "+defaultURL+". Needs no partition control. MIGCTL_URL counts "+
-		"only if there is neither --address nor a control socket.").
+	c.Flag("url", "Ask the exporter's metrics listener (--web.listen-address) instead of its control "+
+		"API: http://HOST:PORT or https://HOST:PORT, such as "+defaultURL+". Needs no partition control. "+
+		"MIGCTL_URL counts only if there is neither --address nor a control socket.").
 		PlaceHolder("URL").
 		IsSetByUser(&o.urlGiven).
 		Envar("MIGCTL_URL").
 		StringVar(&o.ExporterURL)
 }
 
-// checkURL decides whether a command asks the metrics listener. MIGCTL_URL, which migctl top follows, may name
-// another node than that whose layout migctl apply changes: it counts only if there is no control API to ask. exists
-// reports whether there is a file.
+// checkURL decides whether a command asks the metrics listener. MIGCTL_URL, which migctl top follows, may
+// name another node than the one whose layout migctl apply changes: it counts only if there is no control
+// API to ask. exists reports whether there is a file.
 func (o *options) checkURL(exists func(path string) bool) error {
 	switch {
 	case o.ExporterURL == "":

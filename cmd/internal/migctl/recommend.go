@@ -192,8 +192,8 @@ func (s *session) explainDevices(report *advise.Report, devices []advise.Recomme
 	writeSingleReason(s.page, report, devices)
 }
 
-// explainNotJudged writes why the named GPUs that could not be read have no answer. It returns the notes of the
-// report that say the same.
+// explainNotJudged writes why the named GPUs that could not be read have no answer. It returns the notes of
+// the report that say the same.
 func (s *session) explainNotJudged(report *advise.Report, words []string) (notes []string) {
 	for i := range report.NotJudged {
 		n := &report.NotJudged[i]

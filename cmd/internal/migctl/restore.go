@@ -142,8 +142,8 @@ func (s *session) chooseRestorable(
 	return list, slices.Compact(ids), nil
 }
 
-// checkLayoutsKnown returns an error if an empty list of GPUs to restore says nothing, since the exporter does not
-// know yet what the GPUs lack: a script that waits for restore would take it for done.
+// checkLayoutsKnown returns an error if an empty list of GPUs to restore says nothing, since the exporter
+// does not know yet what the GPUs lack: a script that waits for restore would take it for done.
 func (s *session) checkLayoutsKnown(ctx context.Context, operations *api.Operations) error {
 	const unknown = "it is not known whether a layout is to be restored: "
 

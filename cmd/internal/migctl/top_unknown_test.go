@@ -95,6 +95,7 @@ func TestOnceSaysWhatItCounts(t *testing.T) {
 	}
 
 	var urls []string
+
 	for _, name := range []string{"a", "b"} {
 		_, address := serve(t, map[string]http.HandlerFunc{"GET /node": answer(nodedoc.New(nodes[name]))})
 		urls = append(urls, "--url="+address)

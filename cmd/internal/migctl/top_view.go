@@ -211,8 +211,8 @@ func (v *topView) nodeLine(s topState, n *topNode) []span {
 	return spans
 }
 
-// warningLines returns the warnings that nodeLine counts, for a frame that is printed: it has no screen on which to
-// open the node.
+// warningLines returns the warnings that nodeLine counts, for a frame that is printed: it has no screen on
+// which to open the node.
 func (v *topView) warningLines(s topState) []frameLine {
 	var lines []frameLine
 
