@@ -209,7 +209,11 @@ func (a *Advisor) computeInstance(s *gpu.Snapshot, g *gpu.GPU, i *gpu.GPUInstanc
 
 // setUnheld fills in the recommendation for a device without a known holder. It is free if the kubelet
 // says so or, without a kubelet, if we know that no process uses it, and if no batch job can have it.
-func (r *Recommendation) setUnheld(s *gpu.Snapshot, allocated gpu.Opt[bool], processesKnown, jobsUnknown bool) {
+func (r *Recommendation) setUnheld(
+	s *gpu.Snapshot,
+	allocated gpu.Opt[bool],
+	processesKnown, jobsUnknown bool,
+) {
 	r.Action = ActionFree
 	if jobsUnknown || allocated.Or(s.HoldersIncomplete != "" || !processesKnown) {
 		r.Action = ActionKeep

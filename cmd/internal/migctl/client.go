@@ -292,7 +292,8 @@ func (c *client) checkDocument(data []byte) error {
 
 	return &unreachable{
 		c.address,
-		fmt.Errorf("%w: it answers in %.100q, and this understands %s", errOtherVersion, document.APIVersion, api.Version),
+		fmt.Errorf("%w: it answers in %.100q, and this understands %s",
+			errOtherVersion, document.APIVersion, api.Version),
 	}
 }
 

@@ -47,6 +47,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		line: line, key: r.Header.Get("Idempotency-Key"), token: r.Header.Get("Authorization"),
 		last: r.Header.Get("Last-Event-ID"), body: string(body),
 	})
+
 	route := f.routes[line]
 	if route == nil {
 		route = f.routes["*"]
