@@ -61,6 +61,29 @@ func load(t *testing.T) *document {
 	return d
 }
 
+// TestNoCommaEndsADescription: what follows a comma of a description that is not quoted is a key without a
+// value, which validators of OpenAPI refuse.
+func TestNoCommaEndsADescription(t *testing.T) {
+	var file yaml.Node
+	if err := yaml.Unmarshal(api.OpenAPI(), &file); err != nil {
+		t.Fatal(err)
+	}
+
+	var visit func(n *yaml.Node)
+
+	visit = func(n *yaml.Node) {
+		for i, part := range n.Content {
+			if n.Kind == yaml.MappingNode && i%2 == 1 && part.Tag == "!!null" {
+				t.Errorf("line %d: %q has no value", part.Line, n.Content[i-1].Value)
+			}
+
+			visit(part)
+		}
+	}
+
+	visit(&file)
+}
+
 // at follows a JSON pointer, and references on its way; it returns where it arrived, too.
 func (d *document) at(pointer string) (any, string) {
 	var here any = d.root
