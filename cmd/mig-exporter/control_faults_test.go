@@ -371,6 +371,7 @@ func TestRestore(t *testing.T) {
 	t.Setenv(stateVariable, filepath.Join(t.TempDir(), "node.json"))
 	scenario := write(t, "s.yaml", faultyRepartition+"faults: [{at: 30s, kind: reboot}]\n")
 	c := controlNode(t, scenario)
+	c.advance(time.Millisecond) // the GPUs were polled then
 	c.must(0, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=2,3g.20gb=1")
 	c.advance(31 * time.Second)
 	c.scrape().expect(t, "rebooted", -1, "nvidia_mig_gpu_instance_processes")
