@@ -45,8 +45,8 @@ func New(path string, logger log.Logger) *Folder {
 
 // Jobs reads the files of devices; other files in the folder are ignored. A file that cannot be
 // used is logged once for each reason; then the error wraps gpu.ErrUnavailable, and the jobs of the
-// other devices are returned. If the whole folder cannot be read, the jobs are nil;
-// the error wraps gpu.ErrNotFound if it does not exist.
+// other devices are returned. If the whole folder cannot be read, the jobs are nil; the error wraps
+// gpu.ErrNotFound if it does not exist.
 func (f *Folder) Jobs(devices []gpu.JobDevice) (gpu.Jobs, error) {
 	_, err := os.Stat(f.path + "/.") // the right to search the folder, too
 	switch {
@@ -75,13 +75,18 @@ func (f *Folder) Jobs(devices []gpu.JobDevice) (gpu.Jobs, error) {
 
 	if len(faulty) > 0 {
 		first := slices.Min(slices.Collect(maps.Keys(faulty)))
+		more := ""
+
+		if len(faulty) > 1 {
+			more = fmt.Sprintf(" (files that cannot be used: %d)", len(faulty))
+		}
 
 		return jobs, fmt.Errorf(
-			"job mapping: %w: %d files cannot be used, %s: %s",
+			"job mapping: %w: %s: %s%s",
 			gpu.ErrUnavailable,
-			len(faulty),
 			filepath.Join(f.path, first),
 			faulty[first],
+			more,
 		)
 	}
 

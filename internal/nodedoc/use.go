@@ -165,6 +165,7 @@ func (i *Instance) Evidence(kubelet bool) UseEvidence {
 func (c *ComputeInstance) Evidence(i *Instance, kubelet bool) UseEvidence {
 	e := c.Use.evidence(c.Activity, kubelet)
 	e.excludeProcesses(i.Memory)
+	e.JobsUnknown = e.JobsUnknown || i.JobsUnknown || len(i.Jobs) > 0 // a job of i may have any part
 
 	return e
 }

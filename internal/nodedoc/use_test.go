@@ -71,6 +71,12 @@ func TestUseStateOfParts(t *testing.T) {
 		cmptest.Equal(t, tt.name+" on the GPU", g.Evidence(true).State(), tt.want)
 	}
 
+	part.Use = free
+	g.GPUInstances[0].Jobs = []string{"7"}
+	cmptest.Equal(t, "GPU instance of a job", g.GPUInstances[0].Evidence(true).State(), Held)
+	cmptest.Equal(t, "compute instance of a job's GPU instance", part.Evidence(&g.GPUInstances[0], true).State(), UnknownUse)
+	g.GPUInstances[0].Jobs = nil
+
 	for used, want := range map[uint64]UseState{22 << 20: Free, 200 << 20: UnknownUse} {
 		hidden := Use{Allocated: gpu.Some(false)}
 		i := Instance{

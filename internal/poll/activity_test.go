@@ -275,6 +275,28 @@ func (j *fakeJobs) Jobs(devices []gpu.JobDevice) (gpu.Jobs, error) {
 	return j.jobs, j.err
 }
 
+// TestJobsOfPartsOfAGPU: a job of the whole GPU, or one that may be there, may have any part of which no job is
+// known. A job that is known is known.
+func TestJobsOfPartsOfAGPU(t *testing.T) {
+	own := gpu.JobDevice{Instance: gpu.Some(gpu.InstanceID(1))}
+	other := gpu.JobDevice{Instance: gpu.Some(gpu.InstanceID(2))}
+
+	for about, c := range map[string]struct {
+		jobs gpu.Jobs
+		want [2]bool // are they unknown
+	}{
+		"none":                        {gpu.Jobs{{}: nil, own: {"17"}, other: nil}, [2]bool{false, false}},
+		"one of the whole GPU":        {gpu.Jobs{{}: {"16"}, own: {"17"}, other: nil}, [2]bool{false, true}},
+		"unknown of the whole GPU":    {gpu.Jobs{own: {"17"}, other: nil}, [2]bool{false, true}},
+		"unknown of one part":         {gpu.Jobs{{}: nil, own: {"17"}}, [2]bool{false, true}},
+		"unknown, the folder is away": {nil, [2]bool{true, true}},
+	} {
+		gpus := []gpu.GPU{{Instances: []gpu.GPUInstance{{ID: 1}, {ID: 2}}}}
+		attachJobs(gpus, c.jobs, time.Now())
+		cmptest.Equal(t, about, [2]bool{gpus[0].Instances[0].JobsUnknown, gpus[0].Instances[1].JobsUnknown}, c.want)
+	}
+}
+
 func TestJobsAreLaidToTheirDevices(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
 	src.gpus[uuidA] = migGPU()

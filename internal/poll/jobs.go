@@ -88,13 +88,15 @@ func attachJobs(gpus []gpu.GPU, jobs gpu.Jobs, readAt time.Time) {
 
 		for k := range g.Instances {
 			gi := &g.Instances[k]
-			if gi.JobsUnknown = true; gi.Since.After(readAt) {
-				continue
-			}
 
 			list, known := jobs[gpu.JobDevice{Index: g.Index, Instance: gpu.Some(gi.ID)}]
+			if gi.Since.After(readAt) {
+				list, known = nil, false
+			}
+
+			// A job of the whole GPU, if there is one or may be, has any of its parts.
 			gi.Jobs = list
-			gi.JobsUnknown = !known || g.JobsUnknown // a job of the whole GPU has its parts
+			gi.JobsUnknown = !known || len(list) == 0 && (g.JobsUnknown || len(g.Jobs) > 0)
 		}
 	}
 }
