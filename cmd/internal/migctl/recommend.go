@@ -171,6 +171,10 @@ func (s *session) writeProcedures(ctx context.Context, report *advise.Report) er
 		return usageError{err.Error()}
 	}
 
+	if len(report.Devices) == 0 {
+		return nil
+	}
+
 	writeSummary(s.page, report, prices)
 
 	w := newProcedure(s.page, report)

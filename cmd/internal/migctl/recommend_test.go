@@ -404,7 +404,7 @@ func TestRecommendWithoutAnAnswer(t *testing.T) {
 // TestRecommendOfAnEmptyNode: a report without devices, and one of which nothing follows.
 func TestRecommendOfAnEmptyNode(t *testing.T) {
 	for says, gpus := range map[string][]gpu.GPU{
-		"No workload is to move from a whole GPU to a slice.": nil,
+		"No devices.": nil,
 		"No workload is to move yet.\nIt is not known whether a slice would do for the work of GPU 0.": {
 			wholeH100(t, 0, tiny, podOf("ml", "a-0", "Deployment/a"))},
 	} {

@@ -147,8 +147,11 @@ func (s *session) chooseRestorable(
 func (s *session) checkLayoutsKnown(ctx context.Context, operations *api.Operations) error {
 	const unknown = "it is not known whether a layout is to be restored: "
 
-	if operations.Recovering {
+	switch {
+	case operations.Recovering:
 		return errors.New(unknown + "mig-exporter still reads, or finishes, what its last run has left. Try again")
+	case operations.State == "read-only":
+		return errors.New(unknown + "partition control is read-only: " + operations.Reason)
 	}
 
 	var node nodedoc.Document

@@ -108,13 +108,18 @@ func TestRestoreOfGPUsThatAreUnknown(t *testing.T) {
 		})
 	}
 
-	routes := applied()
-	routes["GET /node"] = file(t, "node-dgx-a100-mixed.json")
-	routes["GET /operations"] = answer(api.Operations{State: "running", Recovering: true, Operations: []api.Operation{}})
-	_, address := serve(t, routes)
-	got := runner{}.run(t, address, "restore")
-	cmptest.Equal(t, "exit code during the recovery", got.code, exitFailed)
-	cmptest.HasTexts(t, flat(got.err), "what its last run has left")
+	for says, operations := range map[string]api.Operations{
+		"what its last run has left":                                {State: "running", Recovering: true},
+		"partition control is read-only: the folder cannot be read": {State: "read-only", Reason: "the folder cannot be read"},
+	} {
+		routes := applied()
+		routes["GET /node"] = file(t, "node-dgx-a100-mixed.json")
+		routes["GET /operations"] = answer(operations)
+		_, address := serve(t, routes)
+		got := runner{}.run(t, address, "restore")
+		cmptest.Equal(t, "exit code", got.code, exitFailed)
+		cmptest.HasTexts(t, flat(got.err), says)
+	}
 }
 
 // TestForget: of a GPU that is lost, too.
