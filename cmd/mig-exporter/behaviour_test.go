@@ -93,6 +93,8 @@ func TestExitCodes(t *testing.T) {
 		{"unknown driver", []string{"--driver=rocm"}, exitUsage, []string{"--driver=rocm", "nvml or sim"}},
 		{"no duration", []string{"--poll.timeout=soon"}, exitUsage, []string{"--poll.timeout=soon", "5s"}},
 		{"no number", []string{"--control.allow-gid=few"}, exitUsage, []string{"--control.allow-gid=few", "number"}},
+		{"no such port", []string{"--web.listen-address=:99999"}, exitUsage, []string{"--web.listen-address=:99999", "65535"}},
+		{"no port", []string{"--web.listen-address=localhost"}, exitUsage, []string{"--web.listen-address=localhost", "HOST:PORT"}},
 		{"interval too short", []string{"--poll.interval=1us"}, exitUsage, []string{"--poll.interval=1µs", "50ms"}},
 		{"scenario without the simulated driver", []string{"--sim.scenario=" + scenario}, exitFailure,
 			[]string{"--driver=sim"}},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -179,6 +180,7 @@ type KubernetesConfig struct {
 func (c *Config) validate(errs *flagErrors) {
 	c.Poll.validate(errs)
 	c.Metrics.validate(errs)
+	c.Web.validate(errs)
 	c.Profiling.validate(errs)
 
 	errs.check(c.Capture.Polls >= 1 && c.Capture.Polls <= maxCapturePolls,
@@ -241,6 +243,24 @@ func (c *PollConfig) validate(errs *flagErrors) {
 	errs.check(c.DriverBudget >= 0 && c.DriverBudget <= maxDriverBudget, // false for NaN
 		"%s=%v: expected seconds of driver calls for each second, such as 0.05, or 0 for no limit",
 		flagName("poll.driver-budget"), c.DriverBudget)
+}
+
+func (c *WebConfig) validate(errs *flagErrors) {
+	for _, address := range c.Addresses {
+		if !strings.HasPrefix(address, "vsock://") {
+			errs.checkAddress("web.listen-address", address)
+		}
+	}
+}
+
+// checkAddress adds an error unless we can listen on an address, as far as its form goes.
+func (e *flagErrors) checkAddress(flag flagName, address string) {
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+
+	e.check(err == nil, "%s=%s: expected HOST:PORT or :PORT, with a port up to 65535", flag, address)
 }
 
 func (c *MetricsConfig) validate(errs *flagErrors) {

@@ -139,6 +139,11 @@ func (c *ControlConfig) validate(errs *flagErrors) {
 	errs.check(c.StateDir != "", "%s: expected a folder", flagName("control.state-dir"))
 	errs.check(c.AllowGID >= -1, "%s=%s: expected a group id, or -1 for none",
 		flagName("control.allow-gid"), strconv.Itoa(c.AllowGID))
+
+	if c.ListenAddress != "" {
+		errs.checkAddress(address, c.ListenAddress)
+	}
+
 	errs.check(c.ListenAddress == "" || c.ConfigFile != "",
 		"%s=%s: expected %s=FILE with it", address, c.ListenAddress, file)
 	errs.check(c.ConfigFile == "" || c.ListenAddress != "",
