@@ -15,8 +15,10 @@ import (
 //	2g                          4, 0, 2
 //	3g                          4, 0
 //
-// For 1g with double memory, and for other models (A30, RTX PRO 6000), we don't know it and keep the
-// order in which the driver lists the placements. 4g and 7g have only one.
+// For 1g with double memory we don't know it, and begin at 6, where alone such an instance takes the
+// last memory slice: at 4 it would keep a compute slice from all others. For other models (A30, RTX
+// PRO 6000) we don't know it either, and keep the order in which the driver lists the placements. 4g
+// and 7g have only one.
 func preferred(p gpu.Profile, s shape) []gpu.Placement {
 	if s.axis != 8 || s.compute != 7 {
 		return p.Placements
@@ -27,6 +29,8 @@ func preferred(p gpu.Profile, s shape) []gpu.Placement {
 	switch [2]int{p.ComputeSlices, p.MemorySlices} {
 	case [2]int{1, 1}:
 		starts = []int{6, 4, 5, 0, 1, 2, 3}
+	case [2]int{1, 2}:
+		starts = []int{6, 4, 0, 2}
 	case [2]int{2, 2}:
 		starts = []int{4, 0, 2}
 	case [2]int{3, 4}:

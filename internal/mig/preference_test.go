@@ -22,7 +22,7 @@ func TestPlacementsOnAnEmptyGPU(t *testing.T) {
 		{"A100-40GB", "14", "2g.10gb@4"},
 		{"A100-40GB", "9", "3g.20gb@4"},
 		{"A100-40GB", "5", "4g.20gb@0"},
-		{"A100-40GB", "15", "1g.10gb@4"}, // not known: the first in the driver's list that leaves room for 4g.20gb
+		{"A100-40GB", "15", "1g.10gb@6"}, // not known: the one that leaves room for 4g.20gb and two 1g.5gb
 		{"A100-40GB", "19 19", "1g.5gb@4 1g.5gb@6"},
 		{"A100-40GB", "19 19 19", "1g.5gb@4 1g.5gb@5 1g.5gb@6"},
 		// leaves 3g.20gb@4, 6 4 5 0 would leave 2g.10gb@2

@@ -36,54 +36,51 @@ func namesOf(placed []Placed) string {
 	return strings.Join(names, " ")
 }
 
-// wastedBy returns what the alert MigSlicesStranded computes from the metrics of a GPU: slices that
-// are stranded by where the instances are, not by which they are.
-func wastedBy(c gpu.Capacity) (compute, memory int) {
+// wastedBy returns what the alert MigSlicesStranded computes from the metrics of a GPU: compute slices
+// that are stranded by where the instances are, not by which they are.
+func wastedBy(c gpu.Capacity) int {
 	unusedCompute := c.Compute.Free + c.Compute.Stranded
 	unusedMemory := c.Memory.Free + c.Memory.Stranded
 
-	compute = c.Compute.Stranded - max(0, unusedCompute-unusedMemory)
-	if unusedCompute > 0 {
-		memory = c.Memory.Stranded
-	}
+	return c.Compute.Stranded - max(0, unusedCompute-unusedMemory)
+}
 
-	return compute, memory
+// withoutMedia returns the profiles that may have a place of their own: those that differ by their
+// media engines alone have the same.
+func withoutMedia(m Model) []gpu.Profile {
+	return slices.DeleteFunc(slices.Clone(m.Profiles), func(p gpu.Profile) bool {
+		return strings.ContainsAny(p.Name, "+-")
+	})
 }
 
 // TestStrandedByPlacement: for every layout of every model, wastedBy is the difference to the best
 // placement of the same instances.
 func TestStrandedByPlacement(t *testing.T) {
 	for _, m := range modelsWithPlacements(t) {
-		plain := slices.DeleteFunc(slices.Clone(m.Profiles), func(p gpu.Profile) bool {
-			return strings.ContainsAny(p.Name, "+-") // the same places, with and without media engines
-		})
-
-		type stranded struct{ compute, memory int }
-		best := map[string]stranded{}
+		plain := withoutMedia(m)
+		best := map[string]int{}
 		eachLayout(plain, nil, 0, func(placed []Placed) {
-			c := CapacityOf(m.Profiles, placed)
+			stranded := CapacityOf(m.Profiles, placed).Compute.Stranded
 			name := namesOf(placed)
 
 			least, known := best[name]
 			if !known {
-				least = stranded{c.Compute.Stranded, c.Memory.Stranded}
+				least = stranded
 			}
 
-			best[name] = stranded{min(least.compute, c.Compute.Stranded), min(least.memory, c.Memory.Stranded)}
+			best[name] = min(least, stranded)
 		})
 
 		wasteful := 0
 		eachLayout(plain, nil, 0, func(placed []Placed) {
 			c := CapacityOf(m.Profiles, placed)
-			least := best[namesOf(placed)]
 
-			compute, memory := wastedBy(c)
-			if compute != c.Compute.Stranded-least.compute || memory != c.Memory.Stranded-least.memory {
-				t.Errorf("%s, %v: %d compute and %d memory slices wasted, want %d and %d", m.Name, placed, compute, memory,
-					c.Compute.Stranded-least.compute, c.Memory.Stranded-least.memory)
+			wasted := wastedBy(c)
+			if want := c.Compute.Stranded - best[namesOf(placed)]; wasted != want {
+				t.Errorf("%s, %v: %d compute slices wasted, want %d", m.Name, placed, wasted, want)
 			}
 
-			if compute+memory > 0 {
+			if wasted > 0 {
 				wasteful++
 			}
 		})
@@ -92,4 +89,47 @@ func TestStrandedByPlacement(t *testing.T) {
 			t.Errorf("%s: no placement wastes slices", m.Name)
 		}
 	}
+}
+
+// TestPlansWasteNothing: no layout that a plan makes on an empty GPU has the alert
+// MigSlicesStranded, whose remedy is a plan.
+func TestPlansWasteNothing(t *testing.T) {
+	for _, m := range modelsWithPlacements(t) {
+		planned := map[string]bool{}
+		eachLayout(withoutMedia(m), nil, 0, func(placed []Placed) {
+			name := namesOf(placed)
+			if len(placed) == 0 || planned[name] {
+				return
+			}
+
+			planned[name] = true
+
+			after := planOnEmptyGPU(t, m, strings.Fields(name))
+			if n := wastedBy(CapacityOf(m.Profiles, after)); n > 0 {
+				t.Errorf("%s, %s: the plan places them at %v and wastes %d compute slices", m.Name, name, after, n)
+			}
+		})
+	}
+}
+
+// planOnEmptyGPU returns where a plan places instances of these profiles on an empty GPU.
+func planOnEmptyGPU(t *testing.T, m Model, profiles []string) []Placed {
+	t.Helper()
+
+	rule := Rule{GPUs: []string{"0"}, Enabled: true}
+	for _, p := range profiles {
+		rule.Want = append(rule.Want, Want{Profile: p, Count: 1})
+	}
+
+	plan, err := PlanNode(t.Context(), []GPULayout{unexplored(m).nodeGPU(0, nil)}, Spec{Rules: []Rule{rule}})
+	if err != nil {
+		t.Fatalf("%s %v: %v", m.Name, profiles, err)
+	}
+
+	var placed []Placed
+	for _, a := range plan.GPUs[0].After {
+		placed = append(placed, Placed{Profile: a.Profile, Placement: a.Placement})
+	}
+
+	return placed
 }
