@@ -25,7 +25,7 @@ func Analyze(ctx context.Context, c *Client, o Options) (*Report, error) {
 	}
 
 	a := &analysis{client: c, options: o, end: o.End.Truncate(step), chunk: firstChunk(o.Window),
-		holdersKnown: map[string]bool{}, models: models{}}
+		holdersKnown: map[string]bool{}, sources: map[place]*sources{}, models: models{}}
 	if err := a.listGPUs(ctx); err != nil {
 		return nil, err
 	}
@@ -51,12 +51,13 @@ type analysis struct {
 	gpus    []*fleetGPU // by cluster, node and UUID
 	// holdersKnown has the clusters whose history names holders of GPUs.
 	holdersKnown map[string]bool
-	models       models // guarded by mu
+	sources      map[place]*sources // of the nodes whose exporters have any
+	models       models             // guarded by mu
 	servers      map[podKey]*advise.ServerHistory
 	refused      refusals
 	serverPart   time.Duration // the longest part of the window that we ask about servers at once
 	// exporters has the exporter of each node, by cluster and node; empty if there are several.
-	exporters map[[2]string]string
+	exporters map[place]string
 
 	mu    sync.Mutex
 	nodes [][]*fleetGPU // the nodes that remain to be queried, each with its GPUs
@@ -64,16 +65,20 @@ type analysis struct {
 	done  int           // GPUs queried
 }
 
+// place says where a GPU is; a history need not name clusters.
+type place struct{ cluster, node string }
+
 // fleetGPU is a GPU of the fleet.
 type fleetGPU struct {
-	uuid, cluster, node string
-	name                string // of the model, as the driver reports it
-	modelCount          int    // how many names of models its series have had
-	dialect             *dialect
-	samples             float64  // of the series that cluster and name are from, which has the most
-	history             *history // only while we query it
-	answer              GPU
-	first, last         time.Time // begin and end of its history; zero if it has none
+	uuid string
+	place
+	name        string // of the model, as the driver reports it
+	modelCount  int    // how many names of models its series have had
+	dialect     *dialect
+	samples     float64  // of the series that cluster and name are from, which has the most
+	history     *history // only while we query it
+	answer      GPU
+	first, last time.Time // begin and end of its history; zero if it has none
 	// holderUnknown says that the history never shows whether anything held it, although it shows
 	// holders of other GPUs in the cluster; holderUnread, that it lacks that for some of the time.
 	holderUnknown, holderUnread bool
@@ -160,8 +165,8 @@ func (a *analysis) listWindow(ctx context.Context, d *dialect, end time.Time, wi
 		labels = append(labels, string(l))
 	}
 
-	match := strings.Join(a.options.Match, ",")
-	query := render(d.inventory, match, window, strings.Join(labels, ", "))
+	places := strings.Join(labels, ", ")
+	query := render(d.inventory, a.matchers(), window, places)
 
 	rows, err := a.client.vector(ctx, query, end)
 	if isTooMuch(err) && window >= 2*time.Hour {
@@ -185,15 +190,22 @@ func (a *analysis) listWindow(ctx context.Context, d *dialect, end time.Time, wi
 		a.addRow(d, row, found)
 	}
 
-	query = render(d.holders, match, window, a.options.ClusterLabel)
+	query = render(d.holders, a.matchers(), window, a.options.ClusterLabel)
 
 	clusters, err := a.client.vector(ctx, query, end)
 	for _, row := range clusters {
 		a.holdersKnown[string(row.Metric[model.LabelName(a.options.ClusterLabel)])] = true
 	}
 
-	return err
+	if err != nil {
+		return err
+	}
+
+	return a.listSources(ctx, d, end, window, places)
 }
+
+// matchers returns the label matchers that the user adds to every selector.
+func (a *analysis) matchers() string { return strings.Join(a.options.Match, ",") }
 
 // addRow adds the GPU of a series to found. A GPU can have several series, if its labels have
 // changed: those of the series with the most samples count, or of the first among equals, since we
@@ -224,33 +236,37 @@ func (a *analysis) addRow(d *dialect, row *model.Sample, found map[string]*fleet
 	}
 
 	g.samples = float64(row.Value)
-	g.cluster = string(row.Metric[model.LabelName(a.options.ClusterLabel)])
+	g.place = a.placeOf(row.Metric)
 
 	if name != "" {
 		g.name = name
 	}
+}
+
+// placeOf returns the place that labels name.
+func (a *analysis) placeOf(labels model.Metric) place {
+	p := place{cluster: string(labels[model.LabelName(a.options.ClusterLabel)])}
 
 	for _, l := range placeLabels() {
-		if node := string(row.Metric[l]); node != "" {
-			g.node = node
+		if p.node = string(labels[l]); p.node != "" {
 			break
 		}
 	}
+
+	return p
 }
 
 // groupByNode fills nodes. We query the GPUs of a node together, to see which pods hold several of
 // them. If each of two exporters serves some GPUs of a node, it lists the node twice.
 func (a *analysis) groupByNode() {
-	a.exporters = map[[2]string]string{}
+	a.exporters = map[place]string{}
 
 	for _, g := range a.gpus {
-		place := [2]string{g.cluster, g.node}
-
-		exporter, known := a.exporters[place]
+		exporter, known := a.exporters[g.place]
 		if known && exporter != g.dialect.name {
-			a.exporters[place] = ""
+			a.exporters[g.place] = ""
 		} else {
-			a.exporters[place] = g.dialect.name
+			a.exporters[g.place] = g.dialect.name
 		}
 	}
 

@@ -40,7 +40,7 @@ func narrow(o Options) *fleetGPU {
 	h.stayed = true
 	d := native()
 
-	return &fleetGPU{uuid: "GPU-1", cluster: "a", node: "n", name: "NVIDIA H100 80GB HBM3", modelCount: 1, dialect: &d,
+	return &fleetGPU{uuid: "GPU-1", place: place{cluster: "a", node: "n"}, name: "NVIDIA H100 80GB HBM3", modelCount: 1, dialect: &d,
 		history: h}
 }
 
@@ -495,7 +495,7 @@ func TestHoldersUntold(t *testing.T) {
 		}
 
 		cmptest.Equal(t, name+": action", d.answer.Action, want)
-		said := strings.Contains(strings.Join(a.notes(&Report{}), " "), "neither nvidia_gpu_allocated nor")
+		said := strings.Contains(strings.Join(a.notes(&Report{}), " "), "never shows what holds them")
 		cmptest.Equal(t, name+": it is said that this is not known", said, !told)
 	}
 }

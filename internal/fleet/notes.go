@@ -170,9 +170,9 @@ func (a *analysis) notes(r *Report) []string {
 	)
 	add(
 		c.holderUnknown,
-		"%d GPUs count as held all the time: the history has neither nvidia_gpu_allocated nor "+
-			"nvidia_gpu_processes of them, as if mig-exporter saw no kubelet and only the "+
-			"processes of its own PID namespace.",
+		"%d GPUs count as held all the time: the history never shows what holds them, as if the "+
+			"kubelet did not answer, the files of batch jobs could not be used, or mig-exporter saw "+
+			"only the processes of its own PID namespace (docs/fleet.md has when).",
 		c.holderUnknown,
 	)
 	add(

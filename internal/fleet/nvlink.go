@@ -74,7 +74,7 @@ func (a *analysis) findNeighbors(gpus []*fleetGPU) {
 
 // isShared reports whether several exporters serve GPUs of a GPU's node.
 func (a *analysis) isShared(g *fleetGPU) bool {
-	exporter, known := a.exporters[[2]string{g.cluster, g.node}]
+	exporter, known := a.exporters[g.place]
 	return known && exporter == ""
 }
 

@@ -187,11 +187,11 @@ func (a *analysis) report() *Report {
 		WindowHours: a.options.Window.Hours(),
 		options:     a.options.Advise,
 	}
-	nodes := map[[2]string]bool{}
+	nodes := map[place]bool{}
 
 	for _, g := range a.gpus {
 		r.GPUs = append(r.GPUs, g.answer)
-		nodes[[2]string{g.cluster, g.node}] = true
+		nodes[g.place] = true
 	}
 
 	r.Nodes = len(nodes)
