@@ -157,23 +157,30 @@ func rightsizingStats(s scope) []panel {
 }
 
 // underusedNumber returns how many whole GPUs are larger than their work needs, and of how many that are held
-// it is not known yet. It is 0 only if it is known of one at least that it is not.
+// that is not known. It is 0 only if it is known of one at least that it is not.
 func underusedNumber(s scope) panel {
+	const (
+		answer = "last_over_time(mig:gpu_rightsizing:answer[26h])"
+		known  = "(" + answer + " == 0 or on (cluster, uuid) mig:gpu_underused:info or on (cluster, uuid) " +
+			"(count_over_time(mig:gpu_busy:avg5m[2d]) >= 288 unless on (cluster, uuid) " + answer + " < 0))"
+		held = "(last_over_time(mig:gpu_busy:avg5m[10m]) or on (cluster, uuid) mig:gpu_rightsizing:answer " +
+			"or on (cluster, uuid) group by (cluster, uuid) " +
+			"(nvidia_gpu_allocated == 1 unless on (cluster, uuid) nvidia_gpu_mig_enabled == 1))"
+	)
+
 	here := " and on (cluster, uuid) " + s.gpu("mig:gpu_target:sole")
-	known := "(mig:gpu_rightsizing:kept or on (cluster, uuid) mig:gpu_underused:info " +
-		"or on (cluster, uuid) count_over_time(mig:gpu_busy:avg5m[2d]) >= 288)"
 
 	p := figure("Larger than their work needs", "none", countHue, 5,
 		"Whole GPUs, by how that is known. week: the advisor's evidence of seven days or more, the alert GpuRightsizingCandidate; "+
 			"provisional: evidence that is not complete yet; means: means of five minutes alone, where the advisor has no answer. For the last two "+
-			"GpuUnderused fires. They are the rows of the fleet's table of underused GPUs. not known yet: GPUs that are held, have been for less than "+
-			"a day, and have no answer of the advisor."+ruled,
+			"GpuUnderused fires. They are the rows of the fleet's table of underused GPUs. not known: GPUs that are or may be held, of which the advisor "+
+			"says what is not known of their work, or has no answer, and means of five minutes have less than a day or do not exist."+ruled,
 		aggregate("count", "evidence", s.underused())+" or on () "+
 			setLabel("(0 * count("+known+here+"))", "evidence", "GPUs"),
 		"{{evidence}}")
 	p.queries = append(p.queries, query{
-		expr:   "count(last_over_time(mig:gpu_busy:avg5m[10m]) unless on (cluster, uuid) " + known + here + ")",
-		legend: "not known yet",
+		expr:   "count(" + held + " unless on (cluster, uuid) " + known + here + ")",
+		legend: "not known",
 	})
 
 	return p

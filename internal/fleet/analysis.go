@@ -25,7 +25,7 @@ func Analyze(ctx context.Context, c *Client, o Options) (*Report, error) {
 	}
 
 	a := &analysis{client: c, options: o, end: o.End.Truncate(step), chunk: firstChunk(o.Window),
-		holdersKnown: map[string]bool{}, sources: map[place]*sources{}, models: models{}}
+		holdersKnown: map[string]bool{}, models: models{}}
 	if err := a.listGPUs(ctx); err != nil {
 		return nil, err
 	}
@@ -51,8 +51,7 @@ type analysis struct {
 	gpus    []*fleetGPU // by cluster, node and UUID
 	// holdersKnown has the clusters whose history names holders of GPUs.
 	holdersKnown map[string]bool
-	sources      map[place]*sources // of the nodes whose exporters have any
-	models       models             // guarded by mu
+	models       models // guarded by mu
 	servers      map[podKey]*advise.ServerHistory
 	refused      refusals
 	serverPart   time.Duration // the longest part of the window that we ask about servers at once
@@ -165,8 +164,8 @@ func (a *analysis) listWindow(ctx context.Context, d *dialect, end time.Time, wi
 		labels = append(labels, string(l))
 	}
 
-	places := strings.Join(labels, ", ")
-	query := render(d.inventory, a.matchers(), window, places)
+	match := strings.Join(a.options.Match, ",")
+	query := render(d.inventory, match, window, strings.Join(labels, ", "))
 
 	rows, err := a.client.vector(ctx, query, end)
 	if isTooMuch(err) && window >= 2*time.Hour {
@@ -190,22 +189,15 @@ func (a *analysis) listWindow(ctx context.Context, d *dialect, end time.Time, wi
 		a.addRow(d, row, found)
 	}
 
-	query = render(d.holders, a.matchers(), window, a.options.ClusterLabel)
+	query = render(d.holders, match, window, a.options.ClusterLabel)
 
 	clusters, err := a.client.vector(ctx, query, end)
 	for _, row := range clusters {
 		a.holdersKnown[string(row.Metric[model.LabelName(a.options.ClusterLabel)])] = true
 	}
 
-	if err != nil {
-		return err
-	}
-
-	return a.listSources(ctx, d, end, window, places)
+	return err
 }
-
-// matchers returns the label matchers that the user adds to every selector.
-func (a *analysis) matchers() string { return strings.Join(a.options.Match, ",") }
 
 // addRow adds the GPU of a series to found. A GPU can have several series, if its labels have
 // changed: those of the series with the most samples count, or of the first among equals, since we

@@ -14,8 +14,6 @@ import (
 type history struct {
 	start time.Time // of the window
 	place string    // cluster and node
-	// sources are those of its node; nil if the history has none.
-	sources *sources
 
 	// By step of five minutes. Means are NaN without a sample.
 	busy, sms, bandwidth []float32
@@ -133,7 +131,6 @@ func (a *analysis) queryGPUs(ctx context.Context, gpus []*fleetGPU) error {
 	for _, g := range gpus {
 		g.history = newHistory(a.end.Add(-a.options.Window), a.options.Window)
 		g.history.place = g.cluster + "/" + g.node
-		g.history.sources = a.sources[g.place]
 		q.gpus[g.uuid] = g.history
 	}
 
@@ -320,23 +317,18 @@ func (q *querier) queryNameless(gpus []*fleetGPU) {
 		}
 	}
 
-	add := func(h *history, at int, v float64, tellsAll bool) {
-		switch {
-		case h.holders[at] > 0:
-		case v > 0:
-			h.nameless[at] = namelessHolds
-			h.held[at] = true
-		case tellsAll && h.nameless[at] == namelessUnknown:
-			h.nameless[at] = namelessNone
-		}
+	for _, template := range q.dialect.holding {
+		q.series(template, partly, q.analysis.steps(), func(h *history, at int, _ model.Metric, v float64) {
+			switch {
+			case h.holders[at] > 0:
+			case v > 0:
+				h.nameless[at] = namelessHolds
+				h.held[at] = true
+			case h.nameless[at] == namelessUnknown:
+				h.nameless[at] = namelessNone
+			}
+		})
 	}
-
-	q.series(q.dialect.holding, partly, q.analysis.steps(), func(h *history, at int, _ model.Metric, v float64) {
-		add(h, at, v, h.sources.knowsJobs(at))
-	})
-	q.series(q.dialect.processes, partly, q.analysis.steps(), func(h *history, at int, _ model.Metric, v float64) {
-		add(h, at, v, h.sources.processesTell(at))
-	})
 }
 
 // queryEngines queries the use of media engines, of the GPUs that use any.

@@ -495,7 +495,7 @@ func TestHoldersUntold(t *testing.T) {
 		}
 
 		cmptest.Equal(t, name+": action", d.answer.Action, want)
-		said := strings.Contains(strings.Join(a.notes(&Report{}), " "), "never shows what holds them")
+		said := strings.Contains(strings.Join(a.notes(&Report{}), " "), "never has nvidia_gpu_allocated of them")
 		cmptest.Equal(t, name+": it is said that this is not known", said, !told)
 	}
 }

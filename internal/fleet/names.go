@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"github.com/prometheus/common/model"
-
-	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // dialect has the names and PromQL expressions for one exporter. Expressions are templates, see
@@ -21,8 +19,6 @@ type dialect struct {
 	inventory string
 	// holders has a result for each cluster whose history shows what holds GPUs.
 	holders string
-	// kubelets has a result for each node whose exporter asks a kubelet what containers hold.
-	kubelets string
 
 	// We evaluate these once, at the end of the window:
 	total string // memory in bytes
@@ -44,13 +40,9 @@ type dialect struct {
 	enginesMost       string   // their largest use
 	held              []string // series with labels that say what holds the GPU
 	// holding has series that are above 0 if anything holds the GPU, also what has no name, and 0 if
-	// nothing else does. In a step without them, we don't know whether anything does.
-	holding string
-	// processes has series as holding has, but of processes alone: where containers and batch jobs
-	// are not known, 0 does not say that nothing holds the GPU.
-	processes string
-	// jobsDown has a result for each node whose files of batch jobs could not be used.
-	jobsDown string
+	// nothing else does. In a step without them, we don't know whether anything does. That no process
+	// runs on the GPU says nothing: a container or a batch job can hold it without.
+	holding []string
 
 	memory     string // largest use in each hour, in bytes
 	memoryRead presence
@@ -136,10 +128,8 @@ func native() dialect {
 		holders: "group by ($places) (present_over_time(nvidia_gpu_pod_info{$sel}[$w]) or " +
 			"present_over_time(nvidia_gpu_hpc_job_info{$sel}[$w]) or " +
 			"present_over_time(nvidia_gpu_processes{$sel}[$w]))",
-		kubelets: "group by ($places) (present_over_time(" + sourceUp(gpu.SourceKubelet) + "[$w]))",
-		jobsDown: "group by ($places) (min_over_time(" + sourceUp(gpu.SourceJobs) + "[5m]) < 1)",
-		total:    most("nvidia_gpu_memory_total_bytes"),
-		nvlink:   sumOfDirections("uuid", rate(sent), rate(received)),
+		total:  most("nvidia_gpu_memory_total_bytes"),
+		nvlink: sumOfDirections("uuid", rate(sent), rate(received)),
 		nvlinkRead: presence{
 			complete: "(" + lesser(count(sent), count(received)) + ") >= " + count("nvidia_gpu_info"),
 			steps: "present_over_time(" + sent + "{$sel}[5m]) and on (uuid) " +
@@ -162,18 +152,15 @@ func native() dialect {
 		bandwidth:   mean("nvidia_gpu_dram_activity_ratio"),
 		held: []string{"present_over_time(nvidia_gpu_pod_info{$sel}[5m])",
 			"present_over_time(nvidia_gpu_hpc_job_info{$sel}[5m])"},
-		holding:   "max_over_time(nvidia_gpu_allocated{$sel}[5m])",
-		processes: "max_over_time(nvidia_gpu_processes{$sel}[5m])",
-		memory:    "max by (uuid) (max_over_time(nvidia_gpu_memory_used_bytes{$sel}[1h]))",
+		holding: []string{"max_over_time(nvidia_gpu_allocated{$sel}[5m])",
+			"max_over_time(nvidia_gpu_processes{$sel}[5m]) > 0"},
+		memory: "max by (uuid) (max_over_time(nvidia_gpu_memory_used_bytes{$sel}[1h]))",
 		memoryRead: presence{
 			complete: count("nvidia_gpu_memory_used_bytes") + " >= " + count("nvidia_gpu_info"),
 			steps:    "present_over_time(nvidia_gpu_memory_used_bytes{$sel}[5m])",
 		},
 	}
 }
-
-// sourceUp returns a selector of whether a source of mig-exporter answers.
-func sourceUp(source string) string { return `mig_exporter_source_up{$sel,source="` + source + `"}` }
 
 // sumOfDirections returns an expression for the traffic of a link in both directions, or in the one
 // that has a result.
@@ -295,7 +282,7 @@ func dcgm(n dcgmNames) dialect {
 			"present_over_time(" + exported + "[5m])",
 			"present_over_time(" + own + "[5m])",
 		},
-		holding: over("present_over_time", n.used, "5m") + " * 0", // a holder would be on it
+		holding: []string{over("present_over_time", n.used, "5m") + " * 0"}, // a holder would be on it
 		memory:  "max by (UUID) (max_over_time(" + n.used + `{$sel,GPU_I_ID=""}[1h]))` + n.mebibytes,
 		memoryRead: presence{
 			complete: count(n.used) + " >= (" + scrapes + ")",

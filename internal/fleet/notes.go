@@ -170,9 +170,9 @@ func (a *analysis) notes(r *Report) []string {
 	)
 	add(
 		c.holderUnknown,
-		"%d GPUs count as held all the time: the history never shows what holds them, as if the "+
-			"kubelet did not answer, the files of batch jobs could not be used, or mig-exporter saw "+
-			"only the processes of its own PID namespace (docs/fleet.md has when).",
+		"%d GPUs count as held all the time: the history never has nvidia_gpu_allocated of them, as if "+
+			"the kubelet did not answer, the files of batch jobs could not be used, or mig-exporter saw "+
+			"only the processes of its own PID namespace.",
 		c.holderUnknown,
 	)
 	add(

@@ -15,8 +15,8 @@ type Device struct {
 	// Holders hold the device as a whole. A split GPU instance has one only if a single pod holds
 	// all of its compute instances.
 	Holders []Holder
-	// Allocated is true if a container holds the device or any part of it; absent if that is not
-	// known.
+	// Allocated is true if a container holds the device or any part of it or, on a node without a
+	// kubelet, a batch job or a process does; absent if that is not known.
 	Allocated Opt[bool]
 	// ConfirmedFree is set if the device counts as free only because an operator has confirmed it.
 	ConfirmedFree bool

@@ -46,8 +46,11 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 		attachJobs(s.GPUs, p.jobs.last, p.jobs.readAt)
 	}
 
-	if p.pods.known {
+	switch {
+	case p.pods.known:
 		p.addPods(s)
+	case errors.Is(p.pods.err, gpu.ErrNoKubelet):
+		allocateWithoutKubelet(s.GPUs)
 	}
 
 	// What containers use depends on the holders.

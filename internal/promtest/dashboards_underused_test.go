@@ -22,6 +22,7 @@ type underusedGPU struct {
 	unconfirmed, mig bool
 	absent           bool
 	rejected         string // the advisor's reason
+	unread           bool   // SM activity and busy time are not served
 }
 
 const underusedRuns = 50 * time.Hour
@@ -92,11 +93,14 @@ func (g underusedGPU) serve(i int) string {
 		held += fmt.Sprintf("nvidia_gpu_rightsizing_rejected%s,reason=%q} 1\n", on, g.rejected)
 	}
 
-	return held + fmt.Sprintf("nvidia_gpu_allocated%[1]s} %[6]d\nnvidia_gpu_up%[1]s} 1\nnvidia_gpu_mig_enabled%[1]s} %[2]d\nnvidia_gpu_sm_activity_ratio%[1]s} "+
-		"%[3]v\n"+
-		"nvidia_gpu_graphics_engine_activity_ratio%[1]s} %[4]v\nnvidia_gpu_memory_used_bytes%[1]s} "+
-		"%[5]v\nnvidia_gpu_memory_total_bytes%[1]s} 1\n",
-		on, mig, g.sm, g.busy, g.memory, len(g.pod)/max(1, len(g.pod)))
+	if !g.unread {
+		held += fmt.Sprintf("nvidia_gpu_sm_activity_ratio%[1]s} %[2]v\nnvidia_gpu_graphics_engine_activity_ratio%[1]s} %[3]v\n",
+			on, g.sm, g.busy)
+	}
+
+	return held + fmt.Sprintf("nvidia_gpu_allocated%[1]s} %[4]d\nnvidia_gpu_up%[1]s} 1\nnvidia_gpu_mig_enabled%[1]s} %[2]d\n"+
+		"nvidia_gpu_memory_used_bytes%[1]s} %[3]v\nnvidia_gpu_memory_total_bytes%[1]s} 1\n",
+		on, mig, g.memory, len(g.pod)/max(1, len(g.pod)))
 }
 
 // TestUnderusedPanelAgreesWithTheAlert: the fleet's table and its number list the GPUs for which
@@ -212,26 +216,30 @@ func (f *fleet) expectUnderused(t *testing.T, want []string, end time.Time) {
 	}
 
 	if n := f.query(t, board.panel(t, underusedStat), "B", v).totalAt(v.to); n != 1 {
-		t.Errorf("%v GPUs are not known yet, want the new one alone", n)
+		t.Errorf("of %v GPUs it is not known, want the new one alone", n)
 	}
 }
 
-// TestUnderusedIsUnknownBeforeADay: no GPU counts as one that its work needs before it is known.
-func TestUnderusedIsUnknownBeforeADay(t *testing.T) {
+// TestUnderusedIsUnknown: no GPU counts as one that its work needs before that is known.
+func TestUnderusedIsUnknown(t *testing.T) {
 	t.Parallel()
 
 	for _, c := range []struct {
 		hours            int
 		rejected         string
+		unread           bool
 		number, notKnown string
 	}{
-		{2, "", "", "not known yet 1"},
-		{2, "little-evidence", "", "not known yet 1"},
-		{2, "stretch", "GPUs 0", ""},
-		{2, "provisional", "provisional 1", ""},
-		{25, "little-evidence", "GPUs 0", ""},
+		{hours: 2, notKnown: "not known 1"},
+		{hours: 2, rejected: "stretch", number: "GPUs 0"},
+		{hours: 2, rejected: "provisional", number: "provisional 1"},
+		{hours: 25, number: "GPUs 0"},
+		{hours: 25, rejected: "start-unseen", notKnown: "not known 1"},
+		{hours: 25, rejected: "no-activity", unread: true, notKnown: "not known 1"},
+		{hours: 25, unread: true, notKnown: "not known 1"},
 	} {
-		g := underusedGPU{pod: "a", sm: 0.5, busy: 0.9, memory: 0.8, sharing: "exclusive", rejected: c.rejected}
+		g := underusedGPU{pod: "a", sm: 0.5, busy: 0.9, memory: 0.8, sharing: "exclusive", rejected: c.rejected,
+			unread: c.unread}
 		f := &fleet{Prometheus: NewPrometheus(t)}
 		end := f.recordGPUs(t, []underusedGPU{g}, time.Duration(c.hours)*time.Hour)
 
@@ -244,14 +252,14 @@ func TestUnderusedIsUnknownBeforeADay(t *testing.T) {
 			for _, s := range f.query(t, p, ref, v).series {
 				evidence := s.Metric.Get("evidence")
 				if ref == "B" {
-					evidence = "not known yet"
+					evidence = "not known"
 				}
 
 				got += fmt.Sprintf("%s %v", evidence, s.Floats[len(s.Floats)-1].F)
 			}
 
 			if got != want {
-				t.Errorf("%d hours, %q: %s is %q, want %q", c.hours, c.rejected, ref, got, want)
+				t.Errorf("%+v: %s is %q", c, ref, got)
 			}
 		}
 	}

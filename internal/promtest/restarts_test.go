@@ -78,6 +78,61 @@ func TestRulesOverRestarts(t *testing.T) {
 	r.expectStory("GpuMissing")
 }
 
+// large has a workload that five-minute means take for small, and that the advisor keeps on its GPU:
+// at busy times a slice could not keep up.
+const large = `version: 1
+node: {hostname: n, driver: "580.95.05", kubernetes: true, privileged: true}
+seed: 1
+gpus: [{model: H100-80GB, count: 2}]
+workloads:
+  - {name: llm, memory: {steps: [{at: 0s, value: 500MiB}, {at: 1s, value: 34GiB}]}, width: 80, busy: {sine: {min: 0.25, max: 0.6875, period: 15m}}, bandwidth: 0.424}
+pods:
+  - {namespace: chat, name: llm-0, owner: StatefulSet/llm, resource: nvidia.com/gpu, device: "0", workload: llm}
+`
+
+// TestRulesOverAnAdvisorsRestart: an exporter without --advise.state-dir is started again. Until its
+// advisor has an answer, a day later, what it said last holds against the means.
+func TestRulesOverAnAdvisorsRestart(t *testing.T) {
+	t.Parallel()
+	r := newRollout(t, large)
+	answers := func() float64 {
+		t.Helper()
+
+		n, err := singleValue(r.EvalAt(`count(nvidia_gpu_rightsizing_rejected{gpu="0",reason!="provisional"}) or vector(0)`, r.now()))
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		return n
+	}
+
+	r.start("gpu-node-1:9401", "mig-exporter-a")
+	r.runLong(30 * time.Hour)
+
+	if answers() != 1 {
+		t.Fatal("the advisor does not keep the GPU, after a day")
+	}
+
+	r.stopPod(false)
+	r.start("gpu-node-1:9401", "mig-exporter-b")
+
+	for _, until := range []time.Duration{36 * time.Hour, 53 * time.Hour} {
+		r.runLong(until)
+
+		if answers() != 0 {
+			t.Fatal("the advisor has an answer within a day of its restart")
+		}
+	}
+
+	r.runLong(60 * time.Hour)
+
+	if answers() != 1 {
+		t.Fatal("the advisor does not keep the GPU, a day after its restart")
+	}
+
+	r.expectStory()
+}
+
 // bare is a host without Kubernetes on which a process runs for a while.
 const bare = `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: false, privileged: true}
