@@ -18,6 +18,7 @@ type serverMetrics struct {
 	kind    gpu.ServerKind
 	any     string   // a metric that every such server has: it names the pods with a server
 	cache   []string // how much of the cache is used, 0-1; also under older names
+	blocks  string   // or the same as an expression, of numbers of blocks
 	tokens  string   // for how many tokens the cache has room
 	running string   // requests that are being served
 	waiting string   // requests that wait
@@ -56,6 +57,7 @@ func knownServers() []serverMetrics {
 		{
 			kind:    gpu.ServerTriton,
 			any:     trt + `{kv_cache_block_type="max"}`,
+			blocks:  trt + `{kv_cache_block_type="used"} / ignoring (kv_cache_block_type) ` + trt + `{kv_cache_block_type="max"}`,
 			running: state("scheduled"),
 			waiting: state("waiting"),
 		},
@@ -93,11 +95,19 @@ func (s *serverMetrics) query(by string) string {
 		parts = append(parts, `label_replace(`+expression+`, "figure", "`+figure+`", "", "")`)
 	}
 
-	for _, selector := range s.cache {
-		add(figureCache, most(selector))
+	addCache := func(use, window string) {
+		add(figureCache, "max by ("+by+") (max_over_time("+use+window+"))")
 		// A pod can have several series after one another. Prometheus 2 counts both ends of a window of whole
 		// steps, Prometheus 3 one.
-		add(figureSteps, "count_over_time(max by ("+by+") ("+selector+")[$inside:5m])")
+		add(figureSteps, "count_over_time(max by ("+by+") ("+use+")[$inside:5m])")
+	}
+
+	for _, selector := range s.cache {
+		addCache(selector, "[$w]")
+	}
+
+	if s.blocks != "" {
+		addCache("("+s.blocks+")", "[$w:1m]") // an expression has no samples of its own
 	}
 
 	for _, optional := range []struct{ figure, selector string }{

@@ -24,8 +24,13 @@ func (g *PodGroup) MayHaveOthers() bool { return g.Name != "" && g.Size != 1 }
 func OwnsJob(owner string) bool {
 	kind, _, _ := strings.Cut(owner, "/")
 
-	return slices.Contains([]string{
+	return slices.Contains(jobOwners(), kind)
+}
+
+// jobOwners returns the kinds of owners whose pods are always parts of a job.
+func jobOwners() []string {
+	return []string{
 		"PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob",
 		"RayCluster", "RayJob", "JobSet", "LeaderWorkerSet",
-	}, kind)
+	}
 }

@@ -22,7 +22,8 @@ type underusedGPU struct {
 	unconfirmed, mig bool
 	absent           bool
 	rejected         string // the advisor's reason
-	unread           bool   // SM activity and busy time are not served
+	owner            string
+	unread           bool // SM activity and busy time are not served
 }
 
 const underusedRuns = 50 * time.Hour
@@ -67,6 +68,7 @@ func underusedGPUs() []underusedGPU {
 		}),
 		at("back", func(g *underusedGPU, since time.Duration) { g.absent = since > 12*time.Hour && since < 24*time.Hour }),
 		with("rejected", func(g *underusedGPU) { g.rejected = "stretch" }),
+		with("rank", func(g *underusedGPU) { g.owner = "PyTorchJob/train" }),
 		with("provisional", func(g *underusedGPU) { g.sm, g.busy, g.rejected = 0.5, 0.9, "provisional" }),
 	}
 }
@@ -85,8 +87,8 @@ func (g underusedGPU) serve(i int) string {
 
 	held := ""
 	if g.pod != "" {
-		held = fmt.Sprintf("nvidia_gpu_pod_info%s,namespace=\"ml\",pod=\"%s\",container=\"c\",sharing=\"%s\",confirmed=\"%v\"} 1\n",
-			on, g.pod, g.sharing, !g.unconfirmed)
+		held = fmt.Sprintf("nvidia_gpu_pod_info%s,namespace=\"ml\",pod=%q,workload=%q,container=\"c\",sharing=%q,confirmed=\"%v\"} 1\n",
+			on, g.pod, g.owner, g.sharing, !g.unconfirmed)
 	}
 
 	if g.rejected != "" {

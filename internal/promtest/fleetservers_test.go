@@ -1,6 +1,7 @@
 package promtest
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 // and what follows.
 type servedGPU struct {
 	gib        float64            // that the GPU shows
-	server     map[string]float64 // by metric
+	server     map[string]float64 // by metric, and by kv_cache_block_type after a space
 	annotation string             // about the model's memory, by kube-state-metrics; one of them under its former name
 	want       string
 	later      float64 // GiB that another pod holds on the second day, which is no server; 0: the server stays
@@ -35,6 +36,8 @@ func servedGPUs() map[string]servedGPU {
 		"GPU-6": {32, map[string]float64{"tgi_queue_size": 0, "tgi_batch_current_size": 3}, "14Gi", "keep preallocated ", 0, 0},
 		"GPU-7": {4, map[string]float64{"nv_inference_request_success": 7}, "", "slice  1g.10gb", 0, 0},
 		"GPU-8": {32, vllm("vllm:kv_cache_usage_perc", 0.05), "14Gi", "keep preallocated ", 70, 0},
+		"GPU-10": {72, map[string]float64{"nv_trt_llm_kv_cache_block_metrics used": 600,
+			"nv_trt_llm_kv_cache_block_metrics max": 6000}, "14Gi", "slice  3g.40gb", 0, 0},
 		"GPU-9": {72, vllm("vllm:kv_cache_usage_perc", 0.1), "14Gi", "keep preallocated ", 0, 3},
 	}
 }
@@ -76,7 +79,8 @@ func (g servedGPU) append(app storage.Appender, uuid string, minute int) error {
 			break
 		}
 
-		if err := put(name, v, "instance", "10.1.2.3:8000", "job", "chat"); err != nil {
+		name, blocks, _ := strings.Cut(name, " ")
+		if err := put(name, v, "instance", "10.1.2.3:8000", "job", "chat", "kv_cache_block_type", blocks); err != nil {
 			return err
 		}
 	}
