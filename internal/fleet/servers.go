@@ -26,7 +26,7 @@ type serverMetrics struct {
 
 func knownServers() []serverMetrics {
 	// Triton has a cache only with TensorRT-LLM. Its other backends take memory as they need it.
-	const trt = "nv_trt_llm_kv_cache_block_metrics"
+	blocks := func(s string) string { return `nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="` + s + `"}` }
 	state := func(s string) string { return `nv_trt_llm_request_metrics{request_type="` + s + `"}` }
 
 	return []serverMetrics{
@@ -56,8 +56,8 @@ func knownServers() []serverMetrics {
 		},
 		{
 			kind:    gpu.ServerTriton,
-			any:     trt + `{kv_cache_block_type="max"}`,
-			blocks:  trt + `{kv_cache_block_type="used"} / ignoring (kv_cache_block_type) ` + trt + `{kv_cache_block_type="max"}`,
+			any:     blocks("max"),
+			blocks:  blocks("used") + " / ignoring (kv_cache_block_type) " + blocks("max"),
 			running: state("scheduled"),
 			waiting: state("waiting"),
 		},

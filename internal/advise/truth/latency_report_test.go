@@ -223,7 +223,23 @@ have none. The interval should contain what is seen for nine in ten, the figure 
 		row(name, func(r *record) bool { return r.arrivals == name })
 	}
 
-	b.WriteString("\n")
+	unbounded := 0
+	var widths []float64
+
+	for _, p := range list {
+		switch {
+		case p.said.IsUnbounded():
+			unbounded++
+		case p.said.Figure == 0:
+			widths = append(widths, p.said.High/p.said.Low)
+		}
+	}
+
+	fmt.Fprintf(b, `
+Intervals are wide where the service time is not known: the upper end is %.1f times the lower one at p50, and %.1f times at p90. %d have no
+upper end.
+
+`, quantile(widths, 0.5), quantile(widths, 0.9), unbounded)
 }
 
 // renderLate has the regrets by latency.

@@ -25,7 +25,8 @@ type summary struct {
 	// GPUs than they hold.
 	smallPackings, sharedPackings int
 	full                          *agreement
-	took                          time.Duration // of processor time for the nodes, without those of the full simulator
+	used                          time.Duration // of processor time for the nodes, without those of the full simulator
+	took                          time.Duration // on the clock, all in all
 	replays                       []*replay     // of the shapes with what kernels use of the GPU, and then without
 }
 
@@ -104,8 +105,8 @@ nothing foretells, are counted apart.
 	s.renderKinds(&b)
 	s.full.render(&b)
 	s.renderReplays(&b)
-	fmt.Fprintf(&b, "\n## Time\n\nThe evaluation of the nodes took %v of processor time, which %d processors share; the "+
-		"comparison with the full simulator is left out.\n", s.took.Round(time.Minute), runtime.GOMAXPROCS(0))
+	fmt.Fprintf(&b, "\n## Time\n\nAll of it took %v on the clock of a machine with %d processors; the nodes, without the comparison with "+
+		"the full simulator, %v of processor time.\n", s.took.Round(time.Minute), runtime.GOMAXPROCS(0), s.used.Round(time.Minute))
 
 	return fillPage(b.String())
 }
