@@ -26,7 +26,9 @@ type serverMetrics struct {
 
 func knownServers() []serverMetrics {
 	// Triton has a cache only with TensorRT-LLM. Its other backends take memory as they need it.
-	blocks := func(s string) string { return `nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="` + s + `"}` }
+	blocks := func(which string) string {
+		return `nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="` + which + `"}`
+	}
 	state := func(s string) string { return `nv_trt_llm_request_metrics{request_type="` + s + `"}` }
 
 	return []serverMetrics{
