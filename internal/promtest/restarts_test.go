@@ -94,7 +94,7 @@ pods:
 // advisor has an answer, a day later, what it said last holds against the means.
 func TestRulesOverAnAdvisorsRestart(t *testing.T) {
 	t.Parallel()
-	r := newRollout(t, large)
+	r := newRollout(t, large, advisorPolls)
 	answers := func() float64 {
 		t.Helper()
 
