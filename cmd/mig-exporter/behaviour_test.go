@@ -148,6 +148,19 @@ func TestCheckConfig(t *testing.T) {
 		}
 	}
 
+	for address, want := range map[string]int{
+		":0": exitOK, "localhost:9401": exitOK, "[::1]:http": exitOK, "vsock://:9401": exitOK,
+		":": exitUsage, "localhost:": exitUsage, "[::1]:": exitUsage, "localhost": exitUsage, ":-1": exitUsage,
+		"vsock://:": exitUsage, "vsock://9401": exitUsage, "vsock://:4294967296": exitUsage,
+	} {
+		code, text := check("--web.listen-address=" + address)
+		cmptest.Equal(t, "exit code with the address "+address+": "+text, code, want)
+
+		if want == exitUsage {
+			cmptest.HasTexts(t, text, "--web.listen-address="+address+": expected ")
+		}
+	}
+
 	bad := write(t, "bad.yaml", "version: 1\ngpus:\n  - {model: A100-40GB, cuont: 2}\n")
 	code, text := check("--sim.scenario=" + bad)
 	cmptest.Equal(t, "exit code with a misspelt key of a scenario", code, exitFailure)

@@ -4,6 +4,7 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -247,20 +248,35 @@ func (c *PollConfig) validate(errs *flagErrors) {
 
 func (c *WebConfig) validate(errs *flagErrors) {
 	for _, address := range c.Addresses {
-		if !strings.HasPrefix(address, "vsock://") {
-			errs.checkAddress("web.listen-address", address)
+		const flag = flagName("web.listen-address")
+
+		if vsock, isVsock := strings.CutPrefix(address, "vsock://"); isVsock {
+			_, port, err := net.SplitHostPort(vsock)
+			errs.check(err == nil && isNumber(port, 32), "%s=%s: expected vsock://:PORT", flag, address)
+
+			continue
 		}
+
+		errs.checkAddress(flag, address)
 	}
 }
 
-// checkAddress adds an error unless we can listen on an address, as far as its form goes.
+// isNumber reports whether a text is a number of so many bits at most, without a sign.
+func isNumber(text string, bits int) bool {
+	_, err := strconv.ParseUint(text, 10, bits)
+	return err == nil
+}
+
+// checkAddress adds an error unless we can listen on an address, as far as its form goes. Without a port we
+// would listen on a random one, as with port 0, which says so.
 func (e *flagErrors) checkAddress(flag flagName, address string) {
 	_, port, err := net.SplitHostPort(address)
 	if err == nil {
 		_, err = net.LookupPort("tcp", port)
 	}
 
-	e.check(err == nil, "%s=%s: expected HOST:PORT or :PORT, with a port up to 65535", flag, address)
+	e.check(err == nil && port != "",
+		"%s=%s: expected HOST:PORT or :PORT, with a port up to 65535", flag, address)
 }
 
 func (c *MetricsConfig) validate(errs *flagErrors) {
