@@ -127,15 +127,19 @@ func fileName(device gpu.JobDevice) string {
 }
 
 // readJobs reads a file's lines in their order, without repetitions. A device without a file has no
-// jobs. Only regular files are read: a pipe would block.
+// jobs, nor has one whose file is a link to none. Only regular files are read: a pipe would block.
 func readJobs(path string) ([]string, error) {
 	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.Mode().IsRegular() {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 
 	if err != nil {
 		return nil, err
+	}
+
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("expected a regular file")
 	}
 
 	file, err := os.Open(path)

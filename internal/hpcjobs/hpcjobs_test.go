@@ -50,14 +50,6 @@ func TestJobsOfAFolder(t *testing.T) {
 		write(t, dir, name, "unknown\n")
 	}
 
-	if err := os.Mkdir(filepath.Join(dir, "5"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-
-	if err := syscall.Mkfifo(filepath.Join(dir, "6"), 0o600); err != nil { // opening it for reading would not return
-		t.Fatal(err)
-	}
-
 	if err := os.Symlink(filepath.Join(dir, "gone"), filepath.Join(dir, "7")); err != nil {
 		t.Fatal(err)
 	}
@@ -166,6 +158,31 @@ func TestAFileThatCannotBeUsedCostsItself(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWhatIsNoFileHasUnknownJobs: a folder or a pipe in the place of a file, which a mistyped mount or another
+// user may make, does not say that the device has no jobs.
+func TestWhatIsNoFileHasUnknownJobs(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "0", "4711\n")
+
+	if err := os.Mkdir(filepath.Join(dir, "1"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := syscall.Mkfifo(filepath.Join(dir, "2"), 0o600); err != nil { // opening it for reading would not return
+		t.Fatal(err)
+	}
+
+	if err := os.Symlink(filepath.Join(dir, "1"), filepath.Join(dir, "3")); err != nil {
+		t.Fatal(err)
+	}
+
+	jobs, err := New(dir, log.NewNopLogger()).Jobs(devicesOf(5, 0))
+	cmptest.Equal(t, "jobs", jobs, gpu.Jobs{{Index: 0}: {"4711"}, {Index: 4}: nil})
+	cmptest.Equal(t, "error", err, gpu.ErrUnavailable)
+	cmptest.HasTexts(t, err.Error(), filepath.Join(dir, "1")+": expected a regular file",
+		"files that cannot be used: 3")
 }
 
 // TestStrayFilesHideNoJob: neither files that are named as devices that do not exist nor files that
