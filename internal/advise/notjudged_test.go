@@ -28,31 +28,59 @@ func TestLostGPUIsNamed(t *testing.T) {
 
 	cmptest.Equal(t, "answers", len(report.Devices), 1)
 	cmptest.Equal(t, "not judged", report.NotJudged, []NotJudged{
-		{GPU: lost.UUID, Index: 2, Model: "H100-80GB", Why: "nvmlDeviceGetHandleByUUID: GPU is lost"},
+		{GPU: lost.UUID, Index: 2, Model: "H100-80GB",
+			Why: "it could not be read: nvmlDeviceGetHandleByUUID: GPU is lost"},
 	})
 	cmptest.Equal(t, "first note", report.Notes[0],
-		"GPU 2 could not be read, and is not judged: nvmlDeviceGetHandleByUUID: GPU is lost")
+		"GPU 2 is not judged: it could not be read: nvmlDeviceGetHandleByUUID: GPU is lost")
 }
 
 // TestUnknownGPUsAreNoEmptyNode: before the driver has listed its GPUs, and before they are read, a report says
-// so, and its list of devices is empty rather than null.
+// so, for people and for programs, and its list of devices is empty rather than null.
 func TestUnknownGPUsAreNoEmptyNode(t *testing.T) {
-	const general = "not seen: "
+	nvml := gpu.SourceState{Name: gpu.SourceNVML, Up: true, LastSuccess: start()}
+	unread := func(index int) NotJudged { return NotJudged{Index: index, Why: "it has not been read yet"} }
 
-	for want, s := range map[string]*gpu.Snapshot{
-		"it is not known yet which GPUs this node has: no NVIDIA driver": {Time: start(), Sources: []gpu.SourceState{
-			{Name: gpu.SourceNVML, Err: gpu.ErrNoDriver}}},
-		"2 GPUs have not been read yet, and are not judged: index 0, 3": {Time: start(), Unread: []int{0, 3}},
-		"1 GPU has not been read yet, and is not judged: index 7":       {Time: start(), Unread: []int{7}},
-		general: {Time: start(), Sources: []gpu.SourceState{{Name: gpu.SourceNVML, Up: true, LastSuccess: start()}}},
+	for about, c := range map[string]struct {
+		snap      gpu.Snapshot
+		unknown   string
+		notJudged []NotJudged
+		notes     []string // the first of them
+	}{
+		"no driver": {
+			gpu.Snapshot{Sources: []gpu.SourceState{{Name: gpu.SourceNVML, Err: gpu.ErrNoDriver}}},
+			"no NVIDIA driver", nil,
+			[]string{"it is not known yet which GPUs this node has: no NVIDIA driver"},
+		},
+		"not read yet": {
+			gpu.Snapshot{Sources: []gpu.SourceState{nvml}, Unread: []int{0, 3}},
+			"",
+			[]NotJudged{unread(0), unread(3)},
+			[]string{"GPU 0 is not judged: it has not been read yet", "GPU 3 is not judged: it has not been read yet"},
+		},
+		"one is lost, one not read yet": {
+			gpu.Snapshot{Sources: []gpu.SourceState{nvml}, Unread: []int{0}, GPUs: []gpu.GPU{{Facts: gpu.Facts{Index: 1}}}},
+			"",
+			[]NotJudged{unread(0), {Index: 1, Why: "it does not answer"}},
+			[]string{"GPU 0 is not judged: it has not been read yet", "GPU 1 is not judged: it does not answer"},
+		},
+		"none": {gpu.Snapshot{Sources: []gpu.SourceState{nvml}}, "", nil, []string{"not seen: "}},
 	} {
+		s := &c.snap
+		s.Time = start()
+
 		a := New(DefaultOptions())
 		a.Observe(s)
 		report := a.Recommend(s)
 		report.Pack(s)
 
-		if !strings.HasPrefix(report.Notes[0], want) {
-			t.Errorf("first note is %q, want %q", report.Notes[0], want)
+		cmptest.Equal(t, about+": unknown", report.GPUsUnknown, c.unknown)
+		cmptest.Equal(t, about+": not judged", report.NotJudged, c.notJudged)
+
+		for i, want := range c.notes {
+			if !strings.HasPrefix(report.Notes[i], want) {
+				t.Errorf("%s: note %d is %q, want %q", about, i, report.Notes[i], want)
+			}
 		}
 
 		document, err := json.Marshal(report)

@@ -57,7 +57,8 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 
 	report.WithoutKubernetes = !hasKubernetes(s)
 	report.NotJudged = notJudged(s)
-	report.Notes = notes(s, report.NotJudged)
+	report.GPUsUnknown = s.WhyUnknown()
+	report.Notes = report.notes(s)
 
 	return report
 }
@@ -324,10 +325,14 @@ func profilesOf(gpus []gpu.GPU, id gpu.UUID) []gpu.Profile {
 }
 
 // notes say what the report could not take into account.
-func notes(s *gpu.Snapshot, unread []NotJudged) []string {
-	list := unknownNotes(s)
-	for i := range unread {
-		list = append(list, unread[i].String())
+func (r *Report) notes(s *gpu.Snapshot) []string {
+	var list []string
+	if r.GPUsUnknown != "" {
+		list = append(list, gpu.DescribeUnknownGPUs(r.GPUsUnknown))
+	}
+
+	for i := range r.NotJudged {
+		list = append(list, r.NotJudged[i].String())
 	}
 
 	list = append(

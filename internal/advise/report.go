@@ -77,8 +77,11 @@ type Report struct {
 	WithoutKubernetes bool `json:"withoutKubernetes,omitempty"`
 	// Devices are the whole GPUs and GPU instances, by GPU index and placement.
 	Devices []Recommendation `json:"devices"`
-	// NotJudged are the GPUs that have no answer because they could not be read.
+	// NotJudged are the GPUs that have no answer because they could not be read, or have not been read yet.
 	NotJudged []NotJudged `json:"notJudged,omitempty"`
+	// GPUsUnknown says why it is not known yet which GPUs the node has; empty once the driver has listed
+	// them. Until then Devices and NotJudged are empty whatever the node has.
+	GPUsUnknown string `json:"gpusUnknown,omitempty"`
 	// Packing is how the recommendations fit on the fewest GPUs; absent if nothing is to be moved.
 	Packing *Packing `json:"packing,omitempty"`
 	// Notes say what could not be seen.

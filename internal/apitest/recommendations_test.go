@@ -19,9 +19,9 @@ func fullReport() *advise.Report {
 
 	return &advise.Report{
 		APIVersion: "mig-exporter/v1", Time: time.Unix(1, 5).UTC(), Node: "node-1", Strict: true, SingleStrategy: true,
-		WithoutKubernetes: true,
-		NotJudged:         []advise.NotJudged{{GPU: gpu0, Index: 1, Model: "A100", Why: "GPU is lost"}},
-		Notes:             []string{"a note"},
+		WithoutKubernetes: true, GPUsUnknown: "no NVIDIA driver",
+		NotJudged: []advise.NotJudged{{GPU: gpu0, Index: 1, Model: "A100", Why: "it could not be read: GPU is lost"}},
+		Notes:     []string{"a note"},
 		Devices: []advise.Recommendation{{
 			GPU: gpu0, Index: 1, Instance: gpu.Some(gpu.InstanceID(2)), Placement: gpu.Some(place), MIGDevice: mig0,
 			Model: "A100", Profile: "3g.20gb",

@@ -54,6 +54,11 @@ func (s *Snapshot) WhyUnknown() string {
 	return ""
 }
 
+// DescribeUnknownGPUs returns the sentence on a node whose GPUs are not known yet, for WhyUnknown.
+func DescribeUnknownGPUs(why string) string {
+	return "it is not known yet which GPUs this node has: " + why
+}
+
 // Driver has the versions in use.
 type Driver struct {
 	Version, NVML string

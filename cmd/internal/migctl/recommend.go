@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -125,7 +126,7 @@ func (s *session) recommend(ctx context.Context) error {
 	return nil
 }
 
-// reportedUUIDs returns the UUIDs of the GPUs of a report, also of those that could not be read.
+// reportedUUIDs returns the UUIDs of the GPUs of a report, as far as they are known.
 func reportedUUIDs(report *advise.Report) []gpu.UUID {
 	var uuids []gpu.UUID
 
@@ -196,8 +197,8 @@ func (s *session) explainDevices(report *advise.Report, devices []advise.Recomme
 	writeSingleReason(s.page, report, devices)
 }
 
-// explainNotJudged writes why the named GPUs that could not be read have no answer. It returns the notes of
-// the report that say the same.
+// explainNotJudged writes why the named GPUs that were not read have no answer. It returns the notes of the
+// report that say the same.
 func (s *session) explainNotJudged(report *advise.Report, words []string) (notes []string) {
 	for i := range report.NotJudged {
 		n := &report.NotJudged[i]
@@ -206,7 +207,7 @@ func (s *session) explainNotJudged(report *advise.Report, words []string) (notes
 		}
 
 		s.page.line(span{gpuTitle(s.page, n.Index, n.Model, n.GPU), bold})
-		s.page.paragraph("  ", yellow, "not judged: it could not be read: "+n.Why)
+		s.page.paragraph("  ", yellow, "not judged: "+n.Why)
 		s.page.line()
 
 		notes = append(notes, n.String())
@@ -233,22 +234,54 @@ func checkDeviceWords(words []string, report *advise.Report) error {
 		judged := slices.ContainsFunc(report.Devices, func(r advise.Recommendation) bool {
 			return isOnGPU(w, &r)
 		})
-		unread := slices.ContainsFunc(report.NotJudged, func(n advise.NotJudged) bool {
+		listed := slices.ContainsFunc(report.NotJudged, func(n advise.NotJudged) bool {
 			return namesGPU([]string{w}, n.Index, n.GPU)
 		})
 
-		if w != "all" && !judged && !unread {
-			return usageError{
-				fmt.Sprintf(
-					"the report has no GPU %q: name it by index or UUID. It lacks GPUs in MIG mode "+
-						"without instances",
-					w,
-				),
-			}
+		if w == "all" || judged || listed {
+			continue
+		}
+
+		if why := whyNotKnown(w, report); why != "" {
+			return fmt.Errorf("no GPU %q is known yet: %s", w, why)
+		}
+
+		return usageError{
+			fmt.Sprintf(
+				"the report has no GPU %q: name it by index or UUID. It lacks GPUs in MIG mode "+
+					"without instances",
+				w,
+			),
 		}
 	}
 
 	return nil
+}
+
+// whyNotKnown says why the node may have a GPU that the report does not name by a word; it is empty if the
+// node has no such GPU.
+func whyNotKnown(word string, report *advise.Report) string {
+	if report.GPUsUnknown != "" {
+		return gpu.DescribeUnknownGPUs(report.GPUsUnknown)
+	}
+
+	if _, err := strconv.Atoi(word); err == nil {
+		return "" // all indexes are known
+	}
+
+	var without []int
+
+	for i := range report.NotJudged {
+		if n := &report.NotJudged[i]; n.GPU == "" {
+			without = append(without, n.Index)
+		}
+	}
+
+	if len(without) == 0 {
+		return ""
+	}
+
+	return "the UUID of GPU " + joinNumbers(without) + " has not been read"
 }
 
 // workloadName names what holds a device, short enough for a cell: "shop/api" for the Deployment
@@ -280,7 +313,8 @@ func writeRecommendations(p *page, report *advise.Report, devices []advise.Recom
 	p.line(text("Node ").in(dim), text("%s", orUnknown(report.Node)).in(bold),
 		text("   %s%s", report.Time.UTC().Format(time.RFC3339), strict).in(dim))
 
-	if len(devices) == 0 && len(report.NotJudged) == 0 { // a note names each of NotJudged
+	// Notes name each GPU of NotJudged, and say why the GPUs are not known.
+	if len(devices) == 0 && len(report.NotJudged) == 0 && report.GPUsUnknown == "" {
 		p.line()
 		p.line(text("No devices."))
 	}

@@ -109,7 +109,7 @@ func singleObstacle(report *advise.Report) string {
 		}
 
 		reasons = append(reasons, fmt.Sprintf(
-			"without GPU %s, which could not be read",
+			"without GPU %s, which was not read",
 			joinNumbers(unread),
 		))
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
@@ -37,6 +38,10 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 
 	if obstacle := singleObstacle(report); obstacle != "" && report.Packing != nil {
 		return errors.New("there is no spec to write: " + obstacle)
+	}
+
+	if why := report.GPUsUnknown; why != "" {
+		return errors.New("there is no spec to write: " + gpu.DescribeUnknownGPUs(why))
 	}
 
 	layouts, err := report.Layouts(gpusToPlan(node.GPUs))

@@ -262,10 +262,10 @@ func TestSingleStrategyFreesSlices(t *testing.T) {
 	cmptest.LacksTexts(t, priced, "an hour,")
 
 	lost := *report
-	lost.NotJudged = []advise.NotJudged{{GPU: "GPU-4", Index: 4, Why: "GPU is lost"}}
+	lost.NotJudged = []advise.NotJudged{{GPU: "GPU-4", Index: 4, Why: whyLost}}
 	_, lostAddress := serve(t, recommended(&lost, s))
 	cmptest.HasTexts(t, flat(runner{}.run(t, lostAddress, "recommend").out),
-		"No procedure: under --mig-strategy=single", "without GPU 4, which could not be read")
+		"No procedure: under --mig-strategy=single", "without GPU 4, which was not read")
 }
 
 // TestSingleStrategyPartitionsAllGPUs: every GPU of the node has slices, of one profile, and pods

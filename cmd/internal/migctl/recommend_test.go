@@ -417,3 +417,53 @@ func TestRecommendOfAnEmptyNode(t *testing.T) {
 		fits(t, got.out)
 	}
 }
+
+// TestRecommendBeforeTheGPUsAreKnown: a node whose GPUs are not known yet is not one without GPUs, and a GPU that
+// has not been read yet is there.
+func TestRecommendBeforeTheGPUsAreKnown(t *testing.T) {
+	nvml := gpu.SourceState{Name: gpu.SourceNVML, Up: true, LastSuccess: time.Unix(1, 0)}
+	recommend := func(s *gpu.Snapshot, args ...string) outcome {
+		report := advise.New(advise.DefaultOptions()).Recommend(s)
+		report.Pack(s)
+		_, address := serve(t, recommended(report, s))
+		got := runner{}.run(t, address, append([]string{"recommend"}, args...)...)
+
+		return outcome{code: got.code, out: flat(got.out), err: flat(got.err)}
+	}
+
+	unread := &gpu.Snapshot{Sources: []gpu.SourceState{nvml}, Unread: []int{0, 3}}
+
+	for _, args := range [][]string{nil, {"3"}, {"all"}, {"--explain=3"}} {
+		got := recommend(unread, args...)
+		cmptest.Equal(t, "exit code", got.code, exitOK)
+		cmptest.HasTexts(t, got.out, "GPU 3", "not judged: it has not been read yet")
+		cmptest.LacksTexts(t, got.out, "No devices.")
+	}
+
+	cmptest.HasTexts(t, recommend(unread, "-o", "json").out, `"notJudged": [`, `"why": "it has not been read yet"`)
+
+	got := recommend(unread, "GPU-5f2a") // it may be one of these
+	cmptest.Equal(t, "exit code with a UUID", got.code, exitFailed)
+	cmptest.HasTexts(t, got.err, `no GPU "GPU-5f2a" is known yet: the UUID of GPU 0, 3 has not been read`)
+	cmptest.Equal(t, "exit code with an index that there is not", recommend(unread, "4").code, exitUsage)
+
+	unknown := &gpu.Snapshot{Sources: []gpu.SourceState{{Name: gpu.SourceNVML, Err: gpu.ErrNoDriver}}}
+	const sentence = "it is not known yet which GPUs this node has: no NVIDIA driver"
+
+	got = recommend(unknown)
+	cmptest.Equal(t, "exit code without a driver", got.code, exitOK)
+	cmptest.Equal(t, "how often it is said", strings.Count(got.out, sentence), 1)
+	cmptest.LacksTexts(t, got.out, "No devices.")
+	cmptest.HasTexts(t, recommend(unknown, "-o", "json").out, `"gpusUnknown": "no NVIDIA driver"`)
+
+	for _, args := range [][]string{{"3"}, {"GPU-5f2a"}, {"--explain=3"}} {
+		got = recommend(unknown, args...)
+		cmptest.Equal(t, "exit code of a GPU without a driver", got.code, exitFailed)
+		cmptest.HasTexts(t, got.err, "is known yet: "+sentence)
+		cmptest.LacksTexts(t, got.err, "MIG mode")
+	}
+
+	got = recommend(unknown, "-o", "spec")
+	cmptest.Equal(t, "exit code of a spec", got.code, exitFailed)
+	cmptest.HasTexts(t, got.err, sentence)
+}

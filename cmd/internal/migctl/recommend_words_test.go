@@ -289,10 +289,13 @@ func TestBoundOfBusyTime(t *testing.T) {
 	cmptest.Equal(t, "of more than the target", busyText(0.801), "at least 80%")
 }
 
+// whyLost is why a report has no answer for a GPU.
+const whyLost = "it could not be read: GPU is lost"
+
 // TestLostGPUIsExplained: a GPU that can't be read is named, with the reason, wherever you ask for it.
 func TestLostGPUIsExplained(t *testing.T) {
 	report, s := observed(advise.DefaultOptions(), time.Hour, wholeH100(t, 0, tiny, podOf("ml", "x-0", "Deployment/x")))
-	report.NotJudged = []advise.NotJudged{{GPU: "GPU-1c", Index: 2, Model: "NVIDIA H100 80GB HBM3", Why: "GPU is lost"}}
+	report.NotJudged = []advise.NotJudged{{GPU: "GPU-1c", Index: 2, Model: "NVIDIA H100 80GB HBM3", Why: whyLost}}
 	report.Notes = []string{report.NotJudged[0].String()}
 	_, address := serve(t, recommended(report, s))
 
@@ -306,7 +309,7 @@ func TestLostGPUIsExplained(t *testing.T) {
 	for _, args := range [][]string{{"recommend"}, {"recommend", "2"}, {"recommend", "-o", "json", "2"}} {
 		got := runner{}.run(t, address, args...)
 		cmptest.Equal(t, "exit status", got.code, 0)
-		cmptest.HasTexts(t, flat(got.out), "GPU 2 could not be read, and is not judged: GPU is lost")
+		cmptest.HasTexts(t, flat(got.out), "GPU 2 is not judged: it could not be read: GPU is lost")
 	}
 
 	got := runner{}.run(t, address, "recommend", "--explain=3")
@@ -364,7 +367,7 @@ func TestSpecOfAGPUThatIsLeft(t *testing.T) {
 // TestUnreadGPUIsNamedOnce: the reason stands in one place, and no line says that there is no such device.
 func TestUnreadGPUIsNamedOnce(t *testing.T) {
 	report, s := observed(advise.DefaultOptions(), time.Hour, wholeH100(t, 0, load{}))
-	report.NotJudged = []advise.NotJudged{{GPU: "GPU-1c", Index: 3, Model: "NVIDIA H100 80GB HBM3", Why: "GPU is lost"}}
+	report.NotJudged = []advise.NotJudged{{GPU: "GPU-1c", Index: 3, Model: "NVIDIA H100 80GB HBM3", Why: whyLost}}
 	report.Notes = append([]string{report.NotJudged[0].String()}, report.Notes...)
 	_, address := serve(t, recommended(report, s))
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
@@ -72,7 +73,7 @@ func sourceErrorText(src *nodedoc.SourceState) string {
 // unreadText says which GPUs of the node are not in the document yet; it is empty if all are.
 func unreadText(doc *nodedoc.Document) string {
 	if why := doc.Node.GPUsUnknown; why != "" {
-		return "it is not known yet which GPUs this node has: " + why
+		return gpu.DescribeUnknownGPUs(why)
 	}
 
 	if unread := doc.Node.GPUsUnread; len(unread) > 0 {
