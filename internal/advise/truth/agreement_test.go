@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"testing"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // figure is a number that two ways of observing a node must agree on.
@@ -29,6 +32,15 @@ func figures() []figure {
 			}
 
 			return of(r.Evidence), true
+		}
+	}
+	optional := func(of func(*advise.Evidence) gpu.Opt[float64]) func(*advise.Recommendation) (float64, bool) {
+		return func(r *advise.Recommendation) (float64, bool) {
+			if r.Evidence == nil {
+				return 0, false
+			}
+
+			return of(r.Evidence).Get()
 		}
 	}
 	stretch := func(of func(advise.Stretch) float64) func(*advise.Recommendation) (float64, bool) {
@@ -57,9 +69,9 @@ func figures() []figure {
 			"the driver reports whole percents; " + oneBucket},
 		{"decoders, busiest minute", evidence(func(e *advise.Evidence) float64 { return decodersOf(e).BusyMaxMinute }), 0.01, 0,
 			"the driver reports whole percents"},
-		{"dynamic power, p95", evidence(func(e *advise.Evidence) float64 { return e.PowerP95.Or(0) }), 0.025, bucket,
+		{"dynamic power, p95", optional(func(e *advise.Evidence) gpu.Opt[float64] { return e.PowerP95 }), 0.025, bucket,
 			"the idle power of a GPU that was never idle is a default; the full simulator's power ripples by 1 %"},
-		{"PCIe traffic", evidence(func(e *advise.Evidence) float64 { return e.PCIeMax.Or(0) }), 0.002, 0,
+		{"PCIe traffic", optional(func(e *advise.Evidence) gpu.Opt[float64] { return e.PCIeMax }), 0.002, 0,
 			"an idle link moves 8 KiB/s"},
 		{"stretch predicted, low", stretch(func(s advise.Stretch) float64 { return s.Low }), 0.001, bucket,
 			"that of width and bandwidth"},
@@ -137,6 +149,30 @@ func (a *agreement) compareAnswers(about string, l, r *advise.Recommendation) {
 		if !(difference <= f.absolute+f.relative*max(left, right)) {
 			a.found = append(a.found, fmt.Sprintf("%s: %s %.4f and %.4f", about, f.name, left, right))
 		}
+	}
+}
+
+// TestUnknownFiguresDiffer: a figure that only one way knows is a difference, however small it is.
+func TestUnknownFiguresDiffer(t *testing.T) {
+	report := func(figure gpu.Opt[float64]) *advise.Recommendation {
+		return &advise.Recommendation{Evidence: &advise.Evidence{PowerP95: figure, PCIeMax: figure}}
+	}
+	none := gpu.None[float64]()
+	low := gpu.Some(0.001)
+
+	for _, c := range []struct {
+		about       string
+		left, right gpu.Opt[float64]
+		want        []string
+	}{
+		{"both known", low, low, nil},
+		{"both unknown", none, none, nil},
+		{"one known", low, none, []string{"one known GPU 0: only one has dynamic power, p95",
+			"one known GPU 0: only one has PCIe traffic"}},
+	} {
+		var a agreement
+		a.compareAnswers(c.about, report(c.left), report(c.right))
+		cmptest.Equal(t, c.about, a.found, c.want)
 	}
 }
 
