@@ -65,7 +65,11 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 	}
 
 	if w.Power.total() > 0 {
-		e.PowerP95 = gpu.Some(w.Power.quantile(0.95))
+		e.leastPower = w.Power.quantile(0.95)
+	}
+
+	if w.Power.total() > 0 && !e.powerUnread {
+		e.PowerP95 = gpu.Some(e.leastPower)
 	}
 
 	e.flat = w.isFlat(&e)

@@ -316,7 +316,7 @@ func (n *nodePacker) newPacker(model string, isMove func(*Recommendation) bool) 
 				recommendation: r,
 				owner:          ownerOf(r),
 				profile:        profile,
-				draw:           newDraw(r.Evidence.PowerP95.Or(0), r.Evidence.PCIeMax.Or(0), r.Evidence.pcieUnread),
+				draw:           newDraw(r.Evidence.leastPower, r.Evidence.PCIeMax.Or(0), r.Evidence.pcieUnread),
 			})
 		}
 	}

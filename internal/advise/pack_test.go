@@ -18,7 +18,7 @@ import (
 func sliced(g *gpu.GPU, owner, profile string, power, pcie float64) Recommendation {
 	return Recommendation{
 		GPU: g.UUID, Index: g.Index, Model: g.Name, Action: ActionSlice, Recommended: profile,
-		Workload: &Key{Owner: owner, Model: g.Name}, Evidence: &Evidence{PowerP95: gpu.Some(power), PCIeMax: gpu.Some(pcie)},
+		Workload: &Key{Owner: owner, Model: g.Name}, Evidence: &Evidence{leastPower: power, PCIeMax: gpu.Some(pcie)},
 	}
 }
 
@@ -193,7 +193,7 @@ func TestPackingKeepsTheBounds(t *testing.T) {
 	}{
 		{"nothing in the way", func(*Recommendation) {}, 1},
 		// idle is 0.11: 0.11 + 2*0.3 <= 0.9 < 0.11 + 3*0.3
-		{"power", func(r *Recommendation) { r.Evidence.PowerP95 = gpu.Some(0.3) }, 2},
+		{"power", func(r *Recommendation) { r.Evidence.leastPower = 0.3 }, 2},
 		{"PCIe", func(r *Recommendation) { r.Evidence.PCIeMax = gpu.Some(0.3) }, 2},
 		{"replicas of one owner", func(r *Recommendation) { r.Workload.Owner = "Deployment/one" }, 2},
 	} {
@@ -364,6 +364,25 @@ func TestUnreadPowerIsNotChecked(t *testing.T) {
 		r := twoServices(t, func(g *gpu.GPU, _ int) { change(g) })
 		cmptest.Equal(t, about+": "+r.Devices[0].Explanation, r.Devices[0].Candidate(), true)
 		cmptest.HasTexts(t, strings.Join(r.Notes, "\n"), "power limit of GPU 0, 1 could not be read", "was not checked")
+	}
+}
+
+// TestPowerThatWasReadInParts: power that was not read for some of the time is no fact, as the figure may lack
+// the hours that decide. What was read counts as the least that the workload draws.
+func TestPowerThatWasReadInParts(t *testing.T) {
+	for hours, known := range map[int]bool{24: true, 8: false} {
+		r := twoServices(t, func(g *gpu.GPU, minute int) {
+			g.Readings.PowerWatts = gpu.Some(500.)
+			if minute/60%24 >= hours {
+				g.Readings.PowerWatts = gpu.None[float64]()
+			}
+		})
+		d := &r.Devices[0]
+		about := fmt.Sprintf("read for %d hours a day", hours)
+
+		cmptest.Equal(t, about+": known", d.Evidence.PowerP95.Present(), known)
+		cmptest.Equal(t, about, d.Reason, ReasonNoGain)
+		cmptest.HasTexts(t, d.Explanation, "90 % of the power limit")
 	}
 }
 

@@ -194,7 +194,8 @@ type Evidence struct {
 	ActivityHours float64 `json:"activityHours,omitempty"`
 	// NeverBusy says that no kernel was seen: we do not know what a slice would do to one.
 	NeverBusy bool `json:"neverBusy,omitempty"`
-	// PowerP95 is a share of the power limit, and absent if no power or no limit was read.
+	// PowerP95 is a share of the power limit, and absent if the power or the limit is unknown for some of
+	// the time.
 	PowerP95 gpu.Opt[float64] `json:"dynamicPowerP95Ratio,omitzero"`
 	// PCIeMax is a share of the link, and absent if the traffic is unknown for some of the time.
 	PCIeMax      gpu.Opt[float64] `json:"pcieMaxRatio,omitzero"`
@@ -218,6 +219,7 @@ type Evidence struct {
 	graphicsUnread bool
 	nvlinkUnread   bool
 	powerUnread    bool    // its power, or the limit, is unknown for some of the time
+	leastPower     float64 // PowerP95 of what was read: the least that we count; 0 if nothing was
 	pcieUnread     bool    // its traffic is unknown for some of the time
 	unreadBusy     float64 // the share of busy time in which SM or DRAM activity was not read
 
