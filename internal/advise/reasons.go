@@ -27,6 +27,8 @@ func explainReason(r *Recommendation, o Options) string {
 	switch r.Reason {
 	case ReasonMultiGPU:
 		return cmp.Or(r.job, fixedText(r.Reason))
+	case ReasonHoldersUnknown:
+		return r.unheld
 	case ReasonLittleEvidence:
 		return fmt.Sprintf(
 			"observed for %.1f h; expected %.1f h or more",
@@ -119,8 +121,6 @@ func fixedText(reason Reason) string {
 		return "a slice would do, and " + NoGainText
 	case ReasonNotUp:
 		return "it did not come up: the container was restarted or killed while it started, or holds no memory"
-	case ReasonHoldersUnknown:
-		return "it is not known what holds the device"
 	}
 
 	return ""

@@ -215,10 +215,22 @@ func (r *Recommendation) setUnheld(
 	allocated gpu.Opt[bool],
 	processesKnown, jobsUnknown bool,
 ) {
+	isAllocated, allocationKnown := allocated.Get()
+
+	switch {
+	case isAllocated:
+		r.unheld = "it is not known what holds the device"
+	case !allocationKnown && s.HoldersIncomplete != "":
+		r.unheld = "it is not known whether a pod holds the device"
+	case jobsUnknown:
+		r.unheld = "it is not known whether a batch job has the device"
+	case !allocationKnown && !processesKnown:
+		r.unheld = "it is not known whether a process runs on the device"
+	}
+
 	r.Action = ActionFree
-	if jobsUnknown || allocated.Or(s.HoldersIncomplete != "" || !processesKnown) {
-		r.Action = ActionKeep
-		r.Reason = ReasonHoldersUnknown
+	if r.unheld != "" {
+		r.keep(ReasonHoldersUnknown)
 	}
 }
 
@@ -366,6 +378,12 @@ func (r *Report) notes(s *gpu.Snapshot) []string {
 	)
 	if s.HoldersIncomplete != "" {
 		list = append(list, "devices without a holder may be held: "+s.HoldersIncomplete)
+	}
+
+	for _, source := range s.Sources {
+		if source.Name == gpu.SourceJobs && source.Err != nil {
+			list = append(list, "devices without a pod may have a batch job: "+source.Err.Error())
+		}
 	}
 
 	return list

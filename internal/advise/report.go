@@ -141,6 +141,7 @@ type Recommendation struct {
 	Considered []Considered `json:"considered,omitempty"`
 
 	sentence string // Explanation without the gain
+	unheld   string // of ReasonHoldersUnknown: a sentence on what is not known
 	apart    draw   // the limits that keep it from sharing a GPU: above 0
 	job      string // a sentence on the job on several GPUs that the pod is a part of; empty if it is of none
 }

@@ -1,6 +1,8 @@
 package advise
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -107,6 +109,42 @@ func sliceCases() []sliceCase {
 			}, want: answer{Action: ActionKeep, Reason: ReasonHoldersUnknown},
 		},
 	}
+}
+
+// TestUnheldSaysWhatIsUnknown: the explanation says which holder a device may have, and a note says why we do
+// not know the batch jobs.
+func TestUnheldSaysWhatIsUnknown(t *testing.T) {
+	const incomplete = "the kubelet has restarted"
+	none := gpu.None[bool]()
+
+	for want, c := range map[string]struct {
+		allocated                   gpu.Opt[bool]
+		incomplete                  string
+		processesKnown, jobsUnknown bool
+	}{
+		"":                                      {none, "", true, false},
+		"it is not known what holds the device": {gpu.Some(true), "", true, true},
+		"it is not known whether a pod holds the device":       {none, incomplete, true, true},
+		"it is not known whether a batch job has the device":   {gpu.Some(false), incomplete, false, true},
+		"it is not known whether a process runs on the device": {none, "", false, false},
+	} {
+		var r Recommendation
+		r.setUnheld(&gpu.Snapshot{HoldersIncomplete: c.incomplete}, c.allocated, c.processesKnown, c.jobsUnknown)
+		cmptest.Equal(t, "explanation", r.explain(DefaultOptions()), want)
+		cmptest.Equal(t, want+": free", r.Action == ActionFree, want == "")
+	}
+
+	a := New(DefaultOptions())
+	g := wholeGPU(t, "H100-80GB", 0, load{})
+	g.JobsUnknown = true
+	s := observeFor(a, start(), time.Minute, g)
+	missing := fmt.Errorf("job mapping: folder /run/jobs: %w", gpu.ErrNotFound)
+	s.Sources = []gpu.SourceState{{Name: gpu.SourceJobs, Err: missing}}
+
+	report := a.Recommend(s)
+	cmptest.Equal(t, "explanation", report.Devices[0].Explanation, "it is not known whether a batch job has the device")
+	cmptest.HasTexts(t, strings.Join(report.Notes, "\n"),
+		"devices without a pod may have a batch job: job mapping: folder /run/jobs: not found")
 }
 
 // TestUnheldByProcesses: on a node without a kubelet a device is free if nothing runs on it, not if
