@@ -236,8 +236,12 @@ func (a *Advisor) observeInstance(g *gpu.GPU, i *gpu.GPUInstance, passed passedT
 	d := a.deviceOf(gpu.IDOfInstance(g.UUID, i))
 	holders := holdersOf(i)
 
+	// A job of the whole GPU may have any of its instances for as long as it runs. That is no gap: what runs
+	// on this one is the workload meanwhile. If nothing does, setUnheld does not call it free.
+	jobsUnread := i.JobsUnknown && len(g.Jobs) == 0
+
 	processes, known := i.Processes.Get()
-	if i.JobsUnknown && len(holders) == 0 || !known && d.isHeldByProcesses(holders, i.Jobs) {
+	if jobsUnread && len(holders) == 0 || !known && d.isHeldByProcesses(holders, i.Jobs) {
 		d.observeGap(a.now, passed.held)
 		return false
 	}

@@ -104,11 +104,34 @@ func sliceCases() []sliceCase {
 			}, want: answer{Action: ActionKeep, Reason: ReasonHoldersUnknown},
 		},
 		{
+			about: "saturated, and its batch job is not known", profile: "1g.10gb", load: load{busy: 1, sm: 0.97, gib: 3},
+			change: func(g *gpu.GPU) { withoutPod(g, 1) },
+			want:   answer{Action: ActionKeep, Reason: ReasonHoldersUnknown},
+		},
+		{
+			about: "saturated, and a batch job has the whole GPU", profile: "1g.10gb", load: load{busy: 1, sm: 0.97, gib: 3},
+			change: func(g *gpu.GPU) { withoutPod(g, 1); g.Jobs = []string{"16"} },
+			want:   answer{Action: ActionGrow, Reason: ReasonSaturated, Profile: "1g.20gb"},
+		},
+		{
+			about: "not in use, and a batch job has the whole GPU", profile: "3g.40gb",
+			change: func(g *gpu.GPU) { withoutPod(g, 0); g.Jobs = []string{"16"} },
+			want:   answer{Action: ActionKeep, Reason: ReasonHoldersUnknown},
+		},
+		{
 			about: "of an unknown holder", profile: "1g.10gb", change: func(g *gpu.GPU) {
 				g.Instances[0].Holders, g.Instances[0].Allocated = nil, gpu.Some(true)
 			}, want: answer{Action: ActionKeep, Reason: ReasonHoldersUnknown},
 		},
 	}
+}
+
+// withoutPod gives the instance of slicedGPU processes instead of a pod, and no batch job that is known.
+func withoutPod(g *gpu.GPU, processes int) {
+	i := &g.Instances[0]
+	i.Holders, i.Allocated = nil, gpu.None[bool]()
+	i.Processes = gpu.Some(processes)
+	i.JobsUnknown = true
 }
 
 // TestUnheldSaysWhatIsUnknown: the explanation says which holder a device may have, and a note says why we do
