@@ -79,36 +79,29 @@ func (a *activity) wasActiveSince(id gpu.DeviceID, t time.Time) bool {
 	return ok && !last.Before(t)
 }
 
-// addLastPolls adds what the last poll found on all GPUs: batch jobs, activity, and failed readings
-// of activity. An instance that the poll has not seen yet counts as possibly busy.
+// addLastPolls adds what the last poll found on all GPUs: batch jobs, activity, and what it could not
+// read of either. An instance that the poll has not seen yet counts as possibly busy.
 func (e *Engine) addLastPolls(u *usage) {
 	for _, g := range u.gpus {
-		e.addLastPoll(u, g, allActivity)
+		e.addLastPoll(u, g, pollCheck{activity: true, unknown: true})
 	}
 }
 
-// activityCheck selects which evidence of activity makes an instance busy.
-type activityCheck int
+// pollCheck selects which findings of the last poll make an instance busy, besides known batch jobs.
+type pollCheck struct {
+	activity bool // activity that was seen and, with unknown, activity that could not be read
+	unknown  bool // batch jobs that could not be read
+}
 
-const (
-	noActivity   activityCheck = iota
-	seenActivity               // activity that was seen
-	allActivity                // also activity that could not be read
-)
-
-// checkBeforeDestroy returns the check for a compute instance that we are about to destroy. A
-// rollback destroys what its operation has created: the poll may not have seen that yet, so only
-// activity that was seen counts.
-func checkBeforeDestroy(rollback bool) activityCheck {
-	if rollback {
-		return seenActivity
-	}
-
-	return allActivity
+// checkBeforeDestroy returns the check for a step that is about to destroy an instance. When we destroy a
+// GPU instance, it has no compute instance left that could be active. A rollback destroys what its
+// operation has created: the poll may not have seen that yet, so what it does not know does not count.
+func checkBeforeDestroy(op mig.StepOp, rollback bool) pollCheck {
+	return pollCheck{activity: op == mig.DestroyCompute, unknown: !rollback}
 }
 
 // addLastPoll adds what the last poll found of one GPU, as far as check asks for it.
-func (e *Engine) addLastPoll(u *usage, g mig.GPULayout, check activityCheck) {
+func (e *Engine) addLastPoll(u *usage, g mig.GPULayout, check pollCheck) {
 	s := e.o.Poller.Current()
 	e.active.observe(s)
 
@@ -117,15 +110,15 @@ func (e *Engine) addLastPoll(u *usage, g mig.GPULayout, check activityCheck) {
 		return
 	}
 
-	e.addJobs(u, g, s)
+	u.addJobs(g, s, check)
 
-	if check == noActivity || len(g.Instances) == 0 {
+	if !check.activity || len(g.Instances) == 0 {
 		return
 	}
 
 	at := slices.IndexFunc(s.GPUs, func(p gpu.GPU) bool { return p.UUID == g.UUID })
 	if at < 0 || !s.GPUs[at].Up {
-		if check == allActivity {
+		if check.unknown {
 			u.addToGPU(
 				g,
 				api.Hold{
@@ -139,7 +132,7 @@ func (e *Engine) addLastPoll(u *usage, g mig.GPULayout, check activityCheck) {
 	}
 
 	limit := max(e.o.IdleFor, s.Pace.Fast.Now)
-	if check == allActivity && s.Time.Sub(s.GPUs[at].LastRead) > limit {
+	if check.unknown && s.Time.Sub(s.GPUs[at].LastRead) > limit {
 		u.addToGPU(
 			g,
 			api.Hold{
@@ -184,7 +177,7 @@ func (e *Engine) pollSkipped(ctx context.Context, gpus []mig.GPULayout) {
 
 // pollAndAdd is addLastPoll, but polls first if nothing was polled yet, as right after the start. If
 // activity counts, it also polls if the last reading is old.
-func (e *Engine) pollAndAdd(ctx context.Context, u *usage, g mig.GPULayout, check activityCheck) {
+func (e *Engine) pollAndAdd(ctx context.Context, u *usage, g mig.GPULayout, check pollCheck) {
 	if e.o.Poller.Current() == nil {
 		callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 		defer cancel()
@@ -195,43 +188,71 @@ func (e *Engine) pollAndAdd(ctx context.Context, u *usage, g mig.GPULayout, chec
 		}
 	}
 
-	if check != noActivity {
+	if check.activity {
 		e.pollSkipped(ctx, []mig.GPULayout{g})
 	}
 
 	e.addLastPoll(u, g, check)
 }
 
-// addJobs adds the batch jobs of the GPU as a whole and of its instances.
-func (e *Engine) addJobs(u *usage, g mig.GPULayout, s *gpu.Snapshot) {
-	for _, source := range s.Sources {
-		if source.Name == gpu.SourceJobs && !source.Up {
-			u.addToGPU(
-				g,
-				api.Hold{Kind: api.HoldUnknown, What: "batch jobs: their source does not answer"},
-			)
-		}
-	}
+// addJobs adds the batch jobs of the GPU as a whole and of its instances and, if check asks for it, which
+// of them may have jobs that are unknown.
+func (u *usage) addJobs(g mig.GPULayout, s *gpu.Snapshot, check pollCheck) {
+	unknown, listed := unknownJobs(s)
 
 	at := slices.IndexFunc(s.GPUs, func(p gpu.GPU) bool { return p.UUID == g.UUID })
 	if at < 0 {
+		if check.unknown && listed {
+			u.addToGPU(g, unknown)
+		}
+
 		return
 	}
 
-	for _, job := range s.GPUs[at].Jobs {
+	polled := &s.GPUs[at]
+	if check.unknown && polled.JobsUnknown {
+		u.addToGPU(g, unknown)
+	}
+
+	for _, job := range polled.Jobs {
 		u.addToGPU(g, api.Hold{Kind: api.HoldJob, What: "job " + job})
 	}
 
 	for _, i := range g.Instances {
-		if p := polledInstance(&s.GPUs[at], i); p != nil {
+		key := holdKey{gpu: g.UUID, instance: i.ID}
+		mayHaveJobs := listed // if the poll has not seen it
+
+		if p := polledInstance(polled, i); p != nil {
+			mayHaveJobs = p.JobsUnknown
+
 			for _, job := range p.Jobs {
-				u.addHold(
-					holdKey{gpu: g.UUID, instance: i.ID},
-					api.Hold{Kind: api.HoldJob, What: "job " + job},
-				)
+				u.addHold(key, api.Hold{Kind: api.HoldJob, What: "job " + job})
 			}
 		}
+
+		// A job of the whole GPU, which may have any of its instances, holds them all already.
+		if check.unknown && mayHaveJobs && len(polled.Jobs) == 0 {
+			u.addHold(key, unknown)
+		}
 	}
+}
+
+// unknownJobs returns the hold on a device whose batch jobs the poll does not know. It reports whether the
+// jobs are among the sources of a Snapshot: before their first call has ended they are not, even if the
+// node has jobs. So this does not tell which devices may have unknown jobs.
+func unknownJobs(s *gpu.Snapshot) (unknown api.Hold, listed bool) {
+	unknown = api.Hold{Kind: api.HoldUnknown, What: "batch jobs: they have not been read yet"}
+
+	at := slices.IndexFunc(s.Sources, func(src gpu.SourceState) bool { return src.Name == gpu.SourceJobs })
+	if at < 0 {
+		return unknown, false
+	}
+
+	if !s.Sources[at].Up {
+		unknown.What = "batch jobs: their source does not answer"
+	}
+
+	return unknown, true
 }
 
 // polledInstance returns an instance as the last poll has read it, or nil if the poll has not seen
@@ -248,14 +269,14 @@ func polledInstance(polled *gpu.GPU, i mig.Instance) *gpu.GPUInstance {
 	return &polled.Instances[at]
 }
 
-// addActivity adds a hold to each instance that was active within the last IdleFor and, with
-// allActivity, to those whose activity is unknown.
+// addActivity adds a hold to each instance that was active within the last IdleFor and, if what is
+// unknown counts, to those whose activity is.
 func (e *Engine) addActivity(
 	u *usage,
 	g mig.GPULayout,
 	polled *gpu.GPU,
 	now time.Time,
-	check activityCheck,
+	check pollCheck,
 ) {
 	failed := slices.ContainsFunc(polled.Errors, activityFailed)
 
@@ -264,7 +285,7 @@ func (e *Engine) addActivity(
 
 		p := polledInstance(polled, i)
 		if p == nil || !wasRead(polled, p) {
-			if check == allActivity {
+			if check.unknown {
 				u.addHold(
 					device,
 					api.Hold{
@@ -277,7 +298,7 @@ func (e *Engine) addActivity(
 			continue
 		}
 
-		if check == allActivity &&
+		if check.unknown &&
 			(failed || !p.Up || slices.ContainsFunc(p.Errors, activityFailed)) {
 			u.addHold(
 				device,

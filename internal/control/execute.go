@@ -335,9 +335,8 @@ func isBusy(err error) bool {
 	return errors.As(err, &p) && p.Type == api.Busy
 }
 
-// checkHolders returns an error if anything holds what the step is about to destroy. The last
-// poll's activity counts for compute instances only: when we destroy a GPU instance, it has none
-// left that could be active. See checkBeforeDestroy about rollback.
+// checkHolders returns an error if anything holds what the step is about to destroy. See
+// checkBeforeDestroy about what counts of the last poll, and about rollback.
 func (e *Engine) checkHolders(
 	ctx context.Context,
 	c *gpuChange,
@@ -351,11 +350,7 @@ func (e *Engine) checkHolders(
 	}
 
 	u := e.collectHolders(ctx, []mig.GPULayout{g})
-	if s.Op == mig.DestroyCompute {
-		e.pollAndAdd(ctx, u, g, checkBeforeDestroy(rollback))
-	} else {
-		e.pollAndAdd(ctx, u, g, noActivity)
-	}
+	e.pollAndAdd(ctx, u, g, checkBeforeDestroy(s.Op, rollback))
 
 	blocking := u.listBlockers(g, s, force)
 	if len(blocking) == 0 {

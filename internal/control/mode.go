@@ -181,7 +181,7 @@ func (e *Engine) checkModeFree(ctx context.Context, id gpu.UUID) error {
 		return err
 	}
 
-	e.pollAndAdd(ctx, u, g, noActivity)
+	e.pollAndAdd(ctx, u, g, pollCheck{unknown: true})
 
 	if p := u.checkModeChange(g); p != nil {
 		return p

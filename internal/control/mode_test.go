@@ -85,9 +85,14 @@ func TestModeRefused(t *testing.T) {
 		"handle": func() {
 			w.asking = func(gpu.UUID) ([]Handle, error) { return []Handle{{PID: 4, Command: "uvicorn"}}, nil }
 		},
-		"pod":     func() { w.give(gpu.DeviceRef{GPU: gpu1}) },
-		"unknown": func() { w.podsErr = gpu.ErrUnavailable },
-		"job":     func() { w.snapshot.GPUs[1].Jobs = []string{"4711"} },
+		"pod":               func() { w.give(gpu.DeviceRef{GPU: gpu1}) },
+		"unknown":           func() { w.podsErr = gpu.ErrUnavailable },
+		"job":               func() { w.snapshot.GPUs[1].Jobs = []string{"4711"} },
+		"a job may have it": func() { w.snapshot.GPUs[1].JobsUnknown = true },
+		"not read, on a node with jobs": func() {
+			w.snapshot.GPUs = w.snapshot.GPUs[:1]
+			w.snapshot.Sources = []gpu.SourceState{{Name: gpu.SourceJobs, Up: true}}
+		},
 	} {
 		use()
 

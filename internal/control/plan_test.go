@@ -158,10 +158,16 @@ func uses() map[string]use {
 		"not seen by the poll yet": {func(w *world) { seen(w).ID = 88 }, api.HoldUnknown},
 		"job on the instance":      {func(w *world) { seen(w).Jobs = []string{"4711"} }, api.HoldJob},
 		"job on the GPU":           {func(w *world) { w.snapshot.GPUs[1].Jobs = []string{"4711"} }, api.HoldJob},
-		"jobs cannot be read": {func(w *world) {
-			w.snapshot.Sources = []gpu.SourceState{{Name: gpu.SourceJobs}}
+		"jobs of the GPU cannot be read": {func(w *world) {
+			w.snapshot.Sources = []gpu.SourceState{{Name: gpu.SourceJobs, Err: gpu.ErrNotFound}}
+			w.snapshot.GPUs[1].JobsUnknown = true
 		}, api.HoldUnknown},
-		"pod by MIG UUID": {func(w *world) { w.give(gpu.DeviceRef{MIG: sevenG}) }, api.HoldPod},
+		"jobs of the instance cannot be read": {func(w *world) {
+			w.snapshot.Sources = []gpu.SourceState{{Name: gpu.SourceJobs, Err: gpu.ErrUnavailable}}
+			seen(w).JobsUnknown = true
+		}, api.HoldUnknown},
+		"jobs have not been read yet": {func(w *world) { seen(w).JobsUnknown = true }, api.HoldUnknown},
+		"pod by MIG UUID":             {func(w *world) { w.give(gpu.DeviceRef{MIG: sevenG}) }, api.HoldPod},
 		"pod by legacy UUID": {func(w *world) {
 			w.give(gpu.DeviceRef{GPU: gpu1, Instance: gpu.Some(gpu.InstanceID(3)), Compute: gpu.Some(gpu.ComputeID(0))})
 		}, api.HoldPod},

@@ -297,6 +297,15 @@ func TestJobsOfPartsOfAGPU(t *testing.T) {
 	}
 }
 
+// TestJobsOfALostGPU: once another GPU has the index of a lost one, the file of that index says nothing of it.
+func TestJobsOfALostGPU(t *testing.T) {
+	gpus := []gpu.GPU{{Facts: gpu.Facts{UUID: uuidA}}, {Facts: gpu.Facts{UUID: uuidB}}}
+	attachJobs(gpus, gpu.Jobs{{}: {"16"}}, time.Now())
+	cmptest.Equal(t, "jobs of the GPU", gpus[0].Jobs, []string{"16"})
+	cmptest.Equal(t, "jobs of the lost GPU", gpus[1].Jobs, nil)
+	cmptest.Equal(t, "unknown jobs", []bool{gpus[0].JobsUnknown, gpus[1].JobsUnknown}, []bool{false, true})
+}
+
 func TestJobsAreLaidToTheirDevices(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
 	src.gpus[uuidA] = migGPU()

@@ -79,7 +79,8 @@ func attachJobs(gpus []gpu.GPU, jobs gpu.Jobs, readAt time.Time) {
 	for i := range gpus {
 		g := &gpus[i]
 		if i > 0 && gpus[i-1].Index == g.Index {
-			continue // it is lost, and another GPU has its index
+			g.JobsUnknown = true // it is lost, and another GPU has its index
+			continue
 		}
 
 		list, known := jobs[gpu.JobDevice{Index: g.Index}]
