@@ -43,9 +43,27 @@ func figures() []figure {
 			return of(r.Evidence).Get()
 		}
 	}
+	kernels := func(of func(advise.Kernels) float64) func(*advise.Recommendation) (float64, bool) {
+		return optional(func(e *advise.Evidence) gpu.Opt[float64] {
+			if e.P95 == (advise.Kernels{}) {
+				return gpu.None[float64]()
+			}
+
+			return gpu.Some(of(e.P95))
+		})
+	}
+	decoders := func(of func(advise.MediaUse) float64) func(*advise.Recommendation) (float64, bool) {
+		return optional(func(e *advise.Evidence) gpu.Opt[float64] {
+			if e.MediaUnread {
+				return gpu.None[float64]()
+			}
+
+			return gpu.Some(of(decodersOf(e)))
+		})
+	}
 	stretch := func(of func(advise.Stretch) float64) func(*advise.Recommendation) (float64, bool) {
 		return func(r *advise.Recommendation) (float64, bool) {
-			if r.Predicted == nil {
+			if r.Predicted == nil || r.Predicted.StretchP95 == (advise.Stretch{}) {
 				return 0, false
 			}
 
@@ -63,11 +81,11 @@ func figures() []figure {
 		{"busy time, p99", evidence(func(e *advise.Evidence) float64 { return e.BusyP99 }), 0.001, bucket, oneBucket},
 		{"busiest ten minutes", evidence(func(e *advise.Evidence) float64 { return e.Busy10Minutes }), 0.002, 0,
 			"GPM and DCGM round, windows end a millisecond early"},
-		{"width, p95", evidence(func(e *advise.Evidence) float64 { return e.P95.Width }), 0.01, bucket, firstBucket},
-		{"bandwidth, p95", evidence(func(e *advise.Evidence) float64 { return e.P95.Bandwidth }), 0.01, bucket, firstBucket},
-		{"decoders, p99", evidence(func(e *advise.Evidence) float64 { return decodersOf(e).BusyP99 }), 0.01, bucket,
+		{"width, p95", kernels(func(k advise.Kernels) float64 { return k.Width }), 0.01, bucket, firstBucket},
+		{"bandwidth, p95", kernels(func(k advise.Kernels) float64 { return k.Bandwidth }), 0.01, bucket, firstBucket},
+		{"decoders, p99", decoders(func(u advise.MediaUse) float64 { return u.BusyP99 }), 0.01, bucket,
 			"the driver reports whole percents; " + oneBucket},
-		{"decoders, busiest minute", evidence(func(e *advise.Evidence) float64 { return decodersOf(e).BusyMaxMinute }), 0.01, 0,
+		{"decoders, busiest minute", decoders(func(u advise.MediaUse) float64 { return u.BusyMaxMinute }), 0.01, 0,
 			"the driver reports whole percents"},
 		{"dynamic power, p95", optional(func(e *advise.Evidence) gpu.Opt[float64] { return e.PowerP95 }), 0.025, bucket,
 			"the idle power of a GPU that was never idle is a default; the full simulator's power ripples by 1 %"},
@@ -155,7 +173,10 @@ func (a *agreement) compareAnswers(about string, l, r *advise.Recommendation) {
 // TestUnknownFiguresDiffer: a figure that only one way knows is a difference, however small it is.
 func TestUnknownFiguresDiffer(t *testing.T) {
 	report := func(figure gpu.Opt[float64]) *advise.Recommendation {
-		return &advise.Recommendation{Evidence: &advise.Evidence{PowerP95: figure, PCIeMax: figure}}
+		e := &advise.Evidence{PowerP95: figure, PCIeMax: figure, MediaUnread: !figure.Present()}
+		e.P95.Width = figure.Or(0)
+
+		return &advise.Recommendation{Evidence: e}
 	}
 	none := gpu.None[float64]()
 	low := gpu.Some(0.001)
@@ -167,8 +188,14 @@ func TestUnknownFiguresDiffer(t *testing.T) {
 	}{
 		{"both known", low, low, nil},
 		{"both unknown", none, none, nil},
-		{"one known", low, none, []string{"one known GPU 0: only one has dynamic power, p95",
-			"one known GPU 0: only one has PCIe traffic"}},
+		{"one known", low, none, []string{
+			"one known GPU 0: only one has width, p95",
+			"one known GPU 0: only one has bandwidth, p95",
+			"one known GPU 0: only one has decoders, p99",
+			"one known GPU 0: only one has decoders, busiest minute",
+			"one known GPU 0: only one has dynamic power, p95",
+			"one known GPU 0: only one has PCIe traffic",
+		}},
 	} {
 		var a agreement
 		a.compareAnswers(c.about, report(c.left), report(c.right))
