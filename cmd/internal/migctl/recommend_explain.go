@@ -127,16 +127,7 @@ func writeEvidence(p *page, r *advise.Recommendation) {
 	)
 	writeFact(p, "kernels", kernelsText(e))
 
-	memory := "at most " + gibText(e.MemoryBytes)
-	if e.MemoryTrend >= leastShownBytes {
-		memory += ", growing by " + gibText(e.MemoryTrend) + " a day"
-	}
-
-	if r.Predicted != nil {
-		memory += fmt.Sprintf("; %s leaves %s free", r.Recommended, gibText(r.Predicted.MemoryFree))
-	}
-
-	writeFact(p, "memory", memory)
+	writeFact(p, "memory", usedMemoryText(r))
 
 	if r.Predicted != nil {
 		if total := e.HeldBytes() + r.Predicted.MemoryFree; total > 0 {
@@ -232,6 +223,29 @@ func shareOrUnread(share gpu.Opt[float64], of string) string {
 	}
 
 	return "unknown: not read, or not all of the time"
+}
+
+// usedMemoryText says how much memory the workload of a device used.
+func usedMemoryText(r *advise.Recommendation) string {
+	e := r.Evidence
+	memory := "at most " + gibText(e.MemoryBytes)
+
+	switch {
+	case e.MemoryUnread && e.MemoryBytes == 0:
+		return "unknown: not read"
+	case e.MemoryUnread:
+		memory = gibText(e.MemoryBytes) + " or more: not read all of the time"
+	}
+
+	if e.MemoryTrend >= leastShownBytes {
+		memory += ", growing by " + gibText(e.MemoryTrend) + " a day"
+	}
+
+	if r.Predicted != nil {
+		memory += fmt.Sprintf("; %s leaves %s free", r.Recommended, gibText(r.Predicted.MemoryFree))
+	}
+
+	return memory
 }
 
 // mediaText says how much is used of the media engines.

@@ -350,6 +350,17 @@ func TestFlatMemoryDoesNotGrow(t *testing.T) {
 	}
 }
 
+// TestMemoryThatWasNotRead: the largest use that was seen is no bound if some was not read.
+func TestMemoryThatWasNotRead(t *testing.T) {
+	for want, e := range map[string]advise.Evidence{
+		"at most 3.00 GiB":                           {MemoryBytes: 3 << 30},
+		"3.00 GiB or more: not read all of the time": {MemoryBytes: 3 << 30, MemoryUnread: true},
+		"unknown: not read":                          {MemoryUnread: true},
+	} {
+		cmptest.Equal(t, "memory", usedMemoryText(&advise.Recommendation{Evidence: &e}), want)
+	}
+}
+
 // TestSpecOfAGPUThatIsLeft: the slice for the workload of a GPU can be on another one, whose spec has it.
 func TestSpecOfAGPUThatIsLeft(t *testing.T) {
 	report, s := established(observed(advise.DefaultOptions(), 25*time.Hour,
