@@ -237,9 +237,9 @@ func (u *usage) addJobs(g mig.GPULayout, s *gpu.Snapshot, check pollCheck) {
 	}
 }
 
-// unknownJobs returns the hold on a device whose batch jobs the poll does not know. It reports whether the
-// jobs are among the sources of a Snapshot: before their first call has ended they are not, even if the
-// node has jobs. So this does not tell which devices may have unknown jobs.
+// unknownJobs returns the hold on a device whose batch jobs the poll does not know, and whether the jobs are
+// among the sources of a Snapshot. Before their first call has ended they are not, even on a node with jobs:
+// JobsUnknown of a device decides whether it has the hold.
 func unknownJobs(s *gpu.Snapshot) (unknown api.Hold, listed bool) {
 	unknown = api.Hold{Kind: api.HoldUnknown, What: "batch jobs: they have not been read yet"}
 

@@ -36,12 +36,8 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 		return err
 	}
 
-	if obstacle := singleObstacle(report); obstacle != "" && report.Packing != nil {
+	if obstacle := specObstacle(report); obstacle != "" {
 		return errors.New("there is no spec to write: " + obstacle)
-	}
-
-	if why := report.GPUsUnknown; why != "" {
-		return errors.New("there is no spec to write: " + gpu.DescribeUnknownGPUs(why))
 	}
 
 	layouts, err := report.Layouts(gpusToPlan(node.GPUs))
@@ -97,6 +93,19 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 	_, err = io.WriteString(s.out, s.page.renameCommands(out.String()))
 
 	return err
+}
+
+// specObstacle says why no spec of a report can be written; it is empty if nothing is in the way.
+func specObstacle(report *advise.Report) string {
+	if why := report.GPUsUnknown; why != "" {
+		return gpu.DescribeUnknownGPUs(why)
+	}
+
+	if report.Packing == nil {
+		return ""
+	}
+
+	return singleObstacle(report)
 }
 
 // targetsOn returns the layouts of the chosen GPUs. It is an error if there are none, or if these
