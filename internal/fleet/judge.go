@@ -119,10 +119,10 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 
 	if answer.Reason == advise.ReasonPreallocated {
 		if isMixed {
-			answer.Explanation = mixedText
+			answer.Explanation = a.explainMixed()
 		}
 
-		answer.Explanation = cmp.Or(a.describeRefusal(facts.Evidence.Server), answer.Explanation)
+		answer.Explanation = a.explainRefusal(facts.Evidence.Server, answer.Explanation)
 	}
 
 	answer.followAdvice(h.advice, &a.options)

@@ -372,21 +372,34 @@ func (a *analysis) mayHideServer(h *history, f *advise.Facts) bool {
 	return a.refused.pods && f.Evidence.Server == nil && len(h.pods) > 0
 }
 
-// describeRefusal returns why it is unknown what a server needs, if Prometheus has refused to say; else
-// nothing.
-func (a *analysis) describeRefusal(s *advise.ServerEvidence) string {
-	const after = ", as too much for it: what the server needs of what it reserves is unknown"
+// explainRefusal returns the explanation of why it is unknown what a server needs, with what Prometheus
+// has refused to say of it. That replaces the explanation only if it is the cause: without the memory of
+// the model, which no annotation names, we would not know the need whatever the server reported.
+func (a *analysis) explainRefusal(s *advise.ServerEvidence, explanation string) string {
+	const (
+		reports = "Prometheus refused to answer what its inference server reported in some of the window, as too " +
+			"much for it"
+		annotations = "Prometheus refused to answer which annotations of pods say how large their models are, as " +
+			"too much for it"
+		unknown = ": what the server needs of what it reserves is unknown"
+	)
 
-	switch {
-	case s == nil || s.Need > 0:
-		return ""
-	case a.refused.kinds[s.Kind]:
-		return "Prometheus refused to answer what its inference server reported in some of the window" + after
-	case a.refused.weights && s.Weights == 0:
-		return "Prometheus refused to answer which annotations of pods say how large their models are" + after
+	if s == nil || s.Need > 0 || s.Kind == "" {
+		return explanation
 	}
 
-	return ""
+	switch lacksReports, lacksWeights := a.refused.kinds[s.Kind], a.refused.weights && s.Weights == 0; {
+	case lacksReports && lacksWeights:
+		return reports + ", and which annotations of pods say how large their models are" + unknown
+	case lacksWeights:
+		return annotations + unknown
+	case lacksReports && s.Weights > 0:
+		return reports + unknown
+	case lacksReports:
+		return explanation + ". " + reports
+	}
+
+	return explanation
 }
 
 // unnamedSteps returns in how many steps something without a name held the GPU, or may have: each of the
@@ -400,6 +413,15 @@ func (h *history) unnamedSteps() int {
 	return unnamed
 }
 
-// mixedText explains why a GPU stays whole if one pod's server says nothing about the others.
-const mixedText = "an inference server reserves memory, and held it for only a part of the " +
-	"window: what the others need cannot be told from what it reserves"
+// explainMixed returns why a GPU stays whole if one pod's server says nothing about the others.
+func (a *analysis) explainMixed() string {
+	const mixed = "an inference server reserves memory, and held it for only a part of the window: what the others " +
+		"need cannot be told from what it reserves"
+
+	if a.refused.pods {
+		return mixed + ". They may have servers, too: Prometheus refused to answer which pods do in some of the " +
+			"window, as too much for it"
+	}
+
+	return mixed
+}

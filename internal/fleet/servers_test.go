@@ -3,6 +3,7 @@ package fleet
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -319,6 +320,47 @@ func TestRefusalsConcernServers(t *testing.T) {
 		} else {
 			cmptest.HasTexts(t, strings.Join(notes, "\n"), c.note)
 		}
+	}
+}
+
+// TestRefusalIsTheCause: a refusal of Prometheus is named as the cause only if we would know what the server
+// needs without it.
+func TestRefusalIsTheCause(t *testing.T) {
+	const (
+		before      = "the memory of the model's weights is not known: set the pod's annotation"
+		reports     = "refused to answer what its inference server reported"
+		annotations = "which annotations of pods"
+	)
+
+	all := []string{before, reports, annotations}
+
+	for about, c := range map[string]struct {
+		kinds, weights bool // what is refused
+		server         *advise.ServerEvidence
+		says           []string
+	}{
+		"nothing":                       {false, false, &advise.ServerEvidence{Kind: gpu.ServerVLLM}, []string{before}},
+		"reports":                       {true, false, &advise.ServerEvidence{Kind: gpu.ServerVLLM, Weights: 1}, []string{reports}},
+		"reports, without annotation":   {true, false, &advise.ServerEvidence{Kind: gpu.ServerVLLM}, []string{before, reports}},
+		"reports of another kind":       {true, false, &advise.ServerEvidence{Kind: gpu.ServerTGI, Weights: 1}, []string{before}},
+		"weights":                       {false, true, &advise.ServerEvidence{Kind: gpu.ServerVLLM}, []string{annotations}},
+		"weights of others":             {false, true, &advise.ServerEvidence{Kind: gpu.ServerVLLM, Weights: 1}, []string{before}},
+		"both":                          {true, true, &advise.ServerEvidence{Kind: gpu.ServerVLLM}, []string{reports, annotations}},
+		"weights of two servers in one": {false, true, &advise.ServerEvidence{}, []string{before}},
+		"no server":                     {true, true, nil, []string{before}},
+		"a known need":                  {true, true, &advise.ServerEvidence{Kind: gpu.ServerVLLM, Need: 1}, []string{before}},
+	} {
+		a := &analysis{refused: refusals{kinds: map[gpu.ServerKind]bool{gpu.ServerVLLM: c.kinds}, weights: c.weights}}
+		got := a.explainRefusal(c.server, before)
+
+		for _, text := range all {
+			cmptest.Equal(t, about+": "+text+": "+got, strings.Contains(got, text), slices.Contains(c.says, text))
+		}
+	}
+
+	for _, refused := range []bool{false, true} {
+		a := &analysis{refused: refusals{pods: refused}}
+		cmptest.Equal(t, "which pods have servers", strings.Contains(a.explainMixed(), "They may have servers"), refused)
 	}
 }
 
