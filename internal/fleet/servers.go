@@ -415,8 +415,8 @@ func (h *history) unnamedSteps() int {
 
 // explainMixed returns why a GPU stays whole if one pod's server says nothing about the others.
 func (a *analysis) explainMixed() string {
-	const mixed = "an inference server reserves memory, and held it for only a part of the window: what the others " +
-		"need cannot be told from what it reserves"
+	const mixed = "an inference server reserves memory, and held it for only a part of the window: what the " +
+		"others need cannot be told from what it reserves"
 
 	if a.refused.pods {
 		return mixed + ". They may have servers, too: Prometheus refused to answer which pods do in some of the " +
