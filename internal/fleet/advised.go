@@ -27,24 +27,17 @@ func (q *querier) queryAdvice() {
 }
 
 // followAdvice replaces the answer by the history with the answer of the node's advisor, if that has
-// one. But if the history refuses a slice by evidence that the advisor may lack, the refusal stands:
-// the history reaches back further than the advisor remembers, or the options are stricter than the
-// advisor's probably are.
+// one, unless the history refuses a slice by evidence that the advisor may lack.
 func (g *GPU) followAdvice(said advice, o *Options) {
-	knowsMore := o.Window > advisorWindow || isStricter(o.Advise)
-	refuses := knowsMore && g.Action != advise.ActionSlice &&
-		slices.Contains(refusalsByWork(), g.Reason) &&
-		!g.byLabel
-
 	switch {
-	case said.profile != "" && refuses:
+	case said.reason == "" && said.profile == "", said.reason == advise.ReasonLittleEvidence:
+		return
+	case said.knowsSlice() && g.refusesMore(said, o):
 		return
 	case said.profile != "":
 		g.takeProfile(said.profile)
-	case said.reason == "", said.reason == advise.ReasonLittleEvidence:
-		return
-	case said.reason == advise.ReasonProvisional:
-		g.takeProvisional()
+	case said.knowsSlice():
+		g.takeUnnamed(said.reason)
 	case g.Action == advise.ActionShare && g.Reason == said.reason: // they agree
 	default:
 		if said.reason == advise.ReasonNoGain {
@@ -70,6 +63,28 @@ func (g *GPU) followAdvice(said advice, o *Options) {
 	g.Advised = true
 }
 
+// knowsSlice reports whether the advisor knows a slice that would do. It names its profile only if the
+// answer is final.
+func (said advice) knowsSlice() bool {
+	return said.profile != "" || said.reason == advise.ReasonProvisional ||
+		said.reason == advise.ReasonMediaNotChecked
+}
+
+// refusesMore reports whether the history refuses a slice by evidence that the advisor, which knows one,
+// may lack: the history reaches back further than the advisor remembers, the options are stricter than
+// the advisor's probably are, or the history has the use of media engines that the advisor cannot read.
+func (g *GPU) refusesMore(said advice, o *Options) bool {
+	if g.Action == advise.ActionSlice || g.byLabel {
+		return false
+	}
+
+	if said.reason == advise.ReasonMediaNotChecked && g.Reason == advise.ReasonMedia {
+		return true
+	}
+
+	return (o.Window > advisorWindow || isStricter(o.Advise)) && slices.Contains(refusalsByWork(), g.Reason)
+}
+
 // takeProfile takes the profile that the advisor recommends. If the table's model lacks it, we could
 // not pack it: then the GPU gets a slice of an unknown profile.
 func (g *GPU) takeProfile(profile string) {
@@ -89,18 +104,28 @@ func (g *GPU) takeProfile(profile string) {
 	g.NotChecked = false
 }
 
-// takeProvisional takes the advisor's answer that a slice would do, by evidence that is not
-// complete yet. Its series do not name the profile. If the history has none either, the profile is unknown.
-func (g *GPU) takeProvisional() {
+// takeUnnamed takes the advisor's answer that a slice would do, which is not final for a reason. Its
+// series do not name the profile. If the history has none either, the profile is unknown.
+func (g *GPU) takeUnnamed(reason advise.Reason) {
+	const known = "the right-sizing advisor of its node knows a slice that would do"
+
+	isUnchecked := reason == advise.ReasonMediaNotChecked
+
 	if g.Action != advise.ActionSlice {
 		g.clearPrediction()
 		g.Action = advise.ActionSlice
 		g.Reason = advise.ReasonNone
-		g.Explanation = "the right-sizing advisor of its node knows a slice that would " +
-			"do; ask migctl recommend there"
+		g.Explanation = known
+
+		if isUnchecked {
+			g.Explanation += " if media engines that it lacks are not used, and cannot read their use"
+		}
+
+		g.Explanation += "; ask migctl recommend there"
 	}
 
-	g.Provisional = true
+	g.NotChecked = g.NotChecked || isUnchecked
+	g.Provisional = g.Provisional || !isUnchecked
 }
 
 // advisorWindow is for how long an advisor remembers the most that a workload did.

@@ -14,6 +14,7 @@ func TestAdvisorHasTheLastWord(t *testing.T) {
 	slice := GPU{Action: advise.ActionSlice, Profile: "1g.10gb", StretchP95: &advise.Stretch{Low: 1, Expected: 1, High: 2},
 		Explanation: "fits", Decided: &advise.Decided{}, StartWith: &advise.PredictedServer{}, model: modelNamed("H100-80GB")}
 	kept := GPU{Action: advise.ActionKeep, Reason: advise.ReasonBusy, Explanation: "busy", model: modelNamed("H100-80GB")}
+	decodes := GPU{Action: advise.ActionKeep, Reason: advise.ReasonMedia, Explanation: "media", model: modelNamed("H100-80GB")}
 	shared := GPU{Action: advise.ActionShare, Reason: advise.ReasonStretch}
 
 	for name, c := range map[string]struct {
@@ -33,7 +34,9 @@ func TestAdvisorHasTheLastWord(t *testing.T) {
 		"provisional":      {slice, advice{reason: advise.ReasonProvisional}, advise.ActionSlice, "", "1g.10gb", true, true},
 		"provisional, too": {kept, advice{reason: advise.ReasonProvisional}, advise.ActionSlice, "", "", true, true},
 		"rejected":         {slice, advice{reason: "start-unseen"}, advise.ActionKeep, "start-unseen", "", false, true},
-		"not checked":      {slice, advice{reason: advise.ReasonMediaNotChecked}, advise.ActionKeep, advise.ReasonMediaNotChecked, "", false, true},
+		"not checked":      {slice, advice{reason: advise.ReasonMediaNotChecked}, advise.ActionSlice, "", "1g.10gb", false, true},
+		"not checked, too": {kept, advice{reason: advise.ReasonMediaNotChecked}, advise.ActionSlice, "", "", false, true},
+		"media engines":    {decodes, advice{reason: advise.ReasonMediaNotChecked}, advise.ActionKeep, advise.ReasonMedia, "", false, false},
 		"not measured":     {slice, advice{reason: advise.ReasonNoActivity}, advise.ActionUnknown, advise.ReasonNoActivity, "", false, true},
 		"to share":         {shared, advice{reason: advise.ReasonStretch}, advise.ActionShare, advise.ReasonStretch, "", false, true},
 	} {
@@ -44,6 +47,10 @@ func TestAdvisorHasTheLastWord(t *testing.T) {
 			g.Advised != c.decide {
 			t.Errorf("%s: %+v", name, g)
 		}
+
+		isUnchecked := c.said.reason == advise.ReasonMediaNotChecked && c.decide
+		cmptest.Equal(t, name+": not checked", g.NotChecked, isUnchecked)
+		cmptest.Equal(t, name+": final", g.isFinal(), c.action == advise.ActionSlice && !c.provisional && !isUnchecked)
 
 		if (g.Action != advise.ActionSlice || g.Profile != "1g.10gb") &&
 			(g.StretchP95 != nil || g.Decided != nil || g.StartWith != nil) {
@@ -71,6 +78,11 @@ func TestRefusalsThatAnAdvisorCannotKnow(t *testing.T) {
 
 		if g.Action != advise.ActionKeep || g.Reason != advise.ReasonMemory || g.Advised {
 			t.Errorf("%s: %+v", name, g)
+		}
+
+		for _, reason := range []advise.Reason{advise.ReasonProvisional, advise.ReasonMediaNotChecked} {
+			g.followAdvice(advice{reason: reason}, &o)
+			cmptest.Equal(t, name+", "+string(reason), g.Reason, advise.ReasonMemory)
 		}
 
 		unseen := GPU{Action: advise.ActionKeep, Reason: advise.ReasonStartUnseen, model: modelNamed("H100-80GB")}

@@ -40,11 +40,20 @@ func ReasonText(r advise.Reason, o advise.Options) string {
 	case ReasonReplicasDiffer:
 		return "a slice would do, but no one profile is known to do for all replicas of its " +
 			"owner, which have one template"
-	case advise.ReasonMediaNotChecked:
-		return "a slice would do, if media engines that it lacks are not used; their use cannot be read on its node"
 	}
 
 	return cmp.Or(r.Summary(o), "the right-sizing advisor of its node keeps it whole")
+}
+
+// IsUnknown reports whether a reason says that it is not known whether a slice would do for the GPU. A
+// GPU that was in MIG mode is no such case: its work has slices, or had some.
+func IsUnknown(r advise.Reason) bool {
+	switch r {
+	case ReasonModelUnknown, ReasonModelChanged, ReasonNoHistory, ReasonGone, ReasonReplicasDiffer:
+		return true
+	}
+
+	return r.IsUnknown()
 }
 
 // judgeAll fills in the recommendations for GPUs. All of a node that one exporter serves are among

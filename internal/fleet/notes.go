@@ -183,9 +183,9 @@ func (a *analysis) notes(r *Report) []string {
 	)
 	add(
 		r.Fleet.NotChecked,
-		"%d of the slices have fewer media engines than the GPU, and their use is not in the "+
-			"history, so that FREED leaves them out: check what these workloads use of them (video, "+
-			"JPEG, optical flow). mig-exporter serves it with --collectors=+media.",
+		"%d of the slices have fewer media engines than the GPU, and their use is not known, so that "+
+			"FREED leaves them out: check what these workloads use of them (video, JPEG, optical flow). "+
+			"mig-exporter serves it with --collectors=+media.",
 		r.Fleet.NotChecked,
 	)
 	add(

@@ -97,7 +97,8 @@ func (r *rollout) recommended(socket string, provisional bool) (gpus string, ind
 	return strings.Join(list, " "), index
 }
 
-// askedFleet returns the GPUs that migctl fleet says could be slices.
+// askedFleet returns the GPUs that migctl fleet says could be slices, without those whose use of media engines
+// is unknown.
 func (r *rollout) askedFleet(index map[string]string, provisional bool) string {
 	r.t.Helper()
 	_, url := serveAPI(r.t, r.Prometheus)
@@ -105,7 +106,7 @@ func (r *rollout) askedFleet(index map[string]string, provisional bool) string {
 	var list []string
 
 	for _, g := range askFleet(r.t, url, "1d", r.now()).GPUs {
-		if g.Action != "slice" {
+		if g.Action != "slice" || g.MediaNotChecked {
 			continue
 		}
 

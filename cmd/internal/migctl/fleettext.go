@@ -183,26 +183,39 @@ func fleetTitle(r *fleet.Report) string {
 	)
 }
 
-// fleetAnswer says how many GPUs could be slices, and what that frees.
+// fleetAnswer says how many GPUs could be slices, what that frees, and of how many it does not say that.
 func fleetAnswer(f *fleet.Group) string {
 	unknown := 0
 
 	for reason, count := range f.Reasons {
-		if reason.IsUnknown() {
+		if fleet.IsUnknown(reason) {
 			unknown += count
 		}
 	}
 
+	answer := ""
+
 	switch {
 	case f.Slices == 0 && unknown == 0:
-		return "none could be a MIG slice"
+		answer = "none could be a MIG slice"
 	case f.Slices == 0:
-		return fmt.Sprintf("no GPU was found that could be a MIG slice; whether %d could is not known", unknown)
+		answer = fmt.Sprintf("no GPU was found that could be a MIG slice; whether %d could is not known", unknown)
 	case unknown == 0:
-		return slicesAnswer(f)
+		answer = slicesAnswer(f)
+	default:
+		answer = fmt.Sprintf("%s; whether %d more could is not known", slicesAnswer(f), unknown)
 	}
 
-	return fmt.Sprintf("%s; whether %d more could is not known", slicesAnswer(f), unknown)
+	if n := f.Reasons[fleet.ReasonMIGMode]; n > 0 {
+		const (
+			one     = "was in MIG mode, and is not judged"
+			several = "were in MIG mode, and are not judged"
+		)
+
+		answer += "; " + nodedoc.Count(n, one, several)
+	}
+
+	return answer
 }
 
 // slicesAnswer is the answer for a fleet in which GPUs could be slices.

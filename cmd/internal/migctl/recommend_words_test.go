@@ -255,6 +255,10 @@ func TestFleetTitles(t *testing.T) {
 		{24, fleet.Group{GPUs: 3, Slices: 1, Final: 1, Reasons: map[advise.Reason]int{advise.ReasonNoActivity: 1, "busy": 1}},
 			"3 GPUs on 1 node, by the history of u in the day before 2026-03-04 12:00 UTC: 1 could be a MIG slice, which would " +
 				"free no whole GPU; whether 1 more could is not known."},
+		{24, fleet.Group{GPUs: 4, Reasons: map[advise.Reason]int{fleet.ReasonNoHistory: 1, fleet.ReasonModelUnknown: 1,
+			fleet.ReasonGone: 1, fleet.ReasonMIGMode: 1}},
+			"4 GPUs on 1 node, by the history of u in the day before 2026-03-04 12:00 UTC: no GPU was found that could be a " +
+				"MIG slice; whether 3 could is not known; 1 was in MIG mode, and is not judged."},
 	} {
 		r := fleet.Report{Prometheus: "u", Time: time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC), WindowHours: c.hours, Nodes: 1,
 			Fleet: c.group}
