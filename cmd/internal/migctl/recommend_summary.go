@@ -3,6 +3,7 @@ package migctl
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/fleet"
@@ -68,13 +69,20 @@ func writeSummary(p *page, report *advise.Report, prices []fleet.Price) {
 	}
 }
 
-// unknownGPUs returns the whole GPUs of which it is not known whether a slice would do.
+// unknownGPUs returns the whole GPUs of which it is not known whether a slice would do, also those that could
+// not be read.
 func unknownGPUs(report *advise.Report) (indexes []int) {
 	for i := range report.Devices {
 		if r := &report.Devices[i]; !r.Instance.Present() && r.Reason.IsUnknown() {
 			indexes = append(indexes, r.Index)
 		}
 	}
+
+	for i := range report.NotJudged {
+		indexes = append(indexes, report.NotJudged[i].Index)
+	}
+
+	slices.Sort(indexes)
 
 	return indexes
 }

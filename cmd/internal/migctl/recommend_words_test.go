@@ -379,6 +379,19 @@ func TestSpecOfAGPUThatIsLeft(t *testing.T) {
 	cmptest.HasTexts(t, flat(got.err), "created on other GPUs, that of GPU 0 on GPU 2: see migctl recommend -o spec 2")
 }
 
+// TestUnreadGPUIsUnknown: of a GPU that could not be read it is not known whether a slice would do.
+func TestUnreadGPUIsUnknown(t *testing.T) {
+	report, s := observed(advise.DefaultOptions(), time.Hour, wholeH100(t, 0, load{}))
+	_, address := serve(t, recommended(report, s))
+	cmptest.HasTexts(t, flat(runner{}.run(t, address, "recommend").out), "No workload is to move from a whole GPU to a slice.")
+
+	report.NotJudged = []advise.NotJudged{{GPU: "GPU-1c", Index: 3, Model: "NVIDIA H100 80GB HBM3", Why: "GPU is lost"}}
+	_, address = serve(t, recommended(report, s))
+	got := flat(runner{}.run(t, address, "recommend").out)
+	cmptest.HasTexts(t, got, "No workload is to move yet.", "It is not known whether a slice would do for the work of GPU 3.")
+	cmptest.LacksTexts(t, got, "No workload is to move from")
+}
+
 // TestUnreadGPUIsNamedOnce: the reason stands in one place, and no line says that there is no such device.
 func TestUnreadGPUIsNamedOnce(t *testing.T) {
 	report, s := observed(advise.DefaultOptions(), time.Hour, wholeH100(t, 0, load{}))
