@@ -234,14 +234,24 @@ func (c *client) request(
 		}
 	}
 
-	return data, err
+	if err != nil {
+		return nil, err
+	}
+
+	return data, c.checkDocument(data)
 }
+
+// brokenConnection is the error of a connection that could not be made, or that broke before the answer
+// was complete.
+type brokenConnection struct{ error }
+
+func (e brokenConnection) Unwrap() error { return e.error }
 
 // connectionBroke reports whether a connection was made and then broke: the server may have read
 // the request.
 func connectionBroke(err error) bool {
 	var dial *net.OpError
-	return errors.As(err, new(*unreachable)) && (!errors.As(err, &dial) || dial.Op != "dial")
+	return errors.As(err, new(brokenConnection)) && (!errors.As(err, &dial) || dial.Op != "dial")
 }
 
 func (c *client) requestOnce(
@@ -263,10 +273,6 @@ func (c *client) requestOnce(
 	data, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
 		return nil, c.connectionError(ctx, err)
-	}
-
-	if err := c.checkDocument(data); err != nil {
-		return nil, err
 	}
 
 	return data, nil
@@ -350,7 +356,7 @@ func (c *client) connectionError(ctx context.Context, err error) error {
 		err = outer.Err
 	}
 
-	return &unreachable{c.address, err}
+	return &unreachable{c.address, brokenConnection{err}}
 }
 
 // readProblem reads a problem document. An answer without one comes from a proxy, another server, or the

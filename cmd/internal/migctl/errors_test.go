@@ -293,6 +293,23 @@ func TestARequestWhoseConnectionBreaksIsRepeatedOnce(t *testing.T) {
 	cmptest.Equal(t, "second request", asked[1], asked[0])
 }
 
+// TestAnAnswerIsNotRepeated: what is no document of ours is an answer, too: the server has seen the request.
+func TestAnAnswerIsNotRepeated(t *testing.T) {
+	badGateway := func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusBadGateway) }
+
+	for name, answers := range map[string]http.HandlerFunc{
+		"of another version": raw(`{"apiVersion":"mig-exporter/v99"}`), "without version": raw(`{}`), "no JSON": raw("<html>"),
+		"502": badGateway,
+	} {
+		routes := applied()
+		routes["POST /operations"] = answers
+		f, address := serve(t, routes)
+		got := runner{}.run(t, address, "apply", "--layout=x", "--yes")
+		cmptest.Equal(t, name+": exit code", got.code, exitUnreachable)
+		cmptest.Equal(t, name+": times asked", len(f.requests("POST /operations")), 1)
+	}
+}
+
 // TestRightSizingThatIsOff: what is off can be switched on; a server without the API needs another
 // version.
 func TestRightSizingThatIsOff(t *testing.T) {
