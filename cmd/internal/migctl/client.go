@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -97,6 +98,10 @@ func newClientOf(o *options, address string, schemes ...string) (*client, error)
 		}
 
 		c.base = u.Scheme + "://" + u.Host
+		if u.User != nil {
+			// net/http sends name and password as basic authentication.
+			c.base = u.Scheme + "://" + u.User.String() + "@" + u.Host
+		}
 
 		if u.Scheme == "https" {
 			if transport.TLSClientConfig, err = tlsConfig(o); err != nil {
@@ -371,8 +376,10 @@ func (c *client) readProblem(res *http.Response) error {
 		}
 	}
 
-	if res.StatusCode == http.StatusUnauthorized && res.Header.Get("WWW-Authenticate") != "" {
-		return &unreachable{c.address, fmt.Errorf("%w: it answers %s", errPassword, res.Status)}
+	if res.StatusCode == http.StatusUnauthorized {
+		if wanted := wantedCredentials(res.Header.Values("WWW-Authenticate")); wanted != nil {
+			return &unreachable{c.address, fmt.Errorf("%w: it answers %s", wanted, res.Status)}
+		}
 	}
 
 	why := "without saying why"
@@ -390,8 +397,46 @@ func (c *client) readProblem(res *http.Response) error {
 // maxReason bounds what we show of an answer that is no document, in bytes.
 const maxReason = 200
 
-// errPassword says that a server wants to know who asks.
-var errPassword = errors.New("it asks for a user and a password, or refuses those of the URL")
+// What a server wants that asks who we are, but not by a problem document.
+var (
+	errPassword    = errors.New("it asks for a user and a password, or refuses those of the URL")
+	errToken       = errors.New("it asks for a bearer token, or refuses that of --token-file")
+	errCredentials = errors.New("it asks for credentials that migctl cannot give")
+)
+
+// wantedCredentials returns which credentials the challenges of a header WWW-Authenticate ask for; nil if
+// there are none. A challenge is a scheme with its parameters, such as: Digest realm="x", nonce="y".
+func wantedCredentials(header []string) error {
+	// A quoted string may have commas.
+	quoted := regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
+	bare := quoted.ReplaceAllString(strings.Join(header, ","), "")
+
+	var schemes []string
+
+	for _, part := range strings.Split(bare, ",") {
+		words := strings.Fields(part)
+		if len(words) == 0 || strings.Contains(words[0], "=") || len(words) > 1 && words[1][0] == '=' {
+			continue // a parameter of the scheme before it
+		}
+
+		schemes = append(schemes, words[0])
+	}
+
+	has := func(scheme string) bool {
+		return slices.ContainsFunc(schemes, func(s string) bool { return strings.EqualFold(s, scheme) })
+	}
+
+	switch {
+	case len(schemes) == 0:
+		return nil
+	case has("Basic"):
+		return errPassword
+	case has("Bearer"):
+		return errToken
+	}
+
+	return fmt.Errorf("%w (%.100q)", errCredentials, strings.Join(schemes, ", "))
+}
 
 // errOtherVersion says that an exporter's API is of a version that we do not know.
 var errOtherVersion = errors.New("it needs another version of migctl")

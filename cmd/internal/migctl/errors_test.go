@@ -8,12 +8,14 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // flat undoes the wrapping of lines.
@@ -308,6 +310,68 @@ func TestAnAnswerIsNotRepeated(t *testing.T) {
 		cmptest.Equal(t, name+": exit code", got.code, exitUnreachable)
 		cmptest.Equal(t, name+": times asked", len(f.requests("POST /operations")), 1)
 	}
+}
+
+// TestWantedCredentials: a server that asks who we are is not said to ask for a password unless it does.
+func TestWantedCredentials(t *testing.T) {
+	const (
+		password = "a user and a password"
+		inURL    = "https://USER:PASSWORD@HOST:PORT"
+		token    = "it asks for a bearer token"
+		others   = "it asks for credentials that migctl cannot give"
+	)
+
+	for about, c := range map[string]struct {
+		challenges []string
+		says       []string
+	}{
+		"basic":         {[]string{`Basic realm="x"`}, []string{password, inURL}},
+		"lower case":    {[]string{`basic`}, []string{password, inURL}},
+		"bearer":        {[]string{`Bearer realm="Basic"`}, []string{token, "--token-file"}},
+		"negotiate":     {[]string{"Negotiate"}, []string{others, `"Negotiate"`, "proxy"}},
+		"with a token":  {[]string{"Negotiate YII="}, []string{others, `"Negotiate"`}},
+		"several":       {[]string{`Negotiate, Digest realm="a, Basic b", nonce = "c", qop=auth`, "NTLM"}, []string{others, `"Negotiate, Digest, NTLM"`}},
+		"basic, too":    {[]string{"Negotiate", `Digest realm="\"", Basic realm="x"`}, []string{password, inURL}},
+		"bearer, too":   {[]string{"Negotiate", "Bearer"}, []string{token}},
+		"none":          {nil, []string{"it answers 401"}},
+		"nothing of it": {[]string{" , "}, []string{"it answers 401"}},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			for _, challenge := range c.challenges {
+				w.Header().Add("WWW-Authenticate", challenge)
+			}
+
+			http.Error(w, "Unauthorized", http.StatusUnauthorized)
+		}))
+		t.Cleanup(server.Close)
+
+		got := runner{}.run(t, "unix:///nowhere", "get", "--url="+server.URL)
+		cmptest.Equal(t, about+": exit code", got.code, exitUnreachable)
+		cmptest.HasTexts(t, flat(got.err), c.says...)
+
+		for _, text := range []string{password, token, others} {
+			cmptest.Equal(t, about+": "+text, strings.Contains(flat(got.err), text), slices.Contains(c.says, text))
+		}
+	}
+}
+
+// TestPasswordOfAnAddress: a user and a password are sent to a control API, too, before which a proxy may ask for
+// them.
+func TestPasswordOfAnAddress(t *testing.T) {
+	f := &fake{routes: map[string]http.HandlerFunc{"GET /node": answer(nodedoc.Document{})}}
+	server := httptest.NewTLSServer(f)
+	t.Cleanup(server.Close)
+
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	block := &pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}
+
+	if err := os.WriteFile(ca, pem.EncodeToMemory(block), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	got := runner{}.run(t, strings.Replace(server.URL, "https://", "https://anna:pw@", 1), "get", "--ca-file="+ca)
+	cmptest.Equal(t, got.err+": exit code", got.code, exitOK)
+	cmptest.Equal(t, "credentials", f.requests("GET /node")[0].token, "Basic YW5uYTpwdw==")
 }
 
 // TestRightSizingThatIsOff: what is off can be switched on; a server without the API needs another

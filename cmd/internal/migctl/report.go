@@ -427,6 +427,10 @@ func answerHint(e *unreachable) string {
 	switch {
 	case errors.Is(e, errPassword):
 		return "give them in the URL, https://USER:PASSWORD@HOST:PORT."
+	case errors.Is(e, errToken):
+		return "--token-file is the file with a token that it accepts."
+	case errors.Is(e, errCredentials):
+		return "mig-exporter asks for no such credentials: a proxy does, or another server. Ask without it."
 	case errors.Is(e, errOtherVersion):
 		return "use the migctl of that mig-exporter's version."
 	}
