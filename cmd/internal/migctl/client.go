@@ -51,10 +51,11 @@ func (e *unreachable) Unwrap() error { return e.err }
 // maxAnswer bounds an answer in bytes. A node of 16 GPUs with 7 instances each answers with 300 KB.
 const maxAnswer = 32 << 20
 
-// newClient returns a client of the control API at --address, or of the metrics listener at --url.
+// newClient returns a client of the control API at --address, or of the metrics listener at --url. The
+// caller has called checkURL.
 func newClient(o *options) (*client, error) {
 	if o.ExporterURL != "" {
-		return newExporterClient(o, o.ExporterURL)
+		return newListenerClient(o)
 	}
 
 	c, err := newClientOf(o, o.Address, "https")
@@ -80,13 +81,7 @@ func newClientOf(o *options, address string, schemes ...string) (*client, error)
 		CheckRedirect: refuseRedirect,
 	}
 
-	socket, isSocket := strings.CutPrefix(address, "unix://")
-	if strings.HasPrefix(address, "/") {
-		socket = address
-		isSocket = true
-	}
-
-	if isSocket {
+	if socket, ok := socketPath(address); ok {
 		c.base = "http://control"
 		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
@@ -120,6 +115,15 @@ func newClientOf(o *options, address string, schemes ...string) (*client, error)
 	}
 
 	return c, nil
+}
+
+// socketPath returns the path of the socket that an address names, if it names one.
+func socketPath(address string) (path string, ok bool) {
+	if strings.HasPrefix(address, "/") {
+		return address, true
+	}
+
+	return strings.CutPrefix(address, "unix://")
 }
 
 // refuseRedirect keeps the client from following redirects: no other server may see the token.

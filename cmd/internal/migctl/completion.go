@@ -17,15 +17,29 @@ import (
 const hintTimeout = time.Second
 
 // completions returns the values with which the shell completes a flag or an argument. They come from
-// the server that o names; there are none if it does not answer. Another program (o.program) has none:
-// a shell cannot wait until it is connected.
+// the server that the command would ask.
 func (o *options) completions(list func(context.Context, *client) []string) kingpin.HintAction {
+	return o.completionsOf(func() (*client, error) {
+		if err := o.checkURL(fileExists); err != nil {
+			return nil, err
+		}
+
+		return newClient(o)
+	}, list)
+}
+
+// completionsOf returns the values with which the shell completes a flag or an argument, from a server. There
+// are none if it does not answer. Another program (o.program) has none: a shell cannot wait until it is
+// connected.
+func (o *options) completionsOf(
+	connect func() (*client, error), list func(context.Context, *client) []string,
+) kingpin.HintAction {
 	return sync.OnceValue(func() []string { // kingpin calls it for each word
 		if o.program != nil {
 			return nil
 		}
 
-		c, err := newClient(o)
+		c, err := connect()
 		if err != nil {
 			return nil
 		}

@@ -26,7 +26,7 @@ func addEvaluateCommand(app *kingpin.Application, o *options) {
 		"its own, and what right-sizing predicted; and what was killed. Not available on a real "+
 		"node.")
 	c.Arg("gpu", "Only these GPUs: index or UUID.").
-		HintAction(o.completions(listGPUs)).
+		HintAction(o.completionsOf(func() (*client, error) { return newExporterClient(o, o.URL) }, listGPUs)).
 		StringsVar(&o.GPUs)
 	c.Flag("url", "The exporter of the simulated node, by its metrics listener "+
 		"(--web.listen-address).").
@@ -85,7 +85,7 @@ func fetchTruth(ctx context.Context, address string, timeout time.Duration) ([]b
 	address = fleet.HidePassword(address)
 
 	if err != nil || u.Scheme != "http" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
-		return nil, usageError{fmt.Sprintf("--url %q: expected http://HOST:PORT", address)}
+		return nil, usageError{fmt.Sprintf("%s %q: expected http://HOST:PORT", urlName, address)}
 	}
 
 	timed, cancel := context.WithTimeout(ctx, timeout)
@@ -98,7 +98,7 @@ func fetchTruth(ctx context.Context, address string, timeout time.Duration) ([]b
 		http.NoBody,
 	)
 	if err != nil {
-		return nil, usageError{fmt.Sprintf("--url %q cannot be asked", address)}
+		return nil, usageError{fmt.Sprintf("%s %q cannot be asked", urlName, address)}
 	}
 
 	req.Header.Set("User-Agent", "migctl/"+version.Version)

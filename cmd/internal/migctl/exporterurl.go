@@ -2,6 +2,7 @@ package migctl
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"strings"
@@ -23,6 +24,25 @@ func addExporterURLFlag(c *kingpin.CmdClause, o *options) {
 		IsSetByUser(&o.urlGiven).
 		Envar("MIGCTL_URL").
 		StringVar(&o.ExporterURL)
+}
+
+// urlName names --url in messages about its value.
+const urlName = "--url (or MIGCTL_URL)"
+
+// newListenerClient returns a client of the metrics listener at --url. A control socket is --address: what a
+// listener does not serve, such as operations, would be left out.
+func newListenerClient(o *options) (*client, error) {
+	if nodes := strings.Fields(o.ExporterURL); len(nodes) > 1 && !o.urlGiven {
+		return nil, usageError{fmt.Sprintf("MIGCTL_URL names %d nodes, and migctl %s asks one: name it with --url",
+			len(nodes), o.Command)}
+	}
+
+	if _, ok := socketPath(o.ExporterURL); ok {
+		return nil, usageError{fmt.Sprintf("%s %q is a socket: expected http://HOST:PORT or https://HOST:PORT; "+
+			"--address takes a control socket", urlName, o.ExporterURL)}
+	}
+
+	return newExporterClient(o, o.ExporterURL)
 }
 
 // checkURL decides whether a command asks the metrics listener. MIGCTL_URL, which migctl top follows, may

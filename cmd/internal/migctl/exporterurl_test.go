@@ -1,6 +1,7 @@
 package migctl
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // TestReadFromTheMetricsListener: commands that only read need no partition control. They draw what they draw of
@@ -46,6 +48,58 @@ func TestReadFromTheMetricsListener(t *testing.T) {
 		if hint := "migctl " + command + " --url=" + defaultURL; strings.Contains(flat(got.err), hint) != says {
 			t.Errorf("%s: the hint %q: %t, want %t: %s", command, hint, !says, says, got.err)
 		}
+	}
+}
+
+// TestURLsThatAreNoListener: a control socket, of which get would leave out the operations, is none, nor are
+// the several nodes of migctl top.
+func TestURLsThatAreNoListener(t *testing.T) {
+	_, socket := serve(t, applied())
+
+	for _, url := range []string{socket, strings.TrimPrefix(socket, "unix://")} {
+		for _, command := range []string{"get", "profiles", "recommend"} {
+			got := runner{}.run(t, "unix:///nowhere", command, "--url="+url)
+			cmptest.Equal(t, command+": exit code", got.code, exitUsage)
+			cmptest.HasTexts(t, flat(got.err), "--url (or MIGCTL_URL) \""+url+"\" is a socket: expected http://HOST:PORT or "+
+				"https://HOST:PORT; --address takes a control socket")
+		}
+	}
+
+	for _, c := range []struct {
+		o    options
+		want string
+	}{
+		{options{Command: commandGet, ExporterURL: "http://u:pw@a:1\nhttp://b:1"},
+			"MIGCTL_URL names 2 nodes, and migctl get asks one: name it with --url"},
+		{options{Command: commandGet, ExporterURL: "ftp://h"},
+			`--url (or MIGCTL_URL) "ftp://h": expected http://HOST:PORT or https://HOST:PORT`},
+		{options{Command: commandGet, ExporterURL: "http://u:pw@h x", urlGiven: true},
+			`--url (or MIGCTL_URL) "xxxxx@h x": expected http://HOST:PORT or https://HOST:PORT`},
+	} {
+		_, err := newClient(&c.o)
+		if err == nil || err.Error() != c.want {
+			t.Errorf("%q: %v, want %s", c.o.ExporterURL, err, c.want)
+		}
+	}
+}
+
+// TestCompletionAsksAsTheCommand: a word is completed by the node that the command asks.
+func TestCompletionAsksAsTheCommand(t *testing.T) {
+	_, socket := serve(t, map[string]http.HandlerFunc{"GET /node": file(t, "node-rtxpro.json")})
+	listener := serveNode(t, map[string]http.HandlerFunc{
+		"GET /node": answer(nodedoc.Document{GPUs: []nodedoc.GPU{{Index: 7, UUID: "GPU-7"}}}),
+	})
+	t.Setenv("MIGCTL_URL", listener.URL)
+
+	const ofSocket = "0 1 GPU-0a6d6b1e-7d1c-5e0e-9f5a-20b1f0c1a000 GPU-0a6d6b1e-7d1c-5e0e-9f5a-20b1f0c1a001"
+
+	for words, want := range map[string]string{
+		"get ": ofSocket, "profiles ": ofSocket, "recommend ": ofSocket, "mode on ": ofSocket,
+		"get --url " + listener.URL + " ": "7 GPU-7", "get --url " + listener.URL + " --address " + socket + " ": "",
+		"evaluate ": "7 GPU-7", "evaluate --url " + listener.URL + " ": "7 GPU-7",
+	} {
+		args := append([]string{"--completion-bash"}, strings.Split(words, " ")...)
+		cmptest.Equal(t, words, flat(runProgram(t, socket, "", args...)), want)
 	}
 }
 

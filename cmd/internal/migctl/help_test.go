@@ -171,7 +171,6 @@ printf '%s ' "${COMPREPLY[@]}"`
 		{"operations op", "op-20260304-1 op-20260304-1"},
 		{"accept op-20260304-1 --y", "--yes"},
 		{"rec", "recommend"},
-		{"evaluate 1", "1"},
 		{"to", "top"},
 		{"top --o", "--once --output"},
 		{"top --output ", "text json"},

@@ -112,15 +112,17 @@ func (s *session) newFeeds(ctx context.Context) ([]*feed, error) {
 var errNotExporter = errors.New(
 	"this does not seem to be a mig-exporter that serves its state (--web.state)")
 
-// newExporterClient returns a client of the exporter at an address: that of its metrics listener, or
-// of its control socket.
+// newExporterClient returns a client of the exporter at an address of --url: that of its metrics listener,
+// or of its control socket.
 func newExporterClient(o *options, address string) (*client, error) {
 	c, err := newClientOf(o, address, "http", "https")
 	if errors.Is(err, errAddress) {
-		return nil, usageError{fmt.Sprintf(
-			"--url %q: expected http://HOST:PORT, https://HOST:PORT or unix:///PATH",
-			fleet.HidePassword(address),
-		)}
+		expected := "http://HOST:PORT or https://HOST:PORT"
+		if o.Command == commandTop {
+			expected = "http://HOST:PORT, https://HOST:PORT or unix:///PATH"
+		}
+
+		return nil, usageError{fmt.Sprintf("%s %q: expected %s", urlName, fleet.HidePassword(address), expected)}
 	}
 
 	if err != nil {
@@ -131,12 +133,7 @@ func newExporterClient(o *options, address string) (*client, error) {
 
 	u, err := url.Parse(address)
 	if err != nil {
-		return nil, usageError{fmt.Sprintf("--url %q is no URL", fleet.HidePassword(address))}
-	}
-
-	if u.User != nil {
-		// net/http sends name and password as basic authentication.
-		c.base = u.Scheme + "://" + u.User.String() + "@" + u.Host
+		return nil, usageError{fmt.Sprintf("%s %q is no URL", urlName, fleet.HidePassword(address))}
 	}
 
 	if c.token != "" && u.Scheme == "http" && !isLoopback(u.Hostname()) {

@@ -234,11 +234,11 @@ func TestTopErrors(t *testing.T) {
 	gone.Close()
 
 	for args, want := range map[string]outcome{
-		"top --once --url ftp://h":               {code: exitUsage, err: `--url "ftp://h": expected http://HOST:PORT`},
-		"top --once --url http://u:pw@h/x":       {code: exitUsage, err: `--url "http://u:xxxxx@h/x": expected`},
-		"top --once --url http://u:pw%@h:1":      {code: exitUsage, err: `--url "xxxxx@h:1": expected`},
-		"top --once --url u:pw@h:9401":           {code: exitUsage, err: `--url "xxxxx@h:9401": expected`},
-		"evaluate --url https://u:pw@h":          {code: exitUsage, err: `--url "https://u:xxxxx@h": expected`},
+		"top --once --url ftp://h":               {code: exitUsage, err: `--url (or MIGCTL_URL) "ftp://h": expected http://HOST:PORT`},
+		"top --once --url http://u:pw@h/x":       {code: exitUsage, err: `--url (or MIGCTL_URL) "http://u:xxxxx@h/x": expected`},
+		"top --once --url http://u:pw%@h:1":      {code: exitUsage, err: `--url (or MIGCTL_URL) "xxxxx@h:1": expected`},
+		"top --once --url u:pw@h:9401":           {code: exitUsage, err: `--url (or MIGCTL_URL) "xxxxx@h:9401": expected`},
+		"evaluate --url https://u:pw@h":          {code: exitUsage, err: `--url (or MIGCTL_URL) "https://u:xxxxx@h": expected`},
 		"--address http://u:pw@h get":            {code: exitUsage, err: `--address "http://u:xxxxx@h": expected`},
 		"--address https://u:pw@127.0.0.1:1 get": {code: exitUnreachable, err: "u:xxxxx@127.0.0.1:1"},
 		"top --once -o yaml":                     {code: exitUsage, err: "expected text or json"},
