@@ -3,6 +3,7 @@ package migctl
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -62,18 +63,46 @@ func (s *session) writeNode(
 
 	node.GPUs = chosen
 
-	var list api.Operations
-	// If this fails, we show the node without the operations that block its GPUs. A metrics listener has none.
-	if s.opts.ExporterURL == "" && s.client.fetch(ctx, "/operations", &list) != nil {
-		list = api.Operations{}
+	list, err := s.fetchOperations(ctx)
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
 
 	columns, _ := s.terminalSize()
 	p.width = max(tableWidth, columns)
 	p.unitMost = max(unitMax, columns/8)
-	drawNode(p, newNodeView(node), &list, s.opts.Output == formWide)
+
+	if err != nil { // we show the node all the same
+		p.paragraph("! ", yellow, "the operations could not be read, so GPUs that they block, and layouts that "+
+			"are not restored, are not shown: "+err.Error())
+	}
+
+	drawNode(p, newNodeView(node), list, s.opts.Output == formWide)
 
 	return nil
+}
+
+// fetchOperations fetches the operations of the node. A metrics listener has none, nor has a server without
+// partition control. With an error the list is empty.
+func (s *session) fetchOperations(ctx context.Context) (*api.Operations, error) {
+	var list api.Operations
+
+	if s.opts.ExporterURL != "" {
+		return &list, nil
+	}
+
+	err := s.client.fetch(ctx, "/operations", &list)
+
+	var problem *api.Problem
+	if errors.As(err, &problem) && (problem.Type == api.NotFound || problem.Type == api.NotBuilt) {
+		err = nil
+	}
+
+	if err != nil {
+		return &api.Operations{}, err
+	}
+
+	return &list, nil
 }
 
 // writeNames writes the UUIDs of each GPU and of its MIG devices, one a line.

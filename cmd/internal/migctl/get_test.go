@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
@@ -94,4 +95,28 @@ func TestAllGPUsAreThoseThatWereRead(t *testing.T) {
 	cmptest.HasTexts(t, out.err, missing)
 	cmptest.LacksTexts(t, out.out, "Nothing to do")
 	cmptest.HasTexts(t, runner{}.run(t, address, "profiles").out, missing)
+}
+
+// TestGetWithoutOperations: a node whose operations cannot be read is drawn, and not as one without any. A server
+// without partition control has none.
+func TestGetWithoutOperations(t *testing.T) {
+	const says = "! the operations could not be read, so GPUs that they block, and layouts that are not restored, are not shown: "
+
+	for name, c := range map[string]struct {
+		operations http.HandlerFunc
+		says       string
+	}{
+		"none":        {raw(`{"apiVersion":"mig-exporter/v1","operations":[]}`), ""},
+		"no control":  {refuse(api.Problem{Type: api.NotFound, Title: "Not found", Status: 404}), ""},
+		"not built":   {refuse(api.Problem{Type: api.NotBuilt, Title: "Not built", Status: 501}), ""},
+		"forbidden":   {refuse(api.Problem{Type: api.Forbidden, Title: "Forbidden", Status: 403, Detail: "No."}), says + "Forbidden: No."},
+		"unavailable": {refuse(api.Problem{Type: api.Unavailable, Title: "Unavailable", Status: 503}), says + "Unavailable"},
+		"no document": {raw("{}"), says + "cannot reach"},
+	} {
+		_, address := serve(t, map[string]http.HandlerFunc{"GET /node": file(t, "node-rtxpro.json"), "GET /operations": c.operations})
+		got := runner{}.run(t, address, "get")
+		cmptest.Equal(t, name+": exit code", got.code, exitOK)
+		cmptest.HasTexts(t, flat(got.out), c.says, "rtx-pro-6")
+		cmptest.Equal(t, name+": is known", !strings.Contains(flat(got.out), says), c.says == "")
+	}
 }

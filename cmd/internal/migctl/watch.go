@@ -146,6 +146,10 @@ func send[T any](ctx context.Context, to chan<- T, value T) error {
 // drawReading draws a document of the node, or formats it as --output says.
 func (s *session) drawReading(ctx context.Context, data []byte) (watchReading, error) {
 	r := watchReading{at: time.Now()}
+	if err := s.client.checkDocument(data); err != nil {
+		return r, err
+	}
+
 	if err := s.client.decodeAnswer(data, &r.doc); err != nil {
 		return r, err
 	}

@@ -206,3 +206,19 @@ func TestGetUsesTheWidthOfTheTerminal(t *testing.T) {
 		}
 	}
 }
+
+// TestWatchOfAnotherServer: what another server streams is not a node without GPUs.
+func TestWatchOfAnotherServer(t *testing.T) {
+	_, address := serve(t, map[string]http.HandlerFunc{"GET /node/stream": func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		io.WriteString(w, "event: node\ndata: {\"gpus\":[]}\n\n")
+	}})
+
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+
+	got := runner{ctx: ctx}.run(t, address, "get", "--watch")
+	cmptest.Equal(t, "exit code", got.code, exitUnreachable)
+	cmptest.HasTexts(t, flat(got.err), "its answer has no apiVersion")
+	cmptest.Equal(t, "standard output", got.out, "")
+}
