@@ -100,6 +100,10 @@ func (r *Remote) Inventory(ctx context.Context) (*Inventory, error) {
 		return nil, err
 	}
 
+	if why := unreadText(&node); why != "" {
+		return nil, fmt.Errorf("the exporter of %s does not know all MIG devices: %s", r.client.address, why)
+	}
+
 	v := &Inventory{Devices: map[string]int{}, Indexes: map[string]int{}}
 
 	for i := range node.GPUs {
