@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -31,6 +32,14 @@ func (n *node) openKubelet(resourceNames []string, opts podresources.Options) {
 	n.poll.Pods = kubelet
 	n.control.Assignments = kubelet
 	n.states = slices.Insert(n.states, 0, kubelet.CheckpointState)
+}
+
+// noKubelet are the pods of a node without a kubelet, as a user says of it with an empty socket.
+type noKubelet struct{}
+
+// List implements poll.Pods.
+func (noKubelet) List(context.Context) (gpu.Assignments, error) {
+	return gpu.Assignments{}, gpu.ErrNoKubelet
 }
 
 // addMetadataState adds the API server to the sources. It is none while we do not ask it.

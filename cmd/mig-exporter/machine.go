@@ -88,6 +88,7 @@ func (m machine) openPods(n *node, cfg *KubernetesConfig, markDir string) error 
 	n.setContainers(containers)
 
 	if cfg.Socket == "" {
+		n.poll.Pods = noKubelet{}
 		return nil
 	}
 

@@ -118,11 +118,7 @@ func startSimulated(scenario *sim.Scenario, clock sim.ClockMode) (*sim.Node, err
 // openPods starts the simulated kubelet on a socket of its own and asks it, unless the scenario or the
 // configuration says that there is none.
 func (s simulation) openPods(n *node, cfg *KubernetesConfig, _ string) error {
-	if cfg.Socket == "" {
-		return nil
-	}
-
-	if !s.Scenario().Node.Kubernetes {
+	if cfg.Socket == "" || !s.Scenario().Node.Kubernetes {
 		n.poll.Pods = noKubelet{}
 		return nil
 	}
@@ -174,14 +170,6 @@ func (s simulation) openPods(n *node, cfg *KubernetesConfig, _ string) error {
 	n.control.Assignments = faulty
 
 	return nil
-}
-
-// noKubelet says of a node that it has no kubelet.
-type noKubelet struct{}
-
-// List implements poll.Pods.
-func (noKubelet) List(context.Context) (gpu.Assignments, error) {
-	return gpu.Assignments{}, gpu.ErrNoKubelet
 }
 
 func (s simulation) openProcessTable(withUsers bool) poll.ProcessTable {
