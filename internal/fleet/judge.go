@@ -150,6 +150,8 @@ func (a *analysis) reasonNotJudged(g *fleetGPU, modelKnown bool) advise.Reason {
 		return ReasonMIGMode
 	case g.modelCount > 1:
 		return ReasonModelChanged
+	case lacksMIG(g.name):
+		return advise.ReasonNoMIG
 	case !modelKnown:
 		return ReasonModelUnknown
 	case !g.history.isSeen():

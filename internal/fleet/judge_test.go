@@ -70,7 +70,7 @@ func judgmentsOfHistories() map[string]judgment {
 		"MIG mode":        {func(_ *fleetGPU, h *history) { h.mig = true }, "keep mig-mode "},
 		"another model":   {func(d *fleetGPU, _ *history) { d.modelCount = 2 }, "keep model-changed "},
 		"no model":        {func(d *fleetGPU, _ *history) { d.name = "" }, "keep model-unknown "},
-		"a V100":          {func(d *fleetGPU, _ *history) { d.name = "Tesla V100-SXM2-32GB" }, "keep model-unknown "},
+		"a V100":          {func(d *fleetGPU, _ *history) { d.name = "Tesla V100-SXM2-32GB" }, "keep mig-not-supported "},
 		"no total":        {func(_ *fleetGPU, h *history) { h.total = 0 }, "slice  1g.10gb"},
 		"another size":    {func(_ *fleetGPU, h *history) { h.total = 64 << 30 }, "keep model-unknown "},
 		"profiles unsaid": {func(d *fleetGPU, _ *history) { d.name = "NVIDIA B300" }, "keep model-unknown "},
@@ -533,6 +533,19 @@ func TestModels(t *testing.T) {
 		m, _, ok := models{}.find(name, 0)
 		if m.Name != want || ok != (want != "") {
 			t.Errorf("%q is %q, want %q", name, m.Name, want)
+		}
+
+		if ok && lacksMIG(name) {
+			t.Errorf("%q has MIG", name)
+		}
+	}
+
+	for name, want := range map[string]bool{
+		"Tesla T4": true, "Tesla V100S-PCIE-32GB": true, "NVIDIA L40S": true, "NVIDIA A10G": true, "NVIDIA GeForce RTX 4090": true,
+		"NVIDIA A100X": false, "NVIDIA GB200": false, "NVIDIA B300": false, "NVIDIA RTX PRO 5000 Blackwell": false, "": false,
+	} {
+		if lacksMIG(name) != want {
+			t.Errorf("%q lacks MIG: %v, want %v", name, !want, want)
 		}
 	}
 

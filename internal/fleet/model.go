@@ -81,6 +81,18 @@ func gpuOf(m *mig.Model, totalBytes float64) *gpu.GPU {
 	return g
 }
 
+// lacksMIG reports whether a GPU is of a data-center or desktop model that is known to have no MIG. The
+// table has those that have it; a name in neither may be of a newer model.
+//
+// https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-gpus.html
+func lacksMIG(name string) bool {
+	return slices.ContainsFunc([]string{
+		"K80", "M60", "P4", "P40", "P100", "V100", "V100S", "T4", "A2", "A10", "A10G", "A16", "A40",
+		"L4", "L20", "L40", "L40S",
+		"GeForce", "Quadro", "TITAN",
+	}, func(model string) bool { return hasWords(name, model) })
+}
+
 func shortName(name string) string { return strings.TrimPrefix(name, "NVIDIA ") }
 
 // hasWords reports whether a name has all words of another one.
