@@ -107,7 +107,6 @@ func fleetScope() scope { return scope{gpus: inFleet, slices: inFleet} }
 
 func fleetProblems() panel {
 	s := fleetScope()
-	wrong := s.problems()
 	ofNode := func(state, expr string) string {
 		return setLabel(
 			setLabel(constant(state, aggregate("max", nodeRows, expr)), "slice", "(node)"),
@@ -132,13 +131,7 @@ func fleetProblems() panel {
 			"stopped reporting within the last day; left: with nothing on their GPUs, which is no fault. One row with ok: nothing is wrong " +
 			"on the nodes that report. Empty: there is no data at all. Click a node for its dashboard, a holder for the pod.",
 		queries: []query{
-			{ref: "State", expr: wrong + " or " + nodes + " or on () " + healthy},
-			{
-				ref: "Holder",
-				expr: "(" + s.holders() + ") and on (" + rows + ") (" + wrong + ") or " + allPods(
-					nodes,
-				),
-			},
+			{ref: "State", expr: either(s.problemsWithHolders(), allPods(nodes)) + " or on () " + healthy},
 		},
 		columns: []column{
 			{field: "State", title: "State", width: 170, hue: fine, values: stateNames()},

@@ -3,10 +3,11 @@ package dashboards
 // idle selects the devices that were held and idle for the last hour, as the recording rule defines
 // it. idleOf selects the pods that held them, now and an hour ago.
 const (
-	idle   = "device:nvidia_held_idle{" + inFleet + "}"
-	idleOf = "max by (" + deviceRow + ", namespace, pod) (" + idle +
+	idle       = "device:nvidia_held_idle{" + inFleet + "}"
+	heldBefore = `mig:holder:info{pod!=""} offset 1h`
+	idleOf     = "max by (" + deviceRow + ", namespace, pod) (" + idle +
 		" * on (cluster, uuid, gpu_instance) group_right (instance, gpu, mig_profile) (" +
-		`mig:holder:info{pod!=""} and on (cluster, uuid, gpu_instance, namespace, pod) mig:holder:info{pod!=""} offset 1h))`
+		`mig:holder:info{pod!=""} and on (cluster, uuid, gpu_instance, namespace, pod) ` + heldBefore + `))`
 )
 
 func fleetUse() []panel {

@@ -21,6 +21,7 @@ type panel struct {
 	columns            []column // of a table, in this order
 	sortBy             []string // titles of columns of a table
 	descending         bool     // the first column of sortBy is in descending order
+	firstHasAll        bool     // the first query of a table has all rows, others may leave some out
 	stacked            bool     // lines are on top of each other
 	events             bool     // values are drawn as bars
 	max                float64  // of the axis; 0 lets Grafana choose
@@ -155,7 +156,10 @@ func (p panel) targets() []object {
 		if p.kind == table {
 			format = "table"
 			instant = true
-			q.expr = withCluster(q.expr)
+
+			if i == 0 || !p.firstHasAll {
+				q.expr = withCluster(q.expr)
+			}
 		}
 
 		list = append(list, object{

@@ -72,10 +72,13 @@ func sumOfGPUs(labels, label, expr string) string {
 func (s scope) sliceInfo() string { return s.slice("nvidia_mig_gpu_instance_info") }
 
 // withPlacement adds the label slice, profile and placement as nvidia-smi prints them: 3g.20gb@4:4.
-func (s scope) withPlacement(expr string) string {
+func (s scope) withPlacement(expr string) string { return withPlacement(expr, s.sliceInfo()) }
+
+// withPlacement adds the label slice with the placements that series of nvidia_mig_gpu_instance_info
+// have.
+func withPlacement(expr, infos string) string {
 	// The join fails if an instance has two placements: topk leaves one.
-	place := "topk by (" + onSlice + ") (1, " +
-		aggregate("max", onSlice+", placement", s.sliceInfo()) + ")"
+	place := "topk by (" + onSlice + ") (1, " + aggregate("max", onSlice+", placement", infos) + ")"
 
 	return withSliceName(expr + " * on (" + onSlice + ") group_left (placement) " + place)
 }
@@ -215,10 +218,21 @@ func (s scope) state() string {
 // problems returns the states that are worse than fine, of the rows that have one. Unlike state it
 // has no values of the other rows, which are nearly all of a large fleet.
 func (s scope) problems() string {
-	return aggregate("max", rows, either(
-		withSlice("("+s.gpuProblem()+")", wholeGPU),
-		s.withPlacement("("+s.sliceProblem()+")"),
-	))
+	return either(
+		aggregate("max", rows, withSlice("("+s.gpuProblem()+")", wholeGPU)),
+		s.withPlacementOfFew("("+s.sliceProblem()+")"),
+	)
+}
+
+// withPlacementOfFew is withPlacement for an expression that has values of few slices, one of each: it
+// takes out the placements of these before it sorts and groups them. The rows have no other labels.
+func (s scope) withPlacementOfFew(expr string) string {
+	const device = onSlice + ", mig_profile"
+
+	placed := s.sliceInfo() + " * on (" + device + ") group_left () " + expr
+
+	// An instance that seems to have two placements has one row.
+	return "topk by (" + device + ") (1, " + aggregate("max", rows, withSliceName(placed)) + ")"
 }
 
 const xidOfSlice = "nvidia_mig_gpu_instance_xid_last_timestamp_seconds"
@@ -290,60 +304,72 @@ const podInfo = `__name__=~"nvidia_(gpu|mig_gpu_instance|mig_compute_instance)_p
 // that the device is free. The labels namespace and pod are for links to the workloads dashboard:
 // they name a single pod, and are All otherwise.
 func (s scope) holders() string {
-	devices := s.holdersOf(
-		podInfo,
-		either(s.slice("nvidia_gpu_allocated")+" == 0", s.slice("nvidia_mig_gpu_instance_allocated")+" == 0"),
-		either(s.slice("nvidia_gpu_up"), s.sliceInfo()),
-	)
-
 	// A large fleet has many devices: one join adds the names of GPUs and slices to all of them.
 	place := "topk by (" + onSlice + ") (1, " + constant("1", s.inventory()) + ")"
+	devices := s.anyHolder() + orHolder("n/a", either(s.slice("nvidia_gpu_up"), s.sliceInfo()))
 
 	return rowsOfHolders("(" + devices + ") * on (" + onSlice + ") group_left (slice) " + place)
+}
+
+// problemsWithHolders returns problems with the labels of holders. It takes both together, since the
+// problems of a large fleet are few and cost as much as its holders, which are many.
+func (s scope) problemsWithHolders() string {
+	const device = onSlice + ", mig_profile"
+
+	// Problems are of slices that have an info and of any GPU, also if nvidia_gpu_up is not scraped.
+	devices := s.anyHolder() + " or on (" + device + ") " +
+		aggregate("max", device, either(s.sliceInfo(), s.gpuProblem()))
+	held := "(" + devices + ") * 0 + on (" + device + ") group_left (slice) (" + s.problems() + ")"
+
+	return rowsOfHolders(`label_replace(` + held + `, "holder", "n/a", "holder", "")`)
+}
+
+// anyHolder returns one series for each GPU and GPU instance of which it is known who holds it, or
+// that it is free.
+func (s scope) anyHolder() string {
+	return s.holdersOf(podInfo,
+		either(s.slice("nvidia_gpu_allocated")+" == 0", s.slice("nvidia_mig_gpu_instance_allocated")+" == 0"))
 }
 
 // holdersOfGPUs returns holders for the rows of GPUs alone. It reads no families of slices, which
 // have nearly all series of a large fleet.
 func (s scope) holdersOfGPUs() string {
-	return rowsOfHolders(wholeGPUs(s.holdersOf(
-		`__name__="nvidia_gpu_pod_info"`, s.slice("nvidia_gpu_allocated")+" == 0", s.slice("nvidia_gpu_up"),
-	)))
+	devices := s.holdersOf(`__name__="nvidia_gpu_pod_info"`, s.slice("nvidia_gpu_allocated")+" == 0")
+
+	return rowsOfHolders(wholeGPUs(devices + orHolder("n/a", s.slice("nvidia_gpu_up"))))
 }
 
 func rowsOfHolders(expr string) string {
 	return allPods(aggregate("max", rows+", namespace, pod, holder", expr))
 }
 
-// holdersOf returns one series for each device, with the label holder. containers matches the
-// families that say which containers hold devices; free and all select the devices that are free,
-// and all devices.
-func (s scope) holdersOf(containers, free, all string) string {
-	const byHolder = onSlice + ", mig_profile, namespace, pod"
+// holdersOf returns one series for each device that is held or free, with the label holder.
+// containers matches the families that say which containers hold devices; free selects the devices
+// that are free.
+func (s scope) holdersOf(containers, free string) string {
+	const device = onSlice + ", mig_profile"
+	const byHolder = device + ", namespace, pod"
 
-	pods := func(confirmed string) string {
-		return `label_join(` +
-			aggregate("max", byHolder, "{"+containers+","+confirmed+","+s.slices+"}") +
-			`, "holder", "/", "namespace", "pod")`
+	holding := func(more string) string {
+		return aggregate("group", byHolder, "{"+containers+more+","+s.slices+"}")
 	}
-	unconfirmed := `label_replace(` + pods(`confirmed="false"`) +
+	name := func(expr string) string { return `label_join(` + expr + `, "holder", "/", "namespace", "pod")` }
+	unconfirmed := `label_replace(` + name(holding(`,confirmed="false"`)) +
 		`, "holder", "$1 (unconfirmed)", "holder", "(.*)")`
-	each := pods(`confirmed!="false"`) + " or on (" + byHolder + ") " + unconfirmed
-	count := aggregate("count", onSlice+", mig_profile", each)
-	several := `label_replace(count_values by (` + onSlice + `, mig_profile) ("n", ` + count +
+	each := name(holding(`,confirmed!="false"`)) + " or on (" + byHolder + ") " + unconfirmed
+	several := `label_replace(count_values by (` + device + `) ("n", ` + aggregate("count", device, holding("")) +
 		` > 1), "holder", "$1 pods", "n", "(.*)")`
+
 	// For a device with several pods, the series with their number takes the place of those of each.
-	known := several + " or on (" + onSlice + ") (" + each + ")"
+	return several + " or on (" + onSlice + ") (" + each + ")" +
+		orHolder("by slice", s.slice("nvidia_gpu_mig_enabled")+" == 1") +
+		orHolder("free", free)
+}
 
-	// orElse returns the text holder for the devices of expr that no expression before it has.
-	orElse := func(holder, expr string) string {
-		return " or on (" + onSlice + ") " +
-			setLabel(aggregate("max", onSlice+", mig_profile", expr), "holder", holder)
-	}
-
-	return known +
-		orElse("by slice", s.slice("nvidia_gpu_mig_enabled")+" == 1") +
-		orElse("free", free) +
-		orElse("n/a", all)
+// orHolder returns the text holder for the devices of expr that no expression before it has.
+func orHolder(holder, expr string) string {
+	return " or on (" + onSlice + ") " +
+		setLabel(aggregate("max", onSlice+", mig_profile", expr), "holder", holder)
 }
 
 // allPods sets the labels namespace and pod, of which links are made, to All where there are none.

@@ -7,7 +7,7 @@ import (
 
 // The queries of a table have the same labels, so that Grafana can merge their values into one row
 // for each device. Each query has a value for every row, NaN if it is not known, so that no column
-// is missing: see onInventory.
+// is missing: see onInventory. The table of all pods is too large for that.
 
 // fieldName returns the name that Grafana gives a column before it is renamed to its title: that of a
 // label, or "Value #Power" for the values of the query Power.

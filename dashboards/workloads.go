@@ -33,6 +33,9 @@ func workloads() dashboard {
 			),
 			choice("namespace", "Namespace", "label_values("+holders+"}, namespace)", false),
 			choice("pod", "Pod", "label_values("+holders+`,namespace=~"$namespace"}, pod)`, false),
+			mostVariable(),
+			chosenVariable(),
+			placesVariable(),
 		},
 
 		annotations: nodeEvents(),
@@ -40,7 +43,7 @@ func workloads() dashboard {
 			{title: "Right now", panels: append(workloadStats(), workloadTable())},
 			{title: "Namespaces", panels: workloadNamespaces()},
 			{
-				title:     "Pods and their devices (choose a namespace first)",
+				title:     "Pods and their devices (the " + mostPods + " pods that draw most power; choose others above)",
 				collapsed: true,
 				panels:    workloadPods(),
 			},
@@ -91,32 +94,39 @@ func workloadStats() []panel {
 	}
 }
 
-// onPods returns the values of an expression, and NaN for the pods that it has none for.
-func onPods(expr string) string {
-	return either(expr, aggregate("max", podRows, "{"+podInfo+","+pods+"}")+" * NaN")
+// eachContainer returns one value for each container and device of the chosen pods.
+func eachContainer(family string) string {
+	return containersOf(selectFamily("nvidia_gpu_container_"+family, pods))
 }
 
-// eachContainer returns one value for each container and device of the chosen pods.
-func eachContainer(family string, more ...string) string {
-	return aggregate("max", deviceRow+", compute_instance, namespace, pod, container, hpc_job",
-		selectFamily("nvidia_gpu_container_"+family, pods, more...))
+// containersOf returns one value for each container and device of the families of containers that an
+// expression selects.
+func containersOf(expr string) string {
+	return aggregate("max", deviceRow+", compute_instance, namespace, pod, container, hpc_job", expr)
 }
 
 func workloadTable() panel {
-	byPod := func(op, family string) string {
-		return onPods(aggregate(op, podRows, eachContainer(family)))
-	}
 	holding := "{" + podInfo + "," + pods + "}"
-	inState := func(value, expr string) string {
-		return aggregate("max", podRows, constant(value, expr))
+	each := func(expr string) string { return aggregate("group", podRows, expr) }
+	// A cell says n/a, too, if its query has no such row: rows of NaN for all pods would be a large part
+	// of what this table costs. A query that has no value at all gets some: Grafana merges by the labels
+	// that all queries have, and takes a minute for thousands of rows if one has none.
+	byPod := func(op, family string) string {
+		some := "{" + podInfo + `,gpu="0",` + pods + "}"
+		return aggregate(op, podRows, eachContainer(family)) + " or on () " + each(some) + " * NaN"
 	}
-	// The first of these that holds is shown; the columns below have their texts.
+	// The first of these that holds is shown; the columns below have their texts. As in idleOf, a pod
+	// is idle that held the device an hour ago, too.
 	state := strings.Join([]string{
-		inState("1", "{"+podInfo+`,sharing="unknown",`+pods+"}"),
-		inState("2", "{"+podInfo+`,confirmed="false",`+pods+"}"),
-		inState("3", holding+" and on (cluster, uuid, gpu_instance, namespace, pod) "+idleOf),
-		inState("4", holding),
+		each("{" + podInfo + `,sharing="unknown",` + pods + "}"),
+		each("{"+podInfo+`,confirmed="false",`+pods+"}") + " * 2",
+		each(holding+" and on (cluster, uuid, gpu_instance) "+idle+
+			" and on (cluster, uuid, gpu_instance, namespace, pod) "+heldBefore) + " * 3",
+		each(holding) + " * 4",
 	}, " or ")
+	owned := podRows + ", workload"
+	devices := "count by (" + owned + ") (" +
+		aggregate("group", owned+", uuid, gpu_instance, compute_instance", holding) + ")"
 
 	return panel{
 		kind:  table,
@@ -133,12 +143,9 @@ func workloadTable() panel {
 		queries: []query{
 			{ref: "State", expr: state},
 			{
-				ref: "Owner",
-				expr: `label_replace(topk by (` + podRows + `) (1, max by (` + podRows + `, workload) (` + holding +
-					`)), "workload", "n/a", "workload", "")`,
+				ref:  "Devices", // with the label workload
+				expr: `label_replace(topk by (` + podRows + `) (1, ` + devices + `), "workload", "n/a", "workload", "")`,
 			},
-			{ref: "Devices", expr: onPods("count by (" + podRows + ") (max by (" + podRows +
-				", uuid, gpu_instance, compute_instance) (" + holding + "))")},
 			{ref: "SM", expr: byPod("avg", "sm_activity_ratio")},
 			{ref: "Tensor", expr: byPod("avg", "tensor_activity_ratio")},
 			{ref: "Memory", expr: byPod("sum", "memory_used_bytes")},
@@ -171,7 +178,8 @@ func workloadTable() panel {
 			{field: "Memory", title: "Memory used", unit: "bytes", hue: memoryHue, width: 130},
 			{field: "Power", title: "Power", unit: "watt", hue: powerHue, width: 110},
 		},
-		sortBy: []string{"State", "Namespace", "Pod"},
+		sortBy:      []string{"State", "Namespace", "Pod"},
+		firstHasAll: true,
 	}
 }
 
@@ -225,26 +233,26 @@ func workloadNamespaces() []panel {
 	}
 }
 
-// workloadPods returns panels with one line for each container and device.
+// workloadPods returns panels with one line for each container and device, of the pods that are drawn.
 func workloadPods() []panel {
 	const legend = "{{namespace}}/{{pod}} {{container}}: {{instance}} GPU {{gpu}} {{slice}}"
 	const labels = "cluster, instance, namespace, pod, container, gpu, slice"
 	line := func(op, family string) string {
-		return aggregate(op, labels, either(fleetScope().withPlacement(eachContainer(family)),
-			withSlice(eachContainer(family, `gpu_instance=""`), "whole")))
+		return aggregate(op, labels, either(withPlacementOfDrawn(family),
+			withSlice(containersOf(drawn(family, `gpu_instance=""`)), "whole")))
 	}
 	memory := lines("Memory used by each pod", "bytes", memoryHue,
 		"On each device. On one that pods share it is what the pod's own processes use. A line that ends with its pod near "+
-			"the device's size: it probably ran out of memory.",
+			"the device's size: it probably ran out of memory."+onlyMost,
 		line("sum", "memory_used_bytes"), legend)
 	memory.w = columns
 	power := lines("Power of each pod", "watt", powerHue,
-		"Measured for a whole GPU, estimated for a slice, absent for shared devices.",
+		"Measured for a whole GPU, estimated for a slice, absent for shared devices."+onlyMost,
 		line("sum", "power_estimate_watts"), legend)
 	power.w = columns
 	sm := ratios("SM activity of each pod", activityHue,
 		"Of each device that the pod has to itself, of the device's own SMs. Long at 100 %: a larger slice. Near 0 %: a "+
-			"smaller one, or none.",
+			"smaller one, or none."+onlyMost,
 		line("avg", "sm_activity_ratio"), legend)
 	sm.w = columns
 

@@ -57,12 +57,16 @@ func (f *fleet) alerts(t *testing.T, name string, pause time.Duration, v view, b
 
 // joined returns the values of labels.
 func joined(of labels.Labels, names ...string) string {
-	var values []string
+	return strings.Join(labelValues(of, names), " ")
+}
+
+func labelValues(of labels.Labels, names []string) []string {
+	values := make([]string, 0, len(names))
 	for _, name := range names {
 		values = append(values, of.Get(name))
 	}
 
-	return strings.Join(values, " ")
+	return values
 }
 
 // colors returns the colors of the values of a table's column.

@@ -3,6 +3,7 @@ package promtest
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/url"
 	"regexp"
 	"slices"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
 )
 
 // hostileNames are names that queries, legends and links could take for something else.
@@ -92,7 +95,7 @@ func TestHostileNames(t *testing.T) {
 	for _, c := range []struct{ board, title, ref, text string }{
 		{"mig-node", "GPUs and slices, and the pods that hold them", "Holder", "{{holder}}"},
 		{"mig-node-dcgm", "GPUs and slices, and the pods that hold them", "Holder", "{{holder}}"},
-		{"mig-fleet", "Problems and affected pods", "Holder", "{{holder}}"},
+		{"mig-fleet", "Problems and affected pods", "State", "{{holder}}"},
 		{"mig-fleet", "Idle devices and their pods", "Busy", "{{namespace}}/{{pod}}"},
 		{"mig-workloads", "All pods with a GPU or slice", "State", "{{namespace}}/{{pod}}"},
 		{"mig-rightsizing", "Whole GPUs that should be slices", "Holder", "{{holder}}"},
@@ -205,36 +208,48 @@ func (f *fleet) linksOf(t *testing.T, uid string, p grafanaPanel, v view) int {
 	return followed
 }
 
-// rows are the rows of a table as Grafana merges them: the labels of all its queries.
-func (f *fleet) rows(t *testing.T, p grafanaPanel, v view) map[string]map[string]string {
+// rows are the rows of a table as Grafana merges them: by the labels that all its queries have.
+func (f *fleet) rows(t *testing.T, p grafanaPanel, v view) []map[string]string {
 	t.Helper()
-	rows := map[string]map[string]string{}
+
+	var answers []answer
+
+	found := map[string]int{} // in how many queries, by label
 
 	for _, target := range p.Targets {
-		for _, s := range f.query(t, p, target.RefID, v).series {
-			labels := s.Metric.Map()
+		a := f.query(t, p, target.RefID, v)
+		if len(a.series) == 0 {
+			continue
+		}
 
-			key := ""
-			for _, name := range []string{"cluster", "instance", "gpu", "uuid", "UUID", "gpu_instance", "GPU_I_ID", "slice",
-				"compute_instance"} {
-				key += labels[name] + "\x00"
-			}
+		answers = append(answers, a)
 
-			if _, held := rows[key]["holder"]; !held && p.Targets[0].RefID != "State" {
-				key += labels["namespace"] + "\x00" + labels["pod"]
-			}
+		names := map[string]bool{}
+		for _, s := range a.series {
+			s.Metric.Range(func(l labels.Label) { names[l.Name] = true })
+		}
 
+		for name := range names {
+			found[name]++
+		}
+	}
+
+	maps.DeleteFunc(found, func(_ string, n int) bool { return n < len(answers) })
+	common := slices.Sorted(maps.Keys(found))
+	rows := map[string]map[string]string{}
+
+	for _, a := range answers {
+		for _, s := range a.series {
+			key := strings.Join(labelValues(s.Metric, common), "\x00")
 			if rows[key] == nil {
 				rows[key] = map[string]string{}
 			}
 
-			for name, value := range labels {
-				rows[key][name] = value
-			}
+			maps.Copy(rows[key], s.Metric.Map())
 		}
 	}
 
-	return rows
+	return slices.Collect(maps.Values(rows))
 }
 
 // links returns the links of a table's cells by the label that is in the cell.

@@ -1,6 +1,7 @@
 package promtest
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -140,7 +141,12 @@ func (f *fleet) sums(t *testing.T, boards map[string]grafanaDashboard) {
 			{"mig-fleet", "GPUs with stranded memory slices", "Slices",
 				x.sum("nvidia_gpu_mig_slices", "kind=memory", "state=stranded")},
 		} {
-			got := f.query(t, boards[c.board].panel(t, c.title), c.ref, fleetView(node)).total()
+			v := fleetView(node)
+			if strings.HasSuffix(c.title, " each pod") {
+				v = v.with("pod", ".+") // more pods than are drawn without a choice
+			}
+
+			got := f.query(t, boards[c.board].panel(t, c.title), c.ref, v).total()
 			if math.Abs(got-c.want) > 1e-6*math.Max(1, c.want) {
 				t.Errorf("%s, %s on %s: %v, want %v", c.board, c.title, node, got, c.want)
 			}
@@ -301,7 +307,7 @@ func (f *fleet) holders(t *testing.T, boards map[string]grafanaDashboard, title 
 
 func (f *fleet) owners(t *testing.T, table grafanaPanel) {
 	owner := map[string]string{}
-	for _, s := range f.query(t, table, "Owner", fleetView("a30|shared")).series {
+	for _, s := range f.query(t, table, "Devices", fleetView("a30|shared")).series {
 		owner[s.Metric.Get("pod")] = s.Metric.Get("workload")
 	}
 
@@ -347,8 +353,7 @@ const (
 	fleetSize      = 200
 	fleetPoints    = 1000
 	mostSamples    = 15_000_000
-	mostOnRequest  = 30_000_000 // of panels in collapsed rows, which are read when the row is opened
-	mostRuleSample = 20_000     // that an evaluation of a rule reads for one node
+	mostRuleSample = 20_000 // that an evaluation of a rule reads for one node
 )
 
 func (f *fleet) samplesOf200(t *testing.T, boards map[string]grafanaDashboard) {
@@ -357,31 +362,18 @@ func (f *fleet) samplesOf200(t *testing.T, boards map[string]grafanaDashboard) {
 	}
 
 	for uid, d := range boards {
-		collapsed := map[int]bool{}
-
-		for _, row := range d.Panels {
-			for _, p := range row.Panels {
-				collapsed[p.ID] = true
-			}
-		}
-
 		for _, p := range d.all() {
 			for _, target := range p.Targets {
 				n := int64(0)
-				bound := int64(mostSamples)
 
 				for _, node := range []string{"full", "underused", "advised"} {
 					n = max(n, f.samplesOf(t, uid, node, p, target))
 				}
 
-				if collapsed[p.ID] {
-					bound = mostOnRequest
-				}
-
 				t.Logf("%11d %s, %s, %s", n, uid, p.Title, target.RefID)
 
-				if n > bound {
-					t.Errorf("%s, %s, %s: %d samples for %d nodes, want at most %d", uid, p.Title, target.RefID, n, fleetSize, bound)
+				if n > mostSamples {
+					t.Errorf("%s, %s, %s: %d samples for %d nodes, want at most %d", uid, p.Title, target.RefID, n, fleetSize, mostSamples)
 				}
 			}
 		}
@@ -405,14 +397,46 @@ func (f *fleet) samplesOf(t *testing.T, uid, node string, p grafanaPanel, target
 		times = int64(24 * time.Hour / fleetRuns)
 	}
 
-	n := f.query(t, p, target.RefID, v).samples * times
+	nodes := int64(fleetSize)
+	if strings.HasPrefix(uid, "mig-node") {
+		nodes = 1
+	}
+
+	// Of the pods that are drawn, each is on another node.
+	if strings.Contains(target.Expr, "$most") {
+		v = v.with("most", f.drawnFirst(t, target, v))
+		nodes = drawnPods
+	}
+
+	n := f.query(t, p, target.RefID, v).samples * times * nodes
 	if !target.Instant {
 		n *= fleetPoints
 	}
 
-	if !strings.HasPrefix(uid, "mig-node") {
-		n *= fleetSize
+	return n
+}
+
+// drawnPods is how many pods the variable most has.
+const drawnPods = 50
+
+// drawnFirst returns a pattern for the first of the pods that are drawn, or for none if none is.
+func (f *fleet) drawnFirst(t *testing.T, target grafanaTarget, v view) string {
+	t.Helper()
+
+	for _, x := range target.computed {
+		if x.Name != "most" {
+			continue
+		}
+
+		options, err := f.options(x, v)
+		if err != nil || !strings.Contains(x.Definition, fmt.Sprintf("topk(%d, ", drawnPods)) {
+			t.Fatalf("%s: got the options %q (%v), want the first %d", x.Definition, options, err, drawnPods)
+		}
+
+		return x.expand(options[:min(1, len(options))])
 	}
 
-	return n
+	t.Fatal("there is no variable most")
+
+	return ""
 }

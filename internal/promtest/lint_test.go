@@ -118,10 +118,15 @@ func (d grafanaDashboard) lintVariables(t *testing.T) {
 		queries = append(queries, x.Expr)
 	}
 
+	for _, x := range d.computed() {
+		queries = append(queries, x.Definition)
+	}
+
 	names := []string{"__rate_interval", "__range", "1"}
 	for _, v := range d.Templating.List {
 		names = append(names, v.Name)
-		if v.Label == "" || v.IncludeAll && v.AllValue != ".*" {
+		// All of a hidden variable are its options.
+		if v.Label == "" || v.IncludeAll && v.AllValue != ".*" && v.Hide == 0 {
 			t.Errorf("%s: variable %s: label %q, value of all %q; want a label, and .* if it includes all", d.UID, v.Name,
 				v.Label, v.AllValue)
 		}
@@ -159,6 +164,11 @@ func (p grafanaPanel) lint(t *testing.T, uid string) {
 			p.Title, p.FieldConfig.Defaults.Unit, p.FieldConfig.Defaults.NoValue)
 	}
 
+	last := p.FieldConfig.Defaults.Mappings[len(p.FieldConfig.Defaults.Mappings)-1].Options
+	if last.Match != "null+nan" || last.Result.Text != "n/a" {
+		t.Errorf("%s, %s: a missing value is shown as %q, want n/a", uid, p.Title, last.Result.Text)
+	}
+
 	if spans := p.FieldConfig.Defaults.Custom.SpanNulls; spans != nil && spans != false {
 		t.Errorf("%s, %s: lines are drawn over gaps: %v", uid, p.Title, spans)
 	}
@@ -186,21 +196,31 @@ func (p grafanaPanel) lint(t *testing.T, uid string) {
 				p.Title, target.LegendFormat, target.Instant, target.Range)
 		}
 
-		lintRates(t, uid+", "+p.Title, target.Expr)
+		lintRates(t, uid+", "+p.Title, target)
 	}
 }
 
 // lintRates: a rate is over an interval that Grafana fits to the scrapes, or over one of at least
 // an hour.
-func lintRates(t *testing.T, about, expr string) {
+func lintRates(t *testing.T, about string, target grafanaTarget) {
 	for _, use := range regexp.MustCompile(`\b(rate|irate|increase|delta)\([^\[\]]*\[([^\]]*)\]`).
-		FindAllStringSubmatch(expr, -1) {
+		FindAllStringSubmatch(target.Expr, -1) {
 		if use[2] != "$__rate_interval" && use[2] != "1h" {
 			t.Errorf("%s: %s over %s", about, use[1], use[2])
 		}
 	}
 
-	if _, err := parser.NewParser(parser.Options{}).ParseExpr(fleetView("a").fill(expr)); err != nil {
+	v := fleetView("a")
+	for _, x := range target.computed {
+		v = v.with(x.Name, "a")
+	}
+
+	expr, err := v.fill(target.Expr)
+	if err == nil {
+		_, err = parser.NewParser(parser.Options{}).ParseExpr(expr)
+	}
+
+	if err != nil {
 		t.Errorf("%s: %v", about, err)
 	}
 }

@@ -31,9 +31,10 @@ type grafanaDashboard struct {
 type grafanaSource struct{ Type, UID string }
 
 type grafanaVariable struct {
-	Name, Label, Type, Definition, AllValue string
-	IncludeAll, Multi                       bool
-	Datasource                              grafanaSource
+	Name, Label, Type, Definition, AllValue, Regex string
+	IncludeAll, Multi                              bool
+	Hide                                           int
+	Datasource                                     grafanaSource
 }
 
 type grafanaAnnotation struct {
@@ -62,6 +63,12 @@ type grafanaPanel struct {
 			Unit, NoValue string
 			Custom        struct{ SpanNulls any }
 			Color         struct{ Mode, FixedColor string }
+			Mappings      []struct {
+				Options struct {
+					Match  string
+					Result struct{ Text string }
+				}
+			}
 		}
 		Overrides []struct {
 			Matcher    struct{ Options string }
@@ -94,6 +101,7 @@ type grafanaTarget struct {
 	RefID, Expr, LegendFormat, Format string
 	Instant, Range                    bool
 	Datasource                        grafanaSource
+	computed                          []grafanaVariable // of its dashboard
 }
 
 // loadDashboards reads the committed dashboards.
@@ -105,6 +113,12 @@ func loadDashboards(t testing.TB) map[string]grafanaDashboard {
 		var d grafanaDashboard
 		if err := json.Unmarshal([]byte(readFile(t, file)), &d); err != nil {
 			t.Fatalf("%s: %v", file, err)
+		}
+
+		for _, p := range d.all() {
+			for i := range p.Targets {
+				p.Targets[i].computed = d.computed()
+			}
 		}
 
 		all[d.UID] = d
@@ -136,24 +150,6 @@ type view struct {
 	set      map[string]string
 }
 
-// fill does what Grafana does with the variables of a query.
-func (v view) fill(expr string) string {
-	replace := []string{
-		"$__rate_interval", max(4*scrapeInterval, v.step+scrapeInterval).String(),
-		"$__range", v.to.Sub(v.from).String(), "$__interval", v.step.String(),
-	}
-	for _, name := range []string{"cluster", "job", "node", "gpu", "profile", "namespace", "pod"} {
-		value, ok := v.set[name]
-		if !ok {
-			value = ".*"
-		}
-
-		replace = append(replace, "$"+name, value)
-	}
-
-	return strings.NewReplacer(replace...).Replace(expr)
-}
-
 // answer is what a panel shows of one query.
 type answer struct {
 	series  promql.Matrix // one point each if the query is instant
@@ -164,14 +160,17 @@ type answer struct {
 func (e *Prometheus) ask(target grafanaTarget, v view) (answer, error) {
 	ctx := context.Background()
 
-	expr := v.fill(target.Expr)
-	if regexp.MustCompile(`\$\{?[a-zA-Z_]`).MatchString(expr) {
-		return answer{}, fmt.Errorf("a variable is left in %s", expr)
+	v, err := e.compute(target.computed, v, target.Expr)
+	if err != nil {
+		return answer{}, err
+	}
+
+	expr, err := v.fill(target.Expr)
+	if err != nil {
+		return answer{}, err
 	}
 
 	var q promql.Query
-
-	var err error
 	if target.Instant {
 		q, err = e.promql.NewInstantQuery(ctx, e.db, nil, expr, v.to)
 	} else {

@@ -89,6 +89,24 @@ func benchBoard(b *testing.B, e *Prometheus, d grafanaDashboard, end time.Time) 
 		v.set["node"] = "node-199"
 	}
 
+	for _, x := range d.computed() {
+		v, err := e.compute(d.computed(), v, x.Definition)
+		if err != nil {
+			b.Fatal(err)
+		}
+
+		b.Run(d.UID+"/variable "+x.Name, func(b *testing.B) {
+			benchmark(b, func() int {
+				options, err := e.options(x, v)
+				if err != nil {
+					b.Fatal(err)
+				}
+
+				return len(options)
+			})
+		})
+	}
+
 	for _, p := range d.all() {
 		points := screenWidth * p.GridPos.W / 24
 		if p.MaxDataPoints > 0 {
@@ -107,8 +125,18 @@ func benchBoard(b *testing.B, e *Prometheus, d grafanaDashboard, end time.Time) 
 	}
 }
 
-// benchPanel measures the queries of a panel, one after the other.
+// benchPanel measures the queries of a panel, one after the other. What variables are set to by a
+// query has been asked before.
 func benchPanel(b *testing.B, e *Prometheus, name string, p grafanaPanel, v view) {
+	for _, target := range p.Targets {
+		set, err := e.compute(target.computed, v, target.Expr)
+		if err != nil {
+			b.Fatal(err)
+		}
+
+		v = set
+	}
+
 	b.Run(name, func(b *testing.B) {
 		benchmark(b, func() (rows int) {
 			for _, target := range p.Targets {
