@@ -225,6 +225,7 @@ func (f *fleet) rows(t *testing.T, p grafanaPanel, v view) []map[string]string {
 		answers = append(answers, a)
 
 		names := map[string]bool{}
+
 		for _, s := range a.series {
 			s.Metric.Range(func(l labels.Label) { names[l.Name] = true })
 		}
