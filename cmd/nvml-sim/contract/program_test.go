@@ -202,7 +202,7 @@ faults: [{kind: xid, at: 5s, gpu: 2, xid: 94, recovery: reset}]
 
 	env := []string{"MIG_SIM_SCENARIO=" + path, "MIG_SIM_STATE=" + state, "MIG_SIM_CLOCK=step"}
 	inProcess := launch(t, env, "--driver=sim", "--sim.clock=step", "--sim.scenario="+path)
-	inC := startPolled(t, env, "--nvml.library-path="+built("libnvidia-ml.so.1"))
+	inC := startPolled(t, env, "--nvml.library-path="+built("libnvidia-ml.so.1"), "--kubernetes.socket=")
 	// Counters that wrap are totals since the first reading, which must be of the same time.
 	inC.poll(t)
 
