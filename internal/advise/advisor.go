@@ -39,6 +39,7 @@ type Advisor struct {
 	order   []*device // devices as they came: sums must not depend on the order of a map
 
 	workloads map[Key]*workload
+	down      []downSeen // of the evidence that was restored, until its devices are seen
 
 	node string
 	gpus []gpu.UUID // of the last Snapshot that had any
@@ -76,6 +77,7 @@ type device struct {
 	ended      endings
 	// Since when its container has held memory, or held none; zero if it has not, or was not watched.
 	up, empty time.Time
+	ends      ends // of its container
 
 	traffic   traffic
 	exchanges []exchange // with the other whole GPUs, since its holder came
@@ -419,6 +421,7 @@ func (a *Advisor) setHolder(
 		d.workload.restoreIdle(d, a.now)
 	}
 
+	a.restoreDown(d)
 	d.workload.resume(id.UID, a.now)
 	a.keepUseOfWhole(d.workload, findProfile(g, profile))
 }

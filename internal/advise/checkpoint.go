@@ -26,6 +26,7 @@ type Checkpoint struct {
 	Time      time.Time
 	Unshifted time.Duration // see Advisor.unshifted
 	Workloads []workload
+	Down      []downSeen // none in evidence of older versions
 	dropped   []error
 }
 
@@ -37,6 +38,11 @@ func (a *Advisor) Checkpoint() *Checkpoint {
 		Time:      a.now,
 		Unshifted: a.unshifted,
 		Workloads: make([]workload, 0, len(a.workloads)),
+		Down:      slices.Clone(a.down),
+	}
+
+	for _, d := range a.order {
+		c.Down = d.appendDown(c.Down)
 	}
 
 	for _, w := range a.workloads {
@@ -152,6 +158,7 @@ func (a *Advisor) Restore(c *Checkpoint) {
 		a.workloads[w.Key] = &w
 	}
 
+	a.down = c.Down
 	a.node = c.Node
 	a.gpus = slices.Clone(c.GPUs)
 	a.now = c.Time

@@ -42,6 +42,7 @@ func (a *Advisor) followClock(now time.Time) {
 	gap := a.restored && by > 0
 
 	for _, d := range a.order {
+		d.ends = d.ends.shifted(by)
 		shiftTimes(
 			by,
 			&d.seen,
@@ -56,6 +57,12 @@ func (a *Advisor) followClock(now time.Time) {
 			&d.server.full,
 		)
 		d.traffic = traffic{}
+	}
+
+	for i := range a.down {
+		if !gap {
+			a.down[i].shift(by)
+		}
 	}
 
 	// Days shift by whole days. We keep the rest for the next change of the clock.

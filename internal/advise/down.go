@@ -28,22 +28,28 @@ func (d *device) isIdle(now time.Time) bool {
 		now.Sub(d.up) >= idleAfter
 }
 
-// isDown reports whether the container of a slice did not come up. It was killed or restarted within
-// an hour, unless that was usual before, or it holds no memory and no container of its workload has
-// ever come up in such a slice.
-func (d *device) isDown(now time.Time, usual starts) bool {
-	if d.ended.failed(d.workload, usual) {
-		return true
+// whyDown returns a sentence on the container of a slice that did not come up, or does not stay up; ""
+// if it is up. It did not come up if it was killed or restarted within an hour, unless that was usual
+// before, or if it holds no memory and no container of its workload has ever come up in such a slice.
+func (d *device) whyDown(now time.Time, before *onLarger) string {
+	neverUp := d.workload.Starts.Seen == 0 && d.emptyFor() >= upWithin
+	if neverUp || d.ended.failed(d.workload, before.starts) {
+		return notUpText
 	}
 
-	return d.workload.Starts.Seen == 0 && !d.empty.IsZero() && now.Sub(d.empty) >= upWithin
+	return d.whyLost(now, before.ends)
 }
+
+// notUpText says that a container did not come up.
+const notUpText = "it did not come up: the container was restarted or killed while it started, " +
+	"or holds no memory"
 
 // onLarger is what we know of a workload from larger devices of its GPU's model.
 type onLarger struct {
 	known  bool
-	need   float64 // memory in bytes
-	starts starts  // how often it was restarted or short there
+	need   float64   // memory in bytes
+	starts starts    // how often it was restarted or short there
+	ends   usualEnds // and how its containers ended after they were up
 }
 
 // onLargerThan returns what we know of a workload from devices with more memory than its slice.
@@ -60,6 +66,13 @@ func (a *Advisor) onLargerThan(g *gpu.GPU, key Key, slice capacity) onLarger {
 
 		e := evidenceOf(w, a.now)
 		a.addServer(w, &e, gpu.RightsizingHints{})
+
+		if o.known {
+			o.ends = o.ends.with(w.Ends)
+		} else {
+			o.ends = w.Ends
+		}
+
 		o.known = true
 		o.need = max(o.need, needBytes(&e, a.options.Headroom))
 		o.starts.Again += w.Starts.Again
@@ -77,11 +90,11 @@ func (a *Advisor) onLargerThan(g *gpu.GPU, key Key, slice capacity) onLarger {
 	return o
 }
 
-// recommendDown fills in the recommendation for a GPU instance if its container did not come up, and
-// reports whether it has done so. If the workload ran on a larger device before, the slice is too
-// small for its start, and we recommend the smallest one with as much memory as it needed there.
+// recommendDown fills in the recommendation for a GPU instance if its container did not come up, or does
+// not stay up, and reports whether it has done so. If the workload ran on a larger device before, the
+// slice is too small for it, and we recommend the smallest one with as much memory as it needed there.
 func (a *Advisor) recommendDown(r *Recommendation, g *gpu.GPU, d *device, current capacity) bool {
-	if d.workload.Key.Shared || !d.isDown(a.now, starts{}) {
+	if d.workload.Key.Shared || d.whyDown(a.now, &onLarger{ends: areKnown}) == "" {
 		return false
 	}
 
@@ -91,7 +104,8 @@ func (a *Advisor) recommendDown(r *Recommendation, g *gpu.GPU, d *device, curren
 		before.starts = starts{Again: 1, Short: 1}
 	}
 
-	if !d.isDown(a.now, before.starts) {
+	r.down = d.whyDown(a.now, &before)
+	if r.down == "" {
 		return false
 	}
 

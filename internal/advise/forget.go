@@ -19,6 +19,10 @@ func (a *Advisor) forget() {
 		return gone
 	})
 
+	a.down = slices.DeleteFunc(a.down, func(s downSeen) bool {
+		return a.now.Sub(time.Unix(s.Last, 0)) >= endsWithin
+	})
+
 	held := a.held()
 	for key, w := range a.workloads {
 		if a.now.Sub(w.Last) > forgetAfter && !held[w] {

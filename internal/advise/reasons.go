@@ -29,6 +29,8 @@ func explainReason(r *Recommendation, o Options) string {
 		return cmp.Or(r.job, fixedText(r.Reason))
 	case ReasonHoldersUnknown:
 		return r.unheld
+	case ReasonNotUp:
+		return r.down
 	case ReasonLittleEvidence:
 		return fmt.Sprintf(
 			"observed for %.1f h; expected %.1f h or more",
@@ -119,8 +121,6 @@ func fixedText(reason Reason) string {
 		return "the device plugin's single strategy gives all GPUs one profile, and none fits every pod of the node"
 	case ReasonNoGain:
 		return "a slice would do, and " + NoGainText
-	case ReasonNotUp:
-		return "it did not come up: the container was restarted or killed while it started, or holds no memory"
 	}
 
 	return ""

@@ -62,7 +62,7 @@ const (
 	ReasonBandwidth      Reason = "bandwidth"
 	ReasonMemoryFull     Reason = "memory-full"
 	ReasonStartUnseen    Reason = "start-unseen" // a slice would do, but what a start needs is not known
-	ReasonNotUp          Reason = "not-up"       // the container of a slice did not come up
+	ReasonNotUp          Reason = "not-up"       // the container of a slice did not come up, or does not stay up
 )
 
 // Report is what is recommended for the devices of a node.
@@ -143,6 +143,7 @@ type Recommendation struct {
 	sentence string // Explanation without the gain
 	unheld   string // of ReasonHoldersUnknown: a sentence on what is not known
 	apart    draw   // the limits that keep it from sharing a GPU: above 0
+	down     string // a sentence on a container that did not come up, or does not stay up
 	job      string // a sentence on the job on several GPUs that the pod is a part of; empty if it is of none
 }
 

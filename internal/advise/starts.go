@@ -286,6 +286,13 @@ func (a *Advisor) followMemory(
 	}
 
 	restarted := d.processes.replace(list, instance) && watched
+	emptied := known && watched && before > unusedMemory && used <= unusedMemory
+
+	// A process may free its memory by itself, down to its context. Then it has not ended.
+	if restarted || emptied {
+		d.noteEnd(a.now)
+	}
+
 	switch {
 	case restarted, known && hasEnded(before, used):
 		d.endStart(a.now, true)
@@ -331,6 +338,8 @@ func (d *device) trackUp(used float64, now time.Time) {
 			d.empty = now
 		}
 
+		d.noteEmpty()
+
 		return
 	}
 
@@ -339,9 +348,14 @@ func (d *device) trackUp(used float64, now time.Time) {
 		d.up = now
 	}
 
-	if now.Sub(d.up) >= settledAfter {
+	if d.hasBeenUp(now) {
 		d.ended = endings{}
 	}
+}
+
+// hasBeenUp reports whether a container has held memory for so long that it has come up.
+func (d *device) hasBeenUp(now time.Time) bool {
+	return !d.up.IsZero() && now.Sub(d.up) >= settledAfter
 }
 
 // beginStart begins a start.
@@ -365,6 +379,7 @@ func (d *device) endStart(now time.Time, again bool) {
 	up := d.start.end(now, starts)
 
 	switch {
+	case d.hasBeenUp(now): // memory that still grew shows no failed start, see noteEnd
 	case again && up:
 		d.ended.again++
 		starts.Again++
@@ -396,6 +411,7 @@ func (a *Advisor) changeHolder(d *device, id holderID) {
 		next.used = d.used
 		next.up = d.up
 		next.empty = d.empty
+		next.ends = d.ends
 		next.idle = d.idle
 		next.came = d.came
 		*d = next

@@ -307,6 +307,9 @@ func moves() map[string]struct {
 		"holds none for some minutes":      {"1g.20gb", []stage{held(25, 0)}, keep},
 		"comes up, and is restarted later": {"1g.20gb", []stage{held(90, 4), held(1, 0), held(4, 4)}, keep},
 		"comes up, and unloads its model":  {"1g.20gb", []stage{held(90, 4), held(120, 0)}, keep},
+		"comes up, and is killed twice": {"1g.20gb", []stage{held(90, 4), held(1, 0), held(90, 4), held(1, 0), held(200, 4)},
+			grow},
+		"comes up, and loses its memory": {"1g.20gb", []stage{held(90, 4), held(241, 0)}, grow},
 		"needs a whole GPU": {"4g.40gb", []stage{held(31, 0)},
 			answer{Action: ActionGrow, Reason: ReasonNotUp, Profile: "7g.80gb"}},
 	}

@@ -72,6 +72,8 @@ type workload struct {
 	// slice of the current size would have stretched the slowest twentieth of the busy time, in parts
 	// of slowUnit; 0 if unknown.
 	BeforeSlow uint8
+	// Ends is how its containers have ended after they were up.
+	Ends usualEnds
 	// BeforeMean is the mean of width and bandwidth on the whole GPU, in parts of wholeUnit; 0 if
 	// unknown.
 	BeforeMean [2]uint16
@@ -327,6 +329,7 @@ func (w *workload) today(now time.Time) *daySums {
 	d := w.slotOf(number)
 	if d.Day != number {
 		*d = daySums{Day: number}
+		w.Ends |= areKnown // from the day after an older version on, which counted none
 		w.clearEngines(slotOf(number))
 	}
 
