@@ -22,7 +22,8 @@ func newPods(c *catalog) collectFunc {
 		"unknown while what is known contradicts itself, confirmed false while it is not " +
 		"known whether the container still holds the device."
 	const unknown = "absent while it is not known, as after a restart of the kubelet or this " +
-		"exporter until the kubelet's list is complete. On a node without a kubelet a batch job or a process holds it."
+		"exporter until the kubelet's list is complete. On a node without a kubelet a batch job or " +
+		"a process holds it."
 	gpuPod := c.newFamily(
 		"nvidia_gpu_pod_info",
 		"A container that was given the whole GPU, with the value 1.",
