@@ -21,9 +21,9 @@ func newPods(c *catalog) collectFunc {
 		"containers share has one for each, with their sharing and replica. sharing is " +
 		"unknown while what is known contradicts itself, confirmed false while it is not " +
 		"known whether the container still holds the device."
-	const unknown = "absent while it is not known, as after a restart of the kubelet or this " +
-		"exporter until the kubelet's list is complete. On a node without a kubelet a batch job or " +
-		"a process holds it."
+	const held = "1 when a container or, on a node without a kubelet, a batch job or a process holds "
+	const unknown = ", else 0; absent while it is not known, as after a restart of the kubelet or " +
+		"this exporter until the kubelet's list is complete."
 	gpuPod := c.newFamily(
 		"nvidia_gpu_pod_info",
 		"A container that was given the whole GPU, with the value 1.",
@@ -37,15 +37,15 @@ func newPods(c *catalog) collectFunc {
 		"A MIG device. "+splitOnly+" "+shared, labelNames...)
 	gpuAllocated := c.newFamily(
 		"nvidia_gpu_allocated",
-		"1 when a container holds the GPU, else 0; "+unknown,
-		"1 also when a container holds any device of it.",
+		held+"the GPU"+unknown,
+		"1 also when any device of it is held.",
 	)
 	giAllocated := c.newFamily("nvidia_mig_gpu_instance_allocated",
-		"1 when a container holds the GPU instance, else 0; "+unknown,
-		"1 also when a container holds any compute instance of it.")
+		held+"the GPU instance"+unknown,
+		"1 also when any compute instance of it is held.")
 	ciAllocated := c.newFamily(
 		"nvidia_mig_compute_instance_allocated",
-		"1 when a container holds the compute instance, else 0; "+unknown,
+		held+"the compute instance"+unknown,
 		"A MIG device. "+splitOnly,
 	)
 	pods := c.pods

@@ -10,7 +10,7 @@ const mostPods = "50"
 
 // onlyMost ends the description of a panel with a line for each pod.
 const onlyMost = " Without a choice of pods: the " + mostPods + " that draw most power now, in the chosen namespaces " +
-	"and nodes; where power is not known, those with most memory, after them. A pod that has ended is drawn if you choose it."
+	"and nodes; where power is not known, those with most memory, after them. Pods of one name count as one. A pod that has ended is drawn if you choose it."
 
 // mostVariable returns the variable with the pods, and batch jobs without pods, that draw most power
 // now. Those whose power is not known come last.

@@ -94,8 +94,8 @@ func fleetStats() []panel {
 			"GPUs whose last reading failed. They are in the table below.",
 			"count("+up+" == 0) or 0 * count("+up+")", "do not answer"),
 		figure("Devices", "none", countHue, 4,
-			"Slices and GPUs without MIG, by whether a container holds them. Devices whose holder is unknown, "+
-				"and free ones of GPUs that do not answer, are in neither number."+ruled,
+			"Slices and GPUs without MIG, by whether a container or, without a kubelet, a batch job or a process holds them. "+
+				"Devices of which that is unknown, and free ones of GPUs that do not answer, are in neither number."+ruled,
 			aggregate("sum", "state", selectFamily("instance:nvidia_devices:count", inFleet)), "{{state}}"),
 		figure("Power now", "watt", powerHue, 4,
 			"What all GPUs draw now. Slices are inside: nothing is counted twice.",

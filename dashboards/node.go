@@ -99,9 +99,8 @@ func nodeStats(s scope) []panel {
 				),
 			)), "need maintenance"),
 		figure("Devices", "none", countHue, 5,
-			"Slices and GPUs without MIG, by whether a container holds them. Devices whose holder is unknown, "+
-				"and free ones of GPUs that do not answer, are in neither number. \"no data\": neither a kubelet nor a batch "+
-				"scheduler reports any.",
+			"Slices and GPUs without MIG, by whether a container or, without a kubelet, a batch job or a process holds them. "+
+				"Devices of which that is unknown, and free ones of GPUs that do not answer, are in neither number.",
 			"sum("+allocated+")", "held").
 			and("sum((("+allocated+") == bool 0) * on ("+onGPU+") group_left () "+up+")", "free"),
 		figure("Power", "watt", powerHue, 5,

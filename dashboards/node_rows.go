@@ -28,9 +28,9 @@ func nodeLayout(s scope) []panel {
 			hue:   fine,
 			w:     12,
 			h:     10,
-			description: "Every slice, and every GPU without MIG, for as long as it was there, and whether a container held " +
-				"it. A line that ends is a slice that was destroyed, one that begins was created: the layout changed. Unknown: " +
-				"the kubelet does not answer, or there is none.",
+			description: "Every slice, and every GPU without MIG, for as long as it was there, and whether it was " +
+				"held. A line that ends is a slice that was destroyed, one that begins was created: the layout changed. Unknown: " +
+				"the kubelet does not answer or, without one, processes or batch jobs are not known.",
 			values: []valueMap{
 				{"0", "free", slate},
 				{"1", "held", activityHue},

@@ -160,12 +160,12 @@ func rightsizingStats(s scope) []panel {
 // that is not known. It is 0 only if it is known of one at least that it is not.
 func underusedNumber(s scope) panel {
 	const (
-		answer = "last_over_time(mig:gpu_rightsizing:answer[26h])"
-		known  = "(" + answer + " == 0 or on (cluster, uuid) mig:gpu_underused:info or on (cluster, uuid) " +
-			"(count_over_time(mig:gpu_busy:avg5m[2d]) >= 288 unless on (cluster, uuid) " + answer + " < 0))"
+		known = "(mig:gpu_rightsizing:answer == 0 or on (cluster, uuid) mig:gpu_underused:info or on (cluster, uuid) " +
+			"(count_over_time(mig:gpu_busy:avg5m[2d]) >= 288 " +
+			"unless on (cluster, uuid) last_over_time(mig:gpu_rightsizing:answer[26h]) < 0))"
 		held = "(last_over_time(mig:gpu_busy:avg5m[10m]) or on (cluster, uuid) mig:gpu_rightsizing:answer " +
 			"or on (cluster, uuid) group by (cluster, uuid) " +
-			"(nvidia_gpu_allocated == 1 unless on (cluster, uuid) nvidia_gpu_mig_enabled == 1))"
+			"(nvidia_gpu_allocated == 1 and on (cluster, uuid) nvidia_gpu_mig_enabled == 0))"
 	)
 
 	here := " and on (cluster, uuid) " + s.gpu("mig:gpu_target:sole")

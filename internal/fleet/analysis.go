@@ -228,7 +228,9 @@ func (a *analysis) addRow(d *dialect, row *model.Sample, found map[string]*fleet
 	}
 
 	g.samples = float64(row.Value)
-	g.place = a.placeOf(row.Metric)
+	place := a.placeOf(row.Metric)
+	place.node = cmp.Or(place.node, g.node) // a series may lack it
+	g.place = place
 
 	if name != "" {
 		g.name = name

@@ -15,8 +15,8 @@ import (
 //	2g                          4, 0, 2
 //	3g                          4, 0
 //
-// For 1g with double memory we don't know it, and begin at 6, where alone such an instance takes the
-// last memory slice: at 4 it would keep a compute slice from all others. For other models (A30, RTX
+// For 1g with double memory we don't know it, and begin at 6: only there does such an instance use the
+// eighth memory slice, which it would waste at 4, with a compute slice. For other models (A30, RTX
 // PRO 6000) we don't know it either, and keep the order in which the driver lists the placements. 4g
 // and 7g have only one.
 func preferred(p gpu.Profile, s shape) []gpu.Placement {

@@ -300,10 +300,12 @@ func TestJobsOfPartsOfAGPU(t *testing.T) {
 // TestJobsOfALostGPU: once another GPU has the index of a lost one, the file of that index says nothing of it.
 func TestJobsOfALostGPU(t *testing.T) {
 	gpus := []gpu.GPU{{Facts: gpu.Facts{UUID: uuidA}}, {Facts: gpu.Facts{UUID: uuidB}}}
+	gpus[1].Instances = make([]gpu.GPUInstance, 1)
 	attachJobs(gpus, gpu.Jobs{{}: {"16"}}, time.Now())
 	cmptest.Equal(t, "jobs of the GPU", gpus[0].Jobs, []string{"16"})
 	cmptest.Equal(t, "jobs of the lost GPU", gpus[1].Jobs, nil)
-	cmptest.Equal(t, "unknown jobs", []bool{gpus[0].JobsUnknown, gpus[1].JobsUnknown}, []bool{false, true})
+	cmptest.Equal(t, "unknown jobs of both, and of its instance",
+		[]bool{gpus[0].JobsUnknown, gpus[1].JobsUnknown, gpus[1].Instances[0].JobsUnknown}, []bool{false, true, true})
 }
 
 func TestJobsAreLaidToTheirDevices(t *testing.T) {

@@ -80,6 +80,10 @@ func attachJobs(gpus []gpu.GPU, jobs gpu.Jobs, readAt time.Time) {
 		g := &gpus[i]
 		if i > 0 && gpus[i-1].Index == g.Index {
 			g.JobsUnknown = true // it is lost, and another GPU has its index
+			for k := range g.Instances {
+				g.Instances[k].JobsUnknown = true
+			}
+
 			continue
 		}
 

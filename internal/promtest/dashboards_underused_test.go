@@ -100,9 +100,13 @@ func (g underusedGPU) serve(i int) string {
 			on, g.sm, g.busy)
 	}
 
-	return held + fmt.Sprintf("nvidia_gpu_allocated%[1]s} %[4]d\nnvidia_gpu_up%[1]s} 1\nnvidia_gpu_mig_enabled%[1]s} %[2]d\n"+
-		"nvidia_gpu_memory_used_bytes%[1]s} %[3]v\nnvidia_gpu_memory_total_bytes%[1]s} 1\n",
-		on, mig, g.memory, len(g.pod)/max(1, len(g.pod)))
+	if !g.noMIG {
+		held += fmt.Sprintf("nvidia_gpu_mig_enabled%s} %d\n", on, mig)
+	}
+
+	return held + fmt.Sprintf("nvidia_gpu_allocated%[1]s} %[3]d\nnvidia_gpu_up%[1]s} 1\n"+
+		"nvidia_gpu_memory_used_bytes%[1]s} %[2]v\nnvidia_gpu_memory_total_bytes%[1]s} 1\n",
+		on, g.memory, len(g.pod)/max(1, len(g.pod)))
 }
 
 // TestUnderusedPanelAgreesWithTheAlert: the fleet's table and its number list the GPUs for which
@@ -229,7 +233,7 @@ func TestUnderusedIsUnknown(t *testing.T) {
 	for _, c := range []struct {
 		hours            int
 		rejected         string
-		unread           bool
+		unread, noMIG    bool
 		number, notKnown string
 	}{
 		{hours: 2, notKnown: "not known 1"},
@@ -239,9 +243,10 @@ func TestUnderusedIsUnknown(t *testing.T) {
 		{hours: 25, rejected: "start-unseen", notKnown: "not known 1"},
 		{hours: 25, rejected: "no-activity", unread: true, notKnown: "not known 1"},
 		{hours: 25, unread: true, notKnown: "not known 1"},
+		{hours: 25, noMIG: true},
 	} {
 		g := underusedGPU{pod: "a", sm: 0.5, busy: 0.9, memory: 0.8, sharing: "exclusive", rejected: c.rejected,
-			unread: c.unread}
+			unread: c.unread, noMIG: c.noMIG}
 		f := &fleet{Prometheus: NewPrometheus(t)}
 		end := f.recordGPUs(t, []underusedGPU{g}, time.Duration(c.hours)*time.Hour)
 
