@@ -78,7 +78,7 @@ func sliceIn(t *testing.T, stage stage) gpu.GPU {
 // times returns stages that follow each other n times.
 func times(n int, stages ...stage) []stage { return slices.Repeat(stages, n) }
 
-// unread is a stage in which the use of memory cannot be read.
+// unreadMemoryFor returns a stage in which the use of memory cannot be read.
 func unreadMemoryFor(minutes int) stage {
 	return stage{minutes, 0, func(g *gpu.GPU) { g.Readings.Memory.Used = gpu.None[uint64]() }}
 }
