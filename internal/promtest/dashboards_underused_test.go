@@ -24,6 +24,7 @@ type underusedGPU struct {
 	rejected         string // the advisor's reason
 	owner            string
 	unread           bool // SM activity and busy time are not served
+	noMIG            bool // of a model that has none
 }
 
 const underusedRuns = 50 * time.Hour
