@@ -254,6 +254,7 @@ func (w *writer) native(u unit, r *reading, at int64) error {
 	put("nvidia_gpu_nvlink_transmit_bytes_total", r.nvlink)
 	put("nvidia_gpu_nvlink_receive_bytes_total", r.nvlink/2)
 	put("nvidia_gpu_processes", boolValue(r.held && r.busy > 0))
+	put("nvidia_gpu_allocated", boolValue(r.held))
 	put("nvidia_gpu_info", 1, "name", r.model, "architecture", "Hopper")
 
 	if err != nil {

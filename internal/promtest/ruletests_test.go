@@ -95,7 +95,10 @@ func TestRuleTests(t *testing.T) {
 
 	for path, file := range ruleTestFiles(t) {
 		for _, test := range file.Tests {
-			t.Run(filepath.Base(path)+"/"+test.Name, func(t *testing.T) { runRuleTest(t, file, test) })
+			t.Run(filepath.Base(path)+"/"+test.Name, func(t *testing.T) {
+				t.Parallel()
+				runRuleTest(t, file, test)
+			})
 		}
 	}
 }
