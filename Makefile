@@ -38,7 +38,7 @@ BENCH_RUNS    ?= 5
 EVALUATE_NODES ?= 250
 EVALUATE_FULL  ?= -full 20 -full-hours 48
 PROMETHEUS    ?= /usr/bin/prometheus
-TEST_TIMEOUT  ?= 15m
+TEST_TIMEOUT  ?= 20m
 # Many repetitions and long simulated times, which the race detector would make ten times as slow and learn nothing from.
 # Of TestWatchdogAbort's program, Go's runtime cannot always print the stacks where the race detector's C code runs.
 LONG          := TestNothingGrows|TestRenderIs|TestNoHeldDevice|TestLoneScrape|TestLayoutChangesLeakNothing|TestLayoutChangeUnderLoad|TestRightsizing\b|TestUnderusedNodeHas|TestSingleStrategyHas|TestCodecRefusesWhatTakes|TestWatchdogAbort
