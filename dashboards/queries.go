@@ -14,8 +14,8 @@ import "strings"
 const (
 	onGPU    = "cluster, instance, gpu, uuid"
 	onSlice  = onGPU + ", gpu_instance"
-	byDevice = "cluster, instance, gpu, slice"  // the labels of a line on the dashboard of one node
-	rows     = onSlice + ", mig_profile, slice" // the labels of a row in a table of devices
+	byDevice = "cluster, instance, gpu, slice" // the labels of a line on the dashboard of one node
+	rows     = deviceRow + ", slice"           // the labels of a row in a table of devices
 	wholeGPU = "(whole GPU)"
 )
 
@@ -53,7 +53,7 @@ func (s scope) eachGPU(family string, more ...string) string {
 }
 
 func (s scope) eachSlice(family string, more ...string) string {
-	return aggregate("max", onSlice+", mig_profile", s.slice(family, more...))
+	return aggregate("max", deviceRow, s.slice(family, more...))
 }
 
 // sumOfGPUs adds up the values of GPUs by labels and, unless it is "", by another label, which is
@@ -227,12 +227,10 @@ func (s scope) problems() string {
 // withPlacementOfFew is withPlacement for an expression that has values of few slices, one of each: it
 // takes out the placements of these before it sorts and groups them. The rows have no other labels.
 func (s scope) withPlacementOfFew(expr string) string {
-	const device = onSlice + ", mig_profile"
-
-	placed := s.sliceInfo() + " * on (" + device + ") group_left () " + expr
+	placed := s.sliceInfo() + " * on (" + deviceRow + ") group_left () " + expr
 
 	// An instance that seems to have two placements has one row.
-	return "topk by (" + device + ") (1, " + aggregate("max", rows, withSliceName(placed)) + ")"
+	return "topk by (" + deviceRow + ") (1, " + aggregate("max", rows, withSliceName(placed)) + ")"
 }
 
 const xidOfSlice = "nvidia_mig_gpu_instance_xid_last_timestamp_seconds"
@@ -273,11 +271,11 @@ func (s scope) gpuProblem() string {
 
 func (s scope) sliceState() string {
 	return either(s.sliceProblem(),
-		aggregate("max", onSlice+", mig_profile", constant(stateFine, s.slice("nvidia_mig_gpu_instance_up"))))
+		aggregate("max", deviceRow, constant(stateFine, s.slice("nvidia_mig_gpu_instance_up"))))
 }
 
 func (s scope) sliceProblem() string {
-	worst := func(expr string) string { return aggregate("max", onSlice+", mig_profile", expr) }
+	worst := func(expr string) string { return aggregate("max", deviceRow, expr) }
 
 	return strings.Join([]string{
 		worst(constant(stateDown, s.slice("nvidia_mig_gpu_instance_up")+" == 0")),
@@ -314,12 +312,10 @@ func (s scope) holders() string {
 // problemsWithHolders returns problems with the labels of holders. It takes both together, since the
 // problems of a large fleet are few and cost as much as its holders, which are many.
 func (s scope) problemsWithHolders() string {
-	const device = onSlice + ", mig_profile"
-
 	// Problems are of slices that have an info and of any GPU, also if nvidia_gpu_up is not scraped.
-	devices := s.anyHolder() + " or on (" + device + ") " +
-		aggregate("max", device, either(s.sliceInfo(), s.gpuProblem()))
-	held := "(" + devices + ") * 0 + on (" + device + ") group_left (slice) (" + s.problems() + ")"
+	devices := s.anyHolder() + " or on (" + deviceRow + ") " +
+		aggregate("max", deviceRow, either(s.sliceInfo(), s.gpuProblem()))
+	held := "(" + devices + ") * 0 + on (" + deviceRow + ") group_left (slice) (" + s.problems() + ")"
 
 	return rowsOfHolders(`label_replace(` + held + `, "holder", "n/a", "holder", "")`)
 }
@@ -347,8 +343,7 @@ func rowsOfHolders(expr string) string {
 // containers matches the families that say which containers hold devices; free selects the devices
 // that are free.
 func (s scope) holdersOf(containers, free string) string {
-	const device = onSlice + ", mig_profile"
-	const byHolder = device + ", namespace, pod"
+	const byHolder = deviceRow + ", namespace, pod"
 
 	holding := func(more string) string {
 		return aggregate("group", byHolder, "{"+containers+more+","+s.slices+"}")
@@ -357,7 +352,7 @@ func (s scope) holdersOf(containers, free string) string {
 	unconfirmed := `label_replace(` + name(holding(`,confirmed="false"`)) +
 		`, "holder", "$1 (unconfirmed)", "holder", "(.*)")`
 	each := name(holding(`,confirmed!="false"`)) + " or on (" + byHolder + ") " + unconfirmed
-	several := `label_replace(count_values by (` + device + `) ("n", ` + aggregate("count", device, holding("")) +
+	several := `label_replace(count_values by (` + deviceRow + `) ("n", ` + aggregate("count", deviceRow, holding("")) +
 		` > 1), "holder", "$1 pods", "n", "(.*)")`
 
 	// For a device with several pods, the series with their number takes the place of those of each.
@@ -369,7 +364,7 @@ func (s scope) holdersOf(containers, free string) string {
 // orHolder returns the text holder for the devices of expr that no expression before it has.
 func orHolder(holder, expr string) string {
 	return " or on (" + onSlice + ") " +
-		setLabel(aggregate("max", onSlice+", mig_profile", expr), "holder", holder)
+		setLabel(aggregate("max", deviceRow, expr), "holder", holder)
 }
 
 // allPods sets the labels namespace and pod, of which links are made, to All where there are none.

@@ -88,7 +88,7 @@ func (s scope) advisedSlices(build func(action, selected string) string) string 
 
 func (s scope) sliceActions() string {
 	return s.advisedSlices(func(action, selected string) string {
-		return setLabel(aggregate("max", onSlice+", mig_profile", selected), "action", action)
+		return setLabel(aggregate("max", deviceRow, selected), "action", action)
 	})
 }
 
@@ -329,10 +329,10 @@ func sliceTable(s scope) panel {
 	placed := func(labels, expr string) string { return aggregate("max", labels, s.withPlacement("("+expr+")")) }
 	number := map[string]string{"grow": "1", "idle": "2", "shrink": "3"}
 	state := placed(rows, s.advisedSlices(func(action, selected string) string {
-		return constant(number[action], aggregate("max", onSlice+", mig_profile", selected))
+		return constant(number[action], aggregate("max", deviceRow, selected))
 	}))
 	profile := s.advisedSlices(func(_, selected string) string {
-		return `label_replace(` + oneOf(onSlice+", mig_profile", "recommended_profile", selected) +
+		return `label_replace(` + oneOf(deviceRow, "recommended_profile", selected) +
 			`, "recommended_profile", "n/a", "recommended_profile", "")`
 	})
 
