@@ -434,7 +434,7 @@ func (a *Advisor) workloadOf(key Key) *workload {
 			a.forgetOldest()
 		}
 
-		w = &workload{Key: key, First: a.now, Last: a.now, Reference: a.now}
+		w = &workload{Key: key, First: a.now, Last: a.now, Reference: a.now, Ends: areKnown}
 		a.workloads[key] = w
 	}
 

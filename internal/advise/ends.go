@@ -63,14 +63,25 @@ func (e ends) shifted(by time.Duration) ends {
 type usualEnds uint8
 
 const (
-	mostEnds usualEnds = 1<<6 - 1
+	mostEnds usualEnds = 1<<5 - 1
+	counting usualEnds = 1 << 5 // a day began since all this is counted
 	wasEmpty usualEnds = 1 << 6 // one held no memory for half of lostAfter
-	areKnown usualEnds = 1 << 7 // all this is counted
+	areKnown usualEnds = 1 << 7 // all this was counted for a day at least, or from the beginning
 )
 
 // with returns what is usual if it is on two devices.
 func (u usualEnds) with(o usualEnds) usualEnds {
-	return max(u&mostEnds, o&mostEnds) | (u|o)&wasEmpty | u&o&areKnown
+	return max(u&mostEnds, o&mostEnds) | (u|o)&(wasEmpty|counting) | u&o&areKnown
+}
+
+// onNewDay returns what is usual when a day begins. Evidence of an older version, which counted none, is
+// known from the second day on: the first one after it may have had minutes.
+func (u usualEnds) onNewDay() usualEnds {
+	if u&counting != 0 {
+		u |= areKnown
+	}
+
+	return u | counting
 }
 
 // excuse reports whether a number of ends is usual: a container had half as many before. One end there

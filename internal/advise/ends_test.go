@@ -256,6 +256,19 @@ func TestLateEndsAreKept(t *testing.T) {
 	}
 }
 
+// TestEndsAreKnownAfterADay: an exporter that takes over the evidence of an older version shortly before
+// midnight has counted nothing of the day before.
+func TestEndsAreKnownAfterADay(t *testing.T) {
+	var w workload
+
+	for day, want := range []bool{false, true, true} {
+		w.today(start().AddDate(0, 0, day))
+		w.Ends = w.Ends.with(1 | areKnown)
+
+		cmptest.Equal(t, fmt.Sprintf("known on day %d", day), w.Ends&areKnown != 0, want)
+	}
+}
+
 // TestLateEndsAndClock: ends keep their ages if the clock is set.
 func TestLateEndsAndClock(t *testing.T) {
 	for _, by := range []time.Duration{-72 * time.Hour, 72 * time.Hour} {

@@ -329,7 +329,7 @@ func (w *workload) today(now time.Time) *daySums {
 	d := w.slotOf(number)
 	if d.Day != number {
 		*d = daySums{Day: number}
-		w.Ends |= areKnown // from the day after an older version on, which counted none
+		w.Ends = w.Ends.onNewDay()
 		w.clearEngines(slotOf(number))
 	}
 
