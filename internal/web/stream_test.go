@@ -454,9 +454,10 @@ func TestStalledWatcherIsDropped(t *testing.T) {
 // TestHTTP2StreamOutlivesTheTimeout: the time for accepting an event is no limit for the time
 // between two.
 func TestHTTP2StreamOutlivesTheTimeout(t *testing.T) {
+	t.Parallel()
 	node := NewNode(publish(later(1)), history.New(time.Minute), judge(publish(later(1))), log.NewNopLogger())
-	node.stream.timeout = 20 * time.Millisecond
-	node.stream.views[viewDocument].heartbeatAfter = 60 * time.Millisecond
+	node.stream.timeout = 2 * time.Second // for an event: even a busy machine takes less
+	node.stream.views[viewDocument].heartbeatAfter = 2500 * time.Millisecond
 
 	server := httptest.NewUnstartedServer(node.Stream)
 	server.EnableHTTP2 = true
@@ -480,9 +481,7 @@ func TestHTTP2StreamOutlivesTheTimeout(t *testing.T) {
 	nextEvent(t, events) // how long to wait before the next connection
 	nextEvent(t, events) // the node
 
-	for range 3 {
-		cmptest.Equal(t, "after it", nextEvent(t, events), ": no new reading\n")
-	}
+	cmptest.Equal(t, "after it", nextEvent(t, events), ": no new reading\n")
 }
 
 // TestNothingIsKeptWithoutWatchers: the last client that leaves takes the event and its Snapshot
