@@ -78,7 +78,7 @@ func (u usualEnds) with(o usualEnds) usualEnds {
 // known from the second day on: the first one after it may have had minutes.
 func (u usualEnds) onNewDay() usualEnds {
 	if u&counting != 0 {
-		u |= areKnown
+		return u | areKnown
 	}
 
 	return u | counting
