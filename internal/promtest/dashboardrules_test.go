@@ -6,11 +6,9 @@ import (
 	"time"
 
 	"github.com/prometheus/common/model"
-	"github.com/prometheus/common/promslog"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/model/value"
-	"github.com/prometheus/prometheus/promql/parser"
 )
 
 const (
@@ -96,17 +94,4 @@ func (e *Prometheus) record(t testing.TB, rule rulefmt.Rule, at time.Time,
 	}
 
 	return seen, a.samples
-}
-
-// ruleGroups reads a file of rules.
-func ruleGroups(t testing.TB, file string) []rulefmt.RuleGroup {
-	t.Helper()
-
-	groups, errs := rulefmt.ParseFile(file, false, model.UTF8Validation, parser.NewParser(parser.Options{}),
-		promslog.NewNopLogger())
-	if len(errs) > 0 {
-		t.Fatalf("%s: %v", file, errs)
-	}
-
-	return groups.Groups
 }

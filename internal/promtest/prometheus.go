@@ -52,6 +52,15 @@ type target struct {
 	later time.Duration
 	last  time.Time                // of its last scrape
 	seen  map[uint64]labels.Labels // the series of the last scrape, by hash
+	known map[string]*knownSeries  // all it ever had, by their text in the exposition
+}
+
+// knownSeries is a series of a target, kept so that its text is parsed once and not at every scrape.
+type knownSeries struct {
+	labels labels.Labels
+	hash   uint64
+	name   string
+	ref    storage.SeriesRef // of its last sample; the storage takes the labels where it does not know it
 }
 
 // NewPrometheus returns an empty Prometheus, which is closed after the test.
@@ -185,7 +194,7 @@ func (s *target) append(
 	p textparse.Parser,
 	at int64,
 ) (map[uint64]labels.Labels, error) {
-	seen := map[uint64]labels.Labels{}
+	seen := make(map[uint64]labels.Labels, len(s.seen))
 
 	for {
 		entry, err := p.Next()
@@ -201,23 +210,48 @@ func (s *target) append(
 			continue
 		}
 
-		var series labels.Labels
-		p.Labels(&series)
-
-		if s.keep != nil && !s.keep[series.Get(model.MetricNameLabel)] {
+		of := s.seriesOf(p, entry)
+		if s.keep != nil && !s.keep[of.name] {
 			continue
 		}
 
-		series = s.withLabels(series)
-		if _, twice := seen[series.Hash()]; twice {
-			return nil, fmt.Errorf("series %s occurs twice", series)
+		if _, twice := seen[of.hash]; twice {
+			return nil, fmt.Errorf("series %s occurs twice", of.labels)
 		}
 
-		seen[series.Hash()] = series
-		if err := s.appendSample(app, p, entry, series, at); err != nil {
-			return nil, fmt.Errorf("append %s: %w", series, err)
+		seen[of.hash] = of.labels
+		if err := s.appendSample(app, p, entry, of, at); err != nil {
+			return nil, fmt.Errorf("append %s: %w", of.labels, err)
 		}
 	}
+}
+
+// seriesOf returns the series of a parser's entry, with the target's labels.
+func (s *target) seriesOf(p textparse.Parser, entry textparse.Entry) *knownSeries {
+	var text []byte
+	if entry == textparse.EntryHistogram {
+		text, _, _, _ = p.Histogram()
+	} else {
+		text, _, _ = p.Series()
+	}
+
+	if known, ok := s.known[string(text)]; ok {
+		return known
+	}
+
+	var own labels.Labels
+	p.Labels(&own)
+
+	all := s.withLabels(own)
+	of := &knownSeries{labels: all, hash: all.Hash(), name: all.Get(model.MetricNameLabel)}
+
+	if s.known == nil {
+		s.known = map[string]*knownSeries{}
+	}
+
+	s.known[string(text)] = of
+
+	return of
 }
 
 // withLabels adds the target's labels that the series does not have.
@@ -236,16 +270,16 @@ func (s *target) appendSample(
 	app storage.Appender,
 	p textparse.Parser,
 	entry textparse.Entry,
-	series labels.Labels,
+	of *knownSeries,
 	at int64,
-) error {
+) (err error) {
 	if entry == textparse.EntryHistogram {
 		_, ts, h, fh := p.Histogram()
 		if ts != nil {
 			at = *ts
 		}
 
-		_, err := app.AppendHistogram(0, series, at, h, fh)
+		of.ref, err = app.AppendHistogram(of.ref, of.labels, at, h, fh)
 
 		return err
 	}
@@ -255,11 +289,11 @@ func (s *target) appendSample(
 		at = *ts
 	}
 
-	if strings.HasSuffix(series.Get(model.MetricNameLabel), "_timestamp_seconds") {
+	if strings.HasSuffix(of.name, "_timestamp_seconds") {
 		v += s.later.Seconds()
 	}
 
-	_, err := app.Append(0, series, at, v)
+	of.ref, err = app.Append(of.ref, of.labels, at, v)
 
 	return err
 }

@@ -5,11 +5,6 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/prometheus/common/model"
-	"github.com/prometheus/common/promslog"
-	"github.com/prometheus/prometheus/model/rulefmt"
-	"github.com/prometheus/prometheus/promql/parser"
 )
 
 // mostRecorded is how many series the shipped rules may add to those of a node.
@@ -30,17 +25,9 @@ func recordedNames(t *testing.T) []string {
 	var names []string
 
 	for _, file := range recordingFiles(t) {
-		groups, errs := rulefmt.ParseFile(file, false, model.UTF8Validation, parser.NewParser(parser.Options{}),
-			promslog.NewNopLogger())
-		if len(errs) > 0 {
-			t.Fatalf("%s: %v", file, errs)
-		}
-
-		for _, g := range groups.Groups {
-			for _, rule := range g.Rules {
-				if rule.Record != "" {
-					names = append(names, rule.Record)
-				}
+		for _, rule := range rulesOf(t, file) {
+			if rule.Record != "" {
+				names = append(names, rule.Record)
 			}
 		}
 	}

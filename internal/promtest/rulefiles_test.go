@@ -7,32 +7,20 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/common/model"
-	"github.com/prometheus/common/promslog"
 	"github.com/prometheus/prometheus/model/rulefmt"
-	"github.com/prometheus/prometheus/promql/parser"
 )
 
 const runbook = "https://github.com/mig-exporter/mig-exporter/blob/main/docs/alerts.md#"
 
-// shippedAlerts are the alerts of all files, which load strictly, without keys that Prometheus does
-// not know.
+// shippedAlerts are the alerts of all files.
 func shippedAlerts(t *testing.T) []rulefmt.Rule {
 	t.Helper()
 	var alerts []rulefmt.Rule
 
 	for _, file := range shippedRules(t) {
-		groups, errs := rulefmt.ParseFile(file, false, model.LegacyValidation, parser.NewParser(parser.Options{}),
-			promslog.NewNopLogger())
-		if errs != nil {
-			t.Fatal(errs)
-		}
-
-		for _, g := range groups.Groups {
-			for _, r := range g.Rules {
-				if r.Alert != "" {
-					alerts = append(alerts, r)
-				}
+		for _, r := range rulesOf(t, file) {
+			if r.Alert != "" {
+				alerts = append(alerts, r)
 			}
 		}
 	}

@@ -1,7 +1,6 @@
 package promtest
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"regexp"
@@ -10,9 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/common/promslog"
 	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/rules"
 	"github.com/prometheus/prometheus/storage"
 )
@@ -21,42 +18,6 @@ import (
 func shippedRules(t testing.TB) []string {
 	t.Helper()
 	return findFiles(t, "../../deploy/prometheus/alerts-*.rules.yaml")
-}
-
-// loadRules has Prometheus' own rule manager load rule files, for queries and results in the given
-// storage. It returns the groups with those of recording rules last, so that alerts see what was
-// recorded one evaluation earlier: the worst that can happen.
-func loadRules(t testing.TB, query rules.QueryFunc, store storage.Storage, interval time.Duration,
-	files ...string) []*rules.Group {
-	t.Helper()
-	m := rules.NewManager(&rules.ManagerOptions{
-		QueryFunc: query, Appendable: store, Queryable: store, Context: context.Background(), Logger: promslog.NewNopLogger(),
-		NotifyFunc: func(context.Context, string, ...*rules.Alert) {}, Parser: parser.NewParser(parser.Options{}),
-	})
-
-	loaded, errs := m.LoadGroups(interval, labels.EmptyLabels(), "", nil, false, files...)
-	if errs != nil {
-		t.Fatal(errs)
-	}
-
-	groups := slices.SortedFunc(maps.Values(loaded), func(a, b *rules.Group) int {
-		if a.HasAlertingRules() != b.HasAlertingRules() {
-			if a.HasAlertingRules() {
-				return -1
-			}
-
-			return 1
-		}
-
-		return cmp.Compare(a.Name(), b.Name())
-	})
-	for _, g := range groups {
-		for _, r := range g.AlertingRules() {
-			r.SetRestored(true)
-		}
-	}
-
-	return groups
 }
 
 // ruler evaluates the shipped rules as Prometheus does, and remembers what fired.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/promql/promqltest"
 	"github.com/prometheus/prometheus/rules"
@@ -119,14 +120,18 @@ func runRuleTest(t *testing.T, file ruleTests, test ruleTest) {
 		t.Fatal(err)
 	}
 	defer suite.Close()
-	groups := loadRules(t, rules.EngineQueryFunc(suite.QueryEngine(), suite.Storage()), suite.Storage(),
-		time.Duration(test.Interval), file.RuleFiles...)
+	query := rules.EngineQueryFunc(suite.QueryEngine(), suite.Storage())
+	needed := rulesFor(t, test, file.RuleFiles...)
+	load := func(chosen func(rulefmt.Rule) bool) []*rules.Group {
+		return newRuleLoader(chosen).load(t, query, suite.Storage(), time.Duration(test.Interval), file.RuleFiles...)
+	}
+
+	groups := load(needed)
 	// promtool takes the groups that the file does not name in any order. For us alerts come first
 	// then, before what they read, which is the worst.
 	slices.SortStableFunc(groups, func(a, b *rules.Group) int {
 		return cmp.Compare(slices.Index(file.GroupEvalOrder, a.Name()), slices.Index(file.GroupEvalOrder, b.Name()))
 	})
-	groups = slices.DeleteFunc(groups, func(g *rules.Group) bool { return g.HasAlertingRules() && !isTested(g, test) })
 	steps := map[model.Duration][]alertTest{}
 	var last model.Duration
 
@@ -167,7 +172,24 @@ func runRuleTest(t *testing.T, file ruleTests, test ruleTest) {
 		}
 
 		for _, want := range queries[elapsed] {
-			compareSamples(t, want, rules.EngineQueryFunc(suite.QueryEngine(), suite.Storage()), at)
+			compareSamples(t, want, query, at)
+		}
+	}
+
+	expectNoErrors(t, load(func(r rulefmt.Rule) bool { return !needed(r) }), time.Unix(0, 0).Add(time.Duration(last)))
+}
+
+// expectNoErrors evaluates the rules that a test says nothing about: once, at its end.
+func expectNoErrors(t *testing.T, groups []*rules.Group, at time.Time) {
+	t.Helper()
+
+	for _, g := range groups {
+		g.Eval(context.Background(), at)
+
+		for _, r := range g.Rules() {
+			if err := r.LastError(); err != nil {
+				t.Errorf("%s: %v", r.Name(), err)
+			}
 		}
 	}
 }
@@ -186,13 +208,6 @@ func checkAlertTest(test alertTest, groups []*rules.Group, interval model.Durati
 	}
 
 	return fmt.Errorf("no rule has the alert %s", test.Alertname)
-}
-
-// isTested spares the groups that the test says nothing about.
-func isTested(g *rules.Group, test ruleTest) bool {
-	return slices.ContainsFunc(g.AlertingRules(), func(r *rules.AlertingRule) bool {
-		return slices.ContainsFunc(test.AlertRuleTests, func(a alertTest) bool { return a.Alertname == r.Name() })
-	})
 }
 
 // compareSamples compares what an expression gives with what is expected, to a millionth.

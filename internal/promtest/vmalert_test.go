@@ -7,10 +7,6 @@ import (
 	"github.com/VictoriaMetrics/VictoriaMetrics/app/vmalert/config"
 	"github.com/VictoriaMetrics/VictoriaMetrics/app/vmalert/notifier"
 	"github.com/VictoriaMetrics/VictoriaMetrics/app/vmalert/templates"
-	"github.com/prometheus/common/model"
-	"github.com/prometheus/common/promslog"
-	"github.com/prometheus/prometheus/model/rulefmt"
-	"github.com/prometheus/prometheus/promql/parser"
 )
 
 // TestVmalertTakesTheRules does what `vmalert -dryRun -rule=deploy/prometheus/*.rules.yaml` does,
@@ -44,15 +40,7 @@ func countRules(t *testing.T, files []string) int {
 	count := 0
 
 	for _, file := range files {
-		groups, errs := rulefmt.ParseFile(file, false, model.UTF8Validation, parser.NewParser(parser.Options{}),
-			promslog.NewNopLogger())
-		if len(errs) > 0 {
-			t.Fatalf("%s: %v", file, errs)
-		}
-
-		for _, g := range groups.Groups {
-			count += len(g.Rules)
-		}
+		count += len(rulesOf(t, file))
 	}
 
 	return count

@@ -44,14 +44,15 @@ const (
 	held = 5   // minutes for which what the node says is stored: it is stepped by as much
 )
 
-// TestRulesAreSilentOnAHealthyNode: not one alert fires in a week, evaluated every minute. Pods of
+// TestRulesAreSilentOnAHealthyNode: not one alert fires in three days, a day longer than any rule
+// looks back, evaluated every minute. Pods of
 // a batch hand a slice to each other, partition control changes a layout, the exporter's pod is
 // replaced, and then its container restarted.
 func TestRulesAreSilentOnAHealthyNode(t *testing.T) {
 	t.Parallel()
 
 	scenario := healthy
-	for i := range 21 {
+	for i := range 9 {
 		scenario += fmt.Sprintf("  - {namespace: batch, name: job-%d, resource: nvidia.com/mig-3g.40gb, device: "+
 			"\"1/3g.40gb@4\", workload: batch, at: %dm, for: 28798s}\n", i, 480*i)
 	}
@@ -62,15 +63,15 @@ func TestRulesAreSilentOnAHealthyNode(t *testing.T) {
 		"--control.socket="+socket,
 		"--control.state-dir="+filepath.Join(dir, "state"))
 	n.start("gpu-node-1", "mig-exporter-a")
-	n.runLong(2 * day)
+	n.runLong(day)
 	migctl(t, socket, "apply", "--yes", "--gpus", "3", "--devices", "2g.20gb=2,3g.40gb=1")
-	n.runLong(4 * day)
+	n.runLong(3 * day / 2)
 	n.stopPod(false)
 	n.start("gpu-node-1", "mig-exporter-b")
-	n.runLong(5 * day)
+	n.runLong(2 * day)
 	n.stopPod(false)
 	n.start("gpu-node-1", "mig-exporter-b") // the same pod: its container was restarted
-	n.runLong(7 * day)
+	n.runLong(3 * day)
 	n.expectStory()
 
 	for query, want := range map[string]float64{
