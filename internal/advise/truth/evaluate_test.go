@@ -23,6 +23,7 @@ const (
 // size is what profiles of one size have in common, and what they do to a workload.
 type size struct {
 	on, lossy    kernels.Device
+	gib          float64  // of memory
 	real, hidden *outcome // what really happens, without and with a hidden loss
 	foreseen     foreseen
 	expected     []float64 // stretch by state of the workload, from the means that can be observed
@@ -117,6 +118,11 @@ func (s *subject) apply(n *node, minute int) {
 	for _, size := range s.sizes {
 		size.real.add(d, size.on, whole, minute)
 		size.hidden.add(d, size.lossy, whole, minute)
+
+		if s.work.says != nil && s.work.isUp(minute, observedMinutes) {
+			size.real.cache.add(s.work.lacksCache(minute, size.gib, size.on), d.Busy, minute)
+			size.hidden.cache.add(s.work.lacksCache(minute, size.gib, size.lossy), d.Busy, minute)
+		}
 	}
 }
 
@@ -154,7 +160,7 @@ func (s *subject) sizeOf(n *node, p *gpu.Profile) *size {
 		return s.sizes[at]
 	}
 
-	z := &size{on: on, lossy: n.device(p, s.work.loss), real: newOutcome(), hidden: newOutcome()}
+	z := &size{on: on, gib: float64(p.MemoryBytes) / gib, lossy: n.device(p, s.work.loss), real: newOutcome(), hidden: newOutcome()}
 	for _, phases := range s.work.states {
 		var seen advise.Kernels
 		for _, p := range phases {
@@ -252,12 +258,16 @@ func (s *subject) foresee(n *node, minute int) {
 		return
 	}
 
-	s.past.add(s.work.takes(minute), s.work.uses(minute))
+	s.past.add(s.work.shows(minute), s.work.uses(minute))
 	d := s.work.demand(minute)
 	s.naive.add(1+d.Busy, 1)
 
 	for _, z := range s.sizes {
 		z.foreseen.add(d, z.expected[s.work.stateAt(minute)], z.on.Engines)
+
+		if s.work.says != nil && s.work.isUp(minute, 0) {
+			z.foreseen.cache.add(s.work.lacksCache(minute, z.gib, z.on), d.Busy, minute)
+		}
 	}
 }
 
@@ -279,7 +289,7 @@ func (s *subject) naiveAnswer() *candidate {
 	}
 
 	for i := range s.candidates {
-		if c := &s.candidates[i]; s.past.gib*gib <= float64(c.profile.MemoryBytes) {
+		if c := &s.candidates[i]; max(s.past.gib, s.work.taken)*gib <= float64(c.profile.MemoryBytes) {
 			return c
 		}
 	}
@@ -374,9 +384,9 @@ func (s *subject) knowsPast(n *node, c *candidate) bool {
 }
 
 // keepsNothing is an oracle that takes memory for what it was in the past, and keeps none free.
-// What a server needs of what it has reserved cannot be observed.
+// What a server needs of what it has reserved cannot be observed, unless it says it.
 func (s *subject) keepsNothing(n *node, c *candidate) bool {
-	return s.work.startSeen() && s.work.fraction == 0 && !s.past.outOfMemory(c.profile) &&
+	return s.work.startSeen() && (s.work.fraction == 0 || s.work.says != nil) && !s.past.outOfMemory(c.profile) &&
 		!lacks(c.profile, s.past.media) && s.foreseeably(n, c.size)
 }
 

@@ -29,6 +29,7 @@ type fullNode struct {
 	t      *testing.T
 	node   *sim.Node
 	poller *poll.Poller
+	answer func(s *gpu.Snapshot, minute int) // adds what inference servers answer in a minute
 }
 
 // holders lists the holders of a simulated node's devices, with what annotations say of their
@@ -137,7 +138,7 @@ func (f *fullNode) advance(by time.Duration) *gpu.Snapshot {
 func (f *fullNode) snapshots(began time.Time, minutes int) iter.Seq[*gpu.Snapshot] {
 	return func(yield func(*gpu.Snapshot) bool) {
 		by := time.Minute - time.Millisecond
-		for range minutes {
+		for minute := range minutes {
 			s := *f.advance(by)
 			later := began.Sub(sim.StepStart())
 
@@ -145,6 +146,8 @@ func (f *fullNode) snapshots(began time.Time, minutes int) iter.Seq[*gpu.Snapsho
 			for i := range s.GPUs {
 				s.GPUs[i].LastRead = s.GPUs[i].LastRead.Add(later)
 			}
+
+			f.answer(&s, minute)
 
 			if !yield(&s) {
 				return
@@ -199,6 +202,7 @@ func compareNode(t *testing.T, n *node, minutes, slicedMinutes int) *agreement {
 	fast := advise.New(options(false))
 	full := advise.New(options(false))
 	f := startFull(t, wholeScenario(t, n, minutes), n.hints())
+	f.answer = n.answer
 	advice := adviceOn(fast, skipFirst(fastPath(n, minutes)))
 	a.compare(n.name, advice, adviceOn(full, skipFirst(f.snapshots(start(), minutes))))
 	a.checkRecords(n, f)
@@ -218,6 +222,7 @@ func compareNode(t *testing.T, n *node, minutes, slicedMinutes int) *agreement {
 	}
 
 	f = startFull(t, slicedScenario(t, n, list, minutes, slicedMinutes), n.hints())
+	f.answer = func(s *gpu.Snapshot, minute int) { n.answerIn(s, list, minutes+minute) }
 	after := start().Add(time.Duration(minutes) * time.Minute)
 	at := minutes
 	seen := func(yield func(*gpu.Snapshot) bool) {

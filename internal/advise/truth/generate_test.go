@@ -45,6 +45,10 @@ func models() []model {
 	return list
 }
 
+// hasGPM reports whether the driver itself profiles GPU instances (GPM), as from Hopper on. Nothing
+// else says how busy their media engines are.
+func (m *model) hasGPM() bool { return m.Architecture != "Ampere" }
+
 // mostEngines returns the engines of a GPU: as many as the profile with the most has.
 func mostEngines(profiles []gpu.Profile) kernels.Engines {
 	var most kernels.Engines
@@ -63,7 +67,8 @@ func enginesOf(p *gpu.Profile) kernels.Engines {
 	return kernels.Engines{float64(e.Encoder), float64(e.Decoder), float64(e.JPEG), float64(e.OFA)}
 }
 
-// kinds are what a node's GPUs do, with how often. A part of video is transcoding or rare-decoding.
+// kinds are what a node's GPUs do, with how often. A part of video is transcoding or rare-decoding,
+// a part of the servers answers.
 func kinds() []struct {
 	name   string
 	weight int
@@ -77,6 +82,7 @@ func kinds() []struct {
 		{"late-video", 2}, {"transcoding", 0}, {"rare-decoding", 0}, {"pcie-bound", 3},
 		{"multi-gpu", 2}, {"shared", 2}, {"short-lived", 6}, {"voice", 3}, {"training", 5}, {"new-version", 2},
 		{"balanced", 4}, {"mixture", 6}, {"server", 5},
+		{"answering-server", 0},
 	}
 }
 
@@ -104,6 +110,7 @@ func newWorkload(r *rand.Rand, m *model) *workload {
 	w.needGiB = steady(m.gib * (0.03 + 0.35*r.Float64()*r.Float64()))
 	w.addState(r, m, between(r, 0.02, 0.5))
 	w.shape(r, m)
+	w.addInference()
 	w.addStart(m)
 	w.addServing()
 

@@ -102,6 +102,8 @@ func (n *node) advance(s *gpu.Snapshot, minute int) {
 	for i, w := range n.gpus {
 		n.work(&s.GPUs[i], w, n.hold(&s.GPUs[i], w, minute), 60)
 	}
+
+	n.answer(s, minute)
 }
 
 // hold gives a GPU its holders, memory and media engines in a minute, and returns what its kernels
@@ -243,6 +245,8 @@ func (n *node) advanceSlices(s *gpu.Snapshot, slices []slice, minute int) {
 		i := &s.GPUs[k].Instances[0]
 		n.workIn(i, &slices[k], n.holdSlice(i, &slices[k], minute))
 	}
+
+	n.answerIn(s, slices, minute)
 }
 
 // holdSlice gives a GPU instance its holders, memory and media engines in a minute, and returns
@@ -269,7 +273,9 @@ func (n *node) holdSlice(i *gpu.GPUInstance, s *slice, minute int) kernels.Resul
 	}
 
 	i.Memory.Used = gpu.Some(used)
-	i.Media = mediaOf(wanted, on.Engines, r)
+	if n.model.hasGPM() {
+		i.Media = mediaOf(wanted, on.Engines, r)
+	}
 
 	return r
 }

@@ -61,11 +61,14 @@ type outcome struct {
 	// the first minute of the first hour that lost more than a twentieth, or passed its stretch; -1
 	// if there is none
 	firstLoss int
-	hourLoss  int // the first minute of the open hour with a loss
-	anyLoss   int // the first minute with a loss
+	cache     shortage // of cache, for those that have one
+	hourLoss  int      // the first minute of the open hour with a loss
+	anyLoss   int      // the first minute with a loss
 }
 
-func newOutcome() *outcome { return &outcome{worstHour: 1, firstLoss: -1, hourLoss: -1, anyLoss: -1} }
+func newOutcome() *outcome {
+	return &outcome{worstHour: 1, firstLoss: -1, hourLoss: -1, anyLoss: -1, cache: shortage{began: -1}}
+}
 
 // logStep is the width of a bucket.
 const logStep = 0.005
@@ -128,6 +131,10 @@ func (o *outcome) began() int {
 		return o.firstLoss
 	}
 
+	if o.anyLoss < 0 {
+		return o.cache.began
+	}
+
 	return o.anyLoss
 }
 
@@ -179,7 +186,7 @@ func (o *outcome) throughput() float64 {
 // regret reports whether the workload lost more than a twentieth of its throughput, or passed a
 // stretch.
 func (o *outcome) regret(stretch float64) bool {
-	return o.throughput() < minThroughput || o.stretch.quantile(0.95) > stretch
+	return o.throughput() < minThroughput || o.stretch.quantile(0.95) > stretch || o.cache.regret()
 }
 
 // foreseen is what an adviser with a perfect memory would say of a size: every minute that was
@@ -187,6 +194,7 @@ func (o *outcome) regret(stretch float64) bool {
 type foreseen struct {
 	stretch       distribution
 	work, allWork float64
+	cache         shortage
 }
 
 // add counts a minute of a demand, with the stretch that its means let expect, in a size with so
@@ -200,5 +208,5 @@ func (f *foreseen) add(d kernels.Demand, stretch float64, have kernels.Engines) 
 
 // does reports whether a size would have done in the time that was observed, with no reserve.
 func (f *foreseen) does(stretch float64) bool {
-	return f.work >= minThroughput*f.allWork && f.stretch.quantile(0.95) <= stretch
+	return f.work >= minThroughput*f.allWork && f.stretch.quantile(0.95) <= stretch && !f.cache.regret()
 }

@@ -32,6 +32,10 @@ func (p *poller) minute(s *gpu.Snapshot, minute int, observe func(*gpu.Snapshot)
 			p.n.work(&s.GPUs[i], w, p.at(i, minute, k), pollSeconds)
 		}
 
+		if k == 0 {
+			p.n.answer(s, minute)
+		}
+
 		observe(s)
 	}
 }
@@ -55,6 +59,10 @@ func (p *poller) minuteIn(s *gpu.Snapshot, slices []slice, minute int, observe f
 			}
 
 			p.n.workIn(&s.GPUs[i].Instances[0], &slices[i], r)
+		}
+
+		if k == 0 {
+			p.n.answerIn(s, slices, minute)
 		}
 
 		observe(s)

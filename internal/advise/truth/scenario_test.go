@@ -49,9 +49,15 @@ func wholeScenario(t *testing.T, n *node, minutes int) *sim.Scenario {
 func slicedScenario(t *testing.T, n *node, slices []slice, from, minutes int) *sim.Scenario {
 	t.Helper()
 	w := &scenarioWriter{t: t, dir: t.TempDir(), from: from, to: from + minutes}
-	w.memory = func(work *workload, minute int) float64 { return work.needMoved(minute, from) }
 
 	for k, s := range slices {
+		w.memory = func(work *workload, minute int) float64 {
+			if bytes, alive := s.uses(minute); work.says != nil && alive {
+				return float64(bytes) / gib
+			}
+
+			return work.needMoved(minute, from)
+		}
 		at := s.profile.Placements[0].Start
 		fmt.Fprintf(&w.gpus, "  - {model: %q, mig: true, layout: [%s@%d]}\n", n.model.Name, s.profile.Name, at)
 		resource := "nvidia.com/mig-" + strings.ReplaceAll(s.profile.Name, "+", ".")

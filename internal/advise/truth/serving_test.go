@@ -51,7 +51,8 @@ const (
 // servingKinds are those that answer requests.
 func servingKinds() []string {
 	return []string{"rare-wide", "image-fleet", "daily", "weekly", "bursty", "phases", "growing-load", "growing-memory",
-		"leaking", "pcie-bound", "voice", "balanced", "mixture", "server"}
+		"leaking", "pcie-bound", "voice", "balanced", "mixture", "server",
+		"answering-server"}
 }
 
 // addServing draws how a workload answers requests. It takes its random numbers from a source of
@@ -95,6 +96,16 @@ func (w *workload) open() bool { return w.serves != nil && w.serves.clients == 0
 
 // hints are what the annotations of a workload's pods say.
 func (w *workload) hints() gpu.RightsizingHints {
+	hints := w.requestHints()
+	if w.says != nil && w.says.annotated {
+		hints.ModelMemory = gpu.Some(uint64(w.says.weights * gib))
+	}
+
+	return hints
+}
+
+// requestHints are what they say of requests.
+func (w *workload) requestHints() gpu.RightsizingHints {
 	v := w.serves
 	switch {
 	case v == nil || !v.known:

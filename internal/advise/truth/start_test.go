@@ -132,6 +132,9 @@ func (w *workload) needAfter(minute, started int) float64 {
 // moved to it, and so started again, in an earlier one.
 func (w *workload) needMoved(minute, moved int) float64 {
 	started := max(w.startedAt(minute), moved)
+	if w.says != nil {
+		return w.says.takes(minute-started, w.loading, w.says.least())
+	}
 
 	need := w.needAfter(minute, started)
 	if w.fraction > 0 && minute-started >= w.loading {
@@ -167,6 +170,10 @@ func (s *slice) uses(minute int) (bytes uint64, alive bool) {
 		}
 
 		need = s.work.needMoved(s.moved+since, s.moved)
+	}
+
+	if s.work.says != nil && minute-max(s.work.startedAt(minute), s.moved) >= s.work.loading {
+		need = s.reservation()
 	}
 
 	return min(uint64(need*gib), s.profile.MemoryBytes), true

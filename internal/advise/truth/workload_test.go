@@ -52,7 +52,8 @@ type workload struct {
 	// none. Nothing foretells it.
 	changes int
 	start   starting
-	serves  *serving // nil if it answers no requests
+	serves  *serving   // nil if it answers no requests
+	says    *inference // nil if it does not say what it does with the memory that it reserves
 	// replica is the number of the workload among the copies of its owner, which have the same
 	// load, each with its own noise and requests.
 	replica, copies int
@@ -130,6 +131,10 @@ func (w *workload) settledNeed(minute int) float64 {
 // takes returns the memory that it takes of a whole GPU, in GiB.
 func (w *workload) takes(minute int) float64 {
 	since := minute - w.startedAt(minute)
+	if w.says != nil {
+		return w.says.takes(since, w.loading, w.taken)
+	}
+
 	if since < w.loading {
 		return max(contextGiB, w.need(minute)*float64(since+1)/float64(w.loading))
 	}
