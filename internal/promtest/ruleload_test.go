@@ -73,7 +73,7 @@ func (l ruleLoader) load(t testing.TB, query rules.QueryFunc, store storage.Stor
 	return groups
 }
 
-// Load is that of [rules.GroupLoader].
+// Load reads a file of rules, for [rules.GroupLoader].
 func (l ruleLoader) Load(file string, ignoreUnknown bool, names model.ValidationScheme) (*rulefmt.RuleGroups, []error) {
 	loaded, errs := rulefmt.ParseFile(file, ignoreUnknown, names, l.Parser, promslog.NewNopLogger())
 	if errs != nil || l.needed == nil {
@@ -90,7 +90,7 @@ func (l ruleLoader) Load(file string, ignoreUnknown bool, names model.Validation
 	return loaded, nil
 }
 
-// Parse is that of [rules.GroupLoader].
+// Parse parses an expression, for [rules.GroupLoader].
 func (l ruleLoader) Parse(text string) (parser.Expr, error) {
 	expr, err := l.ParseExpr(text)
 	if err != nil {
@@ -109,8 +109,7 @@ type printedExpr struct {
 
 func (e printedExpr) String() string { return e.text }
 
-// inOrder leaves the rules of a group as they are: they are evaluated in order, so that nobody needs
-// to know which depend on others.
+// inOrder finds no dependencies between the rules of a group: they are evaluated one after the other.
 type inOrder struct{}
 
 func (inOrder) AnalyseRules([]rules.Rule) {}
@@ -146,8 +145,10 @@ func rulesFor(t *testing.T, test ruleTest, files ...string) func(rulefmt.Rule) b
 			}
 
 			read += r.Expr + "\n"
-			for _, text := range r.Annotations { // their templates have queries
-				read += text + "\n"
+			for _, texts := range []map[string]string{r.Annotations, r.Labels} { // their templates have queries
+				for _, text := range texts {
+					read += text + "\n"
+				}
 			}
 
 			return true

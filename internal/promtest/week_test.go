@@ -44,15 +44,15 @@ const (
 	held = 5   // minutes for which what the node says is stored: it is stepped by as much
 )
 
-// TestRulesAreSilentOnAHealthyNode: not one alert fires in three days, a day longer than any rule
-// looks back, evaluated every minute. Pods of
-// a batch hand a slice to each other, partition control changes a layout, the exporter's pod is
-// replaced, and then its container restarted.
+// TestRulesAreSilentOnAHealthyNode: not one alert fires in three days, evaluated every minute. Pods
+// of a batch hand a slice to each other, and on the first day partition control changes a layout,
+// the exporter's pod is replaced, and then its container restarted. What follows is longer than the
+// two days that rules look back, and the hour for which they wait.
 func TestRulesAreSilentOnAHealthyNode(t *testing.T) {
 	t.Parallel()
 
 	scenario := healthy
-	for i := range 9 {
+	for i := range 10 {
 		scenario += fmt.Sprintf("  - {namespace: batch, name: job-%d, resource: nvidia.com/mig-3g.40gb, device: "+
 			"\"1/3g.40gb@4\", workload: batch, at: %dm, for: 28798s}\n", i, 480*i)
 	}
@@ -63,15 +63,15 @@ func TestRulesAreSilentOnAHealthyNode(t *testing.T) {
 		"--control.socket="+socket,
 		"--control.state-dir="+filepath.Join(dir, "state"))
 	n.start("gpu-node-1", "mig-exporter-a")
-	n.runLong(day)
+	n.runLong(8 * time.Hour)
 	migctl(t, socket, "apply", "--yes", "--gpus", "3", "--devices", "2g.20gb=2,3g.40gb=1")
-	n.runLong(3 * day / 2)
+	n.runLong(16 * time.Hour)
 	n.stopPod(false)
 	n.start("gpu-node-1", "mig-exporter-b")
-	n.runLong(2 * day)
+	n.runLong(day)
 	n.stopPod(false)
 	n.start("gpu-node-1", "mig-exporter-b") // the same pod: its container was restarted
-	n.runLong(3 * day)
+	n.runLong(day + 52*time.Hour)
 	n.expectStory()
 
 	for query, want := range map[string]float64{
