@@ -120,8 +120,8 @@ func (s *subject) apply(n *node, minute int) {
 		size.hidden.add(d, size.lossy, whole, minute)
 
 		if s.work.says != nil && s.work.isUp(minute, observedMinutes) {
-			size.real.cache.add(s.work.lacksCache(minute, size.gib, size.on), d.Busy, minute)
-			size.hidden.cache.add(s.work.lacksCache(minute, size.gib, size.lossy), d.Busy, minute)
+			size.real.cache.add(s.work.lacksCache(minute, size.gib, kernels.Run(d, size.on).Stretch), d.Busy, minute)
+			size.hidden.cache.add(s.work.lacksCache(minute, size.gib, kernels.Run(d, size.lossy).Stretch), d.Busy, minute)
 		}
 	}
 }
@@ -258,15 +258,16 @@ func (s *subject) foresee(n *node, minute int) {
 		return
 	}
 
-	s.past.add(s.work.shows(minute), s.work.uses(minute))
+	s.past.add(s.work.observedNeed(minute), s.work.uses(minute))
 	d := s.work.demand(minute)
 	s.naive.add(1+d.Busy, 1)
 
 	for _, z := range s.sizes {
-		z.foreseen.add(d, z.expected[s.work.stateAt(minute)], z.on.Engines)
+		stretch := z.expected[s.work.stateAt(minute)]
+		z.foreseen.add(d, stretch, z.on.Engines)
 
 		if s.work.says != nil && s.work.isUp(minute, 0) {
-			z.foreseen.cache.add(s.work.lacksCache(minute, z.gib, z.on), d.Busy, minute)
+			z.foreseen.cache.add(s.work.lacksCache(minute, z.gib, stretch), d.Busy, minute)
 		}
 	}
 }
@@ -378,9 +379,10 @@ func (s *subject) dies(c *candidate) bool {
 func (s *subject) knowsAll(n *node, c *candidate) bool { return !s.harms(n, c) }
 
 // knowsPast is the oracle that knows all that could be observed. What memory is used between two
-// readings cannot, see needs.foretold.
+// readings cannot, see needs.foretold; a reservation has nothing there.
 func (s *subject) knowsPast(n *node, c *candidate) bool {
-	return s.keepsNothing(n, c) && float64(c.profile.MemoryBytes) >= s.past.foretold(&s.next)*gib
+	return s.keepsNothing(n, c) &&
+		(s.work.says != nil || float64(c.profile.MemoryBytes) >= s.past.foretold(&s.next)*gib)
 }
 
 // keepsNothing is an oracle that takes memory for what it was in the past, and keeps none free.

@@ -125,17 +125,23 @@ func enginesDo(used, have kernels.Engines) float64 {
 	return done
 }
 
-// began returns the minute from which a regret could be noticed.
-func (o *outcome) began() int {
-	if o.firstLoss >= 0 {
-		return o.firstLoss
+// began returns the minute from which a regret could be noticed: of being slow, or of a shortage of
+// cache, whichever comes first.
+func (o *outcome) began(stretch float64) int {
+	lost := o.firstLoss
+	if lost < 0 {
+		lost = o.anyLoss
 	}
 
-	if o.anyLoss < 0 {
+	if !o.cache.regret() || o.cache.began < 0 {
+		return lost
+	}
+
+	if !o.slow(stretch) || lost < 0 {
 		return o.cache.began
 	}
 
-	return o.anyLoss
+	return min(lost, o.cache.began)
 }
 
 // needs are what a workload must have of any slice.
@@ -186,7 +192,12 @@ func (o *outcome) throughput() float64 {
 // regret reports whether the workload lost more than a twentieth of its throughput, or passed a
 // stretch.
 func (o *outcome) regret(stretch float64) bool {
-	return o.throughput() < minThroughput || o.stretch.quantile(0.95) > stretch || o.cache.regret()
+	return o.slow(stretch) || o.cache.regret()
+}
+
+// slow is regret without a shortage of cache.
+func (o *outcome) slow(stretch float64) bool {
+	return o.throughput() < minThroughput || o.stretch.quantile(0.95) > stretch
 }
 
 // foreseen is what an adviser with a perfect memory would say of a size: every minute that was

@@ -112,8 +112,8 @@ func (s *subject) effect(o *outcome, v *waits, noticed int) effect {
 		e.engines = o.engineWork / o.allWork
 	}
 
-	if e.grew && o.began() >= 0 {
-		e.delay = max(0, noticed-o.began())
+	if began := o.began(s.work.promised()); e.grew && began >= 0 {
+		e.delay = max(0, noticed-began)
 	}
 
 	if e.grew && v.bad >= 0 {

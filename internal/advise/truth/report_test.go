@@ -94,6 +94,11 @@ keeps more of them busy than it has. A regret is a loss of more than
 Workloads that get a new version after the advice, which
 nothing foretells, are counted apart.
 
+Inference servers reserve a fraction of their device. About half of them say how much of their cache
+is used, as they do with `+"`--advise.server-metrics`"+`, and half of those carry the size of their weights; of the
+others a start shows it, if one was observed. In its slice such a server reserves 90 %% of it, or as much as before. It
+uses more of its cache there, as its requests take longer; it is a regret if they wait for cache in more than 5 %% of the busy time.
+
 `, s.nodes, strings.Join(s.models(), ", "), len(s.records))
 	s.renderWays(&b)
 	s.renderOracles(&b)

@@ -133,7 +133,7 @@ func (w *workload) needAfter(minute, started int) float64 {
 func (w *workload) needMoved(minute, moved int) float64 {
 	started := max(w.startedAt(minute), moved)
 	if w.says != nil {
-		return w.says.takes(minute-started, w.loading, w.says.least())
+		return w.says.memoryAfter(minute-started, w.loading, w.says.minDevice())
 	}
 
 	need := w.needAfter(minute, started)
@@ -163,7 +163,9 @@ func (s *slice) killedAfter() (int, bool) {
 // One that is killed while it starts is started again, and killed again.
 func (s *slice) uses(minute int) (bytes uint64, alive bool) {
 	need := s.work.needMoved(minute, s.moved)
-	if after, killed := s.killedAfter(); killed {
+
+	after, killed := s.killedAfter()
+	if killed {
 		since := (minute - s.moved) % (after + backoff)
 		if since >= after {
 			return 0, false
@@ -172,7 +174,7 @@ func (s *slice) uses(minute int) (bytes uint64, alive bool) {
 		need = s.work.needMoved(s.moved+since, s.moved)
 	}
 
-	if s.work.says != nil && minute-max(s.work.startedAt(minute), s.moved) >= s.work.loading {
+	if !killed && s.work.says != nil && s.work.isUp(minute, s.moved) {
 		need = s.reservation()
 	}
 

@@ -132,7 +132,7 @@ func (w *workload) settledNeed(minute int) float64 {
 func (w *workload) takes(minute int) float64 {
 	since := minute - w.startedAt(minute)
 	if w.says != nil {
-		return w.says.takes(since, w.loading, w.taken)
+		return w.says.memoryAfter(since, w.loading, w.taken)
 	}
 
 	if since < w.loading {
