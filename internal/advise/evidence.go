@@ -119,7 +119,7 @@ func isPreallocated(w *workload, e *Evidence, deviceBytes float64) bool {
 	}
 
 	// We saw its start, however long that took, and memory has been flat since.
-	if e.settledBytes >= preallocatedShare*deviceBytes && w.isFlat(e) {
+	if e.settledBytes >= preallocatedShare*deviceBytes && e.flat {
 		return true
 	}
 

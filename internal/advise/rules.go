@@ -2,6 +2,7 @@ package advise
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -27,6 +28,9 @@ const (
 // been read: in the rest there may have been more.
 const MinRead = 1 - rareShare
 
+// ReservedShare is the share of a device's memory from which on flat memory may be a reservation.
+const ReservedShare = reservedShare
+
 // IdleShare is the busy time up to which a device counts as idle.
 const IdleShare = idleShare
 
@@ -37,6 +41,7 @@ type Window struct {
 	// Busy, SM and DRAM are mean activities, 0-1. A window without Busy is a gap.
 	Busy, SM, DRAM gpu.Opt[float64]
 	Memory         gpu.Opt[float64] // largest use, in bytes
+	LeastMemory    gpu.Opt[float64] // smallest use, in bytes; only of memory that may be a reservation
 	// Engines are the media engines that were used. Other kinds were not.
 	Engines []WindowEngines
 }
@@ -55,6 +60,7 @@ type Record struct {
 	held, observed float64             // seconds
 	busy           float64             // integral over the observed seconds
 	memory         float64             // largest, in bytes
+	uses           []memoryUse         // of windows of which the smallest use is known
 	busiest        float64             // largest mean over ten minutes
 	engines        [mediaKinds]float64 // largest mean of a window
 }
@@ -81,6 +87,11 @@ func (r *Record) Add(v Window) {
 
 	bytes, memoryOK := v.Memory.Get()
 	r.memory = max(r.memory, bytes)
+
+	if least, ok := v.LeastMemory.Get(); ok {
+		r.uses = append(r.uses, memoryUse{end: v.End, least: least, most: bytes})
+	}
+
 	sum := window{held: seconds, memory: bytes / (1 << 20)}
 
 	if busy, ok := v.Busy.Get(); ok {
@@ -127,6 +138,7 @@ func (r *Record) Add(v Window) {
 func (r *Record) Facts(now time.Time, totalBytes float64) *Facts {
 	e := evidenceOf(&r.workload, now)
 	e.MemoryBytes = r.memory
+	e.flat = r.isFlat(now)
 	e.Busy10Minutes = r.busiest
 	e.KnownDays = round3(max(0, now.Sub(r.workload.First).Hours()/24))
 	e.setMediaUse(r.mediaUse())
@@ -141,6 +153,48 @@ func (r *Record) Facts(now time.Time, totalBytes float64) *Facts {
 		Preallocated: isPreallocated(&r.workload, &e, totalBytes),
 		MemoryUnread: e.MemoryUnread,
 	}
+}
+
+// memoryUse is the smallest and the largest use of memory in a window, in bytes.
+type memoryUse struct {
+	end         time.Time
+	least, most float64
+}
+
+// flatWindows is the share of the windows in which memory must have been flat. It was not in those with a
+// start, which a history does not show.
+const flatWindows = 0.9
+
+// isFlat reports whether memory has hardly changed in the last keptDays but for starts: whether it was near
+// what it was at most in nine of ten windows.
+func (r *Record) isFlat(now time.Time) bool {
+	var most []float64
+
+	recent := r.uses
+	for len(recent) > 0 && now.Sub(recent[0].end) > keptDays*24*time.Hour {
+		recent = recent[1:]
+	}
+
+	for _, u := range recent {
+		most = append(most, u.most)
+	}
+
+	if len(most) == 0 {
+		return false
+	}
+
+	slices.Sort(most)
+
+	usual := most[int(flatWindows*float64(len(most)-1))]
+	flat := 0
+
+	for _, u := range recent {
+		if u.least >= flatShare*usual {
+			flat++
+		}
+	}
+
+	return float64(flat) >= flatWindows*float64(len(recent))
 }
 
 // IsProvisional reports whether the evidence covers less than a week, see Recommendation.Provisional.

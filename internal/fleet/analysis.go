@@ -406,7 +406,7 @@ func (a *analysis) steps() v1.Range {
 	return v1.Range{Start: a.end.Add(-a.options.Window).Add(step), End: a.end, Step: step}
 }
 
-// hours returns the times at which to query the largest use of memory in the hour before.
+// hours returns the times at which to query the use of memory in the hour before.
 func (a *analysis) hours() v1.Range {
 	return v1.Range{Start: a.end.Add(-a.options.Window).Add(hour), End: a.end, Step: hour}
 }

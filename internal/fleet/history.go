@@ -8,6 +8,8 @@ import (
 
 	v1 "github.com/prometheus/client_golang/api/prometheus/v1"
 	"github.com/prometheus/common/model"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
 
 // history is what Prometheus knows of a GPU in the window.
@@ -23,6 +25,8 @@ type history struct {
 
 	memory     []float64 // largest use by hour, in bytes; NaN without a sample
 	memoryRead readings
+	// leastMemory is the smallest use by hour, in bytes, if memory may be a reservation; NaN otherwise.
+	leastMemory []float64
 
 	// pods has in how many steps each pod held it, by keys with an empty cluster. A holder that is
 	// no pod has an empty key.
@@ -84,18 +88,19 @@ type mediaUse struct {
 func newHistory(start time.Time, window time.Duration) *history {
 	steps := int(window / step)
 	h := &history{
-		start:      start,
-		held:       make([]bool, steps),
-		holders:    make([]uint8, steps),
-		nameless:   make([]nameless, steps),
-		namespaces: map[string]int{},
-		pods:       map[podKey]int{},
-		nvlink:     math.NaN(),
-		nvlinkRead: readings{steps: make([]bool, steps)},
-		media:      map[string]*mediaUse{},
-		engines:    map[string]*engineSteps{},
-		memory:     make([]float64, int(window/hour)),
-		memoryRead: readings{steps: make([]bool, steps)},
+		start:       start,
+		held:        make([]bool, steps),
+		holders:     make([]uint8, steps),
+		nameless:    make([]nameless, steps),
+		namespaces:  map[string]int{},
+		pods:        map[podKey]int{},
+		nvlink:      math.NaN(),
+		nvlinkRead:  readings{steps: make([]bool, steps)},
+		media:       map[string]*mediaUse{},
+		engines:     map[string]*engineSteps{},
+		memory:      make([]float64, int(window/hour)),
+		leastMemory: make([]float64, int(window/hour)),
+		memoryRead:  readings{steps: make([]bool, steps)},
 	}
 
 	h.busy = unknownMeans(steps)
@@ -104,6 +109,7 @@ func newHistory(start time.Time, window time.Duration) *history {
 
 	for i := range h.memory {
 		h.memory[i] = math.NaN()
+		h.leastMemory[i] = math.NaN()
 	}
 
 	return h
@@ -268,6 +274,20 @@ func (q *querier) queryMeans(gpus []*fleetGPU) {
 			h.memory[at] = v
 		},
 	)
+	q.series(
+		q.dialect.leastMemory,
+		without(gpus, func(h *history) bool { return !h.mayReserve() }),
+		q.analysis.hours(),
+		func(h *history, at int, _ model.Metric, v float64) {
+			h.leastMemory[at] = v
+		},
+	)
+}
+
+// mayReserve reports whether so much memory is used that it may be a fraction of the GPU that an
+// inference server reserves.
+func (h *history) mayReserve() bool {
+	return !h.mig && maxMemory(h.memory) >= advise.ReservedShare*h.total
 }
 
 // queryReadings queries in which steps the history has readings, of the GPUs of which not every scrape

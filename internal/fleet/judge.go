@@ -228,11 +228,21 @@ func (h *history) record() (record *advise.Record, held int) {
 			window.DRAM = optOf(float64(h.bandwidth[at]))
 		}
 
+		if h.isHeldInHourOf(at) {
+			window.LeastMemory = optOf(h.leastMemory[at/stepsPerHour])
+		}
+
 		window.Engines = h.enginesAt(at)
 		record.Add(window)
 	}
 
 	return record, held
+}
+
+// isHeldInHourOf reports whether the GPU was held in all steps of the hour of a step.
+func (h *history) isHeldInHourOf(at int) bool {
+	from := at / stepsPerHour * stepsPerHour
+	return !slices.Contains(h.held[from:min(from+stepsPerHour, len(h.held))], false)
 }
 
 // enginesAt returns the media engines that were used in a step.

@@ -142,6 +142,29 @@ func judgmentsOfLoads() map[string]judgment {
 				h.memory[24+at] = 75 << 30
 			}
 		}, "keep memory "},
+		"two fifths of the memory, but for a start": {func(_ *fleetGPU, h *history) {
+			for at := range h.memory {
+				h.memory[at], h.leastMemory[at] = 33<<30, 33<<30
+			}
+
+			for day := range 7 { // starts, with their peaks
+				h.leastMemory[24*day], h.memory[24*day+1] = 5<<30, 34<<30
+				h.leastMemory[24*day+1] = 5 << 30
+			}
+		}, "keep preallocated "},
+		"two fifths of the memory, and less for six hours of a day": {func(_ *fleetGPU, h *history) {
+			for at := range h.memory {
+				h.memory[at], h.leastMemory[at] = 33<<30, 33<<30
+				if at%24 < 6 {
+					h.leastMemory[at] = 30 << 30
+				}
+			}
+		}, "slice  3g.40gb"},
+		"two fifths of the memory, of which the smallest use is unknown": {func(_ *fleetGPU, h *history) {
+			for at := range h.memory {
+				h.memory[at] = 33 << 30
+			}
+		}, "slice  3g.40gb"},
 		"all memory at first": {func(_ *fleetGPU, h *history) {
 			for at := range h.memory[:24] {
 				h.memory[at] = 75 << 30

@@ -44,8 +44,9 @@ type dialect struct {
 	// runs on the GPU says nothing: a container or a batch job can hold it without.
 	holding []string
 
-	memory     string // largest use in each hour, in bytes
-	memoryRead presence
+	memory      string // largest use in each hour, in bytes
+	leastMemory string // smallest use in each hour, in bytes
+	memoryRead  presence
 }
 
 // presence asks when the history has a reading.
@@ -154,7 +155,8 @@ func native() dialect {
 			"present_over_time(nvidia_gpu_hpc_job_info{$sel}[5m])"},
 		holding: []string{"max_over_time(nvidia_gpu_allocated{$sel}[5m])",
 			"max_over_time(nvidia_gpu_processes{$sel}[5m]) > 0"},
-		memory: "max by (uuid) (max_over_time(nvidia_gpu_memory_used_bytes{$sel}[1h]))",
+		memory:      "max by (uuid) (max_over_time(nvidia_gpu_memory_used_bytes{$sel}[1h]))",
+		leastMemory: "min by (uuid) (min_over_time(nvidia_gpu_memory_used_bytes{$sel}[1h]))",
 		memoryRead: presence{
 			complete: count("nvidia_gpu_memory_used_bytes") + " >= " + count("nvidia_gpu_info"),
 			steps:    "present_over_time(nvidia_gpu_memory_used_bytes{$sel}[5m])",
@@ -282,8 +284,9 @@ func dcgm(n dcgmNames) dialect {
 			"present_over_time(" + exported + "[5m])",
 			"present_over_time(" + own + "[5m])",
 		},
-		holding: []string{over("present_over_time", n.used, "5m") + " * 0"}, // a holder would be on it
-		memory:  "max by (UUID) (max_over_time(" + n.used + `{$sel,GPU_I_ID=""}[1h]))` + n.mebibytes,
+		holding:     []string{over("present_over_time", n.used, "5m") + " * 0"}, // a holder would be on it
+		memory:      "max by (UUID) (max_over_time(" + n.used + `{$sel,GPU_I_ID=""}[1h]))` + n.mebibytes,
+		leastMemory: "min by (UUID) (min_over_time(" + n.used + `{$sel,GPU_I_ID=""}[1h]))` + n.mebibytes,
 		memoryRead: presence{
 			complete: count(n.used) + " >= (" + scrapes + ")",
 			steps:    over("present_over_time", n.used, "5m"),
