@@ -63,7 +63,8 @@ func fleetUse() []panel {
 				{field: "namespace", title: "Namespace"},
 				podColumn("This pod"),
 			},
-			sortBy: []string{"Namespace"},
+			descending: true,
+			sortBy:     []string{"Profile", "Namespace"}, // whole GPUs first, then the largest slices
 		},
 	}
 }
