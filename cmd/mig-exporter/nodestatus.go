@@ -300,8 +300,13 @@ func (x *exporter) recallCondition(written nodestatus.Condition, since time.Time
 // not read the node yet, for at most startGrace.
 func (x *exporter) conditions(began time.Time) func() ([]nodestatus.Condition, bool) {
 	return func() ([]nodestatus.Condition, bool) {
+		now := x.node.now()
+		if x.node.stepped { // between a step and its Snapshot all readings look old
+			now = time.Time{}
+		}
+
 		list := []nodestatus.Condition{
-			healthCondition(x.reportHealth()),
+			healthCondition(x.health.Report(now)),
 			x.layouts.condition(x.poller.Current()),
 		}
 
