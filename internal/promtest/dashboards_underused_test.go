@@ -45,13 +45,13 @@ func underusedGPUs() []underusedGPU {
 
 	return []underusedGPU{
 		well("candidate"),
-		with("nearly", func(g *underusedGPU) { g.sm, g.busy, g.memory = 0.29, 0.49, 0.44 }),
+		with("nearly", func(g *underusedGPU) { g.sm, g.busy, g.memory = 0.29, 0.49, 0.39 }),
 		with("sm", func(g *underusedGPU) { g.sm = 0.31 }),
 		with("wide", func(g *underusedGPU) { g.sm, g.busy = 0.25, 0.28 }),
 		with("narrow-busy", func(g *underusedGPU) { g.sm, g.busy = 0.1, 0.95 }),
 		with("half", func(g *underusedGPU) { g.sm, g.busy = 0.28, 0.51 }),
 		with("idle", func(g *underusedGPU) { g.busy = 0.004 }),
-		with("memory", func(g *underusedGPU) { g.memory = 0.46 }),
+		with("memory", func(g *underusedGPU) { g.memory = 0.41 }),
 		with("shared", func(g *underusedGPU) { g.sharing = "time-slicing" }),
 		with("unconfirmed", func(g *underusedGPU) { g.unconfirmed = true }),
 		with("mig", func(g *underusedGPU) { g.mig = true }),

@@ -323,6 +323,7 @@ var notOfDemo = map[string]string{
 	"mig:gpu_instance_rightsizing:sole":            "the node with slices has no past to advise by",
 	"mig:gpu_instance_rightsizing:idle_busy_ratio": "the node with slices has no past to advise by",
 	"mig:node_gone:count":                          "no node leaves",
+	"mig:gpu_missing:info":                         "no GPU is missing",
 	"mig:xid:last_timestamp_seconds":               "no GPU has an XID",
 	"mig:gpu_media_activity:high5m":                "the collector of media engines is off by default",
 	"mig:gpu_media_read:ratio5m":                   "the collector of media engines is off by default",

@@ -30,7 +30,7 @@ func servedGPUs() map[string]servedGPU {
 		"GPU-1": {72, vllm("vllm:kv_cache_usage_perc", 0.1), "", "keep preallocated ", 0, 0},
 		"GPU-2": {32, vllm("vllm:gpu_cache_usage_perc", 0.05), "14Gi", "slice  3g.40gb", 0, 0},
 		"GPU-3": {32, vllm("vllm:gpu_cache_usage_perc", 0.05), "", "keep preallocated ", 0, 0},
-		"GPU-4": {32, nil, "", "slice  3g.40gb", 0, 0},
+		"GPU-4": {32, nil, "", "keep preallocated ", 0, 0}, // 40 % that is flat
 		"GPU-5": {72, map[string]float64{"sglang:num_running_reqs": 40, "sglang:token_usage": 1,
 			"sglang:max_total_num_tokens": 4e5}, "14Gi", "keep memory ", 0, 0},
 		"GPU-6": {32, map[string]float64{"tgi_queue_size": 0, "tgi_batch_current_size": 3}, "14Gi", "keep preallocated ", 0, 0},

@@ -233,8 +233,8 @@ func TestRulesOnUnderused(t *testing.T) {
 	n.start("gpu-node-1:9401", "mig-exporter-a")
 	n.runLong(44 * time.Hour)
 
-	if got := n.gpusOf("GpuUnderused"); got != "0 1 2 4" {
-		t.Errorf("GpuUnderused fires for GPUs %q, want 0 1 2 4", got)
+	if got := n.gpusOf("GpuUnderused"); got != "0 1 2" {
+		t.Errorf("GpuUnderused fires for GPUs %q, want 0 1 2", got)
 	}
 
 	n.runLong(64 * time.Hour)
@@ -242,8 +242,8 @@ func TestRulesOnUnderused(t *testing.T) {
 	n.expectSummary("GpuUnderused",
 		"GPU 0 of gpu-node-1:9401 looks larger than its work needs, by five-minute means alone: 6.818% of its SMs are active "+
 			"on average (held by vision/classifier-0).")
-	n.expectSummary("GpuUnderused", "GPU 4 of gpu-node-1:9401 looks larger than its work needs, by five-minute means alone: "+
-		"28.41% of its SMs are active on average (held by chat/medium-llm-0).")
+	n.expectSummary("GpuUnderused", "GPU 2 of gpu-node-1:9401 looks larger than its work needs, by five-minute means alone: "+
+		"15.15% of its SMs are active on average (held by search/reranker-0).")
 }
 
 // TestRulesOverHandOvers: while devices of all levels change hands inside one scrape interval no
