@@ -88,7 +88,7 @@ func (r *Record) Add(v Window) {
 	bytes, memoryOK := v.Memory.Get()
 	r.memory = max(r.memory, bytes)
 
-	if least, ok := v.LeastMemory.Get(); ok {
+	if least, ok := v.LeastMemory.Get(); ok && memoryOK {
 		r.uses = append(r.uses, memoryUse{end: v.End, least: least, most: bytes})
 	}
 
