@@ -71,6 +71,7 @@ type device struct {
 
 	used       gpu.Opt[float64] // memory of the last reading, in MiB; absent if another holder had it
 	memoryRead time.Time        // when it was read
+	wasFree    bool             // nothing held it or its memory once, and it has been watched since
 	arrived    bool             // a holder that is not described yet came while the device was watched
 	start      starting
 	processes  processes
@@ -221,7 +222,7 @@ func (a *Advisor) observeWholeGPU(g *gpu.GPU, passed passedTime) {
 	}
 
 	a.setHolder(d, g, "", g.Holders, g.Jobs, len(list), passed.held)
-	a.followMemory(d, g.Readings.Memory.Used, list, gpu.None[gpu.InstanceID]())
+	a.followMemory(d, g.Readings.Memory.Used, list, gpu.None[gpu.InstanceID](), !g.Allocated.Or(true))
 	d.observeWhole(g, passed.observed)
 }
 
@@ -249,7 +250,7 @@ func (a *Advisor) observeInstance(g *gpu.GPU, i *gpu.GPUInstance, passed passedT
 	}
 
 	a.setHolder(d, g, i.Profile, holders, i.Jobs, processes, passed.held)
-	a.followMemory(d, i.Memory.Used, g.Readings.Processes.Or(nil), gpu.Some(i.ID))
+	a.followMemory(d, i.Memory.Used, g.Readings.Processes.Or(nil), gpu.Some(i.ID), !i.Allocated.Or(true))
 	d.observeInstance(g, i, passed.observed)
 
 	return d.workload != nil
@@ -408,6 +409,9 @@ func (a *Advisor) setHolder(
 		return
 	}
 
+	// Since the exporter was started, nothing has shown that the device held another container or was busy.
+	goesOn := d.since.IsZero() && (d.memoryRead.IsZero() || !d.idle.IsZero())
+
 	a.closeWindow(d, a.now)
 	a.changeHolder(d, id)
 
@@ -417,7 +421,7 @@ func (a *Advisor) setHolder(
 	}
 
 	d.workload = a.workloadOf(key)
-	if d.memoryRead.IsZero() { // not read yet since the exporter was started
+	if goesOn {
 		d.workload.restoreIdle(d, a.now)
 	}
 

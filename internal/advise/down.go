@@ -1,6 +1,7 @@
 package advise
 
 import (
+	"math"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -17,9 +18,17 @@ type endings struct {
 
 // failed reports whether starts of a workload failed. If restarts or short pods were usual for it
 // before, they show no failure.
-func (e *endings) failed(of *workload, usual starts) bool {
-	return e.of == of &&
-		(e.killed > 0 || e.again > 0 && usual.Again == 0 || e.short > 0 && usual.Short == 0)
+func (e *endings) failed(of *workload, usual *onLarger) bool {
+	return e.of == of && (e.killed > usual.killed ||
+		e.again > 0 && usual.starts.Again == 0 ||
+		e.short > 0 && usual.starts.Short == 0)
+}
+
+// noteKilled notes how many processes of a container were killed before one was up for an hour.
+func (d *device) noteKilled() {
+	if d.ended.of == d.workload && d.workload != nil {
+		d.workload.Killed = max(d.workload.Killed, uint16(min(d.ended.killed, math.MaxUint16)))
+	}
 }
 
 // isIdle reports whether nothing has run for a day on a container that was up and held its memory.
@@ -33,7 +42,7 @@ func (d *device) isIdle(now time.Time) bool {
 // before, or if it holds no memory and no container of its workload has ever come up in such a slice.
 func (d *device) whyDown(now time.Time, before *onLarger) string {
 	neverUp := d.workload.Starts.Seen == 0 && d.emptyFor() >= upWithin
-	if neverUp || d.ended.failed(d.workload, before.starts) {
+	if neverUp || d.ended.failed(d.workload, before) {
 		return notUpText
 	}
 
@@ -49,6 +58,7 @@ type onLarger struct {
 	known  bool
 	need   float64   // memory in bytes
 	starts starts    // how often it was restarted or short there
+	killed int       // how many starts in a row were killed before it came up
 	ends   usualEnds // and how its containers ended after they were up
 }
 
@@ -77,6 +87,7 @@ func (a *Advisor) onLargerThan(g *gpu.GPU, key Key, slice capacity) onLarger {
 		o.need = max(o.need, needBytes(&e, a.options.Headroom))
 		o.starts.Again += w.Starts.Again
 		o.starts.Short += w.Starts.Short
+		o.killed = max(o.killed, int(w.Killed))
 	}
 
 	add("") // the whole GPU

@@ -224,6 +224,7 @@ type Evidence struct {
 	leastPower     float64 // PowerP95 of what was read: the least that we count; 0 if nothing was
 	pcieUnread     bool    // its traffic is unknown for some of the time
 	unreadBusy     float64 // the share of busy time in which SM or DRAM activity was not read
+	underWay       int     // counted starts that may still need more; Starts has the others
 
 	settledBytes float64 // largest use of memory outside of starts
 	startNeed    float64 // what a start needs now, in bytes

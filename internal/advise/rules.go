@@ -2,6 +2,7 @@ package advise
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -71,7 +72,7 @@ type Record struct {
 // month.
 func NewRecord(since time.Time, length, history time.Duration) *Record {
 	return &Record{length: length, end: since, workload: workload{
-		First: since, Last: since, Reference: since, halfLife: float32(max(history, halfLife).Hours()),
+		First: since, Last: since, Reference: since, halfLife: uint16(min(max(history, halfLife).Hours(), math.MaxUint16)),
 	}}
 }
 

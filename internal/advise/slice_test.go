@@ -209,7 +209,13 @@ func TestIdleOverARestart(t *testing.T) {
 	for away, want := range map[time.Duration]Action{5 * time.Minute: ActionIdle, time.Hour: ActionKeep} {
 		a := New(fastOptions())
 		a = restarted(t, a, observeFor(a, start(), 20*time.Hour, g))
-		s := observeFor(a, a.now.Add(away), 5*time.Hour, g)
+
+		// The pod is described a poll later, as after each start of the exporter.
+		g.Instances[0].Holders[0].Undescribed = true
+		observeFor(a, a.now.Add(away), 0, g)
+
+		g.Instances[0].Holders[0].Undescribed = false
+		s := observeFor(a, a.now.Add(time.Minute), 5*time.Hour, g)
 		cmptest.Equal(t, away.String(), a.Recommend(s).Devices[0].Action, want)
 	}
 }

@@ -42,8 +42,8 @@ const (
 // that none was seen.
 type starts struct {
 	Seen int32
-	// Peaks are the largest uses of memory in the last starts, in MiB. Start number n is at n modulo
-	// keptStarts.
+	// Peaks are the largest uses of memory in the last starts, in MiB. Start number n, from 1 on, is at
+	// n-1 modulo keptStarts.
 	Peaks [keptStarts]float32
 	// Levels are the uses of memory when these starts had ended, in MiB.
 	Levels [keptStarts]float32
@@ -58,27 +58,32 @@ type starts struct {
 	Loads *loads
 }
 
-// add counts a start.
-func (s *starts) add(peak, level float64, l *loading) {
-	at := s.Seen % keptStarts
-	s.Peaks[at] = float32(peak)
-	s.Levels[at] = float32(level)
-	s.Least = 0
+// add makes room for another start in place of the oldest one, and returns its number.
+func (s *starts) add() (number int32) {
 	s.Seen++
-	s.addLoad(at, l)
+	return s.Seen
 }
 
-// raise updates the start that was added last, whose memory we still follow.
-func (s *starts) raise(peak, level float64, l *loading) {
-	at := (s.Seen - 1) % keptStarts
-	s.Peaks[at] = max(s.Peaks[at], float32(peak))
-	s.Levels[at] = float32(level)
-	s.addLoad(at, l)
+// set notes the start of a number, unless later ones have taken its place.
+func (s *starts) set(number int32, started *starting) {
+	if s.Seen-number >= keptStarts {
+		return
+	}
+
+	at := (number - 1) % keptStarts
+	s.Peaks[at] = float32(max(started.peak, started.earlier))
+	s.Levels[at] = float32(started.used)
+
+	weights, peak := started.loading.weights()
+	if peak > 0 {
+		peak = max(peak, started.earlier)
+	}
+
+	s.setLoad(at, weights, peak)
 }
 
-// addLoad notes what a start has shown of weights.
-func (s *starts) addLoad(at int32, l *loading) {
-	weights, peak := l.weights()
+// setLoad notes what a start has shown of weights.
+func (s *starts) setLoad(at int32, weights, peak float64) {
 	if s.Loads == nil && peak > 0 {
 		s.Loads = &loads{}
 	}
@@ -106,7 +111,7 @@ func (s *starts) need(settled float64) float64 {
 // peak returns the largest use of memory in the last starts, in MiB.
 func (s *starts) peak() float64 { return float64(slices.Max(s.Peaks[:])) }
 
-// starting is the start of the container that holds a device.
+// starting is the start of the container that holds a device, or of a process in it.
 type starting struct {
 	open bool // it has been watched since its beginning, and has not ended
 
@@ -114,6 +119,12 @@ type starting struct {
 	// grow then, as when an engine is built in several rounds.
 	of      *starts
 	counted bool
+	numbers startNumbers
+
+	// again is set if the container had been up for an hour before the process came. If not, the process is
+	// a part of the container's start, and earlier is the largest use of memory, in MiB, of those before it.
+	again   bool
+	earlier float64
 
 	began time.Time // when it took memory first
 	late  float64   // MiB in use when we first saw it, if that may not have been its beginning; else 0
@@ -124,6 +135,11 @@ type starting struct {
 
 	loading loading
 }
+
+// startNumbers are the numbers of a container's starts among those of its workload: of the start of the
+// container itself and, if processes followed once that was up, of the last of these. 0 is none. However
+// often a container replaces a process, a move repeats the start of the container, so that one stays.
+type startNumbers struct{ container, process int32 }
 
 // follow adds a reading of memory, in MiB. It counts the start once it has shown its need, and ends it
 // once memory has settled.
@@ -144,7 +160,7 @@ func (s *starting) follow(used float64, now time.Time, of *starts) {
 	s.used = used
 
 	if s.counted {
-		of.raise(s.peak, used, &s.loading)
+		of.set(*s.number(), s)
 	}
 
 	flatFor := now.Sub(s.grown)
@@ -166,15 +182,38 @@ func (s *starting) giveTo(of *starts) {
 	if s.of != of {
 		s.of = of
 		s.counted = false
+		s.numbers = startNumbers{}
 	}
+}
+
+// number returns where the number of the start is kept.
+func (s *starting) number() *int32 {
+	if s.again {
+		return &s.numbers.process
+	}
+
+	return &s.numbers.container
 }
 
 // countIf counts the start, once, if it has shown its need.
 func (s *starting) countIf(isSeen bool, of *starts) {
-	if isSeen && !s.counted {
-		s.counted = true
-		of.add(s.peak, s.used, &s.loading)
+	if !isSeen || s.counted {
+		return
 	}
+
+	if *s.number() == 0 {
+		*s.number() = of.add()
+	}
+
+	s.counted = true
+	of.set(*s.number(), s)
+	of.Least = 0
+}
+
+// isUnderWay reports whether the start of a container is counted, although it may still need more: its
+// memory has grown within an hour.
+func (s *starting) isUnderWay() bool {
+	return s.open && s.counted && !s.again && s.peak > contextMemory
 }
 
 // end ends the start of a container that has gone, and reports whether the container came up. It did
@@ -262,12 +301,14 @@ func (h *holderID) isSameContainer(before *holderID) bool {
 		(h.UID == before.UID || h.UID == "" || before.UID == "")
 }
 
-// followMemory follows the start of what holds a device, by its memory and its processes.
+// followMemory follows the start of what holds a device, by its memory and its processes. isFree says that
+// nothing can have been given the device.
 func (a *Advisor) followMemory(
 	d *device,
 	memory gpu.Opt[uint64],
 	list []gpu.Process,
 	instance gpu.Opt[gpu.InstanceID],
+	isFree bool,
 ) {
 	bytes, ok := memory.Get()
 	if !ok {
@@ -282,6 +323,7 @@ func (a *Advisor) followMemory(
 	d.memoryRead = a.now
 
 	if d.workload == nil {
+		d.wasFree = isFree || used <= unusedMemory || d.wasFree && watched
 		return
 	}
 
@@ -296,7 +338,7 @@ func (a *Advisor) followMemory(
 	switch {
 	case restarted, known && hasEnded(before, used):
 		d.endStart(a.now, true)
-		d.beginStart(a.now)
+		d.beginAgain(a.now)
 	case used <= contextMemory && !known:
 		d.beginStart(a.now)
 
@@ -349,6 +391,7 @@ func (d *device) trackUp(used float64, now time.Time) {
 	}
 
 	if d.hasBeenUp(now) {
+		d.noteKilled()
 		d.ended = endings{}
 	}
 }
@@ -362,6 +405,27 @@ func (d *device) hasBeenUp(now time.Time) bool {
 func (d *device) beginStart(now time.Time) {
 	d.start = starting{open: true, began: now, grown: now}
 	d.up = time.Time{}
+}
+
+// beginAgain begins the start of a process that takes the place of others, in a container or a batch job.
+// Without either, it is the start of another program.
+func (d *device) beginAgain(now time.Time) {
+	before := d.start
+	again := before.again || d.hasBeenUp(now)
+
+	d.beginStart(now)
+
+	if d.holder.Pod == "" && d.holder.Job == "" {
+		return
+	}
+
+	d.start.of = before.of
+	d.start.numbers = before.numbers
+	d.start.again = again
+
+	if !again {
+		d.start.earlier = max(before.earlier, before.peak)
+	}
 }
 
 // endStart ends the start of a container that has gone or, if again is set, of a process that another
@@ -424,14 +488,39 @@ func (a *Advisor) changeHolder(d *device, id holderID) {
 		next.ended = d.ended
 	}
 
-	if a.sawArrival(d) {
+	switch {
+	case !a.sawArrival(d):
+		next.used = d.used
+	case d.mayHaveComeEarlier():
+		next.beginStart(a.now)
+		next.start.late = d.used.Or(0)
+		next.used = d.used
+	default:
 		next.came = a.now
 		next.beginStart(a.now)
-	} else {
-		next.used = d.used
 	}
 
 	*d = next
+}
+
+// mayHaveComeEarlier reports whether a container of which we learn now may have held its memory since
+// before the device was watched: some was in use whenever we looked, and we do not know that the device was
+// free.
+func (d *device) mayHaveComeEarlier() bool {
+	return d.workload == nil && !d.wasFree && d.used.Or(0) > unusedMemory
+}
+
+// startsUnderWay returns how many of the starts of a workload that are counted may still need more.
+func (a *Advisor) startsUnderWay(w *workload) int {
+	n := 0
+
+	for _, d := range a.order {
+		if d.workload == w && d.start.isUnderWay() {
+			n++
+		}
+	}
+
+	return n
 }
 
 // requireStart returns the answer to show: we recommend no move until we know what a start needs.
@@ -450,6 +539,14 @@ func explainStart(e *Evidence) string {
 		return "it holds no memory: what it needs is known once it has loaded its work while it is observed"
 	}
 
+	if e.underWay > 0 {
+		return fmt.Sprintf(
+			"its start is under way and has needed %.1f GiB so far: there is an answer once its memory has not "+
+				"grown for an hour",
+			e.StartMemory/(1<<30),
+		)
+	}
+
 	return fmt.Sprintf(
 		"it holds %.1f GiB, and was not observed when it started, which can need more. %s",
 		e.MemoryBytes/(1<<30),
@@ -459,4 +556,4 @@ func explainStart(e *Evidence) string {
 
 // startRemedy is how to make the need of a start visible.
 const startRemedy = "Restart one replica while it is observed: there is an answer once its " +
-	"memory has fallen by a tenth or has not grown for an hour"
+	"memory has not grown for an hour"

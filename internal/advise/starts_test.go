@@ -6,6 +6,7 @@ import (
 	"encoding/gob"
 	"fmt"
 	"io"
+	"slices"
 	"testing"
 	"time"
 
@@ -75,6 +76,13 @@ func startCases() map[string]struct {
 	const day = 24 * 60
 	undescribed := stage{1, 3, func(g *gpu.GPU) { g.Holders[0].Undescribed, g.Holders[0].Workload = true, "" }}
 	unnamed := stage{5, 30, func(g *gpu.GPU) { g.Holders, g.Allocated = nil, gpu.None[bool]() }}
+	small := func(s stage) stage { s.gib = 0.9; return s }
+	workers := []stage{free(1), runs(1, 5, 60), runs(1, 100, 8)}
+
+	for pid := uint32(2); pid < 10; pid++ {
+		workers = append(workers, runs(pid, 2*60, 8))
+	}
+
 	labeled := stage{60, 8, func(g *gpu.GPU) { g.Holders[0].Rightsizing.Workload = "b" }}
 
 	return map[string]struct {
@@ -88,6 +96,10 @@ func startCases() map[string]struct {
 		"grows for an hour and more":        {[]stage{free(1), held(40, 8), held(40, 20), held(40, 30), held(62, 34)}, seenStart{1, 34}},
 		"grows in rounds":                   {[]stage{free(1), held(5, 20), held(5, 12), held(5, 33), held(200, 9)}, seenStart{1, 33}},
 		"grows long after its start":        {[]stage{free(1), held(5, 20), held(200, 12), held(5, 33)}, seenStart{1, 20}},
+		"was there, and is described later": {[]stage{small(undescribed), held(9*day, 0.9)}, seenStart{}},
+		"was there, and is named later":     {[]stage{small(unnamed), held(9*day, 0.9)}, seenStart{}},
+		"was named late, and then loads":    {[]stage{small(unnamed), held(5, 0.9), held(5, 30), held(5, 8)}, seenStart{1, 30}},
+		"came to memory of the driver":      {[]stage{small(free(1)), held(2*day, 0.9)}, seenStart{1, 0.9}},
 		"was there before the exporter":     {[]stage{held(9*day, 8)}, seenStart{}},
 		"came while nothing was observed":   {[]stage{free(1), gone(5), held(9*day, 8)}, seenStart{}},
 		"was not observed in its start":     {[]stage{free(1), held(5, 8), gone(5), held(9*day, 8)}, seenStart{}},
@@ -97,8 +109,11 @@ func startCases() map[string]struct {
 		"its label changes":                 {[]stage{held(100, 8), labeled, held(100, 8)}, seenStart{}},
 		"takes the place of another": {[]stage{heldBy("uid-1", 100, 8), heldBy("uid-2", 5, 30), heldBy("uid-2", 5, 8)},
 			seenStart{1, 30}},
-		"is restarted":                     {[]stage{held(100, 8), held(1, 0.3), held(5, 30), held(5, 8)}, seenStart{1, 30}},
-		"is restarted between two polls":   {[]stage{runs(7, 100, 8), runs(8, 5, 30), runs(8, 5, 8)}, seenStart{1, 30}},
+		"is restarted":                        {[]stage{held(100, 8), held(1, 0.3), held(5, 30), held(5, 8)}, seenStart{1, 30}},
+		"is restarted between two polls":      {[]stage{runs(7, 100, 8), runs(8, 5, 30), runs(8, 5, 8)}, seenStart{1, 30}},
+		"replaces its worker again and again": {workers, seenStart{2, 60}},
+		"prepares, and then serves": {[]stage{free(1), runs(7, 5, 30), runs(7, 1, 60), runs(8, 5, 20), runs(8, 5, 8)},
+			seenStart{1, 60}},
 		"has another worker":               {[]stage{runs(7, 100, 8), {5, 30, twoProcesses}, runs(8, 5, 8)}, seenStart{}},
 		"ends early, as a short job":       {[]stage{free(1), held(10, 8), free(1)}, seenStart{1, 8}},
 		"is killed while it loads":         {[]stage{free(1), held(5, 10), held(1, 20), held(1, 0)}, seenStart{}},
@@ -194,6 +209,22 @@ func TestUnseenStart(t *testing.T) {
 	r = recommend(a, s).Devices[0]
 	cmptest.Equal(t, "after a restart", answer{r.Action, r.Reason, r.Recommended}, answer{ActionSlice, "", "1g.10gb"})
 	cmptest.Equal(t, "confidence", r.Confidence, 1)
+}
+
+// TestStartUnderWay: a start whose memory has dipped may still need more.
+func TestStartUnderWay(t *testing.T) {
+	const day = 24 * 60
+	a := New(fastOptions())
+	s := play(t, a, start(), held(9*day, 6))
+	s = play(t, a, s.Time.Add(time.Minute), heldBy("uid-new", 2, 2), heldBy("uid-new", 2, 1.5))
+	r := recommend(a, s).Devices[0]
+	cmptest.Equal(t, "in a dip", answer{r.Action, r.Reason, r.Recommended}, answer{ActionKeep, ReasonStartUnseen, ""})
+	cmptest.HasTexts(t, r.Explanation, "under way", "2.0 GiB so far", "not grown for an hour")
+
+	s = play(t, a, s.Time.Add(time.Minute), heldBy("uid-new", 40, 30), heldBy("uid-new", 62, 6))
+	r = recommend(a, s).Devices[0]
+	cmptest.Equal(t, "an hour later", answer{r.Action, r.Reason, r.Recommended}, answer{ActionSlice, "", "3g.40gb"})
+	cmptest.Equal(t, "starts", r.Evidence.Starts, 1)
 }
 
 // oldWorkload is what version 0.1 kept of a workload, of what matters here.
@@ -341,6 +372,9 @@ func TestUsualEndings(t *testing.T) {
 	notebook := []stage{held(40, 4), held(1, 0.3), held(40, 4), held(1, 0.3), held(40, 4)}
 	job := []stage{heldBy("uid-1", 10, 1), heldBy("uid-1", 1, 4), free(1), heldBy("uid-2", 10, 1), heldBy("uid-2", 1, 4)}
 
+	prepares := []stage{held(3, 5), held(1, 9), held(1, 0.3), held(70, 4)}
+	killed := append(slices.Clone(prepares[:3]), prepares...)
+
 	service := []stage{held(200, 4)}
 	for about, c := range map[string]struct {
 		before, after []stage
@@ -349,6 +383,9 @@ func TestUsualEndings(t *testing.T) {
 		"notebook":                  {notebook, notebook, ActionKeep},
 		"service, as if a notebook": {service, notebook, ActionGrow},
 		"job":                       {job, append(job, free(1), heldBy("uid-3", 2, 1)), ActionKeep},
+		"prepares its data":         {prepares, prepares[:3], ActionKeep},
+		"prepares it twice":         {prepares, killed[:6], ActionGrow},
+		"service, as if it did":     {service, prepares[:3], ActionGrow},
 		"service, as if a job":      {service, append(job, free(1), heldBy("uid-3", 2, 1)), ActionGrow},
 	} {
 		a := New(fastOptions())

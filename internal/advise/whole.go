@@ -215,7 +215,7 @@ func (a *Advisor) recommendWhole(
 	w *workload,
 	hints gpu.RightsizingHints,
 ) []trial {
-	e := evidenceOf(w, a.now)
+	e := a.evidenceOf(w)
 	defer func() { e.queueOf = nil }() // it refers to the workload, and the report outlives that
 
 	current := wholeCapacity(g)

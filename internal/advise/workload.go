@@ -109,7 +109,11 @@ type workload struct {
 
 	NextSince float32 // see Next
 
-	halfLife float32 // of a Record, in hours; 0 is the constant halfLife
+	// Killed is how many processes of a container ended in a row while their memory grew, at most, before
+	// one was up for an hour: what prepares the data of a server may grow until it ends.
+	Killed uint16
+
+	halfLife uint16 // of a Record, in hours; 0 is the constant halfLife
 
 	Starts starts     // empty in evidence of older versions
 	Queues []queueUse // by size of profile; none for jobs, which answer no requests
