@@ -290,7 +290,10 @@ func TestLatencyDecides(t *testing.T) {
 		{about: "strictly", strict: true, want: refused},
 		{about: "requests that hardly wait", change: func(h *gpu.Holder) { h.Rightsizing.MaxStretch = gpu.Some(4.) }, want: sliced,
 			figure: FigureBusy},
-		{about: "a job", change: func(h *gpu.Holder) { h.Workload = "Job/a" }, want: sliced, figure: FigureThroughput},
+		{about: "a job, whose steps may wait for each other", change: func(h *gpu.Holder) { h.Workload = "Job/a" },
+			want: answer{Action: ActionKeep, Reason: ReasonThroughput}},
+		{about: "a job, whose steps do not", change: func(h *gpu.Holder) { h.Workload, h.Rightsizing.Closed = "Job/a", true },
+			want: sliced, figure: FigureThroughput},
 		{about: "said to answer none", change: func(h *gpu.Holder) { h.Rightsizing.Closed = true },
 			want: sliced, figure: FigureThroughput},
 	} {

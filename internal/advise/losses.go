@@ -56,14 +56,18 @@ func (u *queueUse) kept(now time.Time) float64 {
 
 // throughputIn returns what a profile that stretches kernels by p95 leaves of the throughput of a
 // workload: kept is the share of all work, waiting the throughput of a single client in the busiest
-// hour that waits for its answers. Both are 1 if unknown.
+// hour that waits for its answers. Both are 1 if unknown. A job is such a client itself, if it does its
+// next step after the last one; it has no hours, and its mean counts.
 func (e *Evidence) throughputIn(p *gpu.Profile, p95 Stretch, strict bool) (kept, waiting float64) {
-	if e.queueOf == nil {
-		return 1, 1
+	use := (*queueUse)(nil)
+	if e.queueOf != nil {
+		use = e.queueOf(p.SMs, p.MemorySlices)
 	}
 
-	use := e.queueOf(p.SMs, p.MemorySlices)
-	if use == nil {
+	switch {
+	case use == nil && e.requests.closed && !e.stretchUnknown():
+		return 1, throughputOfOne(e.BusyMean, e.BusyMean*p95.deciding(strict))
+	case use == nil:
 		return 1, 1
 	}
 

@@ -247,9 +247,11 @@ type Predicted struct {
 	Latency       Latency `json:"latency,omitzero"`
 	// BusyP99 may be a bound, see BoundOfBusy: we may only know that hardly any minute is busier than
 	// Options.TargetBusy.
-	BusyP99         float64 `json:"busyP99Ratio"`
-	Busy10Minutes   float64 `json:"busyMax10MinutesRatio"`
-	SMActivity      float64 `json:"smActivityRatio"`
+	BusyP99       float64 `json:"busyP99Ratio"`
+	Busy10Minutes float64 `json:"busyMax10MinutesRatio"`
+	SMActivity    float64 `json:"smActivityRatio"`
+	// ThroughputRatio is what is left of today's throughput. Of what answers no requests, it is what is left
+	// if each step waits for the one before.
 	ThroughputRatio float64 `json:"throughputRatio,omitzero"`
 	MemoryFree      float64 `json:"memoryFreeBytes"` // at the largest use that was seen
 	Decided         Decided `json:"decidedBy"`

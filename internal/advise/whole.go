@@ -399,6 +399,9 @@ func (r *Recommendation) predict(t *trial, o Options) {
 
 	if !e.stretchUnknown() {
 		r.Predicted.ThroughputRatio = round3(min(1, 1/max(busy, 1e-9))) // busy may be 0
+		if e.requests.closed {
+			r.Predicted.ThroughputRatio = min(r.Predicted.ThroughputRatio, round3(t.waiting))
+		}
 	}
 
 	r.Predicted.MediaEngines = e.predictedEngines(t.profile)

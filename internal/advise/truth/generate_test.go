@@ -68,7 +68,7 @@ func enginesOf(p *gpu.Profile) kernels.Engines {
 }
 
 // kinds are what a node's GPUs do, with how often. A part of video is transcoding or rare-decoding,
-// a part of the servers answers.
+// a part of the servers answers, and a part of the short-lived jobs are loops.
 func kinds() []struct {
 	name   string
 	weight int
@@ -82,7 +82,7 @@ func kinds() []struct {
 		{"late-video", 2}, {"transcoding", 0}, {"rare-decoding", 0}, {"pcie-bound", 3},
 		{"multi-gpu", 2}, {"shared", 2}, {"short-lived", 6}, {"voice", 3}, {"training", 5}, {"new-version", 2},
 		{"balanced", 4}, {"mixture", 6}, {"server", 5},
-		{"answering-server", 0},
+		{"answering-server", 0}, {"loop", 0},
 	}
 }
 
@@ -110,6 +110,7 @@ func newWorkload(r *rand.Rand, m *model) *workload {
 	w.needGiB = steady(m.gib * (0.03 + 0.35*r.Float64()*r.Float64()))
 	w.addState(r, m, between(r, 0.02, 0.5))
 	w.shape(r, m)
+	w.shapeJob()
 	w.addInference()
 	w.addStart(m)
 	w.addServing()
@@ -234,6 +235,19 @@ func (w *workload) shapeVideo(m *model, kinds [4]bool) {
 		w.mediaAt = func(minute int) float64 {
 			return boolToFloat(minute%dayMinutes >= begins && minute%dayMinutes < begins+length)
 		}
+	}
+}
+
+// shapeJob makes jobs of what ends by itself. A part of the short ones are loops, whose steps on the host
+// nothing hides; the others prepare data while their kernels run.
+func (w *workload) shapeJob() {
+	r := rand.New(rand.NewPCG(w.seed, 0x10b)) // of its own, as in shapeVideo
+	w.job = w.kind == "short-lived" || w.kind == "training"
+
+	if w.kind == "short-lived" && r.IntN(2) == 0 {
+		w.kind = "loop"
+		w.loop = true
+		w.noise = 0
 	}
 }
 

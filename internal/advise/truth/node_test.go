@@ -182,9 +182,14 @@ func (w *workload) holders(index, number int) []gpu.Holder {
 func (w *workload) newHolders(index, number int) []gpu.Holder {
 	name := fmt.Sprintf("%s-%x", w.kind, w.seed)
 
+	owner := "Deployment/" + name
+	if w.job {
+		owner = "Job/" + name
+	}
+
 	h := gpu.Holder{
 		Container: gpu.Container{Namespace: "ml", Pod: fmt.Sprintf("%s-%d", name, number), Name: "main"},
-		PodUID:    fmt.Sprintf("uid-%s-%d", name, number), Workload: "Deployment/" + name,
+		PodUID:    fmt.Sprintf("uid-%s-%d", name, number), Workload: owner,
 		Resource: "nvidia.com/gpu", Sharing: gpu.SharingExclusive, Rightsizing: w.hints(),
 	}
 	if w.replica > 0 {

@@ -173,8 +173,14 @@ func (w *scenarioWriter) addLoad(name string, work *workload, state, from, until
 
 		return work.demand(minute).Busy
 	}
-	fmt.Fprintf(&w.loads, "  - name: %s\n    phases: [%s]\n    busy: %s\n", name, strings.Join(phases, ", "),
-		w.trace(from, until, func(minute int) string { return fmt.Sprint(busy(minute)) }))
+	fmt.Fprintf(&w.loads, "  - name: %s\n    phases: [%s]\n", name, strings.Join(phases, ", "))
+
+	if q := work.demand(from).Requests; q.Given() { // it does the same in all minutes
+		fmt.Fprintf(&w.loads, "    requests: {concurrency: %d, gpu: %s, host: %s}\n", q.Concurrency, q.GPU, q.Host)
+	} else {
+		fmt.Fprintf(&w.loads, "    busy: %s\n",
+			w.trace(from, until, func(minute int) string { return fmt.Sprint(busy(minute)) }))
+	}
 
 	if work.pcie > 0 {
 		fmt.Fprintf(&w.loads, "    pcie: %s\n", w.trace(from, until, func(minute int) string {

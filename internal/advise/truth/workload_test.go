@@ -3,6 +3,7 @@ package truth
 import (
 	"math"
 	"math/rand/v2"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/sim/kernels"
@@ -40,8 +41,12 @@ type workload struct {
 	nvlink  float64 // bytes per second
 	// lifetime of a pod in minutes and the pause after it; 0 for a pod that stays.
 	lifetime, pause int
-	pods            int // GPUs of its pod; more than 1: it is on the following GPUs, too
-	shared          bool
+	job             bool // its pods end by themselves
+	// loop: it does one step after the other, each on the host first. A step that takes longer on the GPU
+	// delays all others.
+	loop   bool
+	pods   int // GPUs of its pod; more than 1: it is on the following GPUs, too
+	shared bool
 	// loss lengthens all kernels in a slice: the share of L2 and clocks. Nothing shows it
 	// beforehand.
 	loss float64
@@ -112,8 +117,16 @@ func (w *workload) demand(minute int) kernels.Demand {
 		most = maxOffered
 	}
 
-	return kernels.Demand{Phases: w.states[w.stateOf(minute)], Busy: min(max(busy, 0), most), Media: w.uses(minute)}
+	d := kernels.Demand{Phases: w.states[w.stateOf(minute)], Busy: min(max(busy, 0), most), Media: w.uses(minute)}
+	if w.loop {
+		d.Requests = kernels.Requests{Concurrency: 1, GPU: stepTime(d.Busy), Host: stepTime(1 - d.Busy)}
+	}
+
+	return d
 }
+
+// stepTime returns what a share of a step's time is, if all of it is a second.
+func stepTime(share float64) time.Duration { return time.Duration(share * float64(time.Second)) }
 
 // need returns the memory that it must have on its whole GPU, in GiB.
 func (w *workload) need(minute int) float64 { return w.needAfter(minute, w.startedAt(minute)) }
