@@ -1,6 +1,10 @@
 package advise
 
-import "math"
+import (
+	"cmp"
+	"math"
+	"slices"
+)
 
 // Decided is the figure of the recommended profile that is nearest to its limit. It is the one that a
 // smaller profile, or more work, would pass first.
@@ -12,9 +16,11 @@ type Decided struct {
 
 // The figures. The limit of the first three is how much longer work may take, by the pod or the node.
 const (
-	FigureLatency    = "latency"    // how many times as long requests take at p95
-	FigureThroughput = "throughput" // how many times as long work takes, if it answers no requests
-	FigureStretch    = "stretch"    // how many times as long kernels take
+	FigureLatency = "latency" // how many times as long requests take at p95
+	// FigureThroughput is how many times as long work takes: of what answers no requests, of a client that
+	// waits for each answer, or of all work that the slice must have time for.
+	FigureThroughput = "throughput"
+	FigureStretch    = "stretch" // how many times as long kernels take
 	// FigureBusy is busy time in the slice, at p99 or in the busiest ten minutes, if the slice
 	// stretches kernels.
 	FigureBusy = "busy"
@@ -24,15 +30,39 @@ const (
 	FigureMedia = "media"
 )
 
+// nearFigure is a figure with how near it is to its limit: 1 at the limit.
+type nearFigure struct {
+	Decided
+	nearness float64
+}
+
+// figureOf returns a figure whose nearness is its share of the limit.
+func figureOf(name string, ratio, limit float64) nearFigure {
+	return nearFigure{Decided{name, round3(ratio), limit}, ratio / limit}
+}
+
+// throughputFigure returns the figure of a throughput that must stay above a share of today's: how many
+// times as long the same work takes. How much of the loss that is allowed it takes is its nearness.
+func throughputFigure(left, least float64) nearFigure {
+	return nearFigure{
+		Decided{FigureThroughput, round3(1 / max(left, 1e-3)), round3(1 / least)},
+		(1 - left) / (1 - least),
+	}
+}
+
 // decidedBy returns the figure of a trial that is nearest to its limit.
 func (t *trial) decidedBy(e *Evidence, limits limits, o Options) Decided {
-	memory := needBytes(e, o.Headroom) / float64(t.profile.MemoryBytes)
-	figures := []Decided{{FigureMemory, round3(memory), 1}}
+	size := float64(t.profile.MemoryBytes)
+	figures := []nearFigure{figureOf(FigureMemory, needBytes(e, o.Headroom)/size, 1)}
+
+	if e.Server.isKnown() {
+		figures = append(figures, figureOf(FigureMemory, e.Server.needAt(max(1, t.served))/(mostReserved*size), 1))
+	}
 
 	needs := e.engineNeeds()
 	for kind, have := range countsOf(t.profile.Engines) {
 		if needs[kind] > 0 && have > 0 {
-			figures = append(figures, Decided{FigureMedia, round3(needs[kind] / float64(have)), 1})
+			figures = append(figures, figureOf(FigureMedia, needs[kind]/float64(have), 1))
 		}
 	}
 
@@ -40,19 +70,14 @@ func (t *trial) decidedBy(e *Evidence, limits limits, o Options) Decided {
 		figures = append(figures, t.timeFigures(e, limits, o)...)
 	}
 
-	nearest := figures[0]
-	for _, d := range figures[1:] {
-		if d.Ratio/d.Limit > nearest.Ratio/nearest.Limit {
-			nearest = d
-		}
-	}
+	nearest := slices.MaxFunc(figures, func(a, b nearFigure) int { return cmp.Compare(a.nearness, b.nearness) })
 
-	return nearest
+	return nearest.Decided
 }
 
 // timeFigures returns the figures of a trial on how much longer work takes, and whether the slice keeps
 // up with it.
-func (t *trial) timeFigures(e *Evidence, limits limits, o Options) []Decided {
+func (t *trial) timeFigures(e *Evidence, limits limits, o Options) []nearFigure {
 	stretch := t.p95.deciding(limits.strict)
 	figure := FigureStretch
 
@@ -60,17 +85,22 @@ func (t *trial) timeFigures(e *Evidence, limits limits, o Options) []Decided {
 		figure = FigureThroughput
 	}
 
-	list := []Decided{{figure, round3(stretch), limits.stretch}}
+	list := []nearFigure{figureOf(figure, stretch, limits.stretch)}
 	if latency, known := t.latency.deciding(limits.strict); known {
-		list = append(list, Decided{FigureLatency, round3(latency), limits.stretch})
+		list = append(list, figureOf(FigureLatency, latency, limits.stretch))
 	}
 
-	if stretch > unchangedStretch {
-		if most := t.mostBusy(e, limits, o); !math.IsInf(most, 1) {
-			list = append(list, Decided{FigureBusy, round3(t.busyP99), most})
-		}
+	if stretch <= unchangedStretch {
+		return list
+	}
 
-		list = append(list, Decided{FigureBusy, round3(t.busy10), 1})
+	if most := t.mostBusy(e, limits, o); !math.IsInf(most, 1) {
+		list = append(list, figureOf(FigureBusy, t.busyP99, most))
+	}
+
+	list = append(list, figureOf(FigureBusy, t.busy10, 1), throughputFigure(t.kept, leastKept))
+	if least := e.requests.leastWaiting(limits); least > 0 {
+		list = append(list, throughputFigure(t.waiting, least))
 	}
 
 	return list

@@ -114,7 +114,6 @@ func tryProfile(e *Evidence, p *gpu.Profile, current capacity, limits limits, o 
 	t.latency = e.predictLatency(p, t.median, t.p95)
 	t.busyP99, t.busy10 = e.busyIn(p, t.p95.deciding(limits.strict), limits.strict, o)
 	t.kept, t.waiting = e.throughputIn(p, t.p95, limits.strict)
-	t.decided = t.decidedBy(e, limits, o)
 	t.notChecked = e.MediaUnread && lacksEngines(p, current.allEngines())
 
 	// The first reason is the one that we show: what it lacks, then what is unknown, then time.
@@ -134,6 +133,7 @@ func tryProfile(e *Evidence, p *gpu.Profile, current capacity, limits limits, o 
 	// Requests that take longer use more of a server's cache, so its need of memory depends on them.
 	latency, _ := t.latency.deciding(limits.strict)
 	t.served = max(t.p95.deciding(limits.strict), latency)
+	t.decided = t.decidedBy(e, limits, o)
 
 	if t.reason == ReasonNone && e.Server.lacksCache(p, t.served) {
 		t.reason = ReasonMemory

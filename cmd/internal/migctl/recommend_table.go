@@ -16,7 +16,7 @@ const wholeLegend = "FREED: whole GPUs that the move sets free, packed with the 
 	"with the worst mix. CONF: how far the evidence can be relied on. DECIDED BY: of a slice the " +
 	"figure nearest to its limit, else why the GPU stays as it is. latency: how many times as long " +
 	"as now requests take at p95, waiting included; throughput: the same of work that answers no " +
-	"requests; stretch: the same of kernels, if neither is known; busy: p99 of busy time; memory, " +
+	"requests, or of clients that wait for each answer; stretch: the same of kernels, if neither is known; busy: p99 of busy time; memory, " +
 	"media: the share of the slice's memory or media engines that is needed, with headroom."
 
 // boundLegend follows wholeLegend if a busy time in the table is only a bound.
