@@ -77,10 +77,10 @@ func declareRightsizing(c *catalog) *rightsizingFamilies {
 	f.deciding = c.newFamily(
 		"nvidia_gpu_rightsizing_deciding_ratio",
 		"The figure of a candidate that is nearest to its limit in the recommended slice: how many "+
-			"times as long requests take at p95 (latency), the kernels of what answers none or the work of "+
-			"clients that wait (throughput), or kernels where that is unknown (stretch); p99 of busy time or its busiest ten minutes "+
-			"(busy); or the share of the slice's memory, with headroom and growth, or of its media engines "+
-			"that is needed (memory, media).",
+			"times as long requests take at p95 (latency), kernels (stretch), or all work of jobs, of "+
+			"clients that wait or that the slice has no time for (throughput); p99 of busy time or its "+
+			"busiest ten minutes (busy); or the share of the slice's memory, with headroom and growth, or "+
+			"of its media engines that is needed (memory, media).",
 		whole,
 		"figure",
 	)

@@ -358,6 +358,7 @@ func (a *Advisor) deviceOf(id gpu.DeviceID) *device {
 		// A new GPU instance did not exist at the last reading of its GPU: nothing was missed of it.
 		if whole := a.devices[gpu.IDOfGPU(id.GPU())]; whole != nil {
 			d.memoryRead = whole.memoryRead
+			d.wasFree = true
 		}
 
 		a.devices[id] = d

@@ -47,6 +47,7 @@ func (a *Advisor) followClock(now time.Time) {
 			by,
 			&d.seen,
 			&d.since,
+			&d.came,
 			&d.idle,
 			&d.memoryRead,
 			&d.up,

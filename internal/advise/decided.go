@@ -14,11 +14,11 @@ type Decided struct {
 	Limit  float64 `json:"limit"`
 }
 
-// The figures. The limit of the first three is how much longer work may take, by the pod or the node.
+// The figures. The limits of latency and stretch come from the pod or the node.
 const (
 	FigureLatency = "latency" // how many times as long requests take at p95
-	// FigureThroughput is how many times as long work takes: of what answers no requests, of a client that
-	// waits for each answer, or of all work that the slice must have time for.
+	// FigureThroughput is how many times as long all work takes: of a job or a client that waits for each
+	// step, or of what the slice has no time for.
 	FigureThroughput = "throughput"
 	FigureStretch    = "stretch" // how many times as long kernels take
 	// FigureBusy is busy time in the slice, at p99 or in the busiest ten minutes, if the slice
@@ -56,7 +56,7 @@ func (t *trial) decidedBy(e *Evidence, limits limits, o Options) Decided {
 	figures := []nearFigure{figureOf(FigureMemory, needBytes(e, o.Headroom)/size, 1)}
 
 	if e.Server.isKnown() {
-		figures = append(figures, figureOf(FigureMemory, e.Server.needAt(max(1, t.served))/(mostReserved*size), 1))
+		figures = append(figures, figureOf(FigureMemory, e.Server.needAt(max(1, t.served))/size, mostReserved))
 	}
 
 	needs := e.engineNeeds()
@@ -79,13 +79,8 @@ func (t *trial) decidedBy(e *Evidence, limits limits, o Options) Decided {
 // up with it.
 func (t *trial) timeFigures(e *Evidence, limits limits, o Options) []nearFigure {
 	stretch := t.p95.deciding(limits.strict)
-	figure := FigureStretch
 
-	if e.requests.closed {
-		figure = FigureThroughput
-	}
-
-	list := []nearFigure{figureOf(figure, stretch, limits.stretch)}
+	list := []nearFigure{figureOf(FigureStretch, stretch, limits.stretch)}
 	if latency, known := t.latency.deciding(limits.strict); known {
 		list = append(list, figureOf(FigureLatency, latency, limits.stretch))
 	}
@@ -94,7 +89,9 @@ func (t *trial) timeFigures(e *Evidence, limits limits, o Options) []nearFigure 
 		return list
 	}
 
-	if most := t.mostBusy(e, limits, o); !math.IsInf(most, 1) {
+	// A bound is at its limit, however far below that the busy time itself may be.
+	most := t.mostBusy(e, limits, o)
+	if !math.IsInf(most, 1) && BoundOfBusy(round3(t.busyP99)) != AtMost {
 		list = append(list, figureOf(FigureBusy, t.busyP99, most))
 	}
 

@@ -1,7 +1,6 @@
 package advise
 
 import (
-	"math"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -24,10 +23,15 @@ func (e *endings) failed(of *workload, usual *onLarger) bool {
 		e.short > 0 && usual.starts.Short == 0)
 }
 
-// noteKilled notes how many processes of a container were killed before one was up for an hour.
+// mostKilled is how many processes of a container may end while their memory grows before one comes up: a
+// script or two that prepare data. With more of them, the container fails.
+const mostKilled = 2
+
+// noteKilled notes how many processes of a container were killed before it came up.
 func (d *device) noteKilled() {
 	if d.ended.of == d.workload && d.workload != nil {
-		d.workload.Killed = max(d.workload.Killed, uint16(min(d.ended.killed, math.MaxUint16)))
+		d.workload.Killed = max(d.workload.Killed, uint8(min(d.ended.killed, mostKilled)))
+		d.ended.killed = 0
 	}
 }
 

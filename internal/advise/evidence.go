@@ -6,15 +6,6 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// evidenceOf summarizes what we know of a workload. Starts that are under way do not count as seen yet.
-func (a *Advisor) evidenceOf(w *workload) Evidence {
-	e := evidenceOf(w, a.now)
-	e.underWay = a.startsUnderWay(w)
-	e.Starts -= e.underWay
-
-	return e
-}
-
 // evidenceOf summarizes what we know of a workload.
 func evidenceOf(w *workload, now time.Time) Evidence {
 	days := w.sums(now)

@@ -293,9 +293,9 @@ func TestLatencyDecides(t *testing.T) {
 		{about: "a job, whose steps may wait for each other", change: func(h *gpu.Holder) { h.Workload = "Job/a" },
 			want: answer{Action: ActionKeep, Reason: ReasonThroughput}},
 		{about: "a job, whose steps do not", change: func(h *gpu.Holder) { h.Workload, h.Rightsizing.Closed = "Job/a", true },
-			want: sliced, figure: FigureThroughput},
+			want: sliced, figure: FigureStretch},
 		{about: "said to answer none", change: func(h *gpu.Holder) { h.Rightsizing.Closed = true },
-			want: sliced, figure: FigureThroughput},
+			want: sliced, figure: FigureStretch},
 	} {
 		g := served(t, 0.45, 0.6, c.change)
 		o := fastOptions()

@@ -59,15 +59,16 @@ func (u *queueUse) kept(now time.Time) float64 {
 // hour that waits for its answers. Both are 1 if unknown. A job is such a client itself, if it does its
 // next step after the last one; it has no hours, and its mean counts.
 func (e *Evidence) throughputIn(p *gpu.Profile, p95 Stretch, strict bool) (kept, waiting float64) {
-	use := (*queueUse)(nil)
+	var use *queueUse
 	if e.queueOf != nil {
 		use = e.queueOf(p.SMs, p.MemorySlices)
 	}
 
-	switch {
-	case use == nil && e.requests.closed && !e.stretchUnknown():
+	if use == nil && e.requests.closed && !e.stretchUnknown() {
 		return 1, throughputOfOne(e.BusyMean, e.BusyMean*p95.deciding(strict))
-	case use == nil:
+	}
+
+	if use == nil {
 		return 1, 1
 	}
 

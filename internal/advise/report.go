@@ -224,7 +224,6 @@ type Evidence struct {
 	leastPower     float64 // PowerP95 of what was read: the least that we count; 0 if nothing was
 	pcieUnread     bool    // its traffic is unknown for some of the time
 	unreadBusy     float64 // the share of busy time in which SM or DRAM activity was not read
-	underWay       int     // counted starts that may still need more; Starts has the others
 
 	settledBytes float64 // largest use of memory outside of starts
 	startNeed    float64 // what a start needs now, in bytes
@@ -250,8 +249,8 @@ type Predicted struct {
 	BusyP99       float64 `json:"busyP99Ratio"`
 	Busy10Minutes float64 `json:"busyMax10MinutesRatio"`
 	SMActivity    float64 `json:"smActivityRatio"`
-	// ThroughputRatio is what is left of today's throughput. Of what answers no requests, it is what is left
-	// if each step waits for the one before.
+	// ThroughputRatio is what is left of today's throughput. Of a job, and of what keeps the device busy all
+	// the time, it is what is left if each step waits for the one before.
 	ThroughputRatio float64 `json:"throughputRatio,omitzero"`
 	MemoryFree      float64 `json:"memoryFreeBytes"` // at the largest use that was seen
 	Decided         Decided `json:"decidedBy"`

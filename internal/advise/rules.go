@@ -71,8 +71,10 @@ type Record struct {
 // that is more: with a shorter half-life, a history of a month would forget a load that comes once a
 // month.
 func NewRecord(since time.Time, length, history time.Duration) *Record {
+	days := max(history, halfLife).Hours() / 24
+
 	return &Record{length: length, end: since, workload: workload{
-		First: since, Last: since, Reference: since, halfLife: uint16(min(max(history, halfLife).Hours(), math.MaxUint16)),
+		First: since, Last: since, Reference: since, halfLife: uint8(min(days, math.MaxUint8)),
 	}}
 }
 

@@ -107,6 +107,8 @@ func TestServers(t *testing.T) {
 	}{
 		"weights seen, little of the cache used": {serverStory{start: large, answer: usesCache(0.1)}, slice("3g.40gb"),
 			[]string{"vLLM says of itself that at most 10 % of its cache is used", "--gpu-memory-utilization=0.90"}},
+		"restarted in its first hour": {serverStory{start: slices.Concat(large, []float64{72, 0}, large), answer: usesCache(0.1)},
+			slice("3g.40gb"), nil},
 		"all of the cache used": {serverStory{start: large, answer: usesCache(1)}, kept(ReasonMemory), nil},
 		"does not answer": {serverStory{start: large}, kept(ReasonPreallocated),
 			[]string{"--gpu-memory-utilization", "--mem-fraction-static", "XLA_PYTHON_CLIENT_MEM_FRACTION"}},

@@ -34,7 +34,7 @@ func (a *Advisor) recommendInstance(
 	stretch := d.minStretch(current, whole)
 	mean := max(stretch, d.meanStretch(current, whole))
 
-	e := a.evidenceOf(w)
+	e := evidenceOf(w, a.now)
 	defer func() { e.queueOf = nil }() // it refers to the workload, and the report outlives that
 
 	a.addServer(w, &e, hints)

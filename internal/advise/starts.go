@@ -20,9 +20,9 @@ const (
 	// unusedMemory is what a device without any process shows at most, in MiB.
 	unusedMemory = 100
 
-	// A start has shown its need once memory has fallen below fallenShare of its largest, or has not
-	// grown by growthStep for settledAfter. If it never passed contextMemory, nothing but a context may
-	// have been loaded so far, and we wait for settledAtContext.
+	// A start has shown its need once memory has not grown by growthStep for settledAfter, or at its end, if
+	// memory had fallen below fallenShare of its largest. If it never passed contextMemory, nothing but a
+	// context may have been loaded so far, and we wait for settledAtContext.
 	fallenShare      = 0.9
 	growthStep       = 1.01
 	settledAfter     = time.Hour
@@ -58,40 +58,52 @@ type starts struct {
 	Loads *loads
 }
 
-// add makes room for another start in place of the oldest one, and returns its number.
-func (s *starts) add() (number int32) {
-	s.Seen++
-	return s.Seen
-}
-
-// set notes the start of a number, unless later ones have taken its place.
-func (s *starts) set(number int32, started *starting) {
-	if s.Seen-number >= keptStarts {
-		return
-	}
-
-	at := (number - 1) % keptStarts
-	s.Peaks[at] = float32(max(started.peak, started.earlier))
+// set notes a start in a slot.
+func (s *starts) set(at int, started *starting) {
+	s.Peaks[at] = float32(started.largest())
 	s.Levels[at] = float32(started.used)
 
-	weights, peak := started.loading.weights()
-	if peak > 0 {
-		peak = max(peak, started.earlier)
-	}
-
-	s.setLoad(at, weights, peak)
-}
-
-// setLoad notes what a start has shown of weights.
-func (s *starts) setLoad(at int32, weights, peak float64) {
-	if s.Loads == nil && peak > 0 {
+	weights, load := started.weights()
+	if s.Loads == nil && load > 0 {
 		s.Loads = &loads{}
 	}
 
 	if s.Loads != nil {
 		s.Loads.Weights[at] = float32(weights)
-		s.Loads.Peaks[at] = float32(peak)
+		s.Loads.Peaks[at] = float32(load)
 	}
+}
+
+// addStart counts a start, in place of the oldest one, and returns its number. All processes that came once
+// their container was up share a slot: however often a process is replaced, a move repeats the start of
+// the container, so that one has to stay. The largest of the last ones counts.
+func (w *workload) addStart(started *starting) (number int32) {
+	s := &w.Starts
+	s.Least = 0
+
+	if at := int(w.ProcessSlot) - 1; started.again && at >= 0 {
+		w.SinceLargest++
+		if started.peak >= float64(s.Peaks[at]) || w.SinceLargest >= keptStarts {
+			w.SinceLargest = 0
+			s.set(at, started)
+		}
+
+		return 0
+	}
+
+	at := int(s.Seen % keptStarts)
+	s.Seen++
+	s.set(at, started)
+
+	switch {
+	case started.again:
+		w.ProcessSlot = uint8(at + 1)
+		w.SinceLargest = 0
+	case int(w.ProcessSlot) == at+1:
+		w.ProcessSlot = 0
+	}
+
+	return s.Seen
 }
 
 // need returns the memory in MiB that a start needs now. settled is the use of memory between starts:
@@ -115,16 +127,15 @@ func (s *starts) peak() float64 { return float64(slices.Max(s.Peaks[:])) }
 type starting struct {
 	open bool // it has been watched since its beginning, and has not ended
 
-	// The starts of the workload that it belongs to, and whether they count it. Its peak may still
-	// grow then, as when an engine is built in several rounds.
-	of      *starts
-	counted bool
-	numbers startNumbers
+	// The workload that it belongs to, and its number among the starts of that; 0 if it is not counted, or
+	// shares a slot. Its peak may still grow after that if it was the size of a context.
+	of     *workload
+	number int32
 
-	// again is set if the container had been up for an hour before the process came. If not, the process is
-	// a part of the container's start, and earlier is the largest use of memory, in MiB, of those before it.
+	// again is set if the container was up before the process came. If not, the process is a part of the
+	// container's start, and earlier is what those before it have used.
 	again   bool
-	earlier float64
+	earlier earlierProcesses
 
 	began time.Time // when it took memory first
 	late  float64   // MiB in use when we first saw it, if that may not have been its beginning; else 0
@@ -136,14 +147,39 @@ type starting struct {
 	loading loading
 }
 
-// startNumbers are the numbers of a container's starts among those of its workload: of the start of the
-// container itself and, if processes followed once that was up, of the last of these. 0 is none. However
-// often a container replaces a process, a move repeats the start of the container, so that one stays.
-type startNumbers struct{ container, process int32 }
+// earlierProcesses are uses of memory, in MiB, of the processes with which a container has started so far:
+// the largest one, the weights of a model, and the largest one while they were loaded.
+type earlierProcesses struct{ peak, weights, load float64 }
 
-// follow adds a reading of memory, in MiB. It counts the start once it has shown its need, and ends it
-// once memory has settled.
-func (s *starting) follow(used float64, now time.Time, of *starts) {
+// largest returns the largest use of memory in a start, in MiB.
+func (s *starting) largest() float64 { return max(s.peak, s.earlier.peak) }
+
+// weights returns loading.weights of all processes of a start. If one shows weights and has grown to as much
+// as those before it, these were the same server, which had ended before its start was complete.
+func (s *starting) weights() (level, load float64) {
+	level, load = s.loading.weights()
+	if level > 0 && s.earlier.weights == 0 && s.peak >= flatShare*s.earlier.peak {
+		return level, load
+	}
+
+	return max(level, s.earlier.weights), max(load, s.earlier.load)
+}
+
+// asEarlier returns the processes of a start for the next process of the container. Without a plateau of
+// weights, all that it used may have been needed to load them.
+func (s *starting) asEarlier() earlierProcesses {
+	level, load := s.loading.weights()
+	if level == 0 {
+		load = s.peak
+	}
+
+	e := &s.earlier
+
+	return earlierProcesses{max(e.peak, s.peak), max(e.weights, level), max(e.load, load)}
+}
+
+// follow adds a reading of memory, in MiB. Once memory has settled, it counts the start and ends it.
+func (s *starting) follow(used float64, now time.Time, of *workload) {
 	s.giveTo(of)
 	s.loading.follow(used, now)
 
@@ -159,76 +195,44 @@ func (s *starting) follow(used float64, now time.Time, of *starts) {
 	s.peak = max(s.peak, used)
 	s.used = used
 
-	if s.counted {
-		of.set(*s.number(), s)
-	}
-
 	flatFor := now.Sub(s.grown)
 	switch {
 	case s.peak <= unusedMemory, s.peak < loadedFrom*s.late: // we do not know that anything has started
 	case s.peak <= contextMemory:
-		s.countIf(flatFor >= settledAtContext, of)
+		if flatFor >= settledAtContext {
+			s.count()
+		}
 	case flatFor >= settledAfter:
-		s.countIf(true, of)
+		s.count()
 		s.open = false
-	default:
-		s.countIf(used < fallenShare*s.peak, of)
 	}
 }
 
 // giveTo makes a start belong to a workload. A container becomes another workload once we learn its
 // owner or label, or once it shares its device. The other workload has not counted the start yet.
-func (s *starting) giveTo(of *starts) {
+func (s *starting) giveTo(of *workload) {
 	if s.of != of {
 		s.of = of
-		s.counted = false
-		s.numbers = startNumbers{}
+		s.number = 0
 	}
 }
 
-// number returns where the number of the start is kept.
-func (s *starting) number() *int32 {
-	if s.again {
-		return &s.numbers.process
+// count counts the start, or updates it if that was done before.
+func (s *starting) count() {
+	switch last := s.of.Starts.Seen; {
+	case s.number == 0:
+		s.number = s.of.addStart(s)
+	case last-s.number < keptStarts:
+		s.of.Starts.set(int((s.number-1)%keptStarts), s)
 	}
-
-	return &s.numbers.container
 }
 
-// countIf counts the start, once, if it has shown its need.
-func (s *starting) countIf(isSeen bool, of *starts) {
-	if !isSeen || s.counted {
-		return
-	}
-
-	if *s.number() == 0 {
-		*s.number() = of.add()
-	}
-
-	s.counted = true
-	of.set(*s.number(), s)
-	of.Least = 0
-}
-
-// isUnderWay reports whether the start of a container is counted, although it may still need more: its
-// memory has grown within an hour.
-func (s *starting) isUnderWay() bool {
-	return s.open && s.counted && !s.again && s.peak > contextMemory
-}
-
-// end ends the start of a container that has gone, and reports whether the container came up. It did
-// if its memory had not grown for half of its life, as the memory of a short job has not. We do not
-// count a start that failed, since we do not know its need.
-func (s *starting) end(now time.Time, of *starts) bool {
-	s.giveTo(of)
-
+// cameUp reports whether a container or process that has ended had come up: if its memory had fallen, or
+// had not grown for half of its life, as the memory of a short job has not.
+func (s *starting) cameUp(now time.Time) bool {
 	const notZero = 1 // of a container that came and went in one reading both times are 0
-	up := s.counted || now.Sub(s.grown) >= max(now.Sub(s.began)/2, notZero)
-
-	s.countIf(up && s.peak >= loadedFrom*s.late, of)
-	s.open = false
-
-	return up
+	return s.number > 0 || s.used < fallenShare*s.peak ||
+		now.Sub(s.grown) >= max(now.Sub(s.began)/2, notZero)
 }
 
 // maxPIDs is how many processes of a device are remembered. With more of them, a restart shows in
@@ -355,10 +359,10 @@ func (a *Advisor) followMemory(
 		}
 	}
 
-	starts := &d.workload.Starts
 	if d.start.open {
-		d.start.follow(used, a.now, starts)
+		d.start.follow(used, a.now, d.workload)
 	} else {
+		starts := &d.workload.Starts
 		starts.Least = smallerKnown(starts.Least, float32(used))
 	}
 
@@ -404,32 +408,36 @@ func (d *device) hasBeenUp(now time.Time) bool {
 // beginStart begins a start.
 func (d *device) beginStart(now time.Time) {
 	d.start = starting{open: true, began: now, grown: now}
-	d.up = time.Time{}
 }
 
-// beginAgain begins the start of a process that takes the place of others, in a container or a batch job.
-// Without either, it is the start of another program.
+// isStarting reports whether the container or batch job that holds a device came within the hour and has not
+// been up for one: all its processes are its start.
+func (d *device) isStarting(now time.Time) bool {
+	return d.isNamed() && !d.came.IsZero() && now.Sub(d.came) < settledAfter && !d.hasBeenUp(now)
+}
+
+// isNamed reports whether a container or a batch job holds a device, and not just processes.
+func (d *device) isNamed() bool { return d.holder.Pod != "" || d.holder.Job != "" }
+
+// beginAgain begins the start of a process that takes the place of others. Without a container or a batch
+// job, it is the start of another program.
 func (d *device) beginAgain(now time.Time) {
 	before := d.start
-	again := before.again || d.hasBeenUp(now)
+	starting := d.isStarting(now) && !before.again
 
 	d.beginStart(now)
+	d.up = time.Time{}
 
-	if d.holder.Pod == "" && d.holder.Job == "" {
-		return
-	}
-
-	d.start.of = before.of
-	d.start.numbers = before.numbers
-	d.start.again = again
-
-	if !again {
-		d.start.earlier = max(before.earlier, before.peak)
+	if starting {
+		d.start.earlier = before.asEarlier()
+	} else {
+		d.start.again = d.isNamed()
 	}
 }
 
 // endStart ends the start of a container that has gone or, if again is set, of a process that another
-// one replaces in the same container.
+// one replaces in the same container. We do not count one that failed, since we do not know its need, nor a
+// process that is a part of the container's start.
 func (d *device) endStart(now time.Time, again bool) {
 	if !d.start.open || d.workload == nil || d.start.peak <= unusedMemory { // it has started nothing
 		return
@@ -439,17 +447,28 @@ func (d *device) endStart(now time.Time, again bool) {
 		d.ended = endings{of: d.workload}
 	}
 
+	d.start.giveTo(d.workload)
+	d.start.open = false
+
 	starts := &d.workload.Starts
-	up := d.start.end(now, starts)
+	up := d.start.cameUp(now)
+	hasBeenUp := d.hasBeenUp(now)
+	isPart := again && !d.start.again && d.isStarting(now)
+
+	if (up || hasBeenUp) && !isPart && d.start.peak >= loadedFrom*d.start.late {
+		d.start.count()
+	}
 
 	switch {
-	case d.hasBeenUp(now): // memory that still grew shows no failed start, see noteEnd
+	case hasBeenUp: // memory that still grew shows no failed start, see noteEnd
 	case again && up:
 		d.ended.again++
 		starts.Again++
 	case again:
 		d.ended.killed++
-	case !up:
+	case up:
+		d.noteKilled()
+	default:
 		d.ended.short++
 		starts.Short++
 	}
@@ -510,19 +529,6 @@ func (d *device) mayHaveComeEarlier() bool {
 	return d.workload == nil && !d.wasFree && d.used.Or(0) > unusedMemory
 }
 
-// startsUnderWay returns how many of the starts of a workload that are counted may still need more.
-func (a *Advisor) startsUnderWay(w *workload) int {
-	n := 0
-
-	for _, d := range a.order {
-		if d.workload == w && d.start.isUnderWay() {
-			n++
-		}
-	}
-
-	return n
-}
-
 // requireStart returns the answer to show: we recommend no move until we know what a start needs.
 // workload.Answer is not changed, so that it counts as soon as we have seen a start.
 func requireStart(decided answer, e *Evidence) answer {
@@ -537,14 +543,6 @@ func requireStart(decided answer, e *Evidence) answer {
 func explainStart(e *Evidence) string {
 	if e.MemoryBytes <= unusedMemory<<20 {
 		return "it holds no memory: what it needs is known once it has loaded its work while it is observed"
-	}
-
-	if e.underWay > 0 {
-		return fmt.Sprintf(
-			"its start is under way and has needed %.1f GiB so far: there is an answer once its memory has not "+
-				"grown for an hour",
-			e.StartMemory/(1<<30),
-		)
 	}
 
 	return fmt.Sprintf(

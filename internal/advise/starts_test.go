@@ -89,7 +89,9 @@ func startCases() map[string]struct {
 		stages []stage
 		want   seenStart
 	}{
-		"falls by a tenth":                  {[]stage{free(1), held(5, 30), held(1, 26)}, seenStart{1, 30}},
+		"falls by a tenth":                  {[]stage{free(1), held(5, 30), held(62, 26)}, seenStart{1, 30}},
+		"falls, and grows within the hour":  {[]stage{free(1), held(5, 30), held(40, 20), held(5, 50), held(40, 40)}, seenStart{}},
+		"falls, and ends":                   {[]stage{free(1), held(5, 30), held(1, 26), free(1)}, seenStart{1, 30}},
 		"falls by less":                     {[]stage{free(1), held(5, 30), held(30, 28)}, seenStart{}},
 		"flat for an hour":                  {[]stage{free(1), held(62, 8)}, seenStart{1, 8}},
 		"flat for less":                     {[]stage{free(1), held(58, 8)}, seenStart{}},
@@ -98,21 +100,21 @@ func startCases() map[string]struct {
 		"grows long after its start":        {[]stage{free(1), held(5, 20), held(200, 12), held(5, 33)}, seenStart{1, 20}},
 		"was there, and is described later": {[]stage{small(undescribed), held(9*day, 0.9)}, seenStart{}},
 		"was there, and is named later":     {[]stage{small(unnamed), held(9*day, 0.9)}, seenStart{}},
-		"was named late, and then loads":    {[]stage{small(unnamed), held(5, 0.9), held(5, 30), held(5, 8)}, seenStart{1, 30}},
+		"was named late, and then loads":    {[]stage{small(unnamed), held(5, 0.9), held(5, 30), held(62, 8)}, seenStart{1, 30}},
 		"came to memory of the driver":      {[]stage{small(free(1)), held(2*day, 0.9)}, seenStart{1, 0.9}},
 		"was there before the exporter":     {[]stage{held(9*day, 8)}, seenStart{}},
 		"came while nothing was observed":   {[]stage{free(1), gone(5), held(9*day, 8)}, seenStart{}},
 		"was not observed in its start":     {[]stage{free(1), held(5, 8), gone(5), held(9*day, 8)}, seenStart{}},
 		"used memory before it was named":   {[]stage{free(1), unnamed, held(9*day, 30)}, seenStart{}},
 		"was described a poll later":        {[]stage{free(1), undescribed, held(62, 8)}, seenStart{1, 8}},
-		"its label changes while it starts": {[]stage{free(1), held(5, 30), held(5, 20), labeled}, seenStart{2, 30}},
+		"its label changes while it starts": {[]stage{free(1), held(5, 30), held(5, 20), labeled}, seenStart{1, 30}},
 		"its label changes":                 {[]stage{held(100, 8), labeled, held(100, 8)}, seenStart{}},
-		"takes the place of another": {[]stage{heldBy("uid-1", 100, 8), heldBy("uid-2", 5, 30), heldBy("uid-2", 5, 8)},
+		"takes the place of another": {[]stage{heldBy("uid-1", 100, 8), heldBy("uid-2", 5, 30), heldBy("uid-2", 62, 8)},
 			seenStart{1, 30}},
-		"is restarted":                        {[]stage{held(100, 8), held(1, 0.3), held(5, 30), held(5, 8)}, seenStart{1, 30}},
-		"is restarted between two polls":      {[]stage{runs(7, 100, 8), runs(8, 5, 30), runs(8, 5, 8)}, seenStart{1, 30}},
+		"is restarted":                        {[]stage{held(100, 8), held(1, 0.3), held(5, 30), held(62, 8)}, seenStart{1, 30}},
+		"is restarted between two polls":      {[]stage{runs(7, 100, 8), runs(8, 5, 30), runs(8, 62, 8)}, seenStart{1, 30}},
 		"replaces its worker again and again": {workers, seenStart{2, 60}},
-		"prepares, and then serves": {[]stage{free(1), runs(7, 5, 30), runs(7, 1, 60), runs(8, 5, 20), runs(8, 5, 8)},
+		"prepares, and then serves": {[]stage{free(1), runs(7, 5, 30), runs(7, 1, 60), runs(8, 5, 20), runs(8, 62, 8)},
 			seenStart{1, 60}},
 		"has another worker":               {[]stage{runs(7, 100, 8), {5, 30, twoProcesses}, runs(8, 5, 8)}, seenStart{}},
 		"ends early, as a short job":       {[]stage{free(1), held(10, 8), free(1)}, seenStart{1, 8}},
@@ -120,11 +122,11 @@ func startCases() map[string]struct {
 		"holds a context for a day":        {[]stage{free(1), held(day+2, 0.5)}, seenStart{1, 0.5}},
 		"holds a context for less":         {[]stage{free(1), held(day-2, 0.5)}, seenStart{}},
 		"held a context before":            {[]stage{held(2*day, 0.5)}, seenStart{}},
-		"held a context, and then loads":   {[]stage{held(200, 0.5), held(5, 30), held(5, 8)}, seenStart{1, 30}},
+		"held a context, and then loads":   {[]stage{held(200, 0.5), held(5, 30), held(62, 8)}, seenStart{1, 30}},
 		"held a context, and grows little": {[]stage{held(200, 0.9), held(200, 1.2)}, seenStart{}},
-		"held nothing before it loads":     {[]stage{held(200, 0), held(5, 30), held(5, 8)}, seenStart{1, 30}},
+		"held nothing before it loads":     {[]stage{held(200, 0), held(5, 30), held(62, 8)}, seenStart{1, 30}},
 		"holds nothing":                    {[]stage{free(1), held(9*day, 0)}, seenStart{}},
-		"has waited before it loads":       {[]stage{free(1), held(300, 0), held(5, 30), held(5, 8)}, seenStart{1, 30}},
+		"has waited before it loads":       {[]stage{free(1), held(300, 0), held(5, 30), held(62, 8)}, seenStart{1, 30}},
 	}
 }
 
@@ -173,6 +175,66 @@ func TestStartIsNeeded(t *testing.T) {
 	cmptest.Equal(t, "once that has held", recommend(a, s).Devices[0].Recommended, "1g.10gb")
 }
 
+// TestProcessesPushOutNoStart: however many processes follow in the containers of a workload, on however
+// many GPUs and over restarts of the exporter, what the start of a container needed stays.
+func TestProcessesPushOutNoStart(t *testing.T) {
+	const replicas, hours = keptStarts + 3, 3
+
+	a := New(fastOptions())
+	at := start()
+	show := func(minutes int, gib float64, pid uint32) *gpu.Snapshot {
+		var gpus []gpu.GPU
+
+		for i := range replicas {
+			h := pod("ml", "Deployment/a")
+			h.Pod, h.PodUID = fmt.Sprint("a-", i), fmt.Sprint("uid-", i)
+			g := wholeGPU(t, "H100-80GB", i, load{busy: 0.5, sm: 0.01, gib: gib}, h)
+			g.Readings.Processes = gpu.Some([]gpu.Process{{PID: pid}})
+			gpus = append(gpus, g)
+		}
+
+		s := observeFor(a, at, time.Duration(minutes)*time.Minute, gpus...)
+		at = s.Time.Add(time.Minute)
+
+		return s
+	}
+
+	show(5, 60, 1)
+
+	s := show(100, 8, 1)
+	for pid := range uint32(2 * keptStarts) {
+		s = show(60*hours, 8, pid+2)
+		if pid%2 == 0 {
+			a = restarted(t, a, s)
+		}
+	}
+
+	e := recommend(a, s).Devices[0].Evidence
+	cmptest.Equal(t, "needs GiB", e.StartMemory/(1<<30), 60)
+}
+
+// TestLargestOfTheLastProcesses: of processes that follow in a container, the largest of the last five
+// counts.
+func TestLargestOfTheLastProcesses(t *testing.T) {
+	w := &workload{}
+	add := func(again bool, gib float64) {
+		(&starting{of: w, again: again, peak: gib * 1024, used: 1024}).count()
+	}
+
+	for i, want := range []float64{30, 70, 70, 70, 70, 70, 30, 40, 40} {
+		add(true, []float64{30, 70, 30, 30, 30, 30, 30, 40, 10}[i])
+		cmptest.Equal(t, fmt.Sprint("after process ", i), w.Starts.peak()/1024, want)
+	}
+
+	for range keptStarts {
+		add(false, 20)
+	}
+
+	cmptest.Equal(t, "once five containers have started", w.Starts.peak()/1024, 20)
+	add(true, 25)
+	cmptest.Equal(t, "and another process", w.Starts.peak()/1024, 25)
+}
+
 // TestStartGrows: a workload that uses more than after its last start needs as much more in the
 // next one.
 func TestStartGrows(t *testing.T) {
@@ -219,7 +281,7 @@ func TestStartUnderWay(t *testing.T) {
 	s = play(t, a, s.Time.Add(time.Minute), heldBy("uid-new", 2, 2), heldBy("uid-new", 2, 1.5))
 	r := recommend(a, s).Devices[0]
 	cmptest.Equal(t, "in a dip", answer{r.Action, r.Reason, r.Recommended}, answer{ActionKeep, ReasonStartUnseen, ""})
-	cmptest.HasTexts(t, r.Explanation, "under way", "2.0 GiB so far", "not grown for an hour")
+	cmptest.HasTexts(t, r.Explanation, "not grown for an hour")
 
 	s = play(t, a, s.Time.Add(time.Minute), heldBy("uid-new", 40, 30), heldBy("uid-new", 62, 6))
 	r = recommend(a, s).Devices[0]

@@ -24,8 +24,7 @@ const (
 	cacheReadings = 2
 )
 
-// loads are what the last starts of a workload have shown of weights, in MiB. Start number n is at n
-// modulo keptStarts.
+// loads are what the last starts of a workload have shown of weights, in MiB, by the slots of starts.
 type loads struct {
 	// Weights are the plateaus of weights; 0 of a start without one. Peaks are the largest uses of
 	// memory until the cache was taken or, of a start without such a plateau, until memory was flat

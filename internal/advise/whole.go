@@ -215,7 +215,7 @@ func (a *Advisor) recommendWhole(
 	w *workload,
 	hints gpu.RightsizingHints,
 ) []trial {
-	e := a.evidenceOf(w)
+	e := evidenceOf(w, a.now)
 	defer func() { e.queueOf = nil }() // it refers to the workload, and the report outlives that
 
 	current := wholeCapacity(g)
@@ -398,10 +398,12 @@ func (r *Recommendation) predict(t *trial, o Options) {
 	}
 
 	if !e.stretchUnknown() {
-		r.Predicted.ThroughputRatio = round3(min(1, 1/max(busy, 1e-9))) // busy may be 0
-		if e.requests.closed {
-			r.Predicted.ThroughputRatio = min(r.Predicted.ThroughputRatio, round3(t.waiting))
+		left := min(1, 1/max(busy, 1e-9), t.kept) // busy may be 0
+		if e.requests.closed && !e.requests.annotated {
+			left = min(left, t.waiting)
 		}
+
+		r.Predicted.ThroughputRatio = round3(left)
 	}
 
 	r.Predicted.MediaEngines = e.predictedEngines(t.profile)

@@ -109,11 +109,14 @@ type workload struct {
 
 	NextSince float32 // see Next
 
-	// Killed is how many processes of a container ended in a row while their memory grew, at most, before
-	// one was up for an hour: what prepares the data of a server may grow until it ends.
-	Killed uint16
+	// Killed is how many processes of a container ended in a row while their memory grew, mostKilled at most,
+	// before it came up: what prepares the data of a server may grow until it ends.
+	Killed uint8
+	// ProcessSlot is the slot among Starts, from 1 on, of the processes that came once their container was
+	// up; 0 if there is none. SinceLargest counts those since the one that it has. See addStart.
+	ProcessSlot, SinceLargest uint8
 
-	halfLife uint16 // of a Record, in hours; 0 is the constant halfLife
+	halfLife uint8 // of a Record, in days; 0 is the constant halfLife
 
 	Starts starts     // empty in evidence of older versions
 	Queues []queueUse // by size of profile; none for jobs, which answer no requests
@@ -354,7 +357,7 @@ const maxWeight = 1 << 20
 
 // growth returns how much more an observation counts now than one at the reference time.
 func (w *workload) growth(now time.Time) float64 {
-	return math.Exp2(now.Sub(w.Reference).Hours() / cmp.Or(float64(w.halfLife), halfLife.Hours()))
+	return math.Exp2(now.Sub(w.Reference).Hours() / cmp.Or(24*float64(w.halfLife), halfLife.Hours()))
 }
 
 // weight returns how much an observation counts now, relative to one at the reference time. If that is

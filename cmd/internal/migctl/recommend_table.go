@@ -15,8 +15,8 @@ const wholeLegend = "FREED: whole GPUs that the move sets free, packed with the 
 	"how many times as long as now kernels take in the slice at p95, if all kernels are alike and " +
 	"with the worst mix. CONF: how far the evidence can be relied on. DECIDED BY: of a slice the " +
 	"figure nearest to its limit, else why the GPU stays as it is. latency: how many times as long " +
-	"as now requests take at p95, waiting included; throughput: the same of work that answers no " +
-	"requests, or of clients that wait for each answer; stretch: the same of kernels, if neither is known; busy: p99 of busy time; memory, " +
+	"as now requests take at p95, waiting included; stretch: the same of kernels; throughput: the " +
+	"same of all work, of jobs and of clients that wait for each answer; busy: p99 of busy time; memory, " +
 	"media: the share of the slice's memory or media engines that is needed, with headroom."
 
 // boundLegend follows wholeLegend if a busy time in the table is only a bound.

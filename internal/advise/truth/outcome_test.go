@@ -212,12 +212,7 @@ type foreseen struct {
 // many engines.
 func (f *foreseen) add(d kernels.Demand, stretch float64, have kernels.Engines) {
 	f.stretch.add(stretch, d.Busy)
-	takes := max(1, d.Busy*stretch)
-	if d.Requests.Given() { // one step after the other
-		takes = 1 + d.Busy*(stretch-1)
-	}
-
-	done := min(1/takes, enginesDo(d.Media, have))
+	done := min(1/max(1, d.Busy*stretch), enginesDo(d.Media, have))
 	f.work = f.work + d.Busy*done
 	f.allWork = f.allWork + d.Busy
 }
