@@ -196,7 +196,9 @@ func (a *analysis) queryServers(ctx context.Context) error {
 	return nil
 }
 
-// queryWeights queries the memory of the models of the servers.
+// queryWeights queries the memory of the models of the servers. If the annotation of a pod has changed in
+// the window, it has a series for each value, and the answer does not say which one is the last: the
+// largest counts.
 func (a *analysis) queryWeights(ctx context.Context) error {
 	labels := []model.LabelName{weightsLabel, formerWeightsLabel}
 	weights := map[model.LabelName]map[podKey]float64{weightsLabel: {}, formerWeightsLabel: {}}
@@ -204,13 +206,13 @@ func (a *analysis) queryWeights(ctx context.Context) error {
 	add := func(rows model.Vector) {
 		for _, row := range rows {
 			for _, label := range labels {
-				pod := a.podOf(row)
-				if _, isLater := weights[label][pod]; row.Metric[label] == "" || isLater {
+				if row.Metric[label] == "" {
 					continue
 				}
 
+				pod := a.podOf(row)
 				bytes, _ := gpu.ParseModelMemory(string(row.Metric[label]))
-				weights[label][pod] = float64(bytes)
+				weights[label][pod] = max(weights[label][pod], float64(bytes))
 			}
 		}
 	}
@@ -219,7 +221,7 @@ func (a *analysis) queryWeights(ctx context.Context) error {
 
 	a.refused.weights, err = a.queryParts(ctx, a.options.Window, weightsQuery, a.options.ClusterLabel, add)
 
-	// The current name wins, also over a series that a pod had later in the window.
+	// The current name wins, also over a larger value under the former one.
 	for pod, s := range a.servers {
 		for _, label := range labels {
 			if bytes, ok := weights[label][pod]; ok {

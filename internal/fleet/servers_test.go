@@ -218,6 +218,47 @@ func readServerQuery(o Options, r *http.Request) askedServers {
 	return q
 }
 
+// TestLargestWeightsCount: if the annotation of a pod has changed, its values come without their times, in
+// one answer or in those of several parts of the window.
+func TestLargestWeightsCount(t *testing.T) {
+	o := weekly()
+	const row = `{"metric":{"cluster":"a","namespace":"ml","pod":"p","%s":"%s"},"value":[1,"1"]}`
+
+	for _, label := range []string{weightsLabel, formerWeightsLabel} {
+		for _, parts := range [][]string{ // by time, the latest first
+			{"14Gi 28Gi"}, {"28Gi 14Gi"}, {"14Gi", "28Gi"}, {"28Gi", "14Gi"}, {"none 28Gi"},
+		} {
+			longest := o.Window.Hours() / float64(len(parts))
+
+			a := analysisOf(o)
+			a.serverPart = o.Window
+			a.servers = map[podKey]*advise.ServerHistory{{"a", "ml", "p"}: {}}
+			a.client, _ = clientOf(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+				q := readServerQuery(o, r)
+				if q.hours > longest {
+					problem(422, "execution", "query processing would load too many samples into memory")(w, r)
+					return
+				}
+
+				var rows []string
+				for _, value := range strings.Fields(parts[int(q.from/longest)]) {
+					rows = append(rows, fmt.Sprintf(row, label, value))
+				}
+
+				says(200, "application/json", `{"status":"success","data":{"resultType":"vector","result":[`+
+					strings.Join(rows, ",")+`]}}`)(w, r)
+			}))
+
+			if err := a.queryWeights(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+
+			got := a.servers[podKey{"a", "ml", "p"}].Weights
+			cmptest.Equal(t, fmt.Sprint(label, parts), got, 28*float64(1<<30))
+		}
+	}
+}
+
 // TestRefusedServers: a day of servers that is too much for Prometheus is asked in parts, and what it still
 // refuses is unknown.
 func TestRefusedServers(t *testing.T) {
