@@ -49,8 +49,11 @@ type history struct {
 	shared     bool                    // it had several holders at once
 	multi      bool                    // a holder had several GPUs at once
 	advice     advice
-	arrived    bool // the last holder came within the window
-	stayed     bool // some holder came within the window, and held the GPU for an hour
+	last       *lastHolder // nil if nothing with a name held it
+	arrived    bool        // the last holder came within the window
+	// stayed says that it, or a pod that may be of its owner, came within the window, and held the GPU for
+	// an hour.
+	stayed bool
 }
 
 // nameless says whether something without a name held a GPU in a step in which nothing with a name

@@ -114,6 +114,7 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 
 	h.addUses(facts, known.Profiles)
 	isMixed := a.addServerOf(g, facts)
+	h.last.limitEvidence(facts.Evidence, a.options.Advise)
 
 	if h.sawStart() {
 		facts.Evidence.Starts = 1
@@ -122,18 +123,12 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 	answer.model = known
 	chosen := advise.Choose(gpuOf(&known, total), facts, a.options.Advise)
 	answer.addEvidence(facts, h.isNVLinkUnread(), chosen)
+	isNew := h.last.isNew(h, a.options.Advise)
 	answer.Provisional = answer.Action == advise.ActionSlice &&
-		(record.IsProvisional(a.end) || a.mayHideServer(h, facts))
-	answer.isYoung = a.end.Sub(facts.Evidence.Since) < advisorWeek
+		(record.IsProvisional(a.end) || isNew || a.mayHideServer(h, facts))
+	answer.isYoung = isNew || a.end.Sub(facts.Evidence.Since) < advisorWeek
 
-	if answer.Reason == advise.ReasonPreallocated {
-		if isMixed {
-			answer.Explanation = a.explainMixed()
-		}
-
-		answer.Explanation = a.explainRefusal(facts.Evidence.Server, answer.Explanation)
-	}
-
+	a.explainUnknown(&answer, h, facts, isMixed)
 	answer.followAdvice(h.advice, &a.options)
 
 	if !answer.Advised && g.hasNeighbor && h.isNVLinkUnread() {
@@ -141,6 +136,23 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 	}
 
 	return answer
+}
+
+// explainUnknown says what is missing for an answer, if the history knows that better than the reason. See
+// addServerOf for isMixed.
+func (a *analysis) explainUnknown(answer *GPU, h *history, f *advise.Facts, isMixed bool) {
+	switch answer.Reason {
+	case advise.ReasonLittleEvidence:
+		if f.Evidence.ObservedHours < answer.ObservedHours {
+			answer.Explanation = h.last.explain(a.options.Advise)
+		}
+	case advise.ReasonPreallocated:
+		if isMixed {
+			answer.Explanation = a.explainMixed()
+		}
+
+		answer.Explanation = a.explainRefusal(f.Evidence.Server, answer.Explanation)
+	}
 }
 
 // reasonNotJudged returns why we cannot judge a GPU by its history, or ReasonNone.

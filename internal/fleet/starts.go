@@ -14,22 +14,41 @@ import (
 // as an advisor takes it.
 const minStarted = stepsPerHour
 
-// findStarts fills in arrived and stayed of the GPUs' histories.
+// findStarts fills in last, arrived and stayed of the GPUs' histories.
 func (all heldByHolder) findStarts() {
+	byGPU := map[*history][]*heldGPU{}
+
 	for _, list := range all {
 		for _, held := range list {
-			h := held.gpu
-			last := h.lastNamed()
-
-			// A holder can have had the GPU several times. We go back from the last one.
-			for end := lastTrue(held.steps); end >= 0; {
-				begin := beginOf(held.steps, h, end)
-				arrived := begin > 0
-				h.stayed = h.stayed || arrived && end-begin >= minStarted
-				h.arrived = h.arrived || arrived && end == last
-				end = lastTrue(held.steps[:begin])
-			}
+			byGPU[held.gpu] = append(byGPU[held.gpu], held)
 		}
+	}
+
+	for h, list := range byGPU {
+		h.last = h.findLast(list)
+
+		for _, held := range list {
+			h.addStarts(held)
+		}
+	}
+}
+
+// addStarts notes whether a holder came within the window. Its start says what the last holder needs only
+// if both may be of one owner.
+func (h *history) addStarts(held *heldGPU) {
+	if held.isOfAnother(h.last.owner) {
+		return
+	}
+
+	last := h.lastNamed()
+
+	// A holder can have had the GPU several times. We go back from the last one.
+	for end := lastTrue(held.steps); end >= 0; {
+		begin := beginOf(held.steps, h, end)
+		arrived := begin > 0
+		h.stayed = h.stayed || arrived && end-begin >= minStarted
+		h.arrived = h.arrived || arrived && end == last
+		end = lastTrue(held.steps[:begin])
 	}
 }
 
@@ -83,7 +102,7 @@ func (h *history) sawStart() bool {
 		return false
 	}
 
-	begin := beginOf(h.held, h, last)
+	begin := max(beginOf(h.held, h, last), h.last.firstStep())
 	if len(h.namespaces) == 0 && begin > 0 && last-begin >= minStarted {
 		return true
 	}

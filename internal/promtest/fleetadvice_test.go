@@ -93,8 +93,8 @@ func TestFleetAgreesWithTheAdvisor(t *testing.T) {
 	explained := map[int]device{
 		// the history of five-minute means knows no latency
 		1: {Action: "slice", RecommendedProfile: "2g.20gb"},
-		// a GPU is judged with all that ran on it
-		6: {Action: "slice", RecommendedProfile: "3g.40gb"},
+		// a GPU is judged with all that ran on it, and is provisional for as long as the last owner is new
+		6: {Action: "slice", RecommendedProfile: "3g.40gb", Provisional: true},
 		// means over five minutes hide what lasts one
 		7: {Action: "slice", RecommendedProfile: "1g.20gb"},
 	}

@@ -1,0 +1,141 @@
+package fleet
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+)
+
+// lastHolder is what we know of the holder that had a GPU last, if it has a name. Pods of one owner add
+// up, as in an advisor. What other owners did on the GPU says nothing of what this one needs.
+type lastHolder struct {
+	owner string // empty if we don't know it
+	// since is the first step in which pods of the owner had the GPU, seen in how many steps with a sample
+	// they did. Without a known owner, both are of the holder alone.
+	since, seen int
+	// mayBeSeen is seen with the steps of all that may have been of the same owner: holders without a known
+	// owner, and what has no name. begin is the first of the successive steps of all these up to the last.
+	mayBeSeen, begin int
+}
+
+// findLast returns what we know of the last of the holders of a GPU. If one has followed another within
+// the last step, that is the one that came later.
+func (h *history) findLast(list []*heldGPU) *lastHolder {
+	latest := slices.MaxFunc(list, func(a, b *heldGPU) int {
+		end := lastTrue(a.steps)
+		if c := cmp.Compare(end, lastTrue(b.steps)); c != 0 {
+			return c
+		}
+
+		return cmp.Or(
+			cmp.Compare(beginOf(a.steps, h, end), beginOf(b.steps, h, end)),
+			cmp.Compare(a.owner, b.owner),
+		)
+	})
+
+	// What has no name and came after it may be another workload.
+	if n := h.countNameless(lastTrue(latest.steps) + 1); n > 0 {
+		return &lastHolder{seen: n, mayBeSeen: len(h.held)}
+	}
+
+	known := make([]bool, len(h.held))
+	mayBe := make([]bool, len(h.held))
+
+	for _, held := range list {
+		if held.isOfAnother(latest.owner) {
+			continue
+		}
+
+		isKnown := held == latest || held.owner != "" && held.owner == latest.owner
+		for at, is := range held.steps {
+			known[at] = known[at] || is && isKnown
+			mayBe[at] = mayBe[at] || is
+		}
+	}
+
+	return &lastHolder{
+		owner:     latest.owner,
+		since:     slices.Index(known, true),
+		seen:      h.countSeen(known),
+		mayBeSeen: h.countSeen(mayBe) + h.countNameless(0),
+		begin:     beginOf(mayBe, h, lastTrue(mayBe)),
+	}
+}
+
+// isOfAnother reports whether a holder is known to be of another owner.
+func (held *heldGPU) isOfAnother(owner string) bool {
+	return owner != "" && held.owner != "" && held.owner != owner
+}
+
+// countSeen counts the steps that have a sample of the GPU.
+func (h *history) countSeen(steps []bool) int {
+	n := 0
+	for at, is := range steps {
+		n += boolToInt(is && !isNaN(h.busy[at]))
+	}
+
+	return n
+}
+
+// countNameless counts the steps, from one on, that have a sample of the GPU, and in which something
+// without a name held it, or may have.
+func (h *history) countNameless(from int) int {
+	n := 0
+	for at, is := range h.nameless[from:] {
+		n += boolToInt(is != namelessNone && !isNaN(h.busy[from+at]))
+	}
+
+	return n
+}
+
+// firstStep returns the first of the successive steps in which the last holder had the GPU, or what may
+// have been the same workload.
+func (l *lastHolder) firstStep() int {
+	if l == nil {
+		return 0
+	}
+
+	return l.begin
+}
+
+// limitEvidence limits the time for which the evidence was observed to that of the last holder's owner if
+// this is too short.
+func (l *lastHolder) limitEvidence(e *advise.Evidence, o advise.Options) {
+	if l != nil && hoursOf(l.mayBeSeen) < o.MinEvidence.Hours() {
+		e.ObservedHours = min(e.ObservedHours, hoursOf(l.mayBeSeen))
+	}
+}
+
+// explain says whose evidence is too little, on a GPU that was observed for longer.
+func (l *lastHolder) explain(o advise.Options) string {
+	return fmt.Sprintf(
+		"%s, which had it last, was observed on it for %.1f h; expected %.1f h or more",
+		l.owner,
+		hoursOf(l.mayBeSeen),
+		o.MinEvidence.Hours(),
+	)
+}
+
+// isNew reports whether the last holder's owner is known to be on the GPU for less than a week or, if we
+// don't know the owner, whether the holder was seen for less than the minimum of evidence. Then an answer
+// is not final yet.
+func (l *lastHolder) isNew(h *history, o advise.Options) bool {
+	if l == nil {
+		return false
+	}
+
+	since := l.since
+	if since < stepsPerHour {
+		since = 0 // as in record
+	}
+
+	known := time.Duration(len(h.held)-since) * step
+
+	return hoursOf(l.seen) < o.MinEvidence.Hours() || l.owner != "" && known < advisorWeek
+}
+
+// hoursOf returns how many hours a number of steps is.
+func hoursOf(steps int) float64 { return (time.Duration(steps) * step).Hours() }
