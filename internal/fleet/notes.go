@@ -14,8 +14,9 @@ import (
 const coarser = "The rules are those of migctl recommend, the evidence is coarser: a GPU is " +
 	"judged with all that ran on it, by means over 5 minutes instead of one, and profiles and SMs " +
 	"come from a table of models, not from the driver. Not seen are starts from before the window, " +
-	"graphics processes, annotations of pods, the device plugin's strategy, peer-to-peer traffic " +
-	"over PCIe, L2 cache and clocks. Before you change a node, ask migctl recommend there."
+	"how long requests wait, graphics processes, annotations of pods, the device plugin's strategy, " +
+	"peer-to-peer traffic over PCIe, L2 cache and clocks. Before you change a node, ask migctl " +
+	"recommend there."
 
 // counts has numbers of GPUs for the notes.
 type counts struct {
