@@ -63,12 +63,15 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 	return report
 }
 
-// hasKubernetes reports whether a node has a kubelet, or anything else that knows of pods.
+// hasKubernetes reports whether a node has a kubelet, also one that does not answer now, or anything else
+// that knows of pods. A container that sees no kubelet lists it as a source that is not configured: the
+// host may have none.
 func hasKubernetes(s *gpu.Snapshot) bool {
-	sources := []string{gpu.SourceKubelet, gpu.SourceCheckpoint, gpu.SourceKubernetes}
+	names := []string{gpu.SourceKubelet, gpu.SourceCheckpoint, gpu.SourceKubernetes}
 
 	for i := range s.Sources {
-		if slices.Contains(sources, s.Sources[i].Name) {
+		source := &s.Sources[i]
+		if slices.Contains(names, source.Name) && !errors.Is(source.Err, gpu.ErrNotConfigured) {
 			return true
 		}
 	}

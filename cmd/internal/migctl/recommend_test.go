@@ -137,9 +137,16 @@ func observed(o advise.Options, duration time.Duration, gpus ...gpu.GPU) (*advis
 func observedWith(
 	o advise.Options, duration time.Duration, change func(minute int), gpus ...gpu.GPU,
 ) (*advise.Report, *gpu.Snapshot) {
+	return observedFrom(o, duration, nil, change, gpus...)
+}
+
+// observedFrom is observedWith of a node whose Snapshots have sources.
+func observedFrom(
+	o advise.Options, duration time.Duration, sources []gpu.SourceState, change func(minute int), gpus ...gpu.GPU,
+) (*advise.Report, *gpu.Snapshot) {
 	o.MaxGap = 2 * time.Minute
 	a := advise.New(o)
-	s := &gpu.Snapshot{Hostname: "node-a", GPUs: gpus}
+	s := &gpu.Snapshot{Hostname: "node-a", Sources: sources, GPUs: gpus}
 	from := time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
 	a.Observe(&gpu.Snapshot{Hostname: "node-a", Time: from.Add(-time.Minute), GPUs: unheld(gpus)})
 

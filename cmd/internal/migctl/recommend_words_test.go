@@ -1,6 +1,7 @@
 package migctl
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -25,10 +26,12 @@ func bare(t *testing.T, loads ...load) []gpu.GPU {
 }
 
 // TestProcedureWithoutKubernetes: a node without a kubelet and pods gets no command of Kubernetes,
-// and no word of its device plugin; what migctl does stays.
+// and no word of its device plugin; what migctl does stays. In a container the exporter cannot see that
+// there is no kubelet.
 func TestProcedureWithoutKubernetes(t *testing.T) {
 	idle := slice("1g.10gb", at(0, 1), asleep)
 	idle.Processes = gpu.Some(1)
+	unseen := gpu.SourceState{Name: gpu.SourceKubelet, Err: fmt.Errorf("%w: mount it", gpu.ErrNotConfigured)}
 	moves := []string{
 		"Let no new work start on this node until then.", "migctl apply -f mig-layouts.yaml", "CUDA_VISIBLE_DEVICES",
 	}
@@ -41,18 +44,20 @@ func TestProcedureWithoutKubernetes(t *testing.T) {
 		"a GPU that is ready":       {append(bare(t, tiny, small), slicedH100(t, 2)), moves},
 		"an idle slice":             {[]gpu.GPU{slicedH100(t, 0, idle)}, []string{"The slice is free then: other work can have it"}},
 	} {
-		report, s := established(observed(advise.DefaultOptions(), 25*time.Hour, c.gpus...))
-		_, address := serve(t, recommended(report, s))
-		out := runner{}.run(t, address, "recommend").out
-		cmptest.HasTexts(t, flat(out), c.says...)
+		for _, sources := range [][]gpu.SourceState{nil, {unseen}} {
+			report, s := established(observedFrom(advise.DefaultOptions(), 25*time.Hour, sources, func(int) {}, c.gpus...))
+			_, address := serve(t, recommended(report, s))
+			out := runner{}.run(t, address, "recommend").out
+			cmptest.HasTexts(t, flat(out), c.says...)
 
-		for _, word := range []string{"kubectl", "gpu-operator", "device plugin", "pod", "kubelet", "GKE", "replica"} {
-			if strings.Contains(out, word) {
-				t.Errorf("%s: %q is in:\n%s", about, word, out)
+			for _, word := range []string{"kubectl", "gpu-operator", "device plugin", "pod", "kubelet", "GKE", "replica"} {
+				if strings.Contains(out, word) {
+					t.Errorf("%s, sources %v: %q is in:\n%s", about, sources, word, out)
+				}
 			}
-		}
 
-		fits(t, withoutCommands(out))
+			fits(t, withoutCommands(out))
+		}
 	}
 }
 
