@@ -367,7 +367,8 @@ func (r *Report) notes(s *gpu.Snapshot) []string {
 	if kubernetes && !described {
 		list = append(
 			list,
-			"the API server is not asked: pods of one owner do not add up, and annotations are not seen",
+			"the API server is not asked: pods of one owner do not add up, and annotations are not seen, nor "+
+				"which pods are one job: those that exchange data over sockets could be packed on one GPU",
 		)
 	}
 

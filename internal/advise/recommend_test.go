@@ -2,6 +2,7 @@ package advise
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
@@ -33,4 +34,14 @@ func TestKubernetesOfANode(t *testing.T) {
 		s := &gpu.Snapshot{Time: start(), Sources: c.sources, GPUs: []gpu.GPU{wholeGPU(t, "H100-80GB", 0, load{}, c.holders...)}}
 		cmptest.Equal(t, about, New(DefaultOptions()).Recommend(s).WithoutKubernetes, !c.want)
 	}
+}
+
+// TestNotesWithoutTheAPIServer: what only the API server knows is missing, and the notes say so.
+func TestNotesWithoutTheAPIServer(t *testing.T) {
+	s := &gpu.Snapshot{Time: start(), Sources: []gpu.SourceState{{Name: gpu.SourceKubelet, Up: true}}}
+	cmptest.HasTexts(t, strings.Join(New(DefaultOptions()).Recommend(s).Notes, "\n"),
+		"pods of one owner do not add up", "annotations are not seen", "which pods are one job")
+
+	s.Sources = append(s.Sources, gpu.SourceState{Name: gpu.SourceKubernetes, Up: true})
+	cmptest.LacksTexts(t, strings.Join(New(DefaultOptions()).Recommend(s).Notes, "\n"), "API server", "one job")
 }
