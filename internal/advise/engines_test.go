@@ -268,6 +268,31 @@ func TestDecodingIsNotIdle(t *testing.T) {
 	}
 }
 
+// TestIdleIsNoWordOnUnreadEngines: an idle slice with media engines that cannot be read may use these. One
+// that has none, or whose engines are read, does nothing.
+func TestIdleIsNoWordOnUnreadEngines(t *testing.T) {
+	read := gpu.Media{Decoder: gpu.Some(0.), JPEG: gpu.Some(0.), OFA: gpu.Some(0.)}
+
+	for about, c := range map[string]struct {
+		model, profile string
+		media          gpu.Media
+		says           string
+	}{
+		"with decoders":    {"A100-40GB", "2g.10gb", gpu.Media{}, "no kernel ran; its media engines cannot be read"},
+		"without engines":  {"A100-40GB", "1g.5gb", gpu.Media{}, ""},
+		"that can be read": {"H100-80GB", "2g.20gb", read, ""},
+	} {
+		g := videoSlice(t, c.model, c.profile, 0)
+		g.Instances[0].Media = c.media
+		setInstanceActivity(&g, 0, 0)
+
+		r := recommendFor(fastOptions(), 26*time.Hour, g)
+		cmptest.Equal(t, about, r.Action, ActionIdle)
+		cmptest.Equal(t, about+": "+r.Explanation, r.Explanation == "", c.says == "")
+		cmptest.HasTexts(t, r.Explanation, c.says)
+	}
+}
+
 func setInstanceActivity(g *gpu.GPU, busy, sm float64) {
 	g.Instances[0].Activity.GraphicsEngine, g.Instances[0].Activity.SM = gpu.Some(busy), gpu.Some(sm)
 }

@@ -24,6 +24,10 @@ func explainReason(r *Recommendation, o Options) string {
 		e = &Evidence{}
 	}
 
+	if r.Action == ActionIdle && e.MediaUnread {
+		return "no kernel ran; its media engines cannot be read, or were not all of the time: it may have used them"
+	}
+
 	switch r.Reason {
 	case ReasonMultiGPU:
 		return cmp.Or(r.job, fixedText(r.Reason))

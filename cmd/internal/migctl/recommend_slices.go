@@ -215,12 +215,18 @@ func (w *procedure) writeWaitForChanges(changes []advise.SliceChange) {
 
 // writeIdle writes how a slice on which nothing runs is given up.
 func (w *procedure) writeIdle(r *advise.Recommendation) {
+	ran := "and run nothing. If its work"
+	if isMediaUnread(r) {
+		ran = "and no kernel ran. Its media engines cannot be read here, or were not all of the time: it may " +
+			"have used them. If its work"
+	}
+
 	w.writeStep(
-		"GPU %d, %s, %s: it has held its memory for a day and run nothing. If its work is not needed, its "+
-			"owner gives it up.",
+		"GPU %d, %s, %s: it has held its memory for a day %s is not needed, its owner gives it up.",
 		r.Index,
 		placedProfile(r.Profile, r.Placement),
 		holderText(r),
+		ran,
 	)
 	hasOthers := slices.ContainsFunc(w.report.Devices, func(o advise.Recommendation) bool {
 		return o.Workload != nil && *o.Workload == *r.Workload &&
@@ -231,6 +237,11 @@ func (w *procedure) writeIdle(r *advise.Recommendation) {
 	case !isOwnedBy(r, "Deployment", "StatefulSet", "ReplicaSet", "ReplicationController"):
 		w.writeNote(
 			"Owner " + r.Workload.Owner + ": only it knows whether the work is done. End it there.",
+		)
+	case isMediaUnread(r):
+		w.writeNote(
+			"Owner " + r.Workload.Owner + ": only it knows whether it decodes or encodes. No command is printed " +
+				"that ends it.",
 		)
 	case hasOthers:
 		w.writeNote(
@@ -252,6 +263,9 @@ func (w *procedure) writeIdle(r *advise.Recommendation) {
 			"while it is held.",
 	)
 }
+
+// isMediaUnread reports whether a slice has media engines whose use could not be read.
+func isMediaUnread(r *advise.Recommendation) bool { return r.Evidence != nil && r.Evidence.MediaUnread }
 
 // writeEnd writes how all replicas of an owner are ended. That is everywhere, and we only know what
 // they do on this node: so first comes how to see the others.

@@ -148,6 +148,15 @@ func refusedSlices() []sliceCase {
 		{about: "idle", gpus: func(t *testing.T) []gpu.GPU {
 			return []gpu.GPU{slicedH100(t, 0, slice("3g.40gb", at(0, 4), asleep, serviceOf("a")))}
 		}, want: []string{"get deployment/a", "scale deployment/a"}, says: []string{"it has held its memory for a day and run nothing"}},
+		{about: "idle, with media engines that are not read", gpus: func(t *testing.T) []gpu.GPU {
+			unread := slice("3g.40gb", at(0, 4), asleep, serviceOf("a"))
+			unread.Media = gpu.Media{}
+
+			return []gpu.GPU{slicedH100(t, 0, unread)}
+		}, says: []string{
+			"it has held its memory for a day and no kernel ran. Its media engines cannot be read here",
+			"No command is printed that ends it.",
+		}},
 		{about: "an idle one of two replicas", gpus: func(t *testing.T) []gpu.GPU {
 			other := serviceOf("a")
 			other.Pod = "a-1"
