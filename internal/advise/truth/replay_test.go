@@ -77,6 +77,35 @@ func TestNegativeServiceTimeIsRefused(t *testing.T) {
 	}
 }
 
+// TestReplayOfWidthAlone: without bandwidth it is not known what kernels use of the GPU, so that nothing
+// is advised, and no count rests on the bandwidth that we assume.
+func TestReplayOfWidthAlone(t *testing.T) {
+	t.Parallel()
+
+	for columns, want := range map[string]string{
+		"width":           "| naive rule | 1 | 0 | 1 | – | – |\n",
+		"bandwidth":       "| naive rule | 1 | 0 | 1 | – | – |\n",
+		"width,bandwidth": "| naive rule | 1 | 0 | 0 | 0 | – |\n",
+	} {
+		var b strings.Builder
+		fmt.Fprintf(&b, "time,workload,memory_mib,busy,%s\n", columns)
+
+		for row := range 12 * 24 * 4 {
+			kernels := "0.05"
+			if columns == "width,bandwidth" {
+				kernels = "0.05,0.05"
+			}
+
+			fmt.Fprintf(&b, "%d,a,5000,0.25,%s\n", 1767225600+300*row, kernels)
+		}
+
+		r, _ := mustReplay(t, &shape{csv: b.String(), model: "H100-80GB", started: true})
+		b.Reset()
+		r.renderCounts(&b, "naive rule", func(a *replayed) *moved { return a.naive })
+		cmptest.Equal(t, columns, b.String(), want)
+	}
+}
+
 // TestCountsOfWhatTheTraceLacks: the summary counts a workload whose kernels are not in the trace by the
 // same figures as the list marks by "~", in each column.
 func TestCountsOfWhatTheTraceLacks(t *testing.T) {
@@ -97,7 +126,7 @@ type replay struct {
 	service    time.Duration
 	from, half time.Time
 	started    bool // what runs at the beginning was started there
-	measured   bool // the trace has what kernels use of the GPU
+	measured   bool // the trace has what kernels use of the GPU, in some lines: width and bandwidth
 	answers    []replayed
 }
 
@@ -152,7 +181,9 @@ func newReplay(m *model, list []*traced, started bool, service time.Duration) *r
 
 	r.half = r.from.Add(last.Sub(r.from) / 2)
 	for _, w := range list {
-		r.measured = r.measured || slices.ContainsFunc(w.rows, func(row traceRow) bool { return row.width.Present() })
+		r.measured = r.measured || slices.ContainsFunc(w.rows, func(row traceRow) bool {
+			return row.width.Present() && row.bandwidth.Present()
+		})
 		r.answers = append(r.answers, r.replay(w))
 	}
 
