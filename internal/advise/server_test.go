@@ -132,7 +132,8 @@ func TestServers(t *testing.T) {
 			serverStory{start: memoryOf(held(1, 20), held(8, 32), held(1, 60), held(1, 32)), answer: usesCache(0.05),
 				hints: modelMemory(14)}, kept(ReasonMemory), []string{"needs 69.0 GiB"}},
 		"reserves 40 %, annotated, does not answer": {serverStory{start: memoryOf(held(1, 14), held(1, 32)),
-			hints: modelMemory(14)}, kept(ReasonPreallocated), []string{"--advise.server-metrics"}},
+			hints: modelMemory(14)}, kept(ReasonPreallocated),
+			[]string{"--advise.server-metrics asks the server, if it has metrics"}}, // JAX has none
 		"flat at 40 %, maybe a fraction": {serverStory{start: memoryOf(held(1, 14), held(1, 32))}, kept(ReasonPreallocated), nil},
 		"flat at less":                   {serverStory{start: memoryOf(held(1, 14), held(1, 30))}, slice("3g.40gb"), nil},
 		"annotated with more than it holds": {serverStory{start: large, answer: usesCache(0.1), hints: modelMemory(75)},
