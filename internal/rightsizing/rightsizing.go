@@ -1,10 +1,11 @@
-// Package rightsizing runs the advisor: it observes every Snapshot, recommends once a minute, and
-// keeps the evidence over restarts.
+// Package rightsizing runs the advisor: it observes every Snapshot, recommends once a minute and when
+// a device changes hands, and keeps the evidence over restarts.
 package rightsizing
 
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -31,8 +32,8 @@ type Options struct {
 }
 
 // Loop observes every Snapshot, and recomputes the recommendations once a minute, by the Snapshots'
-// times. Run recomputes and saves. The poll calls Observe, which must wait for neither the packing
-// nor a disk.
+// times, and when a device changes hands. Run recomputes and saves. The poll calls Observe, which must
+// wait for neither the packing nor a disk.
 type Loop struct {
 	file       *evidenceFile      // nil: the evidence is not kept
 	wake       chan struct{}      // Observe wakes Run: recommendations are due
@@ -48,6 +49,8 @@ type Loop struct {
 	advisor *advise.Advisor
 	last    *gpu.Snapshot // the last Snapshot observed; nil before the first
 	minute  time.Time     // last's time, truncated
+	held    uint64        // the hash of what held the devices in last
+	seed    maphash.Seed  // makes the hashes of different Snapshots comparable
 }
 
 // New returns a loop. It reads the evidence of the last run, if that was kept.
@@ -57,6 +60,7 @@ func New(o Options) *Loop {
 		advisor:    advise.New(o.Advise),
 		isNodeName: o.IsNodeName,
 		published:  o.Published,
+		seed:       maphash.MakeSeed(),
 	}
 	if o.StateDir == "" {
 		level.Info(o.Logger).Log(
@@ -75,26 +79,69 @@ func New(o Options) *Loop {
 // Observe adds a Snapshot to the evidence, unless its time is in doubt.
 func (l *Loop) Observe(s *gpu.Snapshot) {
 	l.mu.Lock()
-	minute := s.Time.Truncate(time.Minute)
-	due := l.last == nil || !minute.Equal(l.minute)
 	l.restore(s)
 
-	observed := l.advisor.Observe(s)
-	if observed {
+	due := false
+	if l.advisor.Observe(s) {
+		due = l.isDue(s)
 		l.last = s
-		l.minute = minute
 	}
 
 	l.mu.Unlock()
 
-	if !observed || !due {
+	if !due {
 		return // the last report stands
 	}
 
 	select {
 	case l.wake <- struct{}{}:
-	default: // Run has not begun with the previous minute: it will use this Snapshot
+	default: // Run has not begun with the one before: it will use this Snapshot
 	}
+}
+
+// isDue reports whether s needs another report than the Snapshot before: a minute has begun, or a
+// device has changed hands. The report of before names a container that does not hold the device any
+// more, so that metrics would show no advice until the next minute. The caller holds mu.
+func (l *Loop) isDue(s *gpu.Snapshot) bool {
+	minute := s.Time.Truncate(time.Minute)
+	due := l.last == nil || !minute.Equal(l.minute)
+	l.minute = minute
+
+	held, known := l.hashHolders(s)
+	if known {
+		due = due || held != l.held
+		l.held = held
+	}
+
+	return due
+}
+
+// hashHolders returns a hash of which containers and batch jobs hold which devices. It returns false
+// while the pod of one is not described: until then the advisor does not know its workload.
+func (l *Loop) hashHolders(s *gpu.Snapshot) (held uint64, known bool) {
+	var hash maphash.Hash
+	hash.SetSeed(l.seed)
+
+	for d := range s.Devices() {
+		for i := range d.Holders {
+			h := &d.Holders[i]
+			if h.Undescribed {
+				return 0, false
+			}
+
+			maphash.WriteComparable(&hash, d.ID())
+			maphash.WriteComparable(&hash, h.Container)
+			maphash.WriteComparable(&hash, h.PodUID)
+			maphash.WriteComparable(&hash, h.Workload)
+		}
+
+		for _, job := range d.Jobs() {
+			maphash.WriteComparable(&hash, d.ID())
+			maphash.WriteComparable(&hash, job)
+		}
+	}
+
+	return hash.Sum64(), true
 }
 
 // restore gives the advisor the evidence that was found, once a Snapshot shows that it is of this
