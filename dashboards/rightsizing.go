@@ -66,12 +66,13 @@ func oneOf(device, label, expr string) string {
 
 // rejections returns the GPUs that the advisor keeps whole, with the reason. It leaves out a GPU for
 // which a slice would do by evidence that is not complete yet: underused counts it. And it leaves out
-// one for which another exporter, which knows more, has a candidate.
+// one for which another exporter, which knows more, has a candidate, or such a slice.
 func (s scope) rejections() string {
 	kept := s.gpu("nvidia_gpu_rightsizing_rejected", `reason!="provisional"`)
+	provisional := s.gpu("nvidia_gpu_rightsizing_rejected", `reason="provisional"`)
 
-	return oneOf(onGPU, "reason", kept) + " unless on (" +
-		onGPU + ") " + s.gpu(candidate)
+	return oneOf(onGPU, "reason", kept) + " unless on (" + onGPU + ") " + s.gpu(candidate) +
+		" unless on (" + onGPU + ") " + provisional
 }
 
 // advisedSlices returns one value for each slice that should change. build makes the expression for

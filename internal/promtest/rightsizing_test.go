@@ -113,6 +113,11 @@ func (a *adviceText) serveGPU(on string, used float64, g advisedGPU) {
 
 	if a.isNew {
 		a.say("nvidia_gpu_rightsizing_confidence_ratio", on, 0)
+
+		if g.profile != "" || g.reason == "provisional" {
+			a.say("nvidia_gpu_rightsizing_rejected", on+`,reason="no-activity"`, 1) // it reads none
+		}
+
 		return
 	}
 
