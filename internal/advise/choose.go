@@ -5,10 +5,11 @@ import "github.com/mig-exporter/mig-exporter/internal/gpu"
 // Facts are what we decide by whether a workload needs its whole GPU. They come from an Advisor,
 // which sees every Snapshot, or from a history that was kept elsewhere.
 type Facts struct {
-	Evidence *Evidence
-	OptedOut bool
-	Shared   bool // by several containers
-	MultiGPU bool // its pod holds others, too, or is part of a job that does
+	Evidence     *Evidence
+	OptedOut     bool
+	Shared       bool // by several containers
+	MultiGPU     bool // its pod holds others, too, or is part of a job that does
+	EndsByItself bool // its pods end when their work is done, see EndsByItself
 	// Job is a sentence on that job. If it is empty, we use a general one.
 	Job            string
 	NVLink         bool // data was exchanged over it
@@ -33,6 +34,7 @@ func Choose(g *gpu.GPU, f *Facts, o Options) Recommendation {
 	}
 	current := wholeCapacity(g)
 	f.Evidence.countEngines(current)
+	f.Evidence.requests.closed = f.EndsByItself
 
 	if r.Reason = f.disqualified(g, current, o); r.Reason == ReasonNone {
 		trials := tryProfiles(g, f.Evidence, current, limits{strict: o.Strict, stretch: o.MaxStretch}, o)

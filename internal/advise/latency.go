@@ -84,8 +84,12 @@ func (e *Evidence) lacksLatency(w *workload) bool {
 }
 
 // endsByItself reports whether a workload is a job, whose pods end when their work is done.
-func (k Key) endsByItself() bool {
-	kind, _, _ := strings.Cut(k.Owner, "/")
+func (k Key) endsByItself() bool { return EndsByItself(k.Owner) }
+
+// EndsByItself reports whether an owner is a job, "Job/resnet" or "batch/4711", whose pods end when their
+// work is done.
+func EndsByItself(owner string) bool {
+	kind, _, _ := strings.Cut(owner, "/")
 	return kind == "batch" || strings.HasSuffix(kind, "Job")
 }
 

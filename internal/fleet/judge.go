@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
@@ -115,6 +116,9 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 	h.addUses(facts, known.Profiles)
 	isMixed := a.addServerOf(g, facts)
 	h.last.limitEvidence(facts.Evidence, a.options.Advise)
+
+	_, owner, _ := strings.Cut(h.owner, "/") // after its namespace
+	facts.EndsByItself = advise.EndsByItself(owner)
 
 	if h.sawStart() {
 		facts.Evidence.Starts = 1

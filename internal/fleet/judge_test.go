@@ -125,6 +125,11 @@ func judgmentsOfHistories() map[string]judgment {
 	}
 }
 
+// halfBusy makes kernels of 40 % of the SMs run for half of the time.
+func halfBusy(h *history) {
+	hours(0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0.5, 0.5*0.4, 0 })
+}
+
 // judgmentsOfLoads are about what ran on a GPU.
 func judgmentsOfLoads() map[string]judgment {
 	return map[string]judgment{
@@ -186,6 +191,11 @@ func judgmentsOfLoads() map[string]judgment {
 			hours(0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0.05, 0.05*0.4, 0 })
 			h.busy[100], h.sms[100] = 0.9, 0.9*0.4
 		}, "slice  2g.20gb"},
+		"busy for half of the time": {func(_ *fleetGPU, h *history) { halfBusy(h) }, "slice  3g.40gb"},
+		"busy for half of the time, a job": {func(_ *fleetGPU, h *history) {
+			halfBusy(h)
+			h.owner = "vision/Job/train"
+		}, "keep throughput "},
 		"all memory for an hour": {func(_ *fleetGPU, h *history) { h.memory[77] = 75 << 30 }, "keep memory "},
 		"growing memory": {func(_ *fleetGPU, h *history) {
 			for at := range h.memory {

@@ -239,15 +239,25 @@ func (w *workload) shapeVideo(m *model, kinds [4]bool) {
 }
 
 // shapeJob makes jobs of what ends by itself. A part of the short ones are loops, whose steps on the host
-// nothing hides; the others prepare data while their kernels run.
+// nothing hides, more of them in some pods than in others. The others prepare data while their kernels run,
+// and half of them say so.
 func (w *workload) shapeJob() {
 	r := rand.New(rand.NewPCG(w.seed, 0x10b)) // of its own, as in shapeVideo
 	w.job = w.kind == "short-lived" || w.kind == "training"
 
-	if w.kind == "short-lived" && r.IntN(2) == 0 {
-		w.kind = "loop"
-		w.loop = true
-		w.noise = 0
+	if w.kind != "short-lived" || r.IntN(2) == 0 {
+		w.overlaps = w.job && r.IntN(2) == 0
+		return
+	}
+
+	w.kind = "loop"
+	w.loop = true
+	w.noise = 0
+
+	level := w.busy(0)
+	w.busy = func(minute int) float64 {
+		_, pod := w.runs(minute)
+		return min(0.95, level*(0.4+1.2*w.random(pod, 6)))
 	}
 }
 

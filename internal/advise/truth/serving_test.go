@@ -108,6 +108,8 @@ func (w *workload) hints() gpu.RightsizingHints {
 func (w *workload) requestHints() gpu.RightsizingHints {
 	v := w.serves
 	switch {
+	case w.overlaps:
+		return gpu.RightsizingHints{Closed: true}
 	case v == nil || !v.known:
 		return gpu.RightsizingHints{}
 	case v.clients > 0:

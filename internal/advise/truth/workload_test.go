@@ -42,6 +42,7 @@ type workload struct {
 	// lifetime of a pod in minutes and the pause after it; 0 for a pod that stays.
 	lifetime, pause int
 	job             bool // its pods end by themselves
+	overlaps        bool // an annotation says that a job prepares its steps while the GPU works
 	// loop: it does one step after the other, each on the host first. A step that takes longer on the GPU
 	// delays all others.
 	loop   bool
