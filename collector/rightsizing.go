@@ -95,7 +95,7 @@ func declareRightsizing(c *catalog) *rightsizingFamilies {
 	f.instance = c.newFamily(
 		"nvidia_mig_gpu_instance_rightsizing_candidate",
 		"1 for a GPU instance that should be smaller (action shrink) or larger (grow), or whose "+
-			"container has held its memory for a day and run nothing (idle).",
+			"container has held its memory for a day and run no kernel (idle).",
 		"recommended_profile is a profile of the same GPU; absent if no other one is recommended.",
 		append([]string{"action"}, pod...)...)
 

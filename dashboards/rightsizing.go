@@ -319,7 +319,7 @@ func slicesByAction(s scope) panel {
 		w:     6,
 		h:     9,
 		description: "grow: too small, or its container did not come up or does not stay up; shrink: a smaller " +
-			"profile would do; idle: its container has held memory for a day and run nothing. " +
+			"profile would do; idle: its container has held memory for a day and run no kernel. " +
 			"Slices that are right are not in it." + advisor,
 		queries: []query{{expr: "sort_desc(" + aggregate("count", "action", s.sliceActions()) + ")",
 			legend: "{{action}}"}},

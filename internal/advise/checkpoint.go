@@ -205,6 +205,10 @@ func (w *workload) validate(at time.Time) error {
 		}
 	}
 
+	if w.ProcessSlot > keptStarts {
+		return fmt.Errorf("has its processes in slot %d; expected 0 to %d", w.ProcessSlot, keptStarts)
+	}
+
 	for _, h := range w.histograms() {
 		for _, weight := range h.Weights {
 			if !(weight >= 0) { // NaN, too

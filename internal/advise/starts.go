@@ -127,10 +127,11 @@ func (s *starts) peak() float64 { return float64(slices.Max(s.Peaks[:])) }
 type starting struct {
 	open bool // it has been watched since its beginning, and has not ended
 
-	// The workload that it belongs to, and its number among the starts of that; 0 if it is not counted, or
-	// shares a slot. Its peak may still grow after that if it was the size of a context.
-	of     *workload
-	number int32
+	// The workload that it belongs to, whether that has counted it, and its number among the starts of that;
+	// 0 if it shares a slot. Its peak may still grow after that if it was the size of a context.
+	of      *workload
+	counted bool
+	number  int32
 
 	// again is set if the container was up before the process came. If not, the process is a part of the
 	// container's start, and earlier is what those before it have used.
@@ -199,7 +200,7 @@ func (s *starting) follow(used float64, now time.Time, of *workload) {
 	switch {
 	case s.peak <= unusedMemory, s.peak < loadedFrom*s.late: // we do not know that anything has started
 	case s.peak <= contextMemory:
-		if flatFor >= settledAtContext {
+		if flatFor >= settledAtContext && !s.counted {
 			s.count()
 		}
 	case flatFor >= settledAfter:
@@ -213,12 +214,15 @@ func (s *starting) follow(used float64, now time.Time, of *workload) {
 func (s *starting) giveTo(of *workload) {
 	if s.of != of {
 		s.of = of
+		s.counted = false
 		s.number = 0
 	}
 }
 
 // count counts the start, or updates it if that was done before.
 func (s *starting) count() {
+	s.counted = true
+
 	switch last := s.of.Starts.Seen; {
 	case s.number == 0:
 		s.number = s.of.addStart(s)
@@ -231,7 +235,7 @@ func (s *starting) count() {
 // had not grown for half of its life, as the memory of a short job has not.
 func (s *starting) cameUp(now time.Time) bool {
 	const notZero = 1 // of a container that came and went in one reading both times are 0
-	return s.number > 0 || s.used < fallenShare*s.peak ||
+	return s.counted || s.used < fallenShare*s.peak ||
 		now.Sub(s.grown) >= max(now.Sub(s.began)/2, notZero)
 }
 

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/prometheus/common/model"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
 
 // heldGPU says in which steps one holder, a pod or a job, had one GPU.
@@ -12,6 +14,7 @@ type heldGPU struct {
 	gpu   *history
 	steps []bool
 	owner string // owner of the pod, "vision/Deployment/resnet"; empty if we don't know it
+	isJob bool   // it ends when its work is done
 }
 
 // heldByHolder has, for each holder by its place and name, the GPUs that it had.
@@ -55,6 +58,8 @@ func (all heldByHolder) add(h *history, at int, labels model.Metric, _ float64) 
 	if workload := labels["workload"]; workload != "" && pod != "" {
 		held.owner = string(namespace + "/" + workload)
 	}
+
+	held.isJob = job != "" || advise.EndsByItself(string(labels["workload"]))
 
 	h.job = cmp.Or(h.job, jobOf(labels))
 	h.held[at] = true

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
@@ -116,9 +115,7 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 	h.addUses(facts, known.Profiles)
 	isMixed := a.addServerOf(g, facts)
 	h.last.limitEvidence(facts.Evidence, a.options.Advise)
-
-	_, owner, _ := strings.Cut(h.owner, "/") // after its namespace
-	facts.EndsByItself = advise.EndsByItself(owner)
+	facts.EndsByItself = h.last != nil && h.last.isJob
 
 	if h.sawStart() {
 		facts.Evidence.Starts = 1
@@ -147,7 +144,7 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 func (a *analysis) explainUnknown(answer *GPU, h *history, f *advise.Facts, isMixed bool) {
 	switch answer.Reason {
 	case advise.ReasonLittleEvidence:
-		if f.Evidence.ObservedHours < answer.ObservedHours {
+		if h.last != nil && h.last.owner != "" && f.Evidence.ObservedHours < answer.ObservedHours {
 			answer.Explanation = h.last.explain(a.options.Advise)
 		}
 	case advise.ReasonPreallocated:

@@ -194,7 +194,7 @@ func judgmentsOfLoads() map[string]judgment {
 		"busy for half of the time": {func(_ *fleetGPU, h *history) { halfBusy(h) }, "slice  3g.40gb"},
 		"busy for half of the time, a job": {func(_ *fleetGPU, h *history) {
 			halfBusy(h)
-			h.owner = "vision/Job/train"
+			h.last = &lastHolder{isJob: true, seen: 2016, mayBeSeen: 2016}
 		}, "keep throughput "},
 		"all memory for an hour": {func(_ *fleetGPU, h *history) { h.memory[77] = 75 << 30 }, "keep memory "},
 		"growing memory": {func(_ *fleetGPU, h *history) {

@@ -10,9 +10,12 @@ import (
 )
 
 // lastHolder is what we know of the holder that had a GPU last, if it has a name. Pods of one owner add
-// up, as in an advisor. What other owners did on the GPU says nothing of what this one needs.
+// up, as in an advisor. What other owners did on the GPU counts, too, but is not enough.
 type lastHolder struct {
 	owner string // empty if we don't know it
+	isJob bool   // see heldGPU
+	// busy is the mean busy time while pods of the owner had the GPU or, without a known owner, the holder.
+	busy float64
 	// since is the first step in which pods of the owner had the GPU, seen in how many steps with a sample
 	// they did. Without a known owner, both are of the holder alone.
 	since, seen int
@@ -45,7 +48,7 @@ func (h *history) findLast(list []*heldGPU) *lastHolder {
 	mayBe := make([]bool, len(h.held))
 
 	for _, held := range list {
-		if held.isOfAnother(latest.owner) {
+		if held.isOfAnother(latest.owner, latest.isJob) {
 			continue
 		}
 
@@ -58,6 +61,8 @@ func (h *history) findLast(list []*heldGPU) *lastHolder {
 
 	return &lastHolder{
 		owner:     latest.owner,
+		isJob:     latest.isJob,
+		busy:      h.meanBusy(known),
 		since:     slices.Index(known, true),
 		seen:      h.countSeen(known),
 		mayBeSeen: h.countSeen(mayBe) + h.countNameless(0),
@@ -65,9 +70,22 @@ func (h *history) findLast(list []*heldGPU) *lastHolder {
 	}
 }
 
-// isOfAnother reports whether a holder is known to be of another owner.
-func (held *heldGPU) isOfAnother(owner string) bool {
-	return owner != "" && held.owner != "" && held.owner != owner
+// isOfAnother reports whether a holder is known to be of another owner. Two jobs may be two runs of the same
+// work, each with a name of its own.
+func (held *heldGPU) isOfAnother(owner string, isJob bool) bool {
+	return owner != "" && held.owner != "" && held.owner != owner && !(isJob && held.isJob)
+}
+
+// meanBusy returns the mean busy time in some steps; 0 if none has a sample.
+func (h *history) meanBusy(steps []bool) float64 {
+	sum := 0.
+	for at, is := range steps {
+		if is && !isNaN(h.busy[at]) {
+			sum += float64(h.busy[at])
+		}
+	}
+
+	return sum / float64(max(1, h.countSeen(steps)))
 }
 
 // countSeen counts the steps that have a sample of the GPU.
@@ -102,8 +120,12 @@ func (l *lastHolder) firstStep() int {
 }
 
 // limitEvidence limits the time for which the evidence was observed to that of the last holder's owner if
-// this is too short.
+// this is too short. A job's throughput depends on how busy it keeps the GPU itself.
 func (l *lastHolder) limitEvidence(e *advise.Evidence, o advise.Options) {
+	if l != nil && l.isJob {
+		e.BusyMean = max(e.BusyMean, l.busy)
+	}
+
 	if l != nil && hoursOf(l.mayBeSeen) < o.MinEvidence.Hours() {
 		e.ObservedHours = min(e.ObservedHours, hoursOf(l.mayBeSeen))
 	}

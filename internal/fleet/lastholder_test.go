@@ -202,3 +202,33 @@ func TestStartOfAnotherOwner(t *testing.T) {
 		cmptest.Equal(t, owner, got, want)
 	}
 }
+
+// TestLastJob: a job is one however it is known and wherever the window ends, and its busy time is that of
+// its own runs.
+func TestLastJob(t *testing.T) {
+	for about, c := range map[string]struct {
+		stays []stay
+		want  lastHolder
+	}{
+		"batch jobs":              {[]stay{{"41", batch, 0, weekOfSteps}}, lastHolder{isJob: true, busy: 0.1}},
+		"a job that ended":        {[]stay{{"a-1", "Job/a", 0, weekOfSteps - 30}}, lastHolder{isJob: true, busy: 0.1}},
+		"a service":               {[]stay{{"a-1", "Deployment/a", 0, weekOfSteps}}, lastHolder{busy: 0.1}},
+		"a job beside a service":  {daily(5*stepsPerHour, "Deployment/a"), lastHolder{isJob: true, busy: 0.9}},
+		"a service after its job": {[]stay{{"c-1", "CronJob/c", 0, 600}, {"a-1", "Deployment/a", 600, weekOfSteps}}, lastHolder{busy: 0.1}},
+	} {
+		h := stayed(weekly(), c.stays, func(h *history) {
+			for at := range h.busy {
+				h.busy[at] = 0.1
+				if about == "a job beside a service" && at%dayOfSteps >= dayOfSteps-5*stepsPerHour {
+					h.busy[at] = 0.9
+				}
+			}
+		}).history
+
+		cmptest.Equal(t, about, h.last.isJob, c.want.isJob)
+
+		if math.Abs(h.last.busy-c.want.busy) > 0.05 {
+			t.Errorf("%s: busy for %.2f, want %.2f", about, h.last.busy, c.want.busy)
+		}
+	}
+}

@@ -215,7 +215,7 @@ func (a *analysis) notes(r *Report) []string {
 	add(
 		r.Fleet.Provisional,
 		"%d of the slices are provisional, by evidence that is not complete yet: FREED leaves them out. "+
-			"Of %d of them it is of less than seven days.",
+			"Of %d of them it is of less than seven days, or may be of another workload.",
 		r.Fleet.Provisional,
 		c.young,
 	)

@@ -36,7 +36,7 @@ func (all heldByHolder) findStarts() {
 // addStarts notes whether a holder came within the window. Its start says what the last holder needs only
 // if both may be of one owner.
 func (h *history) addStarts(held *heldGPU) {
-	if held.isOfAnother(h.last.owner) {
+	if held.isOfAnother(h.last.owner, h.last.isJob) {
 		return
 	}
 

@@ -49,7 +49,8 @@ type Loop struct {
 	advisor *advise.Advisor
 	last    *gpu.Snapshot // the last Snapshot observed; nil before the first
 	minute  time.Time     // last's time, truncated
-	held    uint64        // the hash of what held the devices in last
+	held    uint64        // the hash of what held the devices when a report was due last
+	due     time.Time     // when it was due
 	seed    maphash.Seed  // makes the hashes of different Snapshots comparable
 }
 
@@ -108,13 +109,23 @@ func (l *Loop) isDue(s *gpu.Snapshot) bool {
 	l.minute = minute
 
 	held, known := l.hashHolders(s)
+	changed := known && held != l.held && s.Time.Sub(l.due) >= handoverPause
+
+	if !due && !changed {
+		return false
+	}
+
+	l.due = s.Time
 	if known {
-		due = due || held != l.held
 		l.held = held
 	}
 
-	return due
+	return true
 }
+
+// handoverPause is how long after a report a device that changes hands has to wait for the next one. On a
+// node of many slices with short jobs, one changes hands every second.
+const handoverPause = 5 * time.Second
 
 // hashHolders returns a hash of which containers and batch jobs hold which devices. It returns false
 // while the pod of one is not described: until then the advisor does not know its workload.

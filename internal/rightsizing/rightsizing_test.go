@@ -22,7 +22,7 @@ func TestReportAtAHandover(t *testing.T) {
 
 	at := time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
 	observe := func(change func(g *gpu.GPU)) *advise.Report {
-		at = at.Add(time.Second)
+		at = at.Add(handoverPause)
 		s := heldSnapshot("node-a", "GPU-1", "GPU-2")
 		s.Time = at
 		change(&s.GPUs[1])
@@ -64,4 +64,11 @@ func TestReportAtAHandover(t *testing.T) {
 	}
 	cmptest.Equal(t, "first job", job("41").Devices[1].Workload.Owner, "batch/41")
 	cmptest.Equal(t, "next job", job("42").Devices[1].Workload.Owner, "batch/42")
+
+	// The next one comes a second later, and has to wait.
+	at = at.Add(time.Second - handoverPause)
+	cmptest.Equal(t, "a second later", job("43").Devices[1].Workload.Owner, "batch/42")
+
+	at = at.Add(-time.Second)
+	cmptest.Equal(t, "after the pause", job("43").Devices[1].Workload.Owner, "batch/43")
 }
