@@ -60,22 +60,20 @@ func evaluatedAlerts(t *testing.T, scrapes []string, names ...string) map[string
 	var at, next time.Time
 	evaluate := func() {
 		since := at.Sub(r.start)
-		for _, g := range slices.Backward(r.groups) { // recording rules first
-			switch g.Name() {
-			case "mig-alerts-days":
-			case "mig-alerts-holders": // asked for now, a day and two days ago
-				if since%(24*time.Hour) != 0 && !slices.Contains(lastEvaluations(), since) {
-					continue
-				}
-			case "mig-alerts-rightsizing", "mig-alerts-use", "mig-alerts-advisor":
-				if !slices.Contains(lastEvaluations(), since) {
-					continue
-				}
-			default:
-				continue
-			}
+		isLast := slices.Contains(lastEvaluations(), since)
 
-			r.evalGroup(g, at)
+		for _, due := range []struct {
+			group string // each reads what those before it have recorded
+			now   bool
+		}{
+			{"mig-alerts-days", true},
+			{"mig-alerts-holders", isLast || since%(24*time.Hour) == 0}, // asked for now, a day and two days ago
+			{"mig-alerts-rightsizing", isLast}, {"mig-alerts-advisor", isLast}, {"mig-alerts-use", isLast},
+		} {
+			i := slices.IndexFunc(r.groups, func(g *rules.Group) bool { return g.Name() == due.group })
+			if due.now {
+				r.evalGroup(r.groups[i], at)
+			}
 		}
 	}
 
