@@ -323,8 +323,8 @@ func (s *ServerEvidence) explain() string {
 			s.Need/(1<<30),
 		)
 	case s.Kind == "":
-		text += ". How much of its cache is used is not known: --advise.server-metrics asks the server, if it has " +
-			"metrics"
+		text += ". How much of its cache is used is not known: --advise.server-metrics asks the server, if it " +
+			"has metrics"
 	case s.AskedHours == 0:
 		text += ". It does not say how much of its cache is used"
 	case s.isSilent():

@@ -235,6 +235,7 @@ func (s *starting) count() {
 // had not grown for half of its life, as the memory of a short job has not.
 func (s *starting) cameUp(now time.Time) bool {
 	const notZero = 1 // of a container that came and went in one reading both times are 0
+
 	return s.counted || s.used < fallenShare*s.peak ||
 		now.Sub(s.grown) >= max(now.Sub(s.began)/2, notZero)
 }

@@ -79,6 +79,7 @@ func (held *heldGPU) isOfAnother(owner string, isJob bool) bool {
 // meanBusy returns the mean busy time in some steps; 0 if none has a sample.
 func (h *history) meanBusy(steps []bool) float64 {
 	sum := 0.
+
 	for at, is := range steps {
 		if is && !isNaN(h.busy[at]) {
 			sum += float64(h.busy[at])
