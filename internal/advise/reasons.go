@@ -156,7 +156,8 @@ func timeText(reason Reason) string {
 	case ReasonLatency:
 		return "requests would wait too long for each other in a slice, in the busiest hour"
 	case ReasonThroughput:
-		return "in a slice requests would take longer, and clients that wait for their answers send too few"
+		return "in a slice each request or step would take longer, and clients that wait for their answers, or a " +
+			"job that does one step after the other, would do too little"
 	}
 
 	return "a slice could not keep up at busy times"

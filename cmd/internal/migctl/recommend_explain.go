@@ -370,7 +370,7 @@ func consideredText(reason advise.Reason, strict bool) string {
 	case advise.ReasonLatency:
 		return "requests would wait too long"
 	case advise.ReasonThroughput:
-		return "clients that wait would send too few requests"
+		return "clients that wait for answers, or a job for its steps, would do too little"
 	case advise.ReasonBusy:
 		return "could not keep up"
 	case advise.ReasonNoActivity:
