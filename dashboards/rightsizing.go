@@ -267,6 +267,7 @@ func keptByReason(s scope) panel {
 		hue:   countHue,
 		w:     9,
 		h:     9,
+
 		description: "GPUs for which no slice is recommended, by reason. stretch, latency, throughput, busy: a slice would be too slow. memory: " +
 			"no slice has enough. preallocated: the framework takes all memory in advance; limit it there so that the need " +
 			"can be seen. start-unseen: a slice would do, but how much a start needs is not known; restart one replica. GPUs " +

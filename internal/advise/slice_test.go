@@ -55,6 +55,7 @@ func sliceCases() []sliceCase {
 			about: "far too big", profile: "3g.40gb", load: load{busy: 0.5, sm: 0.05, gib: 3},
 			want: answer{Action: ActionShrink, Profile: "1g.10gb"},
 		},
+
 		{
 			about: "saturated, noticed within a quarter of an hour", profile: "1g.10gb", load: load{busy: 1, sm: 0.97, gib: 3},
 			duration: 12 * time.Minute, want: answer{Action: ActionGrow, Reason: ReasonSaturated, Profile: "1g.20gb"},
@@ -67,6 +68,7 @@ func sliceCases() []sliceCase {
 			about: "full from its start, as a framework takes it", profile: "1g.10gb", load: load{busy: 0.2, sm: 0.1, gib: 9.5},
 			want: answer{Action: ActionKeep, Reason: ReasonPreallocated},
 		},
+
 		{about: "idle for a day, with its memory", profile: "1g.10gb", load: load{gib: 1}, duration: 24*time.Hour + time.Minute,
 			want: answer{Action: ActionIdle}},
 		{
@@ -83,6 +85,7 @@ func sliceCases() []sliceCase {
 			change:   func(g *gpu.GPU) { g.Instances[0].Activity = gpu.Activity{} }, want: answer{Action: ActionKeep,
 				Reason: ReasonLittleEvidence},
 		},
+
 		{
 			about: "width at the limit is a lower bound", profile: "3g.40gb", load: load{busy: 0.2, sm: 0.2, gib: 3},
 			want: answer{Action: ActionKeep},
@@ -92,6 +95,7 @@ func sliceCases() []sliceCase {
 			change: func(g *gpu.GPU) { g.ActivitySource = gpu.ActivityDCGM }, want: answer{Action: ActionUnknown,
 				Reason: ReasonNoActivity},
 		},
+
 		{
 			about: "free", profile: "1g.10gb", change: func(g *gpu.GPU) {
 				g.Instances[0].Holders, g.Instances[0].Allocated = nil, gpu.Some(false)

@@ -459,8 +459,9 @@ func (d *device) endStart(now time.Time, again bool) {
 	up := d.start.cameUp(now)
 	hasBeenUp := d.hasBeenUp(now)
 	isPart := again && !d.start.again && d.isStarting(now)
+	isNews := !d.start.counted || d.start.peak > contextMemory // what idled at a context's size counts once
 
-	if (up || hasBeenUp) && !isPart && d.start.peak >= loadedFrom*d.start.late {
+	if (up || hasBeenUp) && isNews && !isPart && d.start.peak >= loadedFrom*d.start.late {
 		d.start.count()
 	}
 

@@ -78,6 +78,12 @@ func startCases() map[string]struct {
 	unnamed := stage{5, 30, func(g *gpu.GPU) { g.Holders, g.Allocated = nil, gpu.None[bool]() }}
 	small := func(s stage) stage { s.gib = 0.9; return s }
 	idles := []stage{free(1), runs(1, 100, 8), runs(2, 5, 60), runs(2, 100, 8), runs(9, day+10, 0.5)}
+	idleInTurns := append([]stage{}, idles[:4]...)
+
+	for pid := uint32(9); pid < 12; pid++ {
+		idleInTurns = append(idleInTurns, runs(pid, day+10, 0.5))
+	}
+
 	workers := []stage{free(1), runs(1, 5, 60), runs(1, 100, 8)}
 
 	for pid := uint32(2); pid < 10; pid++ {
@@ -115,6 +121,7 @@ func startCases() map[string]struct {
 		"is restarted":                        {[]stage{held(100, 8), held(1, 0.3), held(5, 30), held(62, 8)}, seenStart{1, 30}},
 		"is restarted between two polls":      {[]stage{runs(7, 100, 8), runs(8, 5, 30), runs(8, 62, 8)}, seenStart{1, 30}},
 		"has a process that idles":            {idles, seenStart{2, 60}},
+		"has processes that idle":             {idleInTurns, seenStart{2, 60}},
 		"replaces its worker again and again": {workers, seenStart{2, 60}},
 		"prepares, and then serves": {[]stage{free(1), runs(7, 5, 30), runs(7, 1, 60), runs(8, 5, 20), runs(8, 62, 8)},
 			seenStart{1, 60}},

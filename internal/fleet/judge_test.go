@@ -74,6 +74,7 @@ func judgmentsOfHistories() map[string]judgment {
 		"no total":        {func(_ *fleetGPU, h *history) { h.total = 0 }, "slice  1g.10gb"},
 		"another size":    {func(_ *fleetGPU, h *history) { h.total = 64 << 30 }, "keep model-unknown "},
 		"profiles unsaid": {func(d *fleetGPU, _ *history) { d.name = "NVIDIA B300" }, "keep model-unknown "},
+
 		"held since before the window": {func(_ *fleetGPU, h *history) { h.arrived, h.stayed = false, false },
 			"keep start-unseen "},
 		"a new pod, of half an hour": {func(_ *fleetGPU, h *history) { h.stayed = false }, "keep start-unseen "},
@@ -98,6 +99,7 @@ func judgmentsOfHistories() map[string]judgment {
 				h.memory[at] = 9 << 20
 			}
 		}, "keep start-unseen "},
+
 		"no busy time": {func(_ *fleetGPU, h *history) { lose(h, 0, 168) }, "keep no-history "},
 		"no memory": {func(_ *fleetGPU, h *history) {
 			for at := range h.memory {
@@ -229,6 +231,7 @@ func judgmentsOfEngines() map[string]judgment {
 		"a decoder":     {func(_ *fleetGPU, h *history) { h.useEngines("decoder", 0.1, 0.1, 1) }, "slice  1g.10gb"},
 		"two decoders":  {func(_ *fleetGPU, h *history) { h.useEngines("decoder", 2./7, 2./7, 1) }, "slice  3g.40gb"},
 		"five decoders": {func(_ *fleetGPU, h *history) { h.useEngines("decoder", 5./7, 5./7, 1) }, "keep media-engines "},
+
 		"five decoders in a scrape of each half hour": {func(_ *fleetGPU, h *history) {
 			h.useEngines("decoder", 1./7, 5./7, 6)
 		}, "keep media-engines "},
@@ -236,6 +239,7 @@ func judgmentsOfEngines() map[string]judgment {
 			h.useEngines("decoder", 0.05, 0.05, 1)
 			h.engines["decoder"].mean[1000], h.engines["decoder"].most[1000] = 5./7, 5./7
 		}, "keep media-engines "},
+
 		"decoders of which the steps are unknown": {func(_ *fleetGPU, h *history) {
 			m := h.mediaOf("decoder")
 			m.most, m.read.complete = 0.1, true

@@ -138,6 +138,7 @@ func unknownOwners() map[string]lastHolderCase {
 		"one pod":                  {[]stay{{"a", "", 6, weekOfSteps}}, nil, finalSlice},
 		"another, for ten minutes": {[]stay{{"a", "", 6, weekOfSteps - 2}, {"b", "", weekOfSteps - 2, weekOfSteps}}, nil, provisional},
 		"another, for two days":    {[]stay{{"a", "", 6, 5 * dayOfSteps}, {"b", "", 5 * dayOfSteps, weekOfSteps}}, nil, finalSlice},
+
 		"only the first owner is unknown": {
 			[]stay{{"a", "", 6, weekOfSteps - 2}, {"b", "Deployment/b", weekOfSteps - 2, weekOfSteps}}, nil, provisional,
 		},
@@ -147,6 +148,7 @@ func unknownOwners() map[string]lastHolderCase {
 		"another batch job for ten minutes": {
 			[]stay{{"4711", batch, 6, weekOfSteps - 2}, {"4712", batch, weekOfSteps - 2, weekOfSteps}}, nil, provisional,
 		},
+
 		"processes alone": {nil, holds(6, weekOfSteps), finalSlice},
 		"processes after a pod, for an hour": {
 			[]stay{{"a-1", "Deployment/a", 6, weekOfSteps - 12}}, holds(weekOfSteps-12, weekOfSteps), provisional,
@@ -161,7 +163,7 @@ func unknownOwners() map[string]lastHolderCase {
 }
 
 // TestLastHolderNeedsEvidence: an answer is for the workload that had the GPU last. What another one did
-// there before is no evidence on it; pods of its owner are.
+// there before is not enough for it; what pods of its owner did is.
 func TestLastHolderNeedsEvidence(t *testing.T) {
 	all := knownOwners()
 	maps.Copy(all, unknownOwners())
