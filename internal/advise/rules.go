@@ -227,10 +227,11 @@ func (r Reason) Summary(o Options) string {
 }
 
 // preallocatedRemedy says how to make the need for memory visible. The flags are those of flagOf, and of
-// https://docs.jax.dev/en/latest/gpu_memory_allocation.html.
+// https://docs.jax.dev/en/latest/201/gpu-memory.html: JAX has no metrics, but can take memory as it needs it.
 const preallocatedRemedy = "Limit it there (vLLM: --gpu-memory-utilization, SGLang: " +
 	"--mem-fraction-static, TGI: --cuda-memory-fraction, TensorRT-LLM: " +
-	"kv_cache_free_gpu_mem_fraction, JAX: XLA_PYTHON_CLIENT_MEM_FRACTION) to let it be seen"
+	"kv_cache_free_gpu_mem_fraction, JAX: XLA_PYTHON_CLIENT_PREALLOCATE=false or XLA_CLIENT_MEM_FRACTION) " +
+	"to let it be seen"
 
 // Round3 rounds to three decimals: more would claim a precision that no evidence has.
 func Round3(v float64) float64 { return round3(v) }
