@@ -313,8 +313,8 @@ func (s scope) holders() string {
 // problems of a large fleet are few and cost as much as its holders, which are many.
 func (s scope) problemsWithHolders() string {
 	// Problems are of slices that have an info and of any GPU, also if nvidia_gpu_up is not scraped.
-	devices := s.anyHolder() + " or on (" + deviceRow + ") " +
-		aggregate("max", deviceRow, either(s.sliceInfo(), s.gpuProblem()))
+	devices := s.anyHolder() + " or on (" + deviceRow + ") (" +
+		either(aggregate("max", deviceRow, s.sliceInfo()), s.gpuProblem()) + ")"
 	held := "(" + devices + ") * 0 + on (" + deviceRow + ") group_left (slice) (" + s.problems() + ")"
 
 	return rowsOfHolders(`label_replace(` + held + `, "holder", "n/a", "holder", "")`)
@@ -343,10 +343,18 @@ func rowsOfHolders(expr string) string {
 // containers matches the families that say which containers hold devices; free selects the devices
 // that are free.
 func (s scope) holdersOf(containers, free string) string {
+	return s.podsOf(containers, "") +
+		orHolder("by slice", s.slice("nvidia_gpu_mig_enabled")+" == 1") +
+		orHolder("free", free)
+}
+
+// podsOf returns one series for each device that pods hold, with the label holder. among is "", or
+// leaves series of containers out before they are grouped.
+func (s scope) podsOf(containers, among string) string {
 	const byHolder = deviceRow + ", namespace, pod"
 
 	holding := func(more string) string {
-		return aggregate("group", byHolder, "{"+containers+more+","+s.slices+"}")
+		return aggregate("group", byHolder, "{"+containers+more+","+s.slices+"}"+among)
 	}
 	name := func(expr string) string { return `label_join(` + expr + `, "holder", "/", "namespace", "pod")` }
 	unconfirmed := `label_replace(` + name(holding(`,confirmed="false"`)) +
@@ -356,9 +364,21 @@ func (s scope) holdersOf(containers, free string) string {
 		` > 1), "holder", "$1 pods", "n", "(.*)")`
 
 	// For a device with several pods, the series with their number takes the place of those of each.
-	return several + " or on (" + onSlice + ") (" + each + ")" +
-		orHolder("by slice", s.slice("nvidia_gpu_mig_enabled")+" == 1") +
-		orHolder("free", free)
+	return several + " or on (" + onSlice + ") (" + each + ")"
+}
+
+// slicesWithHolders returns the values of the slices that few selects, of a family of slices, with the
+// labels of holders and a label that the values have. It leaves out all other slices before it groups
+// and joins their series: on a large fleet these are nearly all.
+func (s scope) slicesWithHolders(values, label, few string) string {
+	among := " and on (" + onSlice + ") " + few
+	devices := s.podsOf(podInfo, among) +
+		orHolder("free", s.slice("nvidia_mig_gpu_instance_allocated")+" == 0"+among) +
+		orHolder("n/a", few)
+	placed := withPlacement("("+values+")", s.sliceInfo()+among)
+	held := "(" + devices + ") * 0 + on (" + deviceRow + ") group_left (slice, " + label + ") (" + placed + ")"
+
+	return allPods(aggregate("max", rows+", namespace, pod, holder, "+label, held))
 }
 
 // orHolder returns the text holder for the devices of expr that no expression before it has.

@@ -328,14 +328,10 @@ func slicesByAction(s scope) panel {
 }
 
 func sliceTable(s scope) panel {
-	placed := func(labels, expr string) string { return aggregate("max", labels, s.withPlacement("("+expr+")")) }
 	number := map[string]string{"grow": "1", "idle": "2", "shrink": "3"}
-	state := placed(rows, s.advisedSlices(func(action, selected string) string {
-		return constant(number[action], aggregate("max", deviceRow, selected))
-	}))
-	profile := s.advisedSlices(func(_, selected string) string {
-		return `label_replace(` + oneOf(deviceRow, "recommended_profile", selected) +
-			`, "recommended_profile", "n/a", "recommended_profile", "")`
+	state := s.advisedSlices(func(action, selected string) string {
+		return constant(number[action], `label_replace(`+oneOf(deviceRow, "recommended_profile", selected)+
+			`, "recommended_profile", "n/a", "recommended_profile", "")`)
 	})
 
 	return panel{
@@ -347,9 +343,7 @@ func sliceTable(s scope) panel {
 		description: "Those that are too small first, with the profile that would do. n/a: the slice is idle, or no " +
 			"profile has more than it has. Click a GPU to see what its slices do." + advisor,
 		queries: []query{
-			{ref: "Action", expr: state},
-			{ref: "Profile", expr: placed(rows+", recommended_profile", profile)},
-			{ref: "Holder", expr: "(" + s.holders() + ") and on (" + rows + ") " + state},
+			{ref: "Action", expr: s.slicesWithHolders(state, "recommended_profile", s.slice(advised))},
 		},
 		columns: append(
 			deviceColumns(
@@ -374,13 +368,15 @@ func sliceTable(s scope) panel {
 }
 
 // evidencePanels returns panels with a line for each chosen whole GPU. The lines are recorded means:
-// a week of samples of each GPU of a fleet would be too many.
+// a week of samples of each GPU of a fleet would be too many. Where the GPUs are is asked once, for
+// the end of the time range, since that is recorded more often and of all GPUs.
 func evidencePanels(s scope) []panel {
 	line := func(title, hue, text, recorded string) panel {
 		placed := selectFamily(recorded, `cluster=~"$cluster"`) +
-			" * on (cluster, uuid) group_left (instance, gpu) " + s.gpu("mig:gpu_target:sole")
+			" * on (cluster, uuid) group_left (instance, gpu) " + s.gpu("mig:gpu_target:sole") + " @ end()"
 		p := ratios(title, hue,
-			text+" Of GPUs without MIG, while they are held."+ruled,
+			text+" Of GPUs without MIG, while they are held, under the names that they have at the end of the time range; one "+
+				"that is not served then is not drawn."+ruled,
 			aggregate("max", byGPU, placed), "{{instance}} GPU {{gpu}}")
 		p.points = fewPoints
 

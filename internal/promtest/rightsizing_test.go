@@ -259,7 +259,7 @@ func (f *fleet) adviceInWords(t *testing.T, boards map[string]grafanaDashboard, 
 
 		return list
 	}
-	var profiles, holders, reasons, keepers, actions, byProfile []string
+	var profiles, holders, reasons, keepers, changes []string
 
 	for i, g := range advisedGPUs() {
 		if g.profile != "" {
@@ -282,11 +282,10 @@ func (f *fleet) adviceInWords(t *testing.T, boards map[string]grafanaDashboard, 
 			s.recommended = "n/a"
 		}
 
-		actions, byProfile = append(actions, slice+" ml/"+s.pod), append(byProfile, slice+" "+s.recommended)
+		changes = append(changes, slice+" "+s.recommended+" ml/"+s.pod)
 	}
 
-	slices.Sort(actions)
-	slices.Sort(byProfile)
+	slices.Sort(changes)
 
 	for _, c := range []struct{ got, want []string }{
 		{said(board, "Whole GPUs that should be slices", "Profile", "gpu", "recommended_profile"), profiles},
@@ -296,8 +295,7 @@ func (f *fleet) adviceInWords(t *testing.T, boards map[string]grafanaDashboard, 
 		{said(board, "GPUs that stay whole", "Reason", "gpu", "reason"), reasons},
 		{said(board, "GPUs that stay whole", "Holder", "gpu", "holder"), keepers},
 		{said(board, "Why GPUs stay whole", "A", "reason"), []string{"nvlink 1", "stretch 2"}},
-		{said(board, "Slices that should change", "Holder", "slice", "holder"), actions},
-		{said(board, "Slices that should change", "Profile", "slice", "recommended_profile"), byProfile},
+		{said(board, "Slices that should change", "Action", "slice", "recommended_profile", "holder"), changes},
 		{said(board, "Slices by what they should do", "A", "action"), []string{"grow 2", "idle 1", "shrink 1"}},
 		{said(boards["mig-fleet"], "Slices by what they should do", "A", "action"), []string{"grow 2", "idle 1", "shrink 1"}},
 		{said(boards["mig-fleet"], "Why GPUs stay whole", "A", "reason"), []string{"nvlink 1", "stretch 2"}},
