@@ -25,9 +25,14 @@ import (
 	"github.com/prometheus/prometheus/tsdb/tombstones"
 )
 
-// The functions below write the blocks of a large fleet. What Prometheus stored of one simulated
+// The functions below write what Prometheus has of a large fleet. What it stored of one simulated
 // node is repeated over days, and written again for each other node under names of its own. We
-// write chunks and index ourselves: a head that takes the samples one by one would need an hour.
+// write chunks and index of blocks ourselves: a head that takes the samples one by one would need an
+// hour. It takes the last hour alone: a query of what is now reads Prometheus' memory, no blocks.
+
+// inHead is how much of the end is in Prometheus' memory: what dashboards ask of now and of an hour
+// before. A server has two to three hours there.
+const inHead = 70 * time.Minute
 
 // sample is a sample of a stored series.
 type sample struct {
@@ -64,8 +69,8 @@ func (s storedSeries) isTime() bool {
 	return strings.HasSuffix(s.labels.Get(model.MetricNameLabel), "timestamp_seconds")
 }
 
-// chunks returns the chunks of some periods: period 0 is the last one, 1 the one before.
-func (s storedSeries) chunks(from, to int) ([]chunks.Meta, error) {
+// chunks returns the chunks of some periods up to a time: period 0 is the last one, 1 the one before.
+func (s storedSeries) chunks(from, to int, until time.Time) ([]chunks.Meta, error) {
 	var list []chunks.Sample
 
 	for k := min(from, s.periods-1); k >= to; k-- {
@@ -75,6 +80,10 @@ func (s storedSeries) chunks(from, to int) ([]chunks.Meta, error) {
 			x.at -= shift.Milliseconds()
 			if s.isTime() {
 				x.value -= shift.Seconds()
+			}
+
+			if x.at > until.UnixMilli() {
+				break
 			}
 
 			list = append(list, x)
@@ -172,16 +181,16 @@ func copyNode(list []storedSeries, node string) []copied {
 // 15 days, which is its default.
 const blockPeriods = 9
 
-// writeFleet writes the blocks of a fleet, and returns how many series and samples they have. The
+// writeFleet writes the blocks of a fleet up to a time, and returns how many samples they have. The
 // series must be sorted.
-func writeFleet(dir string, fleet []copied) (samples int, err error) {
+func writeFleet(dir string, fleet []copied, until time.Time) (samples int, err error) {
 	periods := 0
 	for _, c := range fleet {
 		periods = max(periods, c.of.periods)
 	}
 
 	for to := 0; to < periods; to += blockPeriods {
-		n, err := writeBlock(dir, fleet, min(to+blockPeriods, periods)-1, to)
+		n, err := writeBlock(dir, fleet, min(to+blockPeriods, periods)-1, to, until)
 		if err != nil {
 			return 0, err
 		}
@@ -192,8 +201,8 @@ func writeFleet(dir string, fleet []copied) (samples int, err error) {
 	return samples, nil
 }
 
-// writeBlock writes the block of some periods.
-func writeBlock(dir string, fleet []copied, from, to int) (samples int, err error) {
+// writeBlock writes the block of some periods up to a time.
+func writeBlock(dir string, fleet []copied, from, to int, until time.Time) (samples int, err error) {
 	id := ulid.Make()
 	dir = filepath.Join(dir, id.String())
 
@@ -214,7 +223,7 @@ func writeBlock(dir string, fleet []copied, from, to int) (samples int, err erro
 			continue
 		}
 
-		if encoded[c.of], err = c.of.chunks(from, to); err != nil {
+		if encoded[c.of], err = c.of.chunks(from, to, until); err != nil {
 			return 0, err
 		}
 	}
@@ -287,4 +296,41 @@ func writeSeries(dir string, fleet []copied, encoded map[*storedSeries][]chunks.
 	}
 
 	return nil
+}
+
+// appendFleet appends the samples of a fleet after a time, and returns how many these are.
+func appendFleet(db *tsdb.DB, fleet []copied, after time.Time) (samples int, err error) {
+	const atOnce = 10_000
+
+	for part := range slices.Chunk(fleet, atOnce) {
+		appender := db.Appender(context.Background())
+
+		for _, c := range part {
+			var ref storage.SeriesRef
+
+			for _, x := range c.of.samples {
+				if x.at <= after.UnixMilli() {
+					continue
+				}
+
+				if x.histogram != nil {
+					ref, err = appender.AppendHistogram(ref, c.labels, x.at, x.histogram, nil)
+				} else {
+					ref, err = appender.Append(ref, c.labels, x.at, x.value)
+				}
+
+				if err != nil {
+					return 0, errors.Join(err, appender.Rollback())
+				}
+
+				samples++
+			}
+		}
+
+		if err := appender.Commit(); err != nil {
+			return 0, err
+		}
+	}
+
+	return samples, nil
 }

@@ -257,7 +257,8 @@ func grafanaStep(step time.Duration) time.Duration {
 	return time.Hour
 }
 
-// openFleet writes the blocks of a fleet and opens them. The result ends at the returned time.
+// openFleet writes the blocks of a fleet, opens them, and appends what is newer. The result ends at
+// the returned time.
 func openFleet(b *testing.B, kinds []benchKind) (*Prometheus, time.Time) {
 	b.Helper()
 
@@ -286,14 +287,19 @@ func openFleet(b *testing.B, kinds []benchKind) (*Prometheus, time.Time) {
 		}
 	}
 
-	samples, err := writeFleet(dir, fleet)
+	samples, err := writeFleet(dir, fleet, end.Add(-inHead))
 	if err != nil {
 		b.Fatal(err)
 	}
 
-	fmt.Fprintf(os.Stderr, "%s: %d nodes, %d series, %d samples\n", b.Name(), nodes, len(fleet), samples)
-
 	e := openBlocks(b, dir)
+
+	newer, err := appendFleet(e.db, fleet, end.Add(-inHead))
+	if err != nil {
+		b.Fatal(err)
+	}
+
+	fmt.Fprintf(os.Stderr, "%s: %d nodes, %d series, %d samples, %d of them in memory\n", b.Name(), nodes, len(fleet), samples+newer, newer)
 
 	debug.FreeOSMemory()
 
@@ -306,6 +312,8 @@ func openBlocks(b *testing.B, dir string) *Prometheus {
 
 	opts := tsdb.DefaultOptions()
 	opts.RetentionDuration = 0
+	opts.WALSegmentSize = -1                                          // without a log: nothing is read again
+	opts.MinBlockDuration = 2 * (inHead + time.Minute).Milliseconds() // a head takes what is half of it older than its newest
 
 	db, err := tsdb.Open(dir, nil, nil, opts, tsdb.NewDBStats())
 	if err != nil {
