@@ -48,7 +48,9 @@ LONG_PROMQL   := TestDemoFires|TestRightsizingLoop|TestSingleStrategyLoop|TestAd
 # the others compute. The output of each comes when it ends.
 AT_ONCE       := lint test-e2e test-unit test-promql test-crash test-truth test-kubectl test-openapi test-docs
 # Packages without goroutines: the race detector makes their tests four times as slow, and has nothing to find.
-NO_GOROUTINES := /internal/(mig|advise|archtest)$$
+NO_GOROUTINES := /internal/(mig|advise|archtest|sim/requests)$$
+# What one goroutine does, at each of hundreds of points or in hundreds of states: repeated, it shows no more races than once.
+REPEATED      := TestCrashBetweenAnyTwoSteps|TestCrashDuringRollBack|TestCrashDuringRestore|TestFailureAtEveryStep|TestFullDisk|TestRecoveryKeepsRunning|TestLayoutChangesNeverMix|TestDearSteps|TestRenderUnderChurn|TestShippedScenariosKeep|TestStoriesAdmit|TestFleetOutput|TestFleetProgress
 ARGS          ?=
 
 # The commit's time, which packages and archives give to their files.
@@ -63,7 +65,7 @@ LDFLAGS     := -s -w -X $(VERSION_PKG).Version=$(VERSION) -X $(VERSION_PKG).Revi
 export CGO_ENABLED := 1
 export CGO_CFLAGS  := -O2 -g -Wno-deprecated-declarations
 # The commit is stamped above; go's own stamping fails in checkouts that belong to another user.
-export GOFLAGS     += -buildvcs=false
+export GOFLAGS     += -buildvcs=false -vet=off
 # Each process with the race detector sleeps a second before it ends, otherwise: the tests start hundreds.
 export GORACE      ?= atexit_sleep_ms=20
 
@@ -129,8 +131,9 @@ lint: $(LINT) ## run golangci-lint, installing the version that the project uses
 .PHONY: test-unit
 test-unit: toolchain
 	@echo "==> unit tests, with the race detector"
-	go test -race -timeout $(TEST_TIMEOUT) -skip '$(LONG)' $$(go list ./... | grep -v -e /cmd/ -e /deploy -e /control/crash -e /control/rival -e /advise/truth | grep -v -E '$(NO_GOROUTINES)')
+	go test -race -timeout $(TEST_TIMEOUT) -skip '$(LONG)|$(REPEATED)' $$(go list ./... | grep -v -e /cmd/ -e /deploy -e /control/crash -e /control/rival -e /advise/truth | grep -v -E '$(NO_GOROUTINES)')
 	go test -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -E '$(NO_GOROUTINES)')
+	go test -timeout $(TEST_TIMEOUT) -run '$(REPEATED)' ./collector ./internal/control ./internal/nvmlsource ./internal/sim
 
 # Without the race detector, which makes it ten times as slow: each node is evaluated by one goroutine alone.
 .PHONY: test-truth
@@ -163,7 +166,7 @@ test-crash: toolchain
 .PHONY: test-e2e
 test-e2e: toolchain
 	@echo "==> end to end: the built binary on simulated nodes, byte for byte against testdata/golden"
-	go test -race -count=1 -parallel 6 -timeout $(TEST_TIMEOUT) -skip '$(LONG)' ./cmd/... || { echo "where the change of a golden is meant, run: make golden, and review the difference"; exit 1; }
+	go test -race -count=1 -parallel 6 -timeout $(TEST_TIMEOUT) -skip '$(LONG)|$(REPEATED)' ./cmd/... && go test -count=1 -timeout $(TEST_TIMEOUT) -run '$(REPEATED)' ./cmd/internal/migctl || { echo "where the change of a golden is meant, run: make golden, and review the difference"; exit 1; }
 
 .PHONY: test-hardware
 test-hardware: build ## print what check-node says and what this node's driver answers where nvml.h is open, and hold the driver contract against this node's own GPUs, reading only; it fails if there are none

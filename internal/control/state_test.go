@@ -334,10 +334,13 @@ func TestSettlingBlocksItsGPUsOnly(t *testing.T) {
 		_, err = e.EndSettling(t.Context(), Actor{Name: "uid:7"}, first.ID)
 		isProblem(t, err, api.Forbidden)
 
-		for range 2 {
-			if _, err := e.EndSettling(t.Context(), everything, first.ID); err != nil {
-				t.Fatal(err)
-			}
+		if _, err := e.EndSettling(t.Context(), everything, first.ID); err != nil {
+			t.Error(err)
+		}
+
+		// Asked again, it is the same, or the operation has ended by now.
+		if _, err := e.EndSettling(t.Context(), everything, first.ID); err != nil {
+			isProblem(t, err, api.BadSpec)
 		}
 
 		time.Sleep(2 * time.Second)
