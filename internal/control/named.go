@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/control/spec"
@@ -13,15 +14,20 @@ import (
 
 // namedLayouts are the layouts that a spec can name, by name.
 type namedLayouts struct {
-	rules map[string][]api.LayoutRule // all of them: the built-in ones and the operator's
-	own   map[string][]api.LayoutRule // the operator's
+	rules func() map[string][]api.LayoutRule // all of them: the built-in ones and the operator's
+	own   map[string][]api.LayoutRule        // the operator's
 }
 
 // SetLayouts replaces the operator's layouts for the plans that follow. A layout with the name of a
 // built-in one replaces it. The caller must not modify layouts afterwards.
 func (e *Engine) SetLayouts(layouts map[string][]api.LayoutRule) {
-	rules := spec.BuiltIn()
-	maps.Copy(rules, layouts)
+	// The built-in ones are of all models, and most specs name none.
+	rules := sync.OnceValue(func() map[string][]api.LayoutRule {
+		all := spec.BuiltIn()
+		maps.Copy(all, layouts)
+
+		return all
+	})
 	e.named.Store(&namedLayouts{rules: rules, own: layouts})
 }
 
@@ -37,8 +43,10 @@ func (e *Engine) Layouts(ctx context.Context) (*api.NamedLayouts, error) {
 	}
 
 	named := e.named.Load()
-	for _, name := range slices.Sorted(maps.Keys(named.rules)) {
-		l := api.NamedLayout{Name: name, Rules: named.rules[name], Applies: []gpu.UUID{}}
+	rules := named.rules()
+
+	for _, name := range slices.Sorted(maps.Keys(rules)) {
+		l := api.NamedLayout{Name: name, Rules: rules[name], Applies: []gpu.UUID{}}
 
 		suitable := gpus
 

@@ -70,8 +70,8 @@ func TestGoodSpecs(t *testing.T) {
 			t.Errorf("%s on the wire: %+v, %v\nwant %+v", path, wire, err, s)
 		}
 
-		if _, err := Resolve(s,
-			map[string][]api.LayoutRule{"all-balanced": {{Devices: api.DeviceList{All: true}}}}); err != nil {
+		layouts := map[string][]api.LayoutRule{"all-balanced": {{Devices: api.DeviceList{All: true}}}}
+		if _, err := Resolve(s, func() map[string][]api.LayoutRule { return layouts }); err != nil {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
@@ -157,7 +157,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("%s: %+v, %v\nwas %+v", text, again, err, s)
 		}
 
-		if _, err := Resolve(s, nil); err != nil && !errors.As(err, &e) {
+		if _, err := Resolve(s, func() map[string][]api.LayoutRule { return nil }); err != nil && !errors.As(err, &e) {
 			t.Fatalf("%T %v", err, err)
 		}
 	})

@@ -12,9 +12,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// Resolve turns a spec into the planner's types. It looks up a named layout in layouts, which are
-// the node's, or only in the spec's own mig-configs if it has any. Errors are *strictyaml.Error.
-func Resolve(s api.Spec, layouts map[string][]api.LayoutRule) (mig.Spec, error) {
+// Resolve turns a spec into the planner's types. It looks up a named layout in what layouts returns,
+// which are the node's, or only in the spec's own mig-configs if it has any. Errors are
+// *strictyaml.Error.
+func Resolve(s api.Spec, layouts func() map[string][]api.LayoutRule) (mig.Spec, error) {
 	if err := checkForm(s); err != nil {
 		return mig.Spec{}, err
 	}
@@ -50,22 +51,24 @@ func Rules(layout []api.LayoutRule) ([]mig.Rule, error) {
 
 func resolveLayout(
 	s api.Spec,
-	layouts map[string][]api.LayoutRule,
+	layouts func() map[string][]api.LayoutRule,
 ) ([]mig.Rule, *strictyaml.Error) {
 	key := "layout"
+	known := s.MIGConfigs
 
-	if s.MIGConfigs != nil {
-		layouts = s.MIGConfigs
+	if known == nil {
+		known = layouts()
+	} else {
 		key = "mig-configs"
 
 		if s.Layout == "" {
-			for name := range layouts { // checkForm has seen to it that there is only one
+			for name := range known { // checkForm has seen to it that there is only one
 				s.Layout = name
 			}
 		}
 	}
 
-	layout, ok := layouts[s.Layout]
+	layout, ok := known[s.Layout]
 	if !ok && s.MIGConfigs == nil {
 		return nil, newError(
 			"layout",
@@ -76,7 +79,7 @@ func resolveLayout(
 
 	if !ok {
 		return nil, newError(
-			"layout", "%.80q is not known; expected one of: %s", s.Layout, joinNames(layouts))
+			"layout", "%.80q is not known; expected one of: %s", s.Layout, joinNames(known))
 	}
 
 	return resolveRules(strictyaml.Join(key, s.Layout), layout)

@@ -53,7 +53,7 @@ func TestResolve(t *testing.T) {
 			continue
 		}
 
-		got, err := Resolve(s, layouts)
+		got, err := Resolve(s, func() map[string][]api.LayoutRule { return layouts })
 		if err != nil || !reflect.DeepEqual(got, tt.want) {
 			t.Errorf("%s: %+v, %v\nwant %+v", tt.spec, got, err, tt.want)
 		}
@@ -107,7 +107,9 @@ func TestResolveChecksWhatDidNotComeFromAFile(t *testing.T) {
 		{api.Spec{Demand: []api.Need{{Count: 40}, {Count: 40}}}, "demand: asks for 80 instances; expected 1 to 64"},
 		{api.Spec{Demand: []api.Need{{}}}, "demand: asks for 0 instances"},
 	} {
-		_, err := Resolve(tt.spec, map[string][]api.LayoutRule{"all": nil, "half": nil})
+		_, err := Resolve(tt.spec, func() map[string][]api.LayoutRule {
+			return map[string][]api.LayoutRule{"all": nil, "half": nil}
+		})
 
 		var e *strictyaml.Error
 		if !errors.As(err, &e) || !strings.Contains(err.Error(), tt.says) {
