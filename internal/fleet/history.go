@@ -223,6 +223,19 @@ func (q *querier) series(
 	r v1.Range,
 	set func(h *history, at int, labels model.Metric, value float64),
 ) {
+	q.eachSeries(template, gpus, r, func(h *history, labels model.Metric) func(at int, value float64) {
+		return func(at int, value float64) { set(h, at, labels, value) }
+	})
+}
+
+// eachSeries is series for what is worked out once for the labels of a series: begin returns what gets
+// the values of one.
+func (q *querier) eachSeries(
+	template string,
+	gpus []*fleetGPU,
+	r v1.Range,
+	begin func(h *history, labels model.Metric) func(at int, value float64),
+) {
 	if q.err != nil || template == "" || len(gpus) == 0 {
 		return
 	}
@@ -241,10 +254,12 @@ func (q *querier) series(
 			continue
 		}
 
+		set := begin(h, row.Metric)
+
 		for _, p := range row.Values {
 			at := int(p.Timestamp.Sub(model.TimeFromUnixNano(r.Start.UnixNano())) / r.Step)
 			if at >= 0 && at < count && !math.IsNaN(float64(p.Value)) {
-				set(h, at, row.Metric, float64(p.Value))
+				set(at, float64(p.Value))
 			}
 		}
 	}
@@ -262,7 +277,7 @@ func (q *querier) queryMeans(gpus []*fleetGPU) {
 
 	all := heldByHolder{}
 	for _, held := range q.dialect.held {
-		q.series(held, gpus, steps, all.add)
+		q.eachSeries(held, gpus, steps, all.add)
 	}
 
 	all.finish(q.gpus)

@@ -20,9 +20,9 @@ type heldGPU struct {
 // heldByHolder has, for each holder by its place and name, the GPUs that it had.
 type heldByHolder map[string][]*heldGPU
 
-// add notes that the holder that the labels name had a GPU in a step. If Prometheus scrapes without
-// honor_labels, the pod is in labels that begin with exported_.
-func (all heldByHolder) add(h *history, at int, labels model.Metric, _ float64) {
+// add returns a function that notes that the holder that the labels name had a GPU in a step. If
+// Prometheus scrapes without honor_labels, the pod is in labels that begin with exported_.
+func (all heldByHolder) add(h *history, labels model.Metric) func(at int, _ float64) {
 	namespace := labels["namespace"]
 	pod := labels["pod"]
 
@@ -41,38 +41,42 @@ func (all heldByHolder) add(h *history, at int, labels model.Metric, _ float64) 
 		h.shared = true
 	}
 
-	name := strings.Join([]string{h.place, string(namespace), string(pod), string(job)}, "/")
-	var held *heldGPU
-
-	for _, known := range all[name] {
-		if known.gpu == h {
-			held = known
-		}
-	}
-
-	if held == nil {
-		held = &heldGPU{gpu: h, steps: make([]bool, len(h.held))}
-		all[name] = append(all[name], held)
-	}
+	held := all.of(h, strings.Join([]string{h.place, string(namespace), string(pod), string(job)}, "/"))
 
 	if workload := labels["workload"]; workload != "" && pod != "" {
 		held.owner = string(namespace + "/" + workload)
 	}
 
 	held.isJob = job != "" || advise.EndsByItself(string(labels["workload"]))
-
 	h.job = cmp.Or(h.job, jobOf(labels))
-	h.held[at] = true
 
 	key := podKey{namespace: string(namespace), pod: string(pod)}
-	h.pods[key] += 0 // also if the step counts already
+	h.pods[key] += 0 // also if all steps count already
 
-	if !held.steps[at] {
-		held.steps[at] = true
-		h.pods[key]++
-		h.holders[at] = min(h.holders[at]+1, 2)
-		h.namespaces[string(namespace)]++
+	return func(at int, _ float64) {
+		h.held[at] = true
+
+		if !held.steps[at] {
+			held.steps[at] = true
+			h.pods[key]++
+			h.holders[at] = min(h.holders[at]+1, 2)
+			h.namespaces[string(namespace)]++
+		}
 	}
+}
+
+// of returns what is known of a holder, by its place and name, and one GPU.
+func (all heldByHolder) of(h *history, name string) *heldGPU {
+	for _, known := range all[name] {
+		if known.gpu == h {
+			return known
+		}
+	}
+
+	held := &heldGPU{gpu: h, steps: make([]bool, len(h.held))}
+	all[name] = append(all[name], held)
+
+	return held
 }
 
 // If two holders had a GPU in the same step, one may have followed the other. Only if that lasts

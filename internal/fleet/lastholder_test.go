@@ -47,7 +47,7 @@ func stayed(o Options, stays []stay, change func(*history)) *fleetGPU {
 		}
 
 		for at := s.from; at < s.to; at++ {
-			all.add(h, at, labels, 1)
+			all.add(h, labels)(at, 1)
 		}
 	}
 

@@ -109,7 +109,7 @@ func TestOwners(t *testing.T) {
 	steps := len(h.held)
 	hold := func(pod, workload string, from, to int) {
 		for at := from; at < to; at++ {
-			all.add(h, at, model.Metric{"namespace": "ml", "pod": model.LabelValue(pod), "workload": model.LabelValue(workload)}, 1)
+			all.add(h, model.Metric{"namespace": "ml", "pod": model.LabelValue(pod), "workload": model.LabelValue(workload)})(at, 1)
 		}
 	}
 	hold("a-0", "StatefulSet/a", 0, 100)
@@ -147,7 +147,7 @@ func TestJobsInHistories(t *testing.T) {
 		}
 
 		for at := range d.history.held {
-			all.add(d.history, at, labels, 1)
+			all.add(d.history, labels)(at, 1)
 		}
 
 		all.finish(map[string]*history{d.uuid: d.history})

@@ -57,7 +57,7 @@ func TestServersOfAHistory(t *testing.T) {
 
 		all := heldByHolder{}
 		for pod, server := range c.servers {
-			all.add(d.history, 0, model.Metric{"namespace": "ml", "pod": model.LabelValue(pod)}, 1)
+			all.add(d.history, model.Metric{"namespace": "ml", "pod": model.LabelValue(pod)})(0, 1)
 
 			if server != nil {
 				s.servers[podKey{"a", "ml", pod}] = server
@@ -65,7 +65,7 @@ func TestServersOfAHistory(t *testing.T) {
 		}
 
 		if c.job {
-			all.add(d.history, 0, model.Metric{"hpc_job": "4711"}, 1)
+			all.add(d.history, model.Metric{"hpc_job": "4711"})(0, 1)
 		}
 
 		answer := judgeOne(s, d)
@@ -128,7 +128,7 @@ func TestSilentServersOfAHistory(t *testing.T) {
 
 			for end := at + int(days[0])*day; at < end; at++ {
 				if c.named == 0 || at < c.named*day {
-					all.add(d.history, at, model.Metric{"namespace": "ml", "pod": model.LabelValue(name)}, 1)
+					all.add(d.history, model.Metric{"namespace": "ml", "pod": model.LabelValue(name)})(at, 1)
 				}
 			}
 		}
@@ -338,7 +338,7 @@ func TestRefusalsConcernServers(t *testing.T) {
 				d.history.memory[i] = used * gib
 			}
 
-			heldByHolder{}.add(d.history, 0, model.Metric{"namespace": "ml", "pod": model.LabelValue(pod)}, 1)
+			heldByHolder{}.add(d.history, model.Metric{"namespace": "ml", "pod": model.LabelValue(pod)})(0, 1)
 			answer := judgeOne(a, d)
 			a.gpus = []*fleetGPU{d}
 

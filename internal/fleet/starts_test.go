@@ -44,7 +44,7 @@ func TestStartsInTheHistory(t *testing.T) {
 
 		for name, span := range c.pods {
 			labels := model.Metric{"namespace": "ml", "pod": model.LabelValue(name[:1])}
-			hours(span[0], span[1], func(at int) { all.add(h, at, labels, 1) })
+			hours(span[0], span[1], func(at int) { all.add(h, labels)(at, 1) })
 		}
 
 		all.findStarts()
