@@ -49,8 +49,8 @@ LONG_PROMQL   := TestDemoFires|TestRightsizingLoop|TestSingleStrategyLoop|TestAd
 AT_ONCE       := lint test-e2e test-unit test-promql test-crash test-truth test-kubectl test-openapi test-docs
 # Packages without goroutines: the race detector makes their tests four times as slow, and has nothing to find.
 NO_GOROUTINES := /internal/(mig|advise|archtest|sim/requests)$$
-# What one goroutine does, at each of hundreds of points or in hundreds of states: repeated, it shows no more races than once.
-REPEATED      := TestCrashBetweenAnyTwoSteps|TestCrashDuringRollBack|TestCrashDuringRestore|TestFailureAtEveryStep|TestFullDisk|TestRecoveryKeepsRunning|TestLayoutChangesNeverMix|TestDearSteps|TestRenderUnderChurn|TestShippedScenariosKeep|TestStoriesAdmit|TestFleetOutput|TestFleetProgress
+# They repeat at hundreds of points, or with hundreds of values, what other tests do once with the race detector.
+REPEATED      := TestCrashBetweenAnyTwoSteps|TestCrashDuringRollBack|TestCrashDuringRestore|TestFailureAtEveryStep|TestFullDiskAtEveryWrite|TestRecoveryKeepsRunning|TestLayoutChangesNeverMix|TestDearSteps|TestRenderUnderChurn|TestShippedScenariosKeep|TestStoriesAdmit|TestFleetOutput
 ARGS          ?=
 
 # The commit's time, which packages and archives give to their files.
@@ -64,7 +64,8 @@ LDFLAGS     := -s -w -X $(VERSION_PKG).Version=$(VERSION) -X $(VERSION_PKG).Revi
 # go-nvml is bound with cgo and compiles with a page of deprecation warnings otherwise.
 export CGO_ENABLED := 1
 export CGO_CFLAGS  := -O2 -g -Wno-deprecated-declarations
-# The commit is stamped above; go's own stamping fails in checkouts that belong to another user.
+# The commit is stamped above; go's own stamping fails in checkouts that belong to another user. go vet is part of make lint, and
+# of the targets of the modules that are linted elsewhere: as a part of each go test it would look at all dependencies twice.
 export GOFLAGS     += -buildvcs=false -vet=off
 # Each process with the race detector sleeps a second before it ends, otherwise: the tests start hundreds.
 export GORACE      ?= atexit_sleep_ms=20

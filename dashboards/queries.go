@@ -314,7 +314,7 @@ func (s scope) holders() string {
 func (s scope) problemsWithHolders() string {
 	// Problems are of slices that have an info and of any GPU, also if nvidia_gpu_up is not scraped.
 	devices := s.anyHolder() + " or on (" + deviceRow + ") (" +
-		either(aggregate("max", deviceRow, s.sliceInfo()), s.gpuProblem()) + ")"
+		either(s.gpuProblem(), aggregate("max", deviceRow, s.sliceInfo())) + ")"
 	held := "(" + devices + ") * 0 + on (" + deviceRow + ") group_left (slice) (" + s.problems() + ")"
 
 	return rowsOfHolders(`label_replace(` + held + `, "holder", "n/a", "holder", "")`)
@@ -367,18 +367,19 @@ func (s scope) podsOf(containers, among string) string {
 	return several + " or on (" + onSlice + ") (" + each + ")"
 }
 
-// slicesWithHolders returns the values of the slices that few selects, of a family of slices, with the
-// labels of holders and a label that the values have. It leaves out all other slices before it groups
-// and joins their series: on a large fleet these are nearly all.
+// slicesWithHolders returns values of slices, with a label of theirs and those of holders. few selects
+// the same slices: all others, which are nearly all of a large fleet, are left out before their series
+// are grouped and joined.
 func (s scope) slicesWithHolders(values, label, few string) string {
-	among := " and on (" + onSlice + ") " + few
+	among := " and on (" + onSlice + ") (" + few + ")"
 	devices := s.podsOf(podInfo, among) +
 		orHolder("free", s.slice("nvidia_mig_gpu_instance_allocated")+" == 0"+among) +
-		orHolder("n/a", few)
+		" or on (" + deviceRow + ") " + aggregate("max", deviceRow, few)
 	placed := withPlacement("("+values+")", s.sliceInfo()+among)
 	held := "(" + devices + ") * 0 + on (" + deviceRow + ") group_left (slice, " + label + ") (" + placed + ")"
+	named := `label_replace(` + held + `, "holder", "n/a", "holder", "")`
 
-	return allPods(aggregate("max", rows+", namespace, pod, holder, "+label, held))
+	return allPods(aggregate("max", rows+", namespace, pod, holder, "+label, named))
 }
 
 // orHolder returns the text holder for the devices of expr that no expression before it has.

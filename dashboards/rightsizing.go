@@ -368,15 +368,14 @@ func sliceTable(s scope) panel {
 }
 
 // evidencePanels returns panels with a line for each chosen whole GPU. The lines are recorded means:
-// a week of samples of each GPU of a fleet would be too many. Where the GPUs are is asked once, for
-// the end of the time range, since that is recorded more often and of all GPUs.
+// a week of samples of each GPU of a fleet would be too many. So would be mig:gpu_target:sole, which is
+// of all GPUs and more often recorded.
 func evidencePanels(s scope) []panel {
 	line := func(title, hue, text, recorded string) panel {
 		placed := selectFamily(recorded, `cluster=~"$cluster"`) +
-			" * on (cluster, uuid) group_left (instance, gpu) " + s.gpu("mig:gpu_target:sole") + " @ end()"
+			" * on (cluster, uuid) group_left (instance, gpu) " + s.gpu("mig:gpu_without_mig:sole")
 		p := ratios(title, hue,
-			text+" Of GPUs without MIG, while they are held, under the names that they have at the end of the time range; one "+
-				"that is not served then is not drawn."+ruled,
+			text+" Of GPUs without MIG, while they are held."+ruled,
 			aggregate("max", byGPU, placed), "{{instance}} GPU {{gpu}}")
 		p.points = fewPoints
 

@@ -230,8 +230,7 @@ func (r Reason) Summary(o Options) string {
 // https://docs.jax.dev/en/latest/201/gpu-memory.html: JAX has no metrics, but can take memory as it needs it.
 const preallocatedRemedy = "Limit it there (vLLM: --gpu-memory-utilization, SGLang: " +
 	"--mem-fraction-static, TGI: --cuda-memory-fraction, TensorRT-LLM: " +
-	"kv_cache_free_gpu_mem_fraction, JAX: XLA_PYTHON_CLIENT_PREALLOCATE=false or XLA_CLIENT_MEM_FRACTION) " +
-	"to let it be seen"
+	"kv_cache_free_gpu_mem_fraction), or with JAX set XLA_PYTHON_CLIENT_PREALLOCATE=false, to let it be seen"
 
 // Round3 rounds to three decimals: more would claim a precision that no evidence has.
 func Round3(v float64) float64 { return round3(v) }

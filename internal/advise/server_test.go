@@ -111,7 +111,7 @@ func TestServers(t *testing.T) {
 			slice("3g.40gb"), nil},
 		"all of the cache used": {serverStory{start: large, answer: usesCache(1)}, kept(ReasonMemory), nil},
 		"does not answer": {serverStory{start: large}, kept(ReasonPreallocated),
-			[]string{"--gpu-memory-utilization", "--mem-fraction-static", "XLA_PYTHON_CLIENT_PREALLOCATE=false or XLA_CLIENT_MEM_FRACTION"}},
+			[]string{"--gpu-memory-utilization", "--mem-fraction-static", "JAX set XLA_PYTHON_CLIENT_PREALLOCATE=false"}},
 		"answers for a day too few": {serverStory{start: large, answer: usesCache(0.1), hours: 12}, kept(ReasonPreallocated),
 			[]string{"is known for 12.0 h, which is too short"}},
 		"takes all memory after two hours": {serverStory{start: memoryOf(held(60, 2), held(60, 30), held(1, 72))},

@@ -268,7 +268,7 @@ func (w *world) afterFailure(t *testing.T, e *Engine, before, after string) {
 }
 
 // TestFullDisk has every journal write fail, and all that follow, until there is room again.
-func TestFullDisk(t *testing.T) {
+func TestFullDiskAtEveryWrite(t *testing.T) {
 	for name, begin := range representative() {
 		for n := 0; ; n++ {
 			failed := false

@@ -13,6 +13,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/control/spec"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
@@ -98,7 +99,7 @@ func planOf(t *testing.T, text, layout string, layouts []mig.GPULayout) []mig.St
 		t.Fatalf("%v:\n%s", err, text)
 	}
 
-	wanted, err := spec.Resolve(document, nil)
+	wanted, err := spec.Resolve(document, func() map[string][]api.LayoutRule { return nil })
 	if err != nil {
 		t.Fatalf("%v:\n%s", err, text)
 	}
