@@ -201,14 +201,21 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 	}
 
 	held := false
+	complete := !slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool { return e.Reading == gpu.ReadingMIG })
 
 	for i := range g.Instances {
+		complete = complete && g.Instances[i].Up
 		if a.observeInstance(g, &g.Instances[i], passed) {
 			held = true
 		}
 	}
 
-	a.observeTenants(g, held, passed.observed)
+	d := a.observeTenants(g, held, passed.observed)
+
+	d.memoryRead = time.Time{} // see deviceOf
+	if complete {
+		d.memoryRead = a.now
+	}
 }
 
 // observeWholeGPU adds a GPU without MIG mode.
@@ -263,8 +270,8 @@ func (d *device) isHeldByProcesses(holders []gpu.Holder, jobs []string) bool {
 }
 
 // observeTenants adds what the workloads on the GPU instances of a GPU draw together, while there
-// are any: power and traffic are measured for the GPU alone.
-func (a *Advisor) observeTenants(g *gpu.GPU, held bool, elapsed float64) {
+// are any: power and traffic are measured for the GPU alone. It returns the device of the GPU.
+func (a *Advisor) observeTenants(g *gpu.GPU, held bool, elapsed float64) *device {
 	d := a.deviceOf(gpu.IDOfGPU(g.UUID))
 	if id := (holderID{Model: g.Name, Tenants: held}); id != d.holder {
 		a.closeWindow(d, a.now)
@@ -275,16 +282,14 @@ func (a *Advisor) observeTenants(g *gpu.GPU, held bool, elapsed float64) {
 		}
 	}
 
-	d.memoryRead = a.now // see deviceOf
-
-	if !held {
-		return
+	if held {
+		d.open.held += elapsed
+		d.open.observed += elapsed
+		d.observePower(g, elapsed)
+		d.observeLinks(g, 0, elapsed)
 	}
 
-	d.open.held += elapsed
-	d.open.observed += elapsed
-	d.observePower(g, elapsed)
-	d.observeLinks(g, 0, elapsed)
+	return d
 }
 
 // observeGap counts the time in which the devices of a GPU were held and could not be read.
@@ -355,10 +360,11 @@ func (a *Advisor) deviceOf(id gpu.DeviceID) *device {
 	if d == nil {
 		d = &device{id: id}
 
-		// A new GPU instance did not exist at the last reading of its GPU: nothing was missed of it.
+		// A new GPU instance did not exist at the last reading of its GPU, if that was complete: nothing was
+		// missed of it.
 		if whole := a.devices[gpu.IDOfGPU(id.GPU())]; whole != nil {
 			d.memoryRead = whole.memoryRead
-			d.wasFree = true
+			d.wasFree = !whole.memoryRead.IsZero()
 		}
 
 		a.devices[id] = d

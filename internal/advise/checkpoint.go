@@ -41,17 +41,25 @@ func (a *Advisor) Checkpoint() *Checkpoint {
 		Down:      slices.Clone(a.down),
 	}
 
+	open := map[*workload][]*starting{}
+
 	for _, d := range a.order {
 		c.Down = d.appendDown(c.Down)
+		open[d.workload] = append(open[d.workload], &d.start)
 	}
 
-	for _, w := range a.workloads {
-		w := *w
+	for _, original := range a.workloads {
+		w := *original
 		w.Pods = slices.Clone(w.Pods)
 		w.Engines = slices.Clone(w.Engines)
 		w.Queues = slices.Clone(w.Queues)
 		w.Reserve = w.Reserve.copy()
 		w.Starts.Loads = copyOf(w.Starts.Loads)
+
+		for _, s := range open[original] {
+			s.raise(&w.Starts) // it has no starts that go on
+		}
+
 		c.Workloads = append(c.Workloads, w)
 	}
 

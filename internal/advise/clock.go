@@ -54,6 +54,7 @@ func (a *Advisor) followClock(now time.Time) {
 			&d.empty,
 			&d.start.began,
 			&d.start.grown,
+			&d.start.earlier.began,
 			&d.server.at,
 			&d.server.full,
 		)

@@ -109,6 +109,8 @@ func TestServers(t *testing.T) {
 			[]string{"vLLM says of itself that at most 10 % of its cache is used", "--gpu-memory-utilization=0.90"}},
 		"restarted in its first hour": {serverStory{start: slices.Concat(large, []float64{72, 0}, large), answer: usesCache(0.1)},
 			slice("3g.40gb"), nil},
+		"builds an engine before it loads": {serverStory{start: slices.Concat(memoryOf(held(1, 20), held(1, 40), held(1, 60)),
+			[]float64{0}, large), answer: usesCache(0.1)}, kept(ReasonMemory), nil},
 		"all of the cache used": {serverStory{start: large, answer: usesCache(1)}, kept(ReasonMemory), nil},
 		"does not answer": {serverStory{start: large}, kept(ReasonPreallocated),
 			[]string{"--gpu-memory-utilization", "--mem-fraction-static", "JAX set XLA_PYTHON_CLIENT_PREALLOCATE=false"}},

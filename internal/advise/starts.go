@@ -83,7 +83,7 @@ func (w *workload) addStart(started *starting) (number int32) {
 
 	if at := int(w.ProcessSlot) - 1; started.again && at >= 0 {
 		w.SinceLargest++
-		if started.peak >= float64(s.Peaks[at]) || w.SinceLargest >= keptStarts {
+		if started.largest() >= float64(s.Peaks[at]) || w.SinceLargest >= keptStarts {
 			w.SinceLargest = 0
 			s.set(at, started)
 		}
@@ -133,8 +133,8 @@ type starting struct {
 	counted bool
 	number  int32
 
-	// again is set if the container was up before the process came. If not, the process is a part of the
-	// container's start, and earlier is what those before it have used.
+	// again is set if the container had started before, as far as we know. earlier is what the processes of
+	// the same start have used, before this one.
 	again   bool
 	earlier earlierProcesses
 
@@ -149,17 +149,22 @@ type starting struct {
 }
 
 // earlierProcesses are uses of memory, in MiB, of the processes with which a container has started so far:
-// the largest one, the weights of a model, and the largest one while they were loaded.
-type earlierProcesses struct{ peak, weights, load float64 }
+// the largest one, the weights of a model, and the largest one while they were loaded. began is when the
+// first one took memory; zero if there was none.
+type earlierProcesses struct {
+	peak, weights, load float64
+	began               time.Time
+}
 
 // largest returns the largest use of memory in a start, in MiB.
 func (s *starting) largest() float64 { return max(s.peak, s.earlier.peak) }
 
 // weights returns loading.weights of all processes of a start. If one shows weights and has grown to as much
-// as those before it, these were the same server, which had ended before its start was complete.
+// as those before it, and no further, these were the same server, which had ended before its start was
+// complete.
 func (s *starting) weights() (level, load float64) {
 	level, load = s.loading.weights()
-	if level > 0 && s.earlier.weights == 0 && s.peak >= flatShare*s.earlier.peak {
+	if level > 0 && s.earlier.weights == 0 && s.peak >= flatShare*s.earlier.peak && s.earlier.peak >= flatShare*s.peak {
 		return level, load
 	}
 
@@ -176,7 +181,16 @@ func (s *starting) asEarlier() earlierProcesses {
 
 	e := &s.earlier
 
-	return earlierProcesses{max(e.peak, s.peak), max(e.weights, level), max(e.load, load)}
+	return earlierProcesses{max(e.peak, s.peak), max(e.weights, level), max(e.load, load), s.firstBegan()}
+}
+
+// firstBegan returns when the first process of a start took memory.
+func (s *starting) firstBegan() time.Time {
+	if !s.earlier.began.IsZero() {
+		return s.earlier.began
+	}
+
+	return s.began
 }
 
 // follow adds a reading of memory, in MiB. Once memory has settled, it counts the start and ends it.
@@ -207,6 +221,17 @@ func (s *starting) follow(used float64, now time.Time, of *workload) {
 		s.count()
 		s.open = false
 	}
+}
+
+// raise notes what an open start has used so far, and which may not be counted, with the last start that
+// was: the next one may need as much.
+func (s *starting) raise(of *starts) {
+	if !s.open || s.counted || of.Seen == 0 {
+		return
+	}
+
+	at := (of.Seen - 1) % keptStarts
+	of.Peaks[at] = max(of.Peaks[at], float32(s.largest()))
 }
 
 // giveTo makes a start belong to a workload. A container becomes another workload once we learn its
@@ -355,6 +380,7 @@ func (a *Advisor) followMemory(
 			d.start.late = used
 		}
 	case !watched:
+		d.start.raise(&d.workload.Starts)
 		d.start.open = false // we may have missed its peak
 
 		// Without a reading before, these times come from a checkpoint, and hold.
@@ -415,10 +441,11 @@ func (d *device) beginStart(now time.Time) {
 	d.start = starting{open: true, began: now, grown: now}
 }
 
-// isStarting reports whether the container or batch job that holds a device came within the hour and has not
-// been up for one: all its processes are its start.
+// isStarting reports whether a process that ends is a part of a longer start: until one process has been up
+// for an hour, all that a container or a batch job runs in an hour is one start, and so is what follows
+// processes that failed.
 func (d *device) isStarting(now time.Time) bool {
-	return d.isNamed() && !d.came.IsZero() && now.Sub(d.came) < settledAfter && !d.hasBeenUp(now)
+	return d.isNamed() && !d.hasBeenUp(now) && now.Sub(d.start.firstBegan()) < settledAfter
 }
 
 // isNamed reports whether a container or a batch job holds a device, and not just processes.
@@ -428,15 +455,20 @@ func (d *device) isNamed() bool { return d.holder.Pod != "" || d.holder.Job != "
 // job, it is the start of another program.
 func (d *device) beginAgain(now time.Time) {
 	before := d.start
-	starting := d.isStarting(now) && !before.again
+	goesOn := d.isNamed() && before.peak > unusedMemory && !before.counted && !d.hasBeenUp(now)
 
 	d.beginStart(now)
 	d.up = time.Time{}
 
-	if starting {
+	switch {
+	case goesOn:
+		d.start.again = before.again
 		d.start.earlier = before.asEarlier()
-	} else {
+	case before.peak > unusedMemory || !before.open:
 		d.start.again = d.isNamed()
+	default: // nothing took memory since the process before that
+		d.start.again = before.again
+		d.start.earlier = before.earlier
 	}
 }
 
@@ -458,7 +490,7 @@ func (d *device) endStart(now time.Time, again bool) {
 	starts := &d.workload.Starts
 	up := d.start.cameUp(now)
 	hasBeenUp := d.hasBeenUp(now)
-	isPart := again && !d.start.again && d.isStarting(now)
+	isPart := again && d.isStarting(now)
 	isNews := !d.start.counted || d.start.peak > contextMemory // what idled at a context's size counts once
 
 	if (up || hasBeenUp) && isNews && !isPart && d.start.peak >= loadedFrom*d.start.late {
@@ -492,6 +524,10 @@ func (a *Advisor) changeHolder(d *device, id holderID) {
 		memoryRead: d.memoryRead,
 		hasNVLink:  d.hasNVLink,
 		ended:      d.ended,
+	}
+
+	if id.Processes {
+		next.wasFree = d.wasFree // of their container we may learn later
 	}
 
 	if id.isSameContainer(&d.holder) {
@@ -529,10 +565,10 @@ func (a *Advisor) changeHolder(d *device, id holderID) {
 }
 
 // mayHaveComeEarlier reports whether a container of which we learn now may have held its memory since
-// before the device was watched: some was in use whenever we looked, and we do not know that the device was
-// free.
+// before the device was watched: some was in use whenever we looked, by processes at most, and we do not
+// know that the device was free.
 func (d *device) mayHaveComeEarlier() bool {
-	return d.workload == nil && !d.wasFree && d.used.Or(0) > unusedMemory
+	return (d.workload == nil || d.holder.Processes) && !d.wasFree && d.used.Or(0) > unusedMemory
 }
 
 // requireStart returns the answer to show: we recommend no move until we know what a start needs.

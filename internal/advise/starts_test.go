@@ -90,6 +90,20 @@ func startCases() map[string]struct {
 		workers = append(workers, runs(pid, 2*60, 8))
 	}
 
+	builds := []stage{held(5, 20), held(1, 60), held(1, 0)}
+	fails := append([]stage{free(1)}, builds...)
+
+	for range 10 {
+		fails = append(fails, held(5, 10), held(1, 20), held(1, 0))
+	}
+
+	process := func(minutes int, gib float64) stage {
+		return stage{minutes, gib, func(g *gpu.GPU) {
+			g.Holders, g.Allocated = nil, gpu.None[bool]()
+			g.Readings.Processes = gpu.Some([]gpu.Process{{PID: 7}})
+		}}
+	}
+
 	labeled := stage{60, 8, func(g *gpu.GPU) { g.Holders[0].Rightsizing.Workload = "b" }}
 
 	return map[string]struct {
@@ -125,6 +139,14 @@ func startCases() map[string]struct {
 		"replaces its worker again and again": {workers, seenStart{2, 60}},
 		"prepares, and then serves": {[]stage{free(1), runs(7, 5, 30), runs(7, 1, 60), runs(8, 5, 20), runs(8, 62, 8)},
 			seenStart{1, 60}},
+		"waits, builds, and then serves":             {slices.Concat([]stage{free(1), held(90, 0)}, builds, []stage{held(62, 8)}), seenStart{1, 60}},
+		"is restarted, builds, and then serves":      {slices.Concat([]stage{held(300, 8), held(1, 0)}, builds, []stage{held(62, 8)}), seenStart{1, 60}},
+		"is restarted, and checks before it loads":   {[]stage{held(300, 6), held(1, 0), held(1, 0.4), held(1, 0), held(5, 20)}, seenStart{}},
+		"builds, fails for an hour, and then serves": {append(fails, held(62, 8)), seenStart{1, 60}},
+		"is not observed after the peak of its start": {[]stage{free(1), held(5, 10), held(62, 8), heldBy("uid-2", 5, 60), gone(20),
+			heldBy("uid-2", 62, 8)}, seenStart{1, 60}},
+		"was there as a process":           {[]stage{process(1, 0.9), runs(7, 9*day, 0.9)}, seenStart{}},
+		"is a process before its start":    {[]stage{free(1), process(1, 0.9), runs(7, 5, 30), runs(7, 62, 8)}, seenStart{2, 30}}, // of two workloads
 		"has another worker":               {[]stage{runs(7, 100, 8), {5, 30, twoProcesses}, runs(8, 5, 8)}, seenStart{}},
 		"ends early, as a short job":       {[]stage{free(1), held(10, 8), free(1)}, seenStart{1, 8}},
 		"is killed while it loads":         {[]stage{free(1), held(5, 10), held(1, 20), held(1, 0)}, seenStart{}},
@@ -519,4 +541,52 @@ func TestStartsOfSlices(t *testing.T) {
 
 	r := a.Recommend(s).Devices[0]
 	cmptest.Equal(t, "answer", answer{r.Action, r.Reason, r.Recommended}, answer{ActionKeep, ReasonStartUnseen, ""})
+}
+
+// TestSliceReadLate: what holds a slice that the first Snapshots could not read may have been there before.
+func TestSliceReadLate(t *testing.T) {
+	for about, unread := range map[string]func(g *gpu.GPU){
+		"the slice does not answer": func(g *gpu.GPU) { g.Instances[0].Up = false },
+		"the layout is not read": func(g *gpu.GPU) {
+			g.Instances = nil
+			g.Errors = []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrDriver}}
+		},
+	} {
+		a := New(fastOptions())
+		s := &gpu.Snapshot{}
+
+		for minute := range 24 * 60 {
+			g := slicedGPU(t, "H100-80GB", "3g.40gb", load{busy: 0.5, sm: 0.05, gib: 3}, pod("ml", "Deployment/a"))
+			if minute < 2 {
+				unread(&g)
+			}
+
+			s = &gpu.Snapshot{Time: start().Add(time.Duration(minute) * time.Minute), Hostname: "node-a", GPUs: []gpu.GPU{g}}
+			a.Observe(s)
+		}
+
+		if r := a.Recommend(s).Devices[0]; r.Evidence.Starts != 0 {
+			t.Errorf("%s: %d starts were seen", about, r.Evidence.Starts)
+		}
+	}
+}
+
+// TestStartGoesOnOverARestart: a start that was going on when the exporter ended is not seen, but what it
+// had used counts with the last one that was.
+func TestStartGoesOnOverARestart(t *testing.T) {
+	before := New(fastOptions())
+	last := play(t, before, start(), free(1), held(5, 10), held(62, 8), heldBy("uid-2", 5, 60))
+
+	after := New(fastOptions())
+	after.Restore(before.Checkpoint())
+	play(t, after, last.Time.Add(time.Minute), heldBy("uid-2", 62, 8))
+
+	for _, w := range after.workloads {
+		cmptest.Equal(t, "starts", w.Starts.Seen, 1)
+		cmptest.Equal(t, "the largest use of memory in them, in GiB", w.Starts.peak()/1024, 60)
+	}
+
+	for _, w := range before.workloads {
+		cmptest.Equal(t, "the largest use of memory before, in GiB", w.Starts.peak()/1024, 10)
+	}
 }

@@ -81,7 +81,7 @@ func (w *workload) forgetUnread(kind int, now time.Time) {
 		days = w.sampledDays(now)
 	}
 
-	if days >= minObservedDays {
+	if days >= MinObservedDays {
 		for _, seconds := range sums {
 			*seconds = 0
 		}

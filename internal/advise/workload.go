@@ -453,12 +453,12 @@ func (w *workload) countDays(now time.Time, has func(*daySums) bool) int {
 // isProvisional reports whether the evidence covers less than a week: it began later, or lacks too many
 // of the last days, or we know only from a sample how much of the device its kernels fill.
 func (w *workload) isProvisional(now time.Time) bool {
-	return now.Sub(w.First) < provisionalBefore || w.observedDays(now) < minObservedDays ||
+	return now.Sub(w.First) < provisionalBefore || w.observedDays(now) < MinObservedDays ||
 		w.isSampled()
 }
 
-// minObservedDays is how many days of a week must be observed: it may lack a weekend.
-const minObservedDays = 5
+// MinObservedDays is how many days of a week must be observed: it may lack a weekend.
+const MinObservedDays = 5
 
 // settled returns the largest use of memory while no start was under way, in MiB. If that is unknown, it
 // returns the largest use.
