@@ -102,6 +102,10 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 		answer.Reason = reason
 		answer.Explanation = ReasonText(reason, a.options.Advise)
 
+		if reason == ReasonGone && h.last != nil {
+			answer.Owner = h.last.owner // its pod may run on
+		}
+
 		return answer
 	}
 

@@ -17,8 +17,8 @@ type lastHolder struct {
 	// busy is the mean busy time while pods of the owner had the GPU or, without a known owner, the holder.
 	busy float64
 	// since is the first step in which pods of the owner had the GPU, seen in how many steps with a sample
-	// they did. Without a known owner, both are of the holder alone.
-	since, seen int
+	// they did, and days on how many days. Without a known owner, all are of the holder alone.
+	since, seen, days int
 	// mayBeSeen is seen with the steps of all that may have been of the same owner: holders without a known
 	// owner, and what has no name. begin is the first of the successive steps of all these up to the last.
 	mayBeSeen, begin int
@@ -65,6 +65,7 @@ func (h *history) findLast(list []*heldGPU) *lastHolder {
 		busy:      h.meanBusy(known),
 		since:     slices.Index(known, true),
 		seen:      h.countSeen(known),
+		days:      h.countDays(known),
 		mayBeSeen: h.countSeen(mayBe) + h.countNameless(0),
 		begin:     beginOf(mayBe, h, lastTrue(mayBe)),
 	}
@@ -94,6 +95,19 @@ func (h *history) countSeen(steps []bool) int {
 	n := 0
 	for at, is := range steps {
 		n += boolToInt(is && !isNaN(h.busy[at]))
+	}
+
+	return n
+}
+
+// countDays counts the days, up to the end of the window, in which one of some steps lies.
+func (h *history) countDays(steps []bool) int {
+	const perDay = 24 * stepsPerHour
+
+	n := 0
+	for end := len(steps); end > 0; end -= perDay {
+		begin := max(0, end-perDay)
+		n += boolToInt(slices.Contains(steps[begin:end], true))
 	}
 
 	return n
@@ -142,9 +156,9 @@ func (l *lastHolder) explain(o advise.Options) string {
 	)
 }
 
-// isNew reports whether the last holder's owner is known to be on the GPU for less than a week or, if we
-// don't know the owner, whether the holder was seen for less than the minimum of evidence. Then an answer
-// is not final yet.
+// isNew reports whether the last holder's owner is known to be on the GPU for less than a week, or was on
+// too few of its days, on which others may have been; or, if we don't know the owner, whether the holder was
+// seen for less than the minimum of evidence. Then an answer is not final yet.
 func (l *lastHolder) isNew(h *history, o advise.Options) bool {
 	if l == nil {
 		return false
@@ -157,7 +171,8 @@ func (l *lastHolder) isNew(h *history, o advise.Options) bool {
 
 	known := time.Duration(len(h.held)-since) * step
 
-	return hoursOf(l.seen) < o.MinEvidence.Hours() || l.owner != "" && known < advisorWeek
+	return hoursOf(l.seen) < o.MinEvidence.Hours() ||
+		l.owner != "" && (known < advisorWeek || l.days < advise.MinObservedDays)
 }
 
 // hoursOf returns how many hours a number of steps is.

@@ -119,8 +119,11 @@ func knownOwners() map[string]lastHolderCase {
 		"another one for two days": {
 			[]stay{{"a-1", a, 6, 5 * dayOfSteps}, {"b-1", b, 5 * dayOfSteps, weekOfSteps}}, nil, provisional,
 		},
-		"another one for ten minutes, and days before": {[]stay{
+		"another one for ten minutes, and two days before": {[]stay{
 			{"b-1", b, 6, 2 * dayOfSteps}, {"a-1", a, 2 * dayOfSteps, weekOfSteps - 2}, {"b-2", b, weekOfSteps - 2, weekOfSteps},
+		}, nil, provisional},
+		"another one for ten minutes, and five days before": {[]stay{
+			{"b-1", b, 6, 5 * dayOfSteps}, {"a-1", a, 5 * dayOfSteps, weekOfSteps - 2}, {"b-2", b, weekOfSteps - 2, weekOfSteps},
 		}, nil, finalSlice},
 		"another one after a gap": {
 			[]stay{{"a-1", a, 6, weekOfSteps - 14}, {"b-1", b, weekOfSteps - 2, weekOfSteps}},

@@ -22,7 +22,7 @@ func alignReplicas(gpus []GPU) {
 	members := map[key][]*GPU{}
 
 	for i := range gpus {
-		if g := &gpus[i]; g.Owner != "" && g.Reason != ReasonGone {
+		if g := &gpus[i]; g.Owner != "" {
 			k := key{g.Cluster, g.Owner}
 			members[k] = append(members[k], g)
 		}
@@ -59,10 +59,10 @@ func alignReplicas(gpus []GPU) {
 func (g *GPU) needs() string { return cmp.Or(g.Profile, g.fits) }
 
 // keepsReplicas reports whether the replica on a GPU must stay whole. One that has been there for
-// less than a day, or gains nothing where it is, can move.
+// less than a day, or gains nothing where it is, can move. One that the history lost may have moved.
 func (g *GPU) keepsReplicas() bool {
 	return g.Action != advise.ActionSlice && g.Reason != advise.ReasonLittleEvidence &&
-		g.Reason != advise.ReasonNoGain
+		g.Reason != advise.ReasonNoGain && g.Reason != ReasonGone
 }
 
 // keepWhole keeps GPUs whole because of another replica of their owner.

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -58,7 +59,7 @@ func TestTheWeakestReplicaDecides(t *testing.T) {
 		"no gain there":    {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "no-gain", fits("1g.10gb"))}, "slice  1g.10gb; keep no-gain ", ""},
 		"no gain, larger":  {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "no-gain", fits("2g.20gb"))}, "slice  2g.20gb replica; keep no-gain ", "node n2 needs 2g.20gb"},
 		"no gain, unknown": {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "no-gain")}, "slice  1g.10gb provisional; keep no-gain ", ""},
-		"gone":             {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "gone")}, "slice  1g.10gb; keep gone ", ""},
+		"gone":             {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "gone")}, "slice  1g.10gb provisional; keep gone ", ""},
 		"provisional":      {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb", provisional)}, "slice  1g.10gb provisional; slice  1g.10gb provisional", ""},
 		"unchecked":        {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb", unchecked)}, "slice  1g.10gb unchecked; slice  1g.10gb unchecked", ""},
 		"another owner":    {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", another)}, "slice  1g.10gb; keep busy ", ""},
@@ -120,6 +121,28 @@ func TestOwners(t *testing.T) {
 	cmptest.Equal(t, "owner", h.owner, "ml/Deployment/b")
 	answer := judgeOne(analysisOf(o), d)
 	cmptest.Equal(t, "owner in the answer", answer.Owner, "ml/Deployment/b")
+}
+
+// TestOwnerOfALostGPU: of a GPU that the history lost we know whose it was. The pods may run on.
+func TestOwnerOfALostGPU(t *testing.T) {
+	o := weekly()
+	d := narrow(o)
+	all := heldByHolder{}
+
+	for at := range d.history.held {
+		if at >= len(d.history.held)-2*stepsPerHour {
+			d.history.busy[at] = float32(math.NaN())
+			continue
+		}
+
+		all.add(d.history, model.Metric{"namespace": "ml", "pod": "a-0", "workload": "StatefulSet/a"})(at, 1)
+	}
+
+	all.finish(map[string]*history{d.uuid: d.history})
+	all.findStarts()
+	answer := judgeOne(analysisOf(o), d)
+	cmptest.Equal(t, "answer", answer.Reason, ReasonGone)
+	cmptest.Equal(t, "owner", answer.Owner, "ml/StatefulSet/a")
 }
 
 // TestJobsInHistories: labels and owners that show a job keep a GPU whole, unless the advisor of
