@@ -164,7 +164,9 @@ func (s *starting) largest() float64 { return max(s.peak, s.earlier.peak) }
 // complete.
 func (s *starting) weights() (level, load float64) {
 	level, load = s.loading.weights()
-	if level > 0 && s.earlier.weights == 0 && s.peak >= flatShare*s.earlier.peak && s.earlier.peak >= flatShare*s.peak {
+	isAlike := min(s.peak, s.earlier.peak) >= flatShare*max(s.peak, s.earlier.peak)
+
+	if level > 0 && s.earlier.weights == 0 && isAlike {
 		return level, load
 	}
 
@@ -263,47 +265,6 @@ func (s *starting) cameUp(now time.Time) bool {
 
 	return s.counted || s.used < fallenShare*s.peak ||
 		now.Sub(s.grown) >= max(now.Sub(s.began)/2, notZero)
-}
-
-// maxPIDs is how many processes of a device are remembered. With more of them, a restart shows in
-// memory alone.
-const maxPIDs = 16
-
-// processes are the processes that were last seen on a device.
-type processes struct {
-	count int
-	pids  [maxPIDs]uint32
-}
-
-// replace remembers the processes of a device, a GPU instance if one is given, and reports whether they
-// have replaced all that were there before. If we see no process, they may be hidden: then nothing
-// changes.
-func (p *processes) replace(list []gpu.Process, instance gpu.Opt[gpu.InstanceID]) bool {
-	var now processes
-	survives := false
-
-	for i := range list {
-		if instance.Present() && list[i].Instance != instance {
-			continue
-		}
-
-		survives = survives || slices.Contains(p.pids[:min(p.count, maxPIDs)], list[i].PID)
-		if now.count < maxPIDs {
-			now.pids[now.count] = list[i].PID
-		}
-
-		now.count++
-	}
-
-	if now.count == 0 {
-		return false
-	}
-
-	// With more processes than we remember, one that we forgot may have survived.
-	replaced := !survives && p.count > 0 && max(p.count, now.count) <= maxPIDs
-	*p = now
-
-	return replaced
 }
 
 // isWatched reports whether the memory of a device was read so lately that nothing was missed

@@ -267,7 +267,7 @@ func (w *world) afterFailure(t *testing.T, e *Engine, before, after string) {
 	}
 }
 
-// TestFullDisk has every journal write fail, and all that follow, until there is room again.
+// TestFullDiskAtEveryWrite has every journal write fail, and all that follow, until there is room again.
 func TestFullDiskAtEveryWrite(t *testing.T) {
 	for name, begin := range representative() {
 		for n := 0; ; n++ {

@@ -105,6 +105,7 @@ func (h *history) countDays(steps []bool) int {
 	const perDay = 24 * stepsPerHour
 
 	n := 0
+
 	for end := len(steps); end > 0; end -= perDay {
 		begin := max(0, end-perDay)
 		n += boolToInt(slices.Contains(steps[begin:end], true))

@@ -71,6 +71,7 @@ func TestGoodSpecs(t *testing.T) {
 		}
 
 		layouts := map[string][]api.LayoutRule{"all-balanced": {{Devices: api.DeviceList{All: true}}}}
+
 		if _, err := Resolve(s, func() map[string][]api.LayoutRule { return layouts }); err != nil {
 			t.Errorf("%s: %v", path, err)
 		}

@@ -1,0 +1,48 @@
+package advise
+
+import (
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// maxPIDs is how many processes of a device are remembered. With more of them, a restart shows in
+// memory alone.
+const maxPIDs = 16
+
+// processes are the processes that were last seen on a device.
+type processes struct {
+	count int
+	pids  [maxPIDs]uint32
+}
+
+// replace remembers the processes of a device, a GPU instance if one is given, and reports whether they
+// have replaced all that were there before. If we see no process, they may be hidden: then nothing
+// changes.
+func (p *processes) replace(list []gpu.Process, instance gpu.Opt[gpu.InstanceID]) bool {
+	var now processes
+	survives := false
+
+	for i := range list {
+		if instance.Present() && list[i].Instance != instance {
+			continue
+		}
+
+		survives = survives || slices.Contains(p.pids[:min(p.count, maxPIDs)], list[i].PID)
+		if now.count < maxPIDs {
+			now.pids[now.count] = list[i].PID
+		}
+
+		now.count++
+	}
+
+	if now.count == 0 {
+		return false
+	}
+
+	// With more processes than we remember, one that we forgot may have survived.
+	replaced := !survives && p.count > 0 && max(p.count, now.count) <= maxPIDs
+	*p = now
+
+	return replaced
+}
