@@ -330,6 +330,8 @@ func (a *Advisor) dropGone(id gpu.UUID) {
 
 		if a.isWatched(d) {
 			d.endStart(a.now, false)
+		} else {
+			d.start.raise(d.workload)
 		}
 
 		delete(a.devices, d.id)
@@ -364,7 +366,7 @@ func (a *Advisor) deviceOf(id gpu.DeviceID) *device {
 		// missed of it.
 		if whole := a.devices[gpu.IDOfGPU(id.GPU())]; whole != nil {
 			d.memoryRead = whole.memoryRead
-			d.wasFree = !whole.memoryRead.IsZero()
+			d.wasFree = a.isWatched(d)
 		}
 
 		a.devices[id] = d

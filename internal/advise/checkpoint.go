@@ -57,7 +57,7 @@ func (a *Advisor) Checkpoint() *Checkpoint {
 		w.Starts.Loads = copyOf(w.Starts.Loads)
 
 		for _, s := range open[original] {
-			s.raise(&w.Starts) // it has no starts that go on
+			s.raise(&w) // it has no starts that go on
 		}
 
 		c.Workloads = append(c.Workloads, w)

@@ -13,6 +13,7 @@ func (a *Advisor) forget() {
 
 		gone := a.now.Sub(d.seen) > time.Hour
 		if gone {
+			d.start.raise(d.workload)
 			delete(a.devices, d.id)
 		}
 

@@ -39,7 +39,7 @@ const (
 )
 
 // starts are the starts of a workload that were seen from their beginning. The zero value means
-// that none was seen.
+// that none was seen. What others have used until we lost them counts with these, see raise.
 type starts struct {
 	Seen int32
 	// Peaks are the largest uses of memory in the last starts, in MiB. Start number n, from 1 on, is at
@@ -150,10 +150,12 @@ type starting struct {
 
 // earlierProcesses are uses of memory, in MiB, of the processes with which a container has started so far:
 // the largest one, the weights of a model, and the largest one while they were loaded. began is when the
-// first one took memory; zero if there was none.
+// first one took memory; zero if there was none. The last one used used at its end; up is set if it had
+// come up.
 type earlierProcesses struct {
-	peak, weights, load float64
-	began               time.Time
+	peak, weights, load, used float64
+	began                     time.Time
+	up                        bool
 }
 
 // largest returns the largest use of memory in a start, in MiB.
@@ -175,7 +177,7 @@ func (s *starting) weights() (level, load float64) {
 
 // asEarlier returns the processes of a start for the next process of the container. Without a plateau of
 // weights, all that it used may have been needed to load them.
-func (s *starting) asEarlier() earlierProcesses {
+func (s *starting) asEarlier(now time.Time) earlierProcesses {
 	level, load := s.loading.weights()
 	if level == 0 {
 		load = s.peak
@@ -183,7 +185,24 @@ func (s *starting) asEarlier() earlierProcesses {
 
 	e := &s.earlier
 
-	return earlierProcesses{max(e.peak, s.peak), max(e.weights, level), max(e.load, load), s.firstBegan()}
+	return earlierProcesses{
+		peak:    max(e.peak, s.peak),
+		weights: max(e.weights, level),
+		load:    max(e.load, load),
+		used:    s.used,
+		began:   s.firstBegan(),
+		up:      s.cameUp(now),
+	}
+}
+
+// countEarlier counts a start of processes that have ended, if the last one had come up: no other one has
+// followed.
+func (s *starting) countEarlier(of *workload) {
+	if s.open && s.earlier.up {
+		s.giveTo(of)
+		s.used = s.earlier.used
+		s.count()
+	}
 }
 
 // firstBegan returns when the first process of a start took memory.
@@ -214,6 +233,9 @@ func (s *starting) follow(used float64, now time.Time, of *workload) {
 
 	flatFor := now.Sub(s.grown)
 	switch {
+	case s.peak <= unusedMemory && s.earlier.up && now.Sub(s.earlier.began) >= settledAfter:
+		s.countEarlier(of)
+		*s = starting{open: true, began: now, grown: now, again: true}
 	case s.peak <= unusedMemory, s.peak < loadedFrom*s.late: // we do not know that anything has started
 	case s.peak <= contextMemory:
 		if flatFor >= settledAtContext && !s.counted {
@@ -225,15 +247,38 @@ func (s *starting) follow(used float64, now time.Time, of *workload) {
 	}
 }
 
-// raise notes what an open start has used so far, and which may not be counted, with the last start that
-// was: the next one may need as much.
-func (s *starting) raise(of *starts) {
-	if !s.open || s.counted || of.Seen == 0 {
+// raise notes what a start of a workload has used so far that we cannot follow to its end, with the last one
+// that was counted: the next one may need as much. of is the workload, or a copy.
+func (s *starting) raise(of *workload) {
+	if !s.open || of == nil || of.Starts.Seen == 0 {
 		return
 	}
 
-	at := (of.Seen - 1) % keptStarts
-	of.Peaks[at] = max(of.Peaks[at], float32(s.largest()))
+	starts := &of.Starts
+	at := int((starts.Seen - 1) % keptStarts)
+
+	switch last := starts.Seen; {
+	case s.number > 0 && last-s.number < keptStarts:
+		at = int((s.number - 1) % keptStarts)
+	case s.again && of.ProcessSlot > 0:
+		at = int(of.ProcessSlot) - 1
+	}
+
+	more := float32(s.largest()) - starts.Peaks[at]
+	if more <= 0 {
+		return
+	}
+
+	starts.Peaks[at] += more
+	starts.Levels[at] = max(starts.Levels[at], min(float32(s.used), starts.Levels[at]+more))
+
+	switch {
+	case int(of.ProcessSlot) != at+1:
+	case s.again:
+		of.SinceLargest = 0
+	default:
+		of.ProcessSlot = 0 // the processes that follow take another one
+	}
 }
 
 // giveTo makes a start belong to a workload. A container becomes another workload once we learn its
@@ -317,8 +362,9 @@ func (a *Advisor) followMemory(
 	d.used = gpu.Some(used)
 	d.memoryRead = a.now
 
+	d.wasFree = d.wasFree && watched
 	if d.workload == nil {
-		d.wasFree = isFree || used <= unusedMemory || d.wasFree && watched
+		d.wasFree = d.wasFree || isFree || used <= unusedMemory
 		return
 	}
 
@@ -341,7 +387,8 @@ func (a *Advisor) followMemory(
 			d.start.late = used
 		}
 	case !watched:
-		d.start.raise(&d.workload.Starts)
+		d.start.giveTo(d.workload)
+		d.start.raise(d.workload)
 		d.start.open = false // we may have missed its peak
 
 		// Without a reading before, these times come from a checkpoint, and hold.
@@ -403,8 +450,7 @@ func (d *device) beginStart(now time.Time) {
 }
 
 // isStarting reports whether a process that ends is a part of a longer start: until one process has been up
-// for an hour, all that a container or a batch job runs in an hour is one start, and so is what follows
-// processes that failed.
+// for an hour, all that a container or a batch job runs in an hour is one start. See beginAgain, too.
 func (d *device) isStarting(now time.Time) bool {
 	return d.isNamed() && !d.hasBeenUp(now) && now.Sub(d.start.firstBegan()) < settledAfter
 }
@@ -423,8 +469,8 @@ func (d *device) beginAgain(now time.Time) {
 
 	switch {
 	case goesOn:
-		d.start.again = before.again
-		d.start.earlier = before.asEarlier()
+		d.start.again = before.again || before.late > 0
+		d.start.earlier = before.asEarlier(now)
 	case before.peak > unusedMemory || !before.open:
 		d.start.again = d.isNamed()
 	default: // nothing took memory since the process before that
@@ -435,9 +481,17 @@ func (d *device) beginAgain(now time.Time) {
 
 // endStart ends the start of a container that has gone or, if again is set, of a process that another
 // one replaces in the same container. We do not count one that failed, since we do not know its need, nor a
-// process that is a part of the container's start.
+// process that is a part of a longer start.
 func (d *device) endStart(now time.Time, again bool) {
-	if !d.start.open || d.workload == nil || d.start.peak <= unusedMemory { // it has started nothing
+	if !d.start.open || d.workload == nil {
+		return
+	}
+
+	if d.start.peak <= unusedMemory { // it has started nothing
+		if !again {
+			d.start.countEarlier(d.workload)
+		}
+
 		return
 	}
 
@@ -488,7 +542,7 @@ func (a *Advisor) changeHolder(d *device, id holderID) {
 	}
 
 	if id.Processes {
-		next.wasFree = d.wasFree // of their container we may learn later
+		next.wasFree = d.wasFree && a.isWatched(d) // of their container we may learn later
 	}
 
 	if id.isSameContainer(&d.holder) {
@@ -508,6 +562,8 @@ func (a *Advisor) changeHolder(d *device, id holderID) {
 	if a.isWatched(d) {
 		d.endStart(a.now, false)
 		next.ended = d.ended
+	} else {
+		d.start.raise(d.workload)
 	}
 
 	switch {

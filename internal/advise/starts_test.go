@@ -145,19 +145,25 @@ func startCases() map[string]struct {
 		"builds, fails for an hour, and then serves": {append(fails, held(62, 8)), seenStart{1, 60}},
 		"is not observed after the peak of its start": {[]stage{free(1), held(5, 10), held(62, 8), heldBy("uid-2", 5, 60), gone(20),
 			heldBy("uid-2", 62, 8)}, seenStart{1, 60}},
-		"was there as a process":           {[]stage{process(1, 0.9), runs(7, 9*day, 0.9)}, seenStart{}},
-		"is a process before its start":    {[]stage{free(1), process(1, 0.9), runs(7, 5, 30), runs(7, 62, 8)}, seenStart{2, 30}}, // of two workloads
-		"has another worker":               {[]stage{runs(7, 100, 8), {5, 30, twoProcesses}, runs(8, 5, 8)}, seenStart{}},
-		"ends early, as a short job":       {[]stage{free(1), held(10, 8), free(1)}, seenStart{1, 8}},
-		"is killed while it loads":         {[]stage{free(1), held(5, 10), held(1, 20), held(1, 0)}, seenStart{}},
-		"holds a context for a day":        {[]stage{free(1), held(day+2, 0.5)}, seenStart{1, 0.5}},
-		"holds a context for less":         {[]stage{free(1), held(day-2, 0.5)}, seenStart{}},
-		"held a context before":            {[]stage{held(2*day, 0.5)}, seenStart{}},
-		"held a context, and then loads":   {[]stage{held(200, 0.5), held(5, 30), held(62, 8)}, seenStart{1, 30}},
-		"held a context, and grows little": {[]stage{held(200, 0.9), held(200, 1.2)}, seenStart{}},
-		"held nothing before it loads":     {[]stage{held(200, 0), held(5, 30), held(62, 8)}, seenStart{1, 30}},
-		"holds nothing":                    {[]stage{free(1), held(9*day, 0)}, seenStart{}},
-		"has waited before it loads":       {[]stage{free(1), held(300, 0), held(5, 30), held(62, 8)}, seenStart{1, 30}},
+		"is replaced while it is not observed": {[]stage{free(1), held(5, 10), held(62, 8), heldBy("uid-2", 5, 60), gone(20),
+			heldBy("uid-3", 62, 8)}, seenStart{1, 60}},
+		"is not observed after a context grew":  {[]stage{free(1), held(day+60, 0.5), held(5, 60), gone(20), held(62, 8)}, seenStart{1, 60}},
+		"prepares, runs once, and ends later":   {[]stage{free(1), held(70, 0), held(30, 20), held(2, 0), free(1)}, seenStart{1, 20}},
+		"prepares, runs once, and holds on":     {[]stage{free(1), held(70, 0), held(30, 20), held(60, 0)}, seenStart{1, 20}},
+		"came as a process, while not observed": {[]stage{free(1), gone(20), process(1, 0.9), runs(7, 9*day, 0.9)}, seenStart{}},
+		"was there as a process":                {[]stage{process(1, 0.9), runs(7, 9*day, 0.9)}, seenStart{}},
+		"is a process before its start":         {[]stage{free(1), process(1, 0.9), runs(7, 5, 30), runs(7, 62, 8)}, seenStart{2, 30}}, // of two workloads
+		"has another worker":                    {[]stage{runs(7, 100, 8), {5, 30, twoProcesses}, runs(8, 5, 8)}, seenStart{}},
+		"ends early, as a short job":            {[]stage{free(1), held(10, 8), free(1)}, seenStart{1, 8}},
+		"is killed while it loads":              {[]stage{free(1), held(5, 10), held(1, 20), held(1, 0)}, seenStart{}},
+		"holds a context for a day":             {[]stage{free(1), held(day+2, 0.5)}, seenStart{1, 0.5}},
+		"holds a context for less":              {[]stage{free(1), held(day-2, 0.5)}, seenStart{}},
+		"held a context before":                 {[]stage{held(2*day, 0.5)}, seenStart{}},
+		"held a context, and then loads":        {[]stage{held(200, 0.5), held(5, 30), held(62, 8)}, seenStart{1, 30}},
+		"held a context, and grows little":      {[]stage{held(200, 0.9), held(200, 1.2)}, seenStart{}},
+		"held nothing before it loads":          {[]stage{held(200, 0), held(5, 30), held(62, 8)}, seenStart{1, 30}},
+		"holds nothing":                         {[]stage{free(1), held(9*day, 0)}, seenStart{}},
+		"has waited before it loads":            {[]stage{free(1), held(300, 0), held(5, 30), held(62, 8)}, seenStart{1, 30}},
 	}
 }
 
@@ -588,5 +594,53 @@ func TestStartGoesOnOverARestart(t *testing.T) {
 
 	for _, w := range before.workloads {
 		cmptest.Equal(t, "the largest use of memory before, in GiB", w.Starts.peak()/1024, 10)
+	}
+}
+
+// TestLostStartStays: what a container's start had used when it was lost is not pushed out by its workers.
+func TestLostStartStays(t *testing.T) {
+	stages := []stage{free(1), runs(1, 5, 10), runs(1, 62, 8), runs(2, 62, 8)}
+	of := func(s stage) stage {
+		change := s.change
+		s.change = func(g *gpu.GPU) { change(g); g.Holders[0].PodUID = "uid-2" }
+
+		return s
+	}
+	stages = append(stages, of(runs(3, 5, 60)), gone(20))
+
+	for pid := uint32(4); pid < 14; pid++ {
+		stages = append(stages, of(runs(pid, 2*60, 7.9)))
+	}
+
+	a := New(fastOptions())
+	play(t, a, start(), stages...)
+
+	for _, w := range a.workloads {
+		cmptest.Equal(t, "the largest use of memory in a start, in GiB", w.Starts.peak()/1024, 60)
+		cmptest.Equal(t, "need of a start with memory of 20 GiB, in GiB", w.Starts.need(20<<10)/1024, 60)
+	}
+}
+
+// TestWorkersOverRestarts: a worker of which we saw no beginning is no start of its container, nor is the one
+// that follows.
+func TestWorkersOverRestarts(t *testing.T) {
+	a := New(fastOptions())
+	last := play(t, a, start(), free(1), runs(1, 5, 60), runs(1, 100, 8))
+
+	for n := range uint32(7) {
+		next := New(fastOptions())
+		next.Restore(a.Checkpoint())
+		a = next
+
+		var stages []stage
+		for worker := range uint32(6) {
+			stages = append(stages, runs(10*n+worker+2, 30, 0.9))
+		}
+
+		last = play(t, a, last.Time.Add(20*time.Minute), stages...)
+	}
+
+	for _, w := range a.workloads {
+		cmptest.Equal(t, "the largest use of memory in a start, in GiB", w.Starts.peak()/1024, 60)
 	}
 }

@@ -102,7 +102,7 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 		answer.Reason = reason
 		answer.Explanation = ReasonText(reason, a.options.Advise)
 
-		if reason == ReasonGone && h.last != nil {
+		if reason == ReasonGone && h.last != nil && h.isHeldAtLast() && a.end.Sub(g.last) < 24*hour {
 			answer.Owner = h.last.owner // its pod may run on
 		}
 

@@ -114,6 +114,17 @@ func (h *history) countDays(steps []bool) int {
 	return n
 }
 
+// isHeldAtLast reports whether something with a name held the GPU in the last step with a sample.
+func (h *history) isHeldAtLast() bool {
+	for at := len(h.busy) - 1; at >= 0; at-- {
+		if !isNaN(h.busy[at]) {
+			return h.held[at]
+		}
+	}
+
+	return false
+}
+
 // countNameless counts the steps, from one on, that have a sample of the GPU, and in which something
 // without a name held it, or may have.
 func (h *history) countNameless(from int) int {

@@ -76,7 +76,8 @@ type GPU struct {
 	Namespace string `json:"namespace,omitempty"`
 	// Namespaces is how many namespaces held it.
 	Namespaces int `json:"namespaces"`
-	// Owner owns the pod that holds it at the end of the window: "vision/Deployment/resnet".
+	// Owner owns the pod that holds it at the end of the window, or held it when the history lost it, within
+	// a day: "vision/Deployment/resnet".
 	Owner string `json:"owner,omitempty"`
 	// ByReplica says that another replica of the owner decided, see alignReplicas.
 	ByReplica bool          `json:"byReplica,omitempty"`
@@ -128,7 +129,7 @@ type GPU struct {
 	// fits is the profile that would do by the history, kept when the node's advisor says that it
 	// gains nothing; else empty.
 	fits string
-	// isYoung says that the evidence is of less than a week.
+	// isYoung says that the evidence is of less than a week, or of too few days of it.
 	isYoung bool
 	// bridgeUnread says that an NVLink bridge may connect the GPU, of which nothing was read.
 	bridgeUnread bool
