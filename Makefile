@@ -45,7 +45,8 @@ LONG          := TestNothingGrows|TestRenderIs|TestNoHeldDevice|TestLoneScrape|T
 # Whole weeks of a fleet beside a real Prometheus engine.
 LONG_PROMQL   := TestDemoFires|TestRightsizingLoop|TestSingleStrategyLoop|TestAdvisorBesideThePlainRule
 # Three of these run at the same time: test-e2e, test-promql and test-crash mostly wait for processes,
-# the others compute. The output of each comes when it ends.
+# the others compute. The output of each comes when it ends. The linter is compiled before them: make
+# would run it last, alone, otherwise.
 AT_ONCE       := lint test-e2e test-unit test-promql test-crash test-truth test-kubectl test-openapi test-docs
 # Packages without goroutines: the race detector makes their tests four times as slow, and has nothing to find.
 NO_GOROUTINES := /internal/(mig|advise|archtest|sim/requests)$$
@@ -107,7 +108,7 @@ demo: build ## serve two simulated nodes, with Prometheus and Grafana if they ar
 	@deploy/demo.sh
 
 .PHONY: test
-test: toolchain fmt-check ## check everything but long runs, packages, the Helm chart and a real kubelet
+test: toolchain fmt-check $(LINT) ## check everything but long runs, packages, the Helm chart and a real kubelet
 	@$(MAKE) --no-print-directory PARALLEL=yes -j3 -O $(AT_ONCE)
 	@echo "==> make test: everything passed"
 
