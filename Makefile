@@ -330,7 +330,7 @@ bench-fleet: toolchain ## ask a Prometheus (PROMETHEUS=/usr/bin/prometheus) abou
 	cd $(PROMTEST) && FLEET_BENCH_PROMETHEUS=$(PROMETHEUS) FLEET_BENCH_DIR="$(CURDIR)/bin/fleet" FLEET_BENCH_NODES=$(FLEET_NODES) \
 		go test -count=1 -v -timeout 1h -run '^TestBenchFleet$$' .
 
-# Without bench, which takes a quiet machine: it writes 3 GB of blocks and takes 5 GiB of memory.
+# Without bench, which takes a quiet machine: it writes 4 GB of blocks, and holds an hour of samples in memory.
 .PHONY: bench-panels
 bench-panels: toolchain ## ask all queries of the dashboards of synthetic fleets of 200 nodes; prints processor time and time of each panel, the slowest first
 	@mkdir -p bin
