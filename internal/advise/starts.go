@@ -126,6 +126,7 @@ func (s *starts) peak() float64 { return float64(slices.Max(s.Peaks[:])) }
 // starting is the start of the container that holds a device, or of a process in it.
 type starting struct {
 	open bool // it has been watched since its beginning, and has not ended
+	lost bool // readings had a gap in it
 
 	// The workload that it belongs to, whether that has counted it, and its number among the starts of that;
 	// 0 if it shares a slot. Its peak may still grow after that if it was the size of a context.
@@ -150,8 +151,8 @@ type starting struct {
 
 // earlierProcesses are uses of memory, in MiB, of the processes with which a container has started so far:
 // the largest one, the weights of a model, and the largest one while they were loaded. began is when the
-// first one took memory; zero if there was none. The last one used used at its end; up is set if it had
-// come up.
+// first one took memory; zero if there was none. The last one used used at its end; up is set if we saw
+// it come up from its beginning.
 type earlierProcesses struct {
 	peak, weights, load, used float64
 	began                     time.Time
@@ -191,7 +192,7 @@ func (s *starting) asEarlier(now time.Time) earlierProcesses {
 		load:    max(e.load, load),
 		used:    s.used,
 		began:   s.firstBegan(),
-		up:      s.cameUp(now),
+		up:      s.cameUp(now) && !s.lost && s.peak >= loadedFrom*s.late,
 	}
 }
 
@@ -389,6 +390,7 @@ func (a *Advisor) followMemory(
 	case !watched:
 		d.start.giveTo(d.workload)
 		d.start.raise(d.workload)
+		d.start.lost = d.start.lost || d.start.open
 		d.start.open = false // we may have missed its peak
 
 		// Without a reading before, these times come from a checkpoint, and hold.

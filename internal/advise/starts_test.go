@@ -150,6 +150,8 @@ func startCases() map[string]struct {
 		"is not observed after a context grew":  {[]stage{free(1), held(day+60, 0.5), held(5, 60), gone(20), held(62, 8)}, seenStart{1, 60}},
 		"prepares, runs once, and ends later":   {[]stage{free(1), held(70, 0), held(30, 20), held(2, 0), free(1)}, seenStart{1, 20}},
 		"prepares, runs once, and holds on":     {[]stage{free(1), held(70, 0), held(30, 20), held(60, 0)}, seenStart{1, 20}},
+		"was there with little, and ends":       {[]stage{held(30, 0.9), held(10, 0), free(1)}, seenStart{}},
+		"is not observed, and ends":             {[]stage{free(1), held(5, 30), gone(20), held(5, 8), held(2, 0), free(1)}, seenStart{}},
 		"came as a process, while not observed": {[]stage{free(1), gone(20), process(1, 0.9), runs(7, 9*day, 0.9)}, seenStart{}},
 		"was there as a process":                {[]stage{process(1, 0.9), runs(7, 9*day, 0.9)}, seenStart{}},
 		"is a process before its start":         {[]stage{free(1), process(1, 0.9), runs(7, 5, 30), runs(7, 62, 8)}, seenStart{2, 30}}, // of two workloads
