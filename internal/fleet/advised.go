@@ -16,6 +16,9 @@ import (
 type advice struct {
 	profile string        // the profile that it recommends; empty if it recommends none
 	reason  advise.Reason // why it recommends none
+	// lapsed says that there was an answer in the last hour, and is none now: what it refused, it may
+	// still refuse.
+	lapsed bool
 }
 
 // queryAdvice queries the advisors' answers.
@@ -23,6 +26,7 @@ func (q *querier) queryAdvice() {
 	q.facts(q.dialect.advice, func(h *history, row *model.Sample) {
 		h.advice.profile = string(row.Metric["recommended_profile"])
 		h.advice.reason = advise.Reason(row.Metric["reason"])
+		h.advice.lapsed = h.advice.profile == "" && h.advice.reason == ""
 	})
 }
 
@@ -32,7 +36,7 @@ func (g *GPU) followAdvice(said advice, o *Options) {
 	switch {
 	case said.reason == "" && said.profile == "", said.reason == advise.ReasonLittleEvidence:
 		return
-	case said.knowsSlice() && g.refusesMore(said, o):
+	case said.knowsSlice() && g.needsMore(said, o):
 		return
 	case said.profile != "":
 		g.takeProfile(said.profile)
@@ -42,6 +46,7 @@ func (g *GPU) followAdvice(said advice, o *Options) {
 	default:
 		if said.reason == advise.ReasonNoGain {
 			g.fits = g.Profile
+			g.fitsIsDoubtful = !g.isFinal()
 		}
 
 		g.Action = advise.ActionKeep
@@ -70,19 +75,23 @@ func (said advice) knowsSlice() bool {
 		said.reason == advise.ReasonMediaNotChecked
 }
 
-// refusesMore reports whether the history refuses a slice by evidence that the advisor, which knows one,
-// may lack: the history reaches back further than the advisor remembers, the options are stricter than
-// the advisor's probably are, or the history has the use of media engines that the advisor cannot read.
-func (g *GPU) refusesMore(said advice, o *Options) bool {
-	if g.Action == advise.ActionSlice || g.byLabel {
-		return false
-	}
+// needsMore reports whether the history shows that the workload needs the GPU, or a larger slice than the
+// one that the advisor recommends, by evidence that the advisor may lack: the history reaches back further
+// than the advisor remembers, the options are stricter than the advisor's probably are, or the history has
+// the use of media engines that the advisor cannot read.
+func (g *GPU) needsMore(said advice, o *Options) bool {
+	knowsMore := o.Window > advisorWindow || isStricter(o.Advise)
 
-	if said.reason == advise.ReasonMediaNotChecked && g.Reason == advise.ReasonMedia {
+	switch {
+	case g.Action == advise.ActionSlice:
+		return knowsMore && said.profile != "" && g.sizeOf(g.Profile) > g.sizeOf(said.profile)
+	case g.byLabel:
+		return false
+	case said.reason == advise.ReasonMediaNotChecked && g.Reason == advise.ReasonMedia:
 		return true
 	}
 
-	return (o.Window > advisorWindow || isStricter(o.Advise)) && slices.Contains(refusalsByWork(), g.Reason)
+	return knowsMore && slices.Contains(refusalsByWork(), g.Reason)
 }
 
 // takeProfile takes the profile that the advisor recommends. If the table's model lacks it, we could

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -85,6 +86,16 @@ func TestRefusalsThatAnAdvisorCannotKnow(t *testing.T) {
 			cmptest.Equal(t, name+", "+string(reason), g.Reason, advise.ReasonMemory)
 		}
 
+		larger := GPU{Action: advise.ActionSlice, Profile: "3g.40gb", Provisional: true, model: modelNamed("H100-80GB")}
+		larger.followAdvice(advice{profile: "1g.10gb"}, &o)
+
+		if larger.Profile != "3g.40gb" || !larger.Provisional || larger.Advised {
+			t.Errorf("%s: a larger slice: %+v", name, larger)
+		}
+
+		larger.followAdvice(advice{profile: "4g.40gb"}, &o)
+		cmptest.Equal(t, name+": the advisor's is larger", larger.Profile, "4g.40gb")
+
 		unseen := GPU{Action: advise.ActionKeep, Reason: advise.ReasonStartUnseen, model: modelNamed("H100-80GB")}
 		unseen.followAdvice(advice{profile: "1g.10gb"}, &o)
 
@@ -92,6 +103,34 @@ func TestRefusalsThatAnAdvisorCannotKnow(t *testing.T) {
 			t.Errorf("%s: a start that the advisor has seen: %+v", name, unseen)
 		}
 	}
+}
+
+// TestMonthlyUseWithAnAdvisor: memory that the workload used three weeks ago counts beside the answer of an
+// advisor that has forgotten it, whose answer shows that a start was seen.
+func TestMonthlyUseWithAnAdvisor(t *testing.T) {
+	o := weekly()
+	o.Window = 30 * 24 * time.Hour
+	d := narrow(o)
+	d.history.arrived = false
+	d.history.memory[9*24] = 30 << 30
+	d.history.advice.profile = "1g.10gb"
+	answer := judgeOne(analysisOf(o), d)
+	cmptest.Equal(t, "answer", string(answer.Action)+" "+answer.Profile, "slice 3g.40gb")
+	cmptest.Equal(t, "decided by the advisor", answer.Advised, false)
+}
+
+// TestLapsedAdvice: if an advisor had an answer in the last hour, and has none, it may still refuse what the
+// history cannot show.
+func TestLapsedAdvice(t *testing.T) {
+	d := narrow(weekly())
+	d.history.advice.lapsed = true
+	s := analysisOf(weekly())
+	s.client = &Client{}
+	s.gpus = []*fleetGPU{d}
+	answer := judgeOne(s, d)
+	cmptest.Equal(t, "slice", answer.Action, advise.ActionSlice)
+	cmptest.Equal(t, "provisional", answer.Provisional, true)
+	cmptest.HasTexts(t, strings.Join(s.report().Notes, "\n"), "Of 1 GPUs the right-sizing advisor had an answer in the last hour")
 }
 
 // TestMediaStayUnchecked: an advisor that answers "provisional" has checked the media engines for its

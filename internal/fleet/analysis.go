@@ -81,6 +81,7 @@ type fleetGPU struct {
 	// holderUnknown says that the history never shows whether anything held it, although it shows
 	// holders of other GPUs in the cluster; holderUnread, that it lacks that for some of the time.
 	holderUnknown, holderUnread bool
+	lapsed                      bool // see advice
 	// hasNeighbor says that another GPU of the node may have been held at the same time.
 	hasNeighbor bool
 }
@@ -92,16 +93,19 @@ const maxPoints = 400_000
 // firstChunk returns how many GPUs to query at once until the server says that it is too much.
 func firstChunk(window time.Duration) int { return max(1, maxPoints/int(window/step)) }
 
-// listGPUs finds the GPUs of all exporters, a day of history at a time.
+// listGPUs finds the GPUs of all exporters: those of the last hour first, as one exporter may have
+// replaced another, then a day of history at a time.
 func (a *analysis) listGPUs(ctx context.Context) error {
 	found := map[string]*fleetGPU{}
 
-	for _, d := range dialects() {
-		for from := time.Duration(0); from < a.options.Window; from += 24 * time.Hour {
-			window := min(24*time.Hour, a.options.Window-from)
-			if err := a.listWindow(ctx, &d, a.end.Add(-from), window, found); err != nil {
-				return err
-			}
+	if err := a.listPart(ctx, a.end, hour, found); err != nil {
+		return err
+	}
+
+	for from := time.Duration(0); from < a.options.Window; from += 24 * time.Hour {
+		window := min(24*time.Hour, a.options.Window-from)
+		if err := a.listPart(ctx, a.end.Add(-from), window, found); err != nil {
+			return err
 		}
 	}
 
@@ -153,6 +157,19 @@ func (a *analysis) newNoGPUError() error {
 		Hint: "does this Prometheus scrape mig-exporter or dcgm-exporter, and keep the history of that " +
 			"time? Check --match, --window and --time.",
 	}
+}
+
+// listPart adds the GPUs of all exporters in a part of the window to found.
+func (a *analysis) listPart(
+	ctx context.Context, end time.Time, window time.Duration, found map[string]*fleetGPU,
+) error {
+	for _, d := range dialects() {
+		if err := a.listWindow(ctx, &d, end, window, found); err != nil {
+			return err
+		}
+	}
+
+	return nil
 }
 
 // listWindow adds the GPUs in a part of the window to found. If that is too much for one query, it

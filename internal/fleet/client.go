@@ -302,6 +302,12 @@ func (c *Client) Warnings() []string {
 	return append([]string(nil), c.warnings...)
 }
 
+// isPartial reports whether an answer of the server may lack a part of the history, by its warnings. Those
+// of Prometheus that begin with "PromQL" are about the query.
+func (c *Client) isPartial() bool {
+	return slices.ContainsFunc(c.Warnings(), func(w string) bool { return !strings.HasPrefix(w, "PromQL") })
+}
+
 // maxBody is how many bytes an answer may have. If it has more, we ask for less at once.
 const maxBody = 64 << 20
 

@@ -426,6 +426,26 @@ func TestWarnings(t *testing.T) {
 	cmptest.Equal(t, "warnings", c.Warnings(), []string{"store a is away"})
 }
 
+// TestPartialHistory: if a part of the history may be missing, replicas and servers may be in it: no slice is
+// final. What Prometheus says of a query makes no answer partial.
+func TestPartialHistory(t *testing.T) {
+	for warning, isPartial := range map[string]bool{
+		"receive series from sidecar-b:10901: unavailable":                           true,
+		"PromQL warning: metric might not be a counter, name does not end in _total": false,
+	} {
+		d := narrow(weekly())
+		s := analysisOf(weekly())
+		s.client = &Client{}
+		s.client.keepWarnings([]string{warning})
+		s.gpus = []*fleetGPU{d}
+		judgeOne(s, d)
+		r := s.report()
+		cmptest.Equal(t, warning, r.GPUs[0].Provisional, isPartial)
+		cmptest.Equal(t, warning+": slices", r.Fleet.Slices, 1)
+		cmptest.Equal(t, warning+": noted", strings.Contains(strings.Join(r.Notes, "\n"), "All slices are provisional"), isPartial)
+	}
+}
+
 // TestHidePassword: no message shows a password, even if the URL is malformed.
 func TestHidePassword(t *testing.T) {
 	for address, want := range map[string]string{

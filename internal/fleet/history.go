@@ -33,10 +33,6 @@ type history struct {
 	pods       map[podKey]int
 	namespaces map[string]int // in how many steps each namespace held it
 	job        string         // what shows that a pod that held it is part of a job, see jobOf
-	// owner is the owner of the pod that holds the GPU at the end of the window; empty if there is
-	// none, or we don't know it. ownedUntil is the last step in which the pod held the GPU.
-	owner      string
-	ownedUntil int
 
 	total float64 // memory in bytes; 0 if it is unknown
 	// nvlink is the largest rate that was read, of both directions or of one, in bytes per second; NaN if

@@ -12,6 +12,7 @@ import (
 // heldGPU says in which steps one holder, a pod or a job, had one GPU.
 type heldGPU struct {
 	gpu   *history
+	pod   podKey // without its cluster; empty if a batch job holds it
 	steps []bool
 	owner string // owner of the pod, "vision/Deployment/resnet"; empty if we don't know it
 	isJob bool   // it ends when its work is done
@@ -47,18 +48,17 @@ func (all heldByHolder) add(h *history, labels model.Metric) func(at int, _ floa
 		held.owner = string(namespace + "/" + workload)
 	}
 
-	held.isJob = job != "" || advise.EndsByItself(string(labels["workload"]))
+	held.pod = podKey{namespace: string(namespace), pod: string(pod)}
+	held.isJob = held.isJob || job != "" || advise.EndsByItself(string(labels["workload"]))
 	h.job = cmp.Or(h.job, jobOf(labels))
-
-	key := podKey{namespace: string(namespace), pod: string(pod)}
-	h.pods[key] += 0 // also if all steps count already
+	h.pods[held.pod] += 0 // also if all steps count already
 
 	return func(at int, _ float64) {
 		h.held[at] = true
 
 		if !held.steps[at] {
 			held.steps[at] = true
-			h.pods[key]++
+			h.pods[held.pod]++
 			h.holders[at] = min(h.holders[at]+1, 2)
 			h.namespaces[string(namespace)]++
 		}
@@ -86,7 +86,7 @@ const (
 	minShared   = 3 // successive steps in which a GPU had several holders
 )
 
-// finish fills in multi, owner and shared of the GPUs' histories.
+// finish fills in multi and shared of the GPUs' histories.
 func (all heldByHolder) finish(gpus map[string]*history) {
 	for _, list := range all {
 		if len(list) < 2 {
@@ -114,8 +114,6 @@ func (all heldByHolder) finish(gpus map[string]*history) {
 		}
 	}
 
-	all.findOwners()
-
 	for _, h := range gpus {
 		run := 0
 		for _, count := range h.holders {
@@ -124,23 +122,6 @@ func (all heldByHolder) finish(gpus map[string]*history) {
 			}
 
 			h.shared = h.shared || run >= minShared
-		}
-	}
-}
-
-// findOwners fills in the owners of the pods that held the GPUs in the last hour. If several did, the
-// last one counts.
-func (all heldByHolder) findOwners() {
-	for _, list := range all {
-		for _, held := range list {
-			h := held.gpu
-			last := lastTrue(held.steps)
-
-			isLater := last > h.ownedUntil || last == h.ownedUntil && held.owner > h.owner
-			if last >= len(held.steps)-stepsPerHour && isLater {
-				h.owner = held.owner
-				h.ownedUntil = last
-			}
 		}
 	}
 }

@@ -75,6 +75,7 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 	h := g.history
 	g.first = h.firstSeen()
 	g.last = h.lastSeen()
+	g.lapsed = h.advice.lapsed
 
 	answer := GPU{
 		UUID:       g.uuid,
@@ -84,7 +85,6 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 		Exporter:   g.dialect.name,
 		Namespace:  h.mainNamespace(),
 		Namespaces: len(h.namespaces),
-		Owner:      h.owner,
 		Action:     advise.ActionKeep,
 		byLabel:    h.job != "" && !h.multi,
 	}
@@ -96,15 +96,17 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 	record, held := h.record()
 	facts := record.Facts(a.end, total)
 	answer.ObservedHours = facts.Evidence.ObservedHours
-	answer.HeldHoursPerWeek = (time.Duration(held) * step).Hours() * (7 * 24) / a.options.Window.Hours()
+	answer.HeldHoursPerWeek = (time.Duration(held) * step).Hours() * advisorWeek.Hours() / a.lengthOf(g).Hours()
+
+	if h.last != nil && a.end.Sub(g.last) < 24*hour { // the pods of a GPU that was lost may run on
+		answer.Owner = h.last.owner
+		answer.pod = h.last.pod
+		answer.hasLeft = h.hasLeft()
+	}
 
 	if reason := a.reasonNotJudged(g, ok); reason != advise.ReasonNone {
 		answer.Reason = reason
 		answer.Explanation = ReasonText(reason, a.options.Advise)
-
-		if reason == ReasonGone && h.last != nil && h.isHeldAtLast() && a.end.Sub(g.last) < 24*hour {
-			answer.Owner = h.last.owner // its pod may run on
-		}
 
 		return answer
 	}
@@ -121,7 +123,7 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 	h.last.limitEvidence(facts.Evidence, a.options.Advise)
 	facts.EndsByItself = h.last != nil && h.last.isJob
 
-	if h.sawStart() {
+	if h.sawStart() || h.advice.knowsSlice() { // an advisor knows none before it has seen a start
 		facts.Evidence.Starts = 1
 	}
 
@@ -130,7 +132,7 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 	answer.addEvidence(facts, h.isNVLinkUnread(), chosen)
 	isNew := h.last.isNew(h, a.options.Advise)
 	answer.Provisional = answer.Action == advise.ActionSlice &&
-		(record.IsProvisional(a.end) || isNew || a.mayHideServer(h, facts))
+		(record.IsProvisional(a.end) || isNew || h.advice.lapsed || a.mayHideServer(h, facts))
 	answer.isYoung = isNew || a.end.Sub(facts.Evidence.Since) < advisorWeek
 
 	a.explainUnknown(&answer, h, facts, isMixed)
@@ -141,6 +143,11 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 	}
 
 	return answer
+}
+
+// lengthOf returns for how long a GPU has a history, a week at least if the window is as long.
+func (a *analysis) lengthOf(g *fleetGPU) time.Duration {
+	return min(a.options.Window, max(advisorWeek, a.end.Sub(g.first)))
 }
 
 // explainUnknown says what is missing for an answer, if the history knows that better than the reason. See

@@ -501,6 +501,22 @@ func TestHoldersUnknown(t *testing.T) {
 	cmptest.Equal(t, "namespace", g.Namespace, "")
 }
 
+// TestHeldHoursOfAShortHistory: what is not in the history says nothing of how long the GPU is held in a week.
+func TestHeldHoursOfAShortHistory(t *testing.T) {
+	for days, want := range map[int]float64{30: 168, 15: 168, 2: 48} {
+		o := weekly()
+		o.Window = 30 * 24 * time.Hour
+		d := narrow(o)
+
+		for at := range len(d.history.busy) - days*24*stepsPerHour {
+			d.history.busy[at] = float32(math.NaN())
+			d.history.held[at] = false
+		}
+
+		cmptest.Equal(t, fmt.Sprint(days, " days"), judgeOne(analysisOf(o), d).HeldHoursPerWeek, want)
+	}
+}
+
 // hideHolders makes it unknown what holds the GPU.
 func (h *history) hideHolders() {
 	for at := range h.nameless {

@@ -13,7 +13,8 @@ import (
 // up, as in an advisor. What other owners did on the GPU counts, too, but is not enough.
 type lastHolder struct {
 	owner string // empty if we don't know it
-	isJob bool   // see heldGPU
+	pod   podKey // see heldGPU
+	isJob bool
 	// busy is the mean busy time while pods of the owner had the GPU or, without a known owner, the holder.
 	busy float64
 	// since is the first step in which pods of the owner had the GPU, seen in how many steps with a sample
@@ -61,6 +62,7 @@ func (h *history) findLast(list []*heldGPU) *lastHolder {
 
 	return &lastHolder{
 		owner:     latest.owner,
+		pod:       latest.pod,
 		isJob:     latest.isJob,
 		busy:      h.meanBusy(known),
 		since:     slices.Index(known, true),
@@ -100,10 +102,12 @@ func (h *history) countSeen(steps []bool) int {
 	return n
 }
 
-// countDays counts the days, up to the end of the window, in which one of some steps lies.
+// countDays counts the days in which one of some steps lies, of as many days as an advisor remembers, up to
+// the end of the window.
 func (h *history) countDays(steps []bool) int {
 	const perDay = 24 * stepsPerHour
 
+	steps = steps[max(0, len(steps)-int(advisorWindow/step)):]
 	n := 0
 
 	for end := len(steps); end > 0; end -= perDay {
@@ -114,15 +118,14 @@ func (h *history) countDays(steps []bool) int {
 	return n
 }
 
-// isHeldAtLast reports whether something with a name held the GPU in the last step with a sample.
-func (h *history) isHeldAtLast() bool {
-	for at := len(h.busy) - 1; at >= 0; at-- {
-		if !isNaN(h.busy[at]) {
-			return h.held[at]
-		}
+// hasLeft reports whether the last holder with a name had the GPU no more in its last hour with samples.
+func (h *history) hasLeft() bool {
+	last := len(h.busy) - 1
+	for last > 0 && isNaN(h.busy[last]) {
+		last--
 	}
 
-	return false
+	return h.lastNamed() <= last-stepsPerHour
 }
 
 // countNameless counts the steps, from one on, that have a sample of the GPU, and in which something

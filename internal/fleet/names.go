@@ -1,10 +1,13 @@
 package fleet
 
 import (
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/prometheus/common/model"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
 
 // dialect has the names and PromQL expressions for one exporter. Expressions are templates, see
@@ -30,7 +33,7 @@ type dialect struct {
 	mediaRead  presence // of that use, by the label engine
 	mig        string   // has a result if MIG mode was ever on
 	// advice has the right-sizing advisor's answer: the profile of a candidate, or the reason why
-	// the GPU is none.
+	// the GPU is none. It has neither if there was an answer in the last hour, and is none now.
 	advice string
 
 	// We evaluate these at steps of five minutes:
@@ -101,7 +104,7 @@ func placeLabels() []model.LabelName {
 	}
 }
 
-// dialects returns the exporters that we know. If two of them serve a GPU, we query the first.
+// dialects returns the exporters that we know. If two of them serve a GPU at once, we query the first.
 func dialects() []dialect {
 	return []dialect{native(), dcgm(oldNames()), dcgm(newNames())}
 }
@@ -146,7 +149,9 @@ func native() dialect {
 		enginesMost: "max_over_time(nvidia_gpu_media_activity_ratio{$sel}[5m]) > 0",
 		mig:         most("nvidia_gpu_mig_enabled") + " > 0",
 		advice: "max by (uuid, recommended_profile) (nvidia_gpu_rightsizing_candidate{$sel}) or on (uuid) " +
-			"max by (uuid, reason) (nvidia_gpu_rightsizing_rejected{$sel})",
+			"max by (uuid, reason) (nvidia_gpu_rightsizing_rejected{$sel}) or on (uuid) " +
+			"group by (uuid) (present_over_time(nvidia_gpu_rightsizing_candidate{$sel}[1h]) or " +
+			"present_over_time(nvidia_gpu_rightsizing_rejected{$sel}[1h]))",
 		busy:        mean("nvidia_gpu_graphics_engine_activity_ratio"),
 		utilization: mean("nvidia_gpu_utilization_ratio"),
 		sms:         mean("nvidia_gpu_sm_activity_ratio"),
@@ -284,7 +289,9 @@ func dcgm(n dcgmNames) dialect {
 			"present_over_time(" + exported + "[5m])",
 			"present_over_time(" + own + "[5m])",
 		},
-		holding:     []string{over("present_over_time", n.used, "5m") + " * 0"}, // a holder would be on it
+		// A holder would be on it, unless its name could not be read: then its memory shows it.
+		holding: []string{over("max_over_time", n.used, "5m") + n.mebibytes + " > bool " +
+			strconv.Itoa(advise.ContextBytes)},
 		memory:      "max by (UUID) (max_over_time(" + n.used + `{$sel,GPU_I_ID=""}[1h]))` + n.mebibytes,
 		leastMemory: "min by (UUID) (min_over_time(" + n.used + `{$sel,GPU_I_ID=""}[1h]))` + n.mebibytes,
 		memoryRead: presence{

@@ -30,6 +30,7 @@ type counts struct {
 	gone          int // without a sample in the last hour
 	unseen        int // whole since no start of their holder is in the history
 	unpriced      int // freed, without a price
+	lapsed        int // whose advisor had an answer in the last hour, and has none now
 	byReplica     int // with the answer of another replica
 	ownerless     int // slices whose owner is unknown
 	hidden        int // slices whose pods may be parts of a job
@@ -52,6 +53,7 @@ func (a *analysis) countForNotes(r *Report) counts {
 		c.holderUnknown += boolToInt(g.holderUnknown)
 		c.holderUnread += boolToInt(g.holderUnread)
 		c.exporters[g.dialect.name]++
+		c.lapsed += boolToInt(g.lapsed)
 
 		c.gone += boolToInt(!g.last.After(a.end.Add(-hour)))
 		if c.first.IsZero() || !g.first.IsZero() && g.first.Before(c.first) {
@@ -158,6 +160,12 @@ func (a *analysis) notes(r *Report) []string {
 		c.byAdvisor,
 	)
 	add(
+		c.lapsed,
+		"Of %d GPUs the right-sizing advisor had an answer in the last hour, and has none now: slices for "+
+			"them are provisional, since it may refuse what the history cannot show.",
+		c.lapsed,
+	)
+	add(
 		c.bridges,
 		"%d of the slices are provisional because NVLink bridges may connect their GPUs, and the "+
 			"history lacks traffic of these. nvidia-smi nvlink --status on the node lists them. If "+
@@ -226,6 +234,11 @@ func (a *analysis) notes(r *Report) []string {
 	for _, w := range a.client.Warnings() {
 		notes = append(notes, "Prometheus warns: "+w)
 	}
+
+	add(
+		boolToInt(a.client.isPartial()),
+		"All slices are provisional, as a part of the history may be missing by that warning.",
+	)
 
 	if !c.first.IsZero() {
 		notes = append(notes, describeReach(a.end.Sub(c.first), a.options.Window))

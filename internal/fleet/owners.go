@@ -16,23 +16,28 @@ const ReasonReplicasDiffer advise.Reason = "replicas-differ"
 
 // alignReplicas gives all GPUs of one owner the same answer, on whatever nodes they are: the owner's
 // pods have one template, so that a patch changes all of them. If one must stay whole, all do. Else
-// all get the largest profile, and the answer is provisional if one of them is.
+// all get the largest profile, and the answer is provisional if that of one that still has its GPU is.
 func alignReplicas(gpus []GPU) {
 	type key struct{ cluster, owner string }
 	members := map[key][]*GPU{}
+	ownerless := map[podKey][]*GPU{} // by cluster and namespace
 
 	for i := range gpus {
-		if g := &gpus[i]; g.Owner != "" {
+		switch g := &gpus[i]; {
+		case g.Owner != "":
 			k := key{g.Cluster, g.Owner}
 			members[k] = append(members[k], g)
+		case g.pod.pod != "" && !g.hasLeft:
+			k := podKey{cluster: g.Cluster, namespace: g.pod.namespace}
+			ownerless[k] = append(ownerless[k], g)
 		}
 	}
 
-	for _, list := range members {
+	for k, list := range members {
 		moving := slices.DeleteFunc(slices.Clone(list), func(g *GPU) bool {
 			return g.Action != advise.ActionSlice
 		})
-		if len(moving) == 0 || len(list) == 1 {
+		if len(moving) == 0 {
 			continue
 		}
 
@@ -46,20 +51,52 @@ func alignReplicas(gpus []GPU) {
 			continue
 		}
 
-		isProvisional := slices.ContainsFunc(list, func(g *GPU) bool {
-			return g.needs() == "" || g.Provisional
-		})
-
 		giveLargest(list, moving)
-		shareDoubts(moving, isProvisional)
+		shareDoubts(list, moving)
+
+		namespace, _, _ := strings.Cut(k.owner, "/")
+		doubtForOwnerless(ownerless[podKey{cluster: k.cluster, namespace: namespace}], moving)
 	}
+}
+
+// doubtForOwnerless makes the answer for GPUs of one owner provisional if a pod of its namespace whose own
+// owner is unknown may be another replica, and the answer is not known to do for that.
+func doubtForOwnerless(ownerless, moving []*GPU) {
+	for _, g := range moving {
+		i := slices.IndexFunc(ownerless, func(other *GPU) bool {
+			return mayBeOf(other.pod.pod, g.Owner) && !other.goesWith(g)
+		})
+		if i >= 0 && g.Action == advise.ActionSlice {
+			g.Provisional = true
+			g.Explanation += fmt.Sprintf("; %s on node %s may be another replica: its owner is not in the history",
+				ownerless[i].pod.pod, cmp.Or(ownerless[i].Node, "-"))
+		}
+	}
+}
+
+// mayBeOf reports whether a pod's name is as those that an owner gives its pods: its own name, and what
+// follows. Kubernetes cuts that off at 58 characters.
+//
+// https://github.com/kubernetes/apiserver/blob/master/pkg/storage/names/generate.go
+func mayBeOf(pod, owner string) bool {
+	const cutAt = 58
+
+	begin := owner[strings.LastIndex(owner, "/")+1:] + "-"
+
+	return strings.HasPrefix(pod, begin[:min(len(begin), cutAt)])
+}
+
+// goesWith reports whether what a GPU's workload needs is known to be no more than another GPU's answer.
+func (g *GPU) goesWith(other *GPU) bool {
+	return g.isFinal() && g.Model == other.Model &&
+		(g.Profile == other.Profile || g.sizeOf(g.Profile) < other.sizeOf(other.Profile))
 }
 
 // needs returns the profile that would do for a GPU's workload; empty if we don't know.
 func (g *GPU) needs() string { return cmp.Or(g.Profile, g.fits) }
 
 // keepsReplicas reports whether the replica on a GPU must stay whole. One that has been there for
-// less than a day, or gains nothing where it is, can move. One that the history lost may have moved.
+// less than a day, or gains nothing where it is, can move. Of one that the history lost we know nothing.
 func (g *GPU) keepsReplicas() bool {
 	return g.Action != advise.ActionSlice && g.Reason != advise.ReasonLittleEvidence &&
 		g.Reason != advise.ReasonNoGain && g.Reason != ReasonGone
@@ -104,7 +141,7 @@ func giveLargest(list, moving []*GPU) {
 	}
 
 	most := slices.MaxFunc(known, func(a, b *GPU) int {
-		return cmp.Compare(a.neededSize(), b.neededSize())
+		return cmp.Compare(a.sizeOf(a.needs()), b.sizeOf(b.needs()))
 	})
 	for _, g := range moving {
 		if g.Profile != most.needs() {
@@ -125,11 +162,9 @@ func giveLargest(list, moving []*GPU) {
 	}
 }
 
-// neededSize orders profiles of a model by memory and SMs.
-func (g *GPU) neededSize() int {
-	at := slices.IndexFunc(g.model.Profiles, func(p gpu.Profile) bool {
-		return p.Name == g.needs()
-	})
+// sizeOf orders the profiles of a GPU's model by memory and SMs. It is 0 for a name that is none of them.
+func (g *GPU) sizeOf(profile string) int {
+	at := slices.IndexFunc(g.model.Profiles, func(p gpu.Profile) bool { return p.Name == profile })
 	if at < 0 {
 		return 0
 	}
@@ -137,12 +172,17 @@ func (g *GPU) neededSize() int {
 	return g.model.Profiles[at].MemorySlices<<16 + g.model.Profiles[at].SMs
 }
 
-// shareDoubts sets Provisional of all GPUs that move, and NotChecked of all if it is set for one.
-func shareDoubts(moving []*GPU, isProvisional bool) {
+// shareDoubts makes the answer of all GPUs that move provisional, or not checked, if that of one of the
+// owner's is. What has left its GPU says nothing of those that are there.
+func shareDoubts(list, moving []*GPU) {
 	notChecked := slices.ContainsFunc(moving, func(g *GPU) bool { return g.NotChecked })
+	isProvisional := slices.ContainsFunc(list, func(g *GPU) bool {
+		return !g.hasLeft && (g.needs() == "" || g.Provisional || g.fitsIsDoubtful)
+	})
+
 	for _, g := range moving {
 		if g.Action == advise.ActionSlice {
-			g.Provisional = isProvisional
+			g.Provisional = g.Provisional || isProvisional
 			g.NotChecked = notChecked
 		}
 	}

@@ -42,6 +42,11 @@ func TestTheWeakestReplicaDecides(t *testing.T) {
 	fits := func(profile string) func(*GPU) { return func(g *GPU) { g.fits = profile } }
 	another := func(g *GPU) { g.Owner = "vision/Deployment/other" }
 	elsewhere := func(g *GPU) { g.Cluster = "b" }
+	left := func(g *GPU) { g.hasLeft = true }
+	doubtful := func(g *GPU) { g.fitsIsDoubtful = true }
+	ownerless := func(namespace, pod string) func(*GPU) {
+		return func(g *GPU) { g.Owner, g.pod = "", podKey{namespace: namespace, pod: pod} }
+	}
 
 	a100 := func(g *GPU) { g.Model, g.model = "A100-SXM4-80GB", modelNamed("A100-80GB") }
 	for about, c := range map[string]struct {
@@ -49,21 +54,33 @@ func TestTheWeakestReplicaDecides(t *testing.T) {
 		want  string // of all replicas
 		names string // in the explanation of the first
 	}{
-		"alike":            {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb")}, "slice  1g.10gb; slice  1g.10gb", ""},
-		"a larger one":     {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "2g.20gb")}, "slice  2g.20gb replica; slice  2g.20gb", "node n2 needs 2g.20gb"},
-		"rejected":         {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy")}, "keep busy  replica; keep busy ", "node n2 stays whole: as n2 has it"},
-		"a start unseen":   {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "start-unseen")}, "keep start-unseen  replica; keep start-unseen ", "node n2"},
-		"unknown":          {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", unknown, "no-activity")}, "keep no-activity  replica; unknown no-activity ", "node n2"},
-		"to share":         {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", advise.ActionShare, "stretch")}, "keep stretch  replica; share stretch ", "node n2"},
-		"a new replica":    {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "little-evidence")}, "slice  1g.10gb provisional; keep little-evidence ", ""},
-		"no gain there":    {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "no-gain", fits("1g.10gb"))}, "slice  1g.10gb; keep no-gain ", ""},
-		"no gain, larger":  {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "no-gain", fits("2g.20gb"))}, "slice  2g.20gb replica; keep no-gain ", "node n2 needs 2g.20gb"},
-		"no gain, unknown": {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "no-gain")}, "slice  1g.10gb provisional; keep no-gain ", ""},
-		"gone":             {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "gone")}, "slice  1g.10gb provisional; keep gone ", ""},
-		"provisional":      {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb", provisional)}, "slice  1g.10gb provisional; slice  1g.10gb provisional", ""},
-		"unchecked":        {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb", unchecked)}, "slice  1g.10gb unchecked; slice  1g.10gb unchecked", ""},
-		"another owner":    {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", another)}, "slice  1g.10gb; keep busy ", ""},
-		"another cluster":  {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", elsewhere)}, "slice  1g.10gb; keep busy ", ""},
+		"alike":             {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb")}, "slice  1g.10gb; slice  1g.10gb", ""},
+		"a larger one":      {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "2g.20gb")}, "slice  2g.20gb replica; slice  2g.20gb", "node n2 needs 2g.20gb"},
+		"rejected":          {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy")}, "keep busy  replica; keep busy ", "node n2 stays whole: as n2 has it"},
+		"a start unseen":    {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "start-unseen")}, "keep start-unseen  replica; keep start-unseen ", "node n2"},
+		"unknown":           {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", unknown, "no-activity")}, "keep no-activity  replica; unknown no-activity ", "node n2"},
+		"to share":          {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", advise.ActionShare, "stretch")}, "keep stretch  replica; share stretch ", "node n2"},
+		"a new replica":     {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "little-evidence")}, "slice  1g.10gb provisional; keep little-evidence ", ""},
+		"no gain there":     {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "no-gain", fits("1g.10gb"))}, "slice  1g.10gb; keep no-gain ", ""},
+		"no gain, larger":   {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "no-gain", fits("2g.20gb"))}, "slice  2g.20gb replica; keep no-gain ", "node n2 needs 2g.20gb"},
+		"no gain, unknown":  {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "no-gain")}, "slice  1g.10gb provisional; keep no-gain ", ""},
+		"gone":              {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "gone")}, "slice  1g.10gb provisional; keep gone ", ""},
+		"no gain, doubtful": {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "no-gain", fits("1g.10gb"), doubtful)}, "slice  1g.10gb provisional; keep no-gain ", ""},
+
+		"left, and is rejected":        {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", left)}, "keep busy  replica; keep busy ", "node n2 stays whole"},
+		"left, and was not there long": {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "little-evidence", left)}, "slice  1g.10gb; keep little-evidence ", ""},
+		"left, with more":              {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "2g.20gb", left, provisional)}, "slice  2g.20gb replica; slice  2g.20gb provisional", "node n2 needs 2g.20gb"},
+
+		"may be one, and stays":     {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", ownerless("vision", "resnet-7d9-b"))}, "slice  1g.10gb provisional; keep busy ", "resnet-7d9-b on node n2 may be another replica"},
+		"may be one, and is larger": {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "2g.20gb", ownerless("vision", "resnet-7d9-b"))}, "slice  1g.10gb provisional; slice  2g.20gb", ""},
+		"may be one, and is alike":  {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb", ownerless("vision", "resnet-7d9-b"))}, "slice  1g.10gb; slice  1g.10gb", ""},
+		"is of another name":        {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", ownerless("vision", "resnet2-7d9-b"))}, "slice  1g.10gb; keep busy ", ""},
+		"is of another namespace":   {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", ownerless("chat", "resnet-7d9-b"))}, "slice  1g.10gb; keep busy ", ""},
+		"may have been one":         {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", ownerless("vision", "resnet-7d9-b"), left)}, "slice  1g.10gb; keep busy ", ""},
+		"provisional":               {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb", provisional)}, "slice  1g.10gb provisional; slice  1g.10gb provisional", ""},
+		"unchecked":                 {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb", unchecked)}, "slice  1g.10gb unchecked; slice  1g.10gb unchecked", ""},
+		"another owner":             {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", another)}, "slice  1g.10gb; keep busy ", ""},
+		"another cluster":           {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", elsewhere)}, "slice  1g.10gb; keep busy ", ""},
 		"another model": {[]GPU{replica("n1", slice, "3g.40gb"), replica("n2", slice, "2g.20gb", a100)},
 			"keep replicas-differ  replica; keep replicas-differ  replica", "no one profile"},
 		"engines that a larger one may lack": {[]GPU{replica("n1", slice, "1g.10gb+me"), replica("n2", slice, "1g.20gb")},
@@ -100,8 +117,19 @@ func TestTheWeakestReplicaDecides(t *testing.T) {
 	}
 }
 
-// TestOwners: the owner is that of the pod that holds the GPU at the end of the window, if there is
-// one.
+// TestLongNames: Kubernetes cuts an owner's name off where it makes a pod's from it.
+func TestLongNames(t *testing.T) {
+	long := strings.Repeat("a", 70)
+	for pod, want := range map[string]bool{
+		"resnet-7d9-b": true, "resnet-0": true, "resnet": false, "resnet2-0": false,
+	} {
+		cmptest.Equal(t, pod, mayBeOf(pod, "vision/Deployment/resnet"), want)
+	}
+
+	cmptest.Equal(t, "cut off", mayBeOf(long[:58]+"x2b4z", "vision/Deployment/"+long), true)
+}
+
+// TestOwners: the owner is that of the pod that held the GPU last, also if it has left.
 func TestOwners(t *testing.T) {
 	o := weekly()
 	all := heldByHolder{}
@@ -114,13 +142,18 @@ func TestOwners(t *testing.T) {
 		}
 	}
 	hold("a-0", "StatefulSet/a", 0, 100)
-	all.finish(map[string]*history{"GPU-1": h})
-	cmptest.Equal(t, "owner of a pod that has left", h.owner, "")
-	hold("b-0", "Deployment/b", 100, steps)
-	all.finish(map[string]*history{"GPU-1": h})
-	cmptest.Equal(t, "owner", h.owner, "ml/Deployment/b")
+	all.findStarts()
+
 	answer := judgeOne(analysisOf(o), d)
-	cmptest.Equal(t, "owner in the answer", answer.Owner, "ml/Deployment/b")
+	cmptest.Equal(t, "owner of a pod that has left", answer.Owner, "ml/StatefulSet/a")
+	cmptest.Equal(t, "it has left", answer.hasLeft, true)
+
+	hold("b-0", "Deployment/b", 100, steps)
+	all.findStarts()
+
+	answer = judgeOne(analysisOf(o), d)
+	cmptest.Equal(t, "owner", answer.Owner, "ml/Deployment/b")
+	cmptest.Equal(t, "it is there", answer.hasLeft, false)
 }
 
 // TestOwnerOfALostGPU: of a GPU that the history lost we know whose it was. The pods may run on.

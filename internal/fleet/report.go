@@ -76,8 +76,8 @@ type GPU struct {
 	Namespace string `json:"namespace,omitempty"`
 	// Namespaces is how many namespaces held it.
 	Namespaces int `json:"namespaces"`
-	// Owner owns the pod that holds it at the end of the window, or held it when the history lost it, within
-	// a day: "vision/Deployment/resnet".
+	// Owner owns the pod that held it last: "vision/Deployment/resnet". It is empty if it is unknown, or the
+	// GPU has no sample of the last day.
 	Owner string `json:"owner,omitempty"`
 	// ByReplica says that another replica of the owner decided, see alignReplicas.
 	ByReplica bool          `json:"byReplica,omitempty"`
@@ -127,8 +127,12 @@ type GPU struct {
 	model   mig.Model
 	byLabel bool // only labels or an owner show that its pod is part of a job
 	// fits is the profile that would do by the history, kept when the node's advisor says that it
-	// gains nothing; else empty.
-	fits string
+	// gains nothing; else empty. fitsIsDoubtful says that it is not final.
+	fits           string
+	fitsIsDoubtful bool
+	// pod is the one that held it last. hasLeft says that it had the GPU no more in the last hour.
+	pod     podKey
+	hasLeft bool
 	// isYoung says that the evidence is of less than a week, or of too few days of it.
 	isYoung bool
 	// bridgeUnread says that an NVLink bridge may connect the GPU, of which nothing was read.
@@ -190,7 +194,10 @@ func (a *analysis) report() *Report {
 	}
 	nodes := map[place]bool{}
 
+	isPartial := a.client.isPartial()
+
 	for _, g := range a.gpus {
+		g.answer.Provisional = g.answer.Provisional || isPartial && g.answer.Action == advise.ActionSlice
 		r.GPUs = append(r.GPUs, g.answer)
 		nodes[g.place] = true
 	}

@@ -16,12 +16,13 @@ import (
 // server has no such metric.
 type serverMetrics struct {
 	kind    gpu.ServerKind
-	any     string   // a metric that every such server has: it names the pods with a server
-	cache   []string // how much of the cache is used, 0-1; also under older names
-	blocks  string   // or the same as an expression, of numbers of blocks
-	tokens  string   // for how many tokens the cache has room
-	running string   // requests that are being served
-	waiting string   // requests that wait
+	any     string // a metric that every such server has: it names the pods with a server
+	cache   string // how much of the cache is used, 0-1
+	former  string // a name that this had before
+	blocks  string // or the same as an expression, of numbers of blocks
+	tokens  string // for how many tokens the cache has room
+	running string // requests that are being served
+	waiting string // requests that wait
 }
 
 func knownServers() []serverMetrics {
@@ -33,19 +34,17 @@ func knownServers() []serverMetrics {
 
 	return []serverMetrics{
 		{
-			kind: gpu.ServerVLLM,
-			any:  "vllm:num_requests_running",
-			cache: []string{
-				"vllm:kv_cache_usage_perc",
-				"vllm:gpu_cache_usage_perc",
-			},
+			kind:    gpu.ServerVLLM,
+			any:     "vllm:num_requests_running",
+			cache:   "vllm:kv_cache_usage_perc",
+			former:  "vllm:gpu_cache_usage_perc",
 			running: "vllm:num_requests_running",
 			waiting: "vllm:num_requests_waiting",
 		},
 		{
 			kind:    gpu.ServerSGLang,
 			any:     "sglang:num_running_reqs",
-			cache:   []string{"sglang:token_usage"},
+			cache:   "sglang:token_usage",
 			tokens:  "sglang:max_total_num_tokens",
 			running: "sglang:num_running_reqs",
 			waiting: "sglang:num_queue_reqs",
@@ -97,19 +96,21 @@ func (s *serverMetrics) query(by string) string {
 		parts = append(parts, `label_replace(`+expression+`, "figure", "`+figure+`", "", "")`)
 	}
 
-	addCache := func(use, window string) {
-		add(figureCache, "max by ("+by+") (max_over_time("+use+window+"))")
+	addCache := func(use, largest string) {
+		add(figureCache, "max by ("+by+") ("+largest+")")
 		// A pod can have several series after one another. Prometheus 2 counts both ends of a window of whole
 		// steps, Prometheus 3 one.
 		add(figureSteps, "count_over_time(max by ("+by+") ("+use+")[$inside:5m])")
 	}
 
-	for _, selector := range s.cache {
-		addCache(selector, "[$w]")
-	}
-
-	if s.blocks != "" {
-		addCache("("+s.blocks+")", "[$w:1m]") // an expression has no samples of its own
+	switch {
+	case s.former != "": // an update of the server can change the name within the window
+		addCache(eitherOf("name", s.cache, s.former),
+			eitherOf("name", "max_over_time("+s.cache+"[$w])", "max_over_time("+s.former+"[$w])"))
+	case s.cache != "":
+		addCache(s.cache, "max_over_time("+s.cache+"[$w])")
+	case s.blocks != "": // an expression has no samples of its own
+		addCache(s.blocks, "max_over_time(("+s.blocks+")[$w:1m])")
 	}
 
 	for _, optional := range []struct{ figure, selector string }{

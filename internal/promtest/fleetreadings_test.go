@@ -73,23 +73,28 @@ func TestFleetAsksForReadingsWhileHeld(t *testing.T) {
 }
 
 // TestFleetMissesMemoryOfDCGM: dcgm-exporter names the pod on the series of memory, which we read. If
-// memory is missing for a while beside busy time, the pod has not left, and its memory was not read.
+// memory is missing for a while beside busy time, the pod has not left, and its memory was not read. Nor has
+// it if its name is missing beside memory, as while the kubelet is stopped.
 func TestFleetMissesMemoryOfDCGM(t *testing.T) {
 	t.Parallel()
 
+	always := func(int) bool { return true }
+	paused := func(minute int) bool { return minute < 600 || minute >= 620 }
+
 	gpus := []struct {
-		about  string
-		memory func(minute int) bool // whether it is served
-		came   int                   // when the pod came
-		want   string
-		hours  float64
+		about         string
+		memory, named func(minute int) bool // whether it is served, and with a name
+		came          int                   // when the pod came
+		want          string
+		hours         float64
 	}{
-		{"a pod that came", func(int) bool { return true }, 600, "slice  1g.10gb", 38},
-		{"one that was there", func(int) bool { return true }, 0, "keep start-unseen ", 48},
-		{"memory is missing for a while", func(minute int) bool { return minute < 600 || minute >= 620 }, 0,
-			"keep start-unseen ", 48},
-		{"memory is often missing", func(minute int) bool { return minute < 700 || minute%15 == 0 }, 600,
+		{"a pod that came", always, always, 600, "slice  1g.10gb", 38},
+		{"one that was there", always, always, 0, "keep start-unseen ", 48},
+		{"memory is missing for a while", paused, always, 0, "keep start-unseen ", 48},
+		{"memory is often missing", func(minute int) bool { return minute < 700 || minute%15 == 0 }, always, 600,
 			"keep memory-unread ", 38},
+		{"its name is missing for a while", always, paused, 0, "keep start-unseen ", 48},
+		{"it has no name", always, func(int) bool { return false }, 0, "keep start-unseen ", 48},
 	}
 
 	r := askFleetOfPast(t, 5, func(minute int, put func(string, float64, ...string)) {
@@ -97,13 +102,13 @@ func TestFleetMissesMemoryOfDCGM(t *testing.T) {
 			values := map[string]float64{"DCGM_FI_DEV_FB_FREE": h100Bytes/(1<<20) - 4096,
 				"DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.2, "DCGM_FI_PROF_SM_ACTIVE": 0.01, "DCGM_FI_PROF_DRAM_ACTIVE": 0.01}
 			if g.memory(minute) {
-				values["DCGM_FI_DEV_FB_USED"] = 4096
+				values["DCGM_FI_DEV_FB_USED"] = 4096 * boolValue(minute >= g.came)
 			}
 
 			for family, v := range values {
 				pairs := []string{"UUID", fmt.Sprintf("GPU-%02d", i), "Hostname", fmt.Sprintf("n-%02d", i),
 					"modelName", h100, "instance", "n:9400"}
-				if minute >= g.came {
+				if minute >= g.came && g.named(minute) {
 					pairs = append(pairs, "namespace", "ml", "pod", "p")
 				}
 

@@ -38,7 +38,8 @@ func servedGPUs() map[string]servedGPU {
 		"GPU-8": {32, vllm("vllm:kv_cache_usage_perc", 0.05), "14Gi", "keep preallocated ", 70, 0},
 		"GPU-10": {72, map[string]float64{"nv_trt_llm_kv_cache_block_metrics used": 600,
 			"nv_trt_llm_kv_cache_block_metrics max": 6000}, "14Gi", "slice  3g.40gb", 0, 0},
-		"GPU-9": {72, vllm("vllm:kv_cache_usage_perc", 0.1), "14Gi", "keep preallocated ", 0, 3},
+		"GPU-11": {72, vllm("vllm:kv_cache_usage_perc", 0.1), "14Gi", "keep memory ", 0, 0}, // see append
+		"GPU-9":  {72, vllm("vllm:kv_cache_usage_perc", 0.1), "14Gi", "keep preallocated ", 0, 3},
 	}
 }
 
@@ -77,6 +78,12 @@ func (g servedGPU) append(app storage.Appender, uuid string, minute int) error {
 	for name, v := range now.server {
 		if minute%(24*60) < 60*now.silent {
 			break
+		}
+
+		// An update of the server renames the use of its cache within the second day, and it was larger before.
+		if uuid == "GPU-11" && name == "vllm:kv_cache_usage_perc" && minute < 32*60 {
+			name = "vllm:gpu_cache_usage_perc"
+			v = 0.9
 		}
 
 		name, blocks, _ := strings.Cut(name, " ")

@@ -236,7 +236,8 @@ func writeFleetJSON(w io.Writer, r *fleet.Report) error {
 // writeFleetCSV writes a line for each GPU.
 func writeFleetCSV(w io.Writer, r *fleet.Report) error {
 	out := csv.NewWriter(w)
-	clean := (&page{utf8: true}).clean
+	p := &page{utf8: true}
+	text := func(s string) string { return noFormula(p.clean(s)) }
 	number := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 	rows := [][]string{
 		{
@@ -304,19 +305,18 @@ func writeFleetCSV(w io.Writer, r *fleet.Report) error {
 			kernels = [2]string{number(g.Kernels.Width), number(g.Kernels.Bandwidth)}
 		}
 
-		row := []string{g.Cluster, g.Node, g.UUID, g.Model, g.Namespace}
-		for k := range row {
-			row[k] = noFormula(clean(row[k]))
-		}
-
 		rows = append(
 			rows,
-			append(
-				row,
+			[]string{
+				text(g.Cluster),
+				text(g.Node),
+				text(g.UUID),
+				text(g.Model),
+				text(g.Namespace),
 				strconv.Itoa(g.Namespaces),
 				string(g.Action),
-				string(g.Reason),
-				g.Profile,
+				text(string(g.Reason)),
+				text(g.Profile),
 				strconv.FormatBool(g.Provisional),
 				strconv.FormatBool(g.NotChecked),
 				strconv.FormatBool(g.Idle),
@@ -339,9 +339,9 @@ func writeFleetCSV(w io.Writer, r *fleet.Report) error {
 				number(g.Coverage),
 				number(g.HeldHoursPerWeek),
 				g.Exporter,
-				g.Explanation,
-				fleetMediaText(g.MediaUse),
-			),
+				text(g.Explanation),
+				text(fleetMediaText(g.MediaUse)),
+			},
 		)
 	}
 
