@@ -73,9 +73,11 @@ type device struct {
 	memoryRead time.Time        // when it was read
 	wasFree    bool             // nothing held it or its memory once, and it has been watched since
 	arrived    bool             // a holder that is not described yet came while the device was watched
-	start      starting
-	processes  processes
-	ended      endings
+	// awaitsHolder says that such a holder has it now, so that what is read is not of the last one.
+	awaitsHolder bool
+	start        starting
+	processes    processes
+	ended        endings
 	// Since when its container has held memory, or held none; zero if it has not, or was not watched.
 	up, empty time.Time
 	ends      ends // of its container
@@ -188,7 +190,9 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 
 	// A GPU whose driver calls are slow has an old reading, which says nothing about now.
 	isOld := !g.LastRead.IsZero() && a.now.Sub(g.LastRead) > a.options.MaxGap
-	if !g.Up || isOld {
+	isLayoutUnknown := !g.MIG.Enabled.Present() && isFailed(g, gpu.ReadingMIG)
+
+	if !g.Up || isOld || isLayoutUnknown {
 		a.observeGap(g.UUID, passed.held)
 		return
 	}
@@ -201,7 +205,7 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 	}
 
 	held := false
-	complete := !slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool { return e.Reading == gpu.ReadingMIG })
+	complete := !isFailed(g, gpu.ReadingMIG)
 
 	for i := range g.Instances {
 		complete = complete && g.Instances[i].Up
@@ -214,7 +218,7 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 
 	d.memoryRead = time.Time{} // see deviceOf
 	if complete {
-		d.memoryRead = a.now
+		d.memoryRead = a.readAt(g)
 	}
 }
 
@@ -229,8 +233,11 @@ func (a *Advisor) observeWholeGPU(g *gpu.GPU, passed passedTime) {
 	}
 
 	a.setHolder(d, g, "", g.Holders, g.Jobs, len(list), passed.held)
-	a.followMemory(d, g.Readings.Memory.Used, list, gpu.None[gpu.InstanceID](), !g.Allocated.Or(true))
-	d.observeWhole(g, passed.observed)
+	a.followMemory(d, g, g.Readings.Memory.Used, gpu.None[gpu.InstanceID](), !g.Allocated.Or(true))
+
+	if !d.awaitsHolder {
+		d.observeWhole(g, passed.observed)
+	}
 }
 
 // observeInstance adds a GPU instance, and reports whether it was read and a workload holds it.
@@ -257,8 +264,11 @@ func (a *Advisor) observeInstance(g *gpu.GPU, i *gpu.GPUInstance, passed passedT
 	}
 
 	a.setHolder(d, g, i.Profile, holders, i.Jobs, processes, passed.held)
-	a.followMemory(d, i.Memory.Used, g.Readings.Processes.Or(nil), gpu.Some(i.ID), !i.Allocated.Or(true))
-	d.observeInstance(g, i, passed.observed)
+	a.followMemory(d, g, i.Memory.Used, gpu.Some(i.ID), !i.Allocated.Or(true))
+
+	if !d.awaitsHolder {
+		d.observeInstance(g, i, passed.observed)
+	}
 
 	return d.workload != nil
 }
@@ -275,6 +285,7 @@ func (a *Advisor) observeTenants(g *gpu.GPU, held bool, elapsed float64) *device
 	d := a.deviceOf(gpu.IDOfGPU(g.UUID))
 	if id := (holderID{Model: g.Name, Tenants: held}); id != d.holder {
 		a.closeWindow(d, a.now)
+		a.endHolder(d)
 
 		*d = device{id: d.id, seen: a.now, since: a.now, holder: id}
 		if held {
@@ -326,14 +337,7 @@ func (a *Advisor) dropGone(id gpu.UUID) {
 		}
 
 		a.closeWindow(d, a.now)
-		d.closeHour(a.now)
-
-		if a.isWatched(d) {
-			d.endStart(a.now, false)
-		} else {
-			d.start.raise(d.workload)
-		}
-
+		a.endHolder(d)
 		delete(a.devices, d.id)
 
 		return true
@@ -390,10 +394,15 @@ func (a *Advisor) setHolder(
 	held float64,
 ) {
 	id := holderID{Holders: len(holders), Processes: processes > 0}
+	d.awaitsHolder = false
+
 	if len(holders) > 0 {
 		h := &holders[0]
 		if h.Undescribed {
-			d.arrived = d.arrived || h.PodUID != d.holder.UID && a.sawArrival(d)
+			isAnother := h.PodUID != d.holder.UID
+			d.awaitsHolder = isAnother && d.workload != nil
+			d.arrived = d.arrived || isAnother && a.sawArrival(d)
+
 			return // the pod is described soon: until then we do not know its owner
 		}
 

@@ -320,7 +320,7 @@ func checkHeap(t *testing.T, a *Advisor, before, limit uint64) {
 	runtime.KeepAlive(a)
 }
 
-// TestMemoryIsBounded: 10,000 workloads a day, for several days, stay below 20 MiB.
+// TestMemoryIsBounded: 10,000 workloads a day, for several days, stay below 23 MiB.
 func TestMemoryIsBounded(t *testing.T) {
 	a := New(fastOptions())
 	base := wholeGPU(t, "H100-80GB", 0, load{busy: 0.5, sm: 0.03, gib: 4})
@@ -332,7 +332,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		observeFor(a, start().Add(time.Duration(i)*9*time.Second), 0, g)
 	}
 
-	checkHeap(t, a, before, 20<<20)
+	checkHeap(t, a, before, 23<<20)
 }
 
 func TestObserveAllocatesNothing(t *testing.T) {

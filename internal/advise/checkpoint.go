@@ -45,7 +45,10 @@ func (a *Advisor) Checkpoint() *Checkpoint {
 
 	for _, d := range a.order {
 		c.Down = d.appendDown(c.Down)
-		open[d.workload] = append(open[d.workload], &d.start)
+
+		if d.start.open {
+			open[d.workload] = append(open[d.workload], &d.start)
+		}
 	}
 
 	for _, original := range a.workloads {
@@ -54,7 +57,7 @@ func (a *Advisor) Checkpoint() *Checkpoint {
 		w.Engines = slices.Clone(w.Engines)
 		w.Queues = slices.Clone(w.Queues)
 		w.Reserve = w.Reserve.copy()
-		w.Starts.Loads = copyOf(w.Starts.Loads)
+		w.Starts = w.Starts.copy()
 
 		for _, s := range open[original] {
 			s.raise(&w) // it has no starts that go on
@@ -213,10 +216,6 @@ func (w *workload) validate(at time.Time) error {
 		}
 	}
 
-	if w.ProcessSlot > keptStarts {
-		return fmt.Errorf("has its processes in slot %d; expected 0 to %d", w.ProcessSlot, keptStarts)
-	}
-
 	for _, h := range w.histograms() {
 		for _, weight := range h.Weights {
 			if !(weight >= 0) { // NaN, too
@@ -284,11 +283,14 @@ func (w *workload) numbers() []float64 {
 	}
 
 	s := &w.Starts
-	list = append(list, float64(s.Seen), float64(s.Again), float64(s.Short))
 	list = appendNumbers(list, s.Least)
-	list = appendNumbers(list, s.Peaks[:]...)
-	list = appendNumbers(list, s.Levels[:]...)
-	list = append(list, s.Loads.numbers()...)
+
+	for _, l := range s.kinds() {
+		list = append(list, float64(l.Seen))
+		list = appendNumbers(list, l.Peaks[:]...)
+		list = appendNumbers(list, l.Levels[:]...)
+		list = append(list, l.Loads.numbers()...)
+	}
 
 	return append(list, w.Reserve.numbers()...)
 }

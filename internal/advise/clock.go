@@ -58,6 +58,7 @@ func (a *Advisor) followClock(now time.Time) {
 			&d.server.at,
 			&d.server.full,
 		)
+		d.start.loading.shift(by)
 		d.traffic = traffic{}
 	}
 

@@ -11,16 +11,16 @@ import (
 type endings struct {
 	of     *workload // nil if no start has ended
 	killed int       // while memory grew, with another process in the same container: it was killed
-	again  int       // see starts.Again
-	short  int       // see starts.Short
+	again  int       // see starts.RunsAgain
+	short  int       // see starts.EndsShort
 }
 
 // failed reports whether starts of a workload failed. If restarts or short pods were usual for it
 // before, they show no failure.
 func (e *endings) failed(of *workload, usual *onLarger) bool {
 	return e.of == of && (e.killed > usual.killed ||
-		e.again > 0 && usual.starts.Again == 0 ||
-		e.short > 0 && usual.starts.Short == 0)
+		e.again > 0 && !usual.runsAgain ||
+		e.short > 0 && !usual.endsShort)
 }
 
 // mostKilled is how many processes of a container may end while their memory grows before one comes up: a
@@ -45,7 +45,7 @@ func (d *device) isIdle(now time.Time) bool {
 // if it is up. It did not come up if it was killed or restarted within an hour, unless that was usual
 // before, or if it holds no memory and no container of its workload has ever come up in such a slice.
 func (d *device) whyDown(now time.Time, before *onLarger) string {
-	neverUp := d.workload.Starts.Seen == 0 && !d.start.earlier.up && d.emptyFor() >= upWithin
+	neverUp := d.workload.Starts.seen() == 0 && !d.start.earlier.up && d.emptyFor() >= upWithin
 	if neverUp || d.ended.failed(d.workload, before) {
 		return notUpText
 	}
@@ -59,11 +59,12 @@ const notUpText = "it did not come up: the container was restarted or killed whi
 
 // onLarger is what we know of a workload from larger devices of its GPU's model.
 type onLarger struct {
-	known  bool
-	need   float64   // memory in bytes
-	starts starts    // how often it was restarted or short there
-	killed int       // how many starts in a row were killed before it came up
-	ends   usualEnds // and how its containers ended after they were up
+	known bool
+	need  float64 // memory in bytes
+
+	runsAgain, endsShort bool      // see starts
+	killed               int       // how many starts in a row were killed before it came up
+	ends                 usualEnds // and how its containers ended after they were up
 }
 
 // onLargerThan returns what we know of a workload from devices with more memory than its slice.
@@ -89,8 +90,8 @@ func (a *Advisor) onLargerThan(g *gpu.GPU, key Key, slice capacity) onLarger {
 
 		o.known = true
 		o.need = max(o.need, needBytes(&e, a.options.Headroom))
-		o.starts.Again += w.Starts.Again
-		o.starts.Short += w.Starts.Short
+		o.runsAgain = o.runsAgain || w.Starts.RunsAgain
+		o.endsShort = o.endsShort || w.Starts.EndsShort
 		o.killed = max(o.killed, int(w.Killed))
 	}
 
@@ -116,7 +117,8 @@ func (a *Advisor) recommendDown(r *Recommendation, g *gpu.GPU, d *device, curren
 	before := a.onLargerThan(g, d.workload.Key, current)
 	if !before.known {
 		// We do not know what is usual. It may restart and be short, so only a kill shows a failure.
-		before.starts = starts{Again: 1, Short: 1}
+		before.runsAgain = true
+		before.endsShort = true
 	}
 
 	r.down = d.whyDown(a.now, &before)

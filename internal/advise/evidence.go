@@ -16,7 +16,7 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 		ObservedHours: w.Observed / 3600,
 		KnownDays:     min(keptDays, max(0, round3(now.Sub(w.First).Hours()/24))),
 		MemoryBytes:   max(float64(days.Memory), w.Starts.peak()) * (1 << 20),
-		Starts:        int(w.Starts.Seen),
+		Starts:        w.Starts.seen(),
 		StartMemory:   w.Starts.peak() * (1 << 20),
 		BusyMinutes:   w.busyMinutes(now),
 		settledBytes:  float64(days.settled()) * (1 << 20),

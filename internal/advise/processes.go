@@ -17,11 +17,18 @@ type processes struct {
 }
 
 // replace remembers the processes of a device, a GPU instance if one is given, and reports whether they
-// have replaced all that were there before. If we see no process, they may be hidden: then nothing
-// changes.
-func (p *processes) replace(list []gpu.Process, instance gpu.Opt[gpu.InstanceID]) bool {
+// have replaced all that were there before, or one of them survives. If we see no process, they may be
+// hidden: then nothing changes. If they could not be read, some may come and go meanwhile.
+func (p *processes) replace(
+	read gpu.Opt[[]gpu.Process], instance gpu.Opt[gpu.InstanceID],
+) (replaced, survives bool) {
+	list, ok := read.Get()
+	if !ok {
+		*p = processes{}
+		return false, false
+	}
+
 	var now processes
-	survives := false
 
 	for i := range list {
 		if instance.Present() && list[i].Instance != instance {
@@ -37,12 +44,12 @@ func (p *processes) replace(list []gpu.Process, instance gpu.Opt[gpu.InstanceID]
 	}
 
 	if now.count == 0 {
-		return false
+		return false, false
 	}
 
 	// With more processes than we remember, one that we forgot may have survived.
-	replaced := !survives && p.count > 0 && max(p.count, now.count) <= maxPIDs
+	replaced = !survives && p.count > 0 && max(p.count, now.count) <= maxPIDs
 	*p = now
 
-	return replaced
+	return replaced, survives
 }

@@ -137,7 +137,7 @@ func (a *Advisor) addAnswer(w *workload, answer *gpu.PodServer, before serverSam
 
 	if kind := w.Reserve.Kind; kind != "" && kind != answer.Kind {
 		*w.Reserve = reserve{}
-		w.Starts.Loads = nil
+		w.Starts.forgetLoads()
 	}
 
 	if before.kind != answer.Kind {
@@ -251,7 +251,7 @@ func (r *reserve) reserves() bool {
 // seen no start.
 func (w *workload) isFlat(e *Evidence) bool {
 	least := float64(w.Starts.Least) * (1 << 20)
-	return w.Starts.Seen > 0 && least > 0 && least >= flatShare*e.settledBytes
+	return w.Starts.seen() > 0 && least > 0 && least >= flatShare*e.settledBytes
 }
 
 // flatShare is the share of its largest use that memory stays above if it is flat.

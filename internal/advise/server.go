@@ -102,7 +102,7 @@ func (a *Advisor) addServer(w *workload, e *Evidence, hints gpu.RightsizingHints
 		return
 	}
 
-	weights, load := w.Starts.Loads.weights()
+	weights, load := w.Starts.weights()
 	s.load = load
 	s.WeightsFrom = WeightsFromStart
 

@@ -189,13 +189,13 @@ func TestKindOfServerChanges(t *testing.T) {
 
 	a := New(fastOptions())
 	a.now = start()
-	w := &workload{Starts: starts{Loads: &loads{Weights: [keptStarts]float32{14}}}}
+	w := &workload{Starts: starts{Containers: lastStarts{Loads: &loads{Weights: [keptStarts]float32{14}}}}}
 	before := a.addAnswer(w, &gpu.PodServer{PodUID: "a", Time: start(), ServerFigures: usesCache(0.1)}, serverSample{})
-	cmptest.Equal(t, "weights of the first kind", w.Starts.Loads.Weights[0], 14)
+	cmptest.Equal(t, "weights of the first kind", w.Starts.Containers.Loads.Weights[0], 14)
 	a.addAnswer(w, &gpu.PodServer{PodUID: "a", Time: start(), ServerFigures: tgi()}, before)
 
-	if w.Starts.Loads != nil {
-		t.Errorf("weights %v of the kind before", w.Starts.Loads.Weights)
+	if w.Starts.Containers.Loads != nil {
+		t.Errorf("weights %v of the kind before", w.Starts.Containers.Loads.Weights)
 	}
 }
 

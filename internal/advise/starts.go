@@ -15,14 +15,15 @@ import (
 
 const (
 	// contextMemory is the memory in MiB that the contexts of a process without data take at most.
-	// Memory that falls to it shows that the process has ended.
+	// Memory that falls to it shows that the process has ended, unless that is still listed.
 	contextMemory = 1 << 10
 	// unusedMemory is what a device without any process shows at most, in MiB.
 	unusedMemory = 100
 
-	// A start has shown its need once memory has not grown by growthStep for settledAfter, or at its end, if
-	// memory had fallen below fallenShare of its largest. If it never passed contextMemory, nothing but a
-	// context may have been loaded so far, and we wait for settledAtContext.
+	// A start has shown its need once memory has not grown by growthStep for settledAfter. If it never passed
+	// contextMemory, nothing but a context may have been loaded so far, and we wait for settledAtContext. One
+	// that ends before has shown it if memory had fallen below fallenShare of its largest, or had not grown
+	// for long, and was fallenShare of what the workload uses between starts.
 	fallenShare      = 0.9
 	growthStep       = 1.01
 	settledAfter     = time.Hour
@@ -38,72 +39,106 @@ const (
 	upWithin = 30 * time.Minute
 )
 
-// starts are the starts of a workload that were seen from their beginning. The zero value means
-// that none was seen. What others have used until we lost them counts with these, see raise.
+// starts are the starts of a workload. The zero value means that none was seen.
 type starts struct {
+	Containers lastStarts
+	// Processes are those that came once their container was up; nil if there are none. However often a
+	// process is replaced, a move repeats the start of the container: so that has a place of its own.
+	Processes *lastStarts
+	// Least is the smallest use of memory since the last start ended, in MiB; 0 if none has ended
+	// since then.
+	Least float32
+	// RunsAgain says that processes came up that another process of the same container followed within an
+	// hour, as in a notebook. EndsShort says that pods ended while their memory grew, as jobs may.
+	RunsAgain, EndsShort bool
+	// SinceProcess counts the starts of containers since the last one of a process.
+	SinceProcess uint8
+}
+
+// lastStarts are the last starts of a kind that were seen from their beginning. What others have used until
+// we lost them counts with these, see raise.
+type lastStarts struct {
 	Seen int32
 	// Peaks are the largest uses of memory in the last starts, in MiB. Start number n, from 1 on, is at
 	// n-1 modulo keptStarts.
 	Peaks [keptStarts]float32
 	// Levels are the uses of memory when these starts had ended, in MiB.
 	Levels [keptStarts]float32
-	// Least is the smallest use of memory since the last start ended, in MiB; 0 if none has ended
-	// since then.
-	Least float32
-	// Again counts the processes that came up, and that another process of the same container
-	// followed within an hour, as in a notebook. Short counts the pods that ended while their memory
-	// grew, as jobs may.
-	Again, Short int32
 	// Loads are what the starts have shown of weights; nil if they have shown nothing.
 	Loads *loads
 }
 
 // set notes a start in a slot.
-func (s *starts) set(at int, started *starting) {
-	s.Peaks[at] = float32(started.largest())
-	s.Levels[at] = float32(started.used)
+func (l *lastStarts) set(at int, started *starting) {
+	l.Peaks[at] = float32(started.largest())
+	l.Levels[at] = float32(started.used)
 
 	weights, load := started.weights()
-	if s.Loads == nil && load > 0 {
-		s.Loads = &loads{}
+	if l.Loads == nil && load > 0 {
+		l.Loads = &loads{}
 	}
 
-	if s.Loads != nil {
-		s.Loads.Weights[at] = float32(weights)
-		s.Loads.Peaks[at] = float32(load)
+	if l.Loads != nil {
+		l.Loads.Weights[at] = float32(weights)
+		l.Loads.Peaks[at] = float32(load)
 	}
 }
 
-// addStart counts a start, in place of the oldest one, and returns its number. All processes that came once
-// their container was up share a slot: however often a process is replaced, a move repeats the start of
-// the container, so that one has to stay. The largest of the last ones counts.
-func (w *workload) addStart(started *starting) (number int32) {
-	s := &w.Starts
+// slotOf returns the slot of a start by its number; that of the last start for 0. Before any start has
+// counted, that is the slot which the others leave free for the longest time.
+func (l *lastStarts) slotOf(number int32) int {
+	if number == 0 {
+		number = l.Seen
+	}
+
+	return int((number + keptStarts - 1) % keptStarts)
+}
+
+// add counts a start, in place of the oldest one of its kind, and returns its number.
+func (s *starts) add(started *starting) (number int32) {
 	s.Least = 0
 
-	if at := int(w.ProcessSlot) - 1; started.again && at >= 0 {
-		w.SinceLargest++
-		if started.largest() >= float64(s.Peaks[at]) || w.SinceLargest >= keptStarts {
-			w.SinceLargest = 0
-			s.set(at, started)
-		}
-
-		return 0
+	if s.SinceProcess++; s.SinceProcess >= keptStarts {
+		s.Processes = nil
 	}
 
-	at := int(s.Seen % keptStarts)
-	s.Seen++
-	s.set(at, started)
+	l := s.of(started)
+	l.Seen++
+	l.set(l.slotOf(0), started)
 
-	switch {
-	case started.again:
-		w.ProcessSlot = uint8(at + 1)
-		w.SinceLargest = 0
-	case int(w.ProcessSlot) == at+1:
-		w.ProcessSlot = 0
+	return l.Seen
+}
+
+// of returns the starts of the kind of one, to which it is about to be added.
+func (s *starts) of(started *starting) *lastStarts {
+	if !started.again {
+		return &s.Containers
 	}
 
-	return s.Seen
+	if s.SinceProcess = 0; s.Processes == nil {
+		s.Processes = &lastStarts{}
+	}
+
+	return s.Processes
+}
+
+// kinds returns the starts of all kinds that there are.
+func (s *starts) kinds() []*lastStarts {
+	if s.Processes == nil {
+		return []*lastStarts{&s.Containers}
+	}
+
+	return []*lastStarts{&s.Containers, s.Processes}
+}
+
+// seen returns how many starts were seen.
+func (s *starts) seen() int {
+	n := 0
+	for _, l := range s.kinds() {
+		n += int(l.Seen)
+	}
+
+	return n
 }
 
 // need returns the memory in MiB that a start needs now. settled is the use of memory between starts:
@@ -111,9 +146,11 @@ func (w *workload) addStart(started *starting) (number int32) {
 func (s *starts) need(settled float64) float64 {
 	most := 0.
 
-	for i, peak := range s.Peaks {
-		if peak > 0 {
-			most = max(most, float64(peak)+max(0, settled-float64(s.Levels[i])))
+	for _, l := range s.kinds() {
+		for i, peak := range l.Peaks {
+			if peak > 0 {
+				most = max(most, float64(peak)+max(0, settled-float64(l.Levels[i])))
+			}
 		}
 	}
 
@@ -121,21 +158,47 @@ func (s *starts) need(settled float64) float64 {
 }
 
 // peak returns the largest use of memory in the last starts, in MiB.
-func (s *starts) peak() float64 { return float64(slices.Max(s.Peaks[:])) }
+func (s *starts) peak() float64 {
+	most := float32(0)
+	for _, l := range s.kinds() {
+		most = max(most, slices.Max(l.Peaks[:]))
+	}
+
+	return float64(most)
+}
+
+// forgetLoads forgets what the starts have shown of weights.
+func (s *starts) forgetLoads() {
+	for _, l := range s.kinds() {
+		l.Loads = nil
+	}
+}
+
+// copy returns a copy that shares nothing.
+func (s *starts) copy() starts {
+	c := *s
+	c.Processes = copyOf(c.Processes)
+
+	for _, l := range c.kinds() {
+		l.Loads = copyOf(l.Loads)
+	}
+
+	return c
+}
 
 // starting is the start of the container that holds a device, or of a process in it.
 type starting struct {
 	open bool // it has been watched since its beginning, and has not ended
-	lost bool // readings had a gap in it
+	lost bool // a part of it was not seen: what was, counts with the last one
 
-	// The workload that it belongs to, whether that has counted it, and its number among the starts of that;
-	// 0 if it shares a slot. Its peak may still grow after that if it was the size of a context.
+	// The workload that it belongs to, whether that has counted it, and its number among the starts of its
+	// kind. Its peak may still grow after that if it was the size of a context.
 	of      *workload
 	counted bool
 	number  int32
 
-	// again is set if the container had started before, as far as we know. earlier is what the processes of
-	// the same start have used, before this one.
+	// again is set if the container had started before, or may have. earlier is what the processes of the
+	// same start have used, before this one.
 	again   bool
 	earlier earlierProcesses
 
@@ -196,14 +259,19 @@ func (s *starting) asEarlier(now time.Time) earlierProcesses {
 	}
 }
 
-// countEarlier counts a start of processes that have ended, if the last one had come up: no other one has
-// followed.
-func (s *starting) countEarlier(of *workload) {
-	if s.open && s.earlier.up {
-		s.giveTo(of)
+// countEarlier counts a start of processes that have ended, if the last one had come up and they were
+// complete: no other one has followed.
+func (s *starting) countEarlier(now time.Time) {
+	if s.earlier.up && s.isComplete(now) {
 		s.used = s.earlier.used
 		s.count()
 	}
+}
+
+// isComplete reports whether a start that ends early has used about as much as its workload does between
+// starts. One that has not, such as a pod that is deleted before it loads, shows no need.
+func (s *starting) isComplete(now time.Time) bool {
+	return s.largest() >= fallenShare*float64(s.of.sums(now).Settled)
 }
 
 // firstBegan returns when the first process of a start took memory.
@@ -235,7 +303,7 @@ func (s *starting) follow(used float64, now time.Time, of *workload) {
 	flatFor := now.Sub(s.grown)
 	switch {
 	case s.peak <= unusedMemory && s.earlier.up && now.Sub(s.earlier.began) >= settledAfter:
-		s.countEarlier(of)
+		s.countEarlier(now)
 		*s = starting{open: true, began: now, grown: now, again: true}
 	case s.peak <= unusedMemory, s.peak < loadedFrom*s.late: // we do not know that anything has started
 	case s.peak <= contextMemory:
@@ -251,34 +319,20 @@ func (s *starting) follow(used float64, now time.Time, of *workload) {
 // raise notes what a start of a workload has used so far that we cannot follow to its end, with the last one
 // that was counted: the next one may need as much. of is the workload, or a copy.
 func (s *starting) raise(of *workload) {
-	if !s.open || of == nil || of.Starts.Seen == 0 {
+	if !s.open || of == nil || s.largest() <= unusedMemory {
 		return
 	}
 
-	starts := &of.Starts
-	at := int((starts.Seen - 1) % keptStarts)
+	last := of.Starts.of(s)
+	at := last.slotOf(0)
 
-	switch last := starts.Seen; {
-	case s.number > 0 && last-s.number < keptStarts:
-		at = int((s.number - 1) % keptStarts)
-	case s.again && of.ProcessSlot > 0:
-		at = int(of.ProcessSlot) - 1
+	if last.Seen-s.number < keptStarts {
+		at = last.slotOf(s.number)
 	}
 
-	more := float32(s.largest()) - starts.Peaks[at]
-	if more <= 0 {
-		return
-	}
-
-	starts.Peaks[at] += more
-	starts.Levels[at] = max(starts.Levels[at], min(float32(s.used), starts.Levels[at]+more))
-
-	switch {
-	case int(of.ProcessSlot) != at+1:
-	case s.again:
-		of.SinceLargest = 0
-	default:
-		of.ProcessSlot = 0 // the processes that follow take another one
+	if more := float32(s.largest()) - last.Peaks[at]; more > 0 {
+		last.Peaks[at] += more
+		last.Levels[at] = max(last.Levels[at], min(float32(s.used), last.Levels[at]+more))
 	}
 }
 
@@ -296,11 +350,13 @@ func (s *starting) giveTo(of *workload) {
 func (s *starting) count() {
 	s.counted = true
 
-	switch last := s.of.Starts.Seen; {
-	case s.number == 0:
-		s.number = s.of.addStart(s)
-	case last-s.number < keptStarts:
-		s.of.Starts.set(int((s.number-1)%keptStarts), s)
+	switch last := s.of.Starts.of(s); {
+	case s.lost:
+		s.raise(s.of)
+	case s.number == 0 || last.Seen-s.number >= keptStarts:
+		s.number = s.of.Starts.add(s)
+	default:
+		last.set(last.slotOf(s.number), s)
 	}
 }
 
@@ -342,14 +398,10 @@ func (h *holderID) isSameContainer(before *holderID) bool {
 		(h.UID == before.UID || h.UID == "" || before.UID == "")
 }
 
-// followMemory follows the start of what holds a device, by its memory and its processes. isFree says that
-// nothing can have been given the device.
+// followMemory follows the start of what holds a device, by its memory and its processes, of the GPU instance
+// if one is given. isFree says that nothing can have been given the device.
 func (a *Advisor) followMemory(
-	d *device,
-	memory gpu.Opt[uint64],
-	list []gpu.Process,
-	instance gpu.Opt[gpu.InstanceID],
-	isFree bool,
+	d *device, g *gpu.GPU, memory gpu.Opt[uint64], instance gpu.Opt[gpu.InstanceID], isFree bool,
 ) {
 	bytes, ok := memory.Get()
 	if !ok {
@@ -361,15 +413,16 @@ func (a *Advisor) followMemory(
 	before, known := d.used.Get()
 
 	d.used = gpu.Some(used)
-	d.memoryRead = a.now
+	d.memoryRead = a.readAt(g)
 
 	d.wasFree = d.wasFree && watched
-	if d.workload == nil {
+	if d.workload == nil || d.awaitsHolder {
 		d.wasFree = d.wasFree || isFree || used <= unusedMemory
 		return
 	}
 
-	restarted := d.processes.replace(list, instance) && watched
+	replaced, survives := d.processes.replace(g.Readings.Processes, instance)
+	restarted := replaced && watched
 	emptied := known && watched && before > unusedMemory && used <= unusedMemory
 
 	// A process may free its memory by itself, down to its context. Then it has not ended.
@@ -378,26 +431,14 @@ func (a *Advisor) followMemory(
 	}
 
 	switch {
+	case !watched:
+		d.loseStart(used, known, a.now)
 	case restarted, known && hasEnded(before, used):
 		d.endStart(a.now, true)
 		d.beginAgain(a.now)
+		d.start.lost = d.start.lost || survives // it has what it had loaded before, maybe elsewhere
 	case used <= contextMemory && !known:
 		d.beginStart(a.now)
-
-		if !watched && used > unusedMemory {
-			d.start.late = used
-		}
-	case !watched:
-		d.start.giveTo(d.workload)
-		d.start.raise(d.workload)
-		d.start.lost = d.start.lost || d.start.open
-		d.start.open = false // we may have missed its peak
-
-		// Without a reading before, these times come from a checkpoint, and hold.
-		if known {
-			d.up = time.Time{}
-			d.empty = time.Time{}
-		}
 	}
 
 	if d.start.open {
@@ -408,6 +449,42 @@ func (a *Advisor) followMemory(
 	}
 
 	d.trackUp(used, a.now)
+}
+
+// readAt returns when a GPU was read: slow calls of its driver give an old reading once more.
+func (a *Advisor) readAt(g *gpu.GPU) time.Time {
+	if g.LastRead.IsZero() {
+		return a.now
+	}
+
+	return g.LastRead
+}
+
+// loseStart notes that a device was not watched until now: we may have missed the peak of a start. If memory
+// is that of a context now, what it holds may be at its beginning. The times of a device without a reading
+// before are from a checkpoint, and hold.
+func (d *device) loseStart(used float64, known bool, now time.Time) {
+	isLost := d.start.open && d.start.largest() > unusedMemory || d.start.lost && !d.hasBeenUp(now)
+
+	d.start.giveTo(d.workload)
+	d.start.raise(d.workload)
+	d.start.open = false
+
+	if known {
+		d.up = time.Time{}
+		d.empty = time.Time{}
+	}
+
+	if used <= contextMemory {
+		d.beginStart(now)
+		d.start.again = d.isNamed()
+
+		if used > unusedMemory {
+			d.start.late = used
+		}
+	}
+
+	d.start.lost = isLost
 }
 
 // hasEnded reports whether memory fell from one reading to the next as it does when a process has
@@ -471,12 +548,14 @@ func (d *device) beginAgain(now time.Time) {
 
 	switch {
 	case goesOn:
-		d.start.again = before.again || before.late > 0
+		d.start.again = before.again
+		d.start.lost = before.lost
 		d.start.earlier = before.asEarlier(now)
 	case before.peak > unusedMemory || !before.open:
 		d.start.again = d.isNamed()
 	default: // nothing took memory since the process before that
 		d.start.again = before.again
+		d.start.lost = before.lost
 		d.start.earlier = before.earlier
 	}
 }
@@ -489,9 +568,11 @@ func (d *device) endStart(now time.Time, again bool) {
 		return
 	}
 
+	d.start.giveTo(d.workload)
+
 	if d.start.peak <= unusedMemory { // it has started nothing
 		if !again {
-			d.start.countEarlier(d.workload)
+			d.start.countEarlier(now)
 		}
 
 		return
@@ -501,38 +582,36 @@ func (d *device) endStart(now time.Time, again bool) {
 		d.ended = endings{of: d.workload}
 	}
 
-	d.start.giveTo(d.workload)
-	d.start.open = false
-
 	starts := &d.workload.Starts
 	up := d.start.cameUp(now)
 	hasBeenUp := d.hasBeenUp(now)
 	isPart := again && d.isStarting(now)
 	isNews := !d.start.counted || d.start.peak > contextMemory // what idled at a context's size counts once
 
-	if (up || hasBeenUp) && isNews && !isPart && d.start.peak >= loadedFrom*d.start.late {
+	isShown := (up || hasBeenUp) && d.start.peak >= loadedFrom*d.start.late && d.start.isComplete(now)
+	if isShown && isNews && !isPart {
 		d.start.count()
 	}
+
+	d.start.open = false
 
 	switch {
 	case hasBeenUp: // memory that still grew shows no failed start, see noteEnd
 	case again && up:
 		d.ended.again++
-		starts.Again++
+		starts.RunsAgain = true
 	case again:
 		d.ended.killed++
 	case up:
 		d.noteKilled()
 	default:
 		d.ended.short++
-		starts.Short++
+		starts.EndsShort = true
 	}
 }
 
 // changeHolder gives a device to another holder, or to none.
 func (a *Advisor) changeHolder(d *device, id holderID) {
-	d.closeHour(a.now)
-
 	next := device{
 		id:         d.id,
 		seen:       a.now,
@@ -548,6 +627,8 @@ func (a *Advisor) changeHolder(d *device, id holderID) {
 	}
 
 	if id.isSameContainer(&d.holder) {
+		d.closeHour(a.now)
+
 		next.start = d.start
 		next.processes = d.processes
 		next.used = d.used
@@ -561,18 +642,15 @@ func (a *Advisor) changeHolder(d *device, id holderID) {
 		return
 	}
 
-	if a.isWatched(d) {
-		d.endStart(a.now, false)
-		next.ended = d.ended
-	} else {
-		d.start.raise(d.workload)
-	}
+	a.endHolder(d)
+	next.ended = d.ended
 
 	switch {
 	case !a.sawArrival(d):
 		next.used = d.used
 	case d.mayHaveComeEarlier():
 		next.beginStart(a.now)
+		next.start.again = next.isNamed()
 		next.start.late = d.used.Or(0)
 		next.used = d.used
 	default:
@@ -583,9 +661,20 @@ func (a *Advisor) changeHolder(d *device, id holderID) {
 	*d = next
 }
 
+// endHolder ends what holds a device: it has left the device, or the device has gone.
+func (a *Advisor) endHolder(d *device) {
+	d.closeHour(a.now)
+
+	if a.isWatched(d) {
+		d.endStart(a.now, false)
+	} else {
+		d.start.raise(d.workload)
+	}
+}
+
 // mayHaveComeEarlier reports whether a container of which we learn now may have held its memory since
-// before the device was watched: some was in use whenever we looked, by processes at most, and we do not
-// know that the device was free.
+// before the device was watched: only processes have shown its use so far, and we do not know that the
+// device was free.
 func (d *device) mayHaveComeEarlier() bool {
 	return (d.workload == nil || d.holder.Processes) && !d.wasFree && d.used.Or(0) > unusedMemory
 }

@@ -75,6 +75,13 @@ func startCases() map[string]struct {
 } {
 	const day = 24 * 60
 	undescribed := stage{1, 3, func(g *gpu.GPU) { g.Holders[0].Undescribed, g.Holders[0].Workload = true, "" }}
+	undescribedNext := func(gib float64) stage {
+		return stage{1, gib, func(g *gpu.GPU) {
+			h := &g.Holders[0]
+			h.PodUID, h.Undescribed, h.Workload = "uid-2", true, ""
+		}}
+	}
+	unread := stage{10, 8, func(g *gpu.GPU) { g.Readings.Processes = gpu.None[[]gpu.Process]() }}
 	unnamed := stage{5, 30, func(g *gpu.GPU) { g.Holders, g.Allocated = nil, gpu.None[bool]() }}
 	small := func(s stage) stage { s.gib = 0.9; return s }
 	idles := []stage{free(1), runs(1, 100, 8), runs(2, 5, 60), runs(2, 100, 8), runs(9, day+10, 0.5)}
@@ -125,7 +132,7 @@ func startCases() map[string]struct {
 		"came to memory of the driver":      {[]stage{small(free(1)), held(2*day, 0.9)}, seenStart{1, 0.9}},
 		"was there before the exporter":     {[]stage{held(9*day, 8)}, seenStart{}},
 		"came while nothing was observed":   {[]stage{free(1), gone(5), held(9*day, 8)}, seenStart{}},
-		"was not observed in its start":     {[]stage{free(1), held(5, 8), gone(5), held(9*day, 8)}, seenStart{}},
+		"was not observed in its start":     {[]stage{free(1), held(5, 8), gone(5), held(9*day, 8)}, seenStart{0, 8}},
 		"used memory before it was named":   {[]stage{free(1), unnamed, held(9*day, 30)}, seenStart{}},
 		"was described a poll later":        {[]stage{free(1), undescribed, held(62, 8)}, seenStart{1, 8}},
 		"its label changes while it starts": {[]stage{free(1), held(5, 30), held(5, 20), labeled}, seenStart{1, 30}},
@@ -134,14 +141,27 @@ func startCases() map[string]struct {
 			seenStart{1, 30}},
 		"is restarted":                        {[]stage{held(100, 8), held(1, 0.3), held(5, 30), held(62, 8)}, seenStart{1, 30}},
 		"is restarted between two polls":      {[]stage{runs(7, 100, 8), runs(8, 5, 30), runs(8, 62, 8)}, seenStart{1, 30}},
-		"has a process that idles":            {idles, seenStart{2, 60}},
-		"has processes that idle":             {idleInTurns, seenStart{2, 60}},
-		"replaces its worker again and again": {workers, seenStart{2, 60}},
+		"has a process that idles":            {idles, seenStart{3, 60}},
+		"has processes that idle":             {idleInTurns, seenStart{5, 60}},
+		"replaces its worker again and again": {workers, seenStart{9, 60}},
 		"prepares, and then serves": {[]stage{free(1), runs(7, 5, 30), runs(7, 1, 60), runs(8, 5, 20), runs(8, 62, 8)},
 			seenStart{1, 60}},
-		"waits, builds, and then serves":             {slices.Concat([]stage{free(1), held(90, 0)}, builds, []stage{held(62, 8)}), seenStart{1, 60}},
-		"is restarted, builds, and then serves":      {slices.Concat([]stage{held(300, 8), held(1, 0)}, builds, []stage{held(62, 8)}), seenStart{1, 60}},
-		"is restarted, and checks before it loads":   {[]stage{held(300, 6), held(1, 0), held(1, 0.4), held(1, 0), held(5, 20)}, seenStart{}},
+		"waits, builds, and then serves":           {slices.Concat([]stage{free(1), held(90, 0)}, builds, []stage{held(62, 8)}), seenStart{1, 60}},
+		"is restarted, builds, and then serves":    {slices.Concat([]stage{held(300, 8), held(1, 0)}, builds, []stage{held(62, 8)}), seenStart{1, 60}},
+		"is restarted, and checks before it loads": {[]stage{held(300, 6), held(1, 0), held(1, 0.4), held(1, 0), held(5, 20)}, seenStart{}},
+		"is restarted, and checks an hour before":  {[]stage{held(300, 6), held(1, 0), held(1, 0.4), held(62, 0), held(5, 20)}, seenStart{}},
+		"is deleted before it loads":               {[]stage{heldBy("uid-1", 9*day, 6), heldBy("uid-2", 3, 0.5), free(1)}, seenStart{}},
+		"is deleted while it loads":                {[]stage{heldBy("uid-1", 9*day, 6), heldBy("uid-2", 9, 3), free(1)}, seenStart{}},
+		"is not described when it takes the place of another": {[]stage{heldBy("uid-1", 9*day, 6), undescribedNext(0.4),
+			heldBy("uid-2", 5, 0.4)}, seenStart{}},
+		"ends while it is not observed":              {[]stage{free(1), held(5, 10), gone(60), held(9, 0), free(1)}, seenStart{0, 10}},
+		"ends in a gap, and serves then":             {[]stage{free(1), held(5, 10), gone(5), held(1, 0), held(62, 8)}, seenStart{0, 10}},
+		"builds in a gap, and serves then":           {[]stage{free(1), held(5, 10), gone(20), held(1, 10), held(1, 0), held(62, 8)}, seenStart{0, 10}},
+		"is restarted long after a gap in a start":   {[]stage{free(1), held(5, 60), gone(20), held(9*day, 6), held(1, 0), held(62, 6)}, seenStart{1, 60}},
+		"is not observed while it waits":             {[]stage{free(1), held(5, 0), gone(5), held(5, 30), held(62, 8)}, seenStart{}},
+		"is not observed, and waits on":              {[]stage{free(1), held(5, 0), gone(5), held(5, 0), held(5, 30), held(62, 8)}, seenStart{1, 30}},
+		"frees its memory, and loads it again":       {[]stage{runs(7, 9*day, 30), runs(7, 60, 0.5), runs(7, 62, 20)}, seenStart{0, 20}},
+		"has processes that cannot always be read":   {[]stage{runs(7, 100, 8), unread, runs(8, 100, 8)}, seenStart{}},
 		"builds, fails for an hour, and then serves": {append(fails, held(62, 8)), seenStart{1, 60}},
 		"is not observed after the peak of its start": {[]stage{free(1), held(5, 10), held(62, 8), heldBy("uid-2", 5, 60), gone(20),
 			heldBy("uid-2", 62, 8)}, seenStart{1, 60}},
@@ -151,7 +171,7 @@ func startCases() map[string]struct {
 		"prepares, runs once, and ends later":   {[]stage{free(1), held(70, 0), held(30, 20), held(2, 0), free(1)}, seenStart{1, 20}},
 		"prepares, runs once, and holds on":     {[]stage{free(1), held(70, 0), held(30, 20), held(60, 0)}, seenStart{1, 20}},
 		"was there with little, and ends":       {[]stage{held(30, 0.9), held(10, 0), free(1)}, seenStart{}},
-		"is not observed, and ends":             {[]stage{free(1), held(5, 30), gone(20), held(5, 8), held(2, 0), free(1)}, seenStart{}},
+		"is not observed, and ends":             {[]stage{free(1), held(5, 30), gone(20), held(5, 8), held(2, 0), free(1)}, seenStart{0, 30}},
 		"came as a process, while not observed": {[]stage{free(1), gone(20), process(1, 0.9), runs(7, 9*day, 0.9)}, seenStart{}},
 		"was there as a process":                {[]stage{process(1, 0.9), runs(7, 9*day, 0.9)}, seenStart{}},
 		"is a process before its start":         {[]stage{free(1), process(1, 0.9), runs(7, 5, 30), runs(7, 62, 8)}, seenStart{2, 30}}, // of two workloads
@@ -179,7 +199,7 @@ func TestStarts(t *testing.T) {
 
 		var got seenStart
 		for _, w := range a.workloads {
-			got.count += int(w.Starts.Seen)
+			got.count += w.Starts.seen()
 			got.gib = max(got.gib, w.Starts.peak()/1024)
 		}
 
@@ -272,6 +292,67 @@ func TestLargestOfTheLastProcesses(t *testing.T) {
 	cmptest.Equal(t, "once five containers have started", w.Starts.peak()/1024, 20)
 	add(true, 25)
 	cmptest.Equal(t, "and another process", w.Starts.peak()/1024, 25)
+
+	w = &workload{}
+
+	for _, gib := range []float64{70, 30, 30, 65, 30, 30} {
+		add(true, gib)
+	}
+
+	cmptest.Equal(t, "the largest of the last five is not the first", w.Starts.peak()/1024, 65)
+}
+
+// TestProcessGrowsAfterAnother: a process that had the size of a context for a day, and grows then, does not
+// hide what another one needed meanwhile.
+func TestProcessGrowsAfterAnother(t *testing.T) {
+	w := &workload{}
+	idles := &starting{of: w, again: true, peak: 500, used: 500}
+	idles.count()
+
+	for range 2 {
+		(&starting{of: w, again: true, peak: 60 << 10, used: 8 << 10}).count()
+	}
+
+	idles.peak = 2 << 10
+	idles.count()
+	cmptest.Equal(t, "the largest, in GiB", w.Starts.peak()/1024, 60)
+
+	for range keptStarts {
+		(&starting{of: w, again: true, peak: 4 << 10}).count()
+	}
+
+	idles.peak = 9 << 10
+	idles.count()
+	cmptest.Equal(t, "once five others have started", w.Starts.peak()/1024, 9)
+}
+
+// TestStartBeforeMIG: what a start had used when its GPU was given MIG mode counts.
+func TestStartBeforeMIG(t *testing.T) {
+	a := New(fastOptions())
+	s := play(t, a, start(), free(1), held(5, 10), held(62, 8), heldBy("uid-2", 5, 60), gone(20))
+	observeFor(a, s.Time.Add(time.Minute), 0, slicedGPU(t, "H100-80GB", "3g.40gb", load{}))
+
+	for _, w := range a.workloads {
+		if w.Key.Profile == "" {
+			cmptest.Equal(t, "the largest, in GiB", w.Starts.peak()/1024, 60)
+		}
+	}
+}
+
+// TestRepeatedReading: a reading that slow calls of the driver leave in several Snapshots was made once.
+func TestRepeatedReading(t *testing.T) {
+	a := New(fastOptions())
+	read := func(at time.Time) stage {
+		return stage{1, 8, func(g *gpu.GPU) { g.LastRead = at }}
+	}
+	gap := fastOptions().MaxGap
+	play(t, a, start(), free(1))
+	play(t, a, start().Add(gap), stage{1, 0, func(g *gpu.GPU) { g.Holders, g.LastRead = nil, start() }})
+	play(t, a, start().Add(2*gap), read(start().Add(2*gap)))
+
+	for _, d := range a.order {
+		cmptest.Equal(t, "its start was watched", d.start.open, false)
+	}
 }
 
 // TestStartGrows: a workload that uses more than after its last start needs as much more in the
@@ -523,7 +604,10 @@ func TestStartOfABatchJob(t *testing.T) {
 
 	for _, w := range a.workloads {
 		cmptest.Equal(t, "starts", w.Starts,
-			starts{Seen: 1, Peaks: [keptStarts]float32{8 << 10}, Levels: [keptStarts]float32{8 << 10}, Least: 8 << 10})
+			starts{
+				Containers:   lastStarts{Seen: 1, Peaks: [keptStarts]float32{8 << 10}, Levels: [keptStarts]float32{8 << 10}},
+				SinceProcess: 1, Least: 8 << 10,
+			})
 	}
 }
 
@@ -555,6 +639,10 @@ func TestStartsOfSlices(t *testing.T) {
 func TestSliceReadLate(t *testing.T) {
 	for about, unread := range map[string]func(g *gpu.GPU){
 		"the slice does not answer": func(g *gpu.GPU) { g.Instances[0].Up = false },
+		"it is not read whether MIG is on": func(g *gpu.GPU) {
+			g.MIG.Enabled, g.Instances = gpu.None[bool](), nil
+			g.Errors = []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrDriver}}
+		},
 		"the layout is not read": func(g *gpu.GPU) {
 			g.Instances = nil
 			g.Errors = []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrDriver}}
@@ -590,7 +678,7 @@ func TestStartGoesOnOverARestart(t *testing.T) {
 	play(t, after, last.Time.Add(time.Minute), heldBy("uid-2", 62, 8))
 
 	for _, w := range after.workloads {
-		cmptest.Equal(t, "starts", w.Starts.Seen, 1)
+		cmptest.Equal(t, "starts", w.Starts.seen(), 1)
 		cmptest.Equal(t, "the largest use of memory in them, in GiB", w.Starts.peak()/1024, 60)
 	}
 

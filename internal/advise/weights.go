@@ -24,7 +24,7 @@ const (
 	cacheReadings = 2
 )
 
-// loads are what the last starts of a workload have shown of weights, in MiB, by the slots of starts.
+// loads are what the last starts of a kind have shown of weights, in MiB, by the slots of lastStarts.
 type loads struct {
 	// Weights are the plateaus of weights; 0 of a start without one. Peaks are the largest uses of
 	// memory until the cache was taken or, of a start without such a plateau, until memory was flat
@@ -35,19 +35,21 @@ type loads struct {
 // weights returns the size of the model's weights in bytes, the largest of all starts; 0 if no start
 // has shown them. It also returns the largest use of memory while they were loaded; 0 if unknown.
 // Starts that have shown weights take precedence over others.
-func (l *loads) weights() (bytes, peak float64) {
-	if l == nil {
-		return 0, 0
-	}
-
+func (s *starts) weights() (bytes, peak float64) {
 	peakOfOthers := 0. // in starts without a plateau of weights
 
-	for i, mib := range l.Weights {
-		if mib > 0 {
-			bytes = max(bytes, float64(mib))
-			peak = max(peak, float64(l.Peaks[i]))
-		} else {
-			peakOfOthers = max(peakOfOthers, float64(l.Peaks[i]))
+	for _, l := range s.kinds() {
+		if l.Loads == nil {
+			continue
+		}
+
+		for i, mib := range l.Loads.Weights {
+			if mib > 0 {
+				bytes = max(bytes, float64(mib))
+				peak = max(peak, float64(l.Loads.Peaks[i]))
+			} else {
+				peakOfOthers = max(peakOfOthers, float64(l.Loads.Peaks[i]))
+			}
 		}
 	}
 
@@ -145,4 +147,11 @@ func (l *loading) weights() (level, peak float64) {
 	}
 
 	return weights.level, weights.peakAfter
+}
+
+// shift adds a duration to the times of the plateaus.
+func (l *loading) shift(by time.Duration) {
+	for _, p := range []*plateau{&l.now, &l.last, &l.earlier} {
+		shiftTimes(by, &p.begin, &p.end)
+	}
 }

@@ -112,9 +112,6 @@ type workload struct {
 	// Killed is how many processes of a container ended in a row while their memory grew, mostKilled at most,
 	// before it came up: what prepares the data of a server may grow until it ends.
 	Killed uint8
-	// ProcessSlot is the slot among Starts, from 1 on, of the processes that came once their container was
-	// up; 0 if there is none. SinceLargest counts those since the one that it has. See addStart.
-	ProcessSlot, SinceLargest uint8
 
 	halfLife uint8 // of a Record, in days; 0 is the constant halfLife
 

@@ -120,6 +120,7 @@ func TestTheWeakestReplicaDecides(t *testing.T) {
 // TestLongNames: Kubernetes cuts an owner's name off where it makes a pod's from it.
 func TestLongNames(t *testing.T) {
 	long := strings.Repeat("a", 70)
+
 	for pod, want := range map[string]bool{
 		"resnet-7d9-b": true, "resnet-0": true, "resnet": false, "resnet2-0": false,
 	} {
