@@ -77,17 +77,7 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 	g.last = h.lastSeen()
 	g.lapsed = h.advice.lapsed
 
-	answer := GPU{
-		UUID:       g.uuid,
-		Cluster:    g.cluster,
-		Node:       g.node,
-		Model:      shortName(g.name),
-		Exporter:   g.dialect.name,
-		Namespace:  h.mainNamespace(),
-		Namespaces: len(h.namespaces),
-		Action:     advise.ActionKeep,
-		byLabel:    h.job != "" && !h.multi,
-	}
+	answer := a.newAnswer(g)
 
 	a.mu.Lock()
 	known, total, ok := a.models.find(g.name, h.total)
@@ -97,12 +87,6 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 	facts := record.Facts(a.end, total)
 	answer.ObservedHours = facts.Evidence.ObservedHours
 	answer.HeldHoursPerWeek = (time.Duration(held) * step).Hours() * advisorWeek.Hours() / a.lengthOf(g).Hours()
-
-	if h.last != nil && a.end.Sub(g.last) < 24*hour { // the pods of a GPU that was lost may run on
-		answer.Owner = h.last.owner
-		answer.pod = h.last.pod
-		answer.hasLeft = h.hasLeft()
-	}
 
 	if reason := a.reasonNotJudged(g, ok); reason != advise.ReasonNone {
 		answer.Reason = reason
@@ -140,6 +124,30 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 
 	if !answer.Advised && g.hasNeighbor && h.isNVLinkUnread() {
 		answer.doubtNVLink(linksOf(g.name), a.options.Advise)
+	}
+
+	return answer
+}
+
+// newAnswer returns an answer that says what a GPU is, and who held it last: nothing else is known yet.
+func (a *analysis) newAnswer(g *fleetGPU) GPU {
+	h := g.history
+	answer := GPU{
+		UUID:       g.uuid,
+		Cluster:    g.cluster,
+		Node:       g.node,
+		Model:      shortName(g.name),
+		Exporter:   g.dialect.name,
+		Namespace:  h.mainNamespace(),
+		Namespaces: len(h.namespaces),
+		Action:     advise.ActionKeep,
+		byLabel:    h.job != "" && !h.multi,
+	}
+
+	if h.last != nil && a.end.Sub(g.last) < 24*hour { // the pods of a GPU that was lost may run on
+		answer.Owner = h.last.owner
+		answer.pod = h.last.pod
+		answer.hasLeft = h.hasLeft()
 	}
 
 	return answer
