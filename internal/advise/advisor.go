@@ -218,7 +218,7 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 
 	d.memoryRead = time.Time{} // see deviceOf
 	if complete {
-		d.memoryRead = a.readAt(g)
+		d.memoryRead = a.now
 	}
 }
 

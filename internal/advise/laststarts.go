@@ -57,7 +57,7 @@ func (l *lastStarts) slotOf(number int32) int {
 		number = l.Seen
 	}
 
-	return int((number + keptStarts - 1) % keptStarts)
+	return (int(number) + keptStarts - 1) % keptStarts
 }
 
 // add counts a start, in place of the oldest one of its kind, and returns its number.

@@ -17,11 +17,11 @@ type processes struct {
 }
 
 // replace remembers the processes of a device, a GPU instance if one is given, and reports whether they
-// have replaced all that were there before, or one of them survives. If we see no process, they may be
+// have replaced all that were there before, or all of those survive. If we see no process, they may be
 // hidden: then nothing changes. If they could not be read, some may come and go meanwhile.
 func (p *processes) replace(
 	read gpu.Opt[[]gpu.Process], instance gpu.Opt[gpu.InstanceID],
-) (replaced, survives bool) {
+) (replaced, survive bool) {
 	list, ok := read.Get()
 	if !ok {
 		*p = processes{}
@@ -30,12 +30,17 @@ func (p *processes) replace(
 
 	var now processes
 
+	survivors := 0
+
 	for i := range list {
 		if instance.Present() && list[i].Instance != instance {
 			continue
 		}
 
-		survives = survives || slices.Contains(p.pids[:min(p.count, maxPIDs)], list[i].PID)
+		if slices.Contains(p.pids[:min(p.count, maxPIDs)], list[i].PID) {
+			survivors++
+		}
+
 		if now.count < maxPIDs {
 			now.pids[now.count] = list[i].PID
 		}
@@ -48,8 +53,9 @@ func (p *processes) replace(
 	}
 
 	// With more processes than we remember, one that we forgot may have survived.
-	replaced = !survives && p.count > 0 && max(p.count, now.count) <= maxPIDs
+	replaced = survivors == 0 && p.count > 0 && max(p.count, now.count) <= maxPIDs
+	survive = survivors > 0 && survivors == p.count
 	*p = now
 
-	return replaced, survives
+	return replaced, survive
 }

@@ -40,6 +40,8 @@ const (
 type starting struct {
 	open bool // it has been watched since its beginning, and has not ended
 	lost bool // a part of it was not seen: what was, counts with the last one
+	// goesOn says that its processes had freed their memory, and go on: they have not started.
+	goesOn bool
 
 	// The workload that it belongs to, whether that has counted it, and its number among the starts of its
 	// kind. Its peak may still grow after that if it was the size of a context.
@@ -105,16 +107,23 @@ func (s *starting) asEarlier(now time.Time) earlierProcesses {
 		load:    max(e.load, load),
 		used:    s.used,
 		began:   s.firstBegan(),
-		up:      s.cameUp(now) && !s.lost && s.peak >= loadedFrom*s.late,
+		up:      s.cameUp(now) && !s.lost && !s.goesOn && s.peak >= loadedFrom*s.late,
 	}
 }
 
 // countEarlier counts a start of processes that have ended, if the last one had come up and they were
 // complete: no other one has followed.
 func (s *starting) countEarlier(now time.Time) {
-	if s.earlier.up && s.isComplete(now) {
-		s.used = s.earlier.used
+	if !s.earlier.up {
+		return
+	}
+
+	s.used = s.earlier.used
+
+	if s.isComplete(now) {
 		s.count()
+	} else {
+		s.raise(s.of)
 	}
 }
 
@@ -166,6 +175,10 @@ func (s *starting) follow(used float64, now time.Time, of *workload) {
 	}
 }
 
+// isUnderWay reports whether a start is under way, as far as we know: not while what we first saw at the size
+// of a context may be a small workload that started long ago.
+func (s *starting) isUnderWay() bool { return s.open && s.peak >= loadedFrom*s.late }
+
 // raise notes what a start of a workload has used so far that we cannot follow to its end, with the last one
 // that was counted: the next one may need as much. of is the workload, or a copy.
 func (s *starting) raise(of *workload) {
@@ -201,12 +214,15 @@ func (s *starting) count() {
 	s.counted = true
 
 	switch last := s.of.Starts.of(s); {
-	case s.lost:
+	case s.lost, s.goesOn:
 		s.raise(s.of)
 	case s.number == 0 || last.Seen-s.number >= keptStarts:
 		s.number = s.of.Starts.add(s)
 	default:
-		last.set(last.slotOf(s.number), s)
+		at := last.slotOf(s.number)
+		raised := last.Peaks[at]
+		last.set(at, s)
+		last.Peaks[at] = max(last.Peaks[at], raised)
 	}
 }
 
@@ -263,7 +279,7 @@ func (a *Advisor) followMemory(
 	before, known := d.used.Get()
 
 	d.used = gpu.Some(used)
-	d.memoryRead = a.readAt(g)
+	d.memoryRead = a.now
 
 	d.wasFree = d.wasFree && watched
 	if d.workload == nil || d.awaitsHolder {
@@ -271,7 +287,7 @@ func (a *Advisor) followMemory(
 		return
 	}
 
-	replaced, survives := d.processes.replace(g.Readings.Processes, instance)
+	replaced, survive := d.processes.replace(g.Readings.Processes, instance)
 	restarted := replaced && watched
 	emptied := known && watched && before > unusedMemory && used <= unusedMemory
 
@@ -286,28 +302,21 @@ func (a *Advisor) followMemory(
 	case restarted, known && hasEnded(before, used):
 		d.endStart(a.now, true)
 		d.beginAgain(a.now)
-		d.start.lost = d.start.lost || survives // it has what it had loaded before, maybe elsewhere
+		d.start.goesOn = survive
 	case used <= contextMemory && !known:
 		d.beginStart(a.now)
 	}
 
 	if d.start.open {
 		d.start.follow(used, a.now, d.workload)
-	} else {
+	}
+
+	if !d.start.isUnderWay() {
 		starts := &d.workload.Starts
 		starts.Least = smallerKnown(starts.Least, float32(used))
 	}
 
 	d.trackUp(used, a.now)
-}
-
-// readAt returns when a GPU was read: slow calls of its driver give an old reading once more.
-func (a *Advisor) readAt(g *gpu.GPU) time.Time {
-	if g.LastRead.IsZero() {
-		return a.now
-	}
-
-	return g.LastRead
 }
 
 // loseStart notes that a device was not watched until now: we may have missed the peak of a start. If memory
@@ -446,6 +455,7 @@ func (d *device) endStart(now time.Time, again bool) {
 	d.start.open = false
 
 	switch {
+	case d.start.late > 0: // we have not seen its beginning
 	case hasBeenUp: // memory that still grew shows no failed start, see noteEnd
 	case again && up:
 		d.ended.again++
@@ -526,7 +536,7 @@ func (a *Advisor) endHolder(d *device) {
 // before the device was watched: only processes have shown its use so far, and we do not know that the
 // device was free.
 func (d *device) mayHaveComeEarlier() bool {
-	return (d.workload == nil || d.holder.Processes) && !d.wasFree && d.used.Or(0) > unusedMemory
+	return (d.workload == nil || d.holder.Processes && !d.isNamed()) && !d.wasFree && d.used.Or(0) > unusedMemory
 }
 
 // requireStart returns the answer to show: we recommend no move until we know what a start needs.

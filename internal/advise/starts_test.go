@@ -149,7 +149,7 @@ func startCases() map[string]struct {
 		"waits, builds, and then serves":           {slices.Concat([]stage{free(1), held(90, 0)}, builds, []stage{held(62, 8)}), seenStart{1, 60}},
 		"is restarted, builds, and then serves":    {slices.Concat([]stage{held(300, 8), held(1, 0)}, builds, []stage{held(62, 8)}), seenStart{1, 60}},
 		"is restarted, and checks before it loads": {[]stage{held(300, 6), held(1, 0), held(1, 0.4), held(1, 0), held(5, 20)}, seenStart{}},
-		"is restarted, and checks an hour before":  {[]stage{held(300, 6), held(1, 0), held(1, 0.4), held(62, 0), held(5, 20)}, seenStart{}},
+		"is restarted, and checks an hour before":  {[]stage{held(300, 6), held(1, 0), held(1, 0.4), held(62, 0), held(5, 20)}, seenStart{0, 0.4}},
 		"is deleted before it loads":               {[]stage{heldBy("uid-1", 9*day, 6), heldBy("uid-2", 3, 0.5), free(1)}, seenStart{}},
 		"is deleted while it loads":                {[]stage{heldBy("uid-1", 9*day, 6), heldBy("uid-2", 9, 3), free(1)}, seenStart{}},
 		"is not described when it takes the place of another": {[]stage{heldBy("uid-1", 9*day, 6), undescribedNext(0.4),
@@ -161,6 +161,7 @@ func startCases() map[string]struct {
 		"is not observed while it waits":             {[]stage{free(1), held(5, 0), gone(5), held(5, 30), held(62, 8)}, seenStart{}},
 		"is not observed, and waits on":              {[]stage{free(1), held(5, 0), gone(5), held(5, 0), held(5, 30), held(62, 8)}, seenStart{1, 30}},
 		"frees its memory, and loads it again":       {[]stage{runs(7, 9*day, 30), runs(7, 60, 0.5), runs(7, 62, 20)}, seenStart{0, 20}},
+		"follows another one beside one that stays":  {[]stage{twoRun(300, 30.5), runs(7, 1, 0.5), twoRun(5, 20), twoRun(62, 20)}, seenStart{1, 20}},
 		"has processes that cannot always be read":   {[]stage{runs(7, 100, 8), unread, runs(8, 100, 8)}, seenStart{}},
 		"builds, fails for an hour, and then serves": {append(fails, held(62, 8)), seenStart{1, 60}},
 		"is not observed after the peak of its start": {[]stage{free(1), held(5, 10), held(62, 8), heldBy("uid-2", 5, 60), gone(20),
@@ -188,6 +189,8 @@ func startCases() map[string]struct {
 		"has waited before it loads":            {[]stage{free(1), held(300, 0), held(5, 30), held(62, 8)}, seenStart{1, 30}},
 	}
 }
+
+func twoRun(minutes int, gib float64) stage { return stage{minutes, gib, twoProcesses} }
 
 func twoProcesses(g *gpu.GPU) { g.Readings.Processes = gpu.Some([]gpu.Process{{PID: 7}, {PID: 8}}) }
 
@@ -313,8 +316,13 @@ func TestProcessGrowsAfterAnother(t *testing.T) {
 		(&starting{of: w, again: true, peak: 60 << 10, used: 8 << 10}).count()
 	}
 
+	idles.open = true
+	(&starting{open: true, of: w, again: true, number: 1, peak: 70 << 10}).raise(w)
+
 	idles.peak = 2 << 10
 	idles.count()
+	cmptest.Equal(t, "what another one had used when it was lost, in GiB", w.Starts.Processes.Peaks[0]/1024, 70)
+	w.Starts.Processes.Peaks[0] = 0
 	cmptest.Equal(t, "the largest, in GiB", w.Starts.peak()/1024, 60)
 
 	for range keptStarts {
@@ -336,22 +344,6 @@ func TestStartBeforeMIG(t *testing.T) {
 		if w.Key.Profile == "" {
 			cmptest.Equal(t, "the largest, in GiB", w.Starts.peak()/1024, 60)
 		}
-	}
-}
-
-// TestRepeatedReading: a reading that slow calls of the driver leave in several Snapshots was made once.
-func TestRepeatedReading(t *testing.T) {
-	a := New(fastOptions())
-	read := func(at time.Time) stage {
-		return stage{1, 8, func(g *gpu.GPU) { g.LastRead = at }}
-	}
-	gap := fastOptions().MaxGap
-	play(t, a, start(), free(1))
-	play(t, a, start().Add(gap), stage{1, 0, func(g *gpu.GPU) { g.Holders, g.LastRead = nil, start() }})
-	play(t, a, start().Add(2*gap), read(start().Add(2*gap)))
-
-	for _, d := range a.order {
-		cmptest.Equal(t, "its start was watched", d.start.open, false)
 	}
 }
 

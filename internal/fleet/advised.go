@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/common/model"
@@ -37,6 +38,9 @@ func (g *GPU) followAdvice(said advice, o *Options) {
 	case said.reason == "" && said.profile == "", said.reason == advise.ReasonLittleEvidence:
 		return
 	case said.knowsSlice() && g.needsMore(said, o):
+		// For a smaller profile the advisor has checked the media engines.
+		g.NotChecked = g.NotChecked && (said.profile == "" || strings.Contains(said.profile, "+"))
+
 		return
 	case said.profile != "":
 		g.takeProfile(said.profile)
@@ -46,7 +50,7 @@ func (g *GPU) followAdvice(said advice, o *Options) {
 	default:
 		if said.reason == advise.ReasonNoGain {
 			g.fits = g.Profile
-			g.fitsIsDoubtful = !g.isFinal()
+			g.fitsIsDoubtful = g.Provisional
 		}
 
 		g.Action = advise.ActionKeep
@@ -75,6 +79,9 @@ func (said advice) knowsSlice() bool {
 		said.reason == advise.ReasonMediaNotChecked
 }
 
+// knowsStart reports whether the advisor has seen a start: before that, it recommends no slice.
+func (said advice) knowsStart() bool { return said.knowsSlice() || said.reason == advise.ReasonNoGain }
+
 // needsMore reports whether the history shows that the workload needs the GPU, or a larger slice than the
 // one that the advisor recommends, by evidence that the advisor may lack: the history reaches back further
 // than the advisor remembers, the options are stricter than the advisor's probably are, or the history has
@@ -84,7 +91,7 @@ func (g *GPU) needsMore(said advice, o *Options) bool {
 
 	switch {
 	case g.Action == advise.ActionSlice:
-		return knowsMore && said.profile != "" && g.sizeOf(g.Profile) > g.sizeOf(said.profile)
+		return knowsMore && !g.hadOthers && g.isLarger(said.profile)
 	case g.byLabel:
 		return false
 	case said.reason == advise.ReasonMediaNotChecked && g.Reason == advise.ReasonMedia:
@@ -92,6 +99,15 @@ func (g *GPU) needsMore(said advice, o *Options) bool {
 	}
 
 	return knowsMore && slices.Contains(refusalsByWork(), g.Reason)
+}
+
+// isLarger reports whether a GPU's profile is known to have more than another one of its model: memory, SMs,
+// or the media engines of an attribute such as +me.
+func (g *GPU) isLarger(than string) bool {
+	own := g.sizeOf(g.Profile)
+	other := g.sizeOf(than)
+
+	return other > 0 && (own > other || own == other && g.Profile != than && strings.Contains(g.Profile, "+"))
 }
 
 // takeProfile takes the profile that the advisor recommends. If the table's model lacks it, we could

@@ -93,8 +93,20 @@ func TestRefusalsThatAnAdvisorCannotKnow(t *testing.T) {
 			t.Errorf("%s: a larger slice: %+v", name, larger)
 		}
 
+		larger.followAdvice(advice{profile: "9g.99gb"}, &o)
+		cmptest.Equal(t, name+": the advisor's is unknown", larger.Advised, true)
+
+		larger = GPU{Action: advise.ActionSlice, Profile: "3g.40gb", model: modelNamed("H100-80GB")}
 		larger.followAdvice(advice{profile: "4g.40gb"}, &o)
 		cmptest.Equal(t, name+": the advisor's is larger", larger.Profile, "4g.40gb")
+
+		others := GPU{Action: advise.ActionSlice, Profile: "3g.40gb", hadOthers: true, model: modelNamed("H100-80GB")}
+		others.followAdvice(advice{profile: "1g.10gb"}, &o)
+		cmptest.Equal(t, name+": it may be what others needed", others.Profile, "1g.10gb")
+
+		media := GPU{Action: advise.ActionSlice, Profile: "1g.10gb+me", NotChecked: true, model: modelNamed("H100-80GB")}
+		media.followAdvice(advice{profile: "1g.10gb"}, &o)
+		cmptest.Equal(t, name+": media engines", media.Profile, "1g.10gb+me")
 
 		unseen := GPU{Action: advise.ActionKeep, Reason: advise.ReasonStartUnseen, model: modelNamed("H100-80GB")}
 		unseen.followAdvice(advice{profile: "1g.10gb"}, &o)

@@ -303,9 +303,12 @@ func (c *Client) Warnings() []string {
 }
 
 // isPartial reports whether an answer of the server may lack a part of the history, by its warnings. Those
-// of Prometheus that begin with "PromQL" are about the query.
+// of Prometheus that begin with "PromQL" are about the query, and older versions of Thanos warn of times
+// before their history.
 func (c *Client) isPartial() bool {
-	return slices.ContainsFunc(c.Warnings(), func(w string) bool { return !strings.HasPrefix(w, "PromQL") })
+	return slices.ContainsFunc(c.Warnings(), func(w string) bool {
+		return !strings.HasPrefix(w, "PromQL") && !strings.HasPrefix(w, "No StoreAPIs matched")
+	})
 }
 
 // maxBody is how many bytes an answer may have. If it has more, we ask for less at once.

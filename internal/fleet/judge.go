@@ -107,7 +107,7 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 	h.last.limitEvidence(facts.Evidence, a.options.Advise)
 	facts.EndsByItself = h.last != nil && h.last.isJob
 
-	if h.sawStart() || h.advice.knowsSlice() { // an advisor knows none before it has seen a start
+	if h.sawStart() || h.advice.knowsStart() {
 		facts.Evidence.Starts = 1
 	}
 
@@ -122,7 +122,7 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 	a.explainUnknown(&answer, h, facts, isMixed)
 	answer.followAdvice(h.advice, &a.options)
 
-	if !answer.Advised && g.hasNeighbor && h.isNVLinkUnread() {
+	if !answer.Advised && !h.advice.knowsSlice() && g.hasNeighbor && h.isNVLinkUnread() {
 		answer.doubtNVLink(linksOf(g.name), a.options.Advise)
 	}
 
@@ -144,10 +144,12 @@ func (a *analysis) newAnswer(g *fleetGPU) GPU {
 		byLabel:    h.job != "" && !h.multi,
 	}
 
-	if h.last != nil && a.end.Sub(g.last) < 24*hour { // the pods of a GPU that was lost may run on
-		answer.Owner = h.last.owner
-		answer.pod = h.last.pod
+	// The pods of a GPU that was lost may run on.
+	if h.last != nil && len(h.held)-max(h.lastSampled(), h.lastNamed()) <= 24*stepsPerHour {
+		answer.Owner = h.last.named.owner
+		answer.pod = h.last.named.pod
 		answer.hasLeft = h.hasLeft()
+		answer.hadOthers = h.last.others
 	}
 
 	return answer

@@ -196,7 +196,7 @@ func judgmentsOfLoads() map[string]judgment {
 		"busy for half of the time": {func(_ *fleetGPU, h *history) { halfBusy(h) }, "slice  3g.40gb"},
 		"busy for half of the time, a job": {func(_ *fleetGPU, h *history) {
 			halfBusy(h)
-			h.last = &lastHolder{isJob: true, seen: 2016, mayBeSeen: 2016}
+			h.last = &lastHolder{named: &heldGPU{}, isJob: true, seen: 2016, mayBeSeen: 2016}
 		}, "keep throughput "},
 		"all memory for an hour": {func(_ *fleetGPU, h *history) { h.memory[77] = 75 << 30 }, "keep memory "},
 		"growing memory": {func(_ *fleetGPU, h *history) {

@@ -13,8 +13,11 @@ import (
 // up, as in an advisor. What other owners did on the GPU counts, too, but is not enough.
 type lastHolder struct {
 	owner string // empty if we don't know it
-	pod   podKey // see heldGPU
-	isJob bool
+	// The last one with a name, also if something without a name came after it: see heldGPU.
+	named *heldGPU
+	// others says that holders that are known to be of other owners had the GPU.
+	others bool
+	isJob  bool
 	// busy is the mean busy time while pods of the owner had the GPU or, without a known owner, the holder.
 	busy float64
 	// since is the first step in which pods of the owner had the GPU, seen in how many steps with a sample
@@ -42,14 +45,16 @@ func (h *history) findLast(list []*heldGPU) *lastHolder {
 
 	// What has no name and came after it may be another workload.
 	if n := h.countNameless(lastTrue(latest.steps) + 1); n > 0 {
-		return &lastHolder{seen: n, mayBeSeen: len(h.held)}
+		return &lastHolder{named: latest, seen: n, mayBeSeen: len(h.held)}
 	}
 
+	others := false
 	known := make([]bool, len(h.held))
 	mayBe := make([]bool, len(h.held))
 
 	for _, held := range list {
 		if held.isOfAnother(latest.owner, latest.isJob) {
+			others = true
 			continue
 		}
 
@@ -62,7 +67,8 @@ func (h *history) findLast(list []*heldGPU) *lastHolder {
 
 	return &lastHolder{
 		owner:     latest.owner,
-		pod:       latest.pod,
+		named:     latest,
+		others:    others,
 		isJob:     latest.isJob,
 		busy:      h.meanBusy(known),
 		since:     slices.Index(known, true),
@@ -120,12 +126,17 @@ func (h *history) countDays(steps []bool) int {
 
 // hasLeft reports whether the last holder with a name had the GPU no more in its last hour with samples.
 func (h *history) hasLeft() bool {
+	return h.lastNamed() <= h.lastSampled()-stepsPerHour
+}
+
+// lastSampled returns the last step with a sample of the GPU, -1 if there is none.
+func (h *history) lastSampled() int {
 	last := len(h.busy) - 1
-	for last > 0 && isNaN(h.busy[last]) {
+	for last >= 0 && isNaN(h.busy[last]) {
 		last--
 	}
 
-	return h.lastNamed() <= last-stepsPerHour
+	return last
 }
 
 // countNameless counts the steps, from one on, that have a sample of the GPU, and in which something

@@ -137,7 +137,7 @@ func (a *analysis) notes(r *Report) []string {
 		fromDCGM += n
 		add(
 			n,
-			"%d GPUs are known from %s alone, which has nothing on JPEG and optical flow engines.",
+			"%d GPUs are known from %s, which has nothing on JPEG and optical flow engines.",
 			n,
 			d.name,
 		)
@@ -237,7 +237,7 @@ func (a *analysis) notes(r *Report) []string {
 
 	add(
 		boolToInt(a.client.isPartial()),
-		"All slices are provisional, as a part of the history may be missing by that warning.",
+		"All slices are provisional, as a part of the history may be missing by these warnings.",
 	)
 
 	if !c.first.IsZero() {

@@ -34,6 +34,15 @@ func alignReplicas(gpus []GPU) {
 	}
 
 	for k, list := range members {
+		list = withoutFormerModels(list)
+		namespace, _, _ := strings.Cut(k.owner, "/")
+		strangers := slices.DeleteFunc(
+			slices.Clone(ownerless[podKey{cluster: k.cluster, namespace: namespace}]),
+			func(g *GPU) bool { return !mayBeOf(g.pod.pod, k.owner) },
+		)
+
+		doubtStrangers(strangers, list)
+
 		moving := slices.DeleteFunc(slices.Clone(list), func(g *GPU) bool {
 			return g.Action != advise.ActionSlice
 		})
@@ -53,23 +62,41 @@ func alignReplicas(gpus []GPU) {
 
 		giveLargest(list, moving)
 		shareDoubts(list, moving)
-
-		namespace, _, _ := strings.Cut(k.owner, "/")
-		doubtForOwnerless(ownerless[podKey{cluster: k.cluster, namespace: namespace}], moving)
+		doubtForStrangers(strangers, moving)
 	}
 }
 
-// doubtForOwnerless makes the answer for GPUs of one owner provisional if a pod of its namespace whose own
-// owner is unknown may be another replica, and the answer is not known to do for that.
-func doubtForOwnerless(ownerless, moving []*GPU) {
+// withoutFormerModels returns the GPUs of an owner without those that its pods have left for another model.
+func withoutFormerModels(list []*GPU) []*GPU {
+	models := map[string]bool{}
+
+	for _, g := range list {
+		if !g.hasLeft {
+			models[g.Model] = true
+		}
+	}
+
+	return slices.DeleteFunc(list, func(g *GPU) bool { return len(models) > 0 && !models[g.Model] })
+}
+
+// doubtStrangers makes the answer for pods provisional that may be replicas of an owner, unless it is known
+// to do for those.
+func doubtStrangers(strangers, list []*GPU) {
+	for _, g := range strangers {
+		differs := func(other *GPU) bool { return !other.hasLeft && !other.goesWith(g) }
+		g.Provisional = g.Provisional || g.Action == advise.ActionSlice && slices.ContainsFunc(list, differs)
+	}
+}
+
+// doubtForStrangers makes the answer for GPUs of one owner provisional if pods whose own owner is unknown may
+// be other replicas, and it is not known to do for one of those.
+func doubtForStrangers(strangers, moving []*GPU) {
 	for _, g := range moving {
-		i := slices.IndexFunc(ownerless, func(other *GPU) bool {
-			return mayBeOf(other.pod.pod, g.Owner) && !other.goesWith(g)
-		})
+		i := slices.IndexFunc(strangers, func(other *GPU) bool { return !other.goesWith(g) })
 		if i >= 0 && g.Action == advise.ActionSlice {
 			g.Provisional = true
 			g.Explanation += fmt.Sprintf("; %s on node %s may be another replica: its owner is not in the history",
-				ownerless[i].pod.pod, cmp.Or(ownerless[i].Node, "-"))
+				strangers[i].pod.pod, cmp.Or(strangers[i].Node, "-"))
 		}
 	}
 }
@@ -88,16 +115,23 @@ func mayBeOf(pod, owner string) bool {
 
 // goesWith reports whether what a GPU's workload needs is known to be no more than another GPU's answer.
 func (g *GPU) goesWith(other *GPU) bool {
-	return g.isFinal() && g.Model == other.Model &&
-		(g.Profile == other.Profile || g.sizeOf(g.Profile) < other.sizeOf(other.Profile))
+	size := g.sizeOf(g.Profile)
+
+	return g.Action == advise.ActionSlice && !g.Provisional && g.Model == other.Model && size > 0 &&
+		(g.Profile == other.Profile || size < other.sizeOf(other.Profile))
 }
 
 // needs returns the profile that would do for a GPU's workload; empty if we don't know.
 func (g *GPU) needs() string { return cmp.Or(g.Profile, g.fits) }
 
 // keepsReplicas reports whether the replica on a GPU must stay whole. One that has been there for
-// less than a day, or gains nothing where it is, can move. Of one that the history lost we know nothing.
+// less than a day, or gains nothing where it is, can move. Of one that the history lost we know nothing. One
+// that has left the GPU keeps others by what it did there, not by what is unknown of that.
 func (g *GPU) keepsReplicas() bool {
+	if g.hasLeft && !slices.Contains(refusalsByWork(), g.Reason) {
+		return false
+	}
+
 	return g.Action != advise.ActionSlice && g.Reason != advise.ReasonLittleEvidence &&
 		g.Reason != advise.ReasonNoGain && g.Reason != ReasonGone
 }
@@ -177,7 +211,7 @@ func (g *GPU) sizeOf(profile string) int {
 func shareDoubts(list, moving []*GPU) {
 	notChecked := slices.ContainsFunc(moving, func(g *GPU) bool { return g.NotChecked })
 	isProvisional := slices.ContainsFunc(list, func(g *GPU) bool {
-		return !g.hasLeft && (g.needs() == "" || g.Provisional || g.fitsIsDoubtful)
+		return !g.hasLeft && len(list) > 1 && (g.needs() == "" || g.Provisional || g.fitsIsDoubtful)
 	})
 
 	for _, g := range moving {

@@ -49,6 +49,7 @@ func TestTheWeakestReplicaDecides(t *testing.T) {
 	}
 
 	a100 := func(g *GPU) { g.Model, g.model = "A100-SXM4-80GB", modelNamed("A100-80GB") }
+
 	for about, c := range map[string]struct {
 		gpus  []GPU
 		want  string // of all replicas
@@ -67,20 +68,23 @@ func TestTheWeakestReplicaDecides(t *testing.T) {
 		"gone":              {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "gone")}, "slice  1g.10gb provisional; keep gone ", ""},
 		"no gain, doubtful": {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "no-gain", fits("1g.10gb"), doubtful)}, "slice  1g.10gb provisional; keep no-gain ", ""},
 
-		"left, and is rejected":        {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", left)}, "keep busy  replica; keep busy ", "node n2 stays whole"},
-		"left, and was not there long": {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "little-evidence", left)}, "slice  1g.10gb; keep little-evidence ", ""},
-		"left, with more":              {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "2g.20gb", left, provisional)}, "slice  2g.20gb replica; slice  2g.20gb provisional", "node n2 needs 2g.20gb"},
+		"left, and is rejected":             {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", left)}, "keep busy  replica; keep busy ", "node n2 stays whole"},
+		"left, and was not there long":      {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "little-evidence", left)}, "slice  1g.10gb; keep little-evidence ", ""},
+		"left, and had not shown its start": {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "start-unseen", left)}, "slice  1g.10gb; keep start-unseen ", ""},
+		"left, for another model":           {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.5gb", left, a100)}, "slice  1g.10gb; slice  1g.5gb", ""},
+		"left, with more":                   {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "2g.20gb", left, provisional)}, "slice  2g.20gb replica; slice  2g.20gb provisional", "node n2 needs 2g.20gb"},
 
-		"may be one, and stays":     {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", ownerless("vision", "resnet-7d9-b"))}, "slice  1g.10gb provisional; keep busy ", "resnet-7d9-b on node n2 may be another replica"},
-		"may be one, and is larger": {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "2g.20gb", ownerless("vision", "resnet-7d9-b"))}, "slice  1g.10gb provisional; slice  2g.20gb", ""},
-		"may be one, and is alike":  {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb", ownerless("vision", "resnet-7d9-b"))}, "slice  1g.10gb; slice  1g.10gb", ""},
-		"is of another name":        {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", ownerless("vision", "resnet2-7d9-b"))}, "slice  1g.10gb; keep busy ", ""},
-		"is of another namespace":   {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", ownerless("chat", "resnet-7d9-b"))}, "slice  1g.10gb; keep busy ", ""},
-		"may have been one":         {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", ownerless("vision", "resnet-7d9-b"), left)}, "slice  1g.10gb; keep busy ", ""},
-		"provisional":               {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb", provisional)}, "slice  1g.10gb provisional; slice  1g.10gb provisional", ""},
-		"unchecked":                 {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb", unchecked)}, "slice  1g.10gb unchecked; slice  1g.10gb unchecked", ""},
-		"another owner":             {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", another)}, "slice  1g.10gb; keep busy ", ""},
-		"another cluster":           {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", elsewhere)}, "slice  1g.10gb; keep busy ", ""},
+		"may be one, and stays":        {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", ownerless("vision", "resnet-7d9-b"))}, "slice  1g.10gb provisional; keep busy ", "resnet-7d9-b on node n2 may be another replica"},
+		"may be one, and is larger":    {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "2g.20gb", ownerless("vision", "resnet-7d9-b"))}, "slice  1g.10gb provisional; slice  2g.20gb", ""},
+		"may be one of one that stays": {[]GPU{replica("n1", keep, "busy"), replica("n2", slice, "1g.10gb", ownerless("vision", "resnet-7d9-b"))}, "keep busy ; slice  1g.10gb provisional", ""},
+		"may be one, and is alike":     {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb", ownerless("vision", "resnet-7d9-b"))}, "slice  1g.10gb; slice  1g.10gb", ""},
+		"is of another name":           {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", ownerless("vision", "resnet2-7d9-b"))}, "slice  1g.10gb; keep busy ", ""},
+		"is of another namespace":      {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", ownerless("chat", "resnet-7d9-b"))}, "slice  1g.10gb; keep busy ", ""},
+		"may have been one":            {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", ownerless("vision", "resnet-7d9-b"), left)}, "slice  1g.10gb; keep busy ", ""},
+		"provisional":                  {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb", provisional)}, "slice  1g.10gb provisional; slice  1g.10gb provisional", ""},
+		"unchecked":                    {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb", unchecked)}, "slice  1g.10gb unchecked; slice  1g.10gb unchecked", ""},
+		"another owner":                {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", another)}, "slice  1g.10gb; keep busy ", ""},
+		"another cluster":              {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", elsewhere)}, "slice  1g.10gb; keep busy ", ""},
 		"another model": {[]GPU{replica("n1", slice, "3g.40gb"), replica("n2", slice, "2g.20gb", a100)},
 			"keep replicas-differ  replica; keep replicas-differ  replica", "no one profile"},
 		"engines that a larger one may lack": {[]GPU{replica("n1", slice, "1g.10gb+me"), replica("n2", slice, "1g.20gb")},
@@ -155,6 +159,29 @@ func TestOwners(t *testing.T) {
 	answer = judgeOne(analysisOf(o), d)
 	cmptest.Equal(t, "owner", answer.Owner, "ml/Deployment/b")
 	cmptest.Equal(t, "it is there", answer.hasLeft, false)
+}
+
+// TestOwnerBeforeANamelessStep: what has no name for a moment, or no reading of activity, still has an owner.
+func TestOwnerBeforeANamelessStep(t *testing.T) {
+	for about, change := range map[string]func(h *history, last int){
+		"nameless at the end": func(h *history, last int) { h.nameless[last] = namelessUnknown },
+		"never read":          func(h *history, _ int) { h.busy = unknownMeans(len(h.busy)) },
+	} {
+		d := narrow(weekly())
+		all := heldByHolder{}
+		last := len(d.history.held) - 1
+
+		for at := range last {
+			all.add(d.history, model.Metric{"namespace": "ml", "pod": "a-0", "workload": "StatefulSet/a"})(at, 1)
+		}
+
+		change(d.history, last)
+		all.finish(map[string]*history{d.uuid: d.history})
+		all.findStarts()
+		answer := judgeOne(analysisOf(weekly()), d)
+		cmptest.Equal(t, about, answer.Owner, "ml/StatefulSet/a")
+		cmptest.Equal(t, about+": it has left", answer.hasLeft, false)
+	}
 }
 
 // TestOwnerOfALostGPU: of a GPU that the history lost we know whose it was. The pods may run on.

@@ -130,9 +130,10 @@ type GPU struct {
 	// gains nothing; else empty. fitsIsDoubtful says that it is not final.
 	fits           string
 	fitsIsDoubtful bool
-	// pod is the one that held it last. hasLeft says that it had the GPU no more in the last hour.
-	pod     podKey
-	hasLeft bool
+	// pod is the one that held it last. hasLeft says that it had the GPU no more in its last hour with
+	// samples, hadOthers that pods which are known to be of other owners had it before.
+	pod                podKey
+	hasLeft, hadOthers bool
 	// isYoung says that the evidence is of less than a week, or of too few days of it.
 	isYoung bool
 	// bridgeUnread says that an NVLink bridge may connect the GPU, of which nothing was read.
