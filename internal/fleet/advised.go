@@ -79,8 +79,9 @@ func (said advice) knowsSlice() bool {
 		said.reason == advise.ReasonMediaNotChecked
 }
 
-// knowsStart reports whether the advisor has seen a start: before that, it recommends no slice.
-func (said advice) knowsStart() bool { return said.knowsSlice() || said.reason == advise.ReasonNoGain }
+// knowsStart reports whether the advisor has seen a start, and the history's own profile counts beside its
+// answer: before that, it recommends no slice. Of an answer that is not final the profile is the advisor's.
+func (said advice) knowsStart() bool { return said.profile != "" || said.reason == advise.ReasonNoGain }
 
 // needsMore reports whether the history shows that the workload needs the GPU, or a larger slice than the
 // one that the advisor recommends, by evidence that the advisor may lack: the history reaches back further
