@@ -68,15 +68,15 @@ func (s *starts) add(started *starting) (number int32) {
 		s.Processes = nil
 	}
 
-	l := s.of(started)
+	l := s.placeFor(started)
 	l.Seen++
 	l.set(l.slotOf(0), started)
 
 	return l.Seen
 }
 
-// of returns the starts of the kind of one, to which it is about to be added.
-func (s *starts) of(started *starting) *lastStarts {
+// placeFor returns the starts to which one is to be added, or raised: those of its kind.
+func (s *starts) placeFor(started *starting) *lastStarts {
 	if !started.again {
 		return &s.Containers
 	}

@@ -12,9 +12,6 @@ import (
 // LinkFloor is the traffic in bytes per second up to which a link counts as unused.
 const LinkFloor = linkFloor
 
-// KeptStarts is how many starts of a workload count.
-const KeptStarts = keptStarts
-
 const (
 	// ContextBytes is the memory that the contexts of a process without data take at most.
 	ContextBytes = contextMemory << 20

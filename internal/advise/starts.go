@@ -186,7 +186,7 @@ func (s *starting) raise(of *workload) {
 		return
 	}
 
-	last := of.Starts.of(s)
+	last := of.Starts.placeFor(s)
 	at := last.slotOf(0)
 
 	if last.Seen-s.number < keptStarts {
@@ -213,7 +213,7 @@ func (s *starting) giveTo(of *workload) {
 func (s *starting) count() {
 	s.counted = true
 
-	switch last := s.of.Starts.of(s); {
+	switch last := s.of.Starts.placeFor(s); {
 	case s.lost, s.goesOn:
 		s.raise(s.of)
 	case s.number == 0 || last.Seen-s.number >= keptStarts:
@@ -303,8 +303,6 @@ func (a *Advisor) followMemory(
 		d.endStart(a.now, true)
 		d.beginAgain(a.now)
 		d.start.goesOn = survive
-	case used <= contextMemory && !known:
-		d.beginStart(a.now)
 	}
 
 	if d.start.open {

@@ -124,9 +124,15 @@ func (h *history) countDays(steps []bool) int {
 	return n
 }
 
-// hasLeft reports whether the last holder with a name had the GPU no more in its last hour with samples.
+// hasLeft reports whether the last holder with a name had the GPU no more in its last hour with samples, or
+// in the last hour if it has none.
 func (h *history) hasLeft() bool {
-	return h.lastNamed() <= h.lastSampled()-stepsPerHour
+	last := h.lastSampled()
+	if last < 0 {
+		last = len(h.busy) - 1
+	}
+
+	return h.lastNamed() <= last-stepsPerHour
 }
 
 // lastSampled returns the last step with a sample of the GPU, -1 if there is none.

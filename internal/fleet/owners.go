@@ -54,8 +54,7 @@ func alignReplicas(gpus []GPU) {
 			keepWhole(
 				moving,
 				list[i].Reason,
-				fmt.Sprintf("the one on node %s stays whole: %s", cmp.Or(list[i].Node, "-"),
-					list[i].Explanation),
+				fmt.Sprintf("the one %s stays whole: %s", list[i].where(), list[i].Explanation),
 			)
 			continue
 		}
@@ -95,10 +94,20 @@ func doubtForStrangers(strangers, moving []*GPU) {
 		i := slices.IndexFunc(strangers, func(other *GPU) bool { return !other.goesWith(g) })
 		if i >= 0 && g.Action == advise.ActionSlice {
 			g.Provisional = true
-			g.Explanation += fmt.Sprintf("; %s on node %s may be another replica: its owner is not in the history",
-				strangers[i].pod.pod, cmp.Or(strangers[i].Node, "-"))
+			g.Explanation += fmt.Sprintf("; %s %s may be another replica: its owner is not in the history",
+				strangers[i].pod.pod, strangers[i].where())
 		}
 	}
+}
+
+// where says on which node the last holder of a GPU is, or was.
+func (g *GPU) where() string {
+	node := "on node " + cmp.Or(g.Node, "-")
+	if g.hasLeft {
+		return "that was " + node
+	}
+
+	return node
 }
 
 // mayBeOf reports whether a pod's name is as those that an owner gives its pods: its own name, and what
@@ -187,9 +196,9 @@ func giveLargest(list, moving []*GPU) {
 			g.NotChecked = notChecked
 			g.ByReplica = true
 			g.Explanation = fmt.Sprintf(
-				"a patch moves all replicas of %s, and the one on node %s needs %s",
+				"a patch moves all replicas of %s, and the one %s needs %s",
 				g.Owner,
-				cmp.Or(most.Node, "-"),
+				most.where(),
 				most.needs(),
 			)
 		}

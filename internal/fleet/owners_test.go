@@ -68,7 +68,7 @@ func TestTheWeakestReplicaDecides(t *testing.T) {
 		"gone":              {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "gone")}, "slice  1g.10gb provisional; keep gone ", ""},
 		"no gain, doubtful": {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "no-gain", fits("1g.10gb"), doubtful)}, "slice  1g.10gb provisional; keep no-gain ", ""},
 
-		"left, and is rejected":             {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", left)}, "keep busy  replica; keep busy ", "node n2 stays whole"},
+		"left, and is rejected":             {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", left)}, "keep busy  replica; keep busy ", "the one that was on node n2 stays whole"},
 		"left, and was not there long":      {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "little-evidence", left)}, "slice  1g.10gb; keep little-evidence ", ""},
 		"left, and had not shown its start": {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "start-unseen", left)}, "slice  1g.10gb; keep start-unseen ", ""},
 		"left, for another model":           {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.5gb", left, a100)}, "slice  1g.10gb; slice  1g.5gb", ""},

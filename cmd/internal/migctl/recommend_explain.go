@@ -275,8 +275,7 @@ func startsText(e *advise.Evidence) string {
 		return "1 seen: at most " + gibText(e.StartMemory)
 	}
 
-	return fmt.Sprintf("%d seen: at most %s in the last %d", e.Starts, gibText(e.StartMemory),
-		min(e.Starts, advise.KeptStarts))
+	return fmt.Sprintf("%d seen: at most %s in the last ones", e.Starts, gibText(e.StartMemory))
 }
 
 // histogramRow draws one of the 10 rows of a histogram: tenth 3 is the row "30- 40%".
