@@ -289,7 +289,7 @@ func (m simulatedMetadata) PodMetadata(
 	since time.Time,
 ) (gpu.PodMetadata, bool) {
 	p, ok := m.node.PodByName(namespace, pod, since)
-	known := gpu.PodMetadata{UID: p.UID, Workload: p.Owner}
+	known := gpu.PodMetadata{UID: p.UID, Workload: p.Owner, Template: podmeta.TemplateOf(p.Labels)}
 	known.Rightsizing, _ = podmeta.ParseHints(p.Annotations)
 	known.Rightsizing.Workload = p.Labels[m.workload]
 	known.Group = podmeta.ParseGroup(p.Labels, p.Annotations)

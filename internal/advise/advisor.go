@@ -54,6 +54,7 @@ type device struct {
 	since    time.Time // when the holder was first seen
 	came     time.Time // when it came; zero if it was there before the device was watched
 	workload *workload // nil if nothing holds the device
+	template uint32    // hashOf the pod's template
 
 	// What was seen of the holder.
 	open   window
@@ -94,6 +95,7 @@ type device struct {
 type holderID struct {
 	gpu.Container
 	UID, Workload, Job string
+	Template           string // of the pod
 	Model              string
 	Holders            int
 	Processes          bool
@@ -410,6 +412,7 @@ func (a *Advisor) setHolder(
 		id.UID = h.PodUID
 		id.Processes = false
 		id.Workload = cmp.Or(h.Rightsizing.Workload, h.Workload)
+		id.Template = h.Template
 	}
 
 	if len(jobs) > 0 {

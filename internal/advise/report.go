@@ -174,7 +174,7 @@ type Evidence struct {
 	CoverageRatio float64   `json:"coverageRatio"` // of the time held in the last eight days
 	MemoryBytes   float64   `json:"memoryMaxBytes"`
 	// StartMemory is the largest use in the last starts, which counts however long ago they were.
-	// Starts are those that were seen from their beginning.
+	// Starts are those that were seen from their beginning; 0 while a pod runs of whose template none was.
 	StartMemory   float64 `json:"startMemoryMaxBytes,omitempty"`
 	Starts        int     `json:"startsSeen"`
 	BusyMinutes   float64 `json:"busyMinutes"` // with kernels that were measured; older ones count less
@@ -227,6 +227,7 @@ type Evidence struct {
 
 	settledBytes float64 // largest use of memory outside of starts
 	startNeed    float64 // what a start needs now, in bytes
+	newVersion   bool    // of the template of a pod that runs no start was seen, but of others
 	flat         bool    // memory has not changed since the end of the last start
 	growthRate   float64 // per day, of memory that grows steadily by a share of itself
 

@@ -2,6 +2,7 @@ package advise
 
 import (
 	"fmt"
+	"hash/fnv"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -48,6 +49,8 @@ type starting struct {
 	of      *workload
 	counted bool
 	number  int32
+	// template is the hash of the pod template that it is a start of; 0 without one.
+	template uint32
 
 	// again is set if the container had started before, or may have. earlier is what the processes of the
 	// same start have used, before this one.
@@ -143,8 +146,7 @@ func (s *starting) firstBegan() time.Time {
 }
 
 // follow adds a reading of memory, in MiB. Once memory has settled, it counts the start and ends it.
-func (s *starting) follow(used float64, now time.Time, of *workload) {
-	s.giveTo(of)
+func (s *starting) follow(used float64, now time.Time) {
 	s.loading.follow(used, now)
 
 	if s.peak <= unusedMemory {
@@ -199,11 +201,14 @@ func (s *starting) raise(of *workload) {
 	}
 }
 
-// giveTo makes a start belong to a workload. A container becomes another workload once we learn its
-// owner or label, or once it shares its device. The other workload has not counted the start yet.
-func (s *starting) giveTo(of *workload) {
-	if s.of != of {
-		s.of = of
+// ownStart makes the start on a device belong to what holds the device. A container becomes another workload
+// once we learn its owner or label, or once it shares its device. The other workload has not counted the
+// start yet.
+func (d *device) ownStart() {
+	d.start.template = d.template
+
+	if s := &d.start; s.of != d.workload {
+		s.of = d.workload
 		s.counted = false
 		s.number = 0
 	}
@@ -306,7 +311,8 @@ func (a *Advisor) followMemory(
 	}
 
 	if d.start.open {
-		d.start.follow(used, a.now, d.workload)
+		d.ownStart()
+		d.start.follow(used, a.now)
 	}
 
 	if !d.start.isUnderWay() {
@@ -323,7 +329,7 @@ func (a *Advisor) followMemory(
 func (d *device) loseStart(used float64, known bool, now time.Time) {
 	isLost := d.start.open && d.start.largest() > unusedMemory || d.start.lost && !d.hasBeenUp(now)
 
-	d.start.giveTo(d.workload)
+	d.ownStart()
 	d.start.raise(d.workload)
 	d.start.open = false
 
@@ -425,7 +431,7 @@ func (d *device) endStart(now time.Time, again bool) {
 		return
 	}
 
-	d.start.giveTo(d.workload)
+	d.ownStart()
 
 	if d.start.peak <= unusedMemory { // it has started nothing
 		if !again {
@@ -475,6 +481,7 @@ func (a *Advisor) changeHolder(d *device, id holderID) {
 		seen:       a.now,
 		since:      a.now,
 		holder:     id,
+		template:   hashOf(id.Template),
 		memoryRead: d.memoryRead,
 		hasNVLink:  d.hasNVLink,
 		ended:      d.ended,
@@ -537,6 +544,31 @@ func (d *device) mayHaveComeEarlier() bool {
 	return (d.workload == nil || d.holder.Processes && !d.isNamed()) && !d.wasFree && d.used.Or(0) > unusedMemory
 }
 
+// hashOf returns a hash of the version of a pod template; 0 of the empty one.
+func hashOf(template string) uint32 {
+	if template == "" {
+		return 0
+	}
+
+	h := fnv.New32a()
+	h.Write([]byte(template))
+
+	return max(1, h.Sum32())
+}
+
+// doubtStarts makes the starts of a workload unseen while a pod runs of whose template none was seen: another
+// version of the pod can need more than those before it.
+func (a *Advisor) doubtStarts(w *workload, e *Evidence) {
+	for _, d := range a.order {
+		if d.workload == w && !d.start.isUnderWay() && !w.Starts.hasSeen(d.template) {
+			e.newVersion = e.Starts > 0
+			e.Starts = 0
+
+			return
+		}
+	}
+}
+
 // requireStart returns the answer to show: we recommend no move until we know what a start needs.
 // workload.Answer is not changed, so that it counts as soon as we have seen a start.
 func requireStart(decided answer, e *Evidence) answer {
@@ -553,11 +585,13 @@ func explainStart(e *Evidence) string {
 		return "it holds no memory: what it needs is known once it has loaded its work while it is observed"
 	}
 
-	return fmt.Sprintf(
-		"it holds %.1f GiB, and was not observed when it started, which can need more. %s",
-		e.MemoryBytes/(1<<30),
-		startRemedy,
-	)
+	unseen := "was not observed when it started"
+	if e.newVersion {
+		unseen = "runs a pod of a version that was not observed when it started"
+	}
+
+	return fmt.Sprintf("it holds %.1f GiB, and %s, which can need more. %s",
+		e.MemoryBytes/(1<<30), unseen, startRemedy)
 }
 
 // startRemedy is how to make the need of a start visible.

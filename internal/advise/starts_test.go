@@ -401,6 +401,84 @@ func TestStartUnderWay(t *testing.T) {
 	cmptest.Equal(t, "starts", r.Evidence.Starts, 1)
 }
 
+// TestStartOfATemplate: starts of one version of a pod say nothing of another one, unless no owner gives
+// its pods versions.
+func TestStartOfATemplate(t *testing.T) {
+	const week = 9 * 24 * 60
+
+	pod := func(template string, minutes int, gib float64) stage {
+		return stage{minutes, gib, func(g *gpu.GPU) {
+			g.Holders[0].Template, g.Holders[0].PodUID = template, "uid-"+template
+		}}
+	}
+	slice := answer{Action: ActionSlice, Profile: "1g.10gb"}
+	unseen := answer{Action: ActionKeep, Reason: ReasonStartUnseen}
+	restart := stage{}
+
+	for about, c := range map[string]struct {
+		then []stage
+		want answer
+	}{
+		"the same one after a gap":            {[]stage{gone(30), pod("1", 90, 6)}, slice},
+		"the same one after a restart":        {[]stage{restart, pod("1", 90, 6)}, slice},
+		"another one in a gap":                {[]stage{gone(30), pod("2", 90, 6)}, unseen},
+		"another one while we were away":      {[]stage{restart, pod("2", 90, 6)}, unseen},
+		"another one that is seen":            {[]stage{free(1), pod("2", 62, 6)}, slice},
+		"another one that starts":             {[]stage{free(1), pod("2", 20, 6)}, slice},
+		"another one that is restarted":       {[]stage{gone(30), pod("2", 9, 6), pod("2", 1, 0), pod("2", 62, 6)}, slice},
+		"another one, of a size that may not": {[]stage{gone(30), pod("2", 90, 0.5)}, unseen},
+		"the first one again":                 {[]stage{gone(30), pod("2", 90, 6), free(1), pod("1", 62, 6)}, slice},
+		"the second one again": {[]stage{free(1), pod("2", 90, 6), free(1), pod("1", 90, 6), gone(30), pod("2", 90, 6)},
+			slice},
+		"one without a version": {[]stage{gone(30), pod("", 90, 6)}, slice},
+	} {
+		a := New(fastOptions())
+		s := play(t, a, start(), free(1), pod("1", week, 6))
+		cmptest.Equal(t, "before "+about, recommend(a, s).Devices[0].Action, ActionSlice)
+
+		for _, stage := range c.then {
+			if stage.minutes == 0 {
+				evidence := a.Checkpoint()
+				a = New(fastOptions())
+				a.Restore(evidence)
+
+				continue
+			}
+
+			s = play(t, a, s.Time.Add(time.Minute), stage)
+		}
+
+		r := recommend(a, s).Devices[0]
+		cmptest.Equal(t, about, answer{r.Action, r.Reason, r.Recommended}, c.want)
+
+		if c.want == unseen {
+			cmptest.HasTexts(t, r.Explanation, "of a version that was not observed when it started", "Restart one replica")
+			cmptest.Equal(t, about+", confidence", r.Confidence <= 0.5, true)
+		}
+	}
+}
+
+// TestKeptTemplates: a template of which a start was seen lately is not forgotten for others that were
+// seen again and again.
+func TestKeptTemplates(t *testing.T) {
+	var s starts
+
+	for template := range uint32(keptTemplates) {
+		s.add(&starting{template: template + 1, peak: 1})
+	}
+
+	for range 2 * keptTemplates {
+		s.add(&starting{template: 3, peak: 1})
+	}
+
+	cmptest.Equal(t, "all of them", s.hasSeen(1) && s.hasSeen(3) && s.hasSeen(keptTemplates) && s.hasSeen(0), true)
+	cmptest.Equal(t, "another one", s.hasSeen(99), false)
+
+	s.add(&starting{template: 99, peak: 1})
+	cmptest.Equal(t, "the oldest one", s.hasSeen(1), false)
+	cmptest.Equal(t, "the others", s.hasSeen(99) && s.hasSeen(2) && s.hasSeen(3), true)
+}
+
 // oldWorkload is what version 0.1 kept of a workload, of what matters here.
 type oldWorkload struct {
 	Key                           Key

@@ -28,6 +28,7 @@ type Label struct {
 type PodMetadata struct {
 	UID      string
 	Workload string // the pod's owner, "Deployment/resnet"; empty for a bare pod and for a static one
+	Template string // the version of the owner's pod template, as a hash; empty if the owner gives none
 	Labels   []Label
 	// Rightsizing is what the pod's annotations and labels say about right-sizing.
 	Rightsizing RightsizingHints
@@ -61,6 +62,7 @@ type Holder struct {
 	Container
 	PodUID   string // empty if unknown
 	Workload string // the pod's owner, "Deployment/resnet"; empty if unknown
+	Template string // see PodMetadata.Template
 	// Resource is what the container requested, such as "nvidia.com/mig-3g.20gb", or for a DRA
 	// claim "claim/<namespace>/<name>".
 	Resource string

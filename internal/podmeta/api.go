@@ -166,6 +166,7 @@ func (a *api) listPods(ctx context.Context, consistent bool) (*podList, error) {
 		out.pods[name] = gpu.PodMetadata{
 			UID:         uid,
 			Workload:    workloadOf(m.OwnerReferences, m.Labels, m.Created),
+			Template:    TemplateOf(m.Labels),
 			Labels:      a.selectLabels(m.Labels),
 			Rightsizing: hints,
 			Group:       m.Annotations.groupOf(m.Labels),

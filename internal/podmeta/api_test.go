@@ -98,7 +98,7 @@ func TestPods(t *testing.T) {
 		}
 
 		want := map[podName]gpu.PodMetadata{
-			{"vision", "resnet-6d4cf56db6-x7k2p"}: {UID: "2f0b", Workload: "Deployment/resnet",
+			{"vision", "resnet-6d4cf56db6-x7k2p"}: {UID: "2f0b", Workload: "Deployment/resnet", Template: "6d4cf56db6",
 				Labels: []gpu.Label{{Name: "team", Value: "a \"b\"\n"}, {Name: "app", Value: "resnet"}}},
 			{"ml", "train-abcde"}: {Workload: "Job/train",
 				MIGDevices: [][]gpu.DeviceRef{{{GPU: gpuA, PlacementStart: gpu.Some(6)}}}},

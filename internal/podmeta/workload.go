@@ -1,6 +1,7 @@
 package podmeta
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,7 +27,7 @@ func workloadOf(owners []ownerReference, labels map[string]string, created time.
 	}
 
 	owner := owners[i]
-	if hash := labels["pod-template-hash"]; owner.Kind == "ReplicaSet" && hash != "" {
+	if hash := labels[deploymentTemplate]; owner.Kind == "ReplicaSet" && hash != "" {
 		if deployment, ok := strings.CutSuffix(owner.Name, "-"+hash); ok && deployment != "" {
 			return "Deployment/" + deployment
 		}
@@ -39,6 +40,21 @@ func workloadOf(owners []ownerReference, labels map[string]string, created time.
 	}
 
 	return owner.Kind + "/" + owner.Name
+}
+
+// The labels that controllers give their pods, with a hash of the pod template: that of a Deployment, and
+// that of a StatefulSet or DaemonSet. Other kinds, such as a Job, do not change their template.
+//
+// https://kubernetes.io/docs/reference/labels-annotations-taints/
+const (
+	deploymentTemplate = "pod-template-hash"
+	revisionTemplate   = "controller-revision-hash"
+)
+
+// TemplateOf returns the version of the pod template that a pod was made from, by the pod's labels; empty
+// if its owner gives none.
+func TemplateOf(labels map[string]string) string {
+	return cmp.Or(labels[deploymentTemplate], labels[revisionTemplate])
 }
 
 const (

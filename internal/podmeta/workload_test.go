@@ -35,6 +35,19 @@ func TestWorkload(t *testing.T) {
 	}
 }
 
+// TestTemplate: Deployments label their pods with one name, StatefulSets and DaemonSets with another.
+func TestTemplate(t *testing.T) {
+	for want, labels := range map[string]map[string]string{
+		"6d4":     {"pod-template-hash": "6d4", "app": "web"},
+		"db-85b7": {"controller-revision-hash": "db-85b7"},
+		"":        {"batch.kubernetes.io/job-name": "train"},
+	} {
+		if got := TemplateOf(labels); got != want {
+			t.Errorf("template of %v = %q, want %q", labels, got, want)
+		}
+	}
+}
+
 func TestWorkloadOfACronJob(t *testing.T) {
 	scheduled := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC) // 29454480 minutes since 1970
 	for _, tc := range []struct {

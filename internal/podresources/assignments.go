@@ -66,10 +66,7 @@ func (l *ledger) assignmentOf(
 	a.Holder.PodUID = l.pods.podUID(h)
 
 	if state.describes(h) {
-		a.Holder.Workload = state.metadata.Workload
-		a.Holder.Labels = state.metadata.Labels
-		a.Holder.Rightsizing = state.metadata.Rightsizing
-		a.Holder.Group = state.metadata.Group
+		describe(&a.Holder, &state.metadata)
 	}
 
 	a.Holder.Undescribed = metadataPending

@@ -235,7 +235,7 @@ func TestAStaticPodIsNotTheAPIServers(t *testing.T) {
 
 // TestANameIsUsedAgain: metadata of a pod is not used for the next pod of that name.
 func TestANameIsUsedAgain(t *testing.T) {
-	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA, Workload: "Job/first"}},
+	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA, Workload: "StatefulSet/a", Template: "a-1"}},
 		asked: time.Unix(1002, 0)}
 	g := newTestLedger(t, c)
 
@@ -246,30 +246,32 @@ func TestANameIsUsedAgain(t *testing.T) {
 			t.Fatalf("got %+v, want one", got.List)
 		}
 
-		return fmt.Sprint(got.List[0].Holder.Workload, " ", got.List[0].Holder.Undescribed)
+		h := &got.List[0].Holder
+
+		return fmt.Sprint(h.Workload, " ", h.Template, " ", h.Undescribed)
 	}
-	if got := workload(g.listUntilSettled(t, podWithDevices("a", gpuA))); got != "Job/first false" {
+	if got := workload(g.listUntilSettled(t, podWithDevices("a", gpuA))); got != "StatefulSet/a a-1 false" {
 		t.Fatalf("the first: %s", got)
 	}
 
 	g.list()
 
-	if got := workload(g.list(podWithDevices("a", gpuB))); got != " true" {
+	if got := workload(g.list(podWithDevices("a", gpuB))); got != "  true" {
 		t.Errorf("the API server has not been asked since: %s, want it to be awaited", got)
 	}
 
-	if got := workload(g.list(podWithDevices("a", gpuB))); got != " false" {
+	if got := workload(g.list(podWithDevices("a", gpuB))); got != "  false" {
 		t.Errorf("a second later: %s, want it to be shown without", got)
 	}
 
 	c.asked = g.now
-	c.pods["ns/a"] = gpu.PodMetadata{UID: uidB, Workload: "Job/second"}
+	c.pods["ns/a"] = gpu.PodMetadata{UID: uidB, Workload: "StatefulSet/a", Template: "a-2"}
 
-	if got := workload(g.list(podWithDevices("a", gpuB))); got != "Job/second false" {
+	if got := workload(g.list(podWithDevices("a", gpuB))); got != "StatefulSet/a a-2 false" {
 		t.Errorf("the second: %s", got)
 	}
 
-	if got := workload(g.list(podWithDevices("a", gpuC))); got != " true" {
+	if got := workload(g.list(podWithDevices("a", gpuC))); got != "  true" {
 		t.Errorf("another one with no list in between: %s", got)
 	}
 }

@@ -19,6 +19,15 @@ type podState struct {
 	metadata    gpu.PodMetadata
 }
 
+// describe adds to a holder what the API server says of its pod.
+func describe(h *gpu.Holder, pod *gpu.PodMetadata) {
+	h.Workload = pod.Workload
+	h.Template = pod.Template
+	h.Labels = pod.Labels
+	h.Rightsizing = pod.Rightsizing
+	h.Group = pod.Group
+}
+
 // podStates keeps what we know about the pods of holdings. A later pod may have the name of an
 // earlier one, even if they have different owners.
 type podStates struct {

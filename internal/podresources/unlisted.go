@@ -207,16 +207,14 @@ func (u *unlistedDevices) listAssignments(settled bool, readAt time.Time) []gpu.
 					Pod:       device.pod.Name,
 					Name:      d.container,
 				},
-				PodUID:      d.uid,
-				Workload:    device.metadata.Workload,
-				Labels:      device.metadata.Labels,
-				Rightsizing: device.metadata.Rightsizing,
-				Group:       device.metadata.Group,
-				Resource:    d.resource,
-				Sharing:     parsed.sharing,
-				Replica:     parsed.replica,
+				PodUID:   d.uid,
+				Resource: d.resource,
+				Sharing:  parsed.sharing,
+				Replica:  parsed.replica,
 			},
 		}
+		describe(&a.Holder, &device.metadata)
+
 		switch {
 		case device.alive && settled: // certain
 		case settled:
