@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -365,5 +366,26 @@ func TestRunEnds(t *testing.T) {
 
 	if err := <-done; err != nil {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestNoProxyIsAsked: a proxy of the exporter's environment does not get to know what the pods'
+// servers are asked, or answer for them.
+func TestNoProxyIsAsked(t *testing.T) {
+	t.Setenv("HTTP_PROXY", "http://192.0.2.9:3128")
+	t.Setenv("http_proxy", "http://192.0.2.9:3128")
+
+	var dialed []string
+
+	c := newClient(func(_ context.Context, _, address string) (net.Conn, error) {
+		dialed = append(dialed, address)
+		return nil, errors.New("refused")
+	})
+	if _, err := c.get(t.Context(), netip.MustParseAddrPort("10.0.0.5:8000"), "/metrics"); err == nil {
+		t.Error("no error")
+	}
+
+	if !slices.Equal(dialed, []string{"10.0.0.5:8000"}) {
+		t.Errorf("dialed %q, want the server alone", dialed)
 	}
 }

@@ -269,6 +269,12 @@ func TestShapesArePublished(t *testing.T) {
 		}
 	}
 
+	_, models := mustReplay(t, &all[1])
+	if day, night, busiest := busyByHour(models); day < 2*night || day > 4*night || busiest < 1.5*day {
+		t.Errorf("language models are busy for %.3f by day, %.3f at night, %.3f in their busiest hours; want two to four "+
+			"times as much by day, and bursts", day, night, busiest)
+	}
+
 	_, jobs := mustReplay(t, &all[2])
 	mean := 0.
 	low := 0
@@ -288,4 +294,30 @@ func TestShapesArePublished(t *testing.T) {
 	if share := float64(low) / float64(len(jobs)); mean < 0.07 || mean > 0.14 || share < 0.65 || share > 0.85 {
 		t.Errorf("mean use %.2f, %.2f of the jobs under a tenth; want about 0.10 and 0.75", mean, share)
 	}
+}
+
+// busyByHour returns the mean of busy time over all workloads from noon to 18 o'clock and from midnight
+// to 6, and the mean of their busiest hours. Each begins at midnight of a day of UTC.
+func busyByHour(all []*traced) (day, night, busiest float64) {
+	for _, w := range all {
+		var hours [48]float64
+
+		perHour := len(w.rows) / len(hours)
+		for i, row := range w.rows {
+			hours[i/perHour] += row.busy / float64(perHour)
+		}
+
+		for i, busy := range hours {
+			switch i % 24 / 6 {
+			case 0:
+				night += busy / 12 / float64(len(all))
+			case 2:
+				day += busy / 12 / float64(len(all))
+			}
+		}
+
+		busiest += slices.Max(hours[:]) / float64(len(all))
+	}
+
+	return day, night, busiest
 }
