@@ -1,12 +1,15 @@
 package fleet
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -45,6 +48,7 @@ type Client struct {
 
 	mu       sync.Mutex
 	warnings []string // of the server, each once
+	partial  bool     // an answer may lack a part of the history
 }
 
 // maxWarnings is how many of the server's warnings we keep.
@@ -83,17 +87,22 @@ func NewClient(o ClientOptions) (*Client, error) {
 		return nil, fmt.Errorf("use the HTTP client configuration %s: %w", o.ConfigFile, err)
 	}
 
-	client := &http.Client{
-		Transport: &checkedTransport{next: transport, follow: httpConfig.FollowRedirects},
-	}
+	c := &Client{url: u.Redacted(), timeout: o.Timeout, wait: retry.Sleep}
+	client := &http.Client{Transport: &checkedTransport{
+		next:    transport,
+		follow:  httpConfig.FollowRedirects,
+		partial: func() { c.keepWarnings([]string{partialWarning}) },
+	}}
+	c.close = client.CloseIdleConnections
 
-	c, err := api.NewClient(api.Config{Address: strings.TrimRight(o.URL, "/"), Client: client})
+	server, err := api.NewClient(api.Config{Address: strings.TrimRight(o.URL, "/"), Client: client})
 	if err != nil {
 		return nil, fmt.Errorf("use the URL %q: %w", u.Redacted(), err)
 	}
 
-	return &Client{api: v1.NewAPI(c), url: u.Redacted(), timeout: o.Timeout, wait: retry.Sleep,
-		close: client.CloseIdleConnections}, nil
+	c.api = v1.NewAPI(server)
+
+	return c, nil
 }
 
 // HidePassword returns the address of a server, a URL or the path of a socket, for messages. It
@@ -288,6 +297,8 @@ func (c *Client) keepWarnings(warnings []string) {
 	defer c.mu.Unlock()
 
 	for _, w := range warnings {
+		c.partial = c.partial || isPartial(w)
+
 		if len(c.warnings) < maxWarnings && !slices.Contains(c.warnings, w) {
 			c.warnings = append(c.warnings, w)
 		}
@@ -302,14 +313,34 @@ func (c *Client) Warnings() []string {
 	return append([]string(nil), c.warnings...)
 }
 
-// isPartial reports whether an answer of the server may lack a part of the history, by its warnings. Those
-// of Prometheus that begin with "PromQL" are about the query, and older versions of Thanos warn of times
-// before their history.
+// isPartial reports whether an answer of the server may lack a part of the history.
 func (c *Client) isPartial() bool {
-	return slices.ContainsFunc(c.Warnings(), func(w string) bool {
-		return !strings.HasPrefix(w, "PromQL") && !strings.HasPrefix(w, "No StoreAPIs matched")
-	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return c.partial
 }
+
+// isPartial reports whether an answer with a warning may lack a part of the history. Warnings of Prometheus
+// that begin with "PromQL" are about the query, and older versions of Thanos warn of times before their
+// history.
+func isPartial(warning string) bool {
+	return !strings.HasPrefix(warning, "PromQL") && !strings.HasPrefix(warning, "No StoreAPIs matched")
+}
+
+// partialWarning stands for the mark of a VictoriaMetrics cluster that an answer lacks what a storage node
+// has that cannot be reached: the cluster has it in the place of a warning.
+//
+// https://docs.victoriametrics.com/victoriametrics/cluster-victoriametrics/#cluster-availability
+const partialWarning = "the answer is marked as partial (isPartial)"
+
+// isMarkedPartial reports whether the beginning of an answer has that mark. It comes before the data.
+func isMarkedPartial(head []byte) bool {
+	head, _, _ = bytes.Cut(head, []byte(`"data"`))
+	return partialMark.Match(head)
+}
+
+var partialMark = regexp.MustCompile(`"isPartial"\s*:\s*true`)
 
 // maxBody is how many bytes an answer may have. If it has more, we ask for less at once.
 const maxBody = 64 << 20
@@ -319,6 +350,8 @@ const maxBody = 64 << 20
 type checkedTransport struct {
 	next   http.RoundTripper
 	follow bool // follow redirects, if they keep the query
+	// partial is called for each answer that is marked as partial.
+	partial func()
 }
 
 func (t *checkedTransport) CloseIdleConnections() {
@@ -362,7 +395,19 @@ func (t *checkedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, &foreignError{contentType: kind}
 	}
 
-	resp.Body = &limitedBody{ReadCloser: resp.Body, left: maxBody}
+	const headSize = 256 // of an answer, before its data
+
+	body := &limitedBody{ReadCloser: resp.Body, left: maxBody}
+	begin := bufio.NewReaderSize(body, headSize)
+
+	if head, _ := begin.Peek(headSize); isMarkedPartial(head) {
+		t.partial()
+	}
+
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{begin, body}
 
 	return resp, nil
 }

@@ -446,6 +446,39 @@ func TestPartialHistory(t *testing.T) {
 	}
 }
 
+// TestMarkedPartial: a cluster of VictoriaMetrics marks answers that lack what a storage node has. It warns
+// of nothing. However many other warnings there are, a partial answer is not lost among them.
+func TestMarkedPartial(t *testing.T) {
+	marked := func(mark string) string {
+		return strings.Replace(emptyVector, `"data"`, `"isPartial":`+mark+`,"data"`, 1)
+	}
+	many := `{"warnings":[`
+
+	for i := range 2 * maxWarnings {
+		many += fmt.Sprintf(`"PromQL warning %d",`, i)
+	}
+
+	many = strings.Replace(emptyVector, "{", many+`"store a is away"],`, 1)
+
+	for answer, isPartial := range map[string]bool{
+		marked("true"):  true,
+		marked("false"): false,
+		strings.Replace(emptyVector, `"result":[]`, `"result":[],"isPartial":true`, 1): false, // of no known server
+		many: true,
+	} {
+		c, _ := clientOf(t, serve(t, says(200, "application/json", answer)))
+		if _, err := c.vector(t.Context(), "up", time.Now()); err != nil {
+			t.Fatal(err)
+		}
+
+		cmptest.Equal(t, answer, c.isPartial(), isPartial)
+
+		if isPartial && answer != many {
+			cmptest.Equal(t, "warnings", c.Warnings(), []string{partialWarning})
+		}
+	}
+}
+
 // TestHidePassword: no message shows a password, even if the URL is malformed.
 func TestHidePassword(t *testing.T) {
 	for address, want := range map[string]string{
