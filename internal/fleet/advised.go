@@ -11,31 +11,53 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// advice is the answer of the right-sizing advisor on a GPU's node at the end of the window. The
-// advisor has seen every poll of the workload, also its starts, so it has the last word. The zero
-// advice means that no advisor has an answer.
+// advice is the last answer of the right-sizing advisor on a GPU's node, other than that it has too little
+// evidence, in the last 26 hours: without a state folder, an advisor has none for a day after a restart, and
+// of a GPU that nothing holds it says nothing. The advisor has seen every poll of the workload, also its
+// starts, so it has the last word. The zero advice means that no advisor has an answer.
 type advice struct {
+	at      time.Time     // when it was scraped last
 	profile string        // the profile that it recommends; empty if it recommends none
 	reason  advise.Reason // why it recommends none
-	// lapsed says that there was an answer in the last hour, and is none now: what it refused, it may
-	// still refuse.
+	// lapsed says that it was about another workload, or may have been, and there is none about the one that
+	// was there last. Then it counts no more, but an advisor may refuse what the history cannot show.
 	lapsed bool
 }
 
-// queryAdvice queries the advisors' answers.
+// queryAdvice queries the advisors' answers: those that were scraped last.
 func (q *querier) queryAdvice() {
 	q.facts(q.dialect.advice, func(h *history, row *model.Sample) {
-		h.advice.profile = string(row.Metric["recommended_profile"])
-		h.advice.reason = advise.Reason(row.Metric["reason"])
-		h.advice.lapsed = h.advice.profile == "" && h.advice.reason == ""
+		at := time.Unix(int64(row.Value), 0)
+		if at.After(h.advice.at) {
+			h.advice = advice{
+				at:      at,
+				profile: string(row.Metric["recommended_profile"]),
+				reason:  advise.Reason(row.Metric["reason"]),
+			}
+		}
 	})
 }
+
+// lapseAdvice drops the advisor's last answer if what held the GPU then may not be what held it last.
+func (h *history) lapseAdvice() {
+	at := int(h.advice.at.Sub(h.start) / step)
+	if !h.advice.isKnown() || at >= len(h.held)-1 || h.last == nil {
+		return
+	}
+
+	if h.last.mayBe == nil || at < 0 || !h.last.mayBe[at] {
+		h.advice = advice{lapsed: true}
+	}
+}
+
+// isKnown reports whether there is an answer.
+func (said advice) isKnown() bool { return said.profile != "" || said.reason != "" }
 
 // followAdvice replaces the answer by the history with the answer of the node's advisor, if that has
 // one, unless the history refuses a slice by evidence that the advisor may lack.
 func (g *GPU) followAdvice(said advice, o *Options) {
 	switch {
-	case said.reason == "" && said.profile == "", said.reason == advise.ReasonLittleEvidence:
+	case !said.isKnown():
 		return
 	case said.knowsSlice() && g.needsMore(said, o):
 		// For a smaller profile the advisor has checked the media engines.
@@ -92,14 +114,25 @@ func (g *GPU) needsMore(said advice, o *Options) bool {
 
 	switch {
 	case g.Action == advise.ActionSlice:
-		return knowsMore && !g.hadOthers && g.isLarger(said.profile)
+		return knowsMore && g.isLarger(said.profile)
 	case g.byLabel:
 		return false
 	case said.reason == advise.ReasonMediaNotChecked && g.Reason == advise.ReasonMedia:
 		return true
 	}
 
-	return knowsMore && slices.Contains(refusalsByWork(), g.Reason)
+	return knowsMore && slices.Contains(refusalsByWork(), g.Reason) && !(g.hadOthers && isOfAllHolders(g.Reason))
+}
+
+// isOfAllHolders reports whether a reason comes from what the history has of a GPU for the whole window, not
+// for single steps: it may come from any of the GPU's holders.
+func isOfAllHolders(reason advise.Reason) bool {
+	switch reason {
+	case advise.ReasonMedia, advise.ReasonNVLink, advise.ReasonMultiGPU:
+		return true
+	}
+
+	return false
 }
 
 // isLarger reports whether a GPU's profile is known to have more than another one of its model: memory, SMs,

@@ -1,6 +1,8 @@
 package fleet
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +29,6 @@ func TestAdvisorHasTheLastWord(t *testing.T) {
 		provisional, decide bool
 	}{
 		"none":             {slice, advice{}, advise.ActionSlice, "", "1g.10gb", false, false},
-		"too little":       {slice, advice{reason: advise.ReasonLittleEvidence}, advise.ActionSlice, "", "1g.10gb", false, false},
 		"agrees":           {slice, advice{profile: "1g.10gb"}, advise.ActionSlice, "", "1g.10gb", false, true},
 		"another profile":  {slice, advice{profile: "3g.40gb"}, advise.ActionSlice, "", "3g.40gb", false, true},
 		"unknown profile":  {slice, advice{profile: "9g.99gb"}, advise.ActionSlice, "", "", false, true},
@@ -100,9 +101,11 @@ func TestRefusalsThatAnAdvisorCannotKnow(t *testing.T) {
 		larger.followAdvice(advice{profile: "4g.40gb"}, &o)
 		cmptest.Equal(t, name+": the advisor's is larger", larger.Profile, "4g.40gb")
 
-		others := GPU{Action: advise.ActionSlice, Profile: "3g.40gb", hadOthers: true, model: modelNamed("H100-80GB")}
-		others.followAdvice(advice{profile: "1g.10gb"}, &o)
-		cmptest.Equal(t, name+": it may be what others needed", others.Profile, "1g.10gb")
+		for _, reason := range []advise.Reason{advise.ReasonMedia, advise.ReasonNVLink, advise.ReasonMultiGPU} {
+			others := GPU{Action: advise.ActionKeep, Reason: reason, hadOthers: true, model: modelNamed("H100-80GB")}
+			others.followAdvice(advice{profile: "1g.10gb"}, &o)
+			cmptest.Equal(t, name+": it may be what others needed: "+string(reason), others.Profile, "1g.10gb")
+		}
 
 		media := GPU{Action: advise.ActionSlice, Profile: "1g.10gb+me", NotChecked: true, model: modelNamed("H100-80GB")}
 		media.followAdvice(advice{profile: "1g.10gb"}, &o)
@@ -131,8 +134,83 @@ func TestMonthlyUseWithAnAdvisor(t *testing.T) {
 	cmptest.Equal(t, "decided by the advisor", answer.Advised, false)
 }
 
-// TestLapsedAdvice: if an advisor had an answer in the last hour, and has none, it may still refuse what the
-// history cannot show.
+// TestMonthlyUseOfOthers: beside the advisor's answer, what counts is what pods of the owner did that has the
+// GPU now, not what others did on it.
+func TestMonthlyUseOfOthers(t *testing.T) {
+	const a, b, month = "Deployment/a", "Deployment/b", 30 * dayOfSteps
+
+	o := weekly()
+	o.Window = 30 * 24 * time.Hour
+
+	for about, c := range map[string]struct {
+		change func(*history)
+		want   string
+	}{
+		"little":                           {func(*history) {}, "1g.10gb true"},
+		"30 GiB of the owner":              {func(h *history) { h.memory[9*24] = 30 << 30 }, "3g.40gb false"},
+		"75 GiB of another":                {func(h *history) { h.memory[5*24] = 75 << 30 }, "1g.10gb true"},
+		"an unnamed holder's, maybe its":   {func(h *history) { h.memory[20] = 30 << 30 }, "3g.40gb false"},
+		"several GPUs, maybe of another":   {func(h *history) { h.multi = true }, "1g.10gb true"},
+		"wide kernels of another, an hour": {func(h *history) { hours(5*24, 5*24+1, func(at int) { h.busy[at], h.sms[at] = 1, 1 }) }, "1g.10gb true"},
+	} {
+		d := stayed(o, []stay{
+			{"a-1", a, 6, 200}, {"a-1", a, 300, 5 * dayOfSteps}, {"b-1", b, 5 * dayOfSteps, 5*dayOfSteps + 12},
+			{"a-2", a, 5*dayOfSteps + 12, month},
+		}, func(h *history) {
+			holds(200, 300)(h)
+			c.change(h)
+		})
+		d.history.advice = advice{at: o.End, profile: "1g.10gb"}
+		g := judgeOne(analysisOf(o), d)
+		cmptest.Equal(t, about, fmt.Sprint(g.Profile, " ", g.Advised), c.want)
+	}
+}
+
+// TestLastWord: what an advisor said last counts while nothing else has had the GPU since: it says nothing
+// of a GPU that nothing holds, nor for a day after a restart. Once others may have had it, it counts no more;
+// but what it refused may be refused again.
+func TestLastWord(t *testing.T) {
+	const a, b = "Deployment/a", "Deployment/b"
+
+	all := []stay{{"a-1", a, 6, weekOfSteps - 20}}
+	other := append(slices.Clone(all), stay{"b-1", b, weekOfSteps - 10, weekOfSteps})
+
+	for about, c := range map[string]struct {
+		stays  []stay
+		change func(*history)
+		said   advice
+		steps  int // before the end
+		want   string
+	}{
+		"refused, and scaled to 0":    {all, nil, advice{reason: advise.ReasonLatency}, 21, "keep latency  advised"},
+		"advised, and scaled to 0":    {all, nil, advice{profile: "3g.40gb"}, 21, "slice  3g.40gb advised"},
+		"restarted":                   {[]stay{{"a-1", a, 6, weekOfSteps}}, nil, advice{reason: advise.ReasonLatency}, 100, "keep latency  advised"},
+		"of another":                  {other, nil, advice{reason: advise.ReasonLatency}, 21, tooLittle},
+		"of one that came back":       {append(slices.Clone(other), stay{"a-2", a, weekOfSteps - 5, weekOfSteps}), nil, advice{reason: advise.ReasonLatency}, 21, "keep latency  advised"},
+		"something without a name":    {all, holds(weekOfSteps-9, weekOfSteps), advice{reason: advise.ReasonLatency}, 21, provisional},
+		"from before the window":      {all, nil, advice{reason: advise.ReasonLatency}, weekOfSteps + 5, provisional},
+		"on one that another has now": {other, nil, advice{profile: "3g.40gb"}, 0, "slice  3g.40gb advised"},
+	} {
+		o := weekly()
+		d := stayed(o, c.stays, c.change)
+		d.history.advice = c.said
+		d.history.advice.at = o.End.Add(-time.Duration(c.steps) * step)
+		g := judgeOne(analysisOf(o), d)
+
+		got := fmt.Sprintf("%s %s %s", g.Action, g.Reason, g.Profile)
+		if g.Provisional {
+			got += " provisional"
+		}
+
+		if g.Advised {
+			got += " advised"
+		}
+
+		cmptest.Equal(t, about, got, c.want)
+	}
+}
+
+// TestLapsedAdvice: the report says of how many GPUs an advisor's answer is about another workload.
 func TestLapsedAdvice(t *testing.T) {
 	d := narrow(weekly())
 	d.history.advice.lapsed = true
@@ -142,7 +220,23 @@ func TestLapsedAdvice(t *testing.T) {
 	answer := judgeOne(s, d)
 	cmptest.Equal(t, "slice", answer.Action, advise.ActionSlice)
 	cmptest.Equal(t, "provisional", answer.Provisional, true)
-	cmptest.HasTexts(t, strings.Join(s.report().Notes, "\n"), "Of 1 GPUs the right-sizing advisor had an answer in the last hour")
+	cmptest.HasTexts(t, strings.Join(s.report().Notes, "\n"), "Of 1 GPUs the right-sizing advisor had an answer in the last day")
+}
+
+// TestAdviceBesideNoJudgment: where the history cannot judge a GPU, or not as a whole, its advisor can.
+func TestAdviceBesideNoJudgment(t *testing.T) {
+	for about, change := range map[string]func(*fleetGPU){
+		"unknown model":                func(d *fleetGPU) { d.name = "NVIDIA GB200" },
+		"MIG mode for a time":          func(d *fleetGPU) { d.history.mig = true },
+		"of several models":            func(d *fleetGPU) { d.modelCount = 2 },
+		"neither busy time nor shares": func(d *fleetGPU) { lose(d.history, 0, 168) },
+	} {
+		d := narrow(weekly())
+		d.history.advice = advice{at: weekly().End, profile: "1g.24gb"}
+		change(d)
+		g := judgeOne(analysisOf(weekly()), d)
+		cmptest.Equal(t, about, fmt.Sprint(g.Action, g.Reason, g.Advised, g.isFinal()), "slicetrue true")
+	}
 }
 
 // TestMediaStayUnchecked: an advisor that answers "provisional" has checked the media engines for its

@@ -423,7 +423,11 @@ func (a *analysis) steps() v1.Range {
 	return v1.Range{Start: a.end.Add(-a.options.Window).Add(step), End: a.end, Step: step}
 }
 
-// hours returns the times at which to query the use of memory in the hour before.
+// hours returns the times at which to query the use of memory in the hour of the clock before.
 func (a *analysis) hours() v1.Range {
-	return v1.Range{Start: a.end.Add(-a.options.Window).Add(hour), End: a.end, Step: hour}
+	return v1.Range{
+		Start: a.end.Add(-a.options.Window).Truncate(hour).Add(hour),
+		End:   a.end.Truncate(hour),
+		Step:  hour,
+	}
 }

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -337,10 +336,9 @@ const partialWarning = "the answer is marked as partial (isPartial)"
 // isMarkedPartial reports whether the beginning of an answer has that mark. It comes before the data.
 func isMarkedPartial(head []byte) bool {
 	head, _, _ = bytes.Cut(head, []byte(`"data"`))
-	return partialMark.Match(head)
-}
 
-var partialMark = regexp.MustCompile(`"isPartial"\s*:\s*true`)
+	return bytes.Contains(bytes.ReplaceAll(head, []byte(" "), nil), []byte(`"isPartial":true`))
+}
 
 // maxBody is how many bytes an answer may have. If it has more, we ask for less at once.
 const maxBody = 64 << 20

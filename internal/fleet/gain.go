@@ -30,17 +30,36 @@ func weighGains(gpus []GPU) {
 	}
 
 	for key, list := range members {
-		for at, gain := range gainsOf(list, free[key]) {
-			if !list[at].isFinal() && gain == (advise.Gain{}) {
-				list[at].refuseWithoutGain()
+		gains := gainsOf(list, free[key])
+		owners := ownersThatGain(list, gains)
+
+		for at, gain := range gains {
+			if g := list[at]; !g.isFinal() && gain == (advise.Gain{}) && !owners[g.Owner] {
+				g.refuseWithoutGain()
 			}
 		}
 
 		final := slices.DeleteFunc(list, func(g *GPU) bool { return !g.isFinal() })
-		for at, gain := range gainsOf(final, free[key]) {
-			final[at].setGain(gain)
+		gains = gainsOf(final, free[key])
+		owners = ownersThatGain(final, gains)
+
+		for at, gain := range gains {
+			final[at].setGain(gain, owners[final[at].Owner])
 		}
 	}
+}
+
+// ownersThatGain returns the owners of which the slice of a replica gains something. The others move with it.
+func ownersThatGain(list []*GPU, gains []advise.Gain) map[string]bool {
+	owners := map[string]bool{}
+
+	for at, gain := range gains {
+		if owner := list[at].Owner; owner != "" && gain != (advise.Gain{}) {
+			owners[owner] = true
+		}
+	}
+
+	return owners
 }
 
 // gainsOf returns what each slice gains if all are packed together. isFree says that a GPU of the
@@ -72,9 +91,10 @@ func gainsOf(list []*GPU, isFree bool) []advise.Gain {
 	return gains
 }
 
-// setGain fills in the gain of a final slice. Without a gain, the GPU stays as it is.
-func (g *GPU) setGain(gain advise.Gain) {
-	if gain == (advise.Gain{}) {
+// setGain fills in the gain of a final slice. Without a gain, the GPU stays as it is, unless another replica
+// of its owner gains something.
+func (g *GPU) setGain(gain advise.Gain, ownerGains bool) {
+	if gain == (advise.Gain{}) && !ownerGains {
 		g.refuseWithoutGain()
 		return
 	}

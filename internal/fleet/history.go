@@ -23,7 +23,7 @@ type history struct {
 	holders              []uint8 // number of holders with a name: 0, 1, or 2 for several
 	nameless             []nameless
 
-	memory     []float64 // largest use by hour, in bytes; NaN without a sample
+	memory     []float64 // largest use by hour of the clock, see hourOf, in bytes; NaN without a sample
 	memoryRead readings
 	// leastMemory is the smallest use by hour, in bytes, if memory may be a reservation; NaN otherwise.
 	leastMemory []float64
@@ -87,20 +87,21 @@ type mediaUse struct {
 func newHistory(start time.Time, window time.Duration) *history {
 	steps := int(window / step)
 	h := &history{
-		start:       start,
-		held:        make([]bool, steps),
-		holders:     make([]uint8, steps),
-		nameless:    make([]nameless, steps),
-		namespaces:  map[string]int{},
-		pods:        map[podKey]int{},
-		nvlink:      math.NaN(),
-		nvlinkRead:  readings{steps: make([]bool, steps)},
-		media:       map[string]*mediaUse{},
-		engines:     map[string]*engineSteps{},
-		memory:      make([]float64, int(window/hour)),
-		leastMemory: make([]float64, int(window/hour)),
-		memoryRead:  readings{steps: make([]bool, steps)},
+		start:      start,
+		held:       make([]bool, steps),
+		holders:    make([]uint8, steps),
+		nameless:   make([]nameless, steps),
+		namespaces: map[string]int{},
+		pods:       map[podKey]int{},
+		nvlink:     math.NaN(),
+		nvlinkRead: readings{steps: make([]bool, steps)},
+		media:      map[string]*mediaUse{},
+		engines:    map[string]*engineSteps{},
+		memoryRead: readings{steps: make([]bool, steps)},
 	}
+
+	h.memory = make([]float64, h.hourOf(steps-1)+1)
+	h.leastMemory = make([]float64, len(h.memory))
 
 	h.busy = unknownMeans(steps)
 	h.sms = unknownMeans(steps)
@@ -113,6 +114,17 @@ func newHistory(start time.Time, window time.Duration) *history {
 
 	return h
 }
+
+// hourOf returns in which hour a step lies, counted from the one in which the window begins. They are hours
+// of the clock: VictoriaMetrics, and Thanos behind its query frontend, move the times of a query to multiples
+// of its step.
+//
+// https://docs.victoriametrics.com/victoriametrics/readme/#prometheus-querying-api-enhancements
+// https://thanos.io/tip/components/query-frontend.md/
+func (h *history) hourOf(at int) int { return (h.stepsBefore() + at) / stepsPerHour }
+
+// stepsBefore returns how many steps lie between the beginning of the window's first hour and the window.
+func (h *history) stepsBefore() int { return int(h.start.Sub(h.start.Truncate(hour)) / step) }
 
 // unknownMeans returns a NaN for each step.
 func unknownMeans(steps int) []float32 {
@@ -280,22 +292,25 @@ func (q *querier) queryMeans(gpus []*fleetGPU) {
 	q.queryNameless(gpus)
 	all.findStarts()
 
-	q.series(
-		q.dialect.memory,
-		gpus,
-		q.analysis.hours(),
-		func(h *history, at int, _ model.Metric, v float64) {
-			h.memory[at] = v
-		},
-	)
-	q.series(
-		q.dialect.leastMemory,
-		without(gpus, func(h *history) bool { return !h.mayReserve() }),
-		q.analysis.hours(),
-		func(h *history, at int, _ model.Metric, v float64) {
-			h.leastMemory[at] = v
-		},
-	)
+	q.byHour(q.dialect.memory, gpus, func(h *history) []float64 { return h.memory })
+	q.byHour(q.dialect.leastMemory, without(gpus, func(h *history) bool { return !h.mayReserve() }),
+		func(h *history) []float64 { return h.leastMemory })
+}
+
+// byHour queries a value of each hour of the clock. That of the last hour is the value of the hour up to the
+// end of the window.
+func (q *querier) byHour(template string, gpus []*fleetGPU, valuesOf func(*history) []float64) {
+	hours := q.analysis.hours()
+	set := func(h *history, at int, _ model.Metric, v float64) { valuesOf(h)[at] = v }
+
+	if !hours.Start.After(hours.End) {
+		q.series(template, gpus, hours, set)
+	}
+
+	if end := q.analysis.end; hours.End.Before(end) {
+		setLast := func(h *history, _ int, labels model.Metric, v float64) { set(h, len(h.memory)-1, labels, v) }
+		q.series(template, gpus, v1.Range{Start: end, End: end, Step: step}, setLast)
+	}
 }
 
 // mayReserve reports whether so much memory is used that it may be a fraction of the GPU that an

@@ -70,11 +70,13 @@ func (a *analysis) judgeAll(gpus []*fleetGPU) {
 	}
 }
 
-// judge returns the recommendation for a GPU by its history, or by the advice of its node's advisor.
+// judge returns the recommendation for a GPU by its history, or by the advice of its node's advisor. An
+// advisor's answer is about what held the GPU last, and is compared with what the history has of that.
 func (a *analysis) judge(g *fleetGPU) GPU {
 	h := g.history
 	g.first = h.firstSeen()
 	g.last = h.lastSeen()
+	h.lapseAdvice()
 	g.lapsed = h.advice.lapsed
 
 	answer := a.newAnswer(g)
@@ -83,26 +85,65 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 	known, total, ok := a.models.find(g.name, h.total)
 	a.mu.Unlock()
 
-	record, held := h.record()
+	if ok {
+		answer.model = known
+	}
+
+	steps := h.held
+	if h.advice.isKnown() {
+		steps, answer.hadOthers = h.heldForLast()
+	}
+
+	record, held := h.record(steps)
 	facts := record.Facts(a.end, total)
 	answer.ObservedHours = facts.Evidence.ObservedHours
 	answer.HeldHoursPerWeek = (time.Duration(held) * step).Hours() * advisorWeek.Hours() / a.lengthOf(g).Hours()
 
-	if reason := a.reasonNotJudged(g, ok); reason != advise.ReasonNone {
-		answer.Reason = reason
-		answer.Explanation = ReasonText(reason, a.options.Advise)
+	switch reason := a.reasonNotJudged(g, ok); {
+	case reason == advise.ReasonNoMIG:
+		answer.refuse(reason, a.options.Advise)
+		return answer
+	case reason != advise.ReasonNone:
+		answer.refuse(reason, a.options.Advise)
+		answer.followAdvice(h.advice, &a.options)
 
 		return answer
-	}
-
-	if held == 0 {
+	case held == 0 && !a.isGone(g):
 		answer.Action = advise.ActionFree
 		answer.Namespace = ""
 
 		return answer
 	}
 
-	h.addUses(facts, known.Profiles)
+	a.decide(&answer, g, record, facts, total)
+
+	if a.isGone(g) {
+		answer.lose(a.options.Advise)
+		return answer
+	}
+
+	answer.followAdvice(h.advice, &a.options)
+
+	if !answer.Advised && !h.advice.knowsSlice() && g.hasNeighbor && h.isNVLinkUnread() {
+		answer.doubtNVLink(linksOf(g.name), a.options.Advise)
+	}
+
+	return answer
+}
+
+// refuse fills in that a GPU stays as it is.
+func (g *GPU) refuse(reason advise.Reason, o advise.Options) {
+	g.Reason = reason
+	g.Explanation = ReasonText(reason, o)
+}
+
+// decide fills in the answer by the history. total is the memory of the GPU, in bytes.
+func (a *analysis) decide(
+	answer *GPU, g *fleetGPU, record *advise.Record, facts *advise.Facts, total float64,
+) {
+	h := g.history
+
+	h.addUses(facts, answer.model.Profiles)
 	isMixed := a.addServerOf(g, facts)
 	h.last.limitEvidence(facts.Evidence, a.options.Advise)
 	facts.EndsByItself = h.last != nil && h.last.isJob
@@ -111,22 +152,33 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 		facts.Evidence.Starts = 1
 	}
 
-	answer.model = known
-	chosen := advise.Choose(gpuOf(&known, total), facts, a.options.Advise)
+	chosen := advise.Choose(gpuOf(&answer.model, total), facts, a.options.Advise)
 	answer.addEvidence(facts, h.isNVLinkUnread(), chosen)
 	isNew := h.last.isNew(h, a.options.Advise)
 	answer.Provisional = answer.Action == advise.ActionSlice &&
 		(record.IsProvisional(a.end) || isNew || h.advice.lapsed || a.mayHideServer(h, facts))
 	answer.isYoung = isNew || a.end.Sub(facts.Evidence.Since) < advisorWeek
 
-	a.explainUnknown(&answer, h, facts, isMixed)
-	answer.followAdvice(h.advice, &a.options)
+	a.explainUnknown(answer, h, facts, isMixed)
+}
 
-	if !answer.Advised && !h.advice.knowsSlice() && g.hasNeighbor && h.isNVLinkUnread() {
-		answer.doubtNVLink(linksOf(g.name), a.options.Advise)
+// isGone reports whether a GPU has no sample in the last hour.
+func (a *analysis) isGone(g *fleetGPU) bool { return !g.last.After(a.end.Add(-hour)) }
+
+// lose says that a GPU is gone, and keeps what its work needed there for the other replicas of its owner.
+func (g *GPU) lose(o advise.Options) {
+	switch {
+	case g.Action == advise.ActionSlice:
+		g.fits = g.Profile
+		g.fitsIsDoubtful = true
+	case slices.Contains(refusalsByWork(), g.Reason):
+		g.refusedThere = g.Reason
+		g.whyThere = g.Explanation
 	}
 
-	return answer
+	g.Action = advise.ActionKeep
+	g.clearPrediction()
+	g.refuse(ReasonGone, o)
 }
 
 // newAnswer returns an answer that says what a GPU is, and who held it last: nothing else is known yet.
@@ -144,12 +196,13 @@ func (a *analysis) newAnswer(g *fleetGPU) GPU {
 		byLabel:    h.job != "" && !h.multi,
 	}
 
-	// The pods of a GPU that was lost may run on.
-	if h.last != nil && len(h.held)-max(h.lastSampled(), h.lastNamed()) <= 24*stepsPerHour {
+	if h.last != nil {
 		answer.Owner = h.last.named.owner
 		answer.pod = h.last.named.pod
-		answer.hasLeft = h.hasLeft()
-		answer.hadOthers = h.last.others
+
+		// The pods of a GPU that was lost may run on, for a day.
+		isLost := len(h.held)-max(h.lastSampled(), h.lastNamed()) > 24*stepsPerHour
+		answer.hasLeft = isLost || h.hasLeft()
 	}
 
 	return answer
@@ -190,8 +243,6 @@ func (a *analysis) reasonNotJudged(g *fleetGPU, modelKnown bool) advise.Reason {
 		return ReasonModelUnknown
 	case !g.history.isSeen():
 		return ReasonNoHistory
-	case !g.last.After(a.end.Add(-hour)):
-		return ReasonGone
 	}
 
 	return advise.ReasonNone
@@ -228,11 +279,12 @@ func (a *analysis) assumeHeld(g *fleetGPU) {
 	g.holderUnread = unknown < seen && float64(unknown) > (1-advise.MinRead)*float64(seen)
 }
 
-// record returns the evidence on the GPU, and in how many steps it was held. A gap in the samples
-// counts as held if the GPU was held before it and after it.
-func (h *history) record() (record *advise.Record, held int) {
-	first := max(slices.Index(h.held, true), 0)
-	last := lastTrue(h.held)
+// record returns the evidence on the GPU of the steps in which it was held, and how many these are. A gap in
+// the samples counts as held unless the GPU is known to have been free before it and after it.
+func (h *history) record(heldIn []bool) (record *advise.Record, held int) {
+	first := max(slices.Index(heldIn, true), 0)
+	last := lastTrue(heldIn)
+	before := first // the last step with a sample
 
 	// Seven days of history count as a week even if the first scrapes of the first hour are missing.
 	since := h.start.Add(time.Duration(first) * step)
@@ -243,7 +295,11 @@ func (h *history) record() (record *advise.Record, held int) {
 	record = advise.NewRecord(since, step, time.Duration(len(h.held))*step)
 	for at := first; at <= last; at++ {
 		known := !isNaN(h.busy[at])
-		if !h.held[at] && known {
+		if known {
+			before = at
+		}
+
+		if !heldIn[at] && (known || !heldIn[before] && !heldIn[h.nextSampled(at)]) {
 			continue // it was certainly not held
 		}
 
@@ -253,17 +309,17 @@ func (h *history) record() (record *advise.Record, held int) {
 			End: h.start.Add(time.Duration(at+1) * step),
 		}
 		if h.memoryRead.has(at) {
-			window.Memory = optOf(h.memory[at/stepsPerHour])
+			window.Memory = optOf(h.memory[h.hourOf(at)])
 		}
 
-		if h.held[at] && known {
+		if heldIn[at] && known {
 			window.Busy = optOf(float64(h.busy[at]))
 			window.SM = optOf(float64(h.sms[at]))
 			window.DRAM = optOf(float64(h.bandwidth[at]))
 		}
 
 		if h.isHeldInHourOf(at) {
-			window.LeastMemory = optOf(h.leastMemory[at/stepsPerHour])
+			window.LeastMemory = optOf(h.leastMemory[h.hourOf(at)])
 		}
 
 		window.Engines = h.enginesAt(at)
@@ -273,10 +329,19 @@ func (h *history) record() (record *advise.Record, held int) {
 	return record, held
 }
 
+// nextSampled returns the first step from one on that has a sample, or the last step.
+func (h *history) nextSampled(at int) int {
+	for at < len(h.busy)-1 && isNaN(h.busy[at]) {
+		at++
+	}
+
+	return at
+}
+
 // isHeldInHourOf reports whether the GPU was held in all steps of the hour of a step.
 func (h *history) isHeldInHourOf(at int) bool {
-	from := at / stepsPerHour * stepsPerHour
-	return !slices.Contains(h.held[from:min(from+stepsPerHour, len(h.held))], false)
+	from := h.hourOf(at)*stepsPerHour - h.stepsBefore()
+	return !slices.Contains(h.held[max(0, from):min(from+stepsPerHour, len(h.held))], false)
 }
 
 // enginesAt returns the media engines that were used in a step.

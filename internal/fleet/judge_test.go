@@ -118,7 +118,15 @@ func judgmentsOfHistories() map[string]judgment {
 		"free": {func(_ *fleetGPU, h *history) { hours(0, 168, func(at int) { h.held[at] = false }) }, "free  "},
 		"held briefly": {func(_ *fleetGPU, h *history) { hours(0, 150, func(at int) { h.held[at] = false }) },
 			"keep little-evidence "},
-		"a gap":       {func(_ *fleetGPU, h *history) { lose(h, 50, 60) }, "keep low-coverage "},
+		"a gap": {func(_ *fleetGPU, h *history) { lose(h, 50, 60) }, "keep low-coverage "},
+		"a gap while it is free": {func(_ *fleetGPU, h *history) {
+			hours(48, 62, func(at int) { h.held[at], h.busy[at] = false, 0 })
+			lose(h, 50, 60)
+		}, "slice  1g.10gb"},
+		"a gap from when it is free": {func(_ *fleetGPU, h *history) {
+			hours(48, 62, func(at int) { h.held[at], h.busy[at] = false, 0 })
+			lose(h, 50, 64)
+		}, "keep low-coverage "},
 		"a short gap": {func(_ *fleetGPU, h *history) { lose(h, 50, 55) }, "slice  1g.10gb"},
 		"new":         {func(_ *fleetGPU, h *history) { lose(h, 0, 100) }, "slice  1g.10gb"},
 		"free for a time": {func(_ *fleetGPU, h *history) {

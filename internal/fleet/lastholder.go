@@ -15,9 +15,10 @@ type lastHolder struct {
 	owner string // empty if we don't know it
 	// The last one with a name, also if something without a name came after it: see heldGPU.
 	named *heldGPU
-	// others says that holders that are known to be of other owners had the GPU.
-	others bool
-	isJob  bool
+	isJob bool
+	// mayBe are the steps in which its owner had the GPU, or a holder whose owner is unknown. Holders with a
+	// name had it in others as well that are known to be of other owners. nil without a known owner.
+	mayBe []bool
 	// busy is the mean busy time while pods of the owner had the GPU or, without a known owner, the holder.
 	busy float64
 	// since is the first step in which pods of the owner had the GPU, seen in how many steps with a sample
@@ -48,13 +49,11 @@ func (h *history) findLast(list []*heldGPU) *lastHolder {
 		return &lastHolder{named: latest, seen: n, mayBeSeen: len(h.held)}
 	}
 
-	others := false
 	known := make([]bool, len(h.held))
 	mayBe := make([]bool, len(h.held))
 
 	for _, held := range list {
 		if held.isOfAnother(latest.owner, latest.isJob) {
-			others = true
 			continue
 		}
 
@@ -68,8 +67,8 @@ func (h *history) findLast(list []*heldGPU) *lastHolder {
 	return &lastHolder{
 		owner:     latest.owner,
 		named:     latest,
-		others:    others,
 		isJob:     latest.isJob,
+		mayBe:     mayBe,
 		busy:      h.meanBusy(known),
 		since:     slices.Index(known, true),
 		seen:      h.countSeen(known),
@@ -77,6 +76,25 @@ func (h *history) findLast(list []*heldGPU) *lastHolder {
 		mayBeSeen: h.countSeen(mayBe) + h.countNameless(0),
 		begin:     beginOf(mayBe, h, lastTrue(mayBe)),
 	}
+}
+
+// heldForLast returns the steps in which the GPU was held without those in which only holders had it that are
+// known to be of other owners than the last one, and whether there are such steps.
+func (h *history) heldForLast() (steps []bool, hadOthers bool) {
+	if h.last == nil || h.last.mayBe == nil {
+		return h.held, false
+	}
+
+	steps = slices.Clone(h.held)
+
+	for at, count := range h.holders {
+		if count > 0 && !h.last.mayBe[at] {
+			steps[at] = false
+			hadOthers = true
+		}
+	}
+
+	return steps, hadOthers
 }
 
 // isOfAnother reports whether a holder is known to be of another owner. Two jobs may be two runs of the same

@@ -15,12 +15,15 @@ type NodeLayout struct {
 	Node    string
 	GPUs    []string       // UUIDs
 	Devices map[string]int // numbers of instances by profile
+	Freed   int            // how many of the node's GPUs its slices need no more
 }
 
 // Layouts returns the final slices as layouts, by node; LeftOut says which others are recommended. It
 // packs the slices of a node onto as few of the node's GPUs as they need; its other GPUs stay whole.
-// It returns an error if a node or a profile is unknown, or if the slices are of several clusters.
-func (r *Report) Layouts() ([]NodeLayout, error) {
+// It leaves out the nodes whose layouts one spec cannot say, or of which a profile is unknown, with a
+// sentence on each. It returns an error if there is no layout, a node is unknown, or the slices are of
+// several clusters.
+func (r *Report) Layouts() (layouts []NodeLayout, leftOut []string, err error) {
 	nodes := map[string][]*GPU{}
 	clusters := map[string]bool{}
 
@@ -31,11 +34,7 @@ func (r *Report) Layouts() ([]NodeLayout, error) {
 		}
 
 		if g.Node == "" {
-			return nil, fmt.Errorf("the history does not name the node of %s", g.UUID)
-		}
-
-		if g.Profile == "" {
-			return nil, fmt.Errorf("node %s: the profile that %s should become is not known", g.Node, g.UUID)
+			return nil, nil, fmt.Errorf("the history does not name the node of %s", g.UUID)
 		}
 
 		nodes[g.Node] = append(nodes[g.Node], g)
@@ -44,28 +43,31 @@ func (r *Report) Layouts() ([]NodeLayout, error) {
 
 	if len(nodes) == 0 {
 		if left := r.LeftOut(); left != "" {
-			return nil, errors.New("no slice is final yet: " + left)
+			return nil, nil, errors.New("no slice is final yet: " + left)
 		}
 
-		return nil, errors.New("no slices are recommended")
+		return nil, nil, errors.New("no slices are recommended")
 	}
 
 	if len(clusters) > 1 {
-		return nil, fmt.Errorf("the layouts are of %d clusters; choose one with --match", len(clusters))
+		return nil, nil, fmt.Errorf("the layouts are of %d clusters; choose one with --match", len(clusters))
 	}
-
-	var layouts []NodeLayout
 
 	for _, node := range slices.Sorted(maps.Keys(nodes)) {
 		l, err := layoutOf(node, nodes[node])
 		if err != nil {
-			return nil, err
+			leftOut = append(leftOut, err.Error())
+			continue
 		}
 
 		layouts = append(layouts, l)
 	}
 
-	return layouts, nil
+	if len(layouts) == 0 {
+		return nil, nil, errors.New(strings.Join(leftOut, "; "))
+	}
+
+	return layouts, leftOut, nil
 }
 
 // LeftOut counts the recommended slices that are not final, with why they are not. It is empty if all
@@ -92,7 +94,8 @@ func (r *Report) LeftOut() string {
 	return strings.Join(list, ", ")
 }
 
-// layoutOf packs the slices of one node.
+// layoutOf packs the slices of one node. All of its GPUs get the layout of the one that needs most: the last
+// one may have slices to spare.
 func layoutOf(node string, gpus []*GPU) (NodeLayout, error) {
 	l := NodeLayout{Node: node}
 	profiles := gpus[0].model.Profiles
@@ -100,6 +103,10 @@ func layoutOf(node string, gpus []*GPU) (NodeLayout, error) {
 	var wanted []string
 
 	for _, g := range gpus {
+		if g.Profile == "" {
+			return l, fmt.Errorf("node %s: the profile that %s should become is not known", node, g.UUID)
+		}
+
 		if g.model.Name != gpus[0].model.Name {
 			return l, fmt.Errorf("node %s has GPUs of several models, for which one spec cannot say layouts: "+
 				"migctl recommend -o spec writes those of a node", node)
@@ -108,24 +115,47 @@ func layoutOf(node string, gpus []*GPU) (NodeLayout, error) {
 		wanted = append(wanted, g.Profile)
 	}
 
-	for i, p := range pack(profiles, wanted) {
+	packed := pack(profiles, wanted)
+	if len(packed) == 0 {
+		return l, fmt.Errorf("node %s: %s has no profile %s", node, gpus[0].Model, wanted[0])
+	}
+
+	var all []map[string]int
+
+	for i, p := range packed {
 		devices := map[string]int{}
 		for _, at := range p.profiles {
 			devices[profiles[at].Name]++
 		}
 
-		if l.Devices != nil && !maps.Equal(l.Devices, devices) {
-			return l, fmt.Errorf("the GPUs of node %s would get different layouts, which one spec cannot say by "+
-				"UUIDs: migctl recommend -o spec writes those of a node", node)
-		}
-
 		l.GPUs = append(l.GPUs, gpus[i].UUID)
-		l.Devices = devices
+		all = append(all, devices)
 	}
 
-	if len(l.GPUs) == 0 {
-		return l, fmt.Errorf("node %s: %s has no profile %s", node, gpus[0].Model, wanted[0])
+	l.Freed = len(gpus) - len(packed)
+
+	doesForAll := func(devices map[string]int) bool {
+		return !slices.ContainsFunc(all, func(other map[string]int) bool { return !hasAll(devices, other) })
 	}
+
+	at := slices.IndexFunc(all, doesForAll)
+	if at < 0 {
+		return l, fmt.Errorf("the GPUs of node %s would get different layouts, which one spec cannot say by "+
+			"UUIDs: migctl recommend -o spec writes those of a node", node)
+	}
+
+	l.Devices = all[at]
 
 	return l, nil
+}
+
+// hasAll reports whether a layout has all instances of another one.
+func hasAll(devices, other map[string]int) bool {
+	for profile, n := range other {
+		if devices[profile] < n {
+			return false
+		}
+	}
+
+	return true
 }

@@ -32,8 +32,8 @@ type dialect struct {
 	media      string   // largest use of media engines, by the label engine
 	mediaRead  presence // of that use, by the label engine
 	mig        string   // has a result if MIG mode was ever on
-	// advice has the right-sizing advisor's answer: the profile of a candidate, or the reason why
-	// the GPU is none. It has neither if there was an answer in the last hour, and is none now.
+	// advice has the right-sizing advisor's answers of the last 26 hours: the profile of a candidate, or the
+	// reason why the GPU is none. The value is when it was scraped last, in Unix seconds.
 	advice string
 
 	// We evaluate these at steps of five minutes:
@@ -114,7 +114,10 @@ func native() dialect {
 	mean := func(family string) measure { return measure{family: family, selector: "$sel"} }
 	most := func(family string) string { return "max by (uuid) (max_over_time(" + family + "{$sel}[$w]))" }
 	rate := func(family string) string { // at most: the busiest hour's bytes, as if in one minute
-		return "max by (uuid) (max_over_time(increase(" + family + "{$sel}[1h])[$w:1h])) / 60"
+		hours := "max by (uuid) (max_over_time(increase(" + family + "{$sel}[1h])[$w:1h]))" // of the clock
+		last := "max by (uuid) (increase(" + family + "{$sel}[1h]))"
+
+		return "(" + greater(hours, last) + ") / 60"
 	}
 	count := func(family string) string { return "sum by (uuid) (count_over_time(" + family + "{$sel}[$w]))" }
 
@@ -148,10 +151,9 @@ func native() dialect {
 		engines:     "avg_over_time(nvidia_gpu_media_activity_ratio{$sel}[5m]) > 0",
 		enginesMost: "max_over_time(nvidia_gpu_media_activity_ratio{$sel}[5m]) > 0",
 		mig:         most("nvidia_gpu_mig_enabled") + " > 0",
-		advice: "max by (uuid, recommended_profile) (nvidia_gpu_rightsizing_candidate{$sel}) or on (uuid) " +
-			"max by (uuid, reason) (nvidia_gpu_rightsizing_rejected{$sel}) or on (uuid) " +
-			"group by (uuid) (present_over_time(nvidia_gpu_rightsizing_candidate{$sel}[1h]) or " +
-			"present_over_time(nvidia_gpu_rightsizing_rejected{$sel}[1h]))",
+		advice: "max by (uuid, recommended_profile, reason) (max_over_time(" +
+			"timestamp(nvidia_gpu_rightsizing_candidate{$sel})[26h:5m]) or max_over_time(" +
+			`timestamp(nvidia_gpu_rightsizing_rejected{$sel,reason!="little-evidence"})[26h:5m]))`,
 		busy:        mean("nvidia_gpu_graphics_engine_activity_ratio"),
 		utilization: mean("nvidia_gpu_utilization_ratio"),
 		sms:         mean("nvidia_gpu_sm_activity_ratio"),

@@ -30,7 +30,7 @@ type counts struct {
 	gone          int // without a sample in the last hour
 	unseen        int // whole since no start of their holder is in the history
 	unpriced      int // freed, without a price
-	lapsed        int // whose advisor had an answer in the last hour, and has none now
+	lapsed        int // whose advisor had an answer about another holder, and has none now
 	byReplica     int // with the answer of another replica
 	ownerless     int // slices whose owner is unknown
 	hidden        int // slices whose pods may be parts of a job
@@ -161,8 +161,8 @@ func (a *analysis) notes(r *Report) []string {
 	)
 	add(
 		c.lapsed,
-		"Of %d GPUs the right-sizing advisor had an answer in the last hour, and has none now: slices for "+
-			"them are provisional, since it may refuse what the history cannot show.",
+		"Of %d GPUs the right-sizing advisor had an answer in the last day, and has none on what held them "+
+			"last: slices for them are provisional, since it may refuse what the history cannot show.",
 		c.lapsed,
 	)
 	add(

@@ -51,11 +51,9 @@ func alignReplicas(gpus []GPU) {
 		}
 
 		if i := slices.IndexFunc(list, (*GPU).keepsReplicas); i >= 0 {
-			keepWhole(
-				moving,
-				list[i].Reason,
-				fmt.Sprintf("the one %s stays whole: %s", list[i].where(), list[i].Explanation),
-			)
+			reason, why := list[i].refusal()
+			keepWhole(moving, reason, fmt.Sprintf("the one %s stays whole: %s", list[i].where(), why))
+
 			continue
 		}
 
@@ -134,15 +132,29 @@ func (g *GPU) goesWith(other *GPU) bool {
 func (g *GPU) needs() string { return cmp.Or(g.Profile, g.fits) }
 
 // keepsReplicas reports whether the replica on a GPU must stay whole. One that has been there for
-// less than a day, or gains nothing where it is, can move. Of one that the history lost we know nothing. One
-// that has left the GPU keeps others by what it did there, not by what is unknown of that.
+// less than a day, or gains nothing where it is, can move. One that has left the GPU, or whose GPU is gone or
+// was in MIG mode, keeps others by what it did there, not by what is unknown of that.
 func (g *GPU) keepsReplicas() bool {
-	if g.hasLeft && !slices.Contains(refusalsByWork(), g.Reason) {
+	reason, _ := g.refusal()
+	if g.hasLeft && !slices.Contains(refusalsByWork(), reason) {
 		return false
 	}
 
-	return g.Action != advise.ActionSlice && g.Reason != advise.ReasonLittleEvidence &&
-		g.Reason != advise.ReasonNoGain && g.Reason != ReasonGone
+	switch reason {
+	case advise.ReasonLittleEvidence, advise.ReasonNoGain, ReasonGone, ReasonMIGMode:
+		return false
+	}
+
+	return g.Action != advise.ActionSlice
+}
+
+// refusal returns why a GPU stays whole: of one that is gone what its work needed, if that is known.
+func (g *GPU) refusal() (reason advise.Reason, why string) {
+	if g.refusedThere != "" {
+		return g.refusedThere, g.whyThere
+	}
+
+	return g.Reason, g.Explanation
 }
 
 // keepWhole keeps GPUs whole because of another replica of their owner.

@@ -206,6 +206,48 @@ func TestOwnerOfALostGPU(t *testing.T) {
 	cmptest.Equal(t, "owner", answer.Owner, "ml/StatefulSet/a")
 }
 
+// TestGoneReplica: what a replica needed on a GPU that is gone by now counts for the others of its owner, since
+// one template moves all, however long ago the GPU went. Of one that may run on, no more is known.
+func TestGoneReplica(t *testing.T) {
+	const a = "Deployment/a"
+
+	for about, c := range map[string]struct {
+		gib     float64
+		until   int // when it left, in steps
+		goneFor int // hours
+		want    string
+	}{
+		"small, hours ago":    {6, weekOfSteps - 60, 5, provisional},
+		"small, days ago":     {6, 5 * dayOfSteps, 48, finalSlice},
+		"larger, days ago":    {30, 5 * dayOfSteps, 48, "slice  3g.40gb"},
+		"whole, hours ago":    {55, weekOfSteps - 60, 5, "keep memory "},
+		"whole, days ago":     {55, 5 * dayOfSteps, 48, "keep memory "},
+		"drained long before": {55, 3 * dayOfSteps, 48, "keep memory "},
+	} {
+		o := weekly()
+		stays := stayed(o, []stay{{"a-1", a, 6, weekOfSteps}}, nil)
+		gone := stayed(o, []stay{{"a-2", a, 6, c.until}}, func(h *history) {
+			for at := range h.memory {
+				h.memory[at] = c.gib * (1 << 30)
+			}
+		})
+
+		lose(gone.history, 7*24-c.goneFor, 7*24)
+		judgeTogether(analysisOf(o), stays, gone)
+
+		gpus := []GPU{stays.answer, gone.answer}
+		cmptest.Equal(t, about+": the other", gpus[1].Reason, ReasonGone)
+		alignReplicas(gpus)
+
+		got := fmt.Sprintf("%s %s %s", gpus[0].Action, gpus[0].Reason, gpus[0].Profile)
+		if gpus[0].Provisional {
+			got += " provisional"
+		}
+
+		cmptest.Equal(t, about+": "+gpus[0].Explanation, got, c.want)
+	}
+}
+
 // TestJobsInHistories: labels and owners that show a job keep a GPU whole, unless the advisor of
 // its node knows better.
 func TestJobsInHistories(t *testing.T) {

@@ -51,8 +51,8 @@ type Group struct {
 	GPUHoursPerWeek float64 `json:"gpuHoursPerWeek"`
 	// CostPerWeek is the price of these hours; absent without a price.
 	CostPerWeek *float64 `json:"costPerWeek,omitempty"`
-	// These are included in Slices: Provisional have evidence that is not complete yet, NotChecked a
-	// profile that lacks media engines whose use we cannot read, Idle were held but ran no kernel.
+	// These are included in Slices: NotChecked have a profile that lacks media engines whose use we cannot read,
+	// of the others Provisional have evidence that is not complete yet; Idle were held but ran no kernel.
 	Provisional int `json:"provisional,omitempty"`
 	NotChecked  int `json:"mediaNotChecked,omitempty"`
 	Idle        int `json:"idle,omitempty"`
@@ -130,10 +130,15 @@ type GPU struct {
 	// gains nothing; else empty. fitsIsDoubtful says that it is not final.
 	fits           string
 	fitsIsDoubtful bool
+	// refusedThere is why what held a GPU that is gone needed it whole, if that is known; else empty.
+	refusedThere advise.Reason
+	whyThere     string
 	// pod is the one that held it last. hasLeft says that it had the GPU no more in its last hour with
-	// samples, hadOthers that pods which are known to be of other owners had it before.
-	pod                podKey
-	hasLeft, hadOthers bool
+	// samples, or that the GPU is gone for a day.
+	pod     podKey
+	hasLeft bool
+	// hadOthers says that the evidence is without what pods did that are known to be of other owners.
+	hadOthers bool
 	// isYoung says that the evidence is of less than a week, or of too few days of it.
 	isYoung bool
 	// bridgeUnread says that an NVLink bridge may connect the GPU, of which nothing was read.
@@ -274,8 +279,8 @@ func (a *analysis) sum(key Key, list []*GPU) Group {
 
 		known = g.model
 		group.Slices++
-		group.Provisional += boolToInt(g.Provisional)
-		group.NotChecked += boolToInt(g.NotChecked)
+		group.Provisional += boolToInt(g.whyNotFinal() == advise.ReasonProvisional)
+		group.NotChecked += boolToInt(g.whyNotFinal() == advise.ReasonMediaNotChecked)
 		group.Idle += boolToInt(g.Idle)
 
 		if g.Profile != "" { // a slice whose profile is unknown takes a whole GPU

@@ -107,7 +107,7 @@ func (h *history) sawStart() bool {
 		return true
 	}
 
-	for at := begin / stepsPerHour; at < last/stepsPerHour; at++ {
+	for at := h.hourOf(begin); at < h.hourOf(last); at++ {
 		if h.memory[at] <= min(advise.ContextBytes, maxMemory(h.memory[at+1:])/advise.LoadedFrom) {
 			return true
 		}

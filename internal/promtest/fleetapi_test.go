@@ -97,7 +97,12 @@ func (a *api) query(r *http.Request) (promql.Query, error) {
 		return nil, err
 	}
 
-	return a.promql.NewRangeQuery(r.Context(), a.engine.db, nil, expr, from, to, time.Duration(step*float64(time.Second)))
+	interval := time.Duration(step * float64(time.Second))
+	if !from.Truncate(interval).Equal(from) || !to.Truncate(interval).Equal(to) {
+		return nil, fmt.Errorf("%s to %s are no multiples of %s: VictoriaMetrics and Thanos would ask for others", from, to, interval)
+	}
+
+	return a.promql.NewRangeQuery(r.Context(), a.engine.db, nil, expr, from, to, interval)
 }
 
 func apiTime(text string) (time.Time, error) {

@@ -20,10 +20,21 @@ func askFleetOfPast(
 ) fleetReport {
 	t.Helper()
 
+	return askFleetAfter(t, pastMinutes, every, write)
+}
+
+// askFleetAfter is askFleetOfPast for a history of some minutes, of which the last two days count.
+func askFleetAfter(
+	t *testing.T,
+	minutes, every int,
+	write func(minute int, put func(family string, value float64, pairs ...string)),
+) fleetReport {
+	t.Helper()
+
 	e := NewPrometheus(t)
 	app := e.db.Appender(t.Context())
 
-	for minute := 0; minute < pastMinutes; minute += every {
+	for minute := 0; minute < minutes; minute += every {
 		at := scraped().Add(time.Duration(minute)*time.Minute + 30*time.Second).UnixMilli()
 
 		write(minute, func(family string, value float64, pairs ...string) {
@@ -40,7 +51,7 @@ func askFleetOfPast(
 
 	_, url := serveAPI(t, e)
 
-	return askFleet(t, url, "2d", scraped().Add(pastMinutes*time.Minute))
+	return askFleet(t, url, "2d", scraped().Add(time.Duration(minutes)*time.Minute))
 }
 
 // answerOf returns what is recommended for a GPU, as "action reason profile".

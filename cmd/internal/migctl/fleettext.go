@@ -380,7 +380,7 @@ func writeFleetSlices(p *page, r *fleet.Report) {
 			"slice's memory or media engines that is needed, with headroom. NOTE: p, provisional, by "+
 			"evidence that is not complete yet; m, the slice has fewer media engines, which may be in "+
 			"use; i, idle: held, and ran no kernel; r, frees no whole GPU, and makes room; o, another "+
-			"replica of its owner needs this larger slice.",
+			"replica of its owner needs this larger slice, or frees a GPU.",
 	)
 	p.line()
 }
@@ -392,8 +392,8 @@ func fleetMarks(g *fleet.GPU) string {
 	for _, m := range []struct {
 		set    bool
 		letter string
-	}{{g.Provisional, "p"}, {g.NotChecked, "m"}, {g.Idle, "i"}, {g.Gain != nil && freedBy(g) == 0, "r"},
-		{g.ByReplica, "o"}} {
+	}{{g.Provisional, "p"}, {g.NotChecked, "m"}, {g.Idle, "i"}, {g.Gain != nil && g.Gain.Room != "", "r"},
+		{g.ByReplica || g.Gain != nil && *g.Gain == (advise.Gain{}), "o"}} {
 		if m.set {
 			marks += m.letter
 		}
