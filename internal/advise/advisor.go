@@ -73,7 +73,10 @@ type device struct {
 	used       gpu.Opt[float64] // memory of the last reading, in MiB; absent if another holder had it
 	memoryRead time.Time        // when it was read
 	wasFree    bool             // nothing held it or its memory once, and it has been watched since
-	arrived    bool             // a holder that is not described yet came while the device was watched
+	// awaited is the last holder that was not described at first; arrived says that it came while the device
+	// was watched.
+	awaited holderID
+	arrived bool
 	// awaitsHolder says that such a holder has it now, so that what is read is not of the last one.
 	awaitsHolder bool
 	start        starting
@@ -401,9 +404,10 @@ func (a *Advisor) setHolder(
 	if len(holders) > 0 {
 		h := &holders[0]
 		if h.Undescribed {
-			isAnother := h.PodUID != d.holder.UID
-			d.awaitsHolder = isAnother && d.workload != nil
-			d.arrived = d.arrived || isAnother && a.sawArrival(d)
+			awaited := holderID{Container: h.Container, UID: h.PodUID}
+			d.awaitsHolder = h.PodUID != d.holder.UID && d.workload != nil
+			d.arrived = a.sawArrival(d, &awaited)
+			d.awaited = awaited
 
 			return // the pod is described soon: until then we do not know its owner
 		}

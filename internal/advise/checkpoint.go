@@ -44,7 +44,7 @@ func (a *Advisor) Checkpoint() *Checkpoint {
 	open := map[*workload][]*starting{}
 
 	for _, d := range a.order {
-		c.Down = d.appendDown(c.Down)
+		c.Down = d.appendDown(c.Down, a.now)
 
 		if d.start.open {
 			open[d.workload] = append(open[d.workload], &d.start)
@@ -180,6 +180,9 @@ func (a *Advisor) Restore(c *Checkpoint) {
 // maxCheckpoint bounds the bytes that ReadCheckpoint reads: three times what maxWorkloads take.
 const maxCheckpoint = 64 << 20
 
+// maxStarts bounds the starts that evidence has seen: one more of them has a number.
+const maxStarts = 1 << 30
+
 // validate returns an error about a value that no Advisor can have written at a time.
 func (w *workload) validate(at time.Time) error {
 	for _, t := range []time.Time{w.First, w.Last, w.Reference} {
@@ -221,6 +224,12 @@ func (w *workload) validate(at time.Time) error {
 			if !(weight >= 0) { // NaN, too
 				return fmt.Errorf("a histogram has the weight %v; expected 0 or more", weight)
 			}
+		}
+	}
+
+	for _, l := range w.Starts.kinds() {
+		if l.Seen > maxStarts {
+			return fmt.Errorf("has seen %d starts; expected %d at most", l.Seen, maxStarts)
 		}
 	}
 

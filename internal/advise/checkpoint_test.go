@@ -100,6 +100,8 @@ func TestInvalidWorkloadsAreLeftOut(t *testing.T) {
 		"negative weight":           func(w *workload) { w.Width.Weights[0] = -1 },
 		"infinite memory":           func(w *workload) { w.Days[0].Memory = float32(math.Inf(1)) },
 		"negative time":             func(w *workload) { w.Observed = -1 },
+		"more starts than can be":   func(w *workload) { w.Starts.Containers.Seen = math.MaxInt32 },
+		"starts that are negative":  func(w *workload) { w.Starts.Processes = &lastStarts{Seen: -1} },
 		"unread, that is no number": func(w *workload) { w.MediaUnread = float32(math.NaN()) },
 	} {
 		a := New(fastOptions())

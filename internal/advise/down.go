@@ -45,8 +45,10 @@ func (d *device) isIdle(now time.Time) bool {
 // if it is up. It did not come up if it was killed or restarted within an hour, unless that was usual
 // before, or if it holds no memory and no container of its workload has ever come up in such a slice.
 func (d *device) whyDown(now time.Time, before *onLarger) string {
-	neverUp := d.workload.Starts.peak() == 0 && !d.start.earlier.up && d.emptyFor() >= upWithin
-	if neverUp || d.ended.failed(d.workload, before) {
+	w := d.workload
+	neverUp := !w.HasBeenUp && w.Starts.seen() == 0 && !d.start.earlier.up && d.emptyFor() >= upWithin
+
+	if neverUp || d.ended.failed(w, before) {
 		return notUpText
 	}
 

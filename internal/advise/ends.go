@@ -139,8 +139,8 @@ func (d *device) whyLost(now time.Time, usual usualEnds) string {
 	return ""
 }
 
-// downSeen is what a Checkpoint has of a container that ended lately or holds no memory, and of the
-// device that it holds. Times are in Unix seconds.
+// downSeen is what a Checkpoint has of a container that ended lately, holds no memory or may be in its start,
+// and of the device that it holds. Times are in Unix seconds.
 type downSeen struct {
 	GPU            gpu.UUID
 	Instance       gpu.InstanceID // 0 for a whole GPU: no pod can have held both
@@ -148,11 +148,13 @@ type downSeen struct {
 	Last           int64 // when memory was read
 	Empty          int64 // see device.empty
 	Ends           ends
+	Lost           bool // see device.isLosable
 }
 
 // appendDown appends what a Checkpoint must have of the container of a device, if anything.
-func (d *device) appendDown(list []downSeen) []downSeen {
-	if d.holder.UID == "" || len(d.ends) == 0 && d.empty.IsZero() {
+func (d *device) appendDown(list []downSeen, now time.Time) []downSeen {
+	isLost := d.isLosable(now)
+	if d.holder.UID == "" || len(d.ends) == 0 && d.empty.IsZero() && !isLost {
 		return list
 	}
 
@@ -163,6 +165,7 @@ func (d *device) appendDown(list []downSeen) []downSeen {
 		Container: d.holder.Name,
 		Last:      d.memoryRead.Unix(),
 		Ends:      d.ends,
+		Lost:      isLost,
 	}
 	if !d.empty.IsZero() {
 		seen.Empty = d.empty.Unix()
@@ -190,6 +193,7 @@ func (a *Advisor) restoreDown(d *device) {
 
 	s := &a.down[at]
 	d.ends = s.Ends
+	d.start.lost = d.start.lost || s.Lost
 
 	if s.Empty != 0 && a.now.Unix()-s.Last <= int64(shortRestart.Seconds()) {
 		d.empty = time.Unix(s.Empty, 0)

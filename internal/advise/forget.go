@@ -6,12 +6,15 @@ import (
 	"time"
 )
 
+// forgetDeviceAfter is the age at which we forget a device that no reading has shown again.
+const forgetDeviceAfter = time.Hour
+
 // forget drops the devices, workloads and pods that we have not seen for long.
 func (a *Advisor) forget() {
 	a.order = slices.DeleteFunc(a.order, func(d *device) bool {
 		d.forgetExchanges(a.now)
 
-		gone := a.now.Sub(d.seen) > time.Hour
+		gone := a.now.Sub(d.seen) > forgetDeviceAfter
 		if gone {
 			d.start.raise(d.workload)
 			delete(a.devices, d.id)

@@ -44,7 +44,7 @@ type lastStarts struct {
 // set notes a start in a slot.
 func (l *lastStarts) set(at int, started *starting) {
 	l.Peaks[at] = float32(started.largest())
-	l.Levels[at] = float32(started.used)
+	l.Levels[at] = float32(started.levelAtEnd())
 
 	weights, load := started.weights()
 	if l.Loads == nil && load > 0 {
@@ -54,6 +54,19 @@ func (l *lastStarts) set(at int, started *starting) {
 	if l.Loads != nil {
 		l.Loads.Weights[at] = float32(weights)
 		l.Loads.Peaks[at] = float32(load)
+	}
+}
+
+// raise notes what a start has used, with the one of a number, or with the last one if that has gone.
+func (l *lastStarts) raise(number int32, started *starting) {
+	at := l.slotOf(0)
+	if l.Seen-number < keptStarts {
+		at = l.slotOf(number)
+	}
+
+	if more := float32(started.largest()) - l.Peaks[at]; more > 0 {
+		l.Peaks[at] += more
+		l.Levels[at] = max(l.Levels[at], min(float32(started.levelAtEnd()), l.Levels[at]+more))
 	}
 }
 
@@ -72,8 +85,10 @@ func (s *starts) add(started *starting) (number int32) {
 	s.Least = 0
 	s.noteTemplate(started.template)
 
-	if s.SinceProcess++; s.SinceProcess >= keptStarts {
-		s.Processes = nil
+	if !started.again {
+		if s.SinceProcess++; s.SinceProcess >= keptStarts {
+			s.Processes = nil
+		}
 	}
 
 	l := s.placeFor(started)

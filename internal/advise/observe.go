@@ -94,7 +94,7 @@ func (d *device) observeMemory(used gpu.Opt[uint64], busy, elapsed float64) {
 	inUse := float64(bytes) / (1 << 20)
 	d.open.memory = max(d.open.memory, inUse)
 
-	if !d.start.isUnderWay() {
+	if d.isBetweenStarts(d.seen) {
 		d.open.settled = max(d.open.settled, inUse)
 	}
 }

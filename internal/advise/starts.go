@@ -52,10 +52,11 @@ type starting struct {
 	// template is the hash of the pod template that it is a start of; 0 without one.
 	template uint32
 
-	// again is set if the container had started before, or may have. earlier is what the processes of the
-	// same start have used, before this one.
-	again   bool
-	earlier earlierProcesses
+	// again is set if the container had started before, or may have. mayBeFirst says that it only may have:
+	// then this may be its own start. earlier is what the processes of the same start have used, before
+	// this one.
+	again, mayBeFirst bool
+	earlier           earlierProcesses
 
 	began time.Time // when it took memory first
 	late  float64   // MiB in use when we first saw it, if that may not have been its beginning; else 0
@@ -70,15 +71,25 @@ type starting struct {
 // earlierProcesses are uses of memory, in MiB, of the processes with which a container has started so far:
 // the largest one, the weights of a model, and the largest one while they were loaded. began is when the
 // first one took memory; zero if there was none. The last one used used at its end; up is set if we saw
-// it come up from its beginning.
+// it come up from its beginning. shown is the largest use of those of which we saw that.
 type earlierProcesses struct {
-	peak, weights, load, used float64
-	began                     time.Time
-	up                        bool
+	peak, weights, load, used, shown float64
+	began                            time.Time
+	up                               bool
 }
 
 // largest returns the largest use of memory in a start, in MiB.
 func (s *starting) largest() float64 { return max(s.peak, s.earlier.peak) }
+
+// levelAtEnd returns the use of memory at the end of a start, in MiB. A process that has nothing but a
+// context does not show it if others came before.
+func (s *starting) levelAtEnd() float64 {
+	if s.peak <= contextMemory {
+		return max(s.used, s.earlier.used)
+	}
+
+	return s.used
+}
 
 // weights returns loading.weights of all processes of a start. If one shows weights and has grown to as much
 // as those before it, and no further, these were the same server, which had ended before its start was
@@ -103,14 +114,21 @@ func (s *starting) asEarlier(now time.Time) earlierProcesses {
 	}
 
 	e := &s.earlier
+	up := s.cameUp(now) && !s.lost && !s.goesOn && s.peak >= loadedFrom*s.late
+	shown := e.shown
+
+	if up {
+		shown = max(shown, s.peak)
+	}
 
 	return earlierProcesses{
 		peak:    max(e.peak, s.peak),
 		weights: max(e.weights, level),
 		load:    max(e.load, load),
-		used:    s.used,
+		used:    s.levelAtEnd(),
+		shown:   shown,
 		began:   s.firstBegan(),
-		up:      s.cameUp(now) && !s.lost && !s.goesOn && s.peak >= loadedFrom*s.late,
+		up:      up,
 	}
 }
 
@@ -121,9 +139,7 @@ func (s *starting) countEarlier(now time.Time) {
 		return
 	}
 
-	s.used = s.earlier.used
-
-	if s.isComplete(now) {
+	if s.isComplete(s.earlier.shown, now) {
 		s.count()
 	} else {
 		s.raise(s.of)
@@ -131,9 +147,16 @@ func (s *starting) countEarlier(now time.Time) {
 }
 
 // isComplete reports whether a start that ends early has used about as much as its workload does between
-// starts. One that has not, such as a pod that is deleted before it loads, shows no need.
-func (s *starting) isComplete(now time.Time) bool {
-	return s.largest() >= fallenShare*float64(s.of.sums(now).Settled)
+// starts, by the largest use of the processes that came up, in MiB. One that has not, such as a pod that is
+// deleted before it loads, shows no need. If we do not know what the workload uses, a context shows none
+// either, unless there was nothing else for as long as we wait for more.
+func (s *starting) isComplete(shown float64, now time.Time) bool {
+	days := s.of.sums(now)
+	if days.Settled == 0 && shown <= contextMemory {
+		return days.Memory <= contextMemory && now.Sub(s.of.First) >= settledAtContext
+	}
+
+	return shown >= fallenShare*float64(days.Settled)
 }
 
 // firstBegan returns when the first process of a start took memory.
@@ -181,6 +204,9 @@ func (s *starting) follow(used float64, now time.Time) {
 // of a context may be a small workload that started long ago.
 func (s *starting) isUnderWay() bool { return s.open && s.peak >= loadedFrom*s.late }
 
+// isWhole reports whether the start of a container is under way of which nothing was missed so far.
+func (s *starting) isWhole() bool { return s.isUnderWay() && !s.again && !s.lost && !s.goesOn }
+
 // raise notes what a start of a workload has used so far that we cannot follow to its end, with the last one
 // that was counted: the next one may need as much. of is the workload, or a copy.
 func (s *starting) raise(of *workload) {
@@ -188,16 +214,10 @@ func (s *starting) raise(of *workload) {
 		return
 	}
 
-	last := of.Starts.placeFor(s)
-	at := last.slotOf(0)
+	of.Starts.placeFor(s).raise(s.number, s)
 
-	if last.Seen-s.number < keptStarts {
-		at = last.slotOf(s.number)
-	}
-
-	if more := float32(s.largest()) - last.Peaks[at]; more > 0 {
-		last.Peaks[at] += more
-		last.Levels[at] = max(last.Levels[at], min(float32(s.used), last.Levels[at]+more))
+	if s.mayBeFirst {
+		of.Starts.Containers.raise(0, s)
 	}
 }
 
@@ -229,15 +249,21 @@ func (s *starting) count() {
 		last.set(at, s)
 		last.Peaks[at] = max(last.Peaks[at], raised)
 	}
+
+	if s.mayBeFirst {
+		s.of.Starts.Containers.raise(0, s)
+	}
 }
 
 // cameUp reports whether a container or process that has ended had come up: if its memory had fallen, or
-// had not grown for half of its life, as the memory of a short job has not.
+// had not grown for half of its life, as the memory of a short job has not. Memory that still grows after a
+// day is that of the work.
 func (s *starting) cameUp(now time.Time) bool {
 	const notZero = 1 // of a container that came and went in one reading both times are 0
 
 	return s.counted || s.used < fallenShare*s.peak ||
-		now.Sub(s.grown) >= max(now.Sub(s.began)/2, notZero)
+		now.Sub(s.grown) >= max(now.Sub(s.began)/2, notZero) ||
+		now.Sub(s.began) >= settledAtContext
 }
 
 // isWatched reports whether the memory of a device was read so lately that nothing was missed
@@ -247,15 +273,24 @@ func (a *Advisor) isWatched(d *device) bool {
 }
 
 // sawArrival reports whether the container that holds a device from now on came while the device was
-// watched. If memory was in use before we knew of a holder, the container may have come earlier.
-func (a *Advisor) sawArrival(d *device) bool {
+// watched. Of one that was not described at first, the first reading of it decides. If we knew of no other
+// container before, the device must have been free: else this one may have come earlier.
+func (a *Advisor) sawArrival(d *device, id *holderID) bool {
 	if !a.isWatched(d) {
 		return false
 	}
 
-	used, known := d.used.Get()
+	if id.isSamePod(&d.awaited) {
+		return d.arrived
+	}
 
-	return d.arrived || d.holder.Pod != "" || d.holder.Job != "" || !known || used <= contextMemory
+	return d.isNamed() || d.wasFree && d.used.Or(0) <= contextMemory
+}
+
+// isSamePod reports whether two holders can be the same container of the same pod: its UID may be unknown.
+func (h *holderID) isSamePod(before *holderID) bool {
+	return h.Pod != "" && h.Container == before.Container &&
+		(h.UID == before.UID || h.UID == "" || before.UID == "")
 }
 
 // isSameContainer reports whether two holders of a device, one after the other, are one container or
@@ -265,8 +300,7 @@ func (h *holderID) isSameContainer(before *holderID) bool {
 		return h.Job == before.Job && h.Container == before.Container
 	}
 
-	return h.Pod != "" && h.Container == before.Container &&
-		(h.UID == before.UID || h.UID == "" || before.UID == "")
+	return h.isSamePod(before)
 }
 
 // followMemory follows the start of what holds a device, by its memory and its processes, of the GPU instance
@@ -305,9 +339,8 @@ func (a *Advisor) followMemory(
 	case !watched:
 		d.loseStart(used, known, a.now)
 	case restarted, known && hasEnded(before, used):
-		d.endStart(a.now, true)
-		d.beginAgain(a.now)
-		d.start.goesOn = survive
+		d.endStart(a.now, true, survive)
+		d.beginAgain(a.now, survive)
 	}
 
 	if d.start.open {
@@ -315,7 +348,7 @@ func (a *Advisor) followMemory(
 		d.start.follow(used, a.now)
 	}
 
-	if !d.start.isUnderWay() {
+	if d.isBetweenStarts(a.now) {
 		starts := &d.workload.Starts
 		starts.Least = smallerKnown(starts.Least, float32(used))
 	}
@@ -324,30 +357,49 @@ func (a *Advisor) followMemory(
 }
 
 // loseStart notes that a device was not watched until now: we may have missed the peak of a start. If memory
-// is that of a context now, what it holds may be at its beginning. The times of a device without a reading
-// before are from a checkpoint, and hold.
+// is that of a context now, what it holds may be at its beginning. What a device without a reading before
+// knows is from a checkpoint, and holds.
 func (d *device) loseStart(used float64, known bool, now time.Time) {
-	isLost := d.start.open && d.start.largest() > unusedMemory || d.start.lost && !d.hasBeenUp(now)
+	isLost := d.start.lost || used > contextMemory
+	if known {
+		isLost = d.isLosable(now)
+		d.up = time.Time{}
+		d.empty = time.Time{}
+	}
 
 	d.ownStart()
 	d.start.raise(d.workload)
 	d.start.open = false
 
-	if known {
-		d.up = time.Time{}
-		d.empty = time.Time{}
-	}
-
 	if used <= contextMemory {
-		d.beginStart(now)
-		d.start.again = d.isNamed()
-
-		if used > unusedMemory {
-			d.start.late = used
-		}
+		d.beginLate(used, now)
 	}
 
 	d.start.lost = isLost
+}
+
+// beginLate begins a start of what holds a device from now on, and may have come earlier, if it uses no more
+// memory, in MiB, than a context.
+func (d *device) beginLate(used float64, now time.Time) {
+	d.beginStart(now)
+	d.start.again = d.isNamed()
+	d.start.mayBeFirst = d.start.again
+
+	if used > unusedMemory {
+		d.start.late = used
+	}
+}
+
+// isLosable reports whether a start is under way, or was lost and may still be, of which a part is missed if
+// the device is not watched from now on.
+func (d *device) isLosable(now time.Time) bool {
+	return d.start.open && d.start.largest() > unusedMemory || d.start.lost && !d.hasBeenUp(now)
+}
+
+// isBetweenStarts reports whether no start is under way, as far as we know. One that was lost may be, until
+// its container has been up for an hour.
+func (d *device) isBetweenStarts(now time.Time) bool {
+	return !d.start.isUnderWay() && (!d.start.lost || d.hasBeenUp(now))
 }
 
 // hasEnded reports whether memory fell from one reading to the next as it does when a process has
@@ -378,6 +430,7 @@ func (d *device) trackUp(used float64, now time.Time) {
 	if d.hasBeenUp(now) {
 		d.noteKilled()
 		d.ended = endings{}
+		d.workload.HasBeenUp = true
 	}
 }
 
@@ -400,67 +453,93 @@ func (d *device) isStarting(now time.Time) bool {
 // isNamed reports whether a container or a batch job holds a device, and not just processes.
 func (d *device) isNamed() bool { return d.holder.Pod != "" || d.holder.Job != "" }
 
-// beginAgain begins the start of a process that takes the place of others. Without a container or a batch
-// job, it is the start of another program.
-func (d *device) beginAgain(now time.Time) {
+// beginAgain begins the start of a process that takes the place of others, or of those that survive with
+// little memory. Without a container or a batch job, it is the start of another program.
+func (d *device) beginAgain(now time.Time, survive bool) {
 	before := d.start
-	goesOn := d.isNamed() && before.peak > unusedMemory && !before.counted && !d.hasBeenUp(now)
+	isPart := d.isNamed() && before.peak > unusedMemory && !before.counted && !d.hasBeenUp(now)
+	isLost := d.isNamed() && before.lost && !d.hasBeenUp(now)
 
 	d.beginStart(now)
+	d.start.lost = isLost
 	d.up = time.Time{}
 
-	switch {
-	case goesOn:
-		d.start.again = before.again
-		d.start.lost = before.lost
-		d.start.earlier = before.asEarlier(now)
+	switch s := &d.start; {
+	case isPart:
+		s.again = before.again
+		s.mayBeFirst = before.mayBeFirst
+		s.earlier = before.asEarlier(now)
+
+		if survive { // they began when they did before
+			s.goesOn = before.goesOn
+
+			if before.peak < loadedFrom*before.late {
+				s.late = before.late
+			}
+		}
 	case before.peak > unusedMemory || !before.open:
-		d.start.again = d.isNamed()
+		s.again = d.isNamed()
+		s.mayBeFirst = isLost
+		s.goesOn = survive
 	default: // nothing took memory since the process before that
-		d.start.again = before.again
-		d.start.lost = before.lost
-		d.start.earlier = before.earlier
+		s.again = before.again
+		s.mayBeFirst = before.mayBeFirst
+		s.earlier = before.earlier
 	}
 }
 
 // endStart ends the start of a container that has gone or, if again is set, of a process that another
-// one replaces in the same container. We do not count one that failed, since we do not know its need, nor a
-// process that is a part of a longer start.
-func (d *device) endStart(now time.Time, again bool) {
-	if !d.start.open || d.workload == nil {
+// one replaces in the same container, or that survives and has freed its memory. We do not count one that
+// failed, since we do not know its need, nor a process that is a part of a longer start.
+func (d *device) endStart(now time.Time, again, survive bool) {
+	s := &d.start
+	if !s.open || d.workload == nil {
 		return
 	}
 
 	d.ownStart()
 
-	if d.start.peak <= unusedMemory { // it has started nothing
+	if s.peak <= unusedMemory { // it has started nothing
 		if !again {
-			d.start.countEarlier(now)
+			s.countEarlier(now)
 		}
 
 		return
 	}
 
+	up := s.cameUp(now)
+	isPart := again && d.isStarting(now)
+	isNews := !s.counted || s.peak > contextMemory // what idled at a context's size counts once
+
+	switch {
+	case isPart || !isNews || s.peak < loadedFrom*s.late:
+	case s.peak <= contextMemory && !s.earlier.began.IsZero(): // it has loaded nothing
+		s.countEarlier(now)
+	case up && s.isComplete(max(s.peak, s.earlier.shown), now):
+		s.count()
+	case d.hasBeenUp(now):
+		s.raise(s.of)
+	}
+
+	s.open = false
+
+	if !survive {
+		d.noteEnding(up, again, now)
+	}
+}
+
+// noteEnding notes how a start ended: whether it had come up, and whether another process follows in the same
+// container.
+func (d *device) noteEnding(up, again bool, now time.Time) {
 	if d.ended.of != d.workload {
 		d.ended = endings{of: d.workload}
 	}
 
 	starts := &d.workload.Starts
-	up := d.start.cameUp(now)
-	hasBeenUp := d.hasBeenUp(now)
-	isPart := again && d.isStarting(now)
-	isNews := !d.start.counted || d.start.peak > contextMemory // what idled at a context's size counts once
-
-	isShown := (up || hasBeenUp) && d.start.peak >= loadedFrom*d.start.late && d.start.isComplete(now)
-	if isShown && isNews && !isPart {
-		d.start.count()
-	}
-
-	d.start.open = false
 
 	switch {
 	case d.start.late > 0: // we have not seen its beginning
-	case hasBeenUp: // memory that still grew shows no failed start, see noteEnd
+	case d.hasBeenUp(now): // memory that still grew shows no failed start, see noteEnd
 	case again && up:
 		d.ended.again++
 		starts.RunsAgain = true
@@ -510,17 +589,17 @@ func (a *Advisor) changeHolder(d *device, id holderID) {
 	a.endHolder(d)
 	next.ended = d.ended
 
-	switch {
-	case !a.sawArrival(d):
-		next.used = d.used
-	case d.mayHaveComeEarlier():
-		next.beginStart(a.now)
-		next.start.again = next.isNamed()
-		next.start.late = d.used.Or(0)
-		next.used = d.used
-	default:
+	switch used := d.used.Or(0); {
+	case a.sawArrival(d, &id):
 		next.came = a.now
 		next.beginStart(a.now)
+	case !a.isWatched(d): // see loseStart
+	case used <= contextMemory:
+		next.used = d.used
+		next.beginLate(used, a.now)
+	default:
+		next.used = d.used
+		next.start.lost = true
 	}
 
 	*d = next
@@ -531,17 +610,10 @@ func (a *Advisor) endHolder(d *device) {
 	d.closeHour(a.now)
 
 	if a.isWatched(d) {
-		d.endStart(a.now, false)
+		d.endStart(a.now, false, false)
 	} else {
 		d.start.raise(d.workload)
 	}
-}
-
-// mayHaveComeEarlier reports whether a container of which we learn now may have held its memory since
-// before the device was watched: only processes have shown its use so far, and we do not know that the
-// device was free.
-func (d *device) mayHaveComeEarlier() bool {
-	return (d.workload == nil || d.holder.Processes && !d.isNamed()) && !d.wasFree && d.used.Or(0) > unusedMemory
 }
 
 // hashOf returns a hash of the version of a pod template; 0 of the empty one.
@@ -557,10 +629,12 @@ func hashOf(template string) uint32 {
 }
 
 // doubtStarts makes the starts of a workload unseen while a pod runs of whose template none was seen: another
-// version of the pod can need more than those before it.
+// version of the pod can need more than those before it. Whether it still runs we do not know of a device
+// that has not been read for long.
 func (a *Advisor) doubtStarts(w *workload, e *Evidence) {
 	for _, d := range a.order {
-		if d.workload == w && !d.start.isUnderWay() && !w.Starts.hasSeen(d.template) {
+		isRead := d.memoryRead.IsZero() || a.now.Sub(d.memoryRead) <= forgetDeviceAfter
+		if d.workload == w && isRead && !d.start.isWhole() && !w.Starts.hasSeen(d.template) {
 			e.newVersion = e.Starts > 0
 			e.Starts = 0
 

@@ -35,6 +35,9 @@ func free(minutes int) stage {
 
 func gone(minutes int) stage { return stage{minutes, 0, func(g *gpu.GPU) { g.UUID = "" }} }
 
+// restart is a stage without time, in which the exporter is restarted with its evidence.
+func restart() stage { return stage{} }
+
 func runs(pid uint32, minutes int, gib float64) stage {
 	return stage{minutes, gib, func(g *gpu.GPU) { g.Readings.Processes = gpu.Some([]gpu.Process{{PID: pid}}) }}
 }
@@ -60,6 +63,28 @@ func play(t testing.TB, a *Advisor, at time.Time, stages ...stage) *gpu.Snapshot
 	}
 
 	return s
+}
+
+// playOver is as play, and returns the Advisor that there is after the restarts of the exporter.
+func playOver(t testing.TB, a *Advisor, at time.Time, stages ...stage) (*Advisor, *gpu.Snapshot) {
+	t.Helper()
+
+	var s *gpu.Snapshot
+
+	for _, stage := range stages {
+		if stage.minutes == 0 {
+			evidence := a.Checkpoint()
+			a = New(fastOptions())
+			a.Restore(evidence)
+
+			continue
+		}
+
+		s = play(t, a, at, stage)
+		at = s.Time.Add(time.Minute)
+	}
+
+	return a, s
 }
 
 // seenStart is how many starts of the workload were seen, and the largest use of memory in them, in
@@ -104,6 +129,16 @@ func startCases() map[string]struct {
 		fails = append(fails, held(5, 10), held(1, 20), held(1, 0))
 	}
 
+	grows := func(minutes int, gib float64) []stage {
+		var list []stage
+		for minute := range minutes {
+			list = append(list, heldBy("uid-2", 1, gib*float64(minute+1)/float64(minutes)))
+		}
+
+		return list
+	}
+	serves := heldBy("uid-1", 9*day, 8)
+
 	process := func(minutes int, gib float64) stage {
 		return stage{minutes, gib, func(g *gpu.GPU) {
 			g.Holders, g.Allocated = nil, gpu.None[bool]()
@@ -134,9 +169,12 @@ func startCases() map[string]struct {
 		"came while nothing was observed":   {[]stage{free(1), gone(5), held(9*day, 8)}, seenStart{}},
 		"was not observed in its start":     {[]stage{free(1), held(5, 8), gone(5), held(9*day, 8)}, seenStart{0, 8}},
 		"used memory before it was named":   {[]stage{free(1), unnamed, held(9*day, 30)}, seenStart{}},
-		"was described a poll later":        {[]stage{free(1), undescribed, held(62, 8)}, seenStart{1, 8}},
-		"its label changes while it starts": {[]stage{free(1), held(5, 30), held(5, 20), labeled}, seenStart{1, 30}},
-		"its label changes":                 {[]stage{held(100, 8), labeled, held(100, 8)}, seenStart{}},
+		"is described a poll after a restart": {[]stage{free(1), held(5, 10), restart(), small(undescribed), held(62, 8)},
+			seenStart{0, 10}},
+		"was building, and is described later": {[]stage{undescribed, held(5, 60), held(1, 0), held(62, 8)}, seenStart{0, 8}},
+		"was described a poll later":           {[]stage{free(1), undescribed, held(62, 8)}, seenStart{1, 8}},
+		"its label changes while it starts":    {[]stage{free(1), held(5, 30), held(5, 20), labeled}, seenStart{1, 30}},
+		"its label changes":                    {[]stage{held(100, 8), labeled, held(100, 8)}, seenStart{}},
 		"takes the place of another": {[]stage{heldBy("uid-1", 100, 8), heldBy("uid-2", 5, 30), heldBy("uid-2", 62, 8)},
 			seenStart{1, 30}},
 		"is restarted":                        {[]stage{held(100, 8), held(1, 0.3), held(5, 30), held(62, 8)}, seenStart{1, 30}},
@@ -175,7 +213,7 @@ func startCases() map[string]struct {
 		"is not observed, and ends":             {[]stage{free(1), held(5, 30), gone(20), held(5, 8), held(2, 0), free(1)}, seenStart{0, 30}},
 		"came as a process, while not observed": {[]stage{free(1), gone(20), process(1, 0.9), runs(7, 9*day, 0.9)}, seenStart{}},
 		"was there as a process":                {[]stage{process(1, 0.9), runs(7, 9*day, 0.9)}, seenStart{}},
-		"is a process before its start":         {[]stage{free(1), process(1, 0.9), runs(7, 5, 30), runs(7, 62, 8)}, seenStart{2, 30}}, // of two workloads
+		"is a process before its start":         {[]stage{free(1), process(1, 0.9), runs(7, 5, 30), runs(7, 62, 8)}, seenStart{1, 30}},
 		"has another worker":                    {[]stage{runs(7, 100, 8), {5, 30, twoProcesses}, runs(8, 5, 8)}, seenStart{}},
 		"ends early, as a short job":            {[]stage{free(1), held(10, 8), free(1)}, seenStart{1, 8}},
 		"is killed while it loads":              {[]stage{free(1), held(5, 10), held(1, 20), held(1, 0)}, seenStart{}},
@@ -186,7 +224,26 @@ func startCases() map[string]struct {
 		"held a context, and grows little":      {[]stage{held(200, 0.9), held(200, 1.2)}, seenStart{}},
 		"held nothing before it loads":          {[]stage{held(200, 0), held(5, 30), held(62, 8)}, seenStart{1, 30}},
 		"holds nothing":                         {[]stage{free(1), held(9*day, 0)}, seenStart{}},
-		"has waited before it loads":            {[]stage{free(1), held(300, 0), held(5, 30), held(62, 8)}, seenStart{1, 30}},
+		"is killed, and then deleted before it loads": {slices.Concat([]stage{serves}, grows(3, 8),
+			[]stage{heldBy("uid-2", 2, 0.5), free(1)}), seenStart{}},
+		"is killed, checks, and is then deleted before it loads": {slices.Concat([]stage{serves}, grows(3, 8),
+			[]stage{heldBy("uid-2", 2, 0.5), heldBy("uid-2", 1, 0), heldBy("uid-2", 2, 0.5), free(1)}), seenStart{0, 8}},
+		"builds, and is deleted before it serves":   {[]stage{free(1), held(5, 60), held(5, 20), held(2, 0.5), free(1)}, seenStart{1, 60}},
+		"builds over a restart, and serves then":    {[]stage{free(1), held(5, 10), restart(), held(1, 10), held(1, 0), held(62, 8)}, seenStart{0, 10}},
+		"ends over a restart, and serves then":      {[]stage{free(1), held(5, 10), restart(), held(1, 0), held(62, 8)}, seenStart{0, 10}},
+		"serves over a restart, and again then":     {[]stage{free(1), held(62, 8), restart(), held(1, 0), held(62, 9)}, seenStart{2, 9}},
+		"is restarted long after a restart":         {[]stage{free(1), held(5, 10), restart(), held(62, 8), held(1, 0), held(62, 8)}, seenStart{1, 10}},
+		"sleeps over a restart":                     {[]stage{runs(7, 9*day, 30), runs(7, 60, 0.5), restart(), runs(7, 5, 0.5), runs(7, 62, 20)}, seenStart{0, 20}},
+		"built when it was first seen":              {[]stage{held(5, 60), held(1, 0), held(62, 8)}, seenStart{0, 8}},
+		"came while nothing was observed, and ends": {[]stage{free(1), gone(5), held(5, 60), held(1, 0), held(62, 8)}, seenStart{0, 8}},
+		"sleeps in its first hour":                  {[]stage{free(1), runs(7, 5, 60), runs(7, 15, 30), runs(7, 60, 0.5), runs(7, 62, 30)}, seenStart{1, 60}},
+		"sleeps in its first hour, and for long":    {[]stage{free(1), runs(7, 5, 60), runs(7, 15, 30), runs(7, day+2, 0.5)}, seenStart{1, 60}},
+		"was there with little, and frees it":       {[]stage{runs(7, 9, 0.9), runs(7, 62, 0.2), runs(7, 62, 2)}, seenStart{}},
+		"is evicted while it grows":                 {slices.Concat([]stage{serves}, grows(70, 30), []stage{free(1)}), seenStart{0, 30}},
+		"grows all its life, for a day":             {slices.Concat([]stage{serves}, grows(day+60, 30), []stage{free(1)}), seenStart{1, 30}},
+		"is the first one, and ends at a context":   {[]stage{free(1), held(3, 0.4), free(1)}, seenStart{}},
+		"is a small job, as all for a day":          {[]stage{free(1), held(9, 0.4), free(day), heldBy("uid-2", 9, 0.4), free(1)}, seenStart{1, 0.4}},
+		"has waited before it loads":                {[]stage{free(1), held(300, 0), held(5, 30), held(62, 8)}, seenStart{1, 30}},
 	}
 }
 
@@ -197,8 +254,7 @@ func twoProcesses(g *gpu.GPU) { g.Readings.Processes = gpu.Some([]gpu.Process{{P
 // TestStarts: a start counts once all of it was seen, with its largest use of memory.
 func TestStarts(t *testing.T) {
 	for about, c := range startCases() {
-		a := New(fastOptions())
-		play(t, a, start(), c.stages...)
+		a, _ := playOver(t, New(fastOptions()), start(), c.stages...)
 
 		var got seenStart
 		for _, w := range a.workloads {
@@ -287,6 +343,13 @@ func TestLargestOfTheLastProcesses(t *testing.T) {
 		add(true, []float64{30, 70, 30, 30, 30, 30, 30, 40, 10}[i])
 		cmptest.Equal(t, fmt.Sprint("after process ", i), w.Starts.peak()/1024, want)
 	}
+
+	for range keptStarts - 1 {
+		add(false, 20)
+	}
+
+	add(true, 25)
+	cmptest.Equal(t, "once four containers have started, and another process", w.Starts.peak()/1024, 40)
 
 	for range keptStarts {
 		add(false, 20)
@@ -413,41 +476,32 @@ func TestStartOfATemplate(t *testing.T) {
 	}
 	slice := answer{Action: ActionSlice, Profile: "1g.10gb"}
 	unseen := answer{Action: ActionKeep, Reason: ReasonStartUnseen}
-	restart := stage{}
 
 	for about, c := range map[string]struct {
 		then []stage
 		want answer
 	}{
 		"the same one after a gap":            {[]stage{gone(30), pod("1", 90, 6)}, slice},
-		"the same one after a restart":        {[]stage{restart, pod("1", 90, 6)}, slice},
+		"the same one after a restart":        {[]stage{restart(), pod("1", 90, 6)}, slice},
 		"another one in a gap":                {[]stage{gone(30), pod("2", 90, 6)}, unseen},
-		"another one while we were away":      {[]stage{restart, pod("2", 90, 6)}, unseen},
+		"another one while we were away":      {[]stage{restart(), pod("2", 90, 6)}, unseen},
 		"another one that is seen":            {[]stage{free(1), pod("2", 62, 6)}, slice},
 		"another one that starts":             {[]stage{free(1), pod("2", 20, 6)}, slice},
-		"another one that is restarted":       {[]stage{gone(30), pod("2", 9, 6), pod("2", 1, 0), pod("2", 62, 6)}, slice},
+		"another one that is restarted":       {[]stage{gone(30), pod("2", 90, 6), pod("2", 1, 0), pod("2", 62, 6)}, slice},
+		"another one that is restarted soon":  {[]stage{gone(30), pod("2", 9, 6), pod("2", 1, 0), pod("2", 62, 6)}, unseen},
+		"another one whose process has ended": {[]stage{gone(30), pod("2", 90, 6), pod("2", 9, 0)}, unseen},
+		"another one that loads again":        {[]stage{gone(30), pod("2", 90, 6), pod("2", 1, 0), pod("2", 9, 6)}, unseen},
+		"another one that holds nothing":      {[]stage{gone(30), pod("2", 9, 0)}, unseen},
 		"another one, of a size that may not": {[]stage{gone(30), pod("2", 90, 0.5)}, unseen},
 		"the first one again":                 {[]stage{gone(30), pod("2", 90, 6), free(1), pod("1", 62, 6)}, slice},
 		"the second one again": {[]stage{free(1), pod("2", 90, 6), free(1), pod("1", 90, 6), gone(30), pod("2", 90, 6)},
 			slice},
 		"one without a version": {[]stage{gone(30), pod("", 90, 6)}, slice},
 	} {
-		a := New(fastOptions())
-		s := play(t, a, start(), free(1), pod("1", week, 6))
+		a, s := playOver(t, New(fastOptions()), start(), free(1), pod("1", week, 6))
 		cmptest.Equal(t, "before "+about, recommend(a, s).Devices[0].Action, ActionSlice)
 
-		for _, stage := range c.then {
-			if stage.minutes == 0 {
-				evidence := a.Checkpoint()
-				a = New(fastOptions())
-				a.Restore(evidence)
-
-				continue
-			}
-
-			s = play(t, a, s.Time.Add(time.Minute), stage)
-		}
-
+		a, s = playOver(t, a, s.Time.Add(time.Minute), c.then...)
 		r := recommend(a, s).Devices[0]
 		cmptest.Equal(t, about, answer{r.Action, r.Reason, r.Recommended}, c.want)
 
@@ -592,7 +646,9 @@ func moves() map[string]struct {
 		"comes up, and unloads its model":  {"1g.20gb", []stage{held(90, 4), held(120, 0)}, keep},
 		"comes up, and is killed twice": {"1g.20gb", []stage{held(90, 4), held(1, 0), held(90, 4), held(1, 0), held(200, 4)},
 			grow},
-		"comes up, and loses its memory": {"1g.20gb", []stage{held(90, 4), held(241, 0)}, grow},
+		"comes up, and loses its memory":     {"1g.20gb", []stage{held(90, 4), held(241, 0)}, grow},
+		"is lost in its start, and ends":     {"1g.20gb", []stage{held(5, 10), restart(), held(5, 10), held(31, 0)}, grow},
+		"is lost, has been up, and is empty": {"1g.20gb", []stage{held(5, 10), restart(), held(90, 10), held(31, 0)}, keep},
 		"needs a whole GPU": {"4g.40gb", []stage{held(31, 0)},
 			answer{Action: ActionGrow, Reason: ReasonNotUp, Profile: "7g.80gb"}},
 	}
@@ -607,6 +663,11 @@ func TestMovesThatFail(t *testing.T) {
 		at := s.Time.Add(time.Minute)
 
 		for _, stage := range c.stages {
+			if stage.minutes == 0 {
+				a = restarted(t, a, s)
+				continue
+			}
+
 			g := slicedGPU(t, "H100-80GB", c.profile, load{gib: stage.gib}, pod("ml", "Deployment/a"))
 			g.Instances[0].Holders[0].PodUID = "uid-moved"
 			s = observeFor(a, at, time.Duration(stage.minutes-1)*time.Minute, g)
@@ -803,4 +864,143 @@ func TestWorkersOverRestarts(t *testing.T) {
 	for _, w := range a.workloads {
 		cmptest.Equal(t, "the largest use of memory in a start, in GiB", w.Starts.peak()/1024, 60)
 	}
+}
+
+// TestEmptyContainerOverARestart: a container that holds nothing when the exporter is restarted is no new
+// one, however many polls its description takes.
+func TestEmptyContainerOverARestart(t *testing.T) {
+	for _, polls := range []int{1, 3} {
+		for _, uid := range []string{"", "uid-a"} {
+			undescribed := stage{polls, 0, func(g *gpu.GPU) {
+				h := &g.Holders[0]
+				h.PodUID, h.Undescribed, h.Workload = uid, true, ""
+			}}
+			about := fmt.Sprintf("%d polls, UID %q", polls, uid)
+
+			for _, w := range workloadsAfter(t, undescribed, held(1, 0), held(5, 30), held(62, 8)) {
+				cmptest.Equal(t, about+": starts of containers", w.Starts.Containers.Seen, 0)
+				cmptest.Equal(t, about+": starts of processes", w.Starts.seen(), 1)
+			}
+
+			for _, w := range workloadsAfter(t, free(1), undescribed, held(1, 0), held(5, 30), held(62, 8)) {
+				cmptest.Equal(t, about+": starts of new containers", w.Starts.Containers.Seen, 1)
+			}
+		}
+	}
+}
+
+// workloadsAfter returns the workloads of which there is evidence after stages.
+func workloadsAfter(t *testing.T, stages ...stage) map[Key]*workload {
+	t.Helper()
+
+	a, _ := playOver(t, New(fastOptions()), start(), stages...)
+
+	return a.workloads
+}
+
+// TestUndescribedInAGap: a pod that took the place of another one in a gap has come unseen, although it is
+// described a poll later.
+func TestUndescribedInAGap(t *testing.T) {
+	undescribed := stage{1, 0.4, func(g *gpu.GPU) {
+		h := &g.Holders[0]
+		h.PodUID, h.Undescribed, h.Workload = "uid-2", true, ""
+	}}
+
+	for _, w := range workloadsAfter(t, held(100, 8), gone(20), undescribed, heldBy("uid-2", 5, 20),
+		heldBy("uid-2", 62, 8)) {
+		cmptest.Equal(t, "starts of containers", w.Starts.Containers.Seen, 0)
+	}
+}
+
+// TestLostStartIsNotSettled: what a start that was lost goes on using is no use between starts, until it has
+// been up for an hour.
+func TestLostStartIsNotSettled(t *testing.T) {
+	for about, lost := range map[string]stage{"a gap": gone(20), "a restart": restart()} {
+		a, s := playOver(t, New(fastOptions()), start(), free(1), held(5, 30), held(70, 8), free(1), heldBy("uid-2", 5, 30),
+			lost, heldBy("uid-2", 30, 30), heldBy("uid-2", 90, 8))
+		e := recommend(a, s).Devices[0].Evidence
+		cmptest.Equal(t, about+": settled, GiB", e.settledBytes/(1<<30), 8)
+		cmptest.Equal(t, about+": needs, GiB", e.startNeed/(1<<30), 30)
+	}
+
+	for _, w := range workloadsAfter(t, held(90, 12)) {
+		cmptest.Equal(t, "of a pod that is older, GiB", w.sums(start()).Settled/1024, 12)
+		cmptest.Equal(t, "least, GiB", w.Starts.Least/1024, 12)
+	}
+}
+
+// TestLevelOfAContext: a start that ends with a context has settled where the process before had: the next
+// one needs no more than it.
+func TestLevelOfAContext(t *testing.T) {
+	for about, stages := range map[string][]stage{
+		"sleeps for long":           {runs(7, 24*60+2, 0.5), runs(7, 5, 0.5)},
+		"ends with another process": {runs(8, 2, 0.5), free(1)},
+	} {
+		stages = append([]stage{free(1), runs(7, 5, 60), runs(7, 15, 30)}, stages...)
+
+		for _, w := range workloadsAfter(t, stages...) {
+			cmptest.Equal(t, about+": need with 30 GiB, in GiB", w.Starts.need(30<<10)/1024, 60)
+		}
+	}
+}
+
+// TestSleepIsNoEnd: a server that frees its memory in its first hour was not restarted.
+func TestSleepIsNoEnd(t *testing.T) {
+	for _, w := range workloadsAfter(t, free(1), runs(7, 5, 60), runs(7, 15, 30), runs(7, 60, 0.5)) {
+		cmptest.Equal(t, "runs again", w.Starts.RunsAgain, false)
+	}
+}
+
+// TestDoubtfulStartStays: what a container loads that held nothing after a gap may be its own start, which its
+// workers do not push out.
+func TestDoubtfulStartStays(t *testing.T) {
+	of := func(s stage) stage {
+		change := s.change
+		s.change = func(g *gpu.GPU) { change(g); g.Holders[0].PodUID = "uid-2" }
+
+		return s
+	}
+	stages := []stage{free(1), runs(1, 5, 10), runs(1, 62, 8), gone(20), of(runs(3, 2, 0)), of(runs(3, 5, 60)),
+		of(runs(3, 62, 8))}
+
+	for pid := range uint32(2 * keptStarts) {
+		stages = append(stages, of(runs(pid+4, 2*60, 7.9)))
+	}
+
+	for _, w := range workloadsAfter(t, stages...) {
+		cmptest.Equal(t, "the largest use of memory in a start, in GiB", w.Starts.peak()/1024, 60)
+		cmptest.Equal(t, "starts of containers", w.Starts.Containers.Seen, 1)
+	}
+}
+
+// TestVersionOnALostGPU: a pod on a GPU that has not been read for an hour says nothing of what runs now.
+func TestVersionOnALostGPU(t *testing.T) {
+	a := New(fastOptions())
+	at := start()
+	show := func(minutes int, version string, up bool) answer {
+		var gpus []gpu.GPU
+
+		for i, template := range []string{"1", version} {
+			h := pod("ml", "Deployment/a")
+			h.Pod, h.PodUID, h.Template = fmt.Sprint("a-", i, template), fmt.Sprint("uid-", i, template), template
+			gpus = append(gpus, wholeGPU(t, "H100-80GB", i, load{busy: 0.5, sm: 0.01, gib: 6}, h))
+		}
+
+		gpus[1].Up = up
+		s := observeFor(a, at, time.Duration(minutes)*time.Minute, gpus...)
+		at = s.Time.Add(time.Minute)
+		r := recommend(a, s).Devices[0]
+
+		return answer{r.Action, r.Reason, r.Recommended}
+	}
+	slice := answer{Action: ActionSlice, Profile: "1g.10gb"}
+	unseen := answer{Action: ActionKeep, Reason: ReasonStartUnseen}
+
+	cmptest.Equal(t, "at first", show(9*24*60, "1", true), slice)
+
+	at = at.Add(time.Hour)
+	cmptest.Equal(t, "another version, after a gap", show(90, "2", true), unseen)
+	cmptest.Equal(t, "its GPU is lost", show(50, "2", false), unseen)
+	cmptest.Equal(t, "an hour later", show(60, "2", false), slice)
+	cmptest.Equal(t, "it is back", show(9, "2", true), unseen)
 }

@@ -113,6 +113,8 @@ type workload struct {
 	// before it came up: what prepares the data of a server may grow until it ends.
 	Killed uint8
 
+	HasBeenUp bool // one of its containers has held memory for an hour
+
 	halfLife uint8 // of a Record, in days; 0 is the constant halfLife
 
 	Starts starts     // empty in evidence of older versions
