@@ -38,16 +38,24 @@ func (q *querier) queryAdvice() {
 	})
 }
 
-// lapseAdvice drops the advisor's last answer if what held the GPU then may not be what held it last.
+// lapseAdvice drops the advisor's last answer if what held the GPU then is not known to be what held it last.
 func (h *history) lapseAdvice() {
-	at := int(h.advice.at.Sub(h.start) / step)
-	if !h.advice.isKnown() || at >= len(h.held)-1 || h.last == nil {
+	if !h.advice.isKnown() || h.isAdviceNew() {
 		return
 	}
 
-	if h.last.mayBe == nil || at < 0 || !h.last.mayBe[at] {
+	at := int(h.advice.at.Sub(h.start) / step)
+	if h.last == nil || h.last.own == nil || at < 0 || !h.last.own[at] || h.last.others[at] {
 		h.advice = advice{lapsed: true}
 	}
+}
+
+// isAdviceNew reports whether the advisor's answer was scraped in the last steps: then the GPU is there, and
+// not in MIG mode.
+func (h *history) isAdviceNew() bool {
+	const lately = 2 // steps
+
+	return h.advice.isKnown() && int(h.advice.at.Sub(h.start)/step) >= len(h.held)-lately
 }
 
 // isKnown reports whether there is an answer.
@@ -128,7 +136,7 @@ func (g *GPU) needsMore(said advice, o *Options) bool {
 // for single steps: it may come from any of the GPU's holders.
 func isOfAllHolders(reason advise.Reason) bool {
 	switch reason {
-	case advise.ReasonMedia, advise.ReasonNVLink, advise.ReasonMultiGPU:
+	case advise.ReasonMedia, advise.ReasonNVLink, advise.ReasonMultiGPU, advise.ReasonPreallocated:
 		return true
 	}
 

@@ -128,7 +128,7 @@ func TestMonthlyUseWithAnAdvisor(t *testing.T) {
 	d := narrow(o)
 	d.history.arrived = false
 	d.history.memory[9*24] = 30 << 30
-	d.history.advice.profile = "1g.10gb"
+	d.history.advice = advice{at: o.End, profile: "1g.10gb"}
 	answer := judgeOne(analysisOf(o), d)
 	cmptest.Equal(t, "answer", string(answer.Action)+" "+answer.Profile, "slice 3g.40gb")
 	cmptest.Equal(t, "decided by the advisor", answer.Advised, false)
@@ -146,16 +146,20 @@ func TestMonthlyUseOfOthers(t *testing.T) {
 		change func(*history)
 		want   string
 	}{
-		"little":                           {func(*history) {}, "1g.10gb true"},
-		"30 GiB of the owner":              {func(h *history) { h.memory[9*24] = 30 << 30 }, "3g.40gb false"},
-		"75 GiB of another":                {func(h *history) { h.memory[5*24] = 75 << 30 }, "1g.10gb true"},
-		"an unnamed holder's, maybe its":   {func(h *history) { h.memory[20] = 30 << 30 }, "3g.40gb false"},
-		"several GPUs, maybe of another":   {func(h *history) { h.multi = true }, "1g.10gb true"},
-		"wide kernels of another, an hour": {func(h *history) { hours(5*24, 5*24+1, func(at int) { h.busy[at], h.sms[at] = 1, 1 }) }, "1g.10gb true"},
+		"little":                         {func(*history) {}, "1g.10gb true"},
+		"30 GiB of the owner":            {func(h *history) { h.memory[9*24] = 30 << 30 }, "3g.40gb false"},
+		"75 GiB of another":              {func(h *history) { h.memory[5*24] = 75 << 30 }, "1g.10gb true"},
+		"an unnamed holder's, maybe its": {func(h *history) { h.memory[20] = 30 << 30 }, "3g.40gb false"},
+		"several GPUs, maybe of another": {func(h *history) { h.multi = true }, "1g.10gb true"},
+		"wide kernels of another": {func(h *history) {
+			for at := 5 * dayOfSteps; at < 5*dayOfSteps+7; at++ {
+				h.busy[at], h.sms[at] = 1, 1
+			}
+		}, "1g.10gb true"},
 	} {
 		d := stayed(o, []stay{
-			{"a-1", a, 6, 200}, {"a-1", a, 300, 5 * dayOfSteps}, {"b-1", b, 5 * dayOfSteps, 5*dayOfSteps + 12},
-			{"a-2", a, 5*dayOfSteps + 12, month},
+			{"a-1", a, 6, 200}, {"a-1", a, 300, 5 * dayOfSteps}, {"b-1", b, 5 * dayOfSteps, 5*dayOfSteps + 7},
+			{"a-2", a, 5*dayOfSteps + 7, month},
 		}, func(h *history) {
 			holds(200, 300)(h)
 			c.change(h)
@@ -182,13 +186,28 @@ func TestLastWord(t *testing.T) {
 		steps  int // before the end
 		want   string
 	}{
-		"refused, and scaled to 0":    {all, nil, advice{reason: advise.ReasonLatency}, 21, "keep latency  advised"},
-		"advised, and scaled to 0":    {all, nil, advice{profile: "3g.40gb"}, 21, "slice  3g.40gb advised"},
-		"restarted":                   {[]stay{{"a-1", a, 6, weekOfSteps}}, nil, advice{reason: advise.ReasonLatency}, 100, "keep latency  advised"},
-		"of another":                  {other, nil, advice{reason: advise.ReasonLatency}, 21, tooLittle},
-		"of one that came back":       {append(slices.Clone(other), stay{"a-2", a, weekOfSteps - 5, weekOfSteps}), nil, advice{reason: advise.ReasonLatency}, 21, "keep latency  advised"},
-		"something without a name":    {all, holds(weekOfSteps-9, weekOfSteps), advice{reason: advise.ReasonLatency}, 21, provisional},
-		"from before the window":      {all, nil, advice{reason: advise.ReasonLatency}, weekOfSteps + 5, provisional},
+		"refused, and scaled to 0": {all, nil, advice{reason: advise.ReasonLatency}, 21, "keep latency  advised"},
+		"advised, and scaled to 0": {all, nil, advice{profile: "3g.40gb"}, 21, "slice  3g.40gb advised"},
+		"restarted":                {[]stay{{"a-1", a, 6, weekOfSteps}}, nil, advice{reason: advise.ReasonLatency}, 100, "keep latency  advised"},
+		"of another":               {other, nil, advice{reason: advise.ReasonLatency}, 21, tooLittle},
+		"of one that came back":    {append(slices.Clone(other), stay{"a-2", a, weekOfSteps - 5, weekOfSteps}), nil, advice{reason: advise.ReasonLatency}, 21, "keep latency  advised"},
+		"something without a name": {all, holds(weekOfSteps-9, weekOfSteps), advice{reason: advise.ReasonLatency}, 21, provisional},
+		"from before the window":   {all, nil, advice{reason: advise.ReasonLatency}, weekOfSteps + 5, provisional},
+		"of another, in the step of its last scrape": {
+			[]stay{{"a-1", a, 6, weekOfSteps - 20}, {"b-1", b, weekOfSteps - 21, weekOfSteps}}, nil, advice{profile: "3g.40gb"}, 21, tooLittle,
+		},
+		"of a pod without an owner": {
+			[]stay{{"n", "", 6, weekOfSteps - 20}, {"b-1", b, weekOfSteps - 20, weekOfSteps}}, nil, advice{profile: "3g.40gb"}, 21, provisional,
+		},
+		"of the same pod without an owner": {
+			[]stay{{"n", "", 6, weekOfSteps - 20}}, nil, advice{profile: "3g.40gb"}, 21, "slice  3g.40gb advised",
+		},
+		"of another job": {
+			[]stay{{"x-1", "Job/x", 6, weekOfSteps - 20}, {"y-1", "Job/y", weekOfSteps - 20, weekOfSteps}}, nil, advice{profile: "3g.40gb"}, 21,
+			provisional,
+		},
+		"of what had no name":         {nil, holds(6, weekOfSteps), advice{profile: "3g.40gb"}, 21, provisional},
+		"now, of what has no name":    {nil, holds(6, weekOfSteps), advice{profile: "3g.40gb"}, 0, "slice  3g.40gb advised"},
 		"on one that another has now": {other, nil, advice{profile: "3g.40gb"}, 0, "slice  3g.40gb advised"},
 	} {
 		o := weekly()
@@ -236,6 +255,10 @@ func TestAdviceBesideNoJudgment(t *testing.T) {
 		change(d)
 		g := judgeOne(analysisOf(weekly()), d)
 		cmptest.Equal(t, about, fmt.Sprint(g.Action, g.Reason, g.Advised, g.isFinal()), "slicetrue true")
+
+		d.history.advice.at = weekly().End.Add(-hour) // it may be in MIG mode by now, or gone
+		g = judgeOne(analysisOf(weekly()), d)
+		cmptest.Equal(t, about+", an hour ago", fmt.Sprint(g.Action, g.Advised), "keepfalse")
 	}
 }
 
@@ -255,7 +278,7 @@ func TestMediaStayUnchecked(t *testing.T) {
 func TestUnreadByTheAdvisor(t *testing.T) {
 	o := weekly()
 	d, other := narrow(o), narrow(o)
-	d.history.advice.reason = advise.ReasonNVLinkUnread
+	d.history.advice = advice{at: o.End, reason: advise.ReasonNVLinkUnread}
 	judgeTogether(analysisOf(o), d, other)
 
 	g := d.answer

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
@@ -12,6 +13,8 @@ import (
 // room on GPUs that are in MIG mode, which the history does not show. As an Advisor does, we refuse a
 // slice that is not final yet if it would gain nothing even with all others that are not.
 func weighGains(gpus []GPU) {
+	joinReplicas(gpus)
+
 	members := map[Key][]*GPU{}
 	free := map[Key]bool{}
 
@@ -46,6 +49,36 @@ func weighGains(gpus []GPU) {
 		for at, gain := range gains {
 			final[at].setGain(gain, owners[final[at].Owner])
 		}
+	}
+}
+
+// joinReplicas makes slices of the GPUs that their advisors keep since a slice gains nothing there, if other
+// replicas of the owner have final ones: if those gain, a patch moves all.
+func joinReplicas(gpus []GPU) {
+	type key struct{ cluster, owner, model string }
+	final := map[key]*GPU{}
+
+	for i := range gpus {
+		if g := &gpus[i]; g.Owner != "" && g.isFinal() {
+			final[key{g.Cluster, g.Owner, g.Model}] = g
+		}
+	}
+
+	for i := range gpus {
+		g := &gpus[i]
+
+		other := final[key{g.Cluster, g.Owner, g.Model}]
+		if other == nil || g.fits == "" || g.Reason != advise.ReasonNoGain || g.hasLeft {
+			continue
+		}
+
+		g.Action = advise.ActionSlice
+		g.Reason = advise.ReasonNone
+		g.Profile = other.Profile
+		g.NotChecked = other.NotChecked
+		g.Advised = false
+		g.ByReplica = true
+		g.Explanation = fmt.Sprintf("a patch moves all replicas of %s", g.Owner)
 	}
 }
 

@@ -74,6 +74,9 @@ func TestGainsOfFinalSlices(t *testing.T) {
 	provisional := func(g *GPU) { g.Provisional = true }
 	owned := func(g *GPU) { g.Owner = "ml/Deployment/a" }
 	ownedProvisional := func(g *GPU) { g.Owner, g.Provisional = "ml/Deployment/a", true }
+	ownedWithoutGain := func(g *GPU) {
+		g.Owner, g.Action, g.Reason, g.fits = "ml/Deployment/a", advise.ActionKeep, advise.ReasonNoGain, "3g.40gb"
+	}
 	unchecked := func(g *GPU) { g.NotChecked = true }
 	free := func(g *GPU) { g.Action, g.Profile = advise.ActionFree, "" }
 
@@ -94,6 +97,13 @@ func TestGainsOfFinalSlices(t *testing.T) {
 		"the third is not final": {
 			[]GPU{gpu("3g.40gb", ownedProvisional), gpu("3g.40gb", ownedProvisional), gpu("3g.40gb", ownedProvisional), gpu("", free)},
 			[]string{"slice ", "slice ", "slice ", "free "}},
+		"one that an advisor keeps for no gain": {
+			[]GPU{gpu("3g.40gb", owned), gpu("3g.40gb", owned), gpu("", ownedWithoutGain), gpu("", free)},
+			[]string{"slice frees 0.50 of a GPU, packed with others", "slice frees 0.50 of a GPU, packed with others",
+				"slice frees no whole GPU, and moves with the other replicas of its owner", "free "}},
+		"none gains": {
+			[]GPU{gpu("4g.40gb", owned), gpu("", ownedWithoutGain), gpu("", free)},
+			[]string{"keep no-gain", "keep no-gain", "free "}},
 		"one that will gain nothing": {[]GPU{gpu("7g.80gb", provisional), gpu("", free)}, []string{"keep no-gain", "free "}},
 	} {
 		weighGains(c.gpus)
@@ -147,11 +157,11 @@ func TestSumsOfFinalSlices(t *testing.T) {
 		got, want Group
 	}{
 		"serving": {groups[0], Group{GPUs: 26, Slices: 26, Final: 22, FreedGPUs: 17, FreedByAll: 19, GPUHoursPerWeek: 17 * 168,
-			NotChecked: 4}},
+			Provisional: 1, NotChecked: 4}},
 		"research": {groups[1], Group{GPUs: 13, Slices: 13, Final: 8, FreedGPUs: 6, FreedByAll: 11, GPUHoursPerWeek: 6 * 112,
 			Provisional: 5, Idle: 8}},
 		"all": {total, Group{GPUs: 39, Slices: 39, Final: 30, FreedGPUs: 24, FreedByAll: 30, GPUHoursPerWeek: 3673.6,
-			Provisional: 5, NotChecked: 4, Idle: 8}},
+			Provisional: 6, NotChecked: 4, Idle: 8}},
 	} {
 		cost := *c.got.CostPerWeek
 		c.got.Model, c.got.Namespace, c.got.CostPerWeek, c.got.Reasons = "", "", nil, nil

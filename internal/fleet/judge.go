@@ -89,15 +89,17 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 		answer.model = known
 	}
 
+	held := countTrue(h.countAsHeld(h.held))
+	answer.HeldHoursPerWeek = (time.Duration(held) * step).Hours() * advisorWeek.Hours() / a.lengthOf(g).Hours()
+
 	steps := h.held
-	if h.advice.isKnown() {
+	if h.advice.isKnown() || a.isGone(g) {
 		steps, answer.hadOthers = h.heldForLast()
 	}
 
-	record, held := h.record(steps)
+	record := h.record(steps)
 	facts := record.Facts(a.end, total)
 	answer.ObservedHours = facts.Evidence.ObservedHours
-	answer.HeldHoursPerWeek = (time.Duration(held) * step).Hours() * advisorWeek.Hours() / a.lengthOf(g).Hours()
 
 	switch reason := a.reasonNotJudged(g, ok); {
 	case reason == advise.ReasonNoMIG:
@@ -105,7 +107,10 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 		return answer
 	case reason != advise.ReasonNone:
 		answer.refuse(reason, a.options.Advise)
-		answer.followAdvice(h.advice, &a.options)
+
+		if h.isAdviceNew() {
+			answer.followAdvice(h.advice, &a.options)
+		}
 
 		return answer
 	case held == 0 && !a.isGone(g):
@@ -171,6 +176,7 @@ func (g *GPU) lose(o advise.Options) {
 	case g.Action == advise.ActionSlice:
 		g.fits = g.Profile
 		g.fitsIsDoubtful = true
+	case g.hadOthers && isOfAllHolders(g.Reason):
 	case slices.Contains(refusalsByWork(), g.Reason):
 		g.refusedThere = g.Reason
 		g.whyThere = g.Explanation
@@ -279,12 +285,77 @@ func (a *analysis) assumeHeld(g *fleetGPU) {
 	g.holderUnread = unknown < seen && float64(unknown) > (1-advise.MinRead)*float64(seen)
 }
 
-// record returns the evidence on the GPU of the steps in which it was held, and how many these are. A gap in
-// the samples counts as held unless the GPU is known to have been free before it and after it.
-func (h *history) record(heldIn []bool) (record *advise.Record, held int) {
+// countAsHeld returns the steps that count as held of those in which a GPU was held: a gap in the samples
+// does, too, unless the GPU is known to have been free before it and after it.
+func (h *history) countAsHeld(heldIn []bool) []bool {
+	counts := slices.Clone(heldIn)
 	first := max(slices.Index(heldIn, true), 0)
 	last := lastTrue(heldIn)
-	before := first // the last step with a sample
+
+	for at := first; at <= last; at++ {
+		if !isNaN(h.busy[at]) {
+			continue
+		}
+
+		end := at
+		for end < last && isNaN(h.busy[end]) {
+			end++
+		}
+
+		isFree := at > first && !heldIn[at-1] && !heldIn[end]
+		for ; at < end; at++ {
+			counts[at] = heldIn[at] || !isFree
+		}
+	}
+
+	return counts
+}
+
+func countTrue(steps []bool) int {
+	n := 0
+	for _, is := range steps {
+		n += boolToInt(is)
+	}
+
+	return n
+}
+
+// memoryOf returns the largest use of memory by hour while a GPU was held in some steps. Of an hour in which
+// others had it as well, it takes that of the hour before, or else after it.
+func (h *history) memoryOf(heldIn []bool) []float64 {
+	memory := slices.Clone(h.memory)
+	isShared := make([]bool, len(memory))
+
+	for at, is := range h.held {
+		isShared[h.hourOf(at)] = isShared[h.hourOf(at)] || is && !heldIn[at]
+	}
+
+	for i := range memory {
+		if from := nearest(isShared, i); isShared[i] && from >= 0 {
+			memory[i] = h.memory[from]
+		}
+	}
+
+	return memory
+}
+
+// nearest returns the last index before one that is false in a list, or the first one after it; -1 if there
+// is none.
+func nearest(list []bool, at int) int {
+	for i := at - 1; i >= 0; i-- {
+		if !list[i] {
+			return i
+		}
+	}
+
+	return slices.Index(list, false)
+}
+
+// record returns the evidence on the GPU of the steps in which it was held.
+func (h *history) record(heldIn []bool) *advise.Record {
+	first := max(slices.Index(heldIn, true), 0)
+	counts := h.countAsHeld(heldIn)
+	memory := h.memoryOf(heldIn)
 
 	// Seven days of history count as a week even if the first scrapes of the first hour are missing.
 	since := h.start.Add(time.Duration(first) * step)
@@ -292,27 +363,21 @@ func (h *history) record(heldIn []bool) (record *advise.Record, held int) {
 		since = h.start
 	}
 
-	record = advise.NewRecord(since, step, time.Duration(len(h.held))*step)
-	for at := first; at <= last; at++ {
-		known := !isNaN(h.busy[at])
-		if known {
-			before = at
-		}
+	record := advise.NewRecord(since, step, time.Duration(len(h.held))*step)
 
-		if !heldIn[at] && (known || !heldIn[before] && !heldIn[h.nextSampled(at)]) {
+	for at, is := range counts {
+		if !is {
 			continue // it was certainly not held
 		}
-
-		held++
 
 		window := advise.Window{
 			End: h.start.Add(time.Duration(at+1) * step),
 		}
 		if h.memoryRead.has(at) {
-			window.Memory = optOf(h.memory[h.hourOf(at)])
+			window.Memory = optOf(memory[h.hourOf(at)])
 		}
 
-		if heldIn[at] && known {
+		if heldIn[at] && !isNaN(h.busy[at]) {
 			window.Busy = optOf(float64(h.busy[at]))
 			window.SM = optOf(float64(h.sms[at]))
 			window.DRAM = optOf(float64(h.bandwidth[at]))
@@ -326,16 +391,7 @@ func (h *history) record(heldIn []bool) (record *advise.Record, held int) {
 		record.Add(window)
 	}
 
-	return record, held
-}
-
-// nextSampled returns the first step from one on that has a sample, or the last step.
-func (h *history) nextSampled(at int) int {
-	for at < len(h.busy)-1 && isNaN(h.busy[at]) {
-		at++
-	}
-
-	return at
+	return record
 }
 
 // isHeldInHourOf reports whether the GPU was held in all steps of the hour of a step.

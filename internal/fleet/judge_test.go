@@ -397,9 +397,9 @@ func TestUnreadNVLinkIsNotNone(t *testing.T) {
 			other.history.hideHolders()
 		}, "unknown nvlink-unread  false"},
 		"it fills its memory": {h100, func(d, _ *fleetGPU) { d.history.memory[77] = 75 << 30 }, "keep memory  false"},
-		"the advisor has read it": {h100, func(d, _ *fleetGPU) { d.history.advice.profile = "1g.10gb" },
+		"the advisor has read it": {h100, func(d, _ *fleetGPU) { d.history.advice = advice{at: weekly().End, profile: "1g.10gb"} },
 			"slice  1g.10gb false"},
-		"nor has the advisor": {h100, func(d, _ *fleetGPU) { d.history.advice.reason = advise.ReasonNVLinkUnread },
+		"nor has the advisor": {h100, func(d, _ *fleetGPU) { d.history.advice = advice{at: weekly().End, reason: advise.ReasonNVLinkUnread} },
 			"unknown nvlink-unread  false"},
 		"a GPU that a bridge may connect": {"NVIDIA A100 80GB PCIe", func(*fleetGPU, *fleetGPU) {}, "slice  1g.10gb true"},
 		"a model without NVLink": {"NVIDIA RTX PRO 6000 Blackwell Server Edition", func(d, _ *fleetGPU) {

@@ -16,9 +16,10 @@ type lastHolder struct {
 	// The last one with a name, also if something without a name came after it: see heldGPU.
 	named *heldGPU
 	isJob bool
-	// mayBe are the steps in which its owner had the GPU, or a holder whose owner is unknown. Holders with a
-	// name had it in others as well that are known to be of other owners. nil without a known owner.
-	mayBe []bool
+	// own are the steps in which pods of the owner had the GPU or, without a known owner, the holder; others
+	// those in which holders had it that are known to be of other owners; mayBe those in which holders had it
+	// that may be of the same one. All are nil if something without a name came after it.
+	own, others, mayBe []bool
 	// busy is the mean busy time while pods of the owner had the GPU or, without a known owner, the holder.
 	busy float64
 	// since is the first step in which pods of the owner had the GPU, seen in how many steps with a sample
@@ -51,9 +52,14 @@ func (h *history) findLast(list []*heldGPU) *lastHolder {
 
 	known := make([]bool, len(h.held))
 	mayBe := make([]bool, len(h.held))
+	others := make([]bool, len(h.held))
 
 	for _, held := range list {
 		if held.isOfAnother(latest.owner, latest.isJob) {
+			for at, is := range held.steps {
+				others[at] = others[at] || is
+			}
+
 			continue
 		}
 
@@ -68,6 +74,8 @@ func (h *history) findLast(list []*heldGPU) *lastHolder {
 		owner:     latest.owner,
 		named:     latest,
 		isJob:     latest.isJob,
+		own:       known,
+		others:    others,
 		mayBe:     mayBe,
 		busy:      h.meanBusy(known),
 		since:     slices.Index(known, true),
@@ -81,14 +89,14 @@ func (h *history) findLast(list []*heldGPU) *lastHolder {
 // heldForLast returns the steps in which the GPU was held without those in which only holders had it that are
 // known to be of other owners than the last one, and whether there are such steps.
 func (h *history) heldForLast() (steps []bool, hadOthers bool) {
-	if h.last == nil || h.last.mayBe == nil {
+	if h.last == nil || h.last.others == nil {
 		return h.held, false
 	}
 
 	steps = slices.Clone(h.held)
 
-	for at, count := range h.holders {
-		if count > 0 && !h.last.mayBe[at] {
+	for at, is := range h.last.others {
+		if is && !h.last.mayBe[at] {
 			steps[at] = false
 			hadOthers = true
 		}

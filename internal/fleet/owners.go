@@ -63,12 +63,18 @@ func alignReplicas(gpus []GPU) {
 	}
 }
 
-// withoutFormerModels returns the GPUs of an owner without those that its pods have left for another model.
+// withoutFormerModels returns the GPUs of an owner without those that its pods have left for another model,
+// or that are gone.
 func withoutFormerModels(list []*GPU) []*GPU {
 	models := map[string]bool{}
+	isThere := func(g *GPU) bool { return !g.hasLeft }
+
+	if !slices.ContainsFunc(list, isThere) {
+		isThere = func(g *GPU) bool { return g.Reason != ReasonGone }
+	}
 
 	for _, g := range list {
-		if !g.hasLeft {
+		if isThere(g) {
 			models[g.Model] = true
 		}
 	}
@@ -136,7 +142,9 @@ func (g *GPU) needs() string { return cmp.Or(g.Profile, g.fits) }
 // was in MIG mode, keeps others by what it did there, not by what is unknown of that.
 func (g *GPU) keepsReplicas() bool {
 	reason, _ := g.refusal()
-	if g.hasLeft && !slices.Contains(refusalsByWork(), reason) {
+
+	isKnown := slices.Contains(refusalsByWork(), reason) || g.Advised && !reason.IsUnknown()
+	if g.hasLeft && !isKnown {
 		return false
 	}
 

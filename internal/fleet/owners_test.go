@@ -43,6 +43,7 @@ func TestTheWeakestReplicaDecides(t *testing.T) {
 	another := func(g *GPU) { g.Owner = "vision/Deployment/other" }
 	elsewhere := func(g *GPU) { g.Cluster = "b" }
 	left := func(g *GPU) { g.hasLeft = true }
+	advised := func(g *GPU) { g.Advised = true }
 	doubtful := func(g *GPU) { g.fitsIsDoubtful = true }
 	ownerless := func(namespace, pod string) func(*GPU) {
 		return func(g *GPU) { g.Owner, g.pod = "", podKey{namespace: namespace, pod: pod} }
@@ -68,11 +69,15 @@ func TestTheWeakestReplicaDecides(t *testing.T) {
 		"gone":              {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "gone")}, "slice  1g.10gb provisional; keep gone ", ""},
 		"no gain, doubtful": {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "no-gain", fits("1g.10gb"), doubtful)}, "slice  1g.10gb provisional; keep no-gain ", ""},
 
-		"left, and is rejected":             {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", left)}, "keep busy  replica; keep busy ", "the one that was on node n2 stays whole"},
-		"left, and was not there long":      {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "little-evidence", left)}, "slice  1g.10gb; keep little-evidence ", ""},
-		"left, and had not shown its start": {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "start-unseen", left)}, "slice  1g.10gb; keep start-unseen ", ""},
-		"left, for another model":           {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.5gb", left, a100)}, "slice  1g.10gb; slice  1g.5gb", ""},
-		"left, with more":                   {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "2g.20gb", left, provisional)}, "slice  2g.20gb replica; slice  2g.20gb provisional", "node n2 needs 2g.20gb"},
+		"left, and is rejected":               {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", left)}, "keep busy  replica; keep busy ", "the one that was on node n2 stays whole"},
+		"left, and its advisor refused":       {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "latency", left, advised)}, "keep latency  replica; keep latency ", "the one that was on node n2 stays whole"},
+		"left, and its advisor did not know":  {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "start-unseen", left, advised)}, "slice  1g.10gb; keep start-unseen ", ""},
+		"all left, and another model is gone": {[]GPU{replica("n1", slice, "1g.10gb", left), replica("n2", keep, "gone", left, a100, fits("1g.5gb"))}, "slice  1g.10gb; keep gone ", ""},
+		"was in MIG mode":                     {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "mig-mode")}, "slice  1g.10gb provisional; keep mig-mode ", ""},
+		"left, and was not there long":        {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "little-evidence", left)}, "slice  1g.10gb; keep little-evidence ", ""},
+		"left, and had not shown its start":   {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "start-unseen", left)}, "slice  1g.10gb; keep start-unseen ", ""},
+		"left, for another model":             {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.5gb", left, a100)}, "slice  1g.10gb; slice  1g.5gb", ""},
+		"left, with more":                     {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "2g.20gb", left, provisional)}, "slice  2g.20gb replica; slice  2g.20gb provisional", "node n2 needs 2g.20gb"},
 
 		"may be one, and stays":        {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", ownerless("vision", "resnet-7d9-b"))}, "slice  1g.10gb provisional; keep busy ", "resnet-7d9-b on node n2 may be another replica"},
 		"may be one, and is larger":    {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "2g.20gb", ownerless("vision", "resnet-7d9-b"))}, "slice  1g.10gb provisional; slice  2g.20gb", ""},
@@ -223,6 +228,7 @@ func TestGoneReplica(t *testing.T) {
 		"whole, hours ago":    {55, weekOfSteps - 60, 5, "keep memory "},
 		"whole, days ago":     {55, 5 * dayOfSteps, 48, "keep memory "},
 		"drained long before": {55, 3 * dayOfSteps, 48, "keep memory "},
+		"others were there":   {6, 5 * dayOfSteps, 48, finalSlice},
 	} {
 		o := weekly()
 		stays := stayed(o, []stay{{"a-1", a, 6, weekOfSteps}}, nil)
@@ -231,6 +237,13 @@ func TestGoneReplica(t *testing.T) {
 				h.memory[at] = c.gib * (1 << 30)
 			}
 		})
+
+		if about == "others were there" {
+			gone = stayed(o, []stay{{"b-1", "Deployment/b", 6, 3 * dayOfSteps}, {"a-2", a, 3 * dayOfSteps, c.until}}, func(h *history) {
+				h.multi = true
+				h.memory[20] = 55 << 30
+			})
+		}
 
 		lose(gone.history, 7*24-c.goneFor, 7*24)
 		judgeTogether(analysisOf(o), stays, gone)
@@ -281,7 +294,7 @@ func TestJobsInHistories(t *testing.T) {
 		cmptest.Equal(t, about, fmt.Sprintf("%s %s %s", answer.Action, answer.Reason, answer.Profile), c.want)
 		cmptest.HasTexts(t, answer.Explanation, c.names)
 
-		d.history.advice.profile = "1g.10gb"
+		d.history.advice = advice{at: o.End, profile: "1g.10gb"}
 		long := o
 		long.Window = 2 * advisorWindow
 		answer.followAdvice(d.history.advice, &long)

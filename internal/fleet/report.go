@@ -51,8 +51,9 @@ type Group struct {
 	GPUHoursPerWeek float64 `json:"gpuHoursPerWeek"`
 	// CostPerWeek is the price of these hours; absent without a price.
 	CostPerWeek *float64 `json:"costPerWeek,omitempty"`
-	// These are included in Slices: NotChecked have a profile that lacks media engines whose use we cannot read,
-	// of the others Provisional have evidence that is not complete yet; Idle were held but ran no kernel.
+	// These are included in Slices, and a slice can be several of them: Provisional have evidence that is not
+	// complete yet, NotChecked a profile that lacks media engines whose use we cannot read, Idle were held but
+	// ran no kernel.
 	Provisional int `json:"provisional,omitempty"`
 	NotChecked  int `json:"mediaNotChecked,omitempty"`
 	Idle        int `json:"idle,omitempty"`
@@ -76,8 +77,7 @@ type GPU struct {
 	Namespace string `json:"namespace,omitempty"`
 	// Namespaces is how many namespaces held it.
 	Namespaces int `json:"namespaces"`
-	// Owner owns the pod that held it last: "vision/Deployment/resnet". It is empty if it is unknown, or the
-	// GPU has no sample of the last day.
+	// Owner owns the pod that held it last: "vision/Deployment/resnet". It is empty if it is unknown.
 	Owner string `json:"owner,omitempty"`
 	// ByReplica says that another replica of the owner decided, see alignReplicas.
 	ByReplica bool          `json:"byReplica,omitempty"`
@@ -277,14 +277,14 @@ func (a *analysis) sum(key Key, list []*GPU) Group {
 			continue
 		}
 
-		known = g.model
 		group.Slices++
-		group.Provisional += boolToInt(g.whyNotFinal() == advise.ReasonProvisional)
-		group.NotChecked += boolToInt(g.whyNotFinal() == advise.ReasonMediaNotChecked)
+		group.Provisional += boolToInt(g.Provisional)
+		group.NotChecked += boolToInt(g.NotChecked)
 		group.Idle += boolToInt(g.Idle)
 
 		if g.Profile != "" { // a slice whose profile is unknown takes a whole GPU
 			wanted = append(wanted, g.Profile)
+			known = g.model
 		}
 
 		if !g.isFinal() {

@@ -63,8 +63,8 @@ func writeFleetSpec(w io.Writer, r *fleet.Report) error {
 		"# GPUs, and the nodes must have these names in the cluster.\n", r.Time.UTC().Format(time.RFC3339))
 
 	if freed != r.Fleet.FreedGPUs {
-		fmt.Fprintf(&out, "# They free %d GPUs, since each node's slices are on its own GPUs. Packed on whatever\n"+
-			"# node, as migctl fleet counts, it is %d.\n", freed, r.Fleet.FreedGPUs)
+		fmt.Fprintf(&out, "# They free %d GPUs: each node's slices are on its own GPUs. All final ones, packed\n"+
+			"# on whatever node as migctl fleet counts, free %d.\n", freed, r.Fleet.FreedGPUs)
 	}
 
 	for _, why := range leftOut {
