@@ -294,6 +294,10 @@ func (w *workload) numbers() []float64 {
 	s := &w.Starts
 	list = appendNumbers(list, s.Least)
 
+	for _, t := range s.Templates {
+		list = appendNumbers(list, t.Peak, t.Level)
+	}
+
 	for _, l := range s.kinds() {
 		list = append(list, float64(l.Seen))
 		list = appendNumbers(list, l.Peaks[:]...)

@@ -5,10 +5,6 @@ import "slices"
 // keptStarts is how many starts of a kind count.
 const keptStarts = 5
 
-// keptTemplates is of how many pod templates we know that a start was seen: a workload has two while it is
-// rolled out, or some more if a label makes one of several owners.
-const keptTemplates = 8
-
 // starts are the starts of a workload. The zero value means that none was seen.
 type starts struct {
 	Containers lastStarts
@@ -21,9 +17,8 @@ type starts struct {
 	// RunsAgain says that processes came up that another process of the same container followed within an
 	// hour, as in a notebook. EndsShort says that pods ended while their memory grew, as jobs may.
 	RunsAgain, EndsShort bool
-	// Templates are the hashes of the last pod templates of which a start was seen, the last one first; 0 if
-	// there is none.
-	Templates [keptTemplates]uint32
+	// Templates are the last pod templates of which a start was seen, the last one first.
+	Templates [keptTemplates]startedTemplate
 	// SinceProcess counts the starts of containers since the last one of a process.
 	SinceProcess uint8
 }
@@ -83,7 +78,6 @@ func (l *lastStarts) slotOf(number int32) int {
 // add counts a start, in place of the oldest one of its kind, and returns its number.
 func (s *starts) add(started *starting) (number int32) {
 	s.Least = 0
-	s.noteTemplate(started.template)
 
 	if !started.again {
 		if s.SinceProcess++; s.SinceProcess >= keptStarts {
@@ -96,27 +90,6 @@ func (s *starts) add(started *starting) (number int32) {
 	l.set(l.slotOf(0), started)
 
 	return l.Seen
-}
-
-// noteTemplate notes that a start of a pod template was seen, in place of the template of which none was seen
-// for the longest time.
-func (s *starts) noteTemplate(hash uint32) {
-	if hash == 0 {
-		return
-	}
-
-	at := slices.Index(s.Templates[:], hash)
-	if at < 0 {
-		at = keptTemplates - 1
-	}
-
-	copy(s.Templates[1:at+1], s.Templates[:at])
-	s.Templates[0] = hash
-}
-
-// hasSeen reports whether a start was seen, and if so of a pod template. 0 is that of a pod without one.
-func (s *starts) hasSeen(template uint32) bool {
-	return s.seen() > 0 && (template == 0 || slices.Contains(s.Templates[:], template))
 }
 
 // placeFor returns the starts to which one is to be added, or raised: those of its kind.
@@ -159,12 +132,17 @@ func (s *starts) need(settled float64) float64 {
 	for _, l := range s.kinds() {
 		for i, peak := range l.Peaks {
 			if peak > 0 {
-				most = max(most, float64(peak)+max(0, settled-float64(l.Levels[i])))
+				most = max(most, needOf(peak, l.Levels[i], settled))
 			}
 		}
 	}
 
 	return most
+}
+
+// needOf returns the memory in MiB that a start needs now which needed peak when level was used after it.
+func needOf(peak, level float32, settled float64) float64 {
+	return float64(peak) + max(0, settled-float64(level))
 }
 
 // peak returns the largest use of memory in the last starts, in MiB.

@@ -192,8 +192,12 @@ func startCases() map[string]struct {
 		"is deleted while it loads":                {[]stage{heldBy("uid-1", 9*day, 6), heldBy("uid-2", 9, 3), free(1)}, seenStart{}},
 		"is not described when it takes the place of another": {[]stage{heldBy("uid-1", 9*day, 6), undescribedNext(0.4),
 			heldBy("uid-2", 5, 0.4)}, seenStart{}},
-		"ends while it is not observed":              {[]stage{free(1), held(5, 10), gone(60), held(9, 0), free(1)}, seenStart{0, 10}},
-		"ends in a gap, and serves then":             {[]stage{free(1), held(5, 10), gone(5), held(1, 0), held(62, 8)}, seenStart{0, 10}},
+		"ends while it is not observed":  {[]stage{free(1), held(5, 10), gone(60), held(9, 0), free(1)}, seenStart{0, 10}},
+		"ends in a gap, and serves then": {[]stage{free(1), held(5, 10), gone(5), held(1, 0), held(62, 8)}, seenStart{0, 10}},
+		"is a notebook whose kernel was lost": {[]stage{held(20, 8), restart(), held(10, 8), held(10, 0), held(20, 20),
+			held(10, 0), held(30, 8), held(10, 0), held(20, 30), held(61, 0), held(1, 0)}, seenStart{1, 30}},
+		"is restarted in a gap, and builds": {[]stage{runs(1, 300, 8), gone(5), runs(2, 5, 60), runs(3, 1, 0), runs(3, 62, 8)},
+			seenStart{0, 8}},
 		"builds in a gap, and serves then":           {[]stage{free(1), held(5, 10), gone(20), held(1, 10), held(1, 0), held(62, 8)}, seenStart{0, 10}},
 		"is restarted long after a gap in a start":   {[]stage{free(1), held(5, 60), gone(20), held(9*day, 6), held(1, 0), held(62, 6)}, seenStart{1, 60}},
 		"is not observed while it waits":             {[]stage{free(1), held(5, 0), gone(5), held(5, 30), held(62, 8)}, seenStart{}},
@@ -464,75 +468,6 @@ func TestStartUnderWay(t *testing.T) {
 	cmptest.Equal(t, "starts", r.Evidence.Starts, 1)
 }
 
-// TestStartOfATemplate: starts of one version of a pod say nothing of another one, unless no owner gives
-// its pods versions.
-func TestStartOfATemplate(t *testing.T) {
-	const week = 9 * 24 * 60
-
-	pod := func(template string, minutes int, gib float64) stage {
-		return stage{minutes, gib, func(g *gpu.GPU) {
-			g.Holders[0].Template, g.Holders[0].PodUID = template, "uid-"+template
-		}}
-	}
-	slice := answer{Action: ActionSlice, Profile: "1g.10gb"}
-	unseen := answer{Action: ActionKeep, Reason: ReasonStartUnseen}
-
-	for about, c := range map[string]struct {
-		then []stage
-		want answer
-	}{
-		"the same one after a gap":            {[]stage{gone(30), pod("1", 90, 6)}, slice},
-		"the same one after a restart":        {[]stage{restart(), pod("1", 90, 6)}, slice},
-		"another one in a gap":                {[]stage{gone(30), pod("2", 90, 6)}, unseen},
-		"another one while we were away":      {[]stage{restart(), pod("2", 90, 6)}, unseen},
-		"another one that is seen":            {[]stage{free(1), pod("2", 62, 6)}, slice},
-		"another one that starts":             {[]stage{free(1), pod("2", 20, 6)}, slice},
-		"another one that is restarted":       {[]stage{gone(30), pod("2", 90, 6), pod("2", 1, 0), pod("2", 62, 6)}, slice},
-		"another one that is restarted soon":  {[]stage{gone(30), pod("2", 9, 6), pod("2", 1, 0), pod("2", 62, 6)}, unseen},
-		"another one whose process has ended": {[]stage{gone(30), pod("2", 90, 6), pod("2", 9, 0)}, unseen},
-		"another one that loads again":        {[]stage{gone(30), pod("2", 90, 6), pod("2", 1, 0), pod("2", 9, 6)}, unseen},
-		"another one that holds nothing":      {[]stage{gone(30), pod("2", 9, 0)}, unseen},
-		"another one, of a size that may not": {[]stage{gone(30), pod("2", 90, 0.5)}, unseen},
-		"the first one again":                 {[]stage{gone(30), pod("2", 90, 6), free(1), pod("1", 62, 6)}, slice},
-		"the second one again": {[]stage{free(1), pod("2", 90, 6), free(1), pod("1", 90, 6), gone(30), pod("2", 90, 6)},
-			slice},
-		"one without a version": {[]stage{gone(30), pod("", 90, 6)}, slice},
-	} {
-		a, s := playOver(t, New(fastOptions()), start(), free(1), pod("1", week, 6))
-		cmptest.Equal(t, "before "+about, recommend(a, s).Devices[0].Action, ActionSlice)
-
-		a, s = playOver(t, a, s.Time.Add(time.Minute), c.then...)
-		r := recommend(a, s).Devices[0]
-		cmptest.Equal(t, about, answer{r.Action, r.Reason, r.Recommended}, c.want)
-
-		if c.want == unseen {
-			cmptest.HasTexts(t, r.Explanation, "of a version that was not observed when it started", "Restart one replica")
-			cmptest.Equal(t, about+", confidence", r.Confidence <= 0.5, true)
-		}
-	}
-}
-
-// TestKeptTemplates: a template of which a start was seen lately is not forgotten for others that were
-// seen again and again.
-func TestKeptTemplates(t *testing.T) {
-	var s starts
-
-	for template := range uint32(keptTemplates) {
-		s.add(&starting{template: template + 1, peak: 1})
-	}
-
-	for range 2 * keptTemplates {
-		s.add(&starting{template: 3, peak: 1})
-	}
-
-	cmptest.Equal(t, "all of them", s.hasSeen(1) && s.hasSeen(3) && s.hasSeen(keptTemplates) && s.hasSeen(0), true)
-	cmptest.Equal(t, "another one", s.hasSeen(99), false)
-
-	s.add(&starting{template: 99, peak: 1})
-	cmptest.Equal(t, "the oldest one", s.hasSeen(1), false)
-	cmptest.Equal(t, "the others", s.hasSeen(99) && s.hasSeen(2) && s.hasSeen(3), true)
-}
-
 // oldWorkload is what version 0.1 kept of a workload, of what matters here.
 type oldWorkload struct {
 	Key                           Key
@@ -646,9 +581,11 @@ func moves() map[string]struct {
 		"comes up, and unloads its model":  {"1g.20gb", []stage{held(90, 4), held(120, 0)}, keep},
 		"comes up, and is killed twice": {"1g.20gb", []stage{held(90, 4), held(1, 0), held(90, 4), held(1, 0), held(200, 4)},
 			grow},
-		"comes up, and loses its memory":     {"1g.20gb", []stage{held(90, 4), held(241, 0)}, grow},
-		"is lost in its start, and ends":     {"1g.20gb", []stage{held(5, 10), restart(), held(5, 10), held(31, 0)}, grow},
-		"is lost, has been up, and is empty": {"1g.20gb", []stage{held(5, 10), restart(), held(90, 10), held(31, 0)}, keep},
+		"comes up, and loses its memory":      {"1g.20gb", []stage{held(90, 4), held(241, 0)}, grow},
+		"is lost in its start, and ends":      {"1g.20gb", []stage{held(5, 10), restart(), held(5, 10), held(31, 0)}, grow},
+		"unloads, and is restarted meanwhile": {"1g.20gb", []stage{held(2, 0), held(5, 4), held(10, 0), restart(), held(31, 0)}, keep},
+		"unloads before it is lost":           {"1g.20gb", []stage{held(2, 0), held(5, 4), held(5, 0), held(5, 4), restart(), held(31, 0)}, keep},
+		"is lost, has been up, and is empty":  {"1g.20gb", []stage{held(5, 10), restart(), held(90, 10), held(31, 0)}, keep},
 		"needs a whole GPU": {"4g.40gb", []stage{held(31, 0)},
 			answer{Action: ActionGrow, Reason: ReasonNotUp, Profile: "7g.80gb"}},
 	}
@@ -894,6 +831,9 @@ func workloadsAfter(t *testing.T, stages ...stage) map[Key]*workload {
 	t.Helper()
 
 	a, _ := playOver(t, New(fastOptions()), start(), stages...)
+	if len(a.workloads) == 0 {
+		t.Fatal("there is no workload")
+	}
 
 	return a.workloads
 }
@@ -971,36 +911,4 @@ func TestDoubtfulStartStays(t *testing.T) {
 		cmptest.Equal(t, "the largest use of memory in a start, in GiB", w.Starts.peak()/1024, 60)
 		cmptest.Equal(t, "starts of containers", w.Starts.Containers.Seen, 1)
 	}
-}
-
-// TestVersionOnALostGPU: a pod on a GPU that has not been read for an hour says nothing of what runs now.
-func TestVersionOnALostGPU(t *testing.T) {
-	a := New(fastOptions())
-	at := start()
-	show := func(minutes int, version string, up bool) answer {
-		var gpus []gpu.GPU
-
-		for i, template := range []string{"1", version} {
-			h := pod("ml", "Deployment/a")
-			h.Pod, h.PodUID, h.Template = fmt.Sprint("a-", i, template), fmt.Sprint("uid-", i, template), template
-			gpus = append(gpus, wholeGPU(t, "H100-80GB", i, load{busy: 0.5, sm: 0.01, gib: 6}, h))
-		}
-
-		gpus[1].Up = up
-		s := observeFor(a, at, time.Duration(minutes)*time.Minute, gpus...)
-		at = s.Time.Add(time.Minute)
-		r := recommend(a, s).Devices[0]
-
-		return answer{r.Action, r.Reason, r.Recommended}
-	}
-	slice := answer{Action: ActionSlice, Profile: "1g.10gb"}
-	unseen := answer{Action: ActionKeep, Reason: ReasonStartUnseen}
-
-	cmptest.Equal(t, "at first", show(9*24*60, "1", true), slice)
-
-	at = at.Add(time.Hour)
-	cmptest.Equal(t, "another version, after a gap", show(90, "2", true), unseen)
-	cmptest.Equal(t, "its GPU is lost", show(50, "2", false), unseen)
-	cmptest.Equal(t, "an hour later", show(60, "2", false), slice)
-	cmptest.Equal(t, "it is back", show(9, "2", true), unseen)
 }

@@ -101,11 +101,7 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 	facts := record.Facts(a.end, total)
 	answer.ObservedHours = facts.Evidence.ObservedHours
 
-	switch reason := a.reasonNotJudged(g, ok); {
-	case reason == advise.ReasonNoMIG:
-		answer.refuse(reason, a.options.Advise)
-		return answer
-	case reason != advise.ReasonNone:
+	if reason := a.reasonNotJudged(g, ok); reason != advise.ReasonNone {
 		answer.refuse(reason, a.options.Advise)
 
 		if h.isAdviceNew() {
@@ -113,7 +109,9 @@ func (a *analysis) judge(g *fleetGPU) GPU {
 		}
 
 		return answer
-	case held == 0 && !a.isGone(g):
+	}
+
+	if held == 0 && !a.isGone(g) {
 		answer.Action = advise.ActionFree
 		answer.Namespace = ""
 
