@@ -294,8 +294,8 @@ func (w *workload) numbers() []float64 {
 	s := &w.Starts
 	list = appendNumbers(list, s.Least)
 
-	for _, t := range s.Templates {
-		list = appendNumbers(list, t.Peak, t.Level)
+	for _, v := range s.Versions {
+		list = appendNumbers(list, v.Peak, v.Level)
 	}
 
 	for _, l := range s.kinds() {

@@ -17,8 +17,8 @@ type starts struct {
 	// RunsAgain says that processes came up that another process of the same container followed within an
 	// hour, as in a notebook. EndsShort says that pods ended while their memory grew, as jobs may.
 	RunsAgain, EndsShort bool
-	// Templates are the last pod templates of which a start was seen, the last one first.
-	Templates [keptTemplates]startedTemplate
+	// Versions are the last versions of the pod of which a start was seen, the last one first.
+	Versions [keptVersions]version
 	// SinceProcess counts the starts of containers since the last one of a process.
 	SinceProcess uint8
 }
@@ -32,12 +32,15 @@ type lastStarts struct {
 	Peaks [keptStarts]float32
 	// Levels are the uses of memory when these starts had ended, in MiB.
 	Levels [keptStarts]float32
+	// Templates are the hashes of their pod templates; 0 of a pod without one.
+	Templates [keptStarts]uint32
 	// Loads are what the starts have shown of weights; nil if they have shown nothing.
 	Loads *loads
 }
 
 // set notes a start in a slot.
 func (l *lastStarts) set(at int, started *starting) {
+	l.Templates[at] = started.template
 	l.Peaks[at] = float32(started.largest())
 	l.Levels[at] = float32(started.levelAtEnd())
 
@@ -78,18 +81,35 @@ func (l *lastStarts) slotOf(number int32) int {
 // add counts a start, in place of the oldest one of its kind, and returns its number.
 func (s *starts) add(started *starting) (number int32) {
 	s.Least = 0
+	s.noteVersion(started.template)
 
 	if !started.again {
 		if s.SinceProcess++; s.SinceProcess >= keptStarts {
-			s.Processes = nil
+			s.dropProcesses(started.template)
 		}
 	}
 
 	l := s.placeFor(started)
 	l.Seen++
-	l.set(l.slotOf(0), started)
+
+	at := l.slotOf(0)
+	s.keepStart(l, at, started.template)
+	l.set(at, started)
 
 	return l.Seen
+}
+
+// dropProcesses drops the starts of processes for one of a container with a pod template.
+func (s *starts) dropProcesses(template uint32) {
+	if s.Processes == nil {
+		return
+	}
+
+	for at := range s.Processes.Peaks {
+		s.keepStart(s.Processes, at, template)
+	}
+
+	s.Processes = nil
 }
 
 // placeFor returns the starts to which one is to be added, or raised: those of its kind.

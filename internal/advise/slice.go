@@ -37,7 +37,7 @@ func (a *Advisor) recommendInstance(
 	e := evidenceOf(w, a.now)
 	defer func() { e.queueOf = nil }() // it refers to the workload, and the report outlives that
 
-	a.requireTemplates(w, &e)
+	a.requireVersions(w, &e)
 	a.addServer(w, &e, hints)
 	e.countEngines(current)
 	e.requests = requestsOf(w, &e, hints, stretch)

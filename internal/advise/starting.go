@@ -180,6 +180,7 @@ func (s *starting) raise(of *workload) {
 	}
 
 	of.Starts.placeFor(s).raise(s.number, s)
+	of.Starts.findVersion(s.template).raise(float32(s.largest()), float32(s.levelAtEnd()))
 
 	if s.mayBeFirst {
 		of.Starts.Containers.raise(0, s)
@@ -201,12 +202,6 @@ func (s *starting) count() {
 		last.set(at, s)
 		last.Peaks[at] = max(last.Peaks[at], raised)
 	}
-
-	if s.lost || s.goesOn {
-		return
-	}
-
-	s.of.Starts.noteTemplate(s)
 
 	if s.mayBeFirst {
 		s.of.Starts.Containers.raise(0, s)

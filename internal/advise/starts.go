@@ -154,6 +154,7 @@ func (d *device) loseStart(used float64, known, replaced bool, now time.Time) {
 	d.start.raise(d.workload)
 	d.start.open = false
 
+	d.start = starting{}
 	if used <= contextMemory {
 		d.beginLate(used, now)
 	}

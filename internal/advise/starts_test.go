@@ -196,8 +196,8 @@ func startCases() map[string]struct {
 		"ends in a gap, and serves then": {[]stage{free(1), held(5, 10), gone(5), held(1, 0), held(62, 8)}, seenStart{0, 10}},
 		"is a notebook whose kernel was lost": {[]stage{held(20, 8), restart(), held(10, 8), held(10, 0), held(20, 20),
 			held(10, 0), held(30, 8), held(10, 0), held(20, 30), held(61, 0), held(1, 0)}, seenStart{1, 30}},
-		"is restarted in a gap, and builds": {[]stage{runs(1, 300, 8), gone(5), runs(2, 5, 60), runs(3, 1, 0), runs(3, 62, 8)},
-			seenStart{0, 8}},
+		"is restarted in a gap, and builds": {[]stage{free(1), runs(1, 300, 8), gone(5), runs(2, 5, 60), runs(3, 1, 0), runs(3, 62, 8)},
+			seenStart{1, 8}},
 		"builds in a gap, and serves then":           {[]stage{free(1), held(5, 10), gone(20), held(1, 10), held(1, 0), held(62, 8)}, seenStart{0, 10}},
 		"is restarted long after a gap in a start":   {[]stage{free(1), held(5, 60), gone(20), held(9*day, 6), held(1, 0), held(62, 6)}, seenStart{1, 60}},
 		"is not observed while it waits":             {[]stage{free(1), held(5, 0), gone(5), held(5, 30), held(62, 8)}, seenStart{}},
@@ -581,11 +581,11 @@ func moves() map[string]struct {
 		"comes up, and unloads its model":  {"1g.20gb", []stage{held(90, 4), held(120, 0)}, keep},
 		"comes up, and is killed twice": {"1g.20gb", []stage{held(90, 4), held(1, 0), held(90, 4), held(1, 0), held(200, 4)},
 			grow},
-		"comes up, and loses its memory":      {"1g.20gb", []stage{held(90, 4), held(241, 0)}, grow},
-		"is lost in its start, and ends":      {"1g.20gb", []stage{held(5, 10), restart(), held(5, 10), held(31, 0)}, grow},
-		"unloads, and is restarted meanwhile": {"1g.20gb", []stage{held(2, 0), held(5, 4), held(10, 0), restart(), held(31, 0)}, keep},
-		"unloads before it is lost":           {"1g.20gb", []stage{held(2, 0), held(5, 4), held(5, 0), held(5, 4), restart(), held(31, 0)}, keep},
-		"is lost, has been up, and is empty":  {"1g.20gb", []stage{held(5, 10), restart(), held(90, 10), held(31, 0)}, keep},
+		"comes up, and loses its memory":     {"1g.20gb", []stage{held(90, 4), held(241, 0)}, grow},
+		"is lost in its start, and ends":     {"1g.20gb", []stage{held(5, 10), restart(), held(5, 10), held(31, 0)}, grow},
+		"unloads, as it never did":           {"1g.20gb", []stage{held(2, 0), held(5, 4), held(10, 0), restart(), held(31, 0)}, grow},
+		"unloads before it is lost":          {"1g.20gb", []stage{held(2, 0), held(5, 4), held(5, 0), held(5, 4), restart(), held(31, 0)}, grow},
+		"is lost, has been up, and is empty": {"1g.20gb", []stage{held(5, 10), restart(), held(90, 10), held(31, 0)}, keep},
 		"needs a whole GPU": {"4g.40gb", []stage{held(31, 0)},
 			answer{Action: ActionGrow, Reason: ReasonNotUp, Profile: "7g.80gb"}},
 	}
@@ -631,6 +631,8 @@ func TestUsualEndings(t *testing.T) {
 		want          Action
 	}{
 		"notebook":                  {notebook, notebook, ActionKeep},
+		"notebook, restarted idle":  {notebook, []stage{held(2, 0), held(5, 4), held(10, 0), restart(), held(31, 0)}, ActionKeep},
+		"service, restarted empty":  {service, []stage{held(2, 0), held(5, 4), held(10, 0), restart(), held(31, 0)}, ActionGrow},
 		"service, as if a notebook": {service, notebook, ActionGrow},
 		"job":                       {job, append(job, free(1), heldBy("uid-3", 2, 1)), ActionKeep},
 		"prepares its data":         {prepares, prepares[:3], ActionKeep},
@@ -644,6 +646,11 @@ func TestUsualEndings(t *testing.T) {
 		at := s.Time.Add(time.Minute)
 
 		for _, stage := range c.after {
+			if stage.minutes == 0 {
+				a = restarted(t, a, s)
+				continue
+			}
+
 			g := slicedGPU(t, "H100-80GB", "1g.20gb", load{gib: stage.gib}, pod("ml", "Deployment/a"))
 			if stage.change != nil {
 				g.Holders = g.Instances[0].Holders

@@ -8,17 +8,17 @@ import (
 // A new version of a pod can need more for its start than those before it: its controller gives its pods
 // another hash of the pod template.
 
-// keptTemplates is of how many pod templates we know that a start was seen: a workload has two while it is
-// rolled out, or some more if a label makes one of several owners.
-const keptTemplates = 8
+// keptVersions is of how many versions of a pod we know that a start was seen: a workload has two while it
+// is rolled out, or some more if a label makes one of several owners.
+const keptVersions = 8
 
-// startedTemplate is what starts of a pod template have needed that were seen.
-type startedTemplate struct {
+// version is a version of a pod of which a start was seen.
+type version struct {
 	Hash uint32 // 0 if there is none
-	// Seen is how many starts of containers had been seen with the last one of this template.
-	Seen int32
-	// Peak is the largest use of memory in its starts, Level what was used when that one had ended, in MiB.
+	// Peak is the largest use of memory in those of its last starts that starts of other versions have pushed
+	// out, or that were lost, Level what was used at its end, in MiB; 0 if there is none.
 	Peak, Level float32
+	Since       uint8 // how many starts of it were seen since
 }
 
 // hashOf returns a hash of the version of a pod template; 0 of the empty one.
@@ -33,63 +33,75 @@ func hashOf(template string) uint32 {
 	return max(1, h.Sum32())
 }
 
-// requireTemplates makes the starts of a workload unseen while a pod runs of whose template none was seen:
-// another version of the pod can need more than those before it. Of a template that runs, what its starts
-// needed counts, also once starts of others have taken their places. Whether a pod still runs we do not know
-// of a device that has not been read for long.
-func (a *Advisor) requireTemplates(w *workload, e *Evidence) {
+// requireVersions makes the starts of a workload unseen while a pod runs of whose version none was seen. Of a
+// version that runs, what its last starts needed counts, also once starts of others have pushed them out.
+// Whether a pod still runs we do not know of a device that has not been read for long.
+func (a *Advisor) requireVersions(w *workload, e *Evidence) {
 	settled := float64(w.sums(a.now).Settled)
 
 	for _, d := range a.order {
 		isRead := d.memoryRead.IsZero() || a.now.Sub(d.memoryRead) <= forgetDeviceAfter
-		if d.workload != w || !isRead {
+		if d.workload != w || !isRead || d.template == 0 {
 			continue
 		}
 
-		switch seen := w.Starts.findTemplate(d.template); {
-		case seen == nil && d.template != 0 && !d.start.isWhole():
+		switch v := w.Starts.findVersion(d.template); {
+		case v == nil && !d.start.isWhole():
 			e.newVersion = e.newVersion || e.Starts > 0
 			e.Starts = 0
-		case seen != nil && w.Starts.Containers.Seen-seen.Seen >= keptStarts:
-			e.StartMemory = max(e.StartMemory, float64(seen.Peak)*(1<<20))
+		case v != nil && v.Peak > 0:
+			e.StartMemory = max(e.StartMemory, float64(v.Peak)*(1<<20))
 			e.MemoryBytes = max(e.MemoryBytes, e.StartMemory)
-			e.startNeed = max(e.startNeed, needOf(seen.Peak, seen.Level, settled)*(1<<20))
+			e.startNeed = max(e.startNeed, needOf(v.Peak, v.Level, settled)*(1<<20))
 		}
 	}
 }
 
-// noteTemplate notes what a start of a pod template needed, in place of the template of which none was seen
-// for the longest time.
-func (s *starts) noteTemplate(started *starting) {
-	if started.template == 0 {
+// noteVersion notes that a start of a version was seen, in place of the version of which none was seen for the
+// longest time.
+func (s *starts) noteVersion(hash uint32) {
+	if hash == 0 {
 		return
 	}
 
-	at := slices.IndexFunc(s.Templates[:], func(t startedTemplate) bool { return t.Hash == started.template })
-	noted := startedTemplate{Hash: started.template}
+	noted := version{Hash: hash}
 
+	at := slices.IndexFunc(s.Versions[:], func(v version) bool { return v.Hash == hash })
 	if at < 0 {
-		at = keptTemplates - 1
-	} else {
-		noted = s.Templates[at]
+		at = keptVersions - 1
+	} else if noted = s.Versions[at]; noted.Peak > 0 {
+		noted.Since++
 	}
 
-	noted.Seen = s.Containers.Seen
-
-	if peak := float32(started.largest()); peak >= noted.Peak {
-		noted.Peak = peak
-		noted.Level = float32(started.levelAtEnd())
+	if noted.Since >= keptStarts {
+		noted = version{Hash: hash}
 	}
 
-	copy(s.Templates[1:at+1], s.Templates[:at])
-	s.Templates[0] = noted
+	copy(s.Versions[1:at+1], s.Versions[:at])
+	s.Versions[0] = noted
 }
 
-// findTemplate returns what is known of a pod template by its hash; nil if no start of it was seen.
-func (s *starts) findTemplate(hash uint32) *startedTemplate {
-	for i := range s.Templates {
-		if t := &s.Templates[i]; t.Hash == hash && hash != 0 {
-			return t
+// keepStart keeps what a start in a slot needed with its version, since one of another version takes its place.
+func (s *starts) keepStart(l *lastStarts, at int, by uint32) {
+	if hash := l.Templates[at]; hash != by {
+		s.findVersion(hash).raise(l.Peaks[at], l.Levels[at])
+	}
+}
+
+// raise notes what a start of a version needed; v is nil if no start of it was seen.
+func (v *version) raise(peak, level float32) {
+	if v != nil && peak >= v.Peak {
+		v.Peak = peak
+		v.Level = level
+		v.Since = 0
+	}
+}
+
+// findVersion returns what is known of a version by its hash; nil if no start of it was seen.
+func (s *starts) findVersion(hash uint32) *version {
+	for i := range s.Versions {
+		if v := &s.Versions[i]; v.Hash == hash && hash != 0 {
+			return v
 		}
 	}
 

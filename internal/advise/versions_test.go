@@ -57,39 +57,81 @@ func TestStartOfATemplate(t *testing.T) {
 	}
 }
 
-// TestKeptTemplates: a template of which a start was seen lately is not forgotten for others that were
-// seen again and again, nor is what it needed at most.
-func TestKeptTemplates(t *testing.T) {
+// TestKeptVersions: a version of which a start was seen lately is not forgotten for others that were seen again
+// and again.
+func TestKeptVersions(t *testing.T) {
 	var s starts
 
-	note := func(template uint32, peak float64) {
-		s.noteTemplate(&starting{template: template, peak: peak, used: 1})
-	}
-	has := func(template uint32) bool { return s.findTemplate(template) != nil }
+	has := func(hash uint32) bool { return s.findVersion(hash) != nil }
 
-	for template := range uint32(keptTemplates) {
-		note(template+1, 20)
+	for hash := range uint32(keptVersions) {
+		s.noteVersion(hash + 1)
 	}
 
-	for range 2 * keptTemplates {
-		note(3, 10)
+	for range 2 * keptVersions {
+		s.noteVersion(3)
 	}
 
-	cmptest.Equal(t, "all of them", has(1) && has(3) && has(keptTemplates), true)
+	cmptest.Equal(t, "all of them", has(1) && has(3) && has(keptVersions), true)
 	cmptest.Equal(t, "others", has(99) || has(0), false)
-	cmptest.Equal(t, "the largest of one", s.findTemplate(3).Peak, 20)
 
-	note(99, 20)
+	s.noteVersion(99)
 	cmptest.Equal(t, "the oldest one", has(1), false)
 	cmptest.Equal(t, "the others", has(99) && has(2) && has(3), true)
+}
+
+// TestStartsThatOthersPushOut: what one of the last five starts of a version needed stays known while starts of
+// others take their places, and no longer.
+func TestStartsThatOthersPushOut(t *testing.T) {
+	var s starts
+
+	add := func(times int, hash uint32, peak float64, again bool) {
+		for range times {
+			s.add(&starting{template: hash, peak: peak, used: 1, again: again})
+		}
+	}
+	peak := func() float32 { return s.findVersion(1).Peak }
+
+	add(1, 1, 60, false)
+	add(keptStarts, 1, 6, false)
+	cmptest.Equal(t, "its own have pushed it out", peak(), 0)
+
+	add(1, 1, 60, false)
+	add(keptStarts, 2, 6, false)
+	cmptest.Equal(t, "others have", peak(), 60)
+
+	add(keptStarts-1, 1, 6, false)
+	cmptest.Equal(t, "four starts later", peak(), 60)
+
+	add(1, 1, 6, false)
+	cmptest.Equal(t, "five starts later", peak(), 0)
+
+	add(1, 1, 50, true)
+	add(keptStarts, 2, 6, true)
+	cmptest.Equal(t, "of a process", peak(), 50)
+
+	add(1, 1, 70, true)
+	add(keptStarts, 2, 6, false)
+	cmptest.Equal(t, "of a process, by containers", peak(), 70)
+
+	w := workload{Starts: s}
+	(&starting{open: true, template: 1, peak: 80 << 10}).raise(&w)
+	cmptest.Equal(t, "of one that was lost", w.Starts.findVersion(1).Peak, 80<<10)
 }
 
 // TestStartsOfACanary: while a pod of a version runs, what its start needed counts, however often others have
 // started since.
 func TestStartsOfACanary(t *testing.T) {
-	for about, want := range map[string]answer{
-		"it runs":     {Action: ActionKeep, Reason: ReasonMemory},
-		"it has gone": {Action: ActionKeep, Reason: ReasonNoGain}, // a slice would do
+	memory := answer{Action: ActionKeep, Reason: ReasonMemory}
+
+	for about, c := range map[string]struct {
+		after stage // the first five minutes
+		gib   float64
+		want  answer
+	}{
+		"it runs":                   {stage{}, 6, memory},
+		"it has gone":               {stage{}, 0, answer{Action: ActionKeep, Reason: ReasonNoGain}}, // a slice would do
+		"its start was lost partly": {gone(20), 6, memory},
 	} {
 		a := New(fastOptions())
 		at := start()
@@ -118,16 +160,20 @@ func TestStartsOfACanary(t *testing.T) {
 		}
 
 		show(1, "2", 0, 0)
+		show(70, "2", 6, 6)
+		show(5, "2", 0, 6)
 		show(5, "2", 60, 6)
+
+		at = at.Add(time.Duration(c.after.minutes) * time.Minute)
 		show(10*24*60, "2", 6, 6)
 
 		for i := range keptStarts {
 			show(62, fmt.Sprint(3+i), 6, 6)
 		}
 
-		s := show(62, "9", map[string]float64{"it runs": 6}[about], 6)
+		s := show(62, "9", c.gib, 6)
 		r := recommend(a, s).Devices[1]
-		cmptest.Equal(t, about, answer{r.Action, r.Reason, r.Recommended}, want)
+		cmptest.Equal(t, about, answer{r.Action, r.Reason, r.Recommended}, c.want)
 	}
 }
 

@@ -220,7 +220,7 @@ func (a *Advisor) recommendWhole(
 
 	current := wholeCapacity(g)
 
-	a.requireTemplates(w, &e)
+	a.requireVersions(w, &e)
 	a.addServer(w, &e, hints)
 	e.countEngines(current)
 	e.requests = requestsOf(w, &e, hints, 1)

@@ -40,11 +40,19 @@ func (q *querier) queryAdvice() {
 
 // lapseAdvice drops the advisor's last answer if what held the GPU then is not known to be what held it last.
 func (h *history) lapseAdvice() {
-	if !h.advice.isKnown() || h.isAdviceNew() {
+	if !h.advice.isKnown() {
 		return
 	}
 
 	at := int(h.advice.at.Sub(h.start) / step)
+	at = min(at, len(h.held)-1)
+
+	// What has the GPU now may have no name, or none yet.
+	hadOthers := h.last != nil && h.last.others != nil && at >= 0 && h.last.others[at]
+	if h.isAdviceNew() && !hadOthers {
+		return
+	}
+
 	if h.last == nil || h.last.own == nil || at < 0 || !h.last.own[at] || h.last.others[at] {
 		h.advice = advice{lapsed: true}
 	}
@@ -81,6 +89,7 @@ func (g *GPU) followAdvice(said advice, o *Options) {
 		if said.reason == advise.ReasonNoGain {
 			g.fits = g.Profile
 			g.fitsIsDoubtful = g.Provisional
+			g.fitsNotChecked = g.NotChecked
 		}
 
 		g.Action = advise.ActionKeep

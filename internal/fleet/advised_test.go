@@ -146,11 +146,12 @@ func TestMonthlyUseOfOthers(t *testing.T) {
 		change func(*history)
 		want   string
 	}{
-		"little":                         {func(*history) {}, "1g.10gb true"},
-		"30 GiB of the owner":            {func(h *history) { h.memory[9*24] = 30 << 30 }, "3g.40gb false"},
-		"75 GiB of another":              {func(h *history) { h.memory[5*24] = 75 << 30 }, "1g.10gb true"},
-		"an unnamed holder's, maybe its": {func(h *history) { h.memory[20] = 30 << 30 }, "3g.40gb false"},
-		"several GPUs, maybe of another": {func(h *history) { h.multi = true }, "1g.10gb true"},
+		"little":                            {func(*history) {}, "1g.10gb true"},
+		"30 GiB of the owner":               {func(h *history) { h.memory[9*24] = 30 << 30 }, "3g.40gb false"},
+		"75 GiB of another":                 {func(h *history) { h.memory[5*24] = 75 << 30 }, "1g.10gb true"},
+		"an unnamed holder's, maybe its":    {func(h *history) { h.memory[20] = 30 << 30 }, "3g.40gb false"},
+		"30 GiB, always in another's hours": {nil, "3g.40gb false"},
+		"several GPUs, maybe of another":    {func(h *history) { h.multi = true }, "1g.10gb true"},
 		"wide kernels of another": {func(h *history) {
 			for at := 5 * dayOfSteps; at < 5*dayOfSteps+7; at++ {
 				h.busy[at], h.sms[at] = 1, 1
@@ -162,12 +163,33 @@ func TestMonthlyUseOfOthers(t *testing.T) {
 			{"a-2", a, 5*dayOfSteps + 7, month},
 		}, func(h *history) {
 			holds(200, 300)(h)
-			c.change(h)
+
+			if c.change != nil {
+				c.change(h)
+			}
 		})
+
+		if c.change == nil {
+			d = stayed(o, inTurns(a, b, month), func(h *history) {
+				h.memory[9*24] = 30 << 30
+				h.memory[0] = 0
+			})
+		}
+
 		d.history.advice = advice{at: o.End, profile: "1g.10gb"}
 		g := judgeOne(analysisOf(o), d)
 		cmptest.Equal(t, about, fmt.Sprint(g.Profile, " ", g.Advised), c.want)
 	}
+}
+
+// inTurns returns stays of pods of two owners that share each hour from the second one on.
+func inTurns(owner, other string, steps int) []stay {
+	var list []stay
+	for at := stepsPerHour; at < steps; at += stepsPerHour {
+		list = append(list, stay{"b-1", other, at, at + 2}, stay{"a-1", owner, at + 2, at + stepsPerHour})
+	}
+
+	return list
 }
 
 // TestLastWord: what an advisor said last counts while nothing else has had the GPU since: it says nothing
@@ -193,6 +215,12 @@ func TestLastWord(t *testing.T) {
 		"of one that came back":    {append(slices.Clone(other), stay{"a-2", a, weekOfSteps - 5, weekOfSteps}), nil, advice{reason: advise.ReasonLatency}, 21, "keep latency  advised"},
 		"something without a name": {all, holds(weekOfSteps-9, weekOfSteps), advice{reason: advise.ReasonLatency}, 21, provisional},
 		"from before the window":   {all, nil, advice{reason: advise.ReasonLatency}, weekOfSteps + 5, provisional},
+		"of another, minutes ago": {
+			[]stay{{"a-1", a, 6, weekOfSteps - 2}, {"b-1", b, weekOfSteps - 2, weekOfSteps}}, nil, advice{profile: "3g.40gb"}, 3, tooLittle,
+		},
+		"of another, a minute ago": {
+			[]stay{{"a-1", a, 6, weekOfSteps - 1}, {"b-1", b, weekOfSteps - 1, weekOfSteps}}, nil, advice{profile: "3g.40gb"}, 2, tooLittle,
+		},
 		"of another, in the step of its last scrape": {
 			[]stay{{"a-1", a, 6, weekOfSteps - 20}, {"b-1", b, weekOfSteps - 21, weekOfSteps}}, nil, advice{profile: "3g.40gb"}, 21, tooLittle,
 		},

@@ -75,8 +75,8 @@ func joinReplicas(gpus []GPU) {
 		g.Action = advise.ActionSlice
 		g.Reason = advise.ReasonNone
 		g.Profile = other.Profile
-		g.NotChecked = other.NotChecked
-		g.Advised = false
+		g.NotChecked = g.fitsNotChecked
+		g.joined = true
 		g.ByReplica = true
 		g.Explanation = fmt.Sprintf("a patch moves all replicas of %s", g.Owner)
 	}
@@ -87,8 +87,12 @@ func ownersThatGain(list []*GPU, gains []advise.Gain) map[string]bool {
 	owners := map[string]bool{}
 
 	for at, gain := range gains {
-		if owner := list[at].Owner; owner != "" && gain != (advise.Gain{}) {
-			owners[owner] = true
+		g := list[at]
+
+		// An advisor weighs what its node gains itself.
+		isAdvised := g.Advised && !g.joined
+		if g.Owner != "" && (isAdvised || gain != (advise.Gain{})) {
+			owners[g.Owner] = true
 		}
 	}
 
@@ -127,7 +131,8 @@ func gainsOf(list []*GPU, isFree bool) []advise.Gain {
 // setGain fills in the gain of a final slice. Without a gain, the GPU stays as it is, unless another replica
 // of its owner gains something.
 func (g *GPU) setGain(gain advise.Gain, ownerGains bool) {
-	if gain == (advise.Gain{}) && !ownerGains {
+	isAdvised := g.Advised && !g.joined
+	if gain == (advise.Gain{}) && (isAdvised || !ownerGains) {
 		g.refuseWithoutGain()
 		return
 	}
@@ -139,10 +144,11 @@ func (g *GPU) setGain(gain advise.Gain, ownerGains bool) {
 // refuseWithoutGain keeps a GPU whole whose slice gains nothing, unless the advisor of its node
 // decided: that weighs what its node gains itself.
 func (g *GPU) refuseWithoutGain() {
-	if g.Advised {
+	if g.Advised && !g.joined {
 		return
 	}
 
+	g.ByReplica = g.ByReplica && !g.joined
 	g.Explanation = g.Profile + " would do, and " + advise.NoGainText
 	g.Action = advise.ActionKeep
 	g.Reason = advise.ReasonNoGain

@@ -77,6 +77,11 @@ func TestGainsOfFinalSlices(t *testing.T) {
 	ownedWithoutGain := func(g *GPU) {
 		g.Owner, g.Action, g.Reason, g.fits = "ml/Deployment/a", advise.ActionKeep, advise.ReasonNoGain, "3g.40gb"
 	}
+	unreadWithoutGain := func(g *GPU) {
+		ownedWithoutGain(g)
+		g.fitsNotChecked = true
+	}
+	advised := func(g *GPU) { g.Owner, g.Advised = "ml/Deployment/a", true }
 	unchecked := func(g *GPU) { g.NotChecked = true }
 	free := func(g *GPU) { g.Action, g.Profile = advise.ActionFree, "" }
 
@@ -101,6 +106,12 @@ func TestGainsOfFinalSlices(t *testing.T) {
 			[]GPU{gpu("3g.40gb", owned), gpu("3g.40gb", owned), gpu("", ownedWithoutGain), gpu("", free)},
 			[]string{"slice frees 0.50 of a GPU, packed with others", "slice frees 0.50 of a GPU, packed with others",
 				"slice frees no whole GPU, and moves with the other replicas of its owner", "free "}},
+		"one beside its advisor's candidate": {
+			[]GPU{gpu("4g.40gb", advised), gpu("", ownedWithoutGain), gpu("", free)},
+			[]string{"slice ", "slice frees no whole GPU, and moves with the other replicas of its owner", "free "}},
+		"one whose media engines are not read": {
+			[]GPU{gpu("3g.40gb", owned), gpu("3g.40gb", owned), gpu("", unreadWithoutGain), gpu("", free)},
+			[]string{"slice frees 0.50 of a GPU, packed with others", "slice frees 0.50 of a GPU, packed with others", "slice ", "free "}},
 		"none gains": {
 			[]GPU{gpu("4g.40gb", owned), gpu("", ownedWithoutGain), gpu("", free)},
 			[]string{"keep no-gain", "keep no-gain", "free "}},

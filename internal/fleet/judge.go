@@ -174,6 +174,7 @@ func (g *GPU) lose(o advise.Options) {
 	case g.Action == advise.ActionSlice:
 		g.fits = g.Profile
 		g.fitsIsDoubtful = true
+		g.fitsNotChecked = g.NotChecked
 	case g.hadOthers && isOfAllHolders(g.Reason):
 	case slices.Contains(refusalsByWork(), g.Reason):
 		g.refusedThere = g.Reason
@@ -319,34 +320,35 @@ func countTrue(steps []bool) int {
 }
 
 // memoryOf returns the largest use of memory by hour while a GPU was held in some steps. Of an hour in which
-// others had it as well, it takes that of the hour before, or else after it.
+// others had it as well, it takes that of the last hour before it in which only those steps had it, or the
+// first one after it, if there is any.
 func (h *history) memoryOf(heldIn []bool) []float64 {
 	memory := slices.Clone(h.memory)
 	isShared := make([]bool, len(memory))
+	isOwn := make([]bool, len(memory))
 
 	for at, is := range h.held {
-		isShared[h.hourOf(at)] = isShared[h.hourOf(at)] || is && !heldIn[at]
+		hour := h.hourOf(at)
+		isShared[hour] = isShared[hour] || is && !heldIn[at]
+		isOwn[hour] = isOwn[hour] || heldIn[at]
 	}
 
-	for i := range memory {
-		if from := nearest(isShared, i); isShared[i] && from >= 0 {
-			memory[i] = h.memory[from]
+	for hour := range isOwn {
+		isOwn[hour] = isOwn[hour] && !isShared[hour]
+	}
+
+	for hour := range memory {
+		from := lastTrue(isOwn[:hour])
+		if from < 0 {
+			from = slices.Index(isOwn, true)
+		}
+
+		if isShared[hour] && from >= 0 {
+			memory[hour] = h.memory[from]
 		}
 	}
 
 	return memory
-}
-
-// nearest returns the last index before one that is false in a list, or the first one after it; -1 if there
-// is none.
-func nearest(list []bool, at int) int {
-	for i := at - 1; i >= 0; i-- {
-		if !list[i] {
-			return i
-		}
-	}
-
-	return slices.Index(list, false)
 }
 
 // record returns the evidence on the GPU of the steps in which it was held.

@@ -143,8 +143,7 @@ func (g *GPU) needs() string { return cmp.Or(g.Profile, g.fits) }
 func (g *GPU) keepsReplicas() bool {
 	reason, _ := g.refusal()
 
-	isKnown := slices.Contains(refusalsByWork(), reason) || g.Advised && !reason.IsUnknown()
-	if g.hasLeft && !isKnown {
+	if g.hasLeft && !isByWork(reason) {
 		return false
 	}
 
@@ -154,6 +153,17 @@ func (g *GPU) keepsReplicas() bool {
 	}
 
 	return g.Action != advise.ActionSlice
+}
+
+// isByWork reports whether a reason to keep a GPU whole comes from what its workload did there, as the history
+// or an advisor has seen it.
+func isByWork(reason advise.Reason) bool {
+	switch reason {
+	case advise.ReasonLatency, advise.ReasonThroughput, advise.ReasonGraphics:
+		return true
+	}
+
+	return slices.Contains(refusalsByWork(), reason)
 }
 
 // refusal returns why a GPU stays whole: of one that is gone what its work needed, if that is known.

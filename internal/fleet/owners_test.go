@@ -71,6 +71,7 @@ func TestTheWeakestReplicaDecides(t *testing.T) {
 
 		"left, and is rejected":               {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", left)}, "keep busy  replica; keep busy ", "the one that was on node n2 stays whole"},
 		"left, and its advisor refused":       {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "latency", left, advised)}, "keep latency  replica; keep latency ", "the one that was on node n2 stays whole"},
+		"left, and it opted out":              {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "opted-out", left, advised)}, "slice  1g.10gb; keep opted-out ", ""},
 		"left, and its advisor did not know":  {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "start-unseen", left, advised)}, "slice  1g.10gb; keep start-unseen ", ""},
 		"all left, and another model is gone": {[]GPU{replica("n1", slice, "1g.10gb", left), replica("n2", keep, "gone", left, a100, fits("1g.5gb"))}, "slice  1g.10gb; keep gone ", ""},
 		"was in MIG mode":                     {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "mig-mode")}, "slice  1g.10gb provisional; keep mig-mode ", ""},

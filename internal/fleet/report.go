@@ -127,9 +127,12 @@ type GPU struct {
 	model   mig.Model
 	byLabel bool // only labels or an owner show that its pod is part of a job
 	// fits is the profile that would do by the history, kept when the node's advisor says that it
-	// gains nothing; else empty. fitsIsDoubtful says that it is not final.
-	fits           string
-	fitsIsDoubtful bool
+	// gains nothing, or that the GPU is gone; else empty. fitsIsDoubtful and fitsNotChecked say why it is not
+	// final.
+	fits                           string
+	fitsIsDoubtful, fitsNotChecked bool
+	// joined says that it is a slice since other replicas of its owner are, see joinReplicas.
+	joined bool
 	// refusedThere is why what held a GPU that is gone needed it whole, if that is known; else empty.
 	refusedThere advise.Reason
 	whyThere     string
