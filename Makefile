@@ -35,7 +35,7 @@ KUBECTL_PLATFORMS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/a
 BROWSERTEST   := internal/browsertest
 FUZZTIME      ?= 10s
 BENCH_RUNS    ?= 5
-EVALUATE_NODES ?= 250
+EVALUATE_NODES ?= 200
 EVALUATE_FULL  ?= -full 20 -full-hours 48
 PROMETHEUS    ?= /usr/bin/prometheus
 TEST_TIMEOUT  ?= 20m
@@ -144,7 +144,7 @@ test-truth: toolchain
 	go test -count=1 -timeout $(TEST_TIMEOUT) ./internal/advise/truth
 
 .PHONY: evaluate
-evaluate: toolchain ## evaluate right-sizing on 250 simulated nodes and write docs/rightsizing-evaluation.md; it takes half an hour at most
+evaluate: toolchain ## evaluate right-sizing on 200 simulated nodes and write docs/rightsizing-evaluation.md; it takes half an hour at most
 	go test -count=1 -timeout 1h -run '^TestAdviceIsTrue$$' ./internal/advise/truth -nodes $(EVALUATE_NODES) $(EVALUATE_FULL) \
 		-report "$(CURDIR)/docs/rightsizing-evaluation.md"
 

@@ -46,7 +46,8 @@ func (d *device) isIdle(now time.Time) bool {
 // before, or if it holds no memory and no container of its workload has ever come up in such a slice.
 func (d *device) whyDown(now time.Time, before *onLarger) string {
 	w := d.workload
-	hasBeenUp := w.HasBeenUp || w.Starts.RunsAgain && before.runsAgain || w.Starts.seen() > 0 || d.start.earlier.up
+	unloads := w.Starts.RunsAgain && before.runsAgain
+	hasBeenUp := w.HasBeenUp || unloads || w.Starts.seen() > 0 || d.start.earlier.up
 	neverUp := !hasBeenUp && d.emptyFor() >= upWithin
 
 	if neverUp || d.ended.failed(w, before) {

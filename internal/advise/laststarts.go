@@ -55,8 +55,9 @@ func (l *lastStarts) set(at int, started *starting) {
 	}
 }
 
-// raise notes what a start has used, with the one of a number, or with the last one if that has gone.
-func (l *lastStarts) raise(number int32, started *starting) {
+// raise notes what a start has used, with the one of a number, or with the last one if that has gone, and
+// returns what is used after that.
+func (l *lastStarts) raise(number int32, started *starting) (level float32) {
 	at := l.slotOf(0)
 	if l.Seen-number < keptStarts {
 		at = l.slotOf(number)
@@ -66,6 +67,8 @@ func (l *lastStarts) raise(number int32, started *starting) {
 		l.Peaks[at] += more
 		l.Levels[at] = max(l.Levels[at], min(float32(started.levelAtEnd()), l.Levels[at]+more))
 	}
+
+	return l.Levels[at]
 }
 
 // slotOf returns the slot of a start by its number; that of the last start for 0. Before any start has
@@ -81,7 +84,7 @@ func (l *lastStarts) slotOf(number int32) int {
 // add counts a start, in place of the oldest one of its kind, and returns its number.
 func (s *starts) add(started *starting) (number int32) {
 	s.Least = 0
-	s.noteVersion(started.template)
+	s.noteVersion(started.template, started.again)
 
 	if !started.again {
 		if s.SinceProcess++; s.SinceProcess >= keptStarts {
@@ -105,8 +108,10 @@ func (s *starts) dropProcesses(template uint32) {
 		return
 	}
 
-	for at := range s.Processes.Peaks {
-		s.keepStart(s.Processes, at, template)
+	for at, hash := range s.Processes.Templates {
+		if hash != template {
+			s.findVersion(hash).raise(s.Processes.Peaks[at], s.Processes.Levels[at], 0)
+		}
 	}
 
 	s.Processes = nil

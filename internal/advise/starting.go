@@ -179,8 +179,8 @@ func (s *starting) raise(of *workload) {
 		return
 	}
 
-	of.Starts.placeFor(s).raise(s.number, s)
-	of.Starts.findVersion(s.template).raise(float32(s.largest()), float32(s.levelAtEnd()))
+	level := of.Starts.placeFor(s).raise(s.number, s)
+	of.Starts.findVersion(s.template).raise(float32(s.largest()), max(level, float32(s.levelAtEnd())), 0)
 
 	if s.mayBeFirst {
 		of.Starts.Containers.raise(0, s)

@@ -57,9 +57,9 @@ func (a *Advisor) requireVersions(w *workload, e *Evidence) {
 	}
 }
 
-// noteVersion notes that a start of a version was seen, in place of the version of which none was seen for the
-// longest time.
-func (s *starts) noteVersion(hash uint32) {
+// noteVersion notes that a start of a version was seen, in place of the version of which none was seen for
+// the longest time. Starts of processes, see starting.again, push out none of containers.
+func (s *starts) noteVersion(hash uint32, again bool) {
 	if hash == 0 {
 		return
 	}
@@ -69,7 +69,7 @@ func (s *starts) noteVersion(hash uint32) {
 	at := slices.IndexFunc(s.Versions[:], func(v version) bool { return v.Hash == hash })
 	if at < 0 {
 		at = keptVersions - 1
-	} else if noted = s.Versions[at]; noted.Peak > 0 {
+	} else if noted = s.Versions[at]; noted.Peak > 0 && !again {
 		noted.Since++
 	}
 
@@ -81,19 +81,35 @@ func (s *starts) noteVersion(hash uint32) {
 	s.Versions[0] = noted
 }
 
-// keepStart keeps what a start in a slot needed with its version, since one of another version takes its place.
+// keepStart keeps what the oldest start of a kind needed, in a slot, with its version if it is still among
+// the last ones of that: one of the version by takes its place.
 func (s *starts) keepStart(l *lastStarts, at int, by uint32) {
-	if hash := l.Templates[at]; hash != by {
-		s.findVersion(hash).raise(l.Peaks[at], l.Levels[at])
+	hash := l.Templates[at]
+	newer := -1 // without itself
+
+	for _, other := range append(l.Templates[:], by) {
+		if other == hash {
+			newer++
+		}
+	}
+
+	if newer < keptStarts {
+		s.findVersion(hash).raise(l.Peaks[at], l.Levels[at], newer)
 	}
 }
 
-// raise notes what a start of a version needed; v is nil if no start of it was seen.
-func (v *version) raise(peak, level float32) {
-	if v != nil && peak >= v.Peak {
+// raise notes what a start of a version needed after which so many newer ones were seen; v is nil if no
+// start of it was seen.
+func (v *version) raise(peak, level float32, newer int) {
+	if v == nil {
+		return
+	}
+
+	v.Since = uint8(newer)
+
+	if peak >= v.Peak {
 		v.Peak = peak
 		v.Level = level
-		v.Since = 0
 	}
 }
 

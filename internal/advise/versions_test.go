@@ -65,17 +65,17 @@ func TestKeptVersions(t *testing.T) {
 	has := func(hash uint32) bool { return s.findVersion(hash) != nil }
 
 	for hash := range uint32(keptVersions) {
-		s.noteVersion(hash + 1)
+		s.noteVersion(hash+1, false)
 	}
 
 	for range 2 * keptVersions {
-		s.noteVersion(3)
+		s.noteVersion(3, false)
 	}
 
 	cmptest.Equal(t, "all of them", has(1) && has(3) && has(keptVersions), true)
 	cmptest.Equal(t, "others", has(99) || has(0), false)
 
-	s.noteVersion(99)
+	s.noteVersion(99, false)
 	cmptest.Equal(t, "the oldest one", has(1), false)
 	cmptest.Equal(t, "the others", has(99) && has(2) && has(3), true)
 }
@@ -105,6 +105,18 @@ func TestStartsThatOthersPushOut(t *testing.T) {
 
 	add(1, 1, 6, false)
 	cmptest.Equal(t, "five starts later", peak(), 0)
+
+	add(1, 1, 60, false)
+	add(keptStarts-1, 2, 6, false)
+	add(1, 1, 6, false)
+	cmptest.Equal(t, "its own newer one has pushed it out", peak(), 60)
+
+	add(keptStarts, 2, 6, false)
+	add(2*keptStarts, 1, 6, true)
+	cmptest.Equal(t, "its processes have started since", peak(), 60)
+
+	add(keptStarts, 1, 6, false)
+	cmptest.Equal(t, "five starts of containers later", peak(), 0)
 
 	add(1, 1, 50, true)
 	add(keptStarts, 2, 6, true)

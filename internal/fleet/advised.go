@@ -47,8 +47,8 @@ func (h *history) lapseAdvice() {
 	at := int(h.advice.at.Sub(h.start) / step)
 	at = min(at, len(h.held)-1)
 
-	// What has the GPU now may have no name, or none yet.
-	hadOthers := h.last != nil && h.last.others != nil && at >= 0 && h.last.others[at]
+	// What has the GPU now may have no name, or none yet. If several hold it, the answer is about that.
+	hadOthers := !h.shared && h.last != nil && h.last.others != nil && at >= 0 && h.last.others[at]
 	if h.isAdviceNew() && !hadOthers {
 		return
 	}

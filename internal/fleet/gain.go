@@ -76,11 +76,15 @@ func joinReplicas(gpus []GPU) {
 		g.Reason = advise.ReasonNone
 		g.Profile = other.Profile
 		g.NotChecked = g.fitsNotChecked
-		g.joined = true
+		g.Advised = false
 		g.ByReplica = true
 		g.Explanation = fmt.Sprintf("a patch moves all replicas of %s", g.Owner)
 	}
 }
+
+// isWeighed reports whether the advisor of a GPU's node has weighed what its slice gains there: not if the
+// profile is another replica's.
+func (g *GPU) isWeighed() bool { return g.Advised && !g.ByReplica }
 
 // ownersThatGain returns the owners of which the slice of a replica gains something. The others move with it.
 func ownersThatGain(list []*GPU, gains []advise.Gain) map[string]bool {
@@ -89,9 +93,7 @@ func ownersThatGain(list []*GPU, gains []advise.Gain) map[string]bool {
 	for at, gain := range gains {
 		g := list[at]
 
-		// An advisor weighs what its node gains itself.
-		isAdvised := g.Advised && !g.joined
-		if g.Owner != "" && (isAdvised || gain != (advise.Gain{})) {
+		if g.Owner != "" && (g.isWeighed() || gain != (advise.Gain{})) {
 			owners[g.Owner] = true
 		}
 	}
@@ -131,8 +133,7 @@ func gainsOf(list []*GPU, isFree bool) []advise.Gain {
 // setGain fills in the gain of a final slice. Without a gain, the GPU stays as it is, unless another replica
 // of its owner gains something.
 func (g *GPU) setGain(gain advise.Gain, ownerGains bool) {
-	isAdvised := g.Advised && !g.joined
-	if gain == (advise.Gain{}) && (isAdvised || !ownerGains) {
+	if gain == (advise.Gain{}) && (g.isWeighed() || !ownerGains) {
 		g.refuseWithoutGain()
 		return
 	}
@@ -144,11 +145,10 @@ func (g *GPU) setGain(gain advise.Gain, ownerGains bool) {
 // refuseWithoutGain keeps a GPU whole whose slice gains nothing, unless the advisor of its node
 // decided: that weighs what its node gains itself.
 func (g *GPU) refuseWithoutGain() {
-	if g.Advised && !g.joined {
+	if g.isWeighed() {
 		return
 	}
 
-	g.ByReplica = g.ByReplica && !g.joined
 	g.Explanation = g.Profile + " would do, and " + advise.NoGainText
 	g.Action = advise.ActionKeep
 	g.Reason = advise.ReasonNoGain

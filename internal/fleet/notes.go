@@ -48,7 +48,6 @@ func (a *analysis) countForNotes(r *Report) counts {
 		answer := &g.answer
 		c.blind += boolToInt(answer.ActivityUnread && !answer.Advised)
 		c.unseen += boolToInt(answer.Reason == advise.ReasonStartUnseen && !answer.Advised)
-		c.byAdvisor += boolToInt(answer.Advised)
 		c.unheld += boolToInt(!a.holdersKnown[g.cluster])
 		c.holderUnknown += boolToInt(g.holderUnknown)
 		c.holderUnread += boolToInt(g.holderUnread)
@@ -72,6 +71,7 @@ func (a *analysis) countForNotes(r *Report) counts {
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
 		c.byReplica += boolToInt(g.ByReplica)
+		c.byAdvisor += boolToInt(g.Advised)
 
 		if g.Action == advise.ActionSlice {
 			c.bridges += boolToInt(g.bridgeUnread)

@@ -155,8 +155,8 @@ func (g *GPU) keepsReplicas() bool {
 	return g.Action != advise.ActionSlice
 }
 
-// isByWork reports whether a reason to keep a GPU whole comes from what its workload did there, as the history
-// or an advisor has seen it.
+// isByWork reports whether a reason to keep a GPU whole comes from what its workload did there, as the
+// history or an advisor has seen it.
 func isByWork(reason advise.Reason) bool {
 	switch reason {
 	case advise.ReasonLatency, advise.ReasonThroughput, advise.ReasonGraphics:

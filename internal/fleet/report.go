@@ -131,8 +131,6 @@ type GPU struct {
 	// final.
 	fits                           string
 	fitsIsDoubtful, fitsNotChecked bool
-	// joined says that it is a slice since other replicas of its owner are, see joinReplicas.
-	joined bool
 	// refusedThere is why what held a GPU that is gone needed it whole, if that is known; else empty.
 	refusedThere advise.Reason
 	whyThere     string
