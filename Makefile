@@ -144,7 +144,7 @@ test-truth: toolchain
 	go test -count=1 -timeout $(TEST_TIMEOUT) ./internal/advise/truth
 
 .PHONY: evaluate
-evaluate: toolchain ## evaluate right-sizing on 200 simulated nodes and write docs/rightsizing-evaluation.md; it takes half an hour at most
+evaluate: toolchain ## evaluate right-sizing on 200 simulated nodes and write docs/rightsizing-evaluation.md; it takes 25 minutes on two cores
 	go test -count=1 -timeout 1h -run '^TestAdviceIsTrue$$' ./internal/advise/truth -nodes $(EVALUATE_NODES) $(EVALUATE_FULL) \
 		-report "$(CURDIR)/docs/rightsizing-evaluation.md"
 
