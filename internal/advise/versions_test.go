@@ -83,48 +83,39 @@ func TestKeptVersions(t *testing.T) {
 // TestStartsThatOthersPushOut: what one of the last five starts of a version needed stays known while starts of
 // others take their places, and no longer.
 func TestStartsThatOthersPushOut(t *testing.T) {
+	type run struct {
+		times   int
+		version uint32
+		peak    float64
+		again   bool // of processes
+	}
+
 	var s starts
 
-	add := func(times int, hash uint32, peak float64, again bool) {
-		for range times {
-			s.add(&starting{template: hash, peak: peak, used: 1, again: again})
+	// Each step goes on where the one before has ended. want is what is kept of version 1.
+	for _, step := range []struct {
+		about string
+		runs  []run
+		want  float32
+	}{
+		{"its own have pushed it out", []run{{1, 1, 60, false}, {keptStarts, 1, 6, false}}, 0},
+		{"others have", []run{{1, 1, 60, false}, {keptStarts, 2, 6, false}}, 60},
+		{"four starts later", []run{{keptStarts - 1, 1, 6, false}}, 60},
+		{"five starts later", []run{{1, 1, 6, false}}, 0},
+		{"its own newer one has", []run{{1, 1, 60, false}, {keptStarts - 1, 2, 6, false}, {1, 1, 6, false}}, 60},
+		{"its processes start", []run{{keptStarts, 2, 6, false}, {2 * keptStarts, 1, 6, true}}, 60},
+		{"its containers start", []run{{keptStarts, 1, 6, false}}, 0},
+		{"processes push a process out", []run{{1, 1, 50, true}, {keptStarts, 2, 6, true}}, 50},
+		{"containers push a process out", []run{{1, 1, 70, true}, {keptStarts, 2, 6, false}}, 70},
+	} {
+		for _, r := range step.runs {
+			for range r.times {
+				s.add(&starting{template: r.version, peak: r.peak, used: 1, again: r.again})
+			}
 		}
+
+		cmptest.Equal(t, step.about, s.findVersion(1).Peak, step.want)
 	}
-	peak := func() float32 { return s.findVersion(1).Peak }
-
-	add(1, 1, 60, false)
-	add(keptStarts, 1, 6, false)
-	cmptest.Equal(t, "its own have pushed it out", peak(), 0)
-
-	add(1, 1, 60, false)
-	add(keptStarts, 2, 6, false)
-	cmptest.Equal(t, "others have", peak(), 60)
-
-	add(keptStarts-1, 1, 6, false)
-	cmptest.Equal(t, "four starts later", peak(), 60)
-
-	add(1, 1, 6, false)
-	cmptest.Equal(t, "five starts later", peak(), 0)
-
-	add(1, 1, 60, false)
-	add(keptStarts-1, 2, 6, false)
-	add(1, 1, 6, false)
-	cmptest.Equal(t, "its own newer one has pushed it out", peak(), 60)
-
-	add(keptStarts, 2, 6, false)
-	add(2*keptStarts, 1, 6, true)
-	cmptest.Equal(t, "its processes have started since", peak(), 60)
-
-	add(keptStarts, 1, 6, false)
-	cmptest.Equal(t, "five starts of containers later", peak(), 0)
-
-	add(1, 1, 50, true)
-	add(keptStarts, 2, 6, true)
-	cmptest.Equal(t, "of a process", peak(), 50)
-
-	add(1, 1, 70, true)
-	add(keptStarts, 2, 6, false)
-	cmptest.Equal(t, "of a process, by containers", peak(), 70)
 
 	w := workload{Starts: s}
 	(&starting{open: true, template: 1, peak: 80 << 10}).raise(&w)

@@ -86,7 +86,8 @@ func joinReplicas(gpus []GPU) {
 // profile is another replica's.
 func (g *GPU) isWeighed() bool { return g.Advised && !g.ByReplica }
 
-// ownersThatGain returns the owners of which the slice of a replica gains something. The others move with it.
+// ownersThatGain returns the owners of which the slice of a replica gains something, by the packing or by the
+// word of its node's advisor. The others move with it.
 func ownersThatGain(list []*GPU, gains []advise.Gain) map[string]bool {
 	owners := map[string]bool{}
 
@@ -152,5 +153,6 @@ func (g *GPU) refuseWithoutGain() {
 	g.Explanation = g.Profile + " would do, and " + advise.NoGainText
 	g.Action = advise.ActionKeep
 	g.Reason = advise.ReasonNoGain
+	g.ByReplica = false
 	g.clearPrediction()
 }

@@ -12,6 +12,7 @@ func controller(kind, name string) []ownerReference {
 
 func TestWorkload(t *testing.T) {
 	hash := map[string]string{"pod-template-hash": "6d4"}
+
 	for _, tc := range []struct {
 		owners []ownerReference
 		labels map[string]string
@@ -50,6 +51,7 @@ func TestTemplate(t *testing.T) {
 
 func TestWorkloadOfACronJob(t *testing.T) {
 	scheduled := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC) // 29454480 minutes since 1970
+
 	for _, tc := range []struct {
 		job     string
 		created time.Time
