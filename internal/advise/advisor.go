@@ -72,7 +72,7 @@ type device struct {
 
 	used       gpu.Opt[float64] // memory of the last reading, in MiB; absent if another holder had it
 	memoryRead time.Time        // when it was read
-	wasFree    bool             // nothing held it or its memory once, and it has been watched since
+	wasFree    bool             // it is known that nothing held it once, and it has been watched since
 	// awaited is the last holder that was not described at first; arrived says that it came while the device
 	// was watched.
 	awaited holderID

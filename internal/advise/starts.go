@@ -105,7 +105,7 @@ func (a *Advisor) followMemory(
 
 	d.wasFree = d.wasFree && watched
 	if d.workload == nil || d.awaitsHolder {
-		d.wasFree = d.wasFree || isFree || used <= unusedMemory
+		d.wasFree = d.wasFree || isFree
 		return
 	}
 

@@ -859,6 +859,22 @@ func TestUndescribedInAGap(t *testing.T) {
 	}
 }
 
+// TestEmptyBeforeItsPodIsListed: a GPU without memory in use is free only if it is known that nothing holds it.
+// Until the kubelet has listed its pods, one of them may have been there for long.
+func TestEmptyBeforeItsPodIsListed(t *testing.T) {
+	unlisted := stage{1, 0, func(g *gpu.GPU) { g.Holders, g.Allocated = nil, gpu.None[bool]() }}
+
+	for about, c := range map[string]struct {
+		first stage
+		want  int32
+	}{"not listed": {unlisted, 0}, "free": {free(1), 1}} {
+		for _, w := range workloadsAfter(t, c.first, held(5, 0), held(5, 30), held(62, 8)) {
+			cmptest.Equal(t, about+": starts of containers", w.Starts.Containers.Seen, c.want)
+			cmptest.Equal(t, about+": starts", w.Starts.seen(), 1)
+		}
+	}
+}
+
 // TestLostStartIsNotSettled: what a start that was lost goes on using is no use between starts, until it has
 // been up for an hour.
 func TestLostStartIsNotSettled(t *testing.T) {
